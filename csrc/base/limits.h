@@ -1,0 +1,46 @@
+// Every queue, list, retry and wait has a limit with a name; those that nobody needs to change are
+// here, the others are options (csrc/engine/options.h, csrc/master/options.h,
+// pccl_backend/_config.py).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pccl {
+
+// Messages.
+inline constexpr std::size_t kControlBytesMax =
+    64U << 20;  // one control message (store values are large)
+inline constexpr std::size_t kHandshakeBytesMax =
+    256U << 10;  // before a peer is trusted: a Hello with its report
+inline constexpr std::size_t kRunNameBytesMax = 128;
+inline constexpr std::size_t kTextBytesMax = 4096;  // error texts and reasons
+inline constexpr std::size_t kAddressesMax = 16;
+inline constexpr std::size_t kAddressBytesMax = 300;
+inline constexpr std::size_t kMembersMax = 4096;
+inline constexpr std::size_t kReportOpsMax = 65536;
+inline constexpr std::size_t kReportFlagsMax = 256;
+inline constexpr std::size_t kStoreKeyBytesMax = 4096;
+inline constexpr std::size_t kStoreKeysMax = 4096;  // in one request
+
+// Data.
+inline constexpr std::size_t kSegmentBytesMax = 1U
+                                                << 20;  // facts: 1 MiB is best on loopback and LAN
+inline constexpr std::size_t kSmallSegmentBytesMax = 64U
+                                                     << 10;  // up to here the small lane is used
+inline constexpr std::size_t kUngrantedBytesMax =
+    64U << 20;  // per peer, sent for operations not issued there
+
+// Connections.
+inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complete handshake
+inline constexpr int kAcceptBacklog = 1024;
+inline constexpr std::uint64_t kRedialMs =
+    500;  // a closed link is back by then, or its peer is gone
+inline constexpr std::uint64_t kBackoffMsMin = 50;
+inline constexpr std::uint64_t kBackoffMsMax = 1000;
+
+// Waiting.
+inline constexpr std::uint64_t kSayWaitingMs = 5000;   // a longer wait says once whom it waits for
+inline constexpr std::uint64_t kMissingReplyMs = 500;  // after a time-out: "have you issued it?"
+
+}  // namespace pccl

@@ -1,0 +1,730 @@
+// Every control message, as a plain struct with its fields. Encoding, decoding, printing and fuzz
+// input follow from `fields` (wire/codec.h); PROTOCOL.md has a section for each. What is not in one
+// of the variants at the end does not exist.
+//
+// visit(name, field[, limit...]): nothing of free length goes without its limit: for a list the
+// number of entries, then, where entries are of free length, their bytes; for texts and byte
+// strings the bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "base/handle.h"
+#include "base/ids.h"
+#include "base/limits.h"
+#include "base/protocol.h"
+
+namespace pccl {
+
+using Bytes = std::vector<std::uint8_t>;
+using Digest = std::array<std::uint8_t, 32>;
+
+// ------------------------------------------------------------------------------- parts of messages
+
+/// Which copy of the model a peer belongs to, and its place in it. A process is a replica of one
+/// rank, named after itself, unless it says otherwise.
+struct Place {
+  std::string replica;
+  std::uint64_t attempt = 0;  // ranks of different attempts never make one replica
+  std::uint32_t rank = 0;     // = peer group
+  std::uint32_t size = 1;
+  bool operator==(const Place&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("replica", self.replica, kRunNameBytesMax);
+    visit("attempt", self.attempt);
+    visit("rank", self.rank);
+    visit("size", self.size);
+  }
+};
+
+struct Member {
+  Handle handle;
+  Place place;
+  bool operator==(const Member&) const = default;
+  [[nodiscard]] PeerId peer() const { return handle.peer; }
+
+  static void fields(auto& self, auto&& visit) {
+    visit("handle", self.handle);
+    visit("place", self.place);
+  }
+};
+
+/// Numbers of an epoch and who is in it, in rank order: survivors keep their order, newcomers come
+/// last.
+struct Epoch {
+  EpochId id;
+  std::vector<Member> members;
+  EpochId base;           // the epoch that the register held when this one was proposed
+  bool boundary = false;  // its Start ends a voted boundary (or founds the run)
+  bool operator==(const Epoch&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("id", self.id);
+    visit("members", self.members, kMembersMax);
+    visit("base", self.base);
+    visit("boundary", self.boundary);
+  }
+};
+
+/// The operations of one peer group that are decided: all before `below`, and `also`.
+struct OpSet {
+  OpKey below;
+  std::vector<OpKey> also;  // sorted, each >= below
+  bool operator==(const OpSet&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("below", self.below);
+    visit("also", self.also, kReportOpsMax);
+  }
+};
+
+/// Does the boundary that ends `step` vote?
+struct StepFlag {
+  std::uint64_t step = 0;
+  bool votes = false;
+  bool operator==(const StepFlag&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("step", self.step);
+    visit("votes", self.votes);
+  }
+};
+
+/// The hash of a peer's shared state and its revision. `present` is false where a boundary carries
+/// none.
+struct StateRoot {
+  bool present = false;
+  std::uint64_t revision = 0;
+  Digest digest{};
+  bool operator==(const StateRoot&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("present", self.present);
+    visit("revision", self.revision);
+    visit("digest", self.digest);
+  }
+};
+
+/// How a member stands at a boundary.
+enum class VoteKind : std::uint8_t {
+  none = 0,     // it does not stand at a boundary, or at one that does not vote
+  refresh = 1,  // admits, and equalises the shared state
+  resume = 2    // neither: clears a failure, brings rank and size up to date
+};
+
+/// The first failure of a step: every operation from `from` on that is not committed fails with
+/// `error`.
+struct Failure {
+  OpKey from;
+  Error error;
+  bool operator==(const Failure&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("from", self.from);
+    visit("error", self.error);
+  }
+};
+
+/// All that a peer tells a master, in Hello and again in Ready (DESIGN.md section 5).
+struct Report {
+  std::optional<EpochId> started;       // newest epoch it runs or ran
+  std::vector<PeerId> started_members;  // of that epoch, all peer groups
+  EpochId accepted;                     // newest proposal it answered Ready; 0: none
+  std::uint64_t step = 0;
+  VoteKind vote = VoteKind::none;  // it stands at the boundary that ends `step`
+  StateRoot root;                  // with a vote
+  std::uint64_t passed = 0;        // the step that the last voted boundary began; 0: none yet
+  std::vector<PeerId> pinned;      // the members as of that boundary, in rank order
+  OpSet committed;                 // known to be committed (of this step)
+  std::vector<OpKey> done;         // complete in the started epoch, not known to be committed
+  std::vector<OpKey> raising;      // issued with on_loss="raise", no outcome yet
+  std::optional<Failure> failure;
+  std::vector<StepFlag> flags;
+  OpKey issued;          // one past the newest operation that it has issued
+  bool leaving = false;  // its replica wants to leave at the next boundary
+  bool operator==(const Report&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("started", self.started);
+    visit("started_members", self.started_members, kMembersMax);
+    visit("accepted", self.accepted);
+    visit("step", self.step);
+    visit("vote", self.vote);
+    visit("root", self.root);
+    visit("passed", self.passed);
+    visit("pinned", self.pinned, kMembersMax);
+    visit("committed", self.committed);
+    visit("done", self.done, kReportOpsMax);
+    visit("raising", self.raising, kReportOpsMax);
+    visit("failure", self.failure);
+    visit("flags", self.flags, kReportFlagsMax);
+    visit("issued", self.issued);
+    visit("leaving", self.leaving);
+  }
+};
+
+/// What Start says about all that was in flight. `committed` is that of the receiver's peer group.
+struct Verdict {
+  OpSet committed;
+  std::optional<Failure> failure;
+  std::vector<StepFlag> flags;
+  std::uint64_t passed = 0;
+  std::vector<PeerId> pinned;
+  bool operator==(const Verdict&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("committed", self.committed);
+    visit("failure", self.failure);
+    visit("flags", self.flags, kReportFlagsMax);
+    visit("passed", self.passed);
+    visit("pinned", self.pinned, kMembersMax);
+  }
+};
+
+/// The state that all members hold when the proposed epoch starts: who has another one fetches it
+/// from one of `sources` before it answers Ready.
+struct SyncPlan {
+  StateRoot root;
+  std::vector<PeerId> sources;  // in the receiver's peer group, lowest rank first
+  std::string why;              // whose state was chosen, and by which rule
+  bool operator==(const SyncPlan&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("root", self.root);
+    visit("sources", self.sources, kMembersMax);
+    visit("why", self.why, kTextBytesMax);
+  }
+};
+
+// ------------------------------------------------------------------------------- peer to master
+
+/// First message of a connection. Answered by Welcome, Refuse or Evicted.
+struct Hello {
+  static constexpr std::string_view kName = "hello";
+  std::string run;  // empty: whichever run this master serves
+  Member member;
+  Report report;
+  bool at_door = false;  // a newcomer that has called refresh
+  StateRoot door_root;   // its own state, with at_door
+  bool operator==(const Hello&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("run", self.run, kRunNameBytesMax);
+    visit("member", self.member);
+    visit("report", self.report);
+    visit("at_door", self.at_door);
+    visit("door_root", self.door_root);
+  }
+};
+
+/// Connected to all members of the proposal in its peer group, and in possession of the shared
+/// state.
+struct Ready {
+  static constexpr std::string_view kName = "ready";
+  EpochId epoch;
+  Report report;
+  bool operator==(const Ready&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("report", self.report);
+  }
+};
+
+/// `peer` is a member of the proposed or running epoch and cannot be reached.
+struct Cannot {
+  static constexpr std::string_view kName = "cannot";
+  EpochId epoch;
+  PeerId peer;
+  std::string reason;
+  bool operator==(const Cannot&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("peer", self.peer);
+    visit("reason", self.reason, kTextBytesMax);
+  }
+};
+
+/// The link to `peer` has closed (evidence; the link is being dialled again).
+struct Suspect {
+  static constexpr std::string_view kName = "suspect";
+  EpochId epoch;
+  PeerId peer;
+  bool refused = false;  // a new dial was refused
+  bool operator==(const Suspect&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("peer", self.peer);
+    visit("refused", self.refused);
+  }
+};
+
+/// The link to `peer` is back; segments may have been lost, so the epoch cannot go on.
+struct Relinked {
+  static constexpr std::string_view kName = "relinked";
+  EpochId epoch;
+  PeerId peer;
+  bool operator==(const Relinked&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("peer", self.peer);
+  }
+};
+
+/// Its part of these operations is complete.
+struct Done {
+  static constexpr std::string_view kName = "done";
+  EpochId epoch;
+  std::vector<OpKey> ops;
+  bool operator==(const Done&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("ops", self.ops, kReportOpsMax);
+  }
+};
+
+/// It has found that the ranks called different operations: this one fails for all.
+struct Mismatch {
+  static constexpr std::string_view kName = "mismatch";
+  EpochId epoch;
+  OpKey op;
+  std::string text;
+  bool operator==(const Mismatch&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("op", self.op);
+    visit("text", self.text, kTextBytesMax);
+  }
+};
+
+/// The time-out of `op` has passed at this peer: who has not issued it is evicted.
+struct Expired {
+  static constexpr std::string_view kName = "expired";
+  EpochId epoch;
+  OpKey op;
+  bool operator==(const Expired&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("op", self.op);
+  }
+};
+
+/// A member stands at the boundary that ends `step`, and votes. Belongs to a step, not to an epoch.
+struct Vote {
+  static constexpr std::string_view kName = "vote";
+  std::uint64_t step = 0;
+  VoteKind kind = VoteKind::refresh;
+  StateRoot root;
+  bool operator==(const Vote&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("step", self.step);
+    visit("kind", self.kind);
+    visit("root", self.root);
+  }
+};
+
+/// A newcomer has called refresh: from now on it waits at the door.
+struct Knock {
+  static constexpr std::string_view kName = "knock";
+  StateRoot root;
+  bool operator==(const Knock&) const = default;
+
+  static void fields(auto& self, auto&& visit) { visit("root", self.root); }
+};
+
+/// Its replica wants to leave at the next boundary.
+struct Leave {
+  static constexpr std::string_view kName = "leave";
+  bool operator==(const Leave&) const = default;
+  static void fields(auto&, auto&&) {}
+};
+
+/// It leaves now, in good order (destroy_process_group, exit of the interpreter).
+struct Bye {
+  static constexpr std::string_view kName = "bye";
+  bool operator==(const Bye&) const = default;
+  static void fields(auto&, auto&&) {}
+};
+
+/// Every heartbeat interval, in both directions. `issued` as in Report (0 from the master).
+struct Heartbeat {
+  static constexpr std::string_view kName = "heartbeat";
+  OpKey issued;
+  bool operator==(const Heartbeat&) const = default;
+
+  static void fields(auto& self, auto&& visit) { visit("issued", self.issued); }
+};
+
+enum class StoreOp : std::uint8_t {
+  set = 1,
+  get = 2,
+  add = 3,
+  compare_set = 4,
+  wait = 5,
+  check = 6,
+  remove = 7,
+  num_keys = 8,
+  append = 9,
+  list_keys = 10
+};
+
+/// A call of the key-value store. get and wait are answered when all keys are there, at the latest
+/// after `timeout_ms` (timed_out). compare_set: values = {expected, desired}.
+struct StoreRequest {
+  static constexpr std::string_view kName = "store_request";
+  std::uint64_t id = 0;
+  StoreOp op = StoreOp::get;
+  std::vector<std::string> keys;
+  std::vector<Bytes> values;
+  std::int64_t amount = 0;
+  std::uint64_t timeout_ms = 0;
+  bool operator==(const StoreRequest&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("id", self.id);
+    visit("op", self.op);
+    visit("keys", self.keys, kStoreKeysMax, kStoreKeyBytesMax);
+    visit("values", self.values, kStoreKeysMax, kControlBytesMax);
+    visit("amount", self.amount);
+    visit("timeout_ms", self.timeout_ms);
+  }
+};
+
+// ------------------------------------------------------------------------------- master to peer
+
+/// Answer to a Hello that was taken.
+struct Welcome {
+  static constexpr std::string_view kName = "welcome";
+  std::string run;
+  std::uint32_t incarnation = 0;
+  bool founded = false;
+  bool has_boundaries = false;         // the run has passed a voted boundary
+  std::uint32_t provisional_rank = 0;  // for a newcomer of a founded run: last rank, members + 1
+  std::uint32_t provisional_size = 1;
+  std::uint64_t heartbeat_ms = 0;
+  std::uint64_t silence_ms =
+      0;  // who is silent for so long is evicted; the peer holds the master to it
+  bool operator==(const Welcome&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("run", self.run, kRunNameBytesMax);
+    visit("incarnation", self.incarnation);
+    visit("founded", self.founded);
+    visit("has_boundaries", self.has_boundaries);
+    visit("provisional_rank", self.provisional_rank);
+    visit("provisional_size", self.provisional_size);
+    visit("heartbeat_ms", self.heartbeat_ms);
+    visit("silence_ms", self.silence_ms);
+  }
+};
+
+/// Ends the epoch that the receiver runs, and names the members of the next.
+struct Propose {
+  static constexpr std::string_view kName = "propose";
+  Epoch epoch;
+  std::optional<SyncPlan> sync;
+  std::string why;  // "rank 2 (1f..) lost: connection closed"
+  bool operator==(const Propose&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("sync", self.sync);
+    visit("why", self.why, kTextBytesMax);
+  }
+};
+
+/// All are ready and the register holds the epoch: it is in force. Nothing else changes anything.
+struct Start {
+  static constexpr std::string_view kName = "start";
+  EpochId epoch;
+  Verdict verdict;
+  bool operator==(const Start&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("verdict", self.verdict);
+  }
+};
+
+/// All members of the peer group have completed these operations in `epoch`.
+struct Commit {
+  static constexpr std::string_view kName = "commit";
+  EpochId epoch;
+  std::vector<OpKey> ops;
+  std::vector<StepFlag> flags;  // of the steps of `ops`
+  bool operator==(const Commit&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("ops", self.ops, kReportOpsMax);
+    visit("flags", self.flags, kReportFlagsMax);
+  }
+};
+
+/// `failure.from` and all that follows and is not committed fails, at every member.
+struct FailOp {
+  static constexpr std::string_view kName = "fail_op";
+  EpochId epoch;
+  Failure failure;
+  bool operator==(const FailOp&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("failure", self.failure);
+  }
+};
+
+/// The run goes on without the receiver.
+struct Evicted {
+  static constexpr std::string_view kName = "evicted";
+  std::string text;
+  bool operator==(const Evicted&) const = default;
+
+  static void fields(auto& self, auto&& visit) { visit("text", self.text, kTextBytesMax); }
+};
+
+/// The receiver has left: its wish took effect at this boundary.
+struct Left {
+  static constexpr std::string_view kName = "left";
+  bool operator==(const Left&) const = default;
+  static void fields(auto&, auto&&) {}
+};
+
+/// The Hello is not taken: wrong run, version, place.
+struct Refuse {
+  static constexpr std::string_view kName = "refuse";
+  Error error;
+  bool operator==(const Refuse&) const = default;
+
+  static void fields(auto& self, auto&& visit) { visit("error", self.error); }
+};
+
+/// The run stands still on purpose (--hold-below, members that may come back): the receiver logs it
+/// once.
+struct Hold {
+  static constexpr std::string_view kName = "hold";
+  std::string text;
+  bool operator==(const Hold&) const = default;
+
+  static void fields(auto& self, auto&& visit) { visit("text", self.text, kTextBytesMax); }
+};
+
+struct StoreReply {
+  static constexpr std::string_view kName = "store_reply";
+  std::uint64_t id = 0;
+  Error error;
+  std::vector<Bytes> values;
+  std::vector<std::string> keys;  // list_keys
+  std::int64_t amount = 0;        // add: the sum; check, remove: 1 or 0; num_keys: the number
+  bool operator==(const StoreReply&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("id", self.id);
+    visit("error", self.error);
+    visit("values", self.values, kStoreKeysMax, kControlBytesMax);
+    visit("keys", self.keys, kStoreKeysMax, kStoreKeyBytesMax);
+    visit("amount", self.amount);
+  }
+};
+
+// ------------------------------------------------------------------------------- peer to peer
+
+/// Fixed groups: the sender leaves `group` in good order; it has completed, and sent what it owes
+/// for, all operations before `finished`.
+struct Farewell {
+  static constexpr std::string_view kName = "farewell";
+  GroupId group;
+  OpKey finished;
+  bool operator==(const Farewell&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("finished", self.finished);
+  }
+};
+
+/// Fixed groups: the sender has failed the group, for this reason; the receiver does likewise.
+struct GroupFailed {
+  static constexpr std::string_view kName = "group_failed";
+  GroupId group;
+  Error error;
+  bool operator==(const GroupFailed&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("error", self.error);
+  }
+};
+
+/// Fixed groups: one operation fails at all ranks (they called different ones); the group goes on.
+struct OpFailed {
+  static constexpr std::string_view kName = "op_failed";
+  GroupId group;
+  OpKey op;
+  Error error;
+  bool operator==(const OpFailed&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("op", self.op);
+    visit("error", self.error);
+  }
+};
+
+/// The sender has issued every collective of `group` before `issued`: their segments may come
+/// without limit.
+struct Grant {
+  static constexpr std::string_view kName = "grant";
+  GroupId group;
+  OpKey issued;
+  bool operator==(const Grant&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("issued", self.issued);
+  }
+};
+
+/// The sender holds segments of `op` back (kUngrantedBytesMax): answered by Grant once it is
+/// issued.
+struct Want {
+  static constexpr std::string_view kName = "want";
+  GroupId group;
+  OpKey op;
+  bool operator==(const Want&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("op", self.op);
+  }
+};
+
+/// After a time-out: has the receiver issued `op`? Answered by TellIssued.
+struct AskIssued {
+  static constexpr std::string_view kName = "ask_issued";
+  GroupId group;
+  OpKey op;
+  bool operator==(const AskIssued&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("op", self.op);
+  }
+};
+
+struct TellIssued {
+  static constexpr std::string_view kName = "tell_issued";
+  GroupId group;
+  OpKey op;
+  OpKey issued;  // one past its newest
+  bool operator==(const TellIssued&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("op", self.op);
+    visit("issued", self.issued);
+  }
+};
+
+/// Point-to-point: a send of `bytes` is there (number `index` with this tag from the sender); its
+/// segments follow when the receiver has answered Accept. Small sends come as a segment without it.
+struct Announce {
+  static constexpr std::string_view kName = "announce";
+  GroupId group;
+  EpochId epoch;
+  std::uint64_t tag = 0;
+  std::uint64_t index = 0;
+  std::uint64_t bytes = 0;
+  bool operator==(const Announce&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("epoch", self.epoch);
+    visit("tag", self.tag);
+    visit("index", self.index);
+    visit("bytes", self.bytes);
+  }
+};
+
+/// Point-to-point: the receive for that send is posted (`complete` false), or complete (true).
+struct Accept {
+  static constexpr std::string_view kName = "accept";
+  GroupId group;
+  EpochId epoch;
+  std::uint64_t tag = 0;
+  std::uint64_t index = 0;
+  bool complete = false;
+  Error error;  // the receiver's buffer does not fit: the send fails too
+  bool operator==(const Accept&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("epoch", self.epoch);
+    visit("tag", self.tag);
+    visit("index", self.index);
+    visit("complete", self.complete);
+    visit("error", self.error);
+  }
+};
+
+/// Shared state: send me bytes [offset, offset + bytes) of your item `item` (0: the manifest; bytes
+/// 0: all of it) of the snapshot with this digest. Answered by PullReply, then by segments.
+struct Pull {
+  static constexpr std::string_view kName = "pull";
+  GroupId group;
+  std::uint64_t request = 0;
+  Digest digest{};
+  std::uint32_t item = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  bool operator==(const Pull&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("request", self.request);
+    visit("digest", self.digest);
+    visit("item", self.item);
+    visit("offset", self.offset);
+    visit("bytes", self.bytes);
+  }
+};
+
+struct PullReply {
+  static constexpr std::string_view kName = "pull_reply";
+  GroupId group;
+  std::uint64_t request = 0;
+  Error error;              // closed: it does not hold that snapshot (any more)
+  std::uint64_t bytes = 0;  // how many follow
+  bool operator==(const PullReply&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("request", self.request);
+    visit("error", self.error);
+    visit("bytes", self.bytes);
+  }
+};
+
+using PeerToMaster = std::variant<Hello, Ready, Cannot, Suspect, Relinked, Done, Mismatch, Expired,
+                                  Vote, Knock, Leave, Bye, Heartbeat, StoreRequest>;
+using MasterToPeer = std::variant<Welcome, Propose, Start, Commit, FailOp, Evicted, Left, Refuse,
+                                  Hold, Heartbeat, StoreReply>;
+using PeerToPeer = std::variant<Farewell, GroupFailed, OpFailed, Grant, Want, AskIssued, TellIssued,
+                                Announce, Accept, Pull, PullReply>;
+
+}  // namespace pccl
