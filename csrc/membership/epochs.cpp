@@ -1,0 +1,466 @@
+// Which epoch is next, its way into the register, and its start. Only Start changes anything.
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "membership/master_rules.h"
+
+namespace pccl::master {
+namespace {
+
+/// What would be right now.
+struct Next {
+  std::vector<Member> members;
+  bool boundary = false;
+  std::map<std::uint32_t, SyncPlan> plans;
+  std::set<PeerId> leavers;
+};
+
+/// The newest voted boundary that anybody knows of. A vote for a step before it counts for nothing.
+std::uint64_t newest_passed(const State& s) {
+  std::uint64_t passed = s.held->passed;
+  for (const auto& [p, peer] : s.peers) {
+    if (peer.report.started) passed = std::max(passed, peer.report.passed);
+  }
+  return planted(s.config.planted, "old_vote") ? 0 : passed;
+}
+
+bool all_voted(const State& s, const std::vector<Member>& members) {
+  const std::uint64_t passed = newest_passed(s);
+  return std::all_of(members.begin(), members.end(), [&](const Member& m) {
+    const Report& r = s.peers.at(m.peer()).report;
+    return r.started && r.vote != VoteKind::none && r.step >= passed;
+  });
+}
+
+void drop_proposal(State& s) {
+  s.proposal.reset();
+  s.ready.clear();
+  s.plans.clear();
+  s.leavers.clear();
+}
+
+void remove(std::vector<Member>& members, const std::set<PeerId>& peers) {
+  std::erase_if(members, [&](const Member& m) { return peers.contains(m.peer()); });
+}
+
+/// A newcomer whose own state is ahead comes from another run, or from a later checkpoint.
+std::set<PeerId> refuse_ahead(State& s, const std::vector<Member>& newcomers, const Next& next,
+                              Actions& out) {
+  std::set<PeerId> refused;
+  if (s.held->passed == 0) return refused;
+  for (const Member& m : newcomers) {
+    const auto plan = next.plans.find(m.place.rank);
+    const StateRoot& mine = s.peers.at(m.peer()).door_root;
+    if (plan == next.plans.end() || !mine.present) continue;
+    if (mine.revision <= plan->second.root.revision) continue;
+    const std::string text = "this peer's state has revision " + std::to_string(mine.revision) +
+                             ", that of the run has " + std::to_string(plan->second.root.revision) +
+                             ": it comes from another run, or from a later checkpoint";
+    send(s, m.peer(), Refuse{Error{ErrorCode::refused, text}}, out);
+    out.push_back(Close{m.peer()});
+    out.push_back(Say{true, "refused " + name(s, m.peer()) + ": " + text});
+    refused.insert(m.peer());
+  }
+  for (const PeerId p : refused) forget(s, p, "refused", out);
+  return refused;
+}
+
+/// Who votes, who is admitted, who leaves, and whose state it will be. `alive` is not empty.
+Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
+  Next next;
+  EpochId newest;
+  for (const Member& m : alive) {
+    newest = std::max(newest, s.peers.at(m.peer()).report.started.value_or(EpochId{}));
+  }
+  std::vector<Member> newcomers = door(s);
+  std::vector<Member> voters = alive;
+  std::set<PeerId> strangers;
+  bool admits = true;
+  if (newest == EpochId{}) {
+    // Nobody has begun: the founding, or the last boundary, goes on. A founding takes nobody in who
+    // has called refresh: its program is past the place where founders begin.
+    next.boundary = true;
+    admits = s.held->passed > 0;
+    if (admits) next.plans = elect(s, voters);
+  } else {
+    // Who has begun nothing goes on as a member only of an epoch that somebody did begin.
+    std::set<PeerId> begun_with;
+    if (newest == own(s)->id) {
+      for (const Member& m : own(s)->members) begun_with.insert(m.peer());
+    } else {
+      for (const Member& m : alive) {
+        const Report& r = s.peers.at(m.peer()).report;
+        if (r.started == newest) {
+          begun_with.insert(r.started_members.begin(), r.started_members.end());
+        }
+      }
+    }
+    for (const Member& m : alive) {
+      const bool begun = s.peers.at(m.peer()).report.started.has_value();
+      if (!begun && !begun_with.contains(m.peer())) strangers.insert(m.peer());
+    }
+    remove(voters, strangers);
+    next.boundary = all_voted(s, voters) || planted(s.config.planted, "join_mid_step");
+    if (next.boundary) {
+      next.leavers = who_leaves(s, voters);
+      remove(voters, next.leavers);
+      const bool resumes = std::any_of(voters.begin(), voters.end(), [&](const Member& m) {
+        return s.peers.at(m.peer()).report.vote == VoteKind::resume;
+      });
+      admits = !resumes;
+      if (admits) next.plans = elect(s, voters);
+    }
+  }
+  next.members = voters;
+  if (!next.boundary || !admits) return next;
+  // Strangers are members of the register's epoch, and keep their place in it.
+  next.members = alive;
+  remove(next.members, next.leavers);
+  remove(newcomers, refuse_ahead(s, newcomers, next, out));
+  newcomers = whole(std::move(newcomers));
+  next.members.insert(next.members.end(), newcomers.begin(), newcomers.end());
+  return next;
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
+  return cut_text(std::move(text));
+}
+
+/// Why a member is not in the next epoch.
+std::string why_not(const State& s, PeerId p, const std::set<PeerId>& must_go) {
+  if (s.leavers.contains(p) || s.departed.contains(p)) return " left";
+  const auto reason = s.reasons.find(p);
+  if (reason != s.reasons.end()) return " lost: " + reason->second;
+  if (must_go.contains(p)) return " lost: it cannot reach another member";
+  return s.peers.contains(p) ? " lost: its replica is not complete any more"
+                             : " lost: it did not come back";
+}
+
+/// One line for each change of members from `before` to `members`.
+std::vector<std::string> changes(const State& s, const Epoch* before,
+                                 const std::vector<Member>& members) {
+  std::vector<std::string> lines;
+  std::set<PeerId> known;
+  if (before != nullptr) {
+    const std::set<PeerId> must_go = excluded(s);
+    std::set<PeerId> now;
+    for (const Member& m : members) now.insert(m.peer());
+    for (const Member& m : before->members) {
+      known.insert(m.peer());
+      if (now.contains(m.peer())) continue;
+      lines.push_back(name_of(before->members, m) + why_not(s, m.peer(), must_go));
+    }
+  }
+  for (const Member& m : members) {
+    if (!known.contains(m.peer())) lines.push_back(name_of(members, m) + " joined");
+  }
+  return lines;
+}
+
+void propose(State& s, Next next, Actions& out) {
+  drop_proposal(s);
+  ++s.counter;
+  const EpochId base = s.held->epoch ? s.held->epoch->id : EpochId{};
+  s.proposal = Epoch{EpochId::make(s.held->incarnation, s.counter), std::move(next.members), base,
+                     next.boundary};
+  s.plans = std::move(next.plans);
+  s.leavers = std::move(next.leavers);
+  s.running = false;
+  s.holding = false;
+  std::string why = join(changes(s, own(s), s.proposal->members));
+  if (why.empty()) why = next.boundary ? "a boundary votes" : "connections have been made anew";
+  for (const Member& m : s.proposal->members) {
+    Propose message{*s.proposal, std::nullopt, why};
+    const auto plan = s.plans.find(m.place.rank);
+    if (plan != s.plans.end()) message.sync = plan->second;
+    send(s, m.peer(), std::move(message), out);
+  }
+}
+
+/// Who was named as a source still holds that state. (It may have fetched another one for a
+/// proposal that came to nothing, before it heard of this one.)
+bool still_right(const SyncPlan& plan, const SyncPlan& now) {
+  return plan.root == now.root &&
+         std::all_of(plan.sources.begin(), plan.sources.end(), [&](PeerId source) {
+           return std::find(now.sources.begin(), now.sources.end(), source) != now.sources.end();
+         });
+}
+
+bool still_right(const State& s, const Next& next) {
+  if (!s.proposal || s.proposal->boundary != next.boundary) return false;
+  if (s.proposal->members != next.members || s.leavers != next.leavers) return false;
+  if (s.plans.size() != next.plans.size()) return false;
+  return std::equal(s.plans.begin(), s.plans.end(), next.plans.begin(),
+                    [](const auto& a, const auto& b) {
+                      return a.first == b.first && still_right(a.second, b.second);
+                    });
+}
+
+void found(State& s, Actions& out) {
+  Next next{door(s), true, {}, {}};
+  const bool enough = !next.members.empty() && replicas(next.members) >= s.config.min_peers;
+  if (s.founding_delay || !s.unknown.empty() || !enough) {
+    drop_proposal(s);
+  } else if (!still_right(s, next)) {
+    propose(s, std::move(next), out);
+  }
+}
+
+/// While members of the register's epoch are here, who knows another one belongs to another run.
+void evict_foreign(State& s, const std::vector<Member>& alive, Actions& out) {
+  if (s.unknown.empty()) return;
+  const bool known = std::any_of(alive.begin(), alive.end(),
+                                 [&](const Member& m) { return !s.unknown.contains(m.peer()); });
+  if (!known) return;
+  for (const PeerId p : std::set<PeerId>(s.unknown)) {
+    if (!is_own_member(s, p)) evict(s, p, "it reports an epoch that this run does not know", out);
+  }
+}
+
+void nobody_is_left(State& s, Actions& out) {
+  drop_proposal(s);
+  const auto& members = own(s)->members;
+  const bool good_order = std::all_of(members.begin(), members.end(), [&](const Member& m) {
+    return s.departed.contains(m.peer());
+  });
+  if (good_order) {
+    write_over(s, out);
+  } else if (!s.refounding) {
+    s.refounding = true;
+    out.push_back(StartTimer{TimerKind::refound, {}});
+    out.push_back(Say{true, "all members are lost: the run stands still until one comes back"});
+  }
+}
+
+void let_go(State& s, PeerId p, Actions& out) {
+  send(s, p, Left{}, out);
+  out.push_back(Close{p});
+  s.departed.insert(p);
+  forget(s, p, "left", out);
+  if (is_own_member(s, p)) s.expelled.insert(p);
+}
+
+/// Too few replicas for the next step: the boundary stays open. Who leaves need not wait with them.
+void hold(State& s, const Next& next, Actions& out) {
+  drop_proposal(s);
+  for (const PeerId p : next.leavers) {
+    out.push_back(Say{false, name(s, p) + " left"});
+    let_go(s, p, out);
+  }
+  if (s.holding) return;
+  s.holding = true;
+  const std::string text =
+      "the run holds at its boundary: " + std::to_string(replicas(next.members)) + " of the " +
+      count_of(s.config.hold_below, "replica") + " that it needs";
+  out.push_back(Say{true, text});
+  for (const Member& m : next.members) {
+    if (is_own_member(s, m.peer())) send(s, m.peer(), Hold{text}, out);
+  }
+}
+
+}  // namespace
+
+bool awaits(const State& s) {
+  if (s.awaited.empty()) return false;
+  const std::set<PeerId> out = excluded(s);
+  return std::any_of(s.awaited.begin(), s.awaited.end(),
+                     [&](PeerId p) { return !out.contains(p); });
+}
+
+void reconsider(State& s, Actions& out) {
+  if (!s.holds || s.writing) return;
+  if (own(s) == nullptr) {
+    found(s, out);
+    return;
+  }
+  const std::vector<Member> alive = survivors(s);
+  if (s.running && !s.proposal && alive.size() == own(s)->members.size() && !all_voted(s, alive)) {
+    if (!(planted(s.config.planted, "join_mid_step") && !door(s).empty())) return;  // all is well
+  }
+  if (awaits(s)) {
+    drop_proposal(s);  // a running epoch goes on committing what is complete
+    return;
+  }
+  if (s.patient && s.awaited.empty()) {
+    s.patient = false;
+    out.push_back(StopTimer{TimerKind::patience, {}});
+  }
+  s.running = false;
+  evict_foreign(s, alive, out);
+  if (!s.unknown.empty()) {
+    drop_proposal(s);
+    return;
+  }
+  if (alive.empty()) {
+    nobody_is_left(s, out);
+    return;
+  }
+  if (s.refounding) {
+    s.refounding = false;
+    out.push_back(StopTimer{TimerKind::refound, {}});
+  }
+  Next next = next_epoch(s, alive, out);
+  const bool begun = std::any_of(alive.begin(), alive.end(), [&](const Member& m) {
+    return s.peers.at(m.peer()).report.started.has_value();
+  });
+  if (begun && next.boundary && next.leavers.size() == alive.size()) {
+    drop_proposal(s);
+    for (const PeerId p : next.leavers) s.departed.insert(p);
+    write_over(s, out);  // all leave: the run is over
+  } else if (begun && next.boundary && replicas(next.members) < s.config.hold_below) {
+    hold(s, next, out);
+  } else if (next.members.empty()) {
+    drop_proposal(s);
+  } else if (!still_right(s, next)) {
+    propose(s, std::move(next), out);
+  }
+}
+
+void write_proposal(State& s, Actions& out) {
+  Register to = *s.held;
+  to.epoch = s.proposal;
+  to.over = false;
+  to.passed = judge(s, *s.proposal).passed;
+  out.push_back(WriteRegister{*s.held, to});
+  s.writing = std::move(to);
+}
+
+void write_over(State& s, Actions& out) {
+  drop_proposal(s);
+  s.running = false;
+  Register to = *s.held;
+  to.over = true;
+  out.push_back(WriteRegister{*s.held, to});
+  s.writing = std::move(to);
+}
+
+void index_members(State& s) {
+  s.group_of.clear();
+  s.groups.clear();
+  s.commit_step.clear();
+  if (const Epoch* epoch = own(s)) {
+    for (const Member& m : epoch->members) {
+      s.group_of[m.peer()] = m.place.rank;
+      s.groups[m.place.rank].push_back(m.peer());
+    }
+  }
+}
+
+namespace {
+
+/// What belonged to the epoch before.
+void forget_epoch(State& s, Actions& out) {
+  for (const PeerId p : s.absent) out.push_back(StopTimer{TimerKind::absence, p});
+  if (s.patient) out.push_back(StopTimer{TimerKind::patience, {}});
+  if (s.refounding) out.push_back(StopTimer{TimerKind::refound, {}});
+  s.patient = s.refounding = s.holding = false;
+  s.absent.clear();
+  s.awaited.clear();
+  s.suspected.clear();
+  s.expelled.clear();
+  s.departed.clear();
+  s.reasons.clear();
+  s.expired.clear();
+  s.expired_boundary.reset();
+  s.failure.reset();
+  s.done.clear();
+  drop_proposal(s);
+}
+
+/// The others of a run that have begun it, or had to go, are told.
+void dismiss(State& s, const std::set<PeerId>& leavers,
+             const std::map<PeerId, std::string>& reasons, const std::string& what, Actions& out) {
+  const std::set<PeerId> must_go = excluded(s);
+  std::vector<PeerId> others;
+  for (const auto& [p, peer] : s.peers) {
+    if (!is_own_member(s, p) && (peer.report.started || must_go.contains(p))) others.push_back(p);
+  }
+  const auto why = [&](PeerId p) -> std::string {
+    const auto reason = reasons.find(p);
+    if (reason != reasons.end()) return reason->second;
+    return must_go.contains(p) ? "it cannot reach another member"
+                               : "its replica is not complete any more";
+  };
+  for (const PeerId p : others) {
+    if (leavers.contains(p)) {
+      let_go(s, p, out);
+      continue;
+    }
+    evict(s, p, what + ": " + why(p), out);
+  }
+  s.departed.clear();
+}
+
+}  // namespace
+
+void start(State& s, const std::optional<Epoch>& before, Actions& out) {
+  PCCL_ASSERT(s.proposal.has_value());
+  const Epoch epoch = *s.proposal;
+  Judgement verdict = judge(s, epoch);
+  const std::set<PeerId> leavers = s.leavers;
+  const bool founding = verdict.passed == 0 && epoch.boundary;
+  const std::string head =
+      "epoch " + to_string(epoch.id) + ", " + count_of(epoch.members.size(), "member") + ": ";
+  for (std::string& line : changes(s, before ? &*before : nullptr, epoch.members)) {
+    out.push_back(Say{false, head + line});
+  }
+  const std::map<PeerId, std::string> reasons = s.reasons;
+  s.left = s.departed;
+  s.left.insert(leavers.begin(), leavers.end());
+  index_members(s);
+  forget_epoch(s, out);
+  std::erase_if(s.cannot, [&](const auto& pair) {
+    return !s.peers.contains(pair.first) ||
+           (!s.peers.contains(pair.second) && !is_own_member(s, pair.second));
+  });
+
+  // A verdict fixes the answers about its steps, as a commit does.
+  if (!epoch.boundary && !planted(s.config.planted, "flag_not_in_verdict")) {
+    const bool votes = wants_boundary(s, verdict.pinned, epoch.members);
+    for (const std::uint64_t step : verdict.commit_steps) verdict.flags.try_emplace(step, votes);
+  }
+  s.running = true;
+  s.flags = verdict.flags;
+  s.failure = verdict.failure;
+  s.pinned = verdict.pinned;
+  std::vector<StepFlag> flags;
+  for (const auto& [step, votes] : verdict.flags) flags.push_back(StepFlag{step, votes});
+  for (const Member& m : epoch.members) {
+    PeerState& peer = s.peers.at(m.peer());
+    peer.report.started = peer.report.accepted = epoch.id;
+    peer.report.started_members.clear();  // they are the register's
+    if (epoch.boundary) peer.report.issued = OpKey{verdict.passed, 0};
+    send(s, m.peer(),
+         Start{epoch.id, Verdict{verdict.committed[m.place.rank], verdict.failure, flags,
+                                 verdict.passed, verdict.pinned}},
+         out);
+  }
+  dismiss(s, leavers, reasons, "epoch " + to_string(epoch.id) + " goes on without this peer", out);
+  if (founding) {
+    // Who waits for a founding without being a founder: the run is there now.
+    for (const auto& [p, peer] : s.peers) {
+      if (!is_own_member(s, p)) send(s, p, welcome(s, p), out);
+    }
+  }
+  reconsider(s, out);
+}
+
+void end_run(State& s, Actions& out) {
+  const std::set<PeerId> departed = s.departed;
+  s.left = departed;
+  const std::map<PeerId, std::string> reasons = s.reasons;
+  index_members(s);
+  forget_epoch(s, out);
+  s.cannot.clear();
+  s.flags.clear();
+  s.pinned.clear();
+  out.push_back(Say{false, "the run is over"});
+  dismiss(s, departed, reasons, "the run is over", out);
+  out.push_back(RunOver{});
+  reconsider(s, out);
+}
+
+}  // namespace pccl::master

@@ -1,0 +1,570 @@
+// The master's events, one function each. What they lead to is in epochs.cpp, verdict.cpp,
+// admission.cpp and election.cpp; the reasoning behind each rule is in DESIGN.md section 5.
+#include "membership/master.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "membership/master_rules.h"
+
+namespace pccl::master {
+
+void send(const State& s, PeerId peer, MasterToPeer message, Actions& out) {
+  if (s.peers.contains(peer)) out.push_back(Send{peer, std::move(message)});
+}
+
+std::string name(const State& s, PeerId peer) {
+  if (const Epoch* epoch = own(s)) {
+    for (const Member& m : epoch->members) {
+      if (m.peer() == peer) return name_of(epoch->members, m);
+    }
+  }
+  return "peer " + to_string(peer);
+}
+
+Welcome welcome(const State& s, PeerId peer) {
+  Welcome w;
+  w.run = s.config.run;
+  w.incarnation = s.held->incarnation;
+  const Epoch* epoch = own(s);
+  if (epoch == nullptr) return w;
+  // A founder that has not begun yet still waits for the founding: its Start is on the way.
+  const auto known = s.peers.find(peer);
+  const bool begun = known != s.peers.end() && known->second.report.started;
+  w.founded = begun || !is_own_member(s, peer) || s.held->passed > 0;
+  w.has_boundaries = s.held->passed > 0;
+  w.provisional_size = static_cast<std::uint32_t>(replicas(epoch->members));
+  if (is_own_member(s, peer)) {
+    w.provisional_rank = rank_of(epoch->members, peer);
+  } else {
+    w.provisional_rank = w.provisional_size++;
+  }
+  return w;
+}
+
+void forget(State& s, PeerId peer, const std::string& why, Actions& out) {
+  s.peers.erase(peer);
+  s.awaited.erase(peer);
+  s.suspected.erase(peer);
+  s.unknown.erase(peer);
+  if (s.absent.erase(peer) > 0) out.push_back(StopTimer{TimerKind::absence, peer});
+  if (is_own_member(s, peer)) s.reasons[peer] = cut_text(why);
+}
+
+void evict(State& s, PeerId peer, const std::string& why, Actions& out) {
+  send(s, peer, Evicted{cut_text(why)}, out);
+  if (s.peers.contains(peer)) out.push_back(Close{peer});
+  forget(s, peer, why, out);
+}
+
+namespace {
+
+/// A member may not go on, also if it comes back before the next Start.
+void expel(State& s, PeerId peer, const std::string& why, Actions& out) {
+  evict(s, peer, why, out);
+  if (is_own_member(s, peer)) s.expelled.insert(peer);
+}
+
+// -------------------------------------------------------------------------------- the register
+
+State fresh(const Config& config) {
+  State s;
+  s.config = config;
+  return s;
+}
+
+/// It knows nothing any more, and may take over again only after reading anew.
+void depose(State& s, const std::string& why, Actions& out) {
+  s = fresh(s.config);
+  out.push_back(Deposed{why});
+}
+
+/// So no number of an epoch is ever used twice, and nobody who held the register before can write
+/// it.
+void on(State& s, const TakenOver& e, Actions& out) {
+  s = fresh(s.config);
+  s.held = e.held;
+  Register to = e.held;
+  if (!planted(s.config.planted, "reuse_epoch")) ++to.incarnation;
+  out.push_back(WriteRegister{e.held, to});
+  s.writing = std::move(to);
+}
+
+void take_office(State& s, Actions& out) {
+  s.holds = true;
+  index_members(s);
+  if (const Epoch* epoch = own(s)) {
+    for (const Member& m : epoch->members) s.awaited.insert(m.peer());
+    s.patient = true;
+    out.push_back(StartTimer{TimerKind::patience, {}});
+    out.push_back(Say{false, "incarnation " + std::to_string(s.held->incarnation) + ": epoch " +
+                                 to_string(epoch->id) + " of " +
+                                 count_of(epoch->members.size(), "member") +
+                                 " goes on when they have come back"});
+  } else {
+    s.founding_delay = true;
+    out.push_back(StartTimer{TimerKind::founding, {}});
+  }
+}
+
+void on(State& s, const RegisterWritten& e, Actions& out) {
+  if (s.writing != e.value) return;  // the answer to a write that it has given up
+  if (!e.ok) {
+    depose(s, "the register is held by another master", out);
+    return;
+  }
+  const bool over = e.value.over && !s.held->over;
+  const std::optional<Epoch> before = own(s) == nullptr ? std::nullopt : s.held->epoch;
+  s.held = std::move(s.writing);
+  s.writing.reset();
+  if (!s.holds) {
+    take_office(s, out);
+  } else if (over) {
+    end_run(s, out);
+  } else {
+    start(s, before, out);
+  }
+}
+
+void on(State& s, const RegisterUnanswered&, Actions& out) {
+  // Written or not, who knows: only reading anew tells.
+  if (s.writing) depose(s, "the register did not answer", out);
+}
+
+// ------------------------------------------------------------------------------------- peers
+
+/// It reports an epoch that the register does not know: the register is lost, or set back.
+bool is_unknown(const State& s, const Report& report) {
+  if (report.accepted.incarnation() > s.held->incarnation) return true;
+  return report.started && (!s.held->epoch || *report.started > s.held->epoch->id);
+}
+
+void hold_for_unknown(State& s, PeerId p, const Report& report, Actions& out) {
+  s.unknown.insert(p);
+  const EpochId id = std::max(report.accepted, report.started.value_or(EpochId{}));
+  std::string text = "epoch " + to_string(id) + " is not known to the register; here are:";
+  for (const PeerId q : s.unknown) text += " " + to_string(q);
+  out.push_back(
+      Say{true, cut_text(text + ". Nothing goes on by itself: bring back the register, or "
+                                "end these peers to found another run")});
+}
+
+/// A newer attempt ends an older one at once.
+void end_older_attempts(State& s, const Member& newer, Actions& out) {
+  std::vector<PeerId> older;
+  const auto look = [&](const Member& m) {
+    if (m.place.replica == newer.place.replica && m.place.attempt < newer.place.attempt) {
+      older.push_back(m.peer());
+    }
+  };
+  for (const auto& [p, peer] : s.peers) look(peer.member);
+  if (const Epoch* epoch = own(s)) {
+    for (const Member& m : epoch->members) {
+      if (!s.peers.contains(m.peer()) && !s.expelled.contains(m.peer())) look(m);
+    }
+  }
+  for (const PeerId p : older) {
+    expel(s, p, "a newer attempt of its replica is here", out);
+  }
+}
+
+void on(State& s, const PeerDisconnected& e, Actions& out) {
+  if (s.peers.erase(e.peer) == 0) return;
+  s.unknown.erase(e.peer);
+  if (is_own_member(s, e.peer) && !s.expelled.contains(e.peer)) {
+    if (s.suspected.contains(e.peer)) {
+      forget(s, e.peer, "its connections to the master and to a member have closed", out);
+    } else {
+      s.awaited.insert(e.peer);
+      s.absent.insert(e.peer);
+      out.push_back(StartTimer{TimerKind::absence, e.peer});
+    }
+  }
+  reconsider(s, out);
+}
+
+void on(State& s, const PeerConnected& e, Actions& out) {
+  const PeerId p = e.hello.member.peer();
+  const Report& report = e.hello.report;
+  if (!s.holds) {
+    out.push_back(Close{p});  // a standby
+    return;
+  }
+  if (Error error = check_hello(s, e.hello); error.failed()) {
+    on(s, PeerDisconnected{p}, out);  // this connection has replaced one that it may have had
+    out.push_back(Say{true, "refused peer " + to_string(p) + ": " + error.text});
+    out.push_back(Send{p, Refuse{std::move(error)}});
+    out.push_back(Close{p});
+    return;
+  }
+  end_older_attempts(s, e.hello.member, out);
+  const bool again = s.peers.contains(p);
+  PeerState& peer = s.peers[p];
+  if (!again) peer.arrived = ++s.arrivals;
+  peer.member = e.hello.member;
+  peer.report = report;
+  peer.at_door = e.hello.at_door && !report.started;
+  peer.door_root = e.hello.door_root;
+  if (!report.started) {  // a newcomer may try again
+    std::erase_if(s.cannot, [&](const auto& pair) { return pair.first == p; });
+  }
+
+  const bool member = is_own_member(s, p);
+  if (s.expelled.contains(p)) {
+    evict(s, p, s.reasons.contains(p) ? s.reasons.at(p) : "it had to go", out);
+  } else if (is_unknown(s, report) && s.running && !member) {
+    evict(s, p, "it reports an epoch that this run does not know", out);
+  } else if (is_unknown(s, report)) {
+    send(s, p, welcome(s, p), out);
+    hold_for_unknown(s, p, report, out);
+  } else if (report.started && !member && (report.leaving || s.left.contains(p))) {
+    send(s, p, Left{}, out);  // the answer to its wish was lost with another connection
+    out.push_back(Close{p});
+    forget(s, p, "left", out);
+  } else if (report.started && !member) {
+    evict(s, p,
+          own(s) == nullptr
+              ? "the run is over"
+              : "the run has gone on to epoch " + to_string(own(s)->id) + " without this peer",
+          out);
+  } else {
+    send(s, p, welcome(s, p), out);
+  }
+  if (s.peers.contains(p)) {
+    s.awaited.erase(p);
+    s.reasons.erase(p);
+    if (s.absent.erase(p) > 0) out.push_back(StopTimer{TimerKind::absence, p});
+    if (member || (s.proposal && contains(s.proposal->members, p))) {
+      s.running = false;  // on the connection before, messages may have been lost
+      s.proposal.reset();
+    }
+  }
+  reconsider(s, out);
+}
+
+void on(State& s, const PeerGone& e, Actions& out) {
+  if (!s.peers.contains(e.peer) && !s.awaited.contains(e.peer)) return;
+  if (s.peers.contains(e.peer)) out.push_back(Close{e.peer});
+  forget(s, e.peer, e.why, out);
+  reconsider(s, out);
+}
+
+// ------------------------------------------------------------------------------------ messages
+
+void on_message(State&, PeerId, const Hello&, Actions&) {}         // PeerConnected
+void on_message(State&, PeerId, const StoreRequest&, Actions&) {}  // the server's
+
+void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
+  PeerState& peer = s.peers.at(p);
+  if (m.report.started != peer.report.started) return;  // Start is on its way, or it talks nonsense
+  peer.report = m.report;
+  if (!m.report.started && m.report.root.present) peer.door_root = m.report.root;
+  if (!s.proposal || m.epoch != s.proposal->id || !contains(s.proposal->members, p)) {
+    reconsider(s, out);  // too late, but what state it holds may have changed
+    return;
+  }
+  s.ready.insert(p);
+  const std::size_t early = planted(s.config.planted, "start_early") ? 1 : 0;
+  if (s.ready.size() + early >= s.proposal->members.size()) write_proposal(s, out);
+}
+
+void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
+  const Epoch* epoch = nullptr;
+  if (s.proposal && m.epoch == s.proposal->id) epoch = &*s.proposal;
+  if (s.running && own(s) != nullptr && m.epoch == own(s)->id) epoch = own(s);
+  if (epoch == nullptr || m.peer == p) return;
+  // No ring order helps. One of the two has to go, the younger; but it stays if the other is lost
+  // first.
+  const auto& members = epoch->members;
+  const auto index = [&](PeerId q) {
+    return std::find_if(members.begin(), members.end(),
+                        [&](const Member& member) { return member.peer() == q; }) -
+           members.begin();
+  };
+  const auto mine = index(p);
+  const auto other = index(m.peer);
+  const auto size = static_cast<std::ptrdiff_t>(members.size());
+  if (mine == size || other == size) return;
+  const std::pair<PeerId, PeerId> pair = mine > other ? std::pair(p, m.peer) : std::pair(m.peer, p);
+  s.cannot.insert(pair);
+  const std::string text = name(s, p) + " cannot reach " + name(s, m.peer) + ": " + m.reason;
+  out.push_back(Say{true, cut_text(text)});
+  if (is_own_member(s, pair.first)) s.reasons[pair.first] = cut_text(text);
+  s.running = false;
+  s.proposal.reset();
+  if (own(s) == nullptr) {
+    // At a founding it may try again, with another connection, as long as the others wait.
+    out.push_back(Close{pair.first});
+    forget(s, pair.first, "", out);
+    s.cannot.erase(pair);
+  }
+  reconsider(s, out);
+}
+
+void on_message(State& s, PeerId p, const Suspect& m, Actions& out) {
+  const Epoch* epoch = own(s);
+  if (epoch == nullptr || m.epoch < epoch->id || !is_own_member(s, m.peer) || p == m.peer) return;
+  if (!is_own_member(s, p) && !(s.proposal && contains(s.proposal->members, p))) return;
+  if (s.absent.contains(m.peer) || (m.refused && s.awaited.contains(m.peer))) {
+    forget(s, m.peer, m.refused ? "it refuses connections" : "its connections have closed", out);
+    reconsider(s, out);
+  } else if (s.peers.contains(m.peer)) {
+    s.suspected.insert(m.peer);
+  }
+}
+
+void on_message(State& s, PeerId, const Relinked& m, Actions& out) {
+  s.suspected.erase(m.peer);
+  const bool current = s.running && own(s) != nullptr && m.epoch == own(s)->id;
+  const bool proposed = s.proposal && m.epoch == s.proposal->id;
+  if (!current && !proposed) return;
+  s.running = false;  // segments may be lost: the same members, a new epoch
+  s.proposal.reset();
+  reconsider(s, out);
+}
+
+/// The answer to "does the boundary that ends this step vote?" is fixed by the first commit of the
+/// step, in whatever peer group, and every later commit of that step repeats it.
+bool flag_of(State& s, std::uint64_t step) {
+  const auto known = s.flags.find(step);
+  if (known != s.flags.end() && !planted(s.config.planted, "flag_per_message")) {
+    return known->second;
+  }
+  const bool votes = wants_boundary(s, s.pinned, own(s)->members);
+  // Steps that every peer group has left behind with a commit are of no interest any more.
+  if (s.commit_step.size() == s.groups.size()) {
+    std::uint64_t oldest = step;
+    for (const auto& [group, newest] : s.commit_step) oldest = std::min(oldest, newest);
+    s.flags.erase(s.flags.begin(), s.flags.lower_bound(oldest));
+  }
+  s.flags[step] = votes;
+  return votes;
+}
+
+/// Commit when every member of the operation's peer group is done.
+void on_message(State& s, PeerId p, const Done& m, Actions& out) {
+  if (!s.running || m.epoch != own(s)->id) return;
+  const auto member = s.group_of.find(p);
+  if (member == s.group_of.end()) return;
+  const std::uint32_t group = member->second;
+  const std::vector<PeerId>& mates = s.groups.at(group);
+  const std::size_t early = planted(s.config.planted, "commit_early") ? 1 : 0;
+  Commit commit{m.epoch, {}, {}};
+  for (const OpKey key : m.ops) {
+    if (s.failure && key >= s.failure->from) continue;
+    const auto entry = s.done.try_emplace({group, key}).first;
+    entry->second.insert(p);
+    if (entry->second.size() + early < mates.size()) continue;
+    s.done.erase(entry);
+    commit.ops.push_back(key);
+    if (commit.flags.empty() || commit.flags.back().step != key.step) {
+      commit.flags.push_back(StepFlag{key.step, flag_of(s, key.step)});
+    }
+    auto& newest = s.commit_step[group];
+    newest = std::max(newest, key.step);
+    const auto expired = s.expired.find(group);
+    if (expired != s.expired.end() && expired->second == key) s.expired.erase(expired);
+  }
+  if (commit.ops.empty()) return;
+  for (const PeerId mate : mates) send(s, mate, commit, out);
+}
+
+void on_message(State& s, PeerId p, const Vote& m, Actions& out) {
+  Report& report = s.peers.at(p).report;
+  if (!report.started || m.kind == VoteKind::none) return;
+  report.step = m.step;
+  report.vote = m.kind;
+  report.root = m.root;
+  report.issued = std::max(report.issued, OpKey{m.step, 0});
+  reconsider(s, out);
+}
+
+void on_message(State& s, PeerId p, const Knock& m, Actions& out) {
+  PeerState& peer = s.peers.at(p);
+  if (peer.report.started) return;
+  peer.at_door = true;
+  peer.door_root = m.root;
+  reconsider(s, out);
+}
+
+void on_message(State& s, PeerId p, const Leave&, Actions& out) {
+  s.peers.at(p).report.leaving = true;
+  reconsider(s, out);
+}
+
+/// Gone at once, and its replica with it, without a grace.
+void on_message(State& s, PeerId p, const Bye&, Actions& out) {
+  const auto replica = replica_of(s.peers.at(p).member);
+  const bool member = is_own_member(s, p);
+  out.push_back(Close{p});
+  forget(s, p, "it said goodbye", out);
+  if (member) {
+    for (const Member& mate : own(s)->members) {
+      if (replica_of(mate) != replica) continue;
+      s.departed.insert(mate.peer());
+      s.expelled.insert(mate.peer());
+      if (mate.peer() != p && s.peers.contains(mate.peer())) {
+        s.reasons[mate.peer()] = "another rank of its replica said goodbye";
+      }
+    }
+    std::vector<PeerId> gone;
+    for (const PeerId q : s.awaited) {
+      if (s.expelled.contains(q)) gone.push_back(q);
+    }
+    for (const PeerId q : gone) forget(s, q, "another rank of its replica said goodbye", out);
+  }
+  reconsider(s, out);
+}
+
+bool stands_at(const Report& report, std::uint64_t step) {
+  return report.vote != VoteKind::none && report.step >= step;
+}
+
+/// It has not issued an operation for which a mate's time is over.
+bool is_late(const State& s, PeerId p, const Report& report) {
+  const auto member = s.group_of.find(p);
+  if (member == s.group_of.end()) return false;
+  const auto op = s.expired.find(member->second);
+  return op != s.expired.end() && report.issued <= op->second &&
+         !stands_at(report, op->second.step);
+}
+
+/// It has not come to a boundary where others have waited too long, and it does not wait itself for
+/// a mate that has issued less.
+bool is_late_at_boundary(const State& s, PeerId p, const Report& report) {
+  const auto member = s.group_of.find(p);
+  if (member == s.group_of.end() || !s.expired_boundary) return false;
+  if (stands_at(report, *s.expired_boundary)) return false;
+  const auto& mates = s.groups.at(member->second);
+  return std::none_of(mates.begin(), mates.end(), [&](PeerId mate) {
+    const auto found = s.peers.find(mate);
+    if (found == s.peers.end()) return false;
+    const Report& other = found->second.report;
+    return !stands_at(other, *s.expired_boundary) && other.issued < report.issued;
+  });
+}
+
+void on_message(State& s, PeerId p, const Heartbeat& m, Actions& out) {
+  Report& report = s.peers.at(p).report;
+  report.issued = m.issued;
+  if (!s.running) return;
+  std::string what;
+  if (is_late(s, p, report)) {
+    what = "operation " + to_string(s.expired.at(s.group_of.at(p)));
+  } else if (is_late_at_boundary(s, p, report)) {
+    what = "the boundary of step " + std::to_string(*s.expired_boundary);
+  } else {
+    return;
+  }
+  expel(s, p, "it has not come to " + what + " in time", out);
+  reconsider(s, out);
+}
+
+void on_message(State& s, PeerId p, const Mismatch& m, Actions& out) {
+  if (!s.running || m.epoch != own(s)->id || !is_own_member(s, p)) return;
+  if (s.failure && s.failure->from <= m.op) return;
+  s.failure = Failure{m.op, Error{ErrorCode::mismatch, m.text}};
+  std::erase_if(s.expired, [&](const auto& entry) { return entry.second >= m.op; });
+  out.push_back(Say{true, "operation " + to_string(m.op) + " fails: " + m.text});
+  for (const Member& member : own(s)->members) {
+    send(s, member.peer(), FailOp{m.epoch, *s.failure}, out);
+  }
+}
+
+void on_message(State& s, PeerId p, const Expired& m, Actions&) {
+  if (!s.running || m.epoch != own(s)->id) return;
+  const auto member = s.group_of.find(p);
+  if (member == s.group_of.end()) return;
+  Report& report = s.peers.at(p).report;
+  if (stands_at(report, m.op.step)) {
+    s.expired_boundary = report.step;
+    return;
+  }
+  report.issued = std::max(report.issued, OpKey{m.op.step, m.op.index + 1});  // never the reporter
+  // The oldest counts, as long as somebody has still to come to it: who waits for it has not come
+  // to the later ones.
+  const auto [old, added] = s.expired.try_emplace(member->second, m.op);
+  if (added || m.op < old->second) {
+    old->second = m.op;
+    return;
+  }
+  const auto& mates = s.groups.at(member->second);
+  const bool open = std::any_of(mates.begin(), mates.end(), [&](PeerId mate) {
+    const auto found = s.peers.find(mate);
+    return found != s.peers.end() && is_late(s, mate, found->second.report);
+  });
+  if (!open) old->second = m.op;
+}
+
+void on(State& s, const PeerMessage& e, Actions& out) {
+  if (!s.peers.contains(e.peer)) return;
+  std::visit([&](const auto& message) { on_message(s, e.peer, message, out); }, e.message);
+}
+
+// -------------------------------------------------------------------------------------- timers
+
+void on(State& s, const PatienceOver&, Actions& out) {
+  if (!s.patient) return;
+  s.patient = false;
+  std::vector<PeerId> missing;
+  for (const PeerId p : s.awaited) {
+    if (!s.absent.contains(p)) missing.push_back(p);  // these have a timer of their own
+  }
+  for (const PeerId p : missing) forget(s, p, "it did not come back in time", out);
+  reconsider(s, out);
+}
+
+void on(State& s, const FoundingOver&, Actions& out) {
+  s.founding_delay = false;
+  reconsider(s, out);
+}
+
+void on(State& s, const RefoundOver&, Actions& out) {
+  if (!s.refounding) return;
+  s.refounding = false;
+  if (own(s) == nullptr || !survivors(s).empty() || awaits(s) || !s.unknown.empty()) return;
+  write_over(s, out);
+}
+
+void on(State& s, const Woke&, Actions& out) {
+  const Epoch* epoch = own(s);
+  if (!s.holds || epoch == nullptr) return;
+  for (const Member& m : epoch->members) {
+    const PeerId p = m.peer();
+    if (s.peers.contains(p) || s.expelled.contains(p)) continue;
+    s.awaited.insert(p);
+    if (s.absent.erase(p) > 0) out.push_back(StopTimer{TimerKind::absence, p});
+  }
+  if (s.awaited.empty()) return;
+  s.patient = true;
+  out.push_back(StartTimer{TimerKind::patience, {}});
+}
+
+void on(State& s, const OperatorStops&, Actions& out) {
+  if (!s.holds) return;
+  const Epoch* epoch = own(s);
+  if (epoch == nullptr) {
+    out.push_back(RunOver{});
+    return;
+  }
+  const bool somebody = std::any_of(epoch->members.begin(), epoch->members.end(),
+                                    [&](const Member& m) { return s.peers.contains(m.peer()); });
+  if (!somebody) write_over(s, out);
+}
+
+}  // namespace
+
+Actions step(State& state, const Event& event) {
+  Actions out;
+  if (state.writing) {
+    PCCL_ASSERT(std::holds_alternative<RegisterWritten>(event) ||
+                std::holds_alternative<RegisterUnanswered>(event) ||
+                std::holds_alternative<TakenOver>(event));
+  }
+  // No default case: an event without its `on` does not compile.
+  std::visit([&](const auto& e) { on(state, e, out); }, event);
+  return out;
+}
+
+}  // namespace pccl::master

@@ -1,0 +1,183 @@
+// The master's decisions, as a function: step(state, event) -> actions. No I/O, no clock, no random
+// number, no thread. master/server.cpp runs it over sockets and a file, tests/sim over a simulated
+// world.
+//
+// The rules are DESIGN.md section 5. Duties of the caller:
+//  - Between a WriteRegister action and its RegisterWritten (or RegisterUnanswered) no other event
+//  is
+//    applied: it keeps them aside, in order.
+//  - Actions are carried out in order. A Send to a peer without a connection is dropped.
+//  - A connection is numbered by the caller; what arrives on an older one of a peer is not passed
+//  on.
+//  - Timers: StartTimer{kind} restarts that timer; its event comes when it ends (durations:
+//  options).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "membership/planted.h"
+#include "wire/messages.h"
+
+namespace pccl::master {
+
+struct Config {
+  std::string run;               // name of the run; guards against joining the wrong one
+  std::uint32_t min_peers = 2;   // a run is founded when so many replicas wait
+  std::uint32_t hold_below = 1;  // with fewer replicas the run holds at its next boundary
+  PlantedBugs planted;           // empty but in the simulator's own build
+};
+
+/// What outlives a master. It changes by compare-and-write only, and never takes a value twice.
+struct Register {
+  std::uint32_t incarnation = 0;  // the highest that was taken
+  std::optional<Epoch> epoch;     // the last that was, or may have been, started; none: not founded
+  std::uint64_t passed = 0;       // the step that its last voted boundary began
+  bool over = false;              // the run is over: the next newcomers found another
+  bool operator==(const Register&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("incarnation", self.incarnation);
+    visit("epoch", self.epoch);
+    visit("passed", self.passed);
+    visit("over", self.over);
+  }
+};
+
+// ---------------------------------------------------------------------------------------- events
+
+struct TakenOver {
+  Register held;
+};  // boot: what the register holds
+struct RegisterWritten {
+  Register value;
+  bool ok = false;
+};
+struct RegisterUnanswered {};
+struct PeerConnected {
+  Hello hello;
+};
+struct PeerDisconnected {
+  PeerId peer;
+};  // its connection has closed: it may come back
+struct PeerGone {
+  PeerId peer;
+  std::string why;
+};  // it will not: silent, said goodbye, or its time is over
+struct PeerMessage {
+  PeerId peer;
+  PeerToMaster message;
+};                        // all but Hello, StoreRequest
+struct PatienceOver {};   // TimerKind::patience
+struct FoundingOver {};   // TimerKind::founding
+struct RefoundOver {};    // TimerKind::refound
+struct Woke {};           // its own loop was late: the silence was its own
+struct OperatorStops {};  // SIGINT, SIGTERM
+
+using Event = std::variant<TakenOver, RegisterWritten, RegisterUnanswered, PeerConnected,
+                           PeerDisconnected, PeerGone, PeerMessage, PatienceOver, FoundingOver,
+                           RefoundOver, Woke, OperatorStops>;
+
+// ---------------------------------------------------------------------------------------- actions
+
+enum class TimerKind : std::uint8_t {
+  patience,  // after a take-over: members of the register's epoch may come back
+  founding,  // an empty register founds no run before it ends
+  refound,   // all members are lost: another run may be founded when it ends
+  absence    // of one peer: its connection has closed; PeerGone when it ends
+};
+
+struct Send {
+  PeerId peer;
+  MasterToPeer message;
+};
+struct WriteRegister {
+  Register from;
+  Register to;
+};
+struct Close {
+  PeerId peer;
+};  // after what was sent to it
+struct StartTimer {
+  TimerKind kind;
+  PeerId peer;
+};  // peer: absence only
+struct StopTimer {
+  TimerKind kind;
+  PeerId peer;
+};
+struct Say {
+  bool warning = false;
+  std::string text;
+};  // a log line: every change of members is one
+struct Deposed {
+  std::string why;
+};                  // close everything, read the register anew
+struct RunOver {};  // the register says so; the operator may stop
+
+using Action =
+    std::variant<Send, WriteRegister, Close, StartTimer, StopTimer, Say, Deposed, RunOver>;
+using Actions = std::vector<Action>;
+
+// ---------------------------------------------------------------------------------------- state
+
+/// A connected peer, as its last report says.
+struct PeerState {
+  Member member;
+  Report report;
+  bool at_door = false;  // a newcomer that has called refresh
+  StateRoot door_root;
+  std::uint64_t arrived = 0;  // order of arrival: newcomers come last, in this order
+};
+
+struct State {
+  Config config;
+  std::optional<Register> held;     // what it last read from the register or wrote
+  std::optional<Register> writing;  // a write without an answer: all else is put aside
+  bool holds = false;               // it has taken an incarnation
+  std::uint32_t counter = 0;        // of epochs in this incarnation
+  std::uint64_t arrivals = 0;
+  std::map<PeerId, PeerState> peers;  // connected
+  std::set<PeerId> awaited;           // members whose connection is gone and who may come back
+  std::optional<Epoch> proposal;
+  std::set<PeerId> ready;
+  bool running = false;  // the register's epoch is in force: commits are made
+  std::map<std::pair<std::uint32_t, OpKey>, std::set<PeerId>> done;  // (peer group, operation)
+  std::map<std::uint64_t, bool> flags;  // step -> does its boundary vote
+  std::vector<PeerId> pinned;           // as of the last Start of this incarnation
+  std::set<std::pair<PeerId, PeerId>>
+      cannot;                              // (p, q): p cannot reach q and has to go while q is here
+  std::map<std::uint32_t, OpKey> expired;  // peer group -> an operation whose time-out has passed
+  std::optional<std::uint64_t> expired_boundary;  // a step of which the boundary's time is over
+  bool founding_delay = false;                    // TimerKind::founding runs
+  bool holding = false;                           // --hold-below: said so
+  bool patient = false;                           // TimerKind::patience runs
+  bool refounding = false;                        // TimerKind::refound runs
+
+  // Of the register's epoch.
+  std::map<PeerId, std::uint32_t> group_of;             // its members' peer groups
+  std::map<std::uint32_t, std::vector<PeerId>> groups;  // and the other way round, in rank order
+  std::map<std::uint32_t, std::uint64_t> commit_step;   // peer group -> step of its newest commit
+  std::optional<Failure> failure;  // from there on nothing is committed until a boundary votes
+  std::set<PeerId> absent;         // those in `awaited` whose connection closed under this master
+  std::set<PeerId> suspected;      // a member has lost its link to them
+  std::set<PeerId> expelled;       // may not go on, also if they come back
+  std::set<PeerId> departed;       // ended in good order
+  std::set<PeerId> left;           // departed with the newest change of members
+  std::map<PeerId, std::string> reasons;  // why who is gone, for the log
+
+  std::map<std::uint32_t, SyncPlan> plans;  // of `proposal`, by peer group
+  std::set<PeerId> leavers;                 // members that leave with `proposal`
+  std::set<PeerId> unknown;  // connected, of an epoch that the register does not know
+};
+
+/// Applies one event to `state` and returns what the caller has to do, in order.
+[[nodiscard]] Actions step(State& state, const Event& event);
+
+}  // namespace pccl::master

@@ -1,0 +1,97 @@
+// The parts of the master's decisions: who counts, whose state is right, what is committed, which
+// epoch is next. Internal to the master's core (master.cpp has the events); pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "membership/master.h"
+#include "membership/members.h"
+
+namespace pccl::master {
+
+/// The register's epoch; null where no run is founded (or the last one is over).
+[[nodiscard]] const Epoch* own(const State& s);
+[[nodiscard]] bool is_own_member(const State& s, PeerId peer);
+/// Some members of the register's epoch may still come back. (Not waited for: who would have to go
+/// anyway, because it cannot reach one that is here.)
+[[nodiscard]] bool awaits(const State& s);
+
+// ------------------------------------------------------------------------- who counts
+// (admission.cpp)
+
+/// Names a replica: ranks of different attempts never make one.
+[[nodiscard]] std::pair<std::string, std::uint64_t> replica_of(const Member& member);
+[[nodiscard]] std::size_t replicas(const std::vector<Member>& members);
+/// Those whose replica is complete among them, in the same order.
+[[nodiscard]] std::vector<Member> whole(std::vector<Member> members);
+/// Who has to go because it cannot reach another that is here.
+[[nodiscard]] std::set<PeerId> excluded(const State& s);
+/// Who may go on without being admitted: any whole replica of the register's epoch.
+[[nodiscard]] std::vector<Member> survivors(const State& s);
+/// Newcomers that wait to be admitted, whole replicas only, in order of arrival.
+[[nodiscard]] std::vector<Member> door(const State& s);
+/// Of `members`, all ranks of those replicas of which one wants to leave.
+[[nodiscard]] std::set<PeerId> who_leaves(const State& s, const std::vector<Member>& members);
+/// Is the answer to "does the boundary that ends this step vote?" yes for a step that is decided
+/// now?
+[[nodiscard]] bool wants_boundary(const State& s, const std::vector<PeerId>& pinned,
+                                  const std::vector<Member>& members);
+/// What speaks against a Hello: code none if nothing does.
+[[nodiscard]] Error check_hello(const State& s, const Hello& hello);
+
+// ------------------------------------------------------------------- whose state is right
+// (election.cpp)
+
+/// The state that all hold when the next epoch starts, by peer group; empty if its boundary has
+/// none.
+[[nodiscard]] std::map<std::uint32_t, SyncPlan> elect(const State& s,
+                                                      const std::vector<Member>& voters);
+
+// ----------------------------------------------------------------------- what is committed
+// (verdict.cpp)
+
+struct Judgement {
+  std::map<std::uint32_t, OpSet> committed;  // by peer group
+  std::set<std::uint64_t> commit_steps;  // steps of which something is committed, in any peer group
+  std::optional<Failure> failure;
+  std::map<std::uint64_t, bool> flags;
+  std::uint64_t passed = 0;
+  std::vector<PeerId> pinned;
+};
+
+/// The verdict on what was in flight, from the reports of the members that go on.
+[[nodiscard]] Judgement judge(const State& s, const Epoch& epoch);
+
+// -------------------------------------------------------------------------- which epoch
+// (epochs.cpp)
+
+/// Is the epoch in force, or the one proposed, still right? If not, proposes another.
+void reconsider(State& s, Actions& out);
+/// The register holds the proposal, after `before`: it is in force.
+void start(State& s, const std::optional<Epoch>& before, Actions& out);
+/// All members of the proposal are ready: writes it to the register.
+void write_proposal(State& s, Actions& out);
+void write_over(State& s, Actions& out);
+/// The register says that the run is over.
+void end_run(State& s, Actions& out);
+/// Caches that follow from the register's epoch.
+void index_members(State& s);
+
+// ------------------------------------------------------------------------------------- both
+
+void send(const State& s, PeerId peer, MasterToPeer message, Actions& out);
+[[nodiscard]] Welcome welcome(const State& s, PeerId peer);
+/// Takes it out of all that counts; a member that was awaited is awaited no more.
+void forget(State& s, PeerId peer, const std::string& why, Actions& out);
+/// Tells it that the run goes on without it, and closes its connection.
+void evict(State& s, PeerId peer, const std::string& why, Actions& out);
+/// Of everybody known: "rank 2 (00..1f)" where it is a member.
+[[nodiscard]] std::string name(const State& s, PeerId peer);
+
+}  // namespace pccl::master

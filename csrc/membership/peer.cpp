@@ -1,0 +1,395 @@
+// A peer's side of membership and commit: boundaries, proposals, messages. What becomes of
+// operations is in peer_ops.cpp. The reasoning behind each rule is in DESIGN.md section 5.
+#include "membership/peer.h"
+
+#include <utility>
+
+#include "base/assert.h"
+#include "membership/members.h"
+#include "membership/peer_ops.h"
+
+namespace pccl::peer {
+namespace {
+
+void tell(const State& s, PeerToMaster message, Actions& out) {
+  if (s.connected && !s.over) out.push_back(ToMaster{std::move(message)});
+}
+
+/// The newest epoch that this peer has heard of: what its evidence about links belongs to.
+EpochId newest_epoch(const State& s) {
+  EpochId id;
+  if (s.started) id = std::max(id, s.started->id);
+  if (s.accepted) id = std::max(id, s.accepted->id);
+  if (s.preparing) id = std::max(id, s.preparing->epoch.id);
+  return id;
+}
+
+bool is_epoch(const std::optional<Epoch>& epoch, EpochId id) { return epoch && epoch->id == id; }
+
+// ------------------------------------------------------------------------------------ boundaries
+
+void enter(State& s, std::uint64_t step) {
+  s.step = step;
+  s.next = 0;
+  s.ops.clear();
+  s.pending = 0;
+  s.committed_below = OpKey{step, 0};
+  s.vote = VoteKind::none;
+  s.voting = s.at_boundary = s.at_door = s.hashing = s.verify = s.root_known = false;
+  s.boundary_kind = VoteKind::none;
+  s.root = StateRoot{};
+  const bool keep_old = planted(s.planted, "two_answers") && step > 0;
+  s.flags.erase(s.flags.begin(), s.flags.lower_bound(keep_old ? step - 1 : step));
+}
+
+/// What the records of this step say is the same at every member; a step without a record, or with
+/// a failure in it, votes, and so does the first boundary of a run. (A failure in a later step,
+/// which others have reached, is no reason: they have passed this boundary.)
+bool must_vote(const State& s) {
+  if (s.verify || s.passed == 0) return true;
+  if (s.failure && (s.failure->from.step <= s.step || planted(s.planted, "any_failure_votes"))) {
+    return true;
+  }
+  const auto flag = s.flags.find(s.step);
+  return flag == s.flags.end() || flag->second;
+}
+
+/// The program stands in refresh or resume: does what can be done about it by now.
+void stand(State& s, Actions& out) {
+  if (!s.at_boundary || s.over || s.vote != VoteKind::none || s.pending > 0) return;
+  if (s.started) {
+    if (!s.voting && !must_vote(s)) {
+      if (planted(s.planted, "pin_follows_epoch")) s.pinned = ids_of(s.started->members);
+      enter(s, s.step + 1);
+      out.push_back(EnterStep{s.step, false, false, StateRoot{}});
+      return;
+    }
+    s.voting = true;
+  } else if (s.at_door) {
+    return;
+  }
+  if (s.boundary_kind == VoteKind::refresh && !s.root_known) {
+    if (!s.hashing) out.push_back(HashState{});
+    s.hashing = true;
+    return;
+  }
+  if (s.started) {
+    s.vote = s.boundary_kind;
+    tell(s, Vote{s.step, s.vote, s.root}, out);
+  } else {
+    s.at_door = true;
+    tell(s, Knock{s.root}, out);
+  }
+}
+
+void on(State& s, const AtBoundary& e, Actions& out) {
+  if (s.at_boundary || s.over) return;
+  s.at_boundary = true;
+  s.boundary_kind = e.kind;
+  s.verify = e.verify;
+  s.root_known = e.has_root;
+  s.root = e.has_root ? e.root : StateRoot{};
+  // resume is no boundary in this sense: it leaves the places where rank and size change as they
+  // are.
+  if (e.kind == VoteKind::refresh) s.has_boundaries = true;
+  stand(s, out);
+}
+
+void on(State& s, const RootKnown& e, Actions& out) {
+  if (!s.hashing) return;
+  s.hashing = false;
+  s.root_known = true;
+  s.root = e.root;
+  stand(s, out);
+}
+
+// ------------------------------------------------------------------------------------- proposals
+
+/// Answers the proposal once all that it asks for is there.
+void answer_if_ready(State& s, Actions& out) {
+  if (!s.preparing || !s.links_up || !s.synced) return;
+  if (s.preparing->epoch.boundary) {
+    s.agreed = s.preparing->sync ? s.preparing->sync->root : StateRoot{};
+  }
+  s.why = std::move(s.preparing->why);
+  s.accepted = std::move(s.preparing->epoch);
+  s.preparing.reset();
+  tell(s, Ready{s.accepted->id, report_of(s)}, out);
+}
+
+void on_master(State& s, const Propose& m, Actions& out) {
+  const EpochId id = m.epoch.id;
+  if (s.accepted && id <= s.accepted->id) return;  // an older master: not any more
+  if (s.preparing && id <= s.preparing->epoch.id) return;
+  if (!contains(m.epoch.members, s.self.peer())) return;
+  if (s.started && !s.stopped) out.push_back(StopData{});
+  s.stopped = true;
+  s.preparing = m;
+  for (const Member& member : m.epoch.members) s.group_of[member.peer()] = member.place.rank;
+
+  std::vector<Member> others = peer_group(m.epoch.members, s.self.place.rank);
+  std::erase_if(others, [&](const Member& member) { return member.peer() == s.self.peer(); });
+  s.links_up = others.empty();
+  out.push_back(Connect{id, std::move(others)});
+
+  s.synced = !m.sync || !m.sync->root.present || (s.root_known && s.root == m.sync->root);
+  if (!s.synced) out.push_back(Fetch{id, *m.sync});
+  answer_if_ready(s, out);
+}
+
+void on(State& s, const LinksUp& e, Actions& out) {
+  if (!s.preparing || s.preparing->epoch.id != e.epoch) return;
+  s.links_up = true;
+  answer_if_ready(s, out);
+}
+
+/// What it holds has changed: the next election must know.
+void tell_root(const State& s, Actions& out) {
+  if (s.vote != VoteKind::none) tell(s, Vote{s.step, s.vote, s.root}, out);
+  if (s.at_door) tell(s, Knock{s.root}, out);
+}
+
+void on(State& s, const Fetched& e, Actions& out) {
+  if (!s.preparing && s.at_boundary && (!s.accepted || e.epoch > s.accepted->id)) {
+    s.root = e.root;  // the proposal went with the connection to the master, the state is here
+    s.root_known = true;
+    tell_root(s, out);
+    return;
+  }
+  if (!s.preparing || s.preparing->epoch.id != e.epoch) return;
+  if (!s.preparing->sync || e.root != s.preparing->sync->root) {
+    // Not what was asked for: again.
+    out.push_back(Fetch{e.epoch, s.preparing->sync.value_or(SyncPlan{})});
+    return;
+  }
+  s.root = e.root;
+  s.root_known = s.synced = true;
+  if (!s.links_up) tell_root(s, out);  // should this proposal come to nothing
+  answer_if_ready(s, out);
+}
+
+void on(State& s, const LinkFailed& e, Actions& out) {
+  const bool current = (s.preparing && s.preparing->epoch.id == e.epoch) ||
+                       is_epoch(s.accepted, e.epoch) ||
+                       (is_epoch(s.started, e.epoch) && !s.stopped);
+  if (current) tell(s, Cannot{e.epoch, e.peer, cut_text(e.reason)}, out);
+}
+
+void on(State& s, const LinkClosed& e, Actions& out) {
+  const EpochId id = newest_epoch(s);
+  if (id != EpochId{}) tell(s, Suspect{id, e.peer, e.refused}, out);
+}
+
+void on(State& s, const LinkBack& e, Actions& out) {
+  const EpochId id = newest_epoch(s);
+  if (id != EpochId{}) tell(s, Relinked{id, e.peer}, out);
+}
+
+// ------------------------------------------------------------------------------------------ Start
+
+void say_changes(const State& s, const Configure& change, const std::optional<Epoch>& before,
+                 Actions& out) {
+  const std::string head = "epoch " + to_string(change.epoch) + ", " +
+                           count_of(s.started->members.size(), "member") + ": ";
+  std::string tail = s.why.empty() ? "" : " [" + s.why + "]";  // once, it says all
+  const auto one = [&](const std::vector<Member>& in, PeerId peer, const char* what) {
+    for (const Member& m : in) {
+      if (m.peer() != peer) continue;
+      out.push_back(Say{false, head + name_of(in, m) + what + std::exchange(tail, "")});
+    }
+  };
+  for (const PeerId peer : change.lost) one(before->members, peer, " is gone");
+  for (const PeerId peer : change.joined) one(s.started->members, peer, " has joined");
+  if (!before) {
+    out.push_back(Say{false, head + "this peer is " + name_of(s.started->members, s.self)});
+  }
+}
+
+void configure(State& s, const std::optional<Epoch>& before, Actions& out) {
+  Configure change{s.started->id, peer_group(s.started->members, s.self.place.rank), {}, {}};
+  std::set<PeerId> previous;
+  if (before) {
+    for (const Member& m : before->members) {
+      previous.insert(m.peer());
+      if (!s.here.contains(m.peer())) change.lost.push_back(m.peer());
+    }
+    for (const Member& m : s.started->members) {
+      if (!previous.contains(m.peer())) change.joined.push_back(m.peer());
+    }
+  }
+  say_changes(s, change, before, out);
+  out.push_back(std::move(change));
+}
+
+/// Start: every operation in flight gets its verdict, in program order; the rest is restored and
+/// runs again in the new epoch.
+void begin(State& s, const Verdict& verdict, Actions& out) {
+  const bool first = !s.started;
+  const std::optional<Epoch> before = std::move(s.started);
+  s.started = s.accepted;
+  s.stopped = false;
+  s.here.clear();
+  for (const Member& m : s.started->members) s.here.insert(m.peer());
+  configure(s, before, out);
+
+  s.failure = verdict.failure;
+  for (const StepFlag& flag : verdict.flags) s.flags[flag.step] = flag.votes;
+  decide_all(s, verdict, before, out);
+
+  // Between two voted boundaries the numbering stays, also where this peer's has moved on by
+  // Returned.
+  const bool voted = s.vote != VoteKind::none && verdict.passed > s.step;
+  if (first || verdict.passed > s.passed) {
+    s.pinned = verdict.pinned;
+    s.numbered_in = s.started->boundary ? s.started->id : EpochId{};  // of an older one
+    s.renumber.clear();
+    out.push_back(Renumber{own_group(s, s.pinned)});
+  }
+  s.passed = verdict.passed;
+  std::erase_if(s.group_of, [&](const auto& entry) {
+    return !s.here.contains(entry.first) &&
+           std::find(s.pinned.begin(), s.pinned.end(), entry.first) == s.pinned.end();
+  });
+
+  if (first && s.passed == 0 && s.at_boundary) {
+    // It called refresh before the run was founded: that is its first boundary, which votes.
+    s.at_door = false;
+    s.step = 0;
+    stand(s, out);
+  } else if (first || voted || (planted(s.planted, "join_mid_step") && s.started->boundary)) {
+    enter(s, s.passed);
+    const bool boundary = !first || s.passed > 0;
+    out.push_back(
+        EnterStep{s.step, !first, first && s.passed > 0, boundary ? s.agreed : StateRoot{}});
+  } else {
+    stand(s, out);
+  }
+}
+
+void on_master(State& s, const Start& m, Actions& out) {
+  if (!is_epoch(s.accepted, m.epoch) || (s.started && s.started->id >= m.epoch)) return;
+  if (s.preparing) return;  // it has heard of a newer one since
+  begin(s, m.verdict, out);
+}
+
+void on_master(State& s, const Commit& m, Actions& out) {
+  if (!is_epoch(s.started, m.epoch)) return;
+  for (const StepFlag& flag : m.flags) {
+    if (flag.step >= s.step) s.flags[flag.step] = flag.votes;
+  }
+  for (const OpKey key : m.ops) commit(s, key, out);
+  stand(s, out);
+}
+
+void on_master(State& s, const pccl::FailOp& m, Actions& out) {
+  if (!is_epoch(s.started, m.epoch) || s.stopped) return;
+  fail_from(s, m.failure, out);
+  stand(s, out);
+}
+
+// -------------------------------------------------------------------------- the end, and the rest
+
+/// Nothing more comes from this group: every pending operation gets its outcome, tensors restored.
+void finish(State& s, const Error& error, Actions& out) {
+  if (s.started && !s.stopped) out.push_back(StopData{});
+  s.stopped = s.over = true;
+  s.preparing.reset();
+  fail_all(s, error, out);
+}
+
+void on_master(State& s, const Evicted& m, Actions& out) {
+  finish(s, Error{ErrorCode::evicted, m.text}, out);
+  out.push_back(WasEvicted{m.text});
+}
+
+void on_master(State& s, const Left&, Actions& out) {
+  finish(s, Error{ErrorCode::closed, "this peer has left the run"}, out);
+  out.push_back(HasLeft{});
+}
+
+void on_master(State& s, const Refuse& m, Actions& out) {
+  finish(s, m.error, out);
+  out.push_back(WasRefused{m.error});
+}
+
+void on_master(State&, const Welcome& m, Actions& out) { out.push_back(Greeted{m}); }
+void on_master(State&, const Hold& m, Actions& out) { out.push_back(Say{true, m.text}); }
+void on_master(State&, const Heartbeat&, Actions&) {}
+void on_master(State&, const StoreReply&, Actions&) {}
+
+void on(State& s, const FromMaster& e, Actions& out) {
+  if (!s.connected || s.over) return;
+  std::visit([&](const auto& message) { on_master(s, message, out); }, e.message);
+}
+
+void on(State& s, const MasterConnected&, Actions& out) {
+  if (s.over) return;
+  s.connected = true;
+  s.preparing.reset();  // what was proposed on another connection comes again, under a new number
+  const bool door = s.at_door && !s.started;
+  tell(s, Hello{s.run, s.self, report_of(s), door, door ? s.root : StateRoot{}}, out);
+}
+
+void on(State& s, const MasterLost&, Actions&) {
+  s.connected = false;
+  s.preparing.reset();
+}
+
+void on(State& s, const Issued& e, Actions& out) { issue(s, e, out); }
+
+void on(State& s, const Completed& e, Actions& out) {
+  if (s.over || s.stopped || !s.started) return;  // it does not count: the epoch has ended
+  if (complete(s, e.op, out)) tell(s, Done{s.started->id, {e.op}}, out);
+}
+
+void on(State& s, const Returned& e, Actions& out) { returned(s, e.op, out); }
+
+void on(State& s, const TimedOut& e, Actions& out) {
+  if (!s.started || s.stopped) return;  // time-outs stand still while no epoch is in force
+  const auto op = s.ops.find(e.op);
+  const bool waits = (op != s.ops.end() && is_pending(op->second)) ||
+                     (s.vote != VoteKind::none && e.op == next_key(s));
+  if (waits) tell(s, Expired{s.started->id, e.op}, out);
+}
+
+void on(State& s, const FoundMismatch& e, Actions& out) {
+  if (!s.started || s.stopped) return;  // it runs again, and is found again
+  tell(s, Mismatch{s.started->id, e.op, cut_text(e.text)}, out);
+}
+
+void on(State& s, const WantsToLeave&, Actions& out) {
+  if (s.over || s.leaving) return;
+  s.leaving = true;
+  if (s.started) {
+    tell(s, Leave{}, out);
+    return;
+  }
+  tell(s, Bye{}, out);  // a newcomer has nothing to hand over
+  finish(s, Error{ErrorCode::closed, "this peer has left the run"}, out);
+  out.push_back(HasLeft{});
+}
+
+void on(State& s, const SaysBye&, Actions& out) {
+  if (s.over) return;
+  tell(s, Bye{}, out);
+  finish(s, Error{ErrorCode::closed, "this peer has said goodbye"}, out);
+}
+
+}  // namespace
+
+Actions step(State& state, const Event& event) {
+  Actions out;
+  // No default case: an event without its `on` does not compile.
+  std::visit([&](const auto& e) { on(state, e, out); }, event);
+  return out;
+}
+
+std::vector<Member> peer_group(const std::vector<Member>& members, std::uint32_t group) {
+  std::vector<Member> mates;
+  for (const Member& m : members) {
+    if (m.place.rank == group) mates.push_back(m);
+  }
+  return mates;
+}
+
+}  // namespace pccl::peer

@@ -1,0 +1,171 @@
+// What is committed: the verdict on everything in flight, from the reports of the members that go
+// on.
+//
+// An operation is committed if anybody saw it committed, or if every member of its peer group that
+// goes on has completed it in the newest started epoch: then nobody lacks the result, and a commit
+// that only a lost peer or a lost master knew of is not undone.
+#include <algorithm>
+
+#include "membership/master_rules.h"
+
+namespace pccl::master {
+namespace {
+
+struct Begun {
+  const Member* member;
+  const Report* report;
+};
+
+/// An operation that a mate knows to be committed is. (A mate that has left the step behind has
+/// said so with `below`: it left with all of them committed.)
+void add_known(const std::vector<Begun>& begun, Judgement& verdict) {
+  for (const auto& [member, report] : begun) {
+    OpSet& set = verdict.committed[member->place.rank];
+    set.below = std::max(set.below, report->committed.below);
+    set.also.insert(set.also.end(), report->committed.also.begin(), report->committed.also.end());
+    if (report->committed.below.index > 0) {
+      verdict.commit_steps.insert(report->committed.below.step);
+    }
+    for (const OpKey key : report->committed.also) verdict.commit_steps.insert(key.step);
+  }
+}
+
+/// All mates that go on have completed it in the newest epoch.
+void add_completed(const State& s, const Epoch& epoch, EpochId newest, Judgement& verdict) {
+  std::map<std::uint32_t, std::vector<const Report*>> mates;
+  for (const Member& m : epoch.members) {
+    mates[m.place.rank].push_back(&s.peers.at(m.peer()).report);
+  }
+  for (const auto& [group, reports] : mates) {
+    const bool current = std::all_of(reports.begin(), reports.end(), [&](const Report* r) {
+      return r->started && (*r->started == newest || planted(s.config.planted, "mix_epochs"));
+    });
+    if (!current) continue;
+    std::map<OpKey, std::size_t> done;
+    for (const Report* r : reports) {
+      for (const OpKey key : r->done) ++done[key];
+    }
+    OpSet& set = verdict.committed[group];
+    for (const auto& [key, number] : done) {
+      const auto has = [&, k = key](const Report* r) {
+        return k.step < r->step || contains(r->committed, k) ||
+               std::find(r->done.begin(), r->done.end(), k) != r->done.end();
+      };
+      if (number < reports.size() && !std::all_of(reports.begin(), reports.end(), has)) continue;
+      set.also.push_back(key);
+      verdict.commit_steps.insert(key.step);
+    }
+  }
+}
+
+void tidy(Judgement& verdict) {
+  for (auto& [group, set] : verdict.committed) {
+    std::sort(set.also.begin(), set.also.end());
+    set.also.erase(std::unique(set.also.begin(), set.also.end()), set.also.end());
+    std::erase_if(set.also, [&](OpKey key) { return key < set.below; });
+  }
+}
+
+bool is_committed(const Judgement& verdict, std::uint32_t group, OpKey key) {
+  const auto set = verdict.committed.find(group);
+  return set != verdict.committed.end() && contains(set->second, key);
+}
+
+std::string text_of_loss(const std::vector<PeerId>& lost) {
+  std::string text = "lost:";
+  for (const PeerId peer : lost) text += " " + to_string(peer);
+  return cut_text(std::move(text));
+}
+
+/// The first failure of the step: one that somebody reports, or what had to raise at a loss.
+void add_failure(const std::vector<Begun>& begun, const std::vector<PeerId>& lost, bool old_ones,
+                 Judgement& verdict) {
+  const auto take = [&](const Failure& failure) {
+    if (!verdict.failure || failure.from < verdict.failure->from) verdict.failure = failure;
+  };
+  for (const auto& [member, report] : begun) {
+    // A voted boundary has cleared those before it.
+    if (report->failure && (report->failure->from.step >= verdict.passed || old_ones)) {
+      take(*report->failure);
+    }
+    if (lost.empty()) continue;
+    for (const OpKey key : report->raising) {
+      if (is_committed(verdict, member->place.rank, key)) continue;
+      take(Failure{key, Error{ErrorCode::peer_lost, text_of_loss(lost)}});
+    }
+  }
+}
+
+/// Who has left a step without a vote testifies to it, however long ago. Steps that everybody has
+/// left are of no interest any more.
+void add_flags(const State& s, const std::vector<Begun>& begun, Judgement& verdict) {
+  std::uint64_t oldest = begun.front().report->step;
+  for (const auto& [member, report] : begun) oldest = std::min(oldest, report->step);
+  for (const auto& [step, votes] : s.flags) {
+    if (step >= oldest) verdict.flags[step] = votes;
+  }
+  for (const auto& [member, report] : begun) {
+    for (const StepFlag& flag : report->flags) {
+      if (flag.step >= oldest) verdict.flags[flag.step] = flag.votes;
+    }
+  }
+  if (planted(s.config.planted, "two_answers")) return;
+  for (const auto& [member, report] : begun) {
+    if (report->passed != verdict.passed) continue;
+    std::uint64_t last = report->step;
+    if (last - std::min(last, oldest) > kReportFlagsMax) last = oldest + kReportFlagsMax;
+    for (std::uint64_t step = std::max(report->passed, oldest); step < last; ++step) {
+      verdict.flags[step] = false;
+    }
+  }
+}
+
+}  // namespace
+
+Judgement judge(const State& s, const Epoch& epoch) {
+  Judgement verdict;
+  std::vector<Begun> begun;
+  for (const Member& m : epoch.members) {
+    const auto peer = s.peers.find(m.peer());
+    if (peer != s.peers.end() && peer->second.report.started) {
+      begun.push_back(Begun{&m, &peer->second.report});
+    }
+  }
+  if (begun.empty()) {
+    // Nobody has begun the register's epoch, or whoever has is lost: nothing was in flight.
+    const bool anew = own(s) == nullptr || planted(s.config.planted, "begin_anew");
+    verdict.passed = anew ? 0 : s.held->passed;
+    verdict.pinned = ids_of(epoch.members);
+    return verdict;
+  }
+  const Begun& newest = *std::max_element(
+      begun.begin(), begun.end(),
+      [](const Begun& a, const Begun& b) { return *a.report->started < *b.report->started; });
+  const EpochId id = *newest.report->started;
+  verdict.passed = newest.report->passed;
+  verdict.pinned = newest.report->pinned;
+  if (epoch.boundary) {
+    std::uint64_t step = 0;
+    for (const auto& [member, report] : begun) step = std::max(step, report->step);
+    verdict.passed = step + 1;
+    verdict.pinned = ids_of(epoch.members);
+    add_known(begun, verdict);
+    tidy(verdict);
+    return verdict;
+  }
+
+  add_known(begun, verdict);
+  if (!planted(s.config.planted, "any_survivor")) add_completed(s, epoch, id, verdict);
+  if (planted(s.config.planted, "forget_commits")) verdict.committed.clear();
+  tidy(verdict);
+
+  const Epoch* held = own(s);
+  std::vector<PeerId> lost =
+      held != nullptr && held->id == id ? ids_of(held->members) : newest.report->started_members;
+  std::erase_if(lost, [&](PeerId p) { return contains(epoch.members, p); });
+  add_failure(begun, lost, planted(s.config.planted, "old_failure"), verdict);
+  add_flags(s, begun, verdict);
+  return verdict;
+}
+
+}  // namespace pccl::master

@@ -1,0 +1,97 @@
+#include <gtest/gtest.h>
+
+#include "cast.h"
+
+namespace pccl::master {
+namespace {
+
+using cast::in_office;
+using cast::member;
+using cast::newcomer;
+
+std::vector<PeerId> peers(std::initializer_list<std::uint64_t> ids) {
+  std::vector<PeerId> out;
+  for (const std::uint64_t id : ids) out.push_back(PeerId{id});
+  return out;
+}
+
+TEST(Admission, a_replica_counts_only_with_all_its_ranks_of_one_attempt) {
+  std::vector<Member> members = {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2),
+                                 member(4, "b", 1, 2)};
+  EXPECT_EQ(whole(members).size(), 4U);
+  members[3].place.attempt = 1;
+  EXPECT_EQ(ids_of(whole(members)), peers({1, 2}));
+}
+
+TEST(Admission, the_loss_of_one_rank_takes_its_replica_out_of_the_survivors) {
+  State s = in_office(
+      {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2), member(4, "b", 1, 2)});
+  s.peers.erase(PeerId{2});
+  EXPECT_EQ(ids_of(survivors(s)), peers({3, 4}));
+}
+
+TEST(Admission, who_cannot_reach_another_stays_once_that_other_is_lost) {
+  State s = in_office({member(1), member(2), member(3)});
+  s.cannot.insert({PeerId{3}, PeerId{1}});
+  EXPECT_EQ(ids_of(survivors(s)), peers({1, 2}));
+  s.peers.erase(PeerId{1});
+  EXPECT_EQ(ids_of(survivors(s)), peers({2, 3}));
+}
+
+TEST(Admission, a_newcomer_of_a_founded_run_counts_at_the_door_only) {
+  State s = in_office({member(1)});
+  newcomer(s, member(2), false);
+  EXPECT_TRUE(door(s).empty());
+  s.peers.at(PeerId{2}).at_door = true;
+  EXPECT_EQ(ids_of(door(s)), peers({2}));
+}
+
+TEST(Admission, newcomers_come_in_the_order_of_arrival_and_replicas_stay_together) {
+  State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
+  newcomer(s, member(9, "z", 1, 2));
+  newcomer(s, member(4, "b", 0, 2));
+  newcomer(s, member(3, "b", 1, 2));
+  newcomer(s, member(8, "z", 0, 2));
+  EXPECT_EQ(ids_of(door(s)), peers({8, 9, 4, 3}));
+}
+
+TEST(Admission, one_rank_that_leaves_takes_its_replica_along) {
+  State s = in_office(
+      {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2), member(4, "b", 1, 2)});
+  cast::report(s, 4).leaving = true;
+  const std::set<PeerId> leaving = who_leaves(s, own(s)->members);
+  EXPECT_EQ(leaving, (std::set<PeerId>{PeerId{3}, PeerId{4}}));
+  EXPECT_TRUE(wants_boundary(s, s.pinned, own(s)->members));
+}
+
+TEST(Admission, a_boundary_votes_after_a_change_of_members_or_below_the_wanted_number) {
+  State s = in_office({member(1), member(2)});
+  EXPECT_FALSE(wants_boundary(s, s.pinned, own(s)->members));
+  EXPECT_TRUE(wants_boundary(s, peers({1, 2, 3}), own(s)->members));
+  s.config.hold_below = 3;
+  EXPECT_TRUE(wants_boundary(s, s.pinned, own(s)->members));
+}
+
+TEST(Admission, a_hello_is_refused_for_a_wrong_run_place_size_or_a_taken_rank) {
+  State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
+  s.config.run = "mine";
+  Hello hello;
+  hello.member = member(3, "b", 1, 2);
+  EXPECT_FALSE(check_hello(s, hello).failed());
+  hello.run = "yours";
+  EXPECT_EQ(check_hello(s, hello).code, ErrorCode::refused);
+  hello.run = "mine";
+  hello.member = member(3, "b", 2, 2);
+  EXPECT_TRUE(check_hello(s, hello).failed());
+  hello.member = member(3, "b", 0, 1);
+  EXPECT_TRUE(check_hello(s, hello).failed());
+  hello.member = member(3, "a", 1, 2);
+  EXPECT_NE(check_hello(s, hello).text.find("is there already"), std::string::npos);
+  hello.member = member(1, "b", 0, 2);
+  EXPECT_TRUE(check_hello(s, hello).failed()) << "a member has another place than before";
+  hello.member = member(1, "a", 0, 2);
+  EXPECT_FALSE(check_hello(s, hello).failed()) << "it comes back on another connection";
+}
+
+}  // namespace
+}  // namespace pccl::master

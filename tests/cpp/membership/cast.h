@@ -1,0 +1,82 @@
+// Members, reports and a master in office, for the tests of the pure functions.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "membership/master_rules.h"
+
+namespace pccl::cast {
+
+inline Member member(std::uint64_t id, std::string replica = "", std::uint32_t rank = 0,
+                     std::uint32_t size = 1) {
+  Member m;
+  m.handle.peer = PeerId{id};
+  m.place.replica = replica.empty() ? "r" + std::to_string(id) : std::move(replica);
+  m.place.rank = rank;
+  m.place.size = size;
+  return m;
+}
+
+inline StateRoot root(std::uint64_t revision, char name) {
+  StateRoot r{true, revision, {}};
+  r.digest[0] = static_cast<std::uint8_t>(name);
+  return r;
+}
+
+/// A master whose register holds epoch 1.1 of these members, all connected and in that epoch.
+inline master::State in_office(const std::vector<Member>& members, std::uint64_t passed = 1) {
+  master::State s;
+  s.held = master::Register{1, Epoch{EpochId::make(1, 1), members, {}, true}, passed, false};
+  s.holds = s.running = true;
+  s.counter = 1;
+  master::index_members(s);
+  for (const Member& m : members) {
+    master::PeerState& peer = s.peers[m.peer()];
+    peer.member = m;
+    peer.report.started = peer.report.accepted = EpochId::make(1, 1);
+    peer.report.passed = peer.report.step = passed;
+    peer.report.pinned = ids_of(members);
+    peer.report.committed.below = OpKey{passed, 0};
+  }
+  s.pinned = ids_of(members);
+  return s;
+}
+
+inline Report& report(master::State& s, std::uint64_t peer) {
+  return s.peers.at(PeerId{peer}).report;
+}
+
+inline void newcomer(master::State& s, const Member& m, bool at_door = true) {
+  master::PeerState& peer = s.peers[m.peer()];
+  peer.member = m;
+  peer.at_door = at_door;
+  peer.arrived = ++s.arrivals;
+}
+
+inline Epoch next_epoch(const std::vector<Member>& members, bool boundary = false) {
+  return Epoch{EpochId::make(1, 2), members, EpochId::make(1, 1), boundary};
+}
+
+template <typename T, typename Actions>
+std::vector<T> all(const Actions& actions) {
+  std::vector<T> found;
+  for (const auto& action : actions) {
+    if (const auto* one = std::get_if<T>(&action)) found.push_back(*one);
+  }
+  return found;
+}
+
+/// Messages of one kind that the master sends, with their receivers.
+template <typename T>
+std::vector<std::pair<PeerId, T>> sent(const master::Actions& actions) {
+  std::vector<std::pair<PeerId, T>> found;
+  for (const auto& send : all<master::Send>(actions)) {
+    if (const auto* message = std::get_if<T>(&send.message))
+      found.emplace_back(send.peer, *message);
+  }
+  return found;
+}
+
+}  // namespace pccl::cast

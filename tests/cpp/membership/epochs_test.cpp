@@ -1,0 +1,124 @@
+#include <gtest/gtest.h>
+
+#include "cast.h"
+#include "story.h"
+
+namespace pccl::master {
+namespace {
+
+using cast::in_office;
+using cast::member;
+using cast::report;
+using cast::sent;
+
+TEST(Epochs, nothing_is_proposed_while_a_member_may_come_back) {
+  State s = in_office({member(1), member(2)});
+  const Actions away = step(s, PeerDisconnected{PeerId{2}});
+  EXPECT_TRUE(sent<Propose>(away).empty());
+  EXPECT_EQ(cast::all<StartTimer>(away).size(), 1U);
+  EXPECT_TRUE(s.running) << "what is complete is still committed";
+  const Actions gone = step(s, PeerGone{PeerId{2}, "not back"});
+  ASSERT_EQ(sent<Propose>(gone).size(), 1U);
+  EXPECT_EQ(ids_of(sent<Propose>(gone)[0].second.epoch.members), std::vector<PeerId>{PeerId{1}});
+}
+
+TEST(Epochs, start_follows_the_answer_of_the_register_only) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(step(s, PeerGone{PeerId{2}, "silent"}));
+  const EpochId id = s.proposal->id;
+  Report ready = report(s, 1);
+  ready.accepted = id;
+  const Actions written = step(s, PeerMessage{PeerId{1}, Ready{id, ready}});
+  EXPECT_TRUE(sent<Start>(written).empty());
+  ASSERT_EQ(cast::all<WriteRegister>(written).size(), 1U);
+  const Register to = cast::all<WriteRegister>(written)[0].to;
+  EXPECT_EQ(to.epoch->id, id);
+  EXPECT_EQ(sent<Start>(step(s, RegisterWritten{to, true})).size(), 1U);
+  EXPECT_TRUE(s.running);
+}
+
+TEST(Epochs, a_refused_write_deposes_the_master) {
+  State s = in_office({member(1)});
+  static_cast<void>(step(s, PeerConnected{Hello{"", member(1), report(s, 1), false, {}}}));
+  Report ready = report(s, 1);
+  const Actions written = step(s, PeerMessage{PeerId{1}, Ready{s.proposal->id, ready}});
+  const Register to = cast::all<WriteRegister>(written)[0].to;
+  EXPECT_EQ(cast::all<Deposed>(step(s, RegisterWritten{to, false})).size(), 1U);
+  EXPECT_FALSE(s.holds);
+  EXPECT_FALSE(s.held.has_value());
+}
+
+TEST(Epochs, survivors_keep_their_order_and_newcomers_come_last) {
+  State s = in_office({member(5), member(2), member(7)});
+  cast::newcomer(s, member(3));
+  cast::newcomer(s, member(1));
+  for (const std::uint64_t p : {5, 2, 7}) {
+    report(s, p).vote = VoteKind::refresh;
+    report(s, p).root = cast::root(1, 'a');
+  }
+  Actions out;
+  reconsider(s, out);
+  ASSERT_TRUE(s.proposal.has_value());
+  EXPECT_EQ(ids_of(s.proposal->members),
+            (std::vector<PeerId>{PeerId{5}, PeerId{2}, PeerId{7}, PeerId{3}, PeerId{1}}));
+}
+
+TEST(Epochs, resume_admits_nobody_and_moves_no_state) {
+  State s = in_office({member(1), member(2)});
+  cast::newcomer(s, member(3));
+  report(s, 1).vote = VoteKind::resume;
+  report(s, 2).vote = VoteKind::refresh;
+  report(s, 2).root = cast::root(1, 'a');
+  Actions out;
+  reconsider(s, out);
+  ASSERT_TRUE(s.proposal.has_value());
+  EXPECT_EQ(s.proposal->members.size(), 2U);
+  for (const auto& [p, propose] : sent<Propose>(out)) EXPECT_FALSE(propose.sync.has_value());
+}
+
+TEST(Epochs, a_proposal_that_is_right_is_not_repeated) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(step(s, PeerGone{PeerId{2}, "silent"}));
+  const EpochId id = s.proposal->id;
+  Actions out;
+  reconsider(s, out);
+  EXPECT_TRUE(out.empty());
+  EXPECT_EQ(s.proposal->id, id);
+}
+
+TEST(Epochs, when_all_have_said_goodbye_the_run_is_over) {
+  story::Story story;
+  for (const char* command : {"config min_peers=2", "boot", "connect 1", "connect 2",
+                              "over founding", "bye 1", "bye 2"}) {
+    story.run(command);
+  }
+  EXPECT_TRUE(story.held().over);
+}
+
+TEST(Epochs, when_all_are_lost_the_run_is_over_after_a_while_and_late_ones_are_evicted) {
+  story::Story story;
+  for (const char* command :
+       {"config min_peers=2", "boot", "connect 1", "connect 2", "over founding", "crash 2",
+        "over absence 2", "close 1", "over absence 1"}) {
+    story.run(command);
+  }
+  EXPECT_FALSE(story.held().over);
+  EXPECT_TRUE(story.master().refounding);
+  story.run("over refound");
+  EXPECT_TRUE(story.held().over);
+  const auto lines = story.run("connect 1");
+  EXPECT_EQ(lines.back(), "  1 is evicted");
+}
+
+TEST(Epochs, a_member_that_comes_back_in_time_stops_the_refounding) {
+  story::Story story;
+  for (const char* command : {"config min_peers=1", "boot", "connect 1", "over founding", "close 1",
+                              "over absence 1", "connect 1", "over refound"}) {
+    story.run(command);
+  }
+  EXPECT_FALSE(story.held().over);
+  EXPECT_TRUE(story.master().running);
+}
+
+}  // namespace
+}  // namespace pccl::master

@@ -1,0 +1,207 @@
+#include "membership/master.h"
+
+#include <gtest/gtest.h>
+
+#include "base/assert.h"
+#include "cast.h"
+#include "story.h"
+
+namespace pccl::master {
+namespace {
+
+using cast::in_office;
+using cast::member;
+using cast::report;
+using cast::sent;
+
+Actions tell(State& s, std::uint64_t peer, PeerToMaster message) {
+  return step(s, PeerMessage{PeerId{peer}, std::move(message)});
+}
+
+const EpochId kEpoch = EpochId::make(1, 1);
+
+TEST(Master, a_take_over_takes_a_new_incarnation_and_waits_for_the_members) {
+  State s;
+  const Register held{4, Epoch{EpochId::make(4, 2), {member(1)}, {}, true}, 3, false};
+  const Actions taken = step(s, TakenOver{held});
+  const Register to = cast::all<WriteRegister>(taken).at(0).to;
+  EXPECT_EQ(to.incarnation, 5U);
+  const Actions out = step(s, RegisterWritten{to, true});
+  EXPECT_EQ(cast::all<StartTimer>(out).at(0).kind, TimerKind::patience);
+  EXPECT_TRUE(s.awaited.contains(PeerId{1}));
+}
+
+TEST(Master, nothing_but_the_answer_is_taken_while_it_writes) {
+  State s;
+  static_cast<void>(step(s, TakenOver{Register{}}));
+  EXPECT_THROW(static_cast<void>(step(s, FoundingOver{})), BrokenInvariant);
+}
+
+TEST(Master, an_empty_register_founds_nothing_before_the_delay_is_over) {
+  story::Story story;
+  for (const char* command : {"config min_peers=1", "boot", "connect 1"}) story.run(command);
+  EXPECT_FALSE(story.held().epoch.has_value());
+  story.run("over founding");
+  EXPECT_TRUE(story.held().epoch.has_value());
+}
+
+TEST(Master, a_commit_takes_all_of_the_peer_group_and_carries_several_operations) {
+  State s = in_office({member(1), member(2)});
+  EXPECT_TRUE(tell(s, 1, Done{kEpoch, {OpKey{1, 0}, OpKey{1, 1}}}).empty());
+  const Actions out = tell(s, 2, Done{kEpoch, {OpKey{1, 0}, OpKey{1, 1}}});
+  const auto commits = sent<Commit>(out);
+  ASSERT_EQ(commits.size(), 2U);
+  EXPECT_EQ(commits[0].second.ops.size(), 2U);
+  ASSERT_EQ(commits[0].second.flags.size(), 1U);
+  EXPECT_FALSE(commits[0].second.flags[0].votes);
+  EXPECT_TRUE(s.done.empty()) << "what is decided is forgotten";
+}
+
+TEST(Master, peer_groups_commit_for_themselves_and_repeat_one_answer) {
+  State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
+  EXPECT_FALSE(sent<Commit>(tell(s, 1, Done{kEpoch, {OpKey{1, 0}}})).at(0).second.flags[0].votes);
+  cast::newcomer(s, member(3, "b", 0, 2));
+  cast::newcomer(s, member(4, "b", 1, 2));
+  const auto commits = sent<Commit>(tell(s, 2, Done{kEpoch, {OpKey{1, 0}}}));
+  EXPECT_FALSE(commits.at(0).second.flags[0].votes) << "decided by the first commit of the step";
+  EXPECT_TRUE(sent<Commit>(tell(s, 1, Done{kEpoch, {OpKey{2, 0}}})).at(0).second.flags[0].votes);
+}
+
+TEST(Master, the_answers_of_old_steps_are_forgotten) {
+  State s = in_office({member(1)});
+  for (std::uint64_t at = 1; at < 1000; ++at) {
+    EXPECT_EQ(sent<Commit>(tell(s, 1, Done{kEpoch, {OpKey{at, 0}}})).size(), 1U);
+  }
+  EXPECT_LE(s.flags.size(), 2U);
+}
+
+TEST(Master, done_from_another_epoch_or_a_stranger_counts_for_nothing) {
+  State s = in_office({member(1), member(2)});
+  cast::newcomer(s, member(3));
+  EXPECT_TRUE(tell(s, 1, Done{EpochId::make(1, 0), {OpKey{1, 0}}}).empty());
+  EXPECT_TRUE(tell(s, 3, Done{kEpoch, {OpKey{1, 0}}}).empty());
+  EXPECT_TRUE(tell(s, 9, Done{kEpoch, {OpKey{1, 0}}}).empty());
+  EXPECT_TRUE(s.done.empty());
+}
+
+TEST(Master, a_lost_link_to_a_member_whose_connection_has_closed_is_evidence) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(step(s, PeerDisconnected{PeerId{3}}));
+  EXPECT_EQ(sent<Propose>(tell(s, 1, Suspect{kEpoch, PeerId{3}, false})).size(), 2U);
+}
+
+TEST(Master, the_evidence_may_come_in_either_order) {
+  State s = in_office({member(1), member(2), member(3)});
+  EXPECT_TRUE(tell(s, 1, Suspect{kEpoch, PeerId{3}, false}).empty());
+  EXPECT_EQ(sent<Propose>(step(s, PeerDisconnected{PeerId{3}})).size(), 2U);
+}
+
+TEST(Master, a_link_that_is_back_is_no_evidence_but_ends_the_epoch) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(tell(s, 1, Suspect{kEpoch, PeerId{3}, false}));
+  const Actions out = tell(s, 1, Relinked{kEpoch, PeerId{3}});
+  EXPECT_EQ(sent<Propose>(out).size(), 3U) << "segments may be lost: the same members, a new epoch";
+  EXPECT_TRUE(sent<Propose>(step(s, PeerDisconnected{PeerId{3}})).empty());
+}
+
+TEST(Master, of_two_members_that_cannot_reach_each_other_the_younger_goes) {
+  State s = in_office({member(9), member(4), member(6)});
+  const Actions out = tell(s, 9, Cannot{kEpoch, PeerId{4}, "no route"});
+  ASSERT_FALSE(sent<Propose>(out).empty());
+  EXPECT_EQ(ids_of(s.proposal->members), (std::vector<PeerId>{PeerId{9}, PeerId{6}}));
+}
+
+TEST(Master, a_mismatch_fails_the_operation_everywhere_and_what_follows_is_not_committed) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(tell(s, 1, Done{kEpoch, {OpKey{1, 1}}}));
+  EXPECT_EQ(sent<FailOp>(tell(s, 2, Mismatch{kEpoch, OpKey{1, 0}, "x"})).size(), 2U);
+  EXPECT_TRUE(tell(s, 2, Mismatch{kEpoch, OpKey{1, 0}, "x"}).empty()) << "once";
+  EXPECT_TRUE(tell(s, 2, Done{kEpoch, {OpKey{1, 1}}}).empty());
+}
+
+TEST(Master, who_has_not_issued_an_expired_operation_is_evicted_at_its_next_heartbeat) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
+  EXPECT_TRUE(tell(s, 1, Heartbeat{OpKey{1, 5}}).empty());
+  EXPECT_TRUE(tell(s, 2, Heartbeat{OpKey{1, 5}}).empty());
+  const Actions out = tell(s, 3, Heartbeat{OpKey{1, 4}});
+  ASSERT_EQ(sent<Evicted>(out).size(), 1U);
+  EXPECT_EQ(sent<Evicted>(out)[0].first, PeerId{3});
+  EXPECT_EQ(s.proposal->members.size(), 2U);
+}
+
+TEST(Master, who_stands_at_the_boundary_already_is_not_late) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(tell(s, 1, Vote{1, VoteKind::refresh, {}}));
+  static_cast<void>(tell(s, 2, Vote{1, VoteKind::refresh, {}}));
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 0}}));
+  EXPECT_TRUE(tell(s, 2, Heartbeat{OpKey{1, 0}}).empty());
+  EXPECT_EQ(sent<Evicted>(tell(s, 3, Heartbeat{OpKey{1, 0}})).size(), 1U);
+}
+
+TEST(Master, an_expelled_member_cannot_come_back_before_the_next_start) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 0}}));
+  const Report old = report(s, 2);
+  static_cast<void>(tell(s, 2, Heartbeat{OpKey{1, 0}}));
+  const Actions out = step(s, PeerConnected{Hello{"", member(2), old, false, {}}});
+  EXPECT_EQ(sent<Propose>(out).size(), 0U);
+  EXPECT_FALSE(s.peers.contains(PeerId{2}));
+}
+
+TEST(Master, an_epoch_that_the_register_does_not_know_stops_everything) {
+  State s;
+  s.config.min_peers = 1;
+  static_cast<void>(step(s, TakenOver{Register{}}));
+  static_cast<void>(step(s, RegisterWritten{Register{1, std::nullopt, 0, false}, true}));
+  static_cast<void>(step(s, FoundingOver{}));
+  Report lost;
+  lost.started = lost.accepted = EpochId::make(3, 7);
+  const Actions out = step(s, PeerConnected{Hello{"", member(1), lost, false, {}}});
+  ASSERT_EQ(cast::all<Say>(out).size(), 1U);
+  EXPECT_NE(cast::all<Say>(out)[0].text.find("3.7"), std::string::npos);
+  const Actions newcomer = step(s, PeerConnected{Hello{"", member(2), Report{}, false, {}}});
+  EXPECT_TRUE(sent<Propose>(newcomer).empty()) << "no other run is founded beside it";
+  EXPECT_FALSE(sent<Propose>(step(s, PeerDisconnected{PeerId{1}})).empty());
+}
+
+TEST(Master, who_was_stopped_gives_its_members_time_to_come_back) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(step(s, PeerDisconnected{PeerId{2}}));
+  const Actions out = step(s, Woke{});
+  EXPECT_EQ(cast::all<StartTimer>(out).at(0).kind, TimerKind::patience);
+  EXPECT_EQ(cast::all<StopTimer>(out).at(0).kind, TimerKind::absence);
+  EXPECT_FALSE(sent<Propose>(step(s, PatienceOver{})).empty());
+}
+
+TEST(Master, an_operator_who_stops_it_without_members_ends_the_run) {
+  State s = in_office({member(1)});
+  EXPECT_TRUE(step(s, OperatorStops{}).empty());
+  static_cast<void>(step(s, PeerDisconnected{PeerId{1}}));
+  EXPECT_TRUE(cast::all<WriteRegister>(step(s, OperatorStops{})).at(0).to.over);
+}
+
+TEST(Master, numbers_of_epochs_go_on_in_the_next_run) {
+  story::Story story;
+  for (const char* command :
+       {"config min_peers=1", "boot", "connect 1", "over founding", "bye 1", "connect 2"}) {
+    story.run(command);
+  }
+  EXPECT_FALSE(story.held().over);
+  EXPECT_EQ(story.held().epoch->id, EpochId::make(1, 2));
+  EXPECT_EQ(story.held().passed, 0U);
+}
+
+TEST(Master, garbage_from_a_peer_changes_nothing_for_the_others) {
+  State s = in_office({member(1), member(2)});
+  for (const PeerToMaster& message : std::initializer_list<PeerToMaster>{
+           Hello{}, Ready{}, Cannot{kEpoch, PeerId{77}, ""}, Cannot{kEpoch, PeerId{1}, ""},
+           Suspect{kEpoch, PeerId{1}, true}, Relinked{}, Done{}, Mismatch{}, Expired{}, Knock{},
+           Vote{1, VoteKind::none, {}}, StoreRequest{}}) {
+    EXPECT_TRUE(tell(s, 1, message).empty()) << message.index();
+  }
+  EXPECT_TRUE(s.running);
+}
+
+}  // namespace
+}  // namespace pccl::master

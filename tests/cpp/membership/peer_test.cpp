@@ -1,0 +1,202 @@
+#include "membership/peer.h"
+
+#include <gtest/gtest.h>
+
+#include "cast.h"
+
+namespace pccl::peer {
+namespace {
+
+using cast::all;
+using cast::member;
+using cast::root;
+
+State connected(std::uint64_t id) {
+  State s;
+  s.self = member(id);
+  static_cast<void>(step(s, MasterConnected{}));
+  return s;
+}
+
+Propose propose(std::uint32_t number, std::vector<Member> members, bool boundary = false,
+                std::optional<SyncPlan> sync = std::nullopt) {
+  return Propose{Epoch{EpochId::make(1, number), std::move(members), {}, boundary}, std::move(sync),
+                 ""};
+}
+
+Start start(std::uint32_t number, std::uint64_t passed, std::vector<PeerId> pinned) {
+  Start message{EpochId::make(1, number), {}};
+  message.verdict.passed = passed;
+  message.verdict.pinned = std::move(pinned);
+  return message;
+}
+
+/// A member of epoch 1.1 with peers 1 and 2, in step 0.
+State founded() {
+  State s = connected(1);
+  static_cast<void>(step(s, FromMaster{propose(1, {member(1), member(2)}, true)}));
+  static_cast<void>(step(s, LinksUp{EpochId::make(1, 1)}));
+  static_cast<void>(step(s, FromMaster{start(1, 0, {PeerId{1}, PeerId{2}})}));
+  return s;
+}
+
+template <typename T>
+std::vector<T> told(const Actions& actions) {
+  std::vector<T> found;
+  for (const auto& action : all<ToMaster>(actions)) {
+    if (const auto* message = std::get_if<T>(&action.message)) found.push_back(*message);
+  }
+  return found;
+}
+
+TEST(Peer, a_proposal_is_answered_when_links_and_state_are_there) {
+  State s = connected(3);
+  const SyncPlan plan{root(4, 'a'), {PeerId{1}}, ""};
+  const Actions out = step(s, FromMaster{propose(2, {member(1), member(3)}, true, plan)});
+  ASSERT_EQ(all<Connect>(out).size(), 1U);
+  ASSERT_EQ(all<Fetch>(out).size(), 1U);
+  const EpochId id = EpochId::make(1, 2);
+  EXPECT_TRUE(told<Ready>(step(s, LinksUp{id})).empty());
+  EXPECT_TRUE(told<Ready>(step(s, Fetched{EpochId::make(1, 1), plan.root})).empty());
+  EXPECT_EQ(told<Ready>(step(s, Fetched{id, plan.root})).size(), 1U);
+  EXPECT_EQ(s.accepted->id, id);
+}
+
+TEST(Peer, another_state_than_asked_for_is_fetched_again) {
+  State s = connected(3);
+  const SyncPlan plan{root(4, 'a'), {PeerId{1}}, ""};
+  static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(3)}, true, plan)}));
+  EXPECT_EQ(all<Fetch>(step(s, Fetched{EpochId::make(1, 2), root(4, 'b')})).size(), 1U);
+}
+
+TEST(Peer, only_newer_proposals_are_heard) {
+  State s = founded();
+  EXPECT_TRUE(step(s, FromMaster{propose(1, {member(1), member(2)})}).empty());
+  EXPECT_FALSE(step(s, FromMaster{propose(3, {member(1), member(2)})}).empty());
+  EXPECT_TRUE(step(s, FromMaster{propose(2, {member(1), member(2)})}).empty());
+  EXPECT_TRUE(step(s, FromMaster{propose(9, {member(2)})}).empty()) << "not a member";
+}
+
+TEST(Peer, a_proposal_stops_data_and_an_old_answer_of_the_links_changes_nothing) {
+  State s = founded();
+  EXPECT_EQ(all<StopData>(step(s, FromMaster{propose(2, {member(1), member(2)})})).size(), 1U);
+  const Actions again = step(s, FromMaster{propose(3, {member(1), member(2)})});
+  EXPECT_TRUE(all<StopData>(again).empty()) << "once";
+  EXPECT_TRUE(step(s, LinksUp{EpochId::make(1, 2)}).empty());
+  EXPECT_EQ(told<Ready>(step(s, LinksUp{EpochId::make(1, 3)})).size(), 1U);
+}
+
+TEST(Peer, what_was_issued_between_propose_and_start_runs_in_the_new_epoch) {
+  State s = founded();
+  static_cast<void>(step(s, FromMaster{propose(2, {member(1)})}));
+  EXPECT_TRUE(step(s, Issued{}).empty());
+  const Actions out = step(s, FromMaster{start(2, 0, {PeerId{1}, PeerId{2}})});
+  ASSERT_EQ(all<RunOp>(out).size(), 1U);
+  EXPECT_EQ(all<Configure>(out)[0].lost, std::vector<PeerId>{PeerId{2}});
+}
+
+TEST(Peer, the_first_boundary_of_a_run_votes_and_hashes_on_demand) {
+  State s = founded();
+  EXPECT_EQ(all<HashState>(step(s, AtBoundary{})).size(), 1U);
+  const Actions out = step(s, RootKnown{root(1, 'a')});
+  ASSERT_EQ(told<Vote>(out).size(), 1U);
+  EXPECT_EQ(told<Vote>(out)[0].root, root(1, 'a'));
+}
+
+TEST(Peer, a_boundary_that_does_not_vote_sends_nothing) {
+  State s = founded();
+  s.passed = 1;
+  s.flags[0] = false;
+  const Actions out = step(s, AtBoundary{});
+  ASSERT_EQ(out.size(), 1U);
+  EXPECT_FALSE(all<EnterStep>(out).at(0).voted);
+  EXPECT_EQ(s.step, 1U);
+}
+
+TEST(Peer, a_failure_of_this_step_votes_and_one_of_a_later_step_does_not) {
+  State s = founded();
+  s.passed = 1;
+  s.flags[0] = false;
+  s.failure = Failure{OpKey{1, 0}, {}};
+  State later = s;
+  EXPECT_EQ(all<EnterStep>(step(later, AtBoundary{VoteKind::resume, false, false, {}})).size(), 1U);
+  s.failure->from = OpKey{0, 3};
+  EXPECT_EQ(told<Vote>(step(s, AtBoundary{VoteKind::resume, false, false, {}})).size(), 1U);
+}
+
+TEST(Peer, a_vote_is_repeated_to_the_next_master) {
+  State s = founded();
+  static_cast<void>(step(s, AtBoundary{VoteKind::refresh, false, true, root(1, 'a')}));
+  static_cast<void>(step(s, MasterLost{}));
+  const auto hello = told<Hello>(step(s, MasterConnected{}));
+  ASSERT_EQ(hello.size(), 1U);
+  EXPECT_EQ(hello[0].report.vote, VoteKind::refresh);
+  EXPECT_EQ(hello[0].report.root, root(1, 'a'));
+}
+
+TEST(Peer, a_newcomer_knocks_and_says_so_again_on_the_next_connection) {
+  State s = connected(5);
+  static_cast<void>(step(s, AtBoundary{}));
+  EXPECT_EQ(told<Knock>(step(s, RootKnown{root(0, 'z')})).size(), 1U);
+  static_cast<void>(step(s, MasterLost{}));
+  const auto hello = told<Hello>(step(s, MasterConnected{}));
+  EXPECT_TRUE(hello.at(0).at_door);
+  EXPECT_EQ(hello.at(0).door_root, root(0, 'z'));
+}
+
+TEST(Peer, a_state_that_was_fetched_while_the_master_was_away_is_told) {
+  State s = connected(5);
+  static_cast<void>(step(s, AtBoundary{VoteKind::refresh, false, true, root(0, 'z')}));
+  const SyncPlan plan{root(4, 'a'), {PeerId{1}}, ""};
+  static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(5)}, true, plan)}));
+  static_cast<void>(step(s, MasterLost{}));
+  static_cast<void>(step(s, Fetched{EpochId::make(1, 2), plan.root}));
+  EXPECT_EQ(told<Hello>(step(s, MasterConnected{})).at(0).door_root, plan.root);
+}
+
+TEST(Peer, evidence_names_the_newest_epoch) {
+  State s = founded();
+  static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(2)})}));
+  const auto suspect = told<Suspect>(step(s, LinkClosed{PeerId{2}, true}));
+  ASSERT_EQ(suspect.size(), 1U);
+  EXPECT_EQ(suspect[0].epoch, EpochId::make(1, 2));
+  EXPECT_TRUE(suspect[0].refused);
+  EXPECT_EQ(told<Cannot>(step(s, LinkFailed{EpochId::make(1, 2), PeerId{2}, "x"})).size(), 1U);
+  EXPECT_TRUE(told<Cannot>(step(s, LinkFailed{EpochId::make(0, 9), PeerId{2}, "x"})).empty());
+}
+
+TEST(Peer, eviction_restores_and_fails_what_is_pending_and_nothing_follows) {
+  State s = founded();
+  static_cast<void>(step(s, Issued{}));
+  static_cast<void>(step(s, Issued{}));
+  const Actions out = step(s, FromMaster{Evicted{"late"}});
+  EXPECT_EQ(all<StopData>(out).size(), 1U);
+  ASSERT_EQ(all<RestoreOp>(out).size(), 2U);
+  EXPECT_EQ(all<RestoreOp>(out)[0].op, (OpKey{0, 1})) << "latest first";
+  ASSERT_EQ(all<FailOp>(out).size(), 2U);
+  EXPECT_EQ(all<FailOp>(out)[0].error.code, ErrorCode::evicted);
+  EXPECT_EQ(all<WasEvicted>(out).size(), 1U);
+  EXPECT_EQ(all<FailOp>(step(s, Issued{})).size(), 1U);
+  EXPECT_TRUE(step(s, MasterConnected{}).empty());
+}
+
+TEST(Peer, a_newcomer_that_wants_to_leave_just_goes) {
+  State s = connected(5);
+  const Actions out = step(s, WantsToLeave{});
+  EXPECT_EQ(told<Bye>(out).size(), 1U);
+  EXPECT_EQ(all<HasLeft>(out).size(), 1U);
+}
+
+TEST(Peer, time_outs_and_mismatches_are_told_while_an_epoch_is_in_force_only) {
+  State s = founded();
+  static_cast<void>(step(s, Issued{}));
+  EXPECT_EQ(told<Expired>(step(s, TimedOut{OpKey{0, 0}})).size(), 1U);
+  EXPECT_TRUE(step(s, TimedOut{OpKey{0, 7}}).empty()) << "not pending";
+  EXPECT_EQ(told<Mismatch>(step(s, FoundMismatch{OpKey{0, 0}, "x"})).size(), 1U);
+  static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(2)})}));
+  EXPECT_TRUE(step(s, TimedOut{OpKey{0, 0}}).empty());
+  EXPECT_TRUE(step(s, FoundMismatch{OpKey{0, 0}, "x"}).empty());
+}
+
+}  // namespace
+}  // namespace pccl::peer

@@ -1,0 +1,96 @@
+#include <gtest/gtest.h>
+
+#include "cast.h"
+
+namespace pccl::master {
+namespace {
+
+using cast::in_office;
+using cast::member;
+using cast::next_epoch;
+using cast::report;
+
+const std::vector<Member> kTwo = {member(1), member(2)};
+
+TEST(Verdict, what_one_survivor_knows_committed_is_committed) {
+  State s = in_office({member(1), member(2), member(3)});
+  report(s, 1).committed.below = OpKey{1, 2};
+  report(s, 2).done = {OpKey{1, 0}, OpKey{1, 1}};
+  const Judgement verdict = judge(s, next_epoch(kTwo));
+  EXPECT_EQ(verdict.committed.at(0).below, (OpKey{1, 2}));
+  EXPECT_TRUE(verdict.commit_steps.contains(1));
+}
+
+TEST(Verdict, what_all_survivors_have_completed_is_committed_and_nothing_else) {
+  State s = in_office({member(1), member(2), member(3)});
+  report(s, 1).done = {OpKey{1, 0}, OpKey{1, 2}};
+  report(s, 2).done = {OpKey{1, 1}, OpKey{1, 2}};
+  const Judgement verdict = judge(s, next_epoch(kTwo));
+  EXPECT_EQ(verdict.committed.at(0).also, std::vector<OpKey>{(OpKey{1, 2})});
+}
+
+TEST(Verdict, results_of_different_epochs_are_not_mixed) {
+  State s = in_office(kTwo);
+  report(s, 1).done = report(s, 2).done = {OpKey{1, 0}};
+  report(s, 2).started = EpochId::make(0, 9);
+  report(s, 2).started_members = ids_of(kTwo);
+  EXPECT_TRUE(judge(s, next_epoch(kTwo)).committed.at(0).also.empty());
+}
+
+TEST(Verdict, a_mate_that_has_left_the_step_testifies_for_its_commits_and_its_flag) {
+  State s = in_office(kTwo);
+  report(s, 1).step = 2;
+  report(s, 1).committed.below = OpKey{2, 0};
+  report(s, 2).done = {OpKey{1, 0}};
+  const Judgement verdict = judge(s, next_epoch(kTwo));
+  EXPECT_TRUE(contains(verdict.committed.at(0), OpKey{1, 0}));
+  EXPECT_FALSE(verdict.flags.at(1)) << "the boundary of step 1 did not vote";
+}
+
+TEST(Verdict, the_first_failure_counts_and_one_before_the_voted_boundary_does_not) {
+  State s = in_office(kTwo, 5);
+  report(s, 1).failure = Failure{OpKey{5, 3}, Error{ErrorCode::peer_lost, "x"}};
+  report(s, 2).failure = Failure{OpKey{5, 1}, Error{ErrorCode::mismatch, "y"}};
+  EXPECT_EQ(judge(s, next_epoch(kTwo)).failure->from, (OpKey{5, 1}));
+  report(s, 2).failure->from = OpKey{4, 1};
+  EXPECT_EQ(judge(s, next_epoch(kTwo)).failure->from, (OpKey{5, 3}));
+}
+
+TEST(Verdict, an_operation_that_raises_fails_at_a_loss_unless_it_is_committed) {
+  State s = in_office({member(1), member(2), member(3)});
+  report(s, 1).raising = report(s, 2).raising = {OpKey{1, 0}, OpKey{1, 1}};
+  report(s, 1).done = report(s, 2).done = {OpKey{1, 0}};
+  const Judgement verdict = judge(s, next_epoch(kTwo));
+  ASSERT_TRUE(verdict.failure.has_value());
+  EXPECT_EQ(verdict.failure->from, (OpKey{1, 1}));
+  EXPECT_EQ(verdict.failure->error.code, ErrorCode::peer_lost);
+  EXPECT_FALSE(judge(s, next_epoch(own(s)->members)).failure.has_value()) << "nobody is lost";
+}
+
+TEST(Verdict, a_boundary_gives_everybody_the_step_after_the_highest_and_pins_its_members) {
+  State s = in_office(kTwo, 3);
+  report(s, 1).step = report(s, 2).step = 7;
+  const std::vector<Member> three = {member(1), member(2), member(3)};
+  const Judgement verdict = judge(s, next_epoch(three, true));
+  EXPECT_EQ(verdict.passed, 8U);
+  EXPECT_EQ(verdict.pinned, ids_of(three));
+  EXPECT_TRUE(verdict.flags.empty());
+  EXPECT_FALSE(verdict.failure.has_value());
+}
+
+TEST(Verdict, when_nobody_has_begun_the_register_says_where_the_run_stands) {
+  State s = in_office(kTwo, 6);
+  report(s, 1) = report(s, 2) = Report{};
+  EXPECT_EQ(judge(s, next_epoch(kTwo, true)).passed, 6U);
+  s.held->over = true;
+  EXPECT_EQ(judge(s, next_epoch(kTwo, true)).passed, 0U);
+}
+
+TEST(Verdict, a_step_that_is_far_ahead_makes_no_endless_list) {
+  State s = in_office(kTwo, 1);
+  report(s, 1).step = ~std::uint64_t{0};
+  EXPECT_LE(judge(s, next_epoch(kTwo)).flags.size(), kReportFlagsMax);
+}
+
+}  // namespace
+}  // namespace pccl::master

@@ -1,0 +1,275 @@
+// See invariants.h. The sentences say what a user would notice.
+#include "invariants.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace pccl::sim {
+namespace {
+
+/// One run that was founded: who belongs to it, and who goes on in its newest epoch.
+struct Run {
+  EpochId founding;
+  const Epoch* newest = nullptr;
+  std::vector<int> all;       // everybody that has begun it
+  std::vector<int> going_on;  // members of its newest started epoch that have begun
+};
+
+std::vector<Run> runs_of(const World& w) {
+  std::map<EpochId, Run> runs;
+  for (const auto& [id, who] : w.started) {
+    Run& run = runs[w.run_of(id)];
+    run.founding = w.run_of(id);
+    const auto epoch = w.epochs.find(id);
+    if (epoch != w.epochs.end()) run.newest = &epoch->second;
+  }
+  std::vector<Run> out;
+  for (auto& [founding, run] : runs) {
+    for (int p = 0; p < w.rules.peers; ++p) {
+      const PeerWorld& peer = w.peers[static_cast<std::size_t>(p)];
+      if (peer.first_epoch == EpochId{} || w.run_of(peer.first_epoch) != founding) continue;
+      run.all.push_back(p);
+      if (run.newest == nullptr) continue;
+      const auto& members = run.newest->members;
+      const bool in = std::any_of(members.begin(), members.end(),
+                                  [&](const Member& m) { return m.peer() == World::id(p); });
+      if (in) run.going_on.push_back(p);
+    }
+    out.push_back(std::move(run));
+  }
+  return out;
+}
+
+const PeerWorld& at(const World& w, int p) { return w.peers[static_cast<std::size_t>(p)]; }
+std::string text(int p) { return "peer " + std::to_string(p); }
+
+/// Nothing is started that the register does not know, and it never goes back.
+std::string registered(const World& w) {
+  if (w.started.empty()) return "";
+  const EpochId newest = w.started.rbegin()->first;
+  if (!w.held.epoch || w.held.epoch->id < newest) {
+    return "epoch " + to_string(newest) + " was started, the register does not know it";
+  }
+  return "";
+}
+
+/// No split brain: of two started epochs the later is built on the earlier.
+std::string one_chain(const World& w) {
+  EpochId earlier;
+  for (const auto& [later, who] : w.started) {
+    EpochId reached = later;
+    while (reached > earlier) {
+      const auto epoch = w.epochs.find(reached);
+      if (epoch == w.epochs.end()) return "epoch " + to_string(reached) + " was never proposed";
+      reached = epoch->second.base;
+    }
+    if (reached != earlier) {
+      return "split brain: epoch " + to_string(later) + " started without knowing of " +
+             to_string(earlier);
+    }
+    earlier = later;
+  }
+  return "";
+}
+
+/// One outcome for each operation. A success that anybody saw, evicted or dead, is the success of
+/// all; a failure is the failure of all that go on. A committed result is clean, and comes once.
+std::string uniform(const World& w, const Run& run) {
+  struct Seen {
+    int peer;
+    EpochId epoch;
+    bool going_on;
+  };
+  std::map<std::pair<int, OpKey>, std::vector<Seen>> seen;
+  for (const int p : run.all) {
+    const bool going_on =
+        std::find(run.going_on.begin(), run.going_on.end(), p) != run.going_on.end();
+    std::set<OpKey> once;
+    for (const Outcome& o : at(w, p).outcomes) {
+      if (!once.insert(o.op).second) {
+        return "operation " + to_string(o.op) + ": " + text(p) + " was given an outcome twice";
+      }
+      if (!o.clean) {
+        return "operation " + to_string(o.op) + ": " + text(p) + " was given a wrong result";
+      }
+      if (o.closing) continue;
+      auto& others = seen[{w.group(p), o.op}];
+      for (const Seen& other : others) {
+        const bool failed = o.epoch == EpochId{} || other.epoch == EpochId{};
+        if (o.epoch != other.epoch && ((going_on && other.going_on) || !failed)) {
+          return "operation " + to_string(o.op) + ": " + text(p) + " saw " + to_string(o.epoch) +
+                 ", " + text(other.peer) + " saw " + to_string(other.epoch);
+        }
+      }
+      others.push_back(Seen{p, o.epoch, going_on});
+    }
+  }
+  return "";
+}
+
+/// Same step behind them, same shared state; same voted boundary, same pinned members.
+std::string parity(const World& w, int p, int q) {
+  const PeerWorld& a = at(w, p);
+  const PeerWorld& b = at(w, q);
+  // Before the first one a member may have been renumbered by an operation that has returned.
+  if (w.rules.boundaries && a.core.passed > 0 && a.core.passed == b.core.passed &&
+      a.core.pinned != b.core.pinned) {
+    return text(p) + " and " + text(q) + " divide by different sizes in one step";
+  }
+  if (w.group(p) != w.group(q)) return "";
+  const std::uint64_t behind = std::min(a.core.step, b.core.step);
+  const auto before = [&](const Content& content) {
+    Content cut = content;
+    std::erase_if(cut.ops, [&](const auto& entry) { return entry.first.step >= behind; });
+    return cut;
+  };
+  Content mine = before(a.content);
+  Content theirs = before(b.content);
+  // Before the first boundary that admits, everybody has the state that it came with.
+  if (a.core.passed == 0 || b.core.passed == 0 || !w.rules.boundaries || !w.rules.resumes.empty()) {
+    mine.tag = theirs.tag = mine.revision = theirs.revision = 0;
+  }
+  if (mine != theirs && a.core.passed == b.core.passed) {
+    return text(p) + " and " + text(q) + " hold different state";
+  }
+  return "";
+}
+
+/// Rank and size change at the same place of the program.
+std::string same_numbering(const World& w, int p, int q) {
+  if (w.group(p) != w.group(q)) return "";
+  const auto& theirs = at(w, q).numbering_at;
+  for (const auto& [op, numbering] : at(w, p).numbering_at) {
+    const auto other = theirs.find(op);
+    if (other != theirs.end() && other->second != numbering) {
+      return "operation " + to_string(op) + ": " + text(p) + " and " + text(q) +
+             " have issued it with different ranks";
+    }
+  }
+  return "";
+}
+
+/// Nobody votes at a boundary that another one has passed without a vote.
+std::string same_boundary(const World& w, int p, int q) {
+  const auto& a = at(w, p).core;
+  const auto& b = at(w, q).core;
+  if (a.vote != VoteKind::none && a.passed == b.passed && b.step > a.step) {
+    return text(p) + " votes at the boundary of step " + std::to_string(a.step) + ", " + text(q) +
+           " has passed it";
+  }
+  return "";
+}
+
+/// Whether the boundary of a step was voted is one decision for all members of all peer groups, and
+/// nobody leaves a step out.
+std::string one_decision(const World& w, const Run& run) {
+  std::map<std::uint64_t, bool> decided;
+  for (const int p : run.going_on) {
+    const auto& crossed = at(w, p).crossed;
+    for (std::size_t i = 0; i < crossed.size(); ++i) {
+      const auto [step, voted] = crossed[i];
+      if (decided.try_emplace(step, voted).first->second != voted) {
+        return "the boundary of step " + std::to_string(step) +
+               " was voted at one member and not at another";
+      }
+      const std::uint64_t next = i + 1 < crossed.size() ? crossed[i + 1].first : at(w, p).step;
+      if (next != step + 1) {
+        return text(p) + " went from step " + std::to_string(step) + " to step " +
+               std::to_string(next);
+      }
+    }
+  }
+  return "";
+}
+
+/// A voted boundary clears the failures before it, for good.
+std::string old_failure(const World& w) {
+  for (int p = 0; p < w.rules.peers; ++p) {
+    const auto& core = at(w, p).core;
+    if (core.failure && core.failure->from.step < core.passed) {
+      return text(p) + " has begun step " + std::to_string(core.passed) +
+             " and fails because of an older one";
+    }
+  }
+  return "";
+}
+
+/// Why a peer that is well may stand still for ever; "" if there is no reason.
+std::string excuse(const World& w, int p) {
+  const PeerWorld& peer = at(w, p);
+  if (peer.life != Life::up || peer.over || peer.hung) return "it is not there";
+  const auto& core = *w.master;
+  const bool run_is_there = w.held.epoch && !w.held.over;
+  std::map<int, int> ranks;  // of each replica that are here
+  for (int q = 0; q < w.rules.peers; ++q) {
+    const PeerWorld& other = at(w, q);
+    const bool here = other.life == Life::up && !other.over;
+    if (here) ++ranks[w.replica(q)];
+  }
+  const auto waiting =
+      static_cast<std::size_t>(std::count_if(ranks.begin(), ranks.end(), [&](const auto& entry) {
+        return entry.second == w.rules.ranks;
+      }));
+  if (!peer.core.started) {
+    if (ranks[w.replica(p)] < w.rules.ranks) return "its replica is not complete";
+    if (!run_is_there && waiting < w.rules.founders) return "too few found a run";
+    if (run_is_there && !w.rules.boundaries) return "the run has no boundary";
+  }
+  if (core.holding) return "the run holds";
+  for (int q = 0; q < w.rules.peers; ++q) {
+    const bool hangs = at(w, q).hung && at(w, q).life == Life::up && !at(w, q).over;
+    // It hangs where nobody waits for it: nothing has expired.
+    if (hangs && run_is_there && !peer.core.started) return "a member hangs";
+    if (hangs && peer.core.started && peer.ops.empty() && peer.core.vote == VoteKind::none) {
+      return "a member hangs";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string safety(const World& w) {
+  if (!w.broken.empty()) return w.broken;
+  if (std::string bad = registered(w); !bad.empty()) return bad;
+  if (std::string bad = one_chain(w); !bad.empty()) return bad;
+  if (std::string bad = old_failure(w); !bad.empty()) return bad;
+  for (const Run& run : runs_of(w)) {
+    if (std::string bad = uniform(w, run); !bad.empty()) return bad;
+    if (std::string bad = one_decision(w, run); !bad.empty()) return bad;
+    for (const int p : run.going_on) {
+      for (const int q : run.going_on) {
+        if (p == q) continue;
+        for (const auto& check : {parity, same_numbering, same_boundary}) {
+          if (std::string bad = check(w, p, q); !bad.empty()) return bad;
+        }
+      }
+    }
+  }
+  return "";
+}
+
+std::string liveness(const World& w) {
+  for (int p = 0; p < w.rules.peers; ++p) {
+    bool goodbye = false;  // of another rank of its replica, which takes it along
+    for (int q = 0; q < w.rules.peers; ++q) {
+      const bool ends = at(w, q).said_bye || at(w, q).leaving;
+      goodbye = goodbye || (w.replica(q) == w.replica(p) && ends);
+    }
+    if (w.faulty.empty() && !w.rules.eager && !goodbye && at(w, p).evicted) {
+      return text(p) + " was evicted, and nobody had a fault";
+    }
+  }
+  // A program that has joiners calls refresh before its first operation; this one does not, and
+  // somebody has joined: its ranks stand at different places, for which no protocol can do
+  // anything.
+  if (w.joined_late && w.rules.boundaries && !w.rules.program.front().empty()) return "";
+  for (int p = 0; p < w.rules.peers; ++p) {
+    if (!excuse(w, p).empty()) continue;
+    return "stuck: " + text(p) + " is in step " + std::to_string(at(w, p).step) +
+           " and nothing happens any more";
+  }
+  return "";
+}
+
+}  // namespace pccl::sim

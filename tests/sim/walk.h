@@ -1,0 +1,19 @@
+// One walk through a simulated world, decided by a seed: its shape, which faults, when, and how
+// fast everything is (swarm testing). Phase 1 has faults, phase 2 heals and must come to an end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "membership/planted.h"
+
+namespace pccl::sim {
+
+struct WalkResult {
+  std::string violation;  // empty: none
+  std::uint64_t steps = 0;
+};
+
+[[nodiscard]] WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace);
+
+}  // namespace pccl::sim
