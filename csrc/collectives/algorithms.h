@@ -1,0 +1,31 @@
+// The algorithms, one per file; selection.cpp picks among them. Each takes arguments that fit
+// schedule.h, with size >= 2, and returns the schedule of one rank. All are pure, and each is right
+// for every size in bytes (also 0): selection is a matter of speed only.
+//
+// n: number of contributors, S: bytes of the whole buffer. Costs are in the head of each file.
+#pragma once
+
+#include "collectives/schedule.h"
+
+namespace pccl {
+
+[[nodiscard]] Schedule recursive_doubling_all_reduce(const CollectiveArgs& args);
+[[nodiscard]] Schedule ring_all_reduce(const CollectiveArgs& args);
+[[nodiscard]] Schedule ring_reduce_scatter(const CollectiveArgs& args);
+[[nodiscard]] Schedule ring_all_gather(const CollectiveArgs& args);
+[[nodiscard]] Schedule tree_broadcast(const CollectiveArgs& args);
+[[nodiscard]] Schedule tree_reduce(const CollectiveArgs& args);
+[[nodiscard]] Schedule chain_broadcast(const CollectiveArgs& args);
+[[nodiscard]] Schedule chain_reduce(const CollectiveArgs& args);
+[[nodiscard]] Schedule direct_reduce_scatter(const CollectiveArgs& args);
+[[nodiscard]] Schedule direct_all_gather(const CollectiveArgs& args);
+[[nodiscard]] Schedule direct_gather(const CollectiveArgs& args);
+[[nodiscard]] Schedule direct_scatter(const CollectiveArgs& args);
+[[nodiscard]] Schedule pairwise_all_to_all(const CollectiveArgs& args);
+[[nodiscard]] Schedule dissemination_barrier(const CollectiveArgs& args);
+
+/// Into how many pieces, that travel one behind the other, a chain cuts S bytes.
+[[nodiscard]] std::uint64_t chain_pieces(std::uint64_t bytes, std::uint64_t element_bytes,
+                                         std::uint32_t size);
+
+}  // namespace pccl

@@ -1,0 +1,120 @@
+// Appends steps to a Schedule: what every algorithm of this folder shares, so that an algorithm
+// reads as the list of its steps. Knows no algorithm; fills in nothing that its caller did not say.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "collectives/schedule.h"
+
+namespace pccl {
+
+/// What a step waits for: `after` whole steps, `follows` segment by segment.
+struct Order {
+  std::vector<std::uint32_t> after;
+  std::int32_t follows = -1;
+};
+
+inline Order following(std::uint32_t step) { return Order{{}, static_cast<std::int32_t>(step)}; }
+
+class Builder {
+ public:
+  explicit Builder(const CollectiveArgs& args) : average_(args.reduce == ReduceOp::avg) {}
+
+  std::uint32_t send(std::uint32_t peer, std::uint32_t channel, Range from, Order order = {}) {
+    Step step;
+    step.kind = StepKind::send;
+    step.peer = peer;
+    step.channel = channel;
+    step.from = from;
+    return add(std::move(step), std::move(order));
+  }
+
+  std::uint32_t recv(std::uint32_t peer, std::uint32_t channel, Range to, Order order = {}) {
+    Step step;
+    step.kind = StepKind::recv;
+    step.peer = peer;
+    step.channel = channel;
+    step.to = to;
+    return add(std::move(step), std::move(order));
+  }
+
+  enum class Place : std::uint8_t { received_first, received_second };
+  enum class Last : std::uint8_t { no, yes };
+
+  /// `last`: no reduction of this range comes after it, so that an average is divided here.
+  std::uint32_t recv_reduce(std::uint32_t peer, std::uint32_t channel, Range from, Range to,
+                            Place place, Last last, Order order = {}) {
+    Step step;
+    step.kind = StepKind::recv_reduce;
+    step.peer = peer;
+    step.channel = channel;
+    step.from = from;
+    step.to = to;
+    step.received_second = place == Place::received_second;
+    step.finish = last == Last::yes && average_;
+    return add(std::move(step), std::move(order));
+  }
+
+  /// Nothing where there is nothing to copy.
+  void copy(Range from, Range to) {
+    if (from.bytes == 0) return;
+    Step step;
+    step.kind = StepKind::copy;
+    step.from = from;
+    step.to = to;
+    add(std::move(step), {});
+  }
+
+  [[nodiscard]] Schedule take(std::uint64_t scratch_bytes = 0) {
+    schedule_.scratch_bytes = scratch_bytes;
+    return std::move(schedule_);
+  }
+
+ private:
+  std::uint32_t add(Step step, Order order) {
+    step.after = std::move(order.after);
+    step.follows = order.follows;
+    schedule_.steps.push_back(std::move(step));
+    return static_cast<std::uint32_t>(schedule_.steps.size() - 1);
+  }
+
+  bool average_;
+  Schedule schedule_;
+};
+
+inline Range input(std::uint32_t index, std::uint64_t offset, std::uint64_t bytes) {
+  return {Space::input, index, offset, bytes};
+}
+inline Range output(std::uint32_t index, std::uint64_t offset, std::uint64_t bytes) {
+  return {Space::output, index, offset, bytes};
+}
+inline Range scratch(std::uint64_t offset, std::uint64_t bytes) {
+  return {Space::scratch, 0, offset, bytes};
+}
+
+/// A part of a buffer that is cut into `parts` parts of whole elements; the first ones are longer
+/// by one element where it does not come out even.
+struct Part {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+inline Part part_of(std::uint64_t bytes, std::uint64_t element_bytes, std::uint64_t parts,
+                    std::uint64_t index) {
+  const std::uint64_t elements = bytes / element_bytes;
+  const std::uint64_t each = elements / parts;
+  const std::uint64_t longer = elements % parts;
+  const std::uint64_t begin = each * index + (index < longer ? index : longer);
+  return {begin * element_bytes, (each + (index < longer ? 1 : 0)) * element_bytes};
+}
+
+/// (rank + distance) mod size, also for distances below zero (> -size).
+inline std::uint32_t around(std::uint32_t rank, std::int64_t distance, std::uint32_t size) {
+  const auto n = static_cast<std::int64_t>(size);
+  return static_cast<std::uint32_t>(((static_cast<std::int64_t>(rank) + distance) % n + n) % n);
+}
+
+}  // namespace pccl

@@ -1,0 +1,269 @@
+// Time is seen as a graph over the steps of all ranks. An edge is an `after` (the earlier step is
+// complete as a whole), or a `follows` or a message (complete byte by byte, at equal offsets). A
+// conflict at a rank is harmless if a path leads from one step to the other, and either passes an
+// `after` or the two use exactly the same range.
+#include "collectives/check.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace pccl {
+namespace {
+
+struct Edge {
+  std::size_t to = 0;
+  bool whole = false;
+};
+
+bool is_send(const Step& s) { return s.kind == StepKind::send; }
+bool is_receive(const Step& s) {
+  return s.kind == StepKind::recv || s.kind == StepKind::recv_reduce;
+}
+std::uint64_t bytes_of(const Step& s) { return is_send(s) ? s.from.bytes : s.to.bytes; }
+
+class Checker {
+ public:
+  Checker(const std::vector<Schedule>& schedules, const std::vector<CollectiveArgs>& args,
+          bool in_place)
+      : schedules_(schedules), args_(args), in_place_(in_place) {}
+
+  Error run() {
+    if (schedules_.size() != args_.size()) return {ErrorCode::invalid, "one schedule per rank"};
+    for (std::uint32_t r = 0; r < schedules_.size(); ++r) {
+      first_.push_back(edges_.size());
+      edges_.resize(edges_.size() + schedules_[r].steps.size());
+      blocked_by_.resize(edges_.size());
+    }
+    for (std::uint32_t r = 0; r < schedules_.size(); ++r) {
+      for (std::uint32_t s = 0; s < schedules_[r].steps.size(); ++s) {
+        if (Error e = check_step(r, s); e.failed()) return e;
+      }
+    }
+    if (Error e = pair_up(); e.failed()) return e;
+    if (Error e = check_end(); e.failed()) return e;
+    for (std::uint32_t r = 0; r < schedules_.size(); ++r) {
+      if (Error e = check_conflicts(r); e.failed()) return e;
+    }
+    return {};
+  }
+
+ private:
+  [[nodiscard]] static Error broken(std::uint32_t rank, std::size_t step, const std::string& rule) {
+    return {ErrorCode::invalid,
+            "rank " + std::to_string(rank) + ", step " + std::to_string(step) + ": " + rule};
+  }
+
+  void add_edge(std::size_t from, std::size_t to, bool whole) {
+    edges_[from].push_back({to, whole});
+    ++blocked_by_[to];
+  }
+
+  [[nodiscard]] bool inside(std::uint32_t rank, const Range& range) const {
+    const CollectiveArgs& a = args_[rank];
+    const auto fits = [&](std::uint64_t size) {
+      return range.offset <= size && range.bytes <= size - range.offset;
+    };
+    switch (range.space) {
+      case Space::input:
+        return range.index < a.input_bytes.size() && fits(a.input_bytes[range.index]);
+      case Space::output:
+        return range.index < a.output_bytes.size() && fits(a.output_bytes[range.index]);
+      case Space::scratch:
+        return range.index == 0 && fits(schedules_[rank].scratch_bytes);
+    }
+    return false;
+  }
+
+  Error check_step(std::uint32_t r, std::uint32_t s) {
+    const Step& step = schedules_[r].steps[s];
+    const CollectiveArgs& a = args_[r];
+    const bool reads = step.kind != StepKind::recv;
+    const bool writes = !is_send(step);
+    if (reads && !inside(r, step.from)) return broken(r, s, "reads outside its buffers");
+    if (writes && !inside(r, step.to)) return broken(r, s, "writes outside its buffers");
+    if (writes && step.to.space == Space::input) return broken(r, s, "writes an input");
+    if (reads && writes && step.from.bytes != step.to.bytes) return broken(r, s, "sizes differ");
+    if (step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce) {
+      if (bytes_of(step) % a.element_bytes != 0) return broken(r, s, "a part of an element");
+      if (step.to.offset % a.element_bytes != 0 || step.from.offset % a.element_bytes != 0) {
+        return broken(r, s, "begins inside an element");
+      }
+    }
+    if (is_send(step) || is_receive(step)) {
+      if (step.peer >= args_.size() || step.peer == r) return broken(r, s, "no such peer");
+    }
+    for (const std::uint32_t earlier : step.after) {
+      if (earlier >= s) return broken(r, s, "is after a step that is not earlier");
+      add_edge(first_[r] + earlier, first_[r] + s, true);
+    }
+    if (step.follows >= 0) {
+      const auto earlier = static_cast<std::uint32_t>(step.follows);
+      if (earlier >= s) return broken(r, s, "follows a step that is not earlier");
+      if (bytes_of(schedules_[r].steps[earlier]) != bytes_of(step)) {
+        return broken(r, s, "follows a step of another length");
+      }
+      add_edge(first_[r] + earlier, first_[r] + s, false);
+    }
+    return {};
+  }
+
+  Error pair_up() {
+    using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;  // from, to, channel
+    std::map<Key, std::uint32_t> sends;
+    std::map<Key, std::uint32_t> receives;
+    for (std::uint32_t r = 0; r < schedules_.size(); ++r) {
+      for (std::uint32_t s = 0; s < schedules_[r].steps.size(); ++s) {
+        const Step& step = schedules_[r].steps[s];
+        if (is_send(step) && !sends.emplace(Key{r, step.peer, step.channel}, s).second) {
+          return broken(r, s, "sends twice on a channel");
+        }
+        if (is_receive(step) && !receives.emplace(Key{step.peer, r, step.channel}, s).second) {
+          return broken(r, s, "receives twice on a channel");
+        }
+      }
+    }
+    for (const auto& [key, s] : sends) {
+      const auto [from, to, channel] = key;
+      const auto it = receives.find(key);
+      if (it == receives.end()) return broken(from, s, "nobody receives what it sends");
+      if (bytes_of(schedules_[from].steps[s]) != bytes_of(schedules_[to].steps[it->second])) {
+        return broken(from, s, "sends another size than is received");
+      }
+      add_edge(first_[from] + s, first_[to] + it->second, false);
+      receives.erase(it);
+    }
+    for (const auto& [key, s] : receives) {
+      return broken(std::get<1>(key), s, "nobody sends what it receives");
+    }
+    return {};
+  }
+
+  /// Every step comes to its turn, whatever the order of arrival: the graph has no cycle.
+  Error check_end() {
+    std::vector<std::uint32_t> left = blocked_by_;
+    std::vector<std::size_t> ready;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      if (left[i] == 0) ready.push_back(i);
+    }
+    std::size_t done = 0;
+    for (; done < ready.size(); ++done) {
+      for (const Edge& e : edges_[ready[done]]) {
+        if (--left[e.to] == 0) ready.push_back(e.to);
+      }
+    }
+    if (done == edges_.size()) return {};
+    return {ErrorCode::invalid, "some steps wait for each other"};
+  }
+
+  /// Inputs and outputs that are the same memory count as the output.
+  [[nodiscard]] Range canonical(std::uint32_t rank, Range range) const {
+    const Aliased same = aliased_in_place(args_[rank]);
+    if (in_place_ && same.any && range.space == Space::input && range.index == same.input) {
+      range.space = Space::output;
+      range.index = same.output;
+    }
+    return range;
+  }
+
+  static bool overlap(const Range& a, const Range& b) {
+    return a.space == b.space && a.index == b.index && a.bytes > 0 && b.bytes > 0 &&
+           a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+  }
+
+  struct Uses {
+    std::optional<Range> reads;
+    std::optional<Range> writes;
+  };
+
+  [[nodiscard]] Uses uses(std::uint32_t rank, const Step& step) const {
+    Uses u;
+    if (step.kind != StepKind::recv) u.reads = canonical(rank, step.from);
+    if (!is_send(step)) u.writes = canonical(rank, step.to);
+    if (step.kind == StepKind::copy && *u.reads == *u.writes) return {};  // nothing happens
+    return u;
+  }
+
+  /// For each node: 0 not reached from `start`, 1 byte by byte, 2 as a whole.
+  [[nodiscard]] std::vector<std::uint8_t> reach(std::size_t start) const {
+    std::vector<std::uint8_t> state(edges_.size(), 0);
+    std::vector<std::size_t> stack{start};
+    state[start] = 1;
+    while (!stack.empty()) {
+      const std::size_t node = stack.back();
+      stack.pop_back();
+      for (const Edge& e : edges_[node]) {
+        const std::uint8_t to = e.whole ? std::uint8_t{2} : state[node];
+        if (state[e.to] >= to) continue;
+        state[e.to] = to;
+        stack.push_back(e.to);
+      }
+    }
+    return state;
+  }
+
+  Error check_conflicts(std::uint32_t r) const {
+    const std::vector<Step>& steps = schedules_[r].steps;
+    std::vector<Uses> used;
+    used.reserve(steps.size());
+    for (const Step& step : steps) used.push_back(uses(r, step));
+    for (std::size_t a = 0; a < steps.size(); ++a) {
+      std::vector<std::uint8_t> from_a;  // made when it is needed
+      for (std::size_t b = a + 1; b < steps.size(); ++b) {
+        const auto harmless = [&](const std::optional<Range>& x, const std::optional<Range>& y) {
+          if (!x || !y || !overlap(*x, *y)) return true;
+          if (from_a.empty()) from_a = reach(first_[r] + a);
+          const std::uint8_t order = from_a[first_[r] + b];
+          return order == 2 || (order == 1 && *x == *y);
+        };
+        if (!harmless(used[a].writes, used[b].reads) || !harmless(used[a].reads, used[b].writes) ||
+            !harmless(used[a].writes, used[b].writes)) {
+          return broken(r, b, "may use memory before step " + std::to_string(a) + " has");
+        }
+      }
+    }
+    return {};
+  }
+
+  const std::vector<Schedule>& schedules_;
+  const std::vector<CollectiveArgs>& args_;
+  bool in_place_;
+  std::vector<std::size_t> first_;  // node of each rank's first step
+  std::vector<std::vector<Edge>> edges_;
+  std::vector<std::uint32_t> blocked_by_;
+};
+
+}  // namespace
+
+Aliased aliased_in_place(const CollectiveArgs& args) {
+  const bool at_root = args.rank == args.root;
+  switch (args.kind) {
+    case OpKind::all_reduce:
+      return {true, 0, 0};
+    case OpKind::reduce:
+    case OpKind::broadcast:
+      return {at_root, 0, 0};
+    case OpKind::all_gather:
+      return {true, 0, args.rank};
+    case OpKind::gather:
+      return {at_root, 0, args.rank};
+    case OpKind::scatter:
+      return {at_root, args.rank, 0};
+    case OpKind::reduce_scatter:
+      return {true, args.rank, 0};
+    case OpKind::all_to_all:
+    case OpKind::barrier:
+    case OpKind::send:
+    case OpKind::recv:
+      break;
+  }
+  return {};
+}
+
+Error check_schedules(const std::vector<Schedule>& schedules,
+                      const std::vector<CollectiveArgs>& args, bool in_place) {
+  return Checker(schedules, args, in_place).run();
+}
+
+}  // namespace pccl

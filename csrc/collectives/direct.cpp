@@ -1,0 +1,77 @@
+// Gather, scatter, small all-gathers and small reduce-scatters: everybody sends straight to whom it
+// concerns, in one step.
+//
+// Parts may differ in size; one of 0 bytes is sent as an empty segment, since its receiver or
+// sender may not know that there is nothing. A reduction takes the contributions in a fixed order,
+// its own first, then those of the ranks after it, so that a result does not depend on timing.
+// Steps: 1. Sent: all parts but the own one (gather: one part, except by the root).
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+
+namespace pccl {
+
+Schedule direct_reduce_scatter(const CollectiveArgs& args) {
+  const std::uint32_t n = args.size;
+  const std::uint64_t bytes = args.input_bytes[args.rank];
+  Builder b(args);
+  // To the nearest before us first: it needs ours first.
+  for (std::uint32_t d = 1; d < n; ++d) {
+    const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
+    b.send(peer, 0, input(peer, 0, args.input_bytes[peer]));
+  }
+  Range own = input(args.rank, 0, bytes);
+  const Range sum = output(0, 0, bytes);
+  Order order;
+  for (std::uint32_t d = 1; d < n; ++d) {
+    order = following(b.recv_reduce(around(args.rank, d, n), 0, own, sum,
+                                    Builder::Place::received_second,
+                                    d + 1 == n ? Builder::Last::yes : Builder::Last::no, order));
+    own = sum;
+  }
+  return b.take();
+}
+
+Schedule direct_all_gather(const CollectiveArgs& args) {
+  const std::uint32_t n = args.size;
+  const Range own = input(0, 0, args.output_bytes[args.rank]);
+  Builder b(args);
+  for (std::uint32_t d = 1; d < n; ++d) b.send(around(args.rank, d, n), 0, own);
+  for (std::uint32_t d = 1; d < n; ++d) {
+    const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
+    b.recv(peer, 0, output(peer, 0, args.output_bytes[peer]));
+  }
+  b.copy(own, output(args.rank, 0, own.bytes));
+  return b.take();
+}
+
+Schedule direct_gather(const CollectiveArgs& args) {
+  const Range own = input(0, 0, args.input_bytes.at(0));
+  Builder b(args);
+  if (args.rank != args.root) {
+    b.send(args.root, 0, own);
+    return b.take();
+  }
+  for (std::uint32_t d = 1; d < args.size; ++d) {
+    const std::uint32_t peer = around(args.rank, d, args.size);
+    b.recv(peer, 0, output(peer, 0, args.output_bytes[peer]));
+  }
+  b.copy(own, output(args.rank, 0, own.bytes));
+  return b.take();
+}
+
+Schedule direct_scatter(const CollectiveArgs& args) {
+  const Range own = output(0, 0, args.output_bytes.at(0));
+  Builder b(args);
+  if (args.rank != args.root) {
+    b.recv(args.root, 0, own);
+    return b.take();
+  }
+  for (std::uint32_t d = 1; d < args.size; ++d) {
+    const std::uint32_t peer = around(args.rank, d, args.size);
+    b.send(peer, 0, input(peer, 0, args.input_bytes[peer]));
+  }
+  b.copy(input(args.rank, 0, own.bytes), own);
+  return b.take();
+}
+
+}  // namespace pccl

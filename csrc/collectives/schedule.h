@@ -1,0 +1,96 @@
+// A collective operation as data: for one rank, the steps that move and reduce ranges of its
+// buffers, and what each step waits for. Built by pure functions (one file per algorithm, chosen in
+// selection.h), run by engine/operation.cpp, which knows no algorithm.
+//
+// Rules that every schedule keeps, and tests check for 1 to 9 ranks:
+//  - Of two ranks a and b, the sends of a to b and the receives of b from a pair up by `channel`:
+//  equal
+//    channel, equal bytes. A channel is used once per direction and pair in an operation.
+//  - Steps are listed in an order in which they could run one after the other; `after` and
+//  `follows`
+//    only name earlier steps.
+//  - The result is the same bits at all ranks that receive it: each element is reduced in one
+//  place, or
+//    by the same calls with the same operands in the same order.
+//  - Buffers of kind `input` are only written where input and output are the same memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/types.h"
+
+namespace pccl {
+
+enum class Space : std::uint8_t { input, output, scratch };
+
+/// Bytes [offset, offset + bytes) of a buffer: the index-th of the inputs or outputs, or the
+/// scratch.
+struct Range {
+  Space space = Space::input;
+  std::uint32_t index = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  bool operator==(const Range&) const = default;
+};
+
+enum class StepKind : std::uint8_t {
+  send,         // `from` to `peer`
+  recv,         // from `peer` into `to`
+  recv_reduce,  // to = reduce(received, from), or reduce(from, received) if `received_second`
+  copy,         // to = from (memmove; nothing happens if both are the same memory)
+  reduce,       // to = reduce(from, to), or reduce(to, from) if `received_second`: local
+};
+
+struct Step {
+  StepKind kind = StepKind::send;
+  std::uint32_t peer = 0;     // index among the contributors; unused by copy and reduce
+  std::uint32_t channel = 0;  // unused by copy and reduce
+  Range from;
+  Range to;
+  bool received_second = false;
+  /// Divide by the number of contributors after this reduction (AVG): set on the last one of a
+  /// range.
+  bool finish = false;
+  /// Steps that must be complete before this one starts. (For a receive: before bytes are written
+  /// to `to`; the executor holds those that arrive earlier.)
+  std::vector<std::uint32_t> after;
+  /// A step of the same length that this one follows segment by segment; -1: none.
+  std::int32_t follows = -1;
+};
+
+struct Schedule {
+  std::vector<Step> steps;
+  std::uint64_t scratch_bytes = 0;
+};
+
+/// What a builder sees of an operation at one rank. Contributors are the members that take part, in
+/// rank order; `rank` is this one's place among them.
+///
+/// Buffers, all sizes in bytes, by contributor index where there is one per rank:
+///  all_reduce, broadcast, reduce  inputs[0] and outputs[0], which may be the same memory;
+///  broadcast:
+///                                 inputs[0] at the root, outputs[0] at all; reduce: outputs[0] at
+///                                 the root only (elsewhere there is none), inputs[0] at all
+///  all_gather                     inputs[0]; outputs[i] from rank i (sizes may differ)
+///  gather                         inputs[0]; outputs[i] at the root
+///  scatter                        inputs[i] at the root; outputs[0]
+///  reduce_scatter                 inputs[i] for rank i; outputs[0] (sizes may differ by rank)
+///  all_to_all                     inputs[i] to rank i; outputs[i] from rank i (sizes may differ)
+///  barrier                        none
+struct CollectiveArgs {
+  OpKind kind = OpKind::barrier;
+  ReduceOp reduce = ReduceOp::none;
+  std::uint32_t rank = 0;
+  std::uint32_t size = 1;
+  std::uint32_t root = 0;
+  std::uint64_t element_bytes = 1;
+  std::vector<std::uint64_t> input_bytes;
+  std::vector<std::uint64_t> output_bytes;
+};
+
+/// The schedule of `args` by the algorithm that selection.cpp picks for kind, size and bytes. A
+/// pure function; all ranks pick the same algorithm, since they decide on what all of them know.
+[[nodiscard]] Schedule build_schedule(const CollectiveArgs& args);
+
+}  // namespace pccl

@@ -1,0 +1,36 @@
+// SHA-256, and the digest of large memory: the hash over the hashes of its chunks, so that chunks
+// can be hashed on many cores and, later, be fetched one by one. Pure: who wants it parallel gives
+// each core a range of chunks. OpenSSL appears in sha256.cpp only.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pccl {
+
+using Digest = std::array<std::uint8_t, 32>;  // the same as in wire/messages.h
+
+inline constexpr std::size_t kStateChunkBytes = 4U << 20;
+
+[[nodiscard]] Digest sha256(std::span<const std::byte> bytes);
+
+/// Chunks of `bytes` bytes of memory; one also for none, so that every item has a digest.
+[[nodiscard]] std::size_t chunk_count(std::size_t bytes);
+
+/// Digests of the chunks [first, last) of `bytes`; last <= chunk_count(bytes.size()).
+[[nodiscard]] std::vector<Digest> chunk_digests(std::span<const std::byte> bytes, std::size_t first,
+                                                std::size_t last);
+
+/// The digest of a whole from those of all its chunks, in order.
+[[nodiscard]] Digest combine(std::span<const Digest> chunks);
+
+/// combine(chunk_digests(all)).
+[[nodiscard]] Digest hash_item(std::span<const std::byte> bytes);
+
+[[nodiscard]] std::string to_hex(const Digest& digest);
+
+}  // namespace pccl

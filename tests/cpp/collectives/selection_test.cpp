@@ -1,0 +1,129 @@
+#include "base/assert.h"
+#include "collectives/schedule.h"
+#include "runner.h"
+
+namespace pccl::test {
+namespace {
+
+constexpr std::uint64_t kRingElements =
+    9'001;  // above 32 KiB for an all-reduce, for n parts above 256 KiB
+constexpr std::uint64_t kChainElements = 70'003;  // above 512 KiB
+
+const std::vector<OpKind> kKinds{OpKind::all_reduce,     OpKind::reduce,     OpKind::broadcast,
+                                 OpKind::all_gather,     OpKind::gather,     OpKind::scatter,
+                                 OpKind::reduce_scatter, OpKind::all_to_all, OpKind::barrier};
+
+bool rooted(OpKind kind) {
+  return kind == OpKind::reduce || kind == OpKind::broadcast || kind == OpKind::gather ||
+         kind == OpKind::scatter;
+}
+
+TEST(Selection, EveryKindIsRightFor1To9RanksAndEveryRoot) {
+  for (const OpKind kind : kKinds) {
+    for (std::uint32_t size = 1; size <= 9; ++size) {
+      for (std::uint32_t root = 0; root < (rooted(kind) ? size : 1); ++root) {
+        for (const std::uint64_t count : {0, 1, 3, 64, 129}) {
+          for (const bool in_place : {false, true}) {
+            run_and_check({.kind = kind,
+                           .size = size,
+                           .root = root,
+                           .in_place = in_place,
+                           .counts = {count},
+                           .seed = count + size},
+                          build_schedule);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Selection, EveryKindIsRightForLargeBuffers) {
+  for (const OpKind kind : kKinds) {
+    const bool chained = kind == OpKind::reduce || kind == OpKind::broadcast;
+    for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U, 9U}) {
+      run_and_check({.kind = kind,
+                     .size = size,
+                     .root = size - 1,
+                     .in_place = size % 2 == 0,
+                     .counts = {chained ? kChainElements : kRingElements},
+                     .segment_bytes = 4096},
+                    build_schedule);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(Selection, UnequalPartsAreRightLargeAndSmall) {
+  for (const OpKind kind : {OpKind::all_gather, OpKind::gather, OpKind::scatter,
+                            OpKind::reduce_scatter, OpKind::all_to_all}) {
+    for (std::uint32_t size = 1; size <= 9; ++size) {
+      for (const std::uint64_t scale : {1, 3000}) {
+        run_and_check({.kind = kind,
+                       .size = size,
+                       .root = size / 2,
+                       .counts = {7 * scale, 0, scale, 0, 2 * scale, 31, 9 * scale, 1, 4 * scale},
+                       .segment_bytes = scale == 1 ? 32U : 4096U},
+                      build_schedule);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Selection, AnAverageIsDividedOnceByEveryAlgorithm) {
+  for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter}) {
+    for (std::uint32_t size = 1; size <= 5; ++size) {
+      for (const std::uint64_t count : {std::uint64_t{5}, kRingElements, kChainElements}) {
+        run_and_check({.kind = kind,
+                       .reduce = ReduceOp::avg,
+                       .size = size,
+                       .counts = {count},
+                       .segment_bytes = 8192},
+                      build_schedule);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Selection, AllReduceOfLittleTakesFewStepsAndOfMuchFewBytes) {
+  const auto sent = [](std::uint64_t count) {
+    std::uint64_t bytes = 0;
+    const Case c{.kind = OpKind::all_reduce, .size = 4, .counts = {count}};
+    for (const Step& s : build_schedule(args_of(c, 0)).steps) {
+      if (s.kind == StepKind::send) bytes += s.from.bytes;
+    }
+    return bytes;
+  };
+  EXPECT_EQ(sent(4096), 2 * 4096 * 8U);          // log2 n times S
+  EXPECT_EQ(sent(8192), 2 * 8192 * 8U * 3 / 4);  // 2 S (n - 1) / n
+}
+
+TEST(Selection, OfNothingNothingIsSentWhereAllRanksKnowThatItIsNothing) {
+  for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::broadcast,
+                            OpKind::all_gather, OpKind::reduce_scatter}) {
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      const CollectiveArgs args = args_of({.kind = kind, .size = 4, .counts = {0}}, rank);
+      EXPECT_TRUE(build_schedule(args).steps.empty()) << kind_name(kind);
+    }
+  }
+}
+
+TEST(Selection, ArgumentsThatDoNotFitTheKindBreakAnInvariant) {
+  CollectiveArgs args = args_of({.kind = OpKind::reduce_scatter, .size = 4, .counts = {10}}, 0);
+  args.input_bytes.pop_back();
+  EXPECT_THROW((void)build_schedule(args), BrokenInvariant);
+  args = args_of({.kind = OpKind::all_reduce, .size = 4, .counts = {10}}, 0);
+  args.rank = 4;
+  EXPECT_THROW((void)build_schedule(args), BrokenInvariant);
+  args = args_of({.kind = OpKind::all_reduce, .size = 4, .counts = {10}}, 0);
+  args.input_bytes = {81};
+  EXPECT_THROW((void)build_schedule(args), BrokenInvariant);
+  args.kind = OpKind::send;
+  EXPECT_THROW((void)build_schedule(args), BrokenInvariant);
+}
+
+}  // namespace
+}  // namespace pccl::test
