@@ -1,0 +1,383 @@
+// Channels over TCP: the opening by Gate and Talk, then control frames. What is queued goes out in
+// one call with as many frames as there are; the reader's buffer grows with what has come, never
+// with what a header promises.
+#include "transport/channel.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+
+#include "base/limits.h"
+#include "base/protocol.h"
+#include "transport/connector.h"
+#include "transport/crc32c.h"
+#include "transport/framing.h"
+#include "transport/gate.h"
+#include "transport/handshake.h"
+#include "transport/loop.h"
+#include "transport/poll.h"
+#include "transport/sys.h"
+#include "transport/talk.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::size_t kReadBytes = 64U << 10;
+constexpr int kReadsMax = 16;             // in a row, then other sockets have their turn
+constexpr std::size_t kGatheredMax = 32;  // frames in one call
+constexpr std::size_t kUntrustedMax = 256;
+constexpr std::uint64_t kChannelUserTimeoutMs = 30000;
+
+/// The connection behind a Channel. Outlives it while it sends its rest.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(Loop& loop, Socket socket, bool trusted)
+      : loop_(loop),
+        socket_(std::move(socket)),
+        remote_(remote_address(socket_.fd()).text()),
+        local_host_(local_address(socket_.fd()).host()),
+        payload_crc_(!is_same_machine(socket_.fd())),
+        trusted_(trusted) {
+    poll_ = std::make_unique<Poll>(loop_, socket_.fd(), [this](bool readable, bool writable) {
+      const auto self = shared_from_this();
+      if (writable) flush();
+      if (readable && socket_.open()) read();
+    });
+    if (!trusted_) {
+      deadline_ =
+          loop_.timer(kHandshakeMs, 0, [this] { fail("not accepted within its handshake time"); });
+    }
+  }
+
+  void set_events(Channel::Events events) {
+    events_ = std::make_shared<Channel::Events>(std::move(events));
+    watch();
+  }
+
+  void send(std::span<const std::byte> payload) {
+    if (!socket_.open() || closing_) return;
+    FrameHeader header;
+    header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+    header.has_payload_crc = payload_crc_;
+    if (payload_crc_) header.payload_crc = crc32c(0, payload);
+    HeaderBytes bytes;
+    const std::size_t size = encode_frame_header(header, bytes);
+    std::vector<std::byte>& frame = queue_.emplace_back();
+    frame.reserve(size + payload.size());
+    frame.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
+    frame.insert(frame.end(), payload.begin(), payload.end());
+    queued_bytes_ += frame.size();
+    if (queue_.size() == 1) flush();
+  }
+
+  void trust() {
+    trusted_ = true;
+    if (!closing_) deadline_.reset();
+  }
+  [[nodiscard]] bool waits_for_trust() const { return !trusted_ && socket_.open(); }
+
+  /// The owner is gone or wants no more: sends the rest on its own.
+  void close() {
+    events_.reset();
+    if (!socket_.open() || closing_) return;
+    closing_ = true;
+    loop_.keep(shared_from_this());
+    deadline_ = loop_.timer(kHandshakeMs, 0, [this] { end(); });
+    flush();
+    watch();
+  }
+  void abandon() {
+    events_.reset();
+    if (!closing_) end();
+  }
+  /// Closes, and says so from the loop.
+  void fail(const std::string& reason) {
+    if (!socket_.open()) return;
+    end();
+    loop_.defer([self = shared_from_this(), reason] {
+      const auto events = self->events_;
+      if (events && events->closed) events->closed(reason);
+    });
+  }
+
+  [[nodiscard]] const std::string& remote() const { return remote_; }
+  [[nodiscard]] const std::string& local_host() const { return local_host_; }
+  [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
+
+ private:
+  void end() {
+    deadline_.reset();
+    poll_.reset();
+    socket_.reset();
+    queue_.clear();
+    queued_bytes_ = 0;
+    if (closing_) {
+      loop_.defer([self = shared_from_this()] { self->loop_.release(self.get()); });
+    }
+  }
+
+  void watch() {
+    if (poll_) poll_->want(events_ != nullptr || closing_, !queue_.empty() && !write_failed_);
+  }
+
+  void flush() {
+    while (!queue_.empty() && !write_failed_) {
+      std::array<iovec, kGatheredMax> parts;
+      std::size_t count = 0;
+      for (auto frame = queue_.begin(); frame != queue_.end() && count < kGatheredMax; ++frame) {
+        const std::size_t skip = count == 0 ? sent_of_first_ : 0;
+        parts[count++] = {frame->data() + skip, frame->size() - skip};
+      }
+      msghdr message{};
+      message.msg_iov = parts.data();
+      message.msg_iovlen = count;
+      const auto sent = ::sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+      if (sent < 0) {
+        // What the other side sent before it closed is still to be read: the reader ends this.
+        write_failed_ = true;
+        write_error_ = errno_text(errno);
+        queue_.clear();
+        queued_bytes_ = 0;
+        break;
+      }
+      queued_bytes_ -= static_cast<std::size_t>(sent);
+      sent_of_first_ += static_cast<std::size_t>(sent);
+      while (!queue_.empty() && sent_of_first_ >= queue_.front().size()) {
+        sent_of_first_ -= queue_.front().size();
+        queue_.pop_front();
+      }
+    }
+    if (closing_ && queue_.empty() && !shut_) {
+      shut_ = true;
+      ::shutdown(socket_.fd(), SHUT_WR);
+    }
+    watch();
+  }
+
+  void read() {
+    for (int i = 0; i < kReadsMax && socket_.open(); ++i) {
+      if (in_.size() - in_end_ < kReadBytes) in_.resize(in_end_ + kReadBytes);
+      const auto got = ::recv(socket_.fd(), in_.data() + in_end_, in_.size() - in_end_, 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (got <= 0) {
+        if (closing_) return end();
+        const std::string seen =
+            got == 0 ? "the other side has closed the connection" : errno_text(errno);
+        return fail(got == 0 || write_error_.empty() ? seen : write_error_);
+      }
+      if (closing_) continue;
+      in_end_ += static_cast<std::size_t>(got);
+      parse();
+    }
+  }
+
+  void parse() {
+    std::size_t at = 0;
+    while (socket_.open() && !closing_) {
+      const auto rest = std::span<const std::byte>(in_).subspan(at, in_end_ - at);
+      if (rest.size() < kFrameHeaderBytes) break;
+      const auto header = decode_frame_header(rest.first(kFrameHeaderBytes),
+                                              trusted_ ? kControlBytesMax : kHandshakeBytesMax);
+      if (!header) return fail(header.error().text);
+      if (header.value().type != FrameType::control) return fail("a frame that has no place here");
+      const std::size_t size = kFrameHeaderBytes + header.value().payload_bytes;
+      if (rest.size() < size) break;
+      const auto payload = rest.subspan(kFrameHeaderBytes, header.value().payload_bytes);
+      if (header.value().has_payload_crc && crc32c(0, payload) != header.value().payload_crc) {
+        return fail("the checksum of a payload does not fit");
+      }
+      at += size;
+      const auto events = events_;
+      if (events && events->arrived) events->arrived(payload);
+    }
+    if (at > 0) {
+      std::memmove(in_.data(), in_.data() + at, in_end_ - at);
+      in_end_ -= at;
+    }
+    if (in_end_ == 0 && in_.size() > 16 * kReadBytes) {
+      in_.resize(kReadBytes);
+      in_.shrink_to_fit();
+    }
+  }
+
+  Loop& loop_;
+  Socket socket_;
+  std::unique_ptr<Poll> poll_;
+  std::unique_ptr<Timer> deadline_;  // of trust, or of closing
+  std::string remote_;
+  std::string local_host_;
+  bool payload_crc_;
+  bool trusted_;
+  bool closing_ = false;
+  bool shut_ = false;
+  bool write_failed_ = false;
+  std::string write_error_;
+  std::shared_ptr<Channel::Events> events_;  // shared: one may destroy the channel while it runs
+  std::vector<std::byte> in_;
+  std::size_t in_end_ = 0;
+  std::deque<std::vector<std::byte>> queue_;
+  std::size_t sent_of_first_ = 0;
+  std::size_t queued_bytes_ = 0;
+};
+
+class TcpChannel : public Channel {
+ public:
+  explicit TcpChannel(std::shared_ptr<Connection> connection)
+      : connection_(std::move(connection)) {}
+  ~TcpChannel() override { connection_->abandon(); }
+
+  void set_events(Events events) override { connection_->set_events(std::move(events)); }
+  void send(std::span<const std::byte> payload) override { connection_->send(payload); }
+  void trust() override { connection_->trust(); }
+  void close() override { connection_->close(); }
+  [[nodiscard]] const std::string& remote() const override { return connection_->remote(); }
+  [[nodiscard]] const std::string& local_host() const override { return connection_->local_host(); }
+  [[nodiscard]] std::size_t queued_bytes() const override { return connection_->queued_bytes(); }
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+class TcpListener : public ChannelListener {
+ public:
+  TcpListener(Loop& loop, std::vector<Socket> sockets,
+              std::function<void(std::unique_ptr<Channel>)> accepted)
+      : loop_(loop),
+        accepted_(std::move(accepted)),
+        gate_(loop, std::move(sockets), Purpose::channel, kChannelUserTimeoutMs,
+              [this](const std::shared_ptr<Talk>& talk) { opened(talk); }) {}
+
+  [[nodiscard]] std::uint16_t port() const override { return gate_.port(); }
+
+ private:
+  void opened(const std::shared_ptr<Talk>& talk) {
+    auto connection = std::make_shared<Connection>(loop_, talk->take(), false);
+    std::erase_if(untrusted_, [](const auto& weak) {
+      const auto held = weak.lock();
+      return !held || !held->waits_for_trust();
+    });
+    if (untrusted_.size() >= kUntrustedMax) {
+      if (const auto oldest = untrusted_.front().lock()) {
+        oldest->fail("too many connections that wait to be accepted");
+      }
+      untrusted_.pop_front();
+    }
+    untrusted_.push_back(connection);
+    accepted_(std::make_unique<TcpChannel>(std::move(connection)));
+  }
+
+  Loop& loop_;
+  std::function<void(std::unique_ptr<Channel>)> accepted_;
+  std::deque<std::weak_ptr<Connection>> untrusted_;  // oldest first
+  Gate gate_;
+};
+
+class TcpDial : public Dial {
+ public:
+  TcpDial(Loop& loop, const std::string& address, std::uint64_t timeout_ms,
+          std::function<void(Result<std::unique_ptr<Channel>>)> done)
+      : loop_(loop), address_(address), done_(std::move(done)) {
+    connector_ = std::make_unique<Connector>(
+        loop, std::vector{address}, kChannelUserTimeoutMs,
+        Connector::Events{
+            [this](Socket socket, const std::string& at) { connected(std::move(socket), at); },
+            [this](const std::string& what, bool) {
+              finish({refusal_.failed() ? refusal_.code : ErrorCode::unreachable,
+                      address_ + " cannot be reached: " + what});
+            }});
+    deadline_ = loop_.timer(timeout_ms, 0, [this, timeout_ms] {
+      std::string text = connector_->report();
+      if (talk_) text += (text.empty() ? "" : "; ") + at_ + ": connected, but no answer";
+      finish({ErrorCode::unreachable, address_ + " cannot be reached within " +
+                                          std::to_string(timeout_ms) + " ms: " + text});
+    });
+  }
+  ~TcpDial() override { drop_talk(); }
+
+ private:
+  void connected(Socket socket, const std::string& at) {
+    at_ = at;
+    talk_ = std::make_shared<Talk>(loop_, std::move(socket), kHandshakeMs);
+    talk_->on_failed([this](const std::string& reason) { try_next(reason); });
+    talk_->expect(
+        kOpeningBytes, [this](std::span<const std::byte> bytes) { answered(bytes); },
+        may_be_opening);
+    talk_->send(encode_opening({kProtocolVersion, Purpose::channel}));
+  }
+
+  void answered(std::span<const std::byte> bytes) {
+    const auto opening = decode_opening(bytes);
+    std::string wrong;
+    if (!opening) {
+      wrong = opening.error().text;
+    } else if (opening.value().version != kProtocolVersion) {
+      wrong = "it speaks protocol version " + std::to_string(opening.value().version) +
+              ", this process " + std::to_string(kProtocolVersion);
+    } else if (opening.value().purpose != Purpose::channel) {
+      wrong = "a pccl peer answers there, not a master";
+    }
+    if (!wrong.empty()) {
+      refusal_.code = ErrorCode::refused;
+      return try_next(wrong);
+    }
+    finish(std::unique_ptr<Channel>(
+        std::make_unique<TcpChannel>(std::make_shared<Connection>(loop_, talk_->take(), true))));
+  }
+
+  void try_next(const std::string& why) {
+    if (why == kNotPccl) refusal_.code = ErrorCode::refused;
+    drop_talk();
+    connector_->next(at_, why);
+  }
+
+  void drop_talk() {
+    if (!talk_) return;
+    talk_->on_failed(nullptr);
+    if (!talk_->over()) talk_->drop();
+    talk_.reset();
+  }
+
+  void finish(Result<std::unique_ptr<Channel>> result) {
+    deadline_.reset();
+    drop_talk();
+    connector_.reset();
+    const auto done = std::move(done_);  // it may destroy this
+    done(std::move(result));
+  }
+
+  Loop& loop_;
+  std::string address_;
+  std::function<void(Result<std::unique_ptr<Channel>>)> done_;
+  std::unique_ptr<Connector> connector_;
+  std::unique_ptr<Timer> deadline_;
+  std::shared_ptr<Talk> talk_;
+  std::string at_;
+  Error refusal_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ChannelListener>> listen_channels(
+    Loop& loop, const std::string& host, std::uint16_t port,
+    std::function<void(std::unique_ptr<Channel>)> accepted) {
+  auto sockets =
+      listen_on(loop, host.empty() ? std::vector<std::string>{} : std::vector{host}, port, port);
+  if (!sockets) return sockets.error();
+  return std::unique_ptr<ChannelListener>(
+      std::make_unique<TcpListener>(loop, std::move(sockets).value(), std::move(accepted)));
+}
+
+std::unique_ptr<Dial> dial_channel(Loop& loop, const std::string& address, std::uint64_t timeout_ms,
+                                   std::function<void(Result<std::unique_ptr<Channel>>)> done) {
+  return std::make_unique<TcpDial>(loop, address, timeout_ms, std::move(done));
+}
+
+}  // namespace pccl

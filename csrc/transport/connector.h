@@ -1,0 +1,70 @@
+// Connects to one of several addresses: resolves names off the loop's thread, tries the next
+// address when one fails or is slow, and remembers what was seen at each, for the error text.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/loop.h"
+#include "transport/poll.h"
+#include "transport/sys.h"
+
+namespace pccl {
+
+/// On the loop's thread. Callbacks come from the loop, never from inside a call; they may destroy
+/// the connector. It has no deadline of its own: its owner destroys it when the time is over.
+class Connector {
+ public:
+  struct Events {
+    /// Connected to `address`; if it is of no use, call `next`.
+    std::function<void(Socket socket, const std::string& address)> connected;
+    /// Every address has been tried. `refused`: all of them answered that nobody listens.
+    std::function<void(const std::string& what, bool refused)> failed;
+  };
+  Connector(Loop& loop, const std::vector<std::string>& addresses, std::uint64_t user_timeout_ms,
+            Events events);
+  ~Connector();
+  Connector(const Connector&) = delete;
+  Connector& operator=(const Connector&) = delete;
+
+  /// The connected address was of no use, for this reason: goes on with the others.
+  void next(const std::string& address, const std::string& why);
+  /// "127.0.0.1:4711: connection refused; [::1]:4711: no answer yet".
+  [[nodiscard]] std::string report() const;
+
+ private:
+  struct Resolving;
+  struct Attempt {
+    SocketAddress address;
+    Socket socket;
+    std::unique_ptr<Poll> poll;
+  };
+  struct Outcome {
+    std::string text;
+    bool refused = false;
+  };
+
+  void resolve(const std::string& address);
+  void advance();
+  void start_one();
+  void finish(std::list<Attempt>::iterator attempt);
+  void note(const std::string& address, const std::string& what, bool refused);
+
+  Loop& loop_;
+  std::uint64_t user_timeout_ms_;
+  Events events_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::vector<Resolving*> resolving_;  // each owns itself until libuv has answered
+  std::deque<SocketAddress> waiting_;
+  std::list<Attempt> attempts_;
+  std::vector<Outcome> outcomes_;
+  std::unique_ptr<Timer> slow_;  // the newest attempt takes long: try the next beside it
+  bool handed_out_ = false;      // the owner looks at a connection
+};
+
+}  // namespace pccl

@@ -1,0 +1,108 @@
+#include "transport/framing.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/limits.h"
+#include "transport/bytes.h"
+#include "transport/crc32c.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint8_t kFlagPayloadCrc = 1;
+
+bool known(const OpDescriptor& d) {
+  return kind_name(d.kind) != "unknown" && reduce_name(d.reduce) != "unknown" &&
+         dtype_name(d.dtype) != "unknown";
+}
+
+}  // namespace
+
+std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out) {
+  out.fill(std::byte{0});
+  const std::size_t size = header_bytes(header.type);
+  BytesOut to{std::span(out).subspan(4)};
+  to.number(static_cast<std::uint8_t>(header.type))
+      .number(header.has_payload_crc ? kFlagPayloadCrc : std::uint8_t{0})
+      .number(std::uint16_t{0})
+      .number(header.payload_bytes)
+      .number(header.has_payload_crc ? header.payload_crc : 0U);
+  if (header.type == FrameType::segment) {
+    const SegmentHeader& s = header.segment;
+    to.number(s.group.value)
+        .number(s.epoch.value)
+        .number(s.op.step)
+        .number(s.op.index)
+        .number(s.offset)
+        .number(s.descriptor.count)
+        .number(s.channel)
+        .number(static_cast<std::uint32_t>(s.descriptor.root))
+        .number(static_cast<std::uint8_t>(s.descriptor.kind))
+        .number(static_cast<std::uint8_t>(s.descriptor.reduce))
+        .number(static_cast<std::uint8_t>(s.descriptor.dtype));
+  }
+  BytesOut{std::span(out)}.number(crc32c(0, std::span(out).subspan(4, size - 4)));
+  return size;
+}
+
+Result<std::size_t> frame_header_size(std::span<const std::byte> bytes) {
+  if (bytes.size() < 5) return std::size_t{0};
+  const auto type = static_cast<FrameType>(bytes[4]);
+  switch (type) {
+    case FrameType::control:
+    case FrameType::segment:
+    case FrameType::goodbye:
+      return header_bytes(type);
+  }
+  return {ErrorCode::malformed,
+          "a frame of unknown type " + std::to_string(static_cast<unsigned>(bytes[4]))};
+}
+
+Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
+                                        std::size_t control_bytes_max) {
+  BytesIn from(bytes);
+  if (from.number<std::uint32_t>() != crc32c(0, bytes.subspan(4))) {
+    return {ErrorCode::malformed, "the checksum of a frame header does not fit"};
+  }
+  FrameHeader header;
+  header.type = static_cast<FrameType>(from.number<std::uint8_t>());
+  const auto flags = from.number<std::uint8_t>();
+  const auto zero = from.number<std::uint16_t>();
+  header.payload_bytes = from.number<std::uint32_t>();
+  header.payload_crc = from.number<std::uint32_t>();
+  header.has_payload_crc = (flags & kFlagPayloadCrc) != 0;
+  bool sound = (flags & ~kFlagPayloadCrc) == 0 && zero == 0;
+  if (!header.has_payload_crc && header.payload_crc != 0) sound = false;
+  std::size_t bytes_min = 0;
+  std::size_t bytes_max = 0;
+  if (header.type == FrameType::control) {
+    bytes_min = 1;
+    bytes_max = control_bytes_max;
+  } else if (header.type == FrameType::segment) {
+    bytes_max = kSegmentBytesMax;
+    SegmentHeader& s = header.segment;
+    s.group.value = from.number<std::uint64_t>();
+    s.epoch.value = from.number<std::uint64_t>();
+    s.op.step = from.number<std::uint64_t>();
+    s.op.index = from.number<std::uint64_t>();
+    s.offset = from.number<std::uint64_t>();
+    s.descriptor.count = from.number<std::uint64_t>();
+    s.channel = from.number<std::uint32_t>();
+    s.descriptor.root = static_cast<std::int32_t>(from.number<std::uint32_t>());
+    s.descriptor.kind = static_cast<OpKind>(from.number<std::uint8_t>());
+    s.descriptor.reduce = static_cast<ReduceOp>(from.number<std::uint8_t>());
+    s.descriptor.dtype = static_cast<DType>(from.number<std::uint8_t>());
+    for (const std::uint8_t byte : from.array<5>()) sound = sound && byte == 0;
+    sound = sound && known(s.descriptor);
+    s.bytes = header.payload_bytes;
+  }
+  if (!sound) return {ErrorCode::malformed, "a frame header with fields that name nothing"};
+  if (header.payload_bytes < bytes_min || header.payload_bytes > bytes_max) {
+    return {ErrorCode::malformed, "a frame of " + std::to_string(header.payload_bytes) +
+                                      " bytes, the limit is " + std::to_string(bytes_max)};
+  }
+  return header;
+}
+
+}  // namespace pccl

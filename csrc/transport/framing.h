@@ -1,0 +1,61 @@
+// Frames: what follows the handshake on every connection, in both directions. Pure: bytes in,
+// headers out. All numbers are little-endian; what is called zero must be zero.
+//
+//   every frame                          segment frames go on with
+//    0  u32  CRC32C of the header          16  u64  group
+//            from byte 4 to its end        24  u64  epoch
+//    4  u8   type (FrameType)              32  u64  operation: step
+//    5  u8   flags: 1 = payload CRC        40  u64  operation: index
+//    6  u16  zero                          48  u64  offset in the range of the step
+//    8  u32  payload bytes                 56  u64  descriptor: count
+//   12  u32  CRC32C of the payload,        64  u32  channel
+//            zero without the flag         68  u32  descriptor: root (two's complement)
+//                                          72  u8   descriptor: kind
+//                                          73  u8   descriptor: reduction
+//                                          74  u8   descriptor: type of the elements
+//                                          75  5 x zero
+// The header is 16 bytes long, that of a segment 80. The payload follows it at once. Limits:
+// control 1..kControlBytesMax bytes, segment 0..kSegmentBytesMax, goodbye 0. A goodbye is the last
+// frame of a sender: the end of the connection after it is good order, without it a loss.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/error.h"
+#include "transport/transport.h"
+
+namespace pccl {
+
+enum class FrameType : std::uint8_t { control = 1, segment = 2, goodbye = 3 };
+
+inline constexpr std::size_t kFrameHeaderBytes = 16;
+inline constexpr std::size_t kSegmentHeaderBytes = 80;
+
+struct FrameHeader {
+  FrameType type = FrameType::control;
+  bool has_payload_crc = false;
+  std::uint32_t payload_bytes = 0;
+  std::uint32_t payload_crc = 0;
+  SegmentHeader segment;  // of a segment; segment.bytes == payload_bytes
+};
+
+/// Bytes of the whole header of a frame of that type.
+[[nodiscard]] constexpr std::size_t header_bytes(FrameType type) {
+  return type == FrameType::segment ? kSegmentHeaderBytes : kFrameHeaderBytes;
+}
+
+using HeaderBytes = std::array<std::byte, kSegmentHeaderBytes>;
+/// Writes the header of a frame; returns how many bytes of it count.
+std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out);
+
+/// How many bytes the header that starts with these has: 0 if there are too few to tell.
+/// The first kFrameHeaderBytes are enough. An unknown type is `malformed`.
+[[nodiscard]] Result<std::size_t> frame_header_size(std::span<const std::byte> bytes);
+/// Of the bytes of one whole header. `control_bytes_max` bounds control payloads.
+[[nodiscard]] Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
+                                                      std::size_t control_bytes_max);
+
+}  // namespace pccl

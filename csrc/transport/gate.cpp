@@ -1,0 +1,135 @@
+#include "transport/gate.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/protocol.h"
+#include "transport/sys.h"
+
+namespace pccl {
+namespace {
+constexpr std::size_t kUnprovenMax = 256;
+constexpr std::size_t kRefusalsMax = 256;  // remembered senders and reasons
+constexpr std::uint64_t kRefusalLogMs = 60000;
+constexpr int kAcceptsMax = 64;                // then other sockets have their turn
+constexpr std::uint64_t kAcceptPauseMs = 100;  // after "too many open files"
+}  // namespace
+
+void RefusalLog::refused(const std::string& remote_host, const std::string& reason) {
+  const std::uint64_t now = loop_.now_ms();
+  auto entry = seen_.find({remote_host, reason});
+  if (entry != seen_.end() && now - entry->second.logged_ms < kRefusalLogMs) {
+    ++entry->second.more;
+    return;
+  }
+  if (entry == seen_.end()) {
+    if (seen_.size() >= kRefusalsMax) seen_.clear();
+    entry = seen_.emplace(std::pair(remote_host, reason), Seen{}).first;
+  }
+  std::string text = "refused a connection from " + remote_host + ": " + reason;
+  if (entry->second.more > 0) text += " (and " + std::to_string(entry->second.more) + " more)";
+  entry->second = {now, 0};
+  log_warning(text);
+}
+
+Gate::Gate(Loop& loop, std::vector<Socket> listening, Purpose purpose,
+           std::uint64_t user_timeout_ms, Opened opened)
+    : loop_(loop),
+      purpose_(purpose),
+      user_timeout_ms_(user_timeout_ms),
+      opened_(std::move(opened)),
+      refusals_(std::make_shared<RefusalLog>(loop)) {
+  port_ = local_address(listening.front().fd()).port();
+  for (Socket& socket : listening) {
+    const int fd = socket.fd();
+    auto poll = std::make_unique<Poll>(loop_, fd, [this, fd](bool, bool) { accept(fd); });
+    poll->want(true, false);
+    listening_.push_back({std::move(socket), std::move(poll)});
+  }
+}
+
+Gate::~Gate() { close(); }
+
+void Gate::close() {
+  paused_.reset();
+  for (Listening& listening : listening_) listening.poll.reset();
+  listening_.clear();
+  for (const auto& talk : unproven_) {
+    if (!talk->over()) talk->drop();
+  }
+  unproven_.clear();
+}
+
+void Gate::accept(int listening_fd) {
+  for (int i = 0; i < kAcceptsMax; ++i) {
+    const int fd = ::accept4(listening_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+      admit(Socket(loop_, fd));
+      continue;
+    }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      refusals_->refused("anybody", errno_text(errno));
+      pause();
+      return;
+    }
+    // What happened to one connection before it was accepted is no reason to stop with the others.
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+  }
+}
+
+void Gate::pause() {
+  for (Listening& listening : listening_) listening.poll->want(false, false);
+  paused_ = loop_.timer(kAcceptPauseMs, 0, [this] {
+    for (Listening& listening : listening_) listening.poll->want(true, false);
+  });
+}
+
+void Gate::admit(Socket socket) {
+  forget_finished();
+  if (unproven_.size() >= kUnprovenMax) {
+    refusals_->refused(remote_address(unproven_.front()->fd()).host(),
+                       "too many connections without a complete handshake");
+    unproven_.front()->drop();
+    unproven_.pop_front();
+  }
+  const std::string remote_host = remote_address(socket.fd()).host();
+  tune_connection(socket.fd(), user_timeout_ms_);
+  auto talk = std::make_shared<Talk>(loop_, std::move(socket), kHandshakeMs);
+  unproven_.push_back(talk);
+  talk->on_failed([log = refusals_, remote_host](const std::string& reason) {
+    log->refused(remote_host, reason);
+  });
+  talk->expect(
+      kOpeningBytes,
+      [this, remote_host, weak = std::weak_ptr(talk)](std::span<const std::byte> bytes) {
+        if (const auto open = weak.lock()) opening_arrived(open, remote_host, bytes);
+      },
+      may_be_opening);
+}
+
+void Gate::opening_arrived(const std::shared_ptr<Talk>& talk, const std::string& remote_host,
+                           std::span<const std::byte> bytes) {
+  const auto opening = decode_opening(bytes);
+  if (!opening) return talk->fail(opening.error().text);
+  talk->send(encode_opening({kProtocolVersion, purpose_}));
+  const bool same_version = opening.value().version == kProtocolVersion;
+  if (same_version && opening.value().purpose == purpose_) return opened_(talk);
+
+  // It has our opening now and can say what is wrong; closing at once could destroy it on the way.
+  refusals_->refused(remote_host, same_version
+                                      ? "it looks for something else than what listens here"
+                                      : "it speaks protocol version " +
+                                            std::to_string(opening.value().version) +
+                                            ", this process " + std::to_string(kProtocolVersion));
+  talk->on_failed(nullptr);
+  talk->finish();
+}
+
+void Gate::forget_finished() {
+  std::erase_if(unproven_, [](const auto& talk) { return talk->over(); });
+}
+
+}  // namespace pccl

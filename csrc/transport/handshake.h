@@ -1,0 +1,94 @@
+// What two processes say before the first frame. Pure: bytes in, bytes out; the I/O is in talk.h.
+// All numbers are little-endian; what is called zero must be zero.
+//
+// 1. The opening, from the one who dials, then from the one who accepts: 16 bytes.
+//      0  8 x    89 70 63 63 6c 0d 0a 1a   (never text: a terminal or a proxy shows at once)
+//      8  u32    protocol version
+//     12  u8     purpose: 1 channel to a master, 2 lane of a link
+//     13  3 x    zero
+//    Another version is answered by the own opening, then closed: both ends can name both versions.
+//
+// 2. On a lane only. With k = the key of the one who accepts (which is in its handle), D and A the
+// two
+//    random nonces, and H(x) = HMAC-SHA256(k, x | D | A | dialer | acceptor | link | lane | lanes):
+//      dialer    LaneHello  56 bytes: u64 dialer, u64 acceptor, u64 link (random, the same for all
+//                           lanes of one link), u8 lane (0 = small), u8 lanes, 6 x zero, 24 x D
+//      acceptor  LaneOffer  56 bytes: 24 x A, 32 x H("a")
+//      dialer    LaneProof  32 bytes: H("d")
+//      acceptor  LaneAnswer  8 bytes: u8 LaneVerdict, 7 x zero
+//    The dialer sends its opening and LaneHello at once. Who is not `acceptor` gives the answer
+//    "another process" in place of the proof: A is zero then, and the first byte of H("a") is 1.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/error.h"
+#include "base/handle.h"
+#include "base/ids.h"
+
+namespace pccl {
+
+enum class Purpose : std::uint8_t { channel = 1, lane = 2 };
+
+inline constexpr std::size_t kOpeningBytes = 16;
+inline constexpr std::array<std::uint8_t, 8> kMagic = {0x89, 'p', 'c', 'c', 'l', '\r', '\n', 0x1a};
+
+struct Opening {
+  std::uint32_t version = 0;
+  Purpose purpose = Purpose::channel;
+  bool operator==(const Opening&) const = default;
+};
+
+using OpeningBytes = std::array<std::byte, kOpeningBytes>;
+[[nodiscard]] OpeningBytes encode_opening(const Opening& opening);
+/// Of kOpeningBytes bytes. Any version is taken; `malformed` if it is no opening at all.
+[[nodiscard]] Result<Opening> decode_opening(std::span<const std::byte> bytes);
+/// Can bytes that start like this still become an opening?
+[[nodiscard]] bool may_be_opening(std::span<const std::byte> start);
+
+using Nonce = std::array<std::uint8_t, 24>;
+using Proof = std::array<std::uint8_t, 32>;
+
+inline constexpr std::uint8_t kLanesMax = 65;  // the small one and 64 bulk lanes
+
+struct LaneHello {
+  PeerId dialer;
+  PeerId acceptor;
+  std::uint64_t link = 0;
+  std::uint8_t lane = 0;
+  std::uint8_t lanes = 1;
+  Nonce nonce{};
+  bool operator==(const LaneHello&) const = default;
+};
+inline constexpr std::size_t kLaneHelloBytes = 56;
+[[nodiscard]] std::array<std::byte, kLaneHelloBytes> encode_lane_hello(const LaneHello& hello);
+[[nodiscard]] Result<LaneHello> decode_lane_hello(std::span<const std::byte> bytes);
+
+struct LaneOffer {
+  Nonce nonce{};
+  Proof proof{};
+  bool operator==(const LaneOffer&) const = default;
+};
+inline constexpr std::size_t kLaneOfferBytes = 56;
+[[nodiscard]] std::array<std::byte, kLaneOfferBytes> encode_lane_offer(const LaneOffer& offer);
+[[nodiscard]] LaneOffer decode_lane_offer(std::span<const std::byte> bytes);
+/// What a process answers that is not the one that was dialled.
+[[nodiscard]] LaneOffer not_the_one();
+
+inline constexpr std::size_t kLaneProofBytes = 32;
+enum class LaneVerdict : std::uint8_t { accepted = 1, wrong_proof = 2 };
+inline constexpr std::size_t kLaneAnswerBytes = 8;
+[[nodiscard]] std::array<std::byte, kLaneAnswerBytes> encode_lane_answer(LaneVerdict verdict);
+[[nodiscard]] Result<LaneVerdict> decode_lane_answer(std::span<const std::byte> bytes);
+
+enum class Side : char { acceptor = 'a', dialer = 'd' };
+/// H of the head comment. `acceptor_nonce` is A.
+[[nodiscard]] Proof lane_proof(const LinkKey& key, Side side, const LaneHello& hello,
+                               const Nonce& acceptor_nonce);
+/// In a time that does not depend on where they differ.
+[[nodiscard]] bool same_proof(const Proof& a, const Proof& b);
+
+}  // namespace pccl

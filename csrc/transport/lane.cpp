@@ -1,0 +1,349 @@
+#include "transport/lane.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/limits.h"
+#include "transport/crc32c.h"
+#include "transport/sys.h"
+
+namespace pccl {
+namespace {
+
+// A bulk lane reads headers only into its buffer; all else goes straight to its place.
+constexpr std::size_t kSmallBufferBytes = 256U << 10;
+constexpr std::size_t kBulkBufferBytes = 4096;
+constexpr std::size_t kTurnBytes = 4U << 20;  // then other sockets have their turn
+constexpr int kTurnCalls = 16;
+constexpr std::size_t kGatheredMax = 32;          // frames in one call
+constexpr std::size_t kRefillBytes = 512U << 10;  // what a lane takes ahead of the shared queue
+constexpr std::size_t kControlStepBytes = 1U << 20;
+
+/// Where payload goes that nobody wants. One a thread: nobody reads it.
+std::span<std::byte> nowhere() {
+  thread_local std::vector<std::byte> scratch(256U << 10);
+  return scratch;
+}
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+Lane::Lane(Loop& loop, LaneOwner& owner, Kind kind, Socket socket, bool payload_crc)
+    : loop_(loop),
+      owner_(owner),
+      kind_(kind),
+      socket_(std::move(socket)),
+      payload_crc_(payload_crc),
+      buffer_(kind == Kind::small ? kSmallBufferBytes : kBulkBufferBytes) {
+  poll_ = std::make_unique<Poll>(
+      loop_, socket_.fd(), [this](bool readable, bool writable) { ready(readable, writable); });
+}
+
+void Lane::start() {
+  started_ = true;
+  watch();
+}
+
+void Lane::ready(bool readable, bool writable) {
+  if (writable) flush();
+  if (readable && open()) read();
+}
+
+void Lane::watch() {
+  if (!open()) return;
+  const bool owes_goodbye = closing_ && !shut_;
+  poll_->want(started_ || closing_, (!queue_.empty() || owes_goodbye) && !write_failed_);
+}
+
+void Lane::end() {
+  progress_.reset();
+  poll_.reset();
+  socket_.reset();
+  queue_.clear();
+}
+
+// ------------------------------------------------------------------------------------- writing
+
+void Lane::send(Outgoing frame) {
+  if (!open() || write_failed_) return;
+  queue_.push_back(std::move(frame));
+  if (queue_.size() == 1) flush();
+}
+
+void Lane::refill() {
+  std::size_t bytes = 0;
+  while (queue_.size() < kGatheredMax && bytes < kRefillBytes) {
+    std::optional<Outgoing> next = owner_.lane_next(*this);
+    if (!next) break;
+    bytes += next->payload_bytes();
+    queue_.push_back(std::move(*next));
+  }
+  if (queue_.empty() && closing_ && !goodbye_sent_) {
+    goodbye_sent_ = true;
+    queue_.emplace_back().frame.type = FrameType::goodbye;
+  }
+}
+
+void Lane::encode(Outgoing& frame) {
+  frame.encoded = true;
+  frame.frame.has_payload_crc = payload_crc_ && frame.payload_bytes() > 0;
+  if (frame.frame.has_payload_crc) {
+    frame.frame.payload_crc = crc32c(0, {frame.payload, frame.payload_bytes()});
+  }
+  frame.header_size = encode_frame_header(frame.frame, frame.header);
+}
+
+void Lane::flush() {
+  std::size_t turn = 0;
+  while (open() && !write_failed_ && turn < kTurnBytes) {
+    if (queue_.empty()) refill();
+    if (queue_.empty()) break;
+    std::array<iovec, 2 * kGatheredMax> parts;
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+    for (auto frame = queue_.begin();
+         frame != queue_.end() && count + 2 <= parts.size() && bytes < kTurnBytes; ++frame) {
+      if (!frame->encoded) encode(*frame);
+      const std::size_t of_header = std::min(frame->sent, frame->header_size);
+      const std::size_t of_payload = frame->sent - of_header;
+      if (of_header < frame->header_size) {
+        parts[count++] = {frame->header.data() + of_header, frame->header_size - of_header};
+      }
+      if (of_payload < frame->payload_bytes()) {
+        parts[count++] = {const_cast<std::byte*>(frame->payload) + of_payload,
+                          frame->payload_bytes() - of_payload};
+      }
+      bytes += frame->header_size + frame->payload_bytes() - frame->sent;
+    }
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = count;
+    const auto sent = ::sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && would_block(errno)) break;
+    if (sent < 0) {
+      // What the other side sent before it closed is still to be read: the reader ends the lane.
+      write_failed_ = true;
+      write_error_ = errno_text(errno);
+      break;
+    }
+    turn += static_cast<std::size_t>(sent);
+    taken(static_cast<std::size_t>(sent));
+  }
+  if (queue_.empty() && turn >= kTurnBytes) refill();  // there is more: the loop comes back for it
+  if (goodbye_sent_ && queue_.empty() && !shut_ && open()) {
+    shut_ = true;
+    ::shutdown(socket_.fd(), SHUT_WR);
+  }
+  watch();
+}
+
+void Lane::taken(std::size_t bytes) {
+  moved_ += bytes;
+  while (bytes > 0) {
+    Outgoing& frame = queue_.front();
+    const std::size_t left = frame.header_size + frame.payload_bytes() - frame.sent;
+    const std::size_t now = std::min(left, bytes);
+    frame.sent += now;
+    bytes -= now;
+    if (now < left) return;
+    const Outgoing done = std::move(frame);
+    queue_.pop_front();
+    owner_.lane_sent(done);
+  }
+}
+
+void Lane::close() {
+  if (!open() || closing_) return;
+  closing_ = true;
+  moved_before_ = moved_;
+  progress_ = loop_.timer(kHandshakeMs, kHandshakeMs, [this] { watch_progress(); });
+  watch();  // the goodbye goes out from the loop: this may be called inside lane_sent
+}
+
+void Lane::watch_progress() {
+  // A slow link may take long to send the rest; one that moves nothing is not waited for.
+  if (moved_ == moved_before_ || shut_) {
+    end();
+    owner_.lane_closed(*this);
+  }
+  moved_before_ = moved_;
+}
+
+// ------------------------------------------------------------------------------------- reading
+
+void Lane::read() {
+  std::size_t turn = 0;
+  for (int call = 0; call < kTurnCalls && turn < kTurnBytes && open(); ++call) {
+    std::array<iovec, 2> parts;
+    std::size_t count = 0;
+    std::size_t room = 0;
+    std::span<std::byte> payload;
+    if (closing_) {
+      begin_ = end_ = 0;
+      parts[count++] = {nowhere().data(), nowhere().size()};
+      room = nowhere().size();
+    } else {
+      if (in_payload_) {
+        payload = payload_room();
+        parts[count++] = {payload.data(), payload.size()};
+        room += payload.size();
+      }
+      // The buffer follows the payload only where this call can reach its end.
+      if (!in_payload_ || payload.size() == frame_.payload_bytes - payload_done_) {
+        parts[count++] = {buffer_.data() + end_, buffer_.size() - end_};
+        room += buffer_.size() - end_;
+      }
+    }
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = count;
+    const auto got = ::recvmsg(socket_.fd(), &message, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && would_block(errno)) return;
+    if (got <= 0) {
+      const std::string seen =
+          got == 0 ? "the other side has closed the connection" : errno_text(errno);
+      return ended(seen);
+    }
+    const auto bytes = static_cast<std::size_t>(got);
+    turn += bytes;
+    moved_ += bytes;
+    if (!closing_) {
+      const std::size_t of_payload = std::min(bytes, payload.size());
+      end_ += bytes - of_payload;
+      if (of_payload > 0) payload_read(payload.first(of_payload));
+      if (open() && !closing_) parse();
+    }
+    if (bytes < room) return;  // that was all there is
+  }
+}
+
+void Lane::ended(const std::string& reason) {
+  const bool closing = closing_;
+  const bool in_order = goodbye_seen_;
+  std::string why = reason;
+  if (write_failed_ && !write_error_.empty()) why = write_error_;
+  end();
+  if (closing) return owner_.lane_closed(*this);
+  if (!in_order) owner_.lane_over(*this, why, true);
+}
+
+void Lane::broken(const std::string& reason) {
+  end();
+  owner_.lane_over(*this, "broken framing: " + reason, true);
+}
+
+void Lane::parse() {
+  while (open() && !closing_) {
+    if (in_payload_) {
+      if (begin_ == end_) break;
+      const auto room = payload_room();
+      const std::size_t now = std::min(room.size(), end_ - begin_);
+      std::memcpy(room.data(), buffer_.data() + begin_, now);
+      begin_ += now;
+      payload_read(room.first(now));
+      continue;
+    }
+    const auto rest = std::span<const std::byte>(buffer_).subspan(begin_, end_ - begin_);
+    const auto size = frame_header_size(rest);
+    if (!size) return broken(size.error().text);
+    if (size.value() == 0 || rest.size() < size.value()) break;
+    begin_ += size.value();
+    if (!begin_frame(rest.first(size.value()))) return;
+  }
+  if (begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+}
+
+bool Lane::begin_frame(std::span<const std::byte> header_bytes) {
+  const auto header = decode_frame_header(header_bytes, kControlBytesMax);
+  if (!header) {
+    broken(header.error().text);
+    return false;
+  }
+  if (goodbye_seen_) {
+    broken("a frame after the goodbye");
+    return false;
+  }
+  frame_ = header.value();
+  if (frame_.type == FrameType::goodbye) {
+    goodbye_seen_ = true;
+    owner_.lane_over(*this, "the peer has closed the link", false);
+    return true;
+  }
+  // A whole control payload in the buffer needs no copy.
+  if (frame_.type == FrameType::control && end_ - begin_ >= frame_.payload_bytes) {
+    const auto payload = std::span<const std::byte>(buffer_).subspan(begin_, frame_.payload_bytes);
+    begin_ += payload.size();
+    owner_.lane_received(payload.size());
+    if (frame_.has_payload_crc && crc32c(0, payload) != frame_.payload_crc) {
+      broken("the checksum of a payload does not fit");
+      return false;
+    }
+    owner_.lane_control(payload);
+    return open();
+  }
+  begin_payload();
+  return open();
+}
+
+void Lane::begin_payload() {
+  in_payload_ = true;
+  payload_done_ = 0;
+  payload_crc_seen_ = 0;
+  placement_ = {};
+  control_.clear();
+  if (frame_.type == FrameType::segment) {
+    const Placement at = owner_.lane_segment_header(frame_.segment);
+    if (!open() || closing_) return;
+    placement_ = at;
+  }
+  if (frame_.payload_bytes == 0) finish_payload();
+}
+
+std::span<std::byte> Lane::payload_room() {
+  const std::size_t left = frame_.payload_bytes - payload_done_;
+  if (frame_.type == FrameType::control) {
+    // Grows with what has come, not with what the header promises.
+    const std::size_t step = std::min(left, kControlStepBytes);
+    if (control_.size() < payload_done_ + step) control_.resize(payload_done_ + step);
+    return {control_.data() + payload_done_, step};
+  }
+  if (placement_.to == nullptr) return nowhere().first(std::min(left, nowhere().size()));
+  return {placement_.to + payload_done_, left};
+}
+
+void Lane::payload_read(std::span<const std::byte> bytes) {
+  if (frame_.has_payload_crc) payload_crc_seen_ = crc32c(payload_crc_seen_, bytes);
+  payload_done_ += bytes.size();
+  owner_.lane_received(bytes.size());
+  if (payload_done_ == frame_.payload_bytes) finish_payload();
+}
+
+void Lane::finish_payload() {
+  in_payload_ = false;
+  if (frame_.has_payload_crc && payload_crc_seen_ != frame_.payload_crc) {
+    return broken("the checksum of a payload does not fit");
+  }
+  if (frame_.type == FrameType::control) {
+    const std::vector<std::byte> payload = std::move(control_);
+    control_ = {};
+    owner_.lane_control(payload);
+  } else if (placement_.to != nullptr) {
+    const Placement at = placement_;
+    owner_.lane_segment(frame_.segment, at);
+  }
+}
+
+}  // namespace pccl

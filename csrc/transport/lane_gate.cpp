@@ -1,0 +1,93 @@
+#include "transport/lane_gate.h"
+
+#include <utility>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "transport/sys.h"
+
+namespace pccl {
+
+LaneGate::LaneGate(Loop& loop, PeerId self, const LinkKey& key, std::vector<Socket> listening,
+                   std::uint64_t user_timeout_ms, Arrived arrived)
+    : loop_(loop),
+      self_(self),
+      key_(key),
+      arrived_(std::move(arrived)),
+      gate_(loop, std::move(listening), Purpose::lane, user_timeout_ms,
+            [this](const std::shared_ptr<Talk>& talk) {
+              talk->expect(kLaneHelloBytes,
+                           [this, weak = std::weak_ptr(talk)](std::span<const std::byte> bytes) {
+                             if (const auto open = weak.lock()) greeted(open, bytes);
+                           });
+            }) {}
+
+void LaneGate::close() {
+  gate_.close();
+  incomplete_.clear();
+  sweep_.reset();
+}
+
+void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::byte> bytes) {
+  const auto hello = decode_lane_hello(bytes);
+  if (!hello) return talk->fail(hello.error().text);
+  const LaneHello& said = hello.value();
+  if (said.acceptor != self_) {
+    gate_.refusals().refused(remote_address(talk->fd()).host(), "it looks for another process");
+    talk->on_failed(nullptr);
+    talk->send(encode_lane_offer(not_the_one()));
+    return talk->finish();
+  }
+  // Of two peers one dials, so that they never make two links.
+  if (said.dialer >= self_) return talk->fail("of a pair, only the peer with the smaller id dials");
+  LaneOffer offer;
+  random_bytes(offer.nonce);
+  offer.proof = lane_proof(key_, Side::acceptor, said, offer.nonce);
+  talk->send(encode_lane_offer(offer));
+  talk->expect(kLaneProofBytes, [this, said, nonce = offer.nonce,
+                                 weak = std::weak_ptr(talk)](std::span<const std::byte> proof) {
+    if (const auto open = weak.lock()) proven(open, said, nonce, proof);
+  });
+}
+
+void LaneGate::proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello, const Nonce& nonce,
+                      std::span<const std::byte> bytes) {
+  Proof proof{};
+  for (std::size_t i = 0; i < proof.size(); ++i) proof[i] = static_cast<std::uint8_t>(bytes[i]);
+  if (!same_proof(proof, lane_proof(key_, Side::dialer, hello, nonce))) {
+    gate_.refusals().refused(remote_address(talk->fd()).host(),
+                             "it cannot prove to hold this process's key");
+    talk->on_failed(nullptr);
+    talk->send(encode_lane_answer(LaneVerdict::wrong_proof));
+    return talk->finish();
+  }
+  talk->send(encode_lane_answer(LaneVerdict::accepted));
+  if (talk->over()) return;
+  collect(hello, talk->take());
+}
+
+void LaneGate::collect(const LaneHello& hello, Socket socket) {
+  Incomplete& link = incomplete_[hello.dialer];
+  if (link.count == 0 || link.link != hello.link || link.lanes.size() != hello.lanes) {
+    link = Incomplete{hello.link, loop_.now_ms(), std::vector<Socket>(hello.lanes), 0};
+  }
+  if (!link.lanes[hello.lane].open()) ++link.count;
+  link.lanes[hello.lane] = std::move(socket);
+  if (link.count < link.lanes.size()) {
+    if (!sweep_) sweep_ = loop_.timer(kHandshakeMs, 0, [this] { sweep(); });
+    return;
+  }
+  std::vector<Socket> lanes = std::move(link.lanes);
+  incomplete_.erase(hello.dialer);
+  arrived_(hello.dialer, std::move(lanes));
+}
+
+void LaneGate::sweep() {
+  sweep_.reset();
+  const std::uint64_t now = loop_.now_ms();
+  std::erase_if(incomplete_,
+                [&](const auto& entry) { return now - entry.second.since_ms >= kHandshakeMs; });
+  if (!incomplete_.empty()) sweep_ = loop_.timer(kHandshakeMs, 0, [this] { sweep(); });
+}
+
+}  // namespace pccl

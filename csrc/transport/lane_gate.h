@@ -1,0 +1,54 @@
+// The acceptor's side of links: whoever proves to hold this process's key brings lane after lane of
+// a link; a complete one is handed on. Nothing is known here about which peers are wanted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/handle.h"
+#include "transport/gate.h"
+#include "transport/handshake.h"
+
+namespace pccl {
+
+/// On the loop's thread. `arrived` comes from the loop, with the sockets of all lanes in their
+/// order.
+class LaneGate {
+ public:
+  using Arrived = std::function<void(PeerId dialer, std::vector<Socket> lanes)>;
+  LaneGate(Loop& loop, PeerId self, const LinkKey& key, std::vector<Socket> listening,
+           std::uint64_t user_timeout_ms, Arrived arrived);
+  LaneGate(const LaneGate&) = delete;
+  LaneGate& operator=(const LaneGate&) = delete;
+
+  [[nodiscard]] std::uint16_t port() const { return gate_.port(); }
+  void close();
+  /// Forgets lanes of a link that is not complete.
+  void forget(PeerId dialer) { incomplete_.erase(dialer); }
+
+ private:
+  struct Incomplete {
+    std::uint64_t link = 0;
+    std::uint64_t since_ms = 0;
+    std::vector<Socket> lanes;
+    std::size_t count = 0;
+  };
+  void greeted(const std::shared_ptr<Talk>& talk, std::span<const std::byte> bytes);
+  void proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello, const Nonce& nonce,
+              std::span<const std::byte> bytes);
+  void collect(const LaneHello& hello, Socket socket);
+  void sweep();
+
+  Loop& loop_;
+  PeerId self_;
+  LinkKey key_;
+  Arrived arrived_;
+  std::map<PeerId, Incomplete> incomplete_;
+  std::unique_ptr<Timer> sweep_;
+  Gate gate_;
+};
+
+}  // namespace pccl

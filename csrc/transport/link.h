@@ -1,0 +1,91 @@
+// One link: the lanes to one peer, its queues, and where it stands between open and down. Links (in
+// links.cpp) owns it, decides, and tells the owner above; the link moves bytes and reports to
+// Links.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/handle.h"
+#include "transport/lane.h"
+#include "transport/lane_dial.h"
+#include "transport/loop.h"
+#include "transport/transport.h"
+
+namespace pccl {
+
+class Link;
+
+/// What a link tells Links.
+class LinkOwner {
+ public:
+  virtual ~LinkOwner() = default;
+  virtual LinkEvents& link_events() = 0;
+  virtual void link_sent(const Link& link, const Outgoing& frame) = 0;
+  virtual void link_received(std::size_t payload_bytes) = 0;
+  virtual void link_lost(Link& link, const std::string& reason) = 0;
+  virtual void link_closed(Link& link) = 0;
+};
+
+/// On the loop's thread. Ended at once, freed later (it may be inside its own callback).
+class Link : public LaneOwner {
+ public:
+  enum class State : std::uint8_t {
+    opening,  // dialling or awaiting
+    proven,   // all lanes are there, link_up has not been told yet
+    up,
+    failed,  // link_down has not been told yet
+    closing  // sends its rest, tells nothing
+  };
+  Link(Loop& loop, LinkOwner& owner, Handle handle, std::uint64_t serial);
+  ~Link() override { end(); }
+
+  /// The lanes in their order, the small one first. Nothing is read before `start`.
+  void attach(std::vector<Socket> sockets, std::optional<bool> payload_crc);
+  void start();
+  void send_control(std::vector<std::byte> payload);
+  void send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,
+                    std::uint64_t cookie);
+  void cancel(MemoryToken token);
+  void close();
+  void end();
+
+  [[nodiscard]] PeerId peer() const { return handle.peer; }
+  [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
+
+  // Of Links: how it is being opened.
+  State state = State::opening;
+  Handle handle;
+  std::uint64_t serial = 0;  // tells this link from earlier ones to the same peer
+  std::unique_ptr<LinkDial> dial;
+  std::unique_ptr<Timer> deadline;
+  std::unique_ptr<Timer> retry;
+  std::uint64_t deadline_at_ms = 0;
+  std::uint64_t deadline_after_ms = 0;
+  std::uint64_t backoff_ms = 0;
+  std::uint64_t refused_since_ms = 0;  // 0: not refused the last time
+  std::string last_failure;
+
+ private:
+  void lane_control(std::span<const std::byte> payload) override;
+  Placement lane_segment_header(const SegmentHeader& header) override;
+  void lane_segment(const SegmentHeader& header, const Placement& at) override;
+  void lane_received(std::size_t payload_bytes) override;
+  void lane_sent(const Outgoing& frame) override;
+  std::optional<Outgoing> lane_next(const Lane& lane) override;
+  void lane_over(Lane& lane, const std::string& reason, bool broken) override;
+  void lane_closed(Lane& lane) override;
+
+  Loop& loop_;
+  LinkOwner& owner_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::deque<Outgoing> bulk_;  // taken by whichever bulk lane can write
+  std::size_t queued_bytes_ = 0;
+  std::size_t goodbyes_ = 0;
+};
+
+}  // namespace pccl

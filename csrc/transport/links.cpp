@@ -1,0 +1,419 @@
+// Links over TCP: which peers are wanted, who dials, what is parked, and when the owner is told.
+// Reports wait in a list until the loop has finished the call they come from (`told_`), so that the
+// owner is never called from inside its own call.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "transport/lane_gate.h"
+#include "transport/link.h"
+#include "transport/loop.h"
+#include "transport/sys.h"
+#include "transport/transport.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kRefusedMs = 200;  // a refusal counts when it lasts that long
+
+bool is_dead(const Socket& socket) {
+  std::byte next{};
+  const auto got = ::recv(socket.fd(), &next, 1, MSG_PEEK);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+class TcpLinks : public Links, private LinkOwner {
+ public:
+  TcpLinks(Loop& loop, LinkEvents& events, const LinkOptions& options,
+           std::vector<Socket> listening)
+      : loop_(loop), events_(events), options_(options), jitter_(random_u64()) {
+    self_.value = random_u64();
+    random_bytes(key_);
+    gate_ = std::make_unique<LaneGate>(
+        loop_, self_, key_, std::move(listening), options_.tcp_user_timeout_ms,
+        [this](PeerId peer, std::vector<Socket> lanes) { arrived(peer, std::move(lanes)); });
+  }
+
+  [[nodiscard]] std::uint16_t port() const override { return gate_->port(); }
+  [[nodiscard]] PeerId self() const override { return self_; }
+  [[nodiscard]] const LinkKey& key() const override { return key_; }
+
+  void open(const Handle& peer, std::uint64_t deadline_ms) override;
+  void close(PeerId peer) override;
+  void drop(PeerId peer) override;
+  [[nodiscard]] bool is_up(PeerId peer) const override { return find_up(peer) != nullptr; }
+
+  void send_control(PeerId peer, std::vector<std::byte> payload) override;
+  void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
+                    MemoryToken token, std::uint64_t cookie) override;
+  void cancel(MemoryToken token) override;
+
+  [[nodiscard]] std::uint64_t bytes_sent() const override { return bytes_sent_; }
+  [[nodiscard]] std::uint64_t bytes_received() const override { return bytes_received_; }
+  [[nodiscard]] std::size_t queued_bytes(PeerId peer) const override {
+    const auto found = links_.find(peer);
+    return found == links_.end() ? 0 : found->second->queued_bytes();
+  }
+  void shutdown(std::uint64_t deadline_ms, std::function<void()> done) override;
+
+ private:
+  /// Something the owner is to be told.
+  struct Told {
+    enum class What : std::uint8_t { up, down, sent };
+    What what = What::up;
+    PeerId peer;
+    std::uint64_t serial = 0;
+    std::string reason;
+    bool refused = false;
+    MemoryToken token = 0;
+    std::uint64_t cookie = 0;
+  };
+  struct Parked {
+    std::vector<Socket> lanes;
+    std::uint64_t order = 0;
+  };
+
+  // LinkOwner
+  LinkEvents& link_events() override { return events_; }
+  void link_sent(const Link& link, const Outgoing& frame) override;
+  void link_received(std::size_t payload_bytes) override { bytes_received_ += payload_bytes; }
+  void link_lost(Link& link, const std::string& reason) override { fail(link, reason, false); }
+  void link_closed(Link& link) override;
+
+  void tell(Told::What what, const Link& link, std::string reason = {}, bool refused = false);
+  void tell_later();
+  void tell_owner();
+  void tell_up(const Told& told);
+  void tell_down(const Told& told);
+
+  void dial(Link& link);
+  void dial_failed(Link& link, const LaneDial::Failure& failure);
+  void deadline_over(Link& link);
+  void arrived(PeerId peer, std::vector<Socket> lanes);
+  void park(PeerId peer, std::vector<Socket> lanes);
+  void adopt(Link& link, std::vector<Socket> lanes);
+  void fail(Link& link, const std::string& reason, bool refused);
+  void bury(std::shared_ptr<Link> link);
+  void finish_shutdown();
+  [[nodiscard]] Link* find_up(PeerId peer) const;
+
+  Loop& loop_;
+  LinkEvents& events_;
+  LinkOptions options_;
+  Random jitter_;
+  PeerId self_;
+  LinkKey key_{};
+  std::unique_ptr<LaneGate> gate_;
+  std::map<PeerId, std::shared_ptr<Link>> links_;
+  std::vector<std::shared_ptr<Link>> closing_;  // send their rest
+  std::vector<std::shared_ptr<Link>> buried_;   // freed once nothing of them is on the stack
+  std::map<PeerId, Parked> parked_;             // complete and proven, but not opened here yet
+  std::uint64_t parked_order_ = 0;
+  std::deque<Told> told_;
+  bool tells_ = false;
+  std::uint64_t serials_ = 0;
+  std::uint64_t bytes_sent_ = 0;
+  std::uint64_t bytes_received_ = 0;
+  bool shut_ = false;
+  std::function<void()> shutdown_done_;
+  std::unique_ptr<Timer> shutdown_deadline_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+// ---------------------------------------------------------------------------------------- opening
+
+void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms) {
+  PCCL_ASSERT(peer.peer != self_, "a link to itself");
+  const auto found = links_.find(peer.peer);
+  if (found != links_.end()) {
+    Link& link = *found->second;
+    if (link.state == Link::State::up) return tell(Told::What::up, link);
+    if (link.state != Link::State::opening) return;  // up or down will be told
+    link.handle = peer;
+    if (loop_.now_ms() + deadline_ms <= link.deadline_at_ms) return;
+    link.deadline_at_ms = loop_.now_ms() + deadline_ms;
+    link.deadline_after_ms = deadline_ms;
+    link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
+    return;
+  }
+  const auto made = std::make_shared<Link>(loop_, static_cast<LinkOwner&>(*this), peer, ++serials_);
+  links_[peer.peer] = made;
+  Link& link = *made;
+  if (shut_) return fail(link, "this process has closed its links", false);
+  link.deadline_at_ms = loop_.now_ms() + deadline_ms;
+  link.deadline_after_ms = deadline_ms;
+  link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
+  if (self_ < peer.peer) return dial(link);
+  const auto parked = parked_.find(peer.peer);
+  if (parked == parked_.end()) return;
+  std::vector<Socket> lanes = std::move(parked->second.lanes);
+  parked_.erase(parked);
+  // One that is over without a word, not even a goodbye, is not the link that is asked for now.
+  if (std::none_of(lanes.begin(), lanes.end(), is_dead)) adopt(link, std::move(lanes));
+}
+
+void TcpLinks::dial(Link& link) {
+  const auto lanes = static_cast<std::uint8_t>(1 + std::min(options_.bulk_lanes, kLanesMax - 1U));
+  link.dial = std::make_unique<LinkDial>(
+      loop_, self_, link.handle, lanes, options_.tcp_user_timeout_ms,
+      LinkDial::Events{
+          [this, &link](std::vector<Socket> sockets) { adopt(link, std::move(sockets)); },
+          [this, &link](const LaneDial::Failure& failure) { dial_failed(link, failure); }});
+}
+
+void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
+  const std::uint64_t now = loop_.now_ms();
+  if (!failure.refused) link.refused_since_ms = 0;
+  if (failure.refused && link.refused_since_ms == 0)
+    link.refused_since_ms = std::max<std::uint64_t>(now, 1);
+  const bool refused = failure.refused && now - link.refused_since_ms >= kRefusedMs;
+  link.last_failure = failure.what;
+  if (failure.final || refused) {
+    return fail(link, "cannot connect to peer " + to_string(link.peer()) + ": " + failure.what,
+                refused);
+  }
+  link.dial.reset();
+  link.backoff_ms = std::clamp(link.backoff_ms * 2, kBackoffMsMin, kBackoffMsMax);
+  // Many peers that lost the same one do not come back in step.
+  const std::uint64_t delay_ms = link.backoff_ms / 2 + jitter_.below(link.backoff_ms / 2 + 1);
+  link.retry = loop_.timer(delay_ms, 0, [this, &link] { dial(link); });
+}
+
+void TcpLinks::deadline_over(Link& link) {
+  const std::string within = " within " + std::to_string(link.deadline_after_ms) + " ms";
+  if (self_ < link.peer()) {
+    std::string seen = link.dial ? link.dial->report() : "";
+    if (!link.last_failure.empty()) {
+      seen += (seen.empty() ? "" : "; before that: ") + link.last_failure;
+    }
+    return fail(link, "cannot connect to peer " + to_string(link.peer()) + within + ": " + seen,
+                false);
+  }
+  std::string addresses;
+  for (const std::string& address : link.handle.addresses) {
+    addresses += (addresses.empty() ? "" : ", ") + address;
+  }
+  fail(link, "no connection from peer " + to_string(link.peer()) + " (" + addresses + ")" + within,
+       false);
+}
+
+void TcpLinks::arrived(PeerId peer, std::vector<Socket> lanes) {
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return park(peer, std::move(lanes));
+  Link& link = *found->second;
+  if (link.state == Link::State::opening) return adopt(link, std::move(lanes));
+  // It would not dial if its old link were alive. The owner opens again when it has heard of the
+  // loss.
+  park(peer, std::move(lanes));
+  if (link.state != Link::State::failed) {
+    fail(link, "the peer has lost the link and dialled anew", false);
+  }
+}
+
+void TcpLinks::park(PeerId peer, std::vector<Socket> lanes) {
+  parked_[peer] = {std::move(lanes), ++parked_order_};
+  if (parked_.size() <= kMembersMax) return;
+  const auto oldest = std::min_element(
+      parked_.begin(), parked_.end(),
+      [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
+  log_warning("too many peers have connected without being wanted: dropped " +
+              to_string(oldest->first));
+  parked_.erase(oldest);
+}
+
+void TcpLinks::adopt(Link& link, std::vector<Socket> lanes) {
+  link.state = Link::State::proven;
+  link.dial.reset();
+  link.retry.reset();
+  link.deadline.reset();
+  link.attach(std::move(lanes), options_.payload_crc);
+  tell(Told::What::up, link);
+}
+
+// ---------------------------------------------------------------------------------------- ending
+
+void TcpLinks::fail(Link& link, const std::string& reason, bool refused) {
+  if (link.state == Link::State::failed) return;
+  link.state = Link::State::failed;
+  link.end();
+  tell(Told::What::down, link, reason, refused);
+}
+
+void TcpLinks::close(PeerId peer) {
+  gate_->forget(peer);
+  parked_.erase(peer);
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return;
+  const std::shared_ptr<Link> link = std::move(found->second);
+  links_.erase(found);
+  if (link->state != Link::State::up && link->state != Link::State::proven) return bury(link);
+  closing_.push_back(link);
+  link->close();
+}
+
+void TcpLinks::drop(PeerId peer) {
+  gate_->forget(peer);
+  parked_.erase(peer);
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return;
+  const std::shared_ptr<Link> link = std::move(found->second);
+  links_.erase(found);
+  bury(link);
+}
+
+void TcpLinks::bury(std::shared_ptr<Link> link) {
+  link->state = Link::State::failed;
+  link->end();
+  buried_.push_back(std::move(link));
+  loop_.defer([this, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired()) buried_.clear();
+  });
+}
+
+void TcpLinks::link_closed(Link& link) {
+  const auto found = std::find_if(closing_.begin(), closing_.end(),
+                                  [&](const auto& held) { return held.get() == &link; });
+  if (found == closing_.end()) return;
+  const std::shared_ptr<Link> held = std::move(*found);
+  closing_.erase(found);
+  bury(held);
+  if (closing_.empty() && shutdown_done_) finish_shutdown();
+}
+
+void TcpLinks::shutdown(std::uint64_t deadline_ms, std::function<void()> done) {
+  shut_ = true;
+  shutdown_done_ = std::move(done);
+  gate_->close();
+  parked_.clear();
+  while (!links_.empty()) close(links_.begin()->first);
+  if (closing_.empty()) return finish_shutdown();
+  shutdown_deadline_ = loop_.timer(deadline_ms, 0, [this] {
+    while (!closing_.empty()) {
+      const std::shared_ptr<Link> late = closing_.back();
+      closing_.pop_back();
+      bury(late);
+    }
+    finish_shutdown();
+  });
+}
+
+void TcpLinks::finish_shutdown() {
+  shutdown_deadline_.reset();
+  if (!shutdown_done_) return;
+  loop_.defer(std::exchange(shutdown_done_, nullptr));
+}
+
+// ---------------------------------------------------------------------------------------- data
+
+Link* TcpLinks::find_up(PeerId peer) const {
+  const auto found = links_.find(peer);
+  if (found == links_.end() || found->second->state != Link::State::up) return nullptr;
+  return found->second.get();
+}
+
+void TcpLinks::send_control(PeerId peer, std::vector<std::byte> payload) {
+  if (Link* link = find_up(peer)) link->send_control(std::move(payload));
+}
+
+void TcpLinks::send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
+                            MemoryToken token, std::uint64_t cookie) {
+  if (Link* link = find_up(peer)) link->send_segment(header, payload, token, cookie);
+}
+
+void TcpLinks::cancel(MemoryToken token) {
+  if (token == 0) return;
+  for (const auto& [peer, link] : links_) link->cancel(token);
+  for (const auto& link : closing_) link->cancel(token);
+  std::erase_if(told_, [token](const Told& told) {
+    return told.what == Told::What::sent && told.token == token;
+  });
+}
+
+void TcpLinks::link_sent(const Link& link, const Outgoing& frame) {
+  bytes_sent_ += frame.payload_bytes();
+  if (!frame.tells || link.state != Link::State::up) return;
+  tell(Told::What::sent, link);
+  told_.back().token = frame.token;
+  told_.back().cookie = frame.cookie;
+}
+
+// ---------------------------------------------------------------------------------------- telling
+
+void TcpLinks::tell(Told::What what, const Link& link, std::string reason, bool refused) {
+  Told& told = told_.emplace_back();
+  told.what = what;
+  told.peer = link.peer();
+  told.serial = link.serial;
+  told.reason = std::move(reason);
+  told.refused = refused;
+  if (!std::exchange(tells_, true)) tell_later();
+}
+
+void TcpLinks::tell_later() {
+  loop_.defer([this, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired()) tell_owner();
+  });
+}
+
+void TcpLinks::tell_owner() {
+  // Taken one by one: each call may cancel, close or open, and so change what is still to be told.
+  // What they add has its turn later: sockets must not wait for an owner that sends whenever it is
+  // told.
+  for (std::size_t left = told_.size(); left > 0 && !told_.empty(); --left) {
+    const Told told = std::move(told_.front());
+    told_.pop_front();
+    const auto found = links_.find(told.peer);
+    if (found == links_.end() || found->second->serial != told.serial) continue;
+    switch (told.what) {
+      case Told::What::up:
+        tell_up(told);
+        break;
+      case Told::What::down:
+        tell_down(told);
+        break;
+      case Told::What::sent:
+        events_.segment_sent(told.peer, told.cookie);
+        break;
+    }
+  }
+  tells_ = !told_.empty();
+  if (tells_) tell_later();
+}
+
+void TcpLinks::tell_up(const Told& told) {
+  const std::shared_ptr<Link> link = links_[told.peer];
+  if (link->state == Link::State::failed) return;  // its down comes next
+  const bool first = link->state == Link::State::proven;
+  link->state = Link::State::up;
+  events_.link_up(told.peer);
+  // The owner has heard of the link before its first message.
+  if (first && link->state == Link::State::up) link->start();
+}
+
+void TcpLinks::tell_down(const Told& told) {
+  const std::shared_ptr<Link> link = links_[told.peer];
+  links_.erase(told.peer);
+  bury(link);
+  events_.link_down(told.peer, told.reason, told.refused);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Links>> make_tcp_links(Loop& loop, LinkEvents& events,
+                                              const LinkOptions& options) {
+  auto listening = listen_on(loop, options.listen_hosts, options.port_first, options.port_last);
+  if (!listening) return listening.error();
+  return std::unique_ptr<Links>(
+      std::make_unique<TcpLinks>(loop, events, options, std::move(listening).value()));
+}
+
+}  // namespace pccl

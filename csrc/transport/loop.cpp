@@ -1,0 +1,174 @@
+// The loop over libuv. Its own rules: exceptions of callbacks (broken invariants) stop the loop and
+// leave through run(); deferred functions run right after what deferred them and before it waits.
+#include "transport/loop.h"
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "transport/loop_state.h"
+
+namespace pccl {
+namespace {
+constexpr int kDeferRoundsMax = 64;  // then sockets have their turn again
+constexpr int kCloseRoundsMax = 200;
+}  // namespace
+
+void Loop::State::run_posted() {
+  std::vector<std::function<void()>> now;
+  {
+    const std::lock_guard lock(posted_mutex);
+    now.swap(posted);
+  }
+  for (auto& function : now) {
+    guard(function);
+  }
+}
+
+void Loop::State::run_deferred() {
+  for (int round = 0; round < kDeferRoundsMax && !deferred.empty(); ++round) {
+    std::vector<std::function<void()>> now;
+    now.swap(deferred);
+    for (auto& function : now) guard(function);
+    if (deferred.empty()) {  // keep the memory: this runs several times for every segment
+      now.clear();
+      deferred.swap(now);
+    }
+  }
+  if (deferred.empty()) {
+    uv_idle_stop(&busy);
+  } else {
+    uv_idle_start(&busy, [](uv_idle_t*) {});
+  }
+}
+
+void Loop::State::rethrow() {
+  if (!broken) return;
+  const std::exception_ptr thrown = broken;
+  broken = nullptr;
+  std::rethrow_exception(thrown);
+}
+
+Loop::Loop() : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  PCCL_ASSERT(uv_loop_init(&s.uv) == 0, "libuv could not make a loop (out of descriptors?)");
+  s.uv.data = &s;
+  const int made = uv_async_init(&s.uv, &s.wake, [](uv_async_t* handle) {
+    State::of(reinterpret_cast<uv_handle_t*>(handle)).run_posted();
+  });
+  PCCL_ASSERT(made == 0, uv_strerror(made));
+  uv_prepare_init(&s.uv, &s.before_wait);
+  uv_prepare_start(&s.before_wait, [](uv_prepare_t* handle) {
+    State::of(reinterpret_cast<uv_handle_t*>(handle)).run_deferred();
+  });
+  uv_check_init(&s.uv, &s.after_wait);
+  uv_check_start(&s.after_wait, [](uv_check_t* handle) {
+    State::of(reinterpret_cast<uv_handle_t*>(handle)).run_deferred();
+  });
+  uv_idle_init(&s.uv, &s.busy);
+  s.fds.add(uv_backend_fd(&s.uv));
+  s.fds.add(s.uv.async_io_watcher.fd);
+  for (const int fd : s.uv.signal_pipefd) {
+    if (fd >= 0) s.fds.add(fd);
+  }
+}
+
+Loop::~Loop() {
+  State& s = *state_;
+  if (s.fds.in_child()) {
+    // The descriptors are closed and their numbers may name something else by now: touch nothing.
+    (void)state_.release();
+    return;
+  }
+  s.deferred.clear();
+  s.kept.clear();
+  s.deferred.clear();
+  for (uv_handle_t* handle :
+       {reinterpret_cast<uv_handle_t*>(&s.wake), reinterpret_cast<uv_handle_t*>(&s.before_wait),
+        reinterpret_cast<uv_handle_t*>(&s.after_wait), reinterpret_cast<uv_handle_t*>(&s.busy)}) {
+    uv_close(handle, nullptr);
+  }
+  for (int round = 0; round < kCloseRoundsMax; ++round) {
+    uv_run(&s.uv, UV_RUN_NOWAIT);
+    if (uv_loop_close(&s.uv) == 0) return;
+    uv_sleep(1);
+  }
+  // A name that is still being resolved (it cannot be interrupted) will write here when it is done.
+  log_debug("a loop was left behind: a name is still being resolved");
+  (void)state_.release();
+}
+
+void Loop::run() {
+  State& s = *state_;
+  while (!s.stop_asked) {
+    uv_run(&s.uv, UV_RUN_DEFAULT);
+    s.rethrow();
+  }
+  s.stop_asked = false;
+}
+
+void Loop::run_once(bool wait) {
+  uv_run(&state_->uv, wait ? UV_RUN_ONCE : UV_RUN_NOWAIT);
+  state_->run_deferred();  // UV_RUN_ONCE ends with timers
+  state_->rethrow();
+}
+
+void Loop::stop() {
+  post([this] {
+    state_->stop_asked = true;
+    uv_stop(&state_->uv);
+  });
+}
+
+void Loop::post(std::function<void()> function) {
+  {
+    const std::lock_guard lock(state_->posted_mutex);
+    state_->posted.push_back(std::move(function));
+  }
+  uv_async_send(&state_->wake);
+}
+
+void Loop::defer(std::function<void()> function) {
+  state_->deferred.push_back(std::move(function));
+}
+
+void Loop::keep(std::shared_ptr<void> object) {
+  const void* key = object.get();
+  state_->kept[key] = std::move(object);
+}
+
+void Loop::release(const void* object) { state_->kept.erase(object); }
+
+std::uint64_t Loop::now_ms() const { return uv_now(&state_->uv); }
+FdRegistry& Loop::registry() const { return state_->fds; }
+uv_loop_s* Loop::raw() const { return &state_->uv; }
+
+struct Timer::State {
+  uv_timer_t uv{};
+  std::function<void()> function;
+};
+
+std::unique_ptr<Timer> Loop::timer(std::uint64_t delay_ms, std::uint64_t repeat_ms,
+                                   std::function<void()> function) {
+  auto* timer = new Timer::State;
+  timer->function = std::move(function);
+  timer->uv.data = timer;
+  uv_timer_init(&state_->uv, &timer->uv);
+  uv_update_time(&state_->uv);  // a callback that ran long must not shorten the delay
+  uv_timer_start(
+      &timer->uv,
+      [](uv_timer_t* handle) {
+        auto* fired = static_cast<Timer::State*>(handle->data);
+        State::of(reinterpret_cast<uv_handle_t*>(handle)).guard(fired->function);
+      },
+      delay_ms, repeat_ms);
+  return std::make_unique<Timer>(timer);
+}
+
+Timer::~Timer() {
+  if (Loop::State::of(reinterpret_cast<uv_handle_t*>(&state_->uv)).fds.in_child()) return;
+  uv_timer_stop(&state_->uv);
+  // The function may be the one that is running: it goes when the handle does.
+  uv_close(reinterpret_cast<uv_handle_t*>(&state_->uv),
+           [](uv_handle_t* handle) { delete static_cast<State*>(handle->data); });
+}
+
+}  // namespace pccl

@@ -1,0 +1,51 @@
+// What is inside a Loop, for the few files that hang libuv handles on it (loop, poll, resolve).
+#pragma once
+
+#include <uv.h>
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/fd_registry.h"
+#include "transport/loop.h"
+
+namespace pccl {
+
+struct Loop::State {
+  uv_loop_t uv{};
+  uv_async_t wake{};
+  uv_prepare_t before_wait{};
+  uv_check_t after_wait{};
+  uv_idle_t busy{};  // active while deferred functions are left: the loop does not wait then
+  FdRegistry fds;
+  bool stop_asked = false;
+  std::mutex posted_mutex;
+  std::vector<std::function<void()>> posted;  // under posted_mutex
+  std::vector<std::function<void()>> deferred;
+  std::unordered_map<const void*, std::shared_ptr<void>> kept;
+  std::exception_ptr broken;  // thrown by a callback: leaves through run or run_once
+
+  /// Calls `function` on behalf of libuv, whose C frames an exception must not pass.
+  template <typename Function>
+  void guard(Function&& function) noexcept {
+    if (broken) return;
+    try {
+      function();
+    } catch (...) {
+      broken = std::current_exception();
+      uv_stop(&uv);
+    }
+  }
+  void run_posted();
+  void run_deferred();
+  void rethrow();
+
+  static State& of(const Loop& loop) { return *loop.state_; }
+  static State& of(const uv_handle_t* handle) { return *static_cast<State*>(handle->loop->data); }
+};
+
+}  // namespace pccl

@@ -1,0 +1,67 @@
+// Sockets and random bytes of the operating system: addresses, options, listening. What has no
+// loop.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "transport/channel.h"
+#include "transport/poll.h"
+
+namespace pccl {
+
+/// From OpenSSL. Throws nothing short of a broken invariant: without randomness nothing can be
+/// proven.
+void random_bytes(std::span<std::uint8_t> out);
+[[nodiscard]] std::uint64_t random_u64();
+
+/// An IPv4 or IPv6 address with its port.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  [[nodiscard]] const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  [[nodiscard]] std::string host() const;  // IPv4 in IPv6 is shown as IPv4
+  [[nodiscard]] std::uint16_t port() const;
+  [[nodiscard]] std::string text() const;  // "1.2.3.4:5", "[::1]:5"
+  void set_port(std::uint16_t port);
+  [[nodiscard]] bool is_loopback() const;
+};
+
+[[nodiscard]] SocketAddress local_address(int fd);
+[[nodiscard]] SocketAddress remote_address(int fd);
+/// Both ends of the connection have the same address, or the other is a loopback one.
+[[nodiscard]] bool is_same_machine(int fd);
+
+/// "1.2.3.4" or "::1" (a scope is allowed: "fe80::1%eth0"); nothing is resolved.
+[[nodiscard]] Result<SocketAddress> numeric_address(const std::string& host, std::uint16_t port);
+/// Resolves names, so it may block: not on a loop's thread.
+[[nodiscard]] Result<std::vector<SocketAddress>> resolve_blocking(const std::string& host,
+                                                                  std::uint16_t port);
+/// The address of this machine from which it would reach host:port, "" if it has no way there.
+/// Sends nothing. May block to resolve a name: not on a loop's thread.
+[[nodiscard]] std::string local_address_towards(const std::string& host, std::uint16_t port);
+
+/// A non-blocking TCP socket, closed on exec.
+[[nodiscard]] Result<Socket> new_tcp_socket(Loop& loop, int family);
+/// Options of a connection, once it is one: no Nagle, keepalive, and an end for what is not
+/// acknowledged within `user_timeout_ms`. On this machine CUBIC or Reno in place of BBR, which
+/// halves the rate there.
+void tune_connection(int fd, std::uint64_t user_timeout_ms);
+
+/// Listens on every host (none: all addresses, IPv6 and IPv4) at the same port: the first free one
+/// of first..last, any if `first` is 0. Non-blocking sockets.
+[[nodiscard]] Result<std::vector<Socket>> listen_on(Loop& loop,
+                                                    const std::vector<std::string>& hosts,
+                                                    std::uint16_t first, std::uint16_t last);
+
+[[nodiscard]] std::string errno_text(int error);
+
+}  // namespace pccl

@@ -1,0 +1,62 @@
+// A connection before it is proven: messages of fixed size, in turn, within kHandshakeMs. Reads
+// exactly what is expected, so that the socket can be handed on between two messages.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/loop.h"
+#include "transport/poll.h"
+
+namespace pccl {
+
+/// The reason when a talk ends because the other side speaks something else.
+inline constexpr const char* kNotPccl = "its first bytes are not pccl's";
+
+/// On the loop's thread. Callbacks come from the loop, never from inside a call. They may release
+/// the last reference to the talk.
+class Talk : public std::enable_shared_from_this<Talk> {
+ public:
+  using Got = std::function<void(std::span<const std::byte>)>;
+  Talk(Loop& loop, Socket socket, std::uint64_t deadline_ms);
+  Talk(const Talk&) = delete;
+  Talk& operator=(const Talk&) = delete;
+
+  /// Called once at most, when the connection ended, broke or was too slow. Not after `take`.
+  void on_failed(std::function<void(const std::string& reason)> failed);
+  /// A few dozen bytes, which a new connection takes at once.
+  void send(std::span<const std::byte> bytes);
+  /// `got` is called with the next `size` bytes. `plausible` sees each beginning of them: false
+  /// ends the talk before the rest has come.
+  void expect(std::size_t size, Got got,
+              std::function<bool(std::span<const std::byte>)> plausible = nullptr);
+  /// Sends no more and reads nothing but the end, so that what was sent arrives; then it has
+  /// failed.
+  void finish();
+  [[nodiscard]] Socket take();
+  [[nodiscard]] bool over() const { return !socket_.open(); }
+  [[nodiscard]] int fd() const { return socket_.fd(); }
+  void fail(const std::string& reason);  // deferred
+  void drop();                           // at once, without a callback
+
+ private:
+  void ready();
+
+  Loop& loop_;
+  Socket socket_;
+  std::unique_ptr<Poll> poll_;
+  std::unique_ptr<Timer> deadline_;
+  std::function<void(const std::string&)> failed_;
+  std::vector<std::byte> have_;
+  std::size_t want_ = 0;
+  Got got_;
+  std::function<bool(std::span<const std::byte>)> plausible_;
+  bool finishing_ = false;
+};
+
+}  // namespace pccl

@@ -1,0 +1,125 @@
+// The seam between bytes and meaning. Below it: sockets, lanes, framing, handshakes, checksums (TLS
+// later). Above it: engine/ and master/, which see peers, control payloads and segments.
+//
+// Everything here lives on one Loop (transport/loop.h) and is called on the thread that runs it.
+// A test replaces Links by a simulated one.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/handle.h"
+#include "base/ids.h"
+#include "base/types.h"
+
+namespace pccl {
+
+/// What a segment is for; fixed size on the wire (PROTOCOL.md, "Segments").
+struct SegmentHeader {
+  GroupId group;
+  EpochId epoch;
+  OpKey op;                   // point-to-point: step = tag, index = number within (sender, tag)
+  std::uint32_t channel = 0;  // Step::channel
+  std::uint64_t offset = 0;   // in the range of the step
+  std::uint32_t bytes = 0;    // of payload, at most kSegmentBytesMax
+  OpDescriptor descriptor;
+};
+
+/// Names the memory of one operation in one epoch at this peer: what is sent from it and placed in
+/// it can be cancelled by it. Never reused; 0 is "nobody's".
+using MemoryToken = std::uint64_t;
+
+/// Where the payload of an arriving segment goes.
+struct Placement {
+  std::byte* to = nullptr;  // null: drop the payload
+  MemoryToken token = 0;
+  std::uint64_t cookie = 0;  // handed back in segment_arrived
+};
+
+/// What Links tells its owner. Called on the loop's thread, never from inside a call of Links. Any
+/// call of Links is allowed inside, but not its destruction.
+class LinkEvents {
+ public:
+  virtual ~LinkEvents() = default;
+  /// The link to `peer` is complete: all its lanes are connected and proven.
+  virtual void link_up(PeerId peer) = 0;
+  /// It was up and is not any more, or `open` did not succeed within its deadline. What was queued
+  /// is gone. `refused`: a dial was answered by a refusal, so nobody listens there any more.
+  virtual void link_down(PeerId peer, const std::string& reason, bool refused) = 0;
+  /// A control payload, in the order in which the peer sent them.
+  virtual void control_arrived(PeerId peer, std::span<const std::byte> payload) = 0;
+  /// A header has arrived; says where its payload goes. Segments of one peer may arrive in any
+  /// order.
+  virtual Placement segment_header(PeerId peer, const SegmentHeader& header) = 0;
+  /// The payload is complete at Placement::to.
+  virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
+  /// The kernel has taken the last byte of the segment that was sent with `cookie`.
+  virtual void segment_sent(PeerId peer, std::uint64_t cookie) = 0;
+};
+
+struct LinkOptions {
+  std::vector<std::string> listen_hosts;  // empty: all interfaces
+  std::uint16_t port_first = 0;           // 0: any free port
+  std::uint16_t port_last = 0;
+  std::uint32_t bulk_lanes = 1;
+  std::uint64_t connect_timeout_ms = 10000;
+  std::uint64_t tcp_user_timeout_ms = 30000;
+  std::optional<bool> payload_crc;  // none: unless both ends are on one machine
+};
+
+/// The links of this process: one per peer, shared by all groups. A link is a small lane (control
+/// and segments to kSmallSegmentBytesMax) and `bulk_lanes` bulk lanes. Of a pair the peer with the
+/// smaller id dials, the other accepts.
+class Links {
+ public:
+  virtual ~Links() = default;
+
+  /// This process's handle, but for the host part of its addresses, which the caller decides.
+  [[nodiscard]] virtual std::uint16_t port() const = 0;
+  [[nodiscard]] virtual PeerId self() const = 0;
+  [[nodiscard]] virtual const std::array<std::uint8_t, 32>& key() const = 0;
+
+  /// Brings up the link to a peer, dialling or awaiting it; link_up or link_down follows (link_up
+  /// also if it is up already). May be called again after link_down.
+  virtual void open(const Handle& peer, std::uint64_t deadline_ms) = 0;
+  /// Sends what is queued (as long as it moves), then closes both directions; nothing is reported
+  /// any more. The memory of what is queued stays borrowed until cancel(token).
+  virtual void close(PeerId peer) = 0;
+  /// Closes at once.
+  virtual void drop(PeerId peer) = 0;
+  [[nodiscard]] virtual bool is_up(PeerId peer) const = 0;
+
+  /// To a peer whose link is not up both do nothing.
+  virtual void send_control(PeerId peer, std::vector<std::byte> payload) = 0;
+  /// The payload stays the caller's until segment_sent, or until cancel(token).
+  virtual void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
+                            MemoryToken token, std::uint64_t cookie) = 0;
+  /// After it returns, no byte is read from or written to memory under `token`: queued segments are
+  /// dropped, the rest of a half-sent one is copied, the rest of a half-received one goes nowhere.
+  virtual void cancel(MemoryToken token) = 0;
+
+  /// Payload bytes of segments and control messages so far, all links.
+  [[nodiscard]] virtual std::uint64_t bytes_sent() const = 0;
+  [[nodiscard]] virtual std::uint64_t bytes_received() const = 0;
+  /// Payload bytes queued and not yet taken by the kernel, to one peer.
+  [[nodiscard]] virtual std::size_t queued_bytes(PeerId peer) const = 0;
+
+  /// Stops listening, flushes every link until the other side has closed it or `deadline_ms` is
+  /// over, then calls `done`.
+  virtual void shutdown(std::uint64_t deadline_ms, std::function<void()> done) = 0;
+};
+
+class Loop;
+/// Over TCP. Throws nothing: a port that cannot be opened is the Result's error.
+[[nodiscard]] Result<std::unique_ptr<Links>> make_tcp_links(Loop& loop, LinkEvents& events,
+                                                            const LinkOptions& options);
+
+}  // namespace pccl

@@ -1,0 +1,156 @@
+#include "transport/framing.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/limits.h"
+#include "base/random.h"
+#include "support.h"
+#include "transport/crc32c.h"
+#include "transport/handshake.h"
+
+namespace pccl {
+namespace {
+
+TEST(Crc32c, known_values) {
+  EXPECT_EQ(crc32c(0, test::bytes_of("123456789")),
+            0xE3069283U);  // the check value of its catalogue
+  EXPECT_EQ(crc32c(0, std::vector<std::byte>(32, std::byte{0})), 0x8A9136AAU);  // RFC 3720, B.4
+  EXPECT_EQ(crc32c(0, std::vector<std::byte>(32, std::byte{0xFF})), 0x62A8AB43U);
+  EXPECT_EQ(crc32c(0, {}), 0U);
+}
+
+TEST(Crc32c, instruction_and_table_agree_on_every_length_and_alignment_also_in_pieces) {
+  Random random(3);
+  std::vector<std::byte> data(20000);
+  for (auto& byte : data) byte = static_cast<std::byte>(random.next());
+  for (int i = 0; i < 300; ++i) {
+    const std::size_t from = random.below(64);
+    const std::size_t size = random.below(data.size() - 64);
+    const auto part = std::span<const std::byte>(data).subspan(from, size);
+    const std::uint32_t whole = crc32c(0, part);
+    EXPECT_EQ(whole, crc32c_table(0, part));
+    const std::size_t cut = random.below(size + 1);
+    EXPECT_EQ(whole, crc32c(crc32c(0, part.first(cut)), part.subspan(cut)));
+  }
+}
+
+FrameHeader some_segment() {
+  FrameHeader header;
+  header.type = FrameType::segment;
+  header.has_payload_crc = true;
+  header.payload_bytes = 70000;
+  header.payload_crc = 0x01020304;
+  header.segment.group.value = 0x1111111111111111;
+  header.segment.epoch.value = 0x2222222222222222;
+  header.segment.op = {3, 4};
+  header.segment.channel = 5;
+  header.segment.offset = 6;
+  header.segment.bytes = 70000;
+  header.segment.descriptor = {OpKind::reduce_scatter, ReduceOp::avg, DType::bf16, -1, 1ULL << 40};
+  return header;
+}
+
+std::span<const std::byte> encoded(const FrameHeader& header, HeaderBytes& bytes) {
+  return std::span<const std::byte>(bytes).first(encode_frame_header(header, bytes));
+}
+
+TEST(Framing, headers_come_back_as_they_were) {
+  HeaderBytes bytes;
+  const FrameHeader segment = some_segment();
+  auto in = encoded(segment, bytes);
+  EXPECT_EQ(in.size(), kSegmentHeaderBytes);
+  const auto back = decode_frame_header(in, kControlBytesMax);
+  ASSERT_TRUE(back.ok()) << back.error().text;
+  EXPECT_EQ(back.value().segment.descriptor, segment.segment.descriptor);
+  EXPECT_EQ(back.value().segment.op, segment.segment.op);
+  EXPECT_EQ(back.value().segment.bytes, 70000U);
+  EXPECT_EQ(back.value().payload_crc, 0x01020304U);
+
+  FrameHeader control;
+  control.payload_bytes = 17;
+  in = encoded(control, bytes);
+  EXPECT_EQ(in.size(), kFrameHeaderBytes);
+  EXPECT_EQ(decode_frame_header(in, kControlBytesMax).value().payload_bytes, 17U);
+  EXPECT_FALSE(decode_frame_header(in, 16).ok());
+}
+
+TEST(Framing, every_flipped_bit_of_a_header_is_seen) {
+  HeaderBytes bytes;
+  const auto in = encoded(some_segment(), bytes);
+  for (std::size_t bit = 0; bit < in.size() * 8; ++bit) {
+    bytes[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    const auto size = frame_header_size(in);
+    if (size.ok() && size.value() == in.size()) {
+      EXPECT_FALSE(decode_frame_header(in, kControlBytesMax).ok()) << bit;
+    }
+    bytes[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+  }
+  EXPECT_TRUE(decode_frame_header(in, kControlBytesMax).ok());
+}
+
+TEST(Framing,
+     sizes_over_a_limit_and_numbers_that_name_nothing_are_refused_also_with_a_right_checksum) {
+  HeaderBytes bytes;
+  FrameHeader header = some_segment();
+  header.payload_bytes = kSegmentBytesMax + 1;
+  EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
+  header = some_segment();
+  header.segment.descriptor.kind = static_cast<OpKind>(200);
+  EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
+  header = {};
+  header.payload_bytes = 0;
+  EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
+  header.type = FrameType::goodbye;
+  EXPECT_TRUE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
+  header.payload_bytes = 1;
+  EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
+  bytes[4] = std::byte{9};
+  EXPECT_FALSE(frame_header_size(bytes).ok());
+}
+
+TEST(Handshake, openings_come_back_and_all_else_is_refused) {
+  const auto bytes = encode_opening({1, Purpose::lane});
+  EXPECT_EQ(decode_opening(bytes).value(), (Opening{1, Purpose::lane}));
+  for (std::size_t i = 0; i <= bytes.size(); ++i)
+    EXPECT_TRUE(may_be_opening(std::span(bytes).first(i)));
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    auto wrong = bytes;
+    wrong[i] ^= std::byte{0x40};
+    const auto back = decode_opening(wrong);
+    // Only the version may differ.
+    EXPECT_EQ(back.ok(), i >= 8 && i < 12) << i;
+  }
+  EXPECT_FALSE(may_be_opening(test::bytes_of("GET ")));
+}
+
+TEST(Handshake, a_proof_depends_on_everything_that_was_said) {
+  LinkKey key{};
+  LaneHello hello;
+  hello.dialer = PeerId{1};
+  hello.acceptor = PeerId{2};
+  hello.lanes = 3;
+  Nonce nonce{};
+  std::set<Proof> proofs;
+  const auto add = [&] {
+    EXPECT_TRUE(proofs.insert(lane_proof(key, Side::dialer, hello, nonce)).second);
+  };
+  add();
+  proofs.insert(lane_proof(key, Side::acceptor, hello, nonce));
+  EXPECT_EQ(proofs.size(), 2U);
+  key[31] = 1, add();
+  hello.dialer.value = 9, add();
+  hello.acceptor.value = 9, add();
+  hello.link = 9, add();
+  hello.lane = 2, add();
+  hello.lanes = 9, add();
+  hello.nonce[23] = 9, add();
+  nonce[0] = 9, add();
+  const auto back = decode_lane_hello(encode_lane_hello(hello));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back.value(), hello);
+}
+
+}  // namespace
+}  // namespace pccl

@@ -1,0 +1,141 @@
+#include "transport/loop.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "base/assert.h"
+#include "support.h"
+#include "transport/fd_registry.h"
+
+namespace pccl {
+namespace {
+
+TEST(Loop, posted_functions_run_in_their_order_on_the_loops_thread) {
+  Loop loop;
+  std::vector<int> seen;
+  std::thread::id where;
+  std::thread thread([&] { loop.run(); });
+  for (int i = 0; i < 1000; ++i) {
+    loop.post([&, i] {
+      seen.push_back(i);
+      where = std::this_thread::get_id();
+    });
+  }
+  loop.post([&] { loop.stop(); });
+  const auto id = thread.get_id();
+  thread.join();
+  ASSERT_EQ(seen.size(), 1000U);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(seen[static_cast<std::size_t>(i)], i);
+  EXPECT_EQ(where, id);
+}
+
+TEST(Loop, functions_posted_by_several_threads_all_run) {
+  Loop loop;
+  int count = 0;
+  std::thread runner([&] { loop.run(); });
+  std::vector<std::thread> posters;
+  for (int t = 0; t < 4; ++t) {
+    posters.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) loop.post([&] { ++count; });
+    });
+  }
+  for (auto& poster : posters) poster.join();
+  loop.stop();
+  runner.join();
+  // stop() was posted last, so all of them ran before it.
+  EXPECT_EQ(count, 2000);
+}
+
+TEST(Loop, stop_before_run_makes_run_return_at_once) {
+  Loop loop;
+  loop.stop();
+  loop.run();
+}
+
+TEST(Loop, a_timer_fires_once_and_a_repeating_one_until_it_is_destroyed) {
+  Loop loop;
+  int once = 0;
+  int often = 0;
+  std::unique_ptr<Timer> single = loop.timer(1, 0, [&] { ++once; });
+  std::unique_ptr<Timer> repeating;
+  repeating = loop.timer(1, 1, [&] {
+    if (++often == 3) repeating.reset();  // inside its own callback
+  });
+  bool later = false;
+  const auto end = loop.timer(30, 0, [&] { later = true; });
+  ASSERT_TRUE(test::run_until(loop, [&] { return later; }));
+  EXPECT_EQ(once, 1);
+  EXPECT_EQ(often, 3);
+}
+
+TEST(Loop, a_destroyed_timer_does_not_fire) {
+  Loop loop;
+  bool fired = false;
+  loop.timer(1, 0, [&] { fired = true; }).reset();
+  bool later = false;
+  const auto end = loop.timer(10, 0, [&] { later = true; });
+  ASSERT_TRUE(test::run_until(loop, [&] { return later; }));
+  EXPECT_FALSE(fired);
+}
+
+TEST(Loop, deferred_functions_run_before_it_waits_also_when_they_defer_more) {
+  Loop loop;
+  int count = 0;
+  std::function<void()> again = [&] {
+    if (++count < 500) loop.defer(again);
+  };
+  loop.defer(again);
+  ASSERT_TRUE(test::run_until(loop, [&] { return count == 500; }));
+}
+
+TEST(Loop, a_broken_invariant_in_a_callback_leaves_through_run) {
+  Loop loop;
+  bool later = false;
+  loop.post([] { PCCL_ASSERT(1 == 2, "on purpose"); });
+  loop.post([&] { later = true; });
+  EXPECT_THROW(loop.run(), BrokenInvariant);
+  EXPECT_FALSE(later);
+}
+
+TEST(Loop, it_wakes_for_post_while_it_waits) {
+  Loop loop;
+  std::atomic<bool> ran{false};
+  std::thread thread([&] { loop.post([&] { ran = true; }); });
+  while (!ran) loop.run_once(true);
+  thread.join();
+}
+
+TEST(FdRegistry, a_forked_child_closes_all_descriptors_of_the_loop_and_nothing_else) {
+  Loop loop;
+  int fds[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+  int other[2];
+  ASSERT_EQ(::pipe(other), 0);
+  Socket ours(loop, fds[0]);
+  const int backend = loop.registry().contains(fds[0]) ? fds[0] : -1;
+  ASSERT_EQ(backend, fds[0]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    loop.registry().close_in_child();
+    const bool closed = ::fcntl(fds[0], F_GETFD) < 0;
+    const bool kept = ::fcntl(other[0], F_GETFD) >= 0;
+    ours.reset();  // inert
+    ::_exit(closed && kept ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_GE(::fcntl(fds[0], F_GETFD), 0);  // the parent's is untouched
+  ::close(fds[1]);
+  ::close(other[0]);
+  ::close(other[1]);
+}
+
+}  // namespace
+}  // namespace pccl

@@ -1,0 +1,198 @@
+// How links come up, and who is turned away: addresses, proofs, deadlines, strangers.
+#include <gtest/gtest.h>
+
+#include "base/limits.h"
+#include "base/protocol.h"
+#include "recorder.h"
+#include "support.h"
+#include "transport/handshake.h"
+#include "transport/sys.h"
+#include "transport/transport.h"
+
+namespace pccl {
+namespace {
+
+using test::bytes_of;
+using test::Pair;
+
+TEST(Open, a_link_that_was_dialled_early_keeps_its_data_until_the_other_side_opens_it) {
+  Pair pair;
+  pair.low.links->open(pair.high.handle(), 5000);
+  ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
+  pair.low.links->send_control(pair.high_id(), bytes_of("early"));
+  pair.low.links->close(pair.high_id());  // and the sender has even gone
+  bool later = false;
+  const auto timer = pair.loop.timer(50, 0, [&] { later = true; });
+  ASSERT_TRUE(pair.until([&] { return later; }));
+  EXPECT_EQ(pair.high.events.ups, 0);
+  pair.high.links->open(pair.low.handle(), 5000);
+  ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
+  EXPECT_EQ(pair.high.events.ups, 1);
+  ASSERT_EQ(pair.high.events.controls.size(), 1U);
+  EXPECT_EQ(pair.high.events.controls[0], "early");
+}
+
+TEST(Open, a_link_that_was_dialled_early_and_died_is_not_taken_for_a_new_one) {
+  Pair pair;
+  pair.low.links->open(pair.high.handle(), 5000);
+  ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
+  pair.low.links->drop(pair.high_id());
+  ASSERT_TRUE(test::poll_until(pair.loop, [&, rounds = 0]() mutable { return ++rounds > 5; }));
+  pair.high.links->open(pair.low.handle(), 5000);
+  pair.low.links->open(pair.high.handle(), 5000);
+  ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1 && pair.low.events.ups == 2; }));
+  EXPECT_TRUE(pair.high.events.down.empty());
+}
+
+TEST(Open, the_right_address_among_wrong_ones_is_found) {
+  Pair pair;
+  Pair strangers;
+  Handle handle = pair.high.handle();
+  // Nobody listens; a process of the same kind that is not the one; no address at all.
+  handle.addresses = {"127.0.0.1:1", strangers.low.handle().addresses[0], "nonsense",
+                      handle.addresses[0]};
+  pair.low.links->open(handle, 5000);
+  pair.high.links->open(pair.low.handle(), 5000);
+  const auto ticks = pair.loop.timer(1, 1, [&] { strangers.loop.run_once(false); });
+  ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1 && pair.high.events.ups == 1; }));
+}
+
+TEST(Open, a_peer_whose_listener_is_gone_is_reported_as_refused_within_a_second) {
+  Pair pair;
+  const Handle handle = pair.high.handle();
+  pair.high.links.reset();
+  const test::Stopwatch watch;
+  pair.low.links->open(handle, 5000);
+  ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
+  EXPECT_TRUE(pair.low.events.was_refused);
+  EXPECT_GE(watch.ms(), 200);
+  EXPECT_LT(watch.ms(), 1000);
+  EXPECT_NE(pair.low.events.reasons[0].find(handle.addresses[0] + ": connection refused"),
+            std::string::npos)
+      << pair.low.events.reasons[0];
+}
+
+TEST(Open, a_peer_that_does_not_dial_is_named_with_its_addresses_at_the_deadline) {
+  Pair pair;
+  pair.high.links->open(pair.low.handle(), 200);
+  ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
+  EXPECT_FALSE(pair.high.events.was_refused);
+  const std::string& reason = pair.high.events.reasons[0];
+  EXPECT_NE(reason.find(to_string(pair.low_id())), std::string::npos) << reason;
+  EXPECT_NE(reason.find(pair.low.handle().addresses[0]), std::string::npos) << reason;
+}
+
+TEST(Open, a_listener_that_never_answers_ends_at_the_deadline) {
+  Pair pair;
+  auto sockets = listen_on(pair.loop, {"127.0.0.1"}, 0, 0);
+  Handle handle = pair.high.handle();
+  handle.addresses = {local_address(sockets.value()[0].fd()).text()};
+  pair.low.links->open(handle, 200);
+  ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
+  EXPECT_NE(pair.low.events.reasons[0].find("connected, but no answer"), std::string::npos)
+      << pair.low.events.reasons[0];
+}
+
+TEST(Open, a_wrong_key_is_refused_with_a_reason) {
+  Pair pair;
+  Handle handle = pair.high.handle();
+  handle.key[5] ^= 1;
+  pair.low.links->open(handle, 5000);
+  pair.high.links->open(pair.low.handle(), 300);
+  ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
+  EXPECT_NE(pair.low.events.reasons[0].find("cannot prove"), std::string::npos);
+  ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
+  EXPECT_EQ(pair.high.events.ups, 0);
+}
+
+TEST(Open, who_cannot_prove_the_key_is_refused_logged_and_disturbs_nobody) {
+  test::LogLines log;
+  Pair pair;
+  pair.open();
+  test::BareClient liar(pair.loop, pair.high.links->port());
+  LaneHello hello;
+  hello.dialer = PeerId{1};
+  hello.acceptor = pair.high_id();
+  liar.send(encode_opening({kProtocolVersion, Purpose::lane}));
+  liar.send(encode_lane_hello(hello));
+  ASSERT_TRUE(test::poll_until(pair.loop, [&] {
+    return liar.closed() || liar.received.size() >= kOpeningBytes + kLaneOfferBytes;
+  }));
+  liar.send(std::string(kLaneProofBytes, 'x'));
+  ASSERT_TRUE(test::poll_until(pair.loop, [&] {
+    return liar.closed() ||
+           liar.received.size() == kOpeningBytes + kLaneOfferBytes + kLaneAnswerBytes;
+  }));
+  EXPECT_EQ(log.count("cannot prove to hold this process's key"), 1U);
+  pair.low.links->send_control(pair.high_id(), bytes_of("undisturbed"));
+  ASSERT_TRUE(pair.until([&] { return pair.high.events.controls.size() == 1; }));
+}
+
+TEST(Open, strangers_and_half_handshakes_disturb_nobody) {
+  test::LogLines log;
+  Pair pair;
+  const auto opening = encode_opening({kProtocolVersion, Purpose::lane});
+  std::vector<std::unique_ptr<test::BareClient>> clients;
+  const auto client = [&]() -> test::BareClient& {
+    return *clients.emplace_back(
+        std::make_unique<test::BareClient>(pair.loop, pair.high.links->port()));
+  };
+  client().send("GET /metrics HTTP/1.1\r\n\r\n");
+  client().send(std::string(5000, '\xff'));
+  client().send(opening);                                               // and then nothing
+  client().send(encode_opening({kProtocolVersion, Purpose::channel}));  // looks for a master
+  client().send(encode_opening({99, Purpose::lane}));
+  auto& broken = client();
+  broken.send(opening);
+  broken.send(std::string(kLaneHelloBytes, '\x80'));  // 2^63 and the like in every field
+  pair.open();
+  ASSERT_TRUE(test::poll_until(
+      pair.loop,
+      [&] {
+        bool all = true;
+        for (const auto& each : clients) all = each->closed() && all;
+        return all;
+      },
+      kHandshakeMs + 3000));
+  EXPECT_EQ(log.count("refused a connection from 127.0.0.1"), 5U) << log.all();
+  EXPECT_TRUE(pair.high.events.down.empty());
+}
+
+TEST(Open, a_port_range_is_searched_and_an_exhausted_one_is_an_error) {
+  Loop loop;
+  test::Recorder events;
+  LinkOptions options;
+  options.listen_hosts = {"127.0.0.1"};
+  auto first = make_tcp_links(loop, events, options);
+  ASSERT_TRUE(first.ok());
+  options.port_first = options.port_last = first.value()->port();
+  const auto second = make_tcp_links(loop, events, options);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code, ErrorCode::invalid);
+}
+
+TEST(Open, all_interfaces_are_reached_by_ipv4_and_ipv6) {
+  Loop loop;
+  test::Recorder a_events, b_events;
+  auto a = std::move(make_tcp_links(loop, a_events, {})).value();
+  auto b = std::move(make_tcp_links(loop, b_events, {})).value();
+  const bool a_dials = a->self() < b->self();
+  Links& dialer = a_dials ? *a : *b;
+  Links& acceptor = a_dials ? *b : *a;
+  test::Recorder& dialer_events = a_dials ? a_events : b_events;
+  for (const char* host : {"127.0.0.1", "[::1]"}) {
+    const int ups = dialer_events.ups;
+    dialer.open({acceptor.self(), {host + (":" + std::to_string(acceptor.port()))}, acceptor.key()},
+                3000);
+    ASSERT_TRUE(test::run_until(
+        loop, [&] { return dialer_events.ups > ups || !dialer_events.down.empty(); }));
+    if (!dialer_events.down.empty()) {
+      EXPECT_STREQ(host, "[::1]") << dialer_events.reasons[0];  // a machine without IPv6
+      break;
+    }
+    dialer.drop(acceptor.self());
+  }
+}
+
+}  // namespace
+}  // namespace pccl

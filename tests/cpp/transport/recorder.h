@@ -1,0 +1,171 @@
+// A LinkEvents that writes down what it is told and places segments where a test says.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/protocol.h"
+#include "support.h"
+#include "transport/handshake.h"
+#include "transport/loop.h"
+#include "transport/transport.h"
+
+namespace pccl::test {
+
+class Recorder : public LinkEvents {
+ public:
+  void link_up(PeerId peer) override {
+    ++ups;
+    up.push_back(peer);
+    if (on_up) on_up(peer);
+  }
+  void link_down(PeerId peer, const std::string& reason, bool refused) override {
+    down.push_back(peer);
+    reasons.push_back(reason);
+    was_refused = refused;
+    if (on_down) on_down(peer);
+  }
+  void control_arrived(PeerId, std::span<const std::byte> payload) override {
+    controls.push_back(text_of(payload));
+    if (on_control) on_control();
+  }
+  Placement segment_header(PeerId, const SegmentHeader& header) override {
+    ++headers;
+    if (on_header) on_header(header);
+    return place ? place(header) : Placement{};
+  }
+  void segment_arrived(PeerId, const SegmentHeader& header, const Placement& at) override {
+    arrived.push_back(header);
+    arrived_bytes += header.bytes;
+    last = at;
+    if (on_segment) on_segment(header);
+  }
+  void segment_sent(PeerId, std::uint64_t cookie) override {
+    sent.push_back(cookie);
+    if (on_sent) on_sent(cookie);
+  }
+
+  std::function<Placement(const SegmentHeader&)> place;
+  std::function<void(PeerId)> on_up, on_down;
+  std::function<void()> on_control;
+  std::function<void(const SegmentHeader&)> on_header, on_segment;
+  std::function<void(std::uint64_t)> on_sent;
+  int ups = 0;
+  std::vector<PeerId> up, down;
+  std::vector<std::string> reasons;
+  bool was_refused = false;
+  std::vector<std::string> controls;
+  std::size_t headers = 0;
+  std::vector<SegmentHeader> arrived;
+  std::uint64_t arrived_bytes = 0;
+  std::vector<std::uint64_t> sent;
+  Placement last;
+};
+
+/// Two processes in one, `low` (it dials) and `high` (it accepts), on one loop.
+struct Pair {
+  struct End {
+    Recorder events;
+    std::unique_ptr<Links> links;
+    [[nodiscard]] Handle handle() const {
+      return {links->self(), {"127.0.0.1:" + std::to_string(links->port())}, links->key()};
+    }
+  };
+
+  explicit Pair(LinkOptions options = {}) {
+    options.listen_hosts = {"127.0.0.1"};
+    for (End* end : {&low, &high}) {
+      auto made = make_tcp_links(loop, end->events, options);
+      EXPECT_TRUE(made.ok()) << made.error().text;
+      end->links = std::move(made).value();
+    }
+    // The ids are random: the smaller one is the one that dials.
+    if (high.links->self() < low.links->self()) swap_ends(options);
+  }
+  void swap_ends(const LinkOptions& options) {
+    while (high.links->self() < low.links->self()) {
+      high.links = std::move(make_tcp_links(loop, high.events, options)).value();
+    }
+  }
+  void open() {
+    low.links->open(high.handle(), 5000);
+    high.links->open(low.handle(), 5000);
+    EXPECT_TRUE(until([&] { return low.events.ups > 0 && high.events.ups > 0; }));
+  }
+  bool until(const std::function<bool()>& done, std::uint64_t timeout_ms = 10000) {
+    return run_until(loop, done, timeout_ms);
+  }
+  [[nodiscard]] PeerId low_id() const { return low.links->self(); }
+  [[nodiscard]] PeerId high_id() const { return high.links->self(); }
+
+  Loop loop;
+  End low, high;
+};
+
+/// A peer made of bare sockets: it proves itself, and then sends what a test wants, frames or not.
+class BarePeer {
+ public:
+  BarePeer(Pair& pair, PeerId self, std::uint64_t link, std::uint8_t lanes) {
+    for (std::uint8_t lane = 0; lane < lanes; ++lane) {
+      auto& client =
+          *clients.emplace_back(std::make_unique<BareClient>(pair.loop, pair.high.links->port()));
+      LaneHello hello;
+      hello.dialer = self;
+      hello.acceptor = pair.high_id();
+      hello.link = link;
+      hello.lane = lane;
+      hello.lanes = lanes;
+      client.send(encode_opening({kProtocolVersion, Purpose::lane}));
+      client.send(encode_lane_hello(hello));
+      wait_for(pair.loop, client, kOpeningBytes + kLaneOfferBytes);
+      const auto offer = decode_lane_offer(std::span(client.received).subspan(kOpeningBytes));
+      const Proof proof = lane_proof(pair.high.links->key(), Side::dialer, hello, offer.nonce);
+      client.send(std::as_bytes(std::span(proof)));
+      wait_for(pair.loop, client, kOpeningBytes + kLaneOfferBytes + kLaneAnswerBytes);
+    }
+  }
+  std::vector<std::unique_ptr<BareClient>> clients;
+
+ private:
+  static void wait_for(Loop& loop, BareClient& client, std::size_t size) {
+    EXPECT_TRUE(
+        poll_until(loop, [&] { return client.closed() || client.received.size() >= size; }));
+    ASSERT_EQ(client.received.size(), size);
+  }
+};
+
+/// A tensor that is sent in segments of `segment_bytes`.
+struct Tensor {
+  std::vector<std::byte> bytes;
+  explicit Tensor(std::size_t size, unsigned seed = 1) : bytes(size) {
+    for (std::size_t i = 0; i < size; ++i) {
+      bytes[i] = static_cast<std::byte>((i * 2654435761U + seed) >> 13);
+    }
+  }
+  void send(Links& links, PeerId to, std::size_t segment_bytes, MemoryToken token,
+            std::uint64_t step = 0) {
+    std::uint64_t cookie = 0;
+    for (std::size_t at = 0; at < bytes.size(); at += segment_bytes) {
+      SegmentHeader header;
+      header.group.value = 7;
+      header.op.step = step;
+      header.offset = at;
+      header.bytes = static_cast<std::uint32_t>(std::min(segment_bytes, bytes.size() - at));
+      links.send_segment(to, header, bytes.data() + at, token, cookie++);
+    }
+  }
+};
+
+/// Places every segment at its offset in `memory`.
+inline std::function<Placement(const SegmentHeader&)> place_in(std::vector<std::byte>& memory,
+                                                               MemoryToken token = 9) {
+  return [&memory, token](const SegmentHeader& header) {
+    return Placement{memory.data() + header.offset, token, header.offset};
+  };
+}
+
+}  // namespace pccl::test
