@@ -1,0 +1,59 @@
+// What the parts of an engine share: loop, links, memory, counters, and the numbers that name
+// memory in the links. One per engine, owned by engine.cpp, passed by reference; engine's thread
+// only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <unordered_map>
+
+#include "base/assert.h"
+#include "engine/buffer_pool.h"
+#include "engine/engine.h"
+#include "transport/loop.h"
+#include "transport/transport.h"
+
+namespace pccl {
+
+/// Gets what happens to the segments that were sent or are being placed under one MemoryToken.
+class SegmentOwner {
+ public:
+  virtual ~SegmentOwner() = default;
+  virtual void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) = 0;
+  virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
+};
+
+struct EngineContext {
+  Loop& loop;
+  Links& links;
+  BufferPool& pool;
+  const EngineOptions& options;
+  EngineCounters& counters;
+  /// Makes a changed view known to other threads.
+  std::function<void(GroupId, GroupView)> publish;
+  /// No group of this engine needs the link to this peer any more? Then it is closed.
+  std::function<void(PeerId)> release_link;
+
+  /// A new token whose segments `owner` hears of, until `retire`.
+  [[nodiscard]] MemoryToken token(SegmentOwner& owner) {
+    do {
+      ++last_token;  // 32 bits, because half a cookie holds one; skips what is still in use
+    } while (last_token == 0 || owners.contains(last_token));
+    owners.emplace(last_token, &owner);
+    return last_token;
+  }
+  /// Cancels in the links what still uses the token, and forgets it. 0 is allowed.
+  void retire(MemoryToken token) {
+    if (token == 0) return;
+    links.cancel(token);
+    owners.erase(static_cast<std::uint32_t>(token));
+  }
+  [[nodiscard]] static std::uint64_t cookie(MemoryToken token, std::uint32_t index) {
+    return (token << 32) | index;
+  }
+
+  std::uint32_t last_token = 0;
+  std::unordered_map<std::uint32_t, SegmentOwner*> owners;
+};
+
+}  // namespace pccl

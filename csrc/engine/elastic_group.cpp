@@ -1,0 +1,596 @@
+#include "engine/elastic_group.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "wire/codec.h"
+
+namespace pccl {
+
+ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
+                           std::shared_ptr<Ticket> joined,
+                           std::function<void(const GroupEvent&)> hooks)
+    : Group(context, kElasticGroup, "elastic group", /*elastic=*/true),
+      options_(options),
+      joined_(std::move(joined)),
+      hooks_(std::move(hooks)),
+      client_(context, options.masters,
+              {[this] { master_connected(); },
+               [this](const std::string& reason) { master_lost(reason); },
+               [this](const MasterToPeer& message) { feed(peer::FromMaster{message}); },
+               [this] { return next_key(); }}),
+      exchange_(context, kElasticGroup) {
+  const PeerId self = context.links.self();
+  core_.run = options.run;
+  core_.self.handle.peer = self;
+  core_.self.handle.key = context.links.key();
+  core_.self.place = options.place;
+  if (core_.self.place.replica.empty()) core_.self.place.replica = to_string(self);
+  numbering_ = std::make_shared<const std::vector<PeerId>>(std::vector<PeerId>{self});
+}
+
+ElasticGroup::~ElasticGroup() {
+  joined({ErrorCode::closed, "the group has been closed"});
+  fail_pending({ErrorCode::closed, "the group has been closed"});
+}
+
+void ElasticGroup::join() {
+  publish();
+  client_.dial();
+}
+
+void ElasticGroup::joined(Error error) {
+  if (joined_) std::exchange(joined_, nullptr)->complete(std::move(error));
+}
+
+void ElasticGroup::hook(GroupEvent event) {
+  event.epoch = epoch_;
+  event.members = static_cast<std::int32_t>(members_.size());
+  if (hooks_) hooks_(event);
+}
+
+// ---------------------------------------------------------------------------------- events to the
+// core
+
+/// One event at a time: what an action brings about is handled after the actions before it.
+void ElasticGroup::feed(const peer::Event& event) {
+  events_.push_back(event);
+  if (feeding_) return;
+  feeding_ = true;
+  while (!events_.empty()) {
+    const peer::Event next = std::move(events_.front());
+    events_.pop_front();
+    for (const peer::Action& action : peer::step(core_, next)) act(action);
+  }
+  feeding_ = false;
+}
+
+void ElasticGroup::act(const peer::Action& action) {
+  std::visit([this](const auto& a) { on(a); }, action);
+}
+
+void ElasticGroup::master_connected() {
+  Handle& handle = core_.self.handle;
+  if (handle.addresses.empty()) {
+    std::vector<std::string> hosts = context_.options.advertise;
+    if (hosts.empty()) hosts.push_back(client_.local_host());
+    for (const std::string& host : hosts) {
+      const std::string name = host.find(':') == std::string::npos ? host : "[" + host + "]";
+      handle.addresses.push_back(name + ":" + std::to_string(context_.links.port()));
+    }
+  }
+  feed(peer::MasterConnected{});
+}
+
+void ElasticGroup::master_lost(const std::string& reason) {
+  if (welcome_ && !said_master_lost_ && !failure_.failed() && !left_) {
+    said_master_lost_ = true;
+    log_warning("the connection to the master (" + client_.masters_text() +
+                ") was lost: " + reason + "; what is not committed is held until it is back");
+    GroupEvent event;
+    event.what = GroupEvent::What::master_lost;
+    event.text = reason;
+    hook(std::move(event));
+  }
+  feed(peer::MasterLost{});
+}
+
+void ElasticGroup::link_up(PeerId peer) {
+  exchange_.link_up(peer);
+  if (connecting_.erase(peer) > 0 && connecting_.empty()) feed(peer::LinksUp{connect_epoch_});
+  if (redialing_.erase(peer) > 0) feed(peer::LinkBack{peer});
+}
+
+void ElasticGroup::link_down(PeerId peer, const std::string& reason, bool refused) {
+  exchange_.link_down(peer, reason);
+  if (failure_.failed() || left_) return;
+  const EpochId epoch = connecting_.contains(peer) || core_.stopped ? connect_epoch_ : epoch_;
+  if (connecting_.contains(peer) || redialing_.contains(peer)) {
+    redialing_.erase(peer);
+    if (refused) feed(peer::LinkClosed{peer, true});
+    feed(peer::LinkFailed{epoch, peer, reason});
+    return;
+  }
+  if (!member(peer) && !proposed_.contains(peer)) return;
+  log_info("the link to " + describe_peer(peer, *numbering_) + " has closed (" + reason +
+           "): dialling again");
+  redialing_.insert(peer);
+  const auto handle = proposed_.find(peer);
+  if (handle != proposed_.end()) context_.links.open(handle->second, kRedialMs);
+  feed(peer::LinkClosed{peer, refused});
+}
+
+void ElasticGroup::control(PeerId peer, const PeerToPeer& message) {
+  if (const auto* pull = std::get_if<Pull>(&message)) {
+    exchange_.pulled_from(peer, *pull);
+  } else if (const auto* reply = std::get_if<PullReply>(&message)) {
+    exchange_.replied(peer, *reply);
+  } else {
+    Group::control(peer, message);
+  }
+}
+
+void ElasticGroup::op_complete(Pending& pending) { feed(peer::Completed{pending.op->key()}); }
+
+void ElasticGroup::op_mismatch(OpKey op, PeerId, const std::string& text) {
+  feed(peer::FoundMismatch{op, text});
+}
+
+void ElasticGroup::op_timed_out(Pending& pending) {
+  log_warning(waiting_text(pending) + "; its time-out of " +
+              std::to_string(pending.op->request().timeout_ms) +
+              " ms is over: who has not called it is evicted");
+  pending.op->expired = false;
+  pending.op->waited_ms = 0;
+  feed(peer::TimedOut{pending.op->key()});
+}
+
+// -----------------------------------------------------------------------------------------
+// operations
+
+peer::LossClass ElasticGroup::loss_class(const OpRequest& request) const {
+  switch (request.descriptor.kind) {
+    case OpKind::all_reduce:
+    case OpKind::barrier:
+      return peer::LossClass::replay;
+    case OpKind::reduce_scatter: {
+      const bool equal =
+          std::all_of(request.inputs.begin(), request.inputs.end(),
+                      [&](const Buffer& b) { return b.bytes == request.inputs.front().bytes; });
+      return equal ? peer::LossClass::replay : peer::LossClass::needs_all;
+    }
+    case OpKind::broadcast:
+    case OpKind::scatter:
+    case OpKind::reduce:
+      return peer::LossClass::needs_root;
+    default:
+      return peer::LossClass::needs_all;
+  }
+}
+
+std::optional<Error> ElasticGroup::refuse_post(const OpRequest& request) const {
+  if (failure_.failed()) return failure_;
+  if (left_) return Error{ErrorCode::closed, "this replica has left the run"};
+  if (!admitted_ && (!welcome_ || welcome_->has_boundaries)) {
+    return Error{ErrorCode::not_admitted,
+                 "this peer has not been admitted yet: call refresh() before the first operation"};
+  }
+  if (admitted_ && core_.self.place.size > 1) {
+    const peer::LossClass loss = loss_class(request);
+    if (loss != peer::LossClass::replay) {
+      return Error{ErrorCode::invalid,
+                   "replicas of several ranks can only use all_reduce, reduce_scatter "
+                   "of equal parts and barrier on the elastic group"};
+    }
+  }
+  return {};
+}
+
+void ElasticGroup::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  if (auto error = refuse_post(request)) {
+    error->text = describe(request.descriptor) + ": " + error->text;
+    ticket->complete(*error);
+    return;
+  }
+  if (!admitted_) {
+    log_info(
+        "this run has passed no boundary (no member calls refresh), so it cannot admit this peer");
+    at_door_.push_back({std::move(request), std::move(ticket)});
+    return;
+  }
+  const OpKind kind = request.descriptor.kind;
+  if (kind == OpKind::send || kind == OpKind::recv) {
+    if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
+    if (core_.stopped) {
+      ticket->complete(
+          {ErrorCode::peer_lost,
+           std::string(kind_name(kind)) + ": the epoch has just ended, because a member was lost"});
+      return;
+    }
+    if (request.peer >= 0 && !member(numbering_->at(static_cast<std::size_t>(request.peer)))) {
+      ticket->complete({ErrorCode::peer_lost, std::string(kind_name(kind)) + ": rank " +
+                                                  std::to_string(request.peer) + " was lost"});
+      return;
+    }
+    point_to_point_.post(std::move(request), std::move(ticket));
+    return;
+  }
+  peer::Issued issued;
+  issued.loss = loss_class(request);
+  if (request.descriptor.root >= 0) {
+    issued.root = numbering_->at(static_cast<std::size_t>(request.descriptor.root));
+  }
+  add(next_key(), std::move(request), std::move(ticket), numbering_);
+  feed(issued);
+  flow_.issued(next_key());
+}
+
+void ElasticGroup::on(const peer::RunOp& a) {
+  Pending& pending = ops_.at(a.op);
+  if (!pending.contributors.empty()) {
+    ++context_.counters.ops_replayed;
+    log_info(describe(pending) + " is replayed among " + std::to_string(members_.size()) +
+             " members");
+  }
+  run(a.op);
+}
+
+void ElasticGroup::on(const peer::RestoreOp& a) {
+  const auto it = ops_.find(a.op);
+  if (it == ops_.end()) return;
+  stop(it->second);
+  it->second.op->restore();
+}
+
+void ElasticGroup::on(const peer::CommitOp& a) {
+  finish(a.op, {});
+  update_renumber();
+}
+
+void ElasticGroup::on(const peer::FailOp& a) {
+  const auto it = ops_.find(a.op);
+  if (it == ops_.end()) return;
+  stop(it->second);
+  it->second.op->restore();
+  Error error = a.error;
+  error.text = describe(it->second) + ": " + error.text;
+  early_.drop_operations_before(epoch_, OpKey{a.op.step, a.op.index + 1});
+  finish(a.op, std::move(error));
+}
+
+void ElasticGroup::returned(OpKey op) {
+  feed(peer::Returned{op});
+  update_renumber();
+}
+
+/// May the next return of a committed operation change rank and size?
+void ElasticGroup::update_renumber() {
+  bool differs = members_.size() != numbering_->size();
+  for (std::size_t i = 0; !differs && i < members_.size(); ++i)
+    differs = members_[i] != (*numbering_)[i];
+  renumber_pending->store(differs && !core_.has_boundaries);
+}
+
+// ----------------------------------------------------------------------------------------------
+// epochs
+
+void ElasticGroup::on(const peer::ToMaster& a) { client_.send(a.message); }
+
+void ElasticGroup::on(const peer::StopData&) {
+  for (auto& [key, pending] : ops_) stop(pending);
+  point_to_point_.fail_all(
+      {ErrorCode::peer_lost, "the epoch has ended before both sides were done"});
+}
+
+void ElasticGroup::on(const peer::Connect& a) {
+  connect_epoch_ = a.epoch;
+  connecting_.clear();
+  proposed_.clear();
+  for (const Member& m : a.members) {
+    connecting_.insert(m.peer());
+    proposed_[m.peer()] = m.handle;
+    addresses_[m.peer()] = m.handle.addresses.empty() ? "" : m.handle.addresses.front();
+  }
+  if (a.members.empty()) feed(peer::LinksUp{a.epoch});
+  for (const Member& m : a.members)
+    context_.links.open(m.handle, context_.options.connect_timeout_ms);
+}
+
+void ElasticGroup::on(const peer::Configure& a) {
+  ++context_.counters.epochs;
+  std::vector<PeerId> before = members_;
+  std::vector<PeerId> members;
+  for (const Member& m : a.members) members.push_back(m.peer());
+  set_epoch(a.epoch, members);
+  point_to_point_.configure(a.epoch, *numbering_);
+  for (const PeerId peer : before) {
+    if (!member(peer)) {
+      redialing_.erase(peer);
+      flow_.forget(peer);
+      context_.release_link(peer);
+    }
+  }
+  update_renumber();
+  publish();
+  GroupEvent event;
+  event.lost = a.lost;
+  event.joined = a.joined;
+  hook(std::move(event));
+}
+
+void ElasticGroup::on(const peer::Renumber& a) {
+  numbering_ = std::make_shared<const std::vector<PeerId>>(a.pinned);
+  point_to_point_.configure(epoch_, a.pinned);
+  update_renumber();
+  publish();
+}
+
+void ElasticGroup::on(const peer::Greeted& a) {
+  welcome_ = a.welcome;
+  client_.set_intervals(a.welcome.heartbeat_ms, a.welcome.silence_ms);
+  if (said_master_lost_) {
+    said_master_lost_ = false;
+    log_info("connected to the master again after " + std::to_string(without_master_ms_ / 1000) +
+             " s");
+    GroupEvent event;
+    event.what = GroupEvent::What::master_back;
+    hook(std::move(event));
+  }
+  without_master_ms_ = 0;
+  publish();
+  if (a.welcome.founded && !admitted_) joined({});  // with provisional rank and size
+}
+
+void ElasticGroup::on(const peer::WasEvicted& a) {
+  GroupEvent event;
+  event.what = GroupEvent::What::evicted;
+  event.text = a.text;
+  hook(std::move(event));
+  end({ErrorCode::evicted, "this replica was evicted: " + a.text + "; join again as a newcomer"});
+}
+
+void ElasticGroup::on(const peer::WasRefused& a) { end(a.error); }
+
+void ElasticGroup::on(const peer::HasLeft&) {
+  left_ = true;
+  GroupEvent event;
+  event.what = GroupEvent::What::left;
+  hook(std::move(event));
+  exchange_.withdraw();
+  if (talk_) {
+    BoundaryEvent finished;
+    finished.left = true;
+    finished.step = core_.step;
+    finished.voted = true;
+    std::exchange(talk_, nullptr)->say(std::move(finished));
+  }
+  boundary_.reset();
+  fail_pending({ErrorCode::closed, "this replica has left the run"});
+  client_.close();
+  publish();
+}
+
+void ElasticGroup::on(const peer::Say& a) {
+  if (a.warning) {
+    log_warning(a.text);
+  } else {
+    log_info(a.text);
+  }
+}
+
+/// Nothing of this group can go on: evicted, refused, closed, or without a master for too long.
+void ElasticGroup::end(Error error) {
+  if (failure_.failed() || left_) return;
+  failure_ = error;
+  if (error.code != ErrorCode::closed) log_warning(error.text);
+  joined(error);
+  exchange_.withdraw();
+  exchange_.fail_all(error);
+  if (talk_) std::exchange(talk_, nullptr)->fail(error);
+  boundary_.reset();
+  fail_pending(error);
+  for (AtDoor& waiting : std::exchange(at_door_, {})) waiting.ticket->complete(error);
+  client_.close();
+  for (const PeerId peer : members_) {
+    if (peer != context_.links.self()) context_.release_link(peer);
+  }
+  publish();
+}
+
+// ------------------------------------------------------------------------------------------
+// boundaries
+
+void ElasticGroup::boundary_begin(const BoundaryRequest& request,
+                                  std::shared_ptr<BoundaryTalk> talk) {
+  if (failure_.failed()) {
+    talk->fail(failure_);
+    return;
+  }
+  if (left_) {
+    talk->fail({ErrorCode::closed, "this replica has left the run"});
+    return;
+  }
+  if (boundary_) {
+    talk->fail({ErrorCode::invalid, "another thread stands at this boundary already"});
+    return;
+  }
+  boundary_ = request;
+  boundary_entered_ = false;
+  boundary_waited_ms_ = 0;
+  talk_ = std::move(talk);
+  enter_boundary();
+}
+
+/// The verdict on the step rests on its operations: the boundary opens when all have their outcome.
+void ElasticGroup::enter_boundary() {
+  if (!boundary_ || boundary_entered_ || !ops_.empty()) return;
+  boundary_entered_ = true;
+  peer::AtBoundary event;
+  event.kind = boundary_->kind;
+  event.verify = boundary_->verify;
+  feed(event);
+}
+
+void ElasticGroup::on(const peer::HashState&) {
+  if (!talk_) return;
+  BoundaryEvent event;
+  event.what = BoundaryEvent::What::hash;
+  talk_->say(std::move(event));
+}
+
+void ElasticGroup::on(const peer::Fetch& a) {
+  if (!talk_) return;
+  BoundaryEvent event;
+  event.what = BoundaryEvent::What::fetch;
+  event.epoch = a.epoch;
+  event.plan = a.plan;
+  talk_->say(std::move(event));
+}
+
+void ElasticGroup::boundary_root(const StateRoot& root, Snapshot snapshot) {
+  if (!boundary_) return;
+  exchange_.offer(std::move(snapshot));
+  feed(peer::RootKnown{root});
+}
+
+void ElasticGroup::boundary_fetched(EpochId epoch, const StateRoot& root, Snapshot snapshot) {
+  if (!boundary_) return;
+  exchange_.offer(std::move(snapshot));
+  feed(peer::Fetched{epoch, root});
+}
+
+void ElasticGroup::on(const peer::EnterStep& a) {
+  admitted_ = true;
+  exchange_.withdraw();
+  publish();
+  joined({});
+  if (!talk_) return;
+  BoundaryEvent finished;
+  finished.epoch = epoch_;
+  finished.step = a.step;
+  finished.voted = a.voted;
+  finished.admitted = a.admitted;
+  finished.root = a.root;
+  boundary_.reset();
+  std::exchange(talk_, nullptr)->say(std::move(finished));
+}
+
+void ElasticGroup::pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
+                        std::uint64_t timeout_ms, std::shared_ptr<Ticket> ticket) {
+  exchange_.pull(source, digest, item, to, timeout_ms, std::move(ticket));
+}
+
+void ElasticGroup::leave() {
+  if (!failure_.failed() && !left_) feed(peer::WantsToLeave{});
+}
+
+void ElasticGroup::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
+  client_.store(std::move(request), std::move(ticket));
+}
+
+// ---------------------------------------------------------------------------------------------
+// waiting
+
+void ElasticGroup::tick(std::uint64_t elapsed_ms) {
+  client_.tick(elapsed_ms);
+  if (failure_.failed() || left_) return;
+  Group::tick(elapsed_ms);
+  exchange_.tick(elapsed_ms);
+  enter_boundary();
+  if (joined_) {
+    waited_for_join_ms_ += elapsed_ms;
+    if (!welcome_ && waited_for_join_ms_ >= context_.options.connect_timeout_ms) {
+      end({ErrorCode::unreachable, "no master at " + client_.masters_text() + " within " +
+                                       std::to_string(context_.options.connect_timeout_ms) +
+                                       " ms: " + client_.last_error()});
+      return;
+    }
+    if (welcome_ && waited_for_join_ms_ >= kSayWaitingMs && !said_join_wait_) {
+      said_join_wait_ = true;
+      log_info("waiting for the run to be founded: the master at " + client_.masters_text() +
+               " waits for more peers");
+    }
+    if (waited_for_join_ms_ >= options_.timeout_ms) {
+      end({ErrorCode::timed_out, "the run was not founded within " +
+                                     std::to_string(options_.timeout_ms) + " ms: the master at " +
+                                     client_.masters_text() + " waits for more peers"});
+      return;
+    }
+  }
+  if (!client_.connected() && welcome_) {
+    without_master_ms_ += elapsed_ms;
+    if (without_master_ms_ >= context_.options.hold_timeout_ms) {
+      end({ErrorCode::unreachable, "no master at " + client_.masters_text() + " for " +
+                                       std::to_string(without_master_ms_ / 1000) +
+                                       " s: " + client_.last_error()});
+      return;
+    }
+  }
+  if (boundary_ && boundary_->timeout_ms > 0 && !holding()) {
+    boundary_waited_ms_ += elapsed_ms;
+    if (boundary_waited_ms_ >= boundary_->timeout_ms) {
+      boundary_.reset();
+      exchange_.withdraw();
+      std::exchange(talk_, nullptr)
+          ->fail({ErrorCode::timed_out,
+                  "the boundary did not end within the time-out: not all members came"});
+    }
+  }
+  for (AtDoor& waiting : at_door_) waiting.waited_ms += elapsed_ms;
+  while (!at_door_.empty()) {
+    const AtDoor& first = at_door_.front();
+    const std::uint64_t limit =
+        first.request.timeout_ms > 0 ? first.request.timeout_ms : timeout_ms_;
+    if (limit == 0 || first.waited_ms < limit) break;
+    first.ticket->complete(
+        {ErrorCode::timed_out,
+         describe(first.request.descriptor) +
+             ": this newcomer was not admitted: no member of the run calls refresh()"});
+    at_door_.pop_front();
+  }
+}
+
+bool ElasticGroup::holding() const { return !client_.connected() || core_.stopped; }
+
+bool ElasticGroup::member(PeerId peer) const {
+  return std::find(members_.begin(), members_.end(), peer) != members_.end();
+}
+
+bool ElasticGroup::needs(PeerId peer) const {
+  return !failure_.failed() && !left_ && (member(peer) || proposed_.contains(peer));
+}
+
+void ElasticGroup::close() {
+  if (failure_.failed() || left_) return;
+  if (client_.connected()) feed(peer::SaysBye{});
+  end({ErrorCode::closed, "the group has been closed"});
+}
+
+void ElasticGroup::abort(const std::string& why) {
+  if (failure_.failed() || left_) return;
+  if (client_.connected()) feed(peer::SaysBye{});
+  end({ErrorCode::closed, "the group has been aborted" + (why.empty() ? "" : ": " + why)});
+}
+
+GroupView ElasticGroup::view() const {
+  GroupView view;
+  view.elastic = true;
+  view.epoch = epoch_;
+  view.step = core_.step;
+  view.numbering = *numbering_;
+  view.admitted = admitted_;
+  view.left = left_;
+  view.evicted = failure_.code == ErrorCode::evicted;
+  view.failure = failure_;
+  if (!admitted_ && welcome_) {
+    view.rank = static_cast<std::int32_t>(welcome_->provisional_rank);
+    view.size = static_cast<std::int32_t>(welcome_->provisional_size);
+  } else {
+    const auto at = std::find(numbering_->begin(), numbering_->end(), context_.links.self());
+    view.rank = static_cast<std::int32_t>(at - numbering_->begin());
+    view.size = static_cast<std::int32_t>(numbering_->size());
+  }
+  return view;
+}
+
+}  // namespace pccl

@@ -1,0 +1,134 @@
+// A group whose members a master decides. All decisions are membership/peer.h's: this class feeds
+// it events and carries out its actions, in order, over links, operations and the connection to the
+// master. Engine's thread only, but for `talk` and `renumber_pending`.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "engine/boundary_talk.h"
+#include "engine/group.h"
+#include "engine/master_client.h"
+#include "engine/state_exchange.h"
+#include "membership/peer.h"
+
+namespace pccl {
+
+/// The number of the elastic group in frames; fixed groups draw theirs at random.
+inline constexpr GroupId kElasticGroup{1};
+
+class ElasticGroup : public Group {
+ public:
+  ElasticGroup(EngineContext& context, const JoinOptions& options, std::shared_ptr<Ticket> joined,
+               std::function<void(const GroupEvent&)> hooks);
+  ~ElasticGroup() override;
+
+  void join();
+  void post(OpRequest request, std::shared_ptr<Ticket> ticket) override;
+  void link_up(PeerId peer) override;
+  void link_down(PeerId peer, const std::string& reason, bool refused) override;
+  void control(PeerId peer, const PeerToPeer& message) override;
+  void tick(std::uint64_t elapsed_ms) override;
+  void close() override;
+  void abort(const std::string& why) override;
+  [[nodiscard]] GroupView view() const override;
+  [[nodiscard]] bool needs(PeerId peer) const override;
+
+  void returned(OpKey op);
+  void leave();
+  void boundary_begin(const BoundaryRequest& request, std::shared_ptr<BoundaryTalk> talk);
+  void boundary_root(const StateRoot& root, Snapshot snapshot);
+  void boundary_fetched(EpochId epoch, const StateRoot& root, Snapshot snapshot);
+  void pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
+            std::uint64_t timeout_ms, std::shared_ptr<Ticket> ticket);
+  void store(StoreRequest request, std::shared_ptr<Ticket> ticket);
+
+ protected:
+  void op_complete(Pending& pending) override;
+  void op_mismatch(OpKey op, PeerId from, const std::string& text) override;
+  void op_timed_out(Pending& pending) override;
+  [[nodiscard]] bool member(PeerId peer) const override;
+  [[nodiscard]] bool holding() const override;
+  [[nodiscard]] OpKey next_key() const override { return peer::next_key(core_); }
+  [[nodiscard]] Placement pull_header(PeerId from, const SegmentHeader& header) override {
+    return exchange_.segment_header(from, header);
+  }
+
+ private:
+  void feed(const peer::Event& event);
+  void act(const peer::Action& action);
+  void on(const peer::ToMaster& a);
+  void on(const peer::StopData& a);
+  void on(const peer::Connect& a);
+  void on(const peer::HashState& a);
+  void on(const peer::Fetch& a);
+  void on(const peer::Configure& a);
+  void on(const peer::RunOp& a);
+  void on(const peer::RestoreOp& a);
+  void on(const peer::CommitOp& a);
+  void on(const peer::FailOp& a);
+  void on(const peer::EnterStep& a);
+  void on(const peer::Renumber& a);
+  void on(const peer::WasEvicted& a);
+  void on(const peer::WasRefused& a);
+  void on(const peer::HasLeft& a);
+  void on(const peer::Greeted& a);
+  void on(const peer::Say& a);
+
+  void master_connected();
+  void master_lost(const std::string& reason);
+  void end(Error error);
+  void enter_boundary();
+  void joined(Error error);
+  void hook(GroupEvent event);
+  [[nodiscard]] std::optional<Error> refuse_post(const OpRequest& request) const;
+  [[nodiscard]] peer::LossClass loss_class(const OpRequest& request) const;
+  void update_renumber();
+
+  JoinOptions options_;
+  std::shared_ptr<Ticket> joined_;
+  std::function<void(const GroupEvent&)> hooks_;
+  peer::State core_;
+  std::deque<peer::Event> events_;  // fed while an event is being handled
+  bool feeding_ = false;
+  MasterClient client_;
+  StateExchange exchange_;
+  Numbering numbering_;  // as the caller sees it
+  bool admitted_ = false;
+  bool left_ = false;
+  Error failure_;  // evicted, refused, closed
+  std::optional<Welcome> welcome_;
+  std::uint64_t waited_for_join_ms_ = 0;
+  bool said_join_wait_ = false;
+  std::uint64_t without_master_ms_ = 0;
+  bool said_master_lost_ = false;
+
+  EpochId connect_epoch_;              // of the newest Connect
+  std::set<PeerId> connecting_;        // not up yet
+  std::map<PeerId, Handle> proposed_;  // handles of the newest Connect
+  std::set<PeerId> redialing_;
+
+  std::optional<BoundaryRequest> boundary_;  // the program stands at one
+  bool boundary_entered_ = false;  // AtBoundary was fed: everything of the step has its outcome
+  std::uint64_t boundary_waited_ms_ = 0;
+  std::shared_ptr<BoundaryTalk> talk_;
+
+  struct AtDoor {  // operations of a newcomer in a run without boundaries
+    OpRequest request;
+    std::shared_ptr<Ticket> ticket;
+    std::uint64_t waited_ms = 0;
+  };
+  std::deque<AtDoor> at_door_;
+
+ public:
+  /// Rank and size change when the caller of an operation returns from it (peer::Returned): set
+  /// while that may be so. Read by other threads.
+  std::shared_ptr<std::atomic<bool>> renumber_pending = std::make_shared<std::atomic<bool>>(false);
+};
+
+}  // namespace pccl

@@ -1,0 +1,315 @@
+// Engine for other threads: every call becomes a function on the engine's queue, or reads what the
+// engine's thread has published.
+#include "engine/engine.h"
+
+#include <atomic>
+#include <future>
+#include <unordered_map>
+
+#include "base/log.h"
+#include "engine/engine_core.h"
+#include "engine/engine_thread.h"
+#include "transport/channel.h"
+#include "transport/fd_registry.h"
+#include "transport/sys.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kAnswerMs = 2000;  // of the engine's own thread, for questions
+
+class ThreadedEngine : public Engine {
+ public:
+  explicit ThreadedEngine(const EngineOptions& options)
+      : options_(options), core_(loop_, options_) {}
+  ~ThreadedEngine() override { shutdown(); }
+
+  Error open() {
+    Error error = core_.listen();
+    if (error.failed()) return error;
+    core_.set_publish([this](GroupId id, GroupView view) {
+      auto shared = std::make_shared<const GroupView>(std::move(view));
+      const std::lock_guard lock(views_mutex_);
+      views_[id] = std::move(shared);
+    });
+    self_ = core_.links().self();
+    key_ = core_.links().key();
+    port_ = core_.links().port();
+    thread_.emplace(loop_, [this](const std::string& what) {
+      stopped_ = true;
+      core_.broken(what);
+    });
+    return {};
+  }
+
+  Handle handle(const std::string& seen_host) const override {
+    Handle handle;
+    handle.peer = self_;
+    handle.key = key_;
+    std::vector<std::string> hosts = options_.advertise;
+    if (hosts.empty()) hosts.push_back(seen_host.empty() ? "127.0.0.1" : seen_host);
+    for (const std::string& host : hosts) {
+      const bool v6 = host.find(':') != std::string::npos && host.front() != '[';
+      handle.addresses.push_back((v6 ? "[" + host + "]" : host) + ":" + std::to_string(port_));
+    }
+    return handle;
+  }
+
+  std::string local_host_towards(const std::string& address) const override {
+    const auto parsed = parse_address(address);
+    return parsed ? local_address_towards(parsed.value().host, parsed.value().port) : "";
+  }
+
+  std::shared_ptr<Ticket> configure_fixed(GroupId group, std::string name,
+                                          std::vector<Handle> members, std::int32_t rank,
+                                          std::uint64_t timeout_ms) override {
+    return posted([=, this](const std::shared_ptr<Ticket>& ticket) {
+      core_.add_fixed(group, name, members, rank, timeout_ms, ticket);
+    });
+  }
+
+  std::shared_ptr<Ticket> join(const JoinOptions& options) override {
+    return posted([=, this](const std::shared_ptr<Ticket>& ticket) {
+      core_.join(options, ticket, [this](const GroupEvent& event) {
+        if (event_sink_) event_sink_(event);
+      });
+      if (ElasticGroup* group = core_.elastic()) {
+        const std::lock_guard lock(views_mutex_);
+        renumber_pending_ = group->renumber_pending;
+      }
+    });
+  }
+
+  GroupId elastic_group() const override { return kElasticGroup; }
+
+  void on_group_event(std::function<void(const GroupEvent&)> function) override {
+    post_function([this, f = std::move(function)]() mutable { event_sink_ = std::move(f); });
+  }
+
+  void leave(GroupId) override {
+    post_function([this] {
+      if (ElasticGroup* group = core_.elastic()) group->leave();
+    });
+  }
+
+  std::shared_ptr<Ticket> store(StoreRequest request) override {
+    return posted([this, r = std::move(request)](const std::shared_ptr<Ticket>& ticket) mutable {
+      if (ElasticGroup* group = core_.elastic()) {
+        group->store(std::move(r), ticket);
+      } else {
+        ticket->complete({ErrorCode::closed, "there is no elastic group, so no store of a master"});
+      }
+    });
+  }
+
+  std::shared_ptr<Ticket> post(GroupId id, OpRequest request) override {
+    return posted(
+        [this, id, r = std::move(request)](const std::shared_ptr<Ticket>& ticket) mutable {
+          if (Group* group = core_.find(id)) {
+            group->post(std::move(r), ticket);
+          } else {
+            ticket->complete({ErrorCode::closed, "the group has been closed"});
+          }
+        });
+  }
+
+  void returned(GroupId id, OpKey op) override {
+    if (id != kElasticGroup) return;
+    std::shared_ptr<std::atomic<bool>> pending;
+    {
+      const std::lock_guard lock(views_mutex_);
+      pending = renumber_pending_;
+    }
+    if (!pending || !pending->load()) return;
+    ask([this, op] {
+      if (ElasticGroup* group = core_.elastic()) group->returned(op);
+    });
+  }
+
+  GroupView view(GroupId group) const override {
+    const std::lock_guard lock(views_mutex_);
+    const auto it = views_.find(group);
+    return it == views_.end() ? GroupView{} : *it->second;
+  }
+
+  std::vector<OpInFlight> in_flight(GroupId id) const override {
+    auto list = std::make_shared<std::vector<OpInFlight>>();
+    ask([this, id, list] {
+      if (Group* group = core_.find(id)) *list = group->in_flight();
+    });
+    return *list;
+  }
+
+  EngineCounters counters() const override {
+    auto counters = std::make_shared<EngineCounters>();
+    ask([this, counters] { *counters = core_.counters(); });
+    return *counters;
+  }
+
+  void set_timeout(GroupId id, std::uint64_t timeout_ms) override {
+    post_function([this, id, timeout_ms] {
+      if (Group* group = core_.find(id)) group->set_timeout(timeout_ms);
+    });
+  }
+
+  Error boundary_begin(GroupId, const BoundaryRequest& request) override {
+    if (stopped_) return {ErrorCode::closed, "the engine has been closed"};
+    auto talk = std::make_shared<BoundaryTalk>();
+    {
+      const std::lock_guard lock(views_mutex_);
+      talk_ = talk;
+    }
+    post_function([this, request, talk] {
+      if (ElasticGroup* group = core_.elastic()) {
+        group->boundary_begin(request, talk);
+      } else {
+        talk->fail({ErrorCode::closed, "the elastic group has been closed"});
+      }
+    });
+    return {};
+  }
+
+  std::optional<Result<BoundaryEvent>> boundary_next(GroupId, std::uint64_t timeout_ms) override {
+    std::shared_ptr<BoundaryTalk> talk;
+    {
+      const std::lock_guard lock(views_mutex_);
+      talk = talk_;
+    }
+    if (!talk) return Result<BoundaryEvent>(ErrorCode::invalid, "no boundary has begun");
+    if (auto event = talk->next(timeout_ms)) return event;
+    if (stopped_) return Result<BoundaryEvent>(ErrorCode::closed, "the engine has been closed");
+    return {};
+  }
+
+  void boundary_root(GroupId, const StateRoot& root, Snapshot snapshot) override {
+    post_function([this, root, s = std::move(snapshot)]() mutable {
+      if (ElasticGroup* group = core_.elastic()) group->boundary_root(root, std::move(s));
+    });
+  }
+
+  void boundary_fetched(GroupId, EpochId epoch, const StateRoot& root, Snapshot snapshot) override {
+    post_function([this, epoch, root, s = std::move(snapshot)]() mutable {
+      if (ElasticGroup* group = core_.elastic()) group->boundary_fetched(epoch, root, std::move(s));
+    });
+  }
+
+  std::shared_ptr<Ticket> pull(GroupId, PeerId source, const Digest& digest, std::uint32_t item,
+                               Buffer to, std::uint64_t timeout_ms) override {
+    return posted([=, this](const std::shared_ptr<Ticket>& ticket) {
+      if (ElasticGroup* group = core_.elastic()) {
+        group->pull(source, digest, item, to, timeout_ms, ticket);
+      } else {
+        ticket->complete({ErrorCode::closed, "the elastic group has been closed"});
+      }
+    });
+  }
+
+  void close(GroupId group) override {
+    ask([this, group] { core_.close(group); });
+  }
+
+  void abort(GroupId id, const std::string& why) override {
+    post_function([this, id, why] {
+      if (Group* group = core_.find(id)) group->abort(why);
+    });
+  }
+
+  void shutdown() override {
+    if (!thread_ || forked_ || thread_->is_current()) return;
+    if (!stopped_.exchange(true)) {
+      loop_.post([this] {
+        core_.shutdown([this] {
+          stopped_promise_.set_value();
+          loop_.stop();
+        });
+      });
+      const auto limit = std::chrono::milliseconds(options_.goodbye_timeout_ms + kAnswerMs);
+      if (stopped_future_.wait_for(limit) != std::future_status::ready) {
+        log_warning("the engine did not finish its goodbyes in time");
+        loop_.stop();
+      }
+    }
+    thread_->join();
+  }
+
+  void vanish() override {
+    if (!thread_ || stopped_.exchange(true)) return;
+    loop_.stop();
+    thread_->join();
+    loop_.registry().close_in_child();
+  }
+
+  void forked() override {
+    forked_ = true;
+    stopped_ = true;
+    loop_.registry().close_in_child();
+    if (thread_) thread_->forget();
+  }
+
+ private:
+  /// False: nobody will run it.
+  bool post_function(std::function<void()> function) const {
+    if (stopped_) return false;
+    loop_.post(std::move(function));
+    return true;
+  }
+
+  template <typename F>
+  std::shared_ptr<Ticket> posted(F function) {
+    auto ticket = std::make_shared<Ticket>();
+    const bool sent =
+        post_function([ticket, f = std::make_shared<F>(std::move(function))] { (*f)(ticket); });
+    if (!sent) {
+      ticket->complete(
+          {ErrorCode::closed, forked_ ? "the group belongs to the parent process: a forked "
+                                        "child cannot use it"
+                                      : "the engine has been closed"});
+    }
+    return ticket;
+  }
+
+  /// Runs `function` on the engine's thread and waits until it has run.
+  void ask(std::function<void()> function) const {
+    if (thread_ && thread_->is_current()) {
+      function();
+      return;
+    }
+    auto promise = std::make_shared<std::promise<void>>();
+    auto future = promise->get_future();
+    if (!post_function([promise, f = std::move(function)] {
+          f();
+          promise->set_value();
+        })) {
+      return;
+    }
+    future.wait_for(std::chrono::milliseconds(kAnswerMs));
+  }
+
+  EngineOptions options_;
+  mutable Loop loop_;
+  mutable EngineCore core_;
+  std::optional<EngineThread> thread_;
+  PeerId self_;
+  LinkKey key_{};
+  std::uint16_t port_ = 0;
+  std::atomic<bool> stopped_ = false;
+  std::atomic<bool> forked_ = false;
+  std::promise<void> stopped_promise_;
+  std::future<void> stopped_future_ = stopped_promise_.get_future();
+  std::function<void(const GroupEvent&)> event_sink_;
+  mutable std::mutex views_mutex_;  // of what the engine publishes; never held while it runs
+  std::unordered_map<GroupId, std::shared_ptr<const GroupView>> views_;
+  std::shared_ptr<std::atomic<bool>> renumber_pending_;
+  std::shared_ptr<BoundaryTalk> talk_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options) {
+  auto engine = std::make_shared<ThreadedEngine>(options);
+  const Error error = engine->open();
+  if (error.failed()) return error;
+  return std::shared_ptr<Engine>(std::move(engine));
+}
+
+}  // namespace pccl

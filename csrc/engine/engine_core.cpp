@@ -1,0 +1,219 @@
+#include "engine/engine_core.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "wire/codec.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kTickMs = 50;
+constexpr std::size_t kPoolKeptBytes = 1ULL << 30;
+constexpr std::size_t kStrangersMax = 4096;
+constexpr std::size_t kStrangerControlsMax = 4096;
+constexpr std::size_t kEndedMax = 65536;
+
+/// The group that a message between peers belongs to.
+GroupId group_of(const PeerToPeer& message) {
+  return std::visit([](const auto& m) { return m.group; }, message);
+}
+
+}  // namespace
+
+EngineCore::EngineCore(Loop& loop, const EngineOptions& options)
+    : loop_(loop), options_(options), pool_(kPoolKeptBytes) {}
+
+EngineCore::~EngineCore() {
+  tick_timer_.reset();
+  groups_.clear();
+  strangers_.clear();
+  early_.reset();
+}
+
+Error EngineCore::listen() {
+  LinkOptions link_options;
+  if (!options_.interface_host.empty())
+    link_options.listen_hosts.push_back(options_.interface_host);
+  link_options.port_first = options_.port_first;
+  link_options.port_last = options_.port_last;
+  link_options.bulk_lanes = options_.bulk_lanes;
+  link_options.connect_timeout_ms = options_.connect_timeout_ms;
+  link_options.tcp_user_timeout_ms = options_.tcp_user_timeout_ms;
+  auto links = make_tcp_links(loop_, *this, link_options);
+  if (!links) return links.error();
+  links_ = std::move(links).value();
+  context_ =
+      std::make_unique<EngineContext>(EngineContext{loop_,
+                                                    *links_,
+                                                    pool_,
+                                                    options_,
+                                                    counters_,
+                                                    [](GroupId, GroupView) {},
+                                                    [this](PeerId peer) {
+                                                      for (const auto& [id, group] : groups_) {
+                                                        if (group->needs(peer)) return;
+                                                      }
+                                                      links_->drop(peer);
+                                                    },
+                                                    0,
+                                                    {}});
+  early_ = std::make_unique<Early>(*context_, *this);
+  last_tick_ms_ = loop_.now_ms();
+  tick_timer_ = loop_.timer(kTickMs, kTickMs, [this] { tick(); });
+  return {};
+}
+
+void EngineCore::set_publish(std::function<void(GroupId, GroupView)> publish) {
+  context_->publish = std::move(publish);
+}
+
+// ----------------------------------------------------------------------------------------------
+// groups
+
+void EngineCore::add_fixed(GroupId id, std::string name, std::vector<Handle> members,
+                           std::int32_t rank, std::uint64_t timeout_ms,
+                           std::shared_ptr<Ticket> connected) {
+  if (closing_ || groups_.contains(id) || ended_.contains(id)) {
+    connected->complete({ErrorCode::invalid, "this number of a group has been used before"});
+    return;
+  }
+  auto group = std::make_unique<FixedGroup>(*context_, id, std::move(name), std::move(members),
+                                            rank, timeout_ms, std::move(connected));
+  FixedGroup& added = *group;
+  groups_.emplace(id, std::move(group));
+  added.connect();
+  adopt(added);
+}
+
+void EngineCore::join(const JoinOptions& options, std::shared_ptr<Ticket> joined,
+                      std::function<void(const GroupEvent&)> hooks) {
+  if (closing_ || ended_.contains(kElasticGroup) || elastic_ != nullptr) {
+    joined->complete({ErrorCode::invalid, "this process has joined a run already: one at a time"});
+    return;
+  }
+  auto group =
+      std::make_unique<ElasticGroup>(*context_, options, std::move(joined), std::move(hooks));
+  elastic_ = group.get();
+  groups_.emplace(kElasticGroup, std::move(group));
+  elastic_->join();
+}
+
+Group* EngineCore::find(GroupId id) {
+  const auto it = groups_.find(id);
+  return it == groups_.end() ? nullptr : it->second.get();
+}
+
+void EngineCore::close(GroupId id) {
+  const auto it = groups_.find(id);
+  if (it == groups_.end()) return;
+  it->second->close();
+  if (it->second.get() == elastic_) elastic_ = nullptr;
+  // The group may be the caller's caller: it goes when the loop comes round.
+  loop_.defer([group = std::shared_ptr<Group>(std::move(it->second))] {});
+  groups_.erase(it);
+  if (ended_.size() >= kEndedMax) ended_.clear();
+  ended_.insert(id);
+}
+
+/// Hands a new group what has come for it before it was known.
+void EngineCore::adopt(Group& group) {
+  auto node = strangers_.extract(group.id());
+  if (node.empty()) return;
+  for (auto& [peer, message] : node.mapped().controls) group.control(peer, message);
+  for (EarlySegment& segment : node.mapped().segments) group.adopt(std::move(segment));
+}
+
+void EngineCore::shutdown(std::function<void()> done) {
+  if (closing_) return;
+  closing_ = true;
+  std::vector<GroupId> ids;
+  for (const auto& [id, group] : groups_) ids.push_back(id);
+  for (const GroupId id : ids) close(id);
+  links_->shutdown(options_.goodbye_timeout_ms, std::move(done));
+}
+
+void EngineCore::broken(const std::string& what) {
+  const Error error{ErrorCode::broken, "the engine has stopped: " + what};
+  for (auto& [id, group] : groups_) group->stop_for_good(error);
+}
+
+EngineCounters EngineCore::counters() const {
+  EngineCounters counters = counters_;
+  counters.bytes_sent = links_->bytes_sent();
+  counters.bytes_received = links_->bytes_received();
+  return counters;
+}
+
+void EngineCore::tick() {
+  const std::uint64_t now = loop_.now_ms();
+  const std::uint64_t elapsed = now - last_tick_ms_;
+  last_tick_ms_ = now;
+  std::vector<GroupId> ids;
+  for (const auto& [id, group] : groups_) ids.push_back(id);
+  for (const GroupId id : ids) {
+    if (Group* group = find(id)) group->tick(elapsed);
+  }
+}
+
+// ------------------------------------------------------------------------------------------ from
+// links
+
+void EngineCore::link_up(PeerId peer) {
+  for (auto& [id, group] : groups_) group->link_up(peer);
+}
+
+void EngineCore::link_down(PeerId peer, const std::string& reason, bool refused) {
+  for (auto& [id, group] : groups_) {
+    if (group->needs(peer)) group->link_down(peer, reason, refused);
+  }
+}
+
+void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload) {
+  auto message = decode_peer_to_peer(payload);
+  if (!message) {
+    log_warning("peer " + to_string(peer) +
+                " sent a message that is dropped: " + message.error().text);
+    return;
+  }
+  const GroupId id = group_of(message.value());
+  if (Group* group = find(id)) {
+    group->control(peer, message.value());
+  } else if (!ended_.contains(id) && id != kElasticGroup && strangers_.size() < kStrangersMax) {
+    Stranger& stranger = strangers_[id];
+    if (stranger.controls.size() < kStrangerControlsMax) {
+      stranger.controls.emplace_back(peer, std::move(message).value());
+    }
+  } else if (const auto* ask = std::get_if<AskIssued>(&message.value())) {
+    links_->send_control(peer, encode(PeerToPeer{TellIssued{id, ask->op, OpKey{}}}));
+  }
+}
+
+Placement EngineCore::segment_header(PeerId peer, const SegmentHeader& header) {
+  if (Group* group = find(header.group)) return group->segment_header(peer, header);
+  if (ended_.contains(header.group) || header.group == kElasticGroup) return {};
+  return early_->place(header);
+}
+
+void EngineCore::segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) {
+  if (early_->owns(at)) {
+    EarlySegment segment{peer, header, early_->take(at)};
+    if (Group* group = find(header.group)) {
+      group->adopt(std::move(segment));
+    } else if (!ended_.contains(header.group) && strangers_.size() < kStrangersMax) {
+      strangers_[header.group].segments.push_back(std::move(segment));
+    }
+    return;
+  }
+  const auto owner = context_->owners.find(static_cast<std::uint32_t>(at.token));
+  if (owner != context_->owners.end()) owner->second->segment_arrived(peer, header, at);
+}
+
+void EngineCore::segment_sent(PeerId peer, std::uint64_t cookie) {
+  const MemoryToken token = cookie >> 32;
+  const auto owner = context_->owners.find(static_cast<std::uint32_t>(token));
+  if (owner == context_->owners.end()) return;
+  owner->second->segment_sent(token, peer, static_cast<std::uint32_t>(cookie));
+}
+
+}  // namespace pccl

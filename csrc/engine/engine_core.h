@@ -1,0 +1,78 @@
+// The engine without its thread: groups by number, what arrives for them, the tick. Everything here
+// runs on the loop's thread; engine.cpp brings calls of other threads to it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/elastic_group.h"
+#include "engine/fixed_group.h"
+
+namespace pccl {
+
+class EngineCore : public LinkEvents, public SegmentOwner {
+ public:
+  EngineCore(Loop& loop, const EngineOptions& options);
+  ~EngineCore() override;
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+
+  /// Opens the listening port.
+  [[nodiscard]] Error listen();
+  void set_publish(std::function<void(GroupId, GroupView)> publish);
+
+  void add_fixed(GroupId id, std::string name, std::vector<Handle> members, std::int32_t rank,
+                 std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected);
+  void join(const JoinOptions& options, std::shared_ptr<Ticket> joined,
+            std::function<void(const GroupEvent&)> hooks);
+  [[nodiscard]] Group* find(GroupId id);
+  [[nodiscard]] ElasticGroup* elastic() { return elastic_; }
+  void close(GroupId id);
+  /// Says goodbye to everybody, then calls `done`.
+  void shutdown(std::function<void()> done);
+  /// The loop has stopped because of a bug: nobody waits any longer.
+  void broken(const std::string& what);
+
+  [[nodiscard]] Links& links() { return *links_; }
+  [[nodiscard]] EngineCounters counters() const;
+
+  void link_up(PeerId peer) override;
+  void link_down(PeerId peer, const std::string& reason, bool refused) override;
+  void control_arrived(PeerId peer, std::span<const std::byte> payload) override;
+  Placement segment_header(PeerId peer, const SegmentHeader& header) override;
+  void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
+  void segment_sent(PeerId peer, std::uint64_t cookie) override;
+
+ private:
+  // What arrives for a group that is not known here yet: its other members were faster.
+  struct Stranger {
+    std::deque<std::pair<PeerId, PeerToPeer>> controls;
+    std::deque<EarlySegment> segments;
+  };
+  void segment_sent(MemoryToken, PeerId, std::uint32_t) override {}
+  void adopt(Group& group);
+  void tick();
+
+  Loop& loop_;
+  EngineOptions options_;
+  EngineCounters counters_;
+  BufferPool pool_;
+  std::unique_ptr<Links> links_;
+  std::unique_ptr<EngineContext> context_;
+  std::unique_ptr<Early> early_;  // of strangers
+  std::map<GroupId, Stranger> strangers_;
+  std::set<GroupId> ended_;
+  std::unordered_map<GroupId, std::unique_ptr<Group>> groups_;
+  ElasticGroup* elastic_ = nullptr;
+  std::unique_ptr<Timer> tick_timer_;
+  std::uint64_t last_tick_ms_ = 0;
+  bool closing_ = false;
+};
+
+}  // namespace pccl

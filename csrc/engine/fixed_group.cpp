@@ -1,0 +1,285 @@
+#include "engine/fixed_group.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "wire/codec.h"
+
+namespace pccl {
+
+FixedGroup::FixedGroup(EngineContext& context, GroupId id, std::string name,
+                       std::vector<Handle> members, std::int32_t rank, std::uint64_t timeout_ms,
+                       std::shared_ptr<Ticket> connected)
+    : Group(context, id, std::move(name), /*elastic=*/false),
+      handles_(std::move(members)),
+      rank_(rank),
+      connect_timeout_ms_(timeout_ms),
+      connected_(std::move(connected)) {
+  std::vector<PeerId> peers;
+  for (const Handle& handle : handles_) {
+    peers.push_back(handle.peer);
+    addresses_[handle.peer] = handle.addresses.empty() ? "" : handle.addresses.front();
+  }
+  numbering_ = std::make_shared<const std::vector<PeerId>>(peers);
+  point_to_point_.configure(EpochId::make(0, 1), peers);
+  set_epoch(EpochId::make(0, 1), std::move(peers));
+}
+
+FixedGroup::~FixedGroup() {
+  fail_pending({ErrorCode::closed, "the group has been closed"});
+  if (connected_) connected_->complete({ErrorCode::closed, "the group has been closed"});
+}
+
+void FixedGroup::connect() {
+  publish();
+  for (const Handle& handle : handles_) {
+    if (handle.peer != context_.links.self()) awaited_.insert(handle.peer);
+  }
+  if (awaited_.empty()) {
+    std::exchange(connected_, nullptr)->complete({});
+    return;
+  }
+  for (const Handle& handle : handles_) {
+    if (handle.peer != context_.links.self()) context_.links.open(handle, connect_timeout_ms_);
+  }
+}
+
+void FixedGroup::link_up(PeerId peer) {
+  awaited_.erase(peer);
+  if (awaited_.empty() && connected_) std::exchange(connected_, nullptr)->complete({});
+}
+
+void FixedGroup::link_down(PeerId peer, const std::string& reason, bool) {
+  if (failure_.failed()) return;
+  const std::string who = describe_peer(peer, *numbering_);
+  if (connected_) {
+    const Error error{ErrorCode::unreachable, name_ + ": " + who + " cannot be reached: " + reason};
+    fail_group(error, true);
+    std::exchange(connected_, nullptr)->complete(error);
+    return;
+  }
+  const auto left = departed_.find(peer);
+  if (left == departed_.end()) {
+    fail_group({ErrorCode::peer_lost, who + " was lost: " + reason + "; the group cannot go on"},
+               true);
+    return;
+  }
+  // It left in good order: only what still waits for its data has a reason to fail.
+  std::vector<OpKey> short_of_data;
+  for (const auto& [key, pending] : ops_) {
+    if (!pending.op->running()) continue;
+    for (const std::uint32_t c : pending.op->waiting_for()) {
+      if (pending.contributors[c] == peer) short_of_data.push_back(key);
+    }
+  }
+  for (const OpKey key : short_of_data) {
+    fail_op(key,
+            {ErrorCode::peer_lost, who + " has left the group before its data arrived: " + reason},
+            true);
+  }
+}
+
+std::optional<Error> FixedGroup::departure(OpKey key) const {
+  for (const auto& [peer, finished] : departed_) {
+    if (key < finished) continue;
+    return Error{
+        ErrorCode::peer_lost,
+        describe_peer(peer, *numbering_) +
+            " has left the group (destroy_process_group, or the end of its program) after " +
+            std::to_string(finished.index) + " operations"};
+  }
+  return {};
+}
+
+void FixedGroup::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  if (closed_ || failure_.failed()) {
+    Error error = closed_ ? Error{ErrorCode::closed, "the group has been closed"} : failure_;
+    error.text = name_ + ": " + describe(request.descriptor) + ": " + error.text;
+    if (request.descriptor.kind != OpKind::send && request.descriptor.kind != OpKind::recv) ++next_;
+    ticket->complete(std::move(error));
+    return;
+  }
+  const OpKind kind = request.descriptor.kind;
+  if (kind == OpKind::send || kind == OpKind::recv) {
+    if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
+    const PeerId other =
+        request.peer < 0 ? PeerId{} : numbering_->at(static_cast<std::size_t>(request.peer));
+    if (kind == OpKind::send && departed_.contains(other)) {
+      ticket->complete({ErrorCode::peer_lost, "send: " + departure(OpKey{~0ULL, 0})->text});
+      return;
+    }
+    point_to_point_.post(std::move(request), std::move(ticket));
+    return;
+  }
+  const OpKey key = next_key();
+  ++next_;
+  flow_.issued(next_key());
+  add(key, std::move(request), std::move(ticket), numbering_);
+  if (const auto failed = failed_ops_.find(key); failed != failed_ops_.end()) {
+    const Error error = failed->second;
+    failed_ops_.erase(failed);
+    fail_op(key, error, false);
+  } else if (const auto left = departure(key)) {
+    fail_op(key, *left, true);
+  } else {
+    run(key);
+  }
+}
+
+void FixedGroup::op_complete(Pending& pending) { finish(pending.op->key(), {}); }
+
+void FixedGroup::op_mismatch(OpKey op, PeerId, const std::string& text) {
+  fail_op(op, {ErrorCode::mismatch, text}, true);
+}
+
+void FixedGroup::fail_op(OpKey op, Error error, bool tell) {
+  if (tell) {
+    for (const PeerId peer : members_) {
+      if (peer == context_.links.self() || departed_.contains(peer)) continue;
+      context_.links.send_control(peer, encode(PeerToPeer{OpFailed{id_, op, error}}));
+    }
+  }
+  const auto it = ops_.find(op);
+  if (it == ops_.end()) {
+    if (!(op < next_key()) && failed_ops_.size() < kReportOpsMax)
+      failed_ops_.emplace(op, std::move(error));
+    return;
+  }
+  error.text = name_ + ": " + describe(it->second) + ": " + error.text;
+  early_.drop_operations_before(epoch_, OpKey{op.step, op.index + 1});
+  finish(op, std::move(error));
+}
+
+void FixedGroup::fail_group(Error error, bool tell) {
+  if (failure_.failed()) return;
+  failure_ = error;
+  if (tell) {
+    for (const PeerId peer : members_) {
+      if (peer == context_.links.self() || departed_.contains(peer)) continue;
+      context_.links.send_control(peer, encode(PeerToPeer{GroupFailed{id_, error}}));
+    }
+  }
+  log_warning(name_ + ": " + error.text);
+  questions_.clear();
+  publish();
+  error.text = name_ + ": " + error.text;
+  fail_pending(error);
+}
+
+void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
+  if (const auto* farewell = std::get_if<Farewell>(&message)) {
+    departed_[peer] = farewell->finished;
+    std::vector<OpKey> ended;
+    for (const auto& [key, pending] : ops_) {
+      if (!(key < farewell->finished)) ended.push_back(key);
+    }
+    for (const OpKey key : ended) fail_op(key, *departure(key), true);
+    if (const auto error = departure(OpKey{~0ULL, 0})) point_to_point_.fail_peer(peer, *error);
+  } else if (const auto* failed = std::get_if<GroupFailed>(&message)) {
+    fail_group({failed->error.code,
+                failed->error.text + " (reported by " + describe_peer(peer, *numbering_) + ")"},
+               false);
+  } else if (const auto* op = std::get_if<OpFailed>(&message)) {
+    fail_op(op->op, op->error, false);
+  } else if (const auto* told = std::get_if<TellIssued>(&message)) {
+    const auto it = questions_.find(told->op);
+    if (it == questions_.end()) return;
+    it->second.unanswered.erase(peer);
+    if (!(told->op < told->issued)) it->second.missing.insert(peer);
+    if (it->second.unanswered.empty()) {
+      auto node = questions_.extract(it);
+      answer(node.key(), node.mapped());
+    }
+  } else {
+    Group::control(peer, message);
+  }
+}
+
+// ------------------------------------------------------------------------------------------
+// time-outs
+
+void FixedGroup::op_timed_out(Pending& pending) {
+  Question question;
+  for (const PeerId peer : pending.contributors) {
+    if (peer == context_.links.self() || departed_.contains(peer)) continue;
+    question.unanswered.insert(peer);
+    context_.links.send_control(peer, encode(PeerToPeer{AskIssued{id_, pending.op->key()}}));
+  }
+  questions_[pending.op->key()] = std::move(question);
+}
+
+void FixedGroup::answer(OpKey op, Question& question) {
+  const auto it = ops_.find(op);
+  if (it == ops_.end()) return;
+  std::string late;
+  const auto list = [&](const std::set<PeerId>& peers, const std::string& what) {
+    if (peers.empty()) return;
+    late += late.empty() ? "" : "; ";
+    for (const PeerId peer : peers) {
+      late += describe_peer(peer, *numbering_) + (peer == *peers.rbegin() ? " " : ", ");
+    }
+    late += what;
+  };
+  list(question.missing, "did not call it");
+  list(question.unanswered, "did not answer");
+  if (late.empty()) late = "all ranks called it, but its data did not arrive in time";
+  fail_group({ErrorCode::timed_out, describe(it->second) + " did not finish within " +
+                                        std::to_string(it->second.op->request().timeout_ms) +
+                                        " ms: " + late},
+             true);
+}
+
+void FixedGroup::tick(std::uint64_t elapsed_ms) {
+  if (failure_.failed()) return;
+  Group::tick(elapsed_ms);
+  std::vector<OpKey> over;
+  for (auto& [op, question] : questions_) {
+    question.waited_ms += elapsed_ms;
+    if (question.waited_ms >= kMissingReplyMs || question.unanswered.empty()) over.push_back(op);
+  }
+  for (const OpKey op : over) {
+    auto node = questions_.extract(op);
+    if (!node.empty()) answer(op, node.mapped());
+  }
+}
+
+// ----------------------------------------------------------------------------------------------
+// end
+
+void FixedGroup::close() {
+  if (closed_) return;
+  closed_ = true;
+  if (!failure_.failed()) {
+    const OpKey finished = ops_.empty() ? next_key() : ops_.begin()->first;
+    for (const PeerId peer : members_) {
+      if (peer == context_.links.self() || departed_.contains(peer)) continue;
+      context_.links.send_control(peer, encode(PeerToPeer{Farewell{id_, finished}}));
+    }
+  }
+  fail_pending({ErrorCode::closed, name_ + ": the group has been closed"});
+  publish();
+}
+
+void FixedGroup::abort(const std::string& why) {
+  fail_group({ErrorCode::closed, describe_peer(context_.links.self(), *numbering_) +
+                                     " has aborted the group" + (why.empty() ? "" : ": " + why)},
+             true);
+}
+
+bool FixedGroup::member(PeerId peer) const {
+  return std::find(members_.begin(), members_.end(), peer) != members_.end();
+}
+
+bool FixedGroup::needs(PeerId peer) const { return !closed_ && member(peer); }
+
+GroupView FixedGroup::view() const {
+  GroupView view;
+  view.rank = rank_;
+  view.size = static_cast<std::int32_t>(handles_.size());
+  view.epoch = epoch_;
+  view.numbering = *numbering_;
+  view.failure = closed_ ? Error{ErrorCode::closed, "the group has been closed"} : failure_;
+  return view;
+}
+
+}  // namespace pccl

@@ -1,0 +1,66 @@
+// A group whose members never change: torchrun, new_group. One epoch, no master, nothing is voted
+// on. A lost member fails every pending and later operation at all others; one that leaves in good
+// order fails only what it has not completed.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/group.h"
+
+namespace pccl {
+
+class FixedGroup : public Group {
+ public:
+  FixedGroup(EngineContext& context, GroupId id, std::string name, std::vector<Handle> members,
+             std::int32_t rank, std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected);
+  ~FixedGroup() override;
+
+  /// Opens the links; `connected` is completed when all are up, or says who could not be reached.
+  void connect();
+  void post(OpRequest request, std::shared_ptr<Ticket> ticket) override;
+  void link_up(PeerId peer) override;
+  void link_down(PeerId peer, const std::string& reason, bool refused) override;
+  void control(PeerId peer, const PeerToPeer& message) override;
+  void tick(std::uint64_t elapsed_ms) override;
+  void close() override;
+  void abort(const std::string& why) override;
+  [[nodiscard]] GroupView view() const override;
+  [[nodiscard]] bool needs(PeerId peer) const override;
+
+ protected:
+  void op_complete(Pending& pending) override;
+  void op_mismatch(OpKey op, PeerId from, const std::string& text) override;
+  void op_timed_out(Pending& pending) override;
+  [[nodiscard]] bool member(PeerId peer) const override;
+  [[nodiscard]] OpKey next_key() const override { return OpKey{0, next_}; }
+
+ private:
+  struct Question {  // after a time-out: who has not issued it?
+    std::uint64_t waited_ms = 0;
+    std::set<PeerId> unanswered;
+    std::set<PeerId> missing;
+  };
+  void fail_group(Error error, bool tell);
+  void fail_op(OpKey op, Error error, bool tell);
+  void answer(OpKey op, Question& question);
+  [[nodiscard]] std::optional<Error> departure(OpKey key) const;
+
+  std::vector<Handle> handles_;
+  std::int32_t rank_;
+  std::uint64_t connect_timeout_ms_;
+  std::shared_ptr<Ticket> connected_;
+  Numbering numbering_;
+  std::set<PeerId> awaited_;           // links that are not up yet, while connecting
+  std::map<PeerId, OpKey> departed_;   // left in good order, having completed all before that
+  std::map<OpKey, Error> failed_ops_;  // failed by another rank before we issued them
+  std::map<OpKey, Question> questions_;
+  std::uint64_t next_ = 0;
+  Error failure_;
+  bool closed_ = false;
+};
+
+}  // namespace pccl

@@ -1,0 +1,66 @@
+// Bounded memory at the receiver: segments for operations that the receiver has not issued yet may
+// leave up to kUngrantedBytesMax per peer; then they wait here, each operation on its own, so that
+// no order of calls can make one block another. One per group; engine's thread only.
+//
+// A receiver grants by number: "everything before `issued` I have issued". It does so when a sender
+// asks (Want), and unasked after every quarter of the window, so that a sender in step never waits.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "engine/context.h"
+#include "wire/messages.h"
+
+namespace pccl {
+
+class Flow {
+ public:
+  Flow(EngineContext& context, GroupId group) : context_(context), group_(group) {}
+
+  void send(PeerId peer, const SegmentHeader& header, const std::byte* data, MemoryToken token,
+            std::uint32_t index);
+  /// The peer has issued everything before `issued`.
+  void granted(PeerId peer, OpKey issued);
+  /// The peer wants to know when `op` is issued here; `issued`: one past our newest.
+  void wanted(PeerId peer, OpKey op, OpKey issued);
+  /// We have issued everything before `issued`.
+  void issued(OpKey issued);
+  /// `bytes` of segments came from the peer.
+  void received(PeerId peer, std::uint32_t bytes, OpKey issued);
+  /// Drops what is held back under the token.
+  void cancel(MemoryToken token);
+  /// A new epoch: nothing of the old one is on its way any more.
+  void reset();
+  void forget(PeerId peer) { peers_.erase(peer); }
+
+ private:
+  struct Held {
+    SegmentHeader header;
+    const std::byte* data;
+    MemoryToken token;
+    std::uint32_t index;
+  };
+  struct PeerFlow {
+    OpKey granted;  // by the peer
+    std::uint64_t ungranted_bytes = 0;
+    std::map<OpKey, std::uint64_t> ungranted;  // of that, by operation
+    std::deque<Held> held;
+    std::set<OpKey> asked;             // Want was sent
+    std::set<OpKey> wants;             // Want came, not issued here yet
+    std::uint64_t received_bytes = 0;  // since our last Grant
+  };
+  void tell(PeerId peer, PeerFlow& flow, OpKey issued);
+  [[nodiscard]] bool may_leave(const PeerFlow& flow, const SegmentHeader& header) const;
+  void pass(PeerId peer, PeerFlow& flow, const Held& segment);
+
+  EngineContext& context_;
+  GroupId group_;
+  std::unordered_map<PeerId, PeerFlow> peers_;
+  bool any_wants_ = false;
+};
+
+}  // namespace pccl

@@ -1,0 +1,181 @@
+#include "engine/master_client.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "wire/codec.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kDialMs = 3000;  // one attempt; the list goes round
+
+}  // namespace
+
+MasterClient::MasterClient(EngineContext& context, std::vector<std::string> masters, Events events)
+    : context_(context),
+      masters_(std::move(masters)),
+      events_(std::move(events)),
+      random_(context.links.self().value) {}
+
+MasterClient::~MasterClient() {
+  for (auto& [id, call] : store_calls_) {
+    call.ticket->complete({ErrorCode::closed, "the engine has been closed"});
+  }
+}
+
+std::string MasterClient::masters_text() const {
+  std::string text;
+  for (const std::string& master : masters_) text += (text.empty() ? "" : ", ") + master;
+  return text;
+}
+
+void MasterClient::dial() {
+  if (closed_ || channel_ || dial_) return;
+  const std::string& address = masters_[next_ % masters_.size()];
+  dial_ =
+      dial_channel(context_.loop, address, std::min(kDialMs, context_.options.connect_timeout_ms),
+                   [this](Result<std::unique_ptr<Channel>> result) { dialled(std::move(result)); });
+}
+
+void MasterClient::dialled(Result<std::unique_ptr<Channel>> result) {
+  auto finished = std::move(dial_);  // lives until this callback is over
+  if (!result) {
+    last_error_ = result.error().text;
+    ++next_;
+    retry();
+    return;
+  }
+  channel_ = std::move(result).value();
+  channel_->trust();
+  local_host_ = channel_->local_host();
+  backoff_ms_ = kBackoffMsMin;
+  since_message_ms_ = 0;
+  since_heartbeat_ms_ = 0;
+  channel_->set_events({[this](std::span<const std::byte> payload) { arrived(payload); },
+                        [this](const std::string& reason) { disconnected(reason); }});
+  events_.connected();
+  for (auto& [id, call] : store_calls_) {
+    if (!call.sent && channel_) {
+      call.sent = true;
+      channel_->send(encode(PeerToMaster{call.request}));
+    }
+  }
+}
+
+void MasterClient::retry() {
+  if (closed_) return;
+  const std::uint64_t delay = backoff_ms_ / 2 + random_.below(backoff_ms_ / 2 + 1);
+  backoff_ms_ = std::min(backoff_ms_ * 2, kBackoffMsMax);
+  retry_timer_ = context_.loop.timer(delay, 0, [this] { dial(); });
+}
+
+void MasterClient::disconnected(const std::string& reason) {
+  if (!channel_) return;
+  // The channel may be the caller: it is destroyed when the loop comes round.
+  context_.loop.post([old = std::shared_ptr<Channel>(std::move(channel_))] {});
+  last_error_ = reason;
+  // The store does not outlive its master: who set a group up meanwhile makes it anew.
+  for (auto it = store_calls_.begin(); it != store_calls_.end();) {
+    if (!it->second.sent) {
+      ++it;
+      continue;
+    }
+    auto node = store_calls_.extract(it++);
+    node.mapped().ticket->complete(
+        {ErrorCode::unreachable,
+         "the connection to the master was lost during a call of its store: " + reason});
+  }
+  events_.lost(reason);
+  retry();
+}
+
+void MasterClient::arrived(std::span<const std::byte> payload) {
+  since_message_ms_ = 0;
+  auto message = decode_master_to_peer(payload);
+  if (!message) {
+    log_error("the master sent something that this version does not understand: " +
+              message.error().text);
+    disconnected(message.error().text);
+    return;
+  }
+  if (std::holds_alternative<Heartbeat>(message.value())) return;
+  if (auto* reply = std::get_if<StoreReply>(&message.value())) {
+    auto node = store_calls_.extract(reply->id);
+    if (node.empty()) return;
+    Ticket& ticket = *node.mapped().ticket;
+    ticket.values = std::move(reply->values);
+    ticket.keys = std::move(reply->keys);
+    ticket.amount = static_cast<std::uint64_t>(reply->amount);
+    ticket.complete(std::move(reply->error));
+    return;
+  }
+  events_.message(message.value());
+}
+
+void MasterClient::send(const PeerToMaster& message) {
+  if (channel_) channel_->send(encode(message));
+}
+
+void MasterClient::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
+  if (closed_) {
+    ticket->complete({ErrorCode::closed, "the group has been closed"});
+    return;
+  }
+  request.id = ++last_store_id_;
+  StoreCall& call = store_calls_[request.id];
+  call.request = std::move(request);
+  call.ticket = std::move(ticket);
+  if (!channel_) return;
+  call.sent = true;
+  channel_->send(encode(PeerToMaster{call.request}));
+}
+
+void MasterClient::set_intervals(std::uint64_t heartbeat_ms, std::uint64_t silence_ms) {
+  if (heartbeat_ms > 0) heartbeat_ms_ = heartbeat_ms;
+  silence_ms_ = silence_ms;
+}
+
+void MasterClient::tick(std::uint64_t elapsed_ms) {
+  std::vector<std::uint64_t> late;
+  for (auto& [id, call] : store_calls_) {
+    call.waited_ms += elapsed_ms;
+    // The master answers in time; this is for one that does not, or is not there.
+    const std::uint64_t limit = call.request.timeout_ms + (call.sent ? 2000 : 0);
+    if (call.request.timeout_ms > 0 && call.waited_ms > limit) late.push_back(id);
+  }
+  for (const std::uint64_t id : late) {
+    auto node = store_calls_.extract(id);
+    node.mapped().ticket->complete(
+        {ErrorCode::timed_out, "the master's store did not answer within " +
+                                   std::to_string(node.mapped().request.timeout_ms) + " ms" +
+                                   (channel_ ? "" : " (no connection: " + last_error_ + ")")});
+  }
+  if (!channel_) return;
+  since_heartbeat_ms_ += elapsed_ms;
+  if (since_heartbeat_ms_ >= heartbeat_ms_) {
+    since_heartbeat_ms_ = 0;
+    channel_->send(encode(PeerToMaster{Heartbeat{events_.issued()}}));
+  }
+  // A tick that came late was our own silence: it does not count against the master.
+  since_message_ms_ += std::min<std::uint64_t>(elapsed_ms, heartbeat_ms_);
+  if (silence_ms_ > 0 && since_message_ms_ > silence_ms_) {
+    ++next_;
+    disconnected("the master was silent for " + std::to_string(since_message_ms_) + " ms");
+  }
+}
+
+void MasterClient::close() {
+  closed_ = true;
+  retry_timer_.reset();
+  dial_.reset();
+  for (auto& [id, call] : store_calls_) {
+    call.ticket->complete({ErrorCode::closed, "the group has been closed"});
+  }
+  store_calls_.clear();
+  if (!channel_) return;
+  channel_->set_events({[](std::span<const std::byte>) {}, [](const std::string&) {}});
+  channel_->close();
+}
+
+}  // namespace pccl

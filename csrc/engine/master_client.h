@@ -1,0 +1,81 @@
+// The connection of a peer to its master: dials, dials again with back-off, goes round the list,
+// sends heartbeats, finds a silent master. Says nothing of membership: messages go up, the peer's
+// core decides. Also carries the calls of the key-value store. Engine's thread only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "engine/context.h"
+#include "transport/channel.h"
+#include "wire/messages.h"
+
+namespace pccl {
+
+class MasterClient {
+ public:
+  struct Events {
+    std::function<void()> connected;
+    std::function<void(const std::string& reason)> lost;
+    std::function<void(const MasterToPeer&)> message;  // all but Heartbeat and StoreReply
+    std::function<OpKey()> issued;                     // for heartbeats
+  };
+  MasterClient(EngineContext& context, std::vector<std::string> masters, Events events);
+  ~MasterClient();
+  MasterClient(const MasterClient&) = delete;
+  MasterClient& operator=(const MasterClient&) = delete;
+
+  void dial();
+  void send(const PeerToMaster& message);
+  void store(StoreRequest request, std::shared_ptr<Ticket> ticket);
+  void set_intervals(std::uint64_t heartbeat_ms, std::uint64_t silence_ms);
+  void tick(std::uint64_t elapsed_ms);
+  /// Sends what is queued, then closes, and dials no more.
+  void close();
+
+  [[nodiscard]] bool connected() const { return channel_ != nullptr; }
+  [[nodiscard]] const std::string& local_host() const { return local_host_; }
+  /// What the attempts so far ended with, for an error text.
+  [[nodiscard]] const std::string& last_error() const { return last_error_; }
+  [[nodiscard]] std::string masters_text() const;
+
+ private:
+  struct StoreCall {
+    StoreRequest request;
+    std::shared_ptr<Ticket> ticket;
+    std::uint64_t waited_ms = 0;
+    bool sent = false;
+  };
+  void dialled(Result<std::unique_ptr<Channel>> result);
+  void arrived(std::span<const std::byte> payload);
+  void disconnected(const std::string& reason);
+  void retry();
+
+  EngineContext& context_;
+  std::vector<std::string> masters_;
+  Events events_;
+  std::size_t next_ = 0;  // in the list
+  std::unique_ptr<Dial> dial_;
+  std::unique_ptr<Channel> channel_;
+  std::vector<std::unique_ptr<Channel>> closing_;
+  std::unique_ptr<Timer> retry_timer_;
+  std::uint64_t backoff_ms_ = kBackoffMsMin;
+  std::uint64_t heartbeat_ms_ = 1000;
+  std::uint64_t silence_ms_ = 0;  // 0: not told yet
+  std::uint64_t since_heartbeat_ms_ = 0;
+  std::uint64_t since_message_ms_ = 0;
+  std::string local_host_;
+  std::string last_error_;
+  bool closed_ = false;
+  std::uint64_t last_store_id_ = 0;
+  std::map<std::uint64_t, StoreCall> store_calls_;
+  Random random_;
+};
+
+}  // namespace pccl

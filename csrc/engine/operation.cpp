@@ -1,0 +1,358 @@
+#include "engine/operation.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+#include "kernels/reduce.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kNoCookie = 0;  // the payload goes straight to where it belongs
+
+std::uint64_t receive_key(std::uint32_t from, std::uint32_t channel) {
+  return (static_cast<std::uint64_t>(from) << 32) | channel;
+}
+bool receives(const Step& step) {
+  return step.kind == StepKind::recv || step.kind == StepKind::recv_reduce;
+}
+bool input_per_rank(OpKind kind) {
+  return kind == OpKind::scatter || kind == OpKind::reduce_scatter || kind == OpKind::all_to_all;
+}
+bool output_per_rank(OpKind kind) {
+  return kind == OpKind::all_gather || kind == OpKind::gather || kind == OpKind::all_to_all;
+}
+bool touch(const Buffer& a, const Buffer& b) {
+  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
+
+}  // namespace
+
+Operation::Operation(BufferPool& pool, OpKey key, OpRequest request, std::shared_ptr<Ticket> ticket)
+    : pool_(pool), key_(key), request_(std::move(request)), ticket_(std::move(ticket)) {}
+
+void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributors,
+                      std::uint32_t me, MemoryToken token, bool keep_preimage) {
+  PCCL_ASSERT(!running());
+  port_ = &port;
+  contributors_ = std::move(contributors);
+  me_ = me;
+  token_ = token;
+  bytes_sent_ = 0;
+  bytes_received_ = 0;
+  schedule_ = build_schedule(arguments());
+  if (schedule_.scratch_bytes > 0) scratch_ = pool_.take(schedule_.scratch_bytes);
+  if (keep_preimage && !preimage_) preimage_.emplace(pool_, request_.outputs);
+
+  const auto count = static_cast<std::uint32_t>(schedule_.steps.size());
+  states_ = std::vector<StepState>(count);
+  steps_left_ = count;
+  for (std::uint32_t s = 0; s < count; ++s) {
+    const Step& step = schedule_.steps[s];
+    StepState& state = states_[s];
+    const std::uint64_t bytes = length(step);
+    state.segments = static_cast<std::uint32_t>(
+        std::max<std::uint64_t>(1, (bytes + kSegmentBytesMax - 1) / kSegmentBytesMax));
+    state.done.assign(state.segments, false);
+    state.triggered.assign(state.segments, false);
+    state.after_left = static_cast<std::uint32_t>(step.after.size());
+    for (const std::uint32_t earlier : step.after) states_[earlier].dependents.push_back(s);
+    if (step.follows >= 0) {
+      states_[static_cast<std::uint32_t>(step.follows)].followers.push_back(s);
+    }
+    if (receives(step)) receives_[receive_key(step.peer, step.channel)] = s;
+  }
+  for (std::uint32_t s = 0; s < count; ++s) {
+    if (receives(schedule_.steps[s])) continue;
+    for (std::uint32_t segment = 0; segment < states_[s].segments; ++segment) trigger(s, segment);
+  }
+  drain();
+}
+
+void Operation::stop() {
+  port_ = nullptr;
+  token_ = 0;
+  states_.clear();
+  receives_.clear();
+  incoming_.clear();
+  sends_.clear();
+  work_.clear();
+  schedule_ = {};
+  scratch_.release();
+}
+
+void Operation::restore() {
+  if (preimage_) preimage_->restore();
+}
+
+CollectiveArgs Operation::arguments() const {
+  CollectiveArgs args;
+  const OpDescriptor& d = request_.descriptor;
+  args.kind = d.kind;
+  args.reduce = d.reduce;
+  args.rank = me_;
+  args.size = static_cast<std::uint32_t>(contributors_.size());
+  args.element_bytes = dtype_bytes(d.dtype);
+  if (d.root >= 0) {
+    const auto at =
+        std::find(contributors_.begin(), contributors_.end(), static_cast<std::uint32_t>(d.root));
+    PCCL_ASSERT(at != contributors_.end(), d.root);
+    args.root = static_cast<std::uint32_t>(at - contributors_.begin());
+  }
+  const auto sizes = [&](const std::vector<Buffer>& buffers, bool per_rank) {
+    std::vector<std::uint64_t> bytes;
+    if (per_rank && !buffers.empty()) {
+      for (const std::uint32_t c : contributors_) bytes.push_back(buffers[c].bytes);
+    } else {
+      for (const Buffer& b : buffers) bytes.push_back(b.bytes);
+    }
+    return bytes;
+  };
+  args.input_bytes = sizes(request_.inputs, input_per_rank(d.kind));
+  args.output_bytes = sizes(request_.outputs, output_per_rank(d.kind));
+  return args;
+}
+
+std::uint32_t Operation::output_index(const Range& range) const {
+  return output_per_rank(request_.descriptor.kind) ? contributors_[range.index] : range.index;
+}
+
+std::byte* Operation::memory(const Range& range) const {
+  switch (range.space) {
+    case Space::input: {
+      const bool per_rank = input_per_rank(request_.descriptor.kind);
+      return request_.inputs[per_rank ? contributors_[range.index] : range.index].data +
+             range.offset;
+    }
+    case Space::output:
+      return request_.outputs[output_index(range)].data + range.offset;
+    case Space::scratch:
+      return scratch_.data() + range.offset;
+  }
+  return nullptr;
+}
+
+std::uint64_t Operation::length(const Step& step) const {
+  return step.kind == StepKind::send ? step.from.bytes : step.to.bytes;
+}
+
+std::uint32_t Operation::segment_bytes(const Step& step, std::uint32_t segment) const {
+  const std::uint64_t offset = static_cast<std::uint64_t>(segment) * kSegmentBytesMax;
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(kSegmentBytesMax, length(step) - offset));
+}
+
+bool Operation::eligible(std::uint32_t s, std::uint32_t segment) const {
+  if (states_[s].after_left > 0) return false;
+  const std::int32_t follows = schedule_.steps[s].follows;
+  return follows < 0 || states_[static_cast<std::uint32_t>(follows)].done[segment];
+}
+
+// ------------------------------------------------------------------------------------- what
+// arrives
+
+Result<std::uint32_t> Operation::find_receive(std::uint32_t from,
+                                              const SegmentHeader& header) const {
+  const auto it = receives_.find(receive_key(from, header.channel));
+  if (it == receives_.end()) {
+    return {ErrorCode::mismatch, "a segment that this rank does not expect"};
+  }
+  const Step& step = schedule_.steps[it->second];
+  const std::uint64_t segment = header.offset / kSegmentBytesMax;
+  const StepState& state = states_[it->second];
+  if (header.offset % kSegmentBytesMax != 0 || segment >= state.segments ||
+      header.bytes != segment_bytes(step, static_cast<std::uint32_t>(segment))) {
+    return {ErrorCode::mismatch, "sizes differ: " + std::to_string(header.bytes) + " bytes at " +
+                                     std::to_string(header.offset) +
+                                     " arrived, this rank expects " +
+                                     std::to_string(step.to.bytes) + " bytes in all"};
+  }
+  if (state.done[segment] || state.held.contains(static_cast<std::uint32_t>(segment))) {
+    return {ErrorCode::mismatch, "a segment came twice"};
+  }
+  return it->second;
+}
+
+Result<Placement> Operation::place(std::uint32_t from, const SegmentHeader& header) {
+  auto found = find_receive(from, header);
+  if (!found) return found.error();
+  const std::uint32_t s = found.value();
+  const Step& step = schedule_.steps[s];
+  const auto segment = static_cast<std::uint32_t>(header.offset / kSegmentBytesMax);
+  if (step.kind == StepKind::recv && header.bytes > 0 && eligible(s, segment)) {
+    about_to_write(step.to, header.offset, header.bytes);
+    return Placement{memory(step.to) + header.offset, token_, kNoCookie};
+  }
+  PoolBuffer buffer = pool_.take(header.bytes);
+  const Placement at{buffer.data(), token_, next_cookie_++};
+  incoming_.emplace(at.cookie, std::move(buffer));
+  return at;
+}
+
+void Operation::arrived(std::uint32_t from, const SegmentHeader& header, const Placement& at) {
+  const auto segment = static_cast<std::uint32_t>(header.offset / kSegmentBytesMax);
+  if (at.cookie == kNoCookie) {
+    bytes_received_ += header.bytes;
+    mark_done(receives_.at(receive_key(from, header.channel)), segment);
+    drain();
+    return;
+  }
+  auto node = incoming_.extract(at.cookie);
+  PCCL_ASSERT(!node.empty(), at.cookie);
+  const Error error = deliver(from, header, std::move(node.mapped()));
+  PCCL_ASSERT(!error.failed(), error.text);  // place() has checked it
+}
+
+Error Operation::deliver(std::uint32_t from, const SegmentHeader& header, PoolBuffer payload) {
+  auto found = find_receive(from, header);
+  if (!found) return found.error();
+  const auto segment = static_cast<std::uint32_t>(header.offset / kSegmentBytesMax);
+  bytes_received_ += header.bytes;
+  if (eligible(found.value(), segment)) {
+    use_received(found.value(), segment, payload.data());
+    drain();
+  } else {
+    states_[found.value()].held.emplace(segment, std::move(payload));
+  }
+  return {};
+}
+
+void Operation::use_received(std::uint32_t s, std::uint32_t segment, const std::byte* payload) {
+  const Step& step = schedule_.steps[s];
+  if (step.kind == StepKind::recv_reduce) {
+    reduce_segment(step, segment, payload);
+  } else if (const std::uint32_t bytes = segment_bytes(step, segment); bytes > 0) {
+    const std::uint64_t offset = static_cast<std::uint64_t>(segment) * kSegmentBytesMax;
+    about_to_write(step.to, offset, bytes);
+    std::memcpy(memory(step.to) + offset, payload, bytes);
+  }
+  mark_done(s, segment);
+}
+
+// ------------------------------------------------------------------------------------------- steps
+
+/// A local or sending step may handle a segment; or a receive may use what has arrived for it.
+void Operation::trigger(std::uint32_t s, std::uint32_t segment) {
+  StepState& state = states_[s];
+  if (!eligible(s, segment) || state.triggered[segment]) return;
+  if (receives(schedule_.steps[s]) && !state.held.contains(segment)) return;
+  state.triggered[segment] = true;
+  work_.push_back({s, segment});
+}
+
+void Operation::handle(std::uint32_t s, std::uint32_t segment) {
+  const Step& step = schedule_.steps[s];
+  const std::uint64_t offset = static_cast<std::uint64_t>(segment) * kSegmentBytesMax;
+  const std::uint32_t bytes = segment_bytes(step, segment);
+  switch (step.kind) {
+    case StepKind::send:
+      sends_.push_back({s, segment});
+      port_->send_segment(*this, step.peer, step.channel, offset,
+                          bytes > 0 ? memory(step.from) + offset : nullptr, bytes,
+                          static_cast<std::uint32_t>(sends_.size() - 1));
+      return;
+    case StepKind::recv:
+    case StepKind::recv_reduce: {
+      auto node = states_[s].held.extract(segment);
+      use_received(s, segment, node.mapped().data());
+      return;
+    }
+    case StepKind::copy:
+      if (bytes > 0 && memory(step.to) != memory(step.from)) {
+        about_to_write(step.to, offset, bytes);
+        std::memmove(memory(step.to) + offset, memory(step.from) + offset, bytes);
+      }
+      break;
+    case StepKind::reduce:
+      if (bytes > 0) reduce_segment(step, segment, memory(step.to) + offset);
+      break;
+  }
+  mark_done(s, segment);
+}
+
+/// to = other op from, or from op other: `other` is what was received, or `to` itself.
+void Operation::reduce_segment(const Step& step, std::uint32_t segment, const std::byte* other) {
+  const std::uint64_t offset = static_cast<std::uint64_t>(segment) * kSegmentBytesMax;
+  const std::uint32_t bytes = segment_bytes(step, segment);
+  if (bytes == 0) return;
+  const OpDescriptor& d = request_.descriptor;
+  const std::size_t count = bytes / dtype_bytes(d.dtype);
+  about_to_write(step.to, offset, bytes);
+  std::byte* to = memory(step.to) + offset;
+  const std::byte* own = memory(step.from) + offset;
+  const bool second = step.received_second;
+  reduce_into(to, second ? own : other, second ? other : own, count, d.dtype, d.reduce);
+  if (step.finish && d.reduce == ReduceOp::avg) {
+    finish_average(to, count, d.dtype, contributors_.size());
+  }
+}
+
+void Operation::about_to_write(const Range& range, std::uint64_t offset, std::uint64_t bytes) {
+  if (preimage_ && range.space == Space::output) {
+    preimage_->save(output_index(range), range.offset + offset, bytes);
+  }
+}
+
+void Operation::sent(std::uint32_t index) {
+  const auto [s, segment] = sends_.at(index);
+  bytes_sent_ += segment_bytes(schedule_.steps[s], segment);
+  mark_done(s, segment);
+  drain();
+}
+
+void Operation::mark_done(std::uint32_t s, std::uint32_t segment) {
+  StepState& state = states_[s];
+  PCCL_ASSERT(!state.done[segment], s, segment);
+  state.done[segment] = true;
+  for (const std::uint32_t follower : state.followers) trigger(follower, segment);
+  if (++state.segments_done < state.segments) return;
+  --steps_left_;
+  for (const std::uint32_t dependent : state.dependents) {
+    if (--states_[dependent].after_left > 0) continue;
+    for (std::uint32_t i = 0; i < states_[dependent].segments; ++i) trigger(dependent, i);
+  }
+}
+
+/// Handles what has become possible, in a loop rather than by recursion: chains are as long as
+/// schedules.
+void Operation::drain() {
+  if (draining_) return;
+  draining_ = true;
+  for (std::size_t i = 0; i < work_.size(); ++i) handle(work_[i].step, work_[i].segment);
+  work_.clear();
+  draining_ = false;
+}
+
+// --------------------------------------------------------------------------------------- questions
+
+std::uint64_t Operation::output_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Buffer& b : request_.outputs) bytes += b.bytes;
+  return bytes;
+}
+
+bool Operation::overlaps(const Operation& other) const {
+  const auto any = [](const std::vector<Buffer>& as, const std::vector<Buffer>& bs) {
+    return std::any_of(as.begin(), as.end(), [&](const Buffer& a) {
+      return std::any_of(bs.begin(), bs.end(), [&](const Buffer& b) { return touch(a, b); });
+    });
+  };
+  const OpRequest& o = other.request_;
+  return any(request_.outputs, o.outputs) || any(request_.outputs, o.inputs) ||
+         any(request_.inputs, o.outputs);
+}
+
+std::vector<std::uint32_t> Operation::waiting_for() const {
+  std::vector<std::uint32_t> peers;
+  for (std::size_t s = 0; s < states_.size(); ++s) {
+    const Step& step = schedule_.steps[s];
+    if (receives(step) && states_[s].segments_done < states_[s].segments)
+      peers.push_back(step.peer);
+  }
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
+
+}  // namespace pccl

@@ -1,0 +1,141 @@
+// One collective in flight: runs a Schedule over the caller's memory, whatever the schedule is.
+// Knows no algorithm, no group, no epoch rule: its Port sends, its owner feeds it what arrives and
+// decides what its completion means.
+//
+// Works segment by segment: a step that `follows` another one handles a segment as soon as the
+// other has, so receiving, reducing and forwarding overlap. What arrives for a step that may not
+// start yet is kept. Owned and used by the engine's thread only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/schedule.h"
+#include "engine/buffer_pool.h"
+#include "engine/engine.h"
+#include "engine/preimage.h"
+#include "transport/transport.h"
+
+namespace pccl {
+
+class Operation;
+
+/// How an operation sends: its group, which adds header fields and holds back what may not leave
+/// yet.
+class OperationPort {
+ public:
+  virtual ~OperationPort() = default;
+  virtual void send_segment(Operation& op, std::uint32_t contributor, std::uint32_t channel,
+                            std::uint64_t offset, const std::byte* data, std::uint32_t bytes,
+                            std::uint32_t index) = 0;
+};
+
+class Operation {
+ public:
+  Operation(BufferPool& pool, OpKey key, OpRequest request, std::shared_ptr<Ticket> ticket);
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  /// Begins to run among `contributors` (indexes into the caller's numbering, ascending; `me` is
+  /// our place among them). `keep_preimage`: restore() will be able to undo it.
+  void start(OperationPort& port, std::vector<std::uint32_t> contributors, std::uint32_t me,
+             MemoryToken token, bool keep_preimage);
+  /// Forgets the run; the caller has cancelled `token()` in the links by then.
+  void stop();
+  void restore();
+
+  /// Where a segment from contributor `from` goes; the error says in what it does not fit
+  /// (mismatch).
+  [[nodiscard]] Result<Placement> place(std::uint32_t from, const SegmentHeader& header);
+  /// It has arrived where place() said.
+  void arrived(std::uint32_t from, const SegmentHeader& header, const Placement& at);
+  /// A segment that arrived before the operation was started.
+  [[nodiscard]] Error deliver(std::uint32_t from, const SegmentHeader& header, PoolBuffer payload);
+  /// The kernel has taken the segment that was sent with this index.
+  void sent(std::uint32_t index);
+
+  [[nodiscard]] bool running() const { return port_ != nullptr; }
+  [[nodiscard]] bool complete() const { return running() && steps_left_ == 0; }
+  [[nodiscard]] OpKey key() const { return key_; }
+  [[nodiscard]] MemoryToken token() const { return token_; }
+  [[nodiscard]] const OpRequest& request() const { return request_; }
+  [[nodiscard]] const std::shared_ptr<Ticket>& ticket() const { return ticket_; }
+  [[nodiscard]] std::uint64_t output_bytes() const;
+  [[nodiscard]] bool overlaps(const Operation& other) const;
+  [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
+  [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
+  /// Contributors (indexes among them) from which something is still missing.
+  [[nodiscard]] std::vector<std::uint32_t> waiting_for() const;
+  [[nodiscard]] const std::vector<std::uint32_t>& contributors() const { return contributors_; }
+
+  // Kept for the owner.
+  std::uint64_t waited_ms = 0;  // of its time-out; stands still while the group holds
+  std::uint64_t waited_total_ms = 0;
+  bool said_waiting = false;
+  bool deferred = false;  // waits for memory or for an overlapping operation
+  bool expired = false;   // its time-out has been reported
+
+ private:
+  struct StepState {
+    std::uint32_t segments = 1;
+    std::uint32_t segments_done = 0;
+    std::uint32_t after_left = 0;
+    std::vector<bool> done;                 // by segment
+    std::vector<std::uint32_t> dependents;  // steps with this one in `after`
+    std::vector<std::uint32_t> followers;
+    std::unordered_map<std::uint32_t, PoolBuffer> held;  // receives: arrived, may not be used yet
+    std::vector<bool> triggered;                         // sends: handed to the port
+  };
+  struct Work {
+    std::uint32_t step;
+    std::uint32_t segment;
+  };
+
+  [[nodiscard]] CollectiveArgs arguments() const;
+  [[nodiscard]] std::byte* memory(const Range& range) const;
+  [[nodiscard]] std::uint32_t output_index(const Range& range) const;
+  [[nodiscard]] std::uint64_t length(const Step& step) const;
+  [[nodiscard]] std::uint32_t segment_bytes(const Step& step, std::uint32_t segment) const;
+  [[nodiscard]] bool eligible(std::uint32_t step, std::uint32_t segment) const;
+  [[nodiscard]] Result<std::uint32_t> find_receive(std::uint32_t from,
+                                                   const SegmentHeader& header) const;
+  void trigger(std::uint32_t step, std::uint32_t segment);
+  void handle(std::uint32_t step, std::uint32_t segment);
+  void use_received(std::uint32_t step, std::uint32_t segment, const std::byte* payload);
+  void reduce_segment(const Step& step, std::uint32_t segment, const std::byte* other);
+  void about_to_write(const Range& range, std::uint64_t offset, std::uint64_t bytes);
+  void mark_done(std::uint32_t step, std::uint32_t segment);
+  void drain();
+
+  BufferPool& pool_;
+  OpKey key_;
+  OpRequest request_;
+  std::shared_ptr<Ticket> ticket_;
+
+  OperationPort* port_ = nullptr;
+  MemoryToken token_ = 0;
+  std::vector<std::uint32_t> contributors_;
+  std::uint32_t me_ = 0;
+  Schedule schedule_;
+  std::vector<StepState> states_;
+  std::unordered_map<std::uint64_t, std::uint32_t> receives_;  // (contributor, channel) -> step
+  std::unordered_map<std::uint64_t, PoolBuffer>
+      incoming_;             // by cookie: on its way into pool memory
+  std::vector<Work> sends_;  // by index
+  std::vector<Work> work_;
+  bool draining_ = false;
+  std::uint32_t steps_left_ = 0;
+  std::uint64_t next_cookie_ = 1;
+  PoolBuffer scratch_;
+  std::optional<Preimage> preimage_;
+  std::uint64_t bytes_sent_ = 0;
+  std::uint64_t bytes_received_ = 0;
+};
+
+}  // namespace pccl

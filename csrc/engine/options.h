@@ -1,0 +1,24 @@
+// What can be set about the engine of a process. Filled by pccl_backend/_config.py (argument, then
+// PCCL_*, then these defaults) and passed in; nothing else reads the environment.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pccl {
+
+struct EngineOptions {
+  std::vector<std::string> advertise;  // hosts that others are told; empty: see advertise_for
+  std::string interface_host;          // listen on this address only; empty: all
+  std::uint16_t port_first = 0;        // 0: any free port
+  std::uint16_t port_last = 0;
+  std::uint32_t bulk_lanes = 1;
+  std::uint64_t connect_timeout_ms = 10000;  // to reach a master or a peer
+  std::uint64_t tcp_user_timeout_ms = 30000;
+  std::uint64_t preimage_bytes_max = 1ULL << 30;  // kept inputs of operations without an outcome
+  std::uint64_t hold_timeout_ms = 30ULL * 60 * 1000;  // without a master
+  std::uint64_t goodbye_timeout_ms = 5000;            // at destroy and exit: to send what is owed
+};
+
+}  // namespace pccl

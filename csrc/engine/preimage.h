@@ -1,0 +1,38 @@
+// The undo log of one operation: what its outputs held before they were first written, kept until
+// its outcome is known. Written range by range, just before the range is (so it is in the cache
+// then), with stores that do not displace what is.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "engine/buffer_pool.h"
+#include "engine/engine.h"
+
+namespace pccl {
+
+class Preimage {
+ public:
+  /// `outputs` outlives this.
+  Preimage(BufferPool& pool, const std::vector<Buffer>& outputs) : pool_(pool), outputs_(outputs) {}
+
+  /// Bytes [offset, offset + bytes) of output `index` are about to be written.
+  void save(std::uint32_t index, std::uint64_t offset, std::uint64_t bytes);
+  /// Writes everything back and forgets it.
+  void restore();
+  void forget();
+
+ private:
+  struct Log {
+    PoolBuffer memory;                             // as large as the output, same offsets
+    std::map<std::uint64_t, std::uint64_t> saved;  // begin -> end, disjoint, not adjacent
+  };
+  void save_gap(Log& log, std::uint32_t index, std::uint64_t begin, std::uint64_t end);
+
+  BufferPool& pool_;
+  const std::vector<Buffer>& outputs_;
+  std::map<std::uint32_t, Log> logs_;
+};
+
+}  // namespace pccl

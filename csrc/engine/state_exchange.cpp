@@ -1,0 +1,165 @@
+#include "engine/state_exchange.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "wire/codec.h"
+
+namespace pccl {
+
+StateExchange::~StateExchange() {
+  withdraw();
+  fail_all({ErrorCode::closed, "the group has been closed"});
+}
+
+void StateExchange::offer(Snapshot snapshot) {
+  withdraw();
+  snapshot_ = std::move(snapshot);
+  offer_token_ = context_.token(*this);
+  offered_ = true;
+}
+
+void StateExchange::withdraw() {
+  if (!offered_) return;
+  offered_ = false;
+  context_.retire(offer_token_);
+  offer_token_ = 0;
+  snapshot_ = {};
+}
+
+void StateExchange::pulled_from(PeerId peer, const Pull& request) {
+  PullReply reply{group_, request.request, {}, 0};
+  if (!offered_ || snapshot_.digest != request.digest || request.item >= snapshot_.items.size()) {
+    reply.error = {ErrorCode::closed, "this peer does not offer that state (any more)"};
+    context_.links.send_control(peer, encode(PeerToPeer{reply}));
+    return;
+  }
+  const Buffer& item = snapshot_.items[request.item];
+  const std::uint64_t offset = std::min(request.offset, item.bytes);
+  reply.bytes =
+      request.bytes == 0 ? item.bytes - offset : std::min(request.bytes, item.bytes - offset);
+  context_.links.send_control(peer, encode(PeerToPeer{reply}));
+  for (std::uint64_t at = 0; at < reply.bytes; at += kSegmentBytesMax) {
+    SegmentHeader header;
+    header.group = group_;
+    header.op = OpKey{0, request.request};
+    header.channel = kPullChannel;
+    header.offset = at;
+    header.bytes =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(kSegmentBytesMax, reply.bytes - at));
+    header.descriptor.count = reply.bytes;
+    context_.links.send_segment(peer, header, item.data + offset + at, offer_token_,
+                                EngineContext::cookie(offer_token_, 0));
+  }
+}
+
+void StateExchange::segment_sent(MemoryToken, PeerId, std::uint32_t) {}
+
+void StateExchange::pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
+                         std::uint64_t timeout_ms, std::shared_ptr<Ticket> ticket) {
+  const std::uint64_t id = ++last_request_;
+  Request& request = requests_[id];
+  request.source = source;
+  request.to = to;
+  request.ticket = std::move(ticket);
+  request.timeout_ms = timeout_ms;
+  request.token = context_.token(*this);
+  request.digest = digest;
+  request.item = item;
+  if (context_.links.is_up(source)) ask(id, request);
+}
+
+void StateExchange::ask(std::uint64_t id, Request& request) {
+  request.asked = true;
+  context_.links.send_control(
+      request.source, encode(PeerToPeer{Pull{group_, id, request.digest, request.item, 0, 0}}));
+}
+
+void StateExchange::link_up(PeerId peer) {
+  for (auto& [id, request] : requests_) {
+    if (request.source == peer && !request.asked) ask(id, request);
+  }
+}
+
+/// The first word about the size, from the reply or from a segment, whichever comes first.
+bool StateExchange::size(Request& request, std::uint64_t bytes) {
+  if (request.sized) return request.expected_bytes == bytes;
+  if (request.to.data == nullptr) {
+    if (bytes > kControlBytesMax) return false;
+    request.ticket->bytes.resize(bytes);
+    request.to = {request.ticket->bytes.data(), bytes};
+  }
+  request.sized = true;
+  request.expected_bytes = bytes;
+  return request.to.bytes == bytes;
+}
+
+void StateExchange::replied(PeerId peer, const PullReply& reply) {
+  const auto it = requests_.find(reply.request);
+  if (it == requests_.end() || it->second.source != peer) return;
+  if (reply.error.failed()) {
+    finish(it->first, reply.error);
+  } else if (!size(it->second, reply.bytes)) {
+    finish(it->first, {ErrorCode::mismatch, "an item of the shared state has " +
+                                                std::to_string(reply.bytes) + " bytes at peer " +
+                                                to_string(peer) + ", another number here"});
+  } else if (it->second.received_bytes == reply.bytes) {
+    finish(it->first, {});
+  }
+}
+
+Placement StateExchange::segment_header(PeerId from, const SegmentHeader& header) {
+  const auto it = requests_.find(header.op.index);
+  if (it == requests_.end() || it->second.source != from) return {};
+  Request& request = it->second;
+  request.idle_ms = 0;
+  if (!size(request, header.descriptor.count) || header.offset + header.bytes > request.to.bytes) {
+    return {};  // the reply says the same and fails it
+  }
+  return {request.to.data + header.offset, request.token, 0};
+}
+
+void StateExchange::segment_arrived(PeerId, const SegmentHeader& header, const Placement&) {
+  const auto it = requests_.find(header.op.index);
+  if (it == requests_.end()) return;
+  bytes_pulled_ += header.bytes;
+  it->second.received_bytes += header.bytes;
+  it->second.idle_ms = 0;
+  if (it->second.received_bytes == it->second.expected_bytes) finish(it->first, {});
+}
+
+void StateExchange::finish(std::uint64_t id, Error error) {
+  auto node = requests_.extract(id);
+  if (node.empty()) return;
+  context_.retire(node.mapped().token);
+  node.mapped().ticket->amount = node.mapped().received_bytes;
+  node.mapped().ticket->complete(std::move(error));
+}
+
+void StateExchange::link_down(PeerId peer, const std::string& reason) {
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, request] : requests_) {
+    if (request.source == peer) ids.push_back(id);
+  }
+  for (const std::uint64_t id : ids) {
+    finish(id, {ErrorCode::peer_lost, "the source of the shared state was lost: " + reason});
+  }
+}
+
+void StateExchange::fail_all(const Error& error) {
+  while (!requests_.empty()) finish(requests_.begin()->first, error);
+}
+
+void StateExchange::tick(std::uint64_t elapsed_ms) {
+  std::vector<std::uint64_t> late;
+  for (auto& [id, request] : requests_) {
+    request.idle_ms += elapsed_ms;
+    if (request.timeout_ms > 0 && request.idle_ms >= request.timeout_ms) late.push_back(id);
+  }
+  for (const std::uint64_t id : late) {
+    finish(id, {ErrorCode::timed_out, "the source of the shared state sent nothing for " +
+                                          std::to_string(requests_.at(id).timeout_ms) + " ms"});
+  }
+}
+
+}  // namespace pccl

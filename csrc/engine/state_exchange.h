@@ -1,0 +1,75 @@
+// Shared state on its way between two members: the snapshot that this peer offers while it stands
+// at a boundary, and the items that it pulls from others. Bytes only; what they mean is Python's
+// (_state.py). Engine's thread only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "engine/context.h"
+#include "wire/messages.h"
+
+namespace pccl {
+
+/// Step::channel of segments that answer a Pull; no schedule uses it.
+inline constexpr std::uint32_t kPullChannel = 0xFFFFFFFF;
+
+class StateExchange : public SegmentOwner {
+ public:
+  StateExchange(EngineContext& context, GroupId group) : context_(context), group_(group) {}
+  ~StateExchange() override;
+  StateExchange(const StateExchange&) = delete;
+  StateExchange& operator=(const StateExchange&) = delete;
+
+  void offer(Snapshot snapshot);
+  /// What was offered may be changed by its owner after this returns.
+  void withdraw();
+
+  void pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
+            std::uint64_t timeout_ms, std::shared_ptr<Ticket> ticket);
+  void pulled_from(PeerId peer, const Pull& request);
+  void replied(PeerId peer, const PullReply& reply);
+  /// Requests that came before the link did leave now.
+  void link_up(PeerId peer);
+  void link_down(PeerId peer, const std::string& reason);
+  void fail_all(const Error& error);
+  void tick(std::uint64_t elapsed_ms);
+
+  [[nodiscard]] Placement segment_header(PeerId from, const SegmentHeader& header);
+  void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) override;
+  void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
+
+  [[nodiscard]] std::uint64_t bytes_pulled() const { return bytes_pulled_; }
+
+ private:
+  struct Request {
+    PeerId source;
+    Digest digest{};
+    std::uint32_t item = 0;
+    bool asked = false;
+    Buffer to;
+    std::shared_ptr<Ticket> ticket;
+    MemoryToken token = 0;
+    std::uint64_t expected_bytes = 0;
+    std::uint64_t received_bytes = 0;
+    bool sized = false;
+    std::uint64_t timeout_ms = 0;
+    std::uint64_t idle_ms = 0;  // since the last byte
+  };
+  [[nodiscard]] bool size(Request& request, std::uint64_t bytes);
+  void ask(std::uint64_t id, Request& request);
+  void finish(std::uint64_t id, Error error);
+
+  EngineContext& context_;
+  GroupId group_;
+  Snapshot snapshot_;
+  bool offered_ = false;
+  MemoryToken offer_token_ = 0;
+  std::uint64_t last_request_ = 0;
+  std::map<std::uint64_t, Request> requests_;
+  std::uint64_t bytes_pulled_ = 0;
+};
+
+}  // namespace pccl

@@ -1,0 +1,51 @@
+// Ticket: where a user's thread meets the engine's.
+#include <chrono>
+
+#include "engine/engine.h"
+
+namespace pccl {
+
+bool Ticket::wait(std::optional<std::uint64_t> timeout_ms) {
+  std::unique_lock lock(mutex_);
+  if (!timeout_ms) {
+    changed_.wait(lock, [&] { return done_; });
+    return true;
+  }
+  return changed_.wait_for(lock, std::chrono::milliseconds(*timeout_ms), [&] { return done_; });
+}
+
+bool Ticket::done() const {
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+Error Ticket::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void Ticket::on_done(std::function<void()> function) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!done_) {
+      callbacks_.push_back(std::move(function));
+      return;
+    }
+  }
+  function();
+}
+
+void Ticket::complete(Error error) {
+  std::vector<std::function<void()>> callbacks;
+  {
+    const std::lock_guard lock(mutex_);
+    if (done_) return;
+    done_ = true;
+    error_ = std::move(error);
+    callbacks.swap(callbacks_);
+    changed_.notify_all();
+  }
+  for (const auto& callback : callbacks) callback();
+}
+
+}  // namespace pccl

@@ -1,0 +1,299 @@
+// Elastic groups against a real master in this process: founding, commit, loss and replay,
+// admission with shared state, leaving.
+#include <cstring>
+#include <future>
+
+#include "engines.h"
+#include "master/server.h"
+#include "transport/loop.h"
+
+namespace pccl::testing {
+namespace {
+
+/// A master on a free port, on a thread of its own.
+class MasterThread {
+ public:
+  explicit MasterThread(std::uint32_t min_peers) {
+    MasterOptions options;
+    options.port = 0;
+    options.min_peers = min_peers;
+    options.founding_delay_ms = 0;
+    options.silence_ms = 3000;
+    options.heartbeat_ms = 200;
+    std::promise<std::uint16_t> port;
+    auto future = port.get_future();
+    thread_ = std::thread([this, options, &port] {
+      server_ = std::make_unique<master::MasterServer>(loop_, options);
+      auto started = server_->start();
+      EXPECT_TRUE(started.ok()) << started.error().text;
+      port.set_value(started.ok() ? started.value() : 0);
+      loop_.run();
+      server_.reset();
+    });
+    address = "127.0.0.1:" + std::to_string(future.get());
+  }
+  ~MasterThread() {
+    loop_.post([this] { server_->stop([this] { loop_.stop(); }); });
+    thread_.join();
+  }
+  std::string address;
+
+ private:
+  Loop loop_;
+  std::unique_ptr<master::MasterServer> server_;
+  std::thread thread_;
+};
+
+/// A peer: an engine that has joined, or is about to.
+struct Peer {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Ticket> joined;
+};
+
+Peer start_peer(const std::string& address) {
+  EngineOptions options;
+  options.interface_host = "127.0.0.1";
+  options.goodbye_timeout_ms = 2000;
+  auto engine = Engine::create(options);
+  EXPECT_TRUE(engine.ok()) << engine.error().text;
+  Peer peer{std::move(engine).value(), nullptr};
+  JoinOptions join;
+  join.masters = {address};
+  peer.joined = peer.engine->join(join);
+  return peer;
+}
+
+/// refresh with a state of one float vector, as Python does it but without names.
+Result<BoundaryEvent> refresh(Engine& engine, std::vector<float>& state, std::uint64_t revision) {
+  const GroupId group = engine.elastic_group();
+  const auto root_of = [&] {
+    StateRoot root{true, revision, {}};
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      std::uint32_t bits = 0;
+      std::memcpy(&bits, &state[i], 4);
+      for (std::size_t b = 0; b < 4; ++b)
+        root.digest[(i * 4 + b) % 32] ^= static_cast<std::uint8_t>(bits >> (8 * b));
+    }
+    return root;
+  };
+  const auto snapshot = [&](const StateRoot& root) {
+    Snapshot s;
+    s.digest = root.digest;
+    s.items = {buffer(state)};
+    return s;
+  };
+  Error error = engine.boundary_begin(group, {VoteKind::refresh, false, kTestMs});
+  if (error.failed()) return error;
+  for (;;) {
+    auto next = engine.boundary_next(group, kTestMs);
+    if (!next) return {ErrorCode::timed_out, "no event at the boundary"};
+    if (!next->ok()) return next->error();
+    const BoundaryEvent& event = next->value();
+    if (event.what == BoundaryEvent::What::finished) return event;
+    if (event.what == BoundaryEvent::What::hash) {
+      const StateRoot root = root_of();
+      engine.boundary_root(group, root, snapshot(root));
+    } else {
+      const auto pulled = engine.pull(group, event.plan.sources.at(0), event.plan.root.digest, 0,
+                                      buffer(state), 5000);
+      if (!pulled->wait(kTestMs) || pulled->error().failed())
+        continue;  // the next proposal says more
+      revision = event.plan.root.revision;
+      const StateRoot root = root_of();
+      engine.boundary_fetched(group, event.epoch, root, snapshot(root));
+    }
+  }
+}
+
+TEST(ElasticGroup, two_peers_found_a_run_and_commit) {
+  MasterThread master(2);
+  Peer a = start_peer(master.address);
+  Peer b = start_peer(master.address);
+  expect_success(a.joined);
+  expect_success(b.joined);
+  const GroupId group = a.engine->elastic_group();
+  EXPECT_EQ(a.engine->view(group).size, 2);
+  EXPECT_NE(a.engine->view(group).rank, b.engine->view(group).rank);
+  for (const std::size_t count : {1U, 1000U, 1000000U}) {
+    std::vector<float> x(count, 1.0F);
+    std::vector<float> y(count, 2.0F);
+    const auto one = a.engine->post(group, all_reduce(x, ReduceOp::avg));
+    const auto two = b.engine->post(group, all_reduce(y, ReduceOp::avg));
+    expect_success(one);
+    expect_success(two);
+    EXPECT_EQ(x, y);
+    EXPECT_EQ(x.back(), 1.5F);
+    EXPECT_EQ(one->contributors.size(), 2U);
+  }
+}
+
+TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors) {
+  MasterThread master(3);
+  std::vector<Peer> peers;
+  for (int i = 0; i < 3; ++i) peers.push_back(start_peer(master.address));
+  for (const Peer& p : peers) expect_success(p.joined);
+  const GroupId group = peers[0].engine->elastic_group();
+  // The victim contributes to the first operation, then dies before the second.
+  std::vector<std::vector<float>> values(3, std::vector<float>(500000, 1.0F));
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (std::size_t i = 0; i < 3; ++i)
+    tickets.push_back(peers[i].engine->post(group, all_reduce(values[i])));
+  for (const auto& t : tickets) expect_success(t);
+  EXPECT_EQ(values[0].front(), 3.0F);
+  tickets.clear();
+  for (std::size_t i = 0; i < 2; ++i)
+    tickets.push_back(peers[i].engine->post(group, all_reduce(values[i])));
+  EXPECT_TRUE(wait_until([&] { return peers[0].engine->in_flight(group).at(0).bytes_sent > 0; }));
+  peers[2].engine->vanish();
+  for (const auto& t : tickets) {
+    expect_success(t);
+    EXPECT_EQ(t->contributors.size(), 2U);
+  }
+  EXPECT_EQ(values[0], values[1]);
+  EXPECT_EQ(values[0].front(), 6.0F);
+  EXPECT_GE(peers[0].engine->counters().ops_replayed, 1U);
+  EXPECT_EQ(peers[0].engine->view(group).size, 3);  // until the first return in the new epoch
+  peers[0].engine->returned(group, tickets[0]->op);
+  EXPECT_EQ(peers[0].engine->view(group).size, 2);
+}
+
+TEST(ElasticGroup, what_cannot_be_replayed_fails_at_every_survivor_with_its_tensors_unchanged) {
+  MasterThread master(3);
+  std::vector<Peer> peers;
+  for (int i = 0; i < 3; ++i) peers.push_back(start_peer(master.address));
+  for (const Peer& p : peers) expect_success(p.joined);
+  const GroupId group = peers[0].engine->elastic_group();
+  std::vector<std::vector<float>> in(2, std::vector<float>(300000, 4.0F));
+  std::vector<std::vector<std::vector<float>>> out(2);
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (std::size_t i = 0; i < 2; ++i) {
+    OpRequest request;
+    request.descriptor = {OpKind::all_gather, ReduceOp::none, DType::f32, -1, in[i].size()};
+    request.inputs = {buffer(in[i])};
+    out[i].assign(3, std::vector<float>(300000, 9.0F));
+    for (auto& o : out[i]) request.outputs.push_back(buffer(o));
+    tickets.push_back(peers[i].engine->post(group, std::move(request)));
+  }
+  EXPECT_TRUE(wait_until([&] {  // which of the two gets the first bytes depends on their ranks
+    return peers[0].engine->in_flight(group).at(0).bytes_received +
+               peers[1].engine->in_flight(group).at(0).bytes_received >
+           0;
+  }));
+  peers[2].engine->vanish();
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Error error = outcome(tickets[i]);
+    EXPECT_EQ(error.code, ErrorCode::peer_lost) << error.text;
+    for (const auto& o : out[i]) EXPECT_EQ(o, std::vector<float>(300000, 9.0F));
+  }
+}
+
+TEST(ElasticGroup, a_newcomer_is_admitted_at_a_boundary_and_holds_the_state) {
+  MasterThread master(2);
+  Peer a = start_peer(master.address);
+  Peer b = start_peer(master.address);
+  expect_success(a.joined);
+  expect_success(b.joined);
+  const GroupId group = a.engine->elastic_group();
+  std::vector<float> state_a(100000, 1.25F);
+  std::vector<float> state_b(100000, 1.25F);
+  const auto step = [&](std::vector<Peer*> members, std::vector<std::vector<float>*> states,
+                        std::uint64_t revision) {
+    std::vector<std::vector<float>> values(members.size(), std::vector<float>(1000, 1.0F));
+    std::vector<std::shared_ptr<Ticket>> tickets;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      tickets.push_back(members[i]->engine->post(group, all_reduce(values[i])));
+    }
+    for (const auto& t : tickets) expect_success(t);
+    std::vector<std::future<Result<BoundaryEvent>>> ends;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      ends.push_back(std::async(std::launch::async, [&, i] {
+        return refresh(*members[i]->engine, *states[i], revision);
+      }));
+    }
+    std::vector<BoundaryEvent> events;
+    for (auto& e : ends) {
+      auto result = e.get();
+      EXPECT_TRUE(result.ok()) << result.error().text;
+      if (result.ok()) events.push_back(result.value());
+    }
+    return events;
+  };
+  auto first = step({&a, &b}, {&state_a, &state_b}, 1);
+  ASSERT_EQ(first.size(), 2U);
+  EXPECT_TRUE(first[0].voted);  // the first boundary of a run always votes
+  EXPECT_EQ(first[0].step, 1U);
+  auto quiet = step({&a, &b}, {&state_a, &state_b}, 2);
+  EXPECT_FALSE(quiet.at(0).voted);  // nobody waits
+  Peer c = start_peer(master.address);
+  expect_success(c.joined);
+  EXPECT_FALSE(c.engine->view(group).admitted);
+  EXPECT_EQ(c.engine->view(group).size, 3);  // provisional
+  const Error early = outcome(c.engine->post(group, barrier()));
+  EXPECT_EQ(early.code, ErrorCode::not_admitted);
+  std::vector<float> state_c(100000, 0.0F);
+  auto admitted = std::async(std::launch::async, [&] { return refresh(*c.engine, state_c, 0); });
+  bool voted = false;
+  for (std::uint64_t s = 3; s < 200 && !voted; ++s) {
+    auto events = step({&a, &b}, {&state_a, &state_b}, s);
+    ASSERT_EQ(events.size(), 2U);
+    voted = events[0].voted;
+    EXPECT_EQ(events[0].voted, events[1].voted);
+  }
+  EXPECT_TRUE(voted);
+  auto entered = admitted.get();
+  ASSERT_TRUE(entered.ok()) << entered.error().text;
+  EXPECT_TRUE(entered.value().admitted);
+  EXPECT_EQ(state_c, state_a);
+  EXPECT_EQ(c.engine->view(group).size, 3);
+  EXPECT_EQ(c.engine->view(group).rank, 2);
+  auto together = step({&a, &b, &c}, {&state_a, &state_b, &state_c}, 300);
+  EXPECT_EQ(together.size(), 3U);
+  // One leaves: the others go on without it, and nothing is replayed.
+  c.engine->leave(group);
+  BoundaryEvent left;
+  for (int s = 0; s < 200 && !left.left; ++s) {
+    auto events = step({&a, &b, &c}, {&state_a, &state_b, &state_c}, 301);
+    ASSERT_EQ(events.size(), 3U);
+    left = events[2];
+  }
+  EXPECT_TRUE(left.left);
+  auto last = step({&a, &b}, {&state_a, &state_b}, 302);
+  EXPECT_EQ(last.size(), 2U);
+  EXPECT_EQ(a.engine->view(group).size, 2);
+  EXPECT_EQ(a.engine->counters().ops_replayed, 0U);
+}
+
+TEST(ElasticGroup, ranks_that_call_different_operations_all_hear_of_it) {
+  MasterThread master(2);
+  Peer a = start_peer(master.address);
+  Peer b = start_peer(master.address);
+  expect_success(a.joined);
+  expect_success(b.joined);
+  const GroupId group = a.engine->elastic_group();
+  std::vector<float> x(4);
+  std::vector<float> y(5);
+  const auto one = a.engine->post(group, all_reduce(x));
+  const auto two = b.engine->post(group, all_reduce(y));
+  for (const auto& t : {one, two}) {
+    const Error error = outcome(t);
+    EXPECT_EQ(error.code, ErrorCode::mismatch);
+    EXPECT_NE(error.text.find("4 elements"), std::string::npos) << error.text;
+    EXPECT_NE(error.text.find("5 elements"), std::string::npos) << error.text;
+  }
+}
+
+TEST(ElasticGroup, no_master_is_an_error_that_names_the_address) {
+  EngineOptions options;
+  options.interface_host = "127.0.0.1";
+  options.connect_timeout_ms = 500;
+  auto engine = Engine::create(options);
+  ASSERT_TRUE(engine.ok());
+  JoinOptions join;
+  join.masters = {"127.0.0.1:1"};
+  const Error error = outcome(engine.value()->join(join));
+  EXPECT_EQ(error.code, ErrorCode::unreachable);
+  EXPECT_NE(error.text.find("127.0.0.1:1"), std::string::npos) << error.text;
+}
+
+}  // namespace
+}  // namespace pccl::testing

@@ -1,0 +1,89 @@
+// Several engines in one process, over real loopback sockets: what the engine's tests share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace pccl::testing {
+
+inline constexpr std::uint64_t kTestMs = 20000;
+
+/// A fixed group of `size` engines, all connected.
+class FixedWorld {
+ public:
+  explicit FixedWorld(std::size_t size, GroupId id = GroupId{77}) : group(id) {
+    EngineOptions options;
+    options.interface_host = "127.0.0.1";
+    options.goodbye_timeout_ms = 2000;
+    for (std::size_t i = 0; i < size; ++i) {
+      auto engine = Engine::create(options);
+      EXPECT_TRUE(engine.ok()) << engine.error().text;
+      engines.push_back(std::move(engine).value());
+    }
+    connect(group);
+  }
+  void connect(GroupId id) {
+    std::vector<Handle> handles;
+    for (const auto& engine : engines) handles.push_back(engine->handle("127.0.0.1"));
+    std::vector<std::shared_ptr<Ticket>> tickets;
+    for (std::size_t i = 0; i < engines.size(); ++i) {
+      tickets.push_back(
+          engines[i]->configure_fixed(id, "world", handles, static_cast<std::int32_t>(i), kTestMs));
+    }
+    for (const auto& ticket : tickets) {
+      EXPECT_TRUE(ticket->wait(kTestMs));
+      EXPECT_FALSE(ticket->error().failed()) << ticket->error().text;
+    }
+  }
+
+  std::vector<std::shared_ptr<Engine>> engines;
+  GroupId group;
+};
+
+template <typename T>
+Buffer buffer(std::vector<T>& values) {
+  return {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(T)};
+}
+
+inline OpRequest all_reduce(std::vector<float>& values, ReduceOp op = ReduceOp::sum) {
+  OpRequest request;
+  request.descriptor = {OpKind::all_reduce, op, DType::f32, -1, values.size()};
+  request.inputs = {buffer(values)};
+  request.outputs = {buffer(values)};
+  return request;
+}
+
+inline OpRequest barrier() {
+  OpRequest request;
+  request.descriptor.kind = OpKind::barrier;
+  return request;
+}
+
+inline void expect_success(const std::shared_ptr<Ticket>& ticket) {
+  ASSERT_TRUE(ticket->wait(kTestMs)) << "no outcome";
+  EXPECT_FALSE(ticket->error().failed()) << ticket->error().text;
+}
+
+inline Error outcome(const std::shared_ptr<Ticket>& ticket) {
+  EXPECT_TRUE(ticket->wait(kTestMs)) << "no outcome";
+  return ticket->error();
+}
+
+inline bool wait_until(const std::function<bool()>& condition, std::uint64_t timeout_ms = kTestMs) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (std::chrono::steady_clock::now() < end) {
+    if (condition()) return true;
+    std::this_thread::yield();
+  }
+  return condition();
+}
+
+}  // namespace pccl::testing

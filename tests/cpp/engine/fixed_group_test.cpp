@@ -1,0 +1,201 @@
+// Fixed groups: results, losses, goodbyes, mismatches, time-outs.
+#include "engines.h"
+
+namespace pccl::testing {
+namespace {
+
+TEST(FixedGroup, all_reduce_gives_the_same_bits_everywhere) {
+  for (const std::size_t size : {1U, 2U, 3U, 4U, 5U}) {
+    FixedWorld world(size);
+    for (const std::size_t count : {0U, 1U, 1000U, 100000U, 3000001U}) {
+      std::vector<std::vector<float>> values(size);
+      std::vector<std::shared_ptr<Ticket>> tickets;
+      for (std::size_t r = 0; r < size; ++r) {
+        values[r].resize(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          values[r][i] = 1.0F / static_cast<float>(1 + r + i % 97);
+        }
+        tickets.push_back(world.engines[r]->post(world.group, all_reduce(values[r])));
+      }
+      for (const auto& ticket : tickets) expect_success(ticket);
+      for (std::size_t r = 1; r < size; ++r)
+        ASSERT_EQ(values[r], values[0]) << size << " " << count;
+      for (std::size_t i = 0; i < count; i += 1 + count / 50) {
+        double sum = 0;
+        for (std::size_t r = 0; r < size; ++r) sum += 1.0 / static_cast<double>(1 + r + i % 97);
+        ASSERT_NEAR(values[0][i], sum, 1e-5) << size << " " << count << " " << i;
+      }
+    }
+  }
+}
+
+TEST(FixedGroup, hundreds_of_operations_in_flight_issued_at_different_times) {
+  FixedWorld world(3);
+  constexpr std::size_t kOps = 300;
+  std::vector<std::vector<std::vector<float>>> values(3);
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (std::size_t r = 0; r < 3;
+       ++r) {  // one rank after the other: segments arrive before the calls
+    for (std::size_t k = 0; k < kOps; ++k) {
+      values[r].emplace_back(k % 7 == 0 ? 50000 : 10, static_cast<float>(r + k));
+    }
+    for (auto& v : values[r]) tickets.push_back(world.engines[r]->post(world.group, all_reduce(v)));
+  }
+  for (const auto& ticket : tickets) expect_success(ticket);
+  for (std::size_t k = 0; k < kOps; ++k) {
+    for (std::size_t r = 0; r < 3; ++r)
+      EXPECT_EQ(values[r][k].back(), static_cast<float>(3 + 3 * k));
+  }
+}
+
+TEST(FixedGroup, more_than_the_window_for_operations_that_are_not_issued_yet_is_held_back) {
+  FixedWorld world(2);
+  constexpr std::size_t kOps = 12;
+  std::vector<std::vector<float>> first(kOps, std::vector<float>(4U << 20, 1.0F));
+  std::vector<std::vector<float>> second(kOps, std::vector<float>(4U << 20, 2.0F));
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (auto& v : first) tickets.push_back(world.engines[0]->post(world.group, all_reduce(v)));
+  EXPECT_TRUE(
+      wait_until([&] { return world.engines[0]->counters().bytes_sent >= kUngrantedBytesMax; }));
+  for (auto& v : second) tickets.push_back(world.engines[1]->post(world.group, all_reduce(v)));
+  for (const auto& ticket : tickets) expect_success(ticket);
+  for (const auto& v : second) EXPECT_EQ(v.front() + v.back(), 6.0F);
+}
+
+TEST(FixedGroup, a_lost_member_fails_pending_and_later_operations_of_all_others) {
+  FixedWorld world(3);
+  std::vector<float> a(10);
+  std::vector<float> b(10);
+  const auto pending = world.engines[0]->post(world.group, all_reduce(a));
+  const auto other = world.engines[1]->post(world.group, all_reduce(b));
+  world.engines[2]->vanish();  // its sockets close without a word, as at a SIGKILL
+  for (const auto& ticket : {pending, other}) {
+    const Error error = outcome(ticket);
+    EXPECT_EQ(error.code, ErrorCode::peer_lost);
+    EXPECT_NE(error.text.find("rank 2"), std::string::npos) << error.text;
+  }
+  const Error later = outcome(world.engines[0]->post(world.group, barrier()));
+  EXPECT_NE(later.text.find("rank 2"), std::string::npos) << later.text;
+}
+
+TEST(FixedGroup, who_leaves_in_good_order_fails_only_what_it_has_not_done) {
+  FixedWorld world(3);
+  std::vector<std::shared_ptr<Ticket>> first;
+  for (const auto& engine : world.engines) first.push_back(engine->post(world.group, barrier()));
+  for (const auto& ticket : first) expect_success(ticket);
+  std::vector<float> source(1U << 20, 5.0F);
+  OpRequest send;
+  send.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, 0, source.size()};
+  send.inputs = {buffer(source)};
+  send.outputs = {buffer(source)};
+  expect_success(world.engines[0]->post(world.group, std::move(send)));
+  world.engines[0]->shutdown();  // what it owes has left
+  for (const std::size_t r : {1U, 2U}) {
+    std::vector<float> target(1U << 20);
+    OpRequest recv;
+    recv.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, 0, target.size()};
+    recv.inputs = {buffer(target)};
+    recv.outputs = {buffer(target)};
+    const auto ticket = world.engines[r]->post(world.group, std::move(recv));
+    if (r == 1) continue;
+    expect_success(ticket);
+    EXPECT_EQ(target.back(), 5.0F);
+  }
+  const Error error = outcome(world.engines[2]->post(world.group, barrier()));
+  EXPECT_EQ(error.code, ErrorCode::peer_lost);
+  EXPECT_NE(error.text.find("has left the group"), std::string::npos) << error.text;
+}
+
+TEST(FixedGroup, different_calls_are_named_at_every_rank) {
+  FixedWorld world(3);
+  std::vector<float> small(4, 1.0F);
+  std::vector<float> large(5, 1.0F);
+  std::vector<float> again(4, 1.0F);
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  tickets.push_back(world.engines[0]->post(world.group, all_reduce(small)));
+  tickets.push_back(world.engines[1]->post(world.group, all_reduce(large)));
+  tickets.push_back(world.engines[2]->post(world.group, all_reduce(again)));
+  for (const auto& ticket : tickets) {
+    const Error error = outcome(ticket);
+    EXPECT_EQ(error.code, ErrorCode::mismatch);
+    EXPECT_NE(error.text.find("4 elements"), std::string::npos) << error.text;
+    EXPECT_NE(error.text.find("5 elements"), std::string::npos) << error.text;
+  }
+  tickets.clear();
+  for (const auto& engine : world.engines) tickets.push_back(engine->post(world.group, barrier()));
+  for (const auto& ticket : tickets) expect_success(ticket);  // the group goes on
+}
+
+TEST(FixedGroup, a_rank_that_does_not_call_is_named_after_the_time_out) {
+  FixedWorld world(3);
+  std::vector<float> a(10);
+  std::vector<float> b(10);
+  OpRequest first = all_reduce(a);
+  OpRequest second = all_reduce(b);
+  first.timeout_ms = second.timeout_ms = 300;
+  const auto one = world.engines[0]->post(world.group, std::move(first));
+  const auto two = world.engines[1]->post(world.group, std::move(second));
+  for (const auto& ticket : {one, two}) {
+    const Error error = outcome(ticket);
+    EXPECT_EQ(error.code, ErrorCode::timed_out) << error.text;
+    EXPECT_NE(error.text.find("rank 2"), std::string::npos) << error.text;
+    EXPECT_NE(error.text.find("did not call it"), std::string::npos) << error.text;
+  }
+}
+
+TEST(FixedGroup, overlapping_operations_run_one_after_the_other) {
+  FixedWorld world(2);
+  std::vector<std::vector<float>> values(2, std::vector<float>(100000, 1.0F));
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (int k = 0; k < 5; ++k) {
+    for (std::size_t r = 0; r < 2; ++r) {
+      tickets.push_back(world.engines[r]->post(world.group, all_reduce(values[r])));
+    }
+  }
+  for (const auto& ticket : tickets) expect_success(ticket);
+  EXPECT_EQ(values[0].back(), 32.0F);
+  EXPECT_EQ(values[1].front(), 32.0F);
+}
+
+TEST(FixedGroup, sends_and_receives_match_by_tag_and_order) {
+  FixedWorld world(3);
+  const auto send = [&](std::size_t from, std::int32_t to, std::vector<float>& v,
+                        std::uint64_t tag) {
+    OpRequest request;
+    request.descriptor = {OpKind::send, ReduceOp::none, DType::f32, -1, 0};
+    request.inputs = {buffer(v)};
+    request.peer = to;
+    request.tag = tag;
+    return world.engines[from]->post(world.group, std::move(request));
+  };
+  const auto recv = [&](std::size_t at, std::int32_t from, std::vector<float>& v,
+                        std::uint64_t tag) {
+    OpRequest request;
+    request.descriptor = {OpKind::recv, ReduceOp::none, DType::f32, -1, 0};
+    request.outputs = {buffer(v)};
+    request.peer = from;
+    request.tag = tag;
+    return world.engines[at]->post(world.group, std::move(request));
+  };
+  std::vector<float> small(3, 1.0F);
+  std::vector<float> large(1U << 21, 2.0F);
+  std::vector<float> tagged(3, 3.0F);
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  tickets.push_back(send(0, 1, small, 0));
+  tickets.push_back(send(0, 1, large, 0));
+  tickets.push_back(send(0, 1, tagged, 9));
+  std::vector<float> in_small(3);
+  std::vector<float> in_large(1U << 21);
+  std::vector<float> in_tagged(3);
+  tickets.push_back(recv(1, 0, in_tagged, 9));
+  tickets.push_back(recv(1, 0, in_small, 0));
+  tickets.push_back(recv(1, -1, in_large, 0));
+  for (const auto& ticket : tickets) expect_success(ticket);
+  EXPECT_EQ(in_small, small);
+  EXPECT_EQ(in_large, large);
+  EXPECT_EQ(in_tagged, tagged);
+  EXPECT_EQ(tickets.back()->source, 0);
+}
+
+}  // namespace
+}  // namespace pccl::testing
