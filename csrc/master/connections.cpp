@@ -1,0 +1,201 @@
+// See the header. A connection is a stranger until its Hello, then its peer's newest; the one
+// before is closed in that moment, so nothing of it arrives any more.
+#include "master/connections.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/log.h"
+#include "transport/loop.h"
+#include "wire/codec.h"
+
+namespace pccl::master {
+namespace {
+
+std::string seconds(std::uint64_t ms) {
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+}
+
+}  // namespace
+
+Connections::Connections(Loop& loop, ConnectionEvents& events, std::uint64_t heartbeat_ms,
+                         std::uint64_t silence_ms)
+    : loop_(loop),
+      events_(events),
+      heartbeat_ms_(heartbeat_ms),
+      silence_ms_(silence_ms),
+      tick_ms_(std::min(kTickMs, heartbeat_ms)) {}
+
+Connections::~Connections() { close_all(); }
+
+Result<std::uint16_t> Connections::listen(const std::string& host, std::uint16_t port) {
+  auto listener = listen_channels(loop_, host, port, [this](std::unique_ptr<Channel> channel) {
+    accepted(std::move(channel));
+  });
+  if (!listener) return listener.error();
+  listener_ = std::move(listener).value();
+  ticked_ms_ = loop_.now_ms();
+  ticker_ = loop_.timer(tick_ms_, tick_ms_, [this] { tick(); });
+  return listener_->port();
+}
+
+void Connections::send(PeerId peer, const MasterToPeer& message) {
+  const auto at = peers_.find(peer);
+  if (at == peers_.end()) return;
+  connections_.at(at->second).channel->send(encode(message));
+}
+
+void Connections::close(PeerId peer) {
+  if (const auto at = peers_.find(peer); at != peers_.end()) end(at->second);
+}
+
+void Connections::admit(PeerId peer, std::uint64_t connection) {
+  if (const auto at = connections_.find(connection); at != connections_.end()) {
+    at->second.admitted = at->second.peer == peer;
+  }
+}
+
+bool Connections::admitted(PeerId peer) const {
+  const auto at = peers_.find(peer);
+  return at != peers_.end() && connections_.at(at->second).admitted;
+}
+
+void Connections::close_all() {
+  while (!connections_.empty()) end(connections_.begin()->first);
+}
+
+void Connections::stop_listening() { listener_.reset(); }
+
+bool Connections::all_sent() const {
+  return std::all_of(connections_.begin(), connections_.end(),
+                     [](const auto& entry) { return entry.second.channel->queued_bytes() == 0; });
+}
+
+std::string Connections::remote(PeerId peer) const {
+  const auto at = peers_.find(peer);
+  return at == peers_.end() ? "" : connections_.at(at->second).channel->remote();
+}
+
+// ---------------------------------------------------------------------------------------- arriving
+
+void Connections::accepted(std::unique_ptr<Channel> channel) {
+  look_at_clock();
+  const Number number = next_++;
+  channel->set_events(
+      {[this, number](std::span<const std::byte> payload) { arrived(number, payload); },
+       [this, number](const std::string& reason) { closed(number, reason); }});
+  Connection& made = connections_[number];
+  made.channel = std::move(channel);
+  made.heard_ms = loop_.now_ms();
+  made.beat_ms = made.heard_ms;
+}
+
+void Connections::arrived(Number number, std::span<const std::byte> payload) {
+  look_at_clock();
+  const auto at = connections_.find(number);
+  if (at == connections_.end()) return;
+  at->second.heard_ms = loop_.now_ms();
+  auto message = decode_peer_to_master(payload);
+  if (!message) return refuse(number, ErrorCode::malformed, message.error().text);
+  auto* hello = std::get_if<Hello>(&message.value());
+  const bool stranger = at->second.peer == PeerId{};
+  if (stranger != (hello != nullptr)) {
+    return refuse(number, ErrorCode::malformed,
+                  stranger ? "the first message is not hello" : "a second hello on one connection");
+  }
+  if (stranger) return greeted(number, std::move(*hello));
+  events_.message(at->second.peer, std::move(message).value());
+}
+
+void Connections::greeted(Number number, Hello hello) {
+  const PeerId peer = hello.member.peer();
+  if (peer == PeerId{}) return refuse(number, ErrorCode::malformed, "a hello without a peer");
+  if (!peers_.contains(peer) && peers_.size() >= kPeersMax) {
+    return refuse(number, ErrorCode::refused,
+                  "this master has " + std::to_string(kPeersMax) + " peers and takes no more");
+  }
+  if (const auto old = peers_.find(peer); old != peers_.end()) end(old->second);
+  Connection& connection = connections_.at(number);
+  connection.peer = peer;
+  connection.channel->trust();
+  peers_[peer] = number;
+  events_.connected(std::move(hello), number);
+}
+
+void Connections::closed(Number number, const std::string& reason) {
+  look_at_clock();
+  const auto at = connections_.find(number);
+  if (at == connections_.end()) return;
+  const PeerId peer = at->second.peer;
+  if (peer == PeerId{}) {
+    log_info("a connection from " + at->second.channel->remote() +
+             " ended without a hello: " + reason);
+    return end(number);
+  }
+  log_info("the connection of peer " + to_string(peer) + " (" + at->second.channel->remote() +
+           ") has closed: " + reason);
+  end(number);
+  events_.disconnected(peer);
+}
+
+void Connections::refuse(Number number, ErrorCode code, const std::string& text) {
+  Connection& connection = connections_.at(number);
+  const PeerId peer = connection.peer;
+  log_warning("refused " + (peer == PeerId{} ? "a connection" : "peer " + to_string(peer)) +
+              " from " + connection.channel->remote() + ": " + text);
+  connection.channel->send(encode(MasterToPeer{Refuse{Error{code, text}}}));
+  end(number);
+  if (peer != PeerId{}) events_.gone(peer, "it sent what does not follow the protocol: " + text);
+}
+
+void Connections::end(Number number) {
+  const auto at = connections_.find(number);
+  const auto newest = peers_.find(at->second.peer);
+  if (newest != peers_.end() && newest->second == number) peers_.erase(newest);
+  const std::unique_ptr<Channel> channel = std::move(at->second.channel);
+  connections_.erase(at);
+  channel->close();
+}
+
+void Connections::give_up(PeerId peer, const std::string& why) {
+  close(peer);
+  events_.gone(peer, why);
+}
+
+// ------------------------------------------------------------------------------------------- clock
+
+void Connections::tick() {
+  look_at_clock();
+  const std::uint64_t now = loop_.now_ms();
+  ticked_ms_ = now;
+  std::vector<std::pair<PeerId, std::string>> lost;
+  for (const auto& [peer, number] : peers_) {
+    Connection& connection = connections_.at(number);
+    if (now - connection.heard_ms >= silence_ms_) {
+      lost.emplace_back(peer, "silent for " + seconds(now - connection.heard_ms));
+    } else if (connection.channel->queued_bytes() > kUnreadBytesMax) {
+      lost.emplace_back(peer, "it does not read what the master sends");
+    } else if (now - connection.beat_ms >= heartbeat_ms_) {
+      connection.beat_ms = now;
+      connection.channel->send(encode(MasterToPeer{Heartbeat{}}));
+    }
+  }
+  for (const auto& [peer, why] : lost) give_up(peer, why);
+}
+
+void Connections::look_at_clock() {
+  // Called before anything that arrives is looked at: after a stop the sockets may come before the
+  // timer.
+  const std::uint64_t now = loop_.now_ms();
+  if (now - ticked_ms_ <= tick_ms_ + silence_ms_ / 3) return;
+  const std::uint64_t late_ms = now - ticked_ms_ - tick_ms_;
+  ticked_ms_ = now;
+  for (auto& [number, connection] : connections_) connection.heard_ms = now;
+  log_warning("this master was stopped for " + seconds(late_ms) +
+              ": the silence of that time is its own, not the peers'");
+  events_.woke(late_ms);
+}
+
+}  // namespace pccl::master

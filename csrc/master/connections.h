@@ -1,0 +1,113 @@
+// The master's connections: accepts them, takes the Hello, decodes and encodes, beats the heart and
+// watches for silence. It knows which connection is the newest of a peer, and nothing of
+// membership: what it sees it tells its owner, server.cpp.
+//
+// Whatever arrives is untrusted: bad bytes cost their sender the connection, are logged once and
+// disturb nobody else. How many may wait without a Hello, and for how long, is the transport's
+// limit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "transport/channel.h"
+#include "wire/messages.h"
+
+namespace pccl {
+class Loop;
+class Timer;
+}  // namespace pccl
+
+namespace pccl::master {
+
+inline constexpr std::uint64_t kTickMs = 200;  // heartbeats and silence are looked at so often
+inline constexpr std::size_t kPeersMax = 2 * kMembersMax;
+inline constexpr std::size_t kUnreadBytesMax =
+    2 * kControlBytesMax;  // queued for a peer that does not read
+
+/// What Connections tells its owner, on the loop's thread. A peer's events come in order, from its
+/// newest connection only.
+class ConnectionEvents {
+ public:
+  virtual ~ConnectionEvents() = default;
+  /// `connection` names this connection of the peer; see Connections::admit.
+  virtual void connected(Hello hello, std::uint64_t connection) = 0;
+  /// Anything but Hello.
+  virtual void message(PeerId peer, PeerToMaster message) = 0;
+  /// Its connection has closed; it may come back.
+  virtual void disconnected(PeerId peer) = 0;
+  /// Its connection has been given up, for this reason; it will not come back.
+  virtual void gone(PeerId peer, std::string why) = 0;
+  /// This process was stopped for `late_ms`: silence until now says nothing about anybody.
+  virtual void woke(std::uint64_t late_ms) = 0;
+};
+
+class Connections {
+ public:
+  Connections(Loop& loop, ConnectionEvents& events, std::uint64_t heartbeat_ms,
+              std::uint64_t silence_ms);
+  ~Connections();
+  Connections(const Connections&) = delete;
+  Connections& operator=(const Connections&) = delete;
+
+  /// Listens on host:port (0: any). Returns the port.
+  [[nodiscard]] Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
+
+  /// To the newest connection of a peer; dropped where it has none.
+  void send(PeerId peer, const MasterToPeer& message);
+  /// Closes after what was sent. Nothing is reported of this peer until it connects again.
+  void close(PeerId peer);
+  void close_all();
+  /// Takes no more connections.
+  void stop_listening();
+  /// The owner's decisions know of this connection from now on. Those that are older, which it
+  /// carries out later, were meant for the connection before: it asks `admitted` first.
+  void admit(PeerId peer, std::uint64_t connection);
+  /// The newest connection of the peer is one that the owner knows of.
+  [[nodiscard]] bool admitted(PeerId peer) const;
+  /// Nothing that was sent waits for a socket.
+  [[nodiscard]] bool all_sent() const;
+  /// "10.0.0.2:51000"; empty: not connected.
+  [[nodiscard]] std::string remote(PeerId peer) const;
+
+ private:
+  struct Connection {
+    std::unique_ptr<Channel> channel;
+    PeerId peer;  // 0: has not said Hello
+    bool admitted = false;
+    std::uint64_t heard_ms = 0;
+    std::uint64_t beat_ms = 0;
+  };
+  using Number = std::uint64_t;  // of a connection; never reused
+
+  void accepted(std::unique_ptr<Channel> channel);
+  void arrived(Number number, std::span<const std::byte> payload);
+  void greeted(Number number, Hello hello);
+  void closed(Number number, const std::string& reason);
+  void refuse(Number number, ErrorCode code, const std::string& text);
+  void give_up(PeerId peer, const std::string& why);
+  void end(Number number);
+  void tick();
+  void look_at_clock();
+
+  Loop& loop_;
+  ConnectionEvents& events_;
+  const std::uint64_t heartbeat_ms_;
+  const std::uint64_t silence_ms_;
+  const std::uint64_t tick_ms_;
+  std::unique_ptr<ChannelListener> listener_;
+  std::map<Number, Connection> connections_;
+  std::map<PeerId, Number> peers_;  // newest connection of each
+  Number next_ = 1;
+  std::uint64_t ticked_ms_ = 0;
+  std::unique_ptr<Timer> ticker_;
+};
+
+}  // namespace pccl::master

@@ -1,0 +1,50 @@
+// What can be set about a master. Filled by pccl_backend/_cli.py and passed in as they are; nothing
+// here reads the environment. Plain fields only: bind_core.cpp fills them by name from a Python
+// dictionary.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace pccl {
+
+struct MasterOptions {
+  std::string host = "127.0.0.1";  // address or name on which it listens
+  std::uint16_t port = 48148;      // 0: any free one
+  bool insecure = false;           // may listen on an address that others reach (no tokens yet)
+  std::string run = "default";     // name of the run; who names another one is refused
+  std::uint32_t min_peers = 2;     // replicas that found the run
+  std::uint32_t hold_below = 1;    // with fewer replicas the run holds at its next boundary
+  std::string state_file;  // the register; empty: in memory, a restarted master knows nothing
+  std::string port_file;   // gets the port that was opened; empty: none is written
+  std::string log_level = "info";              // debug, info, warning, error, off
+  std::uint64_t heartbeat_ms = 1000;           // between two heartbeats, in both directions
+  std::uint64_t silence_ms = 10000;            // who is silent for so long is evicted
+  std::uint64_t absence_ms = 500;              // a closed connection may come back so long
+  std::uint64_t patience_ms = 15000;           // so long members may come back after a take-over
+  std::uint64_t founding_delay_ms = 3000;      // an empty register founds no run before
+  std::uint64_t refound_after_ms = 60000;      // all members are lost: so long they may come back
+  std::uint64_t register_deadline_ms = 10000;  // for one write of the register
+
+  /// visit(name, field) for each option.
+  static void fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("port", self.port);
+    visit("insecure", self.insecure);
+    visit("run", self.run);
+    visit("min_peers", self.min_peers);
+    visit("hold_below", self.hold_below);
+    visit("state_file", self.state_file);
+    visit("port_file", self.port_file);
+    visit("log_level", self.log_level);
+    visit("heartbeat_ms", self.heartbeat_ms);
+    visit("silence_ms", self.silence_ms);
+    visit("absence_ms", self.absence_ms);
+    visit("patience_ms", self.patience_ms);
+    visit("founding_delay_ms", self.founding_delay_ms);
+    visit("refound_after_ms", self.refound_after_ms);
+    visit("register_deadline_ms", self.register_deadline_ms);
+  }
+};
+
+}  // namespace pccl

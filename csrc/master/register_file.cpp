@@ -1,0 +1,233 @@
+// The register as a file: one line with a version and a checksum, then the register as CBOR.
+#include "master/register_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "wire/cbor.h"
+
+namespace pccl::master {
+namespace {
+
+constexpr std::string_view kFirstWords = "pccl register 1 crc32 ";
+constexpr std::size_t kChecksumDigits = 8;
+constexpr std::size_t kFileBytesMax = 64U << 20;  // 4096 members with 16 addresses are below 20 MiB
+
+std::string crc32(std::string_view text) {
+  std::uint32_t crc = 0xFFFFFFFFU;
+  for (const char c : text) {
+    crc ^= static_cast<std::uint8_t>(c);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1U) != 0 ? 0xEDB88320U : 0U);
+  }
+  std::array<char, kChecksumDigits + 1> digits{};
+  std::snprintf(digits.data(), digits.size(), "%08x", static_cast<unsigned>(~crc));
+  return digits.data();
+}
+
+std::string why(int error) { return std::generic_category().message(error); }
+
+Error invalid(std::string text) { return Error{ErrorCode::invalid, std::move(text)}; }
+
+/// A file descriptor with one owner.
+class File {
+ public:
+  explicit File(int fd = -1) : fd_(fd) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  File& operator=(File&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  [[nodiscard]] bool open() const { return fd_ >= 0; }
+  [[nodiscard]] int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+/// Opens, also when a signal comes in between.
+File open_file(const std::string& path, int flags) {
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
+  } while (fd < 0 && errno == EINTR);
+  return File(fd);
+}
+
+/// The whole file; none: there is no such file.
+Result<std::optional<std::string>> read_file(const std::string& path) {
+  const File file = open_file(path, O_RDONLY);
+  if (!file.open()) {
+    if (errno == ENOENT) return std::optional<std::string>{};
+    return invalid("the state file " + path + " cannot be opened: " + why(errno));
+  }
+  std::string text;
+  std::array<char, 65536> block{};
+  while (true) {
+    const ssize_t got = ::read(file.fd(), block.data(), block.size());
+    if (got == 0) return std::optional<std::string>{std::move(text)};
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      return invalid("the state file " + path + " cannot be read: " + why(errno));
+    }
+    text.append(block.data(), static_cast<std::size_t>(got));
+    if (text.size() > kFileBytesMax) return invalid("the state file " + path + " is too large");
+  }
+}
+
+/// Replaces `path` by a file with this text, such that a crash at any moment leaves one or the
+/// other. Error: what failed; the old file may be there or the new one.
+Error replace_file(const std::string& path, const std::string& folder, const std::string& text) {
+  const std::string fresh = path + ".new";
+  const auto failed = [](const std::string& what, const std::string& where) {
+    return invalid(what + " " + where + " failed: " + why(errno));
+  };
+  {
+    const File file = open_file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
+    if (!file.open()) return failed("opening", fresh);
+    for (std::size_t done = 0; done < text.size();) {
+      const ssize_t put = ::write(file.fd(), text.data() + done, text.size() - done);
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return failed("writing", fresh);
+      done += static_cast<std::size_t>(put);
+    }
+    if (::fsync(file.fd()) != 0) return failed("syncing", fresh);
+  }
+  if (::rename(fresh.c_str(), path.c_str()) != 0) return failed("renaming to", path);
+  const File directory = open_file(folder, O_RDONLY | O_DIRECTORY);
+  if (!directory.open()) return failed("opening the folder", folder);
+  if (::fsync(directory.fd()) != 0) return failed("syncing the folder", folder);
+  return Error{};
+}
+
+class MemoryRegister final : public RegisterStore {
+ public:
+  Result<Register> read() override { return held_; }
+  Result<bool> compare_and_write(const Register& from, const Register& to) override {
+    if (!(held_ == from)) return false;
+    held_ = to;
+    return true;
+  }
+
+ private:
+  Register held_;
+};
+
+class FileRegister final : public RegisterStore {
+ public:
+  FileRegister(std::string path, std::string run, File lock)
+      : path_(std::move(path)), run_(std::move(run)), lock_(std::move(lock)) {
+    const std::string parent = std::filesystem::path(path_).parent_path().string();
+    folder_ = parent.empty() ? "." : parent;
+  }
+
+  Result<Register> read() override {
+    auto text = read_file(path_);
+    if (!text) return text.error();
+    if (!text.value()) return Register{};
+    auto held = parse_register(*text.value());
+    if (!held) {
+      return invalid(
+          "the state file " + path_ + " is damaged (" + held.error().text +
+          "). Restore it from a copy; if no member of its run is alive, delete it, and the "
+          "next peers found another run");
+    }
+    if (held.value().run != run_ && held.value().value.epoch && !held.value().value.over) {
+      return Error{ErrorCode::refused,
+                   "the state file " + path_ + " is of the run \"" + held.value().run +
+                       "\", which is not over, and this master serves \"" + run_ +
+                       "\": name the same run, or another file with --state"};
+    }
+    return std::move(held.value().value);
+  }
+
+  Result<bool> compare_and_write(const Register& from, const Register& to) override {
+    auto held = read();
+    if (!held) return held.error();
+    if (!(held.value() == from)) return false;
+    if (Error error = replace_file(path_, folder_, format_register({run_, to})); error.failed()) {
+      error.text = "the state file " + path_ + " cannot be written: " + error.text;
+      return error;
+    }
+    return true;
+  }
+
+ private:
+  std::string path_;
+  std::string folder_;
+  std::string run_;
+  File lock_;  // held for the life of this object
+};
+
+}  // namespace
+
+std::string format_register(const NamedRegister& content) {
+  const std::vector<std::byte> bytes = cbor::encode_struct(content);
+  const std::string body(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return std::string(kFirstWords) + crc32(body) + "\n" + body;
+}
+
+Result<NamedRegister> parse_register(const std::string& text) {
+  const std::size_t head = kFirstWords.size() + kChecksumDigits + 1;
+  if (text.size() < head) return invalid("it ends too early");
+  if (!text.starts_with(kFirstWords)) return invalid("it is no register of this version");
+  const std::string body = text.substr(head);
+  if (text.substr(kFirstWords.size(), kChecksumDigits + 1) != crc32(body) + "\n") {
+    return invalid("its checksum is wrong");
+  }
+  const auto bytes = std::as_bytes(std::span(body));
+  auto read = cbor::decode_struct<NamedRegister>(bytes, "its content");
+  if (!read) return invalid(read.error().text);
+  return read;
+}
+
+std::unique_ptr<RegisterStore> make_memory_register() { return std::make_unique<MemoryRegister>(); }
+
+Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& path,
+                                                          const std::string& run) {
+  std::error_code error;
+  const auto folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) {
+    return invalid("the folder of the state file " + path + " cannot be made: " + error.message() +
+                   "; name another file with --state");
+  }
+  const std::string lock_path = path + ".lock";
+  File lock = open_file(lock_path, O_RDWR | O_CREAT);
+  if (!lock.open()) {
+    return invalid("the lock of the state file, " + lock_path +
+                   ", cannot be opened: " + why(errno) + "; name another file with --state");
+  }
+  while (::flock(lock.fd(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) {
+      return Error{ErrorCode::refused, "another master holds the state file " + path +
+                                           " (its lock is " + lock_path +
+                                           "): stop it, or name another file with --state"};
+    }
+    return invalid("the state file " + path + " cannot be locked: " + why(errno));
+  }
+  auto opened = std::make_unique<FileRegister>(path, run, std::move(lock));
+  if (auto held = opened->read(); !held) return held.error();
+  return std::unique_ptr<RegisterStore>(std::move(opened));
+}
+
+}  // namespace pccl::master

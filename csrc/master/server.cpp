@@ -1,0 +1,365 @@
+// See the header. The order of things: an event is applied when those before it have been, and none
+// while a write of the register is waited for; its answer comes first then.
+#include "master/server.h"
+
+#include <algorithm>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "base/log.h"
+#include "membership/members.h"
+#include "transport/background.h"
+#include "transport/loop.h"
+
+namespace pccl::master {
+namespace {
+
+std::string seconds(std::uint64_t ms) {
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+}
+
+/// An address that only this machine reaches.
+bool is_loopback(const std::string& host) {
+  const bool numeric = host.find_first_not_of("0123456789.") == std::string::npos;
+  return host == "localhost" || host == "::1" || (numeric && host.starts_with("127."));
+}
+
+Error check(const MasterOptions& options) {
+  const auto invalid = [](std::string text) { return Error{ErrorCode::invalid, std::move(text)}; };
+  if (!options.insecure && !is_loopback(options.host)) {
+    return invalid("listening on " + options.host +
+                   " lets every machine that reaches it join the run, and there are no tokens yet: "
+                   "say --insecure if you trust that network, or listen on 127.0.0.1");
+  }
+  if (options.run.empty() || options.run.size() > kRunNameBytesMax) {
+    return invalid("the run name has " + std::to_string(options.run.size()) +
+                   " bytes; it takes 1 to " + std::to_string(kRunNameBytesMax));
+  }
+  if (options.min_peers == 0) return invalid("min_peers is 0; a run is founded by at least 1");
+  if (options.hold_below == 0) return invalid("hold_below is 0; it is at least 1");
+  if (options.heartbeat_ms == 0) return invalid("heartbeat_ms is 0; it is at least 1");
+  if (options.silence_ms < 2 * options.heartbeat_ms) {
+    return invalid("silence_ms is " + std::to_string(options.silence_ms) +
+                   ", less than two heartbeats of " + std::to_string(options.heartbeat_ms) +
+                   " ms: every peer would be evicted");
+  }
+  return Error{};
+}
+
+State fresh_state(const MasterOptions& options) {
+  State state;
+  state.config.run = options.run;
+  state.config.min_peers = options.min_peers;
+  state.config.hold_below = options.hold_below;
+  return state;
+}
+
+}  // namespace
+
+MasterServer::MasterServer(Loop& loop, MasterOptions options, std::shared_ptr<RegisterStore> held)
+    : loop_(loop),
+      options_(std::move(options)),
+      register_(std::move(held)),
+      connections_(loop, *this, options_.heartbeat_ms, options_.silence_ms),
+      state_(fresh_state(options_)) {}
+
+MasterServer::~MasterServer() = default;
+
+Result<std::uint16_t> MasterServer::start() {
+  if (Error error = check(options_); error.failed()) return error;
+  auto port = connections_.listen(options_.host, options_.port);
+  if (!port) return port.error();
+  if (!register_ && options_.state_file.empty()) register_ = make_memory_register();
+  if (!register_) {
+    auto opened = open_register_file(options_.state_file, options_.run);
+    if (!opened) return opened.error();
+    register_ = std::move(opened).value();
+  }
+  auto held = register_->read();
+  if (!held) return held.error();
+  in_charge_ = true;
+  waiting_timer_ = loop_.timer(kSayWaitingMs, kSayWaitingMs, [this] { say_waiting(); });
+  post(TakenOver{std::move(held).value()});
+  return port;
+}
+
+// ------------------------------------------------------------------------------- what has happened
+
+void MasterServer::connected(Hello hello, std::uint64_t connection) {
+  const PeerId peer = hello.member.peer();
+  store_drop(peer);  // its answers would go to a connection that has not asked
+  if (!in_charge_) return connections_.close(peer);
+  post(PeerConnected{std::move(hello)}, connection);
+}
+
+void MasterServer::message(PeerId peer, PeerToMaster message) {
+  if (const auto* request = std::get_if<StoreRequest>(&message))
+    return store_request(peer, *request);
+  post(PeerMessage{peer, std::move(message)});
+}
+
+void MasterServer::disconnected(PeerId peer) {
+  store_drop(peer);
+  post(PeerDisconnected{peer});
+}
+
+void MasterServer::gone(PeerId peer, std::string why) {
+  store_drop(peer);
+  post(PeerGone{peer, std::move(why)});
+}
+
+void MasterServer::woke(std::uint64_t) { post(Woke{}); }
+
+void MasterServer::post(Event event, std::uint64_t connection) {
+  if (!in_charge_) return;
+  events_.push_back({std::move(event), connection});
+  drain();
+}
+
+void MasterServer::drain() {
+  if (draining_) return;  // an action has led to an event: the loop below takes it
+  draining_ = true;
+  while (!events_.empty() && write_ == 0) {
+    const auto [event, connection] = std::move(events_.front());
+    events_.pop_front();
+    if (const auto* connected = std::get_if<PeerConnected>(&event)) {
+      connections_.admit(connected->hello.member.peer(), connection);
+    }
+    for (const Action& action : step(state_, event)) carry_out(action);
+  }
+  draining_ = false;
+  finish_stop();
+}
+
+// ------------------------------------------------------------------------------ what is to be done
+
+void MasterServer::carry_out(const Action& action) {
+  struct Visitor {
+    MasterServer& server;
+    void operator()(const Send& a) const { server.carry_out(a); }
+    void operator()(const WriteRegister& a) const { server.carry_out(a); }
+    void operator()(const Close& a) const {
+      if (!server.connections_.admitted(a.peer)) return;
+      server.store_drop(a.peer);
+      server.connections_.close(a.peer);
+    }
+    void operator()(const StartTimer& a) const { server.carry_out(a); }
+    void operator()(const StopTimer& a) const { server.timers_.erase({a.kind, a.peer}); }
+    void operator()(const Say& a) const {
+      log(a.warning ? LogLevel::warning : LogLevel::info, a.text);
+    }
+    void operator()(const Deposed& a) const { server.carry_out(a); }
+    void operator()(const RunOver&) const {
+      log_info("the run is over");
+      server.store_.clear();  // the keys of a run that is over would mislead the next
+    }
+  };
+  std::visit(Visitor{*this}, action);
+}
+
+void MasterServer::carry_out(const Send& action) {
+  if (!connections_.admitted(action.peer)) return;
+  if (const auto* welcome = std::get_if<Welcome>(&action.message)) {
+    Welcome filled = *welcome;
+    filled.heartbeat_ms = options_.heartbeat_ms;
+    filled.silence_ms = options_.silence_ms;
+    return connections_.send(action.peer, filled);
+  }
+  connections_.send(action.peer, action.message);
+}
+
+void MasterServer::carry_out(const StartTimer& action) {
+  const auto duration_ms = [&] {
+    switch (action.kind) {
+      case TimerKind::patience:
+        return options_.patience_ms;
+      case TimerKind::founding:
+        return options_.founding_delay_ms;
+      case TimerKind::refound:
+        return options_.refound_after_ms;
+      case TimerKind::absence:
+        break;
+    }
+    return options_.absence_ms;
+  }();
+  timers_[{action.kind, action.peer}] = loop_.timer(
+      duration_ms, 0, [this, kind = action.kind, peer = action.peer] { timer_ended(kind, peer); });
+}
+
+void MasterServer::timer_ended(TimerKind kind, PeerId peer) {
+  timers_.erase({kind, peer});
+  switch (kind) {
+    case TimerKind::patience:
+      return post(PatienceOver{});
+    case TimerKind::founding:
+      return post(FoundingOver{});
+    case TimerKind::refound:
+      return post(RefoundOver{});
+    case TimerKind::absence:
+      return post(PeerGone{
+          peer, "its connection closed and was not back within " + seconds(options_.absence_ms)});
+  }
+}
+
+// ------------------------------------------------------------------------------------ the register
+
+void MasterServer::carry_out(const WriteRegister& action) {
+  write_ = ++writes_;
+  register_busy_ = true;
+  write_deadline_ = loop_.timer(options_.register_deadline_ms, 0, [this] {
+    answer_write(RegisterUnanswered{});
+    log_warning("the register was not written within " + seconds(options_.register_deadline_ms));
+  });
+  const auto answer = std::make_shared<std::optional<Result<bool>>>();
+  run_in_background(
+      loop_,
+      [store = register_, answer, from = action.from, to = action.to] {
+        answer->emplace(store->compare_and_write(from, to));
+      },
+      [this, alive = std::weak_ptr(alive_), answer, write = write_, to = action.to] {
+        if (alive.expired()) return;
+        register_busy_ = false;
+        register_answered(write, **answer, to);
+      });
+}
+
+void MasterServer::register_answered(std::uint64_t write, const Result<bool>& answer,
+                                     const Register& value) {
+  if (write != write_) return;  // too late: it has been given up
+  if (!answer.ok()) {
+    log_error("the register could not be written: " + answer.error().text);
+    return answer_write(RegisterUnanswered{});
+  }
+  answer_write(RegisterWritten{value, answer.value()});
+}
+
+void MasterServer::answer_write(Event event) {
+  write_ = 0;
+  write_deadline_.reset();
+  events_.push_front({std::move(event), 0});
+  drain();
+}
+
+void MasterServer::carry_out(const Deposed& action) {
+  log_warning("this master is deposed: " + action.why +
+              "; it closes its connections and takes over " +
+              "again after reading the register anew");
+  in_charge_ = false;
+  events_.clear();
+  timers_.clear();
+  store_timers_.clear();
+  store_ = KeyValueStore();
+  connections_.close_all();
+  state_ = fresh_state(options_);
+  take_over_later();
+}
+
+void MasterServer::take_over_later() {
+  take_over_timer_ = loop_.timer(kTakeOverAgainMs, 0, [this] { take_over(); });
+}
+
+void MasterServer::take_over() {
+  if (register_busy_) {
+    log_warning("the register still does not answer; it is read when it does");
+    return take_over_later();
+  }
+  register_busy_ = true;
+  const auto held = std::make_shared<std::optional<Result<Register>>>();
+  run_in_background(
+      loop_, [store = register_, held] { held->emplace(store->read()); },
+      [this, alive = std::weak_ptr(alive_), held] {
+        if (alive.expired()) return;
+        register_busy_ = false;
+        if (!(*held)->ok()) {
+          log_error("the register could not be read: " + (*held)->error().text);
+          return take_over_later();
+        }
+        in_charge_ = true;
+        post(TakenOver{(*held)->value()});
+      });
+}
+
+// --------------------------------------------------------------------------------------- the store
+
+void MasterServer::store_request(PeerId peer, const StoreRequest& request) {
+  store_answers(store_.request(peer, request));
+  const Waiter waiter{peer, request.id};
+  if (!store_.waits(waiter) || store_timers_.contains(waiter)) return;
+  store_timers_[waiter] = loop_.timer(request.timeout_ms, 0, [this, waiter] {
+    if (auto answer = store_.expire(waiter)) store_answers({*std::move(answer)});
+  });
+}
+
+void MasterServer::store_answers(const std::vector<StoreAnswer>& answers) {
+  for (const StoreAnswer& answer : answers) {
+    if (!store_.waits(answer.to)) store_timers_.erase(answer.to);
+    connections_.send(answer.to.peer, answer.reply);
+  }
+}
+
+void MasterServer::store_drop(PeerId peer) {
+  store_.drop(peer);
+  const auto first = store_timers_.lower_bound(Waiter{peer, 0});
+  auto last = first;
+  while (last != store_timers_.end() && last->first.peer == peer) ++last;
+  store_timers_.erase(first, last);
+}
+
+// -------------------------------------------------------------------------------- waiting, the end
+
+void MasterServer::say_waiting() {
+  if (const std::string whom = whom_it_waits_for(); !whom.empty()) log_info(whom);
+}
+
+std::string MasterServer::whom_it_waits_for() const {
+  if (!in_charge_) return "waiting for the register";
+  if (write_ != 0) return "waiting for the register to be written";
+  if (state_.running || !state_.held) return "";
+  const auto name = [&](const std::vector<Member>& members, const Member& member) {
+    const std::string remote = connections_.remote(member.peer());
+    return " " + name_of(members, member) + (remote.empty() ? "," : " at " + remote + ",");
+  };
+  if (state_.proposal) {
+    std::string text = "epoch " + to_string(state_.proposal->id) + " waits until ready are:";
+    for (const Member& member : state_.proposal->members) {
+      if (!state_.ready.contains(member.peer())) text += name(state_.proposal->members, member);
+    }
+    text.pop_back();
+    return text;
+  }
+  if (!state_.held->epoch || state_.held->over) {
+    return "waiting for " + std::to_string(options_.min_peers) + " replicas to found the run \"" +
+           options_.run + "\"; " + count_of(state_.peers.size(), "peer") + " connected";
+  }
+  std::string text = "waiting for members of epoch " + to_string(state_.held->epoch->id) + ":";
+  const std::size_t nobody = text.size();
+  for (const Member& member : state_.held->epoch->members) {
+    if (!state_.peers.contains(member.peer())) text += name(state_.held->epoch->members, member);
+  }
+  if (text.size() == nobody) return "";
+  text.pop_back();
+  return text;
+}
+
+void MasterServer::stop(std::function<void()> done) {
+  stopped_ = std::move(done);
+  stop_by_ms_ = loop_.now_ms() + options_.register_deadline_ms + kStopMs;
+  connections_.stop_listening();
+  stop_timer_ = loop_.timer(10, 10, [this] { finish_stop(); });
+  post(OperatorStops{});
+}
+
+void MasterServer::finish_stop() {
+  if (!stopped_) return;
+  if (loop_.now_ms() < stop_by_ms_) {
+    if (in_charge_ && (write_ != 0 || !events_.empty())) return;
+    if (!connections_.all_sent()) return;
+  }
+  stop_timer_.reset();
+  in_charge_ = false;
+  connections_.close_all();
+  loop_.post([done = std::exchange(stopped_, nullptr)] { done(); });
+}
+
+}  // namespace pccl::master

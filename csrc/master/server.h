@@ -1,0 +1,107 @@
+// The master as it runs: membership's decisions (membership/master.h) over connections, timers and
+// the register, with the key-value store beside them. It decides nothing about members; it carries
+// out, in order, and feeds back what happened. One loop, no thread of its own; the register's disk
+// is waited for in the background.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "master/connections.h"
+#include "master/options.h"
+#include "master/register_file.h"
+#include "master/store.h"
+#include "membership/master.h"
+
+namespace pccl {
+
+/// Serves until SIGINT or SIGTERM, on the calling thread. Prints how to join to stdout. Returns the
+/// exit status: 0 after a signal, 1 if it could not start (said on stderr), 3 after a broken
+/// invariant.
+[[nodiscard]] int run_master(const MasterOptions& options);
+
+}  // namespace pccl
+
+namespace pccl::master {
+
+inline constexpr std::uint64_t kTakeOverAgainMs = 1000;  // after it was deposed
+inline constexpr std::uint64_t kStopMs = 1000;           // to send what is queued, at its end
+
+/// All calls on the loop's thread. Destroy it before the loop.
+class MasterServer final : private ConnectionEvents {
+ public:
+  /// `held`: the register, in place of options.state_file (for tests).
+  MasterServer(Loop& loop, MasterOptions options, std::shared_ptr<RegisterStore> held = nullptr);
+  ~MasterServer() override;
+
+  /// Checks the options, listens, opens the register and takes over. Returns the port. Errors name
+  /// what to change; the server is of no use then.
+  [[nodiscard]] Result<std::uint16_t> start();
+  /// As SIGTERM does: the run is over if no member is connected. Calls `done` when the register and
+  /// the sockets have got what was for them, or after their deadlines.
+  void stop(std::function<void()> done);
+
+  [[nodiscard]] const State& state() const { return state_; }
+  /// For whom or what the run waits; empty while it runs. Said every kSayWaitingMs.
+  [[nodiscard]] std::string whom_it_waits_for() const;
+
+ private:
+  void connected(Hello hello, std::uint64_t connection) override;
+  void message(PeerId peer, PeerToMaster message) override;
+  void disconnected(PeerId peer) override;
+  void gone(PeerId peer, std::string why) override;
+  void woke(std::uint64_t late_ms) override;
+
+  void post(Event event, std::uint64_t connection = 0);
+  void drain();
+  void carry_out(const Action& action);
+  void carry_out(const Send& action);
+  void carry_out(const WriteRegister& action);
+  void carry_out(const StartTimer& action);
+  void carry_out(const Deposed& action);
+  void timer_ended(TimerKind kind, PeerId peer);
+  void register_answered(std::uint64_t write, const Result<bool>& answer, const Register& value);
+  void answer_write(Event event);
+  void take_over_later();
+  void take_over();
+  void store_request(PeerId peer, const StoreRequest& request);
+  void store_answers(const std::vector<StoreAnswer>& answers);
+  void store_drop(PeerId peer);
+  void say_waiting();
+  void finish_stop();
+
+  Loop& loop_;
+  const MasterOptions options_;
+  std::shared_ptr<RegisterStore> register_;
+  Connections connections_;
+  State state_;
+  KeyValueStore store_;
+  bool in_charge_ = false;  // between a take-over and being deposed
+  struct Queued {
+    Event event;
+    std::uint64_t connection = 0;  // PeerConnected: of which
+  };
+  std::deque<Queued> events_;  // not applied yet
+  bool draining_ = false;
+  std::uint64_t write_ = 0;  // number of the write that is waited for; 0: none
+  std::uint64_t writes_ = 0;
+  bool register_busy_ = false;  // a call of the register runs in the background
+  std::map<std::pair<TimerKind, PeerId>, std::unique_ptr<Timer>> timers_;
+  std::map<Waiter, std::unique_ptr<Timer>> store_timers_;
+  std::unique_ptr<Timer> write_deadline_;
+  std::unique_ptr<Timer> take_over_timer_;
+  std::unique_ptr<Timer> waiting_timer_;
+  std::unique_ptr<Timer> stop_timer_;
+  std::uint64_t stop_by_ms_ = 0;
+  std::function<void()> stopped_;
+  /// What runs in the background holds it weakly: gone with the server.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace pccl::master

@@ -1,0 +1,330 @@
+// The key-value store: see the header. A request changes the entries or waits; then whoever waited
+// for a key that is there now is looked at again, until nobody can be answered any more.
+#include "master/store.h"
+
+#include <charconv>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace pccl::master {
+namespace {
+
+StoreReply failed(const StoreRequest& request, ErrorCode code, std::string text) {
+  StoreReply reply;
+  reply.id = request.id;
+  reply.error = Error{code, std::move(text)};
+  return reply;
+}
+
+StoreReply with_amount(const StoreRequest& request, std::int64_t amount) {
+  StoreReply reply;
+  reply.id = request.id;
+  reply.amount = amount;
+  return reply;
+}
+
+std::string quoted(std::string_view key) {
+  constexpr std::size_t kShownMax = 80;
+  std::string text = "\"";
+  for (const char c : key.substr(0, kShownMax)) text += c >= ' ' && c <= '~' ? c : '?';
+  return text + (key.size() > kShownMax ? "...\"" : "\"");
+}
+
+/// The whole of `value` as a decimal number.
+std::optional<std::int64_t> as_number(const Bytes& value) {
+  const std::string text(value.begin(), value.end());
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{}) return std::nullopt;
+  if (end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// What is wrong with the shape of a request; empty if nothing.
+std::string shape_error(const StoreRequest& request) {
+  const std::size_t keys = request.keys.size();
+  const std::size_t values = request.values.size();
+  switch (request.op) {
+    case StoreOp::set:
+    case StoreOp::append:
+      return keys >= 1 && keys == values ? "" : "takes as many values as keys, at least one";
+    case StoreOp::get:
+    case StoreOp::wait:
+    case StoreOp::check:
+      return values == 0 ? "" : "takes keys only";
+    case StoreOp::add:
+    case StoreOp::remove:
+      return keys == 1 && values == 0 ? "" : "takes one key";
+    case StoreOp::compare_set:
+      return keys == 1 && values == 2 ? "" : "takes one key and two values";
+    case StoreOp::num_keys:
+    case StoreOp::list_keys:
+      return keys == 0 && values == 0 ? "" : "takes neither keys nor values";
+  }
+  return "is not known";
+}
+
+std::size_t entry_bytes(const std::string& key, std::size_t value_bytes) {
+  return key.size() + value_bytes + kStoreEntryBytes;
+}
+
+bool writes(StoreOp op) {
+  return op == StoreOp::set || op == StoreOp::append || op == StoreOp::add ||
+         op == StoreOp::compare_set;
+}
+
+}  // namespace
+
+std::vector<StoreAnswer> KeyValueStore::request(PeerId peer, const StoreRequest& request) {
+  const Waiter self{peer, request.id};
+  const auto only = [&](StoreReply reply) {
+    return std::vector<StoreAnswer>{{self, std::move(reply)}};
+  };
+  if (const std::string wrong = shape_error(request); !wrong.empty()) {
+    return only(failed(request, ErrorCode::invalid, "the store request " + wrong));
+  }
+  if (waits(self)) {
+    return only(failed(request, ErrorCode::invalid, "a store request with this number waits"));
+  }
+  if (request.op == StoreOp::get || request.op == StoreOp::wait) {
+    auto missing = first_missing(request);
+    if (!missing) return only(read(request));
+    StoreReply refusal = wait(peer, request, *std::move(missing));
+    if (refusal.error.failed()) return only(std::move(refusal));
+    return {};
+  }
+  std::vector<StoreAnswer> answers = only(apply(request));
+  if (writes(request.op)) {
+    // Also after a failure: some of its keys may have been set.
+    for (const std::string& key : request.keys) {
+      if (entries_.contains(key)) wake(key, answers);
+    }
+  }
+  return answers;
+}
+
+std::optional<StoreAnswer> KeyValueStore::expire(const Waiter& waiter) {
+  const auto at = waiting_.find(waiter);
+  if (at == waiting_.end()) return std::nullopt;
+  StoreAnswer answer{waiter,
+                     failed(at->second.request, ErrorCode::timed_out,
+                            "after " + std::to_string(at->second.request.timeout_ms) +
+                                " ms nobody had set the key " + quoted(at->second.missing))};
+  forget(at);
+  return answer;
+}
+
+void KeyValueStore::drop(PeerId peer) {
+  for (auto at = waiting_.lower_bound(Waiter{peer, 0});
+       at != waiting_.end() && at->first.peer == peer;) {
+    const auto next = std::next(at);
+    forget(at);
+    at = next;
+  }
+}
+
+void KeyValueStore::clear() {
+  while (!entries_.empty()) erase(entries_.begin()->first);
+}
+
+StoreReply KeyValueStore::apply(const StoreRequest& request) {
+  switch (request.op) {
+    case StoreOp::set:
+      return put_all(request, false);
+    case StoreOp::append:
+      return put_all(request, true);
+    case StoreOp::add:
+      return add(request);
+    case StoreOp::compare_set:
+      return compare_set(request);
+    case StoreOp::check:
+      return with_amount(request, first_missing(request) ? 0 : 1);
+    case StoreOp::remove: {
+      const bool there = entries_.contains(request.keys[0]);
+      if (there) erase(request.keys[0]);
+      return with_amount(request, there ? 1 : 0);
+    }
+    case StoreOp::num_keys:
+      return with_amount(request, static_cast<std::int64_t>(entries_.size()));
+    case StoreOp::list_keys:
+      return list_keys(request);
+    case StoreOp::get:
+    case StoreOp::wait:
+      break;
+  }
+  return failed(request, ErrorCode::invalid, "the store request is not known");
+}
+
+StoreReply KeyValueStore::put_all(const StoreRequest& request, bool append) {
+  for (std::size_t i = 0; i < request.keys.size(); ++i) {
+    const std::string& key = request.keys[i];
+    const Bytes& value = request.values[i];
+    const auto at = entries_.find(key);
+    const std::size_t kept = append && at != entries_.end() ? at->second.size() : 0;
+    if (!fits(key, kept + value.size())) return full(request, key);
+    if (kept > 0) {
+      at->second.insert(at->second.end(), value.begin(), value.end());
+      bytes_ += value.size();
+    } else {
+      put(key, value);
+    }
+  }
+  return with_amount(request, 0);
+}
+
+StoreReply KeyValueStore::add(const StoreRequest& request) {
+  const std::string& key = request.keys[0];
+  std::int64_t sum = 0;
+  if (const auto at = entries_.find(key); at != entries_.end()) {
+    const auto number = as_number(at->second);
+    if (!number) {
+      return failed(request, ErrorCode::invalid,
+                    "add: the value of " + quoted(key) + " is not a decimal number");
+    }
+    sum = *number;
+  }
+  if (__builtin_add_overflow(sum, request.amount, &sum)) {
+    return failed(request, ErrorCode::invalid, "add: the sum at " + quoted(key) + " overflows");
+  }
+  const std::string text = std::to_string(sum);
+  if (!fits(key, text.size())) return full(request, key);
+  put(key, Bytes(text.begin(), text.end()));
+  return with_amount(request, sum);
+}
+
+StoreReply KeyValueStore::compare_set(const StoreRequest& request) {
+  // As TCPStore: a missing key counts as empty; without a match the reply is what is there, and for
+  // a missing key what was expected.
+  const std::string& key = request.keys[0];
+  const Bytes& expected = request.values[0];
+  const Bytes& desired = request.values[1];
+  const auto at = entries_.find(key);
+  const bool matches = at == entries_.end() ? expected.empty() : at->second == expected;
+  StoreReply reply = with_amount(request, 0);
+  if (!matches) {
+    reply.values.push_back(at == entries_.end() ? expected : at->second);
+    return reply;
+  }
+  if (!fits(key, desired.size())) return full(request, key);
+  put(key, desired);
+  reply.values.push_back(desired);
+  return reply;
+}
+
+StoreReply KeyValueStore::list_keys(const StoreRequest& request) const {
+  StoreReply reply = with_amount(request, 0);
+  std::size_t bytes = 0;
+  for (const auto& [key, value] : entries_) {
+    bytes += key.size() + kStoreEntryBytes;
+    if (reply.keys.size() == kStoreKeysMax || bytes > kStoreReplyBytesMax) {
+      return failed(request, ErrorCode::invalid,
+                    "list_keys: the store holds " + std::to_string(entries_.size()) +
+                        " keys, which do not fit in one reply");
+    }
+    reply.keys.push_back(key);
+  }
+  return reply;
+}
+
+StoreReply KeyValueStore::read(const StoreRequest& request) const {
+  StoreReply reply = with_amount(request, 0);
+  if (request.op == StoreOp::wait) return reply;
+  std::size_t bytes = 0;
+  for (const std::string& key : request.keys) {
+    const Bytes& value = entries_.find(key)->second;
+    bytes += value.size() + kStoreEntryBytes;
+    if (bytes > kStoreReplyBytesMax) {
+      return failed(request, ErrorCode::invalid,
+                    "get: the values do not fit in one reply of " +
+                        std::to_string(kStoreReplyBytesMax) + " bytes; get fewer keys at once");
+    }
+    reply.values.push_back(value);
+  }
+  return reply;
+}
+
+StoreReply KeyValueStore::wait(PeerId peer, const StoreRequest& request, std::string missing) {
+  std::size_t bytes = kStoreEntryBytes;
+  for (const std::string& key : request.keys) bytes += key.size() + sizeof(std::string);
+  const auto count = waits_of_.find(peer);
+  if (count != waits_of_.end() && count->second >= kStoreWaitsMax) {
+    return failed(request, ErrorCode::invalid,
+                  "this peer has " + std::to_string(kStoreWaitsMax) +
+                      " store requests that wait, more are not taken");
+  }
+  if (bytes_ + bytes > bytes_max_) return full(request, missing);
+  bytes_ += bytes;
+  ++waits_of_[peer];
+  const Waiter self{peer, request.id};
+  by_missing_.emplace(missing, self);
+  waiting_.emplace(self, Waiting{request, std::move(missing), bytes});
+  return with_amount(request, 0);
+}
+
+std::optional<std::string> KeyValueStore::first_missing(const StoreRequest& request) const {
+  for (const std::string& key : request.keys) {
+    if (!entries_.contains(key)) return key;
+  }
+  return std::nullopt;
+}
+
+StoreReply KeyValueStore::full(const StoreRequest& request, const std::string& key) const {
+  return failed(request, ErrorCode::invalid,
+                "the master's store is full (" + std::to_string(bytes_) + " of " +
+                    std::to_string(bytes_max_) + " bytes): no room for " + quoted(key));
+}
+
+bool KeyValueStore::fits(const std::string& key, std::size_t value_bytes) const {
+  const auto at = entries_.find(key);
+  const std::size_t old = at == entries_.end() ? 0 : entry_bytes(key, at->second.size());
+  return bytes_ - old + entry_bytes(key, value_bytes) <= bytes_max_;
+}
+
+void KeyValueStore::put(const std::string& key, Bytes value) {
+  erase(key);
+  bytes_ += entry_bytes(key, value.size());
+  entries_.emplace(key, std::move(value));
+}
+
+void KeyValueStore::erase(const std::string& key) {
+  const auto at = entries_.find(key);
+  if (at == entries_.end()) return;
+  bytes_ -= entry_bytes(key, at->second.size());
+  entries_.erase(at);
+}
+
+void KeyValueStore::forget(std::map<Waiter, Waiting>::iterator at) {
+  bytes_ -= at->second.bytes;
+  const auto [first, last] = by_missing_.equal_range(at->second.missing);
+  for (auto entry = first; entry != last; ++entry) {
+    if (entry->second == at->first) {
+      by_missing_.erase(entry);
+      break;
+    }
+  }
+  const auto count = waits_of_.find(at->first.peer);
+  if (--count->second == 0) waits_of_.erase(count);
+  waiting_.erase(at);
+}
+
+void KeyValueStore::wake(const std::string& key, std::vector<StoreAnswer>& answers) {
+  const auto [first, last] = by_missing_.equal_range(key);
+  std::vector<Waiter> woken;
+  for (auto entry = first; entry != last; ++entry) woken.push_back(entry->second);
+  for (const Waiter& waiter : woken) {
+    const auto at = waiting_.find(waiter);
+    const StoreRequest request = at->second.request;
+    auto missing = first_missing(request);
+    forget(at);
+    if (!missing) {
+      answers.push_back({waiter, read(request)});
+    } else {
+      // There was room for it a moment ago, and it is counted anew with the same number of bytes.
+      const StoreReply again = wait(waiter.peer, request, *std::move(missing));
+      PCCL_ASSERT(!again.error.failed(), again.error.text);
+    }
+  }
+}
+
+}  // namespace pccl::master

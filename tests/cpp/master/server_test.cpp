@@ -1,0 +1,327 @@
+// The master's server on loopback, with peers that speak the protocol over real connections, and
+// with others that do not.
+#include "master/server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server_fixture.h"
+#include "transport/framing.h"
+#include "transport/handshake.h"
+
+namespace pccl::master {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A socket that says whatever a test wants.
+class RawClient {
+ public:
+  explicit RawClient(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+    EXPECT_GE(::fcntl(fd_, F_SETFL, O_NONBLOCK), 0);
+  }
+  ~RawClient() { ::close(fd_); }
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
+
+  void write(std::span<const std::byte> bytes) const {
+    ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  void write(std::string_view text) const { write(std::as_bytes(std::span(text))); }
+  /// The other side has closed it.
+  [[nodiscard]] bool closed() const {
+    std::array<char, 4096> block{};
+    while (true) {
+      const auto got = ::recv(fd_, block.data(), block.size(), 0);
+      if (got > 0) continue;
+      return got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    }
+  }
+
+ private:
+  int fd_;
+};
+
+// ----------------------------------------------------------------------------------------- the run
+
+TEST_F(Server, two_peers_found_a_run_and_commit) {
+  found(2);
+  const auto* welcome = peers_[0]->last<Welcome>();
+  ASSERT_NE(welcome, nullptr);
+  EXPECT_EQ(welcome->run, options_.run);
+  EXPECT_EQ(welcome->heartbeat_ms, options_.heartbeat_ms);
+  EXPECT_EQ(welcome->silence_ms, options_.silence_ms);
+  EXPECT_EQ(peers_[0]->state.started->id, peers_[1]->state.started->id);
+  expect_commit();
+  expect_commit();
+  EXPECT_TRUE(until([&] { return peers_[0]->last<Heartbeat>() != nullptr; }));
+}
+
+TEST_F(Server, a_lost_peer_costs_the_others_one_epoch_and_they_commit_what_was_in_flight) {
+  found(3);
+  const OpKey op = peers_[0]->issue();
+  peers_[1]->issue();
+  peers_[2]->reconnects = false;
+  peers_[2]->drop();
+  EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
+  EXPECT_TRUE(until([&] { return peers_[0]->has_committed(op) && peers_[1]->has_committed(op); }));
+  EXPECT_TRUE(peers_[0]->failed.empty());
+}
+
+TEST_F(Server, a_peer_whose_connection_comes_back_in_time_stays_a_member) {
+  found(2);
+  peers_[1]->drop();
+  peers_[1]->connect();
+  EXPECT_TRUE(until([&] { return peers_[1]->connected() && all_run(2); })) << log_text();
+  expect_commit();
+  EXPECT_EQ(peers_[1]->last<Evicted>(), nullptr);
+}
+
+TEST_F(Server, a_silent_peer_is_evicted_and_the_others_go_on) {
+  options_.silence_ms = 400;
+  found(3);
+  peers_[2]->beats = false;
+  peers_[2]->reconnects = false;
+  EXPECT_TRUE(until([&] { return peers_[0]->runs(2) && peers_[1]->runs(2); })) << log_text();
+  EXPECT_EQ(said("silent for 0."), 1U) << log_text();
+  EXPECT_TRUE(until([&] { return !peers_[2]->connected(); }));
+  expect_commit();
+}
+
+TEST_F(Server, a_master_that_was_stopped_itself_evicts_nobody) {
+  options_.silence_ms = 600;
+  found(2);
+  const EpochId before = peers_[0]->state.started->id;
+  const auto end = Clock::now() + std::chrono::milliseconds(900);
+  while (Clock::now() < end) {
+  }
+  EXPECT_TRUE(until([&] { return said("was stopped for") > 0; }));
+  EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
+  expect_commit();
+  EXPECT_EQ(said("silent for"), 0U) << log_text();
+  EXPECT_EQ(peers_[0]->state.started->id.incarnation(), before.incarnation());
+}
+
+TEST_F(Server, a_third_peer_is_admitted_at_the_next_boundary) {
+  found(2);
+  FakePeer& third = peer(3);
+  third.refresh();
+  EXPECT_TRUE(until([&] { return third.state.at_door && server_->state().peers.size() == 3; }));
+  peers_[0]->refresh();
+  peers_[1]->refresh();
+  EXPECT_TRUE(until([&] { return all_run(3); })) << log_text();
+  expect_commit();
+}
+
+TEST_F(Server, a_peer_of_another_run_is_refused_with_both_names) {
+  options_.run = "ours";
+  start();
+  FakePeer& stranger = peer(1);
+  stranger.state.run = "theirs";
+  stranger.reconnects = false;
+  EXPECT_TRUE(until([&] { return stranger.last<Refuse>() != nullptr; })) << log_text();
+  EXPECT_NE(stranger.last<Refuse>()->error.text.find("ours"), std::string::npos);
+  EXPECT_NE(stranger.last<Refuse>()->error.text.find("theirs"), std::string::npos);
+  EXPECT_TRUE(until([&] { return !stranger.connected(); }));
+}
+
+TEST_F(Server, what_comes_on_an_older_connection_of_a_peer_is_dropped) {
+  found(2);
+  auto second = std::make_unique<FakePeer>(loop_, 1, port_);  // the same peer once more
+  second->state = peers_[0]->state;
+  peers_[0]->reconnects = false;
+  EXPECT_TRUE(until([&] { return !peers_[0]->connected() && second->connected(); }));
+  peers_[0] = std::move(second);
+  EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
+  expect_commit();
+}
+
+// ---------------------------------------------------------------------------------- bad neighbours
+
+TEST_F(Server, garbage_and_half_handshakes_and_oversized_frames_disturb_nobody) {
+  found(2);
+  const EpochId epoch = peers_[0]->state.started->id;
+  const OpeningBytes opening = encode_opening({kProtocolVersion, Purpose::channel});
+  FrameHeader huge;
+  huge.payload_bytes = static_cast<std::uint32_t>(kHandshakeBytesMax + 1);
+  HeaderBytes huge_bytes{};
+  const std::size_t huge_size = encode_frame_header(huge, huge_bytes);
+
+  const RawClient web(port_);
+  web.write("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const RawClient zeros(port_);
+  zeros.write(std::string(5000, '\0'));
+  const RawClient other_version(port_);
+  other_version.write(encode_opening({kProtocolVersion + 1, Purpose::channel}));
+  const RawClient large(port_);
+  large.write(opening);
+  large.write(std::span(huge_bytes).first(huge_size));
+  {
+    const RawClient half(port_);
+    half.write(std::span(opening).first(7));
+  }
+  const RawClient quiet(port_);
+  quiet.write(opening);
+  EXPECT_TRUE(until([&] {
+    return web.closed() && zeros.closed() && other_version.closed() && large.closed();
+  })) << log_text();
+  expect_commit();
+  EXPECT_EQ(peers_[0]->state.started->id, epoch);
+  EXPECT_EQ(server_->state().peers.size(), 2U);
+}
+
+/// Sends one payload as its first message and keeps what comes back.
+struct Caller {
+  Caller(Loop& loop, std::uint16_t port, std::vector<std::byte> payload) {
+    dial = dial_channel(loop, "127.0.0.1:" + std::to_string(port), 1000,
+                        [this, payload = std::move(payload)](auto dialled) {
+                          ASSERT_TRUE(dialled.ok()) << dialled.error().text;
+                          channel = std::move(dialled).value();
+                          channel->set_events({[this](std::span<const std::byte> bytes) {
+                                                 auto got = decode_master_to_peer(bytes);
+                                                 if (got) answer = std::move(got).value();
+                                               },
+                                               [this](const std::string& why) {
+                                                 closed = true;
+                                                 reason = why;
+                                               }});
+                          channel->send(payload);
+                        });
+  }
+  std::unique_ptr<Dial> dial;
+  std::unique_ptr<Channel> channel;
+  std::optional<MasterToPeer> answer;
+  bool closed = false;
+  std::string reason;
+};
+
+TEST_F(Server, who_does_not_begin_with_a_proper_hello_is_told_so_and_closed) {
+  found(2);
+  Hello nobody;
+  nobody.member.place.replica = "r";
+  std::vector<std::byte> noise(100, std::byte{0x81});
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (const auto& payload : {noise, encode(PeerToMaster{Heartbeat{}}),
+                              encode(PeerToMaster{store_request(1, StoreOp::get, {"k"})}),
+                              encode(PeerToMaster{nobody})}) {
+    callers.push_back(std::make_unique<Caller>(loop_, port_, payload));
+  }
+  for (const auto& caller : callers) {
+    ASSERT_TRUE(until([&] { return caller->closed; })) << log_text();
+    ASSERT_TRUE(caller->answer.has_value()) << caller->reason << "\n" << log_text();
+    const auto* refuse = std::get_if<Refuse>(&*caller->answer);
+    ASSERT_NE(refuse, nullptr);
+    EXPECT_EQ(refuse->error.code, ErrorCode::malformed);
+  }
+  EXPECT_EQ(said("refused a connection from"), callers.size()) << log_text();
+  expect_commit();
+}
+
+TEST_F(Server, a_member_that_sends_nonsense_is_gone_at_once_and_the_others_go_on) {
+  options_.absence_ms = 60000;  // a closed connection alone would not be enough
+  found(3);
+  peers_[2]->reconnects = false;
+  peers_[2]->send_bytes(std::vector<std::byte>(50, std::byte{0x9f}));
+  EXPECT_TRUE(until([&] { return !peers_[2]->connected() && all_run(2); })) << log_text();
+  ASSERT_NE(peers_[2]->last<Refuse>(), nullptr);
+  EXPECT_EQ(peers_[2]->last<Refuse>()->error.code, ErrorCode::malformed);
+  expect_commit();
+}
+
+TEST_F(Server, a_second_hello_on_a_connection_ends_it) {
+  found(2);
+  Hello hello;
+  hello.member = peers_[0]->state.self;
+  peers_[0]->send(hello);
+  EXPECT_TRUE(until([&] { return peers_[0]->last<Refuse>() != nullptr; }));
+  EXPECT_EQ(peers_[0]->last<Refuse>()->error.code, ErrorCode::malformed);
+}
+
+// --------------------------------------------------------------------------------------- the store
+
+TEST_F(Server, a_get_waits_until_another_peer_sets_the_key) {
+  found(2);
+  peers_[0]->send(store_request(1, StoreOp::get, {"k"}));
+  peers_[0]->send(store_request(2, StoreOp::num_keys, {}));
+  ASSERT_TRUE(until([&] { return reply(*peers_[0], 2) != nullptr; }));
+  EXPECT_EQ(reply(*peers_[0], 1), nullptr);
+  peers_[1]->send(store_request(1, StoreOp::set, {"k"}, "value"));
+  ASSERT_TRUE(until([&] { return reply(*peers_[0], 1) != nullptr; }));
+  EXPECT_EQ(reply(*peers_[0], 1)->values, (std::vector<Bytes>{{'v', 'a', 'l', 'u', 'e'}}));
+  ASSERT_TRUE(until([&] { return reply(*peers_[1], 1) != nullptr; }));
+}
+
+TEST_F(Server, a_get_that_waits_too_long_times_out_with_the_key) {
+  found(2);
+  peers_[0]->send(store_request(1, StoreOp::get, {"never"}, "", 30));
+  peers_[0]->send(store_request(2, StoreOp::wait, {"never"}, "", 0));
+  ASSERT_TRUE(until([&] { return reply(*peers_[0], 1) != nullptr; }));
+  EXPECT_EQ(reply(*peers_[0], 1)->error.code, ErrorCode::timed_out);
+  EXPECT_NE(reply(*peers_[0], 1)->error.text.find("never"), std::string::npos);
+  ASSERT_TRUE(until([&] { return reply(*peers_[0], 2) != nullptr; }));
+  EXPECT_EQ(reply(*peers_[0], 2)->error.code, ErrorCode::timed_out);
+}
+
+TEST_F(Server, what_a_peer_waited_for_before_it_came_back_is_not_answered_twice) {
+  found(2);
+  peers_[0]->send(store_request(1, StoreOp::get, {"k"}));
+  peers_[0]->send(store_request(2, StoreOp::num_keys, {}));
+  ASSERT_TRUE(until([&] { return reply(*peers_[0], 2) != nullptr; }));
+  peers_[0]->drop();
+  peers_[0]->connect();
+  ASSERT_TRUE(until([&] { return peers_[0]->connected() && all_run(2); })) << log_text();
+  peers_[0]->send(store_request(1, StoreOp::get, {"other"}));  // the same number, another wait
+  peers_[1]->send(store_request(3, StoreOp::set, {"k"}, "v"));
+  peers_[1]->send(store_request(4, StoreOp::set, {"other"}, "o"));
+  ASSERT_TRUE(until([&] { return reply(*peers_[0], 1) != nullptr; }));
+  EXPECT_EQ(reply(*peers_[0], 1)->values, (std::vector<Bytes>{{'o'}}));
+}
+
+TEST_F(Server, options_that_cannot_work_are_errors_that_name_them) {
+  const auto error_of = [&](auto change) {
+    MasterOptions options = options_;
+    change(options);
+    MasterServer server(loop_, options);
+    const auto started = server.start();
+    return started.ok() ? std::string() : started.error().text;
+  };
+  const auto names = [](const std::string& text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(names(error_of([](auto& o) { o.host = "0.0.0.0"; }), "--insecure"));
+  EXPECT_TRUE(names(error_of([](auto& o) { o.host = "127.0.0.1.example"; }), "--insecure"));
+  EXPECT_TRUE(names(error_of([](auto& o) { o.run = ""; }), "run name"));
+  EXPECT_TRUE(names(error_of([](auto& o) { o.min_peers = 0; }), "min_peers"));
+  EXPECT_TRUE(names(error_of([](auto& o) { o.hold_below = 0; }), "hold_below"));
+  EXPECT_TRUE(names(error_of([](auto& o) { o.heartbeat_ms = 0; }), "heartbeat_ms"));
+  EXPECT_TRUE(names(error_of([](auto& o) { o.silence_ms = 30; }), "silence_ms"));
+  EXPECT_EQ(error_of([](auto&) {}), "");
+  EXPECT_EQ(error_of([](auto& o) {
+              o.host = "0.0.0.0";
+              o.insecure = true;
+            }),
+            "");
+  start();
+  const std::string taken = error_of([&](auto& o) { o.port = port_; });
+  EXPECT_TRUE(names(taken, std::to_string(port_))) << taken;
+}
+
+}  // namespace
+}  // namespace pccl::master
