@@ -1,0 +1,51 @@
+# make setup   system packages, .venv, torch (unless one is there), both extensions, editable install
+# make demo    the main job on real text: peers that are killed and come back
+# make test    everything that CI runs
+# make clean   what was built, but not .venv
+#
+# PYTHON  which Python makes .venv       TORCH  which torch to install if there is none
+# PIP_ARGS  more arguments for pip, for example --index-url
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+PIP_ARGS ?=
+export PYTHON TORCH PIP_ARGS
+
+SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
+INSTALLED_TORCH := $(wildcard .venv/lib/python*/site-packages/torch/version.py)
+
+.PHONY: setup demo test clean
+.DELETE_ON_ERROR:
+
+setup: .venv/.pccl-built
+
+demo: .venv/.pccl-demo .venv/.pccl-built
+	.venv/bin/python -m pccl_backend.demo
+
+test: .venv/.pccl-dev .venv/.pccl-built
+	scripts/test
+
+clean:
+	rm -rf build *.egg-info pccl_backend/*.so demo-out .pytest_cache .mypy_cache .ruff_cache
+	rm -f .venv/.pccl-*
+
+# Each stamp is one stage of scripts/setup; a stage without changes is not run again.
+.venv/.pccl-torch: scripts/setup
+	scripts/setup torch
+	@touch $@
+
+.venv/.pccl-dev: .venv/.pccl-torch pyproject.toml
+	scripts/setup dev
+	@touch $@
+
+.venv/.pccl-demo: .venv/.pccl-torch pyproject.toml
+	scripts/setup demo
+	@touch $@
+
+.venv/.pccl-package: .venv/.pccl-torch pyproject.toml setup.py $(INSTALLED_TORCH)
+	scripts/setup build
+	scripts/setup package
+	@touch $@ .venv/.pccl-built
+
+.venv/.pccl-built: .venv/.pccl-package $(SOURCES)
+	scripts/setup build
+	@touch $@

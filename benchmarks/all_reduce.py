@@ -1,0 +1,173 @@
+"""How long does an all-reduce take, next to gloo in the same processes?
+
+For each world and kind of group, pccl and gloo run in turn, block by block, on the same tensors
+(float32 sum, in place, over TCP on one machine); medians, and the median of the ratios of
+neighbouring blocks, because machines are noisy and both get the same noise.
+
+    python benchmarks/all_reduce.py                     # the table of the README
+    python benchmarks/all_reduce.py --worlds 2 --sizes 4,65536 --json out.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+SIZES = "4,65536,1048576,67108864"
+
+
+def arguments() -> argparse.Namespace:
+    """Of the command line."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--worlds", default="2,4", help="numbers of ranks (default 2,4)")
+    p.add_argument("--sizes", default=SIZES, help=f"bytes of a tensor (default {SIZES})")
+    p.add_argument("--groups", default="fixed,elastic", help="kinds of groups (default both)")
+    p.add_argument("--rounds", type=int, default=7, help="alternations for each size (default 7)")
+    p.add_argument("--seconds", type=float, default=0.3, help="of one block (default 0.3)")
+    p.add_argument("--json", help="also write the figures to this file")
+    p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    p.add_argument("--world", type=int, help=argparse.SUPPRESS)
+    p.add_argument("--meet", help=argparse.SUPPRESS)
+    p.add_argument("--master", default="", help=argparse.SUPPRESS)
+    return p.parse_args()
+
+
+def worker(args: argparse.Namespace) -> None:
+    """One rank: measures all sizes; rank 0 prints one JSON line for each."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    store = dist.FileStore(args.meet, args.world)
+    if args.master:
+        dist.init_process_group("pccl", init_method=f"pccl://{args.master}")
+        ours = dist.group.WORLD
+        rank = dist.get_rank()
+    else:
+        dist.init_process_group("pccl", store=store, rank=args.rank, world_size=args.world)
+        ours, rank = dist.group.WORLD, args.rank
+    gloo = dist.ProcessGroupGloo(  # beside an elastic group a gloo group needs a store of its own
+        dist.PrefixStore("gloo", store), rank, args.world, timedelta(seconds=300)
+    )
+
+    def by_pccl(t: torch.Tensor) -> None:
+        dist.all_reduce(t, group=ours)
+
+    def by_gloo(t: torch.Tensor) -> None:
+        gloo.allreduce([t]).wait()
+
+    def block(call: Any, t: torch.Tensor, count: int) -> float:
+        gloo.barrier().wait()
+        began = time.perf_counter()
+        for _ in range(count):
+            call(t)
+        return (time.perf_counter() - began) / count
+
+    for size in (int(s) for s in args.sizes.split(",")):
+        tensor = torch.zeros(max(1, size // 4))
+        counts = []
+        for call in (by_pccl, by_gloo):
+            once = max(block(call, tensor, 3), block(call, tensor, 3))
+            agreed = torch.tensor([max(3.0, min(2000.0, args.seconds / once))])
+            gloo.allreduce([agreed]).wait()
+            counts.append(int(agreed.item() / args.world))
+        pairs = [
+            (block(by_pccl, tensor, counts[0]), block(by_gloo, tensor, counts[1]))
+            for _ in range(args.rounds)
+        ]
+        if rank == 0:
+            row = {
+                "bytes": size,
+                "pccl_us": statistics.median(p for p, _ in pairs) * 1e6,
+                "gloo_us": statistics.median(g for _, g in pairs) * 1e6,
+                "ratio": statistics.median(g / p for p, g in pairs),
+            }
+            print(json.dumps(row), flush=True)
+    gloo.barrier().wait()
+    dist.destroy_process_group()
+
+
+def start_master(world: int, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """A pccl-master for one world; its address."""
+    port_file = folder / f"port{world}"
+    master = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "pccl_backend._cli", "--listen", "127.0.0.1:0"),
+            *("--min-peers", str(world), "--state", "none", "--port-file", str(port_file)),
+        ],
+        stdout=subprocess.DEVNULL,
+    )
+    end = time.monotonic() + 20
+    while not (port_file.exists() and port_file.read_text().strip()):
+        if master.poll() is not None or time.monotonic() > end:
+            raise SystemExit("the master did not start")
+        time.sleep(0.05)
+    return master, f"127.0.0.1:{port_file.read_text().strip()}"
+
+
+def measure(args: argparse.Namespace, world: int, kind: str, folder: Path) -> list[dict[str, Any]]:
+    """The rows of one world and kind of group."""
+    master, address = start_master(world, folder) if kind == "elastic" else (None, "")
+    meet = folder / f"meet-{kind}-{world}"
+    command = [sys.executable, __file__, "--world", str(world), "--meet", str(meet)]
+    command += ["--sizes", args.sizes, "--rounds", str(args.rounds), "--master", address]
+    command += ["--seconds", str(args.seconds)]
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PCCL_LOG_LEVEL": "warning"}
+    ranks = [
+        subprocess.Popen([*command, "--rank", str(r)], stdout=subprocess.PIPE, env=env)
+        for r in range(world)
+    ]
+    rows: list[dict[str, Any]] = []
+    for rank in ranks:
+        out, _ = rank.communicate(timeout=1200)
+        if rank.returncode != 0:
+            raise SystemExit(f"a rank ended with status {rank.returncode}")
+        rows += [json.loads(line) for line in out.splitlines()]
+    if master:
+        master.terminate()
+        master.wait(timeout=20)
+    for row in rows:
+        row.update(world=world, group=kind)
+    return rows
+
+
+def main() -> None:
+    """Measures and prints the table."""
+    args = arguments()
+    if args.rank is not None:
+        worker(args)
+        return
+    rows: list[dict[str, Any]] = []
+    print("| group | ranks | size | pccl, us | gloo, us | gloo / pccl |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in args.groups.split(","):
+            for world in (int(w) for w in args.worlds.split(",")):
+                for row in measure(args, world, kind, Path(folder)):
+                    rows.append(row)
+                    size = row["bytes"]
+                    text = (
+                        f"{size >> 20} MiB"
+                        if size >= 1 << 20
+                        else (f"{size >> 10} KiB" if size >= 1024 else f"{size} B")
+                    )
+                    print(
+                        f"| {kind} | {world} | {text} | {row['pccl_us']:.0f} | {row['gloo_us']:.0f} "
+                        f"| {row['ratio']:.1f} |",
+                        flush=True,
+                    )
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,624 @@
+// See backend.h. The rules that each override keeps: every check before the first post; sums of
+// lengths and roots in the numbering that the caller sees; titles as the profiler's users look for
+// them.
+#include "torch/backend.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/irange.h>
+
+#include <algorithm>
+#include <string>
+#include <torch/csrc/distributed/c10d/Utils.hpp>
+#include <utility>
+
+#include "base/log.h"
+#include "torch/engine_owner.h"
+#include "torch/errors.h"
+
+namespace pccl {
+namespace {
+
+using c10d::OpType;
+using Millis = PcclBackend::Millis;
+using WorkPtr = PcclBackend::WorkPtr;
+
+constexpr std::uint64_t kMonitorTag = 1ULL << 40;  // above all tags of users, which are an int
+constexpr int kAnyRank = -1;
+
+/// Titles of the profiler's events: what torch's own tests look for, with gloo's words.
+const char* title_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::all_reduce:
+      return "pccl:all_reduce";
+    case OpKind::reduce:
+      return "pccl:reduce";
+    case OpKind::broadcast:
+      return "pccl:broadcast";
+    case OpKind::all_gather:
+      return "pccl:all_gather";
+    case OpKind::gather:
+      return "pccl:gather";
+    case OpKind::scatter:
+      return "pccl:scatter";
+    case OpKind::reduce_scatter:
+      return "pccl:reduce_scatter";
+    case OpKind::all_to_all:
+      return "pccl:all_to_all";
+    case OpKind::barrier:
+      return "pccl:barrier";
+    case OpKind::send:
+      return "pccl:send";
+    case OpKind::recv:
+      return "pccl:recv";
+  }
+  return "pccl";
+}
+
+const at::Tensor& single(OpKind kind, const Tensors& tensors) {
+  TORCH_CHECK(tensors.size() == 1, "pccl ", kind_name(kind), ": requires a single tensor, got ",
+              tensors.size());
+  return tensors.front();
+}
+
+const Tensors& single(OpKind kind, const std::vector<Tensors>& lists) {
+  TORCH_CHECK(lists.size() == 1, "pccl ", kind_name(kind), ": requires a single list, got ",
+              lists.size());
+  return lists.front();
+}
+
+/// The places of the tensors of each type, types in the order of their first tensor.
+std::vector<std::vector<std::size_t>> places_by_type(const Tensors& tensors) {
+  std::vector<std::vector<std::size_t>> places;
+  for (const std::size_t i : c10::irange(tensors.size())) {
+    const auto same = std::find_if(places.begin(), places.end(), [&](const auto& group) {
+      return tensors[group.front()].scalar_type() == tensors[i].scalar_type();
+    });
+    if (same == places.end()) {
+      places.push_back({i});
+    } else {
+      same->push_back(i);
+    }
+  }
+  return places;
+}
+
+Tensors pick(const Tensors& tensors, const std::vector<std::size_t>& places) {
+  Tensors picked;
+  for (const std::size_t i : places) picked.push_back(tensors[i]);
+  return picked;
+}
+
+void same_lengths(OpKind kind, const Tensors& outputs, const Tensors& inputs) {
+  TORCH_CHECK(!inputs.empty(), "pccl ", kind_name(kind), ": requires a non-empty tensor list");
+  TORCH_CHECK(inputs.size() == outputs.size(), "pccl ", kind_name(kind), ": ", inputs.size(),
+              " inputs and ", outputs.size(), " outputs");
+}
+
+/// Elements for each rank, by the lengths along dimension 0 (none: equal parts).
+std::vector<std::int64_t> numels_by_rank(const at::Tensor& tensor,
+                                         const std::vector<std::int64_t>& lengths,
+                                         std::int32_t size) {
+  c10d::checkSplitSizes(lengths, tensor, size);
+  if (lengths.empty()) return equal_parts(tensor.numel(), size);
+  const std::int64_t row = tensor.size(0) == 0 ? 0 : tensor.numel() / tensor.size(0);
+  std::vector<std::int64_t> numels;
+  for (const std::int64_t length : lengths) {
+    TORCH_CHECK(length >= 0, "Split sizes must not be negative, got ", length);
+    numels.push_back(length * row);
+  }
+  return numels;
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------- life
+
+PcclBackend::PcclBackend(std::shared_ptr<Engine> engine, GroupId group, int rank, int size,
+                         Millis timeout, bool elastic)
+    : c10d::Backend(rank, size),
+      context_(std::make_shared<GroupContext>(
+          GroupContext{std::move(engine), group, std::make_shared<Completions>("pccl-complete")})),
+      elastic_(elastic),
+      timeout_ms_(timeout.count()) {
+  context_->engine->set_timeout(group, static_cast<std::uint64_t>(timeout.count()));
+  // Before the interpreter goes, callbacks that are due have run (5 s for those of a user who
+  // hangs).
+  EngineOwner::instance().at_shutdown(
+      [completions = std::weak_ptr<Completions>(context_->completions)] {
+        const auto alive = completions.lock();
+        if (alive && !alive->drain(5000)) {
+          log_warning("a callback of an operation is still running after 5 s; not waited for");
+        }
+      });
+}
+
+PcclBackend::~PcclBackend() { shutdown(); }
+
+PcclBackend::Numbers PcclBackend::numbers() const {
+  if (!elastic_) return {rank_, size_};
+  const GroupView view = context_->engine->view(context_->group);
+  return {view.rank, view.size};
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> PcclBackend::getBackendOptions() {
+  auto options = c10::make_intrusive<Options>(kBackendName, Millis(timeout_ms_.load()));
+  options->group_name = getGroupUid();
+  options->group_desc = getGroupDesc();
+  return options;
+}
+
+void PcclBackend::setTimeout(Millis timeout) {
+  TORCH_CHECK(timeout.count() >= 0, "pccl: the time-out must not be negative");
+  timeout_ms_ = timeout.count();
+  context_->engine->set_timeout(context_->group, static_cast<std::uint64_t>(timeout.count()));
+}
+
+c10d::ErrorType PcclBackend::getError() {
+  const Error failure = context_->engine->view(context_->group).failure;
+  if (!failure.failed()) return c10d::ErrorType::SUCCESS;
+  if (failure.code == ErrorCode::timed_out) return c10d::ErrorType::TIMEOUT;
+  return failure.code == ErrorCode::peer_lost ? c10d::ErrorType::REMOTE_ERROR
+                                              : c10d::ErrorType::COMM_ERROR;
+}
+
+void PcclBackend::abort() {
+  if (EngineOwner::instance().forked()) return;
+  context_->engine->abort(context_->group, "the group was aborted by its own program");
+}
+
+void PcclBackend::shutdown() {
+  if (EngineOwner::instance().forked() || closed_.exchange(true)) return;
+  context_->engine->close(context_->group);
+}
+
+// ------------------------------------------------------------------------------- posting
+
+void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
+  if (EngineOwner::instance().forked()) raise(forked_error());
+  if (closed_) raise({ErrorCode::closed, "the group has been destroyed"});
+  OpRequest request = call.take(context_->completions);
+  const std::int64_t limit_ms =
+      timeout == c10d::kUnsetTimeout ? timeout_ms_.load() : timeout.count();
+  request.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(limit_ms, 0));
+  auto ticket = context_->engine->post(context_->group, std::move(request));
+  if (ticket->done()) {
+    // What the engine refuses without sending anything is raised at the call, the rest by wait().
+    const Error error = ticket->error();
+    if (error.code == ErrorCode::invalid || error.code == ErrorCode::closed ||
+        error.code == ErrorCode::not_admitted) {
+      raise(error);
+    }
+  }
+  parts.tickets.push_back(std::move(ticket));
+  std::move(call.copies().begin(), call.copies().end(), std::back_inserter(parts.copies));
+  std::move(call.temporaries().begin(), call.temporaries().end(),
+            std::back_inserter(parts.temporaries));
+}
+
+WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const Tensors& profiled,
+                            Tensors outputs) {
+  parts.outputs = std::move(outputs);
+  if (parts.collective) parts.sequence_number = ++sequence_number_;
+  auto work =
+      c10::make_intrusive<PcclWork>(context_, rank_, type, title, profiled, std::move(parts));
+  work->follow_up();
+  return work;
+}
+
+WorkPtr PcclBackend::post(Call& call, OpType type, Millis timeout, const Tensors& profiled,
+                          Tensors outputs) {
+  Parts parts;
+  add(parts, call, timeout);
+  return finish(std::move(parts), type, title_of(call.kind()), profiled, std::move(outputs));
+}
+
+// ------------------------------------------------------------------------------- collectives
+
+WorkPtr PcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  const at::Tensor& tensor = single(OpKind::broadcast, tensors);
+  Call call(OpKind::broadcast, tensor);
+  const Numbers group = numbers();
+  call.root(opts.rootRank, group.size);
+  if (opts.rootTensor != 0) call.fail("invalid root tensor: " + std::to_string(opts.rootTensor));
+  if (opts.rootRank == group.rank) {
+    call.in_out(tensor);
+  } else {
+    call.output(tensor);
+  }
+  call.count(tensor.numel());
+  return post(call, OpType::BROADCAST, opts.timeout, tensors, tensors);
+}
+
+WorkPtr PcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  const at::Tensor& tensor = single(OpKind::all_reduce, tensors);
+  Call call(OpKind::all_reduce, tensor);
+  call.reduce(opts.reduceOp);
+  call.in_out(tensor);
+  call.count(tensor.numel());
+  return post(call, OpType::ALLREDUCE, opts.timeout, tensors, tensors);
+}
+
+WorkPtr PcclBackend::allreduce_coalesced(Tensors& tensors,
+                                         const c10d::AllreduceCoalescedOptions& opts) {
+  constexpr OpKind kKind = OpKind::all_reduce;
+  same_lengths(kKind, tensors, tensors);
+  for (const at::Tensor& tensor : tensors) Call(kKind, tensor).reduce(opts.reduceOp);
+  Parts parts;
+  for (const auto& places : places_by_type(tensors)) {
+    const Tensors group = pick(tensors, places);
+    Call call(kKind, group.front());
+    call.reduce(opts.reduceOp);
+    const at::Tensor flat = flatten(group);
+    call.in_out(flat);
+    call.count(flat.numel());
+    std::int64_t offset = 0;
+    for (const at::Tensor& tensor : group) {
+      call.copies().push_back(
+          {tensor, flat.narrow(0, offset, tensor.numel()).view(tensor.sizes())});
+      offset += tensor.numel();
+    }
+    add(parts, call, opts.timeout);
+  }
+  return finish(std::move(parts), OpType::ALLREDUCE_COALESCED, title_of(kKind), tensors, tensors);
+}
+
+WorkPtr PcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  const at::Tensor& tensor = single(OpKind::reduce, tensors);
+  Call call(OpKind::reduce, tensor);
+  const Numbers group = numbers();
+  call.root(opts.rootRank, group.size);
+  if (opts.rootTensor != 0) call.fail("invalid root tensor: " + std::to_string(opts.rootTensor));
+  call.reduce(opts.reduceOp);
+  if (opts.rootRank == group.rank) {
+    call.in_out(tensor);
+  } else {
+    call.input(tensor);
+  }
+  call.count(tensor.numel());
+  return post(call, OpType::REDUCE, opts.timeout, tensors, tensors);
+}
+
+WorkPtr PcclBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                               const c10d::AllgatherOptions& opts) {
+  const at::Tensor& input = single(OpKind::all_gather, inputs);
+  const Tensors& list = single(OpKind::all_gather, outputs);
+  Call call(OpKind::all_gather, input);
+  const Numbers group = numbers();
+  call.length(list, group.size);
+  call.same_type(list);
+  call.same_numel(list[static_cast<std::size_t>(group.rank)], input.numel());
+  call.input(input);
+  call.outputs(list);
+  call.count_if_equal(list);
+  return post(call, OpType::ALLGATHER, opts.timeout, inputs, list);
+}
+
+WorkPtr PcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                     const c10d::AllgatherOptions& opts) {
+  Call call(OpKind::all_gather, input);
+  const Numbers group = numbers();
+  call.same_type(output);
+  call.same_numel(output, input.numel() * group.size);
+  call.input(input);
+  call.output_parts(output, equal_parts(output.numel(), group.size));
+  call.count(input.numel());
+  return post(call, OpType::_ALLGATHER_BASE, opts.timeout, {input}, {output});
+}
+
+WorkPtr PcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                     const c10d::AllgatherOptions& opts) {
+  constexpr OpKind kKind = OpKind::all_gather;
+  same_lengths(kKind, outputs, inputs);
+  const Numbers group = numbers();
+  for (const std::size_t i : c10::irange(inputs.size())) {
+    const Call check(kKind, inputs[i]);
+    check.same_type(outputs[i]);
+    check.same_numel(outputs[i], inputs[i].numel() * group.size);
+    if (!outputs[i].is_contiguous()) check.fail("outputs have to be contiguous");
+  }
+  Parts parts;
+  for (const auto& places : places_by_type(inputs)) {
+    Call call(kKind, inputs[places.front()]);
+    const at::Tensor from = flatten(pick(inputs, places));
+    const at::Tensor to = at::empty({group.size, from.numel()}, from.options());
+    call.input(from);
+    call.output_parts(to, equal_parts(to.numel(), group.size));
+    call.count(from.numel());
+    std::int64_t offset = 0;
+    for (const std::size_t i : places) {
+      const std::int64_t numel = inputs[i].numel();
+      call.copies().push_back({outputs[i].view({group.size, numel}), to.narrow(1, offset, numel)});
+      offset += numel;
+    }
+    add(parts, call, opts.timeout);
+  }
+  return finish(std::move(parts), OpType::ALLGATHER_COALESCED, title_of(kKind), inputs, outputs);
+}
+
+WorkPtr PcclBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                         const c10d::AllgatherOptions& opts) {
+  constexpr OpKind kKind = OpKind::all_gather;
+  const Numbers group = numbers();
+  TORCH_CHECK(outputs.size() == static_cast<std::size_t>(group.size),
+              "pccl all_gather: output lists should be equal to world size");
+  for (const Tensors& list : outputs) {
+    same_lengths(kKind, list, inputs);
+    for (const std::size_t i : c10::irange(inputs.size())) {
+      const Call check(kKind, inputs[i]);
+      check.same_type(list[i]);
+      check.same_numel(list[i], inputs[i].numel());
+    }
+  }
+  Parts parts;
+  Tensors flat_outputs;
+  for (const std::size_t i : c10::irange(inputs.size())) {
+    Call call(kKind, inputs[i]);
+    call.input(inputs[i]);
+    for (const Tensors& list : outputs) call.output(list[i]);
+    call.count(inputs[i].numel());
+    add(parts, call, opts.timeout);
+  }
+  for (const Tensors& list : outputs) {
+    flat_outputs.insert(flat_outputs.end(), list.begin(), list.end());
+  }
+  return finish(std::move(parts), OpType::ALLGATHER_COALESCED, title_of(kKind), inputs,
+                std::move(flat_outputs));
+}
+
+WorkPtr PcclBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                            const c10d::GatherOptions& opts) {
+  const at::Tensor& input = single(OpKind::gather, inputs);
+  Call call(OpKind::gather, input);
+  const Numbers group = numbers();
+  call.root(opts.rootRank, group.size);
+  Tensors list;
+  if (opts.rootRank == group.rank) {
+    list = single(OpKind::gather, outputs);
+    call.length(list, group.size);
+    call.same_type(list);
+    call.same_numel(list[static_cast<std::size_t>(group.rank)], input.numel());
+    call.outputs(list);
+  } else if (!outputs.empty()) {
+    call.fail("requires empty output on non-root");
+  }
+  call.input(input);
+  return post(call, OpType::GATHER, opts.timeout, inputs, std::move(list));
+}
+
+WorkPtr PcclBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                             const c10d::ScatterOptions& opts) {
+  const at::Tensor& output = single(OpKind::scatter, outputs);
+  Call call(OpKind::scatter, output);
+  const Numbers group = numbers();
+  call.root(opts.rootRank, group.size);
+  Tensors list;
+  if (opts.rootRank == group.rank) {
+    list = single(OpKind::scatter, inputs);
+    call.length(list, group.size);
+    call.same_type(list);
+    call.same_numel(list[static_cast<std::size_t>(group.rank)], output.numel());
+    call.inputs(list);
+  } else if (!inputs.empty()) {
+    call.fail("requires empty input on non-root");
+  }
+  call.output(output);
+  return post(call, OpType::SCATTER, opts.timeout, list, outputs);
+}
+
+WorkPtr PcclBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                    const c10d::ReduceScatterOptions& opts) {
+  const at::Tensor& output = single(OpKind::reduce_scatter, outputs);
+  const Tensors& list = single(OpKind::reduce_scatter, inputs);
+  Call call(OpKind::reduce_scatter, output);
+  const Numbers group = numbers();
+  call.reduce(opts.reduceOp);
+  call.length(list, group.size);
+  call.same_type(list);
+  call.same_numel(list[static_cast<std::size_t>(group.rank)], output.numel());
+  call.inputs(list);
+  call.output(output);
+  call.count_if_equal(list);
+  return post(call, OpType::REDUCE_SCATTER, opts.timeout, list, outputs);
+}
+
+WorkPtr PcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                          const c10d::ReduceScatterOptions& opts) {
+  Call call(OpKind::reduce_scatter, output);
+  const Numbers group = numbers();
+  call.reduce(opts.reduceOp);
+  call.same_type(input);
+  call.same_numel(input, output.numel() * group.size);
+  call.input_parts(input, equal_parts(input.numel(), group.size));
+  call.output(output);
+  call.count(output.numel());
+  return post(call, OpType::_REDUCE_SCATTER_BASE, opts.timeout, {input}, {output});
+}
+
+WorkPtr PcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                     const c10d::ReduceScatterOptions& opts) {
+  constexpr OpKind kKind = OpKind::reduce_scatter;
+  same_lengths(kKind, outputs, inputs);
+  const Numbers group = numbers();
+  for (const std::size_t i : c10::irange(inputs.size())) {
+    Call check(kKind, outputs[i]);
+    check.reduce(opts.reduceOp);
+    check.same_type(inputs[i]);
+    check.same_numel(inputs[i], outputs[i].numel() * group.size);
+  }
+  Parts parts;
+  for (const auto& places : places_by_type(outputs)) {
+    Call call(kKind, outputs[places.front()]);
+    call.reduce(opts.reduceOp);
+    Tensors rows;
+    for (const std::size_t i : places) {
+      rows.push_back(inputs[i].reshape({group.size, outputs[i].numel()}));
+    }
+    const at::Tensor from = at::cat(rows, 1);
+    const at::Tensor to = at::empty({from.size(1)}, from.options());
+    call.input_parts(from, equal_parts(from.numel(), group.size));
+    call.output(to);
+    call.count(to.numel());
+    std::int64_t offset = 0;
+    for (const std::size_t i : places) {
+      const std::int64_t numel = outputs[i].numel();
+      call.copies().push_back({outputs[i], to.narrow(0, offset, numel).view(outputs[i].sizes())});
+      offset += numel;
+    }
+    add(parts, call, opts.timeout);
+  }
+  return finish(std::move(parts), OpType::REDUCE_SCATTER_TENSOR_COALESCED, title_of(kKind), inputs,
+                outputs);
+}
+
+WorkPtr PcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                   std::vector<std::int64_t>& output_splits,
+                                   std::vector<std::int64_t>& input_splits,
+                                   const c10d::AllToAllOptions& opts) {
+  Call call(OpKind::all_to_all, input);
+  const Numbers group = numbers();
+  call.same_type(output);
+  const auto from = numels_by_rank(input, input_splits, group.size);
+  const auto to = numels_by_rank(output, output_splits, group.size);
+  if (input_splits.empty() && output_splits.empty()) call.same_numel(output, input.numel());
+  call.input_parts(input, from);
+  call.output_parts(output, to);
+  return post(call, OpType::ALLTOALL_BASE, opts.timeout, {input}, {output});
+}
+
+WorkPtr PcclBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                              const c10d::AllToAllOptions& opts) {
+  const Numbers group = numbers();
+  TORCH_CHECK(!inputs.empty(), "pccl all_to_all: requires a non-empty tensor list");
+  Call call(OpKind::all_to_all, inputs.front());
+  call.length(inputs, group.size);
+  call.length(outputs, group.size);
+  call.same_type(inputs);
+  call.same_type(outputs);
+  const auto own = static_cast<std::size_t>(group.rank);
+  call.same_numel(outputs[own], inputs[own].numel());
+  call.inputs(inputs);
+  call.outputs(outputs);
+  return post(call, OpType::ALLTOALL, opts.timeout, inputs, outputs);
+}
+
+WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
+  Call call(OpKind::barrier);
+  return post(call, OpType::BARRIER, opts.timeout, {}, {});
+}
+
+// ------------------------------------------------------------------------------- point to point
+
+WorkPtr PcclBackend::send(Tensors& tensors, int destination, int tag) {
+  return point_to_point(OpKind::send, OpType::SEND, tensors, destination, tag);
+}
+
+WorkPtr PcclBackend::recv(Tensors& tensors, int source, int tag) {
+  return point_to_point(OpKind::recv, OpType::RECV, tensors, source, tag);
+}
+
+WorkPtr PcclBackend::recvAnysource(Tensors& tensors, int tag) {
+  return point_to_point(OpKind::recv, OpType::RECVANYSOURCE, tensors, kAnyRank, tag);
+}
+
+WorkPtr PcclBackend::point_to_point(OpKind kind, OpType type, Tensors& tensors, int peer, int tag) {
+  const at::Tensor& tensor = single(kind, tensors);
+  Call call(kind, tensor);
+  const Numbers group = numbers();
+  if (tag < 0) call.fail("the tag must not be negative, got " + std::to_string(tag));
+  if (!tensor.is_contiguous()) call.fail("the tensor has to be contiguous");
+  if (type != OpType::RECVANYSOURCE && (peer < 0 || peer >= group.size)) {
+    call.fail("invalid rank: " + std::to_string(peer));
+  }
+  if (peer == group.rank) call.fail("the other rank is this one: " + std::to_string(peer));
+  if (kind == OpKind::send) {
+    call.input(tensor);
+  } else {
+    call.output(tensor);
+  }
+  call.message(peer, static_cast<std::uint64_t>(tag));
+  Parts parts;
+  parts.collective = false;
+  add(parts, call, c10d::kUnsetTimeout);
+  const char* title = type == OpType::RECVANYSOURCE ? "pccl:recvAnySource" : title_of(kind);
+  return finish(std::move(parts), type, title, tensors, tensors);
+}
+
+// Rank 0 hears from everybody, then answers everybody, so that it can name who did not come.
+void PcclBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  const Millis timeout =
+      opts.timeout == c10d::kUnsetTimeout ? Millis(timeout_ms_.load()) : opts.timeout;
+  const std::uint64_t tag = kMonitorTag + 2 * monitored_barriers_++;
+  if (numbers().rank == 0) {
+    collect_at_root(tag, timeout, wait_all_ranks);
+  } else {
+    report_to_root(tag, timeout);
+  }
+}
+
+WorkPtr PcclBackend::message(OpKind kind, at::Tensor& token, int peer, std::uint64_t tag,
+                             Millis timeout) {
+  Call call(kind, token);
+  if (kind == OpKind::send) {
+    call.input(token);
+  } else {
+    call.output(token);
+  }
+  call.message(peer, tag);
+  Parts parts;
+  parts.collective = false;
+  add(parts, call, timeout);
+  return finish(std::move(parts), kind == OpKind::send ? OpType::SEND : OpType::RECV, nullptr, {},
+                {});
+}
+
+void PcclBackend::report_to_root(std::uint64_t tag, Millis timeout) {
+  at::Tensor token = at::zeros({1}, at::kByte);
+  try {
+    message(OpKind::send, token, 0, tag, timeout)->wait(timeout);
+    message(OpKind::recv, token, 0, tag + 1, timeout)->wait(timeout);
+  } catch (const PcclError& error) {
+    raise({error.code(), "Rank " + std::to_string(numbers().rank) +
+                             " successfully reached monitoredBarrier, but received errors while "
+                             "waiting for send/recv from rank 0. Please check rank 0 logs for "
+                             "faulty rank. (" +
+                             error.what() + ")"});
+  }
+}
+
+void PcclBackend::collect_at_root(std::uint64_t tag, Millis timeout, bool wait_all_ranks) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const std::int32_t size = numbers().size;
+  std::vector<at::Tensor> tokens(static_cast<std::size_t>(size));
+  std::vector<WorkPtr> works(static_cast<std::size_t>(size));
+  for (const auto rank : c10::irange(1, size)) {
+    const auto place = static_cast<std::size_t>(rank);
+    tokens[place] = at::zeros({1}, at::kByte);
+    works[place] = message(OpKind::recv, tokens[place], rank, tag, timeout);
+  }
+  std::string missing;
+  ErrorCode code = ErrorCode::timed_out;
+  for (const auto rank : c10::irange(1, size)) {
+    const auto left =
+        std::chrono::duration_cast<Millis>(deadline - std::chrono::steady_clock::now());
+    try {
+      works[static_cast<std::size_t>(rank)]->wait(std::max(left, Millis(1)));
+    } catch (const PcclError& error) {
+      code = error.code();
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+      if (!wait_all_ranks) break;
+    }
+  }
+  if (!missing.empty()) {
+    const bool several = missing.find(',') != std::string::npos;
+    raise({code, std::string("[Rank 0]: ") + (several ? "Ranks " : "Rank ") + missing +
+                     " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) +
+                     " ms"});
+  }
+  for (const auto rank : c10::irange(1, size)) {
+    const auto place = static_cast<std::size_t>(rank);
+    works[place] = message(OpKind::send, tokens[place], rank, tag + 1, timeout);
+  }
+  for (const auto rank : c10::irange(1, size)) works[static_cast<std::size_t>(rank)]->wait(timeout);
+}
+
+}  // namespace pccl

@@ -1,0 +1,505 @@
+// The module pccl_backend._C; its types are in pccl_backend/_C.pyi, function by function.
+// Translates between Python values and the engine's, releases the GIL around everything that can
+// wait, and hands what the engine's thread has to say to Python on threads of its own: that thread
+// never takes the GIL.
+#include <dlfcn.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "torch/engine_owner.h"
+#include "torch/errors.h"
+#include "torch/hash_items.h"
+#include "torch/process_group.h"
+#include "torch/store.h"
+
+// Only their addresses are taken here (library_of); the headers stay in transport/ and state/.
+extern "C" {
+void uv_loop_init();
+void uv_run();
+void uv_timer_start();
+void uv_version_string();
+void EVP_DigestUpdate();
+void EVP_sha256();
+}
+
+namespace pccl {
+namespace {
+
+namespace py = pybind11;
+using std::chrono::milliseconds;
+
+constexpr std::uint64_t kSliceMs = 100;   // between two looks at the signals
+constexpr std::uint64_t kDrainMs = 5000;  // for functions of users, at the end
+
+milliseconds to_milliseconds(double seconds) {
+  TORCH_CHECK_VALUE(seconds >= 0, "pccl: a time must not be negative, got ", seconds, " s");
+  constexpr double kMax = 1e12;  // about 30 years: "for ever", without an overflow anywhere
+  return milliseconds(static_cast<std::int64_t>(std::min(seconds * 1000 + 0.5, kMax)));
+}
+
+std::uint64_t to_ms(double seconds) {
+  return static_cast<std::uint64_t>(to_milliseconds(seconds).count());
+}
+
+// ------------------------------------------------------------------------------- threads of Python
+
+/// Where the engine's thread leaves what needs the GIL. Never destroyed, as the owner.
+struct PythonThreads {
+  std::shared_ptr<Completions> events = std::make_shared<Completions>("pccl-events");
+  std::shared_ptr<Completions> logs = std::make_shared<Completions>("pccl-log");
+  std::shared_ptr<Completions> releases = std::make_shared<Completions>("pccl-release");
+
+  static PythonThreads& instance() {
+    static auto* threads = new PythonThreads;
+    return *threads;
+  }
+};
+
+bool interpreter_is_there() { return Py_IsInitialized() != 0; }
+
+/// A Python object that any thread may hold and release.
+std::shared_ptr<void> held(py::object object) {
+  PyObject* pointer = object.release().ptr();
+  return {pointer, [](void* raw) {
+            PythonThreads::instance().releases->run([raw] {
+              if (!interpreter_is_there()) return;
+              const py::gil_scoped_acquire gil;
+              Py_DECREF(static_cast<PyObject*>(raw));
+            });
+          }};
+}
+
+/// Calls `held_function` with what `arguments` makes, under the GIL; what it raises is logged.
+template <typename Arguments>
+void call_python(const std::shared_ptr<void>& held_function, const char* what,
+                 Arguments arguments) {
+  if (!interpreter_is_there()) return;
+  const py::gil_scoped_acquire gil;
+  try {
+    const py::object result = py::reinterpret_borrow<py::object>(
+        static_cast<PyObject*>(held_function.get()))(*arguments());
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable(what);
+  }
+}
+
+// ------------------------------------------------------------------------------- values
+
+py::list to_hex(const std::vector<PeerId>& peers) {
+  py::list list;
+  for (const PeerId peer : peers) list.append(to_string(peer));
+  return list;
+}
+
+py::bytes to_bytes(const Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
+Digest to_digest(const py::bytes& bytes) {
+  const std::string_view view(bytes);
+  Digest digest{};
+  TORCH_CHECK_VALUE(view.size() == digest.size(), "pccl: a digest has ", digest.size(),
+                    " bytes, got ", view.size());
+  std::memcpy(digest.data(), view.data(), digest.size());
+  return digest;
+}
+
+PeerId to_peer(const std::string& hex) {
+  const bool good =
+      hex.size() == 16 && hex.find_first_not_of("0123456789abcdef") == std::string::npos;
+  TORCH_CHECK_VALUE(good, "pccl: a peer is named by 16 hexadecimal digits, got '", hex, "'");
+  return PeerId{std::stoull(hex, nullptr, 16)};
+}
+
+using Items = std::vector<std::pair<std::uintptr_t, std::uint64_t>>;  // address and bytes
+
+std::byte* to_pointer(std::uintptr_t address) {
+  return reinterpret_cast<std::byte*>(address);  // NOLINT: what tensor.data_ptr() says
+}
+
+StateRoot to_root(bool present, std::uint64_t revision, const py::bytes& digest) {
+  return {present, revision, present ? to_digest(digest) : Digest{}};
+}
+
+Snapshot to_snapshot(const StateRoot& root, const Items& items, py::object keep) {
+  Snapshot snapshot{root.digest, {}, held(std::move(keep))};
+  for (const auto& [address, bytes] : items) snapshot.items.push_back({to_pointer(address), bytes});
+  return snapshot;
+}
+
+py::dict to_dict(const StateRoot& root) {
+  py::dict dict;
+  dict["present"] = root.present;
+  dict["revision"] = root.revision;
+  dict["digest"] = to_bytes(root.digest);
+  return dict;
+}
+
+py::dict to_dict(const BoundaryEvent& event) {
+  using What = BoundaryEvent::What;
+  py::dict dict;
+  dict["what"] = event.what == What::hash    ? "hash"
+                 : event.what == What::fetch ? "fetch"
+                                             : "finished";
+  dict["step"] = event.step;
+  dict["voted"] = event.voted;
+  dict["admitted"] = event.admitted;
+  dict["left"] = event.left;
+  dict["root"] = to_dict(event.what == What::fetch ? event.plan.root : event.root);
+  if (event.what == What::fetch) {
+    dict["epoch"] = event.epoch.value;
+    dict["sources"] = to_hex(event.plan.sources);
+    dict["why"] = event.plan.why;
+  }
+  return dict;
+}
+
+py::dict to_dict(const GroupEvent& event) {
+  using What = GroupEvent::What;
+  static const std::map<What, const char*> kNames{{What::epoch, "epoch"},
+                                                  {What::master_lost, "master_lost"},
+                                                  {What::master_back, "master_back"},
+                                                  {What::evicted, "evicted"},
+                                                  {What::left, "left"}};
+  py::dict dict;
+  dict["what"] = kNames.at(event.what);
+  dict["epoch"] = to_string(event.epoch);
+  dict["lost"] = to_hex(event.lost);
+  dict["joined"] = to_hex(event.joined);
+  dict["members"] = event.members;
+  dict["text"] = event.text;
+  return dict;
+}
+
+/// Takes what it knows out of a dictionary of options; what is left over is an error.
+class Fields {
+ public:
+  explicit Fields(const py::dict& dict) : dict_(dict.attr("copy")()) {}
+
+  template <typename T>
+  void take(const char* name, T& to) {
+    if (!dict_.contains(name)) return;
+    to = dict_.attr("pop")(name).cast<T>();
+  }
+  void end() const {
+    TORCH_CHECK_VALUE(dict_.empty(), "pccl: unknown options: ", std::string(py::str(dict_)));
+  }
+
+ private:
+  py::dict dict_;
+};
+
+EngineOptions to_options(const py::dict& dict) {
+  EngineOptions options;
+  Fields fields(dict);
+  fields.take("advertise", options.advertise);
+  fields.take("interface_host", options.interface_host);
+  fields.take("port_first", options.port_first);
+  fields.take("port_last", options.port_last);
+  fields.take("bulk_lanes", options.bulk_lanes);
+  fields.take("connect_timeout_ms", options.connect_timeout_ms);
+  fields.take("tcp_user_timeout_ms", options.tcp_user_timeout_ms);
+  fields.take("preimage_bytes_max", options.preimage_bytes_max);
+  fields.take("hold_timeout_ms", options.hold_timeout_ms);
+  fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
+  fields.end();
+  return options;
+}
+
+Place to_place(const std::optional<py::dict>& dict) {
+  Place place;
+  if (!dict) return place;
+  Fields fields(*dict);
+  fields.take("replica", place.replica);
+  fields.take("attempt", place.attempt);
+  fields.take("rank", place.rank);
+  fields.take("size", place.size);
+  fields.end();
+  return place;
+}
+
+// ------------------------------------------------------------------------------- functions
+
+std::pair<int, int> join(std::vector<std::string> masters, std::string run,
+                         const std::optional<py::dict>& place, double connect_timeout_s,
+                         double timeout_s) {
+  const JoinOptions options{std::move(masters), std::move(run), to_place(place), to_ms(timeout_s)};
+  const py::gil_scoped_release release;
+  const GroupView view = join_run(options, to_milliseconds(connect_timeout_s));
+  return {view.rank, view.size};
+}
+
+bool is_elastic(const py::object& group) {
+  if (py::isinstance<c10d::ProcessGroup>(group)) {
+    const auto pg = group.cast<c10::intrusive_ptr<c10d::ProcessGroup>>();
+    return dynamic_cast<ElasticProcessGroup*>(pg.get()) != nullptr;
+  }
+  if (py::isinstance<c10d::Backend>(group)) {
+    const auto base = group.cast<c10::intrusive_ptr<c10d::Backend>>();
+    const auto* backend = dynamic_cast<PcclBackend*>(base.get());
+    return backend != nullptr && backend->elastic();
+  }
+  return false;
+}
+
+py::dict group_view() {
+  const auto engine = joined_engine();
+  const GroupView view = engine->view(engine->elastic_group());
+  py::dict dict;
+  dict["rank"] = view.rank;
+  dict["size"] = view.size;
+  dict["epoch"] = to_string(view.epoch);
+  dict["epoch_number"] = view.epoch.value;
+  dict["step"] = view.step;
+  dict["numbering"] = to_hex(view.numbering);
+  dict["self"] = to_string(engine->handle("").peer);
+  dict["admitted"] = view.admitted;
+  dict["evicted"] = view.evicted;
+  dict["left"] = view.left;
+  return dict;
+}
+
+void set_event_sink(const std::optional<py::function>& function) {
+  std::function<void(const GroupEvent&)> sink;
+  if (function) {
+    sink = [target = held(*function)](const GroupEvent& event) {
+      PythonThreads::instance().events->run([target, event] {
+        call_python(target, "the function of pccl's group events",
+                    [&] { return py::make_tuple(to_dict(event)); });
+      });
+    };
+  }
+  const py::gil_scoped_release release;
+  EngineOwner::instance().set_event_sink(std::move(sink));
+}
+
+void set_log_sink_to(const std::optional<py::function>& function) {
+  LogSink sink;
+  if (function) {
+    sink = [target = held(*function)](LogLevel level, std::string_view text) {
+      PythonThreads::instance().logs->run([target, level, line = std::string(text)] {
+        call_python(target, "the function of pccl's log",
+                    [&] { return py::make_tuple(static_cast<int>(level), line); });
+      });
+    };
+  }
+  const py::gil_scoped_release release;  // the present sink may be in use
+  set_log_sink(std::move(sink));
+}
+
+void leave() {
+  const auto engine = joined_engine();
+  const py::gil_scoped_release release;
+  engine->leave(engine->elastic_group());
+}
+
+void boundary_begin(const std::string& kind, bool verify, std::optional<double> timeout_s) {
+  TORCH_CHECK_VALUE(kind == "refresh" || kind == "resume",
+                    "pccl: kind is 'refresh' or 'resume', got '", kind, "'");
+  const BoundaryRequest request{kind == "refresh" ? VoteKind::refresh : VoteKind::resume, verify,
+                                timeout_s ? std::max<std::uint64_t>(to_ms(*timeout_s), 1) : 0};
+  const auto engine = joined_engine();
+  const py::gil_scoped_release release;
+  check(engine->boundary_begin(engine->elastic_group(), request));
+}
+
+py::object boundary_next(double timeout_s) {
+  const auto engine = joined_engine();
+  std::uint64_t left_ms = to_ms(timeout_s);
+  std::optional<Result<BoundaryEvent>> event;
+  {
+    const py::gil_scoped_release release;
+    for (;;) {
+      const std::uint64_t slice = std::min(left_ms, kSliceMs);
+      event = engine->boundary_next(engine->elastic_group(), slice);
+      if (event) break;
+      check_signals();
+      left_ms -= slice;
+      if (left_ms == 0) break;
+    }
+  }
+  if (!event) return py::none();
+  check(event->error());
+  return to_dict(event->value());
+}
+
+void boundary_root(bool present, std::uint64_t revision, const py::bytes& digest,
+                   const Items& items, py::object keep) {
+  const StateRoot root = to_root(present, revision, digest);
+  Snapshot snapshot = to_snapshot(root, items, std::move(keep));
+  const auto engine = joined_engine();
+  const py::gil_scoped_release release;
+  engine->boundary_root(engine->elastic_group(), root, std::move(snapshot));
+}
+
+void boundary_fetched(std::uint64_t epoch, bool present, std::uint64_t revision,
+                      const py::bytes& digest, const Items& items, py::object keep) {
+  const StateRoot root = to_root(present, revision, digest);
+  Snapshot snapshot = to_snapshot(root, items, std::move(keep));
+  const auto engine = joined_engine();
+  const py::gil_scoped_release release;
+  engine->boundary_fetched(engine->elastic_group(), EpochId{epoch}, root, std::move(snapshot));
+}
+
+/// Waits for the outcome without a look at the signals: the engine writes to the caller's memory
+/// until then. `timeout_s` bounds it; Python sees the signal right afterwards.
+std::optional<py::bytes> pull(const std::string& source, const py::bytes& digest,
+                              std::uint32_t item, std::uintptr_t address, std::uint64_t size,
+                              double timeout_s) {
+  const PeerId peer = to_peer(source);
+  const Digest of = to_digest(digest);
+  const auto engine = joined_engine();
+  std::shared_ptr<Ticket> ticket;
+  {
+    const py::gil_scoped_release release;
+    const Buffer to{to_pointer(address), address == 0 ? 0 : size};
+    ticket = engine->pull(engine->elastic_group(), peer, of, item, to,
+                          std::max<std::uint64_t>(to_ms(timeout_s), 1));
+    ticket->wait(std::nullopt);
+  }
+  check(ticket->error());
+  if (address != 0) return std::nullopt;
+  return py::bytes(reinterpret_cast<const char*>(ticket->bytes.data()), ticket->bytes.size());
+}
+
+std::vector<py::bytes> sha256_of(const Items& items) {
+  std::vector<std::span<const std::byte>> spans;
+  for (const auto& [address, bytes] : items) spans.emplace_back(to_pointer(address), bytes);
+  std::vector<Digest> digests;
+  {
+    const py::gil_scoped_release release;
+    digests = hash_items(spans);
+  }
+  std::vector<py::bytes> result;
+  for (const Digest& digest : digests) result.push_back(to_bytes(digest));
+  return result;
+}
+
+py::list in_flight() {
+  py::list list;
+  const auto engine = EngineOwner::instance().existing();
+  if (!engine) return list;
+  std::vector<OpInFlight> operations;
+  {
+    const py::gil_scoped_release release;
+    operations = engine->in_flight(engine->elastic_group());
+  }
+  for (const OpInFlight& operation : operations) {
+    py::dict dict;
+    dict["op"] = to_string(operation.op);
+    dict["kind"] = std::string(kind_name(operation.descriptor.kind));
+    dict["bytes_sent"] = operation.bytes_sent;
+    dict["bytes_received"] = operation.bytes_received;
+    dict["complete"] = operation.complete;
+    list.append(dict);
+  }
+  return list;
+}
+
+std::map<std::string, std::uint64_t> counters() {
+  EngineCounters counters;
+  if (const auto engine = EngineOwner::instance().existing()) {
+    const py::gil_scoped_release release;
+    counters = engine->counters();
+  }
+  return {{"bytes_sent", counters.bytes_sent},       {"bytes_received", counters.bytes_received},
+          {"ops_committed", counters.ops_committed}, {"ops_replayed", counters.ops_replayed},
+          {"ops_failed", counters.ops_failed},       {"epochs", counters.epochs}};
+}
+
+std::string library_of(const std::string& symbol) {
+  const std::map<std::string, void (*)()> symbols{
+      {"uv_loop_init", &uv_loop_init},         {"uv_run", &uv_run},
+      {"uv_timer_start", &uv_timer_start},     {"uv_version_string", &uv_version_string},
+      {"EVP_DigestUpdate", &EVP_DigestUpdate}, {"EVP_sha256", &EVP_sha256}};
+  const auto found = symbols.find(symbol);
+  TORCH_CHECK_VALUE(found != symbols.end(), "pccl: not a symbol that is looked after: '", symbol,
+                    "'");
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(found->second), &info) == 0) return "";  // NOLINT
+  return info.dli_fname;
+}
+
+void shut_down() {
+  const py::gil_scoped_release release;
+  EngineOwner::instance().shutdown();
+  if (EngineOwner::instance().forked()) return;
+  PythonThreads& threads = PythonThreads::instance();
+  for (const auto& thread : {threads.events, threads.logs, threads.releases}) {
+    thread->drain(kDrainMs);
+  }
+}
+
+}  // namespace
+}  // namespace pccl
+
+PYBIND11_MODULE(_C, m) {
+  using namespace pccl;
+  py::module_::import("torch.distributed");  // registers the types that are returned
+  register_translator();
+  m.doc() = "The torch side of pccl's engine; see _C.pyi.";
+  m.attr("TORCH_VERSION") = PCCL_TORCH_VERSION;
+
+  m.def(
+      "configure_engine",
+      [](const py::dict& options) {
+        check(EngineOwner::instance().configure(to_options(options)));
+      },
+      py::arg("options"));
+  m.def(
+      "create_fixed",
+      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double timeout_s,
+         const std::string& name) {
+        const py::gil_scoped_release release;
+        return create_fixed(store, rank, size, to_milliseconds(timeout_s), name);
+      },
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("name"));
+  m.def("join", &join, py::arg("masters"), py::arg("run"), py::arg("place"),
+        py::arg("connect_timeout_s"), py::arg("timeout_s"));
+  m.def(
+      "create_elastic",
+      [](double timeout_s, const std::string& name, const std::vector<std::string>& devices) {
+        const py::gil_scoped_release release;
+        return create_elastic(to_milliseconds(timeout_s), name, devices);
+      },
+      py::arg("timeout_s"), py::arg("name"), py::arg("device_types"));
+  m.def(
+      "elastic_store",
+      [](double timeout_s) {
+        return c10::intrusive_ptr<c10d::Store>(
+            c10::make_intrusive<EngineStore>(joined_engine(), to_milliseconds(timeout_s)));
+      },
+      py::arg("timeout_s"));
+  m.def("is_elastic", &is_elastic, py::arg("group"));
+  m.def("group_view", &group_view);
+  m.def("set_event_sink", &set_event_sink, py::arg("function"));
+  m.def("leave", &leave);
+  m.def("boundary_begin", &boundary_begin, py::arg("kind"), py::arg("verify"),
+        py::arg("timeout_s"));
+  m.def("boundary_next", &boundary_next, py::arg("timeout_s"));
+  m.def("boundary_root", &boundary_root, py::arg("present"), py::arg("revision"), py::arg("digest"),
+        py::arg("items"), py::arg("keep"));
+  m.def("boundary_fetched", &boundary_fetched, py::arg("epoch"), py::arg("present"),
+        py::arg("revision"), py::arg("digest"), py::arg("items"), py::arg("keep"));
+  m.def("pull", &pull, py::arg("source"), py::arg("digest"), py::arg("item"), py::arg("address"),
+        py::arg("size"), py::arg("timeout_s"));
+  m.def("sha256", &sha256_of, py::arg("items"));
+  m.def("in_flight", &in_flight);
+  m.def("counters", &counters);
+  m.def(
+      "set_log_level",
+      [](const std::string& level) { set_log_level(parse_log_level(level, log_level())); },
+      py::arg("level"));
+  m.def("set_log_sink", &set_log_sink_to, py::arg("function"));
+  m.def("library_of", &library_of, py::arg("symbol"));
+  m.def("shutdown", &shut_down);
+}

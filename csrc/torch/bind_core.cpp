@@ -1,0 +1,213 @@
+// The extension pccl_backend._core: the master, and the pure cores for the tests, without torch, so
+// that `pccl-master` starts where torch is not installed.
+//
+// Translates between Python values and our structs, and decides nothing. Wrong names and values are
+// ValueError, said by name; a broken invariant is RuntimeError.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/types.h"
+#include "collectives/schedule.h"
+#include "kernels/reduce.h"
+#include "master/options.h"
+#include "master/server.h"
+
+namespace py = pybind11;
+
+namespace pccl {
+namespace {
+
+// ----------------------------------------------------------------------------------------------
+// names
+
+/// The value of an enum whose name, by `name_of`, is `text`; values are 0 to `last`.
+template <typename Enum>
+Enum by_name(const std::string& text, Enum last, std::string_view (*name_of)(Enum),
+             std::string_view what) {
+  for (int i = 0; i <= static_cast<int>(last); ++i) {
+    const auto value = static_cast<Enum>(i);
+    if (name_of(value) == text) return value;
+  }
+  throw py::value_error("no " + std::string(what) + " of this name: \"" + text + "\"");
+}
+
+DType dtype_of(const std::string& name) { return by_name(name, DType::bytes, dtype_name, "dtype"); }
+ReduceOp reduce_of(const std::string& name) {
+  return by_name(name, ReduceOp::avg, reduce_name, "reduction");
+}
+OpKind kind_of(const std::string& name) {
+  return by_name(name, OpKind::recv, kind_name, "collective");
+}
+
+// ------------------------------------------------------------------------------------------
+// dictionaries
+
+/// Takes fields out of a dictionary by name. What is there and was not asked for is an error.
+class Fields {
+ public:
+  explicit Fields(const py::dict& from) : from_(from) {}
+
+  template <typename T>
+  void take(const char* name, T& field) {
+    known_.insert(name);
+    if (!from_.contains(name)) return;
+    const py::object value = from_[name];
+    try {
+      field = value.cast<T>();
+    } catch (const py::cast_error&) {
+      throw py::value_error(std::string(name) + ": wrong value " +
+                            py::repr(value).cast<std::string>());
+    }
+  }
+
+  void refuse_others() const {
+    for (const auto& item : from_) {
+      const auto name = py::str(item.first).cast<std::string>();
+      if (!known_.contains(name)) throw py::value_error("no such field: \"" + name + "\"");
+    }
+  }
+
+ private:
+  const py::dict& from_;
+  std::set<std::string> known_;
+};
+
+int serve(const py::dict& given) {
+  MasterOptions options;
+  Fields fields(given);
+  MasterOptions::fields(
+      options, [&](const char* name, auto& field, auto&&...) { fields.take(name, field); });
+  fields.refuse_others();
+  const py::gil_scoped_release release;
+  return run_master(options);
+}
+
+// --------------------------------------------------------------------------------------------
+// schedules
+
+CollectiveArgs collective_args(const py::dict& given) {
+  CollectiveArgs args;
+  std::string kind = "barrier";
+  std::string reduce = "none";
+  Fields fields(given);
+  fields.take("kind", kind);
+  fields.take("reduce", reduce);
+  fields.take("rank", args.rank);
+  fields.take("size", args.size);
+  fields.take("root", args.root);
+  fields.take("element_bytes", args.element_bytes);
+  fields.take("input_bytes", args.input_bytes);
+  fields.take("output_bytes", args.output_bytes);
+  fields.refuse_others();
+  args.kind = kind_of(kind);
+  args.reduce = reduce_of(reduce);
+  return args;
+}
+
+py::dict range_dict(const Range& range) {
+  constexpr const char* kSpaces[] = {"input", "output", "scratch"};
+  py::dict d;
+  d["space"] = kSpaces[static_cast<int>(range.space)];
+  d["index"] = range.index;
+  d["offset"] = range.offset;
+  d["bytes"] = range.bytes;
+  return d;
+}
+
+py::dict schedule_dict(const py::dict& given) {
+  constexpr const char* kKinds[] = {"send", "recv", "recv_reduce", "copy", "reduce"};
+  const Schedule schedule = build_schedule(collective_args(given));
+  py::list steps;
+  for (const Step& step : schedule.steps) {
+    py::dict d;
+    d["kind"] = kKinds[static_cast<int>(step.kind)];
+    d["peer"] = step.peer;
+    d["channel"] = step.channel;
+    d["from"] = range_dict(step.from);
+    d["to"] = range_dict(step.to);
+    d["received_second"] = step.received_second;
+    d["finish"] = step.finish;
+    d["after"] = step.after;
+    d["follows"] = step.follows;
+    steps.append(std::move(d));
+  }
+  py::dict result;
+  result["steps"] = std::move(steps);
+  result["scratch_bytes"] = schedule.scratch_bytes;
+  return result;
+}
+
+// ----------------------------------------------------------------------------------------------
+// kernels
+
+/// Contiguous memory of a Python buffer, held while this lives.
+class Bytes {
+ public:
+  Bytes(const py::buffer& from, bool writable) {
+    const int flags = PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(from.ptr(), &view_, flags) != 0) throw py::error_already_set();
+  }
+  ~Bytes() { PyBuffer_Release(&view_); }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+
+  [[nodiscard]] void* data() const { return view_.buf; }
+  [[nodiscard]] std::size_t count(DType dtype) const {
+    const auto bytes = static_cast<std::size_t>(view_.len);
+    if (bytes % dtype_bytes(dtype) != 0) {
+      throw py::value_error("a buffer of " + std::to_string(bytes) + " bytes holds no whole " +
+                            std::string(dtype_name(dtype)));
+    }
+    return bytes / dtype_bytes(dtype);
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+void reduce_buffers(const py::buffer& to, const py::buffer& a, const py::buffer& b,
+                    const std::string& dtype_text, const std::string& op_text) {
+  const DType dtype = dtype_of(dtype_text);
+  const ReduceOp op = reduce_of(op_text);
+  if (!reducible(dtype, op)) throw py::value_error(dtype_text + " cannot be reduced by " + op_text);
+  const Bytes out(to, true);
+  const Bytes x(a, false);
+  const Bytes y(b, false);
+  const std::size_t count = out.count(dtype);
+  if (x.count(dtype) != count || y.count(dtype) != count) {
+    throw py::value_error("buffers of different sizes");
+  }
+  reduce_into(out.data(), x.data(), y.data(), count, dtype, op);
+}
+
+void finish_buffer(const py::buffer& data, const std::string& dtype_text,
+                   std::uint64_t contributors) {
+  const DType dtype = dtype_of(dtype_text);
+  if (!reducible(dtype, ReduceOp::avg)) throw py::value_error(dtype_text + " has no average");
+  if (contributors == 0) throw py::value_error("contributors: 0, expected at least 1");
+  const Bytes values(data, true);
+  finish_average(values.data(), values.count(dtype), dtype, contributors);
+}
+
+}  // namespace
+}  // namespace pccl
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "Master and pure cores of pccl, without torch.";
+  m.def("run_master", &pccl::serve, py::arg("options"));
+  m.def("build_schedule", &pccl::schedule_dict, py::arg("args"));
+  m.def("reduce_into", &pccl::reduce_buffers, py::arg("to"), py::arg("a"), py::arg("b"),
+        py::arg("dtype"), py::arg("op"));
+  m.def("finish_average", &pccl::finish_buffer, py::arg("data"), py::arg("dtype"),
+        py::arg("contributors"));
+  m.def(
+      "reducible",
+      [](const std::string& dtype, const std::string& op) {
+        return pccl::reducible(pccl::dtype_of(dtype), pccl::reduce_of(op));
+      },
+      py::arg("dtype"), py::arg("op"));
+}

@@ -1,0 +1,275 @@
+// See convert.h.
+#include "torch/convert.h"
+
+#include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/reduce.h"
+
+namespace pccl {
+namespace {
+
+DType dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::ScalarType::Byte:
+      return DType::u8;
+    case at::ScalarType::Char:
+      return DType::i8;
+    case at::ScalarType::Short:
+      return DType::i16;
+    case at::ScalarType::UInt16:
+      return DType::u16;
+    case at::ScalarType::Int:
+      return DType::i32;
+    case at::ScalarType::UInt32:
+      return DType::u32;
+    case at::ScalarType::Long:
+      return DType::i64;
+    case at::ScalarType::UInt64:
+      return DType::u64;
+    case at::ScalarType::Half:
+      return DType::f16;
+    case at::ScalarType::BFloat16:
+      return DType::bf16;
+    case at::ScalarType::Float:
+      return DType::f32;
+    case at::ScalarType::Double:
+      return DType::f64;
+    case at::ScalarType::Bool:
+      return DType::boolean;
+    case at::ScalarType::ComplexFloat:
+      return DType::c64;
+    case at::ScalarType::ComplexDouble:
+      return DType::c128;
+    case at::ScalarType::Float8_e4m3fn:
+      return DType::f8_e4m3;
+    case at::ScalarType::Float8_e5m2:
+      return DType::f8_e5m2;
+    default:
+      return DType::bytes;
+  }
+}
+
+ReduceOp reduce_of(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return ReduceOp::sum;
+    case c10d::ReduceOp::AVG:
+      return ReduceOp::avg;
+    case c10d::ReduceOp::PRODUCT:
+      return ReduceOp::product;
+    case c10d::ReduceOp::MIN:
+      return ReduceOp::min;
+    case c10d::ReduceOp::MAX:
+      return ReduceOp::max;
+    case c10d::ReduceOp::BAND:
+      return ReduceOp::band;
+    case c10d::ReduceOp::BOR:
+      return ReduceOp::bor;
+    case c10d::ReduceOp::BXOR:
+      return ReduceOp::bxor;
+    default:
+      return ReduceOp::none;
+  }
+}
+
+bool usable(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+/// What a request keeps alive, released on the engine's thread unless that could take long or the
+/// GIL.
+struct Kept {
+  std::vector<c10::Storage> storages;
+  std::shared_ptr<Completions> completions;
+};
+
+void release(Kept* kept) {
+  const bool last =
+      std::any_of(kept->storages.begin(), kept->storages.end(),
+                  [](const c10::Storage& storage) { return storage.use_count() == 1; });
+  if (!last) {
+    delete kept;
+    return;
+  }
+  const auto completions = kept->completions;
+  completions->run([kept] { delete kept; });
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------- checks
+
+Call::Call(OpKind kind, const at::Tensor& like) {
+  request_.descriptor.kind = kind;
+  TORCH_CHECK(like.defined(), "pccl ", kind_name(kind), ": undefined tensor");
+  scalar_type_ = like.scalar_type();
+  element_bytes_ = static_cast<std::int64_t>(like.element_size());
+  request_.descriptor.dtype = dtype_of(scalar_type_);
+  same_type(like);
+}
+
+Call::Call(OpKind kind) { request_.descriptor.kind = kind; }
+
+void Call::fail(const std::string& why) const {
+  TORCH_CHECK(false, "pccl ", kind_name(kind()), ": ", why);
+}
+
+void Call::same_type(const at::Tensor& tensor) const {
+  if (!tensor.defined()) fail("undefined tensor");
+  if (tensor.layout() != at::kStrided) fail("only supports dense tensors");
+  if (!tensor.device().is_cpu()) {
+    fail("only supports CPU tensors (got one on " + tensor.device().str() + ")");
+  }
+  if (tensor.scalar_type() != scalar_type_) {
+    fail(std::string("all tensors must be of one type (expected ") + c10::toString(scalar_type_) +
+         ", got " + c10::toString(tensor.scalar_type()) + ")");
+  }
+}
+
+void Call::same_type(const Tensors& tensors) const {
+  for (const at::Tensor& tensor : tensors) same_type(tensor);
+}
+
+void Call::same_numel(const at::Tensor& tensor, std::int64_t numel) const {
+  if (tensor.numel() == numel) return;
+  fail("invalid tensor size (expected " + std::to_string(numel) + " elements, got " +
+       std::to_string(tensor.numel()) + ")");
+}
+
+void Call::length(const Tensors& tensors, std::int32_t size) const {
+  if (tensors.size() == static_cast<std::size_t>(size)) return;
+  fail("invalid tensor list (expected one tensor for each of " + std::to_string(size) +
+       " ranks, got " + std::to_string(tensors.size()) + ")");
+}
+
+void Call::root(std::int64_t rank, std::int32_t size) {
+  if (rank < 0 || rank >= size) fail("invalid root rank: " + std::to_string(rank));
+  request_.descriptor.root = static_cast<std::int32_t>(rank);
+}
+
+void Call::reduce(const c10d::ReduceOp& op) {
+  const ReduceOp reduction = reduce_of(op);
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) fail("ReduceOp.PREMUL_SUM is not supported");
+  if (reduction == ReduceOp::none) fail("invalid reduction");
+  if (!reducible(request_.descriptor.dtype, reduction)) {
+    fail("cannot reduce " + std::string(c10::toString(scalar_type_)) + " tensors with " +
+         std::string(reduce_name(reduction)));
+  }
+  request_.descriptor.reduce = reduction;
+}
+
+void Call::count(std::int64_t numel) {
+  request_.descriptor.count = static_cast<std::uint64_t>(
+      request_.descriptor.dtype == DType::bytes ? numel * element_bytes_ : numel);
+}
+
+void Call::count_if_equal(const Tensors& tensors) {
+  const std::int64_t numel = tensors.empty() ? 0 : tensors.front().numel();
+  const bool equal = std::all_of(tensors.begin(), tensors.end(),
+                                 [&](const at::Tensor& t) { return t.numel() == numel; });
+  if (equal) count(numel);
+}
+
+// ------------------------------------------------------------------------------- buffers
+
+at::Tensor Call::readable(const at::Tensor& tensor) {
+  if (usable(tensor)) return tensor;
+  temporaries_.push_back(tensor.resolve_conj().resolve_neg().contiguous());
+  return temporaries_.back();
+}
+
+at::Tensor Call::writable(const at::Tensor& tensor, bool with_contents) {
+  if (usable(tensor)) return tensor;
+  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    fail(
+        "several elements of a tensor that is written share one place in memory; clone() it first");
+  }
+  at::Tensor temporary = at::empty(tensor.sizes(), tensor.options());
+  if (with_contents) temporary.copy_(tensor);
+  copies_.push_back({tensor, temporary});
+  return temporary;
+}
+
+Buffer Call::buffer(const at::Tensor& tensor, std::int64_t offset, std::int64_t numel) {
+  if (numel == 0) return {};
+  if (storages_.empty() || !storages_.back().is_alias_of(tensor.storage())) {
+    storages_.push_back(tensor.storage());
+  }
+  auto* data = static_cast<std::byte*>(tensor.mutable_data_ptr()) + offset * element_bytes_;
+  return {data, static_cast<std::uint64_t>(numel * element_bytes_)};
+}
+
+void Call::input(const at::Tensor& tensor) {
+  const at::Tensor from = readable(tensor);
+  request_.inputs.push_back(buffer(from, 0, from.numel()));
+}
+
+void Call::output(const at::Tensor& tensor) {
+  const at::Tensor to = writable(tensor, false);
+  request_.outputs.push_back(buffer(to, 0, to.numel()));
+}
+
+void Call::in_out(const at::Tensor& tensor) {
+  const at::Tensor both = writable(tensor, true);
+  request_.inputs.push_back(buffer(both, 0, both.numel()));
+  request_.outputs.push_back(request_.inputs.back());
+}
+
+void Call::inputs(const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) input(tensor);
+}
+
+void Call::outputs(const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) output(tensor);
+}
+
+void Call::input_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& numels) {
+  const at::Tensor from = readable(tensor);
+  std::int64_t offset = 0;
+  for (const std::int64_t numel : numels) {
+    request_.inputs.push_back(buffer(from, offset, numel));
+    offset += numel;
+  }
+}
+
+void Call::output_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& numels) {
+  const at::Tensor to = writable(tensor, false);
+  std::int64_t offset = 0;
+  for (const std::int64_t numel : numels) {
+    request_.outputs.push_back(buffer(to, offset, numel));
+    offset += numel;
+  }
+}
+
+void Call::message(std::int32_t peer, std::uint64_t tag) {
+  request_.peer = peer;
+  request_.tag = tag;
+  request_.descriptor.dtype = DType::bytes;
+}
+
+OpRequest Call::take(const std::shared_ptr<Completions>& completions) {
+  request_.keep_alive =
+      std::shared_ptr<void>(new Kept{std::move(storages_), completions},
+                            [](void* kept) { release(static_cast<Kept*>(kept)); });
+  return std::move(request_);
+}
+
+std::vector<std::int64_t> equal_parts(std::int64_t numel, std::int32_t parts) {
+  return std::vector<std::int64_t>(static_cast<std::size_t>(parts), numel / parts);
+}
+
+at::Tensor flatten(const Tensors& tensors) {
+  Tensors flat;
+  flat.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
+  return at::cat(flat);
+}
+
+}  // namespace pccl

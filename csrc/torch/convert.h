@@ -1,0 +1,85 @@
+// From the arguments of a c10d call to an OpRequest: checks first (before anything is sent, with
+// the classes of errors that gloo raises), then buffers. What cannot be used where it lies (not
+// contiguous, lazily conjugated) goes through a temporary, copied back after success. Decides
+// nothing else.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cstdint>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "engine/engine.h"
+#include "torch/work.h"
+
+namespace pccl {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// One c10d call on its way to the engine. Lives on the caller's stack during the call.
+class Call {
+ public:
+  /// `like` has the type of all tensors of the call; refuses what no operation takes.
+  Call(OpKind kind, const at::Tensor& like);
+  explicit Call(OpKind kind);  // without tensors: barrier
+
+  // Checks. They throw what gloo throws.
+  /// Dense, on the CPU, of the type of `like`.
+  void same_type(const at::Tensor& tensor) const;
+  void same_type(const Tensors& tensors) const;
+  void same_numel(const at::Tensor& tensor, std::int64_t numel) const;
+  void length(const Tensors& tensors, std::int32_t size) const;
+  void root(std::int64_t rank, std::int32_t size);
+  void reduce(const c10d::ReduceOp& op);
+  [[noreturn]] void fail(const std::string& why) const;
+
+  // Buffers, in the order in which collectives/schedule.h has them.
+  void input(const at::Tensor& tensor);
+  void output(const at::Tensor& tensor);
+  void in_out(const at::Tensor& tensor);  // one memory for both
+  void inputs(const Tensors& tensors);
+  void outputs(const Tensors& tensors);
+  /// One tensor cut along its memory into parts of these many elements.
+  void input_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& numels);
+  void output_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& numels);
+
+  /// All ranks have the same number of elements, and must.
+  void count(std::int64_t numel);
+  /// The same, if these are of equal sizes.
+  void count_if_equal(const Tensors& tensors);
+
+  /// send, recv: the other rank (recv: -1 is any). Sender and receiver need not agree on the type.
+  void message(std::int32_t peer, std::uint64_t tag);
+
+  /// Moves the request out; the storages that it uses stay alive until its outcome.
+  [[nodiscard]] OpRequest take(const std::shared_ptr<Completions>& completions);
+
+  [[nodiscard]] OpKind kind() const { return request_.descriptor.kind; }
+  [[nodiscard]] std::vector<CopyBack>& copies() { return copies_; }
+  [[nodiscard]] Tensors& temporaries() { return temporaries_; }
+
+ private:
+  at::Tensor readable(const at::Tensor& tensor);
+  at::Tensor writable(const at::Tensor& tensor, bool with_contents);
+  Buffer buffer(const at::Tensor& tensor, std::int64_t offset, std::int64_t numel);
+
+  const at::NoGradGuard no_grad_;
+  const at::AutoDispatchBelowADInplaceOrView plain_;
+  at::ScalarType scalar_type_ = at::ScalarType::Undefined;
+  std::int64_t element_bytes_ = 1;
+  OpRequest request_;
+  std::vector<c10::Storage> storages_;
+  std::vector<CopyBack> copies_;
+  Tensors temporaries_;
+};
+
+/// Equal parts of `numel` elements: `parts` times the same number.
+[[nodiscard]] std::vector<std::int64_t> equal_parts(std::int64_t numel, std::int32_t parts);
+
+/// A tensor with the elements of all of them, one after the other.
+[[nodiscard]] at::Tensor flatten(const Tensors& tensors);
+
+}  // namespace pccl

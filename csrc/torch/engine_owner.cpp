@@ -1,0 +1,94 @@
+// See engine_owner.h.
+#include "torch/engine_owner.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+namespace pccl {
+
+Error forked_error() {
+  return {
+      ErrorCode::closed,
+      "this process was forked from a member of the group and cannot use it; make a group of its "
+      "own in the child, or start it with the spawn method"};
+}
+
+EngineOwner& EngineOwner::instance() {
+  static auto* owner = new EngineOwner;  // leaked on purpose: see the class comment
+  return *owner;
+}
+
+EngineOwner::EngineOwner() {
+  pthread_atfork(nullptr, nullptr, [] { instance().in_child(); });
+}
+
+void EngineOwner::in_child() {
+  // Another thread of the parent may hold the lock for ever: nothing here takes it.
+  Engine* engine = current_.exchange(nullptr);
+  if (engine == nullptr) return;
+  forked_.store(true, std::memory_order_relaxed);
+  engine->forked();
+}
+
+Error EngineOwner::configure(const EngineOptions& options) {
+  if (forked()) return forked_error();
+  const std::lock_guard lock(mutex_);
+  if (engine_) {
+    return {ErrorCode::invalid, "the options of the engine are set before the first group is made"};
+  }
+  options_ = options;
+  return {};
+}
+
+Result<std::shared_ptr<Engine>> EngineOwner::engine(
+    std::optional<std::uint64_t> connect_timeout_ms) {
+  if (forked()) return forked_error();
+  const std::lock_guard lock(mutex_);
+  if (engine_) return engine_;
+  EngineOptions options = options_;
+  if (connect_timeout_ms) options.connect_timeout_ms = *connect_timeout_ms;
+  auto made = Engine::create(options);
+  if (!made) return made.error();
+  engine_ = std::move(made).value();
+  if (sink_) engine_->on_group_event(sink_);
+  current_.store(engine_.get());
+  return engine_;
+}
+
+std::shared_ptr<Engine> EngineOwner::existing() {
+  if (forked()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  return engine_;
+}
+
+void EngineOwner::set_event_sink(std::function<void(const GroupEvent&)> sink) {
+  if (forked()) return;
+  const std::lock_guard lock(mutex_);
+  sink_ = std::move(sink);
+  if (engine_) engine_->on_group_event(sink_);
+}
+
+void EngineOwner::at_shutdown(std::function<void()> function) {
+  if (forked()) return;
+  const std::lock_guard lock(mutex_);
+  at_shutdown_.push_back(std::move(function));
+}
+
+void EngineOwner::shutdown() {
+  if (forked()) return;
+  std::shared_ptr<Engine> engine;
+  std::vector<std::function<void()>> functions;
+  {
+    const std::lock_guard lock(mutex_);
+    engine = std::exchange(engine_, nullptr);
+    functions = std::exchange(at_shutdown_, {});
+  }
+  if (engine) {
+    engine->shutdown();
+    current_.store(nullptr);
+  }
+  for (const auto& function : functions) function();
+}
+
+}  // namespace pccl

@@ -1,0 +1,58 @@
+// The one owner of the process's engine: made with the first group, shared by all, ended by
+// shutdown(). The only global of csrc/torch/, because torch's creator functions are. Knows no
+// torch. After a fork the child's copy closes the descriptors that it inherited, and every use of
+// it raises.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace pccl {
+
+/// Thread-safe. Never destroyed: the engine's thread may outlive `main`.
+class EngineOwner {
+ public:
+  static EngineOwner& instance();
+
+  /// Options of the engine that is made next; `invalid` if one is there already.
+  [[nodiscard]] Error configure(const EngineOptions& options);
+  /// The engine, made if there is none. `connect_timeout_ms` holds if it is made now.
+  [[nodiscard]] Result<std::shared_ptr<Engine>> engine(
+      std::optional<std::uint64_t> connect_timeout_ms = std::nullopt);
+  /// The engine if there is one, else null; null too in a forked child.
+  [[nodiscard]] std::shared_ptr<Engine> existing();
+
+  /// Who hears of group events, of the present engine and of later ones; empty: nobody.
+  void set_event_sink(std::function<void(const GroupEvent&)> sink);
+  /// Called at the end of shutdown(), when no operation is left without an outcome.
+  void at_shutdown(std::function<void()> function);
+
+  /// Ends the engine in good order. A later engine() makes another one.
+  void shutdown();
+
+  /// In a forked child: nothing of the engine may be used.
+  [[nodiscard]] bool forked() const { return forked_.load(std::memory_order_relaxed); }
+
+ private:
+  EngineOwner();
+  void in_child();
+
+  std::atomic<bool> forked_{false};
+  std::atomic<Engine*> current_{nullptr};  // what in_child() can reach without the lock
+  std::mutex mutex_;
+  EngineOptions options_;
+  std::shared_ptr<Engine> engine_;
+  std::function<void(const GroupEvent&)> sink_;
+  std::vector<std::function<void()>> at_shutdown_;
+};
+
+/// What every use in a forked child raises.
+[[nodiscard]] Error forked_error();
+
+}  // namespace pccl

@@ -1,0 +1,251 @@
+// See process_group.h.
+//
+// What a fixed group keeps in its store: `made/<rank>`, how often this rank has made a group under
+// this prefix, so that a program that ends its groups and makes them anew never reads what is out
+// of date; then, under that number, `handle/<rank>` of each rank and the `group`'s random number.
+#include "torch/process_group.h"
+
+#include <c10/core/Device.h>
+#include <c10/util/irange.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+
+#include "torch/engine_owner.h"
+#include "torch/errors.h"
+#include "torch/store.h"
+#include "wire/codec.h"
+
+namespace pccl {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using Value = std::vector<std::uint8_t>;
+
+constexpr milliseconds kWaitSlice{1000};  // between two looks at the signals
+constexpr const char* kLoopback = "127.0.0.1";
+constexpr const char* kFarAway = "192.0.2.1:9";  // a documentation address: nothing is sent to it
+
+std::shared_ptr<Engine> own_engine() {
+  auto engine = EngineOwner::instance().engine();
+  check(engine.error());
+  return std::move(engine).value();
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+/// Addresses under which the other ranks may reach this process: that from which the store's host
+/// is reached. Where a host name leads to a loopback address (the store is on this machine, and its
+/// name is in /etc/hosts), the others need another one.
+Handle own_handle(const Engine& engine, const c10::intrusive_ptr<c10d::Store>& store) {
+  c10::intrusive_ptr<c10d::Store> bare = store;
+  if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(bare.get())) {
+    bare = prefixed->getUnderlyingNonPrefixStore();
+  }
+  auto* tcp = dynamic_cast<c10d::TCPStore*>(bare.get());
+  if (tcp == nullptr) return engine.handle(kLoopback);
+  const std::string& name = tcp->getHost();
+  const std::string host = name.find(':') == std::string::npos ? name : "[" + name + "]";
+  const std::string seen = engine.local_host_towards(host + ":" + std::to_string(tcp->getPort()));
+  Handle handle = engine.handle(seen.empty() ? kLoopback : seen);
+  if ((seen.empty() || is_loopback(seen)) && !is_loopback(name)) {
+    const std::string outside = engine.local_host_towards(kFarAway);
+    if (!outside.empty()) {
+      const Handle second = engine.handle(outside);
+      handle.addresses.insert(handle.addresses.begin(), second.addresses.begin(),
+                              second.addresses.end());
+      const auto end = std::unique(handle.addresses.begin(), handle.addresses.end());
+      handle.addresses.erase(end, handle.addresses.end());
+    }
+  }
+  return handle;
+}
+
+Value to_value(std::span<const std::byte> bytes) {
+  Value value;
+  for (const std::byte b : bytes) value.push_back(static_cast<std::uint8_t>(b));
+  return value;
+}
+
+GroupId random_group() {
+  std::random_device device;
+  return GroupId{(static_cast<std::uint64_t>(device()) << 32) | device() | 1U << 31};
+}
+
+/// The meeting of the ranks of a fixed group in their store.
+class Meeting {
+ public:
+  Meeting(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout)
+      : store_(std::move(store)),
+        rank_(rank),
+        size_(size),
+        timeout_(timeout),
+        deadline_(steady_clock::now() + timeout) {
+    turn_ = store_->add(made_key(), 1);
+  }
+  ~Meeting() {
+    if (met_) return;
+    try {
+      store_->add(made_key(), -1);  // the next attempt is the same turn: the others may still wait
+    } catch (const std::exception&) {
+      // The store is gone, and the turn with it.
+    }
+  }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  std::vector<Handle> exchange(const Handle& own) {
+    store_->set(handle_key(rank_), to_value(encode(own)));
+    std::vector<std::string> keys;
+    for (const int other : c10::irange(size_)) keys.push_back(handle_key(other));
+    wait(keys);
+    std::vector<Handle> handles;
+    for (const std::string& key : keys) {
+      const Value value = store_->get(key);
+      auto handle = decode_handle(std::as_bytes(std::span(value)));
+      check(handle.error());
+      handles.push_back(std::move(handle).value());
+    }
+    return handles;
+  }
+
+  /// Chosen by rank 0; the first one stays.
+  GroupId group() {
+    const std::string key = std::to_string(turn_) + "/group";
+    if (rank_ == 0) store_->compareSet(key, "", std::to_string(random_group().value));
+    wait({key});
+    return GroupId{std::stoull(store_->get_to_str(key))};
+  }
+
+  void met() { met_ = true; }
+  [[nodiscard]] milliseconds left() const {
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline_ - steady_clock::now());
+    return std::max(left, milliseconds(1));
+  }
+
+ private:
+  [[nodiscard]] std::string made_key() const { return "made/" + std::to_string(rank_); }
+  [[nodiscard]] std::string handle_key(int rank) const {
+    return std::to_string(turn_) + "/handle/" + std::to_string(rank);
+  }
+
+  void wait(const std::vector<std::string>& keys) {
+    for (;;) {
+      const milliseconds left = this->left();
+      try {
+        store_->wait(keys, std::min(left, kWaitSlice));
+        return;
+      } catch (const std::exception&) {
+        // Not there yet, or the store is gone: check() throws if it is.
+        if (store_->check(keys)) return;
+      }
+      check_signals();
+      if (left <= kWaitSlice) raise({ErrorCode::timed_out, who_is_missing()});
+    }
+  }
+
+  std::string who_is_missing() {
+    constexpr int kNamed = 16;
+    std::string names;
+    int missing = 0;
+    for (const int other : c10::irange(size_)) {
+      if (store_->check({handle_key(other)})) continue;
+      if (++missing <= kNamed) names += (names.empty() ? "" : ", ") + std::to_string(other);
+    }
+    if (missing > kNamed) names += ", ...";
+    return "after " + std::to_string(timeout_.count() / 1000) + " s " + std::to_string(missing) +
+           " of " + std::to_string(size_) + " ranks had not come to make the group: " + names;
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_;
+  const int size_;
+  const milliseconds timeout_;
+  const steady_clock::time_point deadline_;
+  std::int64_t turn_ = 0;
+  bool met_ = false;
+};
+
+}  // namespace
+
+// ------------------------------------------------------------------------------- fixed groups
+
+c10::intrusive_ptr<c10d::Backend> create_fixed(const c10::intrusive_ptr<c10d::Store>& store,
+                                               int rank, int size, milliseconds timeout,
+                                               const std::string& name) {
+  TORCH_CHECK_VALUE(size > 0 && rank >= 0 && rank < size, "pccl: invalid rank ", rank,
+                    " of a group of ", size);
+  const auto engine = own_engine();
+  Meeting meeting(store, rank, size, timeout);
+  const Handle own = own_handle(*engine, store);
+  const std::vector<Handle> members = meeting.exchange(own);
+  const GroupId group = meeting.group();
+  const auto ticket = engine->configure_fixed(group, name, members, rank,
+                                              static_cast<std::uint64_t>(meeting.left().count()));
+  wait_interruptibly(*ticket, std::nullopt);
+  const Error error = ticket->error();
+  if (error.failed()) {
+    engine->close(group);
+    raise(error);
+  }
+  meeting.met();
+  return c10::make_intrusive<PcclBackend>(engine, group, rank, size, timeout, /*elastic=*/false);
+}
+
+// ------------------------------------------------------------------------------- elastic group
+
+std::shared_ptr<Engine> joined_engine() {
+  if (EngineOwner::instance().forked()) raise(forked_error());
+  auto engine = EngineOwner::instance().existing();
+  if (!engine || !engine->view(engine->elastic_group()).elastic) {
+    raise({ErrorCode::closed, "this process has not joined a run; call join first"});
+  }
+  return engine;
+}
+
+GroupView join_run(const JoinOptions& options, milliseconds connect_timeout) {
+  auto engine = EngineOwner::instance().engine(static_cast<std::uint64_t>(connect_timeout.count()));
+  check(engine.error());
+  const auto ticket = engine.value()->join(options);
+  wait_interruptibly(*ticket, std::nullopt);
+  check(ticket->error());
+  return engine.value()->view(engine.value()->elastic_group());
+}
+
+ElasticProcessGroup::ElasticProcessGroup(c10::intrusive_ptr<c10d::Store> store,
+                                         c10::intrusive_ptr<PcclBackend> backend,
+                                         const std::string& name,
+                                         const std::vector<c10::DeviceType>& devices)
+    : c10d::ProcessGroup(std::move(store), backend->numbers().rank, backend->numbers().size),
+      backend_(std::move(backend)) {
+  for (const c10::DeviceType device : devices) {
+    setBackend(device, BackendType::CUSTOM, c10::intrusive_ptr<c10d::Backend>(backend_));
+  }
+  setDefaultBackend(BackendType::CUSTOM);
+  setGroupName(name);
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> create_elastic(
+    milliseconds timeout, const std::string& name, const std::vector<std::string>& device_types) {
+  const auto engine = joined_engine();
+  TORCH_CHECK_VALUE(!device_types.empty(), "pccl: a group needs a device type");
+  std::vector<c10::DeviceType> devices;
+  for (const std::string& type : device_types) devices.push_back(c10::Device(type).type());
+  const GroupId group = engine->elastic_group();
+  const GroupView view = engine->view(group);
+  auto backend = c10::make_intrusive<PcclBackend>(engine, group, view.rank, view.size, timeout,
+                                                  /*elastic=*/true);
+  return c10::make_intrusive<ElasticProcessGroup>(c10::make_intrusive<EngineStore>(engine, timeout),
+                                                  std::move(backend), name, devices);
+}
+
+}  // namespace pccl

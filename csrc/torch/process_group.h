@@ -1,0 +1,53 @@
+// How groups come into being: a fixed group, whose members meet in a c10d store, and the elastic
+// one, which a master has formed. Exchanges handles and waits, with deadlines; everything else
+// about membership is the engine's.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "engine/engine.h"
+#include "torch/backend.h"
+
+namespace pccl {
+
+/// The elastic group as torch sees it: up to torch 2.13 a Backend's rank and size are constants,
+/// but a ProcessGroup is asked for them. Thread-safe.
+class ElasticProcessGroup final : public c10d::ProcessGroup {
+ public:
+  ElasticProcessGroup(c10::intrusive_ptr<c10d::Store> store,
+                      c10::intrusive_ptr<PcclBackend> backend, const std::string& name,
+                      const std::vector<c10::DeviceType>& devices);
+
+  int getRank() const override { return backend_->numbers().rank; }
+  int getSize() const override { return backend_->numbers().size; }
+  const std::string getBackendName() const override { return kBackendName; }
+  void setSequenceNumberForGroup() override { backend_->setSequenceNumberForGroup(); }
+  uint64_t getSequenceNumberForGroup() override { return backend_->getSequenceNumberForGroup(); }
+
+ private:
+  const c10::intrusive_ptr<PcclBackend> backend_;
+};
+
+/// A fixed group of `size` ranks. Collective: every rank calls it with the same store. Throws,
+/// naming the ranks that did not come, after `timeout`.
+[[nodiscard]] c10::intrusive_ptr<c10d::Backend> create_fixed(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+    std::chrono::milliseconds timeout, const std::string& name);
+
+/// Joins the run of a master; returns when it has answered (founded runs) or been founded.
+GroupView join_run(const JoinOptions& options, std::chrono::milliseconds connect_timeout);
+
+/// The elastic group of the joined run.
+[[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> create_elastic(
+    std::chrono::milliseconds timeout, const std::string& name,
+    const std::vector<std::string>& device_types);
+
+/// The engine of a process that has joined a run; throws where there is none.
+[[nodiscard]] std::shared_ptr<Engine> joined_engine();
+
+}  // namespace pccl

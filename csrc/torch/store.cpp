@@ -1,0 +1,147 @@
+// See store.h. Time-outs are DistStoreErrors, as TCPStore's are; a master that is gone is an error
+// of pccl, which says so.
+#include "torch/store.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/limits.h"
+#include "torch/engine_owner.h"
+#include "torch/errors.h"
+#include "torch/work.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kStoreGraceMs = 5000;  // for the master's own answer that the time is over
+
+std::string list(const EngineStore::Keys& keys) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(keys.size(), kShown); ++i) text += (i ? ", " : "") + keys[i];
+  return keys.size() > kShown ? text + ", ..." : text;
+}
+
+/// Parts of the keys that fit into one request: [first, last).
+template <typename Function>
+void in_parts(std::size_t size, Function function) {
+  for (std::size_t first = 0; first < size; first += kStoreKeysMax) {
+    function(first, std::min(size, first + kStoreKeysMax));
+  }
+}
+
+}  // namespace
+
+EngineStore::EngineStore(std::shared_ptr<Engine> engine, Millis timeout)
+    : c10d::Store(timeout), engine_(std::move(engine)) {}
+
+c10::intrusive_ptr<c10d::Store> EngineStore::clone() {
+  return c10::make_intrusive<EngineStore>(engine_, timeout_);
+}
+
+std::shared_ptr<Ticket> EngineStore::call(StoreOp op, Keys keys, std::vector<Value> values,
+                                          std::int64_t amount, Millis timeout) {
+  if (EngineOwner::instance().forked()) raise(forked_error());
+  const auto timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(timeout.count(), 0));
+  StoreRequest request;
+  request.op = op;
+  request.keys = keys;
+  request.values = std::move(values);
+  request.amount = amount;
+  request.timeout_ms = timeout_ms;
+  auto ticket = engine_->store(std::move(request));
+  const bool there = wait_interruptibly(*ticket, timeout_ms + kStoreGraceMs);
+  const Error error = there ? ticket->error() : Error{ErrorCode::timed_out, ""};
+  if (error.code == ErrorCode::timed_out) {
+    C10_THROW_ERROR(DistStoreError,
+                    "wait timeout after " + std::to_string(timeout_ms) + "ms, keys: " + list(keys));
+  }
+  pccl::check(error);
+  return ticket;
+}
+
+void EngineStore::set(const std::string& key, const Value& value) {
+  call(StoreOp::set, {key}, {value}, 0, timeout_);
+}
+
+EngineStore::Value EngineStore::compareSet(const std::string& key, const Value& expected,
+                                           const Value& desired) {
+  const auto ticket = call(StoreOp::compare_set, {key}, {expected, desired}, 0, timeout_);
+  return ticket->values.empty() ? Value{} : ticket->values.front();
+}
+
+EngineStore::Value EngineStore::get(const std::string& key) { return multiGet({key}).front(); }
+
+int64_t EngineStore::add(const std::string& key, int64_t value) {
+  return static_cast<int64_t>(call(StoreOp::add, {key}, {}, value, timeout_)->amount);
+}
+
+bool EngineStore::deleteKey(const std::string& key) {
+  return call(StoreOp::remove, {key}, {}, 0, timeout_)->amount != 0;
+}
+
+bool EngineStore::check(const Keys& keys) {
+  bool all = true;
+  in_parts(keys.size(), [&](std::size_t first, std::size_t last) {
+    const Keys part(keys.begin() + static_cast<std::ptrdiff_t>(first),
+                    keys.begin() + static_cast<std::ptrdiff_t>(last));
+    all = all && call(StoreOp::check, part, {}, 0, timeout_)->amount != 0;
+  });
+  return all;
+}
+
+int64_t EngineStore::getNumKeys() {
+  return static_cast<int64_t>(call(StoreOp::num_keys, {}, {}, 0, timeout_)->amount);
+}
+
+void EngineStore::wait(const Keys& keys) { wait(keys, timeout_); }
+
+void EngineStore::wait(const Keys& keys, const Millis& timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  in_parts(keys.size(), [&](std::size_t first, std::size_t last) {
+    const auto left =
+        std::chrono::duration_cast<Millis>(deadline - std::chrono::steady_clock::now());
+    call(StoreOp::wait,
+         Keys(keys.begin() + static_cast<std::ptrdiff_t>(first),
+              keys.begin() + static_cast<std::ptrdiff_t>(last)),
+         {}, 0, first == 0 ? timeout : left);
+  });
+}
+
+void EngineStore::append(const std::string& key, const Value& value) {
+  call(StoreOp::append, {key}, {value}, 0, timeout_);
+}
+
+std::vector<EngineStore::Value> EngineStore::multiGet(const Keys& keys) {
+  std::vector<Value> values;
+  in_parts(keys.size(), [&](std::size_t first, std::size_t last) {
+    const Keys part(keys.begin() + static_cast<std::ptrdiff_t>(first),
+                    keys.begin() + static_cast<std::ptrdiff_t>(last));
+    auto ticket = call(StoreOp::get, part, {}, 0, timeout_);
+    if (ticket->values.size() != part.size()) {
+      raise({ErrorCode::malformed, "the store answered " + std::to_string(ticket->values.size()) +
+                                       " values for " + std::to_string(part.size()) + " keys"});
+    }
+    std::move(ticket->values.begin(), ticket->values.end(), std::back_inserter(values));
+  });
+  return values;
+}
+
+void EngineStore::multiSet(const Keys& keys, const std::vector<Value>& values) {
+  TORCH_CHECK(keys.size() == values.size(), "multiSet: ", keys.size(), " keys and ", values.size(),
+              " values");
+  in_parts(keys.size(), [&](std::size_t first, std::size_t last) {
+    const auto from = static_cast<std::ptrdiff_t>(first);
+    const auto to = static_cast<std::ptrdiff_t>(last);
+    call(StoreOp::set, Keys(keys.begin() + from, keys.begin() + to),
+         std::vector<Value>(values.begin() + from, values.begin() + to), 0, timeout_);
+  });
+}
+
+EngineStore::Keys EngineStore::listKeys() {
+  return call(StoreOp::list_keys, {}, {}, 0, timeout_)->keys;
+}
+
+}  // namespace pccl

@@ -1,0 +1,253 @@
+// See work.h.
+#include "torch/work.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "torch/engine_owner.h"
+#include "torch/errors.h"
+
+namespace pccl {
+namespace {
+
+namespace py = pybind11;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr std::uint64_t kSignalSliceMs = 100;
+constexpr milliseconds kIdleThreadMs{10000};
+
+bool is_main_thread() { return ::syscall(SYS_gettid) == ::getpid(); }
+
+}  // namespace
+
+// ------------------------------------------------------------------------------- Completions
+
+void Completions::run(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  if (running_) {
+    added_.notify_one();
+    return;
+  }
+  running_ = true;
+  // Detached: the last reference may go on any thread, this one included, and none may block there.
+  std::thread([keep = shared_from_this()] { keep->loop(); }).detach();
+}
+
+void Completions::loop() {
+  pthread_setname_np(pthread_self(), thread_name_);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (!added_.wait_for(lock, kIdleThreadMs, [&] { return !tasks_.empty(); })) break;
+    std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    try {
+      task();
+    } catch (const std::exception& error) {
+      log_error(std::string("an exception left a callback: ") + error.what());
+    }
+    task = nullptr;  // what it holds is released without the lock
+    lock.lock();
+    busy_ = false;
+    if (tasks_.empty()) idle_.notify_all();
+  }
+  running_ = false;
+}
+
+bool Completions::drain(std::uint64_t timeout_ms) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_for(lock, milliseconds(timeout_ms), [&] { return tasks_.empty() && !busy_; });
+}
+
+// ------------------------------------------------------------------------------- waiting
+
+void check_signals() {
+  if (!is_main_thread() || Py_IsInitialized() == 0) return;
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+bool wait_interruptibly(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) {
+  if (ticket.done()) return true;
+  std::optional<py::gil_scoped_release> release;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const auto start = steady_clock::now();
+  for (;;) {
+    std::uint64_t slice = kSignalSliceMs;
+    if (timeout_ms) {
+      const auto passed = static_cast<std::uint64_t>(
+          std::chrono::duration_cast<milliseconds>(steady_clock::now() - start).count());
+      if (passed >= *timeout_ms) return ticket.done();
+      slice = std::min(slice, *timeout_ms - passed);
+    }
+    if (ticket.wait(slice)) return true;
+    check_signals();
+  }
+}
+
+// ------------------------------------------------------------------------------- PcclWork
+
+PcclWork::PcclWork(std::shared_ptr<GroupContext> context, int rank, c10d::OpType type,
+                   const char* title, const std::vector<at::Tensor>& profiled, Parts parts)
+    : c10d::Work(rank, type, title, profiled),
+      context_(std::move(context)),
+      parts_(std::move(parts)) {}
+
+bool PcclWork::done() const {
+  return std::all_of(parts_.tickets.begin(), parts_.tickets.end(),
+                     [](const auto& ticket) { return ticket->done(); });
+}
+
+Error PcclWork::error() const {
+  for (const auto& ticket : parts_.tickets) {
+    Error error = ticket->error();
+    if (error.failed()) return error;
+  }
+  return {};
+}
+
+c10::intrusive_ptr<PcclWork> PcclWork::self() {
+  return c10::intrusive_ptr<PcclWork>::unsafe_reclaim_from_nonowning(this);
+}
+
+template <typename Function>
+void PcclWork::when_done(Function function) {
+  // Counts down over the tickets; the last one hands over. The Work is never released on the
+  // engine's thread: that could release tensors that Python objects hang on, and wait for the GIL.
+  struct Pending {
+    Pending(PcclWork& of, Function f)
+        : left(of.parts_.tickets.size()), work(of.self()), function(std::move(f)) {}
+    std::atomic<std::size_t> left;
+    c10::intrusive_ptr<PcclWork> work;
+    Function function;
+  };
+  auto pending = std::make_shared<Pending>(*this, std::move(function));
+  for (const auto& ticket : parts_.tickets) {
+    ticket->on_done([pending, completions = context_->completions] {
+      if (pending->left.fetch_sub(1) != 1) return;
+      completions->run(
+          [work = std::move(pending->work), f = std::move(pending->function)] { f(*work); });
+    });
+  }
+}
+
+void PcclWork::follow_up() {
+  if (parts_.copies.empty() && !recordFunctionEndCallback_) return;
+  when_done([](PcclWork& work) { work.finish(); });
+}
+
+void PcclWork::finish() {
+  std::call_once(finished_, [&] {
+    if (!error().failed()) {
+      const at::NoGradGuard no_grad;
+      const at::AutoDispatchBelowADInplaceOrView plain;
+      for (const CopyBack& copy : parts_.copies) at::Tensor(copy.to).copy_(copy.from);
+    }
+    if (recordFunctionEndCallback_) {
+      recordFunctionEndCallback_();
+      recordFunctionEndCallback_ = nullptr;
+    }
+  });
+}
+
+void PcclWork::say_returned() {
+  if (!parts_.collective) return;
+  std::call_once(returned_, [&] {
+    for (const auto& ticket : parts_.tickets)
+      context_->engine->returned(context_->group, ticket->op);
+  });
+}
+
+bool PcclWork::isCompleted() {
+  if (!done()) return false;
+  finish();
+  return true;
+}
+
+bool PcclWork::isSuccess() const { return !done() || !error().failed(); }
+
+std::exception_ptr PcclWork::exception() const {
+  if (!done()) return nullptr;
+  const Error failed = error();
+  return failed.failed() ? to_exception(failed) : nullptr;
+}
+
+int PcclWork::sourceRank() const {
+  TORCH_CHECK(opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE,
+              "sourceRank() may only be called on work objects of a recv");
+  TORCH_CHECK(done(), "sourceRank() may only be called after wait()");
+  return parts_.tickets.front()->source;
+}
+
+std::vector<at::Tensor> PcclWork::result() {
+  TORCH_CHECK(isCompleted(), "result() may only be called after wait()");
+  return parts_.outputs;
+}
+
+void PcclWork::synchronize() {
+  if (done()) finish();
+}
+
+bool PcclWork::wait(milliseconds timeout) {
+  if (EngineOwner::instance().forked()) raise(forked_error());
+  const bool limited = timeout > milliseconds::zero();
+  const auto start = steady_clock::now();
+  for (const auto& ticket : parts_.tickets) {
+    std::optional<std::uint64_t> left_ms;
+    if (limited) {
+      const auto passed =
+          std::chrono::duration_cast<milliseconds>(steady_clock::now() - start).count();
+      left_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(timeout.count() - passed, 0));
+    }
+    if (wait_interruptibly(*ticket, left_ms)) continue;
+    raise({ErrorCode::timed_out, "wait() has timed out after " + std::to_string(timeout.count()) +
+                                     " ms; the operation itself goes on"});
+  }
+  finish();
+  say_returned();
+  check(error());
+  return true;
+}
+
+void PcclWork::abort() { context_->engine->abort(context_->group, "abort() of an operation"); }
+
+c10::intrusive_ptr<c10::ivalue::Future> PcclWork::getFuture() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (future_) return future_;
+    future_ =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  }
+  when_done([future = future_](PcclWork& work) {
+    try {
+      work.finish();
+      work.say_returned();
+      check(work.error());
+    } catch (...) {
+      future->setErrorIfNeeded(std::current_exception());
+      return;
+    }
+    future->markCompleted(c10::IValue(work.parts_.outputs));
+  });
+  return future_;
+}
+
+uint64_t PcclWork::getSequencenumber() const { return parts_.sequence_number; }
+
+}  // namespace pccl

@@ -1,0 +1,111 @@
+// A c10d Work over the engine's tickets, and the thread on which a group's futures complete.
+// Nothing here decides about an operation: it waits for outcomes, copies temporaries back and tells
+// torch.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace pccl {
+
+/// A thread for callbacks of users, which may take the GIL and take their time: one for each group,
+/// so that a slow one delays no other group. Started when it is needed, ends when it has nothing to
+/// do for a while. Bounded by the number of operations in flight. Thread-safe; outlives its last
+/// task.
+class Completions : public std::enable_shared_from_this<Completions> {
+ public:
+  explicit Completions(const char* thread_name) : thread_name_(thread_name) {}
+  /// Never blocks and never runs `task` itself.
+  void run(std::function<void()> task);
+  /// Waits until all tasks have run; false if they have not after `timeout_ms`.
+  bool drain(std::uint64_t timeout_ms);
+
+ private:
+  void loop();
+
+  const char* thread_name_;  // 15 characters at most
+  std::mutex mutex_;
+  std::condition_variable added_, idle_;
+  std::deque<std::function<void()>> tasks_;
+  bool running_ = false;  // the thread is there
+  bool busy_ = false;     // a task is being run
+};
+
+/// What the Works of a group share; outlives the Backend.
+struct GroupContext {
+  std::shared_ptr<Engine> engine;
+  GroupId group;
+  std::shared_ptr<Completions> completions;
+};
+
+/// A result that was received into a temporary: `from` is copied to `to` when the operation
+/// succeeds.
+struct CopyBack {
+  at::Tensor to;
+  at::Tensor from;
+};
+
+/// Thread-safe. The engine keeps the memory of its operations alive by itself: a Work may be
+/// dropped.
+class PcclWork final : public c10d::Work {
+ public:
+  struct Parts {
+    std::vector<std::shared_ptr<Ticket>> tickets;  // all of them make up the operation
+    std::vector<at::Tensor> outputs;               // value of the future
+    std::vector<CopyBack> copies;
+    std::vector<at::Tensor> temporaries;
+    std::uint64_t sequence_number = 0;
+    bool collective = true;
+  };
+
+  PcclWork(std::shared_ptr<GroupContext> context, int rank, c10d::OpType type, const char* title,
+           const std::vector<at::Tensor>& profiled, Parts parts);
+
+  /// Sees to it that what has to follow the outcome does, also if nobody waits. Called once, first.
+  void follow_up();
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override;
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override;
+
+ private:
+  [[nodiscard]] bool done() const;
+  [[nodiscard]] Error error() const;  // after done()
+  void finish();                      // after done(): copies back, once
+  void say_returned();                // after done(): once
+  c10::intrusive_ptr<PcclWork> self();
+  template <typename Function>
+  void when_done(Function function);  // on the completion thread
+
+  const std::shared_ptr<GroupContext> context_;
+  const Parts parts_;
+  std::once_flag finished_, returned_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // under mutex_
+};
+
+/// Waits for the outcome, at most `timeout_ms`. On Python's main thread signals are looked at
+/// meanwhile, and what their handlers raise (KeyboardInterrupt) is thrown; the operation goes on.
+/// False: not yet.
+bool wait_interruptibly(Ticket& ticket, std::optional<std::uint64_t> timeout_ms);
+
+/// One look at the signals, on Python's main thread; throws what a handler raised.
+void check_signals();
+
+}  // namespace pccl

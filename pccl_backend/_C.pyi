@@ -1,0 +1,84 @@
+"""Types of the extension csrc/torch/bind.cpp: the torch side of the engine, one engine a process.
+
+Every blocking call releases the GIL and lets Ctrl-C through. Errors are those of `_errors.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch._C._distributed_c10d import Store
+
+TORCH_VERSION: str
+"""The torch that the extension was built for."""
+
+def configure_engine(options: dict[str, Any]) -> None:
+    """Sets the options (fields of csrc/engine/options.h) of the engine; before the first group."""
+
+def create_fixed(
+    store: Store, rank: int, size: int, timeout_s: float, name: str
+) -> Any:
+    """A c10d Backend for a fixed group whose members meet in `store`."""
+
+def join(
+    masters: list[str],
+    run: str,
+    place: dict[str, Any] | None,
+    connect_timeout_s: float,
+    timeout_s: float,
+) -> tuple[int, int]:
+    """Joins the run of a master; waits for the founding. Returns rank and size (provisional or not)."""
+
+def create_elastic(timeout_s: float, name: str, device_types: list[str]) -> Any:
+    """The c10d ProcessGroup of the joined run, with its Backend registered for the device types."""
+
+def elastic_store(timeout_s: float) -> Store:
+    """The key-value store of the joined run's master."""
+
+def is_elastic(group: Any) -> bool:
+    """Is this process group the elastic one?"""
+
+def group_view() -> dict[str, Any]:
+    """rank, size, epoch (str), epoch_number (int), step, numbering (list of hex peer ids), self (hex),
+    admitted, evicted, left."""
+
+def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:
+    """`function` gets every GroupEvent as a dict (what, epoch, lost, joined, members, text), on a thread
+    of its own that holds the GIL."""
+
+def leave() -> None: ...
+def boundary_begin(kind: str, verify: bool, timeout_s: float | None) -> None:
+    """kind: "refresh" or "resume"."""
+
+def boundary_next(timeout_s: float) -> dict[str, Any] | None:
+    """None: nothing within timeout_s. Else what ("hash", "fetch", "finished"), step, voted, admitted,
+    left, root ({present, revision, digest}) and, for "fetch", epoch, sources (hex ids), why."""
+
+def boundary_root(
+    present: bool, revision: int, digest: bytes, items: list[tuple[int, int]], keep: object
+) -> None:
+    """Answers "hash": the root, and (address, bytes) of each item that others may pull; item 0 is the
+    manifest. `keep` is held until the boundary is over."""
+
+def boundary_fetched(
+    epoch: int, present: bool, revision: int, digest: bytes, items: list[tuple[int, int]], keep: object
+) -> None: ...
+def pull(
+    source: str, digest: bytes, item: int, address: int, size: int, timeout_s: float
+) -> bytes | None:
+    """Item `item` of the snapshot `digest` of peer `source`: into memory, or (address 0) as bytes."""
+
+def sha256(items: list[tuple[int, int]]) -> list[bytes]:
+    """SHA-256 over each (address, bytes): over its 4 MiB chunks, then over their digests; all cores."""
+
+def in_flight() -> list[dict[str, Any]]:
+    """Operations of the elastic group without an outcome: op ("step.index"), kind, bytes_sent,
+    bytes_received, complete. Safe to call from any thread at any time."""
+
+def counters() -> dict[str, int]: ...
+def set_log_level(level: str) -> None: ...
+def set_log_sink(function: Callable[[int, str], None] | None) -> None: ...
+def library_of(symbol: str) -> str:
+    """Path of the library from which a C symbol that the engine uses comes (dladdr)."""
+
+def shutdown() -> None:
+    """Ends the engine in good order: goodbyes, what is owed, then its thread. Idempotent."""

@@ -1,0 +1,83 @@
+"""pccl: a torch.distributed backend for machines that come and go.
+
+Once installed, `torch.distributed.init_process_group("pccl")` works with no import of this package.
+The names here are for programs that meet the other members at boundaries
+(`group().refresh(state)`), or catch the backend's errors. Each is loaded at first use, so that
+neither the commands nor the entry point load torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._config import Config
+    from ._errors import (
+        EngineError,
+        EvictedError,
+        GroupClosedError,
+        MismatchError,
+        NotAdmittedError,
+        OperationTimeoutError,
+        PcclError,
+        PeerLostError,
+        ProtocolError,
+        RefusedError,
+        UnreachableError,
+    )
+    from ._group import Boundary, ElasticGroup, group, join
+    from ._register import register
+
+__all__ = [
+    "Boundary",
+    "Config",
+    "ElasticGroup",
+    "EngineError",
+    "EvictedError",
+    "GroupClosedError",
+    "MismatchError",
+    "NotAdmittedError",
+    "OperationTimeoutError",
+    "PcclError",
+    "PeerLostError",
+    "ProtocolError",
+    "RefusedError",
+    "UnreachableError",
+    "group",
+    "join",
+    "register",
+]
+
+_HOMES = {
+    "Boundary": "_group",
+    "Config": "_config",
+    "ElasticGroup": "_group",
+    "group": "_group",
+    "join": "_group",
+    "register": "_register",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name, "_errors")
+    value = getattr(importlib.import_module(f".{home}", __name__), name)
+    if home in ("_group", "_errors"):  # these have imported torch, perhaps with its autoload off
+        from ._register import register as register_backend
+
+        register_backend()
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))
+
+
+if "torch.distributed" in sys.modules:  # torch came first: with its autoload off this is our turn
+    from ._register import register as _register_now
+
+    _register_now()

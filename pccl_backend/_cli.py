@@ -1,0 +1,219 @@
+"""The command `pccl-master`: the process that coordinates an elastic run.
+
+It parses its arguments and hands over to the extension `_core` (csrc/master), which serves until a
+signal ends it. It loads without torch and stays small, so that it may run on any machine that the
+peers reach. Nothing is decided here but defaults; what a value means is csrc/master/options.h.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 48148
+PATIENCE_MARGIN_S = 5.0  # a reconnect, after a peer has found its old master silent
+SECONDS_MAX = 86400.0
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Splits `HOST:PORT`, `HOST`, `:PORT`, `[V6]:PORT` or `[V6]` into host and port."""
+    host, port = text, str(DEFAULT_PORT)
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise argparse.ArgumentTypeError(f"{text!r} is not [IPV6]:PORT")
+        port = rest[1:] if rest else port
+    elif text.count(":") == 1:
+        host, port = text.split(":")
+    elif ":" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has several colons; an IPv6 address stands in brackets: [::1]:{DEFAULT_PORT}"
+        )
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"the port of {text!r} is not a number from 0 to 65535")
+    return host or DEFAULT_HOST, int(port)
+
+
+def positive_s(text: str) -> float:
+    """Seconds above 0, at most a day."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 < value <= SECONDS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds above 0 and up to {SECONDS_MAX:.0f}"
+        )
+    return value
+
+
+def positive_count(text: str) -> int:
+    """A count of at least 1, at most 4096."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count from 1 to 4096")
+    return int(text)
+
+
+def run_name(text: str) -> str:
+    """A name of 1 to 128 bytes that can stand in a URL as it is."""
+    if (
+        not text
+        or len(text) > 128
+        or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in text)
+    ):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a run name: 1 to 128 letters, digits, '-', '_' and '.'"
+        )
+    return text
+
+
+def default_state_file(port: int) -> str:
+    """Where the register of the master on `port` is kept by default ("": in memory)."""
+    if port == 0:
+        return ""
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return str(Path(base).expanduser() / "pccl" / f"master-{port}")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The arguments of `pccl-master`."""
+    parser = argparse.ArgumentParser(
+        prog="pccl-master",
+        description="Coordinates one elastic run: peers join it by its address, crash, leave and "
+        "come back. It holds no tensor data. Killed and started again with the same state file, "
+        "the run goes on. It prints how to join.",
+    )
+    add = parser.add_argument
+    add(
+        "--listen",
+        metavar="HOST:PORT",
+        type=parse_listen,
+        default=(DEFAULT_HOST, DEFAULT_PORT),
+        help="address on which peers connect; port 0 is any free one; an IPv6 address stands in "
+        f"brackets (default: {DEFAULT_HOST}:{DEFAULT_PORT})",
+    )
+    add(
+        "--min-peers",
+        metavar="N",
+        type=positive_count,
+        default=2,
+        help="replicas that have to wait before the run is founded (default: 2)",
+    )
+    add(
+        "--hold-below",
+        metavar="M",
+        type=positive_count,
+        default=1,
+        help="with fewer replicas than this the run holds at its next boundary until more have "
+        "joined (default: 1, it never holds)",
+    )
+    add(
+        "--run",
+        metavar="NAME",
+        type=run_name,
+        default="default",
+        help="name of the run; a peer whose URL names another one is refused (default: default)",
+    )
+    add(
+        "--state",
+        metavar="FILE|none",
+        help="file that keeps what a restarted master must know; 'none' keeps it in memory, then a "
+        "restarted master does not know its run (default: master-PORT in $XDG_STATE_HOME/pccl or "
+        "~/.local/state/pccl; none with port 0)",
+    )
+    add(
+        "--heartbeat",
+        metavar="SECONDS",
+        type=positive_s,
+        default=1.0,
+        help="seconds between two heartbeats, in both directions (default: 1)",
+    )
+    add(
+        "--evict-after",
+        metavar="SECONDS",
+        type=positive_s,
+        default=10.0,
+        help="a peer that is silent for so many seconds is evicted; at least two heartbeats "
+        "(default: 10)",
+    )
+    add(
+        "--refound-after",
+        metavar="SECONDS",
+        type=positive_s,
+        default=60.0,
+        help="when all members are lost, so many seconds they may come back before another run may "
+        "be founded (default: 60)",
+    )
+    add(
+        "--insecure",
+        action="store_true",
+        help="allow an address that other machines reach: there are no tokens yet, whoever "
+        "connects may join (default: loopback addresses only)",
+    )
+    add(
+        "--port-file",
+        metavar="FILE",
+        default="",
+        help="file that gets the port once it is open, for launchers (default: none)",
+    )
+    add(
+        "--log-level",
+        choices=["debug", "info", "warning", "error", "off"],
+        default="info",
+        help="least level of the lines on stderr (default: info)",
+    )
+    return parser
+
+
+def master_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of MasterOptions (csrc/master/options.h) for these arguments."""
+    host, port = arguments.listen
+    state = arguments.state
+    state_file = default_state_file(port) if state is None else "" if state == "none" else state
+    return {
+        "host": host,
+        "port": port,
+        "insecure": arguments.insecure,
+        "run": arguments.run,
+        "min_peers": arguments.min_peers,
+        "hold_below": arguments.hold_below,
+        "state_file": state_file,
+        "port_file": arguments.port_file,
+        "log_level": arguments.log_level,
+        "heartbeat_ms": max(1, round(arguments.heartbeat * 1000)),
+        "silence_ms": max(1, round(arguments.evict_after * 1000)),
+        "patience_ms": round((arguments.evict_after + PATIENCE_MARGIN_S) * 1000),
+        "refound_after_ms": max(1, round(arguments.refound_after * 1000)),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `pccl-master` with these arguments (None: the process's); returns its exit status."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.state == "":
+        parser.error("argument --state: an empty name; 'none' keeps the state in memory")
+    if arguments.evict_after < 2 * arguments.heartbeat:
+        parser.error(
+            "argument --evict-after: less than two heartbeats, every peer would be evicted"
+        )
+    try:
+        options = master_options(arguments)
+    except RuntimeError as error:  # no home directory
+        parser.error(
+            f"no place for the state file ({error}); name one with --state, or --state none"
+        )
+    from pccl_backend import _core
+
+    return _core.run_master(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

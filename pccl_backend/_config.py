@@ -1,0 +1,257 @@
+"""Options of a process, and the only reader of the PCCL_* variables.
+
+Precedence: argument, then variable, then default; resolved once, when the first group is made.
+Wrong values raise ValueError with the name, the value and what was expected. Loads without torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SCHEME = "pccl://"
+RUN_NAME_BYTES_MAX = 128
+MASTERS_MAX = 16
+SECONDS_MAX = 365.0 * 24 * 3600
+LOG_LEVELS = ("debug", "info", "warning", "error", "off")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What `pccl://HOST:PORT[,HOST:PORT...][/RUN]` names.
+
+    Attributes:
+        masters: "host:port" or "[v6]:port", in the order in which they are tried.
+        run: The run that this process means to join; empty: whichever the master serves.
+    """
+
+    masters: tuple[str, ...]
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What can be set about pccl in this process; None and () leave the choice to pccl.
+
+    Attributes:
+        master: `pccl://HOST:PORT[,...][/RUN]`; makes the default group elastic. PCCL_MASTER.
+        advertise: Hosts under which other peers reach this one, best first. PCCL_ADVERTISE.
+        interface: Listen on this network interface, or address, only. PCCL_INTERFACE.
+        ports: First and last port to listen on. PCCL_PORTS=a-b.
+        log_level: debug, info, warning, error or off. PCCL_LOG_LEVEL.
+        connect_timeout_s: To reach a master or a peer. PCCL_CONNECT_TIMEOUT_S.
+        hold_timeout_s: How long a run holds its breath without a master. PCCL_HOLD_TIMEOUT_S.
+        tcp_user_timeout_s: Unacknowledged bytes close a connection after it.
+            PCCL_TCP_USER_TIMEOUT_S.
+        goodbye_timeout_s: At exit, to send what is owed. PCCL_GOODBYE_TIMEOUT_S.
+        preimage_bytes: Limit of kept inputs of operations without an outcome. PCCL_PREIMAGE_BYTES.
+        step_timeout_s: How long `refresh` waits for members that do not come (they are evicted);
+            None: without limit. PCCL_STEP_TIMEOUT_S.
+    """
+
+    master: str | None = None
+    advertise: tuple[str, ...] = ()
+    interface: str | None = None
+    ports: tuple[int, int] | None = None
+    log_level: str | None = None
+    connect_timeout_s: float = 10.0
+    hold_timeout_s: float = 1800.0
+    tcp_user_timeout_s: float = 30.0
+    goodbye_timeout_s: float = 5.0
+    preimage_bytes: int = 1 << 30
+    step_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses values that cannot work, whoever gave them."""
+        if self.master is not None:
+            parse_url(self.master, name="master")
+        if self.ports is not None:
+            first, last = self.ports
+            if not 1 <= first <= last <= 65535:
+                raise _wrong(
+                    "ports", self.ports, "two ports 1..65535, the first not above the last"
+                )
+        if self.log_level is not None and self.log_level not in LOG_LEVELS:
+            raise _wrong("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
+        for name in (
+            "connect_timeout_s",
+            "hold_timeout_s",
+            "tcp_user_timeout_s",
+            "goodbye_timeout_s",
+        ):
+            _check_seconds(name, getattr(self, name))
+        if self.step_timeout_s is not None:
+            _check_seconds("step_timeout_s", self.step_timeout_s)
+        if self.preimage_bytes < 0:
+            raise _wrong("preimage_bytes", self.preimage_bytes, "a number of bytes, 0 or more")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
+        """The options that the PCCL_* variables give.
+
+        Args:
+            environment: Instead of `os.environ`.
+
+        Raises:
+            ValueError: A variable is wrong; the text names it, its value and what was expected.
+        """
+        source = os.environ if environment is None else environment
+        given: dict[str, Any] = {}
+        for field, (variable, read) in _VARIABLES.items():
+            text = source.get(variable, "")
+            if text == "":
+                continue
+            try:
+                given[field] = read(text)
+                cls(**{field: given[field]})
+            except ValueError as error:
+                raise ValueError(f"{variable}={text!r}: {error}") from None
+        return cls(**given)
+
+    def to_engine(self) -> dict[str, Any]:
+        """Fields of csrc/engine/options.h, for `_C.configure_engine`."""
+        host = "" if self.interface is None else interface_host(self.interface)
+        advertise = list(self.advertise) or ([host] if host else [])
+        first, last = self.ports or (0, 0)
+        return {
+            "advertise": advertise,
+            "interface_host": host,
+            "port_first": first,
+            "port_last": last,
+            "connect_timeout_ms": _milliseconds(self.connect_timeout_s),
+            "hold_timeout_ms": _milliseconds(self.hold_timeout_s),
+            "tcp_user_timeout_ms": _milliseconds(self.tcp_user_timeout_s),
+            "goodbye_timeout_ms": _milliseconds(self.goodbye_timeout_s),
+            "preimage_bytes_max": self.preimage_bytes,
+        }
+
+
+def parse_url(url: str, *, name: str = "url") -> Target:
+    """Reads `pccl://HOST:PORT[,HOST:PORT...][/RUN]`; the scheme may be missing.
+
+    A query, as torch's rendezvous appends it (`?rank=0&world_size=1`), is dropped.
+
+    Raises:
+        ValueError: Which part is wrong, and what was expected.
+    """
+    expected = "pccl://HOST:PORT[,HOST:PORT...][/RUN], an IPv6 address in brackets"
+    if "://" in url and not url.startswith(SCHEME):
+        raise _wrong(name, url, expected)
+    text = url.removeprefix(SCHEME).partition("?")[0].partition("#")[0]
+    hosts, _, run = text.partition("/")
+    masters = tuple(_check_address(part, url, name, expected) for part in hosts.split(","))
+    if len(masters) > MASTERS_MAX:
+        raise _wrong(name, url, f"at most {MASTERS_MAX} masters")
+    run = run.removesuffix("/")
+    if "/" in run or len(run.encode()) > RUN_NAME_BYTES_MAX:
+        raise _wrong(name, url, f"a run's name of at most {RUN_NAME_BYTES_MAX} bytes without '/'")
+    return Target(masters, run)
+
+
+def interface_host(interface: str) -> str:
+    """The address of a network interface; an address is returned as it is.
+
+    Raises:
+        ValueError: There is no such interface, or it has no IPv4 address.
+    """
+    try:
+        return str(ipaddress.ip_address(interface.strip("[]")))
+    except ValueError:
+        pass
+    try:
+        import fcntl  # not on Windows
+
+        request = struct.pack("256s", interface.encode()[:15])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            answer = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR
+    except (ImportError, OSError) as error:
+        names = ", ".join(name for _, name in socket.if_nameindex())
+        raise _wrong(
+            "interface",
+            interface,
+            f"an address, or an interface with an IPv4 address among {names}",
+        ) from error
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _check_address(part: str, url: str, name: str, expected: str) -> str:
+    host, colon, port = part.strip().rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host.strip("[]") or (":" in host and not bracketed):
+        raise _wrong(name, url, expected)
+    if bracketed:
+        try:
+            ipaddress.IPv6Address(host[1:-1].partition("%")[0])
+        except ValueError:
+            raise _wrong(name, url, expected) from None
+    if any(c.isspace() or c in "[]@" for c in host.strip("[]")):
+        raise _wrong(name, url, expected)
+    if not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
+        raise _wrong(name, url, "a port 1..65535 after each host")
+    return f"{host}:{int(port)}"
+
+
+def _wrong(name: str, value: object, expected: str) -> ValueError:
+    return ValueError(f"{name} is {value!r}; expected {expected}")
+
+
+def _check_seconds(name: str, value: float) -> None:
+    if not 0.0 < value <= SECONDS_MAX:  # NaN fails too
+        raise _wrong(name, value, "a number of seconds above 0, at most a year")
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _read_seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("expected a number of seconds") from None
+
+
+def _read_bytes(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("expected a number of bytes")
+    return int(text)
+
+
+def _read_ports(text: str) -> tuple[int, int]:
+    first, dash, last = text.partition("-")
+    if not (dash and first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
+        raise ValueError("expected two ports, a-b")
+    return int(first), int(last)
+
+
+def _read_hosts(text: str) -> tuple[str, ...]:
+    hosts = tuple(part.strip() for part in text.split(","))
+    if any(not host or any(c.isspace() for c in host) for host in hosts):
+        raise ValueError("expected hosts or addresses, with commas between them")
+    return hosts
+
+
+_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "master": ("PCCL_MASTER", str),
+    "advertise": ("PCCL_ADVERTISE", _read_hosts),
+    "interface": ("PCCL_INTERFACE", str),
+    "ports": ("PCCL_PORTS", _read_ports),
+    "log_level": ("PCCL_LOG_LEVEL", str.lower),
+    "connect_timeout_s": ("PCCL_CONNECT_TIMEOUT_S", _read_seconds),
+    "hold_timeout_s": ("PCCL_HOLD_TIMEOUT_S", _read_seconds),
+    "tcp_user_timeout_s": ("PCCL_TCP_USER_TIMEOUT_S", _read_seconds),
+    "goodbye_timeout_s": ("PCCL_GOODBYE_TIMEOUT_S", _read_seconds),
+    "preimage_bytes": ("PCCL_PREIMAGE_BYTES", _read_bytes),
+    "step_timeout_s": ("PCCL_STEP_TIMEOUT_S", _read_seconds),
+}
+
+VARIABLES = {field: variable for field, (variable, _) in _VARIABLES.items()}
+"""Field of Config -> its variable; a test holds it against the fields and README.md."""
+
+assert set(VARIABLES) == {field.name for field in dataclasses.fields(Config)}

@@ -1,0 +1,15 @@
+"""Types of the extension csrc/torch/bind_core.cpp: master and pure cores, without torch."""
+
+from typing import Any
+
+def run_master(options: dict[str, Any]) -> int:
+    """Serves until SIGINT or SIGTERM; returns the exit status. Fields: csrc/master/options.h."""
+
+def build_schedule(args: dict[str, Any]) -> dict[str, Any]:
+    """collectives/schedule.h, for the tests: fields of CollectiveArgs in, steps and scratch_bytes out."""
+
+def reduce_into(to: Any, a: Any, b: Any, dtype: str, op: str) -> None:
+    """kernels/reduce.h over writable buffers of equal size, for the tests."""
+
+def finish_average(data: Any, dtype: str, contributors: int) -> None: ...
+def reducible(dtype: str, op: str) -> bool: ...

@@ -1,0 +1,186 @@
+"""Judges the demo from the workers' own records, and draws the loss.
+
+Each claim is checked, written to summary.txt and summary.json, and printed with the figures it
+rests on. Nothing is taken from the process that told the story but what it saw when it killed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .demo import Demo, Kill, Worker
+
+LOSS_FALLS_TO = 0.9  # of what it was
+
+
+def judge(demo: Demo) -> bool:
+    """Writes summary and plot; returns whether every claim holds."""
+    assert demo.kill is not None
+    kill = demo.kill
+    survivors = [w for w in demo.workers[:3] if w.number != kill.worker]
+    newcomers = demo.workers[3:]
+    members = [*survivors, *newcomers]
+    seconds = time.time() - demo.show.began
+    claims: list[tuple[bool, str]] = [
+        claim_killed_in_flight(kill, survivors),
+        claim_same_processes(survivors),
+        *[claim_no_gap(worker, demo.steps) for worker in members],
+        *[claim_joined(worker) for worker in newcomers],
+        claim_loss(survivors),
+        *claim_parity(members),
+        claim_standstill(kill, survivors),
+        (seconds <= demo.limit_s, f"all of it took {seconds:.0f} s (limit {demo.limit_s:.0f} s)"),
+    ]
+    held = all(holds for holds, _ in claims)
+    lines = [f"{'holds ' if holds else 'FAILED'}  {text}" for holds, text in claims]
+    lines.append(plot(demo, members))
+    lines.append("everything holds" if held else "NOT everything holds")
+    text = "\n".join(lines)
+    print(f"\n{text}")
+    (demo.out / "summary.txt").write_text(text + "\n")
+    summary = {"holds": held, "claims": [{"holds": h, "claim": t} for h, t in claims]}
+    (demo.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    return held
+
+
+def the_step(worker: Worker, kill: Kill) -> dict[str, Any]:
+    """The worker's record of the step in which the kill happened; empty if there is none."""
+    number = int(kill.operation.partition(".")[0])
+    return next((s for s in worker.of("step") if s["engine_step"] == number), {})
+
+
+def claim_killed_in_flight(kill: Kill, survivors: list[Worker]) -> tuple[bool, str]:
+    """Bytes had left, it was not committed, and the survivors did it again without the victim."""
+    records = [the_step(worker, kill) for worker in survivors]
+    numbers = [worker.number for worker in survivors]
+    replayed = all(
+        r
+        and r["contributors"] == numbers
+        and all(abs(share - 1 / len(numbers)) < 1e-6 for share in r["shares"])
+        and r["epochs"][0] == kill.epoch
+        and r["epochs"][1] != kill.epoch
+        for r in records
+    )
+    epochs = sorted({r["epochs"][1] for r in records if r})
+    return replayed and kill.bytes_sent > 0, (
+        f"worker {kill.worker} was killed with operation {kill.operation} half done: "
+        f"{kill.bytes_sent} bytes of it had left, it was not committed in epoch {kill.epoch}; the "
+        f"result came in epoch {', '.join(epochs)} from workers {numbers} alone"
+    )
+
+
+def claim_same_processes(survivors: list[Worker]) -> tuple[bool, str]:
+    """The survivors were never restarted, and ended in good order."""
+    pids = [{record["pid"] for record in worker.records} for worker in survivors]
+    same = all(
+        found == {worker.process.pid} and worker.process.returncode == 0 and worker.of("end")
+        for found, worker in zip(pids, survivors, strict=True)
+    )
+    named = ", ".join(f"worker {w.number} is process {w.process.pid}" for w in survivors)
+    return same, f"same processes from start to end, exit status 0: {named}"
+
+
+def claim_no_gap(worker: Worker, steps: int) -> tuple[bool, str]:
+    """Its step counter counts by one, to the last."""
+    counted = [int(record["step"]) for record in worker.of("step")]
+    whole = bool(counted) and counted == list(range(counted[0], steps + 1))
+    span = f"{counted[0]} to {counted[-1]}" if counted else "none"
+    return whole, f"worker {worker.number} did steps {span} without a gap"
+
+
+def claim_joined(worker: Worker) -> tuple[bool, str]:
+    """The newcomer got the state and contributed from its first step on."""
+    boundary = next((b for b in worker.of("boundary") if b["admitted"]), {})
+    steps = worker.of("step")
+    took_part = bool(steps) and all(worker.number in s["contributors"] for s in steps)
+    holds = bool(boundary) and took_part and steps[0]["step"] == boundary["revision"] + 1
+    return bool(holds), (
+        f"worker {worker.number} joined at step {boundary.get('revision')} in "
+        f"{boundary.get('paused_s', 0):.2f} s at the door, received "
+        f"{boundary.get('bytes_received', 0)} bytes, and contributed to all steps since"
+    )
+
+
+def claim_loss(survivors: list[Worker]) -> tuple[bool, str]:
+    """The loss fell."""
+    losses = [[record["loss"] for record in worker.of("step")] for worker in survivors]
+    first = sum(x[0] for x in losses) / len(losses)
+    last = sum(x[-1] for x in losses) / len(losses)
+    return last < LOSS_FALLS_TO * first, f"the loss fell from {first:.3f} to {last:.3f}"
+
+
+def claim_parity(members: list[Worker]) -> list[tuple[bool, str]]:
+    """All hold the same bits at the end, and did after each step that they did together."""
+    last = [worker.of("final")[-1]["hashes"] if worker.of("final") else {} for worker in members]
+    claims = []
+    for name in ("model", "outer", "outer_optimizer"):
+        found = {hashes.get(name) for hashes in last}
+        shown = next(iter(found)) if len(found) == 1 else found
+        what = name.replace("_", " ")
+        claims.append(
+            (len(found) == 1 and None not in found, f"all members hold the same {what}: {shown}")
+        )
+    inner = {hashes.get("inner_optimizer") for hashes in last}
+    claims.append((len(inner) == len(members), "their inner optimizers differ, as they should"))
+    steps: dict[int, set[str]] = {}
+    for worker in members:
+        for record in worker.of("step"):
+            hashes = record["hashes"]
+            steps.setdefault(record["step"], set()).add(hashes["outer"] + hashes["outer_optimizer"])
+    apart = sorted(step for step, found in steps.items() if len(found) > 1)
+    claims.append((not apart, f"and did after each of {len(steps)} steps (apart: {apart})"))
+    return claims
+
+
+def claim_standstill(kill: Kill, survivors: list[Worker]) -> tuple[bool, str]:
+    """How long the survivors stood still: from the SIGKILL to their result."""
+    records = [the_step(worker, kill) for worker in survivors]
+    if not all(records):
+        return False, "the survivors stood still: no record of the step of the loss"
+    waits = [record["times"]["reduced"] - kill.killed for record in records]
+    held = kill.killed - kill.stopped
+    shown = ", ".join(f"worker {w.number} {s:.2f} s" for w, s in zip(survivors, waits, strict=True))
+    return max(waits) < 10.0, (
+        f"from the kill to their result the survivors stood still: {shown} "
+        f"(before it the victim was held for {held:.2f} s, to see that nobody had a commit)"
+    )
+
+
+def plot(demo: Demo, members: list[Worker]) -> str:
+    """Draws loss.png; returns what to say about it."""
+    assert demo.kill is not None
+    try:
+        import matplotlib
+    except ImportError:
+        return "no plot: it needs matplotlib (pip install 'pccl[demo]')"
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    began = demo.show.began
+    figure, axes = pyplot.subplots(figsize=(9, 5))
+    for worker in sorted({*(w.number for w in members), demo.kill.worker}):
+        records = demo.workers[worker].of("step")
+        axes.plot(
+            [r["times"]["reduced"] - began for r in records],
+            [r["loss"] for r in records],
+            marker=".",
+            label=f"worker {worker}",
+        )
+    lost = demo.kill.killed - began
+    axes.axvline(lost, color="tab:red", linestyle="--", label=f"worker {demo.kill.worker} killed")
+    if demo.join_time is not None:
+        joined = demo.join_time - began
+        axes.axvline(joined, color="tab:green", linestyle="--", label="a new worker joins")
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("loss of a window of inner steps, nats per byte")
+    axes.set_title("DiLoCo over pccl: one member lost in the middle of a reduction, one joins")
+    axes.legend()
+    axes.grid(visible=True, alpha=0.3)
+    figure.tight_layout()
+    path = demo.out / "loss.png"
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return f"plot: {path}"

@@ -1,0 +1,232 @@
+"""One worker of the demo: trains by DiLoCo and writes down what it sees.
+
+Its records (`worker-N.jsonl`) are the only evidence that the summary judges; its status
+(`worker-N.status`, memory-mapped) lets another process look at its operations in flight at any
+moment. `train` is the loop that examples/diloco/train.py shows to people, with records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ._demo_model import Batches, ByteGPT, loss_of, standard_library_text
+from ._group import ElasticGroup, group, join
+
+SLOTS = 16  # at the end of each reduction: who contributed, one slot a worker
+STATUS_BYTES = 4096
+HEAD = struct.Struct("<QI")  # sequence number (odd while it is written), bytes of the text
+STATUS_INTERVAL_S = 0.001
+
+
+class Status:
+    """A page of memory in which a process says how it stands; it is read whole or not at all."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        """Opens the page; `create` makes it, empty."""
+        if create:
+            path.write_bytes(bytes(STATUS_BYTES))
+        with path.open("r+b") as file:
+            self._page = mmap.mmap(file.fileno(), STATUS_BYTES)
+        self._sequence = 0
+
+    def write(self, what: dict[str, Any]) -> None:
+        """Replaces the status."""
+        text = json.dumps(what).encode()[: STATUS_BYTES - HEAD.size]
+        HEAD.pack_into(self._page, 0, self._sequence + 1, 0)
+        self._page[HEAD.size : HEAD.size + len(text)] = text
+        self._sequence += 2
+        HEAD.pack_into(self._page, 0, self._sequence, len(text))
+
+    def read(self) -> dict[str, Any] | None:
+        """The newest status; None while it is being written, or before the first."""
+        before, length = HEAD.unpack_from(self._page, 0)
+        text = bytes(self._page[HEAD.size : HEAD.size + length])
+        after, _ = HEAD.unpack_from(self._page, 0)
+        if before != after or before % 2 == 1 or length == 0:
+            return None
+        try:
+            return cast("dict[str, Any]", json.loads(text))
+        except ValueError:  # overwritten while it was read
+            return None
+
+
+class Recorder:
+    """Writes records, and the status from a thread of its own while a reduction is in flight."""
+
+    def __init__(self, folder: Path, worker: int) -> None:
+        """Makes both files."""
+        self._worker = worker
+        self._file = (folder / f"worker-{worker}.jsonl").open("w", buffering=1)
+        self._status = Status(folder / f"worker-{worker}.status", create=True)
+        self._reducing = threading.Event()
+        self._writing = threading.Lock()
+        self._group: ElasticGroup | None = None
+        threading.Thread(target=self._watch, name="status", daemon=True).start()
+
+    def say(self, what: str, **fields: Any) -> None:
+        """One record."""
+        record = {"what": what, "worker": self._worker, "pid": os.getpid(), "time": time.time()}
+        self._file.write(json.dumps({**record, **fields}) + "\n")
+
+    def reduce(self, elastic: ElasticGroup, flat: Tensor, step: int) -> None:
+        """The all-reduce of a step, watched."""
+        self._group = elastic
+        self._reducing.set()
+        try:
+            dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+        finally:
+            with self._writing:
+                self._reducing.clear()
+                self._status.write({"step": step, "epoch": elastic.epoch, "operations": []})
+
+    def _watch(self) -> None:
+        while True:
+            self._reducing.wait()
+            with self._writing:
+                if self._reducing.is_set() and self._group is not None:
+                    operations, epoch = self._group.in_flight(), self._group.epoch
+                    self._status.write({"epoch": epoch, "operations": operations})
+            time.sleep(STATUS_INTERVAL_S)
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 over the bytes of `tensors`, in order."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def train(
+    model: nn.Module,
+    inner: torch.optim.Optimizer,
+    batches: Batches,
+    elastic: ElasticGroup,
+    record: Recorder,
+    *,
+    worker: int,
+    steps: int,
+    every: int,
+    outer_lr: float = 0.7,
+    outer_momentum: float = 0.9,
+) -> None:
+    """DiLoCo: `every` inner steps alone, then one outer step together, `steps` times.
+
+    The shared state is the outer parameters and their momentum; `refresh` gives a newcomer both.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    params = [p for _, p in model.named_parameters()]
+    outer = [p.detach().clone() for p in params]
+    momentum = [torch.zeros_like(p) for p in outer]
+    state: dict[str, Any] = {"step": 0}
+    state |= {f"outer.{n}": p for n, p in zip(names, outer, strict=True)}
+    state |= {f"momentum.{n}": m for n, m in zip(names, momentum, strict=True)}
+    mine = torch.zeros(SLOTS)
+    mine[worker] = 1.0
+
+    def hashes() -> dict[str, str]:
+        moments = [v for s in inner.state.values() for v in s.values() if isinstance(v, Tensor)]
+        return {
+            "model": digest(params),
+            "outer": digest(outer),
+            "outer_optimizer": digest(momentum),
+            "inner_optimizer": digest(moments),
+        }
+
+    while True:
+        # Between two steps: who waits comes in, and all hold the same shared state.
+        boundary = elastic.refresh(state)
+        record.say("boundary", **vars(boundary), revision=state["step"])
+        with torch.no_grad():
+            for p, o in zip(params, outer, strict=True):
+                p.copy_(o)
+        if boundary.left or state["step"] >= steps:
+            break
+
+        began = time.time()
+        total = 0.0
+        for _ in range(every):
+            loss = loss_of(model, batches.next())
+            inner.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            inner.step()
+            total += loss.item()
+
+        # The pseudo-gradient: how far the inner steps went, averaged over who is left.
+        with torch.no_grad():
+            parts = [(o - p).view(-1) for o, p in zip(outer, params, strict=True)]
+            flat = torch.cat([*parts, mine])
+            epoch, issued = elastic.epoch, time.time()
+            record.reduce(elastic, flat, elastic.step)
+            reduced = time.time()
+            averaged = torch.split(flat[:-SLOTS], [p.numel() for p in params])
+            for o, m, part in zip(outer, momentum, averaged, strict=True):
+                d = part.view_as(o)
+                m.mul_(outer_momentum).add_(d)
+                o.sub_(outer_lr * (d + outer_momentum * m))  # Nesterov
+        state["step"] += 1
+        shares = flat[-SLOTS:].tolist()
+        record.say(
+            "step",
+            step=state["step"],
+            loss=total / every,
+            engine_step=elastic.step,
+            contributors=[slot for slot, share in enumerate(shares) if share > 0],
+            shares=[share for share in shares if share > 0],
+            epochs=[epoch, elastic.epoch],
+            times={"began": began, "issued": issued, "reduced": reduced},
+            bytes=flat.numel() * flat.element_size(),
+            counters=_counters(),
+            hashes=hashes(),
+        )
+    record.say("final", step=state["step"], hashes=hashes(), counters=_counters())
+
+
+def _counters() -> dict[str, int]:
+    from . import _c10d
+
+    return dict(_c10d.extension().counters())
+
+
+def main() -> None:
+    """Runs a worker: `python -m pccl_backend._demo_worker URL WORKER FOLDER STEPS EVERY`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    for name in ("worker", "steps", "every"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("folder", type=Path)
+    a = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    torch.set_num_threads(1)
+    record = Recorder(a.folder, a.worker)
+    record.say("start")
+    torch.manual_seed(0)  # all begin with the same model
+    model = ByteGPT()
+    inner = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
+    batches = Batches(standard_library_text(), seed=1000 + a.worker)
+    join(a.url, timeout_s=120.0)
+    record.say(
+        "joined", size=dist.get_world_size(), parameters=sum(p.numel() for p in model.parameters())
+    )
+    train(model, inner, batches, group(), record, worker=a.worker, steps=a.steps, every=a.every)
+    dist.destroy_process_group()
+    record.say("end")
+
+
+if __name__ == "__main__":
+    main()

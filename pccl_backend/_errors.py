@@ -1,0 +1,82 @@
+"""What a call of pccl raises.
+
+    torch.distributed.DistBackendError (a RuntimeError)
+      PcclError                  whatever went wrong in the backend
+        PeerLostError            a member was lost; the tensors are unchanged
+        OperationTimeoutError    not done in time; the tensors are unchanged
+        MismatchError            the ranks of a group called different operations
+        EvictedError             the run goes on without this peer; join again as a newcomer
+        NotAdmittedError         a newcomer has to call refresh before it issues operations
+        RefusedError             wrong run, version, proof or number of ranks
+        UnreachableError         nobody answers at the address
+        GroupClosedError         the group, or the process's engine, has been closed
+        ProtocolError            a received message does not follow PROTOCOL.md
+        EngineError              an invariant of pccl does not hold: a bug, please report it
+    ValueError                   an argument is wrong; nothing was sent
+
+The extension raises through BY_CODE; the codes are those of csrc/base/error.h, each has a class.
+"""
+
+from __future__ import annotations
+
+from torch.distributed import DistBackendError
+
+
+class PcclError(DistBackendError):
+    """Something went wrong in the backend; the subclass says what a caller can do about it."""
+
+
+class PeerLostError(PcclError):
+    """A member was lost. The tensors are unchanged; make the group anew, or go on with `resume`."""
+
+
+class OperationTimeoutError(PcclError):
+    """The operation did not finish in time. The tensors are unchanged."""
+
+
+class MismatchError(PcclError):
+    """The ranks of a group called different operations. The tensors are unchanged."""
+
+
+class EvictedError(PcclError):
+    """The run goes on without this peer. It may come back as a newcomer: leave and join again."""
+
+
+class NotAdmittedError(PcclError):
+    """A newcomer has to call refresh before it issues operations. Nothing was sent."""
+
+
+class RefusedError(PcclError):
+    """The other side refuses: wrong run, version, proof or number of ranks."""
+
+
+class UnreachableError(PcclError):
+    """Nobody answers at the address."""
+
+
+class GroupClosedError(PcclError):
+    """The group, or the engine of this process, has been closed."""
+
+
+class ProtocolError(PcclError):
+    """A received message does not follow PROTOCOL.md."""
+
+
+class EngineError(PcclError):
+    """An invariant of pccl does not hold: a bug. The engine of this process has stopped."""
+
+
+BY_CODE: dict[str, type[Exception]] = {
+    "peer_lost": PeerLostError,
+    "timed_out": OperationTimeoutError,
+    "malformed": ProtocolError,
+    "evicted": EvictedError,
+    "mismatch": MismatchError,
+    "refused": RefusedError,
+    "unreachable": UnreachableError,
+    "closed": GroupClosedError,
+    "invalid": ValueError,
+    "not_admitted": NotAdmittedError,
+    "broken": EngineError,
+}
+"""Name of a code in csrc/base/error.h -> what it raises."""

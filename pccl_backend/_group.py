@@ -1,0 +1,394 @@
+"""The elastic group as a program sees it: join, refresh, resume, leave, rank and size.
+
+A boundary is a conversation with the engine, because hashing and checking the shared state run on
+the caller's thread; it is waited for in short slices, so that Ctrl-C works. Decides nothing about
+membership: the master does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from . import _c10d
+from ._config import Config, parse_url
+from ._register import NAME, register
+from ._state import SharedState, SourceFailedError
+
+SLICE_S = 0.2
+SAY_WAITING_S = 5.0
+FOUNDING_TIMEOUT_S = 1800.0
+NO_STATE = b"\0" * 32
+
+_log = logging.getLogger(NAME)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What a boundary has settled.
+
+    Attributes:
+        epoch: Number of the epoch in force, "incarnation.counter".
+        rank: In the next step.
+        size: Members in the next step.
+        step: The next step.
+        voted: Members were admitted, compared or let go; False: nothing was sent.
+        admitted: It was this newcomer's first boundary, and it is a member now.
+        left: This peer has left the run, as it wished: end the program.
+        bytes_received: Payload of the shared state; 0 if it was equal.
+        size_changed: `size` differs from that before.
+        paused_s: How long the call took.
+    """
+
+    epoch: str
+    rank: int
+    size: int
+    step: int
+    voted: bool
+    admitted: bool
+    left: bool
+    bytes_received: int
+    size_changed: bool
+    paused_s: float
+
+
+@dataclass
+class _Talk:
+    """The conversation with the engine at a boundary, which outlives a call that was interrupted.
+
+    After Ctrl-C, or an error in the caller's state, the peer still stands at the boundary: the next
+    call goes on with the question that was not answered.
+    """
+
+    is_open: bool = False
+    unanswered: dict[str, Any] | None = None
+
+
+_talk = _Talk()
+
+
+class ElasticGroup:
+    """The elastic group of this process, by `group()`. Use it from one thread at a time."""
+
+    def __init__(self, process_group: Any) -> None:
+        """Of an elastic process group; programs call `group()`."""
+        self.process_group = process_group
+        self._module = _c10d.extension()
+
+    @property
+    def rank(self) -> int:
+        """Of this peer, pinned between two boundaries."""
+        return int(self._module.group_view()["rank"])
+
+    @property
+    def size(self) -> int:
+        """Number of members, pinned between two boundaries."""
+        return int(self._module.group_view()["size"])
+
+    @property
+    def epoch(self) -> str:
+        """Number of the newest epoch, "incarnation.counter"; it moves when a member is lost."""
+        return str(self._module.group_view()["epoch"])
+
+    @property
+    def step(self) -> int:
+        """Number of the step between the last boundary and the next."""
+        return int(self._module.group_view()["step"])
+
+    def in_flight(self) -> list[dict[str, Any]]:
+        """Operations without an outcome: op, kind, bytes_sent, bytes_received, complete."""
+        operations: list[dict[str, Any]] = self._module.in_flight()
+        return operations
+
+    def refresh(
+        self,
+        state: MutableMapping[str, Any] | None = None,
+        *,
+        verify: bool = False,
+        timeout_s: float | None = None,
+    ) -> Boundary:
+        """Meets the other members between two steps: admits who waits, equalises `state`.
+
+        Collective: every member calls it at the same boundary. The first call of a newcomer returns
+        when it has been admitted and holds the state. Where nothing has changed it sends nothing.
+
+        Args:
+            state: Contiguous tensors of any shape `(...)`, on CPU or CUDA, and plain values (None,
+                bool, int, float, str, bytes, lists and dicts of them), by name; names, shapes and
+                dtypes agree. Tensors that differ are written in place, plain values are replaced in
+                the mapping. The integer under "step" is its revision. None: no shared state.
+            verify: Compare the state in any case; the same at all members.
+            timeout_s: Seconds until members that did not come are evicted (None: `step_timeout_s`);
+                at a newcomer, until it gives up.
+
+        Returns:
+            Epoch, rank and size of the next step, and what it took.
+
+        Raises:
+            ValueError: The state cannot be shared (nothing was sent), or differs in names, dtypes
+                or shapes from the run's (the tensors are unchanged).
+            EvictedError: The run goes on without this peer. Leave and join again.
+            OperationTimeoutError: `timeout_s` passed. Nothing but a state that was being fetched
+                has changed.
+
+        Source:
+            DESIGN.md, sections 5 and 8: the most popular root among the members wins.
+        """
+        shared = None if state is None else SharedState(state, self._module.sha256)
+        return self._pass("refresh", shared, verify, timeout_s)
+
+    def resume(self, *, timeout_s: float | None = None) -> Boundary:
+        """After PeerLostError in a program without `refresh`: the survivors begin the next step.
+
+        Collective among the survivors. Brings rank and size up to date; admits nobody.
+
+        Raises:
+            EvictedError: The run goes on without this peer.
+            OperationTimeoutError: `timeout_s` passed.
+        """
+        return self._pass("resume", None, False, timeout_s)
+
+    def leave(self) -> None:
+        """Asks to leave at the next boundary, whose `refresh` returns with `left` set.
+
+        May be called at any time, also from a signal handler. Nobody replays, nobody gets an error.
+        """
+        self._module.leave()
+
+    def _pass(
+        self, kind: str, shared: SharedState | None, verify: bool, timeout_s: float | None
+    ) -> Boundary:
+        module = self._module
+        began = time.monotonic()
+        before = module.group_view()
+        if timeout_s is None:
+            timeout_s = _c10d.config().step_timeout_s
+        elif not timeout_s > 0:
+            raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0, or None")
+        if not _talk.is_open:
+            module.boundary_begin(kind, verify, timeout_s)
+            _talk.is_open = True
+        event = self._converse(kind, shared, before["step"], began)
+        return self._finished(event, shared, before, time.monotonic() - began)
+
+    def _converse(
+        self, kind: str, shared: SharedState | None, step: int, began: float
+    ) -> dict[str, Any]:
+        """Answers the engine until the boundary is over; returns its last event."""
+        said = False
+        while True:
+            question = _talk.unanswered
+            if question is None or question["what"] == "fetch":  # a newer one replaces it
+                question = self._next_event() or question
+            if question is None:
+                if not said and time.monotonic() - began > SAY_WAITING_S:
+                    said = True
+                    self._say_waiting(kind, step)
+                continue
+            _talk.unanswered = question
+            if question["what"] == "finished":
+                _talk.is_open, _talk.unanswered = False, None
+                return question
+            if question["what"] == "hash":
+                self._hash(shared)
+                _talk.unanswered = None
+            elif self._fetch(question, shared):
+                _talk.unanswered = None
+
+    def _next_event(self) -> dict[str, Any] | None:
+        try:
+            event: dict[str, Any] | None = self._module.boundary_next(SLICE_S)
+        except Exception:  # the boundary has failed; Ctrl-C is none of these
+            _talk.is_open, _talk.unanswered = False, None
+            raise
+        if event is not None and event["what"] == "fetch":
+            _log.info("shared state: fetching; %s", event.get("why", ""))
+        return event
+
+    def _hash(self, shared: SharedState | None) -> None:
+        if shared is None:
+            self._module.boundary_root(False, 0, NO_STATE, [], None)
+            return
+        offer = shared.snapshot()
+        self._module.boundary_root(True, offer.revision, offer.digest, offer.items, offer.keep)
+
+    def _fetch(self, event: dict[str, Any], shared: SharedState | None) -> bool:
+        """Fetches what a proposal asks for; False while none of its sources delivers."""
+        if shared is None:
+            raise ValueError(
+                "state=None: the members of this run share a state; expected the same names here"
+            )
+        try:
+            offer = shared.fetch(event["root"]["digest"], event["sources"], self._module.pull)
+        except SourceFailedError:
+            return False
+        self._module.boundary_fetched(
+            event["epoch"], True, offer.revision, offer.digest, offer.items, offer.keep
+        )
+        return True
+
+    def _say_waiting(self, kind: str, step: int) -> None:
+        view = self._module.group_view()
+        if view["admitted"]:
+            _log.info("%s of step %d waits for others of %d members", kind, step, view["size"])
+        else:
+            _log.info("waiting at the door: the members admit at their next boundary")
+
+    def _finished(
+        self,
+        event: dict[str, Any],
+        shared: SharedState | None,
+        before: dict[str, Any],
+        paused_s: float,
+    ) -> Boundary:
+        view = self._module.group_view()
+        changed = view["numbering"] != before["numbering"] or not before["admitted"]
+        if not event["left"]:
+            _c10d.sync_tables(self._module, new_numbers=changed)
+        boundary = Boundary(
+            epoch=str(view["epoch"]),
+            rank=int(view["rank"]),
+            size=int(view["size"]),
+            step=int(event["step"]),
+            voted=bool(event["voted"]),
+            admitted=bool(event["admitted"]),
+            left=bool(event["left"]),
+            bytes_received=0 if shared is None else shared.bytes_received,
+            size_changed=view["size"] != before["size"],
+            paused_s=paused_s,
+        )
+        level = logging.INFO if changed or boundary.left else logging.DEBUG
+        _log.log(
+            level,
+            "step %d: epoch %s, rank %d of %d%s%s, %d bytes of state received, %.3f s",
+            boundary.step,
+            boundary.epoch,
+            boundary.rank,
+            boundary.size,
+            ", admitted" if boundary.admitted else "",
+            ", left" if boundary.left else "",
+            boundary.bytes_received,
+            boundary.paused_s,
+        )
+        return boundary
+
+
+def group(pg: Any = None) -> ElasticGroup:
+    """The ElasticGroup of a process group.
+
+    Args:
+        pg: An elastic process group, or its ElasticGroup; None: the default group.
+
+    Raises:
+        ValueError: There is no such group, or it is not elastic.
+    """
+    if isinstance(pg, ElasticGroup):
+        return pg
+    target = dist.group.WORLD if pg is None else pg
+    if target is None:
+        raise ValueError("there is no default group; expected init_process_group or join before")
+    if not _c10d.extension().is_elastic(target):
+        raise ValueError(
+            "the group is fixed; expected one made with init_method='pccl://HOST:PORT', "
+            "PCCL_MASTER or pccl_backend.join"
+        )
+    return ElasticGroup(target)
+
+
+def join(
+    url: str,
+    *,
+    replica: str | None = None,
+    on_loss: str = "retry",
+    options: Config | None = None,
+    timeout_s: float = FOUNDING_TIMEOUT_S,
+) -> Any:
+    """Joins the run of a master; its elastic group becomes the default group of torch.distributed.
+
+    Returns when the run has been founded, or, where it runs already, when the master has welcomed
+    this newcomer: its first `refresh` then admits it.
+
+    Args:
+        url: `pccl://HOST:PORT[,HOST:PORT...][/RUN]`.
+        replica: Not yet: a process is a replica of one rank.
+        on_loss: "retry": operations that can be are replayed among the survivors.
+        options: Instead of the PCCL_* variables.
+        timeout_s: Seconds for the founding, and the default time-out of the group's operations.
+
+    Returns:
+        The process group.
+
+    Raises:
+        ValueError: An argument is wrong, or there is a default group already.
+        UnreachableError: No master answered.
+        RefusedError: The master serves another run, or another version.
+        OperationTimeoutError: The run was not founded in time.
+    """
+    target = parse_url(url)
+    if replica is not None:
+        raise ValueError(
+            f"replica={replica!r}: not supported yet; expected None, one rank a replica"
+        )
+    if on_loss != "retry":
+        raise ValueError(f"on_loss={on_loss!r}: not supported yet; expected 'retry'")
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0")
+    if dist.is_initialized():
+        raise ValueError(
+            "there is a default group already, and an elastic group beside a fixed one is not "
+            "supported yet; expected join instead of init_process_group"
+        )
+    register()
+    module = _c10d.extension(options)
+    joined = _c10d.join_master(module, target, timeout_s, ("cpu", "cuda"))
+    # The prefix is the one that init_process_group gives to the store of a URL.
+    dist.init_process_group(
+        NAME,
+        store=PrefixStore("default_pg", joined.store),
+        rank=joined.rank,
+        world_size=joined.size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    return dist.group.WORLD
+
+
+# ------------------------------------------------------------------------------ events
+
+
+def on_new_group() -> None:
+    """Forgets the boundary of a group that is gone."""
+    _talk.is_open, _talk.unanswered = False, None
+
+
+def on_event(event: dict[str, Any]) -> None:
+    """Logs a change of membership; runs on the extension's own thread."""
+    what = event.get("what")
+    if what == "epoch":
+        lost, joined = event.get("lost", []), event.get("joined", [])
+        level = logging.WARNING if lost else logging.INFO
+        _log.log(
+            level,
+            "epoch %s: %d members%s%s",
+            event.get("epoch"),
+            _count(event.get("members")),
+            f", lost {' '.join(lost)}" if lost else "",
+            f", joined {' '.join(joined)}" if joined else "",
+        )
+        with contextlib.suppress(RuntimeError):  # the interpreter, or the group, is going down
+            _c10d.sync_tables(_c10d.extension())
+    elif what in ("master_lost", "evicted"):
+        _log.warning("%s: %s", str(what).replace("_", " "), event.get("text", ""))
+    else:
+        _log.info("%s: %s", str(what).replace("_", " "), event.get("text", ""))
+
+
+def _count(members: Any) -> int:
+    return members if isinstance(members, int) else len(members or [])

@@ -1,0 +1,83 @@
+"""The entry point: makes the name "pccl" and the scheme pccl:// known to torch.distributed.
+
+Called by `import torch` (entry point group torch.backends), by torch 2.14 and later when the name
+is used (torch.distributed.backends), and by `import pccl_backend`. It imports nothing of ours but
+itself, starts no thread and loads no extension; an exception here would break `import torch` for
+everybody in the environment, so each becomes one log line. What a group needs is in _c10d.py, which
+is imported when the first one is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+NAME = "pccl"
+DEVICES = ["cpu", "cuda"]  # a list: torch walks a str letter by letter
+
+# What torch's env:// wants from a process that nobody launched. Port 0 is any free one: an elastic
+# group does not use that store, and several processes of one machine must not fight for a port.
+_ENVIRONMENT = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+
+
+def register() -> None:
+    """Registers backend "pccl" and the rendezvous pccl://. Idempotent; never raises."""
+    try:
+        _register()
+    except Exception as error:
+        logging.getLogger(NAME).warning(
+            "backend %r could not be registered with torch.distributed: %s: %s",
+            NAME,
+            type(error).__name__,
+            error,
+        )
+
+
+def _register() -> None:
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # not the function
+
+    if getattr(dist.Backend, "_plugins", {}).get(NAME.upper()) is None:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
+    handlers = rendezvous._rendezvous_handlers
+    if NAME not in handlers:
+        rendezvous.register_rendezvous_handler(NAME, _rendezvous)
+    # Whether it is set is asked here, and nothing else of it: _config.py reads it.
+    if os.environ.get("PCCL_MASTER") and not isinstance(handlers["env"], _EnvRendezvous):
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        handlers["env"] = _EnvRendezvous(handlers["env"])
+
+
+def _create(options: Any, pg_options: Any) -> Any:
+    from . import _c10d
+
+    return _c10d.create(options, pg_options)
+
+
+def _rendezvous(url: str, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+    from . import _c10d
+
+    yield _c10d.meet(url, **kwargs)
+    raise RuntimeError("Unable to perform re-rendezvous using pccl:// method")
+
+
+class _EnvRendezvous:
+    """env:// where PCCL_MASTER is set: "pccl" meets at that master, all others as ever."""
+
+    def __init__(self, others: Any) -> None:
+        self.others = others
+
+    def __call__(self, url: str, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+        from . import _c10d
+
+        if _c10d.env_means_master():
+            yield _c10d.meet(None, **kwargs)
+            raise RuntimeError("Unable to perform re-rendezvous using PCCL_MASTER")
+        yield from self.others(url, **kwargs)

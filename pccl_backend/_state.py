@@ -1,0 +1,414 @@
+"""The shared state of a run: named tensors and plain values, their manifest, how one is fetched.
+
+The manifest is the canonical description of a state: equal states give equal bytes, and the SHA-256
+of those bytes is the root that members compare. It names each tensor with dtype, shape and digest,
+and holds the plain values. It is JSON; what JSON cannot say without loss is tagged (see `_encode`).
+Nothing received is ever unpickled: types, sizes and nesting of a received manifest are checked
+before it is used, and no byte of it is trusted before its digest has been compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ._errors import (
+    GroupClosedError,
+    OperationTimeoutError,
+    PeerLostError,
+    ProtocolError,
+    UnreachableError,
+)
+
+FORMAT = "pccl-state-1"
+MANIFEST_BYTES_MAX = 64 << 20
+NAMES_MAX = 1 << 20
+DEPTH_MAX = 32
+REVISION_MAX = (1 << 63) - 1
+PULL_TIMEOUT_S_MIN = 30.0
+PULL_BYTES_PER_S_MIN = 1 << 20  # a source slower than this is given up for another one
+
+_log = logging.getLogger("pccl")
+
+Item = tuple[int, int]
+"""Address and bytes of memory."""
+Hasher = Callable[[list[Item]], list[bytes]]
+Pull = Callable[[str, bytes, int, int, int, float], bytes | None]
+"""`_C.pull`: source, digest, item, address, bytes, timeout_s."""
+
+
+class SourceFailedError(Exception):
+    """No source of a proposal could deliver; the next names others. Never leaves refresh."""
+
+
+@dataclass
+class Snapshot:
+    """What a member offers while it stands at a boundary.
+
+    Attributes:
+        revision: Of the state.
+        digest: The root: SHA-256 of the manifest.
+        items: Address and bytes of what others may pull: the manifest, then the tensors by name.
+        keep: Holds that memory.
+    """
+
+    revision: int
+    digest: bytes
+    items: list[Item]
+    keep: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A tensor as the manifest names it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest that has been read and checked."""
+
+    tensors: tuple[TensorEntry, ...]
+    values: dict[str, Any]
+
+
+class SharedState:
+    """The state mapping of one `refresh` call."""
+
+    def __init__(self, mapping: MutableMapping[str, Any], hasher: Hasher) -> None:
+        """Checks names, tensors and values.
+
+        Raises:
+            ValueError: A name, tensor or value cannot be shared; the text names it.
+        """
+        self._mapping = mapping
+        self._hasher = hasher
+        self.bytes_received = 0
+        self._tensors: dict[str, torch.Tensor] = {}
+        for name, value in mapping.items():
+            if not isinstance(name, str):
+                raise ValueError(f"the state has the name {name!r}; expected str")
+            if isinstance(value, torch.Tensor):
+                self._tensors[name] = check_tensor(name, value)
+        self._hosts: dict[str, torch.Tensor] = {}
+        revision_of(mapping)
+        for name, value in self._plain().items():
+            _encode(value, f"state[{name!r}]", 0)
+
+    def snapshot(self) -> Snapshot:
+        """Hashes the state as it is now."""
+        names = sorted(self._tensors)
+        self._hosts = {name: _host(self._tensors[name]) for name in names}
+        memory = [_memory(self._hosts[name]) for name in names]
+        digests = self._hasher(memory)
+        entries = [
+            TensorEntry(name, _dtype_name(t), tuple(t.shape), digest)
+            for name, t, digest in zip(names, self._hosts.values(), digests, strict=True)
+        ]
+        text = encode_manifest(entries, self._plain())
+        manifest = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        keep = [manifest, *self._hosts.values()]
+        digest = hashlib.sha256(text).digest()
+        return Snapshot(revision_of(self._mapping), digest, [_memory(manifest), *memory], keep)
+
+    def fetch(self, digest: bytes, sources: Sequence[str], pull: Pull) -> Snapshot:
+        """Makes this state equal to the one with root `digest`, from the first source that can.
+
+        Tensors whose digest differs are written in place, plain values are replaced in the mapping.
+        After an error a tensor may hold a part of the other state: it is whole after the next
+        boundary that returns.
+
+        Returns:
+            The snapshot of the state as it is now; its digest is `digest`.
+
+        Raises:
+            ValueError: Names, dtypes or shapes differ; the text names the first difference. The
+                state is unchanged.
+            SourceFailedError: No source delivered.
+        """
+        manifest, first = self._fetch_manifest(digest, sources, pull)
+        self._compare(manifest)
+        order = [first, *(source for source in sources if source != first)]
+        own = self._hasher([_memory(self._host_of(entry.name)) for entry in manifest.tensors])
+        for item, (entry, mine) in enumerate(zip(manifest.tensors, own, strict=True), start=1):
+            if mine != entry.digest:
+                self._fetch_tensor(entry, item, digest, order, pull)
+        self._replace_plain(manifest.values)
+        snapshot = self.snapshot()
+        if snapshot.digest != digest:
+            raise ProtocolError(
+                "the state that was fetched does not have the root that the members agreed on: "
+                "was it written by another thread during refresh?"
+            )
+        return snapshot
+
+    def _plain(self) -> dict[str, Any]:
+        return {n: v for n, v in self._mapping.items() if not isinstance(v, torch.Tensor)}
+
+    def _host_of(self, name: str) -> torch.Tensor:
+        if name not in self._hosts:
+            self._hosts[name] = _host(self._tensors[name])
+        return self._hosts[name]
+
+    def _fetch_manifest(
+        self, digest: bytes, sources: Sequence[str], pull: Pull
+    ) -> tuple[Manifest, str]:
+        for source in sources:
+            text = _try_pull(pull, source, digest, 0, 0, 0, PULL_TIMEOUT_S_MIN)
+            if text is None:
+                continue
+            self.bytes_received += len(text)
+            if hashlib.sha256(text).digest() != digest:
+                _log.warning("shared state: the manifest of %s has another root", source)
+                continue
+            return decode_manifest(text), source
+        raise SourceFailedError
+
+    def _fetch_tensor(
+        self, entry: TensorEntry, item: int, digest: bytes, sources: Sequence[str], pull: Pull
+    ) -> None:
+        host = self._host_of(entry.name)
+        address, size = _memory(host)
+        timeout_s = PULL_TIMEOUT_S_MIN + size / PULL_BYTES_PER_S_MIN
+        for source in sources:
+            if _try_pull(pull, source, digest, item, address, size, timeout_s) is None:
+                continue
+            self.bytes_received += size
+            if self._hasher([(address, size)])[0] != entry.digest:
+                _log.warning("shared state: %r of %s has another digest", entry.name, source)
+                continue
+            tensor = self._tensors[entry.name]
+            if tensor.data_ptr() != host.data_ptr():
+                with torch.no_grad():
+                    tensor.copy_(host)
+            return
+        raise SourceFailedError
+
+    def _compare(self, manifest: Manifest) -> None:
+        theirs = {entry.name: entry for entry in manifest.tensors}
+        for name in sorted(theirs.keys() | self._tensors.keys()):
+            tensor, entry = self._tensors.get(name), theirs.get(name)
+            mine = None if tensor is None else (_dtype_name(tensor), tuple(tensor.shape))
+            run = None if entry is None else (entry.dtype, entry.shape)
+            if mine != run:
+                raise ValueError(
+                    f"state[{name!r}] is {_describe(mine)} here and {_describe(run)} in the run's "
+                    "shared state; expected the same names, dtypes and shapes at all members"
+                )
+
+    def _replace_plain(self, values: dict[str, Any]) -> None:
+        for name in self._plain():
+            if name not in values:
+                del self._mapping[name]
+        for name, value in values.items():
+            self._mapping[name] = value
+
+
+def revision_of(mapping: MutableMapping[str, Any]) -> int:
+    """The integer under the name "step"; 0 without one.
+
+    Raises:
+        ValueError: There is something else under that name.
+    """
+    step = mapping.get("step", 0)
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= REVISION_MAX:
+        raise ValueError(
+            f"state['step'] is {step!r}; expected the revision of the state, an int from 0 on"
+        )
+    return step
+
+
+def check_tensor(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Returns `tensor` if its memory can be shared as it lies.
+
+    Raises:
+        ValueError: It cannot; the text says why and what to pass instead.
+    """
+    if hasattr(tensor, "to_local"):
+        raise ValueError(f"state[{name!r}] is a DTensor; expected its part: tensor.to_local()")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise ValueError(f"state[{name!r}] has layout {tensor.layout}; expected a dense tensor")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"state[{name!r}] is on {tensor.device}; expected cpu or cuda")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError(f"state[{name!r}] is a lazy view; expected tensor.resolve_conj()")
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"state[{name!r}] with shape {tuple(tensor.shape)} and strides {tensor.stride()} is "
+            "not contiguous; expected a contiguous tensor"
+        )
+    return tensor
+
+
+def encode_manifest(entries: Sequence[TensorEntry], values: dict[str, Any]) -> bytes:
+    """The canonical bytes: equal states give equal bytes.
+
+    Raises:
+        ValueError: A value is none of the plain types, nested too deeply, or all are too large.
+    """
+    tensors = [[e.name, e.dtype, list(e.shape), e.digest.hex()] for e in entries]
+    plain = [[name, _encode(values[name], f"state[{name!r}]", 0)] for name in sorted(values)]
+    text = json.dumps([FORMAT, tensors, plain], ensure_ascii=True, separators=(",", ":")).encode()
+    if len(text) > MANIFEST_BYTES_MAX:
+        raise ValueError(
+            f"the plain values of the state take {len(text)} bytes; expected at most "
+            f"{MANIFEST_BYTES_MAX}: put large data into tensors"
+        )
+    return text
+
+
+def decode_manifest(text: bytes) -> Manifest:
+    """Reads what `encode_manifest` wrote, trusting nothing.
+
+    Raises:
+        ProtocolError: It is not a manifest.
+    """
+    if len(text) > MANIFEST_BYTES_MAX:
+        raise ProtocolError(f"a manifest of {len(text)} bytes is longer than {MANIFEST_BYTES_MAX}")
+    try:
+        data = json.loads(text.decode("ascii"), parse_float=_no_float, parse_constant=_no_float)
+        version, tensors, plain = _list(data, 3)
+        if version != FORMAT:
+            raise ValueError(f"its format is {version!r}, expected {FORMAT!r}")
+        entries = tuple(_read_entry(_list(entry, 4)) for entry in _list(tensors))
+        names = [entry.name for entry in entries]
+        values: dict[str, Any] = {}
+        for pair in _list(plain):
+            name, value = _list(pair, 2)
+            values[_text(name)] = _decode(value, 0)
+        if names != sorted(set(names)) or set(names) & set(values):
+            raise ValueError("its names are not in order")
+        if len(values) != len(plain) or len(names) + len(values) > NAMES_MAX:
+            raise ValueError("its names are not unique, or too many")
+    except (
+        ValueError,
+        TypeError,
+        RecursionError,
+    ) as error:  # UnicodeError, JSONDecodeError: ValueError
+        raise ProtocolError(f"a received manifest cannot be read: {error}") from None
+    return Manifest(entries, values)
+
+
+# Plain values. None, bool, int and str are themselves; everything else is a list whose first entry
+# names its type: ["f", hex], ["b", hex], ["l", values...], ["t", values...] (a tuple),
+# ["d", [key, value]...] with the keys in order.
+
+
+def _encode(value: Any, where: str, depth: int) -> Any:
+    if depth > DEPTH_MAX:
+        raise ValueError(f"{where} is nested too deeply; expected at most {DEPTH_MAX} levels")
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > 8192:
+            raise ValueError(
+                f"{where} is an int of {value.bit_length()} bits; expected 8192 at most"
+            )
+        return int(value)
+    if isinstance(value, float):
+        return ["f", "nan" if math.isnan(value) else float(value).hex()]
+    if isinstance(value, bytes):
+        return ["b", value.hex()]
+    if isinstance(value, (list, tuple)):
+        kind = "l" if isinstance(value, list) else "t"
+        return [kind, *(_encode(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value))]
+    if isinstance(value, dict):
+        for key in value:
+            if isinstance(key, bool) or not isinstance(key, (str, int)):
+                raise ValueError(f"{where} has the key {key!r}; expected str or int")
+        keys = sorted(value, key=lambda key: (isinstance(key, int), key))
+        return ["d", *([k, _encode(value[k], f"{where}[{k!r}]", depth + 1)] for k in keys)]
+    raise ValueError(
+        f"{where} is a {type(value).__name__}; expected a tensor, None, bool, int, float, str, "
+        "bytes, or lists and dicts of them"
+    )
+
+
+def _decode(value: Any, depth: int) -> Any:
+    if depth > DEPTH_MAX:
+        raise ValueError("it is nested too deeply")
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    kind, *rest = _list(value)
+    if kind == "f":
+        (number,) = rest
+        return float.fromhex(_text(number))
+    if kind == "b":
+        (digits,) = rest
+        return bytes.fromhex(_text(digits))
+    if kind == "l":
+        return [_decode(v, depth + 1) for v in rest]
+    if kind == "t":
+        return tuple(_decode(v, depth + 1) for v in rest)
+    if kind == "d":
+        pairs = [_list(pair, 2) for pair in rest]
+        for key, _ in pairs:
+            if isinstance(key, bool) or not isinstance(key, (str, int)):
+                raise ValueError(f"it has the key {key!r}")
+        return {key: _decode(v, depth + 1) for key, v in pairs}
+    raise ValueError(f"it has a value of kind {kind!r}")
+
+
+def _read_entry(fields: list[Any]) -> TensorEntry:
+    name, dtype, shape, digest = fields
+    sizes = tuple(_list(shape))
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in sizes):
+        raise ValueError(f"the shape of {name!r} is {shape!r}")
+    raw = bytes.fromhex(_text(digest))
+    if len(raw) != 32:
+        raise ValueError(f"the digest of {name!r} has {len(raw)} bytes")
+    return TensorEntry(_text(name), _text(dtype), sizes, raw)
+
+
+def _list(value: Any, length: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or (length is not None and len(value) != length):
+        raise ValueError("a list is missing")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text is missing")
+    return value
+
+
+def _no_float(text: str) -> Any:
+    raise ValueError(f"the number {text} is not written as the format says")
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu()  # the same memory where it is on the CPU already
+
+
+def _memory(tensor: torch.Tensor) -> Item:
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def _describe(what: tuple[str, tuple[int, ...]] | None) -> str:
+    return "missing" if what is None else f"{what[0]} of shape {what[1]}"
+
+
+def _try_pull(
+    pull: Pull, source: str, digest: bytes, item: int, address: int, size: int, timeout_s: float
+) -> bytes | None:
+    """What `pull` gave (b"" where it went into memory); None: this source cannot deliver."""
+    try:
+        return pull(source, digest, item, address, size, timeout_s) or b""
+    except (GroupClosedError, PeerLostError, OperationTimeoutError, UnreachableError) as error:
+        _log.info("shared state: %s cannot deliver item %d: %s", source, item, error)
+        return None

@@ -1,0 +1,353 @@
+"""The main job on real text: `python -m pccl_backend.demo`.
+
+A `pccl-master` and three workers train a small byte-level GPT by DiLoCo on the sources of Python's
+standard library. This process kills one of them with SIGKILL in the middle of a reduction, later
+starts a new one, shows what happens, and judges the workers' own records. The exit status is 0 if
+every claim of the summary holds. It takes no part in the training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WORKERS = 3
+LIMIT_S = 180.0  # three minutes, on two cores
+POLL_S = 0.001
+UNCOMMITTED_S = 0.3  # a commit reaches everybody on this machine in a few milliseconds
+WITNESS_S = 5.0
+
+
+class DemoFailedError(Exception):
+    """The demo could not go on; the text says why."""
+
+
+@dataclass
+class Worker:
+    """A worker process, as seen from outside."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    records_path: Path
+    log_path: Path
+    records: list[dict[str, Any]] = field(default_factory=list)
+    _offset: int = 0
+    _status: Any = None
+
+    def read(self) -> list[dict[str, Any]]:
+        """The records that are new since the last call."""
+        if not self.records_path.exists():
+            return []
+        with self.records_path.open("rb") as file:
+            file.seek(self._offset)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        new = [json.loads(line) for line in whole.splitlines()]
+        self.records.extend(new)
+        return new
+
+    def of(self, what: str) -> list[dict[str, Any]]:
+        """Its records of one kind."""
+        return [record for record in self.records if record["what"] == what]
+
+    @property
+    def step(self) -> int:
+        """Outer steps that it has done."""
+        steps = self.of("step")
+        return int(steps[-1]["step"]) if steps else 0
+
+    def status(self) -> dict[str, Any] | None:
+        """What it says about its operations in flight, now."""
+        from ._demo_worker import Status
+
+        path = self.records_path.with_suffix(".status")
+        if self._status is None and path.exists() and path.stat().st_size > 0:
+            self._status = Status(path)
+        found: dict[str, Any] | None = None if self._status is None else self._status.read()
+        return found
+
+
+@dataclass
+class Kill:
+    """What the killer saw."""
+
+    worker: int
+    operation: str
+    bytes_sent: int
+    epoch: str
+    stopped: float
+    killed: float
+
+
+class Show:
+    """Progress, as lines with the time since the start."""
+
+    def __init__(self, out: Path) -> None:
+        """Also writes them to `out`/progress.log."""
+        self.began = time.time()
+        self._file = (out / "progress.log").open("w", buffering=1)
+
+    def __call__(self, text: str) -> None:
+        """One line."""
+        line = f"{time.time() - self.began:6.1f} s  {text}"
+        print(line, flush=True)
+        self._file.write(line + "\n")
+
+
+class Demo:
+    """The processes and the story."""
+
+    def __init__(self, out: Path, steps: int, every: int, limit_s: float = LIMIT_S) -> None:
+        """Files go to `out`."""
+        self.out, self.steps, self.every, self.limit_s = out, steps, every, limit_s
+        self.show = Show(out)
+        self.master: subprocess.Popen[bytes] | None = None
+        self.url = ""
+        self.workers: list[Worker] = []
+        self.kill: Kill | None = None
+        self.join_time: float | None = None
+        self._bytes_moved: dict[int, int] = {}
+
+    # -------------------------------------------------------------------------- processes
+
+    def start_master(self) -> None:
+        """Starts `pccl-master` on a free port."""
+        port_file = self.out / "port"
+        command = [sys.executable, "-m", "pccl_backend._cli", "--listen", "127.0.0.1:0"]
+        command += ["--min-peers", str(WORKERS), "--run", "demo"]
+        command += ["--state", str(self.out / "register"), "--port-file", str(port_file)]
+        with (self.out / "master.log").open("wb") as log:
+            self.master = subprocess.Popen(command, stdout=log, stderr=log)
+        self.wait(lambda: port_file.exists() and port_file.read_text().strip(), "the master")
+        self.url = f"pccl://127.0.0.1:{port_file.read_text().strip()}/demo"
+        self.show(f"master: process {self.master.pid}, {self.url}")
+
+    def start_worker(self) -> Worker:
+        """Starts the next worker."""
+        number = len(self.workers)
+        command = [sys.executable, "-m", "pccl_backend._demo_worker", self.url]
+        command += [str(number), str(self.steps), str(self.every), str(self.out)]
+        log_path = self.out / f"worker-{number}.log"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        worker = Worker(number, process, self.out / f"worker-{number}.jsonl", log_path)
+        self.workers.append(worker)
+        self.show(f"worker {number}: process {process.pid} started")
+        return worker
+
+    def close(self) -> None:
+        """Ends whatever still runs."""
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGCONT)
+                worker.process.kill()
+                worker.process.wait()
+        if self.master is not None and self.master.poll() is None:
+            self.master.terminate()
+            try:
+                self.master.wait(10)
+            except subprocess.TimeoutExpired:
+                self.master.kill()
+                self.master.wait()
+
+    # -------------------------------------------------------------------------- waiting
+
+    def wait(self, condition: Callable[[], Any], what: str, poll_s: float = 0.05) -> None:
+        """Shows progress until `condition` holds."""
+        while not condition():
+            self.progress()
+            self.check(what)
+            time.sleep(poll_s)
+
+    def check(self, what: str) -> None:
+        """Stops the demo when it cannot go on."""
+        if time.time() - self.show.began > self.limit_s:
+            raise DemoFailedError(f"no {what} within {self.limit_s:.0f} s")
+        if self.master is not None and self.master.poll() is not None:
+            raise DemoFailedError(f"the master has ended; see {self.out / 'master.log'}")
+        for worker in self.workers:
+            status = worker.process.poll()
+            killed = self.kill is not None and self.kill.worker == worker.number
+            if status not in (None, 0) and not killed:
+                tail = worker.log_path.read_text(errors="replace")[-2000:]
+                raise DemoFailedError(f"worker {worker.number} ended with {status}:\n{tail}")
+
+    def progress(self) -> None:
+        """Shows what is new in the records."""
+        for worker in self.workers:
+            for record in worker.read():
+                self.show_record(worker, record)
+
+    def show_record(self, worker: Worker, record: dict[str, Any]) -> None:
+        """One line, for records that people want to see."""
+        if record["what"] == "step":
+            sent = record["counters"].get("bytes_sent", 0)
+            self._bytes_moved[worker.number] = sent
+            leader = min(w.number for w in self.workers if w.process.poll() is None)
+            if worker.number == leader:
+                total = sum(self._bytes_moved.values())
+                self.show(
+                    f"step {record['step']:3d}  loss {record['loss']:.3f}  epoch "
+                    f"{record['epochs'][1]:>8s}  members {record['contributors']}  "
+                    f"{total / 1e6:.1f} MB moved"
+                )
+        elif record["what"] == "boundary" and record["admitted"] and worker.number >= WORKERS:
+            self.show(
+                f"worker {worker.number} is admitted to epoch {record['epoch']} at step "
+                f"{record['revision']} as rank {record['rank']} of {record['size']} with "
+                f"{record['bytes_received'] / 1e6:.1f} MB of shared state"
+            )
+        elif record["what"] == "final":
+            self.show(f"worker {worker.number} is done, model {record['hashes']['model'][:16]}")
+
+    # -------------------------------------------------------------------------- the kill
+
+    def kill_in_the_middle(self) -> None:
+        """SIGKILL to the first worker that is caught with a half-sent reduction."""
+        self.show("looking for a worker in the middle of a reduction")
+        turn = 0
+        while self.kill is None:
+            self.progress()
+            self.check("reduction that could be caught")
+            victim = self.workers[turn % WORKERS]
+            turn += 1
+            if half_sent(victim.status()) is not None:
+                self.kill = self.try_to_kill(victim)
+            time.sleep(POLL_S)
+        seen = self.kill
+        self.show(
+            f"worker {seen.worker} (process {self.workers[seen.worker].process.pid}) killed in the "
+            f"middle of operation {seen.operation}: {seen.bytes_sent} bytes of it had left, and "
+            "nobody had it committed"
+        )
+
+    def try_to_kill(self, victim: Worker) -> Kill | None:
+        """Stops the victim, looks whether it is half-way, and kills it or lets it go on."""
+        pid = victim.process.pid
+        stopped = time.time()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            self.wait(lambda: is_stopped(pid), "stopped worker", POLL_S)
+            status = victim.status()
+            operation = half_sent(status)
+            others = [w for w in self.workers if w is not victim]
+            if status is None or operation is None or not self.uncommitted(operation, others):
+                return None
+            victim.process.kill()
+            killed = time.time()
+            victim.process.wait()
+            sent = int(operation["bytes_sent"])
+            return Kill(
+                victim.number, str(operation["op"]), sent, str(status["epoch"]), stopped, killed
+            )
+        finally:
+            if victim.process.poll() is None:
+                os.kill(pid, signal.SIGCONT)
+
+    def uncommitted(self, operation: dict[str, Any], others: list[Worker]) -> bool:
+        """Do all others have this operation in flight, and keep having it with the victim stopped?
+
+        Had the victim completed its part, all others would have the commit by then.
+        """
+        deadline = time.time() + WITNESS_S
+        since: float | None = None
+        while time.time() < deadline:
+            if all(has_in_flight(other.status(), operation["op"]) for other in others):
+                since = time.time() if since is None else since
+                if time.time() - since > UNCOMMITTED_S:
+                    return True
+            elif since is not None:
+                return False
+            time.sleep(POLL_S)
+        return False
+
+    # -------------------------------------------------------------------------- the story
+
+    def run(self) -> None:
+        """From the first process to the last."""
+        self.start_master()
+        for _ in range(WORKERS):
+            self.start_worker()
+        first, second = self.steps // 4, self.steps // 2
+        self.wait(lambda: self.workers[0].step >= first, f"step {first}")
+        self.kill_in_the_middle()
+        assert self.kill is not None
+        survivors = [w for w in self.workers if w.number != self.kill.worker]
+        self.wait(lambda: all(w.step >= second for w in survivors), f"step {second}")
+        newcomer = self.start_worker()
+        self.wait(lambda: any(b["admitted"] for b in newcomer.of("boundary")), "admission")
+        self.join_time = next(b for b in newcomer.of("boundary") if b["admitted"])["time"]
+        members = [*survivors, newcomer]
+        self.wait(lambda: all(w.process.poll() is not None for w in members), "end")
+        self.progress()
+
+
+def half_sent(status: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The operation of which bytes have left and whose part is not complete."""
+    for operation in [] if status is None else status["operations"]:
+        if operation["bytes_sent"] > 0 and not operation["complete"]:
+            return dict(operation)
+    return None
+
+
+def has_in_flight(status: dict[str, Any] | None, operation: str) -> bool:
+    """Does this status list the operation, without an outcome?"""
+    return status is not None and any(o["op"] == operation for o in status["operations"])
+
+
+def is_stopped(pid: int) -> bool:
+    """Has the process taken the SIGSTOP?"""
+    found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
+    if found == pid and not os.WIFSTOPPED(status):
+        raise DemoFailedError(f"process {pid} ended with {status} when it was stopped")
+    return found == pid
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the demo; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pccl_backend.demo",
+        description="A master and three workers train a byte-level GPT by DiLoCo; one worker is "
+        "killed in the middle of a reduction, a new one joins. Exit status 0 if all claims hold.",
+    )
+    parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for all files")
+    parser.add_argument("--steps", type=int, default=28, help="outer steps (at least 8)")
+    parser.add_argument("--every", type=int, default=25, help="inner steps in each outer step")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for all of it")
+    a = parser.parse_args(argv)
+    if a.steps < 8 or a.every < 1:
+        parser.error("expected --steps of at least 8 and --every of at least 1")
+    a.out.mkdir(parents=True, exist_ok=True)
+    for pattern in ("worker-*", "port", "register*", "*.log", "summary.*", "loss.png"):
+        for old in a.out.glob(pattern):
+            old.unlink()
+
+    from ._demo_summary import judge
+
+    demo = Demo(a.out, a.steps, a.every, a.limit)
+    failure = ""
+    try:
+        demo.run()
+    except DemoFailedError as error:
+        failure = str(error)
+    finally:
+        demo.close()
+    if failure:
+        print(f"the demo could not go on: {failure}", file=sys.stderr)
+        return 1
+    return 0 if judge(demo) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""What tests share: real processes that talk to the test in lines, a master, conditions, ports.
+
+`run_peers` starts fresh interpreters that run a function of the test's module. A peer tells the
+test what it sees with `say(...)`; the test lets it go on with `peer.tell(...)`, which `hear()`
+returns. So tests wait for conditions, never for time. Run as a script, this file is such a peer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 60.0  # for anything that one machine with two busy cores does in a second or two
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = "") -> Any:
+    """Returns the first true value of `condition`; fails after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout_s} s: {what or condition}")
+        pause.wait(0.005)
+
+
+def free_port() -> int:
+    """A port that nobody listens on; for programs that cannot be given port 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# ------------------------------------------------------------------------------ in a peer
+
+
+def say(**line: Any) -> None:
+    """In a peer: one line to the test."""
+    sys.__stdout__.write(json.dumps(line) + "\n")
+    sys.__stdout__.flush()
+
+
+def hear() -> Any:
+    """In a peer: waits for the next word of the test."""
+    line = sys.stdin.readline()
+    if not line:
+        raise SystemExit("the test has ended")
+    return json.loads(line)
+
+
+# ------------------------------------------------------------------------------ in the test
+
+
+class Peer:
+    """A process that runs a function of a test module."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], name: str) -> None:
+        self.name = name
+        self.lines: list[dict[str, Any]] = []
+        self.errors: list[str] = []
+        self._new: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+        )
+        self._readers = [
+            threading.Thread(target=read, daemon=True) for read in (self._read_out, self._read_err)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def _read_out(self) -> None:
+        assert self.process.stdout is not None
+        for text in self.process.stdout:
+            try:
+                line = json.loads(text)
+            except ValueError:
+                self.errors.append(text)
+                continue
+            self.lines.append(line)
+            self._new.put(line)
+        self._new.put(None)
+
+    def _read_err(self) -> None:
+        assert self.process.stderr is not None
+        self.errors.extend(self.process.stderr)
+
+    def next(self, timeout_s: float = PATIENCE_S, **wanted: Any) -> dict[str, Any]:
+        """The next line in which each of `wanted` has that value; fails if the peer ends before."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                line = self._new.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                pytest.fail(f"{self.name} did not say {wanted} within {timeout_s} s\n{self.log()}")
+            if line is None:
+                self._new.put(None)
+                pytest.fail(f"{self.name} ended without saying {wanted}\n{self.log()}")
+            if all(line.get(key) == value for key, value in wanted.items()):
+                return line
+
+    def tell(self, word: Any) -> None:
+        """Gives the peer the word that its `hear` waits for."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(word) + "\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and waits for the end of the process."""
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+    def finish(self, timeout_s: float = PATIENCE_S, status: int | None = 0) -> list[dict[str, Any]]:
+        """Waits for the end and checks the exit status (None: any); returns all lines."""
+        try:
+            got = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{self.name} did not end within {timeout_s} s\n{self.log()}")
+        for reader in self._readers:
+            reader.join(PATIENCE_S)
+        if status is not None and got != status:
+            pytest.fail(f"{self.name} ended with status {got}, expected {status}\n{self.log()}")
+        return self.lines
+
+    def log(self) -> str:
+        """What it said and wrote, for messages of failed tests."""
+        said = "\n".join(json.dumps(line) for line in self.lines[-20:])
+        return f"--- {self.name} said\n{said}\n--- stderr\n{''.join(self.errors[-60:])}"
+
+    def close(self) -> None:
+        """Ends the process whatever it does."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait(PATIENCE_S)
+        for reader in self._readers:
+            reader.join(PATIENCE_S)
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+class Master(Peer):
+    """A `pccl-master` on a free port, with its state in a file."""
+
+    def __init__(self, folder: Path, arguments: list[str], port: int = 0) -> None:
+        self._port_file = folder / f"port-{time.monotonic_ns()}"
+        command = [sys.executable, "-m", "pccl_backend._cli", "--listen", f"127.0.0.1:{port}"]
+        command += ["--port-file", str(self._port_file), *arguments]
+        super().__init__(command, dict(os.environ), "master")
+        self.port = int(wait_until(self._opened, what=f"the master's port\n{self.log()}"))
+
+    def _opened(self) -> str:
+        if self.process.poll() is not None:
+            pytest.fail(f"the master ended with status {self.process.poll()}\n{self.log()}")
+        return self._port_file.read_text().strip() if self._port_file.exists() else ""
+
+    @property
+    def url(self) -> str:
+        return f"pccl://127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def run_peers(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Peer]]]:
+    """`run_peers(function, count, *arguments, env=None)` starts peers; they end with the test.
+
+    In each, `function(index, *arguments)` of the test's module runs in a fresh interpreter.
+    """
+    started: list[Peer] = []
+
+    def run(
+        function: Callable[..., None],
+        count: int,
+        *arguments: Any,
+        env: dict[str, str] | None = None,
+        first: int = 0,
+    ) -> list[Peer]:
+        new = []
+        for index in range(first, first + count):
+            call = json.dumps([str(request.path), function.__name__, index, *arguments])
+            path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **(env or {})}
+            name = f"peer {index}"
+            new.append(Peer([sys.executable, __file__, call], environment, name))
+            started.append(new[-1])
+        return new
+
+    yield run
+    for peer in started:
+        peer.close()
+
+
+@pytest.fixture
+def start_master(tmp_path: Path) -> Iterator[Callable[..., Master]]:
+    """`start_master(*arguments, port=0)`: a master; ends with the test."""
+    started: list[Master] = []
+
+    def start(*arguments: str, port: int = 0) -> Master:
+        started.append(Master(tmp_path, list(arguments), port))
+        return started[-1]
+
+    yield start
+    for master in started:
+        master.close()
+
+
+def _be_peer(path: str, name: str, index: int, *arguments: Any) -> None:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.modules["conftest"] = sys.modules["__main__"]
+    spec.loader.exec_module(module)
+    getattr(module, name)(index, *arguments)
+
+
+if __name__ == "__main__":
+    sys.stdout = sys.stderr  # only `say` writes lines for the test
+    _be_peer(*json.loads(sys.argv[1]))

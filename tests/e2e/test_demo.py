@@ -1,0 +1,30 @@
+"""The demo, short: it ends with status 0, and its summary rests on its workers' records."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import ROOT
+
+
+def test_the_demo_holds_what_it_claims(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pccl_backend.demo", "--out", str(tmp_path)]
+    command += ["--steps", "12", "--every", "12", "--limit", "400"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=500)
+    logs = "".join(path.read_text()[-3000:] for path in sorted(tmp_path.glob("*.log")))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["holds"]
+    assert all(claim["holds"] for claim in summary["claims"])
+    assert "bytes of it had left" in done.stdout
+    assert "the loss fell" in done.stdout
+    records = [
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in sorted(tmp_path.glob("worker-*.jsonl"))
+    ]
+    assert len(records) == 4
+    finals = [r["hashes"] for worker in records for r in worker if r["what"] == "final"]
+    assert len(finals) == 3
+    assert len({hashes["model"] for hashes in finals}) == 1
+    assert len({hashes["inner_optimizer"] for hashes in finals}) == 3

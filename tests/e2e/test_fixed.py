@@ -1,0 +1,409 @@
+"""Fixed groups in real processes: results against gloo, losses, goodbyes, errors, resources."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PATIENCE_S, ROOT, hear, say
+
+HERE = Path(__file__).resolve().parent
+
+
+def torchrun(world: int, *command: str, timeout_s: float = 240) -> str:
+    """Runs a script under torchrun; its output. Fails if it does."""
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(world), *command),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+    )
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    return run.stdout
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_every_call_gives_what_gloo_gives_with_no_import_of_ours(world: int) -> None:
+    assert "import pccl" not in (HERE / "gloo_compare.py").read_text()
+    end = ["--destroy"] if world == 3 else []  # the others end without destroying the group
+    out = torchrun(world, str(HERE / "gloo_compare.py"), *end)
+    assert out.count("620 calls compared") == world
+
+
+def test_the_fsdp_example_runs_unchanged() -> None:
+    script = ROOT / "examples/fsdp/train.py"
+    assert "import pccl" not in script.read_text()
+    out = torchrun(2, str(script))
+    assert "loss" in out
+
+
+# ------------------------------------------------------------------------------------------- peers
+
+
+def _group(rank: int, world: int, meet: str, timeout_s: float = 60) -> Any:
+    import torch.distributed as dist
+
+    store = dist.FileStore(meet, world)
+    dist.init_process_group(
+        "pccl", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+    )
+    return dist
+
+
+def waits_for_a_loss(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    dist = _group(rank, world, meet)
+    t = torch.ones(1000)
+    dist.all_reduce(t)
+    loader = torch.utils.data.DataLoader(torch.arange(100000), num_workers=2, batch_size=1)
+    batches = iter(loader)
+    next(batches)
+    say(ready=True)
+    if rank == 2:
+        hear()
+    pending = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(3)]
+    began = time.monotonic()
+    errors = []
+    for work in pending:
+        try:
+            work.wait()
+        except Exception as error:
+            errors.append((type(error).__name__, str(error)))
+    took_s = time.monotonic() - began
+    try:
+        dist.barrier()
+    except Exception as error:
+        errors.append((type(error).__name__, str(error)))
+    say(errors=errors, took_s=took_s, distributed=isinstance(error_of(dist), type))
+
+
+def error_of(dist: Any) -> type:
+    from pccl_backend import PeerLostError
+
+    assert issubclass(PeerLostError, dist.DistBackendError)
+    return PeerLostError
+
+
+def test_a_killed_rank_fails_pending_and_later_operations_at_once_and_is_named(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    peers = run_peers(waits_for_a_loss, 3, 3, str(tmp_path / "meet"))
+    for peer in peers:
+        peer.next(ready=True)
+    peers[2].kill()  # with two data-loader workers that hold what they inherited
+    for peer in peers[:2]:
+        line = peer.next(distributed=True)
+        assert len(line["errors"]) == 4
+        for name, text in line["errors"]:
+            assert name == "PeerLostError"
+            assert "rank 2" in text
+            assert "127.0.0.1:" in text
+        peer.finish()
+
+
+def completes_and_ends(rank: int, world: int, meet: str, how: str) -> None:
+    import torch
+
+    dist = _group(rank, world, meet)
+    t = torch.full((500_000,), 1.0 + rank)
+    dist.broadcast(t, src=0)
+    if rank == 0:
+        if how == "destroy":
+            dist.destroy_process_group()
+        return  # its part is complete; the others still finish among themselves
+    say(sum=float(t.sum()))
+    try:
+        dist.all_reduce(t)
+    except Exception as error:
+        say(error=str(error), name=type(error).__name__)
+
+
+@pytest.mark.parametrize("how", ["destroy", "just ends"])
+def test_who_has_done_its_part_may_end(how: str, run_peers: Any, tmp_path: Path) -> None:
+    peers = run_peers(completes_and_ends, 3, 3, str(tmp_path / "meet"), how)
+    peers[0].finish()
+    for peer in peers[1:]:
+        assert peer.next()["sum"] == 500_000.0
+        line = peer.next(name="PeerLostError")
+        assert "rank 0" in line["error"]
+        assert "has left" in line["error"]
+        peer.finish()
+
+
+def calls_too_late(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    dist = _group(rank, world, meet, timeout_s=1.0)
+    if rank == 1:
+        hear()
+        return
+    try:
+        dist.all_reduce(torch.ones(5))
+    except Exception as error:
+        say(error=str(error), name=type(error).__name__)
+
+
+def test_a_time_out_names_who_did_not_come(run_peers: Any, tmp_path: Path) -> None:
+    peers = run_peers(calls_too_late, 3, 3, str(tmp_path / "meet"))
+    for peer in (peers[0], peers[2]):
+        line = peer.next(name="OperationTimeoutError")
+        assert "rank 1" in line["error"]
+        assert "did not call it" in line["error"]
+    peers[1].tell("go")
+    for peer in peers:
+        peer.finish()
+
+
+def trains_with_ddp(rank: int, world: int, meet: str, backend: str) -> None:
+    import hashlib
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    store = dist.FileStore(meet + backend, world)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+    torch.manual_seed(7 + rank)  # DDP makes the replicas equal
+    model = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.ReLU(), torch.nn.Linear(300, 5))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.01)
+    opt = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    data = torch.Generator().manual_seed(rank)
+    losses = []
+    for _ in range(10):
+        x = torch.randn(16, 20, generator=data)
+        loss = ddp(x).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    digest = hashlib.sha256()
+    for p in model.parameters():
+        digest.update(p.detach().numpy().tobytes())
+    say(losses=losses, digest=digest.hexdigest())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_ddp_trains_as_with_gloo_and_ends_with_equal_replicas(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    results = {}
+    for backend in ("pccl", "gloo"):
+        environment = {"GLOO_SOCKET_IFNAME": "lo"}
+        peers = run_peers(trains_with_ddp, 2, 2, str(tmp_path / "meet"), backend, env=environment)
+        results[backend] = [p.finish()[0] for p in peers]
+        assert results[backend][0]["digest"] == results[backend][1]["digest"]
+    for ours, theirs in zip(results["pccl"], results["gloo"], strict=True):
+        assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
+
+
+def sleeps_in_a_hook(rank: int, world: int, meet: str) -> None:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist = _group(rank, world, meet)
+    other = dist.new_group()
+    ddp = DistributedDataParallel(torch.nn.Linear(4, 4))
+    asleep = threading.Event()
+
+    def hook(_: Any, bucket: Any) -> Any:
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+
+        def then(done: Any) -> Any:
+            asleep.set()
+            time.sleep(10)
+            return done.value()[0]
+
+        return future.then(then)
+
+    ddp.register_comm_hook(None, hook)
+    backward = threading.Thread(target=lambda: ddp(torch.ones(2, 4)).sum().backward())
+    began = time.monotonic()
+    backward.start()
+    asleep.wait(PATIENCE_S)
+    for _ in range(20):
+        future = dist.all_reduce(torch.ones(3), group=other, async_op=True).get_future()
+        future.wait()
+    meanwhile_s = time.monotonic() - began
+    say(meanwhile_s=meanwhile_s, still_asleep=backward.is_alive())
+    backward.join()
+    dist.barrier()
+
+
+def test_a_hook_that_sleeps_delays_no_other_group(run_peers: Any, tmp_path: Path) -> None:
+    peers = run_peers(sleeps_in_a_hook, 2, 2, str(tmp_path / "meet"))
+    for peer in peers:
+        assert peer.next(still_asleep=True)["meanwhile_s"] < 10
+    for peer in peers:
+        peer.finish()
+
+
+def does_many_small_operations(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    dist = _group(rank, world, meet)
+
+    def resources() -> tuple[int, int, int]:
+        status = Path("/proc/self/status").read_text()
+        value = {
+            k: v.split()[0] for k, v in (x.split(":", 1) for x in status.splitlines()) if v.split()
+        }
+        descriptors = len(os.listdir("/proc/self/fd"))
+        return int(value["VmRSS"]), int(value["Threads"]), descriptors
+
+    def operations(count: int) -> None:
+        t = torch.ones(64)
+        for i in range(count):
+            if i % 10 == 0:
+                works = [dist.all_reduce(torch.ones(8), async_op=True) for _ in range(10)]
+                for w in works:
+                    w.wait()
+            else:
+                dist.all_reduce(t)
+
+    operations(1000)
+    before = resources()
+    operations(10_000)
+    say(before=before, after=resources())
+    dist.barrier()
+
+
+def test_ten_thousand_small_operations_keep_memory_threads_and_descriptors(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    peers = run_peers(does_many_small_operations, 2, 2, str(tmp_path / "meet"))
+    for peer in peers:
+        line = peer.next(timeout_s=180)
+        before, after = line["before"], line["after"]
+        assert after[0] - before[0] < 20_000  # KiB of resident memory
+        assert after[1:] == before[1:]
+        peer.finish()
+
+
+def passes_wrong_arguments(rank: int, world: int, meet: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    ours = _group(rank, world, meet).group.WORLD
+    gloo = dist.new_group(backend="gloo")
+    sparse = torch.sparse_coo_tensor([[0]], [1.0], (3,))
+    cases: dict[str, Any] = {
+        "wrong length of a list": lambda g: dist.all_gather([torch.ones(2)] * 5, torch.ones(2), g),
+        "sparse": lambda g: dist.broadcast(sparse, 0, g),
+        "on no device": lambda g: dist.broadcast(torch.ones(3, device="meta"), 0, g),
+        "root out of range": lambda g: dist.broadcast(torch.ones(3), 7, g),
+        "bits of floats": lambda g: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND, g),
+        "sizes differ": lambda g: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2), g),
+        "types differ": lambda g: dist.all_gather([torch.ones(2).int()] * 2, torch.ones(2), g),
+        "a list where a tensor belongs": lambda g: dist.all_reduce([torch.ones(2)], group=g),
+        "split sizes that do not add up": lambda g: dist.all_to_all_single(
+            torch.ones(4), torch.ones(4), [1, 1], [1, 1], group=g
+        ),
+    }
+    wrong = []
+    for name, call in cases.items():
+        classes = []
+        for group in (ours, gloo):
+            try:
+                call(group)
+                classes.append(None)
+            except Exception as error:
+                classes.append(type(error))
+        if classes[0] is None or classes[1] is None or not issubclass(classes[0], classes[1]):
+            wrong.append(f"{name}: {classes}")
+    fine = {
+        "not contiguous": torch.arange(12.0).reshape(3, 4).t(),
+        "empty": torch.ones(0),
+        "no dimension": torch.tensor(2.0),
+        "complex": torch.ones(3, dtype=torch.complex64) * (1 + 2j),
+        "bool": torch.tensor([True, False]),
+        "needs a gradient": torch.ones(3, requires_grad=True),
+    }
+    for name, tensor in fine.items():
+        mine, theirs = tensor.detach().clone(), tensor.detach().clone()
+        if name == "not contiguous":
+            mine, theirs = (torch.arange(12.0).reshape(3, 4).t() for _ in range(2))
+        dist.all_reduce(mine, group=ours)
+        dist.all_reduce(theirs, group=gloo)
+        if name == "bool":
+            theirs = tensor  # gloo adds the bytes of bools; an "or" of equal ones is what they are
+        if not torch.equal(mine, theirs):
+            wrong.append(f"{name}: {mine} {theirs}")
+    say(wrong=wrong)
+    dist.barrier()
+
+
+def test_wrong_arguments_raise_what_gloo_raises_and_disturb_nobody(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    environment = {"GLOO_SOCKET_IFNAME": "lo"}
+    peers = run_peers(passes_wrong_arguments, 2, 2, str(tmp_path / "meet"), env=environment)
+    for peer in peers:
+        assert peer.next()["wrong"] == []
+        peer.finish()
+
+
+def calls_different_operations(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    dist = _group(rank, world, meet)
+    texts = []
+    for call in (
+        lambda: dist.all_reduce(torch.ones(4 + rank)),
+        lambda: dist.all_reduce(torch.ones(4)) if rank else dist.broadcast(torch.ones(4), 0),
+        lambda: dist.all_reduce(torch.ones(4, dtype=[torch.float32, torch.float64][rank])),
+    ):
+        try:
+            call()
+            texts.append("")
+        except Exception as error:
+            texts.append(f"{type(error).__name__} {error}")
+    t = torch.ones(2)
+    dist.all_reduce(t)
+    say(texts=texts, sum=t[0].item())
+    dist.barrier()
+
+
+def test_ranks_that_call_different_operations_are_told_both_sides(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    peers = run_peers(calls_different_operations, 2, 2, str(tmp_path / "meet"))
+    words = [("4 elements", "5 elements"), ("broadcast", "all_reduce"), ("float32", "float64")]
+    for peer in peers:
+        line = peer.next()
+        for text, both in zip(line["texts"], words, strict=True):
+            assert text.startswith("MismatchError"), text
+            for word in (*both, "rank 0", "rank 1"):
+                assert word in text
+        assert line["sum"] == 2.0  # the group goes on
+        peer.finish()
+
+
+def names_its_libuv(rank: int, world: int, meet: str) -> None:
+    _group(rank, world, meet)
+    from pccl_backend import _C
+
+    say(libraries=[_C.library_of(s) for s in ("uv_loop_init", "uv_timer_start")])
+
+
+def test_the_libuv_in_use_is_ours_and_not_the_one_inside_torch(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    (peer,) = run_peers(names_its_libuv, 1, 1, str(tmp_path / "meet"))
+    for library in peer.next()["libraries"]:
+        assert "libuv" in library
+        assert "torch" not in library
+    peer.finish()

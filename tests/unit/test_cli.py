@@ -1,0 +1,180 @@
+"""`pccl-master`: its arguments, its defaults, and what it costs to load."""
+
+import argparse
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pccl_backend import _cli
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What a launcher may still call small and fast, on a machine that does other things too.
+LOAD_CPU_S_MAX = 0.5
+LOAD_RSS_BYTES_MAX = 50 << 20
+
+
+def options(*argv: str) -> dict[str, Any]:
+    return _cli.master_options(_cli.build_parser().parse_args(argv))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.0.0.0:1234", ("0.0.0.0", 1234)),
+        ("localhost:0", ("localhost", 0)),
+        ("host.example", ("host.example", 48148)),
+        (":65535", ("127.0.0.1", 65535)),
+        ("[::1]:4000", ("::1", 4000)),
+        ("[fe80::1%eth0]", ("fe80::1%eth0", 48148)),
+    ],
+)
+def test_listen_takes_names_addresses_and_bracketed_ipv6(
+    text: str, expected: tuple[str, int]
+) -> None:
+    assert _cli.parse_listen(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["a:65536", "a:-1", "a:x", "a:", "::1", "[::1", "[::1]4000", "a:٣"]
+)
+def test_listen_refuses_what_is_no_address_and_names_it(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as raised:
+        _cli.parse_listen(text)
+    assert repr(text) in str(raised.value)
+
+
+def test_options_without_arguments_are_the_documented_defaults(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert options() == {
+        "host": "127.0.0.1",
+        "port": 48148,
+        "insecure": False,
+        "run": "default",
+        "min_peers": 2,
+        "hold_below": 1,
+        "state_file": str(tmp_path / "pccl" / "master-48148"),
+        "port_file": "",
+        "log_level": "info",
+        "heartbeat_ms": 1000,
+        "silence_ms": 10000,
+        "patience_ms": 15000,
+        "refound_after_ms": 60000,
+    }
+
+
+def test_options_are_fields_of_the_masters_options_with_the_same_defaults() -> None:
+    header = (ROOT / "csrc" / "master" / "options.h").read_text()
+    for name, value in options("--state", "none").items():
+        assert f'visit("{name}", self.{name});' in header
+        if isinstance(value, bool):
+            shown = f" {name} = {str(value).lower()};"
+        elif isinstance(value, int):
+            shown = f" {name} = {value};"
+        else:
+            shown = f' {name} = "{value}";' if value else f" {name};"
+        assert shown in header
+
+
+def test_seconds_become_milliseconds_and_patience_follows_the_eviction_time() -> None:
+    chosen = options("--heartbeat", "0.25", "--evict-after", "2", "--refound-after", "7.5")
+    assert chosen["heartbeat_ms"] == 250
+    assert chosen["silence_ms"] == 2000
+    assert chosen["patience_ms"] == 7000
+    assert chosen["refound_after_ms"] == 7500
+
+
+def test_state_file_is_by_port_in_the_state_folder_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert options("--listen", ":5")["state_file"] == str(
+        tmp_path / ".local" / "state" / "pccl" / "master-5"
+    )
+    assert options("--listen", ":0")["state_file"] == ""
+    assert options("--state", "none")["state_file"] == ""
+    assert options("--listen", ":0", "--state", "my file")["state_file"] == "my file"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--min-peers", "0"],
+        ["--hold-below", "-1"],
+        ["--heartbeat", "0"],
+        ["--heartbeat", "nan"],
+        ["--evict-after", "inf"],
+        ["--evict-after", "1", "--heartbeat", "0.6"],
+        ["--run", ""],
+        ["--run", "two words"],
+        ["--run", "x" * 129],
+        ["--state", ""],
+        ["--log-level", "loud"],
+        ["--listen", "a:b:c"],
+        ["surplus"],
+    ],
+)
+def test_a_wrong_argument_ends_with_status_2_and_its_name(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        _cli.main(argv)
+    assert raised.value.code == 2
+    assert argv[0] in capsys.readouterr().err
+
+
+def test_main_hands_the_options_to_the_core_and_returns_its_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def run_master(given: dict[str, Any]) -> int:
+        seen.append(given)
+        return 7
+
+    core = types.ModuleType("pccl_backend._core")
+    core.run_master = run_master  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pccl_backend._core", core)
+    monkeypatch.setattr("pccl_backend._core", core, raising=False)
+    assert _cli.main(["--run", "r", "--state", "none", "--insecure"]) == 7
+    assert seen == [options("--run", "r", "--state", "none", "--insecure")]
+
+
+def test_help_explains_every_option_with_its_default() -> None:
+    for action in _cli.build_parser()._actions:
+        if action.dest == "help":
+            continue
+        assert action.help, action.dest
+        assert "(default: " in action.help, action.dest
+        if action.type is _cli.positive_s:
+            assert "seconds" in action.help, action.dest
+
+
+def test_the_command_loads_without_torch_in_half_a_second_and_50_mb() -> None:
+    program = (
+        "import json, resource, sys\n"
+        "from pccl_backend import _cli\n"
+        "import pccl_backend._core\n"
+        "_cli.build_parser()\n"
+        "use = resource.getrusage(resource.RUSAGE_SELF)\n"
+        # Not ru_maxrss: that of the process that started this one counts in it.
+        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
+        "print(json.dumps([sorted(n for n in ('torch', 'numpy') if n in sys.modules),\n"
+        "                  use.ru_utime + use.ru_stime, int(peak.split()[1]) * 1024]))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    heavy, cpu_s, rss_bytes = json.loads(run.stdout)
+    assert heavy == []
+    assert cpu_s < LOAD_CPU_S_MAX
+    assert rss_bytes < LOAD_RSS_BYTES_MAX

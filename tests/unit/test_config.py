@@ -1,0 +1,143 @@
+"""Options: precedence, what is refused and how it is said, and the URL of a master."""
+
+import dataclasses
+
+import pytest
+
+from pccl_backend._config import VARIABLES, Config, Target, interface_host, parse_url
+
+
+@pytest.mark.parametrize(
+    ("url", "masters", "run"),
+    [
+        ("pccl://a:1", ("a:1",), ""),
+        ("pccl://a:1/llama-1b", ("a:1",), "llama-1b"),
+        ("pccl://a:1/llama-1b/", ("a:1",), "llama-1b"),
+        ("pccl://a:1,b:2,10.0.0.1:3/r", ("a:1", "b:2", "10.0.0.1:3"), "r"),
+        ("pccl://[::1]:5,b:2/r", ("[::1]:5", "b:2"), "r"),
+        ("pccl://b:2,[fe80::1%eth0]:5", ("b:2", "[fe80::1%eth0]:5"), ""),
+        ("pccl://a:1?rank=0&world_size=3", ("a:1",), ""),
+        ("pccl://a:1/r?world_size=3", ("a:1",), "r"),
+        ("a:1", ("a:1",), ""),
+        ("a:01,b:2/r", ("a:1", "b:2"), "r"),
+    ],
+)
+def test_a_url_names_masters_and_run(url: str, masters: tuple[str, ...], run: str) -> None:
+    assert parse_url(url) == Target(masters, run)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "pccl://",
+        "pccl://a",
+        "pccl://a:",
+        "pccl://:1",
+        "pccl://a:0",
+        "pccl://a:65536",
+        "pccl://a:-1",
+        "pccl://a:1x",
+        "pccl://a:1,",
+        "pccl://::1:5",
+        "pccl://[::1]",
+        "pccl://[zz]:5",
+        "pccl://user@a:1",
+        "pccl://a b:1",
+        "pccl://a:1/r/s",
+        "pccl://a:1/" + "r" * 129,
+        "tcp://a:1",
+        "pccl://" + ",".join(f"h{i}:1" for i in range(17)),
+    ],
+)
+def test_a_wrong_url_is_refused_by_name_and_value(url: str) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        parse_url(url)
+    assert repr(url) in str(caught.value)
+    assert str(caught.value).startswith("url is ")
+
+
+def test_every_option_has_one_variable() -> None:
+    assert set(VARIABLES) == {field.name for field in dataclasses.fields(Config)}
+    assert all(variable == f"PCCL_{field.upper()}" for field, variable in VARIABLES.items())
+
+
+def test_variables_are_read_and_the_rest_is_default() -> None:
+    environment = {
+        "PCCL_MASTER": "pccl://a:1/r",
+        "PCCL_ADVERTISE": "host, 10.0.0.1",
+        "PCCL_PORTS": "4000-4010",
+        "PCCL_LOG_LEVEL": "DEBUG",
+        "PCCL_CONNECT_TIMEOUT_S": "2.5",
+        "PCCL_PREIMAGE_BYTES": "1024",
+        "PCCL_STEP_TIMEOUT_S": "60",
+        "PCCL_HOLD_TIMEOUT_S": "",
+    }
+    assert Config.from_environment(environment) == Config(
+        master="pccl://a:1/r",
+        advertise=("host", "10.0.0.1"),
+        ports=(4000, 4010),
+        log_level="debug",
+        connect_timeout_s=2.5,
+        preimage_bytes=1024,
+        step_timeout_s=60.0,
+    )
+    assert Config.from_environment({}) == Config()
+
+
+def test_an_argument_wins_over_a_variable() -> None:
+    given = Config.from_environment({"PCCL_CONNECT_TIMEOUT_S": "2.5", "PCCL_PORTS": "1-2"})
+    assert dataclasses.replace(given, connect_timeout_s=7.0).connect_timeout_s == 7.0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PCCL_MASTER", "nowhere"),
+        ("PCCL_PORTS", "4000"),
+        ("PCCL_PORTS", "5-4"),
+        ("PCCL_PORTS", "0-4"),
+        ("PCCL_PORTS", "1-70000"),
+        ("PCCL_LOG_LEVEL", "loud"),
+        ("PCCL_CONNECT_TIMEOUT_S", "soon"),
+        ("PCCL_CONNECT_TIMEOUT_S", "0"),
+        ("PCCL_HOLD_TIMEOUT_S", "-1"),
+        ("PCCL_STEP_TIMEOUT_S", "nan"),
+        ("PCCL_STEP_TIMEOUT_S", "inf"),
+        ("PCCL_PREIMAGE_BYTES", "1GiB"),
+        ("PCCL_PREIMAGE_BYTES", "-1"),
+        ("PCCL_ADVERTISE", "a,,b"),
+    ],
+)
+def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        Config.from_environment({variable: value})
+    assert str(caught.value).startswith(f"{variable}={value!r}: ")
+
+
+def test_options_become_fields_of_the_engine() -> None:
+    options = Config(ports=(4000, 4010), connect_timeout_s=0.25, advertise=("a",)).to_engine()
+    assert options["port_first"] == 4000
+    assert options["port_last"] == 4010
+    assert options["connect_timeout_ms"] == 250
+    assert options["advertise"] == ["a"]
+    assert options["interface_host"] == ""
+
+
+def test_an_interface_is_its_address_and_is_advertised() -> None:
+    assert interface_host("127.0.0.1") == "127.0.0.1"
+    assert interface_host("[::1]") == "::1"
+    assert interface_host("lo") == "127.0.0.1"
+    options = Config(interface="lo").to_engine()
+    assert options["interface_host"] == "127.0.0.1"
+    assert options["advertise"] == ["127.0.0.1"]
+    with pytest.raises(ValueError, match=r"among .*lo"):
+        interface_host("no-such-interface")
+
+
+def test_the_fields_are_those_of_the_engine() -> None:
+    from conftest import ROOT
+
+    text = (ROOT / "csrc" / "engine" / "options.h").read_text()
+    for name in Config().to_engine():
+        assert f" {name}" in text, name

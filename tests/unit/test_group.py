@@ -1,0 +1,239 @@
+"""The boundary conversation and the rank tables, against a fake extension."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from test_state import Sources, hasher
+from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from pccl_backend import _c10d, _group
+from pccl_backend._config import Config
+from pccl_backend._errors import EvictedError, GroupClosedError, PeerLostError
+from pccl_backend._group import ElasticGroup
+from pccl_backend._state import SharedState
+
+
+class FakeExtension:
+    """Plays the events of a boundary from a list; an exception in it is raised."""
+
+    def __init__(self, *events: Any) -> None:
+        self.events = list(events)
+        self.calls: list[tuple[Any, ...]] = []
+        self.view: dict[str, Any] = {
+            "rank": 0,
+            "size": 2,
+            "epoch": "1.1",
+            "step": 4,
+            "numbering": ["aa", "bb"],
+            "admitted": True,
+        }
+        self.after: dict[str, Any] = {}
+        self.sources = Sources()
+        self.sha256 = hasher
+        self.pull = self._pull
+
+    def group_view(self) -> dict[str, Any]:
+        return dict(self.view)
+
+    def is_elastic(self, group: object) -> bool:
+        return group is dist.group.WORLD
+
+    def boundary_begin(self, *arguments: Any) -> None:
+        self.calls.append(("begin", *arguments))
+
+    def boundary_next(self, timeout_s: float) -> Any:
+        event = self.events.pop(0)
+        if isinstance(event, BaseException):
+            raise event
+        if event is not None and event["what"] == "finished":
+            self.view.update(self.after)
+        return event
+
+    def boundary_root(self, *arguments: Any) -> None:
+        self.calls.append(("root", *arguments))
+
+    def boundary_fetched(self, *arguments: Any) -> None:
+        self.calls.append(("fetched", *arguments))
+
+    def leave(self) -> None:
+        self.calls.append(("leave",))
+
+    def _pull(self, *arguments: Any) -> Any:
+        return self.sources.pull(*arguments)
+
+
+def finished(**changes: Any) -> dict[str, Any]:
+    root = {"present": False, "revision": 0, "digest": b"\0" * 32}
+    event = {"what": "finished", "step": 5, "voted": False, "admitted": False, "left": False}
+    return {**event, "root": root, **changes}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeExtension]:
+    module = FakeExtension()
+    _group.on_new_group()
+    monkeypatch.setattr(_c10d, "_extension", module)
+    monkeypatch.setattr(_c10d, "_options", Config(step_timeout_s=9.0))
+    monkeypatch.setattr(_c10d, "_made", {})
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield module
+    dist.destroy_process_group()
+
+
+def test_a_boundary_without_a_vote_asks_for_no_hash(fake: FakeExtension) -> None:
+    fake.events = [None, finished()]
+    boundary = ElasticGroup(None).refresh({"step": 1})
+    assert fake.calls == [("begin", "refresh", False, 9.0)]
+    assert (boundary.step, boundary.rank, boundary.size) == (5, 0, 2)
+    assert not boundary.voted
+    assert not boundary.size_changed
+    assert boundary.bytes_received == 0
+    assert boundary.paused_s >= 0
+
+
+def test_a_vote_is_answered_with_root_and_memory_of_the_state(fake: FakeExtension) -> None:
+    state = {"w": torch.arange(4.0), "step": 3}
+    fake.events = [{"what": "hash"}, finished(voted=True)]
+    fake.after = {"size": 3, "numbering": ["aa", "bb", "cc"], "epoch": "1.2", "step": 5}
+    boundary = ElasticGroup(None).refresh(state, verify=True, timeout_s=2.0)
+    begin, root = fake.calls
+    assert begin == ("begin", "refresh", True, 2.0)
+    _, present, revision, digest, items, keep = root
+    assert (present, revision) == (True, 3)
+    assert digest == SharedState(dict(state), hasher).snapshot().digest
+    assert items[1] == (state["w"].data_ptr(), 16)
+    assert keep
+    assert boundary.size_changed
+    assert boundary.epoch == "1.2"
+
+
+def test_a_state_that_differs_is_fetched_and_answered(fake: FakeExtension) -> None:
+    theirs = {"w": torch.ones(4), "step": 8}
+    offer = SharedState(theirs, hasher).snapshot()
+    fake.sources = Sources(aa=PeerLostError("gone"), bb=offer)
+    root = {"present": True, "revision": 8, "digest": offer.digest}
+    ask = {"what": "fetch", "epoch": 77, "sources": ["aa", "bb"], "root": root, "why": "most"}
+    mine = {"w": torch.zeros(4), "step": 0}
+    fake.events = [{"what": "hash"}, ask, None, finished(voted=True, admitted=True)]
+    boundary = ElasticGroup(None).refresh(mine)
+    kind, epoch, present, revision, digest, *_ = fake.calls[-1]
+    assert (kind, epoch, present, revision, digest) == ("fetched", 77, True, 8, offer.digest)
+    assert torch.equal(mine["w"], theirs["w"])
+    assert mine["step"] == 8
+    assert boundary.admitted
+    assert boundary.bytes_received > 16
+
+
+def test_a_fetch_without_a_source_waits_for_the_next_proposal(fake: FakeExtension) -> None:
+    theirs = {"w": torch.ones(4), "step": 8}
+    offer = SharedState(theirs, hasher).snapshot()
+    fake.sources = Sources(aa=GroupClosedError("no such snapshot"), bb=offer)
+    root = {"present": True, "revision": 8, "digest": offer.digest}
+    ask = {"what": "fetch", "epoch": 77, "sources": ["aa"], "root": root, "why": "most"}
+    mine = {"w": torch.zeros(4), "step": 0}
+    later = {**ask, "epoch": 78, "sources": ["bb"]}
+    fake.events = [ask, None, later, finished(voted=True)]
+    ElasticGroup(None).refresh(mine)
+    answers = [call[1] for call in fake.calls if call[0] == "fetched"]
+    assert answers == [78]
+    assert [source for source, _ in fake.sources.asked] == ["aa", "aa", "bb", "bb"]
+
+
+def test_a_wrong_state_is_refused_before_anything_is_sent(fake: FakeExtension) -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        ElasticGroup(None).refresh({"w": torch.zeros(2, 3).t()})
+    with pytest.raises(ValueError, match="timeout_s"):
+        ElasticGroup(None).refresh({}, timeout_s=0.0)
+    assert fake.calls == []
+
+
+def test_a_boundary_that_was_interrupted_goes_on_in_the_next_call(fake: FakeExtension) -> None:
+    theirs = {"w": torch.ones(4), "step": 8}
+    offer = SharedState(theirs, hasher).snapshot()
+    fake.sources = Sources(aa=offer)
+    root = {"present": True, "revision": 8, "digest": offer.digest}
+    ask = {"what": "fetch", "epoch": 77, "sources": ["aa"], "root": root, "why": "most"}
+    fake.events = [KeyboardInterrupt(), ask, None, finished(voted=True)]
+    group = ElasticGroup(None)
+    with pytest.raises(KeyboardInterrupt):
+        group.refresh({"w": torch.zeros(4)})
+    with pytest.raises(ValueError, match="expected the same names"):
+        group.refresh({"w": torch.zeros(5)})
+    mine = {"w": torch.zeros(4)}
+    group.refresh(mine)
+    assert torch.equal(mine["w"], theirs["w"])
+    assert [call[0] for call in fake.calls] == ["begin", "fetched"]
+
+
+def test_an_error_of_the_boundary_reaches_the_caller(fake: FakeExtension) -> None:
+    fake.events = [EvictedError("the run goes on without this peer")]
+    with pytest.raises(EvictedError):
+        ElasticGroup(None).refresh({})
+
+
+def test_resume_carries_no_state(fake: FakeExtension) -> None:
+    fake.events = [{"what": "hash"}, finished(voted=True)]
+    ElasticGroup(None).resume()
+    assert fake.calls[0] == ("begin", "resume", False, 9.0)
+    assert fake.calls[1][1] is False
+
+
+def test_who_has_left_is_told_so(fake: FakeExtension) -> None:
+    group = ElasticGroup(None)
+    group.leave()
+    fake.events = [finished(left=True, voted=True)]
+    assert group.refresh({}).left
+    assert fake.calls[0] == ("leave",)
+
+
+def test_rank_tables_follow_the_members(fake: FakeExtension) -> None:
+    world = distributed_c10d._world
+    pair = dist.new_group([0, 1])
+    name = world.pg_names[pair]
+    _c10d._made[name] = ["aa", "bb"]
+    _c10d.sync_tables(fake)
+    assert dist.get_process_group_ranks(dist.group.WORLD) == [0, 1]
+    fake.view.update(numbering=["bb", "cc", "dd"], rank=0, size=3, step=6)
+    assert dist.get_process_group_ranks(dist.group.WORLD) == [0, 1, 2]
+    assert dict(world.pg_group_ranks[pair]) == {0: 1}
+    assert dist.get_group_rank(pair, 0) == 1
+    assert dist.get_global_rank(pair, 1) == 0
+    _c10d.sync_tables(fake, new_numbers=True)
+    assert world.group_count == 6 * _c10d.GROUPS_PER_STEP
+
+
+def test_store_keys_of_groups_never_repeat(fake: FakeExtension) -> None:
+    first = _c10d.epoch_prefix(fake)
+    fake.view.update(step=5)
+    second = _c10d.epoch_prefix(fake)
+    fake.view.update(numbering=["aa"])
+    third = _c10d.epoch_prefix(fake)
+    assert len({first, second, third}) == 3
+    assert hashlib.sha256(b"aa").hexdigest()[:16] in third
+
+
+def test_a_fixed_group_is_not_elastic(fake: FakeExtension) -> None:
+    with pytest.raises(ValueError, match="fixed"):
+        _group.group(dist.new_group([0, 1]))
+    assert _group.group(None).rank == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"url": "pccl://a"}, "url is 'pccl://a'"),
+        ({"url": "pccl://a:1", "replica": "torchrun"}, "replica='torchrun'"),
+        ({"url": "pccl://a:1", "on_loss": "raise"}, "on_loss='raise'"),
+        ({"url": "pccl://a:1", "timeout_s": 0.0}, "timeout_s is 0.0"),
+        ({"url": "pccl://a:1"}, "default group already"),
+    ],
+)
+def test_join_says_what_is_wrong(fake: FakeExtension, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  the text is compared below
+        _group.join(**options)
+    assert text in str(caught.value)

@@ -1,0 +1,202 @@
+"""The entry point: in fresh interpreters, because what it does is done once a process."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+QUIET = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+
+def run(code: str, **environment: str) -> Any:
+    """The value of `answer` after `code`, in a fresh interpreter."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PCCL_")}
+    for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"):
+        clean.pop(name, None)
+    text = f"import sys, json\n{code}\nprint(json.dumps(answer))"
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        env={**clean, **environment},
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+REGISTERED = """
+import torch.distributed as dist
+from importlib import import_module
+answer = ["pccl" in dist.Backend.backend_list,
+          "pccl" in import_module("torch.distributed.rendezvous")._rendezvous_handlers]
+"""
+
+
+def test_import_torch_alone_registers_the_name() -> None:
+    assert run(f"import torch\n{REGISTERED}") == [True, True]
+
+
+@pytest.mark.parametrize("environment", [{}, QUIET], ids=["autoload", "no autoload"])
+def test_either_import_order_registers_the_name(environment: dict[str, str]) -> None:
+    assert run(f"import torch\nimport pccl_backend\n{REGISTERED}", **environment) == [True, True]
+    code = f"import pccl_backend\nimport torch\npccl_backend.PcclError\n{REGISTERED}"
+    assert run(code, **environment) == [True, True]
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    assert run("import pccl_backend\nanswer = 'torch' in sys.modules") is False
+
+
+def test_registering_imports_nothing_of_ours_and_starts_no_thread() -> None:
+    code = """
+import threading
+import torch
+from pccl_backend._register import register
+register()
+register()
+ours = sorted(name for name in sys.modules if name.startswith("pccl_backend"))
+answer = [ours, threading.active_count()]
+"""
+    assert run(code, **QUIET) == [["pccl_backend", "pccl_backend._register"], 1]
+
+
+def test_default_backends_stay_as_they_were() -> None:
+    code = (
+        "import torch.distributed as dist\nanswer = dict(dist.Backend.default_device_backend_map)"
+    )
+    assert run(code) == run(code, **QUIET)
+
+
+def test_an_exception_becomes_one_log_line() -> None:
+    code = """
+import logging, torch, torch.distributed as dist
+lines = []
+class Collect(logging.Handler):
+    def emit(self, record): lines.append([record.levelname, record.getMessage()])
+logging.getLogger("pccl").addHandler(Collect())
+def fail(*arguments, **options): raise OSError("planted")
+dist.Backend.register_backend = fail
+import pccl_backend
+answer = lines
+"""
+    lines = run(code, **QUIET)
+    assert len(lines) == 1
+    level, text = lines[0]
+    assert level == "WARNING"
+    assert "OSError: planted" in text
+
+
+def test_nothing_in_the_environment_changes_without_pccl_master() -> None:
+    code = """
+import os
+from importlib import import_module
+import torch
+handler = import_module("torch.distributed.rendezvous")._rendezvous_handlers["env"]
+answer = ["RANK" in os.environ, handler.__module__]
+"""
+    assert run(code) == [False, "torch.distributed.rendezvous"]
+
+
+def test_pccl_master_sets_what_env_wants_where_it_is_unset() -> None:
+    code = """
+import os
+import torch
+answer = [os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")]
+"""
+    assert run(code, PCCL_MASTER="a:1") == ["127.0.0.1", "0", "0", "1"]
+    assert run(code, PCCL_MASTER="a:1", RANK="3", WORLD_SIZE="8", MASTER_PORT="7") == [
+        "127.0.0.1",
+        "7",
+        "3",
+        "8",
+    ]
+
+
+def test_pccl_master_leaves_other_backends_alone() -> None:
+    code = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+answer = [dist.get_backend(), dist.get_world_size()]
+dist.destroy_process_group()
+"""
+    assert run(code, PCCL_MASTER="127.0.0.1:1") == ["gloo", 1]
+
+
+MEET = """
+import torch, torch.distributed as dist
+from pccl_backend import _c10d
+asked = []
+class Stop(Exception): pass
+def join(module, target, timeout_s, devices):
+    asked.append([list(target.masters), target.run, timeout_s, list(devices)])
+    raise Stop
+_c10d.join_master = join
+_c10d.extension = lambda options=None: None
+_c10d.config = lambda: __import__("pccl_backend._config").Config.from_environment()
+def init(*arguments, **options):
+    try:
+        dist.init_process_group(*arguments, **options)
+    except Stop:
+        pass
+    except (ValueError, RuntimeError) as error:
+        asked.append([type(error).__name__, str(error)])
+"""
+
+
+def test_a_url_is_read_by_us_whatever_rank_and_world_size_say() -> None:
+    code = f"""{MEET}
+init("pccl", init_method="pccl://a:1,b:2/r")
+init("PCCL", init_method="pccl://a:1,b:2/r", rank=0, world_size=3)
+init("cpu:pccl", init_method="pccl://a:1", world_size=3)
+answer = asked
+"""
+    assert run(code) == [
+        [["a:1", "b:2"], "r", 1800.0, ["cpu", "cuda"]],
+        [["a:1", "b:2"], "r", 1800.0, ["cpu", "cuda"]],
+        [["a:1"], "", 1800.0, ["cpu"]],
+    ]
+
+
+def test_pccl_master_makes_env_meet_at_that_master() -> None:
+    code = f"""{MEET}
+init("pccl")
+init("pccl", init_method="env://", rank=5, world_size=8)
+answer = asked
+"""
+    wanted = [["a:1"], "r", 1800.0, ["cpu", "cuda"]]
+    assert run(code, PCCL_MASTER="pccl://a:1/r") == [wanted, wanted]
+
+
+def test_a_mixed_device_map_is_an_error_that_names_it() -> None:
+    code = f'{MEET}\ninit("cpu:pccl,cuda:nccl", init_method="pccl://a:1")\nanswer = asked'
+    ((kind, text),) = run(code)
+    assert kind == "ValueError"
+    assert "'cpu:pccl,cuda:nccl'" in text
+
+
+def test_a_wrong_url_is_an_error_that_names_it() -> None:
+    code = f'{MEET}\ninit("pccl", init_method="pccl://nowhere")\nanswer = asked'
+    ((kind, text),) = run(code)
+    assert kind == "ValueError"
+    assert "pccl://nowhere" in text
+
+
+def test_an_extension_of_another_torch_is_an_error_with_both_versions() -> None:
+    code = """
+import torch
+from pccl_backend._c10d import check_torch_version
+check_torch_version("2.13.0", "2.13.0+cpu")
+try:
+    check_torch_version("2.12.1", "2.13.0+cpu")
+except RuntimeError as error:
+    answer = str(error)
+"""
+    text = run(code)
+    assert "2.12.1" in text
+    assert "2.13.0+cpu" in text

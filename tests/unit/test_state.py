@@ -1,0 +1,270 @@
+"""The shared state: a canonical manifest, nothing received is trusted, only differences move."""
+
+import ctypes
+import hashlib
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from pccl_backend import GroupClosedError, PeerLostError, ProtocolError
+from pccl_backend._state import (
+    DEPTH_MAX,
+    FORMAT,
+    Item,
+    SharedState,
+    Snapshot,
+    SourceFailedError,
+    decode_manifest,
+    encode_manifest,
+    revision_of,
+)
+
+
+def hasher(items: list[Item]) -> list[bytes]:
+    return [hashlib.sha256(ctypes.string_at(address, size)).digest() for address, size in items]
+
+
+class Sources:
+    """Stands for other peers: snapshots by peer, and who fails how."""
+
+    def __init__(self, **offers: Snapshot | Exception) -> None:
+        self.offers = offers
+        self.asked: list[tuple[str, int]] = []
+
+    def pull(
+        self, source: str, digest: bytes, item: int, address: int, size: int, timeout_s: float
+    ) -> bytes | None:
+        self.asked.append((source, item))
+        offer = self.offers[source]
+        if isinstance(offer, Exception):
+            raise offer
+        there, length = offer.items[item]
+        if address == 0:
+            return ctypes.string_at(there, length)
+        assert size == length
+        ctypes.memmove(address, there, size)
+        return None
+
+
+def example() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(3)
+    return {
+        "w": torch.randn(3, 5, generator=generator),
+        "b": torch.arange(7, dtype=torch.int64),
+        "empty": torch.zeros(0, 4),
+        "scalar": torch.tensor(2.5, dtype=torch.bfloat16),
+        "step": 12,
+        "plain": {"lr": 0.1, 3: [None, True, b"\x00\xff", "ü\ud800", (1, 2)], "inf": -math.inf},
+    }
+
+
+def test_equal_states_have_equal_roots_whatever_the_order_of_names() -> None:
+    one, two = example(), dict(reversed(example().items()))
+    two["plain"] = dict(reversed(two["plain"].items()))
+    first, second = SharedState(one, hasher).snapshot(), SharedState(two, hasher).snapshot()
+    assert first.digest == second.digest
+    assert first.revision == 12
+    assert len(first.items) == 1 + 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s["w"].view(-1)[3].add_(1e-6),
+        lambda s: s.update(step=13),
+        lambda s: s.update(w=s["w"].double()),
+        lambda s: s.update(w=s["w"].view(5, 3)),
+        lambda s: s.update(more=None),
+        lambda s: s["plain"].update(lr=0.1 + 1e-17 + 1e-16),
+        lambda s: s["plain"].update(inf=math.inf),
+        lambda s: s.update(plain=list(s["plain"])),
+        lambda s: s["plain"].update({3: [None, 1, b"\x00\xff", "ü\ud800", (1, 2)]}),
+        lambda s: s["plain"].update({3: [None, True, b"\x00\xff", "ü\ud800", [1, 2]]}),
+    ],
+)
+def test_any_difference_changes_the_root(change: Any) -> None:
+    state = example()
+    change(state)
+    assert (
+        SharedState(state, hasher).snapshot().digest
+        != SharedState(example(), hasher).snapshot().digest
+    )
+
+
+def test_a_manifest_comes_back_as_it_was() -> None:
+    state = example()
+    values = {name: v for name, v in state.items() if not isinstance(v, torch.Tensor)}
+    text = encode_manifest([], values)
+    assert decode_manifest(text).values == values
+    assert encode_manifest([], decode_manifest(text).values) == text
+    not_a_number = decode_manifest(encode_manifest([], {"x": math.nan})).values["x"]
+    assert math.isnan(not_a_number)
+
+
+def test_fetching_writes_only_what_differs_and_in_place() -> None:
+    theirs, mine = example(), example()
+    mine["w"].zero_()
+    mine["step"], mine["gone"] = 3, "x"
+    w = mine["w"]
+    offer = SharedState(theirs, hasher).snapshot()
+    sources = Sources(a=offer)
+    shared = SharedState(mine, hasher)
+    got = shared.fetch(offer.digest, ["a"], sources.pull)
+    assert got.digest == offer.digest
+    assert got.revision == 12
+    assert mine["w"] is w
+    assert torch.equal(w, theirs["w"])
+    assert mine["plain"] == theirs["plain"]
+    assert "gone" not in mine
+    names = ["b", "empty", "scalar", "w"]
+    assert sources.asked == [("a", 0), ("a", 1 + names.index("w"))]
+    assert shared.bytes_received == offer.items[0][1] + 60
+
+
+def test_parameters_that_require_gradients_can_be_fetched() -> None:
+    theirs = {"p": torch.nn.Parameter(torch.ones(4))}
+    mine = {"p": torch.nn.Parameter(torch.zeros(4))}
+    offer = SharedState(theirs, hasher).snapshot()
+    SharedState(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+    assert torch.equal(mine["p"], theirs["p"])
+    assert mine["p"].is_leaf
+    assert mine["p"].requires_grad
+
+
+@pytest.mark.parametrize("failure", [PeerLostError("gone"), GroupClosedError("no such snapshot")])
+def test_the_next_source_helps_where_one_fails(failure: Exception) -> None:
+    theirs, mine = example(), example()
+    mine["b"].zero_()
+    offer = SharedState(theirs, hasher).snapshot()
+    sources = Sources(a=failure, b=offer)
+    SharedState(mine, hasher).fetch(offer.digest, ["a", "b"], sources.pull)
+    assert torch.equal(mine["b"], theirs["b"])
+    with pytest.raises(SourceFailedError):
+        SharedState(mine, hasher).fetch(offer.digest, ["a"], Sources(a=failure).pull)
+
+
+def test_a_source_with_other_bytes_is_not_believed() -> None:
+    theirs, mine = example(), example()
+    mine["w"].zero_()
+    offer = SharedState(theirs, hasher).snapshot()
+    forged = {**theirs, "w": theirs["w"] + 1.0}
+    other = SharedState(forged, hasher).snapshot()
+    liar = Snapshot(12, offer.digest, [offer.items[0], *other.items[1:]], [other])
+    SharedState(mine, hasher).fetch(offer.digest, ["a", "b"], Sources(a=liar, b=offer).pull)
+    assert torch.equal(mine["w"], theirs["w"])
+    state = SharedState(example(), hasher)
+    with pytest.raises(SourceFailedError):
+        state.fetch(offer.digest, ["a"], Sources(a=other).pull)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda s: s.update(w=s["w"].double()), "state['w'] is float64 of shape (3, 5) here"),
+        (lambda s: s.update(w=s["w"].view(5, 3)), "state['w'] is float32 of shape (5, 3) here"),
+        (lambda s: s.pop("b"), "state['b'] is missing here"),
+        (lambda s: s.update(a=torch.zeros(1)), "state['a'] is float32 of shape (1,) here"),
+    ],
+)
+def test_another_structure_is_an_error_that_names_the_first_difference(
+    change: Any, text: str
+) -> None:
+    offer = SharedState(example(), hasher).snapshot()
+    mine = example()
+    mine["scalar"].zero_()
+    change(mine)
+    with pytest.raises(ValueError, match="expected the same names") as caught:
+        SharedState(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+    assert text in str(caught.value)
+    assert mine["scalar"].item() == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({"w": torch.zeros(3, 5).t()}, "not contiguous"),
+        ({"w": torch.zeros(3, 5).to_sparse()}, "layout"),
+        ({"w": torch.zeros(3, device="meta")}, "meta"),
+        ({"x": object()}, r"state\['x'\] is a object"),
+        ({"x": [1, {"y": {1, 2}}]}, r"state\['x'\]\[1\]\['y'\] is a set"),
+        ({"x": {1.5: 2}}, "the key 1.5"),
+        ({"step": "3"}, "revision"),
+        ({"step": -1}, "revision"),
+        ({"step": True}, "revision"),
+        ({3: torch.zeros(1)}, "the name 3"),
+        ({"x": 1 << 9000}, "bits"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_by_name(state: dict[Any, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        SharedState(state, hasher)
+
+
+def test_nesting_is_bounded_on_both_sides() -> None:
+    value: Any = 1
+    for _ in range(DEPTH_MAX + 1):
+        value = [value]
+    with pytest.raises(ValueError, match="nested"):
+        SharedState({"x": value}, hasher)
+    deep = b'["%s",[],[["x",%s1%s]]]' % (FORMAT.encode(), b'["l",' * 100000, b"]" * 100000)
+    with pytest.raises(ProtocolError):
+        decode_manifest(deep)
+
+
+def test_the_revision_is_the_integer_under_step() -> None:
+    assert revision_of({}) == 0
+    assert revision_of({"step": 7}) == 7
+
+
+GOOD_DIGEST = "00" * 32
+BAD_MANIFESTS = [
+    b"",
+    b"\xff",
+    b"{}",
+    b"[]",
+    json.dumps(["pccl-state-2", [], []]).encode(),
+    json.dumps([FORMAT, {}, []]).encode(),
+    json.dumps([FORMAT, [["w", "float32", [3], GOOD_DIGEST[2:]]], []]).encode(),
+    json.dumps([FORMAT, [["w", "float32", [-3], GOOD_DIGEST]], []]).encode(),
+    json.dumps([FORMAT, [["w", "float32", [True], GOOD_DIGEST]], []]).encode(),
+    json.dumps([FORMAT, [["w", "float32", 3, GOOD_DIGEST]], []]).encode(),
+    json.dumps([FORMAT, [[1, "float32", [3], GOOD_DIGEST]], []]).encode(),
+    json.dumps([FORMAT, [["w", "float32", [3], GOOD_DIGEST]] * 2, []]).encode(),
+    json.dumps([FORMAT, [["w", "float32", [3], GOOD_DIGEST]], [["w", 1]]]).encode(),
+    json.dumps([FORMAT, [], [["x", 1], ["x", 2]]]).encode(),
+    json.dumps([FORMAT, [], [["x", 1.5]]]).encode(),
+    json.dumps([FORMAT, [], [["x", {}]]]).encode(),
+    json.dumps([FORMAT, [], [["x", []]]]).encode(),
+    json.dumps([FORMAT, [], [["x", ["f"]]]]).encode(),
+    json.dumps([FORMAT, [], [["x", ["f", 3]]]]).encode(),
+    json.dumps([FORMAT, [], [["x", ["b", "0"]]]]).encode(),
+    json.dumps([FORMAT, [], [["x", ["d", [[], 1]]]]]).encode(),
+    json.dumps([FORMAT, [], [["x", ["pickle", "gASV"]]]]).encode(),
+    b'["%s",[],[["x",NaN]]]' % FORMAT.encode(),
+    b'["%s",[],[["x",%s]]]' % (FORMAT.encode(), b"9" * 5000),
+]
+
+
+@pytest.mark.parametrize("text", BAD_MANIFESTS)
+def test_a_malformed_manifest_is_a_protocol_error(text: bytes) -> None:
+    with pytest.raises(ProtocolError, match="manifest"):
+        decode_manifest(text)
+
+
+def test_a_damaged_manifest_is_a_protocol_error_or_a_manifest() -> None:
+    state = example()
+    values = {name: v for name, v in state.items() if not isinstance(v, torch.Tensor)}
+    text = encode_manifest([], values)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(2000):
+        damaged = bytearray(text)
+        for _ in range(int(torch.randint(1, 4, (1,), generator=generator))):
+            place = int(torch.randint(len(damaged), (1,), generator=generator))
+            damaged[place] = int(torch.randint(256, (1,), generator=generator))
+        try:
+            decode_manifest(bytes(damaged))
+        except ProtocolError:
+            continue
