@@ -14,9 +14,7 @@ TORCH_VERSION: str
 def configure_engine(options: dict[str, Any]) -> None:
     """Sets the options (fields of csrc/engine/options.h) of the engine; before the first group."""
 
-def create_fixed(
-    store: Store, rank: int, size: int, timeout_s: float, name: str
-) -> Any:
+def create_fixed(store: Store, rank: int, size: int, timeout_s: float, name: str) -> Any:
     """A c10d Backend for a fixed group whose members meet in `store`."""
 
 def join(
@@ -60,7 +58,12 @@ def boundary_root(
     manifest. `keep` is held until the boundary is over."""
 
 def boundary_fetched(
-    epoch: int, present: bool, revision: int, digest: bytes, items: list[tuple[int, int]], keep: object
+    epoch: int,
+    present: bool,
+    revision: int,
+    digest: bytes,
+    items: list[tuple[int, int]],
+    keep: object,
 ) -> None: ...
 def pull(
     source: str, digest: bytes, item: int, address: int, size: int, timeout_s: float

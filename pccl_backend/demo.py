@@ -23,7 +23,8 @@ from typing import Any
 WORKERS = 3
 LIMIT_S = 180.0  # three minutes, on two cores
 POLL_S = 0.001
-UNCOMMITTED_S = 0.3  # a commit reaches everybody on this machine in a few milliseconds
+READS = 100  # of a status that is just being written
+UNCOMMITTED_S = 0.5  # a commit reaches everybody on this machine in a few milliseconds
 WITNESS_S = 5.0
 
 
@@ -73,8 +74,11 @@ class Worker:
         path = self.records_path.with_suffix(".status")
         if self._status is None and path.exists() and path.stat().st_size > 0:
             self._status = Status(path)
-        found: dict[str, Any] | None = None if self._status is None else self._status.read()
-        return found
+        for _ in range(READS):
+            found: dict[str, Any] | None = None if self._status is None else self._status.read()
+            if found is not None:
+                return found
+        return None
 
 
 @dataclass
@@ -258,12 +262,14 @@ class Demo:
     def uncommitted(self, operation: dict[str, Any], others: list[Worker]) -> bool:
         """Do all others have this operation in flight, and keep having it with the victim stopped?
 
-        Had the victim completed its part, all others would have the commit by then.
+        Had the victim completed its part, all others would have the commit by then. One of them is
+        not done either: had the victim sent all that they need, its contribution would count.
         """
         deadline = time.time() + WITNESS_S
         since: float | None = None
         while time.time() < deadline:
-            if all(has_in_flight(other.status(), operation["op"]) for other in others):
+            seen = [in_flight(other.status(), operation["op"]) for other in others]
+            if all(seen) and not all(o["complete"] for o in seen if o):
                 since = time.time() if since is None else since
                 if time.time() - since > UNCOMMITTED_S:
                     return True
@@ -301,9 +307,10 @@ def half_sent(status: dict[str, Any] | None) -> dict[str, Any] | None:
     return None
 
 
-def has_in_flight(status: dict[str, Any] | None, operation: str) -> bool:
-    """Does this status list the operation, without an outcome?"""
-    return status is not None and any(o["op"] == operation for o in status["operations"])
+def in_flight(status: dict[str, Any] | None, operation: str) -> dict[str, Any] | None:
+    """What this status says of an operation; None if it is not in flight."""
+    found = [] if status is None else status["operations"]
+    return next((dict(o) for o in found if o["op"] == operation), None)
 
 
 def is_stopped(pid: int) -> bool:
@@ -322,8 +329,8 @@ def main(argv: list[str] | None = None) -> int:
         "killed in the middle of a reduction, a new one joins. Exit status 0 if all claims hold.",
     )
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for all files")
-    parser.add_argument("--steps", type=int, default=28, help="outer steps (at least 8)")
-    parser.add_argument("--every", type=int, default=25, help="inner steps in each outer step")
+    parser.add_argument("--steps", type=int, default=24, help="outer steps (at least 8)")
+    parser.add_argument("--every", type=int, default=20, help="inner steps in each outer step")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for all of it")
     a = parser.parse_args(argv)
     if a.steps < 8 or a.every < 1:

@@ -73,7 +73,7 @@ struct PeerGone {
 struct PeerMessage {
   PeerId peer;
   PeerToMaster message;
-};                        // all but Hello, StoreRequest
+};  // all but Hello, StoreRequest
 struct PatienceOver {};   // TimerKind::patience
 struct FoundingOver {};   // TimerKind::founding
 struct RefoundOver {};    // TimerKind::refound
@@ -118,7 +118,7 @@ struct Say {
 };  // a log line: every change of members is one
 struct Deposed {
   std::string why;
-};                  // close everything, read the register anew
+};  // close everything, read the register anew
 struct RunOver {};  // the register says so; the operator may stop
 
 using Action =

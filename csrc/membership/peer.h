@@ -107,12 +107,12 @@ struct StopData {};  // the epoch has ended: what is in flight stands still
 struct Connect {
   EpochId epoch;
   std::vector<Member> members;
-};                    // of the own peer group, without self
+};  // of the own peer group, without self
 struct HashState {};  // this boundary votes: answer with RootKnown
 struct Fetch {
   EpochId epoch;
   SyncPlan plan;
-};                  // own state differs from the plan's
+};  // own state differs from the plan's
 struct Configure {  // a new epoch is in force
   EpochId epoch;
   std::vector<Member> members;  // own peer group, in rank order, with self
@@ -131,7 +131,7 @@ struct CommitOp {
 struct FailOp {
   OpKey op;
   Error error;
-};                  // its tensors have been restored by then
+};  // its tensors have been restored by then
 struct EnterStep {  // the boundary is over: refresh or resume returns
   std::uint64_t step = 0;
   bool voted = false;

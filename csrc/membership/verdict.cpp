@@ -1,9 +1,9 @@
 // What is committed: the verdict on everything in flight, from the reports of the members that go
 // on.
 //
-// An operation is committed if anybody saw it committed, or if every member of its peer group that
-// goes on has completed it in the newest started epoch: then nobody lacks the result, and a commit
-// that only a lost peer or a lost master knew of is not undone.
+// An operation is committed if one of them saw it committed, or if all of them in its peer group
+// have completed it in the newest epoch that one of these has started: then nobody lacks the
+// result, and a commit that only a lost peer or a lost master knew of is not undone.
 #include <algorithm>
 
 #include "membership/master_rules.h"
@@ -30,13 +30,17 @@ void add_known(const std::vector<Begun>& begun, Judgement& verdict) {
   }
 }
 
-/// All mates that go on have completed it in the newest epoch.
-void add_completed(const State& s, const Epoch& epoch, EpochId newest, Judgement& verdict) {
+/// All mates that go on have completed it in the newest epoch that one of them has started. (That
+/// another peer group has started a newer one changes nothing: without these mates nothing was
+/// committed in it but by its verdict, and that rested on the same completions.)
+void add_completed(const State& s, const Epoch& epoch, Judgement& verdict) {
   std::map<std::uint32_t, std::vector<const Report*>> mates;
   for (const Member& m : epoch.members) {
     mates[m.place.rank].push_back(&s.peers.at(m.peer()).report);
   }
   for (const auto& [group, reports] : mates) {
+    EpochId newest;
+    for (const Report* r : reports) newest = std::max(newest, r->started.value_or(EpochId{}));
     const bool current = std::all_of(reports.begin(), reports.end(), [&](const Report* r) {
       return r->started && (*r->started == newest || planted(s.config.planted, "mix_epochs"));
     });
@@ -98,8 +102,10 @@ void add_failure(const std::vector<Begun>& begun, const std::vector<PeerId>& los
 
 /// Who has left a step without a vote testifies to it, however long ago. Steps that everybody has
 /// left are of no interest any more.
-void add_flags(const State& s, const std::vector<Begun>& begun, Judgement& verdict) {
-  std::uint64_t oldest = begun.front().report->step;
+/// (Who has begun nothing yet begins with the step after the last voted boundary.)
+void add_flags(const State& s, const std::vector<Begun>& begun, bool all_begun,
+               Judgement& verdict) {
+  std::uint64_t oldest = all_begun ? begun.front().report->step : verdict.passed;
   for (const auto& [member, report] : begun) oldest = std::min(oldest, report->step);
   for (const auto& [step, votes] : s.flags) {
     if (step >= oldest) verdict.flags[step] = votes;
@@ -155,7 +161,7 @@ Judgement judge(const State& s, const Epoch& epoch) {
   }
 
   add_known(begun, verdict);
-  if (!planted(s.config.planted, "any_survivor")) add_completed(s, epoch, id, verdict);
+  if (!planted(s.config.planted, "any_survivor")) add_completed(s, epoch, verdict);
   if (planted(s.config.planted, "forget_commits")) verdict.committed.clear();
   tidy(verdict);
 
@@ -164,7 +170,7 @@ Judgement judge(const State& s, const Epoch& epoch) {
       held != nullptr && held->id == id ? ids_of(held->members) : newest.report->started_members;
   std::erase_if(lost, [&](PeerId p) { return contains(epoch.members, p); });
   add_failure(begun, lost, planted(s.config.planted, "old_failure"), verdict);
-  add_flags(s, begun, verdict);
+  add_flags(s, begun, begun.size() == epoch.members.size(), verdict);
   return verdict;
 }
 

@@ -24,6 +24,7 @@ using WorkPtr = PcclBackend::WorkPtr;
 
 constexpr std::uint64_t kMonitorTag = 1ULL << 40;  // above all tags of users, which are an int
 constexpr int kAnyRank = -1;
+constexpr std::uint64_t kDrainMs = 5000;  // for callbacks of users, at the end of the process
 
 /// Titles of the profiler's events: what torch's own tests look for, with gloo's words.
 const char* title_of(OpKind kind) {
@@ -123,13 +124,12 @@ PcclBackend::PcclBackend(std::shared_ptr<Engine> engine, GroupId group, int rank
   context_->engine->set_timeout(group, static_cast<std::uint64_t>(timeout.count()));
   // Before the interpreter goes, callbacks that are due have run (5 s for those of a user who
   // hangs).
-  EngineOwner::instance().at_shutdown(
-      [completions = std::weak_ptr<Completions>(context_->completions)] {
-        const auto alive = completions.lock();
-        if (alive && !alive->drain(5000)) {
-          log_warning("a callback of an operation is still running after 5 s; not waited for");
-        }
-      });
+  Completions* completions = context_->completions.get();  // there whenever it is called
+  EngineOwner::instance().at_shutdown(context_->completions, [completions] {
+    if (!completions->drain(kDrainMs)) {
+      log_warning("a callback of an operation is still running after 5 s; not waited for");
+    }
+  });
 }
 
 PcclBackend::~PcclBackend() { shutdown(); }

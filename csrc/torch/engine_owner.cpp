@@ -69,26 +69,29 @@ void EngineOwner::set_event_sink(std::function<void(const GroupEvent&)> sink) {
   if (engine_) engine_->on_group_event(sink_);
 }
 
-void EngineOwner::at_shutdown(std::function<void()> function) {
+void EngineOwner::at_shutdown(std::weak_ptr<void> owner, std::function<void()> function) {
   if (forked()) return;
   const std::lock_guard lock(mutex_);
-  at_shutdown_.push_back(std::move(function));
+  std::erase_if(at_shutdown_, [](const AtShutdown& entry) { return entry.owner.expired(); });
+  at_shutdown_.push_back({std::move(owner), std::move(function)});
 }
 
 void EngineOwner::shutdown() {
   if (forked()) return;
   std::shared_ptr<Engine> engine;
-  std::vector<std::function<void()>> functions;
+  std::vector<AtShutdown> entries;
   {
     const std::lock_guard lock(mutex_);
     engine = std::exchange(engine_, nullptr);
-    functions = std::exchange(at_shutdown_, {});
+    entries = std::exchange(at_shutdown_, {});
   }
   if (engine) {
     engine->shutdown();
     current_.store(nullptr);
   }
-  for (const auto& function : functions) function();
+  for (const AtShutdown& entry : entries) {
+    if (const auto alive = entry.owner.lock()) entry.function();
+  }
 }
 
 }  // namespace pccl

@@ -30,8 +30,9 @@ class EngineOwner {
 
   /// Who hears of group events, of the present engine and of later ones; empty: nobody.
   void set_event_sink(std::function<void(const GroupEvent&)> sink);
-  /// Called at the end of shutdown(), when no operation is left without an outcome.
-  void at_shutdown(std::function<void()> function);
+  /// Called at the end of shutdown(), when no operation is left without an outcome, if `owner` is
+  /// still there.
+  void at_shutdown(std::weak_ptr<void> owner, std::function<void()> function);
 
   /// Ends the engine in good order. A later engine() makes another one.
   void shutdown();
@@ -49,7 +50,11 @@ class EngineOwner {
   EngineOptions options_;
   std::shared_ptr<Engine> engine_;
   std::function<void(const GroupEvent&)> sink_;
-  std::vector<std::function<void()>> at_shutdown_;
+  struct AtShutdown {
+    std::weak_ptr<void> owner;
+    std::function<void()> function;
+  };
+  std::vector<AtShutdown> at_shutdown_;
 };
 
 /// What every use in a forked child raises.

@@ -39,11 +39,8 @@ class EngineStore final : public c10d::Store {
   std::vector<Value> multiGet(const Keys& keys) override;
   void multiSet(const Keys& keys, const std::vector<Value>& values) override;
   bool hasExtendedApi() const override { return true; }
-  Keys listKeys()
-#ifndef PCCL_STORE_WITHOUT_LIST_KEYS
-      override
-#endif
-      ;
+  Keys
+  listKeys();  // NOLINT: overrides where torch has it; without the word it builds elsewhere too
 
  private:
   std::shared_ptr<Ticket> call(StoreOp op, Keys keys, std::vector<Value> values,

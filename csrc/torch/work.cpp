@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -43,9 +44,13 @@ void Completions::run(std::function<void()> task) {
     added_.notify_one();
     return;
   }
-  running_ = true;
   // Detached: the last reference may go on any thread, this one included, and none may block there.
-  std::thread([keep = shared_from_this()] { keep->loop(); }).detach();
+  try {
+    std::thread([keep = shared_from_this()] { keep->loop(); }).detach();
+    running_ = true;
+  } catch (const std::system_error& error) {
+    log_error(std::string("no thread for callbacks, they wait for the next one: ") + error.what());
+  }
 }
 
 void Completions::loop() {

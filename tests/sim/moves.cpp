@@ -286,7 +286,12 @@ std::vector<Move> World::moves() const {
     if (to != kMaster && !up(to)) continue;
     out.push_back(
         {to == kMaster ? What::peer_to_master : What::master_to_peer, Sort::fair, p, -1, {}});
-    if (queue.size() > 1 && std::holds_alternative<std::monostate>(queue.back().message)) {
+    // A connection that breaks may take with it what it had not delivered.
+    const bool newest =
+        std::all_of(queue.begin(), queue.end(),
+                    [&, &all = queue](const Item& item) { return item.conn <= all.back().conn; });
+    if (queue.size() > 1 && newest &&
+        std::holds_alternative<std::monostate>(queue.back().message)) {
       out.push_back({What::rest_lost, Sort::maybe, from, to, {}});
     }
   }

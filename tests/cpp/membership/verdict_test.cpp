@@ -37,6 +37,29 @@ TEST(Verdict, results_of_different_epochs_are_not_mixed) {
   EXPECT_TRUE(judge(s, next_epoch(kTwo)).committed.at(0).also.empty());
 }
 
+TEST(Verdict, a_peer_group_that_has_missed_the_last_start_keeps_what_its_mates_have_completed) {
+  // Epoch 1.1 was started in peer group 1 only. Its verdict had committed 1.0 in peer group 0, and
+  // the only one who heard of it is lost.
+  const std::vector<Member> replica = {member(1, "a", 0, 2), member(2, "a", 1, 2)};
+  State s = in_office({replica[0], replica[1], member(3, "b", 0, 2), member(4, "b", 1, 2)});
+  report(s, 1).started = EpochId::make(0, 9);
+  report(s, 1).started_members = ids_of(own(s)->members);
+  report(s, 1).done = {OpKey{1, 0}};
+  report(s, 2).done = {};
+  const Judgement verdict = judge(s, next_epoch(replica));
+  EXPECT_TRUE(contains(verdict.committed.at(0), OpKey{1, 0}));
+  EXPECT_FALSE(contains(verdict.committed.at(1), OpKey{1, 0}));
+}
+
+TEST(Verdict, who_has_begun_nothing_yet_learns_which_boundaries_have_not_voted) {
+  State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
+  report(s, 1).step = 3;
+  report(s, 2) = Report{};
+  const Judgement verdict = judge(s, next_epoch(own(s)->members));
+  EXPECT_FALSE(verdict.flags.at(1));
+  EXPECT_FALSE(verdict.flags.at(2));
+}
+
 TEST(Verdict, a_mate_that_has_left_the_step_testifies_for_its_commits_and_its_flag) {
   State s = in_office(kTwo);
   report(s, 1).step = 2;
