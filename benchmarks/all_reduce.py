@@ -161,8 +161,8 @@ def main() -> None:
                         else (f"{size >> 10} KiB" if size >= 1024 else f"{size} B")
                     )
                     print(
-                        f"| {kind} | {world} | {text} | {row['pccl_us']:.0f} | {row['gloo_us']:.0f} "
-                        f"| {row['ratio']:.1f} |",
+                        f"| {kind} | {world} | {text} | {row['pccl_us']:.0f} "
+                        f"| {row['gloo_us']:.0f} | {row['ratio']:.1f} |",
                         flush=True,
                     )
     if args.json:

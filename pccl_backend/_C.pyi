@@ -37,11 +37,13 @@ def is_elastic(group: Any) -> bool:
 
 def group_view() -> dict[str, Any]:
     """rank, size, epoch (str), epoch_number (int), step, numbering (list of hex peer ids), self (hex),
-    admitted, evicted, left."""
+    admitted, evicted, left.
+    """
 
 def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:
     """`function` gets every GroupEvent as a dict (what, epoch, lost, joined, members, text), on a thread
-    of its own that holds the GIL."""
+    of its own that holds the GIL.
+    """
 
 def leave() -> None: ...
 def boundary_begin(kind: str, verify: bool, timeout_s: float | None) -> None:
@@ -49,13 +51,15 @@ def boundary_begin(kind: str, verify: bool, timeout_s: float | None) -> None:
 
 def boundary_next(timeout_s: float) -> dict[str, Any] | None:
     """None: nothing within timeout_s. Else what ("hash", "fetch", "finished"), step, voted, admitted,
-    left, root ({present, revision, digest}) and, for "fetch", epoch, sources (hex ids), why."""
+    left, root ({present, revision, digest}) and, for "fetch", epoch, sources (hex ids), why.
+    """
 
 def boundary_root(
     present: bool, revision: int, digest: bytes, items: list[tuple[int, int]], keep: object
 ) -> None:
     """Answers "hash": the root, and (address, bytes) of each item that others may pull; item 0 is the
-    manifest. `keep` is held until the boundary is over."""
+    manifest. `keep` is held until the boundary is over.
+    """
 
 def boundary_fetched(
     epoch: int,
@@ -75,7 +79,8 @@ def sha256(items: list[tuple[int, int]]) -> list[bytes]:
 
 def in_flight() -> list[dict[str, Any]]:
     """Operations of the elastic group without an outcome: op ("step.index"), kind, bytes_sent,
-    bytes_received, complete. Safe to call from any thread at any time."""
+    bytes_received, complete. Safe to call from any thread at any time.
+    """
 
 def counters() -> dict[str, int]: ...
 def set_log_level(level: str) -> None: ...

@@ -162,8 +162,8 @@ def join_master(
 ) -> Joined:
     """Joins, and remembers it for `create`, which c10d calls next.
 
-    An engine is one peer for the whole of its life: who comes back after it was evicted, has left or
-    could not join does so as a newcomer, with a new engine.
+    An engine is one peer for the whole of its life: who comes back after it was evicted, has left
+    or could not join does so as a newcomer, with a new engine.
     """
     global _joined, _has_joined
     if _has_joined and not dist.is_initialized():
