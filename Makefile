@@ -44,7 +44,7 @@ clean:
 .venv/.pccl-package: .venv/.pccl-torch pyproject.toml setup.py $(INSTALLED_TORCH)
 	scripts/setup build
 	scripts/setup package
-	@touch $@ .venv/.pccl-built
+	@touch $@
 
 .venv/.pccl-built: .venv/.pccl-package $(SOURCES)
 	scripts/setup build
