@@ -24,8 +24,8 @@ inline constexpr std::size_t kStoreKeyBytesMax = 4096;
 inline constexpr std::size_t kStoreKeysMax = 4096;  // in one request
 
 // Data.
-inline constexpr std::size_t kSegmentBytesMax = 1U
-                                                << 20;  // facts: 1 MiB is best on loopback and LAN
+// Facts of ARCHITECTURE.md: 1 MiB is best on loopback and LAN.
+inline constexpr std::size_t kSegmentBytesMax = 1U << 20;
 inline constexpr std::size_t kSmallSegmentBytesMax = 64U
                                                      << 10;  // up to here the small lane is used
 inline constexpr std::size_t kUngrantedBytesMax =
@@ -40,7 +40,9 @@ inline constexpr std::uint64_t kBackoffMsMin = 50;
 inline constexpr std::uint64_t kBackoffMsMax = 1000;
 
 // Waiting.
-inline constexpr std::uint64_t kSayWaitingMs = 5000;   // a longer wait says once whom it waits for
+inline constexpr std::uint64_t kSayWaitingMs = 5000;  // a longer wait says once whom it waits for
+inline constexpr std::uint64_t kAskMs =
+    1000;  // a longer wait asks the others what they have called
 inline constexpr std::uint64_t kMissingReplyMs = 500;  // after a time-out: "have you issued it?"
 
 }  // namespace pccl

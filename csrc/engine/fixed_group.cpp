@@ -203,7 +203,7 @@ void FixedGroup::op_timed_out(Pending& pending) {
   for (const PeerId peer : pending.contributors) {
     if (peer == context_.links.self() || departed_.contains(peer)) continue;
     question.unanswered.insert(peer);
-    context_.links.send_control(peer, encode(PeerToPeer{AskIssued{id_, pending.op->key()}}));
+    ask_issued(pending, peer);
   }
   questions_[pending.op->key()] = std::move(question);
 }

@@ -281,7 +281,24 @@ void Group::control(PeerId peer, const PeerToPeer& message) {
     point_to_point_.accepted(peer, *accept);
   } else if (const auto* ask = std::get_if<AskIssued>(&message)) {
     context_.links.send_control(peer, encode(PeerToPeer{TellIssued{id_, ask->op, next_key()}}));
+    // Ranks that call different operations may all wait for a first segment: this is how they find
+    // out.
+    const auto it = ops_.find(ask->op);
+    if (it == ops_.end() || !it->second.op->running()) return;
+    SegmentHeader theirs;
+    theirs.descriptor = {static_cast<OpKind>(ask->kind), static_cast<ReduceOp>(ask->reduce),
+                         static_cast<DType>(ask->dtype), static_cast<std::int32_t>(ask->root),
+                         ask->count};
+    static_cast<void>(fits(it->second, peer, theirs));
   }
+}
+
+void Group::ask_issued(const Pending& pending, PeerId peer) {
+  const OpDescriptor& d = pending.op->request().descriptor;
+  context_.links.send_control(
+      peer, encode(PeerToPeer{AskIssued{id_, pending.op->key(), static_cast<std::uint32_t>(d.kind),
+                                        static_cast<std::uint32_t>(d.reduce),
+                                        static_cast<std::uint32_t>(d.dtype), d.root, d.count}}));
 }
 
 // -------------------------------------------------------------------------------------------
@@ -294,6 +311,12 @@ void Group::tick(std::uint64_t elapsed_ms) {
   for (auto& [key, pending] : ops_) {
     Operation& op = *pending.op;
     op.waited_total_ms += elapsed_ms;
+    if (op.waited_total_ms >= kAskMs && !op.asked && op.running()) {
+      op.asked = true;
+      for (const PeerId peer : pending.contributors) {
+        if (peer != context_.links.self()) ask_issued(pending, peer);
+      }
+    }
     if (op.waited_total_ms >= kSayWaitingMs && !op.said_waiting) {
       op.said_waiting = true;
       log_info(name_ + ": " + waiting_text(pending));

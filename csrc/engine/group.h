@@ -81,6 +81,8 @@ class Group : public OperationPort, public SegmentOwner {
   void stop(Pending& pending);
   void finish(OpKey key, Error error);
   void fail_pending(const Error& error);
+  /// Asks a member whether it has issued the operation, and the same one.
+  void ask_issued(const Pending& pending, PeerId peer);
   void set_epoch(EpochId epoch, std::vector<PeerId> members);
   void publish() { context_.publish(id_, view()); }
   [[nodiscard]] std::string describe(const Pending& pending) const;

@@ -77,6 +77,7 @@ class Operation {
   // Kept for the owner.
   std::uint64_t waited_ms = 0;  // of its time-out; stands still while the group holds
   std::uint64_t waited_total_ms = 0;
+  bool asked = false;  // the others, whether they have called the same
   bool said_waiting = false;
   bool deferred = false;  // waits for memory or for an overlapping operation
   bool expired = false;   // its time-out has been reported

@@ -52,9 +52,10 @@ struct Register {
 
 // ---------------------------------------------------------------------------------------- events
 
+/// Boot: what the register holds.
 struct TakenOver {
   Register held;
-};  // boot: what the register holds
+};
 struct RegisterWritten {
   Register value;
   bool ok = false;
@@ -63,17 +64,20 @@ struct RegisterUnanswered {};
 struct PeerConnected {
   Hello hello;
 };
+/// Its connection has closed: it may come back.
 struct PeerDisconnected {
   PeerId peer;
-};  // its connection has closed: it may come back
+};
+/// It will not come back: silent, said goodbye, or its time is over.
 struct PeerGone {
   PeerId peer;
   std::string why;
-};  // it will not: silent, said goodbye, or its time is over
+};
+/// All but Hello, StoreRequest.
 struct PeerMessage {
   PeerId peer;
   PeerToMaster message;
-};  // all but Hello, StoreRequest
+};
 struct PatienceOver {};   // TimerKind::patience
 struct FoundingOver {};   // TimerKind::founding
 struct RefoundOver {};    // TimerKind::refound
@@ -101,24 +105,28 @@ struct WriteRegister {
   Register from;
   Register to;
 };
+/// Closes its connection, after what was sent to it.
 struct Close {
   PeerId peer;
-};  // after what was sent to it
+};
+/// `peer` for absence only.
 struct StartTimer {
   TimerKind kind;
   PeerId peer;
-};  // peer: absence only
+};
 struct StopTimer {
   TimerKind kind;
   PeerId peer;
 };
+/// A log line: every change of members is one.
 struct Say {
   bool warning = false;
   std::string text;
-};  // a log line: every change of members is one
+};
+/// Close everything, read the register anew.
 struct Deposed {
   std::string why;
-};  // close everything, read the register anew
+};
 struct RunOver {};  // the register says so; the operator may stop
 
 using Action =

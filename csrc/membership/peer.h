@@ -43,22 +43,26 @@ enum class LossClass : std::uint8_t {
 
 struct MasterConnected {};  // a new connection: say Hello
 struct MasterLost {};
+/// All but Heartbeat, StoreReply.
 struct FromMaster {
   MasterToPeer message;
-};  // all but Heartbeat, StoreReply
+};
 struct Issued {
   LossClass loss = LossClass::replay;
   PeerId root;
 };
+/// Its part is complete (in the configured epoch).
 struct Completed {
   OpKey op;
-};  // its part is complete (in the configured epoch)
+};
+/// The wait() of a committed operation has returned.
 struct Returned {
   OpKey op;
-};  // wait() of a committed operation has returned
+};
+/// Its own time-out has passed.
 struct TimedOut {
   OpKey op;
-};  // its own time-out has passed
+};
 struct FoundMismatch {
   OpKey op;
   std::string text;
@@ -69,28 +73,34 @@ struct AtBoundary {  // the program calls refresh or resume
   bool has_root = false;  // `root` is set; else the state is hashed on demand
   StateRoot root;
 };
+/// Answer to HashState.
 struct RootKnown {
   StateRoot root;
-};  // answer to HashState
+};
+/// Answer to Fetch.
 struct Fetched {
   EpochId epoch;
   StateRoot root;
-};  // answer to Fetch
+};
+/// Answer to Connect.
 struct LinksUp {
   EpochId epoch;
-};  // answer to Connect
+};
+/// The link is not back in time.
 struct LinkFailed {
   EpochId epoch;
   PeerId peer;
   std::string reason;
-};  // not back in time
+};
+/// Evidence; the link is being dialled again.
 struct LinkClosed {
   PeerId peer;
   bool refused = false;
-};  // evidence; it is being dialled again
+};
+/// The link to a member of the newest epoch is back.
 struct LinkBack {
   PeerId peer;
-};  // of a member of the running epoch
+};
 struct WantsToLeave {};
 struct SaysBye {};
 
@@ -104,34 +114,38 @@ struct ToMaster {
   PeerToMaster message;
 };
 struct StopData {};  // the epoch has ended: what is in flight stands still
+/// Members of the own peer group, without self.
 struct Connect {
   EpochId epoch;
   std::vector<Member> members;
-};  // of the own peer group, without self
+};
 struct HashState {};  // this boundary votes: answer with RootKnown
+/// Own state differs from the plan's.
 struct Fetch {
   EpochId epoch;
   SyncPlan plan;
-};  // own state differs from the plan's
+};
 struct Configure {  // a new epoch is in force
   EpochId epoch;
   std::vector<Member> members;  // own peer group, in rank order, with self
   std::vector<PeerId> lost;     // members of the epoch before (all peer groups) that are gone
   std::vector<PeerId> joined;
 };
+/// Runs it (again) in the configured epoch.
 struct RunOp {
   OpKey op;
-};  // (again) in the configured epoch
+};
 struct RestoreOp {
   OpKey op;
 };
 struct CommitOp {
   OpKey op;
 };
+/// Its tensors have been restored by then.
 struct FailOp {
   OpKey op;
   Error error;
-};  // its tensors have been restored by then
+};
 struct EnterStep {  // the boundary is over: refresh or resume returns
   std::uint64_t step = 0;
   bool voted = false;

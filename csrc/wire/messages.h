@@ -614,16 +614,27 @@ struct Want {
   }
 };
 
-/// After a time-out: has the receiver issued `op`? Answered by TellIssued.
+/// The sender waits for `op`, which it has issued as described here (numbers of base/types.h). Has
+/// the receiver issued it too, and the same? Answered by TellIssued.
 struct AskIssued {
   static constexpr std::string_view kName = "ask_issued";
   GroupId group;
   OpKey op;
+  std::uint32_t kind = 0;
+  std::uint32_t reduce = 0;
+  std::uint32_t dtype = 0;
+  std::int64_t root = -1;
+  std::uint64_t count = 0;
   bool operator==(const AskIssued&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("group", self.group);
     visit("op", self.op);
+    visit("kind", self.kind);
+    visit("reduce", self.reduce);
+    visit("dtype", self.dtype);
+    visit("root", self.root);
+    visit("count", self.count);
   }
 };
 

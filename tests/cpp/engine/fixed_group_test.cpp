@@ -126,6 +126,25 @@ TEST(FixedGroup, different_calls_are_named_at_every_rank) {
   for (const auto& ticket : tickets) expect_success(ticket);  // the group goes on
 }
 
+TEST(FixedGroup, different_calls_that_all_wait_for_a_first_segment_are_named_too) {
+  FixedWorld world(3);
+  std::vector<std::vector<float>> values(3, std::vector<float>(4, 1.0F));
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  tickets.push_back(world.engines[0]->post(world.group, all_reduce(values[0])));
+  for (const std::size_t r : {1U, 2U}) {
+    OpRequest request;
+    request.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, 0, 4};
+    request.inputs = {buffer(values[r])};
+    request.outputs = {buffer(values[r])};
+    tickets.push_back(world.engines[r]->post(world.group, std::move(request)));
+  }
+  for (const auto& ticket : tickets) {
+    const Error error = outcome(ticket);
+    EXPECT_EQ(error.code, ErrorCode::mismatch) << error.text;
+    EXPECT_NE(error.text.find("broadcast"), std::string::npos) << error.text;
+  }
+}
+
 TEST(FixedGroup, a_rank_that_does_not_call_is_named_after_the_time_out) {
   FixedWorld world(3);
   std::vector<float> a(10);
