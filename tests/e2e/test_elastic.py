@@ -82,7 +82,8 @@ class Member:
         else:
             self.parts = [torch.full((COUNT,), -1.0) for _ in range(dist.get_world_size())]
             self.work = dist.all_gather(self.parts, self.tensor, async_op=True)
-        return {"operation": self.group.in_flight()[-1]["op"] if self.group.in_flight() else ""}
+        operations = self.group.in_flight()  # it may have its outcome by now
+        return {"operation": operations[-1]["op"] if operations else ""}
 
     def sent(self) -> dict[str, Any]:
         """Waits until bytes of the oldest operation in flight have left."""
