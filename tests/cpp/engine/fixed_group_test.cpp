@@ -90,17 +90,17 @@ TEST(FixedGroup, who_leaves_in_good_order_fails_only_what_it_has_not_done) {
   send.outputs = {buffer(source)};
   expect_success(world.engines[0]->post(world.group, std::move(send)));
   world.engines[0]->shutdown();  // what it owes has left
-  for (const std::size_t r : {1U, 2U}) {
-    std::vector<float> target(1U << 20);
+  std::vector<std::vector<float>> targets(2, std::vector<float>(1U << 20));
+  std::vector<std::shared_ptr<Ticket>> second;
+  for (std::size_t i = 0; i < 2; ++i) {
     OpRequest recv;
-    recv.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, 0, target.size()};
-    recv.inputs = {buffer(target)};
-    recv.outputs = {buffer(target)};
-    const auto ticket = world.engines[r]->post(world.group, std::move(recv));
-    if (r == 1) continue;
-    expect_success(ticket);
-    EXPECT_EQ(target.back(), 5.0F);
+    recv.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, 0, targets[i].size()};
+    recv.inputs = {buffer(targets[i])};
+    recv.outputs = {buffer(targets[i])};
+    second.push_back(world.engines[1 + i]->post(world.group, std::move(recv)));
   }
+  for (const auto& ticket : second) expect_success(ticket);
+  for (const auto& target : targets) EXPECT_EQ(target.back(), 5.0F);
   const Error error = outcome(world.engines[2]->post(world.group, barrier()));
   EXPECT_EQ(error.code, ErrorCode::peer_lost);
   EXPECT_NE(error.text.find("has left the group"), std::string::npos) << error.text;
