@@ -284,9 +284,7 @@ WorkPtr PcclBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
   const Tensors& list = single(OpKind::all_gather, outputs);
   Call call(OpKind::all_gather, input);
   const Numbers group = numbers();
-  call.length(list, group.size);
-  call.same_type(list);
-  call.same_numel(list[static_cast<std::size_t>(group.rank)], input.numel());
+  call.one_per_rank(list, group.size, group.rank, input.numel());
   call.input(input);
   call.outputs(list);
   call.count_if_equal(list);
@@ -374,9 +372,7 @@ WorkPtr PcclBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   Tensors list;
   if (opts.rootRank == group.rank) {
     list = single(OpKind::gather, outputs);
-    call.length(list, group.size);
-    call.same_type(list);
-    call.same_numel(list[static_cast<std::size_t>(group.rank)], input.numel());
+    call.one_per_rank(list, group.size, group.rank, input.numel());
     call.outputs(list);
   } else if (!outputs.empty()) {
     call.fail("requires empty output on non-root");
@@ -394,9 +390,7 @@ WorkPtr PcclBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   Tensors list;
   if (opts.rootRank == group.rank) {
     list = single(OpKind::scatter, inputs);
-    call.length(list, group.size);
-    call.same_type(list);
-    call.same_numel(list[static_cast<std::size_t>(group.rank)], output.numel());
+    call.one_per_rank(list, group.size, group.rank, output.numel());
     call.inputs(list);
   } else if (!inputs.empty()) {
     call.fail("requires empty input on non-root");
@@ -412,9 +406,7 @@ WorkPtr PcclBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inpu
   Call call(OpKind::reduce_scatter, output);
   const Numbers group = numbers();
   call.reduce(opts.reduceOp);
-  call.length(list, group.size);
-  call.same_type(list);
-  call.same_numel(list[static_cast<std::size_t>(group.rank)], output.numel());
+  call.one_per_rank(list, group.size, group.rank, output.numel());
   call.inputs(list);
   call.output(output);
   call.count_if_equal(list);
@@ -491,11 +483,9 @@ WorkPtr PcclBackend::alltoall(Tensors& outputs, Tensors& inputs,
   TORCH_CHECK(!inputs.empty(), "pccl all_to_all: requires a non-empty tensor list");
   Call call(OpKind::all_to_all, inputs.front());
   call.length(inputs, group.size);
-  call.length(outputs, group.size);
   call.same_type(inputs);
-  call.same_type(outputs);
-  const auto own = static_cast<std::size_t>(group.rank);
-  call.same_numel(outputs[own], inputs[own].numel());
+  call.one_per_rank(outputs, group.size, group.rank,
+                    inputs[static_cast<std::size_t>(group.rank)].numel());
   call.inputs(inputs);
   call.outputs(outputs);
   return post(call, OpType::ALLTOALL, opts.timeout, inputs, outputs);

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
+#include "torch/fields.h"
 #include "torch/hash_items.h"
 #include "torch/process_group.h"
 #include "torch/store.h"
@@ -180,24 +181,6 @@ py::dict to_dict(const GroupEvent& event) {
   return dict;
 }
 
-/// Takes what it knows out of a dictionary of options; what is left over is an error.
-class Fields {
- public:
-  explicit Fields(const py::dict& dict) : dict_(dict.attr("copy")()) {}
-
-  template <typename T>
-  void take(const char* name, T& to) {
-    if (!dict_.contains(name)) return;
-    to = dict_.attr("pop")(name).cast<T>();
-  }
-  void end() const {
-    TORCH_CHECK_VALUE(dict_.empty(), "pccl: unknown options: ", std::string(py::str(dict_)));
-  }
-
- private:
-  py::dict dict_;
-};
-
 EngineOptions to_options(const py::dict& dict) {
   EngineOptions options;
   Fields fields(dict);
@@ -211,7 +194,7 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("preimage_bytes_max", options.preimage_bytes_max);
   fields.take("hold_timeout_ms", options.hold_timeout_ms);
   fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
-  fields.end();
+  fields.refuse_others();
   return options;
 }
 
@@ -223,7 +206,7 @@ Place to_place(const std::optional<py::dict>& dict) {
   fields.take("attempt", place.attempt);
   fields.take("rank", place.rank);
   fields.take("size", place.size);
-  fields.end();
+  fields.refuse_others();
   return place;
 }
 

@@ -6,7 +6,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -15,6 +14,7 @@
 #include "kernels/reduce.h"
 #include "master/options.h"
 #include "master/server.h"
+#include "torch/fields.h"
 
 namespace py = pybind11;
 
@@ -45,36 +45,6 @@ OpKind kind_of(const std::string& name) {
 
 // ------------------------------------------------------------------------------------------
 // dictionaries
-
-/// Takes fields out of a dictionary by name. What is there and was not asked for is an error.
-class Fields {
- public:
-  explicit Fields(const py::dict& from) : from_(from) {}
-
-  template <typename T>
-  void take(const char* name, T& field) {
-    known_.insert(name);
-    if (!from_.contains(name)) return;
-    const py::object value = from_[name];
-    try {
-      field = value.cast<T>();
-    } catch (const py::cast_error&) {
-      throw py::value_error(std::string(name) + ": wrong value " +
-                            py::repr(value).cast<std::string>());
-    }
-  }
-
-  void refuse_others() const {
-    for (const auto& item : from_) {
-      const auto name = py::str(item.first).cast<std::string>();
-      if (!known_.contains(name)) throw py::value_error("no such field: \"" + name + "\"");
-    }
-  }
-
- private:
-  const py::dict& from_;
-  std::set<std::string> known_;
-};
 
 int serve(const py::dict& given) {
   MasterOptions options;

@@ -149,6 +149,13 @@ void Call::length(const Tensors& tensors, std::int32_t size) const {
        " ranks, got " + std::to_string(tensors.size()) + ")");
 }
 
+void Call::one_per_rank(const Tensors& tensors, std::int32_t size, std::int32_t own_rank,
+                        std::int64_t own_numel) const {
+  length(tensors, size);
+  same_type(tensors);
+  same_numel(tensors[static_cast<std::size_t>(own_rank)], own_numel);
+}
+
 void Call::root(std::int64_t rank, std::int32_t size) {
   if (rank < 0 || rank >= size) fail("invalid root rank: " + std::to_string(rank));
   request_.descriptor.root = static_cast<std::int32_t>(rank);

@@ -32,6 +32,9 @@ class Call {
   void same_type(const Tensors& tensors) const;
   void same_numel(const at::Tensor& tensor, std::int64_t numel) const;
   void length(const Tensors& tensors, std::int32_t size) const;
+  /// One tensor for each rank, that of `own_rank` with `own_numel` elements.
+  void one_per_rank(const Tensors& tensors, std::int32_t size, std::int32_t own_rank,
+                    std::int64_t own_numel) const;
   void root(std::int64_t rank, std::int32_t size);
   void reduce(const c10d::ReduceOp& op);
   [[noreturn]] void fail(const std::string& why) const;

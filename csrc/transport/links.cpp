@@ -102,6 +102,7 @@ class TcpLinks : public Links, private LinkOwner {
   void park(PeerId peer, std::vector<Socket> lanes);
   void adopt(Link& link, std::vector<Socket> lanes);
   void fail(Link& link, const std::string& reason, bool refused);
+  std::shared_ptr<Link> take(PeerId peer);
   void bury(std::shared_ptr<Link> link);
   void finish_shutdown();
   [[nodiscard]] Link* find_up(PeerId peer) const;
@@ -248,26 +249,24 @@ void TcpLinks::fail(Link& link, const std::string& reason, bool refused) {
   tell(Told::What::down, link, reason, refused);
 }
 
-void TcpLinks::close(PeerId peer) {
+/// Takes the link out of what is known about the peer, if there is one.
+std::shared_ptr<Link> TcpLinks::take(PeerId peer) {
   gate_->forget(peer);
   parked_.erase(peer);
-  const auto found = links_.find(peer);
-  if (found == links_.end()) return;
-  const std::shared_ptr<Link> link = std::move(found->second);
-  links_.erase(found);
+  const auto node = links_.extract(peer);
+  return node.empty() ? nullptr : node.mapped();
+}
+
+void TcpLinks::close(PeerId peer) {
+  const std::shared_ptr<Link> link = take(peer);
+  if (!link) return;
   if (link->state != Link::State::up && link->state != Link::State::proven) return bury(link);
   closing_.push_back(link);
   link->close();
 }
 
 void TcpLinks::drop(PeerId peer) {
-  gate_->forget(peer);
-  parked_.erase(peer);
-  const auto found = links_.find(peer);
-  if (found == links_.end()) return;
-  const std::shared_ptr<Link> link = std::move(found->second);
-  links_.erase(found);
-  bury(link);
+  if (const std::shared_ptr<Link> link = take(peer)) bury(link);
 }
 
 void TcpLinks::bury(std::shared_ptr<Link> link) {

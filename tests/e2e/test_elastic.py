@@ -205,6 +205,15 @@ def one(values: list[dict[str, Any]], name: str) -> Any:
     return values[0][name]
 
 
+def train_until(members: list[Peer], size: int) -> tuple[list[dict[str, Any]], int]:
+    """Steps until a boundary has admitted who waits: that boundary's lines, how many steps went by."""
+    steps = 0
+    while one(lines := together(members, "refresh"), "size") != size:
+        together(members, "train")  # no step of the members is disturbed
+        steps += 1
+    return lines, steps
+
+
 def found(run_peers: Run, start_master: Start, count: int, *arguments: str) -> list[Peer]:
     """A run of `count` members that have passed their first boundary."""
     master = start_master("--min-peers", str(count), *arguments)
@@ -276,13 +285,7 @@ def test_a_newcomer_holds_the_state_bit_for_bit_and_contributes(
     tell([newcomer], "wait")
     answers([newcomer], "wait", error="NotAdmittedError")
     tell([newcomer], "refresh")
-    steps = 0
-    while True:  # boundaries go by until one admits it; no step of the members is disturbed
-        lines = together(members, "refresh")
-        if one(lines, "size") == 3:
-            break
-        together(members, "train")
-        steps += 1
+    lines, steps = train_until(members, size=3)
     admitted = answers([newcomer], "refresh")[0]
     assert admitted["admitted"]
     assert admitted["bytes_received"] >= 4 * COUNT
@@ -370,11 +373,7 @@ def test_who_was_evicted_may_come_back_as_a_newcomer(run_peers: Run, start_maste
     answers([sleeper], "refresh", error="EvictedError")
     assert together([sleeper], "rejoin", url=master.url)[0]["size"] == 2
     tell([sleeper], "refresh")
-    while True:
-        lines = together([survivor], "refresh")
-        if lines[0]["size"] == 2:
-            break
-        together([survivor], "train")
+    lines, _ = train_until([survivor], size=2)
     lines += answers([sleeper], "refresh")
     assert lines[1]["admitted"]
     one(lines, "w")
@@ -401,8 +400,7 @@ def test_groups_made_from_the_elastic_one_are_made_anew_after_a_change(
     (newcomer,) = run_peers(member, 1, master.url, first=3)
     answers([newcomer], "join")
     tell([newcomer], "refresh")
-    while one(together(survivors, "refresh"), "size") != 3:
-        together(survivors, "train")
+    train_until(survivors, size=3)
     answers([newcomer], "refresh")
     everybody = [*survivors, newcomer]
     lines = together(everybody, "subgroup", ranks=[0, 1, 2], step=4)

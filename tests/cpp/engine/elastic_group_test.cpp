@@ -63,6 +63,18 @@ Peer start_peer(const std::string& address) {
   return peer;
 }
 
+/// A master and the `size` peers that have founded its run.
+struct Founded {
+  explicit Founded(std::uint32_t size) : master(size) {
+    for (std::uint32_t i = 0; i < size; ++i) peers.push_back(start_peer(master.address));
+    for (const Peer& p : peers) expect_success(p.joined);
+    group = peers.front().engine->elastic_group();
+  }
+  MasterThread master;
+  std::vector<Peer> peers;
+  GroupId group;
+};
+
 /// refresh with a state of one float vector, as Python does it but without names.
 Result<BoundaryEvent> refresh(Engine& engine, std::vector<float>& state, std::uint64_t revision) {
   const GroupId group = engine.elastic_group();
@@ -106,12 +118,10 @@ Result<BoundaryEvent> refresh(Engine& engine, std::vector<float>& state, std::ui
 }
 
 TEST(ElasticGroup, two_peers_found_a_run_and_commit) {
-  MasterThread master(2);
-  Peer a = start_peer(master.address);
-  Peer b = start_peer(master.address);
-  expect_success(a.joined);
-  expect_success(b.joined);
-  const GroupId group = a.engine->elastic_group();
+  Founded run(2);
+  auto& [master, peers, group] = run;
+  Peer& a = peers[0];
+  Peer& b = peers[1];
   EXPECT_EQ(a.engine->view(group).size, 2);
   EXPECT_NE(a.engine->view(group).rank, b.engine->view(group).rank);
   for (const std::size_t count : {1U, 1000U, 1000000U}) {
@@ -128,11 +138,8 @@ TEST(ElasticGroup, two_peers_found_a_run_and_commit) {
 }
 
 TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors) {
-  MasterThread master(3);
-  std::vector<Peer> peers;
-  for (int i = 0; i < 3; ++i) peers.push_back(start_peer(master.address));
-  for (const Peer& p : peers) expect_success(p.joined);
-  const GroupId group = peers[0].engine->elastic_group();
+  Founded run(3);
+  auto& [master, peers, group] = run;
   // The victim contributes to the first operation, then dies before the second.
   std::vector<std::vector<float>> values(3, std::vector<float>(500000, 1.0F));
   std::vector<std::shared_ptr<Ticket>> tickets;
@@ -158,11 +165,8 @@ TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors
 }
 
 TEST(ElasticGroup, what_cannot_be_replayed_fails_at_every_survivor_with_its_tensors_unchanged) {
-  MasterThread master(3);
-  std::vector<Peer> peers;
-  for (int i = 0; i < 3; ++i) peers.push_back(start_peer(master.address));
-  for (const Peer& p : peers) expect_success(p.joined);
-  const GroupId group = peers[0].engine->elastic_group();
+  Founded run(3);
+  auto& [master, peers, group] = run;
   std::vector<std::vector<float>> in(2, std::vector<float>(300000, 4.0F));
   std::vector<std::vector<std::vector<float>>> out(2);
   std::vector<std::shared_ptr<Ticket>> tickets;
@@ -188,12 +192,10 @@ TEST(ElasticGroup, what_cannot_be_replayed_fails_at_every_survivor_with_its_tens
 }
 
 TEST(ElasticGroup, a_newcomer_is_admitted_at_a_boundary_and_holds_the_state) {
-  MasterThread master(2);
-  Peer a = start_peer(master.address);
-  Peer b = start_peer(master.address);
-  expect_success(a.joined);
-  expect_success(b.joined);
-  const GroupId group = a.engine->elastic_group();
+  Founded run(2);
+  auto& [master, peers, group] = run;
+  Peer& a = peers[0];
+  Peer& b = peers[1];
   std::vector<float> state_a(100000, 1.25F);
   std::vector<float> state_b(100000, 1.25F);
   const auto step = [&](std::vector<Peer*> members, std::vector<std::vector<float>*> states,
@@ -264,12 +266,10 @@ TEST(ElasticGroup, a_newcomer_is_admitted_at_a_boundary_and_holds_the_state) {
 }
 
 TEST(ElasticGroup, ranks_that_call_different_operations_all_hear_of_it) {
-  MasterThread master(2);
-  Peer a = start_peer(master.address);
-  Peer b = start_peer(master.address);
-  expect_success(a.joined);
-  expect_success(b.joined);
-  const GroupId group = a.engine->elastic_group();
+  Founded run(2);
+  auto& [master, peers, group] = run;
+  Peer& a = peers[0];
+  Peer& b = peers[1];
   std::vector<float> x(4);
   std::vector<float> y(5);
   const auto one = a.engine->post(group, all_reduce(x));

@@ -53,6 +53,23 @@ TEST(Links, a_control_message_larger_than_every_buffer_arrives_whole) {
   EXPECT_EQ(pair.high.events.controls[2], "after");
 }
 
+/// A tensor on its way over several lanes.
+struct Bulk {
+  explicit Bulk(std::size_t bytes) : pair(three_lanes()), tensor(bytes), memory(bytes) {
+    pair.open();
+    pair.high.events.place = place_in(memory);
+    tensor.send(*pair.low.links, pair.high_id(), 1U << 20, 1);
+  }
+  static LinkOptions three_lanes() {
+    LinkOptions options;
+    options.bulk_lanes = 3;
+    return options;
+  }
+  Pair pair;
+  Tensor tensor;
+  std::vector<std::byte> memory;
+};
+
 struct Shape {
   std::uint32_t bulk_lanes;
   bool crc;
@@ -233,14 +250,8 @@ TEST(Links, a_killed_peer_is_a_link_down_at_once) {
 }
 
 TEST(Links, a_peer_that_dies_in_the_middle_of_bulk_data_is_a_link_down_and_sends_do_nothing_then) {
-  LinkOptions options;
-  options.bulk_lanes = 3;
-  Pair pair(options);
-  pair.open();
-  Tensor tensor(64U << 20);
-  std::vector<std::byte> memory(tensor.bytes.size());
-  pair.high.events.place = place_in(memory);
-  tensor.send(*pair.low.links, pair.high_id(), 1U << 20, 1);
+  Bulk bulk(64U << 20);
+  auto& [pair, tensor, memory] = bulk;
   ASSERT_TRUE(pair.until([&] { return pair.high.events.arrived.size() > 2; }));
   pair.high.links.reset();
   ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
@@ -304,14 +315,8 @@ TEST(Links, a_broken_frame_closes_the_link_with_a_reason_and_no_other_link) {
 }
 
 TEST(Links, close_delivers_everything_that_was_queued_on_every_lane) {
-  LinkOptions options;
-  options.bulk_lanes = 3;
-  Pair pair(options);
-  pair.open();
-  Tensor tensor(48U << 20);
-  std::vector<std::byte> memory(tensor.bytes.size());
-  pair.high.events.place = place_in(memory);
-  tensor.send(*pair.low.links, pair.high_id(), 1U << 20, 1);
+  Bulk bulk(48U << 20);
+  auto& [pair, tensor, memory] = bulk;
   for (int i = 0; i < 100; ++i) pair.low.links->send_control(pair.high_id(), bytes_of("message"));
   pair.low.links->close(pair.high_id());
   EXPECT_FALSE(pair.low.links->is_up(pair.high_id()));
