@@ -2,8 +2,8 @@
 
     torch.distributed.DistBackendError (a RuntimeError)
       PcclError                  whatever went wrong in the backend
-        PeerLostError            a member was lost; the tensors are unchanged
-        OperationTimeoutError    not done in time; the tensors are unchanged
+        PeerLostError            a member was lost
+        OperationTimeoutError    not done in time
         MismatchError            the ranks of a group called different operations
         EvictedError             the run goes on without this peer; join again as a newcomer
         NotAdmittedError         a newcomer has to call refresh before it issues operations
@@ -13,6 +13,9 @@
         ProtocolError            a received message does not follow PROTOCOL.md
         EngineError              an invariant of pccl does not hold: a bug, please report it
     ValueError                   an argument is wrong; nothing was sent
+
+What has failed leaves its tensors unchanged in an elastic group; in a fixed group, which cannot go
+on anyway, outputs may be partly written.
 
 The extension raises through BY_CODE; the codes are those of csrc/base/error.h, each has a class.
 """
@@ -27,15 +30,15 @@ class PcclError(DistBackendError):
 
 
 class PeerLostError(PcclError):
-    """A member was lost. The tensors are unchanged; make the group anew, or go on with `resume`."""
+    """A member was lost. A fixed group is made anew; an elastic one goes on with `resume`."""
 
 
 class OperationTimeoutError(PcclError):
-    """The operation did not finish in time. The tensors are unchanged."""
+    """The operation did not finish in time."""
 
 
 class MismatchError(PcclError):
-    """The ranks of a group called different operations. The tensors are unchanged."""
+    """The ranks of a group called different operations."""
 
 
 class EvictedError(PcclError):

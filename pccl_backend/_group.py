@@ -136,8 +136,8 @@ class ElasticGroup:
             ValueError: The state cannot be shared (nothing was sent), or differs in names, dtypes
                 or shapes from the run's (the tensors are unchanged).
             EvictedError: The run goes on without this peer. Leave and join again.
-            OperationTimeoutError: `timeout_s` passed. Nothing but a state that was being fetched
-                has changed.
+            OperationTimeoutError: `timeout_s` passed and this newcomer was not admitted: join
+                again. Nothing but a state that was being fetched has changed.
 
         Source:
             DESIGN.md, sections 5 and 8: the most popular root among the members wins.
@@ -152,7 +152,6 @@ class ElasticGroup:
 
         Raises:
             EvictedError: The run goes on without this peer.
-            OperationTimeoutError: `timeout_s` passed.
         """
         return self._pass("resume", None, False, timeout_s)
 

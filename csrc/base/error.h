@@ -11,7 +11,7 @@
 namespace pccl {
 
 #define PCCL_ERRORS(X)                                                                  \
-  X(peer_lost, 1, "a member was lost; the tensors are unchanged")                       \
+  X(peer_lost, 1, "a member was lost")                                                  \
   X(timed_out, 2, "the operation did not finish in time")                               \
   X(malformed, 3, "a received message does not follow PROTOCOL.md")                     \
   X(evicted, 4, "the master went on without this peer; join again as a newcomer")       \

@@ -112,8 +112,8 @@ void ElasticGroup::link_down(PeerId peer, const std::string& reason, bool refuse
     return;
   }
   if (!member(peer) && !proposed_.contains(peer)) return;
-  log_info("the link to " + describe_peer(peer, *numbering_) + " has closed (" + reason +
-           "): dialling again");
+  log_debug("the link to " + describe_peer(peer, *numbering_) + " has closed (" + reason +
+            "): dialling again");
   redialing_.insert(peer);
   const auto handle = proposed_.find(peer);
   if (handle != proposed_.end()) context_.links.open(handle->second, kRedialMs);
@@ -528,13 +528,8 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   }
   if (boundary_ && boundary_->timeout_ms > 0 && !holding()) {
     boundary_waited_ms_ += elapsed_ms;
-    if (boundary_waited_ms_ >= boundary_->timeout_ms) {
-      boundary_.reset();
-      exchange_.withdraw();
-      std::exchange(talk_, nullptr)
-          ->fail({ErrorCode::timed_out,
-                  "the boundary did not end within the time-out: not all members came"});
-    }
+    if (boundary_waited_ms_ >= boundary_->timeout_ms) boundary_timed_out();
+    if (failure_.failed()) return;
   }
   for (AtDoor& waiting : at_door_) waiting.waited_ms += elapsed_ms;
   while (!at_door_.empty()) {
@@ -548,6 +543,22 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
              ": this newcomer was not admitted: no member of the run calls refresh()"});
     at_door_.pop_front();
   }
+}
+
+/// Members that do not come are evicted, so the boundary ends; a newcomer that nobody admits gives
+/// up.
+void ElasticGroup::boundary_timed_out() {
+  const std::string limit = std::to_string(boundary_->timeout_ms) + " ms";
+  if (!admitted_) {
+    feed(peer::SaysBye{});
+    end({ErrorCode::timed_out, "this newcomer was not admitted within " + limit +
+                                   ": no member of the run passed a boundary; join again"});
+    return;
+  }
+  boundary_waited_ms_ = 0;
+  log_warning("the boundary has not ended within " + limit +
+              ": who does not come to it is evicted");
+  feed(peer::TimedOut{next_key()});
 }
 
 bool ElasticGroup::holding() const { return !client_.connected() || core_.stopped; }

@@ -84,6 +84,7 @@ class ElasticGroup : public Group {
   void master_lost(const std::string& reason);
   void end(Error error);
   void enter_boundary();
+  void boundary_timed_out();
   void joined(Error error);
   void hook(GroupEvent event);
   [[nodiscard]] std::optional<Error> refuse_post(const OpRequest& request) const;

@@ -1,5 +1,5 @@
-// Engine for other threads: every call becomes a function on the engine's queue, or reads what the
-// engine's thread has published.
+// Engine for other threads: every call becomes a function that the driver runs, or reads what has
+// been published there.
 #include "engine/engine.h"
 
 #include <atomic>
@@ -7,8 +7,8 @@
 #include <unordered_map>
 
 #include "base/log.h"
+#include "engine/driver.h"
 #include "engine/engine_core.h"
-#include "engine/engine_thread.h"
 #include "transport/channel.h"
 #include "transport/fd_registry.h"
 #include "transport/sys.h"
@@ -16,28 +16,38 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kAnswerMs = 2000;  // of the engine's own thread, for questions
+constexpr std::uint64_t kAnswerMs = 2000;  // of the thread that drives, for questions
+// To here the caller's own thread begins an operation; above, sending the first segments takes so
+// long that a program which overlaps communication with its own work would notice.
+constexpr std::uint64_t kBeginInCallerBytes = 256U << 10;
+
+Driver::Cost cost_of(const OpRequest& request) {
+  std::uint64_t bytes = 0;
+  for (const Buffer& b : request.inputs) bytes += b.bytes;
+  for (const Buffer& b : request.outputs) bytes += b.bytes;
+  return bytes <= kBeginInCallerBytes ? Driver::Cost::small : Driver::Cost::large;
+}
 
 class ThreadedEngine : public Engine {
  public:
   explicit ThreadedEngine(const EngineOptions& options)
-      : options_(options), core_(loop_, options_) {}
+      : options_(options), core_(std::in_place, loop_, options_) {}
   ~ThreadedEngine() override { shutdown(); }
 
   Error open() {
-    Error error = core_.listen();
+    Error error = core_->listen();
     if (error.failed()) return error;
-    core_.set_publish([this](GroupId id, GroupView view) {
+    core_->set_publish([this](GroupId id, GroupView view) {
       auto shared = std::make_shared<const GroupView>(std::move(view));
       const std::lock_guard lock(views_mutex_);
       views_[id] = std::move(shared);
     });
-    self_ = core_.links().self();
-    key_ = core_.links().key();
-    port_ = core_.links().port();
-    thread_.emplace(loop_, [this](const std::string& what) {
+    self_ = core_->links().self();
+    key_ = core_->links().key();
+    port_ = core_->links().port();
+    driver_.emplace(loop_, [this](const std::string& what) {
       stopped_ = true;
-      core_.broken(what);
+      core_->broken(what);
     });
     return {};
   }
@@ -64,16 +74,16 @@ class ThreadedEngine : public Engine {
                                           std::vector<Handle> members, std::int32_t rank,
                                           std::uint64_t timeout_ms) override {
     return posted([=, this](const std::shared_ptr<Ticket>& ticket) {
-      core_.add_fixed(group, name, members, rank, timeout_ms, ticket);
+      core_->add_fixed(group, name, members, rank, timeout_ms, ticket);
     });
   }
 
   std::shared_ptr<Ticket> join(const JoinOptions& options) override {
     return posted([=, this](const std::shared_ptr<Ticket>& ticket) {
-      core_.join(options, ticket, [this](const GroupEvent& event) {
+      core_->join(options, ticket, [this](const GroupEvent& event) {
         if (event_sink_) event_sink_(event);
       });
-      if (ElasticGroup* group = core_.elastic()) {
+      if (ElasticGroup* group = core_->elastic()) {
         const std::lock_guard lock(views_mutex_);
         renumber_pending_ = group->renumber_pending;
       }
@@ -88,13 +98,13 @@ class ThreadedEngine : public Engine {
 
   void leave(GroupId) override {
     post_function([this] {
-      if (ElasticGroup* group = core_.elastic()) group->leave();
+      if (ElasticGroup* group = core_->elastic()) group->leave();
     });
   }
 
   std::shared_ptr<Ticket> store(StoreRequest request) override {
     return posted([this, r = std::move(request)](const std::shared_ptr<Ticket>& ticket) mutable {
-      if (ElasticGroup* group = core_.elastic()) {
+      if (ElasticGroup* group = core_->elastic()) {
         group->store(std::move(r), ticket);
       } else {
         ticket->complete({ErrorCode::closed, "there is no elastic group, so no store of a master"});
@@ -103,14 +113,21 @@ class ThreadedEngine : public Engine {
   }
 
   std::shared_ptr<Ticket> post(GroupId id, OpRequest request) override {
+    const Driver::Cost cost = cost_of(request);
     return posted(
         [this, id, r = std::move(request)](const std::shared_ptr<Ticket>& ticket) mutable {
-          if (Group* group = core_.find(id)) {
+          if (Group* group = core_->find(id)) {
             group->post(std::move(r), ticket);
           } else {
             ticket->complete({ErrorCode::closed, "the group has been closed"});
           }
-        });
+        },
+        cost);
+  }
+
+  bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) override {
+    if (stopped_ || !driver_) return ticket.wait(timeout_ms);
+    return driver_->wait(ticket, timeout_ms);
   }
 
   void returned(GroupId id, OpKey op) override {
@@ -122,7 +139,7 @@ class ThreadedEngine : public Engine {
     }
     if (!pending || !pending->load()) return;
     ask([this, op] {
-      if (ElasticGroup* group = core_.elastic()) group->returned(op);
+      if (ElasticGroup* group = core_->elastic()) group->returned(op);
     });
   }
 
@@ -135,20 +152,20 @@ class ThreadedEngine : public Engine {
   std::vector<OpInFlight> in_flight(GroupId id) const override {
     auto list = std::make_shared<std::vector<OpInFlight>>();
     ask([this, id, list] {
-      if (Group* group = core_.find(id)) *list = group->in_flight();
+      if (Group* group = core_->find(id)) *list = group->in_flight();
     });
     return *list;
   }
 
   EngineCounters counters() const override {
     auto counters = std::make_shared<EngineCounters>();
-    ask([this, counters] { *counters = core_.counters(); });
+    ask([this, counters] { *counters = core_->counters(); });
     return *counters;
   }
 
   void set_timeout(GroupId id, std::uint64_t timeout_ms) override {
     post_function([this, id, timeout_ms] {
-      if (Group* group = core_.find(id)) group->set_timeout(timeout_ms);
+      if (Group* group = core_->find(id)) group->set_timeout(timeout_ms);
     });
   }
 
@@ -160,7 +177,7 @@ class ThreadedEngine : public Engine {
       talk_ = talk;
     }
     post_function([this, request, talk] {
-      if (ElasticGroup* group = core_.elastic()) {
+      if (ElasticGroup* group = core_->elastic()) {
         group->boundary_begin(request, talk);
       } else {
         talk->fail({ErrorCode::closed, "the elastic group has been closed"});
@@ -183,20 +200,21 @@ class ThreadedEngine : public Engine {
 
   void boundary_root(GroupId, const StateRoot& root, Snapshot snapshot) override {
     post_function([this, root, s = std::move(snapshot)]() mutable {
-      if (ElasticGroup* group = core_.elastic()) group->boundary_root(root, std::move(s));
+      if (ElasticGroup* group = core_->elastic()) group->boundary_root(root, std::move(s));
     });
   }
 
   void boundary_fetched(GroupId, EpochId epoch, const StateRoot& root, Snapshot snapshot) override {
     post_function([this, epoch, root, s = std::move(snapshot)]() mutable {
-      if (ElasticGroup* group = core_.elastic()) group->boundary_fetched(epoch, root, std::move(s));
+      if (ElasticGroup* group = core_->elastic())
+        group->boundary_fetched(epoch, root, std::move(s));
     });
   }
 
   std::shared_ptr<Ticket> pull(GroupId, PeerId source, const Digest& digest, std::uint32_t item,
                                Buffer to, std::uint64_t timeout_ms) override {
     return posted([=, this](const std::shared_ptr<Ticket>& ticket) {
-      if (ElasticGroup* group = core_.elastic()) {
+      if (ElasticGroup* group = core_->elastic()) {
         group->pull(source, digest, item, to, timeout_ms, ticket);
       } else {
         ticket->complete({ErrorCode::closed, "the elastic group has been closed"});
@@ -205,60 +223,63 @@ class ThreadedEngine : public Engine {
   }
 
   void close(GroupId group) override {
-    ask([this, group] { core_.close(group); });
+    ask([this, group] { core_->close(group); });
   }
 
   void abort(GroupId id, const std::string& why) override {
     post_function([this, id, why] {
-      if (Group* group = core_.find(id)) group->abort(why);
+      if (Group* group = core_->find(id)) group->abort(why);
     });
   }
 
   void shutdown() override {
-    if (!thread_ || forked_ || thread_->is_current()) return;
+    if (!driver_ || forked_ || driver_->is_current()) return;
     if (!stopped_.exchange(true)) {
-      loop_.post([this] {
-        core_.shutdown([this] {
-          stopped_promise_.set_value();
-          loop_.stop();
-        });
-      });
+      driver_->post(
+          [this] {
+            core_->shutdown([this] {
+              stopped_promise_.set_value();
+              loop_.stop();
+            });
+          },
+          Driver::Cost::large);
       const auto limit = std::chrono::milliseconds(options_.goodbye_timeout_ms + kAnswerMs);
       if (stopped_future_.wait_for(limit) != std::future_status::ready) {
         log_warning("the engine did not finish its goodbyes in time");
         loop_.stop();
       }
     }
-    thread_->join();
+    driver_->join();
   }
 
   void vanish() override {
-    if (!thread_ || stopped_.exchange(true)) return;
+    if (!driver_ || stopped_.exchange(true)) return;
     loop_.stop();
-    thread_->join();
-    loop_.registry().close_in_child();
+    driver_->join();
+    core_.reset();  // closes every socket
   }
 
   void forked() override {
     forked_ = true;
     stopped_ = true;
     loop_.registry().close_in_child();
-    if (thread_) thread_->forget();
+    if (driver_) driver_->forget();
   }
 
  private:
   /// False: nobody will run it.
-  bool post_function(std::function<void()> function) const {
-    if (stopped_) return false;
-    loop_.post(std::move(function));
+  bool post_function(std::function<void()> function,
+                     Driver::Cost cost = Driver::Cost::small) const {
+    if (stopped_ || !driver_) return false;
+    driver_->post(std::move(function), cost);
     return true;
   }
 
   template <typename F>
-  std::shared_ptr<Ticket> posted(F function) {
+  std::shared_ptr<Ticket> posted(F function, Driver::Cost cost = Driver::Cost::small) {
     auto ticket = std::make_shared<Ticket>();
-    const bool sent =
-        post_function([ticket, f = std::make_shared<F>(std::move(function))] { (*f)(ticket); });
+    const bool sent = post_function(
+        [ticket, f = std::make_shared<F>(std::move(function))] { (*f)(ticket); }, cost);
     if (!sent) {
       ticket->complete(
           {ErrorCode::closed, forked_ ? "the group belongs to the parent process: a forked "
@@ -268,9 +289,9 @@ class ThreadedEngine : public Engine {
     return ticket;
   }
 
-  /// Runs `function` on the engine's thread and waits until it has run.
+  /// Runs `function` on the thread that drives and waits until it has run.
   void ask(std::function<void()> function) const {
-    if (thread_ && thread_->is_current()) {
+    if (driver_ && driver_->is_current()) {
       function();
       return;
     }
@@ -287,8 +308,8 @@ class ThreadedEngine : public Engine {
 
   EngineOptions options_;
   mutable Loop loop_;
-  mutable EngineCore core_;
-  std::optional<EngineThread> thread_;
+  mutable std::optional<EngineCore> core_;
+  mutable std::optional<Driver> driver_;
   PeerId self_;
   LinkKey key_{};
   std::uint16_t port_ = 0;

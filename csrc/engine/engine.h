@@ -1,4 +1,4 @@
-// The engine of a process: all groups, all links, one thread (engine_thread.h drives run_once).
+// The engine of a process: all groups, all links, one loop (driver.h says which thread runs it).
 // What csrc/torch/ and the tests see. Knows no torch, takes no GIL, never blocks.
 //
 // Thread-safety: every member function may be called on any thread but those of the engine's own
@@ -26,7 +26,8 @@
 
 namespace pccl {
 
-/// The outcome of something that was posted. Completed exactly once, on the engine's thread.
+/// The outcome of something that was posted. Completed exactly once, on the thread that drives the
+/// engine.
 class Ticket {
  public:
   /// Waits up to `timeout_ms` (nullopt: until the outcome, which has deadlines of its own). False:
@@ -183,6 +184,9 @@ class Engine {
 
   // Operations.
   [[nodiscard]] virtual std::shared_ptr<Ticket> post(GroupId group, OpRequest request) = 0;
+  /// Waits as Ticket::wait does, and lends the engine this thread meanwhile: the shortest way for a
+  /// small operation.
+  virtual bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) = 0;
   /// The caller's wait() has returned: where a run has no boundaries, rank and size may change
   /// here.
   virtual void returned(GroupId group, OpKey op) = 0;

@@ -52,14 +52,14 @@ void FixedGroup::link_up(PeerId peer) {
 void FixedGroup::link_down(PeerId peer, const std::string& reason, bool) {
   if (failure_.failed()) return;
   const std::string who = describe_peer(peer, *numbering_);
-  if (connected_) {
+  const bool left = departed_.contains(peer);  // it may have, before we are connected to the rest
+  if (!left && connected_) {
     const Error error{ErrorCode::unreachable, name_ + ": " + who + " cannot be reached: " + reason};
     fail_group(error, true);
     std::exchange(connected_, nullptr)->complete(error);
     return;
   }
-  const auto left = departed_.find(peer);
-  if (left == departed_.end()) {
+  if (!left) {
     fail_group({ErrorCode::peer_lost, who + " was lost: " + reason + "; the group cannot go on"},
                true);
     return;
@@ -75,7 +75,7 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, bool) {
   for (const OpKey key : short_of_data) {
     fail_op(key,
             {ErrorCode::peer_lost, who + " has left the group before its data arrived: " + reason},
-            true);
+            Tell::others);
   }
 }
 
@@ -118,9 +118,11 @@ void FixedGroup::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
   if (const auto failed = failed_ops_.find(key); failed != failed_ops_.end()) {
     const Error error = failed->second;
     failed_ops_.erase(failed);
-    fail_op(key, error, false);
+    fail_op(key, error, Tell::nobody);
+  } else if (late_failure_.failed()) {
+    fail_op(key, std::exchange(late_failure_, {}), Tell::others_late);
   } else if (const auto left = departure(key)) {
-    fail_op(key, *left, true);
+    fail_op(key, *left, Tell::others);
   } else {
     run(key);
   }
@@ -129,25 +131,40 @@ void FixedGroup::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
 void FixedGroup::op_complete(Pending& pending) { finish(pending.op->key(), {}); }
 
 void FixedGroup::op_mismatch(OpKey op, PeerId, const std::string& text) {
-  fail_op(op, {ErrorCode::mismatch, text}, true);
+  fail_op(op, {ErrorCode::mismatch, text}, Tell::others);
 }
 
-void FixedGroup::fail_op(OpKey op, Error error, bool tell) {
-  if (tell) {
+void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
+  if (tell != Tell::nobody) {
+    const OpFailed message{id_, op, error, tell == Tell::others_late};
     for (const PeerId peer : members_) {
       if (peer == context_.links.self() || departed_.contains(peer)) continue;
-      context_.links.send_control(peer, encode(PeerToPeer{OpFailed{id_, op, error}}));
+      context_.links.send_control(peer, encode(PeerToPeer{message}));
     }
   }
   const auto it = ops_.find(op);
-  if (it == ops_.end()) {
-    if (!(op < next_key()) && failed_ops_.size() < kReportOpsMax)
-      failed_ops_.emplace(op, std::move(error));
+  if (it == ops_.end() && !(op < next_key())) {
+    if (failed_ops_.size() < kReportOpsMax) failed_ops_.emplace(op, std::move(error));
     return;
   }
+  if (it == ops_.end()) return;
+  failed_here_.insert(op);
+  if (failed_here_.size() > kReportOpsMax) failed_here_.erase(failed_here_.begin());
   error.text = name_ + ": " + describe(it->second) + ": " + error.text;
   early_.drop_operations_before(epoch_, OpKey{op.step, op.index + 1});
   finish(op, std::move(error));
+}
+
+/// Others have found a difference in what this rank has completed: who only sends is done before
+/// anybody has looked at it. Its program hears of it from its next operation, at all ranks alike.
+void FixedGroup::fail_late(OpKey op, Error error) {
+  if (error.code != ErrorCode::mismatch || failed_here_.contains(op)) return;
+  error.text = "operation #" + to_string(op) + ", which this rank had completed: " + error.text;
+  if (ops_.empty()) {
+    late_failure_ = std::move(error);
+  } else {
+    fail_op(ops_.begin()->first, std::move(error), Tell::others_late);
+  }
 }
 
 void FixedGroup::fail_group(Error error, bool tell) {
@@ -173,14 +190,18 @@ void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
     for (const auto& [key, pending] : ops_) {
       if (!(key < farewell->finished)) ended.push_back(key);
     }
-    for (const OpKey key : ended) fail_op(key, *departure(key), true);
+    for (const OpKey key : ended) fail_op(key, *departure(key), Tell::others);
     if (const auto error = departure(OpKey{~0ULL, 0})) point_to_point_.fail_peer(peer, *error);
   } else if (const auto* failed = std::get_if<GroupFailed>(&message)) {
     fail_group({failed->error.code,
                 failed->error.text + " (reported by " + describe_peer(peer, *numbering_) + ")"},
                false);
   } else if (const auto* op = std::get_if<OpFailed>(&message)) {
-    fail_op(op->op, op->error, false);
+    if (op->op < next_key() && !ops_.contains(op->op)) {
+      if (!op->late) fail_late(op->op, op->error);
+    } else {
+      fail_op(op->op, op->error, Tell::nobody);
+    }
   } else if (const auto* told = std::get_if<TellIssued>(&message)) {
     const auto it = questions_.find(told->op);
     if (it == questions_.end()) return;

@@ -45,7 +45,9 @@ class FixedGroup : public Group {
     std::set<PeerId> missing;
   };
   void fail_group(Error error, bool tell);
-  void fail_op(OpKey op, Error error, bool tell);
+  enum class Tell : std::uint8_t { nobody, others, others_late };
+  void fail_op(OpKey op, Error error, Tell tell);
+  void fail_late(OpKey op, Error error);
   void answer(OpKey op, Question& question);
   [[nodiscard]] std::optional<Error> departure(OpKey key) const;
 
@@ -57,6 +59,8 @@ class FixedGroup : public Group {
   std::set<PeerId> awaited_;           // links that are not up yet, while connecting
   std::map<PeerId, OpKey> departed_;   // left in good order, having completed all before that
   std::map<OpKey, Error> failed_ops_;  // failed by another rank before we issued them
+  std::set<OpKey> failed_here_;        // have failed at their caller, the newest of them
+  Error late_failure_;                 // for the next operation
   std::map<OpKey, Question> questions_;
   std::uint64_t next_ = 0;
   Error failure_;

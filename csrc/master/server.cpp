@@ -151,7 +151,6 @@ void MasterServer::carry_out(const Action& action) {
     }
     void operator()(const Deposed& a) const { server.carry_out(a); }
     void operator()(const RunOver&) const {
-      log_info("the run is over");
       server.store_.clear();  // the keys of a run that is over would mislead the next
     }
   };

@@ -191,7 +191,7 @@ c10::intrusive_ptr<c10d::Backend> create_fixed(const c10::intrusive_ptr<c10d::St
   const GroupId group = meeting.group();
   const auto ticket = engine->configure_fixed(group, name, members, rank,
                                               static_cast<std::uint64_t>(meeting.left().count()));
-  wait_interruptibly(*ticket, std::nullopt);
+  wait_interruptibly(*engine, *ticket, std::nullopt);
   const Error error = ticket->error();
   if (error.failed()) {
     engine->close(group);
@@ -216,7 +216,7 @@ GroupView join_run(const JoinOptions& options, milliseconds connect_timeout) {
   auto engine = EngineOwner::instance().engine(static_cast<std::uint64_t>(connect_timeout.count()));
   check(engine.error());
   const auto ticket = engine.value()->join(options);
-  wait_interruptibly(*ticket, std::nullopt);
+  wait_interruptibly(*engine.value(), *ticket, std::nullopt);
   check(ticket->error());
   return engine.value()->view(engine.value()->elastic_group());
 }

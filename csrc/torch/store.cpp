@@ -16,6 +16,20 @@ namespace pccl {
 namespace {
 
 constexpr std::uint64_t kStoreGraceMs = 5000;  // for the master's own answer that the time is over
+constexpr std::size_t kStoreEntryBytes = 64;   // around a key or a value on the wire, at most
+
+/// What the master would not take, so that nothing is sent.
+void check_sizes(const EngineStore::Keys& keys, const std::vector<EngineStore::Value>& values) {
+  std::size_t bytes = 0;
+  for (const std::string& key : keys) {
+    TORCH_CHECK_VALUE(key.size() <= kStoreKeyBytesMax, "pccl store: a key of ", key.size(),
+                      " bytes; at most ", kStoreKeyBytesMax);
+    bytes += key.size() + kStoreEntryBytes;
+  }
+  for (const EngineStore::Value& value : values) bytes += value.size() + kStoreEntryBytes;
+  TORCH_CHECK_VALUE(bytes + kStoreEntryBytes <= kControlBytesMax, "pccl store: ", bytes,
+                    " bytes in one call; at most ", kControlBytesMax);
+}
 
 std::string list(const EngineStore::Keys& keys) {
   constexpr std::size_t kShown = 8;
@@ -44,6 +58,7 @@ c10::intrusive_ptr<c10d::Store> EngineStore::clone() {
 std::shared_ptr<Ticket> EngineStore::call(StoreOp op, Keys keys, std::vector<Value> values,
                                           std::int64_t amount, Millis timeout) {
   if (EngineOwner::instance().forked()) raise(forked_error());
+  check_sizes(keys, values);
   const auto timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(timeout.count(), 0));
   StoreRequest request;
   request.op = op;
@@ -52,7 +67,7 @@ std::shared_ptr<Ticket> EngineStore::call(StoreOp op, Keys keys, std::vector<Val
   request.amount = amount;
   request.timeout_ms = timeout_ms;
   auto ticket = engine_->store(std::move(request));
-  const bool there = wait_interruptibly(*ticket, timeout_ms + kStoreGraceMs);
+  const bool there = wait_interruptibly(*engine_, *ticket, timeout_ms + kStoreGraceMs);
   const Error error = there ? ticket->error() : Error{ErrorCode::timed_out, ""};
   if (error.code == ErrorCode::timed_out) {
     C10_THROW_ERROR(DistStoreError,

@@ -88,7 +88,7 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-bool wait_interruptibly(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) {
+bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint64_t> timeout_ms) {
   if (ticket.done()) return true;
   std::optional<py::gil_scoped_release> release;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
@@ -101,7 +101,7 @@ bool wait_interruptibly(Ticket& ticket, std::optional<std::uint64_t> timeout_ms)
       if (passed >= *timeout_ms) return ticket.done();
       slice = std::min(slice, *timeout_ms - passed);
     }
-    if (ticket.wait(slice)) return true;
+    if (engine.wait(ticket, slice)) return true;
     check_signals();
   }
 }
@@ -158,25 +158,22 @@ void PcclWork::follow_up() {
 }
 
 void PcclWork::finish() {
-  std::call_once(finished_, [&] {
-    if (!error().failed()) {
-      const at::NoGradGuard no_grad;
-      const at::AutoDispatchBelowADInplaceOrView plain;
-      for (const CopyBack& copy : parts_.copies) at::Tensor(copy.to).copy_(copy.from);
-    }
-    if (recordFunctionEndCallback_) {
-      recordFunctionEndCallback_();
-      recordFunctionEndCallback_ = nullptr;
-    }
-  });
+  const std::lock_guard lock(finish_mutex_);
+  if (std::exchange(finished_, true)) return;
+  if (!error().failed()) {
+    const at::NoGradGuard no_grad;
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    for (const CopyBack& copy : parts_.copies) at::Tensor(copy.to).copy_(copy.from);
+  }
+  if (recordFunctionEndCallback_) {
+    recordFunctionEndCallback_();
+    recordFunctionEndCallback_ = nullptr;
+  }
 }
 
 void PcclWork::say_returned() {
-  if (!parts_.collective) return;
-  std::call_once(returned_, [&] {
-    for (const auto& ticket : parts_.tickets)
-      context_->engine->returned(context_->group, ticket->op);
-  });
+  if (!parts_.collective || returned_.exchange(true)) return;
+  for (const auto& ticket : parts_.tickets) context_->engine->returned(context_->group, ticket->op);
 }
 
 bool PcclWork::isCompleted() {
@@ -220,7 +217,7 @@ bool PcclWork::wait(milliseconds timeout) {
           std::chrono::duration_cast<milliseconds>(steady_clock::now() - start).count();
       left_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(timeout.count() - passed, 0));
     }
-    if (wait_interruptibly(*ticket, left_ms)) continue;
+    if (wait_interruptibly(*context_->engine, *ticket, left_ms)) continue;
     raise({ErrorCode::timed_out, "wait() has timed out after " + std::to_string(timeout.count()) +
                                      " ms; the operation itself goes on"});
   }

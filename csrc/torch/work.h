@@ -3,6 +3,7 @@
 // torch.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -96,14 +97,16 @@ class PcclWork final : public c10d::Work {
 
   const std::shared_ptr<GroupContext> context_;
   const Parts parts_;
-  std::once_flag finished_, returned_;
+  std::mutex finish_mutex_;  // not std::call_once: that makes a system call each time
+  bool finished_ = false;    // under finish_mutex_
+  std::atomic<bool> returned_ = false;
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // under mutex_
 };
 
 /// Waits for the outcome, at most `timeout_ms`. On Python's main thread signals are looked at
 /// meanwhile, and what their handlers raise (KeyboardInterrupt) is thrown; the operation goes on.
 /// False: not yet.
-bool wait_interruptibly(Ticket& ticket, std::optional<std::uint64_t> timeout_ms);
+bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint64_t> timeout_ms);
 
 /// One look at the signals, on Python's main thread; throws what a handler raised.
 void check_signals();

@@ -164,7 +164,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void read() {
     for (int i = 0; i < kReadsMax && socket_.open(); ++i) {
       if (in_.size() - in_end_ < kReadBytes) in_.resize(in_end_ + kReadBytes);
-      const auto got = ::recv(socket_.fd(), in_.data() + in_end_, in_.size() - in_end_, 0);
+      const std::size_t room = in_.size() - in_end_;
+      const auto got = ::recv(socket_.fd(), in_.data() + in_end_, room, 0);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (got <= 0) {
@@ -176,6 +177,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (closing_) continue;
       in_end_ += static_cast<std::size_t>(got);
       parse();
+      if (static_cast<std::size_t>(got) < room) return;  // that was all there is
     }
   }
 

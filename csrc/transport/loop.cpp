@@ -111,6 +111,18 @@ void Loop::run_once(bool wait) {
   state_->rethrow();
 }
 
+void Loop::run_now(const std::function<void()>& function) {
+  uv_update_time(&state_->uv);
+  state_->run_posted();
+  state_->guard(function);
+  state_->run_deferred();
+  state_->rethrow();
+}
+
+bool Loop::stopping() const { return state_->stop_asked; }
+
+void Loop::wake() { uv_async_send(&state_->wake); }
+
 void Loop::stop() {
   post([this] {
     state_->stop_asked = true;
@@ -123,7 +135,7 @@ void Loop::post(std::function<void()> function) {
     const std::lock_guard lock(state_->posted_mutex);
     state_->posted.push_back(std::move(function));
   }
-  uv_async_send(&state_->wake);
+  wake();
 }
 
 void Loop::defer(std::function<void()> function) {

@@ -1,8 +1,9 @@
 // One event loop: sockets, timers, a queue of functions from other threads. A thin layer over
 // libuv, which appears in no header outside transport/ (the uv types are forward-declared here).
 //
-// Life: construct; `run` on one thread until `stop`; destroy on any thread when nobody runs it. All
-// members but `post` and `stop` are called on the thread that runs the loop.
+// Life: construct; `run` on one thread, or `run_once` again and again on one thread at a time,
+// until `stop`; destroy on any thread when nobody runs it. All members but `post`, `wake` and
+// `stop` are called on the thread that runs the loop.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,15 @@ class Loop {
   void run();
   /// Handles what is there, waiting at most until something is if `wait`.
   void run_once(bool wait);
+  /// Runs `function` on this thread, which nobody else runs the loop on, after what was posted
+  /// before; handles no event.
+  void run_now(const std::function<void()>& function);
   /// After what was posted before. Thread-safe.
   void stop();
+  /// stop() has had its effect.
+  [[nodiscard]] bool stopping() const;
+  /// Makes a thread that waits in the loop return from run_once. Thread-safe.
+  void wake();
   /// Runs `function` on the loop's thread, after what was posted before. Thread-safe; wakes the
   /// loop.
   void post(std::function<void()> function);

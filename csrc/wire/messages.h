@@ -577,12 +577,14 @@ struct OpFailed {
   GroupId group;
   OpKey op;
   Error error;
+  bool late = false;  // it stands for an earlier one, which the sender had completed
   bool operator==(const OpFailed&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("group", self.group);
     visit("op", self.op);
     visit("error", self.error);
+    visit("late", self.late);
   }
 };
 

@@ -128,6 +128,11 @@ class Member:
         self.group = pccl.group()
         return {"size": dist.get_world_size()}
 
+    def put(self, key_bytes: int, value_bytes: int) -> dict[str, Any]:
+        store = dist.distributed_c10d._get_default_store()
+        store.set("k" * key_bytes, b"v" * value_bytes)
+        return {"bytes": len(store.get("k" * key_bytes))}
+
     def leave(self) -> dict[str, Any]:
         self.group.leave()
         return {}
@@ -206,7 +211,7 @@ def one(values: list[dict[str, Any]], name: str) -> Any:
 
 
 def train_until(members: list[Peer], size: int) -> tuple[list[dict[str, Any]], int]:
-    """Steps until a boundary has admitted who waits: that boundary's lines, how many steps went by."""
+    """Steps until a boundary admits who waits: that boundary's lines, and how many went by."""
     steps = 0
     while one(lines := together(members, "refresh"), "size") != size:
         together(members, "train")  # no step of the members is disturbed
@@ -357,6 +362,18 @@ def test_a_stopped_member_is_evicted_and_says_so_when_it_wakes_up(
     assert one(together(survivors, "train"), "result") == mean([0, 1], 0, 0)
     end(survivors)
     end([sleeper])
+
+
+def test_what_the_store_does_not_take_raises_at_the_caller_and_nothing_is_lost(
+    run_peers: Run, start_master: Start
+) -> None:
+    peers = found(run_peers, start_master, 2)
+    for key_bytes, value_bytes in ((5000, 1), (10, 65 << 20)):
+        tell(peers, "put", key_bytes=key_bytes, value_bytes=value_bytes)
+        answers(peers, "put", error="ValueError")
+    assert one(together(peers, "put", key_bytes=4000, value_bytes=1 << 20), "bytes") == 1 << 20
+    one(together(peers, "train"), "result")
+    end(peers)
 
 
 def test_who_was_evicted_may_come_back_as_a_newcomer(run_peers: Run, start_master: Start) -> None:

@@ -76,7 +76,8 @@ struct Founded {
 };
 
 /// refresh with a state of one float vector, as Python does it but without names.
-Result<BoundaryEvent> refresh(Engine& engine, std::vector<float>& state, std::uint64_t revision) {
+Result<BoundaryEvent> refresh(Engine& engine, std::vector<float>& state, std::uint64_t revision,
+                              std::uint64_t timeout_ms = kTestMs) {
   const GroupId group = engine.elastic_group();
   const auto root_of = [&] {
     StateRoot root{true, revision, {}};
@@ -94,7 +95,7 @@ Result<BoundaryEvent> refresh(Engine& engine, std::vector<float>& state, std::ui
     s.items = {buffer(state)};
     return s;
   };
-  Error error = engine.boundary_begin(group, {VoteKind::refresh, false, kTestMs});
+  Error error = engine.boundary_begin(group, {VoteKind::refresh, false, timeout_ms});
   if (error.failed()) return error;
   for (;;) {
     auto next = engine.boundary_next(group, kTestMs);
@@ -263,6 +264,33 @@ TEST(ElasticGroup, a_newcomer_is_admitted_at_a_boundary_and_holds_the_state) {
   EXPECT_EQ(last.size(), 2U);
   EXPECT_EQ(a.engine->view(group).size, 2);
   EXPECT_EQ(a.engine->counters().ops_replayed, 0U);
+}
+
+TEST(ElasticGroup, who_does_not_come_to_a_boundary_in_time_is_evicted_and_the_others_go_on) {
+  Founded run(2);
+  auto& [master, peers, group] = run;
+  std::vector<float> state(10, 1.0F);
+  const auto alone = refresh(*peers[0].engine, state, 1, /*timeout_ms=*/300);
+  ASSERT_TRUE(alone.ok()) << alone.error().text;
+  EXPECT_EQ(peers[0].engine->view(group).size, 1);
+  EXPECT_TRUE(wait_until([&] { return peers[1].engine->view(group).evicted; }));
+}
+
+TEST(ElasticGroup, a_newcomer_that_no_boundary_admits_gives_up_at_its_time_out) {
+  Founded run(2);
+  auto& [master, peers, group] = run;
+  Peer newcomer = start_peer(master.address);
+  expect_success(newcomer.joined);
+  std::vector<float> state(10, 1.0F);
+  const auto given_up = refresh(*newcomer.engine, state, 0, /*timeout_ms=*/300);
+  ASSERT_FALSE(given_up.ok());
+  EXPECT_EQ(given_up.error().code, ErrorCode::timed_out) << given_up.error().text;
+  std::vector<float> x(8, 1.0F);  // the members have not noticed
+  std::vector<float> y(8, 1.0F);
+  const auto one = peers[0].engine->post(group, all_reduce(x));
+  const auto two = peers[1].engine->post(group, all_reduce(y));
+  expect_success(one);
+  expect_success(two);
 }
 
 TEST(ElasticGroup, ranks_that_call_different_operations_all_hear_of_it) {

@@ -145,6 +145,59 @@ TEST(FixedGroup, different_calls_that_all_wait_for_a_first_segment_are_named_too
   }
 }
 
+TEST(FixedGroup, who_was_done_before_anybody_saw_a_difference_hears_of_it_from_its_next_operation) {
+  FixedWorld world(2);
+  std::vector<float> values(4, 1.0F);
+  OpRequest request;
+  request.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, 0, values.size()};
+  request.inputs = {buffer(values)};
+  request.outputs = {buffer(values)};
+  expect_success(world.engines[0]->post(world.group, std::move(request)));
+  std::vector<float> others(4, 1.0F);
+  const Error seen = outcome(world.engines[1]->post(world.group, all_reduce(others)));
+  EXPECT_EQ(seen.code, ErrorCode::mismatch) << seen.text;
+  std::vector<std::shared_ptr<Ticket>> next;
+  for (const auto& engine : world.engines) next.push_back(engine->post(world.group, barrier()));
+  for (const auto& ticket : next) {
+    const Error error = outcome(ticket);
+    EXPECT_EQ(error.code, ErrorCode::mismatch);
+    for (const char* word : {"broadcast", "all_reduce", "had completed"}) {
+      EXPECT_NE(error.text.find(word), std::string::npos) << error.text;
+    }
+  }
+  next.clear();
+  for (const auto& engine : world.engines) next.push_back(engine->post(world.group, barrier()));
+  for (const auto& ticket : next) expect_success(ticket);
+}
+
+TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_taken_for_lost) {
+  std::vector<std::shared_ptr<Engine>> engines;
+  std::vector<Handle> handles;
+  for (int i = 0; i < 3; ++i) {
+    EngineOptions options;
+    options.interface_host = "127.0.0.1";
+    auto engine = Engine::create(options);
+    ASSERT_TRUE(engine.ok());
+    handles.push_back(engine.value()->handle("127.0.0.1"));
+    engines.push_back(std::move(engine).value());
+  }
+  const GroupId id{7};
+  std::vector<std::shared_ptr<Ticket>> made;
+  for (std::size_t r = 0; r < 3; ++r) {
+    std::vector<Handle> seen = handles;  // 1 and 2 do not reach each other
+    if (r > 0) seen[3 - r].addresses = {"127.0.0.1:1"};
+    made.push_back(
+        engines[r]->configure_fixed(id, "world", seen, static_cast<std::int32_t>(r), 1000));
+  }
+  expect_success(made[0]);
+  engines[0]->shutdown();
+  for (const std::size_t r : {1U, 2U}) {
+    const Error error = outcome(made[r]);
+    EXPECT_EQ(error.code, ErrorCode::unreachable);
+    EXPECT_EQ(error.text.find("rank 0"), std::string::npos) << error.text;
+  }
+}
+
 TEST(FixedGroup, a_rank_that_does_not_call_is_named_after_the_time_out) {
   FixedWorld world(3);
   std::vector<float> a(10);

@@ -1,0 +1,84 @@
+// Who runs the loop of an engine: its own thread, or a thread of the program that waits for an
+// outcome. Between threads a hand-over costs more than a small message on the network
+// (ARCHITECTURE.md, "Threads"), so a waiting caller drives, and the engine's own thread takes over
+// when no caller has for a millisecond. With transport/loop the only place that starts a thread for
+// a loop.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "engine/engine.h"
+#include "engine/yield_guard.h"
+#include "transport/loop.h"
+
+namespace pccl {
+
+/// Runs `loop` until it is stopped. A broken invariant (PCCL_ASSERT) stops it for good: `broken` is
+/// called on the thread that drives, once, and nothing else runs on the loop any more. Thread-safe
+/// but for the constructor, `join` and `forget`.
+class Driver {
+ public:
+  enum class Cost : std::uint8_t { small, large };
+
+  Driver(Loop& loop, std::function<void(const std::string&)> broken);
+  ~Driver() { join(); }
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  /// Runs `function` on the loop, after what was posted before. What is `small` may run on this
+  /// thread, before the call returns; what is `large` never does.
+  void post(std::function<void()> function, Cost cost);
+  /// Waits for the outcome as Ticket::wait does, driving the loop meanwhile if no other caller
+  /// does. The time-out is kept to within the loop's tick.
+  bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms);
+
+  /// Waits until the loop has been stopped and nobody drives it any more.
+  void join();
+  /// In a forked child the thread does not exist, and another may have held the mutex: forget both.
+  void forget();
+  /// Is the loop driven by this very thread?
+  [[nodiscard]] bool is_current() const {
+    return current_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
+
+ private:
+  enum class User : std::uint8_t { none, engine, caller };
+  struct State {
+    std::mutex mutex;
+    std::condition_variable freed;     // callers that want to drive
+    std::condition_variable stand_by;  // the engine's thread
+    User user = User::none;
+    std::uint32_t wanted = 0;   // callers that ask the engine's thread for the loop
+    std::uint32_t waiting = 0;  // callers that wait while another one drives
+    bool used = false;          // by a caller, since the engine's thread last looked
+    bool called = false;        // the engine's thread is needed now
+    bool parked = false;        // it sleeps until the caller that drives leaves
+    bool ended = false;
+    YieldGuard yields;  // of the caller that drives
+    std::thread thread;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+  using Clock = std::chrono::steady_clock;
+
+  void run();
+  void stand_by(Lock& lock);
+  void enter(Lock& lock, User user);
+  void leave(Lock& lock);
+  void guard(const std::function<void()>& body);
+  void drive_until(const Ticket& ticket, std::optional<Clock::time_point> deadline);
+
+  Loop& loop_;
+  std::function<void(const std::string&)> broken_;
+  std::atomic<std::thread::id> current_{};
+  std::unique_ptr<State> state_ = std::make_unique<State>();
+};
+
+}  // namespace pccl

@@ -1,0 +1,45 @@
+// Is it wise to poll for a moment before sleeping? Being woken costs two to five times what a small
+// message does (ARCHITECTURE.md, "Measurements"), so a waiting thread looks again and again, and
+// gives its core to whoever wants it in between. Where the core does not come back soon, somebody
+// needs it for work of his own (a data loader, another job): then polling pauses, for longer each
+// time. Used by one thread at a time.
+#pragma once
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace pccl {
+
+class YieldGuard {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kLongYieldMs{1};
+  static constexpr std::chrono::milliseconds kPauseMsMin{50};
+  static constexpr std::chrono::milliseconds kPauseMsMax{1600};
+
+  [[nodiscard]] bool open(Clock::time_point now) const { return now >= closed_until_; }
+
+  void yield() {
+    const auto before = Clock::now();
+    ::sched_yield();
+    took(before, Clock::now());
+  }
+
+  /// A yield lasted from `before` to `after`.
+  void took(Clock::time_point before, Clock::time_point after) {
+    if (after - before > kLongYieldMs) {
+      pause_ = std::clamp(2 * pause_, kPauseMsMin, kPauseMsMax);
+      closed_until_ = after + pause_;
+    } else if (after - closed_until_ > pause_) {
+      pause_ = {};  // it went well for as long as the pause was
+    }
+  }
+
+ private:
+  Clock::time_point closed_until_{};
+  std::chrono::milliseconds pause_{};
+};
+
+}  // namespace pccl
