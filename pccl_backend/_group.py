@@ -264,7 +264,8 @@ class ElasticGroup:
             size_changed=view["size"] != before["size"],
             paused_s=paused_s,
         )
-        level = logging.INFO if changed or boundary.left else logging.DEBUG
+        told = boundary.admitted or boundary.left or boundary.bytes_received > 0
+        level = logging.INFO if told else logging.DEBUG
         _log.log(
             level,
             "step %d: epoch %s, rank %d of %d%s%s, %d bytes of state received, %.3f s",
@@ -368,26 +369,7 @@ def on_new_group() -> None:
 
 
 def on_event(event: dict[str, Any]) -> None:
-    """Logs a change of membership; runs on the extension's own thread."""
-    what = event.get("what")
-    if what == "epoch":
-        lost, joined = event.get("lost", []), event.get("joined", [])
-        level = logging.WARNING if lost else logging.INFO
-        _log.log(
-            level,
-            "epoch %s: %d members%s%s",
-            event.get("epoch"),
-            _count(event.get("members")),
-            f", lost {' '.join(lost)}" if lost else "",
-            f", joined {' '.join(joined)}" if joined else "",
-        )
+    """Follows a change of membership (the engine logs it), on the extension's own thread."""
+    if event.get("what") == "epoch":
         with contextlib.suppress(RuntimeError):  # the interpreter, or the group, is going down
             _c10d.sync_tables(_c10d.extension())
-    elif what in ("master_lost", "evicted"):
-        _log.warning("%s: %s", str(what).replace("_", " "), event.get("text", ""))
-    else:
-        _log.info("%s: %s", str(what).replace("_", " "), event.get("text", ""))
-
-
-def _count(members: Any) -> int:
-    return members if isinstance(members, int) else len(members or [])

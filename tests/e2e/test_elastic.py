@@ -5,9 +5,11 @@ place of the program. Contributions have full mantissas and depend on (member, s
 result that took one too many, one too few or one twice has other bits.
 """
 
+import contextlib
 import hashlib
 import os
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -396,6 +398,59 @@ def test_who_was_evicted_may_come_back_as_a_newcomer(run_peers: Run, start_maste
     one(lines, "w")
     one(together(peers, "train"), "result")
     end(peers)
+
+
+def listening_ports(pid: int) -> set[int]:
+    """TCP ports on which a process listens."""
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            inodes.add(os.readlink(entry).removeprefix("socket:[").rstrip("]"))
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+    ]
+    return {int(r[1].rsplit(":", 1)[1], 16) for r in rows if r[3] == "0A" and r[9] in inodes}
+
+
+def test_with_too_few_members_a_run_holds_whatever_knocks_until_another_one_joins(
+    run_peers: Run, start_master: Start
+) -> None:
+    master = start_master("--min-peers", "2", "--hold-below", "2")
+    peers = run_peers(member, 2, master.url)
+    answers(peers, "join")
+    together(peers, "refresh")
+    survivor = peers[0]
+    peers[1].kill()
+    together([survivor], "train")  # what is in flight finishes first
+    tell([survivor], "refresh")
+    words = "the run holds at its boundary: 1 of the 2 replicas that it needs"
+    wait_until(lambda: words in "".join(master.errors), what="the master holds")
+    (newcomer,) = run_peers(member, 1, master.url, first=2)
+    answers([newcomer], "join")
+    idle = []
+    for peer in (survivor, newcomer):
+        ports = listening_ports(peer.pid)
+        assert ports
+        for port in ports:
+            for garbage in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000), bytes(100), b"\xff" * 8):
+                client = socket.create_connection(("127.0.0.1", port))
+                idle.append(client)  # half a handshake, and then nothing
+                with contextlib.suppress(ConnectionError):
+                    client.sendall(garbage)
+    tell([newcomer], "refresh")
+    lines = answers([survivor, newcomer], "refresh")
+    assert one(lines, "size") == 2
+    one(lines, "w")
+    assert one(together([survivor, newcomer], "train"), "result") == mean(
+        [0, 2], lines[0]["state"], 0
+    )
+    for peer in (survivor, newcomer):
+        assert "refused a connection from 127.0.0.1" in "".join(peer.errors)
+    for client in idle:
+        client.close()
+    end([survivor, newcomer])
 
 
 def test_groups_made_from_the_elastic_one_are_made_anew_after_a_change(

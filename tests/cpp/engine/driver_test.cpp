@@ -20,8 +20,8 @@ constexpr std::uint64_t kLongMs = 10000;
 struct Driven {
   Driven()
       : driver(loop, [this](const std::string& what) {
-          ++breaks;
           why = what;
+          ++breaks;  // last: tests read `why` after it
         }) {}
   ~Driven() {
     if (breaks == 0) loop.stop();
@@ -34,9 +34,9 @@ struct Driven {
     driver.post(
         [this, ticket, timer, delay_ms, then] {
           *timer = loop.timer(delay_ms, 0, [ticket, timer, then] {
+            timer->reset();
             then();
             ticket->complete({});
-            timer->reset();
           });
         },
         Driver::Cost::small);
