@@ -47,7 +47,6 @@ Driver::Driver(Loop& loop, std::function<void(const std::string&)> broken)
 
 void Driver::enter(Lock& lock, User user) {
   state_->user = user;
-  if (user == User::caller) state_->used = true;
   current_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   lock.unlock();
 }
@@ -60,7 +59,7 @@ void Driver::leave(Lock& lock) {
   if (loop_.stopping()) s.ended = true;
   if (s.waiting > 0) s.called = true;  // who waits while nobody drives must not wait for long
   if (s.wanted > 0 || s.ended) s.freed.notify_all();
-  if (s.parked || s.called || s.ended) s.stand_by.notify_one();
+  if (s.asleep || s.called || s.ended) s.stand_by.notify_one();
 }
 
 void Driver::guard(const std::function<void()>& body) {
@@ -89,20 +88,29 @@ void Driver::run() {
 /// none has come back for a while.
 void Driver::stand_by(Lock& lock) {
   State& s = *state_;
-  while (!s.ended && (s.wanted > 0 || s.user == User::caller || s.used)) {
+  while (!s.ended && (s.wanted > 0 || s.user == User::waiter || s.used)) {
     if (s.called && s.wanted == 0 && s.user == User::none) break;
     s.used = false;
     s.stand_by.wait_for(lock, kStandByMs);
-    if (s.user == User::caller && !s.used && !s.ended) {
+    if (s.user == User::waiter && !s.used) {
       // A long wait: its end wakes us.
-      s.parked = true;
-      s.stand_by.wait(lock, [&] { return s.ended || s.user != User::caller; });
-      s.parked = false;
+      sleep_until(lock, [&] { return s.user != User::waiter; });
       s.used = true;
     }
   }
+  // A program that posts and posts must not keep us from driving: its functions are queued now.
+  s.called = true;
+  sleep_until(lock, [&] { return s.user == User::none; });
   s.used = false;
   s.called = false;
+}
+
+template <typename Condition>
+void Driver::sleep_until(Lock& lock, Condition condition) {
+  State& s = *state_;
+  s.asleep = true;
+  s.stand_by.wait(lock, [&] { return s.ended || condition(); });
+  s.asleep = false;
 }
 
 // ------------------------------------------------------------------------------- callers
@@ -112,8 +120,8 @@ void Driver::post(std::function<void()> function, Cost cost) {
     Lock lock(state_->mutex);
     State& s = *state_;
     const bool free = s.user == User::none && !s.ended;
-    if (free && cost == Cost::small) {
-      enter(lock, User::caller);
+    if (free && cost == Cost::small && !s.called) {
+      enter(lock, User::poster);
       guard([&] { loop_.run_now(function); });
       return leave(lock);
     }
@@ -150,7 +158,8 @@ bool Driver::wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) {
     --s.waiting;
     return done;
   }
-  enter(lock, User::caller);
+  s.used = true;
+  enter(lock, User::waiter);
   guard([&] { drive_until(ticket, deadline); });
   leave(lock);
   return ticket.done();

@@ -50,7 +50,7 @@ class Driver {
   }
 
  private:
-  enum class User : std::uint8_t { none, engine, caller };
+  enum class User : std::uint8_t { none, engine, waiter, poster };
   struct State {
     std::mutex mutex;
     std::condition_variable freed;     // callers that want to drive
@@ -58,9 +58,9 @@ class Driver {
     User user = User::none;
     std::uint32_t wanted = 0;   // callers that ask the engine's thread for the loop
     std::uint32_t waiting = 0;  // callers that wait while another one drives
-    bool used = false;          // by a caller, since the engine's thread last looked
+    bool used = false;          // by a caller that waited, since the engine's thread last looked
     bool called = false;        // the engine's thread is needed now
-    bool parked = false;        // it sleeps until the caller that drives leaves
+    bool asleep = false;        // it sleeps until the caller that drives leaves
     bool ended = false;
     YieldGuard yields;  // of the caller that drives
     std::thread thread;
@@ -70,6 +70,8 @@ class Driver {
 
   void run();
   void stand_by(Lock& lock);
+  template <typename Condition>
+  void sleep_until(Lock& lock, Condition condition);
   void enter(Lock& lock, User user);
   void leave(Lock& lock);
   void guard(const std::function<void()>& body);

@@ -92,6 +92,17 @@ TEST(Driver, a_small_function_runs_at_once_where_the_loop_is_free_and_a_large_on
   for (int i = 0; i < 50; ++i) EXPECT_FALSE(run_by(Driver::Cost::large));
 }
 
+TEST(Driver, a_program_that_posts_and_never_waits_does_not_keep_the_loop_from_its_events) {
+  Driven d;
+  EXPECT_TRUE(d.driver.wait(*d.later(1), kLongMs));
+  const auto event = d.later(10);
+  const auto end = std::chrono::steady_clock::now() + milliseconds(kLongMs);
+  while (!event->done() && std::chrono::steady_clock::now() < end) {
+    d.driver.post([] {}, Driver::Cost::small);
+  }
+  EXPECT_TRUE(event->done());
+}
+
 TEST(Driver, functions_run_in_the_order_of_their_posts_whoever_drives) {
   Driven d;
   std::vector<int> seen;
