@@ -1,6 +1,7 @@
 #include "engine/fixed_group.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "wire/codec.h"
@@ -252,6 +253,16 @@ void FixedGroup::answer(OpKey op, Question& question) {
 
 void FixedGroup::tick(std::uint64_t elapsed_ms) {
   if (failure_.failed()) return;
+  if (connected_) {
+    waited_for_links_ms_ += elapsed_ms;
+    if (waited_for_links_ms_ >= kSayWaitingMs && !std::exchange(said_links_, true)) {
+      std::string whom;
+      for (const PeerId peer : awaited_) {
+        whom += (whom.empty() ? "" : ", ") + describe_peer(peer, *numbering_);
+      }
+      log_info(name_ + ": waiting for a connection with " + whom);
+    }
+  }
   Group::tick(elapsed_ms);
   std::vector<OpKey> over;
   for (auto& [op, question] : questions_) {

@@ -56,7 +56,9 @@ class FixedGroup : public Group {
   std::uint64_t connect_timeout_ms_;
   std::shared_ptr<Ticket> connected_;
   Numbering numbering_;
-  std::set<PeerId> awaited_;           // links that are not up yet, while connecting
+  std::set<PeerId> awaited_;  // links that are not up yet, while connecting
+  std::uint64_t waited_for_links_ms_ = 0;
+  bool said_links_ = false;
   std::map<PeerId, OpKey> departed_;   // left in good order, having completed all before that
   std::map<OpKey, Error> failed_ops_;  // failed by another rank before we issued them
   std::set<OpKey> failed_here_;        // have failed at their caller, the newest of them

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
+#include "torch/process_group.h"
 
 namespace pccl {
 namespace {
@@ -171,6 +172,17 @@ void PcclBackend::shutdown() {
   context_->engine->close(context_->group);
 }
 
+c10::intrusive_ptr<c10d::Backend> PcclBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const std::vector<int>& ranks,
+                                                     const c10::intrusive_ptr<Options>& opts) {
+  TORCH_CHECK(!elastic_, "pccl: an elastic group cannot be split; make groups with new_group");
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end()) return nullptr;
+  const Millis timeout = opts ? opts->timeout : Millis(timeout_ms_.load());
+  return create_fixed(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+                      timeout, opts ? opts->group_name : getGroupUid());
+}
+
 // ------------------------------------------------------------------------------- posting
 
 void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
@@ -202,7 +214,23 @@ WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const T
   auto work =
       c10::make_intrusive<PcclWork>(context_, rank_, type, title, profiled, std::move(parts));
   work->follow_up();
+  const std::lock_guard lock(coalescing_mutex_);
+  const auto coalescing = coalescing_.find(std::this_thread::get_id());
+  if (coalescing != coalescing_.end()) coalescing->second.push_back(work);
   return work;
+}
+
+void PcclBackend::startCoalescing() {
+  const std::lock_guard lock(coalescing_mutex_);
+  const bool added = coalescing_.try_emplace(std::this_thread::get_id()).second;
+  TORCH_CHECK(added, "pccl: startCoalescing was called twice without endCoalescing");
+}
+
+WorkPtr PcclBackend::endCoalescing() {
+  const std::lock_guard lock(coalescing_mutex_);
+  auto issued = coalescing_.extract(std::this_thread::get_id());
+  TORCH_CHECK(!issued.empty(), "pccl: endCoalescing without startCoalescing");
+  return c10::make_intrusive<CoalescedWork>(rank_, std::move(issued.mapped()));
 }
 
 WorkPtr PcclBackend::post(Call& call, OpType type, Millis timeout, const Tensors& profiled,

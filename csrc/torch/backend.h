@@ -7,8 +7,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
@@ -78,6 +81,17 @@ class PcclBackend final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
+  /// What is issued between the two, on this thread, is one Work. (`supportsCoalescing` stays
+  /// false: with it `batch_isend_irecv` returns one Work for all, which gloo's users do not
+  /// expect.)
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+  bool supportsSplitting() const override { return !elastic_; }
+  /// Collective over this group; `ranks` are of it. Null at ranks that are not among them.
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& opts) override;
+
   void setSequenceNumberForGroup() override {}  // counted from 0 at every rank
   uint64_t getSequenceNumberForGroup() override { return sequence_number_; }
   void setTimeout(Millis timeout) override;
@@ -107,6 +121,8 @@ class PcclBackend final : public c10d::Backend {
   std::atomic<std::uint64_t> sequence_number_{0};
   std::atomic<std::uint64_t> monitored_barriers_{0};
   std::atomic<bool> closed_{false};
+  std::mutex coalescing_mutex_;
+  std::map<std::thread::id, std::vector<WorkPtr>> coalescing_;  // by the thread that issues
 };
 
 }  // namespace pccl

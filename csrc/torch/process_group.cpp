@@ -17,6 +17,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include "base/limits.h"
+#include "base/log.h"
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
 #include "torch/store.h"
@@ -149,7 +151,14 @@ class Meeting {
         if (store_->check(keys)) return;
       }
       check_signals();
-      if (left <= kWaitSlice) raise({ErrorCode::timed_out, who_is_missing()});
+      if (left <= kWaitSlice) {
+        raise({ErrorCode::timed_out,
+               "after " + std::to_string(timeout_.count() / 1000) + " s " + who_is_missing()});
+      }
+      if (!said_waiting_ && timeout_ - left >= milliseconds(kSayWaitingMs)) {
+        said_waiting_ = true;
+        log_info("rank " + std::to_string(rank_) + " waits: " + who_is_missing());
+      }
     }
   }
 
@@ -162,8 +171,8 @@ class Meeting {
       if (++missing <= kNamed) names += (names.empty() ? "" : ", ") + std::to_string(other);
     }
     if (missing > kNamed) names += ", ...";
-    return "after " + std::to_string(timeout_.count() / 1000) + " s " + std::to_string(missing) +
-           " of " + std::to_string(size_) + " ranks had not come to make the group: " + names;
+    return std::to_string(missing) + " of " + std::to_string(size_) +
+           " ranks have not come to make the group: " + names;
   }
 
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -173,6 +182,7 @@ class Meeting {
   const steady_clock::time_point deadline_;
   std::int64_t turn_ = 0;
   bool met_ = false;
+  bool said_waiting_ = false;
 };
 
 }  // namespace

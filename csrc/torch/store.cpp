@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/log.h"
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
 #include "torch/work.h"
@@ -67,7 +68,13 @@ std::shared_ptr<Ticket> EngineStore::call(StoreOp op, Keys keys, std::vector<Val
   request.amount = amount;
   request.timeout_ms = timeout_ms;
   auto ticket = engine_->store(std::move(request));
-  const bool there = wait_interruptibly(*engine_, *ticket, timeout_ms + kStoreGraceMs);
+  const std::uint64_t limit_ms = timeout_ms + kStoreGraceMs;
+  const std::uint64_t quiet_ms = std::min<std::uint64_t>(limit_ms, kSayWaitingMs);
+  bool there = wait_interruptibly(*engine_, *ticket, quiet_ms);
+  if (!there && quiet_ms < limit_ms) {
+    log_info("waiting for the master's store, keys: " + list(keys));
+    there = wait_interruptibly(*engine_, *ticket, limit_ms - quiet_ms);
+  }
   const Error error = there ? ticket->error() : Error{ErrorCode::timed_out, ""};
   if (error.code == ErrorCode::timed_out) {
     C10_THROW_ERROR(DistStoreError,

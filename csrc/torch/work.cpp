@@ -252,4 +252,77 @@ c10::intrusive_ptr<c10::ivalue::Future> PcclWork::getFuture() {
 
 uint64_t PcclWork::getSequencenumber() const { return parts_.sequence_number; }
 
+// ------------------------------------------------------------------------------- CoalescedWork
+
+bool CoalescedWork::isCompleted() {
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const auto& work) { return work->isCompleted(); });
+}
+
+bool CoalescedWork::isSuccess() const {
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const auto& work) { return work->isSuccess(); });
+}
+
+std::exception_ptr CoalescedWork::exception() const {
+  for (const auto& work : works_) {
+    if (const std::exception_ptr thrown = work->exception()) return thrown;
+  }
+  return nullptr;
+}
+
+std::vector<at::Tensor> CoalescedWork::result() {
+  std::vector<at::Tensor> all;
+  for (const auto& work : works_) {
+    for (at::Tensor& tensor : work->result()) all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+void CoalescedWork::synchronize() {
+  for (const auto& work : works_) work->synchronize();
+}
+
+bool CoalescedWork::wait(milliseconds timeout) {
+  const bool limited = timeout > milliseconds::zero();
+  const auto deadline = steady_clock::now() + timeout;
+  std::exception_ptr first;
+  for (const auto& work : works_) {
+    milliseconds left = timeout;
+    if (limited) {
+      left = std::max(std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now()),
+                      milliseconds(1));
+    }
+    try {
+      work->wait(left);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+  return true;
+}
+
+void CoalescedWork::abort() {
+  for (const auto& work : works_) work->abort();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFuture() {
+  c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
+      c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+  for (const auto& work : works_) futures.push_back(work->getFuture());
+  // The value is, as that of a single operation, the list of all tensors.
+  return c10::collectAll(futures)->then(
+      [](c10::ivalue::Future& all) {
+        std::vector<at::Tensor> tensors;
+        for (const c10::IValue& one : all.value().toListRef()) {
+          for (at::Tensor& tensor : one.toFuture()->value().toTensorVector()) {
+            tensors.push_back(std::move(tensor));
+          }
+        }
+        return c10::IValue(std::move(tensors));
+      },
+      c10::ListType::create(c10::TensorType::get()));
+}
+
 }  // namespace pccl

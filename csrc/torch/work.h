@@ -103,6 +103,27 @@ class PcclWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // under mutex_
 };
 
+/// Several Works as one, for endCoalescing: complete when all are, failed when one has.
+/// Thread-safe.
+class CoalescedWork final : public c10d::Work {
+ public:
+  explicit CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+      : c10d::Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override;
+  /// Waits for all of them, also when one has failed; then throws the first failure.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
+
 /// Waits for the outcome, at most `timeout_ms`. On Python's main thread signals are looked at
 /// meanwhile, and what their handlers raise (KeyboardInterrupt) is thrown; the operation goes on.
 /// False: not yet.

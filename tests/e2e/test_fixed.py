@@ -400,6 +400,39 @@ def test_ranks_that_call_different_operations_are_told_both_sides(
         peer.finish()
 
 
+def splits_and_coalesces(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    dist = _group(rank, world, meet)
+    group = dist.group.WORLD
+    half = group.split_group([0, 2], group_name="half")
+    t = torch.tensor([float(rank)])
+    if rank != 1:
+        half.allreduce([t]).wait()
+    many = [torch.full((3,), float(rank + i)) for i in range(5)]
+    with dist.distributed_c10d._coalescing_manager(
+        group=group, device=torch.device("cpu"), async_ops=True
+    ) as manager:
+        for tensor in many:
+            dist.all_reduce(tensor)
+    manager.wait()
+    say(
+        half=None if half is None else [half.rank(), half.size(), t.item()],
+        sums=[tensor[0].item() for tensor in many],
+    )
+    dist.barrier()
+
+
+def test_a_group_is_split_and_operations_are_coalesced(run_peers: Any, tmp_path: Path) -> None:
+    peers = run_peers(splits_and_coalesces, 3, 3, str(tmp_path / "meet"))
+    lines = [peer.next() for peer in peers]
+    assert [line["half"] for line in lines] == [[0, 2, 2.0], None, [1, 2, 2.0]]
+    for line in lines:
+        assert line["sums"] == [3.0 + 3 * i for i in range(5)]
+    for peer in peers:
+        peer.finish()
+
+
 def names_its_libuv(rank: int, world: int, meet: str) -> None:
     _group(rank, world, meet)
     from pccl_backend import _C
