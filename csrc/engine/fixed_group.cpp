@@ -245,9 +245,9 @@ void FixedGroup::answer(OpKey op, Question& question) {
   list(question.missing, "did not call it");
   list(question.unanswered, "did not answer");
   if (late.empty()) late = "all ranks called it, but its data did not arrive in time";
-  fail_group({ErrorCode::timed_out, describe(it->second) + " did not finish within " +
-                                        std::to_string(it->second.op->request().timeout_ms) +
-                                        " ms: " + late},
+  fail_group({ErrorCode::timed_out,
+              describe(it->second) + " did not finish within its timeout of " +
+                  std::to_string(it->second.op->request().timeout_ms) + " ms: " + late},
              true);
 }
 

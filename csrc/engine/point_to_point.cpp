@@ -325,7 +325,7 @@ void PointToPoint::tick(std::uint64_t elapsed_ms, bool holding) {
       log_info(what + " has been waiting for " + std::to_string(common.waited_ms / 1000) + " s");
     }
     if (common.request.timeout_ms == 0 || common.waited_ms < common.request.timeout_ms) return {};
-    return Error{ErrorCode::timed_out, what + " did not finish within " +
+    return Error{ErrorCode::timed_out, what + " did not finish within its timeout of " +
                                            std::to_string(common.request.timeout_ms) +
                                            " ms: the other side has not posted its part"};
   };

@@ -259,6 +259,7 @@ WorkPtr PcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
 
 WorkPtr PcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const at::Tensor& tensor = single(OpKind::all_reduce, tensors);
+  if (tensor.layout() == at::kSparse) return allreduce_sparse(tensors, opts);
   Call call(OpKind::all_reduce, tensor);
   call.reduce(opts.reduceOp);
   call.in_out(tensor);
@@ -618,8 +619,14 @@ void PcclBackend::collect_at_root(std::uint64_t tag, Millis timeout, bool wait_a
   for (const auto rank : c10::irange(1, size)) {
     const auto left =
         std::chrono::duration_cast<Millis>(deadline - std::chrono::steady_clock::now());
+    WorkPtr& work = works[static_cast<std::size_t>(rank)];
+    if (left <= Millis::zero() && missing.empty() && !work->isCompleted()) {
+      raise({ErrorCode::timed_out, "[Rank 0]: Rank 0 timed out in monitoredBarrier after " +
+                                       std::to_string(timeout.count()) + " ms, before rank " +
+                                       std::to_string(rank) + " came"});
+    }
     try {
-      works[static_cast<std::size_t>(rank)]->wait(std::max(left, Millis(1)));
+      work->wait(std::max(left, Millis(1)));
     } catch (const PcclError& error) {
       code = error.code();
       missing += (missing.empty() ? "" : ", ") + std::to_string(rank);

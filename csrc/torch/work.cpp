@@ -31,30 +31,61 @@ using std::chrono::steady_clock;
 constexpr std::uint64_t kSignalSliceMs = 100;
 constexpr milliseconds kIdleThreadMs{10000};
 
+thread_local bool runs_callbacks = false;
+
 bool is_main_thread() { return ::syscall(SYS_gettid) == ::getpid(); }
 
 }  // namespace
 
 // ------------------------------------------------------------------------------- Completions
 
-void Completions::run(std::function<void()> task) {
+bool Completions::inside() { return runs_callbacks; }
+
+void Completions::run(std::function<void()> task, bool apart) {
   const std::lock_guard lock(mutex_);
+  const auto keep = shared_from_this();
+  if (apart && running_) {
+    const bool started = start([this, keep, task] {
+      run_task(task);
+      const std::lock_guard done(mutex_);
+      --apart_;
+      idle_.notify_all();
+    });
+    apart_ += started;
+    if (started) return;
+  }
   tasks_.push_back(std::move(task));
   if (running_) {
     added_.notify_one();
-    return;
+  } else {
+    running_ = start([keep] { keep->loop(); });
   }
-  // Detached: the last reference may go on any thread, this one included, and none may block there.
+}
+
+/// Detached: the last reference may go on any thread, this one included, and none may block there.
+bool Completions::start(std::function<void()> body) {
   try {
-    std::thread([keep = shared_from_this()] { keep->loop(); }).detach();
-    running_ = true;
+    std::thread([name = thread_name_, b = std::move(body)] {
+      pthread_setname_np(pthread_self(), name);
+      runs_callbacks = true;
+      b();
+    }).detach();
+    return true;
   } catch (const std::system_error& error) {
     log_error(std::string("no thread for callbacks, they wait for the next one: ") + error.what());
+    return false;
+  }
+}
+
+void Completions::run_task(std::function<void()> task) {
+  try {
+    task();
+  } catch (const std::exception& error) {
+    log_error(std::string("an exception left a callback: ") + error.what());
   }
 }
 
 void Completions::loop() {
-  pthread_setname_np(pthread_self(), thread_name_);
   std::unique_lock lock(mutex_);
   for (;;) {
     if (!added_.wait_for(lock, kIdleThreadMs, [&] { return !tasks_.empty(); })) break;
@@ -62,12 +93,7 @@ void Completions::loop() {
     tasks_.pop_front();
     busy_ = true;
     lock.unlock();
-    try {
-      task();
-    } catch (const std::exception& error) {
-      log_error(std::string("an exception left a callback: ") + error.what());
-    }
-    task = nullptr;  // what it holds is released without the lock
+    run_task(std::move(task));  // what it holds is released without the lock
     lock.lock();
     busy_ = false;
     if (tasks_.empty()) idle_.notify_all();
@@ -77,7 +103,8 @@ void Completions::loop() {
 
 bool Completions::drain(std::uint64_t timeout_ms) {
   std::unique_lock lock(mutex_);
-  return idle_.wait_for(lock, milliseconds(timeout_ms), [&] { return tasks_.empty() && !busy_; });
+  return idle_.wait_for(lock, milliseconds(timeout_ms),
+                        [&] { return tasks_.empty() && !busy_ && apart_ == 0; });
 }
 
 // ------------------------------------------------------------------------------- waiting
@@ -144,16 +171,17 @@ void PcclWork::when_done(Function function) {
   };
   auto pending = std::make_shared<Pending>(*this, std::move(function));
   for (const auto& ticket : parts_.tickets) {
-    ticket->on_done([pending, completions = context_->completions] {
+    // A callback may wait for the future that it asks for: its own thread cannot complete that one.
+    ticket->on_done([pending, completions = context_->completions, apart = Completions::inside()] {
       if (pending->left.fetch_sub(1) != 1) return;
       completions->run(
-          [work = std::move(pending->work), f = std::move(pending->function)] { f(*work); });
+          [work = std::move(pending->work), f = std::move(pending->function)] { f(*work); }, apart);
     });
   }
 }
 
 void PcclWork::follow_up() {
-  if (parts_.copies.empty() && !recordFunctionEndCallback_) return;
+  if (parts_.copies.empty() && !parts_.after && !recordFunctionEndCallback_) return;
   when_done([](PcclWork& work) { work.finish(); });
 }
 
@@ -164,6 +192,7 @@ void PcclWork::finish() {
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView plain;
     for (const CopyBack& copy : parts_.copies) at::Tensor(copy.to).copy_(copy.from);
+    if (parts_.after) parts_.after();
   }
   if (recordFunctionEndCallback_) {
     recordFunctionEndCallback_();
@@ -223,6 +252,7 @@ bool PcclWork::wait(milliseconds timeout) {
   }
   finish();
   say_returned();
+  complete_future();
   check(error());
   return true;
 }
@@ -236,18 +266,35 @@ c10::intrusive_ptr<c10::ivalue::Future> PcclWork::getFuture() {
     future_ =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   }
-  when_done([future = future_](PcclWork& work) {
-    try {
-      work.finish();
-      work.say_returned();
-      check(work.error());
-    } catch (...) {
-      future->setErrorIfNeeded(std::current_exception());
-      return;
-    }
-    future->markCompleted(c10::IValue(work.parts_.outputs));
-  });
+  // DDP asks for the value of a future at once where wait() has returned.
+  if (done()) {
+    complete_future();
+  } else {
+    when_done([](PcclWork& work) { work.complete_future(); });
+  }
   return future_;
+}
+
+void PcclWork::complete_future() {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::lock_guard lock(mutex_);
+    future = future_;
+  }
+  if (!future) return;
+  if (future_taken_.exchange(true)) {
+    future->wait();  // another thread is at it
+    return;
+  }
+  try {
+    finish();
+    say_returned();
+    check(error());
+  } catch (...) {
+    future->setErrorIfNeeded(std::current_exception());
+    return;
+  }
+  future->markCompleted(c10::IValue(parts_.outputs));
 }
 
 uint64_t PcclWork::getSequencenumber() const { return parts_.sequence_number; }

@@ -26,20 +26,26 @@ namespace pccl {
 class Completions : public std::enable_shared_from_this<Completions> {
  public:
   explicit Completions(const char* thread_name) : thread_name_(thread_name) {}
-  /// Never blocks and never runs `task` itself.
-  void run(std::function<void()> task);
+  /// Never blocks and never runs `task` itself. `apart`: on a thread of its own, for what a
+  /// callback waits for.
+  void run(std::function<void()> task, bool apart = false);
+  /// Is the calling thread one that runs callbacks?
+  [[nodiscard]] static bool inside();
   /// Waits until all tasks have run; false if they have not after `timeout_ms`.
   bool drain(std::uint64_t timeout_ms);
 
  private:
   void loop();
+  bool start(std::function<void()> body);
+  static void run_task(std::function<void()> task);
 
   const char* thread_name_;  // 15 characters at most
   std::mutex mutex_;
   std::condition_variable added_, idle_;
   std::deque<std::function<void()>> tasks_;
-  bool running_ = false;  // the thread is there
-  bool busy_ = false;     // a task is being run
+  std::size_t apart_ = 0;  // tasks on threads of their own
+  bool running_ = false;   // the thread is there
+  bool busy_ = false;      // a task is being run
 };
 
 /// What the Works of a group share; outlives the Backend.
@@ -64,6 +70,7 @@ class PcclWork final : public c10d::Work {
     std::vector<std::shared_ptr<Ticket>> tickets;  // all of them make up the operation
     std::vector<at::Tensor> outputs;               // value of the future
     std::vector<CopyBack> copies;
+    std::function<void()> after;  // after success, once; empty: nothing
     std::vector<at::Tensor> temporaries;
     std::uint64_t sequence_number = 0;
     bool collective = true;
@@ -94,12 +101,14 @@ class PcclWork final : public c10d::Work {
   c10::intrusive_ptr<PcclWork> self();
   template <typename Function>
   void when_done(Function function);  // on the completion thread
+  void complete_future();             // after done(); once it returns, the future is complete
 
   const std::shared_ptr<GroupContext> context_;
   const Parts parts_;
   std::mutex finish_mutex_;  // not std::call_once: that makes a system call each time
   bool finished_ = false;    // under finish_mutex_
   std::atomic<bool> returned_ = false;
+  std::atomic<bool> future_taken_ = false;          // by who completes it
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // under mutex_
 };
 

@@ -433,6 +433,70 @@ def test_a_group_is_split_and_operations_are_coalesced(run_peers: Any, tmp_path:
         peer.finish()
 
 
+def uses_futures(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    dist = _group(rank, world, meet)
+    late = 0
+    for i in range(300):
+        work = dist.all_reduce(torch.ones(16), async_op=True)
+        before = work.get_future() if i % 2 else None
+        work.wait()
+        late += not (before or work.get_future()).done()  # DDP asks for its value at once
+
+    def reduces_again(future: Any) -> Any:
+        (tensor,) = future.value()
+        return dist.all_reduce(tensor, async_op=True).get_future().wait()
+
+    chained = dist.all_reduce(torch.ones(4), async_op=True).get_future().then(reduces_again)
+    say(late=late, chained=chained.wait()[0].tolist())
+    dist.barrier()
+
+
+def test_a_future_is_complete_after_wait_and_its_callback_may_wait_for_another(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    for peer in run_peers(uses_futures, 2, 2, str(tmp_path / "meet")):
+        line = peer.next()
+        assert line["late"] == 0
+        assert line["chained"] == [4.0] * 4
+        peer.finish()
+
+
+def adds_sparse_tensors(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    dist = _group(rank, world, meet)
+    random = torch.Generator().manual_seed(rank)
+    same = []
+    for count in (0, 1, 50 * (rank + 1)):  # as many elements as each rank happens to have
+        rows = torch.randint(0, 40, (2, count), generator=random)
+        values = torch.randn((count, 3), generator=random)
+        mine = torch.sparse_coo_tensor(rows, values, (40, 40, 3))
+        dense = mine.to_dense()
+        dist.all_reduce(dense)
+        dist.all_reduce(mine)
+        same.append(mine.is_coalesced() and torch.allclose(mine.to_dense(), dense, atol=1e-5))
+    try:
+        dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (4 + rank,)))
+        text = ""
+    except RuntimeError as error:
+        text = f"{type(error).__name__} {error}"
+    say(same=same, text=text)
+    dist.barrier()
+
+
+def test_sparse_tensors_are_added_whatever_their_numbers_of_elements(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    for rank, peer in enumerate(run_peers(adds_sparse_tensors, 3, 3, str(tmp_path / "meet"))):
+        line = peer.next()
+        assert line["same"] == [True] * 3
+        assert "MismatchError" in line["text"]
+        assert f"rank {rank}" in line["text"]
+        peer.finish()
+
+
 def names_its_libuv(rank: int, world: int, meet: str) -> None:
     _group(rank, world, meet)
     from pccl_backend import _C

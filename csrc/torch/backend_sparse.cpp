@@ -1,0 +1,96 @@
+// Sparse all-reduce over all_gather. The engine knows no sparse tensors: each rank gets the indices
+// and values of all of them and adds them up in rank order, so that all hold the same bits.
+#include <ATen/Functions.h>
+#include <c10/util/irange.h>
+
+#include <string>
+#include <utility>
+
+#include "torch/backend.h"
+#include "torch/errors.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::int64_t kDimsMax = 16;
+
+/// What the others must know: sparse dimensions, dimensions, elements, sizes.
+at::Tensor describe(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.dim() <= kDimsMax, "pccl all_reduce: sparse tensors have at most ", kDimsMax,
+              " dimensions, got ", tensor.dim());
+  at::Tensor words = at::zeros({3 + kDimsMax}, at::kLong);
+  auto word = words.accessor<std::int64_t, 1>();
+  word[0] = tensor.sparse_dim();
+  word[1] = tensor.dim();
+  word[2] = tensor._nnz();
+  for (const auto d : c10::irange(tensor.dim())) word[3 + d] = tensor.size(d);
+  return words;
+}
+
+void check_same_shape(const Tensors& words, std::size_t own) {
+  const auto without_count = [](const at::Tensor& of) {
+    at::Tensor shape = of.clone();
+    shape[2] = 0;
+    return shape;
+  };
+  const at::Tensor mine = without_count(words[own]);
+  for (const auto rank : c10::irange(words.size())) {
+    if (at::equal(without_count(words[rank]), mine)) continue;
+    raise({ErrorCode::mismatch, "all_reduce of sparse tensors: the sizes at rank " +
+                                    std::to_string(rank) + " differ from those at rank " +
+                                    std::to_string(own)});
+  }
+}
+
+}  // namespace
+
+PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
+                                                   const c10d::AllreduceOptions& opts) {
+  TORCH_CHECK(tensors.size() == 1 && tensors.front().layout() == at::kSparse,
+              "pccl all_reduce: requires a single sparse COO tensor");
+  TORCH_CHECK(opts.reduceOp == c10d::ReduceOp::SUM,
+              "pccl all_reduce: sparse tensors can only be summed");
+  const at::Tensor tensor = tensors.front();  // itself: detach() of a sparse one shares no indices
+  const at::NoGradGuard no_grad;
+  const at::Tensor own = tensor.coalesce();
+  const at::Tensor indices = own.indices().contiguous();
+  const at::Tensor values = own.values().contiguous();
+  const Call check(OpKind::all_reduce, values);  // on the CPU, of a type that can be moved
+  const Numbers group = numbers();
+
+  const auto gather = [&](Parts& parts, const at::Tensor& input, const Tensors& list) {
+    Call call(OpKind::all_gather, input);
+    call.input(input);
+    call.outputs(list);
+    add(parts, call, opts.timeout);
+  };
+  const at::Tensor words = describe(own);
+  Tensors all_words(static_cast<std::size_t>(group.size));
+  for (at::Tensor& each : all_words) each = at::empty_like(words);
+  Parts first;
+  gather(first, words, all_words);
+  finish(std::move(first), c10d::OpType::ALLGATHER, nullptr, {}, all_words)->wait(opts.timeout);
+  check_same_shape(all_words, static_cast<std::size_t>(group.rank));
+
+  Tensors all_indices;
+  Tensors all_values;
+  for (const at::Tensor& each : all_words) {
+    const auto count = each[2].item<std::int64_t>();
+    auto sizes = values.sizes().vec();
+    sizes[0] = count;
+    all_indices.push_back(at::empty({indices.size(0), count}, indices.options()));
+    all_values.push_back(at::empty(sizes, values.options()));
+  }
+  Parts parts;
+  gather(parts, indices, all_indices);
+  gather(parts, values, all_values);
+  parts.after = [tensor, all_indices, all_values] {
+    const at::Tensor sum = at::sparse_coo_tensor(at::cat(all_indices, 1), at::cat(all_values, 0),
+                                                 tensor.sizes(), tensor.options());
+    at::Tensor(tensor).copy_(sum.coalesce());
+  };
+  return finish(std::move(parts), c10d::OpType::ALLREDUCE, "pccl:sparse_all_reduce", tensors,
+                tensors);
+}
+
+}  // namespace pccl
