@@ -222,8 +222,7 @@ WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const T
 
 void PcclBackend::startCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
-  const bool added = coalescing_.try_emplace(std::this_thread::get_id()).second;
-  TORCH_CHECK(added, "pccl: startCoalescing was called twice without endCoalescing");
+  coalescing_[std::this_thread::get_id()].clear();  // an exception may have left some behind
 }
 
 WorkPtr PcclBackend::endCoalescing() {
