@@ -141,7 +141,7 @@ TEST(Driver, several_callers_wait_at_once_and_one_drives_for_all) {
 
 TEST(Driver, a_time_out_returns_without_the_outcome_and_the_loop_goes_on) {
   Driven d;
-  const auto ticket = d.later(150);
+  const auto ticket = d.later(1500);
   std::unique_ptr<Timer> tick;  // an engine's loop has one
   auto made = std::make_shared<Ticket>();
   d.driver.post(
@@ -153,7 +153,7 @@ TEST(Driver, a_time_out_returns_without_the_outcome_and_the_loop_goes_on) {
   EXPECT_TRUE(made->wait(kLongMs));
   const auto began = std::chrono::steady_clock::now();
   EXPECT_FALSE(d.driver.wait(*ticket, 30));
-  EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(120));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(1000));
   EXPECT_TRUE(ticket->wait(kLongMs));
   auto gone = std::make_shared<Ticket>();
   d.driver.post(

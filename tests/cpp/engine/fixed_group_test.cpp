@@ -187,7 +187,7 @@ TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_take
     std::vector<Handle> seen = handles;  // 1 and 2 do not reach each other
     if (r > 0) seen[3 - r].addresses = {"127.0.0.1:1"};
     made.push_back(
-        engines[r]->configure_fixed(id, "world", seen, static_cast<std::int32_t>(r), 1000));
+        engines[r]->configure_fixed(id, "world", seen, static_cast<std::int32_t>(r), 3000));
   }
   expect_success(made[0]);
   engines[0]->shutdown();
