@@ -12,7 +12,7 @@ namespace pccl {
 
 /// What is there and was not asked for is an error, as is a value of the wrong type: ValueError,
 /// said by name. Used with the GIL; `from` outlives it.
-class Fields {
+class __attribute__((visibility("hidden"))) Fields {  // as pybind11's own types are
  public:
   explicit Fields(const pybind11::dict& from) : from_(from) {}
 
