@@ -46,6 +46,14 @@ struct Bf16 {
   using Value = float;
   std::uint16_t bits;
 };
+struct F8E4m3 {
+  using Value = float;
+  std::uint8_t bits;
+};
+struct F8E5m2 {
+  using Value = float;
+  std::uint8_t bits;
+};
 struct Boolean {
   using Value = bool;
   std::uint8_t bits;
@@ -62,6 +70,8 @@ PCCL_INLINE T load(Plain<T> e) {
 }
 PCCL_INLINE float load(F16 e) { return f16_to_float(e.bits); }
 PCCL_INLINE float load(Bf16 e) { return bf16_to_float(e.bits); }
+PCCL_INLINE float load(F8E4m3 e) { return e4m3_to_float(e.bits); }
+PCCL_INLINE float load(F8E5m2 e) { return e5m2_to_float(e.bits); }
 PCCL_INLINE bool load(Boolean e) { return e.bits != 0; }
 
 template <typename T>
@@ -70,6 +80,8 @@ PCCL_INLINE void store(Plain<T>& e, T value) {
 }
 PCCL_INLINE void store(F16& e, float value) { e.bits = float_to_f16(value); }
 PCCL_INLINE void store(Bf16& e, float value) { e.bits = float_to_bf16(value); }
+PCCL_INLINE void store(F8E4m3& e, float value) { e.bits = float_to_e4m3(value); }
+PCCL_INLINE void store(F8E5m2& e, float value) { e.bits = float_to_e5m2(value); }
 PCCL_INLINE void store(Boolean& e, bool value) { e.bits = value ? 1 : 0; }
 
 // ------------------------------------------------------------------------------------------
@@ -373,6 +385,8 @@ bool reducible(DType dtype, ReduceOp op) {
     case DType::u64:
     case DType::boolean:
       return true;
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
     case DType::f16:
     case DType::bf16:
     case DType::f32:
@@ -381,8 +395,6 @@ bool reducible(DType dtype, ReduceOp op) {
     case DType::c64:
     case DType::c128:
       return op == ReduceOp::sum || op == ReduceOp::product || op == ReduceOp::avg;
-    case DType::f8_e4m3:
-    case DType::f8_e5m2:
     case DType::bytes:
       break;
   }
@@ -424,7 +436,9 @@ void reduce_into(void* to, const void* a, const void* b, std::size_t count, DTyp
     case DType::c128:
       return reduce_complex<double>(to, a, b, count, op);
     case DType::f8_e4m3:
+      return reduce_arithmetic<F8E4m3>(to, a, b, count, op);
     case DType::f8_e5m2:
+      return reduce_arithmetic<F8E5m2>(to, a, b, count, op);
     case DType::bytes:
       break;
   }
@@ -462,9 +476,11 @@ void finish_average(void* data, std::size_t count, DType dtype, std::uint64_t co
       return divide<Plain<float>>(data, 2 * count, contributors);
     case DType::c128:
       return divide<Plain<double>>(data, 2 * count, contributors);
-    case DType::boolean:
     case DType::f8_e4m3:
+      return divide<F8E4m3>(data, count, contributors);
     case DType::f8_e5m2:
+      return divide<F8E5m2>(data, count, contributors);
+    case DType::boolean:
     case DType::bytes:
       break;  // bool: unchanged
   }
