@@ -155,6 +155,7 @@ def write_ninja(cxx: list[str], torch: Path, version: str) -> dict[str, Path]:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     outputs = {name: BUILD / (name + suffix) for name in ("_core", "_C")}
     common = f"{COMMON_FLAGS} {shlex.join([f'-I{CSRC}', *system_includes()])}"
+    common += f" {os.environ.get('CXXFLAGS', '')}".rstrip()
     bundled = shlex.join([f"-isystem{torch / 'include'}"])  # pybind11 is torch's, headers only
     flags_torch = f"{common} -O2 {torch_flags(torch, version)}"
 

@@ -6,6 +6,7 @@ Every blocking call releases the GIL and lets Ctrl-C through. Errors are those o
 from collections.abc import Callable
 from typing import Any
 
+from torch._C._distributed_c10d import Backend as _Backend
 from torch._C._distributed_c10d import Store
 
 TORCH_VERSION: str
@@ -16,6 +17,18 @@ def configure_engine(options: dict[str, Any]) -> None:
 
 def create_fixed(store: Store, rank: int, size: int, timeout_s: float, name: str) -> Any:
     """A c10d Backend for a fixed group whose members meet in `store`."""
+
+def create_unconfigured(store: Store, rank: int, size: int, timeout_s: float) -> Any:
+    """A c10d Backend that gets its members from c10d's `reconfigure` (torch 2.14 on)."""
+
+class Backend(_Backend):
+    """What a group of this name does in c10d."""
+
+    @property
+    def options(self) -> GroupOptions: ...
+
+class GroupOptions(_Backend.Options):
+    """What `options` of a group's Backend is; it can be copied."""
 
 def join(
     masters: list[str],

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._config import Config
+    from ._config import Options
     from ._errors import (
         EngineError,
         EvictedError,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Boundary",
-    "Config",
     "ElasticGroup",
     "EngineError",
     "EvictedError",
@@ -40,6 +39,7 @@ __all__ = [
     "MismatchError",
     "NotAdmittedError",
     "OperationTimeoutError",
+    "Options",
     "PcclError",
     "PeerLostError",
     "ProtocolError",
@@ -52,7 +52,7 @@ __all__ = [
 
 _HOMES = {
     "Boundary": "_group",
-    "Config": "_config",
+    "Options": "_config",
     "ElasticGroup": "_group",
     "group": "_group",
     "join": "_group",

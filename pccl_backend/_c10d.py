@@ -20,14 +20,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import Backend, PrefixStore, Store
 from torch.distributed import distributed_c10d
 
-from ._config import Config, Target, parse_url
+from ._config import Options, Target, parse_url
 from ._errors import GroupClosedError, PcclError
 
 NAME = "pccl"
 GROUPS_PER_STEP = 1 << 20  # names of groups are numbers; each step has this many of its own
+
+BackendOptions: Any = Backend.Options
 
 _log = logging.getLogger(NAME)
 
@@ -44,7 +46,7 @@ class Joined:
 
 _lock = threading.Lock()
 _extension: Any = None
-_options: Config | None = None
+_options: Options | None = None
 _joined: Joined | None = None
 _has_joined = False
 _made: dict[str, list[str]] = {}  # name of a fixed group -> peers, by group rank
@@ -53,7 +55,7 @@ _made: dict[str, list[str]] = {}  # name of a fixed group -> peers, by group ran
 # ------------------------------------------------------------------------------ the extension
 
 
-def extension(options: Config | None = None) -> Any:
+def extension(options: Options | None = None) -> Any:
     """The extension `_C`, loaded and configured at the first call.
 
     Raises:
@@ -64,7 +66,7 @@ def extension(options: Config | None = None) -> Any:
     global _extension, _options
     with _lock:
         if _extension is None:
-            config = Config.from_environment() if options is None else options
+            config = Options.from_environment() if options is None else options
             module = _load()
             _apply_log_level(config, module)
             module.configure_engine(config.to_engine())
@@ -79,7 +81,7 @@ def extension(options: Config | None = None) -> Any:
         return _extension
 
 
-def config() -> Config:
+def config() -> Options:
     """The options with which this process runs."""
     extension()
     assert _options is not None
@@ -107,7 +109,7 @@ def check_torch_version(built: str, running: str) -> None:
         )
 
 
-def _apply_log_level(config: Config, module: Any) -> None:
+def _apply_log_level(config: Options, module: Any) -> None:
     if config.log_level is None:
         return
     module.set_log_level(config.log_level)
@@ -146,8 +148,13 @@ def meet(url: str | None, *, timeout: timedelta | None = None, **_: Any) -> tupl
     """
     call = _init_call()
     device_types = elastic_devices(str(call.get("backend") or NAME))
-    options = call.get("pg_options")
-    module = extension(options if isinstance(options, Config) else None)
+    options = given_options(call.get("pg_options"))
+    if call.get("enable_reconfigure"):
+        raise ValueError(
+            "enable_reconfigure=True with a master: the master decides who the members are; "
+            "expected one of the two"
+        )
+    module = extension(options)
     target = _environment_target() if url is None else parse_url(url)
     for name in ("rank", "world_size"):
         if call.get(name, -1) not in (-1, None):
@@ -203,7 +210,7 @@ def env_means_master() -> bool:
 
 
 def _environment_target() -> Target:
-    master = config().master or Config.from_environment().master
+    master = config().master or Options.from_environment().master
     if master is None:
         raise ValueError("PCCL_MASTER is not set; expected pccl://HOST:PORT[,HOST:PORT...][/RUN]")
     return parse_url(master, name="PCCL_MASTER")
@@ -214,13 +221,18 @@ def _init_call() -> dict[str, Any]:
 
     Empty where it cannot be found; every use has a sensible answer for that.
     """
+    names = ("backend", "init_method", "store", "rank", "world_size", "pg_options")
+    return _frame_of("init_process_group", (*names, "enable_reconfigure"))
+
+
+def _frame_of(function: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Local variables of a function of distributed_c10d that is running."""
     frame = sys._getframe(1)
     while frame is not None:
         if (
-            frame.f_code.co_name == "init_process_group"
+            frame.f_code.co_name == function
             and frame.f_globals.get("__name__") == distributed_c10d.__name__
         ):
-            names = ("backend", "init_method", "store", "rank", "world_size", "pg_options")
             return {name: frame.f_locals.get(name) for name in names}
         frame = frame.f_back  # type: ignore[assignment]
     return {}
@@ -231,8 +243,12 @@ def _init_call() -> dict[str, Any]:
 
 def create(options: Any, pg_options: Any) -> Any:
     """The creator that c10d calls: an elastic ProcessGroup, or the Backend of a fixed group."""
-    module = extension(pg_options if isinstance(pg_options, Config) else None)
+    module = extension(given_options(pg_options))
     timeout_s = options.timeout.total_seconds()
+    if getattr(options, "enable_reconfigure", False):
+        return module.create_unconfigured(
+            options.store, options.group_rank, options.group_size, timeout_s
+        )
     if len(options.global_ranks_in_group) == 0:
         joined = _take_joined(options.store) or _join_by_environment(module, timeout_s)
         if joined is not None:
@@ -247,6 +263,32 @@ def create(options: Any, pg_options: Any) -> Any:
     return module.create_fixed(
         store, options.group_rank, options.group_size, timeout_s, options.group_id
     )
+
+
+def given_options(pg_options: object) -> Options | None:
+    """What `pg_options=` means for the engine: None where it sets nothing of it.
+
+    There is one engine a process, so groups that are made without options have their parent's. The
+    `options` of a pccl group are taken too (they hold its time-out, which c10d passes by itself),
+    and, in a mixed device map, those of another backend in the map, for which they are meant.
+
+    Raises:
+        TypeError: Something else.
+    """
+    if pg_options is None or isinstance(pg_options, Options):
+        return pg_options
+    if isinstance(pg_options, BackendOptions) and pg_options.backend in (NAME, *_map_names()):
+        return None
+    raise TypeError(
+        f"pg_options is a {type(pg_options).__module__}.{type(pg_options).__qualname__}; expected "
+        "pccl_backend.Options"
+    )
+
+
+def _map_names() -> list[str]:
+    """Names of the backends of the group that c10d is making."""
+    call = _frame_of("_new_process_group_helper", ("backend",))
+    return [part.rpartition(":")[2].strip() for part in str(call.get("backend")).split(",")]
 
 
 def epoch_prefix(module: Any) -> str:

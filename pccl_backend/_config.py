@@ -36,7 +36,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Config:
+class Options:
     """What can be set about pccl in this process; None and () leave the choice to pccl.
 
     Attributes:
@@ -49,6 +49,9 @@ class Config:
         hold_timeout_s: How long a run holds its breath without a master. PCCL_HOLD_TIMEOUT_S.
         tcp_user_timeout_s: Unacknowledged bytes close a connection after it.
             PCCL_TCP_USER_TIMEOUT_S.
+        silence_timeout_s: Fixed groups: a rank that others wait for and that gives no sign of life
+            for so long is lost (a stopped process; one that is merely late answers).
+            PCCL_SILENCE_TIMEOUT_S.
         goodbye_timeout_s: At exit, to send what is owed. PCCL_GOODBYE_TIMEOUT_S.
         preimage_bytes: Limit of kept inputs of operations without an outcome. PCCL_PREIMAGE_BYTES.
         step_timeout_s: How long `refresh` waits for members that do not come (they are evicted);
@@ -63,6 +66,7 @@ class Config:
     connect_timeout_s: float = 10.0
     hold_timeout_s: float = 1800.0
     tcp_user_timeout_s: float = 30.0
+    silence_timeout_s: float = 30.0
     goodbye_timeout_s: float = 5.0
     preimage_bytes: int = 1 << 30
     step_timeout_s: float | None = None
@@ -83,6 +87,7 @@ class Config:
             "connect_timeout_s",
             "hold_timeout_s",
             "tcp_user_timeout_s",
+            "silence_timeout_s",
             "goodbye_timeout_s",
         ):
             _check_seconds(name, getattr(self, name))
@@ -92,7 +97,7 @@ class Config:
             raise _wrong("preimage_bytes", self.preimage_bytes, "a number of bytes, 0 or more")
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Options:
         """The options that the PCCL_* variables give.
 
         Args:
@@ -127,6 +132,7 @@ class Config:
             "connect_timeout_ms": _milliseconds(self.connect_timeout_s),
             "hold_timeout_ms": _milliseconds(self.hold_timeout_s),
             "tcp_user_timeout_ms": _milliseconds(self.tcp_user_timeout_s),
+            "silence_timeout_ms": _milliseconds(self.silence_timeout_s),
             "goodbye_timeout_ms": _milliseconds(self.goodbye_timeout_s),
             "preimage_bytes_max": self.preimage_bytes,
         }
@@ -246,12 +252,13 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "connect_timeout_s": ("PCCL_CONNECT_TIMEOUT_S", _read_seconds),
     "hold_timeout_s": ("PCCL_HOLD_TIMEOUT_S", _read_seconds),
     "tcp_user_timeout_s": ("PCCL_TCP_USER_TIMEOUT_S", _read_seconds),
+    "silence_timeout_s": ("PCCL_SILENCE_TIMEOUT_S", _read_seconds),
     "goodbye_timeout_s": ("PCCL_GOODBYE_TIMEOUT_S", _read_seconds),
     "preimage_bytes": ("PCCL_PREIMAGE_BYTES", _read_bytes),
     "step_timeout_s": ("PCCL_STEP_TIMEOUT_S", _read_seconds),
 }
 
 VARIABLES = {field: variable for field, (variable, _) in _VARIABLES.items()}
-"""Field of Config -> its variable; a test holds it against the fields and README.md."""
+"""Field of Options -> its variable; a test holds it against the fields and README.md."""
 
-assert set(VARIABLES) == {field.name for field in dataclasses.fields(Config)}
+assert set(VARIABLES) == {field.name for field in dataclasses.fields(Options)}

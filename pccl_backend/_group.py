@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from . import _c10d
-from ._config import Config, parse_url
+from ._config import Options, parse_url
 from ._register import NAME, register
 from ._state import SharedState, SourceFailedError
 
@@ -308,7 +308,7 @@ def join(
     *,
     replica: str | None = None,
     on_loss: str = "retry",
-    options: Config | None = None,
+    options: Options | None = None,
     timeout_s: float = FOUNDING_TIMEOUT_S,
 ) -> Any:
     """Joins the run of a master; its elastic group becomes the default group of torch.distributed.

@@ -23,6 +23,11 @@ class SegmentOwner {
   virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
 };
 
+/// "1.5 s"
+inline std::string seconds(std::uint64_t ms) {
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+}
+
 struct EngineContext {
   Loop& loop;
   Links& links;

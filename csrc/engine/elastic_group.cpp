@@ -253,7 +253,7 @@ void ElasticGroup::on(const peer::FailOp& a) {
   stop(it->second);
   it->second.op->restore();
   Error error = a.error;
-  error.text = describe(it->second) + ": " + error.text;
+  error.text = describe_wait(it->second) + ": " + error.text;
   early_.drop_operations_before(epoch_, OpKey{a.op.step, a.op.index + 1});
   finish(a.op, std::move(error));
 }

@@ -179,13 +179,16 @@ void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload
   const GroupId id = group_of(message.value());
   if (Group* group = find(id)) {
     group->control(peer, message.value());
-  } else if (!ended_.contains(id) && id != kElasticGroup && strangers_.size() < kStrangersMax) {
+    return;
+  }
+  if (const auto* ask = std::get_if<AskIssued>(&message.value())) {  // a sign of life
+    links_->send_control(peer, encode(PeerToPeer{TellIssued{id, ask->op, OpKey{}}}));
+  }
+  if (!ended_.contains(id) && id != kElasticGroup && strangers_.size() < kStrangersMax) {
     Stranger& stranger = strangers_[id];
     if (stranger.controls.size() < kStrangerControlsMax) {
       stranger.controls.emplace_back(peer, std::move(message).value());
     }
-  } else if (const auto* ask = std::get_if<AskIssued>(&message.value())) {
-    links_->send_control(peer, encode(PeerToPeer{TellIssued{id, ask->op, OpKey{}}}));
   }
 }
 

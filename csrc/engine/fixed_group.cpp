@@ -55,9 +55,7 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, bool) {
   const std::string who = describe_peer(peer, *numbering_);
   const bool left = departed_.contains(peer);  // it may have, before we are connected to the rest
   if (!left && connected_) {
-    const Error error{ErrorCode::unreachable, name_ + ": " + who + " cannot be reached: " + reason};
-    fail_group(error, true);
-    std::exchange(connected_, nullptr)->complete(error);
+    fail_group({ErrorCode::unreachable, who + " cannot be reached: " + reason}, true);
     return;
   }
   if (!left) {
@@ -151,7 +149,7 @@ void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
   if (it == ops_.end()) return;
   failed_here_.insert(op);
   if (failed_here_.size() > kReportOpsMax) failed_here_.erase(failed_here_.begin());
-  error.text = name_ + ": " + describe(it->second) + ": " + error.text;
+  error.text = name_ + ": " + describe_wait(it->second) + ": " + error.text;
   early_.drop_operations_before(epoch_, OpKey{op.step, op.index + 1});
   finish(op, std::move(error));
 }
@@ -182,6 +180,7 @@ void FixedGroup::fail_group(Error error, bool tell) {
   publish();
   error.text = name_ + ": " + error.text;
   fail_pending(error);
+  if (connected_) std::exchange(connected_, nullptr)->complete(std::move(error));
 }
 
 void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
@@ -204,6 +203,7 @@ void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
       fail_op(op->op, op->error, Tell::nobody);
     }
   } else if (const auto* told = std::get_if<TellIssued>(&message)) {
+    silent_ms_.erase(peer);
     const auto it = questions_.find(told->op);
     if (it == questions_.end()) return;
     it->second.unanswered.erase(peer);
@@ -244,7 +244,15 @@ void FixedGroup::answer(OpKey op, Question& question) {
   };
   list(question.missing, "did not call it");
   list(question.unanswered, "did not answer");
-  if (late.empty()) late = "all ranks called it, but its data did not arrive in time";
+  if (late.empty()) {
+    late = "all ranks called it, but its data did not arrive in time";
+  } else {
+    std::set<PeerId> came(members_.begin(), members_.end());
+    for (const auto& peers : {question.missing, question.unanswered}) {
+      for (const PeerId peer : peers) came.erase(peer);
+    }
+    list(came, "called it");
+  }
   fail_group({ErrorCode::timed_out,
               describe(it->second) + " did not finish within its timeout of " +
                   std::to_string(it->second.op->request().timeout_ms) + " ms: " + late},
@@ -272,6 +280,36 @@ void FixedGroup::tick(std::uint64_t elapsed_ms) {
   for (const OpKey op : over) {
     auto node = questions_.extract(op);
     if (!node.empty()) answer(op, node.mapped());
+  }
+  look_for_life(elapsed_ms);
+}
+
+/// Who is late answers: its program is elsewhere, but its engine is there. Who does not is stopped.
+void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
+  if (connected_ || (ops_.empty() && !point_to_point_.waiting())) {
+    silent_ms_.clear();
+    since_probe_ms_ = 0;
+    return;
+  }
+  const std::uint64_t counted = std::min(elapsed_ms, kProbeMs);  // a late tick is our own silence
+  const std::uint64_t limit = context_.options.silence_timeout_ms;
+  for (auto& [peer, ms] : silent_ms_) {
+    ms += counted;
+    if (ms < limit) continue;
+    fail_group({ErrorCode::peer_lost, describe_peer(peer, *numbering_) +
+                                          " was lost: it has given no sign of life for " +
+                                          seconds(ms) + "; the group cannot go on"},
+               true);
+    return;
+  }
+  since_probe_ms_ += elapsed_ms;
+  if (since_probe_ms_ < kProbeMs) return;
+  since_probe_ms_ = 0;
+  for (const PeerId peer : members_) {
+    if (peer == context_.links.self() || departed_.contains(peer)) continue;
+    silent_ms_.try_emplace(peer, 0);
+    AskIssued probe{id_, OpKey{~0ULL, ~0ULL}, 0, 0, 0, -1, 0};
+    context_.links.send_control(peer, encode(PeerToPeer{probe}));
   }
 }
 

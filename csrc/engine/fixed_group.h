@@ -49,6 +49,7 @@ class FixedGroup : public Group {
   void fail_op(OpKey op, Error error, Tell tell);
   void fail_late(OpKey op, Error error);
   void answer(OpKey op, Question& question);
+  void look_for_life(std::uint64_t elapsed_ms);
   [[nodiscard]] std::optional<Error> departure(OpKey key) const;
 
   std::vector<Handle> handles_;
@@ -64,6 +65,8 @@ class FixedGroup : public Group {
   std::set<OpKey> failed_here_;        // have failed at their caller, the newest of them
   Error late_failure_;                 // for the next operation
   std::map<OpKey, Question> questions_;
+  std::map<PeerId, std::uint64_t> silent_ms_;  // since it was asked for a sign of life
+  std::uint64_t since_probe_ms_ = 0;
   std::uint64_t next_ = 0;
   Error failure_;
   bool closed_ = false;

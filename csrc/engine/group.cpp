@@ -147,7 +147,7 @@ void Group::fail_pending(const Error& error) {
     const auto it = ops_.find(key);
     if (it == ops_.end()) continue;
     Error own = error;
-    own.text = describe(it->second) + ": " + own.text;
+    own.text = describe_wait(it->second) + ": " + own.text;
     stop(it->second);
     it->second.op->restore();
     finish(key, std::move(own));
@@ -377,7 +377,19 @@ std::string Group::describe(const OpDescriptor& d) {
 
 std::string Group::describe(const Pending& pending) const {
   const Operation& op = *pending.op;
-  return describe(op.request().descriptor) + " #" + to_string(op.key());
+  const OpRequest& request = op.request();
+  std::string text = describe(request.descriptor) + " #" + to_string(op.key());
+  if (request.descriptor.count == 0 && request.descriptor.kind != OpKind::barrier) {
+    std::uint64_t in = 0;  // sizes may differ by rank: here
+    for (const Buffer& buffer : request.inputs) in += buffer.bytes;
+    text += " (" + std::to_string(in) + " bytes in, " + std::to_string(op.output_bytes()) +
+            " bytes out)";
+  }
+  return text;
+}
+
+std::string Group::describe_wait(const Pending& pending) const {
+  return describe(pending) + ", after " + seconds(pending.op->waited_total_ms);
 }
 
 std::string Group::describe_peer(PeerId peer, const std::vector<PeerId>& numbering) const {

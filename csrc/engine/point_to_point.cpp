@@ -293,12 +293,27 @@ void PointToPoint::finish_receive(RecvState& receive, Error error) {
 // -----------------------------------------------------------------------------------------
 // failures
 
+std::string PointToPoint::describe(const OpRequest& request) {
+  std::uint64_t bytes = 0;
+  for (const auto* buffers : {&request.inputs, &request.outputs}) {
+    for (const Buffer& buffer : *buffers) bytes += buffer.bytes;
+  }
+  const std::string other = request.peer < 0 ? "any rank" : "rank " + std::to_string(request.peer);
+  return (request.descriptor.kind == OpKind::send ? "send to " : "recv from ") + other + " (tag " +
+         std::to_string(request.tag) + ", " + std::to_string(bytes) + " bytes)";
+}
+
+Error PointToPoint::about(const Common& which, const Error& error) {
+  return {error.code,
+          describe(which.request) + ", after " + seconds(which.waited_ms) + ": " + error.text};
+}
+
 void PointToPoint::fail_peer(PeerId peer, const Error& error) {
   std::vector<Name> sends;
   for (const auto& [name, send] : sends_) {
     if (name.peer == peer) sends.push_back(name);
   }
-  for (const Name& name : sends) finish_send(name, error);
+  for (const Name& name : sends) finish_send(name, about(sends_.at(name), error));
   std::vector<RecvState*> receives;
   const bool alone = numbering_.size() <= 2;
   for (RecvState& r : receives_) {
@@ -308,12 +323,15 @@ void PointToPoint::fail_peer(PeerId peer, const Error& error) {
                                : numbering_.at(static_cast<std::size_t>(r.request.peer)) == peer;
     if (from_peer) receives.push_back(&r);
   }
-  for (RecvState* r : receives) finish_receive(*r, error);
+  for (RecvState* r : receives) finish_receive(*r, about(*r, error));
 }
 
 void PointToPoint::fail_all(const Error& error) {
-  while (!sends_.empty()) finish_send(sends_.begin()->first, error);
-  while (!receives_.empty()) finish_receive(receives_.front(), error);
+  while (!sends_.empty()) {
+    const auto& [name, send] = *sends_.begin();
+    finish_send(Name(name), about(send, error));
+  }
+  while (!receives_.empty()) finish_receive(receives_.front(), about(receives_.front(), error));
 }
 
 void PointToPoint::tick(std::uint64_t elapsed_ms, bool holding) {
@@ -331,20 +349,12 @@ void PointToPoint::tick(std::uint64_t elapsed_ms, bool holding) {
   };
   std::vector<std::pair<Name, Error>> sends;
   for (auto& [name, send] : sends_) {
-    if (auto error = late(send, "send to rank " + std::to_string(send.request.peer) + " (tag " +
-                                    std::to_string(send.request.tag) + ")")) {
-      sends.emplace_back(name, *error);
-    }
+    if (auto error = late(send, describe(send.request))) sends.emplace_back(name, *error);
   }
   for (auto& [name, error] : sends) finish_send(name, error);
   std::vector<std::pair<RecvState*, Error>> receives;
   for (RecvState& r : receives_) {
-    const std::string from =
-        r.request.peer < 0 ? "any rank" : "rank " + std::to_string(r.request.peer);
-    if (auto error =
-            late(r, "recv from " + from + " (tag " + std::to_string(r.request.tag) + ")")) {
-      receives.emplace_back(&r, *error);
-    }
+    if (auto error = late(r, describe(r.request))) receives.emplace_back(&r, *error);
   }
   for (auto& [r, error] : receives) finish_receive(*r, error);
 }

@@ -43,6 +43,7 @@ class PointToPoint : public SegmentOwner {
   /// Everything that needs the peer fails; receives from anybody only if nobody else is left.
   void fail_peer(PeerId peer, const Error& error);
   void fail_all(const Error& error);
+  [[nodiscard]] bool waiting() const { return !sends_.empty() || !receives_.empty(); }
   void tick(std::uint64_t elapsed_ms, bool holding);
   [[nodiscard]] bool idle() const { return sends_.empty() && receives_.empty(); }
 
@@ -86,6 +87,8 @@ class PointToPoint : public SegmentOwner {
   void match_receive(RecvState& receive);
   void match_arrival(const Name& name);
   void consume(RecvState& receive, const Name& name, Arrival arrival);
+  [[nodiscard]] static std::string describe(const OpRequest& request);
+  [[nodiscard]] static Error about(const Common& which, const Error& error);
   void finish_receive(RecvState& receive, Error error);
   void finish_send(const Name& name, Error error);
   void send_accept(const Name& name, bool complete, Error error);

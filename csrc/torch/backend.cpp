@@ -25,6 +25,7 @@ using WorkPtr = PcclBackend::WorkPtr;
 
 constexpr std::uint64_t kMonitorTag = 1ULL << 40;  // above all tags of users, which are an int
 constexpr int kAnyRank = -1;
+std::atomic<std::uint64_t> instances{0};  // of Backends in this process
 constexpr std::uint64_t kDrainMs = 5000;  // for callbacks of users, at the end of the process
 
 /// Titles of the profiler's events: what torch's own tests look for, with gloo's words.
@@ -115,18 +116,24 @@ std::vector<std::int64_t> numels_by_rank(const at::Tensor& tensor,
 
 // ------------------------------------------------------------------------------- life
 
-PcclBackend::PcclBackend(std::shared_ptr<Engine> engine, GroupId group, int rank, int size,
-                         Millis timeout, bool elastic)
+PcclBackend::PcclBackend(std::shared_ptr<Engine> engine, GroupId group, std::vector<Handle> members,
+                         int rank, int size, Millis timeout)
     : c10d::Backend(rank, size),
-      context_(std::make_shared<GroupContext>(
-          GroupContext{std::move(engine), group, std::make_shared<Completions>("pccl-complete")})),
-      elastic_(elastic),
+      completions_(std::make_shared<Completions>("pccl-complete")),
+      elastic_(members.empty()),
+      own_(elastic_              ? Handle{}
+           : members.size() == 1 ? members.front()
+                                 : members.at(static_cast<std::size_t>(rank))),
+      instance_(++instances),
+      context_(
+          std::make_shared<GroupContext>(GroupContext{std::move(engine), group, completions_})),
+      members_(std::move(members)),
       timeout_ms_(timeout.count()) {
   context_->engine->set_timeout(group, static_cast<std::uint64_t>(timeout.count()));
   // Before the interpreter goes, callbacks that are due have run (5 s for those of a user who
   // hangs).
-  Completions* completions = context_->completions.get();  // there whenever it is called
-  EngineOwner::instance().at_shutdown(context_->completions, [completions] {
+  Completions* completions = completions_.get();  // there whenever it is called
+  EngineOwner::instance().at_shutdown(completions_, [completions] {
     if (!completions->drain(kDrainMs)) {
       log_warning("a callback of an operation is still running after 5 s; not waited for");
     }
@@ -135,14 +142,20 @@ PcclBackend::PcclBackend(std::shared_ptr<Engine> engine, GroupId group, int rank
 
 PcclBackend::~PcclBackend() { shutdown(); }
 
+std::shared_ptr<GroupContext> PcclBackend::context() const {
+  const std::lock_guard lock(members_mutex_);
+  return context_;
+}
+
 PcclBackend::Numbers PcclBackend::numbers() const {
   if (!elastic_) return {rank_, size_};
-  const GroupView view = context_->engine->view(context_->group);
+  const auto context = this->context();
+  const GroupView view = context->engine->view(context->group);
   return {view.rank, view.size};
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> PcclBackend::getBackendOptions() {
-  auto options = c10::make_intrusive<Options>(kBackendName, Millis(timeout_ms_.load()));
+  auto options = c10::make_intrusive<GroupOptions>(kBackendName, Millis(timeout_ms_.load()));
   options->group_name = getGroupUid();
   options->group_desc = getGroupDesc();
   return options;
@@ -151,36 +164,17 @@ c10::intrusive_ptr<c10d::Backend::Options> PcclBackend::getBackendOptions() {
 void PcclBackend::setTimeout(Millis timeout) {
   TORCH_CHECK(timeout.count() >= 0, "pccl: the time-out must not be negative");
   timeout_ms_ = timeout.count();
-  context_->engine->set_timeout(context_->group, static_cast<std::uint64_t>(timeout.count()));
+  const auto context = this->context();
+  context->engine->set_timeout(context->group, static_cast<std::uint64_t>(timeout.count()));
 }
 
 c10d::ErrorType PcclBackend::getError() {
-  const Error failure = context_->engine->view(context_->group).failure;
+  const auto context = this->context();
+  const Error failure = context->engine->view(context->group).failure;
   if (!failure.failed()) return c10d::ErrorType::SUCCESS;
   if (failure.code == ErrorCode::timed_out) return c10d::ErrorType::TIMEOUT;
   return failure.code == ErrorCode::peer_lost ? c10d::ErrorType::REMOTE_ERROR
                                               : c10d::ErrorType::COMM_ERROR;
-}
-
-void PcclBackend::abort() {
-  if (EngineOwner::instance().forked()) return;
-  context_->engine->abort(context_->group, "the group was aborted by its own program");
-}
-
-void PcclBackend::shutdown() {
-  if (EngineOwner::instance().forked() || closed_.exchange(true)) return;
-  context_->engine->close(context_->group);
-}
-
-c10::intrusive_ptr<c10d::Backend> PcclBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     const std::vector<int>& ranks,
-                                                     const c10::intrusive_ptr<Options>& opts) {
-  TORCH_CHECK(!elastic_, "pccl: an elastic group cannot be split; make groups with new_group");
-  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
-  if (own == ranks.end()) return nullptr;
-  const Millis timeout = opts ? opts->timeout : Millis(timeout_ms_.load());
-  return create_fixed(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
-                      timeout, opts ? opts->group_name : getGroupUid());
 }
 
 // ------------------------------------------------------------------------------- posting
@@ -188,11 +182,16 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::split(const c10::intrusive_ptr<c1
 void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   if (EngineOwner::instance().forked()) raise(forked_error());
   if (closed_) raise({ErrorCode::closed, "the group has been destroyed"});
-  OpRequest request = call.take(context_->completions);
+  const auto context = this->context();
+  if (context->group == kNotConfigured) {
+    raise({ErrorCode::closed, "the group has no members yet: call reconfigure, and wait for it"});
+  }
+  OpRequest request = call.take(completions_);
   const std::int64_t limit_ms =
       timeout == c10d::kUnsetTimeout ? timeout_ms_.load() : timeout.count();
   request.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(limit_ms, 0));
-  auto ticket = context_->engine->post(context_->group, std::move(request));
+  auto ticket = context->engine->post(context->group, std::move(request));
+  watch(ticket);
   if (ticket->done()) {
     // What the engine refuses without sending anything is raised at the call, the rest by wait().
     const Error error = ticket->error();
@@ -212,7 +211,7 @@ WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const T
   parts.outputs = std::move(outputs);
   if (parts.collective) parts.sequence_number = ++sequence_number_;
   auto work =
-      c10::make_intrusive<PcclWork>(context_, rank_, type, title, profiled, std::move(parts));
+      c10::make_intrusive<PcclWork>(context(), rank_, type, title, profiled, std::move(parts));
   work->follow_up();
   const std::lock_guard lock(coalescing_mutex_);
   const auto coalescing = coalescing_.find(std::this_thread::get_id());
@@ -408,6 +407,25 @@ WorkPtr PcclBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   call.input(input);
   return post(call, OpType::GATHER, opts.timeout, inputs, std::move(list));
 }
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+WorkPtr PcclBackend::gather_single(at::Tensor& output, at::Tensor& input,
+                                   const c10d::GatherOptions& opts) {
+  Call call(OpKind::gather, input);
+  const Numbers group = numbers();
+  call.root(opts.rootRank, group.size);
+  Tensors outputs;
+  if (opts.rootRank == group.rank) {
+    call.same_type(output);
+    call.same_numel(output, input.numel() * group.size);
+    call.output_parts(output, equal_parts(output.numel(), group.size));
+    outputs.push_back(output);
+  }
+  call.input(input);
+  call.count(input.numel());
+  return post(call, OpType::GATHER, opts.timeout, {input}, std::move(outputs));
+}
+#endif
 
 WorkPtr PcclBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                              const c10d::ScatterOptions& opts) {

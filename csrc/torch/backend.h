@@ -10,6 +10,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -23,6 +25,18 @@ namespace pccl {
 
 inline constexpr const char* kBackendName = "pccl";
 
+inline constexpr GroupId kNotConfigured{};  // the number of a group that has no members yet
+
+/// What a group tells c10d of its options; `split_group` copies it for the new group.
+struct GroupOptions final : c10d::Backend::Options {
+  using Options::Options;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  c10::intrusive_ptr<Options> clone() const override {
+    return c10::make_intrusive<GroupOptions>(*this);
+  }
+#endif
+};
+
 /// Thread-safe, as far as the order of collectives is the same at all ranks. Closes its group when
 /// it is destroyed.
 class PcclBackend final : public c10d::Backend {
@@ -30,8 +44,10 @@ class PcclBackend final : public c10d::Backend {
   using Millis = std::chrono::milliseconds;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  PcclBackend(std::shared_ptr<Engine> engine, GroupId group, int rank, int size, Millis timeout,
-              bool elastic);
+  /// `members`: of a fixed group, by rank; of one that has yet to be configured, this process; of
+  /// an elastic group none.
+  PcclBackend(std::shared_ptr<Engine> engine, GroupId group, std::vector<Handle> members, int rank,
+              int size, Millis timeout);
   ~PcclBackend() override;
 
   /// Rank and size as the caller sees them now; `getRank` and `getSize` are constants up to
@@ -41,7 +57,6 @@ class PcclBackend final : public c10d::Backend {
     std::int32_t size = 1;
   };
   [[nodiscard]] Numbers numbers() const;
-  [[nodiscard]] const GroupContext& context() const { return *context_; }
   [[nodiscard]] bool elastic() const { return elastic_; }
 
   const std::string getBackendName() const override { return kBackendName; }
@@ -95,6 +110,29 @@ class PcclBackend final : public c10d::Backend {
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& opts) override;
+  bool supportsShrinking() const override { return !elastic_; }
+  /// Called by all but the excluded ranks, with the same list; needs no store and none of the
+  /// excluded. `flags`: 1 aborts this group first.
+  c10::intrusive_ptr<Backend> shrink(const std::vector<std::int64_t>& ranks_to_exclude, int flags,
+                                     const c10::intrusive_ptr<Options>& opts) override;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  WorkPtr gather_single(at::Tensor& output, at::Tensor& input,
+                        const c10d::GatherOptions& opts) override;
+  bool supportsReconfigure() const override { return !elastic_; }
+  /// How others reach this group in this process; the same for as long as the group lives.
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  /// Ends the present configuration (its pending operations fail) and makes another one of
+  /// `opts.handles`. Refused before anything is ended: a uuid that was used before, handles that
+  /// are not ours, that name somebody twice, or not this process. Complete when all members have
+  /// called it; who gives up fails it for the others at once.
+  WorkPtr reconfigure(const c10d::ReconfigureOptions& opts) override;
+#endif
+#ifdef C10D_BACKEND_HAS_HOOKS
+  /// Called when an operation has failed for a lost rank or a time-out, and before abort().
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(std::int64_t hook_id, c10d::AbortHook hook) override;
+  void unregisterAbortHook(std::int64_t hook_id) override;
+#endif
 
   void setSequenceNumberForGroup() override {}  // counted from 0 at every rank
   uint64_t getSequenceNumberForGroup() override { return sequence_number_; }
@@ -106,6 +144,8 @@ class PcclBackend final : public c10d::Backend {
  private:
   using Parts = PcclWork::Parts;
 
+  /// Calls the abort hooks if the operation fails for a lost rank or a time-out.
+  void watch(const std::shared_ptr<Ticket>& ticket);
   /// Posts `call` as one part of an operation; throws what the engine refuses at once.
   void add(Parts& parts, Call& call, Millis timeout);
   WorkPtr finish(Parts parts, c10d::OpType type, const char* title, const Tensors& profiled,
@@ -119,8 +159,31 @@ class PcclBackend final : public c10d::Backend {
   void report_to_root(std::uint64_t tag, Millis timeout);
   void collect_at_root(std::uint64_t tag, Millis timeout, bool wait_all_ranks);
 
-  const std::shared_ptr<GroupContext> context_;
+  /// Of the present configuration.
+  [[nodiscard]] std::shared_ptr<GroupContext> context() const;
+  [[nodiscard]] c10::intrusive_ptr<PcclBackend> self();
+  [[nodiscard]] std::vector<Handle> members() const;
+  /// Another configuration has come about; false if it is not the one that was asked for last.
+  bool formed(GroupId group, std::vector<Handle> members, int rank);
+
+  /// Functions to call before an abort; outlives the Backend.
+  struct AbortHooks {
+    std::mutex mutex;
+    std::map<std::int64_t, std::function<void()>> functions;
+    void call();
+  };
+
+  const std::shared_ptr<Completions> completions_;
+  const std::shared_ptr<AbortHooks> abort_hooks_ = std::make_shared<AbortHooks>();
   const bool elastic_;
+  const Handle own_;              // of a fixed group
+  const std::uint64_t instance_;  // tells the groups of a process apart in their handles
+  mutable std::mutex members_mutex_;
+  std::shared_ptr<GroupContext> context_;      // under members_mutex_, as what follows
+  std::vector<Handle> members_;                // by rank
+  std::optional<GroupId> forming_;             // a configuration that is not complete yet
+  std::set<std::int64_t> used_uuids_;          // of configurations
+  std::map<std::vector<int>, int> shrunk_to_;  // how often, by the ranks that stay
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> sequence_number_{0};
   std::atomic<std::uint64_t> monitored_barriers_{0};

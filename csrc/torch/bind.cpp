@@ -193,6 +193,7 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("tcp_user_timeout_ms", options.tcp_user_timeout_ms);
   fields.take("preimage_bytes_max", options.preimage_bytes_max);
   fields.take("hold_timeout_ms", options.hold_timeout_ms);
+  fields.take("silence_timeout_ms", options.silence_timeout_ms);
   fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
   fields.refuse_others();
   return options;
@@ -446,6 +447,26 @@ PYBIND11_MODULE(_C, m) {
         return create_fixed(store, rank, size, to_milliseconds(timeout_s), name);
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("name"));
+  m.def(
+      "create_unconfigured",
+      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double timeout_s) {
+        const py::gil_scoped_release release;
+        return create_unconfigured(store, rank, size, to_milliseconds(timeout_s));
+      },
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"));
+  py::class_<GroupOptions, c10::intrusive_ptr<GroupOptions>, c10d::Backend::Options>(m,
+                                                                                     "GroupOptions")
+      .def("__copy__",
+           [](const GroupOptions& self) { return c10::make_intrusive<GroupOptions>(self); })
+      .def(
+          "__deepcopy__",
+          [](const GroupOptions& self, const py::dict&) {
+            return c10::make_intrusive<GroupOptions>(self);
+          },
+          py::arg("memo"));
+  // torch.distributed.split_group asks a Backend for `options`, which up to 2.13 not all have.
+  py::class_<PcclBackend, c10::intrusive_ptr<PcclBackend>, c10d::Backend>(m, "Backend")
+      .def_property_readonly("options", &PcclBackend::getBackendOptions);
   m.def("join", &join, py::arg("masters"), py::arg("run"), py::arg("place"),
         py::arg("connect_timeout_s"), py::arg("timeout_s"));
   m.def(

@@ -59,6 +59,7 @@ DType dtype_of(at::ScalarType type) {
 ReduceOp reduce_of(const c10d::ReduceOp& op) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::PREMUL_SUM:
       return ReduceOp::sum;
     case c10d::ReduceOp::AVG:
       return ReduceOp::avg;
@@ -163,13 +164,38 @@ void Call::root(std::int64_t rank, std::int32_t size) {
 
 void Call::reduce(const c10d::ReduceOp& op) {
   const ReduceOp reduction = reduce_of(op);
-  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) fail("ReduceOp.PREMUL_SUM is not supported");
+  if (op.op_ == c10d::ReduceOp::PREMUL_SUM) premultiply(op);
   if (reduction == ReduceOp::none) fail("invalid reduction");
   if (!reducible(request_.descriptor.dtype, reduction)) {
     fail("cannot reduce " + std::string(c10::toString(scalar_type_)) + " tensors with " +
          std::string(reduce_name(reduction)));
   }
   request_.descriptor.reduce = reduction;
+}
+
+/// Each rank multiplies what it gives by a factor of its own, a number or a tensor with one
+/// element.
+void Call::premultiply(const c10d::ReduceOp& op) {
+  const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  if (supplement == nullptr) fail("ReduceOp.PREMUL_SUM without a factor");
+  if (!at::isFloatingType(scalar_type_) && !at::isComplexType(scalar_type_)) {
+    fail(std::string("ReduceOp.PREMUL_SUM needs a floating type, got ") +
+         c10::toString(scalar_type_));
+  }
+  if (!supplement->tensor_factor.defined()) {
+    factor_ = at::scalar_tensor(supplement->double_factor, at::kDouble);
+  } else if (supplement->tensor_factor.numel() == 1) {
+    factor_ = supplement->tensor_factor.reshape({});
+  } else {
+    fail("the factor of ReduceOp.PREMUL_SUM has " +
+         std::to_string(supplement->tensor_factor.numel()) + " elements, expected one");
+  }
+}
+
+at::Tensor Call::multiplied(const at::Tensor& tensor) const {
+  const bool eight_bits = tensor.element_size() == 1;  // float8: there is no multiplication
+  const at::Tensor values = eight_bits ? tensor.to(at::kFloat) : tensor;
+  return values.mul(factor_.to(values.device())).to(tensor.scalar_type()).contiguous();
 }
 
 void Call::count(std::int64_t numel) {
@@ -187,19 +213,25 @@ void Call::count_if_equal(const Tensors& tensors) {
 // ------------------------------------------------------------------------------- buffers
 
 at::Tensor Call::readable(const at::Tensor& tensor) {
+  if (factor_.defined()) {
+    temporaries_.push_back(multiplied(tensor));
+    return temporaries_.back();
+  }
   if (usable(tensor)) return tensor;
   temporaries_.push_back(tensor.resolve_conj().resolve_neg().contiguous());
   return temporaries_.back();
 }
 
 at::Tensor Call::writable(const at::Tensor& tensor, bool with_contents) {
-  if (usable(tensor)) return tensor;
+  const bool multiply = with_contents && factor_.defined();
+  if (usable(tensor) && !multiply) return tensor;
   if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     fail(
         "several elements of a tensor that is written share one place in memory; clone() it first");
   }
-  at::Tensor temporary = at::empty(tensor.sizes(), tensor.options());
-  if (with_contents) temporary.copy_(tensor);
+  at::Tensor temporary =
+      multiply ? multiplied(tensor) : at::empty(tensor.sizes(), tensor.options());
+  if (with_contents && !multiply) temporary.copy_(tensor);
   copies_.push_back({tensor, temporary});
   return temporary;
 }

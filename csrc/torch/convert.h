@@ -65,6 +65,8 @@ class Call {
   [[nodiscard]] Tensors& temporaries() { return temporaries_; }
 
  private:
+  void premultiply(const c10d::ReduceOp& op);
+  [[nodiscard]] at::Tensor multiplied(const at::Tensor& tensor) const;
   at::Tensor readable(const at::Tensor& tensor);
   at::Tensor writable(const at::Tensor& tensor, bool with_contents);
   Buffer buffer(const at::Tensor& tensor, std::int64_t offset, std::int64_t numel);
@@ -73,6 +75,7 @@ class Call {
   const at::AutoDispatchBelowADInplaceOrView plain_;
   at::ScalarType scalar_type_ = at::ScalarType::Undefined;
   std::int64_t element_bytes_ = 1;
+  at::Tensor factor_;  // PREMUL_SUM
   OpRequest request_;
   std::vector<c10::Storage> storages_;
   std::vector<CopyBack> copies_;

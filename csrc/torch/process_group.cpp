@@ -199,16 +199,39 @@ c10::intrusive_ptr<c10d::Backend> create_fixed(const c10::intrusive_ptr<c10d::St
   const Handle own = own_handle(*engine, store);
   const std::vector<Handle> members = meeting.exchange(own);
   const GroupId group = meeting.group();
-  const auto ticket = engine->configure_fixed(group, name, members, rank,
-                                              static_cast<std::uint64_t>(meeting.left().count()));
-  wait_interruptibly(*engine, *ticket, std::nullopt);
-  const Error error = ticket->error();
-  if (error.failed()) {
-    engine->close(group);
-    raise(error);
-  }
+  open_group(engine, group, name, members, rank, meeting.left(), /*together=*/false);
   meeting.met();
-  return c10::make_intrusive<PcclBackend>(engine, group, rank, size, timeout, /*elastic=*/false);
+  return c10::make_intrusive<PcclBackend>(engine, group, members, rank, size, timeout);
+}
+
+c10::intrusive_ptr<c10d::Backend> create_unconfigured(const c10::intrusive_ptr<c10d::Store>& store,
+                                                      int rank, int size, milliseconds timeout) {
+  const auto engine = own_engine();
+  const std::vector<Handle> members{own_handle(*engine, store)};
+  return c10::make_intrusive<PcclBackend>(engine, kNotConfigured, members, rank, size, timeout);
+}
+
+void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std::string& name,
+                const std::vector<Handle>& members, int rank, milliseconds timeout, bool together) {
+  const auto deadline = steady_clock::now() + timeout;
+  try {
+    const auto ticket = engine->configure_fixed(group, name, members, rank,
+                                                static_cast<std::uint64_t>(timeout.count()));
+    wait_interruptibly(*engine, *ticket, std::nullopt);
+    check(ticket->error());
+    if (!together) return;
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now()).count();
+    OpRequest barrier;
+    barrier.descriptor.kind = OpKind::barrier;
+    barrier.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
+    const auto met = engine->post(group, std::move(barrier));
+    wait_interruptibly(*engine, *met, std::nullopt);
+    check(met->error());
+  } catch (...) {
+    engine->close(group);
+    throw;
+  }
 }
 
 // ------------------------------------------------------------------------------- elastic group
@@ -252,8 +275,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> create_elastic(
   for (const std::string& type : device_types) devices.push_back(c10::Device(type).type());
   const GroupId group = engine->elastic_group();
   const GroupView view = engine->view(group);
-  auto backend = c10::make_intrusive<PcclBackend>(engine, group, view.rank, view.size, timeout,
-                                                  /*elastic=*/true);
+  auto backend = c10::make_intrusive<PcclBackend>(engine, group, std::vector<Handle>{}, view.rank,
+                                                  view.size, timeout);
   return c10::make_intrusive<ElasticProcessGroup>(c10::make_intrusive<EngineStore>(engine, timeout),
                                                   std::move(backend), name, devices);
 }

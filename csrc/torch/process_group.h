@@ -26,7 +26,9 @@ class ElasticProcessGroup final : public c10d::ProcessGroup {
   int getRank() const override { return backend_->numbers().rank; }
   int getSize() const override { return backend_->numbers().size; }
   const std::string getBackendName() const override { return kBackendName; }
+#ifndef C10D_BACKEND_HAS_RECONFIGURE  // from torch 2.14 on it is no call of a ProcessGroup's own
   void setSequenceNumberForGroup() override { backend_->setSequenceNumberForGroup(); }
+#endif
   uint64_t getSequenceNumberForGroup() override { return backend_->getSequenceNumberForGroup(); }
 
  private:
@@ -38,6 +40,18 @@ class ElasticProcessGroup final : public c10d::ProcessGroup {
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> create_fixed(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     std::chrono::milliseconds timeout, const std::string& name);
+
+/// The Backend of a fixed group that gets its members from `Backend::reconfigure`: no other rank is
+/// looked for, and every operation raises until then.
+[[nodiscard]] c10::intrusive_ptr<c10d::Backend> create_unconfigured(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+    std::chrono::milliseconds timeout);
+
+/// Connects the members of a fixed group and waits for the connections; `together`: and until all
+/// of them have called it. Throws, naming whom it waited for.
+void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std::string& name,
+                const std::vector<Handle>& members, int rank, std::chrono::milliseconds timeout,
+                bool together);
 
 /// Joins the run of a master; returns when it has answered (founded runs) or been founded.
 GroupView join_run(const JoinOptions& options, std::chrono::milliseconds connect_timeout);

@@ -586,7 +586,7 @@ def refused(index: int, url: str) -> None:
     import pccl_backend as pccl
 
     try:
-        pccl.join(url, timeout_s=20.0, options=pccl.Config(connect_timeout_s=1.0))
+        pccl.join(url, timeout_s=20.0, options=pccl.Options(connect_timeout_s=1.0))
     except (RuntimeError, ValueError) as error:
         say(did="join", error=type(error).__name__, text=str(error))
 

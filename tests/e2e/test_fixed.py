@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -111,6 +112,45 @@ def test_a_killed_rank_fails_pending_and_later_operations_at_once_and_is_named(
             assert name == "PeerLostError"
             assert "rank 2" in text
             assert "127.0.0.1:" in text
+        peer.finish()
+
+
+def waits_for_one_that_is_late(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    dist = _group(rank, world, meet)
+    dist.barrier()
+    say(ready=True)
+    if rank == 2:
+        time.sleep(float(hear()))  # late: evaluates, compiles, saves
+    t = torch.ones(5)
+    dist.all_reduce(t)
+    say(sum=t.tolist())
+    if rank == 2:
+        hear()  # stopped by the test
+    kinds = (lambda: dist.all_reduce(t), lambda: dist.recv(t, src=2, tag=4))
+    try:
+        kinds[rank]()
+    except Exception as error:
+        say(name=type(error).__name__, text=str(error))
+
+
+def test_a_stopped_rank_is_lost_after_the_silence_and_a_late_one_is_not(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    silence = {"PCCL_SILENCE_TIMEOUT_S": "2"}
+    peers = run_peers(waits_for_one_that_is_late, 3, 3, str(tmp_path / "meet"), env=silence)
+    for peer in peers:
+        peer.next(ready=True)
+    peers[2].tell(5)
+    for peer in peers:
+        assert peer.next()["sum"] == [3.0] * 5
+    peers[2].signal(signal.SIGSTOP)
+    named = (("all_reduce", "5 elements"), ("recv from rank 2 (tag 4, 20 bytes)",))
+    for peer, words in zip(peers[:2], named, strict=True):
+        line = peer.next(name="PeerLostError")
+        for word in (*words, "rank 2 (127.0.0.1:", "no sign of life for", ", after "):
+            assert word in line["text"], line["text"]
         peer.finish()
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pccl_backend._config import VARIABLES, Config, Target, interface_host, parse_url
+from pccl_backend._config import VARIABLES, Options, Target, interface_host, parse_url
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_wrong_url_is_refused_by_name_and_value(url: str) -> None:
 
 
 def test_every_option_has_one_variable() -> None:
-    assert set(VARIABLES) == {field.name for field in dataclasses.fields(Config)}
+    assert set(VARIABLES) == {field.name for field in dataclasses.fields(Options)}
     assert all(variable == f"PCCL_{field.upper()}" for field, variable in VARIABLES.items())
 
 
@@ -73,7 +73,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         "PCCL_STEP_TIMEOUT_S": "60",
         "PCCL_HOLD_TIMEOUT_S": "",
     }
-    assert Config.from_environment(environment) == Config(
+    assert Options.from_environment(environment) == Options(
         master="pccl://a:1/r",
         advertise=("host", "10.0.0.1"),
         ports=(4000, 4010),
@@ -82,11 +82,11 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         preimage_bytes=1024,
         step_timeout_s=60.0,
     )
-    assert Config.from_environment({}) == Config()
+    assert Options.from_environment({}) == Options()
 
 
 def test_an_argument_wins_over_a_variable() -> None:
-    given = Config.from_environment({"PCCL_CONNECT_TIMEOUT_S": "2.5", "PCCL_PORTS": "1-2"})
+    given = Options.from_environment({"PCCL_CONNECT_TIMEOUT_S": "2.5", "PCCL_PORTS": "1-2"})
     assert dataclasses.replace(given, connect_timeout_s=7.0).connect_timeout_s == 7.0
 
 
@@ -111,12 +111,12 @@ def test_an_argument_wins_over_a_variable() -> None:
 )
 def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str) -> None:
     with pytest.raises(ValueError, match="expected") as caught:
-        Config.from_environment({variable: value})
+        Options.from_environment({variable: value})
     assert str(caught.value).startswith(f"{variable}={value!r}: ")
 
 
 def test_options_become_fields_of_the_engine() -> None:
-    options = Config(ports=(4000, 4010), connect_timeout_s=0.25, advertise=("a",)).to_engine()
+    options = Options(ports=(4000, 4010), connect_timeout_s=0.25, advertise=("a",)).to_engine()
     assert options["port_first"] == 4000
     assert options["port_last"] == 4010
     assert options["connect_timeout_ms"] == 250
@@ -128,7 +128,7 @@ def test_an_interface_is_its_address_and_is_advertised() -> None:
     assert interface_host("127.0.0.1") == "127.0.0.1"
     assert interface_host("[::1]") == "::1"
     assert interface_host("lo") == "127.0.0.1"
-    options = Config(interface="lo").to_engine()
+    options = Options(interface="lo").to_engine()
     assert options["interface_host"] == "127.0.0.1"
     assert options["advertise"] == ["127.0.0.1"]
     with pytest.raises(ValueError, match=r"among .*lo"):
@@ -139,5 +139,5 @@ def test_the_fields_are_those_of_the_engine() -> None:
     from conftest import ROOT
 
     text = (ROOT / "csrc" / "engine" / "options.h").read_text()
-    for name in Config().to_engine():
+    for name in Options().to_engine():
         assert f" {name}" in text, name

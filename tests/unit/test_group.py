@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pccl_backend import _c10d, _group
-from pccl_backend._config import Config
+from pccl_backend._config import Options
 from pccl_backend._errors import EvictedError, GroupClosedError, PeerLostError
 from pccl_backend._group import ElasticGroup
 from pccl_backend._state import SharedState
@@ -78,7 +78,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeExtension]:
     module = FakeExtension()
     _group.on_new_group()
     monkeypatch.setattr(_c10d, "_extension", module)
-    monkeypatch.setattr(_c10d, "_options", Config(step_timeout_s=9.0))
+    monkeypatch.setattr(_c10d, "_options", Options(step_timeout_s=9.0))
     monkeypatch.setattr(_c10d, "_made", {})
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     yield module

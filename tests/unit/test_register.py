@@ -138,7 +138,7 @@ def join(module, target, timeout_s, devices):
     raise Stop
 _c10d.join_master = join
 _c10d.extension = lambda options=None: None
-_c10d.config = lambda: __import__("pccl_backend._config").Config.from_environment()
+_c10d.config = lambda: __import__("pccl_backend._config").Options.from_environment()
 def init(*arguments, **options):
     try:
         dist.init_process_group(*arguments, **options)

@@ -205,6 +205,34 @@ TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_take
   }
 }
 
+TEST(FixedGroup, who_gives_up_while_the_group_connects_ends_the_waiting_of_the_others) {
+  std::vector<std::shared_ptr<Engine>> engines;
+  std::vector<Handle> handles;
+  for (int i = 0; i < 2; ++i) {
+    EngineOptions options;
+    options.interface_host = "127.0.0.1";
+    auto engine = Engine::create(options);
+    ASSERT_TRUE(engine.ok());
+    handles.push_back(engine.value()->handle("127.0.0.1"));
+    engines.push_back(std::move(engine).value());
+  }
+  handles.push_back({PeerId{3}, {"127.0.0.1:1"}, {}});  // nobody is there
+  const GroupId id{9};
+  std::vector<std::shared_ptr<Ticket>> made;
+  for (std::size_t r = 0; r < 2; ++r) {
+    made.push_back(
+        engines[r]->configure_fixed(id, "world", handles, static_cast<std::int32_t>(r), 60000));
+  }
+  EXPECT_FALSE(made[1]->wait(300));
+  engines[0]->abort(id, "enough");
+  for (const auto& ticket : made) {
+    const Error error = outcome(ticket);
+    EXPECT_EQ(error.code, ErrorCode::closed);
+    EXPECT_NE(error.text.find("rank 0"), std::string::npos) << error.text;
+    EXPECT_NE(error.text.find("enough"), std::string::npos) << error.text;
+  }
+}
+
 TEST(FixedGroup, a_rank_that_does_not_call_is_named_after_the_time_out) {
   FixedWorld world(3);
   std::vector<float> a(10);

@@ -1,0 +1,336 @@
+// See backend.h. The calls that make a group out of this one, or give it other members. Where no
+// store is at hand (shrink, reconfigure), the number of the new group follows from what all its
+// members know.
+#include <c10/util/irange.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "base/log.h"
+#include "state/sha256.h"
+#include "torch/backend.h"
+#include "torch/engine_owner.h"
+#include "torch/errors.h"
+#include "torch/process_group.h"
+#include "wire/codec.h"
+
+namespace pccl {
+namespace {
+
+constexpr int kShrinkAbort = 1;  // torch.distributed.SHRINK_ABORT
+
+GroupId number_of(const std::string& text) {
+  const Digest digest = sha256(std::as_bytes(std::span(text)));
+  std::uint64_t value = 0;
+  std::memcpy(&value, digest.data(), sizeof(value));
+  return GroupId{value | 1ULL << 31};  // never one of the small numbers, which are given by hand
+}
+
+bool is_loss(const Error& error) {
+  return error.code == ErrorCode::peer_lost || error.code == ErrorCode::timed_out ||
+         error.code == ErrorCode::unreachable || error.code == ErrorCode::broken;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<PcclBackend> PcclBackend::self() {
+  return c10::intrusive_ptr<PcclBackend>::unsafe_reclaim_from_nonowning(this);
+}
+
+std::vector<Handle> PcclBackend::members() const {
+  const std::lock_guard lock(members_mutex_);
+  return members_;
+}
+
+// ------------------------------------------------------------------------------- other groups
+
+c10::intrusive_ptr<c10d::Backend> PcclBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const std::vector<int>& ranks,
+                                                     const c10::intrusive_ptr<Options>& opts) {
+  TORCH_CHECK(!elastic_, "pccl: an elastic group cannot be split; make groups with new_group");
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end()) return nullptr;
+  const Millis timeout = opts ? opts->timeout : Millis(timeout_ms_.load());
+  return create_fixed(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+                      timeout, opts ? opts->group_name : getGroupUid());
+}
+
+c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
+    const std::vector<std::int64_t>& ranks_to_exclude, int flags,
+    const c10::intrusive_ptr<Options>& opts) {
+  TORCH_CHECK(
+      !elastic_,
+      "pccl: an elastic group is not shrunk by its program: who is lost leaves it by itself");
+  if (EngineOwner::instance().forked()) raise(forked_error());
+  const auto context = this->context();
+  const std::vector<Handle> members = this->members();
+  std::vector<Handle> survivors;
+  std::vector<int> ranks;
+  int rank = -1;
+  for (const int r : c10::irange(size_)) {
+    const bool excluded =
+        std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), r) != ranks_to_exclude.end();
+    if (excluded) continue;
+    if (r == rank_) rank = static_cast<int>(survivors.size());
+    ranks.push_back(r);
+    survivors.push_back(members.at(static_cast<std::size_t>(r)));
+  }
+  TORCH_CHECK(rank >= 0, "pccl shrink: rank ", rank_, " excludes itself; only who stays calls it");
+  int attempt = 0;
+  {
+    const std::lock_guard lock(members_mutex_);
+    attempt = ++shrunk_to_[ranks];
+  }
+  if ((flags & kShrinkAbort) != 0) {
+    context->engine->abort(context->group, "shrink_group with SHRINK_ABORT");
+  }
+  std::string text =
+      "shrink " + std::to_string(context->group.value) + " " + std::to_string(attempt) + " to";
+  for (const int r : ranks) text += " " + std::to_string(r);
+  const GroupId group = number_of(text);
+  const Millis timeout = opts ? opts->timeout : Millis(timeout_ms_.load());
+  open_group(context->engine, group, getGroupUid() + " shrunk to " + std::to_string(ranks.size()),
+             survivors, rank, timeout, /*together=*/true);
+  return c10::make_intrusive<PcclBackend>(context->engine, group, survivors, rank,
+                                          static_cast<int>(survivors.size()), timeout);
+}
+
+// ------------------------------------------------------------------------------- other members
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+namespace {
+
+constexpr const char* kHandlePrefix = "pccl1:";
+
+/// "pccl1:", the handle in hexadecimal, ":", the number of the group in its process.
+struct Named {
+  std::string text;
+  Handle handle;
+};
+
+std::string to_text(const Handle& handle, std::uint64_t instance) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = kHandlePrefix;
+  for (const std::byte b : encode(handle)) {
+    text += kDigits[std::to_integer<unsigned>(b) >> 4];
+    text += kDigits[std::to_integer<unsigned>(b) & 15];
+  }
+  return text + ":" + std::to_string(instance);
+}
+
+Named named(const std::string& text) {
+  const auto wrong = [&](const std::string& why) {
+    TORCH_CHECK_VALUE(false, "pccl reconfigure: not a handle of pccl (", why, "): '",
+                      text.substr(0, 40), text.size() > 40 ? "...'" : "'",
+                      "; expected what get_reconfigure_handle returned");
+  };
+  if (!text.starts_with(kHandlePrefix)) wrong("no " + std::string(kHandlePrefix));
+  const std::size_t start = std::strlen(kHandlePrefix);
+  const std::size_t end = text.find(':', start);
+  if (end == std::string::npos || (end - start) % 2 != 0) wrong("cut off");
+  std::vector<std::byte> bytes;
+  const auto digit = [&](std::size_t at) -> unsigned {
+    const char c = text[at];
+    if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
+    if (c >= 'a' && c <= 'f') return static_cast<unsigned>(c - 'a' + 10);
+    wrong("not hexadecimal");
+    return 0;
+  };
+  for (std::size_t i = start; i < end; i += 2) {
+    bytes.push_back(static_cast<std::byte>(digit(i) * 16 + digit(i + 1)));
+  }
+  auto handle = decode_handle(bytes);
+  if (!handle) wrong(handle.error().text);
+  return {text, std::move(handle).value()};
+}
+
+std::vector<Named> in_rank_order(const c10d::ReconfigureOptions& opts) {
+  std::vector<std::string> texts;
+  if (const auto* ordered = std::get_if<std::vector<std::string>>(&opts.handles)) {
+    texts = *ordered;
+  } else {
+    const auto& set = std::get<std::unordered_set<std::string>>(opts.handles);
+    texts.assign(set.begin(), set.end());
+    std::sort(texts.begin(), texts.end());  // the choice is ours, the same at all
+  }
+  std::vector<Named> members;
+  std::set<PeerId> seen;
+  for (const std::string& text : texts) {
+    members.push_back(named(text));
+    TORCH_CHECK_VALUE(seen.insert(members.back().handle.peer).second,
+                      "pccl reconfigure: one process stands twice among the handles (place ",
+                      members.size() - 1, ")");
+  }
+  return members;
+}
+
+}  // namespace
+
+c10d::ReconfigureHandle PcclBackend::get_reconfigure_handle() const {
+  TORCH_CHECK(!elastic_, "pccl: a group of a master is not configured by its program");
+  return to_text(own_, instance_);
+}
+
+PcclBackend::WorkPtr PcclBackend::reconfigure(const c10d::ReconfigureOptions& opts) {
+  if (EngineOwner::instance().forked()) raise(forked_error());
+  if (closed_) raise({ErrorCode::closed, "the group has been destroyed"});
+  const std::string own = get_reconfigure_handle();
+  const std::vector<Named> named = in_rank_order(opts);
+  std::vector<Handle> handles;
+  std::string text = "configuration " + std::to_string(opts.uuid) + " of";
+  int rank = -1;
+  for (const Named& member : named) {
+    if (member.text == own) rank = static_cast<int>(handles.size());
+    handles.push_back(member.handle);
+    text += " " + member.text;
+  }
+  TORCH_CHECK_VALUE(rank >= 0, "pccl reconfigure: this group's own handle is not among the ",
+                    handles.size(), " that were given");
+  const Millis timeout = opts.timeout.value_or(Millis(timeout_ms_.load()));
+  TORCH_CHECK_VALUE(timeout.count() > 0, "pccl reconfigure: the time-out must be above 0");
+  const GroupId group = number_of(text);
+
+  const auto before = context();
+  std::optional<GroupId> given_up;
+  {
+    const std::lock_guard lock(members_mutex_);
+    TORCH_CHECK_VALUE(used_uuids_.insert(opts.uuid).second, "pccl reconfigure: uuid ", opts.uuid,
+                      " has been used for this group before; nothing was changed, pass a new one");
+    given_up = std::exchange(forming_, group);
+    context_ =
+        std::make_shared<GroupContext>(GroupContext{before->engine, kNotConfigured, completions_});
+  }
+  const auto engine = before->engine;
+  if (before->group != kNotConfigured) engine->close(before->group);
+  if (given_up) engine->close(*given_up);
+
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto done = std::make_shared<Ticket>();
+  const auto end = [weak = c10::weak_intrusive_ptr<PcclBackend>(self()), engine, group, handles,
+                    rank, done](Error error) {
+    if (!error.failed()) {
+      const auto backend = weak.lock();
+      if (!backend || !backend->formed(group, handles, rank)) {
+        error = {ErrorCode::closed, "another configuration has taken the place of this one"};
+      }
+    }
+    if (error.failed()) engine->close(group);
+    done->complete(std::move(error));
+  };
+  // Tickets complete on the engine's thread, which must not wait: what follows runs on another.
+  const auto connected = engine->configure_fixed(group, getGroupUid(), handles, rank,
+                                                 static_cast<std::uint64_t>(timeout.count()));
+  connected->on_done([completions = completions_, engine, group, deadline, end,
+                      ticket = connected.get()] {
+    completions->run(
+        [completions, engine, group, deadline, end, error = ticket->error()] {
+          if (error.failed()) return end(error);
+          const auto left =
+              std::chrono::duration_cast<Millis>(deadline - std::chrono::steady_clock::now());
+          OpRequest barrier;  // all of them have come
+          barrier.descriptor.kind = OpKind::barrier;
+          barrier.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 1));
+          const auto met = engine->post(group, std::move(barrier));
+          met->on_done([completions, end, ticket = met.get()] {
+            completions->run([end, error = ticket->error()] { end(error); }, /*apart=*/true);
+          });
+        },
+        /*apart=*/true);
+  });
+  Parts parts;
+  parts.tickets.push_back(done);
+  parts.collective = false;
+  return c10::make_intrusive<PcclWork>(
+      std::make_shared<GroupContext>(GroupContext{engine, group, completions_}), rank,
+      c10d::OpType::UNKNOWN, nullptr, Tensors{}, std::move(parts));
+}
+
+bool PcclBackend::formed(GroupId group, std::vector<Handle> members, int rank) {
+  const std::lock_guard lock(members_mutex_);
+  if (forming_ != group || closed_) return false;
+  forming_.reset();
+  rank_ = rank;
+  size_ = static_cast<int>(members.size());
+  members_ = std::move(members);
+  sequence_number_ = 0;
+  monitored_barriers_ = 0;
+  context_->engine->set_timeout(group, static_cast<std::uint64_t>(timeout_ms_.load()));
+  context_ = std::make_shared<GroupContext>(GroupContext{context_->engine, group, completions_});
+  return true;
+}
+#endif
+
+// ------------------------------------------------------------------------------- the end of a
+// group
+
+void PcclBackend::abort() {
+  if (EngineOwner::instance().forked()) return;
+  abort_hooks_->call();
+  const auto context = this->context();
+  std::optional<GroupId> forming;
+  {
+    const std::lock_guard lock(members_mutex_);
+    forming = forming_;
+  }
+  for (const GroupId group : {context->group, forming.value_or(kNotConfigured)}) {
+    if (group == kNotConfigured) continue;
+    context->engine->abort(group, "the group was aborted by its own program");
+  }
+}
+
+void PcclBackend::shutdown() {
+  if (EngineOwner::instance().forked() || closed_.exchange(true)) return;
+  const auto context = this->context();
+  std::optional<GroupId> forming;
+  {
+    const std::lock_guard lock(members_mutex_);
+    forming = std::exchange(forming_, std::nullopt);
+  }
+  context->engine->close(context->group);
+  if (forming) context->engine->close(*forming);
+}
+
+void PcclBackend::AbortHooks::call() {
+  std::map<std::int64_t, std::function<void()>> present;
+  {
+    const std::lock_guard lock(mutex);
+    present = functions;
+  }
+  for (const auto& [id, function] : present) {
+    try {
+      function();
+    } catch (const std::exception& error) {
+      log_error("abort hook " + std::to_string(id) + " has failed: " + error.what());
+    }
+  }
+}
+
+void PcclBackend::watch(const std::shared_ptr<Ticket>& ticket) {
+  {
+    const std::lock_guard lock(abort_hooks_->mutex);
+    if (abort_hooks_->functions.empty()) return;
+  }
+  ticket->on_done([hooks = abort_hooks_, completions = completions_, done = ticket.get()] {
+    if (is_loss(done->error())) completions->run([hooks] { hooks->call(); }, /*apart=*/true);
+  });
+}
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+void PcclBackend::registerAbortHook(std::int64_t hook_id, c10d::AbortHook hook) {
+  const std::lock_guard lock(abort_hooks_->mutex);
+  TORCH_CHECK(abort_hooks_->functions.emplace(hook_id, std::move(hook)).second, "pccl: abort hook ",
+              hook_id, " is registered already");
+}
+
+void PcclBackend::unregisterAbortHook(std::int64_t hook_id) {
+  const std::lock_guard lock(abort_hooks_->mutex);
+  TORCH_CHECK(abort_hooks_->functions.erase(hook_id) == 1, "pccl: there is no abort hook ",
+              hook_id);
+}
+#endif
+
+}  // namespace pccl
