@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any
 
 NAME = "pccl"
-DEVICES = ["cpu", "cuda"]  # a list: torch walks a str letter by letter
 
 # What torch's env:// wants from a process that nobody launched. Port 0 is any free one: an elastic
 # group does not use that store, and several processes of one machine must not fight for a port.
@@ -44,7 +43,7 @@ def _register() -> None:
     rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # not the function
 
     if getattr(dist.Backend, "_plugins", {}).get(NAME.upper()) is None:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices())
     handlers = rendezvous._rendezvous_handlers
     if NAME not in handlers:
         rendezvous.register_rendezvous_handler(NAME, _rendezvous)
@@ -53,6 +52,17 @@ def _register() -> None:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         handlers["env"] = _EnvRendezvous(handlers["env"])
+
+
+def devices() -> list[str]:
+    """The devices to register for. A list: torch walks a str letter by letter.
+
+    torch takes what is listed for a device that is there (ShardedTensor makes its buffers on the
+    first that is not the CPU), so a build without CUDA must not read of it.
+    """
+    import torch
+
+    return ["cpu"] if torch.version.cuda is None and torch.version.hip is None else ["cpu", "cuda"]
 
 
 def _create(options: Any, pg_options: Any) -> Any:

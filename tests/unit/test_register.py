@@ -66,6 +66,16 @@ answer = [ours, threading.active_count()]
     assert run(code, **QUIET) == [["pccl_backend", "pccl_backend._register"], 1]
 
 
+def test_it_is_registered_for_the_devices_of_this_build_of_torch() -> None:
+    code = """
+import torch, torch.distributed as dist
+built = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
+answer = [dist.Backend.backend_capability["pccl"], built]
+"""
+    registered, built = run(code)
+    assert registered == built
+
+
 def test_default_backends_stay_as_they_were() -> None:
     code = (
         "import torch.distributed as dist\nanswer = dict(dist.Backend.default_device_backend_map)"
