@@ -9,29 +9,42 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from conftest import ROOT
 
 SUITE = ROOT / "tests" / "torch_suite"
 
 
-def test_what_gloo_passes_of_pytorchs_own_tests_pccl_passes(tmp_path: Path) -> None:
-    out = tmp_path / "report.json"
+def run_suite(out: Path, world: int, *options: str | Path) -> tuple[dict[str, Any], str]:
+    """The report of the runner, and what it has printed."""
     run = subprocess.run(
         [
-            *(sys.executable, SUITE / "run_suite.py", "--backend", "pccl", "--world-size", "2"),
-            *("--baseline", SUITE / "dist_base.gloo.json", "--only-baseline-passed"),
-            *("--json", out),
+            *(sys.executable, SUITE / "run_suite.py", "--backend", "pccl"),
+            *("--world-size", str(world), *options, "--json", out),
         ],
         env={**os.environ, "PCCL_LOG_LEVEL": "warning"},
         capture_output=True,
         text=True,
         timeout=600,
     )
-    suite = json.loads(out.read_text())["suites"]["ws2"]
+    return json.loads(out.read_text())["suites"][f"ws{world}"], run.stdout[-5000:]
+
+
+def test_what_gloo_passes_of_pytorchs_own_tests_pccl_passes(tmp_path: Path) -> None:
+    baseline = ("--baseline", SUITE / "dist_base.gloo.json", "--only-baseline-passed")
+    suite, text = run_suite(tmp_path / "report.json", 2, *baseline)
     impossible = json.loads((SUITE / "ceiling.json").read_text())["dist_base"]
     others = {name for name, test in suite["tests"].items() if test["status"] != "passed"}
-    assert others == set(impossible), run.stdout[-5000:]
+    assert others == set(impossible), text
     assert suite["vs_baseline"]["baseline_passed"] == 90
     for name, test in suite["tests"].items():
         assert any("pccl" in group for group in test["groups"]), name
+
+
+def test_the_all_to_all_tests_that_torch_switches_off_for_gloo_pass(tmp_path: Path) -> None:
+    names = ("--filter", "^test_all_to_all", "--exclude", "cuda|(all|split)_group$")  # of 8 ranks
+    suite, text = run_suite(tmp_path / "report.json", 3, *names, "--unskip", "Only MPI supports")
+    passed = [name for name, test in suite["tests"].items() if test["status"] == "passed"]
+    assert passed == list(suite["tests"]), text
+    assert len(passed) == 9
