@@ -2,12 +2,13 @@
 
 The programs are in the folder torch_programs: FSDP, DTensor, meshes, functional collectives, hooks,
 checkpoints and more, on the models that come with torch's own tests. They run one after another in
-one set of processes for each backend; each has a test of its own here.
+one set of processes for each backend, and for an elastic group; each has a test of its own here.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, Peer
+from conftest import ROOT, Master, Peer
 
 PROGRAMS = Path(__file__).resolve().parent / "torch_programs"
 DEADLINE_S = 180.0  # for all programs of a cast; some 20 s where two cores are idle
@@ -41,7 +42,7 @@ NOT_GLOO = ["replicas.ddp_options", "shards.fsdp2"]
 
 
 class Cast:
-    """The ranks of one backend and what they leave. The two casts of a play run side by side."""
+    """The ranks of one backend and what they leave. The casts of a play run side by side."""
 
     def __init__(self, backend: str, size: int, names: list[str], folder: Path, **env: str) -> None:
         self.size = size
@@ -64,32 +65,36 @@ class Cast:
         return [torch.load(file, weights_only=True) for file in files]
 
 
-Plays = Callable[..., dict[str, Cast]]
+Play = dict[str, Cast]
+Plays = Callable[..., Play]
 
 
 @pytest.fixture(scope="module")
 def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
-    """`plays(size, names, ours, **env)`: {backend: cast}, run once for all tests that ask for it.
+    """`plays(size, {cast: names}, **env)`: run once for all tests that ask for it.
 
-    pccl runs the programs `ours` too.
+    A cast is a backend or "elastic": pccl with a master.
     """
-    ended: dict[Any, dict[str, Cast]] = {}
+    ended: dict[Any, Play] = {}
 
-    def play(size: int, names: list[str], ours: list[str], **env: str) -> dict[str, Cast]:
-        key = (size, *names)
-        if key not in ended:
-            casts = {
-                backend: Cast(backend, size, each, tmp_path_factory.mktemp(backend), **env)
-                for backend, each in (("gloo", names), ("pccl", [*names, *ours]))
-            }
-            ended[key] = casts  # whatever comes: no test waits for it a second time
-            try:
-                for cast in casts.values():
-                    cast.worker.finish(DEADLINE_S, status=None)
-            finally:
-                for cast in casts.values():
-                    cast.worker.close()
-        return ended[key]
+    def play(size: int, names: dict[str, list[str]], **env: str) -> Play:
+        key = (size, *env)
+        if key in ended:
+            return ended[key]
+        casts = ended[key] = {}  # whatever comes: no test waits for it a second time
+        with contextlib.ExitStack() as stack:
+            for cast, its_names in names.items():
+                folder, settings = tmp_path_factory.mktemp(cast), dict(env)
+                if cast == "elastic":
+                    master = Master(folder, ["--min-peers", str(size)])
+                    stack.callback(master.close)
+                    settings["PCCL_MASTER"] = master.url
+                backend = "gloo" if cast == "gloo" else "pccl"
+                casts[cast] = Cast(backend, size, its_names, folder, **settings)
+                stack.callback(casts[cast].worker.close)
+            for cast in casts.values():
+                cast.worker.finish(DEADLINE_S, status=None)
+        return casts
 
     return play
 
@@ -129,21 +134,27 @@ def tolerance(dtype: torch.dtype) -> dict[str, float]:
 # ------------------------------------------------------------------------------------------- tests
 
 
-def pair(plays: Plays) -> dict[str, Cast]:
-    return plays(2, BOTH, OURS)
+def pair(plays: Plays) -> Play:
+    return plays(2, {"gloo": BOTH, "pccl": BOTH + OURS, "elastic": BOTH})
 
 
-def grid(plays: Plays) -> dict[str, Cast]:
-    return plays(4, GRID, [])
+def grid(plays: Plays) -> Play:
+    return plays(4, {"gloo": GRID, "pccl": GRID})
 
 
-def checked(plays: Plays) -> dict[str, Cast]:
-    return plays(2, CHECKED, NOT_GLOO, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+def checked(plays: Plays) -> Play:
+    names = {"gloo": CHECKED, "pccl": CHECKED + NOT_GLOO}
+    return plays(2, names, TORCH_DISTRIBUTED_DEBUG="DETAIL")
 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_two_ranks_see_what_they_see_with_gloo(name: str, plays: Plays) -> None:
     compare(name, pair(plays)["pccl"], pair(plays)["gloo"])
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_two_members_of_an_elastic_group_see_it_too(name: str, plays: Plays) -> None:
+    compare(name, pair(plays)["elastic"], pair(plays)["gloo"])
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -2,8 +2,9 @@
 
     worker.py BACKEND SIZE FOLDER MODULE.PROGRAM...
 
-Started by test_torch_programs.py, with no import of ours: the backend's name is all that it knows.
-It forks a process for each rank, when the imports are done. The outcome of a program at a rank is
+Started by test_torch_programs.py, with no import of ours: the backend's name is all that it knows,
+and where PCCL_MASTER is set the group is an elastic one. It forks a process for each rank, when the
+imports are done. The outcome of a program at a rank is
 FOLDER/MODULE.PROGRAM.RANK, written by torch.save. The first exception ends a rank, since from then
 on the ranks may be at different places.
 """
@@ -12,6 +13,7 @@ import faulthandler
 import importlib
 import json
 import multiprocessing
+import os
 import random
 import sys
 import time
@@ -57,16 +59,25 @@ def run(here: Here, name: str, program: Program) -> None:
     sys.stdout.flush()
 
 
-def be_rank(backend: str, here: Here, programs: dict[str, Program]) -> None:
+def join(backend: str, number: int, size: int, folder: Path) -> Here:
+    timeout = timedelta(seconds=TIMEOUT_S)
+    if "PCCL_MASTER" in os.environ:
+        dist.init_process_group(backend, timeout=timeout)
+    else:
+        store = dist.FileStore(str(folder / "meet"), size)
+        dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=timeout)
+    assert dist.get_backend() == backend
+    assert dist.get_world_size() == size
+    return Here(dist.get_rank(), size, folder)
+
+
+def be_rank(
+    backend: str, number: int, size: int, folder: Path, programs: dict[str, Program]
+) -> None:
     faulthandler.enable()
     faulthandler.dump_traceback_later(DEADLINE_S, exit=True)
     warnings.simplefilter("ignore", FutureWarning)  # newer names that torch 2.11 does not have
-    store = dist.FileStore(str(here.folder / "meet"), here.size)
-    timeout = timedelta(seconds=TIMEOUT_S)
-    dist.init_process_group(
-        backend, store=store, rank=here.rank, world_size=here.size, timeout=timeout
-    )
-    assert dist.get_backend() == backend
+    here = join(backend, number, size, folder)
     for name, program in programs.items():
         run(here, name, program)
     dist.barrier()
@@ -80,8 +91,8 @@ def main(backend: str, size: int, folder: Path, names: list[str]) -> int:
         programs[name] = getattr(importlib.import_module(module), function)
     start = multiprocessing.get_context("fork").Process
     ranks = [
-        start(target=be_rank, args=(backend, Here(rank, size, folder), programs))
-        for rank in range(size)
+        start(target=be_rank, args=(backend, number, size, folder, programs))
+        for number in range(size)
     ]
     for rank in ranks:
         rank.start()
