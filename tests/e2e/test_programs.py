@@ -1,0 +1,26 @@
+"""Programs as their users write them, of which torch is all they need: over gloo and over pccl.
+
+scripts/programs runs those of other packages too; all of them are in tests/programs.
+"""
+
+import subprocess
+import sys
+
+from conftest import ROOT
+
+PROGRAMS = ROOT / "tests" / "programs"
+
+
+def test_ddp_fsdp2_and_checkpoints_end_with_the_bits_that_gloo_gives() -> None:
+    run = subprocess.run(
+        [sys.executable, PROGRAMS / "run.py", "ddp", "fsdp2", "checkpoint", "--timeout", "90"],
+        capture_output=True,
+        text=True,
+        timeout=1200,  # more than all of its deadlines together: it ends what it has started
+    )
+    assert run.returncode == 0, run.stdout + run.stderr[-8000:]
+
+
+def test_a_programs_backend_is_all_that_names_us() -> None:
+    for script in PROGRAMS.glob("*.py"):
+        assert "pccl_backend" not in script.read_text(), script.name
