@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,52 @@ def hear() -> Any:
     if not line:
         raise SystemExit("the test has ended")
     return json.loads(line)
+
+
+def failure(call: Callable[[], Any]) -> str:
+    """In a peer: what `call` raises, as one line; "" if it does not."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def fixed_group(
+    rank: int, world: int, meet: str, timeout_s: float = 60, backend: str = "pccl"
+) -> Any:
+    """In a peer: makes the default group, whose ranks meet in a file; returns torch.distributed."""
+    import torch.distributed as dist
+
+    store = dist.FileStore(meet, world)
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+    )
+    return dist
+
+
+def common_store(rank: int, meet: str) -> Any:
+    """In a peer: a store in the memory of rank 0, which writes its port to the file `meet`."""
+    import torch.distributed as dist
+
+    port_file = Path(meet)
+    if rank > 0:
+        wait_until(port_file.exists)
+        return dist.TCPStore("127.0.0.1", int(port_file.read_text()))
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    new = port_file.with_suffix(".new")
+    new.write_text(str(store.port))
+    new.rename(port_file)
+    return store
+
+
+def resources() -> dict[str, Any]:
+    """In a peer: its memory, the names of its threads, the number of its descriptors."""
+    status = Path("/proc/self/status").read_text()
+    (resident,) = (x.split()[1] for x in status.splitlines() if x.startswith("VmRSS:"))
+    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    descriptors = len(os.listdir("/proc/self/fd"))
+    return {"kib": int(resident), "threads": sorted(threads), "descriptors": descriptors}
 
 
 # ------------------------------------------------------------------------------ in the test

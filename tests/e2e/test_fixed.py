@@ -8,12 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE_S, ROOT, hear, say
+from conftest import PATIENCE_S, ROOT, fixed_group, hear, resources, say
 
 HERE = Path(__file__).resolve().parent
 
@@ -53,20 +52,10 @@ def test_the_fsdp_example_runs_unchanged() -> None:
 # ------------------------------------------------------------------------------------------- peers
 
 
-def _group(rank: int, world: int, meet: str, timeout_s: float = 60) -> Any:
-    import torch.distributed as dist
-
-    store = dist.FileStore(meet, world)
-    dist.init_process_group(
-        "pccl", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
-    )
-    return dist
-
-
 def waits_for_a_loss(rank: int, world: int, meet: str) -> None:
     import torch
 
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     t = torch.ones(1000)
     dist.all_reduce(t)
     loader = torch.utils.data.DataLoader(torch.arange(100000), num_workers=2, batch_size=1)
@@ -157,7 +146,7 @@ def test_a_stopped_rank_is_lost_after_the_silence_and_a_late_one_is_not(
 def completes_and_ends(rank: int, world: int, meet: str, how: str) -> None:
     import torch
 
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     t = torch.full((500_000,), 1.0 + rank)
     dist.broadcast(t, src=0)
     if rank == 0:
@@ -186,7 +175,7 @@ def test_who_has_done_its_part_may_end(how: str, run_peers: Any, tmp_path: Path)
 def calls_too_late(rank: int, world: int, meet: str) -> None:
     import torch
 
-    dist = _group(rank, world, meet, timeout_s=1.0)
+    dist = fixed_group(rank, world, meet, timeout_s=1.0)
     if rank == 1:
         hear()
         return
@@ -254,7 +243,7 @@ def sleeps_in_a_hook(rank: int, world: int, meet: str) -> None:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     other = dist.new_group()
     ddp = DistributedDataParallel(torch.nn.Linear(4, 4))
     asleep = threading.Event()
@@ -295,16 +284,7 @@ def test_a_hook_that_sleeps_delays_no_other_group(run_peers: Any, tmp_path: Path
 def does_many_small_operations(rank: int, world: int, meet: str) -> None:
     import torch
 
-    dist = _group(rank, world, meet)
-
-    def resources() -> dict[str, Any]:
-        status = Path("/proc/self/status").read_text()
-        (resident,) = (x.split()[1] for x in status.splitlines() if x.startswith("VmRSS:"))
-        threads = [
-            (task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()
-        ]
-        descriptors = len(os.listdir("/proc/self/fd"))
-        return {"kib": int(resident), "threads": sorted(threads), "descriptors": descriptors}
+    dist = fixed_group(rank, world, meet)
 
     def operations(count: int) -> None:
         t = torch.ones(64)
@@ -343,7 +323,7 @@ def passes_wrong_arguments(rank: int, world: int, meet: str) -> None:
     import torch
     import torch.distributed as dist
 
-    _group(rank, world, meet)
+    fixed_group(rank, world, meet)
     ours, gloo = dist.new_group(), dist.new_group(backend="gloo")
     sparse = torch.sparse_coo_tensor([[0]], [1.0], (3,))
     cases: dict[str, Any] = {
@@ -404,7 +384,7 @@ def test_wrong_arguments_raise_what_gloo_raises_and_disturb_nobody(
 def calls_different_operations(rank: int, world: int, meet: str) -> None:
     import torch
 
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     texts = []
     for call in (
         lambda: dist.all_reduce(torch.ones(4 + rank)),
@@ -443,7 +423,7 @@ def test_ranks_that_call_different_operations_are_told_both_sides(
 def splits_and_coalesces(rank: int, world: int, meet: str) -> None:
     import torch
 
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     group = dist.group.WORLD
     half = group.split_group([0, 2], group_name="half")
     t = torch.tensor([float(rank)])
@@ -476,7 +456,7 @@ def test_a_group_is_split_and_operations_are_coalesced(run_peers: Any, tmp_path:
 def uses_futures(rank: int, world: int, meet: str) -> None:
     import torch
 
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     late = 0
     for i in range(300):
         work = dist.all_reduce(torch.ones(16), async_op=True)
@@ -506,7 +486,7 @@ def test_a_future_is_complete_after_wait_and_its_callback_may_wait_for_another(
 def adds_sparse_tensors(rank: int, world: int, meet: str) -> None:
     import torch
 
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     random = torch.Generator().manual_seed(rank)
     same = []
     for count in (0, 1, 50 * (rank + 1)):  # as many elements as each rank happens to have
@@ -538,7 +518,7 @@ def test_sparse_tensors_are_added_whatever_their_numbers_of_elements(
 
 
 def names_its_libuv(rank: int, world: int, meet: str) -> None:
-    _group(rank, world, meet)
+    fixed_group(rank, world, meet)
     from pccl_backend import _C
 
     say(libraries=[_C.library_of(s) for s in ("uv_loop_init", "uv_timer_start")])
