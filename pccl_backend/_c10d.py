@@ -222,18 +222,20 @@ def _init_call() -> dict[str, Any]:
     Empty where it cannot be found; every use has a sensible answer for that.
     """
     names = ("backend", "init_method", "store", "rank", "world_size", "pg_options")
-    return _frame_of("init_process_group", (*names, "enable_reconfigure"))
+    names += ("enable_reconfigure",)  # from torch 2.14 on
+    found = _locals_of("init_process_group")
+    return {name: found.get(name) for name in names} if found else {}
 
 
-def _frame_of(function: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Local variables of a function of distributed_c10d that is running."""
+def _locals_of(function: str) -> dict[str, Any]:
+    """The variables of a function of c10d that is running; empty where it cannot be found."""
     frame = sys._getframe(1)
     while frame is not None:
         if (
             frame.f_code.co_name == function
             and frame.f_globals.get("__name__") == distributed_c10d.__name__
         ):
-            return {name: frame.f_locals.get(name) for name in names}
+            return dict(frame.f_locals)
         frame = frame.f_back  # type: ignore[assignment]
     return {}
 
@@ -260,6 +262,7 @@ def create(options: Any, pg_options: Any) -> Any:
         numbering = module.group_view()["numbering"]
         _made[options.group_id] = [numbering[rank] for rank in options.global_ranks_in_group]
         store = PrefixStore(epoch_prefix(module), store)
+    _be_the_default()
     return module.create_fixed(
         store, options.group_rank, options.group_size, timeout_s, options.group_id
     )
@@ -287,8 +290,15 @@ def given_options(pg_options: object) -> Options | None:
 
 def _map_names() -> list[str]:
     """Names of the backends of the group that c10d is making."""
-    call = _frame_of("_new_process_group_helper", ("backend",))
+    call = _locals_of("_new_process_group_helper")
     return [part.rpartition(":")[2].strip() for part in str(call.get("backend")).split(",")]
+
+
+def _be_the_default() -> None:
+    """Makes "cpu:pccl" the default backend of its group, as c10d does with "pccl" alone."""
+    made = _locals_of("_new_process_group_helper")
+    if made and set(made["backend_config"].get_device_backend_map().values()) == {NAME}:
+        made["pg"]._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
 
 def epoch_prefix(module: Any) -> str:

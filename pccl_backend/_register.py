@@ -44,6 +44,7 @@ def _register() -> None:
 
     if getattr(dist.Backend, "_plugins", {}).get(NAME.upper()) is None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices())
+    _hide_from_device_maps(dist.Backend)
     handlers = rendezvous._rendezvous_handlers
     if NAME not in handlers:
         rendezvous.register_rendezvous_handler(NAME, _rendezvous)
@@ -63,6 +64,30 @@ def devices() -> list[str]:
     import torch
 
     return ["cpu"] if torch.version.cuda is None and torch.version.hip is None else ["cpu", "cuda"]
+
+
+class _Plugins(dict[str, Any]):
+    """c10d's table of backends, whose list of names leaves ours out.
+
+    To torch 2.13 any name in that list means that "cpu:gloo" has no default backend: its sequence
+    numbers and hooks then fail. Nothing else asks for the list.
+    """
+
+    def keys(self) -> Any:
+        """The names of the others."""
+        return [name for name in self if name != NAME.upper()]
+
+
+def _hide_from_device_maps(backend: Any) -> None:
+    plugins = getattr(backend, "_plugins", None)
+    if type(plugins) is dict and _version() < (2, 14):
+        backend._plugins = _Plugins(plugins)
+
+
+def _version() -> tuple[int, ...]:
+    import torch
+
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def _create(options: Any, pg_options: Any) -> Any:
