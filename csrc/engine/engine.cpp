@@ -125,6 +125,15 @@ class ThreadedEngine : public Engine {
         cost);
   }
 
+  void inputs_came(GroupId id, std::shared_ptr<const InputGate> gate) override {
+    const bool small = gate->bytes.load(std::memory_order_relaxed) <= kBeginInCallerBytes;
+    post_function(
+        [this, id, g = std::move(gate)] {
+          if (Group* group = core_->find(id)) group->inputs_came(*g);
+        },
+        small ? Driver::Cost::small : Driver::Cost::large);
+  }
+
   bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) override {
     if (stopped_ || !driver_) return ticket.wait(timeout_ms);
     return driver_->wait(ticket, timeout_ms);

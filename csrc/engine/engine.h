@@ -6,6 +6,7 @@
 // the outcome of its Ticket.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -65,15 +66,23 @@ struct Buffer {
   std::uint64_t bytes = 0;
 };
 
+/// How much of an operation's inputs is there, where somebody still fills them (copies from a
+/// device). Written by who fills them, read by the engine; thread-safe.
+struct InputGate {
+  /// So many bytes of the inputs, one after the other in their order, hold data. Grows only.
+  std::atomic<std::uint64_t> bytes{0};
+};
+
 /// One operation of a group. Buffers as collectives/schedule.h says, in the numbering that the
 /// caller sees (rank() and size() of the group); ranks likewise.
 struct OpRequest {
   OpDescriptor descriptor;  // root: rank, -1 if none; count: 0 where shapes may differ
   std::vector<Buffer> inputs;
   std::vector<Buffer> outputs;
-  std::int32_t peer = -1;            // send, recv: the other rank; recv: -1 is any
-  std::uint64_t tag = 0;             // send, recv
-  std::uint64_t timeout_ms = 0;      // 0: none
+  std::shared_ptr<const InputGate> gate;  // null: the inputs are there
+  std::int32_t peer = -1;                 // send, recv: the other rank; recv: -1 is any
+  std::uint64_t tag = 0;                  // send, recv
+  std::uint64_t timeout_ms = 0;           // 0: none
   std::shared_ptr<void> keep_alive;  // released after the outcome (tensors), on the engine's thread
 };
 
@@ -184,6 +193,8 @@ class Engine {
 
   // Operations.
   [[nodiscard]] virtual std::shared_ptr<Ticket> post(GroupId group, OpRequest request) = 0;
+  /// More of the inputs of the operation with this gate is there. (If the rest never comes: abort.)
+  virtual void inputs_came(GroupId group, std::shared_ptr<const InputGate> gate) = 0;
   /// Waits as Ticket::wait does, and lends the engine this thread meanwhile: the shortest way for a
   /// small operation.
   virtual bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) = 0;

@@ -244,14 +244,17 @@ void FixedGroup::answer(OpKey op, Question& question) {
   };
   list(question.missing, "did not call it");
   list(question.unanswered, "did not answer");
-  if (late.empty()) {
-    late = "all ranks called it, but its data did not arrive in time";
-  } else {
+  if (!late.empty()) {
     std::set<PeerId> came(members_.begin(), members_.end());
     for (const auto& peers : {question.missing, question.unanswered}) {
       for (const PeerId peer : peers) came.erase(peer);
     }
     list(came, "called it");
+  } else if (it->second.op->waits_for_inputs()) {
+    late = "the device of " + describe_peer(context_.links.self(), *numbering_) +
+           " has not computed its part";
+  } else {
+    late = "all ranks called it, but its data did not arrive in time";
   }
   fail_group({ErrorCode::timed_out,
               describe(it->second) + " did not finish within its timeout of " +

@@ -270,6 +270,16 @@ void Group::segment_sent(MemoryToken token, PeerId, std::uint32_t index) {
   progress(key);
 }
 
+void Group::inputs_came(const InputGate& gate) {
+  const auto it = std::find_if(ops_.begin(), ops_.end(), [&](const auto& entry) {
+    return entry.second.op->request().gate.get() == &gate;
+  });
+  if (it == ops_.end()) return point_to_point_.inputs_came(gate);
+  const OpKey key = it->first;
+  it->second.op->inputs_came();
+  progress(key);
+}
+
 void Group::control(PeerId peer, const PeerToPeer& message) {
   if (const auto* grant = std::get_if<Grant>(&message)) {
     flow_.granted(peer, grant->issued);
@@ -342,6 +352,7 @@ std::string Group::waiting_text(const Pending& pending) const {
     return text + "for an earlier operation (same memory, or no room for its preimage)";
   if (op.complete()) return text + "for the commit";
   if (!op.running()) return text + "for the next epoch";
+  if (op.waits_for_inputs()) return text + "for its own tensors: the device has not computed them";
   const auto peers = op.waiting_for();
   if (peers.empty()) return text + "to send its part";
   text += "for data from ";

@@ -45,6 +45,8 @@ class Group : public OperationPort, public SegmentOwner {
                     std::uint64_t offset, const std::byte* data, std::uint32_t bytes,
                     std::uint32_t index) override;
 
+  /// The gate of an operation has opened further.
+  void inputs_came(const InputGate& gate);
   /// A segment that arrived when nobody could use it; perhaps this group can now.
   void adopt(EarlySegment segment);
   /// A bug has stopped the engine: everything pending fails, nothing is sent.

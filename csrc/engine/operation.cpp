@@ -30,7 +30,14 @@ bool touch(const Buffer& a, const Buffer& b) {
 }  // namespace
 
 Operation::Operation(BufferPool& pool, OpKey key, OpRequest request, std::shared_ptr<Ticket> ticket)
-    : pool_(pool), key_(key), request_(std::move(request)), ticket_(std::move(ticket)) {}
+    : pool_(pool), key_(key), request_(std::move(request)), ticket_(std::move(ticket)) {
+  if (!request_.gate) return;
+  std::uint64_t begin = 0;
+  for (const Buffer& b : request_.inputs) {
+    input_begins_.push_back(begin);
+    begin += b.bytes;
+  }
+}
 
 void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributors,
                       std::uint32_t me, MemoryToken token, bool keep_preimage) {
@@ -118,13 +125,14 @@ std::uint32_t Operation::output_index(const Range& range) const {
   return output_per_rank(request_.descriptor.kind) ? contributors_[range.index] : range.index;
 }
 
+std::uint32_t Operation::input_index(const Range& range) const {
+  return input_per_rank(request_.descriptor.kind) ? contributors_[range.index] : range.index;
+}
+
 std::byte* Operation::memory(const Range& range) const {
   switch (range.space) {
-    case Space::input: {
-      const bool per_rank = input_per_rank(request_.descriptor.kind);
-      return request_.inputs[per_rank ? contributors_[range.index] : range.index].data +
-             range.offset;
-    }
+    case Space::input:
+      return request_.inputs[input_index(range)].data + range.offset;
     case Space::output:
       return request_.outputs[output_index(range)].data + range.offset;
     case Space::scratch:
@@ -145,8 +153,20 @@ std::uint32_t Operation::segment_bytes(const Step& step, std::uint32_t segment) 
 
 bool Operation::eligible(std::uint32_t s, std::uint32_t segment) const {
   if (states_[s].after_left > 0) return false;
-  const std::int32_t follows = schedule_.steps[s].follows;
-  return follows < 0 || states_[static_cast<std::uint32_t>(follows)].done[segment];
+  const Step& step = schedule_.steps[s];
+  const bool in_turn =
+      step.follows < 0 || states_[static_cast<std::uint32_t>(step.follows)].done[segment];
+  return in_turn && (!request_.gate || input_is_there(step, segment));
+}
+
+/// What is written is made of what was read, also where input and output are one memory: so only
+/// reading has to wait for the gate.
+bool Operation::input_is_there(const Step& step, std::uint32_t segment) const {
+  if (step.kind == StepKind::recv || step.from.space != Space::input) return true;
+  const std::uint32_t bytes = segment_bytes(step, segment);
+  const std::uint64_t end = input_begins_[input_index(step.from)] + step.from.offset +
+                            static_cast<std::uint64_t>(segment) * kSegmentBytesMax + bytes;
+  return bytes == 0 || end <= request_.gate->bytes.load(std::memory_order_acquire);
 }
 
 // ------------------------------------------------------------------------------------- what
@@ -228,6 +248,17 @@ void Operation::use_received(std::uint32_t s, std::uint32_t segment, const std::
     std::memcpy(memory(step.to) + offset, payload, bytes);
   }
   mark_done(s, segment);
+}
+
+void Operation::inputs_came() {
+  if (!running()) return;
+  for (std::uint32_t s = 0; s < states_.size(); ++s) {
+    if (schedule_.steps[s].from.space != Space::input) continue;
+    for (std::uint32_t segment = 0; segment < states_[s].segments; ++segment) {
+      if (!states_[s].done[segment]) trigger(s, segment);
+    }
+  }
+  drain();
 }
 
 // ------------------------------------------------------------------------------------------- steps
@@ -341,6 +372,11 @@ bool Operation::overlaps(const Operation& other) const {
   const OpRequest& o = other.request_;
   return any(request_.outputs, o.outputs) || any(request_.outputs, o.inputs) ||
          any(request_.inputs, o.outputs);
+}
+
+bool Operation::waits_for_inputs() const {
+  if (!request_.gate || request_.inputs.empty()) return false;
+  return request_.gate->bytes.load() < input_begins_.back() + request_.inputs.back().bytes;
 }
 
 std::vector<std::uint32_t> Operation::waiting_for() const {

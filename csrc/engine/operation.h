@@ -57,6 +57,8 @@ class Operation {
   void arrived(std::uint32_t from, const SegmentHeader& header, const Placement& at);
   /// A segment that arrived before the operation was started.
   [[nodiscard]] Error deliver(std::uint32_t from, const SegmentHeader& header, PoolBuffer payload);
+  /// The gate of the request has opened further.
+  void inputs_came();
   /// The kernel has taken the segment that was sent with this index.
   void sent(std::uint32_t index);
 
@@ -70,6 +72,8 @@ class Operation {
   [[nodiscard]] bool overlaps(const Operation& other) const;
   [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
   [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
+  /// Does the gate hold back a part of the inputs?
+  [[nodiscard]] bool waits_for_inputs() const;
   /// Contributors (indexes among them) from which something is still missing.
   [[nodiscard]] std::vector<std::uint32_t> waiting_for() const;
   [[nodiscard]] const std::vector<std::uint32_t>& contributors() const { return contributors_; }
@@ -100,10 +104,12 @@ class Operation {
 
   [[nodiscard]] CollectiveArgs arguments() const;
   [[nodiscard]] std::byte* memory(const Range& range) const;
+  [[nodiscard]] std::uint32_t input_index(const Range& range) const;
   [[nodiscard]] std::uint32_t output_index(const Range& range) const;
   [[nodiscard]] std::uint64_t length(const Step& step) const;
   [[nodiscard]] std::uint32_t segment_bytes(const Step& step, std::uint32_t segment) const;
   [[nodiscard]] bool eligible(std::uint32_t step, std::uint32_t segment) const;
+  [[nodiscard]] bool input_is_there(const Step& step, std::uint32_t segment) const;
   [[nodiscard]] Result<std::uint32_t> find_receive(std::uint32_t from,
                                                    const SegmentHeader& header) const;
   void trigger(std::uint32_t step, std::uint32_t segment);
@@ -117,6 +123,7 @@ class Operation {
   BufferPool& pool_;
   OpKey key_;
   OpRequest request_;
+  std::vector<std::uint64_t> input_begins_;  // of each input among all, as the gate counts
   std::shared_ptr<Ticket> ticket_;
 
   OperationPort* port_ = nullptr;

@@ -82,7 +82,8 @@ void PointToPoint::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
 void PointToPoint::begin_send(const Name& name, SendState& send) {
   const std::uint64_t bytes = send.request.inputs.at(0).bytes;
   std::uint64_t& outstanding = eager_sends_[name.peer];
-  if (bytes <= kSmallSegmentBytesMax && outstanding < kEagerSendsMax) {
+  const bool all_there = bytes_there(send) >= bytes;
+  if (bytes <= kSmallSegmentBytesMax && outstanding < kEagerSendsMax && all_there) {
     ++outstanding;
     send.eager = true;
     stream(name, send);
@@ -92,19 +93,37 @@ void PointToPoint::begin_send(const Name& name, SendState& send) {
   }
 }
 
+/// Begins with the first segments and goes on with the others as they come.
 void PointToPoint::stream(const Name& name, SendState& send) {
   const Buffer& from = send.request.inputs.at(0);
-  send.token = context_.token(*this);
-  send_tokens_[send.token] = name;
-  send.segments_left = segments_of(from.bytes);
-  for (std::uint32_t i = 0; i < segments_of(from.bytes); ++i) {
+  if (send.token == 0) {
+    send.token = context_.token(*this);
+    send_tokens_[send.token] = name;
+    send.segments_left = segments_of(from.bytes);
+  }
+  const std::uint64_t there = bytes_there(send);
+  for (std::uint32_t& i = send.segments_begun; i < segments_of(from.bytes); ++i) {
     SegmentHeader header = header_of(name, from.bytes);
     header.offset = static_cast<std::uint64_t>(i) * kSegmentBytesMax;
     header.bytes = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(kSegmentBytesMax, from.bytes - header.offset));
+    if (header.offset + header.bytes > there) return;
     header.channel = send.eager ? 0 : 1;
     context_.links.send_segment(name.peer, header, from.data + header.offset, send.token,
                                 EngineContext::cookie(send.token, i));
+  }
+}
+
+std::uint64_t PointToPoint::bytes_there(const SendState& send) {
+  return send.request.gate ? send.request.gate->bytes.load(std::memory_order_acquire)
+                           : send.request.inputs.at(0).bytes;
+}
+
+void PointToPoint::inputs_came(const InputGate& gate) {
+  for (auto& [name, send] : sends_) {
+    if (send.request.gate.get() != &gate) continue;
+    if (send.token != 0) stream(name, send);  // else its receive has not been posted yet
+    return;
   }
 }
 

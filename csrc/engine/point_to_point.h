@@ -39,6 +39,7 @@ class PointToPoint : public SegmentOwner {
   void adopt(PeerId from, const SegmentHeader& header, PoolBuffer payload);
   void announced(PeerId from, const Announce& message);
   void accepted(PeerId from, const Accept& message);
+  void inputs_came(const InputGate& gate);
 
   /// Everything that needs the peer fails; receives from anybody only if nobody else is left.
   void fail_peer(PeerId peer, const Error& error);
@@ -63,6 +64,7 @@ class PointToPoint : public SegmentOwner {
   struct SendState : Common {
     MemoryToken token = 0;
     std::uint32_t segments_left = 0;
+    std::uint32_t segments_begun = 0;
     bool eager = false;
     bool has_left = false;
   };
@@ -84,6 +86,7 @@ class PointToPoint : public SegmentOwner {
 
   void begin_send(const Name& name, SendState& send);
   void stream(const Name& name, SendState& send);
+  [[nodiscard]] static std::uint64_t bytes_there(const SendState& send);
   void match_receive(RecvState& receive);
   void match_arrival(const Name& name);
   void consume(RecvState& receive, const Name& name, Arrival arrival);

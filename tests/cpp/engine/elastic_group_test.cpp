@@ -165,6 +165,39 @@ TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors
   EXPECT_EQ(peers[0].engine->view(group).size, 2);
 }
 
+TEST(ElasticGroup, what_is_replayed_while_a_part_of_its_inputs_has_not_come_yet_is_right) {
+  Founded run(3);
+  auto& [master, peers, group] = run;
+  constexpr std::size_t kCount = 1500000;
+  std::vector<std::vector<float>> values(2, std::vector<float>(kCount, 1.0F));
+  std::vector<std::shared_ptr<InputGate>> gates;
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  const auto come = [&](std::size_t i, std::size_t begin, std::size_t end) {
+    std::fill(values[i].begin() + static_cast<std::ptrdiff_t>(begin),
+              values[i].begin() + static_cast<std::ptrdiff_t>(end), static_cast<float>(2 + i));
+    gates[i]->bytes.store(end * sizeof(float));
+    peers[i].engine->inputs_came(group, gates[i]);
+  };
+  for (std::size_t i = 0; i < 2; ++i) {
+    gates.push_back(std::make_shared<InputGate>());
+    OpRequest request = all_reduce(values[i]);
+    request.gate = gates[i];
+    tickets.push_back(peers[i].engine->post(group, std::move(request)));
+    come(i, 0, kCount / 2);
+  }
+  EXPECT_TRUE(wait_until([&] {
+    return peers[0].engine->in_flight(group).at(0).bytes_sent +
+               peers[1].engine->in_flight(group).at(0).bytes_sent >
+           0;
+  }));
+  peers[2].engine->vanish();
+  EXPECT_TRUE(wait_until([&] { return peers[0].engine->counters().ops_replayed > 0; }));
+  for (std::size_t i = 0; i < 2; ++i) come(i, kCount / 2, kCount);
+  for (const auto& t : tickets) expect_success(t);
+  EXPECT_EQ(values[0], values[1]);
+  EXPECT_EQ(values[0], std::vector<float>(kCount, 5.0F));
+}
+
 TEST(ElasticGroup, what_cannot_be_replayed_fails_at_every_survivor_with_its_tensors_unchanged) {
   Founded run(3);
   auto& [master, peers, group] = run;
