@@ -15,6 +15,9 @@ TORCH_VERSION: str
 def configure_engine(options: dict[str, Any]) -> None:
     """Sets the options (fields of csrc/engine/options.h) of the engine; before the first group."""
 
+def set_blocking_wait(blocking: bool) -> None:
+    """Whether `wait()` of an operation on device tensors holds the CPU and not the stream."""
+
 def create_fixed(store: Store, rank: int, size: int, timeout_s: float, name: str) -> Any:
     """A c10d Backend for a fixed group whose members meet in `store`."""
 

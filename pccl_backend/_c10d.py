@@ -70,6 +70,7 @@ def extension(options: Options | None = None) -> Any:
             module = _load()
             _apply_log_level(config, module)
             module.configure_engine(config.to_engine())
+            module.set_blocking_wait(config.blocking_wait)
             _say_goodbye_at_exit(module)
             _patch_c10d()
             _extension, _options = module, config

@@ -56,6 +56,8 @@ class Options:
         preimage_bytes: Limit of kept inputs of operations without an outcome. PCCL_PREIMAGE_BYTES.
         step_timeout_s: How long `refresh` waits for members that do not come (they are evicted);
             None: without limit. PCCL_STEP_TIMEOUT_S.
+        blocking_wait: `wait()` of an operation on device tensors holds the CPU until the outcome,
+            and not only the stream. PCCL_BLOCKING_WAIT=1.
     """
 
     master: str | None = None
@@ -70,6 +72,7 @@ class Options:
     goodbye_timeout_s: float = 5.0
     preimage_bytes: int = 1 << 30
     step_timeout_s: float | None = None
+    blocking_wait: bool = False
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, whoever gave them."""
@@ -229,6 +232,12 @@ def _read_bytes(text: str) -> int:
     return int(text)
 
 
+def _read_switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("expected 0 or 1")
+    return text == "1"
+
+
 def _read_ports(text: str) -> tuple[int, int]:
     first, dash, last = text.partition("-")
     if not (dash and first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
@@ -256,6 +265,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "goodbye_timeout_s": ("PCCL_GOODBYE_TIMEOUT_S", _read_seconds),
     "preimage_bytes": ("PCCL_PREIMAGE_BYTES", _read_bytes),
     "step_timeout_s": ("PCCL_STEP_TIMEOUT_S", _read_seconds),
+    "blocking_wait": ("PCCL_BLOCKING_WAIT", _read_switch),
 }
 
 VARIABLES = {field: variable for field, (variable, _) in _VARIABLES.items()}

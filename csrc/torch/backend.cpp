@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "torch/device_thread.h"
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
@@ -134,6 +135,9 @@ PcclBackend::PcclBackend(std::shared_ptr<Engine> engine, GroupId group, std::vec
   // hangs).
   Completions* completions = completions_.get();  // there whenever it is called
   EngineOwner::instance().at_shutdown(completions_, [completions] {
+    if (!DeviceThread::instance().drain(kDrainMs)) {
+      log_warning("a device has not ended its copies after 5 s; not waited for");
+    }
     if (!completions->drain(kDrainMs)) {
       log_warning("a callback of an operation is still running after 5 s; not waited for");
     }
@@ -186,10 +190,15 @@ void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   if (context->group == kNotConfigured) {
     raise({ErrorCode::closed, "the group has no members yet: call reconfigure, and wait for it"});
   }
+  context->late_failure->raise_once();
   OpRequest request = call.take(completions_);
   const std::int64_t limit_ms =
       timeout == c10d::kUnsetTimeout ? timeout_ms_.load() : timeout.count();
   request.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(limit_ms, 0));
+  if (!call.device().is_cpu()) {
+    if (!parts.device) parts.device = std::make_shared<DeviceRun>(context, call.device());
+    request.gate = parts.device->add(std::move(call.staged()), call.copies());
+  }
   auto ticket = context->engine->post(context->group, std::move(request));
   watch(ticket);
   if (ticket->done()) {

@@ -50,6 +50,8 @@ PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
               "pccl all_reduce: requires a single sparse COO tensor");
   TORCH_CHECK(opts.reduceOp == c10d::ReduceOp::SUM,
               "pccl all_reduce: sparse tensors can only be summed");
+  TORCH_CHECK(tensors.front().device().is_cpu(), "pccl all_reduce: sparse tensors have to be on ",
+              "the CPU (got one on ", tensors.front().device(), ")");
   const at::Tensor tensor = tensors.front();  // itself: detach() of a sparse one shares no indices
   const at::NoGradGuard no_grad;
   const at::Tensor own = tensor.coalesce();

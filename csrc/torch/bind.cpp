@@ -20,6 +20,7 @@
 #include "torch/fields.h"
 #include "torch/hash_items.h"
 #include "torch/process_group.h"
+#include "torch/staging.h"
 #include "torch/store.h"
 
 // Only their addresses are taken here (library_of); the headers stay in transport/ and state/.
@@ -439,6 +440,7 @@ PYBIND11_MODULE(_C, m) {
         check(EngineOwner::instance().configure(to_options(options)));
       },
       py::arg("options"));
+  m.def("set_blocking_wait", &set_blocking_wait, py::arg("blocking"));
   m.def(
       "create_fixed",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double timeout_s,

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -112,6 +113,10 @@ Call::Call(OpKind kind, const at::Tensor& like) {
   TORCH_CHECK(like.defined(), "pccl ", kind_name(kind), ": undefined tensor");
   scalar_type_ = like.scalar_type();
   element_bytes_ = static_cast<std::int64_t>(like.element_size());
+  device_ = like.device();
+  if (!device_.is_cpu() && (device_.is_meta() || !c10::impl::hasDeviceGuardImpl(device_.type()))) {
+    fail("tensors on " + device_.str() + " cannot be used");
+  }
   request_.descriptor.dtype = dtype_of(scalar_type_);
   same_type(like);
 }
@@ -125,8 +130,9 @@ void Call::fail(const std::string& why) const {
 void Call::same_type(const at::Tensor& tensor) const {
   if (!tensor.defined()) fail("undefined tensor");
   if (tensor.layout() != at::kStrided) fail("only supports dense tensors");
-  if (!tensor.device().is_cpu()) {
-    fail("only supports CPU tensors (got one on " + tensor.device().str() + ")");
+  if (tensor.device() != device_) {
+    fail("all tensors must be on one device (got one on " + device_.str() + " and one on " +
+         tensor.device().str() + ")");
   }
   if (tensor.scalar_type() != scalar_type_) {
     fail(std::string("all tensors must be of one type (expected ") + c10::toString(scalar_type_) +
@@ -236,6 +242,12 @@ at::Tensor Call::writable(const at::Tensor& tensor, bool with_contents) {
   return temporary;
 }
 
+at::Tensor Call::on_host(const at::Tensor& tensor, bool input, bool output) {
+  if (device_.is_cpu()) return tensor;
+  staged_.push_back(stage(tensor, input, output));
+  return staged_.back().host;
+}
+
 Buffer Call::buffer(const at::Tensor& tensor, std::int64_t offset, std::int64_t numel) {
   if (numel == 0) return {};
   if (storages_.empty() || !storages_.back().is_alias_of(tensor.storage())) {
@@ -246,17 +258,17 @@ Buffer Call::buffer(const at::Tensor& tensor, std::int64_t offset, std::int64_t 
 }
 
 void Call::input(const at::Tensor& tensor) {
-  const at::Tensor from = readable(tensor);
+  const at::Tensor from = on_host(readable(tensor), true, false);
   request_.inputs.push_back(buffer(from, 0, from.numel()));
 }
 
 void Call::output(const at::Tensor& tensor) {
-  const at::Tensor to = writable(tensor, false);
+  const at::Tensor to = on_host(writable(tensor, false), false, true);
   request_.outputs.push_back(buffer(to, 0, to.numel()));
 }
 
 void Call::in_out(const at::Tensor& tensor) {
-  const at::Tensor both = writable(tensor, true);
+  const at::Tensor both = on_host(writable(tensor, true), true, true);
   request_.inputs.push_back(buffer(both, 0, both.numel()));
   request_.outputs.push_back(request_.inputs.back());
 }
@@ -270,7 +282,7 @@ void Call::outputs(const Tensors& tensors) {
 }
 
 void Call::input_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& numels) {
-  const at::Tensor from = readable(tensor);
+  const at::Tensor from = on_host(readable(tensor), true, false);
   std::int64_t offset = 0;
   for (const std::int64_t numel : numels) {
     request_.inputs.push_back(buffer(from, offset, numel));
@@ -279,7 +291,7 @@ void Call::input_parts(const at::Tensor& tensor, const std::vector<std::int64_t>
 }
 
 void Call::output_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& numels) {
-  const at::Tensor to = writable(tensor, false);
+  const at::Tensor to = on_host(writable(tensor, false), false, true);
   std::int64_t offset = 0;
   for (const std::int64_t numel : numels) {
     request_.outputs.push_back(buffer(to, offset, numel));

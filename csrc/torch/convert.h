@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "torch/staging.h"
 #include "torch/work.h"
 
 namespace pccl {
@@ -27,7 +28,7 @@ class Call {
   explicit Call(OpKind kind);  // without tensors: barrier
 
   // Checks. They throw what gloo throws.
-  /// Dense, on the CPU, of the type of `like`.
+  /// Dense, on the device and of the type of `like`.
   void same_type(const at::Tensor& tensor) const;
   void same_type(const Tensors& tensors) const;
   void same_numel(const at::Tensor& tensor, std::int64_t numel) const;
@@ -63,12 +64,17 @@ class Call {
   [[nodiscard]] OpKind kind() const { return request_.descriptor.kind; }
   [[nodiscard]] std::vector<CopyBack>& copies() { return copies_; }
   [[nodiscard]] Tensors& temporaries() { return temporaries_; }
+  [[nodiscard]] c10::Device device() const { return device_; }
+  /// Of a call on device tensors: what has to be copied (staging.h).
+  [[nodiscard]] std::vector<Staged>& staged() { return staged_; }
 
  private:
   void premultiply(const c10d::ReduceOp& op);
   [[nodiscard]] at::Tensor multiplied(const at::Tensor& tensor) const;
   at::Tensor readable(const at::Tensor& tensor);
   at::Tensor writable(const at::Tensor& tensor, bool with_contents);
+  /// The memory that the engine uses for it.
+  at::Tensor on_host(const at::Tensor& tensor, bool input, bool output);
   Buffer buffer(const at::Tensor& tensor, std::int64_t offset, std::int64_t numel);
 
   const at::NoGradGuard no_grad_;
@@ -76,9 +82,11 @@ class Call {
   at::ScalarType scalar_type_ = at::ScalarType::Undefined;
   std::int64_t element_bytes_ = 1;
   at::Tensor factor_;  // PREMUL_SUM
+  c10::Device device_ = at::kCPU;
   OpRequest request_;
   std::vector<c10::Storage> storages_;
   std::vector<CopyBack> copies_;
+  std::vector<Staged> staged_;
   Tensors temporaries_;
 };
 

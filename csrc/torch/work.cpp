@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+#include <c10/core/StreamGuard.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <torch/csrc/utils/pybind.h>
@@ -20,6 +21,7 @@
 #include "base/log.h"
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
+#include "torch/staging.h"
 
 namespace pccl {
 namespace {
@@ -133,6 +135,24 @@ bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint6
   }
 }
 
+// ------------------------------------------------------------------------------- LateFailure
+
+void LateFailure::set(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (!error_.failed()) error_ = error;
+}
+
+void LateFailure::raise_once() {
+  Error error;
+  {
+    const std::lock_guard lock(mutex_);
+    error = std::exchange(error_, {});
+  }
+  if (!error.failed()) return;
+  error.text = "an earlier operation has failed, its tensors are unchanged: " + error.text;
+  raise(error);
+}
+
 // ------------------------------------------------------------------------------- PcclWork
 
 PcclWork::PcclWork(std::shared_ptr<GroupContext> context, int rank, c10d::OpType type,
@@ -142,11 +162,15 @@ PcclWork::PcclWork(std::shared_ptr<GroupContext> context, int rank, c10d::OpType
       parts_(std::move(parts)) {}
 
 bool PcclWork::done() const {
+  if (parts_.device) return parts_.device->over();
   return std::all_of(parts_.tickets.begin(), parts_.tickets.end(),
                      [](const auto& ticket) { return ticket->done(); });
 }
 
+bool PcclWork::settled() const { return parts_.device ? parts_.device->settled() : done(); }
+
 Error PcclWork::error() const {
+  if (parts_.device) return parts_.device->error();
   for (const auto& ticket : parts_.tickets) {
     Error error = ticket->error();
     if (error.failed()) return error;
@@ -170,25 +194,35 @@ void PcclWork::when_done(Function function) {
     Function function;
   };
   auto pending = std::make_shared<Pending>(*this, std::move(function));
-  for (const auto& ticket : parts_.tickets) {
-    // A callback may wait for the future that it asks for: its own thread cannot complete that one.
-    ticket->on_done([pending, completions = context_->completions, apart = Completions::inside()] {
-      if (pending->left.fetch_sub(1) != 1) return;
-      completions->run(
-          [work = std::move(pending->work), f = std::move(pending->function)] { f(*work); }, apart);
-    });
+  // A callback may wait for the future that it asks for: its own thread cannot complete that one.
+  const auto one_less = [pending, completions = context_->completions,
+                         apart = Completions::inside()] {
+    if (pending->left.fetch_sub(1) != 1) return;
+    completions->run(
+        [work = std::move(pending->work), f = std::move(pending->function)] { f(*work); }, apart);
+  };
+  if (parts_.device) {
+    pending->left = 1;
+    parts_.device->when_settled(one_less);
+  } else {
+    for (const auto& ticket : parts_.tickets) ticket->on_done(one_less);
   }
 }
 
 void PcclWork::follow_up() {
-  if (parts_.copies.empty() && !parts_.after && !recordFunctionEndCallback_) return;
+  if (parts_.device) {
+    parts_.device->seal(parts_.tickets, parts_.copies);
+    if (!recordFunctionEndCallback_) return;
+  } else if (parts_.copies.empty() && !parts_.after && !recordFunctionEndCallback_) {
+    return;
+  }
   when_done([](PcclWork& work) { work.finish(); });
 }
 
 void PcclWork::finish() {
   const std::lock_guard lock(finish_mutex_);
   if (std::exchange(finished_, true)) return;
-  if (!error().failed()) {
+  if (!parts_.device && !error().failed()) {
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView plain;
     for (const CopyBack& copy : parts_.copies) at::Tensor(copy.to).copy_(copy.from);
@@ -222,21 +256,57 @@ std::exception_ptr PcclWork::exception() const {
 int PcclWork::sourceRank() const {
   TORCH_CHECK(opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE,
               "sourceRank() may only be called on work objects of a recv");
-  TORCH_CHECK(done(), "sourceRank() may only be called after wait()");
+  TORCH_CHECK(parts_.tickets.front()->done(), "sourceRank() may only be called after wait()");
   return parts_.tickets.front()->source;
 }
 
 std::vector<at::Tensor> PcclWork::result() {
-  TORCH_CHECK(isCompleted(), "result() may only be called after wait()");
+  TORCH_CHECK(parts_.device || isCompleted(), "result() may only be called after wait()");
   return parts_.outputs;
 }
 
 void PcclWork::synchronize() {
-  if (done()) finish();
+  if (parts_.device) {
+    if (!can_hold_streams(parts_.device->device().type())) wait_settled(kNoTimeout);
+    parts_.device->hold_stream();
+  } else if (done()) {
+    finish();
+  }
+}
+
+void PcclWork::blockCurrentStream() {
+  if (!parts_.device) return c10d::Work::blockCurrentStream();
+  TORCH_CHECK(can_hold_streams(parts_.device->device().type()), "pccl: the streams of ",
+              parts_.device->device(), " cannot be held");
+  parts_.device->hold_stream();
+}
+
+/// Has wait() to know the outcome? Where a run has no boundaries, its return is where rank and size
+/// may change.
+bool PcclWork::outcome_at_wait() const {
+  if (!parts_.device || blocking_wait() || opType_ == c10d::OpType::RECVANYSOURCE) return true;
+  if (!can_hold_streams(parts_.device->device().type()) || parts_.device->on_own_stream()) {
+    return true;
+  }
+  const bool failed = std::any_of(parts_.tickets.begin(), parts_.tickets.end(),
+                                  [](const auto& t) { return t->done() && t->error().failed(); });
+  const GroupView view = context_->engine->view(context_->group);
+  return failed || view.failure.failed() || (view.elastic && view.step == 0);
 }
 
 bool PcclWork::wait(milliseconds timeout) {
   if (EngineOwner::instance().forked()) raise(forked_error());
+  const bool at_once = !outcome_at_wait();
+  if (!at_once) wait_settled(timeout);
+  if (parts_.device && parts_.device->hold_stream()) return true;
+  finish();
+  if (!at_once) say_returned();
+  complete_future();
+  check(error());
+  return true;
+}
+
+void PcclWork::wait_settled(milliseconds timeout) {
   const bool limited = timeout > milliseconds::zero();
   const auto start = steady_clock::now();
   for (const auto& ticket : parts_.tickets) {
@@ -250,11 +320,10 @@ bool PcclWork::wait(milliseconds timeout) {
     raise({ErrorCode::timed_out, "wait() has timed out after " + std::to_string(timeout.count()) +
                                      " ms; the operation itself goes on"});
   }
-  finish();
-  say_returned();
-  complete_future();
-  check(error());
-  return true;
+  if (!parts_.device) return;
+  std::optional<py::gil_scoped_release> release;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  while (!parts_.device->wait_settled(kSignalSliceMs)) check_signals();  // a moment later
 }
 
 void PcclWork::abort() { context_->engine->abort(context_->group, "abort() of an operation"); }
@@ -263,11 +332,13 @@ c10::intrusive_ptr<c10::ivalue::Future> PcclWork::getFuture() {
   {
     const std::lock_guard lock(mutex_);
     if (future_) return future_;
-    future_ =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    std::vector<c10::Device> devices;
+    if (parts_.device) devices.push_back(parts_.device->device());
+    future_ = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()), std::move(devices));
   }
   // DDP asks for the value of a future at once where wait() has returned.
-  if (done()) {
+  if (settled()) {
     complete_future();
   } else {
     when_done([](PcclWork& work) { work.complete_future(); });
@@ -294,6 +365,8 @@ void PcclWork::complete_future() {
     future->setErrorIfNeeded(std::current_exception());
     return;
   }
+  std::optional<c10::StreamGuard> guard;  // what follows the future follows this stream
+  if (parts_.device) guard.emplace(parts_.device->stream());
   future->markCompleted(c10::IValue(parts_.outputs));
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -48,12 +49,27 @@ class Completions : public std::enable_shared_from_this<Completions> {
   bool busy_ = false;      // a task is being run
 };
 
+/// The failure of an operation whose wait() has returned before: the next call says it, once.
+/// Thread-safe.
+class LateFailure {
+ public:
+  void set(const Error& error);
+  void raise_once();
+
+ private:
+  std::mutex mutex_;
+  Error error_;
+};
+
 /// What the Works of a group share; outlives the Backend.
 struct GroupContext {
   std::shared_ptr<Engine> engine;
   GroupId group;
   std::shared_ptr<Completions> completions;
+  std::shared_ptr<LateFailure> late_failure = std::make_shared<LateFailure>();
 };
+
+class DeviceRun;
 
 /// A result that was received into a temporary: `from` is copied to `to` when the operation
 /// succeeds.
@@ -64,13 +80,17 @@ struct CopyBack {
 
 /// Thread-safe. The engine keeps the memory of its operations alive by itself: a Work may be
 /// dropped.
+///
+/// On device tensors wait() holds the caller's current stream and returns at once, where the device
+/// can do that and the program does not want to hear the outcome there (staging.h).
 class PcclWork final : public c10d::Work {
  public:
   struct Parts {
     std::vector<std::shared_ptr<Ticket>> tickets;  // all of them make up the operation
     std::vector<at::Tensor> outputs;               // value of the future
     std::vector<CopyBack> copies;
-    std::function<void()> after;  // after success, once; empty: nothing
+    std::shared_ptr<DeviceRun> device;  // of device tensors: it copies, and says when it is done
+    std::function<void()> after;        // after success, once; empty: nothing
     std::vector<at::Tensor> temporaries;
     std::uint64_t sequence_number = 0;
     bool collective = true;
@@ -89,12 +109,16 @@ class PcclWork final : public c10d::Work {
   std::vector<at::Tensor> result() override;
   void synchronize() override;
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void blockCurrentStream() override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override;
 
  private:
-  [[nodiscard]] bool done() const;
+  [[nodiscard]] bool done() const;     // with a device: also there
+  [[nodiscard]] bool settled() const;  // with a device: the rest is in the order of its streams
+  [[nodiscard]] bool outcome_at_wait() const;
+  void wait_settled(std::chrono::milliseconds timeout);
   [[nodiscard]] Error error() const;  // after done()
   void finish();                      // after done(): copies back, once
   void say_returned();                // after done(): once

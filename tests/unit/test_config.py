@@ -71,6 +71,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         "PCCL_CONNECT_TIMEOUT_S": "2.5",
         "PCCL_PREIMAGE_BYTES": "1024",
         "PCCL_STEP_TIMEOUT_S": "60",
+        "PCCL_BLOCKING_WAIT": "1",
         "PCCL_HOLD_TIMEOUT_S": "",
     }
     assert Options.from_environment(environment) == Options(
@@ -81,6 +82,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         connect_timeout_s=2.5,
         preimage_bytes=1024,
         step_timeout_s=60.0,
+        blocking_wait=True,
     )
     assert Options.from_environment({}) == Options()
 
@@ -106,6 +108,7 @@ def test_an_argument_wins_over_a_variable() -> None:
         ("PCCL_STEP_TIMEOUT_S", "inf"),
         ("PCCL_PREIMAGE_BYTES", "1GiB"),
         ("PCCL_PREIMAGE_BYTES", "-1"),
+        ("PCCL_BLOCKING_WAIT", "yes"),
         ("PCCL_ADVERTISE", "a,,b"),
     ],
 )

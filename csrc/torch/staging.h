@@ -1,0 +1,149 @@
+// Device tensors: an operation on them works on pinned host memory. Its inputs are copied there
+// segment by segment, behind an InputGate, while the engine sends what has come; its outputs are
+// copied back after success, so that a failed operation leaves the device as it was.
+//
+// Knows devices by c10's generic interface only (streams, events, guards), so one build serves all.
+// Nothing here waits for a device: device_thread.h polls events. Copies are issued on streams of
+// our own, and only when nothing on the device holds them back: a stream of ours never waits for
+// the program's kernels, so no order of calls can block one operation behind another.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/cuda/StreamBlock.hpp>
+#include <vector>
+
+#include "engine/engine.h"
+#include "torch/work.h"
+
+namespace pccl {
+
+/// A device tensor and the host memory that stands in for it.
+struct Staged {
+  at::Tensor device;  // flat and contiguous; a view, so that no Python object hangs on it
+  at::Tensor host;    // pinned, of the same type and length
+  bool input = false;
+  bool output = false;
+};
+
+/// Stand-in for `tensor`, which is contiguous; its contents are not copied yet.
+[[nodiscard]] Staged stage(const at::Tensor& tensor, bool input, bool output);
+
+/// Can the stream of a caller be held on devices of this type?
+[[nodiscard]] bool can_hold_streams(c10::DeviceType type);
+
+/// PCCL_BLOCKING_WAIT: wait() holds the CPU, as gloo's does.
+void set_blocking_wait(bool blocking);
+[[nodiscard]] bool blocking_wait();
+
+/// The device's side of one operation: copies in, outcome, copies back. Made and sealed by the
+/// caller's thread, moved on by the device thread alone; other members are thread-safe.
+class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
+ public:
+  DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device);
+
+  /// The tensors of one call of the operation, inputs in the order of the request, and what is
+  /// copied on the device afterwards. They are read when what the caller's current stream has to do
+  /// now is done, and when earlier operations on the same memory are over.
+  [[nodiscard]] std::shared_ptr<const InputGate> add(std::vector<Staged> tensors,
+                                                     const std::vector<CopyBack>& copies);
+  /// All calls are posted: the outcome of these decides. Without it nothing is copied back.
+  void seal(std::vector<std::shared_ptr<Ticket>> tickets, const std::vector<CopyBack>& copies);
+
+  [[nodiscard]] c10::Device device() const { return device_; }
+  /// The outcome is there, and after success the copy back is on its stream.
+  [[nodiscard]] bool settled() const;
+  /// The copy back is done, or the operation has failed.
+  [[nodiscard]] bool over() const;
+  [[nodiscard]] Error error() const;  // after settled()
+  bool wait_settled(std::uint64_t timeout_ms);
+  /// Calls `function` once it is settled, on the device thread or at once. It must not block.
+  void when_settled(std::function<void()> function);
+
+  /// Lets the caller's current stream wait until it is over. Does not wait itself. True: the
+  /// outcome is open; if it is a failure, the group's next call says so.
+  bool hold_stream();
+  /// Is the caller's current stream one of ours? It cannot be held: copies would wait for
+  /// themselves.
+  [[nodiscard]] bool on_own_stream() const;
+  /// The stream of the copies back.
+  [[nodiscard]] c10::Stream stream() const { return back_; }
+
+  enum class Next : std::uint8_t {
+    poll,  // the device has to do something first
+    wake,  // DeviceThread::wake() comes when there is something to do
+    gone   // nothing to do any more
+  };
+  /// Does what can be done now; on the device thread.
+  [[nodiscard]] Next step();
+
+  struct Extent {  // of device memory
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+  };
+  struct Mark {  // an event behind a copy in, and how far the gate opens then
+    c10::Event event;
+    std::uint64_t bytes;
+  };
+  struct Part {  // the tensors of one call
+    explicit Part(c10::DeviceType type) : ready(type) {}
+    std::vector<Staged> tensors;
+    std::shared_ptr<InputGate> gate = std::make_shared<InputGate>();
+    c10::Event ready;  // what the caller's stream had to do is done
+    std::deque<Mark> marks;
+    bool begun = false;
+    std::vector<Extent> reads;
+    std::vector<Extent> writes;
+  };
+  /// Takes a part, and waits for those of the `earlier` runs that touch the same memory. Called by
+  /// DeviceThread::add, one run at a time.
+  void enter(const std::vector<std::shared_ptr<DeviceRun>>& earlier, Part part);
+
+ private:
+  using StreamBlock = c10d::cuda::StreamBlock;
+  enum class State : std::uint8_t { running, copying_back, over };
+
+  [[nodiscard]] Next try_step();
+  [[nodiscard]] bool copy_in(Part& part);
+  void issue(Part& part);
+  void copy_back();
+  void settle(State state, Error error);
+  void let_go();
+  using Earlier = std::vector<std::weak_ptr<DeviceRun>>;
+  [[nodiscard]] Earlier earlier(const Earlier& which) const;
+  [[nodiscard]] bool copied_in() const;
+
+  const std::shared_ptr<GroupContext> context_;
+  const c10::Device device_;
+  const c10::Stream in_;
+  const c10::Stream back_;
+
+  c10::Event copied_back_;  // recorded before it is settled; other threads only wait for it then
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Part> parts_;   // grows at the end until sealed; the device thread alone changes them
+  Earlier after_copy_back_;  // of these runs: they write what this one uses
+  Earlier after_read_;       // of these: they read what this one writes
+  std::vector<std::shared_ptr<Ticket>> tickets_;
+  std::vector<CopyBack> copies_;
+  bool sealed_ = false;
+  State state_ = State::running;
+  Error error_;
+  bool waited_ = false;  // a wait() has returned before the outcome
+  std::vector<std::unique_ptr<StreamBlock>> blocks_;
+  std::vector<std::function<void()>> when_settled_;
+};
+
+}  // namespace pccl
