@@ -18,6 +18,9 @@ def configure_engine(options: dict[str, Any]) -> None:
 def set_blocking_wait(blocking: bool) -> None:
     """Whether `wait()` of an operation on device tensors holds the CPU and not the stream."""
 
+def raise_late_failure() -> None:
+    """Raises what has failed in the elastic group after its `wait()` had returned, once."""
+
 def create_fixed(store: Store, rank: int, size: int, timeout_s: float, name: str) -> Any:
     """A c10d Backend for a fixed group whose members meet in `store`."""
 

@@ -138,6 +138,8 @@ class ElasticGroup:
             EvictedError: The run goes on without this peer. Leave and join again.
             OperationTimeoutError: `timeout_s` passed and this newcomer was not admitted: join
                 again. Nothing but a state that was being fetched has changed.
+            PcclError: An operation on device tensors of the step that has ended failed after its
+                `wait()` had returned; its tensors are unchanged. The boundary has been passed.
 
         Source:
             DESIGN.md, sections 5 and 8: the most popular root among the members wins.
@@ -176,7 +178,9 @@ class ElasticGroup:
             module.boundary_begin(kind, verify, timeout_s)
             _talk.is_open = True
         event = self._converse(kind, shared, before["step"], began)
-        return self._finished(event, shared, before, time.monotonic() - began)
+        boundary = self._finished(event, shared, before, time.monotonic() - began)
+        module.raise_late_failure()
+        return boundary
 
     def _converse(
         self, kind: str, shared: SharedState | None, step: int, began: float

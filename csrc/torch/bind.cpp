@@ -440,6 +440,10 @@ PYBIND11_MODULE(_C, m) {
         check(EngineOwner::instance().configure(to_options(options)));
       },
       py::arg("options"));
+  m.def("raise_late_failure", [] {
+    const auto engine = EngineOwner::instance().existing();
+    if (engine) LateFailure::of(engine->elastic_group())->raise_once();
+  });
   m.def("set_blocking_wait", &set_blocking_wait, py::arg("blocking"));
   m.def(
       "create_fixed",

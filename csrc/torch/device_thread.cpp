@@ -17,7 +17,7 @@ using std::chrono::microseconds;
 // Between two looks: a sixteenth of what it has waited, so that long waits cost little and short
 // ones are seen at once.
 constexpr microseconds kPollUsMin{50};
-constexpr microseconds kPollUsMax{1000};
+constexpr microseconds kPollUsMax{500};
 constexpr int kPollsPerWait = 16;
 
 }  // namespace

@@ -71,8 +71,7 @@ DeviceRun::DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device)
     : context_(std::move(context)),
       device_(device),
       in_(DeviceThread::instance().streams(device).in),
-      back_(DeviceThread::instance().streams(device).back),
-      copied_back_(device.type()) {}
+      back_(DeviceThread::instance().streams(device).back) {}
 
 std::shared_ptr<const InputGate> DeviceRun::add(std::vector<Staged> tensors,
                                                 const std::vector<CopyBack>& copies) {
@@ -164,12 +163,14 @@ bool DeviceRun::on_own_stream() const {
 bool DeviceRun::hold_stream() {
   const c10::Stream current = current_stream(device_);
   State state = State::running;
+  std::shared_ptr<c10::Event> copied_back;
   {
     const std::lock_guard lock(mutex_);
     state = state_;
+    copied_back = copied_back_;
     if (state == State::running) waited_ = true;
   }
-  if (state == State::copying_back) copied_back_.block(current);
+  if (state == State::copying_back) copied_back->block(current);
   if (state != State::running) return false;
   const c10::DeviceGuard guard(device_);
   auto block = c10d::cuda::StreamBlockRegistry()->Create(registered_name(device_.type()),
@@ -189,6 +190,9 @@ DeviceRun::Next DeviceRun::step() {
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView plain;
   try {
+    // For good, not with a guard: going back to a device that this process does not use would
+    // begin to use it.
+    c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
     return try_step();
   } catch (const std::exception& error) {
     const std::string text = "a copy between " + device_.str() +
@@ -218,8 +222,13 @@ DeviceRun::Next DeviceRun::try_step() {
   }
   const Next later = poll ? Next::poll : Next::wake;
   if (state == State::running) {
-    // The call has failed half way: its other half may need what is copied in, nobody the rest.
-    if (!sealed) return !poll && weak_from_this().use_count() <= 2 ? Next::gone : later;
+    if (!sealed) {
+      // A moment later it is; or the call has failed half way and only the thread has this run (its
+      // list, and the copy that it goes through). What others need of it has been copied in then.
+      if (poll || weak_from_this().use_count() > 2) return Next::poll;
+      let_go();
+      return Next::gone;
+    }
     Error failed;
     for (const auto& ticket : tickets) {
       if (!ticket->done()) return later;
@@ -233,7 +242,7 @@ DeviceRun::Next DeviceRun::try_step() {
       return later;
     }
   }
-  if (!over() && copied_back_.query()) settle(State::over, {});
+  if (!over() && copied_back_->query()) settle(State::over, {});
   if (!over()) return Next::poll;
   if (poll) return later;  // copies in of a failed operation: their memory stays until they end
   let_go();
@@ -287,7 +296,7 @@ void DeviceRun::issue(Part& part) {
   }
   for (const auto& weak : before) {
     const auto run = weak.lock();
-    if (run && !run->over()) run->copied_back_.block(in_);
+    if (run && run->copied_back_) run->copied_back_->block(in_);
   }
   std::uint64_t bytes = 0;
   std::uint64_t marked = 0;
@@ -326,7 +335,12 @@ void DeviceRun::copy_back() {
   }
   for (const Staged& staged : tensors) staged.device.copy_(staged.host, /*non_blocking=*/true);
   for (const CopyBack& copy : copies) copy.to.copy_(copy.from, /*non_blocking=*/true);
-  copied_back_.record(back_);
+  auto copied_back = std::make_shared<c10::Event>(device_.type());
+  copied_back->record(back_);
+  {
+    const std::lock_guard lock(mutex_);
+    copied_back_ = std::move(copied_back);
+  }
   settle(State::copying_back, {});
 }
 
@@ -348,29 +362,33 @@ void DeviceRun::settle(State state, Error error) {
   for (const auto& function : functions) function();
 }
 
-/// Tensors whose last holder this is may be slow to go, or need the GIL.
+/// Events go on this thread, which has the device set. Tensors whose last holder this is may be
+/// slow to go, or need the GIL.
 void DeviceRun::let_go() {
-  struct Kept {
-    std::deque<Part> parts;
-    std::vector<CopyBack> copies;
-  };
-  auto kept = std::make_shared<Kept>();
+  std::deque<Part> parts;
+  std::vector<CopyBack> copies;
+  std::shared_ptr<c10::Event> copied_back;
   {
     const std::lock_guard lock(mutex_);
-    kept->parts.swap(parts_);
-    kept->copies.swap(copies_);
+    parts.swap(parts_);
+    copies.swap(copies_);
+    copied_back.swap(copied_back_);
     tickets_.clear();
     after_copy_back_.clear();
     after_read_.clear();
   }
-  const auto last = [](const at::Tensor& tensor) { return tensor.storage().use_count() == 1; };
-  bool any = false;
-  for (const Part& part : kept->parts) {
-    any = any || std::any_of(part.tensors.begin(), part.tensors.end(),
-                             [&](const Staged& staged) { return last(staged.device); });
+  auto tensors = std::make_shared<std::vector<at::Tensor>>();
+  for (Part& part : parts) {
+    for (Staged& staged : part.tensors) tensors->push_back(std::move(staged.device));
   }
-  for (const CopyBack& copy : kept->copies) any = any || last(copy.to) || last(copy.from);
-  if (any) context_->completions->run([kept = std::move(kept)] {});
+  for (CopyBack& copy : copies) {
+    tensors->push_back(std::move(copy.to));
+    tensors->push_back(std::move(copy.from));
+  }
+  const bool last = std::any_of(tensors->begin(), tensors->end(), [](const at::Tensor& tensor) {
+    return tensor.storage().use_count() == 1;
+  });
+  if (last) context_->completions->run([tensors = std::move(tensors)] {});
 }
 
 }  // namespace pccl

@@ -129,8 +129,6 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   const c10::Stream in_;
   const c10::Stream back_;
 
-  c10::Event copied_back_;  // recorded before it is settled; other threads only wait for it then
-
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Part> parts_;   // grows at the end until sealed; the device thread alone changes them
@@ -138,6 +136,7 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   Earlier after_read_;       // of these: they read what this one writes
   std::vector<std::shared_ptr<Ticket>> tickets_;
   std::vector<CopyBack> copies_;
+  std::shared_ptr<c10::Event> copied_back_;  // once it is settled
   bool sealed_ = false;
   State state_ = State::running;
   Error error_;

@@ -16,6 +16,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
@@ -136,6 +137,17 @@ bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint6
 }
 
 // ------------------------------------------------------------------------------- LateFailure
+
+std::shared_ptr<LateFailure> LateFailure::of(GroupId group) {
+  static auto* mutex = new std::mutex;  // of a table that outlives every thread
+  static auto* table = new std::unordered_map<GroupId, std::weak_ptr<LateFailure>>;
+  const std::lock_guard lock(*mutex);
+  std::erase_if(*table, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<LateFailure>& known = (*table)[group];
+  auto found = known.lock();
+  if (!found) known = found = std::make_shared<LateFailure>();
+  return found;
+}
 
 void LateFailure::set(const Error& error) {
   const std::lock_guard lock(mutex_);

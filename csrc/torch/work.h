@@ -53,6 +53,8 @@ class Completions : public std::enable_shared_from_this<Completions> {
 /// Thread-safe.
 class LateFailure {
  public:
+  /// That of a group of this process; the same one as long as somebody holds it.
+  static std::shared_ptr<LateFailure> of(GroupId group);
   void set(const Error& error);
   void raise_once();
 
@@ -66,7 +68,7 @@ struct GroupContext {
   std::shared_ptr<Engine> engine;
   GroupId group;
   std::shared_ptr<Completions> completions;
-  std::shared_ptr<LateFailure> late_failure = std::make_shared<LateFailure>();
+  std::shared_ptr<LateFailure> late_failure = LateFailure::of(group);
 };
 
 class DeviceRun;

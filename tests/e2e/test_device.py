@@ -150,6 +150,28 @@ def _calls(dist: Any, rank: int) -> dict[str, Callable[[str], list[Any]]]:
     }
 
 
+def _trains(dist: Any, rank: int) -> None:
+    """DDP waits for futures, functional collectives for works that they keep."""
+    import torch
+    from torch.distributed import _functional_collectives as functional
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 5))
+    model = DistributedDataParallel(model.to("slow"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        model((torch.arange(160.0).view(8, 20) / (160 + rank + step)).to("slow")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    weights = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
+    both = [torch.zeros_like(weights) for _ in range(2)]
+    dist.all_gather(both, weights)
+    assert torch.equal(both[0], both[1])
+    one = torch.full((5,), 1.0 + rank, device="slow")
+    total = functional.all_reduce(one, "sum", dist.group.WORLD)
+    assert (total + 1).cpu().tolist() == [4.0] * 5
+
+
 def gives_what_the_cpu_gives(rank: int, meet: str, backend: str) -> None:
     import torch
 
@@ -165,6 +187,8 @@ def gives_what_the_cpu_gives(rank: int, meet: str, backend: str) -> None:
         for one, other in zip(got, expected, strict=True):
             assert torch.equal(one.cpu(), other), (name, one.cpu(), other)
     assert str(dist.group.WORLD._get_backend(torch.device("slow")).name()) == "pccl"
+    if backend == MAP:
+        _trains(dist, rank)
     dist.barrier()
     say(compared=len(calls), blocks=slow.blocks_made(), open=slow.blocks_open())
     dist.destroy_process_group()
@@ -377,10 +401,16 @@ def is_elastic(rank: int, url: str) -> None:
         say(ready=True)
         hear()
     t.fill_(3.0)
+    whole = torch.full((6_000_000,), 8.0, device="slow")
     replayed = dist.all_reduce(t, async_op=True)
+    gathered = dist.all_gather_into_tensor(whole, t, async_op=True)
+    for work in (replayed, gathered):
+        work.wait()
     say(ready=True)
-    replayed.wait()
     assert set(t.cpu().tolist()) == {3.0}  # of one contributor
+    assert set(whole.cpu().tolist()) == {8.0}  # cannot be replayed
+    with pytest.raises(pccl.PeerLostError, match="all_gather"):
+        pccl.group().refresh({"step": 1})
     t.fill_(5.0)
     dist.all_reduce(t)
     assert set(t.cpu().tolist()) == {5.0}

@@ -33,6 +33,7 @@ class FakeExtension:
             "admitted": True,
         }
         self.after: dict[str, Any] = {}
+        self.late_failure: Exception | None = None
         self.sources = Sources()
         self.sha256 = hasher
         self.pull = self._pull
@@ -59,6 +60,11 @@ class FakeExtension:
 
     def boundary_fetched(self, *arguments: Any) -> None:
         self.calls.append(("fetched", *arguments))
+
+    def raise_late_failure(self) -> None:
+        error, self.late_failure = self.late_failure, None
+        if error is not None:
+            raise error
 
     def leave(self) -> None:
         self.calls.append(("leave",))
@@ -94,6 +100,17 @@ def test_a_boundary_without_a_vote_asks_for_no_hash(fake: FakeExtension) -> None
     assert not boundary.size_changed
     assert boundary.bytes_received == 0
     assert boundary.paused_s >= 0
+
+
+def test_what_failed_after_its_wait_is_raised_when_the_boundary_has_been_passed(
+    fake: FakeExtension,
+) -> None:
+    fake.events = [finished(), finished()]
+    fake.late_failure = PeerLostError("gone")
+    with pytest.raises(PeerLostError, match="gone"):
+        ElasticGroup(None).refresh({"step": 1})
+    assert len(fake.events) == 1
+    assert ElasticGroup(None).refresh({"step": 1}).step == 5
 
 
 def test_a_vote_is_answered_with_root_and_memory_of_the_state(fake: FakeExtension) -> None:
