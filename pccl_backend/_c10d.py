@@ -223,9 +223,8 @@ def _init_call() -> dict[str, Any]:
     Empty where it cannot be found; every use has a sensible answer for that.
     """
     names = ("backend", "init_method", "store", "rank", "world_size", "pg_options")
-    names += ("enable_reconfigure",)  # from torch 2.14 on
     found = _locals_of("init_process_group")
-    return {name: found.get(name) for name in names} if found else {}
+    return {name: found.get(name) for name in (*names, "enable_reconfigure")} if found else {}
 
 
 def _locals_of(function: str) -> dict[str, Any]:

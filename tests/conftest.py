@@ -79,14 +79,20 @@ def failure(call: Callable[[], Any]) -> str:
 
 
 def fixed_group(
-    rank: int, world: int, meet: str, timeout_s: float = 60, backend: str = "pccl"
+    rank: int,
+    world: int,
+    meet: str,
+    timeout_s: float = 60,
+    backend: str = "pccl",
+    **options: Any,
 ) -> Any:
     """In a peer: makes the default group, whose ranks meet in a file; returns torch.distributed."""
     import torch.distributed as dist
 
     store = dist.FileStore(meet, world)
+    timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+        backend, store=store, rank=rank, world_size=world, timeout=timeout, **options
     )
     return dist
 

@@ -26,7 +26,7 @@ enum class DType : std::uint8_t {
   c128 = 14,  // complex: moved, and reduced by sum, product and avg only
   f8_e4m3 = 15,
   f8_e5m2 = 16,
-  bytes = 17     // moved only: any other type, one element is one byte
+  bytes = 17  // moved only: any other type, one element is one byte
 };
 
 constexpr std::size_t dtype_bytes(DType t) {

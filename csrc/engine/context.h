@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/assert.h"
+#include "base/text.h"
 #include "engine/buffer_pool.h"
 #include "engine/engine.h"
 #include "transport/loop.h"
@@ -22,11 +23,6 @@ class SegmentOwner {
   virtual void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) = 0;
   virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
 };
-
-/// "1.5 s"
-inline std::string seconds(std::uint64_t ms) {
-  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-}
 
 struct EngineContext {
   Loop& loop;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <utility>
 
 #include "base/log.h"
@@ -36,11 +37,12 @@ Driver::Driver(Loop& loop, std::function<void(const std::string&)> broken)
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  const std::unique_ptr<sigset_t, void (*)(sigset_t*)> restore(  // also if there is no thread
+      &before, [](sigset_t* set) { pthread_sigmask(SIG_SETMASK, set, nullptr); });
   state_->thread = std::thread([this] {
     pthread_setname_np(pthread_self(), "pccl-engine");
     run();
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // ------------------------------------------------------------------------------- taking turns

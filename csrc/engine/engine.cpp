@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <future>
+#include <system_error>
 #include <unordered_map>
 
 #include "base/log.h"
@@ -16,6 +17,7 @@
 namespace pccl {
 namespace {
 
+constexpr int kDescriptorsToStart = 16;    // libuv aborts the process where it finds too few
 constexpr std::uint64_t kAnswerMs = 2000;  // of the thread that drives, for questions
 // To here the caller's own thread begins an operation; above, sending the first segments takes so
 // long that a program which overlaps communication with its own work would notice.
@@ -233,6 +235,9 @@ class ThreadedEngine : public Engine {
 
   void close(GroupId group) override {
     ask([this, group] { core_->close(group); });
+    if (group == kElasticGroup) return;
+    const std::lock_guard lock(views_mutex_);
+    views_.erase(group);
   }
 
   void abort(GroupId id, const std::string& why) override {
@@ -336,10 +341,19 @@ class ThreadedEngine : public Engine {
 }  // namespace
 
 Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options) {
-  auto engine = std::make_shared<ThreadedEngine>(options);
-  const Error error = engine->open();
-  if (error.failed()) return error;
-  return std::shared_ptr<Engine>(std::move(engine));
+  if (!descriptors_are_free(kDescriptorsToStart)) {
+    return {ErrorCode::broken, "fewer than " + std::to_string(kDescriptorsToStart) +
+                                   " file descriptors are free (ulimit -n), too few to start"};
+  }
+  try {
+    auto engine = std::make_shared<ThreadedEngine>(options);
+    const Error error = engine->open();
+    if (error.failed()) return error;
+    return std::shared_ptr<Engine>(std::move(engine));
+  } catch (const std::system_error& error) {
+    return {ErrorCode::broken,
+            std::string("the engine's thread cannot be started: ") + error.what()};
+  }
 }
 
 }  // namespace pccl

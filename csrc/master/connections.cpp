@@ -8,17 +8,11 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "transport/loop.h"
 #include "wire/codec.h"
 
 namespace pccl::master {
-namespace {
-
-std::string seconds(std::uint64_t ms) {
-  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-}
-
-}  // namespace
 
 Connections::Connections(Loop& loop, ConnectionEvents& events, std::uint64_t heartbeat_ms,
                          std::uint64_t silence_ms)

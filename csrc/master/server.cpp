@@ -8,16 +8,13 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "membership/members.h"
 #include "transport/background.h"
 #include "transport/loop.h"
 
 namespace pccl::master {
 namespace {
-
-std::string seconds(std::uint64_t ms) {
-  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-}
 
 /// An address that only this machine reaches.
 bool is_loopback(const std::string& host) {

@@ -24,7 +24,7 @@ StoreReply with_amount(const StoreRequest& request, std::int64_t amount) {
   return reply;
 }
 
-std::string quoted(std::string_view key) {
+std::string in_quotes(std::string_view key) {
   constexpr std::size_t kShownMax = 80;
   std::string text = "\"";
   for (const char c : key.substr(0, kShownMax)) text += c >= ' ' && c <= '~' ? c : '?';
@@ -110,7 +110,7 @@ std::optional<StoreAnswer> KeyValueStore::expire(const Waiter& waiter) {
   StoreAnswer answer{waiter,
                      failed(at->second.request, ErrorCode::timed_out,
                             "after " + std::to_string(at->second.request.timeout_ms) +
-                                " ms nobody had set the key " + quoted(at->second.missing))};
+                                " ms nobody had set the key " + in_quotes(at->second.missing))};
   forget(at);
   return answer;
 }
@@ -180,12 +180,12 @@ StoreReply KeyValueStore::add(const StoreRequest& request) {
     const auto number = as_number(at->second);
     if (!number) {
       return failed(request, ErrorCode::invalid,
-                    "add: the value of " + quoted(key) + " is not a decimal number");
+                    "add: the value of " + in_quotes(key) + " is not a decimal number");
     }
     sum = *number;
   }
   if (__builtin_add_overflow(sum, request.amount, &sum)) {
-    return failed(request, ErrorCode::invalid, "add: the sum at " + quoted(key) + " overflows");
+    return failed(request, ErrorCode::invalid, "add: the sum at " + in_quotes(key) + " overflows");
   }
   const std::string text = std::to_string(sum);
   if (!fits(key, text.size())) return full(request, key);
@@ -272,7 +272,7 @@ std::optional<std::string> KeyValueStore::first_missing(const StoreRequest& requ
 StoreReply KeyValueStore::full(const StoreRequest& request, const std::string& key) const {
   return failed(request, ErrorCode::invalid,
                 "the master's store is full (" + std::to_string(bytes_) + " of " +
-                    std::to_string(bytes_max_) + " bytes): no room for " + quoted(key));
+                    std::to_string(bytes_max_) + " bytes): no room for " + in_quotes(key));
 }
 
 bool KeyValueStore::fits(const std::string& key, std::size_t value_bytes) const {

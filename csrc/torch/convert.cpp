@@ -85,6 +85,10 @@ bool usable(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
+bool touch(const Buffer& a, const Buffer& b) {
+  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
+
 /// What a request keeps alive, released on the engine's thread unless that could take long or the
 /// GIL.
 struct Kept {
@@ -230,7 +234,7 @@ at::Tensor Call::readable(const at::Tensor& tensor) {
 
 at::Tensor Call::writable(const at::Tensor& tensor, bool with_contents) {
   const bool multiply = with_contents && factor_.defined();
-  if (usable(tensor) && !multiply) return tensor;
+  if (usable(tensor) && !multiply && !touches_output(tensor)) return tensor;
   if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     fail(
         "several elements of a tensor that is written share one place in memory; clone() it first");
@@ -303,6 +307,38 @@ void Call::message(std::int32_t peer, std::uint64_t tag) {
   request_.peer = peer;
   request_.tag = tag;
   request_.descriptor.dtype = DType::bytes;
+}
+
+bool Call::touches_output(const at::Tensor& tensor) const {
+  if (request_.outputs.empty() || !device_.is_cpu() || tensor.numel() == 0) return false;
+  const Buffer own{static_cast<std::byte*>(tensor.mutable_data_ptr()),
+                   static_cast<std::uint64_t>(tensor.nbytes())};
+  return std::any_of(request_.outputs.begin(), request_.outputs.end(),
+                     [&](const Buffer& output) { return touch(own, output); });
+}
+
+void Call::separate(std::int32_t own_rank) {
+  if (!device_.is_cpu()) return;  // the engine has host memory of its own for each
+  const auto own = static_cast<std::size_t>(own_rank);
+  const bool each = kind() == OpKind::all_to_all;
+  for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
+    Buffer& input = request_.inputs[i];
+    for (std::size_t j = 0; j < request_.outputs.size(); ++j) {
+      const Buffer& output = request_.outputs[j];
+      if (!touch(input, output)) continue;
+      const bool same = input.data == output.data && input.bytes == output.bytes;
+      const bool its_own = each ? i == j
+                                : (request_.inputs.size() == 1 || i == own) &&
+                                      (request_.outputs.size() == 1 || j == own);
+      if (same && its_own) continue;
+      const auto options = at::TensorOptions().dtype(at::kByte);
+      const at::Tensor copy =
+          at::from_blob(input.data, {static_cast<std::int64_t>(input.bytes)}, options).clone();
+      storages_.push_back(copy.storage());
+      input.data = static_cast<std::byte*>(copy.mutable_data_ptr());
+      break;
+    }
+  }
 }
 
 OpRequest Call::take(const std::shared_ptr<Completions>& completions) {

@@ -58,6 +58,10 @@ class Call {
   /// send, recv: the other rank (recv: -1 is any). Sender and receiver need not agree on the type.
   void message(std::int32_t peer, std::uint64_t tag);
 
+  /// Copies the inputs that touch an output in another way than being that rank's own part: the
+  /// engine reads and writes in an order of its own.
+  void separate(std::int32_t own_rank);
+
   /// Moves the request out; the storages that it uses stay alive until its outcome.
   [[nodiscard]] OpRequest take(const std::shared_ptr<Completions>& completions);
 
@@ -75,6 +79,9 @@ class Call {
   at::Tensor writable(const at::Tensor& tensor, bool with_contents);
   /// The memory that the engine uses for it.
   at::Tensor on_host(const at::Tensor& tensor, bool input, bool output);
+  /// Does a tensor touch an output that is there already? Then it is received elsewhere, and the
+  /// last of them stays, as with gloo.
+  [[nodiscard]] bool touches_output(const at::Tensor& tensor) const;
   Buffer buffer(const at::Tensor& tensor, std::int64_t offset, std::int64_t numel);
 
   const at::NoGradGuard no_grad_;

@@ -10,8 +10,8 @@ namespace pccl {
 Error forked_error() {
   return {
       ErrorCode::closed,
-      "this process was forked from a member of the group and cannot use it; make a group of its "
-      "own in the child, or start it with the spawn method"};
+      "this process was forked from one that has made groups of pccl: it can use none of them and "
+      "make none of its own; start it with the spawn method"};
 }
 
 EngineOwner& EngineOwner::instance() {

@@ -35,9 +35,15 @@ constexpr milliseconds kWaitSlice{1000};  // between two looks at the signals
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr const char* kFarAway = "192.0.2.1:9";  // a documentation address: nothing is sent to it
 
+void keep_spare_thread() {
+  if (Completions::keep_spare()) return;
+  raise({ErrorCode::broken, "no thread can be started for the callbacks of operations"});
+}
+
 std::shared_ptr<Engine> own_engine() {
   auto engine = EngineOwner::instance().engine();
   check(engine.error());
+  keep_spare_thread();
   return std::move(engine).value();
 }
 
@@ -199,8 +205,8 @@ c10::intrusive_ptr<c10d::Backend> create_fixed(const c10::intrusive_ptr<c10d::St
   const Handle own = own_handle(*engine, store);
   const std::vector<Handle> members = meeting.exchange(own);
   const GroupId group = meeting.group();
+  meeting.met();  // also if the connections fail: the number is used up
   open_group(engine, group, name, members, rank, meeting.left(), /*together=*/false);
-  meeting.met();
   return c10::make_intrusive<PcclBackend>(engine, group, members, rank, size, timeout);
 }
 
@@ -248,6 +254,7 @@ std::shared_ptr<Engine> joined_engine() {
 GroupView join_run(const JoinOptions& options, milliseconds connect_timeout) {
   auto engine = EngineOwner::instance().engine(static_cast<std::uint64_t>(connect_timeout.count()));
   check(engine.error());
+  keep_spare_thread();
   const auto ticket = engine.value()->join(options);
   wait_interruptibly(*engine.value(), *ticket, std::nullopt);
   check(ticket->error());

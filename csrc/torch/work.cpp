@@ -55,14 +55,30 @@ void Completions::run(std::function<void()> task, bool apart) {
       idle_.notify_all();
     });
     apart_ += started;
-    if (started) return;
+    if (!started) spare()->run(std::move(task));
+    return;
   }
   tasks_.push_back(std::move(task));
   if (running_) {
     added_.notify_one();
-  } else {
-    running_ = start([keep] { keep->loop(); });
+    return;
   }
+  running_ = start([keep] { keep->loop(); });
+  if (running_ || stays_) return;
+  for (auto& waiting : std::exchange(tasks_, {})) spare()->run(std::move(waiting));
+}
+
+const std::shared_ptr<Completions>& Completions::spare() {
+  static const auto& one = *new auto(std::make_shared<Completions>("pccl-spare"));  // never ends
+  return one;
+}
+
+bool Completions::keep_spare() {
+  Completions& one = *spare();
+  const std::lock_guard lock(one.mutex_);
+  one.stays_ = true;
+  if (!one.running_) one.running_ = one.start([] { spare()->loop(); });
+  return one.running_;
 }
 
 /// Detached: the last reference may go on any thread, this one included, and none may block there.
@@ -75,7 +91,7 @@ bool Completions::start(std::function<void()> body) {
     }).detach();
     return true;
   } catch (const std::system_error& error) {
-    log_error(std::string("no thread for callbacks, they wait for the next one: ") + error.what());
+    log_error(std::string("no thread for callbacks, another one takes them over: ") + error.what());
     return false;
   }
 }
@@ -91,7 +107,9 @@ void Completions::run_task(std::function<void()> task) {
 void Completions::loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (!added_.wait_for(lock, kIdleThreadMs, [&] { return !tasks_.empty(); })) break;
+    const bool due = added_.wait_for(lock, kIdleThreadMs, [&] { return !tasks_.empty(); });
+    if (!due && stays_) continue;
+    if (!due) break;
     std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     busy_ = true;
@@ -319,7 +337,7 @@ bool PcclWork::wait(milliseconds timeout) {
 }
 
 void PcclWork::wait_settled(milliseconds timeout) {
-  const bool limited = timeout > milliseconds::zero();
+  const bool limited = timeout != kNoTimeout;  // below zero: over at once
   const auto start = steady_clock::now();
   for (const auto& ticket : parts_.tickets) {
     std::optional<std::uint64_t> left_ms;
@@ -416,7 +434,7 @@ void CoalescedWork::synchronize() {
 }
 
 bool CoalescedWork::wait(milliseconds timeout) {
-  const bool limited = timeout > milliseconds::zero();
+  const bool limited = timeout != kNoTimeout;  // below zero: over at once
   const auto deadline = steady_clock::now() + timeout;
   std::exception_ptr first;
   for (const auto& work : works_) {

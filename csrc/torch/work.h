@@ -30,12 +30,15 @@ class Completions : public std::enable_shared_from_this<Completions> {
   /// Never blocks and never runs `task` itself. `apart`: on a thread of its own, for what a
   /// callback waits for.
   void run(std::function<void()> task, bool apart = false);
+  /// Starts the one thread that takes over where no other can be started; false: it cannot be.
+  [[nodiscard]] static bool keep_spare();
   /// Is the calling thread one that runs callbacks?
   [[nodiscard]] static bool inside();
   /// Waits until all tasks have run; false if they have not after `timeout_ms`.
   bool drain(std::uint64_t timeout_ms);
 
  private:
+  static const std::shared_ptr<Completions>& spare();
   void loop();
   bool start(std::function<void()> body);
   static void run_task(std::function<void()> task);
@@ -47,6 +50,7 @@ class Completions : public std::enable_shared_from_this<Completions> {
   std::size_t apart_ = 0;  // tasks on threads of their own
   bool running_ = false;   // the thread is there
   bool busy_ = false;      // a task is being run
+  bool stays_ = false;     // the thread does not end when it has nothing to do
 };
 
 /// The failure of an operation whose wait() has returned before: the next call says it, once.

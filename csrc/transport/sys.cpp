@@ -1,6 +1,7 @@
 #include "transport/sys.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -204,6 +205,17 @@ std::string local_address_towards(const std::string& host, std::uint16_t port) {
     if (connected) return local;
   }
   return "";
+}
+
+bool descriptors_are_free(int count) {
+  std::vector<int> opened;
+  for (int i = 0; i < count; ++i) {
+    const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) break;
+    opened.push_back(fd);
+  }
+  for (const int fd : opened) ::close(fd);
+  return opened.size() == static_cast<std::size_t>(count);
 }
 
 Result<Socket> new_tcp_socket(Loop& loop, int family) {

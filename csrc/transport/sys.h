@@ -49,6 +49,9 @@ struct SocketAddress {
 /// Sends nothing. May block to resolve a name: not on a loop's thread.
 [[nodiscard]] std::string local_address_towards(const std::string& host, std::uint16_t port);
 
+/// Could so many descriptors be opened now?
+[[nodiscard]] bool descriptors_are_free(int count);
+
 /// A non-blocking TCP socket, closed on exec.
 [[nodiscard]] Result<Socket> new_tcp_socket(Loop& loop, int family);
 /// Options of a connection, once it is one: no Nagle, keepalive, and an end for what is not

@@ -14,7 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 from conftest import failure, fixed_group, hear, say
 
 CLEAR = (RuntimeError, ValueError, TypeError)  # DistBackendError is a RuntimeError
@@ -128,7 +127,6 @@ def test_an_output_that_is_a_whole_input_gives_no_wrong_number(
     assert wrong_of_overlaps(run_peers, tmp_path, False) == set()
 
 
-@pytest.mark.xfail(reason="an operation does not look whether its own buffers overlap")
 def test_an_output_across_inputs_gives_no_wrong_number(run_peers: Any, tmp_path: Path) -> None:
     assert wrong_of_overlaps(run_peers, tmp_path, True) == set()
 
@@ -487,7 +485,6 @@ def waits_less_than_nothing(rank: int, world: int, meet: str) -> None:
     hear()
 
 
-@pytest.mark.xfail(reason="wait() takes what is below zero for no limit")
 def test_a_wait_of_less_than_nothing_does_not_wait(run_peers: Any, tmp_path: Path) -> None:
     peers = run_peers(waits_less_than_nothing, 2, 2, str(tmp_path / "meet"), env=LO)
     waited = peers[0].next()["waited"]

@@ -107,7 +107,7 @@ def test_a_killed_rank_fails_pending_and_later_operations_at_once_and_is_named(
 def waits_for_one_that_is_late(rank: int, world: int, meet: str) -> None:
     import torch
 
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     dist.barrier()
     say(ready=True)
     if rank == 2:

@@ -7,23 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from conftest import hear, say
-
-
-def _group(rank: int, world: int, meet: str, **options: Any) -> Any:
-    import torch.distributed as dist
-
-    store = dist.FileStore(meet, world)
-    dist.init_process_group(
-        "pccl",
-        store=store,
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=60),
-        **options,
-    )
-    return dist
-
+from conftest import fixed_group, hear, say
 
 # ------------------------------------------------------------------------------------------ shrink
 
@@ -32,7 +16,7 @@ def goes_on_without_who_was_lost(rank: int, world: int, meet: str) -> None:
     import torch
     from torch.distributed import distributed_c10d
 
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     dist.barrier()
     say(ready=True)
     if rank == 1:
@@ -72,7 +56,7 @@ def test_survivors_of_a_loss_go_on_in_a_shrunk_group(run_peers: Any, tmp_path: P
 
 
 def shrinks_alone(rank: int, world: int, meet: str) -> None:
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     dist.barrier()
     if rank == 1:
         hear()  # a survivor that does not come
@@ -112,10 +96,10 @@ def gives_options(rank: int, world: int, meet: str) -> None:
     import pccl_backend
 
     try:
-        _group(rank, world, meet + "-wrong", pg_options={"timeout": 3})
+        fixed_group(rank, world, meet + "-wrong", pg_options={"timeout": 3})
     except TypeError as error:
         say(wrong=str(error), open=dist.is_initialized())
-    _group(rank, world, meet, pg_options=pccl_backend.Options(goodbye_timeout_s=4.0))
+    fixed_group(rank, world, meet, pg_options=pccl_backend.Options(goodbye_timeout_s=4.0))
     own = dist.group.WORLD._get_backend(torch.device("cpu")).options
     same = dist.new_group([0, 1], pg_options=own)
     none = dist.new_group([0, 1])
@@ -151,7 +135,7 @@ def test_options_are_ours_or_an_error_before_anything_is_opened(
 def reduces_what_gloo_does_not(rank: int, world: int, meet: str) -> None:
     import torch
 
-    dist = _group(rank, world, meet)
+    dist = fixed_group(rank, world, meet)
     got: dict[str, Any] = {}
     for name in ("int16", "uint16", "float8_e4m3fn", "float8_e5m2"):
         t = torch.tensor([1.0, 2.0, 3.0]).to(getattr(torch, name))

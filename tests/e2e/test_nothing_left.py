@@ -17,7 +17,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 from conftest import PATIENCE_S, common_store, failure, fixed_group, hear, resources, say
 
 # ------------------------------------------------------------------------------ descriptors
@@ -69,7 +68,6 @@ def begins_with_few_descriptors(_: int) -> None:
     say(said=said)
 
 
-@pytest.mark.xfail(reason="libuv aborts where its first loop finds 1 or 2 descriptors")
 def test_a_first_group_without_descriptors_is_a_clear_error(run_peers: Any) -> None:
     (peer,) = run_peers(begins_with_few_descriptors, 1)
     *failed, last = peer.next()["said"]
@@ -183,7 +181,6 @@ def test_without_threads_there_is_a_clear_error_and_later_a_group(run_peers: Any
     peer.finish()
 
 
-@pytest.mark.xfail(reason="the signals that are blocked for the new thread stay blocked")
 def test_without_threads_signals_stay_as_they_were(run_peers: Any) -> None:
     (peer,) = run_peers(begins_without_threads, 1)
     assert peer.next(blocked=[])["blocked"] == []
@@ -211,7 +208,6 @@ def completes_without_threads(rank: int, world: int, meet: str) -> None:
         say(future=future.done(), work=work.is_completed(), values=t.tolist())
 
 
-@pytest.mark.xfail(reason="without a thread for it a future waits for the next operation")
 def test_without_threads_a_future_completes(run_peers: Any, tmp_path: Path) -> None:
     peers = run_peers(completes_without_threads, 2, 2, str(tmp_path / "meet"))
     peers[0].next(ready=True)
