@@ -3,10 +3,12 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 namespace pccl {
 namespace {
@@ -16,9 +18,10 @@ using std::chrono::microseconds;
 
 // Between two looks: a sixteenth of what it has waited, so that long waits cost little and short
 // ones are seen at once.
-constexpr microseconds kPollUsMin{50};
+constexpr microseconds kPollUsMin{20};
 constexpr microseconds kPollUsMax{500};
 constexpr int kPollsPerWait = 16;
+constexpr unsigned long kTimerSlackNs = 1000;  // the kernel's default, 50 us, is more than a look
 
 }  // namespace
 
@@ -43,6 +46,7 @@ void DeviceThread::add(const std::shared_ptr<DeviceRun>& run, DeviceRun::Part pa
   if (!running_) {
     std::thread([this] {
       pthread_setname_np(pthread_self(), "pccl-device");
+      prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
       loop();
     }).detach();
     running_ = true;
@@ -63,11 +67,10 @@ bool DeviceThread::drain(std::uint64_t timeout_ms) {
 }
 
 void DeviceThread::loop() {
-  auto since = Clock::now();  // of what it waits for
+  auto since = Clock::now();  // nothing has moved
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (signalled_) since = Clock::now();
-    signalled_ = false;
+    bool moved = std::exchange(signalled_, false);
     std::vector<std::shared_ptr<DeviceRun>> runs = runs_;
     lock.unlock();
     bool poll = false;
@@ -75,6 +78,7 @@ void DeviceThread::loop() {
     for (std::shared_ptr<DeviceRun>& run : runs) {
       const DeviceRun::Next next = run->step();
       poll = poll || next == DeviceRun::Next::poll;
+      moved = run->has_moved() || moved;
       if (next == DeviceRun::Next::gone) gone.push_back(run);
     }
     runs.clear();
@@ -85,6 +89,7 @@ void DeviceThread::loop() {
     gone.clear();  // what they hold is released without the lock
     lock.lock();
     const auto signalled = [&] { return signalled_; };
+    if (moved) since = Clock::now();
     if (poll) {
       const auto waited = std::chrono::duration_cast<microseconds>(Clock::now() - since);
       signal_.wait_for(lock, std::clamp(waited / kPollsPerWait, kPollUsMin, kPollUsMax), signalled);

@@ -223,10 +223,8 @@ DeviceRun::Next DeviceRun::try_step() {
   const Next later = poll ? Next::poll : Next::wake;
   if (state == State::running) {
     if (!sealed) {
-      // A moment later it is; or the call has failed half way and only the thread has this run (its
-      // list, and the copy that it goes through). What others need of it has been copied in then.
-      if (poll || weak_from_this().use_count() > 2) return Next::poll;
-      let_go();
+      if (poll || !abandoned()) return Next::poll;
+      let_go();  // what others need of it has been copied in
       return Next::gone;
     }
     Error failed;
@@ -247,6 +245,14 @@ DeviceRun::Next DeviceRun::try_step() {
   if (poll) return later;  // copies in of a failed operation: their memory stays until they end
   let_go();
   return Next::gone;
+}
+
+/// The call has failed half way: nobody can seal the run any more, since only the thread has it
+/// (its list, and the copy that it goes through). Whether it has been sealed is asked after that.
+bool DeviceRun::abandoned() const {
+  if (weak_from_this().use_count() > 2) return false;
+  const std::lock_guard lock(mutex_);
+  return !sealed_;
 }
 
 /// Those of the runs that have not come so far that this one may go on.
@@ -283,6 +289,7 @@ bool DeviceRun::copy_in(Part& part) {
     part.marks.pop_front();
     came = true;
   }
+  moved_ = moved_ || came;
   if (came) context_->engine->inputs_came(context_->group, part.gate);
   return !part.marks.empty();
 }
@@ -319,6 +326,7 @@ void DeviceRun::issue(Part& part) {
   }
   if (bytes > marked) mark();
   part.begun = true;
+  moved_ = true;
 }
 
 void DeviceRun::copy_back() {
@@ -348,6 +356,7 @@ void DeviceRun::settle(State state, Error error) {
   std::vector<std::function<void()>> functions;
   std::vector<std::unique_ptr<StreamBlock>> blocks;
   bool late = false;
+  moved_ = true;
   {
     const std::lock_guard lock(mutex_);
     state_ = state;

@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/cuda/StreamBlock.hpp>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -87,6 +88,8 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   };
   /// Does what can be done now; on the device thread.
   [[nodiscard]] Next step();
+  /// Has it done anything since this was asked last? On the device thread.
+  [[nodiscard]] bool has_moved() { return std::exchange(moved_, false); }
 
   struct Extent {  // of device memory
     std::uintptr_t begin = 0;
@@ -123,11 +126,13 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   using Earlier = std::vector<std::weak_ptr<DeviceRun>>;
   [[nodiscard]] Earlier earlier(const Earlier& which) const;
   [[nodiscard]] bool copied_in() const;
+  [[nodiscard]] bool abandoned() const;
 
   const std::shared_ptr<GroupContext> context_;
   const c10::Device device_;
   const c10::Stream in_;
   const c10::Stream back_;
+  bool moved_ = false;  // of the device thread
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

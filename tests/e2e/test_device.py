@@ -276,6 +276,13 @@ def keeps_the_order_of_streams(rank: int, meet: str) -> None:
         dist.recv(second, 0, tag=1)
     assert second.cpu().tolist() == [9.0] * 10
 
+    # Many small ones: calls, waits and the thread that watches the device meet at every point.
+    small = torch.full((4,), 1.0 + rank, device="slow")
+    slow.set_copy_delay_us(0)
+    for _ in range(200):
+        dist.all_reduce(small, op=dist.ReduceOp.AVG)
+    assert small.cpu().tolist() == [1.5] * 4
+
     # A future's callback follows the copy back.
     slow.fill_later(t, 2.0, 20_000)
     future = dist.all_reduce(t, async_op=True).get_future()
@@ -296,7 +303,7 @@ def keeps_the_order_of_streams(rank: int, meet: str) -> None:
         dist.group.WORLD._get_backend(torch.device("slow")).allreduce(
             [torch.zeros(3, device="meta")], dist.AllreduceOptions()
         )
-    del t, seen, first, second, work, future, doubled, kept
+    del t, seen, first, second, small, work, future, doubled, kept
     if rank == 0:
         del sent, asked
     gc.collect()
