@@ -116,7 +116,7 @@ void ElasticGroup::link_down(PeerId peer, const std::string& reason, bool refuse
             "): dialling again");
   redialing_.insert(peer);
   const auto handle = proposed_.find(peer);
-  if (handle != proposed_.end()) context_.links.open(handle->second, kRedialMs);
+  if (handle != proposed_.end()) context_.links.open(handle->second, kRedialMs, false);
   feed(peer::LinkClosed{peer, refused});
 }
 
@@ -293,7 +293,7 @@ void ElasticGroup::on(const peer::Connect& a) {
   }
   if (a.members.empty()) feed(peer::LinksUp{a.epoch});
   for (const Member& m : a.members)
-    context_.links.open(m.handle, context_.options.connect_timeout_ms);
+    context_.links.open(m.handle, context_.options.connect_timeout_ms, false);
 }
 
 void ElasticGroup::on(const peer::Configure& a) {

@@ -41,7 +41,8 @@ void FixedGroup::connect() {
     return;
   }
   for (const Handle& handle : handles_) {
-    if (handle.peer != context_.links.self()) context_.links.open(handle, connect_timeout_ms_);
+    if (handle.peer != context_.links.self())
+      context_.links.open(handle, connect_timeout_ms_, true);
   }
 }
 

@@ -99,7 +99,9 @@ void Gate::admit(Socket socket) {
   tune_connection(socket.fd(), user_timeout_ms_);
   auto talk = std::make_shared<Talk>(loop_, std::move(socket), kHandshakeMs);
   unproven_.push_back(talk);
-  talk->on_failed([log = refusals_, remote_host](const std::string& reason) {
+  talk->on_failed([log = refusals_, remote_host, weak = std::weak_ptr(talk)](const auto& reason) {
+    const auto ended = weak.lock();
+    if (ended && ended->only_looked()) return;  // whether anybody is there
     log->refused(remote_host, reason);
   });
   talk->expect(

@@ -74,6 +74,7 @@ void Link::close() {
 
 void Link::end() {
   dial.reset();
+  look.reset();
   deadline.reset();
   retry.reset();
   for (const auto& lane : lanes_) lane->end();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/handle.h"
+#include "transport/connector.h"
 #include "transport/lane.h"
 #include "transport/lane_dial.h"
 #include "transport/loop.h"
@@ -62,6 +63,7 @@ class Link : public LaneOwner {
   Handle handle;
   std::uint64_t serial = 0;  // tells this link from earlier ones to the same peer
   std::unique_ptr<LinkDial> dial;
+  std::unique_ptr<Connector> look;  // does anybody listen where we are awaiting a dial from?
   std::unique_ptr<Timer> deadline;
   std::unique_ptr<Timer> retry;
   std::uint64_t deadline_at_ms = 0;

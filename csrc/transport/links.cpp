@@ -23,6 +23,7 @@
 namespace pccl {
 namespace {
 
+constexpr std::uint64_t kLookMs = 1000;
 constexpr std::uint64_t kRefusedMs = 200;  // a refusal counts when it lasts that long
 
 bool is_dead(const Socket& socket) {
@@ -47,7 +48,7 @@ class TcpLinks : public Links, private LinkOwner {
   [[nodiscard]] PeerId self() const override { return self_; }
   [[nodiscard]] const LinkKey& key() const override { return key_; }
 
-  void open(const Handle& peer, std::uint64_t deadline_ms) override;
+  void open(const Handle& peer, std::uint64_t deadline_ms, bool look) override;
   void close(PeerId peer) override;
   void drop(PeerId peer) override;
   [[nodiscard]] bool is_up(PeerId peer) const override { return find_up(peer) != nullptr; }
@@ -96,6 +97,7 @@ class TcpLinks : public Links, private LinkOwner {
   void tell_down(const Told& told);
 
   void dial(Link& link);
+  void look_whether_listening(Link& link);
   void dial_failed(Link& link, const LaneDial::Failure& failure);
   void deadline_over(Link& link);
   void arrived(PeerId peer, std::vector<Socket> lanes);
@@ -132,7 +134,7 @@ class TcpLinks : public Links, private LinkOwner {
 
 // ---------------------------------------------------------------------------------------- opening
 
-void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms) {
+void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool look) {
   PCCL_ASSERT(peer.peer != self_, "a link to itself");
   const auto found = links_.find(peer.peer);
   if (found != links_.end()) {
@@ -155,7 +157,10 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms) {
   link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
   if (self_ < peer.peer) return dial(link);
   const auto parked = parked_.find(peer.peer);
-  if (parked == parked_.end()) return;
+  if (parked == parked_.end()) {
+    if (look) link.retry = loop_.timer(kLookMs, 0, [this, &link] { look_whether_listening(link); });
+    return;
+  }
   std::vector<Socket> lanes = std::move(parked->second.lanes);
   parked_.erase(parked);
   // One that is over without a word, not even a goodbye, is not the link that is asked for now.
@@ -187,6 +192,22 @@ void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
   // Many peers that lost the same one do not come back in step.
   const std::uint64_t delay_ms = link.backoff_ms / 2 + jitter_.below(link.backoff_ms / 2 + 1);
   link.retry = loop_.timer(delay_ms, 0, [this, &link] { dial(link); });
+}
+
+/// The other side dials, but one that is gone never will: a refused connection tells. Nothing is
+/// said on one that is accepted.
+void TcpLinks::look_whether_listening(Link& link) {
+  const auto again = [this, &link] {
+    link.look.reset();
+    link.retry = loop_.timer(kLookMs, 0, [this, &link] { look_whether_listening(link); });
+  };
+  link.look = std::make_unique<Connector>(
+      loop_, link.handle.addresses, options_.tcp_user_timeout_ms,
+      Connector::Events{[again](const Socket&, const std::string&) { again(); },
+                        [this, &link, again](const std::string& what, bool refused) {
+                          if (!refused) return again();
+                          fail(link, "nobody is there any more: " + what, true);
+                        }});
 }
 
 void TcpLinks::deadline_over(Link& link) {
@@ -234,6 +255,7 @@ void TcpLinks::park(PeerId peer, std::vector<Socket> lanes) {
 void TcpLinks::adopt(Link& link, std::vector<Socket> lanes) {
   link.state = Link::State::proven;
   link.dial.reset();
+  link.look.reset();
   link.retry.reset();
   link.deadline.reset();
   link.attach(std::move(lanes), options_.payload_crc);

@@ -77,8 +77,10 @@ void Talk::ready() {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (got <= 0) {
+      only_looked_ = got == 0 && silent_;
       return fail(got == 0 ? "the other side has closed the connection" : errno_text(errno));
     }
+    silent_ = false;
     if (finishing_) continue;
     have_.insert(have_.end(), buffer.data(), buffer.data() + got);
     if (plausible_ && !plausible_(have_)) return fail(kNotPccl);

@@ -40,6 +40,8 @@ class Talk : public std::enable_shared_from_this<Talk> {
   void finish();
   [[nodiscard]] Socket take();
   [[nodiscard]] bool over() const { return !socket_.open(); }
+  /// The other side has closed it without having sent a byte.
+  [[nodiscard]] bool only_looked() const { return only_looked_; }
   [[nodiscard]] int fd() const { return socket_.fd(); }
   void fail(const std::string& reason);  // deferred
   void drop();                           // at once, without a callback
@@ -57,6 +59,8 @@ class Talk : public std::enable_shared_from_this<Talk> {
   Got got_;
   std::function<bool(std::span<const std::byte>)> plausible_;
   bool finishing_ = false;
+  bool silent_ = true;
+  bool only_looked_ = false;
 };
 
 }  // namespace pccl

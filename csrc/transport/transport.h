@@ -88,8 +88,9 @@ class Links {
   [[nodiscard]] virtual const std::array<std::uint8_t, 32>& key() const = 0;
 
   /// Brings up the link to a peer, dialling or awaiting it; link_up or link_down follows (link_up
-  /// also if it is up already). May be called again after link_down.
-  virtual void open(const Handle& peer, std::uint64_t deadline_ms) = 0;
+  /// also if it is up already). May be called again after link_down. `look`: who awaits the other
+  /// side looks every second whether anybody listens there; if not, the peer is gone.
+  virtual void open(const Handle& peer, std::uint64_t deadline_ms, bool look) = 0;
   /// Sends what is queued (as long as it moves), then closes both directions; nothing is reported
   /// any more. The memory of what is queued stays borrowed until cancel(token).
   virtual void close(PeerId peer) = 0;

@@ -140,7 +140,7 @@ TEST(Links, nothing_is_told_from_inside_a_call) {
   Tensor tensor(64);
   tensor.send(*pair.low.links, pair.high_id(), 64, 1);
   EXPECT_TRUE(pair.low.events.sent.empty());
-  pair.low.links->open(pair.high.handle(), 1000);
+  pair.low.links->open(pair.high.handle(), 1000, false);
   EXPECT_EQ(pair.low.events.ups, 1);
   ASSERT_TRUE(
       pair.until([&] { return pair.low.events.sent.size() == 1 && pair.low.events.ups == 2; }));
@@ -273,7 +273,7 @@ TEST(Links, one_lost_lane_takes_the_whole_link_down_at_once) {
   for (const std::size_t lost : {0U, 1U, 2U}) {
     Pair pair;
     test::BarePeer peer(pair, PeerId{1}, 5, 3);
-    pair.high.links->open({PeerId{1}, {}, {}}, 5000);
+    pair.high.links->open({PeerId{1}, {}, {}}, 5000, false);
     ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
     peer.clients[lost].reset();
     ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }, 1000));
@@ -296,7 +296,7 @@ TEST(Links, a_broken_frame_closes_the_link_with_a_reason_and_no_other_link) {
   std::uint64_t link = 0;
   for (const bool with_payload : {false, true}) {
     test::BarePeer peer(pair, PeerId{1}, ++link, 2);
-    pair.high.links->open({PeerId{1}, {}, {}}, 5000);
+    pair.high.links->open({PeerId{1}, {}, {}}, 5000, false);
     const int ups = pair.high.events.ups;
     ASSERT_TRUE(pair.until([&] { return pair.high.events.ups > ups; }));
     HeaderBytes bytes;
@@ -353,8 +353,8 @@ TEST(Links, shutdown_waits_for_a_peer_that_does_not_read_no_longer_than_its_dead
   Pair pair;
   Pair::End& end = pair.low;
   const Handle there{other->self(), {"127.0.0.1:" + std::to_string(other->port())}, other->key()};
-  end.links->open(there, 5000);
-  other->open(end.handle(), 5000);
+  end.links->open(there, 5000, false);
+  other->open(end.handle(), 5000, false);
   ASSERT_TRUE(test::poll_until(pair.loop, [&] {
     stopped.run_once(false);
     return end.events.ups > 0 && stopped_events.ups > 0;
@@ -395,9 +395,9 @@ TEST(Links, a_link_may_be_dropped_inside_each_callback) {
 TEST(Links, it_comes_back_when_both_open_it_again) {
   Pair pair;
   pair.open();
-  pair.low.events.on_down = [&](PeerId) { pair.low.links->open(pair.high.handle(), 5000); };
+  pair.low.events.on_down = [&](PeerId) { pair.low.links->open(pair.high.handle(), 5000, false); };
   pair.high.links->drop(pair.low_id());
-  pair.high.links->open(pair.low.handle(), 5000);
+  pair.high.links->open(pair.low.handle(), 5000, false);
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 2 && pair.high.events.ups == 2; }));
   pair.low.links->send_control(pair.high_id(), bytes_of("again"));
   ASSERT_TRUE(pair.until([&] { return pair.high.events.controls.size() == 1; }));
@@ -406,10 +406,12 @@ TEST(Links, it_comes_back_when_both_open_it_again) {
 TEST(Links, a_peer_that_dials_anew_while_its_old_link_seems_alive_replaces_it) {
   Pair pair;
   test::BarePeer old(pair, PeerId{1}, 5, 2);
-  pair.high.links->open({PeerId{1}, {}, {}}, 5000);
+  pair.high.links->open({PeerId{1}, {}, {}}, 5000, false);
   ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
   // The old connections stay open: only the peer knows that they are dead.
-  pair.high.events.on_down = [&](PeerId) { pair.high.links->open({PeerId{1}, {}, {}}, 5000); };
+  pair.high.events.on_down = [&](PeerId) {
+    pair.high.links->open({PeerId{1}, {}, {}}, 5000, false);
+  };
   test::BarePeer fresh(pair, PeerId{1}, 6, 2);
   ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 2; }));
   EXPECT_EQ(pair.high.events.down.size(), 1U);
@@ -449,8 +451,8 @@ TEST(Links, two_threads_with_a_loop_each_exchange_many_small_segments) {
   };
   const Handle handle_a = handle(a);
   const Handle handle_b = handle(b);
-  a.links->open(handle_b, 5000);
-  b.links->open(handle_a, 5000);
+  a.links->open(handle_b, 5000, false);
+  b.links->open(handle_a, 5000, false);
   a.events.on_up = [&](PeerId peer) { send(a, peer); };
   a.events.on_segment = [&](const SegmentHeader&) {
     if (++a.rounds == kRounds) return a.loop.stop();
@@ -497,7 +499,7 @@ struct Trainer {
     } while (to.peer < links->self());
     id = links->self();
     if (::write(tell[1], &id, sizeof id) != static_cast<ssize_t>(sizeof id)) ::_exit(1);
-    links->open(to, 5000);
+    links->open(to, 5000, false);
     if (!test::run_until(loop, [&] { return events.ups > 0; })) ::_exit(1);
     if (::fork() == 0) {
       loop.registry().close_in_child();
@@ -518,7 +520,7 @@ struct Trainer {
 TEST(Links, a_killed_trainer_is_seen_at_once_although_its_forked_worker_lives_on) {
   Pair pair;
   Trainer trainer(pair, pair.high.handle());
-  pair.high.links->open({trainer.id, {}, {}}, 5000);
+  pair.high.links->open({trainer.id, {}, {}}, 5000, false);
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.controls.empty(); }));
   ASSERT_EQ(::kill(trainer.pid, SIGKILL), 0);
   const test::Stopwatch watch;

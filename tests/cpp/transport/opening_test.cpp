@@ -17,7 +17,7 @@ using test::Pair;
 
 TEST(Open, a_link_that_was_dialled_early_keeps_its_data_until_the_other_side_opens_it) {
   Pair pair;
-  pair.low.links->open(pair.high.handle(), 5000);
+  pair.low.links->open(pair.high.handle(), 5000, false);
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
   pair.low.links->send_control(pair.high_id(), bytes_of("early"));
   pair.low.links->close(pair.high_id());  // and the sender has even gone
@@ -25,7 +25,7 @@ TEST(Open, a_link_that_was_dialled_early_keeps_its_data_until_the_other_side_ope
   const auto timer = pair.loop.timer(50, 0, [&] { later = true; });
   ASSERT_TRUE(pair.until([&] { return later; }));
   EXPECT_EQ(pair.high.events.ups, 0);
-  pair.high.links->open(pair.low.handle(), 5000);
+  pair.high.links->open(pair.low.handle(), 5000, false);
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
   EXPECT_EQ(pair.high.events.ups, 1);
   ASSERT_EQ(pair.high.events.controls.size(), 1U);
@@ -34,12 +34,12 @@ TEST(Open, a_link_that_was_dialled_early_keeps_its_data_until_the_other_side_ope
 
 TEST(Open, a_link_that_was_dialled_early_and_died_is_not_taken_for_a_new_one) {
   Pair pair;
-  pair.low.links->open(pair.high.handle(), 5000);
+  pair.low.links->open(pair.high.handle(), 5000, false);
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
   pair.low.links->drop(pair.high_id());
   ASSERT_TRUE(test::poll_until(pair.loop, [&, rounds = 0]() mutable { return ++rounds > 5; }));
-  pair.high.links->open(pair.low.handle(), 5000);
-  pair.low.links->open(pair.high.handle(), 5000);
+  pair.high.links->open(pair.low.handle(), 5000, false);
+  pair.low.links->open(pair.high.handle(), 5000, false);
   ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1 && pair.low.events.ups == 2; }));
   EXPECT_TRUE(pair.high.events.down.empty());
 }
@@ -51,8 +51,8 @@ TEST(Open, the_right_address_among_wrong_ones_is_found) {
   // Nobody listens; a process of the same kind that is not the one; no address at all.
   handle.addresses = {"127.0.0.1:1", strangers.low.handle().addresses[0], "nonsense",
                       handle.addresses[0]};
-  pair.low.links->open(handle, 5000);
-  pair.high.links->open(pair.low.handle(), 5000);
+  pair.low.links->open(handle, 5000, false);
+  pair.high.links->open(pair.low.handle(), 5000, false);
   const auto ticks = pair.loop.timer(1, 1, [&] { strangers.loop.run_once(false); });
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1 && pair.high.events.ups == 1; }));
 }
@@ -62,7 +62,7 @@ TEST(Open, a_peer_whose_listener_is_gone_is_reported_as_refused_within_a_second)
   const Handle handle = pair.high.handle();
   pair.high.links.reset();
   const test::Stopwatch watch;
-  pair.low.links->open(handle, 5000);
+  pair.low.links->open(handle, 5000, false);
   ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
   EXPECT_TRUE(pair.low.events.was_refused);
   EXPECT_GE(watch.ms(), 200);
@@ -72,9 +72,31 @@ TEST(Open, a_peer_whose_listener_is_gone_is_reported_as_refused_within_a_second)
       << pair.low.events.reasons[0];
 }
 
+TEST(Open, who_awaits_a_peer_whose_listener_is_gone_looks_and_finds_out) {
+  Pair pair;
+  const Handle handle = pair.low.handle();
+  pair.low.links.reset();
+  pair.high.links->open(handle, 60000, true);
+  ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
+  EXPECT_TRUE(pair.high.events.was_refused);
+  EXPECT_NE(pair.high.events.reasons[0].find(handle.addresses[0] + ": connection refused"),
+            std::string::npos)
+      << pair.high.events.reasons[0];
+}
+
+TEST(Open, a_look_disturbs_nobody_and_the_link_comes_up_when_the_other_side_dials) {
+  Pair pair;
+  pair.high.links->open(pair.low.handle(), 60000, true);
+  const test::Stopwatch watch;
+  ASSERT_TRUE(pair.until([&] { return watch.ms() > 2500; }));  // two looks
+  EXPECT_TRUE(pair.high.events.down.empty());
+  pair.low.links->open(pair.high.handle(), 5000, false);
+  ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1 && pair.high.events.ups == 1; }));
+}
+
 TEST(Open, a_peer_that_does_not_dial_is_named_with_its_addresses_at_the_deadline) {
   Pair pair;
-  pair.high.links->open(pair.low.handle(), 200);
+  pair.high.links->open(pair.low.handle(), 200, false);
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
   EXPECT_FALSE(pair.high.events.was_refused);
   const std::string& reason = pair.high.events.reasons[0];
@@ -87,7 +109,7 @@ TEST(Open, a_listener_that_never_answers_ends_at_the_deadline) {
   auto sockets = listen_on(pair.loop, {"127.0.0.1"}, 0, 0);
   Handle handle = pair.high.handle();
   handle.addresses = {local_address(sockets.value()[0].fd()).text()};
-  pair.low.links->open(handle, 200);
+  pair.low.links->open(handle, 200, false);
   ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
   EXPECT_NE(pair.low.events.reasons[0].find("connected, but no answer"), std::string::npos)
       << pair.low.events.reasons[0];
@@ -97,8 +119,8 @@ TEST(Open, a_wrong_key_is_refused_with_a_reason) {
   Pair pair;
   Handle handle = pair.high.handle();
   handle.key[5] ^= 1;
-  pair.low.links->open(handle, 5000);
-  pair.high.links->open(pair.low.handle(), 300);
+  pair.low.links->open(handle, 5000, false);
+  pair.high.links->open(pair.low.handle(), 300, false);
   ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
   EXPECT_NE(pair.low.events.reasons[0].find("cannot prove"), std::string::npos);
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
@@ -183,7 +205,7 @@ TEST(Open, all_interfaces_are_reached_by_ipv4_and_ipv6) {
   for (const char* host : {"127.0.0.1", "[::1]"}) {
     const int ups = dialer_events.ups;
     dialer.open({acceptor.self(), {host + (":" + std::to_string(acceptor.port()))}, acceptor.key()},
-                3000);
+                3000, false);
     ASSERT_TRUE(test::run_until(
         loop, [&] { return dialer_events.ups > ups || !dialer_events.down.empty(); }));
     if (!dialer_events.down.empty()) {

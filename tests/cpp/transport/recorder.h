@@ -92,8 +92,8 @@ struct Pair {
     }
   }
   void open() {
-    low.links->open(high.handle(), 5000);
-    high.links->open(low.handle(), 5000);
+    low.links->open(high.handle(), 5000, false);
+    high.links->open(low.handle(), 5000, false);
     EXPECT_TRUE(until([&] { return low.events.ups > 0 && high.events.ups > 0; }));
   }
   bool until(const std::function<bool()>& done, std::uint64_t timeout_ms = 10000) {
