@@ -56,9 +56,11 @@ def free_port() -> int:
 
 
 def say(**line: Any) -> None:
-    """In a peer: one line to the test."""
-    sys.__stdout__.write(json.dumps(line) + "\n")
-    sys.__stdout__.flush()
+    """In a peer: one line to the test. Also from a handler that interrupts another one."""
+    assert sys.__stdout__ is not None
+    left = (json.dumps(line) + "\n").encode()
+    while left:
+        left = left[os.write(sys.__stdout__.fileno(), left) :]
 
 
 def hear() -> Any:

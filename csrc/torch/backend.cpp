@@ -514,8 +514,7 @@ WorkPtr PcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
     }
     add(parts, call, opts.timeout);
   }
-  return finish(std::move(parts), OpType::REDUCE_SCATTER_TENSOR_COALESCED, title_of(kKind), inputs,
-                outputs);
+  return finish(std::move(parts), OpType::_REDUCE_SCATTER_BASE, title_of(kKind), inputs, outputs);
 }
 
 WorkPtr PcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input,

@@ -129,7 +129,7 @@ class PcclBackend final : public c10d::Backend {
 #endif
 #ifdef C10D_BACKEND_HAS_HOOKS
   /// Called when an operation has failed for a lost rank or a time-out, and before abort().
-  bool supportsAbortHooks() const override { return true; }
+  virtual bool supportsAbortHooks() const { return true; }  // overrides from torch 2.15 on
   void registerAbortHook(std::int64_t hook_id, c10d::AbortHook hook) override;
   void unregisterAbortHook(std::int64_t hook_id) override;
 #endif

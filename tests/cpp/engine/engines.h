@@ -16,23 +16,34 @@ namespace pccl::testing {
 
 inline constexpr std::uint64_t kTestMs = 20000;
 
+inline std::vector<std::shared_ptr<Engine>> make_engines(std::size_t count) {
+  EngineOptions options;
+  options.interface_host = "127.0.0.1";
+  options.goodbye_timeout_ms = 2000;
+  std::vector<std::shared_ptr<Engine>> engines;
+  for (std::size_t i = 0; i < count; ++i) {
+    auto engine = Engine::create(options);
+    EXPECT_TRUE(engine.ok()) << engine.error().text;
+    engines.push_back(std::move(engine).value());
+  }
+  return engines;
+}
+
+inline std::vector<Handle> handles_of(const std::vector<std::shared_ptr<Engine>>& engines) {
+  std::vector<Handle> handles;
+  for (const auto& engine : engines) handles.push_back(engine->handle("127.0.0.1"));
+  return handles;
+}
+
 /// A fixed group of `size` engines, all connected.
 class FixedWorld {
  public:
-  explicit FixedWorld(std::size_t size, GroupId id = GroupId{77}) : group(id) {
-    EngineOptions options;
-    options.interface_host = "127.0.0.1";
-    options.goodbye_timeout_ms = 2000;
-    for (std::size_t i = 0; i < size; ++i) {
-      auto engine = Engine::create(options);
-      EXPECT_TRUE(engine.ok()) << engine.error().text;
-      engines.push_back(std::move(engine).value());
-    }
+  explicit FixedWorld(std::size_t size, GroupId id = GroupId{77})
+      : engines(make_engines(size)), group(id) {
     connect(group);
   }
   void connect(GroupId id) {
-    std::vector<Handle> handles;
-    for (const auto& engine : engines) handles.push_back(engine->handle("127.0.0.1"));
+    const std::vector<Handle> handles = handles_of(engines);
     std::vector<std::shared_ptr<Ticket>> tickets;
     for (std::size_t i = 0; i < engines.size(); ++i) {
       tickets.push_back(

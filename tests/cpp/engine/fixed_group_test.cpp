@@ -178,16 +178,8 @@ TEST(FixedGroup, who_was_done_before_anybody_saw_a_difference_hears_of_it_from_i
 }
 
 TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_taken_for_lost) {
-  std::vector<std::shared_ptr<Engine>> engines;
-  std::vector<Handle> handles;
-  for (int i = 0; i < 3; ++i) {
-    EngineOptions options;
-    options.interface_host = "127.0.0.1";
-    auto engine = Engine::create(options);
-    ASSERT_TRUE(engine.ok());
-    handles.push_back(engine.value()->handle("127.0.0.1"));
-    engines.push_back(std::move(engine).value());
-  }
+  const std::vector<std::shared_ptr<Engine>> engines = make_engines(3);
+  const std::vector<Handle> handles = handles_of(engines);
   const GroupId id{7};
   std::vector<std::shared_ptr<Ticket>> made;
   for (std::size_t r = 0; r < 3; ++r) {
@@ -206,16 +198,8 @@ TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_take
 }
 
 TEST(FixedGroup, who_gives_up_while_the_group_connects_ends_the_waiting_of_the_others) {
-  std::vector<std::shared_ptr<Engine>> engines;
-  std::vector<Handle> handles;
-  for (int i = 0; i < 2; ++i) {
-    EngineOptions options;
-    options.interface_host = "127.0.0.1";
-    auto engine = Engine::create(options);
-    ASSERT_TRUE(engine.ok());
-    handles.push_back(engine.value()->handle("127.0.0.1"));
-    engines.push_back(std::move(engine).value());
-  }
+  const std::vector<std::shared_ptr<Engine>> engines = make_engines(2);
+  std::vector<Handle> handles = handles_of(engines);
   handles.push_back({PeerId{3}, {"127.0.0.1:1"}, {}});  // nobody is there
   const GroupId id{9};
   std::vector<std::shared_ptr<Ticket>> made;
