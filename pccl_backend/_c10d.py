@@ -222,9 +222,7 @@ def _init_call() -> dict[str, Any]:
 
     Empty where it cannot be found; every use has a sensible answer for that.
     """
-    names = ("backend", "init_method", "store", "rank", "world_size", "pg_options")
-    found = _locals_of("init_process_group")
-    return {name: found.get(name) for name in (*names, "enable_reconfigure")} if found else {}
+    return _locals_of("init_process_group")
 
 
 def _locals_of(function: str) -> dict[str, Any]:

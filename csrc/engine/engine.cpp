@@ -24,9 +24,7 @@ constexpr std::uint64_t kAnswerMs = 2000;  // of the thread that drives, for que
 constexpr std::uint64_t kBeginInCallerBytes = 256U << 10;
 
 Driver::Cost cost_of(const OpRequest& request) {
-  std::uint64_t bytes = 0;
-  for (const Buffer& b : request.inputs) bytes += b.bytes;
-  for (const Buffer& b : request.outputs) bytes += b.bytes;
+  const std::uint64_t bytes = total_bytes(request.inputs) + total_bytes(request.outputs);
   return bytes <= kBeginInCallerBytes ? Driver::Cost::small : Driver::Cost::large;
 }
 

@@ -66,6 +66,17 @@ struct Buffer {
   std::uint64_t bytes = 0;
 };
 
+/// Have they a byte in common?
+inline bool touch(const Buffer& a, const Buffer& b) {
+  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
+
+inline std::uint64_t total_bytes(const std::vector<Buffer>& buffers) {
+  std::uint64_t bytes = 0;
+  for (const Buffer& b : buffers) bytes += b.bytes;
+  return bytes;
+}
+
 /// How much of an operation's inputs is there, where somebody still fills them (copies from a
 /// device). Written by who fills them, read by the engine; thread-safe.
 struct InputGate {

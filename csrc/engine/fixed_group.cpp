@@ -290,7 +290,7 @@ void FixedGroup::tick(std::uint64_t elapsed_ms) {
 
 /// Who is late answers: its program is elsewhere, but its engine is there. Who does not is stopped.
 void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
-  if (connected_ || (ops_.empty() && !point_to_point_.waiting())) {
+  if (connected_ || (ops_.empty() && point_to_point_.idle())) {
     silent_ms_.clear();
     since_probe_ms_ = 0;
     return;

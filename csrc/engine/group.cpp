@@ -391,10 +391,8 @@ std::string Group::describe(const Pending& pending) const {
   const OpRequest& request = op.request();
   std::string text = describe(request.descriptor) + " #" + to_string(op.key());
   if (request.descriptor.count == 0 && request.descriptor.kind != OpKind::barrier) {
-    std::uint64_t in = 0;  // sizes may differ by rank: here
-    for (const Buffer& buffer : request.inputs) in += buffer.bytes;
-    text += " (" + std::to_string(in) + " bytes in, " + std::to_string(op.output_bytes()) +
-            " bytes out)";
+    text += " (" + std::to_string(total_bytes(request.inputs)) + " bytes in, " +
+            std::to_string(op.output_bytes()) + " bytes out)";  // here: sizes may differ by rank
   }
   return text;
 }

@@ -23,9 +23,6 @@ bool input_per_rank(OpKind kind) {
 bool output_per_rank(OpKind kind) {
   return kind == OpKind::all_gather || kind == OpKind::gather || kind == OpKind::all_to_all;
 }
-bool touch(const Buffer& a, const Buffer& b) {
-  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
-}
 
 }  // namespace
 
@@ -357,11 +354,7 @@ void Operation::drain() {
 
 // --------------------------------------------------------------------------------------- questions
 
-std::uint64_t Operation::output_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const Buffer& b : request_.outputs) bytes += b.bytes;
-  return bytes;
-}
+std::uint64_t Operation::output_bytes() const { return total_bytes(request_.outputs); }
 
 bool Operation::overlaps(const Operation& other) const {
   const auto any = [](const std::vector<Buffer>& as, const std::vector<Buffer>& bs) {

@@ -313,10 +313,7 @@ void PointToPoint::finish_receive(RecvState& receive, Error error) {
 // failures
 
 std::string PointToPoint::describe(const OpRequest& request) {
-  std::uint64_t bytes = 0;
-  for (const auto* buffers : {&request.inputs, &request.outputs}) {
-    for (const Buffer& buffer : *buffers) bytes += buffer.bytes;
-  }
+  const std::uint64_t bytes = total_bytes(request.inputs) + total_bytes(request.outputs);
   const std::string other = request.peer < 0 ? "any rank" : "rank " + std::to_string(request.peer);
   return (request.descriptor.kind == OpKind::send ? "send to " : "recv from ") + other + " (tag " +
          std::to_string(request.tag) + ", " + std::to_string(bytes) + " bytes)";
@@ -355,25 +352,27 @@ void PointToPoint::fail_all(const Error& error) {
 
 void PointToPoint::tick(std::uint64_t elapsed_ms, bool holding) {
   if (holding) return;
-  const auto late = [&](Common& common, const std::string& what) -> std::optional<Error> {
+  const auto late = [&](Common& common) -> std::optional<Error> {
     common.waited_ms += elapsed_ms;
     if (common.waited_ms >= kSayWaitingMs && !common.said_waiting) {
       common.said_waiting = true;
-      log_info(what + " has been waiting for " + std::to_string(common.waited_ms / 1000) + " s");
+      log_info(describe(common.request) + " has been waiting for " +
+               std::to_string(common.waited_ms / 1000) + " s");
     }
     if (common.request.timeout_ms == 0 || common.waited_ms < common.request.timeout_ms) return {};
-    return Error{ErrorCode::timed_out, what + " did not finish within its timeout of " +
+    return Error{ErrorCode::timed_out, describe(common.request) +
+                                           " did not finish within its timeout of " +
                                            std::to_string(common.request.timeout_ms) +
                                            " ms: the other side has not posted its part"};
   };
   std::vector<std::pair<Name, Error>> sends;
   for (auto& [name, send] : sends_) {
-    if (auto error = late(send, describe(send.request))) sends.emplace_back(name, *error);
+    if (auto error = late(send)) sends.emplace_back(name, *error);
   }
   for (auto& [name, error] : sends) finish_send(name, error);
   std::vector<std::pair<RecvState*, Error>> receives;
   for (RecvState& r : receives_) {
-    if (auto error = late(r, describe(r.request))) receives.emplace_back(&r, *error);
+    if (auto error = late(r)) receives.emplace_back(&r, *error);
   }
   for (auto& [r, error] : receives) finish_receive(*r, error);
 }

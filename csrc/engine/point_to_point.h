@@ -44,7 +44,6 @@ class PointToPoint : public SegmentOwner {
   /// Everything that needs the peer fails; receives from anybody only if nobody else is left.
   void fail_peer(PeerId peer, const Error& error);
   void fail_all(const Error& error);
-  [[nodiscard]] bool waiting() const { return !sends_.empty() || !receives_.empty(); }
   void tick(std::uint64_t elapsed_ms, bool holding);
   [[nodiscard]] bool idle() const { return sends_.empty() && receives_.empty(); }
 

@@ -191,7 +191,7 @@ void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
     raise({ErrorCode::closed, "the group has no members yet: call reconfigure, and wait for it"});
   }
   context->late_failure->raise_once();
-  call.separate(numbers().rank);
+  if (call.touches_itself()) call.separate(numbers().rank);
   OpRequest request = call.take(completions_);
   const std::int64_t limit_ms =
       timeout == c10d::kUnsetTimeout ? timeout_ms_.load() : timeout.count();

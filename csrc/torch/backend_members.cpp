@@ -224,23 +224,18 @@ PcclBackend::WorkPtr PcclBackend::reconfigure(const c10d::ReconfigureOptions& op
   // Tickets complete on the engine's thread, which must not wait: what follows runs on another.
   const auto connected = engine->configure_fixed(group, getGroupUid(), handles, rank,
                                                  static_cast<std::uint64_t>(timeout.count()));
-  connected->on_done([completions = completions_, engine, group, deadline, end,
-                      ticket = connected.get()] {
-    completions->run(
-        [completions, engine, group, deadline, end, error = ticket->error()] {
-          if (error.failed()) return end(error);
-          const auto left =
-              std::chrono::duration_cast<Millis>(deadline - std::chrono::steady_clock::now());
-          OpRequest barrier;  // all of them have come
-          barrier.descriptor.kind = OpKind::barrier;
-          barrier.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 1));
-          const auto met = engine->post(group, std::move(barrier));
-          met->on_done([completions, end, ticket = met.get()] {
-            completions->run([end, error = ticket->error()] { end(error); }, /*apart=*/true);
-          });
-        },
-        /*apart=*/true);
-  });
+  connected->on_done(
+      [completions = completions_, engine, group, deadline, end, ticket = connected.get()] {
+        completions->run(
+            [completions, engine, group, deadline, end, error = ticket->error()] {
+              if (error.failed()) return end(error);
+              const auto met = engine->post(group, barrier_until(deadline));
+              met->on_done([completions, end, ticket = met.get()] {
+                completions->run([end, error = ticket->error()] { end(error); }, /*apart=*/true);
+              });
+            },
+            /*apart=*/true);
+      });
   Parts parts;
   parts.tickets.push_back(done);
   parts.collective = false;

@@ -85,10 +85,6 @@ bool usable(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-bool touch(const Buffer& a, const Buffer& b) {
-  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
-}
-
 /// What a request keeps alive, released on the engine's thread unless that could take long or the
 /// GIL.
 struct Kept {
@@ -317,8 +313,20 @@ bool Call::touches_output(const at::Tensor& tensor) const {
                      [&](const Buffer& output) { return touch(own, output); });
 }
 
+bool Call::touches_itself() const {
+  if (!device_.is_cpu()) return false;  // the engine has host memory of its own for each
+  const bool single = request_.inputs.size() == 1 && request_.outputs.size() == 1;
+  if (single && request_.inputs.front().data == request_.outputs.front().data &&
+      request_.inputs.front().bytes == request_.outputs.front().bytes) {
+    return false;
+  }
+  return std::any_of(request_.inputs.begin(), request_.inputs.end(), [&](const Buffer& input) {
+    return std::any_of(request_.outputs.begin(), request_.outputs.end(),
+                       [&](const Buffer& output) { return touch(input, output); });
+  });
+}
+
 void Call::separate(std::int32_t own_rank) {
-  if (!device_.is_cpu()) return;  // the engine has host memory of its own for each
   const auto own = static_cast<std::size_t>(own_rank);
   const bool each = kind() == OpKind::all_to_all;
   for (std::size_t i = 0; i < request_.inputs.size(); ++i) {

@@ -58,6 +58,8 @@ class Call {
   /// send, recv: the other rank (recv: -1 is any). Sender and receiver need not agree on the type.
   void message(std::int32_t peer, std::uint64_t tag);
 
+  /// Does an input touch an output? Not where both are one memory, as of a single tensor in place.
+  [[nodiscard]] bool touches_itself() const;
   /// Copies the inputs that touch an output in another way than being that rank's own part: the
   /// engine reads and writes in an order of its own.
   void separate(std::int32_t own_rank);

@@ -217,6 +217,14 @@ c10::intrusive_ptr<c10d::Backend> create_unconfigured(const c10::intrusive_ptr<c
   return c10::make_intrusive<PcclBackend>(engine, kNotConfigured, members, rank, size, timeout);
 }
 
+OpRequest barrier_until(steady_clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
+  OpRequest barrier;
+  barrier.descriptor.kind = OpKind::barrier;
+  barrier.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 1));
+  return barrier;
+}
+
 void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std::string& name,
                 const std::vector<Handle>& members, int rank, milliseconds timeout, bool together) {
   const auto deadline = steady_clock::now() + timeout;
@@ -226,12 +234,7 @@ void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std:
     wait_interruptibly(*engine, *ticket, std::nullopt);
     check(ticket->error());
     if (!together) return;
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now()).count();
-    OpRequest barrier;
-    barrier.descriptor.kind = OpKind::barrier;
-    barrier.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
-    const auto met = engine->post(group, std::move(barrier));
+    const auto met = engine->post(group, barrier_until(deadline));
     wait_interruptibly(*engine, *met, std::nullopt);
     check(met->error());
   } catch (...) {

@@ -53,6 +53,9 @@ void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std:
                 const std::vector<Handle>& members, int rank, std::chrono::milliseconds timeout,
                 bool together);
 
+/// The first operation of a group that nobody has met for: all its members have come.
+[[nodiscard]] OpRequest barrier_until(std::chrono::steady_clock::time_point deadline);
+
 /// Joins the run of a master; returns when it has answered (founded runs) or been founded.
 GroupView join_run(const JoinOptions& options, std::chrono::milliseconds connect_timeout);
 

@@ -97,7 +97,7 @@ class TcpLinks : public Links, private LinkOwner {
   void tell_down(const Told& told);
 
   void dial(Link& link);
-  void look_whether_listening(Link& link);
+  void look_later(Link& link);
   void dial_failed(Link& link, const LaneDial::Failure& failure);
   void deadline_over(Link& link);
   void arrived(PeerId peer, std::vector<Socket> lanes);
@@ -158,7 +158,7 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool look) {
   if (self_ < peer.peer) return dial(link);
   const auto parked = parked_.find(peer.peer);
   if (parked == parked_.end()) {
-    if (look) link.retry = loop_.timer(kLookMs, 0, [this, &link] { look_whether_listening(link); });
+    if (look) look_later(link);
     return;
   }
   std::vector<Socket> lanes = std::move(parked->second.lanes);
@@ -194,20 +194,19 @@ void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
   link.retry = loop_.timer(delay_ms, 0, [this, &link] { dial(link); });
 }
 
-/// The other side dials, but one that is gone never will: a refused connection tells. Nothing is
-/// said on one that is accepted.
-void TcpLinks::look_whether_listening(Link& link) {
-  const auto again = [this, &link] {
-    link.look.reset();
-    link.retry = loop_.timer(kLookMs, 0, [this, &link] { look_whether_listening(link); });
-  };
-  link.look = std::make_unique<Connector>(
-      loop_, link.handle.addresses, options_.tcp_user_timeout_ms,
-      Connector::Events{[again](const Socket&, const std::string&) { again(); },
-                        [this, &link, again](const std::string& what, bool refused) {
-                          if (!refused) return again();
-                          fail(link, "nobody is there any more: " + what, true);
-                        }});
+/// Whether anybody listens there. The other side dials, but one that is gone never will: a refused
+/// connection tells. Nothing is said on one that is accepted.
+void TcpLinks::look_later(Link& link) {
+  link.look.reset();
+  link.retry = loop_.timer(kLookMs, 0, [this, &link] {
+    link.look = std::make_unique<Connector>(
+        loop_, link.handle.addresses, options_.tcp_user_timeout_ms,
+        Connector::Events{[this, &link](const Socket&, const std::string&) { look_later(link); },
+                          [this, &link](const std::string& what, bool refused) {
+                            if (!refused) return look_later(link);
+                            fail(link, "nobody is there any more: " + what, true);
+                          }});
+  });
 }
 
 void TcpLinks::deadline_over(Link& link) {
