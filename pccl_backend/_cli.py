@@ -89,6 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Coordinates one elastic run: peers join it by its address, crash, leave and "
         "come back. It holds no tensor data. Killed and started again with the same state file, "
         "the run goes on. It prints how to join.",
+        allow_abbrev=False,  # --port would be --port-file
     )
     add = parser.add_argument
     add(

@@ -8,10 +8,10 @@
 
 namespace pccl {
 
-FixedGroup::FixedGroup(EngineContext& context, GroupId id, std::string name,
+FixedGroup::FixedGroup(EngineContext& context, GroupId id, const std::string& name,
                        std::vector<Handle> members, std::int32_t rank, std::uint64_t timeout_ms,
                        std::shared_ptr<Ticket> connected)
-    : Group(context, id, std::move(name), /*elastic=*/false),
+    : Group(context, id, "group " + name, /*elastic=*/false),
       handles_(std::move(members)),
       rank_(rank),
       connect_timeout_ms_(timeout_ms),
@@ -159,7 +159,7 @@ void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
 /// anybody has looked at it. Its program hears of it from its next operation, at all ranks alike.
 void FixedGroup::fail_late(OpKey op, Error error) {
   if (error.code != ErrorCode::mismatch || failed_here_.contains(op)) return;
-  error.text = "operation #" + to_string(op) + ", which this rank had completed: " + error.text;
+  error.text = "operation " + numbered(op) + ", which this rank had completed: " + error.text;
   if (ops_.empty()) {
     late_failure_ = std::move(error);
   } else {

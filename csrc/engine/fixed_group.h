@@ -15,8 +15,9 @@ namespace pccl {
 
 class FixedGroup : public Group {
  public:
-  FixedGroup(EngineContext& context, GroupId id, std::string name, std::vector<Handle> members,
-             std::int32_t rank, std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected);
+  FixedGroup(EngineContext& context, GroupId id, const std::string& name,
+             std::vector<Handle> members, std::int32_t rank, std::uint64_t timeout_ms,
+             std::shared_ptr<Ticket> connected);
   ~FixedGroup() override;
 
   /// Opens the links; `connected` is completed when all are up, or says who could not be reached.

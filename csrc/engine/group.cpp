@@ -389,12 +389,17 @@ std::string Group::describe(const OpDescriptor& d) {
 std::string Group::describe(const Pending& pending) const {
   const Operation& op = *pending.op;
   const OpRequest& request = op.request();
-  std::string text = describe(request.descriptor) + " #" + to_string(op.key());
+  std::string text = describe(request.descriptor) + " " + numbered(op.key());
   if (request.descriptor.count == 0 && request.descriptor.kind != OpKind::barrier) {
     text += " (" + std::to_string(total_bytes(request.inputs)) + " bytes in, " +
             std::to_string(op.output_bytes()) + " bytes out)";  // here: sizes may differ by rank
   }
   return text;
+}
+
+/// Fixed groups have no steps: torch counts their operations through.
+std::string Group::numbered(OpKey key) const {
+  return "#" + (elastic_ ? to_string(key) : std::to_string(key.index));
 }
 
 std::string Group::describe_wait(const Pending& pending) const {

@@ -89,6 +89,7 @@ class Group : public OperationPort, public SegmentOwner {
   void publish() { context_.publish(id_, view()); }
   [[nodiscard]] std::string describe(const Pending& pending) const;
   [[nodiscard]] std::string describe_wait(const Pending& pending) const;
+  [[nodiscard]] std::string numbered(OpKey key) const;
   [[nodiscard]] std::string describe_peer(PeerId peer, const std::vector<PeerId>& numbering) const;
   [[nodiscard]] std::string waiting_text(const Pending& pending) const;
   [[nodiscard]] static std::string describe(const OpDescriptor& d);

@@ -49,6 +49,14 @@ def test_listen_refuses_what_is_no_address_and_names_it(text: str) -> None:
     assert repr(text) in str(raised.value)
 
 
+def test_an_option_that_does_not_exist_is_not_taken_for_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        options("--port", "41999")
+    assert "--port 41999" in capsys.readouterr().err
+
+
 def test_options_without_arguments_are_the_documented_defaults(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
