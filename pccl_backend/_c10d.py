@@ -456,7 +456,8 @@ def sync_tables(module: Any, *, new_numbers: bool = False) -> None:
 def _patch_c10d() -> None:
     """Lets the two calls of c10d that ask for the name "gloo" work for this one too."""
     _patch("monitored_barrier", _monitored_barrier)
-    _patch("_set_pg_timeout", _set_pg_timeout)
+    if not hasattr(dist, "set_timeout"):  # torch 2.14 asks every backend
+        _patch("_set_pg_timeout", _set_pg_timeout)
 
 
 def _patch(name: str, replacement: Any) -> None:
