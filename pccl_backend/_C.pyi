@@ -40,6 +40,7 @@ def join(
     masters: list[str],
     run: str,
     place: dict[str, Any] | None,
+    raises: bool,
     connect_timeout_s: float,
     timeout_s: float,
 ) -> tuple[int, int]:

@@ -166,9 +166,15 @@ def meet(url: str | None, *, timeout: timedelta | None = None, **_: Any) -> tupl
 
 
 def join_master(
-    module: Any, target: Target, timeout_s: float, device_types: tuple[str, ...]
+    module: Any,
+    target: Target,
+    timeout_s: float,
+    device_types: tuple[str, ...],
+    on_loss: str | None = None,
 ) -> Joined:
     """Joins, and remembers it for `create`, which c10d calls next.
+
+    `on_loss` None: the option's.
 
     An engine is one peer for the whole of its life: who comes back after it was evicted, has left
     or could not join does so as a newcomer, with a new engine.
@@ -178,7 +184,12 @@ def join_master(
         module.shutdown()
     _has_joined = True
     rank, size = module.join(
-        list(target.masters), target.run, None, config().connect_timeout_s, timeout_s
+        list(target.masters),
+        target.run,
+        None,
+        (on_loss or config().on_loss) == "raise",
+        config().connect_timeout_s,
+        timeout_s,
     )
     _joined = Joined(module.elastic_store(timeout_s), rank, size, device_types)
     return _joined

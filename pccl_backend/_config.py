@@ -19,6 +19,7 @@ SCHEME = "pccl://"
 RUN_NAME_BYTES_MAX = 128
 MASTERS_MAX = 16
 SECONDS_MAX = 365.0 * 24 * 3600
+ON_LOSS = ("retry", "raise")
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
 
@@ -56,6 +57,9 @@ class Options:
         preimage_bytes: Limit of kept inputs of operations without an outcome. PCCL_PREIMAGE_BYTES.
         step_timeout_s: How long `refresh` waits for members that do not come (they are evicted);
             None: without limit. PCCL_STEP_TIMEOUT_S.
+        on_loss: What an operation of the elastic group does that a loss interrupts; the same in a
+            whole run. "retry": what can be is replayed among the survivors. "raise": it fails at
+            all of them, and so does every later one until the next boundary. PCCL_ON_LOSS.
         blocking_wait: `wait()` of an operation on device tensors holds the CPU until the outcome,
             and not only the stream. PCCL_BLOCKING_WAIT=1.
     """
@@ -72,6 +76,7 @@ class Options:
     goodbye_timeout_s: float = 5.0
     preimage_bytes: int = 1 << 30
     step_timeout_s: float | None = None
+    on_loss: str = "retry"
     blocking_wait: bool = False
 
     def __post_init__(self) -> None:
@@ -84,6 +89,8 @@ class Options:
                 raise _wrong(
                     "ports", self.ports, "two ports 1..65535, the first not above the last"
                 )
+        if self.on_loss not in ON_LOSS:
+            raise _wrong("on_loss", self.on_loss, "'retry' or 'raise'")
         if self.log_level is not None and self.log_level not in LOG_LEVELS:
             raise _wrong("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
         for name in (
@@ -265,6 +272,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "goodbye_timeout_s": ("PCCL_GOODBYE_TIMEOUT_S", _read_seconds),
     "preimage_bytes": ("PCCL_PREIMAGE_BYTES", _read_bytes),
     "step_timeout_s": ("PCCL_STEP_TIMEOUT_S", _read_seconds),
+    "on_loss": ("PCCL_ON_LOSS", str.lower),
     "blocking_wait": ("PCCL_BLOCKING_WAIT", _read_switch),
 }
 

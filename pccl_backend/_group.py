@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from . import _c10d
-from ._config import Options, parse_url
+from ._config import ON_LOSS, Options, parse_url
 from ._register import NAME, register
 from ._state import SharedState, SourceFailedError
 
@@ -311,7 +311,7 @@ def join(
     url: str,
     *,
     replica: str | None = None,
-    on_loss: str = "retry",
+    on_loss: str | None = None,
     options: Options | None = None,
     timeout_s: float = FOUNDING_TIMEOUT_S,
 ) -> Any:
@@ -323,7 +323,10 @@ def join(
     Args:
         url: `pccl://HOST:PORT[,HOST:PORT...][/RUN]`.
         replica: Not yet: a process is a replica of one rank.
-        on_loss: "retry": operations that can be are replayed among the survivors.
+        on_loss: "retry": operations that can be are replayed among the survivors. "raise": an
+            operation that a loss interrupts fails with PeerLostError at all of them, its tensors
+            as they were, and so does every later one until `refresh` or `resume`. The same at all
+            members. None: `options.on_loss`, that is PCCL_ON_LOSS, or "retry".
         options: Instead of the PCCL_* variables.
         timeout_s: Seconds for the founding, and the default time-out of the group's operations.
 
@@ -333,7 +336,8 @@ def join(
     Raises:
         ValueError: An argument is wrong, or there is a default group already.
         UnreachableError: No master answered.
-        RefusedError: The master serves another run, or another version.
+        RefusedError: The master serves another run, or another version, or a run with another
+            `on_loss`.
         OperationTimeoutError: The run was not founded in time.
     """
     target = parse_url(url)
@@ -341,8 +345,8 @@ def join(
         raise ValueError(
             f"replica={replica!r}: not supported yet; expected None, one rank a replica"
         )
-    if on_loss != "retry":
-        raise ValueError(f"on_loss={on_loss!r}: not supported yet; expected 'retry'")
+    if on_loss not in (None, *ON_LOSS):
+        raise ValueError(f"on_loss is {on_loss!r}; expected 'retry', 'raise' or None")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0")
     if dist.is_initialized():
@@ -352,7 +356,7 @@ def join(
         )
     register()
     module = _c10d.extension(options)
-    joined = _c10d.join_master(module, target, timeout_s, ("cpu", "cuda"))
+    joined = _c10d.join_master(module, target, timeout_s, ("cpu", "cuda"), on_loss)
     # The prefix is the one that init_process_group gives to the store of a URL.
     dist.init_process_group(
         NAME,

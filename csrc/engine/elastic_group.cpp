@@ -25,6 +25,7 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
   core_.self.handle.peer = self;
   core_.self.handle.key = context.links.key();
   core_.self.place = options.place;
+  core_.self.raises = options.raises;
   if (core_.self.place.replica.empty()) core_.self.place.replica = to_string(self);
   numbering_ = std::make_shared<const std::vector<PeerId>>(std::vector<PeerId>{self});
 }
@@ -149,6 +150,7 @@ void ElasticGroup::op_timed_out(Pending& pending) {
 // operations
 
 peer::LossClass ElasticGroup::loss_class(const OpRequest& request) const {
+  if (core_.self.raises) return peer::LossClass::needs_all;
   switch (request.descriptor.kind) {
     case OpKind::all_reduce:
     case OpKind::barrier:

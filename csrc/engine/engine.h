@@ -114,6 +114,7 @@ struct JoinOptions {
   std::vector<std::string> masters;              // "host:port", in list order
   std::string run;                               // empty: whichever
   Place place;                                   // replica empty: a replica of one rank
+  bool raises = false;                           // on_loss="raise": no operation is replayed
   std::uint64_t timeout_ms = 30ULL * 60 * 1000;  // for the founding
 };
 

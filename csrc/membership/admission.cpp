@@ -105,13 +105,30 @@ namespace {
 
 Error refuse(std::string text) { return Error{ErrorCode::refused, cut_text(std::move(text))}; }
 
-/// Replicas of one run have one size: that of its members, or of who waits already.
-std::optional<std::uint32_t> size_of_replicas(const State& s, PeerId but) {
-  if (own(s) != nullptr && !own(s)->members.empty()) return own(s)->members.front().place.size;
-  for (const auto& [p, state] : s.peers) {
-    if (p != but) return state.member.place.size;
+/// Replicas of one run have one size and one on_loss: those of its members, or of who waits
+/// already.
+Error check_like_others(const State& s, const Member& mine) {
+  const Member* other = nullptr;
+  if (own(s) != nullptr && !own(s)->members.empty()) {
+    other = &own(s)->members.front();
+  } else {
+    const auto waits = std::find_if(s.peers.begin(), s.peers.end(),
+                                    [&](const auto& peer) { return peer.first != mine.peer(); });
+    if (waits != s.peers.end()) other = &waits->second.member;
   }
-  return std::nullopt;
+  if (other == nullptr) return Error{};
+  if (other->place.size != mine.place.size) {
+    return refuse("replica " + mine.place.replica + " has " + count_of(mine.place.size, "rank") +
+                  ", the replicas of this run have " + std::to_string(other->place.size));
+  }
+  if (other->raises != mine.raises) {
+    const auto text = [](bool raises) {
+      return raises ? "on_loss=\"raise\"" : "on_loss=\"retry\"";
+    };
+    return refuse(std::string("this peer has ") + text(mine.raises) + ", the others of this run " +
+                  text(other->raises));
+  }
+  return Error{};
 }
 
 /// Does `other`, connected or awaited, leave no room for this Hello's place?
@@ -143,10 +160,12 @@ Error check_hello(const State& s, const Hello& hello) {
     return refuse("replica \"" + place.replica + "\": rank " + std::to_string(place.rank) + " of " +
                   std::to_string(place.size) + " is no place");
   }
-  if (const auto size = size_of_replicas(s, p); size && *size != place.size) {
-    return refuse("replica " + place.replica + " has " + count_of(place.size, "rank") +
-                  ", the replicas of this run have " + std::to_string(*size));
+  if (hello.member.raises && place.size > 1) {
+    return refuse(
+        "on_loss=\"raise\" with replicas of several ranks: a failure in one peer group "
+        "would leave the ranks of a replica a step apart");
   }
+  if (Error error = check_like_others(s, hello.member); error.failed()) return error;
   if (own(s) != nullptr) {
     for (const Member& m : own(s)->members) {
       if (m.peer() == p && m.place != place) {

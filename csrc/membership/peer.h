@@ -36,7 +36,8 @@ namespace pccl::peer {
 enum class LossClass : std::uint8_t {
   replay,      // all_reduce, reduce_scatter of equal parts, barrier: replayed among the survivors
   needs_root,  // broadcast, scatter, reduce: replayed if its root survived
-  needs_all    // everything else: fails in an epoch that lacks a pinned member
+  needs_all    // everything else, and all where on_loss is "raise": fails in an epoch that lacks a
+               // pinned member
 };
 
 // ---------------------------------------------------------------------------------------- events

@@ -70,32 +70,14 @@ void tidy(Judgement& verdict) {
   }
 }
 
-bool is_committed(const Judgement& verdict, std::uint32_t group, OpKey key) {
-  const auto set = verdict.committed.find(group);
-  return set != verdict.committed.end() && contains(set->second, key);
-}
-
-std::string text_of_loss(const std::vector<PeerId>& lost) {
-  std::string text = "lost:";
-  for (const PeerId peer : lost) text += " " + to_string(peer);
-  return cut_text(std::move(text));
-}
-
-/// The first failure of the step: one that somebody reports, or what had to raise at a loss.
-void add_failure(const std::vector<Begun>& begun, const std::vector<PeerId>& lost, bool old_ones,
-                 Judgement& verdict) {
-  const auto take = [&](const Failure& failure) {
-    if (!verdict.failure || failure.from < verdict.failure->from) verdict.failure = failure;
-  };
+/// The first failure of the step that somebody reports. (What a loss makes senseless, each peer
+/// finds by itself.)
+void add_failure(const std::vector<Begun>& begun, bool old_ones, Judgement& verdict) {
   for (const auto& [member, report] : begun) {
     // A voted boundary has cleared those before it.
-    if (report->failure && (report->failure->from.step >= verdict.passed || old_ones)) {
-      take(*report->failure);
-    }
-    if (lost.empty()) continue;
-    for (const OpKey key : report->raising) {
-      if (is_committed(verdict, member->place.rank, key)) continue;
-      take(Failure{key, Error{ErrorCode::peer_lost, text_of_loss(lost)}});
+    if (!report->failure || (report->failure->from.step < verdict.passed && !old_ones)) continue;
+    if (!verdict.failure || report->failure->from < verdict.failure->from) {
+      verdict.failure = report->failure;
     }
   }
 }
@@ -147,7 +129,6 @@ Judgement judge(const State& s, const Epoch& epoch) {
   const Begun& newest = *std::max_element(
       begun.begin(), begun.end(),
       [](const Begun& a, const Begun& b) { return *a.report->started < *b.report->started; });
-  const EpochId id = *newest.report->started;
   verdict.passed = newest.report->passed;
   verdict.pinned = newest.report->pinned;
   if (epoch.boundary) {
@@ -165,11 +146,7 @@ Judgement judge(const State& s, const Epoch& epoch) {
   if (planted(s.config.planted, "forget_commits")) verdict.committed.clear();
   tidy(verdict);
 
-  const Epoch* held = own(s);
-  std::vector<PeerId> lost =
-      held != nullptr && held->id == id ? ids_of(held->members) : newest.report->started_members;
-  std::erase_if(lost, [&](PeerId p) { return contains(epoch.members, p); });
-  add_failure(begun, lost, planted(s.config.planted, "old_failure"), verdict);
+  add_failure(begun, planted(s.config.planted, "old_failure"), verdict);
   add_flags(s, begun, begun.size() == epoch.members.size(), verdict);
   return verdict;
 }

@@ -215,9 +215,10 @@ Place to_place(const std::optional<py::dict>& dict) {
 // ------------------------------------------------------------------------------- functions
 
 std::pair<int, int> join(std::vector<std::string> masters, std::string run,
-                         const std::optional<py::dict>& place, double connect_timeout_s,
-                         double timeout_s) {
-  const JoinOptions options{std::move(masters), std::move(run), to_place(place), to_ms(timeout_s)};
+                         const std::optional<py::dict>& place, bool raises,
+                         double connect_timeout_s, double timeout_s) {
+  const JoinOptions options{std::move(masters), std::move(run), to_place(place), raises,
+                            to_ms(timeout_s)};
   const py::gil_scoped_release release;
   const GroupView view = join_run(options, to_milliseconds(connect_timeout_s));
   return {view.rank, view.size};
@@ -473,7 +474,7 @@ PYBIND11_MODULE(_C, m) {
   // torch.distributed.split_group asks a Backend for `options`, which up to 2.13 not all have.
   py::class_<PcclBackend, c10::intrusive_ptr<PcclBackend>, c10d::Backend>(m, "Backend")
       .def_property_readonly("options", &PcclBackend::getBackendOptions);
-  m.def("join", &join, py::arg("masters"), py::arg("run"), py::arg("place"),
+  m.def("join", &join, py::arg("masters"), py::arg("run"), py::arg("place"), py::arg("raises"),
         py::arg("connect_timeout_s"), py::arg("timeout_s"));
   m.def(
       "create_elastic",

@@ -48,12 +48,14 @@ struct Place {
 struct Member {
   Handle handle;
   Place place;
+  bool raises = false;  // on_loss="raise": no operation is replayed; the same in a whole run
   bool operator==(const Member&) const = default;
   [[nodiscard]] PeerId peer() const { return handle.peer; }
 
   static void fields(auto& self, auto&& visit) {
     visit("handle", self.handle);
     visit("place", self.place);
+    visit("raises", self.raises);
   }
 };
 
@@ -145,7 +147,6 @@ struct Report {
   std::vector<PeerId> pinned;      // the members as of that boundary, in rank order
   OpSet committed;                 // known to be committed (of this step)
   std::vector<OpKey> done;         // complete in the started epoch, not known to be committed
-  std::vector<OpKey> raising;      // issued with on_loss="raise", no outcome yet
   std::optional<Failure> failure;
   std::vector<StepFlag> flags;
   OpKey issued;          // one past the newest operation that it has issued
@@ -163,7 +164,6 @@ struct Report {
     visit("pinned", self.pinned, kMembersMax);
     visit("committed", self.committed);
     visit("done", self.done, kReportOpsMax);
-    visit("raising", self.raising, kReportOpsMax);
     visit("failure", self.failure);
     visit("flags", self.flags, kReportFlagsMax);
     visit("issued", self.issued);

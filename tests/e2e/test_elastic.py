@@ -1,280 +1,30 @@
-"""Elastic runs of real processes: members are killed, stopped, leave and join; a master dies.
-
-Each peer does what the test tells it, one word at a time, so that every fault strikes at a known
-place of the program. Contributions have full mantissas and depend on (member, step, index): a
-result that took one too many, one too few or one twice has other bits.
-"""
+"""Elastic runs of real processes: members are stopped, leave and join; a master dies."""
 
 import contextlib
-import hashlib
 import os
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
-from conftest import Master, Peer, hear, say, wait_until
-
-COUNT = 1_000_003  # float32 elements: several segments, not divisible
-Run = Callable[..., list[Peer]]
-Start = Callable[..., Master]
-
-
-def contribution(member: int, step: int, index: int, count: int = COUNT) -> torch.Tensor:
-    random = torch.Generator().manual_seed(1_000_000 * member + 1000 * step + index)
-    return torch.randn(count, generator=random)
-
-
-def mean(members: list[int], step: int, index: int) -> str:
-    """Digest of the mean over one or two members: there is one order of adding two numbers."""
-    assert len(members) <= 2
-    total = contribution(members[0], step, index)
-    if len(members) == 2:
-        total += contribution(members[1], step, index)
-    return digest(total / len(members))
-
-
-def digest(tensor: torch.Tensor) -> str:
-    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
-
-
-# ------------------------------------------------------------------------------ in the peers
-
-
-class Member:
-    """What a peer can be told to do; each answer says what came of it."""
-
-    def __init__(self, index: int) -> None:
-        import pccl_backend as pccl
-
-        self.index = index
-        self.group = pccl.group()
-        self.state: dict[str, Any] = {
-            "step": 0,
-            "w": contribution(index, 0, 0),
-            "plain": {"made by": index, "list": [1.5, None, b"\x00"]},
-        }
-        self.tensor = torch.empty(0)
-        self.work: Any = None
-        self.loader: Any = None
-
-    def refresh(self, **options: Any) -> dict[str, Any]:
-        boundary = self.group.refresh(self.state, **options)
-        return {**vars(boundary), "w": digest(self.state["w"]), "state": self.state["step"]}
-
-    def resume(self) -> dict[str, Any]:
-        return vars(self.group.resume())
-
-    def train(self) -> dict[str, Any]:
-        """One step of a program: a reduction that goes into the shared state."""
-        step = self.state["step"]
-        answer = {**self.issue(step=step, index=0), **self.wait()}
-        self.state["w"] += self.tensor
-        self.state["step"] += 1
-        return answer
-
-    def issue(self, *, step: int, index: int, kind: str = "all_reduce") -> dict[str, Any]:
-        self.tensor = contribution(self.index, step, index)
-        if kind == "all_reduce":
-            self.work = dist.all_reduce(self.tensor, op=dist.ReduceOp.AVG, async_op=True)
-        else:
-            self.parts = [torch.full((COUNT,), -1.0) for _ in range(dist.get_world_size())]
-            self.work = dist.all_gather(self.parts, self.tensor, async_op=True)
-        operations = self.group.in_flight()  # it may have its outcome by now
-        return {"operation": operations[-1]["op"] if operations else ""}
-
-    def sent(self) -> dict[str, Any]:
-        """Waits until bytes of the oldest operation in flight have left."""
-        found = wait_until(lambda: [o for o in self.group.in_flight() if o["bytes_sent"] > 0])
-        return {"bytes_sent": found[0]["bytes_sent"], "complete": found[0]["complete"]}
-
-    def wait(self) -> dict[str, Any]:
-        self.work.wait()
-        return {"result": digest(self.tensor)}
-
-    def look(self) -> dict[str, Any]:
-        from pccl_backend import _c10d
-
-        return {
-            "rank": dist.get_rank(),
-            "size": dist.get_world_size(),
-            "ranks": dist.get_process_group_ranks(dist.group.WORLD),
-            "epoch": self.group.epoch,
-            "tensor": digest(self.tensor),
-            "counters": dict(_c10d.extension().counters()),
-        }
-
-    def parts_untouched(self) -> dict[str, Any]:
-        return {"untouched": all(bool((part == -1.0).all()) for part in self.parts)}
-
-    def subgroup(self, *, ranks: list[int], step: int) -> dict[str, Any]:
-        """Makes a group of some ranks, and reduces in it."""
-        group = dist.new_group(ranks)
-        tensor = contribution(self.index, step, 0)
-        if dist.get_rank() in ranks:
-            dist.all_reduce(tensor, op=dist.ReduceOp.AVG, group=group)
-            members = dist.get_process_group_ranks(group)
-            return {"result": digest(tensor), "members": members, "inside": dist.get_rank(group)}
-        return {"result": "", "members": [], "inside": -1}
-
-    def rejoin(self, *, url: str) -> dict[str, Any]:
-        """Comes back as a newcomer, in the same process."""
-        import pccl_backend as pccl
-
-        dist.destroy_process_group()
-        pccl.join(url, timeout_s=60.0)
-        self.group = pccl.group()
-        return {"size": dist.get_world_size()}
-
-    def put(self, key_bytes: int, value_bytes: int) -> dict[str, Any]:
-        store = dist.distributed_c10d._get_default_store()
-        store.set("k" * key_bytes, b"v" * value_bytes)
-        return {"bytes": len(store.get("k" * key_bytes))}
-
-    def leave(self) -> dict[str, Any]:
-        self.group.leave()
-        return {}
-
-    def load(self) -> dict[str, Any]:
-        """Starts data-loader workers, forked from this process with all it has open."""
-        data = torch.utils.data.TensorDataset(torch.arange(1000.0))
-        self.loader = iter(
-            torch.utils.data.DataLoader(
-                data, batch_size=4, num_workers=2, multiprocessing_context="fork"
-            )
-        )
-        next(self.loader)
-        return {"workers": [worker.pid for worker in self.loader._workers]}
-
-
-def member(index: int, url: str) -> None:
-    """Joins, then does what it is told until "end"."""
-    import pccl_backend as pccl
-
-    pccl.join(url, timeout_s=60.0)
-    obey(Member(index))
-
-
-def obey(self: Member) -> None:
-    say(did="join", rank=dist.get_rank(), size=dist.get_world_size(), pid=os.getpid())
-    while True:
-        word = hear()
-        if word["do"] == "end":
-            break
-        do, options = word["do"], {k: v for k, v in word.items() if k != "do"}
-        try:
-            answer = getattr(self, do)(**options)
-            say(did=do, error="", **answer)
-        except (RuntimeError, ValueError) as error:
-            say(did=do, error=type(error).__name__, text=str(error))
-    if self.loader is not None:
-        self.loader._shutdown_workers()
-    dist.destroy_process_group()
-    say(did="end")
-
-
-# ------------------------------------------------------------------------------ in the test
-
-
-def tell(peers: list[Peer], do: str, **options: Any) -> None:
-    for peer in peers:
-        peer.tell({"do": do, **options})
-
-
-def answers(peers: list[Peer], did: str, error: str = "") -> list[dict[str, Any]]:
-    lines = [peer.next(did=did) for peer in peers]
-    for peer, line in zip(peers, lines, strict=True):
-        if did not in ("join", "end") and line["error"] != error:
-            pytest.fail(f"{peer.name}: {line}, expected error {error!r}\n{peer.log()}")
-    return lines
-
-
-def together(peers: list[Peer], do: str, **options: Any) -> list[dict[str, Any]]:
-    """Tells all, then hears all."""
-    tell(peers, do, **options)
-    return answers(peers, do)
-
-
-def end(peers: list[Peer]) -> None:
-    tell(peers, "end")
-    for peer in peers:
-        peer.finish()
-
-
-def one(values: list[dict[str, Any]], name: str) -> Any:
-    """The value that all answers agree on."""
-    found = {str(value[name]) for value in values}
-    assert len(found) == 1, (name, values)
-    return values[0][name]
-
-
-def train_until(members: list[Peer], size: int) -> tuple[list[dict[str, Any]], int]:
-    """Steps until a boundary admits who waits: that boundary's lines, and how many went by."""
-    steps = 0
-    while one(lines := together(members, "refresh"), "size") != size:
-        together(members, "train")  # no step of the members is disturbed
-        steps += 1
-    return lines, steps
-
-
-def found(run_peers: Run, start_master: Start, count: int, *arguments: str) -> list[Peer]:
-    """A run of `count` members that have passed their first boundary."""
-    master = start_master("--min-peers", str(count), *arguments)
-    peers = run_peers(member, count, master.url)
-    lines = answers(peers, "join")
-    assert sorted(line["rank"] for line in lines) == list(range(count))
-    assert one(lines, "size") == count
-    first = together(peers, "refresh")
-    assert one(first, "voted")
-    one(first, "w")
-    return peers
-
-
-def test_a_member_killed_in_an_all_reduce_costs_the_others_nothing(
-    run_peers: Run, start_master: Start
-) -> None:
-    peers = found(run_peers, start_master, 3)
-    victim, *survivors = peers[1], peers[0], peers[2]
-    orphans = together([victim], "load")[0]["workers"]
-    # The victim and one survivor are in it, and bytes have left the victim; the other is late.
-    together([victim, survivors[0]], "issue", step=1, index=0)
-    seen = together([victim], "sent")[0]
-    assert seen["bytes_sent"] > 0
-    assert not seen["complete"]
-    before = together([survivors[0]], "look")[0]
-    victim.kill()
-    together([survivors[1]], "issue", step=1, index=0)
-    results = together(survivors, "wait")
-    # Its data-loader workers still live, with all they inherited, and held nobody up.
-    assert all(Path(f"/proc/{pid}").exists() for pid in orphans)
-    assert one(results, "result") == mean([0, 2], 1, 0)
-    after = together(survivors, "look")
-    assert one(after, "epoch") != before["epoch"]
-    assert [line["size"] for line in after] == [3, 3]  # pinned until the boundary
-    boundaries = together(survivors, "refresh")
-    assert one(boundaries, "size") == 2
-    assert sorted(line["rank"] for line in boundaries) == [0, 1]
-    one(boundaries, "w")
-    assert one(together(survivors, "look"), "ranks") == [0, 1]
-    assert one(together(survivors, "train"), "result") == mean([0, 2], 0, 0)
-    end(survivors)
-
-
-def test_a_kill_between_two_operations_costs_the_others_nothing(
-    run_peers: Run, start_master: Start
-) -> None:
-    peers = found(run_peers, start_master, 3)
-    assert len({line["result"] for line in together(peers, "train")}) == 1
-    peers[0].kill()
-    survivors = peers[1:]
-    assert one(together(survivors, "refresh"), "step") >= 2
-    results = together(survivors, "train")
-    assert one(results, "result") == mean([1, 2], 1, 0)
-    end(survivors)
+from conftest import hear, say, wait_until
+from elastic_members import (
+    COUNT,
+    Run,
+    Start,
+    answers,
+    contribution,
+    digest,
+    end,
+    found,
+    mean,
+    member,
+    one,
+    tell,
+    together,
+    train_until,
+)
 
 
 def test_a_newcomer_holds_the_state_bit_for_bit_and_contributes(
@@ -482,36 +232,21 @@ def test_groups_made_from_the_elastic_one_are_made_anew_after_a_change(
     end(everybody)
 
 
-def test_an_all_gather_that_loses_a_member_fails_at_every_survivor_and_changes_nothing(
+def test_a_newcomer_with_another_on_loss_is_refused_by_name(
     run_peers: Run, start_master: Start
 ) -> None:
-    peers = found(run_peers, start_master, 3)
-    victim, survivors = peers[2], peers[:2]
-    together([victim, survivors[0]], "issue", step=1, index=0, kind="all_gather")
-    together([victim], "sent")
-    victim.kill()
-    tell([survivors[1]], "issue", step=1, index=0, kind="all_gather")
-    late = survivors[1].next(did="issue")
-    assert late["error"] in ("", "PeerLostError"), late
-    waiting = survivors if late["error"] == "" else survivors[:1]
-    tell(waiting, "wait")
-    answers(waiting, "wait", error="PeerLostError")
-    assert all(line["untouched"] for line in together(survivors, "parts_untouched"))
-    # The step has failed for all alike, until the boundary.
-    for peer in survivors:
-        tell([peer], "train")
-    answers(survivors, "train", error="PeerLostError")
-    assert one(together(survivors, "refresh"), "size") == 2
-    assert one(together(survivors, "train"), "result") == mean([0, 1], 0, 0)
-    end(survivors)
-
-
-def test_all_members_but_one_may_go(run_peers: Run, start_master: Start) -> None:
-    peers = found(run_peers, start_master, 2)
-    peers[0].kill()
-    assert together([peers[1]], "refresh")[0]["size"] == 1
-    assert together([peers[1]], "train")[0]["result"] == mean([1], 0, 0)
-    end([peers[1]])
+    master = start_master("--min-peers", "2")
+    peers = run_peers(member, 2, master.url)
+    answers(peers, "join")
+    together(peers, "refresh")
+    (other,) = run_peers(member, 1, master.url, first=2, env={"PCCL_ON_LOSS": "raise"})
+    other.finish(status=1)
+    assert (
+        'RefusedError: this peer has on_loss="raise", the others of this run on_loss="retry"'
+        in (other.log())
+    )
+    one(together(peers, "train"), "result")
+    end(peers)
 
 
 # ------------------------------------------------------------------------------ no changed line

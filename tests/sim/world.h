@@ -29,8 +29,9 @@ struct Rules {
   int ranks = 1;               // of each replica
   std::uint32_t founders = 2;  // replicas
   std::uint32_t hold_below = 1;
-  bool boundaries = true;             // the program calls refresh after each step
-  std::vector<std::string> program;   // R replayed, B broadcast, X needs every pinned member
+  bool boundaries = true;  // the program calls refresh after each step
+  // R replayed, B broadcast, X needs every pinned member (as all do where on_loss is "raise")
+  std::vector<std::string> program;
   std::set<std::uint64_t> resumes;    // steps whose boundary is resume
   std::set<std::uint64_t> verifies;   // steps whose boundary votes in any case
   std::uint64_t window = 2;           // operations in flight

@@ -71,6 +71,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         "PCCL_CONNECT_TIMEOUT_S": "2.5",
         "PCCL_PREIMAGE_BYTES": "1024",
         "PCCL_STEP_TIMEOUT_S": "60",
+        "PCCL_ON_LOSS": "RAISE",
         "PCCL_BLOCKING_WAIT": "1",
         "PCCL_HOLD_TIMEOUT_S": "",
     }
@@ -82,6 +83,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         connect_timeout_s=2.5,
         preimage_bytes=1024,
         step_timeout_s=60.0,
+        on_loss="raise",
         blocking_wait=True,
     )
     assert Options.from_environment({}) == Options()
@@ -108,6 +110,7 @@ def test_an_argument_wins_over_a_variable() -> None:
         ("PCCL_STEP_TIMEOUT_S", "inf"),
         ("PCCL_PREIMAGE_BYTES", "1GiB"),
         ("PCCL_PREIMAGE_BYTES", "-1"),
+        ("PCCL_ON_LOSS", "ignore"),
         ("PCCL_BLOCKING_WAIT", "yes"),
         ("PCCL_ADVERTISE", "a,,b"),
     ],

@@ -245,7 +245,7 @@ def test_a_fixed_group_is_not_elastic(fake: FakeExtension) -> None:
     [
         ({"url": "pccl://a"}, "url is 'pccl://a'"),
         ({"url": "pccl://a:1", "replica": "torchrun"}, "replica='torchrun'"),
-        ({"url": "pccl://a:1", "on_loss": "raise"}, "on_loss='raise'"),
+        ({"url": "pccl://a:1", "on_loss": "ignore"}, "on_loss is 'ignore'"),
         ({"url": "pccl://a:1", "timeout_s": 0.0}, "timeout_s is 0.0"),
         ({"url": "pccl://a:1"}, "default group already"),
     ],

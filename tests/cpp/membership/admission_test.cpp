@@ -93,5 +93,42 @@ TEST(Admission, a_hello_is_refused_for_a_wrong_run_place_size_or_a_taken_rank) {
   EXPECT_FALSE(check_hello(s, hello).failed()) << "it comes back on another connection";
 }
 
+TEST(Admission, a_run_has_one_on_loss_and_replicas_of_several_ranks_replay) {
+  State s = in_office({member(1)});
+  Hello hello;
+  hello.run = s.config.run;
+  hello.member = member(2);
+  hello.member.raises = true;
+  const Error error = check_hello(s, hello);
+  EXPECT_EQ(error.code, ErrorCode::refused);
+  EXPECT_EQ(error.text,
+            "this peer has on_loss=\"raise\", the others of this run on_loss=\"retry\"");
+  s.held->epoch->members.front().raises = true;
+  EXPECT_FALSE(check_hello(s, hello).failed());
+  hello.member.raises = false;
+  EXPECT_TRUE(check_hello(s, hello).failed());
+
+  s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
+  hello.member = member(3, "b", 0, 2);
+  hello.member.raises = true;
+  EXPECT_NE(check_hello(s, hello).text.find("several ranks"), std::string::npos);
+}
+
+TEST(Admission, before_the_founding_who_waits_first_says_what_the_run_is_like) {
+  State s = in_office({member(1)});
+  s.held->epoch.reset();
+  s.peers.clear();
+  newcomer(s, member(7));
+  Hello hello;
+  hello.run = s.config.run;
+  hello.member = member(8);
+  EXPECT_FALSE(check_hello(s, hello).failed());
+  hello.member.raises = true;
+  EXPECT_TRUE(check_hello(s, hello).failed());
+  hello.member = member(8, "b", 0, 2);
+  EXPECT_NE(check_hello(s, hello).text.find("has 2 ranks, the replicas of this run have 1"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace pccl::master

@@ -79,17 +79,6 @@ TEST(Verdict, the_first_failure_counts_and_one_before_the_voted_boundary_does_no
   EXPECT_EQ(judge(s, next_epoch(kTwo)).failure->from, (OpKey{5, 3}));
 }
 
-TEST(Verdict, an_operation_that_raises_fails_at_a_loss_unless_it_is_committed) {
-  State s = in_office({member(1), member(2), member(3)});
-  report(s, 1).raising = report(s, 2).raising = {OpKey{1, 0}, OpKey{1, 1}};
-  report(s, 1).done = report(s, 2).done = {OpKey{1, 0}};
-  const Judgement verdict = judge(s, next_epoch(kTwo));
-  ASSERT_TRUE(verdict.failure.has_value());
-  EXPECT_EQ(verdict.failure->from, (OpKey{1, 1}));
-  EXPECT_EQ(verdict.failure->error.code, ErrorCode::peer_lost);
-  EXPECT_FALSE(judge(s, next_epoch(own(s)->members)).failure.has_value()) << "nobody is lost";
-}
-
 TEST(Verdict, a_boundary_gives_everybody_the_step_after_the_highest_and_pins_its_members) {
   State s = in_office(kTwo, 3);
   report(s, 1).step = report(s, 2).step = 7;
