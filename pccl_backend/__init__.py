@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         UnreachableError,
     )
     from ._group import Boundary, ElasticGroup, group, join
+    from ._notice import leave_on
     from ._register import register
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "UnreachableError",
     "group",
     "join",
+    "leave_on",
     "register",
 ]
 
@@ -56,6 +58,7 @@ _HOMES = {
     "ElasticGroup": "_group",
     "group": "_group",
     "join": "_group",
+    "leave_on": "_notice",
     "register": "_register",
 }
 
@@ -65,7 +68,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name, "_errors")
     value = getattr(importlib.import_module(f".{home}", __name__), name)
-    if home in ("_group", "_errors"):  # these have imported torch, perhaps with its autoload off
+    if home in (
+        "_group",
+        "_notice",
+        "_errors",
+    ):  # these have imported torch, perhaps with its autoload off
         from ._register import register as register_backend
 
         register_backend()

@@ -82,6 +82,11 @@ def extension(options: Options | None = None) -> Any:
         return _extension
 
 
+def loaded() -> Any:
+    """The extension, None before its first use. Takes no lock: for handlers of signals."""
+    return _extension
+
+
 def config() -> Options:
     """The options with which this process runs."""
     extension()

@@ -1,0 +1,104 @@
+"""Leaving on a signal: a spot machine that is reclaimed gets notice before it is ended.
+
+torchrun hands SIGTERM on to its workers and kills what is left of them after 30 s.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import threading
+import time
+from typing import Any
+
+from . import _c10d
+from ._register import NAME
+
+GRACE_S = 25.0
+LOOK_S = 0.1
+
+_log = logging.getLogger(NAME)
+
+
+def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
+    """Leaves the run when a signal comes: at the next boundary, whose `refresh` has `left` set.
+
+    The program then ends in good order, with status 0; the others lose and replay nothing. Where no
+    boundary comes within `grace_s` of the signal, this peer goes at once: what it has in flight
+    fails with GroupClosedError, and for the others that is a loss. Further signals change nothing
+    meanwhile. Without an elastic group the signal does what it did before this call.
+
+    Call it in the main thread, before or after `join`.
+
+    Args:
+        signals: Usually `signal.SIGTERM`.
+        grace_s: Seconds above 0; less than the time after which somebody kills this process.
+
+    Raises:
+        ValueError: No signal, one that cannot be handled, seconds of 0 or less, or another thread
+            than the main one. Then no handler has changed.
+    """
+    if not signals:
+        raise ValueError("no signal; expected leave_on(signal.SIGTERM)")
+    if not 0.0 < grace_s < math.inf:
+        raise ValueError(f"grace_s is {grace_s!r}; expected seconds above 0")
+    before: dict[int, Any] = {}
+
+    def leave(number: int, frame: Any) -> None:
+        if _member() is not None:
+            _go(signal.Signals(number).name, grace_s)
+            return
+        theirs = before[number]
+        if callable(theirs):
+            theirs(number, frame)
+        elif theirs != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    try:
+        for number in signals:
+            before[number] = signal.signal(number, leave)
+    except (ValueError, OSError) as error:
+        for number, theirs in before.items():
+            signal.signal(number, signal.SIG_DFL if theirs is None else theirs)
+        raise ValueError(f"signals={signals!r}: {error}") from error
+
+
+def _member() -> Any:
+    """The elastic default group while this peer is in it, else None."""
+    process_group = _c10d.elastic_default()
+    if process_group is None:
+        return None
+    view = _c10d.loaded().group_view()
+    return None if view["left"] or view["evicted"] else process_group
+
+
+_going: threading.Thread | None = None
+
+
+def _go(name: str, grace_s: float) -> None:
+    """In the handler: it may have interrupted anything of this thread, also one that logs."""
+    global _going
+    if _going is not None and _going.is_alive():
+        return
+    _c10d.loaded().leave()
+    _going = threading.Thread(target=_watch, args=(_member(), name, grace_s), daemon=True)
+    _going.start()
+
+
+def _watch(process_group: Any, name: str, grace_s: float) -> None:
+    _log.warning("%s: leaving at the next boundary, at the latest in %g s", name, grace_s)
+    end = time.monotonic() + grace_s
+    while _member() is process_group:
+        if time.monotonic() < end:
+            time.sleep(LOOK_S)
+            continue
+        _log.error(
+            "no boundary within %g s of %s: this peer goes without one, a loss for the others; "
+            "call refresh more often, or give leave_on a longer grace_s",
+            grace_s,
+            name,
+        )
+        process_group.abort()
+        return

@@ -1,0 +1,132 @@
+"""A machine that is reclaimed gets notice: its peer leaves, and nobody loses anything."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from conftest import ROOT, Peer, failure, hear, say, wait_until
+from elastic_members import Run, Start
+
+SCRIPT = Path(__file__).resolve().parent / "noticed.py"
+
+
+class Launcher:
+    """A torchrun with one worker, and what that one writes."""
+
+    def __init__(self, name: str, folder: Path, url: str) -> None:
+        self.file = folder / name
+        rendezvous = ("--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+        command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "--rdzv-id", name]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PCCL_MASTER": url}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        self.peer = Peer([*command, str(SCRIPT), str(self.file)], environment, name)
+
+    def lines(self) -> list[dict[str, Any]]:
+        text = self.file.read_text() if self.file.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def last(self) -> dict[str, Any]:
+        return (self.lines() or [{}])[-1]
+
+    def wait_for(self, what: str, **wanted: Any) -> dict[str, Any]:
+        def found() -> Any:
+            last = self.last()
+            return last if all(last.get(k) == v for k, v in wanted.items()) else None
+
+        return wait_until(found, what=f"{self.peer.name}: {what}\n{self.last()}\n{self.peer.log()}")
+
+    def reclaim(self) -> None:
+        """What a spot machine does: notice, and nothing afterwards that would be needed."""
+        self.peer.signal(signal.SIGTERM)
+        self.wait_for("the end", ended=True)
+        self.peer.finish(status=None)  # torchrun itself says that it was ended
+
+
+def test_torchrun_gets_notice_and_the_others_lose_and_replay_nothing(
+    start_master: Start, tmp_path: Path
+) -> None:
+    master = start_master("--min-peers", "3")
+    launchers = [Launcher(name, tmp_path, master.url) for name in ("a", "b", "c")]
+    try:
+        for launcher in launchers:
+            launcher.wait_for("a run of three", size=3)
+        by_rank = sorted(launchers, key=lambda launcher: launcher.last()["rank"])
+        for size, leaver in ((2, by_rank[1]), (1, by_rank[0])):  # the second one has rank 0
+            leaver.reclaim()
+            assert leaver.lines()[-2]["left"]
+            for launcher in by_rank:
+                if launcher is not leaver and "ended" not in launcher.last():
+                    launcher.wait_for("a run without it", size=size)
+        by_rank[2].reclaim()
+        for launcher in launchers:
+            lines = launcher.lines()[:-1]
+            assert [line["disturbed"] for line in lines] == [0] * len(lines)
+        # Each step was summed over the members of its boundary, by all of them alike.
+        sums: dict[int, set[float]] = {}
+        for launcher in launchers:
+            for line in launcher.lines()[:-1]:
+                sums.setdefault(line["step"], set()).add(line["sum"])
+        assert all(len(values) == 1 for values in sums.values())
+        wait_until(lambda: "the run is over" in master.log(), what="the end of the run")
+    finally:
+        for launcher in launchers:
+            launcher.peer.close()
+
+
+def gets_no_boundary(index: int, url: str) -> None:
+    import pccl_backend as pccl
+
+    pccl.leave_on(signal.SIGTERM, grace_s=1.0)
+    pccl.join(url, timeout_s=60.0)
+    group = pccl.group()
+    group.refresh()
+    tensor = torch.full((1000,), 1.0 + index)
+    say(ready=True, pid=os.getpid())
+    if index == 0:
+        text = failure(lambda: dist.all_reduce(tensor))  # the other calls it later
+        say(text=text, kept=tensor[0].item())
+    else:
+        hear()
+        dist.all_reduce(tensor)
+        boundary = group.refresh()
+        say(sum=tensor[0].item(), size=boundary.size)
+    dist.destroy_process_group()
+
+
+def test_who_comes_to_no_boundary_in_time_goes_at_once_and_says_why(
+    run_peers: Run, start_master: Start
+) -> None:
+    master = start_master("--min-peers", "2")
+    peers = run_peers(gets_no_boundary, 2, master.url)
+    for peer in peers:
+        peer.next(ready=True)
+    peers[0].signal(signal.SIGTERM)
+    peers[0].signal(signal.SIGTERM)  # torchrun's own, after one for the whole group of processes
+    line = peers[0].next()
+    assert line["text"].startswith("GroupClosedError")
+    assert line["kept"] == 1.0
+    peers[0].finish()
+    assert "no boundary within 1 s of SIGTERM" in peers[0].log()
+    peers[1].tell("go on")
+    assert peers[1].next() == {"sum": 2.0, "size": 1}
+    peers[1].finish()
+
+
+def waits_without_a_group(index: int) -> None:
+    import pccl_backend as pccl
+
+    pccl.leave_on(signal.SIGTERM)
+    say(ready=True)
+    hear()
+
+
+def test_without_a_group_the_signal_does_what_it_did_before(run_peers: Run) -> None:
+    (peer,) = run_peers(waits_without_a_group, 1)
+    peer.next(ready=True)
+    peer.signal(signal.SIGTERM)
+    peer.finish(status=-signal.SIGTERM)
