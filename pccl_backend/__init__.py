@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._config import Options
+    from ._config import Options, Replica
     from ._errors import (
         EngineError,
         EvictedError,
@@ -45,6 +45,7 @@ __all__ = [
     "PeerLostError",
     "ProtocolError",
     "RefusedError",
+    "Replica",
     "UnreachableError",
     "group",
     "join",
@@ -55,6 +56,7 @@ __all__ = [
 _HOMES = {
     "Boundary": "_group",
     "Options": "_config",
+    "Replica": "_config",
     "ElasticGroup": "_group",
     "group": "_group",
     "join": "_group",

@@ -8,13 +8,14 @@ change. The only place that touches private names of torch.distributed.
 from __future__ import annotations
 
 import atexit
+import dataclasses
+import functools
 import hashlib
 import logging
 import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -23,10 +24,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore, Store
 from torch.distributed import distributed_c10d
 
-from ._config import Options, Target, parse_url
+from ._config import Options, Replica, Target, parse_url
 from ._errors import GroupClosedError, PcclError
 
 NAME = "pccl"
+BESIDE_NAME = "pccl-elastic"
 GROUPS_PER_STEP = 1 << 20  # names of groups are numbers; each step has this many of its own
 
 BackendOptions: Any = Backend.Options
@@ -34,7 +36,7 @@ BackendOptions: Any = Backend.Options
 _log = logging.getLogger(NAME)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Joined:
     """A process that a master has taken, between the rendezvous and the making of the group."""
 
@@ -49,6 +51,7 @@ _extension: Any = None
 _options: Options | None = None
 _joined: Joined | None = None
 _has_joined = False
+_beside: Any = None  # the elastic group where it is not the default one
 _made: dict[str, list[str]] = {}  # name of a fixed group -> peers, by group rank
 
 
@@ -176,10 +179,11 @@ def join_master(
     timeout_s: float,
     device_types: tuple[str, ...],
     on_loss: str | None = None,
+    replica: Replica | None = None,
 ) -> Joined:
     """Joins, and remembers it for `create`, which c10d calls next.
 
-    `on_loss` None: the option's.
+    `on_loss` None: the option's; `replica` None: one of its own.
 
     An engine is one peer for the whole of its life: who comes back after it was evicted, has left
     or could not join does so as a newcomer, with a new engine.
@@ -191,13 +195,18 @@ def join_master(
     rank, size = module.join(
         list(target.masters),
         target.run,
-        None,
+        None if replica is None else _place(replica),
         (on_loss or config().on_loss) == "raise",
         config().connect_timeout_s,
         timeout_s,
     )
     _joined = Joined(module.elastic_store(timeout_s), rank, size, device_types)
     return _joined
+
+
+def _place(replica: Replica) -> dict[str, Any]:
+    fields = dataclasses.asdict(replica)
+    return {"replica": fields.pop("name"), **fields}
 
 
 def elastic_devices(backend: str) -> tuple[str, ...]:
@@ -315,6 +324,34 @@ def _be_the_default() -> None:
         made["pg"]._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
 
+def create_beside(joined: Joined, timeout_s: float) -> Any:
+    """The group of a run that was joined beside a default group, known to c10d as new_group's are.
+
+    Global ranks mean the default group's world. Of the members of the new group only this process
+    has one there: the others are named by their ranks in it (`group_src`, `group_dst`).
+    """
+    global _beside
+    world = distributed_c10d._world
+    make: Any = distributed_c10d._new_process_group_helper
+    pg, _ = make(
+        joined.size,
+        joined.rank,
+        [],
+        NAME,
+        joined.store,
+        group_name=BESIDE_NAME,
+        timeout=timedelta(seconds=timeout_s),
+        group_desc="elastic",
+    )
+    module = loaded()
+    itself = dist.get_rank()
+    world.pg_group_ranks[pg] = LiveRanks(
+        lambda: module.group_view(), lambda view: {itself: int(view["rank"])}
+    )
+    _beside = pg
+    return pg
+
+
 def epoch_prefix(module: Any) -> str:
     """Before the store keys of groups that are made from the elastic one: never the same twice.
 
@@ -331,6 +368,14 @@ def elastic_default(module: Any = None) -> Any:
     group = dist.group.WORLD
     module = _extension if module is None else module
     return group if group is not None and module is not None and module.is_elastic(group) else None
+
+
+def elastic_group() -> Any:
+    """The elastic group of this process: the default one, or one beside it; None without."""
+    default = elastic_default()
+    if default is not None:
+        return default
+    return _beside if _beside is not None and _beside in distributed_c10d._world.pg_map else None
 
 
 def _take_joined(store: Any) -> Joined | None:
@@ -371,26 +416,23 @@ class LiveRanks(dict[int, int]):
     operation: Python is not told, so the table asks when it is read.
     """
 
-    def __init__(self, numbering: Any, peers: list[str] | None) -> None:
-        """`numbering()`: peers of the elastic group by rank; `peers`: of this group, None: all."""
+    def __init__(self, look: Any, ranks: Any) -> None:
+        """`look()` says how things stand, `ranks` makes the table of that."""
         super().__init__()
-        self._numbering = numbering
-        self._peers = peers
-        self._seen: list[str] | None = None
+        self._look = look
+        self._ranks = ranks
+        self._seen: Any = None
 
     def _now(self) -> None:
         try:
-            numbering = self._numbering()
+            seen = self._look()
         except GroupClosedError:
             return  # after destroy: the last one stays
-        if numbering == self._seen:
+        if seen == self._seen:
             return
-        ranks = {peer: rank for rank, peer in enumerate(numbering)}
-        peers = numbering if self._peers is None else self._peers
-        fresh = {ranks[peer]: rank for rank, peer in enumerate(peers) if peer in ranks}
         super().clear()
-        super().update(fresh)
-        self._seen = list(numbering)
+        super().update(self._ranks(seen))
+        self._seen = seen
 
     def __getitem__(self, key: int) -> int:
         self._now()
@@ -444,6 +486,13 @@ class LiveRanks(dict[int, int]):
         return dict(super().items())
 
 
+def _ranks_of(peers: list[str] | None, numbering: list[str]) -> dict[int, int]:
+    """The table of a group of `peers` (None: all) of the elastic default group."""
+    ranks = {peer: rank for rank, peer in enumerate(numbering)}
+    members = numbering if peers is None else peers
+    return {ranks[peer]: rank for rank, peer in enumerate(members) if peer in ranks}
+
+
 def sync_tables(module: Any, *, new_numbers: bool = False) -> None:
     """Brings c10d's rank tables up to date with the elastic default group.
 
@@ -461,7 +510,9 @@ def sync_tables(module: Any, *, new_numbers: bool = False) -> None:
             continue
         peers = None if pg is default else _made.get(world.pg_names.get(pg, ""))
         if pg is default or peers is not None:
-            world.pg_group_ranks[pg] = LiveRanks(lambda: module.group_view()["numbering"], peers)
+            world.pg_group_ranks[pg] = LiveRanks(
+                lambda: module.group_view()["numbering"], functools.partial(_ranks_of, peers)
+            )
     if new_numbers:
         world.group_count = GROUPS_PER_STEP * int(module.group_view()["step"])
 

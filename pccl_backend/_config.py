@@ -18,6 +18,7 @@ from typing import Any
 SCHEME = "pccl://"
 RUN_NAME_BYTES_MAX = 128
 MASTERS_MAX = 16
+REPLICA_SIZE_MAX = 4096
 SECONDS_MAX = 365.0 * 24 * 3600
 ON_LOSS = ("retry", "raise")
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
@@ -34,6 +35,53 @@ class Target:
 
     masters: tuple[str, ...]
     run: str = ""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """Which copy of the model a process belongs to, and its place in it.
+
+    Rank r of every replica is in peer group r: collectives of the elastic group and the shared
+    state run there. A replica is admitted when all its ranks wait, and goes as a whole.
+
+    Attributes:
+        name: Of the replica, the same at all its ranks; another one for each replica of the run.
+        rank: Of this process in its replica.
+        size: Ranks of the replica; the same for all replicas of a run.
+        attempt: How often the replica was started before: a newer attempt ends an older one.
+    """
+
+    name: str
+    rank: int
+    size: int
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses what is no place."""
+        if not self.name or len(self.name.encode()) > RUN_NAME_BYTES_MAX:
+            raise _wrong("name", self.name, f"1 to {RUN_NAME_BYTES_MAX} bytes")
+        if not 0 <= self.rank < self.size <= REPLICA_SIZE_MAX:
+            raise _wrong("rank", self.rank, f"0 to size - 1, size (is {self.size}) at most 4096")
+        if self.attempt < 0:
+            raise _wrong("attempt", self.attempt, "0 or more")
+
+    @classmethod
+    def from_torchrun(cls, environment: Mapping[str, str] | None = None) -> Replica:
+        """One torchrun, one replica: its --rdzv-id, restart count, rank and size.
+
+        Raises:
+            ValueError: A variable of torchrun's is missing.
+        """
+        source = os.environ if environment is None else environment
+        names = ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+        missing = [name for name in names if not source.get(name)]
+        if missing:
+            raise ValueError(
+                f"replica='torchrun': {', '.join(missing)} not set; expected a process that "
+                "torchrun has started, or a Replica"
+            )
+        run, *numbers = (source[name] for name in names)
+        return cls(run, *(int(number) for number in numbers))
 
 
 @dataclass(frozen=True)

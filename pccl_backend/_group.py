@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from . import _c10d
-from ._config import ON_LOSS, Options, parse_url
+from ._config import ON_LOSS, Options, Replica, parse_url
 from ._register import NAME, register
 from ._state import SharedState, SourceFailedError
 
@@ -289,14 +289,14 @@ def group(pg: Any = None) -> ElasticGroup:
     """The ElasticGroup of a process group.
 
     Args:
-        pg: An elastic process group, or its ElasticGroup; None: the default group.
+        pg: An elastic process group, or its ElasticGroup; None: that of this process.
 
     Raises:
         ValueError: There is no such group, or it is not elastic.
     """
     if isinstance(pg, ElasticGroup):
         return pg
-    target = dist.group.WORLD if pg is None else pg
+    target = (_c10d.elastic_group() or dist.group.WORLD) if pg is None else pg
     if target is None:
         raise ValueError("there is no default group; expected init_process_group or join before")
     if not _c10d.extension().is_elastic(target):
@@ -310,19 +310,24 @@ def group(pg: Any = None) -> ElasticGroup:
 def join(
     url: str,
     *,
-    replica: str | None = None,
+    replica: Replica | str | None = None,
     on_loss: str | None = None,
     options: Options | None = None,
     timeout_s: float = FOUNDING_TIMEOUT_S,
 ) -> Any:
-    """Joins the run of a master; its elastic group becomes the default group of torch.distributed.
+    """Joins the run of a master.
+
+    Its elastic group becomes the default group of torch.distributed. Where there is one already
+    (fixed: the ranks of an FSDP replica), it stands beside it as a group of new_group's does; its
+    members are named by their ranks in it (`group_src`, `group_dst`, `pg.rank()`, `pg.size()`).
 
     Returns when the run has been founded, or, where it runs already, when the master has welcomed
     this newcomer: its first `refresh` then admits it.
 
     Args:
         url: `pccl://HOST:PORT[,HOST:PORT...][/RUN]`.
-        replica: Not yet: a process is a replica of one rank.
+        replica: Which copy of the model this process holds a part of; "torchrun": the processes of
+            one torchrun are one replica, named by its --rdzv-id. None: this process alone.
         on_loss: "retry": operations that can be are replayed among the survivors. "raise": an
             operation that a loss interrupts fails with PeerLostError at all of them, its tensors
             as they were, and so does every later one until `refresh` or `resume`. The same at all
@@ -334,29 +339,33 @@ def join(
         The process group.
 
     Raises:
-        ValueError: An argument is wrong, or there is a default group already.
+        ValueError: An argument is wrong, or this process has an elastic group already.
         UnreachableError: No master answered.
         RefusedError: The master serves another run, or another version, or a run with another
             `on_loss`.
         OperationTimeoutError: The run was not founded in time.
     """
     target = parse_url(url)
-    if replica is not None:
-        raise ValueError(
-            f"replica={replica!r}: not supported yet; expected None, one rank a replica"
-        )
+    if replica == "torchrun":
+        replica = Replica.from_torchrun()
+    if not (replica is None or isinstance(replica, Replica)):
+        raise ValueError(f"replica is {replica!r}; expected a Replica, 'torchrun' or None")
     if on_loss not in (None, *ON_LOSS):
         raise ValueError(f"on_loss is {on_loss!r}; expected 'retry', 'raise' or None")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0")
-    if dist.is_initialized():
-        raise ValueError(
-            "there is a default group already, and an elastic group beside a fixed one is not "
-            "supported yet; expected join instead of init_process_group"
-        )
+    if _c10d.elastic_group() is not None:
+        raise ValueError("this process has an elastic group already; expected one join")
     register()
     module = _c10d.extension(options)
-    joined = _c10d.join_master(module, target, timeout_s, ("cpu", "cuda"), on_loss)
+    if replica is not None and replica.size > 1 and (on_loss or _c10d.config().on_loss) == "raise":
+        raise ValueError(
+            f"on_loss='raise' with replicas of {replica.size} ranks: a failure in one peer group "
+            "would leave the ranks of a replica a step apart; expected 'retry'"
+        )
+    joined = _c10d.join_master(module, target, timeout_s, ("cpu", "cuda"), on_loss, replica)
+    if dist.is_initialized():
+        return _c10d.create_beside(joined, timeout_s)
     # The prefix is the one that init_process_group gives to the store of a URL.
     dist.init_process_group(
         NAME,

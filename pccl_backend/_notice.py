@@ -66,8 +66,8 @@ def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
 
 
 def _member() -> Any:
-    """The elastic default group while this peer is in it, else None."""
-    process_group = _c10d.elastic_default()
+    """The elastic group while this peer is in it, else None."""
+    process_group = _c10d.elastic_group()
     if process_group is None:
         return None
     view = _c10d.loaded().group_view()

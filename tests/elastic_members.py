@@ -48,6 +48,7 @@ class Member:
 
         self.index = index
         self.group = pccl.group()
+        self.pg = self.group.process_group
         self.state: dict[str, Any] = {
             "step": 0,
             "w": contribution(index, 0, 0),
@@ -75,10 +76,12 @@ class Member:
     def issue(self, *, step: int, index: int, kind: str = "all_reduce") -> dict[str, Any]:
         self.tensor = contribution(self.index, step, index)
         if kind == "all_reduce":
-            self.work = dist.all_reduce(self.tensor, op=dist.ReduceOp.AVG, async_op=True)
+            self.work = dist.all_reduce(
+                self.tensor, op=dist.ReduceOp.AVG, group=self.pg, async_op=True
+            )
         else:
-            self.parts = [torch.full((COUNT,), -1.0) for _ in range(dist.get_world_size())]
-            self.work = dist.all_gather(self.parts, self.tensor, async_op=True)
+            self.parts = [torch.full((COUNT,), -1.0) for _ in range(dist.get_world_size(self.pg))]
+            self.work = dist.all_gather(self.parts, self.tensor, self.pg, async_op=True)
         operations = self.group.in_flight()  # it may have its outcome by now
         return {"operation": operations[-1]["op"] if operations else ""}
 
@@ -86,14 +89,18 @@ class Member:
         """Several operations in flight, each on a tensor of its own."""
         self.kinds = kinds
         self.tensors = [contribution(self.index, step, index) for index in range(len(kinds))]
-        size = dist.get_world_size()
+        size = dist.get_world_size(self.pg)
         calls: dict[str, Callable[[torch.Tensor], Any]] = {
-            "all_reduce": lambda t: dist.all_reduce(t, op=dist.ReduceOp.AVG, async_op=True),
-            "broadcast": lambda t: dist.broadcast(t, group_src=size - 1, async_op=True),
-            "all_gather": lambda t: dist.all_gather(
-                [torch.empty(COUNT) for _ in range(size)], t, async_op=True
+            "all_reduce": lambda t: dist.all_reduce(
+                t, op=dist.ReduceOp.AVG, group=self.pg, async_op=True
             ),
-            "barrier": lambda t: dist.barrier(async_op=True),
+            "broadcast": lambda t: dist.broadcast(
+                t, group=self.pg, group_src=size - 1, async_op=True
+            ),
+            "all_gather": lambda t: dist.all_gather(
+                [torch.empty(COUNT) for _ in range(size)], t, self.pg, async_op=True
+            ),
+            "barrier": lambda t: dist.barrier(self.pg, async_op=True),
         }
         self.works: list[Any] = []
         errors = []
@@ -133,9 +140,9 @@ class Member:
         from pccl_backend import _c10d
 
         return {
-            "rank": dist.get_rank(),
-            "size": dist.get_world_size(),
-            "ranks": dist.get_process_group_ranks(dist.group.WORLD),
+            "rank": dist.get_rank(self.pg),
+            "size": dist.get_world_size(self.pg),
+            "ranks": dist.get_process_group_ranks(self.pg),
             "epoch": self.group.epoch,
             "tensor": digest(self.tensor),
             "counters": dict(_c10d.extension().counters()),
@@ -161,7 +168,8 @@ class Member:
         dist.destroy_process_group()
         pccl.join(url, timeout_s=60.0)
         self.group = pccl.group()
-        return {"size": dist.get_world_size()}
+        self.pg = self.group.process_group
+        return {"size": dist.get_world_size(self.pg)}
 
     def put(self, key_bytes: int, value_bytes: int) -> dict[str, Any]:
         store = dist.distributed_c10d._get_default_store()
@@ -193,7 +201,7 @@ def member(index: int, url: str) -> None:
 
 
 def obey(self: Member) -> None:
-    say(did="join", rank=dist.get_rank(), size=dist.get_world_size(), pid=os.getpid())
+    say(did="join", rank=dist.get_rank(self.pg), size=dist.get_world_size(self.pg), pid=os.getpid())
     while True:
         word = hear()
         if word["do"] == "end":

@@ -34,6 +34,8 @@ struct EngineContext {
   std::function<void(GroupId, GroupView)> publish;
   /// No group of this engine needs the link to this peer any more? Then it is closed.
   std::function<void(PeerId)> release_link;
+  /// A rank of the same replica, in the elastic group of this engine? Then it goes with this one.
+  std::function<bool(PeerId)> sibling;
 
   /// A new token whose segments `owner` hears of, until `retire`.
   [[nodiscard]] MemoryToken token(SegmentOwner& owner) {

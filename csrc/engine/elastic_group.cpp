@@ -573,16 +573,25 @@ bool ElasticGroup::needs(PeerId peer) const {
   return !failure_.failed() && !left_ && (member(peer) || proposed_.contains(peer));
 }
 
-void ElasticGroup::close() {
-  if (failure_.failed() || left_) return;
-  if (client_.connected()) feed(peer::SaysBye{});
-  end({ErrorCode::closed, "the group has been closed"});
-}
+void ElasticGroup::close() { fail({ErrorCode::closed, "the group has been closed"}); }
 
 void ElasticGroup::abort(const std::string& why) {
+  fail({ErrorCode::closed, "the group has been aborted" + (why.empty() ? "" : ": " + why)});
+}
+
+void ElasticGroup::fail(Error error) {
   if (failure_.failed() || left_) return;
   if (client_.connected()) feed(peer::SaysBye{});
-  end({ErrorCode::closed, "the group has been aborted" + (why.empty() ? "" : ": " + why)});
+  end(std::move(error));
+}
+
+bool ElasticGroup::sibling(PeerId peer) const {
+  const Place& mine = core_.self.place;
+  if (mine.size == 1 || !core_.started) return false;
+  const auto& members = core_.started->members;
+  return std::any_of(members.begin(), members.end(), [&](const Member& m) {
+    return m.peer() == peer && m.place.replica == mine.replica && m.place.attempt == mine.attempt;
+  });
 }
 
 GroupView ElasticGroup::view() const {

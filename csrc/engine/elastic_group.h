@@ -36,11 +36,14 @@ class ElasticGroup : public Group {
   void tick(std::uint64_t elapsed_ms) override;
   void close() override;
   void abort(const std::string& why) override;
+  void fail(Error error) override;
   [[nodiscard]] GroupView view() const override;
   [[nodiscard]] bool needs(PeerId peer) const override;
 
   void returned(OpKey op);
   void leave();
+  /// A rank of the same replica?
+  [[nodiscard]] bool sibling(PeerId peer) const;
   void boundary_begin(const BoundaryRequest& request, std::shared_ptr<BoundaryTalk> talk);
   void boundary_root(const StateRoot& root, Snapshot snapshot);
   void boundary_fetched(EpochId epoch, const StateRoot& root, Snapshot snapshot);

@@ -43,21 +43,22 @@ Error EngineCore::listen() {
   auto links = make_tcp_links(loop_, *this, link_options);
   if (!links) return links.error();
   links_ = std::move(links).value();
-  context_ =
-      std::make_unique<EngineContext>(EngineContext{loop_,
-                                                    *links_,
-                                                    pool_,
-                                                    options_,
-                                                    counters_,
-                                                    [](GroupId, GroupView) {},
-                                                    [this](PeerId peer) {
-                                                      for (const auto& [id, group] : groups_) {
-                                                        if (group->needs(peer)) return;
-                                                      }
-                                                      links_->drop(peer);
-                                                    },
-                                                    0,
-                                                    {}});
+  context_ = std::make_unique<EngineContext>(
+      EngineContext{loop_,
+                    *links_,
+                    pool_,
+                    options_,
+                    counters_,
+                    [](GroupId, GroupView) {},
+                    [this](PeerId peer) {
+                      for (const auto& [id, group] : groups_) {
+                        if (group->needs(peer)) return;
+                      }
+                      links_->drop(peer);
+                    },
+                    [this](PeerId peer) { return elastic_ != nullptr && elastic_->sibling(peer); },
+                    0,
+                    {}});
   early_ = std::make_unique<Early>(*context_, *this);
   last_tick_ms_ = loop_.now_ms();
   tick_timer_ = loop_.timer(kTickMs, kTickMs, [this] { tick(); });
@@ -92,11 +93,25 @@ void EngineCore::join(const JoinOptions& options, std::shared_ptr<Ticket> joined
     joined->complete({ErrorCode::invalid, "this process has joined a run already: one at a time"});
     return;
   }
+  auto hook = [this, several = options.place.size > 1,
+               told = std::move(hooks)](const GroupEvent& e) {
+    if (several && e.what == GroupEvent::What::evicted) evicted(e.text);
+    told(e);
+  };
   auto group =
-      std::make_unique<ElasticGroup>(*context_, options, std::move(joined), std::move(hooks));
+      std::make_unique<ElasticGroup>(*context_, options, std::move(joined), std::move(hook));
   elastic_ = group.get();
   groups_.emplace(kElasticGroup, std::move(group));
   elastic_->join();
+}
+
+/// A replica goes as a whole: its ranks may sit in a collective of a group of their own.
+void EngineCore::evicted(const std::string& why) {
+  for (auto& [id, group] : groups_) {
+    if (id != kElasticGroup) {
+      group->fail({ErrorCode::evicted, "this replica was evicted: " + why});
+    }
+  }
 }
 
 Group* EngineCore::find(GroupId id) {

@@ -58,6 +58,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   void segment_sent(MemoryToken, PeerId, std::uint32_t) override {}
   void adopt(Group& group);
   void tick();
+  void evicted(const std::string& why);
 
   Loop& loop_;
   EngineOptions options_;

@@ -60,8 +60,7 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, bool) {
     return;
   }
   if (!left) {
-    fail_group({ErrorCode::peer_lost, who + " was lost: " + reason + "; the group cannot go on"},
-               true);
+    fail_group(lost(peer, reason), true);
     return;
   }
   // It left in good order: only what still waits for its data has a reason to fail.
@@ -184,6 +183,16 @@ void FixedGroup::fail_group(Error error, bool tell) {
   if (connected_) std::exchange(connected_, nullptr)->complete(std::move(error));
 }
 
+Error FixedGroup::lost(PeerId peer, const std::string& reason) const {
+  const std::string text = describe_peer(peer, *numbering_) + " was lost: " + reason;
+  if (context_.sibling(peer)) {
+    return {ErrorCode::evicted, text + "; its replica goes as a whole, and this process with it"};
+  }
+  return {ErrorCode::peer_lost, text + "; the group cannot go on"};
+}
+
+void FixedGroup::fail(Error error) { fail_group(std::move(error), true); }
+
 void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
   if (const auto* farewell = std::get_if<Farewell>(&message)) {
     departed_[peer] = farewell->finished;
@@ -300,10 +309,7 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   for (auto& [peer, ms] : silent_ms_) {
     ms += counted;
     if (ms < limit) continue;
-    fail_group({ErrorCode::peer_lost, describe_peer(peer, *numbering_) +
-                                          " was lost: it has given no sign of life for " +
-                                          seconds(ms) + "; the group cannot go on"},
-               true);
+    fail_group(lost(peer, "it has given no sign of life for " + seconds(ms)), true);
     return;
   }
   since_probe_ms_ += elapsed_ms;

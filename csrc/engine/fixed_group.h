@@ -29,6 +29,7 @@ class FixedGroup : public Group {
   void tick(std::uint64_t elapsed_ms) override;
   void close() override;
   void abort(const std::string& why) override;
+  void fail(Error error) override;
   [[nodiscard]] GroupView view() const override;
   [[nodiscard]] bool needs(PeerId peer) const override;
 
@@ -46,6 +47,7 @@ class FixedGroup : public Group {
     std::set<PeerId> missing;
   };
   void fail_group(Error error, bool tell);
+  [[nodiscard]] Error lost(PeerId peer, const std::string& reason) const;
   enum class Tell : std::uint8_t { nobody, others, others_late };
   void fail_op(OpKey op, Error error, Tell tell);
   void fail_late(OpKey op, Error error);

@@ -35,6 +35,8 @@ class Group : public OperationPort, public SegmentOwner {
   /// Leaves in good order; nothing of the group runs afterwards.
   virtual void close() = 0;
   virtual void abort(const std::string& why) = 0;
+  /// Nothing of it goes on, because of something outside it; tells its other members.
+  virtual void fail(Error error) = 0;
   [[nodiscard]] virtual GroupView view() const = 0;
   [[nodiscard]] virtual bool needs(PeerId peer) const = 0;
 

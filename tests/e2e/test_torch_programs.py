@@ -17,29 +17,37 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, Master, Peer
+from conftest import ROOT, TORCH, Master, Peer
 
 PROGRAMS = Path(__file__).resolve().parent / "torch_programs"
 DEADLINE_S = 180.0  # for all programs of a cast; some 20 s where two cores are idle
 
 
+# What a torch cannot do with gloo either, or, in the first case, only with gloo.
+IMPOSSIBLE = set()
+if torch.backends.cuda.is_built() and not torch.cuda.is_available():
+    IMPOSSIBLE.add("saving.sharded_tensors")  # asks the first device of the backend but the CPU
+if TORCH < (2, 13):
+    IMPOSSIBLE |= {"shards.experts", "grids.experts_on_a_grid"}  # its models have none
+FUNCTIONAL = ["calls.functional_collectives", "calls.dtensor_redistribute"]
+
+
 def programs(module: str) -> list[str]:
     """The names of a module's programs, without importing it."""
-    return [
+    names = [
         f"{module}.{node.name}"
         for node in ast.parse((PROGRAMS / f"{module}.py").read_text()).body
         if isinstance(node, ast.FunctionDef)
         if {"exact", "close"} & {ast.unparse(mark) for mark in node.decorator_list}
     ]
+    return [name for name in names if name not in IMPOSSIBLE]
 
 
 BOTH = [name for module in ("calls", "replicas", "shards", "saving") for name in programs(module)]
-if torch.backends.cuda.is_built() and not torch.cuda.is_available():
-    # torch asks the device that it finds first beside the CPU: for gloo alone it knows better.
-    BOTH.remove("saving.sharded_tensors")
 OURS = programs("beyond")
 GRID = programs("grids")
-CHECKED = [*programs("detail"), "calls.functional_collectives", "calls.dtensor_redistribute"]
+# Up to torch 2.12 its wrapper does not pass these on, whatever the backend.
+CHECKED = [*programs("detail"), *(FUNCTIONAL if TORCH >= (2, 13) else [])]
 # With TORCH_DISTRIBUTED_DEBUG=DETAIL the constructor of DDP crashes over gloo, in torch 2.13.
 NOT_GLOO = ["replicas.ddp_options", "shards.fsdp2"]
 

@@ -1,10 +1,11 @@
 """Options: precedence, what is refused and how it is said, and the URL of a master."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from pccl_backend._config import VARIABLES, Options, Target, interface_host, parse_url
+from pccl_backend._config import VARIABLES, Options, Replica, Target, interface_host, parse_url
 
 
 @pytest.mark.parametrize(
@@ -147,3 +148,31 @@ def test_the_fields_are_those_of_the_engine() -> None:
     text = (ROOT / "csrc" / "engine" / "options.h").read_text()
     for name in Options().to_engine():
         assert f" {name}" in text, name
+
+
+def test_one_torchrun_is_one_replica() -> None:
+    environment = {
+        "TORCHELASTIC_RUN_ID": "west",
+        "RANK": "1",
+        "WORLD_SIZE": "4",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+    }
+    assert Replica.from_torchrun(environment) == Replica("west", rank=1, size=4, attempt=2)
+    with pytest.raises(ValueError, match="WORLD_SIZE not set"):
+        Replica.from_torchrun({**environment, "WORLD_SIZE": ""})
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (("", 0, 1), "name is ''"),
+        (("x" * 129, 0, 1), "128 bytes"),
+        (("a", 2, 2), "rank is 2"),
+        (("a", -1, 2), "rank is -1"),
+        (("a", 0, 5000), "at most 4096"),
+        (("a", 0, 1, -1), "attempt is -1"),
+    ],
+)
+def test_what_is_no_place_in_a_replica_is_refused(place: tuple[Any, ...], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Replica(*place)

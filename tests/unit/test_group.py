@@ -244,10 +244,11 @@ def test_a_fixed_group_is_not_elastic(fake: FakeExtension) -> None:
     ("options", "text"),
     [
         ({"url": "pccl://a"}, "url is 'pccl://a'"),
-        ({"url": "pccl://a:1", "replica": "torchrun"}, "replica='torchrun'"),
+        ({"url": "pccl://a:1", "replica": "torchrun"}, "TORCHELASTIC_RUN_ID, RANK"),
+        ({"url": "pccl://a:1", "replica": "mine"}, "replica is 'mine'"),
         ({"url": "pccl://a:1", "on_loss": "ignore"}, "on_loss is 'ignore'"),
         ({"url": "pccl://a:1", "timeout_s": 0.0}, "timeout_s is 0.0"),
-        ({"url": "pccl://a:1"}, "default group already"),
+        ({"url": "pccl://a:1"}, "an elastic group already"),
     ],
 )
 def test_join_says_what_is_wrong(fake: FakeExtension, options: dict[str, Any], text: str) -> None:

@@ -1,0 +1,173 @@
+"""Replicas of two ranks: a fixed group each, and beside it the elastic group across replicas."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import Peer, fixed_group
+from elastic_members import (
+    Member,
+    Run,
+    Start,
+    answers,
+    end,
+    mean,
+    obey,
+    one,
+    tell,
+    together,
+)
+
+RANKS = 2
+
+
+class Shard(Member):
+    """A rank of a replica."""
+
+    def inside(self, *, value: float) -> dict[str, Any]:
+        """A collective of the replica's own group."""
+        tensor = torch.tensor([value])
+        dist.all_reduce(tensor)
+        return {"inside": tensor.item()}
+
+    def tables(self) -> dict[str, Any]:
+        """What c10d says about the two groups."""
+        broadcast: list[Any] = []
+        for source in range(dist.get_world_size(self.pg)):
+            tensor = torch.tensor([float(self.index)])
+            try:
+                dist.broadcast(tensor, group=self.pg, group_src=source)
+            except ValueError as error:
+                broadcast.append(str(error))
+        return {
+            "refused": broadcast,
+            "world": [dist.get_rank(), dist.get_world_size()],
+            "listed": dist.get_process_group_ranks(self.pg),
+            "inside": [dist.get_rank(self.pg), self.pg.rank(), self.pg.size()],
+            "backends": [dist.get_backend(), dist.get_backend(self.pg)],
+        }
+
+
+def shard(index: int, name: str, attempt: int, url: str, folder: str) -> None:
+    import pccl_backend as pccl
+
+    rank = index % RANKS
+    fixed_group(rank, RANKS, f"{folder}/{name}-{attempt}", timeout_s=60)
+    replica = pccl.Replica(name, rank=rank, size=RANKS, attempt=attempt)
+    pg = pccl.join(url, replica=replica, timeout_s=60.0)
+    with_group = Shard(index)
+    assert with_group.pg is pg
+    obey(with_group)
+
+
+class Replicas:
+    """Replicas by name; peers in the order of their ranks."""
+
+    def __init__(self, run_peers: Run, url: str, folder: Path) -> None:
+        self._start, self._url, self._folder = run_peers, url, folder
+        self.peers: dict[str, list[Peer]] = {}
+
+    def start(self, name: str, attempt: int = 0) -> list[Peer]:
+        first = RANKS * "abc".index(name)
+        arguments = (name, attempt, self._url, str(self._folder))
+        self.peers[name] = self._start(shard, RANKS, *arguments, first=first)
+        return self.peers[name]
+
+    def group(self, rank: int, names: str) -> list[Peer]:
+        """The peer group of a rank."""
+        return [self.peers[name][rank] for name in names]
+
+    def all(self, names: str) -> list[Peer]:
+        return [peer for name in names for peer in self.peers[name]]
+
+
+@pytest.fixture
+def replicas(run_peers: Run, start_master: Start, tmp_path: Path) -> Replicas:
+    """Three replicas that have passed their first boundary."""
+    arguments = ("--min-peers", "3", "--heartbeat", "0.2", "--evict-after", "1.5")
+    found = Replicas(run_peers, start_master(*arguments).url, tmp_path)
+    for name in "abc":
+        found.start(name)
+    assert one(answers(found.all("abc"), "join"), "size") == 3
+    together(found.all("abc"), "refresh")
+    return found
+
+
+def same_in_each_group(replicas: Replicas, names: str, do: str, value: str) -> None:
+    """All do it; within a peer group the value agrees, between peer groups it does not."""
+    tell(replicas.all(names), do)
+    values = [one(answers(replicas.group(rank, names), do), value) for rank in range(RANKS)]
+    assert len(set(values)) == RANKS
+
+
+def test_peer_groups_reduce_and_share_state_for_themselves(replicas: Replicas) -> None:
+    same_in_each_group(replicas, "abc", "train", "result")
+    same_in_each_group(replicas, "abc", "refresh", "w")
+    assert {line["inside"] for line in together(replicas.all("abc"), "inside", value=2.0)} == {4.0}
+    for name in "abc":
+        for rank, line in enumerate(together(replicas.peers[name], "tables")):
+            assert line["world"] == [rank, RANKS]
+            assert line["listed"] == [rank]  # of the members only itself is in the world
+            assert line["inside"][0] == line["inside"][1]
+            assert line["inside"][2] == 3
+            assert line["backends"] == ["pccl", "pccl"]
+            # What a loss could end at some ranks of a replica only is refused, before it is sent.
+            assert len(line["refused"]) == 3
+            assert "replicas of several ranks" in line["refused"][0]
+    end(replicas.all("abc"))
+
+
+def test_a_replica_goes_as_a_whole_when_one_rank_is_killed_and_comes_back(
+    replicas: Replicas,
+) -> None:
+    same_in_each_group(replicas, "abc", "train", "result")
+    together(replicas.all("abc"), "refresh")
+    victim, sibling = replicas.peers["b"]
+    tell([sibling], "inside", value=1.0)  # it sits in a collective of its own replica
+    tell(replicas.all("ac"), "issue", step=1, index=0)
+    answers(replicas.all("ac"), "issue")
+    victim.kill()
+    line = answers([sibling], "inside", error="EvictedError")[0]
+    assert "rank 0 (127.0.0.1:" in line["text"]
+    assert "its replica goes as a whole" in line["text"]
+    tell([sibling], "refresh")
+    answers([sibling], "refresh", error="EvictedError")
+    end([sibling])
+    lines = together(replicas.all("ac"), "wait")
+    for rank in range(RANKS):
+        assert {line["result"] for line in lines[rank::RANKS]} == {mean([rank, 4 + rank], 1, 0)}
+    assert one(together(replicas.all("ac"), "refresh"), "size") == 2
+
+    replicas.start("b", attempt=1)
+    answers(replicas.peers["b"], "join")
+    tell(replicas.peers["b"], "refresh")
+    size = 2
+    while size == 2:
+        together(replicas.all("ac"), "train")
+        size = one(together(replicas.all("ac"), "refresh"), "size")
+    admitted = answers(replicas.peers["b"], "refresh")
+    assert [line["admitted"] for line in admitted] == [True, True]
+    same_in_each_group(replicas, "abc", "train", "result")
+    tell(replicas.all("abc"), "refresh", verify=True)
+    for rank in range(RANKS):
+        one(answers(replicas.group(rank, "abc"), "refresh"), "w")
+    end(replicas.all("abc"))
+
+
+def test_who_sits_in_its_replicas_group_hears_that_the_replica_was_evicted(
+    replicas: Replicas,
+) -> None:
+    sitting, sleeper = replicas.peers["c"]
+    tell([sitting], "inside", value=1.0)
+    sleeper.signal(signal.SIGSTOP)
+    line = answers([sitting], "inside", error="EvictedError")[0]
+    assert "this replica was evicted: " in line["text"]
+    assert one(together(replicas.all("ab"), "refresh"), "size") == 2
+    same_in_each_group(replicas, "ab", "train", "result")
+    sleeper.signal(signal.SIGCONT)
+    tell([sleeper], "inside", value=1.0)
+    answers([sleeper], "inside", error="EvictedError")
+    end(replicas.all("abc"))
