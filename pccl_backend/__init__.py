@@ -28,8 +28,10 @@ if TYPE_CHECKING:
         UnreachableError,
     )
     from ._group import Boundary, ElasticGroup, group, join
+    from ._models import hsdp_mesh
     from ._notice import leave_on
     from ._register import register
+    from ._shared_state import SharedState
 
 __all__ = [
     "Boundary",
@@ -46,8 +48,10 @@ __all__ = [
     "ProtocolError",
     "RefusedError",
     "Replica",
+    "SharedState",
     "UnreachableError",
     "group",
+    "hsdp_mesh",
     "join",
     "leave_on",
     "register",
@@ -60,8 +64,10 @@ _HOMES = {
     "ElasticGroup": "_group",
     "group": "_group",
     "join": "_group",
+    "hsdp_mesh": "_models",
     "leave_on": "_notice",
     "register": "_register",
+    "SharedState": "_shared_state",
 }
 
 
@@ -70,11 +76,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name, "_errors")
     value = getattr(importlib.import_module(f".{home}", __name__), name)
-    if home in (
-        "_group",
-        "_notice",
-        "_errors",
-    ):  # these have imported torch, perhaps with its autoload off
+    if home not in ("_config", "_register"):  # torch has come, perhaps with its autoload off
         from ._register import register as register_backend
 
         register_backend()

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import PrefixStore
 from . import _c10d
 from ._config import ON_LOSS, Options, Replica, parse_url
 from ._register import NAME, register
-from ._state import SharedState, SourceFailedError
+from ._state import Exchange, SourceFailedError
 
 SLICE_S = 0.2
 SAY_WAITING_S = 5.0
@@ -144,7 +144,7 @@ class ElasticGroup:
         Source:
             DESIGN.md, sections 5 and 8: the most popular root among the members wins.
         """
-        shared = None if state is None else SharedState(state, self._module.sha256)
+        shared = None if state is None else Exchange(state, self._module.sha256)
         return self._pass("refresh", shared, verify, timeout_s)
 
     def resume(self, *, timeout_s: float | None = None) -> Boundary:
@@ -165,7 +165,7 @@ class ElasticGroup:
         self._module.leave()
 
     def _pass(
-        self, kind: str, shared: SharedState | None, verify: bool, timeout_s: float | None
+        self, kind: str, shared: Exchange | None, verify: bool, timeout_s: float | None
     ) -> Boundary:
         module = self._module
         began = time.monotonic()
@@ -183,7 +183,7 @@ class ElasticGroup:
         return boundary
 
     def _converse(
-        self, kind: str, shared: SharedState | None, step: int, began: float
+        self, kind: str, shared: Exchange | None, step: int, began: float
     ) -> dict[str, Any]:
         """Answers the engine until the boundary is over; returns its last event."""
         said = False
@@ -216,14 +216,14 @@ class ElasticGroup:
             _log.info("shared state: fetching; %s", event.get("why", ""))
         return event
 
-    def _hash(self, shared: SharedState | None) -> None:
+    def _hash(self, shared: Exchange | None) -> None:
         if shared is None:
             self._module.boundary_root(False, 0, NO_STATE, [], None)
             return
         offer = shared.snapshot()
         self._module.boundary_root(True, offer.revision, offer.digest, offer.items, offer.keep)
 
-    def _fetch(self, event: dict[str, Any], shared: SharedState | None) -> bool:
+    def _fetch(self, event: dict[str, Any], shared: Exchange | None) -> bool:
         """Fetches what a proposal asks for; False while none of its sources delivers."""
         if shared is None:
             raise ValueError(
@@ -248,7 +248,7 @@ class ElasticGroup:
     def _finished(
         self,
         event: dict[str, Any],
-        shared: SharedState | None,
+        shared: Exchange | None,
         before: dict[str, Any],
         paused_s: float,
     ) -> Boundary:

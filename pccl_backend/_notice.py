@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from . import _c10d
+from ._errors import GroupClosedError
 from ._register import NAME
 
 GRACE_S = 25.0
@@ -70,7 +71,10 @@ def _member() -> Any:
     process_group = _c10d.elastic_group()
     if process_group is None:
         return None
-    view = _c10d.loaded().group_view()
+    try:
+        view = _c10d.loaded().group_view()
+    except GroupClosedError:  # the process is ending
+        return None
     return None if view["left"] or view["evicted"] else process_group
 
 

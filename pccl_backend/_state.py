@@ -26,6 +26,7 @@ from ._errors import (
     ProtocolError,
     UnreachableError,
 )
+from ._shared_state import SharedState
 
 FORMAT = "pccl-state-1"
 MANIFEST_BYTES_MAX = 64 << 20
@@ -83,8 +84,8 @@ class Manifest:
     values: dict[str, Any]
 
 
-class SharedState:
-    """The state mapping of one `refresh` call."""
+class Exchange:
+    """The shared state of one `refresh` call: hashed, offered, made equal to the others'."""
 
     def __init__(self, mapping: MutableMapping[str, Any], hasher: Hasher) -> None:
         """Checks names, tensors and values.
@@ -95,12 +96,7 @@ class SharedState:
         self._mapping = mapping
         self._hasher = hasher
         self.bytes_received = 0
-        self._tensors: dict[str, torch.Tensor] = {}
-        for name, value in mapping.items():
-            if not isinstance(name, str):
-                raise ValueError(f"the state has the name {name!r}; expected str")
-            if isinstance(value, torch.Tensor):
-                self._tensors[name] = check_tensor(name, value)
+        self._tensors = _tensors_of(mapping)
         self._hosts: dict[str, torch.Tensor] = {}
         revision_of(mapping)
         for name, value in self._plain().items():
@@ -138,6 +134,7 @@ class SharedState:
             SourceFailedError: No source delivered.
         """
         manifest, first = self._fetch_manifest(digest, sources, pull)
+        self._adopt(manifest)
         self._compare(manifest)
         order = [first, *(source for source in sources if source != first)]
         own = self._hasher([_memory(self._host_of(entry.name)) for entry in manifest.tensors])
@@ -195,9 +192,19 @@ class SharedState:
             return
         raise SourceFailedError
 
-    def _compare(self, manifest: Manifest) -> None:
+    def _adopt(self, manifest: Manifest) -> None:
+        """Lets optimizers have the state that the run's have, once all else is seen to fit."""
+        if isinstance(self._mapping, SharedState):
+            self._compare(manifest, but=self._mapping.adopts)
+            self._mapping.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
+            self._tensors = _tensors_of(self._mapping)
+            self._hosts = {}
+
+    def _compare(self, manifest: Manifest, but: Callable[[str], bool] | None = None) -> None:
         theirs = {entry.name: entry for entry in manifest.tensors}
         for name in sorted(theirs.keys() | self._tensors.keys()):
+            if but is not None and but(name):
+                continue
             tensor, entry = self._tensors.get(name), theirs.get(name)
             mine = None if tensor is None else (_dtype_name(tensor), tuple(tensor.shape))
             run = None if entry is None else (entry.dtype, entry.shape)
@@ -213,6 +220,16 @@ class SharedState:
                 del self._mapping[name]
         for name, value in values.items():
             self._mapping[name] = value
+
+
+def _tensors_of(mapping: MutableMapping[str, Any]) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in mapping.items():
+        if not isinstance(name, str):
+            raise ValueError(f"the state has the name {name!r}; expected str")
+        if isinstance(value, torch.Tensor):
+            tensors[name] = check_tensor(name, value)
+    return tensors
 
 
 def revision_of(mapping: MutableMapping[str, Any]) -> int:

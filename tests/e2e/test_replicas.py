@@ -1,13 +1,18 @@
 """Replicas of two ranks: a fixed group each, and beside it the elastic group across replicas."""
 
+import os
+import re
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import Peer, fixed_group
+from conftest import ROOT, Peer, fixed_group, wait_until
 from elastic_members import (
     Member,
     Run,
@@ -171,3 +176,65 @@ def test_who_sits_in_its_replicas_group_hears_that_the_replica_was_evicted(
     tell([sleeper], "inside", value=1.0)
     answers([sleeper], "inside", error="EvictedError")
     end(replicas.all("abc"))
+
+
+# ------------------------------------------------------------------------------ the example
+
+
+class Launchers:
+    """Torchruns of the example, one for each replica."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.started: dict[str, Peer] = {}
+
+    def start(self, name: str) -> None:
+        command = f"""
+            {sys.executable} -m torch.distributed.run --nproc-per-node {RANKS} --max-restarts 3
+            --rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id {name} --monitor-interval 0.1
+            {ROOT}/examples/fsdp/hsdp.py --url {self._url} --steps 150 --pause 0.05
+        """.split()
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        environment["PCCL_LOG_LEVEL"] = "info"
+        self.started[name] = Peer(command, environment, name)
+
+    def rank(self, name: str, rank: int) -> psutil.Process:
+        workers = psutil.Process(self.started[name].pid).children()
+        (found,) = [w for w in workers if w.environ().get("RANK") == str(rank)]
+        return found
+
+    def text(self, name: str) -> str:
+        return "".join(self.started[name].errors)
+
+
+@pytest.fixture
+def launchers(start_master: Start) -> Iterator[Launchers]:
+    # With one replica it holds: so the run is not over before the other one is back.
+    found = Launchers(start_master("--min-peers", "2", "--hold-below", "2").url)
+    yield found
+    for peer in found.started.values():
+        peer.close()
+
+
+def test_the_example_of_hsdp_survives_a_kill_and_ends_with_the_same_weights(
+    launchers: Launchers,
+) -> None:
+    names = ("west", "east")
+    for name in names:
+        launchers.start(name)
+    (reports,) = wait_until(
+        lambda: [name for name in names if "2 replicas" in launchers.text(name)], what="ten steps"
+    )
+    hit = next(name for name in names if name != reports)
+    launchers.rank(hit, 1).kill()
+    log = launchers.started[hit].log
+    wait_until(lambda: "admitted" in launchers.text(hit), what=f"its return\n{log()}")
+    for peer in launchers.started.values():
+        peer.finish()
+    digests = [
+        set(re.findall(r"rank (\d) ends after step 150 with weights (\w+)", launchers.text(name)))
+        for name in names
+    ]
+    assert digests[0] == digests[1]
+    assert sorted(rank for rank, _ in digests[0]) == ["0", "1"]

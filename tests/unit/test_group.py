@@ -15,7 +15,7 @@ from pccl_backend import _c10d, _group
 from pccl_backend._config import Options
 from pccl_backend._errors import EvictedError, GroupClosedError, PeerLostError
 from pccl_backend._group import ElasticGroup
-from pccl_backend._state import SharedState
+from pccl_backend._state import Exchange
 
 
 class FakeExtension:
@@ -122,7 +122,7 @@ def test_a_vote_is_answered_with_root_and_memory_of_the_state(fake: FakeExtensio
     assert begin == ("begin", "refresh", True, 2.0)
     _, present, revision, digest, items, keep = root
     assert (present, revision) == (True, 3)
-    assert digest == SharedState(dict(state), hasher).snapshot().digest
+    assert digest == Exchange(dict(state), hasher).snapshot().digest
     assert items[1] == (state["w"].data_ptr(), 16)
     assert keep
     assert boundary.size_changed
@@ -131,7 +131,7 @@ def test_a_vote_is_answered_with_root_and_memory_of_the_state(fake: FakeExtensio
 
 def test_a_state_that_differs_is_fetched_and_answered(fake: FakeExtension) -> None:
     theirs = {"w": torch.ones(4), "step": 8}
-    offer = SharedState(theirs, hasher).snapshot()
+    offer = Exchange(theirs, hasher).snapshot()
     fake.sources = Sources(aa=PeerLostError("gone"), bb=offer)
     root = {"present": True, "revision": 8, "digest": offer.digest}
     ask = {"what": "fetch", "epoch": 77, "sources": ["aa", "bb"], "root": root, "why": "most"}
@@ -148,7 +148,7 @@ def test_a_state_that_differs_is_fetched_and_answered(fake: FakeExtension) -> No
 
 def test_a_fetch_without_a_source_waits_for_the_next_proposal(fake: FakeExtension) -> None:
     theirs = {"w": torch.ones(4), "step": 8}
-    offer = SharedState(theirs, hasher).snapshot()
+    offer = Exchange(theirs, hasher).snapshot()
     fake.sources = Sources(aa=GroupClosedError("no such snapshot"), bb=offer)
     root = {"present": True, "revision": 8, "digest": offer.digest}
     ask = {"what": "fetch", "epoch": 77, "sources": ["aa"], "root": root, "why": "most"}
@@ -171,7 +171,7 @@ def test_a_wrong_state_is_refused_before_anything_is_sent(fake: FakeExtension) -
 
 def test_a_boundary_that_was_interrupted_goes_on_in_the_next_call(fake: FakeExtension) -> None:
     theirs = {"w": torch.ones(4), "step": 8}
-    offer = SharedState(theirs, hasher).snapshot()
+    offer = Exchange(theirs, hasher).snapshot()
     fake.sources = Sources(aa=offer)
     root = {"present": True, "revision": 8, "digest": offer.digest}
     ask = {"what": "fetch", "epoch": 77, "sources": ["aa"], "root": root, "why": "most"}

@@ -13,8 +13,8 @@ from pccl_backend import GroupClosedError, PeerLostError, ProtocolError
 from pccl_backend._state import (
     DEPTH_MAX,
     FORMAT,
+    Exchange,
     Item,
-    SharedState,
     Snapshot,
     SourceFailedError,
     decode_manifest,
@@ -64,7 +64,7 @@ def example() -> dict[str, Any]:
 def test_equal_states_have_equal_roots_whatever_the_order_of_names() -> None:
     one, two = example(), dict(reversed(example().items()))
     two["plain"] = dict(reversed(two["plain"].items()))
-    first, second = SharedState(one, hasher).snapshot(), SharedState(two, hasher).snapshot()
+    first, second = Exchange(one, hasher).snapshot(), Exchange(two, hasher).snapshot()
     assert first.digest == second.digest
     assert first.revision == 12
     assert len(first.items) == 1 + 4
@@ -89,8 +89,7 @@ def test_any_difference_changes_the_root(change: Any) -> None:
     state = example()
     change(state)
     assert (
-        SharedState(state, hasher).snapshot().digest
-        != SharedState(example(), hasher).snapshot().digest
+        Exchange(state, hasher).snapshot().digest != Exchange(example(), hasher).snapshot().digest
     )
 
 
@@ -109,9 +108,9 @@ def test_fetching_writes_only_what_differs_and_in_place() -> None:
     mine["w"].zero_()
     mine["step"], mine["gone"] = 3, "x"
     w = mine["w"]
-    offer = SharedState(theirs, hasher).snapshot()
+    offer = Exchange(theirs, hasher).snapshot()
     sources = Sources(a=offer)
-    shared = SharedState(mine, hasher)
+    shared = Exchange(mine, hasher)
     got = shared.fetch(offer.digest, ["a"], sources.pull)
     assert got.digest == offer.digest
     assert got.revision == 12
@@ -127,8 +126,8 @@ def test_fetching_writes_only_what_differs_and_in_place() -> None:
 def test_parameters_that_require_gradients_can_be_fetched() -> None:
     theirs = {"p": torch.nn.Parameter(torch.ones(4))}
     mine = {"p": torch.nn.Parameter(torch.zeros(4))}
-    offer = SharedState(theirs, hasher).snapshot()
-    SharedState(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+    offer = Exchange(theirs, hasher).snapshot()
+    Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
     assert torch.equal(mine["p"], theirs["p"])
     assert mine["p"].is_leaf
     assert mine["p"].requires_grad
@@ -138,24 +137,24 @@ def test_parameters_that_require_gradients_can_be_fetched() -> None:
 def test_the_next_source_helps_where_one_fails(failure: Exception) -> None:
     theirs, mine = example(), example()
     mine["b"].zero_()
-    offer = SharedState(theirs, hasher).snapshot()
+    offer = Exchange(theirs, hasher).snapshot()
     sources = Sources(a=failure, b=offer)
-    SharedState(mine, hasher).fetch(offer.digest, ["a", "b"], sources.pull)
+    Exchange(mine, hasher).fetch(offer.digest, ["a", "b"], sources.pull)
     assert torch.equal(mine["b"], theirs["b"])
     with pytest.raises(SourceFailedError):
-        SharedState(mine, hasher).fetch(offer.digest, ["a"], Sources(a=failure).pull)
+        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=failure).pull)
 
 
 def test_a_source_with_other_bytes_is_not_believed() -> None:
     theirs, mine = example(), example()
     mine["w"].zero_()
-    offer = SharedState(theirs, hasher).snapshot()
+    offer = Exchange(theirs, hasher).snapshot()
     forged = {**theirs, "w": theirs["w"] + 1.0}
-    other = SharedState(forged, hasher).snapshot()
+    other = Exchange(forged, hasher).snapshot()
     liar = Snapshot(12, offer.digest, [offer.items[0], *other.items[1:]], [other])
-    SharedState(mine, hasher).fetch(offer.digest, ["a", "b"], Sources(a=liar, b=offer).pull)
+    Exchange(mine, hasher).fetch(offer.digest, ["a", "b"], Sources(a=liar, b=offer).pull)
     assert torch.equal(mine["w"], theirs["w"])
-    state = SharedState(example(), hasher)
+    state = Exchange(example(), hasher)
     with pytest.raises(SourceFailedError):
         state.fetch(offer.digest, ["a"], Sources(a=other).pull)
 
@@ -172,12 +171,12 @@ def test_a_source_with_other_bytes_is_not_believed() -> None:
 def test_another_structure_is_an_error_that_names_the_first_difference(
     change: Any, text: str
 ) -> None:
-    offer = SharedState(example(), hasher).snapshot()
+    offer = Exchange(example(), hasher).snapshot()
     mine = example()
     mine["scalar"].zero_()
     change(mine)
     with pytest.raises(ValueError, match="expected the same names") as caught:
-        SharedState(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
     assert text in str(caught.value)
     assert mine["scalar"].item() == 0
 
@@ -200,7 +199,7 @@ def test_another_structure_is_an_error_that_names_the_first_difference(
 )
 def test_what_cannot_be_shared_is_refused_by_name(state: dict[Any, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        SharedState(state, hasher)
+        Exchange(state, hasher)
 
 
 def test_nesting_is_bounded_on_both_sides() -> None:
@@ -208,7 +207,7 @@ def test_nesting_is_bounded_on_both_sides() -> None:
     for _ in range(DEPTH_MAX + 1):
         value = [value]
     with pytest.raises(ValueError, match="nested"):
-        SharedState({"x": value}, hasher)
+        Exchange({"x": value}, hasher)
     deep = b'["%s",[],[["x",%s1%s]]]' % (FORMAT.encode(), b'["l",' * 100000, b"]" * 100000)
     with pytest.raises(ProtocolError):
         decode_manifest(deep)

@@ -1,0 +1,82 @@
+"""HSDP over machines that come and go: one torchrun is one replica of the model.
+
+The ranks of a torchrun shard the model among themselves, and average their gradients with the
+ranks of the same number in the other replicas. A replica that loses a rank is started anew by its
+torchrun (--max-restarts) and joins again; the others go on meanwhile. README.md beside this file
+says how to run it.
+
+Names of tensors carry their shape: B rows of a batch, D features.
+"""
+
+import argparse
+import hashlib
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+import pccl_backend as pccl
+
+WIDTH, ROWS = 128, 16
+
+
+def build(mesh: DeviceMesh) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(3)]
+    model = nn.Sequential(*layers, nn.Linear(WIDTH, 1))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def batch(step: int, replica: int, rank: int) -> tuple[Tensor, Tensor]:
+    """Other rows at each step, replica and rank; what to find in them is the length of each."""
+    random = torch.Generator().manual_seed(10_000 * step + 100 * replica + rank)
+    x_BD = torch.randn(ROWS, WIDTH, generator=random) * torch.rand(ROWS, 1, generator=random)
+    return x_BD, x_BD.norm(dim=1, keepdim=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="pccl://127.0.0.1:48148", help="of the run")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step")
+    options = parser.parse_args()
+
+    pccl.leave_on(signal.SIGTERM)
+    dist.init_process_group("pccl")
+    rank = dist.get_rank()
+    group = pccl.group(pccl.join(options.url, replica="torchrun"))
+    model = build(pccl.hsdp_mesh(group))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    state = pccl.SharedState(model=model, optimizer=optimizer, step=0)
+    boundary = group.refresh(state)
+    while not boundary.left:
+        if state["step"] + 1 == options.steps:
+            group.leave()  # after this step, all at once
+        x_BD, y_B1 = batch(state["step"], boundary.rank, rank)
+        loss = (model(x_BD) - y_B1).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        state["step"] += 1
+        boundary = group.refresh(state)
+        if rank == 0 and boundary.rank == 0 and state["step"] % 10 == 0:
+            print(
+                f"step {state['step']:4d}  loss {loss.item():.4f}  {boundary.size} replicas",
+                flush=True,
+            )
+        time.sleep(options.pause)
+    weights = b"".join(p.to_local().detach().numpy().tobytes() for p in model.parameters())
+    digest = hashlib.sha256(weights).hexdigest()[:16]
+    print(f"rank {rank} ends after step {state['step']} with weights {digest}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What models that are spread over a replica need to reduce with the other replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ._group import group as group_of
+
+
+def hsdp_mesh(
+    group: Any = None,
+    shard: Any = None,
+    *,
+    mesh_dim_names: tuple[str, str] = ("replicate", "shard"),
+) -> DeviceMesh:
+    """The mesh for `fully_shard` whose replicas come and go.
+
+    FSDP2 scatters gradients in the second dimension and averages what is left with AVG over the
+    members of the elastic group, however many there are: the mesh says 1 for them, and stays as it
+    is when they change.
+
+    Args:
+        group: The elastic group, of `join(url, replica=...)`; None: that of this process.
+        shard: The ranks of this replica: a DeviceMesh of one dimension, or a process group; None:
+            the default group.
+        mesh_dim_names: Of replicas, and of the ranks of one.
+
+    Returns:
+        A mesh of shape (1, ranks of the replica), on the device type of `shard`.
+
+    Raises:
+        ValueError: There is no elastic group, it is the default one, or the mesh of `shard` has
+            several dimensions.
+    """
+    elastic = group_of(group).process_group
+    inner: Any
+    if isinstance(shard, DeviceMesh):
+        if shard.ndim != 1:
+            raise ValueError(f"shard has {shard.ndim} dimensions; expected 1")
+        inner, device_type = shard.get_group(), shard.device_type
+    else:
+        inner = dist.group.WORLD if shard is None else shard
+        accelerator = torch.accelerator.current_accelerator()
+        device_type = "cpu" if accelerator is None else accelerator.type
+    if inner is elastic:
+        raise ValueError(
+            "the elastic group is the default one; expected init_process_group('pccl') for the "
+            "ranks of this replica, and then join(url, replica=...)"
+        )
+    ranks = torch.tensor([dist.get_process_group_ranks(inner)])
+    return DeviceMesh.from_group(
+        [elastic, inner], device_type, mesh=ranks, mesh_dim_names=mesh_dim_names
+    )

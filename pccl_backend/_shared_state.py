@@ -1,0 +1,255 @@
+"""Modules, optimizers and schedulers as the state that the members of a run share.
+
+A flat mapping of names to tensors and plain values, as `refresh` takes it, over the objects of a
+training script. Nothing is copied: tensors are those of the objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+Wanted = tuple[str, tuple[int, ...]]
+"""dtype by name, and shape."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A scheduler, a GradScaler, a data loader that remembers where it is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any:
+        """Takes what `state_dict` gave."""
+
+
+class SharedState(MutableMapping[str, Any]):
+    """What the members of a run hold bit for bit alike, for `refresh`.
+
+        state = SharedState(model=model, optimizer=optimizer, scheduler=scheduler, step=0)
+        ...
+        state["step"] += 1
+        group.refresh(state)
+
+    A module gives its parameters, persistent buffers and extra state; an optimizer its state by the
+    number of the parameter, and its groups; whatever else has `state_dict` and `load_state_dict`
+    gives one plain value; a DTensor its local part (one shard for each rank of a replica). An
+    optimizer that has not stepped yet gets the state that the run's has. Names are
+    "model.layer.weight", "optimizer.3.exp_avg"; plain values have the name of the argument, "step"
+    is the revision. Objects and hyperparameters are the same in all members; parameters may not be
+    exchanged for others after this call.
+    """
+
+    def __init__(self, **parts: Any) -> None:
+        """Of objects and plain values, by name.
+
+        Raises:
+            ValueError: A name with a point.
+        """
+        self._parts: dict[str, Any] = {}
+        for name, part in parts.items():
+            if "." in name:
+                raise ValueError(f"the name {name!r} has a point; expected the name of an argument")
+            self._parts[name] = part
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._flat())
+
+    def __len__(self) -> int:
+        return len(self._flat())
+
+    def __getitem__(self, name: str) -> Any:
+        part = self._parts.get(name, self)
+        if part is not self and not isinstance(part, (nn.Module, torch.optim.Optimizer, Stateful)):
+            return part
+        return self._flat()[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        head, _, tail = name.partition(".")
+        part = self._parts.get(head)
+        if isinstance(part, nn.Module) and tail:
+            part.get_submodule(tail.rpartition(".")[0]).set_extra_state(value)
+        elif isinstance(part, torch.optim.Optimizer) and tail:
+            _set_in_optimizer(part, tail, value)
+        elif tail or isinstance(part, (nn.Module, torch.optim.Optimizer)):
+            raise ValueError(f"{name!r} cannot be set; expected the name of a plain value")
+        elif isinstance(part, Stateful):
+            part.load_state_dict(_as(part.state_dict(), value))
+        else:
+            self._parts[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        head, _, tail = name.partition(".")
+        part = self._parts[head]
+        if isinstance(part, torch.optim.Optimizer) and tail:
+            number, _, key = tail.partition(".")
+            del part.state[_parameters(part)[int(number)]][key]
+        elif not tail:
+            del self._parts[head]
+
+    def items(self) -> Any:
+        """As dict's, made at one go."""
+        return self._flat().items()
+
+    def adopts(self, name: str) -> bool:
+        """May a tensor of this name come and go? State of an optimizer does."""
+        head, _, tail = name.partition(".")
+        part = self._parts.get(head)
+        if not isinstance(part, torch.optim.Optimizer):
+            return False
+        number, point, _ = tail.partition(".")
+        return bool(point) and number.isdecimal() and int(number) < len(_parameters(part))
+
+    def adopt(self, wanted: Mapping[str, Wanted]) -> None:
+        """Makes the tensors for which `adopts` says so exactly those of `wanted`, as zeros.
+
+        Raises:
+            ValueError: A dtype that this torch does not have.
+        """
+        for name, value in self._flat().items():
+            if isinstance(value, torch.Tensor) and self.adopts(name) and name not in wanted:
+                del self[name]
+        for name, (dtype, shape) in wanted.items():
+            if not self.adopts(name):
+                continue
+            head, number, key = name.split(".", 2)
+            optimizer = self._parts[head]
+            parameter = _parameters(optimizer)[int(number)]
+            there = optimizer.state[parameter].get(key)
+            if there is None or _dtype_and_shape(_local(there)) != (dtype, shape):
+                group = _group_of(optimizer, parameter)
+                optimizer.state[parameter][key] = _zeros(parameter, group, key, dtype, shape)
+
+    def _flat(self) -> dict[str, Any]:
+        flat: dict[str, Any] = {}
+        for name, part in self._parts.items():
+            if isinstance(part, nn.Module):
+                flat.update((f"{name}.{key}", value) for key, value in _of_module(part))
+            elif isinstance(part, torch.optim.Optimizer):
+                flat.update((f"{name}.{key}", value) for key, value in _of_optimizer(part))
+            elif isinstance(part, torch.Tensor):
+                flat[name] = _local(part)
+            elif isinstance(part, Stateful):
+                flat[name] = _numbers(part.state_dict())
+            else:
+                flat[name] = part
+        return flat
+
+
+# ------------------------------------------------------------------------------ modules
+
+
+def _of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, parameter in module.named_parameters():
+        yield name, _local(parameter)
+    seen: set[int] = set()
+    for prefix, inner in module.named_modules():
+        lead = f"{prefix}." if prefix else ""
+        for name, buffer in inner.named_buffers(recurse=False):
+            if name not in inner._non_persistent_buffers_set and id(buffer) not in seen:
+                seen.add(id(buffer))
+                yield lead + name, _local(buffer)
+        if type(inner).get_extra_state is not nn.Module.get_extra_state:
+            yield f"{lead}_extra_state", inner.get_extra_state()
+
+
+# ------------------------------------------------------------------------------ optimizers
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _group_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> dict[str, Any]:
+    return next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
+    for number, parameter in enumerate(_parameters(optimizer)):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            yield f"{number}.{key}", _local(value) if isinstance(value, torch.Tensor) else value
+    plain = []
+    for number, group in enumerate(optimizer.param_groups):
+        options = {key: value for key, value in group.items() if key != "params"}
+        for key, value in options.items():
+            if isinstance(value, torch.Tensor):  # a learning rate that compiled code reads
+                yield f"groups.{number}.{key}", _local(value)
+        plain.append({k: v for k, v in options.items() if not isinstance(v, torch.Tensor)})
+    yield "groups", plain
+
+
+def _set_in_optimizer(optimizer: torch.optim.Optimizer, tail: str, value: Any) -> None:
+    if tail == "groups":
+        if len(value) != len(optimizer.param_groups):
+            raise ValueError(
+                f"an optimizer has {len(optimizer.param_groups)} groups of parameters here and "
+                f"{len(value)} in the run; expected the same"
+            )
+        for group, options in zip(optimizer.param_groups, value, strict=True):
+            group.update({key: _as(group.get(key), option) for key, option in options.items()})
+        return
+    number, _, key = tail.partition(".")
+    optimizer.state[_parameters(optimizer)[int(number)]][key] = value
+
+
+def _zeros(
+    parameter: torch.Tensor, group: dict[str, Any], key: str, dtype: str, shape: tuple[int, ...]
+) -> torch.Tensor:
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype):
+        raise ValueError(f"the state of the run has the dtype {dtype!r}; expected one of torch's")
+    local = _local(parameter)
+    counts = key == "step" and not (group.get("capturable") or group.get("fused"))
+    zeros = torch.zeros(shape, dtype=kind, device="cpu" if counts else local.device)
+    if not hasattr(parameter, "to_local") or shape != tuple(local.shape) or key == "step":
+        return zeros
+    whole: Any = parameter  # a DTensor: its state is sharded as it is
+    made: torch.Tensor = type(whole).from_local(
+        zeros,
+        whole.device_mesh,
+        whole.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )
+    return made
+
+
+# ------------------------------------------------------------------------------ values
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a DTensor that lies here; the same memory."""
+    part: torch.Tensor = tensor.detach()
+    return part.to_local() if hasattr(part, "to_local") else part
+
+
+def _dtype_and_shape(tensor: torch.Tensor) -> Wanted:
+    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+
+
+def _numbers(value: Any) -> Any:
+    """`value` with numbers for tensors of one element (learning rates of a scheduler)."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return value
+
+
+def _as(template: Any, value: Any) -> Any:
+    """`value` of the types that `template` has: the Counter of MultiStepLR, tensors of numbers."""
+    if isinstance(template, torch.Tensor) and isinstance(value, (bool, int, float)):
+        return torch.full_like(template, value)
+    if isinstance(template, dict) and isinstance(value, dict):
+        inner = {key: _as(template.get(key), item) for key, item in value.items()}
+        return inner if type(template) is dict else type(template)(inner)
+    if isinstance(template, list) and isinstance(value, list) and len(template) == len(value):
+        return [_as(mine, item) for mine, item in zip(template, value, strict=True)]
+    return value

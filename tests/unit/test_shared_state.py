@@ -1,0 +1,154 @@
+"""Modules, optimizers and schedulers as shared state: what a newcomer gets, and that it goes on."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from test_state import Sources, hasher
+from torch import nn
+
+from pccl_backend import SharedState
+from pccl_backend._state import Exchange
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.out = nn.Linear(6, 7, bias=False)
+        self.out.weight = self.embed.weight  # tied
+        self.register_buffer("scratch", torch.zeros(2), persistent=False)
+        self.seen = 0
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.seen = state["seen"]
+
+    def forward(self, x_B: torch.Tensor) -> torch.Tensor:
+        self.seen += len(x_B)
+        y: torch.Tensor = self.out(self.norm(self.embed(x_B)))
+        return y
+
+
+Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "fused": lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "of a tensor": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01)),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, momentum=0.5, centered=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p),
+    "adafactor": lambda p: torch.optim.Adafactor(p),
+    "groups": lambda p: torch.optim.AdamW([{"params": p[:1], "lr": 0.5}, {"params": p[1:]}]),
+}
+
+
+class Trainer:
+    def __init__(self, optimizer: str, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.model = Net()
+        self.optimizer = OPTIMIZERS[optimizer](list(self.model.parameters()))
+        self.scheduler = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, [2, 5])
+        self.state = SharedState(
+            model=self.model, optimizer=self.optimizer, scheduler=self.scheduler, step=0
+        )
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            torch.manual_seed(self.state["step"])
+            x_B = torch.randint(7, (5,))
+            nn.functional.cross_entropy(self.model(x_B), x_B).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.scheduler.step()
+            self.state["step"] += 1
+
+    def offer(self) -> Any:
+        return Exchange(self.state, hasher).snapshot()
+
+
+def receive(mine: Trainer, theirs: Trainer) -> None:
+    offer = theirs.offer()
+    got = Exchange(mine.state, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+    assert got.digest == offer.digest
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_newcomer_goes_on_bit_for_bit_as_the_others(optimizer: str) -> None:
+    old, new = Trainer(optimizer, seed=1), Trainer(optimizer, seed=2)
+    old.train(3)
+    receive(new, old)
+    assert new.state["step"] == 3
+    assert new.model.seen == old.model.seen
+    for trainer in (old, new):
+        trainer.train(4)  # past the next milestone of the scheduler
+    assert new.offer().digest == old.offer().digest
+    assert [g["lr"] for g in new.optimizer.param_groups] == [
+        g["lr"] for g in old.optimizer.param_groups
+    ]
+
+
+def test_what_the_run_does_not_have_yet_is_given_up() -> None:
+    old, new = Trainer("adamw", seed=1), Trainer("adamw", seed=2)
+    new.train(2)  # before it joined
+    receive(new, old)
+    assert not any(new.optimizer.state.values())
+    for trainer in (old, new):
+        trainer.train(2)
+    assert new.offer().digest == old.offer().digest
+
+
+def test_names_say_what_they_are_and_nothing_is_copied() -> None:
+    trainer = Trainer("momentum", seed=1)
+    trainer.train(1)
+    state = trainer.state
+    assert set(state) == {
+        *("model.embed.weight", "model.norm.weight", "model.norm.bias"),
+        *("model.norm.running_mean", "model.norm.running_var", "model.norm.num_batches_tracked"),
+        *("model._extra_state", "optimizer.0.momentum_buffer", "optimizer.1.momentum_buffer"),
+        *("optimizer.2.momentum_buffer", "optimizer.groups", "scheduler", "step"),
+    }
+    assert len(state) == len(dict(state))
+    assert state["model.embed.weight"].data_ptr() == trainer.model.embed.weight.data_ptr()
+    assert not state["model.embed.weight"].requires_grad
+
+
+def test_what_differs_is_named_and_nothing_changes() -> None:
+    old, new = Trainer("adamw", seed=1), Trainer("adamw", seed=2)
+    old.train(1)
+    new.model.embed = nn.Embedding(8, 6)
+    before = copy.deepcopy(dict(new.state))
+    offer = old.offer()
+    with pytest.raises(
+        ValueError, match=r"state\['model.embed.weight'\] is float32 of shape \(8, 6\)"
+    ):
+        Exchange(new.state, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+    after = dict(new.state)
+    assert after.keys() == before.keys()
+    for name, value in before.items():
+        assert torch.equal(value, after[name]) if isinstance(value, torch.Tensor) else True
+    assert not any(new.optimizer.state.values())
+
+
+def test_what_cannot_be_set_or_named_raises() -> None:
+    trainer = Trainer("sgd", seed=1)
+    with pytest.raises(ValueError, match="cannot be set"):
+        trainer.state["model"] = 3
+    with pytest.raises(ValueError, match="cannot be set"):
+        trainer.state["more.of.it"] = 3
+    with pytest.raises(ValueError, match="has a point"):
+        SharedState(**{"a.b": 1})
+    with pytest.raises(ValueError, match="1 groups of parameters here and 2 in the run"):
+        trainer.state["optimizer.groups"] = [{}, {}]
+    with pytest.raises(KeyError):
+        trainer.state["nothing"]
+    trainer.state["note"] = "x"
+    del trainer.state["note"]
+    assert "note" not in trainer.state
