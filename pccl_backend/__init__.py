@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         RefusedError,
         UnreachableError,
     )
+    from ._events import Change
     from ._group import Boundary, ElasticGroup, group, join
     from ._models import hsdp_mesh
     from ._notice import leave_on
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Boundary",
+    "Change",
     "ElasticGroup",
     "EngineError",
     "EvictedError",
@@ -59,6 +61,7 @@ __all__ = [
 
 _HOMES = {
     "Boundary": "_group",
+    "Change": "_events",
     "Options": "_config",
     "Replica": "_config",
     "ElasticGroup": "_group",

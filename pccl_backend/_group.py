@@ -17,8 +17,9 @@ from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
+from torch.utils.hooks import RemovableHandle
 
-from . import _c10d
+from . import _c10d, _events
 from ._config import ON_LOSS, Options, Replica, parse_url
 from ._register import NAME, register
 from ._state import Exchange, SourceFailedError
@@ -163,6 +164,25 @@ class ElasticGroup:
         May be called at any time, also from a signal handler. Nobody replays, nobody gets an error.
         """
         self._module.leave()
+
+    def on(self, what: str, function: _events.Hook) -> RemovableHandle:
+        """Calls `function(change)` when something happens to the run, on a thread of its own.
+
+        Not the place for collectives: they belong to the program's order. What it raises is logged.
+
+        Args:
+            what: "epoch" (a new one is in force), "joined" and "left" (in that epoch others have
+                come, or have left or were lost), "evicted" (this peer was), "master_lost",
+                "master_back".
+            function: Gets a Change.
+
+        Returns:
+            A handle; its `remove()` ends it. With the group all hooks end.
+
+        Raises:
+            ValueError: There is no such event.
+        """
+        return _events.add(what, function)
 
     def _pass(
         self, kind: str, shared: Exchange | None, verify: bool, timeout_s: float | None
@@ -381,8 +401,9 @@ def join(
 
 
 def on_new_group() -> None:
-    """Forgets the boundary of a group that is gone."""
+    """Forgets the boundary and the hooks of a group that is gone."""
     _talk.is_open, _talk.unanswered = False, None
+    _events.forget()
 
 
 def on_event(event: dict[str, Any]) -> None:
@@ -390,3 +411,4 @@ def on_event(event: dict[str, Any]) -> None:
     if event.get("what") == "epoch":
         with contextlib.suppress(RuntimeError):  # the interpreter, or the group, is going down
             _c10d.sync_tables(_c10d.extension())
+    _events.tell(event)

@@ -15,6 +15,7 @@ def hsdp_mesh(
     group: Any = None,
     shard: Any = None,
     *,
+    device_type: str | None = None,
     mesh_dim_names: tuple[str, str] = ("replicate", "shard"),
 ) -> DeviceMesh:
     """The mesh for `fully_shard` whose replicas come and go.
@@ -27,10 +28,11 @@ def hsdp_mesh(
         group: The elastic group, of `join(url, replica=...)`; None: that of this process.
         shard: The ranks of this replica: a DeviceMesh of one dimension, or a process group; None:
             the default group.
+        device_type: Of the tensors; None: that of `shard`, or the accelerator that is there.
         mesh_dim_names: Of replicas, and of the ranks of one.
 
     Returns:
-        A mesh of shape (1, ranks of the replica), on the device type of `shard`.
+        A mesh of shape (1, ranks of the replica).
 
     Raises:
         ValueError: There is no elastic group, it is the default one, or the mesh of `shard` has
@@ -41,11 +43,11 @@ def hsdp_mesh(
     if isinstance(shard, DeviceMesh):
         if shard.ndim != 1:
             raise ValueError(f"shard has {shard.ndim} dimensions; expected 1")
-        inner, device_type = shard.get_group(), shard.device_type
+        inner, device_type = shard.get_group(), device_type or shard.device_type
     else:
         inner = dist.group.WORLD if shard is None else shard
-        accelerator = torch.accelerator.current_accelerator()
-        device_type = "cpu" if accelerator is None else accelerator.type
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        device_type = device_type or ("cpu" if accelerator is None else accelerator.type)
     if inner is elastic:
         raise ValueError(
             "the elastic group is the default one; expected init_process_group('pccl') for the "

@@ -49,6 +49,9 @@ class Member:
         self.index = index
         self.group = pccl.group()
         self.pg = self.group.process_group
+        self.heard: list[str] = []
+        for what in ("joined", "left", "evicted", "master_lost", "master_back"):
+            self.group.on(what, lambda change: self.heard.append(change.what))
         self.state: dict[str, Any] = {
             "step": 0,
             "w": contribution(index, 0, 0),
@@ -147,6 +150,11 @@ class Member:
             "tensor": digest(self.tensor),
             "counters": dict(_c10d.extension().counters()),
         }
+
+    def hear_of(self, *, what: str) -> dict[str, Any]:
+        """Waits until a hook has told of it."""
+        wait_until(lambda: what in self.heard, what=f"{what} among {self.heard}")
+        return {"heard": self.heard}
 
     def parts_untouched(self) -> dict[str, Any]:
         return {"untouched": all(bool((part == -1.0).all()) for part in self.parts)}

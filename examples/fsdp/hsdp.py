@@ -52,7 +52,7 @@ def main() -> None:
     dist.init_process_group("pccl")
     rank = dist.get_rank()
     group = pccl.group(pccl.join(options.url, replica="torchrun"))
-    model = build(pccl.hsdp_mesh(group))
+    model = build(pccl.hsdp_mesh(group, device_type="cpu"))  # without it: the accelerator
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     state = pccl.SharedState(model=model, optimizer=optimizer, step=0)
     boundary = group.refresh(state)

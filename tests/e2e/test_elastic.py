@@ -44,6 +44,7 @@ def test_a_newcomer_holds_the_state_bit_for_bit_and_contributes(
     tell([newcomer], "refresh")
     lines, steps = train_until(members, size=3)
     admitted = answers([newcomer], "refresh")[0]
+    together(members, "hear_of", what="joined")
     assert admitted["admitted"]
     assert admitted["bytes_received"] >= 4 * COUNT
     assert admitted["rank"] == 2
@@ -91,6 +92,8 @@ def test_a_master_that_is_killed_and_started_again_goes_on_with_the_run(
     again = start_master("--min-peers", "2", *state, port=master.port)
     assert again.port == master.port
     assert one(together(peers, "wait"), "result") == mean([0, 1], 7, 0)
+    heard = one(together(peers, "hear_of", what="master_back"), "heard")
+    assert heard[-2:] == ["master_lost", "master_back"]
     lines = together(peers, "refresh", verify=True)
     assert one(lines, "size") == 2
     one(lines, "w")
@@ -111,6 +114,7 @@ def test_a_stopped_member_is_evicted_and_says_so_when_it_wakes_up(
     sleeper.signal(signal.SIGCONT)
     tell([sleeper], "refresh")
     answers([sleeper], "refresh", error="EvictedError")
+    together([sleeper], "hear_of", what="evicted")
     assert one(together(survivors, "train"), "result") == mean([0, 1], 0, 0)
     end(survivors)
     end([sleeper])

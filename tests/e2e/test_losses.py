@@ -40,6 +40,7 @@ def test_a_member_killed_in_an_all_reduce_costs_the_others_nothing(
     after = together(survivors, "look")
     assert one(after, "epoch") != before["epoch"]
     assert [line["size"] for line in after] == [3, 3]  # pinned until the boundary
+    assert one(together(survivors, "hear_of", what="left"), "heard") == ["left"]
     boundaries = together(survivors, "refresh")
     assert one(boundaries, "size") == 2
     assert sorted(line["rank"] for line in boundaries) == [0, 1]

@@ -11,7 +11,7 @@ from test_state import Sources, hasher
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from pccl_backend import _c10d, _group
+from pccl_backend import _c10d, _group, _models
 from pccl_backend._config import Options
 from pccl_backend._errors import EvictedError, GroupClosedError, PeerLostError
 from pccl_backend._group import ElasticGroup
@@ -255,3 +255,15 @@ def test_join_says_what_is_wrong(fake: FakeExtension, options: dict[str, Any], t
     with pytest.raises(ValueError) as caught:  # noqa: PT011  the text is compared below
         _group.join(**options)
     assert text in str(caught.value)
+
+
+def test_the_mesh_of_hsdp_needs_a_group_of_the_replica_beside_the_elastic_one(
+    fake: FakeExtension,
+) -> None:
+    with pytest.raises(ValueError, match="the elastic group is the default one"):
+        _models.hsdp_mesh(device_type="cpu")
+    with pytest.raises(ValueError, match="the group is fixed"):
+        _models.hsdp_mesh(dist.new_group([0, 1]))
+    mesh = dist.device_mesh.DeviceMesh("cpu", [[0, 1]], mesh_dim_names=("a", "b"))
+    with pytest.raises(ValueError, match="shard has 2 dimensions"):
+        _models.hsdp_mesh(shard=mesh)
