@@ -5,6 +5,7 @@ torchrun hands SIGTERM on to its workers and kills what is left of them after 30
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import signal
@@ -47,8 +48,9 @@ def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
     before: dict[int, Any] = {}
 
     def leave(number: int, frame: Any) -> None:
-        if _member() is not None:
-            _go(signal.Signals(number).name, grace_s)
+        if time.monotonic() < _leaving_until:
+            return
+        if _go(signal.Signals(number).name, grace_s):
             return
         theirs = before[number]
         if callable(theirs):
@@ -78,17 +80,27 @@ def _member() -> Any:
     return None if view["left"] or view["evicted"] else process_group
 
 
-_going: threading.Thread | None = None
+_leaving_until = 0.0  # of time.monotonic(): until then this peer leaves, or has left and ends
 
 
-def _go(name: str, grace_s: float) -> None:
-    """In the handler: it may have interrupted anything of this thread, also one that logs."""
-    global _going
-    if _going is not None and _going.is_alive():
-        return
-    _c10d.loaded().leave()
-    _going = threading.Thread(target=_watch, args=(_member(), name, grace_s), daemon=True)
-    _going.start()
+def _go(name: str, grace_s: float) -> bool:
+    """Asks to leave; False without a group to leave.
+
+    It runs in the handler, which may have interrupted anything of this thread, also one that logs.
+    """
+    global _leaving_until
+    process_group = _member()
+    if process_group is None:
+        return False
+    try:
+        _c10d.loaded().leave()
+    except GroupClosedError:  # just now
+        return False
+    _leaving_until = time.monotonic() + grace_s
+    watch = threading.Thread(target=_watch, args=(process_group, name, grace_s), daemon=True)
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending
+        watch.start()
+    return True
 
 
 def _watch(process_group: Any, name: str, grace_s: float) -> None:

@@ -130,3 +130,29 @@ def test_without_a_group_the_signal_does_what_it_did_before(run_peers: Run) -> N
     peer.next(ready=True)
     peer.signal(signal.SIGTERM)
     peer.finish(status=-signal.SIGTERM)
+
+
+def ends_after_it_has_left(index: int, url: str) -> None:
+    import pccl_backend as pccl
+
+    pccl.leave_on(signal.SIGTERM)
+    group = pccl.group(pccl.join(url, timeout_s=60.0))
+    group.refresh()
+    say(ready=True)
+    while not (boundary := group.refresh(verify=True)).left:
+        pass
+    say(left=boundary.left)
+    hear()  # ends in good order, which may take a while
+    dist.destroy_process_group()
+
+
+def test_a_second_signal_does_not_end_who_has_left_and_is_ending(
+    run_peers: Run, start_master: Start
+) -> None:
+    (peer,) = run_peers(ends_after_it_has_left, 1, start_master("--min-peers", "1").url)
+    peer.next(ready=True)
+    peer.signal(signal.SIGTERM)
+    peer.next(left=True)
+    peer.signal(signal.SIGTERM)  # whoever ends a group of processes reaches each of them
+    peer.tell("go on")
+    peer.finish()
