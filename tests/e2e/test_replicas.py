@@ -243,7 +243,11 @@ def test_the_example_of_hsdp_survives_a_kill_and_ends_with_the_same_weights(
     for peer in launchers.started.values():
         peer.finish()
     digests = [
-        set(re.findall(r"rank (\d) ends after step 100 with weights (\w+)", launchers.text(name)))
+        set(
+            re.findall(
+                r"rank (\d) ends after step 100 with weights ([0-9a-f]{16})", launchers.text(name)
+            )
+        )
         for name in names
     ]
     assert digests[0] == digests[1]
