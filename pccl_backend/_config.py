@@ -61,7 +61,11 @@ class Replica:
         if not self.name or len(self.name.encode()) > RUN_NAME_BYTES_MAX:
             raise _wrong("name", self.name, f"1 to {RUN_NAME_BYTES_MAX} bytes")
         if not 0 <= self.rank < self.size <= REPLICA_SIZE_MAX:
-            raise _wrong("rank", self.rank, f"0 to size - 1, size (is {self.size}) at most 4096")
+            raise _wrong(
+                "rank",
+                self.rank,
+                f"0 to size - 1, size (is {self.size}) at most {REPLICA_SIZE_MAX}",
+            )
         if self.attempt < 0:
             raise _wrong("attempt", self.attempt, "0 or more")
 

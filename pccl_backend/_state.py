@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,11 +96,13 @@ class Exchange:
         self._mapping = mapping
         self._hasher = hasher
         self.bytes_received = 0
-        self._tensors = _tensors_of(mapping)
+        items = list(mapping.items())  # once: each boundary comes here, and a mapping may be a view
+        self._tensors = _tensors_of(items)
         self._hosts: dict[str, torch.Tensor] = {}
         revision_of(mapping)
-        for name, value in self._plain().items():
-            _encode(value, f"state[{name!r}]", 0)
+        for name, value in items:
+            if not isinstance(value, torch.Tensor):
+                _encode(value, f"state[{name!r}]", 0)
 
     def snapshot(self) -> Snapshot:
         """Hashes the state as it is now."""
@@ -197,7 +199,7 @@ class Exchange:
         if isinstance(self._mapping, SharedState):
             self._compare(manifest, but=self._mapping.adopts)
             self._mapping.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
-            self._tensors = _tensors_of(self._mapping)
+            self._tensors = _tensors_of(self._mapping.items())
             self._hosts = {}
 
     def _compare(self, manifest: Manifest, but: Callable[[str], bool] | None = None) -> None:
@@ -222,9 +224,9 @@ class Exchange:
             self._mapping[name] = value
 
 
-def _tensors_of(mapping: MutableMapping[str, Any]) -> dict[str, torch.Tensor]:
+def _tensors_of(items: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
-    for name, value in mapping.items():
+    for name, value in items:
         if not isinstance(name, str):
             raise ValueError(f"the state has the name {name!r}; expected str")
         if isinstance(value, torch.Tensor):
