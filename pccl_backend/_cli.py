@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ._etcd import EtcdRegister
+
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 48148
 PATIENCE_MARGIN_S = 5.0  # a reconnect, after a peer has found its old master silent
 SECONDS_MAX = 86400.0
+SCHEME = "etcd://"
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -124,10 +127,38 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add(
         "--state",
-        metavar="FILE|none",
-        help="file that keeps what a restarted master must know; 'none' keeps it in memory, then a "
-        "restarted master does not know its run (default: master-PORT in $XDG_STATE_HOME/pccl or "
-        "~/.local/state/pccl; none with port 0)",
+        metavar="FILE|etcd://…|none",
+        help="file that keeps what a restarted master must know; or an etcd cluster, "
+        "etcd://HOST:PORT[,HOST:PORT...]/KEY, that several masters share: one is in charge, the "
+        "others stand by; 'none' keeps it in memory, then a restarted master does not know its run "
+        "(default: master-PORT in $XDG_STATE_HOME/pccl or ~/.local/state/pccl; none with port 0)",
+    )
+    add(
+        "--lease",
+        metavar="SECONDS",
+        type=positive_s,
+        default=5.0,
+        help="with etcd: seconds after the death of the master in charge until a standby takes over "
+        "(default: 5)",
+    )
+    add(
+        "--adopt",
+        action="store_true",
+        help="when members report an epoch that the register does not know (the file was lost): go "
+        "on with them. You answer for it that no other master runs (default: nothing goes on)",
+    )
+    add(
+        "--refound",
+        action="store_true",
+        help="when members report an epoch that the register does not know, or do not come back: "
+        "give them up, the next newcomers found another run (default: nothing goes on)",
+    )
+    add(
+        "--max-peers",
+        metavar="N",
+        type=positive_count,
+        default=4096,
+        help="most members of the run; who comes when it is full waits at the door (default: 4096)",
     )
     add(
         "--heartbeat",
@@ -178,6 +209,7 @@ def master_options(arguments: argparse.Namespace) -> dict[str, Any]:
     host, port = arguments.listen
     state = arguments.state
     state_file = default_state_file(port) if state is None else "" if state == "none" else state
+    lease = arguments.lease if state_file.startswith(SCHEME) else 0.0
     return {
         "host": host,
         "port": port,
@@ -190,9 +222,23 @@ def master_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "log_level": arguments.log_level,
         "heartbeat_ms": max(1, round(arguments.heartbeat * 1000)),
         "silence_ms": max(1, round(arguments.evict_after * 1000)),
-        "patience_ms": round((arguments.evict_after + PATIENCE_MARGIN_S) * 1000),
+        "patience_ms": round((arguments.evict_after + lease + PATIENCE_MARGIN_S) * 1000),
         "refound_after_ms": max(1, round(arguments.refound_after * 1000)),
+        "lease_renew_ms": max(100, round(arguments.lease * 1000 / 4)),
+        "max_peers": arguments.max_peers,
+        "adopt": arguments.adopt,
+        "refound": arguments.refound,
     }
+
+
+def shared_register(arguments: argparse.Namespace) -> EtcdRegister | None:
+    """The register of several masters, if --state names one. Raises ValueError."""
+    if not (arguments.state or "").startswith(SCHEME):
+        return None
+    from ._etcd import EtcdRegister
+
+    host, port = arguments.listen
+    return EtcdRegister(arguments.state, lease_s=arguments.lease, name=f"{host}:{port}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -205,6 +251,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(
             "argument --evict-after: less than two heartbeats, every peer would be evicted"
         )
+    if arguments.max_peers < arguments.min_peers:
+        parser.error("argument --max-peers: less than --min-peers, no run could be founded")
+    if arguments.adopt and arguments.refound:
+        parser.error("argument --adopt: not with --refound; members go on, or do not")
+    try:
+        register = shared_register(arguments)
+    except ValueError as error:
+        parser.error(f"argument --state: {error}")
     try:
         options = master_options(arguments)
     except RuntimeError as error:  # no home directory
@@ -213,7 +267,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     from pccl_backend import _core
 
-    return _core.run_master(options)
+    status = _core.run_master(options, register)
+    if register is not None:
+        # A thread may still wait for an etcd that does not answer: nothing here waits for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 
 from typing import Any
 
-def run_master(options: dict[str, Any]) -> int:
-    """Serves until SIGINT or SIGTERM; returns the exit status. Fields: csrc/master/options.h."""
+def run_master(options: dict[str, Any], register: Any = None) -> int:
+    """Serves until SIGINT or SIGTERM; returns the exit status. Fields: csrc/master/options.h.
+
+    `register`: keeps the register in place of options["state_file"], see _etcd.EtcdRegister.
+    """
 
 def build_schedule(args: dict[str, Any]) -> dict[str, Any]:
     """collectives/schedule.h, for the tests: fields of CollectiveArgs in, steps and scratch_bytes out."""

@@ -45,8 +45,12 @@ class Boundary:
         admitted: It was this newcomer's first boundary, and it is a member now.
         left: This peer has left the run, as it wished: end the program.
         bytes_received: Payload of the shared state; 0 if it was equal.
+        contributors: Ranks, in the numbering of the step that has ended, whose contributions are in
+            every operation of it that succeeded (barriers aside), in this peer group: all but in a
+            step in which a member was lost. () at a newcomer's first boundary.
         size_changed: `size` differs from that before.
         paused_s: How long the call took.
+        writer: This member's replica is the one that logs and saves: it holds rank 0.
     """
 
     epoch: str
@@ -57,8 +61,14 @@ class Boundary:
     admitted: bool
     left: bool
     bytes_received: int
+    contributors: tuple[int, ...]
     size_changed: bool
     paused_s: float
+
+    @property
+    def writer(self) -> bool:
+        """Does this member's replica log and save? The same at all its ranks."""
+        return self.rank == 0 and not self.left
 
 
 @dataclass
@@ -285,6 +295,7 @@ class ElasticGroup:
             admitted=bool(event["admitted"]),
             left=bool(event["left"]),
             bytes_received=0 if shared is None else shared.bytes_received,
+            contributors=tuple(event["contributors"]),
             size_changed=view["size"] != before["size"],
             paused_s=paused_s,
         )

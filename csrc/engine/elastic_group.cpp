@@ -1,6 +1,7 @@
 #include "engine/elastic_group.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/log.h"
 #include "wire/codec.h"
@@ -245,8 +246,31 @@ void ElasticGroup::on(const peer::RestoreOp& a) {
 }
 
 void ElasticGroup::on(const peer::CommitOp& a) {
+  if (const auto it = ops_.find(a.op); it != ops_.end()) note_contributors(it->second);
   finish(a.op, {});
   update_renumber();
+}
+
+/// Of a loss in the middle of a step: who contributed to some of its operations only does not
+/// count.
+void ElasticGroup::note_contributors(const Pending& pending) {
+  if (pending.op->request().descriptor.kind == OpKind::barrier) return;
+  const std::vector<std::uint32_t>& ranks = pending.op->contributors();
+  if (!contributors_) {
+    contributors_ = ranks;
+  } else if (*contributors_ != ranks) {
+    std::erase_if(*contributors_, [&](std::uint32_t rank) {
+      return !std::binary_search(ranks.begin(), ranks.end(), rank);
+    });
+  }
+}
+
+/// Of the step that ends; without an operation everybody.
+std::vector<std::uint32_t> ElasticGroup::take_contributors() {
+  if (contributors_) return *std::exchange(contributors_, std::nullopt);
+  std::vector<std::uint32_t> ranks(size_at_boundary_);
+  std::iota(ranks.begin(), ranks.end(), 0U);
+  return ranks;
 }
 
 void ElasticGroup::on(const peer::FailOp& a) {
@@ -364,6 +388,7 @@ void ElasticGroup::on(const peer::HasLeft&) {
     finished.left = true;
     finished.step = core_.step;
     finished.voted = true;
+    finished.contributors = take_contributors();
     std::exchange(talk_, nullptr)->say(std::move(finished));
   }
   boundary_.reset();
@@ -427,6 +452,7 @@ void ElasticGroup::boundary_begin(const BoundaryRequest& request,
 void ElasticGroup::enter_boundary() {
   if (!boundary_ || boundary_entered_ || !ops_.empty()) return;
   boundary_entered_ = true;
+  size_at_boundary_ = admitted_ ? numbering_->size() : 0;
   peer::AtBoundary event;
   event.kind = boundary_->kind;
   event.verify = boundary_->verify;
@@ -473,6 +499,7 @@ void ElasticGroup::on(const peer::EnterStep& a) {
   finished.voted = a.voted;
   finished.admitted = a.admitted;
   finished.root = a.root;
+  finished.contributors = take_contributors();
   boundary_.reset();
   std::exchange(talk_, nullptr)->say(std::move(finished));
 }

@@ -93,6 +93,8 @@ class ElasticGroup : public Group {
   [[nodiscard]] std::optional<Error> refuse_post(const OpRequest& request) const;
   [[nodiscard]] peer::LossClass loss_class(const OpRequest& request) const;
   void update_renumber();
+  void note_contributors(const Pending& pending);
+  [[nodiscard]] std::vector<std::uint32_t> take_contributors();
 
   JoinOptions options_;
   std::shared_ptr<Ticket> joined_;
@@ -120,7 +122,10 @@ class ElasticGroup : public Group {
   std::optional<BoundaryRequest> boundary_;  // the program stands at one
   bool boundary_entered_ = false;  // AtBoundary was fed: everything of the step has its outcome
   std::uint64_t boundary_waited_ms_ = 0;
+  std::size_t size_at_boundary_ = 0;
   std::shared_ptr<BoundaryTalk> talk_;
+  /// Of this step: ranks whose contributions are in all of its operations; none: no operation yet.
+  std::optional<std::vector<std::uint32_t>> contributors_;
 
   struct AtDoor {  // operations of a newcomer in a run without boundaries
     OpRequest request;

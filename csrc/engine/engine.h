@@ -131,7 +131,7 @@ struct BoundaryEvent {
   enum class What : std::uint8_t {
     hash,     // it votes: hash the state, answer with Engine::boundary_root
     fetch,    // own state differs: pull from one of `plan.sources`, answer with boundary_fetched
-    finished  // `step`, `voted`, `admitted`, `left`, `root`
+    finished  // `step`, `voted`, `admitted`, `left`, `root`, `contributors`
   };
   What what = What::finished;
   EpochId epoch;  // fetch: names the proposal
@@ -141,6 +141,7 @@ struct BoundaryEvent {
   bool admitted = false;
   bool left = false;
   StateRoot root;
+  std::vector<std::uint32_t> contributors;  // ranks of the step that has ended, ascending
 };
 
 /// The state that a member offers while it stands at a boundary: item 0 is the manifest.

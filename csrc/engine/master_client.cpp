@@ -49,7 +49,8 @@ void MasterClient::dialled(Result<std::unique_ptr<Channel>> result) {
   channel_ = std::move(result).value();
   channel_->trust();
   local_host_ = channel_->local_host();
-  backoff_ms_ = kBackoffMsMin;
+  greeted_ = false;
+  stands_by_.clear();
   since_message_ms_ = 0;
   since_heartbeat_ms_ = 0;
   channel_->set_events({[this](std::span<const std::byte> payload) { arrived(payload); },
@@ -74,7 +75,8 @@ void MasterClient::disconnected(const std::string& reason) {
   if (!channel_) return;
   // The channel may be the caller: it is destroyed when the loop comes round.
   context_.loop.post([old = std::shared_ptr<Channel>(std::move(channel_))] {});
-  last_error_ = reason;
+  last_error_ = stands_by_.empty() ? reason : stands_by_;
+  if (!greeted_) ++next_;  // a standby: first round the list, but to the master of an epoch first
   // The store does not outlive its master: who set a group up meanwhile makes it anew.
   for (auto it = store_calls_.begin(); it != store_calls_.end();) {
     if (!it->second.sent) {
@@ -86,7 +88,7 @@ void MasterClient::disconnected(const std::string& reason) {
         {ErrorCode::unreachable,
          "the connection to the master was lost during a call of its store: " + reason});
   }
-  events_.lost(reason);
+  events_.lost(last_error_);
   retry();
 }
 
@@ -100,6 +102,14 @@ void MasterClient::arrived(std::span<const std::byte> payload) {
     return;
   }
   if (std::holds_alternative<Heartbeat>(message.value())) return;
+  if (const auto* hold = std::get_if<Hold>(&message.value()); hold != nullptr && !greeted_) {
+    stands_by_ = hold->text;
+    return;
+  }
+  if (!greeted_) {
+    greeted_ = true;
+    backoff_ms_ = kBackoffMsMin;
+  }
   if (auto* reply = std::get_if<StoreReply>(&message.value())) {
     auto node = store_calls_.extract(reply->id);
     if (node.empty()) return;

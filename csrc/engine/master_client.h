@@ -72,6 +72,8 @@ class MasterClient {
   std::uint64_t since_message_ms_ = 0;
   std::string local_host_;
   std::string last_error_;
+  bool greeted_ = false;   // the master of this connection is in charge
+  std::string stands_by_;  // what one said that is not
   bool closed_ = false;
   std::uint64_t last_store_id_ = 0;
   std::map<std::uint64_t, StoreCall> store_calls_;

@@ -41,6 +41,10 @@ void Connections::send(PeerId peer, const MasterToPeer& message) {
   connections_.at(at->second).channel->send(encode(message));
 }
 
+void Connections::send_all(const MasterToPeer& message) {
+  for (const auto& [peer, number] : peers_) send(peer, message);
+}
+
 void Connections::close(PeerId peer) {
   if (const auto at = peers_.find(peer); at != peers_.end()) end(at->second);
 }

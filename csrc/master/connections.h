@@ -62,6 +62,7 @@ class Connections {
 
   /// To the newest connection of a peer; dropped where it has none.
   void send(PeerId peer, const MasterToPeer& message);
+  void send_all(const MasterToPeer& message);
   /// Closes after what was sent. Nothing is reported of this peer until it connects again.
   void close(PeerId peer);
   void close_all();

@@ -15,6 +15,9 @@ struct MasterOptions {
   std::string run = "default";     // name of the run; who names another one is refused
   std::uint32_t min_peers = 2;     // replicas that found the run
   std::uint32_t hold_below = 1;    // with fewer replicas the run holds at its next boundary
+  std::uint32_t max_peers = 4096;  // members of an epoch; who is over waits at the door
+  bool adopt = false;              // an epoch that the register does not know is this run's
+  bool refound = false;            // it is over, and so is one whose members do not come back
   std::string state_file;  // the register; empty: in memory, a restarted master knows nothing
   std::string port_file;   // gets the port that was opened; empty: none is written
   std::string log_level = "info";              // debug, info, warning, error, off
@@ -25,6 +28,8 @@ struct MasterOptions {
   std::uint64_t founding_delay_ms = 3000;      // an empty register founds no run before
   std::uint64_t refound_after_ms = 60000;      // all members are lost: so long they may come back
   std::uint64_t register_deadline_ms = 10000;  // for one write of the register
+  std::uint64_t lease_renew_ms = 1250;         // of a register that several masters share
+  std::uint64_t lease_lapse_ms = 600000;       // in charge for so long without a renewed lease
 
   /// visit(name, field) for each option.
   static void fields(auto& self, auto&& visit) {
@@ -44,6 +49,11 @@ struct MasterOptions {
     visit("founding_delay_ms", self.founding_delay_ms);
     visit("refound_after_ms", self.refound_after_ms);
     visit("register_deadline_ms", self.register_deadline_ms);
+    visit("max_peers", self.max_peers);
+    visit("adopt", self.adopt);
+    visit("refound", self.refound);
+    visit("lease_renew_ms", self.lease_renew_ms);
+    visit("lease_lapse_ms", self.lease_lapse_ms);
   }
 };
 

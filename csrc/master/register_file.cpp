@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "wire/cbor.h"
 
 namespace pccl::master {
@@ -131,6 +132,13 @@ class MemoryRegister final : public RegisterStore {
   Register held_;
 };
 
+Error damaged(const std::string& where, const std::string& how) {
+  return Error{ErrorCode::malformed,
+               where + " is damaged (" + how +
+                   "). Restore it from a copy. Without one: --adopt goes on with the members that "
+                   "are alive, if no other master runs; --refound gives them up"};
+}
+
 class FileRegister final : public RegisterStore {
  public:
   FileRegister(std::string path, std::string run, File lock)
@@ -143,20 +151,8 @@ class FileRegister final : public RegisterStore {
     auto text = read_file(path_);
     if (!text) return text.error();
     if (!text.value()) return Register{};
-    auto held = parse_register(*text.value());
-    if (!held) {
-      return invalid(
-          "the state file " + path_ + " is damaged (" + held.error().text +
-          "). Restore it from a copy; if no member of its run is alive, delete it, and the "
-          "next peers found another run");
-    }
-    if (held.value().run != run_ && held.value().value.epoch && !held.value().value.over) {
-      return Error{ErrorCode::refused,
-                   "the state file " + path_ + " is of the run \"" + held.value().run +
-                       "\", which is not over, and this master serves \"" + run_ +
-                       "\": name the same run, or another file with --state"};
-    }
-    return std::move(held.value().value);
+    if (text.value()->empty()) return damaged("the state file " + path_, "it is empty");
+    return register_of(*text.value(), run_, "the state file " + path_);
   }
 
   Result<bool> compare_and_write(const Register& from, const Register& to) override {
@@ -199,10 +195,24 @@ Result<NamedRegister> parse_register(const std::string& text) {
   return read;
 }
 
+Result<Register> register_of(const std::string& text, const std::string& run,
+                             const std::string& where) {
+  if (text.empty()) return Register{};
+  auto held = parse_register(text);
+  if (!held) return damaged(where, held.error().text);
+  if (held.value().run != run && held.value().value.epoch && !held.value().value.over) {
+    return Error{ErrorCode::refused, where + " is of the run \"" + held.value().run +
+                                         "\", which is not over, and this master serves \"" + run +
+                                         "\": name the same run, or another place with --state"};
+  }
+  return std::move(held.value().value);
+}
+
 std::unique_ptr<RegisterStore> make_memory_register() { return std::make_unique<MemoryRegister>(); }
 
 Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& path,
-                                                          const std::string& run) {
+                                                          const std::string& run,
+                                                          bool replace_damaged) {
   std::error_code error;
   const auto folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
@@ -226,7 +236,13 @@ Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& pat
     return invalid("the state file " + path + " cannot be locked: " + why(errno));
   }
   auto opened = std::make_unique<FileRegister>(path, run, std::move(lock));
-  if (auto held = opened->read(); !held) return held.error();
+  auto held = opened->read();
+  if (!held && held.error().code == ErrorCode::malformed && replace_damaged) {
+    log_warning(held.error().text + "; it is " + path + ".damaged now");
+    std::filesystem::rename(path, path + ".damaged", error);
+    held = opened->read();
+  }
+  if (!held) return held.error();
   return std::unique_ptr<RegisterStore>(std::move(opened));
 }
 

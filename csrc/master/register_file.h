@@ -27,6 +27,15 @@ class RegisterStore {
   /// error: nobody knows what it holds now; read it anew.
   [[nodiscard]] virtual Result<bool> compare_and_write(const Register& from,
                                                        const Register& to) = 0;
+
+  /// Do several masters share it? Then one of them at a time holds a lease on it. Safety does not
+  /// rest on the lease, but on compare_and_write; it keeps them from taking turns.
+  [[nodiscard]] virtual bool shared() const { return false; }
+  /// Takes or renews the lease: true. False: another master holds it, `holder()` says which.
+  [[nodiscard]] virtual Result<bool> hold() { return true; }
+  [[nodiscard]] virtual std::string holder() { return ""; }
+  /// Gives the lease up, so that a standby need not wait for its end.
+  virtual void release() {}
 };
 
 /// In memory: gone with the process.
@@ -34,9 +43,10 @@ class RegisterStore {
 
 /// Opens or makes `path` (and its folder) and takes its lock. `refused`: another master holds it,
 /// or it is of another run that is not over. `invalid`: it cannot be opened, read or understood;
-/// the text says what to do about it.
-[[nodiscard]] Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& path,
-                                                                        const std::string& run);
+/// the text says what to do about it. `replace_damaged`: a file that cannot be understood is put
+/// aside as PATH.damaged, and the register is empty.
+[[nodiscard]] Result<std::unique_ptr<RegisterStore>> open_register_file(
+    const std::string& path, const std::string& run, bool replace_damaged = false);
 
 /// The content of a register file, and back. Any change of any byte is an error.
 struct NamedRegister {
@@ -49,6 +59,9 @@ struct NamedRegister {
     visit("register", self.value);
   }
 };
+/// What `text`, found at `where`, holds for this run. Empty text: an empty register.
+[[nodiscard]] Result<Register> register_of(const std::string& text, const std::string& run,
+                                           const std::string& where);
 [[nodiscard]] std::string format_register(const NamedRegister& content);
 [[nodiscard]] Result<NamedRegister> parse_register(const std::string& text);
 

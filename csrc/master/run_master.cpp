@@ -48,7 +48,7 @@ void print_how_to_join(const MasterOptions& options, std::uint16_t port) {
   if (options.state_file.empty()) {
     std::printf("No state file: a restarted master will not know this run.\n");
   } else {
-    std::printf("State file: %s\n", options.state_file.c_str());
+    std::printf("State: %s\n", options.state_file.c_str());
   }
   std::fflush(stdout);
 }
@@ -69,11 +69,11 @@ bool write_port_file(const std::string& path, std::uint16_t port) {
 
 }  // namespace
 
-int run_master(const MasterOptions& options) {
+int run_master(const MasterOptions& options, std::shared_ptr<master::RegisterStore> held) {
   set_log_level(parse_log_level(options.log_level, LogLevel::info));
   try {
     Loop loop;
-    master::MasterServer server(loop, options);
+    master::MasterServer server(loop, options, std::move(held));
     int signals = 0;
     const auto on_signal = [&] {
       if (++signals > 1) return loop.stop();  // it is impatient

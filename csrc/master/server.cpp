@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "membership/members.h"
@@ -35,6 +36,14 @@ Error check(const MasterOptions& options) {
   }
   if (options.min_peers == 0) return invalid("min_peers is 0; a run is founded by at least 1");
   if (options.hold_below == 0) return invalid("hold_below is 0; it is at least 1");
+  if (options.max_peers < options.min_peers || options.max_peers > kMembersMax) {
+    return invalid("max_peers is " + std::to_string(options.max_peers) +
+                   "; it is at least min_peers, " + std::to_string(options.min_peers) +
+                   ", and at most " + std::to_string(kMembersMax));
+  }
+  if (options.adopt && options.refound) {
+    return invalid("adopt and refound: members that the register does not know go on, or do not");
+  }
   if (options.heartbeat_ms == 0) return invalid("heartbeat_ms is 0; it is at least 1");
   if (options.silence_ms < 2 * options.heartbeat_ms) {
     return invalid("silence_ms is " + std::to_string(options.silence_ms) +
@@ -49,6 +58,9 @@ State fresh_state(const MasterOptions& options) {
   state.config.run = options.run;
   state.config.min_peers = options.min_peers;
   state.config.hold_below = options.hold_below;
+  state.config.max_peers = options.max_peers;
+  state.config.adopt = options.adopt;
+  state.config.refound = options.refound;
   return state;
 }
 
@@ -69,14 +81,22 @@ Result<std::uint16_t> MasterServer::start() {
   if (!port) return port.error();
   if (!register_ && options_.state_file.empty()) register_ = make_memory_register();
   if (!register_) {
-    auto opened = open_register_file(options_.state_file, options_.run);
+    auto opened =
+        open_register_file(options_.state_file, options_.run, options_.adopt || options_.refound);
     if (!opened) return opened.error();
     register_ = std::move(opened).value();
+  }
+  waiting_timer_ = loop_.timer(kSayWaitingMs, kSayWaitingMs, [this] { say_waiting(); });
+  clock_timer_ = loop_.timer(kClockMs, kClockMs, [this] { post(Clock{loop_.now_ms() / 1000}); });
+  if (register_->shared()) {
+    lease_timer_ =
+        loop_.timer(options_.lease_renew_ms, options_.lease_renew_ms, [this] { renew_lease(); });
+    renew_lease();
+    return port;
   }
   auto held = register_->read();
   if (!held) return held.error();
   in_charge_ = true;
-  waiting_timer_ = loop_.timer(kSayWaitingMs, kSayWaitingMs, [this] { say_waiting(); });
   post(TakenOver{std::move(held).value()});
   return port;
 }
@@ -86,7 +106,11 @@ Result<std::uint16_t> MasterServer::start() {
 void MasterServer::connected(Hello hello, std::uint64_t connection) {
   const PeerId peer = hello.member.peer();
   store_drop(peer);  // its answers would go to a connection that has not asked
-  if (!in_charge_) return connections_.close(peer);
+  if (!in_charge_) {
+    connections_.send(
+        peer, Hold{"it stands by: " + (idle_why_.empty() ? "it has just begun" : idle_why_)});
+    return connections_.close(peer);
+  }
   post(PeerConnected{std::move(hello)}, connection);
 }
 
@@ -106,7 +130,10 @@ void MasterServer::gone(PeerId peer, std::string why) {
   post(PeerGone{peer, std::move(why)});
 }
 
-void MasterServer::woke(std::uint64_t) { post(Woke{}); }
+void MasterServer::woke(std::uint64_t) {
+  post(Woke{});
+  if (lease_timer_) renew_lease();
+}
 
 void MasterServer::post(Event event, std::uint64_t connection) {
   if (!in_charge_) return;
@@ -172,8 +199,13 @@ void MasterServer::carry_out(const StartTimer& action) {
         return options_.patience_ms;
       case TimerKind::founding:
         return options_.founding_delay_ms;
-      case TimerKind::refound:
-        return options_.refound_after_ms;
+      case TimerKind::refound: {
+        // They may still be with a master before this one that is cut off from the register.
+        const bool started_here = state_.held && state_.held->epoch &&
+                                  state_.held->epoch->id.incarnation() == state_.held->incarnation;
+        return options_.refound_after_ms +
+               (register_->shared() && !started_here ? options_.lease_lapse_ms : 0);
+      }
       case TimerKind::absence:
         break;
     }
@@ -241,14 +273,23 @@ void MasterServer::carry_out(const Deposed& action) {
   log_warning("this master is deposed: " + action.why +
               "; it closes its connections and takes over " +
               "again after reading the register anew");
+  step_down(action.why);
+  take_over_later();
+}
+
+/// It knows nothing any more. Its peers are told why before their connections close.
+void MasterServer::step_down(const std::string& why) {
+  connections_.send_all(Hold{"the master steps down: " + why});
   in_charge_ = false;
+  idle_why_ = why;
+  write_ = 0;
+  write_deadline_.reset();
   events_.clear();
   timers_.clear();
   store_timers_.clear();
   store_ = KeyValueStore();
   connections_.close_all();
   state_ = fresh_state(options_);
-  take_over_later();
 }
 
 void MasterServer::take_over_later() {
@@ -256,6 +297,8 @@ void MasterServer::take_over_later() {
 }
 
 void MasterServer::take_over() {
+  if (in_charge_ || stopped_) return;
+  if (register_->shared() && !has_lease_) return;  // it comes with the lease
   if (register_busy_) {
     log_warning("the register still does not answer; it is read when it does");
     return take_over_later();
@@ -268,12 +311,72 @@ void MasterServer::take_over() {
         if (alive.expired()) return;
         register_busy_ = false;
         if (!(*held)->ok()) {
-          log_error("the register could not be read: " + (*held)->error().text);
+          idle_why_ = "the register could not be read: " + (*held)->error().text;
+          log_error(idle_why_);
           return take_over_later();
         }
+        if (in_charge_ || stopped_ || (register_->shared() && !has_lease_)) return;
         in_charge_ = true;
         post(TakenOver{(*held)->value()});
       });
+}
+
+// ------------------------------------------------------------------------------------- the lease
+
+void MasterServer::renew_lease() {
+  if (lease_busy_ || stopped_) return;
+  lease_busy_ = true;
+  const auto answer = std::make_shared<std::optional<Result<bool>>>();
+  const auto holder = std::make_shared<std::string>();
+  run_in_background(
+      loop_,
+      [store = register_, answer, holder] {
+        answer->emplace(store->hold());
+        *holder = store->holder();
+      },
+      [this, alive = std::weak_ptr(alive_), answer, holder] {
+        if (alive.expired()) return;
+        lease_busy_ = false;
+        lease_answered(**answer, *holder);
+      });
+}
+
+void MasterServer::lease_answered(const Result<bool>& answer, const std::string& holder) {
+  const std::uint64_t now = loop_.now_ms();
+  if (!answer.ok()) {
+    // Commits need no register. Who is in charge stays so, until a standby that reaches the
+    // register while it does not may have waited long enough to give its members up.
+    const std::string why = "the lease could not be renewed: " + answer.error().text;
+    if (!lease_failed_) log_warning(why);
+    lease_failed_ = true;
+    if (!in_charge_) {
+      idle_why_ = why;
+    } else if (now - lease_renewed_ms_ > options_.lease_lapse_ms) {
+      log_warning("this master has been without its lease for " + seconds(now - lease_renewed_ms_) +
+                  ": it stands by");
+      has_lease_ = false;
+      step_down(why);
+    }
+    return;
+  }
+  if (lease_failed_) log_info("the register answers again");
+  lease_failed_ = false;
+  if (!answer.value()) {
+    has_lease_ = false;
+    const std::string why = holder + " holds the lease of this run";
+    if (in_charge_) {
+      log_warning("this master is deposed: " + why + "; it closes its connections and stands by");
+      step_down(why);
+    } else if (idle_why_ != why) {
+      log_info("standing by: " + why);
+      idle_why_ = why;
+    }
+    return;
+  }
+  lease_renewed_ms_ = now;
+  if (std::exchange(has_lease_, true)) return;
+  log_info("this master holds the lease of the run");
+  take_over();
 }
 
 // --------------------------------------------------------------------------------------- the store
@@ -309,7 +412,10 @@ void MasterServer::say_waiting() {
 }
 
 std::string MasterServer::whom_it_waits_for() const {
-  if (!in_charge_) return "waiting for the register";
+  if (!in_charge_) {
+    const bool standby = register_->shared() && !has_lease_ && !lease_failed_;
+    return standby ? "" : "waiting for the register: " + idle_why_;
+  }
   if (write_ != 0) return "waiting for the register to be written";
   if (state_.running || !state_.held) return "";
   const auto name = [&](const std::vector<Member>& members, const Member& member) {
@@ -351,11 +457,17 @@ void MasterServer::finish_stop() {
   if (loop_.now_ms() < stop_by_ms_) {
     if (in_charge_ && (write_ != 0 || !events_.empty())) return;
     if (!connections_.all_sent()) return;
+    if (register_busy_ || lease_busy_) return;
   }
   stop_timer_.reset();
   in_charge_ = false;
   connections_.close_all();
-  loop_.post([done = std::exchange(stopped_, nullptr)] { done(); });
+  auto done = std::exchange(stopped_, nullptr);
+  if (!std::exchange(has_lease_, false)) {
+    loop_.post(std::move(done));
+    return;
+  }
+  run_in_background(loop_, [store = register_] { store->release(); }, std::move(done));
 }
 
 }  // namespace pccl::master

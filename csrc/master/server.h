@@ -24,19 +24,22 @@ namespace pccl {
 /// Serves until SIGINT or SIGTERM, on the calling thread. Prints how to join to stdout. Returns the
 /// exit status: 0 after a signal, 1 if it could not start (said on stderr), 3 after a broken
 /// invariant.
-[[nodiscard]] int run_master(const MasterOptions& options);
+/// `held`: the register, in place of options.state_file.
+[[nodiscard]] int run_master(const MasterOptions& options,
+                             std::shared_ptr<master::RegisterStore> held = nullptr);
 
 }  // namespace pccl
 
 namespace pccl::master {
 
 inline constexpr std::uint64_t kTakeOverAgainMs = 1000;  // after it was deposed
-inline constexpr std::uint64_t kStopMs = 1000;           // to send what is queued, at its end
+inline constexpr std::uint64_t kClockMs = 1000;
+inline constexpr std::uint64_t kStopMs = 1000;  // to send what is queued, at its end
 
 /// All calls on the loop's thread. Destroy it before the loop.
 class MasterServer final : private ConnectionEvents {
  public:
-  /// `held`: the register, in place of options.state_file (for tests).
+  /// `held`: the register, in place of options.state_file.
   MasterServer(Loop& loop, MasterOptions options, std::shared_ptr<RegisterStore> held = nullptr);
   ~MasterServer() override;
 
@@ -68,6 +71,9 @@ class MasterServer final : private ConnectionEvents {
   void timer_ended(TimerKind kind, PeerId peer);
   void register_answered(std::uint64_t write, const Result<bool>& answer, const Register& value);
   void answer_write(Event event);
+  void step_down(const std::string& why);
+  void renew_lease();
+  void lease_answered(const Result<bool>& answer, const std::string& holder);
   void take_over_later();
   void take_over();
   void store_request(PeerId peer, const StoreRequest& request);
@@ -92,11 +98,19 @@ class MasterServer final : private ConnectionEvents {
   std::uint64_t write_ = 0;  // number of the write that is waited for; 0: none
   std::uint64_t writes_ = 0;
   bool register_busy_ = false;  // a call of the register runs in the background
+  std::string idle_why_;        // why it is not in charge
+  // Of a register that several masters share.
+  bool has_lease_ = false;
+  bool lease_busy_ = false;    // a call for it runs in the background
+  bool lease_failed_ = false;  // the last one had no answer
+  std::uint64_t lease_renewed_ms_ = 0;
   std::map<std::pair<TimerKind, PeerId>, std::unique_ptr<Timer>> timers_;
   std::map<Waiter, std::unique_ptr<Timer>> store_timers_;
   std::unique_ptr<Timer> write_deadline_;
   std::unique_ptr<Timer> take_over_timer_;
   std::unique_ptr<Timer> waiting_timer_;
+  std::unique_ptr<Timer> clock_timer_;
+  std::unique_ptr<Timer> lease_timer_;
   std::unique_ptr<Timer> stop_timer_;
   std::uint64_t stop_by_ms_ = 0;
   std::function<void()> stopped_;

@@ -5,6 +5,15 @@
 #include "membership/master_rules.h"
 
 namespace pccl::master {
+namespace {
+
+constexpr std::uint64_t kLossesWithinS = 600;
+constexpr std::size_t kLossesAllowed = 3;
+constexpr std::size_t kLossesKept = 16;
+constexpr std::uint64_t kFirstPenaltyS = 30;
+constexpr std::uint64_t kPenaltyMaxS = 300;
+
+}  // namespace
 
 const Epoch* own(const State& s) {
   return s.held && s.held->epoch && !s.held->over ? &*s.held->epoch : nullptr;
@@ -65,7 +74,8 @@ std::vector<Member> door(const State& s) {
   }
   if (waiting.empty()) return waiting;
   out = excluded(s);
-  for (const Member& m : survivors(s)) out.insert(m.peer());
+  const std::vector<Member> inside = survivors(s);
+  for (const Member& m : inside) out.insert(m.peer());
   std::erase_if(waiting, [&](const Member& m) { return out.contains(m.peer()); });
   waiting = whole(std::move(waiting));
   // Ranks of one replica stay together, so that a replica has one position in all peer groups.
@@ -78,7 +88,61 @@ std::vector<Member> door(const State& s) {
     return std::pair(arrival[replica_of(a)], a.place.rank) <
            std::pair(arrival[replica_of(b)], b.place.rank);
   });
+  std::erase_if(waiting, [&](const Member& m) { return must_wait_s(s, m) > 0; });
+  const std::size_t most = s.config.max_peers;
+  const std::size_t room = most - std::min(inside.size(), most);
+  if (waiting.size() > room) {
+    // Replicas have one size; one that does not fit as a whole waits.
+    waiting.resize(room - room % waiting.front().place.size);
+  }
   return waiting;
+}
+
+std::uint64_t must_wait_s(const State& s, const Member& member) {
+  const auto losses = s.losses.find(member.place.replica);
+  if (losses == s.losses.end()) return 0;
+  const auto& times = losses->second;
+  const auto lately = static_cast<std::uint64_t>(std::count_if(
+      times.begin(), times.end(), [&](std::uint64_t t) { return t + kLossesWithinS > s.now_s; }));
+  if (lately < kLossesAllowed) return 0;
+  const std::uint64_t doublings = std::min<std::uint64_t>(lately - kLossesAllowed, 10);
+  const std::uint64_t until = times.back() + std::min(kFirstPenaltyS << doublings, kPenaltyMaxS);
+  return until > s.now_s ? until - s.now_s : 0;
+}
+
+void count_loss(State& s, const Member& member) {
+  // A process that is a replica of its own has a new name each time.
+  if (member.place.replica == to_string(member.peer())) return;
+  std::erase_if(s.losses,
+                [&](const auto& entry) { return entry.second.back() + kLossesWithinS <= s.now_s; });
+  auto& times = s.losses[member.place.replica];
+  if (times.size() >= kLossesKept) times.erase(times.begin());
+  times.push_back(s.now_s);
+}
+
+void explain_door(State& s, Actions& out) {
+  const std::vector<Member> may = door(s);
+  for (const auto& [p, peer] : s.peers) {
+    if (peer.report.started || !peer.at_door || s.kept_waiting.contains(p)) continue;
+    if (std::any_of(may.begin(), may.end(), [&](const Member& m) { return m.peer() == p; })) {
+      continue;
+    }
+    const std::uint64_t wait_s = must_wait_s(s, peer.member);
+    std::string text;
+    if (wait_s > 0) {
+      text = "replica " + peer.member.place.replica + " was lost " +
+             std::to_string(s.losses.at(peer.member.place.replica).size()) +
+             " times lately: it waits " + std::to_string(wait_s) + " s at the door";
+    } else if (survivors(s).size() + may.size() + peer.member.place.size > s.config.max_peers) {
+      text = "the run is full (--max-peers " + std::to_string(s.config.max_peers) + "): peer " +
+             to_string(p) + " waits at the door until there is room";
+    } else {
+      continue;  // for its siblings, or for the boundary
+    }
+    s.kept_waiting.insert(p);
+    out.push_back(Say{true, cut_text(text)});
+    send(s, p, Hold{cut_text(text)}, out);
+  }
 }
 
 std::set<PeerId> who_leaves(const State& s, const std::vector<Member>& members) {

@@ -226,7 +226,7 @@ void nobody_is_left(State& s, Actions& out) {
   const bool good_order = std::all_of(members.begin(), members.end(), [&](const Member& m) {
     return s.departed.contains(m.peer());
   });
-  if (good_order) {
+  if (good_order || s.config.refound) {
     write_over(s, out);
   } else if (!s.refounding) {
     s.refounding = true;
@@ -284,7 +284,7 @@ void reconsider(State& s, Actions& out) {
     drop_proposal(s);  // a running epoch goes on committing what is complete
     return;
   }
-  if (s.patient && s.awaited.empty()) {
+  if (s.patient && s.awaited.empty() && s.unknown.empty()) {
     s.patient = false;
     out.push_back(StopTimer{TimerKind::patience, {}});
   }
@@ -394,6 +394,17 @@ void dismiss(State& s, const std::set<PeerId>& leavers,
   s.departed.clear();
 }
 
+/// Once for each replica, however many ranks it has.
+void count_losses(State& s, const std::vector<Member>& before, const std::vector<Member>& now) {
+  std::set<PeerId> here;
+  for (const Member& m : now) here.insert(m.peer());
+  for (const Member& m : before) {
+    if (m.place.rank == 0 && !here.contains(m.peer()) && !s.left.contains(m.peer())) {
+      count_loss(s, m);
+    }
+  }
+}
+
 }  // namespace
 
 void start(State& s, const std::optional<Epoch>& before, Actions& out) {
@@ -410,6 +421,8 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   const std::map<PeerId, std::string> reasons = s.reasons;
   s.left = s.departed;
   s.left.insert(leavers.begin(), leavers.end());
+  if (before) count_losses(s, before->members, epoch.members);
+  s.kept_waiting.clear();
   index_members(s);
   forget_epoch(s, out);
   std::erase_if(s.cannot, [&](const auto& pair) {
@@ -460,6 +473,54 @@ void end_run(State& s, Actions& out) {
   out.push_back(Say{false, "the run is over"});
   dismiss(s, departed, reasons, "the run is over", out);
   out.push_back(RunOver{});
+  reconsider(s, out);
+}
+
+void adopt(State& s, bool patience_over, Actions& out) {
+  const PeerState* newest = nullptr;
+  Register to = *s.held;
+  for (const auto& [p, peer] : s.peers) {
+    const Report& report = peer.report;
+    to.incarnation = std::max(to.incarnation, report.accepted.incarnation());
+    if (!report.started) continue;
+    to.passed = std::max(to.passed, report.passed);
+    if (newest == nullptr || *report.started > *newest->report.started) newest = &peer;
+  }
+  std::vector<Member> members;
+  std::size_t all = 0;
+  if (newest != nullptr) {
+    all = newest->report.started_members.size();
+    for (const PeerId p : newest->report.started_members) {
+      const auto here = s.peers.find(p);
+      if (here != s.peers.end()) members.push_back(here->second.member);
+    }
+  }
+  if (members.size() < all && !patience_over) return;  // the rest may be on its way
+  ++to.incarnation;
+  if (newest != nullptr) {
+    to.epoch = Epoch{*newest->report.started, members, EpochId{}, false};
+    to.over = false;
+    out.push_back(Say{true, "adopted epoch " + to_string(to.epoch->id) + " with " +
+                                std::to_string(members.size()) + " of its " +
+                                count_of(all, "member") + ", as the operator says"});
+  }
+  drop_proposal(s);
+  s.running = false;
+  s.adopting = true;
+  out.push_back(WriteRegister{*s.held, to});
+  s.writing = std::move(to);
+}
+
+void adopted(State& s, Actions& out) {
+  s.adopting = false;
+  s.config.adopt = false;  // it was the answer to this question
+  s.counter = 0;
+  s.unknown.clear();
+  index_members(s);
+  forget_epoch(s, out);
+  s.cannot.clear();
+  s.flags.clear();
+  s.pinned.clear();
   reconsider(s, out);
 }
 

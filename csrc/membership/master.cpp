@@ -122,6 +122,8 @@ void on(State& s, const RegisterWritten& e, Actions& out) {
     take_office(s, out);
   } else if (over) {
     end_run(s, out);
+  } else if (s.adopting) {
+    adopted(s, out);
   } else {
     start(s, before, out);
   }
@@ -145,9 +147,16 @@ void hold_for_unknown(State& s, PeerId p, const Report& report, Actions& out) {
   const EpochId id = std::max(report.accepted, report.started.value_or(EpochId{}));
   std::string text = "epoch " + to_string(id) + " is not known to the register; here are:";
   for (const PeerId q : s.unknown) text += " " + to_string(q);
-  out.push_back(
-      Say{true, cut_text(text + ". Nothing goes on by itself: bring back the register, or "
-                                "end these peers to found another run")});
+  if (s.config.adopt) {
+    if (!s.patient) {
+      s.patient = true;
+      out.push_back(StartTimer{TimerKind::patience, {}});
+    }
+    return adopt(s, false, out);
+  }
+  out.push_back(Say{true, cut_text(text + ". Nothing goes on by itself: bring back the register, "
+                                          "or start this master with --adopt, if no other one "
+                                          "runs, or with --refound")});
 }
 
 /// A newer attempt ends an older one at once.
@@ -215,9 +224,12 @@ void on(State& s, const PeerConnected& e, Actions& out) {
     evict(s, p, s.reasons.contains(p) ? s.reasons.at(p) : "it had to go", out);
   } else if (is_unknown(s, report) && s.running && !member) {
     evict(s, p, "it reports an epoch that this run does not know", out);
+  } else if (is_unknown(s, report) && s.config.refound) {
+    evict(s, p, "the register does not know its epoch, and the operator has said --refound", out);
   } else if (is_unknown(s, report)) {
     send(s, p, welcome(s, p), out);
     hold_for_unknown(s, p, report, out);
+    if (s.writing) return;  // adopted
   } else if (report.started && !member && (report.leaving || s.left.contains(p))) {
     send(s, p, Left{}, out);  // the answer to its wish was lost with another connection
     out.push_back(Close{p});
@@ -385,6 +397,7 @@ void on_message(State& s, PeerId p, const Knock& m, Actions& out) {
   if (peer.report.started) return;
   peer.at_door = true;
   peer.door_root = m.root;
+  explain_door(s, out);
   reconsider(s, out);
 }
 
@@ -512,6 +525,7 @@ void on(State& s, const PatienceOver&, Actions& out) {
     if (!s.absent.contains(p)) missing.push_back(p);  // these have a timer of their own
   }
   for (const PeerId p : missing) forget(s, p, "it did not come back in time", out);
+  if (s.config.adopt && !s.unknown.empty()) adopt(s, true, out);
   reconsider(s, out);
 }
 
@@ -539,6 +553,11 @@ void on(State& s, const Woke&, Actions& out) {
   if (s.awaited.empty()) return;
   s.patient = true;
   out.push_back(StartTimer{TimerKind::patience, {}});
+}
+
+void on(State& s, const Clock& e, Actions& out) {
+  s.now_s = e.now_s;
+  if (!s.losses.empty()) reconsider(s, out);  // somebody's time at the door may be over
 }
 
 void on(State& s, const OperatorStops&, Actions& out) {

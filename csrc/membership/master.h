@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "membership/planted.h"
 #include "wire/messages.h"
 
@@ -31,7 +32,12 @@ struct Config {
   std::string run;               // name of the run; guards against joining the wrong one
   std::uint32_t min_peers = 2;   // a run is founded when so many replicas wait
   std::uint32_t hold_below = 1;  // with fewer replicas the run holds at its next boundary
-  PlantedBugs planted;           // empty but in the simulator's own build
+  std::uint32_t max_peers = static_cast<std::uint32_t>(
+      kMembersMax);  // members of an epoch; who is over waits at the door
+  // The operator's answer to an epoch that the register does not know:
+  bool adopt = false;    // it is this run's newest, and no other master runs
+  bool refound = false;  // it is over, and so is one whose members do not come back
+  PlantedBugs planted;   // empty but in the simulator's own build
 };
 
 /// What outlives a master. It changes by compare-and-write only, and never takes a value twice.
@@ -83,10 +89,14 @@ struct FoundingOver {};   // TimerKind::founding
 struct RefoundOver {};    // TimerKind::refound
 struct Woke {};           // its own loop was late: the silence was its own
 struct OperatorStops {};  // SIGINT, SIGTERM
+/// Once a second or so; any clock that does not go back.
+struct Clock {
+  std::uint64_t now_s = 0;
+};
 
 using Event = std::variant<TakenOver, RegisterWritten, RegisterUnanswered, PeerConnected,
                            PeerDisconnected, PeerGone, PeerMessage, PatienceOver, FoundingOver,
-                           RefoundOver, Woke, OperatorStops>;
+                           RefoundOver, Woke, OperatorStops, Clock>;
 
 // ---------------------------------------------------------------------------------------- actions
 
@@ -167,6 +177,10 @@ struct State {
   bool holding = false;                           // --hold-below: said so
   bool patient = false;                           // TimerKind::patience runs
   bool refounding = false;                        // TimerKind::refound runs
+  bool adopting = false;                          // `writing` is an epoch that peers reported
+  std::uint64_t now_s = 0;
+  std::map<std::string, std::vector<std::uint64_t>> losses;  // of a named replica, lately: when
+  std::set<PeerId> kept_waiting;  // at the door, told why they are not admitted yet
 
   // Of the register's epoch.
   std::map<PeerId, std::uint32_t> group_of;             // its members' peer groups

@@ -34,8 +34,16 @@ namespace pccl::master {
 [[nodiscard]] std::set<PeerId> excluded(const State& s);
 /// Who may go on without being admitted: any whole replica of the register's epoch.
 [[nodiscard]] std::vector<Member> survivors(const State& s);
-/// Newcomers that wait to be admitted, whole replicas only, in order of arrival.
+/// Newcomers that may be admitted, whole replicas only, in order of arrival: no more than there is
+/// room for, and none of a replica that was lost too often lately.
 [[nodiscard]] std::vector<Member> door(const State& s);
+/// Seconds that a replica has still to wait at the door, because it was lost three times or more
+/// within ten minutes: 30 s, twice as long for each further loss, 5 minutes at most.
+[[nodiscard]] std::uint64_t must_wait_s(const State& s, const Member& member);
+/// A member was lost, not let go. Counted where its replica has a name that it will come back with.
+void count_loss(State& s, const Member& member);
+/// Tells who waits at the door without need to hurry why, once.
+void explain_door(State& s, Actions& out);
 /// Of `members`, all ranks of those replicas of which one wants to leave.
 [[nodiscard]] std::set<PeerId> who_leaves(const State& s, const std::vector<Member>& members);
 /// Is the answer to "does the boundary that ends this step vote?" yes for a step that is decided
@@ -82,6 +90,11 @@ void write_over(State& s, Actions& out);
 void end_run(State& s, Actions& out);
 /// Caches that follow from the register's epoch.
 void index_members(State& s);
+/// --adopt: the newest epoch that those who are here have started becomes the register's. Before
+/// `patience_over` only if all its members are here.
+void adopt(State& s, bool patience_over, Actions& out);
+/// The register holds the adopted epoch.
+void adopted(State& s, Actions& out);
 
 // ------------------------------------------------------------------------------------- both
 

@@ -156,6 +156,7 @@ py::dict to_dict(const BoundaryEvent& event) {
   dict["voted"] = event.voted;
   dict["admitted"] = event.admitted;
   dict["left"] = event.left;
+  dict["contributors"] = event.contributors;
   dict["root"] = to_dict(event.what == What::fetch ? event.plan.root : event.root);
   if (event.what == What::fetch) {
     dict["epoch"] = event.epoch.value;

@@ -6,13 +6,17 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/types.h"
 #include "collectives/schedule.h"
 #include "kernels/reduce.h"
 #include "master/options.h"
+#include "master/register_file.h"
 #include "master/server.h"
 #include "torch/fields.h"
 
@@ -46,14 +50,80 @@ OpKind kind_of(const std::string& name) {
 // ------------------------------------------------------------------------------------------
 // dictionaries
 
-int serve(const py::dict& given) {
+/// A register that Python keeps (pccl_backend/_etcd.py): the bytes there, their meaning here.
+class PythonRegister final : public master::RegisterStore {
+ public:
+  PythonRegister(py::object store, std::string run, std::string where)
+      : store_(std::move(store)), run_(std::move(run)), where_(std::move(where)) {}
+  ~PythonRegister() override {
+    const py::gil_scoped_acquire gil;
+    store_ = py::object();
+  }
+  PythonRegister(const PythonRegister&) = delete;
+  PythonRegister& operator=(const PythonRegister&) = delete;
+
+  Result<master::Register> read() override {
+    held_.reset();
+    auto text = call<std::string>("read");
+    if (!text) return text.error();
+    auto held = master::register_of(text.value(), run_, where_);
+    if (held) held_ = held.value();
+    return held;
+  }
+  Result<bool> compare_and_write(const master::Register& from,
+                                 const master::Register& to) override {
+    if (!held_) {
+      if (auto held = read(); !held) return held.error();
+    }
+    if (!(*held_ == from)) return false;
+    held_.reset();
+    auto written = call<bool>("write", py_bytes(master::format_register({run_, to})));
+    if (written && written.value()) held_ = to;
+    return written;
+  }
+  [[nodiscard]] bool shared() const override { return true; }
+  Result<bool> hold() override { return call<bool>("hold"); }
+  std::string holder() override {
+    auto name = call<std::string>("holder");
+    return name ? name.value() : "another master";
+  }
+  void release() override { (void)call<bool>("release"); }
+
+ private:
+  struct py_bytes {
+    explicit py_bytes(std::string the_text) : text(std::move(the_text)) {}
+    std::string text;
+  };
+  template <typename T, typename... Args>
+  Result<T> call(const char* name, const Args&... args) {
+    const py::gil_scoped_acquire gil;
+    try {
+      return store_.attr(name)(py::bytes(args.text)...).template cast<T>();
+    } catch (py::error_already_set& error) {
+      return Error{ErrorCode::unreachable, py::str(error.value()).cast<std::string>()};
+    } catch (const py::cast_error& error) {
+      return Error{ErrorCode::broken, where_ + ": " + name + ": " + error.what()};
+    }
+  }
+
+  py::object store_;
+  std::string run_;
+  std::string where_;
+  std::optional<master::Register> held_;  // what it last read or wrote; none: nobody knows
+};
+
+int serve(const py::dict& given, py::object store) {
   MasterOptions options;
   Fields fields(given);
   MasterOptions::fields(
       options, [&](const char* name, auto& field, auto&&...) { fields.take(name, field); });
   fields.refuse_others();
+  std::shared_ptr<master::RegisterStore> held;
+  if (!store.is_none()) {
+    held = std::make_shared<PythonRegister>(std::move(store), options.run, options.state_file);
+  }
   const py::gil_scoped_release release;
-  return run_master(options);
+  return run_master(options, std::move(held));
 }
 
 // --------------------------------------------------------------------------------------------
@@ -168,7 +238,7 @@ void finish_buffer(const py::buffer& data, const std::string& dtype_text,
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Master and pure cores of pccl, without torch.";
-  m.def("run_master", &pccl::serve, py::arg("options"));
+  m.def("run_master", &pccl::serve, py::arg("options"), py::arg("register") = py::none());
   m.def("build_schedule", &pccl::schedule_dict, py::arg("args"));
   m.def("reduce_into", &pccl::reduce_buffers, py::arg("to"), py::arg("a"), py::arg("b"),
         py::arg("dtype"), py::arg("op"));

@@ -68,6 +68,7 @@ def test_who_leaves_costs_nobody_anything(run_peers: Run, start_master: Start) -
     together(peers, "train")
     lines = together(peers, "refresh")
     assert [line["left"] for line in lines] == [False, True, False]
+    assert one(lines, "contributors") == [0, 1, 2]
     end([peers[1]])
     members = [peers[0], peers[2]]
     assert one([lines[0], lines[2]], "size") == 2
@@ -107,10 +108,13 @@ def test_a_stopped_member_is_evicted_and_says_so_when_it_wakes_up(
 ) -> None:
     peers = found(run_peers, start_master, 3, "--heartbeat", "0.2", "--evict-after", "1")
     sleeper, survivors = peers[2], peers[:2]
+    ranks = [line["rank"] for line in together(survivors, "look")]
     sleeper.signal(signal.SIGSTOP)
     together(survivors, "issue", step=1, index=0)
     assert one(together(survivors, "wait"), "result") == mean([0, 1], 1, 0)
-    assert one(together(survivors, "refresh"), "size") == 2
+    lines = together(survivors, "refresh")
+    assert one(lines, "size") == 2
+    assert one(lines, "contributors") == sorted(ranks)
     sleeper.signal(signal.SIGCONT)
     tell([sleeper], "refresh")
     answers([sleeper], "refresh", error="EvictedError")

@@ -105,7 +105,7 @@ def test_a_killed_master_starts_again_with_its_state_file_and_a_second_one_does_
 ) -> None:
     state = tmp_path / "folder" / "state"
     master = start_master("--state", str(state))
-    wait_for_words(master, f"State file: {state}")
+    wait_for_words(master, f"State: {state}")
     refusal = fails("--listen", "127.0.0.1:0", "--state", str(state))
     assert str(state) in refusal
     assert "another master" in refusal

@@ -68,6 +68,9 @@ def test_options_without_arguments_are_the_documented_defaults(
         "run": "default",
         "min_peers": 2,
         "hold_below": 1,
+        "max_peers": 4096,
+        "adopt": False,
+        "refound": False,
         "state_file": str(tmp_path / "pccl" / "master-48148"),
         "port_file": "",
         "log_level": "info",
@@ -75,6 +78,7 @@ def test_options_without_arguments_are_the_documented_defaults(
         "silence_ms": 10000,
         "patience_ms": 15000,
         "refound_after_ms": 60000,
+        "lease_renew_ms": 1250,
     }
 
 
@@ -97,6 +101,13 @@ def test_seconds_become_milliseconds_and_patience_follows_the_eviction_time() ->
     assert chosen["silence_ms"] == 2000
     assert chosen["patience_ms"] == 7000
     assert chosen["refound_after_ms"] == 7500
+
+
+def test_with_several_masters_patience_takes_a_lease_more() -> None:
+    chosen = options("--state", "etcd://a:1/k", "--lease", "4")
+    assert chosen["state_file"] == "etcd://a:1/k"
+    assert chosen["lease_renew_ms"] == 1000
+    assert chosen["patience_ms"] == 19000
 
 
 def test_state_file_is_by_port_in_the_state_folder_of_the_user(
@@ -125,6 +136,9 @@ def test_state_file_is_by_port_in_the_state_folder_of_the_user(
         ["--run", "two words"],
         ["--run", "x" * 129],
         ["--state", ""],
+        ["--state", "etcd://host:1"],
+        ["--max-peers", "1", "--min-peers", "2"],
+        ["--adopt", "--refound"],
         ["--log-level", "loud"],
         ["--listen", "a:b:c"],
         ["surplus"],
@@ -144,7 +158,8 @@ def test_main_hands_the_options_to_the_core_and_returns_its_status(
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    def run_master(given: dict[str, Any]) -> int:
+    def run_master(given: dict[str, Any], register: object) -> int:
+        assert register is None
         seen.append(given)
         return 7
 

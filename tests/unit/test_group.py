@@ -76,7 +76,7 @@ class FakeExtension:
 def finished(**changes: Any) -> dict[str, Any]:
     root = {"present": False, "revision": 0, "digest": b"\0" * 32}
     event = {"what": "finished", "step": 5, "voted": False, "admitted": False, "left": False}
-    return {**event, "root": root, **changes}
+    return {**event, "root": root, "contributors": [0, 1], **changes}
 
 
 @pytest.fixture

@@ -135,11 +135,19 @@ TEST_F(RegisterFile, a_damaged_file_is_named_and_left_alone) {
     write(text);
     const auto opened = open_register_file(path_.string(), "run");
     ASSERT_FALSE(opened.ok());
-    EXPECT_EQ(opened.error().code, ErrorCode::invalid);
+    EXPECT_EQ(opened.error().code, ErrorCode::malformed);
     EXPECT_NE(opened.error().text.find(path_.string()), std::string::npos);
     EXPECT_NE(opened.error().text.find("Restore it"), std::string::npos);
     EXPECT_EQ(content(), text);
   }
+}
+
+TEST_F(RegisterFile, a_damaged_file_is_put_aside_when_the_operator_says_how_to_go_on) {
+  write("garbage\n");
+  const auto opened = open_register_file(path_.string(), "run", /*replace_damaged=*/true);
+  ASSERT_TRUE(opened.ok()) << opened.error().text;
+  EXPECT_EQ(opened.value()->read().value(), Register{});
+  EXPECT_TRUE(std::filesystem::exists(path_.string() + ".damaged"));
 }
 
 TEST_F(RegisterFile, a_file_of_another_run_is_refused_with_both_names_unless_that_run_is_over) {

@@ -72,6 +72,61 @@ TEST(Admission, a_boundary_votes_after_a_change_of_members_or_below_the_wanted_n
   EXPECT_TRUE(wants_boundary(s, s.pinned, own(s)->members));
 }
 
+TEST(Admission, who_comes_to_a_full_run_waits_at_the_door_and_is_told_once) {
+  State s = in_office({member(1), member(2)});
+  s.config.max_peers = 3;
+  newcomer(s, member(3));
+  newcomer(s, member(4));
+  EXPECT_EQ(ids_of(door(s)), peers({3}));
+  Actions out;
+  explain_door(s, out);
+  explain_door(s, out);
+  const auto holds = cast::sent<Hold>(out);
+  ASSERT_EQ(holds.size(), 1U);
+  EXPECT_EQ(holds[0].first, PeerId{4});
+  EXPECT_NE(holds[0].second.text.find("--max-peers 3"), std::string::npos);
+  s.peers.erase(PeerId{1});
+  EXPECT_EQ(ids_of(door(s)), peers({3, 4}));
+}
+
+TEST(Admission, a_replica_of_two_ranks_does_not_come_in_by_half) {
+  State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
+  s.config.max_peers = 5;
+  for (const auto& m :
+       {member(3, "b", 0, 2), member(4, "b", 1, 2), member(5, "c", 0, 2), member(6, "c", 1, 2)}) {
+    newcomer(s, m);
+  }
+  EXPECT_EQ(ids_of(door(s)), peers({3, 4}));
+}
+
+TEST(Admission, a_replica_lost_three_times_in_ten_minutes_waits_longer_each_time) {
+  State s = in_office({member(1)});
+  const Member back = member(9, "often");
+  newcomer(s, back);
+  s.now_s = 1000;
+  count_loss(s, back);
+  count_loss(s, back);
+  EXPECT_EQ(must_wait_s(s, back), 0U);
+  count_loss(s, back);
+  EXPECT_EQ(must_wait_s(s, back), 30U);
+  EXPECT_TRUE(door(s).empty());
+  s.now_s = 1030;
+  EXPECT_EQ(ids_of(door(s)), peers({9}));
+  count_loss(s, back);
+  EXPECT_EQ(must_wait_s(s, back), 60U);
+  for (int i = 0; i < 40; ++i) count_loss(s, back);
+  EXPECT_EQ(must_wait_s(s, back), 300U);
+  s.now_s = 1631;
+  EXPECT_EQ(must_wait_s(s, back), 0U);
+}
+
+TEST(Admission, a_process_that_is_a_replica_of_its_own_has_a_new_name_each_time) {
+  State s = in_office({member(1)});
+  const Member plain = member(9, to_string(PeerId{9}));
+  for (int i = 0; i < 5; ++i) count_loss(s, plain);
+  EXPECT_TRUE(s.losses.empty());
+}
+
 TEST(Admission, a_hello_is_refused_for_a_wrong_run_place_size_or_a_taken_rank) {
   State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
   s.config.run = "mine";

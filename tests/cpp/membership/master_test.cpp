@@ -203,5 +203,80 @@ TEST(Master, garbage_from_a_peer_changes_nothing_for_the_others) {
   EXPECT_TRUE(s.running);
 }
 
+/// A master that knows nothing, in office, and what peers of a run that it does not know tell it.
+struct Stranger {
+  State s;
+  Actions out;
+
+  explicit Stranger(bool adopt, bool refound = false) {
+    s.config.adopt = adopt;
+    s.config.refound = refound;
+    static_cast<void>(step(s, TakenOver{Register{}}));
+    out = step(s, RegisterWritten{*s.writing, true});
+  }
+  void hello(std::uint64_t id, std::vector<std::uint64_t> of) {
+    Hello hello;
+    hello.member = member(id);
+    hello.report.started = hello.report.accepted = EpochId::make(7, 3);
+    for (const std::uint64_t p : of) hello.report.started_members.push_back(PeerId{p});
+    hello.report.pinned = hello.report.started_members;
+    hello.report.passed = hello.report.step = 12;
+    out = step(s, PeerConnected{hello});
+  }
+};
+
+TEST(Master, an_epoch_that_the_register_does_not_know_is_adopted_when_all_its_members_are_here) {
+  Stranger lost(/*adopt=*/true);
+  lost.hello(2, {1, 2});
+  EXPECT_FALSE(lost.s.writing.has_value());
+  lost.hello(1, {1, 2});
+  ASSERT_TRUE(lost.s.writing.has_value());
+  const Register to = *lost.s.writing;
+  EXPECT_EQ(to.incarnation, 8U) << "above all heard of";
+  EXPECT_EQ(to.epoch->id, EpochId::make(7, 3));
+  EXPECT_EQ(ids_of(to.epoch->members), (std::vector<PeerId>{PeerId{1}, PeerId{2}}));
+  EXPECT_EQ(to.passed, 12U);
+  lost.out = step(lost.s, RegisterWritten{to, true});
+  const auto proposals = sent<Propose>(lost.out);
+  ASSERT_EQ(proposals.size(), 2U);
+  EXPECT_EQ(proposals[0].second.epoch.id, EpochId::make(8, 1));
+  EXPECT_FALSE(lost.s.config.adopt) << "it was the answer to this question only";
+}
+
+TEST(Master, after_its_patience_an_epoch_is_adopted_with_those_who_are_here) {
+  Stranger lost(/*adopt=*/true);
+  lost.hello(2, {1, 2, 3});
+  lost.hello(3, {1, 2, 3});
+  lost.out = step(lost.s, PatienceOver{});
+  ASSERT_TRUE(lost.s.writing.has_value());
+  EXPECT_EQ(ids_of(lost.s.writing->epoch->members), (std::vector<PeerId>{PeerId{2}, PeerId{3}}));
+}
+
+TEST(Master, without_the_operators_word_nothing_goes_on_from_an_unknown_epoch) {
+  Stranger lost(/*adopt=*/false);
+  lost.hello(1, {1});
+  EXPECT_FALSE(lost.s.writing.has_value());
+  EXPECT_TRUE(sent<Propose>(lost.out).empty());
+  EXPECT_NE(cast::all<Say>(lost.out).at(0).text.find("--adopt"), std::string::npos);
+}
+
+TEST(Master, refound_gives_up_members_that_the_register_does_not_know) {
+  Stranger lost(/*adopt=*/false, /*refound=*/true);
+  lost.hello(1, {1});
+  EXPECT_EQ(sent<Evicted>(lost.out).size(), 1U);
+}
+
+TEST(Master, refound_gives_up_members_that_do_not_come_back) {
+  State s;
+  s.config.refound = true;
+  const Register held{4, Epoch{EpochId::make(4, 2), {member(1)}, {}, true}, 3, false};
+  static_cast<void>(step(s, TakenOver{held}));
+  static_cast<void>(step(s, RegisterWritten{*s.writing, true}));
+  const Actions out = step(s, PatienceOver{});
+  const auto writes = cast::all<WriteRegister>(out);
+  ASSERT_EQ(writes.size(), 1U);
+  EXPECT_TRUE(writes[0].to.over);
+}
+
 }  // namespace
 }  // namespace pccl::master

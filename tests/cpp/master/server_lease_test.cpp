@@ -1,0 +1,120 @@
+// A register that several masters share: who holds its lease is in charge, and for how long
+// without.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "server_fixture.h"
+
+namespace pccl::master {
+namespace {
+
+/// In memory; the test says who holds the lease, and whether anybody answers.
+class LeasedRegister final : public RegisterStore {
+ public:
+  Result<Register> read() override { return inner_->read(); }
+  Result<bool> compare_and_write(const Register& from, const Register& to) override {
+    return inner_->compare_and_write(from, to);
+  }
+  [[nodiscard]] bool shared() const override { return true; }
+  Result<bool> hold() override {
+    const std::lock_guard lock(mutex_);
+    ++asked_;
+    if (!answers_) return Error{ErrorCode::unreachable, "nobody is there"};
+    return mine_;
+  }
+  std::string holder() override { return "the other master"; }
+  void release() override {
+    const std::lock_guard lock(mutex_);
+    released_ = true;
+  }
+  void set(bool mine, bool answers = true) {
+    const std::lock_guard lock(mutex_);
+    mine_ = mine;
+    answers_ = answers;
+    asked_ = 0;
+  }
+  [[nodiscard]] int asked() {
+    const std::lock_guard lock(mutex_);
+    return asked_;
+  }
+  [[nodiscard]] bool released() {
+    const std::lock_guard lock(mutex_);
+    return released_;
+  }
+
+ private:
+  std::unique_ptr<RegisterStore> inner_ = make_memory_register();
+  std::mutex mutex_;
+  bool mine_ = true;
+  bool answers_ = true;
+  bool released_ = false;
+  int asked_ = 0;
+};
+
+class Lease : public Server {
+ protected:
+  void SetUp() override {
+    Server::SetUp();
+    register_ = lease_;
+    options_.lease_renew_ms = 20;
+    options_.patience_ms = 500;
+  }
+  std::shared_ptr<LeasedRegister> lease_ = std::make_shared<LeasedRegister>();
+};
+
+TEST_F(Lease, a_standby_says_who_is_in_charge_and_takes_over_when_the_lease_is_its_own) {
+  lease_->set(false);
+  start();
+  options_.port = port_;
+  FakePeer& waits = peer(1);
+  EXPECT_TRUE(until([&] { return waits.times_closed > 0; })) << log_text();
+  EXPECT_TRUE(std::any_of(waits.inbox.begin(), waits.inbox.end(), [](const auto& message) {
+    const auto* hold = std::get_if<Hold>(&message);
+    return hold != nullptr &&
+           hold->text.find("the other master holds the lease") != std::string::npos;
+  }));
+  peer(2);
+  lease_->set(true);
+  EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
+  expect_commit();
+}
+
+TEST_F(Lease, who_loses_the_lease_steps_down_and_comes_back_with_a_new_incarnation) {
+  found(2);
+  const EpochId before = peers_[0]->state.started->id;
+  lease_->set(false);
+  EXPECT_TRUE(until([&] { return said("it closes its connections and stands by") > 0; }));
+  lease_->set(true);
+  EXPECT_TRUE(until([&] {
+    return all_run(2) && peers_[0]->state.started->id.incarnation() > before.incarnation();
+  })) << log_text();
+  expect_commit();
+}
+
+TEST_F(Lease, commits_go_on_while_nobody_answers_until_a_standby_might_give_the_run_up) {
+  options_.lease_lapse_ms = 1500;
+  found(2);
+  lease_->set(true, /*answers=*/false);
+  EXPECT_TRUE(until([&] { return lease_->asked() > 10; }));
+  expect_commit();
+  EXPECT_EQ(said("stands by"), 0U) << log_text();
+  EXPECT_TRUE(until([&] { return said("without its lease") > 0; })) << log_text();
+  lease_->set(true);
+  EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
+  expect_commit();
+}
+
+TEST_F(Lease, a_master_that_is_stopped_in_good_order_gives_the_lease_up) {
+  found(2);
+  bool stopped = false;
+  server_->stop([&] { stopped = true; });
+  EXPECT_TRUE(until([&] { return stopped; }));
+  EXPECT_TRUE(lease_->released());
+}
+
+}  // namespace
+}  // namespace pccl::master

@@ -1,0 +1,228 @@
+"""Several masters of one run, over a real etcd cluster of three: take-over, an etcd that is away.
+
+Also one master that has lost its register, and what the operator can say then.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import PATIENCE_S, Master, Peer, free_port, wait_until
+from elastic_members import Run, Start, answers, end, member, one, tell, together
+
+WHERE = "Debian's etcd-server is not installed: make setup does it"
+
+
+class Etcd:
+    """A cluster of `etcd` processes on free ports of this machine."""
+
+    def __init__(self, folder: Path, count: int = 3) -> None:
+        binary = shutil.which("etcd")
+        if binary is None:
+            pytest.fail(WHERE)
+        self.clients = [free_port() for _ in range(count)]
+        peers = [free_port() for _ in range(count)]
+        cluster = ",".join(f"m{i}=http://127.0.0.1:{peers[i]}" for i in range(count))
+        self.processes: list[subprocess.Popen[bytes]] = []
+        for i in range(count):
+            client, peer = f"http://127.0.0.1:{self.clients[i]}", f"http://127.0.0.1:{peers[i]}"
+            command = [binary, "--name", f"m{i}", "--data-dir", str(folder / f"etcd-{i}")]
+            command += ["--listen-client-urls", client, "--advertise-client-urls", client]
+            command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+            command += ["--initial-cluster", cluster, "--unsafe-no-fsync"]
+            log = (folder / f"etcd-{i}.log").open("wb")
+            self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+            log.close()
+        wait_until(self.healthy, what="the etcd cluster")
+
+    def healthy(self) -> bool:
+        for port in self.clients:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+                    if b"true" not in answer.read():
+                        return False
+            except OSError:
+                return False
+        return True
+
+    @property
+    def state(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.clients)
+        return f"etcd://{hosts}/pccl/test"
+
+    def signal(self, number: int) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def close(self) -> None:
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGKILL)
+        for process in self.processes:
+            process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    cluster = Etcd(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+def says(peer: Peer, words: str, timeout_s: float = PATIENCE_S) -> None:
+    wait_until(
+        lambda: words in "".join(peer.errors),
+        timeout_s,
+        f"{peer.name} says {words!r}\n{peer.log()}",
+    )
+
+
+def train(peers: list[Peer], steps: int = 2) -> None:
+    for _ in range(steps):
+        one(together(peers, "train"), "result")
+        one(together(peers, "refresh"), "w")
+
+
+@pytest.fixture
+def pair(etcd: Etcd, start_master: Start) -> Callable[[], tuple[Master, Master, str]]:
+    def make() -> tuple[Master, Master, str]:
+        options = ("--state", etcd.state, "--lease", "2", "--evict-after", "4")
+        a = start_master(*options)
+        says(a, "holds the lease")
+        b = start_master(*options)
+        says(b, "standing by")
+        return a, b, f"pccl://127.0.0.1:{a.port},127.0.0.1:{b.port}"
+
+    return make
+
+
+def test_a_standby_takes_over_from_a_master_that_was_killed_with_an_etcd_and_a_member(
+    etcd: Etcd, pair: Callable[[], tuple[Master, Master, str]], run_peers: Run
+) -> None:
+    a, b, url = pair()
+    peers = run_peers(member, 2, url)
+    answers(peers, "join")
+    together(peers, "refresh")
+    train(peers)
+
+    # The master, one etcd of three, and one of two members, in the middle of an operation.
+    tell(peers[:1], "issue", step=9, index=0)
+    answers(peers[:1], "issue")
+    a.kill()
+    etcd.processes[0].kill()
+    peers[1].kill()
+    tell(peers[:1], "wait")
+    answers(peers[:1], "wait")  # replayed alone, under the other master
+    says(b, "incarnation")
+    lines = together(peers[:1], "refresh")
+    assert one(lines, "size") == 1
+    train(peers[:1])
+
+    # And back: the first master comes again as the standby, the second is stopped in good order.
+    again = Master(Path(a._port_file).parent, ["--state", etcd.state, "--lease", "2"], port=a.port)
+    try:
+        says(again, "standing by")
+        b.signal(signal.SIGTERM)
+        b.finish()
+        train(peers[:1])
+        says(again, "holds the lease")
+        newcomer = run_peers(member, 1, url, first=7)
+        answers(newcomer, "join")
+        tell(newcomer, "refresh")
+        while one(together(peers[:1], "refresh"), "size") != 2:
+            together(peers[:1], "train")
+        answers(newcomer, "refresh")
+        train([peers[0], *newcomer])
+        end([peers[0], *newcomer])
+    finally:
+        again.close()
+
+
+def test_a_master_that_was_stopped_and_wakes_later_starts_nothing(
+    pair: Callable[[], tuple[Master, Master, str]], run_peers: Run
+) -> None:
+    a, b, url = pair()
+    peers = run_peers(member, 2, url)
+    answers(peers, "join")
+    together(peers, "refresh")
+    a.signal(signal.SIGSTOP)
+    train(peers)  # stands still until the others find it silent, then goes on under the standby
+    says(b, "incarnation")
+    a.signal(signal.SIGCONT)
+    says(a, "stands by")
+    train(peers)
+    assert {line["epoch"] for line in together(peers, "look")} != set()
+    end(peers)
+
+
+def test_a_run_goes_on_without_etcd_until_an_epoch_has_to_start_and_then_says_why_it_holds(
+    etcd: Etcd, pair: Callable[[], tuple[Master, Master, str]], run_peers: Run
+) -> None:
+    _, _, url = pair()
+    peers = run_peers(member, 3, url, env={"PCCL_LOG_LEVEL": "info"})
+    answers(peers, "join")
+    together(peers, "refresh")
+    etcd.signal(signal.SIGSTOP)
+    began = time.monotonic()
+    train(peers)  # commits need no register
+    while time.monotonic() - began < 5:  # longer than the lease
+        train(peers, 1)
+    peers[2].kill()
+    tell(peers[:2], "train")
+    says(peers[0], "the master steps down: the register did not answer")
+    etcd.signal(signal.SIGCONT)
+    one(answers(peers[:2], "train"), "result")
+    assert one(together(peers[:2], "refresh"), "size") == 2
+    end(peers[:2])
+
+
+def test_a_run_whose_state_file_was_lost_goes_on_when_the_operator_says_adopt(
+    tmp_path: Path, start_master: Start, run_peers: Run
+) -> None:
+    state = tmp_path / "state"
+    a = start_master("--state", str(state))
+    peers = run_peers(member, 2, a.url)
+    answers(peers, "join")
+    together(peers, "refresh")
+    train(peers)
+    a.kill()
+    state.unlink()
+    b = start_master("--state", str(state), port=a.port)
+    says(b, "is not known to the register")
+    says(b, "--adopt")
+    tell(peers, "train")
+    b.signal(signal.SIGTERM)
+    b.finish()
+    state.write_bytes(state.read_bytes()[:-7])  # damaged as well
+    c = start_master("--state", str(state), "--adopt", port=a.port)
+    one(answers(peers, "train"), "result")
+    says(c, "adopted epoch")
+    assert Path(f"{state}.damaged").exists()
+    train(peers)
+    end(peers)
+
+
+def test_refound_gives_up_the_members_of_a_run_that_the_register_does_not_know(
+    tmp_path: Path, start_master: Start, run_peers: Run
+) -> None:
+    a = start_master("--state", "none")
+    peers = run_peers(member, 2, a.url)
+    answers(peers, "join")
+    together(peers, "refresh")
+    a.kill()
+    start_master("--refound", port=a.port)
+    tell(peers, "train")
+    for line in answers(peers, "train", error="EvictedError"):
+        assert "--refound" in line["text"]
+    tell(peers, "rejoin", url=a.url)
+    answers(peers, "rejoin")
+    together(peers, "refresh")
+    train(peers)
+    end(peers)
