@@ -138,7 +138,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         type=positive_s,
         default=5.0,
-        help="with etcd: seconds after the death of the master in charge until a standby takes over "
+        help="with etcd: seconds from the death of the master in charge until a standby takes over "
         "(default: 5)",
     )
     add(

@@ -105,6 +105,9 @@ class Options:
         silence_timeout_s: Fixed groups: a rank that others wait for and that gives no sign of life
             for so long is lost (a stopped process; one that is merely late answers).
             PCCL_SILENCE_TIMEOUT_S.
+        stall_timeout_s: Elastic groups: when all members have called an operation and nothing of it
+            moves for so long, the link to who owes data is made anew; after as long again that peer
+            is lost. A slow link moves. PCCL_STALL_TIMEOUT_S.
         goodbye_timeout_s: At exit, to send what is owed. PCCL_GOODBYE_TIMEOUT_S.
         preimage_bytes: Limit of kept inputs of operations without an outcome. PCCL_PREIMAGE_BYTES.
         step_timeout_s: How long `refresh` waits for members that do not come (they are evicted);
@@ -125,6 +128,7 @@ class Options:
     hold_timeout_s: float = 1800.0
     tcp_user_timeout_s: float = 30.0
     silence_timeout_s: float = 30.0
+    stall_timeout_s: float = 15.0
     goodbye_timeout_s: float = 5.0
     preimage_bytes: int = 1 << 30
     step_timeout_s: float | None = None
@@ -150,6 +154,7 @@ class Options:
             "hold_timeout_s",
             "tcp_user_timeout_s",
             "silence_timeout_s",
+            "stall_timeout_s",
             "goodbye_timeout_s",
         ):
             _check_seconds(name, getattr(self, name))
@@ -195,6 +200,7 @@ class Options:
             "hold_timeout_ms": _milliseconds(self.hold_timeout_s),
             "tcp_user_timeout_ms": _milliseconds(self.tcp_user_timeout_s),
             "silence_timeout_ms": _milliseconds(self.silence_timeout_s),
+            "stall_timeout_ms": _milliseconds(self.stall_timeout_s),
             "goodbye_timeout_ms": _milliseconds(self.goodbye_timeout_s),
             "preimage_bytes_max": self.preimage_bytes,
         }
@@ -321,6 +327,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "hold_timeout_s": ("PCCL_HOLD_TIMEOUT_S", _read_seconds),
     "tcp_user_timeout_s": ("PCCL_TCP_USER_TIMEOUT_S", _read_seconds),
     "silence_timeout_s": ("PCCL_SILENCE_TIMEOUT_S", _read_seconds),
+    "stall_timeout_s": ("PCCL_STALL_TIMEOUT_S", _read_seconds),
     "goodbye_timeout_s": ("PCCL_GOODBYE_TIMEOUT_S", _read_seconds),
     "preimage_bytes": ("PCCL_PREIMAGE_BYTES", _read_bytes),
     "step_timeout_s": ("PCCL_STEP_TIMEOUT_S", _read_seconds),

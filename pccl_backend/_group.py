@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.utils.hooks import RemovableHandle
 
-from . import _c10d, _events
+from . import _c10d, _events, _eviction
 from ._config import ON_LOSS, Options, Replica, parse_url
 from ._register import NAME, register
 from ._state import Exchange, SourceFailedError
@@ -396,7 +396,10 @@ def join(
         )
     joined = _c10d.join_master(module, target, timeout_s, ("cpu", "cuda"), on_loss, replica)
     if dist.is_initialized():
-        return _c10d.create_beside(joined, timeout_s)
+        pg = _c10d.create_beside(joined, timeout_s)
+        if replica is not None and replica.size > 1:
+            _eviction.guard(dist.group.WORLD)
+        return pg
     # The prefix is the one that init_process_group gives to the store of a URL.
     dist.init_process_group(
         NAME,

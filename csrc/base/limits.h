@@ -35,7 +35,7 @@ inline constexpr std::size_t kUngrantedBytesMax =
 inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complete handshake
 inline constexpr int kAcceptBacklog = 1024;
 inline constexpr std::uint64_t kRedialMs =
-    500;  // a closed link is back by then, or its peer is gone
+    3000;  // a closed link is back by then, or its peer is gone
 inline constexpr std::uint64_t kBackoffMsMin = 50;
 inline constexpr std::uint64_t kBackoffMsMax = 1000;
 

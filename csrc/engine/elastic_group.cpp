@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "wire/codec.h"
 
 namespace pccl {
@@ -128,6 +129,7 @@ void ElasticGroup::control(PeerId peer, const PeerToPeer& message) {
   } else if (const auto* reply = std::get_if<PullReply>(&message)) {
     exchange_.replied(peer, *reply);
   } else {
+    if (const auto* told = std::get_if<TellIssued>(&message)) stall_.told(peer, *told);
     Group::control(peer, message);
   }
 }
@@ -246,6 +248,7 @@ void ElasticGroup::on(const peer::RestoreOp& a) {
 }
 
 void ElasticGroup::on(const peer::CommitOp& a) {
+  stall_.forget();
   if (const auto it = ops_.find(a.op); it != ops_.end()) note_contributors(it->second);
   finish(a.op, {});
   update_renumber();
@@ -318,8 +321,13 @@ void ElasticGroup::on(const peer::Connect& a) {
     addresses_[m.peer()] = m.handle.addresses.empty() ? "" : m.handle.addresses.front();
   }
   if (a.members.empty()) feed(peer::LinksUp{a.epoch});
-  for (const Member& m : a.members)
-    context_.links.open(m.handle, context_.options.connect_timeout_ms, false);
+  // While somebody is admitted the members stand still: they do not wait as long as at a founding.
+  const std::uint64_t limit_ms = context_.options.connect_timeout_ms;
+  const bool founded = core_.preparing && core_.preparing->epoch.base != EpochId{};
+  for (const Member& m : a.members) {
+    const bool admission = founded && (!core_.started || !core_.here.contains(m.peer()));
+    context_.links.open(m.handle, admission ? std::min(limit_ms, kRedialMs) : limit_ms, false);
+  }
 }
 
 void ElasticGroup::on(const peer::Configure& a) {
@@ -525,6 +533,7 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   if (failure_.failed() || left_) return;
   Group::tick(elapsed_ms);
   exchange_.tick(elapsed_ms);
+  watch_stall(elapsed_ms);
   enter_boundary();
   if (joined_) {
     waited_for_join_ms_ += elapsed_ms;
@@ -572,6 +581,45 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
              ": this newcomer was not admitted: no member of the run calls refresh()"});
     at_door_.pop_front();
   }
+}
+
+/// Of the oldest operation that runs: those behind it are watched when it is done.
+void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
+  if (holding()) return;
+  const auto oldest = std::find_if(ops_.begin(), ops_.end(), [](const auto& entry) {
+    return entry.second.op->running() && !entry.second.op->complete();
+  });
+  if (oldest == ops_.end()) return;
+  Pending& pending = oldest->second;
+  Operation& op = *pending.op;
+  if (op.waits_for_inputs() || pending.contributors.size() == 1) return;
+  const std::uint64_t progress = op.progress() + context_.links.segment_bytes_received();
+  std::vector<PeerId> others = pending.contributors;
+  std::erase(others, context_.links.self());
+  switch (stall_.look(epoch_, op.key(), progress, others, elapsed_ms,
+                      context_.options.stall_timeout_ms)) {
+    case Stall::Verdict::moves:
+      return;
+    case Stall::Verdict::ask:
+      for (const PeerId peer : others) ask_issued(pending, peer);
+      return;
+    case Stall::Verdict::stalled:
+      break;
+  }
+  const std::string limit = seconds(context_.options.stall_timeout_ms);
+  for (const std::uint32_t c : op.waiting_for()) {
+    const PeerId peer = pending.contributors[c];
+    if (!stall_.owes(peer, op.waits_at())) continue;
+    const std::string reason = "it has moved no data of " + describe(pending) + " for " + limit;
+    if (stall_.first_time(peer)) {
+      log_warning(describe_peer(peer, *pending.numbering) + ": " + reason +
+                  "; the link to it is made anew");
+      context_.links.give_up(peer, reason);
+    } else {
+      feed(peer::LinkFailed{epoch_, peer, reason + ", also over a new link"});
+    }
+  }
+  stall_.acted();
 }
 
 /// Members that do not come are evicted, so the boundary ends; a newcomer that nobody admits gives

@@ -14,6 +14,7 @@
 #include "engine/boundary_talk.h"
 #include "engine/group.h"
 #include "engine/master_client.h"
+#include "engine/stall.h"
 #include "engine/state_exchange.h"
 #include "membership/peer.h"
 
@@ -93,6 +94,7 @@ class ElasticGroup : public Group {
   [[nodiscard]] std::optional<Error> refuse_post(const OpRequest& request) const;
   [[nodiscard]] peer::LossClass loss_class(const OpRequest& request) const;
   void update_renumber();
+  void watch_stall(std::uint64_t elapsed_ms);
   void note_contributors(const Pending& pending);
   [[nodiscard]] std::vector<std::uint32_t> take_contributors();
 
@@ -109,6 +111,7 @@ class ElasticGroup : public Group {
   bool left_ = false;
   Error failure_;  // evicted, refused, closed
   std::optional<Welcome> welcome_;
+  Stall stall_;
   std::uint64_t waited_for_join_ms_ = 0;
   bool said_join_wait_ = false;
   std::uint64_t without_master_ms_ = 0;

@@ -197,7 +197,7 @@ void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload
     return;
   }
   if (const auto* ask = std::get_if<AskIssued>(&message.value())) {  // a sign of life
-    links_->send_control(peer, encode(PeerToPeer{TellIssued{id, ask->op, OpKey{}}}));
+    links_->send_control(peer, encode(PeerToPeer{TellIssued{id, ask->op, OpKey{}, 0}}));
   }
   if (!ended_.contains(id) && id != kElasticGroup && strangers_.size() < kStrangersMax) {
     Stranger& stranger = strangers_[id];

@@ -290,10 +290,17 @@ void Group::control(PeerId peer, const PeerToPeer& message) {
   } else if (const auto* accept = std::get_if<Accept>(&message)) {
     point_to_point_.accepted(peer, *accept);
   } else if (const auto* ask = std::get_if<AskIssued>(&message)) {
-    context_.links.send_control(peer, encode(PeerToPeer{TellIssued{id_, ask->op, next_key()}}));
+    const auto it = ops_.find(ask->op);
+    std::uint32_t waits_at = 0;
+    if (it == ops_.end()) {
+      waits_at = ask->op < next_key() ? TellIssued::kNoStep : 0;
+    } else if (it->second.op->running()) {
+      waits_at = it->second.op->waits_at();
+    }
+    context_.links.send_control(peer,
+                                encode(PeerToPeer{TellIssued{id_, ask->op, next_key(), waits_at}}));
     // Ranks that call different operations may all wait for a first segment: this is how they find
     // out.
-    const auto it = ops_.find(ask->op);
     if (it == ops_.end() || !it->second.op->running()) return;
     SegmentHeader theirs;
     theirs.descriptor = {static_cast<OpKind>(ask->kind), static_cast<ReduceOp>(ask->reduce),

@@ -333,6 +333,7 @@ void Operation::mark_done(std::uint32_t s, std::uint32_t segment) {
   StepState& state = states_[s];
   PCCL_ASSERT(!state.done[segment], s, segment);
   state.done[segment] = true;
+  ++progress_;
   for (const std::uint32_t follower : state.followers) trigger(follower, segment);
   if (++state.segments_done < state.segments) return;
   --steps_left_;
@@ -382,6 +383,13 @@ std::vector<std::uint32_t> Operation::waiting_for() const {
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
   return peers;
+}
+
+std::uint32_t Operation::waits_at() const {
+  for (std::uint32_t s = 0; s < states_.size(); ++s) {
+    if (receives(schedule_.steps[s]) && states_[s].segments_done < states_[s].segments) return s;
+  }
+  return TellIssued::kNoStep;
 }
 
 }  // namespace pccl

@@ -76,6 +76,10 @@ class Operation {
   [[nodiscard]] bool waits_for_inputs() const;
   /// Contributors (indexes among them) from which something is still missing.
   [[nodiscard]] std::vector<std::uint32_t> waiting_for() const;
+  /// The oldest step for which something is still missing; TellIssued::kNoStep: none.
+  [[nodiscard]] std::uint32_t waits_at() const;
+  /// Grows with every segment that was sent, received or reduced.
+  [[nodiscard]] std::uint64_t progress() const { return progress_; }
   [[nodiscard]] const std::vector<std::uint32_t>& contributors() const { return contributors_; }
 
   // Kept for the owner.
@@ -144,6 +148,7 @@ class Operation {
   std::optional<Preimage> preimage_;
   std::uint64_t bytes_sent_ = 0;
   std::uint64_t bytes_received_ = 0;
+  std::uint64_t progress_ = 0;
 };
 
 }  // namespace pccl

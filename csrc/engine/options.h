@@ -17,6 +17,7 @@ struct EngineOptions {
   std::uint64_t connect_timeout_ms = 10000;  // to reach a master or a peer
   std::uint64_t tcp_user_timeout_ms = 30000;
   std::uint64_t silence_timeout_ms = 30000;       // fixed groups: others wait, and it says nothing
+  std::uint64_t stall_timeout_ms = 15000;         // elastic: all have issued it, and no data move
   std::uint64_t preimage_bytes_max = 1ULL << 30;  // kept inputs of operations without an outcome
   std::uint64_t hold_timeout_ms = 30ULL * 60 * 1000;  // without a master
   std::uint64_t goodbye_timeout_ms = 5000;            // at destroy and exit: to send what is owed

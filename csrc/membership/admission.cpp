@@ -1,6 +1,7 @@
 // Who counts: replicas, survivors of the register's epoch, newcomers at the door, and which Hello
 // is taken at all.
 #include <algorithm>
+#include <optional>
 
 #include "membership/master_rules.h"
 
@@ -12,6 +13,7 @@ constexpr std::size_t kLossesAllowed = 3;
 constexpr std::size_t kLossesKept = 16;
 constexpr std::uint64_t kFirstPenaltyS = 30;
 constexpr std::uint64_t kPenaltyMaxS = 300;
+constexpr std::size_t kExactCover = 10;  // 2^10 choices
 
 }  // namespace
 
@@ -44,10 +46,91 @@ std::vector<Member> whole(std::vector<Member> members) {
 
 std::set<PeerId> excluded(const State& s) {
   std::set<PeerId> out;
+  if (s.cannot.empty()) return out;
+  // Replicas go as a whole, so they are what cannot reach each other. Named by age: members in rank
+  // order, then newcomers as they came.
+  std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> ages;
+  std::uint64_t members = 0;
+  if (const Epoch* epoch = own(s)) {
+    for (const Member& m : epoch->members) {
+      if (ages.try_emplace(replica_of(m), members).second) ++members;
+    }
+  }
+  const auto age = [&](PeerId p) {
+    const PeerState& peer = s.peers.at(p);
+    return ages.try_emplace(replica_of(peer.member), members + peer.arrived).first->second;
+  };
+  std::vector<Pair> pairs;
   for (const auto& [p, q] : s.cannot) {
-    if (s.peers.contains(q)) out.insert(p);
+    if (!s.peers.contains(p) || !s.peers.contains(q) || age(p) == age(q)) continue;
+    pairs.emplace_back(std::min(age(p), age(q)), std::max(age(p), age(q)));
+  }
+  // No newcomer costs a member its place.
+  std::set<std::uint64_t> go;
+  for (const auto& [older, younger] : pairs) {
+    if (older < members && younger >= members) go.insert(younger);
+  }
+  for (const bool inside : {true, false}) {
+    std::vector<Pair> left;
+    for (const Pair& pair : pairs) {
+      if ((pair.first < members) != inside || (pair.second < members) != inside) continue;
+      if (!go.contains(pair.first) && !go.contains(pair.second)) left.push_back(pair);
+    }
+    go.merge(smallest_cover(left));
+  }
+  for (const auto& [p, peer] : s.peers) {
+    const auto found = ages.find(replica_of(peer.member));
+    if (found != ages.end() && go.contains(found->second)) out.insert(p);
   }
   return out;
+}
+
+std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs) {
+  std::map<std::uint64_t, std::uint64_t> degree;
+  for (const auto& [a, b] : std::set<Pair>(pairs.begin(), pairs.end())) ++degree[a], ++degree[b];
+  const auto worth = [&](const std::set<std::uint64_t>& cover) {
+    std::uint64_t cut = 0;
+    for (const std::uint64_t node : cover) cut += degree.at(node);
+    return std::pair(cut, std::vector<std::uint64_t>(cover.rbegin(), cover.rend()));
+  };
+  // Of each pair one has to go: both choices are tried, as deep as it takes.
+  for (std::size_t size = 0; size <= kExactCover; ++size) {
+    std::optional<std::set<std::uint64_t>> best;
+    std::set<std::uint64_t> taken;
+    const auto search = [&](const auto& self) -> void {
+      const auto open = std::find_if(pairs.begin(), pairs.end(), [&](const Pair& pair) {
+        return !taken.contains(pair.first) && !taken.contains(pair.second);
+      });
+      if (open == pairs.end()) {
+        if (!best || worth(taken) > worth(*best)) best = taken;
+        return;
+      }
+      if (taken.size() == size) return;
+      for (const std::uint64_t node : {open->first, open->second}) {
+        taken.insert(node);
+        self(self);
+        taken.erase(node);
+      }
+    };
+    search(search);
+    if (best) return *best;
+  }
+  // Too many for that: those that cannot reach the most others first.
+  std::set<std::uint64_t> cover;
+  std::vector<Pair> left = pairs;
+  while (!left.empty()) {
+    degree.clear();
+    for (const auto& [a, b] : left) ++degree[a], ++degree[b];
+    const auto most =
+        std::max_element(degree.begin(), degree.end(), [](const auto& a, const auto& b) {
+          return std::pair(a.second, a.first) < std::pair(b.second, b.first);
+        });
+    cover.insert(most->first);
+    std::erase_if(left, [node = most->first](const Pair& pair) {
+      return pair.first == node || pair.second == node;
+    });
+  }
+  return cover;
 }
 
 std::vector<Member> survivors(const State& s) {

@@ -425,6 +425,9 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   s.kept_waiting.clear();
   index_members(s);
   forget_epoch(s, out);
+  std::erase_if(s.unreachable, [&](const auto& entry) {
+    return !s.peers.contains(entry.first) || is_own_member(s, entry.first);
+  });
   std::erase_if(s.cannot, [&](const auto& pair) {
     return !s.peers.contains(pair.first) ||
            (!s.peers.contains(pair.second) && !is_own_member(s, pair.second));

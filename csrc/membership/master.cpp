@@ -60,6 +60,17 @@ void evict(State& s, PeerId peer, const std::string& why, Actions& out) {
 
 namespace {
 
+constexpr std::uint64_t kRetryS = 30;  // of a newcomer that somebody could not reach; then doubled
+
+constexpr std::uint64_t kWakingS =
+    3;  // connections that ended while it was stopped are seen by then
+
+void be_patient(State& s, Actions& out) {
+  if (s.patient) return;
+  s.patient = true;
+  out.push_back(StartTimer{TimerKind::patience, {}});
+}
+
 /// A member may not go on, also if it comes back before the next Start.
 void expel(State& s, PeerId peer, const std::string& why, Actions& out) {
   evict(s, peer, why, out);
@@ -148,10 +159,7 @@ void hold_for_unknown(State& s, PeerId p, const Report& report, Actions& out) {
   std::string text = "epoch " + to_string(id) + " is not known to the register; here are:";
   for (const PeerId q : s.unknown) text += " " + to_string(q);
   if (s.config.adopt) {
-    if (!s.patient) {
-      s.patient = true;
-      out.push_back(StartTimer{TimerKind::patience, {}});
-    }
+    be_patient(s, out);
     return adopt(s, false, out);
   }
   out.push_back(Say{true, cut_text(text + ". Nothing goes on by itself: bring back the register, "
@@ -184,6 +192,9 @@ void on(State& s, const PeerDisconnected& e, Actions& out) {
   if (is_own_member(s, e.peer) && !s.expelled.contains(e.peer)) {
     if (s.suspected.contains(e.peer)) {
       forget(s, e.peer, "its connections to the master and to a member have closed", out);
+    } else if (s.woke_s && s.now_s <= *s.woke_s + kWakingS) {
+      s.awaited.insert(e.peer);  // it gave this master up while that was stopped
+      be_patient(s, out);
     } else {
       s.awaited.insert(e.peer);
       s.absent.insert(e.peer);
@@ -216,7 +227,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   peer.at_door = e.hello.at_door && !report.started;
   peer.door_root = e.hello.door_root;
   if (!report.started) {  // a newcomer may try again
-    std::erase_if(s.cannot, [&](const auto& pair) { return pair.first == p; });
+    std::erase_if(s.cannot, [&](const auto& pair) { return pair.first == p || pair.second == p; });
   }
 
   const bool member = is_own_member(s, p);
@@ -286,8 +297,7 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   if (s.proposal && m.epoch == s.proposal->id) epoch = &*s.proposal;
   if (s.running && own(s) != nullptr && m.epoch == own(s)->id) epoch = own(s);
   if (epoch == nullptr || m.peer == p) return;
-  // No ring order helps. One of the two has to go, the younger; but it stays if the other is lost
-  // first.
+  // No ring order helps. One of the two has to go; but it stays if the other is lost first.
   const auto& members = epoch->members;
   const auto index = [&](PeerId q) {
     return std::find_if(members.begin(), members.end(),
@@ -302,7 +312,14 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   s.cannot.insert(pair);
   const std::string text = name(s, p) + " cannot reach " + name(s, m.peer) + ": " + m.reason;
   out.push_back(Say{true, cut_text(text)});
-  if (is_own_member(s, pair.first)) s.reasons[pair.first] = cut_text(text);
+  for (const PeerId q : {pair.first, pair.second}) {
+    if (is_own_member(s, q)) s.reasons[q] = cut_text(text);
+  }
+  for (const PeerId q : {pair.first, pair.second}) {
+    if (own(s) == nullptr || is_own_member(s, q)) continue;
+    auto& [times, retry_s] = s.unreachable[q];
+    retry_s = s.now_s + (kRetryS << std::min<std::uint64_t>(times++, 5));
+  }
   s.running = false;
   s.proposal.reset();
   if (own(s) == nullptr) {
@@ -544,6 +561,7 @@ void on(State& s, const RefoundOver&, Actions& out) {
 void on(State& s, const Woke&, Actions& out) {
   const Epoch* epoch = own(s);
   if (!s.holds || epoch == nullptr) return;
+  s.woke_s = s.now_s;
   for (const Member& m : epoch->members) {
     const PeerId p = m.peer();
     if (s.peers.contains(p) || s.expelled.contains(p)) continue;
@@ -557,7 +575,16 @@ void on(State& s, const Woke&, Actions& out) {
 
 void on(State& s, const Clock& e, Actions& out) {
   s.now_s = e.now_s;
-  if (!s.losses.empty()) reconsider(s, out);  // somebody's time at the door may be over
+  bool again = !s.losses.empty();  // somebody's time at the door may be over
+  for (const auto& [p, when] : s.unreachable) {
+    if (when.second > s.now_s) continue;
+    again = std::erase_if(s.cannot,
+                          [peer = p](const auto& pair) {
+                            return pair.first == peer || pair.second == peer;
+                          }) > 0 ||
+            again;
+  }
+  if (again) reconsider(s, out);
 }
 
 void on(State& s, const OperatorStops&, Actions& out) {

@@ -167,19 +167,21 @@ struct State {
   std::set<PeerId> ready;
   bool running = false;  // the register's epoch is in force: commits are made
   std::map<std::pair<std::uint32_t, OpKey>, std::set<PeerId>> done;  // (peer group, operation)
-  std::map<std::uint64_t, bool> flags;  // step -> does its boundary vote
-  std::vector<PeerId> pinned;           // as of the last Start of this incarnation
-  std::set<std::pair<PeerId, PeerId>>
-      cannot;                              // (p, q): p cannot reach q and has to go while q is here
+  std::map<std::uint64_t, bool> flags;         // step -> does its boundary vote
+  std::vector<PeerId> pinned;                  // as of the last Start of this incarnation
+  std::set<std::pair<PeerId, PeerId>> cannot;  // (p, q): they cannot reach each other; p is younger
   std::map<std::uint32_t, OpKey> expired;  // peer group -> an operation whose time-out has passed
   std::optional<std::uint64_t> expired_boundary;  // a step of which the boundary's time is over
   bool founding_delay = false;                    // TimerKind::founding runs
   bool holding = false;                           // --hold-below: said so
   bool patient = false;                           // TimerKind::patience runs
   bool refounding = false;                        // TimerKind::refound runs
+  std::optional<std::uint64_t> woke_s;            // when its loop was late the last time
   bool adopting = false;                          // `writing` is an epoch that peers reported
   std::uint64_t now_s = 0;
   std::map<std::string, std::vector<std::uint64_t>> losses;  // of a named replica, lately: when
+  /// Newcomers that some member could not reach: how often, and when they may try again.
+  std::map<PeerId, std::pair<std::uint64_t, std::uint64_t>> unreachable;
   std::set<PeerId> kept_waiting;  // at the door, told why they are not admitted yet
 
   // Of the register's epoch.

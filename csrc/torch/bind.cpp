@@ -196,6 +196,7 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("preimage_bytes_max", options.preimage_bytes_max);
   fields.take("hold_timeout_ms", options.hold_timeout_ms);
   fields.take("silence_timeout_ms", options.silence_timeout_ms);
+  fields.take("stall_timeout_ms", options.stall_timeout_ms);
   fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
   fields.refuse_others();
   return options;

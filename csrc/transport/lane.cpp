@@ -286,7 +286,7 @@ bool Lane::begin_frame(std::span<const std::byte> header_bytes) {
   if (frame_.type == FrameType::control && end_ - begin_ >= frame_.payload_bytes) {
     const auto payload = std::span<const std::byte>(buffer_).subspan(begin_, frame_.payload_bytes);
     begin_ += payload.size();
-    owner_.lane_received(payload.size());
+    owner_.lane_received(payload.size(), FrameType::control);
     if (frame_.has_payload_crc && crc32c(0, payload) != frame_.payload_crc) {
       broken("the checksum of a payload does not fit");
       return false;
@@ -327,7 +327,7 @@ std::span<std::byte> Lane::payload_room() {
 void Lane::payload_read(std::span<const std::byte> bytes) {
   if (frame_.has_payload_crc) payload_crc_seen_ = crc32c(payload_crc_seen_, bytes);
   payload_done_ += bytes.size();
-  owner_.lane_received(bytes.size());
+  owner_.lane_received(bytes.size(), frame_.type);
   if (payload_done_ == frame_.payload_bytes) finish_payload();
 }
 

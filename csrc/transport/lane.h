@@ -48,7 +48,7 @@ class LaneOwner {
   virtual void lane_control(std::span<const std::byte> payload) = 0;
   virtual Placement lane_segment_header(const SegmentHeader& header) = 0;
   virtual void lane_segment(const SegmentHeader& header, const Placement& at) = 0;
-  virtual void lane_received(std::size_t payload_bytes) = 0;
+  virtual void lane_received(std::size_t payload_bytes, FrameType of) = 0;
   virtual void lane_sent(const Outgoing& frame) = 0;
   /// The next frame of the queue that several lanes share.
   virtual std::optional<Outgoing> lane_next(const Lane& lane) = 0;

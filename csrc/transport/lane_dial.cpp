@@ -1,5 +1,6 @@
 #include "transport/lane_dial.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/limits.h"
@@ -130,6 +131,11 @@ void LinkDial::proven(std::uint8_t lane, Socket socket, const std::string& addre
     const auto done = events_.proven;
     done(std::move(sockets_));
   }
+}
+
+bool LinkDial::connected() const {
+  return proven_ > 0 || std::any_of(dials_.begin(), dials_.end(),
+                                    [](const auto& dial) { return dial && dial->talks(); });
 }
 
 std::string LinkDial::report() const {

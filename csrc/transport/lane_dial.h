@@ -37,6 +37,7 @@ class LaneDial {
   LaneDial& operator=(const LaneDial&) = delete;
 
   [[nodiscard]] std::string report() const;
+  [[nodiscard]] bool talks() const { return talk_ != nullptr; }
 
  private:
   void connected(Socket socket, const std::string& address);
@@ -67,6 +68,8 @@ class LinkDial {
            std::uint64_t user_timeout_ms, Events events);
 
   [[nodiscard]] std::string report() const;
+  /// The other side may know of it: something is connected.
+  [[nodiscard]] bool connected() const;
 
  private:
   void dial(std::uint8_t lane, const std::vector<std::string>& addresses);

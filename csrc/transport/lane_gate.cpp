@@ -9,11 +9,12 @@
 namespace pccl {
 
 LaneGate::LaneGate(Loop& loop, PeerId self, const LinkKey& key, std::vector<Socket> listening,
-                   std::uint64_t user_timeout_ms, Arrived arrived)
+                   std::uint64_t user_timeout_ms, Arrived arrived, MayDial may_dial)
     : loop_(loop),
       self_(self),
       key_(key),
       arrived_(std::move(arrived)),
+      may_dial_(std::move(may_dial)),
       gate_(loop, std::move(listening), Purpose::lane, user_timeout_ms,
             [this](const std::shared_ptr<Talk>& talk) {
               talk->expect(kLaneHelloBytes,
@@ -38,8 +39,17 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
     talk->send(encode_lane_offer(not_the_one()));
     return talk->finish();
   }
-  // Of two peers one dials, so that they never make two links.
-  if (said.dialer >= self_) return talk->fail("of a pair, only the peer with the smaller id dials");
+  if (said.dialer == self_) return talk->fail("it says that it is this process");
+  if (said.dialer > self_) {
+    // Of two peers that dial each other the one with the smaller id decides which link it is, so
+    // that they never make two. Who is turned away tries again.
+    const auto begun = incomplete_.find(said.dialer);
+    const bool goes_on = begun != incomplete_.end() && begun->second.link == said.link;
+    if (!goes_on && !may_dial_(said.dialer)) {
+      talk->on_failed(nullptr);
+      return talk->drop();
+    }
+  }
   LaneOffer offer;
   random_bytes(offer.nonce);
   offer.proof = lane_proof(key_, Side::acceptor, said, offer.nonce);

@@ -19,8 +19,10 @@ namespace pccl {
 class LaneGate {
  public:
   using Arrived = std::function<void(PeerId dialer, std::vector<Socket> lanes)>;
+  /// May this peer, which has the larger id, dial now? Asked with the first lane of a link.
+  using MayDial = std::function<bool(PeerId dialer)>;
   LaneGate(Loop& loop, PeerId self, const LinkKey& key, std::vector<Socket> listening,
-           std::uint64_t user_timeout_ms, Arrived arrived);
+           std::uint64_t user_timeout_ms, Arrived arrived, MayDial may_dial);
   LaneGate(const LaneGate&) = delete;
   LaneGate& operator=(const LaneGate&) = delete;
 
@@ -28,6 +30,8 @@ class LaneGate {
   void close();
   /// Forgets lanes of a link that is not complete.
   void forget(PeerId dialer) { incomplete_.erase(dialer); }
+  /// Some lanes of a link are here.
+  [[nodiscard]] bool has_lanes_of(PeerId dialer) const { return incomplete_.contains(dialer); }
 
  private:
   struct Incomplete {
@@ -46,6 +50,7 @@ class LaneGate {
   PeerId self_;
   LinkKey key_;
   Arrived arrived_;
+  MayDial may_dial_;
   std::map<PeerId, Incomplete> incomplete_;
   std::unique_ptr<Timer> sweep_;
   Gate gate_;

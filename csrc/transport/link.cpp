@@ -74,7 +74,6 @@ void Link::close() {
 
 void Link::end() {
   dial.reset();
-  look.reset();
   deadline.reset();
   retry.reset();
   for (const auto& lane : lanes_) lane->end();
@@ -94,7 +93,9 @@ void Link::lane_segment(const SegmentHeader& header, const Placement& at) {
   owner_.link_events().segment_arrived(peer(), header, at);
 }
 
-void Link::lane_received(std::size_t payload_bytes) { owner_.link_received(payload_bytes); }
+void Link::lane_received(std::size_t payload_bytes, FrameType of) {
+  owner_.link_received(payload_bytes, of);
+}
 
 void Link::lane_sent(const Outgoing& frame) {
   queued_bytes_ -= frame.payload_bytes();

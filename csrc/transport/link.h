@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/handle.h"
-#include "transport/connector.h"
 #include "transport/lane.h"
 #include "transport/lane_dial.h"
 #include "transport/loop.h"
@@ -27,7 +26,7 @@ class LinkOwner {
   virtual ~LinkOwner() = default;
   virtual LinkEvents& link_events() = 0;
   virtual void link_sent(const Link& link, const Outgoing& frame) = 0;
-  virtual void link_received(std::size_t payload_bytes) = 0;
+  virtual void link_received(std::size_t payload_bytes, FrameType of) = 0;
   virtual void link_lost(Link& link, const std::string& reason) = 0;
   virtual void link_closed(Link& link) = 0;
 };
@@ -63,20 +62,21 @@ class Link : public LaneOwner {
   Handle handle;
   std::uint64_t serial = 0;  // tells this link from earlier ones to the same peer
   std::unique_ptr<LinkDial> dial;
-  std::unique_ptr<Connector> look;  // does anybody listen where we are awaiting a dial from?
   std::unique_ptr<Timer> deadline;
   std::unique_ptr<Timer> retry;
   std::uint64_t deadline_at_ms = 0;
   std::uint64_t deadline_after_ms = 0;
   std::uint64_t backoff_ms = 0;
   std::uint64_t refused_since_ms = 0;  // 0: not refused the last time
+  std::uint64_t refused_long_ms = 0;   // a refusal counts when it lasts that long
+  std::uint64_t proven_at_ms = 0;
   std::string last_failure;
 
  private:
   void lane_control(std::span<const std::byte> payload) override;
   Placement lane_segment_header(const SegmentHeader& header) override;
   void lane_segment(const SegmentHeader& header, const Placement& at) override;
-  void lane_received(std::size_t payload_bytes) override;
+  void lane_received(std::size_t payload_bytes, FrameType of) override;
   void lane_sent(const Outgoing& frame) override;
   std::optional<Outgoing> lane_next(const Lane& lane) override;
   void lane_over(Lane& lane, const std::string& reason, bool broken) override;

@@ -23,8 +23,9 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kLookMs = 1000;
-constexpr std::uint64_t kRefusedMs = 200;  // a refusal counts when it lasts that long
+constexpr std::uint64_t kDialBackMs = 500;      // who awaits a dial waits so long before it dials
+constexpr std::uint64_t kRefusedMs = 200;       // a refusal counts when it lasts that long
+constexpr std::uint64_t kRefusedLongMs = 2000;  // where the refused peer may dial itself
 
 bool is_dead(const Socket& socket) {
   std::byte next{};
@@ -41,16 +42,18 @@ class TcpLinks : public Links, private LinkOwner {
     random_bytes(key_);
     gate_ = std::make_unique<LaneGate>(
         loop_, self_, key_, std::move(listening), options_.tcp_user_timeout_ms,
-        [this](PeerId peer, std::vector<Socket> lanes) { arrived(peer, std::move(lanes)); });
+        [this](PeerId peer, std::vector<Socket> lanes) { arrived(peer, std::move(lanes)); },
+        [this](PeerId dialer) { return may_dial(dialer); });
   }
 
   [[nodiscard]] std::uint16_t port() const override { return gate_->port(); }
   [[nodiscard]] PeerId self() const override { return self_; }
   [[nodiscard]] const LinkKey& key() const override { return key_; }
 
-  void open(const Handle& peer, std::uint64_t deadline_ms, bool look) override;
+  void open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) override;
   void close(PeerId peer) override;
   void drop(PeerId peer) override;
+  void give_up(PeerId peer, const std::string& reason) override;
   [[nodiscard]] bool is_up(PeerId peer) const override { return find_up(peer) != nullptr; }
 
   void send_control(PeerId peer, std::vector<std::byte> payload) override;
@@ -60,6 +63,9 @@ class TcpLinks : public Links, private LinkOwner {
 
   [[nodiscard]] std::uint64_t bytes_sent() const override { return bytes_sent_; }
   [[nodiscard]] std::uint64_t bytes_received() const override { return bytes_received_; }
+  [[nodiscard]] std::uint64_t segment_bytes_received() const override {
+    return segment_bytes_received_;
+  }
   [[nodiscard]] std::size_t queued_bytes(PeerId peer) const override {
     const auto found = links_.find(peer);
     return found == links_.end() ? 0 : found->second->queued_bytes();
@@ -86,7 +92,10 @@ class TcpLinks : public Links, private LinkOwner {
   // LinkOwner
   LinkEvents& link_events() override { return events_; }
   void link_sent(const Link& link, const Outgoing& frame) override;
-  void link_received(std::size_t payload_bytes) override { bytes_received_ += payload_bytes; }
+  void link_received(std::size_t payload_bytes, FrameType of) override {
+    bytes_received_ += payload_bytes;
+    if (of == FrameType::segment) segment_bytes_received_ += payload_bytes;
+  }
   void link_lost(Link& link, const std::string& reason) override { fail(link, reason, false); }
   void link_closed(Link& link) override;
 
@@ -97,7 +106,8 @@ class TcpLinks : public Links, private LinkOwner {
   void tell_down(const Told& told);
 
   void dial(Link& link);
-  void look_later(Link& link);
+  void dial_later(Link& link, std::uint64_t delay_ms);
+  [[nodiscard]] bool may_dial(PeerId dialer);
   void dial_failed(Link& link, const LaneDial::Failure& failure);
   void deadline_over(Link& link);
   void arrived(PeerId peer, std::vector<Socket> lanes);
@@ -126,6 +136,7 @@ class TcpLinks : public Links, private LinkOwner {
   std::uint64_t serials_ = 0;
   std::uint64_t bytes_sent_ = 0;
   std::uint64_t bytes_received_ = 0;
+  std::uint64_t segment_bytes_received_ = 0;
   bool shut_ = false;
   std::function<void()> shutdown_done_;
   std::unique_ptr<Timer> shutdown_deadline_;
@@ -134,7 +145,7 @@ class TcpLinks : public Links, private LinkOwner {
 
 // ---------------------------------------------------------------------------------------- opening
 
-void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool look) {
+void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) {
   PCCL_ASSERT(peer.peer != self_, "a link to itself");
   const auto found = links_.find(peer.peer);
   if (found != links_.end()) {
@@ -155,16 +166,39 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool look) {
   link.deadline_at_ms = loop_.now_ms() + deadline_ms;
   link.deadline_after_ms = deadline_ms;
   link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
-  if (self_ < peer.peer) return dial(link);
-  const auto parked = parked_.find(peer.peer);
-  if (parked == parked_.end()) {
-    if (look) look_later(link);
-    return;
+  link.refused_long_ms = refusal_tells ? kRefusedMs : kRefusedLongMs;
+  if (const auto parked = parked_.find(peer.peer); parked != parked_.end()) {
+    std::vector<Socket> lanes = std::move(parked->second.lanes);
+    parked_.erase(parked);
+    // One that is over without a word, not even a goodbye, is not the link that is asked for now.
+    if (std::none_of(lanes.begin(), lanes.end(), is_dead)) return adopt(link, std::move(lanes));
   }
-  std::vector<Socket> lanes = std::move(parked->second.lanes);
-  parked_.erase(parked);
-  // One that is over without a word, not even a goodbye, is not the link that is asked for now.
-  if (std::none_of(lanes.begin(), lanes.end(), is_dead)) adopt(link, std::move(lanes));
+  if (self_ < peer.peer) {
+    if (gate_->has_lanes_of(peer.peer)) return dial_later(link, kHandshakeMs);
+    return dial(link);
+  }
+  dial_later(link, std::min(kDialBackMs, deadline_ms / 4));
+}
+
+void TcpLinks::dial_later(Link& link, std::uint64_t delay_ms) {
+  link.dial.reset();
+  link.retry = loop_.timer(delay_ms, 0, [this, &link] { dial(link); });
+}
+
+/// A peer with a larger id dials this one. Its link is taken unless there is one by our own dial,
+/// or about to be.
+bool TcpLinks::may_dial(PeerId dialer) {
+  const auto found = links_.find(dialer);
+  if (found == links_.end()) return true;
+  Link& link = *found->second;
+  if (link.state == Link::State::opening) {
+    if (link.dial && link.dial->connected()) return false;
+    dial_later(link, kHandshakeMs);  // if nothing comes of that one
+    return true;
+  }
+  // The dial may have crossed with the one that made this link; later, it has been lost there.
+  const bool up = link.state == Link::State::proven || link.state == Link::State::up;
+  return !up || loop_.now_ms() - link.proven_at_ms > kHandshakeMs;
 }
 
 void TcpLinks::dial(Link& link) {
@@ -181,42 +215,27 @@ void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
   if (!failure.refused) link.refused_since_ms = 0;
   if (failure.refused && link.refused_since_ms == 0)
     link.refused_since_ms = std::max<std::uint64_t>(now, 1);
-  const bool refused = failure.refused && now - link.refused_since_ms >= kRefusedMs;
+  const bool refused = failure.refused && now - link.refused_since_ms >= link.refused_long_ms;
   link.last_failure = failure.what;
   if (failure.final || refused) {
     return fail(link, "cannot connect to peer " + to_string(link.peer()) + ": " + failure.what,
                 refused);
   }
-  link.dial.reset();
   link.backoff_ms = std::clamp(link.backoff_ms * 2, kBackoffMsMin, kBackoffMsMax);
   // Many peers that lost the same one do not come back in step.
-  const std::uint64_t delay_ms = link.backoff_ms / 2 + jitter_.below(link.backoff_ms / 2 + 1);
-  link.retry = loop_.timer(delay_ms, 0, [this, &link] { dial(link); });
-}
-
-/// Whether anybody listens there. The other side dials, but one that is gone never will: a refused
-/// connection tells. Nothing is said on one that is accepted.
-void TcpLinks::look_later(Link& link) {
-  link.look.reset();
-  link.retry = loop_.timer(kLookMs, 0, [this, &link] {
-    link.look = std::make_unique<Connector>(
-        loop_, link.handle.addresses, options_.tcp_user_timeout_ms,
-        Connector::Events{[this, &link](const Socket&, const std::string&) { look_later(link); },
-                          [this, &link](const std::string& what, bool refused) {
-                            if (!refused) return look_later(link);
-                            fail(link, "nobody is there any more: " + what, true);
-                          }});
-  });
+  dial_later(link, link.backoff_ms / 2 + jitter_.below(link.backoff_ms / 2 + 1));
 }
 
 void TcpLinks::deadline_over(Link& link) {
   const std::string within = " within " + std::to_string(link.deadline_after_ms) + " ms";
-  if (self_ < link.peer()) {
-    std::string seen = link.dial ? link.dial->report() : "";
-    if (!link.last_failure.empty()) {
-      seen += (seen.empty() ? "" : "; before that: ") + link.last_failure;
-    }
-    return fail(link, "cannot connect to peer " + to_string(link.peer()) + within + ": " + seen,
+  std::string seen = link.dial ? link.dial->report() : "";
+  if (!link.last_failure.empty()) {
+    seen += (seen.empty() ? "" : "; before that: ") + link.last_failure;
+  }
+  if (self_ < link.peer() || !seen.empty()) {
+    return fail(link,
+                "cannot connect to peer " + to_string(link.peer()) + within + ", and it does not " +
+                    "dial either: " + seen,
                 false);
   }
   std::string addresses;
@@ -253,8 +272,8 @@ void TcpLinks::park(PeerId peer, std::vector<Socket> lanes) {
 
 void TcpLinks::adopt(Link& link, std::vector<Socket> lanes) {
   link.state = Link::State::proven;
+  link.proven_at_ms = loop_.now_ms();
   link.dial.reset();
-  link.look.reset();
   link.retry.reset();
   link.deadline.reset();
   link.attach(std::move(lanes), options_.payload_crc);
@@ -288,6 +307,10 @@ void TcpLinks::close(PeerId peer) {
 
 void TcpLinks::drop(PeerId peer) {
   if (const std::shared_ptr<Link> link = take(peer)) bury(link);
+}
+
+void TcpLinks::give_up(PeerId peer, const std::string& reason) {
+  if (Link* link = find_up(peer)) fail(*link, reason, false);
 }
 
 void TcpLinks::bury(std::shared_ptr<Link> link) {

@@ -19,9 +19,10 @@
 namespace pccl {
 namespace {
 
-constexpr int kKeepaliveIdleS = 10;
-constexpr int kKeepaliveIntervalS = 5;
+constexpr std::uint64_t kKeepaliveS = 30;  // where there is no user time-out
 constexpr int kKeepaliveProbes = 4;
+constexpr int kTcpRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which headers do not know yet
+constexpr int kRtoMaxMs = 2000;
 constexpr int kAnyPortTries = 16;  // a free port of one host may be taken on the next
 
 const sockaddr_in* as_v4(const SocketAddress& a) {
@@ -227,12 +228,19 @@ Result<Socket> new_tcp_socket(Loop& loop, int family) {
 void tune_connection(int fd, std::uint64_t user_timeout_ms) {
   set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleS);
-  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveIntervalS);
+  // With a user time-out Linux ends an idle connection when that time is over and one probe is
+  // unanswered, whatever TCP_KEEPCNT says: so several have to fit into it.
+  const std::uint64_t total_s = user_timeout_ms > 0 ? user_timeout_ms / 1000 : kKeepaliveS;
+  const int idle_s = static_cast<int>(std::max<std::uint64_t>(1, total_s / 3));
+  const int interval_s = static_cast<int>(std::max<std::uint64_t>(1, total_s / 8));
+  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle_s);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval_s);
   set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
   if (user_timeout_ms > 0) {
     set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(user_timeout_ms));
   }
+  // After a cut that heals nobody waits for a back-off of minutes. Linux 6.15 and newer take it.
+  set_int(fd, IPPROTO_TCP, kTcpRtoMaxMs, kRtoMaxMs);
   if (is_same_machine(fd)) {
     for (const std::string_view name : {"cubic", "reno"}) {
       if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),

@@ -77,7 +77,8 @@ struct LinkOptions {
 
 /// The links of this process: one per peer, shared by all groups. A link is a small lane (control
 /// and segments to kSmallSegmentBytesMax) and `bulk_lanes` bulk lanes. Of a pair the peer with the
-/// smaller id dials, the other accepts.
+/// smaller id dials first; where that does not succeed the other one dials too, so that a peer
+/// which nobody can dial (NAT) reaches all that it can.
 class Links {
  public:
   virtual ~Links() = default;
@@ -88,14 +89,16 @@ class Links {
   [[nodiscard]] virtual const std::array<std::uint8_t, 32>& key() const = 0;
 
   /// Brings up the link to a peer, dialling or awaiting it; link_up or link_down follows (link_up
-  /// also if it is up already). May be called again after link_down. `look`: who awaits the other
-  /// side looks every second whether anybody listens there; if not, the peer is gone.
-  virtual void open(const Handle& peer, std::uint64_t deadline_ms, bool look) = 0;
+  /// also if it is up already). May be called again after link_down. `refusal_tells`: if nobody
+  /// listens there any more the peer is gone; else it may dial from where nobody can reach it.
+  virtual void open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) = 0;
   /// Sends what is queued (as long as it moves), then closes both directions; nothing is reported
   /// any more. The memory of what is queued stays borrowed until cancel(token).
   virtual void close(PeerId peer) = 0;
   /// Closes at once.
   virtual void drop(PeerId peer) = 0;
+  /// Closes a link at once that is up but of no use; link_down follows, with this reason.
+  virtual void give_up(PeerId peer, const std::string& reason) = 0;
   [[nodiscard]] virtual bool is_up(PeerId peer) const = 0;
 
   /// To a peer whose link is not up both do nothing.
@@ -110,6 +113,8 @@ class Links {
   /// Payload bytes of segments and control messages so far, all links.
   [[nodiscard]] virtual std::uint64_t bytes_sent() const = 0;
   [[nodiscard]] virtual std::uint64_t bytes_received() const = 0;
+  /// Of segments alone, whole or not: grows as long as a link moves data, however slowly.
+  [[nodiscard]] virtual std::uint64_t segment_bytes_received() const = 0;
   /// Payload bytes queued and not yet taken by the kernel, to one peer.
   [[nodiscard]] virtual std::size_t queued_bytes(PeerId peer) const = 0;
 

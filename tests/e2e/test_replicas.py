@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, Peer, fixed_group, wait_until
+from conftest import ROOT, Peer, fixed_group, hear, say, wait_until
 from elastic_members import (
     Member,
     Run,
@@ -66,6 +67,48 @@ def shard(index: int, name: str, attempt: int, url: str, folder: str) -> None:
     with_group = Shard(index)
     assert with_group.pg is pg
     obey(with_group)
+
+
+def foreign_shard(index: int, name: str, url: str, folder: str) -> None:
+    """A rank whose replica's own group is gloo's; it sits in a collective when it is evicted."""
+    import pccl_backend as pccl
+    from pccl_backend import _eviction
+
+    fixed_group(index % RANKS, RANKS, f"{folder}/{name}", backend="gloo")
+    pg = pccl.join(url, replica=pccl.Replica(name, rank=index % RANKS, size=RANKS))
+    pccl.group(pg).refresh({"step": 0})
+    say(did="joined", pid=os.getpid())
+    word = hear()
+    if word == "stop here":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if word == "ignore it":
+        _eviction.GRACE_S = 1.0
+    try:
+        dist.all_reduce(torch.ones(1))
+    except RuntimeError as error:
+        say(did="raised", text=str(error))
+    if word == "ignore it":
+        threading.Event().wait()
+
+
+@pytest.mark.parametrize("word", ["sit in it", "ignore it"])
+def test_a_replica_whose_own_group_is_not_pccls_hears_of_its_eviction_too(
+    run_peers: Run, start_master: Start, tmp_path: Path, word: str
+) -> None:
+    arguments = ("--min-peers", "2", "--heartbeat", "0.2", "--evict-after", "1.5")
+    url = start_master(*arguments).url
+    a = run_peers(foreign_shard, RANKS, "a", url, str(tmp_path))
+    b = run_peers(foreign_shard, RANKS, "b", url, str(tmp_path), first=RANKS)
+    for peer in [*a, *b]:
+        peer.next(did="joined")
+    a[0].tell(word)
+    a[1].tell("stop here")
+    if word == "sit in it":
+        a[0].next(did="raised")
+        a[0].finish(status=None)
+    else:
+        a[0].finish(status=1)
+    assert "this replica was evicted" in "".join(a[0].errors)
 
 
 class Replicas:

@@ -69,7 +69,7 @@ class Lease : public Server {
 TEST_F(Lease, a_standby_says_who_is_in_charge_and_takes_over_when_the_lease_is_its_own) {
   lease_->set(false);
   start();
-  options_.port = port_;
+  ASSERT_TRUE(until([&] { return said("standing by") > 0; })) << log_text();
   FakePeer& waits = peer(1);
   EXPECT_TRUE(until([&] { return waits.times_closed > 0; })) << log_text();
   EXPECT_TRUE(std::any_of(waits.inbox.begin(), waits.inbox.end(), [](const auto& message) {

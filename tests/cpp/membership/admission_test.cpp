@@ -38,6 +38,39 @@ TEST(Admission, who_cannot_reach_another_stays_once_that_other_is_lost) {
   EXPECT_EQ(ids_of(survivors(s)), peers({2, 3}));
 }
 
+TEST(Admission, the_fewest_go_that_leave_all_others_connected) {
+  using Cover = std::set<std::uint64_t>;
+  EXPECT_EQ(smallest_cover({}), Cover{});
+  EXPECT_EQ(smallest_cover({{0, 1}, {1, 2}, {1, 3}}), Cover{1}) << "not the three younger ones";
+  EXPECT_EQ(smallest_cover({{0, 1}}), Cover{1}) << "among equals the youngest";
+  EXPECT_EQ(smallest_cover({{0, 1}, {1, 2}, {2, 3}}), (Cover{1, 2}));
+  EXPECT_EQ(smallest_cover({{0, 3}, {0, 4}, {1, 3}, {1, 4}, {2, 3}, {2, 4}}), (Cover{3, 4}));
+  std::vector<Pair> star;
+  for (std::uint64_t i = 0; i < 12; ++i) star.emplace_back(i, 12 + i);
+  EXPECT_EQ(smallest_cover(star).size(), 12U) << "more than are searched exactly";
+}
+
+TEST(Admission, a_member_that_two_others_cannot_reach_goes_alone) {
+  State s = in_office({member(1), member(2), member(3), member(4)});
+  s.cannot = {{PeerId{3}, PeerId{1}}, {PeerId{4}, PeerId{1}}};
+  EXPECT_EQ(excluded(s), std::set<PeerId>{PeerId{1}});
+}
+
+TEST(Admission, newcomers_never_cost_a_member_its_place) {
+  State s = in_office({member(1), member(2)});
+  newcomer(s, member(3));
+  newcomer(s, member(4));
+  s.cannot = {{PeerId{3}, PeerId{1}}, {PeerId{4}, PeerId{1}}};
+  EXPECT_EQ(excluded(s), (std::set<PeerId>{PeerId{3}, PeerId{4}}));
+}
+
+TEST(Admission, replicas_that_cannot_reach_each_other_go_as_a_whole) {
+  State s = in_office(
+      {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2), member(4, "b", 1, 2)});
+  s.cannot = {{PeerId{4}, PeerId{2}}};
+  EXPECT_EQ(excluded(s), (std::set<PeerId>{PeerId{3}, PeerId{4}}));
+}
+
 TEST(Admission, a_newcomer_of_a_founded_run_counts_at_the_door_only) {
   State s = in_office({member(1)});
   newcomer(s, member(2), false);

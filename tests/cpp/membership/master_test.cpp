@@ -31,6 +31,19 @@ TEST(Master, a_take_over_takes_a_new_incarnation_and_waits_for_the_members) {
   EXPECT_TRUE(s.awaited.contains(PeerId{1}));
 }
 
+TEST(Master, connections_that_ended_while_it_was_stopped_are_awaited_with_patience) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(step(s, Clock{100}));
+  static_cast<void>(step(s, Woke{}));
+  Actions out = step(s, PeerDisconnected{PeerId{1}});
+  ASSERT_EQ(cast::all<StartTimer>(out).size(), 1U);
+  EXPECT_EQ(cast::all<StartTimer>(out)[0].kind, TimerKind::patience);
+  EXPECT_TRUE(s.awaited.contains(PeerId{1}));
+  static_cast<void>(step(s, Clock{110}));
+  out = step(s, PeerDisconnected{PeerId{2}});
+  EXPECT_EQ(cast::all<StartTimer>(out).at(0).kind, TimerKind::absence) << "long awake";
+}
+
 TEST(Master, nothing_but_the_answer_is_taken_while_it_writes) {
   State s;
   static_cast<void>(step(s, TakenOver{Register{}}));

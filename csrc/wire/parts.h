@@ -1,0 +1,200 @@
+// What control messages are made of: members, epochs, reports, verdicts, plans, as plain structs
+// with their fields. See messages.h, which has the messages.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "base/handle.h"
+#include "base/ids.h"
+#include "base/limits.h"
+#include "base/protocol.h"
+
+namespace pccl {
+
+using Bytes = std::vector<std::uint8_t>;
+using Digest = std::array<std::uint8_t, 32>;
+
+/// Which copy of the model a peer belongs to, and its place in it. A process is a replica of one
+/// rank, named after itself, unless it says otherwise.
+struct Place {
+  std::string replica;
+  std::uint64_t attempt = 0;  // ranks of different attempts never make one replica
+  std::uint32_t rank = 0;     // = peer group
+  std::uint32_t size = 1;
+  bool operator==(const Place&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("replica", self.replica, kRunNameBytesMax);
+    visit("attempt", self.attempt);
+    visit("rank", self.rank);
+    visit("size", self.size);
+  }
+};
+
+struct Member {
+  Handle handle;
+  Place place;
+  bool raises = false;  // on_loss="raise": no operation is replayed; the same in a whole run
+  bool operator==(const Member&) const = default;
+  [[nodiscard]] PeerId peer() const { return handle.peer; }
+
+  static void fields(auto& self, auto&& visit) {
+    visit("handle", self.handle);
+    visit("place", self.place);
+    visit("raises", self.raises);
+  }
+};
+
+/// Numbers of an epoch and who is in it, in rank order: survivors keep their order, newcomers come
+/// last.
+struct Epoch {
+  EpochId id;
+  std::vector<Member> members;
+  EpochId base;           // the epoch that the register held when this one was proposed
+  bool boundary = false;  // its Start ends a voted boundary (or founds the run)
+  bool operator==(const Epoch&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("id", self.id);
+    visit("members", self.members, kMembersMax);
+    visit("base", self.base);
+    visit("boundary", self.boundary);
+  }
+};
+
+/// The operations of one peer group that are decided: all before `below`, and `also`.
+struct OpSet {
+  OpKey below;
+  std::vector<OpKey> also;  // sorted, each >= below
+  bool operator==(const OpSet&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("below", self.below);
+    visit("also", self.also, kReportOpsMax);
+  }
+};
+
+/// Does the boundary that ends `step` vote?
+struct StepFlag {
+  std::uint64_t step = 0;
+  bool votes = false;
+  bool operator==(const StepFlag&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("step", self.step);
+    visit("votes", self.votes);
+  }
+};
+
+/// The hash of a peer's shared state and its revision. `present` is false where a boundary carries
+/// none.
+struct StateRoot {
+  bool present = false;
+  std::uint64_t revision = 0;
+  Digest digest{};
+  bool operator==(const StateRoot&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("present", self.present);
+    visit("revision", self.revision);
+    visit("digest", self.digest);
+  }
+};
+
+/// How a member stands at a boundary.
+enum class VoteKind : std::uint8_t {
+  none = 0,     // it does not stand at a boundary, or at one that does not vote
+  refresh = 1,  // admits, and equalises the shared state
+  resume = 2    // neither: clears a failure, brings rank and size up to date
+};
+
+/// The first failure of a step: every operation from `from` on that is not committed fails with
+/// `error`.
+struct Failure {
+  OpKey from;
+  Error error;
+  bool operator==(const Failure&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("from", self.from);
+    visit("error", self.error);
+  }
+};
+
+/// All that a peer tells a master, in Hello and again in Ready (DESIGN.md section 5).
+struct Report {
+  std::optional<EpochId> started;       // newest epoch it runs or ran
+  std::vector<PeerId> started_members;  // of that epoch, all peer groups
+  EpochId accepted;                     // newest proposal it answered Ready; 0: none
+  std::uint64_t step = 0;
+  VoteKind vote = VoteKind::none;  // it stands at the boundary that ends `step`
+  StateRoot root;                  // with a vote
+  std::uint64_t passed = 0;        // the step that the last voted boundary began; 0: none yet
+  std::vector<PeerId> pinned;      // the members as of that boundary, in rank order
+  OpSet committed;                 // known to be committed (of this step)
+  std::vector<OpKey> done;         // complete in the started epoch, not known to be committed
+  std::optional<Failure> failure;
+  std::vector<StepFlag> flags;
+  OpKey issued;          // one past the newest operation that it has issued
+  bool leaving = false;  // its replica wants to leave at the next boundary
+  bool operator==(const Report&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("started", self.started);
+    visit("started_members", self.started_members, kMembersMax);
+    visit("accepted", self.accepted);
+    visit("step", self.step);
+    visit("vote", self.vote);
+    visit("root", self.root);
+    visit("passed", self.passed);
+    visit("pinned", self.pinned, kMembersMax);
+    visit("committed", self.committed);
+    visit("done", self.done, kReportOpsMax);
+    visit("failure", self.failure);
+    visit("flags", self.flags, kReportFlagsMax);
+    visit("issued", self.issued);
+    visit("leaving", self.leaving);
+  }
+};
+
+/// What Start says about all that was in flight. `committed` is that of the receiver's peer group.
+struct Verdict {
+  OpSet committed;
+  std::optional<Failure> failure;
+  std::vector<StepFlag> flags;
+  std::uint64_t passed = 0;
+  std::vector<PeerId> pinned;
+  bool operator==(const Verdict&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("committed", self.committed);
+    visit("failure", self.failure);
+    visit("flags", self.flags, kReportFlagsMax);
+    visit("passed", self.passed);
+    visit("pinned", self.pinned, kMembersMax);
+  }
+};
+
+/// The state that all members hold when the proposed epoch starts: who has another one fetches it
+/// from one of `sources` before it answers Ready.
+struct SyncPlan {
+  StateRoot root;
+  std::vector<PeerId> sources;  // in the receiver's peer group, lowest rank first
+  std::string why;              // whose state was chosen, and by which rule
+  bool operator==(const SyncPlan&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("root", self.root);
+    visit("sources", self.sources, kMembersMax);
+    visit("why", self.why, kTextBytesMax);
+  }
+};
+
+}  // namespace pccl

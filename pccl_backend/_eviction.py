@@ -1,0 +1,62 @@
+"""The end of a replica whose own group is not pccl's.
+
+The ranks of a replica are evicted as a whole. A group of ours hears of it from the engine; one of
+another backend (gloo, NCCL) is aborted here, so that who sits in one of its collectives gets an
+error, and where even that does not end the program, the process is ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from typing import Any
+
+from . import _events
+from ._register import NAME
+
+GRACE_S = 30.0
+EXIT_STATUS = 1
+
+_log = logging.getLogger(NAME)
+_end: threading.Timer | None = None
+
+
+def guard(group: Any) -> None:
+    """When this replica is evicted: aborts what in `group` is not pccl's, then ends the process."""
+    global _end
+    if _end is not None:  # it has joined again
+        _end.cancel()
+        _end = None
+    if foreign_backends(group):
+        _events.add("evicted", lambda change: _evicted(group, change.text))
+
+
+def foreign_backends(group: Any) -> list[Any]:
+    """The backends of a process group that are not pccl's."""
+    backends = [group._get_backend(device) for device in group._device_types]
+    return [backend for backend in backends if backend.name() != NAME]
+
+
+def _evicted(group: Any, why: str) -> None:
+    global _end
+    message = f"this replica was evicted: {why}"
+    _end = threading.Timer(GRACE_S, _end_process, [message])
+    _end.daemon = True
+    _end.start()
+    for backend in foreign_backends(group):
+        _log.warning("%s; its own group (%s) is aborted", message, backend.name())
+        try:
+            backend.abort()
+        except Exception as error:  # the process ends in any case
+            _log.warning("the group cannot be aborted: %s", error)
+
+
+def _end_process(message: str) -> None:
+    print(
+        f"pccl: {message}; the program has not ended within {GRACE_S:.0f} s, so this process does",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(EXIT_STATUS)

@@ -1,0 +1,92 @@
+#include "engine/stall.h"
+
+#include <gtest/gtest.h>
+
+namespace pccl {
+namespace {
+
+const EpochId kEpoch = EpochId::make(1, 1);
+const OpKey kOp{3, 7};
+constexpr std::uint64_t kLimitMs = 5000;
+
+struct Watch {
+  Stall stall;
+  std::uint64_t progress = 0;
+  std::vector<PeerId> others{PeerId{2}, PeerId{3}};
+
+  Stall::Verdict tick(std::uint64_t ms = 500) {
+    return stall.look(kEpoch, kOp, progress, others, ms, kLimitMs);
+  }
+  void told(std::uint64_t peer, bool issued, std::uint32_t waits_at) {
+    TellIssued said;
+    said.op = kOp;
+    said.issued = issued ? OpKey{kOp.step, kOp.index + 1} : kOp;
+    said.waits_at = waits_at;
+    stall.told(PeerId{peer}, said);
+  }
+  /// Ticks, with both answering each time, until something is found or `ms` are over.
+  bool stalls_within(std::uint64_t ms, bool issued2, std::uint32_t at2, bool issued3,
+                     std::uint32_t at3) {
+    for (std::uint64_t now = 0; now < ms; now += 500) {
+      told(2, issued2, at2);
+      told(3, issued3, at3);
+      if (tick() == Stall::Verdict::stalled) return true;
+    }
+    return false;
+  }
+};
+
+TEST(Stall, who_is_late_is_not_stalled_however_long_it_takes) {
+  Watch watch;
+  EXPECT_FALSE(watch.stalls_within(100 * kLimitMs, true, 0, false, 0));
+}
+
+TEST(Stall, what_moves_is_not_stalled) {
+  Watch watch;
+  for (int i = 0; i < 100; ++i) {
+    watch.told(2, true, 0);
+    watch.told(3, true, 0);
+    ++watch.progress;
+    EXPECT_EQ(watch.tick(), Stall::Verdict::moves);
+  }
+}
+
+TEST(Stall, when_all_have_issued_it_who_waits_for_nothing_older_is_at_fault) {
+  Watch watch;
+  EXPECT_TRUE(watch.stalls_within(kLimitMs + 1000, true, TellIssued::kNoStep, true, 1));
+  EXPECT_TRUE(watch.stall.owes(PeerId{2}, 4));
+  EXPECT_FALSE(watch.stall.owes(PeerId{3}, 4)) << "it waits for an older step itself";
+  watch.stall.acted();
+  EXPECT_NE(watch.tick(), Stall::Verdict::stalled);
+}
+
+TEST(Stall, who_does_not_answer_is_at_fault) {
+  Watch watch;
+  Stall::Verdict verdict = Stall::Verdict::moves;
+  for (std::uint64_t now = 0; now < kLimitMs + 1000 && verdict != Stall::Verdict::stalled;
+       now += 500) {
+    watch.told(2, false, 0);
+    verdict = watch.tick();
+  }
+  EXPECT_EQ(verdict, Stall::Verdict::stalled);
+  EXPECT_TRUE(watch.stall.owes(PeerId{3}, 0));
+  EXPECT_FALSE(watch.stall.owes(PeerId{2}, 0)) << "it is late";
+}
+
+TEST(Stall, others_are_asked_every_second_that_nothing_moves) {
+  Watch watch;
+  int asked = 0;
+  for (int i = 0; i < 9; ++i) asked += watch.tick() == Stall::Verdict::ask ? 1 : 0;
+  EXPECT_EQ(asked, 4);
+}
+
+TEST(Stall, a_link_is_made_anew_once_before_anything_is_held_against_its_peer) {
+  Stall stall;
+  EXPECT_TRUE(stall.first_time(PeerId{2}));
+  EXPECT_FALSE(stall.first_time(PeerId{2}));
+  stall.forget();
+  EXPECT_TRUE(stall.first_time(PeerId{2}));
+}
+
+}  // namespace
+}  // namespace pccl

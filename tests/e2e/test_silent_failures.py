@@ -1,0 +1,204 @@
+"""Links that are there and of no use, and peers that can only dial out: who goes on, who has to go.
+
+Each member listens on an address of its own and tells the others another one, where the test
+forwards, swallows or slows down what passes; or where nobody listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest import free_port
+from elastic_members import Run, Start, answers, end, member, one, tell, together
+
+STALL_S = "1.5"
+
+
+class Forwarder:
+    """Listens where a member says that it is, and carries what passes to where it listens."""
+
+    def __init__(self, index: int, port: int) -> None:
+        self.listens = (f"127.0.1.{index + 1}", port)
+        self.target = (f"127.0.2.{index + 1}", port)
+        self.swallows = threading.Event()  # what comes from the member, on connections of now
+        self.swallows_new = False
+        self.bytes_per_s = 0
+        self._listener = socket.create_server(self.listens)
+        self._sockets: list[socket.socket] = []
+        self._generation = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def swallow(self, *, new_ones: bool) -> None:
+        self.swallows_new = new_ones
+        self.swallows.set()
+        self._generation += 1
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                outside, _ = self._listener.accept()
+                inside = socket.create_connection(self.target)
+            except OSError:
+                return
+            self._sockets += [outside, inside]
+            born = self._generation
+            for source, sink, is_answer in ((outside, inside, False), (inside, outside, True)):
+                threading.Thread(
+                    target=self._carry, args=(source, sink, is_answer, born), daemon=True
+                ).start()
+
+    def _carry(
+        self, source: socket.socket, sink: socket.socket, is_answer: bool, born: int
+    ) -> None:
+        moved = 0
+        with contextlib.suppress(OSError):
+            while block := source.recv(1 << 16):
+                old = born < self._generation
+                handshake = moved < 1000  # also where nothing passes connections are made
+                if is_answer and self.swallows.is_set():
+                    lost = old or (self.swallows_new and not handshake)
+                    if lost:
+                        continue
+                moved += len(block)
+                sink.sendall(block)
+                if self.bytes_per_s > 0:
+                    time.sleep(len(block) / self.bytes_per_s)
+        for end_ in (source, sink):
+            with contextlib.suppress(OSError):
+                end_.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for each in [self._listener, *self._sockets]:
+            each.close()
+
+
+def environment(index: int, port: int) -> dict[str, str]:
+    """Where a member listens and where it says that it does."""
+    return {
+        "PCCL_INTERFACE": f"127.0.2.{index + 1}",
+        "PCCL_ADVERTISE": f"127.0.1.{index + 1}",
+        "PCCL_PORTS": f"{port}-{port}",
+        "PCCL_STALL_TIMEOUT_S": STALL_S,
+        "PCCL_LOG_LEVEL": "info",
+    }
+
+
+@pytest.fixture
+def forward() -> Iterator[Callable[[int, int], Forwarder]]:
+    made: list[Forwarder] = []
+
+    def make(index: int, port: int) -> Forwarder:
+        made.append(Forwarder(index, port))
+        return made[-1]
+
+    yield make
+    for forwarder in made:
+        forwarder.close()
+
+
+def run_of(
+    run_peers: Run, start_master: Start, forward: Callable[[int, int], Forwarder], count: int
+) -> tuple[list, list[Forwarder]]:
+    """A run of members behind forwarders, past its first boundary."""
+    port = free_port()
+    forwarders = [forward(index, port) for index in range(count)]
+    master = start_master("--min-peers", str(count))
+    peers = []
+    for index in range(count):
+        peers += run_peers(member, 1, master.url, env=environment(index, port), first=index)
+    answers(peers, "join")
+    together(peers, "refresh")
+    one(together(peers, "train"), "result")
+    one(together(peers, "refresh"), "w")
+    return peers, forwarders
+
+
+def test_a_member_that_can_only_dial_out_is_one_like_the_others(
+    run_peers: Run, start_master: Start
+) -> None:
+    port = free_port()
+    master = start_master("--min-peers", "3")
+    hidden = run_peers(member, 1, master.url, env=environment(0, port))  # nobody listens there
+    others = run_peers(member, 2, master.url, first=1)
+    peers = [*hidden, *others]
+    answers(peers, "join")
+    together(peers, "refresh")
+    one(together(peers, "train"), "result")
+    lines = together(peers, "refresh")
+    one(lines, "w")
+    assert one(lines, "size") == 3
+    end(peers)
+
+
+def test_two_that_can_only_dial_out_are_not_both_members(
+    run_peers: Run, start_master: Start
+) -> None:
+    port = free_port()
+    master = start_master("--min-peers", "2")
+    peers = run_peers(member, 2, master.url)
+    answers(peers, "join")
+    together(peers, "refresh")
+    late = []
+    for index in (2, 3):
+        late += run_peers(member, 1, master.url, env=environment(index, port), first=index)
+    answers(late, "join")
+    tell(late, "refresh")
+    while one(together(peers, "refresh"), "size") != 3:
+        together(peers, "train")
+    for _ in range(3):  # the other one waits at the door and disturbs nobody
+        one(together(peers, "look"), "size")
+    for peer in late:
+        peer.kill()
+    together(peers, "issue", step=50, index=0)
+    one(together(peers, "wait"), "result")
+    end(peers)
+
+
+def test_a_link_that_moves_no_data_is_made_anew_and_nobody_is_evicted(
+    run_peers: Run, start_master: Start, forward: Callable[[int, int], Forwarder]
+) -> None:
+    peers, forwarders = run_of(run_peers, start_master, forward, 3)
+    for forwarder in forwarders:
+        forwarder.swallow(new_ones=False)
+    one(together(peers, "train"), "result")
+    lines = together(peers, "refresh")
+    assert one(lines, "size") == 3
+    one(lines, "w")
+    assert "the link to it is made anew" in "".join(line for p in peers for line in p.errors)
+    end(peers)
+
+
+def test_a_pair_between_which_no_data_move_even_over_a_new_link_loses_one_of_the_two(
+    run_peers: Run, start_master: Start, forward: Callable[[int, int], Forwarder]
+) -> None:
+    peers, forwarders = run_of(run_peers, start_master, forward, 2)
+    for forwarder in forwarders:
+        forwarder.swallow(new_ones=True)
+    tell(peers, "train")
+    seen = [peer.next(did="train") for peer in peers]
+    assert sorted(line["error"] for line in seen) == ["", "EvictedError"]
+    (evicted,) = [line for line in seen if line["error"]]
+    assert "moved no data" in evicted["text"]
+    survivor = peers[[line["error"] for line in seen].index("")]
+    assert one(together([survivor], "refresh"), "size") == 1
+    end([survivor])
+
+
+def test_a_link_that_crawls_is_no_reason_to_evict(
+    run_peers: Run, start_master: Start, forward: Callable[[int, int], Forwarder]
+) -> None:
+    peers, forwarders = run_of(run_peers, start_master, forward, 2)
+    for forwarder in forwarders:
+        forwarder.bytes_per_s = 500_000  # a segment takes longer than the stall time-out
+    began = time.monotonic()
+    one(together(peers, "train"), "result")
+    assert time.monotonic() - began > 2 * float(STALL_S)
+    for line in together(peers, "look"):
+        assert line["size"] == 2
+        assert line["counters"]["ops_replayed"] == 0
+    end(peers)
