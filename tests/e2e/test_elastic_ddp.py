@@ -10,15 +10,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, Peer, say, wait_until
+from conftest import ROOT, Peer, failure, fixed_group, say, wait_until
 from elastic_members import Run, Start
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 WIDTH, ROWS, MICRO = 64, 8, 2
@@ -464,35 +465,84 @@ def test_one_member_alone_passes_its_boundaries_where_it_should(
     assert len(lines) == 1 + sum(name.startswith("check_") for name in dir(Checks))
 
 
+# ------------------------------------------------------------------------------ FSDP2
+
+
+def sharded(index: int, url: str, folder: str) -> None:
+    """A replica of one rank; who comes second is a newcomer. Then some more steps."""
+    import pccl_backend as pccl
+
+    fixed_group(0, 1, f"{folder}/fixed-{index}")
+    pg = pccl.join(url, replica=pccl.Replica(f"replica {index}", 0, 1, 0), timeout_s=60.0)
+    mesh = pccl.hsdp_mesh(pg, device_type="cpu")
+    alone = fully_shard(nn.Linear(2, 2), mesh=mesh["shard"])
+    error = failure(lambda: pccl_elastic(alone, torch.optim.SGD(alone.parameters(), 0.1)))
+    assert "mesh does not reduce in the elastic group" in error
+    torch.manual_seed(index)
+    net = make_net()
+    for layer in net:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    run = pccl_elastic(net, optimizer, group=pg)
+    end = -1
+    while run.state["step"] != end:
+        loss_of(net, batch(index, run.boundary.step, 0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        say(step=run.state["step"], size=run.boundary.size, root=root(run.state), scale=1, lr=1)
+        net.eval()
+        with torch.no_grad():
+            net(batch(index, 0, 0))  # leaves the parameters of the root gathered
+        net.train()
+        if end < 0 and run.boundary.size == 2:
+            end = run.state["step"] + MORE_STEPS
+        time.sleep(0.01)
+    run.meet()
+    say(final=True, root=root(run.state))
+    dist.destroy_process_group()
+
+
+def test_a_newcomer_with_fsdp_gets_the_same_bits(
+    run_peers: Run, start_master: Start, tmp_path: Path
+) -> None:
+    url = start_master("--min-peers", "1").url
+    peers = run_peers(sharded, 2, url, str(tmp_path))
+    for peer in peers:
+        peer.finish()
+    steps = same_at_all(peers)
+    assert [line["size"] for line in steps.values()].count(2) == MORE_STEPS + 1
+    assert peers[0].lines[-1]["root"] == peers[1].lines[-1]["root"]
+
+
 # ------------------------------------------------------------------------------ the example
 
 PASSES = 2
 SAMPLES = 6000  # of a pass, in the example
 
 
-def start_example(url: str, name: str) -> Peer:
-    command = f"""
-        {sys.executable} -m torch.distributed.run --standalone --nproc-per-node 1
-        --monitor-interval 0.1 {ROOT}/examples/fsdp/ddp_elastic.py
-        --url {url} --passes {PASSES} --workers 1 --pause 0.1
-    """.split()
+def start_example(url: str, *launcher: str) -> Peer:
+    script = [f"{ROOT}/examples/fsdp/ddp_elastic.py", "--url", url, "--passes", str(PASSES)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return Peer(command, {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}, name)
+    return Peer(
+        [sys.executable, *launcher, *script, "--workers", "1", "--pause", "0.1"],
+        {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        launcher[-1] if launcher else "python",
+    )
 
 
 def test_the_example_survives_a_kill_and_a_newcomer_and_ends_with_the_same_weights(
     start_master: Start,
 ) -> None:
     url = start_master("--min-peers", "2", "--hold-below", "2").url
-    peers = [start_example(url, f"torchrun {number}") for number in range(2)]
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
+    peers = [start_example(url, *torchrun), start_example(url)]
     try:
-        wait_until(lambda: any(said(peer, "2 members") for peer in peers), what="ten steps")
-        (worker,) = psutil.Process(peers[1].pid).children()
-        worker.kill()
-        peers.append(start_example(url, "torchrun 2"))  # until then the run holds
+        wait_until(lambda: any("2 members" in text(peer) for peer in peers), what="ten steps")
+        peers[1].kill()
+        peers.append(start_example(url))  # until it is there the run holds
         for peer in (peers[0], peers[2]):
             peer.finish()
-        peers[1].finish(status=1)
         ends = [re.findall(r"ended after step (.*)", text(peer)) for peer in peers]
         assert ends[1] == []
         assert ends[0] == ends[2] != []
@@ -506,10 +556,6 @@ def test_the_example_survives_a_kill_and_a_newcomer_and_ends_with_the_same_weigh
 
 def text(peer: Peer) -> str:
     return "".join(peer.errors)
-
-
-def said(peer: Peer, what: str) -> bool:
-    return what in text(peer)
 
 
 def test_the_elastic_script_has_at_most_ten_lines_more_than_the_plain_one() -> None:

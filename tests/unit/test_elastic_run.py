@@ -1,5 +1,6 @@
 """ElasticRun over a group that only pretends: what it counts, when it settles, what it shares."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,6 +87,54 @@ def test_what_did_not_count_goes_back(votes: bool) -> None:
     loop.group.contributors = (0,)
     assert next(batches) == [2, 3]
     assert (loop.run.samples, loop.run.samples_total) == (4, 4)
+
+
+class Ahead:
+    """A data loader that fetches three batches ahead, as one with workers does."""
+
+    def __init__(self, batch_sampler: ElasticSampler) -> None:
+        self.batch_sampler = batch_sampler
+        self.iterators = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.iterators += 1
+        indices = iter(self.batch_sampler)
+        fetched = [next(indices) for _ in range(3)]
+        for batch in indices:
+            fetched.append(batch)
+            yield fetched.pop(0)
+
+
+def test_what_was_fetched_ahead_is_dropped_when_members_or_samples_change() -> None:
+    mine, plain = sampler(), sampler()
+    loop, other = Loop(FakeGroup(size=2), sampler=mine), Loop(FakeGroup(size=2), sampler=plain)
+    loader = Ahead(mine)
+    pairs = zip(mine.batches(loader, passes=4), plain.batches(passes=4), strict=True)
+    changes = {3: ((0, 1), 3), 5: ((0, 2), 2), 6: ((1,), 2)}  # step: contributors, members then
+    for batch, wanted in pairs:
+        assert batch == wanted
+        if mine.is_last:
+            contributors, size = changes.get(mine.steps, ((), loop.group.size))
+            for one in (loop, other):
+                one.group.contributors, one.group.size = contributors, size
+                one.step()
+    assert loader.iterators == 1 + len(changes)
+    assert mine.state_dict() == plain.state_dict()
+
+
+def test_a_loop_that_was_broken_off_goes_on_where_it_was() -> None:
+    mine = sampler()
+    loop = Loop(FakeGroup(size=1), sampler=mine)
+    loader = Ahead(mine)
+    given = []
+    for _ in range(30):
+        for batch in mine.batches(loader):
+            given += batch
+            if mine.is_last:
+                loop.step()
+            break
+    assert given == [q % 20 for q in range(60)]
+    assert loader.iterators == 1
 
 
 def test_a_step_whose_reduction_failed_is_given_again() -> None:
