@@ -63,8 +63,6 @@ class ElasticRun:
         state: The shared state: `model`, `optimizer` (several: `optimizer0`, `optimizer1`, ...),
             what was given as `state`, and `step`, the number of steps of the run.
         left: This peer has left the run: end the program.
-        failed: A reduction of this step has failed for good (`on_loss="raise"`); the next boundary
-            clears it.
     """
 
     def __init__(
@@ -76,7 +74,6 @@ class ElasticRun:
     ) -> None:
         """Of checked objects; programs call `elastic`."""
         self.group = group
-        self.failed = False
         self.boundary: Boundary
         self._is_member = False
         inner = model.module if isinstance(model, DistributedDataParallel) else model
@@ -87,6 +84,8 @@ class ElasticRun:
         self._stepped: set[int] = set()  # numbers of optimizers, since the last boundary
         self._step_counted = False
         self._closures = 0  # that run now
+        self._in_backward = False
+        self._error: Exception | None = None  # of a reduction in this backward
         self._sharded = _fsdp_modules(inner)
         self._sampler = next((p for p in state.values() if isinstance(p, ElasticSampler)), None)
         self._undo: list[Callable[[], Any]] = []
@@ -107,6 +106,11 @@ class ElasticRun:
     def left(self) -> bool:
         """This peer has left the run."""
         return self.boundary.left
+
+    @property
+    def failed(self) -> bool:
+        """A backward of this step failed (`on_loss="raise"`); the next boundary clears it."""
+        return self._in_backward  # it has not come to its end
 
     @property
     def samples(self) -> int:
@@ -145,7 +149,7 @@ class ElasticRun:
         if self._sampler is not None:
             self._sampler.settle(() if self.failed else _contributors(self.boundary))
         self._stepped.clear()
-        self._step_counted = self.failed = False
+        self._step_counted = self._in_backward = False
         return self.boundary
 
     def pass_between_batches(self) -> None:
@@ -188,30 +192,41 @@ class ElasticRun:
                 self._wrap(part)
 
     def _average(self, bucket: Any) -> torch.futures.Future[Any]:
-        """AVG, which divides by those who contributed: DDP with a hook does not divide itself."""
+        """AVG, which divides by those who contributed: DDP with a hook does not divide itself.
+
+        An error here would leave DDP as a RuntimeError, and DDP in the middle of a backward. So DDP
+        is given the gradients as they are, and the error is raised behind it, as what it is.
+        """
+        if bucket.index() == 0:
+            self._in_backward, self._error = True, None
+            # The callback that DDP queues with its last bucket is in front of one queued then.
+            _at_end_of_backward(lambda: _at_end_of_backward(self._end_backward))
+        buffer: torch.Tensor = bucket.buffer()
+        done: torch.futures.Future[Any] = torch.futures.Future()
         try:
             work = dist.all_reduce(
-                bucket.buffer(),
-                op=dist.ReduceOp.AVG,
-                group=self.group.process_group,
-                async_op=True,
+                buffer, op=dist.ReduceOp.AVG, group=self.group.process_group, async_op=True
             )
-        except PcclError:
-            self.failed = True
-            raise
+        except PcclError as error:
+            self._error = error
+            done.set_result(buffer)
+            return done
 
         def reduced(future: torch.futures.Future[Any]) -> torch.Tensor:
             try:
-                (tensor,) = future.value()
-            except Exception:
-                self.failed = True
-                raise
-            assert isinstance(tensor, torch.Tensor)
-            return tensor
+                future.value()
+            except Exception as error:
+                self._error = error
+            return buffer
 
         assert work is not None
-        future: torch.futures.Future[Any] = work.get_future().then(reduced)
-        return future
+        done = work.get_future().then(reduced)
+        return done
+
+    def _end_backward(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._in_backward = False
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
         if not module.training or not torch.is_grad_enabled() or self._closures > 0:
@@ -385,6 +400,10 @@ def _check_ddp(model: DistributedDataParallel, group: ElasticGroup) -> None:
             "the model has a communication hook (mixed_precision is one); expected none: elastic "
             "registers one that averages over those who contributed"
         )
+
+
+def _at_end_of_backward(function: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(function)
 
 
 def _fsdp_modules(model: nn.Module) -> list[Any]:

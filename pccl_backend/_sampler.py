@@ -21,7 +21,10 @@ class Run(Protocol):
     """What a sampler needs of the run that it belongs to."""
 
     boundary: Boundary
-    failed: bool
+
+    @property
+    def failed(self) -> bool:
+        """Has a backward of this step failed?"""
 
     @property
     def left(self) -> bool:

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, Peer, failure, fixed_group, say, wait_until
+from conftest import ROOT, Peer, fixed_group, say, wait_until
 from elastic_members import Run, Start
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 WIDTH, ROWS, MICRO = 64, 8, 2
@@ -221,11 +220,12 @@ def test_a_loss_in_a_backward_and_a_newcomer_leave_the_same_bits(
 # ------------------------------------------------------------------------------ one member alone
 
 
-def alone(_: int, url: str) -> None:
+def alone(_: int, url: str, meet: str) -> None:
     """What needs no second member: calls that are counted, places of boundaries, bad input."""
     import pccl_backend as pccl
 
-    pg = pccl.join(url, timeout_s=60.0)
+    fixed_group(0, 1, meet)  # of a replica of one rank, which FSDP needs
+    pg = pccl.join(url, replica=pccl.Replica("alone", 0, 1, 0), timeout_s=60.0)
     checks = Checks(pg)
     for name in [name for name in dir(Checks) if name.startswith("check_")]:
         try:
@@ -399,6 +399,43 @@ class Checks:
         self.refused("another batch_sampler", lambda: sampler.batches([1, 2]))
         run.close()
 
+    def check_fsdp(self) -> None:
+        """Parameters that an evaluation has left gathered are sharded at the boundary."""
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import DTensor
+
+        import pccl_backend as pccl
+
+        mesh = pccl.hsdp_mesh(self.pg, device_type="cpu")
+        other = fully_shard(nn.Linear(2, 2), mesh=mesh["shard"])
+        self.refused("mesh does not reduce in the elastic group", lambda: self.elastic(other))
+        net = make_net()
+        for layer in list(net)[:-1]:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        run = pccl_elastic(net, optimizer, group=self.pg)
+        refresh, are_sharded = run.group.refresh, []
+
+        def spy(*arguments: Any, **options: Any) -> Any:
+            are_sharded.append(all(isinstance(p, DTensor) for p in net.parameters()))
+            return refresh(*arguments, **options)
+
+        run.group.refresh = spy
+        for step in range(3):
+            before = counted()
+            loss_of(net, batch(0, step, 0)).backward()
+            assert counted() - before == len(list(net))  # for each group of parameters
+            assert run.state["step"] == step
+            optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                net(batch(0, 0, 0))  # leaves the parameters gathered
+            net.train()
+            assert not all(isinstance(p, DTensor) for p in net.parameters())
+        assert are_sharded == [True, True]
+        run.close()
+
     def check_bad_input(self) -> None:
         import pccl_backend as pccl
 
@@ -455,64 +492,15 @@ def pccl_elastic(model: nn.Module, optimizers: Any, **options: Any) -> Any:
 
 
 def test_one_member_alone_passes_its_boundaries_where_it_should(
-    run_peers: Run, start_master: Start
+    run_peers: Run, start_master: Start, tmp_path: Path
 ) -> None:
-    (peer,) = run_peers(alone, 1, start_master("--min-peers", "1").url)
+    url = start_master("--min-peers", "1").url
+    (peer,) = run_peers(alone, 1, url, str(tmp_path / "fixed"))
     lines = peer.finish()
     failed = [line for line in lines if line["error"]]
     assert not failed, "\n".join(line["check"] + "\n" + line["error"] for line in failed)
     assert lines[-1]["check"] == "end"
     assert len(lines) == 1 + sum(name.startswith("check_") for name in dir(Checks))
-
-
-# ------------------------------------------------------------------------------ FSDP2
-
-
-def sharded(index: int, url: str, folder: str) -> None:
-    """A replica of one rank; who comes second is a newcomer. Then some more steps."""
-    import pccl_backend as pccl
-
-    fixed_group(0, 1, f"{folder}/fixed-{index}")
-    pg = pccl.join(url, replica=pccl.Replica(f"replica {index}", 0, 1, 0), timeout_s=60.0)
-    mesh = pccl.hsdp_mesh(pg, device_type="cpu")
-    alone = fully_shard(nn.Linear(2, 2), mesh=mesh["shard"])
-    error = failure(lambda: pccl_elastic(alone, torch.optim.SGD(alone.parameters(), 0.1)))
-    assert "mesh does not reduce in the elastic group" in error
-    torch.manual_seed(index)
-    net = make_net()
-    for layer in net:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(net, mesh=mesh)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    run = pccl_elastic(net, optimizer, group=pg)
-    end = -1
-    while run.state["step"] != end:
-        loss_of(net, batch(index, run.boundary.step, 0)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        say(step=run.state["step"], size=run.boundary.size, root=root(run.state), scale=1, lr=1)
-        net.eval()
-        with torch.no_grad():
-            net(batch(index, 0, 0))  # leaves the parameters of the root gathered
-        net.train()
-        if end < 0 and run.boundary.size == 2:
-            end = run.state["step"] + MORE_STEPS
-        time.sleep(0.01)
-    run.meet()
-    say(final=True, root=root(run.state))
-    dist.destroy_process_group()
-
-
-def test_a_newcomer_with_fsdp_gets_the_same_bits(
-    run_peers: Run, start_master: Start, tmp_path: Path
-) -> None:
-    url = start_master("--min-peers", "1").url
-    peers = run_peers(sharded, 2, url, str(tmp_path))
-    for peer in peers:
-        peer.finish()
-    steps = same_at_all(peers)
-    assert [line["size"] for line in steps.values()].count(2) == MORE_STEPS + 1
-    assert peers[0].lines[-1]["root"] == peers[1].lines[-1]["root"]
 
 
 # ------------------------------------------------------------------------------ the example

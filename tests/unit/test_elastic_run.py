@@ -143,7 +143,7 @@ def test_a_step_whose_reduction_failed_is_given_again() -> None:
     loop.group.contributors = (0, 1)
     batches = mine.batches()
     next(batches)
-    loop.run.failed = True  # as its hook says; the program catches the error
+    loop.run._in_backward = True  # as its hook says; the program catches the error
     with pytest.raises(ValueError, match="its samples go back"):
         loop.step()
     assert next(batches) == [0, 1]
@@ -153,7 +153,7 @@ def test_a_step_whose_reduction_failed_is_given_again() -> None:
 
 def test_without_a_sampler_a_failed_reduction_makes_a_boundary_and_no_step() -> None:
     loop = Loop(FakeGroup())
-    loop.run.failed = True
+    loop.run._in_backward = True
     loop.step()
     assert (loop.run.boundary.step, loop.run.state["step"], loop.run.failed) == (2, 0, False)
     loop.step()
