@@ -503,6 +503,55 @@ def test_one_member_alone_passes_its_boundaries_where_it_should(
     assert len(lines) == 1 + sum(name.startswith("check_") for name in dir(Checks))
 
 
+# ------------------------------------------------------------------------------ nothing replayed
+
+
+def gives_again(index: int, url: str) -> None:
+    """A loop that catches the error of a loss and takes the next batch."""
+    import pccl_backend as pccl
+
+    pg = pccl.join(url, on_loss="raise", timeout_s=60.0)
+    ddp = DDP(make_net(), process_group=pg, bucket_cap_mb=BUCKET_MB, **pccl.ddp_kwargs)
+    optimizer = torch.optim.SGD(ddp.parameters(), 1e-3)
+    sampler = pccl.ElasticSampler(60, batch=2, global_batch=8)
+    run = pccl.elastic(ddp, optimizer, pg, state={"sampler": sampler})
+    given: list[int] = []
+    errors = []
+    for indices in sampler.batches(passes=1):
+        if index == 1 and sampler.steps == DIES_AT:
+            hook = next(ddp.parameters()).register_hook
+            hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        given += indices
+        try:
+            loss_of(ddp, batch(index, indices[0], 0)).backward()
+        except pccl.PeerLostError as error:
+            errors.append(str(error))
+            optimizer.zero_grad()
+            given = []
+            continue
+        if sampler.is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+            say(given=given, size=run.boundary.size)
+            given = []
+    say(errors=errors, steps=sampler.steps, step=run.state["step"], samples=run.samples_total)
+    dist.destroy_process_group()
+
+
+def test_a_step_that_a_loss_has_failed_is_left_out_and_its_samples_given_again(
+    run_peers: Run, start_master: Start
+) -> None:
+    peers = run_peers(gives_again, 2, start_master("--min-peers", "2").url)
+    last = peers[0].finish()[-1]
+    assert peers[1].process.wait() == -signal.SIGKILL
+    (error,) = last["errors"]
+    assert "lost: rank" in error
+    given = [i for peer in peers for line in peer.lines for i in line.get("given", [])]
+    assert len(given) == last["samples"] >= 60
+    assert set(given) == set(range(60))
+    assert last["steps"] == last["step"] + 1
+
+
 # ------------------------------------------------------------------------------ the example
 
 PASSES = 2
