@@ -562,7 +562,7 @@ def start_example(url: str, *launcher: str) -> Peer:
     script = [f"{ROOT}/examples/fsdp/ddp_elastic.py", "--url", url, "--passes", str(PASSES)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return Peer(
-        [sys.executable, *launcher, *script, "--workers", "1", "--pause", "0.1"],
+        [sys.executable, *launcher, *script, "--pause", "0.1"],
         {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         launcher[-1] if launcher else "python",
     )
