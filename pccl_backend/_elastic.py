@@ -92,15 +92,15 @@ class ElasticRun:
         self.state._settle = self._settle_before_hashing
         if self._sampler is not None:
             self._sampler.bind(self)
+            self._sampler.settle(None)  # of a checkpoint, which was written after its step
         self._install(model, state)
         try:
             self.boundary = self.group.refresh(self.state)
         except BaseException:
             self.close()
             raise
+        self._settle(())  # a newcomer's, if it was given that of the members from before theirs
         self._is_member = True
-        if self._sampler is not None:
-            self._sampler.settle(None)  # of a checkpoint, which was written after its step
 
     @property
     def left(self) -> bool:
@@ -146,8 +146,7 @@ class ElasticRun:
         for module in self._sharded:  # an evaluation may have left parameters gathered
             module.reshard()
         self.boundary = self.group.refresh(self.state, timeout_s=timeout_s)
-        if self._sampler is not None:
-            self._sampler.settle(() if self.failed else _contributors(self.boundary))
+        self._settle(() if self.failed else _contributors(self.boundary))
         self._stepped.clear()
         self._step_counted = self._in_backward = False
         return self.boundary
@@ -280,6 +279,23 @@ class ElasticRun:
 
     def _is_over(self) -> bool:
         return self.failed or len(self._stepped) == len(self._optimizers)
+
+    def _settle(self, contributors: tuple[int, ...] | None) -> None:
+        """Ends the sampler's step, where that was not done before the state was hashed.
+
+        A newcomer was then given the state from before, and does not know who contributed: the
+        members tell it, in the first operation of the step. It costs nothing where nobody voted.
+        """
+        sampler = self._sampler
+        if sampler is None or not sampler.in_step:
+            return
+        met = self.boundary.voted or self.boundary.admitted
+        if met and self.boundary.size > 1 and not self.left:
+            counted = torch.zeros(sampler.members, dtype=torch.int32)
+            counted[list(range(sampler.members) if contributors is None else contributors)] = 1
+            dist.all_reduce(counted, op=dist.ReduceOp.MAX, group=self.group.process_group)
+            contributors = tuple(counted.nonzero().flatten().tolist())
+        sampler.settle(contributors)
 
     def _settle_before_hashing(self, contributors: tuple[int, ...] | None) -> None:
         if self._sampler is None or not self._is_member:

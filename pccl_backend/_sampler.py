@@ -251,6 +251,11 @@ class ElasticSampler:
         return self._deal.given is not None
 
     @property
+    def members(self) -> int:
+        """Of the step in progress; 0 between two steps."""
+        return 0 if self._deal.given is None else self._deal.given[0]
+
+    @property
     def missing(self) -> int:
         """Batches of the step in progress that the program has not taken."""
         return 0 if self._deal.given is None else self._deal.given[1] - self._handed

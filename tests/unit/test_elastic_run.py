@@ -18,14 +18,14 @@ class FakeGroup:
         self.size, self.rank, self.step = size, rank, 0
         self.contributors: tuple[int, ...] = ()
         self.leaves = False
-        self.votes = True
+        self.hashes = True
         self.fails: Exception | None = None
         self.shared: list[dict[str, Any]] = []  # what was hashed at each boundary
 
     def refresh(self, state: Any, *, timeout_s: float | None = None) -> Any:
         if self.fails is not None:
             raise self.fails
-        if self.votes:
+        if self.hashes:
             state.settle(self.contributors or None)
         self.shared.append({n: v for n, v in state.items() if not torch.is_tensor(v)})
         self.step += 1
@@ -34,7 +34,8 @@ class FakeGroup:
             size=self.size,
             step=self.step,
             left=self.leaves,
-            admitted=self.step == 1,
+            voted=False,  # or a newcomer would have to be told by a reduction
+            admitted=False,
             contributors=self.contributors,
         )
 
@@ -76,11 +77,11 @@ def test_a_newcomer_is_given_the_sampler_as_it_is_after_the_boundary() -> None:
     assert newcomer.run.samples_total == loop.run.samples_total == 4
 
 
-@pytest.mark.parametrize("votes", [True, False])
-def test_what_did_not_count_goes_back(votes: bool) -> None:
+@pytest.mark.parametrize("hashes", [True, False])
+def test_what_did_not_count_goes_back(hashes: bool) -> None:
     mine = sampler()
     loop = Loop(FakeGroup(size=2), sampler=mine)
-    loop.group.votes = votes
+    loop.group.hashes = hashes
     batches = mine.batches()
     assert [next(batches), next(batches)] == [[0, 1], [4, 5]]
     loop.step()
