@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, Peer, fixed_group, say, wait_until
+from conftest import ROOT, Peer, fixed_group, hear, say, wait_until
 from elastic_members import Run, Start
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -550,6 +550,61 @@ def test_a_step_that_a_loss_has_failed_is_left_out_and_its_samples_given_again(
     assert len(given) == last["samples"] >= 60
     assert set(given) == set(range(60))
     assert last["steps"] == last["step"] + 1
+
+
+def joins_after_a_loss(index: int, url: str) -> None:
+    """Number 1 dies in a backward; number 2 comes when it is told to."""
+    import pccl_backend as pccl
+
+    net = make_net()
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    if index == 2:
+        hear()
+    pg = pccl.join(url, timeout_s=60.0)
+    ddp = DDP(net, process_group=pg, bucket_cap_mb=BUCKET_MB, **pccl.ddp_kwargs)
+    sampler = pccl.ElasticSampler(120, batch=2, global_batch=8)
+    run = pccl.elastic(ddp, optimizer, pg, state={"sampler": sampler})
+    mine: list[int] = []
+    for indices in sampler.batches(passes=1):
+        if index == 1 and sampler.steps == DIES_AT:
+            hook = next(ddp.parameters()).register_hook
+            hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        mine += indices
+        loss_of(ddp, batch(index, indices[0], 0)).backward()
+        if sampler.is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+            say(given=mine, before=sampler.state_dict(), step=sampler.steps)
+            mine = []
+    say(root=root(run.state), samples=run.samples_total)
+    exact = hasattr(run.boundary, "contributors")
+    say(exact=exact)
+    dist.destroy_process_group()
+
+
+def test_who_joins_after_a_loss_is_given_the_samples_that_are_left(
+    run_peers: Run, start_master: Start
+) -> None:
+    # The run holds after the loss, so the newcomer comes in at one of the next boundaries.
+    url = start_master("--min-peers", "2", "--hold-below", "2").url
+    peers = run_peers(joins_after_a_loss, 3, url)
+    peers[1].process.wait()
+    peers[2].tell("come")
+    for peer in (peers[0], peers[2]):
+        peer.finish()
+    ends = [[line for line in peer.lines if "root" in line] for peer in peers]
+    assert ends[0] == ends[2]
+    assert len(ends[0]) == 1
+    assert ends[1] == []
+    steps: dict[int, Any] = {}
+    for peer in (peers[0], peers[2]):
+        for line in peer.lines:
+            if "before" in line:
+                assert steps.setdefault(line["step"], line["before"]) == line["before"]
+    given = [i for peer in peers for line in peer.lines for i in line.get("given", [])]
+    if peers[0].lines[-1]["exact"]:  # what the lost member had in hand was given again
+        assert len(given) == ends[0][0]["samples"] >= 120
+        assert set(given) == set(range(120))
 
 
 # ------------------------------------------------------------------------------ the example
