@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._config import Options, Replica
+    from ._elastic import ElasticRun, LeftRun, ddp_kwargs, elastic
     from ._errors import (
         EngineError,
         EvictedError,
@@ -32,15 +33,19 @@ if TYPE_CHECKING:
     from ._models import hsdp_mesh
     from ._notice import leave_on
     from ._register import register
+    from ._sampler import ElasticSampler
     from ._shared_state import SharedState
 
 __all__ = [
     "Boundary",
     "Change",
     "ElasticGroup",
+    "ElasticRun",
+    "ElasticSampler",
     "EngineError",
     "EvictedError",
     "GroupClosedError",
+    "LeftRun",
     "MismatchError",
     "NotAdmittedError",
     "OperationTimeoutError",
@@ -52,6 +57,8 @@ __all__ = [
     "Replica",
     "SharedState",
     "UnreachableError",
+    "ddp_kwargs",
+    "elastic",
     "group",
     "hsdp_mesh",
     "join",
@@ -65,6 +72,11 @@ _HOMES = {
     "Options": "_config",
     "Replica": "_config",
     "ElasticGroup": "_group",
+    "ElasticRun": "_elastic",
+    "ElasticSampler": "_sampler",
+    "LeftRun": "_elastic",
+    "ddp_kwargs": "_elastic",
+    "elastic": "_elastic",
     "group": "_group",
     "join": "_group",
     "hsdp_mesh": "_models",

@@ -231,7 +231,7 @@ class ElasticGroup:
                 _talk.is_open, _talk.unanswered = False, None
                 return question
             if question["what"] == "hash":
-                self._hash(shared)
+                self._hash(shared, tuple(question.get("contributors", ())))
                 _talk.unanswered = None
             elif self._fetch(question, shared):
                 _talk.unanswered = None
@@ -246,10 +246,11 @@ class ElasticGroup:
             _log.info("shared state: fetching; %s", event.get("why", ""))
         return event
 
-    def _hash(self, shared: Exchange | None) -> None:
+    def _hash(self, shared: Exchange | None, contributors: tuple[int, ...]) -> None:
         if shared is None:
             self._module.boundary_root(False, 0, NO_STATE, [], None)
             return
+        shared.settle(contributors or None)
         offer = shared.snapshot()
         self._module.boundary_root(True, offer.revision, offer.digest, offer.items, offer.keep)
 

@@ -6,7 +6,7 @@ training script. Nothing is copied: tensors are those of the objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -51,6 +51,7 @@ class SharedState(MutableMapping[str, Any]):
             ValueError: A name with a point.
         """
         self._parts: dict[str, Any] = {}
+        self._settle: Callable[[tuple[int, ...] | None], None] | None = None
         for name, part in parts.items():
             if "." in name:
                 raise ValueError(f"the name {name!r} has a point; expected the name of an argument")
@@ -94,6 +95,14 @@ class SharedState(MutableMapping[str, Any]):
     def items(self) -> Any:
         """As dict's, made at one go."""
         return self._flat().items()
+
+    def settle(self, contributors: tuple[int, ...] | None) -> None:
+        """Brings in what follows from the outcomes of the step, at a boundary, before hashing.
+
+        So a newcomer is given what the members have after the boundary.
+        """
+        if self._settle is not None:
+            self._settle(contributors)
 
     def adopts(self, name: str) -> bool:
         """May a tensor of this name come and go? State of an optimizer does."""

@@ -104,6 +104,11 @@ class Exchange:
             if not isinstance(value, torch.Tensor):
                 _encode(value, f"state[{name!r}]", 0)
 
+    def settle(self, contributors: tuple[int, ...] | None) -> None:
+        """The step is over: these ranks contributed to all that succeeded (None: not known yet)."""
+        if isinstance(self._mapping, SharedState):
+            self._mapping.settle(contributors)
+
     def snapshot(self) -> Snapshot:
         """Hashes the state as it is now."""
         names = sorted(self._tensors)

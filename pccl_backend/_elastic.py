@@ -1,0 +1,444 @@
+"""elastic: boundaries for DDP and FSDP2 programs, by hooks on the objects that they have.
+
+A step is over when the last optimizer has stepped, but what belongs to it may follow: the
+scheduler, the scaler's update, the program's own counters. So the boundary is not in the
+optimizer's hook; it is passed by what comes first in the next step: asking the sampler for a batch,
+or the forward of the model. Decides nothing about membership, and knows nothing of data but that a
+sampler may be there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ._errors import PcclError
+from ._group import Boundary, ElasticGroup
+from ._group import group as group_of
+from ._sampler import ElasticSampler
+from ._shared_state import SharedState
+
+_log = logging.getLogger("pccl")
+
+
+def _ddp_kwargs() -> dict[str, Any]:
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    # With find_unused_parameters the buckets are made once, by size. Without it the second forward
+    # makes new ones, with two broadcasts, and a newcomer's would be others than those of the rest.
+    return {"init_sync": False, buffers: False, "find_unused_parameters": True}
+
+
+ddp_kwargs = _ddp_kwargs()
+"""Arguments for DistributedDataParallel in an elastic group: no collective calls of its own."""
+
+
+class LeftRun(SystemExit):
+    """This peer has left the run, as it wished, and the program went on to a forward.
+
+    Where nobody catches it the process ends in good order, with status 0.
+    """
+
+    def __init__(self, message: str) -> None:
+        """With a text; the status is 0 none the less."""
+        super().__init__(message)
+        self.code = 0
+
+
+class ElasticRun:
+    """What `elastic` returns: where this program is in the run.
+
+    Attributes:
+        group: The ElasticGroup.
+        boundary: The last boundary that was passed.
+        state: The shared state: `model`, `optimizer` (several: `optimizer0`, `optimizer1`, ...),
+            what was given as `state`, and `step`, the number of steps of the run.
+        left: This peer has left the run: end the program.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        group: ElasticGroup,
+        state: Mapping[str, Any],
+    ) -> None:
+        """Of checked objects; programs call `elastic`."""
+        self.group = group
+        self.boundary: Boundary
+        self._is_member = False
+        inner = model.module if isinstance(model, DistributedDataParallel) else model
+        several = len(optimizers) > 1
+        named = {f"optimizer{i if several else ''}": o for i, o in enumerate(optimizers)}
+        self.state = SharedState(model=inner, **named, **{"step": 0, **state})
+        self._optimizers = tuple(optimizers)
+        self._stepped: set[int] = set()  # numbers of optimizers, since the last boundary
+        self._step_counted = False
+        self._closures = 0  # that run now
+        self._in_backward = False
+        self._error: Exception | None = None  # of a reduction in this backward
+        self._sharded = _fsdp_modules(inner)
+        self._sampler = next((p for p in state.values() if isinstance(p, ElasticSampler)), None)
+        self._undo: list[Callable[[], Any]] = []
+        self.state._settle = self._settle_before_hashing
+        if self._sampler is not None:
+            self._sampler.bind(self)
+            self._sampler.settle(None)  # of a checkpoint, which was written after its step
+        self._install(model, state)
+        try:
+            self.boundary = self.group.refresh(self.state)
+        except BaseException:
+            self.close()
+            raise
+        self._settle(())  # a newcomer's, if it was given that of the members from before theirs
+        self._is_member = True
+
+    @property
+    def left(self) -> bool:
+        """This peer has left the run."""
+        return self.boundary.left
+
+    @property
+    def failed(self) -> bool:
+        """A backward of this step failed (`on_loss="raise"`); the next boundary clears it."""
+        return self._in_backward  # it has not come to its end
+
+    @property
+    def samples(self) -> int:
+        """Samples that counted in the last step; 0 without a sampler."""
+        return 0 if self._sampler is None else self._sampler.counted_last
+
+    @property
+    def samples_total(self) -> int:
+        """Samples that have counted in the whole run; 0 without a sampler."""
+        return 0 if self._sampler is None else self._sampler.counted
+
+    def meet(self, *, timeout_s: float | None = None) -> Boundary:
+        """Passes a boundary now: at the end of the data, or where no forward follows.
+
+        Counts a step if an optimizer has stepped since the last one. After a boundary with `left`
+        it does nothing but return that one.
+
+        Raises:
+            ValueError: The program has taken some of the sampler's batches of this step and not
+                all. No boundary was passed.
+            PcclError: What `refresh` raises.
+        """
+        if self.left:
+            return self.boundary
+        if self._sampler is not None and self._sampler.missing and not self.failed:
+            raise ValueError(
+                f"the step ends with {self._sampler.missing} batches of the sampler not taken; "
+                "expected optimizer.step() after the batch for which sampler.is_last"
+            )
+        if self._stepped and not self._step_counted:
+            self.state["step"] += 1
+            self._step_counted = True  # also if Ctrl-C ends this call and another one goes on
+        for module in self._sharded:  # an evaluation may have left parameters gathered
+            module.reshard()
+        self.boundary = self.group.refresh(self.state, timeout_s=timeout_s)
+        self._settle(() if self.failed else _contributors(self.boundary))
+        self._stepped.clear()
+        self._step_counted = self._in_backward = False
+        return self.boundary
+
+    def pass_between_batches(self) -> None:
+        """For the sampler: the boundary before the first batch of a step.
+
+        Raises:
+            ValueError: No optimizer has stepped: the next batch was asked for ahead of its time,
+                and a newcomer would be given the state of the middle of a step.
+        """
+        if not self._stepped and not self.failed:
+            raise ValueError(
+                "the batches of a step are taken and no optimizer has stepped; expected "
+                "optimizer.step() before the next batch is asked for, or run.meet() in a step that "
+                "is left out"
+            )
+        self.meet()
+
+    def close(self) -> None:
+        """Takes the hooks from model, optimizers and scaler; a DDP keeps reducing with AVG."""
+        while self._undo:
+            self._undo.pop()()
+
+    # -------------------------------------------------------------------------- hooks
+
+    def _install(self, model: nn.Module, state: Mapping[str, Any]) -> None:
+        def hook(_: Any, bucket: Any) -> Any:
+            return self._average(bucket)
+
+        hook.__annotations__.clear()  # DDP wants types here or nothing, and these are texts
+        if isinstance(model, DistributedDataParallel):
+            model.register_comm_hook(None, hook)
+        # Before FSDP's own hook, which gathers the parameters.
+        handle = model.register_forward_pre_hook(self._before_forward, prepend=True)
+        self._undo.append(handle.remove)
+        for optimizer in self._optimizers:
+            self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
+            self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
+        for part in state.values():
+            if isinstance(part, torch.amp.GradScaler):
+                self._wrap(part)
+
+    def _average(self, bucket: Any) -> torch.futures.Future[Any]:
+        """AVG, which divides by those who contributed: DDP with a hook does not divide itself.
+
+        An error here would leave DDP as a RuntimeError, and DDP in the middle of a backward. So DDP
+        is given the gradients as they are, and the error is raised behind it, as what it is.
+        """
+        if bucket.index() == 0:
+            self._in_backward, self._error = True, None
+            # The callback that DDP queues with its last bucket is in front of one queued then.
+            _at_end_of_backward(lambda: _at_end_of_backward(self._end_backward))
+        buffer: torch.Tensor = bucket.buffer()
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        try:
+            work = dist.all_reduce(
+                buffer, op=dist.ReduceOp.AVG, group=self.group.process_group, async_op=True
+            )
+        except PcclError as error:
+            self._error = error
+            done.set_result(buffer)
+            return done
+
+        def reduced(future: torch.futures.Future[Any]) -> torch.Tensor:
+            try:
+                future.value()
+            except Exception as error:
+                self._error = error
+            return buffer
+
+        assert work is not None
+        done = work.get_future().then(reduced)
+        return done
+
+    def _end_backward(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._in_backward = False
+
+    def _before_forward(self, module: nn.Module, _: Any) -> None:
+        if not module.training or not torch.is_grad_enabled() or self._closures > 0:
+            return
+        if self.failed and self._sampler is not None and self._sampler.in_step:
+            raise ValueError(
+                "a reduction of this step failed, and its samples go back; expected the next batch "
+                "of the sampler before the next forward"
+            )
+        if not self.left and self._is_over():
+            self.meet()
+        if self.left:
+            text = f"this peer has left the run, before step {self.boundary.step}, as it wished"
+            _log.info("%s", text)
+            raise LeftRun(text)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Inside an optimizer's step no boundary is passed, though its closure calls the model."""
+        place = 1 if len(args) > 1 else "closure"
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            return None
+        if self._is_over() and not self.left:
+            self.meet()  # the forwards of this step are in the closure
+
+        def shielded() -> Any:
+            self._closures += 1
+            try:
+                return closure()
+            finally:
+                self._closures -= 1
+
+        if place == 1:
+            return (args[0], shielded, *args[2:]), kwargs
+        return args, {**kwargs, "closure": shielded}
+
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._stepped |= {i for i, o in enumerate(self._optimizers) if o is optimizer}
+
+    def _wrap(self, scaler: Any) -> None:
+        """A step that the scaler skips, for a gradient that is not finite, is a step too."""
+        inner = scaler.step
+
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            result = inner(optimizer, *args, **kwargs)
+            self._after_step(optimizer, args, kwargs)
+            return result
+
+        scaler.step = step
+        self._undo.append(lambda: setattr(scaler, "step", inner))
+
+    def _is_over(self) -> bool:
+        return self.failed or len(self._stepped) == len(self._optimizers)
+
+    def _settle(self, contributors: tuple[int, ...] | None) -> None:
+        """Ends the sampler's step, where that was not done before the state was hashed.
+
+        A newcomer was then given the state from before, and does not know who contributed: the
+        members tell it, in the first operation of the step. It costs nothing where nobody voted.
+        """
+        sampler = self._sampler
+        if sampler is None or not sampler.in_step:
+            return
+        met = self.boundary.voted or self.boundary.admitted
+        if met and self.boundary.size > 1 and not self.left:
+            counted = torch.zeros(sampler.members, dtype=torch.int32)
+            counted[list(range(sampler.members) if contributors is None else contributors)] = 1
+            dist.all_reduce(counted, op=dist.ReduceOp.MAX, group=self.group.process_group)
+            contributors = tuple(counted.nonzero().flatten().tolist())
+        sampler.settle(contributors)
+
+    def _settle_before_hashing(self, contributors: tuple[int, ...] | None) -> None:
+        if self._sampler is None or not self._is_member:
+            return
+        if self.failed or contributors is not None:
+            self._sampler.settle(() if self.failed else contributors)
+
+
+def elastic(
+    model: nn.Module,
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    group: Any = None,
+    *,
+    state: Mapping[str, Any] | None = None,
+) -> ElasticRun:
+    """Makes a training loop elastic: boundaries between its steps, and the state shared.
+
+    Collective: it passes the first boundary of this peer, and returns when it has been admitted
+    and model, optimizers and `state` hold what the run has. After that one boundary is passed for
+    each step. A step is over when all of the optimizers have stepped (one that steps every fifth
+    time makes a boundary every fifth time), or would have: a step that GradScaler skips counts.
+    The boundary is then passed by what comes first: the sampler being asked for a batch, the next
+    forward of `model` in training mode with gradients, `run.meet()`. So what follows the optimizers
+    in the loop (scheduler, scaler, zero_grad) belongs to the step, and accumulation (`no_sync`)
+    passes one boundary for all its forwards. Inside an optimizer's step (closures) none is passed.
+
+    A DDP gets a communication hook that reduces with AVG: over those who contributed, however many.
+
+    Args:
+        model: `DistributedDataParallel(module, process_group=pg, **ddp_kwargs)`, or a module after
+            `fully_shard(module, mesh=hsdp_mesh(pg))`.
+        optimizers: Those of its parameters.
+        group: The elastic group; None: that of this process.
+        state: Further things to share, by name, as SharedState takes them: schedulers, a
+            torch.amp.GradScaler, an ElasticSampler, plain values; "step" where to begin counting.
+
+    Returns:
+        The run: `boundary`, `state`, `left`, `samples`, `meet()`.
+
+    Raises:
+        ValueError: An argument is wrong; the text says what to do. No boundary was passed.
+        LeftRun: (a SystemExit with status 0) From a forward, where a boundary before it said that
+            this peer has left, as it wished. The sampler's batches just end.
+        EvictedError: From this call, or a forward: the run goes on without this peer.
+    """
+    several = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+    elastic_group = group_of(group)
+    before = _runs.get(model, lambda: None)()
+    if before is not None and before._undo:
+        raise ValueError(
+            "elastic was called for this model before; expected one call (after close() a DDP is "
+            "wrapped anew)"
+        )
+    _check_optimizers(model, several)
+    if isinstance(model, DistributedDataParallel):
+        _check_ddp(model, elastic_group)
+    elif any(module is model for module in _fsdp_modules(model)):
+        _check_fsdp(_fsdp_modules(model), elastic_group)
+    else:
+        raise ValueError(
+            f"model is a {type(model).__name__}; expected a DistributedDataParallel, or a module "
+            "after fully_shard"
+        )
+    extra = dict(state or {})
+    taken = {"model", *(f"optimizer{i}" for i in ("", *range(len(several))))} & extra.keys()
+    if taken:
+        raise ValueError(f"state has the name {min(taken)!r}; expected names of further things")
+    samplers = [part for part in extra.values() if isinstance(part, ElasticSampler)]
+    if len(samplers) > 1:
+        raise ValueError(f"state has {len(samplers)} samplers; expected one at most")
+    run = ElasticRun(model, several, elastic_group, extra)
+    _runs[model] = weakref.ref(run)
+    return run
+
+
+_runs: weakref.WeakKeyDictionary[nn.Module, Callable[[], ElasticRun | None]]
+_runs = weakref.WeakKeyDictionary()
+
+
+def _contributors(boundary: Boundary) -> tuple[int, ...] | None:
+    """Ranks whose contributions counted in the step that has ended; None: all."""
+    contributors: tuple[int, ...] = getattr(boundary, "contributors", ())
+    return contributors or None
+
+
+def _check_optimizers(model: nn.Module, optimizers: list[Any]) -> None:
+    if not optimizers:
+        raise ValueError("there is no optimizer; expected one at least")
+    known = {id(parameter) for parameter in model.parameters()}
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ValueError(f"{type(optimizer).__name__} is no torch.optim.Optimizer")
+        if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+            raise ValueError(
+                f"{type(optimizer).__name__} has parameters that are not the model's; expected an "
+                "optimizer made of model.parameters(), after fully_shard where that is used"
+            )
+
+
+def _check_ddp(model: DistributedDataParallel, group: ElasticGroup) -> None:
+    if model.process_group is not group.process_group:
+        raise ValueError(
+            "the model's process_group is not the elastic group; expected "
+            "DistributedDataParallel(module, process_group=pg, **pccl_backend.ddp_kwargs)"
+        )
+    rebuilds = model.static_graph or not model.find_unused_parameters
+    for wrong, why in (
+        (model.broadcast_buffers, "it broadcasts buffers in each forward"),
+        (rebuilds, "it makes new buckets in its second forward"),
+    ):
+        if wrong:
+            raise ValueError(
+                f"the model's calls would not be those of a newcomer: {why}; expected "
+                "DistributedDataParallel(module, process_group=pg, **pccl_backend.ddp_kwargs)"
+            )
+    if model._comm_hooks:
+        raise ValueError(
+            "the model has a communication hook (mixed_precision is one); expected none: elastic "
+            "registers one that averages over those who contributed"
+        )
+
+
+def _at_end_of_backward(function: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
+def _fsdp_modules(model: nn.Module) -> list[Any]:
+    """Of `model` and what is in it; FSDP takes a second to import, so who has none pays nothing."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return [] if fsdp is None else [m for m in model.modules() if isinstance(m, fsdp.FSDPModule)]
+
+
+def _check_fsdp(modules: list[Any], group: ElasticGroup) -> None:
+    """The gradients cross the replicas in the elastic group, where torch lets us see that."""
+    for module in modules:
+        state: Any = module._get_fsdp_state()
+        one = [] if hasattr(state, "_fsdp_param_groups") else [state._fsdp_param_group]
+        for part in getattr(state, "_fsdp_param_groups", one):
+            mesh = getattr(part, "mesh_info", None)
+            if mesh is None:
+                continue
+            if getattr(mesh, "replicate_process_group", None) is not group.process_group:
+                raise ValueError(
+                    "the model's mesh does not reduce in the elastic group; expected "
+                    "fully_shard(module, mesh=pccl_backend.hsdp_mesh(pg))"
+                )

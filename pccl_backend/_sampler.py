@@ -1,0 +1,266 @@
+"""ElasticSampler: the batches of a member, handed out by its data loader between boundaries.
+
+`_sampling.py` decides who gets which samples. Here is what needs a program around it: a boundary
+before each step, and the data loader's prefetching, whose batches are right as long as nothing has
+changed and are dropped otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sized
+from typing import Any, Protocol
+
+from ._group import Boundary
+from ._sampling import Deal
+
+_log = logging.getLogger("pccl")
+
+
+class Run(Protocol):
+    """What a sampler needs of the run that it belongs to."""
+
+    boundary: Boundary
+
+    @property
+    def failed(self) -> bool:
+        """Has a backward of this step failed?"""
+
+    @property
+    def left(self) -> bool:
+        """Has this peer left the run?"""
+
+    def pass_between_batches(self) -> None:
+        """Passes the boundary between two steps."""
+
+
+class ElasticSampler:
+    """Gives every sample of a pass over the data to one contribution that counted.
+
+        sampler = pccl.ElasticSampler(len(data), batch=8, global_batch=96)
+        loader = DataLoader(data, batch_sampler=sampler, num_workers=2)
+        run = pccl.elastic(model, optimizer, state={"sampler": sampler})
+        for x, y in sampler.batches(loader, passes=3):
+            with contextlib.nullcontext() if sampler.is_last else model.no_sync():
+                (criterion(model(x), y) / sampler.accumulation).backward()
+            if sampler.is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    A step gives each member `accumulation` batches of one size. The samples of a member whose
+    contribution did not count (it was lost) go back, and are given first in the next step. The last
+    step of a pass is filled up with samples of the next one: so every step has the same size, and
+    all members make the same calls. Order and position are shared state and follow from the seed,
+    which is that of the run.
+    """
+
+    def __init__(
+        self,
+        data: int | Sized,
+        *,
+        batch: int,
+        global_batch: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
+        """The same at all members.
+
+        Args:
+            data: The data set, or the number of its samples.
+            batch: Samples of a batch at most: what a member computes at a time.
+            global_batch: Samples of a step at all members together, at most: how many batches a
+                member accumulates follows from the number of members. None: one batch each.
+            shuffle: Another order in each pass.
+            seed: Of the orders.
+            share: (r, S): this process is rank r of a replica of S ranks that are given different
+                data (FSDP); it gets the places r, r + S, ... of each pass, and counts by itself.
+                What is left of a division by S is not given in that pass.
+
+        Raises:
+            ValueError: A number is out of range.
+        """
+        samples = data if isinstance(data, int) else len(data)
+        self._deal = Deal(
+            samples,
+            batch=batch,
+            global_batch=global_batch,
+            shuffle=shuffle,
+            seed=seed,
+            share=share,
+        )
+        self._has_shares = share[1] > 1
+        self._run: Run | None = None
+        self._handed = 0  # batches of this step that the program has
+        self._current: tuple[int, bool] = (1, True)
+        self._loader: Any = None
+        self._iterator: Iterator[Any] | None = None
+        self._expected: Iterator[list[int]] = iter(())
+
+    # -------------------------------------------------------------------------- figures
+
+    @property
+    def accumulation(self) -> int:
+        """Batches of this member in the step: divide the loss of each by it."""
+        return self._current[0]
+
+    @property
+    def is_last(self) -> bool:
+        """Is the batch that was given last the last one of its step?"""
+        return self._current[1]
+
+    @property
+    def samples(self) -> int:
+        """Samples of the step at all members, for a learning rate by samples; 0 between steps."""
+        return self._deal.samples
+
+    @property
+    def counted(self) -> int:
+        """Samples that have counted in the whole run."""
+        return self._deal.counted
+
+    @property
+    def counted_last(self) -> int:
+        """Samples that counted in the last step that is over."""
+        return self._deal.counted_last
+
+    @property
+    def pass_number(self) -> int:
+        """Passes of which every sample has counted."""
+        return self._deal.pass_number
+
+    @property
+    def steps(self) -> int:
+        """Steps that are over, in the whole run."""
+        return self._deal.steps
+
+    def __len__(self) -> int:
+        """Batches that this member gets in what is left of the pass, with the members of now."""
+        members = 1 if self._run is None else self._run.boundary.size
+        _, size = self._deal.sizes(members)
+        return -(-self._deal.left_in_pass() // (members * size))
+
+    # -------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """A few plain values."""
+        return self._deal.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes the state of another member, or of a checkpoint.
+
+        Raises:
+            ValueError: It is of other data, or of other batches. Nothing has changed.
+        """
+        self._deal.load_state_dict(state)
+        self._handed = 0
+
+    # -------------------------------------------------------------------------- batches
+
+    def batches(
+        self, loader: Any = None, *, passes: int | None = None, steps: int | None = None
+    ) -> Iterator[Any]:
+        """The batches of this member; passes the boundary before each step but the first.
+
+        The optimizers have stepped before the next batch is asked for. It ends where a pass, or
+        what `passes` and `steps` say, is over, and where this peer has left the run.
+
+        Args:
+            loader: `DataLoader(data, batch_sampler=sampler, ...)`. None: lists of indices.
+            passes: Until so many passes are over in the whole run. None: the pass in progress,
+                unless `steps` is given.
+            steps: Until so many steps are over in the whole run.
+
+        Raises:
+            ValueError: The loader has another batch sampler, `elastic` does not know this sampler,
+                or a replica of several ranks without `steps`: a loss may be in the middle of the
+                last step of a pass for one of its ranks and after it for another.
+        """
+        if self._run is None:
+            raise ValueError(
+                "this sampler belongs to no run; expected "
+                "pccl.elastic(model, optimizer, state={'sampler': sampler}) before"
+            )
+        if loader is not None and getattr(loader, "batch_sampler", None) is not self:
+            raise ValueError(
+                "the loader has another batch_sampler; expected "
+                "DataLoader(data, batch_sampler=sampler)"
+            )
+        if self._has_shares and steps is None:
+            raise ValueError("steps is None for a share of a replica; expected a number of steps")
+        return self._batches(self._run, loader, passes, steps)
+
+    def _batches(
+        self, run: Run, loader: Any, passes: int | None, steps: int | None
+    ) -> Iterator[Any]:
+        deal, one_pass = self._deal, passes is None and steps is None
+        while not run.left:
+            if deal.given is not None and (self._handed == deal.given[1] or run.failed):
+                run.pass_between_batches()
+                continue
+            if deal.given is None:
+                if one_pass and passes is None:  # now that what was given before is settled
+                    passes = deal.pass_number + 1
+                if passes is not None and deal.pass_number >= passes:
+                    break
+                if steps is not None and deal.steps >= steps:
+                    break
+                deal.give(run.boundary.size)
+                self._handed = 0
+            assert deal.given is not None
+            found = self._fetch(loader, deal.batch(run.boundary.rank, self._handed))
+            self._handed += 1
+            self._current = (deal.given[1], self._handed == deal.given[1])
+            yield found
+        if run.left or not one_pass:
+            self._drop()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """What a loader fetches ahead: this member's batches from now on, if nothing changes."""
+        boundary = None if self._run is None else self._run.boundary
+        members, rank = (1, 0) if boundary is None else (boundary.size, boundary.rank)
+        return self._deal.snapshot().forecast(members, rank, self._handed)
+
+    def _fetch(self, loader: Any, wanted: list[int]) -> Any:
+        """The batch of these samples; a new iterator where the loader is on another way."""
+        if loader is None:
+            return wanted
+        if self._iterator is None or self._loader is not loader or next(self._expected) != wanted:
+            if self._iterator is not None:
+                _log.debug("batches that were fetched ahead are dropped")
+            self._drop()  # the workers of the old one end before those of the new one begin
+            self._loader, self._expected = loader, iter(self)
+            self._iterator = iter(loader)
+            assert next(self._expected) == wanted
+        return next(self._iterator)
+
+    def _drop(self) -> None:
+        self._iterator = self._loader = None
+        self._expected = iter(())
+
+    # -------------------------------------------------------------------------- for `elastic`
+
+    def bind(self, run: Run) -> None:
+        """Belongs to this run from now on."""
+        self._run = run
+        self._drop()
+
+    @property
+    def in_step(self) -> bool:
+        """Has a step been given out whose end is not known yet?"""
+        return self._deal.given is not None
+
+    @property
+    def members(self) -> int:
+        """Of the step in progress; 0 between two steps."""
+        return 0 if self._deal.given is None else self._deal.given[0]
+
+    @property
+    def missing(self) -> int:
+        """Batches of the step in progress that the program has not taken."""
+        return 0 if self._deal.given is None else self._deal.given[1] - self._handed
+
+    def settle(self, contributors: tuple[int, ...] | None) -> None:
+        """Ends the step in progress; see `Deal.settle`."""
+        self._deal.settle(contributors)
+        self._handed = 0

@@ -1,0 +1,243 @@
+"""ElasticRun over a group that only pretends: what it counts, when it settles, what it shares."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pccl_backend import ElasticRun, ElasticSampler, LeftRun, ddp_kwargs
+
+
+class FakeGroup:
+    """Boundaries as the engine would answer them."""
+
+    def __init__(self, size: int = 2, rank: int = 0) -> None:
+        self.size, self.rank, self.step = size, rank, 0
+        self.contributors: tuple[int, ...] = ()
+        self.leaves = False
+        self.hashes = True
+        self.voted = False  # then a newcomer would have to be told by a reduction
+        self.process_group = None
+        self.fails: Exception | None = None
+        self.shared: list[dict[str, Any]] = []  # what was hashed at each boundary
+
+    def refresh(self, state: Any, *, timeout_s: float | None = None) -> Any:
+        if self.fails is not None:
+            raise self.fails
+        if self.hashes:
+            state.settle(self.contributors or None)
+        self.shared.append({n: v for n, v in state.items() if not torch.is_tensor(v)})
+        self.step += 1
+        return SimpleNamespace(
+            rank=self.rank,
+            size=self.size,
+            step=self.step,
+            left=self.leaves,
+            voted=self.voted,
+            admitted=False,
+            contributors=self.contributors,
+        )
+
+
+class Loop:
+    def __init__(self, group: FakeGroup, **state: Any) -> None:
+        self.group = group
+        self.model = nn.Linear(2, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+        fake: Any = group
+        self.run = ElasticRun(self.model, [self.optimizer], fake, state)
+
+    def step(self) -> None:
+        self.model(torch.ones(2)).backward()
+        self.optimizer.step()
+
+
+def sampler() -> ElasticSampler:
+    return ElasticSampler(20, batch=2, global_batch=8, shuffle=False)
+
+
+def test_a_newcomer_is_given_the_sampler_as_it_is_after_the_boundary() -> None:
+    # The sampler of a newcomer is that of the members, also where it came in the step of a loss.
+    mine, theirs = (ElasticSampler(20, batch=2, shuffle=False) for _ in range(2))
+    loop = Loop(FakeGroup(size=3), sampler=mine)
+    batches = mine.batches()
+    assert next(batches) == [0, 1]
+    loop.step()
+    loop.group.contributors = (0, 2)
+    loop.group.size = 2
+    assert next(batches) == [2, 3]
+    hashed = loop.group.shared[-1]["sampler"]
+    assert hashed["given"] is None
+    assert hashed["returned"] == [[2, 2]]
+    assert loop.run.samples == 4
+    theirs.load_state_dict(hashed)
+    newcomer = Loop(FakeGroup(size=2, rank=1), sampler=theirs)
+    assert next(theirs.batches()) == [6, 7]
+    assert newcomer.run.samples_total == loop.run.samples_total == 4
+
+
+@pytest.mark.parametrize("hashes", [True, False])
+def test_what_did_not_count_goes_back(hashes: bool) -> None:
+    mine = sampler()
+    loop = Loop(FakeGroup(size=2), sampler=mine)
+    loop.group.hashes = hashes
+    batches = mine.batches()
+    assert [next(batches), next(batches)] == [[0, 1], [4, 5]]
+    loop.step()
+    loop.group.contributors = (0,)
+    assert next(batches) == [2, 3]
+    assert (loop.run.samples, loop.run.samples_total) == (4, 4)
+
+
+def test_a_newcomer_that_was_given_the_sampler_from_before_is_told_who_contributed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member, newcomer = (ElasticSampler(20, batch=2, shuffle=False) for _ in range(2))
+    loop = Loop(FakeGroup(size=3), sampler=member)
+    next(member.batches())
+    unsettled = member.state_dict()
+    told: list[list[int]] = []
+
+    def all_reduce(tensor: torch.Tensor, **_: Any) -> None:  # MAX, with what the other side has
+        told.append(tensor.tolist())
+        tensor[[0, 2]] = 1
+
+    class Newcomers(FakeGroup):
+        def refresh(self, state: Any, *, timeout_s: float | None = None) -> Any:
+            state["sampler"] = unsettled
+            answer = super().refresh(state)
+            answer.admitted = True
+            return answer
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    loop.group.hashes, loop.group.voted, loop.group.contributors = False, True, (0, 2)
+    loop.optimizer.step()
+    loop.run.meet()
+    Loop(Newcomers(size=3), sampler=newcomer)
+    assert told == [[1, 0, 1], [0, 0, 0]]
+    assert newcomer.state_dict() == member.state_dict()
+    assert newcomer.state_dict()["returned"] == [[2, 2]]
+
+
+class Ahead:
+    """A data loader that fetches three batches ahead, as one with workers does."""
+
+    def __init__(self, batch_sampler: ElasticSampler) -> None:
+        self.batch_sampler = batch_sampler
+        self.iterators = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.iterators += 1
+        indices = iter(self.batch_sampler)
+        fetched = [next(indices) for _ in range(3)]
+        for batch in indices:
+            fetched.append(batch)
+            yield fetched.pop(0)
+
+
+def test_what_was_fetched_ahead_is_dropped_when_members_or_samples_change() -> None:
+    mine, plain = sampler(), sampler()
+    loop, other = Loop(FakeGroup(size=2), sampler=mine), Loop(FakeGroup(size=2), sampler=plain)
+    loader = Ahead(mine)
+    pairs = zip(mine.batches(loader, passes=4), plain.batches(passes=4), strict=True)
+    changes = {3: ((0, 1), 3), 5: ((0, 2), 2), 6: ((1,), 2)}  # step: contributors, members then
+    for batch, wanted in pairs:
+        assert batch == wanted
+        if mine.is_last:
+            contributors, size = changes.get(mine.steps, ((), loop.group.size))
+            for one in (loop, other):
+                one.group.contributors, one.group.size = contributors, size
+                one.step()
+    assert loader.iterators == 1 + len(changes)
+    assert mine.state_dict() == plain.state_dict()
+
+
+def test_a_loop_that_was_broken_off_goes_on_where_it_was() -> None:
+    mine = sampler()
+    loop = Loop(FakeGroup(size=1), sampler=mine)
+    loader = Ahead(mine)
+    given = []
+    for _ in range(30):
+        for batch in mine.batches(loader):
+            given += batch
+            if mine.is_last:
+                loop.step()
+            break
+    assert given == [q % 20 for q in range(60)]
+    assert loader.iterators == 1
+
+
+def test_a_step_whose_reduction_failed_is_given_again() -> None:
+    mine = sampler()
+    loop = Loop(FakeGroup(size=2), sampler=mine)
+    loop.group.contributors = (0, 1)
+    batches = mine.batches()
+    next(batches)
+    loop.run._in_backward = True  # as its hook says; the program catches the error
+    with pytest.raises(ValueError, match="its samples go back"):
+        loop.step()
+    assert next(batches) == [0, 1]
+    assert not loop.run.failed
+    assert (loop.run.state["step"], mine.steps, loop.run.samples) == (0, 1, 0)
+
+
+def test_without_a_sampler_a_failed_reduction_makes_a_boundary_and_no_step() -> None:
+    loop = Loop(FakeGroup())
+    loop.run._in_backward = True
+    loop.step()
+    assert (loop.run.boundary.step, loop.run.state["step"], loop.run.failed) == (2, 0, False)
+    loop.step()
+    assert (loop.run.boundary.step, loop.run.state["step"]) == (3, 1)
+
+
+def test_a_boundary_that_is_interrupted_counts_its_step_once() -> None:
+    mine = sampler()
+    loop = Loop(FakeGroup(size=1), sampler=mine)
+    batches = mine.batches()
+    for _ in range(4):
+        next(batches)
+    loop.step()
+    loop.group.fails = RuntimeError("interrupted")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="interrupted"):
+            loop.run.meet()
+    loop.group.fails = None
+    loop.step()
+    assert (loop.run.state["step"], loop.run.boundary.step, mine.steps) == (1, 2, 1)
+
+
+def test_what_follows_the_optimizer_belongs_to_its_step() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    group: Any = FakeGroup()
+    run = ElasticRun(model, [optimizer], group, {"scheduler": scheduler})
+    for step in range(3):
+        model(torch.ones(2)).backward()
+        assert group.shared[-1]["scheduler"]["last_epoch"] == step
+        assert group.shared[-1]["step"] == run.state["step"] == step
+        optimizer.step()
+        scheduler.step()
+
+
+def test_who_has_left_ends_with_status_0() -> None:
+    group = FakeGroup()
+    loop = Loop(group, sampler=(mine := sampler()))
+    group.leaves = True
+    loop.run.meet()
+    assert loop.run.left
+    assert list(mine.batches()) == []
+    with pytest.raises(LeftRun, match="left the run, before step 2") as caught:
+        loop.step()
+    assert caught.value.code == 0
+    loop.run.close()
+    loop.step()  # the hooks are gone
+    assert group.step == 2
+
+
+def test_the_arguments_for_ddp_are_those_of_this_torch() -> None:
+    assert ddp_kwargs["init_sync"] is False
+    assert len(ddp_kwargs) == 3
