@@ -76,6 +76,7 @@ def check(records: Records, say: Callable[[str], None] = lambda text: None) -> V
     state = _founding(steps[min(steps)], min(steps), verdict)
     if state is None:
         return verdict
+    found_before = len(verdict.contradictions)
     for number in range(min(steps), max(steps) + 1):
         here = steps.get(number)
         if here is None or not here.boundaries:
@@ -89,7 +90,7 @@ def check(records: Records, say: Callable[[str], None] = lambda text: None) -> V
         _check_results(number, here, state, verdict)
         state["step"] = number + 1
         verdict.steps += 1
-        if verdict.contradictions:
+        if len(verdict.contradictions) > found_before:
             break  # what follows would only repeat it
         if number % 500 == 0:
             say(f"checked to step {number}")
@@ -193,8 +194,9 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
     ops = work.plan(number)
     order = [member for _, member in sorted(here.ranks().items())]
     stops = {m: bool(b["stop"]) for m, b in here.boundaries.items()}
+    found_before = len(verdict.contradictions)
     sets = [_contributors(number, i, here, verdict) for i in range(len(ops))]
-    if verdict.contradictions:
+    if len(verdict.contradictions) > found_before:
         return
     said = [found for found in sets if found is not None]
     candidates = list(dict.fromkeys([*said, tuple(order)]))  # for those without room for slots

@@ -3,7 +3,7 @@
 Trains in the shape of a real program: a boundary, a few all_reduce (some in flight together), the
 results into the state. It writes down what it sees, each record before it goes on, so that what a
 killed member has contributed is known: member-N.jsonl is the only evidence that the checker takes.
-A file `stop` in the folder asks the members to end; an operation makes all of them do it in one step.
+A file `stop` in the folder asks members to end; an operation makes all do it in the same step.
 """
 
 from __future__ import annotations

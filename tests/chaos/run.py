@@ -1,9 +1,9 @@
 """A chaos run: `scripts/chaos --minutes 30 --seed 1`, with real processes over the emulated WAN.
 
-A master and members that train; by chance, but the same for one seed, members are killed, stopped,
-cut off, asked to leave and started, links get bad, the master dies. After each scenario everybody who
-lives must make progress within a deadline. At the end the checker compares all bits. Exit status: 0
-if everything holds, 1 if not, 2 for wrong arguments, 77 where namespaces cannot be made.
+A master and members that train. By chance, but the same for one seed, members are killed, stopped,
+cut off, asked to leave and started, links get bad, the master dies. After each scenario everybody
+who lives must make progress within a deadline. At the end the checker compares all bits. Exit
+status: 0 if everything holds, 1 if not, 2 for wrong arguments, 77 where no network can be made.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Chaos:
         self.world.where_they_hang(self.world.live)
         time.sleep(1.0)
         said = [
-            f"member {m.number} (host {m.host}) has made no progress for {now - m.heard:.0f} s: its "
+            f"member {m.number} (host {m.host}) stands still for {now - m.heard:.0f} s, its "
             f"last record is {m.last!r} at step {m.step}{', it is to leave' if m.leaving else ''}"
             for m in late
         ]

