@@ -184,12 +184,12 @@ class Harms:
         )
 
     def _slow(self) -> Harm | None:
-        """All links of a host: late, lossy and narrow, but they move bytes."""
+        """All links of a host: late, lossy and narrow, down to a crawl, but they move bytes."""
         host, span = self._member_host(), self.random.uniform(2, 10)
         bad = {
             "delay_ms": self.random.uniform(20, 150),
             "loss_pct": self.random.uniform(0, 1),
-            "rate_mbit": self.random.uniform(20, 100),
+            "rate_mbit": 10 ** self.random.uniform(0, 2),
         }
         o = self.world.options
         good = {"delay_ms": o.rtt_ms / 2, "loss_pct": 0.0, "rate_mbit": o.rate_mbit}

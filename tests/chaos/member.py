@@ -12,6 +12,7 @@ import argparse
 import faulthandler
 import json
 import logging
+import random
 import signal
 import sys
 import time
@@ -27,6 +28,8 @@ import pccl_backend as pccl
 EVICTED, FAILED, NO_MASTER = 75, 70, 76  # exit statuses
 VERIFY_EVERY = 16  # steps: a boundary that compares the state in any case
 GRACE_S = 60.0
+LATE_ONE_IN = 300  # steps: it evaluates, or saves; longer than the master bears silence
+LATE_S = (0.5, 8.0)
 REDUCE = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG}
 
 
@@ -47,6 +50,9 @@ def shared(state: dict[str, Any]) -> dict[str, Any]:
 def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: bool) -> list[Any]:
     """The operations of one step; returns what is recorded of each."""
     number = state["step"]
+    chance = random.Random(1_000_000 * member + number)
+    if chance.randrange(LATE_ONE_IN) == 0:
+        time.sleep(chance.uniform(*LATE_S))
     ops = work.plan(number)
     results = [torch.empty(0)] * len(ops)
     epochs = [["", ""] for _ in ops]

@@ -14,7 +14,7 @@ import pytest
 from chaos.run import NO_NAMESPACES, why_not
 from conftest import ROOT
 
-MINUTES = 0.5
+MINUTES = 0.35
 LIMIT_S = 400.0
 
 
