@@ -135,7 +135,7 @@ class Harms:
         patience = self.world.options.evict_after_s
         if self.random.random() < 0.4:
             return self.random.uniform(0.3, patience / 2)
-        return self.random.uniform(patience, 2 * patience + 5)
+        return self.random.uniform(patience, self.world.options.user_timeout_s + 5)
 
     def _member_host(self) -> int:
         return self.random.choice([h for h in self.world.wan.hosts if h != MASTER_HOST])

@@ -183,6 +183,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--hosts", type=int, default=defaults.hosts, help="with that of the master; at least 3")
     add("--per-host", type=int, default=defaults.per_host, help="members at most")
     add("--evict-after", type=float, default=defaults.evict_after_s, help="option of the master")
+    add("--user-timeout", type=float, default=defaults.user_timeout_s, help="option of members")
     add("--rtt-ms", type=float, default=defaults.rtt_ms)
     add("--rate-mbit", type=float, default=defaults.rate_mbit)
     add("--deadline", type=float, default=60.0, help="seconds for progress after a scenario")
@@ -271,6 +272,7 @@ def main(argv: list[str] | None = None) -> int:
         evict_after_s=a.evict_after,
         rtt_ms=a.rtt_ms,
         rate_mbit=a.rate_mbit,
+        user_timeout_s=a.user_timeout,
         log_level=a.log_level,
     )
     failure = ""

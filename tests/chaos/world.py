@@ -45,6 +45,7 @@ class Options:
     evict_after_s: float = 5.0
     rtt_ms: float = 20.0
     rate_mbit: float = 1000.0
+    user_timeout_s: float = 20.0  # below 20 one lost probe of an idle connection ends it
     log_level: str = "info"
 
 
@@ -125,7 +126,7 @@ class World:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": path,
             "PCCL_LOG_LEVEL": self.options.log_level,
-            "PCCL_TCP_USER_TIMEOUT_S": str(2 * self.options.evict_after_s),
+            "PCCL_TCP_USER_TIMEOUT_S": str(self.options.user_timeout_s),
         }
 
     def _popen(self, host: int, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
