@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from chaos.world import MASTER_HOST, Member, Span, World
 
-KINDS = ("kill", "stop", "leave", "join", "cut", "pair", "oneway", "slow")
+KINDS: tuple[str, ...] = ("kill", "stop", "leave", "join", "cut", "pair", "oneway", "slow")
 KINDS += ("master-kill", "master-stop")
 LATEST_S = 3.0  # after the first harm of a scenario, in which the others begin
 
@@ -67,8 +67,8 @@ class Harms:
         return self.random.choice(whole) if whole else None
 
     def _make(self, kind: str) -> Harm | None:
-        makers = (self._kill, self._stop, self._leave, self._join, self._cut, self._pair)
-        makers += (self._one_way, self._slow, self._master_kill, self._master_stop)
+        makers = [self._kill, self._stop, self._leave, self._join, self._cut, self._pair]
+        makers += [self._one_way, self._slow, self._master_kill, self._master_stop]
         return makers[KINDS.index(kind)]()
 
     # -------------------------------------------------------------------------- processes

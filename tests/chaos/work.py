@@ -117,7 +117,7 @@ def chained(chain: str, link: str) -> str:
 
 
 def digest(values: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values)).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
 
 
 def digest_of(state: Mapping[str, Any]) -> str:
@@ -125,5 +125,5 @@ def digest_of(state: Mapping[str, Any]) -> str:
     plain = f"{state['step']} {state['chain']} {state['ending']}"
     total = hashlib.sha256(plain.encode())
     for name in ("w", "n"):
-        total.update(np.ascontiguousarray(state[name]))
+        total.update(np.ascontiguousarray(state[name]).data)
     return total.hexdigest()
