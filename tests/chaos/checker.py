@@ -47,6 +47,7 @@ class Step:
 
     boundaries: dict[int, Record] = field(default_factory=dict)
     results: dict[int, Record] = field(default_factory=dict)
+    contributors: list[tuple[int, ...]] = field(default_factory=list)  # as found, of each operation
 
     def ranks(self) -> dict[int, int]:
         """Rank -> member, in the numbering of the step."""
@@ -167,17 +168,14 @@ def _check_named(
 ) -> None:
     """`Boundary.contributors`: ranks that are in every reduction of the step that has ended."""
     named = boundary.get("contributors")
-    recorded = before.results.get(member)
-    if named is None or recorded is None:
+    if named is None or not before.contributors:
         return
-    ranks = before.ranks()
-    slots = [set(op["slots"]) for op in recorded["ops"] if op["slots"]]
-    everywhere = set.intersection(*slots)
-    wanted = sorted(r for r, m in ranks.items() if str(m % work.SLOTS) in everywhere)
+    everywhere = set.intersection(*map(set, before.contributors))
+    wanted = sorted(r for r, m in before.ranks().items() if m in everywhere)
     if sorted(named) != wanted:
         verdict.say(
             f"boundary {number}: member {member} is told that ranks {sorted(named)} have "
-            f"contributed to step {number - 1}; its results hold {wanted}"
+            f"contributed to step {number - 1}; they are {wanted}"
         )
 
 
@@ -223,9 +221,11 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
             )
             return
         assert result is not None
+        assert contributors is not None
         work.apply(state, op, result)
+        here.contributors.append(contributors)
         verdict.operations += 1
-        verdict.with_fewer += contributors is not None and len(contributors) < len(order)
+        verdict.with_fewer += len(contributors) < len(order)
 
 
 def compute(
