@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +196,7 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
     sets = [_contributors(number, i, here, verdict) for i in range(len(ops))]
     if len(verdict.contradictions) > found_before:
         return
-    said = [found for found in sets if found is not None]
-    candidates = list(dict.fromkeys([*said, tuple(order)]))  # for those without room for slots
+    candidates = _possible(order, set(here.results))  # for those without room for slots
     for i, op in enumerate(ops):
         recorded = {m: r["ops"][i]["digest"] for m, r in here.results.items()}
         if len(set(recorded.values())) > 1:
@@ -226,6 +225,16 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
         here.contributors.append(contributors)
         verdict.operations += 1
         verdict.with_fewer += len(contributors) < len(order)
+
+
+def _possible(order: list[int], finished: set[int]) -> list[tuple[int, ...]]:
+    """Who may have contributed: all who have finished the step, and any of those who were lost."""
+    lost = [m for m in order if m not in finished]
+    found = []
+    for count in range(len(lost) + 1):
+        for gone in combinations(lost, count):
+            found.append(tuple(m for m in order if m not in gone))
+    return found
 
 
 def compute(
@@ -266,6 +275,13 @@ def _contributors(number: int, i: int, here: Step, verdict: Verdict) -> tuple[in
         verdict.say(
             f"step {number}, operation {i} ({op}): slots {sorted(slots)} hold a contribution, the "
             f"members of the step are {sorted(here.ranks().values())}"
+        )
+        return None
+    forgotten = sorted(set(here.results) - set(found))
+    if forgotten:
+        verdict.say(
+            f"step {number}, operation {i} ({op}): the members {forgotten} have finished the step "
+            f"and are not among the contributors {found}: a lost contribution"
         )
         return None
     return tuple(found)

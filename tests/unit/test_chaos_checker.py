@@ -157,6 +157,30 @@ def test_the_bits_of_a_tiny_operation_tell_who_is_missing() -> None:
     assert "without member 1 they do: a lost contribution" in the_one(recorded(who=fewer))
 
 
+def test_a_survivor_that_is_not_among_the_contributors_is_found() -> None:
+    at = index_of(1, "float32", "avg")
+
+    def fewer(step: int, index: int) -> tuple[int, ...]:
+        return (0, 2) if (step, index) == (1, at) else contributors(step, index)
+
+    text = the_one(recorded(who=fewer))
+    assert f"step 1, operation {at}" in text
+    assert "the members [1] have finished the step" in text
+
+
+def test_who_was_lost_may_be_missing_in_a_tiny_operation_alone() -> None:
+    at = next(i for i, op in enumerate(work.plan(2)) if not op.says_who)
+
+    def fewer(step: int, index: int) -> tuple[int, ...]:
+        if step == 2:
+            return (0, 1) if index == at else (0, 1, 2)
+        return contributors(step, index)
+
+    verdict = check(recorded(who=fewer))
+    assert verdict.contradictions == []
+    assert verdict.with_fewer == 1
+
+
 def test_another_order_of_the_contributors_is_found_and_named() -> None:
     at = index_of(1, "float32", "sum", work.DOUBLING)
 
