@@ -130,19 +130,23 @@ class Harms:
 
     # -------------------------------------------------------------------------- links
 
-    def _span(self) -> float:
-        """Of a cut: shorter than anything notices, or longer than everything waits."""
+    def _span(self, longest_s: float) -> float:
+        """Of a cut: shorter than anything notices, or so long that it is noticed."""
         patience = self.world.options.evict_after_s
         if self.random.random() < 0.4:
             return self.random.uniform(0.3, patience / 2)
-        return self.random.uniform(patience, self.world.options.user_timeout_s + 5)
+        return self.random.uniform(patience, longest_s)
+
+    def _unreachable_s(self) -> float:
+        """Between two members only TCP notices it: the master hears both."""
+        return self.world.options.user_timeout_s + 5
 
     def _member_host(self) -> int:
         return self.random.choice([h for h in self.world.wan.hosts if h != MASTER_HOST])
 
     def _cut(self) -> Harm | None:
         """One host is cut off from all others."""
-        host, span = self._member_host(), self._span()
+        host, span = self._member_host(), self._span(2 * self.world.options.evict_after_s + 3)
         return Harm(
             f"cut host {host} off for {span:.1f} s",
             lambda: self.world.wan.partition(host),
@@ -154,7 +158,7 @@ class Harms:
 
     def _pair(self) -> Harm | None:
         """Two hosts cannot reach each other; the master reaches both."""
-        a, b, span = self._member_host(), self._member_host(), self._span()
+        a, b, span = self._member_host(), self._member_host(), self._span(self._unreachable_s())
         if a == b:
             return None
         return Harm(
@@ -173,7 +177,7 @@ class Harms:
             return None
         if self.random.random() < 0.5:
             a, b = b, a
-        span = self._span()
+        span = self._span(self._unreachable_s())
         return Harm(
             f"oneway: host {a} to {b} cut for {span:.1f} s",
             lambda: self.world.wan.set(a, b, cut=1),
