@@ -61,6 +61,11 @@ HOMES = {
 }
 
 LINES_MAX = 700
+LINES_MAX = 700
+# Files that are longer, with the number of their lines: a number may fall and not rise.
+LONGER = {
+    "tests/wan/wan_forwarder.cpp": 906,
+}
 
 
 def sources(folder: Path, *suffixes: str) -> list[Path]:
@@ -180,9 +185,14 @@ def test_no_file_grows_out_of_hand() -> None:
     files = [p for f in folders for p in sources(ROOT / f, ".h", ".cpp", ".py", ".pyi")]
     lines = {str(p.relative_to(ROOT)): p.read_text().count("\n") for p in files}
     wrong = [
-        f"{name}: {count} lines, at most {LINES_MAX}: which second subject is it?"
+        f"{name}: {count} lines, at most {LONGER.get(name, LINES_MAX)}: which second subject is it?"
         for name, count in lines.items()
-        if count > LINES_MAX
+        if count > LONGER.get(name, LINES_MAX)
+    ]
+    wrong += [
+        f"{name} is no longer over {LINES_MAX} lines: take it out of LONGER"
+        for name in LONGER
+        if lines.get(name, 0) <= LINES_MAX
     ]
     none_of(wrong, "files of one subject")
 

@@ -1,0 +1,129 @@
+"""What a member of the chaos test computes: operations of a step, contributions, the state.
+
+Members and the checker both use it, so that a result can be computed again from its contributors
+alone. Everything is a function of (member, step, index). Loads without torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+SLOTS = 64  # elements at the head of an operation: a one at the slot of each contributor
+STOP = SLOTS  # element of the int64 operation that counts who has been asked to end
+DOUBLING = 8192  # float32 elements up to which recursive doubling runs; the ring above
+LARGEST = 700_000
+TIERS = ((1, SLOTS - 1), (SLOTS, DOUBLING), (DOUBLING + 1, 200_000), (DOUBLING + 1, LARGEST))
+
+
+@dataclass(frozen=True)
+class Op:
+    """One all_reduce; `count` elements."""
+
+    dtype: str
+    reduce: str
+    count: int
+
+    @property
+    def says_who(self) -> bool:
+        """Is there room for the slots?"""
+        return self.count >= SLOTS
+
+
+def plan(step: int) -> list[Op]:
+    """The operations of a step, in the order in which they are issued."""
+    chance = random.Random(step)
+
+    def size(tier: tuple[int, int]) -> int:
+        low, high = math.log(tier[0]), math.log(tier[1])
+        return round(math.exp(chance.uniform(low, high)))
+
+    tiny, small, large, largest = (size(tier) for tier in TIERS)
+    ops = [
+        Op("float32", "sum", tiny),
+        Op("int64", "sum", STOP + chance.randint(1, 300)),
+        Op("float32", "avg", small),
+        Op("float32", "avg", large),
+        Op("float32", "sum", largest),
+    ]
+    chance.shuffle(ops)
+    return ops
+
+
+def batches(step: int) -> list[tuple[list[int], list[int]]]:
+    """Which operations are in flight together: indices as issued, and as waited for."""
+    chance = random.Random(-1 - step)
+    left = list(range(len(plan(step))))
+    found = []
+    while left:
+        together = chance.randint(1, len(left))
+        issued, left = left[:together], left[together:]
+        found.append((issued, chance.sample(issued, len(issued))))
+    return found
+
+
+def contribution(member: int, step: int, index: int, op: Op, *, stop: bool = False) -> np.ndarray:
+    """Full mantissas and eight exponents: sums depend on who is in them, and on the order."""
+    bits = np.random.Philox(key=[member, step * 64 + index])
+    values: np.ndarray
+    if op.dtype == "int64":
+        values = np.random.Generator(bits).integers(-(2**62), 2**62, op.count, dtype=np.int64)
+        values[STOP] = int(stop)
+    else:
+        raw = np.random.Generator(bits).integers(0, 2**32, op.count, dtype=np.uint32)
+        exponent = 120 + ((raw >> np.uint32(23)) & np.uint32(7))
+        values = ((raw & np.uint32(0x807FFFFF)) | (exponent << np.uint32(23))).view(np.float32)
+    if op.says_who:
+        values[:SLOTS] = 0
+        values[member % SLOTS] = 1
+    return values
+
+
+def slots_of(result: np.ndarray, op: Op) -> dict[int, float]:
+    """Slot -> what it holds, of those that are not zero. Sums of ones are exact."""
+    if not op.says_who:
+        return {}
+    head = result[:SLOTS]
+    return {int(slot): float(head[slot]) for slot in np.flatnonzero(head)}
+
+
+def new_state(member: int) -> dict[str, Any]:
+    """As a member starts: each with another content, so that what it receives is seen."""
+    fill = contribution(member, 0, 63, Op("float32", "sum", LARGEST))
+    whole = np.zeros(1024, dtype=np.int64)
+    return {"step": 0, "chain": f"{member}", "ending": False, "w": fill, "n": whole}
+
+
+def apply(state: dict[str, Any], op: Op, result: np.ndarray) -> None:
+    """Takes a result into the state. The chain forgets nothing: all later ones depend on it."""
+    if op.dtype == "int64":
+        state["n"][: op.count] += result
+        state["ending"] = state["ending"] or bool(result[STOP] > 0)
+    else:
+        part = state["w"][: op.count]
+        part *= np.float32(0.5)
+        part += result
+    state["chain"] = chained(state["chain"], digest(result))
+
+
+def chained(chain: str, link: str) -> str:
+    return hashlib.sha256(f"{chain} {link}".encode()).hexdigest()
+
+
+def digest(values: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
+
+
+def digest_of(state: Mapping[str, Any]) -> str:
+    """Of the whole state, with its plain values."""
+    plain = f"{state['step']} {state['chain']} {state['ending']}"
+    total = hashlib.sha256(plain.encode())
+    for name in ("w", "n"):
+        total.update(np.ascontiguousarray(state[name]).data)
+    return total.hexdigest()

@@ -1,0 +1,279 @@
+"""The checker of the chaos test finds what is planted in records that are otherwise right."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from chaos import checker, work
+from chaos.checker import Records, check
+
+STEPS = 4  # of the planted runs
+LOST = 2  # is in no operation of step 2 from its third on; members keep their numbering
+MEMBERS = [0, 1, 2]
+
+
+def contributors(step: int, index: int) -> tuple[int, ...]:
+    if step > 2 or (step == 2 and index >= 2):
+        return tuple(m for m in MEMBERS if m != LOST)
+    return tuple(MEMBERS)
+
+
+@functools.cache
+def right() -> str:
+    return made(lambda step, index, result: result, contributors)
+
+
+def recorded(
+    change: Callable[[int, int, np.ndarray], np.ndarray] | None = None,
+    who: Callable[[int, int], tuple[int, ...]] | None = None,
+) -> Records:
+    """Records of a run in which all goes right, but that `change` changes a result for all."""
+    if change is None and who is None:
+        text = right()
+    else:
+        text = made(change or (lambda step, index, result: result), who or contributors)
+    return {int(m): lines for m, lines in json.loads(text).items()}
+
+
+def made(
+    change: Callable[[int, int, np.ndarray], np.ndarray],
+    who: Callable[[int, int], tuple[int, ...]],
+) -> str:
+    records: Records = {m: [] for m in MEMBERS}
+    state = work.new_state(MEMBERS[0])
+    for step in range(STEPS):
+        members = [m for m in MEMBERS if step <= 2 or m != LOST]
+        boundary(records, members, state)
+        ops = []
+        for i, op in enumerate(work.plan(step)):
+            result = checker.compute(step, i, op, who(step, i), {})
+            result = change(step, i, result)
+            work.apply(state, op, result)
+            slots = {str(slot): value for slot, value in work.slots_of(result, op).items()}
+            ops.append({"digest": work.digest(result), "slots": slots})
+        for m in contributors(step, 4):
+            records[m].append({"what": "step", "step": step, "ops": ops})
+        state["step"] += 1
+    survivors = [m for m in MEMBERS if m != LOST]
+    boundary(records, survivors, state)
+    for m in survivors:
+        final = {"what": "final", "step": state["step"], "digest": work.digest_of(state)}
+        records[m].append(final)
+    return json.dumps(records)
+
+
+def boundary(records: Records, members: list[int], state: dict[str, Any]) -> None:
+    for rank, m in enumerate(members):
+        record = {"what": "boundary", "step": state["step"], "digest": work.digest_of(state)}
+        record |= {"rank": rank, "size": len(members), "left": False, "admitted": False}
+        records[m].append({**record, "stop": False})
+
+
+def lines(records: Records, member: int, what: str) -> list[dict[str, Any]]:
+    return [line for line in records[member] if line["what"] == what]
+
+
+def index_of(step: int, dtype: str, reduce: str, count_min: int = work.SLOTS) -> int:
+    for i, op in enumerate(work.plan(step)):
+        if (op.dtype, op.reduce) == (dtype, reduce) and op.count >= count_min:
+            return i
+    raise AssertionError("every step has one")
+
+
+def the_one(records: Records) -> str:
+    found = check(records).contradictions
+    assert found
+    return found[0]
+
+
+def test_records_of_a_right_run_hold() -> None:
+    verdict = check(recorded())
+    assert verdict.contradictions == []
+    assert verdict.steps == STEPS
+    assert verdict.operations == sum(len(work.plan(step)) for step in range(STEPS))
+    assert verdict.with_fewer == len(work.plan(2)) - 2
+    assert verdict.final
+
+
+@pytest.mark.parametrize("tier", range(5))
+def test_one_wrong_bit_is_found_in_an_operation_of_any_size(tier: int) -> None:
+    def flip(step: int, index: int, result: np.ndarray) -> np.ndarray:
+        if (step, index) == (1, tier):
+            result.view(np.uint8)[-1] ^= 1
+        return result
+
+    assert f"step 1, operation {tier}" in the_one(recorded(flip))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "avg"])
+def test_a_contribution_that_is_counted_twice_is_found(reduce: str) -> None:
+    at = index_of(1, "float32", reduce)
+
+    def twice(step: int, index: int) -> tuple[int, ...]:
+        return (0, 1, 1, 2) if (step, index) == (1, at) else contributors(step, index)
+
+    text = the_one(recorded(who=twice))
+    assert f"step 1, operation {at}" in text
+    assert "counted twice" in text
+
+
+def test_an_operation_that_went_into_the_state_twice_is_found() -> None:
+    records = recorded()
+    state = work.new_state(0)
+    op = work.plan(0)[0]
+    result = checker.compute(0, 0, op, tuple(MEMBERS), {})
+    work.apply(state, op, result)
+    work.apply(state, op, result)
+    lines(records, 1, "boundary")[1]["digest"] = work.digest_of(state)
+    text = the_one(records)
+    assert "boundary 1: member 1" in text
+    assert "2 different states" in text
+
+
+def test_a_contribution_that_was_lost_is_found_and_named() -> None:
+    at = index_of(1, "float32", "sum", work.DOUBLING)
+
+    def keep_slots(step: int, index: int, result: np.ndarray) -> np.ndarray:
+        if (step, index) == (1, at):
+            without = checker.compute(1, at, work.plan(1)[at], (0, 1), {})
+            result[work.SLOTS :] = without[work.SLOTS :]
+        return result
+
+    assert f"step 1, operation {at}" in the_one(recorded(keep_slots))
+
+
+def test_the_bits_of_a_tiny_operation_tell_who_is_missing() -> None:
+    at = next(i for i, op in enumerate(work.plan(1)) if not op.says_who)
+
+    def fewer(step: int, index: int) -> tuple[int, ...]:
+        return (0, 2) if (step, index) == (1, at) else contributors(step, index)
+
+    assert "without member 1 they do: a lost contribution" in the_one(recorded(who=fewer))
+
+
+def test_a_survivor_that_is_not_among_the_contributors_is_found() -> None:
+    at = index_of(1, "float32", "avg")
+
+    def fewer(step: int, index: int) -> tuple[int, ...]:
+        return (0, 2) if (step, index) == (1, at) else contributors(step, index)
+
+    text = the_one(recorded(who=fewer))
+    assert f"step 1, operation {at}" in text
+    assert "the members [1] have finished the step" in text
+
+
+def test_who_was_lost_may_be_missing_in_a_tiny_operation_alone() -> None:
+    at = next(i for i, op in enumerate(work.plan(2)) if not op.says_who)
+
+    def fewer(step: int, index: int) -> tuple[int, ...]:
+        if step == 2:
+            return (0, 1) if index == at else (0, 1, 2)
+        return contributors(step, index)
+
+    verdict = check(recorded(who=fewer))
+    assert verdict.contradictions == []
+    assert verdict.with_fewer == 1
+
+
+def test_another_order_of_the_contributors_is_found_and_named() -> None:
+    at = index_of(1, "float32", "sum", work.DOUBLING)
+
+    def other(step: int, index: int) -> tuple[int, ...]:
+        return (2, 0, 1) if (step, index) == (1, at) else contributors(step, index)
+
+    assert "in the order (2, 0, 1) they do" in the_one(recorded(who=other))
+
+
+def test_members_with_different_bits_are_named() -> None:
+    records = recorded()
+    lines(records, 1, "step")[1]["ops"][3]["digest"] = "0" * 64
+    text = the_one(records)
+    assert "step 1, operation 3" in text
+    assert "different bits" in text
+    assert "member 1 0000" in text
+
+
+def test_members_that_differ_about_who_contributed_are_named() -> None:
+    records = recorded()
+    at = index_of(1, "float32", "avg")
+    del lines(records, 1, "step")[1]["ops"][at]["slots"]["0"]
+    assert "differ about who contributed" in the_one(records)
+
+
+def test_a_member_with_another_state_at_a_boundary_is_named() -> None:
+    records = recorded()
+    lines(records, 2, "boundary")[2]["digest"] = "0" * 64
+    assert "boundary 2: member 2 holds the state 0000" in the_one(records)
+
+
+def test_a_member_with_another_state_at_the_end_is_named() -> None:
+    records = recorded()
+    lines(records, 1, "final")[0]["digest"] = "0" * 64
+    assert "member 1 ends with 0000" in the_one(records)
+
+
+def test_a_step_that_is_lost_or_done_twice_is_found() -> None:
+    records = recorded()
+    records[1] = [line for line in records[1] if line["step"] != 1]
+    assert "member 1: boundary 2 after step 0" in the_one(records)
+    records = recorded()
+    again = [line for line in records[1] if line["step"] == 1]
+    at = records[1].index(again[-1]) + 1
+    records[1][at:at] = again
+    assert "a step was lost or done twice" in the_one(records)
+
+
+def test_a_step_that_nobody_has_recorded_is_found() -> None:
+    records = recorded()
+    for member in MEMBERS:
+        records[member] = [
+            line for line in records[member] if line["what"] != "step" or line["step"] != 1
+        ]
+    assert any("step 1: lost" in text for text in check(records).contradictions)
+
+
+def test_two_members_of_one_rank_and_two_sizes_are_found() -> None:
+    records = recorded()
+    lines(records, 1, "boundary")[1]["rank"] = 0
+    assert "two members have one rank" in the_one(records)
+    records = recorded()
+    lines(records, 1, "boundary")[1]["size"] = 4
+    assert "differ about the size" in the_one(records)
+
+
+def test_contributors_that_a_boundary_names_are_held_against_the_results() -> None:
+    records = recorded()
+    for member in MEMBERS:
+        for line in lines(records, member, "boundary")[1:]:
+            everywhere = contributors(line["step"] - 1, 4)
+            line["contributors"] = list(everywhere)
+    assert check(records).contradictions == []
+    lines(records, 0, "boundary")[3]["contributors"] = [0, 1, 2]
+    assert "boundary 3: member 0 is told that ranks [0, 1, 2]" in the_one(records)
+
+
+def test_contributions_have_full_mantissas_and_sums_depend_on_the_order() -> None:
+    op = work.Op("float32", "sum", 1000)
+    parts = [work.contribution(m, 7, 1, op)[work.SLOTS :] for m in range(3)]
+    assert len(np.unique(parts[0])) == parts[0].size
+    first, second = (parts[0] + parts[1]) + parts[2], parts[0] + (parts[1] + parts[2])
+    assert np.mean(first != second) > 0.1
+
+
+def test_a_step_has_operations_of_all_sizes_and_some_are_in_flight_together() -> None:
+    chance = random.Random(1)
+    for step in chance.sample(range(100_000), 50):
+        ops = work.plan(step)
+        counts = sorted(op.count for op in ops)
+        assert counts[0] < work.SLOTS
+        assert counts[-1] > work.DOUBLING
+        batches = work.batches(step)
+        assert [i for issued, _ in batches for i in issued] == list(range(len(ops)))
+        assert all(sorted(issued) == sorted(waited) for issued, waited in batches)
+    assert any(len(issued) > 2 for issued, _ in work.batches(3))
