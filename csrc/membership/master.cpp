@@ -76,7 +76,11 @@ State fresh(const Config& config) {
 
 /// It knows nothing any more, and may take over again only after reading anew.
 void depose(State& s, const std::string& why, Actions& out) {
-  s = fresh(s.config);
+  if (planted(s.config.planted, "keep_when_deposed")) {
+    s.writing.reset();
+  } else {
+    s = fresh(s.config);
+  }
   out.push_back(Deposed{why});
 }
 
@@ -136,7 +140,10 @@ void on(State& s, const RegisterUnanswered&, Actions& out) {
 
 /// It reports an epoch that the register does not know: the register is lost, or set back.
 bool is_unknown(const State& s, const Report& report) {
-  if (report.accepted.incarnation() > s.held->incarnation) return true;
+  if (report.accepted.incarnation() > s.held->incarnation &&
+      !planted(s.config.planted, "ignore_newer")) {
+    return true;
+  }
   return report.started && (!s.held->epoch || *report.started > s.held->epoch->id);
 }
 
@@ -257,7 +264,9 @@ void on_message(State&, PeerId, const StoreRequest&, Actions&) {}  // the server
 
 void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
   PeerState& peer = s.peers.at(p);
-  if (m.report.started != peer.report.started) return;  // Start is on its way, or it talks nonsense
+  if (m.report.started != peer.report.started && !planted(s.config.planted, "stale_ready")) {
+    return;  // Start is on its way, or it talks nonsense
+  }
   peer.report = m.report;
   if (!m.report.started && m.report.root.present) peer.door_root = m.report.root;
   if (!s.proposal || m.epoch != s.proposal->id || !contains(s.proposal->members, p)) {
@@ -326,11 +335,12 @@ void on_message(State& s, PeerId, const Relinked& m, Actions& out) {
 
 /// The answer to "does the boundary that ends this step vote?" is fixed by the first commit of the
 /// step, in whatever peer group, and every later commit of that step repeats it.
-bool flag_of(State& s, std::uint64_t step) {
+bool flag_of(State& s, std::uint32_t in_group, std::uint64_t step) {
   const auto known = s.flags.find(step);
-  if (known != s.flags.end() && !planted(s.config.planted, "flag_per_message")) {
-    return known->second;
-  }
+  const bool per_group = planted(s.config.planted, "flag_per_group") &&
+                         (!s.commit_step.contains(in_group) || s.commit_step.at(in_group) < step);
+  const bool again = planted(s.config.planted, "flag_per_message") || per_group;
+  if (known != s.flags.end() && !again) return known->second;
   const bool votes = wants_boundary(s, s.pinned, own(s)->members);
   // Steps that every peer group has left behind with a commit are of no interest any more.
   if (s.commit_step.size() == s.groups.size()) {
@@ -359,7 +369,7 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
     s.done.erase(entry);
     commit.ops.push_back(key);
     if (commit.flags.empty() || commit.flags.back().step != key.step) {
-      commit.flags.push_back(StepFlag{key.step, flag_of(s, key.step)});
+      commit.flags.push_back(StepFlag{key.step, flag_of(s, group, key.step)});
     }
     auto& newest = s.commit_step[group];
     newest = std::max(newest, key.step);

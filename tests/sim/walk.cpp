@@ -31,11 +31,13 @@ Rules shape(Random& random, const PlantedBugs& planted) {
   rules.boundaries = random.below(5) != 0;
   rules.window = 1 + random.below(3);
   rules.eager = random.below(6) == 0;
+  rules.masters = pick(random, {1, 1, 2, 2, 3});
   const std::uint64_t steps = 1 + random.below(6);
+  const std::string kinds = pick<const char*>(random, {"RRRBX", "RRRBX", "RX", "R", "B", "RB"});
   for (std::uint64_t step = 0; step < steps; ++step) {
     std::string ops;
     for (std::uint64_t n = random.below(5); n > 0 || (ops.empty() && !rules.boundaries); --n) {
-      ops += rules.ranks == 2 ? 'R' : pick(random, {'R', 'R', 'R', 'B', 'X'});
+      ops += rules.ranks == 2 ? 'R' : kinds[random.below(kinds.size())];
       if (n == 0) break;
     }
     // Where newcomers join, the program calls refresh before its first operation.
@@ -46,12 +48,22 @@ Rules shape(Random& random, const PlantedBugs& planted) {
     if (random.below(8) == 0) rules.verifies.insert(step);
   }
   const std::pair<const char*, int> most[] = {
-      {"crash", 2},    {"stop", 1},   {"reset", 2}, {"cut", 1},  {"link", 1},
-      {"heal", 1},     {"flap", 2},   {"hang", 1},  {"wish", 2}, {"bye", 1},
-      {"mismatch", 1}, {"mcrash", 2}, {"mstop", 1}};
+      {"crash", 2}, {"stop", 1},     {"reset", 3},     {"cut", 1},   {"link", 1},     {"heal", 1},
+      {"flap", 2},  {"hang", 1},     {"wish", 2},      {"bye", 1},   {"mismatch", 1}, {"mcrash", 2},
+      {"mstop", 1}, {"cut_half", 1}, {"link_half", 1}, {"repeat", 3}};
   for (const auto& [name, number] : most) {
     const int some = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(number)));
     rules.budget[name] = pick(random, {0, 0, some, number});
+  }
+  const std::pair<const char*, int> rare[] = {
+      {"cut_register", 2}, {"partition", 1}, {"foreign", 1}};
+  for (const auto& [name, number] : rare) {
+    if (random.below(5) == 0) rules.budget[name] = number;
+  }
+  const std::pair<const char*, int> several[] = {
+      {"lease", 3}, {"stray", 2}, {"move_on", 2}, {"mstop", 2}, {"mcrash", 3}};
+  for (const auto& [name, number] : several) {
+    if (rules.masters > 1 && random.below(2) == 0) rules.budget[name] = number;
   }
   return rules;
 }
@@ -90,12 +102,13 @@ class Taste {
     // Fair moves are as fast as the message's way or the peer is; each fault has its own liking.
     const bool message = move.what == What::peer_to_master || move.what == What::master_to_peer;
     const int kind = move.sort == Sort::fair && !message ? 99 : static_cast<int>(move.what);
-    const auto key = std::tuple(static_cast<int>(move.sort), kind, move.a);
+    const auto key = std::tuple(static_cast<int>(move.sort), kind, move.a, move.m);
     const auto known = weights_.find(key);
     if (known != weights_.end()) return known->second;
     double weight = 1;
     if (move.sort == Sort::fault) weight = faults_ * pick(random_, {1.0, 0.3, 3.0});
     if (move.sort == Sort::maybe) weight = maybes_;
+    if (move.what == What::gives_up_write) weight *= 0.2;  // or no master comes far
     if (move.sort == Sort::timer) weight = timers_;
     if (move.what == What::arrive) return arrivals_;
     if (move.sort == Sort::fair && random_.unit() < slow_) {
@@ -108,7 +121,7 @@ class Taste {
   std::uint64_t first_ = 0;
   std::uint64_t end_ = 0;
   double faults_ = 0, maybes_ = 0, timers_ = 0, slow_ = 0, arrivals_ = 0;
-  std::map<std::tuple<int, int, int>, double> weights_;
+  std::map<std::tuple<int, int, int, int>, double> weights_;
   std::vector<double> sums_;
 };
 
@@ -117,13 +130,16 @@ std::string describe(const World& world) {
   std::string text = "register: epoch " +
                      (world.held.epoch ? to_string(world.held.epoch->id) : std::string("none")) +
                      (world.held.over ? ", over" : "");
-  if (world.master) {
-    const auto& m = *world.master;
+  for (const MasterWorld& one : world.masters) {
+    if (!one.core) continue;
+    const auto& m = *one.core;
     text += std::string("\nmaster:") + (m.running ? " running" : "") + (m.holds ? "" : " standby") +
+            (m.held ? " incarnation " + std::to_string(m.held->incarnation) : "") +
             (m.patient ? " patient" : "") + (m.holding ? " holding" : "") +
             (m.proposal ? " proposal " + to_string(m.proposal->id) : "") + " ready " +
             std::to_string(m.ready.size()) + " awaited " + std::to_string(m.awaited.size()) +
-            " expelled " + std::to_string(m.expelled.size());
+            " expelled " + std::to_string(m.expelled.size()) + " unknown " +
+            std::to_string(m.unknown.size());
     for (const auto& [p, peer] : m.peers) {
       text += "\n  " + std::to_string(World::index(p)) + " step " +
               std::to_string(peer.report.step) +
@@ -135,8 +151,9 @@ std::string describe(const World& world) {
   for (const PeerWorld& peer : world.peers) {
     text += "\n" + std::to_string(&peer - world.peers.data()) + ": life " +
             std::to_string(static_cast<int>(peer.life)) + (peer.over ? " over" : "") +
-            (peer.connected ? " connected" : "") + (peer.hung ? " hung" : "") + " step " +
-            std::to_string(peer.step) + (peer.core.stopped ? " stopped" : "") +
+            (peer.connected ? " connected to " + std::to_string(peer.master) : "") +
+            (peer.hung ? " hung" : "") + " step " + std::to_string(peer.step) +
+            (peer.core.stopped ? " stopped" : "") +
             (peer.core.vote != VoteKind::none ? " votes" : "") +
             (peer.core.accepted ? " accepted " + to_string(peer.core.accepted->id) : "") +
             (peer.core.preparing ? " prepares " + to_string(peer.core.preparing->epoch.id) : "");
@@ -152,10 +169,11 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace) {
   Taste taste(random);
   world.tracing = trace;
   if (trace) {
-    std::printf("%d peers of %d ranks, founders %u, hold below %u, %s, window %d%s, program",
-                world.rules.peers, world.rules.ranks, world.rules.founders, world.rules.hold_below,
-                world.rules.boundaries ? "boundaries" : "no boundaries",
-                static_cast<int>(world.rules.window), world.rules.eager ? ", eager" : "");
+    std::printf(
+        "%d masters, %d peers of %d ranks, founders %u, hold below %u, %s, window %d%s, program",
+        world.rules.masters, world.rules.peers, world.rules.ranks, world.rules.founders,
+        world.rules.hold_below, world.rules.boundaries ? "boundaries" : "no boundaries",
+        static_cast<int>(world.rules.window), world.rules.eager ? ", eager" : "");
     for (const std::string& ops : world.rules.program) std::printf(" '%s'", ops.c_str());
     std::printf("\n");
   }
@@ -163,7 +181,7 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace) {
   bool healed = false;
   const auto settle = [&] {
     healed = true;
-    world.heal();
+    world.settle();
     if (trace) std::printf("---- the faults are over\n");
   };
   for (; result.steps < kStepsMax; ++result.steps) {
@@ -189,7 +207,8 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace) {
       result.violation = safety(world);
       if (!result.violation.empty()) return result;
     }
-    if (world.master && world.master->counter > kEpochsMax) {
+    for (const MasterWorld& one : world.masters) {
+      if (!one.core || one.core->counter <= kEpochsMax) continue;
       result.violation = "livelock: proposals without end";
       return result;
     }
