@@ -140,10 +140,7 @@ void on(State& s, const RegisterUnanswered&, Actions& out) {
 
 /// It reports an epoch that the register does not know: the register is lost, or set back.
 bool is_unknown(const State& s, const Report& report) {
-  if (report.accepted.incarnation() > s.held->incarnation &&
-      !planted(s.config.planted, "ignore_newer")) {
-    return true;
-  }
+  if (report.accepted.incarnation() > s.held->incarnation) return true;
   return report.started && (!s.held->epoch || *report.started > s.held->epoch->id);
 }
 

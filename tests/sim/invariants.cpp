@@ -53,6 +53,19 @@ std::string registered(const World& w) {
   return "";
 }
 
+/// A replica goes on as a whole, or not at all.
+std::string whole_replicas(const World& w) {
+  if (!w.held.epoch || w.held.over) return "";
+  std::map<int, int> ranks;
+  for (const Member& m : w.held.epoch->members) ++ranks[w.replica(World::index(m.peer()))];
+  for (const auto& [replica, number] : ranks) {
+    if (number == w.rules.ranks) continue;
+    return "epoch " + to_string(w.held.epoch->id) + " has " + std::to_string(number) +
+           " ranks of replica " + std::to_string(replica);
+  }
+  return "";
+}
+
 /// No two masters have taken the same incarnation, and nobody one that the register does not know.
 std::string one_office(const World& w) {
   std::set<std::uint32_t> taken;
@@ -249,6 +262,7 @@ std::string safety(const World& w) {
   if (std::string bad = registered(w); !bad.empty()) return bad;
   if (std::string bad = one_chain(w); !bad.empty()) return bad;
   if (std::string bad = one_office(w); !bad.empty()) return bad;
+  if (std::string bad = whole_replicas(w); !bad.empty()) return bad;
   if (std::string bad = old_failure(w); !bad.empty()) return bad;
   for (const Run& run : runs_of(w)) {
     if (std::string bad = uniform(w, run); !bad.empty()) return bad;

@@ -144,7 +144,7 @@ void World::connect_moves(int p, std::vector<Move>& out) const {
     if (master(m).core->holds) {
       out.push_back({What::connect, first ? Sort::fair : Sort::maybe, p, -1, {}, m});
       first = false;
-    } else if (has_left("stray")) {
+    } else if (has_left(Fault::stray)) {
       out.push_back({What::strays, Sort::fault, p, -1, {}, m});
     }
   }
@@ -272,14 +272,14 @@ void World::master_moves(int m, std::vector<Move>& out, std::vector<Move>& timer
     if (!joined(node(m), kRegister)) return;
     if (may_take_over(m)) {
       add(What::reads, Sort::fair);
-    } else if (has_left("lease")) {
+    } else if (has_left(Fault::lease)) {
       add(What::reads, Sort::fault);
     }
     return;
   }
   // Who runs an epoch goes on with it, until it needs the register or hears of the other.
   const bool ousted = held.incarnation != world.core->held->incarnation;
-  if (ousted && joined(node(m), kRegister)) {
+  if (ousted && joined(node(m), kRegister) && (healed_ || !rules.unaware)) {
     add(What::ousted, healed_ || !world.core->running ? Sort::fair : Sort::maybe);
   }
   for (const auto& [q, conn] : world.conns) {
@@ -316,16 +316,11 @@ void World::timeout_moves(std::vector<Move>& timers) const {
   }
 }
 
-bool World::has_left(const char* budget) const {
-  const auto left = rules.budget.find(budget);
-  return left != rules.budget.end() && left->second > 0;
-}
-
 void World::network_faults(std::vector<Move>& out) const {
   const auto add = [&](What what, int a, int b, int m, Way way) {
     out.push_back({what, Sort::fault, a, b, {}, m, way});
   };
-  const auto ways = [&](const char* whole, const char* half, What what, int a, int b, int m) {
+  const auto ways = [&](Fault whole, Fault half, What what, int a, int b, int m) {
     if (has_left(whole)) add(what, a, b, m, Way::both);
     if (!has_left(half)) return;
     add(what, a, b, m, Way::there);
@@ -336,24 +331,24 @@ void World::network_faults(std::vector<Move>& out) const {
     for (int m = 0; m < rules.masters; ++m) {
       const bool here = peer(p).connected && peer(p).master == m;
       if ((here || rules.masters > 1) && joined(p, node(m))) {
-        ways("cut", "cut_half", What::cut, p, -1, m);
+        ways(Fault::cut, Fault::cut_half, What::cut, p, -1, m);
       }
     }
     for (int q = p + 1; q < rules.peers; ++q) {
       if (!up(q) || group(q) != group(p) || !joined(p, q)) continue;
-      ways("link", "link_half", What::link, p, q, -1);
-      if (has_left("flap") && peer(p).core.started && peer(q).core.started) {
+      ways(Fault::link, Fault::link_half, What::link, p, q, -1);
+      if (has_left(Fault::flap) && peer(p).core.started && peer(q).core.started) {
         add(What::flap, p, q, -1, Way::both);
       }
     }
   }
   for (int m = 0; m < rules.masters; ++m) {
     if (!joined(node(m), kRegister)) continue;
-    ways("cut_register", "cut_register", What::cut_register, -1, -1, m);
+    ways(Fault::cut_register, Fault::cut_register, What::cut_register, -1, -1, m);
   }
-  if (has_left("partition")) add(What::partition, -1, -1, -1, Way::both);
-  if (!cuts_.empty() && has_left("heal")) add(What::heal, -1, -1, -1, Way::both);
-  if (!has_left("repeat")) return;
+  if (has_left(Fault::partition)) add(What::partition, -1, -1, -1, Way::both);
+  if (!cuts_.empty() && has_left(Fault::heal)) add(What::heal, -1, -1, -1, Way::both);
+  if (!has_left(Fault::repeat)) return;
   for (const auto& [ends, queue] : net_) {
     if (queue.empty() || std::holds_alternative<std::monostate>(queue.front().message)) continue;
     const auto* up_to = std::get_if<PeerToMaster>(&queue.front().message);
@@ -368,39 +363,39 @@ void World::network_faults(std::vector<Move>& out) const {
 }
 
 void World::fault_moves(std::vector<Move>& out) const {
-  const auto add = [&](const char* name, What what, int a, OpKey op = {}, int m = -1) {
+  const auto add = [&](Fault name, What what, int a, OpKey op = {}, int m = -1) {
     if (has_left(name)) out.push_back({what, Sort::fault, a, -1, op, m});
   };
   for (int p = 0; p < rules.peers; ++p) {
     const PeerWorld& world = peer(p);
     if (world.life == Life::stopped) out.push_back({What::wakes, Sort::maybe, p, -1, {}});
-    if (world.life == Life::absent) add("foreign", What::foreign, p);
+    if (world.life == Life::absent && !foundings.empty()) add(Fault::foreign, What::foreign, p);
     if (world.over || world.life == Life::absent || world.life == Life::dead) continue;
     if (!world.connected && !world.core.started) continue;
-    add("crash", What::crash, p);
+    add(Fault::crash, What::crash, p);
     if (!up(p)) continue;
     if (world.connected) {
-      add("stop", What::stop, p);
-      add("reset", What::reset, p);
+      add(Fault::stop, What::stop, p);
+      add(Fault::reset, What::reset, p);
       for (int m = 0; m < rules.masters; ++m) {
         if (m != world.master && master_up(m) && master(m).core->holds) {
-          add("move_on", What::moves_on, p, {}, world.master);
+          add(Fault::move_on, What::moves_on, p, {}, world.master);
         }
       }
     }
     if (world.foreign) continue;
-    if (world.core.started && !world.hung) add("hang", What::hang, p);
-    if (world.core.started && !world.leaving && rules.boundaries) add("wish", What::wish, p);
-    if (world.core.started && world.connected) add("bye", What::bye, p);
+    if (world.core.started && !world.hung) add(Fault::hang, What::hang, p);
+    if (world.core.started && !world.leaving && rules.boundaries) add(Fault::wish, What::wish, p);
+    if (world.core.started && world.connected) add(Fault::bye, What::bye, p);
     for (const auto& [key, op] : world.ops) {
-      if (op.active && rules.ranks == 1) add("mismatch", What::mismatch, p, key);
+      if (op.active && rules.ranks == 1) add(Fault::mismatch, What::mismatch, p, key);
     }
   }
   network_faults(out);
   for (int m = 0; m < rules.masters; ++m) {
     if (master_up(m)) {
-      add("mcrash", What::mcrash, -1, {}, m);
-      add("mstop", What::mstop, -1, {}, m);
+      add(Fault::mcrash, What::mcrash, -1, {}, m);
+      add(Fault::mstop, What::mstop, -1, {}, m);
     }
     if (master(m).core && master(m).life == Life::stopped) {
       out.push_back({What::master_wakes, Sort::maybe, -1, -1, {}, m});
@@ -455,7 +450,7 @@ std::vector<Move> World::moves() const {
     for (Move& timer : timers) timer.sort = Sort::timer;
     out.insert(out.end(), timers.begin(), timers.end());
   }
-  fault_moves(out);
+  if (!healed_) fault_moves(out);
   return out;
 }
 

@@ -156,11 +156,12 @@ const std::vector<const char*> kPlanted = {
     "start_unasked", "commit_early",   "forget_restore",    "join_mid_step",    "flag_per_group",
     "reuse_epoch",   "drop_abort",     "start_early",       "commit_alone",     "any_survivor",
     "old_vote",      "forget_commits", "pin_follows_epoch", "flag_per_message", "keep_when_deposed",
-    "blind_write",   "read_back",      "stale_ready"};
+    "blind_write",   "read_back",      "stale_ready",       "half_replica"};
 /// One walk in thousands: give them a hundred thousand.
 const std::vector<const char*> kRare = {
-    "mix_epochs",  "begin_anew",   "two_answers",     "flag_not_in_verdict", "any_failure_votes",
-    "old_failure", "half_replica", "forget_survivor", "old_incarnation",     "ignore_newer"};
+    "mix_epochs",        "begin_anew",  "two_answers",     "flag_not_in_verdict",
+    "any_failure_votes", "old_failure", "forget_survivor", "old_incarnation",
+};
 
 int planted(Options options, const char* name) {
   options.planted = PlantedBugs{name};

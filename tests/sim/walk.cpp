@@ -21,9 +21,8 @@ T pick(Random& random, std::initializer_list<T> choices) {
 Rules shape(Random& random, const PlantedBugs& planted) {
   Rules rules;
   rules.planted = planted;
-  rules.ranks = random.below(4) == 0 ? 2 : 1;
-  const int replicas = rules.ranks == 2 ? 2 + static_cast<int>(random.below(2))
-                                        : 2 + static_cast<int>(random.below(4));
+  rules.ranks = pick(random, {1, 1, 1, 1, 1, 1, 1, 2, 2, 3});
+  const int replicas = 2 + static_cast<int>(random.below(rules.ranks == 1 ? 4 : 2));
   rules.peers = replicas * rules.ranks;
   rules.founders =
       1 + static_cast<std::uint32_t>(random.below(static_cast<std::uint64_t>(replicas)));
@@ -37,7 +36,7 @@ Rules shape(Random& random, const PlantedBugs& planted) {
   for (std::uint64_t step = 0; step < steps; ++step) {
     std::string ops;
     for (std::uint64_t n = random.below(5); n > 0 || (ops.empty() && !rules.boundaries); --n) {
-      ops += rules.ranks == 2 ? 'R' : kinds[random.below(kinds.size())];
+      ops += rules.ranks > 1 ? 'R' : kinds[random.below(kinds.size())];
       if (n == 0) break;
     }
     // Where newcomers join, the program calls refresh before its first operation.
@@ -47,23 +46,29 @@ Rules shape(Random& random, const PlantedBugs& planted) {
     if (step > 0 && random.below(8) == 0) rules.resumes.insert(step);
     if (random.below(8) == 0) rules.verifies.insert(step);
   }
-  const std::pair<const char*, int> most[] = {
-      {"crash", 2}, {"stop", 1},     {"reset", 3},     {"cut", 1},   {"link", 1},     {"heal", 1},
-      {"flap", 2},  {"hang", 1},     {"wish", 2},      {"bye", 1},   {"mismatch", 1}, {"mcrash", 2},
-      {"mstop", 1}, {"cut_half", 1}, {"link_half", 1}, {"repeat", 3}};
+  const std::pair<Fault, int> most[] = {
+      {Fault::crash, 2}, {Fault::stop, 1},     {Fault::reset, 3},     {Fault::cut, 1},
+      {Fault::link, 1},  {Fault::heal, 1},     {Fault::flap, 2},      {Fault::hang, 1},
+      {Fault::wish, 2},  {Fault::bye, 1},      {Fault::mismatch, 1},  {Fault::mcrash, 2},
+      {Fault::mstop, 1}, {Fault::cut_half, 1}, {Fault::link_half, 1}, {Fault::repeat, 3}};
   for (const auto& [name, number] : most) {
     const int some = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(number)));
-    rules.budget[name] = pick(random, {0, 0, some, number});
+    rules.budget[static_cast<std::size_t>(name)] = pick(random, {0, 0, some, number});
   }
-  const std::pair<const char*, int> rare[] = {
-      {"cut_register", 2}, {"partition", 1}, {"foreign", 1}};
+  const std::pair<Fault, int> rare[] = {
+      {Fault::cut_register, 2}, {Fault::partition, 1}, {Fault::foreign, 1}};
   for (const auto& [name, number] : rare) {
-    if (random.below(5) == 0) rules.budget[name] = number;
+    if (random.below(5) == 0) rules.budget[static_cast<std::size_t>(name)] = number;
   }
-  const std::pair<const char*, int> several[] = {
-      {"lease", 3}, {"stray", 2}, {"move_on", 2}, {"mstop", 2}, {"mcrash", 3}};
+  rules.unaware = random.below(2) == 0;
+  const std::pair<Fault, int> several[] = {{Fault::lease, 4},
+                                           {Fault::stray, 2},
+                                           {Fault::move_on, 4},
+                                           {Fault::mstop, 2},
+                                           {Fault::mcrash, 3}};
   for (const auto& [name, number] : several) {
-    if (rules.masters > 1 && random.below(2) == 0) rules.budget[name] = number;
+    if (rules.masters > 1 && random.below(2) == 0)
+      rules.budget[static_cast<std::size_t>(name)] = number;
   }
   return rules;
 }

@@ -342,7 +342,14 @@ void World::apply_fault(const Move& move) {
     case What::repeat_down: {
       const bool to_master = move.what == What::repeat_up;
       auto& queue = net_[to_master ? Pair(a, node(move.m)) : Pair(node(move.m), a)];
-      queue.push_front(Item(queue.front()));
+      // Once more at once, or behind what follows on the same connection.
+      std::size_t last = 1;
+      while (last < queue.size() && queue[last].conn == queue.front().conn &&
+             !std::holds_alternative<std::monostate>(queue[last].message)) {
+        ++last;
+      }
+      const Item again = queue.front();
+      queue.insert(queue.begin() + static_cast<std::ptrdiff_t>(1 + random_.below(last)), again);
       break;
     }
     default:
@@ -350,31 +357,37 @@ void World::apply_fault(const Move& move) {
   }
 }
 
+/// A fault is counted, and so are those who have it.
+void World::spend(const Move& move) {
+  static const std::map<What, Fault> kFault = {
+      {What::crash, Fault::crash},         {What::stop, Fault::stop},
+      {What::reset, Fault::reset},         {What::cut, Fault::cut},
+      {What::link, Fault::link},           {What::heal, Fault::heal},
+      {What::flap, Fault::flap},           {What::hang, Fault::hang},
+      {What::wish, Fault::wish},           {What::bye, Fault::bye},
+      {What::mismatch, Fault::mismatch},   {What::mcrash, Fault::mcrash},
+      {What::mstop, Fault::mstop},         {What::cut_register, Fault::cut_register},
+      {What::partition, Fault::partition}, {What::foreign, Fault::foreign},
+      {What::reads, Fault::lease},         {What::strays, Fault::stray},
+      {What::moves_on, Fault::move_on},    {What::repeat_up, Fault::repeat},
+      {What::repeat_down, Fault::repeat}};
+  static const std::set<What> kHarmless = {What::wish, What::strays, What::repeat_up,
+                                           What::repeat_down};
+  static const std::set<What> kContest = {What::reads, What::mstop, What::cut_register,
+                                          What::partition, What::moves_on};
+  Fault fault = kFault.at(move.what);
+  if (move.way != Way::both && fault == Fault::cut) fault = Fault::cut_half;
+  if (move.way != Way::both && fault == Fault::link) fault = Fault::link_half;
+  --rules.budget[static_cast<std::size_t>(fault)];
+  if (!kHarmless.contains(move.what) && move.a >= 0) faulty.insert(move.a);
+  if (move.b >= 0) faulty.insert(move.b);
+  if (rules.masters > 1 && kContest.contains(move.what)) contested = true;
+}
+
 void World::apply(const Move& move) {
   const int a = move.a;
   const int b = move.b;
-  if (move.sort == Sort::fault) {
-    static const std::map<What, std::string> kNames = {
-        {What::crash, "crash"},         {What::stop, "stop"},
-        {What::reset, "reset"},         {What::cut, "cut"},
-        {What::link, "link"},           {What::heal, "heal"},
-        {What::flap, "flap"},           {What::hang, "hang"},
-        {What::wish, "wish"},           {What::bye, "bye"},
-        {What::mismatch, "mismatch"},   {What::mcrash, "mcrash"},
-        {What::mstop, "mstop"},         {What::cut_register, "cut_register"},
-        {What::partition, "partition"}, {What::foreign, "foreign"},
-        {What::reads, "lease"},         {What::strays, "stray"},
-        {What::moves_on, "move_on"},    {What::repeat_up, "repeat"},
-        {What::repeat_down, "repeat"}};
-    static const std::set<What> kHarmless = {What::wish, What::strays, What::repeat_up,
-                                             What::repeat_down};
-    static const std::set<What> kContest = {What::reads, What::mstop, What::cut_register,
-                                            What::partition, What::moves_on};
-    --rules.budget[kNames.at(move.what)];
-    if (!kHarmless.contains(move.what) && a >= 0) faulty.insert(a);
-    if (b >= 0) faulty.insert(b);
-    if (rules.masters > 1 && kContest.contains(move.what)) contested = true;
-  }
+  if (move.sort == Sort::fault) spend(move);
   if (apply_at_master(move)) return;
   switch (move.what) {
     case What::arrive:

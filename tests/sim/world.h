@@ -10,6 +10,7 @@
 // the same bits.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <optional>
@@ -26,11 +27,40 @@
 
 namespace pccl::sim {
 
+/// What may go wrong, each so often.
+enum class Fault : std::uint8_t {
+  crash,
+  stop,
+  reset,
+  cut,
+  cut_half,
+  link,
+  link_half,
+  heal,
+  flap,
+  hang,
+  wish,
+  bye,
+  mismatch,
+  mcrash,
+  mstop,
+  cut_register,
+  partition,
+  foreign,
+  lease,
+  stray,
+  move_on,
+  repeat,
+  count
+};
+inline constexpr auto kFaults = static_cast<std::size_t>(Fault::count);
+
 /// What is fixed for a walk.
 struct Rules {
   int peers = 3;
   int ranks = 1;  // of each replica
   int masters = 1;
+  bool unaware = false;        // who has lost its lease finds out only by a write that is refused
   std::uint32_t founders = 2;  // replicas
   std::uint32_t hold_below = 1;
   bool boundaries = true;  // the program calls refresh after each step
@@ -40,7 +70,7 @@ struct Rules {
   std::set<std::uint64_t> verifies;   // steps whose boundary votes in any case
   std::uint64_t window = 2;           // operations in flight
   bool eager = false;                 // timers may end at any time
-  std::map<std::string, int> budget;  // of each fault
+  std::array<int, kFaults> budget{};  // of each fault
   PlantedBugs planted;
 };
 
@@ -289,6 +319,7 @@ class World {
   void note(const Epoch& epoch);
   void set_outcome(int p, OpKey op, bool failed);
   void enter_step(int p, const peer::EnterStep& action);
+  void spend(const Move& move);
   void apply_fault(const Move& move);
   void forget_data();
 
@@ -313,7 +344,9 @@ class World {
   void timeout_moves(std::vector<Move>& timers) const;
   void fault_moves(std::vector<Move>& out) const;
   void network_faults(std::vector<Move>& out) const;
-  [[nodiscard]] bool has_left(const char* budget) const;
+  [[nodiscard]] bool has_left(Fault fault) const {
+    return rules.budget[static_cast<std::size_t>(fault)] > 0;
+  }
   [[nodiscard]] bool may_take_over(int m) const;
   [[nodiscard]] bool data_is_there(int p, OpKey op, bool& sure, bool& clean) const;
   [[nodiscard]] std::string letters(std::uint64_t step) const;
