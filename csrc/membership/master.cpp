@@ -99,7 +99,9 @@ void take_office(State& s, Actions& out) {
   s.holds = true;
   index_members(s);
   if (const Epoch* epoch = own(s)) {
-    for (const Member& m : epoch->members) s.awaited.insert(m.peer());
+    if (!planted(s.config.planted, "impatient")) {
+      for (const Member& m : epoch->members) s.awaited.insert(m.peer());
+    }
     s.patient = true;
     out.push_back(StartTimer{TimerKind::patience, {}});
     out.push_back(Say{false, "incarnation " + std::to_string(s.held->incarnation) + ": epoch " +
@@ -132,6 +134,10 @@ void on(State& s, const RegisterWritten& e, Actions& out) {
 }
 
 void on(State& s, const RegisterUnanswered&, Actions& out) {
+  if (s.writing && planted(s.config.planted, "assume_written")) {
+    on(s, RegisterWritten{*s.writing, true}, out);
+    return;
+  }
   // Written or not, who knows: only reading anew tells.
   if (s.writing) depose(s, "the register did not answer", out);
 }

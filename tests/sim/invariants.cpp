@@ -242,7 +242,9 @@ std::string excuse(const World& w, int p) {
     if (!run_is_there && waiting < w.rules.founders) return "too few found a run";
     if (run_is_there && !w.rules.boundaries) return "the run has no boundary";
   }
-  if (!core->unknown.empty()) return "a member of another run is there";
+  for (const PeerId q : core->unknown) {
+    if (w.at(q).foreign) return "a member of another run is there";
+  }
   if (core->holding) return "the run holds";
   for (int q = 0; q < w.rules.peers; ++q) {
     const bool hangs = at(w, q).hung && at(w, q).life == Life::up && !at(w, q).over;
@@ -281,13 +283,13 @@ std::string safety(const World& w) {
 
 std::string liveness(const World& w) {
   for (int p = 0; p < w.rules.peers; ++p) {
-    bool goodbye = false;  // of another rank of its replica, which takes it along
+    bool reason = false;  // of a rank of its replica, which takes the others along
     for (int q = 0; q < w.rules.peers; ++q) {
-      const bool ends = at(w, q).said_bye || at(w, q).leaving;
-      goodbye = goodbye || (w.replica(q) == w.replica(p) && ends);
+      const bool ends = at(w, q).said_bye || at(w, q).leaving || w.faulty.contains(q);
+      reason = reason || (w.replica(q) == w.replica(p) && ends);
     }
-    if (w.faulty.empty() && !w.contested && !w.rules.eager && !goodbye && at(w, p).evicted) {
-      return text(p) + " was evicted, and nobody had a fault";
+    if (!w.contested && !w.rules.eager && !reason && at(w, p).evicted) {
+      return text(p) + " was evicted, and had no fault";
     }
   }
   // A program that has joiners calls refresh before its first operation; this one does not, and

@@ -156,7 +156,8 @@ const std::vector<const char*> kPlanted = {
     "start_unasked", "commit_early",   "forget_restore",    "join_mid_step",    "flag_per_group",
     "reuse_epoch",   "drop_abort",     "start_early",       "commit_alone",     "any_survivor",
     "old_vote",      "forget_commits", "pin_follows_epoch", "flag_per_message", "keep_when_deposed",
-    "blind_write",   "read_back",      "stale_ready",       "half_replica"};
+    "blind_write",   "read_back",      "stale_ready",       "assume_written",   "half_replica",
+    "impatient"};
 /// One walk in thousands: give them a hundred thousand.
 const std::vector<const char*> kRare = {
     "mix_epochs",        "begin_anew",  "two_answers",     "flag_not_in_verdict",
