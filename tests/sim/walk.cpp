@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uint64_t kStepsMax = 8000;  // a walk that is longer turns in circles
 constexpr std::uint32_t kEpochsMax = 120;  // so does an incarnation with more proposals
+constexpr int kRemindersMax = 3;           // then repeating leads nowhere
 
 template <typename T>
 T pick(Random& random, std::initializer_list<T> choices) {
@@ -83,7 +84,8 @@ class Taste {
     faults_ = pick(random, {0.01, 0.03, 0.1, 0.3});
     maybes_ = pick(random, {0.1, 0.5, 1.0});
     timers_ = pick(random, {0.01, 0.1, 1.0});
-    slow_ = pick(random, {0.0, 0.1, 0.3});
+    slow_ = pick(random, {0.0, 0.1, 0.3, 0.6});
+    changes_ = pick<std::uint64_t>(random, {20, 50, 200});
     arrivals_ = pick(random, {1.0, 0.1, 0.02, 0.005});
   }
 
@@ -91,7 +93,7 @@ class Taste {
 
   /// The index of a move; nothing if only faults are left, and their time is over.
   std::optional<std::size_t> choose(const std::vector<Move>& moves, std::uint64_t step) {
-    if (slow_ > 0 && random_.below(50) == 0) weights_.clear();
+    if (slow_ > 0 && random_.below(changes_) == 0) weights_.clear();
     sums_.clear();
     double sum = 0;
     for (const Move& move : moves) sums_.push_back(sum += weight(move, step));
@@ -125,6 +127,7 @@ class Taste {
   Random& random_;
   std::uint64_t first_ = 0;
   std::uint64_t end_ = 0;
+  std::uint64_t changes_ = 1;  // steps until other links are slow, on average
   double faults_ = 0, maybes_ = 0, timers_ = 0, slow_ = 0, arrivals_ = 0;
   std::map<std::tuple<int, int, int, int>, double> weights_;
   std::vector<double> sums_;
@@ -184,6 +187,7 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace) {
   }
   WalkResult result;
   bool healed = false;
+  int reminders = 0;
   const auto settle = [&] {
     healed = true;
     world.settle();
@@ -195,6 +199,10 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace) {
     std::optional<std::size_t> chosen = taste.choose(moves, healed ? taste.end() : result.steps);
     if (!chosen && !healed) {
       settle();
+      continue;
+    }
+    if (!chosen && reminders++ < kRemindersMax) {
+      world.remind();
       continue;
     }
     if (!chosen) {

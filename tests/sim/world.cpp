@@ -289,6 +289,11 @@ void World::settle() {
   }
 }
 
+void World::remind() {
+  timeouts_.clear();
+  for (MasterWorld& world : masters) world.beats.clear();
+}
+
 /// All that is not the masters'.
 void World::apply_fault(const Move& move) {
   const int a = move.a;

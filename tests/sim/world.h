@@ -260,6 +260,8 @@ class World {
   void apply(const Move& move);
   /// The faults are over: everything that is not dead works again.
   void settle();
+  /// Time goes on: peers repeat time-outs and heartbeats, of which `moves` has only some.
+  void remind();
   [[nodiscard]] std::string label(const Move& move) const;
 
   // Open to the invariants.
