@@ -160,8 +160,8 @@ const std::vector<const char*> kPlanted = {
     "impatient"};
 /// One walk in thousands: give them a hundred thousand.
 const std::vector<const char*> kRare = {
-    "mix_epochs",        "begin_anew",  "two_answers",     "flag_not_in_verdict",
-    "any_failure_votes", "old_failure", "forget_survivor", "old_incarnation",
+    "mix_epochs",  "begin_anew",      "two_answers",     "flag_not_in_verdict", "any_failure_votes",
+    "old_failure", "forget_survivor", "late_or_waiting", "old_incarnation",
 };
 
 int planted(Options options, const char* name) {
