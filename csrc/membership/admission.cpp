@@ -143,7 +143,7 @@ std::vector<Member> survivors(const State& s) {
     if (!s.peers.contains(p) || out.contains(p) || s.expelled.contains(p)) continue;
     alive.push_back(m);
   }
-  return whole(std::move(alive));
+  return planted(s.config.planted, "half_replica") ? alive : whole(std::move(alive));
 }
 
 std::vector<Member> door(const State& s) {

@@ -325,6 +325,12 @@ void write_proposal(State& s, Actions& out) {
   to.over = false;
   to.passed = judge(s, *s.proposal).passed;
   out.push_back(WriteRegister{*s.held, to});
+  if (planted(s.config.planted, "start_unasked")) {
+    const std::optional<Epoch> before = own(s) == nullptr ? std::nullopt : s.held->epoch;
+    s.held = std::move(to);
+    start(s, before, out);
+    return;
+  }
   s.writing = std::move(to);
 }
 

@@ -87,7 +87,11 @@ State fresh(const Config& config) {
 
 /// It knows nothing any more, and may take over again only after reading anew.
 void depose(State& s, const std::string& why, Actions& out) {
-  s = fresh(s.config);
+  if (planted(s.config.planted, "keep_when_deposed")) {
+    s.writing.reset();
+  } else {
+    s = fresh(s.config);
+  }
   out.push_back(Deposed{why});
 }
 
@@ -106,7 +110,9 @@ void take_office(State& s, Actions& out) {
   s.holds = true;
   index_members(s);
   if (const Epoch* epoch = own(s)) {
-    for (const Member& m : epoch->members) s.awaited.insert(m.peer());
+    if (!planted(s.config.planted, "impatient")) {
+      for (const Member& m : epoch->members) s.awaited.insert(m.peer());
+    }
     s.patient = true;
     out.push_back(StartTimer{TimerKind::patience, {}});
     out.push_back(Say{false, "incarnation " + std::to_string(s.held->incarnation) + ": epoch " +
@@ -141,6 +147,10 @@ void on(State& s, const RegisterWritten& e, Actions& out) {
 }
 
 void on(State& s, const RegisterUnanswered&, Actions& out) {
+  if (s.writing && planted(s.config.planted, "assume_written")) {
+    on(s, RegisterWritten{*s.writing, true}, out);
+    return;
+  }
   // Written or not, who knows: only reading anew tells.
   if (s.writing) depose(s, "the register did not answer", out);
 }
@@ -280,7 +290,9 @@ void on_message(State&, PeerId, const StoreRequest&, Actions&) {}  // the server
 
 void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
   PeerState& peer = s.peers.at(p);
-  if (m.report.started != peer.report.started) return;  // Start is on its way, or it talks nonsense
+  if (m.report.started != peer.report.started && !planted(s.config.planted, "stale_ready")) {
+    return;  // Start is on its way, or it talks nonsense
+  }
   peer.report = m.report;
   if (!m.report.started && m.report.root.present) peer.door_root = m.report.root;
   if (!s.proposal || m.epoch != s.proposal->id || !contains(s.proposal->members, p)) {
@@ -355,11 +367,12 @@ void on_message(State& s, PeerId, const Relinked& m, Actions& out) {
 
 /// The answer to "does the boundary that ends this step vote?" is fixed by the first commit of the
 /// step, in whatever peer group, and every later commit of that step repeats it.
-bool flag_of(State& s, std::uint64_t step) {
+bool flag_of(State& s, std::uint32_t in_group, std::uint64_t step) {
   const auto known = s.flags.find(step);
-  if (known != s.flags.end() && !planted(s.config.planted, "flag_per_message")) {
-    return known->second;
-  }
+  const bool per_group = planted(s.config.planted, "flag_per_group") &&
+                         (!s.commit_step.contains(in_group) || s.commit_step.at(in_group) < step);
+  const bool again = planted(s.config.planted, "flag_per_message") || per_group;
+  if (known != s.flags.end() && !again) return known->second;
   const bool votes = wants_boundary(s, s.pinned, own(s)->members);
   // Steps that every peer group has left behind with a commit are of no interest any more.
   if (s.commit_step.size() == s.groups.size()) {
@@ -388,7 +401,7 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
     s.done.erase(entry);
     commit.ops.push_back(key);
     if (commit.flags.empty() || commit.flags.back().step != key.step) {
-      commit.flags.push_back(StepFlag{key.step, flag_of(s, key.step)});
+      commit.flags.push_back(StepFlag{key.step, flag_of(s, group, key.step)});
     }
     auto& newest = s.commit_step[group];
     newest = std::max(newest, key.step);
@@ -475,6 +488,14 @@ bool is_late_at_boundary(const State& s, PeerId p, const Report& report) {
   });
 }
 
+/// While a member of the running epoch is not here, who has not come may be waiting for that one:
+/// nobody is late. The next epoch is near, and the time-outs are reported again in it.
+bool somebody_is_missing(const State& s) {
+  const auto& members = own(s)->members;
+  return std::any_of(members.begin(), members.end(),
+                     [&](const Member& m) { return !s.peers.contains(m.peer()); });
+}
+
 void on_message(State& s, PeerId p, const Heartbeat& m, Actions& out) {
   Report& report = s.peers.at(p).report;
   report.issued = m.issued;
@@ -487,6 +508,7 @@ void on_message(State& s, PeerId p, const Heartbeat& m, Actions& out) {
   } else {
     return;
   }
+  if (somebody_is_missing(s) && !planted(s.config.planted, "late_or_waiting")) return;
   expel(s, p, "it has not come to " + what + " in time", out);
   reconsider(s, out);
 }

@@ -119,8 +119,10 @@ void answer_if_ready(State& s, Actions& out) {
 
 void on_master(State& s, const Propose& m, Actions& out) {
   const EpochId id = m.epoch.id;
-  if (s.accepted && id <= s.accepted->id) return;  // an older master: not any more
-  if (s.preparing && id <= s.preparing->epoch.id) return;
+  if (!planted(s.planted, "old_incarnation")) {
+    if (s.accepted && id <= s.accepted->id) return;  // an older master: not any more
+    if (s.preparing && id <= s.preparing->epoch.id) return;
+  }
   if (!contains(m.epoch.members, s.self.peer())) return;
   if (s.started && !s.stopped) out.push_back(StopData{});
   s.stopped = true;

@@ -18,8 +18,11 @@ struct Begun {
 
 /// An operation that a mate knows to be committed is. (A mate that has left the step behind has
 /// said so with `below`: it left with all of them committed.)
-void add_known(const std::vector<Begun>& begun, Judgement& verdict) {
+void add_known(const State& s, const std::vector<Begun>& begun, Judgement& verdict) {
+  const bool forgets = planted(s.config.planted, "forget_survivor") && begun.size() > 1;
+  const Member* forgotten = forgets ? begun.back().member : nullptr;
   for (const auto& [member, report] : begun) {
+    if (member == forgotten) continue;
     OpSet& set = verdict.committed[member->place.rank];
     set.below = std::max(set.below, report->committed.below);
     set.also.insert(set.also.end(), report->committed.also.begin(), report->committed.also.end());
@@ -136,12 +139,12 @@ Judgement judge(const State& s, const Epoch& epoch) {
     for (const auto& [member, report] : begun) step = std::max(step, report->step);
     verdict.passed = step + 1;
     verdict.pinned = ids_of(epoch.members);
-    add_known(begun, verdict);
+    add_known(s, begun, verdict);
     tidy(verdict);
     return verdict;
   }
 
-  add_known(begun, verdict);
+  add_known(s, begun, verdict);
   if (!planted(s.config.planted, "any_survivor")) add_completed(s, epoch, verdict);
   if (planted(s.config.planted, "forget_commits")) verdict.committed.clear();
   tidy(verdict);

@@ -53,6 +53,32 @@ std::string registered(const World& w) {
   return "";
 }
 
+/// A replica goes on as a whole, or not at all.
+std::string whole_replicas(const World& w) {
+  if (!w.held.epoch || w.held.over) return "";
+  std::map<int, int> ranks;
+  for (const Member& m : w.held.epoch->members) ++ranks[w.replica(World::index(m.peer()))];
+  for (const auto& [replica, number] : ranks) {
+    if (number == w.rules.ranks) continue;
+    return "epoch " + to_string(w.held.epoch->id) + " has " + std::to_string(number) +
+           " ranks of replica " + std::to_string(replica);
+  }
+  return "";
+}
+
+/// No two masters have taken the same incarnation, and nobody one that the register does not know.
+std::string one_office(const World& w) {
+  std::set<std::uint32_t> taken;
+  for (const MasterWorld& master : w.masters) {
+    if (!master.core || !master.core->holds) continue;
+    const std::uint32_t incarnation = master.core->held->incarnation;
+    if (incarnation > w.held.incarnation || !taken.insert(incarnation).second) {
+      return "two masters hold incarnation " + std::to_string(incarnation);
+    }
+  }
+  return "";
+}
+
 /// No split brain: of two started epochs the later is built on the earlier.
 std::string one_chain(const World& w) {
   EpochId earlier;
@@ -197,13 +223,14 @@ std::string old_failure(const World& w) {
 /// Why a peer that is well may stand still for ever; "" if there is no reason.
 std::string excuse(const World& w, int p) {
   const PeerWorld& peer = at(w, p);
-  if (peer.life != Life::up || peer.over || peer.hung) return "it is not there";
-  const auto& core = *w.master;
+  if (peer.life != Life::up || peer.over || peer.hung || peer.foreign) return "it is not there";
+  const master::State* core = w.in_office();
+  if (core == nullptr) return "";
   const bool run_is_there = w.held.epoch && !w.held.over;
   std::map<int, int> ranks;  // of each replica that are here
   for (int q = 0; q < w.rules.peers; ++q) {
     const PeerWorld& other = at(w, q);
-    const bool here = other.life == Life::up && !other.over;
+    const bool here = other.life == Life::up && !other.over && !other.foreign;
     if (here) ++ranks[w.replica(q)];
   }
   const auto waiting =
@@ -215,7 +242,10 @@ std::string excuse(const World& w, int p) {
     if (!run_is_there && waiting < w.rules.founders) return "too few found a run";
     if (run_is_there && !w.rules.boundaries) return "the run has no boundary";
   }
-  if (core.holding) return "the run holds";
+  for (const PeerId q : core->unknown) {
+    if (w.at(q).foreign) return "a member of another run is there";
+  }
+  if (core->holding) return "the run holds";
   for (int q = 0; q < w.rules.peers; ++q) {
     const bool hangs = at(w, q).hung && at(w, q).life == Life::up && !at(w, q).over;
     // It hangs where nobody waits for it: nothing has expired.
@@ -233,6 +263,8 @@ std::string safety(const World& w) {
   if (!w.broken.empty()) return w.broken;
   if (std::string bad = registered(w); !bad.empty()) return bad;
   if (std::string bad = one_chain(w); !bad.empty()) return bad;
+  if (std::string bad = one_office(w); !bad.empty()) return bad;
+  if (std::string bad = whole_replicas(w); !bad.empty()) return bad;
   if (std::string bad = old_failure(w); !bad.empty()) return bad;
   for (const Run& run : runs_of(w)) {
     if (std::string bad = uniform(w, run); !bad.empty()) return bad;
@@ -251,13 +283,13 @@ std::string safety(const World& w) {
 
 std::string liveness(const World& w) {
   for (int p = 0; p < w.rules.peers; ++p) {
-    bool goodbye = false;  // of another rank of its replica, which takes it along
+    bool reason = false;  // of a rank of its replica, which takes the others along
     for (int q = 0; q < w.rules.peers; ++q) {
-      const bool ends = at(w, q).said_bye || at(w, q).leaving;
-      goodbye = goodbye || (w.replica(q) == w.replica(p) && ends);
+      const bool ends = at(w, q).said_bye || at(w, q).leaving || w.faulty.contains(q);
+      reason = reason || (w.replica(q) == w.replica(p) && ends);
     }
-    if (w.faulty.empty() && !w.rules.eager && !goodbye && at(w, p).evicted) {
-      return text(p) + " was evicted, and nobody had a fault";
+    if (!w.contested && !w.rules.eager && !reason && at(w, p).evicted) {
+      return text(p) + " was evicted, and had no fault";
     }
   }
   // A program that has joiners calls refresh before its first operation; this one does not, and

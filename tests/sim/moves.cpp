@@ -10,16 +10,19 @@ namespace {
 
 constexpr const char* kWhat[] = {"arrives",
                                  "connects",
-                                 "finds the master silent",
+                                 "finds silent",
                                  "-> master:",
                                  "<- master:",
-                                 "rest lost",
+                                 "rest lost -> master",
+                                 "rest lost <- master",
                                  "register writes",
                                  "register answers",
-                                 "master gives up its write",
-                                 "master boots",
-                                 "master takes over",
-                                 "is silent to the master",
+                                 "gives up its write",
+                                 "boots",
+                                 "reads the register",
+                                 "takes over",
+                                 "finds its lease another's",
+                                 "is silent to",
                                  "patience is over",
                                  "founding delay is over",
                                  "refound delay is over",
@@ -41,11 +44,11 @@ constexpr const char* kWhat[] = {"arrives",
                                  "heartbeat",
                                  "finds a mismatch",
                                  "wakes",
-                                 "master wakes",
+                                 "wakes",
                                  "crashes",
                                  "is stopped",
-                                 "connection to master breaks",
-                                 "cut from master",
+                                 "connection breaks to",
+                                 "cut from",
                                  "link down to",
                                  "network heals",
                                  "link flaps to",
@@ -53,8 +56,15 @@ constexpr const char* kWhat[] = {"arrives",
                                  "wants to leave",
                                  "says goodbye",
                                  "calls another operation",
-                                 "master crashes",
-                                 "master is stopped"};
+                                 "crashes",
+                                 "is stopped",
+                                 "cut from the register",
+                                 "network falls apart",
+                                 "of another run arrives",
+                                 "asks a standby",
+                                 "moves on from",
+                                 "repeats ->",
+                                 "repeats <-"};
 
 constexpr int kBeatsMax = 3;     // enough for all to be heard after the first
 constexpr int kTimeoutsMax = 3;  // of one operation in one epoch, at one peer
@@ -92,32 +102,57 @@ bool holds(const std::deque<Item>& queue) {
 std::string World::label(const Move& move) const {
   std::string text;
   if (move.a >= 0) text += std::to_string(move.a) + " ";
+  const std::string name = "master " + std::to_string(move.m);
+  if (move.a < 0 && move.m >= 0) text += name + " ";
   text += kWhat[static_cast<std::size_t>(move.what)];
+  if (move.a >= 0 && move.m >= 0) text += " " + name;
   if (move.b >= 0) text += " " + std::to_string(move.b);
   if (move.op != OpKey{} || move.what == What::complete || move.what == What::issue) {
     text += " " + to_string(move.op);
   }
+  if (move.way != Way::both) text += move.way == Way::there ? ", this way" : ", the other way";
   const auto look = [&](int from, int to) {
     const auto queue = net_.find({from, to});
     if (queue != net_.end() && !queue->second.empty()) {
       text += " " + kind_of(queue->second.front().message);
     }
   };
-  if (move.what == What::peer_to_master) look(move.a, kMaster);
-  if (move.what == What::master_to_peer) look(kMaster, move.a);
+  if (move.what == What::peer_to_master || move.what == What::repeat_up) {
+    look(move.a, node(move.m));
+  }
+  if (move.what == What::master_to_peer || move.what == What::repeat_down) {
+    look(node(move.m), move.a);
+  }
   return text;
 }
 
-void World::peer_moves(int p, std::vector<Move>& out) const {
+/// First the master of its epoch, then round the list.
+void World::connect_moves(int p, std::vector<Move>& out) const {
+  const PeerWorld& world = peer(p);
+  if (world.connected) {
+    const int m = world.master;
+    const bool deaf = !reaches(node(m), p) || master(m).life == Life::stopped;
+    if (deaf || !reaches(p, node(m))) {
+      out.push_back({What::peer_silent, deaf ? Sort::fair : Sort::maybe, p, -1, {}, m});
+    }
+    return;
+  }
+  bool first = true;
+  for (int i = 0; i < rules.masters; ++i) {
+    const int m = (world.home + i) % rules.masters;
+    if (!master_up(m) || !joined(p, node(m))) continue;
+    if (master(m).core->holds) {
+      out.push_back({What::connect, first ? Sort::fair : Sort::maybe, p, -1, {}, m});
+      first = false;
+    } else if (has_left(Fault::stray)) {
+      out.push_back({What::strays, Sort::fault, p, -1, {}, m});
+    }
+  }
+}
+
+void World::link_moves(int p, std::vector<Move>& out) const {
   const PeerWorld& world = peer(p);
   const auto& core = world.core;
-  if (!world.connected) {
-    if (master_up() && master->holds && !master->writing && joined(p, kMaster)) {
-      out.push_back({What::connect, Sort::fair, p, -1, {}});
-    }
-  } else if (!joined(p, kMaster) || master_life == Life::stopped) {
-    out.push_back({What::peer_silent, Sort::fair, p, -1, {}});
-  }
   if (world.connect) {
     const auto& others = world.connect->members;
     const bool reached = std::all_of(others.begin(), others.end(), [&](const Member& m) {
@@ -133,22 +168,32 @@ void World::peer_moves(int p, std::vector<Move>& out) const {
   if (core.preparing && (newest == nullptr || core.preparing->epoch.id > newest->id)) {
     newest = &core.preparing->epoch;
   }
-  const auto queue = net_.find({p, kMaster});
+  const auto queue = net_.find({p, node(world.master)});
   const bool said = queue != net_.end() && holds<Cannot>(queue->second);
-  if (newest != nullptr && world.connected && !said && master) {
-    const Epoch* own = master->held && master->held->epoch ? &*master->held->epoch : nullptr;
-    const bool counts = (master->proposal && master->proposal->id == newest->id) ||
-                        (master->running && own != nullptr && own->id == newest->id);
-    for (const Member& m : newest->members) {
-      const int q = index(m.peer());
-      if (q == p || group(q) != group(p) || !counts) continue;
-      if (!joined(p, q)) {
-        out.push_back({What::link_fails, Sort::fair, p, q, {}});
-      } else if (peer(q).life == Life::dead && world.connect) {
-        out.push_back({What::link_fails, Sort::maybe, p, q, {}});
-      }
+  const auto& its = master_of(p).core;
+  if (newest == nullptr || !world.connected || said || !its) return;
+  const Epoch* own = its->held && its->held->epoch ? &*its->held->epoch : nullptr;
+  const bool counts = (its->proposal && its->proposal->id == newest->id) ||
+                      (its->running && own != nullptr && own->id == newest->id);
+  for (const Member& m : newest->members) {
+    const int q = index(m.peer());
+    if (q == p || group(q) != group(p) || !counts) continue;
+    if (!joined(p, q)) {
+      // Who hears nothing knows; the other may, when nothing is acknowledged.
+      const Sort sort = reaches(q, p) ? Sort::maybe : Sort::fair;
+      out.push_back({What::link_fails, sort, p, q, {}});
+    } else if (peer(q).life == Life::dead && world.connect) {
+      out.push_back({What::link_fails, Sort::maybe, p, q, {}});
     }
   }
+}
+
+void World::peer_moves(int p, std::vector<Move>& out) const {
+  const PeerWorld& world = peer(p);
+  const auto& core = world.core;
+  connect_moves(p, out);
+  if (world.foreign) return;
+  link_moves(p, out);
   if (world.fetch) {
     for (const PeerId source : world.fetch->plan.sources) {
       const int q = index(source);
@@ -174,56 +219,95 @@ void World::peer_moves(int p, std::vector<Move>& out) const {
     if (!data_is_there(p, key, sure, clean)) continue;
     out.push_back({What::complete, sure ? Sort::fair : Sort::maybe, p, -1, key});
   }
-  const auto beats = [&](int q) { return beats_.contains(q) ? beats_.at(q) : 0; };
-  const bool asked = master && (!master->expired.empty() || master->expired_boundary);
+  const MasterWorld& its = master_of(p);
+  const auto beats = [&](int q) { return its.beats.contains(q) ? its.beats.at(q) : 0; };
+  const bool asked = its.core && (!its.core->expired.empty() || its.core->expired_boundary);
   bool turn = asked && world.connected && core.started && beats(p) < kBeatsMax;
   for (int q = 0; turn && q < rules.peers; ++q) {
-    turn = beats(p) <= beats(q) || !up(q) || !peer(q).connected || !peer(q).core.started;
+    const bool here = up(q) && peer(q).connected && peer(q).master == world.master;
+    turn = beats(p) <= beats(q) || !here || !peer(q).core.started || peer(q).foreign;
   }
+  const auto queue = net_.find({p, node(world.master)});
   if (turn && (queue == net_.end() || !holds<Heartbeat>(queue->second))) {
     out.push_back({What::heartbeat, Sort::fair, p, -1, {}});
   }
 }
 
-void World::master_moves(std::vector<Move>& out, std::vector<Move>& timers) const {
-  if (!master) {
-    out.push_back({What::boots, Sort::fair, -1, -1, {}});
-    return;
+/// The lease of a master that is dead, stopped or cut off from the register ends; that of another
+/// one only by a fault, and safety does not need it.
+bool World::may_take_over(int m) const {
+  for (int other = 0; other < rules.masters; ++other) {
+    if (other == m || !master_up(other) || !master(other).core->holds) continue;
+    if (joined(node(other), kRegister)) return false;
   }
-  if (master_life == Life::stopped) return;
-  if (write_) {
-    out.push_back({write_->answered ? What::register_answers : What::register_writes,
-                   Sort::fair,
-                   -1,
-                   -1,
-                   {}});
-    out.push_back({What::gives_up_write, Sort::maybe, -1, -1, {}});
-    return;
-  }
-  if (!master->held) {
-    out.push_back({What::takes_over, Sort::fair, -1, -1, {}});
-    return;
-  }
-  for (const auto& [q, conn] : conns_) {
-    const int p = index(q);
-    if (peer(p).life == Life::stopped || !joined(p, kMaster)) {
-      out.push_back({What::master_silent, Sort::fair, p, -1, {}});
+  return true;
+}
+
+void World::register_moves(std::vector<Move>& out) const {
+  for (const Write& write : writes_) {
+    const int m = write.master;
+    const bool awaited = master(m).write == write.number;
+    const auto add = [&](What what, Sort sort) {
+      out.push_back({what, sort, -1, -1, {}, m, Way::both, write.number});
+    };
+    if (!write.answered && reaches(node(m), kRegister)) {
+      add(What::register_writes, awaited ? Sort::fair : Sort::maybe);
+    } else if (write.answered && awaited && master_up(m) && reaches(kRegister, node(m))) {
+      add(What::register_answers, Sort::fair);
+    }
+    if (awaited && master_up(m)) {
+      add(What::gives_up_write, joined(node(m), kRegister) ? Sort::maybe : Sort::fair);
     }
   }
-  for (const master::TimerKind kind : timers_) {
+}
+
+void World::master_moves(int m, std::vector<Move>& out, std::vector<Move>& timers) const {
+  const MasterWorld& world = master(m);
+  const auto add = [&](What what, Sort sort) { out.push_back({what, sort, -1, -1, {}, m}); };
+  if (world.life == Life::stopped) return;
+  if (!world.core) return add(What::boots, Sort::fair);
+  if (world.core->writing) return;
+  if (world.read) return add(What::takes_over, Sort::fair);
+  if (!world.core->held) {
+    if (!joined(node(m), kRegister)) return;
+    if (may_take_over(m)) {
+      add(What::reads, Sort::fair);
+    } else if (has_left(Fault::lease)) {
+      add(What::reads, Sort::fault);
+    }
+    return;
+  }
+  // Who runs an epoch goes on with it, until it needs the register or hears of the other.
+  const bool ousted = held.incarnation != world.core->held->incarnation;
+  if (ousted && joined(node(m), kRegister) && (healed_ || !rules.unaware)) {
+    add(What::ousted, healed_ || !world.core->running ? Sort::fair : Sort::maybe);
+  }
+  for (const auto& [q, conn] : world.conns) {
+    const int p = index(q);
+    const bool deaf = !reaches(p, node(m)) || peer(p).life == Life::stopped;
+    if (!deaf && reaches(node(m), p)) continue;
+    out.push_back({What::master_silent, deaf ? Sort::fair : Sort::maybe, p, -1, {}, m});
+  }
+  for (const master::TimerKind kind : world.timers) {
     const What what = kind == master::TimerKind::patience   ? What::patience
                       : kind == master::TimerKind::founding ? What::founding
                                                             : What::refound;
-    timers.push_back({what, Sort::timer, -1, -1, {}});
+    timers.push_back({what, Sort::timer, -1, -1, {}, m});
   }
-  for (const PeerId p : absences_) timers.push_back({What::absence, Sort::timer, index(p), -1, {}});
-  // Somebody's program hangs: the time-outs of those who wait for it.
-  if (!master->running) return;
+  for (const PeerId p : world.absences) {
+    timers.push_back({What::absence, Sort::timer, index(p), -1, {}, m});
+  }
+}
+
+/// Somebody's program hangs: the time-outs of those who wait for it.
+void World::timeout_moves(std::vector<Move>& timers) const {
   const bool hangs = std::any_of(peers.begin(), peers.end(),
                                  [](const PeerWorld& world) { return world.hung && !world.over; });
   for (int p = 0; hangs && p < rules.peers; ++p) {
     const PeerWorld& world = peer(p);
-    if (!up(p) || world.over || !world.connected || world.stopped_data) continue;
+    if (!up(p) || world.over || !world.connected || world.stopped_data || world.foreign) continue;
+    const MasterWorld& its = master_of(p);
+    if (!master_up(world.master) || !its.core->running || its.core->writing) continue;
     if (world.ops.empty() && world.core.vote == VoteKind::none) continue;
     const OpKey op = world.ops.empty() ? peer::next_key(world.core) : world.ops.begin()->first;
     const auto said = timeouts_.find({p, world.configured, op});
@@ -232,69 +316,121 @@ void World::master_moves(std::vector<Move>& out, std::vector<Move>& timers) cons
   }
 }
 
-void World::fault_moves(std::vector<Move>& out) const {
-  const auto left = [&](const char* name) {
-    const auto budget = rules.budget.find(name);
-    return budget != rules.budget.end() && budget->second > 0;
+void World::network_faults(std::vector<Move>& out) const {
+  const auto add = [&](What what, int a, int b, int m, Way way) {
+    out.push_back({what, Sort::fault, a, b, {}, m, way});
   };
-  const auto add = [&](const char* name, What what, int a, int b, OpKey op = {}) {
-    if (left(name)) out.push_back({what, Sort::fault, a, b, op});
+  const auto ways = [&](Fault whole, Fault half, What what, int a, int b, int m) {
+    if (has_left(whole)) add(what, a, b, m, Way::both);
+    if (!has_left(half)) return;
+    add(what, a, b, m, Way::there);
+    add(what, a, b, m, Way::back);
+  };
+  for (int p = 0; p < rules.peers; ++p) {
+    if (!up(p) || peer(p).over) continue;
+    for (int m = 0; m < rules.masters; ++m) {
+      const bool here = peer(p).connected && peer(p).master == m;
+      if ((here || rules.masters > 1) && joined(p, node(m))) {
+        ways(Fault::cut, Fault::cut_half, What::cut, p, -1, m);
+      }
+    }
+    for (int q = p + 1; q < rules.peers; ++q) {
+      if (!up(q) || group(q) != group(p) || !joined(p, q)) continue;
+      ways(Fault::link, Fault::link_half, What::link, p, q, -1);
+      if (has_left(Fault::flap) && peer(p).core.started && peer(q).core.started) {
+        add(What::flap, p, q, -1, Way::both);
+      }
+    }
+  }
+  for (int m = 0; m < rules.masters; ++m) {
+    if (!joined(node(m), kRegister)) continue;
+    ways(Fault::cut_register, Fault::cut_register, What::cut_register, -1, -1, m);
+  }
+  if (has_left(Fault::partition)) add(What::partition, -1, -1, -1, Way::both);
+  if (!cuts_.empty() && has_left(Fault::heal)) add(What::heal, -1, -1, -1, Way::both);
+  if (!has_left(Fault::repeat)) return;
+  for (const auto& [ends, queue] : net_) {
+    if (queue.empty() || std::holds_alternative<std::monostate>(queue.front().message)) continue;
+    const auto* up_to = std::get_if<PeerToMaster>(&queue.front().message);
+    if (up_to != nullptr && std::holds_alternative<Hello>(*up_to)) continue;
+    const auto [from, to] = ends;
+    if (from >= 0) {
+      add(What::repeat_up, from, -1, node(to), Way::both);
+    } else {
+      add(What::repeat_down, to, -1, node(from), Way::both);
+    }
+  }
+}
+
+void World::fault_moves(std::vector<Move>& out) const {
+  const auto add = [&](Fault name, What what, int a, OpKey op = {}, int m = -1) {
+    if (has_left(name)) out.push_back({what, Sort::fault, a, -1, op, m});
   };
   for (int p = 0; p < rules.peers; ++p) {
     const PeerWorld& world = peer(p);
     if (world.life == Life::stopped) out.push_back({What::wakes, Sort::maybe, p, -1, {}});
+    if (world.life == Life::absent && !foundings.empty()) add(Fault::foreign, What::foreign, p);
     if (world.over || world.life == Life::absent || world.life == Life::dead) continue;
     if (!world.connected && !world.core.started) continue;
-    add("crash", What::crash, p, -1);
+    add(Fault::crash, What::crash, p);
     if (!up(p)) continue;
     if (world.connected) {
-      add("stop", What::stop, p, -1);
-      add("reset", What::reset, p, -1);
-      if (joined(p, kMaster)) add("cut", What::cut, p, -1);
+      add(Fault::stop, What::stop, p);
+      add(Fault::reset, What::reset, p);
+      for (int m = 0; m < rules.masters; ++m) {
+        if (m != world.master && master_up(m) && master(m).core->holds) {
+          add(Fault::move_on, What::moves_on, p, {}, world.master);
+        }
+      }
     }
-    if (world.core.started && !world.hung) add("hang", What::hang, p, -1);
-    if (world.core.started && !world.leaving && rules.boundaries) add("wish", What::wish, p, -1);
-    if (world.core.started && world.connected) add("bye", What::bye, p, -1);
+    if (world.foreign) continue;
+    if (world.core.started && !world.hung) add(Fault::hang, What::hang, p);
+    if (world.core.started && !world.leaving && rules.boundaries) add(Fault::wish, What::wish, p);
+    if (world.core.started && world.connected) add(Fault::bye, What::bye, p);
     for (const auto& [key, op] : world.ops) {
-      if (op.active && rules.ranks == 1) add("mismatch", What::mismatch, p, -1, key);
-    }
-    for (int q = p + 1; q < rules.peers; ++q) {
-      if (!up(q) || group(q) != group(p) || !joined(p, q)) continue;
-      add("link", What::link, p, q);
-      if (world.core.started && peer(q).core.started) add("flap", What::flap, p, q);
+      if (op.active && rules.ranks == 1) add(Fault::mismatch, What::mismatch, p, key);
     }
   }
-  if (!cuts_.empty()) add("heal", What::heal, -1, -1);
-  if (master && master_life == Life::up) {
-    add("mcrash", What::mcrash, -1, -1);
-    add("mstop", What::mstop, -1, -1);
-  }
-  if (master && master_life == Life::stopped) {
-    out.push_back({What::master_wakes, Sort::maybe, -1, -1, {}});
+  network_faults(out);
+  for (int m = 0; m < rules.masters; ++m) {
+    if (master_up(m)) {
+      add(Fault::mcrash, What::mcrash, -1, {}, m);
+      add(Fault::mstop, What::mstop, -1, {}, m);
+    }
+    if (master(m).core && master(m).life == Life::stopped) {
+      out.push_back({What::master_wakes, Sort::maybe, -1, -1, {}, m});
+    }
   }
 }
 
-std::vector<Move> World::moves() const {
-  std::vector<Move> out;
-  std::vector<Move> timers;
+void World::net_moves(std::vector<Move>& out) const {
   for (const auto& [ends, queue] : net_) {
     if (queue.empty()) continue;
     const auto [from, to] = ends;
-    const int p = from == kMaster ? to : from;
-    if (!joined(p, kMaster)) continue;
-    if (to == kMaster && (!master_up() || master->writing || !master->held)) continue;
-    if (to != kMaster && !up(to)) continue;
+    if (!reaches(from, to)) continue;
+    const bool to_master = to < 0;
+    const int p = to_master ? from : to;
+    const int m = node(to_master ? to : from);
+    if (to_master && (!master_up(m) || master(m).core->writing)) continue;
+    if (!to_master && !up(to)) continue;
     out.push_back(
-        {to == kMaster ? What::peer_to_master : What::master_to_peer, Sort::fair, p, -1, {}});
+        {to_master ? What::peer_to_master : What::master_to_peer, Sort::fair, p, -1, {}, m});
     // A connection that breaks may take with it what it had not delivered.
     const bool newest =
         std::all_of(queue.begin(), queue.end(),
                     [&, &all = queue](const Item& item) { return item.conn <= all.back().conn; });
     if (queue.size() > 1 && newest &&
         std::holds_alternative<std::monostate>(queue.back().message)) {
-      out.push_back({What::rest_lost, Sort::maybe, from, to, {}});
+      out.push_back(
+          {to_master ? What::rest_lost_up : What::rest_lost_down, Sort::maybe, p, -1, {}, m});
     }
   }
+}
+
+std::vector<Move> World::moves() const {
+  std::vector<Move> out;
+  std::vector<Move> timers;
+  net_moves(out);
   for (int p = 0; p < rules.peers; ++p) {
     if (peer(p).life == Life::absent) {
       // Newcomers come while the run is on, or when nobody else comes any more.
@@ -303,16 +439,18 @@ std::vector<Move> World::moves() const {
     }
     if (!up(p) || peer(p).over) continue;
     peer_moves(p, out);
-    program_moves(p, out);
+    if (!peer(p).foreign) program_moves(p, out);
   }
-  master_moves(out, timers);
+  register_moves(out);
+  for (int m = 0; m < rules.masters; ++m) master_moves(m, out, timers);
+  timeout_moves(timers);
   const bool busy =
       std::any_of(out.begin(), out.end(), [](const Move& m) { return m.sort == Sort::fair; });
   if (rules.eager || !busy) {
     for (Move& timer : timers) timer.sort = Sort::timer;
     out.insert(out.end(), timers.begin(), timers.end());
   }
-  fault_moves(out);
+  if (!healed_) fault_moves(out);
   return out;
 }
 

@@ -12,6 +12,7 @@ target_include_directories(pccl_sim PRIVATE ${SIM})
 
 add_executable(pccl_sim_planted ${sim_sources} ${membership_sources})
 target_compile_definitions(pccl_sim_planted PRIVATE PCCL_PLANTED_BUGS)
+target_link_libraries(pccl_sim_planted PRIVATE Threads::Threads)
 target_include_directories(pccl_sim_planted PRIVATE ${SIM})
 
 foreach(program pccl_sim pccl_sim_planted)

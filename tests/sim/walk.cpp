@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uint64_t kStepsMax = 8000;  // a walk that is longer turns in circles
 constexpr std::uint32_t kEpochsMax = 120;  // so does an incarnation with more proposals
+constexpr int kRemindersMax = 3;           // then repeating leads nowhere
 
 template <typename T>
 T pick(Random& random, std::initializer_list<T> choices) {
@@ -21,9 +22,8 @@ T pick(Random& random, std::initializer_list<T> choices) {
 Rules shape(Random& random, const PlantedBugs& planted) {
   Rules rules;
   rules.planted = planted;
-  rules.ranks = random.below(4) == 0 ? 2 : 1;
-  const int replicas = rules.ranks == 2 ? 2 + static_cast<int>(random.below(2))
-                                        : 2 + static_cast<int>(random.below(4));
+  rules.ranks = pick(random, {1, 1, 1, 1, 1, 1, 1, 2, 2, 3});
+  const int replicas = 2 + static_cast<int>(random.below(rules.ranks == 1 ? 4 : 2));
   rules.peers = replicas * rules.ranks;
   rules.founders =
       1 + static_cast<std::uint32_t>(random.below(static_cast<std::uint64_t>(replicas)));
@@ -31,11 +31,13 @@ Rules shape(Random& random, const PlantedBugs& planted) {
   rules.boundaries = random.below(5) != 0;
   rules.window = 1 + random.below(3);
   rules.eager = random.below(6) == 0;
+  rules.masters = pick(random, {1, 1, 2, 2, 3});
   const std::uint64_t steps = 1 + random.below(6);
+  const std::string kinds = pick<const char*>(random, {"RRRBX", "RRRBX", "RX", "R", "B", "RB"});
   for (std::uint64_t step = 0; step < steps; ++step) {
     std::string ops;
     for (std::uint64_t n = random.below(5); n > 0 || (ops.empty() && !rules.boundaries); --n) {
-      ops += rules.ranks == 2 ? 'R' : pick(random, {'R', 'R', 'R', 'B', 'X'});
+      ops += rules.ranks > 1 ? 'R' : kinds[random.below(kinds.size())];
       if (n == 0) break;
     }
     // Where newcomers join, the program calls refresh before its first operation.
@@ -45,13 +47,29 @@ Rules shape(Random& random, const PlantedBugs& planted) {
     if (step > 0 && random.below(8) == 0) rules.resumes.insert(step);
     if (random.below(8) == 0) rules.verifies.insert(step);
   }
-  const std::pair<const char*, int> most[] = {
-      {"crash", 2},    {"stop", 1},   {"reset", 2}, {"cut", 1},  {"link", 1},
-      {"heal", 1},     {"flap", 2},   {"hang", 1},  {"wish", 2}, {"bye", 1},
-      {"mismatch", 1}, {"mcrash", 2}, {"mstop", 1}};
+  const std::pair<Fault, int> most[] = {
+      {Fault::crash, 2}, {Fault::stop, 1},     {Fault::reset, 3},     {Fault::cut, 1},
+      {Fault::link, 1},  {Fault::heal, 1},     {Fault::flap, 2},      {Fault::hang, 1},
+      {Fault::wish, 2},  {Fault::bye, 1},      {Fault::mismatch, 1},  {Fault::mcrash, 2},
+      {Fault::mstop, 1}, {Fault::cut_half, 1}, {Fault::link_half, 1}, {Fault::repeat, 3}};
   for (const auto& [name, number] : most) {
     const int some = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(number)));
-    rules.budget[name] = pick(random, {0, 0, some, number});
+    rules.budget[static_cast<std::size_t>(name)] = pick(random, {0, 0, some, number});
+  }
+  const std::pair<Fault, int> rare[] = {
+      {Fault::cut_register, 2}, {Fault::partition, 1}, {Fault::foreign, 1}};
+  for (const auto& [name, number] : rare) {
+    if (random.below(5) == 0) rules.budget[static_cast<std::size_t>(name)] = number;
+  }
+  rules.unaware = random.below(2) == 0;
+  const std::pair<Fault, int> several[] = {{Fault::lease, 4},
+                                           {Fault::stray, 2},
+                                           {Fault::move_on, 4},
+                                           {Fault::mstop, 2},
+                                           {Fault::mcrash, 3}};
+  for (const auto& [name, number] : several) {
+    if (rules.masters > 1 && random.below(2) == 0)
+      rules.budget[static_cast<std::size_t>(name)] = number;
   }
   return rules;
 }
@@ -66,7 +84,8 @@ class Taste {
     faults_ = pick(random, {0.01, 0.03, 0.1, 0.3});
     maybes_ = pick(random, {0.1, 0.5, 1.0});
     timers_ = pick(random, {0.01, 0.1, 1.0});
-    slow_ = pick(random, {0.0, 0.1, 0.3});
+    slow_ = pick(random, {0.0, 0.1, 0.3, 0.6});
+    changes_ = pick<std::uint64_t>(random, {20, 50, 200});
     arrivals_ = pick(random, {1.0, 0.1, 0.02, 0.005});
   }
 
@@ -74,7 +93,7 @@ class Taste {
 
   /// The index of a move; nothing if only faults are left, and their time is over.
   std::optional<std::size_t> choose(const std::vector<Move>& moves, std::uint64_t step) {
-    if (slow_ > 0 && random_.below(50) == 0) weights_.clear();
+    if (slow_ > 0 && random_.below(changes_) == 0) weights_.clear();
     sums_.clear();
     double sum = 0;
     for (const Move& move : moves) sums_.push_back(sum += weight(move, step));
@@ -90,12 +109,13 @@ class Taste {
     // Fair moves are as fast as the message's way or the peer is; each fault has its own liking.
     const bool message = move.what == What::peer_to_master || move.what == What::master_to_peer;
     const int kind = move.sort == Sort::fair && !message ? 99 : static_cast<int>(move.what);
-    const auto key = std::tuple(static_cast<int>(move.sort), kind, move.a);
+    const auto key = std::tuple(static_cast<int>(move.sort), kind, move.a, move.m);
     const auto known = weights_.find(key);
     if (known != weights_.end()) return known->second;
     double weight = 1;
     if (move.sort == Sort::fault) weight = faults_ * pick(random_, {1.0, 0.3, 3.0});
     if (move.sort == Sort::maybe) weight = maybes_;
+    if (move.what == What::gives_up_write) weight *= 0.2;  // or no master comes far
     if (move.sort == Sort::timer) weight = timers_;
     if (move.what == What::arrive) return arrivals_;
     if (move.sort == Sort::fair && random_.unit() < slow_) {
@@ -107,8 +127,9 @@ class Taste {
   Random& random_;
   std::uint64_t first_ = 0;
   std::uint64_t end_ = 0;
+  std::uint64_t changes_ = 1;  // steps until other links are slow, on average
   double faults_ = 0, maybes_ = 0, timers_ = 0, slow_ = 0, arrivals_ = 0;
-  std::map<std::tuple<int, int, int>, double> weights_;
+  std::map<std::tuple<int, int, int, int>, double> weights_;
   std::vector<double> sums_;
 };
 
@@ -117,13 +138,16 @@ std::string describe(const World& world) {
   std::string text = "register: epoch " +
                      (world.held.epoch ? to_string(world.held.epoch->id) : std::string("none")) +
                      (world.held.over ? ", over" : "");
-  if (world.master) {
-    const auto& m = *world.master;
+  for (const MasterWorld& one : world.masters) {
+    if (!one.core) continue;
+    const auto& m = *one.core;
     text += std::string("\nmaster:") + (m.running ? " running" : "") + (m.holds ? "" : " standby") +
+            (m.held ? " incarnation " + std::to_string(m.held->incarnation) : "") +
             (m.patient ? " patient" : "") + (m.holding ? " holding" : "") +
             (m.proposal ? " proposal " + to_string(m.proposal->id) : "") + " ready " +
             std::to_string(m.ready.size()) + " awaited " + std::to_string(m.awaited.size()) +
-            " expelled " + std::to_string(m.expelled.size());
+            " expelled " + std::to_string(m.expelled.size()) + " unknown " +
+            std::to_string(m.unknown.size());
     for (const auto& [p, peer] : m.peers) {
       text += "\n  " + std::to_string(World::index(p)) + " step " +
               std::to_string(peer.report.step) +
@@ -135,8 +159,9 @@ std::string describe(const World& world) {
   for (const PeerWorld& peer : world.peers) {
     text += "\n" + std::to_string(&peer - world.peers.data()) + ": life " +
             std::to_string(static_cast<int>(peer.life)) + (peer.over ? " over" : "") +
-            (peer.connected ? " connected" : "") + (peer.hung ? " hung" : "") + " step " +
-            std::to_string(peer.step) + (peer.core.stopped ? " stopped" : "") +
+            (peer.connected ? " connected to " + std::to_string(peer.master) : "") +
+            (peer.hung ? " hung" : "") + " step " + std::to_string(peer.step) +
+            (peer.core.stopped ? " stopped" : "") +
             (peer.core.vote != VoteKind::none ? " votes" : "") +
             (peer.core.accepted ? " accepted " + to_string(peer.core.accepted->id) : "") +
             (peer.core.preparing ? " prepares " + to_string(peer.core.preparing->epoch.id) : "");
@@ -152,18 +177,20 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace) {
   Taste taste(random);
   world.tracing = trace;
   if (trace) {
-    std::printf("%d peers of %d ranks, founders %u, hold below %u, %s, window %d%s, program",
-                world.rules.peers, world.rules.ranks, world.rules.founders, world.rules.hold_below,
-                world.rules.boundaries ? "boundaries" : "no boundaries",
-                static_cast<int>(world.rules.window), world.rules.eager ? ", eager" : "");
+    std::printf(
+        "%d masters, %d peers of %d ranks, founders %u, hold below %u, %s, window %d%s, program",
+        world.rules.masters, world.rules.peers, world.rules.ranks, world.rules.founders,
+        world.rules.hold_below, world.rules.boundaries ? "boundaries" : "no boundaries",
+        static_cast<int>(world.rules.window), world.rules.eager ? ", eager" : "");
     for (const std::string& ops : world.rules.program) std::printf(" '%s'", ops.c_str());
     std::printf("\n");
   }
   WalkResult result;
   bool healed = false;
+  int reminders = 0;
   const auto settle = [&] {
     healed = true;
-    world.heal();
+    world.settle();
     if (trace) std::printf("---- the faults are over\n");
   };
   for (; result.steps < kStepsMax; ++result.steps) {
@@ -172,6 +199,10 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace) {
     std::optional<std::size_t> chosen = taste.choose(moves, healed ? taste.end() : result.steps);
     if (!chosen && !healed) {
       settle();
+      continue;
+    }
+    if (!chosen && reminders++ < kRemindersMax) {
+      world.remind();
       continue;
     }
     if (!chosen) {
@@ -189,7 +220,8 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace) {
       result.violation = safety(world);
       if (!result.violation.empty()) return result;
     }
-    if (world.master && world.master->counter > kEpochsMax) {
+    for (const MasterWorld& one : world.masters) {
+      if (!one.core || one.core->counter <= kEpochsMax) continue;
       result.violation = "livelock: proposals without end";
       return result;
     }

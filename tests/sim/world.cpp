@@ -1,6 +1,6 @@
-// What an event does to the simulated world: the engine's, the server's and the register's duties
-// around the cores, as their headers state them. What can happen next is in moves.cpp, the
-// program that a peer runs in program.cpp.
+// What an event does to the simulated world: the engine's duties around the peer's core, as its
+// header states them, and faults. What can happen next is in moves.cpp, the program that a peer
+// runs in program.cpp, the masters' side in masters.cpp.
 #include "world.h"
 
 #include <algorithm>
@@ -26,6 +26,7 @@ StateRoot root_of(const Content& content) {
 
 World::World(Rules the_rules, Random& random) : rules(std::move(the_rules)), random_(random) {
   peers.resize(static_cast<std::size_t>(rules.peers));
+  masters.resize(static_cast<std::size_t>(rules.masters));
   for (int p = 0; p < rules.peers; ++p) {
     PeerWorld& world = peer(p);
     Member& self = world.core.self;
@@ -55,8 +56,8 @@ void World::note(const Epoch& epoch) {
 // ------------------------------------------------------------------------------------- messages
 
 void World::put(int from, int to, std::uint64_t conn, Message message) {
-  if (to != kMaster && peer(to).life == Life::dead) return;
-  if (to == kMaster && !master) return;
+  if (to >= 0 && peer(to).life == Life::dead) return;
+  if (to < 0 && !master(node(to)).core) return;
   net_[{from, to}].push_back(Item{conn, std::move(message)});
 }
 
@@ -68,46 +69,8 @@ void World::to_peer(int p, const peer::Event& event) {
   }
 }
 
-void World::to_master(const master::Event& event) {
-  if (!master) return;
-  if (woke_ && !master->writing) {
-    woke_ = false;
-    to_master(master::Woke{});
-  }
-  const auto expiry = [&] { return std::pair(master->expired, master->expired_boundary); };
-  const auto before = expiry();
-  try {
-    act_master(master::step(*master, event));
-  } catch (const BrokenInvariant& e) {
-    broken = std::string("master: ") + e.what();
-  }
-  if (expiry() != before) beats_.clear();
-}
-
-void World::deliver_to_master(int p, bool last) {
-  auto& queue = net_[{p, kMaster}];
-  const Item item = last ? queue.back() : queue.front();
-  if (last) {
-    queue.clear();
-  } else {
-    queue.pop_front();
-  }
-  const auto conn = conns_.find(id(p));
-  if (const auto* message = std::get_if<PeerToMaster>(&item.message)) {
-    if (const auto* hello = std::get_if<Hello>(message)) {
-      conns_[id(p)] = item.conn;
-      to_master(master::PeerConnected{*hello});
-    } else if (conn != conns_.end() && conn->second == item.conn) {
-      to_master(master::PeerMessage{id(p), *message});
-    }
-  } else if (conn != conns_.end() && conn->second <= item.conn) {
-    conns_.erase(conn);
-    to_master(master::PeerDisconnected{id(p)});
-  }
-}
-
-void World::deliver_to_peer(int p, bool last) {
-  auto& queue = net_[{kMaster, p}];
+void World::deliver_to_peer(int p, int m, bool last) {
+  auto& queue = net_[{node(m), p}];
   const Item item = last ? queue.back() : queue.front();
   if (last) {
     queue.clear();
@@ -115,34 +78,12 @@ void World::deliver_to_peer(int p, bool last) {
     queue.pop_front();
   }
   PeerWorld& world = peer(p);
-  if (!world.connected || item.conn != world.conn) return;
+  if (!world.connected || world.master != m || item.conn != world.conn) return;
   if (const auto* message = std::get_if<MasterToPeer>(&item.message)) {
     to_peer(p, peer::FromMaster{*message});
   } else {
     world.connected = false;
     to_peer(p, peer::MasterLost{});
-  }
-}
-
-void World::close_from_master(int p) {
-  const auto conn = conns_.find(id(p));
-  if (conn == conns_.end()) return;
-  put(kMaster, p, conn->second, std::monostate{});
-  conns_.erase(conn);
-}
-
-void World::crash_master() {
-  master.reset();
-  master_life = Life::up;
-  conns_.clear();
-  write_.reset();
-  timers_.clear();
-  absences_.clear();
-  beats_.clear();
-  woke_ = false;
-  for (int p = 0; p < rules.peers; ++p) {
-    net_.erase({p, kMaster});
-    if (peer(p).connected) put(kMaster, p, peer(p).conn, std::monostate{});
   }
 }
 
@@ -196,7 +137,7 @@ void World::act(int p, peer::Actions actions) {
   const auto on = [&](auto& action) {
     using T = std::decay_t<decltype(action)>;
     if constexpr (std::is_same_v<T, peer::ToMaster>) {
-      if (world.connected) put(p, kMaster, world.conn, std::move(action.message));
+      if (world.connected) put(p, node(world.master), world.conn, std::move(action.message));
     } else if constexpr (std::is_same_v<T, peer::StopData>) {
       world.stopped_data = true;
     } else if constexpr (std::is_same_v<T, peer::Connect>) {
@@ -208,6 +149,7 @@ void World::act(int p, peer::Actions actions) {
       world.fetch = std::move(action);
     } else if constexpr (std::is_same_v<T, peer::Configure>) {
       world.configured = action.epoch;
+      world.home = world.master;
       world.mates = std::move(action.members);
       world.stopped_data = false;
       if (world.first_epoch == EpochId{}) world.first_epoch = action.epoch;
@@ -248,48 +190,10 @@ void World::act(int p, peer::Actions actions) {
   };
   for (peer::Action& action : actions) std::visit(on, action);
   if (world.over && world.connected) {
-    put(p, kMaster, world.conn, std::monostate{});
+    put(p, node(world.master), world.conn, std::monostate{});
     world.connected = false;
-    net_.erase({kMaster, p});
+    net_.erase({node(world.master), p});
   }
-}
-
-void World::act_master(master::Actions actions) {
-  const auto on = [&](auto& action) {
-    using T = std::decay_t<decltype(action)>;
-    if constexpr (std::is_same_v<T, master::Send>) {
-      if (const auto* propose = std::get_if<Propose>(&action.message)) note(propose->epoch);
-      const auto conn = conns_.find(action.peer);
-      if (conn != conns_.end()) {
-        put(kMaster, index(action.peer), conn->second, std::move(action.message));
-      }
-    } else if constexpr (std::is_same_v<T, master::WriteRegister>) {
-      write_ = Write{std::move(action.from), std::move(action.to), false, false};
-    } else if constexpr (std::is_same_v<T, master::Close>) {
-      close_from_master(index(action.peer));
-    } else if constexpr (std::is_same_v<T, master::StartTimer>) {
-      if (action.kind == master::TimerKind::absence) {
-        absences_.insert(action.peer);
-      } else {
-        timers_.insert(action.kind);
-      }
-    } else if constexpr (std::is_same_v<T, master::StopTimer>) {
-      if (action.kind == master::TimerKind::absence) {
-        absences_.erase(action.peer);
-      } else {
-        timers_.erase(action.kind);
-      }
-    } else if constexpr (std::is_same_v<T, master::Say>) {
-      if (tracing) log.push_back("      master: " + action.text);
-    } else if constexpr (std::is_same_v<T, master::Deposed>) {
-      for (int p = 0; p < rules.peers; ++p) close_from_master(p);
-      timers_.clear();
-      absences_.clear();
-      write_.reset();
-      if (tracing) log.push_back("      master: deposed: " + action.why);
-    }
-  };
-  for (master::Action& action : actions) std::visit(on, action);
 }
 
 // -------------------------------------------------------------------------------------- faults
@@ -311,119 +215,216 @@ void World::flap(int a, int b) {
   }
 }
 
+void World::close_links(int a, int b, bool sure) {
+  for (const auto& [p, q] : {Pair(a, b), Pair(b, a)}) {
+    if (!sure && random_.below(2) == 0) continue;
+    peer(p).link_events.push_back(LinkEvent{id(q), false, false});
+  }
+}
+
+void World::cut(int a, int b, Way way) {
+  if (way != Way::back) cuts_.insert(Pair(a, b));
+  if (way != Way::there) cuts_.insert(Pair(b, a));
+}
+
+/// Two halves that hear nothing of each other, or only one of the other.
+void World::partition() {
+  const std::uint64_t sides = random_.next();
+  const Way way = random_.below(4) == 0 ? Way::there : Way::both;
+  std::vector<int> here;
+  std::vector<int> there;
+  const auto place = [&](int n, int bit) { ((sides >> bit) & 1U ? here : there).push_back(n); };
+  for (int p = 0; p < rules.peers; ++p) place(p, p);
+  for (int m = 0; m < rules.masters; ++m) place(node(m), 32 + m);
+  place(kRegister, 48);
+  for (const int a : here) {
+    for (const int b : there) {
+      const bool peers_both = a >= 0 && b >= 0;
+      if (peers_both && group(a) != group(b)) continue;
+      if (peers_both && joined(a, b) && up(a) && up(b)) close_links(a, b, way == Way::both);
+      cut(a, b, way);
+      if (a >= 0) faulty.insert(a);
+      if (b >= 0) faulty.insert(b);
+    }
+  }
+}
+
+/// A member of another run, which asks the wrong master.
+void World::arrive_foreign(int p) {
+  PeerWorld& world = peer(p);
+  world.life = Life::up;
+  world.foreign = true;
+  Epoch epoch;
+  const auto incarnation = static_cast<std::uint32_t>(1 + random_.below(3) * random_.below(100));
+  epoch.id = EpochId::make(incarnation, static_cast<std::uint32_t>(1 + random_.below(5)));
+  epoch.members = {world.core.self};
+  peer::State& core = world.core;
+  core.started = core.accepted = epoch;
+  core.step = core.passed = random_.below(4);
+  core.pinned = {id(p)};
+  core.here = {id(p)};
+  core.flags[core.step] = random_.below(2) == 0;
+  if (random_.below(2) == 0) core.vote = VoteKind::refresh;
+}
+
 void World::heal() {
-  for (const auto& [a, b] : std::set<Pair>(cuts_)) {
-    if (a != kMaster) flap(a, b);
+  std::set<Pair> links;
+  for (const auto& [a, b] : cuts_) {
+    if (a >= 0 && b >= 0) links.insert(std::minmax(a, b));
   }
   cuts_.clear();
+  for (const auto& [a, b] : links) flap(a, b);
+}
+
+void World::settle() {
+  healed_ = true;
+  heal();
   for (PeerWorld& world : peers) {
     if (world.life == Life::stopped) world.life = Life::up;
   }
-  if (master_life == Life::stopped) {
-    master_life = Life::up;
-    woke_ = true;
+  for (MasterWorld& world : masters) {
+    if (world.life != Life::stopped) continue;
+    world.life = Life::up;
+    world.woke = true;
   }
+}
+
+void World::remind() {
+  timeouts_.clear();
+  for (MasterWorld& world : masters) world.beats.clear();
+}
+
+/// All that is not the masters'.
+void World::apply_fault(const Move& move) {
+  const int a = move.a;
+  const int b = move.b;
+  switch (move.what) {
+    case What::crash:
+      peer(a).life = Life::dead;
+      for (int m = 0; m < rules.masters; ++m) net_.erase({node(m), a});
+      if (peer(a).connected) put(a, node(peer(a).master), peer(a).conn, std::monostate{});
+      for (int p = 0; p < rules.peers; ++p) {
+        if (p == a || group(p) != group(a) || random_.below(4) == 0) continue;
+        peer(p).link_events.push_back(LinkEvent{id(a), false, random_.below(2) == 0});
+      }
+      break;
+    case What::stop:
+      peer(a).life = Life::stopped;
+      break;
+    case What::reset:
+      put(a, node(peer(a).master), peer(a).conn, std::monostate{});
+      put(node(peer(a).master), a, peer(a).conn, std::monostate{});
+      break;
+    case What::cut:
+      cut(a, node(move.m), move.way);
+      break;
+    case What::cut_register:
+      cut(node(move.m), kRegister, move.way);
+      break;
+    case What::partition:
+      partition();
+      break;
+    case What::link:
+      cut(a, b, move.way);
+      close_links(a, b, move.way == Way::both);
+      break;
+    case What::heal:
+      heal();
+      break;
+    case What::flap:
+      flap(a, b);
+      break;
+    case What::hang:
+      peer(a).hung = true;
+      break;
+    case What::mismatch:
+      mismatched_.emplace(run_of(peer(a).configured), move.op);
+      break;
+    case What::foreign:
+      arrive_foreign(a);
+      break;
+    case What::repeat_up:
+    case What::repeat_down: {
+      const bool to_master = move.what == What::repeat_up;
+      auto& queue = net_[to_master ? Pair(a, node(move.m)) : Pair(node(move.m), a)];
+      // Once more at once, or behind what follows on the same connection.
+      std::size_t last = 1;
+      while (last < queue.size() && queue[last].conn == queue.front().conn &&
+             !std::holds_alternative<std::monostate>(queue[last].message)) {
+        ++last;
+      }
+      const Item again = queue.front();
+      queue.insert(queue.begin() + static_cast<std::ptrdiff_t>(1 + random_.below(last)), again);
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+/// A fault is counted, and so are those who have it.
+void World::spend(const Move& move) {
+  static const std::map<What, Fault> kFault = {
+      {What::crash, Fault::crash},         {What::stop, Fault::stop},
+      {What::reset, Fault::reset},         {What::cut, Fault::cut},
+      {What::link, Fault::link},           {What::heal, Fault::heal},
+      {What::flap, Fault::flap},           {What::hang, Fault::hang},
+      {What::wish, Fault::wish},           {What::bye, Fault::bye},
+      {What::mismatch, Fault::mismatch},   {What::mcrash, Fault::mcrash},
+      {What::mstop, Fault::mstop},         {What::cut_register, Fault::cut_register},
+      {What::partition, Fault::partition}, {What::foreign, Fault::foreign},
+      {What::reads, Fault::lease},         {What::strays, Fault::stray},
+      {What::moves_on, Fault::move_on},    {What::repeat_up, Fault::repeat},
+      {What::repeat_down, Fault::repeat}};
+  static const std::set<What> kHarmless = {What::wish, What::strays, What::repeat_up,
+                                           What::repeat_down};
+  static const std::set<What> kContest = {What::reads, What::mstop, What::cut_register,
+                                          What::partition, What::moves_on};
+  Fault fault = kFault.at(move.what);
+  if (move.way != Way::both && fault == Fault::cut) fault = Fault::cut_half;
+  if (move.way != Way::both && fault == Fault::link) fault = Fault::link_half;
+  --rules.budget[static_cast<std::size_t>(fault)];
+  if (!kHarmless.contains(move.what) && move.a >= 0) faulty.insert(move.a);
+  if (move.b >= 0) faulty.insert(move.b);
+  if (rules.masters > 1 && kContest.contains(move.what)) contested = true;
 }
 
 void World::apply(const Move& move) {
   const int a = move.a;
   const int b = move.b;
-  if (move.sort == Sort::fault) {
-    static const std::map<What, std::string> kNames = {
-        {What::crash, "crash"}, {What::stop, "stop"},         {What::reset, "reset"},
-        {What::cut, "cut"},     {What::link, "link"},         {What::heal, "heal"},
-        {What::flap, "flap"},   {What::hang, "hang"},         {What::wish, "wish"},
-        {What::bye, "bye"},     {What::mismatch, "mismatch"}, {What::mcrash, "mcrash"},
-        {What::mstop, "mstop"}};
-    --rules.budget[kNames.at(move.what)];
-    if (move.what != What::wish && a >= 0) faulty.insert(a);
-    if (b >= 0) faulty.insert(b);
-  }
+  if (move.sort == Sort::fault) spend(move);
+  if (apply_at_master(move)) return;
   switch (move.what) {
     case What::arrive:
     case What::wakes:
       peer(a).life = Life::up;
       break;
     case What::connect:
-      net_.erase({kMaster, a});
+    case What::strays:
+      net_.erase({node(move.m), a});
       ++peer(a).conn;
       peer(a).connected = true;
+      peer(a).master = move.m;
       to_peer(a, peer::MasterConnected{});
       break;
     case What::peer_silent:
-      net_.erase({kMaster, a});
-      put(a, kMaster, peer(a).conn, std::monostate{});
+    case What::moves_on:
+      net_.erase({node(move.m), a});
+      put(a, node(move.m), peer(a).conn, std::monostate{});
       peer(a).connected = false;
       to_peer(a, peer::MasterLost{});
       break;
     case What::peer_to_master:
-      deliver_to_master(a, false);
+      deliver_to_master(move.m, a, false);
       break;
     case What::master_to_peer:
-      deliver_to_peer(a, false);
+      deliver_to_peer(a, move.m, false);
       break;
-    case What::rest_lost:
-      if (b == kMaster) {
-        deliver_to_master(a, true);
-      } else {
-        deliver_to_peer(b, true);
-      }
+    case What::rest_lost_up:
+      deliver_to_master(move.m, a, true);
       break;
-    case What::register_writes:
-      write_->answered = true;
-      write_->ok = held == write_->from;
-      if (write_->ok) {
-        const bool none = !held.epoch || held.over;
-        held = write_->to;
-        if (held.epoch && !held.over) {
-          note(*held.epoch);
-          if (none) foundings.insert(held.epoch->id);
-        }
-        changed = true;
-      }
-      break;
-    case What::register_answers: {
-      const Write write = *write_;
-      write_.reset();
-      to_master(master::RegisterWritten{write.to, write.ok});
-      break;
-    }
-    case What::gives_up_write:
-      write_.reset();
-      to_master(master::RegisterUnanswered{});
-      break;
-    case What::boots:
-      master.emplace();
-      master->config.min_peers = rules.founders;
-      master->config.hold_below = rules.hold_below;
-      master->config.planted = rules.planted;
-      break;
-    case What::takes_over:
-      to_master(master::TakenOver{held});
-      break;
-    case What::master_silent: {
-      auto& queue = net_[{a, kMaster}];
-      const std::uint64_t conn = conns_.at(id(a));
-      std::erase_if(queue, [&](const Item& item) { return item.conn <= conn; });
-      close_from_master(a);
-      to_master(master::PeerGone{id(a), "silent"});
-      break;
-    }
-    case What::patience:
-      timers_.erase(master::TimerKind::patience);
-      to_master(master::PatienceOver{});
-      break;
-    case What::founding:
-      timers_.erase(master::TimerKind::founding);
-      to_master(master::FoundingOver{});
-      break;
-    case What::refound:
-      timers_.erase(master::TimerKind::refound);
-      to_master(master::RefoundOver{});
-      break;
-    case What::absence:
-      absences_.erase(id(a));
-      to_master(master::PeerGone{id(a), "not back in time"});
+    case What::rest_lost_down:
+      deliver_to_peer(a, move.m, true);
       break;
     case What::links_up: {
       const EpochId epoch = peer(a).connect->epoch;
@@ -505,73 +506,30 @@ void World::apply(const Move& move) {
       to_peer(a, peer::TimedOut{move.op});
       break;
     case What::heartbeat:
-      ++beats_[a];
-      put(a, kMaster, peer(a).conn, PeerToMaster{Heartbeat{peer::next_key(peer(a).core)}});
+      ++master(peer(a).master).beats[a];
+      put(a, node(peer(a).master), peer(a).conn,
+          PeerToMaster{Heartbeat{peer::next_key(peer(a).core)}});
       break;
     case What::finds_mismatch:
       peer(a).mismatch_said.emplace(peer(a).configured, move.op);
       to_peer(a, peer::FoundMismatch{move.op, "rank 0 called barrier"});
       break;
-    case What::master_wakes:
-      master_life = Life::up;
-      woke_ = true;
-      break;
-    case What::crash:
-      peer(a).life = Life::dead;
-      net_.erase({kMaster, a});
-      if (peer(a).connected) put(a, kMaster, peer(a).conn, std::monostate{});
-      for (int p = 0; p < rules.peers; ++p) {
-        if (p == a || group(p) != group(a) || random_.below(4) == 0) continue;
-        peer(p).link_events.push_back(LinkEvent{id(a), false, random_.below(2) == 0});
-      }
-      break;
-    case What::stop:
-      peer(a).life = Life::stopped;
-      break;
-    case What::reset:
-      put(a, kMaster, peer(a).conn, std::monostate{});
-      put(kMaster, a, peer(a).conn, std::monostate{});
-      break;
-    case What::cut:
-      cuts_.insert(ordered(a, kMaster));
-      break;
-    case What::link:
-      cuts_.insert(ordered(a, b));
-      for (const auto& [p, q] : {Pair(a, b), Pair(b, a)}) {
-        peer(p).link_events.push_back(LinkEvent{id(q), false, false});
-      }
-      break;
-    case What::heal:
-      for (const auto& [p, q] : std::set<Pair>(cuts_)) {
-        if (p != kMaster) flap(p, q);
-      }
-      cuts_.clear();
-      break;
-    case What::flap:
-      flap(a, b);
-      break;
-    case What::hang:
-      peer(a).hung = true;
-      break;
-    case What::mismatch:
-      mismatched_.emplace(run_of(peer(a).configured), move.op);
-      break;
-    case What::mcrash:
-      crash_master();
-      break;
-    case What::mstop:
-      master_life = Life::stopped;
+    default:
+      apply_fault(move);
       break;
   }
-  if (data_.size() > 400) {
-    EpochId oldest{~std::uint64_t{0}};
-    for (const PeerWorld& world : peers) {
-      if (world.life != Life::dead && !world.over && world.core.started) {
-        oldest = std::min(oldest, world.configured);
-      }
+  forget_data();
+}
+
+void World::forget_data() {
+  if (data_.size() <= 400) return;
+  EpochId oldest{~std::uint64_t{0}};
+  for (const PeerWorld& world : peers) {
+    if (world.life != Life::dead && !world.over && world.core.started && !world.foreign) {
+      oldest = std::min(oldest, world.configured);
     }
-    std::erase_if(data_, [&](const auto& d) { return std::get<1>(d) < oldest; });
   }
+  std::erase_if(data_, [&](const auto& d) { return std::get<1>(d) < oldest; });
 }
 
 }  // namespace pccl::sim

@@ -1,12 +1,16 @@
-// A simulated world around the two cores of csrc/membership: one master with its register, peers
+// A simulated world around the two cores of csrc/membership: masters that share a register, peers
 // with their programs, links and state, and everything that can happen next. No threads, no clock:
 // `moves` lists what is possible, the walk (walk.h) chooses.
+//
+// Safety must not rest on a lease, so any standby may take over at any time, and whoever has lost
+// its office may not notice for long. When the faults are over the lease works: one master has it.
 //
 // A result is named by the epoch in which it was computed, and by whether every contribution was
 // clean; since an operation takes exactly one contribution of every member, the same epoch means
 // the same bits.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <optional>
@@ -23,10 +27,40 @@
 
 namespace pccl::sim {
 
+/// What may go wrong, each so often.
+enum class Fault : std::uint8_t {
+  crash,
+  stop,
+  reset,
+  cut,
+  cut_half,
+  link,
+  link_half,
+  heal,
+  flap,
+  hang,
+  wish,
+  bye,
+  mismatch,
+  mcrash,
+  mstop,
+  cut_register,
+  partition,
+  foreign,
+  lease,
+  stray,
+  move_on,
+  repeat,
+  count
+};
+inline constexpr auto kFaults = static_cast<std::size_t>(Fault::count);
+
 /// What is fixed for a walk.
 struct Rules {
   int peers = 3;
-  int ranks = 1;               // of each replica
+  int ranks = 1;  // of each replica
+  int masters = 1;
+  bool unaware = false;        // who has lost its lease finds out only by a write that is refused
   std::uint32_t founders = 2;  // replicas
   std::uint32_t hold_below = 1;
   bool boundaries = true;  // the program calls refresh after each step
@@ -36,7 +70,7 @@ struct Rules {
   std::set<std::uint64_t> verifies;   // steps whose boundary votes in any case
   std::uint64_t window = 2;           // operations in flight
   bool eager = false;                 // timers may end at any time
-  std::map<std::string, int> budget;  // of each fault
+  std::array<int, kFaults> budget{};  // of each fault
   PlantedBugs planted;
 };
 
@@ -77,6 +111,8 @@ struct PeerWorld {
   Life life = Life::absent;
   bool connected = false;
   std::uint64_t conn = 0;
+  int master = 0;  // of `conn`
+  int home = 0;    // the master of its epoch: tried first when a connection is lost
 
   // The engine's part.
   std::optional<peer::Connect> connect;
@@ -102,6 +138,7 @@ struct PeerWorld {
   bool over = false;
   bool evicted = false;
   bool said_bye = false;
+  bool foreign = false;  // of another run
   Content content;
   std::vector<PeerId> numbering;
   EpochId first_epoch;
@@ -118,6 +155,27 @@ struct Item {
   Message message;
 };
 
+struct MasterWorld {
+  std::optional<master::State> core;  // none: its process is not there
+  Life life = Life::up;
+  std::map<PeerId, std::uint64_t> conns;
+  std::set<master::TimerKind> timers;
+  std::set<PeerId> absences;
+  std::optional<master::Register> read;  // what it will take over from
+  std::uint64_t write = 0;               // the one whose answer it waits for
+  bool woke = false;                     // it does not know yet that it was stopped
+  std::map<int, int> beats;              // heartbeats that each has sent since `expired`
+};
+
+/// A request to the register. It outlives the master that has given it up or died.
+struct Write {
+  std::uint64_t number = 0;
+  int master = 0;
+  master::Register from, to;
+  bool answered = false;
+  bool ok = false;
+};
+
 enum class Sort { fair, maybe, fault, timer };
 enum class What {
   arrive,
@@ -125,12 +183,15 @@ enum class What {
   peer_silent,
   peer_to_master,
   master_to_peer,
-  rest_lost,
+  rest_lost_up,
+  rest_lost_down,
   register_writes,
   register_answers,
   gives_up_write,
   boots,
+  reads,
   takes_over,
+  ousted,
   master_silent,
   patience,
   founding,
@@ -167,8 +228,18 @@ enum class What {
   bye,
   mismatch,
   mcrash,
-  mstop
+  mstop,
+  cut_register,
+  partition,
+  foreign,
+  strays,
+  moves_on,
+  repeat_up,
+  repeat_down
 };
+
+/// Which way of a cut is lost.
+enum class Way { both, there, back };
 
 struct Move {
   What what;
@@ -176,6 +247,9 @@ struct Move {
   int a = -1;  // a peer
   int b = -1;  // another
   OpKey op;
+  int m = -1;  // a master
+  Way way = Way::both;
+  std::uint64_t number = 0;  // of a write
 };
 
 class World {
@@ -185,19 +259,21 @@ class World {
   [[nodiscard]] std::vector<Move> moves() const;
   void apply(const Move& move);
   /// The faults are over: everything that is not dead works again.
-  void heal();
+  void settle();
+  /// Time goes on: peers repeat time-outs and heartbeats, of which `moves` has only some.
+  void remind();
   [[nodiscard]] std::string label(const Move& move) const;
 
   // Open to the invariants.
   Rules rules;
   std::vector<PeerWorld> peers;
-  std::optional<master::State> master;
-  Life master_life = Life::up;
+  std::vector<MasterWorld> masters;
   master::Register held;                        // what the register holds
   std::map<EpochId, Epoch> epochs;              // all that were proposed
   std::map<EpochId, std::set<PeerId>> started;  // by whom
   std::set<EpochId> foundings;                  // epochs that found a run
   std::set<int> faulty;
+  bool contested = false;        // two masters may have had peers
   bool joined_late = false;      // somebody has called refresh at the door
   bool changed = false;          // something that an invariant reads
   std::string broken;            // a contradiction found on the way
@@ -212,36 +288,68 @@ class World {
     return peers[static_cast<std::size_t>(index(peer))];
   }
   [[nodiscard]] EpochId run_of(EpochId epoch) const;  // its founding
+  /// The master whose incarnation is the register's; null: nobody is in office.
+  [[nodiscard]] const master::State* in_office() const;
 
  private:
   using Pair = std::pair<int, int>;
-  static constexpr int kMaster = -1;
+  static constexpr int kRegister = -1000;
+  static int node(int m) { return -1 - m; }  // of a master; a peer's is its number
 
   PeerWorld& peer(int p) { return peers[static_cast<std::size_t>(p)]; }
   const PeerWorld& peer(int p) const { return peers[static_cast<std::size_t>(p)]; }
+  MasterWorld& master(int m) { return masters[static_cast<std::size_t>(m)]; }
+  const MasterWorld& master(int m) const { return masters[static_cast<std::size_t>(m)]; }
+  /// The master that this peer is connected to, or was.
+  const MasterWorld& master_of(int p) const { return master(peer(p).master); }
   bool up(int p) const { return peer(p).life == Life::up; }
-  bool master_up() const { return master && master_life == Life::up; }
-  bool joined(int a, int b) const { return !cuts_.contains(ordered(a, b)); }
-  static Pair ordered(int a, int b) { return a < b ? Pair(a, b) : Pair(b, a); }
+  bool master_up(int m) const { return master(m).core && master(m).life == Life::up; }
+  /// Does what one sends reach the other?
+  bool reaches(int from, int to) const { return !cuts_.contains(Pair(from, to)); }
+  bool joined(int a, int b) const { return reaches(a, b) && reaches(b, a); }
 
   void to_peer(int p, const peer::Event& event);
-  void to_master(const master::Event& event);
   void act(int p, peer::Actions actions);
-  void act_master(master::Actions actions);
   void put(int from, int to, std::uint64_t conn, Message message);
-  void deliver_to_master(int p, bool last);
-  void deliver_to_peer(int p, bool last);
-  void close_from_master(int p);
-  void crash_master();
+  void deliver_to_peer(int p, int m, bool last);
+  void cut(int a, int b, Way way);
+  void heal();
+  void partition();
   void flap(int a, int b);
+  void close_links(int a, int b, bool sure);
+  void arrive_foreign(int p);
   void note(const Epoch& epoch);
   void set_outcome(int p, OpKey op, bool failed);
   void enter_step(int p, const peer::EnterStep& action);
+  void spend(const Move& move);
+  void apply_fault(const Move& move);
+  void forget_data();
+
+  // masters.cpp
+  master::State fresh_master() const;
+  void to_master(int m, const master::Event& event);
+  void act_master(int m, master::Actions actions);
+  void deliver_to_master(int m, int p, bool last);
+  void close_from_master(int m, int p);
+  void depose(int m, const std::string& why);
+  void crash_master(int m);
+  void write_register(Write& write);
+  bool apply_at_master(const Move& move);
 
   void peer_moves(int p, std::vector<Move>& out) const;
+  void connect_moves(int p, std::vector<Move>& out) const;
+  void link_moves(int p, std::vector<Move>& out) const;
+  void net_moves(std::vector<Move>& out) const;
   void program_moves(int p, std::vector<Move>& out) const;
-  void master_moves(std::vector<Move>& out, std::vector<Move>& timers) const;
+  void master_moves(int m, std::vector<Move>& out, std::vector<Move>& timers) const;
+  void register_moves(std::vector<Move>& out) const;
+  void timeout_moves(std::vector<Move>& timers) const;
   void fault_moves(std::vector<Move>& out) const;
+  void network_faults(std::vector<Move>& out) const;
+  [[nodiscard]] bool has_left(Fault fault) const {
+    return rules.budget[static_cast<std::size_t>(fault)] > 0;
+  }
+  [[nodiscard]] bool may_take_over(int m) const;
   [[nodiscard]] bool data_is_there(int p, OpKey op, bool& sure, bool& clean) const;
   [[nodiscard]] std::string letters(std::uint64_t step) const;
   [[nodiscard]] bool siblings_have_ended(int p) const;
@@ -249,23 +357,15 @@ class World {
   void at_boundary(int p);
 
   Random& random_;
+  bool healed_ = false;
   std::map<Pair, std::deque<Item>> net_;
-  std::set<Pair> cuts_;
+  std::set<Pair> cuts_;                                   // (from, to): what is sent is lost
   std::set<std::tuple<int, EpochId, OpKey, bool>> data_;  // sent: by whom, in which epoch, clean
   std::set<std::tuple<int, int, EpochId, OpKey>> lost_;   // segments that a flapping link has eaten
   std::set<std::pair<EpochId, OpKey>> mismatched_;        // run, operation
-  std::map<PeerId, std::uint64_t> conns_;                 // of the master
-  std::set<master::TimerKind> timers_;
-  std::set<PeerId> absences_;
-  struct Write {
-    master::Register from, to;
-    bool answered = false;
-    bool ok = false;
-  };
-  std::optional<Write> write_;
-  bool woke_ = false;  // it does not know yet that it was stopped
+  std::vector<Write> writes_;                             // on their way to the register
+  std::uint64_t write_numbers_ = 0;
   std::map<std::tuple<int, EpochId, OpKey>, int> timeouts_;
-  std::map<int, int> beats_;  // heartbeats that each has sent since `expired`
 };
 
 }  // namespace pccl::sim

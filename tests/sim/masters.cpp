@@ -1,0 +1,234 @@
+// The masters of a simulated world and the register that they share: the server's duties around the
+// master's core, as its header states them, and a register that changes by compare-and-write. A
+// request may reach the register long after its master has given it up.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "world.h"
+
+namespace pccl::sim {
+
+const master::State* World::in_office() const {
+  for (const MasterWorld& world : masters) {
+    if (world.core && world.core->holds && world.core->held->incarnation == held.incarnation) {
+      return &*world.core;
+    }
+  }
+  return nullptr;
+}
+
+master::State World::fresh_master() const {
+  master::State state;
+  state.config.min_peers = rules.founders;
+  state.config.hold_below = rules.hold_below;
+  state.config.planted = rules.planted;
+  return state;
+}
+
+void World::to_master(int m, const master::Event& event) {
+  MasterWorld& world = master(m);
+  if (!world.core) return;
+  if (world.woke && !world.core->writing) {
+    world.woke = false;
+    to_master(m, master::Woke{});
+  }
+  const auto expiry = [&] { return std::pair(world.core->expired, world.core->expired_boundary); };
+  const auto before = expiry();
+  try {
+    act_master(m, master::step(*world.core, event));
+  } catch (const BrokenInvariant& e) {
+    broken = std::string("master: ") + e.what();
+  }
+  if (expiry() != before) world.beats.clear();
+}
+
+void World::deliver_to_master(int m, int p, bool last) {
+  auto& queue = net_[{p, node(m)}];
+  const Item item = last ? queue.back() : queue.front();
+  if (last) {
+    queue.clear();
+  } else {
+    queue.pop_front();
+  }
+  auto& conns = master(m).conns;
+  const auto conn = conns.find(id(p));
+  if (const auto* message = std::get_if<PeerToMaster>(&item.message)) {
+    if (const auto* hello = std::get_if<Hello>(message)) {
+      if (conn != conns.end() && conn->second > item.conn) return;  // of a connection before
+      conns[id(p)] = item.conn;
+      to_master(m, master::PeerConnected{*hello});
+    } else if (conn != conns.end() && conn->second == item.conn) {
+      to_master(m, master::PeerMessage{id(p), *message});
+    }
+  } else if (conn != conns.end() && conn->second <= item.conn) {
+    conns.erase(conn);
+    to_master(m, master::PeerDisconnected{id(p)});
+  }
+}
+
+void World::close_from_master(int m, int p) {
+  auto& conns = master(m).conns;
+  const auto conn = conns.find(id(p));
+  if (conn == conns.end()) return;
+  put(node(m), p, conn->second, std::monostate{});
+  conns.erase(conn);
+}
+
+void World::act_master(int m, master::Actions actions) {
+  MasterWorld& world = master(m);
+  const auto on = [&](auto& action) {
+    using T = std::decay_t<decltype(action)>;
+    if constexpr (std::is_same_v<T, master::Send>) {
+      if (!world.core->holds) broken = "a master that is not in office speaks";
+      if (const auto* propose = std::get_if<Propose>(&action.message)) note(propose->epoch);
+      const auto conn = world.conns.find(action.peer);
+      if (conn != world.conns.end()) {
+        put(node(m), index(action.peer), conn->second, std::move(action.message));
+      }
+    } else if constexpr (std::is_same_v<T, master::WriteRegister>) {
+      world.write = ++write_numbers_;
+      writes_.push_back(
+          Write{world.write, m, std::move(action.from), std::move(action.to), false, false});
+    } else if constexpr (std::is_same_v<T, master::Close>) {
+      close_from_master(m, index(action.peer));
+    } else if constexpr (std::is_same_v<T, master::StartTimer>) {
+      if (action.kind == master::TimerKind::absence) {
+        world.absences.insert(action.peer);
+      } else {
+        world.timers.insert(action.kind);
+      }
+    } else if constexpr (std::is_same_v<T, master::StopTimer>) {
+      if (action.kind == master::TimerKind::absence) {
+        world.absences.erase(action.peer);
+      } else {
+        world.timers.erase(action.kind);
+      }
+    } else if constexpr (std::is_same_v<T, master::Say>) {
+      if (tracing) log.push_back("      master " + std::to_string(m) + ": " + action.text);
+    } else if constexpr (std::is_same_v<T, master::Deposed>) {
+      depose(m, action.why);
+    }
+  };
+  for (master::Action& action : actions) std::visit(on, action);
+}
+
+void World::depose(int m, const std::string& why) {
+  MasterWorld& world = master(m);
+  for (int p = 0; p < rules.peers; ++p) close_from_master(m, p);
+  world.timers.clear();
+  world.absences.clear();
+  world.beats.clear();
+  world.read.reset();
+  world.write = 0;
+  if (tracing) log.push_back("      master " + std::to_string(m) + ": deposed: " + why);
+}
+
+void World::crash_master(int m) {
+  master(m) = MasterWorld{};
+  for (int p = 0; p < rules.peers; ++p) {
+    net_.erase({p, node(m)});
+    if (peer(p).connected && peer(p).master == m) put(node(m), p, peer(p).conn, std::monostate{});
+  }
+}
+
+/// Compare and write.
+void World::write_register(Write& write) {
+  write.answered = true;
+  write.ok = held == write.from || planted(rules.planted, "blind_write");
+  if (write.ok) {
+    const bool none = !held.epoch || held.over;
+    held = write.to;
+    if (held.epoch && !held.over) {
+      note(*held.epoch);
+      if (none) foundings.insert(held.epoch->id);
+    }
+    changed = true;
+  } else if (planted(rules.planted, "read_back")) {
+    write.ok = held == write.to;  // another's, of the same value
+  }
+  const bool awaited = master(write.master).write == write.number;
+  if (!awaited) {
+    std::erase_if(writes_, [n = write.number](const Write& w) { return w.number == n; });
+  }
+}
+
+bool World::apply_at_master(const Move& move) {
+  const int m = move.m;
+  const int p = move.a;
+  const auto write = [&] {
+    return std::find_if(writes_.begin(), writes_.end(),
+                        [&](const Write& w) { return w.number == move.number; });
+  };
+  switch (move.what) {
+    case What::register_writes:
+      write_register(*write());
+      return true;
+    case What::register_answers: {
+      const Write answer = *write();
+      writes_.erase(write());
+      master(m).write = 0;
+      to_master(m, master::RegisterWritten{answer.to, answer.ok});
+      changed = true;
+      return true;
+    }
+    case What::gives_up_write:
+      if (write() != writes_.end() && write()->answered) writes_.erase(write());
+      master(m).write = 0;
+      to_master(m, master::RegisterUnanswered{});
+      return true;
+    case What::boots:
+      master(m).core = fresh_master();
+      return true;
+    case What::reads:
+      master(m).read = held;
+      return true;
+    case What::takes_over: {
+      const master::Register read = *master(m).read;
+      master(m).read.reset();
+      to_master(m, master::TakenOver{read});
+      return true;
+    }
+    case What::ousted:
+      depose(m, "the lease is another's");
+      master(m).core = fresh_master();
+      return true;
+    case What::master_silent: {
+      auto& queue = net_[{p, node(m)}];
+      const std::uint64_t conn = master(m).conns.at(id(p));
+      std::erase_if(queue, [&](const Item& item) { return item.conn <= conn; });
+      close_from_master(m, p);
+      to_master(m, master::PeerGone{id(p), "silent"});
+      return true;
+    }
+    case What::patience:
+      master(m).timers.erase(master::TimerKind::patience);
+      to_master(m, master::PatienceOver{});
+      return true;
+    case What::founding:
+      master(m).timers.erase(master::TimerKind::founding);
+      to_master(m, master::FoundingOver{});
+      return true;
+    case What::refound:
+      master(m).timers.erase(master::TimerKind::refound);
+      to_master(m, master::RefoundOver{});
+      return true;
+    case What::absence:
+      master(m).absences.erase(id(p));
+      to_master(m, master::PeerGone{id(p), "not back in time"});
+      return true;
+    case What::master_wakes:
+      master(m).life = Life::up;
+      master(m).woke = true;
+      return true;
+    case What::mcrash:
+      crash_master(m);
+      return true;
+    case What::mstop:
+      master(m).life = Life::stopped;
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace pccl::sim
