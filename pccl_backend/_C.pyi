@@ -108,5 +108,6 @@ def set_log_sink(function: Callable[[int, str], None] | None) -> None: ...
 def library_of(symbol: str) -> str:
     """Path of the library from which a C symbol that the engine uses comes (dladdr)."""
 
+def end_python_threads() -> None: ...
 def shutdown() -> None:
     """Ends the engine in good order: goodbyes, what is owed, then its thread. Idempotent."""

@@ -281,21 +281,9 @@ class ElasticRun:
         return self.failed or len(self._stepped) == len(self._optimizers)
 
     def _settle(self, contributors: tuple[int, ...] | None) -> None:
-        """Ends the sampler's step, where that was not done before the state was hashed.
-
-        A newcomer was then given the state from before, and does not know who contributed: the
-        members tell it, in the first operation of the step. It costs nothing where nobody voted.
-        """
-        sampler = self._sampler
-        if sampler is None or not sampler.in_step:
-            return
-        met = self.boundary.voted or self.boundary.admitted
-        if met and self.boundary.size > 1 and not self.left:
-            counted = torch.zeros(sampler.members, dtype=torch.int32)
-            counted[list(range(sampler.members) if contributors is None else contributors)] = 1
-            dist.all_reduce(counted, op=dist.ReduceOp.MAX, group=self.group.process_group)
-            contributors = tuple(counted.nonzero().flatten().tolist())
-        sampler.settle(contributors)
+        """Ends the sampler's step; where the boundary voted that was done before hashing."""
+        if self._sampler is not None and self._sampler.in_step:
+            self._sampler.settle(contributors)
 
     def _settle_before_hashing(self, contributors: tuple[int, ...] | None) -> None:
         if self._sampler is None or not self._is_member:
@@ -377,8 +365,7 @@ _runs = weakref.WeakKeyDictionary()
 
 def _contributors(boundary: Boundary) -> tuple[int, ...] | None:
     """Ranks whose contributions counted in the step that has ended; None: all."""
-    contributors: tuple[int, ...] = getattr(boundary, "contributors", ())
-    return contributors or None
+    return boundary.contributors or None
 
 
 def _check_optimizers(model: nn.Module, optimizers: list[Any]) -> None:

@@ -292,7 +292,7 @@ class ElasticGroup:
             rank=int(view["rank"]),
             size=int(view["size"]),
             step=int(event["step"]),
-            voted=bool(event["voted"]),
+            voted=bool(event["voted"] or event["admitted"]),
             admitted=bool(event["admitted"]),
             left=bool(event["left"]),
             bytes_received=0 if shared is None else shared.bytes_received,

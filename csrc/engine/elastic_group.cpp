@@ -268,9 +268,9 @@ void ElasticGroup::note_contributors(const Pending& pending) {
   }
 }
 
-/// Of the step that ends; without an operation everybody.
-std::vector<std::uint32_t> ElasticGroup::take_contributors() {
-  if (contributors_) return *std::exchange(contributors_, std::nullopt);
+/// To the step that ends; without an operation everybody.
+std::vector<std::uint32_t> ElasticGroup::contributors() const {
+  if (contributors_) return *contributors_;
   std::vector<std::uint32_t> ranks(size_at_boundary_);
   std::iota(ranks.begin(), ranks.end(), 0U);
   return ranks;
@@ -396,7 +396,7 @@ void ElasticGroup::on(const peer::HasLeft&) {
     finished.left = true;
     finished.step = core_.step;
     finished.voted = true;
-    finished.contributors = take_contributors();
+    finished.contributors = contributors();
     std::exchange(talk_, nullptr)->say(std::move(finished));
   }
   boundary_.reset();
@@ -471,6 +471,7 @@ void ElasticGroup::on(const peer::HashState&) {
   if (!talk_) return;
   BoundaryEvent event;
   event.what = BoundaryEvent::What::hash;
+  event.contributors = contributors();
   talk_->say(std::move(event));
 }
 
@@ -507,7 +508,8 @@ void ElasticGroup::on(const peer::EnterStep& a) {
   finished.voted = a.voted;
   finished.admitted = a.admitted;
   finished.root = a.root;
-  finished.contributors = take_contributors();
+  finished.contributors = contributors();
+  contributors_.reset();
   boundary_.reset();
   std::exchange(talk_, nullptr)->say(std::move(finished));
 }

@@ -96,7 +96,7 @@ class ElasticGroup : public Group {
   void update_renumber();
   void watch_stall(std::uint64_t elapsed_ms);
   void note_contributors(const Pending& pending);
-  [[nodiscard]] std::vector<std::uint32_t> take_contributors();
+  [[nodiscard]] std::vector<std::uint32_t> contributors() const;
 
   JoinOptions options_;
   std::shared_ptr<Ticket> joined_;

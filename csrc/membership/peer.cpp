@@ -305,7 +305,11 @@ void on_master(State& s, const Evicted& m, Actions& out) {
 }
 
 void on_master(State& s, const Left&, Actions& out) {
-  finish(s, Error{ErrorCode::closed, "this peer has left the run"}, out);
+  // At a boundary nothing is pending. Elsewhere the run has gone on without it before it came to
+  // one.
+  finish(s,
+         Error{ErrorCode::evicted, "the run has gone on without this peer, which wished to leave"},
+         out);
   out.push_back(HasLeft{});
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -56,9 +57,10 @@ std::uint64_t to_ms(double seconds) {
 
 /// Where the engine's thread leaves what needs the GIL. Never destroyed, as the owner.
 struct PythonThreads {
-  std::shared_ptr<Completions> events = std::make_shared<Completions>("pccl-events");
-  std::shared_ptr<Completions> logs = std::make_shared<Completions>("pccl-log");
-  std::shared_ptr<Completions> releases = std::make_shared<Completions>("pccl-release");
+  std::shared_ptr<Completions> events = std::make_shared<Completions>("pccl-events", true);
+  std::shared_ptr<Completions> logs = std::make_shared<Completions>("pccl-log", true);
+  std::shared_ptr<Completions> releases = std::make_shared<Completions>("pccl-release", true);
+  std::atomic<bool> over{false};  // the interpreter is about to end: nothing calls it any more
 
   static PythonThreads& instance() {
     static auto* threads = new PythonThreads;
@@ -66,14 +68,24 @@ struct PythonThreads {
   }
 };
 
-bool interpreter_is_there() { return Py_IsInitialized() != 0; }
+/// For tasks of PythonThreads: may they use Python? Such a thread keeps its Python state for good:
+/// a child that is forked while a state is made or deleted may hang (python/cpython#112275).
+bool enter_python() {
+  if (PythonThreads::instance().over.load() || Py_IsInitialized() == 0) return false;
+  static thread_local bool kept = false;
+  if (!std::exchange(kept, true)) {
+    static_cast<void>(PyGILState_Ensure());  // never released
+    PyEval_SaveThread();
+  }
+  return true;
+}
 
 /// A Python object that any thread may hold and release.
 std::shared_ptr<void> held(py::object object) {
   PyObject* pointer = object.release().ptr();
   return {pointer, [](void* raw) {
             PythonThreads::instance().releases->run([raw] {
-              if (!interpreter_is_there()) return;
+              if (!enter_python()) return;
               const py::gil_scoped_acquire gil;
               Py_DECREF(static_cast<PyObject*>(raw));
             });
@@ -84,7 +96,7 @@ std::shared_ptr<void> held(py::object object) {
 template <typename Arguments>
 void call_python(const std::shared_ptr<void>& held_function, const char* what,
                  Arguments arguments) {
-  if (!interpreter_is_there()) return;
+  if (!enter_python()) return;
   const py::gil_scoped_acquire gil;
   try {
     const py::object result = py::reinterpret_borrow<py::object>(
@@ -427,6 +439,17 @@ void shut_down() {
   }
 }
 
+/// A thread that meets the end of the interpreter inside a call of ours would end the process.
+void end_python_threads() {
+  const py::gil_scoped_release release;
+  PythonThreads& threads = PythonThreads::instance();
+  threads.over.store(true);
+  if (EngineOwner::instance().forked()) return;
+  for (const auto& thread : {threads.events, threads.logs, threads.releases}) {
+    thread->drain(kDrainMs);
+  }
+}
+
 }  // namespace
 }  // namespace pccl
 
@@ -515,4 +538,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_log_sink", &set_log_sink_to, py::arg("function"));
   m.def("library_of", &library_of, py::arg("symbol"));
   m.def("shutdown", &shut_down);
+  m.def("end_python_threads", &end_python_threads);
 }

@@ -64,7 +64,7 @@ void Completions::run(std::function<void()> task, bool apart) {
     return;
   }
   running_ = start([keep] { keep->loop(); });
-  if (running_ || stays_) return;
+  if (running_ || this == spare().get()) return;
   for (auto& waiting : std::exchange(tasks_, {})) spare()->run(std::move(waiting));
 }
 

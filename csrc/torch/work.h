@@ -26,7 +26,9 @@ namespace pccl {
 /// task.
 class Completions : public std::enable_shared_from_this<Completions> {
  public:
-  explicit Completions(const char* thread_name) : thread_name_(thread_name) {}
+  /// `stays`: the thread does not end when it has nothing to do.
+  explicit Completions(const char* thread_name, bool stays = false)
+      : thread_name_(thread_name), stays_(stays) {}
   /// Never blocks and never runs `task` itself. `apart`: on a thread of its own, for what a
   /// callback waits for.
   void run(std::function<void()> task, bool apart = false);
@@ -50,7 +52,7 @@ class Completions : public std::enable_shared_from_this<Completions> {
   std::size_t apart_ = 0;  // tasks on threads of their own
   bool running_ = false;   // the thread is there
   bool busy_ = false;      // a task is being run
-  bool stays_ = false;     // the thread does not end when it has nothing to do
+  bool stays_ = false;
 };
 
 /// The failure of an operation whose wait() has returned before: the next call says it, once.

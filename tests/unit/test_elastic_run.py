@@ -92,36 +92,6 @@ def test_what_did_not_count_goes_back(hashes: bool) -> None:
     assert (loop.run.samples, loop.run.samples_total) == (4, 4)
 
 
-def test_a_newcomer_that_was_given_the_sampler_from_before_is_told_who_contributed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    member, newcomer = (ElasticSampler(20, batch=2, shuffle=False) for _ in range(2))
-    loop = Loop(FakeGroup(size=3), sampler=member)
-    next(member.batches())
-    unsettled = member.state_dict()
-    told: list[list[int]] = []
-
-    def all_reduce(tensor: torch.Tensor, **_: Any) -> None:  # MAX, with what the other side has
-        told.append(tensor.tolist())
-        tensor[[0, 2]] = 1
-
-    class Newcomers(FakeGroup):
-        def refresh(self, state: Any, *, timeout_s: float | None = None) -> Any:
-            state["sampler"] = unsettled
-            answer = super().refresh(state)
-            answer.admitted = True
-            return answer
-
-    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
-    loop.group.hashes, loop.group.voted, loop.group.contributors = False, True, (0, 2)
-    loop.optimizer.step()
-    loop.run.meet()
-    Loop(Newcomers(size=3), sampler=newcomer)
-    assert told == [[1, 0, 1], [0, 0, 0]]
-    assert newcomer.state_dict() == member.state_dict()
-    assert newcomer.state_dict()["returned"] == [[2, 2]]
-
-
 class Ahead:
     """A data loader that fetches three batches ahead, as one with workers does."""
 
