@@ -33,10 +33,40 @@ std::vector<Member> whole(std::vector<Member> members) {
   return members;
 }
 
+/// Who cannot reach the most goes first, among equals the youngest: so if one is down of whom the
+/// master has not heard it yet, that one goes, and not all who miss it.
 std::set<PeerId> excluded(const State& s) {
   std::set<PeerId> out;
+  if (s.cannot.empty()) return out;
+  std::map<PeerId, std::set<PeerId>> apart;
   for (const auto& [p, q] : s.cannot) {
-    if (s.peers.contains(q)) out.insert(p);
+    if (!s.peers.contains(q) || (!s.peers.contains(p) && !s.awaited.contains(p))) continue;
+    if (planted(s.config.planted, "all_younger_go")) out.insert(p);
+    apart[p].insert(q);
+    apart[q].insert(p);
+  }
+  const auto age = [&](PeerId p) {  // members by rank, newcomers after them by arrival
+    const Epoch* epoch = own(s);
+    const std::size_t size = epoch == nullptr ? 0 : epoch->members.size();
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      if (epoch->members[rank].peer() == p) return std::pair<std::size_t, std::uint64_t>(rank, 0);
+    }
+    const auto known = s.peers.find(p);
+    return std::pair(size, known == s.peers.end() ? 0 : known->second.arrived);
+  };
+  while (!apart.empty()) {
+    const auto goes = std::max_element(apart.begin(), apart.end(), [&](auto& a, auto& b) {
+      if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
+      return age(a.first) < age(b.first);
+    });
+    const PeerId p = goes->first;
+    const std::set<PeerId> others = std::move(goes->second);
+    apart.erase(goes);
+    for (const PeerId q : others) {
+      apart.at(q).erase(p);
+      if (apart.at(q).empty()) apart.erase(q);
+    }
+    out.insert(p);
   }
   return out;
 }
