@@ -38,10 +38,17 @@ std::vector<Member> whole(std::vector<Member> members) {
 std::set<PeerId> excluded(const State& s) {
   std::set<PeerId> out;
   if (s.cannot.empty()) return out;
+  const auto counts = [&](PeerId p, PeerId q) {
+    return s.peers.contains(q) && (s.peers.contains(p) || s.awaited.contains(p));
+  };
+  for (const auto& [p, q] : s.cannot) {  // no newcomers, however many, put a member out
+    if (!counts(p, q)) continue;
+    if (is_own_member(s, q) && !is_own_member(s, p)) out.insert(p);
+    if (planted(s.config.planted, "all_younger_go")) out.insert(p);
+  }
   std::map<PeerId, std::set<PeerId>> apart;
   for (const auto& [p, q] : s.cannot) {
-    if (!s.peers.contains(q) || (!s.peers.contains(p) && !s.awaited.contains(p))) continue;
-    if (planted(s.config.planted, "all_younger_go")) out.insert(p);
+    if (!counts(p, q) || out.contains(p) || out.contains(q)) continue;
     apart[p].insert(q);
     apart[q].insert(p);
   }

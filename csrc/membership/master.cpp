@@ -286,8 +286,8 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   if (s.proposal && m.epoch == s.proposal->id) epoch = &*s.proposal;
   if (s.running && own(s) != nullptr && m.epoch == own(s)->id) epoch = own(s);
   if (epoch == nullptr || m.peer == p) return;
-  // No ring order helps. One of the two has to go, the younger; but it stays if the other is lost
-  // first.
+  // No ring order helps. One of the two has to go (`excluded`), the younger if it is only these;
+  // but it stays if the other is lost first.
   const auto& members = epoch->members;
   const auto index = [&](PeerId q) {
     return std::find_if(members.begin(), members.end(),

@@ -157,10 +157,9 @@ struct State {
   std::set<PeerId> ready;
   bool running = false;  // the register's epoch is in force: commits are made
   std::map<std::pair<std::uint32_t, OpKey>, std::set<PeerId>> done;  // (peer group, operation)
-  std::map<std::uint64_t, bool> flags;  // step -> does its boundary vote
-  std::vector<PeerId> pinned;           // as of the last Start of this incarnation
-  std::set<std::pair<PeerId, PeerId>>
-      cannot;                              // (p, q): p cannot reach q and has to go while q is here
+  std::map<std::uint64_t, bool> flags;         // step -> does its boundary vote
+  std::vector<PeerId> pinned;                  // as of the last Start of this incarnation
+  std::set<std::pair<PeerId, PeerId>> cannot;  // (p, q) cannot reach each other; p is the younger
   std::map<std::uint32_t, OpKey> expired;  // peer group -> an operation whose time-out has passed
   std::optional<std::uint64_t> expired_boundary;  // a step of which the boundary's time is over
   bool founding_delay = false;                    // TimerKind::founding runs
