@@ -50,25 +50,31 @@ std::set<PeerId> excluded(const State& s) {
   // Replicas go as a whole, so they are what cannot reach each other. Named by age: members in rank
   // order, then newcomers as they came.
   std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> ages;
+  std::map<PeerId, std::uint64_t> age;
   std::uint64_t members = 0;
   if (const Epoch* epoch = own(s)) {
     for (const Member& m : epoch->members) {
-      if (ages.try_emplace(replica_of(m), members).second) ++members;
+      const auto [at, added] = ages.try_emplace(replica_of(m), members);
+      if (added) ++members;
+      age[m.peer()] = at->second;
     }
   }
-  const auto age = [&](PeerId p) {
-    const PeerState& peer = s.peers.at(p);
-    return ages.try_emplace(replica_of(peer.member), members + peer.arrived).first->second;
-  };
+  for (const auto& [p, peer] : s.peers) {
+    age.try_emplace(
+        p, ages.try_emplace(replica_of(peer.member), members + peer.arrived).first->second);
+  }
   std::vector<Pair> pairs;
   for (const auto& [p, q] : s.cannot) {
-    if (!s.peers.contains(p) || !s.peers.contains(q) || age(p) == age(q)) continue;
-    pairs.emplace_back(std::min(age(p), age(q)), std::max(age(p), age(q)));
+    // A younger one that may come back is not waited for while the other is here.
+    if (!s.peers.contains(q) || (!s.peers.contains(p) && !s.awaited.contains(p))) continue;
+    if (!age.contains(p) || age.at(p) == age.at(q)) continue;
+    pairs.emplace_back(std::min(age.at(p), age.at(q)), std::max(age.at(p), age.at(q)));
   }
   // No newcomer costs a member its place.
   std::set<std::uint64_t> go;
   for (const auto& [older, younger] : pairs) {
     if (older < members && younger >= members) go.insert(younger);
+    if (planted(s.config.planted, "all_younger_go")) go.insert(younger);
   }
   for (const bool inside : {true, false}) {
     std::vector<Pair> left;
@@ -78,9 +84,8 @@ std::set<PeerId> excluded(const State& s) {
     }
     go.merge(smallest_cover(left));
   }
-  for (const auto& [p, peer] : s.peers) {
-    const auto found = ages.find(replica_of(peer.member));
-    if (found != ages.end() && go.contains(found->second)) out.insert(p);
+  for (const auto& [p, its_age] : age) {
+    if (go.contains(its_age)) out.insert(p);
   }
   return out;
 }

@@ -168,6 +168,8 @@ bool World::apply_at_master(const Move& move) {
       writes_.erase(write());
       master(m).write = 0;
       to_master(m, master::RegisterWritten{answer.to, answer.ok});
+      const auto in_office = [](const MasterWorld& w) { return w.core && w.core->holds; };
+      if (std::count_if(masters.begin(), masters.end(), in_office) > 1) contested = true;
       changed = true;
       return true;
     }

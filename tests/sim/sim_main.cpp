@@ -86,6 +86,10 @@ class Walker {
     span_.steps += chunk.steps;
     for (const auto& [seed, text] : chunk.violations) {
       span_.violations[seed] = text;
+      if (options_.keep_going) {
+        std::fprintf(stderr, "VIOLATION at seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                     text.c_str());
+      }
       if (!options_.keep_going) end_ = std::min(end_.load(), seed - options_.seed);
     }
     if (options_.count < kQuiet || Clock::now() - said_ < kSayEvery) return;
@@ -161,7 +165,7 @@ const std::vector<const char*> kPlanted = {
 /// One walk in thousands: give them a hundred thousand.
 const std::vector<const char*> kRare = {
     "mix_epochs",  "begin_anew",      "two_answers",     "flag_not_in_verdict", "any_failure_votes",
-    "old_failure", "forget_survivor", "late_or_waiting", "old_incarnation",
+    "old_failure", "forget_survivor", "late_or_waiting", "all_younger_go",      "old_incarnation",
 };
 
 int planted(Options options, const char* name) {

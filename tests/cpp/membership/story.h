@@ -256,7 +256,7 @@ class Story {
     } else if (verb == "suspect") {
       to_peer(p, peer::LinkClosed{who(1), false});
     } else if (verb == "cannot") {
-      to_peer(p, peer::LinkFailed{player.core.started->id, who(1), "no route"});
+      to_peer(p, peer::LinkFailed{player.core.accepted->id, who(1), "no route"});
     } else if (verb == "relinked") {
       to_peer(p, peer::LinkBack{who(1)});
     } else if (verb == "refresh") {
