@@ -15,6 +15,7 @@ import base64
 import http.client
 import json
 import os
+import secrets
 import socket
 import threading
 import time
@@ -27,6 +28,7 @@ from ._cli import SCHEME
 
 DEFAULT_PORT = 2379
 REQUEST_TIMEOUT_S = 2.0
+TAG_BYTES = 8
 
 
 def parse_etcd(url: str) -> tuple[list[str], str]:
@@ -75,9 +77,13 @@ class EtcdRegister:
         self._lease_s = max(1, round(lease_s))
         # Two masters of one name are still two holders.
         self._name = f"{name} ({socket.gethostname()}, process {os.getpid()})"
+        # In front of what this master writes: two masters may want to write the same register (both
+        # take over from the same one), and have to see that only one of them did.
+        self._tag = secrets.token_bytes(TAG_BYTES)
         self._lock = threading.Lock()
         self._next = 0  # in the list of addresses: the one that answered last
         self._revision: int | None = None  # of the register, as last read or written; 0: not there
+        self._writes = 0
         self._lease = 0
         self._holder = ""
 
@@ -88,7 +94,7 @@ class EtcdRegister:
         answer = self._call("kv/range", {"key": _encode(self._key.encode())})
         found = answer.get("kvs") or []
         self._revision = int(found[0]["mod_revision"]) if found else 0
-        return base64.b64decode(found[0].get("value", "")) if found else b""
+        return base64.b64decode(found[0].get("value", ""))[2 * TAG_BYTES :] if found else b""
 
     def write(self, value: bytes) -> bool:
         """Writes `value` if nobody has written since this master last read or wrote.
@@ -103,6 +109,8 @@ class EtcdRegister:
         if revision is None:
             return False
         key = _encode(self._key.encode())
+        self._writes += 1
+        value = self._tag + self._writes.to_bytes(TAG_BYTES, "big") + value
         answer = self._call(
             "kv/txn",
             {
@@ -121,8 +129,7 @@ class EtcdRegister:
         if answer.get("succeeded"):
             self._revision = int(answer["header"]["revision"])
             return True
-        # A request that was tried again at another member may have been carried out at the first:
-        # no two masters ever write the same bytes.
+        # A request that was tried again at another member may have been carried out at the first.
         found = answer["responses"][0].get("response_range", {}).get("kvs") or []
         if found and base64.b64decode(found[0].get("value", "")) == value:
             self._revision = int(found[0]["mod_revision"])

@@ -89,6 +89,7 @@ Result<std::uint16_t> MasterServer::start() {
   waiting_timer_ = loop_.timer(kSayWaitingMs, kSayWaitingMs, [this] { say_waiting(); });
   clock_timer_ = loop_.timer(kClockMs, kClockMs, [this] { post(Clock{loop_.now_ms() / 1000}); });
   if (register_->shared()) {
+    state_.config.shared = true;
     lease_timer_ =
         loop_.timer(options_.lease_renew_ms, options_.lease_renew_ms, [this] { renew_lease(); });
     renew_lease();
@@ -289,7 +290,9 @@ void MasterServer::step_down(const std::string& why) {
   store_timers_.clear();
   store_ = KeyValueStore();
   connections_.close_all();
-  state_ = fresh_state(options_);
+  const Config config = state_.config;  // with the questions that were answered
+  state_ = State{};
+  state_.config = config;
 }
 
 void MasterServer::take_over_later() {

@@ -245,6 +245,11 @@ void on(State& s, const PeerConnected& e, Actions& out) {
     evict(s, p, s.reasons.contains(p) ? s.reasons.at(p) : "it had to go", out);
   } else if (is_unknown(s, report) && s.running && !member) {
     evict(s, p, "it reports an epoch that this run does not know", out);
+  } else if (is_unknown(s, report) && s.config.shared &&
+             report.accepted.incarnation() > s.config.read_for) {
+    s.config.read_for = report.accepted.incarnation();
+    depose(s, "peer " + to_string(p) + " knows a newer one", out);
+    return;
   } else if (is_unknown(s, report) && s.config.refound) {
     evict(s, p, "the register does not know its epoch, and the operator has said --refound", out);
   } else if (is_unknown(s, report)) {

@@ -37,7 +37,10 @@ struct Config {
   // The operator's answer to an epoch that the register does not know:
   bool adopt = false;    // it is this run's newest, and no other master runs
   bool refound = false;  // it is over, and so is one whose members do not come back
-  PlantedBugs planted;   // empty but in the simulator's own build
+  // Several masters share the register: a peer that knows a higher incarnation has another master.
+  bool shared = false;
+  std::uint32_t read_for = 0;  // the highest such incarnation for which it was read anew
+  PlantedBugs planted;         // empty but in the simulator's own build
 };
 
 /// What outlives a master. It changes by compare-and-write only, and never takes a value twice.

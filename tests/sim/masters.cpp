@@ -22,6 +22,7 @@ master::State World::fresh_master() const {
   state.config.min_peers = rules.founders;
   state.config.hold_below = rules.hold_below;
   state.config.planted = rules.planted;
+  state.config.shared = rules.masters > 1;
   return state;
 }
 

@@ -279,6 +279,19 @@ TEST(Master, refound_gives_up_members_that_the_register_does_not_know) {
   EXPECT_EQ(sent<Evicted>(lost.out).size(), 1U);
 }
 
+TEST(Master, a_peer_that_knows_a_newer_master_deposes_one_of_several_once) {
+  Stranger old(/*adopt=*/false);
+  old.s.config.shared = true;
+  old.hello(1, {1});
+  EXPECT_EQ(cast::all<Deposed>(old.out).size(), 1U);
+  EXPECT_FALSE(old.s.holds);
+  static_cast<void>(step(old.s, TakenOver{Register{}}));  // read anew, and it is not there
+  static_cast<void>(step(old.s, RegisterWritten{*old.s.writing, true}));
+  old.hello(1, {1});
+  EXPECT_TRUE(cast::all<Deposed>(old.out).empty());
+  EXPECT_NE(cast::all<Say>(old.out).at(0).text.find("--adopt"), std::string::npos);
+}
+
 TEST(Master, refound_gives_up_members_that_do_not_come_back) {
   State s;
   s.config.refound = true;
