@@ -1,8 +1,8 @@
 """Checkpoints of runs: the writer is killed while it writes, all are killed, all come back."""
 
 import hashlib
-import os
 import re
+import runpy
 import sys
 import threading
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, Peer, fixed_group, hear, say, wait_until
+from conftest import ROOT, Peer, fixed_group, free_port, hear, say, wait_until
 from elastic_members import Run, Start, digest, one
 from torch import nn
 
@@ -93,11 +93,20 @@ def trainer(index: int, url: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def writing_shard(index: int, meet: str, folder: str) -> None:
-    """A rank of a replica; its group is fixed, so no run is needed."""
+def shard(index: int, folder: str) -> None:
+    """Two ranks of a replica write, and then three read; fixed groups will do, without a run."""
+    if index < 2:
+        fixed_group(index, 2, f"{folder}/two")
+        write_shard(index, folder)
+        dist.destroy_process_group()
+    fixed_group(index, 3, f"{folder}/three")
+    read_shard(folder)
+    dist.destroy_process_group()
+
+
+def write_shard(index: int, folder: str) -> None:
     import pccl_backend as pccl
 
-    fixed_group(index, 2, meet)
     writer: Any = SimpleNamespace(writer=True)
     state = make(0, sharded=True)
     checkpoints = pccl.Checkpoints(f"{folder}/even")
@@ -109,14 +118,11 @@ def writing_shard(index: int, meet: str, folder: str) -> None:
     odd = pccl.Checkpoints(f"{folder}/odd")
     assert odd.save({"seen": torch.ones(1) * index, "step": 1}, writer)
     odd.close()
-    dist.destroy_process_group()
 
 
-def reading_shard(index: int, meet: str, folder: str) -> None:
-    """One of three."""
+def read_shard(folder: str) -> None:
     import pccl_backend as pccl
 
-    fixed_group(index, 3, meet)
     state = make(1, sharded=True)
     even, odd = (pccl.Checkpoints(f"{folder}/{name}") for name in ("even", "odd"))
     say(step=even.load(state), bits=bits(state))
@@ -124,7 +130,6 @@ def reading_shard(index: int, meet: str, folder: str) -> None:
         odd.load({"seen": torch.ones(1), "step": 0})
     even.close()
     odd.close()
-    dist.destroy_process_group()
 
 
 # ------------------------------------------------------------------------------ in the test
@@ -183,10 +188,7 @@ def test_who_is_killed_while_it_writes_leaves_the_one_before_and_all_go_on_from_
 def test_shards_of_a_replica_are_divided_anew_among_other_ranks(
     run_peers: Run, tmp_path: Path
 ) -> None:
-    lines = []
-    for ranks, function in ((2, writing_shard), (3, reading_shard)):
-        peers = run_peers(function, ranks, str(tmp_path / f"{ranks}"), str(tmp_path))
-        lines += [line for peer in peers for line in peer.finish()]
+    lines = [line for peer in run_peers(shard, 3, str(tmp_path)) for line in peer.finish()]
     assert len(lines) == 5
     assert one(lines, "step") == 1
     one(lines, "bits")
@@ -195,27 +197,35 @@ def test_shards_of_a_replica_are_divided_anew_among_other_ranks(
 # ------------------------------------------------------------------------------ the example
 
 
-def launch(url: str, folder: Path) -> Peer:
-    command = f"""
-        {sys.executable} -m torch.distributed.run --nproc-per-node 2 --rdzv-backend c10d
-        --rdzv-endpoint localhost:0 --rdzv-id west --monitor-interval 0.1
-        {ROOT}/examples/fsdp/hsdp.py --url {url} --steps 30 --checkpoint {folder} --save-every 20
-    """.split()
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return Peer(command, {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}, "torchrun")
+def launch(run_peers: Run, url: str, folder: Path, meet: int) -> list[Peer]:
+    """The two ranks of a replica, as torchrun would start them, in half the time."""
+    environment = {
+        **{"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(meet)},
+        **{"TORCHELASTIC_RUN_ID": "west", "TORCHELASTIC_RESTART_COUNT": "0"},
+    }
+    arguments = ["--url", url, "--steps", "30", "--checkpoint", str(folder), "--save-every", "20"]
+    return [
+        run_peers(example, 1, *arguments, first=rank, env={**environment, "RANK": str(rank)})[0]
+        for rank in range(2)
+    ]
+
+
+def example(index: int, *arguments: str) -> None:
+    program = str(ROOT / "examples" / "fsdp" / "hsdp.py")
+    sys.argv = [program, *arguments]
+    runpy.run_path(program, run_name="__main__")
 
 
 def test_the_example_of_hsdp_goes_on_from_its_checkpoint_to_the_same_weights(
-    start_master: Start, tmp_path: Path
+    run_peers: Run, start_master: Start, tmp_path: Path
 ) -> None:
     ends = []
     for _ in range(2):
-        launcher = launch(start_master("--min-peers", "1").url, tmp_path / "checkpoints")
-        try:
-            launcher.finish()
-        finally:
-            launcher.close()
-        text = "".join(launcher.errors)
+        url = start_master("--min-peers", "1").url
+        peers = launch(run_peers, url, tmp_path / "checkpoints", free_port())
+        for peer in peers:
+            peer.finish()
+        text = "".join(line for peer in peers for line in peer.errors)
         ends.append(set(re.findall(r"rank (\d) ends after step 30 with weights (\w+)", text)))
         assert ("goes on from step 20" in text) == (len(ends) == 2)
     assert len(ends[0]) == 2
