@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._checkpoints import Checkpoints
     from ._config import Options, Replica
     from ._elastic import ElasticRun, LeftRun, ddp_kwargs, elastic
     from ._errors import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Boundary",
     "Change",
+    "Checkpoints",
     "ElasticGroup",
     "ElasticRun",
     "ElasticSampler",
@@ -69,6 +71,7 @@ __all__ = [
 _HOMES = {
     "Boundary": "_group",
     "Change": "_events",
+    "Checkpoints": "_checkpoints",
     "Options": "_config",
     "Replica": "_config",
     "ElasticGroup": "_group",

@@ -14,6 +14,8 @@ from torch import nn
 
 Wanted = tuple[str, tuple[int, ...]]
 """dtype by name, and shape."""
+Take = Callable[[torch.Tensor], torch.Tensor]
+"""What of a tensor is meant: the part that lies here, or the whole."""
 
 
 @runtime_checkable
@@ -133,15 +135,37 @@ class SharedState(MutableMapping[str, Any]):
                 group = _group_of(optimizer, parameter)
                 optimizer.state[parameter][key] = _zeros(parameter, group, key, dtype, shape)
 
-    def _flat(self) -> dict[str, Any]:
+    def wholes(self) -> dict[str, Any]:
+        """As `items`, but with DTensors as they are: for a checkpoint, which divides them anew."""
+        return self._flat(torch.Tensor.detach)
+
+    def adopt_wholes(self, wanted: Mapping[str, Wanted]) -> None:
+        """As `adopt`, where the shapes are those of whole DTensors.
+
+        Raises:
+            ValueError: A dtype that this torch does not have.
+        """
+        self.adopt({n: (dtype, self._shape_here(n, shape)) for n, (dtype, shape) in wanted.items()})
+
+    def _shape_here(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the part that this rank holds: state of an optimizer is divided as its parameter."""
+        if not self.adopts(name):
+            return shape
+        head, number, key = name.split(".", 2)
+        parameter = _parameters(self._parts[head])[int(number)]
+        divided = key != "step" and tuple(parameter.shape) == shape
+        return tuple(_local(parameter).shape) if divided else shape
+
+    def _flat(self, take: Take | None = None) -> dict[str, Any]:
+        take = take or _local
         flat: dict[str, Any] = {}
         for name, part in self._parts.items():
             if isinstance(part, nn.Module):
-                flat.update((f"{name}.{key}", value) for key, value in _of_module(part))
+                flat.update((f"{name}.{key}", value) for key, value in _of_module(part, take))
             elif isinstance(part, torch.optim.Optimizer):
-                flat.update((f"{name}.{key}", value) for key, value in _of_optimizer(part))
+                flat.update((f"{name}.{key}", value) for key, value in _of_optimizer(part, take))
             elif isinstance(part, torch.Tensor):
-                flat[name] = _local(part)
+                flat[name] = take(part)
             elif isinstance(part, Stateful):
                 flat[name] = _numbers(part.state_dict())
             else:
@@ -152,16 +176,16 @@ class SharedState(MutableMapping[str, Any]):
 # ------------------------------------------------------------------------------ modules
 
 
-def _of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _of_module(module: nn.Module, take: Take) -> Iterator[tuple[str, Any]]:
     for name, parameter in module.named_parameters():
-        yield name, _local(parameter)
+        yield name, take(parameter)
     seen: set[int] = set()
     for prefix, inner in module.named_modules():
         lead = f"{prefix}." if prefix else ""
         for name, buffer in inner.named_buffers(recurse=False):
             if name not in inner._non_persistent_buffers_set and id(buffer) not in seen:
                 seen.add(id(buffer))
-                yield lead + name, _local(buffer)
+                yield lead + name, take(buffer)
         if type(inner).get_extra_state is not nn.Module.get_extra_state:
             yield f"{lead}_extra_state", inner.get_extra_state()
 
@@ -177,16 +201,16 @@ def _group_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> dict
     return next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
 
 
-def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
+def _of_optimizer(optimizer: torch.optim.Optimizer, take: Take) -> Iterator[tuple[str, Any]]:
     for number, parameter in enumerate(_parameters(optimizer)):
         for key, value in optimizer.state.get(parameter, {}).items():
-            yield f"{number}.{key}", _local(value) if isinstance(value, torch.Tensor) else value
+            yield f"{number}.{key}", take(value) if isinstance(value, torch.Tensor) else value
     plain = []
     for number, group in enumerate(optimizer.param_groups):
         options = {key: value for key, value in group.items() if key != "params"}
         for key, value in options.items():
             if isinstance(value, torch.Tensor):  # a learning rate that compiled code reads
-                yield f"groups.{number}.{key}", _local(value)
+                yield f"groups.{number}.{key}", take(value)
         plain.append({k: v for k, v in options.items() if not isinstance(v, torch.Tensor)})
     yield "groups", plain
 

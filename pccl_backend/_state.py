@@ -116,10 +116,10 @@ class Exchange:
         memory = [_memory(self._hosts[name]) for name in names]
         digests = self._hasher(memory)
         entries = [
-            TensorEntry(name, _dtype_name(t), tuple(t.shape), digest)
+            TensorEntry(name, dtype_name(t), tuple(t.shape), digest)
             for name, t, digest in zip(names, self._hosts.values(), digests, strict=True)
         ]
-        text = encode_manifest(entries, self._plain())
+        text = encode_manifest(entries, plain_of(self._mapping))
         manifest = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         keep = [manifest, *self._hosts.values()]
         digest = hashlib.sha256(text).digest()
@@ -148,7 +148,7 @@ class Exchange:
         for item, (entry, mine) in enumerate(zip(manifest.tensors, own, strict=True), start=1):
             if mine != entry.digest:
                 self._fetch_tensor(entry, item, digest, order, pull)
-        self._replace_plain(manifest.values)
+        replace_plain(self._mapping, manifest.values)
         snapshot = self.snapshot()
         if snapshot.digest != digest:
             raise ProtocolError(
@@ -156,9 +156,6 @@ class Exchange:
                 "was it written by another thread during refresh?"
             )
         return snapshot
-
-    def _plain(self) -> dict[str, Any]:
-        return {n: v for n, v in self._mapping.items() if not isinstance(v, torch.Tensor)}
 
     def _host_of(self, name: str) -> torch.Tensor:
         if name not in self._hosts:
@@ -213,20 +210,27 @@ class Exchange:
             if but is not None and but(name):
                 continue
             tensor, entry = self._tensors.get(name), theirs.get(name)
-            mine = None if tensor is None else (_dtype_name(tensor), tuple(tensor.shape))
+            mine = None if tensor is None else (dtype_name(tensor), tuple(tensor.shape))
             run = None if entry is None else (entry.dtype, entry.shape)
             if mine != run:
                 raise ValueError(
-                    f"state[{name!r}] is {_describe(mine)} here and {_describe(run)} in the run's "
+                    f"state[{name!r}] is {describe(mine)} here and {describe(run)} in the run's "
                     "shared state; expected the same names, dtypes and shapes at all members"
                 )
 
-    def _replace_plain(self, values: dict[str, Any]) -> None:
-        for name in self._plain():
-            if name not in values:
-                del self._mapping[name]
-        for name, value in values.items():
-            self._mapping[name] = value
+
+def plain_of(mapping: MutableMapping[str, Any]) -> dict[str, Any]:
+    """The values of a state that are not tensors."""
+    return {n: v for n, v in mapping.items() if not isinstance(v, torch.Tensor)}
+
+
+def replace_plain(mapping: MutableMapping[str, Any], values: dict[str, Any]) -> None:
+    """Makes the plain values of a state exactly `values`."""
+    for name in plain_of(mapping):
+        if name not in values:
+            del mapping[name]
+    for name, value in values.items():
+        mapping[name] = value
 
 
 def _tensors_of(items: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:
@@ -411,7 +415,8 @@ def _no_float(text: str) -> Any:
     raise ValueError(f"the number {text} is not written as the format says")
 
 
-def _dtype_name(tensor: torch.Tensor) -> str:
+def dtype_name(tensor: torch.Tensor) -> str:
+    """As manifests write it."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -423,7 +428,8 @@ def _memory(tensor: torch.Tensor) -> Item:
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
-def _describe(what: tuple[str, tuple[int, ...]] | None) -> str:
+def describe(what: tuple[str, tuple[int, ...]] | None) -> str:
+    """Of dtype and shape, for messages."""
     return "missing" if what is None else f"{what[0]} of shape {what[1]}"
 
 

@@ -2,8 +2,8 @@
 
 The ranks of a torchrun shard the model among themselves, and average their gradients with the
 ranks of the same number in the other replicas. A replica that loses a rank is started anew by its
-torchrun (--max-restarts) and joins again; the others go on meanwhile. README.md beside this file
-says how to run it.
+torchrun (--max-restarts) and joins again; the others go on meanwhile. With --checkpoint the same
+command goes on after all of them were lost. README.md beside this file says how to run it.
 
 Names of tensors carry their shape: B rows of a batch, D features.
 """
@@ -46,6 +46,8 @@ def main() -> None:
     parser.add_argument("--url", default="pccl://127.0.0.1:48148", help="of the run")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step")
+    parser.add_argument("--checkpoint", help="folder that all replicas see")
+    parser.add_argument("--save-every", type=int, default=50, help="steps")
     options = parser.parse_args()
 
     pccl.leave_on(signal.SIGTERM)
@@ -55,6 +57,9 @@ def main() -> None:
     model = build(pccl.hsdp_mesh(group, device_type="cpu"))  # without it: the accelerator
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     state = pccl.SharedState(model=model, optimizer=optimizer, step=0)
+    checkpoints = pccl.Checkpoints(options.checkpoint) if options.checkpoint else None
+    if checkpoints and (loaded := checkpoints.load(state)) and rank == 0:
+        print(f"goes on from step {loaded}, unless the run is further", flush=True)
     boundary = group.refresh(state)
     while not boundary.left:
         if state["step"] + 1 == options.steps:
@@ -66,12 +71,16 @@ def main() -> None:
         optimizer.zero_grad()
         state["step"] += 1
         boundary = group.refresh(state)
+        if checkpoints and state["step"] % options.save_every == 0:
+            checkpoints.save(state, boundary)
         if rank == 0 and boundary.rank == 0 and state["step"] % 10 == 0:
             print(
                 f"step {state['step']:4d}  loss {loss.item():.4f}  {boundary.size} replicas",
                 flush=True,
             )
         time.sleep(options.pause)
+    if checkpoints:
+        checkpoints.close()
     weights = b"".join(p.to_local().detach().numpy().tobytes() for p in model.parameters())
     digest = hashlib.sha256(weights).hexdigest()[:16]
     print(f"rank {rank} ends after step {state['step']} with weights {digest}", flush=True)

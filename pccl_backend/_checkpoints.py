@@ -1,0 +1,423 @@
+"""Checkpoints of a run: one replica writes the shared state while all go on training.
+
+A checkpoint is a folder `step-N` in the format of torch.distributed.checkpoint. It is written under
+another name and renamed when it is whole, so whatever has the name can be read. What is saved is
+what `refresh` shares, from just after a boundary: so the run is never behind its checkpoints.
+Decides nothing about membership and calls nothing on the elastic group.
+
+Names in a checkpoint: a DTensor has that of the state; another tensor has it at rank 0 and
+"NAME@RANK" at the other ranks of the replica, because there it may differ; the plain values are
+"@values", in the encoding of the manifest (`_state.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import secrets
+import shutil
+import time
+import warnings
+from collections.abc import MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
+from torch.distributed.checkpoint.state_dict_saver import save as save_with_dcp
+
+from . import _c10d
+from ._group import Boundary
+from ._shared_state import SharedState, Wanted
+from ._state import (
+    decode_manifest,
+    describe,
+    dtype_name,
+    encode_manifest,
+    plain_of,
+    replace_plain,
+    revision_of,
+)
+
+State = MutableMapping[str, Any]
+
+VALUES = "@values"
+WRITING, GONE = ".writing-", ".gone-"  # prefixes of what is not, or no longer, a checkpoint
+MARK = "pccl"  # file in the folder that rank 0 has made
+FREE, BUSY, FAILED = 0, 1, 2  # the last write; the ranks of a replica act on their highest
+
+_log = logging.getLogger("pccl")
+
+# A replica of one rank writes by itself: that is what DCP then says at each call.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+
+
+class Checkpoints:
+    """Saves and loads the shared state of a run, in a folder that all replicas see.
+
+        checkpoints = pccl.Checkpoints("checkpoints")
+        checkpoints.load(state)
+        boundary = group.refresh(state)
+        ...
+            boundary = group.refresh(state)
+            if state["step"] % 100 == 0:
+                checkpoints.save(state, boundary)
+        checkpoints.close()
+
+    Use it from one thread. One write is in flight at most; a thread of its own does it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 2) -> None:
+        """Collective among the ranks of a replica: it makes two groups of them, for itself.
+
+        Args:
+            folder: Is made where it is missing.
+            keep: So many of the newest checkpoints stay.
+
+        Raises:
+            ValueError: `keep` is less than 1.
+            OSError: The folder cannot be made.
+        """
+        if not keep >= 1:
+            raise ValueError(f"keep is {keep!r}; expected 1 or more")
+        self._folder = Path(folder).absolute()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._keep = keep
+        self._rank, self._size = 0, 1
+        self._write_group: Any = None
+        self._ask_group: Any = None  # the writing thread never uses it
+        if dist.is_initialized() and _c10d.elastic_default() is None and dist.get_world_size() > 1:
+            self._rank, self._size = dist.get_rank(), dist.get_world_size()
+            self._write_group, self._ask_group = dist.new_group(), dist.new_group()
+        self._stager = DefaultStager(StagingOptions(False, False, False, False))
+        self._thread = ThreadPoolExecutor(1, "pccl-checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, state: State, boundary: Boundary) -> bool:
+        """Begins to write the state as it is after `boundary`, if this replica is the writer.
+
+        All members call it with what `refresh` has returned, before `state` changes. It copies the
+        state and returns; the write goes on beside the training. While the one before is still
+        being written this one is left out, with a line in the log.
+
+        Args:
+            state: As `refresh` takes it.
+            boundary: Of this state.
+
+        Returns:
+            A write has begun.
+
+        Raises:
+            RuntimeError: The write before has failed (it was logged then). Nothing is written now;
+                `state` and the older checkpoints are unchanged, and the next call tries again.
+        """
+        if not boundary.writer:
+            return False
+        step = revision_of(state)
+        word, error = self._outcome()
+        word = self._agree(word)
+        if word == FAILED:
+            raise _failed(error)
+        if word == BUSY:
+            _log.warning("checkpoint of step %d is left out: one is still being written", step)
+            return False
+        self._writing = self._thread.submit(self._write, step, self._snapshot(state))
+        return True
+
+    def load(self, state: State) -> int | None:
+        """Takes the newest checkpoint into `state`, before the first `refresh`.
+
+        Collective among the ranks of a replica. The replica may have another number of ranks than
+        the one that wrote: DTensors are divided anew. An optimizer that has not stepped gets its
+        state too. The run is then founded with the highest step that a replica has loaded; who
+        joins a run that goes on already receives its state, whatever was loaded.
+
+        Returns:
+            The step of the checkpoint; None if there is none, and `state` is unchanged.
+
+        Raises:
+            ValueError: Names, dtypes or shapes differ from those of the checkpoint; or the number
+                of ranks does, and what is no DTensor was not the same at all of them. Tensors and
+                plain values are unchanged.
+            RuntimeError: It cannot be read. `state` may hold a part of it.
+        """
+        failed: tuple[str, BaseException | None] | None = None
+        while True:
+            names = self._names()
+            (name,) = self._from_rank_0([names[-1] if names else None])
+            if name is None:
+                return None
+            if failed is not None and failed[0] == name:
+                text = f"the checkpoint {self._folder / name} cannot be read: {failed[1]}"
+                raise RuntimeError(text) from failed[1]
+            error: BaseException | None = None
+            try:
+                self._read(self._folder / name, state)
+            except ValueError:
+                raise
+            except (Exception, CheckpointException) as raised:
+                error = raised  # it may have been cleared away for a newer one
+            if self._agree(FREE if error is None else FAILED) == FREE:
+                _log.info("checkpoint of step %d loaded from %s", revision_of(state), self._folder)
+                return revision_of(state)
+            failed = name, error or RuntimeError("another rank of this replica failed")
+
+    def close(self) -> None:
+        """Waits for the write in flight. Before `destroy_process_group`, at all ranks.
+
+        Raises:
+            RuntimeError: It has failed. The older checkpoints are unchanged.
+        """
+        self._thread.shutdown()
+        word, error = self._outcome()
+        self._stager.close()
+        if word == FAILED:
+            raise _failed(error)
+
+    # -------------------------------------------------------------------------- ranks
+
+    def _outcome(self) -> tuple[int, BaseException | None]:
+        """Of the last write; an error is told once."""
+        writing = self._writing
+        if writing is None:
+            return FREE, None
+        if not writing.done():
+            return BUSY, None
+        self._writing = None
+        error = writing.exception()
+        return (FREE if error is None else FAILED), error
+
+    def _agree(self, word: int) -> int:
+        """The highest word of the ranks: they begin a write, or leave it out, alike."""
+        if self._ask_group is None:
+            return word
+        highest = torch.tensor([word])
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=self._ask_group)
+        return int(highest.item())
+
+    def _from_rank_0(self, what: list[Any], *, writing: bool = False) -> list[Any]:
+        group = self._write_group if writing else self._ask_group
+        if group is not None:
+            dist.broadcast_object_list(what, group_src=0, group=group)
+        return what
+
+    # -------------------------------------------------------------------------- writing
+
+    def _snapshot(self, state: State) -> dict[str, Any]:
+        """Copies in the memory of the host, by the names in the checkpoint.
+
+        They lie in memory that is used again: none may be made while the one before is written.
+        """
+        tensors = {
+            self._key(name, tensor): tensor
+            for name, tensor in _wholes(state).items()
+            if isinstance(tensor, torch.Tensor)
+        }
+        copies: Any = self._stager.stage(tensors)
+        text = encode_manifest([], plain_of(state))
+        own = VALUES if self._rank == 0 else f"{VALUES}@{self._rank}"
+        return {**copies, own: torch.frombuffer(bytearray(text), dtype=torch.uint8)}
+
+    def _key(self, name: str, tensor: torch.Tensor) -> str:
+        is_alike = self._rank == 0 or hasattr(tensor, "to_local")
+        return name if is_alike else f"{name}@{self._rank}"
+
+    def _write(self, step: int, snapshot: dict[str, Any]) -> None:
+        """On the thread: the whole of a checkpoint, or an error and no trace but a leftover."""
+        began = time.monotonic()
+        try:
+            name = self._begin(step)
+            if name is None:
+                _log.info("checkpoint of step %d is there already", step)
+                return
+            save_with_dcp(
+                snapshot,
+                storage_writer=FileSystemWriter(self._folder / name),
+                process_group=self._write_group,
+                no_dist=self._write_group is None,
+            )
+            if self._rank == 0:
+                self._publish(name, step)
+                _log.info(
+                    "checkpoint of step %d written in %.1f s: %s",
+                    step,
+                    time.monotonic() - began,
+                    self._folder / f"step-{step}",
+                )
+        except BaseException as error:  # DCP's own is no Exception
+            _log.error("checkpoint of step %d was not written: %s", step, error)
+            raise RuntimeError(f"the checkpoint of step {step} was not written: {error}") from error
+
+    def _begin(self, step: int) -> str | None:
+        """Rank 0 makes the folder to write in, and all ranks get its name; None: no need."""
+        word: list[Any] = [None, ""]
+        if self._rank == 0:
+            try:
+                word[0] = self._make_folder(step)
+            except OSError as error:
+                word[1] = str(error)
+        name, error_text = self._from_rank_0(word, writing=True)
+        if error_text:
+            raise OSError(error_text)
+        made: str | None = name
+        return made
+
+    def _make_folder(self, step: int) -> str | None:
+        for leftover in self._folder.iterdir():
+            if leftover.name.startswith((WRITING, GONE)):
+                self._remove(leftover)
+        if (self._folder / f"step-{step}").exists():  # the run was resumed from it
+            return None
+        path = self._folder / f"{WRITING}{step}-{secrets.token_hex(4)}"
+        path.mkdir()
+        (path / MARK).touch()
+        return path.name
+
+    def _publish(self, name: str, step: int) -> None:
+        """Gives the folder its name, durably.
+
+        A writer that took this one for dead has renamed the folder before it cleared it away. What
+        late ranks write under the old name is then in another folder, without the mark.
+        """
+        path = self._folder / name
+        if not (path / MARK).exists():
+            raise OSError(f"{path} was cleared away by another writer")
+        _sync(path)
+        try:
+            path.rename(self._folder / f"step-{step}")
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            self._remove(path)  # another writer was faster, with the same state
+        _sync(self._folder)
+        for old in self._names()[: -self._keep]:
+            self._remove(self._folder / old)
+
+    def _remove(self, path: Path) -> None:
+        """Takes the name away first: what is half removed is no checkpoint."""
+        gone = path
+        if not path.name.startswith(GONE):
+            gone = self._folder / f"{GONE}{path.name.lstrip('.')}-{secrets.token_hex(4)}"
+            with contextlib.suppress(FileNotFoundError):  # another one removes it
+                path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)  # what is left is cleared by the next write
+
+    def _names(self) -> list[str]:
+        """The whole checkpoints, oldest first."""
+        found = [path.name for path in self._folder.iterdir()]
+        return sorted(
+            (name for name in found if re.fullmatch(r"step-\d+", name)),
+            key=lambda name: int(name.removeprefix("step-")),
+        )
+
+    # -------------------------------------------------------------------------- reading
+
+    def _read(self, path: Path, state: State) -> None:
+        """Each rank by itself: a reader needs nobody."""
+        metadata = FileSystemReader(path).read_metadata()
+        writers = sum(key.partition("@")[0] == "" for key in metadata.state_dict_metadata)
+        own = self._rank if writers == self._size else 0
+        if writers != self._size:
+            _check_alike(path, metadata, writers, self._size)
+        key = VALUES if own == 0 else f"{VALUES}@{own}"
+        text = _load(path, metadata, [key])[key]
+        values = decode_manifest(text.numpy().tobytes()).values
+        wanted = {
+            name: _wanted(metadata, name)
+            for name in metadata.state_dict_metadata
+            if "@" not in name
+        }
+        if isinstance(state, SharedState):
+            _compare(path, wanted, state, but_adopted=True)
+            state.adopt_wholes(wanted)
+        _compare(path, wanted, state)
+        targets = {}
+        for name, tensor in _wholes(state).items():
+            if isinstance(tensor, torch.Tensor):
+                key = f"{name}@{own}"
+                targets[key if key in metadata.state_dict_metadata else name] = tensor
+        load_with_dcp(targets, checkpoint_id=path, no_dist=True)
+        replace_plain(state, values)
+
+
+def _failed(error: BaseException | None) -> RuntimeError:
+    text = str(error) if error else "a checkpoint was not written: see the log of the other ranks"
+    failure = RuntimeError(f"{text}; the older ones are unchanged")
+    failure.__cause__ = error
+    return failure
+
+
+def _wholes(state: State) -> dict[str, Any]:
+    return state.wholes() if isinstance(state, SharedState) else dict(state.items())
+
+
+def _wanted(metadata: Metadata, key: str) -> Wanted:
+    entry = metadata.state_dict_metadata[key]
+    if not isinstance(entry, TensorStorageMetadata):
+        raise ValueError(f"the checkpoint has {key!r}, which is no tensor; expected one of pccl's")
+    return str(entry.properties.dtype).removeprefix("torch."), tuple(entry.size)
+
+
+def _compare(
+    path: Path, wanted: dict[str, Wanted], state: State, *, but_adopted: bool = False
+) -> None:
+    mine = {
+        name: (dtype_name(tensor), tuple(tensor.shape))
+        for name, tensor in _wholes(state).items()
+        if isinstance(tensor, torch.Tensor)
+    }
+    for name in sorted(wanted.keys() | mine.keys()):
+        if but_adopted and isinstance(state, SharedState) and state.adopts(name):
+            continue
+        if mine.get(name) != wanted.get(name):
+            raise ValueError(
+                f"state[{name!r}] is {describe(mine.get(name))} here and "
+                f"{describe(wanted.get(name))} in {path}; "
+                "expected the same names, dtypes and shapes"
+            )
+
+
+def _check_alike(path: Path, metadata: Metadata, writers: int, readers: int) -> None:
+    """What is no DTensor cannot be divided among another number of ranks: it has to be alike."""
+    pairs = [(key, key.rpartition("@")[0]) for key in metadata.state_dict_metadata]
+    pairs = [(key, name) for key, name in pairs if name]
+    loaded = _load(path, metadata, sorted({key for pair in pairs for key in pair}))
+    for key, name in pairs:
+        if not torch.equal(_bytes(loaded[key]), _bytes(loaded[name])):
+            raise ValueError(
+                f"{path} was written by {writers} ranks and this replica has {readers}: {name!r} "
+                f"is no DTensor and differs among them; expected a replica of {writers} ranks"
+            )
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _load(path: Path, metadata: Metadata, keys: list[str]) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = {}
+    for key in keys:
+        dtype, shape = _wanted(metadata, key)
+        loaded[key] = torch.empty(shape, dtype=getattr(torch, dtype))
+    load_with_dcp(loaded, checkpoint_id=path, no_dist=True)
+    return loaded
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot do it for folders
+            raise
+    finally:
+        os.close(descriptor)

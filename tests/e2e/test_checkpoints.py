@@ -1,0 +1,233 @@
+"""Checkpoints of runs: the writer is killed while it writes, all are killed, all come back."""
+
+import hashlib
+import re
+import runpy
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import ROOT, Peer, fixed_group, free_port, hear, say, wait_until
+from elastic_members import Run, Start, digest, one
+from torch import nn
+
+WIDTH = 33  # not divisible: the last shard is smaller
+
+# ------------------------------------------------------------------------------ in the peers
+
+
+def make(seed: int, *, sharded: bool = False) -> Any:
+    import pccl_backend as pccl
+
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+    if sharded:
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return pccl.SharedState(model=model, optimizer=optimizer, step=0, note={"made by": seed})
+
+
+def train(state: Any, random: int) -> None:
+    model, optimizer = state._parts["model"], state._parts["optimizer"]
+    x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(random))
+    model(x).square().mean().backward()
+    for parameter in model.parameters():
+        if not hasattr(parameter, "to_local"):
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+    optimizer.step()
+    optimizer.zero_grad()
+    state["step"] += 1
+
+
+def bits(state: Any) -> str:
+    """Of all that is shared; of DTensors the whole."""
+    found = hashlib.sha256()
+    for name, value in sorted(state.wholes().items()):
+        if hasattr(value, "to_local"):
+            parts: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(parts, value.to_local())
+            value = torch.cat(parts)
+        text = digest(value) if isinstance(value, torch.Tensor) else repr(value)
+        found.update(f"{name} {text}\n".encode())
+    return found.hexdigest()
+
+
+def hold(owner: Any, name: str) -> None:
+    """Whoever calls it stays there."""
+
+    def held(*_: Any, **__: Any) -> None:
+        say(did="held", at=name)
+        threading.Event().wait()
+
+    setattr(owner, name, held)
+
+
+def trainer(index: int, url: str, folder: str) -> None:
+    import pccl_backend as pccl
+    from pccl_backend import _checkpoints
+
+    group = pccl.group(pccl.join(url, timeout_s=60.0))
+    state = make(index)
+    checkpoints = pccl.Checkpoints(folder)
+    loaded = checkpoints.load(state)
+    boundary = group.refresh(state)
+    say(did="begin", loaded=loaded, size=boundary.size, bits=bits(state), writer=boundary.writer)
+    while (word := hear()) != "end":
+        if word == "hold before the index":
+            hold(_checkpoints.FileSystemWriter, "finish")
+        elif word == "hold before the name":
+            hold(pccl.Checkpoints, "_publish")
+        else:
+            train(state, 100 * state["step"] + index)
+            boundary = group.refresh(state)
+            saves = word == "save" and checkpoints.save(state, boundary)
+            say(did=word, step=state["step"], bits=bits(state), saves=saves)
+    checkpoints.close()
+    dist.destroy_process_group()
+
+
+def shard(index: int, folder: str) -> None:
+    """Two ranks of a replica write, and then three read; fixed groups will do, without a run."""
+    if index < 2:
+        fixed_group(index, 2, f"{folder}/two")
+        write_shard(index, folder)
+        dist.destroy_process_group()
+    fixed_group(index, 3, f"{folder}/three")
+    read_shard(folder)
+    dist.destroy_process_group()
+
+
+def write_shard(index: int, folder: str) -> None:
+    import pccl_backend as pccl
+
+    writer: Any = SimpleNamespace(writer=True)
+    state = make(0, sharded=True)
+    checkpoints = pccl.Checkpoints(f"{folder}/even")
+    train(state, index)
+    assert checkpoints.save(state, writer)
+    say(step=state["step"], bits=bits(state))
+    train(state, index)  # meanwhile
+    checkpoints.close()
+    odd = pccl.Checkpoints(f"{folder}/odd")
+    assert odd.save({"seen": torch.ones(1) * index, "step": 1}, writer)
+    odd.close()
+
+
+def read_shard(folder: str) -> None:
+    import pccl_backend as pccl
+
+    state = make(1, sharded=True)
+    even, odd = (pccl.Checkpoints(f"{folder}/{name}") for name in ("even", "odd"))
+    say(step=even.load(state), bits=bits(state))
+    with pytest.raises(ValueError, match=r"2 ranks and this replica has 3: 'seen' is no DTensor"):
+        odd.load({"seen": torch.ones(1), "step": 0})
+    even.close()
+    odd.close()
+
+
+# ------------------------------------------------------------------------------ in the test
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(re.sub(r"-[0-9a-f]{8}$", "", path.name) for path in folder.iterdir())
+
+
+def together(peers: list[Peer], word: str) -> list[dict[str, Any]]:
+    for peer in peers:
+        peer.tell(word)
+    lines = [peer.next(did=word) for peer in peers]
+    one(lines, "bits")
+    return lines
+
+
+def test_who_is_killed_while_it_writes_leaves_the_one_before_and_all_go_on_from_that(
+    run_peers: Run, start_master: Start, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    peers = run_peers(trainer, 2, start_master("--min-peers", "2").url, str(folder))
+    begun = [peer.next(did="begin") for peer in peers]
+    assert one(begun, "loaded") is None
+    writer, other = peers if begun[0]["writer"] else reversed(peers)
+    saved = together([writer, other], "save")
+    assert [line["saves"] for line in saved] == [True, False]
+    wait_until(lambda: names(folder) == ["step-1"], what=f"a checkpoint\n{writer.log()}")
+
+    writer.tell("hold before the index")
+    assert together([writer, other], "save")[0]["saves"]
+    writer.next(did="held")
+    together([writer, other], "train")  # meanwhile
+    assert names(folder) == [".writing-2", "step-1"]
+    writer.kill()
+
+    other.tell("hold before the name")
+    assert together([other], "save")[0]["saves"]  # now it is the writer
+    other.next(did="held")
+    assert names(folder) == [".writing-4", "step-1"]
+    other.kill()
+
+    peers = run_peers(trainer, 3, start_master("--min-peers", "3").url, str(folder))
+    begun = [peer.next(did="begin") for peer in peers]
+    assert one(begun, "loaded") == 1
+    assert one(begun, "size") == 3
+    assert one(begun, "bits") == saved[0]["bits"]
+    assert sum(line["saves"] for line in together(peers, "save")) == 1
+    for peer in peers:
+        peer.tell("end")
+    for peer in peers:
+        peer.finish()
+    assert names(folder) == ["step-1", "step-2"]
+
+
+def test_shards_of_a_replica_are_divided_anew_among_other_ranks(
+    run_peers: Run, tmp_path: Path
+) -> None:
+    lines = [line for peer in run_peers(shard, 3, str(tmp_path)) for line in peer.finish()]
+    assert len(lines) == 5
+    assert one(lines, "step") == 1
+    one(lines, "bits")
+
+
+# ------------------------------------------------------------------------------ the example
+
+
+def launch(run_peers: Run, url: str, folder: Path, meet: int) -> list[Peer]:
+    """The two ranks of a replica, as torchrun would start them, in half the time."""
+    environment = {
+        **{"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(meet)},
+        **{"TORCHELASTIC_RUN_ID": "west", "TORCHELASTIC_RESTART_COUNT": "0"},
+    }
+    arguments = ["--url", url, "--steps", "30", "--checkpoint", str(folder), "--save-every", "20"]
+    return [
+        run_peers(example, 1, *arguments, first=rank, env={**environment, "RANK": str(rank)})[0]
+        for rank in range(2)
+    ]
+
+
+def example(index: int, *arguments: str) -> None:
+    program = str(ROOT / "examples" / "fsdp" / "hsdp.py")
+    sys.argv = [program, *arguments]
+    runpy.run_path(program, run_name="__main__")
+
+
+def test_the_example_of_hsdp_goes_on_from_its_checkpoint_to_the_same_weights(
+    run_peers: Run, start_master: Start, tmp_path: Path
+) -> None:
+    ends = []
+    for _ in range(2):
+        url = start_master("--min-peers", "1").url
+        peers = launch(run_peers, url, tmp_path / "checkpoints", free_port())
+        for peer in peers:
+            peer.finish()
+        text = "".join(line for peer in peers for line in peer.errors)
+        ends.append(set(re.findall(r"rank (\d) ends after step 30 with weights (\w+)", text)))
+        assert ("goes on from step 20" in text) == (len(ends) == 2)
+    assert len(ends[0]) == 2
+    assert ends[0] == ends[1]
+    assert names(tmp_path / "checkpoints") == ["step-20"]

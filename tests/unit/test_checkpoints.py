@@ -1,0 +1,229 @@
+"""Checkpoints in one process: names, what is kept, what is never seen half written."""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pccl_backend import Boundary, Checkpoints, SharedState, _checkpoints
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+def boundary(*, rank: int = 0, left: bool = False) -> Boundary:
+    return Boundary("1.0", rank, 2, 0, False, False, left, 0, (), False, 0.0)
+
+
+class Training:
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, gamma=0.3)
+        self.state = SharedState(
+            model=self.model,
+            optimizer=self.optimizer,
+            scheduler=self.scheduler,
+            step=0,
+            note={"x": (1, 2.5, b"\0")},
+        )
+
+    def train(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.model(torch.randn(8, 5)).square().mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.scheduler.step()
+            self.state["step"] += 1
+
+    def bits(self) -> dict[str, Any]:
+        return {
+            name: value.clone().numpy().tobytes() if isinstance(value, torch.Tensor) else value
+            for name, value in self.state.items()
+        }
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def saved(folder: Path, training: Training, *, steps: int = 1, **options: Any) -> None:
+    checkpoints = Checkpoints(folder, **options)
+    for _ in range(steps):
+        training.train()
+        assert checkpoints.save(training.state, boundary())
+        assert checkpoints._writing is not None
+        checkpoints._writing.exception()  # waits
+    checkpoints.close()
+
+
+def test_a_checkpoint_has_every_bit_also_of_an_optimizer_that_has_not_stepped(
+    tmp_path: Path,
+) -> None:
+    first, second = Training(0), Training(1)
+    first.train(2)
+    saved(tmp_path, first)
+    assert Checkpoints(tmp_path).load(second.state) == 3
+    assert second.bits() == first.bits()
+
+
+def test_without_a_checkpoint_nothing_is_loaded(tmp_path: Path) -> None:
+    training = Training(0)
+    before = training.bits()
+    assert Checkpoints(tmp_path / "new" / "folder").load(training.state) is None
+    assert training.bits() == before
+
+
+def test_the_newest_stay_by_number(tmp_path: Path) -> None:
+    training = Training(0)
+    training.train(7)
+    saved(tmp_path, training, steps=4)
+    assert names(tmp_path) == ["step-10", "step-11"]
+    assert Checkpoints(tmp_path).load(Training(1).state) == 11
+
+
+@pytest.mark.parametrize("who", [boundary(rank=1), boundary(left=True)])
+def test_only_the_writer_writes(tmp_path: Path, who: Boundary) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    assert not checkpoints.save(Training(0).state, who)
+    checkpoints.close()
+    assert names(tmp_path) == []
+
+
+class Gate:
+    """Holds a write where the test says, until it lets it go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+        inner: Callable[..., Any] = getattr(owner, name)
+
+        def held(*arguments: Any, **options: Any) -> Any:
+            self.reached.set()
+            assert self.open.wait(60)
+            return inner(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, held)
+
+
+def test_the_training_goes_on_while_a_copy_is_written_and_a_second_save_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(monkeypatch, _checkpoints, "save_with_dcp")
+    checkpoints, training = Checkpoints(tmp_path), Training(0)
+    training.train()
+    bits = training.bits()
+    assert checkpoints.save(training.state, boundary())
+    assert gate.reached.wait(60)
+    training.train()
+    with caplog.at_level(logging.WARNING, "pccl"):
+        assert not checkpoints.save(training.state, boundary())
+    assert "checkpoint of step 2 is left out" in caplog.text
+    gate.open.set()
+    checkpoints.close()
+    again = Training(1)
+    assert Checkpoints(tmp_path).load(again.state) == 1
+    assert again.bits() == bits
+
+
+def test_a_checkpoint_has_no_name_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, Checkpoints, "_publish")
+    checkpoints, training = Checkpoints(tmp_path), Training(0)
+    checkpoints.save(training.state, boundary())
+    assert gate.reached.wait(60)
+    (name,) = names(tmp_path)
+    assert name.startswith(".writing-0-")
+    assert Checkpoints(tmp_path).load(training.state) is None
+    gate.open.set()
+    checkpoints.close()
+    assert names(tmp_path) == ["step-0"]
+
+
+def test_leftovers_of_a_dead_writer_are_cleared_by_the_next(tmp_path: Path) -> None:
+    for name in (".writing-5-abc", ".gone-step-1-abc"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__0_0.distcp").write_bytes(b"half")
+    saved(tmp_path, Training(0))
+    assert names(tmp_path) == ["step-1"]
+
+
+def test_who_was_taken_for_dead_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Gate(monkeypatch, Checkpoints, "_publish")
+    late = Checkpoints(tmp_path)
+    late.save(Training(0).state, boundary())
+    assert held.reached.wait(60)
+    (name,) = names(tmp_path)
+    late._remove(tmp_path / name)  # what the next writer does
+    (tmp_path / name).mkdir()  # and a late rank makes it again
+    held.open.set()
+    with pytest.raises(RuntimeError, match="cleared away by another writer"):
+        late.close()
+    assert Checkpoints(tmp_path).load(Training(0).state) is None
+
+
+def test_an_error_is_told_at_the_next_save_and_then_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(0)
+    saved(tmp_path, training)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    checkpoints = Checkpoints(tmp_path)
+    training.train()
+    with monkeypatch.context() as patch:
+        patch.setattr(_checkpoints, "save_with_dcp", full)
+        checkpoints.save(training.state, boundary())
+        assert checkpoints._writing is not None
+        checkpoints._writing.exception()
+    with pytest.raises(RuntimeError, match=r"step 2 was not written: .*No space left.*unchanged"):
+        checkpoints.save(training.state, boundary())
+    assert "step-1" in names(tmp_path)
+    checkpoints.save(training.state, boundary())
+    checkpoints.close()
+    assert names(tmp_path) == ["step-1", "step-2"]
+
+
+def test_another_model_is_refused_and_nothing_has_changed(tmp_path: Path) -> None:
+    saved(tmp_path, Training(0))
+    state = SharedState(model=nn.Linear(5, 3), step=0)
+    before = state["model.weight"].clone()
+    with pytest.raises(
+        ValueError, match=r"state\['model\.0\.bias'\] is missing here and .* in .*step-1"
+    ):
+        Checkpoints(tmp_path).load(state)
+    assert torch.equal(state["model.weight"], before)
+    assert state["step"] == 0
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    training = Training(0)
+    saved(tmp_path, training)
+    (tmp_path / "step-1" / "__0_0.distcp").write_bytes(b"")
+    with pytest.raises(RuntimeError, match=r"step-1 cannot be read: "):
+        Checkpoints(tmp_path).load(training.state)
+
+
+def test_a_mapping_of_tensors_will_do(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"step": 4, "w": torch.arange(3.0), "rates": [0.1, float("nan")]}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state, boundary())
+    checkpoints.close()
+    other: dict[str, Any] = {"step": 0, "w": torch.zeros(3), "rates": []}
+    assert Checkpoints(tmp_path).load(other) == 4
+    assert torch.equal(other["w"], state["w"])
+    assert str(other["rates"]) == str(state["rates"])
+
+
+def test_one_at_least_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep is 0"):
+        Checkpoints(tmp_path, keep=0)
