@@ -291,14 +291,15 @@ void Group::control(PeerId peer, const PeerToPeer& message) {
     point_to_point_.accepted(peer, *accept);
   } else if (const auto* ask = std::get_if<AskIssued>(&message)) {
     const auto it = ops_.find(ask->op);
-    std::uint32_t waits_at = 0;
+    TellIssued told{id_, ask->op, next_key(), 0};
     if (it == ops_.end()) {
-      waits_at = ask->op < next_key() ? TellIssued::kNoStep : 0;
-    } else if (it->second.op->running()) {
-      waits_at = it->second.op->waits_at();
+      told.waits_at = ask->op < told.issued ? TellIssued::kNoStep : 0;
+    } else if (it->second.op->running() && !it->second.op->waits_for_inputs()) {
+      told.waits_at = it->second.op->waits_at();
+    } else if (elastic_) {
+      told.issued = ask->op;  // for its own device, or for memory: as late as one not called yet
     }
-    context_.links.send_control(peer,
-                                encode(PeerToPeer{TellIssued{id_, ask->op, next_key(), waits_at}}));
+    context_.links.send_control(peer, encode(PeerToPeer{told}));
     // Ranks that call different operations may all wait for a first segment: this is how they find
     // out.
     if (it == ops_.end() || !it->second.op->running()) return;
