@@ -29,7 +29,7 @@ class Sink : public LaneOwner {
   void lane_segment(const SegmentHeader& header, const Placement& at) override {
     check({at.to, header.bytes});
   }
-  void lane_received(std::size_t) override {}
+  void lane_received(std::size_t, FrameType) override {}
   void lane_sent(const Outgoing&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
   void lane_over(Lane&, const std::string& reason, bool broken) override {
