@@ -45,7 +45,7 @@ class Options:
     evict_after_s: float = 5.0
     rtt_ms: float = 20.0
     rate_mbit: float = 1000.0
-    user_timeout_s: float = 20.0  # below 20 one lost probe of an idle connection ends it
+    user_timeout_s: float = 20.0  # so long a pair that is cut holds everybody up
     log_level: str = "info"
 
 
