@@ -3,6 +3,7 @@
 `pccl_backend._core` is the master and the pure parts, and does not know torch; `pccl_backend._C` is
 the engine with csrc/torch/ on top, compiled against the installed torch. The engine's sources are
 compiled once and shared by both. A ninja file does the work: all cores, only what has changed.
+Several sources of a folder are compiled in one go: reading the headers is what takes the time.
 Must not import torch (two seconds), and must not fetch anything.
 """
 
@@ -36,6 +37,7 @@ ENGINE_FOLDERS = [
     "engine",
     "master",
 ]
+SOURCES_IN_ONE_GO = {"torch": 3}  # torch's headers are most of it, and a source takes long
 COMMON_FLAGS = "-std=c++20 -fPIC -ffp-contract=off -Wall -Wextra -Wshadow -Wconversion"
 
 # Header, and where it comes from: package of apt, brew, conda.
@@ -150,6 +152,20 @@ def torch_flags(torch: Path, version: str) -> str:
     )
 
 
+def units(folder: str, sources: list[Path]) -> list[Path]:
+    """Writes files that include some of the sources of a folder each."""
+    size = SOURCES_IN_ONE_GO.get(folder, 6)
+    made = []
+    for first in range(0, len(sources), size):
+        unit = BUILD / "units" / f"{folder}_{first // size}.cpp"
+        text = "".join(f'#include "{source}"\n' for source in sources[first : first + size])
+        if not unit.exists() or unit.read_text() != text:
+            unit.parent.mkdir(parents=True, exist_ok=True)
+            unit.write_text(text)
+        made.append(unit)
+    return made
+
+
 def write_ninja(cxx: list[str], torch: Path, version: str) -> dict[str, Path]:
     """Writes build.ninja; returns the file of each extension."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
@@ -179,31 +195,28 @@ def write_ninja(cxx: list[str], torch: Path, version: str) -> dict[str, Path]:
         *RULES,
     ]
 
-    def compile_one(source: Path, flags: str) -> str:
-        relative = source.relative_to(CSRC)
-        target = escape(BUILD / "obj" / relative.with_suffix(".o"))
-        lines.append(f"build {target}: compile {escape(source)}")
-        lines.extend([f"  flags = {flags}", f"  name = {relative}"])
-        return target
+    def compile_all(folder: str, sources: list[Path], flags: str) -> list[str]:
+        targets = []
+        for unit in units(folder, sources):
+            targets.append(escape(BUILD / "obj" / f"{unit.stem}.o"))
+            lines.append(f"build {targets[-1]}: compile {escape(unit)}")
+            lines.extend([f"  flags = {flags}", f"  name = {unit.stem}"])
+        return targets
 
-    objects = [
-        compile_one(
-            source, f"$common {'-O3' if folder == 'kernels' else '-O2'} -fvisibility=hidden"
-        )
-        for folder in ENGINE_FOLDERS
-        for source in sorted((CSRC / folder).glob("*.cpp"))
-        if not source.name.endswith("_main.cpp")
-    ]
+    objects = []
+    for folder in ENGINE_FOLDERS:
+        level = "-O3" if folder == "kernels" else "-O2"
+        sources = sorted((CSRC / folder).glob("*.cpp"))
+        flags = f"$common {level} -fvisibility=hidden"
+        objects += compile_all(folder, sources, flags)
     archive = escape(BUILD / "libpccl.a")
     lines += [f"build {archive}: archive {' '.join(objects)}", "  name = engine"]
 
-    core_objects, torch_objects = [], []
-    for source in sorted((CSRC / "torch").glob("*.cpp")):
-        if source.name == "bind_core.cpp":
-            flags = f"$common -O2 -fvisibility=hidden {bundled}"
-            core_objects.append(compile_one(source, flags))
-        else:
-            torch_objects.append(compile_one(source, "$torch"))
+    bind_core = CSRC / "torch" / "bind_core.cpp"
+    of_torch = sorted(set((CSRC / "torch").glob("*.cpp")) - {bind_core})
+    core_flags = f"$common -O2 -fvisibility=hidden {bundled}"
+    core_objects = compile_all("core", [bind_core], core_flags)
+    torch_objects = compile_all("torch", of_torch, "$torch")
     for name, own, libs in (
         ("_core", core_objects, system_libs),
         ("_C", torch_objects, torch_libs),

@@ -56,8 +56,8 @@ def is_elastic(group: Any) -> bool:
     """Is this process group the elastic one?"""
 
 def group_view() -> dict[str, Any]:
-    """rank, size, epoch (str), epoch_number (int), step, numbering (list of hex peer ids), self (hex),
-    admitted, evicted, left.
+    """rank, size, epoch (str), epoch_number (int), step, numbering (list of hex peer ids), ring (the
+    members of the epoch, in the order in which data go round), self (hex), admitted, evicted, left.
     """
 
 def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:
@@ -65,7 +65,7 @@ def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:
     of its own that holds the GIL.
     """
 
-def leave() -> None: ...
+def leave(at_once: bool) -> None: ...
 def boundary_begin(kind: str, verify: bool, timeout_s: float | None) -> None:
     """kind: "refresh" or "resume"."""
 
@@ -108,6 +108,6 @@ def set_log_sink(function: Callable[[int, str], None] | None) -> None: ...
 def library_of(symbol: str) -> str:
     """Path of the library from which a C symbol that the engine uses comes (dladdr)."""
 
-def end_python_threads() -> None: ...
+def end() -> None: ...
 def shutdown() -> None:
     """Ends the engine in good order: goodbyes, what is owed, then its thread. Idempotent."""

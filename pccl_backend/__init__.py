@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ._register import register
     from ._sampler import ElasticSampler
     from ._shared_state import SharedState
+    from ._version import __version__
 
 __all__ = [
     "Boundary",
@@ -59,6 +60,7 @@ __all__ = [
     "Replica",
     "SharedState",
     "UnreachableError",
+    "__version__",
     "ddp_kwargs",
     "elastic",
     "group",
@@ -86,6 +88,7 @@ _HOMES = {
     "leave_on": "_notice",
     "register": "_register",
     "SharedState": "_shared_state",
+    "__version__": "_version",
 }
 
 
@@ -94,7 +97,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name, "_errors")
     value = getattr(importlib.import_module(f".{home}", __name__), name)
-    if home not in ("_config", "_register"):  # torch has come, perhaps with its autoload off
+    # In all others torch has come, perhaps with its autoload off.
+    if home not in ("_config", "_register", "_version"):
         from ._register import register as register_backend
 
         register_backend()

@@ -135,8 +135,7 @@ def _say_goodbye_at_exit(module: Any) -> None:
 
     def goodbye() -> None:
         if os.getpid() == owner:  # not in a forked child: the engine is its parent's
-            module.shutdown()
-            module.end_python_threads()
+            module.end()
 
     atexit.register(goodbye)
 

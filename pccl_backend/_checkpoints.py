@@ -39,6 +39,7 @@ from . import _c10d
 from ._group import Boundary
 from ._shared_state import SharedState, Wanted
 from ._state import (
+    REVISION_MAX,
     decode_manifest,
     describe,
     dtype_name,
@@ -73,22 +74,34 @@ class Checkpoints:
                 checkpoints.save(state, boundary)
         checkpoints.close()
 
+    Where `elastic` passes the boundaries it also loads and saves:
+
+        checkpoints = pccl.Checkpoints("checkpoints", every=100)
+        run = pccl.elastic(model, optimizer, checkpoints=checkpoints)
+
     Use it from one thread. One write is in flight at most; a thread of its own does it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 2) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], *, every: int | None = None, keep: int = 2
+    ) -> None:
         """Collective among the ranks of a replica: it makes two groups of them, for itself.
 
         Args:
             folder: Is made where it is missing.
+            every: For `elastic`: it saves after each so many steps.
             keep: So many of the newest checkpoints stay.
 
         Raises:
-            ValueError: `keep` is less than 1.
+            ValueError: `every` or `keep` is less than 1.
             OSError: The folder cannot be made.
         """
         if not keep >= 1:
             raise ValueError(f"keep is {keep!r}; expected 1 or more")
+        if every is not None and not (type(every) is int and every >= 1):
+            raise ValueError(f"every is {every!r}; expected a number of steps, 1 or more")
+        self.every = every
+        self._was_writer = False  # at the last boundary that `save_when_due` was told of
         self._folder = Path(folder).absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._keep = keep
@@ -122,11 +135,43 @@ class Checkpoints:
         """
         if not boundary.writer:
             return False
-        step = revision_of(state)
         word, error = self._outcome()
         word = self._agree(word)
         if word == FAILED:
             raise _failed(error)
+        return self._begin_write(state, word)
+
+    def save_when_due(self, state: State, boundary: Boundary) -> bool:
+        """For `elastic`, after each boundary that ends a step: saves after every `every` steps.
+
+        A writer may be lost before its write has begun, and where the boundary does not vote nobody
+        is the writer then. So who has become the writer saves at once what is overdue. What is
+        being written counts as written: its writer may have left on notice, and be busy with it.
+        A write that failed was logged, and is not raised: a full disk would end one replica after
+        the other.
+
+        Returns:
+            A write has begun.
+        """
+        assert self.every is not None
+        is_new, self._was_writer = not self._was_writer, boundary.writer
+        if not boundary.writer:
+            return False
+        step = revision_of(state)
+        last_due = step - step % self.every
+        if step != last_due:
+            if not is_new:
+                return False
+            (begun,) = self._from_rank_0([self._newest_begun()])
+            if begun >= last_due:
+                return False
+        word = self._agree(self._outcome()[0])
+        while word == FAILED:  # at another rank it may still be going on, and fail later
+            word = self._agree(self._outcome()[0])
+        return self._begin_write(state, word)
+
+    def _begin_write(self, state: State, word: int) -> bool:
+        step = revision_of(state)
         if word == BUSY:
             _log.warning("checkpoint of step %d is left out: one is still being written", step)
             return False
@@ -145,9 +190,9 @@ class Checkpoints:
             The step of the checkpoint; None if there is none, and `state` is unchanged.
 
         Raises:
-            ValueError: Names, dtypes or shapes differ from those of the checkpoint; or the number
-                of ranks does, and what is no DTensor was not the same at all of them. Tensors and
-                plain values are unchanged.
+            ValueError: Names, dtypes or shapes differ from those of the checkpoint, or an object
+                does not take its values; or the number of ranks differs, and what is no DTensor was
+                not the same at all of them. Tensors and plain values are unchanged.
             RuntimeError: It cannot be read. `state` may hold a part of it.
         """
         failed: tuple[str, BaseException | None] | None = None
@@ -319,6 +364,19 @@ class Checkpoints:
             key=lambda name: int(name.removeprefix("step-")),
         )
 
+    def _newest_begun(self) -> int:
+        """Highest step of which a checkpoint is here or being written; 0 without one."""
+        if self._rank != 0:
+            return 0
+        try:
+            found = [path.name for path in self._folder.iterdir()]
+        except OSError as error:
+            _log.error("the checkpoints in %s cannot be listed: %s", self._folder, error)
+            return REVISION_MAX  # the next one is written when it is due
+        pattern = rf"(?:step-(\d+)|{re.escape(WRITING)}(\d+)-\w+)"
+        matches = [match for name in found if (match := re.fullmatch(pattern, name))]
+        return max((int(match[1] or match[2]) for match in matches), default=0)
+
     # -------------------------------------------------------------------------- reading
 
     def _read(self, path: Path, state: State) -> None:
@@ -336,17 +394,27 @@ class Checkpoints:
             for name in metadata.state_dict_metadata
             if "@" not in name
         }
+        before = plain_of(state)
         if isinstance(state, SharedState):
             _compare(path, wanted, state, but_adopted=True)
+            if missing := sorted(state.objects() - values.keys()):
+                raise ValueError(
+                    f"state[{missing[0]!r}] is not in {path}; expected the objects that it was "
+                    "written with"
+                )
             state.adopt_wholes(wanted)
         _compare(path, wanted, state)
+        try:
+            replace_plain(state, values)
+        except ValueError:
+            replace_plain(state, before)
+            raise
         targets = {}
         for name, tensor in _wholes(state).items():
             if isinstance(tensor, torch.Tensor):
                 key = f"{name}@{own}"
                 targets[key if key in metadata.state_dict_metadata else name] = tensor
         load_with_dcp(targets, checkpoint_id=path, no_dist=True)
-        replace_plain(state, values)
 
 
 def _failed(error: BaseException | None) -> RuntimeError:

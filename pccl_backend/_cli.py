@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._version import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -95,6 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,  # --port would be --port-file
     )
     add = parser.add_argument
+    add("--version", action="version", version=f"pccl {__version__}")
     add(
         "--listen",
         metavar="HOST:PORT",
@@ -151,7 +154,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--refound",
         action="store_true",
         help="when members report an epoch that the register does not know, or do not come back: "
-        "give them up, the next newcomers found another run (default: nothing goes on)",
+        "give them up, the next newcomers found another run. You answer for it that no other "
+        "master runs (default: nothing goes on)",
     )
     add(
         "--max-peers",
@@ -220,6 +224,7 @@ def master_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "state_file": state_file,
         "port_file": arguments.port_file,
         "log_level": arguments.log_level,
+        "package": __version__,
         "heartbeat_ms": max(1, round(arguments.heartbeat * 1000)),
         "silence_ms": max(1, round(arguments.evict_after * 1000)),
         "patience_ms": round((arguments.evict_after + lease + PATIENCE_MARGIN_S) * 1000),

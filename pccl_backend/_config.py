@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ._version import __version__
+
 SCHEME = "pccl://"
 RUN_NAME_BYTES_MAX = 128
 MASTERS_MAX = 16
@@ -192,6 +194,7 @@ class Options:
         advertise = list(self.advertise) or ([host] if host else [])
         first, last = self.ports or (0, 0)
         return {
+            "package": __version__,
             "advertise": advertise,
             "interface_host": host,
             "port_first": first,

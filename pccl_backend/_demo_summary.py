@@ -23,7 +23,7 @@ def judge(demo: Demo) -> bool:
     survivors = [w for w in demo.workers[:3] if w.number != kill.worker]
     newcomers = demo.workers[3:]
     members = [*survivors, *newcomers]
-    seconds = time.time() - demo.show.began
+    seconds = time.monotonic() - demo.show.began
     claims: list[tuple[bool, str]] = [
         claim_killed_in_flight(kill, survivors),
         claim_same_processes(survivors),

@@ -80,7 +80,12 @@ class Recorder:
 
     def say(self, what: str, **fields: Any) -> None:
         """One record."""
-        record = {"what": what, "worker": self._worker, "pid": os.getpid(), "time": time.time()}
+        record = {
+            "what": what,
+            "worker": self._worker,
+            "pid": os.getpid(),
+            "time": time.monotonic(),
+        }
         self._file.write(json.dumps({**record, **fields}) + "\n")
 
     def reduce(self, elastic: ElasticGroup, flat: Tensor, step: int) -> None:
@@ -158,7 +163,7 @@ def train(
         if boundary.left or state["step"] >= steps:
             break
 
-        began = time.time()
+        began = time.monotonic()
         total = 0.0
         for _ in range(every):
             loss = loss_of(model, batches.next())
@@ -171,9 +176,9 @@ def train(
         with torch.no_grad():
             parts = [(o - p).view(-1) for o, p in zip(outer, params, strict=True)]
             flat = torch.cat([*parts, mine])
-            epoch, issued = elastic.epoch, time.time()
+            epoch, issued = elastic.epoch, time.monotonic()
             record.reduce(elastic, flat, elastic.step)
-            reduced = time.time()
+            reduced = time.monotonic()
             averaged = torch.split(flat[:-SLOTS], [p.numel() for p in params])
             for o, m, part in zip(outer, momentum, averaged, strict=True):
                 d = part.view_as(o)

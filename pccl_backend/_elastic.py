@@ -14,18 +14,21 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ._errors import PcclError
+from ._errors import GroupClosedError, PcclError
 from ._group import Boundary, ElasticGroup
 from ._group import group as group_of
 from ._sampler import ElasticSampler
 from ._shared_state import SharedState
+
+if TYPE_CHECKING:
+    from ._checkpoints import Checkpoints  # it takes a second to import: who has one has done so
 
 _log = logging.getLogger("pccl")
 
@@ -71,9 +74,11 @@ class ElasticRun:
         optimizers: Sequence[torch.optim.Optimizer],
         group: ElasticGroup,
         state: Mapping[str, Any],
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         """Of checked objects; programs call `elastic`."""
         self.group = group
+        self._checkpoints = checkpoints
         self.boundary: Boundary
         self._is_member = False
         inner = model.module if isinstance(model, DistributedDataParallel) else model
@@ -90,6 +95,8 @@ class ElasticRun:
         self._sampler = next((p for p in state.values() if isinstance(p, ElasticSampler)), None)
         self._undo: list[Callable[[], Any]] = []
         self.state._settle = self._settle_before_hashing
+        if checkpoints is not None:
+            checkpoints.load(self.state)
         if self._sampler is not None:
             self._sampler.bind(self)
             self._sampler.settle(None)  # of a checkpoint, which was written after its step
@@ -147,8 +154,11 @@ class ElasticRun:
             module.reshard()
         self.boundary = self.group.refresh(self.state, timeout_s=timeout_s)
         self._settle(() if self.failed else _contributors(self.boundary))
+        saves = self._step_counted
         self._stepped.clear()
         self._step_counted = self._in_backward = False
+        if saves and self._checkpoints is not None:
+            self._checkpoints.save_when_due(self.state, self.boundary)
         return self.boundary
 
     def pass_between_batches(self) -> None:
@@ -223,6 +233,11 @@ class ElasticRun:
         return done
 
     def _end_backward(self) -> None:
+        if isinstance(self._error, GroupClosedError) and self.group.left:
+            # At once, in the middle of the step: what this backward computed counts nowhere.
+            text = "this peer has left the run at once, as it wished"
+            _log.info("%s", text)
+            raise LeftRun(text) from self._error
         if self._error is not None:
             raise self._error
         self._in_backward = False
@@ -298,6 +313,7 @@ def elastic(
     group: Any = None,
     *,
     state: Mapping[str, Any] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> ElasticRun:
     """Makes a training loop elastic: boundaries between its steps, and the state shared.
 
@@ -319,12 +335,18 @@ def elastic(
         group: The elastic group; None: that of this process.
         state: Further things to share, by name, as SharedState takes them: schedulers, a
             torch.amp.GradScaler, an ElasticSampler, plain values; "step" where to begin counting.
+        checkpoints: `Checkpoints(folder, every=STEPS)`. All of this state is loaded from the newest
+            one before the first boundary, and the writer's replica saves it, beside the training,
+            at the boundary after each so many steps. A write that fails is logged. Call its
+            `close()` before `destroy_process_group`. None: nothing is loaded or saved.
 
     Returns:
         The run: `boundary`, `state`, `left`, `samples`, `meet()`.
 
     Raises:
-        ValueError: An argument is wrong; the text says what to do. No boundary was passed.
+        ValueError: An argument is wrong, or the checkpoint is of other things; the text says what
+            to do. No boundary was passed.
+        RuntimeError: The newest checkpoint cannot be read. No boundary was passed.
         LeftRun: (a SystemExit with status 0) From a forward, where a boundary before it said that
             this peer has left, as it wished. The sampler's batches just end.
         EvictedError: From this call, or a forward: the run goes on without this peer.
@@ -354,7 +376,9 @@ def elastic(
     samplers = [part for part in extra.values() if isinstance(part, ElasticSampler)]
     if len(samplers) > 1:
         raise ValueError(f"state has {len(samplers)} samplers; expected one at most")
-    run = ElasticRun(model, several, elastic_group, extra)
+    if checkpoints is not None and checkpoints.every is None:
+        raise ValueError("checkpoints has no `every`; expected Checkpoints(folder, every=STEPS)")
+    run = ElasticRun(model, several, elastic_group, extra, checkpoints)
     _runs[model] = weakref.ref(run)
     return run
 

@@ -168,12 +168,23 @@ class ElasticGroup:
         """
         return self._pass("resume", None, False, timeout_s)
 
-    def leave(self) -> None:
-        """Asks to leave at the next boundary, whose `refresh` returns with `left` set.
+    @property
+    def left(self) -> bool:
+        """This peer has left the run: its operations raise, its next `refresh` says so."""
+        return bool(self._module.group_view()["left"])
 
-        May be called at any time, also from a signal handler. Nobody replays, nobody gets an error.
+    def leave(self, *, at_once: bool = True) -> None:
+        """Asks to leave; the next `refresh` after that returns with `left` set.
+
+        It takes effect at the next boundary, or within a second or so, if no member has issued an
+        operation in this step (as between the outer steps of DiLoCo). Then `left` tells, and
+        operations raise GroupClosedError. May be called at any time, also from a signal handler,
+        and again with `at_once`. The other members replay nothing and get no error.
+
+        Args:
+            at_once: False: at a boundary only, because operations of this step are still to come.
         """
-        self._module.leave()
+        self._module.leave(at_once)
 
     def on(self, what: str, function: _events.Hook) -> RemovableHandle:
         """Calls `function(change)` when something happens to the run, on a thread of its own.

@@ -11,6 +11,7 @@ import math
 import signal
 import threading
 import time
+import weakref
 from typing import Any
 
 from . import _c10d
@@ -27,9 +28,11 @@ def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
     """Leaves the run when a signal comes: at the next boundary, whose `refresh` has `left` set.
 
     The program then ends in good order, with status 0; the others lose and replay nothing. Where no
-    boundary comes within `grace_s` of the signal, this peer goes at once: what it has in flight
-    fails with GroupClosedError, and for the others that is a loss. Further signals change nothing
-    meanwhile. Without an elastic group the signal does what it did before this call.
+    boundary comes within half of `grace_s`, it leaves without one, if no member has issued an
+    operation in this step (`ElasticGroup.leave`; then `ElasticGroup.left` tells). Where nothing of
+    that has come within `grace_s`, this peer goes: what it has in flight fails with
+    GroupClosedError, and for the others that is a loss. Further signals change nothing meanwhile.
+    Without an elastic group the signal does what it did before this call.
 
     Call it in the main thread, before or after `join`.
 
@@ -93,20 +96,33 @@ def _go(name: str, grace_s: float) -> bool:
     if process_group is None:
         return False
     try:
-        _c10d.loaded().leave()
+        _c10d.loaded().leave(False)
     except GroupClosedError:  # just now
         return False
     _leaving_until = time.monotonic() + grace_s
-    watch = threading.Thread(target=_watch, args=(process_group, name, grace_s), daemon=True)
+    # By a weak reference: who drops the last one runs torch's destructor, which a thread does not
+    # survive beside the interpreter's end (Python before 3.14 ends it there, and the process).
+    group = weakref.ref(process_group)
+    watch = threading.Thread(target=_watch, args=(group, name, grace_s), daemon=True)
     with contextlib.suppress(RuntimeError):  # the interpreter is ending
         watch.start()
     return True
 
 
-def _watch(process_group: Any, name: str, grace_s: float) -> None:
+def _is_member(group: weakref.ref[Any]) -> bool:
+    process_group = _member()
+    return process_group is not None and process_group is group()
+
+
+def _watch(group: weakref.ref[Any], name: str, grace_s: float) -> None:
     _log.warning("%s: leaving at the next boundary, at the latest in %g s", name, grace_s)
     end = time.monotonic() + grace_s
-    while _member() is process_group:
+    asked = False
+    while _is_member(group):
+        if not asked and time.monotonic() >= end - grace_s / 2:
+            asked = True
+            with contextlib.suppress(GroupClosedError):  # just now
+                _c10d.loaded().leave(True)
         if time.monotonic() < end:
             time.sleep(LOOK_S)
             continue
@@ -116,5 +132,6 @@ def _watch(process_group: Any, name: str, grace_s: float) -> None:
             grace_s,
             name,
         )
-        process_group.abort()
+        if (process_group := group()) is not None:
+            process_group.abort()
         return

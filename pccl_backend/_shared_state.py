@@ -98,6 +98,15 @@ class SharedState(MutableMapping[str, Any]):
         """As dict's, made at one go."""
         return self._flat().items()
 
+    def objects(self) -> set[str]:
+        """Names of the parts that give one plain value: schedulers, scalers, samplers."""
+        none = (nn.Module, torch.optim.Optimizer, torch.Tensor)
+        return {
+            name
+            for name, part in self._parts.items()
+            if isinstance(part, Stateful) and not isinstance(part, none)
+        }
+
     def settle(self, contributors: tuple[int, ...] | None) -> None:
         """Brings in what follows from the outcomes of the step, at a boundary, before hashing.
 

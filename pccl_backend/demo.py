@@ -98,12 +98,12 @@ class Show:
 
     def __init__(self, out: Path) -> None:
         """Also writes them to `out`/progress.log."""
-        self.began = time.time()
+        self.began = time.monotonic()
         self._file = (out / "progress.log").open("w", buffering=1)
 
     def __call__(self, text: str) -> None:
         """One line."""
-        line = f"{time.time() - self.began:6.1f} s  {text}"
+        line = f"{time.monotonic() - self.began:6.1f} s  {text}"
         print(line, flush=True)
         self._file.write(line + "\n")
 
@@ -176,7 +176,7 @@ class Demo:
 
     def check(self, what: str) -> None:
         """Stops the demo when it cannot go on."""
-        if time.time() - self.show.began > self.limit_s:
+        if time.monotonic() - self.show.began > self.limit_s:
             raise DemoFailedError(f"no {what} within {self.limit_s:.0f} s")
         if self.master is not None and self.master.poll() is not None:
             raise DemoFailedError(f"the master has ended; see {self.out / 'master.log'}")
@@ -239,7 +239,7 @@ class Demo:
     def try_to_kill(self, victim: Worker) -> Kill | None:
         """Stops the victim, looks whether it is half-way, and kills it or lets it go on."""
         pid = victim.process.pid
-        stopped = time.time()
+        stopped = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
         try:
             self.wait(lambda: is_stopped(pid), "stopped worker", POLL_S)
@@ -249,7 +249,7 @@ class Demo:
             if status is None or operation is None or not self.uncommitted(operation, others):
                 return None
             victim.process.kill()
-            killed = time.time()
+            killed = time.monotonic()
             victim.process.wait()
             sent = int(operation["bytes_sent"])
             return Kill(
@@ -265,13 +265,13 @@ class Demo:
         Had the victim completed its part, all others would have the commit by then. One of them is
         not done either: had the victim sent all that they need, its contribution would count.
         """
-        deadline = time.time() + WITNESS_S
+        deadline = time.monotonic() + WITNESS_S
         since: float | None = None
-        while time.time() < deadline:
+        while time.monotonic() < deadline:
             seen = [in_flight(other.status(), operation["op"]) for other in others]
             if all(seen) and not all(o["complete"] for o in seen if o):
-                since = time.time() if since is None else since
-                if time.time() - since > UNCOMMITTED_S:
+                since = time.monotonic() if since is None else since
+                if time.monotonic() - since > UNCOMMITTED_S:
                     return True
             elif since is not None:
                 return False

@@ -1,8 +1,10 @@
 """What tests share: real processes that talk to the test in lines, a master, conditions, ports.
 
-`run_peers` starts fresh interpreters that run a function of the test's module. A peer tells the
-test what it sees with `say(...)`; the test lets it go on with `peer.tell(...)`, which `hear()`
-returns. So tests wait for conditions, never for time. Run as a script, this file is such a peer.
+`run_peers` starts processes that run a function of the test's module: forks of one that has
+imported torch (`peer_server.py`), or, in a module with FRESH = True, fresh interpreters. A peer
+tells the test what it sees with `say(...)`; the test lets it go on with `peer.tell(...)`, which
+`hear()` returns. So tests wait for conditions, never for time. Run as a script, this file is such a
+peer.
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer_server import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 # c10d's reconfigure came with torch 2.14; what needs it is run by scripts/torch_versions.
 TORCH = tuple(int(part) for part in importlib.metadata.version("torch").split(".")[:2])
 collect_ignore_glob = [] if TORCH >= (2, 14) else ["*/test_reconfigure.py"]
-PATIENCE_S = 60.0  # for anything that one machine with two busy cores does in a second or two
+PATIENCE_S = 150.0  # for what takes a second or two: a machine may be 20 times slower for a while
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = "") -> Any:
@@ -85,7 +88,7 @@ def fixed_group(
     rank: int,
     world: int,
     meet: str,
-    timeout_s: float = 60,
+    timeout_s: float = 120,
     backend: str = "pccl",
     **options: Any,
 ) -> Any:
@@ -135,24 +138,29 @@ class Peer:
         self.lines: list[dict[str, Any]] = []
         self.errors: list[str] = []
         self._new: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=ROOT,
-        )
+        self.process = self._start(command, environment)
         self._readers = [
             threading.Thread(target=read, daemon=True) for read in (self._read_out, self._read_err)
         ]
         for reader in self._readers:
             reader.start()
 
+    _tree = ROOT
+
+    def _start(self, command: list[str], environment: dict[str, str]) -> Any:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=self._tree,
+        )
+
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return int(self.process.pid)
 
     def _read_out(self) -> None:
         assert self.process.stdout is not None
@@ -230,9 +238,12 @@ class Peer:
 
 
 class Master(Peer):
-    """A `pccl-master` on a free port, with its state in a file."""
+    """A `pccl-master` on a free port, with its state in a file; of the package in `tree`."""
 
-    def __init__(self, folder: Path, arguments: list[str], port: int = 0) -> None:
+    def __init__(
+        self, folder: Path, arguments: list[str], port: int = 0, tree: Path = ROOT
+    ) -> None:
+        self._tree = tree
         self._port_file = folder / f"port-{time.monotonic_ns()}"
         command = [sys.executable, "-m", "pccl_backend._cli", "--listen", f"127.0.0.1:{port}"]
         command += ["--port-file", str(self._port_file), *arguments]
@@ -249,13 +260,38 @@ class Master(Peer):
         return f"pccl://127.0.0.1:{self.port}"
 
 
+class ForkedPeer(Peer):
+    """Of a server; what it is to do is the last word of its command."""
+
+    def __init__(
+        self, server: Server, command: list[str], environment: dict[str, str], name: str
+    ) -> None:
+        self._server = server
+        super().__init__(command, environment, name)
+
+    def _start(self, command: list[str], environment: dict[str, str]) -> Any:
+        return self._server.start(json.loads(command[-1]), environment)
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[list[Server]]:
+    """For even and odd peers; made when the first test asks for them."""
+    made: list[Server] = []
+    yield made
+    for server in made:
+        server.close()
+
+
 @pytest.fixture
-def run_peers(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Peer]]]:
+def run_peers(
+    request: pytest.FixtureRequest, servers: list[Server]
+) -> Iterator[Callable[..., list[Peer]]]:
     """`run_peers(function, count, *arguments, env=None)` starts peers; they end with the test.
 
-    In each, `function(index, *arguments)` of the test's module runs in a fresh interpreter.
+    In each, `function(index, *arguments)` of the test's module runs in a process of its own.
     """
     started: list[Peer] = []
+    is_fresh = getattr(request.module, "FRESH", False)
 
     def run(
         function: Callable[..., None],
@@ -269,8 +305,13 @@ def run_peers(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Pee
             call = json.dumps([str(request.path), function.__name__, index, *arguments])
             path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **(env or {})}
-            name = f"peer {index}"
-            new.append(Peer([sys.executable, __file__, call], environment, name))
+            command, name = [sys.executable, __file__, call], f"peer {index}"
+            if not is_fresh and not servers:
+                servers.extend(Server(environment) for _ in range(2))
+            if is_fresh or not servers[index % 2].can_fork(environment):
+                new.append(Peer(command, environment, name))
+            else:
+                new.append(ForkedPeer(servers[index % 2], command, environment, name))
             started.append(new[-1])
         return new
 
@@ -281,11 +322,11 @@ def run_peers(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Pee
 
 @pytest.fixture
 def start_master(tmp_path: Path) -> Iterator[Callable[..., Master]]:
-    """`start_master(*arguments, port=0)`: a master; ends with the test."""
+    """`start_master(*arguments, port=0, tree=ROOT)`: a master; ends with the test."""
     started: list[Master] = []
 
-    def start(*arguments: str, port: int = 0) -> Master:
-        started.append(Master(tmp_path, list(arguments), port))
+    def start(*arguments: str, port: int = 0, tree: Path = ROOT) -> Master:
+        started.append(Master(tmp_path, list(arguments), port, tree))
         return started[-1]
 
     yield start
@@ -293,17 +334,17 @@ def start_master(tmp_path: Path) -> Iterator[Callable[..., Master]]:
         master.close()
 
 
-def _be_peer(path: str, name: str, index: int, *arguments: Any) -> None:
+def be_peer(path: str, name: str, index: int, *arguments: Any) -> None:
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.modules["conftest"] = sys.modules["__main__"]
     spec.loader.exec_module(module)
     getattr(module, name)(index, *arguments)
 
 
 if __name__ == "__main__":
     sys.stdout = sys.stderr  # only `say` writes lines for the test
-    _be_peer(*json.loads(sys.argv[1]))
+    sys.modules["conftest"] = sys.modules["__main__"]
+    be_peer(*json.loads(sys.argv[1]))

@@ -82,6 +82,10 @@ class Member:
             self.work = dist.all_reduce(
                 self.tensor, op=dist.ReduceOp.AVG, group=self.pg, async_op=True
             )
+        elif kind == "all_to_all":  # every pair of members
+            self.tensor = self.tensor[: COUNT - COUNT % dist.get_world_size(self.pg)]
+            given = self.tensor.clone()
+            self.work = dist.all_to_all_single(self.tensor, given, group=self.pg, async_op=True)
         else:
             self.parts = [torch.full((COUNT,), -1.0) for _ in range(dist.get_world_size(self.pg))]
             self.work = dist.all_gather(self.parts, self.tensor, self.pg, async_op=True)
@@ -174,7 +178,7 @@ class Member:
         import pccl_backend as pccl
 
         dist.destroy_process_group()
-        pccl.join(url, timeout_s=60.0)
+        pccl.join(url, timeout_s=120.0)
         self.group = pccl.group()
         self.pg = self.group.process_group
         return {"size": dist.get_world_size(self.pg)}
@@ -184,8 +188,13 @@ class Member:
         store.set("k" * key_bytes, b"v" * value_bytes)
         return {"bytes": len(store.get("k" * key_bytes))}
 
-    def leave(self) -> dict[str, Any]:
-        self.group.leave()
+    def leave(self, *, at_once: bool = False) -> dict[str, Any]:
+        self.group.leave(at_once=at_once)
+        return {}
+
+    def gone(self) -> dict[str, Any]:
+        """Waits until it has left, without a boundary."""
+        wait_until(lambda: self.group.left, what="its wish to take effect")
         return {}
 
     def load(self) -> dict[str, Any]:
@@ -204,7 +213,7 @@ def member(index: int, url: str) -> None:
     """Joins, then does what it is told until "end"."""
     import pccl_backend as pccl
 
-    pccl.join(url, timeout_s=60.0)
+    pccl.join(url, timeout_s=120.0)
     obey(Member(index))
 
 

@@ -14,10 +14,14 @@ inline constexpr std::size_t kControlBytesMax =
 inline constexpr std::size_t kHandshakeBytesMax =
     256U << 10;  // before a peer is trusted: a Hello with its report
 inline constexpr std::size_t kRunNameBytesMax = 128;
-inline constexpr std::size_t kTextBytesMax = 4096;  // error texts and reasons
+inline constexpr std::size_t kPackageBytesMax = 64;  // the version of a package
+inline constexpr std::size_t kUnknownDepthMax = 16;  // nesting of what a reader skips
+inline constexpr std::size_t kTextBytesMax = 4096;   // error texts and reasons
 inline constexpr std::size_t kAddressesMax = 16;
 inline constexpr std::size_t kAddressBytesMax = 300;
 inline constexpr std::size_t kMembersMax = 4096;
+inline constexpr std::size_t kRelaysMax =
+    4096;  // pairs of members that reach each other over a third
 inline constexpr std::size_t kReportOpsMax = 65536;
 inline constexpr std::size_t kReportFlagsMax = 256;
 inline constexpr std::size_t kStoreKeyBytesMax = 4096;
@@ -30,6 +34,8 @@ inline constexpr std::size_t kSmallSegmentBytesMax = 64U
                                                      << 10;  // up to here the small lane is used
 inline constexpr std::size_t kUngrantedBytesMax =
     64U << 20;  // per peer, sent for operations not issued there
+inline constexpr std::size_t kRelayWindowBytes =
+    16U << 20;  // of one peer to another, under way over a third
 
 // Connections.
 inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complete handshake
@@ -38,6 +44,7 @@ inline constexpr std::uint64_t kRedialMs =
     3000;  // a closed link is back by then, or its peer is gone
 inline constexpr std::uint64_t kBackoffMsMin = 50;
 inline constexpr std::uint64_t kBackoffMsMax = 1000;
+inline constexpr std::uint64_t kMuteMs = 5000;  // a master that has not welcomed anybody yet
 
 // Waiting.
 inline constexpr std::uint64_t kSayWaitingMs = 5000;  // a longer wait says once whom it waits for

@@ -16,6 +16,8 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -65,7 +67,7 @@ struct Schedule {
 };
 
 /// What a builder sees of an operation at one rank. Contributors are the members that take part, in
-/// rank order; `rank` is this one's place among them.
+/// rank order (or in ring_order, below); `rank` is this one's place among them.
 ///
 /// Buffers, all sizes in bytes, by contributor index where there is one per rank:
 ///  all_reduce, broadcast, reduce  inputs[0] and outputs[0], which may be the same memory;
@@ -88,6 +90,14 @@ struct CollectiveArgs {
   std::vector<std::uint64_t> input_bytes;
   std::vector<std::uint64_t> output_bytes;
 };
+
+/// Pairs of contributors, the lower one first.
+using RankPairs = std::set<std::pair<std::uint32_t, std::uint32_t>>;
+
+/// The contributors in an order in which, as far as can be, no two of `apart` follow each other,
+/// also not the last and the first; rank order if it is one. Contributors that are listed in this
+/// order make the rings of all algorithms go round in it.
+[[nodiscard]] std::vector<std::uint32_t> ring_order(std::uint32_t size, const RankPairs& apart);
 
 /// The schedule of `args` by the algorithm that selection.cpp picks for kind, size and bytes. A
 /// pure function; all ranks pick the same algorithm, since they decide on what all of them know.

@@ -1,7 +1,6 @@
 #include "engine/elastic_group.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -33,8 +32,10 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
 }
 
 ElasticGroup::~ElasticGroup() {
-  joined({ErrorCode::closed, "the group has been closed"});
-  fail_pending({ErrorCode::closed, "the group has been closed"});
+  const Error closed{ErrorCode::closed, "the group has been closed"};
+  joined(closed);
+  if (talk_) talk_->fail(closed);
+  fail_pending(closed);
 }
 
 void ElasticGroup::join() {
@@ -52,8 +53,7 @@ void ElasticGroup::hook(GroupEvent event) {
   if (hooks_) hooks_(event);
 }
 
-// ---------------------------------------------------------------------------------- events to the
-// core
+// ------------------------------------------------------------------------------ events to the core
 
 /// One event at a time: what an action brings about is handled after the actions before it.
 void ElasticGroup::feed(const peer::Event& event) {
@@ -104,9 +104,16 @@ void ElasticGroup::link_up(PeerId peer) {
   if (redialing_.erase(peer) > 0) feed(peer::LinkBack{peer});
 }
 
-void ElasticGroup::link_down(PeerId peer, const std::string& reason, bool refused) {
+void ElasticGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   exchange_.link_down(peer, reason);
   if (failure_.failed() || left_) return;
+  const bool refused = how == Down::refused;
+  const std::uint64_t now = context_.loop.now_ms();
+  if (how == Down::lost && connecting_.contains(peer) && now < connect_until_ms_) {
+    // The link of before: its loss is told after the proposal that follows from it.
+    open_link(proposed_.at(peer), connect_until_ms_ - now);
+    return;
+  }
   const EpochId epoch = connecting_.contains(peer) || core_.stopped ? connect_epoch_ : epoch_;
   if (connecting_.contains(peer) || redialing_.contains(peer)) {
     redialing_.erase(peer);
@@ -115,11 +122,13 @@ void ElasticGroup::link_down(PeerId peer, const std::string& reason, bool refuse
     return;
   }
   if (!member(peer) && !proposed_.contains(peer)) return;
+  const bool relayed = via_.contains(peer);
   log_debug("the link to " + describe_peer(peer, *numbering_) + " has closed (" + reason +
             "): dialling again");
   redialing_.insert(peer);
   const auto handle = proposed_.find(peer);
-  if (handle != proposed_.end()) context_.links.open(handle->second, kRedialMs, false);
+  if (handle != proposed_.end()) open_link(handle->second, kRedialMs);
+  if (relayed) return;  // no evidence of that peer: who is between them may be gone
   feed(peer::LinkClosed{peer, refused});
 }
 
@@ -149,8 +158,7 @@ void ElasticGroup::op_timed_out(Pending& pending) {
   feed(peer::TimedOut{pending.op->key()});
 }
 
-// -----------------------------------------------------------------------------------------
-// operations
+// -------------------------------------------------------------------------------------- operations
 
 peer::LossClass ElasticGroup::loss_class(const OpRequest& request) const {
   if (core_.self.raises) return peer::LossClass::needs_all;
@@ -175,7 +183,7 @@ peer::LossClass ElasticGroup::loss_class(const OpRequest& request) const {
 
 std::optional<Error> ElasticGroup::refuse_post(const OpRequest& request) const {
   if (failure_.failed()) return failure_;
-  if (left_) return Error{ErrorCode::closed, "this replica has left the run"};
+  if (left_) return Error{ErrorCode::closed, "this replica has left the run; refresh() says so"};
   if (!admitted_ && (!welcome_ || welcome_->has_boundaries)) {
     return Error{ErrorCode::not_admitted,
                  "this peer has not been admitted yet: call refresh() before the first operation"};
@@ -254,28 +262,6 @@ void ElasticGroup::on(const peer::CommitOp& a) {
   update_renumber();
 }
 
-/// Of a loss in the middle of a step: who contributed to some of its operations only does not
-/// count.
-void ElasticGroup::note_contributors(const Pending& pending) {
-  if (pending.op->request().descriptor.kind == OpKind::barrier) return;
-  const std::vector<std::uint32_t>& ranks = pending.op->contributors();
-  if (!contributors_) {
-    contributors_ = ranks;
-  } else if (*contributors_ != ranks) {
-    std::erase_if(*contributors_, [&](std::uint32_t rank) {
-      return !std::binary_search(ranks.begin(), ranks.end(), rank);
-    });
-  }
-}
-
-/// To the step that ends; without an operation everybody.
-std::vector<std::uint32_t> ElasticGroup::contributors() const {
-  if (contributors_) return *contributors_;
-  std::vector<std::uint32_t> ranks(size_at_boundary_);
-  std::iota(ranks.begin(), ranks.end(), 0U);
-  return ranks;
-}
-
 void ElasticGroup::on(const peer::FailOp& a) {
   const auto it = ops_.find(a.op);
   if (it == ops_.end()) return;
@@ -300,10 +286,15 @@ void ElasticGroup::update_renumber() {
   renumber_pending->store(differs && !core_.has_boundaries);
 }
 
-// ----------------------------------------------------------------------------------------------
-// epochs
+// ------------------------------------------------------------------------------------------ epochs
 
-void ElasticGroup::on(const peer::ToMaster& a) { client_.send(a.message); }
+void ElasticGroup::on(const peer::ToMaster& a) {
+  const auto* hello = std::get_if<Hello>(&a.message);
+  if (hello == nullptr) return client_.send(a.message);
+  Hello filled = *hello;
+  filled.package = context_.options.package;
+  client_.send(filled);
+}
 
 void ElasticGroup::on(const peer::StopData&) {
   for (auto& [key, pending] : ops_) stop(pending);
@@ -315,18 +306,30 @@ void ElasticGroup::on(const peer::Connect& a) {
   connect_epoch_ = a.epoch;
   connecting_.clear();
   proposed_.clear();
+  via_ = a.via;
   for (const Member& m : a.members) {
     connecting_.insert(m.peer());
     proposed_[m.peer()] = m.handle;
     addresses_[m.peer()] = m.handle.addresses.empty() ? "" : m.handle.addresses.front();
   }
+  exchange_.sources(proposed_);
   if (a.members.empty()) feed(peer::LinksUp{a.epoch});
-  // While somebody is admitted the members stand still: they do not wait as long as at a founding.
+  // Once a run is founded its members stand still meanwhile: they wait no longer than for a link
+  // that has closed.
   const std::uint64_t limit_ms = context_.options.connect_timeout_ms;
   const bool founded = core_.preparing && core_.preparing->epoch.base != EpochId{};
-  for (const Member& m : a.members) {
-    const bool admission = founded && (!core_.started || !core_.here.contains(m.peer()));
-    context_.links.open(m.handle, admission ? std::min(limit_ms, kRedialMs) : limit_ms, false);
+  const std::uint64_t wait_ms = founded ? std::min(limit_ms, kRedialMs) : limit_ms;
+  connect_until_ms_ = context_.loop.now_ms() + wait_ms;
+  for (const Member& m : a.members) open_link(m.handle, wait_ms);
+}
+
+/// Its own link, or over whom the newest proposal says.
+void ElasticGroup::open_link(const Handle& peer, std::uint64_t deadline_ms) {
+  const auto via = via_.find(peer.peer);
+  if (via == via_.end()) {
+    context_.links.open(peer, deadline_ms, false);
+  } else {
+    context_.links.open_via(peer, via->second, deadline_ms);
   }
 }
 
@@ -335,7 +338,7 @@ void ElasticGroup::on(const peer::Configure& a) {
   std::vector<PeerId> before = members_;
   std::vector<PeerId> members;
   for (const Member& m : a.members) members.push_back(m.peer());
-  set_epoch(a.epoch, members);
+  set_epoch(a.epoch, members, a.relays);
   point_to_point_.configure(a.epoch, *numbering_);
   for (const PeerId peer : before) {
     if (!member(peer)) {
@@ -360,17 +363,21 @@ void ElasticGroup::on(const peer::Renumber& a) {
 }
 
 void ElasticGroup::on(const peer::Greeted& a) {
+  const std::string& package = a.welcome.package;
+  if (package != context_.options.package && (!welcome_ || package != welcome_->package)) {
+    log_info("the master runs pccl " + (package.empty() ? "of an older version" : package) +
+             ", this process " + context_.options.package);
+  }
   welcome_ = a.welcome;
   client_.set_intervals(a.welcome.heartbeat_ms, a.welcome.silence_ms);
   if (said_master_lost_) {
     said_master_lost_ = false;
-    log_info("connected to the master again after " + std::to_string(without_master_ms_ / 1000) +
+    log_info("connected to the master again after " + std::to_string(client_.without_ms() / 1000) +
              " s");
     GroupEvent event;
     event.what = GroupEvent::What::master_back;
     hook(std::move(event));
   }
-  without_master_ms_ = 0;
   publish();
   if (a.welcome.founded && !admitted_) joined({});  // with provisional rank and size
 }
@@ -391,18 +398,22 @@ void ElasticGroup::on(const peer::HasLeft&) {
   event.what = GroupEvent::What::left;
   hook(std::move(event));
   exchange_.withdraw();
-  if (talk_) {
-    BoundaryEvent finished;
-    finished.left = true;
-    finished.step = core_.step;
-    finished.voted = true;
-    finished.contributors = contributors();
-    std::exchange(talk_, nullptr)->say(std::move(finished));
-  }
+  if (talk_) tell_left(*std::exchange(talk_, nullptr));
   boundary_.reset();
   fail_pending({ErrorCode::closed, "this replica has left the run"});
   client_.close();
   publish();
+}
+
+/// Who has left at once, between two boundaries, hears of it at the next.
+void ElasticGroup::tell_left(BoundaryTalk& talk) {
+  said_left_ = true;
+  BoundaryEvent finished;
+  finished.left = true;
+  finished.step = core_.step;
+  finished.voted = true;
+  finished.contributors = contributors();
+  talk.say(std::move(finished));
 }
 
 void ElasticGroup::on(const peer::Say& a) {
@@ -433,102 +444,28 @@ void ElasticGroup::end(Error error) {
 }
 
 // ------------------------------------------------------------------------------------------
-// boundaries
-
-void ElasticGroup::boundary_begin(const BoundaryRequest& request,
-                                  std::shared_ptr<BoundaryTalk> talk) {
-  if (failure_.failed()) {
-    talk->fail(failure_);
-    return;
-  }
-  if (left_) {
-    talk->fail({ErrorCode::closed, "this replica has left the run"});
-    return;
-  }
-  if (boundary_) {
-    talk->fail({ErrorCode::invalid, "another thread stands at this boundary already"});
-    return;
-  }
-  boundary_ = request;
-  boundary_entered_ = false;
-  boundary_waited_ms_ = 0;
-  talk_ = std::move(talk);
-  enter_boundary();
-}
-
-/// The verdict on the step rests on its operations: the boundary opens when all have their outcome.
-void ElasticGroup::enter_boundary() {
-  if (!boundary_ || boundary_entered_ || !ops_.empty()) return;
-  boundary_entered_ = true;
-  size_at_boundary_ = admitted_ ? numbering_->size() : 0;
-  peer::AtBoundary event;
-  event.kind = boundary_->kind;
-  event.verify = boundary_->verify;
-  feed(event);
-}
-
-void ElasticGroup::on(const peer::HashState&) {
-  if (!talk_) return;
-  BoundaryEvent event;
-  event.what = BoundaryEvent::What::hash;
-  event.contributors = contributors();
-  talk_->say(std::move(event));
-}
-
-void ElasticGroup::on(const peer::Fetch& a) {
-  if (!talk_) return;
-  BoundaryEvent event;
-  event.what = BoundaryEvent::What::fetch;
-  event.epoch = a.epoch;
-  event.plan = a.plan;
-  talk_->say(std::move(event));
-}
-
-void ElasticGroup::boundary_root(const StateRoot& root, Snapshot snapshot) {
-  if (!boundary_) return;
-  exchange_.offer(std::move(snapshot));
-  feed(peer::RootKnown{root});
-}
-
-void ElasticGroup::boundary_fetched(EpochId epoch, const StateRoot& root, Snapshot snapshot) {
-  if (!boundary_) return;
-  exchange_.offer(std::move(snapshot));
-  feed(peer::Fetched{epoch, root});
-}
-
-void ElasticGroup::on(const peer::EnterStep& a) {
-  admitted_ = true;
-  exchange_.withdraw();
-  publish();
-  joined({});
-  if (!talk_) return;
-  BoundaryEvent finished;
-  finished.epoch = epoch_;
-  finished.step = a.step;
-  finished.voted = a.voted;
-  finished.admitted = a.admitted;
-  finished.root = a.root;
-  finished.contributors = contributors();
-  contributors_.reset();
-  boundary_.reset();
-  std::exchange(talk_, nullptr)->say(std::move(finished));
-}
+// calls that are passed on
 
 void ElasticGroup::pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
                         std::uint64_t timeout_ms, std::shared_ptr<Ticket> ticket) {
+  // Of a peer that the newest proposal does not name, or whose link is gone for good, nothing comes
+  // any more, and no event says so.
+  const bool coming = connecting_.contains(source) || redialing_.contains(source);
+  if (!proposed_.contains(source) || (!coming && !context_.links.is_up(source))) {
+    return ticket->complete({ErrorCode::peer_lost, "the source of the shared state was lost"});
+  }
   exchange_.pull(source, digest, item, to, timeout_ms, std::move(ticket));
 }
 
-void ElasticGroup::leave() {
-  if (!failure_.failed() && !left_) feed(peer::WantsToLeave{});
+void ElasticGroup::leave(bool at_once) {
+  if (!failure_.failed() && !left_) feed(peer::WantsToLeave{at_once});
 }
 
 void ElasticGroup::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
   client_.store(std::move(request), std::move(ticket));
 }
 
-// ---------------------------------------------------------------------------------------------
-// waiting
+// ----------------------------------------------------------------------------------------- waiting
 
 void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   client_.tick(elapsed_ms);
@@ -540,9 +477,7 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   if (joined_) {
     waited_for_join_ms_ += elapsed_ms;
     if (!welcome_ && waited_for_join_ms_ >= context_.options.connect_timeout_ms) {
-      end({ErrorCode::unreachable, "no master at " + client_.masters_text() + " within " +
-                                       std::to_string(context_.options.connect_timeout_ms) +
-                                       " ms: " + client_.last_error()});
+      end(client_.nobody("within " + seconds(context_.options.connect_timeout_ms)));
       return;
     }
     if (welcome_ && waited_for_join_ms_ >= kSayWaitingMs && !said_join_wait_) {
@@ -553,18 +488,14 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
     if (waited_for_join_ms_ >= options_.timeout_ms) {
       end({ErrorCode::timed_out, "the run was not founded within " +
                                      std::to_string(options_.timeout_ms) + " ms: the master at " +
-                                     client_.masters_text() + " waits for more peers"});
+                                     client_.masters_text() + " waits for more peers" +
+                                     client_.told()});
       return;
     }
   }
-  if (!client_.connected() && welcome_) {
-    without_master_ms_ += elapsed_ms;
-    if (without_master_ms_ >= context_.options.hold_timeout_ms) {
-      end({ErrorCode::unreachable, "no master at " + client_.masters_text() + " for " +
-                                       std::to_string(without_master_ms_ / 1000) +
-                                       " s: " + client_.last_error()});
-      return;
-    }
+  if (welcome_ && client_.without_ms() >= context_.options.hold_timeout_ms) {
+    end(client_.nobody("for " + seconds(client_.without_ms())));
+    return;
   }
   if (boundary_ && boundary_->timeout_ms > 0 && !holding()) {
     boundary_waited_ms_ += elapsed_ms;
@@ -624,22 +555,6 @@ void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
   stall_.acted();
 }
 
-/// Members that do not come are evicted, so the boundary ends; a newcomer that nobody admits gives
-/// up.
-void ElasticGroup::boundary_timed_out() {
-  const std::string limit = std::to_string(boundary_->timeout_ms) + " ms";
-  if (!admitted_) {
-    feed(peer::SaysBye{});
-    end({ErrorCode::timed_out, "this newcomer was not admitted within " + limit +
-                                   ": no member of the run passed a boundary; join again"});
-    return;
-  }
-  boundary_waited_ms_ = 0;
-  log_warning("the boundary has not ended within " + limit +
-              ": who does not come to it is evicted");
-  feed(peer::TimedOut{next_key()});
-}
-
 bool ElasticGroup::holding() const { return !client_.connected() || core_.stopped; }
 
 bool ElasticGroup::member(PeerId peer) const {
@@ -677,6 +592,7 @@ GroupView ElasticGroup::view() const {
   view.epoch = epoch_;
   view.step = core_.step;
   view.numbering = *numbering_;
+  view.ring = ring_;
   view.admitted = admitted_;
   view.left = left_;
   view.evicted = failure_.code == ErrorCode::evicted;

@@ -1,6 +1,7 @@
-// A group whose members a master decides. All decisions are membership/peer.h's: this class feeds
-// it events and carries out its actions, in order, over links, operations and the connection to the
-// master. Engine's thread only, but for `talk` and `renumber_pending`.
+// A group whose members a master decides (its boundaries are in elastic_boundary.cpp). All
+// decisions are membership/peer.h's: this class feeds it events and carries out its actions, in
+// order, over links, operations and the connection to the master. Engine's thread only, but for
+// `talk` and `renumber_pending`.
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,7 @@ class ElasticGroup : public Group {
   void join();
   void post(OpRequest request, std::shared_ptr<Ticket> ticket) override;
   void link_up(PeerId peer) override;
-  void link_down(PeerId peer, const std::string& reason, bool refused) override;
+  void link_down(PeerId peer, const std::string& reason, Down how) override;
   void control(PeerId peer, const PeerToPeer& message) override;
   void tick(std::uint64_t elapsed_ms) override;
   void close() override;
@@ -42,7 +43,7 @@ class ElasticGroup : public Group {
   [[nodiscard]] bool needs(PeerId peer) const override;
 
   void returned(OpKey op);
-  void leave();
+  void leave(bool at_once);
   /// A rank of the same replica?
   [[nodiscard]] bool sibling(PeerId peer) const;
   void boundary_begin(const BoundaryRequest& request, std::shared_ptr<BoundaryTalk> talk);
@@ -58,6 +59,7 @@ class ElasticGroup : public Group {
   void op_timed_out(Pending& pending) override;
   [[nodiscard]] bool member(PeerId peer) const override;
   [[nodiscard]] bool holding() const override;
+  [[nodiscard]] bool late(OpKey op, PeerId peer) const override { return stall_.late(op, peer); }
   [[nodiscard]] OpKey next_key() const override { return peer::next_key(core_); }
   [[nodiscard]] Placement pull_header(PeerId from, const SegmentHeader& header) override {
     return exchange_.segment_header(from, header);
@@ -84,9 +86,11 @@ class ElasticGroup : public Group {
   void on(const peer::Greeted& a);
   void on(const peer::Say& a);
 
+  void open_link(const Handle& peer, std::uint64_t deadline_ms);
   void master_connected();
   void master_lost(const std::string& reason);
   void end(Error error);
+  void tell_left(BoundaryTalk& talk);
   void enter_boundary();
   void boundary_timed_out();
   void joined(Error error);
@@ -109,17 +113,19 @@ class ElasticGroup : public Group {
   Numbering numbering_;  // as the caller sees it
   bool admitted_ = false;
   bool left_ = false;
-  Error failure_;  // evicted, refused, closed
+  bool said_left_ = false;  // a boundary has told the program
+  Error failure_;           // evicted, refused, closed
   std::optional<Welcome> welcome_;
   Stall stall_;
   std::uint64_t waited_for_join_ms_ = 0;
   bool said_join_wait_ = false;
-  std::uint64_t without_master_ms_ = 0;
   bool said_master_lost_ = false;
 
-  EpochId connect_epoch_;              // of the newest Connect
+  EpochId connect_epoch_;  // of the newest Connect
+  std::uint64_t connect_until_ms_ = 0;
   std::set<PeerId> connecting_;        // not up yet
   std::map<PeerId, Handle> proposed_;  // handles of the newest Connect
+  std::map<PeerId, PeerId> via_;       // of the newest Connect: whom it reaches over whom
   std::set<PeerId> redialing_;
 
   std::optional<BoundaryRequest> boundary_;  // the program stands at one

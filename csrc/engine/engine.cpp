@@ -96,9 +96,9 @@ class ThreadedEngine : public Engine {
     post_function([this, f = std::move(function)]() mutable { event_sink_ = std::move(f); });
   }
 
-  void leave(GroupId) override {
-    post_function([this] {
-      if (ElasticGroup* group = core_->elastic()) group->leave();
+  void leave(GroupId, bool at_once) override {
+    post_function([this, at_once] {
+      if (ElasticGroup* group = core_->elastic()) group->leave(at_once);
     });
   }
 

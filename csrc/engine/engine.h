@@ -103,6 +103,7 @@ struct GroupView {
   EpochId epoch;  // the newest configured
   std::uint64_t step = 0;
   std::vector<PeerId> numbering;  // peer of each rank
+  std::vector<PeerId> ring;       // members of the epoch, in the order in which data go round
   bool elastic = false;
   bool admitted = true;  // false: a newcomer before its first refresh
   bool evicted = false;
@@ -158,6 +159,7 @@ struct EngineCounters {
   std::uint64_t ops_replayed = 0;
   std::uint64_t ops_failed = 0;
   std::uint64_t epochs = 0;
+  std::uint64_t bytes_relayed = 0;
 };
 
 /// What an operation in flight looks like from outside (the demo's killer, diagnostics).
@@ -201,7 +203,8 @@ class Engine {
   [[nodiscard]] virtual std::shared_ptr<Ticket> join(const JoinOptions& options) = 0;
   [[nodiscard]] virtual GroupId elastic_group() const = 0;
   virtual void on_group_event(std::function<void(const GroupEvent&)> function) = 0;
-  virtual void leave(GroupId group) = 0;  // wish: takes effect at the next boundary
+  /// A wish: takes effect at the next boundary, or before it, if nobody has issued anything.
+  virtual void leave(GroupId group, bool at_once) = 0;
   [[nodiscard]] virtual std::shared_ptr<Ticket> store(StoreRequest request) = 0;
 
   // Operations.

@@ -157,6 +157,7 @@ EngineCounters EngineCore::counters() const {
   EngineCounters counters = counters_;
   counters.bytes_sent = links_->bytes_sent();
   counters.bytes_received = links_->bytes_received();
+  counters.bytes_relayed = links_->bytes_relayed();
   return counters;
 }
 
@@ -178,9 +179,9 @@ void EngineCore::link_up(PeerId peer) {
   for (auto& [id, group] : groups_) group->link_up(peer);
 }
 
-void EngineCore::link_down(PeerId peer, const std::string& reason, bool refused) {
+void EngineCore::link_down(PeerId peer, const std::string& reason, Down how) {
   for (auto& [id, group] : groups_) {
-    if (group->needs(peer)) group->link_down(peer, reason, refused);
+    if (group->needs(peer)) group->link_down(peer, reason, how);
   }
 }
 

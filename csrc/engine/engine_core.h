@@ -43,7 +43,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   [[nodiscard]] EngineCounters counters() const;
 
   void link_up(PeerId peer) override;
-  void link_down(PeerId peer, const std::string& reason, bool refused) override;
+  void link_down(PeerId peer, const std::string& reason, Down how) override;
   void control_arrived(PeerId peer, std::span<const std::byte> payload) override;
   Placement segment_header(PeerId peer, const SegmentHeader& header) override;
   void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;

@@ -51,7 +51,7 @@ void FixedGroup::link_up(PeerId peer) {
   if (awaited_.empty() && connected_) std::exchange(connected_, nullptr)->complete({});
 }
 
-void FixedGroup::link_down(PeerId peer, const std::string& reason, bool) {
+void FixedGroup::link_down(PeerId peer, const std::string& reason, Down) {
   if (failure_.failed()) return;
   const std::string who = describe_peer(peer, *numbering_);
   const bool left = departed_.contains(peer);  // it may have, before we are connected to the rest

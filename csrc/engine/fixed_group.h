@@ -24,7 +24,7 @@ class FixedGroup : public Group {
   void connect();
   void post(OpRequest request, std::shared_ptr<Ticket> ticket) override;
   void link_up(PeerId peer) override;
-  void link_down(PeerId peer, const std::string& reason, bool refused) override;
+  void link_down(PeerId peer, const std::string& reason, Down how) override;
   void control(PeerId peer, const PeerToPeer& message) override;
   void tick(std::uint64_t elapsed_ms) override;
   void close() override;

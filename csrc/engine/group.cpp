@@ -1,8 +1,10 @@
 #include "engine/group.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/log.h"
+#include "collectives/schedule.h"
 #include "engine/state_exchange.h"
 #include "wire/codec.h"
 
@@ -60,6 +62,21 @@ bool Group::must_wait(const Pending& pending) const {
   return false;
 }
 
+/// The ranks in this numbering that are members, in the order in which data go round.
+std::vector<std::size_t> Group::along_ring(const std::vector<PeerId>& numbering) const {
+  std::vector<std::size_t> ranks;
+  if (ring_ == numbering) {
+    ranks.resize(ring_.size());
+    std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+    return ranks;
+  }
+  for (const PeerId peer : ring_) {
+    const auto at = std::find(numbering.begin(), numbering.end(), peer);
+    if (at != numbering.end()) ranks.push_back(static_cast<std::size_t>(at - numbering.begin()));
+  }
+  return ranks;
+}
+
 void Group::start_now(Pending& pending) {
   Operation& op = *pending.op;
   if (op.deferred) --deferred_;
@@ -67,9 +84,8 @@ void Group::start_now(Pending& pending) {
   pending.contributors.clear();
   std::vector<std::uint32_t> ranks;
   std::uint32_t me = 0;
-  for (std::size_t rank = 0; rank < pending.numbering->size(); ++rank) {
+  for (const std::size_t rank : along_ring(*pending.numbering)) {
     const PeerId peer = (*pending.numbering)[rank];
-    if (std::find(members_.begin(), members_.end(), peer) == members_.end()) continue;
     if (peer == context_.links.self()) me = static_cast<std::uint32_t>(ranks.size());
     ranks.push_back(static_cast<std::uint32_t>(rank));
     pending.contributors.push_back(peer);
@@ -155,9 +171,20 @@ void Group::fail_pending(const Error& error) {
   point_to_point_.fail_all(error);
 }
 
-void Group::set_epoch(EpochId epoch, std::vector<PeerId> members) {
+void Group::set_epoch(EpochId epoch, std::vector<PeerId> members,
+                      const std::vector<Relay>& relays) {
   epoch_ = epoch;
   members_ = std::move(members);
+  const auto place = [&](PeerId peer) {
+    return static_cast<std::uint32_t>(std::find(members_.begin(), members_.end(), peer) -
+                                      members_.begin());
+  };
+  RankPairs apart;
+  for (const Relay& relay : relays) apart.insert(std::minmax(place(relay.a), place(relay.b)));
+  ring_.clear();
+  for (const std::uint32_t m : ring_order(static_cast<std::uint32_t>(members_.size()), apart)) {
+    ring_.push_back(members_[m]);
+  }
   flow_.reset();
   early_.drop_before(epoch);
 }
@@ -335,8 +362,8 @@ void Group::tick(std::uint64_t elapsed_ms) {
         if (peer != context_.links.self()) ask_issued(pending, peer);
       }
     }
-    if (op.waited_total_ms >= kSayWaitingMs && !op.said_waiting) {
-      op.said_waiting = true;
+    if (op.waited_total_ms >= op.say_waiting_ms) {
+      op.say_waiting_ms *= 2;
       log_info(name_ + ": " + waiting_text(pending));
     }
     if (held) continue;
@@ -368,6 +395,13 @@ std::string Group::waiting_text(const Pending& pending) const {
     if (i > 0) text += ", ";
     text += describe_peer(pending.contributors[peers[i]], *pending.numbering);
   }
+  // Who owes data may wait for another one itself: this is for whom all of them wait.
+  std::string late_ones;
+  for (const PeerId peer : pending.contributors) {
+    if (!late(op.key(), peer)) continue;
+    late_ones += (late_ones.empty() ? "" : ", ") + describe_peer(peer, *pending.numbering);
+  }
+  if (!late_ones.empty()) text += "; who has not called it yet: " + late_ones;
   return text;
 }
 

@@ -29,7 +29,7 @@ class Group : public OperationPort, public SegmentOwner {
 
   virtual void post(OpRequest request, std::shared_ptr<Ticket> ticket) = 0;
   virtual void link_up(PeerId peer) = 0;
-  virtual void link_down(PeerId peer, const std::string& reason, bool refused) = 0;
+  virtual void link_down(PeerId peer, const std::string& reason, Down how) = 0;
   virtual void control(PeerId peer, const PeerToPeer& message);
   virtual void tick(std::uint64_t elapsed_ms);
   /// Leaves in good order; nothing of the group runs afterwards.
@@ -73,6 +73,8 @@ class Group : public OperationPort, public SegmentOwner {
   /// Members of the running epoch that are in this group's exchange.
   [[nodiscard]] virtual bool member(PeerId peer) const = 0;
   [[nodiscard]] virtual bool holding() const { return false; }
+  /// Is it known that this member has not issued the operation yet?
+  [[nodiscard]] virtual bool late(OpKey, PeerId) const { return false; }
   /// A segment that answers a Pull (state_exchange.h).
   [[nodiscard]] virtual Placement pull_header(PeerId, const SegmentHeader&) { return {}; }
   /// One past the newest operation that was issued.
@@ -87,7 +89,8 @@ class Group : public OperationPort, public SegmentOwner {
   void fail_pending(const Error& error);
   /// Asks a member whether it has issued the operation, and the same one.
   void ask_issued(const Pending& pending, PeerId peer);
-  void set_epoch(EpochId epoch, std::vector<PeerId> members);
+  /// `relays`: who reaches whom over a third only; the ring goes round them.
+  void set_epoch(EpochId epoch, std::vector<PeerId> members, const std::vector<Relay>& relays = {});
   void publish() { context_.publish(id_, view()); }
   [[nodiscard]] std::string describe(const Pending& pending) const;
   [[nodiscard]] std::string describe_wait(const Pending& pending) const;
@@ -102,6 +105,7 @@ class Group : public OperationPort, public SegmentOwner {
   bool elastic_;
   EpochId epoch_;
   std::vector<PeerId> members_;  // of the epoch, in rank order, with self
+  std::vector<PeerId> ring_;     // the same, in the order in which data go round
   std::map<PeerId, std::string> addresses_;
   std::uint64_t timeout_ms_ = 0;
   std::map<OpKey, Pending> ops_;
@@ -111,6 +115,7 @@ class Group : public OperationPort, public SegmentOwner {
 
  private:
   void start_now(Pending& pending);
+  [[nodiscard]] std::vector<std::size_t> along_ring(const std::vector<PeerId>& numbering) const;
   void start_deferred();
   [[nodiscard]] bool must_wait(const Pending& pending) const;
   void progress(OpKey key);

@@ -1,6 +1,7 @@
 #include "engine/master_client.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "wire/codec.h"
@@ -8,13 +9,15 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kDialMs = 3000;  // one attempt; the list goes round
+constexpr std::uint64_t kDialMs = 3000;      // one attempt; the list goes round
+constexpr std::uint64_t kSayAwayMs = 10000;  // without a master; then doubled each time
 
 }  // namespace
 
 MasterClient::MasterClient(EngineContext& context, std::vector<std::string> masters, Events events)
     : context_(context),
       masters_(std::move(masters)),
+      seen_(masters_.size()),
       events_(std::move(events)),
       random_(context.links.self().value) {}
 
@@ -30,9 +33,30 @@ std::string MasterClient::masters_text() const {
   return text;
 }
 
+std::string MasterClient::seen_text() const {
+  std::string text;
+  for (std::size_t i = 0; i < masters_.size(); ++i) {
+    std::string line = seen_[i].text;
+    if (channel_ && !greeted_ && i == at_)
+      line = masters_[i] + ": connected, but no answer to hello";
+    if (!line.empty()) text += (text.empty() ? "" : "; ") + line;
+  }
+  return text;
+}
+
+Error MasterClient::nobody(const std::string& how_long) const {
+  // Nobody of the list is this run's master, or can be: waiting longer is of no use.
+  const bool refused = std::all_of(seen_.begin(), seen_.end(), [](const Error& error) {
+    return error.code == ErrorCode::refused;
+  });
+  return {refused ? ErrorCode::refused : ErrorCode::unreachable,
+          "no master at " + masters_text() + " " + how_long + ": " + seen_text()};
+}
+
 void MasterClient::dial() {
   if (closed_ || channel_ || dial_) return;
-  const std::string& address = masters_[next_ % masters_.size()];
+  at_ = next_ % masters_.size();
+  const std::string& address = masters_[at_];
   dial_ =
       dial_channel(context_.loop, address, std::min(kDialMs, context_.options.connect_timeout_ms),
                    [this](Result<std::unique_ptr<Channel>> result) { dialled(std::move(result)); });
@@ -41,7 +65,7 @@ void MasterClient::dial() {
 void MasterClient::dialled(Result<std::unique_ptr<Channel>> result) {
   auto finished = std::move(dial_);  // lives until this callback is over
   if (!result) {
-    last_error_ = result.error().text;
+    seen_[at_] = result.error();
     ++next_;
     retry();
     return;
@@ -75,7 +99,8 @@ void MasterClient::disconnected(const std::string& reason) {
   if (!channel_) return;
   // The channel may be the caller: it is destroyed when the loop comes round.
   context_.loop.post([old = std::shared_ptr<Channel>(std::move(channel_))] {});
-  last_error_ = stands_by_.empty() ? reason : stands_by_;
+  const std::string& why = stands_by_.empty() ? reason : stands_by_;
+  seen_[at_] = {ErrorCode::unreachable, masters_[at_] + ": " + why};
   if (!greeted_) ++next_;  // a standby: first round the list, but to the master of an epoch first
   // The store does not outlive its master: who set a group up meanwhile makes it anew.
   for (auto it = store_calls_.begin(); it != store_calls_.end();) {
@@ -88,7 +113,7 @@ void MasterClient::disconnected(const std::string& reason) {
         {ErrorCode::unreachable,
          "the connection to the master was lost during a call of its store: " + reason});
   }
-  events_.lost(last_error_);
+  events_.lost(why);
   retry();
 }
 
@@ -96,20 +121,20 @@ void MasterClient::arrived(std::span<const std::byte> payload) {
   since_message_ms_ = 0;
   auto message = decode_master_to_peer(payload);
   if (!message) {
-    log_error("the master sent something that this version does not understand: " +
-              message.error().text);
+    const std::string text =
+        masters_[at_] +
+        " sent something that this version does not understand: " + message.error().text;
+    if (std::exchange(said_, text) != text) log_error(text);  // it is dialled again and again
     disconnected(message.error().text);
     return;
   }
   if (std::holds_alternative<Heartbeat>(message.value())) return;
-  if (const auto* hold = std::get_if<Hold>(&message.value()); hold != nullptr && !greeted_) {
-    stands_by_ = hold->text;
-    return;
+  if (const auto* hold = std::get_if<Hold>(&message.value())) {
+    (greeted_ ? told_ : stands_by_) = hold->text;
+    if (!greeted_) return;
   }
-  if (!greeted_) {
-    greeted_ = true;
-    backoff_ms_ = kBackoffMsMin;
-  }
+  const bool first = !std::exchange(greeted_, true);
+  if (first) backoff_ms_ = kBackoffMsMin;
   if (auto* reply = std::get_if<StoreReply>(&message.value())) {
     auto node = store_calls_.extract(reply->id);
     if (node.empty()) return;
@@ -121,6 +146,10 @@ void MasterClient::arrived(std::span<const std::byte> payload) {
     return;
   }
   events_.message(message.value());
+  if (!first) return;
+  was_greeted_ = true;
+  without_ms_ = 0;
+  say_away_ms_ = kSayAwayMs;
 }
 
 void MasterClient::send(const PeerToMaster& message) {
@@ -159,7 +188,15 @@ void MasterClient::tick(std::uint64_t elapsed_ms) {
     node.mapped().ticket->complete(
         {ErrorCode::timed_out, "the master's store did not answer within " +
                                    std::to_string(node.mapped().request.timeout_ms) + " ms" +
-                                   (channel_ ? "" : " (no connection: " + last_error_ + ")")});
+                                   (channel_ ? "" : " (no connection: " + seen_text() + ")")});
+  }
+  if (!closed_ && !(channel_ && greeted_)) {
+    without_ms_ += elapsed_ms;
+    if (was_greeted_ && without_ms_ >= say_away_ms_) {
+      say_away_ms_ *= 2;
+      log_warning("still no master after " + std::to_string(without_ms_ / 1000) +
+                  " s: " + seen_text());
+    }
   }
   if (!channel_) return;
   since_heartbeat_ms_ += elapsed_ms;
@@ -169,7 +206,7 @@ void MasterClient::tick(std::uint64_t elapsed_ms) {
   }
   // A tick that came late was our own silence: it does not count against the master.
   since_message_ms_ += std::min<std::uint64_t>(elapsed_ms, heartbeat_ms_);
-  if (silence_ms_ > 0 && since_message_ms_ > silence_ms_) {
+  if (since_message_ms_ > silence_ms_) {
     ++next_;
     disconnected("the master was silent for " + std::to_string(since_message_ms_) + " ms");
   }

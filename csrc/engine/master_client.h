@@ -41,9 +41,13 @@ class MasterClient {
 
   [[nodiscard]] bool connected() const { return channel_ != nullptr; }
   [[nodiscard]] const std::string& local_host() const { return local_host_; }
-  /// What the attempts so far ended with, for an error text.
-  [[nodiscard]] const std::string& last_error() const { return last_error_; }
+  /// So long no master in charge has been heard of.
+  [[nodiscard]] std::uint64_t without_ms() const { return without_ms_; }
+  /// The error of who gives up: every master of the list, and what was seen there.
+  [[nodiscard]] Error nobody(const std::string& how_long) const;
   [[nodiscard]] std::string masters_text() const;
+  /// What the master has said last about why this peer waits, for the end of an error text.
+  [[nodiscard]] std::string told() const { return told_.empty() ? "" : "; it says: " + told_; }
 
  private:
   struct StoreCall {
@@ -56,23 +60,30 @@ class MasterClient {
   void arrived(std::span<const std::byte> payload);
   void disconnected(const std::string& reason);
   void retry();
+  [[nodiscard]] std::string seen_text() const;
 
   EngineContext& context_;
   std::vector<std::string> masters_;
+  std::vector<Error> seen_;  // at each of them: what the last attempt ended with
   Events events_;
   std::size_t next_ = 0;  // in the list
+  std::size_t at_ = 0;    // of the attempt, or the connection, of now
   std::unique_ptr<Dial> dial_;
   std::unique_ptr<Channel> channel_;
   std::vector<std::unique_ptr<Channel>> closing_;
   std::unique_ptr<Timer> retry_timer_;
   std::uint64_t backoff_ms_ = kBackoffMsMin;
   std::uint64_t heartbeat_ms_ = 1000;
-  std::uint64_t silence_ms_ = 0;  // 0: not told yet
+  std::uint64_t silence_ms_ = kMuteMs;  // until its Welcome says more
   std::uint64_t since_heartbeat_ms_ = 0;
   std::uint64_t since_message_ms_ = 0;
   std::string local_host_;
-  std::string last_error_;
-  bool greeted_ = false;   // the master of this connection is in charge
+  std::string said_;
+  std::string told_;
+  bool greeted_ = false;  // the master of this connection is in charge
+  bool was_greeted_ = false;
+  std::uint64_t without_ms_ = 0;
+  std::uint64_t say_away_ms_ = 0;
   std::string stands_by_;  // what one said that is not
   bool closed_ = false;
   std::uint64_t last_store_id_ = 0;

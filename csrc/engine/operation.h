@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/limits.h"
 #include "collectives/schedule.h"
 #include "engine/buffer_pool.h"
 #include "engine/engine.h"
@@ -85,10 +86,10 @@ class Operation {
   // Kept for the owner.
   std::uint64_t waited_ms = 0;  // of its time-out; stands still while the group holds
   std::uint64_t waited_total_ms = 0;
-  bool asked = false;  // the others, whether they have called the same
-  bool said_waiting = false;
-  bool deferred = false;  // waits for memory or for an overlapping operation
-  bool expired = false;   // its time-out has been reported
+  bool asked = false;                            // the others, whether they have called the same
+  std::uint64_t say_waiting_ms = kSayWaitingMs;  // then doubled each time
+  bool deferred = false;                         // waits for memory or for an overlapping operation
+  bool expired = false;                          // its time-out has been reported
 
  private:
   struct StepState {

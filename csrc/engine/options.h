@@ -9,6 +9,7 @@
 namespace pccl {
 
 struct EngineOptions {
+  std::string package;                 // version of the package, for masters and their logs
   std::vector<std::string> advertise;  // hosts that others are told; empty: see advertise_for
   std::string interface_host;          // listen on this address only; empty: all
   std::uint16_t port_first = 0;        // 0: any free port

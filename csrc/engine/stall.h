@@ -52,7 +52,12 @@ class Stall {
     return Verdict::ask;
   }
   void told(PeerId peer, const TellIssued& said) {
-    if (said.op == op_) answers_[peer] = {0, op_ < said.issued, said.waits_at};
+    if (said.op == op_) answers_[peer] = {0, true, op_ < said.issued, said.waits_at};
+  }
+  /// It has said that it has not issued `op` yet.
+  [[nodiscard]] bool late(OpKey op, PeerId peer) const {
+    const auto found = answers_.find(peer);
+    return op == op_ && found != answers_.end() && found->second.said && !found->second.issued;
   }
   /// At fault: it is silent, or does not wait for something older than we do at step `waits_at`.
   [[nodiscard]] bool owes(PeerId peer, std::uint32_t waits_at) const {
@@ -74,6 +79,7 @@ class Stall {
  private:
   struct Answer {
     std::uint64_t age_ms = 0;  // since it came, or since nothing moves
+    bool said = false;         // something about it
     bool issued = false;
     std::uint32_t waits_at = 0;
   };

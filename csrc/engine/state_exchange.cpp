@@ -146,6 +146,14 @@ void StateExchange::link_down(PeerId peer, const std::string& reason) {
   }
 }
 
+void StateExchange::sources(const std::map<PeerId, Handle>& proposed) {
+  std::vector<PeerId> gone;
+  for (const auto& [id, request] : requests_) {
+    if (!proposed.contains(request.source)) gone.push_back(request.source);
+  }
+  for (const PeerId peer : gone) link_down(peer, "the next epoch goes on without it");
+}
+
 void StateExchange::fail_all(const Error& error) {
   while (!requests_.empty()) finish(requests_.begin()->first, error);
 }

@@ -34,6 +34,8 @@ class StateExchange : public SegmentOwner {
   /// Requests that came before the link did leave now.
   void link_up(PeerId peer);
   void link_down(PeerId peer, const std::string& reason);
+  /// These are the others of the newest proposal: nothing comes from anybody else.
+  void sources(const std::map<PeerId, Handle>& proposed);
   void fail_all(const Error& error);
   void tick(std::uint64_t elapsed_ms);
 

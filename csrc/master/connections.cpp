@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "transport/loop.h"
+#include "transport/sys.h"
 #include "wire/codec.h"
 
 namespace pccl::master {
@@ -30,7 +31,7 @@ Result<std::uint16_t> Connections::listen(const std::string& host, std::uint16_t
   });
   if (!listener) return listener.error();
   listener_ = std::move(listener).value();
-  ticked_ms_ = loop_.now_ms();
+  ticked_ms_ = boot_ms();
   ticker_ = loop_.timer(tick_ms_, tick_ms_, [this] { tick(); });
   return listener_->port();
 }
@@ -39,6 +40,14 @@ void Connections::send(PeerId peer, const MasterToPeer& message) {
   const auto at = peers_.find(peer);
   if (at == peers_.end()) return;
   connections_.at(at->second).channel->send(encode(message));
+}
+
+void Connections::send(const std::vector<PeerId>& peers, const MasterToPeer& message) {
+  const std::vector<std::byte> bytes = encode(message);
+  for (const PeerId peer : peers) {
+    const auto at = peers_.find(peer);
+    if (at != peers_.end()) connections_.at(at->second).channel->send(bytes);
+  }
 }
 
 void Connections::send_all(const MasterToPeer& message) {
@@ -167,7 +176,7 @@ void Connections::give_up(PeerId peer, const std::string& why) {
 void Connections::tick() {
   look_at_clock();
   const std::uint64_t now = loop_.now_ms();
-  ticked_ms_ = now;
+  ticked_ms_ = boot_ms();
   std::vector<std::pair<PeerId, std::string>> lost;
   for (const auto& [peer, number] : peers_) {
     Connection& connection = connections_.at(number);
@@ -186,11 +195,11 @@ void Connections::tick() {
 void Connections::look_at_clock() {
   // Called before anything that arrives is looked at: after a stop the sockets may come before the
   // timer.
-  const std::uint64_t now = loop_.now_ms();
+  const std::uint64_t now = boot_ms();
   if (now - ticked_ms_ <= tick_ms_ + silence_ms_ / 3) return;
   const std::uint64_t late_ms = now - ticked_ms_ - tick_ms_;
   ticked_ms_ = now;
-  for (auto& [number, connection] : connections_) connection.heard_ms = now;
+  for (auto& [number, connection] : connections_) connection.heard_ms = loop_.now_ms();
   log_warning("this master was stopped for " + seconds(late_ms) +
               ": the silence of that time is its own, not the peers'");
   events_.woke(late_ms);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/ids.h"
@@ -62,6 +63,7 @@ class Connections {
 
   /// To the newest connection of a peer; dropped where it has none.
   void send(PeerId peer, const MasterToPeer& message);
+  void send(const std::vector<PeerId>& peers, const MasterToPeer& message);
   void send_all(const MasterToPeer& message);
   /// Closes after what was sent. Nothing is reported of this peer until it connects again.
   void close(PeerId peer);
@@ -107,7 +109,7 @@ class Connections {
   std::map<Number, Connection> connections_;
   std::map<PeerId, Number> peers_;  // newest connection of each
   Number next_ = 1;
-  std::uint64_t ticked_ms_ = 0;
+  std::uint64_t ticked_ms_ = 0;  // by boot_ms: its machine may be suspended
   std::unique_ptr<Timer> ticker_;
 };
 

@@ -21,6 +21,7 @@ struct MasterOptions {
   std::string state_file;  // the register; empty: in memory, a restarted master knows nothing
   std::string port_file;   // gets the port that was opened; empty: none is written
   std::string log_level = "info";              // debug, info, warning, error, off
+  std::string package;                         // version of the package, for peers and logs
   std::uint64_t heartbeat_ms = 1000;           // between two heartbeats, in both directions
   std::uint64_t silence_ms = 10000;            // who is silent for so long is evicted
   std::uint64_t absence_ms = 500;              // a closed connection may come back so long
@@ -30,6 +31,7 @@ struct MasterOptions {
   std::uint64_t register_deadline_ms = 10000;  // for one write of the register
   std::uint64_t lease_renew_ms = 1250;         // of a register that several masters share
   std::uint64_t lease_lapse_ms = 600000;       // in charge for so long without a renewed lease
+  std::uint64_t say_waiting_ms = 5000;         // between two lines about whom it waits for
 
   /// visit(name, field) for each option.
   static void fields(auto& self, auto&& visit) {
@@ -54,6 +56,8 @@ struct MasterOptions {
     visit("refound", self.refound);
     visit("lease_renew_ms", self.lease_renew_ms);
     visit("lease_lapse_ms", self.lease_lapse_ms);
+    visit("say_waiting_ms", self.say_waiting_ms);
+    visit("package", self.package);
   }
 };
 

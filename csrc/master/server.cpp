@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "membership/master_rules.h"
 #include "membership/members.h"
 #include "transport/background.h"
 #include "transport/loop.h"
@@ -86,7 +87,8 @@ Result<std::uint16_t> MasterServer::start() {
     if (!opened) return opened.error();
     register_ = std::move(opened).value();
   }
-  waiting_timer_ = loop_.timer(kSayWaitingMs, kSayWaitingMs, [this] { say_waiting(); });
+  waiting_timer_ =
+      loop_.timer(options_.say_waiting_ms, options_.say_waiting_ms, [this] { say_waiting(); });
   clock_timer_ = loop_.timer(kClockMs, kClockMs, [this] { post(Clock{loop_.now_ms() / 1000}); });
   if (register_->shared()) {
     state_.config.shared = true;
@@ -112,6 +114,10 @@ void MasterServer::connected(Hello hello, std::uint64_t connection) {
         peer, Hold{"it stands by: " + (idle_why_.empty() ? "it has just begun" : idle_why_)});
     return connections_.close(peer);
   }
+  if (!hello.package.empty() && hello.package != options_.package) {
+    log_info(connections_.remote(peer) + " runs pccl " + hello.package + ", this master " +
+             options_.package);
+  }
   post(PeerConnected{std::move(hello)}, connection);
 }
 
@@ -132,6 +138,7 @@ void MasterServer::gone(PeerId peer, std::string why) {
 }
 
 void MasterServer::woke(std::uint64_t) {
+  post(Clock{loop_.now_ms() / 1000});  // the time of waking, and not of falling asleep
   post(Woke{});
   if (lease_timer_) renew_lease();
 }
@@ -163,6 +170,7 @@ void MasterServer::carry_out(const Action& action) {
   struct Visitor {
     MasterServer& server;
     void operator()(const Send& a) const { server.carry_out(a); }
+    void operator()(const SendAll& a) const { server.carry_out(a); }
     void operator()(const WriteRegister& a) const { server.carry_out(a); }
     void operator()(const Close& a) const {
       if (!server.connections_.admitted(a.peer)) return;
@@ -188,9 +196,18 @@ void MasterServer::carry_out(const Send& action) {
     Welcome filled = *welcome;
     filled.heartbeat_ms = options_.heartbeat_ms;
     filled.silence_ms = options_.silence_ms;
+    filled.package = options_.package;
     return connections_.send(action.peer, filled);
   }
   connections_.send(action.peer, action.message);
+}
+
+void MasterServer::carry_out(const SendAll& action) {
+  std::vector<PeerId> to;
+  for (const PeerId p : action.peers) {
+    if (connections_.admitted(p)) to.push_back(p);
+  }
+  connections_.send(to, action.message);
 }
 
 void MasterServer::carry_out(const StartTimer& action) {
@@ -412,6 +429,20 @@ void MasterServer::store_drop(PeerId peer) {
 
 void MasterServer::say_waiting() {
   if (const std::string whom = whom_it_waits_for(); !whom.empty()) log_info(whom);
+  // The ranks of a replica are started together: what they lack for longer is worth a word.
+  const auto before = std::exchange(incomplete_, incomplete(state_));
+  std::set<std::string> said;
+  for (const auto& [p, text] : incomplete_) {
+    const auto known = before.find(p);
+    if (known == before.end() || known->second != text) continue;
+    said.insert(text);
+    if (said_incomplete_.contains(text)) continue;
+    connections_.send(p, Hold{text});
+  }
+  for (const std::string& text : said) {
+    if (!said_incomplete_.contains(text)) log_warning(text);
+  }
+  said_incomplete_ = std::move(said);
 }
 
 std::string MasterServer::whom_it_waits_for() const {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -51,7 +52,7 @@ class MasterServer final : private ConnectionEvents {
   void stop(std::function<void()> done);
 
   [[nodiscard]] const State& state() const { return state_; }
-  /// For whom or what the run waits; empty while it runs. Said every kSayWaitingMs.
+  /// For whom or what the run waits; empty while it runs. Said every say_waiting_ms.
   [[nodiscard]] std::string whom_it_waits_for() const;
 
  private:
@@ -65,6 +66,7 @@ class MasterServer final : private ConnectionEvents {
   void drain();
   void carry_out(const Action& action);
   void carry_out(const Send& action);
+  void carry_out(const SendAll& action);
   void carry_out(const WriteRegister& action);
   void carry_out(const StartTimer& action);
   void carry_out(const Deposed& action);
@@ -109,6 +111,8 @@ class MasterServer final : private ConnectionEvents {
   std::unique_ptr<Timer> write_deadline_;
   std::unique_ptr<Timer> take_over_timer_;
   std::unique_ptr<Timer> waiting_timer_;
+  std::map<PeerId, std::string> incomplete_;  // as of the last time
+  std::set<std::string> said_incomplete_;
   std::unique_ptr<Timer> clock_timer_;
   std::unique_ptr<Timer> lease_timer_;
   std::unique_ptr<Timer> stop_timer_;

@@ -33,16 +33,72 @@ std::size_t replicas(const std::vector<Member>& members) {
                                                 [](const Member& m) { return m.place.rank == 0; }));
 }
 
-std::vector<Member> whole(std::vector<Member> members) {
-  const bool trivial = std::all_of(members.begin(), members.end(),
-                                   [](const Member& m) { return m.place.size == 1; });
-  if (trivial) return members;
+namespace {
+
+/// Erases those whose replica is not complete among them. `member`: entry -> Member.
+void keep_whole(auto& entries, auto&& member) {
+  const bool trivial = std::all_of(entries.begin(), entries.end(),
+                                   [&](const auto& e) { return member(e).place.size == 1; });
+  if (trivial) return;
   std::map<std::pair<std::string, std::uint64_t>, std::set<std::uint32_t>> ranks;
-  for (const Member& m : members) ranks[replica_of(m)].insert(m.place.rank);
-  std::erase_if(members,
-                [&](const Member& m) { return ranks[replica_of(m)].size() < m.place.size; });
+  for (const auto& e : entries) ranks[replica_of(member(e))].insert(member(e).place.rank);
+  std::erase_if(entries, [&](const auto& e) {
+    return ranks[replica_of(member(e))].size() < member(e).place.size;
+  });
+}
+
+}  // namespace
+
+std::vector<Member> whole(std::vector<Member> members) {
+  keep_whole(members, [](const Member& m) -> const Member& { return m; });
   return members;
 }
+
+namespace {
+
+/// Members of the peer group of `p` (at a founding all who wait) that stay.
+std::vector<PeerId> may_pass_on(const State& s, PeerId p,
+                                const std::map<PeerId, std::uint64_t>& age,
+                                const std::set<std::uint64_t>& go) {
+  std::vector<PeerId> out;
+  const std::uint32_t group = s.peers.at(p).member.place.rank;
+  const auto add = [&](const Member& m) {
+    const PeerId q = m.peer();
+    if (m.place.rank == group && !go.contains(age.at(q)) && !s.expelled.contains(q)) {
+      out.push_back(q);
+    }
+  };
+  if (const Epoch* epoch = own(s)) {
+    const std::set<PeerId> leaving = who_leaves(s, epoch->members);
+    for (const Member& m : epoch->members) {
+      if (leaving.contains(m.peer())) continue;
+      if (s.peers.contains(m.peer()) || s.awaited.contains(m.peer())) add(m);
+    }
+  } else {
+    for (const auto& [q, peer] : s.peers) add(peer.member);
+  }
+  return out;
+}
+
+/// Of these pairs, beside those who go already: no newcomer costs a member its place.
+std::set<std::uint64_t> who_goes(const State& s, const std::vector<Pair>& pairs,
+                                 std::uint64_t members, std::set<std::uint64_t> go) {
+  for (const auto& [older, younger] : pairs) {
+    if (older < members && younger >= members && !go.contains(older)) go.insert(younger);
+    if (planted(s.config.planted, "all_younger_go")) go.insert(younger);
+  }
+  for (const bool inside : {true, false}) {
+    std::vector<Pair> left;
+    for (const Pair& pair : pairs) {
+      if ((pair.first < members) != inside || (pair.second < members) != inside) continue;
+      if (!go.contains(pair.first) && !go.contains(pair.second)) left.push_back(pair);
+    }
+    go.merge(smallest_cover(left));
+  }
+  return go;
+}
+
+}  // namespace
 
 std::set<PeerId> excluded(const State& s) {
   std::set<PeerId> out;
@@ -63,26 +119,20 @@ std::set<PeerId> excluded(const State& s) {
     age.try_emplace(
         p, ages.try_emplace(replica_of(peer.member), members + peer.arrived).first->second);
   }
-  std::vector<Pair> pairs;
-  for (const auto& [p, q] : s.cannot) {
-    // A younger one that may come back is not waited for while the other is here.
-    if (!s.peers.contains(q) || (!s.peers.contains(p) && !s.awaited.contains(p))) continue;
-    if (!age.contains(p) || age.at(p) == age.at(q)) continue;
-    pairs.emplace_back(std::min(age.at(p), age.at(q)), std::max(age.at(p), age.at(q)));
-  }
-  // No newcomer costs a member its place.
   std::set<std::uint64_t> go;
-  for (const auto& [older, younger] : pairs) {
-    if (older < members && younger >= members) go.insert(younger);
-    if (planted(s.config.planted, "all_younger_go")) go.insert(younger);
-  }
-  for (const bool inside : {true, false}) {
-    std::vector<Pair> left;
-    for (const Pair& pair : pairs) {
-      if ((pair.first < members) != inside || (pair.second < members) != inside) continue;
-      if (!go.contains(pair.first) && !go.contains(pair.second)) left.push_back(pair);
+  // Who goes passes nothing on, so that others may have to go as well.
+  for (bool more = true; more;) {
+    std::vector<Pair> pairs;
+    for (const auto& [p, q] : s.cannot) {
+      // A younger one that may come back is not waited for while the other is here.
+      if (!s.peers.contains(q) || (!s.peers.contains(p) && !s.awaited.contains(p))) continue;
+      if (!age.contains(p) || age.at(p) == age.at(q)) continue;
+      if (has_relay(s, p, q, may_pass_on(s, q, age, go))) continue;
+      pairs.emplace_back(std::min(age.at(p), age.at(q)), std::max(age.at(p), age.at(q)));
     }
-    go.merge(smallest_cover(left));
+    const std::set<std::uint64_t> all = who_goes(s, pairs, members, go);
+    more = all.size() > go.size();
+    go = all;
   }
   for (const auto& [p, its_age] : age) {
     if (go.contains(its_age)) out.insert(p);
@@ -138,52 +188,68 @@ std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs) {
   return cover;
 }
 
-std::vector<Member> survivors(const State& s) {
-  std::vector<Member> alive;
+std::vector<const Member*> going_on(const State& s) {
+  std::vector<const Member*> here;
   const Epoch* epoch = own(s);
-  if (epoch == nullptr) return alive;
+  if (epoch == nullptr) return here;
   const std::set<PeerId> out = excluded(s);
   for (const Member& m : epoch->members) {
     const PeerId p = m.peer();
     if (!s.peers.contains(p) || out.contains(p) || s.expelled.contains(p)) continue;
-    alive.push_back(m);
+    here.push_back(&m);
   }
-  return planted(s.config.planted, "half_replica") ? alive : whole(std::move(alive));
+  if (!planted(s.config.planted, "half_replica")) {
+    keep_whole(here, [](const Member* m) -> const Member& { return *m; });
+  }
+  return here;
+}
+
+std::vector<Member> survivors(const State& s) {
+  std::vector<Member> members;
+  for (const Member* m : going_on(s)) members.push_back(*m);
+  return members;
 }
 
 std::vector<Member> door(const State& s) {
-  std::vector<Member> waiting;
-  std::set<PeerId> out;
-  std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> arrival;
+  struct Waiting {
+    const Member* member;
+    std::uint64_t arrived;
+  };
+  std::vector<Waiting> waiting;
   for (const auto& [p, state] : s.peers) {
     if (state.report.started || s.expelled.contains(p)) continue;
     if (own(s) != nullptr && !state.at_door) continue;
-    waiting.push_back(state.member);
+    waiting.push_back(Waiting{&state.member, state.arrived});
   }
-  if (waiting.empty()) return waiting;
-  out = excluded(s);
-  const std::vector<Member> inside = survivors(s);
-  for (const Member& m : inside) out.insert(m.peer());
-  std::erase_if(waiting, [&](const Member& m) { return out.contains(m.peer()); });
-  waiting = whole(std::move(waiting));
+  if (waiting.empty()) return {};
+  std::set<PeerId> out = excluded(s);
+  const std::vector<const Member*> inside = going_on(s);
+  for (const Member* m : inside) out.insert(m->peer());
+  std::erase_if(waiting, [&](const Waiting& w) { return out.contains(w.member->peer()); });
+  keep_whole(waiting, [](const Waiting& w) -> const Member& { return *w.member; });
   // Ranks of one replica stay together, so that a replica has one position in all peer groups.
-  for (const Member& m : waiting) {
-    const std::uint64_t arrived = s.peers.at(m.peer()).arrived;
-    const auto [at, added] = arrival.try_emplace(replica_of(m), arrived);
-    if (!added) at->second = std::min(at->second, arrived);
+  std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> arrival;
+  for (Waiting& w : waiting) {
+    if (w.member->place.size == 1) continue;
+    const auto at = arrival.try_emplace(replica_of(*w.member), w.arrived).first;
+    at->second = std::min(at->second, w.arrived);
   }
-  std::sort(waiting.begin(), waiting.end(), [&](const Member& a, const Member& b) {
-    return std::pair(arrival[replica_of(a)], a.place.rank) <
-           std::pair(arrival[replica_of(b)], b.place.rank);
+  for (Waiting& w : waiting) {
+    if (w.member->place.size > 1) w.arrived = arrival.at(replica_of(*w.member));
+  }
+  std::sort(waiting.begin(), waiting.end(), [](const Waiting& a, const Waiting& b) {
+    return std::pair(a.arrived, a.member->place.rank) < std::pair(b.arrived, b.member->place.rank);
   });
-  std::erase_if(waiting, [&](const Member& m) { return must_wait_s(s, m) > 0; });
+  std::erase_if(waiting, [&](const Waiting& w) { return must_wait_s(s, *w.member) > 0; });
   const std::size_t most = s.config.max_peers;
   const std::size_t room = most - std::min(inside.size(), most);
   if (waiting.size() > room) {
     // Replicas have one size; one that does not fit as a whole waits.
-    waiting.resize(room - room % waiting.front().place.size);
+    waiting.resize(room - room % waiting.front().member->place.size);
   }
-  return waiting;
+  std::vector<Member> members;
+  for (const Waiting& w : waiting) members.push_back(*w.member);
+  return members;
 }
 
 std::uint64_t must_wait_s(const State& s, const Member& member) {
@@ -209,10 +275,12 @@ void count_loss(State& s, const Member& member) {
 }
 
 void explain_door(State& s, Actions& out) {
-  const std::vector<Member> may = door(s);
+  if (s.losses.empty() && s.peers.size() <= s.config.max_peers) return;  // there is room for all
+  std::set<PeerId> may;
+  for (const Member& m : door(s)) may.insert(m.peer());
+  const std::size_t inside = going_on(s).size();
   for (const auto& [p, peer] : s.peers) {
-    if (peer.report.started || !peer.at_door || s.kept_waiting.contains(p)) continue;
-    if (std::any_of(may.begin(), may.end(), [&](const Member& m) { return m.peer() == p; })) {
+    if (peer.report.started || !peer.at_door || s.kept_waiting.contains(p) || may.contains(p)) {
       continue;
     }
     const std::uint64_t wait_s = must_wait_s(s, peer.member);
@@ -221,7 +289,7 @@ void explain_door(State& s, Actions& out) {
       text = "replica " + peer.member.place.replica + " was lost " +
              std::to_string(s.losses.at(peer.member.place.replica).size()) +
              " times lately: it waits " + std::to_string(wait_s) + " s at the door";
-    } else if (survivors(s).size() + may.size() + peer.member.place.size > s.config.max_peers) {
+    } else if (inside + may.size() + peer.member.place.size > s.config.max_peers) {
       text = "the run is full (--max-peers " + std::to_string(s.config.max_peers) + "): peer " +
              to_string(p) + " waits at the door until there is room";
     } else {
@@ -233,16 +301,24 @@ void explain_door(State& s, Actions& out) {
   }
 }
 
-std::set<PeerId> who_leaves(const State& s, const std::vector<Member>& members) {
-  std::set<std::pair<std::string, std::uint64_t>> leaving;
-  for (const Member& m : members) {
-    const auto peer = s.peers.find(m.peer());
-    if (peer != s.peers.end() && peer->second.report.leaving) leaving.insert(replica_of(m));
+std::map<PeerId, std::string> incomplete(const State& s) {
+  std::map<std::pair<std::string, std::uint64_t>, std::map<std::uint32_t, PeerId>> here;
+  for (const auto& [p, peer] : s.peers) {
+    if (peer.report.started || peer.member.place.size == 1 || s.expelled.contains(p)) continue;
+    here[replica_of(peer.member)][peer.member.place.rank] = p;
   }
-  std::set<PeerId> out;
-  if (leaving.empty()) return out;
-  for (const Member& m : members) {
-    if (leaving.contains(replica_of(m))) out.insert(m.peer());
+  std::map<PeerId, std::string> out;
+  for (const auto& [replica, ranks] : here) {
+    const std::uint32_t size = s.peers.at(ranks.begin()->second).member.place.size;
+    std::string missing;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      if (!ranks.contains(rank)) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    if (missing.empty()) continue;
+    for (const auto& [rank, p] : ranks) {
+      out[p] = cut_text("replica " + replica.first + " (attempt " + std::to_string(replica.second) +
+                        ") has " + std::to_string(size) + " ranks and waits for " + missing);
+    }
   }
   return out;
 }

@@ -16,6 +16,12 @@ struct Next {
   std::set<PeerId> leavers;
 };
 
+bool contains_relays(const std::vector<Relay>& all, const std::vector<Relay>& some) {
+  return std::all_of(some.begin(), some.end(), [&](const Relay& relay) {
+    return std::find(all.begin(), all.end(), relay) != all.end();
+  });
+}
+
 /// The newest voted boundary that anybody knows of. A vote for a step before it counts for nothing.
 std::uint64_t newest_passed(const State& s) {
   std::uint64_t passed = s.held->passed;
@@ -25,11 +31,14 @@ std::uint64_t newest_passed(const State& s) {
   return planted(s.config.planted, "old_vote") ? 0 : passed;
 }
 
+bool has_voted(const Report& r, std::uint64_t passed) {
+  return r.started && r.vote != VoteKind::none && r.step >= passed;
+}
+
 bool all_voted(const State& s, const std::vector<Member>& members) {
   const std::uint64_t passed = newest_passed(s);
   return std::all_of(members.begin(), members.end(), [&](const Member& m) {
-    const Report& r = s.peers.at(m.peer()).report;
-    return r.started && r.vote != VoteKind::none && r.step >= passed;
+    return has_voted(s.peers.at(m.peer()).report, passed);
   });
 }
 
@@ -110,6 +119,9 @@ Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
       });
       admits = !resumes;
       if (admits) next.plans = elect(s, voters);
+    } else if (s.at_once) {
+      next.leavers = who_leaves_at_once(s, voters);
+      remove(voters, next.leavers);
     }
   }
   next.members = voters;
@@ -164,19 +176,27 @@ void propose(State& s, Next next, Actions& out) {
   drop_proposal(s);
   ++s.counter;
   const EpochId base = s.held->epoch ? s.held->epoch->id : EpochId{};
-  s.proposal = Epoch{EpochId::make(s.held->incarnation, s.counter), std::move(next.members), base,
-                     next.boundary};
+  s.proposal = Epoch{EpochId::make(s.held->incarnation, s.counter),
+                     std::move(next.members),
+                     base,
+                     next.boundary,
+                     {}};
+  s.proposal->relays = relays(s, s.proposal->members);
   s.plans = std::move(next.plans);
   s.leavers = std::move(next.leavers);
   s.running = false;
   s.holding = false;
   std::string why = join(changes(s, own(s), s.proposal->members));
-  if (why.empty()) why = next.boundary ? "a boundary votes" : "connections have been made anew";
-  for (const Member& m : s.proposal->members) {
+  if (why.empty() && next.boundary) why = "a boundary votes";
+  if (why.empty() && s.tried && !who_leaves(s, s.proposal->members).empty()) {
+    why = "an operation has been issued: who wishes to leave does so at the boundary";
+  }
+  if (why.empty()) why = "connections have been made anew";
+  for (const auto& [group, mates] : by_group(s.proposal->members)) {
     Propose message{*s.proposal, std::nullopt, why};
-    const auto plan = s.plans.find(m.place.rank);
+    const auto plan = s.plans.find(group);
     if (plan != s.plans.end()) message.sync = plan->second;
-    send(s, m.peer(), std::move(message), out);
+    send_all(s, mates, std::move(message), out);
   }
 }
 
@@ -193,6 +213,7 @@ bool still_right(const State& s, const Next& next) {
   if (!s.proposal || s.proposal->boundary != next.boundary) return false;
   if (s.proposal->members != next.members || s.leavers != next.leavers) return false;
   if (s.plans.size() != next.plans.size()) return false;
+  if (!contains_relays(s.proposal->relays, relays(s, next.members))) return false;
   return std::equal(s.plans.begin(), s.plans.end(), next.plans.begin(),
                     [](const auto& a, const auto& b) {
                       return a.first == b.first && still_right(a.second, b.second);
@@ -200,9 +221,17 @@ bool still_right(const State& s, const Next& next) {
 }
 
 void found(State& s, Actions& out) {
+  // Who cannot reach another, and has no relay (any more), may try again with another connection,
+  // as long as the others wait.
+  for (const PeerId q : excluded(s)) {
+    out.push_back(Close{q});
+    forget(s, q, "", out);
+    reaches_again(s, q);
+  }
+  if (s.founding_delay) return drop_proposal(s);
   Next next{door(s), true, {}, {}};
   const bool enough = !next.members.empty() && replicas(next.members) >= s.config.min_peers;
-  if (s.founding_delay || !s.unknown.empty() || !enough) {
+  if (!s.unknown.empty() || !enough) {
     drop_proposal(s);
   } else if (!still_right(s, next)) {
     propose(s, std::move(next), out);
@@ -270,16 +299,32 @@ bool awaits(const State& s) {
                      [&](PeerId p) { return !out.contains(p); });
 }
 
+bool somebody_has_not_voted(State& s) {
+  if (planted(s.config.planted, "join_mid_step")) return false;
+  const std::vector<Member>& members = own(s)->members;
+  const std::uint64_t passed = planted(s.config.planted, "old_vote") ? 0 : s.held->passed;
+  // From the one that was found the last time on, so that a boundary's votes cost one round.
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    s.unvoted = s.unvoted < members.size() ? s.unvoted : 0;
+    const auto peer = s.peers.find(members[s.unvoted].peer());
+    if (peer != s.peers.end() && !has_voted(peer->second.report, passed)) return true;
+    ++s.unvoted;
+  }
+  return false;
+}
+
 void reconsider(State& s, Actions& out) {
   if (!s.holds || s.writing) return;
   if (own(s) == nullptr) {
     found(s, out);
     return;
   }
-  const std::vector<Member> alive = survivors(s);
-  if (s.running && !s.proposal && alive.size() == own(s)->members.size() && !all_voted(s, alive)) {
-    if (!(planted(s.config.planted, "join_mid_step") && !door(s).empty())) return;  // all is well
+  if (s.running && !s.proposal && going_on(s).size() == own(s)->members.size() &&
+      !all_voted(s, own(s)->members)) {
+    const bool joins = planted(s.config.planted, "join_mid_step") && !door(s).empty();
+    if (!joins && !try_at_once(s)) return;  // all is well
   }
+  const std::vector<Member> alive = survivors(s);
   if (awaits(s)) {
     drop_proposal(s);  // a running epoch goes on committing what is complete
     return;
@@ -306,7 +351,7 @@ void reconsider(State& s, Actions& out) {
   const bool begun = std::any_of(alive.begin(), alive.end(), [&](const Member& m) {
     return s.peers.at(m.peer()).report.started.has_value();
   });
-  if (begun && next.boundary && next.leavers.size() == alive.size()) {
+  if (begun && !next.leavers.empty() && next.leavers.size() == alive.size()) {
     drop_proposal(s);
     for (const PeerId p : next.leavers) s.departed.insert(p);
     write_over(s, out);  // all leave: the run is over
@@ -348,11 +393,15 @@ void index_members(State& s) {
   s.groups.clear();
   s.commit_step.clear();
   if (const Epoch* epoch = own(s)) {
-    for (const Member& m : epoch->members) {
-      s.group_of[m.peer()] = m.place.rank;
-      s.groups[m.place.rank].push_back(m.peer());
-    }
+    for (const Member& m : epoch->members) s.group_of[m.peer()] = m.place.rank;
+    s.groups = by_group(epoch->members);
   }
+}
+
+std::map<std::uint32_t, std::vector<PeerId>> by_group(const std::vector<Member>& members) {
+  std::map<std::uint32_t, std::vector<PeerId>> groups;
+  for (const Member& m : members) groups[m.place.rank].push_back(m.peer());
+  return groups;
 }
 
 namespace {
@@ -373,11 +422,28 @@ void forget_epoch(State& s, Actions& out) {
   s.expired_boundary.reset();
   s.failure.reset();
   s.done.clear();
+  s.quiet.clear();
+  s.at_once = false;
   drop_proposal(s);
 }
 
+/// Why a replica goes of which `member` is a rank that is here: who of it is lost. `before`: the
+/// members of the epoch that it was in.
+std::string lost_of_replica(const Member& member, const std::vector<Member>& before,
+                            const std::map<PeerId, std::string>& reasons) {
+  for (const Member& m : before) {
+    const auto reason = reasons.find(m.peer());
+    if (reason == reasons.end() || replica_of(m) != replica_of(member)) continue;
+    const auto& addresses = m.handle.addresses;
+    const std::string where = addresses.empty() ? to_string(m.peer()) : addresses.front();
+    return "rank " + std::to_string(m.place.rank) + " of its replica (" + where +
+           ") was lost: " + reason->second + "; its replica goes as a whole";
+  }
+  return "its replica is not complete any more";
+}
+
 /// The others of a run that have begun it, or had to go, are told.
-void dismiss(State& s, const std::set<PeerId>& leavers,
+void dismiss(State& s, const std::set<PeerId>& leavers, const std::vector<Member>& before,
              const std::map<PeerId, std::string>& reasons, const std::string& what, Actions& out) {
   const std::set<PeerId> must_go = excluded(s);
   std::vector<PeerId> others;
@@ -387,8 +453,8 @@ void dismiss(State& s, const std::set<PeerId>& leavers,
   const auto why = [&](PeerId p) -> std::string {
     const auto reason = reasons.find(p);
     if (reason != reasons.end()) return reason->second;
-    return must_go.contains(p) ? "it cannot reach another member"
-                               : "its replica is not complete any more";
+    if (must_go.contains(p)) return "it cannot reach another member";
+    return lost_of_replica(s.peers.at(p).member, before, reasons);
   };
   for (const PeerId p : others) {
     if (leavers.contains(p)) {
@@ -424,6 +490,15 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   for (std::string& line : changes(s, before ? &*before : nullptr, epoch.members)) {
     out.push_back(Say{false, head + line});
   }
+  for (const Relay& relay : epoch.relays) {
+    if (before && contains_relays(before->relays, {relay})) continue;
+    const auto named = [&](PeerId p) {
+      return name_of(epoch.members, *std::find_if(epoch.members.begin(), epoch.members.end(),
+                                                  [&](const Member& m) { return m.peer() == p; }));
+    };
+    out.push_back(Say{false, head + named(relay.a) + " and " + named(relay.b) +
+                                 " reach each other over " + named(relay.via)});
+  }
   const std::map<PeerId, std::string> reasons = s.reasons;
   s.left = s.departed;
   s.left.insert(leavers.begin(), leavers.end());
@@ -438,6 +513,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     return !s.peers.contains(pair.first) ||
            (!s.peers.contains(pair.second) && !is_own_member(s, pair.second));
   });
+  forget_reached(s);
 
   // A verdict fixes the answers about its steps, as a commit does.
   if (!epoch.boundary && !planted(s.config.planted, "flag_not_in_verdict")) {
@@ -448,6 +524,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   s.flags = verdict.flags;
   s.failure = verdict.failure;
   s.pinned = verdict.pinned;
+  s.wishes = !who_leaves_at_once(s, epoch.members).empty();
   std::vector<StepFlag> flags;
   for (const auto& [step, votes] : verdict.flags) flags.push_back(StepFlag{step, votes});
   for (const Member& m : epoch.members) {
@@ -455,12 +532,15 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     peer.report.started = peer.report.accepted = epoch.id;
     peer.report.started_members.clear();  // they are the register's
     if (epoch.boundary) peer.report.issued = OpKey{verdict.passed, 0};
-    send(s, m.peer(),
-         Start{epoch.id, Verdict{verdict.committed[m.place.rank], verdict.failure, flags,
-                                 verdict.passed, verdict.pinned}},
-         out);
   }
-  dismiss(s, leavers, reasons, "epoch " + to_string(epoch.id) + " goes on without this peer", out);
+  for (const auto& [group, mates] : s.groups) {
+    send_all(s, mates,
+             Start{epoch.id, Verdict{verdict.committed[group], verdict.failure, flags,
+                                     verdict.passed, verdict.pinned}},
+             out);
+  }
+  dismiss(s, leavers, before ? before->members : std::vector<Member>{}, reasons,
+          "epoch " + to_string(epoch.id) + " goes on without this peer", out);
   if (founding) {
     // Who waits for a founding without being a founder: the run is there now.
     for (const auto& [p, peer] : s.peers) {
@@ -470,17 +550,19 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   reconsider(s, out);
 }
 
-void end_run(State& s, Actions& out) {
+void end_run(State& s, const std::vector<Member>& before, Actions& out) {
   const std::set<PeerId> departed = s.departed;
   s.left = departed;
   const std::map<PeerId, std::string> reasons = s.reasons;
   index_members(s);
   forget_epoch(s, out);
   s.cannot.clear();
+  s.useless.clear();
   s.flags.clear();
   s.pinned.clear();
+  s.tried.reset();
   out.push_back(Say{false, "the run is over"});
-  dismiss(s, departed, reasons, "the run is over", out);
+  dismiss(s, departed, before, reasons, "the run is over", out);
   out.push_back(RunOver{});
   reconsider(s, out);
 }
@@ -528,8 +610,11 @@ void adopted(State& s, Actions& out) {
   index_members(s);
   forget_epoch(s, out);
   s.cannot.clear();
+  s.useless.clear();
+  recall_relays(s);
   s.flags.clear();
   s.pinned.clear();
+  s.tried.reset();
   reconsider(s, out);
 }
 

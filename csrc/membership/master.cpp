@@ -14,6 +14,15 @@ void send(const State& s, PeerId peer, MasterToPeer message, Actions& out) {
   if (s.peers.contains(peer)) out.push_back(Send{peer, std::move(message)});
 }
 
+void send_all(const State& s, const std::vector<PeerId>& peers, MasterToPeer message,
+              Actions& out) {
+  SendAll all{{}, std::move(message)};
+  for (const PeerId p : peers) {
+    if (s.peers.contains(p)) all.peers.push_back(p);
+  }
+  if (!all.peers.empty()) out.push_back(std::move(all));
+}
+
 std::string name(const State& s, PeerId peer) {
   if (const Epoch* epoch = own(s)) {
     for (const Member& m : epoch->members) {
@@ -60,6 +69,8 @@ void evict(State& s, PeerId peer, const std::string& why, Actions& out) {
 
 namespace {
 
+constexpr std::uint32_t kRefoundStep = 1U << 16;   // take-overs that a lost register may have seen
+constexpr std::uint32_t kRefoundBelow = 1U << 31;  // from here on incarnations go by one
 constexpr std::uint64_t kRetryS = 30;  // of a newcomer that somebody could not reach; then doubled
 
 constexpr std::uint64_t kWakingS =
@@ -96,12 +107,14 @@ void depose(State& s, const std::string& why, Actions& out) {
 }
 
 /// So no number of an epoch is ever used twice, and nobody who held the register before can write
-/// it.
+/// it. What a lost register has numbered nobody knows: a run that is founded anew begins far above.
 void on(State& s, const TakenOver& e, Actions& out) {
   s = fresh(s.config);
   s.held = e.held;
   Register to = e.held;
-  if (!planted(s.config.planted, "reuse_epoch")) ++to.incarnation;
+  const bool far = s.config.refound && to.incarnation < kRefoundBelow &&
+                   !planted(s.config.planted, "refound_near");
+  if (!planted(s.config.planted, "reuse_epoch")) to.incarnation += far ? kRefoundStep : 1;
   out.push_back(WriteRegister{e.held, to});
   s.writing = std::move(to);
 }
@@ -109,6 +122,7 @@ void on(State& s, const TakenOver& e, Actions& out) {
 void take_office(State& s, Actions& out) {
   s.holds = true;
   index_members(s);
+  recall_relays(s);
   if (const Epoch* epoch = own(s)) {
     if (!planted(s.config.planted, "impatient")) {
       for (const Member& m : epoch->members) s.awaited.insert(m.peer());
@@ -138,7 +152,7 @@ void on(State& s, const RegisterWritten& e, Actions& out) {
   if (!s.holds) {
     take_office(s, out);
   } else if (over) {
-    end_run(s, out);
+    end_run(s, before ? before->members : std::vector<Member>{}, out);
   } else if (s.adopting) {
     adopted(s, out);
   } else {
@@ -157,9 +171,11 @@ void on(State& s, const RegisterUnanswered&, Actions& out) {
 
 // ------------------------------------------------------------------------------------- peers
 
-/// It reports an epoch that the register does not know: the register is lost, or set back.
+/// It reports an epoch that the register does not know, or a proposal under this incarnation that
+/// this master has never made: the register is lost, or set back.
 bool is_unknown(const State& s, const Report& report) {
-  if (report.accepted.incarnation() > s.held->incarnation) return true;
+  if (planted(s.config.planted, "trust_register")) return false;
+  if (report.accepted > EpochId::make(s.held->incarnation, s.counter)) return true;
   return report.started && (!s.held->epoch || *report.started > s.held->epoch->id);
 }
 
@@ -236,9 +252,8 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   peer.report = report;
   peer.at_door = e.hello.at_door && !report.started;
   peer.door_root = e.hello.door_root;
-  if (!report.started) {  // a newcomer may try again
-    std::erase_if(s.cannot, [&](const auto& pair) { return pair.first == p || pair.second == p; });
-  }
+  if (!report.started) reaches_again(s, p);
+  s.wishes = s.wishes || report.at_once;
 
   const bool member = is_own_member(s, p);
   if (s.expelled.contains(p)) {
@@ -304,6 +319,12 @@ void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
     reconsider(s, out);  // too late, but what state it holds may have changed
     return;
   }
+  if (!m.report.calm && s.at_once && !s.leavers.empty() && !s.proposal->boundary &&
+      !planted(s.config.planted, "leave_mid_step")) {
+    give_up_at_once(s);
+    reconsider(s, out);
+    return;
+  }
   s.ready.insert(p);
   const std::size_t early = planted(s.config.planted, "start_early") ? 1 : 0;
   if (s.ready.size() + early >= s.proposal->members.size()) write_proposal(s, out);
@@ -312,9 +333,10 @@ void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
 void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   const Epoch* epoch = nullptr;
   if (s.proposal && m.epoch == s.proposal->id) epoch = &*s.proposal;
-  if (s.running && own(s) != nullptr && m.epoch == own(s)->id) epoch = own(s);
+  if (own(s) != nullptr && m.epoch == own(s)->id) epoch = own(s);
   if (epoch == nullptr || m.peer == p) return;
-  // No ring order helps. One of the two has to go; but it stays if the other is lost first.
+  // They go on over a third. Where there is none one of the two has to go; but it stays if the
+  // other is lost first.
   const auto& members = epoch->members;
   const auto index = [&](PeerId q) {
     return std::find_if(members.begin(), members.end(),
@@ -326,25 +348,29 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   const auto size = static_cast<std::ptrdiff_t>(members.size());
   if (mine == size || other == size) return;
   const std::pair<PeerId, PeerId> pair = mine > other ? std::pair(p, m.peer) : std::pair(m.peer, p);
-  s.cannot.insert(pair);
+  const bool proposed = s.proposal && m.epoch == s.proposal->id;
+  const bool known = !s.cannot.insert(pair).second;
+  if (known && !proposed && m.via == PeerId{}) return;  // the other one has said so
+  if (known || m.via != PeerId{}) of_no_use(s, p, m.peer, m.via);
   const std::string text = name(s, p) + " cannot reach " + name(s, m.peer) + ": " + m.reason;
   out.push_back(Say{true, cut_text(text)});
+  std::vector<PeerId> mates;
+  for (const Member& member : members) {
+    if (member.place.rank == members[static_cast<std::size_t>(mine)].place.rank) {
+      mates.push_back(member.peer());
+    }
+  }
+  const bool apart = !has_relay(s, p, m.peer, mates);
   for (const PeerId q : {pair.first, pair.second}) {
     if (is_own_member(s, q)) s.reasons[q] = cut_text(text);
   }
   for (const PeerId q : {pair.first, pair.second}) {
-    if (own(s) == nullptr || is_own_member(s, q)) continue;
+    if (own(s) == nullptr || is_own_member(s, q) || !apart) continue;
     auto& [times, retry_s] = s.unreachable[q];
     retry_s = s.now_s + (kRetryS << std::min<std::uint64_t>(times++, 5));
   }
   s.running = false;
   s.proposal.reset();
-  if (own(s) == nullptr) {
-    // At a founding it may try again, with another connection, as long as the others wait.
-    out.push_back(Close{pair.first});
-    forget(s, pair.first, "", out);
-    s.cannot.erase(pair);
-  }
   reconsider(s, out);
 }
 
@@ -395,6 +421,7 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
   const auto member = s.group_of.find(p);
   if (member == s.group_of.end()) return;
   const std::uint32_t group = member->second;
+  s.quiet.erase(p);
   const std::vector<PeerId>& mates = s.groups.at(group);
   const std::size_t early = planted(s.config.planted, "commit_early") ? 1 : 0;
   Commit commit{m.epoch, {}, {}};
@@ -414,7 +441,7 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
     if (expired != s.expired.end() && expired->second == key) s.expired.erase(expired);
   }
   if (commit.ops.empty()) return;
-  for (const PeerId mate : mates) send(s, mate, commit, out);
+  send_all(s, mates, std::move(commit), out);
 }
 
 void on_message(State& s, PeerId p, const Vote& m, Actions& out) {
@@ -424,6 +451,7 @@ void on_message(State& s, PeerId p, const Vote& m, Actions& out) {
   report.vote = m.kind;
   report.root = m.root;
   report.issued = std::max(report.issued, OpKey{m.step, 0});
+  if (s.running && !s.proposal && somebody_has_not_voted(s)) return;  // nothing else has changed
   reconsider(s, out);
 }
 
@@ -436,8 +464,12 @@ void on_message(State& s, PeerId p, const Knock& m, Actions& out) {
   reconsider(s, out);
 }
 
-void on_message(State& s, PeerId p, const Leave&, Actions& out) {
-  s.peers.at(p).report.leaving = true;
+void on_message(State& s, PeerId p, const Leave& m, Actions& out) {
+  Report& report = s.peers.at(p).report;
+  report.leaving = true;
+  report.at_once = report.at_once || m.at_once;
+  s.wishes = s.wishes || report.at_once;
+  s.quiet.clear();  // what was said before does not tell what they do now
   reconsider(s, out);
 }
 
@@ -505,6 +537,8 @@ void on_message(State& s, PeerId p, const Heartbeat& m, Actions& out) {
   Report& report = s.peers.at(p).report;
   report.issued = m.issued;
   if (!s.running) return;
+  if (hear_issued(s, p, m.issued)) reconsider(s, out);
+  if (!s.running) return;
   std::string what;
   if (is_late(s, p, report)) {
     what = "operation " + to_string(s.expired.at(s.group_of.at(p)));
@@ -524,9 +558,7 @@ void on_message(State& s, PeerId p, const Mismatch& m, Actions& out) {
   s.failure = Failure{m.op, Error{ErrorCode::mismatch, m.text}};
   std::erase_if(s.expired, [&](const auto& entry) { return entry.second >= m.op; });
   out.push_back(Say{true, "operation " + to_string(m.op) + " fails: " + m.text});
-  for (const Member& member : own(s)->members) {
-    send(s, member.peer(), FailOp{m.epoch, *s.failure}, out);
-  }
+  send_all(s, ids_of(own(s)->members), FailOp{m.epoch, *s.failure}, out);
 }
 
 void on_message(State& s, PeerId p, const Expired& m, Actions&) {
@@ -605,11 +637,7 @@ void on(State& s, const Clock& e, Actions& out) {
   bool again = !s.losses.empty();  // somebody's time at the door may be over
   for (const auto& [p, when] : s.unreachable) {
     if (when.second > s.now_s) continue;
-    again = std::erase_if(s.cannot,
-                          [peer = p](const auto& pair) {
-                            return pair.first == peer || pair.second == peer;
-                          }) > 0 ||
-            again;
+    again = reaches_again(s, p) || again;
   }
   if (again) reconsider(s, out);
 }

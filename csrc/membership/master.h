@@ -114,6 +114,11 @@ struct Send {
   PeerId peer;
   MasterToPeer message;
 };
+/// The same to several peers: encoded once, for a proposal has the bytes of all members.
+struct SendAll {
+  std::vector<PeerId> peers;
+  MasterToPeer message;
+};
 struct WriteRegister {
   Register from;
   Register to;
@@ -143,7 +148,7 @@ struct Deposed {
 struct RunOver {};  // the register says so; the operator may stop
 
 using Action =
-    std::variant<Send, WriteRegister, Close, StartTimer, StopTimer, Say, Deposed, RunOver>;
+    std::variant<Send, SendAll, WriteRegister, Close, StartTimer, StopTimer, Say, Deposed, RunOver>;
 using Actions = std::vector<Action>;
 
 // ---------------------------------------------------------------------------------------- state
@@ -173,6 +178,7 @@ struct State {
   std::map<std::uint64_t, bool> flags;         // step -> does its boundary vote
   std::vector<PeerId> pinned;                  // as of the last Start of this incarnation
   std::set<std::pair<PeerId, PeerId>> cannot;  // (p, q): they cannot reach each other; p is younger
+  std::map<std::pair<PeerId, PeerId>, std::set<PeerId>> useless;  // over whom they tried in vain
   std::map<std::uint32_t, OpKey> expired;  // peer group -> an operation whose time-out has passed
   std::optional<std::uint64_t> expired_boundary;  // a step of which the boundary's time is over
   bool founding_delay = false;                    // TimerKind::founding runs
@@ -186,6 +192,11 @@ struct State {
   /// Newcomers that some member could not reach: how often, and when they may try again.
   std::map<PeerId, std::pair<std::uint64_t, std::uint64_t>> unreachable;
   std::set<PeerId> kept_waiting;  // at the door, told why they are not admitted yet
+  // Leaving at once (leaving.cpp).
+  bool wishes = false;     // a member wishes to
+  std::set<PeerId> quiet;  // members that have issued nothing in this step, heard since the wish
+  bool at_once = false;    // `proposal` is without them, or will be
+  std::optional<std::uint64_t> tried;  // up to this step it has failed: the boundary decides
 
   // Of the register's epoch.
   std::map<PeerId, std::uint32_t> group_of;             // its members' peer groups
@@ -199,6 +210,7 @@ struct State {
   std::set<PeerId> left;           // departed with the newest change of members
   std::map<PeerId, std::string> reasons;  // why who is gone, for the log
 
+  std::size_t unvoted = 0;  // index of a member that had not voted when it was looked for last
   std::map<std::uint32_t, SyncPlan> plans;  // of `proposal`, by peer group
   std::set<PeerId> leavers;                 // members that leave with `proposal`
   std::set<PeerId> unknown;  // connected, of an epoch that the register does not know

@@ -30,8 +30,8 @@ namespace pccl::master {
 [[nodiscard]] std::size_t replicas(const std::vector<Member>& members);
 /// Those whose replica is complete among them, in the same order.
 [[nodiscard]] std::vector<Member> whole(std::vector<Member> members);
-/// Who has to go because some that are here cannot reach each other: newcomers before members, then
-/// the fewest replicas.
+/// Who has to go because some that are here cannot reach each other, also not over a third member:
+/// newcomers before members, then the fewest replicas.
 [[nodiscard]] std::set<PeerId> excluded(const State& s);
 /// Two that cannot reach each other, by age: the higher the younger.
 using Pair = std::pair<std::uint64_t, std::uint64_t>;
@@ -40,6 +40,8 @@ using Pair = std::pair<std::uint64_t, std::uint64_t>;
 [[nodiscard]] std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs);
 /// Who may go on without being admitted: any whole replica of the register's epoch.
 [[nodiscard]] std::vector<Member> survivors(const State& s);
+/// The same, where they lie in the register's epoch.
+[[nodiscard]] std::vector<const Member*> going_on(const State& s);
 /// Newcomers that may be admitted, whole replicas only, in order of arrival: no more than there is
 /// room for, and none of a replica that was lost too often lately.
 [[nodiscard]] std::vector<Member> door(const State& s);
@@ -50,14 +52,46 @@ using Pair = std::pair<std::uint64_t, std::uint64_t>;
 void count_loss(State& s, const Member& member);
 /// Tells who waits at the door without need to hurry why, once.
 void explain_door(State& s, Actions& out);
-/// Of `members`, all ranks of those replicas of which one wants to leave.
-[[nodiscard]] std::set<PeerId> who_leaves(const State& s, const std::vector<Member>& members);
+/// Newcomers whose replica lacks ranks, and which: they wait for them, however long it takes.
+[[nodiscard]] std::map<PeerId, std::string> incomplete(const State& s);
 /// Is the answer to "does the boundary that ends this step vote?" yes for a step that is decided
 /// now?
 [[nodiscard]] bool wants_boundary(const State& s, const std::vector<PeerId>& pinned,
                                   const std::vector<Member>& members);
 /// What speaks against a Hello: code none if nothing does.
 [[nodiscard]] Error check_hello(const State& s, const Hello& hello);
+
+// ------------------------------------------------------ members that cannot reach each other
+// (relays.cpp)
+
+/// Is there one among these over whom the two may reach each other?
+[[nodiscard]] bool has_relay(const State& s, PeerId p, PeerId q, const std::vector<PeerId>& among);
+/// For each two of `members` that cannot reach each other over whom they go on. None for two that
+/// have nobody.
+[[nodiscard]] std::vector<Relay> relays(const State& s, const std::vector<Member>& members);
+/// The two have tried: over this one they do not reach each other. Of nobody: there is no other.
+void of_no_use(State& s, PeerId p, PeerId q, PeerId via);
+/// It may try again whom it can reach. True if there was somebody whom it could not.
+bool reaches_again(State& s, PeerId p);
+/// What was tried by pairs that are not known any more to be apart.
+void forget_reached(State& s);
+/// What the register's epoch says of who cannot reach whom: for a master that takes over.
+void recall_relays(State& s);
+
+// ------------------------------------------------------------------------------ who leaves
+// (leaving.cpp)
+
+/// Of `members`, all ranks of those replicas of which one wants to leave.
+[[nodiscard]] std::set<PeerId> who_leaves(const State& s, const std::vector<Member>& members);
+/// The same, of those that need not wait for the boundary.
+[[nodiscard]] std::set<PeerId> who_leaves_at_once(const State& s,
+                                                  const std::vector<Member>& members);
+/// A member of the running epoch says what it has issued. True: all are quiet, `reconsider`.
+[[nodiscard]] bool hear_issued(State& s, PeerId peer, OpKey issued);
+/// May those who wish to leave at once be proposed to be gone? Then they are.
+[[nodiscard]] bool try_at_once(State& s);
+/// A member of the proposal is not calm: the same members go on, and the boundary decides.
+void give_up_at_once(State& s);
 
 // ------------------------------------------------------------------- whose state is right
 // (election.cpp)
@@ -87,13 +121,15 @@ struct Judgement {
 
 /// Is the epoch in force, or the one proposed, still right? If not, proposes another.
 void reconsider(State& s, Actions& out);
+/// Some member that is here has not voted. Cheap: it is asked at each vote.
+[[nodiscard]] bool somebody_has_not_voted(State& s);
 /// The register holds the proposal, after `before`: it is in force.
 void start(State& s, const std::optional<Epoch>& before, Actions& out);
 /// All members of the proposal are ready: writes it to the register.
 void write_proposal(State& s, Actions& out);
 void write_over(State& s, Actions& out);
 /// The register says that the run is over.
-void end_run(State& s, Actions& out);
+void end_run(State& s, const std::vector<Member>& before, Actions& out);
 /// Caches that follow from the register's epoch.
 void index_members(State& s);
 /// --adopt: the newest epoch that those who are here have started becomes the register's. Before
@@ -105,6 +141,11 @@ void adopted(State& s, Actions& out);
 // ------------------------------------------------------------------------------------- both
 
 void send(const State& s, PeerId peer, MasterToPeer message, Actions& out);
+/// To those of `peers` that are connected.
+void send_all(const State& s, const std::vector<PeerId>& peers, MasterToPeer message, Actions& out);
+/// The members of each peer group, in rank order.
+[[nodiscard]] std::map<std::uint32_t, std::vector<PeerId>> by_group(
+    const std::vector<Member>& members);
 [[nodiscard]] Welcome welcome(const State& s, PeerId peer);
 /// Takes it out of all that counts; a member that was awaited is awaited no more.
 void forget(State& s, PeerId peer, const std::string& why, Actions& out);

@@ -132,7 +132,12 @@ void on_master(State& s, const Propose& m, Actions& out) {
   std::vector<Member> others = peer_group(m.epoch.members, s.self.place.rank);
   std::erase_if(others, [&](const Member& member) { return member.peer() == s.self.peer(); });
   s.links_up = others.empty();
-  out.push_back(Connect{id, std::move(others)});
+  Connect connect{id, std::move(others), {}};
+  for (const Relay& relay : m.epoch.relays) {
+    if (relay.a == s.self.peer()) connect.via[relay.b] = relay.via;
+    if (relay.b == s.self.peer()) connect.via[relay.a] = relay.via;
+  }
+  out.push_back(std::move(connect));
 
   s.synced = !m.sync || !m.sync->root.present || (s.root_known && s.root == m.sync->root);
   if (!s.synced) out.push_back(Fetch{id, *m.sync});
@@ -170,11 +175,24 @@ void on(State& s, const Fetched& e, Actions& out) {
   answer_if_ready(s, out);
 }
 
+/// Over whom the epoch lets this peer reach that one.
+PeerId via_of(const State& s, const Epoch& epoch, PeerId peer) {
+  for (const Relay& relay : epoch.relays) {
+    if ((relay.a == s.self.peer() && relay.b == peer) ||
+        (relay.b == s.self.peer() && relay.a == peer)) {
+      return relay.via;
+    }
+  }
+  return PeerId{};
+}
+
 void on(State& s, const LinkFailed& e, Actions& out) {
-  const bool current = (s.preparing && s.preparing->epoch.id == e.epoch) ||
-                       is_epoch(s.accepted, e.epoch) ||
-                       (is_epoch(s.started, e.epoch) && !s.stopped);
-  if (current) tell(s, Cannot{e.epoch, e.peer, cut_text(e.reason)}, out);
+  const Epoch* epoch = nullptr;
+  if (is_epoch(s.started, e.epoch) && !s.stopped) epoch = &*s.started;
+  if (is_epoch(s.accepted, e.epoch)) epoch = &*s.accepted;
+  if (s.preparing && s.preparing->epoch.id == e.epoch) epoch = &s.preparing->epoch;
+  if (epoch == nullptr) return;
+  tell(s, Cannot{e.epoch, e.peer, cut_text(e.reason), via_of(s, *epoch, e.peer)}, out);
 }
 
 void on(State& s, const LinkClosed& e, Actions& out) {
@@ -208,7 +226,10 @@ void say_changes(const State& s, const Configure& change, const std::optional<Ep
 }
 
 void configure(State& s, const std::optional<Epoch>& before, Actions& out) {
-  Configure change{s.started->id, peer_group(s.started->members, s.self.place.rank), {}, {}};
+  Configure change{s.started->id, peer_group(s.started->members, s.self.place.rank), {}, {}, {}};
+  for (const Relay& relay : s.started->relays) {
+    if (contains(change.members, relay.a)) change.relays.push_back(relay);
+  }
   std::set<PeerId> previous;
   if (before) {
     for (const Member& m : before->members) {
@@ -305,10 +326,12 @@ void on_master(State& s, const Evicted& m, Actions& out) {
 }
 
 void on_master(State& s, const Left&, Actions& out) {
-  // At a boundary nothing is pending. Elsewhere the run has gone on without it before it came to
-  // one.
+  // At a boundary nothing is pending. Who left at once may have issued something since; else the
+  // run has gone on without it before it came to a boundary.
   finish(s,
-         Error{ErrorCode::evicted, "the run has gone on without this peer, which wished to leave"},
+         s.at_once ? Error{ErrorCode::closed, "this replica has left the run at once, as it wished"}
+                   : Error{ErrorCode::evicted,
+                           "the run has gone on without this peer, which wished to leave"},
          out);
   out.push_back(HasLeft{});
 }
@@ -363,11 +386,12 @@ void on(State& s, const FoundMismatch& e, Actions& out) {
   tell(s, Mismatch{s.started->id, e.op, cut_text(e.text)}, out);
 }
 
-void on(State& s, const WantsToLeave&, Actions& out) {
-  if (s.over || s.leaving) return;
+void on(State& s, const WantsToLeave& e, Actions& out) {
+  if (s.over || (s.leaving && (s.at_once || !e.at_once))) return;
   s.leaving = true;
+  s.at_once = e.at_once;
   if (s.started) {
-    tell(s, Leave{}, out);
+    tell(s, Leave{s.at_once}, out);
     return;
   }
   tell(s, Bye{}, out);  // a newcomer has nothing to hand over

@@ -102,7 +102,10 @@ struct LinkClosed {
 struct LinkBack {
   PeerId peer;
 };
-struct WantsToLeave {};
+/// May come again with `at_once`.
+struct WantsToLeave {
+  bool at_once = false;  // need not wait for the boundary: no operation follows in this step
+};
 struct SaysBye {};
 
 using Event = std::variant<MasterConnected, MasterLost, FromMaster, Issued, Completed, Returned,
@@ -119,6 +122,7 @@ struct StopData {};  // the epoch has ended: what is in flight stands still
 struct Connect {
   EpochId epoch;
   std::vector<Member> members;
+  std::map<PeerId, PeerId> via = {};  // whom this peer reaches over whom
 };
 struct HashState {};  // this boundary votes: answer with RootKnown
 /// Own state differs from the plan's.
@@ -131,6 +135,7 @@ struct Configure {  // a new epoch is in force
   std::vector<Member> members;  // own peer group, in rank order, with self
   std::vector<PeerId> lost;     // members of the epoch before (all peer groups) that are gone
   std::vector<PeerId> joined;
+  std::vector<Relay> relays = {};  // of the own peer group
 };
 /// Runs it (again) in the configured epoch.
 struct RunOp {
@@ -226,8 +231,11 @@ struct State {
       group_of;         // peer groups of all in `pinned`, `started` and proposals
   EpochId numbered_in;  // epoch whose members the newest numbering names
   std::map<OpKey, std::vector<PeerId>> renumber;  // numberings that wait for Returned
+  /// The newest step with an operation that makes no sense without one of the pinned members.
+  std::optional<std::uint64_t> rigid_step;
   bool leaving = false;
-  bool over = false;  // evicted, refused or left
+  bool at_once = false;  // with `leaving`: it need not wait for the boundary
+  bool over = false;     // evicted, refused or left
 };
 
 /// The key of the operation that the next Issued names.

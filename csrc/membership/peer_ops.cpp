@@ -112,7 +112,9 @@ Report report_of(const State& s) {
   r.failure = s.failure;
   for (const auto& [step, votes] : s.flags) r.flags.push_back(StepFlag{step, votes});
   r.issued = next_key(s);
+  r.calm = s.next == 0 && !(s.rigid_step && *s.rigid_step + 1 >= s.step);
   r.leaving = s.leaving;
+  r.at_once = s.at_once;
   return r;
 }
 
@@ -135,7 +137,10 @@ void issue(State& s, const Issued& e, Actions& out) {
     return;
   }
   Op op{e.loss, e.root, Phase::issued, {}, {}};
-  if (e.loss != LossClass::replay) op.numbering = s.pinned;
+  if (e.loss != LossClass::replay) {
+    op.numbering = s.pinned;
+    s.rigid_step = s.step;
+  }
   check_sense(s, key, op);
   if (fails(s, key)) {
     out.push_back(FailOp{key, s.failure->error});

@@ -15,6 +15,7 @@
 #include "torch/device_thread.h"
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
+#include "torch/gil.h"
 #include "torch/process_group.h"
 
 namespace pccl {
@@ -185,6 +186,7 @@ c10d::ErrorType PcclBackend::getError() {
 
 void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   if (EngineOwner::instance().forked()) raise(forked_error());
+  stay_if_ends_elsewhere();
   if (closed_) raise({ErrorCode::closed, "the group has been destroyed"});
   const auto context = this->context();
   if (context->group == kNotConfigured) {

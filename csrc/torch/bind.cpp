@@ -19,6 +19,7 @@
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
 #include "torch/fields.h"
+#include "torch/gil.h"
 #include "torch/hash_items.h"
 #include "torch/process_group.h"
 #include "torch/staging.h"
@@ -86,8 +87,8 @@ std::shared_ptr<void> held(py::object object) {
   return {pointer, [](void* raw) {
             PythonThreads::instance().releases->run([raw] {
               if (!enter_python()) return;
-              const py::gil_scoped_acquire gil;
-              Py_DECREF(static_cast<PyObject*>(raw));
+              const GilAcquire gil;
+              call_or_stay([raw] { Py_DECREF(static_cast<PyObject*>(raw)); });
             });
           }};
 }
@@ -97,10 +98,14 @@ template <typename Arguments>
 void call_python(const std::shared_ptr<void>& held_function, const char* what,
                  Arguments arguments) {
   if (!enter_python()) return;
-  const py::gil_scoped_acquire gil;
+  const GilAcquire gil;
   try {
-    const py::object result = py::reinterpret_borrow<py::object>(
-        static_cast<PyObject*>(held_function.get()))(*arguments());
+    const py::tuple given = arguments();
+    PyObject* result = call_or_stay([&] {
+      return PyObject_CallObject(static_cast<PyObject*>(held_function.get()), given.ptr());
+    });
+    if (result == nullptr) throw py::error_already_set();
+    Py_DECREF(result);
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable(what);
   }
@@ -198,6 +203,7 @@ py::dict to_dict(const GroupEvent& event) {
 EngineOptions to_options(const py::dict& dict) {
   EngineOptions options;
   Fields fields(dict);
+  fields.take("package", options.package);
   fields.take("advertise", options.advertise);
   fields.take("interface_host", options.interface_host);
   fields.take("port_first", options.port_first);
@@ -233,7 +239,7 @@ std::pair<int, int> join(std::vector<std::string> masters, std::string run,
                          double connect_timeout_s, double timeout_s) {
   const JoinOptions options{std::move(masters), std::move(run), to_place(place), raises,
                             to_ms(timeout_s)};
-  const py::gil_scoped_release release;
+  const GilRelease release;
   const GroupView view = join_run(options, to_milliseconds(connect_timeout_s));
   return {view.rank, view.size};
 }
@@ -261,6 +267,7 @@ py::dict group_view() {
   dict["epoch_number"] = view.epoch.value;
   dict["step"] = view.step;
   dict["numbering"] = to_hex(view.numbering);
+  dict["ring"] = to_hex(view.ring);
   dict["self"] = to_string(engine->handle("").peer);
   dict["admitted"] = view.admitted;
   dict["evicted"] = view.evicted;
@@ -278,7 +285,7 @@ void set_event_sink(const std::optional<py::function>& function) {
       });
     };
   }
-  const py::gil_scoped_release release;
+  const GilRelease release;
   EngineOwner::instance().set_event_sink(std::move(sink));
 }
 
@@ -292,14 +299,14 @@ void set_log_sink_to(const std::optional<py::function>& function) {
       });
     };
   }
-  const py::gil_scoped_release release;  // the present sink may be in use
+  const GilRelease release;  // the present sink may be in use
   set_log_sink(std::move(sink));
 }
 
-void leave() {
+void leave(bool at_once) {
   const auto engine = joined_engine();
-  const py::gil_scoped_release release;
-  engine->leave(engine->elastic_group());
+  const GilRelease release;
+  engine->leave(engine->elastic_group(), at_once);
 }
 
 void boundary_begin(const std::string& kind, bool verify, std::optional<double> timeout_s) {
@@ -308,7 +315,7 @@ void boundary_begin(const std::string& kind, bool verify, std::optional<double> 
   const BoundaryRequest request{kind == "refresh" ? VoteKind::refresh : VoteKind::resume, verify,
                                 timeout_s ? std::max<std::uint64_t>(to_ms(*timeout_s), 1) : 0};
   const auto engine = joined_engine();
-  const py::gil_scoped_release release;
+  const GilRelease release;
   check(engine->boundary_begin(engine->elastic_group(), request));
 }
 
@@ -317,7 +324,7 @@ py::object boundary_next(double timeout_s) {
   std::uint64_t left_ms = to_ms(timeout_s);
   std::optional<Result<BoundaryEvent>> event;
   {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     for (;;) {
       const std::uint64_t slice = std::min(left_ms, kSliceMs);
       event = engine->boundary_next(engine->elastic_group(), slice);
@@ -337,7 +344,7 @@ void boundary_root(bool present, std::uint64_t revision, const py::bytes& digest
   const StateRoot root = to_root(present, revision, digest);
   Snapshot snapshot = to_snapshot(root, items, std::move(keep));
   const auto engine = joined_engine();
-  const py::gil_scoped_release release;
+  const GilRelease release;
   engine->boundary_root(engine->elastic_group(), root, std::move(snapshot));
 }
 
@@ -346,7 +353,7 @@ void boundary_fetched(std::uint64_t epoch, bool present, std::uint64_t revision,
   const StateRoot root = to_root(present, revision, digest);
   Snapshot snapshot = to_snapshot(root, items, std::move(keep));
   const auto engine = joined_engine();
-  const py::gil_scoped_release release;
+  const GilRelease release;
   engine->boundary_fetched(engine->elastic_group(), EpochId{epoch}, root, std::move(snapshot));
 }
 
@@ -360,7 +367,7 @@ std::optional<py::bytes> pull(const std::string& source, const py::bytes& digest
   const auto engine = joined_engine();
   std::shared_ptr<Ticket> ticket;
   {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     const Buffer to{to_pointer(address), address == 0 ? 0 : size};
     ticket = engine->pull(engine->elastic_group(), peer, of, item, to,
                           std::max<std::uint64_t>(to_ms(timeout_s), 1));
@@ -376,7 +383,7 @@ std::vector<py::bytes> sha256_of(const Items& items) {
   for (const auto& [address, bytes] : items) spans.emplace_back(to_pointer(address), bytes);
   std::vector<Digest> digests;
   {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     digests = hash_items(spans);
   }
   std::vector<py::bytes> result;
@@ -390,7 +397,7 @@ py::list in_flight() {
   if (!engine) return list;
   std::vector<OpInFlight> operations;
   {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     operations = engine->in_flight(engine->elastic_group());
   }
   for (const OpInFlight& operation : operations) {
@@ -408,12 +415,13 @@ py::list in_flight() {
 std::map<std::string, std::uint64_t> counters() {
   EngineCounters counters;
   if (const auto engine = EngineOwner::instance().existing()) {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     counters = engine->counters();
   }
   return {{"bytes_sent", counters.bytes_sent},       {"bytes_received", counters.bytes_received},
           {"ops_committed", counters.ops_committed}, {"ops_replayed", counters.ops_replayed},
-          {"ops_failed", counters.ops_failed},       {"epochs", counters.epochs}};
+          {"ops_failed", counters.ops_failed},       {"epochs", counters.epochs},
+          {"bytes_relayed", counters.bytes_relayed}};
 }
 
 std::string library_of(const std::string& symbol) {
@@ -430,7 +438,7 @@ std::string library_of(const std::string& symbol) {
 }
 
 void shut_down() {
-  const py::gil_scoped_release release;
+  const GilRelease release;
   EngineOwner::instance().shutdown();
   if (EngineOwner::instance().forked()) return;
   PythonThreads& threads = PythonThreads::instance();
@@ -439,9 +447,12 @@ void shut_down() {
   }
 }
 
-/// A thread that meets the end of the interpreter inside a call of ours would end the process.
-void end_python_threads() {
-  const py::gil_scoped_release release;
+/// Before the interpreter ends: the engine ends in good order, and no thread of ours is in Python
+/// any more.
+void end() {
+  EngineOwner::instance().ends_here();
+  shut_down();
+  const GilRelease release;
   PythonThreads& threads = PythonThreads::instance();
   threads.over.store(true);
   if (EngineOwner::instance().forked()) return;
@@ -475,14 +486,14 @@ PYBIND11_MODULE(_C, m) {
       "create_fixed",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double timeout_s,
          const std::string& name) {
-        const py::gil_scoped_release release;
+        const GilRelease release;
         return create_fixed(store, rank, size, to_milliseconds(timeout_s), name);
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("name"));
   m.def(
       "create_unconfigured",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double timeout_s) {
-        const py::gil_scoped_release release;
+        const GilRelease release;
         return create_unconfigured(store, rank, size, to_milliseconds(timeout_s));
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"));
@@ -504,7 +515,7 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "create_elastic",
       [](double timeout_s, const std::string& name, const std::vector<std::string>& devices) {
-        const py::gil_scoped_release release;
+        const GilRelease release;
         return create_elastic(to_milliseconds(timeout_s), name, devices);
       },
       py::arg("timeout_s"), py::arg("name"), py::arg("device_types"));
@@ -518,7 +529,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("is_elastic", &is_elastic, py::arg("group"));
   m.def("group_view", &group_view);
   m.def("set_event_sink", &set_event_sink, py::arg("function"));
-  m.def("leave", &leave);
+  m.def("leave", &leave, py::arg("at_once"));
   m.def("boundary_begin", &boundary_begin, py::arg("kind"), py::arg("verify"),
         py::arg("timeout_s"));
   m.def("boundary_next", &boundary_next, py::arg("timeout_s"));
@@ -538,5 +549,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_log_sink", &set_log_sink_to, py::arg("function"));
   m.def("library_of", &library_of, py::arg("symbol"));
   m.def("shutdown", &shut_down);
-  m.def("end_python_threads", &end_python_threads);
+  m.def("end", &end);
 }

@@ -19,6 +19,7 @@
 #include "master/register_file.h"
 #include "master/server.h"
 #include "torch/fields.h"
+#include "torch/gil.h"
 
 namespace py = pybind11;
 
@@ -56,7 +57,7 @@ class PythonRegister final : public master::RegisterStore {
   PythonRegister(py::object store, std::string run, std::string where)
       : store_(std::move(store)), run_(std::move(run)), where_(std::move(where)) {}
   ~PythonRegister() override {
-    const py::gil_scoped_acquire gil;
+    const GilAcquire gil;
     store_ = py::object();
   }
   PythonRegister(const PythonRegister&) = delete;
@@ -96,9 +97,10 @@ class PythonRegister final : public master::RegisterStore {
   };
   template <typename T, typename... Args>
   Result<T> call(const char* name, const Args&... args) {
-    const py::gil_scoped_acquire gil;
+    const GilAcquire gil;
     try {
-      return store_.attr(name)(py::bytes(args.text)...).template cast<T>();
+      return call_or_stay(
+          [&] { return store_.attr(name)(py::bytes(args.text)...).template cast<T>(); });
     } catch (py::error_already_set& error) {
       return Error{ErrorCode::unreachable, py::str(error.value()).cast<std::string>()};
     } catch (const py::cast_error& error) {
@@ -122,7 +124,7 @@ int serve(const py::dict& given, py::object store) {
   if (!store.is_none()) {
     held = std::make_shared<PythonRegister>(std::move(store), options.run, options.state_file);
   }
-  const py::gil_scoped_release release;
+  const GilRelease release;
   return run_master(options, std::move(held));
 }
 

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "torch/gil.h"
+
 namespace pccl {
 namespace {
 
@@ -33,8 +35,10 @@ PcclError::PcclError(const Error& error)
 PyObject* PcclError::python_type() {
   // Classes live as long as the interpreter, so the reference that the table holds is enough.
   try {
-    const py::object table = py::module_::import("pccl_backend._errors").attr("BY_CODE");
-    return py::object(table[py::str(std::string(error_name(code_)))]).ptr();
+    return call_or_stay([&] {
+      const py::object table = py::module_::import("pccl_backend._errors").attr("BY_CODE");
+      return py::object(table[py::str(std::string(error_name(code_)))]).ptr();
+    });
   } catch (const py::error_already_set&) {
     return PyExc_RuntimeError;  // while the interpreter is being taken down
   }

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
+#include "torch/gil.h"
 #include "torch/staging.h"
 
 namespace pccl {
@@ -130,15 +131,22 @@ bool Completions::drain(std::uint64_t timeout_ms) {
 
 // ------------------------------------------------------------------------------- waiting
 
+void stay_if_ends_elsewhere() {
+  if (!EngineOwner::instance().ends_elsewhere() || Completions::inside()) return;
+  std::optional<GilRelease> release;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  stay_for_good();
+}
+
 void check_signals() {
   if (!is_main_thread() || Py_IsInitialized() == 0) return;
-  const py::gil_scoped_acquire gil;
+  const GilAcquire gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
 bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint64_t> timeout_ms) {
   if (ticket.done()) return true;
-  std::optional<py::gil_scoped_release> release;
+  std::optional<GilRelease> release;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
   const auto start = steady_clock::now();
   for (;;) {
@@ -149,7 +157,9 @@ bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint6
       if (passed >= *timeout_ms) return ticket.done();
       slice = std::min(slice, *timeout_ms - passed);
     }
-    if (engine.wait(ticket, slice)) return true;
+    const bool done = engine.wait(ticket, slice);
+    stay_if_ends_elsewhere();
+    if (done) return true;
     check_signals();
   }
 }
@@ -326,6 +336,7 @@ bool PcclWork::outcome_at_wait() const {
 
 bool PcclWork::wait(milliseconds timeout) {
   if (EngineOwner::instance().forked()) raise(forked_error());
+  stay_if_ends_elsewhere();
   const bool at_once = !outcome_at_wait();
   if (!at_once) wait_settled(timeout);
   if (parts_.device && parts_.device->hold_stream()) return true;
@@ -351,7 +362,7 @@ void PcclWork::wait_settled(milliseconds timeout) {
                                      " ms; the operation itself goes on"});
   }
   if (!parts_.device) return;
-  std::optional<py::gil_scoped_release> release;
+  std::optional<GilRelease> release;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
   while (!parts_.device->wait_settled(kSignalSliceMs)) check_signals();  // a moment later
 }

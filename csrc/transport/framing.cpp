@@ -28,7 +28,7 @@ std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out) {
       .number(std::uint16_t{0})
       .number(header.payload_bytes)
       .number(header.has_payload_crc ? header.payload_crc : 0U);
-  if (header.type == FrameType::segment) {
+  if (has_segment(header.type)) {
     const SegmentHeader& s = header.segment;
     to.number(s.group.value)
         .number(s.epoch.value)
@@ -41,6 +41,12 @@ std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out) {
         .number(static_cast<std::uint8_t>(s.descriptor.kind))
         .number(static_cast<std::uint8_t>(s.descriptor.reduce))
         .number(static_cast<std::uint8_t>(s.descriptor.dtype));
+    if (header.type == FrameType::routed) {
+      BytesOut{std::span(out).subspan(kSegmentHeaderBytes)}
+          .number(s.route.from.value)
+          .number(s.route.to.value)
+          .number(s.route.session);
+    }
   }
   BytesOut{std::span(out)}.number(crc32c(0, std::span(out).subspan(4, size - 4)));
   return size;
@@ -53,6 +59,8 @@ Result<std::size_t> frame_header_size(std::span<const std::byte> bytes) {
     case FrameType::control:
     case FrameType::segment:
     case FrameType::goodbye:
+    case FrameType::relay:
+    case FrameType::routed:
       return header_bytes(type);
   }
   return {ErrorCode::malformed,
@@ -79,7 +87,10 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
   if (header.type == FrameType::control) {
     bytes_min = 1;
     bytes_max = control_bytes_max;
-  } else if (header.type == FrameType::segment) {
+  } else if (header.type == FrameType::relay) {
+    bytes_min = kRelayHeadBytes;
+    bytes_max = control_bytes_max + kRelayHeadBytes;
+  } else if (has_segment(header.type)) {
     bytes_max = kSegmentBytesMax;
     SegmentHeader& s = header.segment;
     s.group.value = from.number<std::uint64_t>();
@@ -95,6 +106,12 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
     s.descriptor.dtype = static_cast<DType>(from.number<std::uint8_t>());
     for (const std::uint8_t byte : from.array<5>()) sound = sound && byte == 0;
     sound = sound && known(s.descriptor);
+    if (header.type == FrameType::routed) {
+      s.route.from.value = from.number<std::uint64_t>();
+      s.route.to.value = from.number<std::uint64_t>();
+      s.route.session = from.number<std::uint64_t>();
+      sound = sound && s.route.relayed() && s.route.from != PeerId{};
+    }
     s.bytes = header.payload_bytes;
   }
   if (!sound) return {ErrorCode::malformed, "a frame header with fields that name nothing"};

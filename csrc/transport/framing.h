@@ -14,9 +14,14 @@
 //                                          73  u8   descriptor: reduction
 //                                          74  u8   descriptor: type of the elements
 //                                          75  5 x zero
-// The header is 16 bytes long, that of a segment 80. The payload follows it at once. Limits:
-// control 1..kControlBytesMax bytes, segment 0..kSegmentBytesMax, goodbye 0. A goodbye is the last
-// frame of a sender: the end of the connection after it is good order, without it a loss.
+//   routed segments (a third peer passes them on) go on with
+//   80  u64  from: the peer that sends
+//   88  u64  to: the peer that receives
+//   96  u64  session: the receiver's
+// The header is 16 bytes long, that of a segment 80, that of a routed one 104. The payload follows
+// it at once. Limits: control 1..kControlBytesMax bytes, relay kRelayHeadBytes more
+// (relay_message.h), segments 0..kSegmentBytesMax, goodbye 0. A goodbye is the last frame of a
+// sender: the end of the connection after it is good order, without it a loss.
 #pragma once
 
 #include <array>
@@ -29,25 +34,39 @@
 
 namespace pccl {
 
-enum class FrameType : std::uint8_t { control = 1, segment = 2, goodbye = 3 };
+enum class FrameType : std::uint8_t {
+  control = 1,
+  segment = 2,
+  goodbye = 3,
+  relay = 4,
+  routed = 5
+};
 
 inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kSegmentHeaderBytes = 80;
+inline constexpr std::size_t kRoutedHeaderBytes = 104;
+inline constexpr std::size_t kRelayHeadBytes = 40;
+
+/// Frames that carry a segment; the others carry a message, or nothing.
+[[nodiscard]] constexpr bool has_segment(FrameType type) {
+  return type == FrameType::segment || type == FrameType::routed;
+}
 
 struct FrameHeader {
   FrameType type = FrameType::control;
   bool has_payload_crc = false;
   std::uint32_t payload_bytes = 0;
   std::uint32_t payload_crc = 0;
-  SegmentHeader segment;  // of a segment; segment.bytes == payload_bytes
+  SegmentHeader segment;  // of a segment; segment.bytes == payload_bytes; `route` of a routed one
 };
 
 /// Bytes of the whole header of a frame of that type.
 [[nodiscard]] constexpr std::size_t header_bytes(FrameType type) {
+  if (type == FrameType::routed) return kRoutedHeaderBytes;
   return type == FrameType::segment ? kSegmentHeaderBytes : kFrameHeaderBytes;
 }
 
-using HeaderBytes = std::array<std::byte, kSegmentHeaderBytes>;
+using HeaderBytes = std::array<std::byte, kRoutedHeaderBytes>;
 /// Writes the header of a frame; returns how many bytes of it count.
 std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out);
 

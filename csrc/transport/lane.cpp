@@ -282,16 +282,16 @@ bool Lane::begin_frame(std::span<const std::byte> header_bytes) {
     owner_.lane_over(*this, "the peer has closed the link", false);
     return true;
   }
-  // A whole control payload in the buffer needs no copy.
-  if (frame_.type == FrameType::control && end_ - begin_ >= frame_.payload_bytes) {
+  // A whole message in the buffer needs no copy.
+  if (!has_segment(frame_.type) && end_ - begin_ >= frame_.payload_bytes) {
     const auto payload = std::span<const std::byte>(buffer_).subspan(begin_, frame_.payload_bytes);
     begin_ += payload.size();
-    owner_.lane_received(payload.size(), FrameType::control);
+    owner_.lane_received(payload.size(), frame_.type);
     if (frame_.has_payload_crc && crc32c(0, payload) != frame_.payload_crc) {
       broken("the checksum of a payload does not fit");
       return false;
     }
-    owner_.lane_control(payload);
+    owner_.lane_message(frame_.type, payload);
     return open();
   }
   begin_payload();
@@ -303,8 +303,8 @@ void Lane::begin_payload() {
   payload_done_ = 0;
   payload_crc_seen_ = 0;
   placement_ = {};
-  control_.clear();
-  if (frame_.type == FrameType::segment) {
+  message_.clear();
+  if (has_segment(frame_.type)) {
     const Placement at = owner_.lane_segment_header(frame_.segment);
     if (!open() || closing_) return;
     placement_ = at;
@@ -314,11 +314,11 @@ void Lane::begin_payload() {
 
 std::span<std::byte> Lane::payload_room() {
   const std::size_t left = frame_.payload_bytes - payload_done_;
-  if (frame_.type == FrameType::control) {
+  if (!has_segment(frame_.type)) {
     // Grows with what has come, not with what the header promises.
     const std::size_t step = std::min(left, kControlStepBytes);
-    if (control_.size() < payload_done_ + step) control_.resize(payload_done_ + step);
-    return {control_.data() + payload_done_, step};
+    if (message_.size() < payload_done_ + step) message_.resize(payload_done_ + step);
+    return {message_.data() + payload_done_, step};
   }
   if (placement_.to == nullptr) return nowhere().first(std::min(left, nowhere().size()));
   return {placement_.to + payload_done_, left};
@@ -336,10 +336,10 @@ void Lane::finish_payload() {
   if (frame_.has_payload_crc && payload_crc_seen_ != frame_.payload_crc) {
     return broken("the checksum of a payload does not fit");
   }
-  if (frame_.type == FrameType::control) {
-    const std::vector<std::byte> payload = std::move(control_);
-    control_ = {};
-    owner_.lane_control(payload);
+  if (!has_segment(frame_.type)) {
+    const std::vector<std::byte> payload = std::move(message_);
+    message_ = {};
+    owner_.lane_message(frame_.type, payload);
   } else if (placement_.to != nullptr) {
     const Placement at = placement_;
     owner_.lane_segment(frame_.segment, at);

@@ -45,7 +45,8 @@ class Lane;
 class LaneOwner {
  public:
   virtual ~LaneOwner() = default;
-  virtual void lane_control(std::span<const std::byte> payload) = 0;
+  /// Of a control frame, or of a relay frame.
+  virtual void lane_message(FrameType type, std::span<const std::byte> payload) = 0;
   virtual Placement lane_segment_header(const SegmentHeader& header) = 0;
   virtual void lane_segment(const SegmentHeader& header, const Placement& at) = 0;
   virtual void lane_received(std::size_t payload_bytes, FrameType of) = 0;
@@ -117,7 +118,7 @@ class Lane {
   bool in_payload_ = false;
   FrameHeader frame_;
   Placement placement_;
-  std::vector<std::byte> control_;  // of a control payload that did not fit into the buffer
+  std::vector<std::byte> message_;  // payload of a message that did not fit into the buffer
   std::size_t payload_done_ = 0;
   std::uint32_t payload_crc_seen_ = 0;
   bool goodbye_seen_ = false;
@@ -151,7 +152,7 @@ void Lane::cancel(MemoryToken token, Dropped&& dropped) {
     if (hit) dropped(frame);
     return hit;
   });
-  if (in_payload_ && frame_.type == FrameType::segment && placement_.token == token) {
+  if (in_payload_ && has_segment(frame_.type) && placement_.token == token) {
     placement_ = {};
   }
   watch();

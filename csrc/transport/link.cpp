@@ -24,11 +24,11 @@ void Link::start() {
   for (const auto& lane : lanes_) lane->start();
 }
 
-void Link::send_control(std::vector<std::byte> payload) {
-  PCCL_ASSERT(!payload.empty(), "a control payload of no bytes");
-  PCCL_ASSERT(payload.size() <= kControlBytesMax, payload.size());
+void Link::send_message(FrameType type, std::vector<std::byte> payload) {
+  PCCL_ASSERT(!payload.empty(), "a message of no bytes");
+  PCCL_ASSERT(payload.size() <= kControlBytesMax + kRelayHeadBytes, payload.size());
   Outgoing out;
-  out.frame.type = FrameType::control;
+  out.frame.type = type;
   out.frame.payload_bytes = static_cast<std::uint32_t>(payload.size());
   out.owned = std::move(payload);
   out.payload = out.owned.data();
@@ -40,7 +40,7 @@ void Link::send_segment(const SegmentHeader& header, const std::byte* payload, M
                         std::uint64_t cookie) {
   PCCL_ASSERT(header.bytes <= kSegmentBytesMax, header.bytes);
   Outgoing out;
-  out.frame.type = FrameType::segment;
+  out.frame.type = header.route.relayed() ? FrameType::routed : FrameType::segment;
   out.frame.payload_bytes = header.bytes;
   out.frame.segment = header;
   out.payload = payload;
@@ -81,7 +81,8 @@ void Link::end() {
   queued_bytes_ = 0;
 }
 
-void Link::lane_control(std::span<const std::byte> payload) {
+void Link::lane_message(FrameType type, std::span<const std::byte> payload) {
+  if (type == FrameType::relay) return owner_.link_events().relay_arrived(peer(), payload);
   owner_.link_events().control_arrived(peer(), payload);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/handle.h"
+#include "transport/direct_links.h"
 #include "transport/lane.h"
 #include "transport/lane_dial.h"
 #include "transport/loop.h"
@@ -24,7 +25,7 @@ class Link;
 class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
-  virtual LinkEvents& link_events() = 0;
+  virtual DirectEvents& link_events() = 0;
   virtual void link_sent(const Link& link, const Outgoing& frame) = 0;
   virtual void link_received(std::size_t payload_bytes, FrameType of) = 0;
   virtual void link_lost(Link& link, const std::string& reason) = 0;
@@ -47,7 +48,8 @@ class Link : public LaneOwner {
   /// The lanes in their order, the small one first. Nothing is read before `start`.
   void attach(std::vector<Socket> sockets, std::optional<bool> payload_crc);
   void start();
-  void send_control(std::vector<std::byte> payload);
+  /// On the small lane, in order: control, or relay.
+  void send_message(FrameType type, std::vector<std::byte> payload);
   void send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,
                     std::uint64_t cookie);
   void cancel(MemoryToken token);
@@ -73,7 +75,7 @@ class Link : public LaneOwner {
   std::string last_failure;
 
  private:
-  void lane_control(std::span<const std::byte> payload) override;
+  void lane_message(FrameType type, std::span<const std::byte> payload) override;
   Placement lane_segment_header(const SegmentHeader& header) override;
   void lane_segment(const SegmentHeader& header, const Placement& at) override;
   void lane_received(std::size_t payload_bytes, FrameType of) override;

@@ -33,9 +33,9 @@ bool is_dead(const Socket& socket) {
   return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-class TcpLinks : public Links, private LinkOwner {
+class TcpLinks : public DirectLinks, private LinkOwner {
  public:
-  TcpLinks(Loop& loop, LinkEvents& events, const LinkOptions& options,
+  TcpLinks(Loop& loop, DirectEvents& events, const LinkOptions& options,
            std::vector<Socket> listening)
       : loop_(loop), events_(events), options_(options), jitter_(random_u64()) {
     self_.value = random_u64();
@@ -57,6 +57,7 @@ class TcpLinks : public Links, private LinkOwner {
   [[nodiscard]] bool is_up(PeerId peer) const override { return find_up(peer) != nullptr; }
 
   void send_control(PeerId peer, std::vector<std::byte> payload) override;
+  void send_relay(PeerId peer, std::vector<std::byte> payload) override;
   void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
                     MemoryToken token, std::uint64_t cookie) override;
   void cancel(MemoryToken token) override;
@@ -80,9 +81,10 @@ class TcpLinks : public Links, private LinkOwner {
     PeerId peer;
     std::uint64_t serial = 0;
     std::string reason;
-    bool refused = false;
+    Down how = Down::lost;
     MemoryToken token = 0;
     std::uint64_t cookie = 0;
+    PeerId far;  // of a routed segment: where it goes
   };
   struct Parked {
     std::vector<Socket> lanes;
@@ -90,16 +92,16 @@ class TcpLinks : public Links, private LinkOwner {
   };
 
   // LinkOwner
-  LinkEvents& link_events() override { return events_; }
+  DirectEvents& link_events() override { return events_; }
   void link_sent(const Link& link, const Outgoing& frame) override;
   void link_received(std::size_t payload_bytes, FrameType of) override {
     bytes_received_ += payload_bytes;
-    if (of == FrameType::segment) segment_bytes_received_ += payload_bytes;
+    if (has_segment(of)) segment_bytes_received_ += payload_bytes;
   }
   void link_lost(Link& link, const std::string& reason) override { fail(link, reason, false); }
   void link_closed(Link& link) override;
 
-  void tell(Told::What what, const Link& link, std::string reason = {}, bool refused = false);
+  void tell(Told::What what, const Link& link, std::string reason = {}, Down how = Down::lost);
   void tell_later();
   void tell_owner();
   void tell_up(const Told& told);
@@ -120,7 +122,7 @@ class TcpLinks : public Links, private LinkOwner {
   [[nodiscard]] Link* find_up(PeerId peer) const;
 
   Loop& loop_;
-  LinkEvents& events_;
+  DirectEvents& events_;
   LinkOptions options_;
   Random jitter_;
   PeerId self_;
@@ -284,9 +286,11 @@ void TcpLinks::adopt(Link& link, std::vector<Socket> lanes) {
 
 void TcpLinks::fail(Link& link, const std::string& reason, bool refused) {
   if (link.state == Link::State::failed) return;
+  const bool was_up = link.state == Link::State::up || link.state == Link::State::proven;
   link.state = Link::State::failed;
   link.end();
-  tell(Told::What::down, link, reason, refused);
+  const Down how = refused ? Down::refused : was_up ? Down::lost : Down::unopened;
+  tell(Told::What::down, link, reason, how);
 }
 
 /// Takes the link out of what is known about the peer, if there is one.
@@ -364,7 +368,11 @@ Link* TcpLinks::find_up(PeerId peer) const {
 }
 
 void TcpLinks::send_control(PeerId peer, std::vector<std::byte> payload) {
-  if (Link* link = find_up(peer)) link->send_control(std::move(payload));
+  if (Link* link = find_up(peer)) link->send_message(FrameType::control, std::move(payload));
+}
+
+void TcpLinks::send_relay(PeerId peer, std::vector<std::byte> payload) {
+  if (Link* link = find_up(peer)) link->send_message(FrameType::relay, std::move(payload));
 }
 
 void TcpLinks::send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
@@ -387,17 +395,18 @@ void TcpLinks::link_sent(const Link& link, const Outgoing& frame) {
   tell(Told::What::sent, link);
   told_.back().token = frame.token;
   told_.back().cookie = frame.cookie;
+  told_.back().far = frame.frame.segment.route.to;
 }
 
 // ---------------------------------------------------------------------------------------- telling
 
-void TcpLinks::tell(Told::What what, const Link& link, std::string reason, bool refused) {
+void TcpLinks::tell(Told::What what, const Link& link, std::string reason, Down how) {
   Told& told = told_.emplace_back();
   told.what = what;
   told.peer = link.peer();
   told.serial = link.serial;
   told.reason = std::move(reason);
-  told.refused = refused;
+  told.how = how;
   if (!std::exchange(tells_, true)) tell_later();
 }
 
@@ -424,7 +433,11 @@ void TcpLinks::tell_owner() {
         tell_down(told);
         break;
       case Told::What::sent:
-        events_.segment_sent(told.peer, told.cookie);
+        if (told.far == PeerId{}) {
+          events_.segment_sent(told.peer, told.cookie);
+        } else {
+          events_.routed_sent(told.far, told.token, told.cookie);
+        }
         break;
     }
   }
@@ -446,16 +459,16 @@ void TcpLinks::tell_down(const Told& told) {
   const std::shared_ptr<Link> link = links_[told.peer];
   links_.erase(told.peer);
   bury(link);
-  events_.link_down(told.peer, told.reason, told.refused);
+  events_.link_down(told.peer, told.reason, told.how);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Links>> make_tcp_links(Loop& loop, LinkEvents& events,
-                                              const LinkOptions& options) {
+Result<std::unique_ptr<DirectLinks>> make_direct_links(Loop& loop, DirectEvents& events,
+                                                       const LinkOptions& options) {
   auto listening = listen_on(loop, options.listen_hosts, options.port_first, options.port_last);
   if (!listening) return listening.error();
-  return std::unique_ptr<Links>(
+  return std::unique_ptr<DirectLinks>(
       std::make_unique<TcpLinks>(loop, events, options, std::move(listening).value()));
 }
 

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <ctime>
 
 #include "base/assert.h"
 #include "base/limits.h"
@@ -314,6 +315,18 @@ Result<HostPort> parse_address(const std::string& address) {
   const auto [stop, failed] = std::from_chars(begin, end, result.port);
   if (failed != std::errc{} || stop != end || begin == end || result.port == 0) return wrong();
   return result;
+}
+
+std::uint64_t boot_ms() {
+#ifdef CLOCK_BOOTTIME
+  constexpr clockid_t kClock = CLOCK_BOOTTIME;
+#else
+  constexpr clockid_t kClock = CLOCK_MONOTONIC;
+#endif
+  timespec now{};
+  ::clock_gettime(kClock, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1000 +
+         static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
 }
 
 }  // namespace pccl

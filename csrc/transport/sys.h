@@ -67,4 +67,8 @@ void tune_connection(int fd, std::uint64_t user_timeout_ms);
 
 [[nodiscard]] std::string errno_text(int error);
 
+/// Milliseconds of a monotonic clock that also counts while the machine is suspended, where there
+/// is one (Linux); the loop's stands still then.
+[[nodiscard]] std::uint64_t boot_ms();
+
 }  // namespace pccl

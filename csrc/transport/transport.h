@@ -22,6 +22,16 @@
 
 namespace pccl {
 
+/// Of a segment that a third peer passes on, between two that have no link of their own. All zero:
+/// it comes straight from the link's peer.
+struct Route {
+  PeerId from;
+  PeerId to;
+  std::uint64_t session = 0;  // the receiver's, as its opening named it
+  bool operator==(const Route&) const = default;
+  [[nodiscard]] bool relayed() const { return to != PeerId{}; }
+};
+
 /// What a segment is for; fixed size on the wire (PROTOCOL.md, "Segments").
 struct SegmentHeader {
   GroupId group;
@@ -31,6 +41,7 @@ struct SegmentHeader {
   std::uint64_t offset = 0;   // in the range of the step
   std::uint32_t bytes = 0;    // of payload, at most kSegmentBytesMax
   OpDescriptor descriptor;
+  Route route;  // transport's own: nobody above it sees one
 };
 
 /// Names the memory of one operation in one epoch at this peer: what is sent from it and placed in
@@ -44,6 +55,13 @@ struct Placement {
   std::uint64_t cookie = 0;  // handed back in segment_arrived
 };
 
+/// Why a link is down.
+enum class Down : std::uint8_t {
+  lost,      // it was up
+  unopened,  // it did not come up within its deadline
+  refused    // nobody listens there any more
+};
+
 /// What Links tells its owner. Called on the loop's thread, never from inside a call of Links. Any
 /// call of Links is allowed inside, but not its destruction.
 class LinkEvents {
@@ -52,8 +70,9 @@ class LinkEvents {
   /// The link to `peer` is complete: all its lanes are connected and proven.
   virtual void link_up(PeerId peer) = 0;
   /// It was up and is not any more, or `open` did not succeed within its deadline. What was queued
-  /// is gone. `refused`: a dial was answered by a refusal, so nobody listens there any more.
-  virtual void link_down(PeerId peer, const std::string& reason, bool refused) = 0;
+  /// is gone. After an `open` that met a link whose loss had not been told yet it is `lost`: open
+  /// it again.
+  virtual void link_down(PeerId peer, const std::string& reason, Down how) = 0;
   /// A control payload, in the order in which the peer sent them.
   virtual void control_arrived(PeerId peer, std::span<const std::byte> payload) = 0;
   /// A header has arrived; says where its payload goes. Segments of one peer may arrive in any
@@ -92,6 +111,11 @@ class Links {
   /// also if it is up already). May be called again after link_down. `refusal_tells`: if nobody
   /// listens there any more the peer is gone; else it may dial from where nobody can reach it.
   virtual void open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) = 0;
+  /// The same for a peer that cannot be reached: over `via`, to which both have a link or are about
+  /// to have one. A link to the peer itself is taken where there is one.
+  virtual void open_via(const Handle& peer, PeerId via, std::uint64_t deadline_ms) = 0;
+  /// Over whom the link to this peer goes; nothing where it is its own.
+  [[nodiscard]] virtual std::optional<PeerId> via(PeerId peer) const = 0;
   /// Sends what is queued (as long as it moves), then closes both directions; nothing is reported
   /// any more. The memory of what is queued stays borrowed until cancel(token).
   virtual void close(PeerId peer) = 0;
@@ -115,6 +139,8 @@ class Links {
   [[nodiscard]] virtual std::uint64_t bytes_received() const = 0;
   /// Of segments alone, whole or not: grows as long as a link moves data, however slowly.
   [[nodiscard]] virtual std::uint64_t segment_bytes_received() const = 0;
+  /// Payload bytes of segments that this peer has passed on between others.
+  [[nodiscard]] virtual std::uint64_t bytes_relayed() const = 0;
   /// Payload bytes queued and not yet taken by the kernel, to one peer.
   [[nodiscard]] virtual std::size_t queued_bytes(PeerId peer) const = 0;
 

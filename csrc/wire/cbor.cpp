@@ -165,6 +165,41 @@ void Reader::name(std::string_view expected) {
   fail("expected the field \"" + std::string(expected) + "\"");
 }
 
+void Reader::skip(std::size_t depth_left) {
+  if (!ok()) return;
+  if (at_ == in_.size()) return fail("it ends too early");
+  const std::byte first = in_[at_];
+  if (first == kFalse || first == kTrue || first == kNull) {
+    ++at_;
+    return;
+  }
+  const auto major = static_cast<Major>(static_cast<unsigned>(first) >> 5);
+  switch (major) {
+    case Major::number:
+    case Major::negative:
+      static_cast<void>(head(major, "a number"));
+      return;
+    case Major::bytes:
+      static_cast<void>(bytes(in_.size()));
+      return;
+    case Major::text:
+      static_cast<void>(text(in_.size()));
+      return;
+    case Major::array:
+    case Major::map: {
+      if (depth_left == 0) return fail("nested too deeply");
+      const std::uint64_t count = head(major, "a list or a map");
+      // Every entry takes a byte at least, so this ends with the input.
+      for (std::uint64_t i = 0; i < count && ok(); ++i) {
+        if (major == Major::map) static_cast<void>(text(kTextBytesMax));
+        skip(depth_left - 1);
+      }
+      return;
+    }
+  }
+  fail("a value of a kind that is not used");
+}
+
 void Reader::get(bool& value) {
   if (!ok()) return;
   if (at_ == in_.size()) return fail("it ends too early");

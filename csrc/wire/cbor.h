@@ -4,7 +4,9 @@
 // about recursion or about an allocation larger than the input itself.
 //
 // One value has one encoding: definite lengths, shortest heads, the fields of a struct as a map in
-// the order in which `fields` names them. Whatever `Reader` takes, `Writer` would have written.
+// the order in which `fields` names them. Whatever `Reader` takes, `Writer` would have written, but
+// for fields that another version of the package has added at the end of a map: unknown ones are
+// skipped, missing ones keep their default (`kAddedFrom`).
 //   bool                          false, true
 //   unsigned, ids, enums          unsigned integer
 //   signed                        unsigned or negative integer
@@ -41,6 +43,11 @@ namespace pccl::cbor {
 
 template <typename T>
 concept Described = requires(T& value) { T::fields(value, [](auto&&...) {}); };
+/// Fields were added to it after the first form of its protocol version (wire/messages.h).
+template <typename T>
+concept Grown = requires {
+  { T::kAddedFrom } -> std::convertible_to<std::string_view>;
+};
 template <typename T>
 concept NamedNumber =
     std::same_as<T, PeerId> || std::same_as<T, EpochId> || std::same_as<T, GroupId>;
@@ -253,21 +260,34 @@ class Reader {
   }
   template <Described T>
   void get(T& value) {
-    if (head(Major::map, "a map") != count_fields(value)) {
-      return fail("a map of another number of fields");
-    }
-    get_fields(value);
+    get_fields(value, head(Major::map, "a map"));
   }
+  /// `count` fields of a map whose head has been read.
   template <Described T>
-  void get_fields(T& value) {
+  void get_fields(T& value, std::uint64_t count) {
+    bool may_end = false;
     T::fields(value, [&](std::string_view field_name, auto& field, auto... limits) {
       if (!ok()) return;
+      if constexpr (Grown<T>) may_end = may_end || field_name == T::kAddedFrom;
+      if (count == 0 && may_end) return;
+      if (count == 0) return fail("no field \"" + std::string(field_name) + "\"");
+      --count;
       name(field_name);
       if (ok()) get(field, static_cast<std::size_t>(limits)...);
     });
+    for (; count > 0 && ok(); --count) {
+      const std::string_view unknown = text(kTextBytesMax);
+      T::fields(value, [&](std::string_view field_name, auto&&...) {
+        if (ok() && unknown == field_name) fail("a field that is repeated or out of order");
+      });
+      skip(kUnknownDepthMax);
+    }
   }
 
  private:
+  /// A value of any of the types above.
+  void skip(std::size_t depth_left);
+
   std::span<const std::byte> in_;
   std::size_t at_ = 0;
   std::string error_;

@@ -2,6 +2,10 @@
 // input follow from `fields` (wire/codec.h); PROTOCOL.md has a section for each. What is not in one
 // of the variants at the end does not exist.
 //
+// A message can grow within a protocol version: fields are added at its end, and `kAddedFrom` names
+// the first of these. A reader skips what it does not know there, and what is missing from there on
+// keeps its default. So can a part (wire/parts.h) and the master's register.
+//
 // visit(name, field[, limit...]): nothing of free length goes without its limit: for a list the
 // number of entries, then, where entries are of free length, their bytes; for texts and byte
 // strings the bytes.
@@ -31,8 +35,10 @@ struct Hello {
   std::string run;  // empty: whichever run this master serves
   Member member;
   Report report;
-  bool at_door = false;  // a newcomer that has called refresh
-  StateRoot door_root;   // its own state, with at_door
+  bool at_door = false;      // a newcomer that has called refresh
+  StateRoot door_root;       // its own state, with at_door
+  std::string package = {};  // version of its pccl, for people
+  static constexpr std::string_view kAddedFrom = "package";
   bool operator==(const Hello&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -41,6 +47,7 @@ struct Hello {
     visit("report", self.report);
     visit("at_door", self.at_door);
     visit("door_root", self.door_root);
+    visit("package", self.package, kPackageBytesMax);
   }
 };
 
@@ -58,18 +65,21 @@ struct Ready {
   }
 };
 
-/// `peer` is a member of the proposed or running epoch and cannot be reached.
+/// `peer` is a member of the proposed or running epoch and cannot be reached, also not over `via`
+/// where the epoch names one for the two.
 struct Cannot {
   static constexpr std::string_view kName = "cannot";
   EpochId epoch;
   PeerId peer;
   std::string reason;
+  PeerId via = {};
   bool operator==(const Cannot&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("epoch", self.epoch);
     visit("peer", self.peer);
     visit("reason", self.reason, kTextBytesMax);
+    visit("via", self.via);
   }
 };
 
@@ -166,11 +176,13 @@ struct Knock {
   static void fields(auto& self, auto&& visit) { visit("root", self.root); }
 };
 
-/// Its replica wants to leave at the next boundary.
+/// Its replica wants to leave, at the latest at the next boundary.
 struct Leave {
   static constexpr std::string_view kName = "leave";
+  bool at_once = false;  // before that, if nobody has issued anything in this step
   bool operator==(const Leave&) const = default;
-  static void fields(auto&, auto&&) {}
+
+  static void fields(auto& self, auto&& visit) { visit("at_once", self.at_once); }
 };
 
 /// It leaves now, in good order (destroy_process_group, exit of the interpreter).
@@ -237,7 +249,9 @@ struct Welcome {
   std::uint32_t provisional_size = 1;
   std::uint64_t heartbeat_ms = 0;
   std::uint64_t silence_ms =
-      0;  // who is silent for so long is evicted; the peer holds the master to it
+      0;                // who is silent for so long is evicted; the peer holds the master to it
+  std::string package;  // version of the master's pccl, for people
+  static constexpr std::string_view kAddedFrom = "package";
   bool operator==(const Welcome&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -249,6 +263,7 @@ struct Welcome {
     visit("provisional_size", self.provisional_size);
     visit("heartbeat_ms", self.heartbeat_ms);
     visit("silence_ms", self.silence_ms);
+    visit("package", self.package, kPackageBytesMax);
   }
 };
 
@@ -317,7 +332,7 @@ struct Evicted {
   static void fields(auto& self, auto&& visit) { visit("text", self.text, kTextBytesMax); }
 };
 
-/// The receiver has left: its wish took effect at this boundary.
+/// The receiver has left, as it wished: at this boundary, or at once.
 struct Left {
   static constexpr std::string_view kName = "left";
   bool operator==(const Left&) const = default;

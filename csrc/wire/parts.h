@@ -52,13 +52,28 @@ struct Member {
   }
 };
 
+/// Two members that cannot reach each other, and over whom they do.
+struct Relay {
+  PeerId a;  // before `b` in rank order
+  PeerId b;
+  PeerId via;
+  bool operator==(const Relay&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("a", self.a);
+    visit("b", self.b);
+    visit("via", self.via);
+  }
+};
+
 /// Numbers of an epoch and who is in it, in rank order: survivors keep their order, newcomers come
 /// last.
 struct Epoch {
   EpochId id;
   std::vector<Member> members;
-  EpochId base;           // the epoch that the register held when this one was proposed
-  bool boundary = false;  // its Start ends a voted boundary (or founds the run)
+  EpochId base;                    // the epoch that the register held when this one was proposed
+  bool boundary = false;           // its Start ends a voted boundary (or founds the run)
+  std::vector<Relay> relays = {};  // each pair once
   bool operator==(const Epoch&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -66,6 +81,7 @@ struct Epoch {
     visit("members", self.members, kMembersMax);
     visit("base", self.base);
     visit("boundary", self.boundary);
+    visit("relays", self.relays, kRelaysMax);
   }
 };
 
@@ -142,8 +158,12 @@ struct Report {
   std::vector<OpKey> done;         // complete in the started epoch, not known to be committed
   std::optional<Failure> failure;
   std::vector<StepFlag> flags;
-  OpKey issued;          // one past the newest operation that it has issued
-  bool leaving = false;  // its replica wants to leave at the next boundary
+  OpKey issued;  // one past the newest operation that it has issued
+  /// It has issued nothing in this step, and lately nothing that takes all pinned members: others
+  /// may leave at once.
+  bool calm = false;
+  bool leaving = false;  // its replica wants to leave, at the latest at the next boundary
+  bool at_once = false;  // with `leaving`: before that, if all are calm
   bool operator==(const Report&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -160,7 +180,9 @@ struct Report {
     visit("failure", self.failure);
     visit("flags", self.flags, kReportFlagsMax);
     visit("issued", self.issued);
+    visit("calm", self.calm);
     visit("leaving", self.leaving);
+    visit("at_once", self.at_once);
   }
 };
 

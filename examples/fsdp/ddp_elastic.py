@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--workers", type=int, default=0, help="of the data loader")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step")
+    parser.add_argument("--checkpoint", help="folder that all members see")
     options = parser.parse_args()
 
     pccl.leave_on(signal.SIGTERM)
@@ -39,7 +40,8 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
     sampler = pccl.ElasticSampler(rows := data(), batch=BATCH, global_batch=GLOBAL)
     loader = DataLoader(rows, batch_sampler=sampler, num_workers=options.workers)
-    run = pccl.elastic(model, optimizer, pg, state={"sampler": sampler})
+    saved = pccl.Checkpoints(options.checkpoint, every=50) if options.checkpoint else None
+    run = pccl.elastic(model, optimizer, pg, state={"sampler": sampler}, checkpoints=saved)
     for x, y in sampler.batches(loader, passes=options.passes):
         with contextlib.nullcontext() if sampler.is_last else model.no_sync():
             loss = nn.functional.mse_loss(model(x), y)

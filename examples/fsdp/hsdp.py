@@ -63,7 +63,7 @@ def main() -> None:
     boundary = group.refresh(state)
     while not boundary.left:
         if state["step"] + 1 == options.steps:
-            group.leave()  # after this step, all at once
+            group.leave(at_once=False)  # after this step, all together
         x_BD, y_B1 = batch(state["step"], boundary.rank, rank)
         loss = (model(x_BD) - y_B1).square().mean()
         loss.backward()

@@ -49,6 +49,8 @@ class Step:
     results: dict[int, Record] = field(default_factory=dict)
     contributors: list[tuple[int, ...]] = field(default_factory=list)  # as found, of each operation
 
+    rings: set[tuple[int, ...]] = field(default_factory=set)  # orders in which data went round
+
     def ranks(self) -> dict[int, int]:
         """Rank -> member, in the numbering of the step."""
         return {int(b["rank"]): m for m, b in self.boundaries.items() if not b["left"]}
@@ -66,7 +68,31 @@ def read(folder: Path) -> Records:
 
 
 def check(records: Records, say: Callable[[str], None] = lambda text: None) -> Verdict:
-    """Compares everything; `say` gets a line of progress now and then."""
+    """Compares everything; `say` gets a line of progress now and then.
+
+    Where replicas have several ranks, each peer group is a run of its own, and what the ranks of a
+    replica did together is compared too.
+    """
+    groups: dict[int, Records] = defaultdict(dict)
+    for member, lines in records.items():
+        groups[_start(lines).get("place", 0)][member] = lines
+    if len(groups) < 2:
+        return _check_group(records, say)
+    total = Verdict(members=len(records))
+    for place, group in sorted(groups.items()):
+        verdict = _check_group(group, say)
+        for text in verdict.contradictions:
+            total.say(f"peer group {place}: {text}")
+        total.steps = max(total.steps, verdict.steps)
+        total.operations += verdict.operations
+        total.with_fewer += verdict.with_fewer
+        total.final += verdict.final
+    _check_replicas(records, total)
+    return total
+
+
+def _check_group(records: Records, say: Callable[[str], None]) -> Verdict:
+    """One peer group."""
     verdict = Verdict(members=len(records))
     for member, lines in records.items():
         _check_sequence(member, lines, verdict)
@@ -127,6 +153,14 @@ def _by_step(records: Records) -> dict[int, Step]:
                 steps[line["step"]].boundaries[member] = line
             elif line["what"] == "step":
                 steps[line["step"]].results[member] = line
+    # Members look at the ring when an operation returns, which may be an epoch later: those of the
+    # steps beside it count too.
+    for number, here in steps.items():
+        for near in (number - 1, number, number + 1):
+            for line in steps[near].results.values() if near in steps else ():
+                member_of = steps[near].ranks()
+                for ring in line["ops"][0].get("rings", ()) if line["ops"] else ():
+                    here.rings.add(tuple(member_of[r] for r in ring if r in member_of))
     return dict(steps)
 
 
@@ -205,6 +239,7 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
         wanted = next(iter(recorded.values()))
         contributors = sets[i]
         tried = candidates if contributors is None else [contributors]
+        tried = [round_ for members in tried for round_ in _rounds(members, here.rings)]
         result = None
         for members in tried:
             result = compute(number, i, op, members, stops)
@@ -225,6 +260,16 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
         here.contributors.append(contributors)
         verdict.operations += 1
         verdict.with_fewer += len(contributors) < len(order)
+
+
+def _rounds(members: tuple[int, ...], rings: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """These contributors in the order of ranks, and as their data may have gone round."""
+    found = [members]
+    for ring in sorted(rings):
+        round_ = tuple(m for m in ring if m in members)
+        if len(round_) == len(members) and round_ not in found:
+            found.append(round_)
+    return found
 
 
 def _possible(order: list[int], finished: set[int]) -> list[tuple[int, ...]]:
@@ -320,6 +365,50 @@ def _explain(
 
 def _short(digests: dict[int, str]) -> str:
     return ", ".join(f"member {m} {d[:16]}" for m, d in sorted(digests.items()))
+
+
+# ------------------------------------------------------------------------------ replicas
+
+
+def _start(lines: list[Record]) -> Record:
+    return next((line for line in lines if line["what"] == "start"), {})
+
+
+def _check_replicas(records: Records, verdict: Verdict) -> None:
+    """The ranks of a replica pass the same boundaries, and none goes on without the others."""
+    replicas: dict[str, dict[int, int]] = defaultdict(dict)
+    for member, lines in records.items():
+        start = _start(lines)
+        if start:
+            replicas[start["replica"]][start["place"]] = member
+    for name, places in replicas.items():
+        members = tuple(member for _, member in sorted(places.items()))
+        _check_replica(name, members, {m: records[m] for m in members}, verdict)
+
+
+def _check_replica(name: str, members: tuple[int, ...], records: Records, verdict: Verdict) -> None:
+    steps = _by_step(records)
+    last = {m: max((n for n, s in steps.items() if m in s.boundaries), default=-1) for m in members}
+    if max(last.values()) > min(last.values()) + 1:
+        verdict.say(f"{name}: one of its ranks went on without another; last boundaries: {last}")
+    for number, step in sorted(steps.items()):
+        seen = {
+            m: {key: b[key] for key in ("rank", "size", "left", "engine_step", "stop")}
+            for m, b in step.boundaries.items()
+        }
+        if any(other != next(iter(seen.values())) for other in seen.values()):
+            verdict.say(f"{name}, boundary {number}: its ranks differ: {seen}")
+        among = {m: r["siblings"] for m, r in step.results.items()}
+        if not among:
+            continue
+        op, index = work.AMONG_SIBLINGS, work.SIBLINGS_INDEX
+        parts = [work.contribution(m, number, index, op) for m in members]
+        wanted = work.digest(reference.all_reduce(parts, op.reduce))
+        if set(among.values()) != {wanted}:
+            verdict.say(
+                f"{name}, step {number}: the operation of its own group gave {_short(among)}, "
+                f"the reference is {wanted[:16]}"
+            )
 
 
 # ------------------------------------------------------------------------------ ends

@@ -1,8 +1,10 @@
 """What can be done to a run, and never more than its promises cover.
 
-A scenario is up to three harms at once. Each says which members it puts at risk: these may be lost
-or evicted, and at least one member of whom that is not true, connected to the master and to all
-like it, is left. Harms to the master, and links that still move bytes, put nobody at risk.
+A scenario is up to three harms at once. Each says which members it puts at risk, with all ranks of
+their replicas: these may be lost or evicted, and at least one member of whom that is not true,
+connected to the masters and to all like it, is left. Harms to masters and etcds, and links that
+still move bytes, put nobody at risk. Who may be evicted after a cut is said here alone: `hosts` of
+a harm of links, in _cut, _pair and _one_way.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from chaos.world import MASTER_HOST, Member, Span, World
+from chaos.masters import Server
+from chaos.world import Member, Span, World
 
 KINDS: tuple[str, ...] = ("kill", "stop", "leave", "join", "cut", "pair", "oneway", "slow")
 KINDS += ("master-kill", "master-stop")
+SEVERAL: tuple[str, ...] = ("standby-kill", "standby-stop", "etcd-kill", "etcd-stop")
+KINDS += SEVERAL  # where there are several masters
 LATEST_S = 3.0  # after the first harm of a scenario, in which the others begin
 
 
@@ -49,6 +54,7 @@ class Harms:
             harm = self._make(self.random.choice(self._only))
             if harm is None or any(h.name.split()[0] == harm.name.split()[0] for h in found):
                 continue
+            harm.risks = self.world.whole(harm.risks)
             risks = at_risk | {m.number for m in harm.risks}
             if not [m for m in self._whole() if m.number not in risks]:
                 continue
@@ -68,8 +74,16 @@ class Harms:
 
     def _make(self, kind: str) -> Harm | None:
         makers = [self._kill, self._stop, self._leave, self._join, self._cut, self._pair]
-        makers += [self._one_way, self._slow, self._master_kill, self._master_stop]
-        return makers[KINDS.index(kind)]()
+        makers += [self._one_way, self._slow]
+        if kind in KINDS[: len(makers)]:
+            return makers[KINDS.index(kind)]()
+        who, what = kind.split("-")
+        masters = self.world.masters
+        servers = {"master": masters.in_charge, "standby": masters.standby, "etcd": self._an_etcd}
+        server = servers[who]()
+        if server is None:
+            return None
+        return self._server_kill(who, server) if what == "kill" else self._server_stop(who, server)
 
     # -------------------------------------------------------------------------- processes
 
@@ -112,7 +126,8 @@ class Harms:
 
         def begin() -> None:
             if victim.alive:
-                victim.leaving = True
+                for member in self.world.whole([victim]):
+                    member.leaving = True
                 self.world.signal(victim, signal.SIGTERM)
 
         return Harm(f"leave: SIGTERM to member {victim.number}", begin, risks=[victim])
@@ -120,13 +135,24 @@ class Harms:
     def _join(self) -> Harm | None:
         if len(self.world.live) >= self.most:
             return None
-        host = self.least_used_host()
-        return Harm(f"join on host {host}", lambda: void(self.world.start_member(host)))
+        hosts = self.least_used_hosts()
+        words = " and ".join(map(str, sorted(set(hosts))))
+        return Harm(f"join on host {words}", lambda: void(self.world.start_replica(hosts)))
 
-    def least_used_host(self) -> int:
-        hosts = [h for h in self.world.wan.hosts if h != MASTER_HOST]
-        fewest = min(len(self.world.on({h})) for h in hosts)
-        return self.random.choice([h for h in hosts if len(self.world.on({h})) == fewest])
+    def least_used_hosts(self) -> list[int]:
+        """For the ranks of a replica: one host, or each another one."""
+        size = self.world.options.replica_size
+        used = {h: len(self.world.on({h})) for h in self.world.member_hosts}
+        spread = size > 1 and self.random.random() < 0.5
+        found: list[int] = []
+        for _ in range(size):
+            if not found or spread:
+                fewest = min(used.values())
+                found.append(self.random.choice([h for h in used if used[h] == fewest]))
+            else:
+                found.append(found[0])
+            used[found[-1]] += 1
+        return found
 
     # -------------------------------------------------------------------------- links
 
@@ -142,7 +168,7 @@ class Harms:
         return self.world.options.user_timeout_s + 5
 
     def _member_host(self) -> int:
-        return self.random.choice([h for h in self.world.wan.hosts if h != MASTER_HOST])
+        return self.random.choice(self.world.member_hosts)
 
     def _cut(self) -> Harm | None:
         """One host is cut off from all others."""
@@ -172,7 +198,8 @@ class Harms:
 
     def _one_way(self) -> Harm | None:
         """Packets of one host to another, perhaps the master's, are dropped; the others pass."""
-        a, b = self._member_host(), self.random.choice(list(self.world.wan.hosts))
+        others = [*self.world.masters.hosts, *self.world.member_hosts]
+        a, b = self._member_host(), self.random.choice(others)
         if a == b:
             return None
         if self.random.random() < 0.5:
@@ -207,42 +234,43 @@ class Harms:
         name = f"slow host {host} for {span:.1f} s: {words}"
         return Harm(name, lambda: put(bad), lambda: put(good), lasts_s=span)
 
-    # -------------------------------------------------------------------------- the master
+    # -------------------------------------------------------------------------- masters and etcds
 
-    def _master_kill(self) -> Harm | None:
+    def _an_etcd(self) -> Server | None:
+        """One at a time: of three, two are needed."""
+        etcds = self.world.masters.etcds
+        return self.random.choice(etcds) if etcds else None
+
+    def _server_kill(self, who: str, server: Server) -> Harm | None:
         away_s = self.random.choice((0.0, self.random.uniform(0, 10)))
+        outage = Span(0.0)
 
         def begin() -> None:
-            master = self.world.master
-            assert master is not None
-            self.world.master = None
-            master.kill()
-            master.wait()
-            self.world.outages.append(Span(time.time()))
+            outage.begin = time.time()
+            self.world.outages.append(outage)
+            server.kill()
 
         def end() -> None:
-            self.world.outages[-1].end = time.time()
-            self.world.start_master()
+            outage.end = time.time()
+            self.world.start_server(server)
 
-        name = f"master: killed, started again after {away_s:.1f} s"
+        name = f"{who}: {server.name} killed, started again after {away_s:.1f} s"
         return Harm(name, begin, end, lasts_s=away_s)
 
-    def _master_stop(self) -> Harm | None:
+    def _server_stop(self, who: str, server: Server) -> Harm | None:
         span = self.random.uniform(0.2, 2 * self.world.options.evict_after_s)
-
-        def put(number: int) -> None:
-            if self.world.master is not None:
-                self.world.master.send_signal(number)
+        outage = Span(0.0)
 
         def begin() -> None:
-            self.world.outages.append(Span(time.time()))
-            put(signal.SIGSTOP)
+            outage.begin = time.time()
+            self.world.outages.append(outage)
+            server.signal(signal.SIGSTOP)
 
         def end() -> None:
-            self.world.outages[-1].end = time.time()
-            put(signal.SIGCONT)
+            outage.end = time.time()
+            server.signal(signal.SIGCONT)
 
-        return Harm(f"master: stopped for {span:.1f} s", begin, end, lasts_s=span)
+        return Harm(f"{who}: {server.name} stopped for {span:.1f} s", begin, end, lasts_s=span)
 
 
 def void(_: object) -> None:

@@ -1,8 +1,10 @@
 """One member of the chaos test: `python -m chaos.member URL MEMBER FOLDER`.
 
 Trains in the shape of a real program: a boundary, a few all_reduce (some in flight together), the
-results into the state. It writes down what it sees, each record before it goes on, so that what a
-killed member has contributed is known: member-N.jsonl is the only evidence that the checker takes.
+results into the state. In a replica of several ranks each step has an operation of the replica's
+own group too, in flight beside the others. It writes down what it sees, each record before it goes
+on, so that what a killed member has contributed is known: member-N.jsonl is the only evidence that
+the checker takes.
 A file `stop` in the folder asks members to end; an operation makes all do it in the same step.
 """
 
@@ -16,6 +18,7 @@ import random
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,8 @@ from chaos import work
 
 import pccl_backend as pccl
 
-EVICTED, FAILED, NO_MASTER = 75, 70, 76  # exit statuses
+EVICTED, FAILED, NO_MASTER, NOT_FORMED = 75, 70, 76, 74  # exit statuses
+FORM_S = 60.0  # for the ranks of a replica to meet
 VERIFY_EVERY = 16  # steps: a boundary that compares the state in any case
 GRACE_S = 60.0
 LATE_ONE_IN = 300  # steps: it evaluates, or saves; longer than the master bears silence
@@ -56,6 +60,7 @@ def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: boo
     ops = work.plan(number)
     results = [torch.empty(0)] * len(ops)
     epochs = [["", ""] for _ in ops]
+    rings = [ring()]
     for issued, waited in work.batches(number):
         works = {}
         for i in issued:
@@ -63,11 +68,15 @@ def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: boo
             results[i] = torch.from_numpy(given)
             epochs[i][0] = group.epoch
             reduce = REDUCE[ops[i].reduce]
-            works[i] = dist.all_reduce(results[i], op=reduce, async_op=len(issued) > 1)
+            works[i] = dist.all_reduce(
+                results[i], op=reduce, group=group.process_group, async_op=len(issued) > 1
+            )
         for i in waited:
             if works[i] is not None:
                 works[i].wait()
             epochs[i][1] = group.epoch
+            if ring() not in rings:
+                rings.append(ring())
     records = []
     for i, op in enumerate(ops):
         result = results[i].numpy()
@@ -77,13 +86,45 @@ def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: boo
                 "digest": work.digest(result),
                 "slots": work.slots_of(result, op),
                 "epochs": epochs[i],
+                "rings": rings,
             }
         )
     return records
 
 
+def ring() -> list[int]:
+    """Ranks in the order in which data go round now."""
+    from pccl_backend import _c10d
+
+    view = _c10d.extension().group_view()
+    return [view["numbering"].index(peer) for peer in view["ring"] if peer in view["numbering"]]
+
+
+class Siblings:
+    """An operation among the ranks of this replica."""
+
+    def __init__(self, member: int, step: int) -> None:
+        op = work.AMONG_SIBLINGS
+        self._result = torch.from_numpy(work.contribution(member, step, work.SIBLINGS_INDEX, op))
+        self._work = dist.all_reduce(self._result, async_op=True)
+
+    def digest(self) -> str:
+        self._work.wait()
+        return work.digest(self._result.numpy())
+
+
+def agreed(stop: bool, ending: bool, several: bool) -> tuple[bool, bool]:
+    """What any rank of this replica says: its ranks see the file, and their states, each alone."""
+    if not several:
+        return stop, ending
+    flags = torch.tensor([int(stop), int(ending)])
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    return bool(flags[0]), bool(flags[1])
+
+
 def train(group: pccl.ElasticGroup, member: int, record: Recorder, stop_file: Path) -> None:
     state = work.new_state(member)
+    several = group.process_group is not dist.group.WORLD
     admitted = False
     while True:
         view = shared(state)
@@ -91,16 +132,36 @@ def train(group: pccl.ElasticGroup, member: int, record: Recorder, stop_file: Pa
         boundary = group.refresh(view, verify=verify)
         state |= {name: view[name] for name in ("step", "chain", "ending")}
         admitted = True
-        stop = stop_file.exists()
+        stop, ending = agreed(stop_file.exists(), state["ending"], several)
         fields = {**vars(boundary), "engine_step": boundary.step, "step": state["step"]}
         record.say("boundary", **fields, digest=work.digest_of(state), stop=stop)
-        if boundary.left or state["ending"]:
+        if boundary.left or ending:
             break
+        siblings = Siblings(member, state["step"]) if several else None
         ops = step(group, state, member, stop)
-        record.say("step", step=state["step"], ops=ops, counters=counters())
+        more = {"siblings": siblings.digest()} if siblings else {}
+        record.say("step", step=state["step"], ops=ops, counters=counters(), **more)
         state["step"] += 1
     what = "left" if boundary.left else "final"
     record.say(what, step=state["step"], digest=work.digest_of(state))
+
+
+def place(text: str) -> pccl.Replica | None:
+    if not text:
+        return None
+    name, rank, size = text.split(":")
+    return pccl.Replica(name, int(rank), int(size))
+
+
+def form(replica: pccl.Replica, folder: Path) -> None:
+    """The fixed group of this replica, the default one."""
+    dist.init_process_group(
+        "pccl",
+        init_method=f"file://{folder / replica.name}.meet",
+        rank=replica.rank,
+        world_size=replica.size,
+        timeout=timedelta(seconds=FORM_S),
+    )
 
 
 def counters() -> dict[str, int]:
@@ -114,21 +175,37 @@ def main() -> int:
     parser.add_argument("url")
     parser.add_argument("member", type=int)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--replica", metavar="NAME:RANK:SIZE", default="")
     a = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     faulthandler.register(signal.SIGUSR1)  # the driver asks where a member hangs
     torch.set_num_threads(1)
     record = Recorder(a.folder, a.member)
-    record.say("start")
+    replica = place(a.replica)
+    record.say(
+        "start", replica=replica.name if replica else "", place=replica.rank if replica else 0
+    )
     pccl.leave_on(signal.SIGTERM, grace_s=GRACE_S)
     try:
-        pccl.join(a.url, timeout_s=600.0)
+        if replica:
+            form(replica, a.folder)
+    except (pccl.PcclError, dist.DistError) as error:
+        logging.exception("the replica cannot be formed")
+        record.say("not formed", error=type(error).__name__, text=str(error))
+        return NOT_FORMED
+    try:
+        group = pccl.group(pccl.join(a.url, replica=replica, timeout_s=600.0))
     except pccl.UnreachableError as error:
         record.say("no master", text=str(error))
         return NO_MASTER
-    record.say("joined", rank=dist.get_rank(), size=dist.get_world_size())
+    except pccl.EvictedError as error:
+        record.say("evicted", text=str(error))
+        return EVICTED
+    record.say("joined", rank=group.rank, size=group.size)
     try:
-        train(pccl.group(), a.member, record, a.folder / "stop")
+        train(group, a.member, record, a.folder / "stop")
+        if replica:
+            dist.barrier()  # the ranks of a replica end together
     except pccl.EvictedError as error:
         record.say("evicted", text=str(error))
         return EVICTED

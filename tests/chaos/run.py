@@ -13,13 +13,12 @@ import json
 import os
 import random
 import shutil
-import signal
 import sys
 import time
 from pathlib import Path
 
 from chaos import checker
-from chaos.harm import KINDS, Harm, Harms
+from chaos.harm import KINDS, SEVERAL, Harm, Harms
 from chaos.world import EVICTED, ROOT, Member, Options, Span, World
 from wan.wan import Wan, WanError
 
@@ -39,8 +38,9 @@ class Chaos:
     def __init__(self, world: World, arguments: argparse.Namespace) -> None:
         self.world, self.arguments = world, arguments
         self.random = random.Random(arguments.seed)
-        hosts = len(world.wan.hosts) - 1
-        self.least, self.most = hosts, hosts * arguments.per_host
+        self.size = world.options.replica_size  # members: always whole replicas
+        self.least = world.founders * self.size
+        self.most = max(self.least, replicas_max(world.options) * self.size)
         self.target = self.least
         self.harms = Harms(world, self.random, arguments.only, self.most)
         self.healed = time.time()
@@ -51,13 +51,14 @@ class Chaos:
     # -------------------------------------------------------------------------- the story
 
     def run(self) -> None:
-        self.world.start_master()
-        for _ in range(self.least):
-            self.world.start_member(self.harms.least_used_host())
+        for server in [*self.world.masters.etcds, *self.world.masters.all]:
+            self.world.start_server(server)
+        for _ in range(self.world.founders):
+            self.world.start_replica(self.harms.least_used_hosts())
         self.calm(FIRST_DEADLINE_S)
         end = self.world.began + 60 * self.arguments.minutes
-        while time.time() < end:
-            self.target = self.random.randint(self.least, self.most)
+        while time.time() < end or self.scenarios == 0:  # also where starting took all the time
+            self.target = self.random.randrange(self.least, self.most + 1, self.size)
             self.wait(self.random.uniform(0, 1.5))
             scenario = self.harms.scenario()
             if not scenario:
@@ -127,13 +128,8 @@ class Chaos:
                 self.healed = began
                 self.hangs(self.world.live, self.arguments.deadline)
             self.turn()
-        master = self.world.master
-        assert master is not None
-        self.world.master = None
-        master.send_signal(signal.SIGTERM)
-        status = master.wait(30)
-        if status != 0:
-            raise ChaosError(f"the master ended with status {status} after SIGTERM")
+        if wrong := self.world.masters.finish():
+            raise ChaosError("; ".join(wrong))
 
     # -------------------------------------------------------------------------- turns
 
@@ -148,10 +144,10 @@ class Chaos:
             raise ChaosError(self.world.wrong[0])
         now = time.time()
         missing = self.target - len([m for m in self.world.live if not m.leaving])
-        if missing > 0 and now - self._started > START_EVERY_S:
+        if missing > 0 and now - self._started > START_EVERY_S * self.size:
             self._started = now
-            member = self.world.start_member(self.harms.least_used_host())
-            self.doing.append(f"member {member.number} starts")
+            started = self.world.start_replica(self.harms.least_used_hosts())
+            self.doing.append(f"member {' and '.join(str(m.number) for m in started)} starts")
         if now - self._said > SAY_EVERY_S:
             self._said = now
             self.progress()
@@ -164,6 +160,15 @@ class Chaos:
         doing, self.doing = "; ".join(self.doing), []
         step = max(steps, default=0)
         print(f"{at_s:7.1f} s  step {step:5d}  members {' '.join(names)}  {doing}", flush=True)
+
+
+def founders(options: Options) -> int:
+    """Replicas with which a run begins."""
+    return max(2, options.hosts // options.replica_size)
+
+
+def replicas_max(options: Options) -> int:
+    return max(founders(options) + 1, options.hosts * options.per_host // options.replica_size)
 
 
 # ------------------------------------------------------------------------------ command
@@ -180,8 +185,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     defaults = Options()
     add("--minutes", type=float, default=30.0)
     add("--seed", type=int, default=1)
-    add("--hosts", type=int, default=defaults.hosts, help="with that of the master; at least 3")
+    add("--hosts", type=int, default=defaults.hosts, help="of members; at least 2")
     add("--per-host", type=int, default=defaults.per_host, help="members at most")
+    add("--replica-size", type=int, default=1, help="ranks of a replica; it goes as a whole")
+    add("--masters", type=int, default=1, help="several share an etcd cluster (etcd-server)")
     add("--evict-after", type=float, default=defaults.evict_after_s, help="option of the master")
     add("--user-timeout", type=float, default=defaults.user_timeout_s, help="option of members")
     add("--rtt-ms", type=float, default=defaults.rtt_ms)
@@ -194,13 +201,16 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--log-level", default=defaults.log_level, help="of the engines")
     add("--check", type=Path, metavar="FOLDER", help="judge the records of an earlier run again")
     a = parser.parse_args(argv)
-    a.only = [kind for kind in a.only if kind not in a.without]
-    if a.hosts < 3 or a.per_host < 1 or not a.only or a.minutes < 0:
-        parser.error("expected --hosts of at least 3, --per-host of at least 1, something to do")
+    left_out = [*a.without, *(SEVERAL if a.masters == 1 else ())]
+    a.only = [kind for kind in a.only if kind not in left_out]
+    if a.hosts < 2 or a.per_host < 1 or not a.only or a.minutes < 0:
+        parser.error("expected --hosts of at least 2, --per-host of at least 1, something to do")
+    if a.replica_size < 1 or a.masters < 1:
+        parser.error("expected --replica-size and --masters of at least 1")
     return a
 
 
-def why_not() -> str:
+def why_not(masters: int = 1) -> str:
     """Why no network can be emulated here; "" if one can."""
     if sys.platform != "linux":
         return "it needs Linux"
@@ -208,8 +218,10 @@ def why_not() -> str:
         return "it needs root, to make network namespaces"
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return "it needs /dev/net/tun, which is not there or cannot be opened"
-    missing = [name for name in ("ip", os.environ.get("CXX", "g++")) if not shutil.which(name)]
-    return f"it needs {' and '.join(missing)} (Debian: iproute2, g++)" if missing else ""
+    needed = ["ip", os.environ.get("CXX", "g++"), *(["etcd"] if masters > 1 else [])]
+    missing = [name for name in needed if not shutil.which(name)]
+    packages = "(Debian: iproute2, g++, etcd-server)"
+    return f"it needs {' and '.join(missing)} {packages}" if missing else ""
 
 
 def judge(chaos: Chaos, failure: str, seconds: float) -> bool:
@@ -259,7 +271,7 @@ def main(argv: list[str] | None = None) -> int:
     a = parse(argv)
     if a.check:
         return judge_again(a.check)
-    reason = why_not()
+    reason = why_not(a.masters)
     if reason:
         print(f"chaos: no network can be emulated here: {reason}", file=sys.stderr)
         return NO_NAMESPACES
@@ -269,6 +281,8 @@ def main(argv: list[str] | None = None) -> int:
     options = Options(
         a.hosts,
         a.per_host,
+        a.replica_size,
+        a.masters,
         evict_after_s=a.evict_after,
         rtt_ms=a.rtt_ms,
         rate_mbit=a.rate_mbit,
@@ -277,13 +291,14 @@ def main(argv: list[str] | None = None) -> int:
     )
     failure = ""
     try:
-        network = Wan(a.hosts, seed=a.seed, rtt_ms=a.rtt_ms, rate_mbit=a.rate_mbit)
+        count = options.other_hosts + a.hosts
+        network = Wan(count, seed=a.seed, rtt_ms=a.rtt_ms, rate_mbit=a.rate_mbit)
         network.up()
     except (WanError, OSError) as error:
         print(f"chaos: no network can be emulated here: {error}", file=sys.stderr)
         return NO_NAMESPACES
     try:
-        world = World(folder, options, network, a.hosts - 1)
+        world = World(folder, options, network, founders(options))
         chaos = Chaos(world, a)
         print(f"seed {a.seed}, records in {folder}", flush=True)
         try:

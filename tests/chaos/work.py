@@ -22,6 +22,9 @@ LARGEST = 700_000
 TIERS = ((1, SLOTS - 1), (SLOTS, DOUBLING), (DOUBLING + 1, 200_000), (DOUBLING + 1, LARGEST))
 
 
+SIBLINGS_INDEX = 62  # of the operation among the ranks of a replica; 63 is the state's
+
+
 @dataclass(frozen=True)
 class Op:
     """One all_reduce; `count` elements."""
@@ -34,6 +37,9 @@ class Op:
     def says_who(self) -> bool:
         """Is there room for the slots?"""
         return self.count >= SLOTS
+
+
+AMONG_SIBLINGS = Op("float32", "sum", 50_000)
 
 
 def plan(step: int) -> list[Op]:

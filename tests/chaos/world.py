@@ -1,4 +1,4 @@
-"""The processes of a chaos run: a master on host 1, members on the other hosts of an emulated WAN.
+"""The processes of a chaos run over an emulated WAN: masters on its first hosts, then members.
 
 Starts and ends them, follows the members' records, and writes down what was done to whom, so that
 every exit can be explained. What is done, and when, is decided elsewhere (harm.py, run.py).
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from chaos import work
+from chaos.masters import ETCDS, Masters, Server
 from wan.wan import Wan
 
 ROOT = Path(__file__).resolve().parents[2]
-MASTER_HOST = 1
-PORT = 48148
 EVICTED, NO_MASTER = 75, 76  # exit statuses of chaos.member, which is not imported: it loads torch
+NOT_FORMED = 74
 MARGIN_S = 10.0  # after a fault, in which what it has caused still shows
 
 
@@ -39,14 +39,21 @@ class Span:
 
 @dataclass
 class Options:
-    hosts: int = 4
+    hosts: int = 3  # of members
     per_host: int = 2
+    replica_size: int = 1
+    masters: int = 1
     heartbeat_s: float = 1.0
     evict_after_s: float = 5.0
     rtt_ms: float = 20.0
     rate_mbit: float = 1000.0
     user_timeout_s: float = 20.0  # so long a pair that is cut holds everybody up
     log_level: str = "info"
+
+    @property
+    def other_hosts(self) -> int:
+        """Of masters, and of the etcds that several masters share."""
+        return self.masters + (ETCDS if self.masters > 1 else 0)
 
 
 @dataclass
@@ -59,6 +66,7 @@ class Member:
     records_path: Path
     log_path: Path
     began: float
+    replica: str = ""
     step: int = -1  # of its last boundary
     admitted: bool = False
     ended: bool = False
@@ -94,14 +102,15 @@ class World:
     def __init__(self, folder: Path, options: Options, wan: Wan, founders: int) -> None:
         self.folder, self.options, self.wan = folder, options, wan
         self.members: list[Member] = []
-        self.master: subprocess.Popen[bytes] | None = None
+        self.member_hosts = [h for h in wan.hosts if h > options.other_hosts]
         self.wrong: list[str] = []  # exits that nothing explains
         self.counts: dict[str, int] = {}
         self.outages: list[Span] = []  # without a master that answers
         self.risks: dict[int, list[Span]] = {host: [] for host in wan.hosts}
         self.founders = founders
         self.began = time.time()
-        self._masters = 0
+        self.masters = Masters(wan, self._popen, folder, self._master_options(), options.masters)
+        self._replicas = 0
         self._events = (folder / "events.jsonl").open("w", buffering=1)
 
     def note(self, what: str, **fields: Any) -> None:
@@ -119,51 +128,67 @@ class World:
     def on(self, hosts: set[int]) -> list[Member]:
         return [m for m in self.live if m.host in hosts]
 
-    def _environment(self) -> dict[str, str]:
+    def whole(self, members: list[Member]) -> list[Member]:
+        """With all ranks of their replicas: what happens to one happens to all."""
+        replicas = {m.replica for m in members}
+        return [m for m in self.members if m.replica in replicas]
+
+    def _environment(self, host: int) -> dict[str, str]:
         path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
         return {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": path,
+            "PCCL_ADVERTISE": self.wan.address(host),  # the ranks of a replica meet in a file
             "PCCL_LOG_LEVEL": self.options.log_level,
             "PCCL_TCP_USER_TIMEOUT_S": str(self.options.user_timeout_s),
         }
 
-    def _popen(self, host: int, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+    def _popen(self, host: int, command: list[str], log: Path) -> subprocess.Popen[bytes]:
         with log.open("ab") as file:
             return self.wan.popen(
                 host,
-                [sys.executable, "-m", *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env=self._environment(),
+                env=self._environment(host),
                 cwd=ROOT,
             )
 
-    def start_master(self) -> None:
-        o = self.options
-        arguments = ["pccl_backend._cli", "--listen", f"{self.wan.address(MASTER_HOST)}:{PORT}"]
-        arguments += ["--insecure", "--min-peers", str(self.founders), "--run", "chaos"]
-        arguments += ["--heartbeat", str(o.heartbeat_s), "--evict-after", str(o.evict_after_s)]
-        arguments += ["--state", str(self.folder / "register"), "--log-level", o.log_level]
-        self.master = self._popen(MASTER_HOST, arguments, self.folder / "master.log")
-        self._masters += 1
-        self.note("master starts", pid=self.master.pid)
+    def start_server(self, server: Server) -> None:
+        self.masters.start(server)
+        self.note(f"{server.name.split()[0]} starts", name=server.name)
 
-    def start_member(self, host: int) -> Member:
+    def _master_options(self) -> list[str]:
+        o = self.options
+        options = ["--insecure", "--min-peers", str(self.founders), "--run", "chaos"]
+        options += ["--heartbeat", str(o.heartbeat_s), "--evict-after", str(o.evict_after_s)]
+        return [*options, "--log-level", o.log_level]
+
+    def start_replica(self, hosts: list[int]) -> list[Member]:
+        """One rank on each of `hosts`, which may be the same one several times."""
+        self._replicas += 1
+        name = f"replica-{self._replicas}"
+        return [self._start_member(host, name, rank, len(hosts)) for rank, host in enumerate(hosts)]
+
+    def _start_member(self, host: int, replica: str, rank: int, size: int) -> Member:
         taken = {m.number % work.SLOTS for m in self.live}
         number = self.members[-1].number + 1 if self.members else 0
         while number % work.SLOTS in taken:  # slots of those who live are not shared
             number += 1
-        url = f"pccl://{self.wan.address(MASTER_HOST)}:{PORT}/chaos"
         log = self.folder / f"member-{number}.log"
-        arguments = ["chaos.member", url, str(number), str(self.folder)]
-        process = self._popen(host, arguments, log)
+        command = [sys.executable, "-m", "chaos.member", self.masters.url, str(number)]
+        command.append(str(self.folder))
+        if size > 1:
+            command += ["--replica", f"{replica}:{rank}:{size}"]
+        process = self._popen(host, command, log)
         records = self.folder / f"member-{number}.jsonl"
-        member = Member(number, host, process, records, log, time.time(), heard=time.time())
+        began = time.time()
+        member = Member(number, host, process, records, log, began, replica, heard=began)
         self.members.append(member)
-        self.note("member starts", member=number, host=host, pid=process.pid)
+        where = {"member": number, "host": host, "replica": replica, "rank": rank}
+        self.note("member starts", **where, pid=process.pid)
         return member
 
     def signal(self, member: Member, number: int) -> None:
@@ -177,28 +202,28 @@ class World:
         for member in self.live:
             status = member.process.poll()
             for line in member.read():
-                if line["what"] in ("evicted", "failed", "no master", "left"):
+                if line["what"] in ("evicted", "failed", "no master", "not formed", "left"):
                     self.note(line["what"], member=member.number, text=line.get("text", ""))
             if status is not None:
                 member.read()
                 member.ended = True
                 self._judge(member, status)
-        if self.master is not None and self.master.poll() is not None:
-            self.wrong.append(f"the master ended by itself with status {self.master.poll()}")
-            self.master = None
+        self.wrong += self.masters.look()
 
     def _judge(self, member: Member, status: int) -> None:
         """Is this end one that was asked for?"""
         now = time.time()
+        # When it was evicted, not when it had ended: on a busy machine torch needs 10 s for that.
+        when = member.heard
         name = f"member {member.number} (host {member.host})"
         self.note("member ends", member=member.number, status=status)
         if member.killed and status == -signal.SIGKILL:
             return
         if status == 0 and (member.last == "end"):
             return
-        if status == EVICTED and self.at_risk(member, now):
+        if status in (EVICTED, NOT_FORMED) and self.at_risk(member, when):
             return
-        if status == NO_MASTER and (self.at_risk(member, now) or self._no_master(member, now)):
+        if status == NO_MASTER and (self.at_risk(member, when) or self._no_master(member, when)):
             return
         why = "it was evicted, though nothing was done to it" if status == EVICTED else ""
         tail = member.log_path.read_text(errors="replace").strip().splitlines()[-3:]
@@ -209,7 +234,9 @@ class World:
 
     def at_risk(self, member: Member, when: float) -> bool:
         """Was something done shortly before `when` for which it may be evicted?"""
-        return any(s.holds(when) for s in [*member.risks, *self.risks[member.host]])
+        replica = self.whole([member])
+        spans = [s for m in replica for s in [*m.risks, *self.risks[m.host]]]
+        return any(s.holds(when) for s in spans)
 
     def _no_master(self, member: Member, when: float) -> bool:
         return any(s.begin <= when and member.began <= s.end + MARGIN_S for s in self.outages)
@@ -224,9 +251,9 @@ class World:
 
     def close(self) -> None:
         """Ends whatever still runs; what it has done is read before."""
-        processes = [m.process for m in self.live] + ([self.master] if self.master else [])
-        for process in processes:
+        for process in [m.process for m in self.live]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+        self.masters.close()
         self._events.close()

@@ -15,8 +15,8 @@ from chaos.run import NO_NAMESPACES, why_not
 from conftest import ROOT
 
 MINUTES = 0.4
-PROCESSES = ["kill", "leave", "join", "master-kill"]
-LINKS = ["cut", "stop", "kill", "oneway"]
+PROCESSES = ["kill", "leave", "join", "master-kill", "master-stop"]
+LINKS = ["cut", "stop", "kill", "oneway", "leave"]
 LIMIT_S = 400.0
 
 

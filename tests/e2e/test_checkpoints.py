@@ -1,5 +1,6 @@
 """Checkpoints of runs: the writer is killed while it writes, all are killed, all come back."""
 
+import contextlib
 import hashlib
 import re
 import runpy
@@ -16,7 +17,10 @@ from conftest import ROOT, Peer, fixed_group, free_port, hear, say, wait_until
 from elastic_members import Run, Start, digest, one
 from torch import nn
 
+from pccl_backend._sampling import Deal
+
 WIDTH = 33  # not divisible: the last shard is smaller
+SAMPLES = list(range(40))
 
 # ------------------------------------------------------------------------------ in the peers
 
@@ -73,7 +77,7 @@ def trainer(index: int, url: str, folder: str) -> None:
     import pccl_backend as pccl
     from pccl_backend import _checkpoints
 
-    group = pccl.group(pccl.join(url, timeout_s=60.0))
+    group = pccl.group(pccl.join(url, timeout_s=120.0))
     state = make(index)
     checkpoints = pccl.Checkpoints(folder)
     loaded = checkpoints.load(state)
@@ -89,6 +93,95 @@ def trainer(index: int, url: str, folder: str) -> None:
             boundary = group.refresh(state)
             saves = word == "save" and checkpoints.save(state, boundary)
             say(did=word, step=state["step"], bits=bits(state), saves=saves)
+    checkpoints.close()
+    dist.destroy_process_group()
+
+
+def parts(samples: list[int]) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+    """Of a model with one weight for each sample: it shows how often that has counted, and when.
+
+    All numbers are sums of few powers of two: exact, in whatever order members add them up.
+    """
+    model = nn.Linear(len(samples), 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), 1.0, momentum=0.5)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+
+
+def loss_of(model: nn.Module, indices: list[int]) -> torch.Tensor:
+    rows = nn.functional.one_hot(torch.tensor(indices), len(SAMPLES)).float()
+    return model(rows).mean()
+
+
+def counting(index: int, url: str, folder: str) -> None:
+    """`elastic` with checkpoints; a step for each word."""
+    import pccl_backend as pccl
+    from pccl_backend import _checkpoints
+
+    pg = pccl.join(url, timeout_s=120.0)
+    model, optimizer, scheduler = parts(SAMPLES)
+    ddp = nn.parallel.DistributedDataParallel(model, process_group=pg, **pccl.ddp_kwargs)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=3)
+    sampler = pccl.ElasticSampler(SAMPLES, batch=4, global_batch=8)
+    checkpoints = pccl.Checkpoints(folder, every=3)
+    more = {"sampler": sampler, "scheduler": scheduler, "scaler": scaler}
+    run = pccl.elastic(ddp, optimizer, pg, state=more, checkpoints=checkpoints)
+    say(did="begin", step=run.state["step"], size=run.boundary.size, scale=scaler.get_scale())
+    given: list[int] = []
+    for indices in sampler.batches(passes=2):
+        given += indices
+        with contextlib.nullcontext() if sampler.is_last else ddp.no_sync():
+            scaler.scale(loss_of(ddp, indices) / sampler.accumulation).backward()
+        if not sampler.is_last:
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        optimizer.zero_grad()
+        say(did="step", step=run.state["step"] + 1, given=given, writer=run.boundary.writer)
+        given = []
+        if hear() == "hold":
+            hold(_checkpoints.FileSystemWriter, "finish")
+    say(
+        did="end",
+        weights=model.weight.tolist()[0],
+        scale=scaler.get_scale(),
+        samples=run.samples_total,
+    )
+    checkpoints.close()
+    dist.destroy_process_group()
+
+
+def sharded(index: int, url: str, folder: str, meet: str) -> None:
+    """`elastic` with checkpoints in replicas of two ranks; a step for each word.
+
+    All data are equal, so however many replicas there are, their mean has the same bits.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    import pccl_backend as pccl
+
+    replica, rank = divmod(index, 2)
+    fixed_group(rank, 2, f"{meet}-{replica}")
+    group = pccl.group(
+        pccl.join(url, replica=pccl.Replica(f"r{replica}", rank, 2), timeout_s=120.0)
+    )
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+    fully_shard(model, mesh=pccl.hsdp_mesh(group, device_type="cpu"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    checkpoints = pccl.Checkpoints(folder, every=2)
+    run = pccl.elastic(model, optimizer, group, checkpoints=checkpoints)
+    say(did="begin", step=run.state["step"], size=run.boundary.size)
+    step = run.state["step"]
+    while hear() != "end":
+        x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(step))
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        parameters = [p.to_local().detach() for p in model.parameters()]
+        say(did="step", step=step, bits=[digest(p) for p in parameters])
     checkpoints.close()
     dist.destroy_process_group()
 
@@ -183,6 +276,96 @@ def test_who_is_killed_while_it_writes_leaves_the_one_before_and_all_go_on_from_
     for peer in peers:
         peer.finish()
     assert names(folder) == ["step-1", "step-2"]
+
+
+def test_a_loop_of_elastic_goes_on_with_every_sample_counted_once_and_the_same_bits(
+    run_peers: Run, start_master: Start, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    peers = run_peers(counting, 2, start_master("--min-peers", "2").url, str(folder))
+    assert one([peer.next(did="begin") for peer in peers], "step") == 0
+    given: list[int] = []
+    for step in range(
+        1, 8
+    ):  # the boundary after step 6 begins a write, and the one after 7 is open
+        lines = [peer.next(did="step", step=step) for peer in peers]
+        assert sum(line["writer"] for line in lines) == 1
+        given += [i for line in lines if step <= 3 for i in line["given"]]
+        if step == 4:
+            wait_until(lambda: names(folder) == ["step-3"], what="a checkpoint")
+        for peer in peers:
+            peer.tell("hold" if step == 5 else "go")
+    (writer,) = [peer for peer, line in zip(peers, lines, strict=True) if line["writer"]]
+    wait_until(lambda: any(line["did"] == "held" for line in writer.lines), what=writer.log())
+    for peer in peers:
+        peer.kill()
+    assert names(folder) == [".writing-6", "step-3"]
+
+    (peer,) = run_peers(counting, 1, start_master("--min-peers", "1").url, str(folder))
+    begun = peer.next(did="begin")
+    assert (begun["step"], begun["size"], begun["scale"]) == (3, 1, 4.0)
+    for step in range(4, 11):
+        given += peer.next(did="step", step=step)["given"]
+        if step == 8:  # the next one would be left out
+            wait_until(lambda: "step-6" in names(folder), what=f"a checkpoint\n{peer.log()}")
+        peer.tell("go")
+    peer.finish()
+    end = peer.lines[-1]
+    assert sorted(given) == sorted(2 * SAMPLES)
+    assert end["samples"] == len(given)
+    assert end["scale"] == 16.0
+    assert names(folder) == ["step-6", "step-9"]
+
+    deal = Deal(len(SAMPLES), batch=4, global_batch=8)  # what nobody has interrupted
+    model, optimizer, scheduler = parts(SAMPLES)
+    for _ in range(10):
+        deal.give(1)
+        for number in range(2):
+            (loss_of(model, deal.batch(0, number)) / 2).backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        deal.settle()
+    assert end["weights"] == model.weight.tolist()[0]
+
+
+def test_elastic_replicas_of_two_ranks_go_on_from_a_checkpoint_to_the_bits_that_were_lost(
+    run_peers: Run, start_master: Start, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+
+    def begin(replicas: int, step: int) -> list[Peer]:
+        url = start_master("--min-peers", str(replicas)).url
+        peers = run_peers(sharded, 2 * replicas, url, str(folder), str(tmp_path / f"meet-{step}"))
+        lines = [peer.next(did="begin") for peer in peers]
+        assert (one(lines, "step"), one(lines, "size")) == (step, replicas)
+        return peers
+
+    def steps(peers: list[Peer], *numbers: int) -> list[Any]:
+        """The bits of each rank after the last of these steps."""
+        lines = []
+        for number in numbers:
+            for peer in peers:
+                peer.tell("go")
+            lines = [peer.next(did="step", step=number) for peer in peers]
+        return [line["bits"] for line in lines]
+
+    peers = begin(2, 0)
+    steps(peers, 1, 2, 3)
+    wait_until(lambda: names(folder) == ["step-2"], what="a checkpoint")
+    bits = steps(peers, 4, 5)
+    assert bits[:2] == bits[2:]
+    assert bits[0] != bits[1], "each rank has its own shard"
+    wait_until(lambda: "step-4" in names(folder), what="the next one")
+    for peer in peers:
+        peer.kill()
+
+    peers = begin(1, 4)
+    assert steps(peers, 5) == bits[:2]
+    for peer in peers:
+        peer.tell("end")
+    for peer in peers:
+        peer.finish()
 
 
 def test_shards_of_a_replica_are_divided_anew_among_other_ranks(

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -456,6 +457,8 @@ class Checks:
         two = {"a": pccl.ElasticSampler(3, batch=1), "b": pccl.ElasticSampler(3, batch=1)}
         self.refused("state has 2 samplers", lambda: self.elastic(ddp, **two))
         self.refused("belongs to no run", lambda: two["a"].batches())
+        never: Any = SimpleNamespace(every=None)
+        self.refused("no `every`", lambda: pccl_elastic(ddp, sgd(ddp), checkpoints=never))
         share = pccl.ElasticSampler(8, batch=1, share=(1, 2))
         run = self.elastic(ddp, sampler=share, step=7)
         assert run.state["step"] == 7
@@ -473,7 +476,7 @@ class Checks:
         taken = 0
         for _ in sampler.batches():
             taken += 1
-            run.group.leave()
+            run.group.leave(at_once=False)  # the reductions of its last step follow
             loss_of(ddp, batch(0, 0, 0)).backward()
             optimizer.step()
         assert taken == 1
@@ -483,6 +486,10 @@ class Checks:
         with pytest.raises(pccl.LeftRun, match="has left the run") as caught:
             ddp(batch(0, 0, 0))
         assert caught.value.code == 0
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), 0.01)
 
 
 def pccl_elastic(model: nn.Module, optimizers: Any, **options: Any) -> Any:
@@ -613,8 +620,9 @@ PASSES = 2
 SAMPLES = 6000  # of a pass, in the example
 
 
-def start_example(url: str, *launcher: str) -> Peer:
+def start_example(url: str, folder: Path, *launcher: str) -> Peer:
     script = [f"{ROOT}/examples/fsdp/ddp_elastic.py", "--url", url, "--passes", str(PASSES)]
+    script += ["--checkpoint", str(folder)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return Peer(
         [sys.executable, *launcher, *script, "--pause", "0.1"],
@@ -624,15 +632,15 @@ def start_example(url: str, *launcher: str) -> Peer:
 
 
 def test_the_example_survives_a_kill_and_a_newcomer_and_ends_with_the_same_weights(
-    start_master: Start,
+    start_master: Start, tmp_path: Path
 ) -> None:
     url = start_master("--min-peers", "2", "--hold-below", "2").url
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
-    peers = [start_example(url, *torchrun), start_example(url)]
+    peers = [start_example(url, tmp_path, *torchrun), start_example(url, tmp_path)]
     try:
         wait_until(lambda: any("2 members" in text(peer) for peer in peers), what="ten steps")
         peers[1].kill()
-        peers.append(start_example(url))  # until it is there the run holds
+        peers.append(start_example(url, tmp_path))  # until it is there the run holds
         for peer in (peers[0], peers[2]):
             peer.finish()
         ends = [re.findall(r"ended after step (.*)", text(peer)) for peer in peers]
@@ -641,6 +649,7 @@ def test_the_example_survives_a_kill_and_a_newcomer_and_ends_with_the_same_weigh
         steps = int(ends[0][0].split()[0])
         # Of the steps of 192 samples all counted but in the one of the loss, with 96 at least.
         assert steps * 192 - 96 >= PASSES * SAMPLES > (steps - 2) * 192
+        assert [path.name for path in tmp_path.glob("step-*")] == ["step-50"]
     finally:
         for peer in peers:
             peer.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +177,12 @@ def test_who_has_done_its_part_may_end(how: str, run_peers: Any, tmp_path: Path)
 def calls_too_late(rank: int, world: int, meet: str) -> None:
     import torch
 
-    dist = fixed_group(rank, world, meet, timeout_s=1.0)
+    dist = fixed_group(rank, world, meet)
+    dist.barrier()  # so that the two that call it do so at the same time
     if rank == 1:
         hear()
         return
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=3), dist.group.WORLD)
     try:
         dist.all_reduce(torch.ones(5))
     except Exception as error:

@@ -7,6 +7,7 @@ What arguments do is in test_bad_input.py, what losses do in test_fixed.py.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -33,6 +34,7 @@ from conftest import (
     wait_until,
 )
 
+FRESH = True  # peers are interpreters of their own, from start to end
 HERE = Path(__file__).resolve().parent
 PROMPT_S = 10.0  # for what must not wait for a time-out of 60 s
 
@@ -522,7 +524,8 @@ def just_ends(rank: int, world: int, meet: str) -> None:
     works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(3)]
     futures = [work.get_future().then(lambda _: time.sleep(0.1)) for work in works]
     kept.append((works, futures, dist.irecv(torch.ones(3), 1 - rank, group=other)))
-    thread = threading.Thread(target=lambda: dist.barrier(group=third), daemon=True)
+    # No function of this module: a thread that is still in it would keep `kept` alive.
+    thread = threading.Thread(target=dist.barrier, kwargs={"group": third}, daemon=True)
     thread.start()
     say(ready=True)
     if rank == 1:
@@ -536,7 +539,56 @@ def test_a_program_may_end_with_everything_in_flight(run_peers: Any, tmp_path: P
     assert time.monotonic() - began < PATIENCE_S
     for said, peer in zip(lines, peers, strict=True):
         ends = {line["end"]: line["text"] for line in said if "end" in line}
-        assert set(ends) == {"atexit", "module", "cycle"}
+        assert set(ends) == {"atexit", "module", "cycle"}, peer.log()
         for text in ends.values():
             assert text.startswith(("GroupClosedError", "RuntimeError")), peer.log()
     assert "PeerLostError" in peers[1].log()
+
+
+class Slow:
+    """Lets other threads run while the interpreter is being taken down."""
+
+    def __init__(self) -> None:
+        self.sleep = time.sleep  # modules are gone by then
+
+    def __del__(self) -> None:
+        self.sleep(0.5)
+
+
+def ends_beside_threads(rank: int, world: int, meet: str) -> None:
+    """Daemon threads are in the extension, waiting or asking, while the interpreter ends."""
+    import torch
+
+    from pccl_backend import _c10d
+
+    dist = fixed_group(rank, world, meet)
+    module = _c10d.loaded()
+    began = threading.Semaphore(0)
+
+    def asks() -> None:
+        began.release()
+        while True:
+            module.sha256([])  # gives Python's lock back and takes it, engine or none
+
+    def waits() -> None:
+        began.release()
+        with contextlib.suppress(RuntimeError):  # rank 0 may have ended before
+            received.wait()
+
+    received = dist.irecv(torch.ones(3), 1 - rank)
+    threads = [asks, asks, waits]
+    for function in threads:
+        threading.Thread(target=function, daemon=True).start()
+    for _ in threads:
+        began.acquire()
+    kept.append(Slow())
+    say(ready=True)
+
+
+def test_a_thread_that_meets_the_end_of_the_interpreter_does_not_end_the_process_by_a_signal(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    peers = run_peers(ends_beside_threads, 2, 2, str(tmp_path / "meet"))
+    for peer in peers:
+        peer.finish(status=0)
+        assert "terminate called" not in peer.log()

@@ -91,7 +91,8 @@ def gives_options(rank: int, world: int, meet: str) -> None:
         fixed_group(rank, world, meet + "-wrong", pg_options={"timeout": 3})
     except TypeError as error:
         say(wrong=str(error), open=dist.is_initialized())
-    fixed_group(rank, world, meet, pg_options=pccl_backend.Options(goodbye_timeout_s=4.0))
+    options = pccl_backend.Options(goodbye_timeout_s=4.0)
+    fixed_group(rank, world, meet, timeout_s=77.0, pg_options=options)
     own = dist.group.WORLD._get_backend(torch.device("cpu")).options
     same = dist.new_group([0, 1], pg_options=own)
     none = dist.new_group([0, 1])
@@ -117,7 +118,7 @@ def test_options_are_ours_or_an_error_before_anything_is_opened(
         assert "pccl_backend.Options" in line["wrong"]
         assert line["open"] is False
         assert "goodbye_timeout_s=4.0" in peer.next()["differs"]
-        assert peer.next() == {"sum": [8.0] * 3, "backend": "pccl", "seconds": 60.0}
+        assert peer.next() == {"sum": [8.0] * 3, "backend": "pccl", "seconds": 77.0}
         peer.finish()
 
 

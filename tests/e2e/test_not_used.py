@@ -17,6 +17,8 @@ from typing import Any
 
 from conftest import PATIENCE_S, TORCH, fixed_group, hear, resources, say
 
+FRESH = True  # peers are interpreters of their own, from start to end
+
 LO = {"GLOO_SOCKET_IFNAME": "lo"}
 WITHOUT = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 

@@ -19,6 +19,8 @@ from typing import Any
 
 from conftest import PATIENCE_S, common_store, failure, fixed_group, hear, resources, say
 
+FRESH = True  # peers are interpreters of their own, from start to end
+
 # ------------------------------------------------------------------------------ descriptors
 
 

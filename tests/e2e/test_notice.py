@@ -10,7 +10,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from conftest import ROOT, Peer, failure, hear, say, wait_until
-from elastic_members import Run, Start
+from elastic_members import (
+    Run,
+    Start,
+    answers,
+    end,
+    found,
+    mean,
+    member,  # noqa: F401  found() runs it in the peers
+    one,
+    tell,
+    together,
+)
 
 SCRIPT = Path(__file__).resolve().parent / "noticed.py"
 
@@ -156,3 +167,45 @@ def test_a_second_signal_does_not_end_who_has_left_and_is_ending(
     peer.signal(signal.SIGTERM)  # whoever ends a group of processes reaches each of them
     peer.tell("go on")
     peer.finish()
+
+
+def test_who_leaves_where_nobody_has_issued_anything_is_gone_without_a_boundary(
+    run_peers: Run, start_master: Start
+) -> None:
+    peers = found(run_peers, start_master, 3)
+    first = next(p for p in peers if together([p], "look")[0]["rank"] == 0)
+    rest = [p for p in peers if p is not first]
+    indices = [peers.index(p) for p in rest]
+    together([first], "leave", at_once=True)
+    together([first], "gone")
+    for line in together(rest, "hear_of", what="left"):
+        assert "evicted" not in line["heard"]
+    together([first], "issue", step=0, index=0)
+    tell([first], "wait")
+    (refused,) = answers([first], "wait", "GroupClosedError")
+    assert "this replica has left the run" in refused["text"]
+    assert "refresh() says so" in refused["text"]
+    assert together([first], "refresh")[0]["left"]
+    tell([first], "refresh")
+    answers([first], "refresh", "GroupClosedError")  # it has been told
+    end([first])
+    # The others keep their numbering until the next boundary, which votes.
+    assert sorted(line["rank"] for line in together(rest, "look")) == [1, 2]
+    assert one(together(rest, "look"), "size") == 3
+    assert one(together(rest, "train"), "result") == mean(indices, 0, 0)
+    lines = together(rest, "refresh")
+    assert one(lines, "voted")
+    assert sorted(line["rank"] for line in lines) == [0, 1]
+    assert one(lines, "contributors") == [1, 2]
+    one(lines, "w")
+    # Somebody has issued an operation: the boundary decides.
+    stays, leaves = rest
+    together([stays], "issue", step=7, index=0)
+    together([leaves], "leave", at_once=True)
+    together([leaves], "issue", step=7, index=0)
+    assert one(together(rest, "wait"), "result") == mean(indices, 7, 0)
+    assert [line["left"] for line in together(rest, "refresh")] == [False, True]
+    end([leaves])
+    (counters,) = (line["counters"] for line in together([stays], "look"))
+    assert counters["ops_replayed"] == counters["ops_failed"] == 0
+    end([stays])

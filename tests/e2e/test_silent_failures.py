@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from conftest import free_port
-from elastic_members import Run, Start, answers, end, member, one, tell, together
+from elastic_members import COUNT, Run, Start, answers, end, member, one, tell, together
 
 STALL_S = "1.5"
 
@@ -135,28 +135,40 @@ def test_a_member_that_can_only_dial_out_is_one_like_the_others(
     end(peers)
 
 
-def test_two_that_can_only_dial_out_are_not_both_members(
+def test_two_that_can_only_dial_out_reach_each_other_over_a_third(
     run_peers: Run, start_master: Start
 ) -> None:
     port = free_port()
-    master = start_master("--min-peers", "2")
-    peers = run_peers(member, 2, master.url)
+    master = start_master("--min-peers", "4")
+    helpers = run_peers(member, 2, master.url)
+    hidden = []
+    for index in (2, 3):  # nobody can dial them
+        own = {**environment(index, port), "PCCL_CONNECT_TIMEOUT_S": "2"}
+        hidden += run_peers(member, 1, master.url, env=own, first=index)
+    peers = [*helpers, *hidden]
     answers(peers, "join")
     together(peers, "refresh")
-    late = []
-    for index in (2, 3):
-        late += run_peers(member, 1, master.url, env=environment(index, port), first=index)
-    answers(late, "join")
-    tell(late, "refresh")
-    while one(together(peers, "refresh"), "size") != 3:
-        together(peers, "train")
-    for _ in range(3):  # the other one waits at the door and disturbs nobody
-        one(together(peers, "look"), "size")
-    for peer in late:
-        peer.kill()
-    together(peers, "issue", step=50, index=0)
-    one(together(peers, "wait"), "result")
-    end(peers)
+    one(together(peers, "train"), "result")
+    lines = together(peers, "refresh")
+    assert one(lines, "size") == 4
+    one(lines, "w")
+    together(peers, "issue", step=10, index=0, kind="all_to_all")
+    together(peers, "wait")
+    relayed = [line["counters"]["bytes_relayed"] for line in together(peers, "look")]
+    assert relayed[2:] == [0, 0]
+    assert sum(relayed) >= 2 * 4 * (COUNT // 4)  # a quarter of the tensor each way
+
+    # Who passed their data on is killed: the other one does.
+    (first,) = (peer for peer, count in zip(helpers, relayed, strict=False) if count > 0)
+    rest = [peer for peer in peers if peer is not first]
+    tell(rest, "issue", step=50, index=0)
+    first.kill()
+    one(together(rest, "wait"), "result")
+    lines = together(rest, "refresh", verify=True)  # the step had a commit before the loss
+    assert one(lines, "size") == 3
+    one(lines, "w")
+    assert "reach each other over rank" in "".join(master.errors)
+    end(rest)
 
 
 def test_a_link_that_moves_no_data_is_made_anew_and_nobody_is_evicted(

@@ -11,12 +11,14 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from conftest import PATIENCE_S, Master, Peer, free_port, wait_until
-from elastic_members import Run, Start, answers, end, member, one, tell, together
+from elastic_members import Run, Start, answers, end, mean, member, one, tell, together
 
+Pair = Callable[..., tuple[Master, Master, str]]  # in charge, standing by, the URL of both
 WHERE = "Debian's etcd-server is not installed: make setup does it"
 
 
@@ -90,21 +92,36 @@ def train(peers: list[Peer], steps: int = 2) -> None:
         one(together(peers, "refresh"), "w")
 
 
+def role(master: Master) -> str:
+    """What a master has said last about itself."""
+    text = "".join(master.errors)
+    said = {
+        "in charge": text.rfind("this master holds the lease"),
+        "stands by": max(text.rfind("standing by"), text.rfind("stands by")),
+    }
+    return max(said, key=lambda what: said[what]) if max(said.values()) >= 0 else ""
+
+
 @pytest.fixture
-def pair(etcd: Etcd, start_master: Start) -> Callable[[], tuple[Master, Master, str]]:
-    def make() -> tuple[Master, Master, str]:
+def pair(etcd: Etcd, start_master: Start) -> Pair:
+    def make(min_peers: int = 2) -> tuple[Master, Master, str]:
         options = ("--state", etcd.state, "--lease", "2", "--evict-after", "4")
-        a = start_master(*options)
-        says(a, "holds the lease")
-        b = start_master(*options)
-        says(b, "standing by")
+        options += ("--min-peers", str(min_peers))
+        with ThreadPoolExecutor() as pool:  # both up at the first start: one of them is in charge
+            masters = list(pool.map(lambda _: start_master(*options), range(2)))
+        # On a busy machine the lease may change hands meanwhile.
+        wait_until(
+            lambda: sorted(map(role, masters)) == ["in charge", "stands by"],
+            what="one of the two holds the lease, the other stands by",
+        )
+        a, b = sorted(masters, key=role)
         return a, b, f"pccl://127.0.0.1:{a.port},127.0.0.1:{b.port}"
 
     return make
 
 
 def test_a_standby_takes_over_from_a_master_that_was_killed_with_an_etcd_and_a_member(
-    etcd: Etcd, pair: Callable[[], tuple[Master, Master, str]], run_peers: Run
+    etcd: Etcd, pair: Pair, run_peers: Run
 ) -> None:
     a, b, url = pair()
     peers = run_peers(member, 2, url)
@@ -145,8 +162,30 @@ def test_a_standby_takes_over_from_a_master_that_was_killed_with_an_etcd_and_a_m
         again.close()
 
 
+def test_half_of_the_members_may_go_with_the_master(pair: Pair, run_peers: Run) -> None:
+    a, b, url = pair(min_peers=4)
+    peers = run_peers(member, 4, url)
+    ranks = [line["rank"] for line in answers(peers, "join")]
+    together(peers, "refresh")
+    train(peers)
+    # Two that are no half of the ring by themselves: each of them has lost both neighbours.
+    left = [peers[ranks.index(0)], peers[ranks.index(2)]]
+    tell(left, "issue", step=9, index=0)
+    answers(left, "issue")
+    a.kill()
+    for peer in peers:
+        if peer not in left:
+            peer.kill()
+    members = [peers.index(peer) for peer in left]
+    assert one(together(left, "wait"), "result") == mean(members, 9, 0)
+    says(b, "incarnation")
+    assert one(together(left, "refresh"), "size") == 2
+    train(left)
+    end(left)
+
+
 def test_a_master_that_was_stopped_and_wakes_later_starts_nothing(
-    pair: Callable[[], tuple[Master, Master, str]], run_peers: Run
+    pair: Pair, run_peers: Run
 ) -> None:
     a, b, url = pair()
     peers = run_peers(member, 2, url)
@@ -158,12 +197,12 @@ def test_a_master_that_was_stopped_and_wakes_later_starts_nothing(
     a.signal(signal.SIGCONT)
     says(a, "stands by")
     train(peers)
-    assert {line["epoch"] for line in together(peers, "look")} != set()
+    one(together(peers, "look"), "epoch")
     end(peers)
 
 
 def test_a_run_goes_on_without_etcd_until_an_epoch_has_to_start_and_then_says_why_it_holds(
-    etcd: Etcd, pair: Callable[[], tuple[Master, Master, str]], run_peers: Run
+    etcd: Etcd, pair: Pair, run_peers: Run
 ) -> None:
     _, _, url = pair()
     peers = run_peers(member, 3, url, env={"PCCL_LOG_LEVEL": "info"})

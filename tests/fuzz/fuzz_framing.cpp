@@ -3,6 +3,7 @@
 // reason. Openings, hellos and answers of the handshake get the same bytes.
 #include <sys/socket.h>
 
+#include <array>
 #include <set>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "transport/handshake.h"
 #include "transport/lane.h"
 #include "transport/loop.h"
+#include "transport/relay_message.h"
 
 namespace pccl {
 namespace {
@@ -21,7 +23,7 @@ namespace {
 class Sink : public LaneOwner {
  public:
   explicit Sink(Random& random) : random_(random), memory_(kSegmentBytesMax) {}
-  void lane_control(std::span<const std::byte> payload) override { check(payload); }
+  void lane_message(FrameType, std::span<const std::byte> payload) override { check(payload); }
   Placement lane_segment_header(const SegmentHeader&) override {
     if (random_.below(3) == 0) return {};
     return {memory_.data(), 1, 0};
@@ -56,10 +58,14 @@ std::vector<std::byte> random_frames(Random& random, Sink& sink) {
   std::vector<std::byte> stream;
   for (std::uint64_t n = 1 + random.below(6); n > 0; --n) {
     FrameHeader header;
-    header.type = static_cast<FrameType>(1 + random.below(random.below(4) == 0 ? 3 : 2));
+    constexpr std::array kTypes = {FrameType::control, FrameType::segment, FrameType::relay,
+                                   FrameType::routed, FrameType::goodbye};
+    header.type = kTypes[random.below(random.below(4) == 0 ? 5 : 4)];
     std::vector<std::byte> payload;
-    if (header.type != FrameType::goodbye)
-      payload.resize(1 + random.below(random.below(8) == 0 ? 20000 : 60));
+    if (header.type != FrameType::goodbye) {
+      const std::size_t least = header.type == FrameType::relay ? kRelayHeadBytes : 1;
+      payload.resize(least + random.below(random.below(8) == 0 ? 20000 : 60));
+    }
     for (auto& byte : payload) byte = static_cast<std::byte>(random.next());
     header.payload_bytes = static_cast<std::uint32_t>(payload.size());
     header.has_payload_crc = true;
@@ -67,6 +73,7 @@ std::vector<std::byte> random_frames(Random& random, Sink& sink) {
     header.segment.bytes = header.payload_bytes;
     header.segment.offset = random.next();
     header.segment.op.index = random.next();
+    header.segment.route = {PeerId{1 + random.below(9)}, PeerId{1 + random.below(9)}, 3};
     HeaderBytes bytes;
     const std::size_t size = encode_frame_header(header, bytes);
     stream.insert(stream.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
@@ -121,6 +128,7 @@ void one(std::uint64_t seed) {
   }
   (void)decode_lane_answer(bytes.first(kLaneAnswerBytes));
   (void)decode_lane_offer(bytes);
+  (void)decode_relay(bytes);
 }
 
 }  // namespace

@@ -16,10 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "../cpp/engine/master_thread.h"
 #include "base/log.h"
 #include "engine/engine.h"
-#include "master/server.h"
-#include "transport/loop.h"
 
 namespace pccl {
 namespace {
@@ -41,38 +40,13 @@ double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
 }
 
-class MasterThread {
- public:
-  explicit MasterThread(std::uint32_t min_peers) {
-    MasterOptions options;
-    options.port = 0;
-    options.min_peers = min_peers;
-    options.log_level = "off";
-    options.founding_delay_ms = 0;
-    options.silence_ms = 60000;  // all of them share the cores of this machine
-    std::promise<Result<std::uint16_t>> port;
-    auto future = port.get_future();
-    thread_ = std::thread([this, options, &port] {
-      server_ = std::make_unique<master::MasterServer>(loop_, options);
-      port.set_value(server_->start());
-      loop_.run();
-      server_.reset();
-    });
-    const auto opened = future.get();
-    check(opened.ok(), "the master did not start");
-    address = "127.0.0.1:" + std::to_string(opened.value());
-  }
-  ~MasterThread() {
-    loop_.post([this] { server_->stop([this] { loop_.stop(); }); });
-    thread_.join();
-  }
-  std::string address;
-
- private:
-  Loop loop_;
-  std::unique_ptr<master::MasterServer> server_;
-  std::thread thread_;
-};
+MasterOptions master_of(std::uint32_t min_peers) {
+  MasterOptions options;
+  options.min_peers = min_peers;
+  options.log_level = "off";
+  options.silence_ms = 60000;  // all of them share the cores of this machine
+  return options;
+}
 
 struct Peer {
   std::shared_ptr<Engine> engine;
@@ -171,7 +145,7 @@ std::vector<Peer*> all(const Peers& peers) {
 }
 
 void walk(std::size_t count) {
-  MasterThread master(static_cast<std::uint32_t>(count));
+  testing::MasterThread master(master_of(static_cast<std::uint32_t>(count)));
   Peers peers;
   auto began = Clock::now();
   for (std::size_t i = 0; i < count; ++i) peers.push_back(start_peer(master.address));
@@ -218,7 +192,7 @@ void walk(std::size_t count) {
   std::uint64_t before = 0;
   for (std::size_t i = lost; i < count; ++i) before += peers[i]->engine->counters().ops_replayed;
   refresh(all(peers));  // the wish counts for a step of which nothing is committed yet
-  for (std::size_t i = 0; i < lost; ++i) peers[i]->engine->leave(group);
+  for (std::size_t i = 0; i < lost; ++i) peers[i]->engine->leave(group, /*at_once=*/false);
   reduce(all(peers), group, 1);
   const std::size_t gone = refresh(all(peers)).first;
   check(gone == lost, std::to_string(gone) + " have left, not " + std::to_string(lost));

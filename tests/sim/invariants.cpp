@@ -45,7 +45,7 @@ std::string text(int p) { return "peer " + std::to_string(p); }
 
 /// Nothing is started that the register does not know, and it never goes back.
 std::string registered(const World& w) {
-  if (w.started.empty()) return "";
+  if (w.started.empty() || w.lost) return "";
   const EpochId newest = w.started.rbegin()->first;
   if (!w.held.epoch || w.held.epoch->id < newest) {
     return "epoch " + to_string(newest) + " was started, the register does not know it";
@@ -56,6 +56,9 @@ std::string registered(const World& w) {
 /// A replica goes on as a whole, or not at all.
 std::string whole_replicas(const World& w) {
   if (!w.held.epoch || w.held.over) return "";
+  // Adopted with those who are here: what starts next is without the rest of their replicas.
+  const auto started = w.epochs.find(w.held.epoch->id);
+  if (started != w.epochs.end() && started->second.members != w.held.epoch->members) return "";
   std::map<int, int> ranks;
   for (const Member& m : w.held.epoch->members) ++ranks[w.replica(World::index(m.peer()))];
   for (const auto& [replica, number] : ranks) {
@@ -79,10 +82,13 @@ std::string one_office(const World& w) {
   return "";
 }
 
-/// No split brain: of two started epochs the later is built on the earlier.
+/// No split brain: of two started epochs the later is built on the earlier, unless the operator has
+/// given up the earlier one's run.
 std::string one_chain(const World& w) {
   EpochId earlier;
   for (const auto& [later, who] : w.started) {
+    const bool anew = w.given_up != EpochId{} && earlier == w.given_up;
+    if (anew && w.run_of(later) > earlier) earlier = w.run_of(later);
     EpochId reached = later;
     while (reached > earlier) {
       const auto epoch = w.epochs.find(reached);
@@ -220,6 +226,19 @@ std::string old_failure(const World& w) {
   return "";
 }
 
+/// Who leaves at once costs nobody anything: no member that stays has issued an operation in its
+/// step, which would be replayed or fail.
+std::string nothing_in_flight(const World& w) {
+  for (const auto& [id, leavers] : w.at_once) {
+    for (const Member& m : w.epochs.at(id).members) {
+      if (!w.at(m.peer()).ready_busy.contains(id)) continue;
+      return text(World::index(*leavers.begin())) + " left at once, and " +
+             text(World::index(m.peer())) + " had an operation in this step";
+    }
+  }
+  return "";
+}
+
 /// Why a peer that is well may stand still for ever; "" if there is no reason.
 std::string excuse(const World& w, int p) {
   const PeerWorld& peer = at(w, p);
@@ -266,6 +285,7 @@ std::string safety(const World& w) {
   if (std::string bad = one_office(w); !bad.empty()) return bad;
   if (std::string bad = whole_replicas(w); !bad.empty()) return bad;
   if (std::string bad = old_failure(w); !bad.empty()) return bad;
+  if (std::string bad = nothing_in_flight(w); !bad.empty()) return bad;
   for (const Run& run : runs_of(w)) {
     if (std::string bad = uniform(w, run); !bad.empty()) return bad;
     if (std::string bad = one_decision(w, run); !bad.empty()) return bad;
@@ -288,7 +308,8 @@ std::string liveness(const World& w) {
       const bool ends = at(w, q).said_bye || at(w, q).leaving || w.faulty.contains(q);
       reason = reason || (w.replica(q) == w.replica(p) && ends);
     }
-    if (!w.contested && !w.rules.eager && !reason && at(w, p).evicted) {
+    const bool given_up = w.given_up != EpochId{} && at(w, p).first_epoch <= w.given_up;
+    if (!w.contested && !w.rules.eager && !reason && !given_up && at(w, p).evicted) {
       return text(p) + " was evicted, and had no fault";
     }
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "membership/members.h"
 #include "world.h"
 
 namespace pccl::sim {
@@ -77,15 +78,28 @@ void World::close_from_master(int m, int p) {
 
 void World::act_master(int m, master::Actions actions) {
   MasterWorld& world = master(m);
+  std::optional<EpochId> starts;
   const auto on = [&](auto& action) {
     using T = std::decay_t<decltype(action)>;
     if constexpr (std::is_same_v<T, master::Send>) {
       if (!world.core->holds) broken = "a master that is not in office speaks";
+      if (const auto* start = std::get_if<Start>(&action.message)) starts = start->epoch;
+      const bool left = starts && std::holds_alternative<Left>(action.message);
+      if (left && !epochs.at(*starts).boundary &&
+          !contains(epochs.at(*starts).members, action.peer)) {
+        at_once[*starts].insert(action.peer);
+        changed = true;
+      }
       if (const auto* propose = std::get_if<Propose>(&action.message)) note(propose->epoch);
       const auto conn = world.conns.find(action.peer);
       if (conn != world.conns.end()) {
         put(node(m), index(action.peer), conn->second, std::move(action.message));
       }
+    } else if constexpr (std::is_same_v<T, master::SendAll>) {
+      master::Actions each;
+      for (const PeerId p : action.peers) each.push_back(master::Send{p, action.message});
+      if (const auto* start = std::get_if<Start>(&action.message)) starts = start->epoch;
+      act_master(m, std::move(each));
     } else if constexpr (std::is_same_v<T, master::WriteRegister>) {
       world.write = ++write_numbers_;
       writes_.push_back(
@@ -132,14 +146,55 @@ void World::crash_master(int m) {
   }
 }
 
+/// Only while those who know better are there and will come, and do not just end their programs: of
+/// a register that was set back nobody else can tell. And one master, of which the operator knows.
+bool World::may_lose_register() const {
+  if (rules.masters > 1 || !rules.boundaries || lost || started.empty() || !held.epoch || held.over)
+    return false;
+  const EpochId newest = started.rbegin()->first;
+  if (held.epoch->id != newest || !writes_.empty()) return false;
+  bool known = false;
+  for (int p = 0; p < rules.peers; ++p) {
+    const PeerWorld& world = peer(p);
+    if (world.life == Life::stopped || world.foreign) return false;
+    if (!up(p) || world.over) continue;
+    if (!joined(p, node(0))) return false;
+    if (world.core.started && world.core.started->id != newest) return false;
+    known = known || world.core.started;
+  }
+  return known;
+}
+
+void World::lose_register() {
+  const master::Register other =
+      random_.below(2) == 0 ? master::Register{} : history_[random_.below(history_.size())];
+  lost = !other.epoch || other.epoch->id != started.rbegin()->first;
+  if (!lost) return;
+  refounds_ = !other.epoch && random_.below(2) == 0;
+  held = other;
+  if (tracing) log.push_back("      the register is lost, or set back");
+  for (std::size_t i = 0; i < kFaults; ++i) {
+    const auto fault = static_cast<Fault>(i);
+    const bool harmless = fault == Fault::reset || fault == Fault::flap || fault == Fault::repeat ||
+                          fault == Fault::mcrash || fault == Fault::mstop || fault == Fault::wish;
+    if (!harmless) rules.budget[i] = 0;
+  }
+}
+
 /// Compare and write.
 void World::write_register(Write& write) {
   write.answered = true;
   write.ok = held == write.from || planted(rules.planted, "blind_write");
   if (write.ok) {
     const bool none = !held.epoch || held.over;
+    const bool same = held.epoch == write.to.epoch && held.over == write.to.over;
+    const bool answered = adopts_ || given_up != EpochId{};
+    if (lost && !same && !answered) broken = "the run goes on by itself, and its register was lost";
+    const bool adopted = lost && !same && adopts_;
+    if (!same) lost = false;
+    history_.push_back(held);
     held = write.to;
-    if (held.epoch && !held.over) {
+    if (held.epoch && !held.over && !same && !adopted) {
       note(*held.epoch);
       if (none) foundings.insert(held.epoch->id);
     }
@@ -181,6 +236,16 @@ bool World::apply_at_master(const Move& move) {
       return true;
     case What::boots:
       master(m).core = fresh_master();
+      return true;
+    case What::operator_answers:
+      crash_master(m);
+      master(m).core = fresh_master();
+      if (refounds_) {
+        master(m).core->config.refound = true;
+        given_up = started.rbegin()->first;
+      } else {
+        master(m).core->config.adopt = adopts_ = true;
+      }
       return true;
     case What::reads:
       master(m).read = held;
@@ -225,6 +290,7 @@ bool World::apply_at_master(const Move& move) {
       return true;
     case What::mcrash:
       crash_master(m);
+      if (has_left(Fault::lose) && may_lose_register() && random_.below(2) == 0) lose_register();
       return true;
     case What::mstop:
       master(m).life = Life::stopped;

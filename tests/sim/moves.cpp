@@ -18,6 +18,7 @@ constexpr const char* kWhat[] = {"arrives",
                                  "register writes",
                                  "register answers",
                                  "gives up its write",
+                                 "is started again with --adopt",
                                  "boots",
                                  "reads the register",
                                  "takes over",
@@ -156,7 +157,7 @@ void World::link_moves(int p, std::vector<Move>& out) const {
   if (world.connect) {
     const auto& others = world.connect->members;
     const bool reached = std::all_of(others.begin(), others.end(), [&](const Member& m) {
-      return up(index(m.peer())) && joined(p, index(m.peer()));
+      return up(index(m.peer())) && linked(world.connect->epoch, p, index(m.peer()));
     });
     if (reached) out.push_back({What::links_up, Sort::fair, p, -1, {}});
   }
@@ -178,9 +179,10 @@ void World::link_moves(int p, std::vector<Move>& out) const {
   for (const Member& m : newest->members) {
     const int q = index(m.peer());
     if (q == p || group(q) != group(p) || !counts) continue;
-    if (!joined(p, q)) {
+    if (!linked(*newest, p, q)) {
       // Who hears nothing knows; the other may, when nothing is acknowledged.
-      const Sort sort = reaches(q, p) ? Sort::maybe : Sort::fair;
+      const bool relayed = relay_of(*newest, p, q) >= 0;
+      const Sort sort = !relayed && reaches(q, p) ? Sort::maybe : Sort::fair;
       out.push_back({What::link_fails, sort, p, q, {}});
     } else if (peer(q).life == Life::dead && world.connect) {
       out.push_back({What::link_fails, Sort::maybe, p, q, {}});
@@ -197,7 +199,7 @@ void World::peer_moves(int p, std::vector<Move>& out) const {
   if (world.fetch) {
     for (const PeerId source : world.fetch->plan.sources) {
       const int q = index(source);
-      if (q == p || !up(q) || !joined(p, q)) continue;
+      if (q == p || !up(q) || !linked(world.fetch->epoch, p, q)) continue;
       if (root_of(peer(q).content) != world.fetch->plan.root) continue;
       out.push_back({What::fetched, Sort::fair, p, q, {}});
     }
@@ -228,6 +230,11 @@ void World::peer_moves(int p, std::vector<Move>& out) const {
     turn = beats(p) <= beats(q) || !here || !peer(q).core.started || peer(q).foreign;
   }
   const auto queue = net_.find({p, node(world.master)});
+  // Somebody wishes to leave at once: once for each that it has issued.
+  if (its.core && its.core->wishes && its.core->running && !its.core->quiet.contains(id(p))) {
+    const auto beat = std::tuple(world.conn, world.configured, peer::next_key(core));
+    turn = turn || (world.connected && core.started && world.beat != beat);
+  }
   if (turn && (queue == net_.end() || !holds<Heartbeat>(queue->second))) {
     out.push_back({What::heartbeat, Sort::fair, p, -1, {}});
   }
@@ -293,6 +300,10 @@ void World::master_moves(int m, std::vector<Move>& out, std::vector<Move>& timer
                       : kind == master::TimerKind::founding ? What::founding
                                                             : What::refound;
     timers.push_back({what, Sort::timer, -1, -1, {}, m});
+  }
+  const bool answered = world.core->config.adopt || world.core->config.refound;
+  if (lost && !answered && !world.core->unknown.empty()) {
+    timers.push_back({What::operator_answers, Sort::timer, -1, -1, {}, m});
   }
   for (const PeerId p : world.absences) {
     timers.push_back({What::absence, Sort::timer, index(p), -1, {}, m});
@@ -385,7 +396,7 @@ void World::fault_moves(std::vector<Move>& out) const {
     }
     if (world.foreign) continue;
     if (world.core.started && !world.hung) add(Fault::hang, What::hang, p);
-    if (world.core.started && !world.leaving && rules.boundaries) add(Fault::wish, What::wish, p);
+    if (world.core.started && !world.leaving) add(Fault::wish, What::wish, p);
     if (world.core.started && world.connected) add(Fault::bye, What::bye, p);
     for (const auto& [key, op] : world.ops) {
       if (op.active && rules.ranks == 1) add(Fault::mismatch, What::mismatch, p, key);

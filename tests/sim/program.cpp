@@ -36,7 +36,7 @@ void World::at_boundary(int p) {
     event.verify = rules.verifies.contains(step);
     if (rules.boundaries && step >= rules.program.size() && !world.leaving) {
       world.leaving = true;
-      to_peer(p, peer::WantsToLeave{});
+      to_peer(p, peer::WantsToLeave{random_.below(2) == 0});
     }
   }
   event.has_root = event.kind == VoteKind::refresh && random_.below(2) == 0;
@@ -53,7 +53,8 @@ bool World::data_is_there(int p, OpKey key, bool& sure, bool& clean) const {
   for (const Member& m : world.mates) {
     const int q = index(m.peer());
     if (op.kind == 'B' && m.peer() != op.root) continue;
-    if (lost_.contains({q, p, world.configured, key}) || !joined(q, p)) return false;
+    if (lost_.contains({q, p, world.configured, key})) return false;
+    if (!linked(world.configured, q, p)) return false;
     const bool dirty = data_.contains({q, world.configured, key, false});
     if (!dirty && !data_.contains({q, world.configured, key, true})) return false;
     clean = clean && !dirty;

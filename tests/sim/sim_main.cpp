@@ -161,11 +161,12 @@ const std::vector<const char*> kPlanted = {
     "reuse_epoch",   "drop_abort",     "start_early",       "commit_alone",     "any_survivor",
     "old_vote",      "forget_commits", "pin_follows_epoch", "flag_per_message", "keep_when_deposed",
     "blind_write",   "read_back",      "stale_ready",       "assume_written",   "half_replica",
-    "impatient"};
+    "impatient",     "leave_mid_step", "trust_register"};
 /// One walk in thousands: give them a hundred thousand.
 const std::vector<const char*> kRare = {
-    "mix_epochs",  "begin_anew",      "two_answers",     "flag_not_in_verdict", "any_failure_votes",
-    "old_failure", "forget_survivor", "late_or_waiting", "all_younger_go",      "old_incarnation",
+    "mix_epochs",        "begin_anew",  "two_answers",     "flag_not_in_verdict",
+    "any_failure_votes", "old_failure", "forget_survivor", "late_or_waiting",
+    "all_younger_go",    "keep_relay",  "old_incarnation", "refound_near",
 };
 
 int planted(Options options, const char* name) {

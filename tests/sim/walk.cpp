@@ -49,7 +49,7 @@ Rules shape(Random& random, const PlantedBugs& planted) {
   }
   const std::pair<Fault, int> most[] = {
       {Fault::crash, 2}, {Fault::stop, 1},     {Fault::reset, 3},     {Fault::cut, 1},
-      {Fault::link, 1},  {Fault::heal, 1},     {Fault::flap, 2},      {Fault::hang, 1},
+      {Fault::link, 3},  {Fault::heal, 1},     {Fault::flap, 2},      {Fault::hang, 1},
       {Fault::wish, 2},  {Fault::bye, 1},      {Fault::mismatch, 1},  {Fault::mcrash, 2},
       {Fault::mstop, 1}, {Fault::cut_half, 1}, {Fault::link_half, 1}, {Fault::repeat, 3}};
   for (const auto& [name, number] : most) {
@@ -71,6 +71,13 @@ Rules shape(Random& random, const PlantedBugs& planted) {
     if (rules.masters > 1 && random.below(2) == 0)
       rules.budget[static_cast<std::size_t>(name)] = number;
   }
+  // A register that is lost, where one master is all there are, and time is not short.
+  if (rules.masters == 1 && random.below(4) == 0) {
+    rules.eager = false;
+    rules.budget[static_cast<std::size_t>(Fault::lose)] = 1;
+    rules.budget[static_cast<std::size_t>(Fault::foreign)] = 0;
+    rules.budget[static_cast<std::size_t>(Fault::mcrash)] = 2;
+  }
   return rules;
 }
 
@@ -87,6 +94,7 @@ class Taste {
     slow_ = pick(random, {0.0, 0.1, 0.3, 0.6});
     changes_ = pick<std::uint64_t>(random, {20, 50, 200});
     arrivals_ = pick(random, {1.0, 0.1, 0.02, 0.005});
+    issues_ = pick(random, {1.0, 1.0, 1.0, 0.05});
   }
 
   [[nodiscard]] std::uint64_t end() const { return end_; }
@@ -106,6 +114,7 @@ class Taste {
   double weight(const Move& move, std::uint64_t step) {
     const bool time = first_ <= step && step < end_;
     if ((move.sort == Sort::fault || move.sort == Sort::maybe) && !time) return 0;
+    if (move.what == What::issue && issues_ < 1) return issues_;  // it computes for long
     // Fair moves are as fast as the message's way or the peer is; each fault has its own liking.
     const bool message = move.what == What::peer_to_master || move.what == What::master_to_peer;
     const int kind = move.sort == Sort::fair && !message ? 99 : static_cast<int>(move.what);
@@ -128,7 +137,7 @@ class Taste {
   std::uint64_t first_ = 0;
   std::uint64_t end_ = 0;
   std::uint64_t changes_ = 1;  // steps until other links are slow, on average
-  double faults_ = 0, maybes_ = 0, timers_ = 0, slow_ = 0, arrivals_ = 0;
+  double faults_ = 0, maybes_ = 0, timers_ = 0, slow_ = 0, arrivals_ = 0, issues_ = 1;
   std::map<std::tuple<int, int, int, int>, double> weights_;
   std::vector<double> sums_;
 };

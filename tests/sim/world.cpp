@@ -137,6 +137,9 @@ void World::act(int p, peer::Actions actions) {
   const auto on = [&](auto& action) {
     using T = std::decay_t<decltype(action)>;
     if constexpr (std::is_same_v<T, peer::ToMaster>) {
+      if (const auto* ready = std::get_if<Ready>(&action.message); ready && world.core.next > 0) {
+        world.ready_busy.insert(ready->epoch);
+      }
       if (world.connected) put(p, node(world.master), world.conn, std::move(action.message));
     } else if constexpr (std::is_same_v<T, peer::StopData>) {
       world.stopped_data = true;
@@ -220,6 +223,26 @@ void World::close_links(int a, int b, bool sure) {
     if (!sure && random_.below(2) == 0) continue;
     peer(p).link_events.push_back(LinkEvent{id(q), false, false});
   }
+}
+
+int World::relay_of(const Epoch& epoch, int a, int b) {
+  for (const Relay& relay : epoch.relays) {
+    if (Pair(std::minmax(index(relay.a), index(relay.b))) == Pair(std::minmax(a, b))) {
+      return index(relay.via);
+    }
+  }
+  return -1;
+}
+
+bool World::linked(const Epoch& epoch, int a, int b) const {
+  const int via = relay_of(epoch, a, b);
+  if (via < 0) return joined(a, b);
+  return up(via) && joined(a, via) && joined(via, b);
+}
+
+bool World::linked(EpochId epoch, int a, int b) const {
+  const auto known = epochs.find(epoch);
+  return known == epochs.end() ? joined(a, b) : linked(known->second, a, b);
 }
 
 void World::cut(int a, int b, Way way) {
@@ -488,7 +511,7 @@ void World::apply(const Move& move) {
     case What::wish:
     case What::leave:
       peer(a).leaving = true;
-      to_peer(a, peer::WantsToLeave{});
+      to_peer(a, peer::WantsToLeave{random_.below(3) > 0});
       break;
     case What::bye:
     case What::end_bye:
@@ -507,6 +530,7 @@ void World::apply(const Move& move) {
       break;
     case What::heartbeat:
       ++master(peer(a).master).beats[a];
+      peer(a).beat = std::tuple(peer(a).conn, peer(a).configured, peer::next_key(peer(a).core));
       put(a, node(peer(a).master), peer(a).conn,
           PeerToMaster{Heartbeat{peer::next_key(peer(a).core)}});
       break;

@@ -51,6 +51,7 @@ enum class Fault : std::uint8_t {
   stray,
   move_on,
   repeat,
+  lose,
   count
 };
 inline constexpr auto kFaults = static_cast<std::size_t>(Fault::count);
@@ -125,6 +126,7 @@ struct PeerWorld {
   std::set<OpKey> committed;     // of this step
   std::deque<LinkEvent> link_events;
   std::set<std::pair<EpochId, OpKey>> mismatch_said;
+  std::tuple<std::uint64_t, EpochId, OpKey> beat;  // its last heartbeat: connection, epoch, issued
 
   // The program's part.
   bool welcomed = false;  // told that a run is there
@@ -147,6 +149,7 @@ struct PeerWorld {
   std::vector<Outcome> outcomes;
   std::vector<std::pair<std::uint64_t, bool>> crossed;
   std::map<OpKey, std::vector<PeerId>> numbering_at;  // what rank and size were when it was issued
+  std::set<EpochId> ready_busy;  // proposals that it answered with something issued in its step
 };
 
 using Message = std::variant<std::monostate, PeerToMaster, MasterToPeer>;  // monostate: closed
@@ -188,6 +191,7 @@ enum class What {
   register_writes,
   register_answers,
   gives_up_write,
+  operator_answers,
   boots,
   reads,
   takes_over,
@@ -272,8 +276,11 @@ class World {
   std::map<EpochId, Epoch> epochs;              // all that were proposed
   std::map<EpochId, std::set<PeerId>> started;  // by whom
   std::set<EpochId> foundings;                  // epochs that found a run
+  std::map<EpochId, std::set<PeerId>> at_once;  // who left with an epoch that ends no boundary
   std::set<int> faulty;
   bool contested = false;        // two masters may have had peers
+  bool lost = false;             // the register has been lost or set back
+  EpochId given_up;              // the newest epoch of a run that was given up by --refound
   bool joined_late = false;      // somebody has called refresh at the door
   bool changed = false;          // something that an invariant reads
   std::string broken;            // a contradiction found on the way
@@ -307,6 +314,11 @@ class World {
   /// Does what one sends reach the other?
   bool reaches(int from, int to) const { return !cuts_.contains(Pair(from, to)); }
   bool joined(int a, int b) const { return reaches(a, b) && reaches(b, a); }
+  /// The peer over whom an epoch lets these two reach each other; -1: nobody, they have a link.
+  [[nodiscard]] static int relay_of(const Epoch& epoch, int a, int b);
+  /// Can these two peers have a link in this epoch?
+  [[nodiscard]] bool linked(const Epoch& epoch, int a, int b) const;
+  [[nodiscard]] bool linked(EpochId epoch, int a, int b) const;
 
   void to_peer(int p, const peer::Event& event);
   void act(int p, peer::Actions actions);
@@ -334,6 +346,8 @@ class World {
   void depose(int m, const std::string& why);
   void crash_master(int m);
   void write_register(Write& write);
+  [[nodiscard]] bool may_lose_register() const;
+  void lose_register();
   bool apply_at_master(const Move& move);
 
   void peer_moves(int p, std::vector<Move>& out) const;
@@ -365,6 +379,9 @@ class World {
   std::set<std::pair<EpochId, OpKey>> mismatched_;        // run, operation
   std::vector<Write> writes_;                             // on their way to the register
   std::uint64_t write_numbers_ = 0;
+  std::vector<master::Register> history_;  // all that the register has held
+  bool adopts_ = false;                    // the operator has said --adopt
+  bool refounds_ = false;                  // the operator says --refound if he is asked
   std::map<std::tuple<int, EpochId, OpKey>, int> timeouts_;
 };
 

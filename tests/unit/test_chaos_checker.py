@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chaos import checker, work
+from chaos import checker, reference, work
 from chaos.checker import Records, check
 
 STEPS = 4  # of the planted runs
@@ -25,8 +25,8 @@ def contributors(step: int, index: int) -> tuple[int, ...]:
 
 
 @functools.cache
-def right() -> str:
-    return made(lambda step, index, result: result, contributors)
+def right(shift: int = 0) -> str:
+    return made(lambda step, index, result: result, contributors, shift)
 
 
 def recorded(
@@ -44,15 +44,17 @@ def recorded(
 def made(
     change: Callable[[int, int, np.ndarray], np.ndarray],
     who: Callable[[int, int], tuple[int, ...]],
+    shift: int = 0,
 ) -> str:
+    """`shift` is added to the numbers of the members."""
     records: Records = {m: [] for m in MEMBERS}
-    state = work.new_state(MEMBERS[0])
+    state = work.new_state(MEMBERS[0] + shift)
     for step in range(STEPS):
         members = [m for m in MEMBERS if step <= 2 or m != LOST]
         boundary(records, members, state)
         ops = []
         for i, op in enumerate(work.plan(step)):
-            result = checker.compute(step, i, op, who(step, i), {})
+            result = checker.compute(step, i, op, tuple(m + shift for m in who(step, i)), {})
             result = change(step, i, result)
             work.apply(state, op, result)
             slots = {str(slot): value for slot, value in work.slots_of(result, op).items()}
@@ -65,7 +67,7 @@ def made(
     for m in survivors:
         final = {"what": "final", "step": state["step"], "digest": work.digest_of(state)}
         records[m].append(final)
-    return json.dumps(records)
+    return json.dumps({m + shift: of for m, of in records.items()})
 
 
 def boundary(records: Records, members: list[int], state: dict[str, Any]) -> None:
@@ -77,6 +79,20 @@ def boundary(records: Records, members: list[int], state: dict[str, Any]) -> Non
 
 def lines(records: Records, member: int, what: str) -> list[dict[str, Any]]:
     return [line for line in records[member] if line["what"] == what]
+
+
+def test_data_may_go_round_in_another_order_than_that_of_ranks_if_members_say_so() -> None:
+    ring = [1, 0, 2]  # two that cannot reach each other are no neighbours
+
+    def who(step: int, index: int) -> tuple[int, ...]:
+        return tuple(m for m in ring if m in contributors(step, index))
+
+    records = recorded(who=who)
+    assert any("in the order" in text for text in check(records).contradictions)
+    for m in MEMBERS:
+        for line in lines(records, m, "step"):
+            line["ops"][0]["rings"] = [[0, 1, 2], ring]
+    assert check(records).contradictions == []
 
 
 def index_of(step: int, dtype: str, reduce: str, count_min: int = work.SLOTS) -> int:
@@ -256,6 +272,61 @@ def test_contributors_that_a_boundary_names_are_held_against_the_results() -> No
     assert check(records).contradictions == []
     lines(records, 0, "boundary")[3]["contributors"] = [0, 1, 2]
     assert "boundary 3: member 0 is told that ranks [0, 1, 2]" in the_one(records)
+
+
+def replicas() -> Records:
+    """Three replicas of two ranks; ranks 1 are members 10, 11 and 12, with their own peer group."""
+    first = recorded()
+    second: Records = {int(m): of for m, of in json.loads(right(10)).items()}
+    for place, records in enumerate((first, second)):
+        for m, of in records.items():
+            start = {"what": "start", "replica": f"replica-{m % 10}", "place": place}
+            of.insert(0, start)
+            for line in of:
+                if line["what"] == "boundary":
+                    line["engine_step"] = line["step"]
+                if line["what"] == "step":
+                    line["siblings"] = among((m % 10, m % 10 + 10), line["step"])
+    return {**first, **second}
+
+
+def among(members: tuple[int, ...], step: int) -> str:
+    op, index = work.AMONG_SIBLINGS, work.SIBLINGS_INDEX
+    parts = [work.contribution(m, step, index, op) for m in members]
+    return work.digest(reference.all_reduce(parts, op.reduce))
+
+
+def test_records_of_replicas_hold_and_each_peer_group_is_compared() -> None:
+    verdict = check(replicas())
+    assert verdict.contradictions == []
+    assert verdict.operations == 2 * sum(len(work.plan(step)) for step in range(STEPS))
+    records = replicas()
+    lines(records, 11, "step")[1]["ops"][3]["digest"] = "0" * 64
+    text = the_one(records)
+    assert text.startswith("peer group 1: step 1, operation 3")
+    assert "different bits" in text
+
+
+def test_wrong_bits_in_the_own_group_of_a_replica_are_found() -> None:
+    records = replicas()
+    lines(records, 10, "step")[2]["siblings"] = "0" * 64
+    assert "replica-0, step 2: the operation of its own group gave member 0" in the_one(records)
+    records = replicas()
+    for m in (1, 11):
+        lines(records, m, "step")[1]["siblings"] = among((1, 11), 0)
+    assert "replica-1, step 1" in the_one(records)
+
+
+def test_ranks_of_a_replica_that_differ_or_go_on_alone_are_found() -> None:
+    records = replicas()
+    for m in (10, 11, 12):
+        for line in lines(records, m, "boundary")[2:]:
+            line["engine_step"] += 1
+    assert "replica-0, boundary 2: its ranks differ" in the_one(records)
+    records = replicas()
+    del records[10][4:]  # behind the boundary of step 1
+    found = check(records).contradictions
+    assert any("replica-0: one of its ranks went on without another" in text for text in found)
 
 
 def test_contributions_have_full_mantissas_and_sums_depend_on_the_order() -> None:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from chaos.harm import KINDS, Harms
-from chaos.world import MASTER_HOST, Options, Span
+from chaos.masters import Masters
+from chaos.world import Options, Span
+from wan.wan import Wan
 
-HOSTS = range(1, 5)
+MASTERS = 2
+OPTIONS = Options(masters=MASTERS)
+HOSTS = range(1, OPTIONS.other_hosts + OPTIONS.hosts + 1)
+MEMBER_HOSTS = HOSTS[OPTIONS.other_hosts :]
 
 
 @dataclass
 class Member:
     number: int
     host: int
+    replica: str = ""
     admitted: bool = True
     leaving: bool = False
     stopped: bool = False
@@ -32,21 +39,36 @@ class World:
     """As harm.py sees it: nobody is there."""
 
     live: list[Member]
+    masters: Masters
     wan: Network = field(default_factory=Network)
-    options: Options = field(default_factory=Options)
+    options: Options = field(default_factory=lambda: OPTIONS)
+    member_hosts: tuple[int, ...] = tuple(MEMBER_HOSTS)
 
     def on(self, hosts: set[int]) -> list[Member]:
         return [m for m in self.live if m.host in hosts]
 
+    def whole(self, members: list[Member]) -> list[Member]:
+        replicas = {m.replica for m in members}
+        return [m for m in self.live if m.replica in replicas]
+
+
+def masters() -> Masters:
+    """The first one is in charge; no process runs."""
+    made = Masters(Wan(HOSTS[-1]), lambda *_: None, Path(), [], MASTERS)  # type: ignore[arg-type]
+    for server in [*made.all, *made.etcds]:
+        server.process = object()  # type: ignore[assignment]
+    made.all[0].in_charge = True
+    return made
+
 
 def world(seed: int) -> World:
     chance = random.Random(seed)
-    count = chance.randint(1, 6)
-    members = [Member(i, chance.randint(2, HOSTS[-1])) for i in range(count)]
+    count, size = chance.randint(1, 6), chance.choice((1, 1, 2))
+    members = [Member(i, chance.choice(MEMBER_HOSTS), f"{i // size}") for i in range(count)]
     for member in members:
         member.admitted = chance.random() < 0.9
         member.leaving = chance.random() < 0.1
-    return World(members)
+    return World(members, masters())
 
 
 def scenario(seed: int, only: list[str]) -> tuple[World, list[Any]]:
@@ -66,8 +88,10 @@ def test_somebody_is_left_who_is_whole_and_not_at_risk(only: list[str]) -> None:
         if harms:
             assert [m for m in whole if m.number not in at_risk], seed
         for harm in harms:
-            assert MASTER_HOST not in harm.hosts or harm.name.startswith("oneway")
-            assert {m.number for m in there.on(harm.hosts)} <= {m.number for m in harm.risks}
+            assert harm.hosts <= set(MEMBER_HOSTS) or harm.name.startswith("oneway")
+            at_risk = {m.number for m in harm.risks}
+            assert {m.number for m in there.on(harm.hosts)} <= at_risk
+            assert {m.number for m in there.whole(harm.risks)} == at_risk
     assert made > 100
 
 
@@ -78,6 +102,47 @@ def test_the_same_seed_makes_the_same_scenario_and_all_kinds_come() -> None:
         assert [h.name for h in first] == [h.name for h in again]
         names |= {h.name.split()[0].rstrip(":") for h in first}
     assert names == {kind.removesuffix("-kill").removesuffix("-stop") for kind in KINDS}
+
+
+def test_the_ranks_of_a_replica_share_a_host_or_have_each_another_one() -> None:
+    placed = set()
+    for seed in range(40):
+        there = World([], masters(), options=Options(masters=MASTERS, replica_size=2))
+        hosts = Harms(there, random.Random(seed), ["join"], 6).least_used_hosts()  # type: ignore[arg-type]
+        assert set(hosts) <= set(MEMBER_HOSTS)
+        placed.add(len(set(hosts)))
+    assert placed == {1, 2}
+
+
+def test_harms_to_masters_and_etcds_put_no_member_at_risk_and_name_whom_they_strike() -> None:
+    names = set()
+    for kind in ("master-kill", "standby-stop", "etcd-kill"):
+        for seed in range(20):
+            for harm in scenario(seed, [kind])[1]:
+                assert harm.risks == []
+                names.add(" ".join(harm.name.split()[:3]))
+    assert {"master: master 0", "standby: master 1", "etcd: etcd 2"} <= names
+
+
+def test_who_is_in_charge_is_read_from_the_logs_of_the_masters(tmp_path: Path) -> None:
+    several = masters()
+    for server in several.all:
+        server.log_path = tmp_path / server.name
+
+    def says(index: int, text: str) -> None:
+        with several.all[index].log_path.open("a") as file:
+            file.write(f"12:00:00.000 pccl[1] INFO {text}\n")
+        several.all[index].look()
+
+    def chief() -> list[str]:
+        return [server.name for server in several.all if server.in_charge]
+
+    says(0, "this master holds the lease of the run")
+    says(1, "standing by: a (host, process 1) holds the lease of this run")
+    assert chief() == ["master 0"]
+    says(1, "this master holds the lease of the run")
+    says(0, "this master is deposed: b holds the lease; it closes its connections and stands by")
+    assert chief() == ["master 1"]
 
 
 def test_a_fault_explains_what_comes_shortly_after_it_and_nothing_before_or_much_later() -> None:

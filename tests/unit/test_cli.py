@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pccl_backend import _cli
+from pccl_backend import __version__, _cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,6 +79,7 @@ def test_options_without_arguments_are_the_documented_defaults(
         "patience_ms": 15000,
         "refound_after_ms": 60000,
         "lease_renew_ms": 1250,
+        "package": __version__,
     }
 
 
@@ -86,6 +87,8 @@ def test_options_are_fields_of_the_masters_options_with_the_same_defaults() -> N
     header = (ROOT / "csrc" / "master" / "options.h").read_text()
     for name, value in options("--state", "none").items():
         assert f'visit("{name}", self.{name});' in header
+        if name == "package":
+            continue
         if isinstance(value, bool):
             shown = f" {name} = {str(value).lower()};"
         elif isinstance(value, int):
@@ -173,7 +176,7 @@ def test_main_hands_the_options_to_the_core_and_returns_its_status(
 
 def test_help_explains_every_option_with_its_default() -> None:
     for action in _cli.build_parser()._actions:
-        if action.dest == "help":
+        if action.dest in ("help", "version"):
             continue
         assert action.help, action.dest
         assert "(default: " in action.help, action.dest

@@ -1,6 +1,7 @@
 """ElasticRun over a group that only pretends: what it counts, when it settles, what it shares."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from pccl_backend import ElasticRun, ElasticSampler, LeftRun, ddp_kwargs
+from pccl_backend import (
+    Checkpoints,
+    ElasticRun,
+    ElasticSampler,
+    GroupClosedError,
+    LeftRun,
+    _checkpoints,
+    ddp_kwargs,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 
 class FakeGroup:
@@ -21,6 +32,7 @@ class FakeGroup:
         self.hashes = True
         self.voted = False  # then a newcomer would have to be told by a reduction
         self.process_group = None
+        self.left = False
         self.fails: Exception | None = None
         self.shared: list[dict[str, Any]] = []  # what was hashed at each boundary
 
@@ -36,6 +48,7 @@ class FakeGroup:
             size=self.size,
             step=self.step,
             left=self.leaves,
+            writer=self.rank == 0 and not self.leaves,
             voted=self.voted,
             admitted=False,
             contributors=self.contributors,
@@ -43,12 +56,20 @@ class FakeGroup:
 
 
 class Loop:
-    def __init__(self, group: FakeGroup, **state: Any) -> None:
+    def __init__(
+        self, group: FakeGroup, checkpoints: Checkpoints | None = None, **state: Any
+    ) -> None:
         self.group = group
         self.model = nn.Linear(2, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
         fake: Any = group
-        self.run = ElasticRun(self.model, [self.optimizer], fake, state)
+        self.run = ElasticRun(
+            self.model, [self.optimizer], fake, {**state, **self.more()}, checkpoints
+        )
+
+    def more(self) -> dict[str, Any]:
+        """To be shared, of what is there by now."""
+        return {}
 
     def step(self) -> None:
         self.model(torch.ones(2)).backward()
@@ -179,6 +200,17 @@ def test_a_boundary_that_is_interrupted_counts_its_step_once() -> None:
     assert (loop.run.state["step"], loop.run.boundary.step, mine.steps) == (1, 2, 1)
 
 
+def test_who_leaves_at_once_in_the_middle_of_a_step_ends_in_good_order() -> None:
+    loop = Loop(FakeGroup())
+    loop.run._error = GroupClosedError("this replica has left the run")
+    with pytest.raises(GroupClosedError):  # closed by the program itself
+        loop.run._end_backward()
+    loop.group.left = True
+    with pytest.raises(LeftRun, match="left the run at once") as caught:
+        loop.run._end_backward()
+    assert caught.value.code == 0
+
+
 def test_what_follows_the_optimizer_belongs_to_its_step() -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -206,6 +238,135 @@ def test_who_has_left_ends_with_status_0() -> None:
     loop.run.close()
     loop.step()  # the hooks are gone
     assert group.step == 2
+
+
+# ------------------------------------------------------------------------------ checkpoints
+
+
+class Saving(Loop):
+    """With everything that a checkpoint has to hold, and a folder for it."""
+
+    def __init__(self, folder: Path, group: FakeGroup, **options: Any) -> None:
+        self.sampler = ElasticSampler(20, batch=2, global_batch=4, shuffle=False)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
+        self.checkpoints = Checkpoints(folder, **{"every": 3, **options})
+        super().__init__(group, self.checkpoints, sampler=self.sampler, scaler=self.scaler)
+
+    def more(self) -> dict[str, Any]:
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
+        return {"scheduler": self.scheduler}
+
+    def steps(self, count: int) -> list[int]:
+        """Returns the samples that this member was given."""
+        given: list[int] = []
+        for indices in self.sampler.batches(steps=self.sampler.steps + count):
+            given += indices
+            if self.sampler.is_last:
+                self.scaler.scale(self.model(torch.ones(2))).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.scheduler.step()
+                self.optimizer.zero_grad()
+        return given
+
+    def written(self) -> None:
+        if self.checkpoints._writing is not None:
+            self.checkpoints._writing.exception()  # waits
+
+    def shared(self) -> dict[str, Any]:
+        return {n: v.tolist() if torch.is_tensor(v) else v for n, v in self.run.state.items()}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_all_that_is_shared_goes_on_from_a_checkpoint_with_other_members(tmp_path: Path) -> None:
+    first = Saving(tmp_path, FakeGroup(size=2))
+    mine = first.steps(3)
+    first.written()
+    at_3 = first.shared()
+    first.steps(1)  # is lost with the members
+    assert names(tmp_path) == ["step-3"]
+    second = Saving(tmp_path, FakeGroup(size=1))
+    assert second.group.shared[0]["step"] == 3  # at the first boundary already
+    assert second.shared() == at_3
+    assert second.run.samples_total == 12
+    rest = second.steps(2)
+    theirs = [i + 2 for i in mine]  # of the other member
+    assert sorted(mine + theirs + rest) == list(range(20))
+    assert second.run.state["step"] == 5
+    for loop in (first, second):
+        loop.checkpoints.close()
+
+
+def test_a_new_writer_saves_what_the_one_before_it_has_not(tmp_path: Path) -> None:
+    loop = Saving(tmp_path, FakeGroup(size=2, rank=1))
+    loop.steps(4)  # the writer was lost in the third: nobody has saved
+    assert names(tmp_path) == []
+    loop.group.rank = 0
+    loop.steps(1)
+    loop.written()
+    assert names(tmp_path) == ["step-5"]
+    loop.steps(1)
+    loop.written()
+    assert names(tmp_path) == ["step-5", "step-6"]
+    loop.checkpoints.close()
+
+
+def test_a_new_writer_leaves_what_is_being_written_to_the_one_that_leaves(tmp_path: Path) -> None:
+    loop = Saving(tmp_path, FakeGroup(size=2, rank=1))
+    loop.steps(3)
+    (tmp_path / ".writing-3-0123abcd").mkdir()
+    loop.group.rank = 0
+    loop.steps(2)
+    loop.written()
+    assert names(tmp_path) == [".writing-3-0123abcd"]
+    loop.steps(1)
+    loop.written()
+    assert names(tmp_path) == ["step-6"]
+    loop.checkpoints.close()
+
+
+def test_a_write_that_fails_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    loop = Saving(tmp_path, FakeGroup(size=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(_checkpoints, "save_with_dcp", full)
+        loop.steps(4)
+        loop.written()
+    assert "checkpoint of step 3 was not written: " in caplog.text
+    loop.steps(3)
+    loop.written()
+    assert names(tmp_path) == ["step-6"]
+    loop.checkpoints.close()
+
+
+def test_a_checkpoint_of_other_things_is_refused_and_nothing_has_changed(tmp_path: Path) -> None:
+    first = Saving(tmp_path, FakeGroup(size=1), every=1)
+    first.steps(2)
+    first.checkpoints.close()
+    other = ElasticSampler(20, batch=5, shuffle=False)
+    more = {"scheduler": first.scheduler, "scaler": first.scaler}
+    for state, text in (
+        ({"sampler": other, **more}, "has batch=2 and this one 5"),
+        ({"sampler": sampler(), "clip": first.scheduler, **more}, r"state\['clip'\] is not in"),
+    ):
+        checkpoints = Checkpoints(tmp_path, every=1)
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.25, momentum=0.5)
+        before = model.weight.tolist()
+        group: Any = FakeGroup(size=1)
+        with pytest.raises(ValueError, match=text):
+            ElasticRun(model, [optimizer], group, state, checkpoints)
+        assert model.weight.tolist() == before
+        assert optimizer.param_groups[0]["lr"] == 0.25
+        assert group.shared == []  # no boundary was passed
+        checkpoints.close()
 
 
 def test_the_arguments_for_ddp_are_those_of_this_torch() -> None:

@@ -66,8 +66,8 @@ class FakeExtension:
         if error is not None:
             raise error
 
-    def leave(self) -> None:
-        self.calls.append(("leave",))
+    def leave(self, at_once: bool) -> None:
+        self.calls.append(("leave", at_once))
 
     def _pull(self, *arguments: Any) -> Any:
         return self.sources.pull(*arguments)
@@ -205,7 +205,9 @@ def test_who_has_left_is_told_so(fake: FakeExtension) -> None:
     group.leave()
     fake.events = [finished(left=True, voted=True)]
     assert group.refresh({}).left
-    assert fake.calls[0] == ("leave",)
+    assert fake.calls[0] == ("leave", True)
+    group.leave(at_once=False)
+    assert fake.calls[-1] == ("leave", False)
 
 
 def test_rank_tables_follow_the_members(fake: FakeExtension) -> None:

@@ -157,6 +157,17 @@ def test_pure_folders_touch_nothing_of_the_outside_world() -> None:
     none_of(wrong, "no threads, sockets, files, environment, clocks, chance or unordered_* here")
 
 
+def test_nothing_but_gil_h_takes_pythons_lock_or_gives_it() -> None:
+    words = re.compile(r"gil_scoped_|PyGILState_Release|PyEval_RestoreThread")
+    wrong = [
+        f"{name_of(path)}: {found[0]}"
+        for path in cpp_sources()
+        if path.name != "gil.h"
+        for found in words.finditer(without_comments(path.read_text()))
+    ]
+    none_of(wrong, "a thread that meets the end of the interpreter in there ends the process")
+
+
 def test_nothing_in_csrc_reads_the_environment() -> None:
     wrong = [
         name_of(path)
@@ -164,6 +175,28 @@ def test_nothing_in_csrc_reads_the_environment() -> None:
         if re.search(r"\b(getenv|secure_getenv|environ)\b", without_comments(path.read_text()))
     ]
     none_of(wrong, "options come from pccl_backend/_config.py, as arguments")
+
+
+def test_nothing_waits_by_the_clock_on_the_wall() -> None:
+    in_cpp = re.compile(
+        r"CLOCK_REALTIME|system_clock|high_resolution_clock|\bgettimeofday\b|\bftime\b"
+        r"|pthread_\w*timed\w+|sem_timedwait|\bstd::time\b|[^\w:.>]time\("
+    )
+    in_python = re.compile(
+        r"\btime\.time(_ns)?\b|\b(now|utcnow|today)\(|from time import .*\btime\b"
+    )
+    wrong = [
+        f"{name_of(path)}: {match[0]}"
+        for path in cpp_sources()
+        if name_of(path) != "base/log.cpp"  # the time of day in front of a line
+        for match in in_cpp.finditer(without_comments(path.read_text()))
+    ]
+    wrong += [
+        f"{path.name}: {match[0]}"
+        for path in sources(ROOT / "pccl_backend", ".py")
+        for match in in_python.finditer(path.read_text())
+    ]
+    none_of(wrong, "it jumps: deadlines and durations are of the monotonic clock")
 
 
 # ------------------------------------------------------------------------------ files and tests
@@ -222,8 +255,14 @@ def test_all_is_what_the_package_offers() -> None:
     assert set(names) == imported_for_types()
     for name in names:
         value = getattr(pccl_backend, name)
-        if not isinstance(value, dict):  # ddp_kwargs: data has no home
+        if not isinstance(value, (dict, str)):  # ddp_kwargs, __version__: data has no home
             assert value.__module__.startswith("pccl_backend._"), name
+
+
+def test_no_two_test_modules_have_one_name() -> None:
+    """Or pytest could not run them in one go, as scripts/torch_versions does."""
+    names = [path.name for path in (ROOT / "tests").glob("*/test_*.py")]
+    none_of(sorted({name for name in names if names.count(name) > 1}), "rename one of each")
 
 
 def test_modules_are_private_but_for_the_demo() -> None:

@@ -14,7 +14,9 @@
 
 namespace pccl::testing {
 
-inline constexpr std::uint64_t kTestMs = 20000;
+/// For anything that takes a second or two: a busy machine under a sanitizer may be 50 times
+/// slower.
+inline constexpr std::uint64_t kTestMs = 120000;
 
 inline std::vector<std::shared_ptr<Engine>> make_engines(std::size_t count) {
   EngineOptions options;
@@ -92,7 +94,7 @@ inline bool wait_until(const std::function<bool()>& condition, std::uint64_t tim
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   while (std::chrono::steady_clock::now() < end) {
     if (condition()) return true;
-    std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   return condition();
 }

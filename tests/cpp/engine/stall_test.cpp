@@ -38,7 +38,11 @@ struct Watch {
 
 TEST(Stall, who_is_late_is_not_stalled_however_long_it_takes) {
   Watch watch;
+  EXPECT_FALSE(watch.stall.late(kOp, PeerId{3})) << "it has not been asked";
   EXPECT_FALSE(watch.stalls_within(100 * kLimitMs, true, 0, false, 0));
+  EXPECT_TRUE(watch.stall.late(kOp, PeerId{3}));
+  EXPECT_FALSE(watch.stall.late(kOp, PeerId{2}));
+  EXPECT_FALSE(watch.stall.late(OpKey{3, 8}, PeerId{3})) << "of another operation nothing is known";
 }
 
 TEST(Stall, what_moves_is_not_stalled) {

@@ -20,7 +20,7 @@ namespace pccl {
 
 /// Runs the loop until `condition` holds: true; or for at most `timeout_ms`: false.
 inline bool run_until(Loop& loop, const std::function<bool()>& condition,
-                      std::uint64_t timeout_ms = 10000) {
+                      std::uint64_t timeout_ms = 60000) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   const auto wake = loop.timer(5, 5, [] {});
   while (!condition()) {
@@ -64,10 +64,18 @@ class FakePeer {
     beat_.reset();
     apply(peer::MasterLost{});
   }
+  /// As a crash does, once what goes on now is over; it does not come back.
+  void die() {
+    reconnects = false;
+    loop_.defer([alive = std::weak_ptr(alive_), this] {
+      if (!alive.expired()) drop();
+    });
+  }
   void move_to(std::uint16_t port) { port_ = port; }
 
   void send(const PeerToMaster& message) {
-    if (channel_) channel_->send(encode(message));
+    if (channel_) channel_->send(writes ? writes(encode(message)) : encode(message));
+    if (dies_after && dies_after(message)) die();
   }
   void send_bytes(std::span<const std::byte> bytes) {
     if (channel_) channel_->send(bytes);
@@ -110,9 +118,14 @@ class FakePeer {
   std::vector<MasterToPeer> inbox;
   std::vector<OpKey> committed;
   std::vector<OpKey> failed;
+  std::string evicted;
+  std::uint64_t steps_entered = 0;  // by the newest boundary that it has passed
   std::uint64_t heartbeat_ms = 20;
   bool beats = true;
   bool reconnects = true;
+  std::function<bool(const PeerToMaster&)> dies_after;                   // what it sends
+  std::function<bool(const MasterToPeer&)> dies_at;                      // what it hears
+  std::function<std::vector<std::byte>(std::vector<std::byte>)> writes;  // its messages otherwise
   int times_closed = 0;
 
  private:
@@ -123,6 +136,7 @@ class FakePeer {
     auto message = decode_master_to_peer(bytes);
     if (!message) return drop();
     inbox.push_back(message.value());
+    if (dies_at && dies_at(message.value())) return die();
     apply(peer::FromMaster{std::move(message).value()});
   }
 
@@ -136,6 +150,8 @@ class FakePeer {
     later(peer::Returned{a.op});
   }
   void act(const peer::FailOp& a) { failed.push_back(a.op); }
+  void act(const peer::WasEvicted& a) { evicted = a.text; }
+  void act(const peer::EnterStep& a) { steps_entered = a.step; }
   void act(const auto&) {}
   /// Events that answer an action come after the list of actions is done.
   void later(peer::Event event) {

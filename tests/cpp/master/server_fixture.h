@@ -60,7 +60,7 @@ class Server : public testing::Test {
     for (std::uint64_t id = 1; id <= count; ++id) peer(id);
     ASSERT_TRUE(until([&] { return all_run(count); })) << log_text();
   }
-  bool until(const std::function<bool()>& condition, std::uint64_t timeout_ms = 10000) {
+  bool until(const std::function<bool()>& condition, std::uint64_t timeout_ms = 60000) {
     return run_until(loop_, condition, timeout_ms);
   }
   /// So many peers are connected, and all of them run an epoch of so many members.

@@ -48,6 +48,22 @@ TEST_F(Server, after_a_restart_without_one_member_the_rest_goes_on_when_patience
   expect_commit();
 }
 
+TEST_F(Server, half_of_the_members_goes_on_when_the_other_half_is_gone_with_the_master) {
+  use_state_file();
+  options_.patience_ms = 500;
+  found(4);
+  const OpKey op = peers_[0]->issue();
+  peers_[1]->issue();
+  peers_.resize(2);
+  server_.reset();
+  options_.port = port_;
+  start();
+  EXPECT_TRUE(until([&] { return peers_[0]->has_committed(op) && peers_[1]->has_committed(op); }))
+      << log_text();
+  EXPECT_TRUE(all_run(2));
+  expect_commit();
+}
+
 TEST_F(Server, a_master_that_cannot_write_is_deposed_says_why_and_goes_on_when_it_can) {
   use_state_file();
   options_.patience_ms = 500;

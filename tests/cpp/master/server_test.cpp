@@ -7,19 +7,39 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "../wire/next_version.h"
 #include "server_fixture.h"
 #include "transport/framing.h"
 #include "transport/handshake.h"
+
+namespace {
+// Of this machine, and of this process, as far as the program sees.
+std::atomic<std::int64_t> suspended_s = 0;
+std::atomic<std::int64_t> stopped_s = 0;
+}  // namespace
+
+/// In place of the C library's: a process that was stopped has aged. So has a machine that was
+/// suspended, but its monotonic clock has not.
+extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
+  const long failed = ::syscall(SYS_clock_gettime, clock, now);
+  if (failed != 0) return static_cast<int>(failed);
+  if (clock == CLOCK_BOOTTIME) now->tv_sec += suspended_s + stopped_s;
+  if (clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE) now->tv_sec += stopped_s;
+  return 0;
+}
 
 namespace pccl::master {
 namespace {
@@ -74,6 +94,30 @@ TEST_F(Server, two_peers_found_a_run_and_commit) {
   EXPECT_TRUE(until([&] { return peers_[0]->last<Heartbeat>() != nullptr; }));
 }
 
+TEST_F(Server, a_peer_of_a_later_package_takes_part_and_its_package_is_said) {
+  options_.package = "0.1.0";
+  options_.min_peers = 2;
+  start();
+  peer(1).writes = [](const auto& bytes) { return test::of_next_version(bytes); };
+  FakePeer& other = peer(2);
+  Hello hello;
+  hello.member = other.state.self;
+  hello.package = "0.2.0";
+  other.writes = [&](const auto& bytes) {
+    const auto message = decode_peer_to_master(bytes);
+    EXPECT_TRUE(message.ok());
+    if (!message.ok() || !std::holds_alternative<Hello>(message.value())) return bytes;
+    return encode(PeerToMaster(hello));
+  };
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  EXPECT_EQ(said(" runs pccl 0.2.0, this master 0.1.0"), 1U) << log_text();
+  EXPECT_EQ(peers_[0]->last<Welcome>()->package, "0.1.0");
+  expect_commit();
+  peers_[0]->refresh();
+  peers_[1]->refresh();
+  EXPECT_TRUE(until([&] { return peers_[0]->steps_entered == 1; })) << log_text();
+}
+
 TEST_F(Server, a_lost_peer_costs_the_others_one_epoch_and_they_commit_what_was_in_flight) {
   found(3);
   const OpKey op = peers_[0]->issue();
@@ -117,6 +161,31 @@ TEST_F(Server, a_master_that_was_stopped_itself_evicts_nobody) {
   expect_commit();
   EXPECT_EQ(said("silent for"), 0U) << log_text();
   EXPECT_EQ(peers_[0]->state.started->id.incarnation(), before.incarnation());
+}
+
+TEST_F(Server, a_master_that_was_suspended_or_stopped_for_long_waits_for_all_of_its_members) {
+  options_.absence_ms = 50;
+  found(2);
+  for (auto* const away_s : {&suspended_s, &stopped_s}) {
+    SCOPED_TRACE(away_s == &suspended_s ? "suspended" : "stopped");
+    lines_.clear();
+    *away_s += 30;
+    for (const auto& p : peers_) {  // they have given it up meanwhile
+      p->reconnects = false;
+      p->drop();
+    }
+    EXPECT_TRUE(until([&] { return said("was stopped for") > 0; })) << log_text();
+    bool longer_than_absence = false;
+    const auto timer = loop_.timer(4 * options_.absence_ms, 0, [&] { longer_than_absence = true; });
+    EXPECT_TRUE(until([&] { return longer_than_absence; }));
+    EXPECT_EQ(said("all members are lost"), 0U) << log_text();
+    peers_[0]->connect();
+    EXPECT_TRUE(until([&] { return peers_[0]->connected(); }));
+    peers_[1]->connect();
+    EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
+    expect_commit();
+    EXPECT_EQ(peers_[0]->evicted + peers_[1]->evicted, "");
+  }
 }
 
 TEST_F(Server, a_third_peer_is_admitted_at_the_next_boundary) {

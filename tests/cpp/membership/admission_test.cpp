@@ -8,6 +8,7 @@ namespace {
 using cast::in_office;
 using cast::member;
 using cast::newcomer;
+using cast::report;
 
 std::vector<PeerId> peers(std::initializer_list<std::uint64_t> ids) {
   std::vector<PeerId> out;
@@ -32,10 +33,10 @@ TEST(Admission, the_loss_of_one_rank_takes_its_replica_out_of_the_survivors) {
 
 TEST(Admission, who_cannot_reach_another_stays_once_that_other_is_lost) {
   State s = in_office({member(1), member(2), member(3)});
-  s.cannot.insert({PeerId{3}, PeerId{1}});
-  EXPECT_EQ(ids_of(survivors(s)), peers({1, 2}));
+  s.cannot = {{PeerId{3}, PeerId{1}}, {PeerId{2}, PeerId{1}}, {PeerId{3}, PeerId{2}}};
+  EXPECT_EQ(ids_of(survivors(s)), peers({1}));
   s.peers.erase(PeerId{1});
-  EXPECT_EQ(ids_of(survivors(s)), peers({2, 3}));
+  EXPECT_EQ(ids_of(survivors(s)), peers({2}));
 }
 
 TEST(Admission, the_fewest_go_that_leave_all_others_connected) {
@@ -53,11 +54,27 @@ TEST(Admission, the_fewest_go_that_leave_all_others_connected) {
 TEST(Admission, a_member_that_two_others_cannot_reach_goes_alone) {
   State s = in_office({member(1), member(2), member(3), member(4)});
   s.cannot = {{PeerId{3}, PeerId{1}}, {PeerId{4}, PeerId{1}}};
+  EXPECT_TRUE(excluded(s).empty()) << "over the second it reaches both";
+  s.cannot.insert({PeerId{2}, PeerId{1}});
   EXPECT_EQ(excluded(s), std::set<PeerId>{PeerId{1}});
 }
 
+TEST(Admission, who_has_to_go_passes_nothing_on_for_others) {
+  // 4 reaches nobody but 2 and 5, over whom 5 would reach 1 and 2.
+  State s = in_office({member(1), member(2), member(3)});
+  newcomer(s, member(4));
+  newcomer(s, member(5));
+  s.cannot = {{PeerId{5}, PeerId{1}}, {PeerId{5}, PeerId{2}}, {PeerId{5}, PeerId{3}}};
+  EXPECT_EQ(excluded(s), std::set<PeerId>{PeerId{5}}) << "a newcomer is no help for a newcomer";
+  s = in_office({member(1), member(2), member(3), member(4)});
+  s.cannot = {{PeerId{4}, PeerId{1}}, {PeerId{4}, PeerId{2}}};
+  EXPECT_TRUE(excluded(s).empty());
+  report(s, 3).leaving = true;
+  EXPECT_EQ(excluded(s), std::set<PeerId>{PeerId{4}}) << "who leaves is no help either";
+}
+
 TEST(Admission, newcomers_never_cost_a_member_its_place) {
-  State s = in_office({member(1), member(2)});
+  State s = in_office({member(1)});
   newcomer(s, member(3));
   newcomer(s, member(4));
   s.cannot = {{PeerId{3}, PeerId{1}}, {PeerId{4}, PeerId{1}}};
@@ -77,6 +94,20 @@ TEST(Admission, a_newcomer_of_a_founded_run_counts_at_the_door_only) {
   EXPECT_TRUE(door(s).empty());
   s.peers.at(PeerId{2}).at_door = true;
   EXPECT_EQ(ids_of(door(s)), peers({2}));
+}
+
+TEST(Admission, a_replica_that_lacks_ranks_is_named_with_them) {
+  State s = in_office({member(1, "a", 0, 3), member(2, "a", 1, 3), member(3, "a", 2, 3)});
+  EXPECT_TRUE(incomplete(s).empty());
+  newcomer(s, member(4, "b", 1, 3), false);
+  Member other = member(5, "b", 2, 3);
+  other.place.attempt = 1;  // of another attempt: not the same replica
+  newcomer(s, other);
+  EXPECT_EQ(incomplete(s).at(PeerId{4}), "replica b (attempt 0) has 3 ranks and waits for 0, 2");
+  EXPECT_EQ(incomplete(s).at(PeerId{5}), "replica b (attempt 1) has 3 ranks and waits for 0, 1");
+  newcomer(s, member(6, "b", 0, 3));
+  newcomer(s, member(7, "b", 2, 3));
+  EXPECT_EQ(incomplete(s).size(), 1U);
 }
 
 TEST(Admission, newcomers_come_in_the_order_of_arrival_and_replicas_stay_together) {

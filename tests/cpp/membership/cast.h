@@ -72,9 +72,16 @@ std::vector<T> all(const Actions& actions) {
 template <typename T>
 std::vector<std::pair<PeerId, T>> sent(const master::Actions& actions) {
   std::vector<std::pair<PeerId, T>> found;
-  for (const auto& send : all<master::Send>(actions)) {
-    if (const auto* message = std::get_if<T>(&send.message))
-      found.emplace_back(send.peer, *message);
+  for (const auto& action : actions) {
+    if (const auto* send = std::get_if<master::Send>(&action)) {
+      if (const auto* message = std::get_if<T>(&send->message)) {
+        found.emplace_back(send->peer, *message);
+      }
+    } else if (const auto* to_all = std::get_if<master::SendAll>(&action)) {
+      const auto* message = std::get_if<T>(&to_all->message);
+      if (message == nullptr) continue;
+      for (const PeerId p : to_all->peers) found.emplace_back(p, *message);
+    }
   }
   return found;
 }

@@ -110,6 +110,32 @@ TEST(Epochs, when_all_are_lost_the_run_is_over_after_a_while_and_late_ones_are_e
   EXPECT_EQ(lines.back(), "  1 is evicted");
 }
 
+TEST(Epochs, a_proposal_that_this_master_never_made_shows_that_its_register_was_set_back) {
+  State s = in_office({member(1), member(2)});
+  s.running = false;
+  Report known = report(s, 1);
+  static_cast<void>(step(s, PeerConnected{Hello{"", member(1), known, false, {}}}));
+  EXPECT_TRUE(s.unknown.empty());
+  known.accepted = EpochId::make(1, s.counter + 7);
+  static_cast<void>(step(s, PeerConnected{Hello{"", member(1), known, false, {}}}));
+  EXPECT_TRUE(s.unknown.contains(PeerId{1}));
+  EXPECT_FALSE(s.proposal.has_value()) << "nothing goes on by itself";
+}
+
+TEST(Epochs, the_last_vote_opens_the_boundary_in_whatever_order_they_come) {
+  for (const std::vector<std::uint64_t>& order :
+       {std::vector<std::uint64_t>{1, 2, 3}, {3, 2, 1}, {2, 3, 1}, {2, 1, 3}}) {
+    State s = in_office({member(1), member(2), member(3)});
+    for (const std::uint64_t p : order) {
+      EXPECT_FALSE(s.proposal.has_value());
+      const Vote vote{1, VoteKind::refresh, cast::root(1, 'a')};
+      static_cast<void>(step(s, PeerMessage{PeerId{p}, vote}));
+      static_cast<void>(step(s, PeerMessage{PeerId{p}, vote}));  // repeated
+    }
+    EXPECT_TRUE(s.proposal.has_value());
+  }
+}
+
 TEST(Epochs, a_member_that_comes_back_in_time_stops_the_refounding) {
   story::Story story;
   for (const char* command : {"config min_peers=1", "boot", "connect 1", "over founding", "close 1",

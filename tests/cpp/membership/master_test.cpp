@@ -117,11 +117,59 @@ TEST(Master, a_link_that_is_back_is_no_evidence_but_ends_the_epoch) {
   EXPECT_TRUE(sent<Propose>(step(s, PeerDisconnected{PeerId{3}})).empty());
 }
 
-TEST(Master, of_two_members_that_cannot_reach_each_other_the_younger_goes) {
-  State s = in_office({member(9), member(4), member(6)});
+TEST(Master, of_two_members_that_cannot_reach_each_other_the_younger_goes_where_nobody_helps) {
+  State s = in_office({member(9), member(4)});
   const Actions out = tell(s, 9, Cannot{kEpoch, PeerId{4}, "no route"});
   ASSERT_FALSE(sent<Propose>(out).empty());
-  EXPECT_EQ(ids_of(s.proposal->members), (std::vector<PeerId>{PeerId{9}, PeerId{6}}));
+  EXPECT_EQ(ids_of(s.proposal->members), std::vector<PeerId>{PeerId{9}});
+}
+
+TEST(Master, two_members_that_cannot_reach_each_other_go_on_over_a_third) {
+  State s = in_office({member(9), member(4), member(6), member(7)});
+  ASSERT_EQ(sent<Propose>(tell(s, 4, Cannot{kEpoch, PeerId{9}, "no route"})).size(), 4U);
+  const EpochId first = s.proposal->id;
+  EXPECT_EQ(s.proposal->members.size(), 4U);
+  const Relay over_6{PeerId{9}, PeerId{4}, PeerId{6}};
+  EXPECT_EQ(s.proposal->relays, std::vector<Relay>{over_6});
+  EXPECT_TRUE(tell(s, 9, Cannot{kEpoch, PeerId{4}, "no route"}).empty()) << "that is known";
+
+  ASSERT_FALSE(tell(s, 9, Cannot{first, PeerId{4}, "no answer", PeerId{6}}).empty());
+  const Relay over_7{PeerId{9}, PeerId{4}, PeerId{7}};
+  EXPECT_EQ(s.proposal->relays, std::vector<Relay>{over_7}) << "another one";
+  EXPECT_TRUE(tell(s, 4, Cannot{first, PeerId{9}, "no answer", PeerId{6}}).empty());
+
+  ASSERT_FALSE(tell(s, 9, Cannot{s.proposal->id, PeerId{4}, "no answer", PeerId{7}}).empty());
+  EXPECT_EQ(ids_of(s.proposal->members), (std::vector<PeerId>{PeerId{9}, PeerId{6}, PeerId{7}}))
+      << "two were tried";
+}
+
+TEST(Master, a_founder_that_has_lost_its_relay_may_try_again) {
+  State s = in_office({member(9)});
+  s.peers.clear();
+  s.held->epoch.reset();
+  index_members(s);
+  s.running = false;
+  s.config.min_peers = 3;
+  for (const std::uint64_t id : {1, 2, 3}) cast::newcomer(s, member(id));
+  s.cannot = {{PeerId{3}, PeerId{1}}};
+  EXPECT_TRUE(cast::all<Close>(step(s, FoundingOver{})).empty());
+  ASSERT_TRUE(s.proposal.has_value());
+  EXPECT_EQ(s.proposal->relays, (std::vector<Relay>{{PeerId{1}, PeerId{3}, PeerId{2}}}));
+  const auto closed = cast::all<Close>(step(s, PeerGone{PeerId{2}, "silent"}));
+  ASSERT_EQ(closed.size(), 2U);
+  EXPECT_EQ(closed[1].peer, PeerId{3});
+  EXPECT_TRUE(s.cannot.empty());
+}
+
+TEST(Master, a_master_that_takes_over_knows_who_needs_a_relay) {
+  State s = in_office({member(9), member(4), member(6)});
+  static_cast<void>(tell(s, 4, Cannot{kEpoch, PeerId{9}, "no route"}));
+  State next;
+  Register held = *s.held;
+  held.epoch = s.proposal;
+  static_cast<void>(step(next, TakenOver{held}));
+  static_cast<void>(step(next, RegisterWritten{*next.writing, true}));
+  EXPECT_EQ(next.cannot, (std::set<std::pair<PeerId, PeerId>>{{PeerId{4}, PeerId{9}}}));
 }
 
 TEST(Master, a_mismatch_fails_the_operation_everywhere_and_what_follows_is_not_committed) {
@@ -277,6 +325,7 @@ TEST(Master, refound_gives_up_members_that_the_register_does_not_know) {
   Stranger lost(/*adopt=*/false, /*refound=*/true);
   lost.hello(1, {1});
   EXPECT_EQ(sent<Evicted>(lost.out).size(), 1U);
+  EXPECT_GT(lost.s.held->incarnation, 60000U) << "no number of theirs is used again";
 }
 
 TEST(Master, a_peer_that_knows_a_newer_master_deposes_one_of_several_once) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cast.h"
+#include "membership/peer_ops.h"
 
 namespace pccl::peer {
 namespace {
@@ -185,6 +186,38 @@ TEST(Peer, a_newcomer_that_wants_to_leave_just_goes) {
   const Actions out = step(s, WantsToLeave{});
   EXPECT_EQ(told<Bye>(out).size(), 1U);
   EXPECT_EQ(all<HasLeft>(out).size(), 1U);
+}
+
+TEST(Peer, a_wish_may_be_repeated_with_at_once_and_is_then_said_again) {
+  State s = founded();
+  EXPECT_EQ(told<Leave>(step(s, WantsToLeave{false})).size(), 1U);
+  EXPECT_TRUE(step(s, WantsToLeave{false}).empty());
+  const auto again = told<Leave>(step(s, WantsToLeave{true}));
+  ASSERT_EQ(again.size(), 1U);
+  EXPECT_TRUE(again[0].at_once);
+  EXPECT_TRUE(step(s, WantsToLeave{true}).empty());
+  EXPECT_TRUE(report_of(s).at_once);
+  static_cast<void>(step(s, Issued{}));
+  const Actions out = step(s, FromMaster{Left{}});
+  ASSERT_EQ(all<FailOp>(out).size(), 1U);
+  EXPECT_EQ(all<FailOp>(out)[0].error.code, ErrorCode::closed);
+  EXPECT_EQ(all<HasLeft>(out).size(), 1U);
+}
+
+TEST(Peer, it_is_calm_with_nothing_issued_and_lately_nothing_that_takes_all) {
+  State s = founded();
+  EXPECT_TRUE(report_of(s).calm);
+  static_cast<void>(step(s, Issued{}));
+  EXPECT_FALSE(report_of(s).calm);
+  s.step = 5;
+  s.next = 0;
+  EXPECT_TRUE(report_of(s).calm);
+  static_cast<void>(step(s, Issued{LossClass::needs_all, {}}));
+  for (const auto& [in_step, calm] : {std::pair{6U, false}, std::pair{7U, true}}) {
+    s.step = in_step;
+    s.next = 0;
+    EXPECT_EQ(report_of(s).calm, calm) << "a program does in a step what it did in the last";
+  }
 }
 
 TEST(Peer, time_outs_and_mismatches_are_told_while_an_epoch_is_in_force_only) {

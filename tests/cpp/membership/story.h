@@ -10,7 +10,7 @@
 //   crash N                            its connection breaks; the process dies hold N | release N
 //   what the master sends to N waits issue N [needs_all|root=M] | complete N KEY | returned N KEY |
 //   time_out N KEY | beat N mismatch N KEY | suspect N M | cannot N M | relinked N M refresh N |
-//   resume N | state N REVISION/NAME | leave N | bye N
+//   resume N | state N REVISION/NAME | leave N [now] | bye N
 #pragma once
 
 #include <deque>
@@ -49,6 +49,13 @@ inline std::string text(const Error& error) {
   return std::string(error_name(error.code)) + " \"" + error.text + "\"";
 }
 inline std::string text(const Failure& f) { return to_string(f.from) + " " + text(f.error); }
+inline std::string text(const std::vector<Relay>& relays) {
+  std::string line;
+  for (const Relay& r : relays) {
+    line += ", " + text(r.a) + " and " + text(r.b) + " over " + text(r.via);
+  }
+  return line;
+}
 inline std::string text(const std::vector<StepFlag>& flags) {
   std::string out;
   for (const StepFlag& f : flags) {
@@ -73,7 +80,9 @@ inline std::string line(const Vote& m) {
          std::to_string(m.step) + ", state " + text(m.root);
 }
 inline std::string line(const Knock& m) { return "knocks, state " + text(m.root); }
-inline std::string line(const Leave&) { return "wants to leave"; }
+inline std::string line(const Leave& m) {
+  return std::string("wants to leave") + (m.at_once ? " at once" : "");
+}
 inline std::string line(const Bye&) { return "bye"; }
 inline std::string line(const Heartbeat& m) {
   return "heartbeat, issued up to " + to_string(m.issued);
@@ -87,7 +96,7 @@ inline std::string line(const Welcome& m) {
 inline std::string line(const Propose& m) {
   return "propose " + to_string(m.epoch.id) + " " + text(m.epoch.members) +
          (m.epoch.boundary ? " boundary" : "") + (m.sync ? " state " + text(m.sync->root) : "") +
-         (m.sync ? " from " + text(m.sync->sources) : "");
+         (m.sync ? " from " + text(m.sync->sources) : "") + text(m.epoch.relays);
 }
 inline std::string line(const Start& m) {
   return "start " + to_string(m.epoch) + " step " + std::to_string(m.verdict.passed) + " pinned " +
@@ -266,7 +275,7 @@ class Story {
     } else if (verb == "state") {
       player.state = root_of(args_.at(1));
     } else if (verb == "leave") {
-      to_peer(p, peer::WantsToLeave{});
+      to_peer(p, peer::WantsToLeave{args_.size() > 1 && args_.at(1) == "now"});
     } else if (verb == "bye") {
       to_peer(p, peer::SaysBye{});
     } else {
@@ -338,6 +347,11 @@ class Story {
       if (const auto* send = std::get_if<master::Send>(&action)) {
         const auto player = peers_.find(send->peer);
         if (player != peers_.end()) player->second.waiting.push_back(send->message);
+      } else if (const auto* to_all = std::get_if<master::SendAll>(&action)) {
+        for (const PeerId p : to_all->peers) {
+          const auto player = peers_.find(p);
+          if (player != peers_.end()) player->second.waiting.push_back(to_all->message);
+        }
       } else if (const auto* write = std::get_if<master::WriteRegister>(&action)) {
         held_ = write->to;
         say("register: incarnation " + std::to_string(held_.incarnation) +

@@ -76,9 +76,36 @@ TEST(Framing, headers_come_back_as_they_were) {
   EXPECT_FALSE(decode_frame_header(in, 16).ok());
 }
 
+TEST(Framing, a_routed_segment_says_from_whom_to_whom_and_a_relay_frame_holds_its_head) {
+  HeaderBytes bytes;
+  FrameHeader header = some_segment();
+  header.type = FrameType::routed;
+  header.segment.route = {PeerId{11}, PeerId{12}, 13};
+  const auto in = encoded(header, bytes);
+  EXPECT_EQ(in.size(), kRoutedHeaderBytes);
+  const auto back = decode_frame_header(in, kControlBytesMax);
+  ASSERT_TRUE(back.ok()) << back.error().text;
+  EXPECT_EQ(back.value().segment.route, header.segment.route);
+  EXPECT_EQ(back.value().segment.descriptor, header.segment.descriptor);
+  header.segment.route.to = PeerId{};
+  EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
+
+  header = {};
+  header.type = FrameType::relay;
+  header.payload_bytes = kRelayHeadBytes;
+  EXPECT_TRUE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
+  header.payload_bytes = kRelayHeadBytes - 1;
+  EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
+  header.payload_bytes = kRelayHeadBytes + 17;
+  EXPECT_FALSE(decode_frame_header(encoded(header, bytes), 16).ok());
+}
+
 TEST(Framing, every_flipped_bit_of_a_header_is_seen) {
   HeaderBytes bytes;
-  const auto in = encoded(some_segment(), bytes);
+  FrameHeader routed = some_segment();
+  routed.type = FrameType::routed;
+  routed.segment.route = {PeerId{11}, PeerId{12}, 13};
+  const auto in = encoded(routed, bytes);
   for (std::size_t bit = 0; bit < in.size() * 8; ++bit) {
     bytes[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
     const auto size = frame_header_size(in);

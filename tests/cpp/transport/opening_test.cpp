@@ -17,7 +17,7 @@ using test::Pair;
 
 TEST(Open, a_link_that_was_dialled_early_keeps_its_data_until_the_other_side_opens_it) {
   Pair pair;
-  pair.low.links->open(pair.high.handle(), 5000, false);
+  pair.low.links->open(pair.high.handle(), 30000, false);
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
   pair.low.links->send_control(pair.high_id(), bytes_of("early"));
   pair.low.links->close(pair.high_id());  // and the sender has even gone
@@ -25,7 +25,7 @@ TEST(Open, a_link_that_was_dialled_early_keeps_its_data_until_the_other_side_ope
   const auto timer = pair.loop.timer(50, 0, [&] { later = true; });
   ASSERT_TRUE(pair.until([&] { return later; }));
   EXPECT_EQ(pair.high.events.ups, 0);
-  pair.high.links->open(pair.low.handle(), 5000, false);
+  pair.high.links->open(pair.low.handle(), 30000, false);
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
   EXPECT_EQ(pair.high.events.ups, 1);
   ASSERT_EQ(pair.high.events.controls.size(), 1U);
@@ -34,12 +34,12 @@ TEST(Open, a_link_that_was_dialled_early_keeps_its_data_until_the_other_side_ope
 
 TEST(Open, a_link_that_was_dialled_early_and_died_is_not_taken_for_a_new_one) {
   Pair pair;
-  pair.low.links->open(pair.high.handle(), 5000, false);
+  pair.low.links->open(pair.high.handle(), 30000, false);
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
   pair.low.links->drop(pair.high_id());
   ASSERT_TRUE(test::poll_until(pair.loop, [&, rounds = 0]() mutable { return ++rounds > 5; }));
-  pair.high.links->open(pair.low.handle(), 5000, false);
-  pair.low.links->open(pair.high.handle(), 5000, false);
+  pair.high.links->open(pair.low.handle(), 30000, false);
+  pair.low.links->open(pair.high.handle(), 30000, false);
   ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1 && pair.low.events.ups == 2; }));
   EXPECT_TRUE(pair.high.events.down.empty());
 }
@@ -51,8 +51,8 @@ TEST(Open, the_right_address_among_wrong_ones_is_found) {
   // Nobody listens; a process of the same kind that is not the one; no address at all.
   handle.addresses = {"127.0.0.1:1", strangers.low.handle().addresses[0], "nonsense",
                       handle.addresses[0]};
-  pair.low.links->open(handle, 5000, false);
-  pair.high.links->open(pair.low.handle(), 5000, false);
+  pair.low.links->open(handle, 30000, false);
+  pair.high.links->open(pair.low.handle(), 30000, false);
   const auto ticks = pair.loop.timer(1, 1, [&] { strangers.loop.run_once(false); });
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1 && pair.high.events.ups == 1; }));
 }
@@ -81,8 +81,8 @@ TEST(Open, a_peer_that_nobody_can_dial_dials_itself_whichever_has_the_smaller_id
     (hides_low ? low : high).addresses = {local_address(closed.value()[0].fd()).text()};
     closed.value().clear();
     const test::Stopwatch watch;
-    pair.low.links->open(high, 5000, false);
-    pair.high.links->open(low, 5000, false);
+    pair.low.links->open(high, 30000, false);
+    pair.high.links->open(low, 30000, false);
     ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1 && pair.high.events.ups == 1; }))
         << hides_low;
     EXPECT_LT(watch.ms(), 2000);
@@ -98,15 +98,15 @@ TEST(Open, dials_that_cross_make_one_link) {
     const Handle high = pair.high.handle();
     pair.high.links->open(low, 4U * static_cast<unsigned>(round), false);  // dials after a quarter
     const test::Stopwatch watch;
-    static_cast<void>(pair.until([&] { return watch.ms() >= round; }));
-    pair.high.links->open(low, 5000, false);
-    pair.low.links->open(high, 5000, false);
+    static_cast<void>(test::poll_until(pair.loop, [&] { return watch.ms() >= round; }));
+    pair.high.links->open(low, 30000, false);
+    pair.low.links->open(high, 30000, false);
     ASSERT_TRUE(pair.until([&] {
       return pair.low.links->is_up(pair.high_id()) && pair.high.links->is_up(pair.low_id());
     }));
     const int ups = pair.low.events.ups;
     const test::Stopwatch quiet;
-    static_cast<void>(pair.until([&] { return quiet.ms() > 50; }));
+    static_cast<void>(test::poll_until(pair.loop, [&] { return quiet.ms() > 50; }));
     EXPECT_EQ(pair.low.events.ups, ups) << "it came up once";
     EXPECT_TRUE(pair.low.links->is_up(pair.high_id()));
     EXPECT_TRUE(pair.high.links->is_up(pair.low_id()));
@@ -130,7 +130,7 @@ TEST(Open, who_is_dialled_before_it_wants_the_link_has_it_as_soon_as_it_does) {
   pair.high.links->open(pair.low.handle(), 60000, true);
   ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
   EXPECT_EQ(pair.low.events.ups, 0);
-  pair.low.links->open(pair.high.handle(), 5000, false);
+  pair.low.links->open(pair.high.handle(), 30000, false);
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
   EXPECT_TRUE(pair.high.events.down.empty());
 }
@@ -163,7 +163,7 @@ TEST(Open, a_wrong_key_is_refused_with_a_reason) {
   Pair pair;
   Handle handle = pair.high.handle();
   handle.key[5] ^= 1;
-  pair.low.links->open(handle, 5000, false);
+  pair.low.links->open(handle, 30000, false);
   ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
   EXPECT_NE(pair.low.events.reasons[0].find("cannot prove"), std::string::npos);
 }

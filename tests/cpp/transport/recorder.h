@@ -23,10 +23,11 @@ class Recorder : public LinkEvents {
     up.push_back(peer);
     if (on_up) on_up(peer);
   }
-  void link_down(PeerId peer, const std::string& reason, bool refused) override {
+  void link_down(PeerId peer, const std::string& reason, Down how) override {
     down.push_back(peer);
     reasons.push_back(reason);
-    was_refused = refused;
+    was_refused = how == Down::refused;
+    was_lost = how == Down::lost;
     if (on_down) on_down(peer);
   }
   void control_arrived(PeerId, std::span<const std::byte> payload) override {
@@ -58,6 +59,7 @@ class Recorder : public LinkEvents {
   std::vector<PeerId> up, down;
   std::vector<std::string> reasons;
   bool was_refused = false;
+  bool was_lost = false;
   std::vector<std::string> controls;
   std::size_t headers = 0;
   std::vector<SegmentHeader> arrived;
@@ -66,16 +68,18 @@ class Recorder : public LinkEvents {
   Placement last;
 };
 
+/// The links of a process, and what it has heard of them.
+struct End {
+  Recorder events;
+  std::unique_ptr<Links> links;
+  [[nodiscard]] Handle handle() const {
+    return {links->self(), {"127.0.0.1:" + std::to_string(links->port())}, links->key()};
+  }
+  [[nodiscard]] PeerId id() const { return links->self(); }
+};
+
 /// Two processes in one, `low` (it dials) and `high` (it accepts), on one loop.
 struct Pair {
-  struct End {
-    Recorder events;
-    std::unique_ptr<Links> links;
-    [[nodiscard]] Handle handle() const {
-      return {links->self(), {"127.0.0.1:" + std::to_string(links->port())}, links->key()};
-    }
-  };
-
   explicit Pair(LinkOptions options = {}) {
     options.listen_hosts = {"127.0.0.1"};
     for (End* end : {&low, &high}) {
@@ -92,15 +96,15 @@ struct Pair {
     }
   }
   void open() {
-    low.links->open(high.handle(), 5000, false);
-    high.links->open(low.handle(), 5000, false);
+    low.links->open(high.handle(), 30000, false);
+    high.links->open(low.handle(), 30000, false);
     EXPECT_TRUE(until([&] { return low.events.ups > 0 && high.events.ups > 0; }));
   }
-  bool until(const std::function<bool()>& done, std::uint64_t timeout_ms = 10000) {
+  bool until(const std::function<bool()>& done, std::uint64_t timeout_ms = test::kTestMs) {
     return run_until(loop, done, timeout_ms);
   }
-  [[nodiscard]] PeerId low_id() const { return low.links->self(); }
-  [[nodiscard]] PeerId high_id() const { return high.links->self(); }
+  [[nodiscard]] PeerId low_id() const { return low.id(); }
+  [[nodiscard]] PeerId high_id() const { return high.id(); }
 
   Loop loop;
   End low, high;
@@ -142,9 +146,15 @@ class BarePeer {
 struct Tensor {
   std::vector<std::byte> bytes;
   explicit Tensor(std::size_t size, unsigned seed = 1) : bytes(size) {
-    for (std::size_t i = 0; i < size; ++i) {
-      bytes[i] = static_cast<std::byte>((i * 2654435761U + seed) >> 13);
+    // By words, and compared by memcmp: a sanitizer makes each look at a byte expensive.
+    for (std::size_t i = 0; i < size; i += 8) {
+      const std::uint64_t word = (i + seed) * 0x9E3779B97F4A7C15U;
+      std::memcpy(bytes.data() + i, &word, std::min<std::size_t>(8, size - i));
     }
+  }
+  [[nodiscard]] bool is(const std::vector<std::byte>& other) const {
+    return other.size() == bytes.size() &&
+           std::memcmp(other.data(), bytes.data(), bytes.size()) == 0;
   }
   void send(Links& links, PeerId to, std::size_t segment_bytes, MemoryToken token,
             std::uint64_t step = 0) {

@@ -18,9 +18,12 @@
 
 namespace pccl::test {
 
+/// For what takes a moment: a busy machine under a sanitizer may be 50 times slower.
+inline constexpr std::uint64_t kTestMs = 60000;
+
 /// Runs the loop until `done()`; false after `timeout_ms`.
 inline bool run_until(Loop& loop, const std::function<bool()>& done,
-                      std::uint64_t timeout_ms = 10000) {
+                      std::uint64_t timeout_ms = kTestMs) {
   bool late = false;
   const auto timer = loop.timer(timeout_ms, 0, [&] { late = true; });
   while (!late) {
@@ -82,9 +85,10 @@ class BareClient {
   Socket socket_;
 };
 
-/// run_until for what no event of the loop announces (a bare socket): looks every few milliseconds.
+/// run_until for what no event of the loop announces (a bare socket, a time): looks every few
+/// milliseconds.
 inline bool poll_until(Loop& loop, const std::function<bool()>& done,
-                       std::uint64_t timeout_ms = 10000) {
+                       std::uint64_t timeout_ms = kTestMs) {
   const auto ticks = loop.timer(2, 2, [] {});
   return run_until(loop, done, timeout_ms);
 }

@@ -224,6 +224,9 @@ def test_a_mapping_of_tensors_will_do(tmp_path: Path) -> None:
     assert str(other["rates"]) == str(state["rates"])
 
 
-def test_one_at_least_is_kept(tmp_path: Path) -> None:
+def test_one_at_least_is_kept_and_steps_are_counted_from_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep is 0"):
         Checkpoints(tmp_path, keep=0)
+    for wrong in (0, 2.5, True):
+        with pytest.raises(ValueError, match=f"every is {wrong}; expected a number of steps"):
+            Checkpoints(tmp_path, every=wrong)

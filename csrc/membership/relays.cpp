@@ -1,0 +1,93 @@
+// Members that cannot reach each other: over whom they go on, and, where there is nobody, who has
+// to go. A third member that both reach passes their data on; of several the one that does so for
+// the fewest, then the one with the lowest rank, so that the choice stays while others come and go.
+#include <algorithm>
+
+#include "base/limits.h"
+#include "membership/master_rules.h"
+
+namespace pccl::master {
+namespace {
+
+constexpr std::size_t kRelaysTried = 2;  // of a pair; each that is of no use costs some seconds
+
+std::pair<PeerId, PeerId> in_order(PeerId p, PeerId q) { return {std::min(p, q), std::max(p, q)}; }
+
+bool cannot_reach(const State& s, PeerId p, PeerId q) {
+  return s.cannot.contains({p, q}) || s.cannot.contains({q, p});
+}
+
+bool may_relay(const State& s, PeerId p, PeerId q, PeerId via) {
+  if (via == p || via == q) return false;
+  if (cannot_reach(s, p, via) || cannot_reach(s, q, via)) return false;
+  const auto tried = s.useless.find(in_order(p, q));
+  if (tried == s.useless.end()) return true;
+  return tried->second.size() < kRelaysTried && !tried->second.contains(via) &&
+         !tried->second.contains(PeerId{});
+}
+
+}  // namespace
+
+bool has_relay(const State& s, PeerId p, PeerId q, const std::vector<PeerId>& among) {
+  return std::any_of(among.begin(), among.end(),
+                     [&](PeerId via) { return may_relay(s, p, q, via); });
+}
+
+void of_no_use(State& s, PeerId p, PeerId q, PeerId via) { s.useless[in_order(p, q)].insert(via); }
+
+bool reaches_again(State& s, PeerId p) {
+  const auto erased = std::erase_if(
+      s.cannot, [p](const auto& pair) { return pair.first == p || pair.second == p; });
+  forget_reached(s);
+  return erased > 0;
+}
+
+void forget_reached(State& s) {
+  std::erase_if(s.useless, [&](const auto& entry) {
+    return !cannot_reach(s, entry.first.first, entry.first.second);
+  });
+}
+
+std::vector<Relay> relays(const State& s, const std::vector<Member>& members) {
+  std::vector<Relay> out;
+  if (s.cannot.empty()) return out;
+  std::map<PeerId, std::size_t> place;
+  for (const Member& m : members) place.emplace(m.peer(), place.size());
+  std::map<PeerId, std::size_t> load;
+  for (const auto& [younger, older] : s.cannot) {
+    const auto p = place.find(older);
+    const auto q = place.find(younger);
+    if (p == place.end() || q == place.end() || out.size() == kRelaysMax) continue;
+    if (planted(s.config.planted, "keep_relay") && own(s) != nullptr) {
+      const auto& before = own(s)->relays;
+      const auto same = std::find_if(before.begin(), before.end(),
+                                     [&, &o = older, &y = younger](const Relay& relay) {
+                                       return std::minmax(relay.a, relay.b) == std::minmax(o, y);
+                                     });
+      if (same != before.end()) {
+        out.push_back(*same);
+        continue;
+      }
+    }
+    const Member* best = nullptr;
+    for (const Member& m : members) {
+      if (m.place.rank != members[p->second].place.rank) continue;
+      if (!may_relay(s, older, younger, m.peer())) continue;
+      if (best == nullptr || load[m.peer()] < load[best->peer()]) best = &m;
+    }
+    if (best == nullptr) continue;
+    ++load[best->peer()];
+    Relay relay{older, younger, best->peer()};
+    if (q->second < p->second) std::swap(relay.a, relay.b);
+    out.push_back(relay);
+  }
+  return out;
+}
+
+void recall_relays(State& s) {
+  if (const Epoch* epoch = own(s)) {
+    for (const Relay& relay : epoch->relays) s.cannot.insert({relay.b, relay.a});
+  }
+}
+
+}  // namespace pccl::master

@@ -1,0 +1,104 @@
+// Newcomers that die at each stage of their admission: the members go on at once, none of them is
+// evicted, and another newcomer is admitted afterwards. And replicas that lack ranks.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "server_fixture.h"
+
+namespace pccl::master {
+namespace {
+
+class Newcomers : public Server {
+ protected:
+  /// The two members meet at a boundary, and come out of it as two of so many.
+  void boundary(std::size_t members) {
+    std::vector<std::uint64_t> before;
+    for (const std::size_t i : {0U, 1U}) {
+      before.push_back(peers_[i]->steps_entered);
+      peers_[i]->refresh();
+    }
+    EXPECT_TRUE(until([&] {
+      return peers_[0]->steps_entered > before[0] && peers_[1]->steps_entered > before[1] &&
+             peers_[0]->runs(members) && peers_[1]->runs(members);
+    })) << log_text();
+  }
+  void expect_commit_of_members() {
+    const OpKey a = peers_[0]->issue();
+    const OpKey b = peers_[1]->issue();
+    EXPECT_TRUE(until([&] { return peers_[0]->has_committed(a) && peers_[1]->has_committed(b); }))
+        << log_text();
+  }
+};
+
+template <typename Message, typename Variant>
+bool is(const Variant& message) {
+  return std::holds_alternative<Message>(message);
+}
+
+TEST_F(Newcomers, who_dies_at_any_stage_of_its_admission_costs_no_member_its_place) {
+  found(2);
+  boundary(2);
+  using Stage = std::pair<std::string, std::function<void(FakePeer&)>>;
+  const std::vector<Stage> stages = {
+      {"after its hello", [](auto& p) { p.dies_after = is<Hello, PeerToMaster>; }},
+      {"at the door", [](auto& p) { p.dies_after = is<Knock, PeerToMaster>; }},
+      {"while it connects", [](auto& p) { p.dies_at = is<Propose, MasterToPeer>; }},
+      {"after ready", [](auto& p) { p.dies_after = is<Ready, PeerToMaster>; }},
+      {"at start", [](auto& p) { p.dies_at = is<Start, MasterToPeer>; }},
+  };
+  std::uint64_t id = 10;
+  for (const auto& [what, prepare] : stages) {
+    SCOPED_TRACE(what);
+    FakePeer& newcomer = peer(++id);
+    prepare(newcomer);
+    EXPECT_TRUE(until([&] { return !newcomer.reconnects || newcomer.last<Welcome>() != nullptr; }));
+    newcomer.refresh();
+    EXPECT_TRUE(until([&] {
+      return !newcomer.reconnects || server_->state().peers.at(PeerId{id}).at_door;
+    })) << log_text();
+    expect_commit_of_members();  // the first commit of the step says whether its boundary votes
+    boundary(2);
+    EXPECT_FALSE(newcomer.reconnects) << "it has not come to this stage";
+    EXPECT_TRUE(peers_[0]->failed.empty());
+    EXPECT_EQ(peers_[0]->evicted + peers_[1]->evicted, "");
+    peers_.pop_back();
+  }
+  FakePeer& last = peer(99);
+  EXPECT_TRUE(until([&] { return last.last<Welcome>() != nullptr; }));
+  last.refresh();
+  EXPECT_TRUE(until([&] { return server_->state().peers.at(PeerId{99}).at_door; }));
+  expect_commit_of_members();
+  boundary(3);
+  EXPECT_TRUE(until([&] { return all_run(3); })) << log_text();
+  expect_commit();
+}
+
+TEST_F(Newcomers, a_replica_that_lacks_a_rank_is_told_for_whom_it_waits) {
+  options_.say_waiting_ms = 50;
+  options_.min_peers = 1;
+  start();
+  const auto rank = [&](std::uint64_t id, const std::string& replica, std::uint32_t number) {
+    FakePeer& made = peer(id);
+    made.state.self.place = {replica, 0, number, 2};
+    return &made;
+  };
+  const FakePeer* first = rank(1, "west", 0);
+  const std::string text = "replica west (attempt 0) has 2 ranks and waits for 1";
+  EXPECT_TRUE(until([&] {
+    return first->last<Hold>() != nullptr && first->last<Hold>()->text == text;
+  })) << log_text();
+  rank(2, "west", 1);
+  EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
+  const FakePeer* other = rank(3, "east", 1);  // of a run that is founded: the same
+  EXPECT_TRUE(until([&] { return other->last<Hold>() != nullptr; })) << log_text();
+  EXPECT_EQ(other->last<Hold>()->text, "replica east (attempt 0) has 2 ranks and waits for 0");
+  EXPECT_EQ(said(text), 1U) << log_text();
+}
+
+}  // namespace
+}  // namespace pccl::master

@@ -1,0 +1,296 @@
+// Links over a third peer: three processes in one, `a` and `b`, which open each other over `r`.
+#include <gtest/gtest.h>
+
+#include "base/limits.h"
+#include "recorder.h"
+#include "support.h"
+#include "transport/relay_message.h"
+
+namespace pccl {
+namespace {
+
+using test::bytes_of;
+using test::End;
+using test::place_in;
+using test::Tensor;
+
+struct Trio {
+  Trio() {
+    LinkOptions options;
+    options.listen_hosts = {"127.0.0.1"};
+    for (End* end : {&a, &b, &r, &spare}) {
+      end->links = std::move(make_tcp_links(loop, end->events, options)).value();
+    }
+    for (End* relay : {&r, &spare}) {
+      for (End* end : {&a, &b}) {
+        relay->links->open(end->handle(), 30000, false);
+        end->links->open(relay->handle(), 30000, false);
+      }
+    }
+    EXPECT_TRUE(until([&] { return r.events.ups == 2 && spare.events.ups == 2; }));
+    EXPECT_TRUE(until([&] { return a.events.ups == 2 && b.events.ups == 2; }));
+  }
+  void open_over(const End& between) {
+    const int ups = a.events.ups;
+    a.links->open_via(b.handle(), between.id(), 30000);
+    b.links->open_via(a.handle(), between.id(), 30000);
+    EXPECT_TRUE(until([&] { return a.links->is_up(b.id()) && b.links->is_up(a.id()); }));
+    EXPECT_EQ(a.events.ups, ups + 1);
+    EXPECT_EQ(a.links->via(b.id()), between.id());
+  }
+  bool until(const std::function<bool()>& done, std::uint64_t timeout_ms = test::kTestMs) {
+    return test::run_until(loop, done, timeout_ms);
+  }
+  Loop loop;
+  End a, b, r, spare;
+};
+
+TEST(Relay, messages_keep_their_order) {
+  Trio trio;
+  trio.open_over(trio.r);
+  for (int i = 0; i < 200; ++i) {
+    trio.a.links->send_control(trio.b.id(), bytes_of("a " + std::to_string(i)));
+    trio.b.links->send_control(trio.a.id(), bytes_of("b " + std::to_string(i)));
+  }
+  trio.a.links->send_control(trio.b.id(), bytes_of(std::string(2U << 20, 'x')));
+  ASSERT_TRUE(trio.until([&] {
+    return trio.a.events.controls.size() == 200 && trio.b.events.controls.size() == 201;
+  }));
+  EXPECT_EQ(trio.a.events.controls[199], "b 199");
+  EXPECT_EQ(trio.b.events.controls[199], "a 199");
+  EXPECT_EQ(trio.b.events.controls[200].size(), 2U << 20);
+  EXPECT_EQ(trio.r.events.controls.size(), 0U) << "what it passes on is not for it";
+}
+
+TEST(Relay, what_is_sent_arrives_bit_for_bit_and_its_sender_hears_of_each_segment) {
+  Trio trio;
+  trio.open_over(trio.r);
+  Tensor tensor(20U << 20);  // more than the window
+  Tensor small(100);
+  std::vector<std::byte> memory(tensor.bytes.size());
+  std::vector<std::byte> back(small.bytes.size());
+  trio.b.events.place = place_in(memory);
+  trio.a.events.place = place_in(back);
+  tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
+  small.send(*trio.b.links, trio.a.id(), 100, 2);
+  ASSERT_TRUE(trio.until([&] {
+    return trio.b.events.arrived.size() == 20 && trio.a.events.sent.size() == 20 &&
+           trio.a.events.arrived.size() == 1;
+  }));
+  EXPECT_TRUE(tensor.is(memory));
+  EXPECT_TRUE(small.is(back));
+  EXPECT_FALSE(trio.b.events.arrived.front().route.relayed()) << "routes stay in transport/";
+  EXPECT_EQ(trio.r.events.headers, 0U);
+  EXPECT_EQ(trio.r.links->bytes_relayed(), (20U << 20) + 100);
+  EXPECT_EQ(trio.r.links->segment_bytes_received(), 0U) << "it is no progress of its own";
+  EXPECT_EQ(trio.a.links->queued_bytes(trio.b.id()), 0U);
+}
+
+TEST(Relay, no_more_than_the_window_is_under_way) {
+  Trio trio;
+  trio.open_over(trio.r);
+  Tensor tensor(50U << 20);
+  std::vector<std::byte> memory(tensor.bytes.size());
+  trio.b.events.place = place_in(memory);
+  std::uint64_t most = 0;
+  trio.b.events.on_segment = [&](const SegmentHeader& header) {
+    const std::uint64_t sent = trio.a.events.sent.size() * (1U << 20);
+    if (sent > trio.b.events.arrived_bytes) {
+      most = std::max(most, sent - trio.b.events.arrived_bytes + header.bytes);
+    }
+  };
+  tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
+  ASSERT_TRUE(trio.until([&] { return trio.b.events.arrived.size() == 50; }));
+  EXPECT_TRUE(tensor.is(memory));
+  // What the kernel between the second link's ends holds is beside it.
+  EXPECT_LE(most, kRelayWindowBytes + (16U << 20));
+  EXPECT_GT(most, 0U);
+}
+
+TEST(Relay, both_ends_hear_of_the_loss_of_the_peer_in_between_and_go_on_over_another) {
+  Trio trio;
+  trio.open_over(trio.r);
+  trio.r.links.reset();
+  ASSERT_TRUE(
+      trio.until([&] { return trio.a.events.down.size() == 2 && trio.b.events.down.size() == 2; }));
+  EXPECT_FALSE(trio.a.links->is_up(trio.b.id()));
+  const std::string all = trio.a.events.reasons[0] + trio.a.events.reasons[1];
+  EXPECT_NE(all.find("over which it went, was lost"), std::string::npos) << all;
+  trio.open_over(trio.spare);
+  trio.a.links->send_control(trio.b.id(), bytes_of("again"));
+  ASSERT_TRUE(trio.until([&] { return trio.b.events.controls.size() == 1; }));
+}
+
+TEST(Relay, the_loss_of_one_end_is_told_to_the_other) {
+  Trio trio;
+  trio.open_over(trio.r);
+  const PeerId lost = trio.b.id();
+  trio.b.links.reset();
+  ASSERT_TRUE(trio.until([&] { return trio.a.events.down.size() == 1; }));
+  EXPECT_EQ(trio.a.events.down[0], lost);
+  EXPECT_EQ(trio.a.events.reasons[0], "the peer in between has lost its link to it");
+  EXPECT_TRUE(trio.a.links->is_up(trio.r.id()));
+}
+
+TEST(Relay, a_link_that_is_closed_brings_its_last_segments_first) {
+  Trio trio;
+  trio.open_over(trio.r);
+  Tensor tensor(20U << 20);
+  std::vector<std::byte> memory(tensor.bytes.size());
+  trio.b.events.place = place_in(memory);
+  std::size_t arrived_before_down = 0;
+  trio.b.events.on_down = [&](PeerId) {
+    if (arrived_before_down == 0) arrived_before_down = trio.b.events.arrived.size();
+  };
+  tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
+  trio.a.links->close(trio.b.id());
+  EXPECT_FALSE(trio.a.links->is_up(trio.b.id()));
+  ASSERT_TRUE(trio.until([&] { return trio.b.events.down.size() == 1; }));
+  EXPECT_EQ(arrived_before_down, 20U);
+  EXPECT_TRUE(tensor.is(memory));
+  trio.a.links->cancel(1);
+  EXPECT_TRUE(trio.a.events.down.empty()) << "who closes is told nothing";
+}
+
+TEST(Relay, a_process_that_ends_in_good_order_owes_nothing) {
+  Trio trio;
+  trio.open_over(trio.r);
+  Tensor tensor(20U << 20);
+  std::vector<std::byte> memory(tensor.bytes.size());
+  trio.b.events.place = place_in(memory);
+  tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
+  bool done = false;
+  trio.a.links->shutdown(30000, [&] { done = true; });
+  ASSERT_TRUE(trio.until([&] { return done && trio.b.events.arrived.size() == 20; }));
+  EXPECT_TRUE(tensor.is(memory));
+}
+
+TEST(Relay, memory_that_is_cancelled_is_touched_no_more) {
+  Trio trio;
+  trio.open_over(trio.r);
+  std::vector<std::byte> memory(24U << 20);
+  trio.b.events.place = place_in(memory);
+  {
+    Tensor tensor(24U << 20);
+    tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
+    ASSERT_TRUE(trio.until([&] { return trio.b.events.arrived.size() >= 3; }));
+    trio.a.links->cancel(1);
+  }  // freed
+  EXPECT_EQ(trio.a.links->queued_bytes(trio.b.id()), 0U);
+  trio.b.links->cancel(9);
+  memory = {};
+  // The window is not lost with what was cancelled.
+  Tensor next(20U << 20, 2);
+  std::vector<std::byte> second(next.bytes.size());
+  trio.b.events.place = [&](const SegmentHeader& header) {
+    if (header.op.step != 5) return Placement{};
+    return Placement{second.data() + header.offset, 10, 0};
+  };
+  next.send(*trio.a.links, trio.b.id(), 1U << 20, 2, 5);
+  const auto of_next = [&] {
+    const auto& arrived = trio.b.events.arrived;
+    return std::count_if(arrived.begin(), arrived.end(),
+                         [](const SegmentHeader& header) { return header.op.step == 5; });
+  };
+  ASSERT_TRUE(trio.until([&] { return of_next() == 20; }));
+  EXPECT_TRUE(next.is(second));
+}
+
+TEST(Relay, an_end_that_makes_the_link_anew_is_noticed_by_the_other) {
+  Trio trio;
+  trio.open_over(trio.r);
+  trio.a.links->give_up(trio.b.id(), "it has moved no data");
+  ASSERT_TRUE(
+      trio.until([&] { return trio.a.events.down.size() == 1 && trio.b.events.down.size() == 1; }));
+  EXPECT_EQ(trio.a.events.reasons[0], "it has moved no data");
+  trio.open_over(trio.r);
+}
+
+TEST(Relay, who_opens_before_a_loss_is_told_hears_that_it_was_lost_and_opens_again) {
+  Trio trio;
+  trio.open_over(trio.r);
+  trio.a.links->give_up(trio.b.id(), "it has moved no data");
+  trio.a.links->open_via(trio.b.handle(), trio.spare.id(), 30000);
+  ASSERT_TRUE(trio.until([&] { return trio.a.events.down.size() == 1; }));
+  EXPECT_TRUE(trio.a.events.was_lost);
+  EXPECT_EQ(trio.a.links->via(trio.b.id()), std::nullopt) << "it is to be opened again";
+  ASSERT_TRUE(trio.until([&] { return trio.b.events.down.size() == 1; }));
+  trio.open_over(trio.spare);
+  trio.a.links->open_via(trio.b.handle(), trio.spare.id(), 1);
+  EXPECT_FALSE(trio.a.events.down.size() > 1);
+}
+
+TEST(Relay, a_link_of_their_own_is_taken_where_there_is_one) {
+  Trio trio;
+  trio.a.links->open(trio.b.handle(), 30000, false);
+  trio.b.links->open(trio.a.handle(), 30000, false);
+  ASSERT_TRUE(trio.until([&] { return trio.a.links->is_up(trio.b.id()); }));
+  ASSERT_TRUE(trio.until([&] { return trio.b.links->is_up(trio.a.id()); }));
+  trio.a.links->open_via(trio.b.handle(), trio.r.id(), 30000);
+  ASSERT_TRUE(trio.until([&] { return trio.a.events.ups == 4; }));
+  EXPECT_EQ(trio.a.links->via(trio.b.id()), std::nullopt);
+}
+
+TEST(Relay, nobody_answers_within_the_deadline) {
+  Trio trio;
+  trio.a.links->open_via(trio.b.handle(), trio.r.id(), 200);
+  ASSERT_TRUE(trio.until([&] { return trio.a.events.down.size() == 1; }));
+  EXPECT_NE(trio.a.events.reasons[0].find("over peer " + to_string(trio.r.id()) + " within 200 ms"),
+            std::string::npos)
+      << trio.a.events.reasons[0];
+  Handle nobody = trio.b.handle();
+  nobody.peer.value += 1;
+  trio.a.links->open_via(trio.b.handle(), nobody.peer, 200);
+  ASSERT_TRUE(trio.until([&] { return trio.a.events.down.size() == 2; }));
+  EXPECT_NE(trio.a.events.reasons[1].find("there is no link to that one"), std::string::npos);
+}
+
+TEST(RelayMessage, comes_back_as_it_was_and_nonsense_does_not) {
+  const auto rest = bytes_of("payload");
+  const RelayMessage said{RelayKind::control, PeerId{1}, PeerId{2}, 3, 4, rest};
+  const auto bytes = encode_relay(said);
+  const auto read = decode_relay(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read.value().kind, RelayKind::control);
+  EXPECT_EQ(read.value().from, PeerId{1});
+  EXPECT_EQ(read.value().to, PeerId{2});
+  EXPECT_EQ(read.value().session, 3U);
+  EXPECT_EQ(read.value().number, 4U);
+  EXPECT_EQ(test::text_of(read.value().rest), "payload");
+  const auto refused = [&](std::size_t at, std::uint8_t value) {
+    auto wrong = bytes;
+    wrong[at] = static_cast<std::byte>(value);
+    return !decode_relay(wrong).ok();
+  };
+  EXPECT_TRUE(refused(0, 0));
+  EXPECT_TRUE(refused(0, 5));
+  EXPECT_TRUE(refused(0, 1)) << "an opening carries nothing";
+  EXPECT_TRUE(refused(3, 1));
+  EXPECT_TRUE(refused(8, 0)) << "from nobody";
+  EXPECT_TRUE(refused(8, 2)) << "to itself";
+  EXPECT_FALSE(decode_relay(std::span(bytes).first(39)).ok());
+}
+
+TEST(Relay, who_speaks_for_another_loses_its_link) {
+  // `a` is made of bare sockets; `high` is the peer in between.
+  test::Pair pair;
+  const PeerId self{pair.low_id().value + 1};
+  const Handle handle{self, {"127.0.0.1:1"}, {}};
+  test::BarePeer bare(pair, self, 77, 2);
+  pair.high.links->open(handle, 30000, false);
+  ASSERT_TRUE(pair.until([&] { return pair.high.links->is_up(self); }));
+  const auto payload =
+      encode_relay({RelayKind::open, PeerId{self.value + 5}, pair.low_id(), 9, 0, {}});
+  FrameHeader header;
+  header.type = FrameType::relay;
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  HeaderBytes bytes;
+  const std::size_t size = encode_frame_header(header, bytes);
+  bare.clients[0]->send(std::span<const std::byte>(bytes).first(size));
+  bare.clients[0]->send(payload);
+  ASSERT_TRUE(pair.until([&] { return pair.high.events.down.size() == 1; }));
+  EXPECT_EQ(pair.high.events.reasons[0], "it relays what is not its own");
+}
+
+}  // namespace
+}  // namespace pccl
