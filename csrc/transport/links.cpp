@@ -1,10 +1,7 @@
 // Links over TCP: which peers are wanted, who dials, what is parked, and when the owner is told.
 // Reports wait in a list until the loop has finished the call they come from (`told_`), so that the
 // owner is never called from inside its own call.
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <deque>
 #include <map>
 #include <memory>
@@ -17,6 +14,7 @@
 #include "transport/lane_gate.h"
 #include "transport/link.h"
 #include "transport/loop.h"
+#include "transport/parking.h"
 #include "transport/sys.h"
 #include "transport/transport.h"
 
@@ -26,12 +24,6 @@ namespace {
 constexpr std::uint64_t kDialBackMs = 500;      // who awaits a dial waits so long before it dials
 constexpr std::uint64_t kRefusedMs = 200;       // a refusal counts when it lasts that long
 constexpr std::uint64_t kRefusedLongMs = 2000;  // where the refused peer may dial itself
-
-bool is_dead(const Socket& socket) {
-  std::byte next{};
-  const auto got = ::recv(socket.fd(), &next, 1, MSG_PEEK);
-  return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
 
 class TcpLinks : public DirectLinks, private LinkOwner {
  public:
@@ -86,10 +78,6 @@ class TcpLinks : public DirectLinks, private LinkOwner {
     std::uint64_t cookie = 0;
     PeerId far;  // of a routed segment: where it goes
   };
-  struct Parked {
-    std::vector<Socket> lanes;
-    std::uint64_t order = 0;
-  };
 
   // LinkOwner
   DirectEvents& link_events() override { return events_; }
@@ -113,7 +101,6 @@ class TcpLinks : public DirectLinks, private LinkOwner {
   void dial_failed(Link& link, const LaneDial::Failure& failure);
   void deadline_over(Link& link);
   void arrived(PeerId peer, std::vector<Socket> lanes);
-  void park(PeerId peer, std::vector<Socket> lanes);
   void adopt(Link& link, std::vector<Socket> lanes);
   void fail(Link& link, const std::string& reason, bool refused);
   std::shared_ptr<Link> take(PeerId peer);
@@ -131,8 +118,7 @@ class TcpLinks : public DirectLinks, private LinkOwner {
   std::map<PeerId, std::shared_ptr<Link>> links_;
   std::vector<std::shared_ptr<Link>> closing_;  // send their rest
   std::vector<std::shared_ptr<Link>> buried_;   // freed once nothing of them is on the stack
-  std::map<PeerId, Parked> parked_;             // complete and proven, but not opened here yet
-  std::uint64_t parked_order_ = 0;
+  Parking parking_{loop_};
   std::deque<Told> told_;
   bool tells_ = false;
   std::uint64_t serials_ = 0;
@@ -169,12 +155,7 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
   link.deadline_after_ms = deadline_ms;
   link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
   link.refused_long_ms = refusal_tells ? kRefusedMs : kRefusedLongMs;
-  if (const auto parked = parked_.find(peer.peer); parked != parked_.end()) {
-    std::vector<Socket> lanes = std::move(parked->second.lanes);
-    parked_.erase(parked);
-    // One that is over without a word, not even a goodbye, is not the link that is asked for now.
-    if (std::none_of(lanes.begin(), lanes.end(), is_dead)) return adopt(link, std::move(lanes));
-  }
+  if (auto lanes = parking_.take(peer.peer)) return adopt(link, std::move(*lanes));
   if (self_ < peer.peer) {
     if (gate_->has_lanes_of(peer.peer)) return dial_later(link, kHandshakeMs);
     return dial(link);
@@ -250,26 +231,15 @@ void TcpLinks::deadline_over(Link& link) {
 
 void TcpLinks::arrived(PeerId peer, std::vector<Socket> lanes) {
   const auto found = links_.find(peer);
-  if (found == links_.end()) return park(peer, std::move(lanes));
+  if (found == links_.end()) return parking_.add(peer, std::move(lanes));
   Link& link = *found->second;
   if (link.state == Link::State::opening) return adopt(link, std::move(lanes));
   // It would not dial if its old link were alive. The owner opens again when it has heard of the
   // loss.
-  park(peer, std::move(lanes));
+  parking_.add(peer, std::move(lanes));
   if (link.state != Link::State::failed) {
     fail(link, "the peer has lost the link and dialled anew", false);
   }
-}
-
-void TcpLinks::park(PeerId peer, std::vector<Socket> lanes) {
-  parked_[peer] = {std::move(lanes), ++parked_order_};
-  if (parked_.size() <= kMembersMax) return;
-  const auto oldest = std::min_element(
-      parked_.begin(), parked_.end(),
-      [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
-  log_warning("too many peers have connected without being wanted: dropped " +
-              to_string(oldest->first));
-  parked_.erase(oldest);
 }
 
 void TcpLinks::adopt(Link& link, std::vector<Socket> lanes) {
@@ -296,7 +266,7 @@ void TcpLinks::fail(Link& link, const std::string& reason, bool refused) {
 /// Takes the link out of what is known about the peer, if there is one.
 std::shared_ptr<Link> TcpLinks::take(PeerId peer) {
   gate_->forget(peer);
-  parked_.erase(peer);
+  parking_.erase(peer);
   const auto node = links_.extract(peer);
   return node.empty() ? nullptr : node.mapped();
 }
@@ -340,7 +310,7 @@ void TcpLinks::shutdown(std::uint64_t deadline_ms, std::function<void()> done) {
   shut_ = true;
   shutdown_done_ = std::move(done);
   gate_->close();
-  parked_.clear();
+  parking_.clear();
   while (!links_.empty()) close(links_.begin()->first);
   if (closing_.empty()) return finish_shutdown();
   shutdown_deadline_ = loop_.timer(deadline_ms, 0, [this] {
