@@ -31,7 +31,8 @@ class Forwarder:
         self._listener = socket.create_server(self.listens)
         self._sockets: list[socket.socket] = []
         self._generation = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def swallow(self, *, new_ones: bool) -> None:
         self.swallows_new = new_ones
@@ -42,10 +43,15 @@ class Forwarder:
         while True:
             try:
                 outside, _ = self._listener.accept()
-                inside = socket.create_connection(self.target)
             except OSError:
-                return
-            self._sockets += [outside, inside]
+                return  # close() was called
+            self._sockets.append(outside)
+            try:
+                inside = socket.create_connection(self.target)
+            except OSError:  # the member is gone: who dials it sees that
+                outside.close()
+                continue
+            self._sockets.append(inside)
             born = self._generation
             for source, sink, is_answer in ((outside, inside, False), (inside, outside, True)):
                 threading.Thread(
@@ -73,6 +79,8 @@ class Forwarder:
                 end_.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        self._accepting.join()
         for each in [self._listener, *self._sockets]:
             each.close()
 
