@@ -9,6 +9,7 @@ sampler may be there.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 import sys
@@ -107,6 +108,7 @@ class ElasticRun:
             self.close()
             raise
         self._settle(())  # a newcomer's, if it was given that of the members from before theirs
+        self._count_samples()
         self._is_member = True
 
     @property
@@ -154,6 +156,7 @@ class ElasticRun:
             module.reshard()
         self.boundary = self.group.refresh(self.state, timeout_s=timeout_s)
         self._settle(() if self.failed else _contributors(self.boundary))
+        self._count_samples()
         saves = self._step_counted
         self._stepped.clear()
         self._step_counted = self._in_backward = False
@@ -299,6 +302,10 @@ class ElasticRun:
         """Ends the sampler's step; where the boundary voted that was done before hashing."""
         if self._sampler is not None and self._sampler.in_step:
             self._sampler.settle(contributors)
+
+    def _count_samples(self) -> None:
+        if self._sampler is not None:
+            self.boundary = dataclasses.replace(self.boundary, samples=self.samples_total)
 
     def _settle_before_hashing(self, contributors: tuple[int, ...] | None) -> None:
         if self._sampler is None or not self._is_member:

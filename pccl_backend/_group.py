@@ -50,6 +50,8 @@ class Boundary:
             step in which a member was lost. () at a newcomer's first boundary.
         size_changed: `size` differs from that before.
         paused_s: How long the call took.
+        samples: Samples that have counted in the whole run, with this step; None but where
+            `elastic` passes the boundaries of a loop with an ElasticSampler.
         writer: This member's replica is the one that logs and saves: it holds rank 0.
     """
 
@@ -64,6 +66,7 @@ class Boundary:
     contributors: tuple[int, ...]
     size_changed: bool
     paused_s: float
+    samples: int | None = None
 
     @property
     def writer(self) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 from pccl_backend import (
+    Boundary,
     Checkpoints,
     ElasticRun,
     ElasticSampler,
@@ -36,22 +36,25 @@ class FakeGroup:
         self.fails: Exception | None = None
         self.shared: list[dict[str, Any]] = []  # what was hashed at each boundary
 
-    def refresh(self, state: Any, *, timeout_s: float | None = None) -> Any:
+    def refresh(self, state: Any, *, timeout_s: float | None = None) -> Boundary:
         if self.fails is not None:
             raise self.fails
         if self.hashes:
             state.settle(self.contributors or None)
         self.shared.append({n: v for n, v in state.items() if not torch.is_tensor(v)})
         self.step += 1
-        return SimpleNamespace(
+        return Boundary(
+            epoch="1.1",
             rank=self.rank,
             size=self.size,
             step=self.step,
-            left=self.leaves,
-            writer=self.rank == 0 and not self.leaves,
             voted=self.voted,
             admitted=False,
+            left=self.leaves,
+            bytes_received=0,
             contributors=self.contributors,
+            size_changed=False,
+            paused_s=0.0,
         )
 
 
@@ -98,6 +101,7 @@ def test_a_newcomer_is_given_the_sampler_as_it_is_after_the_boundary() -> None:
     newcomer = Loop(FakeGroup(size=2, rank=1), sampler=theirs)
     assert next(theirs.batches()) == [6, 7]
     assert newcomer.run.samples_total == loop.run.samples_total == 4
+    assert newcomer.run.boundary.samples == loop.run.boundary.samples == 4
 
 
 @pytest.mark.parametrize("hashes", [True, False])
@@ -110,7 +114,7 @@ def test_what_did_not_count_goes_back(hashes: bool) -> None:
     loop.step()
     loop.group.contributors = (0,)
     assert next(batches) == [2, 3]
-    assert (loop.run.samples, loop.run.samples_total) == (4, 4)
+    assert (loop.run.samples, loop.run.samples_total, loop.run.boundary.samples) == (4, 4, 4)
 
 
 class Ahead:
