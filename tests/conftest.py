@@ -118,11 +118,29 @@ def common_store(rank: int, meet: str) -> Any:
     return store
 
 
+def _threads() -> dict[str, str]:
+    """Of this process but for the calling one: name and state, by number."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        if int(task.name) == threading.get_native_id():
+            continue
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+            found[task.name] = f"{rest.split()[0]} {name}"
+    return found
+
+
 def resources() -> dict[str, Any]:
-    """In a peer: its memory, the names of its threads, the number of its descriptors."""
+    """In a peer: its memory, the names of its other threads, the number of its descriptors.
+
+    Taken when they sleep: a thread that has not run yet has the name of who started it.
+    """
+    end = time.monotonic() + 5.0
+    while time.monotonic() < end and any(not t.startswith("S ") for t in _threads().values()):
+        time.sleep(0.01)
     status = Path("/proc/self/status").read_text()
     (resident,) = (x.split()[1] for x in status.splitlines() if x.startswith("VmRSS:"))
-    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    threads = [thread.partition(" ")[2] for thread in _threads().values()]
     descriptors = len(os.listdir("/proc/self/fd"))
     return {"kib": int(resident), "threads": sorted(threads), "descriptors": descriptors}
 
