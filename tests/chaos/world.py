@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from chaos import work
-from chaos.masters import ETCDS, Masters, Server
+from chaos.masters import ETCDS, LEASE_S, Masters, Server
 from wan.wan import Wan
+
+from pccl_backend._cli import PATIENCE_MARGIN_S
 
 ROOT = Path(__file__).resolve().parents[2]
 EVICTED, NO_MASTER = 75, 76  # exit statuses of chaos.member, which is not imported: it loads torch
@@ -32,9 +34,16 @@ class Span:
     begin: float
     end: float = float("inf")
 
-    def holds(self, when: float) -> bool:
-        """Also shortly after its end: what it has caused still shows."""
-        return self.begin <= when <= self.end + MARGIN_S
+    def shows_until(self, outages: list[Span], patience_s: float) -> float:
+        """When the last of what it has caused shows: shortly after its end, or where masters or
+        etcds were away by then, shortly after one that was back has waited for all members.
+        """
+        until = self.end + MARGIN_S
+        for outage in sorted(outages, key=lambda o: o.begin):
+            back = outage.end + patience_s
+            if outage.begin <= until and back >= self.begin:
+                until = max(until, back + MARGIN_S)
+        return until
 
 
 @dataclass
@@ -236,7 +245,9 @@ class World:
         """Was something done shortly before `when` for which it may be evicted?"""
         replica = self.whole([member])
         spans = [s for m in replica for s in [*m.risks, *self.risks[m.host]]]
-        return any(s.holds(when) for s in spans)
+        # A lease ends, then who takes over waits for all members (README, "The master").
+        patience_s = self.options.evict_after_s + 2 * LEASE_S + PATIENCE_MARGIN_S
+        return any(s.begin <= when <= s.shows_until(self.outages, patience_s) for s in spans)
 
     def _no_master(self, member: Member, when: float) -> bool:
         return any(s.begin <= when and member.began <= s.end + MARGIN_S for s in self.outages)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from chaos.harm import KINDS, Harms
 from chaos.masters import Masters
-from chaos.world import Options, Span
+from chaos.world import MARGIN_S, Options, Span
 from wan.wan import Wan
 
 MASTERS = 2
@@ -145,13 +145,16 @@ def test_who_is_in_charge_is_read_from_the_logs_of_the_masters(tmp_path: Path) -
     assert chief() == ["master 1"]
 
 
-def test_a_fault_explains_what_comes_shortly_after_it_and_nothing_before_or_much_later() -> None:
-    span = Span(10.0, 20.0)
-    assert [span.holds(t) for t in (9.0, 10.0, 20.0, 25.0, 40.0)] == [
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert Span(10.0).holds(1000.0)
+def test_a_fault_shows_shortly_after_its_end_or_when_a_master_that_is_back_has_waited() -> None:
+    fault, patience_s = Span(10.0, 20.0), 15.0
+    alone = fault.end + MARGIN_S
+    assert fault.shows_until([], patience_s) == alone
+    assert Span(10.0).shows_until([], patience_s) == float("inf")
+    far_before, far_after = Span(-100.0, -50.0), Span(alone + 1, alone + 2)
+    assert fault.shows_until([far_before, far_after], patience_s) == alone
+    # The master is away when it happens, or waits for its members, or goes a moment later.
+    for outage in (Span(0.0, 25.0), Span(0.0, 24.0), Span(15.0, 40.0), Span(alone - 1, 45.0)):
+        assert fault.shows_until([outage], patience_s) == outage.end + patience_s + MARGIN_S
+    # The next one goes before that one was patient to the end.
+    chain = [Span(50.0, 60.0), Span(15.0, 40.0)]
+    assert fault.shows_until(chain, patience_s) == 60.0 + patience_s + MARGIN_S
