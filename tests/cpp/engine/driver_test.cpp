@@ -178,12 +178,18 @@ TEST(Driver, a_broken_invariant_on_a_callers_thread_ends_the_engine_once_and_thr
 TEST(Driver, a_stop_ends_a_wait_that_drives) {
   Driven d;
   const auto never = std::make_shared<Ticket>();
+  const auto caller = std::this_thread::get_id();
+  std::atomic<bool> drives = false;
+  std::unique_ptr<Timer> tick;
+  const auto look = [&] { drives = drives || std::this_thread::get_id() == caller; };
+  d.driver.post([&] { tick = d.loop.timer(1, 1, look); }, Driver::Cost::large);
   std::thread other([&] {
-    std::this_thread::sleep_for(milliseconds(30));
+    while (!drives) std::this_thread::sleep_for(milliseconds(1));
     d.loop.stop();
   });
   EXPECT_FALSE(d.driver.wait(*never, std::nullopt));
   other.join();
+  d.driver.join();  // before the timer ends
 }
 
 TEST(YieldGuard, a_core_that_does_not_come_back_pauses_polling_longer_each_time) {
