@@ -27,6 +27,7 @@ class Stall {
   /// Once a tick. `progress`: of the operation; `others`: its contributors without this one.
   Verdict look(EpochId epoch, OpKey op, std::uint64_t progress, const std::vector<PeerId>& others,
                std::uint64_t elapsed_ms, std::uint64_t limit_ms) {
+    elapsed_ms = std::min(elapsed_ms, kLateTickMs);
     limit_ms_ = limit_ms;
     if (epoch != epoch_ || op != op_ || progress != progress_) {
       epoch_ = epoch;
@@ -47,7 +48,7 @@ class Stall {
     stalled_ms_ = all_issued ? stalled_ms_ + elapsed_ms : 0;
     asked_ms_ += elapsed_ms;
     if (stalled_ms_ >= limit_ms || silence) return Verdict::stalled;
-    if (asked_ms_ < kAskMs) return Verdict::moves;
+    if (asked_ms_ < std::min(kAskMs, limit_ms / kAsks)) return Verdict::moves;
     asked_ms_ = 0;
     return Verdict::ask;
   }
@@ -77,6 +78,10 @@ class Stall {
   void forget() { found_.clear(); }
 
  private:
+  // A tick that comes later was our own stop: what has arrived meanwhile has not been read yet.
+  static constexpr std::uint64_t kLateTickMs = 500;
+  static constexpr std::uint64_t kAsks = 4;  // within the limit, however short it is
+
   struct Answer {
     std::uint64_t age_ms = 0;  // since it came, or since nothing moves
     bool said = false;         // something about it

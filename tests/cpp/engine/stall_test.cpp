@@ -77,6 +77,26 @@ TEST(Stall, who_does_not_answer_is_at_fault) {
   EXPECT_FALSE(watch.stall.owes(PeerId{2}, 0)) << "it is late";
 }
 
+TEST(Stall, a_process_that_was_stopped_itself_holds_nothing_against_the_others) {
+  Watch watch;
+  watch.tick();
+  watch.told(2, true, 0);
+  watch.told(3, true, 0);
+  EXPECT_NE(watch.tick(100 * kLimitMs), Stall::Verdict::stalled);
+  watch.told(2, true, 0);  // what had arrived meanwhile
+  watch.told(3, true, 0);
+  EXPECT_NE(watch.tick(), Stall::Verdict::stalled);
+}
+
+TEST(Stall, with_a_short_limit_the_others_are_asked_more_often_than_once) {
+  Stall stall;
+  int asked = 0;
+  for (std::uint64_t now = 0; now < 1500; now += 50) {
+    asked += stall.look(kEpoch, kOp, 0, {PeerId{2}}, 50, 1600) == Stall::Verdict::ask ? 1 : 0;
+  }
+  EXPECT_EQ(asked, 3);
+}
+
 TEST(Stall, others_are_asked_every_second_that_nothing_moves) {
   Watch watch;
   int asked = 0;
