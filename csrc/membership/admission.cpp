@@ -81,11 +81,10 @@ std::vector<PeerId> may_pass_on(const State& s, PeerId p,
 }
 
 /// Of these pairs, beside those who go already: no newcomer costs a member its place.
-std::set<std::uint64_t> who_goes(const State& s, const std::vector<Pair>& pairs,
-                                 std::uint64_t members, std::set<std::uint64_t> go) {
+std::set<std::uint64_t> who_goes(const std::vector<Pair>& pairs, std::uint64_t members,
+                                 std::set<std::uint64_t> go) {
   for (const auto& [older, younger] : pairs) {
     if (older < members && younger >= members && !go.contains(older)) go.insert(younger);
-    if (planted(s.config.planted, "all_younger_go")) go.insert(younger);
   }
   for (const bool inside : {true, false}) {
     std::vector<Pair> left;
@@ -130,7 +129,7 @@ std::set<PeerId> excluded(const State& s) {
       if (has_relay(s, p, q, may_pass_on(s, q, age, go))) continue;
       pairs.emplace_back(std::min(age.at(p), age.at(q)), std::max(age.at(p), age.at(q)));
     }
-    const std::set<std::uint64_t> all = who_goes(s, pairs, members, go);
+    const std::set<std::uint64_t> all = who_goes(pairs, members, go);
     more = all.size() > go.size();
     go = all;
   }

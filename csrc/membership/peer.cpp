@@ -255,7 +255,11 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
   for (const Member& m : s.started->members) s.here.insert(m.peer());
   configure(s, before, out);
 
-  s.failure = verdict.failure;
+  // What failed as it was issued after Ready, here alone, no verdict knows: it stays, until a voted
+  // boundary clears it.
+  const std::optional<Failure> own = std::exchange(s.failure, verdict.failure);
+  const bool stays = own && own->from.step >= verdict.passed;
+  if (stays && !planted(s.planted, "forget_failure")) set_failure(s, *own);
   for (const StepFlag& flag : verdict.flags) s.flags[flag.step] = flag.votes;
   decide_all(s, verdict, before, out);
 

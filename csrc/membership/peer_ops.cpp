@@ -66,11 +66,6 @@ std::string text_of_loss(const State& s, const Op& op, const std::vector<PeerId>
   return cut_text(std::move(text));
 }
 
-/// The first failure of a step is one number, and its error is the error of all that follow.
-void set_failure(State& s, Failure failure) {
-  if (!s.failure || failure.from < s.failure->from) s.failure = std::move(failure);
-}
-
 void check_sense(State& s, OpKey key, const Op& op) {
   if (op.loss == LossClass::replay) return;
   const std::vector<PeerId> lost = missing(s, op);
@@ -171,6 +166,10 @@ void commit(State& s, OpKey key, Actions& out) {
               to_string(key));
   set_committed(s, key, found->second, out);
   take_off_front(s, std::nullopt);
+}
+
+void set_failure(State& s, Failure failure) {
+  if (!s.failure || failure.from < s.failure->from) s.failure = std::move(failure);
 }
 
 void fail_from(State& s, const Failure& failure, Actions& out) {

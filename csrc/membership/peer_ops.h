@@ -28,6 +28,9 @@ void issue(State& s, const Issued& e, Actions& out);
 /// The master says so. Nothing happens if it has its outcome already.
 void commit(State& s, OpKey key, Actions& out);
 
+/// The first failure of a step is one number, and its error is the error of all that follow.
+void set_failure(State& s, Failure failure);
+
 /// `failure.from` and all that follows and is not committed fails.
 void fail_from(State& s, const Failure& failure, Actions& out);
 

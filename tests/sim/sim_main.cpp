@@ -179,7 +179,7 @@ const std::vector<Rare> kRare = {
     {"refound_near"},
     {"mix_epochs", 109297},
     {"late_or_waiting", 1004249},
-    {"all_younger_go"},
+    {"forget_failure", 1820087},
 };
 
 int planted(Options options, const char* name) {
