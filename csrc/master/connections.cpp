@@ -51,7 +51,8 @@ void Connections::send(const std::vector<PeerId>& peers, const MasterToPeer& mes
 }
 
 void Connections::send_all(const MasterToPeer& message) {
-  for (const auto& [peer, number] : peers_) send(peer, message);
+  const std::vector<std::byte> bytes = encode(message);
+  for (const auto& [peer, number] : peers_) connections_.at(number).channel->send(bytes);
 }
 
 void Connections::close(PeerId peer) {

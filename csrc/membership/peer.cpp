@@ -117,6 +117,16 @@ void answer_if_ready(State& s, Actions& out) {
   tell(s, Ready{s.accepted->id, report_of(s)}, out);
 }
 
+/// Whom the epoch lets this peer reach over whom.
+std::map<PeerId, PeerId> vias(const State& s, const Epoch& epoch) {
+  std::map<PeerId, PeerId> out;
+  for (const Relay& relay : epoch.relays) {
+    if (relay.a == s.self.peer()) out[relay.b] = relay.via;
+    if (relay.b == s.self.peer()) out[relay.a] = relay.via;
+  }
+  return out;
+}
+
 void on_master(State& s, const Propose& m, Actions& out) {
   const EpochId id = m.epoch.id;
   if (!planted(s.planted, "old_incarnation")) {
@@ -132,12 +142,7 @@ void on_master(State& s, const Propose& m, Actions& out) {
   std::vector<Member> others = peer_group(m.epoch.members, s.self.place.rank);
   std::erase_if(others, [&](const Member& member) { return member.peer() == s.self.peer(); });
   s.links_up = others.empty();
-  Connect connect{id, std::move(others), {}};
-  for (const Relay& relay : m.epoch.relays) {
-    if (relay.a == s.self.peer()) connect.via[relay.b] = relay.via;
-    if (relay.b == s.self.peer()) connect.via[relay.a] = relay.via;
-  }
-  out.push_back(std::move(connect));
+  out.push_back(Connect{id, std::move(others), vias(s, m.epoch)});
 
   s.synced = !m.sync || !m.sync->root.present || (s.root_known && s.root == m.sync->root);
   if (!s.synced) out.push_back(Fetch{id, *m.sync});
@@ -175,24 +180,13 @@ void on(State& s, const Fetched& e, Actions& out) {
   answer_if_ready(s, out);
 }
 
-/// Over whom the epoch lets this peer reach that one.
-PeerId via_of(const State& s, const Epoch& epoch, PeerId peer) {
-  for (const Relay& relay : epoch.relays) {
-    if ((relay.a == s.self.peer() && relay.b == peer) ||
-        (relay.b == s.self.peer() && relay.a == peer)) {
-      return relay.via;
-    }
-  }
-  return PeerId{};
-}
-
 void on(State& s, const LinkFailed& e, Actions& out) {
   const Epoch* epoch = nullptr;
   if (is_epoch(s.started, e.epoch) && !s.stopped) epoch = &*s.started;
   if (is_epoch(s.accepted, e.epoch)) epoch = &*s.accepted;
   if (s.preparing && s.preparing->epoch.id == e.epoch) epoch = &s.preparing->epoch;
   if (epoch == nullptr) return;
-  tell(s, Cannot{e.epoch, e.peer, cut_text(e.reason), via_of(s, *epoch, e.peer)}, out);
+  tell(s, Cannot{e.epoch, e.peer, cut_text(e.reason), vias(s, *epoch)[e.peer]}, out);
 }
 
 void on(State& s, const LinkClosed& e, Actions& out) {

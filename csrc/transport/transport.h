@@ -5,7 +5,6 @@
 // A test replaces Links by a simulated one.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -94,28 +93,22 @@ struct LinkOptions {
   std::optional<bool> payload_crc;  // none: unless both ends are on one machine
 };
 
-/// The links of this process: one per peer, shared by all groups. A link is a small lane (control
-/// and segments to kSmallSegmentBytesMax) and `bulk_lanes` bulk lanes. Of a pair the peer with the
-/// smaller id dials first; where that does not succeed the other one dials too, so that a peer
-/// which nobody can dial (NAT) reaches all that it can.
-class Links {
+/// A link is a small lane (control and segments to kSmallSegmentBytesMax) and `bulk_lanes` bulk
+/// lanes. Of a pair the peer with the smaller id dials first; where that does not succeed the other
+/// one dials too, so that a peer which nobody can dial (NAT) reaches all that it can.
+class LinksBase {
  public:
-  virtual ~Links() = default;
+  virtual ~LinksBase() = default;
 
   /// This process's handle, but for the host part of its addresses, which the caller decides.
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   [[nodiscard]] virtual PeerId self() const = 0;
-  [[nodiscard]] virtual const std::array<std::uint8_t, 32>& key() const = 0;
+  [[nodiscard]] virtual const LinkKey& key() const = 0;
 
   /// Brings up the link to a peer, dialling or awaiting it; link_up or link_down follows (link_up
   /// also if it is up already). May be called again after link_down. `refusal_tells`: if nobody
   /// listens there any more the peer is gone; else it may dial from where nobody can reach it.
   virtual void open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) = 0;
-  /// The same for a peer that cannot be reached: over `via`, to which both have a link or are about
-  /// to have one. A link to the peer itself is taken where there is one.
-  virtual void open_via(const Handle& peer, PeerId via, std::uint64_t deadline_ms) = 0;
-  /// Over whom the link to this peer goes; nothing where it is its own.
-  [[nodiscard]] virtual std::optional<PeerId> via(PeerId peer) const = 0;
   /// Sends what is queued (as long as it moves), then closes both directions; nothing is reported
   /// any more. The memory of what is queued stays borrowed until cancel(token).
   virtual void close(PeerId peer) = 0;
@@ -139,14 +132,24 @@ class Links {
   [[nodiscard]] virtual std::uint64_t bytes_received() const = 0;
   /// Of segments alone, whole or not: grows as long as a link moves data, however slowly.
   [[nodiscard]] virtual std::uint64_t segment_bytes_received() const = 0;
-  /// Payload bytes of segments that this peer has passed on between others.
-  [[nodiscard]] virtual std::uint64_t bytes_relayed() const = 0;
   /// Payload bytes queued and not yet taken by the kernel, to one peer.
   [[nodiscard]] virtual std::size_t queued_bytes(PeerId peer) const = 0;
 
   /// Stops listening, flushes every link until the other side has closed it or `deadline_ms` is
   /// over, then calls `done`.
   virtual void shutdown(std::uint64_t deadline_ms, std::function<void()> done) = 0;
+};
+
+/// The links of this process: one per peer, shared by all groups.
+class Links : public LinksBase {
+ public:
+  /// As `open`, for a peer that cannot be reached: over `via`, to which both have a link or are
+  /// about to have one. A link to the peer itself is taken where there is one.
+  virtual void open_via(const Handle& peer, PeerId via, std::uint64_t deadline_ms) = 0;
+  /// Over whom the link to this peer goes; nothing where it is its own.
+  [[nodiscard]] virtual std::optional<PeerId> via(PeerId peer) const = 0;
+  /// Payload bytes of segments that this peer has passed on between others.
+  [[nodiscard]] virtual std::uint64_t bytes_relayed() const = 0;
 };
 
 class Loop;
