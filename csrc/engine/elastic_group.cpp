@@ -443,8 +443,7 @@ void ElasticGroup::end(Error error) {
   publish();
 }
 
-// ------------------------------------------------------------------------------------------
-// calls that are passed on
+// ------------------------------------------------------------------------ calls that are passed on
 
 void ElasticGroup::pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
                         std::uint64_t timeout_ms, std::shared_ptr<Ticket> ticket) {

@@ -69,8 +69,7 @@ void EngineCore::set_publish(std::function<void(GroupId, GroupView)> publish) {
   context_->publish = std::move(publish);
 }
 
-// ----------------------------------------------------------------------------------------------
-// groups
+// ------------------------------------------------------------------------------------------ groups
 
 void EngineCore::add_fixed(GroupId id, std::string name, std::vector<Handle> members,
                            std::int32_t rank, std::uint64_t timeout_ms,

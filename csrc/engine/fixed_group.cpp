@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "wire/codec.h"
 
 namespace pccl {
@@ -227,8 +228,7 @@ void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
   }
 }
 
-// ------------------------------------------------------------------------------------------
-// time-outs
+// --------------------------------------------------------------------------------------- time-outs
 
 void FixedGroup::op_timed_out(Pending& pending) {
   Question question;
@@ -279,7 +279,7 @@ void FixedGroup::tick(std::uint64_t elapsed_ms) {
     if (waited_for_links_ms_ >= kSayWaitingMs && !std::exchange(said_links_, true)) {
       std::string whom;
       for (const PeerId peer : awaited_) {
-        whom += (whom.empty() ? "" : ", ") + describe_peer(peer, *numbering_);
+        add_to_list(whom, describe_peer(peer, *numbering_));
       }
       log_info(name_ + ": waiting for a connection with " + whom);
     }
@@ -323,8 +323,7 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   }
 }
 
-// ----------------------------------------------------------------------------------------------
-// end
+// --------------------------------------------------------------------------------------------- end
 
 void FixedGroup::close() {
   if (closed_) return;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "collectives/schedule.h"
 #include "engine/state_exchange.h"
 #include "wire/codec.h"
@@ -194,8 +195,7 @@ void Group::progress(OpKey key) {
   if (it != ops_.end() && it->second.op->complete()) op_complete(it->second);
 }
 
-// ------------------------------------------------------------------------------------------
-// segments
+// ---------------------------------------------------------------------------------------- segments
 
 void Group::send_segment(Operation& op, std::uint32_t contributor, std::uint32_t channel,
                          std::uint64_t offset, const std::byte* data, std::uint32_t bytes,
@@ -346,8 +346,7 @@ void Group::ask_issued(const Pending& pending, PeerId peer) {
                                         static_cast<std::uint32_t>(d.dtype), d.root, d.count}}));
 }
 
-// -------------------------------------------------------------------------------------------
-// waiting
+// ----------------------------------------------------------------------------------------- waiting
 
 void Group::tick(std::uint64_t elapsed_ms) {
   const bool held = holding();
@@ -390,16 +389,16 @@ std::string Group::waiting_text(const Pending& pending) const {
   if (op.waits_for_inputs()) return text + "for its own tensors: the device has not computed them";
   const auto peers = op.waiting_for();
   if (peers.empty()) return text + "to send its part";
-  text += "for data from ";
-  for (std::size_t i = 0; i < peers.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += describe_peer(pending.contributors[peers[i]], *pending.numbering);
+  std::string owing;
+  for (const std::uint32_t i : peers) {
+    add_to_list(owing, describe_peer(pending.contributors[i], *pending.numbering));
   }
+  text += "for data from " + owing;
   // Who owes data may wait for another one itself: this is for whom all of them wait.
   std::string late_ones;
   for (const PeerId peer : pending.contributors) {
     if (!late(op.key(), peer)) continue;
-    late_ones += (late_ones.empty() ? "" : ", ") + describe_peer(peer, *pending.numbering);
+    add_to_list(late_ones, describe_peer(peer, *pending.numbering));
   }
   if (!late_ones.empty()) text += "; who has not called it yet: " + late_ones;
   return text;
@@ -418,9 +417,7 @@ std::vector<OpInFlight> Group::in_flight() const {
 std::string Group::describe(const OpDescriptor& d) {
   std::string text(kind_name(d.kind));
   std::string details;
-  const auto add_detail = [&](const std::string& more) {
-    details += (details.empty() ? "" : ", ") + more;
-  };
+  const auto add_detail = [&](const std::string& more) { add_to_list(details, more); };
   if (d.reduce != ReduceOp::none) add_detail(std::string(reduce_name(d.reduce)));
   if (d.kind != OpKind::barrier) add_detail(std::string(dtype_name(d.dtype)));
   if (d.count > 0) add_detail(std::to_string(d.count) + " elements");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "wire/codec.h"
 
 namespace pccl {
@@ -29,7 +30,7 @@ MasterClient::~MasterClient() {
 
 std::string MasterClient::masters_text() const {
   std::string text;
-  for (const std::string& master : masters_) text += (text.empty() ? "" : ", ") + master;
+  for (const std::string& master : masters_) add_to_list(text, master);
   return text;
 }
 
@@ -39,7 +40,7 @@ std::string MasterClient::seen_text() const {
     std::string line = seen_[i].text;
     if (channel_ && !greeted_ && i == at_)
       line = masters_[i] + ": connected, but no answer to hello";
-    if (!line.empty()) text += (text.empty() ? "" : "; ") + line;
+    if (!line.empty()) add_to_list(text, line, "; ");
   }
   return text;
 }

@@ -59,8 +59,7 @@ void PointToPoint::send_accept(const Name& name, bool complete, Error error) {
       encode(PeerToPeer{Accept{group_, epoch_, name.tag, name.index, complete, std::move(error)}}));
 }
 
-// --------------------------------------------------------------------------------------------
-// sends
+// ------------------------------------------------------------------------------------------- sends
 
 void PointToPoint::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
   if (request.descriptor.kind == OpKind::send) {
@@ -168,8 +167,7 @@ void PointToPoint::finish_send(const Name& name, Error error) {
   send.ticket->complete(std::move(error));
 }
 
-// -----------------------------------------------------------------------------------------
-// receives
+// ---------------------------------------------------------------------------------------- receives
 
 bool PointToPoint::wants(const RecvState& receive, const Name& name) const {
   if (receive.matched || receive.request.tag != name.tag) return false;
@@ -309,8 +307,7 @@ void PointToPoint::finish_receive(RecvState& receive, Error error) {
   ended.ticket->complete(std::move(error));
 }
 
-// -----------------------------------------------------------------------------------------
-// failures
+// ---------------------------------------------------------------------------------------- failures
 
 std::string PointToPoint::describe(const OpRequest& request) {
   const std::uint64_t bytes = total_bytes(request.inputs) + total_bytes(request.outputs);

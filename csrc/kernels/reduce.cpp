@@ -84,8 +84,7 @@ PCCL_INLINE void store(F8E4m3& e, float value) { e.bits = float_to_e4m3(value); 
 PCCL_INLINE void store(F8E5m2& e, float value) { e.bits = float_to_e5m2(value); }
 PCCL_INLINE void store(Boolean& e, bool value) { e.bits = value ? 1 : 0; }
 
-// ------------------------------------------------------------------------------------------
-// operators
+// --------------------------------------------------------------------------------------- operators
 
 /// An unsigned type in which +, * and conversion back wrap: small ones would become a signed int.
 template <typename T>
@@ -167,8 +166,7 @@ struct BitXor {
   }
 };
 
-// ----------------------------------------------------------------------------------------------
-// loops
+// ------------------------------------------------------------------------------------------- loops
 
 template <typename Element, typename Op>
 struct Reduce {
@@ -310,8 +308,7 @@ void reduce(void* to, const void* a, const void* b, std::size_t count) {
   run<Reduce<Element, Op>>(to, a, b, count);
 }
 
-// -------------------------------------------------------------------------------------------
-// dispatch
+// ---------------------------------------------------------------------------------------- dispatch
 
 template <typename Element>
 void reduce_arithmetic(void* to, const void* a, const void* b, std::size_t count, ReduceOp op) {

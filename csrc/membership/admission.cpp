@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/text.h"
 #include "membership/master_rules.h"
 
 namespace pccl::master {
@@ -311,7 +312,7 @@ std::map<PeerId, std::string> incomplete(const State& s) {
     const std::uint32_t size = s.peers.at(ranks.begin()->second).member.place.size;
     std::string missing;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      if (!ranks.contains(rank)) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+      if (!ranks.contains(rank)) add_to_list(missing, std::to_string(rank));
     }
     if (missing.empty()) continue;
     for (const auto& [rank, p] : ranks) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/text.h"
 #include "membership/master_rules.h"
 
 namespace pccl::master {
@@ -137,7 +138,7 @@ Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
 
 std::string join(const std::vector<std::string>& parts) {
   std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
+  for (const std::string& part : parts) add_to_list(text, part, "; ");
   return cut_text(std::move(text));
 }
 

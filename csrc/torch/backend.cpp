@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "torch/device_thread.h"
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
@@ -657,7 +658,7 @@ void PcclBackend::collect_at_root(std::uint64_t tag, Millis timeout, bool wait_a
       work->wait(std::max(left, Millis(1)));
     } catch (const PcclError& error) {
       code = error.code();
-      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+      add_to_list(missing, std::to_string(rank));
       if (!wait_all_ranks) break;
     }
   }

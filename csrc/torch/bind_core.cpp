@@ -26,8 +26,7 @@ namespace py = pybind11;
 namespace pccl {
 namespace {
 
-// ----------------------------------------------------------------------------------------------
-// names
+// ------------------------------------------------------------------------------------------- names
 
 /// The value of an enum whose name, by `name_of`, is `text`; values are 0 to `last`.
 template <typename Enum>
@@ -48,8 +47,7 @@ OpKind kind_of(const std::string& name) {
   return by_name(name, OpKind::recv, kind_name, "collective");
 }
 
-// ------------------------------------------------------------------------------------------
-// dictionaries
+// ------------------------------------------------------------------------------------ dictionaries
 
 /// A register that Python keeps (pccl_backend/_etcd.py): the bytes there, their meaning here.
 class PythonRegister final : public master::RegisterStore {
@@ -128,8 +126,7 @@ int serve(const py::dict& given, py::object store) {
   return run_master(options, std::move(held));
 }
 
-// --------------------------------------------------------------------------------------------
-// schedules
+// --------------------------------------------------------------------------------------- schedules
 
 CollectiveArgs collective_args(const py::dict& given) {
   CollectiveArgs args;
@@ -183,8 +180,7 @@ py::dict schedule_dict(const py::dict& given) {
   return result;
 }
 
-// ----------------------------------------------------------------------------------------------
-// kernels
+// ----------------------------------------------------------------------------------------- kernels
 
 /// Contiguous memory of a Python buffer, held while this lives.
 class Bytes {

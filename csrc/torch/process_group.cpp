@@ -19,6 +19,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "torch/engine_owner.h"
 #include "torch/errors.h"
 #include "torch/store.h"
@@ -174,7 +175,7 @@ class Meeting {
     int missing = 0;
     for (const int other : c10::irange(size_)) {
       if (store_->check({handle_key(other)})) continue;
-      if (++missing <= kNamed) names += (names.empty() ? "" : ", ") + std::to_string(other);
+      if (++missing <= kNamed) add_to_list(names, std::to_string(other));
     }
     if (missing > kNamed) names += ", ...";
     return std::to_string(missing) + " of " + std::to_string(size_) +

@@ -14,6 +14,7 @@
 
 #include "base/limits.h"
 #include "base/protocol.h"
+#include "base/text.h"
 #include "transport/connector.h"
 #include "transport/crc32c.h"
 #include "transport/framing.h"
@@ -297,7 +298,7 @@ class TcpDial : public Dial {
             }});
     deadline_ = loop_.timer(timeout_ms, 0, [this, timeout_ms] {
       std::string text = connector_->report();
-      if (talk_) text += (text.empty() ? "" : "; ") + at_ + ": connected, but no answer";
+      if (talk_) add_to_list(text, at_ + ": connected, but no answer", "; ");
       finish({ErrorCode::unreachable, address_ + " cannot be reached within " +
                                           std::to_string(timeout_ms) + " ms: " + text});
     });

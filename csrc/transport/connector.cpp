@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/limits.h"
+#include "base/text.h"
 #include "transport/loop_state.h"
 
 namespace pccl {
@@ -157,7 +158,7 @@ void Connector::note(const std::string& address, const std::string& what, bool r
 
 std::string Connector::report() const {
   std::string text;
-  const auto add = [&](const std::string& line) { text += (text.empty() ? "" : "; ") + line; };
+  const auto add = [&](const std::string& line) { add_to_list(text, line, "; "); };
   for (const Outcome& outcome : outcomes_) add(outcome.text);
   for (const Attempt& attempt : attempts_) add(attempt.address.text() + ": no answer");
   for (const SocketAddress& address : waiting_) add(address.text() + ": not tried yet");

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "base/protocol.h"
+#include "base/text.h"
 
 namespace pccl {
 
@@ -25,7 +26,7 @@ LaneDial::~LaneDial() { drop_talk(); }
 
 std::string LaneDial::report() const {
   std::string text = connector_->report();
-  if (talk_) text += (text.empty() ? "" : "; ") + address_ + ": connected, but no answer";
+  if (talk_) add_to_list(text, address_ + ": connected, but no answer", "; ");
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/text.h"
 #include "transport/lane_gate.h"
 #include "transport/link.h"
 #include "transport/loop.h"
@@ -223,7 +224,7 @@ void TcpLinks::deadline_over(Link& link) {
   }
   std::string addresses;
   for (const std::string& address : link.handle.addresses) {
-    addresses += (addresses.empty() ? "" : ", ") + address;
+    add_to_list(addresses, address);
   }
   fail(link, "no connection from peer " + to_string(link.peer()) + " (" + addresses + ")" + within,
        false);
