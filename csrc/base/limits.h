@@ -47,7 +47,7 @@ inline constexpr std::uint64_t kBackoffMsMax = 1000;
 inline constexpr std::uint64_t kMuteMs = 5000;  // a master that has not welcomed anybody yet
 
 // Waiting.
-inline constexpr std::uint64_t kSayWaitingMs = 5000;  // a longer wait says once whom it waits for
+inline constexpr std::uint64_t kSayWaitingMs = 5000;  // a longer wait says whom it waits for
 inline constexpr std::uint64_t kAskMs =
     1000;  // a longer wait asks the others what they have called
 inline constexpr std::uint64_t kProbeMs = 1000;        // between two questions for a sign of life

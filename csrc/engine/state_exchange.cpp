@@ -122,7 +122,6 @@ Placement StateExchange::segment_header(PeerId from, const SegmentHeader& header
 void StateExchange::segment_arrived(PeerId, const SegmentHeader& header, const Placement&) {
   const auto it = requests_.find(header.op.index);
   if (it == requests_.end()) return;
-  bytes_pulled_ += header.bytes;
   it->second.received_bytes += header.bytes;
   it->second.idle_ms = 0;
   if (it->second.received_bytes == it->second.expected_bytes) finish(it->first, {});

@@ -43,8 +43,6 @@ class StateExchange : public SegmentOwner {
   void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) override;
   void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
 
-  [[nodiscard]] std::uint64_t bytes_pulled() const { return bytes_pulled_; }
-
  private:
   struct Request {
     PeerId source;
@@ -71,7 +69,6 @@ class StateExchange : public SegmentOwner {
   MemoryToken offer_token_ = 0;
   std::uint64_t last_request_ = 0;
   std::map<std::uint64_t, Request> requests_;
-  std::uint64_t bytes_pulled_ = 0;
 };
 
 }  // namespace pccl

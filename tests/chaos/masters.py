@@ -106,16 +106,8 @@ class Masters:
         command += ["--heartbeat-interval", "300", "--election-timeout", "3000"]
         return [*command, "--initial-cluster", cluster, "--unsafe-no-fsync"]
 
-    @property
-    def hosts_taken(self) -> int:
-        return len(self.hosts) + len(self.etcds)
-
     def start(self, server: Server) -> None:
         server.process = self._popen(server.host, server.command, server.log_path)
-
-    def start_all(self) -> None:
-        for server in [*self.etcds, *self.all]:
-            self.start(server)
 
     def in_charge(self) -> Server | None:
         """None while nobody is, as far as is known."""
