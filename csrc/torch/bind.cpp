@@ -450,7 +450,7 @@ void shut_down() {
 /// Before the interpreter ends: the engine ends in good order, and no thread of ours is in Python
 /// any more.
 void end() {
-  EngineOwner::instance().ends_here();
+  interpreter_ends();
   shut_down();
   const GilRelease release;
   PythonThreads& threads = PythonThreads::instance();

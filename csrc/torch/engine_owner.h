@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "engine/engine.h"
@@ -37,13 +36,6 @@ class EngineOwner {
 
   /// Ends the engine in good order. A later engine() makes another one.
   void shutdown();
-  /// The calling thread is about to end the interpreter.
-  void ends_here() { ender_.store(std::this_thread::get_id()); }
-  /// Does another thread than the calling one end the interpreter?
-  [[nodiscard]] bool ends_elsewhere() const {
-    const std::thread::id ender = ender_.load(std::memory_order_relaxed);
-    return ender != std::thread::id() && ender != std::this_thread::get_id();
-  }
 
   /// In a forked child: nothing of the engine may be used.
   [[nodiscard]] bool forked() const { return forked_.load(std::memory_order_relaxed); }
@@ -53,7 +45,6 @@ class EngineOwner {
   void in_child();
 
   std::atomic<bool> forked_{false};
-  std::atomic<std::thread::id> ender_{};
   std::atomic<Engine*> current_{nullptr};  // what in_child() can reach without the lock
   std::mutex mutex_;
   EngineOptions options_;

@@ -18,6 +18,12 @@ namespace pccl {
   for (;;) ::pause();
 }
 
+[[nodiscard]] bool is_main_thread();
+
+/// The calling thread, which has the lock, is about to end the interpreter. Returns when those that
+/// went past stay_if_ends_elsewhere() before are back in Python.
+void interpreter_ends();
+
 /// Stays if another thread is about to end the interpreter, callbacks of ours excepted: whoever
 /// called, often torch, would take the lock back with a guard of its own.
 void stay_if_ends_elsewhere();

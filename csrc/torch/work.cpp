@@ -7,9 +7,7 @@
 #include <ATen/core/jit_type.h>
 #include <c10/core/StreamGuard.h>
 #include <pthread.h>
-#include <sys/syscall.h>
 #include <torch/csrc/utils/pybind.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -36,8 +34,6 @@ constexpr std::uint64_t kSignalSliceMs = 100;
 constexpr milliseconds kIdleThreadMs{10000};
 
 thread_local bool runs_callbacks = false;
-
-bool is_main_thread() { return ::syscall(SYS_gettid) == ::getpid(); }
 
 }  // namespace
 
@@ -130,13 +126,6 @@ bool Completions::drain(std::uint64_t timeout_ms) {
 }
 
 // ------------------------------------------------------------------------------- waiting
-
-void stay_if_ends_elsewhere() {
-  if (!EngineOwner::instance().ends_elsewhere() || Completions::inside()) return;
-  std::optional<GilRelease> release;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
-  stay_for_good();
-}
 
 void check_signals() {
   if (!is_main_thread() || Py_IsInitialized() == 0) return;
@@ -343,6 +332,7 @@ bool PcclWork::wait(milliseconds timeout) {
   finish();
   if (!at_once) say_returned();
   complete_future();
+  stay_if_ends_elsewhere();
   check(error());
   return true;
 }

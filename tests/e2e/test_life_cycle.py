@@ -23,6 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import (
     PATIENCE_S,
     common_store,
@@ -585,10 +586,28 @@ def ends_beside_threads(rank: int, world: int, meet: str) -> None:
     say(ready=True)
 
 
+def ends_as_a_wait_returns(rank: int, world: int, meet: str) -> None:
+    """The interpreter ends while a thread is on its way back to Python, with an error."""
+    import torch
+
+    dist = fixed_group(rank, world, meet)
+    received = dist.irecv(torch.ones(3), 1 - rank)
+
+    def waits() -> None:
+        with contextlib.suppress(RuntimeError):
+            received.wait()
+
+    threading.Thread(target=waits, daemon=True).start()
+    kept.append(Slow())
+    while rank == 1 and not received.is_completed():
+        pass  # holds Python's lock most of the time
+
+
+@pytest.mark.parametrize("function", [ends_beside_threads, ends_as_a_wait_returns])
 def test_a_thread_that_meets_the_end_of_the_interpreter_does_not_end_the_process_by_a_signal(
-    run_peers: Any, tmp_path: Path
+    run_peers: Any, tmp_path: Path, function: Callable[..., None]
 ) -> None:
-    peers = run_peers(ends_beside_threads, 2, 2, str(tmp_path / "meet"))
+    peers = run_peers(function, 2, 2, str(tmp_path / "meet"))
     for peer in peers:
         peer.finish(status=0)
         assert "terminate called" not in peer.log()
