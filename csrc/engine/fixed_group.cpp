@@ -72,23 +72,32 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down) {
       if (pending.contributors[c] == peer) short_of_data.push_back(key);
     }
   }
-  for (const OpKey key : short_of_data) {
-    fail_op(key,
-            {ErrorCode::peer_lost, who + " has left the group before its data arrived: " + reason},
-            Tell::others);
-  }
+  const Error error{ErrorCode::peer_lost,
+                    who + " has left the group before its data arrived: " + reason};
+  for (const OpKey key : short_of_data) fail_op(key, error, Tell::others);
+  point_to_point_.peer_gone(peer, error);
+}
+
+Error FixedGroup::departure(PeerId peer) const {
+  return {ErrorCode::peer_lost,
+          describe_peer(peer, *numbering_) +
+              " has left the group (destroy_process_group, or the end of its program) after " +
+              std::to_string(departed_.at(peer).index) + " operations"};
 }
 
 std::optional<Error> FixedGroup::departure(OpKey key) const {
   for (const auto& [peer, finished] : departed_) {
-    if (key < finished) continue;
-    return Error{
-        ErrorCode::peer_lost,
-        describe_peer(peer, *numbering_) +
-            " has left the group (destroy_process_group, or the end of its program) after " +
-            std::to_string(finished.index) + " operations"};
+    if (!(key < finished)) return departure(peer);
   }
   return {};
+}
+
+/// Who waits for something that a rank which has left had not begun to send waits in vain.
+void FixedGroup::fail_departed() {
+  const bool all = departed_.size() + 1 == numbering_->size();
+  for (const auto& [peer, finished] : departed_) {
+    point_to_point_.peer_left(peer, departure(peer), all);
+  }
 }
 
 void FixedGroup::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
@@ -105,10 +114,11 @@ void FixedGroup::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
     const PeerId other =
         request.peer < 0 ? PeerId{} : numbering_->at(static_cast<std::size_t>(request.peer));
     if (kind == OpKind::send && departed_.contains(other)) {
-      ticket->complete({ErrorCode::peer_lost, "send: " + departure(OpKey{~0ULL, 0})->text});
+      ticket->complete({ErrorCode::peer_lost, "send: " + departure(other).text});
       return;
     }
     point_to_point_.post(std::move(request), std::move(ticket));
+    if (kind == OpKind::recv) fail_departed();
     return;
   }
   const OpKey key = next_key();
@@ -202,7 +212,7 @@ void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
       if (!(key < farewell->finished)) ended.push_back(key);
     }
     for (const OpKey key : ended) fail_op(key, *departure(key), Tell::others);
-    if (const auto error = departure(OpKey{~0ULL, 0})) point_to_point_.fail_peer(peer, *error);
+    fail_departed();
   } else if (const auto* failed = std::get_if<GroupFailed>(&message)) {
     fail_group({failed->error.code,
                 failed->error.text + " (reported by " + describe_peer(peer, *numbering_) + ")"},
@@ -329,6 +339,7 @@ void FixedGroup::close() {
   if (closed_) return;
   closed_ = true;
   if (!failure_.failed()) {
+    point_to_point_.withdraw_all({ErrorCode::peer_lost, "it has left the group"});
     const OpKey finished = ops_.empty() ? next_key() : ops_.begin()->first;
     for (const PeerId peer : members_) {
       if (peer == context_.links.self() || departed_.contains(peer)) continue;

@@ -53,7 +53,9 @@ class FixedGroup : public Group {
   void fail_late(OpKey op, Error error);
   void answer(OpKey op, Question& question);
   void look_for_life(std::uint64_t elapsed_ms);
+  [[nodiscard]] Error departure(PeerId peer) const;
   [[nodiscard]] std::optional<Error> departure(OpKey key) const;
+  void fail_departed();
 
   std::vector<Handle> handles_;
   std::int32_t rank_;

@@ -316,6 +316,8 @@ void Group::control(PeerId peer, const PeerToPeer& message) {
     point_to_point_.announced(peer, *announce);
   } else if (const auto* accept = std::get_if<Accept>(&message)) {
     point_to_point_.accepted(peer, *accept);
+  } else if (const auto* withdraw = std::get_if<Withdraw>(&message)) {
+    point_to_point_.withdrawn(peer, *withdraw);
   } else if (const auto* ask = std::get_if<AskIssued>(&message)) {
     const auto it = ops_.find(ask->op);
     TellIssued told{id_, ask->op, next_key(), 0};

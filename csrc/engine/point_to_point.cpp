@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "base/log.h"
 #include "wire/codec.h"
@@ -321,20 +322,47 @@ Error PointToPoint::about(const Common& which, const Error& error) {
           describe(which.request) + ", after " + seconds(which.waited_ms) + ": " + error.text};
 }
 
-void PointToPoint::fail_peer(PeerId peer, const Error& error) {
+void PointToPoint::peer_left(PeerId peer, const Error& error, bool last) {
   std::vector<Name> sends;
   for (const auto& [name, send] : sends_) {
     if (name.peer == peer) sends.push_back(name);
   }
   for (const Name& name : sends) finish_send(name, about(sends_.at(name), error));
+  fail_receives(error, [&](const RecvState& r) {
+    if (r.matched) return false;
+    const std::int32_t from = r.request.peer;
+    return from < 0 ? last : numbering_.at(static_cast<std::size_t>(from)) == peer;
+  });
+}
+
+void PointToPoint::peer_gone(PeerId peer, const Error& error) {
+  fail_receives(error, [&](const RecvState& r) { return r.matched && r.name.peer == peer; });
+}
+
+void PointToPoint::withdrawn(PeerId from, const Withdraw& message) {
+  if (message.epoch != epoch_) return;
+  const Name name{from, message.tag, message.index};
+  arrivals_.erase(name);
+  const Error error{message.error.code, "rank " + std::to_string(rank_of(from)) +
+                                            " has given up its send: " + message.error.text};
+  fail_receives(error, [&](const RecvState& r) { return r.matched && r.name == name; });
+}
+
+void PointToPoint::withdraw(const Name& name, const SendState& send, const Error& error) {
+  if (send.eager) return;
+  context_.links.send_control(
+      name.peer, encode(PeerToPeer{Withdraw{group_, epoch_, name.tag, name.index, error}}));
+}
+
+void PointToPoint::withdraw_all(const Error& error) {
+  for (const auto& [name, send] : sends_) withdraw(name, send, error);
+}
+
+template <typename Which>
+void PointToPoint::fail_receives(const Error& error, Which&& which) {
   std::vector<RecvState*> receives;
-  const bool alone = numbering_.size() <= 2;
   for (RecvState& r : receives_) {
-    const bool from_peer = r.matched ? r.name.peer == peer
-                           : r.request.peer < 0
-                               ? alone
-                               : numbering_.at(static_cast<std::size_t>(r.request.peer)) == peer;
-    if (from_peer) receives.push_back(&r);
+    if (which(std::as_const(r))) receives.push_back(&r);
   }
   for (RecvState* r : receives) finish_receive(*r, about(*r, error));
 }
@@ -366,7 +394,10 @@ void PointToPoint::tick(std::uint64_t elapsed_ms, bool holding) {
   for (auto& [name, send] : sends_) {
     if (auto error = late(send)) sends.emplace_back(name, *error);
   }
-  for (auto& [name, error] : sends) finish_send(name, error);
+  for (auto& [name, error] : sends) {
+    withdraw(name, sends_.at(name), error);
+    finish_send(name, error);
+  }
   std::vector<std::pair<RecvState*, Error>> receives;
   for (RecvState& r : receives_) {
     if (auto error = late(r)) receives.emplace_back(&r, *error);

@@ -39,10 +39,16 @@ class PointToPoint : public SegmentOwner {
   void adopt(PeerId from, const SegmentHeader& header, PoolBuffer payload);
   void announced(PeerId from, const Announce& message);
   void accepted(PeerId from, const Accept& message);
+  void withdrawn(PeerId from, const Withdraw& message);
   void inputs_came(const InputGate& gate);
 
-  /// Everything that needs the peer fails; receives from anybody only if nobody else is left.
-  void fail_peer(PeerId peer, const Error& error);
+  /// Tells the receivers of announced sends that they do not come, and why.
+  void withdraw_all(const Error& error);
+  /// The peer receives nothing more, and sends no more than what it has begun, which may be under
+  /// way. Receives from anybody fail if it was the last one.
+  void peer_left(PeerId peer, const Error& error, bool last);
+  /// Nothing of what it had begun to send comes any more.
+  void peer_gone(PeerId peer, const Error& error);
   void fail_all(const Error& error);
   void tick(std::uint64_t elapsed_ms, bool holding);
   [[nodiscard]] bool idle() const { return sends_.empty() && receives_.empty(); }
@@ -93,6 +99,9 @@ class PointToPoint : public SegmentOwner {
   [[nodiscard]] static Error about(const Common& which, const Error& error);
   void finish_receive(RecvState& receive, Error error);
   void finish_send(const Name& name, Error error);
+  void withdraw(const Name& name, const SendState& send, const Error& error);
+  template <typename Which>
+  void fail_receives(const Error& error, Which&& which);
   void send_accept(const Name& name, bool complete, Error error);
   [[nodiscard]] SegmentHeader header_of(const Name& name, std::uint64_t total) const;
   [[nodiscard]] std::int32_t rank_of(PeerId peer) const;

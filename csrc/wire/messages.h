@@ -533,6 +533,25 @@ struct Accept {
   }
 };
 
+/// Point-to-point: the sender of an announced send has given it up; nothing more of it comes.
+struct Withdraw {
+  static constexpr std::string_view kName = "withdraw";
+  GroupId group;
+  EpochId epoch;
+  std::uint64_t tag = 0;
+  std::uint64_t index = 0;
+  Error error;  // of the receive
+  bool operator==(const Withdraw&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("epoch", self.epoch);
+    visit("tag", self.tag);
+    visit("index", self.index);
+    visit("error", self.error);
+  }
+};
+
 /// Shared state: send me bytes [offset, offset + bytes) of your item `item` (0: the manifest; bytes
 /// 0: all of it) of the snapshot with this digest. Answered by PullReply, then by segments.
 struct Pull {
@@ -576,6 +595,6 @@ using PeerToMaster = std::variant<Hello, Ready, Cannot, Suspect, Relinked, Done,
 using MasterToPeer = std::variant<Welcome, Propose, Start, Commit, FailOp, Evicted, Left, Refuse,
                                   Hold, Heartbeat, StoreReply>;
 using PeerToPeer = std::variant<Farewell, GroupFailed, OpFailed, Grant, Want, AskIssued, TellIssued,
-                                Announce, Accept, Pull, PullReply>;
+                                Announce, Accept, Withdraw, Pull, PullReply>;
 
 }  // namespace pccl

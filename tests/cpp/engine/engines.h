@@ -80,6 +80,17 @@ inline OpRequest barrier() {
   return request;
 }
 
+/// A send to, or a receive from, `peer` (-1: anybody).
+inline OpRequest message(OpKind kind, std::int32_t peer, std::vector<float>& values,
+                         std::uint64_t tag = 0) {
+  OpRequest request;
+  request.descriptor = {kind, ReduceOp::none, DType::f32, -1, 0};
+  (kind == OpKind::send ? request.inputs : request.outputs) = {buffer(values)};
+  request.peer = peer;
+  request.tag = tag;
+  return request;
+}
+
 inline void expect_success(const std::shared_ptr<Ticket>& ticket) {
   ASSERT_TRUE(ticket->wait(kTestMs)) << "no outcome";
   EXPECT_FALSE(ticket->error().failed()) << ticket->error().text;

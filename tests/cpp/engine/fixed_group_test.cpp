@@ -248,45 +248,5 @@ TEST(FixedGroup, overlapping_operations_run_one_after_the_other) {
   EXPECT_EQ(values[1].front(), 32.0F);
 }
 
-TEST(FixedGroup, sends_and_receives_match_by_tag_and_order) {
-  FixedWorld world(3);
-  const auto send = [&](std::size_t from, std::int32_t to, std::vector<float>& v,
-                        std::uint64_t tag) {
-    OpRequest request;
-    request.descriptor = {OpKind::send, ReduceOp::none, DType::f32, -1, 0};
-    request.inputs = {buffer(v)};
-    request.peer = to;
-    request.tag = tag;
-    return world.engines[from]->post(world.group, std::move(request));
-  };
-  const auto recv = [&](std::size_t at, std::int32_t from, std::vector<float>& v,
-                        std::uint64_t tag) {
-    OpRequest request;
-    request.descriptor = {OpKind::recv, ReduceOp::none, DType::f32, -1, 0};
-    request.outputs = {buffer(v)};
-    request.peer = from;
-    request.tag = tag;
-    return world.engines[at]->post(world.group, std::move(request));
-  };
-  std::vector<float> small(3, 1.0F);
-  std::vector<float> large(1U << 21, 2.0F);
-  std::vector<float> tagged(3, 3.0F);
-  std::vector<std::shared_ptr<Ticket>> tickets;
-  tickets.push_back(send(0, 1, small, 0));
-  tickets.push_back(send(0, 1, large, 0));
-  tickets.push_back(send(0, 1, tagged, 9));
-  std::vector<float> in_small(3);
-  std::vector<float> in_large(1U << 21);
-  std::vector<float> in_tagged(3);
-  tickets.push_back(recv(1, 0, in_tagged, 9));
-  tickets.push_back(recv(1, 0, in_small, 0));
-  tickets.push_back(recv(1, -1, in_large, 0));
-  for (const auto& ticket : tickets) expect_success(ticket);
-  EXPECT_EQ(in_small, small);
-  EXPECT_EQ(in_large, large);
-  EXPECT_EQ(in_tagged, tagged);
-  EXPECT_EQ(tickets.back()->source, 0);
-}
-
 }  // namespace
 }  // namespace pccl::testing

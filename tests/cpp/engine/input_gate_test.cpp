@@ -162,20 +162,13 @@ TEST(InputGate, a_send_whose_data_come_late_is_received_before_a_later_one) {
     std::vector<float> next = counted(count, 7);
     std::vector<float> first_in(count);
     std::vector<float> second_in(count);
-    const auto message = [&](OpKind kind, std::vector<float>& v) {
-      OpRequest request;
-      request.descriptor = {kind, ReduceOp::none, DType::f32, -1, 0};
-      (kind == OpKind::send ? request.inputs : request.outputs) = {buffer(v)};
-      request.peer = kind == OpKind::send ? 1 : 0;
-      return request;
-    };
-    OpRequest send = message(OpKind::send, late.memory);
+    OpRequest send = message(OpKind::send, 1, late.memory);
     send.gate = late.gate;
     std::vector<std::shared_ptr<Ticket>> tickets;
     tickets.push_back(world.engines[0]->post(world.group, std::move(send)));
-    tickets.push_back(world.engines[0]->post(world.group, message(OpKind::send, next)));
-    tickets.push_back(world.engines[1]->post(world.group, message(OpKind::recv, first_in)));
-    tickets.push_back(world.engines[1]->post(world.group, message(OpKind::recv, second_in)));
+    tickets.push_back(world.engines[0]->post(world.group, message(OpKind::send, 1, next)));
+    tickets.push_back(world.engines[1]->post(world.group, message(OpKind::recv, 0, first_in)));
+    tickets.push_back(world.engines[1]->post(world.group, message(OpKind::recv, 0, second_in)));
     come_in_pieces(*world.engines[0], world.group, late, 3, tickets[2]);
     for (const auto& ticket : tickets) expect_success(ticket);
     EXPECT_EQ(first_in, late.memory);

@@ -1,0 +1,106 @@
+// Sends and receives of a fixed group: how they find each other, and what becomes of them when one
+// side leaves or gives up.
+#include "engines.h"
+
+namespace pccl::testing {
+namespace {
+
+constexpr std::size_t kLarge = 1U << 21;  // floats: announced, and many segments
+
+std::shared_ptr<Ticket> post(FixedWorld& world, std::size_t at, OpRequest request) {
+  return world.engines[at]->post(world.group, std::move(request));
+}
+
+void expect_lost(const std::shared_ptr<Ticket>& ticket, const std::string& words) {
+  const Error error = outcome(ticket);
+  EXPECT_EQ(error.code, ErrorCode::peer_lost) << error.text;
+  EXPECT_NE(error.text.find(words), std::string::npos) << error.text;
+}
+
+TEST(PointToPoint, sends_and_receives_match_by_tag_and_order) {
+  FixedWorld world(3);
+  std::vector<float> small(3, 1.0F);
+  std::vector<float> large(kLarge, 2.0F);
+  std::vector<float> tagged(3, 3.0F);
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  tickets.push_back(post(world, 0, message(OpKind::send, 1, small)));
+  tickets.push_back(post(world, 0, message(OpKind::send, 1, large)));
+  tickets.push_back(post(world, 0, message(OpKind::send, 1, tagged, 9)));
+  std::vector<float> in_small(3);
+  std::vector<float> in_large(kLarge);
+  std::vector<float> in_tagged(3);
+  tickets.push_back(post(world, 1, message(OpKind::recv, 0, in_tagged, 9)));
+  tickets.push_back(post(world, 1, message(OpKind::recv, 0, in_small)));
+  tickets.push_back(post(world, 1, message(OpKind::recv, -1, in_large)));
+  for (const auto& ticket : tickets) expect_success(ticket);
+  EXPECT_EQ(in_small, small);
+  EXPECT_EQ(in_large, large);
+  EXPECT_EQ(in_tagged, tagged);
+  EXPECT_EQ(tickets.back()->source, 0);
+}
+
+TEST(PointToPoint, what_a_rank_has_sent_arrives_after_it_has_left) {
+  for (int i = 0; i < 10; ++i) {
+    FixedWorld world(2);
+    std::vector<float> small(3, 1.0F);
+    std::vector<float> large(kLarge, 2.0F);
+    std::vector<float> in_small(3);
+    std::vector<float> in_large(kLarge);
+    const auto received = post(world, 1, message(OpKind::recv, 0, in_large, 9));
+    expect_success(post(world, 0, message(OpKind::send, 1, small)));
+    expect_success(post(world, 0, message(OpKind::send, 1, large, 9)));
+    world.engines[0]->close(world.group);  // its farewell overtakes what is on other lanes
+    world.engines[0]->shutdown();
+    expect_success(received);
+    EXPECT_EQ(in_large, large);
+    expect_success(post(world, 1, message(OpKind::recv, 0, in_small)));
+    EXPECT_EQ(in_small, small);
+  }
+}
+
+TEST(PointToPoint, nobody_waits_for_a_rank_that_has_left) {
+  FixedWorld world(3);
+  std::vector<float> values(3);
+  const auto before = post(world, 2, message(OpKind::recv, 1, values));
+  const auto anybody = post(world, 2, message(OpKind::recv, -1, values));
+  world.engines[1]->close(world.group);
+  expect_lost(before, "recv from rank 1");
+  expect_lost(post(world, 2, message(OpKind::recv, 1, values)), "rank 1");
+  expect_lost(post(world, 2, message(OpKind::send, 1, values)), "rank 1");
+  EXPECT_FALSE(anybody->wait(50)) << "rank 0 is there";
+  world.engines[0]->close(world.group);
+  expect_lost(anybody, "has left the group");
+  expect_lost(post(world, 2, message(OpKind::recv, 1, values)), "rank 1");
+  expect_lost(post(world, 2, message(OpKind::recv, 0, values)), "rank 0");
+  expect_lost(post(world, 2, message(OpKind::recv, -1, values)), "has left the group");
+}
+
+TEST(PointToPoint, who_gives_up_a_send_tells_its_receiver) {
+  FixedWorld world(2);
+  std::vector<float> large(kLarge);
+  std::vector<float> into(kLarge);
+  const auto half_sent = [&](std::uint64_t timeout_ms) {
+    OpRequest send = message(OpKind::send, 1, large);
+    const auto gate = std::make_shared<InputGate>();
+    gate->bytes.store(kLarge);  // a quarter, and no more comes
+    send.gate = gate;
+    send.timeout_ms = timeout_ms;
+    return post(world, 0, std::move(send));
+  };
+  const auto late = half_sent(300);
+  const Error error = outcome(post(world, 1, message(OpKind::recv, 0, into)));
+  EXPECT_EQ(error.code, ErrorCode::timed_out);
+  EXPECT_NE(error.text.find("rank 0 has given up its send"), std::string::npos) << error.text;
+  EXPECT_EQ(outcome(late).code, ErrorCode::timed_out);
+
+  const auto closed = half_sent(0);
+  const auto received = post(world, 1, message(OpKind::recv, 0, into));
+  const auto moves = [&] { return world.engines[1]->counters().bytes_received > 3 * kLarge / 2; };
+  EXPECT_TRUE(wait_until(moves));
+  world.engines[0]->close(world.group);
+  expect_lost(received, "rank 0 has given up its send: it has left the group");
+  EXPECT_EQ(outcome(closed).code, ErrorCode::closed);
+}
+
+}  // namespace
+}  // namespace pccl::testing
