@@ -163,6 +163,7 @@ def ends_and_begins_again(rank: int, world: int, meet: str) -> None:
         dropped.append(alive() is None)
         pending = default.allreduce([t]) if rank == 0 else None
         counts.append({**resources(), "kib": 0})
+        dist.barrier(group=other)  # the other one has counted as well
         dist.destroy_process_group()
         if pending is not None:
             given_up.append(failure(pending.wait))
