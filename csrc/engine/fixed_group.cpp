@@ -256,11 +256,9 @@ void FixedGroup::answer(OpKey op, Question& question) {
   std::string late;
   const auto list = [&](const std::set<PeerId>& peers, const std::string& what) {
     if (peers.empty()) return;
-    late += late.empty() ? "" : "; ";
-    for (const PeerId peer : peers) {
-      late += describe_peer(peer, *numbering_) + (peer == *peers.rbegin() ? " " : ", ");
-    }
-    late += what;
+    std::string who;
+    for (const PeerId peer : peers) add_to_list(who, describe_peer(peer, *numbering_));
+    add_to_list(late, who + " " + what, "; ");
   };
   list(question.missing, "did not call it");
   list(question.unanswered, "did not answer");

@@ -214,7 +214,7 @@ void TcpLinks::deadline_over(Link& link) {
   const std::string within = " within " + std::to_string(link.deadline_after_ms) + " ms";
   std::string seen = link.dial ? link.dial->report() : "";
   if (!link.last_failure.empty()) {
-    seen += (seen.empty() ? "" : "; before that: ") + link.last_failure;
+    add_to_list(seen, link.last_failure, "; before that: ");
   }
   if (self_ < link.peer() || !seen.empty()) {
     return fail(link,

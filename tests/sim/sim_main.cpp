@@ -154,20 +154,22 @@ int from_file(const char* path) {
 
 #ifdef PCCL_PLANTED_BUGS
 
-/// Each must be found within COUNT walks (2,000 in ctest), and the cores as they are must pass the
-/// same walks.
-const std::vector<const char*> kPlanted = {
-    "start_unasked", "commit_early",   "forget_restore",    "join_mid_step",    "flag_per_group",
-    "reuse_epoch",   "drop_abort",     "start_early",       "commit_alone",     "any_survivor",
-    "old_vote",      "forget_commits", "pin_follows_epoch", "flag_per_message", "keep_when_deposed",
-    "blind_write",   "read_back",      "stale_ready",       "assume_written",   "half_replica",
-    "impatient",     "leave_mid_step", "trust_register"};
-struct Rare {
+struct Bug {
   const char* name;
   std::uint64_t seed = 0;  // of a walk that shows it, where there is less than one in 100,000
 };
+
+/// Each must be found within COUNT walks (2,000 in ctest), and the cores as they are must pass the
+/// same walks.
+const std::vector<Bug> kPlanted = {
+    {"start_unasked"},     {"commit_early"},     {"forget_restore"},    {"join_mid_step"},
+    {"flag_per_group"},    {"reuse_epoch"},      {"drop_abort"},        {"start_early"},
+    {"commit_alone"},      {"any_survivor"},     {"old_vote"},          {"forget_commits"},
+    {"pin_follows_epoch"}, {"flag_per_message"}, {"keep_when_deposed"}, {"blind_write"},
+    {"read_back"},         {"stale_ready"},      {"assume_written"},    {"half_replica"},
+    {"impatient"},         {"leave_mid_step"},   {"trust_register"}};
 /// One walk in thousands: give them a hundred thousand.
-const std::vector<Rare> kRare = {
+const std::vector<Bug> kRare = {
     {"begin_anew"},
     {"two_answers"},
     {"flag_not_in_verdict"},
@@ -196,21 +198,17 @@ int planted(Options options, const char* name) {
   return found ? 0 : 1;
 }
 
-int all(const Options& options) {
-  int missed = 0;
-  for (const char* name : kPlanted) missed += planted(options, name);
-  return missed + clean(options) > 0 ? 1 : 0;
-}
-
 /// A seed shows the same walk as long as the shape of worlds stays; after that look for another one
 /// (--planted NAME SEED COUNT).
-int all_rare(const Options& options) {
+int all(const Options& options, const std::vector<Bug>& bugs) {
   int missed = 0;
-  for (const Rare& rare : kRare) {
+  for (const Bug& bug : bugs) {
     Options own = options;
-    if (rare.seed > 0) own.seed = rare.seed;
-    if (rare.seed > 0) own.count = 1;
-    missed += planted(own, rare.name);
+    if (bug.seed > 0) {
+      own.seed = bug.seed;
+      own.count = 1;
+    }
+    missed += planted(own, bug.name);
   }
   return missed + clean(options) > 0 ? 1 : 0;
 }
@@ -251,8 +249,8 @@ int main(int argc, char** argv) {
   if (args.size() == 2 && args[0][0] != '-') return clean(options);
 #ifdef PCCL_PLANTED_BUGS
   if (args.size() == 4 && args[0] == "--planted") return planted(options, args[1].c_str());
-  if (args.size() == 3 && args[0] == "--all-planted") return all(options);
-  if (args.size() == 3 && args[0] == "--rare-planted") return all_rare(options);
+  if (args.size() == 3 && args[0] == "--all-planted") return all(options, kPlanted);
+  if (args.size() == 3 && args[0] == "--rare-planted") return all(options, kRare);
 #endif
   return usage();
 }
