@@ -1,4 +1,4 @@
-// What the parts of an engine share: loop, links, memory, counters, and the numbers that name
+// What the parts of an engine share: clock, links, memory, counters, and the numbers that name
 // memory in the links. One per engine, owned by engine.cpp, passed by reference; engine's thread
 // only.
 #pragma once
@@ -11,8 +11,7 @@
 #include "base/text.h"
 #include "engine/buffer_pool.h"
 #include "engine/engine.h"
-#include "transport/loop.h"
-#include "transport/transport.h"
+#include "transport/network.h"
 
 namespace pccl {
 
@@ -25,7 +24,8 @@ class SegmentOwner {
 };
 
 struct EngineContext {
-  Loop& loop;
+  Network& network;
+  Clock& clock;
   Links& links;
   BufferPool& pool;
   const EngineOptions& options;

@@ -108,7 +108,7 @@ void ElasticGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   exchange_.link_down(peer, reason);
   if (failure_.failed() || left_) return;
   const bool refused = how == Down::refused;
-  const std::uint64_t now = context_.loop.now_ms();
+  const std::uint64_t now = context_.clock.now_ms();
   if (how == Down::lost && connecting_.contains(peer) && now < connect_until_ms_) {
     // The link of before: its loss is told after the proposal that follows from it.
     open_link(proposed_.at(peer), connect_until_ms_ - now);
@@ -319,7 +319,7 @@ void ElasticGroup::on(const peer::Connect& a) {
   const std::uint64_t limit_ms = context_.options.connect_timeout_ms;
   const bool founded = core_.preparing && core_.preparing->epoch.base != EpochId{};
   const std::uint64_t wait_ms = founded ? std::min(limit_ms, kRedialMs) : limit_ms;
-  connect_until_ms_ = context_.loop.now_ms() + wait_ms;
+  connect_until_ms_ = context_.clock.now_ms() + wait_ms;
   for (const Member& m : a.members) open_link(m.handle, wait_ms);
 }
 

@@ -12,6 +12,8 @@
 #include "engine/engine_core.h"
 #include "transport/channel.h"
 #include "transport/fd_registry.h"
+#include "transport/loop.h"
+#include "transport/network.h"
 #include "transport/sys.h"
 
 namespace pccl {
@@ -31,7 +33,7 @@ Driver::Cost cost_of(const OpRequest& request) {
 class ThreadedEngine : public Engine {
  public:
   explicit ThreadedEngine(const EngineOptions& options)
-      : options_(options), core_(std::in_place, loop_, options_) {}
+      : options_(options), core_(std::in_place, network_, options_) {}
   ~ThreadedEngine() override { shutdown(); }
 
   Error open() {
@@ -320,6 +322,7 @@ class ThreadedEngine : public Engine {
 
   EngineOptions options_;
   mutable Loop loop_;
+  TcpNetwork network_{loop_};
   mutable std::optional<EngineCore> core_;
   mutable std::optional<Driver> driver_;
   PeerId self_;

@@ -21,8 +21,8 @@ GroupId group_of(const PeerToPeer& message) {
 
 }  // namespace
 
-EngineCore::EngineCore(Loop& loop, const EngineOptions& options)
-    : loop_(loop), options_(options), pool_(kPoolKeptBytes) {}
+EngineCore::EngineCore(Network& network, const EngineOptions& options)
+    : network_(network), options_(options), pool_(kPoolKeptBytes) {}
 
 EngineCore::~EngineCore() {
   tick_timer_.reset();
@@ -40,11 +40,12 @@ Error EngineCore::listen() {
   link_options.bulk_lanes = options_.bulk_lanes;
   link_options.connect_timeout_ms = options_.connect_timeout_ms;
   link_options.tcp_user_timeout_ms = options_.tcp_user_timeout_ms;
-  auto links = make_tcp_links(loop_, *this, link_options);
+  auto links = network_.make_links(*this, link_options);
   if (!links) return links.error();
   links_ = std::move(links).value();
   context_ = std::make_unique<EngineContext>(
-      EngineContext{loop_,
+      EngineContext{network_,
+                    network_.clock(),
                     *links_,
                     pool_,
                     options_,
@@ -60,8 +61,8 @@ Error EngineCore::listen() {
                     0,
                     {}});
   early_ = std::make_unique<Early>(*context_, *this);
-  last_tick_ms_ = loop_.now_ms();
-  tick_timer_ = loop_.timer(kTickMs, kTickMs, [this] { tick(); });
+  last_tick_ms_ = network_.clock().now_ms();
+  tick_timer_ = network_.clock().timer(kTickMs, kTickMs, [this] { tick(); });
   return {};
 }
 
@@ -124,7 +125,7 @@ void EngineCore::close(GroupId id) {
   it->second->close();
   if (it->second.get() == elastic_) elastic_ = nullptr;
   // The group may be the caller's caller: it goes when the loop comes round.
-  loop_.defer([group = std::shared_ptr<Group>(std::move(it->second))] {});
+  network_.clock().defer([group = std::shared_ptr<Group>(std::move(it->second))] {});
   groups_.erase(it);
   if (ended_.size() >= kEndedMax) ended_.clear();
   ended_.insert(id);
@@ -161,7 +162,7 @@ EngineCounters EngineCore::counters() const {
 }
 
 void EngineCore::tick() {
-  const std::uint64_t now = loop_.now_ms();
+  const std::uint64_t now = network_.clock().now_ms();
   const std::uint64_t elapsed = now - last_tick_ms_;
   last_tick_ms_ = now;
   std::vector<GroupId> ids;

@@ -18,7 +18,7 @@ namespace pccl {
 
 class EngineCore : public LinkEvents, public SegmentOwner {
  public:
-  EngineCore(Loop& loop, const EngineOptions& options);
+  EngineCore(Network& network, const EngineOptions& options);
   ~EngineCore() override;
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
@@ -60,7 +60,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   void tick();
   void evicted(const std::string& why);
 
-  Loop& loop_;
+  Network& network_;
   EngineOptions options_;
   EngineCounters counters_;
   BufferPool pool_;

@@ -58,9 +58,9 @@ void MasterClient::dial() {
   if (closed_ || channel_ || dial_) return;
   at_ = next_ % masters_.size();
   const std::string& address = masters_[at_];
-  dial_ =
-      dial_channel(context_.loop, address, std::min(kDialMs, context_.options.connect_timeout_ms),
-                   [this](Result<std::unique_ptr<Channel>> result) { dialled(std::move(result)); });
+  dial_ = context_.network.dial(
+      address, std::min(kDialMs, context_.options.connect_timeout_ms),
+      [this](Result<std::unique_ptr<Channel>> result) { dialled(std::move(result)); });
 }
 
 void MasterClient::dialled(Result<std::unique_ptr<Channel>> result) {
@@ -93,13 +93,13 @@ void MasterClient::retry() {
   if (closed_) return;
   const std::uint64_t delay = backoff_ms_ / 2 + random_.below(backoff_ms_ / 2 + 1);
   backoff_ms_ = std::min(backoff_ms_ * 2, kBackoffMsMax);
-  retry_timer_ = context_.loop.timer(delay, 0, [this] { dial(); });
+  retry_timer_ = context_.clock.timer(delay, 0, [this] { dial(); });
 }
 
 void MasterClient::disconnected(const std::string& reason) {
   if (!channel_) return;
   // The channel may be the caller: it is destroyed when the loop comes round.
-  context_.loop.post([old = std::shared_ptr<Channel>(std::move(channel_))] {});
+  context_.clock.post([old = std::shared_ptr<Channel>(std::move(channel_))] {});
   const std::string& why = stands_by_.empty() ? reason : stands_by_;
   seen_[at_] = {ErrorCode::unreachable, masters_[at_] + ": " + why};
   if (!greeted_) ++next_;  // a standby: first round the list, but to the master of an epoch first

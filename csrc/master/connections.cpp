@@ -9,15 +9,15 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "transport/loop.h"
-#include "transport/sys.h"
+#include "transport/network.h"
 #include "wire/codec.h"
 
 namespace pccl::master {
 
-Connections::Connections(Loop& loop, ConnectionEvents& events, std::uint64_t heartbeat_ms,
+Connections::Connections(Network& network, ConnectionEvents& events, std::uint64_t heartbeat_ms,
                          std::uint64_t silence_ms)
-    : loop_(loop),
+    : network_(network),
+      clock_(network.clock()),
       events_(events),
       heartbeat_ms_(heartbeat_ms),
       silence_ms_(silence_ms),
@@ -26,13 +26,12 @@ Connections::Connections(Loop& loop, ConnectionEvents& events, std::uint64_t hea
 Connections::~Connections() { close_all(); }
 
 Result<std::uint16_t> Connections::listen(const std::string& host, std::uint16_t port) {
-  auto listener = listen_channels(loop_, host, port, [this](std::unique_ptr<Channel> channel) {
-    accepted(std::move(channel));
-  });
+  auto listener = network_.listen(
+      host, port, [this](std::unique_ptr<Channel> channel) { accepted(std::move(channel)); });
   if (!listener) return listener.error();
   listener_ = std::move(listener).value();
-  ticked_ms_ = boot_ms();
-  ticker_ = loop_.timer(tick_ms_, tick_ms_, [this] { tick(); });
+  ticked_ms_ = clock_.boot_ms();
+  ticker_ = clock_.timer(tick_ms_, tick_ms_, [this] { tick(); });
   return listener_->port();
 }
 
@@ -96,7 +95,7 @@ void Connections::accepted(std::unique_ptr<Channel> channel) {
        [this, number](const std::string& reason) { closed(number, reason); }});
   Connection& made = connections_[number];
   made.channel = std::move(channel);
-  made.heard_ms = loop_.now_ms();
+  made.heard_ms = clock_.now_ms();
   made.beat_ms = made.heard_ms;
 }
 
@@ -104,7 +103,7 @@ void Connections::arrived(Number number, std::span<const std::byte> payload) {
   look_at_clock();
   const auto at = connections_.find(number);
   if (at == connections_.end()) return;
-  at->second.heard_ms = loop_.now_ms();
+  at->second.heard_ms = clock_.now_ms();
   auto message = decode_peer_to_master(payload);
   if (!message) return refuse(number, ErrorCode::malformed, message.error().text);
   auto* hello = std::get_if<Hello>(&message.value());
@@ -176,8 +175,8 @@ void Connections::give_up(PeerId peer, const std::string& why) {
 
 void Connections::tick() {
   look_at_clock();
-  const std::uint64_t now = loop_.now_ms();
-  ticked_ms_ = boot_ms();
+  const std::uint64_t now = clock_.now_ms();
+  ticked_ms_ = clock_.boot_ms();
   std::vector<std::pair<PeerId, std::string>> lost;
   for (const auto& [peer, number] : peers_) {
     Connection& connection = connections_.at(number);
@@ -196,11 +195,11 @@ void Connections::tick() {
 void Connections::look_at_clock() {
   // Called before anything that arrives is looked at: after a stop the sockets may come before the
   // timer.
-  const std::uint64_t now = boot_ms();
+  const std::uint64_t now = clock_.boot_ms();
   if (now - ticked_ms_ <= tick_ms_ + silence_ms_ / 3) return;
   const std::uint64_t late_ms = now - ticked_ms_ - tick_ms_;
   ticked_ms_ = now;
-  for (auto& [number, connection] : connections_) connection.heard_ms = loop_.now_ms();
+  for (auto& [number, connection] : connections_) connection.heard_ms = clock_.now_ms();
   log_warning("this master was stopped for " + seconds(late_ms) +
               ": the silence of that time is its own, not the peers'");
   events_.woke(late_ms);

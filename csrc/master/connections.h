@@ -22,7 +22,8 @@
 #include "wire/messages.h"
 
 namespace pccl {
-class Loop;
+class Clock;
+class Network;
 class Timer;
 }  // namespace pccl
 
@@ -52,7 +53,7 @@ class ConnectionEvents {
 
 class Connections {
  public:
-  Connections(Loop& loop, ConnectionEvents& events, std::uint64_t heartbeat_ms,
+  Connections(Network& network, ConnectionEvents& events, std::uint64_t heartbeat_ms,
               std::uint64_t silence_ms);
   ~Connections();
   Connections(const Connections&) = delete;
@@ -100,7 +101,8 @@ class Connections {
   void tick();
   void look_at_clock();
 
-  Loop& loop_;
+  Network& network_;
+  Clock& clock_;
   ConnectionEvents& events_;
   const std::uint64_t heartbeat_ms_;
   const std::uint64_t silence_ms_;

@@ -14,6 +14,7 @@
 #include "master/server.h"
 #include "transport/background.h"
 #include "transport/loop.h"
+#include "transport/network.h"
 
 namespace pccl {
 namespace {
@@ -73,7 +74,8 @@ int run_master(const MasterOptions& options, std::shared_ptr<master::RegisterSto
   set_log_level(parse_log_level(options.log_level, LogLevel::info));
   try {
     Loop loop;
-    master::MasterServer server(loop, options, std::move(held));
+    TcpNetwork network(loop);
+    master::MasterServer server(network, options, std::move(held));
     int signals = 0;
     const auto on_signal = [&] {
       if (++signals > 1) return loop.stop();  // it is impatient

@@ -12,8 +12,7 @@
 #include "base/text.h"
 #include "membership/master_rules.h"
 #include "membership/members.h"
-#include "transport/background.h"
-#include "transport/loop.h"
+#include "transport/network.h"
 
 namespace pccl::master {
 namespace {
@@ -67,11 +66,13 @@ State fresh_state(const MasterOptions& options) {
 
 }  // namespace
 
-MasterServer::MasterServer(Loop& loop, MasterOptions options, std::shared_ptr<RegisterStore> held)
-    : loop_(loop),
+MasterServer::MasterServer(Network& network, MasterOptions options,
+                           std::shared_ptr<RegisterStore> held)
+    : network_(network),
+      clock_(network.clock()),
       options_(std::move(options)),
       register_(std::move(held)),
-      connections_(loop, *this, options_.heartbeat_ms, options_.silence_ms),
+      connections_(network, *this, options_.heartbeat_ms, options_.silence_ms),
       state_(fresh_state(options_)) {}
 
 MasterServer::~MasterServer() = default;
@@ -88,12 +89,12 @@ Result<std::uint16_t> MasterServer::start() {
     register_ = std::move(opened).value();
   }
   waiting_timer_ =
-      loop_.timer(options_.say_waiting_ms, options_.say_waiting_ms, [this] { say_waiting(); });
-  clock_timer_ = loop_.timer(kClockMs, kClockMs, [this] { post(Clock{loop_.now_ms() / 1000}); });
+      clock_.timer(options_.say_waiting_ms, options_.say_waiting_ms, [this] { say_waiting(); });
+  clock_timer_ = clock_.timer(kClockMs, kClockMs, [this] { post(Clock{clock_.now_ms() / 1000}); });
   if (register_->shared()) {
     state_.config.shared = true;
     lease_timer_ =
-        loop_.timer(options_.lease_renew_ms, options_.lease_renew_ms, [this] { renew_lease(); });
+        clock_.timer(options_.lease_renew_ms, options_.lease_renew_ms, [this] { renew_lease(); });
     renew_lease();
     return port;
   }
@@ -138,7 +139,7 @@ void MasterServer::gone(PeerId peer, std::string why) {
 }
 
 void MasterServer::woke(std::uint64_t) {
-  post(Clock{loop_.now_ms() / 1000});  // the time of waking, and not of falling asleep
+  post(Clock{clock_.now_ms() / 1000});  // the time of waking, and not of falling asleep
   post(Woke{});
   if (lease_timer_) renew_lease();
 }
@@ -229,7 +230,7 @@ void MasterServer::carry_out(const StartTimer& action) {
     }
     return options_.absence_ms;
   }();
-  timers_[{action.kind, action.peer}] = loop_.timer(
+  timers_[{action.kind, action.peer}] = clock_.timer(
       duration_ms, 0, [this, kind = action.kind, peer = action.peer] { timer_ended(kind, peer); });
 }
 
@@ -253,13 +254,12 @@ void MasterServer::timer_ended(TimerKind kind, PeerId peer) {
 void MasterServer::carry_out(const WriteRegister& action) {
   write_ = ++writes_;
   register_busy_ = true;
-  write_deadline_ = loop_.timer(options_.register_deadline_ms, 0, [this] {
+  write_deadline_ = clock_.timer(options_.register_deadline_ms, 0, [this] {
     answer_write(RegisterUnanswered{});
     log_warning("the register was not written within " + seconds(options_.register_deadline_ms));
   });
   const auto answer = std::make_shared<std::optional<Result<bool>>>();
-  run_in_background(
-      loop_,
+  network_.in_background(
       [store = register_, answer, from = action.from, to = action.to] {
         answer->emplace(store->compare_and_write(from, to));
       },
@@ -313,7 +313,7 @@ void MasterServer::step_down(const std::string& why) {
 }
 
 void MasterServer::take_over_later() {
-  take_over_timer_ = loop_.timer(kTakeOverAgainMs, 0, [this] { take_over(); });
+  take_over_timer_ = clock_.timer(kTakeOverAgainMs, 0, [this] { take_over(); });
 }
 
 void MasterServer::take_over() {
@@ -325,20 +325,20 @@ void MasterServer::take_over() {
   }
   register_busy_ = true;
   const auto held = std::make_shared<std::optional<Result<Register>>>();
-  run_in_background(
-      loop_, [store = register_, held] { held->emplace(store->read()); },
-      [this, alive = std::weak_ptr(alive_), held] {
-        if (alive.expired()) return;
-        register_busy_ = false;
-        if (!(*held)->ok()) {
-          idle_why_ = "the register could not be read: " + (*held)->error().text;
-          log_error(idle_why_);
-          return take_over_later();
-        }
-        if (in_charge_ || stopped_ || (register_->shared() && !has_lease_)) return;
-        in_charge_ = true;
-        post(TakenOver{(*held)->value()});
-      });
+  network_.in_background([store = register_, held] { held->emplace(store->read()); },
+                         [this, alive = std::weak_ptr(alive_), held] {
+                           if (alive.expired()) return;
+                           register_busy_ = false;
+                           if (!(*held)->ok()) {
+                             idle_why_ = "the register could not be read: " + (*held)->error().text;
+                             log_error(idle_why_);
+                             return take_over_later();
+                           }
+                           if (in_charge_ || stopped_ || (register_->shared() && !has_lease_))
+                             return;
+                           in_charge_ = true;
+                           post(TakenOver{(*held)->value()});
+                         });
 }
 
 // ------------------------------------------------------------------------------------- the lease
@@ -348,8 +348,7 @@ void MasterServer::renew_lease() {
   lease_busy_ = true;
   const auto answer = std::make_shared<std::optional<Result<bool>>>();
   const auto holder = std::make_shared<std::string>();
-  run_in_background(
-      loop_,
+  network_.in_background(
       [store = register_, answer, holder] {
         answer->emplace(store->hold());
         *holder = store->holder();
@@ -362,7 +361,7 @@ void MasterServer::renew_lease() {
 }
 
 void MasterServer::lease_answered(const Result<bool>& answer, const std::string& holder) {
-  const std::uint64_t now = loop_.now_ms();
+  const std::uint64_t now = clock_.now_ms();
   if (!answer.ok()) {
     // Commits need no register. Who is in charge stays so, until a standby that reaches the
     // register while it does not may have waited long enough to give its members up.
@@ -405,7 +404,7 @@ void MasterServer::store_request(PeerId peer, const StoreRequest& request) {
   store_answers(store_.request(peer, request));
   const Waiter waiter{peer, request.id};
   if (!store_.waits(waiter) || store_timers_.contains(waiter)) return;
-  store_timers_[waiter] = loop_.timer(request.timeout_ms, 0, [this, waiter] {
+  store_timers_[waiter] = clock_.timer(request.timeout_ms, 0, [this, waiter] {
     if (auto answer = store_.expire(waiter)) store_answers({*std::move(answer)});
   });
 }
@@ -480,15 +479,15 @@ std::string MasterServer::whom_it_waits_for() const {
 
 void MasterServer::stop(std::function<void()> done) {
   stopped_ = std::move(done);
-  stop_by_ms_ = loop_.now_ms() + options_.register_deadline_ms + kStopMs;
+  stop_by_ms_ = clock_.now_ms() + options_.register_deadline_ms + kStopMs;
   connections_.stop_listening();
-  stop_timer_ = loop_.timer(10, 10, [this] { finish_stop(); });
+  stop_timer_ = clock_.timer(10, 10, [this] { finish_stop(); });
   post(OperatorStops{});
 }
 
 void MasterServer::finish_stop() {
   if (!stopped_) return;
-  if (loop_.now_ms() < stop_by_ms_) {
+  if (clock_.now_ms() < stop_by_ms_) {
     if (in_charge_ && (write_ != 0 || !events_.empty())) return;
     if (!connections_.all_sent()) return;
     if (register_busy_ || lease_busy_) return;
@@ -498,10 +497,10 @@ void MasterServer::finish_stop() {
   connections_.close_all();
   auto done = std::exchange(stopped_, nullptr);
   if (!std::exchange(has_lease_, false)) {
-    loop_.post(std::move(done));
+    clock_.post(std::move(done));
     return;
   }
-  run_in_background(loop_, [store = register_] { store->release(); }, std::move(done));
+  network_.in_background([store = register_] { store->release(); }, std::move(done));
 }
 
 }  // namespace pccl::master

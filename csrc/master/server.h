@@ -41,7 +41,8 @@ inline constexpr std::uint64_t kStopMs = 1000;  // to send what is queued, at it
 class MasterServer final : private ConnectionEvents {
  public:
   /// `held`: the register, in place of options.state_file.
-  MasterServer(Loop& loop, MasterOptions options, std::shared_ptr<RegisterStore> held = nullptr);
+  MasterServer(Network& network, MasterOptions options,
+               std::shared_ptr<RegisterStore> held = nullptr);
   ~MasterServer() override;
 
   /// Checks the options, listens, opens the register and takes over. Returns the port. Errors name
@@ -84,7 +85,8 @@ class MasterServer final : private ConnectionEvents {
   void say_waiting();
   void finish_stop();
 
-  Loop& loop_;
+  Network& network_;
+  pccl::Clock& clock_;  // and not the event of that name
   const MasterOptions options_;
   std::shared_ptr<RegisterStore> register_;
   Connections connections_;

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "transport/clock.h"
 #include "transport/transport.h"
 
 namespace pccl {
@@ -24,6 +27,14 @@ class DirectLinks : public LinksBase {
   /// To a peer whose link is not up it does nothing.
   virtual void send_relay(PeerId peer, std::vector<std::byte> payload) = 0;
 };
+
+/// Makes the links that tell `events`, which outlives them.
+using MakeDirectLinks = std::function<Result<std::unique_ptr<DirectLinks>>(DirectEvents& events)>;
+/// Links with relays over those that `make` makes. `seed`: of the numbers of sessions, another one
+/// in each process.
+[[nodiscard]] Result<std::unique_ptr<Links>> make_relay_links(Clock& clock, LinkEvents& events,
+                                                              std::uint64_t seed,
+                                                              const MakeDirectLinks& make);
 
 [[nodiscard]] Result<std::unique_ptr<DirectLinks>> make_direct_links(Loop& loop,
                                                                      DirectEvents& events,

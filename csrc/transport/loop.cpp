@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "transport/loop_state.h"
+#include "transport/sys.h"
 
 namespace pccl {
 namespace {
@@ -150,17 +151,36 @@ void Loop::keep(std::shared_ptr<void> object) {
 void Loop::release(const void* object) { state_->kept.erase(object); }
 
 std::uint64_t Loop::now_ms() const { return uv_now(&state_->uv); }
+std::uint64_t Loop::boot_ms() const { return pccl::boot_ms(); }
 FdRegistry& Loop::registry() const { return state_->fds; }
 uv_loop_s* Loop::raw() const { return &state_->uv; }
 
-struct Timer::State {
-  uv_timer_t uv{};
-  std::function<void()> function;
+namespace {
+
+class LoopTimer final : public Timer {
+ public:
+  struct State {
+    uv_timer_t uv{};
+    std::function<void()> function;
+  };
+  explicit LoopTimer(State* state) : state_(state) {}
+  ~LoopTimer() override {
+    if (Loop::State::of(reinterpret_cast<uv_handle_t*>(&state_->uv)).fds.in_child()) return;
+    uv_timer_stop(&state_->uv);
+    // The function may be the one that is running: it goes when the handle does.
+    uv_close(reinterpret_cast<uv_handle_t*>(&state_->uv),
+             [](uv_handle_t* handle) { delete static_cast<State*>(handle->data); });
+  }
+
+ private:
+  State* state_;
 };
+
+}  // namespace
 
 std::unique_ptr<Timer> Loop::timer(std::uint64_t delay_ms, std::uint64_t repeat_ms,
                                    std::function<void()> function) {
-  auto* timer = new Timer::State;
+  auto* timer = new LoopTimer::State;
   timer->function = std::move(function);
   timer->uv.data = timer;
   uv_timer_init(&state_->uv, &timer->uv);
@@ -168,19 +188,11 @@ std::unique_ptr<Timer> Loop::timer(std::uint64_t delay_ms, std::uint64_t repeat_
   uv_timer_start(
       &timer->uv,
       [](uv_timer_t* handle) {
-        auto* fired = static_cast<Timer::State*>(handle->data);
+        auto* fired = static_cast<LoopTimer::State*>(handle->data);
         State::of(reinterpret_cast<uv_handle_t*>(handle)).guard(fired->function);
       },
       delay_ms, repeat_ms);
-  return std::make_unique<Timer>(timer);
-}
-
-Timer::~Timer() {
-  if (Loop::State::of(reinterpret_cast<uv_handle_t*>(&state_->uv)).fds.in_child()) return;
-  uv_timer_stop(&state_->uv);
-  // The function may be the one that is running: it goes when the handle does.
-  uv_close(reinterpret_cast<uv_handle_t*>(&state_->uv),
-           [](uv_handle_t* handle) { delete static_cast<State*>(handle->data); });
+  return std::make_unique<LoopTimer>(timer);
 }
 
 }  // namespace pccl

@@ -10,17 +10,18 @@
 #include <functional>
 #include <memory>
 
+#include "transport/clock.h"
+
 struct uv_loop_s;
 
 namespace pccl {
 
 class FdRegistry;
-class Timer;
 
-class Loop {
+class Loop final : public Clock {
  public:
   Loop();
-  ~Loop();
+  ~Loop() override;
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
@@ -37,17 +38,12 @@ class Loop {
   [[nodiscard]] bool stopping() const;
   /// Makes a thread that waits in the loop return from run_once. Thread-safe.
   void wake();
-  /// Runs `function` on the loop's thread, after what was posted before. Thread-safe; wakes the
-  /// loop.
-  void post(std::function<void()> function);
-  /// Milliseconds of a monotonic clock, read once per iteration of the loop.
-  [[nodiscard]] std::uint64_t now_ms() const;
-  /// Calls `function` on the loop's thread, once after `delay_ms`, or (`repeat_ms` > 0) again and
-  /// again. Destroying the Timer stops it.
+  void post(std::function<void()> function) override;
+  [[nodiscard]] std::uint64_t now_ms() const override;
+  [[nodiscard]] std::uint64_t boot_ms() const override;
   [[nodiscard]] std::unique_ptr<Timer> timer(std::uint64_t delay_ms, std::uint64_t repeat_ms,
-                                             std::function<void()> function);
-  /// Runs `function` on this thread before the loop waits again. Not thread-safe, no system call.
-  void defer(std::function<void()> function);
+                                             std::function<void()> function) override;
+  void defer(std::function<void()> function) override;
   /// Keeps `object` until `release` (a connection that sends its rest); destroyed with the loop at
   /// last.
   void keep(std::shared_ptr<void> object);
@@ -61,19 +57,6 @@ class Loop {
 
  private:
   std::unique_ptr<State> state_;
-};
-
-/// A running timer. Destroyed on the loop's thread (or when nobody runs the loop).
-class Timer {
- public:
-  struct State;
-  explicit Timer(State* state) : state_(state) {}
-  ~Timer();
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
-
- private:
-  State* state_;
 };
 
 }  // namespace pccl

@@ -22,6 +22,7 @@
 #include "base/assert.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "transport/direct_links.h"
 #include "transport/loop.h"
 #include "transport/relay_message.h"
@@ -41,9 +42,10 @@ std::span<const std::byte> as_span(const std::string& text) {
 
 class RelayLinks : public Links, private DirectEvents {
  public:
-  RelayLinks(Loop& loop, LinkEvents& events) : loop_(loop), events_(events) {}
-  Error listen(const LinkOptions& options) {
-    auto direct = make_direct_links(loop_, *this, options);
+  RelayLinks(Clock& clock, LinkEvents& events, std::uint64_t seed)
+      : clock_(clock), events_(events), sessions_(seed) {}
+  Error listen(const MakeDirectLinks& make) {
+    auto direct = make(*this);
     if (!direct) return direct.error();
     direct_ = std::move(direct).value();
     return {};
@@ -147,8 +149,9 @@ class RelayLinks : public Links, private DirectEvents {
   void unlink(PeerId peer);
   [[nodiscard]] std::size_t bytes_between(PeerId from, PeerId to) const;
 
-  Loop& loop_;
+  Clock& clock_;
   LinkEvents& events_;
+  Random sessions_;
   std::unique_ptr<DirectLinks> direct_;
   std::map<PeerId, Far> far_;
   std::set<Pair> routes_;  // between others: (from, to) that have opened
@@ -180,7 +183,7 @@ void RelayLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusa
     remove(peer.peer);
     return direct_->open(peer, deadline_ms, refusal_tells);
   }
-  loop_.defer([this, id = peer.peer, serial = far->serial, alive = std::weak_ptr(alive_)] {
+  clock_.defer([this, id = peer.peer, serial = far->serial, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
     const Far* still = find_up(id);
     if (still != nullptr && still->serial == serial) events_.link_up(id);
@@ -203,16 +206,16 @@ void RelayLinks::open_via(const Handle& peer, PeerId via, std::uint64_t deadline
   far.handle = peer;
   far.via = via;
   far.serial = ++serials_;
-  while (far.mine == 0) far.mine = random_u64();
+  while (far.mine == 0) far.mine = sessions_.next();
   const PeerId id = peer.peer;
-  far.deadline = loop_.timer(deadline_ms, 0, [this, id, deadline_ms] {
+  far.deadline = clock_.timer(deadline_ms, 0, [this, id, deadline_ms] {
     Far& late = far_.at(id);
     const bool linked = direct_->is_up(late.via);
     fail(late, "cannot reach peer " + to_string(id) + " over peer " + to_string(late.via) +
                    " within " + std::to_string(deadline_ms) + " ms: " +
                    (linked ? "no answer comes from there" : "there is no link to that one"));
   });
-  far.again = loop_.timer(kOpenAgainMs, kOpenAgainMs, [this, id] { say_open(id); });
+  far.again = clock_.timer(kOpenAgainMs, kOpenAgainMs, [this, id] { say_open(id); });
   say_open(id);
 }
 
@@ -269,8 +272,8 @@ void RelayLinks::fail(Far& far, const std::string& reason) {
   far.again.reset();
   far.queue.clear();
   far.handed.clear();  // their memory stays borrowed until it is cancelled
-  loop_.defer([this, peer = far.handle.peer, serial = far.serial, was_up, reason,
-               alive = std::weak_ptr(alive_)] {
+  clock_.defer([this, peer = far.handle.peer, serial = far.serial, was_up, reason,
+                alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
     const Far* failed = find(peer);
     if (failed == nullptr || failed->serial != serial) return;
@@ -289,7 +292,7 @@ void RelayLinks::went_down(Far& far, const RelayMessage& message) {
   if (message.number > far.received) {
     far.ends_after = message.number;  // its last segments travel on other lanes
     far.why = std::move(why);
-    far.deadline = loop_.timer(kHandshakeMs, 0, [this, peer = message.from] {
+    far.deadline = clock_.timer(kHandshakeMs, 0, [this, peer = message.from] {
       Far& late = far_.at(peer);
       fail(late, late.why);
     });
@@ -599,11 +602,18 @@ void RelayLinks::unlink(PeerId peer) {
 
 }  // namespace
 
+Result<std::unique_ptr<Links>> make_relay_links(Clock& clock, LinkEvents& events,
+                                                std::uint64_t seed, const MakeDirectLinks& make) {
+  auto links = std::make_unique<RelayLinks>(clock, events, seed);
+  if (Error error = links->listen(make); error.failed()) return error;
+  return std::unique_ptr<Links>(std::move(links));
+}
+
 Result<std::unique_ptr<Links>> make_tcp_links(Loop& loop, LinkEvents& events,
                                               const LinkOptions& options) {
-  auto links = std::make_unique<RelayLinks>(loop, events);
-  if (Error error = links->listen(options); error.failed()) return error;
-  return std::unique_ptr<Links>(std::move(links));
+  return make_relay_links(loop, events, random_u64(), [&](DirectEvents& direct) {
+    return make_direct_links(loop, direct, options);
+  });
 }
 
 }  // namespace pccl

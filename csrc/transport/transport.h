@@ -2,7 +2,7 @@
 // later). Above it: engine/ and master/, which see peers, control payloads and segments.
 //
 // Everything here lives on one Loop (transport/loop.h) and is called on the thread that runs it.
-// A test replaces Links by a simulated one.
+// tests/sim/engine has links in memory (transport/network.h is the seam).
 #pragma once
 
 #include <cstddef>

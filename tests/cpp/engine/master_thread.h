@@ -9,6 +9,7 @@
 
 #include "master/server.h"
 #include "transport/loop.h"
+#include "transport/network.h"
 
 namespace pccl::testing {
 
@@ -22,7 +23,7 @@ class MasterThread {
     std::promise<Result<std::uint16_t>> port;
     auto future = port.get_future();
     thread_ = std::thread([this, options, &port] {
-      server_ = std::make_unique<master::MasterServer>(loop_, options);
+      server_ = std::make_unique<master::MasterServer>(network_, options);
       port.set_value(server_->start());
       loop_.run();
       server_.reset();
@@ -44,6 +45,7 @@ class MasterThread {
   }
 
   Loop loop_;
+  TcpNetwork network_{loop_};
   std::unique_ptr<master::MasterServer> server_;
   std::thread thread_;
 };

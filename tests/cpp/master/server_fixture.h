@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "fake_peer.h"
 #include "master/server.h"
+#include "transport/network.h"
 
 namespace pccl::master {
 
@@ -40,7 +41,7 @@ class Server : public testing::Test {
   }
 
   void start() {
-    server_ = std::make_unique<MasterServer>(loop_, options_, register_);
+    server_ = std::make_unique<MasterServer>(network_, options_, register_);
     const auto port = server_->start();
     ASSERT_TRUE(port.ok()) << port.error().text;
     port_ = port.value();
@@ -96,6 +97,7 @@ class Server : public testing::Test {
   }
 
   Loop loop_;
+  TcpNetwork network_{loop_};
   MasterOptions options_;
   std::uint16_t port_ = 0;
   std::vector<std::string> lines_;

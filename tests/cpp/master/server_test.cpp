@@ -367,7 +367,7 @@ TEST_F(Server, options_that_cannot_work_are_errors_that_name_them) {
   const auto error_of = [&](auto change) {
     MasterOptions options = options_;
     change(options);
-    MasterServer server(loop_, options);
+    MasterServer server(network_, options);
     const auto started = server.start();
     return started.ok() ? std::string() : started.error().text;
   };

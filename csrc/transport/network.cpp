@@ -1,0 +1,32 @@
+#include "transport/network.h"
+
+#include <utility>
+
+#include "transport/background.h"
+#include "transport/loop.h"
+
+namespace pccl {
+
+Clock& TcpNetwork::clock() { return loop_; }
+
+Result<std::unique_ptr<Links>> TcpNetwork::make_links(LinkEvents& events,
+                                                      const LinkOptions& options) {
+  return make_tcp_links(loop_, events, options);
+}
+
+Result<std::unique_ptr<ChannelListener>> TcpNetwork::listen(
+    const std::string& host, std::uint16_t port,
+    std::function<void(std::unique_ptr<Channel>)> accepted) {
+  return listen_channels(loop_, host, port, std::move(accepted));
+}
+
+std::unique_ptr<Dial> TcpNetwork::dial(const std::string& address, std::uint64_t timeout_ms,
+                                       std::function<void(Result<std::unique_ptr<Channel>>)> done) {
+  return dial_channel(loop_, address, timeout_ms, std::move(done));
+}
+
+void TcpNetwork::in_background(std::function<void()> work, std::function<void()> done) {
+  run_in_background(loop_, std::move(work), std::move(done));
+}
+
+}  // namespace pccl

@@ -1,0 +1,56 @@
+// What an engine or a master gets from outside of itself: time, links, channels, work that may
+// block. Over sockets and a Loop (TcpNetwork) in every process; tests/sim/engine has a network in
+// memory with virtual time, in which whole engines and masters are walked.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "transport/channel.h"
+#include "transport/clock.h"
+#include "transport/transport.h"
+
+namespace pccl {
+
+class Loop;
+
+class Network {
+ public:
+  virtual ~Network() = default;
+  [[nodiscard]] virtual Clock& clock() = 0;
+  /// The links of this process; `events` outlives them.
+  [[nodiscard]] virtual Result<std::unique_ptr<Links>> make_links(LinkEvents& events,
+                                                                  const LinkOptions& options) = 0;
+  /// As listen_channels and dial_channel (channel.h).
+  [[nodiscard]] virtual Result<std::unique_ptr<ChannelListener>> listen(
+      const std::string& host, std::uint16_t port,
+      std::function<void(std::unique_ptr<Channel>)> accepted) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Dial> dial(
+      const std::string& address, std::uint64_t timeout_ms,
+      std::function<void(Result<std::unique_ptr<Channel>>)> done) = 0;
+  /// As run_in_background (background.h).
+  virtual void in_background(std::function<void()> work, std::function<void()> done) = 0;
+};
+
+/// Sockets on a loop, which outlives it.
+class TcpNetwork final : public Network {
+ public:
+  explicit TcpNetwork(Loop& loop) : loop_(loop) {}
+  [[nodiscard]] Clock& clock() override;
+  [[nodiscard]] Result<std::unique_ptr<Links>> make_links(LinkEvents& events,
+                                                          const LinkOptions& options) override;
+  [[nodiscard]] Result<std::unique_ptr<ChannelListener>> listen(
+      const std::string& host, std::uint16_t port,
+      std::function<void(std::unique_ptr<Channel>)> accepted) override;
+  [[nodiscard]] std::unique_ptr<Dial> dial(
+      const std::string& address, std::uint64_t timeout_ms,
+      std::function<void(Result<std::unique_ptr<Channel>>)> done) override;
+  void in_background(std::function<void()> work, std::function<void()> done) override;
+
+ private:
+  Loop& loop_;
+};
+
+}  // namespace pccl
