@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.utils.hooks import RemovableHandle
 
-from . import _c10d, _events, _eviction
+from . import _c10d, _events, _eviction, _simulated
 from ._config import ON_LOSS, Options, Replica, parse_url
 from ._register import NAME, register
 from ._state import Exchange, SourceFailedError
@@ -342,6 +342,9 @@ def group(pg: Any = None) -> ElasticGroup:
     """
     if isinstance(pg, ElasticGroup):
         return pg
+    simulated: ElasticGroup | None = _simulated.group_here()
+    if simulated is not None:
+        return simulated
     target = (_c10d.elastic_group() or dist.group.WORLD) if pg is None else pg
     if target is None:
         raise ValueError("there is no default group; expected init_process_group or join before")
@@ -400,6 +403,8 @@ def join(
         raise ValueError(f"on_loss is {on_loss!r}; expected 'retry', 'raise' or None")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0")
+    if (simulated := _simulated.group_here()) is not None:
+        return simulated.process_group
     if _c10d.elastic_group() is not None:
         raise ValueError("this process has an elastic group already; expected one join")
     register()

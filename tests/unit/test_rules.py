@@ -265,9 +265,9 @@ def test_no_two_test_modules_have_one_name() -> None:
     none_of(sorted({name for name in names if names.count(name) > 1}), "rename one of each")
 
 
-def test_modules_are_private_but_for_the_demo() -> None:
+def test_modules_are_private_but_for_the_demo_and_the_test_doubles() -> None:
     modules = {path.stem for path in (ROOT / "pccl_backend").glob("*.py")}
-    assert {name for name in modules if not name.startswith("_")} == {"demo"}
+    assert {name for name in modules if not name.startswith("_")} == {"demo", "testing"}
 
 
 def test_every_public_name_is_in_the_readme() -> None:

@@ -1,0 +1,598 @@
+"""A run in one process: members as threads, one at a time, with losses and joins at chosen places.
+
+`testing.py` is what programs use. The rules are those of the engine as a program sees them
+(README.md, "What happens when a peer dies"): commit when all members have issued, replay among the
+survivors, one failure for the rest of a step, boundaries that vote. They are written down here a
+second time, small enough to be read; no socket, no clock and no master takes part.
+
+One member runs at a time, until it waits for another one; then the first in order that can go on
+does. So a run is the same every time, and a run in which nobody can go on is found at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import _simulated
+from ._errors import GroupClosedError, MismatchError, NotAdmittedError, PeerLostError
+from ._group import Boundary
+from ._shared_state import SharedState
+from ._state import check_tensor, dtype_name, encode_manifest, plain_of, replace_plain, revision_of
+
+REPLAYABLE = ("all_reduce", "reduce_scatter", "barrier")
+ROOTED = ("broadcast", "scatter", "reduce")
+
+
+class MemberLost(BaseException):
+    """Raised in the thread of a simulated member at the place where it is lost."""
+
+
+class SimulationError(RuntimeError):
+    """No member can go on, or the run took too long: the text says where each member waits."""
+
+
+@dataclass
+class Operation:
+    """A collective call of one step, until its outcome.
+
+    Attributes:
+        kind: As the engine names it.
+        same: What all members must call alike: reduction, type, number of elements, root.
+        run: Computes it: gets the posts of the contributors by rank, writes their outputs.
+        root: Rank of the root in the numbering of the step; -1 without one.
+        posts: What each member gave, by member.
+        error: Why it failed.
+        done: It has its outcome.
+    """
+
+    kind: str
+    same: tuple[Any, ...]
+    run: Callable[[dict[int, Any]], None]
+    root: int = -1
+    posts: dict[Member, Any] = field(default_factory=dict)
+    error: Exception | None = None
+    done: bool = False
+
+
+@dataclass(eq=False)
+class Message:
+    """A point-to-point send, until a receive has taken it or one of its ends is lost."""
+
+    source: Member
+    to: Member
+    tag: int
+    tensor: torch.Tensor
+    error: Exception | None = None
+    done: bool = False
+
+
+@dataclass(eq=False)
+class Member:
+    """A simulated member: its thread, and its place in the run.
+
+    Attributes:
+        number: 0 for the first founder; newcomers count on, in the order in which they join.
+        outcome: "running", "ended", "left", "lost" or "failed".
+        result: What the program returned.
+        error: What the program raised.
+        steps: Number of the step at each boundary that the member has passed.
+    """
+
+    run: Run
+    number: int
+    outcome: str = "running"
+    result: Any = None
+    error: BaseException | None = None
+    steps: list[int] = field(default_factory=list)
+
+    admitted: bool = False
+    passed: bool = False  # its first boundary: a founder may issue operations before
+    index: int = 0  # of the next operation of this step
+    wants_to_leave: bool = False
+    told_left: bool = False
+    state: MutableMapping[str, Any] | None = None  # at a boundary
+    at_boundary: bool = False
+    verify: bool = False
+    answer: Boundary | Exception | None = None
+    inbox: list[Message] = field(default_factory=list)
+    hooks: dict[str, OrderedDict[int, Callable[[Any], None]]] = field(default_factory=dict)
+    group: Any = None  # its ElasticGroup
+    thread: threading.Thread | None = None
+    ready: Callable[[], bool] | None = None  # it waits until this holds
+    soft: bool = False  # it may go on, if nobody else can
+    waits_for: str = ""
+
+    @property
+    def peer(self) -> str:
+        """Its id, as hooks name it."""
+        return f"{self.number:016x}"
+
+
+class Run:
+    """The members of one simulated run, the operations of the step, and whose turn it is."""
+
+    def __init__(
+        self,
+        program: Callable[[], Any],
+        events: Sequence[Any],
+        group_of: Callable[[Member], Any],
+    ) -> None:
+        """Of a program that each member calls, of events, and of what makes a member's group."""
+        self.program = program
+        self._group_of = group_of
+        self.events = list(events)
+        self.everybody: list[Member] = []
+        self.members: list[Member] = []  # of the epoch, in rank order
+        self.numbering: list[Member] = []  # of the step: pinned between boundaries
+        self.step = 0
+        self.epoch = 1
+        self.operations: dict[int, Operation] = {}
+        self.failed_from: int | None = None  # index in this step: everything from there on fails
+        self.contributed: set[Member] | None = None  # to all operations of this step
+        self.voted: list[Member] = []  # members of the last boundary that voted
+        self._turn = threading.Condition()
+        self._running: Member | None = None
+        self._broken: str | None = None
+
+    # -------------------------------------------------------------------------- threads and turns
+
+    def start(self, members: int, timeout_s: float) -> list[Member]:
+        """Runs the program in `members` founders, and in those that join; returns all of them."""
+        for _ in range(members):
+            self._add()
+        self.members = list(self.everybody)
+        self.numbering = list(self.members)
+        for member in self.members:
+            member.admitted = True
+        with self._turn:
+            self._pass_on()
+            over = self._turn.wait_for(self._is_over, timeout_s)
+            if not over:
+                self._break(f"the simulated run has not ended within {timeout_s:g} s")
+        for member in self.everybody:
+            if member.thread is not None:
+                member.thread.join(timeout=5.0)
+        if self._broken is not None:
+            raise SimulationError(self._broken)
+        return self.everybody
+
+    def _is_over(self) -> bool:
+        return all(m.outcome != "running" for m in self.everybody) or self._broken is not None
+
+    def _add(self) -> Member:
+        member = Member(self, len(self.everybody))
+        member.ready = lambda: True
+        member.group = self._group_of(member)
+        self.everybody.append(member)
+        member.thread = threading.Thread(
+            target=self._live, args=(member,), name=f"member-{member.number}", daemon=True
+        )
+        member.thread.start()
+        return member
+
+    def _live(self, member: Member) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: self._running is member or self._broken is not None)
+        _simulated.enter(member.group)
+        error: BaseException | None = None
+        try:
+            if self._broken is None:
+                member.result = self.program()
+        except BaseException as raised:
+            error = raised
+        with self._turn:
+            if member.outcome == "running":
+                clean = error is None or (isinstance(error, SystemExit) and not error.code)
+                member.error = None if clean else error
+                ended = "left" if member.told_left else "ended"
+                member.outcome = ended if clean else "failed"
+                self._gone(member)
+            member.ready = None
+            self._pass_on()
+            self._turn.notify_all()
+
+    def wait(
+        self, member: Member, ready: Callable[[], bool], what: str, *, soft: bool = False
+    ) -> None:
+        """Lets others go on until `ready()` holds, or (`soft`) until nobody else can."""
+        with self._turn:
+            member.ready, member.soft, member.waits_for = ready, soft, what
+            self._pass_on()
+            self._turn.wait_for(lambda: self._running is member or self._broken is not None)
+            member.ready = None
+            if self._broken is not None:
+                raise SimulationError(self._broken)
+        self._check_alive(member)
+
+    def _check_alive(self, member: Member) -> None:
+        if member.outcome == "lost":
+            raise MemberLost(f"simulated member {member.number} is lost")
+
+    def _pass_on(self) -> None:
+        """Gives the turn to the first that can go on. Under the lock."""
+        waiting = [m for m in self.everybody if m.outcome == "running" and m.ready is not None]
+        able = [m for m in waiting if m.ready is not None and m.ready()]
+        soft = [m for m in waiting if m.soft]
+        chosen = next(iter(able or soft), None)
+        if chosen is not None:
+            chosen.soft = False
+        elif waiting:
+            lines = [f"member {m.number} waits for {m.waits_for}" for m in waiting]
+            self._break("no member can go on: " + "; ".join(lines))
+        self._running = chosen
+        self._turn.notify_all()
+
+    def _break(self, text: str) -> None:
+        self._broken = text
+        self._turn.notify_all()
+
+    # -------------------------------------------------------------------------- who is there
+
+    def rank_of(self, member: Member) -> int:
+        """In the numbering of the step; a newcomer's is provisional."""
+        return self.numbering.index(member) if member in self.numbering else len(self.numbering)
+
+    def size_for(self, member: Member) -> int:
+        """Members in the numbering of the step; with a newcomer that asks."""
+        return len(self.numbering) + (member not in self.numbering)
+
+    def lose(self, member: Member) -> None:
+        """The member is gone, as by SIGKILL: what it has issued and nobody has committed, too."""
+        member.outcome = "lost"
+        self._gone(member)
+
+    def _gone(self, member: Member) -> None:
+        """The survivors go on in the next epoch."""
+        if member not in self.members:
+            self._maybe_boundary()  # nobody waits for a newcomer that is gone
+            return
+        self.members.remove(member)
+        if not self.members:
+            return
+        self.epoch += 1
+        for operation in self.operations.values():
+            operation.posts.pop(member, None)
+        for other in self.everybody:
+            other.inbox = [m for m in other.inbox if m.source is not member]
+        for message in member.inbox:
+            message.error = PeerLostError(f"send: {self._name(member)} was lost")
+            message.done = True
+        self._tell("epoch", left=(member.peer,))
+        self._tell("left", left=(member.peer,))
+        for index in sorted(self.operations):
+            self._judge(index)
+        self._maybe_boundary()
+
+    def _name(self, member: Member) -> str:
+        if member in self.numbering:
+            return f"rank {self.numbering.index(member)}"
+        return f"member {member.number}"
+
+    def _tell(self, what: str, joined: tuple[str, ...] = (), left: tuple[str, ...] = ()) -> None:
+        from ._events import Change
+
+        change = Change(what, f"1.{self.epoch}", len(self.members), joined, left, "")
+        for member in self.members:
+            for function in list(member.hooks.get(what, {}).values()):
+                function(change)
+
+    # -------------------------------------------------------------------------- collectives
+
+    def post(self, member: Member, operation: Operation, post: Any, *, is_async: bool) -> Operation:
+        """Issues an operation; without `is_async` returns with its outcome, or raises its error."""
+        self._check_alive(member)
+        self._happens(member)
+        if member.told_left:
+            raise GroupClosedError(f"{operation.kind}: this replica has left the run")
+        if not member.admitted:
+            raise NotAdmittedError(
+                f"{operation.kind}: this peer has not been admitted yet: call refresh() before the "
+                "first operation"
+            )
+        index, member.index = member.index, member.index + 1
+        with self._turn:
+            known = self.operations.setdefault(index, operation)
+            if known.same != operation.same or known.kind != operation.kind:
+                known.error = MismatchError(
+                    f"operation {index} of step {self.step}: member {member.number} calls "
+                    f"{operation.kind}{operation.same}, others {known.kind}{known.same}"
+                )
+            known.posts[member] = post
+            self._judge(index)
+        if not known.done:
+            self.wait(
+                member, lambda: known.done, f"{known.kind} {self.step}.{index}", soft=is_async
+            )
+        if not is_async:
+            self.outcome(member, known)
+        return known
+
+    def outcome(self, member: Member, operation: Operation) -> None:
+        """Waits for the outcome; raises the error of a failed operation."""
+        if not operation.done:
+            self.wait(member, lambda: operation.done, operation.kind)
+        if operation.error is not None:
+            raise operation.error
+
+    def _judge(self, index: int) -> None:
+        """Fails or commits the operation, if its time has come. Under the lock, or in the turn."""
+        operation = self.operations[index]
+        if operation.done:
+            return
+        lost = [m for m in self.numbering if m not in self.members]
+        if operation.error is None and lost and not self._survives(operation):
+            names = ", ".join(f"rank {self.numbering.index(m)}" for m in lost)
+            operation.error = PeerLostError(
+                f"{operation.kind} {self.step}.{index}: {names} was lost; the tensors are unchanged"
+            )
+        if self.failed_from is not None and index >= self.failed_from and operation.error is None:
+            operation.error = self.operations[self.failed_from].error
+        if operation.error is not None:
+            self.failed_from = index if self.failed_from is None else self.failed_from
+            operation.done = True
+            for later in sorted(self.operations):
+                if later > index:
+                    self._judge(later)
+            return
+        if any(m not in operation.posts for m in self.members):
+            return
+        ranks = {self.numbering.index(m): post for m, post in operation.posts.items()}
+        operation.run(ranks)
+        operation.done = True
+        if operation.kind != "barrier":
+            members = set(operation.posts)
+            self.contributed = members if self.contributed is None else self.contributed & members
+
+    def _survives(self, operation: Operation) -> bool:
+        if operation.kind in REPLAYABLE:
+            return True
+        root_lives = operation.root >= 0 and self.numbering[operation.root] in self.members
+        return operation.kind in ROOTED and root_lives
+
+    def _happens(self, member: Member) -> None:
+        """The Lose event that is due at the next operation of this member, if there is one."""
+        for event in self.events:
+            if getattr(event, "operation", None) == member.index and event.matches(member, self):
+                self.lose(member)
+                self._check_alive(member)
+
+    # -------------------------------------------------------------------------- point-to-point
+
+    def send(self, member: Member, to: int, tag: int, tensor: torch.Tensor) -> Message:
+        """Hands the message over; `wait_for_send` waits for its outcome."""
+        self._check_alive(member)
+        message = Message(member, self.numbering[to], tag, tensor)
+        if message.to in self.members:
+            message.to.inbox.append(message)
+        else:
+            message.error = PeerLostError(f"send: rank {to} was lost")
+            message.done = True
+        return message
+
+    def wait_for_send(self, message: Message) -> None:
+        """Returns when the receive has taken it.
+
+        Raises:
+            PeerLostError: Its receiver was lost.
+        """
+        to = self._name(message.to)
+        self.wait(message.source, lambda: message.done, f"send to {to} (tag {message.tag})")
+        if message.error is not None:
+            raise message.error
+
+    def receive(self, member: Member, source: int | None, tag: int, tensor: torch.Tensor) -> int:
+        """Waits for a message from `source` (None: any rank) and returns the rank of its sender.
+
+        Raises:
+            PeerLostError: `source` was lost.
+        """
+        self._check_alive(member)
+        wanted = None if source is None else self.numbering[source]
+
+        def found() -> Message | None:
+            return next(
+                (m for m in member.inbox if m.tag == tag and wanted in (None, m.source)), None
+            )
+
+        def ready() -> bool:
+            return found() is not None or (wanted is not None and wanted not in self.members)
+
+        whom = "any rank" if source is None else f"rank {source}"
+        self.wait(member, ready, f"recv from {whom} (tag {tag})")
+        message = found()
+        if message is None:
+            raise PeerLostError(f"recv: rank {source} was lost; the tensor is unchanged")
+        member.inbox.remove(message)
+        message.done = True
+        if message.tensor.numel() * message.tensor.element_size() != (
+            tensor.numel() * tensor.element_size()
+        ):
+            message.error = MismatchError(
+                f"recv: {self._name(message.source)} sends {tuple(message.tensor.shape)}, this "
+                f"rank receives {tuple(tensor.shape)} (tag {tag})"
+            )
+            raise message.error
+        with torch.no_grad():
+            tensor.copy_(message.tensor.view(tensor.shape))
+        return self.rank_of(message.source)
+
+    # -------------------------------------------------------------------------- boundaries
+
+    def boundary(
+        self,
+        member: Member,
+        state: MutableMapping[str, Any] | None,
+        *,
+        verify: bool = False,
+        admits: bool = True,
+    ) -> Boundary:
+        """Meets the others: `refresh`, or (`admits` false) `resume`."""
+        self._check_alive(member)
+        if member.told_left:
+            raise GroupClosedError("this replica has left the run")
+        for event in self.events:
+            if event.matches(member, self) and getattr(event, "operation", 0) is None:
+                self.lose(member)
+                self._check_alive(member)
+            if event.matches(member, self) and event.leaves:
+                member.wants_to_leave = True
+        if state is not None:
+            _tensors(state)
+            revision_of(state)
+        unfinished = [o for o in self.operations.values() if member in o.posts and not o.done]
+        for operation in unfinished:
+            self.wait(member, lambda o=operation: o.done, operation.kind)  # type: ignore[misc]
+        member.state, member.verify, member.at_boundary = state, verify, True
+        member.answer = None
+        with self._turn:
+            if admits and member.admitted:
+                self._bring_newcomers()
+            self._maybe_boundary()
+        if member.answer is None:
+            at = f"the boundary after step {self.step}"
+            self.wait(member, lambda: member.answer is not None, at)
+        answer = member.answer
+        assert answer is not None
+        if isinstance(answer, Exception):
+            raise answer
+        member.steps.append(answer.step)
+        return answer
+
+    def _bring_newcomers(self) -> None:
+        """Starts those that the boundary which the members come to admits."""
+        for event in [e for e in self.events if e.joins == self.step + 1]:
+            self.events.remove(event)
+            self._add()
+
+    def _maybe_boundary(self) -> None:
+        """Passes the boundary if all members stand at it, and all who are to be admitted."""
+        door = [m for m in self.everybody if not m.admitted and m.outcome == "running"]
+        waiting = [*self.members, *door]
+        if not self.members or any(not m.at_boundary for m in waiting):
+            return
+        before = list(self.numbering)
+        contributors = tuple(
+            rank
+            for rank, m in enumerate(before)
+            if self.contributed is None or m in self.contributed
+        )
+        gone = [m for m in self.members if m.wants_to_leave]
+        votes = (
+            bool(door or gone)
+            or any(m.verify for m in self.members)
+            or self.members != self.voted
+            or self.failed_from is not None
+        )
+        received = dict.fromkeys(waiting, 0)
+        if votes:
+            for m in self.members:
+                if isinstance(m.state, SharedState):
+                    m.state.settle(contributors or None)
+            try:
+                received.update(_equalise(self.members, door, founding=not self.voted))
+            except ValueError as error:
+                for m in waiting:
+                    m.at_boundary, m.answer = False, error
+                return
+        stays = [m for m in self.members if m not in gone]
+        if door or gone:
+            self.epoch += 1
+        self.members = [*stays, *door]
+        self.numbering = list(self.members)
+        self.voted = list(self.members) if votes else self.voted
+        self.step += 1
+        self.operations, self.failed_from, self.contributed = {}, None, None
+        for m in waiting:
+            m.at_boundary, m.index, m.state = False, 0, None
+            m.told_left = m in gone
+            m.answer = Boundary(
+                epoch=f"1.{self.epoch}",
+                rank=self.rank_of(m),
+                size=len(self.members),
+                step=self.step,
+                voted=votes,
+                admitted=m in door,
+                left=m in gone,
+                bytes_received=received[m],
+                contributors=() if m in door else contributors,
+                size_changed=m in door or len(self.members) != len(before),
+                paused_s=0.0,
+            )
+        for m in door:
+            m.admitted = True
+        if door or gone:
+            self._tell("epoch", tuple(m.peer for m in door), tuple(m.peer for m in gone))
+
+
+# ------------------------------------------------------------------------------ shared state
+
+
+def _tensors(state: MutableMapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {n: check_tensor(n, v) for n, v in state.items() if isinstance(v, torch.Tensor)}
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().reshape(-1).view(torch.uint8)
+
+
+def _root(state: MutableMapping[str, Any] | None) -> bytes:
+    if state is None:
+        return b""
+    digest = hashlib.sha256(encode_manifest([], plain_of(state)))
+    for name, tensor in sorted(_tensors(state).items()):
+        digest.update(f"{name} {dtype_name(tensor)} {tuple(tensor.shape)}".encode())
+        digest.update(_bytes(tensor).numpy().tobytes())
+    return digest.digest()
+
+
+def _equalise(members: list[Member], door: list[Member], *, founding: bool) -> dict[Member, int]:
+    """Makes all states equal to the elected one; payload bytes that each member got.
+
+    Source: DESIGN.md, section 8: the most popular root; at a founding among the highest revision.
+    """
+    roots = {m: _root(m.state) for m in (*members, *door)}
+    voters = [m for m in members if m.state is not None]
+    if not voters:
+        return {}
+    if founding:
+        highest = max(revision_of(m.state or {}) for m in voters)
+        voters = [m for m in voters if revision_of(m.state or {}) == highest]
+    popular = max(voters, key=lambda m: sum(roots[v] == roots[m] for v in voters))
+    received = {}
+    for m in (*members, *door):
+        if roots[m] != roots[popular]:
+            received[m] = _adopt(m.state, popular.state)
+    return received
+
+
+def _adopt(mine: MutableMapping[str, Any] | None, theirs: MutableMapping[str, Any] | None) -> int:
+    """Makes `mine` equal to `theirs`; payload bytes of the tensors that differed."""
+    if mine is None or theirs is None:
+        raise ValueError("state=None: the members of this run share a state")
+    wanted = _tensors(theirs)
+    if isinstance(mine, SharedState):
+        mine.adopt({n: (dtype_name(t), tuple(t.shape)) for n, t in wanted.items()})
+    have = _tensors(mine)
+    for name in sorted(wanted.keys() | have.keys()):
+        a, b = have.get(name), wanted.get(name)
+        if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
+            raise ValueError(
+                f"state[{name!r}] differs between the members; expected the same names, dtypes and "
+                "shapes at all members"
+            )
+    received = 0
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            if not torch.equal(_bytes(have[name]), _bytes(tensor)):
+                have[name].copy_(tensor)
+                received += tensor.numel() * tensor.element_size()
+    replace_plain(mine, copy.deepcopy(plain_of(theirs)))
+    return received

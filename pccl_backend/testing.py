@@ -1,0 +1,114 @@
+"""Test a training loop without processes: a simulated elastic run, with losses and joins on demand.
+
+    from pccl_backend import testing
+
+    def test_the_loop_survives_a_loss():
+        run = testing.simulate(train, members=3, events=[testing.Lose(member=1, step=4)])
+        assert [m.outcome for m in run] == ["ended", "lost", "ended"]
+        assert run[0].result == run[2].result
+
+`train` is the program of one member. It calls `pccl.join(url)` or `init_process_group("pccl", ...)`
+(any URL: no master is asked), `pccl.elastic`, `pccl.group().refresh` and torch.distributed, as it
+would in a process of its own. Members are threads, one at a time, so a run is the same every time;
+a run in which no member can go on raises SimulationError, whose text says where each one waits.
+
+Left out: replicas of several ranks, groups made by `new_group`, programs without boundaries, the
+master, time-outs and the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ._simulation import Member, MemberLost, Run, SimulationError
+from ._simulation_group import SimulatedGroup, simulated_c10d
+
+__all__ = ["Event", "Join", "Leave", "Lose", "Member", "MemberLost", "SimulationError", "simulate"]
+
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happens at a chosen place of a simulated run; use Lose, Join or Leave."""
+
+    def matches(self, member: Member, run: Run) -> bool:
+        """Does it happen to this member, in the step that runs?"""
+        return (getattr(self, "member", None), getattr(self, "step", None)) == (
+            member.number,
+            run.step,
+        )
+
+    @property
+    def leaves(self) -> bool:
+        """The member asks to leave."""
+        return isinstance(self, Leave)
+
+    @property
+    def joins(self) -> int | None:
+        """The step that begins with a newcomer."""
+        return self.step if isinstance(self, Join) else None
+
+
+@dataclass(frozen=True)
+class Lose(Event):
+    """A member is lost, as by SIGKILL.
+
+    Attributes:
+        member: Its number: founders are 0, 1, ..., newcomers count on.
+        step: In this step. The first boundary of a run begins step 1.
+        operation: Before it issues this operation of the step, counted from 0; what it has issued
+            before and is not committed is lost too. None: where it comes to the boundary.
+    """
+
+    member: int
+    step: int
+    operation: int | None = None
+
+
+@dataclass(frozen=True)
+class Join(Event):
+    """A newcomer comes, and is admitted by the boundary with which this step begins."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Leave(Event):
+    """A member asks to leave in this step, and is let go by the boundary that ends it."""
+
+    member: int
+    step: int
+
+
+def simulate(
+    program: Callable[[], Any],
+    *,
+    members: int = 2,
+    events: Sequence[Event] = (),
+    timeout_s: float = TIMEOUT_S,
+) -> list[Member]:
+    """Runs `program` in a simulated elastic run, once for each member, until all have ended.
+
+    Args:
+        program: Called without arguments in the thread of each member.
+        members: Founders, 1 or more.
+        events: What happens, and where.
+        timeout_s: Seconds for the whole run, of the clock on the wall.
+
+    Returns:
+        The members, founders first, then newcomers in the order in which they came: `outcome`
+        ("ended", "left", "lost", "failed"), `result`, `error`, `steps`. What a program raised is in
+        `error`, and is raised nowhere.
+
+    Raises:
+        ValueError: `members` is below 1.
+        SimulationError: No member can go on, or the run has not ended in time.
+    """
+    if members < 1:
+        raise ValueError(f"members is {members!r}; expected 1 or more")
+    run = Run(program, events, SimulatedGroup)
+    with simulated_c10d(run.everybody):
+        return run.start(members, timeout_s)

@@ -1,0 +1,230 @@
+"""Simulated elastic runs: what a program sees of losses, joins, leaves, states and messages."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import pccl_backend as pccl
+from pccl_backend import testing
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*find_unused_parameters.*")
+URL = "pccl://nowhere:1"
+STEPS = 6
+
+
+def train() -> tuple[list[float], list[tuple[int, int]]]:
+    """Elastic DDP, as in the README; its weights, and the size of each step."""
+    pg = pccl.join(URL)
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    model = DistributedDataParallel(net, process_group=pg, **pccl.ddp_kwargs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    run = pccl.elastic(model, optimizer, pg)
+    sizes = []
+    while run.state["step"] < STEPS:
+        sizes.append((run.state["step"], run.boundary.size))
+        x = torch.arange(4.0) + run.boundary.rank
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        run.meet()
+        if run.left:
+            break
+    return net.weight.detach().flatten().tolist(), sizes
+
+
+def by_hand() -> list[Any]:
+    """All-reduces and boundaries by hand; the sum of each step."""
+    pg = pccl.join(URL)
+    group = pccl.group(pg)
+    state = {"step": 0, "w": torch.zeros(2)}
+    group.refresh(state)
+    sums = []
+    while state["step"] < STEPS:
+        t = torch.full((2,), float(10**group.rank))
+        dist.all_reduce(t, group=pg)
+        state["w"] += t
+        state["step"] += 1
+        sums.append(t[0].item())
+        if group.refresh(state).left:
+            break
+    return sums
+
+
+def test_all_members_of_a_run_without_events_end_with_the_same_weights() -> None:
+    run = testing.simulate(train, members=3)
+    assert [m.outcome for m in run] == ["ended"] * 3
+    assert run[0].result == run[1].result == run[2].result
+
+
+def test_a_run_is_the_same_every_time() -> None:
+    events = [testing.Lose(member=1, step=3, operation=0), testing.Join(step=5)]
+    first, second = (testing.simulate(train, members=3, events=events) for _ in range(2))
+    assert [m.result for m in first] == [m.result for m in second]
+
+
+def test_a_loss_is_replayed_among_the_survivors_and_nobody_sees_an_error() -> None:
+    run = testing.simulate(by_hand, members=3, events=[testing.Lose(member=1, step=3, operation=0)])
+    assert [m.outcome for m in run] == ["ended", "lost", "ended"]
+    # Ranks keep their numbers until the boundary after the loss: 1 + 100, later 1 + 10.
+    assert run[0].result == run[2].result == [111.0, 111.0, 101.0, 11.0, 11.0, 11.0]
+
+
+def test_a_member_lost_at_the_boundary_has_contributed_to_its_step() -> None:
+    run = testing.simulate(by_hand, members=3, events=[testing.Lose(member=2, step=2)])
+    assert run[0].result == [111.0, 111.0, 11.0, 11.0, 11.0, 11.0]
+    assert run[2].outcome == "lost"
+
+
+def test_a_newcomer_holds_the_state_and_contributes_from_its_step_on() -> None:
+    run = testing.simulate(train, members=2, events=[testing.Join(step=4)])
+    assert [m.outcome for m in run] == ["ended"] * 3
+    weights = [m.result[0] for m in run]
+    assert weights[0] == weights[1] == weights[2]
+    assert run[2].result[1] == [(3, 3), (4, 3), (5, 3)]
+    assert run[0].result[1][2:4] == [(2, 2), (3, 3)]
+
+
+def test_who_leaves_is_let_go_by_the_boundary_and_the_others_go_on() -> None:
+    run = testing.simulate(by_hand, members=3, events=[testing.Leave(member=2, step=2)])
+    assert [m.outcome for m in run] == ["ended", "ended", "left"]
+    assert run[2].result == [111.0, 111.0]
+    assert run[0].result == [111.0, 111.0, 11.0, 11.0, 11.0, 11.0]
+
+
+def test_a_gather_after_a_loss_fails_at_every_survivor_until_the_boundary() -> None:
+    def program() -> list[str]:
+        pg = pccl.join(URL)
+        group = pccl.group(pg)
+        group.refresh({})
+        said = []
+        for _ in range(3):
+            t = torch.ones(1)
+            try:
+                dist.all_gather([torch.zeros(1) for _ in range(group.size)], t, group=pg)
+                dist.all_reduce(t, group=pg)
+                said.append(f"{t.item():g}")
+            except pccl.PeerLostError as error:
+                said.append(str(error).partition(":")[2].partition(";")[0].strip())
+            group.refresh({})
+        return said
+
+    run = testing.simulate(program, members=3, events=[testing.Lose(member=0, step=2, operation=0)])
+    assert run[1].result == run[2].result == ["3", "rank 0 was lost", "2"]
+
+
+def test_states_that_differ_at_the_start_become_the_one_with_the_highest_revision() -> None:
+    def program() -> tuple[int, float, str]:
+        group = pccl.group(pccl.join(URL))
+        mine = {0: 3, 1: 9, 2: 9}[group.rank]
+        state = {"step": mine, "w": torch.full((5,), float(mine)), "name": f"of {mine}"}
+        group.refresh(state)
+        return state["step"], state["w"].sum().item(), state["name"]
+
+    run = testing.simulate(program, members=3)
+    assert [m.result for m in run] == [(9, 45.0, "of 9")] * 3
+
+
+def test_messages_arrive_by_sender_and_tag_in_their_order() -> None:
+    def program() -> list[float]:
+        pg = pccl.join(URL)
+        group = pccl.group(pg)
+        group.refresh({})
+        got = []
+        if group.rank == 0:
+            for value in (1.0, 2.0):
+                dist.send(torch.tensor([value]), group_dst=1, group=pg, tag=3)
+        else:
+            for _ in range(2):
+                t = torch.zeros(1)
+                dist.recv(t, group_src=0, group=pg, tag=3)
+                got.append(t.item())
+        group.refresh({})
+        return got
+
+    run = testing.simulate(program, members=2)
+    assert run[1].result == [1.0, 2.0]
+
+
+def test_an_operation_before_the_first_boundary_of_a_newcomer_is_refused() -> None:
+    def program() -> None:
+        pg = pccl.join(URL)
+        group = pccl.group(pg)
+        if group.step > 0:
+            dist.all_reduce(torch.ones(1), group=pg)
+        group.refresh({})
+        group.refresh({})
+
+    run = testing.simulate(program, members=2, events=[testing.Join(step=2)])
+    assert [m.outcome for m in run] == ["ended", "ended", "failed"]
+    assert isinstance(run[2].error, pccl.NotAdmittedError)
+
+
+def test_a_run_in_which_nobody_can_go_on_says_where_each_member_waits() -> None:
+    def program() -> None:
+        pg = pccl.join(URL)
+        group = pccl.group(pg)
+        group.refresh({})
+        if group.rank == 0:
+            group.refresh({})
+        else:
+            dist.all_reduce(torch.ones(1), group=pg)
+
+    with pytest.raises(
+        testing.SimulationError,
+        match=r"member 0 waits for the boundary after step 1; member 1 waits for all_reduce 1\.0",
+    ):
+        testing.simulate(program, members=2)
+
+
+def test_what_a_program_raises_is_in_its_member_and_a_loss_for_the_others() -> None:
+    def program() -> float:
+        pg = pccl.join(URL)
+        group = pccl.group(pg)
+        group.refresh({})
+        if group.rank == 1:
+            raise OSError("no disk")
+        t = torch.ones(1)
+        dist.all_reduce(t, group=pg)
+        return t.item()
+
+    run = testing.simulate(program, members=3)
+    assert [m.outcome for m in run] == ["ended", "failed", "ended"]
+    assert isinstance(run[1].error, OSError)
+    assert run[0].result == 2.0
+
+
+def test_the_default_group_of_torch_distributed_is_the_members_own() -> None:
+    def program() -> tuple[int, int, float]:
+        dist.init_process_group("pccl", init_method=URL)
+        pccl.group().refresh({})
+        t = torch.tensor([float(dist.get_rank())])
+        dist.all_reduce(t)
+        dist.broadcast(t, src=1)
+        answer = (dist.get_rank(), dist.get_world_size(), t.item())
+        dist.destroy_process_group()
+        return answer
+
+    run = testing.simulate(program, members=3)
+    assert [m.result for m in run] == [(0, 3, 3.0), (1, 3, 3.0), (2, 3, 3.0)]
+    assert not dist.is_initialized()
+
+
+def test_members_below_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="members is 0"):
+        testing.simulate(by_hand, members=0)
+
+
+def test_the_example_passes_its_own_tests() -> None:
+    examples = Path(__file__).resolve().parents[2] / "examples" / "testing"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(examples)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=examples, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert " passed" in run.stdout
