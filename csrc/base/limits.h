@@ -24,6 +24,7 @@ inline constexpr std::size_t kRelaysMax =
     4096;  // pairs of members that reach each other over a third
 inline constexpr std::size_t kReportOpsMax = 65536;
 inline constexpr std::size_t kReportFlagsMax = 256;
+inline constexpr std::uint64_t kStepMax = 1ULL << 62;  // of steps, and of operations of a step
 inline constexpr std::size_t kStoreKeyBytesMax = 4096;
 inline constexpr std::size_t kStoreKeysMax = 4096;  // in one request
 

@@ -65,6 +65,12 @@ std::string shape_error(const StoreRequest& request) {
   return "is not known";
 }
 
+StoreReply too_long(const StoreRequest& request, std::string_view key, std::size_t bytes) {
+  return failed(request, ErrorCode::invalid,
+                "the value of " + in_quotes(key) + " would have " + std::to_string(bytes) +
+                    " bytes; a value has at most " + std::to_string(kStoreValueBytesMax));
+}
+
 std::size_t entry_bytes(const std::string& key, std::size_t value_bytes) {
   return key.size() + value_bytes + kStoreEntryBytes;
 }
@@ -162,6 +168,9 @@ StoreReply KeyValueStore::put_all(const StoreRequest& request, bool append) {
     const Bytes& value = request.values[i];
     const auto at = entries_.find(key);
     const std::size_t kept = append && at != entries_.end() ? at->second.size() : 0;
+    if (kept + value.size() > kStoreValueBytesMax) {
+      return too_long(request, key, kept + value.size());
+    }
     if (!fits(key, kept + value.size())) return full(request, key);
     if (kept > 0) {
       at->second.insert(at->second.end(), value.begin(), value.end());
@@ -206,6 +215,7 @@ StoreReply KeyValueStore::compare_set(const StoreRequest& request) {
     reply.values.push_back(at == entries_.end() ? expected : at->second);
     return reply;
   }
+  if (desired.size() > kStoreValueBytesMax) return too_long(request, key, desired.size());
   if (!fits(key, desired.size())) return full(request, key);
   put(key, desired);
   reply.values.push_back(desired);

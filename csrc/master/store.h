@@ -21,6 +21,8 @@ inline constexpr std::size_t kStoreEntryBytes = 128;       // what an entry cost
 inline constexpr std::size_t kStoreWaitsMax = 1024;        // unanswered requests of one peer
 inline constexpr std::size_t kStoreReplyBytesMax =
     kControlBytesMax - (1U << 20);  // payload of a reply
+inline constexpr std::size_t kStoreValueBytesMax =
+    kStoreReplyBytesMax - kStoreEntryBytes;  // of one value: it fits in a reply
 
 /// Who waits: a request of a peer.
 struct Waiter {

@@ -14,7 +14,8 @@ constexpr std::size_t kLossesAllowed = 3;
 constexpr std::size_t kLossesKept = 16;
 constexpr std::uint64_t kFirstPenaltyS = 30;
 constexpr std::uint64_t kPenaltyMaxS = 300;
-constexpr std::size_t kExactCover = 10;  // 2^10 choices
+constexpr std::uint32_t kIncarnationMax = 0xFFFF0000U;  // a report of a later one is not believed
+constexpr std::size_t kExactCover = 10;                 // 2^10 choices
 
 }  // namespace
 
@@ -393,6 +394,11 @@ Error check_hello(const State& s, const Hello& hello) {
         "on_loss=\"raise\" with replicas of several ranks: a failure in one peer group "
         "would leave the ranks of a replica a step apart");
   }
+  if (std::string wrong = contradiction(hello.report); !wrong.empty()) {
+    return refuse(std::move(wrong));
+  }
+  const EpochId newest = std::max(hello.report.accepted, hello.report.started.value_or(EpochId{}));
+  if (newest.incarnation() > kIncarnationMax) return refuse("no master has had its incarnation");
   if (Error error = check_like_others(s, hello.member); error.failed()) return error;
   if (own(s) != nullptr) {
     for (const Member& m : own(s)->members) {

@@ -366,10 +366,20 @@ void reconsider(State& s, Actions& out) {
 }
 
 void write_proposal(State& s, Actions& out) {
+  std::optional<Lie> lie = find_lie(s, s.proposal->members);
+  const Judgement verdict = lie ? Judgement{} : judge(s, *s.proposal);
+  if (!lie) lie = find_excess(s, s.proposal->members, verdict);
+  if (lie) {
+    out.push_back(Say{true, "evicted " + name(s, lie->peer) + ": " + lie->why});
+    drop_proposal(s);
+    expel(s, lie->peer, lie->why, out);
+    reconsider(s, out);
+    return;
+  }
   Register to = *s.held;
   to.epoch = s.proposal;
   to.over = false;
-  to.passed = judge(s, *s.proposal).passed;
+  to.passed = verdict.passed;
   out.push_back(WriteRegister{*s.held, to});
   if (planted(s.config.planted, "start_unasked")) {
     const std::optional<Epoch> before = own(s) == nullptr ? std::nullopt : s.held->epoch;
@@ -526,8 +536,8 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   s.failure = verdict.failure;
   s.pinned = verdict.pinned;
   s.wishes = !who_leaves_at_once(s, epoch.members).empty();
-  std::vector<StepFlag> flags;
-  for (const auto& [step, votes] : verdict.flags) flags.push_back(StepFlag{step, votes});
+  std::map<std::uint32_t, std::vector<StepFlag>> flags;
+  for (const auto& [group, mates] : s.groups) flags[group] = flags_for(s, verdict, mates);
   for (const Member& m : epoch.members) {
     PeerState& peer = s.peers.at(m.peer());
     peer.report.started = peer.report.accepted = epoch.id;
@@ -536,7 +546,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   }
   for (const auto& [group, mates] : s.groups) {
     send_all(s, mates,
-             Start{epoch.id, Verdict{verdict.committed[group], verdict.failure, flags,
+             Start{epoch.id, Verdict{verdict.committed[group], verdict.failure, flags[group],
                                      verdict.passed, verdict.pinned}},
              out);
   }
@@ -560,6 +570,7 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
   s.cannot.clear();
   s.useless.clear();
   s.flags.clear();
+  s.newest_commit.clear();
   s.pinned.clear();
   s.tried.reset();
   out.push_back(Say{false, "the run is over"});
@@ -575,14 +586,17 @@ void adopt(State& s, bool patience_over, Actions& out) {
     const Report& report = peer.report;
     to.incarnation = std::max(to.incarnation, report.accepted.incarnation());
     if (!report.started) continue;
-    to.passed = std::max(to.passed, report.passed);
     if (newest == nullptr || *report.started > *newest->report.started) newest = &peer;
   }
   std::vector<Member> members;
   std::size_t all = 0;
   if (newest != nullptr) {
-    all = newest->report.started_members.size();
-    for (const PeerId p : newest->report.started_members) {
+    to.passed = std::max(to.passed, newest->report.passed);
+    const std::vector<PeerId>& named = newest->report.started_members;
+    const std::set<PeerId> once(named.begin(), named.end());
+    all = once.size();
+    for (const PeerId p : named) {
+      if (contains(members, p)) continue;
       const auto here = s.peers.find(p);
       if (here != s.peers.end()) members.push_back(here->second.member);
     }
@@ -614,6 +628,7 @@ void adopted(State& s, Actions& out) {
   s.useless.clear();
   recall_relays(s);
   s.flags.clear();
+  s.newest_commit.clear();
   s.pinned.clear();
   s.tried.reset();
   reconsider(s, out);

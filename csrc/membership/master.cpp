@@ -67,6 +67,11 @@ void evict(State& s, PeerId peer, const std::string& why, Actions& out) {
   forget(s, peer, why, out);
 }
 
+void expel(State& s, PeerId peer, const std::string& why, Actions& out) {
+  evict(s, peer, why, out);
+  if (is_own_member(s, peer)) s.expelled.insert(peer);
+}
+
 namespace {
 
 constexpr std::uint32_t kRefoundStep = 1U << 16;   // take-overs that a lost register may have seen
@@ -80,12 +85,6 @@ void be_patient(State& s, Actions& out) {
   if (s.patient) return;
   s.patient = true;
   out.push_back(StartTimer{TimerKind::patience, {}});
-}
-
-/// A member may not go on, also if it comes back before the next Start.
-void expel(State& s, PeerId peer, const std::string& why, Actions& out) {
-  evict(s, peer, why, out);
-  if (is_own_member(s, peer)) s.expelled.insert(peer);
 }
 
 // -------------------------------------------------------------------------------- the register
@@ -425,23 +424,36 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
   const std::vector<PeerId>& mates = s.groups.at(group);
   const std::size_t early = planted(s.config.planted, "commit_early") ? 1 : 0;
   Commit commit{m.epoch, {}, {}};
+  const auto newest = [&] {
+    const auto known = s.commit_step.find(group);
+    return known == s.commit_step.end() ? std::uint64_t{0} : known->second;
+  };
   for (const OpKey key : m.ops) {
     if (s.failure && key >= s.failure->from) continue;
+    if (key.step < newest()) continue;  // all mates have left that step: said before, and repeated
     const auto entry = s.done.try_emplace({group, key}).first;
     entry->second.insert(p);
     if (entry->second.size() + early < mates.size()) continue;
     s.done.erase(entry);
+    const bool next_step = commit.flags.empty() || commit.flags.back().step != key.step;
+    if (next_step && commit.flags.size() == kReportFlagsMax) {
+      send_all(s, mates, std::exchange(commit, Commit{m.epoch, {}, {}}), out);
+    }
     commit.ops.push_back(key);
-    if (commit.flags.empty() || commit.flags.back().step != key.step) {
+    if (next_step) {
       commit.flags.push_back(StepFlag{key.step, flag_of(s, group, key.step)});
     }
-    auto& newest = s.commit_step[group];
-    newest = std::max(newest, key.step);
+    s.commit_step[group] = std::max(newest(), key.step);
+    auto& made = s.newest_commit[group];
+    made = std::max(made, key);
     const auto expired = s.expired.find(group);
     if (expired != s.expired.end() && expired->second == key) s.expired.erase(expired);
   }
-  if (commit.ops.empty()) return;
-  send_all(s, mates, std::move(commit), out);
+  if (!commit.ops.empty()) send_all(s, mates, std::move(commit), out);
+  if (const auto hoarder = find_hoarder(s)) {
+    expel(s, *hoarder, "it completes more operations than can be in flight", out);
+    reconsider(s, out);
+  }
 }
 
 void on_message(State& s, PeerId p, const Vote& m, Actions& out) {
@@ -555,6 +567,7 @@ void on_message(State& s, PeerId p, const Heartbeat& m, Actions& out) {
 void on_message(State& s, PeerId p, const Mismatch& m, Actions& out) {
   if (!s.running || m.epoch != own(s)->id || !is_own_member(s, p)) return;
   if (s.failure && s.failure->from <= m.op) return;
+  if (m.op.step < s.held->passed) return;  // a voted boundary has cleared it
   s.failure = Failure{m.op, Error{ErrorCode::mismatch, m.text}};
   std::erase_if(s.expired, [&](const auto& entry) { return entry.second >= m.op; });
   out.push_back(Say{true, "operation " + to_string(m.op) + " fails: " + m.text});
@@ -588,6 +601,12 @@ void on_message(State& s, PeerId p, const Expired& m, Actions&) {
 
 void on(State& s, const PeerMessage& e, Actions& out) {
   if (!s.peers.contains(e.peer)) return;
+  if (const std::string wrong = contradiction(e.message); !wrong.empty()) {
+    out.push_back(Say{true, "evicted " + name(s, e.peer) + ": " + wrong});
+    expel(s, e.peer, wrong, out);
+    reconsider(s, out);
+    return;
+  }
   std::visit([&](const auto& message) { on_message(s, e.peer, message, out); }, e.message);
 }
 

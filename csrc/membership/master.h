@@ -202,6 +202,7 @@ struct State {
   std::map<PeerId, std::uint32_t> group_of;             // its members' peer groups
   std::map<std::uint32_t, std::vector<PeerId>> groups;  // and the other way round, in rank order
   std::map<std::uint32_t, std::uint64_t> commit_step;   // peer group -> step of its newest commit
+  std::map<std::uint32_t, OpKey> newest_commit;  // that this master has made, in whatever epoch
   std::optional<Failure> failure;  // from there on nothing is committed until a boundary votes
   std::set<PeerId> absent;         // those in `awaited` whose connection closed under this master
   std::set<PeerId> suspected;      // a member has lost its link to them

@@ -113,8 +113,34 @@ struct Judgement {
   std::vector<PeerId> pinned;
 };
 
+/// The answers of a verdict that this peer group needs: where there are more than a message takes,
+/// from the step on at which its slowest member stands. (The next ones come with the commits.)
+[[nodiscard]] std::vector<StepFlag> flags_for(const State& s, const Judgement& verdict,
+                                              const std::vector<PeerId>& mates);
+
 /// The verdict on what was in flight, from the reports of the members that go on.
 [[nodiscard]] Judgement judge(const State& s, const Epoch& epoch);
+
+// ---------------------------------------------------------------- what a report cannot say
+// (reports.cpp)
+
+/// A member that has said what cannot be, and why it cannot.
+struct Lie {
+  PeerId peer;
+  std::string why;
+};
+/// What is wrong with a report, or a message, in itself; empty: nothing.
+[[nodiscard]] std::string contradiction(const Report& report);
+[[nodiscard]] std::string contradiction(const PeerToMaster& message);
+/// Of these members, which are all ready: one that reports a step, or a commit, of which at least
+/// one other member would have to know, and none does.
+[[nodiscard]] std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members);
+/// One whose operations make the verdict longer than a Start may be.
+[[nodiscard]] std::optional<Lie> find_excess(const State& s, const std::vector<Member>& members,
+                                             const Judgement& verdict);
+/// The member that has said `done` most often for what its mates have not done, if all together
+/// have said so more often than operations can be in flight.
+[[nodiscard]] std::optional<PeerId> find_hoarder(const State& s);
 
 // -------------------------------------------------------------------------- which epoch
 // (epochs.cpp)
@@ -151,6 +177,8 @@ void send_all(const State& s, const std::vector<PeerId>& peers, MasterToPeer mes
 void forget(State& s, PeerId peer, const std::string& why, Actions& out);
 /// Tells it that the run goes on without it, and closes its connection.
 void evict(State& s, PeerId peer, const std::string& why, Actions& out);
+/// The same, and a member does not go on if it comes back before the next Start.
+void expel(State& s, PeerId peer, const std::string& why, Actions& out);
 /// Of everybody known: "rank 2 (00..1f)" where it is a member.
 [[nodiscard]] std::string name(const State& s, PeerId peer);
 

@@ -293,8 +293,26 @@ void on_master(State& s, const Start& m, Actions& out) {
   begin(s, m.verdict, out);
 }
 
+/// Nothing more comes from this group: every pending operation gets its outcome, tensors restored.
+void finish(State& s, const Error& error, Actions& out) {
+  if (s.started && !s.stopped) out.push_back(StopData{});
+  s.stopped = s.over = true;
+  s.preparing.reset();
+  fail_all(s, error, out);
+}
+
 void on_master(State& s, const Commit& m, Actions& out) {
   if (!is_epoch(s.started, m.epoch)) return;
+  for (const OpKey key : m.ops) {
+    // It takes this peer's own Done in this epoch: the master is wrong, and nothing it says counts.
+    const auto op = s.ops.find(key);
+    if (op == s.ops.end() || op->second.phase != Phase::issued) continue;
+    const std::string text = "the master says that operation " + to_string(key) +
+                             " is committed, which this peer has not completed";
+    finish(s, Error{ErrorCode::malformed, text}, out);
+    out.push_back(WasEvicted{text});
+    return;
+  }
   for (const StepFlag& flag : m.flags) {
     if (flag.step >= s.step) s.flags[flag.step] = flag.votes;
   }
@@ -309,14 +327,6 @@ void on_master(State& s, const pccl::FailOp& m, Actions& out) {
 }
 
 // -------------------------------------------------------------------------- the end, and the rest
-
-/// Nothing more comes from this group: every pending operation gets its outcome, tensors restored.
-void finish(State& s, const Error& error, Actions& out) {
-  if (s.started && !s.stopped) out.push_back(StopData{});
-  s.stopped = s.over = true;
-  s.preparing.reset();
-  fail_all(s, error, out);
-}
 
 void on_master(State& s, const Evicted& m, Actions& out) {
   finish(s, Error{ErrorCode::evicted, m.text}, out);

@@ -161,7 +161,6 @@ bool complete(State& s, OpKey key, Actions& out) {
 void commit(State& s, OpKey key, Actions& out) {
   const auto found = s.ops.find(key);
   if (found == s.ops.end() || !is_pending(found->second)) return;
-  // It takes this peer's own Done in this epoch, so the result is here; or the master is not one.
   PCCL_ASSERT(found->second.phase == Phase::done, "committed, but not complete here",
               to_string(key));
   set_committed(s, key, found->second, out);

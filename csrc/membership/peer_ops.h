@@ -25,7 +25,8 @@ void issue(State& s, const Issued& e, Actions& out);
 /// False: it was not to be completed.
 [[nodiscard]] bool complete(State& s, OpKey key, Actions& out);
 
-/// The master says so. Nothing happens if it has its outcome already.
+/// The master says so, of an operation that this peer has completed. Nothing happens if it has its
+/// outcome already.
 void commit(State& s, OpKey key, Actions& out);
 
 /// The first failure of a step is one number, and its error is the error of all that follow.

@@ -11,6 +11,8 @@
 namespace pccl::master {
 namespace {
 
+constexpr std::uint64_t kStepsApartMax = 1U << 16;  // of the members of a run
+
 struct Begun {
   const Member* member;
   const Report* report;
@@ -104,7 +106,7 @@ void add_flags(const State& s, const std::vector<Begun>& begun, bool all_begun,
   for (const auto& [member, report] : begun) {
     if (report->passed != verdict.passed) continue;
     std::uint64_t last = report->step;
-    if (last - std::min(last, oldest) > kReportFlagsMax) last = oldest + kReportFlagsMax;
+    if (last - std::min(last, oldest) > kStepsApartMax) last = oldest + kStepsApartMax;
     for (std::uint64_t step = std::max(report->passed, oldest); step < last; ++step) {
       verdict.flags[step] = false;
     }
@@ -112,6 +114,24 @@ void add_flags(const State& s, const std::vector<Begun>& begun, bool all_begun,
 }
 
 }  // namespace
+
+std::vector<StepFlag> flags_for(const State& s, const Judgement& verdict,
+                                const std::vector<PeerId>& mates) {
+  auto flag = verdict.flags.begin();
+  if (verdict.flags.size() > kReportFlagsMax) {
+    std::uint64_t oldest = ~std::uint64_t{0};
+    for (const PeerId p : mates) {
+      const Report& report = s.peers.at(p).report;
+      oldest = std::min(oldest, report.started ? report.step : verdict.passed);
+    }
+    flag = verdict.flags.lower_bound(oldest);
+  }
+  std::vector<StepFlag> flags;
+  for (; flag != verdict.flags.end() && flags.size() < kReportFlagsMax; ++flag) {
+    flags.push_back(StepFlag{flag->first, flag->second});
+  }
+  return flags;
+}
 
 Judgement judge(const State& s, const Epoch& epoch) {
   Judgement verdict;
@@ -132,12 +152,14 @@ Judgement judge(const State& s, const Epoch& epoch) {
   const Begun& newest = *std::max_element(
       begun.begin(), begun.end(),
       [](const Begun& a, const Begun& b) { return *a.report->started < *b.report->started; });
-  verdict.passed = newest.report->passed;
+  // Of its own epoch the register knows it, whatever a member says.
+  const bool current = own(s) != nullptr && *newest.report->started == own(s)->id;
+  verdict.passed = current ? s.held->passed : newest.report->passed;
   verdict.pinned = newest.report->pinned;
   if (epoch.boundary) {
     std::uint64_t step = 0;
     for (const auto& [member, report] : begun) step = std::max(step, report->step);
-    verdict.passed = step + 1;
+    verdict.passed = std::min(step, kStepMax) + 1;
     verdict.pinned = ids_of(epoch.members);
     add_known(s, begun, verdict);
     tidy(verdict);

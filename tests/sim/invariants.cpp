@@ -302,7 +302,7 @@ std::string safety(const World& w) {
 }
 
 std::string liveness(const World& w) {
-  for (int p = 0; p < w.rules.peers; ++p) {
+  for (int p = 0; p < w.rules.peers && w.rules.liar < 0; ++p) {
     bool reason = false;  // of a rank of its replica, which takes the others along
     for (int q = 0; q < w.rules.peers; ++q) {
       const bool ends = at(w, q).said_bye || at(w, q).leaving || w.faulty.contains(q);

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "membership/members.h"
+#include "wire/codec.h"
 #include "world.h"
 
 namespace pccl::sim {
@@ -39,7 +40,9 @@ void World::to_master(int m, const master::Event& event) {
   try {
     act_master(m, master::step(*world.core, event));
   } catch (const BrokenInvariant& e) {
-    broken = std::string("master: ") + e.what();
+    broken = crashed = std::string("master: ") + e.what();
+  } catch (const std::out_of_range& e) {
+    broken = crashed = std::string("master: ") + e.what();
   }
   if (expiry() != before) world.beats.clear();
 }
@@ -83,6 +86,7 @@ void World::act_master(int m, master::Actions actions) {
     using T = std::decay_t<decltype(action)>;
     if constexpr (std::is_same_v<T, master::Send>) {
       if (!world.core->holds) broken = "a master that is not in office speaks";
+      if (rules.liar >= 0) static_cast<void>(encode(action.message));  // asserts the wire's limits
       if (const auto* start = std::get_if<Start>(&action.message)) starts = start->epoch;
       const bool left = starts && std::holds_alternative<Left>(action.message);
       if (left && !epochs.at(*starts).boundary &&

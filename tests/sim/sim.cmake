@@ -12,7 +12,7 @@ target_include_directories(pccl_sim PRIVATE ${SIM})
 
 add_executable(pccl_sim_planted ${sim_sources} ${membership_sources})
 target_compile_definitions(pccl_sim_planted PRIVATE PCCL_PLANTED_BUGS)
-target_link_libraries(pccl_sim_planted PRIVATE Threads::Threads)
+target_link_libraries(pccl_sim_planted PRIVATE pccl_wire Threads::Threads)
 target_include_directories(pccl_sim_planted PRIVATE ${SIM})
 
 foreach(program pccl_sim pccl_sim_planted)
@@ -21,5 +21,6 @@ foreach(program pccl_sim pccl_sim_planted)
 endforeach()
 
 add_test(NAME sim COMMAND pccl_sim 1 10000)
+add_test(NAME sim_liars COMMAND pccl_sim --liars 1 3000)
 add_test(NAME sim_seeds COMMAND pccl_sim --seeds ${SIM}/seeds.txt)
 add_test(NAME sim_planted COMMAND pccl_sim_planted --all-planted 1 2000)

@@ -1,5 +1,6 @@
 // pccl_sim [--jobs N] SEED COUNT: walks with the seeds SEED, SEED + 1, ... on N threads; the first
-// violation ends it with status 1 and its seed. --keep-going prints all of them. --trace SEED
+// violation ends it with status 1 and its seed. --keep-going prints all of them. --liars: in each
+// walk one peer lies. --trace SEED
 // prints a walk, --seeds FILE walks the seeds of a file. pccl_sim_planted, built with bugs planted
 // into the cores, takes --planted NAME besides, --trace NAME SEED, and --all-planted or
 // --rare-planted.
@@ -32,6 +33,7 @@ struct Options {
   std::uint64_t count = 0;
   unsigned jobs = 1;
   bool keep_going = false;
+  bool liars = false;
   PlantedBugs planted;
 };
 
@@ -69,7 +71,7 @@ class Walker {
       if (first >= last || first >= end_) return;
       Span chunk;
       for (std::uint64_t i = first; i < last && i < end_; ++i) {
-        const WalkResult result = walk(options_.seed + i, options_.planted, false);
+        const WalkResult result = walk(options_.seed + i, options_.planted, false, options_.liars);
         ++chunk.walks;
         chunk.steps += result.steps;
         if (result.violation.empty()) continue;
@@ -112,9 +114,9 @@ class Walker {
 int clean(const Options& options) {
   const Span span = Walker(options).run();
   for (const auto& [seed, text] : span.violations) {
-    std::printf("VIOLATION at seed %llu: %s\n  see it: pccl_sim --trace %llu\n",
+    std::printf("VIOLATION at seed %llu: %s\n  see it: pccl_sim%s --trace %llu\n",
                 static_cast<unsigned long long>(seed), text.c_str(),
-                static_cast<unsigned long long>(seed));
+                options.liars ? " --liars" : "", static_cast<unsigned long long>(seed));
   }
   if (!span.violations.empty() && !options.keep_going) return 1;
   const std::string found = span.violations.empty()
@@ -125,8 +127,8 @@ int clean(const Options& options) {
   return span.violations.empty() ? 0 : 1;
 }
 
-int trace(std::uint64_t seed, const PlantedBugs& planted) {
-  const WalkResult result = walk(seed, planted, true);
+int trace(std::uint64_t seed, const PlantedBugs& planted, bool liars = false) {
+  const WalkResult result = walk(seed, planted, true, liars);
   std::printf("%s\n", result.violation.empty() ? "no violation" : result.violation.c_str());
   return result.violation.empty() ? 0 : 1;
 }
@@ -220,7 +222,8 @@ std::uint64_t number(const std::string& text) { return std::strtoull(text.c_str(
 int usage() {
   std::fprintf(
       stderr,
-      "usage: pccl_sim [--jobs N] [--keep-going] SEED COUNT | --trace SEED | --seeds FILE\n");
+      "usage: pccl_sim [--jobs N] [--keep-going] [--liars] SEED COUNT | [--liars] --trace SEED | "
+      "--seeds FILE\n");
   return 2;
 }
 
@@ -229,14 +232,18 @@ int usage() {
 int main(int argc, char** argv) {
   std::vector<std::string> args(argv + 1, argv + argc);
   Options options;
-  while (!args.empty() && (args[0] == "--jobs" || args[0] == "--keep-going")) {
+  const auto begins = [&](const char* word) { return !args.empty() && args[0] == word; };
+  while (begins("--jobs") || begins("--keep-going") || begins("--liars")) {
     const bool jobs = args[0] == "--jobs";
     if (jobs && args.size() < 2) return usage();
     if (jobs) options.jobs = static_cast<unsigned>(std::max<std::uint64_t>(1, number(args[1])));
-    options.keep_going = options.keep_going || !jobs;
+    options.keep_going = options.keep_going || begins("--keep-going");
+    options.liars = options.liars || begins("--liars");
     args.erase(args.begin(), args.begin() + (jobs ? 2 : 1));
   }
-  if (args.size() == 2 && args[0] == "--trace") return trace(number(args[1]), {});
+  if (args.size() == 2 && args[0] == "--trace") {
+    return trace(number(args[1]), {}, options.liars);
+  }
   if (args.size() == 2 && args[0] == "--seeds") return from_file(args[1].c_str());
 #ifdef PCCL_PLANTED_BUGS
   if (args.size() == 3 && args[0] == "--trace") {

@@ -180,9 +180,11 @@ std::string describe(const World& world) {
 
 }  // namespace
 
-WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace) {
+WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace, bool liar) {
   Random random(seed * 0x2545F4914F6CDD1DULL + 1);
-  World world(shape(random, planted), random);
+  Rules rules = shape(random, planted);
+  if (liar) rules.liar = static_cast<int>(seed % static_cast<std::uint64_t>(rules.peers));
+  World world(std::move(rules), random);
   Taste taste(random);
   world.tracing = trace;
   if (trace) {
@@ -224,13 +226,16 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace) {
     world.apply(move);
     for (const std::string& line : world.log) std::printf("%s\n", line.c_str());
     world.log.clear();
-    if (world.changed || !world.broken.empty()) {
+    if (liar) {
+      result.violation = world.crashed;
+      if (!result.violation.empty()) return result;
+    } else if (world.changed || !world.broken.empty()) {
       world.changed = false;
       result.violation = safety(world);
       if (!result.violation.empty()) return result;
     }
     for (const MasterWorld& one : world.masters) {
-      if (!one.core || one.core->counter <= kEpochsMax) continue;
+      if (!one.core || one.core->counter <= kEpochsMax || liar) continue;
       result.violation = "livelock: proposals without end";
       return result;
     }

@@ -14,6 +14,9 @@ struct WalkResult {
   std::uint64_t steps = 0;
 };
 
-[[nodiscard]] WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace);
+/// `liar`: one peer lies. The cores must bear it, and the others go on once it has gone; what they
+/// compute is not looked at, for members believe each other's results.
+[[nodiscard]] WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace,
+                              bool liar = false);
 
 }  // namespace pccl::sim

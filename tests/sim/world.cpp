@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "liar.h"
 #include "membership/members.h"
 
 namespace pccl::sim {
@@ -66,7 +67,22 @@ void World::to_peer(int p, const peer::Event& event) {
     act(p, peer::step(peer(p).core, event));
   } catch (const BrokenInvariant& e) {
     broken = std::string("peer: ") + e.what();
+    if (p != rules.liar) crashed = broken;
   }
+}
+
+/// What a liar says is not what its core has told it to say, one time out of two.
+void World::say(int p, PeerToMaster message) {
+  const PeerWorld& world = peer(p);
+  if (!world.connected) return;
+  const auto send = [&](PeerToMaster m) { put(p, node(world.master), world.conn, std::move(m)); };
+  if (p != rules.liar) return send(std::move(message));
+  Known known{world.configured, peer::next_key(world.core), {}};
+  if (world.core.accepted) known.epoch = std::max(known.epoch, world.core.accepted->id);
+  for (int q = 0; q < rules.peers; ++q) known.peers.push_back(id(q));
+  const bool greets = std::holds_alternative<Hello>(message);
+  send(random_.below(2) == 0 ? spoiled(std::move(message), known, random_) : std::move(message));
+  if (!greets && random_.below(4) == 0) send(invented(known, random_));
 }
 
 void World::deliver_to_peer(int p, int m, bool last) {
@@ -140,7 +156,7 @@ void World::act(int p, peer::Actions actions) {
       if (const auto* ready = std::get_if<Ready>(&action.message); ready && world.core.next > 0) {
         world.ready_busy.insert(ready->epoch);
       }
-      if (world.connected) put(p, node(world.master), world.conn, std::move(action.message));
+      say(p, std::move(action.message));
     } else if constexpr (std::is_same_v<T, peer::StopData>) {
       world.stopped_data = true;
     } else if constexpr (std::is_same_v<T, peer::Connect>) {
@@ -179,6 +195,9 @@ void World::act(int p, peer::Actions actions) {
       changed = true;
     } else if constexpr (std::is_same_v<T, peer::WasEvicted>) {
       world.over = world.evicted = true;
+      if (action.text.find("which this peer has not completed") != std::string::npos) {
+        broken = "peer: " + action.text;
+      }
       if (tracing) log.push_back("      evicted: " + action.text);
     } else if constexpr (std::is_same_v<T, peer::WasRefused>) {
       world.over = true;
@@ -302,6 +321,10 @@ void World::heal() {
 void World::settle() {
   healed_ = true;
   heal();
+  if (rules.liar >= 0 && peer(rules.liar).life != Life::dead) {
+    apply_fault({What::crash, Sort::fault, rules.liar, -1, {}});
+    faulty.insert(rules.liar);
+  }
   for (PeerWorld& world : peers) {
     if (world.life == Life::stopped) world.life = Life::up;
   }

@@ -73,6 +73,7 @@ struct Rules {
   bool eager = false;                 // timers may end at any time
   std::array<int, kFaults> budget{};  // of each fault
   PlantedBugs planted;
+  int liar = -1;  // a peer of which nothing that it says need be true
 };
 
 enum class Life { absent, up, stopped, dead };
@@ -284,6 +285,7 @@ class World {
   bool joined_late = false;      // somebody has called refresh at the door
   bool changed = false;          // something that an invariant reads
   std::string broken;            // a contradiction found on the way
+  std::string crashed;           // with a liar: what a core that is sound has not borne
   std::vector<std::string> log;  // with `tracing`
   bool tracing = false;
 
@@ -367,6 +369,7 @@ class World {
   [[nodiscard]] bool data_is_there(int p, OpKey op, bool& sure, bool& clean) const;
   [[nodiscard]] std::string letters(std::uint64_t step) const;
   [[nodiscard]] bool siblings_have_ended(int p) const;
+  void say(int p, PeerToMaster message);
   void issue(int p);
   void at_boundary(int p);
 

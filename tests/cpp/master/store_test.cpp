@@ -229,6 +229,19 @@ TEST(Store, more_than_one_reply_holds_is_an_error_and_not_a_frame_that_nobody_ta
   EXPECT_EQ(ask(store, make(5, StoreOp::list_keys)).error.code, ErrorCode::invalid);
 }
 
+TEST(Store, no_value_grows_beyond_one_reply) {
+  KeyValueStore store;
+  StoreRequest half = make(1, StoreOp::append, {"k"});
+  half.values.emplace_back(kStoreValueBytesMax / 2 + 1);
+  EXPECT_FALSE(ask(store, half).error.failed());
+  EXPECT_EQ(ask(store, half).error.code, ErrorCode::invalid) << "compare_set would not return it";
+  StoreRequest swap = make(2, StoreOp::compare_set, {"n"}, {""});
+  swap.values.emplace_back(kStoreValueBytesMax + 1);
+  EXPECT_EQ(ask(store, swap).error.code, ErrorCode::invalid);
+  swap = make(3, StoreOp::compare_set, {"k"}, {"", ""});
+  EXPECT_EQ(ask(store, swap).values.at(0).size(), kStoreValueBytesMax / 2 + 1);
+}
+
 TEST(Store, clear_forgets_the_keys_and_keeps_who_waits) {
   KeyValueStore store;
   ask(store, make(1, StoreOp::set, {"a"}, {"1"}));

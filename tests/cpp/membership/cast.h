@@ -38,7 +38,7 @@ inline master::State in_office(const std::vector<Member>& members, std::uint64_t
     peer.report.started = peer.report.accepted = EpochId::make(1, 1);
     peer.report.passed = peer.report.step = passed;
     peer.report.pinned = ids_of(members);
-    peer.report.committed.below = OpKey{passed, 0};
+    peer.report.committed.below = peer.report.issued = OpKey{passed, 0};
   }
   s.pinned = ids_of(members);
   return s;

@@ -231,5 +231,14 @@ TEST(Peer, time_outs_and_mismatches_are_told_while_an_epoch_is_in_force_only) {
   EXPECT_TRUE(step(s, FoundMismatch{OpKey{0, 0}, "x"}).empty());
 }
 
+TEST(Peer, a_master_that_commits_what_is_not_complete_here_is_left_and_nothing_hangs) {
+  State s = founded();
+  static_cast<void>(step(s, Issued{}));
+  const Actions out = step(s, FromMaster{Commit{EpochId::make(1, 1), {OpKey{0, 0}}, {}}});
+  EXPECT_EQ(all<FailOp>(out).at(0).error.code, ErrorCode::malformed);
+  EXPECT_EQ(all<WasEvicted>(out).size(), 1U);
+  EXPECT_TRUE(s.over);
+}
+
 }  // namespace
 }  // namespace pccl::peer

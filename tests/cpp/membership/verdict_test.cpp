@@ -101,7 +101,9 @@ TEST(Verdict, when_nobody_has_begun_the_register_says_where_the_run_stands) {
 TEST(Verdict, a_step_that_is_far_ahead_makes_no_endless_list) {
   State s = in_office(kTwo, 1);
   report(s, 1).step = ~std::uint64_t{0};
-  EXPECT_LE(judge(s, next_epoch(kTwo)).flags.size(), kReportFlagsMax);
+  const Judgement verdict = judge(s, next_epoch(kTwo));
+  EXPECT_LE(verdict.flags.size(), 1U << 16);
+  EXPECT_EQ(flags_for(s, verdict, ids_of(kTwo)).size(), kReportFlagsMax);
 }
 
 }  // namespace

@@ -1,0 +1,156 @@
+// What a report cannot say. A member may lie; the master evicts a member whose words contradict
+// themselves, or claim what at least one other member would have to know and none does. Reports of
+// sound members pass by construction: an operation is committed when every mate has completed it,
+// and a boundary that does not vote is passed only behind a commit of its step.
+#include <algorithm>
+
+#include "membership/master_rules.h"
+
+namespace pccl::master {
+namespace {
+
+bool too_far(OpKey key) { return key.step > kStepMax || key.index > kStepMax; }
+
+/// Each operation belongs to the report's step, comes after the one before, and has been issued.
+bool all_issued(const std::vector<OpKey>& ops, const Report& report) {
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    if (i > 0 && ops[i] <= ops[i - 1]) return false;
+    if (ops[i].step != report.step || ops[i] >= report.issued) return false;
+  }
+  return true;
+}
+
+/// The newest operation that the report says is committed.
+std::optional<OpKey> newest_claim(const OpSet& set) {
+  std::optional<OpKey> newest;
+  if (set.below.index > 0) newest = OpKey{set.below.step, set.below.index - 1};
+  if (!set.also.empty()) newest = std::max(newest.value_or(OpKey{}), set.also.back());
+  return newest;
+}
+
+/// The newest step that this master knows the run to have reached, without any report.
+std::uint64_t known_step(const State& s) {
+  std::uint64_t step = s.held->passed;
+  if (!s.flags.empty()) step = std::max(step, s.flags.rbegin()->first);
+  for (const auto& [group, key] : s.newest_commit) step = std::max(step, key.step);
+  return step;
+}
+
+bool has_issued(const Report& report, OpKey key) {
+  return report.step > key.step || report.issued > key;
+}
+
+}  // namespace
+
+std::string contradiction(const Report& report) {
+  if (report.step > kStepMax || report.passed > kStepMax || too_far(report.issued) ||
+      too_far(report.committed.below)) {
+    return "its report has a number that no run reaches";
+  }
+  if (report.committed.below > report.issued || !all_issued(report.committed.also, report) ||
+      !all_issued(report.done, report)) {
+    return "its report names operations that it has not issued";
+  }
+  return "";
+}
+
+std::string contradiction(const PeerToMaster& message) {
+  const bool far = std::visit(
+      [](const auto& m) {
+        if constexpr (requires { m.ops; }) {
+          return std::any_of(m.ops.begin(), m.ops.end(), too_far);
+        } else if constexpr (requires { m.op.step; }) {
+          return too_far(m.op);
+        } else if constexpr (requires { m.issued; }) {
+          return too_far(m.issued);
+        } else if constexpr (requires { m.step; }) {
+          return m.step > kStepMax;
+        } else {
+          return false;
+        }
+      },
+      message);
+  if (far) return "it names a step or an operation that no run reaches";
+  const auto* ready = std::get_if<Ready>(&message);
+  return ready == nullptr ? "" : contradiction(ready->report);
+}
+
+std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) {
+  struct Begun {
+    const Member* member;
+    const Report* report;
+  };
+  std::vector<Begun> begun;
+  for (const Member& m : members) {
+    const Report& report = s.peers.at(m.peer()).report;
+    if (!report.started) continue;
+    if (report.passed > s.held->passed) {
+      return Lie{m.peer(), "it reports a voted boundary that the register does not know"};
+    }
+    begun.push_back(Begun{&m, &report});
+  }
+  for (const auto& [member, report] : begun) {
+    const std::optional<OpKey> claim = newest_claim(report->committed);
+    bool alone = true;    // no other replica is here that could confirm or deny
+    bool no_mate = true;  // and none of its peer group
+    std::uint64_t step = known_step(s);
+    bool confirmed = !claim;
+    for (const Begun& other : begun) {
+      if (replica_of(*other.member) == replica_of(*member)) continue;
+      alone = false;
+      step = std::max(step, other.report->step);
+      if (other.member->place.rank != member->place.rank) continue;
+      no_mate = false;
+      confirmed = confirmed || has_issued(*other.report, *claim);
+    }
+    if (alone) continue;
+    const bool foretells = std::any_of(report->flags.begin(), report->flags.end(),
+                                       [&](const StepFlag& flag) { return flag.step > step + 1; });
+    if (report->step > step + 1 || foretells) {
+      return Lie{member->peer(), "it reports step " + std::to_string(report->step) +
+                                     (foretells ? " and boundaries still further on" : "") +
+                                     ", and no other member has come beyond step " +
+                                     std::to_string(step)};
+    }
+    const auto made = s.newest_commit.find(member->place.rank);
+    if (claim && made != s.newest_commit.end()) confirmed = confirmed || made->second >= *claim;
+    if (!confirmed && !no_mate) {
+      return Lie{member->peer(), "it reports operation " + to_string(*claim) +
+                                     " as committed, which no other member has issued"};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Lie> find_excess(const State& s, const std::vector<Member>& members,
+                               const Judgement& verdict) {
+  for (const auto& [group, set] : verdict.committed) {
+    if (set.also.size() <= kReportOpsMax) continue;
+    const Member* most = nullptr;
+    std::size_t number = 0;
+    for (const Member& m : members) {
+      if (m.place.rank != group) continue;
+      const Report& report = s.peers.at(m.peer()).report;
+      const std::size_t its = report.committed.also.size() + report.done.size();
+      if (most == nullptr || its > number) most = &m, number = its;
+    }
+    if (most == nullptr) continue;
+    return Lie{most->peer(), "it reports " + std::to_string(number) +
+                                 " operations in flight, more than a verdict takes (" +
+                                 std::to_string(kReportOpsMax) + ")"};
+  }
+  return std::nullopt;
+}
+
+std::optional<PeerId> find_hoarder(const State& s) {
+  if (s.done.size() <= kReportOpsMax * s.groups.size()) return std::nullopt;
+  std::map<PeerId, std::size_t> number;
+  for (const auto& [key, peers] : s.done) {
+    for (const PeerId p : peers) ++number[p];
+  }
+  return std::max_element(number.begin(), number.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
+}  // namespace pccl::master

@@ -1,0 +1,227 @@
+#include <gtest/gtest.h>
+
+#include "cast.h"
+#include "wire/codec.h"
+
+namespace pccl::master {
+namespace {
+
+using cast::in_office;
+using cast::member;
+using cast::next_epoch;
+using cast::report;
+using cast::sent;
+
+const std::vector<Member> kTrio = {member(1), member(2), member(3)};
+const std::vector<PeerId> kAll = ids_of(kTrio);
+
+/// Everything that the master sends can be encoded: the encoder asserts the limits of the wire.
+void encode_all(const Actions& actions) {
+  for (const Action& action : actions) {
+    if (const auto* one = std::get_if<Send>(&action)) static_cast<void>(encode(one->message));
+    if (const auto* all = std::get_if<SendAll>(&action)) static_cast<void>(encode(all->message));
+  }
+}
+
+Actions tells(State& s, std::uint64_t peer, PeerToMaster message) {
+  Actions out = step(s, PeerMessage{PeerId{peer}, std::move(message)});
+  while (s.writing) {
+    for (Action& action : step(s, RegisterWritten{*s.writing, true})) {
+      out.push_back(std::move(action));
+    }
+  }
+  encode_all(out);
+  return out;
+}
+
+Report said(std::uint64_t step) {
+  Report r;
+  r.started = r.accepted = EpochId::make(1, 1);
+  r.started_members = r.pinned = kAll;
+  r.step = step;
+  r.passed = 1;
+  r.committed.below = r.issued = OpKey{step, 0};
+  return r;
+}
+
+/// All of `reports` are said in answer to a proposal of the same members.
+Actions all_ready(State& s, const std::map<std::uint64_t, Report>& reports) {
+  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{EpochId::make(1, 1), PeerId{2}}}));
+  const EpochId id = s.proposal->id;
+  Actions out;
+  for (const auto& [peer, its] : reports) {
+    for (Action& action : tells(s, peer, Ready{id, its})) out.push_back(std::move(action));
+  }
+  return out;
+}
+
+std::vector<PeerId> evicted(const Actions& out) {
+  std::vector<PeerId> peers;
+  for (const auto& [peer, message] : sent<Evicted>(out)) peers.push_back(peer);
+  return peers;
+}
+
+TEST(Reports, sound_reports_start_the_epoch) {
+  State s = in_office(kTrio);
+  const Actions out = all_ready(s, {{1, said(4)}, {2, said(5)}, {3, said(4)}});
+  EXPECT_TRUE(evicted(out).empty());
+  EXPECT_EQ(sent<Start>(out).size(), 3U);
+}
+
+TEST(Reports, a_far_step_with_as_many_flags_as_a_report_takes_costs_its_peer_the_place) {
+  State s = in_office(kTrio);
+  Report liar = said(1'000'000);
+  for (std::uint64_t i = 0; i < kReportFlagsMax; ++i) liar.flags.push_back({1'000'000 + i, false});
+  const Actions out = all_ready(s, {{1, said(4)}, {2, said(4)}, {3, liar}});
+  EXPECT_EQ(evicted(out), std::vector<PeerId>{PeerId{3}});
+  EXPECT_EQ(sent<Propose>(out).size(), 2U) << "the others go on";
+}
+
+TEST(Reports, flags_of_steps_that_nobody_has_come_near_are_a_lie_too) {
+  State s = in_office(kTrio);
+  Report liar = said(4);
+  for (std::uint64_t i = 0; i < kReportFlagsMax; ++i) liar.flags.push_back({5000 + i, false});
+  EXPECT_EQ(evicted(all_ready(s, {{1, said(4)}, {2, said(4)}, {3, liar}})),
+            std::vector<PeerId>{PeerId{3}});
+}
+
+TEST(Reports, a_commit_that_no_mate_can_know_is_a_lie) {
+  State s = in_office(kTrio);
+  Report liar = said(4);
+  liar.issued = OpKey{4, 100000};
+  liar.committed.also = {OpKey{4, 99999}};
+  EXPECT_EQ(evicted(all_ready(s, {{1, said(4)}, {2, said(4)}, {3, liar}})),
+            std::vector<PeerId>{PeerId{3}});
+}
+
+TEST(Reports, a_commit_that_this_master_has_made_is_none_whoever_denies_it) {
+  State s = in_office({member(1), member(2)});
+  Done done{EpochId::make(1, 1), {OpKey{4, 0}}};
+  static_cast<void>(tells(s, 1, done));
+  EXPECT_EQ(sent<Commit>(tells(s, 2, done)).size(), 2U);
+  Report sound = said(4);
+  sound.issued = sound.committed.below = OpKey{4, 1};
+  const Actions out = all_ready(s, {{1, sound}, {2, said(1)}});
+  EXPECT_TRUE(evicted(out).empty());
+}
+
+TEST(Reports, two_liars_cannot_make_a_verdict_longer_than_a_start_may_be) {
+  State s = in_office(kTrio);
+  Report odd = said(4);
+  odd.issued = OpKey{4, 2 * kReportOpsMax};
+  Report even = odd;
+  for (std::uint64_t i = 0; i < kReportOpsMax; ++i) {
+    odd.committed.also.push_back({4, 2 * i + 1});
+    even.committed.also.push_back({4, 2 * i});
+  }
+  even.committed.also.erase(even.committed.also.begin());
+  const Actions out = all_ready(s, {{1, said(4)}, {2, odd}, {3, even}});
+  EXPECT_EQ(evicted(out), std::vector<PeerId>{PeerId{2}});
+}
+
+TEST(Reports, what_contradicts_itself_costs_the_place_at_once) {
+  for (const auto& spoil : std::vector<void (*)(Report&)>{
+           [](Report& r) { r.done = {OpKey{4, 0}}; },  // not issued
+           [](Report& r) { r.issued = {4, 9}, r.done = {OpKey{4, 1}, OpKey{4, 0}}; },
+           [](Report& r) { r.issued = {4, 9}, r.committed.also = {OpKey{3, 1}}; },
+           [](Report& r) { r.committed.below = {4, 1}; }, [](Report& r) { r.step = kStepMax + 1; },
+           [](Report& r) { r.passed = ~std::uint64_t{0}; }}) {
+    State s = in_office(kTrio);
+    Report liar = said(4);
+    spoil(liar);
+    static_cast<void>(tells(s, 1, Relinked{EpochId::make(1, 1), PeerId{2}}));
+    const Actions out = tells(s, 3, Ready{s.proposal->id, liar});
+    EXPECT_EQ(evicted(out), std::vector<PeerId>{PeerId{3}});
+  }
+}
+
+TEST(Reports, numbers_that_no_run_reaches_cost_the_place) {
+  const std::uint64_t far = ~std::uint64_t{0};
+  for (const PeerToMaster& message : std::vector<PeerToMaster>{
+           Vote{far, VoteKind::refresh, {}}, Done{EpochId::make(1, 1), {OpKey{far, 0}}},
+           Expired{EpochId::make(1, 1), OpKey{0, far}},
+           Mismatch{EpochId::make(1, 1), OpKey{far, 0}, ""}, Heartbeat{OpKey{far, far}}}) {
+    State s = in_office(kTrio);
+    EXPECT_EQ(evicted(tells(s, 2, message)), std::vector<PeerId>{PeerId{2}});
+  }
+}
+
+TEST(Reports, a_vote_for_a_far_step_moves_nobody_there) {
+  State s = in_office(kTrio);
+  static_cast<void>(tells(s, 1, Vote{4, VoteKind::refresh, {}}));
+  static_cast<void>(tells(s, 2, Vote{4, VoteKind::refresh, {}}));
+  static_cast<void>(tells(s, 3, Vote{kStepMax, VoteKind::refresh, {}}));
+  ASSERT_TRUE(s.proposal && s.proposal->boundary);
+  Actions out;
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    Report its = said(p == 3 ? kStepMax : 4);
+    its.vote = VoteKind::refresh;
+    for (Action& action : tells(s, p, Ready{s.proposal->id, its})) out.push_back(std::move(action));
+  }
+  EXPECT_EQ(evicted(out), std::vector<PeerId>{PeerId{3}});
+}
+
+TEST(Reports, what_only_the_register_knows_is_not_taken_from_a_report) {
+  State s = in_office(kTrio);
+  Report liar = said(2);
+  liar.passed = 2;
+  EXPECT_EQ(evicted(all_ready(s, {{1, said(2)}, {2, said(2)}, {3, liar}})),
+            std::vector<PeerId>{PeerId{3}});
+}
+
+TEST(Reports, a_lone_member_may_complete_as_many_steps_at_once_as_it_likes) {
+  State s = in_office({member(1)});
+  Done done{EpochId::make(1, 1), {}};
+  for (std::uint64_t i = 1; i <= kReportFlagsMax + 1; ++i) done.ops.push_back({i, 0});
+  const auto commits = sent<Commit>(tells(s, 1, done));
+  ASSERT_EQ(commits.size(), 2U) << "a commit has no more flags than it may";
+  EXPECT_EQ(commits[0].second.ops.size(), kReportFlagsMax);
+  EXPECT_EQ(commits[1].second.ops.size(), 1U);
+}
+
+TEST(Reports, peer_groups_that_are_far_apart_get_the_flags_that_each_needs) {
+  const std::vector<Member> replica = {member(1, "a", 0, 2), member(2, "a", 1, 2)};
+  State s = in_office(replica);
+  report(s, 1).step = 3;
+  report(s, 2).step = 1003;
+  const Epoch next = next_epoch(replica);
+  const Judgement verdict = judge(s, next);
+  EXPECT_EQ(verdict.flags.size(), 1000U) << "all are kept: an answer is given once";
+  const auto slow = flags_for(s, verdict, {PeerId{1}});
+  ASSERT_EQ(slow.size(), kReportFlagsMax);
+  EXPECT_EQ(slow.front().step, 3U);
+  EXPECT_TRUE(flags_for(s, verdict, {PeerId{2}}).empty());
+}
+
+TEST(Reports, who_completes_without_end_what_nobody_else_does_is_evicted) {
+  State s = in_office({member(1), member(2)});
+  std::vector<PeerId> gone;
+  for (std::uint64_t at = 0; at < 2 && gone.empty(); ++at) {
+    Done done{EpochId::make(1, 1), {}};
+    for (std::uint64_t i = 0; i < kReportOpsMax; ++i)
+      done.ops.push_back({1, at * kReportOpsMax + i});
+    gone = evicted(tells(s, 2, done));
+  }
+  EXPECT_EQ(gone, std::vector<PeerId>{PeerId{2}});
+}
+
+TEST(Reports, a_mismatch_before_the_last_voted_boundary_fails_nothing) {
+  State s = in_office(kTrio);
+  EXPECT_TRUE(tells(s, 2, Mismatch{EpochId::make(1, 1), OpKey{0, 3}, "so it says"}).empty());
+  EXPECT_FALSE(s.failure.has_value());
+}
+
+TEST(Reports, a_hello_that_contradicts_itself_is_refused) {
+  State s = in_office(kTrio);
+  Hello hello;
+  hello.member = member(9);
+  hello.report = said(4);
+  hello.report.done = {OpKey{9, 9}};
+  EXPECT_TRUE(check_hello(s, hello).failed());
+  hello.report = said(4);
+  hello.report.accepted = EpochId::make(0xFFFFFFFFU, 1);
+  EXPECT_TRUE(check_hello(s, hello).failed()) << "the next incarnation would be 0";
+}
+
+}  // namespace
+}  // namespace pccl::master
