@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_with_dcp
 
-from . import _c10d
+from . import _rank_tables
 from ._group import Boundary
 from ._shared_state import SharedState, Wanted
 from ._state import (
@@ -108,7 +108,11 @@ class Checkpoints:
         self._rank, self._size = 0, 1
         self._write_group: Any = None
         self._ask_group: Any = None  # the writing thread never uses it
-        if dist.is_initialized() and _c10d.elastic_default() is None and dist.get_world_size() > 1:
+        if (
+            dist.is_initialized()
+            and _rank_tables.elastic_default() is None
+            and dist.get_world_size() > 1
+        ):
             self._rank, self._size = dist.get_rank(), dist.get_world_size()
             self._write_group, self._ask_group = dist.new_group(), dist.new_group()
         self._stager = DefaultStager(StagingOptions(False, False, False, False))

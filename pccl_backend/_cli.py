@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._config import ETCD_SCHEME
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 48148
 PATIENCE_MARGIN_S = 5.0  # a reconnect, after a peer has found its old master silent
 SECONDS_MAX = 86400.0
-SCHEME = "etcd://"
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -213,7 +213,7 @@ def master_options(arguments: argparse.Namespace) -> dict[str, Any]:
     host, port = arguments.listen
     state = arguments.state
     state_file = default_state_file(port) if state is None else "" if state == "none" else state
-    lease = arguments.lease if state_file.startswith(SCHEME) else 0.0
+    lease = arguments.lease if state_file.startswith(ETCD_SCHEME) else 0.0
     return {
         "host": host,
         "port": port,
@@ -238,7 +238,7 @@ def master_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def shared_register(arguments: argparse.Namespace) -> EtcdRegister | None:
     """The register of several masters, if --state names one. Raises ValueError."""
-    if not (arguments.state or "").startswith(SCHEME):
+    if not (arguments.state or "").startswith(ETCD_SCHEME):
         return None
     from ._etcd import EtcdRegister
 

@@ -17,7 +17,9 @@ from typing import Any
 
 from ._version import __version__
 
+NAME = "pccl"  # of the backend; _register.py has its own, since it loads nothing
 SCHEME = "pccl://"
+ETCD_SCHEME = "etcd://"
 RUN_NAME_BYTES_MAX = 128
 MASTERS_MAX = 16
 REPLICA_SIZE_MAX = 4096

@@ -24,7 +24,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
 
-from ._cli import SCHEME
+from ._config import ETCD_SCHEME
 
 DEFAULT_PORT = 2379
 REQUEST_TIMEOUT_S = 2.0
@@ -37,8 +37,8 @@ def parse_etcd(url: str) -> tuple[list[str], str]:
     Raises:
         ValueError: It is not of that form.
     """
-    hosts, slash, key = url.removeprefix(SCHEME).partition("/")
-    if not url.startswith(SCHEME) or not hosts or not slash or not key:
+    hosts, slash, key = url.removeprefix(ETCD_SCHEME).partition("/")
+    if not url.startswith(ETCD_SCHEME) or not hosts or not slash or not key:
         raise ValueError(f"{url!r} is not etcd://HOST:PORT[,HOST:PORT...]/KEY")
     addresses = []
     for host in hosts.split(","):

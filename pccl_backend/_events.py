@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
-from ._register import NAME
+from ._config import NAME
 
 HOOKS = ("epoch", "joined", "left", "evicted", "master_lost", "master_back")
 

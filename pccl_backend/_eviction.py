@@ -14,7 +14,7 @@ import threading
 from typing import Any
 
 from . import _events
-from ._register import NAME
+from ._config import NAME
 
 GRACE_S = 30.0
 EXIT_STATUS = 1

@@ -7,7 +7,6 @@ membership: the master does.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import MutableMapping
@@ -19,9 +18,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.utils.hooks import RemovableHandle
 
-from . import _c10d, _events, _eviction, _simulated
-from ._config import ON_LOSS, Options, Replica, parse_url
-from ._register import NAME, register
+from . import _events, _eviction, _extension, _making, _rank_tables, _rendezvous, _simulated
+from ._config import NAME, ON_LOSS, Options, Replica, parse_url
+from ._register import register
+from ._session import talk as _talk
 from ._state import Exchange, SourceFailedError
 
 SLICE_S = 0.2
@@ -74,28 +74,13 @@ class Boundary:
         return self.rank == 0 and not self.left
 
 
-@dataclass
-class _Talk:
-    """The conversation with the engine at a boundary, which outlives a call that was interrupted.
-
-    After Ctrl-C, or an error in the caller's state, the peer still stands at the boundary: the next
-    call goes on with the question that was not answered.
-    """
-
-    is_open: bool = False
-    unanswered: dict[str, Any] | None = None
-
-
-_talk = _Talk()
-
-
 class ElasticGroup:
     """The elastic group of this process, by `group()`. Use it from one thread at a time."""
 
     def __init__(self, process_group: Any) -> None:
         """Of an elastic process group; programs call `group()`."""
         self.process_group = process_group
-        self._module = _c10d.extension()
+        self._module = _extension.extension()
 
     @property
     def rank(self) -> int:
@@ -215,7 +200,7 @@ class ElasticGroup:
         began = time.monotonic()
         before = module.group_view()
         if timeout_s is None:
-            timeout_s = _c10d.config().step_timeout_s
+            timeout_s = _extension.config().step_timeout_s
         elif not timeout_s > 0:
             raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0, or None")
         if not _talk.is_open:
@@ -242,7 +227,7 @@ class ElasticGroup:
                 continue
             _talk.unanswered = question
             if question["what"] == "finished":
-                _talk.is_open, _talk.unanswered = False, None
+                _talk.end()
                 return question
             if question["what"] == "hash":
                 self._hash(shared, tuple(question.get("contributors", ())))
@@ -254,7 +239,7 @@ class ElasticGroup:
         try:
             event: dict[str, Any] | None = self._module.boundary_next(SLICE_S)
         except Exception:  # the boundary has failed; Ctrl-C is none of these
-            _talk.is_open, _talk.unanswered = False, None
+            _talk.end()
             raise
         if event is not None and event["what"] == "fetch":
             _log.info("shared state: fetching; %s", event.get("why", ""))
@@ -300,7 +285,7 @@ class ElasticGroup:
         view = self._module.group_view()
         changed = view["numbering"] != before["numbering"] or not before["admitted"]
         if not event["left"]:
-            _c10d.sync_tables(self._module, new_numbers=changed)
+            _rank_tables.sync_tables(self._module, new_numbers=changed)
         boundary = Boundary(
             epoch=str(view["epoch"]),
             rank=int(view["rank"]),
@@ -345,10 +330,10 @@ def group(pg: Any = None) -> ElasticGroup:
     simulated: ElasticGroup | None = _simulated.group_here()
     if simulated is not None:
         return simulated
-    target = (_c10d.elastic_group() or dist.group.WORLD) if pg is None else pg
+    target = (_rank_tables.elastic_group() or dist.group.WORLD) if pg is None else pg
     if target is None:
         raise ValueError("there is no default group; expected init_process_group or join before")
-    if not _c10d.extension().is_elastic(target):
+    if not _extension.extension().is_elastic(target):
         raise ValueError(
             "the group is fixed; expected one made with init_method='pccl://HOST:PORT', "
             "PCCL_MASTER or pccl_backend.join"
@@ -405,18 +390,22 @@ def join(
         raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0")
     if (simulated := _simulated.group_here()) is not None:
         return simulated.process_group
-    if _c10d.elastic_group() is not None:
+    if _rank_tables.elastic_group() is not None:
         raise ValueError("this process has an elastic group already; expected one join")
     register()
-    module = _c10d.extension(options)
-    if replica is not None and replica.size > 1 and (on_loss or _c10d.config().on_loss) == "raise":
+    module = _extension.extension(options)
+    if (
+        replica is not None
+        and replica.size > 1
+        and (on_loss or _extension.config().on_loss) == "raise"
+    ):
         raise ValueError(
             f"on_loss='raise' with replicas of {replica.size} ranks: a failure in one peer group "
             "would leave the ranks of a replica a step apart; expected 'retry'"
         )
-    joined = _c10d.join_master(module, target, timeout_s, ("cpu", "cuda"), on_loss, replica)
+    joined = _rendezvous.join_master(module, target, timeout_s, ("cpu", "cuda"), on_loss, replica)
     if dist.is_initialized():
-        pg = _c10d.create_beside(joined, timeout_s)
+        pg = _making.create_beside(joined, timeout_s)
         if replica is not None and replica.size > 1:
             _eviction.guard(dist.group.WORLD)
         return pg
@@ -429,20 +418,3 @@ def join(
         timeout=timedelta(seconds=timeout_s),
     )
     return dist.group.WORLD
-
-
-# ------------------------------------------------------------------------------ events
-
-
-def on_new_group() -> None:
-    """Forgets the boundary and the hooks of a group that is gone."""
-    _talk.is_open, _talk.unanswered = False, None
-    _events.forget()
-
-
-def on_event(event: dict[str, Any]) -> None:
-    """Follows a change of membership (the engine logs it), on the extension's own thread."""
-    if event.get("what") == "epoch":
-        with contextlib.suppress(RuntimeError):  # the interpreter, or the group, is going down
-            _c10d.sync_tables(_c10d.extension())
-    _events.tell(event)

@@ -14,9 +14,9 @@ import time
 import weakref
 from typing import Any
 
-from . import _c10d, _simulated
+from . import _extension, _rank_tables, _simulated
+from ._config import NAME
 from ._errors import GroupClosedError
-from ._register import NAME
 
 GRACE_S = 25.0
 LOOK_S = 0.1
@@ -75,11 +75,11 @@ def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
 
 def _member() -> Any:
     """The elastic group while this peer is in it, else None."""
-    process_group = _c10d.elastic_group()
+    process_group = _rank_tables.elastic_group()
     if process_group is None:
         return None
     try:
-        view = _c10d.loaded().group_view()
+        view = _extension.loaded().group_view()
     except GroupClosedError:  # the process is ending
         return None
     return None if view["left"] or view["evicted"] else process_group
@@ -98,7 +98,7 @@ def _go(name: str, grace_s: float) -> bool:
     if process_group is None:
         return False
     try:
-        _c10d.loaded().leave(False)
+        _extension.loaded().leave(False)
     except GroupClosedError:  # just now
         return False
     _leaving_until = time.monotonic() + grace_s
@@ -124,7 +124,7 @@ def _watch(group: weakref.ref[Any], name: str, grace_s: float) -> None:
         if not asked and time.monotonic() >= end - grace_s / 2:
             asked = True
             with contextlib.suppress(GroupClosedError):  # just now
-                _c10d.loaded().leave(True)
+                _extension.loaded().leave(True)
         if time.monotonic() < end:
             time.sleep(LOOK_S)
             continue

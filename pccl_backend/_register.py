@@ -3,7 +3,8 @@
 Called by `import torch` (entry point group torch.backends), by torch 2.14 and later when the name
 is used (torch.distributed.backends), and by `import pccl_backend`. It imports nothing of ours but
 itself, starts no thread and loads no extension; an exception here would break `import torch` for
-everybody in the environment, so each becomes one log line. What a group needs is in _c10d.py, which
+everybody in the environment, so each becomes one log line. What a group needs is in _making.py and
+_rendezvous.py, which
 is imported when the first one is made.
 """
 
@@ -91,15 +92,15 @@ def _version() -> tuple[int, ...]:
 
 
 def _create(options: Any, pg_options: Any) -> Any:
-    from . import _c10d
+    from . import _making
 
-    return _c10d.create(options, pg_options)
+    return _making.create(options, pg_options)
 
 
 def _rendezvous(url: str, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
-    from . import _c10d
+    from . import _rendezvous
 
-    yield _c10d.meet(url, **kwargs)
+    yield _rendezvous.meet(url, **kwargs)
     raise RuntimeError("Unable to perform re-rendezvous using pccl:// method")
 
 
@@ -110,9 +111,9 @@ class _EnvRendezvous:
         self.others = others
 
     def __call__(self, url: str, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
-        from . import _c10d
+        from . import _rendezvous
 
-        if _c10d.env_means_master():
-            yield _c10d.meet(None, **kwargs)
+        if _rendezvous.env_means_master():
+            yield _rendezvous.meet(None, **kwargs)
             raise RuntimeError("Unable to perform re-rendezvous using PCCL_MASTER")
         yield from self.others(url, **kwargs)

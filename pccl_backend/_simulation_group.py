@@ -18,8 +18,8 @@ from torch.distributed import distributed_c10d
 from torch.utils.hooks import RemovableHandle
 
 from . import _events, _simulated
-from ._c10d import LiveRanks
 from ._group import Boundary, ElasticGroup
+from ._rank_tables import LiveRanks
 from ._simulation import Member, Operation
 
 Tensors = list[torch.Tensor]

@@ -144,7 +144,7 @@ class Member:
         return {"result": digest(self.tensor)}
 
     def look(self) -> dict[str, Any]:
-        from pccl_backend import _c10d
+        from pccl_backend import _extension
 
         return {
             "rank": dist.get_rank(self.pg),
@@ -152,7 +152,7 @@ class Member:
             "ranks": dist.get_process_group_ranks(self.pg),
             "epoch": self.group.epoch,
             "tensor": digest(self.tensor),
-            "counters": dict(_c10d.extension().counters()),
+            "counters": dict(_extension.extension().counters()),
         }
 
     def hear_of(self, *, what: str) -> dict[str, Any]:

@@ -94,9 +94,9 @@ def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: boo
 
 def ring() -> list[int]:
     """Ranks in the order in which data go round now."""
-    from pccl_backend import _c10d
+    from pccl_backend import _extension
 
-    view = _c10d.extension().group_view()
+    view = _extension.extension().group_view()
     return [view["numbering"].index(peer) for peer in view["ring"] if peer in view["numbering"]]
 
 
@@ -165,9 +165,9 @@ def form(replica: pccl.Replica, folder: Path) -> None:
 
 
 def counters() -> dict[str, int]:
-    from pccl_backend import _c10d
+    from pccl_backend import _extension
 
-    return dict(_c10d.extension().counters())
+    return dict(_extension.extension().counters())
 
 
 def main() -> int:

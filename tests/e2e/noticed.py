@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import pccl_backend as pccl
-from pccl_backend import _c10d
+from pccl_backend import _extension
 
 pccl.leave_on(signal.SIGTERM)
 dist.init_process_group("pccl")
@@ -21,7 +21,7 @@ state = {"step": 0, "sum": torch.zeros(1000)}
 with open(sys.argv[1], "w", buffering=1) as out:
     while True:
         boundary = group.refresh(state)
-        counters = _c10d.extension().counters()
+        counters = _extension.extension().counters()
         json.dump(
             {
                 "rank": boundary.rank,

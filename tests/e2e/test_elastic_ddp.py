@@ -45,16 +45,16 @@ def loss_of(model: nn.Module, x_BD: torch.Tensor) -> torch.Tensor:
 
 def root(state: Any) -> str:
     """Of everything that is shared: parameters, optimizers, scheduler, scaler, step."""
-    from pccl_backend import _c10d
+    from pccl_backend import _extension
     from pccl_backend._state import Exchange
 
-    return Exchange(state, _c10d.extension().sha256).snapshot().digest.hex()
+    return Exchange(state, _extension.extension().sha256).snapshot().digest.hex()
 
 
 def counted() -> int:
-    from pccl_backend import _c10d
+    from pccl_backend import _extension
 
-    return int(_c10d.extension().counters()["ops_committed"])
+    return int(_extension.extension().counters()["ops_committed"])
 
 
 class Trainer:

@@ -561,10 +561,10 @@ def ends_beside_threads(rank: int, world: int, meet: str) -> None:
     """Daemon threads are in the extension, waiting or asking, while the interpreter ends."""
     import torch
 
-    from pccl_backend import _c10d
+    from pccl_backend import _extension
 
     dist = fixed_group(rank, world, meet)
-    module = _c10d.loaded()
+    module = _extension.loaded()
     began = threading.Semaphore(0)
 
     def asks() -> None:

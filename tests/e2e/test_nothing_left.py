@@ -45,9 +45,9 @@ def few_descriptors(spare: int) -> Iterator[None]:
 def begins_with_few_descriptors(_: int) -> None:
     import torch.distributed as dist
 
-    from pccl_backend import _c10d
+    from pccl_backend import _extension
 
-    _c10d.extension()  # a library is a file
+    _extension.extension()  # a library is a file
 
     def group() -> None:
         dist.init_process_group("pccl", store=dist.HashStore(), rank=0, world_size=1)
@@ -153,12 +153,12 @@ def begins_without_threads(_: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from pccl_backend import _c10d
+    from pccl_backend import _extension
 
     def group() -> None:
         dist.init_process_group("pccl", store=dist.HashStore(), rank=0, world_size=1)
 
-    _c10d.extension()
+    _extension.extension()
     with no_more_threads():
         texts = [failure(group)]
         before = resources()["descriptors"]  # libuv keeps two for ever

@@ -11,7 +11,7 @@ from test_state import Sources, hasher
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from pccl_backend import _c10d, _group, _models
+from pccl_backend import _extension, _group, _models, _rank_tables, _session
 from pccl_backend._config import Options
 from pccl_backend._errors import EvictedError, GroupClosedError, PeerLostError
 from pccl_backend._group import ElasticGroup
@@ -82,10 +82,10 @@ def finished(**changes: Any) -> dict[str, Any]:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeExtension]:
     module = FakeExtension()
-    _group.on_new_group()
-    monkeypatch.setattr(_c10d, "_extension", module)
-    monkeypatch.setattr(_c10d, "_options", Options(step_timeout_s=9.0))
-    monkeypatch.setattr(_c10d, "_made", {})
+    _session.talk.end()
+    monkeypatch.setattr(_extension, "_module", module)
+    monkeypatch.setattr(_extension, "_options", Options(step_timeout_s=9.0))
+    monkeypatch.setattr(_rank_tables, "_made", {})
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     yield module
     dist.destroy_process_group()
@@ -214,24 +214,24 @@ def test_rank_tables_follow_the_members(fake: FakeExtension) -> None:
     world = distributed_c10d._world
     pair = dist.new_group([0, 1])
     name = world.pg_names[pair]
-    _c10d._made[name] = ["aa", "bb"]
-    _c10d.sync_tables(fake)
+    _rank_tables._made[name] = ["aa", "bb"]
+    _rank_tables.sync_tables(fake)
     assert dist.get_process_group_ranks(dist.group.WORLD) == [0, 1]
     fake.view.update(numbering=["bb", "cc", "dd"], rank=0, size=3, step=6)
     assert dist.get_process_group_ranks(dist.group.WORLD) == [0, 1, 2]
     assert dict(world.pg_group_ranks[pair]) == {0: 1}
     assert dist.get_group_rank(pair, 0) == 1
     assert dist.get_global_rank(pair, 1) == 0
-    _c10d.sync_tables(fake, new_numbers=True)
-    assert world.group_count == 6 * _c10d.GROUPS_PER_STEP
+    _rank_tables.sync_tables(fake, new_numbers=True)
+    assert world.group_count == 6 * _rank_tables.GROUPS_PER_STEP
 
 
 def test_store_keys_of_groups_never_repeat(fake: FakeExtension) -> None:
-    first = _c10d.epoch_prefix(fake)
+    first = _rank_tables.epoch_prefix(fake)
     fake.view.update(step=5)
-    second = _c10d.epoch_prefix(fake)
+    second = _rank_tables.epoch_prefix(fake)
     fake.view.update(numbering=["aa"])
-    third = _c10d.epoch_prefix(fake)
+    third = _rank_tables.epoch_prefix(fake)
     assert len({first, second, third}) == 3
     assert hashlib.sha256(b"aa").hexdigest()[:16] in third
 

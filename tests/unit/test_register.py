@@ -140,15 +140,15 @@ dist.destroy_process_group()
 
 MEET = """
 import torch, torch.distributed as dist
-from pccl_backend import _c10d
+from pccl_backend import _rendezvous
 asked = []
 class Stop(Exception): pass
 def join(module, target, timeout_s, devices):
     asked.append([list(target.masters), target.run, timeout_s, list(devices)])
     raise Stop
-_c10d.join_master = join
-_c10d.extension = lambda options=None: None
-_c10d.config = lambda: __import__("pccl_backend._config").Options.from_environment()
+_rendezvous.join_master = join
+_rendezvous.extension = lambda options=None: None
+_rendezvous.config = lambda: __import__("pccl_backend._config").Options.from_environment()
 def init(*arguments, **options):
     try:
         dist.init_process_group(*arguments, **options)
@@ -200,7 +200,7 @@ def test_a_wrong_url_is_an_error_that_names_it() -> None:
 def test_an_extension_of_another_torch_is_an_error_with_both_versions() -> None:
     code = """
 import torch
-from pccl_backend._c10d import check_torch_version
+from pccl_backend._extension import check_torch_version
 check_torch_version("2.13.0", "2.13.0+cpu")
 try:
     check_torch_version("2.12.1", "2.13.0+cpu")

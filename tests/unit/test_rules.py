@@ -266,8 +266,33 @@ def test_no_two_test_modules_have_one_name() -> None:
 
 
 def test_modules_are_private_but_for_the_demo_and_the_test_doubles() -> None:
-    modules = {path.stem for path in (ROOT / "pccl_backend").glob("*.py")}
+    modules = {
+        path.stem for path in (ROOT / "pccl_backend").glob("*") if path.suffix in ("", ".py")
+    }
     assert {name for name in modules if not name.startswith("_")} == {"demo", "testing"}
+
+
+def relative_imports(path: Path) -> set[str]:
+    """Modules of ours that a module imports, at its head or later, but not for types alone."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level > 0:
+            found |= {node.module} if node.module else {alias.name for alias in node.names}
+    return found
+
+
+def test_no_two_modules_of_the_package_import_each_other() -> None:
+    folder = ROOT / "pccl_backend"
+    uses = {path.stem: relative_imports(path) for path in folder.glob("_*.py")}
+    uses.pop("__init__")  # it loads what is asked for
+    while leaves := {name for name in uses if not uses[name] & uses.keys() - {name}}:
+        for name in leaves:
+            uses.pop(name)
+    none_of(sorted(uses), "in a circle of imports, or above one")
 
 
 def test_every_public_name_is_in_the_readme() -> None:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .demo import Demo, Kill, Worker
+    from .__main__ import Demo, Kill, Worker
 
 LOSS_FALLS_TO = 0.9  # of what it was
 

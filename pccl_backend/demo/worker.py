@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ._demo_model import Batches, ByteGPT, loss_of, standard_library_text
-from ._group import ElasticGroup, group, join
+from .._group import ElasticGroup, group, join
+from .model import Batches, ByteGPT, loss_of, standard_library_text
 
 SLOTS = 16  # at the end of each reduction: who contributed, one slot a worker
 STATUS_BYTES = 4096
@@ -203,13 +203,13 @@ def train(
 
 
 def _counters() -> dict[str, int]:
-    from . import _c10d
+    from .. import _extension
 
-    return dict(_c10d.extension().counters())
+    return dict(_extension.extension().counters())
 
 
 def main() -> None:
-    """Runs a worker: `python -m pccl_backend._demo_worker URL WORKER FOLDER STEPS EVERY`."""
+    """Runs a worker: `python -m pccl_backend.demo.worker URL WORKER FOLDER STEPS EVERY`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     for name in ("worker", "steps", "every"):

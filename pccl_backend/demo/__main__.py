@@ -69,7 +69,7 @@ class Worker:
 
     def status(self) -> dict[str, Any] | None:
         """What it says about its operations in flight, now."""
-        from ._demo_worker import Status
+        from .worker import Status
 
         path = self.records_path.with_suffix(".status")
         if self._status is None and path.exists() and path.stat().st_size > 0:
@@ -139,7 +139,7 @@ class Demo:
     def start_worker(self) -> Worker:
         """Starts the next worker."""
         number = len(self.workers)
-        command = [sys.executable, "-m", "pccl_backend._demo_worker", self.url]
+        command = [sys.executable, "-m", "pccl_backend.demo.worker", self.url]
         command += [str(number), str(self.steps), str(self.every), str(self.out)]
         log_path = self.out / f"worker-{number}.log"
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -340,7 +340,7 @@ def main(argv: list[str] | None = None) -> int:
         for old in a.out.glob(pattern):
             old.unlink()
 
-    from ._demo_summary import judge
+    from .summary import judge
 
     demo = Demo(a.out, a.steps, a.every, a.limit)
     failure = ""

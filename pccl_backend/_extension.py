@@ -1,0 +1,106 @@
+"""The extension `_C`: loaded once, with the options of this process, when the first group is made.
+
+Knows nothing of groups.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from typing import Any
+
+import torch
+
+from . import _patches
+from ._config import NAME, Options
+from ._errors import PcclError
+
+_log = logging.getLogger(NAME)
+
+_lock = threading.Lock()
+_module: Any = None
+_options: Options | None = None
+
+
+def extension(options: Options | None = None) -> Any:
+    """The extension `_C`, loaded and configured at the first call.
+
+    Raises:
+        PcclError: It cannot be loaded, or was built for another torch than the running one.
+        ValueError: `options` differ from those with which this process runs already, or a PCCL_*
+            variable is wrong.
+    """
+    global _module, _options
+    with _lock:
+        if _module is None:
+            config = Options.from_environment() if options is None else options
+            module = _load()
+            _apply_log_level(config, module)
+            module.configure_engine(config.to_engine())
+            module.set_blocking_wait(config.blocking_wait)
+            _say_goodbye_at_exit(module)
+            _patches.apply()
+            _module, _options = module, config
+        elif options is not None and options != _options:
+            raise ValueError(
+                f"options={options!r}: this process runs with {_options!r} since its first group; "
+                "expected the same, there is one engine a process"
+            )
+        return _module
+
+
+def loaded() -> Any:
+    """The extension, None before its first use. Takes no lock: for handlers of signals."""
+    return _module
+
+
+def config() -> Options:
+    """The options with which this process runs."""
+    extension()
+    assert _options is not None
+    return _options
+
+
+def _load() -> Any:
+    try:
+        from . import _C
+    except ImportError as error:
+        raise PcclError(
+            f"the extension of pccl cannot be loaded ({error}); the running torch is "
+            f"{torch.__version__}: build pccl again for it (pip install --no-build-isolation)"
+        ) from error
+    check_torch_version(_C.TORCH_VERSION, torch.__version__)
+    return _C
+
+
+def check_torch_version(built: str, running: str) -> None:
+    """Raises PcclError where the extension was built for another torch than the running one."""
+    if built.partition("+")[0] != str(running).partition("+")[0]:
+        raise PcclError(
+            f"the extension of pccl was built for torch {built} and this is torch {running}: "
+            "build pccl again for it (pip install --no-build-isolation)"
+        )
+
+
+def _apply_log_level(config: Options, module: Any) -> None:
+    if config.log_level is None:
+        return
+    module.set_log_level(config.log_level)
+    level = {"warning": logging.WARNING, "off": logging.CRITICAL + 10}.get(config.log_level)
+    _log.setLevel(config.log_level.upper() if level is None else level)
+    if not _log.hasHandlers():  # whoever sets the variable wants to see the lines
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("pccl %(levelname)s %(message)s"))
+        _log.addHandler(handler)
+
+
+def _say_goodbye_at_exit(module: Any) -> None:
+    owner = os.getpid()
+
+    def goodbye() -> None:
+        if os.getpid() == owner:  # not in a forked child: the engine is its parent's
+            module.end()
+
+    atexit.register(goodbye)

@@ -1,0 +1,77 @@
+"""What c10d calls when a group named "pccl" is made: a fixed one, an elastic one, or both."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import distributed_c10d
+
+from . import _calls, _extension, _rank_tables, _rendezvous, _session
+from ._config import NAME
+
+BESIDE_NAME = "pccl-elastic"
+
+
+def create(options: Any, pg_options: Any) -> Any:
+    """The creator that c10d calls: an elastic ProcessGroup, or the Backend of a fixed group."""
+    module = _extension.extension(_rendezvous.given_options(pg_options))
+    timeout_s = options.timeout.total_seconds()
+    if getattr(options, "enable_reconfigure", False):
+        return module.create_unconfigured(
+            options.store, options.group_rank, options.group_size, timeout_s
+        )
+    if len(options.global_ranks_in_group) == 0:
+        joined = _rendezvous.take_joined(options.store) or _rendezvous.join_by_environment(
+            module, timeout_s
+        )
+        if joined is not None:
+            _session.watch(module)
+            return module.create_elastic(timeout_s, options.group_id, list(joined.device_types))
+    store = options.store
+    parent = _rank_tables.elastic_default(module)
+    if parent is not None and len(options.global_ranks_in_group) > 0:
+        numbering = module.group_view()["numbering"]
+        peers = [numbering[rank] for rank in options.global_ranks_in_group]
+        _rank_tables.note_made(options.group_id, peers)
+        store = PrefixStore(_rank_tables.epoch_prefix(module), store)
+    _be_the_default()
+    return module.create_fixed(
+        store, options.group_rank, options.group_size, timeout_s, options.group_id
+    )
+
+
+def _be_the_default() -> None:
+    """Makes "cpu:pccl" the default backend of its group, as c10d does with "pccl" alone."""
+    made = _calls.locals_of("_new_process_group_helper")
+    if made and set(made["backend_config"].get_device_backend_map().values()) == {NAME}:
+        made["pg"]._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+
+
+def create_beside(joined: _rendezvous.Joined, timeout_s: float) -> Any:
+    """The group of a run that was joined beside a default group, known to c10d as new_group's are.
+
+    Global ranks mean the default group's world. Of the members of the new group only this process
+    has one there: the others are named by their ranks in it (`group_src`, `group_dst`).
+    """
+    world = distributed_c10d._world
+    make: Any = distributed_c10d._new_process_group_helper
+    pg, _ = make(
+        joined.size,
+        joined.rank,
+        [],
+        NAME,
+        joined.store,
+        group_name=BESIDE_NAME,
+        timeout=timedelta(seconds=timeout_s),
+        group_desc="elastic",
+    )
+    module = _extension.loaded()
+    itself = dist.get_rank()
+    world.pg_group_ranks[pg] = _rank_tables.LiveRanks(
+        lambda: module.group_view(), lambda view: {itself: int(view["rank"])}
+    )
+    _rank_tables.note_beside(pg)
+    return pg

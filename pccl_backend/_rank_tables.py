@@ -1,0 +1,168 @@
+"""c10d's tables of ranks, kept true while the members of the elastic group change.
+
+With _patches.py, _calls.py and _making.py the only modules that touch private names of
+torch.distributed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from . import _extension
+from ._errors import GroupClosedError
+
+GROUPS_PER_STEP = 1 << 20  # names of groups are numbers; each step has this many of its own
+
+_beside: Any = None  # the elastic group where it is not the default one
+_made: dict[str, list[str]] = {}  # name of a fixed group -> peers, by group rank
+
+
+def elastic_default(module: Any = None) -> Any:
+    """The default group where it is the elastic one, else None."""
+    group = dist.group.WORLD
+    module = _extension.loaded() if module is None else module
+    return group if group is not None and module is not None and module.is_elastic(group) else None
+
+
+def elastic_group() -> Any:
+    """The elastic group of this process: the default one, or one beside it; None without."""
+    default = elastic_default()
+    if default is not None:
+        return default
+    return _beside if _beside is not None and _beside in distributed_c10d._world.pg_map else None
+
+
+def note_beside(group: Any) -> None:
+    """The elastic group of this process stands beside a default group."""
+    global _beside
+    _beside = group
+
+
+def note_made(name: str, peers: list[str]) -> None:
+    """A fixed group of these peers was made from the elastic default group."""
+    _made[name] = peers
+
+
+def epoch_prefix(module: Any) -> str:
+    """Before the store keys of groups that are made from the elastic one: never the same twice.
+
+    The number of the newest epoch moves under a running program; the step and the peers in their
+    numbering change at the same place of the program at all members, so that these meet.
+    """
+    view = module.group_view()
+    peers = hashlib.sha256(" ".join(view["numbering"]).encode()).hexdigest()[:16]
+    return f"epoch-{view['step']}-{peers}"
+
+
+class LiveRanks(dict[int, int]):
+    """c10d's {global rank: group rank} of one group, true at every look.
+
+    Where a program has no boundary, rank and size of an elastic group change at the return of an
+    operation: Python is not told, so the table asks when it is read.
+    """
+
+    def __init__(self, look: Any, ranks: Any) -> None:
+        """`look()` says how things stand, `ranks` makes the table of that."""
+        super().__init__()
+        self._look = look
+        self._ranks = ranks
+        self._seen: Any = None
+
+    def _now(self) -> None:
+        try:
+            seen = self._look()
+        except GroupClosedError:
+            return  # after destroy: the last one stays
+        if seen == self._seen:
+            return
+        super().clear()
+        super().update(self._ranks(seen))
+        self._seen = seen
+
+    def __getitem__(self, key: int) -> int:
+        self._now()
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self._now()
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[int]:
+        self._now()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._now()
+        return super().__len__()
+
+    def __eq__(self, other: object) -> bool:
+        self._now()
+        return super().__eq__(other)
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        self._now()
+        return super().__repr__()
+
+    def get(self, key: int, default: Any = None) -> Any:
+        """As dict's."""
+        self._now()
+        return super().get(key, default)
+
+    def keys(self) -> Any:
+        """As dict's."""
+        self._now()
+        return super().keys()
+
+    def values(self) -> Any:
+        """As dict's."""
+        self._now()
+        return super().values()
+
+    def items(self) -> Any:
+        """As dict's."""
+        self._now()
+        return super().items()
+
+    def copy(self) -> dict[int, int]:
+        """A plain dict."""
+        self._now()
+        return dict(super().items())
+
+
+def _ranks_of(peers: list[str] | None, numbering: list[str]) -> dict[int, int]:
+    """The table of a group of `peers` (None: all) of the elastic default group."""
+    ranks = {peer: rank for rank, peer in enumerate(numbering)}
+    members = numbering if peers is None else peers
+    return {ranks[peer]: rank for rank, peer in enumerate(members) if peer in ranks}
+
+
+def sync_tables(module: Any, *, new_numbers: bool = False) -> None:
+    """Brings c10d's rank tables up to date with the elastic default group.
+
+    Args:
+        module: The extension.
+        new_numbers: A boundary has changed the members: the counter from which groups are named
+            starts at a value that newcomers and old members agree on.
+    """
+    world = distributed_c10d._world
+    default = elastic_default(module)
+    if default is None or default not in world.pg_group_ranks:
+        return
+    for pg, table in list(world.pg_group_ranks.items()):
+        if isinstance(table, LiveRanks):
+            continue
+        peers = None if pg is default else _made.get(world.pg_names.get(pg, ""))
+        if pg is default or peers is not None:
+            world.pg_group_ranks[pg] = LiveRanks(
+                lambda: module.group_view()["numbering"], functools.partial(_ranks_of, peers)
+            )
+    if new_numbers:
+        world.group_count = GROUPS_PER_STEP * int(module.group_view()["step"])

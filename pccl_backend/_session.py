@@ -1,0 +1,47 @@
+"""What outlives a call in the elastic group of this process: a boundary's conversation, its events.
+
+Below both the making of groups and the calls of a program, so that each can end what the other one
+has begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+from . import _events, _extension, _rank_tables
+
+
+@dataclass
+class Talk:
+    """The conversation with the engine at a boundary, which outlives a call that was interrupted.
+
+    After Ctrl-C, or an error in the caller's state, the peer still stands at the boundary: the next
+    call goes on with the question that was not answered.
+    """
+
+    is_open: bool = False
+    unanswered: dict[str, Any] | None = None
+
+    def end(self) -> None:
+        """The boundary is over."""
+        self.is_open, self.unanswered = False, None
+
+
+talk = Talk()
+
+
+def watch(module: Any) -> None:
+    """A new elastic group: boundary and hooks of one that is gone are forgotten."""
+    talk.end()
+    _events.forget()
+    module.set_event_sink(on_event)
+
+
+def on_event(event: dict[str, Any]) -> None:
+    """Follows a change of membership (the engine logs it), on the extension's own thread."""
+    if event.get("what") == "epoch":
+        with contextlib.suppress(RuntimeError):  # the interpreter, or the group, is going down
+            _rank_tables.sync_tables(_extension.extension())
+    _events.tell(event)
