@@ -201,6 +201,7 @@ void Group::send_segment(Operation& op, std::uint32_t contributor, std::uint32_t
                          std::uint64_t offset, const std::byte* data, std::uint32_t bytes,
                          std::uint32_t index) {
   SegmentHeader header;
+  header.kind = SegmentKind::collective;
   header.group = id_;
   header.epoch = epoch_;
   header.op = op.key();
@@ -228,8 +229,15 @@ bool Group::fits(Pending& pending, PeerId from, const SegmentHeader& header) {
 }
 
 Placement Group::segment_header(PeerId from, const SegmentHeader& header) {
-  if (header.channel == kPullChannel) return pull_header(from, header);
-  if (header.descriptor.kind == OpKind::send) return point_to_point_.segment_header(from, header);
+  switch (header.kind) {
+    case SegmentKind::state:
+      return pull_header(from, header);
+    case SegmentKind::message:
+    case SegmentKind::eager:
+      return point_to_point_.segment_header(from, header);
+    case SegmentKind::collective:
+      break;
+  }
   if (header.epoch < epoch_) return {};
   const auto it = ops_.find(header.op);
   const bool now = header.epoch == epoch_;
@@ -250,10 +258,11 @@ Placement Group::segment_header(PeerId from, const SegmentHeader& header) {
 
 void Group::adopt(EarlySegment segment) {
   const SegmentHeader& header = segment.header;
-  if (header.descriptor.kind == OpKind::send && header.channel != kPullChannel) {
+  if (header.kind == SegmentKind::eager) {
     point_to_point_.adopt(segment.from, header, std::move(segment.payload));
     return;
   }
+  if (header.kind != SegmentKind::collective) return;  // what follows a request has a group here
   const auto it = ops_.find(header.op);
   const bool now = header.epoch == epoch_;
   if (header.epoch < epoch_ || (now && it == ops_.end() && header.op < next_key())) return;

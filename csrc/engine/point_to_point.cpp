@@ -49,7 +49,6 @@ SegmentHeader PointToPoint::header_of(const Name& name, std::uint64_t total) con
   header.group = group_;
   header.epoch = epoch_;
   header.op = OpKey{name.tag, name.index};
-  header.descriptor.kind = OpKind::send;
   header.descriptor.count = total;
   return header;
 }
@@ -108,7 +107,7 @@ void PointToPoint::stream(const Name& name, SendState& send) {
     header.bytes = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(kSegmentBytesMax, from.bytes - header.offset));
     if (header.offset + header.bytes > there) return;
-    header.channel = send.eager ? 0 : 1;
+    header.kind = send.eager ? SegmentKind::eager : SegmentKind::message;
     context_.links.send_segment(name.peer, header, from.data + header.offset, send.token,
                                 EngineContext::cookie(send.token, i));
   }
@@ -234,7 +233,7 @@ void PointToPoint::consume(RecvState& receive, const Name& name, Arrival arrival
 
 Placement PointToPoint::segment_header(PeerId from, const SegmentHeader& header) {
   const Name name{from, header.op.step, header.op.index};
-  if (header.channel == 0) {  // small: matched when it is complete
+  if (header.kind == SegmentKind::eager) {  // matched when it is complete
     Arrival& arrival = arrivals_[name];
     arrival.eager = true;
     arrival.bytes = header.bytes;
@@ -275,7 +274,7 @@ void PointToPoint::segment_arrived(PeerId, const SegmentHeader& header, const Pl
 }
 
 void PointToPoint::adopt(PeerId from, const SegmentHeader& header, PoolBuffer payload) {
-  if (header.epoch < epoch_ || header.channel != 0) return;
+  if (header.epoch < epoch_) return;
   const Name name{from, header.op.step, header.op.index};
   Arrival& arrival = arrivals_[name];
   arrival.eager = true;

@@ -41,9 +41,9 @@ void StateExchange::pulled_from(PeerId peer, const Pull& request) {
   context_.links.send_control(peer, encode(PeerToPeer{reply}));
   for (std::uint64_t at = 0; at < reply.bytes; at += kSegmentBytesMax) {
     SegmentHeader header;
+    header.kind = SegmentKind::state;
     header.group = group_;
     header.op = OpKey{0, request.request};
-    header.channel = kPullChannel;
     header.offset = at;
     header.bytes =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(kSegmentBytesMax, reply.bytes - at));

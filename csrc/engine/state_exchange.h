@@ -13,9 +13,6 @@
 
 namespace pccl {
 
-/// Step::channel of segments that answer a Pull; no schedule uses it.
-inline constexpr std::uint32_t kPullChannel = 0xFFFFFFFF;
-
 class StateExchange : public SegmentOwner {
  public:
   StateExchange(EngineContext& context, GroupId group) : context_(context), group_(group) {}

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <span>
 
+#include "base/assert.h"
+
 namespace pccl {
 
 /// Writes fields one after the other into memory of fixed size.
@@ -17,6 +19,7 @@ class BytesOut {
   explicit BytesOut(std::span<std::byte> to) : to_(to) {}
   template <std::unsigned_integral T>
   BytesOut& number(T value) {
+    PCCL_ASSERT(to_.size() >= sizeof(T), to_.size());
     for (std::size_t i = 0; i < sizeof(T); ++i) {
       to_[i] = static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i) & 0xFF);
     }
@@ -33,12 +36,14 @@ class BytesOut {
   std::span<std::byte> to_;
 };
 
-/// Reads what BytesOut wrote. The caller has checked that the span is long enough.
+/// Reads what BytesOut wrote. The caller has checked that the span is long enough: BytesIn asserts
+/// what its caller knows, and never reads past the end.
 class BytesIn {
  public:
   explicit BytesIn(std::span<const std::byte> from) : from_(from) {}
   template <std::unsigned_integral T>
   [[nodiscard]] T number() {
+    PCCL_ASSERT(from_.size() >= sizeof(T), from_.size());
     std::uint64_t value = 0;
     for (std::size_t i = 0; i < sizeof(T); ++i) {
       value |= static_cast<std::uint64_t>(from_[i]) << (8 * i);

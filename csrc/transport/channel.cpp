@@ -187,6 +187,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     while (socket_.open() && !closing_) {
       const auto rest = std::span<const std::byte>(in_).subspan(at, in_end_ - at);
       if (rest.size() < kFrameHeaderBytes) break;
+      const auto header_size = frame_header_size(rest);
+      if (!header_size) return fail(header_size.error().text);
+      if (header_size.value() != kFrameHeaderBytes) return fail("a frame that has no place here");
       const auto header = decode_frame_header(rest.first(kFrameHeaderBytes),
                                               trusted_ ? kControlBytesMax : kHandshakeBytesMax);
       if (!header) return fail(header.error().text);

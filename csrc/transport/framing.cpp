@@ -12,9 +12,8 @@ namespace {
 
 constexpr std::uint8_t kFlagPayloadCrc = 1;
 
-bool known(const OpDescriptor& d) {
-  return kind_name(d.kind) != "unknown" && reduce_name(d.reduce) != "unknown" &&
-         dtype_name(d.dtype) != "unknown";
+bool known(SegmentKind kind) {
+  return kind >= SegmentKind::collective && kind <= SegmentKind::state;
 }
 
 }  // namespace
@@ -40,7 +39,8 @@ std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out) {
         .number(static_cast<std::uint32_t>(s.descriptor.root))
         .number(static_cast<std::uint8_t>(s.descriptor.kind))
         .number(static_cast<std::uint8_t>(s.descriptor.reduce))
-        .number(static_cast<std::uint8_t>(s.descriptor.dtype));
+        .number(static_cast<std::uint8_t>(s.descriptor.dtype))
+        .number(static_cast<std::uint8_t>(s.kind));
     if (header.type == FrameType::routed) {
       BytesOut{std::span(out).subspan(kSegmentHeaderBytes)}
           .number(s.route.from.value)
@@ -69,6 +69,11 @@ Result<std::size_t> frame_header_size(std::span<const std::byte> bytes) {
 
 Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
                                         std::size_t control_bytes_max) {
+  const auto size = frame_header_size(bytes);
+  if (!size) return size.error();
+  if (size.value() == 0 || bytes.size() != size.value()) {
+    return {ErrorCode::malformed, "a frame header that is not as long as its type demands"};
+  }
   BytesIn from(bytes);
   if (from.number<std::uint32_t>() != crc32c(0, bytes.subspan(4))) {
     return {ErrorCode::malformed, "the checksum of a frame header does not fit"};
@@ -104,8 +109,9 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
     s.descriptor.kind = static_cast<OpKind>(from.number<std::uint8_t>());
     s.descriptor.reduce = static_cast<ReduceOp>(from.number<std::uint8_t>());
     s.descriptor.dtype = static_cast<DType>(from.number<std::uint8_t>());
-    for (const std::uint8_t byte : from.array<5>()) sound = sound && byte == 0;
-    sound = sound && known(s.descriptor);
+    s.kind = static_cast<SegmentKind>(from.number<std::uint8_t>());
+    for (const std::uint8_t byte : from.array<4>()) sound = sound && byte == 0;
+    sound = sound && known(s.kind);
     if (header.type == FrameType::routed) {
       s.route.from.value = from.number<std::uint64_t>();
       s.route.to.value = from.number<std::uint64_t>();

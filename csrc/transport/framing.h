@@ -13,7 +13,8 @@
 //                                          72  u8   descriptor: kind
 //                                          73  u8   descriptor: reduction
 //                                          74  u8   descriptor: type of the elements
-//                                          75  5 x zero
+//                                          75  u8   kind of the segment
+//                                          76  4 x zero
 //   routed segments (a third peer passes them on) go on with
 //   80  u64  from: the peer that sends
 //   88  u64  to: the peer that receives
@@ -73,7 +74,8 @@ std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out);
 /// How many bytes the header that starts with these has: 0 if there are too few to tell.
 /// The first kFrameHeaderBytes are enough. An unknown type is `malformed`.
 [[nodiscard]] Result<std::size_t> frame_header_size(std::span<const std::byte> bytes);
-/// Of the bytes of one whole header. `control_bytes_max` bounds control payloads.
+/// Of the bytes of one whole header: as many as frame_header_size says, else it is `malformed`.
+/// `control_bytes_max` bounds control payloads.
 [[nodiscard]] Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
                                                       std::size_t control_bytes_max);
 

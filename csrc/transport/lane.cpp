@@ -276,6 +276,11 @@ bool Lane::begin_frame(std::span<const std::byte> header_bytes) {
     broken("a frame after the goodbye");
     return false;
   }
+  const FrameType type = header.value().type;
+  if (kind_ == Kind::bulk && (type == FrameType::control || type == FrameType::relay)) {
+    broken("a message on a bulk lane");
+    return false;
+  }
   frame_ = header.value();
   if (frame_.type == FrameType::goodbye) {
     goodbye_seen_ = true;

@@ -31,13 +31,24 @@ struct Route {
   [[nodiscard]] bool relayed() const { return to != PeerId{}; }
 };
 
-/// What a segment is for; fixed size on the wire (PROTOCOL.md, "Segments").
+/// Which protocol a segment belongs to, and so who places it. The numbers are on the wire, and are
+/// never reused.
+enum class SegmentKind : std::uint8_t {
+  collective = 1,  // of a step of a schedule
+  message = 2,     // of a send that was announced and accepted
+  eager = 3,       // a whole small send, which comes unannounced
+  state = 4        // an answer to a `pull`
+};
+
+/// What a segment is for; fixed size on the wire (PROTOCOL.md, "Segments"). Transport reads the
+/// kind, the bytes and the route; the other fields are a label that it passes on as it is.
 struct SegmentHeader {
+  SegmentKind kind = SegmentKind::collective;
   GroupId group;
   EpochId epoch;
-  OpKey op;                   // point-to-point: step = tag, index = number within (sender, tag)
-  std::uint32_t channel = 0;  // Step::channel
-  std::uint64_t offset = 0;   // in the range of the step
+  OpKey op;                   // of a send: step = tag, index = number within (sender, tag)
+  std::uint32_t channel = 0;  // of a collective: Step::channel
+  std::uint64_t offset = 0;   // in the range of the step, in the message or in the item
   std::uint32_t bytes = 0;    // of payload, at most kSegmentBytesMax
   OpDescriptor descriptor;
   Route route;  // transport's own: nobody above it sees one

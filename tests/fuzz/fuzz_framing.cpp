@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "fuzz.h"
+#include "transport/bytes.h"
 #include "transport/crc32c.h"
 #include "transport/framing.h"
 #include "transport/handshake.h"
@@ -71,6 +72,7 @@ std::vector<std::byte> random_frames(Random& random, Sink& sink) {
     header.has_payload_crc = true;
     header.payload_crc = crc32c(0, payload);
     header.segment.bytes = header.payload_bytes;
+    header.segment.kind = static_cast<SegmentKind>(1 + random.below(4));
     header.segment.offset = random.next();
     header.segment.op.index = random.next();
     header.segment.route = {PeerId{1 + random.below(9)}, PeerId{1 + random.below(9)}, 3};
@@ -112,6 +114,18 @@ void one(std::uint64_t seed) {
   fuzz::require(!lane.open(), "the lane did not end with its connection", seed);
   fuzz::require(!sink.wrong, "it delivered what was never sent", seed);
   fuzz::require(sink.said, "it ended without a reason", seed);
+
+  // Headers of any length, also shorter than their type demands: as a channel sees their first
+  // bytes.
+  std::vector<std::byte> some(
+      stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(random.below(
+                                           std::min(stream.size(), kRoutedHeaderBytes) + 1)));
+  if (some.size() > 4 && random.below(2) == 0) {
+    some[4] = static_cast<std::byte>(random.below(7));
+    BytesOut{std::span(some)}.number(crc32c(0, std::span<const std::byte>(some).subspan(4)));
+  }
+  (void)frame_header_size(some);
+  (void)decode_frame_header(some, kControlBytesMax);
 
   // The parsers of the handshake take spans of fixed size.
   stream.resize(kLaneHelloBytes);

@@ -168,6 +168,10 @@ TEST(Channel, broken_framing_closes_it_with_a_reason) {
   wrong_sum.payload_crc = 1;
   FrameHeader goodbye;
   goodbye.type = FrameType::goodbye;
+  FrameHeader segment;
+  segment.type = FrameType::segment;
+  auto segment_start = framed(segment);
+  segment_start.resize(kFrameHeaderBytes);
   auto garbled = framed(wrong_sum);
   garbled[9] ^= std::byte{1};
   auto with_payload = framed(wrong_sum);
@@ -178,8 +182,11 @@ TEST(Channel, broken_framing_closes_it_with_a_reason) {
       {garbled, "the checksum of a frame header"},
       {with_payload, "the checksum of a payload"},
       {framed(goodbye), "no place here"},
+      {framed(segment), "no place here"},
+      // As much of a segment's header as other frames have, and no byte more.
+      {segment_start, "no place here"},
       // A length of 2^63 where a foreign protocol would have one.
-      {std::vector<std::byte>(16, std::byte{0x80}), "unknown type|the checksum of a frame header"}};
+      {std::vector<std::byte>(16, std::byte{0x80}), "unknown type"}};
   World world;
   const auto bystander = world.connect();
   for (const auto& [bytes, reason] : cases) {
@@ -191,7 +198,7 @@ TEST(Channel, broken_framing_closes_it_with_a_reason) {
       return world.accepted.size() > before && !world.accepted.back()->closed.empty();
     })) << reason;
     const std::string& seen = world.accepted.back()->closed;
-    EXPECT_NE(seen.find(reason.substr(reason.find('|') + 1)), std::string::npos) << seen;
+    EXPECT_NE(seen.find(reason), std::string::npos) << seen;
     EXPECT_TRUE(world.accepted.back()->arrived.empty());
     EXPECT_TRUE(test::poll_until(world.loop, [&] { return client.closed(); }));
   }

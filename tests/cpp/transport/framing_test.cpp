@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/random.h"
 #include "support.h"
+#include "transport/bytes.h"
 #include "transport/crc32c.h"
 #include "transport/handshake.h"
 
@@ -76,6 +77,45 @@ TEST(Framing, headers_come_back_as_they_were) {
   EXPECT_FALSE(decode_frame_header(in, 16).ok());
 }
 
+TEST(Framing,
+     every_kind_of_segment_comes_back_and_the_descriptor_is_a_label_that_nobody_reads_here) {
+  for (const SegmentKind kind :
+       {SegmentKind::collective, SegmentKind::message, SegmentKind::eager, SegmentKind::state}) {
+    HeaderBytes bytes;
+    FrameHeader header = some_segment();
+    header.segment.kind = kind;
+    header.segment.descriptor.kind = static_cast<OpKind>(200);
+    header.segment.descriptor.reduce = static_cast<ReduceOp>(201);
+    header.segment.descriptor.dtype = static_cast<DType>(202);
+    const auto back = decode_frame_header(encoded(header, bytes), kControlBytesMax);
+    ASSERT_TRUE(back.ok()) << back.error().text;
+    EXPECT_EQ(back.value().segment.kind, kind);
+    EXPECT_EQ(back.value().segment.descriptor, header.segment.descriptor);
+  }
+}
+
+TEST(Framing, a_header_that_is_shorter_or_longer_than_its_type_demands_is_refused_unread) {
+  for (const FrameType type : {FrameType::control, FrameType::segment, FrameType::goodbye,
+                               FrameType::relay, FrameType::routed}) {
+    HeaderBytes bytes;
+    FrameHeader header = some_segment();
+    header.type = type;
+    header.segment.route = {PeerId{11}, PeerId{12}, 13};
+    const std::size_t whole = encode_frame_header(header, bytes);
+    for (std::size_t size = 0; size <= bytes.size(); ++size) {
+      if (size == whole) continue;
+      // Memory of its own, with a checksum that fits: reading past its end is seen.
+      std::vector<std::byte> some(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
+      if (size >= 4) {
+        BytesOut{std::span(some)}.number(crc32c(0, std::span<const std::byte>(some).subspan(4)));
+      }
+      const auto back = decode_frame_header(some, kControlBytesMax);
+      ASSERT_FALSE(back.ok()) << size;
+      EXPECT_EQ(back.error().code, ErrorCode::malformed);
+    }
+  }
+}
+
 TEST(Framing, a_routed_segment_says_from_whom_to_whom_and_a_relay_frame_holds_its_head) {
   HeaderBytes bytes;
   FrameHeader header = some_segment();
@@ -123,9 +163,11 @@ TEST(Framing,
   FrameHeader header = some_segment();
   header.payload_bytes = kSegmentBytesMax + 1;
   EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
-  header = some_segment();
-  header.segment.descriptor.kind = static_cast<OpKind>(200);
-  EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
+  for (const unsigned kind : {0U, 5U, 200U}) {
+    header = some_segment();
+    header.segment.kind = static_cast<SegmentKind>(kind);
+    EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok()) << kind;
+  }
   header = {};
   header.payload_bytes = 0;
   EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());

@@ -299,8 +299,8 @@ TEST(Links, a_broken_frame_closes_the_link_with_a_reason_and_no_other_link) {
     ASSERT_TRUE(pair.until([&] { return pair.high.events.ups > ups; }));
     HeaderBytes bytes;
     const std::size_t size = encode_frame_header(with_payload ? wrong_sum : huge, bytes);
-    peer.clients[1]->send(std::span<const std::byte>(bytes).first(size));
-    if (with_payload) peer.clients[1]->send("abc");
+    peer.clients[0]->send(std::span<const std::byte>(bytes).first(size));
+    if (with_payload) peer.clients[0]->send("abc");
     const std::size_t downs = pair.high.events.down.size();
     ASSERT_TRUE(pair.until([&] { return pair.high.events.down.size() > downs; }));
     const std::string& reason = pair.high.events.reasons.back();

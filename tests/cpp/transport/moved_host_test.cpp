@@ -49,7 +49,7 @@ TEST(MovedHost, a_name_is_looked_up_anew_by_every_dial) {
       ASSERT_TRUE(dialled.ok()) << dialled.error().text;
       channel = std::move(dialled).value();
     });
-    ASSERT_TRUE(run_until(loop, [&] { return channel != nullptr; }));
+    ASSERT_TRUE(test::run_until(loop, [&] { return channel != nullptr; }));
     EXPECT_EQ(channel->remote(), std::string(host) + ":" + std::to_string(port));
   }
 }

@@ -1,0 +1,57 @@
+// One lane alone, fed by hand: which frames it takes, and what ends it.
+#include "transport/lane.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "base/limits.h"
+#include "support.h"
+#include "transport/crc32c.h"
+#include "transport/framing.h"
+
+namespace pccl {
+namespace {
+
+struct Owner : LaneOwner {
+  void lane_message(FrameType type, std::span<const std::byte>) override { types.push_back(type); }
+  Placement lane_segment_header(const SegmentHeader&) override { return {}; }
+  void lane_segment(const SegmentHeader&, const Placement&) override {}
+  void lane_received(std::size_t, FrameType type) override { types.push_back(type); }
+  void lane_sent(const Outgoing&) override {}
+  std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
+  void lane_over(Lane&, const std::string& reason, bool) override { over = reason; }
+  void lane_closed(Lane&) override {}
+  std::vector<FrameType> types;
+  std::string over;
+};
+
+TEST(Lane, control_and_relay_frames_break_a_bulk_lane_and_nothing_is_kept_for_them) {
+  for (const FrameType type : {FrameType::control, FrameType::relay}) {
+    for (const Lane::Kind kind : {Lane::Kind::small, Lane::Kind::bulk}) {
+      Loop loop;
+      Owner owner;
+      int fds[2];
+      ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+      Socket feeder(loop, fds[1]);
+      Lane lane(loop, owner, kind, Socket(loop, fds[0]), true);
+      lane.start();
+      FrameHeader header;
+      header.type = type;
+      header.payload_bytes = kRelayHeadBytes;
+      HeaderBytes bytes;
+      const std::size_t size = encode_frame_header(header, bytes);
+      std::vector<std::byte> stream(bytes.begin(),
+                                    bytes.begin() + static_cast<std::ptrdiff_t>(size));
+      stream.resize(size + kRelayHeadBytes);
+      ASSERT_EQ(::send(feeder.fd(), stream.data(), stream.size(), 0),
+                static_cast<std::ptrdiff_t>(stream.size()));
+      ASSERT_TRUE(
+          test::run_until(loop, [&] { return !owner.types.empty() || !owner.over.empty(); }));
+      EXPECT_EQ(owner.over.empty(), kind == Lane::Kind::small) << owner.over;
+      EXPECT_EQ(owner.types.empty(), kind == Lane::Kind::bulk);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pccl
