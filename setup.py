@@ -1,9 +1,10 @@
 """Builds the two extensions; metadata is in pyproject.toml.
 
 `pccl_backend._core` is the master and the pure parts, and does not know torch; `pccl_backend._C` is
-the engine with csrc/torch/ on top, compiled against the installed torch. The engine's sources are
-compiled once and shared by both. A ninja file does the work: all cores, only what has changed.
-Several sources of a folder are compiled in one go: reading the headers is what takes the time.
+the engine with csrc/python/ and csrc/torch/ on top, compiled against the installed torch. The
+engine's sources are compiled once and shared by both. A ninja file does the work: all cores, only
+what has changed. Several sources of a folder are compiled in one go: reading the headers is what
+takes the time.
 Must not import torch (two seconds), and must not fetch anything.
 """
 
@@ -212,11 +213,12 @@ def write_ninja(cxx: list[str], torch: Path, version: str) -> dict[str, Path]:
     archive = escape(BUILD / "libpccl.a")
     lines += [f"build {archive}: archive {' '.join(objects)}", "  name = engine"]
 
-    bind_core = CSRC / "torch" / "bind_core.cpp"
-    of_torch = sorted(set((CSRC / "torch").glob("*.cpp")) - {bind_core})
-    core_flags = f"$common -O2 -fvisibility=hidden {bundled}"
-    core_objects = compile_all("core", [bind_core], core_flags)
-    torch_objects = compile_all("torch", of_torch, "$torch")
+    python_flags = f"$common -O2 -fvisibility=hidden {bundled}"
+    core_module = CSRC / "python" / "core_module.cpp"
+    of_python = sorted(set((CSRC / "python").glob("*.cpp")) - {core_module})
+    core_objects = compile_all("core", [core_module], python_flags)
+    torch_objects = compile_all("python", of_python, python_flags)
+    torch_objects += compile_all("torch", sorted((CSRC / "torch").glob("*.cpp")), "$torch")
     for name, own, libs in (
         ("_core", core_objects, system_libs),
         ("_C", torch_objects, torch_libs),
@@ -263,7 +265,7 @@ class BuildExtensions(build_ext):
 
 setup(
     ext_modules=[
-        Extension("pccl_backend._core", ["csrc/torch/bind_core.cpp"]),
+        Extension("pccl_backend._core", ["csrc/python/core_module.cpp"]),
         Extension("pccl_backend._C", ["csrc/torch/bind.cpp"]),
     ],
     cmdclass={"build_ext": BuildExtensions},

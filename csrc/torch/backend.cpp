@@ -13,10 +13,10 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "python/engine_owner.h"
+#include "python/gil.h"
 #include "torch/device_thread.h"
-#include "torch/engine_owner.h"
 #include "torch/errors.h"
-#include "torch/gil.h"
 #include "torch/process_group.h"
 
 namespace pccl {
@@ -187,7 +187,7 @@ c10d::ErrorType PcclBackend::getError() {
 
 void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   if (EngineOwner::instance().forked()) raise(forked_error());
-  stay_if_ends_elsewhere();
+  stay_if_ends_elsewhere(Completions::inside());
   if (closed_) raise({ErrorCode::closed, "the group has been destroyed"});
   const auto context = this->context();
   if (context->group == kNotConfigured) {

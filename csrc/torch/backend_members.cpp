@@ -11,9 +11,9 @@
 #include <variant>
 
 #include "base/log.h"
+#include "python/engine_owner.h"
 #include "state/sha256.h"
 #include "torch/backend.h"
-#include "torch/engine_owner.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
 #include "wire/codec.h"

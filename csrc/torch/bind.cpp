@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "base/log.h"
-#include "torch/engine_owner.h"
+#include "python/engine_owner.h"
+#include "python/fields.h"
+#include "python/gil.h"
+#include "python/hash_items.h"
 #include "torch/errors.h"
-#include "torch/fields.h"
-#include "torch/gil.h"
-#include "torch/hash_items.h"
 #include "torch/process_group.h"
 #include "torch/staging.h"
 #include "torch/store.h"

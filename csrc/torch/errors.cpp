@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "torch/gil.h"
+#include "python/gil.h"
 
 namespace pccl {
 namespace {

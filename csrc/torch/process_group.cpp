@@ -20,7 +20,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "torch/engine_owner.h"
+#include "python/engine_owner.h"
 #include "torch/errors.h"
 #include "torch/store.h"
 #include "wire/codec.h"

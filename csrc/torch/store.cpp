@@ -9,7 +9,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
-#include "torch/engine_owner.h"
+#include "python/engine_owner.h"
 #include "torch/errors.h"
 #include "torch/work.h"
 

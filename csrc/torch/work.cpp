@@ -18,9 +18,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "torch/engine_owner.h"
+#include "python/engine_owner.h"
+#include "python/gil.h"
 #include "torch/errors.h"
-#include "torch/gil.h"
 #include "torch/staging.h"
 
 namespace pccl {
@@ -147,7 +147,7 @@ bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint6
       slice = std::min(slice, *timeout_ms - passed);
     }
     const bool done = engine.wait(ticket, slice);
-    stay_if_ends_elsewhere();
+    stay_if_ends_elsewhere(Completions::inside());
     if (done) return true;
     check_signals();
   }
@@ -325,14 +325,14 @@ bool PcclWork::outcome_at_wait() const {
 
 bool PcclWork::wait(milliseconds timeout) {
   if (EngineOwner::instance().forked()) raise(forked_error());
-  stay_if_ends_elsewhere();
+  stay_if_ends_elsewhere(Completions::inside());
   const bool at_once = !outcome_at_wait();
   if (!at_once) wait_settled(timeout);
   if (parts_.device && parts_.device->hold_stream()) return true;
   finish();
   if (!at_once) say_returned();
   complete_future();
-  stay_if_ends_elsewhere();
+  stay_if_ends_elsewhere(Completions::inside());
   check(error());
   return true;
 }

@@ -34,7 +34,8 @@ MAY_USE = {
     "transport": {"base"},
     "engine": {"base", "wire", "membership", "collectives", "kernels", "state", "transport"},
     "master": {"base", "wire", "membership", "transport"},
-    "torch": {"base", "wire", "collectives", "kernels", "state", "engine", "master"},
+    "python": {"base", "wire", "collectives", "kernels", "state", "engine", "master"},
+    "torch": {"base", "wire", "collectives", "kernels", "state", "engine", "master", "python"},
 }
 PURE = ("base", "wire", "membership", "collectives", "kernels", "state")
 NOT_PURE = {"base/log.h", "base/log.cpp"}  # the sink and the level of the process
@@ -57,7 +58,8 @@ HOMES = {
     r"nlohmann/.*": {"wire"},
     r"openssl/.*": {"transport", "state"},
     r"openssl/(hmac|ssl|rand|bio|x509.*)\.h": {"transport"},
-    r"torch/.*|ATen/.*|c10/.*|caffe2/.*|pybind11/.*|Python\.h": {"torch"},
+    r"torch/.*|ATen/.*|c10/.*|caffe2/.*": {"torch"},
+    r"pybind11/.*|Python\.h": {"python", "torch"},
 }
 
 LINES_MAX = 700

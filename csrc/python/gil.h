@@ -1,7 +1,7 @@
 // How threads give Python's lock back and take it, at its end too. Python before 3.14 ends a thread
 // that comes for the lock when the interpreter is ending by pthread_exit, whose unwinding meets a
 // destructor or a catch sooner or later: the process dies by SIGABRT, after it has done its work.
-// Such a thread stays where it is here, as it does from Python 3.14 on. Nothing in csrc/torch uses
+// Such a thread stays where it is here, as it does from Python 3.14 on. Nothing in csrc uses
 // pybind11's own guards.
 #pragma once
 
@@ -24,9 +24,9 @@ namespace pccl {
 /// went past stay_if_ends_elsewhere() before are back in Python.
 void interpreter_ends();
 
-/// Stays if another thread is about to end the interpreter, callbacks of ours excepted: whoever
-/// called, often torch, would take the lock back with a guard of its own.
-void stay_if_ends_elsewhere();
+/// Stays if another thread is about to end the interpreter: the caller, often torch, would take the
+/// lock back with a guard of its own. A callback of ours (`is_callback`) does not stay.
+void stay_if_ends_elsewhere(bool is_callback);
 
 /// What `function` returns, which may call Python; if the interpreter's end ends the thread in
 /// there, it stays.

@@ -1,5 +1,5 @@
 // See gil.h.
-#include "torch/gil.h"
+#include "python/gil.h"
 
 #include <sys/syscall.h>
 
@@ -7,8 +7,6 @@
 #include <chrono>
 #include <optional>
 #include <thread>
-
-#include "torch/work.h"
 
 namespace pccl {
 namespace {
@@ -34,11 +32,11 @@ void interpreter_ends() {
   std::this_thread::sleep_until(seen.load() + kWayBack);
 }
 
-void stay_if_ends_elsewhere() {
+void stay_if_ends_elsewhere(bool is_callback) {
   // Seen first: either the ending thread waits for this one, or this one stays.
   if (!is_main_thread()) seen.store(steady_clock::now());
   const std::thread::id by = ender.load();
-  if (by == std::thread::id() || by == std::this_thread::get_id() || Completions::inside()) return;
+  if (by == std::thread::id() || by == std::this_thread::get_id() || is_callback) return;
   std::optional<GilRelease> release;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
   stay_for_good();

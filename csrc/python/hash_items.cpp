@@ -1,5 +1,5 @@
 // See hash_items.h. The unit of work is a chunk, so that one large tensor keeps all cores busy.
-#include "torch/hash_items.h"
+#include "python/hash_items.h"
 
 #include <algorithm>
 #include <atomic>

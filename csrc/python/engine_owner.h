@@ -1,5 +1,5 @@
 // The one owner of the process's engine: made with the first group, shared by all, ended by
-// shutdown(). The only global of csrc/torch/, because torch's creator functions are. Knows no
+// shutdown(). The only global of csrc/, because torch's creator functions are. Knows no
 // torch. After a fork the child's copy closes the descriptors that it inherited, and every use of
 // it raises.
 #pragma once

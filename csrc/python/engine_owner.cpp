@@ -1,5 +1,5 @@
 // See engine_owner.h.
-#include "torch/engine_owner.h"
+#include "python/engine_owner.h"
 
 #include <pthread.h>
 

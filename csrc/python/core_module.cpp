@@ -18,8 +18,8 @@
 #include "master/options.h"
 #include "master/register_file.h"
 #include "master/server.h"
-#include "torch/fields.h"
-#include "torch/gil.h"
+#include "python/fields.h"
+#include "python/gil.h"
 
 namespace py = pybind11;
 
