@@ -1,0 +1,259 @@
+#include "book.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+namespace pccl::sim {
+namespace {
+
+std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { return Random(a ^ (b << 20)).next(); }
+
+template <typename T>
+void fill_as(Memory& to, std::uint64_t salt) {
+  for (std::size_t i = 0; i < to.size() / sizeof(T); ++i) {
+    const T value = static_cast<T>(mixed(salt, i / 64) % 61 + (i * 7) % 59);
+    std::memcpy(to.data() + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
+template <typename T>
+void reduce_as(Memory& to, const Memory& with, ReduceOp op) {
+  for (std::size_t i = 0; i < to.size() / sizeof(T); ++i) {
+    T a;
+    T b;
+    std::memcpy(&a, to.data() + i * sizeof(T), sizeof(T));
+    std::memcpy(&b, with.data() + i * sizeof(T), sizeof(T));
+    if (op == ReduceOp::max) {
+      a = std::max(a, b);
+    } else if (op == ReduceOp::min) {
+      a = std::min(a, b);
+    } else {
+      a = static_cast<T>(a + b);
+    }
+    std::memcpy(to.data() + i * sizeof(T), &a, sizeof(T));
+  }
+}
+
+template <typename T>
+void divide_as(Memory& to, std::size_t by) {
+  for (std::size_t i = 0; i < to.size() / sizeof(T); ++i) {
+    T a;
+    std::memcpy(&a, to.data() + i * sizeof(T), sizeof(T));
+    a = static_cast<T>(a / static_cast<T>(by));
+    std::memcpy(to.data() + i * sizeof(T), &a, sizeof(T));
+  }
+}
+
+void reduce(Memory& to, const Memory& with, const OpDescriptor& d) {
+  switch (d.dtype) {
+    case DType::i32:
+      return reduce_as<std::int32_t>(to, with, d.reduce);
+    case DType::i64:
+      return reduce_as<std::int64_t>(to, with, d.reduce);
+    case DType::f32:
+      return reduce_as<float>(to, with, d.reduce);
+    default:
+      return reduce_as<std::uint8_t>(to, with, d.reduce);
+  }
+}
+
+std::string name_of(PeerId peer) { return to_string(peer).substr(0, 4); }
+
+}  // namespace
+
+void fill(Memory& to, std::uint64_t salt, DType dtype) {
+  switch (dtype) {
+    case DType::i32:
+      return fill_as<std::int32_t>(to, salt);
+    case DType::i64:
+      return fill_as<std::int64_t>(to, salt);
+    case DType::f32:
+      return fill_as<float>(to, salt);
+    case DType::bytes:
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        to[i] = static_cast<std::byte>(mixed(salt, i / 8) >> (8 * (i % 8)));
+      }
+      return;
+    default:
+      return fill_as<std::uint8_t>(to, salt);
+  }
+}
+
+Memory filled(std::size_t bytes, std::uint64_t salt, DType dtype) {
+  Memory memory(bytes);
+  fill(memory, salt, dtype);
+  return memory;
+}
+
+const Call& Book::call_of(PeerId peer, OpKey key, OpKind kind) const {
+  if (const auto calls = calls_.find(peer); calls != calls_.end()) {
+    for (auto call = calls->second.rbegin(); call != calls->second.rend(); ++call) {
+      if ((*call)->ticket->op == key && (*call)->descriptor.kind == kind) return **call;
+    }
+  }
+  throw Violation("peer " + name_of(peer) + " counts as a contributor of operation " +
+                  to_string(key) + ", which it has not called");
+}
+
+Memory Book::expected(const Call& call, std::size_t output,
+                      const std::vector<PeerId>& contributors) const {
+  const OpDescriptor& d = call.descriptor;
+  const OpKey key = call.ticket->op;
+  const std::size_t bytes = call.outputs[output].size();
+  const auto input_of = [&](PeerId peer, std::size_t buffer) {
+    return filled(bytes, call_of(peer, key, d.kind).salt_of(buffer), d.dtype);
+  };
+  const auto rank = static_cast<std::size_t>(call.rank);
+  const auto root = static_cast<std::size_t>(std::max(d.root, 0));
+  switch (d.kind) {
+    case OpKind::all_reduce:
+    case OpKind::reduce:
+    case OpKind::reduce_scatter: {
+      const std::size_t part = d.kind == OpKind::reduce_scatter ? rank : 0;
+      Memory sum = input_of(contributors.front(), part);
+      for (std::size_t i = 1; i < contributors.size(); ++i) {
+        reduce(sum, input_of(contributors[i], part), d);
+      }
+      if (d.reduce == ReduceOp::avg) divide_as<float>(sum, contributors.size());
+      return sum;
+    }
+    case OpKind::broadcast:
+      return input_of(call.numbering.at(root), 0);
+    case OpKind::scatter:
+      return input_of(call.numbering.at(root), rank);
+    case OpKind::all_to_all:
+      return input_of(call.numbering.at(output), rank);
+    default:
+      return input_of(call.numbering.at(output), 0);
+  }
+}
+
+void Book::ended(PeerId at, const Call& call) {
+  if (call.completions != 1) throw Violation("a ticket was completed twice");
+  const Error error = call.ticket->error();
+  const OpKey key = call.ticket->op;
+  const std::string what = std::string(kind_name(call.descriptor.kind)) + " " + to_string(key) +
+                           " at peer " + name_of(at);
+  if (error.failed()) {
+    if (error.code != ErrorCode::peer_lost && error.code != ErrorCode::mismatch) return;
+    if (committed_.contains(key)) {
+      throw Violation(what + " has failed (" + error.text + "), another member has committed it");
+    }
+    failed_.emplace(key, at);
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+      const Memory& now = call.in_place ? call.inputs[i] : call.outputs[i];
+      if (now != call.before[i]) throw Violation(what + " has failed and left other bits behind");
+    }
+    return;
+  }
+  const std::vector<PeerId>& contributors = call.ticket->contributors;
+  if (std::find(contributors.begin(), contributors.end(), at) == contributors.end()) {
+    throw Violation(what + " was committed without its own contribution");
+  }
+  std::vector<PeerId> sorted = contributors;
+  std::sort(sorted.begin(), sorted.end());
+  const auto [known, first] = committed_.emplace(key, sorted);
+  if (!first && known->second != sorted) throw Violation(what + ": members name others as theirs");
+  if (failed_.contains(key)) {
+    throw Violation(what + " was committed, and has failed at " + name_of(failed_.at(key)));
+  }
+  ++calls_checked;
+  for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+    const Memory& now = call.in_place ? call.inputs[i] : call.outputs[i];
+    const Memory right = expected(call, i, contributors);
+    bits_checked += 8 * right.size();
+    if (now == right) continue;
+    const auto at_byte = std::mismatch(now.begin(), now.end(), right.begin()).first - now.begin();
+    throw Violation(what + ": wrong bits in output " + std::to_string(i) + " at byte " +
+                    std::to_string(at_byte) + " of " + std::to_string(now.size()));
+  }
+}
+
+void Book::entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what) {
+  const auto [known, first] = states_.emplace(step, std::pair(state, who));
+  if (first || known->second.first == state) return;
+  throw Violation("peer " + name_of(who) + " enters step " + std::to_string(step) + " with " +
+                  what + ", peer " + name_of(known->second.second) + " with another state");
+}
+
+// -------------------------------------------------------------------------------- point to point
+
+void Book::sent(std::shared_ptr<Message> message) {
+  auto& route = sends_[{message->epoch, message->from, message->to, message->tag}];
+  message->index = route.size();
+  route.push_back(std::move(message));
+}
+
+void Book::receives(std::shared_ptr<Message> message) {
+  if (message->from == PeerId{}) any_[{message->to, message->tag}] = true;
+  auto& route = receives_[{message->epoch, message->from, message->to, message->tag}];
+  message->index = route.size();
+  route.push_back(std::move(message));
+}
+
+void Book::refused(const Message& message, bool send) {
+  auto& route = (send ? sends_ : receives_)[{message.epoch, message.from, message.to, message.tag}];
+  if (!route.empty() && route.back().get() == &message) route.pop_back();
+}
+
+void Book::send_ended(const Message& send) {
+  if (send.completions != 1) throw Violation("the ticket of a send was completed twice");
+}
+
+void Book::receive_ended(const Message& receive) {
+  const std::string what = "the receive " + std::to_string(receive.index) + " of tag " +
+                           std::to_string(receive.tag) + " at peer " + name_of(receive.to) +
+                           " from " +
+                           (receive.from == PeerId{} ? "any rank" : name_of(receive.from)) +
+                           " in epoch " + to_string(receive.epoch);
+  if (receive.completions != 1) throw Violation(what + " was completed twice");
+  const auto error = receive.ticket->error();
+  const bool any = any_.contains({receive.to, receive.tag});
+  if (error.code == ErrorCode::timed_out && !any) {
+    const auto route =
+        sends_.find({receive.epoch, receive.from, receive.to, receive.tag});
+    if (route == sends_.end() || route->second.size() <= receive.index) return;
+    const Message& send = *route->second[receive.index];
+    const bool waits = !send.ticket->done() || send.ticket->error().code == ErrorCode::timed_out;
+    if (waits) throw Violation(what + " timed out, while its send waits: the message was lost");
+    return;
+  }
+  if (error.failed()) return;
+  ++messages_checked;
+  bits_checked += 8 * receive.bytes.size();
+  for (auto& [route, sends] : sends_) {
+    const auto& [epoch, from, to, tag] = route;
+    if (to != receive.to || tag != receive.tag) continue;
+    if (receive.from != PeerId{} && from != receive.from) continue;
+    for (const auto& send : sends) {
+      if (send->bytes != receive.bytes) continue;
+      if (send->received) throw Violation(what + " got a message that was received before");
+      send->received = true;
+      if (epoch != receive.epoch) {
+        throw Violation(what + " got a message of epoch " + to_string(epoch));
+      }
+      if (!any && send->index != receive.index) {
+        throw Violation(what + " got message " + std::to_string(send->index));
+      }
+      return;
+    }
+  }
+  throw Violation(what + " got bits that nobody has sent");
+}
+
+void Book::close(const std::map<PeerId, bool>& lived) {
+  for (const auto& [route, sends] : sends_) {
+    for (const auto& send : sends) {
+      const auto& [epoch, from, to, tag] = route;
+      if (!send->ticket->done() || send->ticket->error().failed() || send->received) continue;
+      if (lived.contains(to) && lived.at(to)) {
+        throw Violation("a send from " + name_of(from) + " to " + name_of(to) + " (tag " +
+                        std::to_string(tag) + ", number " + std::to_string(send->index) +
+                        ", epoch " + to_string(epoch) + ") has succeeded, and nobody received it");
+      }
+    }
+  }
+}
+
+}  // namespace pccl::sim

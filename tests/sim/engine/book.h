@@ -1,0 +1,90 @@
+// The reference: what was put into each operation and each message, and what must have come out.
+// It knows who contributed, and nothing of how; every bit is computed again.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "engine/engine.h"
+#include "processes.h"
+
+namespace pccl::sim {
+
+using Memory = std::vector<std::byte>;
+
+/// Bytes that follow from a number; small integers in the type.
+void fill(Memory& to, std::uint64_t salt, DType dtype);
+[[nodiscard]] Memory filled(std::size_t bytes, std::uint64_t salt, DType dtype);
+
+/// One collective call of one member.
+struct Call {
+  OpDescriptor descriptor;
+  std::uint64_t salt = 0;
+  std::vector<PeerId> numbering;  // as its caller saw it
+  std::int32_t rank = 0;
+  std::vector<Memory> inputs;
+  std::vector<Memory> outputs;
+  std::vector<Memory> before;  // of the outputs
+  bool in_place = false;       // the output is the input
+  std::shared_ptr<Ticket> ticket;
+  int completions = 0;
+  [[nodiscard]] std::uint64_t salt_of(std::size_t buffer) const { return salt * 1000 + buffer; }
+};
+
+/// One send or one receive.
+struct Message {
+  PeerId from;  // none: from any rank
+  PeerId to;
+  std::uint64_t tag = 0;
+  EpochId epoch;            // in force when it was posted
+  std::uint64_t index = 0;  // among those of (epoch, from, to, tag)
+  Memory bytes;
+  std::shared_ptr<Ticket> ticket;
+  std::uint64_t posted_ms = 0;
+  std::uint64_t ended_ms = 0;
+  int completions = 0;
+  bool received = false;  // of a send: a receive has got it
+};
+
+class Book {
+ public:
+  void issued(PeerId by, std::shared_ptr<Call> call) { calls_[by].push_back(std::move(call)); }
+  void ended(PeerId at, const Call& call);
+
+  void sent(std::shared_ptr<Message> message);
+  void receives(std::shared_ptr<Message> message);
+  /// It was refused when it was posted: it does not count.
+  void refused(const Message& message, bool send);
+  void send_ended(const Message& send);
+  void receive_ended(const Message& receive);
+  /// At the end of a walk: `fate` of each process, true if it lived to the end.
+  void close(const std::map<PeerId, bool>& lived);
+
+  /// All members that enter a step hold the same state.
+  void entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what);
+
+  std::uint64_t bits_checked = 0;
+  std::uint64_t calls_checked = 0;
+  std::uint64_t messages_checked = 0;
+
+ private:
+  [[nodiscard]] const Call& call_of(PeerId peer, OpKey key, OpKind kind) const;
+  [[nodiscard]] Memory expected(const Call& call, std::size_t output,
+                                const std::vector<PeerId>& contributors) const;
+
+  std::map<PeerId, std::deque<std::shared_ptr<Call>>> calls_;
+  std::map<OpKey, std::vector<PeerId>> committed_;
+  std::map<OpKey, PeerId> failed_;
+  std::map<std::uint64_t, std::pair<std::uint64_t, PeerId>> states_;  // by step
+  using Route = std::tuple<EpochId, PeerId, PeerId, std::uint64_t>;
+  std::map<Route, std::vector<std::shared_ptr<Message>>> sends_;
+  std::map<Route, std::vector<std::shared_ptr<Message>>> receives_;
+  std::map<std::pair<PeerId, std::uint64_t>, bool> any_;  // (receiver, tag): some are from any rank
+};
+
+}  // namespace pccl::sim

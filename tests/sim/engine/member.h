@@ -1,0 +1,140 @@
+// A process of the run: a whole engine, and the program that calls it. The program is made of
+// coroutines (program.cpp), one for each thread of a user.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "book.h"
+#include "engine/engine_core.h"
+#include "sim_network.h"
+#include "task.h"
+
+namespace pccl::sim {
+
+/// What all programs of a walk have in common; drawn from the seed.
+struct Plan {
+  std::uint64_t seed = 0;
+  std::uint64_t steps = 3;
+  unsigned ops_max = 3;      // collectives of a step
+  std::size_t bytes_max = 4096;
+  bool messages = false;     // point-to-point between collectives
+  bool any_source = false;
+  bool boundaries = true;    // programs call refresh
+  bool several_threads = false;
+  bool faults = true;
+  std::vector<std::string> masters;
+  std::uint64_t op_timeout_ms = 60000;
+};
+
+
+class Member {
+ public:
+  Member(Time& time, Cables& cables, Switchboard& board, Book& book, const Plan& plan,
+         std::string name, PeerId id, std::uint64_t state, bool newcomer);
+  ~Member();
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  void begin();
+  /// As SIGKILL does; `silent`: its machine is gone.
+  void kill(bool silent);
+  void wants_to_leave() { leaves_ = true; }
+
+  [[nodiscard]] bool over() const { return over_ || !process_.alive(); }
+  [[nodiscard]] bool lived() const { return process_.alive() && !broken_; }
+  [[nodiscard]] const std::string& fate() const { return fate_; }
+  [[nodiscard]] std::string where() const;
+  [[nodiscard]] Process& process() { return process_; }
+  [[nodiscard]] SimNetwork& network() { return network_; }
+  [[nodiscard]] PeerId id() const { return id_; }
+  bool had_fault = false;
+
+ private:
+  struct Waiting {
+    std::function<bool()> ready;
+    std::coroutine_handle<> handle;
+    bool planned = false;
+  };
+  struct Until {
+    Until(Member& in, std::function<bool()> when) : member(in), ready(std::move(when)) {}
+    Member& member;
+    std::function<bool()> ready;
+    bool await_ready() { return false; }
+    void await_suspend(std::coroutine_handle<> handle) {
+      member.waiting_.push_back({std::move(ready), handle, false});
+      member.look();
+    }
+    void await_resume() {}
+  };
+  [[nodiscard]] Until until(std::function<bool()> ready) { return Until(*this, std::move(ready)); }
+  [[nodiscard]] Until pause(std::uint64_t us);
+  [[nodiscard]] Until done(const std::shared_ptr<Ticket>& ticket) {
+    return until([ticket] { return ticket->done(); });
+  }
+  void look();
+  void broke(const std::string& what, bool out_of_memory);
+  void finish(const std::string& fate);
+
+  // program.cpp
+  Task main();
+  Task step(std::uint64_t number);
+  Task call(std::uint64_t salt, std::vector<std::shared_ptr<Call>>& calls);
+  Task exchange(std::uint64_t salt);
+  Task leave();
+  [[nodiscard]] std::shared_ptr<Call> prepare(std::uint64_t salt, const GroupView& view);
+  void post(const std::shared_ptr<Call>& call, const GroupView& view);
+  std::shared_ptr<Message> post_message(const GroupView& view, bool send, std::int32_t other,
+                                        std::uint64_t tag, std::size_t bytes);
+
+  // states.cpp
+  Task refresh();
+  Task fetch(const BoundaryEvent& event, std::shared_ptr<BoundaryTalk> talk);
+  void set_state(std::uint64_t state);
+  [[nodiscard]] StateRoot root() const;
+  [[nodiscard]] Snapshot snapshot();
+  void check_state();
+
+  Time& time_;
+  Book& book_;
+  const Plan& plan_;
+  PeerId id_;
+  bool newcomer_;
+  Process process_;
+  SimNetwork network_;
+  EngineOptions options_;
+  std::unique_ptr<EngineCore> core_;
+  GroupView view_;  // as published
+  std::list<Waiting> waiting_;
+  std::vector<std::unique_ptr<Task>> tasks_;
+  int threads_ = 0;  // that run beside main
+  bool leaves_ = false;
+  bool over_ = false;
+  bool broken_ = false;
+  std::string fate_;
+  std::string doing_ = "begins";
+  std::uint64_t salts_ = 0;
+
+  // The shared state: item 0 is the manifest.
+  std::uint64_t state_ = 0;
+  std::uint64_t revision_ = 0;
+  std::vector<Memory> items_;
+  BoundaryEvent boundary_;  // the newest that has ended
+  Error boundary_error_;
+  std::vector<std::shared_ptr<void>> kept_;  // memory that tickets may still name
+};
+
+/// The ranks of a view, however it keeps them.
+template <typename View>
+[[nodiscard]] const std::vector<PeerId>& ranks_of(const View& view) {
+  if constexpr (requires { *view.numbering; }) {
+    return *view.numbering;
+  } else {
+    return view.numbering;
+  }
+}
+
+}  // namespace pccl::sim

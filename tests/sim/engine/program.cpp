@@ -1,0 +1,300 @@
+// The program of a member: joins, and then steps of collectives and messages between boundaries.
+// What is called in a step follows from its number, so that all members call the same.
+#include <algorithm>
+#include <utility>
+
+#include "member.h"
+
+namespace pccl::sim {
+namespace {
+
+std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { return Random(a * 31 + b).next(); }
+
+/// The numbering that the caller saw goes with its request.
+template <typename Request, typename View>
+void number(Request& request, const View& view) {
+  if constexpr (requires { request.numbering = view.numbering; }) {
+    request.numbering = view.numbering;
+  }
+}
+
+constexpr OpKind kKinds[] = {OpKind::all_reduce,     OpKind::all_reduce, OpKind::all_reduce,
+                             OpKind::reduce_scatter, OpKind::broadcast,  OpKind::all_gather,
+                             OpKind::gather,         OpKind::scatter,    OpKind::reduce,
+                             OpKind::all_to_all,     OpKind::barrier};
+
+}  // namespace
+
+Task Member::main() {
+  doing_ = "joins";
+  JoinOptions join;
+  join.masters = plan_.masters;
+  join.timeout_ms = 240000;
+  auto joined = std::make_shared<Ticket>();
+  core_->join(join, joined, [this](const GroupEvent& event) {
+    if (event.what == GroupEvent::What::epoch) {
+      time_.say(&process_, "epoch " + to_string(event.epoch) + ", " +
+                               std::to_string(event.members) + " members");
+    }
+  });
+  co_await done(joined);
+  if (joined->error().failed()) co_return finish("not joined: " + joined->error().text);
+  const std::uint64_t last = plan_.steps;
+  for (std::uint64_t mine = 0;; ++mine) {
+    if (plan_.boundaries) {
+      co_await refresh();
+      if (boundary_error_.failed()) co_return finish("refresh: " + boundary_error_.text);
+      if (boundary_.left) co_return finish("left");
+      book_.entered(id_, boundary_.step, state_, "state " + std::to_string(state_));
+      time_.say(&process_, "enters step " + std::to_string(boundary_.step));
+      if (boundary_.step > last) break;
+      if (leaves_) {
+        core_->elastic()->leave(time_.hit(50));
+        leaves_ = false;
+      }
+    } else if (mine >= last) {
+      break;
+    }
+    co_await step(plan_.boundaries ? boundary_.step : 0);
+    if (core_->elastic() == nullptr || view_.failure.failed()) {
+      co_return finish("lost its group: " + view_.failure.text);
+    }
+    if (plan_.boundaries) {  // what the program computes from what all have agreed on
+      ++revision_;
+      set_state(mixed(state_, boundary_.step));
+    }
+  }
+  finish("all steps");
+}
+
+Task Member::step(std::uint64_t number) {
+  const std::uint64_t salt = mixed(plan_.seed, number);
+  std::vector<std::shared_ptr<Call>> calls;
+  const std::uint64_t ops = plan_.boundaries ? mixed(salt, 1) % (plan_.ops_max + 1) : 1;
+  for (std::uint64_t i = 0; i < ops; ++i) {
+    co_await call(mixed(salt, 100 + i), calls);
+    if (plan_.messages && mixed(salt, 200 + i) % 2 == 0) co_await exchange(mixed(salt, 300 + i));
+  }
+  doing_ = "waits for " + std::to_string(calls.size()) + " operations";
+  for (const auto& each : calls) {
+    co_await done(each->ticket);
+    if (ElasticGroup* group = core_->elastic(); group != nullptr && !each->ticket->error().failed())
+      group->returned(each->ticket->op);
+  }
+  if (plan_.messages && mixed(salt, 2) % 2 == 0) co_await exchange(mixed(salt, 3));
+}
+
+/// One collective, awaited at once or later.
+Task Member::call(std::uint64_t salt, std::vector<std::shared_ptr<Call>>& calls) {
+  const GroupView view = view_;
+  if (core_->elastic() == nullptr) co_return;
+  auto made = prepare(salt, view);
+  calls.push_back(made);
+  doing_ = std::string("calls ") + std::string(kind_name(made->descriptor.kind));
+  // The call of another thread may come in between.
+  if (time_.hit(30)) co_await pause(time_.chance.below(500));
+  post(made, view);
+  if (time_.hit(40) || !plan_.boundaries) {
+    co_await done(made->ticket);
+    if (ElasticGroup* group = core_->elastic(); group != nullptr && !made->ticket->error().failed())
+      group->returned(made->ticket->op);
+    calls.pop_back();
+  } else if (time_.hit(30)) {
+    co_await pause(time_.chance.below(2000));
+  }
+}
+
+std::shared_ptr<Call> Member::prepare(std::uint64_t salt, const GroupView& view) {
+  auto call = std::make_shared<Call>();
+  call->numbering = ranks_of(view);
+  call->rank = view.rank;
+  const std::size_t size = call->numbering.size();
+  OpDescriptor& d = call->descriptor;
+  d.kind = plan_.boundaries ? kKinds[mixed(salt, 1) % std::size(kKinds)] : OpKind::all_reduce;
+  if (!plan_.boundaries) salt = plan_.seed;  // a newcomer comes in anywhere: all calls are alike
+  constexpr DType kTypes[] = {DType::i32, DType::i64, DType::f32, DType::u8};
+  d.dtype = kTypes[mixed(salt, 2) % std::size(kTypes)];
+  constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::max, ReduceOp::min};
+  const bool reduces = d.kind == OpKind::all_reduce || d.kind == OpKind::reduce ||
+                       d.kind == OpKind::reduce_scatter;
+  if (reduces) {
+    d.reduce = kOps[mixed(salt, 3) % std::size(kOps)];
+    if (d.dtype == DType::f32 && mixed(salt, 4) % 2 == 0) d.reduce = ReduceOp::avg;
+  }
+  const bool rooted = d.kind == OpKind::broadcast || d.kind == OpKind::gather ||
+                      d.kind == OpKind::scatter || d.kind == OpKind::reduce;
+  if (rooted) d.root = static_cast<std::int32_t>(mixed(salt, 5) % size);
+  const std::size_t limit = mixed(salt, 6) % 3 == 0 ? plan_.bytes_max : 300;
+  const std::size_t count = 1 + mixed(salt, 7) % (limit / dtype_bytes(d.dtype));
+  const std::size_t bytes = count * dtype_bytes(d.dtype);
+  d.count = count;
+  call->salt = mixed(id_.value, ++salts_) >> 16;
+  const bool at_root = d.root == call->rank;
+  std::size_t inputs = 1;
+  std::size_t outputs = 1;
+  switch (d.kind) {
+    case OpKind::barrier:
+      inputs = outputs = 0;
+      d.count = 0;
+      d.dtype = DType::bytes;
+      break;
+    case OpKind::broadcast:
+      inputs = at_root ? 1 : 0;
+      break;
+    case OpKind::reduce:
+      outputs = at_root ? 1 : 0;
+      break;
+    case OpKind::all_gather:
+      outputs = size;
+      break;
+    case OpKind::gather:
+      outputs = at_root ? size : 0;
+      break;
+    case OpKind::scatter:
+      inputs = at_root ? size : 0;
+      break;
+    case OpKind::reduce_scatter:
+      inputs = size;
+      break;
+    case OpKind::all_to_all:
+      inputs = outputs = size;
+      break;
+    default:
+      break;
+  }
+  for (std::size_t i = 0; i < inputs; ++i) {
+    call->inputs.push_back(filled(bytes, call->salt_of(i), d.dtype));
+  }
+  for (std::size_t i = 0; i < outputs; ++i) {
+    call->outputs.push_back(filled(bytes, call->salt * 77 + i, DType::bytes));
+  }
+  call->in_place = d.kind == OpKind::all_reduce && call->salt % 2 == 0;
+  call->before = call->in_place ? call->inputs : call->outputs;
+  call->ticket = std::make_shared<Ticket>();
+  return call;
+}
+
+void Member::post(const std::shared_ptr<Call>& call, const GroupView& view) {
+  auto* group = core_->elastic();
+  if (group == nullptr) {
+    call->ticket->complete({ErrorCode::closed, "the group has been closed"});
+    return;
+  }
+  OpRequest request;
+  request.descriptor = call->descriptor;
+  for (Memory& input : call->inputs) request.inputs.push_back({input.data(), input.size()});
+  for (Memory& output : call->outputs) request.outputs.push_back({output.data(), output.size()});
+  if (call->in_place) request.outputs = request.inputs;
+  request.timeout_ms = plan_.op_timeout_ms;
+  request.keep_alive = call;
+  number(request, view);
+  book_.issued(id_, call);
+  time_.say(&process_, "calls " + std::string(kind_name(call->descriptor.kind)) + " of " +
+                           std::to_string(call->descriptor.count) + " elements, rank " +
+                           std::to_string(call->rank) + " of " +
+                           std::to_string(call->numbering.size()));
+  call->ticket->on_done([this, call] {
+    ++call->completions;
+    const Error error = call->ticket->error();
+    time_.say(&process_, to_string(call->ticket->op) + " " +
+                             (error.failed() ? "fails: " + error.text : "is committed"));
+    book_.ended(id_, *call);
+  });
+  group->post(std::move(request), call->ticket);
+}
+
+std::shared_ptr<Message> Member::post_message(const GroupView& view, bool send, std::int32_t other,
+                                              std::uint64_t tag, std::size_t bytes) {
+  auto message = std::make_shared<Message>();
+  const PeerId there = other < 0 ? PeerId{} : ranks_of(view).at(static_cast<std::size_t>(other));
+  message->from = send ? id_ : there;
+  message->to = send ? there : id_;
+  message->tag = tag;
+  message->epoch = view_.epoch;
+  message->bytes = filled(bytes, send ? mixed(id_.value, ++salts_) : 1, DType::bytes);
+  message->ticket = std::make_shared<Ticket>();
+  OpRequest request;
+  request.descriptor.kind = send ? OpKind::send : OpKind::recv;
+  request.descriptor.count = bytes;
+  auto& buffers = send ? request.inputs : request.outputs;
+  buffers.push_back({message->bytes.data(), bytes});
+  request.peer = other;
+  request.tag = tag;
+  request.timeout_ms = plan_.op_timeout_ms;
+  request.keep_alive = message;
+  number(request, view);
+  const std::string what = std::string(send ? "send to rank " : "recv from rank ") +
+                           std::to_string(other) + " tag " + std::to_string(tag) + ", " +
+                           std::to_string(bytes) + " bytes";
+  auto* group = core_->elastic();
+  if (group == nullptr) {
+    message->ticket->complete({ErrorCode::closed, "the group has been closed"});
+    return message;
+  }
+  time_.say(&process_, what + " in epoch " + to_string(message->epoch));
+  if (send) {
+    book_.sent(message);
+  } else {
+    book_.receives(message);
+  }
+  const auto posting = std::make_shared<bool>(true);
+  message->ticket->on_done([this, message, send, what, posting] {
+    ++message->completions;
+    const Error error = message->ticket->error();
+    time_.say(&process_, what + (error.failed() ? " fails: " + error.text : " is done"));
+    if (*posting && error.failed()) return book_.refused(*message, send);
+    if (send) {
+      book_.send_ended(*message);
+    } else {
+      book_.receive_ended(*message);
+    }
+  });
+  group->post(std::move(request), message->ticket);
+  *posting = false;
+  return message;
+}
+
+/// Each rank sends to the next and receives from the one before, several messages with the same
+/// tag, small and large, in any order.
+Task Member::exchange(std::uint64_t salt) {
+  const GroupView view = view_;
+  const auto size = static_cast<std::int32_t>(ranks_of(view).size());
+  if (size < 2 || core_->elastic() == nullptr) co_return;
+  doing_ = "exchanges messages";
+  const std::uint64_t count = 1 + mixed(salt, 1) % 3;
+  const std::uint64_t tag = 1 + mixed(salt, 2) % 2;
+  const bool any = plan_.any_source && mixed(salt, 3) % 3 == 0;
+  std::vector<std::shared_ptr<Message>> messages;
+  std::vector<bool> order;  // true: a send
+  for (std::uint64_t i = 0; i < count; ++i) {
+    order.push_back(true);
+    order.push_back(false);
+  }
+  for (std::size_t i = order.size(); i > 1; --i) {
+    const std::size_t j = time_.chance.below(i);
+    const bool swapped = order[i - 1];
+    order[i - 1] = order[j];
+    order[j] = swapped;
+  }
+  std::uint64_t sends = 0;
+  std::uint64_t receives = 0;
+  constexpr std::size_t kBytes[] = {16, 200, 1500, 9000};
+  const auto bytes_of = [&](std::uint64_t i) {
+    const std::size_t bytes = kBytes[mixed(salt, 10 + i) % std::size(kBytes)];
+    return any ? kBytes[mixed(salt, 10) % 4] : bytes;
+  };
+  for (const bool send : order) {
+    if (time_.hit(20)) co_await pause(time_.chance.below(1500));
+    if (core_->elastic() == nullptr) break;
+    if (send) {
+      messages.push_back(
+          post_message(view, true, (view.rank + 1) % size, tag, bytes_of(sends++)));
+    } else {
+      messages.push_back(post_message(view, false, any ? -1 : (view.rank + size - 1) % size, tag,
+                                      bytes_of(receives++)));
+    }
+  }
+  for (const auto& message : messages) co_await done(message->ticket);
+}
+
+}  // namespace pccl::sim

@@ -1,0 +1,252 @@
+#include "walk.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "master/server.h"
+#include "member.h"
+
+namespace pccl::sim {
+namespace {
+
+constexpr std::uint64_t kEndMs = 600000;      // everything has ended by then, faults or not
+constexpr std::uint64_t kEventsMax = 4000000;  // of one walk
+
+/// The register: it outlives the masters.
+class SimRegister final : public master::RegisterStore {
+ public:
+  explicit SimRegister(std::shared_ptr<master::Register> held) : held_(std::move(held)) {}
+  Result<master::Register> read() override { return *held_; }
+  Result<bool> compare_and_write(const master::Register& from,
+                                 const master::Register& to) override {
+    if (!(*held_ == from)) return false;
+    *held_ = to;
+    return true;
+  }
+
+ private:
+  std::shared_ptr<master::Register> held_;
+};
+
+class Master {
+ public:
+  Master(Time& time, Cables& cables, Switchboard& board, const MasterOptions& options,
+         std::shared_ptr<master::Register> held)
+      : process_(time, "M"), network_(cables, board, process_, PeerId{}) {
+    process_.broke = [](const std::string& what, bool) {
+      throw Violation("the master broke: " + what);
+    };
+    process_.after(0, [this, options, held] {
+      server_ = std::make_unique<master::MasterServer>(network_, options,
+                                                       std::make_shared<SimRegister>(held));
+      const auto port = server_->start();
+      if (!port) throw Violation("the master does not start: " + port.error().text);
+    });
+  }
+  void kill() {
+    process_.end();
+    network_.break_channels(false);
+    server_.reset();
+  }
+  [[nodiscard]] Process& process() { return process_; }
+
+ private:
+  Process process_;
+  SimNetwork network_;
+  std::unique_ptr<master::MasterServer> server_;
+};
+
+class Walk {
+ public:
+  Walk(std::uint64_t seed, bool trace) : time_(seed), cables_(time_) {
+    time_.trace = trace;
+    plan_.seed = seed;
+    plan_.masters = {"127.0.0.1:1"};
+    plan_.steps = time_.between(1, 4);
+    plan_.ops_max = static_cast<unsigned>(time_.between(1, 4));
+    plan_.bytes_max = time_.hit(60) ? 3000 : 60000;
+    plan_.messages = time_.hit(60);
+    plan_.any_source = time_.hit(20);
+    plan_.boundaries = !time_.hit(25);
+    plan_.faults = time_.hit(80);
+    cables_.bulk_lanes = time_.between(1, 2);
+    cables_.slow = time_.hit(15);
+    board_.delay_us = time_.hit(30) ? time_.between(1000, 20000) : time_.between(20, 500);
+    founders_ = time_.between(1, 4);
+    options_.port = 1;
+    options_.min_peers = static_cast<std::uint32_t>(founders_);
+    options_.founding_delay_ms = 50;
+    options_.patience_ms = 3000;
+    options_.refound_after_ms = 20000;
+    same_state_ = time_.hit(50);
+  }
+
+  Walked run() {
+    Walked walked;
+    try {
+      story();
+    } catch (const Violation& violation) {
+      walked.violation = violation.what();
+      time_.say(nullptr, std::string("VIOLATION ") + violation.what());
+    }
+    walked.calls = book_.calls_checked;
+    walked.messages = book_.messages_checked;
+    walked.bits = book_.bits_checked;
+    return walked;
+  }
+
+ private:
+  void story() {
+    time_.say(nullptr, std::to_string(founders_) + " founders, " + std::to_string(plan_.steps) +
+                           " steps" + (plan_.boundaries ? "" : ", no boundaries") +
+                           (plan_.messages ? ", messages" : ""));
+    new_master();
+    for (std::uint64_t i = 0; i < founders_; ++i) {
+      time_.after(time_.chance.below(20000), nullptr, [this] { add_member(false); });
+    }
+    if (plan_.faults) {
+      const std::uint64_t faults = time_.between(1, 4);
+      const std::uint64_t span_us = 1000ULL * (time_.hit(70) ? 150 : 3000);
+      for (std::uint64_t i = 0; i < faults; ++i) {
+        time_.after(60000 + time_.chance.below(span_us), nullptr, [this] { fault(); });
+      }
+    }
+    for (std::uint64_t events = 0;; ++events) {
+      if (events > kEventsMax) throw Violation("too much happens: " + where());
+      if (time_.now_us() > kEndMs * 1000) throw Violation("it does not end: " + where());
+      if (members_.size() >= founders_ &&
+          std::all_of(members_.begin(), members_.end(), [](const auto& m) { return m->over(); })) {
+        break;
+      }
+      if (!time_.step()) throw Violation("nothing happens any more: " + where());
+    }
+    std::map<PeerId, bool> lived;
+    for (const auto& member : members_) {
+      lived[member->id()] = member->lived();
+      if (plan_.faults || member->fate() == "all steps" || member->fate() == "left") continue;
+      throw Violation("without any fault: " + member->where());
+    }
+    book_.close(lived);
+  }
+
+  void new_master() { master_ = make_master(); }
+  std::unique_ptr<Master> make_master() {
+    time_.say(nullptr, "a master begins");
+    return std::make_unique<Master>(time_, cables_, board_, options_, register_);
+  }
+
+  void add_member(bool newcomer) {
+    const std::size_t number = members_.size();
+    const PeerId id{(time_.chance.next() | 1) & ~(1ULL << 63)};
+    const std::uint64_t state = same_state_ ? 1 : 1 + number % 2;
+    auto& member = members_.emplace_back(std::make_unique<Member>(
+        time_, cables_, board_, book_, plan_, std::string(newcomer ? "n" : "m") + std::to_string(number), id,
+        state, newcomer));
+    member->begin();
+    time_.say(&member->process(), "begins as peer " + to_string(id).substr(0, 4));
+  }
+
+  Member* any_member() {
+    std::vector<Member*> here;
+    for (const auto& member : members_) {
+      if (!member->over() && member->network().direct() != nullptr) here.push_back(member.get());
+    }
+    return here.empty() ? nullptr : here[time_.chance.below(here.size())];
+  }
+
+  void fault() {
+    Member* one = any_member();
+    if (one == nullptr) return;
+    Process& process = one->process();
+    const auto peers = one->network().direct()->peers_up();
+    const PeerId other = peers.empty() ? PeerId{} : peers[time_.chance.below(peers.size())];
+    const std::string there = to_string(other).substr(0, 4);
+    switch (time_.chance.below(12)) {
+      case 0:
+      case 1:
+      case 2:
+        return one->kill(false);
+      case 3:
+        return one->kill(true);
+      case 4: {
+        const std::uint64_t ms = time_.hit(70) ? time_.between(50, 3000) : time_.between(3000, 25000);
+        time_.say(&process, "stops for " + std::to_string(ms) + " ms");
+        process.stop();
+        one->had_fault = true;
+        time_.after(ms * 1000, nullptr, [this, &process] {
+          time_.say(&process, "wakes");
+          process.wake();
+        });
+        return;
+      }
+      case 5:
+        if (other == PeerId{}) return;
+        time_.say(&process, "loses its link to " + there);
+        return one->network().direct()->lose(other);
+      case 6:
+        if (other == PeerId{}) return;
+        time_.say(&process, "nothing of it reaches " + there + " any more");
+        return one->network().direct()->mute(other);
+      case 7: {
+        if (!master_) return;
+        time_.say(nullptr, "the master is killed");
+        master_->kill();
+        dead_masters_.push_back(std::move(master_));
+        time_.after(1000 * time_.between(10, time_.hit(70) ? 500 : 5000), nullptr,
+                    [this] { new_master(); });
+        return;
+      }
+      case 8: {
+        time_.say(&process, "is short of memory");
+        process.short_of_memory = true;
+        time_.after(time_.between(500, 30000), nullptr,
+                    [&process] { process.short_of_memory = false; });
+        return;
+      }
+      case 9:
+        if (other == PeerId{} || !time_.hit(60)) return;
+        time_.say(&process, "is cut off from " + there);
+        cables_.cut(one->id(), other);
+        one->network().direct()->lose(other);
+        if (time_.hit(50)) time_.after(1000 * time_.between(100, 20000), nullptr, [this] { cables_.mend_all(); });
+        return;
+      case 10:
+        return one->wants_to_leave();
+      default:
+        return add_member(true);
+    }
+  }
+
+  [[nodiscard]] std::string where() const {
+    std::string text = "at " + std::to_string(time_.now_us() / 1000) + " ms";
+    for (const auto& member : members_) text += "; " + member->where();
+    return text;
+  }
+
+  Time time_;
+  Cables cables_;
+  Switchboard board_;
+  Plan plan_;
+  MasterOptions options_;
+  std::uint64_t founders_ = 0;
+  bool same_state_ = true;
+  std::shared_ptr<master::Register> register_ = std::make_shared<master::Register>();
+  Book book_;
+  std::vector<std::unique_ptr<Master>> dead_masters_;
+  std::unique_ptr<Master> master_;
+  std::vector<std::unique_ptr<Member>> members_;
+};
+
+}  // namespace
+
+Walked walk_engines(std::uint64_t seed, bool trace) {
+  Walk walk(seed, trace);
+  return walk.run();
+}
+
+}  // namespace pccl::sim
