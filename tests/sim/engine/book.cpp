@@ -129,12 +129,23 @@ Memory Book::expected(const Call& call, std::size_t output,
   }
 }
 
+void Book::joined(PeerId who, const std::vector<PeerId>& members) {
+  if (runs_.contains(who)) return;
+  for (const PeerId member : members) {
+    if (const auto known = runs_.find(member); known != runs_.end()) {
+      runs_[who] = known->second;
+      return;
+    }
+  }
+  runs_[who] = ++last_run_;
+}
+
 void Book::ended(PeerId at, const Call& call) {
   if (call.completions != 1) throw Violation("a ticket was completed twice");
   const Error error = call.ticket->error();
-  const OpKey key = call.ticket->op;
-  const std::string what = std::string(kind_name(call.descriptor.kind)) + " " + to_string(key) +
-                           " at peer " + name_of(at);
+  const Operation key{runs_[at], call.ticket->op};
+  const std::string what = std::string(kind_name(call.descriptor.kind)) + " " +
+                           to_string(key.second) + " at peer " + name_of(at);
   if (error.failed()) {
     if (error.code != ErrorCode::peer_lost && error.code != ErrorCode::mismatch) return;
     if (committed_.contains(key)) {
@@ -171,7 +182,7 @@ void Book::ended(PeerId at, const Call& call) {
 }
 
 void Book::entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what) {
-  const auto [known, first] = states_.emplace(step, std::pair(state, who));
+  const auto [known, first] = states_.emplace(std::pair(runs_[who], step), std::pair(state, who));
   if (first || known->second.first == state) return;
   throw Violation("peer " + name_of(who) + " enters step " + std::to_string(step) + " with " +
                   what + ", peer " + name_of(known->second.second) + " with another state");
@@ -211,8 +222,7 @@ void Book::receive_ended(const Message& receive) {
   const auto error = receive.ticket->error();
   const bool any = any_.contains({receive.to, receive.tag});
   if (error.code == ErrorCode::timed_out && !any) {
-    const auto route =
-        sends_.find({receive.epoch, receive.from, receive.to, receive.tag});
+    const auto route = sends_.find({receive.epoch, receive.from, receive.to, receive.tag});
     if (route == sends_.end() || route->second.size() <= receive.index) return;
     const Message& send = *route->second[receive.index];
     const bool waits = !send.ticket->done() || send.ticket->error().code == ErrorCode::timed_out;

@@ -53,6 +53,9 @@ struct Message {
 
 class Book {
  public:
+  /// A member is in its first epoch, with these: in their run, or in a new one, whose steps and
+  /// operations are counted anew.
+  void joined(PeerId who, const std::vector<PeerId>& members);
   void issued(PeerId by, std::shared_ptr<Call> call) { calls_[by].push_back(std::move(call)); }
   void ended(PeerId at, const Call& call);
 
@@ -78,9 +81,13 @@ class Book {
                                 const std::vector<PeerId>& contributors) const;
 
   std::map<PeerId, std::deque<std::shared_ptr<Call>>> calls_;
-  std::map<OpKey, std::vector<PeerId>> committed_;
-  std::map<OpKey, PeerId> failed_;
-  std::map<std::uint64_t, std::pair<std::uint64_t, PeerId>> states_;  // by step
+  std::map<PeerId, std::uint64_t> runs_;
+  std::uint64_t last_run_ = 0;
+  using Operation = std::pair<std::uint64_t, OpKey>;  // of a run
+  std::map<Operation, std::vector<PeerId>> committed_;
+  std::map<Operation, PeerId> failed_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::pair<std::uint64_t, PeerId>>
+      states_;  // by run and step
   using Route = std::tuple<EpochId, PeerId, PeerId, std::uint64_t>;
   std::map<Route, std::vector<std::shared_ptr<Message>>> sends_;
   std::map<Route, std::vector<std::shared_ptr<Message>>> receives_;

@@ -1,6 +1,7 @@
 // pccl_sim_engine: walks whole engines and masters from seeds.
-//   pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT   the first violation ends it, with its seed
-//   pccl_sim_engine --trace SEED                           one walk, as a story
+//   pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT   the first violation ends it, with its
+//   seed pccl_sim_engine --trace SEED                           one walk, as a story
+//   --no-messages: programs call collectives only
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,9 @@
 namespace {
 
 using pccl::sim::Walked;
+using pccl::sim::Wishes;
+
+Wishes wishes;
 
 int walk_some(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, std::uint64_t job,
               bool keeps_going) {
@@ -25,7 +29,7 @@ int walk_some(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, std:
   int violations = 0;
   std::uint64_t walked = 0;
   for (std::uint64_t seed = first + job; seed < first + count; seed += jobs) {
-    const Walked one = pccl::sim::walk_engines(seed, false);
+    const Walked one = pccl::sim::walk_engines(seed, wishes);
     ++walked;
     sum.calls += one.calls;
     sum.messages += one.messages;
@@ -38,12 +42,12 @@ int walk_some(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, std:
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::printf("%llu walks, %d violations; %llu operations, %llu messages, %llu bits checked; "
-              "%.0f seeds a second\n",
-              static_cast<unsigned long long>(walked), violations,
-              static_cast<unsigned long long>(sum.calls),
-              static_cast<unsigned long long>(sum.messages),
-              static_cast<unsigned long long>(sum.bits), static_cast<double>(walked) / seconds);
+  std::printf(
+      "%llu walks, %d violations; %llu operations, %llu messages, %llu bits checked; "
+      "%.0f seeds a second\n",
+      static_cast<unsigned long long>(walked), violations,
+      static_cast<unsigned long long>(sum.calls), static_cast<unsigned long long>(sum.messages),
+      static_cast<unsigned long long>(sum.bits), static_cast<double>(walked) / seconds);
   return violations == 0 ? 0 : 1;
 }
 
@@ -71,13 +75,14 @@ int walk_all(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, bool 
 
 int main(int argc, char** argv) {
   std::uint64_t jobs = 1;
-  bool trace = false;
   bool keeps_going = false;
   std::vector<std::uint64_t> numbers;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--trace") {
-      trace = true;
+      wishes.trace = true;
+    } else if (word == "--no-messages") {
+      wishes.messages = false;
     } else if (word == "--keep-going") {
       keeps_going = true;
     } else if (word == "--jobs" && i + 1 < argc) {
@@ -87,13 +92,14 @@ int main(int argc, char** argv) {
     }
   }
   pccl::set_log_level(pccl::LogLevel::off);
-  if (trace && numbers.size() == 1) {
-    const Walked walked = pccl::sim::walk_engines(numbers[0], true);
+  if (wishes.trace && numbers.size() == 1) {
+    const Walked walked = pccl::sim::walk_engines(numbers[0], wishes);
     std::printf("%s\n", walked.violation.empty() ? "no violation" : walked.violation.c_str());
     return walked.violation.empty() ? 0 : 1;
   }
   if (numbers.size() != 2 || jobs == 0) {
-    std::fprintf(stderr, "usage: pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT | --trace SEED\n");
+    std::fprintf(stderr,
+                 "usage: pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT | --trace SEED\n");
     return 2;
   }
   return walk_all(numbers[0], numbers[1], jobs, keeps_going);

@@ -98,8 +98,8 @@ void Member::finish(const std::string& fate) {
 }
 
 std::string Member::where() const {
-  return process_.name() + " (" + to_string(id_).substr(0, 4) + "): " +
-         (over() ? "over, " + fate_ : doing_);
+  return process_.name() + " (" + to_string(id_).substr(0, 4) +
+         "): " + (over() ? "over, " + fate_ : doing_);
 }
 
 }  // namespace pccl::sim

@@ -19,17 +19,16 @@ namespace pccl::sim {
 struct Plan {
   std::uint64_t seed = 0;
   std::uint64_t steps = 3;
-  unsigned ops_max = 3;      // collectives of a step
+  unsigned ops_max = 3;  // collectives of a step
   std::size_t bytes_max = 4096;
-  bool messages = false;     // point-to-point between collectives
+  bool messages = false;  // point-to-point between collectives
   bool any_source = false;
-  bool boundaries = true;    // programs call refresh
+  bool boundaries = true;  // programs call refresh
   bool several_threads = false;
   bool faults = true;
   std::vector<std::string> masters;
   std::uint64_t op_timeout_ms = 60000;
 };
-
 
 class Member {
  public:
@@ -92,7 +91,7 @@ class Member {
 
   // states.cpp
   Task refresh();
-  Task fetch(const BoundaryEvent& event, std::shared_ptr<BoundaryTalk> talk);
+  Task fetch(const BoundaryEvent& event, const std::function<bool()>& superseded);
   void set_state(std::uint64_t state);
   [[nodiscard]] StateRoot root() const;
   [[nodiscard]] Snapshot snapshot();
@@ -134,6 +133,16 @@ template <typename View>
     return *view.numbering;
   } else {
     return view.numbering;
+  }
+}
+
+/// The members of its epoch.
+template <typename View>
+[[nodiscard]] const std::vector<PeerId>& ring_of(const View& view) {
+  if constexpr (requires { *view.ring; }) {
+    return *view.ring;
+  } else {
+    return view.ring;
   }
 }
 

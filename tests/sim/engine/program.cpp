@@ -33,6 +33,7 @@ Task Member::main() {
   auto joined = std::make_shared<Ticket>();
   core_->join(join, joined, [this](const GroupEvent& event) {
     if (event.what == GroupEvent::What::epoch) {
+      book_.joined(id_, ring_of(view_));
       time_.say(&process_, "epoch " + to_string(event.epoch) + ", " +
                                std::to_string(event.members) + " members");
     }
@@ -115,8 +116,8 @@ std::shared_ptr<Call> Member::prepare(std::uint64_t salt, const GroupView& view)
   constexpr DType kTypes[] = {DType::i32, DType::i64, DType::f32, DType::u8};
   d.dtype = kTypes[mixed(salt, 2) % std::size(kTypes)];
   constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::max, ReduceOp::min};
-  const bool reduces = d.kind == OpKind::all_reduce || d.kind == OpKind::reduce ||
-                       d.kind == OpKind::reduce_scatter;
+  const bool reduces =
+      d.kind == OpKind::all_reduce || d.kind == OpKind::reduce || d.kind == OpKind::reduce_scatter;
   if (reduces) {
     d.reduce = kOps[mixed(salt, 3) % std::size(kOps)];
     if (d.dtype == DType::f32 && mixed(salt, 4) % 2 == 0) d.reduce = ReduceOp::avg;
@@ -287,8 +288,7 @@ Task Member::exchange(std::uint64_t salt) {
     if (time_.hit(20)) co_await pause(time_.chance.below(1500));
     if (core_->elastic() == nullptr) break;
     if (send) {
-      messages.push_back(
-          post_message(view, true, (view.rank + 1) % size, tag, bytes_of(sends++)));
+      messages.push_back(post_message(view, true, (view.rank + 1) % size, tag, bytes_of(sends++)));
     } else {
       messages.push_back(post_message(view, false, any ? -1 : (view.rank + size - 1) % size, tag,
                                       bytes_of(receives++)));

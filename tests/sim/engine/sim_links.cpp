@@ -130,33 +130,32 @@ void SimLinks::dial(Link& link) {
   if (there == cables_.links.end()) return failed(time.between(50, 500), true);
   SimLinks* other = there->second;
   if (other->shut_) return failed(time.between(50, 500), true);
-  const auto wire =
-      std::make_shared<Wire>(time, 1 + cables_.bulk_lanes, cables_.weather());
+  const auto wire = std::make_shared<Wire>(time, 1 + cables_.bulk_lanes, cables_.weather());
   // A stopped process accepts when it wakes; the dial is given up before, or not.
   const auto answered = std::make_shared<bool>(false);
-  other->process_.after(
-      time.between(50, 800),
-      [this, other, peer, serial, wire, answered, here = std::weak_ptr(lives_),
-       alive = std::weak_ptr(other->lives_)] {
-        if (alive.expired() || here.expired() || std::exchange(*answered, true)) return;
-        Time& t = cables_.time;
-        if (!other->takes(self_)) {
-          process_.after(t.between(50, 500), [this, here, peer, serial] {
-            if (!here.expired()) dial_failed(peer, serial, false);
-          });
-          return;
-        }
-        other->arrived(self_, wire);
-        process_.after(t.between(50, 500), [this, here, peer, serial, wire] {
-          if (here.expired()) return;
-          Link* mine = find(peer);
-          if (mine == nullptr || mine->serial != serial || mine->state != State::opening ||
-              !mine->dialling) {
-            return wire->shut(0, true);
-          }
-          adopt(*mine, wire, 0);
-        });
-      });
+  other->process_.after(time.between(50, 800),
+                        [this, other, peer, serial, wire, answered, here = std::weak_ptr(lives_),
+                         alive = std::weak_ptr(other->lives_)] {
+                          if (alive.expired() || here.expired() || std::exchange(*answered, true))
+                            return;
+                          Time& t = cables_.time;
+                          if (!other->takes(self_)) {
+                            process_.after(t.between(50, 500), [this, here, peer, serial] {
+                              if (!here.expired()) dial_failed(peer, serial, false);
+                            });
+                            return;
+                          }
+                          other->arrived(self_, wire);
+                          process_.after(t.between(50, 500), [this, here, peer, serial, wire] {
+                            if (here.expired()) return;
+                            Link* mine = find(peer);
+                            if (mine == nullptr || mine->serial != serial ||
+                                mine->state != State::opening || !mine->dialling) {
+                              return wire->shut(0, true);
+                            }
+                            adopt(*mine, wire, 0);
+                          });
+                        });
   process_.after(kHandshakeMs * 1000, [this, here = std::weak_ptr(lives_), peer, serial, answered] {
     if (here.expired() || std::exchange(*answered, true)) return;
     dial_failed(peer, serial, false);
@@ -219,11 +218,16 @@ void SimLinks::fail(Link& link, const std::string& reason, bool refused) {
   link.deadline.reset();
   link.retry.reset();
   if (link.wire) link.wire->shut(link.side, true);
-  tell({Told::What::down, link.handle.peer, link.serial, reason,
+  tell({Told::What::down,
+        link.handle.peer,
+        link.serial,
+        reason,
         refused  ? Down::refused
         : was_up ? Down::lost
                  : Down::unopened,
-        0, 0, {}});
+        0,
+        0,
+        {}});
 }
 
 void SimLinks::close(PeerId peer) {

@@ -105,7 +105,10 @@ class SimListener final : public ChannelListener {
  public:
   SimListener(Switchboard& board, std::string address, SimNetwork& at, Process& in,
               std::function<void(std::unique_ptr<Channel>)> function)
-      : network(at), process(in), accepted(std::move(function)), board_(board),
+      : network(at),
+        process(in),
+        accepted(std::move(function)),
+        board_(board),
         address_(std::move(address)) {
     board_.listeners[address_] = this;
   }
@@ -131,12 +134,12 @@ struct SimDial final : Dial {
 }  // namespace
 
 Result<std::unique_ptr<Links>> SimNetwork::make_links(LinkEvents& events, const LinkOptions&) {
-  return make_relay_links(process_, events, process_.time().chance.next(),
-                          [this](DirectEvents& direct) {
-                            auto links = std::make_unique<SimLinks>(cables_, process_, self_, direct);
-                            direct_ = links.get();
-                            return Result<std::unique_ptr<DirectLinks>>(std::move(links));
-                          });
+  return make_relay_links(
+      process_, events, process_.time().chance.next(), [this](DirectEvents& direct) {
+        auto links = std::make_unique<SimLinks>(cables_, process_, self_, direct);
+        direct_ = links.get();
+        return Result<std::unique_ptr<DirectLinks>>(std::move(links));
+      });
 }
 
 Result<std::unique_ptr<ChannelListener>> SimNetwork::listen(
@@ -176,18 +179,17 @@ std::unique_ptr<Dial> SimNetwork::dial(const std::string& address, std::uint64_t
   }
   answer(timeout_ms * 1000, unreachable);
   SimListener* listener = found->second;
-  listener->process.after(
-      time.between(20, board_.delay_us),
-      [this, once, answer, listener, address, alive = std::weak_ptr(listener->lives)] {
-        if (alive.expired() || !*once) return;
-        const auto line = std::make_shared<Line>();
-        listener->accepted(
-            std::make_unique<SimChannel>(listener->network, line, 1, process_.name()));
-        answer(process_.time().between(20, board_.delay_us), [this, line, address] {
-          return Result<std::unique_ptr<Channel>>(
-              std::unique_ptr<Channel>(std::make_unique<SimChannel>(*this, line, 0, address)));
-        });
-      });
+  listener->process.after(time.between(20, board_.delay_us), [this, once, answer, listener, address,
+                                                              alive =
+                                                                  std::weak_ptr(listener->lives)] {
+    if (alive.expired() || !*once) return;
+    const auto line = std::make_shared<Line>();
+    listener->accepted(std::make_unique<SimChannel>(listener->network, line, 1, process_.name()));
+    answer(process_.time().between(20, board_.delay_us), [this, line, address] {
+      return Result<std::unique_ptr<Channel>>(
+          std::unique_ptr<Channel>(std::make_unique<SimChannel>(*this, line, 0, address)));
+    });
+  });
   return dial;
 }
 

@@ -69,7 +69,7 @@ void Member::check_state() {
 }
 
 /// Into memory of its own; the state changes when all of it is here, and verified.
-Task Member::fetch(const BoundaryEvent& event, std::shared_ptr<BoundaryTalk>) {
+Task Member::fetch(const BoundaryEvent& event, const std::function<bool()>& superseded) {
   const SyncPlan plan = event.plan;
   auto staged = std::make_shared<std::vector<Memory>>(1 + kItems);
   kept_.push_back(staged);
@@ -86,6 +86,7 @@ Task Member::fetch(const BoundaryEvent& event, std::shared_ptr<BoundaryTalk>) {
       group->pull(source, root_digest, static_cast<std::uint32_t>(i),
                   i == 0 ? Buffer{} : Buffer{to.data(), to.size()}, 5000, ticket);
       co_await done(ticket);
+      if (superseded()) co_return;
       good = !ticket->error().failed();
       if (!good) {
         time_.say(&process_, "pull failed: " + ticket->error().text);
@@ -133,6 +134,7 @@ Task Member::refresh() {
   check_state();
   doing_ = "refresh after step " + std::to_string(view_.step);
   BoundaryRequest request;
+  request.timeout_ms = 2 * plan_.op_timeout_ms;
   group->boundary_begin(request, talk);
   std::optional<Result<BoundaryEvent>> next;
   auto newest = std::make_shared<std::optional<Result<BoundaryEvent>>>();
@@ -148,8 +150,8 @@ Task Member::refresh() {
   while (true) {
     if (!to_fetch) {
       co_await until(said);
-    } else if (auto event = talk->next(0)) {
-      newest->emplace(std::move(*event));
+    } else {
+      (void)said();
     }
     if (newest->has_value()) {
       Result<BoundaryEvent> event = std::move(**newest);
@@ -177,7 +179,7 @@ Task Member::refresh() {
     if (to_fetch) {
       doing_ = "fetches the state of " + std::to_string(asked.plan.sources.size()) + " sources";
       const std::uint64_t before = state_;
-      co_await fetch(asked, talk);
+      co_await fetch(asked, said);
       if (root() == asked.plan.root || state_ != before) to_fetch = false;
       if (core_->elastic() == nullptr) to_fetch = false;
     }

@@ -19,8 +19,7 @@ class [[nodiscard]] Task {
     auto final_suspend() noexcept {
       struct Final {
         bool await_ready() noexcept { return false; }
-        std::coroutine_handle<> await_suspend(
-            std::coroutine_handle<promise_type> ended) noexcept {
+        std::coroutine_handle<> await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
           const auto then = ended.promise().then;
           return then ? then : std::noop_coroutine();
         }

@@ -14,7 +14,7 @@
 namespace pccl::sim {
 namespace {
 
-constexpr std::uint64_t kEndMs = 600000;      // everything has ended by then, faults or not
+constexpr std::uint64_t kEndMs = 600000;       // everything has ended by then, faults or not
 constexpr std::uint64_t kEventsMax = 4000000;  // of one walk
 
 /// The register: it outlives the masters.
@@ -63,14 +63,14 @@ class Master {
 
 class Walk {
  public:
-  Walk(std::uint64_t seed, bool trace) : time_(seed), cables_(time_) {
-    time_.trace = trace;
+  Walk(std::uint64_t seed, const Wishes& wishes) : time_(seed), cables_(time_) {
+    time_.trace = wishes.trace;
     plan_.seed = seed;
     plan_.masters = {"127.0.0.1:1"};
     plan_.steps = time_.between(1, 4);
     plan_.ops_max = static_cast<unsigned>(time_.between(1, 4));
     plan_.bytes_max = time_.hit(60) ? 3000 : 60000;
-    plan_.messages = time_.hit(60);
+    plan_.messages = time_.hit(60) && wishes.messages;
     plan_.any_source = time_.hit(20);
     plan_.boundaries = !time_.hit(25);
     plan_.faults = time_.hit(80);
@@ -145,8 +145,8 @@ class Walk {
     const PeerId id{(time_.chance.next() | 1) & ~(1ULL << 63)};
     const std::uint64_t state = same_state_ ? 1 : 1 + number % 2;
     auto& member = members_.emplace_back(std::make_unique<Member>(
-        time_, cables_, board_, book_, plan_, std::string(newcomer ? "n" : "m") + std::to_string(number), id,
-        state, newcomer));
+        time_, cables_, board_, book_, plan_,
+        std::string(newcomer ? "n" : "m") + std::to_string(number), id, state, newcomer));
     member->begin();
     time_.say(&member->process(), "begins as peer " + to_string(id).substr(0, 4));
   }
@@ -174,7 +174,8 @@ class Walk {
       case 3:
         return one->kill(true);
       case 4: {
-        const std::uint64_t ms = time_.hit(70) ? time_.between(50, 3000) : time_.between(3000, 25000);
+        const std::uint64_t ms =
+            time_.hit(70) ? time_.between(50, 3000) : time_.between(3000, 25000);
         time_.say(&process, "stops for " + std::to_string(ms) + " ms");
         process.stop();
         one->had_fault = true;
@@ -213,7 +214,8 @@ class Walk {
         time_.say(&process, "is cut off from " + there);
         cables_.cut(one->id(), other);
         one->network().direct()->lose(other);
-        if (time_.hit(50)) time_.after(1000 * time_.between(100, 20000), nullptr, [this] { cables_.mend_all(); });
+        if (time_.hit(50))
+          time_.after(1000 * time_.between(100, 20000), nullptr, [this] { cables_.mend_all(); });
         return;
       case 10:
         return one->wants_to_leave();
@@ -244,8 +246,8 @@ class Walk {
 
 }  // namespace
 
-Walked walk_engines(std::uint64_t seed, bool trace) {
-  Walk walk(seed, trace);
+Walked walk_engines(std::uint64_t seed, const Wishes& wishes) {
+  Walk walk(seed, wishes);
   return walk.run();
 }
 

@@ -11,11 +11,13 @@ struct Walked {
   std::uint64_t calls = 0;
   std::uint64_t messages = 0;
   std::uint64_t bits = 0;
-  std::uint64_t fetched = 0;
-  std::string sizes;  // of memory, where asked for
 };
 
-/// `trace`: prints the story.
-[[nodiscard]] Walked walk_engines(std::uint64_t seed, bool trace);
+struct Wishes {
+  bool trace = false;    // prints the story
+  bool messages = true;  // programs send and receive
+};
+
+[[nodiscard]] Walked walk_engines(std::uint64_t seed, const Wishes& wishes);
 
 }  // namespace pccl::sim

@@ -83,9 +83,8 @@ std::size_t Wire::queued(int side) const {
 }
 
 bool Wire::flushed(int side) const {
-  return std::all_of(ways_[side].begin(), ways_[side].end(), [](const Way& w) {
-    return w.queue.empty() && w.under_way.empty();
-  });
+  return std::all_of(ways_[side].begin(), ways_[side].end(),
+                     [](const Way& w) { return w.queue.empty() && w.under_way.empty(); });
 }
 
 void Wire::plan_take(int from, std::size_t lane) {
