@@ -108,6 +108,9 @@ def set_log_sink(function: Callable[[int, str], None] | None) -> None: ...
 def library_of(symbol: str) -> str:
     """Path of the library from which a C symbol that the engine uses comes (dladdr)."""
 
+def break_invariant(what: str) -> None:
+    """Breaks an invariant of the engine, with these words. For tests of what ends then."""
+
 def end() -> None: ...
 def shutdown() -> None:
     """Ends the engine in good order: goodbyes, what is owed, then its thread. Idempotent."""

@@ -5,12 +5,16 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
+#include <type_traits>
 #include <unordered_map>
+#include <variant>
 
 #include "base/assert.h"
 #include "base/text.h"
 #include "engine/buffer_pool.h"
 #include "engine/engine.h"
+#include "engine/last_events.h"
 #include "transport/network.h"
 
 namespace pccl {
@@ -22,6 +26,11 @@ class SegmentOwner {
   virtual void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) = 0;
   virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
 };
+
+template <typename Message>
+[[nodiscard]] std::string_view name_of(const Message& message) {
+  return std::visit([](const auto& m) { return std::decay_t<decltype(m)>::kName; }, message);
+}
 
 struct EngineContext {
   Network& network;
@@ -55,6 +64,11 @@ struct EngineContext {
     return (token << 32) | index;
   }
 
+  void note(std::string_view what, PeerId peer = {}, GroupId group = {}, std::uint64_t number = 0) {
+    events.note(clock.now_ms(), what, peer, group, number);
+  }
+
+  LastEvents events{};
   std::uint32_t last_token = 0;
   std::unordered_map<std::uint32_t, SegmentOwner*> owners;
 };

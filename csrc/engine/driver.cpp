@@ -17,6 +17,9 @@ namespace {
 // Without a caller for this long the engine's own thread drives: what arrives then waits no longer.
 constexpr std::chrono::milliseconds kStandByMs{1};
 
+// A caller that waits while another one drives looks this often whether the loop has ended.
+constexpr std::uint64_t kLookMs = 1000;
+
 // 13 us instead of 40 for 4 bytes at 2 ranks, 59 instead of 146 at 4 (two cores).
 constexpr std::chrono::microseconds kPollUs{100};
 
@@ -54,6 +57,7 @@ void Driver::enter(Lock& lock, User user) {
 }
 
 void Driver::leave(Lock& lock) {
+  if (loop_.stopping()) loop_.refuse_posts();
   lock.lock();
   State& s = *state_;
   s.user = User::none;
@@ -70,6 +74,7 @@ void Driver::guard(const std::function<void()>& body) {
   } catch (const std::exception& e) {
     log_error(std::string("the engine has stopped, this is a bug in pccl: ") + e.what());
     broken_(e.what());
+    loop_.refuse_posts();
     const Lock lock(state_->mutex);
     state_->ended = true;
   }
@@ -152,14 +157,16 @@ bool Driver::wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) {
     }
     --s.wanted;
   }
-  if (s.user != User::none || s.ended) {
+  while (s.user != User::none && !s.ended) {  // another caller drives, for us too
     ++s.waiting;
     lock.unlock();
-    const bool done = ticket.wait(left_until(deadline));
+    const auto left_ms = left_until(deadline);
+    const bool done = ticket.wait(left_ms ? std::min(*left_ms, kLookMs) : kLookMs);
     lock.lock();
     --s.waiting;
-    return done;
+    if (done || left_ms.value_or(kLookMs) == 0) return done;
   }
+  if (s.ended) return ticket.done();
   s.used = true;
   enter(lock, User::waiter);
   guard([&] { drive_until(ticket, deadline); });
@@ -183,6 +190,11 @@ void Driver::drive_until(const Ticket& ticket, std::optional<Clock::time_point> 
 }
 
 // ------------------------------------------------------------------------------- end
+
+bool Driver::ended() const {
+  const Lock lock(state_->mutex);
+  return state_->ended;
+}
 
 void Driver::join() {
   if (state_ && state_->thread.joinable()) state_->thread.join();

@@ -22,8 +22,9 @@
 namespace pccl {
 
 /// Runs `loop` until it is stopped. A broken invariant (PCCL_ASSERT) stops it for good: `broken` is
-/// called on the thread that drives, once, and nothing else runs on the loop any more. Thread-safe
-/// but for the constructor, `join` and `forget`.
+/// called on the thread that drives, once, and nothing else runs on the loop any more. A posted
+/// function that has not run by its end never does: it is destroyed. Thread-safe but for the
+/// constructor, `join` and `forget`.
 class Driver {
  public:
   enum class Cost : std::uint8_t { small, large };
@@ -37,9 +38,12 @@ class Driver {
   /// thread, before the call returns; what is `large` never does.
   void post(std::function<void()> function, Cost cost);
   /// Waits for the outcome as Ticket::wait does, driving the loop meanwhile if no other caller
-  /// does. The time-out is kept to within the loop's tick.
+  /// does. The time-out is kept to within the loop's tick. False once the loop has ended and the
+  /// ticket has no outcome: then nothing here brings one.
   bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms);
 
+  /// Nobody will drive the loop any more.
+  [[nodiscard]] bool ended() const;
   /// Waits until the loop has been stopped and nobody drives it any more.
   void join();
   /// In a forked child the thread does not exist, and another may have held the mutex: forget both.

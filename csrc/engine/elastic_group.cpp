@@ -18,7 +18,10 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
       client_(context, options.masters,
               {[this] { master_connected(); },
                [this](const std::string& reason) { master_lost(reason); },
-               [this](const MasterToPeer& message) { feed(peer::FromMaster{message}); },
+               [this](const MasterToPeer& message) {
+                 context_.note(name_of(message));
+                 feed(peer::FromMaster{message});
+               },
                [this] { return next_key(); }}),
       exchange_(context, kElasticGroup) {
   const PeerId self = context.links.self();
@@ -32,10 +35,7 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
 }
 
 ElasticGroup::~ElasticGroup() {
-  const Error closed{ErrorCode::closed, "the group has been closed"};
-  joined(closed);
-  if (talk_) talk_->fail(closed);
-  fail_pending(closed);
+  if (!failure_.failed() && !left_) end_waits({ErrorCode::closed, "the group has been closed"});
 }
 
 void ElasticGroup::join() {
@@ -289,6 +289,7 @@ void ElasticGroup::update_renumber() {
 // ------------------------------------------------------------------------------------------ epochs
 
 void ElasticGroup::on(const peer::ToMaster& a) {
+  context_.note(name_of(a.message));
   const auto* hello = std::get_if<Hello>(&a.message);
   if (hello == nullptr) return client_.send(a.message);
   Hello filled = *hello;
@@ -399,10 +400,7 @@ void ElasticGroup::on(const peer::HasLeft&) {
   hook(std::move(event));
   exchange_.withdraw();
   if (talk_) tell_left(*std::exchange(talk_, nullptr));
-  boundary_.reset();
-  fail_pending({ErrorCode::closed, "this replica has left the run"});
-  client_.close();
-  publish();
+  end_waits({ErrorCode::closed, "this replica has left the run"});
 }
 
 /// Who has left at once, between two boundaries, hears of it at the next.
@@ -429,18 +427,28 @@ void ElasticGroup::end(Error error) {
   if (failure_.failed() || left_) return;
   failure_ = error;
   if (error.code != ErrorCode::closed) log_warning(error.text);
-  joined(error);
-  exchange_.withdraw();
-  exchange_.fail_all(error);
-  if (talk_) std::exchange(talk_, nullptr)->fail(error);
-  boundary_.reset();
-  fail_pending(error);
-  for (AtDoor& waiting : std::exchange(at_door_, {})) waiting.ticket->complete(error);
-  client_.close();
+  end_waits(error);
   for (const PeerId peer : members_) {
     if (peer != context_.links.self()) context_.release_link(peer);
   }
+}
+
+/// However this group ends, nobody waits for it any longer.
+void ElasticGroup::end_waits(const Error& error) {
+  if (!failure_.failed() && !left_) failure_ = error;
   publish();
+  joined(error);
+  exchange_.withdraw();  // the memory is the program's again, before it hears of anything
+  if (talk_) std::exchange(talk_, nullptr)->fail(error);
+  boundary_.reset();
+  for (AtDoor& waiting : std::exchange(at_door_, {})) {
+    Error own = error;
+    own.text = describe(waiting.request.descriptor) + ": " + own.text;
+    waiting.ticket->complete(std::move(own));
+  }
+  client_.close(error);
+  exchange_.fail_all(error);
+  fail_pending(error);
 }
 
 // ------------------------------------------------------------------------ calls that are passed on

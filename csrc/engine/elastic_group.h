@@ -54,6 +54,7 @@ class ElasticGroup : public Group {
   void store(StoreRequest request, std::shared_ptr<Ticket> ticket);
 
  protected:
+  void end_waits(const Error& error) override;
   void op_complete(Pending& pending) override;
   void op_mismatch(OpKey op, PeerId from, const std::string& text) override;
   void op_timed_out(Pending& pending) override;

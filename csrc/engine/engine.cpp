@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <future>
+#include <mutex>
 #include <system_error>
 #include <unordered_map>
 
@@ -30,6 +31,51 @@ Driver::Cost cost_of(const OpRequest& request) {
   return bytes <= kBeginInCallerBytes ? Driver::Cost::small : Driver::Cost::large;
 }
 
+/// Why an engine does nothing any more: the error of each call that it has not carried out. Shared
+/// with the functions that are posted, which may outlive what they were posted to.
+class Ending {
+ public:
+  explicit Ending(Error error) : error_(std::move(error)) {}
+  void set(Error error) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+  }
+  [[nodiscard]] Error error() const {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Error error_;
+};
+
+/// A posted function that somebody waits for: where it is destroyed before it has run to its end,
+/// `otherwise` tells them why.
+template <typename F, typename Otherwise>
+class Owed {
+ public:
+  Owed(F function, Otherwise otherwise, std::shared_ptr<const Ending> ending)
+      : function_(std::move(function)),
+        otherwise_(std::move(otherwise)),
+        ending_(std::move(ending)) {}
+  ~Owed() {
+    if (!ran_) otherwise_(ending_->error());
+  }
+  Owed(const Owed&) = delete;
+  Owed& operator=(const Owed&) = delete;
+  void run() {
+    function_();
+    ran_ = true;
+  }
+
+ private:
+  F function_;
+  Otherwise otherwise_;
+  std::shared_ptr<const Ending> ending_;
+  bool ran_ = false;
+};
+
 class ThreadedEngine : public Engine {
  public:
   explicit ThreadedEngine(const EngineOptions& options)
@@ -48,8 +94,11 @@ class ThreadedEngine : public Engine {
     key_ = core_->links().key();
     port_ = core_->links().port();
     driver_.emplace(loop_, [this](const std::string& what) {
+      ending_->set({ErrorCode::broken, "the engine has stopped: " + what});
       stopped_ = true;
-      core_->broken(what);
+      loop_.registry().shut_all();  // the others see every connection end
+      core_->broken(ending_->error());
+      goodbye_->complete(ending_->error());
     });
     return {};
   }
@@ -137,8 +186,12 @@ class ThreadedEngine : public Engine {
   }
 
   bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) override {
-    if (stopped_ || !driver_) return ticket.wait(timeout_ms);
-    return driver_->wait(ticket, timeout_ms);
+    if (!forked_) {
+      if (driver_->wait(ticket, timeout_ms)) return true;
+      if (!driver_->ended()) return false;
+    }
+    ticket.complete(ending_->error());  // nobody else will
+    return true;
   }
 
   void returned(GroupId id, OpKey op) override {
@@ -181,19 +234,21 @@ class ThreadedEngine : public Engine {
   }
 
   Error boundary_begin(GroupId, const BoundaryRequest& request) override {
-    if (stopped_) return {ErrorCode::closed, "the engine has been closed"};
+    if (stopped_) return ending_->error();
     auto talk = std::make_shared<BoundaryTalk>();
     {
       const std::lock_guard lock(views_mutex_);
       talk_ = talk;
     }
-    post_function([this, request, talk] {
-      if (ElasticGroup* group = core_->elastic()) {
-        group->boundary_begin(request, talk);
-      } else {
-        talk->fail({ErrorCode::closed, "the elastic group has been closed"});
-      }
-    });
+    owe(
+        [this, request, talk] {
+          if (ElasticGroup* group = core_->elastic()) {
+            group->boundary_begin(request, talk);
+          } else {
+            talk->fail({ErrorCode::closed, "the elastic group has been closed"});
+          }
+        },
+        [talk](const Error& error) { talk->fail(error); });
     return {};
   }
 
@@ -205,7 +260,7 @@ class ThreadedEngine : public Engine {
     }
     if (!talk) return Result<BoundaryEvent>(ErrorCode::invalid, "no boundary has begun");
     if (auto event = talk->next(timeout_ms)) return event;
-    if (stopped_) return Result<BoundaryEvent>(ErrorCode::closed, "the engine has been closed");
+    if (stopped_) return Result<BoundaryEvent>(ending_->error());
     return {};
   }
 
@@ -252,13 +307,12 @@ class ThreadedEngine : public Engine {
       driver_->post(
           [this] {
             core_->shutdown([this] {
-              stopped_promise_.set_value();
+              goodbye_->complete({});
               loop_.stop();
             });
           },
           Driver::Cost::large);
-      const auto limit = std::chrono::milliseconds(options_.goodbye_timeout_ms + kAnswerMs);
-      if (stopped_future_.wait_for(limit) != std::future_status::ready) {
+      if (!goodbye_->wait(options_.goodbye_timeout_ms + kAnswerMs)) {
         log_warning("the engine did not finish its goodbyes in time");
         loop_.stop();
       }
@@ -273,7 +327,13 @@ class ThreadedEngine : public Engine {
     core_.reset();  // closes every socket
   }
 
+  void break_invariant(const std::string& what) override {
+    post_function([what] { PCCL_ASSERT(what.empty(), what); });
+  }
+
   void forked() override {
+    // Another thread of the parent may hold a lock for ever: none is taken.
+    ending_.swap(forked_ending_);
     forked_ = true;
     stopped_ = true;
     loop_.registry().close_in_child();
@@ -292,15 +352,16 @@ class ThreadedEngine : public Engine {
   template <typename F>
   std::shared_ptr<Ticket> posted(F function, Driver::Cost cost = Driver::Cost::small) {
     auto ticket = std::make_shared<Ticket>();
-    const bool sent = post_function(
-        [ticket, f = std::make_shared<F>(std::move(function))] { (*f)(ticket); }, cost);
-    if (!sent) {
-      ticket->complete(
-          {ErrorCode::closed, forked_ ? "the group belongs to the parent process: a forked "
-                                        "child cannot use it"
-                                      : "the engine has been closed"});
-    }
+    owe([ticket, f = std::move(function)]() mutable { f(ticket); },
+        [ticket](const Error& error) { ticket->complete(error); }, cost);
     return ticket;
+  }
+
+  template <typename F, typename Otherwise>
+  void owe(F function, Otherwise otherwise, Driver::Cost cost = Driver::Cost::small) {
+    auto owed =
+        std::make_shared<Owed<F, Otherwise>>(std::move(function), std::move(otherwise), ending_);
+    post_function([owed = std::move(owed)] { owed->run(); }, cost);
   }
 
   /// Runs `function` on the thread that drives and waits until it has run.
@@ -330,8 +391,11 @@ class ThreadedEngine : public Engine {
   std::uint16_t port_ = 0;
   std::atomic<bool> stopped_ = false;
   std::atomic<bool> forked_ = false;
-  std::promise<void> stopped_promise_;
-  std::future<void> stopped_future_ = stopped_promise_.get_future();
+  std::shared_ptr<Ending> ending_ =
+      std::make_shared<Ending>(Error{ErrorCode::closed, "the engine has been closed"});
+  std::shared_ptr<Ending> forked_ending_ = std::make_shared<Ending>(Error{
+      ErrorCode::closed, "the group belongs to the parent process: a forked child cannot use it"});
+  std::shared_ptr<Ticket> goodbye_ = std::make_shared<Ticket>();
   std::function<void(const GroupEvent&)> event_sink_;
   mutable std::mutex views_mutex_;  // of what the engine publishes; never held while it runs
   std::unordered_map<GroupId, std::shared_ptr<const GroupView>> views_;

@@ -247,6 +247,8 @@ class Engine {
   /// Ends as a SIGKILL does: every descriptor is closed without a word to anybody, and nothing runs
   /// any more. For tests of what the others do then.
   virtual void vanish() = 0;
+  /// Breaks an invariant on the thread that drives, with these words. For tests of what ends then.
+  virtual void break_invariant(const std::string& what) = 0;
   /// In a forked child: closes all descriptors without a word to anybody; every later call fails.
   virtual void forked() = 0;
 };

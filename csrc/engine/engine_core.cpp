@@ -13,6 +13,7 @@ constexpr std::size_t kPoolKeptBytes = 1ULL << 30;
 constexpr std::size_t kStrangersMax = 4096;
 constexpr std::size_t kStrangerControlsMax = 4096;
 constexpr std::size_t kEndedMax = 65536;
+constexpr std::size_t kReportBytesMax = 64U << 10;  // in the log, after a broken invariant
 
 /// The group that a message between peers belongs to.
 GroupId group_of(const PeerToPeer& message) {
@@ -58,6 +59,7 @@ Error EngineCore::listen() {
                       links_->drop(peer);
                     },
                     [this](PeerId peer) { return elastic_ != nullptr && elastic_->sibling(peer); },
+                    {},
                     0,
                     {}});
   early_ = std::make_unique<Early>(*context_, *this);
@@ -83,6 +85,7 @@ void EngineCore::add_fixed(GroupId id, std::string name, std::vector<Handle> mem
                                             rank, timeout_ms, std::move(connected));
   FixedGroup& added = *group;
   groups_.emplace(id, std::move(group));
+  context_->note("group made", {}, id);
   added.connect();
   adopt(added);
 }
@@ -122,6 +125,7 @@ Group* EngineCore::find(GroupId id) {
 void EngineCore::close(GroupId id) {
   const auto it = groups_.find(id);
   if (it == groups_.end()) return;
+  context_->note("group closed", {}, id);
   it->second->close();
   if (it->second.get() == elastic_) elastic_ = nullptr;
   // The group may be the caller's caller: it goes when the loop comes round.
@@ -148,9 +152,25 @@ void EngineCore::shutdown(std::function<void()> done) {
   links_->shutdown(options_.goodbye_timeout_ms, std::move(done));
 }
 
-void EngineCore::broken(const std::string& what) {
-  const Error error{ErrorCode::broken, "the engine has stopped: " + what};
+void EngineCore::broken(const Error& error) {
+  try {
+    log_error(report());
+  } catch (const std::exception& e) {
+    log_error(std::string("no report: ") + e.what());
+  }
   for (auto& [id, group] : groups_) group->stop_for_good(error);
+}
+
+/// What a report of a bug needs, at most kReportBytesMax of it.
+std::string EngineCore::report() const {
+  std::string text = "the state of the engine at the end, for a report of this bug:";
+  for (const auto& [id, group] : groups_) {
+    if (text.size() < kReportBytesMax / 2) text += "\n  " + group->report();
+  }
+  text += "\nand what happened last, the newest at the end:" +
+          context_->events.text(context_->clock.now_ms());
+  if (text.size() > kReportBytesMax) text = text.substr(0, kReportBytesMax) + "\n  ...";
+  return text;
 }
 
 EngineCounters EngineCore::counters() const {
@@ -172,14 +192,15 @@ void EngineCore::tick() {
   }
 }
 
-// ------------------------------------------------------------------------------------------ from
-// links
+// ------------------------------------------------------------------------------ from the links
 
 void EngineCore::link_up(PeerId peer) {
+  context_->note("link up", peer);
   for (auto& [id, group] : groups_) group->link_up(peer);
 }
 
 void EngineCore::link_down(PeerId peer, const std::string& reason, Down how) {
+  context_->note(how == Down::lost ? "link lost" : "link did not come up", peer);
   for (auto& [id, group] : groups_) {
     if (group->needs(peer)) group->link_down(peer, reason, how);
   }
@@ -193,6 +214,7 @@ void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload
     return;
   }
   const GroupId id = group_of(message.value());
+  context_->note(name_of(message.value()), peer, id);
   if (Group* group = find(id)) {
     group->control(peer, message.value());
     return;

@@ -36,8 +36,9 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   void close(GroupId id);
   /// Says goodbye to everybody, then calls `done`.
   void shutdown(std::function<void()> done);
-  /// The loop has stopped because of a bug: nobody waits any longer.
-  void broken(const std::string& what);
+  /// The loop has stopped because of a bug: the log gets what is known, and nobody waits any
+  /// longer. Throws nothing.
+  void broken(const Error& error);
 
   [[nodiscard]] Links& links() { return *links_; }
   [[nodiscard]] EngineCounters counters() const;
@@ -58,6 +59,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   void segment_sent(MemoryToken, PeerId, std::uint32_t) override {}
   void adopt(Group& group);
   void tick();
+  [[nodiscard]] std::string report() const;
   void evicted(const std::string& why);
 
   Network& network_;

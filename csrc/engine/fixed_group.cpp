@@ -187,11 +187,16 @@ void FixedGroup::fail_group(Error error, bool tell) {
     }
   }
   log_warning(name_ + ": " + error.text);
+  error.text = name_ + ": " + error.text;
+  end_waits(error);
+}
+
+void FixedGroup::end_waits(const Error& error) {
+  if (!failure_.failed()) failure_ = error;
   questions_.clear();
   publish();
-  error.text = name_ + ": " + error.text;
+  if (connected_) std::exchange(connected_, nullptr)->complete(error);
   fail_pending(error);
-  if (connected_) std::exchange(connected_, nullptr)->complete(std::move(error));
 }
 
 Error FixedGroup::lost(PeerId peer, const std::string& reason) const {
@@ -344,8 +349,7 @@ void FixedGroup::close() {
       context_.links.send_control(peer, encode(PeerToPeer{Farewell{id_, finished}}));
     }
   }
-  fail_pending({ErrorCode::closed, name_ + ": the group has been closed"});
-  publish();
+  end_waits({ErrorCode::closed, name_ + ": the group has been closed"});
 }
 
 void FixedGroup::abort(const std::string& why) {

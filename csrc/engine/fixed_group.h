@@ -34,6 +34,7 @@ class FixedGroup : public Group {
   [[nodiscard]] bool needs(PeerId peer) const override;
 
  protected:
+  void end_waits(const Error& error) override;
   void op_complete(Pending& pending) override;
   void op_mismatch(OpKey op, PeerId from, const std::string& text) override;
   void op_timed_out(Pending& pending) override;

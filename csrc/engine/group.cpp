@@ -20,7 +20,9 @@ Group::Group(EngineContext& context, GroupId id, std::string name, bool elastic)
       early_(context, *this),
       point_to_point_(context, id, elastic) {}
 
-Group::~Group() { fail_pending({ErrorCode::closed, "the group has been closed"}); }
+Group::~Group() {
+  if (!stopped_) fail_pending({ErrorCode::closed, "the group has been closed"});
+}
 
 // -------------------------------------------------------------------------------- life of
 // operations
@@ -29,6 +31,7 @@ Group::Pending& Group::add(OpKey key, OpRequest request, std::shared_ptr<Ticket>
                            Numbering numbering) {
   if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
   ticket->op = key;
+  context_.note(kind_name(request.descriptor.kind), {}, id_, key.index);
   Pending& pending = ops_[key];
   pending.op =
       std::make_unique<Operation>(context_.pool, key, std::move(request), std::move(ticket));
@@ -134,6 +137,7 @@ void Group::finish(OpKey key, Error error) {
   const auto ticket = node.mapped().op->ticket();
   ticket->contributors = std::move(node.mapped().contributors);
   const bool failed = error.failed();
+  context_.note(failed ? "failed" : "completed", {}, id_, key.index);
   if (failed) {
     ++context_.counters.ops_failed;
   } else {
@@ -170,6 +174,34 @@ void Group::fail_pending(const Error& error) {
     finish(key, std::move(own));
   }
   point_to_point_.fail_all(error);
+}
+
+void Group::stop_for_good(const Error& error) {
+  std::vector<std::shared_ptr<Ticket>> tickets = point_to_point_.tickets();
+  for (const auto& [key, pending] : ops_) tickets.push_back(pending.op->ticket());
+  try {
+    end_waits(error);
+  } catch (const std::exception& e) {  // what broke the engine may do so again
+    log_error(name_ + ": " + e.what());
+  }
+  stopped_ = true;
+  for (const auto& ticket : tickets) ticket->complete(error);
+}
+
+std::string Group::report() const {
+  constexpr std::size_t kShown = 16;
+  std::string text =
+      name_ + " " + std::to_string(id_.value) + ": epoch " + to_string(epoch_) + ", members";
+  for (const PeerId peer : members_) text += " " + to_string(peer);
+  text +=
+      ", next operation " + to_string(next_key()) + ", in flight " + std::to_string(ops_.size());
+  std::size_t shown = 0;
+  for (const auto& [key, pending] : ops_) {
+    if (++shown > kShown) break;
+    text += "; " + describe_wait(pending) + (pending.op->running() ? "" : ", not running") +
+            (pending.op->complete() ? ", complete here" : "");
+  }
+  return text;
 }
 
 void Group::set_epoch(EpochId epoch, std::vector<PeerId> members,

@@ -51,8 +51,10 @@ class Group : public OperationPort, public SegmentOwner {
   void inputs_came(const InputGate& gate);
   /// A segment that arrived when nobody could use it; perhaps this group can now.
   void adopt(EarlySegment segment);
-  /// A bug has stopped the engine: everything pending fails, nothing is sent.
-  void stop_for_good(const Error& error) { fail_pending(error); }
+  /// A bug has stopped the engine: everything that waits ends, nothing is sent. Throws nothing.
+  void stop_for_good(const Error& error);
+  /// A line for the report of a bug.
+  [[nodiscard]] std::string report() const;
 
   [[nodiscard]] GroupId id() const { return id_; }
   [[nodiscard]] std::vector<OpInFlight> in_flight() const;
@@ -66,6 +68,8 @@ class Group : public OperationPort, public SegmentOwner {
     std::vector<PeerId> contributors;  // of its last run
   };
 
+  /// Ends every call of this group that waits.
+  virtual void end_waits(const Error& error) = 0;
   virtual void op_complete(Pending& pending) = 0;
   /// `from` calls something else than we do; `text` names both sides.
   virtual void op_mismatch(OpKey op, PeerId from, const std::string& text) = 0;
@@ -124,6 +128,7 @@ class Group : public OperationPort, public SegmentOwner {
   std::map<MemoryToken, OpKey> running_;
   std::uint64_t preimage_bytes_ = 0;  // of operations that run
   std::size_t deferred_ = 0;
+  bool stopped_ = false;  // for good: memory of callers is theirs again
 };
 
 }  // namespace pccl

@@ -55,7 +55,7 @@ Error MasterClient::nobody(const std::string& how_long) const {
 }
 
 void MasterClient::dial() {
-  if (closed_ || channel_ || dial_) return;
+  if (closed_.failed() || channel_ || dial_) return;
   at_ = next_ % masters_.size();
   const std::string& address = masters_[at_];
   dial_ = context_.network.dial(
@@ -90,7 +90,7 @@ void MasterClient::dialled(Result<std::unique_ptr<Channel>> result) {
 }
 
 void MasterClient::retry() {
-  if (closed_) return;
+  if (closed_.failed()) return;
   const std::uint64_t delay = backoff_ms_ / 2 + random_.below(backoff_ms_ / 2 + 1);
   backoff_ms_ = std::min(backoff_ms_ * 2, kBackoffMsMax);
   retry_timer_ = context_.clock.timer(delay, 0, [this] { dial(); });
@@ -158,10 +158,7 @@ void MasterClient::send(const PeerToMaster& message) {
 }
 
 void MasterClient::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
-  if (closed_) {
-    ticket->complete({ErrorCode::closed, "the group has been closed"});
-    return;
-  }
+  if (closed_.failed()) return ticket->complete(closed_);
   request.id = ++last_store_id_;
   StoreCall& call = store_calls_[request.id];
   call.request = std::move(request);
@@ -191,7 +188,7 @@ void MasterClient::tick(std::uint64_t elapsed_ms) {
                                    std::to_string(node.mapped().request.timeout_ms) + " ms" +
                                    (channel_ ? "" : " (no connection: " + seen_text() + ")")});
   }
-  if (!closed_ && !(channel_ && greeted_)) {
+  if (!closed_.failed() && !(channel_ && greeted_)) {
     without_ms_ += elapsed_ms;
     if (was_greeted_ && without_ms_ >= say_away_ms_) {
       say_away_ms_ *= 2;
@@ -213,14 +210,12 @@ void MasterClient::tick(std::uint64_t elapsed_ms) {
   }
 }
 
-void MasterClient::close() {
-  closed_ = true;
+void MasterClient::close(const Error& error) {
+  if (closed_.failed()) return;
+  closed_ = error;
   retry_timer_.reset();
   dial_.reset();
-  for (auto& [id, call] : store_calls_) {
-    call.ticket->complete({ErrorCode::closed, "the group has been closed"});
-  }
-  store_calls_.clear();
+  for (auto& [id, call] : std::exchange(store_calls_, {})) call.ticket->complete(error);
   if (!channel_) return;
   channel_->set_events({[](std::span<const std::byte>) {}, [](const std::string&) {}});
   channel_->close();

@@ -36,8 +36,8 @@ class MasterClient {
   void store(StoreRequest request, std::shared_ptr<Ticket> ticket);
   void set_intervals(std::uint64_t heartbeat_ms, std::uint64_t silence_ms);
   void tick(std::uint64_t elapsed_ms);
-  /// Sends what is queued, then closes, and dials no more.
-  void close();
+  /// Sends what is queued, then closes, and dials no more; calls of the store end with `error`.
+  void close(const Error& error);
 
   [[nodiscard]] bool connected() const { return channel_ != nullptr; }
   [[nodiscard]] const std::string& local_host() const { return local_host_; }
@@ -85,7 +85,7 @@ class MasterClient {
   std::uint64_t without_ms_ = 0;
   std::uint64_t say_away_ms_ = 0;
   std::string stands_by_;  // what one said that is not
-  bool closed_ = false;
+  Error closed_;           // why, once it is
   std::uint64_t last_store_id_ = 0;
   std::map<std::uint64_t, StoreCall> store_calls_;
   Random random_;

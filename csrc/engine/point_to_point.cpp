@@ -374,6 +374,13 @@ void PointToPoint::fail_all(const Error& error) {
   while (!receives_.empty()) finish_receive(receives_.front(), about(receives_.front(), error));
 }
 
+std::vector<std::shared_ptr<Ticket>> PointToPoint::tickets() const {
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (const auto& [name, send] : sends_) tickets.push_back(send.ticket);
+  for (const RecvState& receive : receives_) tickets.push_back(receive.ticket);
+  return tickets;
+}
+
 void PointToPoint::tick(std::uint64_t elapsed_ms, bool holding) {
   if (holding) return;
   const auto late = [&](Common& common) -> std::optional<Error> {

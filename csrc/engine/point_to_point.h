@@ -51,6 +51,8 @@ class PointToPoint : public SegmentOwner {
   void peer_gone(PeerId peer, const Error& error);
   void fail_all(const Error& error);
   void tick(std::uint64_t elapsed_ms, bool holding);
+  /// Of everything that has no outcome.
+  [[nodiscard]] std::vector<std::shared_ptr<Ticket>> tickets() const;
   [[nodiscard]] bool idle() const { return sends_.empty() && receives_.empty(); }
 
  private:

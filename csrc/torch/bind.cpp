@@ -548,6 +548,14 @@ PYBIND11_MODULE(_C, m) {
       py::arg("level"));
   m.def("set_log_sink", &set_log_sink_to, py::arg("function"));
   m.def("library_of", &library_of, py::arg("symbol"));
+  m.def(
+      "break_invariant",
+      [](const std::string& what) {
+        const auto engine = EngineOwner::instance().existing();
+        const GilRelease release;
+        if (engine) engine->break_invariant(what);
+      },
+      py::arg("what"));
   m.def("shutdown", &shut_down);
   m.def("end", &end);
 }

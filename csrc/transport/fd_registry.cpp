@@ -1,5 +1,6 @@
 #include "transport/fd_registry.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -40,18 +41,29 @@ bool FdRegistry::contains(int fd) const {
   return page != nullptr && ((*page)[at / kBits % kWords].load() >> (at % kBits) & 1) != 0;
 }
 
-void FdRegistry::close_in_child() {
-  in_child_.store(true);
+template <typename Take, typename Function>
+void FdRegistry::for_each(Take take, Function function) {
   for (std::size_t p = 0; p < kPages; ++p) {
     Page* page = pages_[p].load(std::memory_order_acquire);
     if (page == nullptr) continue;
     for (std::size_t w = 0; w < kWords; ++w) {
-      std::uint64_t bits = (*page)[w].exchange(0);
-      for (std::size_t b = 0; bits != 0; ++b, bits >>= 1) {
-        if ((bits & 1) != 0) ::close(static_cast<int>((p * kWords + w) * kBits + b));
+      const std::uint64_t bits = take((*page)[w]);
+      for (std::size_t b = 0; b < kBits; ++b) {
+        if ((bits >> b & 1) != 0) function(static_cast<int>((p * kWords + w) * kBits + b));
       }
     }
   }
+}
+
+void FdRegistry::shut_all() {
+  for_each([](std::atomic<std::uint64_t>& word) { return word.load(); },
+           [](int fd) { ::shutdown(fd, SHUT_RDWR); });  // of what is no socket nothing comes
+}
+
+void FdRegistry::close_in_child() {
+  in_child_.store(true);
+  for_each([](std::atomic<std::uint64_t>& word) { return word.exchange(0); },
+           [](int fd) { ::close(fd); });
 }
 
 }  // namespace pccl

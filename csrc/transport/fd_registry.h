@@ -23,12 +23,18 @@ class FdRegistry {
   void add(int fd);
   void remove(int fd);
   [[nodiscard]] bool contains(int fd) const;
+  /// Ends all connections and stops listening, without a word: the other ends see it at once. The
+  /// descriptors stay open. On the loop's thread.
+  void shut_all();
 
   /// Closes all of them. From then on everything of this loop is inert: destructors close nothing.
   void close_in_child();
   [[nodiscard]] bool in_child() const { return in_child_.load(std::memory_order_relaxed); }
 
  private:
+  template <typename Take, typename Function>
+  void for_each(Take take, Function function);
+
   static constexpr std::size_t kWords = 64;    // of a page: 4096 descriptors
   static constexpr std::size_t kPages = 1024;  // 4 Mi descriptors
   using Page = std::array<std::atomic<std::uint64_t>, kWords>;

@@ -2,6 +2,9 @@
 // leave through run(); deferred functions run right after what deferred them and before it waits.
 #include "transport/loop.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/assert.h"
 #include "base/log.h"
 #include "transport/loop_state.h"
@@ -22,6 +25,7 @@ void Loop::State::run_posted() {
   for (auto& function : now) {
     guard(function);
   }
+  if (broken) std::move(now.begin(), now.end(), std::back_inserter(skipped));
 }
 
 void Loop::State::run_deferred() {
@@ -134,9 +138,21 @@ void Loop::stop() {
 void Loop::post(std::function<void()> function) {
   {
     const std::lock_guard lock(state_->posted_mutex);
+    if (state_->refuses) return;  // destroyed by the caller, without the lock
     state_->posted.push_back(std::move(function));
   }
   wake();
+}
+
+void Loop::refuse_posts() {
+  std::vector<std::function<void()>> dropped;
+  {
+    const std::lock_guard lock(state_->posted_mutex);
+    state_->refuses = true;
+    dropped.swap(state_->posted);
+  }
+  dropped.clear();
+  state_->skipped.clear();
 }
 
 void Loop::defer(std::function<void()> function) {

@@ -39,6 +39,9 @@ class Loop final : public Clock {
   /// Makes a thread that waits in the loop return from run_once. Thread-safe.
   void wake();
   void post(std::function<void()> function) override;
+  /// The loop will not run any more: functions that have not run are destroyed, now and when they
+  /// are posted. Thread-safe.
+  void refuse_posts();
   [[nodiscard]] std::uint64_t now_ms() const override;
   [[nodiscard]] std::uint64_t boot_ms() const override;
   [[nodiscard]] std::unique_ptr<Timer> timer(std::uint64_t delay_ms, std::uint64_t repeat_ms,

@@ -24,7 +24,9 @@ struct Loop::State {
   FdRegistry fds;
   bool stop_asked = false;
   std::mutex posted_mutex;
-  std::vector<std::function<void()>> posted;  // under posted_mutex
+  std::vector<std::function<void()>> posted;   // under posted_mutex
+  std::vector<std::function<void()>> skipped;  // posted; `broken` came first
+  bool refuses = false;                        // under posted_mutex
   std::vector<std::function<void()>> deferred;
   std::unordered_map<const void*, std::shared_ptr<void>> kept;
   std::exception_ptr broken;  // thrown by a callback: leaves through run or run_once

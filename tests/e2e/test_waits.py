@@ -1,0 +1,115 @@
+"""No call waits for ever: what ends the waits of real processes, and what the others see of it."""
+
+import torch
+import torch.distributed as dist
+from conftest import Peer, hear, say
+from elastic_members import Member, Run, Start, answers, end, mean, obey, one, tell, together
+
+
+class Breakable(Member):
+    """A member whose engine can be broken."""
+
+    def break_engine(self) -> None:
+        from pccl_backend import _c10d
+
+        _c10d.extension().break_invariant("planted by a test")
+
+    def issue_and_break(self, *, step: int) -> dict[str, object]:
+        """Breaks it while an operation is in flight, and tries calls of every kind afterwards."""
+        self.issue(step=step, index=0)
+        future = self.work.get_future()
+        received = dist.irecv(torch.empty(8), group=self.pg)
+        assert received is not None
+        self.break_engine()
+        store = dist.distributed_c10d._get_default_store()
+        return {
+            "after": [
+                name_of(call)
+                for call in (
+                    self.work.wait,
+                    future.wait,
+                    received.wait,
+                    lambda: dist.all_reduce(self.tensor, group=self.pg),
+                    lambda: store.get("never"),
+                    self.refresh,
+                    self.resume,
+                    lambda: dist.new_group([dist.get_rank(self.pg)]),
+                )
+            ],
+            "counters": len(self.group.in_flight()),
+        }
+
+
+def name_of(call: object) -> str:
+    assert callable(call)
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "returned"
+
+
+def breakable(index: int, url: str) -> None:
+    import pccl_backend as pccl
+
+    pccl.join(url, timeout_s=120.0)
+    obey(Breakable(index))
+
+
+def test_a_broken_invariant_ends_every_wait_of_its_process_and_the_others_go_on_at_once(
+    run_peers: Run, start_master: Start
+) -> None:
+    # Silence counts after ten minutes: what the others see can only be the end of connections.
+    master = start_master("--min-peers", "3", "--evict-after", "600")
+    peers = run_peers(breakable, 3, master.url, env={"PCCL_SILENCE_TIMEOUT_S": "600"})
+    answers(peers, "join")
+    together(peers, "refresh")
+    one(together(peers, "train"), "result")
+    victim, survivors = peers[1], [peers[0], peers[2]]
+    before = one(together(survivors, "look"), "epoch")
+    broken = together([victim], "issue_and_break", step=1)[0]
+    for text in broken["after"]:
+        assert text.startswith("EngineError"), broken
+        assert "planted by a test" in text, broken
+    together(survivors, "issue", step=1, index=0)
+    results = together(survivors, "wait")
+    assert one(results, "result") == mean([0, 2], 1, 0)
+    assert one(together(survivors, "look"), "epoch") != before
+    assert one(together(survivors, "refresh"), "size") == 2
+    assert "for a report of this bug" in victim.log()
+    end([victim])
+    end(survivors)
+
+
+def fixed_member(index: int, world: int, meet: str) -> None:
+    from conftest import fixed_group
+
+    group = fixed_group(index, world, meet)
+    tensor = torch.ones(100_000)
+    group.all_reduce(tensor)
+    say(did="begin")
+    hear()
+    if index == 0:
+        from pccl_backend import _c10d
+
+        works = [group.all_reduce(tensor, async_op=True), group.irecv(tensor.clone(), 1)]
+        _c10d.extension().break_invariant("planted by a test")
+        say(ends=[name_of(work.wait) for work in works])
+    else:
+        say(ends=[name_of(lambda: group.all_reduce(tensor))])
+    group.destroy_process_group()
+    say(did="end")
+
+
+def test_a_broken_invariant_fails_a_fixed_group_at_once(run_peers: Run, tmp_path: object) -> None:
+    meet = f"{tmp_path}/meet"
+    peers: list[Peer] = run_peers(fixed_member, 3, 3, meet, env={"PCCL_SILENCE_TIMEOUT_S": "600"})
+    for peer in peers:
+        peer.next(did="begin")
+    tell(peers, "go")
+    for peer in peers:
+        for text in peer.next()["ends"]:
+            assert ("planted by a test" in text) == (peer is peers[0]), text
+            assert "planted" in text or text.startswith("PeerLostError"), text
+    for peer in peers:
+        peer.finish()
