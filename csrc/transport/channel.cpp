@@ -3,12 +3,8 @@
 // with what a header promises.
 #include "transport/channel.h"
 
-#include <sys/socket.h>
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <deque>
 
@@ -21,7 +17,7 @@
 #include "transport/gate.h"
 #include "transport/handshake.h"
 #include "transport/loop.h"
-#include "transport/poll.h"
+#include "transport/stream.h"
 #include "transport/sys.h"
 #include "transport/talk.h"
 
@@ -37,17 +33,17 @@ constexpr std::uint64_t kChannelUserTimeoutMs = 30000;
 /// The connection behind a Channel. Outlives it while it sends its rest.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Loop& loop, Socket socket, bool trusted)
+  Connection(Loop& loop, std::unique_ptr<Stream> stream, bool trusted)
       : loop_(loop),
-        socket_(std::move(socket)),
-        remote_(remote_address(socket_.fd()).text()),
-        local_host_(local_address(socket_.fd()).host()),
-        payload_crc_(!is_same_machine(socket_.fd())),
+        stream_(std::move(stream)),
+        remote_(stream_->remote()),
+        local_host_(stream_->local_host()),
+        payload_crc_(!stream_->same_machine()),
         trusted_(trusted) {
-    poll_ = std::make_unique<Poll>(loop_, socket_.fd(), [this](bool readable, bool writable) {
+    stream_->on_ready([this](bool readable, bool writable) {
       const auto self = shared_from_this();
       if (writable) flush();
-      if (readable && socket_.open()) read();
+      if (readable && stream_->open()) read();
     });
     if (!trusted_) {
       deadline_ =
@@ -61,7 +57,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void send(std::span<const std::byte> payload) {
-    if (!socket_.open() || closing_) return;
+    if (!stream_->open() || closing_) return;
     FrameHeader header;
     header.payload_bytes = static_cast<std::uint32_t>(payload.size());
     header.has_payload_crc = payload_crc_;
@@ -80,12 +76,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     trusted_ = true;
     if (!closing_) deadline_.reset();
   }
-  [[nodiscard]] bool waits_for_trust() const { return !trusted_ && socket_.open(); }
+  [[nodiscard]] bool waits_for_trust() const { return !trusted_ && stream_->open(); }
 
   /// The owner is gone or wants no more: sends the rest on its own.
   void close() {
     events_.reset();
-    if (!socket_.open() || closing_) return;
+    if (!stream_->open() || closing_) return;
     closing_ = true;
     loop_.keep(shared_from_this());
     deadline_ = loop_.timer(kHandshakeMs, 0, [this] { end(); });
@@ -98,7 +94,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
   /// Closes, and says so from the loop.
   void fail(const std::string& reason) {
-    if (!socket_.open()) return;
+    if (!stream_->open()) return;
     end();
     loop_.defer([self = shared_from_this(), reason] {
       const auto events = self->events_;
@@ -113,8 +109,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   void end() {
     deadline_.reset();
-    poll_.reset();
-    socket_.reset();
+    stream_->close();
     queue_.clear();
     queued_bytes_ = 0;
     if (closing_) {
@@ -123,7 +118,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void watch() {
-    if (poll_) poll_->want(events_ != nullptr || closing_, !queue_.empty() && !write_failed_);
+    if (stream_->open())
+      stream_->want(events_ != nullptr || closing_, !queue_.empty() && !write_failed_);
   }
 
   void flush() {
@@ -134,22 +130,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
         const std::size_t skip = count == 0 ? sent_of_first_ : 0;
         parts[count++] = {frame->data() + skip, frame->size() - skip};
       }
-      msghdr message{};
-      message.msg_iov = parts.data();
-      message.msg_iovlen = count;
-      const auto sent = ::sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
-      if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (sent < 0) {
+      Stream::Moved sent = stream_->write(std::span<const iovec>(parts).first(count));
+      if (sent.outcome == Stream::Outcome::later) break;
+      if (sent.outcome != Stream::Outcome::moved) {
         // What the other side sent before it closed is still to be read: the reader ends this.
         write_failed_ = true;
-        write_error_ = errno_text(errno);
+        write_error_ = std::move(sent.error);
         queue_.clear();
         queued_bytes_ = 0;
         break;
       }
-      queued_bytes_ -= static_cast<std::size_t>(sent);
-      sent_of_first_ += static_cast<std::size_t>(sent);
+      queued_bytes_ -= sent.bytes;
+      sent_of_first_ += sent.bytes;
       while (!queue_.empty() && sent_of_first_ >= queue_.front().size()) {
         sent_of_first_ -= queue_.front().size();
         queue_.pop_front();
@@ -157,34 +149,34 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     if (closing_ && queue_.empty() && !shut_) {
       shut_ = true;
-      ::shutdown(socket_.fd(), SHUT_WR);
+      stream_->shut();
     }
     watch();
   }
 
   void read() {
-    for (int i = 0; i < kReadsMax && socket_.open(); ++i) {
+    for (int i = 0; i < kReadsMax && stream_->open(); ++i) {
       if (in_.size() - in_end_ < kReadBytes) in_.resize(in_end_ + kReadBytes);
       const std::size_t room = in_.size() - in_end_;
-      const auto got = ::recv(socket_.fd(), in_.data() + in_end_, room, 0);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-      if (got <= 0) {
+      const Stream::Moved got = stream_->read(std::span(in_).subspan(in_end_, room));
+      if (got.outcome == Stream::Outcome::later) return;
+      if (got.outcome != Stream::Outcome::moved) {
         if (closing_) return end();
-        const std::string seen =
-            got == 0 ? "the other side has closed the connection" : errno_text(errno);
-        return fail(got == 0 || write_error_.empty() ? seen : write_error_);
+        if (got.outcome == Stream::Outcome::ended) {
+          return fail("the other side has closed the connection");
+        }
+        return fail(write_error_.empty() ? got.error : write_error_);
       }
       if (closing_) continue;
-      in_end_ += static_cast<std::size_t>(got);
+      in_end_ += got.bytes;
       parse();
-      if (static_cast<std::size_t>(got) < room) return;  // that was all there is
+      if (got.bytes < room) return;  // that was all there is
     }
   }
 
   void parse() {
     std::size_t at = 0;
-    while (socket_.open() && !closing_) {
+    while (stream_->open() && !closing_) {
       const auto rest = std::span<const std::byte>(in_).subspan(at, in_end_ - at);
       if (rest.size() < kFrameHeaderBytes) break;
       const auto header_size = frame_header_size(rest);
@@ -215,8 +207,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   Loop& loop_;
-  Socket socket_;
-  std::unique_ptr<Poll> poll_;
+  std::unique_ptr<Stream> stream_;
   std::unique_ptr<Timer> deadline_;  // of trust, or of closing
   std::string remote_;
   std::string local_host_;
@@ -311,7 +302,8 @@ class TcpDial : public Dial {
  private:
   void connected(Socket socket, const std::string& at) {
     at_ = at;
-    talk_ = std::make_shared<Talk>(loop_, std::move(socket), kHandshakeMs);
+    talk_ = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
+                                   kHandshakeMs);
     talk_->on_failed([this](const std::string& reason) { try_next(reason); });
     talk_->expect(
         kOpeningBytes, [this](std::span<const std::byte> bytes) { answered(bytes); },

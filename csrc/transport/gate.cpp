@@ -90,14 +90,15 @@ void Gate::pause() {
 void Gate::admit(Socket socket) {
   forget_finished();
   if (unproven_.size() >= kUnprovenMax) {
-    refusals_->refused(remote_address(unproven_.front()->fd()).host(),
+    refusals_->refused(unproven_.front()->remote_host(),
                        "too many connections without a complete handshake");
     unproven_.front()->drop();
     unproven_.pop_front();
   }
   const std::string remote_host = remote_address(socket.fd()).host();
   tune_connection(socket.fd(), user_timeout_ms_);
-  auto talk = std::make_shared<Talk>(loop_, std::move(socket), kHandshakeMs);
+  auto talk = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
+                                     kHandshakeMs);
   unproven_.push_back(talk);
   talk->on_failed([log = refusals_, remote_host, weak = std::weak_ptr(talk)](const auto& reason) {
     const auto ended = weak.lock();

@@ -1,17 +1,12 @@
 #include "transport/lane.h"
 
-#include <sys/socket.h>
-#include <sys/uio.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/limits.h"
 #include "transport/crc32c.h"
-#include "transport/sys.h"
 
 namespace pccl {
 namespace {
@@ -31,19 +26,17 @@ std::span<std::byte> nowhere() {
   return scratch;
 }
 
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
-
 }  // namespace
 
-Lane::Lane(Loop& loop, LaneOwner& owner, Kind kind, Socket socket, bool payload_crc)
+Lane::Lane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream,
+           bool payload_crc)
     : loop_(loop),
       owner_(owner),
       kind_(kind),
-      socket_(std::move(socket)),
+      stream_(std::move(stream)),
       payload_crc_(payload_crc),
       buffer_(kind == Kind::small ? kSmallBufferBytes : kBulkBufferBytes) {
-  poll_ = std::make_unique<Poll>(
-      loop_, socket_.fd(), [this](bool readable, bool writable) { ready(readable, writable); });
+  stream_->on_ready([this](bool readable, bool writable) { ready(readable, writable); });
 }
 
 void Lane::start() {
@@ -59,13 +52,12 @@ void Lane::ready(bool readable, bool writable) {
 void Lane::watch() {
   if (!open()) return;
   const bool owes_goodbye = closing_ && !shut_;
-  poll_->want(started_ || closing_, (!queue_.empty() || owes_goodbye) && !write_failed_);
+  stream_->want(started_ || closing_, (!queue_.empty() || owes_goodbye) && !write_failed_);
 }
 
 void Lane::end() {
   progress_.reset();
-  poll_.reset();
-  socket_.reset();
+  stream_->close();
   queue_.clear();
 }
 
@@ -122,25 +114,21 @@ void Lane::flush() {
       }
       bytes += frame->header_size + frame->payload_bytes() - frame->sent;
     }
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = count;
-    const auto sent = ::sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && would_block(errno)) break;
-    if (sent < 0) {
+    Stream::Moved sent = stream_->write(std::span<const iovec>(parts).first(count));
+    if (sent.outcome == Stream::Outcome::later) break;
+    if (sent.outcome != Stream::Outcome::moved) {
       // What the other side sent before it closed is still to be read: the reader ends the lane.
       write_failed_ = true;
-      write_error_ = errno_text(errno);
+      write_error_ = std::move(sent.error);
       break;
     }
-    turn += static_cast<std::size_t>(sent);
-    taken(static_cast<std::size_t>(sent));
+    turn += sent.bytes;
+    taken(sent.bytes);
   }
   if (queue_.empty() && turn >= kTurnBytes) refill();  // there is more: the loop comes back for it
   if (goodbye_sent_ && queue_.empty() && !shut_ && open()) {
     shut_ = true;
-    ::shutdown(socket_.fd(), SHUT_WR);
+    stream_->shut();
   }
   watch();
 }
@@ -202,18 +190,13 @@ void Lane::read() {
         room += buffer_.size() - end_;
       }
     }
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = count;
-    const auto got = ::recvmsg(socket_.fd(), &message, 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && would_block(errno)) return;
-    if (got <= 0) {
-      const std::string seen =
-          got == 0 ? "the other side has closed the connection" : errno_text(errno);
-      return ended(seen);
+    const Stream::Moved got = stream_->read(std::span<const iovec>(parts).first(count));
+    if (got.outcome == Stream::Outcome::later) return;
+    if (got.outcome == Stream::Outcome::failed) return ended(got.error);
+    if (got.outcome == Stream::Outcome::ended) {
+      return ended("the other side has closed the connection");
     }
-    const auto bytes = static_cast<std::size_t>(got);
+    const std::size_t bytes = got.bytes;
     turn += bytes;
     moved_ += bytes;
     if (!closing_) {

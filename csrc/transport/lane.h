@@ -1,4 +1,4 @@
-// One lane: a proven TCP connection of a link, its frames in both directions. Reads payloads
+// One lane: a proven byte stream of a link, its frames in both directions. Reads payloads
 // straight to where they belong and writes them straight from where they are; knows exactly what is
 // half done, so that memory can be taken away from it at any moment.
 #pragma once
@@ -15,7 +15,7 @@
 
 #include "transport/framing.h"
 #include "transport/loop.h"
-#include "transport/poll.h"
+#include "transport/stream.h"
 #include "transport/transport.h"
 
 namespace pccl {
@@ -64,7 +64,7 @@ class LaneOwner {
 class Lane {
  public:
   enum class Kind : std::uint8_t { small, bulk };
-  Lane(Loop& loop, LaneOwner& owner, Kind kind, Socket socket, bool payload_crc);
+  Lane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream, bool payload_crc);
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
@@ -73,7 +73,7 @@ class Lane {
   void send(Outgoing frame);
   /// Sends what there is, taking from the shared queue when it has nothing of its own.
   void flush();
-  [[nodiscard]] bool idle() const { return queue_.empty() && socket_.open() && !write_failed_; }
+  [[nodiscard]] bool idle() const { return queue_.empty() && open() && !write_failed_; }
 
   /// Calls `dropped` for each frame of the token that it will not send. The rest of a half-sent one
   /// is copied, the rest of a half-received one goes nowhere.
@@ -84,7 +84,7 @@ class Lane {
   void close();
   /// Closes at once; no callback comes any more.
   void end();
-  [[nodiscard]] bool open() const { return socket_.open(); }
+  [[nodiscard]] bool open() const { return stream_->open(); }
 
  private:
   void ready(bool readable, bool writable);
@@ -106,8 +106,7 @@ class Lane {
   Loop& loop_;
   LaneOwner& owner_;
   Kind kind_;
-  Socket socket_;
-  std::unique_ptr<Poll> poll_;
+  std::unique_ptr<Stream> stream_;
   bool payload_crc_;
   bool started_ = false;
 

@@ -33,7 +33,8 @@ std::string LaneDial::report() const {
 void LaneDial::connected(Socket socket, const std::string& address) {
   address_ = address;
   random_bytes(hello_.nonce);
-  talk_ = std::make_shared<Talk>(loop_, std::move(socket), kHandshakeMs);
+  talk_ = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
+                                 kHandshakeMs);
   talk_->on_failed([this](const std::string& reason) { next(reason, reason == kNotPccl); });
   talk_->expect(
       kOpeningBytes, [this](std::span<const std::byte> bytes) { opened(bytes); }, may_be_opening);
@@ -72,11 +73,11 @@ void LaneDial::answered(std::span<const std::byte> bytes) {
   const auto verdict = decode_lane_answer(bytes);
   if (!verdict) return next(verdict.error().text, true);
   if (verdict.value() != LaneVerdict::accepted) return next("it refuses our proof", true);
-  Socket socket = talk_->take();
+  std::unique_ptr<Stream> stream = talk_->take();
   drop_talk();
   const auto done = events_.proven;  // it may destroy this
   const std::string address = address_;
-  done(std::move(socket), address);
+  done(std::move(stream), address);
 }
 
 void LaneDial::next(const std::string& why, bool final) {
@@ -98,7 +99,7 @@ LinkDial::LinkDial(Loop& loop, PeerId self, const Handle& to, std::uint8_t lanes
       to_(to),
       user_timeout_ms_(user_timeout_ms),
       events_(std::move(events)),
-      sockets_(lanes),
+      streams_(lanes),
       dials_(lanes) {
   hello_.dialer = self;
   hello_.acceptor = to.peer;
@@ -112,8 +113,8 @@ void LinkDial::dial(std::uint8_t lane, const std::vector<std::string>& addresses
   hello.lane = lane;
   dials_[lane] = std::make_unique<LaneDial>(
       loop_, to_, addresses, hello, user_timeout_ms_,
-      LaneDial::Events{[this, lane](Socket socket, const std::string& address) {
-                         proven(lane, std::move(socket), address);
+      LaneDial::Events{[this, lane](std::unique_ptr<Stream> stream, const std::string& address) {
+                         proven(lane, std::move(stream), address);
                        },
                        [this](const LaneDial::Failure& failure) {
                          const auto failed = events_.failed;
@@ -121,16 +122,17 @@ void LinkDial::dial(std::uint8_t lane, const std::vector<std::string>& addresses
                        }});
 }
 
-void LinkDial::proven(std::uint8_t lane, Socket socket, const std::string& address) {
-  sockets_[lane] = std::move(socket);
+void LinkDial::proven(std::uint8_t lane, std::unique_ptr<Stream> stream,
+                      const std::string& address) {
+  streams_[lane] = std::move(stream);
   dials_[lane].reset();
   ++proven_;
   if (lane == 0) {
-    for (std::uint8_t bulk = 1; bulk < sockets_.size(); ++bulk) dial(bulk, {address});
+    for (std::uint8_t bulk = 1; bulk < streams_.size(); ++bulk) dial(bulk, {address});
   }
-  if (proven_ == sockets_.size()) {
+  if (proven_ == streams_.size()) {
     const auto done = events_.proven;
-    done(std::move(sockets_));
+    done(std::move(streams_));
   }
 }
 

@@ -12,7 +12,7 @@
 #include "transport/connector.h"
 #include "transport/handshake.h"
 #include "transport/loop.h"
-#include "transport/poll.h"
+#include "transport/stream.h"
 #include "transport/talk.h"
 
 namespace pccl {
@@ -27,7 +27,7 @@ class LaneDial {
     bool final = false;    // somebody answered, and it cannot become right by trying again
   };
   struct Events {
-    std::function<void(Socket socket, const std::string& address)> proven;
+    std::function<void(std::unique_ptr<Stream> stream, const std::string& address)> proven;
     std::function<void(const Failure& failure)> failed;
   };
   LaneDial(Loop& loop, const Handle& to, const std::vector<std::string>& addresses,
@@ -61,7 +61,7 @@ class LaneDial {
 class LinkDial {
  public:
   struct Events {
-    std::function<void(std::vector<Socket> lanes)> proven;
+    std::function<void(std::vector<std::unique_ptr<Stream>> lanes)> proven;
     std::function<void(const LaneDial::Failure& failure)> failed;
   };
   LinkDial(Loop& loop, PeerId self, const Handle& to, std::uint8_t lanes,
@@ -73,14 +73,14 @@ class LinkDial {
 
  private:
   void dial(std::uint8_t lane, const std::vector<std::string>& addresses);
-  void proven(std::uint8_t lane, Socket socket, const std::string& address);
+  void proven(std::uint8_t lane, std::unique_ptr<Stream> stream, const std::string& address);
 
   Loop& loop_;
   Handle to_;
   LaneHello hello_;
   std::uint64_t user_timeout_ms_;
   Events events_;
-  std::vector<Socket> sockets_;
+  std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::unique_ptr<LaneDial>> dials_;
   std::size_t proven_ = 0;
 };

@@ -34,7 +34,7 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
   if (!hello) return talk->fail(hello.error().text);
   const LaneHello& said = hello.value();
   if (said.acceptor != self_) {
-    gate_.refusals().refused(remote_address(talk->fd()).host(), "it looks for another process");
+    gate_.refusals().refused(talk->remote_host(), "it looks for another process");
     talk->on_failed(nullptr);
     talk->send(encode_lane_offer(not_the_one()));
     return talk->finish();
@@ -65,8 +65,7 @@ void LaneGate::proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello,
   Proof proof{};
   for (std::size_t i = 0; i < proof.size(); ++i) proof[i] = static_cast<std::uint8_t>(bytes[i]);
   if (!same_proof(proof, lane_proof(key_, Side::dialer, hello, nonce))) {
-    gate_.refusals().refused(remote_address(talk->fd()).host(),
-                             "it cannot prove to hold this process's key");
+    gate_.refusals().refused(talk->remote_host(), "it cannot prove to hold this process's key");
     talk->on_failed(nullptr);
     talk->send(encode_lane_answer(LaneVerdict::wrong_proof));
     return talk->finish();
@@ -76,18 +75,19 @@ void LaneGate::proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello,
   collect(hello, talk->take());
 }
 
-void LaneGate::collect(const LaneHello& hello, Socket socket) {
+void LaneGate::collect(const LaneHello& hello, std::unique_ptr<Stream> stream) {
   Incomplete& link = incomplete_[hello.dialer];
   if (link.count == 0 || link.link != hello.link || link.lanes.size() != hello.lanes) {
-    link = Incomplete{hello.link, loop_.now_ms(), std::vector<Socket>(hello.lanes), 0};
+    link = Incomplete{hello.link, loop_.now_ms(), std::vector<std::unique_ptr<Stream>>(hello.lanes),
+                      0};
   }
-  if (!link.lanes[hello.lane].open()) ++link.count;
-  link.lanes[hello.lane] = std::move(socket);
+  if (!link.lanes[hello.lane]) ++link.count;
+  link.lanes[hello.lane] = std::move(stream);
   if (link.count < link.lanes.size()) {
     if (!sweep_) sweep_ = loop_.timer(kHandshakeMs, 0, [this] { sweep(); });
     return;
   }
-  std::vector<Socket> lanes = std::move(link.lanes);
+  std::vector<std::unique_ptr<Stream>> lanes = std::move(link.lanes);
   incomplete_.erase(hello.dialer);
   arrived_(hello.dialer, std::move(lanes));
 }

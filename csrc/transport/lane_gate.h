@@ -14,11 +14,11 @@
 
 namespace pccl {
 
-/// On the loop's thread. `arrived` comes from the loop, with the sockets of all lanes in their
+/// On the loop's thread. `arrived` comes from the loop, with the streams of all lanes in their
 /// order.
 class LaneGate {
  public:
-  using Arrived = std::function<void(PeerId dialer, std::vector<Socket> lanes)>;
+  using Arrived = std::function<void(PeerId dialer, std::vector<std::unique_ptr<Stream>> lanes)>;
   /// May this peer, which has the larger id, dial now? Asked with the first lane of a link.
   using MayDial = std::function<bool(PeerId dialer)>;
   LaneGate(Loop& loop, PeerId self, const LinkKey& key, std::vector<Socket> listening,
@@ -37,13 +37,13 @@ class LaneGate {
   struct Incomplete {
     std::uint64_t link = 0;
     std::uint64_t since_ms = 0;
-    std::vector<Socket> lanes;
+    std::vector<std::unique_ptr<Stream>> lanes;
     std::size_t count = 0;
   };
   void greeted(const std::shared_ptr<Talk>& talk, std::span<const std::byte> bytes);
   void proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello, const Nonce& nonce,
               std::span<const std::byte> bytes);
-  void collect(const LaneHello& hello, Socket socket);
+  void collect(const LaneHello& hello, std::unique_ptr<Stream> stream);
   void sweep();
 
   Loop& loop_;

@@ -12,11 +12,11 @@ namespace pccl {
 Link::Link(Loop& loop, LinkOwner& owner, Handle to, std::uint64_t number)
     : handle(std::move(to)), serial(number), loop_(loop), owner_(owner) {}
 
-void Link::attach(std::vector<Socket> sockets, std::optional<bool> payload_crc) {
-  for (Socket& socket : sockets) {
-    const bool crc = payload_crc.value_or(!is_same_machine(socket.fd()));
+void Link::attach(std::vector<std::unique_ptr<Stream>> streams, std::optional<bool> payload_crc) {
+  for (std::unique_ptr<Stream>& stream : streams) {
+    const bool crc = payload_crc.value_or(!stream->same_machine());
     const auto kind = lanes_.empty() ? Lane::Kind::small : Lane::Kind::bulk;
-    lanes_.push_back(std::make_unique<Lane>(loop_, *this, kind, std::move(socket), crc));
+    lanes_.push_back(std::make_unique<Lane>(loop_, *this, kind, std::move(stream), crc));
   }
 }
 

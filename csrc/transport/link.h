@@ -46,7 +46,7 @@ class Link : public LaneOwner {
   ~Link() override { end(); }
 
   /// The lanes in their order, the small one first. Nothing is read before `start`.
-  void attach(std::vector<Socket> sockets, std::optional<bool> payload_crc);
+  void attach(std::vector<std::unique_ptr<Stream>> streams, std::optional<bool> payload_crc);
   void start();
   /// On the small lane, in order: control, or relay.
   void send_message(FrameType type, std::vector<std::byte> payload);

@@ -35,7 +35,9 @@ class TcpLinks : public DirectLinks, private LinkOwner {
     random_bytes(key_);
     gate_ = std::make_unique<LaneGate>(
         loop_, self_, key_, std::move(listening), options_.tcp_user_timeout_ms,
-        [this](PeerId peer, std::vector<Socket> lanes) { arrived(peer, std::move(lanes)); },
+        [this](PeerId peer, std::vector<std::unique_ptr<Stream>> lanes) {
+          arrived(peer, std::move(lanes));
+        },
         [this](PeerId dialer) { return may_dial(dialer); });
   }
 
@@ -101,8 +103,8 @@ class TcpLinks : public DirectLinks, private LinkOwner {
   [[nodiscard]] bool may_dial(PeerId dialer);
   void dial_failed(Link& link, const LaneDial::Failure& failure);
   void deadline_over(Link& link);
-  void arrived(PeerId peer, std::vector<Socket> lanes);
-  void adopt(Link& link, std::vector<Socket> lanes);
+  void arrived(PeerId peer, std::vector<std::unique_ptr<Stream>> lanes);
+  void adopt(Link& link, std::vector<std::unique_ptr<Stream>> lanes);
   void fail(Link& link, const std::string& reason, bool refused);
   std::shared_ptr<Link> take(PeerId peer);
   void bury(std::shared_ptr<Link> link);
@@ -190,7 +192,9 @@ void TcpLinks::dial(Link& link) {
   link.dial = std::make_unique<LinkDial>(
       loop_, self_, link.handle, lanes, options_.tcp_user_timeout_ms,
       LinkDial::Events{
-          [this, &link](std::vector<Socket> sockets) { adopt(link, std::move(sockets)); },
+          [this, &link](std::vector<std::unique_ptr<Stream>> streams) {
+            adopt(link, std::move(streams));
+          },
           [this, &link](const LaneDial::Failure& failure) { dial_failed(link, failure); }});
 }
 
@@ -230,7 +234,7 @@ void TcpLinks::deadline_over(Link& link) {
        false);
 }
 
-void TcpLinks::arrived(PeerId peer, std::vector<Socket> lanes) {
+void TcpLinks::arrived(PeerId peer, std::vector<std::unique_ptr<Stream>> lanes) {
   const auto found = links_.find(peer);
   if (found == links_.end()) return parking_.add(peer, std::move(lanes));
   Link& link = *found->second;
@@ -243,7 +247,7 @@ void TcpLinks::arrived(PeerId peer, std::vector<Socket> lanes) {
   }
 }
 
-void TcpLinks::adopt(Link& link, std::vector<Socket> lanes) {
+void TcpLinks::adopt(Link& link, std::vector<std::unique_ptr<Stream>> lanes) {
   link.state = Link::State::proven;
   link.proven_at_ms = loop_.now_ms();
   link.dial.reset();

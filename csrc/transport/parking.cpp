@@ -1,10 +1,7 @@
 #include "transport/parking.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -18,34 +15,33 @@ constexpr std::uint64_t kSweepMs = 200;
 enum class Seen { nothing, goodbye, data, cut_off };
 
 /// What comes first on a connection that nobody has read from.
-Seen look(const Socket& socket) {
+Seen look(Stream& stream) {
   std::array<std::byte, kFrameHeaderBytes> first{};
-  const auto got = ::recv(socket.fd(), first.data(), first.size(), MSG_PEEK);
-  if (got == 0) return Seen::cut_off;
-  if (got < 0) {
-    const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-    return later ? Seen::nothing : Seen::cut_off;
-  }
-  if (static_cast<std::size_t>(got) < first.size()) return Seen::data;
+  const Stream::Moved got = stream.peek(first);
+  if (got.outcome == Stream::Outcome::later) return Seen::nothing;
+  if (got.outcome != Stream::Outcome::moved) return Seen::cut_off;
+  if (got.bytes < first.size()) return Seen::data;
   const auto frame = decode_frame_header(first, kControlBytesMax);
   return frame.ok() && frame.value().type == FrameType::goodbye ? Seen::goodbye : Seen::data;
 }
 
-bool is_cut_off(const std::vector<Socket>& lanes) {
-  return std::any_of(lanes.begin(), lanes.end(),
-                     [](const Socket& lane) { return look(lane) == Seen::cut_off; });
+bool is_cut_off(const std::vector<std::unique_ptr<Stream>>& lanes) {
+  return std::any_of(lanes.begin(), lanes.end(), [](const std::unique_ptr<Stream>& lane) {
+    return look(*lane) == Seen::cut_off;
+  });
 }
 
 /// Nothing has come over it, and nothing will.
-bool is_over(const std::vector<Socket>& lanes) {
-  return is_cut_off(lanes) || std::all_of(lanes.begin(), lanes.end(), [](const Socket& lane) {
-           return look(lane) == Seen::goodbye;
+bool is_over(const std::vector<std::unique_ptr<Stream>>& lanes) {
+  return is_cut_off(lanes) ||
+         std::all_of(lanes.begin(), lanes.end(), [](const std::unique_ptr<Stream>& lane) {
+           return look(*lane) == Seen::goodbye;
          });
 }
 
 }  // namespace
 
-void Parking::add(PeerId peer, std::vector<Socket> lanes) {
+void Parking::add(PeerId peer, std::vector<std::unique_ptr<Stream>> lanes) {
   links_[peer] = {std::move(lanes), ++order_};
   if (!sweep_) sweep_ = loop_.timer(kSweepMs, kSweepMs, [this] { sweep(); });
   if (links_.size() <= kMembersMax) return;
@@ -57,7 +53,7 @@ void Parking::add(PeerId peer, std::vector<Socket> lanes) {
   links_.erase(oldest);
 }
 
-std::optional<std::vector<Socket>> Parking::take(PeerId peer) {
+std::optional<std::vector<std::unique_ptr<Stream>>> Parking::take(PeerId peer) {
   auto node = links_.extract(peer);
   if (node.empty() || is_cut_off(node.mapped().lanes)) return std::nullopt;
   return std::move(node.mapped().lanes);

@@ -12,7 +12,7 @@
 
 #include "base/ids.h"
 #include "transport/loop.h"
-#include "transport/sys.h"
+#include "transport/stream.h"
 
 namespace pccl {
 
@@ -22,16 +22,16 @@ class Parking {
   explicit Parking(Loop& loop) : loop_(loop) {}
 
   /// In the place of what this peer has parked before.
-  void add(PeerId peer, std::vector<Socket> lanes);
+  void add(PeerId peer, std::vector<std::unique_ptr<Stream>> lanes);
   /// Its lanes, if they have not been cut off. One that said goodbye is handed out too: its reader
   /// hears how it ended.
-  [[nodiscard]] std::optional<std::vector<Socket>> take(PeerId peer);
+  [[nodiscard]] std::optional<std::vector<std::unique_ptr<Stream>>> take(PeerId peer);
   void erase(PeerId peer) { links_.erase(peer); }
   void clear() { links_.clear(); }
 
  private:
   struct Parked {
-    std::vector<Socket> lanes;
+    std::vector<std::unique_ptr<Stream>> lanes;
     std::uint64_t order = 0;
   };
   void sweep();

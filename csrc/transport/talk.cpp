@@ -1,17 +1,13 @@
 #include "transport/talk.h"
 
-#include <sys/socket.h>
-
 #include <array>
-#include <cerrno>
-
-#include "transport/sys.h"
+#include <utility>
 
 namespace pccl {
 
-Talk::Talk(Loop& loop, Socket socket, std::uint64_t deadline_ms)
-    : loop_(loop), socket_(std::move(socket)) {
-  poll_ = std::make_unique<Poll>(loop_, socket_.fd(), [this](bool readable, bool) {
+Talk::Talk(Loop& loop, std::unique_ptr<Stream> stream, std::uint64_t deadline_ms)
+    : loop_(loop), stream_(std::move(stream)) {
+  stream_->on_ready([this](bool readable, bool) {
     const auto self = shared_from_this();
     if (readable) ready();
   });
@@ -26,9 +22,9 @@ void Talk::on_failed(std::function<void(const std::string& reason)> failed) {
 
 void Talk::send(std::span<const std::byte> bytes) {
   if (over()) return;
-  const auto sent = ::send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  if (sent != static_cast<ssize_t>(bytes.size())) {
-    fail(sent < 0 ? errno_text(errno) : "the connection takes no bytes");
+  const Stream::Moved sent = stream_->write(bytes);
+  if (sent.bytes != bytes.size()) {
+    fail(sent.outcome == Stream::Outcome::failed ? sent.error : "the connection takes no bytes");
   }
 }
 
@@ -39,30 +35,29 @@ void Talk::expect(std::size_t size, Got got,
   want_ = size;
   got_ = std::move(got);
   plausible_ = std::move(plausible);
-  poll_->want(true, false);
+  stream_->want(true, false);
 }
 
 void Talk::finish() {
   if (over()) return;
   finishing_ = true;
-  ::shutdown(socket_.fd(), SHUT_WR);
-  poll_->want(true, false);
+  stream_->shut();
+  stream_->want(true, false);
 }
 
-Socket Talk::take() {
-  poll_.reset();
+std::unique_ptr<Stream> Talk::take() {
   deadline_.reset();
   failed_ = nullptr;
-  return std::move(socket_);
+  if (stream_) stream_->on_ready(nullptr);
+  return std::move(stream_);
 }
 
 void Talk::drop() { (void)take(); }
 
 void Talk::fail(const std::string& reason) {
   if (over()) return;
-  poll_.reset();
   deadline_.reset();
-  socket_.reset();
+  stream_->close();
   loop_.defer([self = shared_from_this(), reason] {
     const auto failed = std::exchange(self->failed_, nullptr);
     if (failed) failed(reason);
@@ -73,19 +68,19 @@ void Talk::ready() {
   std::array<std::byte, 512> buffer;
   while (!over()) {
     const std::size_t size = finishing_ ? buffer.size() : want_ - have_.size();
-    const auto got = ::recv(socket_.fd(), buffer.data(), std::min(size, buffer.size()), 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (got <= 0) {
-      only_looked_ = got == 0 && silent_;
-      return fail(got == 0 ? "the other side has closed the connection" : errno_text(errno));
+    const Stream::Moved got = stream_->read(std::span(buffer).first(std::min(size, buffer.size())));
+    if (got.outcome == Stream::Outcome::later) return;
+    if (got.outcome == Stream::Outcome::failed) return fail(got.error);
+    if (got.outcome == Stream::Outcome::ended) {
+      only_looked_ = silent_;
+      return fail("the other side has closed the connection");
     }
     silent_ = false;
     if (finishing_) continue;
-    have_.insert(have_.end(), buffer.data(), buffer.data() + got);
+    have_.insert(have_.end(), buffer.data(), buffer.data() + got.bytes);
     if (plausible_ && !plausible_(have_)) return fail(kNotPccl);
     if (have_.size() == want_) {
-      poll_->want(false, false);
+      stream_->want(false, false);
       const auto bytes = std::move(have_);
       have_.clear();
       const auto call = std::move(got_);

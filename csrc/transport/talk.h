@@ -1,5 +1,5 @@
 // A connection before it is proven: messages of fixed size, in turn, within kHandshakeMs. Reads
-// exactly what is expected, so that the socket can be handed on between two messages.
+// exactly what is expected, so that the stream can be handed on between two messages.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "transport/loop.h"
-#include "transport/poll.h"
+#include "transport/stream.h"
 
 namespace pccl {
 
@@ -23,7 +23,7 @@ inline constexpr const char* kNotPccl = "its first bytes are not pccl's";
 class Talk : public std::enable_shared_from_this<Talk> {
  public:
   using Got = std::function<void(std::span<const std::byte>)>;
-  Talk(Loop& loop, Socket socket, std::uint64_t deadline_ms);
+  Talk(Loop& loop, std::unique_ptr<Stream> stream, std::uint64_t deadline_ms);
   Talk(const Talk&) = delete;
   Talk& operator=(const Talk&) = delete;
 
@@ -38,11 +38,11 @@ class Talk : public std::enable_shared_from_this<Talk> {
   /// Sends no more and reads nothing but the end, so that what was sent arrives; then it has
   /// failed.
   void finish();
-  [[nodiscard]] Socket take();
-  [[nodiscard]] bool over() const { return !socket_.open(); }
+  [[nodiscard]] std::unique_ptr<Stream> take();
+  [[nodiscard]] bool over() const { return !stream_ || !stream_->open(); }
   /// The other side has closed it without having sent a byte.
   [[nodiscard]] bool only_looked() const { return only_looked_; }
-  [[nodiscard]] int fd() const { return socket_.fd(); }
+  [[nodiscard]] std::string remote_host() const { return stream_->remote_host(); }
   void fail(const std::string& reason);  // deferred
   void drop();                           // at once, without a callback
 
@@ -50,8 +50,7 @@ class Talk : public std::enable_shared_from_this<Talk> {
   void ready();
 
   Loop& loop_;
-  Socket socket_;
-  std::unique_ptr<Poll> poll_;
+  std::unique_ptr<Stream> stream_;  // null once it is taken
   std::unique_ptr<Timer> deadline_;
   std::function<void(const std::string&)> failed_;
   std::vector<std::byte> have_;

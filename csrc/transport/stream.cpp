@@ -1,0 +1,72 @@
+#include "transport/stream.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "transport/sys.h"
+
+namespace pccl {
+namespace {
+
+Stream::Moved outcome_of(ssize_t moved) {
+  if (moved > 0) return {Stream::Outcome::moved, static_cast<std::size_t>(moved), {}};
+  if (moved == 0) return {Stream::Outcome::ended, 0, {}};
+  if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
+  return {Stream::Outcome::failed, 0, errno_text(errno)};
+}
+
+template <typename Call>
+Stream::Moved uninterrupted(Call&& call) {
+  ssize_t moved = 0;
+  do {
+    moved = call();
+  } while (moved < 0 && errno == EINTR);
+  return outcome_of(moved);
+}
+
+msghdr message_of(std::span<const iovec> parts) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts.data());
+  message.msg_iovlen = parts.size();
+  return message;
+}
+
+}  // namespace
+
+Stream::Moved TcpStream::read(std::span<const iovec> parts) {
+  msghdr message = message_of(parts);
+  return uninterrupted([&] { return ::recvmsg(socket_.fd(), &message, 0); });
+}
+
+Stream::Moved TcpStream::write(std::span<const iovec> parts) {
+  const msghdr message = message_of(parts);
+  return uninterrupted([&] { return ::sendmsg(socket_.fd(), &message, MSG_NOSIGNAL); });
+}
+
+Stream::Moved TcpStream::peek(std::span<std::byte> into) {
+  return uninterrupted([&] { return ::recv(socket_.fd(), into.data(), into.size(), MSG_PEEK); });
+}
+
+void TcpStream::shut() { ::shutdown(socket_.fd(), SHUT_WR); }
+
+void TcpStream::on_ready(Ready ready) {
+  poll_.reset();
+  if (ready && open()) poll_ = std::make_unique<Poll>(loop_, socket_.fd(), std::move(ready));
+}
+
+void TcpStream::want(bool read, bool write) {
+  if (poll_) poll_->want(read, write);
+}
+
+void TcpStream::close() {
+  poll_.reset();
+  socket_.reset();
+}
+
+std::string TcpStream::remote() const { return remote_address(socket_.fd()).text(); }
+std::string TcpStream::remote_host() const { return remote_address(socket_.fd()).host(); }
+std::string TcpStream::local_host() const { return local_address(socket_.fd()).host(); }
+bool TcpStream::same_machine() const { return is_same_machine(socket_.fd()); }
+
+}  // namespace pccl
