@@ -11,6 +11,7 @@
         UnreachableError         nobody answers at the address
         GroupClosedError         the group, or the process's engine, has been closed
         ProtocolError            a received message does not follow PROTOCOL.md
+        NoMemoryError            a member had no memory for the operation, which failed at all
         EngineError              an invariant of pccl does not hold: a bug, please report it
     ValueError                   an argument is wrong; nothing was sent
 
@@ -65,6 +66,10 @@ class ProtocolError(PcclError):
     """A received message does not follow PROTOCOL.md."""
 
 
+class NoMemoryError(PcclError):
+    """A member had no memory for the operation, which failed at all ranks."""
+
+
 class EngineError(PcclError):
     """An invariant of pccl does not hold: a bug. The engine of this process has stopped."""
 
@@ -81,5 +86,6 @@ BY_CODE: dict[str, type[Exception]] = {
     "invalid": ValueError,
     "not_admitted": NotAdmittedError,
     "broken": EngineError,
+    "no_memory": NoMemoryError,
 }
 """Name of a code in csrc/base/error.h -> what it raises."""

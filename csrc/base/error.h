@@ -21,7 +21,8 @@ namespace pccl {
   X(closed, 8, "the group or the engine has been closed")                               \
   X(invalid, 9, "an argument is wrong; nothing was sent")                               \
   X(not_admitted, 10, "a newcomer has to call refresh before it issues operations")     \
-  X(broken, 11, "an invariant of pccl does not hold: a bug, the engine has stopped")
+  X(broken, 11, "an invariant of pccl does not hold: a bug, the engine has stopped")    \
+  X(no_memory, 12, "a member had no memory for the operation")
 
 enum class ErrorCode : std::uint8_t {
   none = 0,

@@ -43,7 +43,10 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
+  /// Throws std::bad_alloc.
   [[nodiscard]] PoolBuffer take(std::size_t bytes);
+  /// Of what is in use; what would go beyond it is not there. None at first.
+  void set_limit(std::size_t used_bytes_max) { used_bytes_max_ = used_bytes_max; }
   [[nodiscard]] std::size_t used_bytes() const { return used_bytes_; }
 
  private:
@@ -54,6 +57,7 @@ class BufferPool {
   std::size_t kept_bytes_max_;
   std::size_t kept_bytes_ = 0;
   std::size_t used_bytes_ = 0;
+  std::size_t used_bytes_max_ = SIZE_MAX;
   std::vector<std::byte*> free_[kClasses];
 };
 

@@ -5,15 +5,18 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <unordered_map>
 #include <variant>
 
-#include "base/assert.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "engine/buffer_pool.h"
 #include "engine/engine.h"
+#include "engine/kept.h"
 #include "engine/last_events.h"
 #include "transport/network.h"
 
@@ -25,6 +28,12 @@ class SegmentOwner {
   virtual ~SegmentOwner() = default;
   virtual void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) = 0;
   virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
+};
+
+/// What this peer has sent to another one that cannot be used there yet, over all groups.
+struct Window {
+  std::uint64_t ungranted_bytes = 0;  // of operations that are not issued there (flow.h)
+  std::uint64_t eager_sends = 0;      // small sends that are not received there
 };
 
 template <typename Message>
@@ -64,6 +73,22 @@ struct EngineContext {
     return (token << 32) | index;
   }
 
+  /// Counts what a peer sends and nobody here can use yet; over the limit its link is given up.
+  [[nodiscard]] std::optional<Kept> keep(PeerId peer, std::uint64_t bytes) {
+    auto kept = kept_bytes.keep(peer, bytes);
+    if (!kept) {
+      breaks_rules(peer, "it ignores its window: more than " + std::to_string(kKeptBytesMax >> 20) +
+                             " MiB of what it has sent waits here");
+    }
+    return kept;
+  }
+  /// What came from this peer does not follow PROTOCOL.md: the link to it ends, and its owner is
+  /// told why.
+  void breaks_rules(PeerId peer, const std::string& how) {
+    log_warning("the link to peer " + to_string(peer) + " is given up: " + how);
+    links.give_up(peer, how);
+  }
+
   void note(std::string_view what, PeerId peer = {}, GroupId group = {}, std::uint64_t number = 0) {
     events.note(clock.now_ms(), what, peer, group, number);
   }
@@ -71,6 +96,8 @@ struct EngineContext {
   LastEvents events{};
   std::uint32_t last_token = 0;
   std::unordered_map<std::uint32_t, SegmentOwner*> owners;
+  KeptBytes kept_bytes;
+  std::unordered_map<PeerId, Window> windows;
 };
 
 }  // namespace pccl

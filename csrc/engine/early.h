@@ -1,14 +1,16 @@
-// Segments that arrived before their operation runs here: not issued yet, deferred, or of an epoch
-// that has been accepted and not started. Bounded by the senders (flow.h). One per group; engine's
-// thread.
+// Segments of collectives that arrived before their operation runs here: not issued yet, or
+// deferred. One per epoch of a group, so nothing of another epoch can be among them; bounded by the
+// senders (flow.h) and by what a link may keep here (kept.h). Engine's thread.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <new>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/context.h"
+#include "engine/kept.h"
 
 namespace pccl {
 
@@ -16,53 +18,68 @@ struct EarlySegment {
   PeerId from;
   SegmentHeader header;
   PoolBuffer payload;
+  Kept kept;
 };
 
 class Early {
  public:
   Early(EngineContext& context, SegmentOwner& owner) : context_(context), owner_(owner) {}
-  ~Early() { context_.retire(token_); }
+  ~Early() {
+    for (const auto& [peer, token] : tokens_) context_.retire(token);
+  }
   Early(const Early&) = delete;
   Early& operator=(const Early&) = delete;
 
-  [[nodiscard]] Placement place(const SegmentHeader& header) {
-    if (token_ == 0) token_ = context_.token(owner_);
+  /// Where the payload goes; throws std::bad_alloc. `kept`: what it counts at its link.
+  [[nodiscard]] Placement place(PeerId from, const SegmentHeader& header, Kept kept) {
+    MemoryToken& token = tokens_[from];
+    if (token == 0) token = context_.token(owner_);
     PoolBuffer buffer = context_.pool.take(header.bytes);
-    const Placement at{buffer.data(), token_, ++last_cookie_};
-    arriving_.emplace(at.cookie, std::move(buffer));
+    const Placement at{buffer.data(), token, ++last_cookie_};
+    arriving_.emplace(at.cookie, EarlySegment{from, header, std::move(buffer), std::move(kept)});
     return at;
   }
-  [[nodiscard]] bool owns(const Placement& at) const { return token_ != 0 && at.token == token_; }
-  /// Its payload, now complete.
-  [[nodiscard]] PoolBuffer take(const Placement& at) {
-    auto node = arriving_.extract(at.cookie);
-    PCCL_ASSERT(!node.empty(), at.cookie);
-    return std::move(node.mapped());
+  [[nodiscard]] bool owns(PeerId from, const Placement& at) const {
+    const auto token = tokens_.find(from);
+    return token != tokens_.end() && token->second == at.token && arriving_.contains(at.cookie);
+  }
+  /// The segment that is whole now.
+  [[nodiscard]] EarlySegment take(const Placement& at) {
+    return std::move(arriving_.extract(at.cookie).mapped());
   }
   void keep(EarlySegment segment) {
-    const auto key = std::pair{segment.header.epoch, segment.header.op};
-    kept_[key].push_back(std::move(segment));
+    const OpKey op = segment.header.op;
+    kept_[op].push_back(std::move(segment));
   }
-  /// What has arrived for an operation of an epoch, oldest first.
-  [[nodiscard]] std::vector<EarlySegment> take(EpochId epoch, OpKey op) {
-    auto node = kept_.extract({epoch, op});
+  /// What has arrived for an operation, oldest first.
+  [[nodiscard]] std::vector<EarlySegment> take(OpKey op) {
+    auto node = kept_.extract(op);
     return node.empty() ? std::vector<EarlySegment>{} : std::move(node.mapped());
   }
-  /// Segments of older epochs are dropped.
-  void drop_before(EpochId epoch) {
-    kept_.erase(kept_.begin(), kept_.lower_bound({epoch, OpKey{}}));
+  /// The operation is issued: its segments are expected now and count at their links no more.
+  void issued(OpKey op) {
+    const auto found = kept_.find(op);
+    if (found == kept_.end()) return;
+    for (EarlySegment& segment : found->second) segment.kept.release();
   }
-  void drop_operations_before(EpochId epoch, OpKey op) {
-    kept_.erase(kept_.lower_bound({epoch, OpKey{}}), kept_.lower_bound({epoch, op}));
+  void drop_operations_before(OpKey op) { kept_.erase(kept_.begin(), kept_.lower_bound(op)); }
+  void drop_all() { kept_.clear(); }
+  /// The link to this peer is gone: what was half here never becomes whole.
+  void link_gone(PeerId peer) {
+    const auto token = tokens_.find(peer);
+    if (token == tokens_.end()) return;
+    context_.retire(token->second);
+    tokens_.erase(token);
+    std::erase_if(arriving_, [&](const auto& entry) { return entry.second.from == peer; });
   }
 
  private:
   EngineContext& context_;
   SegmentOwner& owner_;
-  MemoryToken token_ = 0;
+  std::map<PeerId, MemoryToken> tokens_;
   std::uint64_t last_cookie_ = 0;
-  std::unordered_map<std::uint64_t, PoolBuffer> arriving_;
-  std::map<std::pair<EpochId, OpKey>, std::vector<EarlySegment>> kept_;
+  std::unordered_map<std::uint64_t, EarlySegment> arriving_;
+  std::map<OpKey, std::vector<EarlySegment>> kept_;
 };
 
 }  // namespace pccl

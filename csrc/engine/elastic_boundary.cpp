@@ -82,7 +82,7 @@ void ElasticGroup::on(const peer::EnterStep& a) {
   joined({});
   if (!talk_) return;
   BoundaryEvent finished;
-  finished.epoch = epoch_;
+  finished.epoch = run_->id;
   finished.step = a.step;
   finished.voted = a.voted;
   finished.admitted = a.admitted;

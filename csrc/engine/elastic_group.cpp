@@ -48,8 +48,8 @@ void ElasticGroup::joined(Error error) {
 }
 
 void ElasticGroup::hook(GroupEvent event) {
-  event.epoch = epoch_;
-  event.members = static_cast<std::int32_t>(members_.size());
+  event.epoch = run_->id;
+  event.members = static_cast<std::int32_t>(members().size());
   if (hooks_) hooks_(event);
 }
 
@@ -114,7 +114,7 @@ void ElasticGroup::link_down(PeerId peer, const std::string& reason, Down how) {
     open_link(proposed_.at(peer), connect_until_ms_ - now);
     return;
   }
-  const EpochId epoch = connecting_.contains(peer) || core_.stopped ? connect_epoch_ : epoch_;
+  const EpochId epoch = connecting_.contains(peer) || core_.stopped ? connect_epoch_ : run_->id;
   if (connecting_.contains(peer) || redialing_.contains(peer)) {
     redialing_.erase(peer);
     if (refused) feed(peer::LinkClosed{peer, true});
@@ -147,6 +147,20 @@ void ElasticGroup::op_complete(Pending& pending) { feed(peer::Completed{pending.
 
 void ElasticGroup::op_mismatch(OpKey op, PeerId, const std::string& text) {
   feed(peer::FoundMismatch{op, text});
+}
+
+void ElasticGroup::op_starved(Pending& pending, const Error& error) {
+  feed(peer::FoundMismatch{pending.op->key(), error.text, error.code});
+}
+
+EpochId ElasticGroup::accepted_epoch() const {
+  return core_.accepted ? core_.accepted->id : EpochId{};
+}
+
+bool ElasticGroup::accepted_member(PeerId peer) const {
+  const std::uint32_t group = core_.self.place.rank;
+  return std::any_of(core_.accepted->members.begin(), core_.accepted->members.end(),
+                     [&](const Member& m) { return m.peer() == peer && m.place.rank == group; });
 }
 
 void ElasticGroup::op_timed_out(Pending& pending) {
@@ -199,35 +213,44 @@ std::optional<Error> ElasticGroup::refuse_post(const OpRequest& request) const {
   return {};
 }
 
-void ElasticGroup::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
+/// Not a member, or none any more: the call waits at the door, or fails.
+bool ElasticGroup::stays_out(OpRequest& request, const std::shared_ptr<Ticket>& ticket) {
   if (auto error = refuse_post(request)) {
     error->text = describe(request.descriptor) + ": " + error->text;
     ticket->complete(*error);
-    return;
+    return true;
   }
-  if (!admitted_) {
-    log_info(
-        "this run has passed no boundary (no member calls refresh), so it cannot admit this peer");
-    at_door_.push_back({std::move(request), std::move(ticket)});
-    return;
+  if (admitted_) return false;
+  log_info(
+      "this run has passed no boundary (no member calls refresh), so it cannot admit this peer");
+  at_door_.push_back({std::move(request), ticket});
+  return true;
+}
+
+void ElasticGroup::issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  if (stays_out(request, ticket)) return;
+  if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
+  if (run_->stopped) {
+    between_epochs_.emplace_back(std::move(request), std::move(ticket));
+  } else {
+    start_message(std::move(request), std::move(ticket));
   }
-  const OpKind kind = request.descriptor.kind;
-  if (kind == OpKind::send || kind == OpKind::recv) {
-    if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
-    if (core_.stopped) {
-      ticket->complete(
-          {ErrorCode::peer_lost,
-           std::string(kind_name(kind)) + ": the epoch has just ended, because a member was lost"});
-      return;
-    }
-    if (request.peer >= 0 && !member(numbering_->at(static_cast<std::size_t>(request.peer)))) {
-      ticket->complete({ErrorCode::peer_lost, std::string(kind_name(kind)) + ": rank " +
-                                                  std::to_string(request.peer) + " was lost"});
-      return;
-    }
-    point_to_point_.post(std::move(request), std::move(ticket));
-    return;
+}
+
+void ElasticGroup::start_message(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  const std::string kind(kind_name(request.descriptor.kind));
+  if (request.peer >= 0 && !member(request.numbering->at(static_cast<std::size_t>(request.peer)))) {
+    return ticket->complete(
+        {ErrorCode::peer_lost, kind + ": rank " + std::to_string(request.peer) + " was lost"});
   }
+  if (members().size() == 1) {
+    return ticket->complete({ErrorCode::peer_lost, kind + ": all other members were lost"});
+  }
+  run_->point_to_point.post(std::move(request), std::move(ticket));
+}
+
+void ElasticGroup::issue(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  if (stays_out(request, ticket)) return;
   peer::Issued issued;
   issued.loss = loss_class(request);
   if (request.descriptor.root >= 0) {
@@ -235,14 +258,14 @@ void ElasticGroup::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
   }
   add(next_key(), std::move(request), std::move(ticket), numbering_);
   feed(issued);
-  flow_.issued(next_key());
+  run_->flow.issued(next_key());
 }
 
 void ElasticGroup::on(const peer::RunOp& a) {
   Pending& pending = ops_.at(a.op);
   if (!pending.contributors.empty()) {
     ++context_.counters.ops_replayed;
-    log_info(describe(pending) + " is replayed among " + std::to_string(members_.size()) +
+    log_info(describe(pending) + " is replayed among " + std::to_string(members().size()) +
              " members");
   }
   run(a.op);
@@ -269,7 +292,7 @@ void ElasticGroup::on(const peer::FailOp& a) {
   it->second.op->restore();
   Error error = a.error;
   error.text = describe_wait(it->second) + ": " + error.text;
-  early_.drop_operations_before(epoch_, OpKey{a.op.step, a.op.index + 1});
+  run_->early.drop_operations_before(OpKey{a.op.step, a.op.index + 1});
   finish(a.op, std::move(error));
 }
 
@@ -280,9 +303,9 @@ void ElasticGroup::returned(OpKey op) {
 
 /// May the next return of a committed operation change rank and size?
 void ElasticGroup::update_renumber() {
-  bool differs = members_.size() != numbering_->size();
-  for (std::size_t i = 0; !differs && i < members_.size(); ++i)
-    differs = members_[i] != (*numbering_)[i];
+  bool differs = members().size() != numbering_->size();
+  for (std::size_t i = 0; !differs && i < members().size(); ++i)
+    differs = members()[i] != (*numbering_)[i];
   renumber_pending->store(differs && !core_.has_boundaries);
 }
 
@@ -298,9 +321,10 @@ void ElasticGroup::on(const peer::ToMaster& a) {
 }
 
 void ElasticGroup::on(const peer::StopData&) {
-  for (auto& [key, pending] : ops_) stop(pending);
-  point_to_point_.fail_all(
-      {ErrorCode::peer_lost, "the epoch has ended before both sides were done"});
+  stop_epoch({ErrorCode::peer_lost,
+              "the epoch has ended before both sides were done (a member was lost, has joined or "
+              "has left, or the link to one was made anew); what is called from now on belongs to "
+              "the next"});
 }
 
 void ElasticGroup::on(const peer::Connect& a) {
@@ -336,17 +360,18 @@ void ElasticGroup::open_link(const Handle& peer, std::uint64_t deadline_ms) {
 
 void ElasticGroup::on(const peer::Configure& a) {
   ++context_.counters.epochs;
-  std::vector<PeerId> before = members_;
-  std::vector<PeerId> members;
-  for (const Member& m : a.members) members.push_back(m.peer());
-  set_epoch(a.epoch, members, a.relays);
-  point_to_point_.configure(a.epoch, *numbering_);
+  const std::vector<PeerId> before = members();
+  std::vector<PeerId> peers;
+  for (const Member& m : a.members) peers.push_back(m.peer());
+  set_epoch(a.epoch, std::move(peers), a.relays);
   for (const PeerId peer : before) {
     if (!member(peer)) {
       redialing_.erase(peer);
-      flow_.forget(peer);
       context_.release_link(peer);
     }
+  }
+  for (auto& [request, ticket] : std::exchange(between_epochs_, {})) {
+    start_message(std::move(request), std::move(ticket));
   }
   update_renumber();
   publish();
@@ -358,7 +383,6 @@ void ElasticGroup::on(const peer::Configure& a) {
 
 void ElasticGroup::on(const peer::Renumber& a) {
   numbering_ = std::make_shared<const std::vector<PeerId>>(a.pinned);
-  point_to_point_.configure(epoch_, a.pinned);
   update_renumber();
   publish();
 }
@@ -428,7 +452,7 @@ void ElasticGroup::end(Error error) {
   failure_ = error;
   if (error.code != ErrorCode::closed) log_warning(error.text);
   end_waits(error);
-  for (const PeerId peer : members_) {
+  for (const PeerId peer : members()) {
     if (peer != context_.links.self()) context_.release_link(peer);
   }
 }
@@ -536,7 +560,7 @@ void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
   const std::uint64_t progress = op.progress() + context_.links.segment_bytes_received();
   std::vector<PeerId> others = pending.contributors;
   std::erase(others, context_.links.self());
-  switch (stall_.look(epoch_, op.key(), progress, others, elapsed_ms,
+  switch (stall_.look(run_->id, op.key(), progress, others, elapsed_ms,
                       context_.options.stall_timeout_ms)) {
     case Stall::Verdict::moves:
       return;
@@ -556,17 +580,13 @@ void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
                   "; the link to it is made anew");
       context_.links.give_up(peer, reason);
     } else {
-      feed(peer::LinkFailed{epoch_, peer, reason + ", also over a new link"});
+      feed(peer::LinkFailed{run_->id, peer, reason + ", also over a new link"});
     }
   }
   stall_.acted();
 }
 
 bool ElasticGroup::holding() const { return !client_.connected() || core_.stopped; }
-
-bool ElasticGroup::member(PeerId peer) const {
-  return std::find(members_.begin(), members_.end(), peer) != members_.end();
-}
 
 bool ElasticGroup::needs(PeerId peer) const {
   return !failure_.failed() && !left_ && (member(peer) || proposed_.contains(peer));
@@ -596,10 +616,10 @@ bool ElasticGroup::sibling(PeerId peer) const {
 GroupView ElasticGroup::view() const {
   GroupView view;
   view.elastic = true;
-  view.epoch = epoch_;
+  view.epoch = run_->id;
   view.step = core_.step;
-  view.numbering = *numbering_;
-  view.ring = ring_;
+  view.numbering = numbering_;
+  view.ring = std::make_shared<const std::vector<PeerId>>(run_->ring);
   view.admitted = admitted_;
   view.left = left_;
   view.evicted = failure_.code == ErrorCode::evicted;

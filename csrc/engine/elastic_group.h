@@ -31,7 +31,6 @@ class ElasticGroup : public Group {
   ~ElasticGroup() override;
 
   void join();
-  void post(OpRequest request, std::shared_ptr<Ticket> ticket) override;
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;
   void control(PeerId peer, const PeerToPeer& message) override;
@@ -58,7 +57,11 @@ class ElasticGroup : public Group {
   void op_complete(Pending& pending) override;
   void op_mismatch(OpKey op, PeerId from, const std::string& text) override;
   void op_timed_out(Pending& pending) override;
-  [[nodiscard]] bool member(PeerId peer) const override;
+  void op_starved(Pending& pending, const Error& error) override;
+  void issue(OpRequest request, std::shared_ptr<Ticket> ticket) override;
+  void issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) override;
+  [[nodiscard]] EpochId accepted_epoch() const override;
+  [[nodiscard]] bool accepted_member(PeerId peer) const override;
   [[nodiscard]] bool holding() const override;
   [[nodiscard]] bool late(OpKey op, PeerId peer) const override { return stall_.late(op, peer); }
   [[nodiscard]] OpKey next_key() const override { return peer::next_key(core_); }
@@ -96,6 +99,8 @@ class ElasticGroup : public Group {
   void boundary_timed_out();
   void joined(Error error);
   void hook(GroupEvent event);
+  [[nodiscard]] bool stays_out(OpRequest& request, const std::shared_ptr<Ticket>& ticket);
+  void start_message(OpRequest request, std::shared_ptr<Ticket> ticket);
   [[nodiscard]] std::optional<Error> refuse_post(const OpRequest& request) const;
   [[nodiscard]] peer::LossClass loss_class(const OpRequest& request) const;
   void update_renumber();
@@ -111,7 +116,6 @@ class ElasticGroup : public Group {
   bool feeding_ = false;
   MasterClient client_;
   StateExchange exchange_;
-  Numbering numbering_;  // as the caller sees it
   bool admitted_ = false;
   bool left_ = false;
   bool said_left_ = false;  // a boundary has told the program

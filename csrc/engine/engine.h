@@ -84,12 +84,18 @@ struct InputGate {
   std::atomic<std::uint64_t> bytes{0};
 };
 
+/// The peer of each rank.
+using Numbering = std::shared_ptr<const std::vector<PeerId>>;
+
 /// One operation of a group. Buffers as collectives/schedule.h says, in the numbering that the
 /// caller sees (rank() and size() of the group); ranks likewise.
 struct OpRequest {
   OpDescriptor descriptor;  // root: rank, -1 if none; count: 0 where shapes may differ
   std::vector<Buffer> inputs;
   std::vector<Buffer> outputs;
+  /// What the ranks of this request mean, as the caller saw it (GroupView::numbering); null: the
+  /// numbering of the moment in which the engine takes the request.
+  Numbering numbering;
   std::shared_ptr<const InputGate> gate;  // null: the inputs are there
   std::int32_t peer = -1;                 // send, recv: the other rank; recv: -1 is any
   std::uint64_t tag = 0;                  // send, recv
@@ -102,8 +108,9 @@ struct GroupView {
   std::int32_t size = 1;
   EpochId epoch;  // the newest configured
   std::uint64_t step = 0;
-  std::vector<PeerId> numbering;  // peer of each rank
-  std::vector<PeerId> ring;       // members of the epoch, in the order in which data go round
+  Numbering numbering = std::make_shared<const std::vector<PeerId>>();
+  /// Members of the epoch, in the order in which data go round.
+  std::shared_ptr<const std::vector<PeerId>> ring = numbering;
   bool elastic = false;
   bool admitted = true;  // false: a newcomer before its first refresh
   bool evicted = false;

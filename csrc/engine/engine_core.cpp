@@ -1,6 +1,7 @@
 #include "engine/engine_core.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/log.h"
 #include "wire/codec.h"
@@ -10,8 +11,6 @@ namespace {
 
 constexpr std::uint64_t kTickMs = 50;
 constexpr std::size_t kPoolKeptBytes = 1ULL << 30;
-constexpr std::size_t kStrangersMax = 4096;
-constexpr std::size_t kStrangerControlsMax = 4096;
 constexpr std::size_t kEndedMax = 65536;
 constexpr std::size_t kReportBytesMax = 64U << 10;  // in the log, after a broken invariant
 
@@ -57,10 +56,13 @@ Error EngineCore::listen() {
                         if (group->needs(peer)) return;
                       }
                       links_->drop(peer);
+                      link_gone(peer);
                     },
                     [this](PeerId peer) { return elastic_ != nullptr && elastic_->sibling(peer); },
                     {},
                     0,
+                    {},
+                    {},
                     {}});
   early_ = std::make_unique<Early>(*context_, *this);
   last_tick_ms_ = network_.clock().now_ms();
@@ -139,8 +141,33 @@ void EngineCore::close(GroupId id) {
 void EngineCore::adopt(Group& group) {
   auto node = strangers_.extract(group.id());
   if (node.empty()) return;
-  for (auto& [peer, message] : node.mapped().controls) group.control(peer, message);
-  for (EarlySegment& segment : node.mapped().segments) group.adopt(std::move(segment));
+  for (auto& early : node.mapped()) {
+    if (auto* message = std::get_if<EarlyMessage>(&early)) {
+      message->kept.release();
+      group.control(message->from, message->message);
+    } else {
+      EarlySegment& segment = std::get<EarlySegment>(early);
+      segment.kept.release();
+      group.adopt(std::move(segment));
+    }
+  }
+}
+
+/// A group whose early traffic is lost with its link cannot be made without that peer either.
+void EngineCore::forget_strangers(PeerId peer) {
+  const auto of = [&](const auto& early) {
+    return std::visit([&](const auto& e) { return e.from == peer; }, early);
+  };
+  for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
+    std::erase_if(stranger->second, of);
+    stranger = stranger->second.empty() ? strangers_.erase(stranger) : std::next(stranger);
+  }
+}
+
+void EngineCore::link_gone(PeerId peer) {
+  early_->link_gone(peer);
+  forget_strangers(peer);
+  for (auto& [id, group] : groups_) group->link_gone(peer);
 }
 
 void EngineCore::shutdown(std::function<void()> done) {
@@ -200,6 +227,7 @@ void EngineCore::link_up(PeerId peer) {
 }
 
 void EngineCore::link_down(PeerId peer, const std::string& reason, Down how) {
+  link_gone(peer);
   context_->note(how == Down::lost ? "link lost" : "link did not come up", peer);
   for (auto& [id, group] : groups_) {
     if (group->needs(peer)) group->link_down(peer, reason, how);
@@ -222,27 +250,33 @@ void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload
   if (const auto* ask = std::get_if<AskIssued>(&message.value())) {  // a sign of life
     links_->send_control(peer, encode(PeerToPeer{TellIssued{id, ask->op, OpKey{}, 0}}));
   }
-  if (!ended_.contains(id) && id != kElasticGroup && strangers_.size() < kStrangersMax) {
-    Stranger& stranger = strangers_[id];
-    if (stranger.controls.size() < kStrangerControlsMax) {
-      stranger.controls.emplace_back(peer, std::move(message).value());
-    }
+  if (ended_.contains(id) || id == kElasticGroup) return;
+  if (auto kept = context_->keep(peer, kKeptMessageBytes + payload.size())) {
+    strangers_[id].push_back(EarlyMessage{peer, std::move(message).value(), std::move(*kept)});
   }
 }
 
 Placement EngineCore::segment_header(PeerId peer, const SegmentHeader& header) {
   if (Group* group = find(header.group)) return group->segment_header(peer, header);
   if (ended_.contains(header.group) || header.group == kElasticGroup) return {};
-  return early_->place(header);
+  auto kept = context_->keep(peer, kept_cost(header.bytes));
+  if (!kept) return {};
+  try {
+    return early_->place(peer, header, std::move(*kept));
+  } catch (const std::bad_alloc&) {
+    context_->breaks_rules(peer, "there is no memory here for what it sends early");
+    return {};
+  }
 }
 
 void EngineCore::segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) {
-  if (early_->owns(at)) {
-    EarlySegment segment{peer, header, early_->take(at)};
+  if (early_->owns(peer, at)) {
+    EarlySegment segment = early_->take(at);
     if (Group* group = find(header.group)) {
+      segment.kept.release();
       group->adopt(std::move(segment));
-    } else if (!ended_.contains(header.group) && strangers_.size() < kStrangersMax) {
-      strangers_[header.group].segments.push_back(std::move(segment));
+    } else if (!ended_.contains(header.group)) {
+      strangers_[header.group].push_back(std::move(segment));
     }
     return;
   }

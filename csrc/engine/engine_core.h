@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "engine/elastic_group.h"
@@ -51,13 +52,18 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   void segment_sent(PeerId peer, std::uint64_t cookie) override;
 
  private:
-  // What arrives for a group that is not known here yet: its other members were faster.
-  struct Stranger {
-    std::deque<std::pair<PeerId, PeerToPeer>> controls;
-    std::deque<EarlySegment> segments;
+  /// What has arrived for a group that is not known here yet, because its other members were
+  /// faster. In the order of arrival; bounded for each link (kept.h), gone with its link.
+  struct EarlyMessage {
+    PeerId from;
+    PeerToPeer message;
+    Kept kept;
   };
+  using Stranger = std::deque<std::variant<EarlyMessage, EarlySegment>>;
   void segment_sent(MemoryToken, PeerId, std::uint32_t) override {}
   void adopt(Group& group);
+  void forget_strangers(PeerId peer);
+  void link_gone(PeerId peer);
   void tick();
   [[nodiscard]] std::string report() const;
   void evicted(const std::string& why);

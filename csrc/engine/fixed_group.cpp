@@ -23,7 +23,6 @@ FixedGroup::FixedGroup(EngineContext& context, GroupId id, const std::string& na
     addresses_[handle.peer] = handle.addresses.empty() ? "" : handle.addresses.front();
   }
   numbering_ = std::make_shared<const std::vector<PeerId>>(peers);
-  point_to_point_.configure(EpochId::make(0, 1), peers);
   set_epoch(EpochId::make(0, 1), std::move(peers));
 }
 
@@ -75,7 +74,7 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down) {
   const Error error{ErrorCode::peer_lost,
                     who + " has left the group before its data arrived: " + reason};
   for (const OpKey key : short_of_data) fail_op(key, error, Tell::others);
-  point_to_point_.peer_gone(peer, error);
+  run_->point_to_point.peer_gone(peer, error);
 }
 
 Error FixedGroup::departure(PeerId peer) const {
@@ -96,34 +95,37 @@ std::optional<Error> FixedGroup::departure(OpKey key) const {
 void FixedGroup::fail_departed() {
   const bool all = departed_.size() + 1 == numbering_->size();
   for (const auto& [peer, finished] : departed_) {
-    point_to_point_.peer_left(peer, departure(peer), all);
+    run_->point_to_point.peer_left(peer, departure(peer), all);
   }
 }
 
-void FixedGroup::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
-  if (closed_ || failure_.failed()) {
-    Error error = closed_ ? Error{ErrorCode::closed, "the group has been closed"} : failure_;
-    error.text = name_ + ": " + describe(request.descriptor) + ": " + error.text;
-    if (request.descriptor.kind != OpKind::send && request.descriptor.kind != OpKind::recv) ++next_;
-    ticket->complete(std::move(error));
-    return;
-  }
+bool FixedGroup::refuses(OpKind kind, const std::shared_ptr<Ticket>& ticket) const {
+  if (!closed_ && !failure_.failed()) return false;
+  Error error = closed_ ? Error{ErrorCode::closed, "the group has been closed"} : failure_;
+  error.text = name_ + ": " + std::string(kind_name(kind)) + ": " + error.text;
+  ticket->complete(std::move(error));
+  return true;
+}
+
+void FixedGroup::issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) {
   const OpKind kind = request.descriptor.kind;
-  if (kind == OpKind::send || kind == OpKind::recv) {
-    if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
-    const PeerId other =
-        request.peer < 0 ? PeerId{} : numbering_->at(static_cast<std::size_t>(request.peer));
-    if (kind == OpKind::send && departed_.contains(other)) {
-      ticket->complete({ErrorCode::peer_lost, "send: " + departure(other).text});
-      return;
+  if (refuses(kind, ticket)) return;
+  if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
+  if (kind == OpKind::send) {
+    const PeerId to = request.numbering->at(static_cast<std::size_t>(request.peer));
+    if (departed_.contains(to)) {
+      return ticket->complete({ErrorCode::peer_lost, "send: " + departure(to).text});
     }
-    point_to_point_.post(std::move(request), std::move(ticket));
-    if (kind == OpKind::recv) fail_departed();
-    return;
   }
+  run_->point_to_point.post(std::move(request), std::move(ticket));
+  if (kind == OpKind::recv) fail_departed();
+}
+
+void FixedGroup::issue(OpRequest request, std::shared_ptr<Ticket> ticket) {
   const OpKey key = next_key();
   ++next_;
-  flow_.issued(next_key());
+  if (refuses(request.descriptor.kind, ticket)) return;
+  run_->flow.issued(next_key());
   add(key, std::move(request), std::move(ticket), numbering_);
   if (const auto failed = failed_ops_.find(key); failed != failed_ops_.end()) {
     const Error error = failed->second;
@@ -144,10 +146,14 @@ void FixedGroup::op_mismatch(OpKey op, PeerId, const std::string& text) {
   fail_op(op, {ErrorCode::mismatch, text}, Tell::others);
 }
 
+void FixedGroup::op_starved(Pending& pending, const Error& error) {
+  fail_op(pending.op->key(), error, Tell::others);
+}
+
 void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
   if (tell != Tell::nobody) {
     const OpFailed message{id_, op, error, tell == Tell::others_late};
-    for (const PeerId peer : members_) {
+    for (const PeerId peer : members()) {
       if (peer == context_.links.self() || departed_.contains(peer)) continue;
       context_.links.send_control(peer, encode(PeerToPeer{message}));
     }
@@ -161,7 +167,7 @@ void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
   failed_here_.insert(op);
   if (failed_here_.size() > kReportOpsMax) failed_here_.erase(failed_here_.begin());
   error.text = name_ + ": " + describe_wait(it->second) + ": " + error.text;
-  early_.drop_operations_before(epoch_, OpKey{op.step, op.index + 1});
+  run_->early.drop_operations_before(OpKey{op.step, op.index + 1});
   finish(op, std::move(error));
 }
 
@@ -181,7 +187,7 @@ void FixedGroup::fail_group(Error error, bool tell) {
   if (failure_.failed()) return;
   failure_ = error;
   if (tell) {
-    for (const PeerId peer : members_) {
+    for (const PeerId peer : members()) {
       if (peer == context_.links.self() || departed_.contains(peer)) continue;
       context_.links.send_control(peer, encode(PeerToPeer{GroupFailed{id_, error}}));
     }
@@ -210,6 +216,7 @@ Error FixedGroup::lost(PeerId peer, const std::string& reason) const {
 void FixedGroup::fail(Error error) { fail_group(std::move(error), true); }
 
 void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
+  if (!member(peer)) return;
   if (const auto* farewell = std::get_if<Farewell>(&message)) {
     departed_[peer] = farewell->finished;
     std::vector<OpKey> ended;
@@ -268,7 +275,7 @@ void FixedGroup::answer(OpKey op, Question& question) {
   list(question.missing, "did not call it");
   list(question.unanswered, "did not answer");
   if (!late.empty()) {
-    std::set<PeerId> came(members_.begin(), members_.end());
+    std::set<PeerId> came(members().begin(), members().end());
     for (const auto& peers : {question.missing, question.unanswered}) {
       for (const PeerId peer : peers) came.erase(peer);
     }
@@ -312,7 +319,7 @@ void FixedGroup::tick(std::uint64_t elapsed_ms) {
 
 /// Who is late answers: its program is elsewhere, but its engine is there. Who does not is stopped.
 void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
-  if (connected_ || (ops_.empty() && point_to_point_.idle())) {
+  if (connected_ || (ops_.empty() && run_->point_to_point.idle())) {
     silent_ms_.clear();
     since_probe_ms_ = 0;
     return;
@@ -328,7 +335,7 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   since_probe_ms_ += elapsed_ms;
   if (since_probe_ms_ < kProbeMs) return;
   since_probe_ms_ = 0;
-  for (const PeerId peer : members_) {
+  for (const PeerId peer : members()) {
     if (peer == context_.links.self() || departed_.contains(peer)) continue;
     silent_ms_.try_emplace(peer, 0);
     AskIssued probe{id_, OpKey{~0ULL, ~0ULL}, 0, 0, 0, -1, 0};
@@ -342,9 +349,9 @@ void FixedGroup::close() {
   if (closed_) return;
   closed_ = true;
   if (!failure_.failed()) {
-    point_to_point_.withdraw_all({ErrorCode::peer_lost, "it has left the group"});
+    run_->point_to_point.withdraw_all({ErrorCode::peer_lost, "it has left the group"});
     const OpKey finished = ops_.empty() ? next_key() : ops_.begin()->first;
-    for (const PeerId peer : members_) {
+    for (const PeerId peer : members()) {
       if (peer == context_.links.self() || departed_.contains(peer)) continue;
       context_.links.send_control(peer, encode(PeerToPeer{Farewell{id_, finished}}));
     }
@@ -358,18 +365,14 @@ void FixedGroup::abort(const std::string& why) {
              true);
 }
 
-bool FixedGroup::member(PeerId peer) const {
-  return std::find(members_.begin(), members_.end(), peer) != members_.end();
-}
-
 bool FixedGroup::needs(PeerId peer) const { return !closed_ && member(peer); }
 
 GroupView FixedGroup::view() const {
   GroupView view;
   view.rank = rank_;
   view.size = static_cast<std::int32_t>(handles_.size());
-  view.epoch = epoch_;
-  view.numbering = *numbering_;
+  view.epoch = run_->id;
+  view.numbering = numbering_;
   view.failure = closed_ ? Error{ErrorCode::closed, "the group has been closed"} : failure_;
   return view;
 }

@@ -22,7 +22,6 @@ class FixedGroup : public Group {
 
   /// Opens the links; `connected` is completed when all are up, or says who could not be reached.
   void connect();
-  void post(OpRequest request, std::shared_ptr<Ticket> ticket) override;
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;
   void control(PeerId peer, const PeerToPeer& message) override;
@@ -38,7 +37,9 @@ class FixedGroup : public Group {
   void op_complete(Pending& pending) override;
   void op_mismatch(OpKey op, PeerId from, const std::string& text) override;
   void op_timed_out(Pending& pending) override;
-  [[nodiscard]] bool member(PeerId peer) const override;
+  void op_starved(Pending& pending, const Error& error) override;
+  void issue(OpRequest request, std::shared_ptr<Ticket> ticket) override;
+  void issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) override;
   [[nodiscard]] OpKey next_key() const override { return OpKey{0, next_}; }
 
  private:
@@ -52,6 +53,7 @@ class FixedGroup : public Group {
   enum class Tell : std::uint8_t { nobody, others, others_late };
   void fail_op(OpKey op, Error error, Tell tell);
   void fail_late(OpKey op, Error error);
+  [[nodiscard]] bool refuses(OpKind kind, const std::shared_ptr<Ticket>& ticket) const;
   void answer(OpKey op, Question& question);
   void look_for_life(std::uint64_t elapsed_ms);
   [[nodiscard]] Error departure(PeerId peer) const;
@@ -62,7 +64,6 @@ class FixedGroup : public Group {
   std::int32_t rank_;
   std::uint64_t connect_timeout_ms_;
   std::shared_ptr<Ticket> connected_;
-  Numbering numbering_;
   std::set<PeerId> awaited_;  // links that are not up yet, while connecting
   std::uint64_t waited_for_links_ms_ = 0;
   bool said_links_ = false;

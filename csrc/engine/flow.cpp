@@ -1,19 +1,28 @@
 #include "engine/flow.h"
 
-#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "wire/codec.h"
 
 namespace pccl {
 
-bool Flow::may_leave(const PeerFlow& flow, const SegmentHeader& header) const {
-  return header.op < flow.granted || flow.ungranted_bytes + header.bytes <= kUngrantedBytesMax;
+Flow::~Flow() {
+  for (auto& [peer, flow] : peers_) {
+    for (const auto& [op, bytes] : flow.ungranted) context_.windows[peer].ungranted_bytes -= bytes;
+  }
+}
+
+bool Flow::may_leave(PeerId peer, const PeerFlow& flow, const SegmentHeader& header) {
+  if (header.op < flow.granted) return true;
+  return context_.windows[peer].ungranted_bytes + kept_cost(header.bytes) <= kUngrantedBytesMax;
 }
 
 void Flow::pass(PeerId peer, PeerFlow& flow, const Held& segment) {
   if (!(segment.header.op < flow.granted)) {
-    flow.ungranted_bytes += segment.header.bytes;
-    flow.ungranted[segment.header.op] += segment.header.bytes;
+    const std::uint64_t cost = kept_cost(segment.header.bytes);
+    context_.windows[peer].ungranted_bytes += cost;
+    flow.ungranted[segment.header.op] += cost;
   }
   context_.links.send_segment(peer, segment.header, segment.data, segment.token,
                               EngineContext::cookie(segment.token, segment.index));
@@ -23,13 +32,21 @@ void Flow::send(PeerId peer, const SegmentHeader& header, const std::byte* data,
                 std::uint32_t index) {
   PeerFlow& flow = peers_[peer];
   const Held segment{header, data, token, index};
-  if (may_leave(flow, header)) {
+  if (may_leave(peer, flow, header)) {
     pass(peer, flow, segment);
     return;
   }
   flow.held.push_back(segment);
   if (flow.asked.insert(header.op).second) {
-    context_.links.send_control(peer, encode(PeerToPeer{Want{group_, header.op}}));
+    context_.links.send_control(peer, encode(PeerToPeer{Want{group_, epoch_, header.op}}));
+  }
+}
+
+/// The window has room again for what left for operations before `issued`.
+void Flow::give_back(PeerId peer, PeerFlow& flow, OpKey issued) {
+  while (!flow.ungranted.empty() && flow.ungranted.begin()->first < issued) {
+    context_.windows[peer].ungranted_bytes -= flow.ungranted.begin()->second;
+    flow.ungranted.erase(flow.ungranted.begin());
   }
 }
 
@@ -37,14 +54,11 @@ void Flow::granted(PeerId peer, OpKey issued) {
   PeerFlow& flow = peers_[peer];
   if (issued <= flow.granted) return;
   flow.granted = issued;
-  while (!flow.ungranted.empty() && flow.ungranted.begin()->first < issued) {
-    flow.ungranted_bytes -= flow.ungranted.begin()->second;
-    flow.ungranted.erase(flow.ungranted.begin());
-  }
+  give_back(peer, flow, issued);
   flow.asked.erase(flow.asked.begin(), flow.asked.lower_bound(issued));
   std::deque<Held> still;
   for (const Held& segment : std::exchange(flow.held, {})) {
-    if (may_leave(flow, segment.header)) {
+    if (may_leave(peer, flow, segment.header)) {
       pass(peer, flow, segment);
     } else {
       still.push_back(segment);
@@ -56,24 +70,26 @@ void Flow::granted(PeerId peer, OpKey issued) {
 void Flow::tell(PeerId peer, PeerFlow& flow, OpKey issued) {
   flow.received_bytes = 0;
   flow.wants.erase(flow.wants.begin(), flow.wants.lower_bound(issued));
-  context_.links.send_control(peer, encode(PeerToPeer{Grant{group_, issued}}));
+  context_.links.send_control(peer, encode(PeerToPeer{Grant{group_, epoch_, issued}}));
 }
 
 void Flow::wanted(PeerId peer, OpKey op, OpKey issued) {
   PeerFlow& flow = peers_[peer];
   if (op < issued) {
     tell(peer, flow, issued);
-  } else {
-    flow.wants.insert(op);
-    any_wants_ = true;
+    return;
   }
+  auto kept = context_.keep(peer, kKeptMessageBytes);
+  if (!kept) return;
+  flow.wants.insert_or_assign(op, std::move(*kept));
+  any_wants_ = true;
 }
 
 void Flow::issued(OpKey issued) {
   if (!any_wants_) return;
   any_wants_ = false;
   for (auto& [peer, flow] : peers_) {
-    if (!flow.wants.empty() && *flow.wants.begin() < issued) tell(peer, flow, issued);
+    if (!flow.wants.empty() && flow.wants.begin()->first < issued) tell(peer, flow, issued);
     any_wants_ = any_wants_ || !flow.wants.empty();
   }
 }
@@ -87,15 +103,6 @@ void Flow::received(PeerId peer, std::uint32_t bytes, OpKey issued) {
 void Flow::cancel(MemoryToken token) {
   for (auto& [peer, flow] : peers_) {
     std::erase_if(flow.held, [&](const Held& segment) { return segment.token == token; });
-  }
-}
-
-void Flow::reset() {
-  for (auto& [peer, flow] : peers_) {
-    flow.ungranted_bytes = 0;
-    flow.ungranted.clear();
-    flow.held.clear();
-    flow.asked.clear();
   }
 }
 

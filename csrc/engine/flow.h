@@ -1,6 +1,7 @@
 // Bounded memory at the receiver: segments for operations that the receiver has not issued yet may
-// leave up to kUngrantedBytesMax per peer; then they wait here, each operation on its own, so that
-// no order of calls can make one block another. One per group; engine's thread only.
+// leave up to kUngrantedBytesMax per peer, over all groups; then they wait here, each operation on
+// its own, so that no order of calls can make one block another. One per epoch of a group; engine's
+// thread only.
 //
 // A receiver grants by number: "everything before `issued` I have issued". It does so when a sender
 // asks (Want), and unasked after every quarter of the window, so that a sender in step never waits.
@@ -19,7 +20,11 @@ namespace pccl {
 
 class Flow {
  public:
-  Flow(EngineContext& context, GroupId group) : context_(context), group_(group) {}
+  Flow(EngineContext& context, GroupId group, EpochId epoch)
+      : context_(context), group_(group), epoch_(epoch) {}
+  ~Flow();
+  Flow(const Flow&) = delete;
+  Flow& operator=(const Flow&) = delete;
 
   void send(PeerId peer, const SegmentHeader& header, const std::byte* data, MemoryToken token,
             std::uint32_t index);
@@ -33,9 +38,6 @@ class Flow {
   void received(PeerId peer, std::uint32_t bytes, OpKey issued);
   /// Drops what is held back under the token.
   void cancel(MemoryToken token);
-  /// A new epoch: nothing of the old one is on its way any more.
-  void reset();
-  void forget(PeerId peer) { peers_.erase(peer); }
 
  private:
   struct Held {
@@ -45,20 +47,21 @@ class Flow {
     std::uint32_t index;
   };
   struct PeerFlow {
-    OpKey granted;  // by the peer
-    std::uint64_t ungranted_bytes = 0;
-    std::map<OpKey, std::uint64_t> ungranted;  // of that, by operation
+    OpKey granted;                             // by the peer
+    std::map<OpKey, std::uint64_t> ungranted;  // what has left without a grant, by operation
     std::deque<Held> held;
     std::set<OpKey> asked;             // Want was sent
-    std::set<OpKey> wants;             // Want came, not issued here yet
+    std::map<OpKey, Kept> wants;       // Want came, not issued here yet
     std::uint64_t received_bytes = 0;  // since our last Grant
   };
   void tell(PeerId peer, PeerFlow& flow, OpKey issued);
-  [[nodiscard]] bool may_leave(const PeerFlow& flow, const SegmentHeader& header) const;
+  void give_back(PeerId peer, PeerFlow& flow, OpKey issued);
+  [[nodiscard]] bool may_leave(PeerId peer, const PeerFlow& flow, const SegmentHeader& header);
   void pass(PeerId peer, PeerFlow& flow, const Held& segment);
 
   EngineContext& context_;
   GroupId group_;
+  EpochId epoch_;
   std::unordered_map<PeerId, PeerFlow> peers_;
   bool any_wants_ = false;
 };

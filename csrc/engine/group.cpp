@@ -1,6 +1,7 @@
 #include "engine/group.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 
 #include "base/log.h"
@@ -16,16 +17,144 @@ Group::Group(EngineContext& context, GroupId id, std::string name, bool elastic)
       id_(id),
       name_(std::move(name)),
       elastic_(elastic),
-      flow_(context, id),
-      early_(context, *this),
-      point_to_point_(context, id, elastic) {}
+      numbering_(std::make_shared<const std::vector<PeerId>>()),
+      run_(make_run(EpochId{})) {
+  run_->stopped = true;
+}
 
 Group::~Group() {
   if (!stopped_) fail_pending({ErrorCode::closed, "the group has been closed"});
 }
 
-// -------------------------------------------------------------------------------- life of
-// operations
+// ------------------------------------------------------------------------------------------ epochs
+
+std::unique_ptr<EpochRun> Group::make_run(EpochId epoch) {
+  return std::make_unique<EpochRun>(context_, *this, id_, epoch, elastic_);
+}
+
+EpochRun* Group::run_of(PeerId from, EpochId epoch) {
+  if (epoch < run_->id) return nullptr;  // late, of an epoch that has ended
+  if (epoch == run_->id) return run_->stopped || !member(from) ? nullptr : run_.get();
+  const EpochId accepted = accepted_epoch();
+  if (epoch != accepted || !accepted_member(from)) {
+    // An epoch starts when all of its members have accepted it, this one too.
+    if (epoch > accepted) context_.breaks_rules(from, "it sends in an epoch that has not started");
+    return nullptr;
+  }
+  if (!ahead_ || ahead_->id != epoch) ahead_ = make_run(epoch);
+  return ahead_.get();
+}
+
+void Group::set_epoch(EpochId epoch, std::vector<PeerId> members,
+                      const std::vector<Relay>& relays) {
+  std::unique_ptr<EpochRun> before = std::move(run_);
+  run_ = ahead_ && ahead_->id == epoch ? std::move(ahead_) : make_run(epoch);
+  ahead_.reset();
+  const auto place = [&](PeerId peer) {
+    return static_cast<std::uint32_t>(std::find(members.begin(), members.end(), peer) -
+                                      members.begin());
+  };
+  RankPairs apart;
+  for (const Relay& relay : relays) apart.insert(std::minmax(place(relay.a), place(relay.b)));
+  for (const std::uint32_t m : ring_order(static_cast<std::uint32_t>(members.size()), apart)) {
+    run_->ring.push_back(members[m]);
+  }
+  run_->members = std::move(members);
+  for (auto& [key, pending] : ops_) {
+    pending.early_bytes.clear();
+    run_->early.issued(key);
+  }
+  run_->flow.issued(next_key());
+}
+
+void Group::stop_epoch(const Error& error) {
+  for (auto& [key, pending] : ops_) stop(pending);
+  run_->stopped = true;
+  run_->early.drop_all();
+  run_->point_to_point.fail_all(error);
+}
+
+bool Group::member(PeerId peer) const {
+  return std::find(run_->members.begin(), run_->members.end(), peer) != run_->members.end();
+}
+
+void Group::link_gone(PeerId peer) {
+  for (EpochRun* run : {run_.get(), ahead_.get()}) {
+    if (run == nullptr) continue;
+    run->early.link_gone(peer);
+    run->point_to_point.link_gone(peer);
+  }
+}
+
+// ---------------------------------------------------------------------------------------- requests
+
+std::optional<Error> Group::refusal(const OpRequest& request) const {
+  const OpDescriptor& d = request.descriptor;
+  const auto size = static_cast<std::int64_t>(request.numbering->size());
+  const std::string head = std::string(kind_name(d.kind)) + ": ";
+  if (d.root >= size || request.peer >= size || (d.kind == OpKind::send && request.peer < 0)) {
+    const std::int32_t rank = d.root >= 0 ? d.root : request.peer;
+    return Error{ErrorCode::invalid, head + "there is no rank " + std::to_string(rank) +
+                                         " in a group of " + std::to_string(size)};
+  }
+  const auto one_per_rank = [&](const std::vector<Buffer>& buffers) {
+    return buffers.empty() || static_cast<std::int64_t>(buffers.size()) == size;
+  };
+  if ((input_per_rank(d.kind) && !one_per_rank(request.inputs)) ||
+      (output_per_rank(d.kind) && !one_per_rank(request.outputs))) {
+    return Error{ErrorCode::invalid,
+                 head + "one tensor for each of the " + std::to_string(size) + " ranks is needed"};
+  }
+  return {};
+}
+
+/// Rank and size have changed since the caller looked: what it says of ranks is said of peers, in
+/// the present numbering. False: that cannot be done, because a rank has come or the root has gone.
+bool Group::renumber(OpRequest& request) const {
+  const std::vector<PeerId>& before = *request.numbering;
+  const std::vector<PeerId>& now = *numbering_;
+  std::vector<std::size_t> was;  // by present rank
+  for (const PeerId peer : now) {
+    const auto at = std::find(before.begin(), before.end(), peer);
+    if (at == before.end()) return false;
+    was.push_back(static_cast<std::size_t>(at - before.begin()));
+  }
+  if (request.descriptor.root >= 0) {
+    const auto root = static_cast<std::size_t>(request.descriptor.root);
+    const auto at = std::find(was.begin(), was.end(), root);
+    if (at == was.end()) return false;
+    request.descriptor.root = static_cast<std::int32_t>(at - was.begin());
+  }
+  const auto pick = [&](std::vector<Buffer>& buffers) {
+    std::vector<Buffer> picked;
+    if (buffers.empty()) return;
+    for (const std::size_t rank : was) picked.push_back(buffers[rank]);
+    buffers = std::move(picked);
+  };
+  if (input_per_rank(request.descriptor.kind)) pick(request.inputs);
+  if (output_per_rank(request.descriptor.kind)) pick(request.outputs);
+  request.numbering = numbering_;
+  return true;
+}
+
+void Group::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  if (!request.numbering) request.numbering = numbering_;
+  if (auto error = refusal(request)) return ticket->complete(std::move(*error));
+  const OpKind kind = request.descriptor.kind;
+  if (kind == OpKind::send || kind == OpKind::recv) {
+    return issue_message(std::move(request), std::move(ticket));
+  }
+  const bool changed = request.numbering != numbering_ && *request.numbering != *numbering_;
+  if (changed && !renumber(request)) {
+    return ticket->complete(
+        {ErrorCode::invalid, std::string(kind_name(kind)) +
+                                 ": rank and size of the group changed while it was called, and it "
+                                 "does not fit the new ones; call it again"});
+  }
+  issue(std::move(request), std::move(ticket));
+}
+
+// ------------------------------------------------------------------------------ life of operations
 
 Group::Pending& Group::add(OpKey key, OpRequest request, std::shared_ptr<Ticket> ticket,
                            Numbering numbering) {
@@ -36,6 +165,7 @@ Group::Pending& Group::add(OpKey key, OpRequest request, std::shared_ptr<Ticket>
   pending.op =
       std::make_unique<Operation>(context_.pool, key, std::move(request), std::move(ticket));
   pending.numbering = std::move(numbering);
+  run_->early.issued(key);
   return pending;
 }
 
@@ -69,12 +199,12 @@ bool Group::must_wait(const Pending& pending) const {
 /// The ranks in this numbering that are members, in the order in which data go round.
 std::vector<std::size_t> Group::along_ring(const std::vector<PeerId>& numbering) const {
   std::vector<std::size_t> ranks;
-  if (ring_ == numbering) {
-    ranks.resize(ring_.size());
+  if (run_->ring == numbering) {
+    ranks.resize(run_->ring.size());
     std::iota(ranks.begin(), ranks.end(), std::size_t{0});
     return ranks;
   }
-  for (const PeerId peer : ring_) {
+  for (const PeerId peer : run_->ring) {
     const auto at = std::find(numbering.begin(), numbering.end(), peer);
     if (at != numbering.end()) ranks.push_back(static_cast<std::size_t>(at - numbering.begin()));
   }
@@ -94,27 +224,44 @@ void Group::start_now(Pending& pending) {
     ranks.push_back(static_cast<std::uint32_t>(rank));
     pending.contributors.push_back(peer);
   }
-  const MemoryToken token = context_.token(*this);
-  running_[token] = op.key();
-  if (elastic_) preimage_bytes_ += op.output_bytes();
   const OpKey key = op.key();
-  op.start(*this, std::move(ranks), me, token, elastic_);
-  for (EarlySegment& segment : early_.take(epoch_, key)) {
+  if (run_->starved.contains(key)) return starve(key);
+  pending.gave_up = false;
+  const MemoryToken token = context_.token(*this);
+  run_->running[token] = key;
+  if (elastic_) preimage_bytes_ += op.output_bytes();
+  const bool runs =
+      with_memory(key, [&] { op.start(*this, std::move(ranks), me, token, elastic_); });
+  if (!runs) return;
+  for (EarlySegment& segment : run_->early.take(key)) {
     const auto it = ops_.find(key);
     if (it == ops_.end() || !it->second.op->running()) return;  // a mismatch has ended it
-    if (!fits(it->second, segment.from, segment.header)) return;
-    const auto at =
-        std::find(it->second.contributors.begin(), it->second.contributors.end(), segment.from);
-    if (at == it->second.contributors.end()) continue;
-    const Error error =
-        it->second.op->deliver(static_cast<std::uint32_t>(at - it->second.contributors.begin()),
-                               segment.header, std::move(segment.payload));
-    if (error.failed()) {
-      op_mismatch(key, segment.from, error.text);
-      return;
-    }
+    if (!deliver(it->second, std::move(segment))) return;
   }
   progress(key);
+}
+
+/// Runs a part of the operation. False: there was no memory for it, and it is given up here.
+template <typename Body>
+bool Group::with_memory(OpKey op, Body&& body) {
+  try {
+    body();
+    return true;
+  } catch (const std::bad_alloc&) {
+    starve(op);
+    return false;
+  }
+}
+
+void Group::starve(OpKey key) {
+  Pending& pending = ops_.at(key);
+  const std::string text = describe_peer(context_.links.self(), *pending.numbering) +
+                           " has no memory for " + describe(pending);
+  log_warning(name_ + ": " + text);
+  stop(pending);
+  pending.op->restore();
+  pending.gave_up = true;
+  op_starved(pending, {ErrorCode::no_memory, text});
 }
 
 void Group::stop(Pending& pending) {
@@ -123,8 +270,8 @@ void Group::stop(Pending& pending) {
   op.deferred = false;
   if (!op.running()) return;
   if (elastic_) preimage_bytes_ -= op.output_bytes();
-  flow_.cancel(op.token());
-  running_.erase(op.token());
+  run_->flow.cancel(op.token());
+  run_->running.erase(op.token());
   context_.retire(op.token());
   op.stop();
 }
@@ -173,12 +320,14 @@ void Group::fail_pending(const Error& error) {
     it->second.op->restore();
     finish(key, std::move(own));
   }
-  point_to_point_.fail_all(error);
+  run_->point_to_point.fail_all(error);
+  for (auto& [request, ticket] : std::exchange(between_epochs_, {})) ticket->complete(error);
 }
 
 void Group::stop_for_good(const Error& error) {
-  std::vector<std::shared_ptr<Ticket>> tickets = point_to_point_.tickets();
+  std::vector<std::shared_ptr<Ticket>> tickets = run_->point_to_point.tickets();
   for (const auto& [key, pending] : ops_) tickets.push_back(pending.op->ticket());
+  for (const auto& [request, ticket] : between_epochs_) tickets.push_back(ticket);
   try {
     end_waits(error);
   } catch (const std::exception& e) {  // what broke the engine may do so again
@@ -191,8 +340,8 @@ void Group::stop_for_good(const Error& error) {
 std::string Group::report() const {
   constexpr std::size_t kShown = 16;
   std::string text =
-      name_ + " " + std::to_string(id_.value) + ": epoch " + to_string(epoch_) + ", members";
-  for (const PeerId peer : members_) text += " " + to_string(peer);
+      name_ + " " + std::to_string(id_.value) + ": epoch " + to_string(run_->id) + ", members";
+  for (const PeerId peer : members()) text += " " + to_string(peer);
   text +=
       ", next operation " + to_string(next_key()) + ", in flight " + std::to_string(ops_.size());
   std::size_t shown = 0;
@@ -202,24 +351,6 @@ std::string Group::report() const {
             (pending.op->complete() ? ", complete here" : "");
   }
   return text;
-}
-
-void Group::set_epoch(EpochId epoch, std::vector<PeerId> members,
-                      const std::vector<Relay>& relays) {
-  epoch_ = epoch;
-  members_ = std::move(members);
-  const auto place = [&](PeerId peer) {
-    return static_cast<std::uint32_t>(std::find(members_.begin(), members_.end(), peer) -
-                                      members_.begin());
-  };
-  RankPairs apart;
-  for (const Relay& relay : relays) apart.insert(std::minmax(place(relay.a), place(relay.b)));
-  ring_.clear();
-  for (const std::uint32_t m : ring_order(static_cast<std::uint32_t>(members_.size()), apart)) {
-    ring_.push_back(members_[m]);
-  }
-  flow_.reset();
-  early_.drop_before(epoch);
 }
 
 void Group::progress(OpKey key) {
@@ -235,13 +366,13 @@ void Group::send_segment(Operation& op, std::uint32_t contributor, std::uint32_t
   SegmentHeader header;
   header.kind = SegmentKind::collective;
   header.group = id_;
-  header.epoch = epoch_;
+  header.epoch = run_->id;
   header.op = op.key();
   header.channel = channel;
   header.offset = offset;
   header.bytes = bytes;
   header.descriptor = op.request().descriptor;
-  flow_.send(ops_.at(op.key()).contributors[contributor], header, data, op.token(), index);
+  run_->flow.send(ops_.at(op.key()).contributors[contributor], header, data, op.token(), index);
 }
 
 /// Does the sender mean the same operation as we do? If not, it ends for all.
@@ -260,105 +391,149 @@ bool Group::fits(Pending& pending, PeerId from, const SegmentHeader& header) {
   return false;
 }
 
+/// The operation does not take what has come for it: the ranks differ about it, or the sender
+/// breaks the rules.
+void Group::refused(OpKey op, PeerId from, const Error& error) {
+  if (error.code == ErrorCode::malformed) return context_.breaks_rules(from, error.text);
+  op_mismatch(op, from, describe_peer(from, *ops_.at(op).numbering) + ": " + error.text);
+}
+
 Placement Group::segment_header(PeerId from, const SegmentHeader& header) {
-  switch (header.kind) {
-    case SegmentKind::state:
-      return pull_header(from, header);
-    case SegmentKind::message:
-    case SegmentKind::eager:
-      return point_to_point_.segment_header(from, header);
-    case SegmentKind::collective:
-      break;
+  if (header.kind == SegmentKind::state) return pull_header(from, header);
+  EpochRun* run = run_of(from, header.epoch);
+  if (run == nullptr) return {};
+  if (header.kind != SegmentKind::collective) {
+    return run->point_to_point.segment_header(from, header);
   }
-  if (header.epoch < epoch_) return {};
   const auto it = ops_.find(header.op);
-  const bool now = header.epoch == epoch_;
+  const bool now = run == run_.get();
   if (now && it == ops_.end() && header.op < next_key()) return {};  // it has ended
-  if (now && it != ops_.end()) flow_.received(from, header.bytes, next_key());
-  if (!now || it == ops_.end() || !it->second.op->running()) return early_.place(header);
+  if (now && it != ops_.end()) run->flow.received(from, header.bytes, next_key());
+  if (!now || it == ops_.end() || !it->second.op->running()) return keep_early(*run, from, header);
   const auto& contributors = it->second.contributors;
   const auto at = std::find(contributors.begin(), contributors.end(), from);
   if (at == contributors.end() || !fits(it->second, from, header)) return {};
-  auto placed = it->second.op->place(static_cast<std::uint32_t>(at - contributors.begin()), header);
-  if (!placed) {
-    op_mismatch(header.op, from,
-                describe_peer(from, *it->second.numbering) + ": " + placed.error().text);
+  Result<Placement> placed{Placement{}};
+  const auto contributor = static_cast<std::uint32_t>(at - contributors.begin());
+  with_memory(header.op, [&] { placed = it->second.op->place(contributor, header); });
+  if (placed) return placed.value();
+  refused(header.op, from, placed.error());
+  return {};
+}
+
+/// A segment that cannot be used yet. What is expected, because its operation is issued here and
+/// waits for its turn, is bounded by the operation; the rest by the link.
+Placement Group::keep_early(EpochRun& run, PeerId from, const SegmentHeader& header) {
+  const auto it = ops_.find(header.op);
+  if (run.starved.contains(header.op) || (it != ops_.end() && it->second.gave_up)) return {};
+  std::optional<Kept> kept = Kept{};
+  if (&run == run_.get() && it != ops_.end()) {
+    const OpRequest& request = it->second.op->request();
+    std::uint64_t& bytes = it->second.early_bytes[from];
+    bytes += kept_cost(header.bytes);
+    const std::uint64_t expected = total_bytes(request.inputs) + total_bytes(request.outputs);
+    if (bytes > 2 * expected + kUngrantedBytesMax) {
+      context_.breaks_rules(from, "it sends more of " + describe(it->second) + " than there is");
+      return {};
+    }
+  } else {
+    kept = context_.keep(from, kept_cost(header.bytes));
+    if (!kept) return {};
+  }
+  try {
+    return run.early.place(from, header, std::move(*kept));
+  } catch (const std::bad_alloc&) {
+    run.starved.insert(header.op);
+    if (&run == run_.get() && it != ops_.end()) starve(header.op);
     return {};
   }
-  return placed.value();
 }
 
 void Group::adopt(EarlySegment segment) {
-  const SegmentHeader& header = segment.header;
-  if (header.kind == SegmentKind::eager) {
-    point_to_point_.adopt(segment.from, header, std::move(segment.payload));
-    return;
+  EpochRun* run = run_of(segment.from, segment.header.epoch);
+  if (run == nullptr) return;
+  if (segment.header.kind == SegmentKind::collective) {
+    use_early(*run, std::move(segment));
+  } else {
+    run->point_to_point.adopt(segment.from, segment.header, std::move(segment.payload));
   }
-  if (header.kind != SegmentKind::collective) return;  // what follows a request has a group here
-  const auto it = ops_.find(header.op);
-  const bool now = header.epoch == epoch_;
-  if (header.epoch < epoch_ || (now && it == ops_.end() && header.op < next_key())) return;
+}
+
+void Group::use_early(EpochRun& run, EarlySegment segment) {
+  const OpKey key = segment.header.op;
+  const auto it = ops_.find(key);
+  const bool now = &run == run_.get();
+  if (now && it == ops_.end() && key < next_key()) return;
   if (!now || it == ops_.end() || !it->second.op->running()) {
-    early_.keep(std::move(segment));
+    run.early.keep(std::move(segment));
     return;
   }
-  const auto& contributors = it->second.contributors;
+  if (deliver(it->second, std::move(segment))) progress(key);
+}
+
+/// False: that has ended the operation.
+bool Group::deliver(Pending& pending, EarlySegment segment) {
+  const auto& contributors = pending.contributors;
   const auto from = std::find(contributors.begin(), contributors.end(), segment.from);
-  if (from == contributors.end() || !fits(it->second, segment.from, header)) return;
-  const OpKey key = header.op;
-  const PeerId sender = segment.from;
-  const Error error = it->second.op->deliver(
-      static_cast<std::uint32_t>(from - contributors.begin()), header, std::move(segment.payload));
-  if (error.failed()) {
-    op_mismatch(key, sender, describe_peer(sender, *it->second.numbering) + ": " + error.text);
-    return;
-  }
-  progress(key);
+  if (from == contributors.end()) return true;
+  if (!fits(pending, segment.from, segment.header)) return false;
+  Error error;
+  const OpKey key = pending.op->key();
+  const auto contributor = static_cast<std::uint32_t>(from - contributors.begin());
+  const bool runs = with_memory(key, [&] {
+    error = pending.op->deliver(contributor, segment.header, std::move(segment.payload));
+  });
+  if (error.failed()) refused(key, segment.from, error);
+  return runs && !error.failed();
 }
 
 void Group::segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) {
-  if (early_.owns(at)) {
-    adopt({peer, header, early_.take(at)});
-    return;
+  for (EpochRun* run : {run_.get(), ahead_.get()}) {
+    if (run != nullptr && run->early.owns(peer, at)) {
+      return use_early(*run, run->early.take(at));
+    }
   }
-  const auto run = running_.find(at.token);
-  if (run == running_.end()) return;
-  Pending& pending = ops_.at(run->second);
-  const auto from = std::find(pending.contributors.begin(), pending.contributors.end(), peer);
+  const auto run = run_->running.find(at.token);
+  if (run == run_->running.end()) return;
   const OpKey key = run->second;
-  pending.op->arrived(static_cast<std::uint32_t>(from - pending.contributors.begin()), header, at);
-  progress(key);
+  Pending& pending = ops_.at(key);
+  const auto from = std::find(pending.contributors.begin(), pending.contributors.end(), peer);
+  const auto contributor = static_cast<std::uint32_t>(from - pending.contributors.begin());
+  if (with_memory(key, [&] { pending.op->arrived(contributor, header, at); })) progress(key);
 }
 
 void Group::segment_sent(MemoryToken token, PeerId, std::uint32_t index) {
-  const auto run = running_.find(token);
-  if (run == running_.end()) return;
+  const auto run = run_->running.find(token);
+  if (run == run_->running.end()) return;
   const OpKey key = run->second;
-  ops_.at(key).op->sent(index);
-  progress(key);
+  if (with_memory(key, [&] { ops_.at(key).op->sent(index); })) progress(key);
 }
 
 void Group::inputs_came(const InputGate& gate) {
   const auto it = std::find_if(ops_.begin(), ops_.end(), [&](const auto& entry) {
     return entry.second.op->request().gate.get() == &gate;
   });
-  if (it == ops_.end()) return point_to_point_.inputs_came(gate);
+  if (it == ops_.end()) return run_->point_to_point.inputs_came(gate);
   const OpKey key = it->first;
-  it->second.op->inputs_came();
-  progress(key);
+  if (with_memory(key, [&] { it->second.op->inputs_came(); })) progress(key);
 }
 
 void Group::control(PeerId peer, const PeerToPeer& message) {
+  const auto with_run = [&](const auto& m, auto&& body) {
+    if (EpochRun* run = run_of(peer, m.epoch)) body(*run);
+  };
   if (const auto* grant = std::get_if<Grant>(&message)) {
-    flow_.granted(peer, grant->issued);
+    with_run(*grant, [&](EpochRun& run) { run.flow.granted(peer, grant->issued); });
   } else if (const auto* want = std::get_if<Want>(&message)) {
-    flow_.wanted(peer, want->op, next_key());
+    with_run(*want, [&](EpochRun& run) {
+      run.flow.wanted(peer, want->op, &run == run_.get() ? next_key() : OpKey{});
+    });
   } else if (const auto* announce = std::get_if<Announce>(&message)) {
-    point_to_point_.announced(peer, *announce);
+    with_run(*announce, [&](EpochRun& run) { run.point_to_point.announced(peer, *announce); });
   } else if (const auto* accept = std::get_if<Accept>(&message)) {
-    point_to_point_.accepted(peer, *accept);
+    with_run(*accept, [&](EpochRun& run) { run.point_to_point.accepted(peer, *accept); });
   } else if (const auto* withdraw = std::get_if<Withdraw>(&message)) {
-    point_to_point_.withdrawn(peer, *withdraw);
+    with_run(*withdraw, [&](EpochRun& run) { run.point_to_point.withdrawn(peer, *withdraw); });
   } else if (const auto* ask = std::get_if<AskIssued>(&message)) {
     const auto it = ops_.find(ask->op);
     TellIssued told{id_, ask->op, next_key(), 0};
@@ -393,7 +568,7 @@ void Group::ask_issued(const Pending& pending, PeerId peer) {
 
 void Group::tick(std::uint64_t elapsed_ms) {
   const bool held = holding();
-  point_to_point_.tick(elapsed_ms, held);
+  if (!held) run_->point_to_point.tick(elapsed_ms);
   std::vector<OpKey> expired;
   for (auto& [key, pending] : ops_) {
     Operation& op = *pending.op;
@@ -428,6 +603,7 @@ std::string Group::waiting_text(const Pending& pending) const {
   if (op.deferred)
     return text + "for an earlier operation (same memory, or no room for its preimage)";
   if (op.complete()) return text + "for the commit";
+  if (pending.gave_up) return text + "to fail at all members: there is no memory for it here";
   if (!op.running()) return text + "for the next epoch";
   if (op.waits_for_inputs()) return text + "for its own tensors: the device has not computed them";
   const auto peers = op.waiting_for();

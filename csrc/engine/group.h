@@ -4,21 +4,19 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/context.h"
-#include "engine/early.h"
-#include "engine/flow.h"
+#include "engine/epoch_run.h"
 #include "engine/operation.h"
-#include "engine/point_to_point.h"
 #include "wire/messages.h"
 
 namespace pccl {
-
-using Numbering = std::shared_ptr<const std::vector<PeerId>>;
 
 class Group : public OperationPort, public SegmentOwner {
  public:
@@ -27,9 +25,12 @@ class Group : public OperationPort, public SegmentOwner {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  virtual void post(OpRequest request, std::shared_ptr<Ticket> ticket) = 0;
+  /// Ranks and lists of the request are checked here; they may be of a numbering that is over.
+  void post(OpRequest request, std::shared_ptr<Ticket> ticket);
   virtual void link_up(PeerId peer) = 0;
   virtual void link_down(PeerId peer, const std::string& reason, Down how) = 0;
+  /// The link to this peer is gone, whether the group needs it or not: nothing half comes whole.
+  void link_gone(PeerId peer);
   virtual void control(PeerId peer, const PeerToPeer& message);
   virtual void tick(std::uint64_t elapsed_ms);
   /// Leaves in good order; nothing of the group runs afterwards.
@@ -65,7 +66,9 @@ class Group : public OperationPort, public SegmentOwner {
   struct Pending {
     std::unique_ptr<Operation> op;
     Numbering numbering;
-    std::vector<PeerId> contributors;  // of its last run
+    std::vector<PeerId> contributors;            // of its last run
+    std::map<PeerId, std::uint64_t> early_bytes;  // that came while it waited for its turn
+    bool gave_up = false;  // it has no memory here: stands still until it fails for all
   };
 
   /// Ends every call of this group that waits.
@@ -74,8 +77,16 @@ class Group : public OperationPort, public SegmentOwner {
   /// `from` calls something else than we do; `text` names both sides.
   virtual void op_mismatch(OpKey op, PeerId from, const std::string& text) = 0;
   virtual void op_timed_out(Pending& pending) = 0;
-  /// Members of the running epoch that are in this group's exchange.
-  [[nodiscard]] virtual bool member(PeerId peer) const = 0;
+  /// This member has no memory for it: it is stopped and restored here, and has to fail for all.
+  virtual void op_starved(Pending& pending, const Error& error) = 0;
+  /// A request whose ranks are checked, in the present numbering.
+  virtual void issue(OpRequest request, std::shared_ptr<Ticket> ticket) = 0;
+  /// The same of a send or a receive, whose ranks are those of its own numbering.
+  virtual void issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) = 0;
+  /// The epoch that is accepted and not in force, if there is one: traffic of it may come early.
+  [[nodiscard]] virtual EpochId accepted_epoch() const { return {}; }
+  /// Is the peer among the members of the accepted epoch?
+  [[nodiscard]] virtual bool accepted_member(PeerId) const { return false; }
   [[nodiscard]] virtual bool holding() const { return false; }
   /// Is it known that this member has not issued the operation yet?
   [[nodiscard]] virtual bool late(OpKey, PeerId) const { return false; }
@@ -95,6 +106,10 @@ class Group : public OperationPort, public SegmentOwner {
   void ask_issued(const Pending& pending, PeerId peer);
   /// `relays`: who reaches whom over a third only; the ring goes round them.
   void set_epoch(EpochId epoch, std::vector<PeerId> members, const std::vector<Relay>& relays = {});
+  /// Nothing of the running epoch moves any more.
+  void stop_epoch(const Error& error);
+  [[nodiscard]] bool member(PeerId peer) const;
+  [[nodiscard]] const std::vector<PeerId>& members() const { return run_->members; }
   void publish() { context_.publish(id_, view()); }
   [[nodiscard]] std::string describe(const Pending& pending) const;
   [[nodiscard]] std::string describe_wait(const Pending& pending) const;
@@ -107,17 +122,27 @@ class Group : public OperationPort, public SegmentOwner {
   GroupId id_;
   std::string name_;
   bool elastic_;
-  EpochId epoch_;
-  std::vector<PeerId> members_;  // of the epoch, in rank order, with self
-  std::vector<PeerId> ring_;     // the same, in the order in which data go round
+  Numbering numbering_;             // as the caller sees it
+  std::unique_ptr<EpochRun> run_;  // in force; before the first one an empty one, of epoch 0
   std::map<PeerId, std::string> addresses_;
   std::uint64_t timeout_ms_ = 0;
   std::map<OpKey, Pending> ops_;
-  Flow flow_;
-  Early early_;
-  PointToPoint point_to_point_;
+  /// Sends and receives that were issued between two epochs: they belong to the next one.
+  std::deque<std::pair<OpRequest, std::shared_ptr<Ticket>>> between_epochs_;
 
  private:
+  [[nodiscard]] std::unique_ptr<EpochRun> make_run(EpochId epoch);
+  /// Where traffic of this epoch from this peer belongs; null: it is dropped.
+  [[nodiscard]] EpochRun* run_of(PeerId from, EpochId epoch);
+  [[nodiscard]] std::optional<Error> refusal(const OpRequest& request) const;
+  [[nodiscard]] bool renumber(OpRequest& request) const;
+  [[nodiscard]] Placement keep_early(EpochRun& run, PeerId from, const SegmentHeader& header);
+  void use_early(EpochRun& run, EarlySegment segment);
+  [[nodiscard]] bool deliver(Pending& pending, EarlySegment segment);
+  void refused(OpKey op, PeerId from, const Error& error);
+  void starve(OpKey op);
+  template <typename Body>
+  bool with_memory(OpKey op, Body&& body);
   void start_now(Pending& pending);
   [[nodiscard]] std::vector<std::size_t> along_ring(const std::vector<PeerId>& numbering) const;
   void start_deferred();
@@ -125,7 +150,7 @@ class Group : public OperationPort, public SegmentOwner {
   void progress(OpKey key);
   [[nodiscard]] bool fits(Pending& pending, PeerId from, const SegmentHeader& header);
 
-  std::map<MemoryToken, OpKey> running_;
+  std::unique_ptr<EpochRun> ahead_;   // of the accepted epoch: what its members have sent already
   std::uint64_t preimage_bytes_ = 0;  // of operations that run
   std::size_t deferred_ = 0;
   bool stopped_ = false;  // for good: memory of callers is theirs again

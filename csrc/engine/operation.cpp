@@ -17,12 +17,6 @@ std::uint64_t receive_key(std::uint32_t from, std::uint32_t channel) {
 bool receives(const Step& step) {
   return step.kind == StepKind::recv || step.kind == StepKind::recv_reduce;
 }
-bool input_per_rank(OpKind kind) {
-  return kind == OpKind::scatter || kind == OpKind::reduce_scatter || kind == OpKind::all_to_all;
-}
-bool output_per_rank(OpKind kind) {
-  return kind == OpKind::all_gather || kind == OpKind::gather || kind == OpKind::all_to_all;
-}
 
 }  // namespace
 
@@ -55,10 +49,9 @@ void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributo
   for (std::uint32_t s = 0; s < count; ++s) {
     const Step& step = schedule_.steps[s];
     StepState& state = states_[s];
-    const std::uint64_t bytes = length(step);
-    state.segments = static_cast<std::uint32_t>(
-        std::max<std::uint64_t>(1, (bytes + kSegmentBytesMax - 1) / kSegmentBytesMax));
+    state.segments = static_cast<std::uint32_t>(segments_of(length(step)));
     state.done.assign(state.segments, false);
+    if (receives(step)) state.taken.assign(state.segments, false);
     state.triggered.assign(state.segments, false);
     state.after_left = static_cast<std::uint32_t>(step.after.size());
     for (const std::uint32_t earlier : step.after) states_[earlier].dependents.push_back(s);
@@ -82,6 +75,7 @@ void Operation::stop() {
   incoming_.clear();
   sends_.clear();
   work_.clear();
+  draining_ = false;  // also where the memory ran out in the middle of it
   schedule_ = {};
   scratch_.release();
 }
@@ -143,9 +137,7 @@ std::uint64_t Operation::length(const Step& step) const {
 }
 
 std::uint32_t Operation::segment_bytes(const Step& step, std::uint32_t segment) const {
-  const std::uint64_t offset = static_cast<std::uint64_t>(segment) * kSegmentBytesMax;
-  return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(kSegmentBytesMax, length(step) - offset));
+  return bytes_of_segment(length(step), segment);
 }
 
 bool Operation::eligible(std::uint32_t s, std::uint32_t segment) const {
@@ -166,33 +158,33 @@ bool Operation::input_is_there(const Step& step, std::uint32_t segment) const {
   return bytes == 0 || end <= request_.gate->bytes.load(std::memory_order_acquire);
 }
 
-// ------------------------------------------------------------------------------------- what
-// arrives
+// ------------------------------------------------------------------------------------ what arrives
 
-Result<std::uint32_t> Operation::find_receive(std::uint32_t from,
-                                              const SegmentHeader& header) const {
+/// The receive that the segment belongs to, which has it from now on: a second one is refused.
+Result<std::uint32_t> Operation::take_receive(std::uint32_t from, const SegmentHeader& header) {
   const auto it = receives_.find(receive_key(from, header.channel));
   if (it == receives_.end()) {
     return {ErrorCode::mismatch, "a segment that this rank does not expect"};
   }
-  const Step& step = schedule_.steps[it->second];
-  const std::uint64_t segment = header.offset / kSegmentBytesMax;
-  const StepState& state = states_[it->second];
-  if (header.offset % kSegmentBytesMax != 0 || segment >= state.segments ||
-      header.bytes != segment_bytes(step, static_cast<std::uint32_t>(segment))) {
+  const std::uint64_t bytes = length(schedule_.steps[it->second]);
+  const auto segment = segment_at(bytes, header.offset, header.bytes);
+  if (!segment) {
     return {ErrorCode::mismatch, "sizes differ: " + std::to_string(header.bytes) + " bytes at " +
                                      std::to_string(header.offset) +
-                                     " arrived, this rank expects " +
-                                     std::to_string(step.to.bytes) + " bytes in all"};
+                                     " arrived, this rank expects " + std::to_string(bytes) +
+                                     " bytes in all"};
   }
-  if (state.done[segment] || state.held.contains(static_cast<std::uint32_t>(segment))) {
-    return {ErrorCode::mismatch, "a segment came twice"};
+  std::vector<bool>& taken = states_[it->second].taken;
+  if (taken[static_cast<std::size_t>(*segment)]) {
+    return {ErrorCode::malformed, "a segment came twice: " + std::to_string(header.bytes) +
+                                      " bytes at " + std::to_string(header.offset)};
   }
+  taken[static_cast<std::size_t>(*segment)] = true;
   return it->second;
 }
 
 Result<Placement> Operation::place(std::uint32_t from, const SegmentHeader& header) {
-  auto found = find_receive(from, header);
+  auto found = take_receive(from, header);
   if (!found) return found.error();
   const std::uint32_t s = found.value();
   const Step& step = schedule_.steps[s];
@@ -209,30 +201,34 @@ Result<Placement> Operation::place(std::uint32_t from, const SegmentHeader& head
 
 void Operation::arrived(std::uint32_t from, const SegmentHeader& header, const Placement& at) {
   const auto segment = static_cast<std::uint32_t>(header.offset / kSegmentBytesMax);
+  const std::uint32_t s = receives_.at(receive_key(from, header.channel));
+  bytes_received_ += header.bytes;
   if (at.cookie == kNoCookie) {
-    bytes_received_ += header.bytes;
-    mark_done(receives_.at(receive_key(from, header.channel)), segment);
+    mark_done(s, segment);
     drain();
     return;
   }
   auto node = incoming_.extract(at.cookie);
-  PCCL_ASSERT(!node.empty(), at.cookie);
-  const Error error = deliver(from, header, std::move(node.mapped()));
-  PCCL_ASSERT(!error.failed(), error.text);  // place() has checked it
+  PCCL_ASSERT(!node.empty(), at.cookie);  // place() has put it there, and a lane tells of it once
+  use_or_hold(s, segment, std::move(node.mapped()));
 }
 
 Error Operation::deliver(std::uint32_t from, const SegmentHeader& header, PoolBuffer payload) {
-  auto found = find_receive(from, header);
+  auto found = take_receive(from, header);
   if (!found) return found.error();
-  const auto segment = static_cast<std::uint32_t>(header.offset / kSegmentBytesMax);
   bytes_received_ += header.bytes;
-  if (eligible(found.value(), segment)) {
-    use_received(found.value(), segment, payload.data());
+  use_or_hold(found.value(), static_cast<std::uint32_t>(header.offset / kSegmentBytesMax),
+              std::move(payload));
+  return {};
+}
+
+void Operation::use_or_hold(std::uint32_t s, std::uint32_t segment, PoolBuffer payload) {
+  if (eligible(s, segment)) {
+    use_received(s, segment, payload.data());
     drain();
   } else {
-    states_[found.value()].held.emplace(segment, std::move(payload));
+    states_[s].held.emplace(segment, std::move(payload));
   }
-  return {};
 }
 
 void Operation::use_received(std::uint32_t s, std::uint32_t segment, const std::byte* payload) {

@@ -20,12 +20,21 @@
 #include "collectives/schedule.h"
 #include "engine/buffer_pool.h"
 #include "engine/engine.h"
+#include "engine/placement.h"
 #include "engine/preimage.h"
 #include "transport/transport.h"
 
 namespace pccl {
 
 class Operation;
+
+/// Operations whose inputs, or outputs, are one buffer for each rank.
+[[nodiscard]] constexpr bool input_per_rank(OpKind kind) {
+  return kind == OpKind::scatter || kind == OpKind::reduce_scatter || kind == OpKind::all_to_all;
+}
+[[nodiscard]] constexpr bool output_per_rank(OpKind kind) {
+  return kind == OpKind::all_gather || kind == OpKind::gather || kind == OpKind::all_to_all;
+}
 
 /// How an operation sends: its group, which adds header fields and holds back what may not leave
 /// yet.
@@ -52,7 +61,8 @@ class Operation {
   void restore();
 
   /// Where a segment from contributor `from` goes; the error says in what it does not fit
-  /// (mismatch).
+  /// (mismatch), or that it has come before (malformed). Throws std::bad_alloc, as `start`,
+  /// `arrived`, `deliver`, `inputs_came` and `sent` do; then it is stopped and restored.
   [[nodiscard]] Result<Placement> place(std::uint32_t from, const SegmentHeader& header);
   /// It has arrived where place() said.
   void arrived(std::uint32_t from, const SegmentHeader& header, const Placement& at);
@@ -97,6 +107,7 @@ class Operation {
     std::uint32_t segments_done = 0;
     std::uint32_t after_left = 0;
     std::vector<bool> done;                 // by segment
+    std::vector<bool> taken;                // receives: given a place, or delivered
     std::vector<std::uint32_t> dependents;  // steps with this one in `after`
     std::vector<std::uint32_t> followers;
     std::unordered_map<std::uint32_t, PoolBuffer> held;  // receives: arrived, may not be used yet
@@ -115,8 +126,8 @@ class Operation {
   [[nodiscard]] std::uint32_t segment_bytes(const Step& step, std::uint32_t segment) const;
   [[nodiscard]] bool eligible(std::uint32_t step, std::uint32_t segment) const;
   [[nodiscard]] bool input_is_there(const Step& step, std::uint32_t segment) const;
-  [[nodiscard]] Result<std::uint32_t> find_receive(std::uint32_t from,
-                                                   const SegmentHeader& header) const;
+  [[nodiscard]] Result<std::uint32_t> take_receive(std::uint32_t from, const SegmentHeader& header);
+  void use_or_hold(std::uint32_t step, std::uint32_t segment, PoolBuffer payload);
   void trigger(std::uint32_t step, std::uint32_t segment);
   void handle(std::uint32_t step, std::uint32_t segment);
   void use_received(std::uint32_t step, std::uint32_t segment, const std::byte* payload);

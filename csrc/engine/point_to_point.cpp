@@ -2,88 +2,75 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <utility>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "wire/codec.h"
 
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kEagerSendsMax = 256;  // per peer, not received there yet: 16 MiB
+const Error kNoMemory{ErrorCode::no_memory, "this rank has no memory for it"};
 
-std::uint32_t segments_of(std::uint64_t bytes) {
-  return static_cast<std::uint32_t>(
-      std::max<std::uint64_t>(1, (bytes + kSegmentBytesMax - 1) / kSegmentBytesMax));
+/// Where a segment of no bytes goes, of which nothing is written.
+std::byte* nothing() {
+  static std::byte byte;
+  return &byte;
 }
 
 }  // namespace
 
-PointToPoint::PointToPoint(EngineContext& context, GroupId group, bool elastic)
-    : context_(context), group_(group), elastic_(elastic), eager_token_(context.token(*this)) {}
+PointToPoint::PointToPoint(EngineContext& context, GroupId group, EpochId epoch, bool confirmed)
+    : context_(context), group_(group), epoch_(epoch), confirmed_(confirmed) {}
 
 PointToPoint::~PointToPoint() {
   fail_all({ErrorCode::closed, "the group has been closed"});
-  context_.retire(eager_token_);
+  for (const auto& [peer, token] : eager_tokens_) context_.retire(token);
+  for (const auto& [peer, count] : eager_sends_) context_.windows[peer].eager_sends -= count;
 }
-
-void PointToPoint::configure(EpochId epoch, std::vector<PeerId> numbering) {
-  epoch_ = epoch;
-  numbering_ = std::move(numbering);
-  next_index_.clear();
-  if (elastic_) {
-    std::erase_if(arrivals_,
-                  [](const auto& entry) { return !entry.second.eager || entry.second.here; });
-    eager_sends_.clear();
-  }
-}
-
-std::int32_t PointToPoint::rank_of(PeerId peer) const {
-  const auto at = std::find(numbering_.begin(), numbering_.end(), peer);
-  return at == numbering_.end() ? -1 : static_cast<std::int32_t>(at - numbering_.begin());
-}
-
-SegmentHeader PointToPoint::header_of(const Name& name, std::uint64_t total) const {
-  SegmentHeader header;
-  header.group = group_;
-  header.epoch = epoch_;
-  header.op = OpKey{name.tag, name.index};
-  header.descriptor.count = total;
-  return header;
-}
-
-void PointToPoint::send_accept(const Name& name, bool complete, Error error) {
-  context_.links.send_control(
-      name.peer,
-      encode(PeerToPeer{Accept{group_, epoch_, name.tag, name.index, complete, std::move(error)}}));
-}
-
-// ------------------------------------------------------------------------------------------- sends
 
 void PointToPoint::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  const std::vector<PeerId>& ranks = *request.numbering;
   if (request.descriptor.kind == OpKind::send) {
-    const PeerId to = numbering_.at(static_cast<std::size_t>(request.peer));
-    const Name name{to, request.tag, next_index_[{to, request.tag}]++};
+    const PeerId to = ranks.at(static_cast<std::size_t>(request.peer));
+    const SendName name{to, request.tag, next_index_[to]++};
     SendState& send = sends_[name];
     send.request = std::move(request);
     send.ticket = std::move(ticket);
     begin_send(name, send);
-  } else {
-    RecvState& receive = receives_.emplace_back();
-    receive.request = std::move(request);
-    receive.ticket = std::move(ticket);
-    receive.order = ++order_;
-    match_receive(receive);
+    return;
   }
+  Matcher::Receive wanted{++last_receive_, request.tag, {}, request.numbering};
+  if (request.peer >= 0) wanted.from = ranks.at(static_cast<std::size_t>(request.peer));
+  ReceiveState& receive = receives_[wanted.id];
+  receive.request = std::move(request);
+  receive.ticket = std::move(ticket);
+  if (const auto pair = matcher_.post(std::move(wanted))) consume(*pair);
 }
 
-void PointToPoint::begin_send(const Name& name, SendState& send) {
+// ------------------------------------------------------------------------------------------- sends
+
+SegmentHeader PointToPoint::header_of(const SendName& name, const SendState& send) const {
+  SegmentHeader header;
+  header.kind = send.eager ? SegmentKind::eager : SegmentKind::message;
+  header.group = group_;
+  header.epoch = epoch_;
+  header.op = OpKey{name.tag, name.index};
+  header.descriptor.kind = OpKind::send;
+  header.descriptor.count = send.request.inputs.at(0).bytes;
+  return header;
+}
+
+void PointToPoint::begin_send(const SendName& name, SendState& send) {
   const std::uint64_t bytes = send.request.inputs.at(0).bytes;
-  std::uint64_t& outstanding = eager_sends_[name.peer];
+  std::uint64_t& outstanding = context_.windows[name.peer].eager_sends;
   const bool all_there = bytes_there(send) >= bytes;
   if (bytes <= kSmallSegmentBytesMax && outstanding < kEagerSendsMax && all_there) {
     ++outstanding;
+    ++eager_sends_[name.peer];
     send.eager = true;
     stream(name, send);
   } else {
@@ -93,7 +80,7 @@ void PointToPoint::begin_send(const Name& name, SendState& send) {
 }
 
 /// Begins with the first segments and goes on with the others as they come.
-void PointToPoint::stream(const Name& name, SendState& send) {
+void PointToPoint::stream(const SendName& name, SendState& send) {
   const Buffer& from = send.request.inputs.at(0);
   if (send.token == 0) {
     send.token = context_.token(*this);
@@ -101,15 +88,13 @@ void PointToPoint::stream(const Name& name, SendState& send) {
     send.segments_left = segments_of(from.bytes);
   }
   const std::uint64_t there = bytes_there(send);
-  for (std::uint32_t& i = send.segments_begun; i < segments_of(from.bytes); ++i) {
-    SegmentHeader header = header_of(name, from.bytes);
-    header.offset = static_cast<std::uint64_t>(i) * kSegmentBytesMax;
-    header.bytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(kSegmentBytesMax, from.bytes - header.offset));
+  for (std::uint64_t& i = send.segments_begun; i < segments_of(from.bytes); ++i) {
+    SegmentHeader header = header_of(name, send);
+    header.offset = i * kSegmentBytesMax;
+    header.bytes = bytes_of_segment(from.bytes, i);
     if (header.offset + header.bytes > there) return;
-    header.kind = send.eager ? SegmentKind::eager : SegmentKind::message;
     context_.links.send_segment(name.peer, header, from.data + header.offset, send.token,
-                                EngineContext::cookie(send.token, i));
+                                EngineContext::cookie(send.token, static_cast<std::uint32_t>(i)));
   }
 }
 
@@ -129,23 +114,30 @@ void PointToPoint::inputs_came(const InputGate& gate) {
 void PointToPoint::segment_sent(MemoryToken token, PeerId, std::uint32_t) {
   const auto it = send_tokens_.find(token);
   if (it == send_tokens_.end()) return;
-  const Name name = it->second;
+  const SendName name = it->second;
   SendState& send = sends_.at(name);
   if (--send.segments_left > 0) return;
   send.has_left = true;
   // The small ones stay on the books until the receiver has them: their number is bounded.
-  if (!elastic_) finish_send(name, {});
+  if (!confirmed_) finish_send(name, {});
+}
+
+/// A small send is received there, or does not come any more.
+void PointToPoint::window_back(PeerId peer) {
+  std::uint64_t& count = eager_sends_[peer];
+  if (count == 0) return;
+  --count;
+  --context_.windows[peer].eager_sends;
 }
 
 void PointToPoint::accepted(PeerId from, const Accept& message) {
-  const Name name{from, message.tag, message.index};
-  if (message.epoch != epoch_) return;
+  const SendName name{from, message.tag, message.index};
   const auto it = sends_.find(name);
   // In a fixed group only small sends are confirmed, and they are off the list by then.
-  const bool eager = it == sends_.end() ? !elastic_ : it->second.eager;
-  if (message.complete && eager && eager_sends_[from] > 0) --eager_sends_[from];
+  const bool eager = it == sends_.end() ? !confirmed_ : it->second.eager;
+  if (message.complete && eager) window_back(from);
   if (message.complete && !message.error.failed()) {
-    if (elastic_) finish_send(name, {});
+    if (confirmed_) finish_send(name, {});
     return;
   }
   if (it == sends_.end()) return;
@@ -156,7 +148,7 @@ void PointToPoint::accepted(PeerId from, const Accept& message) {
   }
 }
 
-void PointToPoint::finish_send(const Name& name, Error error) {
+void PointToPoint::finish_send(const SendName& name, Error error) {
   auto node = sends_.extract(name);
   if (node.empty()) return;
   SendState& send = node.mapped();
@@ -167,147 +159,208 @@ void PointToPoint::finish_send(const Name& name, Error error) {
   send.ticket->complete(std::move(error));
 }
 
+/// So that its receiver does not wait for it, nor for its number. A small send that has left
+/// arrives all the same.
+void PointToPoint::withdraw(const SendName& name, const SendState& send, const Error& error) {
+  if (send.eager && send.has_left) return;
+  if (send.eager) window_back(name.peer);
+  context_.links.send_control(
+      name.peer, encode(PeerToPeer{Withdraw{group_, epoch_, name.tag, name.index, error}}));
+}
+
+void PointToPoint::withdraw_all(const Error& error) {
+  for (const auto& [name, send] : sends_) {
+    if (!send.eager) withdraw(name, send, error);
+  }
+}
+
 // ---------------------------------------------------------------------------------------- receives
 
-bool PointToPoint::wants(const RecvState& receive, const Name& name) const {
-  if (receive.matched || receive.request.tag != name.tag) return false;
-  const std::int32_t from = receive.request.peer;
-  return from < 0 || numbering_.at(static_cast<std::size_t>(from)) == name.peer;
+void PointToPoint::send_accept(const SendName& name, bool complete, Error error) {
+  context_.links.send_control(
+      name.peer,
+      encode(PeerToPeer{Accept{group_, epoch_, name.tag, name.index, complete, std::move(error)}}));
 }
 
-/// The send that a new receive takes: of those that it may take the one that arrived first; of one
-/// sender that is the one with the lowest number, since they arrive in order.
-void PointToPoint::match_receive(RecvState& receive) {
-  auto best = arrivals_.end();
-  for (auto it = arrivals_.begin(); it != arrivals_.end(); ++it) {
-    const bool ready = !it->second.eager || it->second.here;
-    if (ready && wants(receive, it->first) &&
-        (best == arrivals_.end() || it->second.order < best->second.order)) {
-      best = it;
-    }
+/// The first news of a send. False: nobody takes it.
+bool PointToPoint::comes(const SendName& name, std::uint64_t bytes, bool eager) {
+  switch (matcher_.arrive(name)) {
+    case Matcher::News::withdrawn:
+      return false;
+    case Matcher::News::again:
+      context_.breaks_rules(name.peer, "it has named its send number " +
+                                           std::to_string(name.index) + " (tag " +
+                                           std::to_string(name.tag) + ") twice");
+      return false;
+    case Matcher::News::fresh:
+      break;
   }
-  if (best == arrivals_.end()) return;
-  auto node = arrivals_.extract(best);
-  consume(receive, node.key(), std::move(node.mapped()));
-}
-
-void PointToPoint::match_arrival(const Name& name) {
-  const auto receive = std::find_if(receives_.begin(), receives_.end(),
-                                    [&](const RecvState& r) { return wants(r, name); });
-  if (receive == receives_.end()) return;
-  auto node = arrivals_.extract(name);
-  consume(*receive, name, std::move(node.mapped()));
-}
-
-void PointToPoint::consume(RecvState& receive, const Name& name, Arrival arrival) {
-  receive.matched = true;
-  receive.name = name;
-  receive.ticket->source = rank_of(name.peer);
-  const Buffer& to = receive.request.outputs.at(0);
-  if (to.bytes != arrival.bytes) {
-    Error error{ErrorCode::mismatch, "recv: rank " + std::to_string(rank_of(name.peer)) +
-                                         " sends " + std::to_string(arrival.bytes) +
-                                         " bytes, this rank receives " + std::to_string(to.bytes) +
-                                         " (tag " + std::to_string(name.tag) + ")"};
-    send_accept(name, true, error);
-    finish_receive(receive, std::move(error));
-    return;
-  }
-  if (arrival.eager) {
-    if (to.bytes > 0) std::memcpy(to.data, arrival.payload.data(), to.bytes);
-    send_accept(name, true, {});
-    finish_receive(receive, {});
-    return;
-  }
-  receive.token = context_.token(*this);
-  receive.segments_left = segments_of(to.bytes);
-  if (elastic_) {
-    receive.preimage = std::make_unique<Preimage>(context_.pool, receive.request.outputs);
-    receive.preimage->save(0, 0, to.bytes);
-  }
-  const auto self = std::find_if(receives_.begin(), receives_.end(),
-                                 [&](const RecvState& r) { return &r == &receive; });
-  receive_tokens_[receive.token] = self;
-  send_accept(name, false, {});
-}
-
-Placement PointToPoint::segment_header(PeerId from, const SegmentHeader& header) {
-  const Name name{from, header.op.step, header.op.index};
-  if (header.kind == SegmentKind::eager) {  // matched when it is complete
-    Arrival& arrival = arrivals_[name];
-    arrival.eager = true;
-    arrival.bytes = header.bytes;
-    arrival.order = ++order_;
-    arrival.payload = context_.pool.take(header.bytes);
-    eager_arriving_[arrival.order] = name;
-    return {arrival.payload.data(), eager_token_, arrival.order};
-  }
-  for (const auto& [token, receive] : receive_tokens_) {
-    const Buffer& to = receive->request.outputs.at(0);
-    if (receive->name == name && header.offset + header.bytes <= to.bytes) {
-      return {to.data + header.offset, token, 0};
-    }
-  }
-  return {};
-}
-
-void PointToPoint::segment_arrived(PeerId, const SegmentHeader& header, const Placement& at) {
-  if (at.token == eager_token_) {
-    const auto node = eager_arriving_.extract(at.cookie);
-    if (node.empty()) return;
-    const auto arrival = arrivals_.find(node.mapped());
-    if (arrival == arrivals_.end()) return;
-    if (header.epoch < epoch_) {
-      arrivals_.erase(arrival);
-      return;
-    }
-    arrival->second.here = true;
-    match_arrival(arrival->first);
-    return;
-  }
-  const auto it = receive_tokens_.find(at.token);
-  if (it == receive_tokens_.end()) return;
-  RecvState& receive = *it->second;
-  if (--receive.segments_left > 0) return;
-  if (elastic_) send_accept(receive.name, true, {});
-  finish_receive(receive, {});
-}
-
-void PointToPoint::adopt(PeerId from, const SegmentHeader& header, PoolBuffer payload) {
-  if (header.epoch < epoch_) return;
-  const Name name{from, header.op.step, header.op.index};
-  Arrival& arrival = arrivals_[name];
-  arrival.eager = true;
-  arrival.here = true;
-  arrival.bytes = header.bytes;
-  arrival.order = ++order_;
-  arrival.payload = std::move(payload);
-  match_arrival(name);
+  auto kept = context_.keep(name.peer, eager ? kept_cost(bytes) : kKeptMessageBytes);
+  if (!kept) return false;
+  arrivals_[name] = Arrival{bytes, eager, {}, std::move(*kept)};
+  return true;
 }
 
 void PointToPoint::announced(PeerId from, const Announce& message) {
-  if (message.epoch < epoch_) return;
-  const Name name{from, message.tag, message.index};
-  Arrival& arrival = arrivals_[name];
-  arrival.bytes = message.bytes;
-  arrival.order = ++order_;
-  match_arrival(name);
+  const SendName name{from, message.tag, message.index};
+  if (!comes(name, message.bytes, false)) return;
+  matcher_.ready(name);
+  settle(from);
 }
 
-void PointToPoint::finish_receive(RecvState& receive, Error error) {
-  const auto it = std::find_if(receives_.begin(), receives_.end(),
-                               [&](const RecvState& r) { return &r == &receive; });
+Placement PointToPoint::segment_header(PeerId from, const SegmentHeader& header) {
+  return header.kind == SegmentKind::eager ? eager_header(from, header)
+                                           : message_header(from, header);
+}
+
+/// A small send: matched when it is whole.
+Placement PointToPoint::eager_header(PeerId from, const SegmentHeader& header) {
+  const SendName name{from, header.op.step, header.op.index};
+  if (header.offset != 0 || header.bytes > kSmallSegmentBytesMax) {
+    context_.breaks_rules(from, "a small send is one segment, and not " +
+                                    std::to_string(header.bytes) + " bytes at " +
+                                    std::to_string(header.offset));
+    return {};
+  }
+  if (!comes(name, header.bytes, true)) return {};
+  PoolBuffer payload;
+  try {
+    payload = context_.pool.take(header.bytes);
+  } catch (const std::bad_alloc&) {
+    matcher_.ready(name);
+    settle(from);
+    return {};
+  }
+  settle(from);  // of those behind it, which waited for this news
+  MemoryToken& token = eager_tokens_[from];
+  if (token == 0) token = context_.token(*this);
+  const Placement at{payload.data(), token, ++last_cookie_};
+  arriving_.emplace(at.cookie, Arriving{name, std::move(payload)});
+  return at;
+}
+
+Placement PointToPoint::message_header(PeerId from, const SegmentHeader& header) {
+  const SendName name{from, header.op.step, header.op.index};
+  const auto receiving = receiving_.find(name);
+  if (receiving == receiving_.end()) return {};  // the receive has ended
+  ReceiveState& receive = receives_.at(receiving->second);
+  const Buffer& to = receive.request.outputs.at(0);
+  const auto segment = segment_at(to.bytes, header.offset, header.bytes);
+  if (!segment || !receive.segments.take(*segment)) {
+    context_.breaks_rules(from, std::string(segment ? "a segment came twice: " : "no segment: ") +
+                                    std::to_string(header.bytes) + " bytes at " +
+                                    std::to_string(header.offset) + " of a message of " +
+                                    std::to_string(to.bytes));
+    return {};
+  }
+  return {to.bytes > 0 ? to.data + header.offset : nothing(), receive.token, 0};
+}
+
+void PointToPoint::segment_arrived(PeerId, const SegmentHeader&, const Placement& at) {
+  if (auto node = arriving_.extract(at.cookie)) {
+    Arriving& whole = node.mapped();
+    const auto arrival = arrivals_.find(whole.name);
+    if (arrival == arrivals_.end()) return;  // withdrawn meanwhile
+    arrival->second.payload = std::move(whole.payload);
+    matcher_.ready(whole.name);
+    return settle(whole.name.peer);
+  }
+  const auto id = receive_tokens_.find(at.token);
+  if (id == receive_tokens_.end()) return;
+  ReceiveState& receive = receives_.at(id->second);
+  if (!receive.segments.arrived()) return;
+  if (confirmed_) send_accept(receive.name, true, {});
+  finish_receive(id->second, {});
+}
+
+void PointToPoint::adopt(PeerId from, const SegmentHeader& header, PoolBuffer payload) {
+  const SendName name{from, header.op.step, header.op.index};
+  if (header.kind != SegmentKind::eager || header.bytes > kSmallSegmentBytesMax) return;
+  if (!comes(name, header.bytes, true)) return;
+  arrivals_.at(name).payload = std::move(payload);
+  matcher_.ready(name);
+  settle(from);
+}
+
+void PointToPoint::settle(PeerId peer) {
+  for (const Matcher::Pair& pair : matcher_.settle(peer)) consume(pair);
+}
+
+void PointToPoint::consume(const Matcher::Pair& pair) {
+  const SendName& name = pair.send;
+  ReceiveState& receive = receives_.at(pair.receive);
+  const Arrival arrival = std::move(arrivals_.extract(name).mapped());
+  receive.matched = true;
+  receive.name = name;
+  const std::vector<PeerId>& ranks = *receive.request.numbering;
+  const auto rank = std::find(ranks.begin(), ranks.end(), name.peer);
+  receive.ticket->source = static_cast<std::int32_t>(rank - ranks.begin());
+  const Buffer& to = receive.request.outputs.at(0);
+  if (to.bytes != arrival.bytes) {
+    return refuse(pair.receive,
+                  {ErrorCode::mismatch,
+                   "recv: " + rank_text(receive.request, name.peer) + " sends " +
+                       std::to_string(arrival.bytes) + " bytes, this rank receives " +
+                       std::to_string(to.bytes) + " (tag " + std::to_string(name.tag) + ")"});
+  }
+  if (!arrival.eager) return begin_receive(pair.receive, receive);
+  if (!arrival.payload) return refuse(pair.receive, about(receive, kNoMemory));
+  if (to.bytes > 0) std::memcpy(to.data, arrival.payload.data(), to.bytes);
+  send_accept(name, true, {});
+  finish_receive(pair.receive, {});
+}
+
+/// The send is announced: its segments may come.
+void PointToPoint::begin_receive(ReceiveId id, ReceiveState& receive) {
+  const std::uint64_t bytes = receive.request.outputs.at(0).bytes;
+  try {
+    if (confirmed_) {
+      receive.preimage = std::make_unique<Preimage>(context_.pool, receive.request.outputs);
+      receive.preimage->save(0, 0, bytes);
+    }
+    receive.segments = SegmentSet(bytes);
+  } catch (const std::bad_alloc&) {
+    return refuse(id, about(receive, kNoMemory));
+  }
+  receive.token = context_.token(*this);
+  receive_tokens_[receive.token] = id;
+  receiving_[receive.name] = id;
+  send_accept(receive.name, false, {});
+}
+
+/// This receive has taken a send and cannot use it: both fail.
+void PointToPoint::refuse(ReceiveId id, const Error& error) {
+  send_accept(receives_.at(id).name, true, error);
+  finish_receive(id, error);
+}
+
+void PointToPoint::finish_receive(ReceiveId id, Error error) {
+  auto node = receives_.extract(id);
+  ReceiveState& receive = node.mapped();
+  if (!receive.matched) matcher_.cancel(id);
   if (receive.token != 0) {
+    receiving_.erase(receive.name);
     receive_tokens_.erase(receive.token);
     context_.retire(receive.token);
   }
   if (error.failed() && receive.preimage) receive.preimage->restore();
-  RecvState ended = std::move(*it);
-  receives_.erase(it);
-  ended.ticket->complete(std::move(error));
+  receive.ticket->complete(std::move(error));
+}
+
+void PointToPoint::link_gone(PeerId peer) {
+  const auto token = eager_tokens_.find(peer);
+  if (token == eager_tokens_.end()) return;
+  context_.retire(token->second);
+  eager_tokens_.erase(token);
+  std::erase_if(arriving_, [&](const auto& entry) { return entry.second.name.peer == peer; });
 }
 
 // ---------------------------------------------------------------------------------------- failures
+
+std::string PointToPoint::rank_text(const OpRequest& request, PeerId peer) {
+  const auto at = std::find(request.numbering->begin(), request.numbering->end(), peer);
+  return "rank " + std::to_string(at - request.numbering->begin());
+}
 
 std::string PointToPoint::describe(const OpRequest& request) {
   const std::uint64_t bytes = total_bytes(request.inputs) + total_bytes(request.outputs);
@@ -322,67 +375,68 @@ Error PointToPoint::about(const Common& which, const Error& error) {
 }
 
 void PointToPoint::peer_left(PeerId peer, const Error& error, bool last) {
-  std::vector<Name> sends;
+  std::vector<SendName> sends;
   for (const auto& [name, send] : sends_) {
     if (name.peer == peer) sends.push_back(name);
   }
-  for (const Name& name : sends) finish_send(name, about(sends_.at(name), error));
-  fail_receives(error, [&](const RecvState& r) {
+  for (const SendName& name : sends) finish_send(name, about(sends_.at(name), error));
+  fail_receives(error, [&](const ReceiveState& r) {
     if (r.matched) return false;
     const std::int32_t from = r.request.peer;
-    return from < 0 ? last : numbering_.at(static_cast<std::size_t>(from)) == peer;
+    return from < 0 ? last : r.request.numbering->at(static_cast<std::size_t>(from)) == peer;
   });
 }
 
 void PointToPoint::peer_gone(PeerId peer, const Error& error) {
-  fail_receives(error, [&](const RecvState& r) { return r.matched && r.name.peer == peer; });
+  fail_receives(error, [&](const ReceiveState& r) { return r.matched && r.name.peer == peer; });
 }
 
 void PointToPoint::withdrawn(PeerId from, const Withdraw& message) {
-  if (message.epoch != epoch_) return;
-  const Name name{from, message.tag, message.index};
-  arrivals_.erase(name);
-  const Error error{message.error.code, "rank " + std::to_string(rank_of(from)) +
-                                            " has given up its send: " + message.error.text};
-  fail_receives(error, [&](const RecvState& r) { return r.matched && r.name == name; });
-}
-
-void PointToPoint::withdraw(const Name& name, const SendState& send, const Error& error) {
-  if (send.eager) return;
-  context_.links.send_control(
-      name.peer, encode(PeerToPeer{Withdraw{group_, epoch_, name.tag, name.index, error}}));
-}
-
-void PointToPoint::withdraw_all(const Error& error) {
-  for (const auto& [name, send] : sends_) withdraw(name, send, error);
+  const SendName name{from, message.tag, message.index};
+  if (matcher_.withdraw(name)) {
+    if (arrivals_.erase(name) == 0) {
+      if (auto kept = context_.keep(from, kKeptMessageBytes)) given_up_.push_back(std::move(*kept));
+    }
+    return settle(from);
+  }
+  std::vector<ReceiveId> ids;
+  if (const auto id = receiving_.find(name); id != receiving_.end()) ids.push_back(id->second);
+  for (const ReceiveId id : ids) {
+    const ReceiveState& receive = receives_.at(id);
+    finish_receive(id, about(receive, {message.error.code,
+                                       rank_text(receive.request, from) +
+                                           " has given up its send: " + message.error.text}));
+  }
 }
 
 template <typename Which>
 void PointToPoint::fail_receives(const Error& error, Which&& which) {
-  std::vector<RecvState*> receives;
-  for (RecvState& r : receives_) {
-    if (which(std::as_const(r))) receives.push_back(&r);
+  std::vector<ReceiveId> ids;
+  for (const auto& [id, receive] : receives_) {
+    if (which(receive)) ids.push_back(id);
   }
-  for (RecvState* r : receives) finish_receive(*r, about(*r, error));
+  for (const ReceiveId id : ids) finish_receive(id, about(receives_.at(id), error));
 }
 
 void PointToPoint::fail_all(const Error& error) {
   while (!sends_.empty()) {
     const auto& [name, send] = *sends_.begin();
-    finish_send(Name(name), about(send, error));
+    finish_send(SendName(name), about(send, error));
   }
-  while (!receives_.empty()) finish_receive(receives_.front(), about(receives_.front(), error));
+  while (!receives_.empty()) {
+    const auto& [id, receive] = *receives_.begin();
+    finish_receive(ReceiveId(id), about(receive, error));
+  }
 }
 
 std::vector<std::shared_ptr<Ticket>> PointToPoint::tickets() const {
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (const auto& [name, send] : sends_) tickets.push_back(send.ticket);
-  for (const RecvState& receive : receives_) tickets.push_back(receive.ticket);
+  for (const auto& [id, receive] : receives_) tickets.push_back(receive.ticket);
   return tickets;
 }
 
-void PointToPoint::tick(std::uint64_t elapsed_ms, bool holding) {
-  if (holding) return;
+void PointToPoint::tick(std::uint64_t elapsed_ms) {
   const auto late = [&](Common& common) -> std::optional<Error> {
     common.waited_ms += elapsed_ms;
     if (common.waited_ms >= kSayWaitingMs && !common.said_waiting) {
@@ -396,7 +450,7 @@ void PointToPoint::tick(std::uint64_t elapsed_ms, bool holding) {
                                            std::to_string(common.request.timeout_ms) +
                                            " ms: the other side has not posted its part"};
   };
-  std::vector<std::pair<Name, Error>> sends;
+  std::vector<std::pair<SendName, Error>> sends;
   for (auto& [name, send] : sends_) {
     if (auto error = late(send)) sends.emplace_back(name, *error);
   }
@@ -404,11 +458,17 @@ void PointToPoint::tick(std::uint64_t elapsed_ms, bool holding) {
     withdraw(name, sends_.at(name), error);
     finish_send(name, error);
   }
-  std::vector<std::pair<RecvState*, Error>> receives;
-  for (RecvState& r : receives_) {
-    if (auto error = late(r)) receives.emplace_back(&r, *error);
+  std::vector<std::pair<ReceiveId, Error>> receives;
+  for (auto& [id, receive] : receives_) {
+    if (auto error = late(receive)) receives.emplace_back(id, *error);
   }
-  for (auto& [r, error] : receives) finish_receive(*r, error);
+  for (auto& [id, error] : receives) {
+    if (receives_.at(id).matched) {
+      refuse(id, error);
+    } else {
+      finish_receive(id, error);
+    }
+  }
 }
 
 }  // namespace pccl

@@ -1,20 +1,22 @@
-// send and recv of one group: matching by (sender, tag) in the order of the sends, or from any
-// sender in the order of arrival. Small payloads travel at once (bounded per peer), larger ones are
-// announced and follow when the receive is posted. Engine's thread only.
+// send and recv in one epoch of a group: what is sent when, where it is placed, what becomes of it.
+// Which receive takes which send is matcher.h's. Small payloads travel at once (bounded per peer),
+// larger ones are announced and follow when the receive is posted. Engine's thread only.
 //
 // In a fixed group a send completes when its bytes have left, in an elastic one when the receive
-// has.
+// has (`confirmed`). Names of sends hold peers and not ranks: a change of numbering in the middle
+// of an epoch changes nothing here.
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <list>
 #include <map>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/context.h"
+#include "engine/matcher.h"
+#include "engine/placement.h"
 #include "engine/preimage.h"
 #include "wire/messages.h"
 
@@ -22,14 +24,12 @@ namespace pccl {
 
 class PointToPoint : public SegmentOwner {
  public:
-  PointToPoint(EngineContext& context, GroupId group, bool elastic);
+  PointToPoint(EngineContext& context, GroupId group, EpochId epoch, bool confirmed);
   ~PointToPoint() override;
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  /// The numbering of the group: rank -> peer. Counters start anew: nothing is pending at that
-  /// moment.
-  void configure(EpochId epoch, std::vector<PeerId> numbering);
+  /// `request.peer` is a rank of `request.numbering`, or any of them.
   void post(OpRequest request, std::shared_ptr<Ticket> ticket);
 
   [[nodiscard]] Placement segment_header(PeerId from, const SegmentHeader& header);
@@ -49,19 +49,16 @@ class PointToPoint : public SegmentOwner {
   void peer_left(PeerId peer, const Error& error, bool last);
   /// Nothing of what it had begun to send comes any more.
   void peer_gone(PeerId peer, const Error& error);
+  /// The link to this peer is gone: what was half here never becomes whole.
+  void link_gone(PeerId peer);
   void fail_all(const Error& error);
-  void tick(std::uint64_t elapsed_ms, bool holding);
+  void tick(std::uint64_t elapsed_ms);
   /// Of everything that has no outcome.
   [[nodiscard]] std::vector<std::shared_ptr<Ticket>> tickets() const;
   [[nodiscard]] bool idle() const { return sends_.empty() && receives_.empty(); }
 
  private:
-  struct Name {   // one send, seen from either side
-    PeerId peer;  // the other one
-    std::uint64_t tag = 0;
-    std::uint64_t index = 0;
-    auto operator<=>(const Name&) const = default;
-  };
+  using ReceiveId = Matcher::ReceiveId;
   struct Common {
     OpRequest request;
     std::shared_ptr<Ticket> ticket;
@@ -70,60 +67,75 @@ class PointToPoint : public SegmentOwner {
   };
   struct SendState : Common {
     MemoryToken token = 0;
-    std::uint32_t segments_left = 0;
-    std::uint32_t segments_begun = 0;
+    std::uint64_t segments_left = 0;
+    std::uint64_t segments_begun = 0;
     bool eager = false;
     bool has_left = false;
   };
-  struct RecvState : Common {
-    std::uint64_t order = 0;
+  struct ReceiveState : Common {
     bool matched = false;
-    Name name;  // once matched
+    SendName name;  // once matched
     MemoryToken token = 0;
-    std::uint32_t segments_left = 0;
+    SegmentSet segments;
     std::unique_ptr<Preimage> preimage;
   };
-  struct Arrival {  // a send that has not been received yet
-    std::uint64_t order = 0;
+  /// A send that no receive has taken yet.
+  struct Arrival {
     std::uint64_t bytes = 0;
     bool eager = false;
-    bool here = false;  // eager: its payload is complete
+    PoolBuffer payload;  // eager: once it is whole; empty where there is no memory for it
+    Kept kept;
+  };
+  /// The payload of a small send on its way into pool memory, which a lane writes.
+  struct Arriving {
+    SendName name;
     PoolBuffer payload;
   };
 
-  void begin_send(const Name& name, SendState& send);
-  void stream(const Name& name, SendState& send);
+  void begin_send(const SendName& name, SendState& send);
+  void stream(const SendName& name, SendState& send);
   [[nodiscard]] static std::uint64_t bytes_there(const SendState& send);
-  void match_receive(RecvState& receive);
-  void match_arrival(const Name& name);
-  void consume(RecvState& receive, const Name& name, Arrival arrival);
-  [[nodiscard]] static std::string describe(const OpRequest& request);
-  [[nodiscard]] static Error about(const Common& which, const Error& error);
-  void finish_receive(RecvState& receive, Error error);
-  void finish_send(const Name& name, Error error);
-  void withdraw(const Name& name, const SendState& send, const Error& error);
+  [[nodiscard]] SegmentHeader header_of(const SendName& name, const SendState& send) const;
+  void send_accept(const SendName& name, bool complete, Error error);
+  void finish_send(const SendName& name, Error error);
+  void withdraw(const SendName& name, const SendState& send, const Error& error);
+  void window_back(PeerId peer);
+
+  [[nodiscard]] bool comes(const SendName& name, std::uint64_t bytes, bool eager);
+  [[nodiscard]] Placement eager_header(PeerId from, const SegmentHeader& header);
+  [[nodiscard]] Placement message_header(PeerId from, const SegmentHeader& header);
+  void settle(PeerId peer);
+  void consume(const Matcher::Pair& pair);
+  void begin_receive(ReceiveId id, ReceiveState& receive);
+  void refuse(ReceiveId id, const Error& error);
+  void finish_receive(ReceiveId id, Error error);
   template <typename Which>
   void fail_receives(const Error& error, Which&& which);
-  void send_accept(const Name& name, bool complete, Error error);
-  [[nodiscard]] SegmentHeader header_of(const Name& name, std::uint64_t total) const;
-  [[nodiscard]] std::int32_t rank_of(PeerId peer) const;
-  [[nodiscard]] bool wants(const RecvState& receive, const Name& name) const;
+
+  [[nodiscard]] static std::string describe(const OpRequest& request);
+  [[nodiscard]] static Error about(const Common& which, const Error& error);
+  [[nodiscard]] static std::string rank_text(const OpRequest& request, PeerId peer);
 
   EngineContext& context_;
   GroupId group_;
-  bool elastic_;
   EpochId epoch_;
-  std::vector<PeerId> numbering_;
-  MemoryToken eager_token_ = 0;
-  std::uint64_t order_ = 0;
-  std::map<std::pair<PeerId, std::uint64_t>, std::uint64_t> next_index_;  // (to, tag)
-  std::map<Name, SendState> sends_;
-  std::map<MemoryToken, Name> send_tokens_;
-  std::list<RecvState> receives_;
-  std::map<MemoryToken, std::list<RecvState>::iterator> receive_tokens_;
-  std::map<Name, Arrival> arrivals_;
-  std::unordered_map<std::uint64_t, Name> eager_arriving_;  // by cookie
-  std::map<PeerId, std::uint64_t> eager_sends_;             // ours, not received there yet
+  bool confirmed_;
+
+  std::map<PeerId, std::uint64_t> next_index_;  // of sends to this peer
+  std::map<SendName, SendState> sends_;
+  std::unordered_map<MemoryToken, SendName> send_tokens_;
+  std::map<PeerId, std::uint64_t> eager_sends_;  // small ones, not received there yet
+
+  Matcher matcher_;
+  ReceiveId last_receive_ = 0;
+  std::map<ReceiveId, ReceiveState> receives_;  // in the order in which they were posted
+  std::unordered_map<MemoryToken, ReceiveId> receive_tokens_;
+  std::map<SendName, ReceiveId> receiving_;  // announced sends that a receive has taken
+  std::map<SendName, Arrival> arrivals_;
+  std::map<PeerId, MemoryToken> eager_tokens_;
+  std::uint64_t last_cookie_ = 0;
+  std::unordered_map<std::uint64_t, Arriving> arriving_;  // by cookie
+  std::vector<Kept> given_up_;                            // withdrawn before they came
 };
 
 }  // namespace pccl

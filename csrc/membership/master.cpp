@@ -568,9 +568,11 @@ void on_message(State& s, PeerId p, const Mismatch& m, Actions& out) {
   if (!s.running || m.epoch != own(s)->id || !is_own_member(s, p)) return;
   if (s.failure && s.failure->from <= m.op) return;
   if (m.op.step < s.held->passed) return;  // a voted boundary has cleared it
-  s.failure = Failure{m.op, Error{ErrorCode::mismatch, m.text}};
+  const bool no_memory = m.error.code == ErrorCode::no_memory;
+  s.failure = Failure{
+      m.op, Error{no_memory ? ErrorCode::no_memory : ErrorCode::mismatch, m.error.text}};
   std::erase_if(s.expired, [&](const auto& entry) { return entry.second >= m.op; });
-  out.push_back(Say{true, "operation " + to_string(m.op) + " fails: " + m.text});
+  out.push_back(Say{true, "operation " + to_string(m.op) + " fails: " + m.error.text});
   send_all(s, ids_of(own(s)->members), FailOp{m.epoch, *s.failure}, out);
 }
 

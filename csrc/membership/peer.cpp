@@ -391,7 +391,7 @@ void on(State& s, const TimedOut& e, Actions& out) {
 
 void on(State& s, const FoundMismatch& e, Actions& out) {
   if (!s.started || s.stopped) return;  // it runs again, and is found again
-  tell(s, Mismatch{s.started->id, e.op, cut_text(e.text)}, out);
+  tell(s, Mismatch{s.started->id, e.op, Error{e.code, cut_text(e.text)}}, out);
 }
 
 void on(State& s, const WantsToLeave& e, Actions& out) {

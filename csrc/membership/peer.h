@@ -64,9 +64,11 @@ struct Returned {
 struct TimedOut {
   OpKey op;
 };
+/// This operation cannot be done as it was called: it fails at all members.
 struct FoundMismatch {
   OpKey op;
   std::string text;
+  ErrorCode code = ErrorCode::mismatch;  // or no_memory: this member has none for it
 };
 struct AtBoundary {  // the program calls refresh or resume
   VoteKind kind = VoteKind::refresh;

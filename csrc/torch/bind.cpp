@@ -266,8 +266,8 @@ py::dict group_view() {
   dict["epoch"] = to_string(view.epoch);
   dict["epoch_number"] = view.epoch.value;
   dict["step"] = view.step;
-  dict["numbering"] = to_hex(view.numbering);
-  dict["ring"] = to_hex(view.ring);
+  dict["numbering"] = to_hex(*view.numbering);
+  dict["ring"] = to_hex(*view.ring);
   dict["self"] = to_string(engine->handle("").peer);
   dict["admitted"] = view.admitted;
   dict["evicted"] = view.evicted;

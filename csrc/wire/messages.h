@@ -124,18 +124,19 @@ struct Done {
   }
 };
 
-/// It has found that the ranks called different operations: this one fails for all.
+/// It has found that the ranks called different operations, or it has no memory for this one: the
+/// operation fails for all.
 struct Mismatch {
   static constexpr std::string_view kName = "mismatch";
   EpochId epoch;
   OpKey op;
-  std::string text;
+  Error error;  // mismatch or no_memory
   bool operator==(const Mismatch&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("epoch", self.epoch);
     visit("op", self.op);
-    visit("text", self.text, kTextBytesMax);
+    visit("error", self.error);
   }
 };
 
@@ -427,11 +428,13 @@ struct OpFailed {
 struct Grant {
   static constexpr std::string_view kName = "grant";
   GroupId group;
+  EpochId epoch;
   OpKey issued;
   bool operator==(const Grant&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("group", self.group);
+    visit("epoch", self.epoch);
     visit("issued", self.issued);
   }
 };
@@ -441,11 +444,13 @@ struct Grant {
 struct Want {
   static constexpr std::string_view kName = "want";
   GroupId group;
+  EpochId epoch;
   OpKey op;
   bool operator==(const Want&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("group", self.group);
+    visit("epoch", self.epoch);
     visit("op", self.op);
   }
 };

@@ -273,10 +273,10 @@ TEST(CodecRules, limits_hold_for_lists_their_entries_texts_and_numbers) {
 
 TEST(CodecRules, words_for_people_are_cut_between_characters_instead_of_refused) {
   Mismatch mismatch;
-  for (std::size_t i = 0; i < kTextBytesMax; ++i) mismatch.text += "é";
+  for (std::size_t i = 0; i < kTextBytesMax; ++i) mismatch.error.text += "é";
   const auto back = decode_peer_to_master(encode(PeerToMaster(mismatch)));
   ASSERT_TRUE(back.ok()) << back.error().text;
-  const auto& text = std::get<Mismatch>(back.value()).text;
+  const auto& text = std::get<Mismatch>(back.value()).error.text;
   EXPECT_EQ(text.size(), kTextBytesMax);
   EXPECT_TRUE(cbor::valid_utf8(text));
 }

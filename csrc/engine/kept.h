@@ -1,0 +1,77 @@
+// What a link has brought that nobody here can use yet: segments of operations that are not issued,
+// messages for groups that are not made, sends without a receive. A sound sender bounds it by its
+// window (flow.h); this is the receiver's own limit, for each link over all groups. Engine's thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "base/ids.h"
+#include "base/limits.h"
+
+namespace pccl {
+
+/// What a kept segment counts, at both ends: a short one costs a page all the same.
+[[nodiscard]] constexpr std::uint64_t kept_cost(std::uint64_t bytes) {
+  return std::max<std::uint64_t>(bytes, kKeptBytesMin);
+}
+
+class KeptBytes;
+
+/// So many bytes of one link, as long as this lives.
+class Kept {
+ public:
+  Kept() = default;
+  Kept(KeptBytes* of, PeerId peer, std::uint64_t bytes) : of_(of), peer_(peer), bytes_(bytes) {}
+  Kept(Kept&& other) noexcept { *this = std::move(other); }
+  Kept& operator=(Kept&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    of_ = std::exchange(other.of_, nullptr);
+    peer_ = other.peer_;
+    bytes_ = other.bytes_;
+    return *this;
+  }
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+  ~Kept() { release(); }
+  void release();
+
+ private:
+  KeptBytes* of_ = nullptr;
+  PeerId peer_;
+  std::uint64_t bytes_ = 0;
+};
+
+/// Outlives what it has handed out.
+class KeptBytes {
+ public:
+  /// Nothing: the link has no more room, so its peer ignores its window.
+  [[nodiscard]] std::optional<Kept> keep(PeerId peer, std::uint64_t bytes) {
+    std::uint64_t& held = held_[peer];
+    if (bytes > kKeptBytesMax || held > kKeptBytesMax - bytes) return {};
+    held += bytes;
+    return Kept(this, peer, bytes);
+  }
+  [[nodiscard]] std::uint64_t of(PeerId peer) const {
+    const auto found = held_.find(peer);
+    return found == held_.end() ? 0 : found->second;
+  }
+
+ private:
+  friend class Kept;
+  std::unordered_map<PeerId, std::uint64_t> held_;
+};
+
+inline void Kept::release() {
+  if (of_ == nullptr) return;
+  const auto held = of_->held_.find(peer_);
+  held->second -= bytes_;
+  if (held->second == 0) of_->held_.erase(held);
+  of_ = nullptr;
+}
+
+}  // namespace pccl

@@ -1,0 +1,86 @@
+// Which receive takes which send: the rules of point-to-point, and nothing else. Pure: no memory of
+// tensors, no links, no clock. One per epoch of a group; point_to_point.h runs it.
+//
+// A sender numbers its sends to one receiver through, whatever their tags. A receive takes the
+// lowest number with its tag that has not been taken; a receive from any source takes, of these,
+// the one that came first. News of sends may come out of order (over a third peer, or for a group
+// that was not known here yet): a send whose forerunners have not all come is not taken.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace pccl {
+
+/// One send, as both sides name it.
+struct SendName {
+  PeerId peer;  // the other side
+  std::uint64_t tag = 0;
+  std::uint64_t index = 0;  // among all sends of the sender to this receiver in the epoch
+  auto operator<=>(const SendName&) const = default;
+};
+
+class Matcher {
+ public:
+  using ReceiveId = std::uint64_t;
+  struct Receive {
+    ReceiveId id = 0;
+    std::uint64_t tag = 0;
+    std::optional<PeerId> from;  // nothing: any of `among`
+    std::shared_ptr<const std::vector<PeerId>> among;
+  };
+  struct Pair {
+    ReceiveId receive = 0;
+    SendName send;
+    bool operator==(const Pair&) const = default;
+  };
+  enum class News : std::uint8_t {
+    fresh,
+    withdrawn,  // its sender has given it up: nobody takes it
+    again       // it has come before: its sender breaks the rules
+  };
+
+  // News of a sender; `settle` says what follows from it.
+  /// The first news of a send. It can be taken once it is `ready`.
+  [[nodiscard]] News arrive(const SendName& name);
+  void ready(const SendName& name);
+  /// The sender has given it up, before or after it came. False: it has been taken already.
+  [[nodiscard]] bool withdraw(const SendName& name);
+  /// What receives take after news of this sender.
+  [[nodiscard]] std::vector<Pair> settle(PeerId peer);
+
+  [[nodiscard]] std::optional<Pair> post(Receive receive);
+  /// A receive that is not paired is not any more.
+  void cancel(ReceiveId id);
+
+ private:
+  struct Send {
+    std::uint64_t tag = 0;
+    std::uint64_t order = 0;  // of arrival, among all senders
+    bool ready = false;
+  };
+  struct Sender {
+    std::uint64_t known = 0;              // all numbers below have come or were withdrawn
+    std::map<std::uint64_t, Send> sends;  // not taken
+    std::set<std::uint64_t> beyond;       // numbers from `known` on that came
+    std::set<std::uint64_t> withdrawn;    // given up before they came
+  };
+  using Sends = std::map<std::uint64_t, Send>;
+
+  static void advance(Sender& sender);
+  [[nodiscard]] static bool takes(const Receive& receive, PeerId peer);
+  [[nodiscard]] static Sends::iterator first(Sender& sender, std::uint64_t tag);
+
+  std::map<PeerId, Sender> senders_;
+  std::list<Receive> receives_;  // in the order in which they were posted
+  std::uint64_t order_ = 0;
+};
+
+}  // namespace pccl

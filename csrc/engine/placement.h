@@ -1,0 +1,63 @@
+// Where a segment belongs in a range of known size: what arrives is checked here, once, before a
+// byte of it is placed. Offset and length come from another process and may be anything.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/limits.h"
+
+namespace pccl {
+
+/// Of so many bytes. A range of no bytes has one segment, which is empty.
+[[nodiscard]] constexpr std::uint64_t segments_of(std::uint64_t bytes) {
+  return bytes == 0 ? 1 : (bytes - 1) / kSegmentBytesMax + 1;
+}
+
+/// Bytes of this segment of a range; `segment` is below segments_of(bytes).
+[[nodiscard]] constexpr std::uint32_t bytes_of_segment(std::uint64_t bytes, std::uint64_t segment) {
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(kSegmentBytesMax, bytes - segment * kSegmentBytesMax));
+}
+
+/// Does [offset, offset + length) lie in a range of `bytes`? Nothing here can overflow.
+[[nodiscard]] constexpr bool lies_inside(std::uint64_t bytes, std::uint64_t offset,
+                                         std::uint64_t length) {
+  return offset <= bytes && length <= bytes - offset;
+}
+
+/// The segment of a range of `bytes` that a header names by offset and length; nothing if the range
+/// has no such segment.
+[[nodiscard]] constexpr std::optional<std::uint64_t> segment_at(std::uint64_t bytes,
+                                                                std::uint64_t offset,
+                                                                std::uint32_t length) {
+  const std::uint64_t segment = offset / kSegmentBytesMax;
+  if (offset % kSegmentBytesMax != 0 || !lies_inside(bytes, offset, length)) return {};
+  if (segment >= segments_of(bytes) || length != bytes_of_segment(bytes, segment)) return {};
+  return segment;
+}
+
+/// Which segments of a range have been given a place, and how many are whole.
+class SegmentSet {
+ public:
+  SegmentSet() = default;
+  explicit SegmentSet(std::uint64_t bytes)
+      : taken_(static_cast<std::size_t>(segments_of(bytes))), left_(taken_.size()) {}
+
+  /// False: it has been taken before, so it comes twice.
+  [[nodiscard]] bool take(std::uint64_t segment) {
+    if (taken_[static_cast<std::size_t>(segment)]) return false;
+    taken_[static_cast<std::size_t>(segment)] = true;
+    return true;
+  }
+  /// One that was taken is whole now. True: all are.
+  [[nodiscard]] bool arrived() { return --left_ == 0; }
+
+ private:
+  std::vector<bool> taken_;
+  std::size_t left_ = 0;
+};
+
+}  // namespace pccl
