@@ -1,7 +1,7 @@
 // What belongs to one epoch of a group and ends with it: its members, the ring, what is on its way,
-// what came early, point-to-point calls. A group has one in force, and an elastic group one more for
-// the epoch that it has accepted, whose other members may be ahead. What arrives finds its epoch
-// first, so nothing of one epoch can meet anything of another. Engine's thread only.
+// what came early, point-to-point calls. A group has one in force, and an elastic group one more
+// for the epoch that it has accepted, whose other members may be ahead. What arrives finds its
+// epoch first, so nothing of one epoch can meet anything of another. Engine's thread only.
 #pragma once
 
 #include <map>

@@ -66,7 +66,7 @@ class Group : public OperationPort, public SegmentOwner {
   struct Pending {
     std::unique_ptr<Operation> op;
     Numbering numbering;
-    std::vector<PeerId> contributors;            // of its last run
+    std::vector<PeerId> contributors;             // of its last run
     std::map<PeerId, std::uint64_t> early_bytes;  // that came while it waited for its turn
     bool gave_up = false;  // it has no memory here: stands still until it fails for all
   };
@@ -122,7 +122,7 @@ class Group : public OperationPort, public SegmentOwner {
   GroupId id_;
   std::string name_;
   bool elastic_;
-  Numbering numbering_;             // as the caller sees it
+  Numbering numbering_;            // as the caller sees it
   std::unique_ptr<EpochRun> run_;  // in force; before the first one an empty one, of epoch 0
   std::map<PeerId, std::string> addresses_;
   std::uint64_t timeout_ms_ = 0;

@@ -1,6 +1,7 @@
 // What a link has brought that nobody here can use yet: segments of operations that are not issued,
 // messages for groups that are not made, sends without a receive. A sound sender bounds it by its
-// window (flow.h); this is the receiver's own limit, for each link over all groups. Engine's thread.
+// window (flow.h); this is the receiver's own limit, for each link over all groups. Engine's
+// thread.
 #pragma once
 
 #include <algorithm>

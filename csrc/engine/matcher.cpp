@@ -55,8 +55,7 @@ std::vector<Matcher::Pair> Matcher::settle(PeerId peer) {
   Sender& sender = senders_[peer];
   if (sender.sends.empty()) return pairs;
   for (auto receive = receives_.begin(); receive != receives_.end();) {
-    const auto send =
-        takes(*receive, peer) ? first(sender, receive->tag) : sender.sends.end();
+    const auto send = takes(*receive, peer) ? first(sender, receive->tag) : sender.sends.end();
     if (send == sender.sends.end()) {
       ++receive;
       continue;

@@ -114,7 +114,8 @@ Placement StateExchange::segment_header(PeerId from, const SegmentHeader& header
   if (it == requests_.end() || it->second.source != from) return {};
   Request& request = it->second;
   request.idle_ms = 0;
-  if (!size(request, header.descriptor.count) || !segment_at(request.to.bytes, header.offset, header.bytes)) {
+  if (!size(request, header.descriptor.count) ||
+      !segment_at(request.to.bytes, header.offset, header.bytes)) {
     return {};  // the reply says the same and fails it
   }
   return {request.to.data + header.offset, request.token, 0};

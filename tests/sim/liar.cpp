@@ -163,7 +163,8 @@ PeerToMaster invented(const Known& known, Random& random) {
     case 1:
       return Expired{epoch(known, random), near(known.next, random)};
     case 2:
-      return Mismatch{epoch(known, random), near(known.next, random), "it says so"};
+      return Mismatch{epoch(known, random), near(known.next, random),
+                      Error{ErrorCode::mismatch, "it says so"}};
     case 3:
       return Suspect{epoch(known, random), someone(known, random), random.below(2) == 0};
     case 4:

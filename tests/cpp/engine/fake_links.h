@@ -1,6 +1,6 @@
-// Groups over links that a test holds in its hands: what one of two members sends stays queued until
-// the test delivers it, in the order and to the byte that it wants. The test may also be the other
-// member, and say what no sound one would.
+// Groups over links that a test holds in its hands: what one of two members sends stays queued
+// until the test delivers it, in the order and to the byte that it wants. The test may also be the
+// other member, and say what no sound one would.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -74,8 +74,7 @@ class FakeLinks : public Links {
 /// A group whose epochs and numbering the test sets by hand.
 class HandGroup : public Group {
  public:
-  HandGroup(EngineContext& context, bool elastic)
-      : Group(context, GroupId{1}, "group", elastic) {}
+  HandGroup(EngineContext& context, bool elastic) : Group(context, GroupId{1}, "group", elastic) {}
   ~HandGroup() override { fail_pending({ErrorCode::closed, "the group has been closed"}); }
 
   void accept(EpochId epoch, std::vector<PeerId> members) {
@@ -148,8 +147,19 @@ class HandGroup : public Group {
 struct Node {
   explicit Node(PeerId self, bool elastic = true)
       : links(self),
-        context{network, loop, links, pool, options, counters, [](GroupId, GroupView) {}, [](PeerId) {},
-                [](PeerId) { return false; }, 0, {}, {}, {}},
+        context{network,
+                loop,
+                links,
+                pool,
+                options,
+                counters,
+                [](GroupId, GroupView) {},
+                [](PeerId) {},
+                [](PeerId) { return false; },
+                0,
+                {},
+                {},
+                {}},
         group(std::make_unique<HandGroup>(context, elastic)) {}
 
   std::shared_ptr<Ticket> post(OpRequest request) {

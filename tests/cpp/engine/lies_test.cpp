@@ -211,7 +211,8 @@ TEST_F(Lies, without_memory_an_operation_fails_and_the_engine_goes_on) {
     b.gets(kLiar, early, junk.data());
   }
   std::vector<float>& small = memory(4);
-  EXPECT_EQ(outcome(b.post(all_reduce(small))).code, ErrorCode::no_memory) << "a part of it is lost";
+  EXPECT_EQ(outcome(b.post(all_reduce(small))).code, ErrorCode::no_memory)
+      << "a part of it is lost";
   EXPECT_TRUE(b.links.given_up.empty());
   const auto later = b.post(all_reduce(small));
   EXPECT_FALSE(later->done());

@@ -69,7 +69,8 @@ TEST(Matcher, a_send_waits_for_those_before_it) {
   Matcher m;
   EXPECT_FALSE(m.post(from(1, 1)));
   EXPECT_FALSE(m.post(from(1, 2)));
-  EXPECT_TRUE(comes(m, send(1, 1)).empty()) << "its forerunner, which may have this tag, is missing";
+  EXPECT_TRUE(comes(m, send(1, 1)).empty())
+      << "its forerunner, which may have this tag, is missing";
   EXPECT_EQ(m.arrive(send(1, 0)), News::fresh);
   EXPECT_TRUE(m.settle(PeerId{1}).empty()) << "half here";
   m.ready(send(1, 0));
@@ -116,7 +117,8 @@ TEST(Matcher, a_receive_that_is_cancelled_takes_nothing) {
   EXPECT_EQ(comes(m, send(2, 0)), (Pairs{{2, send(2, 0)}}));
 }
 
-// ------------------------------------------------------------------------------------ random orders
+// ------------------------------------------------------------------------------------ random
+// orders
 
 /// News of each sender comes in any order; receives are posted and cancelled in between.
 class Walk {

@@ -28,14 +28,14 @@ TEST(Placement, only_a_whole_segment_at_its_own_place_has_one) {
     std::uint32_t length;
   };
   for (const auto& [bytes, offset, length] : std::initializer_list<Wrong>{
-           {3 * kMiB, 1, kMiB},            // not at a multiple
-           {3 * kMiB, kMiB, kMiB - 1},     // too short
+           {3 * kMiB, 1, kMiB},             // not at a multiple
+           {3 * kMiB, kMiB, kMiB - 1},      // too short
            {3 * kMiB - 1, 2 * kMiB, kMiB},  // past the end
-           {3 * kMiB, 3 * kMiB, 0},        // behind it
+           {3 * kMiB, 3 * kMiB, 0},         // behind it
            {5, 0, 4},
            {0, 0, 1},
-           {kMiB / 2, kLast - 65535, 65536},       // the sum of both is 0
-           {5000, kLast - kMiB + 1, kMiB},         // and here, at a multiple
+           {kMiB / 2, kLast - 65535, 65536},  // the sum of both is 0
+           {5000, kLast - kMiB + 1, kMiB},    // and here, at a multiple
            {kMiB, kLast - kMiB + 1, kMiB},
        }) {
     EXPECT_FALSE(segment_at(bytes, offset, length)) << bytes << " " << offset << " " << length;

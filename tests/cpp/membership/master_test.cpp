@@ -175,8 +175,11 @@ TEST(Master, a_master_that_takes_over_knows_who_needs_a_relay) {
 TEST(Master, a_mismatch_fails_the_operation_everywhere_and_what_follows_is_not_committed) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(tell(s, 1, Done{kEpoch, {OpKey{1, 1}}}));
-  EXPECT_EQ(sent<FailOp>(tell(s, 2, Mismatch{kEpoch, OpKey{1, 0}, Error{ErrorCode::mismatch, "x"}})).size(), 2U);
-  EXPECT_TRUE(tell(s, 2, Mismatch{kEpoch, OpKey{1, 0}, Error{ErrorCode::mismatch, "x"}}).empty()) << "once";
+  EXPECT_EQ(sent<FailOp>(tell(s, 2, Mismatch{kEpoch, OpKey{1, 0}, Error{ErrorCode::mismatch, "x"}}))
+                .size(),
+            2U);
+  EXPECT_TRUE(tell(s, 2, Mismatch{kEpoch, OpKey{1, 0}, Error{ErrorCode::mismatch, "x"}}).empty())
+      << "once";
   EXPECT_TRUE(tell(s, 2, Done{kEpoch, {OpKey{1, 1}}}).empty());
 }
 

@@ -140,7 +140,7 @@ TEST(Reports, numbers_that_no_run_reaches_cost_the_place) {
   for (const PeerToMaster& message : std::vector<PeerToMaster>{
            Vote{far, VoteKind::refresh, {}}, Done{EpochId::make(1, 1), {OpKey{far, 0}}},
            Expired{EpochId::make(1, 1), OpKey{0, far}},
-           Mismatch{EpochId::make(1, 1), OpKey{far, 0}, ""}, Heartbeat{OpKey{far, far}}}) {
+           Mismatch{EpochId::make(1, 1), OpKey{far, 0}, {}}, Heartbeat{OpKey{far, far}}}) {
     State s = in_office(kTrio);
     EXPECT_EQ(evicted(tells(s, 2, message)), std::vector<PeerId>{PeerId{2}});
   }
@@ -207,7 +207,7 @@ TEST(Reports, who_completes_without_end_what_nobody_else_does_is_evicted) {
 
 TEST(Reports, a_mismatch_before_the_last_voted_boundary_fails_nothing) {
   State s = in_office(kTrio);
-  EXPECT_TRUE(tells(s, 2, Mismatch{EpochId::make(1, 1), OpKey{0, 3}, "so it says"}).empty());
+  EXPECT_TRUE(tells(s, 2, Mismatch{EpochId::make(1, 1), OpKey{0, 3}, {ErrorCode::mismatch, "so it says"}}).empty());
   EXPECT_FALSE(s.failure.has_value());
 }
 
