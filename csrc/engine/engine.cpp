@@ -8,6 +8,7 @@
 #include <system_error>
 #include <unordered_map>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "engine/driver.h"
 #include "engine/engine_core.h"

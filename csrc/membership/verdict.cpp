@@ -163,6 +163,7 @@ Judgement judge(const State& s, const Epoch& epoch) {
     verdict.pinned = ids_of(epoch.members);
     add_known(s, begun, verdict);
     tidy(verdict);
+    add_failure(begun, false, verdict);  // of a later step: newcomers learn it too
     return verdict;
   }
 

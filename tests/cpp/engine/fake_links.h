@@ -130,6 +130,7 @@ class HandGroup : public Group {
     starved.push_back(error);
     finish(pending.op->key(), error);
   }
+  void end_waits(const Error& error) override { fail_pending(error); }
   [[nodiscard]] OpKey next_key() const override { return {0, next_}; }
   [[nodiscard]] EpochId accepted_epoch() const override { return accepted_; }
   [[nodiscard]] bool accepted_member(PeerId peer) const override {
@@ -156,6 +157,7 @@ struct Node {
                 [](GroupId, GroupView) {},
                 [](PeerId) {},
                 [](PeerId) { return false; },
+                {},
                 0,
                 {},
                 {},

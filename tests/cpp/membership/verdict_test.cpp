@@ -90,6 +90,14 @@ TEST(Verdict, a_boundary_gives_everybody_the_step_after_the_highest_and_pins_its
   EXPECT_FALSE(verdict.failure.has_value());
 }
 
+TEST(Verdict, a_failure_of_a_later_step_outlives_a_boundary_at_all_its_members) {
+  State s = in_office(kTwo, 3);
+  report(s, 1).failure = Failure{OpKey{4, 1}, Error{ErrorCode::mismatch, "x"}};
+  EXPECT_EQ(judge(s, next_epoch(kTwo, true)).failure->from, (OpKey{4, 1}));
+  report(s, 1).failure->from = OpKey{3, 1};
+  EXPECT_FALSE(judge(s, next_epoch(kTwo, true)).failure.has_value());
+}
+
 TEST(Verdict, when_nobody_has_begun_the_register_says_where_the_run_stands) {
   State s = in_office(kTwo, 6);
   report(s, 1) = report(s, 2) = Report{};

@@ -59,7 +59,7 @@ void Member::broke(const std::string& what, bool out_of_memory) {
   had_fault = true;
   broken_ = true;
   fate_ = "out of memory";
-  core_->broken(what);
+  core_->broken({ErrorCode::no_memory, what});
   kill(false);
 }
 
