@@ -36,8 +36,8 @@ inline constexpr std::size_t kSmallSegmentBytesMax = 64U
 inline constexpr std::size_t kUngrantedBytesMax =
     64U << 20;  // per peer, sent for operations not issued there
 inline constexpr std::size_t kKeptBytesMin = 4096;  // what a kept segment counts at least
-// Of one link, at its receiver: two windows (an epoch that runs and one that has been accepted), the
-// small sends of both, and as much again for announcements and messages.
+// Of one link, at its receiver: two windows (an epoch that runs and one that has been accepted),
+// the small sends of both, and as much again for announcements and messages.
 inline constexpr std::size_t kKeptBytesMax = 256U << 20;
 inline constexpr std::size_t kKeptMessageBytes = 256;  // what a message counts that waits here
 inline constexpr std::size_t kEagerSendsMax = 256;     // small sends to one peer, not received yet

@@ -569,8 +569,8 @@ void on_message(State& s, PeerId p, const Mismatch& m, Actions& out) {
   if (s.failure && s.failure->from <= m.op) return;
   if (m.op.step < s.held->passed) return;  // a voted boundary has cleared it
   const bool no_memory = m.error.code == ErrorCode::no_memory;
-  s.failure = Failure{
-      m.op, Error{no_memory ? ErrorCode::no_memory : ErrorCode::mismatch, m.error.text}};
+  s.failure =
+      Failure{m.op, Error{no_memory ? ErrorCode::no_memory : ErrorCode::mismatch, m.error.text}};
   std::erase_if(s.expired, [&](const auto& entry) { return entry.second >= m.op; });
   out.push_back(Say{true, "operation " + to_string(m.op) + " fails: " + m.error.text});
   send_all(s, ids_of(own(s)->members), FailOp{m.epoch, *s.failure}, out);

@@ -207,7 +207,9 @@ TEST(Reports, who_completes_without_end_what_nobody_else_does_is_evicted) {
 
 TEST(Reports, a_mismatch_before_the_last_voted_boundary_fails_nothing) {
   State s = in_office(kTrio);
-  EXPECT_TRUE(tells(s, 2, Mismatch{EpochId::make(1, 1), OpKey{0, 3}, {ErrorCode::mismatch, "so it says"}}).empty());
+  EXPECT_TRUE(
+      tells(s, 2, Mismatch{EpochId::make(1, 1), OpKey{0, 3}, {ErrorCode::mismatch, "so it says"}})
+          .empty());
   EXPECT_FALSE(s.failure.has_value());
 }
 
