@@ -9,6 +9,8 @@ before it is used, and no byte of it is trusted before its digest has been compa
 
 from __future__ import annotations
 
+import copy
+import ctypes
 import hashlib
 import json
 import logging
@@ -99,6 +101,7 @@ class Exchange:
         items = list(mapping.items())  # once: each boundary comes here, and a mapping may be a view
         self._tensors = _tensors_of(items)
         self._hosts: dict[str, torch.Tensor] = {}
+        self._staged: dict[bytes, torch.Tensor] = {}  # fetched and checked, by digest
         revision_of(mapping)
         for name, value in items:
             if not isinstance(value, torch.Tensor):
@@ -128,34 +131,64 @@ class Exchange:
     def fetch(self, digest: bytes, sources: Sequence[str], pull: Pull) -> Snapshot:
         """Makes this state equal to the one with root `digest`, from the first source that can.
 
-        Tensors whose digest differs are written in place, plain values are replaced in the mapping.
-        After an error a tensor may hold a part of the other state: it is whole after the next
-        boundary that returns.
+        Tensors that differ are fetched beside the state, and each is checked there. When all of
+        them have come, tensors and plain values are replaced together. What has been checked is
+        kept for the next call: after the loss of a source the fetch goes on from where it was.
 
         Returns:
             The snapshot of the state as it is now; its digest is `digest`.
 
         Raises:
-            ValueError: Names, dtypes or shapes differ; the text names the first difference. The
-                state is unchanged.
+            ValueError: Names, dtypes or shapes differ; the text names the first difference.
             SourceFailedError: No source delivered.
+            ProtocolError: The state was written by another thread meanwhile.
+
+            After any error the values of the state are those from before the call.
         """
         manifest, first = self._fetch_manifest(digest, sources, pull)
         self._adopt(manifest)
         self._compare(manifest)
         order = [first, *(source for source in sources if source != first)]
         own = self._hasher([_memory(self._host_of(entry.name)) for entry in manifest.tensors])
+        staged: dict[str, torch.Tensor] = {}
         for item, (entry, mine) in enumerate(zip(manifest.tensors, own, strict=True), start=1):
             if mine != entry.digest:
-                self._fetch_tensor(entry, item, digest, order, pull)
-        replace_plain(self._mapping, manifest.values)
-        snapshot = self.snapshot()
-        if snapshot.digest != digest:
-            raise ProtocolError(
-                "the state that was fetched does not have the root that the members agreed on: "
-                "was it written by another thread during refresh?"
-            )
+                staged[entry.name] = self._fetch_tensor(entry, item, digest, order, pull)
+        return self._commit(staged, manifest.values, digest)
+
+    def _commit(
+        self, staged: dict[str, torch.Tensor], values: dict[str, Any], digest: bytes
+    ) -> Snapshot:
+        """Replaces tensors and plain values; any exception, Ctrl-C too, takes all of it back."""
+        plain = copy.deepcopy(plain_of(self._mapping))
+        before: dict[str, torch.Tensor] = {}
+        try:
+            replace_plain(self._mapping, values)
+            for name, tensor in staged.items():
+                before[name] = self._host_of(name).clone()
+                self._write(name, tensor)
+            snapshot = self.snapshot()
+            if snapshot.digest != digest:
+                raise ProtocolError(
+                    "the state that was fetched does not have the root that the members agreed "
+                    "on: was it written by another thread during refresh?"
+                )
+        except BaseException:
+            for name, tensor in before.items():
+                self._write(name, tensor)
+            replace_plain(self._mapping, plain)
+            raise
+        self._staged.clear()
         return snapshot
+
+    def _write(self, name: str, value: torch.Tensor) -> None:
+        """Into the tensor, by its memory where that is the host's: inference tensors, too."""
+        host, tensor = self._host_of(name), self._tensors[name]
+        (to, size), (source, _) = _memory(host), _memory(value)
+        ctypes.memmove(to, source, size)
+        if tensor.data_ptr() != host.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(host)
 
     def _host_of(self, name: str) -> torch.Tensor:
         if name not in self._hosts:
@@ -178,22 +211,23 @@ class Exchange:
 
     def _fetch_tensor(
         self, entry: TensorEntry, item: int, digest: bytes, sources: Sequence[str], pull: Pull
-    ) -> None:
+    ) -> torch.Tensor:
+        """The tensor of an entry, beside the state, with the digest that the entry names."""
         host = self._host_of(entry.name)
-        address, size = _memory(host)
+        staged = self._staged.get(entry.digest)
+        if staged is not None and (staged.dtype, staged.shape) == (host.dtype, host.shape):
+            return staged
+        staged = torch.empty(host.shape, dtype=host.dtype)
+        address, size = _memory(staged)
         timeout_s = PULL_TIMEOUT_S_MIN + size / PULL_BYTES_PER_S_MIN
         for source in sources:
             if _try_pull(pull, source, digest, item, address, size, timeout_s) is None:
                 continue
             self.bytes_received += size
-            if self._hasher([(address, size)])[0] != entry.digest:
-                _log.warning("shared state: %r of %s has another digest", entry.name, source)
-                continue
-            tensor = self._tensors[entry.name]
-            if tensor.data_ptr() != host.data_ptr():
-                with torch.no_grad():
-                    tensor.copy_(host)
-            return
+            if self._hasher([(address, size)])[0] == entry.digest:
+                self._staged[entry.digest] = staged
+                return staged
+            _log.warning("shared state: %r of %s has another digest", entry.name, source)
         raise SourceFailedError
 
     def _adopt(self, manifest: Manifest) -> None:

@@ -22,9 +22,9 @@ class Breakable(Member):
     """A member whose engine can be broken."""
 
     def break_engine(self) -> None:
-        from pccl_backend import _c10d
+        from pccl_backend import _extension
 
-        _c10d.extension().break_invariant("planted by a test")
+        _extension.extension().break_invariant("planted by a test")
 
     def issue_and_break(self, *, step: int) -> dict[str, object]:
         """Breaks it while an operation is in flight, and tries calls of every kind afterwards."""
@@ -102,10 +102,10 @@ def fixed_member(index: int, world: int, meet: str) -> None:
     say(did="begin")
     hear()
     if index == 0:
-        from pccl_backend import _c10d
+        from pccl_backend import _extension
 
         works = [group.irecv(tensor, 1), group.irecv(tensor.clone())]
-        _c10d.extension().break_invariant("planted by a test")
+        _extension.extension().break_invariant("planted by a test")
         say(ends=[name_of(work.wait) for work in works])
     else:
         say(ends=[name_of(lambda: group.all_reduce(tensor))])

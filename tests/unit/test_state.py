@@ -159,6 +159,91 @@ def test_a_source_with_other_bytes_is_not_believed() -> None:
         state.fetch(offer.digest, ["a"], Sources(a=other).pull)
 
 
+class BreaksOff(Sources):
+    """Loses its source at the n-th tensor, in the middle of the bytes."""
+
+    def __init__(self, error: BaseException, after: int, **offers: Snapshot | Exception) -> None:
+        super().__init__(**offers)
+        self.error, self.left = error, after
+
+    def pull(
+        self, source: str, digest: bytes, item: int, address: int, size: int, timeout_s: float
+    ) -> bytes | None:
+        self.left -= item > 0
+        if self.left < 0:
+            there, length = self.offers[source].items[item]  # type: ignore[union-attr]
+            ctypes.memmove(address, there, length // 2)
+            raise self.error
+        return super().pull(source, digest, item, address, size, timeout_s)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize(
+    "error", [PeerLostError("gone"), KeyboardInterrupt(), MemoryError(), SystemExit(1)]
+)
+def test_a_fetch_that_breaks_off_leaves_the_state_as_it_was(
+    error: BaseException, after: int
+) -> None:
+    theirs, mine = example(), example()
+    for name in ("w", "b", "scalar"):
+        mine[name].zero_()
+    mine["step"], mine["gone"] = 3, [1]
+    offer = Exchange(theirs, hasher).snapshot()
+    shared = Exchange(mine, hasher)
+    before = shared.snapshot().digest
+    with pytest.raises((SourceFailedError, type(error))):
+        shared.fetch(offer.digest, ["a"], BreaksOff(error, after, a=offer).pull)
+    assert Exchange(mine, hasher).snapshot().digest == before
+    again = Sources(a=offer)
+    assert shared.fetch(offer.digest, ["a"], again.pull).digest == offer.digest
+    assert len(again.asked) == 1 + 3 - after  # the manifest, and what had not come
+
+
+class Stubborn(dict[str, Any]):
+    """Refuses one plain value, as a load_state_dict may."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == "step" and value == 12:
+            raise RuntimeError("no")
+        super().__setitem__(name, value)
+
+
+def test_a_value_that_cannot_be_set_takes_the_whole_fetch_back() -> None:
+    theirs, mine = example(), Stubborn(example())
+    mine["w"].zero_()
+    mine["plain"] = 1
+    mine["step"] = 3
+    offer = Exchange(theirs, hasher).snapshot()
+    before = Exchange(mine, hasher).snapshot().digest
+    with pytest.raises(RuntimeError, match="no"):
+        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+    assert Exchange(mine, hasher).snapshot().digest == before
+
+
+def test_a_write_that_is_interrupted_takes_the_whole_fetch_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs, mine = example(), example()
+    mine["w"].zero_()
+    mine["b"].zero_()
+    mine["step"] = 3
+    offer = Exchange(theirs, hasher).snapshot()
+    shared = Exchange(mine, hasher)
+    before = shared.snapshot().digest
+    write, calls = shared._write, []
+
+    def interrupted(name: str, value: torch.Tensor) -> None:
+        calls.append(name)
+        write(name, value)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shared, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        shared.fetch(offer.digest, ["a"], Sources(a=offer).pull)
+    assert Exchange(mine, hasher).snapshot().digest == before
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
