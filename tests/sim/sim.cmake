@@ -56,5 +56,5 @@ target_link_libraries(pccl_sim_engine PRIVATE pccl_sim_product OpenSSL::Crypto $
 set_target_properties(pccl_sim_engine PROPERTIES UNITY_BUILD OFF
                       RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 # Messages between ranks are walked by scripts/sim --engine.
-add_test(NAME sim_engine COMMAND pccl_sim_engine --no-messages --jobs 2 1 20000)
+add_test(NAME sim_engine COMMAND pccl_sim_engine --no-messages --jobs 2 1 1000)
 set_tests_properties(sim_engine PROPERTIES TIMEOUT 1500 PROCESSORS 2)
