@@ -24,6 +24,12 @@ def raise_late_failure() -> None:
 def create_fixed(store: Store, rank: int, size: int, timeout_s: float, name: str) -> Any:
     """A c10d Backend for a fixed group whose members meet in `store`."""
 
+def create_of_run(peers: list[str], rank: int, timeout_s: float, name: str, number: str) -> Any:
+    """A c10d Backend for a fixed group of members of the run (hex peer ids, by rank).
+
+    All of them call it with the same `number`, a text that names no other group of the run.
+    """
+
 def create_unconfigured(store: Store, rank: int, size: int, timeout_s: float) -> Any:
     """A c10d Backend that gets its members from c10d's `reconfigure` (torch 2.14 on)."""
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import distributed_c10d
 
 from . import _calls, _extension, _rank_tables, _rendezvous, _session
 from ._config import NAME
+from ._errors import NotAdmittedError
 
 BESIDE_NAME = "pccl-elastic"
 
@@ -30,17 +30,27 @@ def create(options: Any, pg_options: Any) -> Any:
         if joined is not None:
             _session.watch(module)
             return module.create_elastic(timeout_s, options.group_id, list(joined.device_types))
-    store = options.store
+    _be_the_default()
     parent = _rank_tables.elastic_default(module)
     if parent is not None and len(options.global_ranks_in_group) > 0:
-        numbering = module.group_view()["numbering"]
-        peers = [numbering[rank] for rank in options.global_ranks_in_group]
-        _rank_tables.note_made(options.group_id, peers)
-        store = PrefixStore(_rank_tables.epoch_prefix(module), store)
-    _be_the_default()
+        return _create_of_run(module, options, timeout_s)
     return module.create_fixed(
-        store, options.group_rank, options.group_size, timeout_s, options.group_id
+        options.store, options.group_rank, options.group_size, timeout_s, options.group_id
     )
+
+
+def _create_of_run(module: Any, options: Any, timeout_s: float) -> Any:
+    """The Backend of a fixed group of members of the elastic default group."""
+    view = module.group_view()
+    if not view["admitted"]:
+        raise NotAdmittedError(
+            "this peer has not been admitted yet: call refresh() before a group is made"
+        )
+    peers = [view["numbering"][rank] for rank in options.global_ranks_in_group]
+    number = _rank_tables.number_of_group(view, options.group_id, peers)
+    backend = module.create_of_run(peers, options.group_rank, timeout_s, options.group_id, number)
+    _rank_tables.note_made(options.group_id, peers)
+    return backend
 
 
 def _be_the_default() -> None:

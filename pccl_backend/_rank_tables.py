@@ -7,8 +7,9 @@ torch.distributed.
 from __future__ import annotations
 
 import functools
-import hashlib
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -21,6 +22,17 @@ GROUPS_PER_STEP = 1 << 20  # names of groups are numbers; each step has this man
 
 _beside: Any = None  # the elastic group where it is not the default one
 _made: dict[str, list[str]] = {}  # name of a fixed group -> peers, by group rank
+
+
+@dataclass
+class _Attempts:
+    """How often a group was asked for, in one step and numbering."""
+
+    where: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+_attempts = _Attempts()
 
 
 def elastic_default(module: Any = None) -> Any:
@@ -49,15 +61,20 @@ def note_made(name: str, peers: list[str]) -> None:
     _made[name] = peers
 
 
-def epoch_prefix(module: Any) -> str:
-    """Before the store keys of groups that are made from the elastic one: never the same twice.
+def number_of_group(view: Any, name: str, peers: list[str]) -> str:
+    """A text for a group that is made from the elastic one: all its members find the same.
 
-    The number of the newest epoch moves under a running program; the step and the peers in their
-    numbering change at the same place of the program at all members, so that these meet.
+    The number of the newest epoch moves under a running program; the step and the numbering change
+    at the same place of the program at all members, and so does the count of the groups of this
+    name and these peers that were made in the step.
     """
-    view = module.group_view()
-    peers = hashlib.sha256(" ".join(view["numbering"]).encode()).hexdigest()[:16]
-    return f"epoch-{view['step']}-{peers}"
+    where = " ".join([str(view["step"]), *view["numbering"]])
+    if where != _attempts.where:
+        _attempts.where = where
+        _attempts.counts.clear()
+    what = " ".join([name, *peers])
+    _attempts.counts[what] += 1
+    return f"{where} / {what} / {_attempts.counts[what]}"
 
 
 class LiveRanks(dict[int, int]):

@@ -604,6 +604,27 @@ void ElasticGroup::fail(Error error) {
   end(std::move(error));
 }
 
+Result<std::vector<Handle>> ElasticGroup::handles(const std::vector<PeerId>& peers) const {
+  if (failure_.failed()) return failure_;
+  if (left_) return {ErrorCode::closed, "this replica has left the run"};
+  if (!core_.started) {
+    return {ErrorCode::not_admitted,
+            "this peer has not been admitted yet: call refresh() before a group is made"};
+  }
+  std::vector<Handle> handles;
+  for (const PeerId peer : peers) {
+    for (const Member& m : core_.started->members) {
+      if (m.peer() == peer) handles.push_back(m.handle);
+    }
+    if (handles.empty() || handles.back().peer != peer) {
+      return {ErrorCode::peer_lost, describe_peer(peer, *numbering_) +
+                                        " was lost: the run goes on without it; the group cannot "
+                                        "be made before the boundary that numbers the loss"};
+    }
+  }
+  return handles;
+}
+
 bool ElasticGroup::sibling(PeerId peer) const {
   const Place& mine = core_.self.place;
   if (mine.size == 1 || !core_.started) return false;

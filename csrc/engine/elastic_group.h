@@ -43,6 +43,8 @@ class ElasticGroup : public Group {
 
   void returned(OpKey op);
   void leave(bool at_once);
+  /// How the members of the present epoch among these are reached; one that is none was lost.
+  [[nodiscard]] Result<std::vector<Handle>> handles(const std::vector<PeerId>& peers) const;
   /// A rank of the same replica?
   [[nodiscard]] bool sibling(PeerId peer) const;
   void boundary_begin(const BoundaryRequest& request, std::shared_ptr<BoundaryTalk> talk);

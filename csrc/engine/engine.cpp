@@ -130,6 +130,20 @@ class ThreadedEngine : public Engine {
     });
   }
 
+  std::shared_ptr<Ticket> configure_of_run(GroupId group, std::string name,
+                                           std::vector<PeerId> members, std::int32_t rank,
+                                           std::uint64_t timeout_ms) override {
+    return posted([=, this](const std::shared_ptr<Ticket>& ticket) {
+      core_->add_of_run(group, name, members, rank, timeout_ms, ticket);
+    });
+  }
+
+  std::vector<Handle> members_of(GroupId id) const override {
+    auto list = std::make_shared<std::vector<Handle>>();
+    ask([this, id, list] { *list = core_->members_of(id); });
+    return *list;
+  }
+
   std::shared_ptr<Ticket> join(const JoinOptions& options) override {
     return posted([=, this](const std::shared_ptr<Ticket>& ticket) {
       core_->join(options, ticket, [this](const GroupEvent& event) {

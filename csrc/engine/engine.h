@@ -205,6 +205,14 @@ class Engine {
                                                                 std::vector<Handle> members,
                                                                 std::int32_t rank,
                                                                 std::uint64_t timeout_ms) = 0;
+  /// The same of members of the elastic group, whose handles the engine knows. A member that the
+  /// run has lost, or loses while the group connects, is a `peer_lost`.
+  [[nodiscard]] virtual std::shared_ptr<Ticket> configure_of_run(GroupId group, std::string name,
+                                                                 std::vector<PeerId> members,
+                                                                 std::int32_t rank,
+                                                                 std::uint64_t timeout_ms) = 0;
+  /// By rank; empty: there is no such group.
+  [[nodiscard]] virtual std::vector<Handle> members_of(GroupId fixed_group) const = 0;
 
   // Elastic group: one per engine. `group` is its number once the ticket is done.
   [[nodiscard]] virtual std::shared_ptr<Ticket> join(const JoinOptions& options) = 0;

@@ -83,13 +83,46 @@ void EngineCore::add_fixed(GroupId id, std::string name, std::vector<Handle> mem
     connected->complete({ErrorCode::invalid, "this number of a group has been used before"});
     return;
   }
-  auto group = std::make_unique<FixedGroup>(*context_, id, std::move(name), std::move(members),
-                                            rank, timeout_ms, std::move(connected));
+  add(std::make_unique<FixedGroup>(*context_, id, std::move(name), std::move(members), rank,
+                                   timeout_ms, std::move(connected)));
+}
+
+void EngineCore::add_of_run(GroupId id, std::string name, const std::vector<PeerId>& members,
+                            std::int32_t rank, std::uint64_t timeout_ms,
+                            std::shared_ptr<Ticket> connected) {
+  if (elastic_ == nullptr) {
+    connected->complete({ErrorCode::closed, "the elastic group has been closed"});
+    return;
+  }
+  auto handles = elastic_->handles(members);
+  if (!handles) {
+    Error error = handles.error();
+    error.text = "group " + name + ": " + error.text;
+    connected->complete(std::move(error));
+    return;
+  }
+  if (closing_ || groups_.contains(id) || ended_.contains(id)) {
+    connected->complete({ErrorCode::invalid, "this number of a group has been used before"});
+    return;
+  }
+  auto group =
+      std::make_unique<FixedGroup>(*context_, id, std::move(name), std::move(handles).value(), rank,
+                                   timeout_ms, std::move(connected));
+  group->is_of_run();
+  add(std::move(group));
+}
+
+void EngineCore::add(std::unique_ptr<FixedGroup> group) {
   FixedGroup& added = *group;
-  groups_.emplace(id, std::move(group));
-  context_->note("group made", {}, id);
+  groups_.emplace(added.id(), std::move(group));
+  context_->note("group made", {}, added.id());
   added.connect();
   adopt(added);
+}
+
+std::vector<Handle> EngineCore::members_of(GroupId fixed_group) {
+  const auto* group = dynamic_cast<FixedGroup*>(find(fixed_group));
+  return group == nullptr ? std::vector<Handle>{} : group->handles();
 }
 
 void EngineCore::join(const JoinOptions& options, std::shared_ptr<Ticket> joined,
@@ -101,6 +134,7 @@ void EngineCore::join(const JoinOptions& options, std::shared_ptr<Ticket> joined
   auto hook = [this, several = options.place.size > 1,
                told = std::move(hooks)](const GroupEvent& e) {
     if (several && e.what == GroupEvent::What::evicted) evicted(e.text);
+    if (!e.lost.empty()) lost_by_run(e.lost);
     told(e);
   };
   auto group =
@@ -116,6 +150,14 @@ void EngineCore::evicted(const std::string& why) {
     if (id != kElasticGroup) {
       group->fail({ErrorCode::evicted, "this replica was evicted: " + why});
     }
+  }
+}
+
+void EngineCore::lost_by_run(const std::vector<PeerId>& lost) {
+  for (auto& [id, group] : groups_) {
+    auto* fixed = dynamic_cast<FixedGroup*>(group.get());
+    if (fixed == nullptr) continue;
+    for (const PeerId peer : lost) fixed->lost_by_run(peer);
   }
 }
 

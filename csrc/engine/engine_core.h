@@ -30,6 +30,10 @@ class EngineCore : public LinkEvents, public SegmentOwner {
 
   void add_fixed(GroupId id, std::string name, std::vector<Handle> members, std::int32_t rank,
                  std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected);
+  /// A fixed group of members of the elastic one.
+  void add_of_run(GroupId id, std::string name, const std::vector<PeerId>& members,
+                  std::int32_t rank, std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected);
+  [[nodiscard]] std::vector<Handle> members_of(GroupId fixed_group);
   void join(const JoinOptions& options, std::shared_ptr<Ticket> joined,
             std::function<void(const GroupEvent&)> hooks);
   [[nodiscard]] Group* find(GroupId id);
@@ -61,12 +65,14 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   };
   using Stranger = std::deque<std::variant<EarlyMessage, EarlySegment>>;
   void segment_sent(MemoryToken, PeerId, std::uint32_t) override {}
+  void add(std::unique_ptr<FixedGroup> group);
   void adopt(Group& group);
   void forget_strangers(PeerId peer);
   void link_gone(PeerId peer);
   void tick();
   [[nodiscard]] std::string report() const;
   void evicted(const std::string& why);
+  void lost_by_run(const std::vector<PeerId>& lost);
 
   Network& network_;
   EngineOptions options_;

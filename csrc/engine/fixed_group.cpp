@@ -55,7 +55,7 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down) {
   if (failure_.failed()) return;
   const std::string who = describe_peer(peer, *numbering_);
   const bool left = departed_.contains(peer);  // it may have, before we are connected to the rest
-  if (!left && connected_) {
+  if (!left && connected_ && !of_run_) {
     fail_group({ErrorCode::unreachable, who + " cannot be reached: " + reason}, true);
     return;
   }
@@ -75,6 +75,12 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down) {
                     who + " has left the group before its data arrived: " + reason};
   for (const OpKey key : short_of_data) fail_op(key, error, Tell::others);
   run_->point_to_point.peer_gone(peer, error);
+}
+
+void FixedGroup::lost_by_run(PeerId peer) {
+  if (of_run_ && connected_ && awaited_.contains(peer)) {
+    fail_group(lost(peer, "the run goes on without it"), true);
+  }
 }
 
 Error FixedGroup::departure(PeerId peer) const {

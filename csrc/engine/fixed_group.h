@@ -20,6 +20,13 @@ class FixedGroup : public Group {
              std::shared_ptr<Ticket> connected);
   ~FixedGroup() override;
 
+  /// Its members are members of the elastic group of this engine, too.
+  void is_of_run() { of_run_ = true; }
+  [[nodiscard]] const std::vector<Handle>& handles() const { return handles_; }
+  /// The run goes on without this peer: a group that still waits for its link waits in vain. (Where
+  /// the links are up, a loss is seen by the link, and who has left the run may still finish.)
+  void lost_by_run(PeerId peer);
+
   /// Opens the links; `connected` is completed when all are up, or says who could not be reached.
   void connect();
   void link_up(PeerId peer) override;
@@ -64,6 +71,7 @@ class FixedGroup : public Group {
   std::int32_t rank_;
   std::uint64_t connect_timeout_ms_;
   std::shared_ptr<Ticket> connected_;
+  bool of_run_ = false;
   std::set<PeerId> awaited_;  // links that are not up yet, while connecting
   std::uint64_t waited_for_links_ms_ = 0;
   bool said_links_ = false;

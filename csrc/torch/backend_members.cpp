@@ -4,15 +4,12 @@
 #include <c10/util/irange.h>
 
 #include <algorithm>
-#include <cstring>
-#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "base/log.h"
 #include "python/engine_owner.h"
-#include "state/sha256.h"
 #include "torch/backend.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
@@ -22,13 +19,6 @@ namespace pccl {
 namespace {
 
 constexpr int kShrinkAbort = 1;  // torch.distributed.SHRINK_ABORT
-
-GroupId number_of(const std::string& text) {
-  const Digest digest = sha256(std::as_bytes(std::span(text)));
-  std::uint64_t value = 0;
-  std::memcpy(&value, digest.data(), sizeof(value));
-  return GroupId{value | 1ULL << 31};  // never one of the small numbers, which are given by hand
-}
 
 bool is_loss(const Error& error) {
   return error.code == ErrorCode::peer_lost || error.code == ErrorCode::timed_out ||

@@ -491,6 +491,16 @@ PYBIND11_MODULE(_C, m) {
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("name"));
   m.def(
+      "create_of_run",
+      [](const std::vector<std::string>& peers, int rank, double timeout_s, const std::string& name,
+         const std::string& number) {
+        std::vector<PeerId> members;
+        for (const std::string& peer : peers) members.push_back(to_peer(peer));
+        const GilRelease release;
+        return create_of_run(members, rank, to_milliseconds(timeout_s), name, number);
+      },
+      py::arg("peers"), py::arg("rank"), py::arg("timeout_s"), py::arg("name"), py::arg("number"));
+  m.def(
       "create_unconfigured",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double timeout_s) {
         const GilRelease release;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <span>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -21,6 +22,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "python/engine_owner.h"
+#include "state/sha256.h"
 #include "torch/errors.h"
 #include "torch/store.h"
 #include "wire/codec.h"
@@ -226,22 +228,51 @@ OpRequest barrier_until(steady_clock::time_point deadline) {
   return barrier;
 }
 
-void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std::string& name,
-                const std::vector<Handle>& members, int rank, milliseconds timeout, bool together) {
-  const auto deadline = steady_clock::now() + timeout;
+GroupId number_of(const std::string& text) {
+  const Digest digest = sha256(std::as_bytes(std::span(text)));
+  std::uint64_t value = 0;
+  std::memcpy(&value, digest.data(), sizeof(value));
+  return GroupId{value | 1ULL << 31};  // never one of the small numbers, which are given by hand
+}
+
+/// Waits for the links of a group and, where nobody has met for it, until all members have come.
+void open(const std::shared_ptr<Engine>& engine, GroupId group,
+          const std::shared_ptr<Ticket>& connected, steady_clock::time_point deadline,
+          bool together) {
   try {
-    const auto ticket = engine->configure_fixed(group, name, members, rank,
-                                                static_cast<std::uint64_t>(timeout.count()));
-    wait_interruptibly(*engine, *ticket, std::nullopt);
-    check(ticket->error());
+    wait_interruptibly(*engine, *connected, std::nullopt);
+    check(connected->error());
     if (!together) return;
     const auto met = engine->post(group, barrier_until(deadline));
     wait_interruptibly(*engine, *met, std::nullopt);
-    check(met->error());
+    Error error = met->error();
+    error.text = "not all members have come to make the group: " + error.text;
+    check(error);
   } catch (...) {
     engine->close(group);
     throw;
   }
+}
+
+void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std::string& name,
+                const std::vector<Handle>& members, int rank, milliseconds timeout, bool together) {
+  const auto deadline = steady_clock::now() + timeout;
+  const auto connected = engine->configure_fixed(group, name, members, rank,
+                                                 static_cast<std::uint64_t>(timeout.count()));
+  open(engine, group, connected, deadline, together);
+}
+
+c10::intrusive_ptr<c10d::Backend> create_of_run(const std::vector<PeerId>& peers, int rank,
+                                                milliseconds timeout, const std::string& name,
+                                                const std::string& number) {
+  const auto deadline = steady_clock::now() + timeout;
+  const auto engine = joined_engine();
+  const GroupId group = number_of(number);
+  const auto connected = engine->configure_of_run(group, name, peers, rank,
+                                                  static_cast<std::uint64_t>(timeout.count()));
+  open(engine, group, connected, deadline, /*together=*/true);
+  return c10::make_intrusive<PcclBackend>(engine, group, engine->members_of(group), rank,
+                                          static_cast<int>(peers.size()), timeout);
 }
 
 // ------------------------------------------------------------------------------- elastic group

@@ -41,6 +41,16 @@ class ElasticProcessGroup final : public c10d::ProcessGroup {
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     std::chrono::milliseconds timeout, const std::string& name);
 
+/// A fixed group of members of the elastic one, `peers` by rank. Collective: every member calls it
+/// with the same `number` text, which names no other group of the run. Nothing but their links is
+/// needed: no store, no master. Throws PeerLostError at once where one of them was lost or is lost
+/// meanwhile, and names the ranks that did not come after `timeout`.
+[[nodiscard]] c10::intrusive_ptr<c10d::Backend> create_of_run(const std::vector<PeerId>& peers,
+                                                              int rank,
+                                                              std::chrono::milliseconds timeout,
+                                                              const std::string& name,
+                                                              const std::string& number);
+
 /// The Backend of a fixed group that gets its members from `Backend::reconfigure`: no other rank is
 /// looked for, and every operation raises until then.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> create_unconfigured(
@@ -52,6 +62,9 @@ class ElasticProcessGroup final : public c10d::ProcessGroup {
 void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std::string& name,
                 const std::vector<Handle>& members, int rank, std::chrono::milliseconds timeout,
                 bool together);
+
+/// The number of a group that follows from what all its members know.
+[[nodiscard]] GroupId number_of(const std::string& text);
 
 /// The first operation of a group that nobody has met for: all its members have come.
 [[nodiscard]] OpRequest barrier_until(std::chrono::steady_clock::time_point deadline);

@@ -1,6 +1,5 @@
 """The boundary conversation and the rank tables, against a fake extension."""
 
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -226,14 +225,23 @@ def test_rank_tables_follow_the_members(fake: FakeExtension) -> None:
     assert world.group_count == 6 * _rank_tables.GROUPS_PER_STEP
 
 
-def test_store_keys_of_groups_never_repeat(fake: FakeExtension) -> None:
-    first = _rank_tables.epoch_prefix(fake)
+def test_a_number_of_a_group_never_comes_twice_and_does_not_depend_on_the_epoch(
+    fake: FakeExtension,
+) -> None:
+    def number(name: str = "3", *peers: str) -> str:
+        return _rank_tables.number_of_group(fake.view, name, list(peers))
+
+    seen = [number(), number(), number("4"), number("3", "aa")]
     fake.view.update(step=5)
-    second = _rank_tables.epoch_prefix(fake)
+    seen.append(number())
     fake.view.update(numbering=["aa"])
-    third = _rank_tables.epoch_prefix(fake)
-    assert len({first, second, third}) == 3
-    assert hashlib.sha256(b"aa").hexdigest()[:16] in third
+    seen.append(number())
+    assert len(set(seen)) == len(seen)
+    fake.view.update(step=6)
+    at_another_member = number()
+    _rank_tables._attempts.where = ""
+    fake.view.update(epoch="9.9", epoch_number=99)
+    assert number() == at_another_member
 
 
 def test_a_fixed_group_is_not_elastic(fake: FakeExtension) -> None:

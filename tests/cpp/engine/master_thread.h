@@ -30,20 +30,20 @@ class MasterThread {
     });
     const auto opened = future.get();
     if (!opened.ok()) {
-      end();
+      stop();
       throw std::runtime_error("the master did not start: " + opened.error().text);
     }
     address = "127.0.0.1:" + std::to_string(opened.value());
   }
-  ~MasterThread() { end(); }
-  std::string address;
-
- private:
-  void end() {
+  ~MasterThread() { stop(); }
+  void stop() {
+    if (!thread_.joinable()) return;
     loop_.post([this] { server_->stop([this] { loop_.stop(); }); });
     thread_.join();
   }
+  std::string address;
 
+ private:
   Loop loop_;
   TcpNetwork network_{loop_};
   std::unique_ptr<master::MasterServer> server_;

@@ -1,0 +1,100 @@
+// Fixed groups of members of an elastic run: they need no store and no master, and a member that
+// was lost, or is lost while the group is made, ends the making at once.
+#include "elastic_run.h"
+
+namespace pccl::testing {
+namespace {
+
+const GroupId kMade{1ULL << 31 | 5};
+
+std::vector<PeerId> numbering(const Founded& run) {
+  return *run.peers[0].engine->view(run.group).numbering;
+}
+
+std::int32_t rank_of(const Founded& run, std::size_t peer) {
+  return run.peers[peer].engine->view(run.group).rank;
+}
+
+std::shared_ptr<Ticket> make(const Founded& run, std::size_t peer) {
+  return run.peers[peer].engine->configure_of_run(kMade, "made", numbering(run), rank_of(run, peer),
+                                                  kTestMs);
+}
+
+TEST(OfRun, a_group_of_the_members_needs_no_master) {
+  Founded run(3);
+  run.master.stop();
+  std::vector<std::vector<float>> values(3, std::vector<float>(1000, 1.0F));
+  for (std::size_t i = 0; i < 3; ++i) expect_success(make(run, i));
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (std::size_t i = 0; i < 3; ++i) {
+    tickets.push_back(run.peers[i].engine->post(kMade, all_reduce(values[i])));
+  }
+  for (const auto& ticket : tickets) expect_success(ticket);
+  for (const auto& v : values) EXPECT_EQ(v, std::vector<float>(1000, 3.0F));
+  const std::vector<Handle> members = run.peers[0].engine->members_of(kMade);
+  ASSERT_EQ(members.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(members[i].peer, numbering(run)[i]);
+}
+
+TEST(OfRun, a_member_that_has_not_come_is_waited_for) {
+  Founded run(3);
+  expect_success(make(run, 0));
+  expect_success(make(run, 1));
+  const auto first = run.peers[0].engine->post(kMade, barrier());
+  const auto second = run.peers[1].engine->post(kMade, barrier());
+  EXPECT_FALSE(first->wait(300));
+  expect_success(make(run, 2));
+  expect_success(run.peers[2].engine->post(kMade, barrier()));
+  expect_success(first);
+  expect_success(second);
+}
+
+TEST(OfRun, a_member_that_is_lost_while_the_others_wait_for_it_ends_the_making) {
+  Founded run(3);
+  expect_success(make(run, 0));
+  expect_success(make(run, 1));
+  const auto first = run.peers[0].engine->post(kMade, barrier());
+  const auto second = run.peers[1].engine->post(kMade, barrier());
+  run.peers[2].engine->vanish();
+  for (const auto& ticket : {first, second}) {
+    const Error error = outcome(ticket);
+    EXPECT_EQ(error.code, ErrorCode::peer_lost) << error.text;
+  }
+}
+
+TEST(OfRun, a_member_that_was_lost_before_ends_the_making_whether_the_run_knows_it_or_not) {
+  for (const bool known : {false, true}) {
+    Founded run(3);
+    run.peers[2].engine->vanish();
+    if (known) {
+      EXPECT_TRUE(wait_until([&] {
+        const auto gone_on = [&](std::size_t i) {
+          return run.peers[i].engine->view(run.group).ring->size() == 2;
+        };
+        return gone_on(0) && gone_on(1);
+      }));
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      // The link may be seen to be gone only after the group was made over it.
+      const auto connected = make(run, i);
+      Error error = outcome(connected);
+      if (!error.failed()) error = outcome(run.peers[i].engine->post(kMade, barrier()));
+      EXPECT_EQ(error.code, ErrorCode::peer_lost) << error.text;
+      EXPECT_NE(error.text.find("rank " + std::to_string(3 - rank_of(run, 0) - rank_of(run, 1))),
+                std::string::npos)
+          << error.text;
+    }
+  }
+}
+
+TEST(OfRun, a_newcomer_at_the_door_is_told_to_call_refresh) {
+  Founded run(2);
+  const Peer newcomer = start_peer(run.master.address);
+  expect_success(newcomer.joined);
+  const Error error =
+      outcome(newcomer.engine->configure_of_run(kMade, "made", numbering(run), 0, kTestMs));
+  EXPECT_EQ(error.code, ErrorCode::not_admitted) << error.text;
+}
+
+}  // namespace
+}  // namespace pccl::testing
