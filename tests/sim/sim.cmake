@@ -29,13 +29,19 @@ add_test(NAME sim_planted COMMAND pccl_sim_planted --all-planted 1 2000)
 # limits: a tensor of some KB is many segments then.
 set(SIM_LIMITS ${CMAKE_BINARY_DIR}/sim_limits)
 file(READ ${CMAKE_CURRENT_SOURCE_DIR}/base/limits.h limits)
-string(REPLACE "kSegmentBytesMax = 1U << 20" "kSegmentBytesMax = 1U << 12" limits "${limits}")
-string(REGEX REPLACE "kSmallSegmentBytesMax = 64U[ \n]*<< 10" "kSmallSegmentBytesMax = 512U"
-       limits "${limits}")
-string(REGEX REPLACE "kUngrantedBytesMax =[ \n]*64U << 20" "kUngrantedBytesMax = 32U << 10"
-       limits "${limits}")
-string(REGEX REPLACE "kRelayWindowBytes =[ \n]*16U << 20" "kRelayWindowBytes = 16U << 10"
-       limits "${limits}")
+function(set_limit name value)
+  string(REGEX REPLACE "( ${name} =[ \n]*)[^;]+;" "\\1${value};" changed "${limits}")
+  if(changed STREQUAL limits)
+    message(FATAL_ERROR "base/limits.h has no ${name} that can be made smaller")
+  endif()
+  set(limits "${changed}" PARENT_SCOPE)
+endfunction()
+set_limit(kSegmentBytesMax "1U << 12")
+set_limit(kSmallSegmentBytesMax "512U")
+set_limit(kUngrantedBytesMax "32U << 10")
+set_limit(kKeptBytesMax "160U << 10")
+set_limit(kEagerSendsMax "4")
+set_limit(kRelayWindowBytes "16U << 10")
 file(CONFIGURE OUTPUT ${SIM_LIMITS}/base/limits.h CONTENT "${limits}" @ONLY)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
              ${CMAKE_CURRENT_SOURCE_DIR}/base/limits.h)
@@ -55,6 +61,5 @@ target_link_libraries(pccl_sim_engine PRIVATE pccl_sim_product OpenSSL::Crypto $
                       Threads::Threads)
 set_target_properties(pccl_sim_engine PROPERTIES UNITY_BUILD OFF
                       RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
-# Messages between ranks are walked by scripts/sim --engine.
-add_test(NAME sim_engine COMMAND pccl_sim_engine --no-messages --jobs 2 1 1000)
+add_test(NAME sim_engine COMMAND pccl_sim_engine --jobs 2 1 1000)
 set_tests_properties(sim_engine PROPERTIES TIMEOUT 1500 PROCESSORS 2)

@@ -110,10 +110,15 @@ Memory Book::expected(const Call& call, std::size_t output,
     case OpKind::all_reduce:
     case OpKind::reduce:
     case OpKind::reduce_scatter: {
-      const std::size_t part = d.kind == OpKind::reduce_scatter ? rank : 0;
-      Memory sum = input_of(contributors.front(), part);
+      const auto part_of = [&](PeerId contributor) {  // its parts are in its own numbering
+        if (d.kind != OpKind::reduce_scatter) return input_of(contributor, 0);
+        const auto& theirs = call_of(contributor, key, d.kind).numbering;
+        const auto place = std::find(theirs.begin(), theirs.end(), call.numbering.at(rank));
+        return input_of(contributor, static_cast<std::size_t>(place - theirs.begin()));
+      };
+      Memory sum = part_of(contributors.front());
       for (std::size_t i = 1; i < contributors.size(); ++i) {
-        reduce(sum, input_of(contributors[i], part), d);
+        reduce(sum, part_of(contributors[i]), d);
       }
       if (d.reduce == ReduceOp::avg) divide_as<float>(sum, contributors.size());
       return sum;
@@ -147,6 +152,7 @@ void Book::ended(PeerId at, const Call& call) {
   const std::string what = std::string(kind_name(call.descriptor.kind)) + " " +
                            to_string(key.second) + " at peer " + name_of(at);
   if (error.failed()) {
+    if (!faults) throw Violation(what + " has failed without any fault: " + error.text);
     if (error.code != ErrorCode::peer_lost && error.code != ErrorCode::mismatch) return;
     if (committed_.contains(key)) {
       throw Violation(what + " has failed (" + error.text + "), another member has committed it");
@@ -186,84 +192,6 @@ void Book::entered(PeerId who, std::uint64_t step, std::uint64_t state, const st
   if (first || known->second.first == state) return;
   throw Violation("peer " + name_of(who) + " enters step " + std::to_string(step) + " with " +
                   what + ", peer " + name_of(known->second.second) + " with another state");
-}
-
-// -------------------------------------------------------------------------------- point to point
-
-void Book::sent(std::shared_ptr<Message> message) {
-  auto& route = sends_[{message->epoch, message->from, message->to, message->tag}];
-  message->index = route.size();
-  route.push_back(std::move(message));
-}
-
-void Book::receives(std::shared_ptr<Message> message) {
-  if (message->from == PeerId{}) any_[{message->to, message->tag}] = true;
-  auto& route = receives_[{message->epoch, message->from, message->to, message->tag}];
-  message->index = route.size();
-  route.push_back(std::move(message));
-}
-
-void Book::refused(const Message& message, bool send) {
-  auto& route = (send ? sends_ : receives_)[{message.epoch, message.from, message.to, message.tag}];
-  if (!route.empty() && route.back().get() == &message) route.pop_back();
-}
-
-void Book::send_ended(const Message& send) {
-  if (send.completions != 1) throw Violation("the ticket of a send was completed twice");
-}
-
-void Book::receive_ended(const Message& receive) {
-  const std::string what = "the receive " + std::to_string(receive.index) + " of tag " +
-                           std::to_string(receive.tag) + " at peer " + name_of(receive.to) +
-                           " from " +
-                           (receive.from == PeerId{} ? "any rank" : name_of(receive.from)) +
-                           " in epoch " + to_string(receive.epoch);
-  if (receive.completions != 1) throw Violation(what + " was completed twice");
-  const auto error = receive.ticket->error();
-  const bool any = any_.contains({receive.to, receive.tag});
-  if (error.code == ErrorCode::timed_out && !any) {
-    const auto route = sends_.find({receive.epoch, receive.from, receive.to, receive.tag});
-    if (route == sends_.end() || route->second.size() <= receive.index) return;
-    const Message& send = *route->second[receive.index];
-    const bool waits = !send.ticket->done() || send.ticket->error().code == ErrorCode::timed_out;
-    if (waits) throw Violation(what + " timed out, while its send waits: the message was lost");
-    return;
-  }
-  if (error.failed()) return;
-  ++messages_checked;
-  bits_checked += 8 * receive.bytes.size();
-  for (auto& [route, sends] : sends_) {
-    const auto& [epoch, from, to, tag] = route;
-    if (to != receive.to || tag != receive.tag) continue;
-    if (receive.from != PeerId{} && from != receive.from) continue;
-    for (const auto& send : sends) {
-      if (send->bytes != receive.bytes) continue;
-      if (send->received) throw Violation(what + " got a message that was received before");
-      send->received = true;
-      if (epoch != receive.epoch) {
-        throw Violation(what + " got a message of epoch " + to_string(epoch));
-      }
-      if (!any && send->index != receive.index) {
-        throw Violation(what + " got message " + std::to_string(send->index));
-      }
-      return;
-    }
-  }
-  throw Violation(what + " got bits that nobody has sent");
-}
-
-void Book::close(const std::map<PeerId, bool>& lived) {
-  for (const auto& [route, sends] : sends_) {
-    for (const auto& send : sends) {
-      const auto& [epoch, from, to, tag] = route;
-      if (!send->ticket->done() || send->ticket->error().failed() || send->received) continue;
-      if (lived.contains(to) && lived.at(to)) {
-        throw Violation("a send from " + name_of(from) + " to " + name_of(to) + " (tag " +
-                        std::to_string(tag) + ", number " + std::to_string(send->index) +
-                        ", epoch " + to_string(epoch) + ") has succeeded, and nobody received it");
-      }
-    }
-  }
 }
 
 }  // namespace pccl::sim

@@ -41,14 +41,16 @@ struct Message {
   PeerId from;  // none: from any rank
   PeerId to;
   std::uint64_t tag = 0;
-  EpochId epoch;            // in force when it was posted
-  std::uint64_t index = 0;  // among those of (epoch, from, to, tag)
   Memory bytes;
+  Memory before;  // of a receive
   std::shared_ptr<Ticket> ticket;
   std::uint64_t posted_ms = 0;
-  std::uint64_t ended_ms = 0;
   int completions = 0;
-  bool received = false;  // of a send: a receive has got it
+
+  // Of one that has ended.
+  std::uint64_t ended_ms = 0;
+  EpochId epoch;                      // in force at its end: the one that it counts to
+  const Message* received = nullptr;  // of a receive: what it has got; of a send: by which receive
 };
 
 class Book {
@@ -61,12 +63,10 @@ class Book {
 
   void sent(std::shared_ptr<Message> message);
   void receives(std::shared_ptr<Message> message);
-  /// It was refused when it was posted: it does not count.
-  void refused(const Message& message, bool send);
-  void send_ended(const Message& send);
-  void receive_ended(const Message& receive);
-  /// At the end of a walk: `fate` of each process, true if it lived to the end.
-  void close(const std::map<PeerId, bool>& lived);
+  static void send_ended(const Message& send);
+  void receive_ended(Message& receive);
+  /// At the end of a walk: `lived` of each process, true if it lived to the end.
+  void close(const std::map<PeerId, bool>& lived) const;
 
   /// All members that enter a step hold the same state.
   void entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what);
@@ -74,6 +74,7 @@ class Book {
   std::uint64_t bits_checked = 0;
   std::uint64_t calls_checked = 0;
   std::uint64_t messages_checked = 0;
+  bool faults = true;  // without any no collective fails
 
  private:
   [[nodiscard]] const Call& call_of(PeerId peer, OpKey key, OpKind kind) const;
@@ -88,10 +89,15 @@ class Book {
   std::map<Operation, PeerId> failed_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::pair<std::uint64_t, PeerId>>
       states_;  // by run and step
-  using Route = std::tuple<EpochId, PeerId, PeerId, std::uint64_t>;
-  std::map<Route, std::vector<std::shared_ptr<Message>>> sends_;
-  std::map<Route, std::vector<std::shared_ptr<Message>>> receives_;
-  std::map<std::pair<PeerId, std::uint64_t>, bool> any_;  // (receiver, tag): some are from any rank
+  /// Of one receiver and tag, in the order in which they were posted.
+  struct Mailbox {
+    std::vector<std::shared_ptr<Message>> sends;
+    std::vector<std::shared_ptr<Message>> receives;
+  };
+  static void check_order(const Mailbox& box);
+  static void check_skipped(const Mailbox& box);
+  static void check_lost(const Mailbox& box, const std::map<PeerId, bool>& lived);
+  std::map<std::pair<PeerId, std::uint64_t>, Mailbox> mail_;
 };
 
 }  // namespace pccl::sim

@@ -1,7 +1,6 @@
 // pccl_sim_engine: walks whole engines and masters from seeds.
-//   pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT   the first violation ends it, with its
-//   seed pccl_sim_engine --trace SEED                           one walk, as a story
-//   --no-messages: programs call collectives only
+//   pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT   the first violation ends it, by its seed
+//   pccl_sim_engine --trace SEED                           one walk, as a story
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,8 +80,6 @@ int main(int argc, char** argv) {
     const std::string word = argv[i];
     if (word == "--trace") {
       wishes.trace = true;
-    } else if (word == "--no-messages") {
-      wishes.messages = false;
     } else if (word == "--keep-going") {
       keeps_going = true;
     } else if (word == "--jobs" && i + 1 < argc) {

@@ -48,7 +48,7 @@ void Member::kill(bool silent) {
   network_.break_channels(silent);
   if (core_) network_.direct()->ended(silent);
   waiting_.clear();
-  had_fault = true;
+  killed_ = true;
   if (fate_.empty()) fate_ = "killed";
 }
 
@@ -56,11 +56,19 @@ void Member::kill(bool silent) {
 void Member::broke(const std::string& what, bool out_of_memory) {
   time_.say(&process_, "broke: " + what);
   if (!out_of_memory) throw Violation(process_.name() + " broke: " + what);
-  had_fault = true;
-  broken_ = true;
   fate_ = "out of memory";
   core_->broken({ErrorCode::no_memory, what});
   kill(false);
+}
+
+/// A program without boundaries ends, as one does after its notice.
+void Member::wants_to_leave(bool now) {
+  time_.say(&process_, now ? "leaves" : "leaves at its next boundary");
+  leaves_ = true;
+  if (!now) return;
+  process_.after(0, [this] {
+    if (auto* group = core_ ? core_->elastic() : nullptr) group->leave(!plan_.boundaries);
+  });
 }
 
 void Member::look() {

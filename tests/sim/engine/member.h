@@ -23,8 +23,9 @@ struct Plan {
   std::size_t bytes_max = 4096;
   bool messages = false;  // point-to-point between collectives
   bool any_source = false;
-  bool boundaries = true;  // programs call refresh
-  bool several_threads = false;
+  bool boundaries = true;            // programs call refresh
+  bool several_threads = false;      // without boundaries: two that call the same
+  OpKind kind = OpKind::all_reduce;  // without boundaries: of all calls
   bool faults = true;
   std::vector<std::string> masters;
   std::uint64_t op_timeout_ms = 60000;
@@ -41,16 +42,18 @@ class Member {
   void begin();
   /// As SIGKILL does; `silent`: its machine is gone.
   void kill(bool silent);
-  void wants_to_leave() { leaves_ = true; }
+  /// At the next boundary, or in the middle of anything.
+  void wants_to_leave(bool now);
+  /// Its program does nothing for so long; its engine does.
+  void dozes(std::uint64_t us) { dozes_until_us_ = time_.now_us() + us; }
 
   [[nodiscard]] bool over() const { return over_ || !process_.alive(); }
-  [[nodiscard]] bool lived() const { return process_.alive() && !broken_; }
+  [[nodiscard]] bool lived() const { return !killed_; }
   [[nodiscard]] const std::string& fate() const { return fate_; }
   [[nodiscard]] std::string where() const;
   [[nodiscard]] Process& process() { return process_; }
   [[nodiscard]] SimNetwork& network() { return network_; }
   [[nodiscard]] PeerId id() const { return id_; }
-  bool had_fault = false;
 
  private:
   struct Waiting {
@@ -82,12 +85,14 @@ class Member {
   Task main();
   Task step(std::uint64_t number);
   Task call(std::uint64_t salt, std::vector<std::shared_ptr<Call>>& calls);
-  Task exchange(std::uint64_t salt);
-  Task leave();
+  Task wait(const std::shared_ptr<Call>& call);
+  Task calls_alike(std::uint64_t thread);
+  Task exchange(std::uint64_t salt, std::uint64_t thread = 0);
   [[nodiscard]] std::shared_ptr<Call> prepare(std::uint64_t salt, const GroupView& view);
   void post(const std::shared_ptr<Call>& call, const GroupView& view);
   std::shared_ptr<Message> post_message(const GroupView& view, bool send, std::int32_t other,
-                                        std::uint64_t tag, std::size_t bytes);
+                                        std::uint64_t tag, std::size_t bytes,
+                                        std::uint64_t timeout_ms);
 
   // states.cpp
   Task refresh();
@@ -112,7 +117,8 @@ class Member {
   int threads_ = 0;  // that run beside main
   bool leaves_ = false;
   bool over_ = false;
-  bool broken_ = false;
+  bool killed_ = false;
+  std::uint64_t dozes_until_us_ = 0;
   std::string fate_;
   std::string doing_ = "begins";
   std::uint64_t salts_ = 0;

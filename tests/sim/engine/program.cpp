@@ -1,5 +1,6 @@
-// The program of a member: joins, and then steps of collectives and messages between boundaries.
-// What is called in a step follows from its number, so that all members call the same.
+// The program of a member: joins, and then steps of collectives and messages between boundaries,
+// or calls that are all alike. What is called in a step follows from its number, so that all
+// members call the same.
 #include <algorithm>
 #include <utility>
 
@@ -40,68 +41,103 @@ Task Member::main() {
   });
   co_await done(joined);
   if (joined->error().failed()) co_return finish("not joined: " + joined->error().text);
-  const std::uint64_t last = plan_.steps;
-  for (std::uint64_t mine = 0;; ++mine) {
-    if (plan_.boundaries) {
-      co_await refresh();
-      if (boundary_error_.failed()) co_return finish("refresh: " + boundary_error_.text);
-      if (boundary_.left) co_return finish("left");
-      book_.entered(id_, boundary_.step, state_, "state " + std::to_string(state_));
-      time_.say(&process_, "enters step " + std::to_string(boundary_.step));
-      if (boundary_.step > last) break;
-      if (leaves_) {
-        core_->elastic()->leave(time_.hit(50));
-        leaves_ = false;
-      }
-    } else if (mine >= last) {
-      break;
+  if (!plan_.boundaries) {
+    if (plan_.several_threads) {
+      tasks_.push_back(std::make_unique<Task>(calls_alike(1)));
+      tasks_.back()->begin();
     }
-    co_await step(plan_.boundaries ? boundary_.step : 0);
+    co_await calls_alike(0);
+    const std::function<bool()> ended = [this] { return threads_ == 0; };
+    co_await until(ended);
+    co_return finish(leaves_                  ? "left"
+                     : view_.failure.failed() ? "lost its group: " + view_.failure.text
+                                              : "all steps");
+  }
+  while (true) {
+    co_await refresh();
+    if (boundary_error_.failed()) co_return finish("refresh: " + boundary_error_.text);
+    if (boundary_.left) co_return finish("left");
+    book_.entered(id_, boundary_.step, state_, "state " + std::to_string(state_));
+    time_.say(&process_, "enters step " + std::to_string(boundary_.step));
+    if (boundary_.step > plan_.steps) co_return finish("all steps");
+    if (leaves_) {
+      core_->elastic()->leave(time_.hit(50));
+      leaves_ = false;
+    }
+    co_await step(boundary_.step);
     if (core_->elastic() == nullptr || view_.failure.failed()) {
       co_return finish("lost its group: " + view_.failure.text);
     }
-    if (plan_.boundaries) {  // what the program computes from what all have agreed on
-      ++revision_;
-      set_state(mixed(state_, boundary_.step));
-    }
+    ++revision_;
+    set_state(mixed(state_, boundary_.step));  // what it computes from what all have agreed on
   }
-  finish("all steps");
 }
 
 Task Member::step(std::uint64_t number) {
   const std::uint64_t salt = mixed(plan_.seed, number);
   std::vector<std::shared_ptr<Call>> calls;
-  const std::uint64_t ops = plan_.boundaries ? mixed(salt, 1) % (plan_.ops_max + 1) : 1;
+  const std::uint64_t ops = mixed(salt, 1) % (plan_.ops_max + 1);
   for (std::uint64_t i = 0; i < ops; ++i) {
     co_await call(mixed(salt, 100 + i), calls);
     if (plan_.messages && mixed(salt, 200 + i) % 2 == 0) co_await exchange(mixed(salt, 300 + i));
   }
-  doing_ = "waits for " + std::to_string(calls.size()) + " operations";
-  for (const auto& each : calls) {
-    co_await done(each->ticket);
-    if (ElasticGroup* group = core_->elastic(); group != nullptr && !each->ticket->error().failed())
-      group->returned(each->ticket->op);
+  // Each is awaited by a thread of its own, and these return in any order.
+  for (std::size_t i = calls.size(); i > 1; --i) {
+    std::swap(calls[i - 1], calls[time_.chance.below(i)]);
   }
+  doing_ = "waits for " + std::to_string(calls.size()) + " operations";
+  for (const auto& each : calls) co_await wait(each);
   if (plan_.messages && mixed(salt, 2) % 2 == 0) co_await exchange(mixed(salt, 3));
+}
+
+Task Member::wait(const std::shared_ptr<Call>& call) {
+  co_await done(call->ticket);
+  ElasticGroup* group = core_->elastic();
+  if (group != nullptr && !call->ticket->error().failed()) group->returned(call->ticket->op);
+}
+
+/// A thread of a program without boundaries: all its calls are alike, and each is made ready
+/// before the one before it returns, so with the rank and size of then.
+Task Member::calls_alike(std::uint64_t thread) {
+  ++threads_;
+  std::shared_ptr<Call> before;
+  for (std::uint64_t mine = 0; mine < plan_.steps && !leaves_; ++mine) {
+    doing_ = "calls " + std::string(kind_name(plan_.kind));
+    if (dozes_until_us_ > time_.now_us()) co_await pause(dozes_until_us_ - time_.now_us());
+    if (core_->elastic() == nullptr) break;
+    GroupView view = view_;
+    auto next = prepare(plan_.seed, view);
+    if (before) co_await wait(before);
+    if (time_.hit(50)) co_await pause(time_.chance.below(500));
+    post(next, view);
+    before = next;
+    if (!time_.hit(40)) {
+      co_await wait(next);
+      before = nullptr;
+      if (next->ticket->error().code == ErrorCode::invalid && !leaves_) --mine;  // call it again
+    }
+    const std::uint64_t salt = mixed(plan_.seed, 7);
+    if (plan_.messages && salt % 2 == 0) co_await exchange(salt, thread);
+  }
+  if (before) co_await wait(before);
+  --threads_;
 }
 
 /// One collective, awaited at once or later.
 Task Member::call(std::uint64_t salt, std::vector<std::shared_ptr<Call>>& calls) {
+  if (dozes_until_us_ > time_.now_us()) co_await pause(dozes_until_us_ - time_.now_us());
   const GroupView view = view_;
   if (core_->elastic() == nullptr) co_return;
   auto made = prepare(salt, view);
-  calls.push_back(made);
   doing_ = std::string("calls ") + std::string(kind_name(made->descriptor.kind));
   // The call of another thread may come in between.
   if (time_.hit(30)) co_await pause(time_.chance.below(500));
   post(made, view);
-  if (time_.hit(40) || !plan_.boundaries) {
-    co_await done(made->ticket);
-    if (ElasticGroup* group = core_->elastic(); group != nullptr && !made->ticket->error().failed())
-      group->returned(made->ticket->op);
-    calls.pop_back();
-  } else if (time_.hit(30)) {
-    co_await pause(time_.chance.below(2000));
+  if (time_.hit(40)) {
+    co_await wait(made);
+  } else {
+    calls.push_back(made);
+    if (time_.hit(30)) co_await pause(time_.chance.below(2000));
   }
 }
 
@@ -111,8 +147,7 @@ std::shared_ptr<Call> Member::prepare(std::uint64_t salt, const GroupView& view)
   call->rank = view.rank;
   const std::size_t size = call->numbering.size();
   OpDescriptor& d = call->descriptor;
-  d.kind = plan_.boundaries ? kKinds[mixed(salt, 1) % std::size(kKinds)] : OpKind::all_reduce;
-  if (!plan_.boundaries) salt = plan_.seed;  // a newcomer comes in anywhere: all calls are alike
+  d.kind = plan_.boundaries ? kKinds[mixed(salt, 1) % std::size(kKinds)] : plan_.kind;
   constexpr DType kTypes[] = {DType::i32, DType::i64, DType::f32, DType::u8};
   d.dtype = kTypes[mixed(salt, 2) % std::size(kTypes)];
   constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::max, ReduceOp::min};
@@ -195,6 +230,7 @@ void Member::post(const std::shared_ptr<Call>& call, const GroupView& view) {
                            std::to_string(call->rank) + " of " +
                            std::to_string(call->numbering.size()));
   call->ticket->on_done([this, call] {
+    if (!process_.alive()) return;
     ++call->completions;
     const Error error = call->ticket->error();
     time_.say(&process_, to_string(call->ticket->op) + " " +
@@ -205,14 +241,16 @@ void Member::post(const std::shared_ptr<Call>& call, const GroupView& view) {
 }
 
 std::shared_ptr<Message> Member::post_message(const GroupView& view, bool send, std::int32_t other,
-                                              std::uint64_t tag, std::size_t bytes) {
+                                              std::uint64_t tag, std::size_t bytes,
+                                              std::uint64_t timeout_ms) {
   auto message = std::make_shared<Message>();
   const PeerId there = other < 0 ? PeerId{} : ranks_of(view).at(static_cast<std::size_t>(other));
   message->from = send ? id_ : there;
   message->to = send ? there : id_;
   message->tag = tag;
-  message->epoch = view_.epoch;
   message->bytes = filled(bytes, send ? mixed(id_.value, ++salts_) : 1, DType::bytes);
+  if (!send) message->before = message->bytes;
+  message->posted_ms = time_.now_us() / 1000;
   message->ticket = std::make_shared<Ticket>();
   OpRequest request;
   request.descriptor.kind = send ? OpKind::send : OpKind::recv;
@@ -221,7 +259,7 @@ std::shared_ptr<Message> Member::post_message(const GroupView& view, bool send, 
   buffers.push_back({message->bytes.data(), bytes});
   request.peer = other;
   request.tag = tag;
-  request.timeout_ms = plan_.op_timeout_ms;
+  request.timeout_ms = timeout_ms;
   request.keep_alive = message;
   number(request, view);
   const std::string what = std::string(send ? "send to rank " : "recv from rank ") +
@@ -232,18 +270,20 @@ std::shared_ptr<Message> Member::post_message(const GroupView& view, bool send, 
     message->ticket->complete({ErrorCode::closed, "the group has been closed"});
     return message;
   }
-  time_.say(&process_, what + " in epoch " + to_string(message->epoch));
+  time_.say(&process_, what);
   if (send) {
     book_.sent(message);
   } else {
     book_.receives(message);
   }
-  const auto posting = std::make_shared<bool>(true);
-  message->ticket->on_done([this, message, send, what, posting] {
+  message->ticket->on_done([this, message, send, what] {
+    if (!process_.alive()) return;
     ++message->completions;
+    message->ended_ms = time_.now_us() / 1000;
+    const auto* of = core_ ? core_->elastic() : nullptr;
+    message->epoch = of != nullptr ? of->view().epoch : view_.epoch;
     const Error error = message->ticket->error();
     time_.say(&process_, what + (error.failed() ? " fails: " + error.text : " is done"));
-    if (*posting && error.failed()) return book_.refused(*message, send);
     if (send) {
       book_.send_ended(*message);
     } else {
@@ -251,19 +291,18 @@ std::shared_ptr<Message> Member::post_message(const GroupView& view, bool send, 
     }
   });
   group->post(std::move(request), message->ticket);
-  *posting = false;
   return message;
 }
 
 /// Each rank sends to the next and receives from the one before, several messages with the same
 /// tag, small and large, in any order.
-Task Member::exchange(std::uint64_t salt) {
+Task Member::exchange(std::uint64_t salt, std::uint64_t thread) {
   const GroupView view = view_;
   const auto size = static_cast<std::int32_t>(ranks_of(view).size());
   if (size < 2 || core_->elastic() == nullptr) co_return;
   doing_ = "exchanges messages";
   const std::uint64_t count = 1 + mixed(salt, 1) % 3;
-  const std::uint64_t tag = 1 + mixed(salt, 2) % 2;
+  const std::uint64_t tag = 10 * thread + 1 + mixed(salt, 2) % 2;
   const bool any = plan_.any_source && mixed(salt, 3) % 3 == 0;
   std::vector<std::shared_ptr<Message>> messages;
   std::vector<bool> order;  // true: a send
@@ -288,11 +327,17 @@ Task Member::exchange(std::uint64_t salt) {
     if (time_.hit(20)) co_await pause(time_.chance.below(1500));
     if (core_->elastic() == nullptr) break;
     if (send) {
-      messages.push_back(post_message(view, true, (view.rank + 1) % size, tag, bytes_of(sends++)));
+      messages.push_back(post_message(view, true, (view.rank + 1) % size, tag, bytes_of(sends++),
+                                      plan_.op_timeout_ms));
     } else {
       messages.push_back(post_message(view, false, any ? -1 : (view.rank + size - 1) % size, tag,
-                                      bytes_of(receives++)));
+                                      bytes_of(receives++), plan_.op_timeout_ms));
     }
+  }
+  if (core_->elastic() != nullptr && time_.hit(10)) {  // one that perhaps nobody meets
+    const bool send = time_.hit(50);
+    messages.push_back(post_message(view, send, (view.rank + (send ? 1 : size - 1)) % size, 9,
+                                    kBytes[time_.chance.below(4)], 3000));
   }
   for (const auto& message : messages) co_await done(message->ticket);
 }

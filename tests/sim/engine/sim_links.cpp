@@ -267,6 +267,11 @@ void SimLinks::drop(PeerId peer) {
 }
 
 void SimLinks::give_up(PeerId peer, const std::string& reason) {
+  // Nobody lies here, so nobody sends more than its window, or what nobody can use.
+  if (!reason.starts_with("it has moved no data") && !reason.starts_with("there is no memory")) {
+    throw Violation(process_.name() + " gives up its link to " + to_string(peer).substr(0, 4) +
+                    ": " + reason);
+  }
   Link* link = find(peer);
   if (link != nullptr && link->state == State::up) fail(*link, reason, false);
 }

@@ -70,10 +70,13 @@ class Walk {
     plan_.steps = time_.between(1, 4);
     plan_.ops_max = static_cast<unsigned>(time_.between(1, 4));
     plan_.bytes_max = time_.hit(60) ? 3000 : 60000;
-    plan_.messages = time_.hit(60) && wishes.messages;
+    plan_.messages = time_.hit(60);
     plan_.any_source = time_.hit(20);
     plan_.boundaries = !time_.hit(25);
+    plan_.several_threads = time_.hit(40);
+    if (!plan_.several_threads && time_.hit(40)) plan_.kind = OpKind::reduce_scatter;
     plan_.faults = time_.hit(80);
+    book_.faults = plan_.faults;
     cables_.bulk_lanes = time_.between(1, 2);
     cables_.slow = time_.hit(15);
     board_.delay_us = time_.hit(30) ? time_.between(1000, 20000) : time_.between(20, 500);
@@ -166,7 +169,7 @@ class Walk {
     const auto peers = one->network().direct()->peers_up();
     const PeerId other = peers.empty() ? PeerId{} : peers[time_.chance.below(peers.size())];
     const std::string there = to_string(other).substr(0, 4);
-    switch (time_.chance.below(12)) {
+    switch (time_.chance.below(14)) {
       case 0:
       case 1:
       case 2:
@@ -178,7 +181,6 @@ class Walk {
             time_.hit(70) ? time_.between(50, 3000) : time_.between(3000, 25000);
         time_.say(&process, "stops for " + std::to_string(ms) + " ms");
         process.stop();
-        one->had_fault = true;
         time_.after(ms * 1000, nullptr, [this, &process] {
           time_.say(&process, "wakes");
           process.wake();
@@ -218,7 +220,20 @@ class Walk {
           time_.after(1000 * time_.between(100, 20000), nullptr, [this] { cables_.mend_all(); });
         return;
       case 10:
-        return one->wants_to_leave();
+        return one->wants_to_leave(!plan_.boundaries || time_.hit(50));
+      case 11: {
+        const std::uint64_t ms = time_.between(1000, 400000);
+        time_.say(&process, "does nothing for " + std::to_string(ms) + " ms");
+        return one->dozes(ms * 1000);
+      }
+      case 12: {
+        time_.say(&process, "is cut off from the master");
+        board_.cut.insert(process.name());
+        one->network().break_channels(time_.hit(30));
+        time_.after(1000 * time_.between(10, time_.hit(70) ? 2000 : 40000), nullptr,
+                    [this, name = process.name()] { board_.cut.erase(name); });
+        return;
+      }
       default:
         return add_member(true);
     }

@@ -14,8 +14,7 @@ struct Walked {
 };
 
 struct Wishes {
-  bool trace = false;    // prints the story
-  bool messages = true;  // programs send and receive
+  bool trace = false;  // prints the story
 };
 
 [[nodiscard]] Walked walk_engines(std::uint64_t seed, const Wishes& wishes);

@@ -1,0 +1,147 @@
+// The reference of point-to-point: README's rule in an elastic group, and nothing of how it is
+// kept.
+//  - A receive gets what was sent to it, as a whole, and no two receives get the same.
+//  - Both belong to one epoch: a call counts to the epoch in force, one between two to the next. So
+//  a
+//    call's epoch is the one in force at its end, since the end of an epoch fails what is pending.
+//  - The receives of a tag take a sender's sends in order, and pass over none.
+//  - A send that succeeds was received. One that waits for long beside a receive that waits is
+//  lost.
+// What is numbered by calls after a failure is the program's own: numbers are compared nowhere.
+#include <algorithm>
+
+#include "book.h"
+
+namespace pccl::sim {
+namespace {
+
+constexpr std::uint64_t kTogetherMs = 45000;  // a send and its receive meet within this
+
+std::string name_of(PeerId peer) { return peer == PeerId{} ? "any" : to_string(peer).substr(0, 4); }
+
+std::string told(const Message& m) {
+  return name_of(m.from) + " to " + name_of(m.to) + ", tag " + std::to_string(m.tag) + ", " +
+         std::to_string(m.bytes.size()) + " bytes, posted at " + std::to_string(m.posted_ms) +
+         " ms" +
+         (m.completions == 0
+              ? ", pending"
+              : ", ended at " + std::to_string(m.ended_ms) + " ms in epoch " + to_string(m.epoch));
+}
+
+bool timed_out(const Message& m) {
+  return m.completions > 0 && m.ticket->error().code == ErrorCode::timed_out;
+}
+
+bool takes(const Message& receive, PeerId from) {
+  return receive.from == PeerId{} || receive.from == from;
+}
+
+/// Its own rank has given it up, or a receive has refused it: nobody waits for it.
+bool given_up(const Message& m) {
+  if (m.completions == 0 || !m.ticket->error().failed()) return false;
+  return m.ticket->error().code != ErrorCode::peer_lost;
+}
+
+}  // namespace
+
+void Book::sent(std::shared_ptr<Message> message) {
+  mail_[{message->to, message->tag}].sends.push_back(std::move(message));
+}
+
+void Book::receives(std::shared_ptr<Message> message) {
+  mail_[{message->to, message->tag}].receives.push_back(std::move(message));
+}
+
+void Book::send_ended(const Message& send) {
+  if (send.completions != 1) throw Violation("the send from " + told(send) + " ended twice");
+}
+
+void Book::receive_ended(Message& receive) {
+  const std::string what = "the receive from " + told(receive);
+  if (receive.completions != 1) throw Violation(what + " ended twice");
+  if (receive.ticket->error().failed()) {
+    if (receive.bytes != receive.before) {
+      throw Violation(what + " has failed and left other bits behind");
+    }
+    return;
+  }
+  ++messages_checked;
+  bits_checked += 8 * receive.bytes.size();
+  for (const auto& send : mail_[{receive.to, receive.tag}].sends) {
+    if (!takes(receive, send->from) || send->bytes != receive.bytes) continue;
+    if (send->received) throw Violation(what + " got a message that was received before");
+    send->received = &receive;
+    receive.received = send.get();
+    return;
+  }
+  throw Violation(what + " got bits that nobody has sent");
+}
+
+void Book::check_order(const Mailbox& box) {
+  std::map<PeerId, const Message*> newest;
+  std::map<const Message*, std::size_t> places;
+  for (const auto& send : box.sends) places.emplace(send.get(), places.size());
+  for (const auto& receive : box.receives) {
+    if (!receive->received) continue;
+    const Message& send = *receive->received;
+    if (send.completions > 0 && send.epoch != receive->epoch) {
+      throw Violation("a send from " + told(send) + " went to the receive from " + told(*receive));
+    }
+    const Message*& before = newest[send.from];
+    if (before != nullptr && places.at(before) > places.at(&send)) {
+      throw Violation("a receive got the send from " + told(send) + " after that from " +
+                      told(*before));
+    }
+    before = &send;
+  }
+}
+
+/// Of the sends before the one that a receive got, each was received too, or was given up, or a
+/// receive posted before that one has taken it and failed.
+void Book::check_skipped(const Mailbox& box) {
+  for (auto receive = box.receives.begin(); receive != box.receives.end(); ++receive) {
+    if (!(*receive)->received) continue;
+    const Message& got = *(*receive)->received;
+    const auto failed = std::count_if(box.receives.begin(), receive, [&](const auto& before) {
+      return !before->received && takes(*before, got.from) &&
+             (before->completions == 0 || before->epoch == (*receive)->epoch);
+    });
+    std::ptrdiff_t skipped = 0;
+    for (const auto& send : box.sends) {
+      if (send.get() == &got) break;
+      if (send->from != got.from || send->received || given_up(*send)) continue;
+      if (send->epoch != (*receive)->epoch || ++skipped <= failed) continue;
+      throw Violation("the send from " + told(*send) + " was passed over: the receive from " +
+                      told(**receive) + " got a later one");
+    }
+  }
+}
+
+void Book::check_lost(const Mailbox& box, const std::map<PeerId, bool>& lived) {
+  const auto lives = [&](PeerId peer) { return lived.contains(peer) && lived.at(peer); };
+  for (const auto& send : box.sends) {
+    const bool succeeded = send->completions > 0 && !send->ticket->error().failed();
+    if (succeeded && !send->received && lives(send->to)) {
+      throw Violation("the send from " + told(*send) + " has succeeded, and nobody received it");
+    }
+    if (!timed_out(*send) || send->received) continue;
+    for (const auto& receive : box.receives) {
+      if (!timed_out(*receive) || !takes(*receive, send->from)) continue;
+      if (receive->epoch != send->epoch) continue;
+      const std::uint64_t from = std::max(send->posted_ms, receive->posted_ms);
+      if (from + kTogetherMs > std::min(send->ended_ms, receive->ended_ms)) continue;
+      throw Violation("the send from " + told(*send) + " and the receive from " + told(*receive) +
+                      " waited for each other, and both timed out");
+    }
+  }
+}
+
+void Book::close(const std::map<PeerId, bool>& lived) const {
+  for (const auto& [key, box] : mail_) {
+    check_order(box);
+    check_skipped(box);
+    check_lost(box, lived);
+  }
+}
+
+}  // namespace pccl::sim
