@@ -75,10 +75,13 @@ void Connections::close_all() {
 
 void Connections::stop_listening() { listener_.reset(); }
 
-bool Connections::all_sent() const {
-  return std::all_of(connections_.begin(), connections_.end(),
-                     [](const auto& entry) { return entry.second.channel->queued_bytes() == 0; });
+std::size_t Connections::queued_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [number, connection] : connections_) bytes += connection.channel->queued_bytes();
+  return bytes;
 }
+
+bool Connections::all_sent() const { return queued_bytes() == 0; }
 
 std::string Connections::remote(PeerId peer) const {
   const auto at = peers_.find(peer);
@@ -93,6 +96,7 @@ void Connections::accepted(std::unique_ptr<Channel> channel) {
   channel->set_events(
       {[this, number](std::span<const std::byte> payload) { arrived(number, payload); },
        [this, number](const std::string& reason) { closed(number, reason); }});
+  channel->read_below(kReadBelowBytes);
   Connection& made = connections_[number];
   made.channel = std::move(channel);
   made.heard_ms = clock_.now_ms();
@@ -180,9 +184,14 @@ void Connections::tick() {
   std::vector<std::pair<PeerId, std::string>> lost;
   for (const auto& [peer, number] : peers_) {
     Connection& connection = connections_.at(number);
+    // Of a peer that is held back its reading is the sign of life: its heartbeats are not read.
+    const std::size_t queued = connection.channel->queued_bytes();
+    if (queued > 0 && queued < std::exchange(connection.queued_before, queued)) {
+      connection.heard_ms = now;
+    }
     if (now - connection.heard_ms >= silence_ms_) {
       lost.emplace_back(peer, "silent for " + seconds(now - connection.heard_ms));
-    } else if (connection.channel->queued_bytes() > kUnreadBytesMax) {
+    } else if (queued > kUnreadBytesMax) {
       lost.emplace_back(peer, "it does not read what the master sends");
     } else if (now - connection.beat_ms >= heartbeat_ms_) {
       connection.beat_ms = now;

@@ -32,7 +32,8 @@ namespace pccl::master {
 inline constexpr std::uint64_t kTickMs = 200;  // heartbeats and silence are looked at so often
 inline constexpr std::size_t kPeersMax = 2 * kMembersMax;
 inline constexpr std::size_t kUnreadBytesMax =
-    2 * kControlBytesMax;  // queued for a peer that does not read
+    2 * kControlBytesMax;                                 // queued for a peer that does not read
+inline constexpr std::size_t kReadBelowBytes = 4U << 20;  // queued; over it nothing is read of it
 
 /// What Connections tells its owner, on the loop's thread. A peer's events come in order, from its
 /// newest connection only.
@@ -76,6 +77,8 @@ class Connections {
   void admit(PeerId peer, std::uint64_t connection);
   /// The newest connection of the peer is one that the owner knows of.
   [[nodiscard]] bool admitted(PeerId peer) const;
+  /// What was sent and waits for a socket, all peers.
+  [[nodiscard]] std::size_t queued_bytes() const;
   /// Nothing that was sent waits for a socket.
   [[nodiscard]] bool all_sent() const;
   /// "10.0.0.2:51000"; empty: not connected.
@@ -88,6 +91,7 @@ class Connections {
     bool admitted = false;
     std::uint64_t heard_ms = 0;
     std::uint64_t beat_ms = 0;
+    std::size_t queued_before = 0;  // at the tick before
   };
   using Number = std::uint64_t;  // of a connection; never reused
 

@@ -412,7 +412,13 @@ void MasterServer::store_request(PeerId peer, const StoreRequest& request) {
 void MasterServer::store_answers(const std::vector<StoreAnswer>& answers) {
   for (const StoreAnswer& answer : answers) {
     if (!store_.waits(answer.to)) store_timers_.erase(answer.to);
-    connections_.send(answer.to.peer, answer.reply);
+    const std::size_t bytes = value_bytes(answer.reply);
+    if (bytes > kStoreSmallBytes && connections_.queued_bytes() + bytes > kStoreQueuedBytesMax) {
+      connections_.send(answer.to.peer,
+                        no_room(answer.to.request, "its peers do not read what it has sent them"));
+    } else {
+      connections_.send(answer.to.peer, answer.reply);
+    }
   }
 }
 

@@ -35,7 +35,11 @@ namespace pccl::master {
 
 inline constexpr std::uint64_t kTakeOverAgainMs = 1000;  // after it was deposed
 inline constexpr std::uint64_t kClockMs = 1000;
-inline constexpr std::uint64_t kStopMs = 1000;  // to send what is queued, at its end
+/// Sent to all peers and not taken by the network yet; a store's reply that comes beyond is
+/// refused.
+inline constexpr std::size_t kStoreQueuedBytesMax = 1ULL << 30;
+inline constexpr std::size_t kStoreSmallBytes = 4096;  // a reply that is sent in any case
+inline constexpr std::uint64_t kStopMs = 1000;         // to send what is queued, at its end
 
 /// All calls on the loop's thread. Destroy it before the loop.
 class MasterServer final : private ConnectionEvents {

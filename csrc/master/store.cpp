@@ -82,6 +82,19 @@ bool writes(StoreOp op) {
 
 }  // namespace
 
+StoreReply no_room(std::uint64_t request, const std::string& why) {
+  StoreReply reply;
+  reply.id = request;
+  reply.error = Error{ErrorCode::no_memory, "the master's store: " + why + "; try again"};
+  return reply;
+}
+
+std::size_t value_bytes(const StoreReply& reply) {
+  std::size_t bytes = 0;
+  for (const Bytes& value : reply.values) bytes += value.size();
+  return bytes;
+}
+
 std::vector<StoreAnswer> KeyValueStore::request(PeerId peer, const StoreRequest& request) {
   const Waiter self{peer, request.id};
   const auto only = [&](StoreReply reply) {
@@ -320,6 +333,8 @@ void KeyValueStore::forget(std::map<Waiter, Waiting>::iterator at) {
 
 void KeyValueStore::wake(const std::string& key, std::vector<StoreAnswer>& answers) {
   const auto [first, last] = by_missing_.equal_range(key);
+  std::size_t bytes = 0;
+  for (const StoreAnswer& answer : answers) bytes += value_bytes(answer.reply);
   std::vector<Waiter> woken;
   for (auto entry = first; entry != last; ++entry) woken.push_back(entry->second);
   for (const Waiter& waiter : woken) {
@@ -328,7 +343,11 @@ void KeyValueStore::wake(const std::string& key, std::vector<StoreAnswer>& answe
     auto missing = first_missing(request);
     forget(at);
     if (!missing) {
-      answers.push_back({waiter, read(request)});
+      StoreReply reply = bytes < answers_bytes_max_
+                             ? read(request)
+                             : no_room(request.id, "too many wait at once for " + in_quotes(key));
+      bytes += value_bytes(reply);
+      answers.push_back({waiter, std::move(reply)});
     } else {
       // There was room for it a moment ago, and it is counted anew with the same number of bytes.
       const StoreReply again = wait(waiter.peer, request, *std::move(missing));

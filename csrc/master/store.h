@@ -18,7 +18,8 @@ namespace pccl::master {
 
 inline constexpr std::size_t kStoreBytesMax = 256U << 20;  // keys, values and waits, all peers
 inline constexpr std::size_t kStoreEntryBytes = 128;       // what an entry costs beside its bytes
-inline constexpr std::size_t kStoreWaitsMax = 1024;        // unanswered requests of one peer
+inline constexpr std::size_t kStoreAnswersBytesMax = 512U << 20;  // of one request
+inline constexpr std::size_t kStoreWaitsMax = 1024;               // unanswered requests of one peer
 inline constexpr std::size_t kStoreReplyBytesMax =
     kControlBytesMax - (1U << 20);  // payload of a reply
 inline constexpr std::size_t kStoreValueBytesMax =
@@ -31,6 +32,10 @@ struct Waiter {
   auto operator<=>(const Waiter&) const = default;
 };
 
+/// A reply for which this master has no memory now.
+[[nodiscard]] StoreReply no_room(std::uint64_t request, const std::string& why);
+[[nodiscard]] std::size_t value_bytes(const StoreReply& reply);
+
 struct StoreAnswer {
   Waiter to;
   StoreReply reply;
@@ -40,7 +45,9 @@ struct StoreAnswer {
 /// A value; used on one thread. The order of the answers follows from the requests alone.
 class KeyValueStore {
  public:
-  explicit KeyValueStore(std::size_t bytes_max = kStoreBytesMax) : bytes_max_(bytes_max) {}
+  explicit KeyValueStore(std::size_t bytes_max = kStoreBytesMax,
+                         std::size_t answers_bytes_max = kStoreAnswersBytesMax)
+      : bytes_max_(bytes_max), answers_bytes_max_(answers_bytes_max) {}
 
   /// Carries out a request. Answers: its own, unless it has to wait, then those of whom it woke.
   [[nodiscard]] std::vector<StoreAnswer> request(PeerId peer, const StoreRequest& request);
@@ -81,6 +88,7 @@ class KeyValueStore {
   void wake(const std::string& key, std::vector<StoreAnswer>& answers);
 
   std::size_t bytes_max_;
+  std::size_t answers_bytes_max_;
   std::size_t bytes_ = 0;
   std::map<std::string, Bytes, std::less<>> entries_;
   std::map<Waiter, Waiting> waiting_;

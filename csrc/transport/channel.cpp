@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <limits>
 
 #include "base/limits.h"
 #include "base/protocol.h"
@@ -43,7 +44,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     stream_->on_ready([this](bool readable, bool writable) {
       const auto self = shared_from_this();
       if (writable) flush();
-      if (readable && stream_->open()) read();
+      if (stream_->open() && in_end_ > 0) parse();  // what was held back, if it may go on
+      if (readable && stream_->open() && !held_back()) read();
     });
     if (!trusted_) {
       deadline_ =
@@ -72,6 +74,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (queue_.size() == 1) flush();
   }
 
+  void read_below(std::size_t bytes) { read_below_ = bytes; }
   void trust() {
     trusted_ = true;
     if (!closing_) deadline_.reset();
@@ -119,8 +122,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void watch() {
     if (stream_->open())
-      stream_->want(events_ != nullptr || closing_, !queue_.empty() && !write_failed_);
+      stream_->want((events_ != nullptr && !held_back()) || closing_,
+                    !queue_.empty() && !write_failed_);
   }
+  [[nodiscard]] bool held_back() const { return !closing_ && queued_bytes_ > read_below_; }
 
   void flush() {
     while (!queue_.empty() && !write_failed_) {
@@ -155,7 +160,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void read() {
-    for (int i = 0; i < kReadsMax && stream_->open(); ++i) {
+    for (int i = 0; i < kReadsMax && stream_->open() && !held_back(); ++i) {
       if (in_.size() - in_end_ < kReadBytes) in_.resize(in_end_ + kReadBytes);
       const std::size_t room = in_.size() - in_end_;
       const Stream::Moved got = stream_->read(std::span(in_).subspan(in_end_, room));
@@ -176,7 +181,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void parse() {
     std::size_t at = 0;
-    while (stream_->open() && !closing_) {
+    while (stream_->open() && !closing_ && !held_back()) {
       const auto rest = std::span<const std::byte>(in_).subspan(at, in_end_ - at);
       if (rest.size() < kFrameHeaderBytes) break;
       const auto header_size = frame_header_size(rest);
@@ -223,6 +228,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::deque<std::vector<std::byte>> queue_;
   std::size_t sent_of_first_ = 0;
   std::size_t queued_bytes_ = 0;
+  std::size_t read_below_ = std::numeric_limits<std::size_t>::max();
 };
 
 class TcpChannel : public Channel {
@@ -233,6 +239,7 @@ class TcpChannel : public Channel {
 
   void set_events(Events events) override { connection_->set_events(std::move(events)); }
   void send(std::span<const std::byte> payload) override { connection_->send(payload); }
+  void read_below(std::size_t bytes) override { connection_->read_below(bytes); }
   void trust() override { connection_->trust(); }
   void close() override { connection_->close(); }
   [[nodiscard]] const std::string& remote() const override { return connection_->remote(); }

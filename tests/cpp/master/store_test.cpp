@@ -211,6 +211,25 @@ TEST(Store, waiting_requests_of_one_peer_are_bounded_and_count_as_bytes) {
   EXPECT_EQ(store.bytes(), 0U);
 }
 
+TEST(Store, those_who_wait_for_one_large_value_do_not_get_more_than_there_is_memory_for) {
+  constexpr std::size_t kValue = 1000;
+  KeyValueStore store(kStoreBytesMax, 5 * kValue);
+  for (std::uint64_t id = 0; id < 20; ++id) {
+    EXPECT_TRUE(store.request(kAnna, make(id, StoreOp::get, {"k"})).empty());
+  }
+  StoreRequest set = make(0, StoreOp::set, {"k"});
+  set.values = {Bytes(kValue, 'v')};
+  std::size_t values = 0;
+  std::size_t refusals = 0;
+  for (const StoreAnswer& answer : store.request(kBert, set)) {
+    values += answer.reply.values.size();
+    refusals += answer.reply.error.code == ErrorCode::no_memory ? 1U : 0U;
+  }
+  EXPECT_EQ(values, 5U);
+  EXPECT_EQ(refusals, 15U);
+  EXPECT_EQ(ask(store, make(30, StoreOp::get, {"k"})).values.size(), 1U);
+}
+
 TEST(Store, a_number_that_waits_already_is_refused) {
   KeyValueStore store;
   EXPECT_TRUE(store.request(kAnna, make(1, StoreOp::wait, {"k"})).empty());
