@@ -15,8 +15,8 @@ TORCH_VERSION: str
 def configure_engine(options: dict[str, Any]) -> None:
     """Sets the options (fields of csrc/engine/options.h) of the engine; before the first group."""
 
-def set_blocking_wait(blocking: bool) -> None:
-    """Whether `wait()` of an operation on device tensors holds the CPU and not the stream."""
+def set_stream_wait(wait: bool) -> None:
+    """Whether `wait()` of an operation on device tensors holds the stream and not the CPU."""
 
 def raise_late_failure() -> None:
     """Raises what has failed in the elastic group after its `wait()` had returned, once."""

@@ -119,8 +119,9 @@ class Options:
         on_loss: What an operation of the elastic group does that a loss interrupts; the same in a
             whole run. "retry": what can be is replayed among the survivors. "raise": it fails at
             all of them, and so does every later one until the next boundary. PCCL_ON_LOSS.
-        blocking_wait: `wait()` of an operation on device tensors holds the CPU until the outcome,
-            and not only the stream. PCCL_BLOCKING_WAIT=1.
+        stream_wait: `wait()` of an operation on device tensors holds the caller's stream and
+            returns at once; otherwise `wait()` holds the CPU until the outcome, as gloo's does.
+            PCCL_STREAM_WAIT=1.
     """
 
     master: str | None = None
@@ -137,7 +138,7 @@ class Options:
     preimage_bytes: int = 1 << 30
     step_timeout_s: float | None = None
     on_loss: str = "retry"
-    blocking_wait: bool = False
+    stream_wait: bool = False
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, whoever gave them."""
@@ -337,7 +338,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "preimage_bytes": ("PCCL_PREIMAGE_BYTES", _read_bytes),
     "step_timeout_s": ("PCCL_STEP_TIMEOUT_S", _read_seconds),
     "on_loss": ("PCCL_ON_LOSS", str.lower),
-    "blocking_wait": ("PCCL_BLOCKING_WAIT", _read_switch),
+    "stream_wait": ("PCCL_STREAM_WAIT", _read_switch),
 }
 
 VARIABLES = {field: variable for field, (variable, _) in _VARIABLES.items()}

@@ -39,7 +39,7 @@ def extension(options: Options | None = None) -> Any:
             module = _load()
             _apply_log_level(config, module)
             module.configure_engine(config.to_engine())
-            module.set_blocking_wait(config.blocking_wait)
+            module.set_stream_wait(config.stream_wait)
             _say_goodbye_at_exit(module)
             _patches.apply()
             _module, _options = module, config

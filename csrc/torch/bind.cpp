@@ -481,7 +481,7 @@ PYBIND11_MODULE(_C, m) {
     const auto engine = EngineOwner::instance().existing();
     if (engine) LateFailure::of(engine->elastic_group())->raise_once();
   });
-  m.def("set_blocking_wait", &set_blocking_wait, py::arg("blocking"));
+  m.def("set_stream_wait", &set_stream_wait, py::arg("wait"));
   m.def(
       "create_fixed",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double timeout_s,

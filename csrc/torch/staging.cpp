@@ -23,7 +23,7 @@ namespace {
 // that sending begins early.
 constexpr std::uint64_t kCopyBytes = 8U << 20;
 
-std::atomic<bool> blocking{false};
+std::atomic<bool> holds_asked_for{false};
 
 /// "CUDA"; for a device that registered itself under a name, that name in capitals.
 std::string registered_name(c10::DeviceType type) {
@@ -52,8 +52,8 @@ bool touch(const std::vector<DeviceRun::Extent>& as, const std::vector<DeviceRun
 
 }  // namespace
 
-void set_blocking_wait(bool value) { blocking = value; }
-bool blocking_wait() { return blocking; }
+void set_stream_wait(bool wait) { holds_asked_for = wait; }
+bool stream_wait() { return holds_asked_for; }
 
 bool can_hold_streams(c10::DeviceType type) {
   return c10d::cuda::StreamBlockRegistry()->Has(registered_name(type));

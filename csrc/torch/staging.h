@@ -44,9 +44,10 @@ struct Staged {
 /// Can the stream of a caller be held on devices of this type?
 [[nodiscard]] bool can_hold_streams(c10::DeviceType type);
 
-/// PCCL_BLOCKING_WAIT: wait() holds the CPU, as gloo's does.
-void set_blocking_wait(bool blocking);
-[[nodiscard]] bool blocking_wait();
+/// PCCL_STREAM_WAIT: wait() holds the stream of the caller. Otherwise wait() holds the CPU, as
+/// gloo's does.
+void set_stream_wait(bool wait);
+[[nodiscard]] bool stream_wait();
 
 /// The device's side of one operation: copies in, outcome, copies back. Made and sealed by the
 /// caller's thread, moved on by the device thread alone; other members are thread-safe.

@@ -296,7 +296,7 @@ std::vector<at::Tensor> PcclWork::result() {
 
 void PcclWork::synchronize() {
   if (parts_.device) {
-    if (!can_hold_streams(parts_.device->device().type())) wait_settled(kNoTimeout);
+    if (outcome_at_wait()) wait_settled(kNoTimeout);
     parts_.device->hold_stream();
   } else if (done()) {
     finish();
@@ -313,7 +313,7 @@ void PcclWork::blockCurrentStream() {
 /// Has wait() to know the outcome? Where a run has no boundaries, its return is where rank and size
 /// may change.
 bool PcclWork::outcome_at_wait() const {
-  if (!parts_.device || blocking_wait() || opType_ == c10d::OpType::RECVANYSOURCE) return true;
+  if (!parts_.device || !stream_wait() || opType_ == c10d::OpType::RECVANYSOURCE) return true;
   if (!can_hold_streams(parts_.device->device().type()) || parts_.device->on_own_stream()) {
     return true;
   }

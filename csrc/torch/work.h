@@ -89,8 +89,8 @@ struct CopyBack {
 /// Thread-safe. The engine keeps the memory of its operations alive by itself: a Work may be
 /// dropped.
 ///
-/// On device tensors wait() holds the caller's current stream and returns at once, where the device
-/// can do that and the program does not want to hear the outcome there (staging.h).
+/// On device tensors wait() holds the CPU until the outcome, or, where PCCL_STREAM_WAIT asks for it
+/// and the device can do it, the caller's current stream; then wait() returns at once (staging.h).
 class PcclWork final : public c10d::Work {
  public:
   struct Parts {

@@ -2,7 +2,9 @@
 // memory is the host's, its streams are threads with a queue, its kernels and copies take as long
 // as a test says. Memory is reused as a caching allocator does it: a block that is freed while
 // another stream still uses it is overwritten. Operators that it does not have run on the CPU,
-// after the stream. Counts what a backend must not do, and what it must give back.
+// after the stream. Counts what a backend must not do, and what it must give back. Goes wrong as
+// GPUs do where a test says so: calls that do not return, kernels that wait for all streams when
+// they are loaded, event queries that fail while a graph is captured.
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -38,9 +40,21 @@ std::atomic<std::int64_t> copy_delay_us{0};
 std::atomic<std::int64_t> syncs{0};         // somebody has waited for a stream or a device
 std::atomic<std::int64_t> device_bytes{0};  // allocated
 std::atomic<std::int64_t> pinned_bytes{0};
+std::atomic<std::int64_t> pinned_peak{0};
 std::atomic<std::int64_t> blocks_made{0};
 std::atomic<std::int64_t> blocks_open{0};
+std::atomic<std::int64_t> block_timeout_ms{0};
+std::atomic<std::int64_t> contexts{0};          // bit i: somebody has used device i
+std::atomic<std::int64_t> captures_spoiled{0};  // by a query of another thread
+std::atomic<std::int64_t> queries_to_fail{0};
 std::atomic<bool> copies_fail{false};
+std::atomic<bool> copies_hang{false};   // the call of a copy does not return
+std::atomic<bool> kernels_load{false};  // a kernel's launch waits until no stream is held
+std::atomic<bool> capturing{false};     // the default stream of device 0
+
+constexpr int kGlobalCaptures = 0;
+constexpr int kRelaxedCaptures = 2;
+thread_local int capture_mode = kGlobalCaptures;
 
 void pause_us(std::int64_t us) {
   if (us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
@@ -90,13 +104,26 @@ class Queue {
   bool busy_ = false;
 };
 
+using Queues = std::map<std::pair<c10::DeviceIndex, c10::StreamId>, Queue*>;
+auto* const queues_mutex = new std::mutex;
+auto* const queues = new Queues;
+
 Queue& queue_of(c10::DeviceIndex device, c10::StreamId stream) {
-  static auto* mutex = new std::mutex;
-  static auto* queues = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, Queue*>;
-  const std::lock_guard lock(*mutex);
+  const std::lock_guard lock(*queues_mutex);
   Queue*& queue = (*queues)[{device, stream}];
   if (queue == nullptr) queue = new Queue;
   return *queue;
+}
+
+void wait_all_idle(c10::DeviceIndex device) {
+  Queues all;
+  {
+    const std::lock_guard lock(*queues_mutex);
+    all = *queues;
+  }
+  for (const auto& [key, queue] : all) {
+    if (key.first == device) queue->wait_idle();
+  }
 }
 
 Queue& queue_of(const c10::Stream& stream) { return queue_of(stream.device_index(), stream.id()); }
@@ -131,7 +158,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   c10::Device getDevice() const override { return {kType, current_device}; }
-  void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
+  void setDevice(c10::Device device) const override {  // from here on, the process uses it
+    uncheckedSetDevice(device);
+    contexts |= 1 << device.index();
+  }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     if (device.index() >= 0) current_device = device.index();
   }
@@ -158,6 +188,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** pointer, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
+    const OnDevice there(stream.device());
     if (*pointer == nullptr) *pointer = new EventPtr(std::make_shared<Event>());
     const EventPtr event = event_at(*pointer);
     std::uint64_t version = 0;
@@ -173,6 +204,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void block(void* pointer, const c10::Stream& stream) const override {
     if (pointer == nullptr) return;
+    const OnDevice there(stream.device());
     const EventPtr event = event_at(pointer);
     std::uint64_t version = 0;
     {
@@ -183,6 +215,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryEvent(void* pointer) const override {
     if (pointer == nullptr) return true;
+    if (capturing && capture_mode != kRelaxedCaptures) {
+      ++captures_spoiled;
+      TORCH_CHECK(false, "operation not permitted when stream is capturing");
+    }
+    if (queries_to_fail > 0) {
+      --queries_to_fail;
+      TORCH_CHECK(false, "the query has failed");
+    }
     Event& event = *event_at(pointer);
     const std::lock_guard lock(event.mutex);
     return event.done == event.recorded;
@@ -196,11 +236,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryStream(const c10::Stream& stream) const override { return queue_of(stream).idle(); }
   void synchronizeStream(const c10::Stream& stream) const override { queue_of(stream).wait_idle(); }
-  void synchronizeDevice(const c10::DeviceIndex device) const override {
-    for (c10::StreamId id = 0; id <= kPoolStreams; ++id) queue_of(device, id).wait_idle();
+  void synchronizeDevice(const c10::DeviceIndex device) const override { wait_all_idle(device); }
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    return capturing && stream.id() == 0 && stream.device_index() == 0;
   }
 
  private:
+  /// Sets a device and the former one again, as CUDA's guard does: that begins to use both.
+  struct OnDevice {
+    explicit OnDevice(c10::Device device) : before(kType, current_device) {
+      Guard().setDevice(device);
+    }
+    ~OnDevice() { Guard().setDevice(before); }
+    const c10::Device before;
+  };
   static c10::Stream make(c10::DeviceIndex device, c10::StreamId id) {
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device), id);
   }
@@ -248,7 +297,10 @@ struct DeviceAllocator final : c10::Allocator {
 struct PinnedAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     auto* block = new Block{std::make_unique<std::byte[]>(bytes + 1), bytes, nullptr};
-    pinned_bytes += static_cast<std::int64_t>(bytes);
+    const std::int64_t now = pinned_bytes += static_cast<std::int64_t>(bytes);
+    std::int64_t peak = pinned_peak;
+    while (peak < now && !pinned_peak.compare_exchange_weak(peak, now)) {
+    }
     return {block->memory.get(), block, &free_pinned, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -300,10 +352,17 @@ at::Tensor host_view(const at::Tensor& tensor) {
                        at::TensorOptions().dtype(tensor.scalar_type()));
 }
 
+void pause_until(const std::function<bool()>& over) {
+  for (int ms = 0; ms < 60000 && !over(); ++ms) pause_us(1000);
+}
+
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const at::Tensor& on_device = from.is_cpu() ? to : from;
   Queue& queue = current_queue(on_device.device().index());
   TORCH_CHECK(!copies_fail, "the device has fallen off the bus");
+  if (copies_hang) pause_until([] { return !copies_hang; });
+  const bool kernel = !from.is_cpu() && !to.is_cpu();
+  if (kernel && kernels_load) pause_until([] { return blocks_open == 0; });
   // As with a GPU: pinned memory is kept until the copy is done, memory of the device is not.
   std::vector<c10::Storage> kept;
   for (const at::Tensor& tensor : {from, to}) {
@@ -339,6 +398,20 @@ at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef sizes) {
   return at::native::view(self, C10_AS_INTARRAYREF_SLOW(sizes));
 }
 
+/// As CUDA's: a number that is on the CPU becomes an argument of the kernel.
+at::Tensor mul(const at::Tensor& self, const at::Tensor& other) {
+  if (other.dim() != 0 || !other.is_cpu()) return self.cpu().mul(other.cpu()).to(self.device());
+  const at::Tensor product =
+      at::empty(self.sizes(), self.options().dtype(at::result_type(self, other)));
+  current_queue(self.device().index())
+      .add([source = host_view(self), target = host_view(product), factor = other.clone()] {
+        const at::NoGradGuard no_grad;
+        const at::AutoDispatchBelowADInplaceOrView below;
+        target.copy_(source.mul(factor));
+      });
+  return product;
+}
+
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
@@ -365,27 +438,61 @@ void fill_later(const at::Tensor& tensor, double value, std::int64_t us) {
 
 namespace c10d::cuda {
 
+struct Hold {
+  std::atomic<int> status = RUNNING;
+  void end(int how) {
+    int running = RUNNING;
+    if (!status.compare_exchange_strong(running, how)) return;
+    --blocks_open;
+    status.notify_all();
+  }
+};
+auto* const holds_mutex = new std::mutex;
+auto* const holds = new std::vector<std::weak_ptr<Hold>>;
+
+void time_out_blocks() {
+  const std::lock_guard lock(*holds_mutex);
+  for (const auto& weak : *holds) {
+    if (const auto hold = weak.lock()) hold->end(TIMED_OUT);
+  }
+}
+
 class SlowStreamBlock final : public StreamBlock {
  public:
-  explicit SlowStreamBlock(std::chrono::milliseconds) {
+  explicit SlowStreamBlock(std::chrono::milliseconds timeout) {
+    block_timeout_ms = timeout.count();
     ++blocks_made;
     ++blocks_open;
-    current_queue(current_device).add([released = released_] { released->wait(false); });
+    {
+      const std::lock_guard lock(*holds_mutex);
+      holds->push_back(hold_);
+    }
+    current_queue(current_device).add([hold = hold_] { hold->status.wait(RUNNING); });
   }
-  void abort() override {
-    if (released_->exchange(true)) return;
-    --blocks_open;
-    released_->notify_all();
+  void abort() override { hold_->end(ABORTED); }
+  StreamBlockStatus status() override {
+    return static_cast<StreamBlockStatus>(hold_->status.load());
   }
-  StreamBlockStatus status() override { return *released_ ? ABORTED : RUNNING; }
 
  private:
-  std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<Hold> hold_ = std::make_shared<Hold>();
 };
 
 C10_REGISTER_CLASS(StreamBlockRegistry, SLOW, SlowStreamBlock)
 
 }  // namespace c10d::cuda
+
+// What a runtime offers beyond c10's interface, under CUDA's names with the device's in front.
+extern "C" int slowStreamCreateWithPriority(void** stream, unsigned, int) {
+  static std::atomic<std::intptr_t> next{0x1000};  // even: that is how torch knows them
+  *stream = reinterpret_cast<void*>(next += 16);
+  return 0;
+}
+
+extern "C" int slowThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, capture_mode);
+  return 0;
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
@@ -394,6 +501,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("as_strided", &as_strided);
   m.impl("view", &view);
+  m.impl("mul.Tensor", &mul);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
@@ -404,9 +512,18 @@ TORCH_LIBRARY(slowdev, m) {
   m.def("fill_later(Tensor(a!) self, float value, int us) -> ()", &fill_later);
   m.def("set_copy_delay_us(int us) -> ()", [](std::int64_t us) { copy_delay_us = us; });
   m.def("fail_copies(bool fail) -> ()", [](bool fail) { copies_fail = fail; });
+  m.def("hang_copies(bool hang) -> ()", [](bool hang) { copies_hang = hang; });
+  m.def("load_kernels(bool load) -> ()", [](bool load) { kernels_load = load; });
+  m.def("capture(bool begin) -> ()", [](bool begin) { capturing = begin; });
+  m.def("fail_queries(int count) -> ()", [](std::int64_t count) { queries_to_fail = count; });
+  m.def("time_out_blocks() -> ()", &c10d::cuda::time_out_blocks);
+  m.def("block_timeout_ms() -> int", [] { return block_timeout_ms.load(); });
+  m.def("contexts() -> int", [] { return contexts.load(); });
+  m.def("captures_spoiled() -> int", [] { return captures_spoiled.load(); });
   m.def("syncs() -> int", [] { return syncs.load(); });
   m.def("device_bytes() -> int", [] { return device_bytes.load(); });
   m.def("pinned_bytes() -> int", [] { return pinned_bytes.load(); });
+  m.def("pinned_peak() -> int", [] { return pinned_peak.load(); });
   m.def("blocks_made() -> int", [] { return blocks_made.load(); });
   m.def("blocks_open() -> int", [] { return blocks_open.load(); });
 }

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import datetime
 import fcntl
+import functools
 import hashlib
 import os
 import shlex
 import subprocess
 import types
 from pathlib import Path
+from typing import Any
 
 import torch
 
 SOURCE = Path(__file__).with_name("fake_device.cpp")
+MAP = "cpu:pccl,slow:pccl"
 BUILD = SOURCE.parents[2] / "build" / "fake_device"
 
 
@@ -35,9 +40,13 @@ def build() -> Path:
     return library
 
 
-def load() -> None:
-    """In a process of a test: the device is there, as "slow"."""
-    torch.ops.load_library(build())
+@functools.cache
+def load() -> Any:
+    """In a process of a test: the device is there, as "slow". Returns its switches and counters."""
+    library = build()
+    if os.environ.get("SLOW_RUNTIME", "1") == "1":  # the runtime's own functions can be found
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    torch.ops.load_library(library)
     module = types.ModuleType("torch.slow")  # what torch looks for below its own name
     vars(module).update(
         _lazy_init=lambda: None,
@@ -47,3 +56,20 @@ def load() -> None:
         current_device=lambda: 0,
     )
     torch._register_device_module("slow", module)
+    return torch.ops.slowdev
+
+
+def group(rank: int, meet: str, backend: str = MAP, timeout_s: float = 1800.0) -> Any:
+    """Makes a group of two ranks, whose tensors may be on the device; returns `dist`."""
+    import torch.distributed as dist
+
+    load()
+    dist.init_process_group(
+        backend,
+        store=dist.FileStore(meet, 2),
+        rank=rank,
+        world_size=2,
+        device_id=None,
+        timeout=datetime.timedelta(seconds=timeout_s),
+    )
+    return dist

@@ -73,7 +73,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         "PCCL_PREIMAGE_BYTES": "1024",
         "PCCL_STEP_TIMEOUT_S": "60",
         "PCCL_ON_LOSS": "RAISE",
-        "PCCL_BLOCKING_WAIT": "1",
+        "PCCL_STREAM_WAIT": "1",
         "PCCL_HOLD_TIMEOUT_S": "",
     }
     assert Options.from_environment(environment) == Options(
@@ -85,7 +85,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         preimage_bytes=1024,
         step_timeout_s=60.0,
         on_loss="raise",
-        blocking_wait=True,
+        stream_wait=True,
     )
     assert Options.from_environment({}) == Options()
 
@@ -112,7 +112,7 @@ def test_an_argument_wins_over_a_variable() -> None:
         ("PCCL_PREIMAGE_BYTES", "1GiB"),
         ("PCCL_PREIMAGE_BYTES", "-1"),
         ("PCCL_ON_LOSS", "ignore"),
-        ("PCCL_BLOCKING_WAIT", "yes"),
+        ("PCCL_STREAM_WAIT", "yes"),
         ("PCCL_ADVERTISE", "a,,b"),
     ],
 )
