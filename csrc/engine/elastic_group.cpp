@@ -370,9 +370,9 @@ void ElasticGroup::on(const peer::Configure& a) {
       context_.release_link(peer);
     }
   }
-  for (auto& [request, ticket] : std::exchange(between_epochs_, {})) {
+  start_messages([this](OpRequest request, std::shared_ptr<Ticket> ticket) {
     start_message(std::move(request), std::move(ticket));
-  }
+  });
   update_renumber();
   publish();
   GroupEvent event;

@@ -100,6 +100,7 @@ struct OpRequest {
   std::int32_t peer = -1;                 // send, recv: the other rank; recv: -1 is any
   std::uint64_t tag = 0;                  // send, recv
   std::uint64_t timeout_ms = 0;           // 0: none
+  std::uint64_t order = 0;                // among the calls of the group; the engine counts
   std::shared_ptr<void> keep_alive;  // released after the outcome (tensors), on the engine's thread
 };
 

@@ -16,11 +16,12 @@
 namespace pccl {
 
 struct EpochRun {
-  EpochRun(EngineContext& context, SegmentOwner& owner, GroupId group, EpochId epoch, bool elastic)
+  EpochRun(EngineContext& context, SegmentOwner& owner, MessageWatcher& watcher, GroupId group,
+           EpochId epoch, bool elastic)
       : id(epoch),
         flow(context, group, epoch),
         early(context, owner),
-        point_to_point(context, group, epoch, elastic) {}
+        point_to_point(context, watcher, group, epoch, elastic) {}
   EpochRun(const EpochRun&) = delete;
   EpochRun& operator=(const EpochRun&) = delete;
 

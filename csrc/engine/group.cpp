@@ -29,7 +29,7 @@ Group::~Group() {
 // ------------------------------------------------------------------------------------------ epochs
 
 std::unique_ptr<EpochRun> Group::make_run(EpochId epoch) {
-  return std::make_unique<EpochRun>(context_, *this, id_, epoch, elastic_);
+  return std::make_unique<EpochRun>(context_, *this, *this, id_, epoch, elastic_);
 }
 
 EpochRun* Group::run_of(PeerId from, EpochId epoch) {
@@ -68,7 +68,10 @@ void Group::set_epoch(EpochId epoch, std::vector<PeerId> members,
 }
 
 void Group::stop_epoch(const Error& error) {
-  for (auto& [key, pending] : ops_) stop(pending);
+  for (auto& [key, pending] : ops_) {
+    stop(pending);
+    if (!run_->stopped) pending.sends_before.clear();  // they end with their epoch
+  }
   run_->stopped = true;
   run_->early.drop_all();
   run_->point_to_point.fail_all(error);
@@ -140,6 +143,7 @@ bool Group::renumber(OpRequest& request) const {
 void Group::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
   if (!request.numbering) request.numbering = numbering_;
   if (auto error = refusal(request)) return ticket->complete(std::move(*error));
+  request.order = ++calls_;
   const OpKind kind = request.descriptor.kind;
   if (kind == OpKind::send || kind == OpKind::recv) {
     return issue_message(std::move(request), std::move(ticket));
@@ -165,12 +169,17 @@ Group::Pending& Group::add(OpKey key, OpRequest request, std::shared_ptr<Ticket>
   pending.op =
       std::make_unique<Operation>(context_.pool, key, std::move(request), std::move(ticket));
   pending.numbering = std::move(numbering);
+  if (pending.op->request().descriptor.kind == OpKind::barrier) {
+    pending.sends_before = sends_so_far();
+  }
   run_->early.issued(key);
+  messages_moved();  // other ranks may wait at this barrier
   return pending;
 }
 
 void Group::run(OpKey key) {
   Pending& pending = ops_.at(key);
+  if (pending.op->request().descriptor.kind == OpKind::barrier) ask_for_messages(pending);
   if (must_wait(pending)) {
     deferred_ += !pending.op->deferred;
     pending.op->deferred = true;
@@ -184,6 +193,7 @@ void Group::run(OpKey key) {
 /// runs.
 bool Group::must_wait(const Pending& pending) const {
   const Operation& op = *pending.op;
+  if (op.request().descriptor.kind == OpKind::barrier && barrier_must_wait(pending)) return true;
   if (elastic_ && preimage_bytes_ > 0 &&
       preimage_bytes_ + op.output_bytes() > context_.options.preimage_bytes_max) {
     return true;
@@ -292,7 +302,7 @@ void Group::finish(OpKey key, Error error) {
   }
   ticket->complete(std::move(error));
   node = {};
-  if (deferred_ > 0) start_deferred();
+  messages_moved();
 }
 
 void Group::start_deferred() {
@@ -310,13 +320,15 @@ void Group::start_deferred() {
 
 void Group::fail_pending(const Error& error) {
   std::vector<OpKey> keys;
-  for (const auto& [key, pending] : ops_) keys.push_back(key);
+  for (auto& [key, pending] : ops_) {
+    stop(pending);  // so that none begins now because one before it has ended
+    keys.push_back(key);
+  }
   for (const OpKey key : keys) {
     const auto it = ops_.find(key);
     if (it == ops_.end()) continue;
     Error own = error;
     own.text = describe_wait(it->second) + ": " + own.text;
-    stop(it->second);
     it->second.op->restore();
     finish(key, std::move(own));
   }
@@ -355,7 +367,9 @@ std::string Group::report() const {
 
 void Group::progress(OpKey key) {
   const auto it = ops_.find(key);
-  if (it != ops_.end() && it->second.op->complete()) op_complete(it->second);
+  if (it == ops_.end() || !it->second.op->complete()) return;
+  op_complete(it->second);
+  if (deferred_ > 0) start_deferred();  // a barrier that waits for its end here, not at all ranks
 }
 
 // ---------------------------------------------------------------------------------------- segments
@@ -534,6 +548,10 @@ void Group::control(PeerId peer, const PeerToPeer& message) {
     with_run(*accept, [&](EpochRun& run) { run.point_to_point.accepted(peer, *accept); });
   } else if (const auto* withdraw = std::get_if<Withdraw>(&message)) {
     with_run(*withdraw, [&](EpochRun& run) { run.point_to_point.withdrawn(peer, *withdraw); });
+  } else if (const auto* flush = std::get_if<Flush>(&message)) {
+    with_run(*flush, [&](EpochRun& run) { run.point_to_point.flush_asked(peer, *flush); });
+  } else if (const auto* flushed = std::get_if<Flushed>(&message)) {
+    with_run(*flushed, [&](EpochRun& run) { this->flushed(run, peer, *flushed); });
   } else if (const auto* ask = std::get_if<AskIssued>(&message)) {
     const auto it = ops_.find(ask->op);
     TellIssued told{id_, ask->op, next_key(), 0};
@@ -601,7 +619,8 @@ std::string Group::waiting_text(const Pending& pending) const {
   std::string text = describe(pending) + " has been waiting for " +
                      std::to_string(op.waited_total_ms / 1000) + " s ";
   if (op.deferred)
-    return text + "for an earlier operation (same memory, or no room for its preimage)";
+    return text + "for an earlier call (a barrier waits for all, others for the same memory, or " +
+           "for room for a preimage)";
   if (op.complete()) return text + "for the commit";
   if (pending.gave_up) return text + "to fail at all members: there is no memory for it here";
   if (!op.running()) return text + "for the next epoch";

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@
 
 namespace pccl {
 
-class Group : public OperationPort, public SegmentOwner {
+class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
  public:
   Group(EngineContext& context, GroupId id, std::string name, bool elastic);
   ~Group() override;
@@ -48,6 +49,7 @@ class Group : public OperationPort, public SegmentOwner {
                     std::uint64_t offset, const std::byte* data, std::uint32_t bytes,
                     std::uint32_t index) override;
 
+  void messages_moved() override;
   /// The gate of an operation has opened further.
   void inputs_came(const InputGate& gate);
   /// A segment that arrived when nobody could use it; perhaps this group can now.
@@ -69,6 +71,9 @@ class Group : public OperationPort, public SegmentOwner {
     std::vector<PeerId> contributors;             // of its last run
     std::map<PeerId, std::uint64_t> early_bytes;  // that came while it waited for its turn
     bool gave_up = false;  // it has no memory here: stands still until it fails for all
+    // Of a barrier:
+    std::map<PeerId, std::uint64_t> sends_before;  // in the epoch in which it was issued, or waits
+    std::set<PeerId> unanswered;                   // asked (Flush) whether these have arrived
   };
 
   /// Ends every call of this group that waits.
@@ -96,7 +101,17 @@ class Group : public OperationPort, public SegmentOwner {
   [[nodiscard]] virtual OpKey next_key() const = 0;
 
   Pending& add(OpKey key, OpRequest request, std::shared_ptr<Ticket> ticket, Numbering numbering);
-  /// Runs it in `epoch_` as soon as memory and overlapping operations allow.
+  /// Posts what was called between two epochs in the one that has begun, with `start`.
+  template <typename Start>
+  void start_messages(Start&& start) {
+    starting_messages_ = true;  // a barrier called after some of them waits for these
+    for (auto& [request, ticket] : std::exchange(between_epochs_, {})) {
+      start(std::move(request), std::move(ticket));
+    }
+    starting_messages_ = false;
+    messages_moved();
+  }
+  /// Runs it in `epoch_` as soon as memory and the operations before it allow.
   void run(OpKey key);
   /// Takes it out of the links; it keeps its preimage.
   void stop(Pending& pending);
@@ -147,12 +162,18 @@ class Group : public OperationPort, public SegmentOwner {
   [[nodiscard]] std::vector<std::size_t> along_ring(const std::vector<PeerId>& numbering) const;
   void start_deferred();
   [[nodiscard]] bool must_wait(const Pending& pending) const;
+  [[nodiscard]] bool barrier_must_wait(const Pending& pending) const;
+  [[nodiscard]] std::map<PeerId, std::uint64_t> sends_so_far() const;
+  void ask_for_messages(Pending& barrier);
+  void flushed(EpochRun& run, PeerId from, const Flushed& answer);
   void progress(OpKey key);
   [[nodiscard]] bool fits(Pending& pending, PeerId from, const SegmentHeader& header);
 
   std::unique_ptr<EpochRun> ahead_;   // of the accepted epoch: what its members have sent already
   std::uint64_t preimage_bytes_ = 0;  // of operations that run
   std::size_t deferred_ = 0;
+  std::uint64_t calls_ = 0;
+  bool starting_messages_ = false;
   bool stopped_ = false;  // for good: memory of callers is theirs again
 };
 

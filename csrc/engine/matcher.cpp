@@ -89,6 +89,23 @@ std::optional<Matcher::Pair> Matcher::post(Receive receive) {
   return pair;
 }
 
+bool Matcher::all_ready(PeerId peer, std::uint64_t end) const {
+  const auto sender = senders_.find(peer);
+  if (sender == senders_.end()) return end == 0;
+  const Sends& sends = sender->second.sends;
+  return sender->second.known >= end &&
+         std::all_of(sends.begin(), sends.lower_bound(end),
+                     [](const auto& entry) { return entry.second.ready; });
+}
+
+std::uint64_t Matcher::untaken(PeerId peer) const {
+  const auto sender = senders_.find(peer);
+  if (sender == senders_.end()) return 0;
+  const Sends& sends = sender->second.sends;
+  const std::uint64_t known = sender->second.known;
+  return sends.empty() ? known : std::min(known, sends.begin()->first);
+}
+
 void Matcher::cancel(ReceiveId id) {
   receives_.remove_if([&](const Receive& receive) { return receive.id == id; });
 }

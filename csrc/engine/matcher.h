@@ -57,6 +57,10 @@ class Matcher {
   [[nodiscard]] std::vector<Pair> settle(PeerId peer);
 
   [[nodiscard]] std::optional<Pair> post(Receive receive);
+  /// All sends of this sender below number `end` have come and can be taken, or were withdrawn.
+  [[nodiscard]] bool all_ready(PeerId peer, std::uint64_t end) const;
+  /// The lowest number of this sender that no receive has taken.
+  [[nodiscard]] std::uint64_t untaken(PeerId peer) const;
   /// A receive that is not paired is not any more.
   void cancel(ReceiveId id);
 

@@ -23,10 +23,12 @@ std::byte* nothing() {
 
 }  // namespace
 
-PointToPoint::PointToPoint(EngineContext& context, GroupId group, EpochId epoch, bool confirmed)
-    : context_(context), group_(group), epoch_(epoch), confirmed_(confirmed) {}
+PointToPoint::PointToPoint(EngineContext& context, MessageWatcher& watcher, GroupId group,
+                           EpochId epoch, bool confirmed)
+    : context_(context), watcher_(&watcher), group_(group), epoch_(epoch), confirmed_(confirmed) {}
 
 PointToPoint::~PointToPoint() {
+  watcher_ = nullptr;
   fail_all({ErrorCode::closed, "the group has been closed"});
   for (const auto& [peer, token] : eager_tokens_) context_.retire(token);
   for (const auto& [peer, count] : eager_sends_) context_.windows[peer].eager_sends -= count;
@@ -157,6 +159,7 @@ void PointToPoint::finish_send(const SendName& name, Error error) {
     context_.retire(send.token);
   }
   send.ticket->complete(std::move(error));
+  moved();
 }
 
 /// So that its receiver does not wait for it, nor for its number. A small send that has left
@@ -284,6 +287,7 @@ void PointToPoint::adopt(PeerId from, const SegmentHeader& header, PoolBuffer pa
 
 void PointToPoint::settle(PeerId peer) {
   for (const Matcher::Pair& pair : matcher_.settle(peer)) consume(pair);
+  moved();
 }
 
 void PointToPoint::consume(const Matcher::Pair& pair) {
@@ -345,6 +349,7 @@ void PointToPoint::finish_receive(ReceiveId id, Error error) {
   }
   if (error.failed() && receive.preimage) receive.preimage->restore();
   receive.ticket->complete(std::move(error));
+  moved();
 }
 
 void PointToPoint::link_gone(PeerId peer) {

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,9 +24,18 @@
 
 namespace pccl {
 
+/// The group: its barriers wait for messages.
+class MessageWatcher {
+ public:
+  virtual ~MessageWatcher() = default;
+  /// A message has come, has left, or has its outcome.
+  virtual void messages_moved() = 0;
+};
+
 class PointToPoint : public SegmentOwner {
  public:
-  PointToPoint(EngineContext& context, GroupId group, EpochId epoch, bool confirmed);
+  PointToPoint(EngineContext& context, MessageWatcher& watcher, GroupId group, EpochId epoch,
+               bool confirmed);
   ~PointToPoint() override;
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
@@ -41,6 +52,19 @@ class PointToPoint : public SegmentOwner {
   void accepted(PeerId from, const Accept& message);
   void withdrawn(PeerId from, const Withdraw& message);
   void inputs_came(const InputGate& gate);
+
+  // Barriers (barrier.cpp): a barrier begins when what was sent before it is there, where a receive
+  // from before it waits for it. So it ends after these receives, at all ranks.
+  /// How often this rank has sent to each peer that has perhaps not received it all.
+  [[nodiscard]] std::map<PeerId, std::uint64_t> unconfirmed_sends() const;
+  /// Do bytes of a send that was called before `order`, and accepted, wait to leave?
+  [[nodiscard]] bool leaves(std::uint64_t order) const;
+  void flush_asked(PeerId from, const Flush& question);
+  void flushed(PeerId from, const Flushed& answer);
+  /// Answers what can be answered. `order_of`: of a barrier; 0: it is over, or no barrier here;
+  /// nothing: it has not been called here yet.
+  using OrderOf = std::function<std::optional<std::uint64_t>(OpKey)>;
+  void answer_flushes(const OrderOf& order_of);
 
   /// Tells the receivers of announced sends that they do not come, and why.
   void withdraw_all(const Error& error);
@@ -109,6 +133,11 @@ class PointToPoint : public SegmentOwner {
   void begin_receive(ReceiveId id, ReceiveState& receive);
   void refuse(ReceiveId id, const Error& error);
   void finish_receive(ReceiveId id, Error error);
+  [[nodiscard]] bool waits_for(PeerId from, std::uint64_t sends, std::uint64_t order) const;
+  [[nodiscard]] std::uint64_t received(PeerId from) const;
+  void moved() {
+    if (watcher_ != nullptr) watcher_->messages_moved();
+  }
   template <typename Which>
   void fail_receives(const Error& error, Which&& which);
 
@@ -117,6 +146,7 @@ class PointToPoint : public SegmentOwner {
   [[nodiscard]] static std::string rank_text(const OpRequest& request, PeerId peer);
 
   EngineContext& context_;
+  MessageWatcher* watcher_;  // null while this is taken down
   GroupId group_;
   EpochId epoch_;
   bool confirmed_;
@@ -136,6 +166,13 @@ class PointToPoint : public SegmentOwner {
   std::uint64_t last_cookie_ = 0;
   std::unordered_map<std::uint64_t, Arriving> arriving_;  // by cookie
   std::vector<Kept> given_up_;                            // withdrawn before they came
+
+  struct Question {
+    std::uint64_t sends = 0;
+    Kept kept;
+  };
+  std::map<std::pair<PeerId, OpKey>, Question> questions_;  // of ranks at a barrier
+  std::map<PeerId, std::uint64_t> confirmed_sends_;         // received there, by a Flushed
 };
 
 }  // namespace pccl

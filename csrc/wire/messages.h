@@ -557,6 +557,41 @@ struct Withdraw {
   }
 };
 
+/// Barriers: the sender waits at barrier `op`, and had sent `sends` times to the receiver before
+/// it. Answered with Flushed once the receiver has called that barrier too and all its receives
+/// from before it that have taken one of these sends are complete.
+struct Flush {
+  static constexpr std::string_view kName = "flush";
+  GroupId group;
+  EpochId epoch;
+  OpKey op;
+  std::uint64_t sends = 0;
+  bool operator==(const Flush&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("epoch", self.epoch);
+    visit("op", self.op);
+    visit("sends", self.sends);
+  }
+};
+
+struct Flushed {
+  static constexpr std::string_view kName = "flushed";
+  GroupId group;
+  EpochId epoch;
+  OpKey op;
+  std::uint64_t received = 0;  // all sends below this number are received
+  bool operator==(const Flushed&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("epoch", self.epoch);
+    visit("op", self.op);
+    visit("received", self.received);
+  }
+};
+
 /// Shared state: send me bytes [offset, offset + bytes) of your item `item` (0: the manifest; bytes
 /// 0: all of it) of the snapshot with this digest. Answered by PullReply, then by segments.
 struct Pull {
@@ -600,6 +635,6 @@ using PeerToMaster = std::variant<Hello, Ready, Cannot, Suspect, Relinked, Done,
 using MasterToPeer = std::variant<Welcome, Propose, Start, Commit, FailOp, Evicted, Left, Refuse,
                                   Hold, Heartbeat, StoreReply>;
 using PeerToPeer = std::variant<Farewell, GroupFailed, OpFailed, Grant, Want, AskIssued, TellIssued,
-                                Announce, Accept, Withdraw, Pull, PullReply>;
+                                Announce, Accept, Withdraw, Flush, Flushed, Pull, PullReply>;
 
 }  // namespace pccl

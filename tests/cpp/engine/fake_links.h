@@ -84,9 +84,9 @@ class HandGroup : public Group {
   void start(EpochId epoch, std::vector<PeerId> members) {
     accept(epoch, members);
     set_epoch(epoch, std::move(members));
-    for (auto& [request, ticket] : std::exchange(between_epochs_, {})) {
+    start_messages([this](OpRequest request, std::shared_ptr<Ticket> ticket) {
       issue_message(std::move(request), std::move(ticket));
-    }
+    });
     for (auto& [key, pending] : ops_) run(key);
   }
   void stop() { stop_epoch({ErrorCode::peer_lost, "the epoch has ended"}); }
