@@ -537,6 +537,36 @@ bool is_late_at_boundary(const State& s, PeerId p, const Report& report) {
   });
 }
 
+/// Some of a peer group stand at the boundary of a step, others wait in an operation of that step
+/// which those have not called, and the time of that operation is over: their programs differ. The
+/// fewer of them go; of as many those at the boundary. Empty, or why this peer is one of them.
+std::string differs(const State& s, PeerId p, const Report& report) {
+  const auto member = s.group_of.find(p);
+  if (member == s.group_of.end()) return "";
+  const auto expired = s.expired.find(member->second);
+  if (expired == s.expired.end()) return "";
+  const OpKey op = expired->second;
+  const auto stands = [&](const Report& r) { return r.issued <= op && stands_at(r, op.step); };
+  const auto calls = [&](const Report& r) { return r.issued > op && !stands_at(r, op.step); };
+  std::size_t standing = 0;
+  std::size_t calling = 0;
+  for (const PeerId mate : s.groups.at(member->second)) {
+    const auto found = s.peers.find(mate);
+    if (found == s.peers.end()) continue;
+    if (stands(found->second.report)) ++standing;
+    if (calls(found->second.report)) ++calling;
+  }
+  if (stands(report) && calling >= standing) {
+    return "it stands at the boundary of step " + std::to_string(op.step) +
+           " and has not called operation " + to_string(op) + ", in which others wait";
+  }
+  if (calls(report) && standing > calling) {
+    return "it waits in operation " + to_string(op) +
+           ", and most others stand at the boundary of that step and have not called it";
+  }
+  return "";
+}
+
 /// While a member of the running epoch is not here, who has not come may be waiting for that one:
 /// nobody is late. The next epoch is near, and the time-outs are reported again in it.
 bool somebody_is_missing(const State& s) {
@@ -551,16 +581,16 @@ void on_message(State& s, PeerId p, const Heartbeat& m, Actions& out) {
   if (!s.running) return;
   if (hear_issued(s, p, m.issued)) reconsider(s, out);
   if (!s.running) return;
-  std::string what;
+  std::string why = differs(s, p, report);
   if (is_late(s, p, report)) {
-    what = "operation " + to_string(s.expired.at(s.group_of.at(p)));
+    why = "it has not come to operation " + to_string(s.expired.at(s.group_of.at(p))) + " in time";
   } else if (is_late_at_boundary(s, p, report)) {
-    what = "the boundary of step " + std::to_string(*s.expired_boundary);
-  } else {
-    return;
+    why = "it has not come to the boundary of step " + std::to_string(*s.expired_boundary) +
+          " in time";
   }
+  if (why.empty()) return;
   if (somebody_is_missing(s) && !planted(s.config.planted, "late_or_waiting")) return;
-  expel(s, p, "it has not come to " + what + " in time", out);
+  expel(s, p, why, out);
   reconsider(s, out);
 }
 
@@ -596,7 +626,8 @@ void on_message(State& s, PeerId p, const Expired& m, Actions&) {
   const auto& mates = s.groups.at(member->second);
   const bool open = std::any_of(mates.begin(), mates.end(), [&](PeerId mate) {
     const auto found = s.peers.find(mate);
-    return found != s.peers.end() && is_late(s, mate, found->second.report);
+    return found != s.peers.end() && (is_late(s, mate, found->second.report) ||
+                                      !differs(s, mate, found->second.report).empty());
   });
   if (!open) old->second = m.op;
 }

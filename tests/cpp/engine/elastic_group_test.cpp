@@ -114,6 +114,23 @@ TEST(ElasticGroup, what_cannot_be_replayed_fails_at_every_survivor_with_its_tens
   }
 }
 
+TEST(ElasticGroup, one_that_stands_at_a_boundary_while_the_other_reduces_is_not_waited_for) {
+  Founded run(2);
+  auto& [master, peers, group] = run;
+  std::vector<float> state(10, 1.0F);
+  auto boundary = std::async(std::launch::async,
+                             [&] { return refresh(*peers[1].engine, state, 0, /*timeout_ms=*/0); });
+  std::vector<float> values(1000, 4.0F);
+  OpRequest request = all_reduce(values, ReduceOp::avg);
+  request.timeout_ms = 300;
+  expect_success(peers[0].engine->post(group, std::move(request)));
+  EXPECT_EQ(values, std::vector<float>(1000, 4.0F));
+  const auto stood = boundary.get();
+  ASSERT_FALSE(stood.ok());
+  EXPECT_EQ(stood.error().code, ErrorCode::evicted) << stood.error().text;
+  EXPECT_NE(stood.error().text.find("has not called operation"), std::string::npos);
+}
+
 TEST(ElasticGroup, a_newcomer_is_admitted_at_a_boundary_and_holds_the_state) {
   Founded run(2);
   auto& [master, peers, group] = run;
