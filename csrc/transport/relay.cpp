@@ -1,20 +1,18 @@
-// Links over a third peer, for two that cannot reach each other, and the passing on for others.
+// Links over a third peer, for two that cannot reach each other: their ends. What the peer in
+// between does is passage.h's.
 //
 // An end opens a relayed link as soon as it has its own link to the peer in between; a session
 // number of each end tells it from earlier ones. What is sent goes over that link: control messages
 // and small segments in order on its small lane, large segments on its bulk lanes, with a route in
-// their header. Of segments at most kRelayWindowBytes of one end are on their way to the other: the
-// peer in between takes them into memory of its own, passes them on, and gives credit for what the
-// kernel has taken. So its memory is bounded, and a slow far end slows down this sender alone.
-//
-// Any two peers that have a link to this one may use it: who that is the master decides.
+// their header. Of segments at most kRelayWindowBytes of one end are on their way to the other,
+// without the credit that the peer in between gives for what it has passed on. So its memory is
+// bounded, and a slow far end slows down this sender alone.
 #include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,20 +23,14 @@
 #include "base/random.h"
 #include "transport/direct_links.h"
 #include "transport/loop.h"
+#include "transport/passage.h"
 #include "transport/relay_message.h"
 #include "transport/sys.h"
 
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kOpenAgainMs = 100;                 // an opening that nobody has answered
-constexpr std::size_t kPassingMax = 4 * kRelayWindowBytes;  // from one to another; more is no order
-constexpr std::size_t kKeptBuffers = 16;
-constexpr MemoryToken kPassing = 1ULL << 63;  // tokens of segments that are passed on
-
-std::span<const std::byte> as_span(const std::string& text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
+constexpr std::uint64_t kOpenAgainMs = 100;  // an opening that nobody has answered
 
 class RelayLinks : public Links, private DirectEvents {
  public:
@@ -48,6 +40,7 @@ class RelayLinks : public Links, private DirectEvents {
     auto direct = make(*this);
     if (!direct) return direct.error();
     direct_ = std::move(direct).value();
+    passage_.emplace(*direct_);
     return {};
   }
 
@@ -69,9 +62,9 @@ class RelayLinks : public Links, private DirectEvents {
   [[nodiscard]] std::uint64_t bytes_sent() const override { return direct_->bytes_sent(); }
   [[nodiscard]] std::uint64_t bytes_received() const override { return direct_->bytes_received(); }
   [[nodiscard]] std::uint64_t segment_bytes_received() const override {
-    return direct_->segment_bytes_received() - bytes_relayed_;
+    return direct_->segment_bytes_received() - passage_->bytes();
   }
-  [[nodiscard]] std::uint64_t bytes_relayed() const override { return bytes_relayed_; }
+  [[nodiscard]] std::uint64_t bytes_relayed() const override { return passage_->bytes(); }
   [[nodiscard]] std::size_t queued_bytes(PeerId peer) const override;
   void shutdown(std::uint64_t deadline_ms, std::function<void()> done) override;
 
@@ -104,14 +97,6 @@ class RelayLinks : public Links, private DirectEvents {
     std::string why;                          // of that
     bool closing = false;                     // goes when the queue is empty
   };
-  /// A segment between two others, in memory of its own.
-  struct Passing {
-    PeerId from;
-    PeerId to;
-    std::vector<std::byte> buffer;
-    bool whole = false;  // received
-  };
-  using Pair = std::pair<PeerId, PeerId>;
 
   // DirectEvents
   void link_up(PeerId peer) override;
@@ -127,7 +112,6 @@ class RelayLinks : public Links, private DirectEvents {
   void relay_arrived(PeerId peer, std::span<const std::byte> payload) override;
   void routed_sent(PeerId far, MemoryToken token, std::uint64_t cookie) override;
 
-  // As an end.
   [[nodiscard]] Far* find(PeerId peer);
   [[nodiscard]] Far* find_up(PeerId peer);
   void say(const Far& far, RelayKind kind, std::uint64_t session, std::uint64_t number,
@@ -142,24 +126,13 @@ class RelayLinks : public Links, private DirectEvents {
   void remove(PeerId peer);
   void count_received(PeerId peer);
 
-  // In between.
-  void pass_on(PeerId from, const RelayMessage& message, std::span<const std::byte> payload);
-  [[nodiscard]] Placement take_in(PeerId from, const SegmentHeader& header);
-  void passed(MemoryToken token, bool credit);
-  void unlink(PeerId peer);
-  [[nodiscard]] std::size_t bytes_between(PeerId from, PeerId to) const;
-
   Clock& clock_;
   LinkEvents& events_;
   Random sessions_;
   std::unique_ptr<DirectLinks> direct_;
+  std::optional<Passage> passage_;  // between others
   std::map<PeerId, Far> far_;
-  std::set<Pair> routes_;  // between others: (from, to) that have opened
-  std::map<MemoryToken, Passing> passing_;
-  std::vector<std::vector<std::byte>> buffers_;  // kept
-  MemoryToken tokens_ = 0;
   std::uint64_t serials_ = 0;
-  std::uint64_t bytes_relayed_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
@@ -312,7 +285,7 @@ void RelayLinks::close(PeerId peer) {
       remove(peer);
     }
   }
-  unlink(peer);
+  passage_->unlink(peer);
   direct_->close(peer);
 }
 
@@ -323,7 +296,7 @@ void RelayLinks::drop(PeerId peer) {
     }
     remove(peer);
   }
-  unlink(peer);
+  passage_->unlink(peer);
   direct_->drop(peer);
 }
 
@@ -386,7 +359,7 @@ void RelayLinks::pump(Far& far, bool all) {
 }
 
 void RelayLinks::routed_sent(PeerId to, MemoryToken token, std::uint64_t cookie) {
-  if ((token & kPassing) != 0) return passed(token, true);
+  if (Passage::owns(token)) return passage_->sent(token);
   if (Far* far = find(to)) {
     const auto sent = std::find_if(far->handed.begin(), far->handed.end(), [&](const Queued& q) {
       return q.token == token && q.cookie == cookie;
@@ -450,7 +423,7 @@ void RelayLinks::link_down(PeerId peer, const std::string& reason, Down how) {
            "the link to peer " + to_string(peer) + ", over which it went, was lost: " + reason);
     }
   }
-  unlink(peer);
+  passage_->unlink(peer);
   if (find(peer) == nullptr) events_.link_down(peer, reason, how);
 }
 
@@ -458,7 +431,7 @@ void RelayLinks::relay_arrived(PeerId peer, std::span<const std::byte> payload) 
   const auto decoded = decode_relay(payload);
   if (!decoded) return direct_->give_up(peer, decoded.error().text);
   const RelayMessage& message = decoded.value();
-  if (message.to != self()) return pass_on(peer, message, payload);
+  if (message.to != self()) return passage_->message(peer, message, payload);
   Far* far = find(message.from);
   if (message.kind == RelayKind::open) return opened(peer, message);
   if (far == nullptr || far->via != peer) return;
@@ -480,7 +453,7 @@ void RelayLinks::relay_arrived(PeerId peer, std::span<const std::byte> payload) 
 
 Placement RelayLinks::segment_header(PeerId peer, const SegmentHeader& header) {
   if (!header.route.relayed()) return events_.segment_header(peer, header);
-  if (header.route.to != self()) return take_in(peer, header);
+  if (header.route.to != self()) return passage_->take_in(peer, header);
   const PeerId from = header.route.from;
   Far* far = find(from);
   const bool ours = far != nullptr && far->via == peer && far->mine == header.route.session;
@@ -495,15 +468,7 @@ Placement RelayLinks::segment_header(PeerId peer, const SegmentHeader& header) {
 
 void RelayLinks::segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) {
   if (!header.route.relayed()) return events_.segment_arrived(peer, header, at);
-  if ((at.token & kPassing) != 0) {
-    const auto found = passing_.find(at.token);
-    if (found == passing_.end()) return;
-    found->second.whole = true;
-    bytes_relayed_ += header.bytes;
-    if (!direct_->is_up(header.route.to)) return passed(at.token, false);
-    direct_->send_segment(header.route.to, header, found->second.buffer.data(), at.token, 0);
-    return;
-  }
+  if (Passage::owns(at.token)) return passage_->arrived(header, at.token);
   const PeerId from = header.route.from;
   SegmentHeader plain = header;
   plain.route = {};
@@ -516,88 +481,6 @@ void RelayLinks::count_received(PeerId peer) {
   if (far == nullptr) return;
   ++far->received;
   if (far->ends_after && far->received >= *far->ends_after) fail(*far, far->why);
-}
-
-// ---------------------------------------------------------------------------- between two others
-
-void RelayLinks::pass_on(PeerId from, const RelayMessage& message,
-                         std::span<const std::byte> payload) {
-  if (message.from != from || message.kind == RelayKind::credit) {
-    return direct_->give_up(from, "it relays what is not its own");
-  }
-  if (direct_->is_up(message.to)) {
-    if (message.kind == RelayKind::open) routes_.insert(Pair(from, message.to));
-    direct_->send_relay(message.to, {payload.begin(), payload.end()});
-    return;
-  }
-  if (message.kind == RelayKind::open) return;  // it says so again
-  direct_->send_relay(from, encode_relay({RelayKind::down, message.to, from, 0, 0,
-                                          as_span("the peer in between has no link to it")}));
-}
-
-std::size_t RelayLinks::bytes_between(PeerId from, PeerId to) const {
-  std::size_t bytes = 0;
-  for (const auto& [token, passing] : passing_) {
-    if (passing.from == from && passing.to == to) bytes += passing.buffer.size();
-  }
-  return bytes;
-}
-
-Placement RelayLinks::take_in(PeerId from, const SegmentHeader& header) {
-  const Route& route = header.route;
-  if (route.from != from) {
-    direct_->give_up(from, "it relays what is not its own");
-    return {};
-  }
-  if (!direct_->is_up(route.to)) return {};
-  if (bytes_between(from, route.to) > kPassingMax) {
-    direct_->give_up(from, "it sends more over this peer than it has credit for");
-    return {};
-  }
-  const MemoryToken token = kPassing | ++tokens_;
-  Passing& passing = passing_[token];
-  passing.from = from;
-  passing.to = route.to;
-  if (!buffers_.empty()) {
-    passing.buffer = std::move(buffers_.back());
-    buffers_.pop_back();
-  }
-  passing.buffer.resize(std::max<std::size_t>(header.bytes, 1));
-  return {passing.buffer.data(), token, 0};
-}
-
-void RelayLinks::passed(MemoryToken token, bool credit) {
-  const auto found = passing_.find(token);
-  if (found == passing_.end()) return;
-  Passing& passing = found->second;
-  if (credit) {
-    direct_->send_relay(
-        passing.from,
-        encode_relay({RelayKind::credit, passing.to, passing.from, 0, passing.buffer.size(), {}}));
-  }
-  if (buffers_.size() < kKeptBuffers) buffers_.push_back(std::move(passing.buffer));
-  passing_.erase(found);
-}
-
-/// The own link to this peer has ended, or ends: who reached others over this peer hears of it.
-void RelayLinks::unlink(PeerId peer) {
-  const std::string why = "the peer in between has lost its link to it";
-  std::erase_if(routes_, [&](const Pair& route) {
-    if (route.second == peer) {
-      direct_->send_relay(route.first,
-                          encode_relay({RelayKind::down, peer, route.first, 0, 0, as_span(why)}));
-    }
-    return route.first == peer || route.second == peer;
-  });
-  std::vector<MemoryToken> over;
-  for (const auto& [token, passing] : passing_) {
-    // What came whole from one that has gone is still sent.
-    if (passing.to == peer || (passing.from == peer && !passing.whole)) over.push_back(token);
-  }
-  for (const MemoryToken token : over) {
-    direct_->cancel(token);
-    passed(token, passing_.at(token).to == peer);
-  }
 }
 
 }  // namespace

@@ -1,0 +1,100 @@
+#include "transport/passage.h"
+
+#include <algorithm>
+
+#include "base/limits.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::size_t kPassingMax = 4 * kRelayWindowBytes;  // from one to another; more is no order
+constexpr std::size_t kKeptBuffers = 16;
+
+}  // namespace
+
+void Passage::message(PeerId from, const RelayMessage& message,
+                      std::span<const std::byte> payload) {
+  if (message.from != from || message.kind == RelayKind::credit) {
+    return links_.give_up(from, "it relays what is not its own");
+  }
+  if (links_.is_up(message.to)) {
+    if (message.kind == RelayKind::open) routes_.insert(Pair(from, message.to));
+    links_.send_relay(message.to, {payload.begin(), payload.end()});
+    return;
+  }
+  if (message.kind == RelayKind::open) return;  // it says so again
+  links_.send_relay(from, encode_relay({RelayKind::down, message.to, from, 0, 0,
+                                        as_span("the peer in between has no link to it")}));
+}
+
+Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
+  const Route& route = header.route;
+  if (route.from != from) {
+    links_.give_up(from, "it relays what is not its own");
+    return {};
+  }
+  if (!links_.is_up(route.to)) return {};
+  const Pair between(from, route.to);
+  std::size_t& held = held_bytes_[between];
+  if (held > kPassingMax) {
+    links_.give_up(from, "it sends more over this peer than it has credit for");
+    return {};
+  }
+  const MemoryToken token = kMark | ++tokens_;
+  Passing& passing = passing_[token];
+  passing.between = between;
+  if (!buffers_.empty()) {
+    passing.buffer = std::move(buffers_.back());
+    buffers_.pop_back();
+  }
+  passing.buffer.resize(std::max<std::size_t>(header.bytes, 1));
+  held += passing.buffer.size();
+  return {passing.buffer.data(), token, 0};
+}
+
+void Passage::arrived(const SegmentHeader& header, MemoryToken token) {
+  const auto found = passing_.find(token);
+  if (found == passing_.end()) return;
+  Passing& passing = found->second;
+  passing.whole = true;
+  bytes_ += header.bytes;
+  if (!links_.is_up(passing.between.second)) return over(token, false);
+  links_.send_segment(passing.between.second, header, passing.buffer.data(), token, 0);
+}
+
+void Passage::over(MemoryToken token, bool credit) {
+  const auto found = passing_.find(token);
+  if (found == passing_.end()) return;
+  Passing& passing = found->second;
+  const auto [from, to] = passing.between;
+  const std::size_t bytes = passing.buffer.size();
+  if (credit) links_.send_relay(from, encode_relay({RelayKind::credit, to, from, 0, bytes, {}}));
+  const auto held = held_bytes_.find(passing.between);
+  held->second -= bytes;
+  if (held->second == 0) held_bytes_.erase(held);
+  if (buffers_.size() < kKeptBuffers) buffers_.push_back(std::move(passing.buffer));
+  passing_.erase(found);
+}
+
+void Passage::unlink(PeerId peer) {
+  const std::string why = "the peer in between has lost its link to it";
+  std::erase_if(routes_, [&](const Pair& route) {
+    if (route.second == peer) {
+      links_.send_relay(route.first,
+                        encode_relay({RelayKind::down, peer, route.first, 0, 0, as_span(why)}));
+    }
+    return route.first == peer || route.second == peer;
+  });
+  std::vector<MemoryToken> ended;
+  for (const auto& [token, passing] : passing_) {
+    // What came whole from one that has gone is still sent.
+    const auto& [from, to] = passing.between;
+    if (to == peer || (from == peer && !passing.whole)) ended.push_back(token);
+  }
+  for (const MemoryToken token : ended) {
+    links_.cancel(token);
+    over(token, passing_.at(token).between.second == peer);
+  }
+}
+
+}  // namespace pccl
