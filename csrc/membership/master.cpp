@@ -1,5 +1,6 @@
 // The master's events, one function each. What they lead to is in epochs.cpp, verdict.cpp,
-// admission.cpp and election.cpp; the reasoning behind each rule is in DESIGN.md section 5.
+// lateness.cpp, admission.cpp and election.cpp; the reasoning behind each rule is in DESIGN.md
+// section 5.
 #include "membership/master.h"
 
 #include <algorithm>
@@ -509,87 +510,14 @@ void on_message(State& s, PeerId p, const Bye&, Actions& out) {
   reconsider(s, out);
 }
 
-bool stands_at(const Report& report, std::uint64_t step) {
-  return report.vote != VoteKind::none && report.step >= step;
-}
-
-/// It has not issued an operation for which a mate's time is over.
-bool is_late(const State& s, PeerId p, const Report& report) {
-  const auto member = s.group_of.find(p);
-  if (member == s.group_of.end()) return false;
-  const auto op = s.expired.find(member->second);
-  return op != s.expired.end() && report.issued <= op->second &&
-         !stands_at(report, op->second.step);
-}
-
-/// It has not come to a boundary where others have waited too long, and it does not wait itself for
-/// a mate that has issued less.
-bool is_late_at_boundary(const State& s, PeerId p, const Report& report) {
-  const auto member = s.group_of.find(p);
-  if (member == s.group_of.end() || !s.expired_boundary) return false;
-  if (stands_at(report, *s.expired_boundary)) return false;
-  const auto& mates = s.groups.at(member->second);
-  return std::none_of(mates.begin(), mates.end(), [&](PeerId mate) {
-    const auto found = s.peers.find(mate);
-    if (found == s.peers.end()) return false;
-    const Report& other = found->second.report;
-    return !stands_at(other, *s.expired_boundary) && other.issued < report.issued;
-  });
-}
-
-/// Some of a peer group stand at the boundary of a step, others wait in an operation of that step
-/// which those have not called, and the time of that operation is over: their programs differ. The
-/// fewer of them go; of as many those at the boundary. Empty, or why this peer is one of them.
-std::string differs(const State& s, PeerId p, const Report& report) {
-  const auto member = s.group_of.find(p);
-  if (member == s.group_of.end()) return "";
-  const auto expired = s.expired.find(member->second);
-  if (expired == s.expired.end()) return "";
-  const OpKey op = expired->second;
-  const auto stands = [&](const Report& r) { return r.issued <= op && stands_at(r, op.step); };
-  const auto calls = [&](const Report& r) { return r.issued > op && !stands_at(r, op.step); };
-  std::size_t standing = 0;
-  std::size_t calling = 0;
-  for (const PeerId mate : s.groups.at(member->second)) {
-    const auto found = s.peers.find(mate);
-    if (found == s.peers.end()) continue;
-    if (stands(found->second.report)) ++standing;
-    if (calls(found->second.report)) ++calling;
-  }
-  if (stands(report) && calling >= standing) {
-    return "it stands at the boundary of step " + std::to_string(op.step) +
-           " and has not called operation " + to_string(op) + ", in which others wait";
-  }
-  if (calls(report) && standing > calling) {
-    return "it waits in operation " + to_string(op) +
-           ", and most others stand at the boundary of that step and have not called it";
-  }
-  return "";
-}
-
-/// While a member of the running epoch is not here, who has not come may be waiting for that one:
-/// nobody is late. The next epoch is near, and the time-outs are reported again in it.
-bool somebody_is_missing(const State& s) {
-  const auto& members = own(s)->members;
-  return std::any_of(members.begin(), members.end(),
-                     [&](const Member& m) { return !s.peers.contains(m.peer()); });
-}
-
 void on_message(State& s, PeerId p, const Heartbeat& m, Actions& out) {
   Report& report = s.peers.at(p).report;
   report.issued = m.issued;
   if (!s.running) return;
   if (hear_issued(s, p, m.issued)) reconsider(s, out);
   if (!s.running) return;
-  std::string why = differs(s, p, report);
-  if (is_late(s, p, report)) {
-    why = "it has not come to operation " + to_string(s.expired.at(s.group_of.at(p))) + " in time";
-  } else if (is_late_at_boundary(s, p, report)) {
-    why = "it has not come to the boundary of step " + std::to_string(*s.expired_boundary) +
-          " in time";
-  }
+  const std::string why = why_late(s, p, report);
   if (why.empty()) return;
-  if (somebody_is_missing(s) && !planted(s.config.planted, "late_or_waiting")) return;
   expel(s, p, why, out);
   reconsider(s, out);
 }
@@ -607,29 +535,7 @@ void on_message(State& s, PeerId p, const Mismatch& m, Actions& out) {
 }
 
 void on_message(State& s, PeerId p, const Expired& m, Actions&) {
-  if (!s.running || m.epoch != own(s)->id) return;
-  const auto member = s.group_of.find(p);
-  if (member == s.group_of.end()) return;
-  Report& report = s.peers.at(p).report;
-  if (stands_at(report, m.op.step)) {
-    s.expired_boundary = report.step;
-    return;
-  }
-  report.issued = std::max(report.issued, OpKey{m.op.step, m.op.index + 1});  // never the reporter
-  // The oldest counts, as long as somebody has still to come to it: who waits for it has not come
-  // to the later ones.
-  const auto [old, added] = s.expired.try_emplace(member->second, m.op);
-  if (added || m.op < old->second) {
-    old->second = m.op;
-    return;
-  }
-  const auto& mates = s.groups.at(member->second);
-  const bool open = std::any_of(mates.begin(), mates.end(), [&](PeerId mate) {
-    const auto found = s.peers.find(mate);
-    return found != s.peers.end() && (is_late(s, mate, found->second.report) ||
-                                      !differs(s, mate, found->second.report).empty());
-  });
-  if (!open) old->second = m.op;
+  if (s.running && m.epoch == own(s)->id) time_is_over(s, p, m.op);
 }
 
 void on(State& s, const PeerMessage& e, Actions& out) {

@@ -93,6 +93,15 @@ void recall_relays(State& s);
 /// A member of the proposal is not calm: the same members go on, and the boundary decides.
 void give_up_at_once(State& s);
 
+// ------------------------------------------------------------------------ who is late
+// (lateness.cpp)
+
+/// Why this member, which has just been heard of, has to go: it has not come to an operation or to
+/// a boundary for which the time of others is over. Empty: it has not.
+[[nodiscard]] std::string why_late(const State& s, PeerId p, const Report& report);
+/// The time of the operation `op` of this member is over, or of the boundary at which it stands.
+void time_is_over(State& s, PeerId p, OpKey op);
+
 // ------------------------------------------------------------------- whose state is right
 // (election.cpp)
 

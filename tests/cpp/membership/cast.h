@@ -25,6 +25,8 @@ inline StateRoot root(std::uint64_t revision, char name) {
   return r;
 }
 
+inline const EpochId kEpoch = EpochId::make(1, 1);
+
 /// A master whose register holds epoch 1.1 of these members, all connected and in that epoch.
 inline master::State in_office(const std::vector<Member>& members, std::uint64_t passed = 1) {
   master::State s;
@@ -42,6 +44,10 @@ inline master::State in_office(const std::vector<Member>& members, std::uint64_t
   }
   s.pinned = ids_of(members);
   return s;
+}
+
+inline master::Actions tell(master::State& s, std::uint64_t peer, PeerToMaster message) {
+  return master::step(s, master::PeerMessage{PeerId{peer}, std::move(message)});
 }
 
 inline Report& report(master::State& s, std::uint64_t peer) {

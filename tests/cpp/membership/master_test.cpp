@@ -10,15 +10,11 @@ namespace pccl::master {
 namespace {
 
 using cast::in_office;
+using cast::kEpoch;
 using cast::member;
 using cast::report;
 using cast::sent;
-
-Actions tell(State& s, std::uint64_t peer, PeerToMaster message) {
-  return step(s, PeerMessage{PeerId{peer}, std::move(message)});
-}
-
-const EpochId kEpoch = EpochId::make(1, 1);
+using cast::tell;
 
 TEST(Master, a_take_over_takes_a_new_incarnation_and_waits_for_the_members) {
   State s;
@@ -181,63 +177,6 @@ TEST(Master, a_mismatch_fails_the_operation_everywhere_and_what_follows_is_not_c
   EXPECT_TRUE(tell(s, 2, Mismatch{kEpoch, OpKey{1, 0}, Error{ErrorCode::mismatch, "x"}}).empty())
       << "once";
   EXPECT_TRUE(tell(s, 2, Done{kEpoch, {OpKey{1, 1}}}).empty());
-}
-
-TEST(Master, who_has_not_issued_an_expired_operation_is_evicted_at_its_next_heartbeat) {
-  State s = in_office({member(1), member(2), member(3)});
-  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
-  EXPECT_TRUE(tell(s, 1, Heartbeat{OpKey{1, 5}}).empty());
-  EXPECT_TRUE(tell(s, 2, Heartbeat{OpKey{1, 5}}).empty());
-  const Actions out = tell(s, 3, Heartbeat{OpKey{1, 4}});
-  ASSERT_EQ(sent<Evicted>(out).size(), 1U);
-  EXPECT_EQ(sent<Evicted>(out)[0].first, PeerId{3});
-  EXPECT_EQ(s.proposal->members.size(), 2U);
-}
-
-TEST(Master, who_stands_at_the_boundary_already_is_not_late) {
-  State s = in_office({member(1), member(2), member(3)});
-  static_cast<void>(tell(s, 1, Vote{1, VoteKind::refresh, {}}));
-  static_cast<void>(tell(s, 2, Vote{1, VoteKind::refresh, {}}));
-  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 0}}));
-  EXPECT_TRUE(tell(s, 2, Heartbeat{OpKey{1, 0}}).empty());
-  EXPECT_EQ(sent<Evicted>(tell(s, 3, Heartbeat{OpKey{1, 0}})).size(), 1U);
-}
-
-TEST(Master, where_programs_differ_about_an_operation_and_a_boundary_the_fewer_go) {
-  const OpKey op{1, 2};
-  const auto world = [&](const std::vector<std::uint64_t>& callers,
-                         const std::vector<std::uint64_t>& standing) {
-    State s = in_office({member(1), member(2), member(3)});
-    for (const std::uint64_t p : standing) static_cast<void>(tell(s, p, Heartbeat{op}));
-    for (const std::uint64_t p : standing) {
-      EXPECT_TRUE(sent<Evicted>(tell(s, p, Vote{1, VoteKind::refresh, {}})).empty());
-    }
-    for (const std::uint64_t p : callers) {
-      EXPECT_TRUE(sent<Evicted>(tell(s, p, Heartbeat{OpKey{1, 3}})).empty());
-    }
-    static_cast<void>(tell(s, callers.front(), Expired{kEpoch, op}));
-    return s;
-  };
-  State s = world({1, 2}, {3});
-  EXPECT_TRUE(tell(s, 1, Heartbeat{OpKey{1, 3}}).empty());
-  Actions out = tell(s, 3, Heartbeat{op});
-  ASSERT_EQ(sent<Evicted>(out).size(), 1U);
-  EXPECT_EQ(sent<Evicted>(out)[0].first, PeerId{3});
-  EXPECT_NE(sent<Evicted>(out)[0].second.text.find("operation 1.2"), std::string::npos);
-
-  s = world({1}, {2, 3});
-  EXPECT_TRUE(tell(s, 2, Heartbeat{op}).empty());
-  EXPECT_TRUE(tell(s, 3, Heartbeat{op}).empty());
-  out = tell(s, 1, Heartbeat{OpKey{1, 3}});
-  ASSERT_EQ(sent<Evicted>(out).size(), 1U);
-  EXPECT_EQ(sent<Evicted>(out)[0].first, PeerId{1});
-
-  s = in_office({member(1), member(2)});  // as many: those at the boundary
-  static_cast<void>(tell(s, 2, Heartbeat{op}));
-  static_cast<void>(tell(s, 2, Vote{1, VoteKind::refresh, {}}));
-  static_cast<void>(tell(s, 1, Expired{kEpoch, op}));
-  EXPECT_TRUE(tell(s, 1, Heartbeat{OpKey{1, 3}}).empty());
-  EXPECT_EQ(sent<Evicted>(tell(s, 2, Heartbeat{op})).size(), 1U);
 }
 
 TEST(Master, an_expelled_member_cannot_come_back_before_the_next_start) {
