@@ -30,14 +30,6 @@ namespace pccl::master {
 [[nodiscard]] std::size_t replicas(const std::vector<Member>& members);
 /// Those whose replica is complete among them, in the same order.
 [[nodiscard]] std::vector<Member> whole(std::vector<Member> members);
-/// Who has to go because some that are here cannot reach each other, also not over a third member:
-/// newcomers before members, then the fewest replicas.
-[[nodiscard]] std::set<PeerId> excluded(const State& s);
-/// Two that cannot reach each other, by age: the higher the younger.
-using Pair = std::pair<std::uint64_t, std::uint64_t>;
-/// The fewest of which each pair has one; among equals those that cannot reach the most others,
-/// then the youngest. Exact to ten of them, above that nearly.
-[[nodiscard]] std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs);
 /// Who may go on without being admitted: any whole replica of the register's epoch.
 [[nodiscard]] std::vector<Member> survivors(const State& s);
 /// The same, where they lie in the register's epoch.
@@ -62,6 +54,17 @@ void explain_door(State& s, Actions& out);
 [[nodiscard]] Error check_hello(const State& s, const Hello& hello);
 
 // ------------------------------------------------------ members that cannot reach each other
+// (reachability.cpp)
+
+/// Who has to go because some that are here cannot reach each other, also not over a third member:
+/// newcomers before members, then the fewest replicas.
+[[nodiscard]] std::set<PeerId> excluded(const State& s);
+/// Two that cannot reach each other, by age: the higher the younger.
+using Pair = std::pair<std::uint64_t, std::uint64_t>;
+/// The fewest of which each pair has one; among equals those that cannot reach the most others,
+/// then the youngest. Exact to ten of them, above that nearly.
+[[nodiscard]] std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs);
+
 // (relays.cpp)
 
 /// Is there one among these over whom the two may reach each other?

@@ -19,6 +19,12 @@ inline Member member(std::uint64_t id, std::string replica = "", std::uint32_t r
   return m;
 }
 
+inline std::vector<PeerId> peers(std::initializer_list<std::uint64_t> ids) {
+  std::vector<PeerId> out;
+  for (const std::uint64_t id : ids) out.push_back(PeerId{id});
+  return out;
+}
+
 inline StateRoot root(std::uint64_t revision, char name) {
   StateRoot r{true, revision, {}};
   r.digest[0] = static_cast<std::uint8_t>(name);

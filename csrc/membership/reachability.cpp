@@ -1,0 +1,144 @@
+// Who has to go because members, or newcomers, cannot reach each other, and no third one
+// (relays.cpp) helps: the fewest.
+#include <algorithm>
+#include <optional>
+
+#include "membership/master_rules.h"
+
+namespace pccl::master {
+namespace {
+
+constexpr std::size_t kExactCover = 10;  // 2^10 choices
+
+/// Members of the peer group of `p` (at a founding all who wait) that stay.
+std::vector<PeerId> may_pass_on(const State& s, PeerId p,
+                                const std::map<PeerId, std::uint64_t>& age,
+                                const std::set<std::uint64_t>& go) {
+  std::vector<PeerId> out;
+  const std::uint32_t group = s.peers.at(p).member.place.rank;
+  const auto add = [&](const Member& m) {
+    const PeerId q = m.peer();
+    if (m.place.rank == group && !go.contains(age.at(q)) && !s.expelled.contains(q)) {
+      out.push_back(q);
+    }
+  };
+  if (const Epoch* epoch = own(s)) {
+    const std::set<PeerId> leaving = who_leaves(s, epoch->members);
+    for (const Member& m : epoch->members) {
+      if (leaving.contains(m.peer())) continue;
+      if (s.peers.contains(m.peer()) || s.awaited.contains(m.peer())) add(m);
+    }
+  } else {
+    for (const auto& [q, peer] : s.peers) add(peer.member);
+  }
+  return out;
+}
+
+/// Of these pairs, beside those who go already: no newcomer costs a member its place.
+std::set<std::uint64_t> who_goes(const std::vector<Pair>& pairs, std::uint64_t members,
+                                 std::set<std::uint64_t> go) {
+  for (const auto& [older, younger] : pairs) {
+    if (older < members && younger >= members && !go.contains(older)) go.insert(younger);
+  }
+  for (const bool inside : {true, false}) {
+    std::vector<Pair> left;
+    for (const Pair& pair : pairs) {
+      if ((pair.first < members) != inside || (pair.second < members) != inside) continue;
+      if (!go.contains(pair.first) && !go.contains(pair.second)) left.push_back(pair);
+    }
+    go.merge(smallest_cover(left));
+  }
+  return go;
+}
+
+}  // namespace
+
+std::set<PeerId> excluded(const State& s) {
+  std::set<PeerId> out;
+  if (s.cannot.empty()) return out;
+  // Replicas go as a whole, so they are what cannot reach each other. Named by age: members in rank
+  // order, then newcomers as they came.
+  std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> ages;
+  std::map<PeerId, std::uint64_t> age;
+  std::uint64_t members = 0;
+  if (const Epoch* epoch = own(s)) {
+    for (const Member& m : epoch->members) {
+      const auto [at, added] = ages.try_emplace(replica_of(m), members);
+      if (added) ++members;
+      age[m.peer()] = at->second;
+    }
+  }
+  for (const auto& [p, peer] : s.peers) {
+    age.try_emplace(
+        p, ages.try_emplace(replica_of(peer.member), members + peer.arrived).first->second);
+  }
+  std::set<std::uint64_t> go;
+  // Who goes passes nothing on, so that others may have to go as well.
+  for (bool more = true; more;) {
+    std::vector<Pair> pairs;
+    for (const auto& [p, q] : s.cannot) {
+      // A younger one that may come back is not waited for while the other is here.
+      if (!s.peers.contains(q) || (!s.peers.contains(p) && !s.awaited.contains(p))) continue;
+      if (!age.contains(p) || age.at(p) == age.at(q)) continue;
+      if (has_relay(s, p, q, may_pass_on(s, q, age, go))) continue;
+      pairs.emplace_back(std::min(age.at(p), age.at(q)), std::max(age.at(p), age.at(q)));
+    }
+    const std::set<std::uint64_t> all = who_goes(pairs, members, go);
+    more = all.size() > go.size();
+    go = all;
+  }
+  for (const auto& [p, its_age] : age) {
+    if (go.contains(its_age)) out.insert(p);
+  }
+  return out;
+}
+
+std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs) {
+  std::map<std::uint64_t, std::uint64_t> degree;
+  for (const auto& [a, b] : std::set<Pair>(pairs.begin(), pairs.end())) ++degree[a], ++degree[b];
+  const auto worth = [&](const std::set<std::uint64_t>& cover) {
+    std::uint64_t cut = 0;
+    for (const std::uint64_t node : cover) cut += degree.at(node);
+    return std::pair(cut, std::vector<std::uint64_t>(cover.rbegin(), cover.rend()));
+  };
+  // Of each pair one has to go: both choices are tried, as deep as it takes.
+  for (std::size_t size = 0; size <= kExactCover; ++size) {
+    std::optional<std::set<std::uint64_t>> best;
+    std::set<std::uint64_t> taken;
+    const auto search = [&](const auto& self) -> void {
+      const auto open = std::find_if(pairs.begin(), pairs.end(), [&](const Pair& pair) {
+        return !taken.contains(pair.first) && !taken.contains(pair.second);
+      });
+      if (open == pairs.end()) {
+        if (!best || worth(taken) > worth(*best)) best = taken;
+        return;
+      }
+      if (taken.size() == size) return;
+      for (const std::uint64_t node : {open->first, open->second}) {
+        taken.insert(node);
+        self(self);
+        taken.erase(node);
+      }
+    };
+    search(search);
+    if (best) return *best;
+  }
+  // Too many for that: those that cannot reach the most others first.
+  std::set<std::uint64_t> cover;
+  std::vector<Pair> left = pairs;
+  while (!left.empty()) {
+    degree.clear();
+    for (const auto& [a, b] : left) ++degree[a], ++degree[b];
+    const auto most =
+        std::max_element(degree.begin(), degree.end(), [](const auto& a, const auto& b) {
+          return std::pair(a.second, a.first) < std::pair(b.second, b.first);
+        });
+    cover.insert(most->first);
+    std::erase_if(left, [node = most->first](const Pair& pair) {
+      return pair.first == node || pair.second == node;
+    });
+  }
+  return cover;
+}
+
+}  // namespace pccl::master

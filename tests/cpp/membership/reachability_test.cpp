@@ -1,0 +1,72 @@
+#include <gtest/gtest.h>
+
+#include "cast.h"
+
+namespace pccl::master {
+namespace {
+
+using cast::in_office;
+using cast::member;
+using cast::newcomer;
+using cast::peers;
+using cast::report;
+
+TEST(Reachability, who_cannot_reach_another_stays_once_that_other_is_lost) {
+  State s = in_office({member(1), member(2), member(3)});
+  s.cannot = {{PeerId{3}, PeerId{1}}, {PeerId{2}, PeerId{1}}, {PeerId{3}, PeerId{2}}};
+  EXPECT_EQ(ids_of(survivors(s)), peers({1}));
+  s.peers.erase(PeerId{1});
+  EXPECT_EQ(ids_of(survivors(s)), peers({2}));
+}
+
+TEST(Reachability, the_fewest_go_that_leave_all_others_connected) {
+  using Cover = std::set<std::uint64_t>;
+  EXPECT_EQ(smallest_cover({}), Cover{});
+  EXPECT_EQ(smallest_cover({{0, 1}, {1, 2}, {1, 3}}), Cover{1}) << "not the three younger ones";
+  EXPECT_EQ(smallest_cover({{0, 1}}), Cover{1}) << "among equals the youngest";
+  EXPECT_EQ(smallest_cover({{0, 1}, {1, 2}, {2, 3}}), (Cover{1, 2}));
+  EXPECT_EQ(smallest_cover({{0, 3}, {0, 4}, {1, 3}, {1, 4}, {2, 3}, {2, 4}}), (Cover{3, 4}));
+  std::vector<Pair> star;
+  for (std::uint64_t i = 0; i < 12; ++i) star.emplace_back(i, 12 + i);
+  EXPECT_EQ(smallest_cover(star).size(), 12U) << "more than are searched exactly";
+}
+
+TEST(Reachability, a_member_that_two_others_cannot_reach_goes_alone) {
+  State s = in_office({member(1), member(2), member(3), member(4)});
+  s.cannot = {{PeerId{3}, PeerId{1}}, {PeerId{4}, PeerId{1}}};
+  EXPECT_TRUE(excluded(s).empty()) << "over the second it reaches both";
+  s.cannot.insert({PeerId{2}, PeerId{1}});
+  EXPECT_EQ(excluded(s), std::set<PeerId>{PeerId{1}});
+}
+
+TEST(Reachability, who_has_to_go_passes_nothing_on_for_others) {
+  // 4 reaches nobody but 2 and 5, over whom 5 would reach 1 and 2.
+  State s = in_office({member(1), member(2), member(3)});
+  newcomer(s, member(4));
+  newcomer(s, member(5));
+  s.cannot = {{PeerId{5}, PeerId{1}}, {PeerId{5}, PeerId{2}}, {PeerId{5}, PeerId{3}}};
+  EXPECT_EQ(excluded(s), std::set<PeerId>{PeerId{5}}) << "a newcomer is no help for a newcomer";
+  s = in_office({member(1), member(2), member(3), member(4)});
+  s.cannot = {{PeerId{4}, PeerId{1}}, {PeerId{4}, PeerId{2}}};
+  EXPECT_TRUE(excluded(s).empty());
+  report(s, 3).leaving = true;
+  EXPECT_EQ(excluded(s), std::set<PeerId>{PeerId{4}}) << "who leaves is no help either";
+}
+
+TEST(Reachability, newcomers_never_cost_a_member_its_place) {
+  State s = in_office({member(1)});
+  newcomer(s, member(3));
+  newcomer(s, member(4));
+  s.cannot = {{PeerId{3}, PeerId{1}}, {PeerId{4}, PeerId{1}}};
+  EXPECT_EQ(excluded(s), (std::set<PeerId>{PeerId{3}, PeerId{4}}));
+}
+
+TEST(Reachability, replicas_that_cannot_reach_each_other_go_as_a_whole) {
+  State s = in_office(
+      {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2), member(4, "b", 1, 2)});
+  s.cannot = {{PeerId{4}, PeerId{2}}};
+  EXPECT_EQ(excluded(s), (std::set<PeerId>{PeerId{3}, PeerId{4}}));
+}
+
+}  // namespace
+}  // namespace pccl::master
