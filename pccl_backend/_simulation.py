@@ -94,7 +94,6 @@ class Member:
     steps: list[int] = field(default_factory=list)
 
     admitted: bool = False
-    passed: bool = False  # its first boundary: a founder may issue operations before
     index: int = 0  # of the next operation of this step
     wants_to_leave: bool = False
     told_left: bool = False
@@ -289,7 +288,7 @@ class Run:
     def post(self, member: Member, operation: Operation, post: Any, *, is_async: bool) -> Operation:
         """Issues an operation; without `is_async` returns with its outcome, or raises its error."""
         self._check_alive(member)
-        self._happens(member)
+        self._lose_at(member, member.index)
         if member.told_left:
             raise GroupClosedError(f"{operation.kind}: this replica has left the run")
         if not member.admitted:
@@ -357,12 +356,11 @@ class Run:
         root_lives = operation.root >= 0 and self.numbering[operation.root] in self.members
         return operation.kind in ROOTED and root_lives
 
-    def _happens(self, member: Member) -> None:
-        """The Lose event that is due at the next operation of this member, if there is one."""
-        for event in self.events:
-            if getattr(event, "operation", None) == member.index and event.matches(member, self):
-                self.lose(member)
-                self._check_alive(member)
+    def _lose_at(self, member: Member, operation: int | None) -> None:
+        """The loss that is due before this operation of the member, or at its boundary."""
+        if any(event.loses(member.number, self.step, operation) for event in self.events):
+            self.lose(member)
+            self._check_alive(member)
 
     # -------------------------------------------------------------------------- point-to-point
 
@@ -438,12 +436,9 @@ class Run:
         self._check_alive(member)
         if member.told_left:
             raise GroupClosedError("this replica has left the run")
-        for event in self.events:
-            if event.matches(member, self) and getattr(event, "operation", 0) is None:
-                self.lose(member)
-                self._check_alive(member)
-            if event.matches(member, self) and event.leaves:
-                member.wants_to_leave = True
+        self._lose_at(member, None)
+        if any(event.lets_go(member.number, self.step) for event in self.events):
+            member.wants_to_leave = True
         if state is not None:
             _tensors(state)
             revision_of(state)
@@ -468,7 +463,7 @@ class Run:
 
     def _bring_newcomers(self) -> None:
         """Starts those that the boundary which the members come to admits."""
-        for event in [e for e in self.events if e.joins == self.step + 1]:
+        for event in [e for e in self.events if e.brings(self.step + 1)]:
             self.events.remove(event)
             self._add()
 

@@ -34,22 +34,17 @@ TIMEOUT_S = 60.0
 class Event:
     """Something that happens at a chosen place of a simulated run; use Lose, Join or Leave."""
 
-    def matches(self, member: Member, run: Run) -> bool:
-        """Does it happen to this member, in the step that runs?"""
-        return (getattr(self, "member", None), getattr(self, "step", None)) == (
-            member.number,
-            run.step,
-        )
+    def loses(self, member: int, step: int, operation: int | None) -> bool:
+        """This member is lost before this operation of the step (None: at its boundary)."""
+        return False
 
-    @property
-    def leaves(self) -> bool:
-        """The member asks to leave."""
-        return isinstance(self, Leave)
+    def lets_go(self, member: int, step: int) -> bool:
+        """This member asks to leave at the boundary that ends the step."""
+        return False
 
-    @property
-    def joins(self) -> int | None:
-        """The step that begins with a newcomer."""
-        return self.step if isinstance(self, Join) else None
+    def brings(self, step: int) -> bool:
+        """The step begins with a newcomer."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -67,12 +62,20 @@ class Lose(Event):
     step: int
     operation: int | None = None
 
+    def loses(self, member: int, step: int, operation: int | None) -> bool:
+        """As Event says."""
+        return (self.member, self.step, self.operation) == (member, step, operation)
+
 
 @dataclass(frozen=True)
 class Join(Event):
     """A newcomer comes, and is admitted by the boundary with which this step begins."""
 
     step: int
+
+    def brings(self, step: int) -> bool:
+        """As Event says."""
+        return self.step == step
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,10 @@ class Leave(Event):
 
     member: int
     step: int
+
+    def lets_go(self, member: int, step: int) -> bool:
+        """As Event says."""
+        return (self.member, self.step) == (member, step)
 
 
 def simulate(
