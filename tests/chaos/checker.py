@@ -33,6 +33,8 @@ class Verdict:
     steps: int = 0
     operations: int = 0
     with_fewer: int = 0  # operations in which not all members of the step are
+    messages: int = 0  # received
+    messages_failed: int = 0  # receives that were lost or timed out
     members: int = 0
     final: str = ""
 
@@ -115,6 +117,7 @@ def _check_group(records: Records, say: Callable[[str], None]) -> Verdict:
                 verdict.say(f"step {number}: lost, nobody has recorded its results")
             break
         _check_results(number, here, state, verdict)
+        _check_messages(number, here, verdict)
         state["step"] = number + 1
         verdict.steps += 1
         if len(verdict.contradictions) > found_before:
@@ -365,6 +368,54 @@ def _explain(
 
 def _short(digests: dict[int, str]) -> str:
     return ", ".join(f"member {m} {d[:16]}" for m, d in sorted(digests.items()))
+
+
+# ------------------------------------------------------------------------------ messages
+
+
+def _check_messages(number: int, here: Step, verdict: Verdict) -> None:
+    """Each receive that succeeded has a message of its source, in the order in which they were sent
+    and each once; one that failed left its tensor alone; a send that succeeded was received."""
+    member_of = here.ranks()
+    plan = work.exchange(number)
+    got: dict[tuple[int, int], int] = defaultdict(int)  # from, to: members
+    for member, record in sorted(here.results.items()):
+        newest: dict[int, int] = {}
+        for line in record.get("messages", {}).get("got", ()):
+            about = f"step {number}, {plan}: member {member}"
+            if line["outcome"] != "done":
+                verdict.messages_failed += 1
+                if line["outcome"] not in ("PeerLostError", "OperationTimeoutError"):
+                    verdict.say(f"{about}: a receive has failed with {line['outcome']}")
+                if line["torn"]:
+                    verdict.say(f"{about}: a receive has failed and left a part of a message")
+                continue
+            verdict.messages += 1
+            source = member_of.get(line["from"])
+            if source is None:
+                verdict.say(f"{about} got a message of rank {line['from']}, which nobody has")
+                continue
+            right = [work.digest(work.message(source, number, i)) for i in range(plan.messages)]
+            if line["digest"] not in right:
+                verdict.say(f"{about} got bits that member {source} has not sent")
+                continue
+            index = right.index(line["digest"])
+            if index <= newest.get(source, -1):
+                verdict.say(
+                    f"{about} got message {index} of member {source} after {newest[source]}"
+                )
+            newest[source] = index
+            got[source, member] += 1
+    for member, record in sorted(here.results.items()):
+        done: dict[int, int] = defaultdict(int)
+        for line in record.get("messages", {}).get("sent", ()):
+            done[member_of.get(line["to"], -1)] += line["outcome"] == "done"
+        for to, count in done.items():
+            if to in here.results and got[member, to] < count:
+                verdict.say(
+                    f"step {number}, {plan}: {count} sends of member {member} to {to} have "
+                    f"succeeded, and {got[member, to]} were received"
+                )
 
 
 # ------------------------------------------------------------------------------ replicas

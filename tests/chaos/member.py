@@ -1,7 +1,8 @@
 """One member of the chaos test: `python -m chaos.member URL MEMBER FOLDER`.
 
 Trains in the shape of a real program: a boundary, a few all_reduce (some in flight together), the
-results into the state. In a replica of several ranks each step has an operation of the replica's
+results into the state; beside them messages between neighbours, or from all to one. In a replica
+of several ranks there are no messages, and each step has an operation of the replica's
 own group too, in flight beside the others. It writes down what it sees, each record before it goes
 on, so that what a killed member has contributed is known: member-N.jsonl is the only evidence that
 the checker takes.
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from chaos import work
+from chaos.messages import Messages
 
 import pccl_backend as pccl
 
@@ -138,8 +140,11 @@ def train(group: pccl.ElasticGroup, member: int, record: Recorder, stop_file: Pa
         if boundary.left or ending:
             break
         siblings = Siblings(member, state["step"]) if several else None
+        messages = None if several else Messages(group, member, state["step"])
         ops = step(group, state, member, stop)
-        more = {"siblings": siblings.digest()} if siblings else {}
+        more: dict[str, Any] = {"siblings": siblings.digest()} if siblings else {}
+        if messages:
+            more["messages"] = messages.outcomes()
         record.say("step", step=state["step"], ops=ops, counters=counters(), **more)
         state["step"] += 1
     what = "left" if boundary.left else "final"

@@ -242,6 +242,8 @@ def judge(chaos: Chaos, failure: str, seconds: float) -> bool:
         "steps": verdict.steps,
         "operations": verdict.operations,
         "operations_with_fewer": verdict.with_fewer,
+        "messages": verdict.messages,
+        "messages_failed": verdict.messages_failed,
         "killed": sum(m.killed for m in world.members),
         "evicted": sum(status == EVICTED for status in statuses),
         "left": world.counts.get("left", 0),
@@ -262,7 +264,10 @@ def judge(chaos: Chaos, failure: str, seconds: float) -> bool:
 
 def judge_again(folder: Path) -> int:
     verdict = checker.check(checker.read(folder), print)
-    print(f"{verdict.steps} steps, {verdict.operations} operations, {verdict.members} members")
+    print(
+        f"{verdict.steps} steps, {verdict.operations} operations, {verdict.messages} messages "
+        f"({verdict.messages_failed} lost), {verdict.members} members"
+    )
     print("\n".join(verdict.contradictions) or "no contradiction")
     return 1 if verdict.contradictions else 0
 

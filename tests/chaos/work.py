@@ -22,6 +22,8 @@ LARGEST = 700_000
 TIERS = ((1, SLOTS - 1), (SLOTS, DOUBLING), (DOUBLING + 1, 200_000), (DOUBLING + 1, LARGEST))
 
 
+EXCHANGES = ("isend", "batch", "any", "one by one")
+MESSAGES_INDEX = 32  # of the first message of a step
 SIBLINGS_INDEX = 62  # of the operation among the ranks of a replica; 63 is the state's
 
 
@@ -72,6 +74,27 @@ def batches(step: int) -> list[tuple[list[int], list[int]]]:
         issued, left = left[:together], left[together:]
         found.append((issued, chance.sample(issued, len(issued))))
     return found
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Messages between the ranks of a step: each to the next one, or all to rank 0 ("any")."""
+
+    how: str
+    messages: int  # of each sender
+    count: int  # float32 elements of each
+
+
+def exchange(step: int) -> Exchange:
+    chance = random.Random(-1_000_000_000 - step)
+    how = chance.choice(EXCHANGES)
+    count = round(math.exp(chance.uniform(math.log(16), math.log(100_000))))
+    return Exchange(how, 1 if how == "one by one" else chance.randint(1, 3), count)
+
+
+def message(member: int, step: int, index: int) -> np.ndarray:
+    op = Op("float32", "sum", exchange(step).count)
+    return contribution(member, step, MESSAGES_INDEX + index, op)
 
 
 def contribution(member: int, step: int, index: int, op: Op, *, stop: bool = False) -> np.ndarray:

@@ -348,3 +348,75 @@ def test_a_step_has_operations_of_all_sizes_and_some_are_in_flight_together() ->
         assert [i for issued, _ in batches for i in issued] == list(range(len(ops)))
         assert all(sorted(issued) == sorted(waited) for issued, waited in batches)
     assert any(len(issued) > 2 for issued, _ in work.batches(3))
+
+
+# ------------------------------------------------------------------------------ messages
+
+AT = next(s for s in range(STEPS) if work.exchange(s).how == "isend" and s != 2)
+SENT = work.exchange(AT).messages
+
+
+def with_messages() -> Records:
+    """Each member of step AT has sent to the next and received from the one before."""
+    records = recorded()
+    done = {"outcome": "done"}
+    for rank, m in enumerate(MEMBERS):
+        before, after = MEMBERS[rank - 1], MEMBERS[(rank + 1) % len(MEMBERS)]
+        digests = [work.digest(work.message(before, AT, i)) for i in range(SENT)]
+        (step,) = [line for line in lines(records, m, "step") if line["step"] == AT]
+        step["messages"] = {
+            "got": [
+                {"from": before, "outcome": "done", "digest": d, "torn": False} for d in digests
+            ],
+            "sent": [{"to": after, **done} for _ in digests],
+        }
+    return records
+
+
+def messages(records: Records, member: int) -> dict[str, list[dict[str, Any]]]:
+    (step,) = [line for line in lines(records, member, "step") if line["step"] == AT]
+    found: dict[str, list[dict[str, Any]]] = step["messages"]
+    return found
+
+
+def test_messages_that_all_arrived_hold() -> None:
+    verdict = check(with_messages())
+    assert verdict.contradictions == []
+    assert verdict.messages == SENT * len(MEMBERS)
+    assert verdict.messages_failed == 0
+
+
+def test_a_message_of_another_step_is_found() -> None:
+    records = with_messages()
+    messages(records, 1)["got"][0]["digest"] = work.digest(work.message(0, AT + 1, 0))
+    assert "bits that member 0 has not sent" in the_one(records)
+
+
+def test_a_message_that_came_twice_is_found() -> None:
+    records = with_messages()
+    got = messages(records, 1)["got"]
+    got.append(got[-1])
+    assert f"got message {SENT - 1} of member 0 after {SENT - 1}" in the_one(records)
+
+
+def test_a_send_that_succeeded_and_was_not_received_is_found() -> None:
+    records = with_messages()
+    got = messages(records, 1)["got"]
+    got[0] = {**got[0], "outcome": "PeerLostError"}
+    assert f"{SENT} sends of member 0 to 1 have succeeded" in the_one(records)
+    messages(records, 0)["sent"][0]["outcome"] = "PeerLostError"
+    verdict = check(records)
+    assert verdict.contradictions == []
+    assert verdict.messages_failed == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [({"torn": True}, "left a part"), ({"outcome": "MismatchError"}, "has failed with")],
+)
+def test_a_receive_that_fails_as_it_may_not_is_found(change: dict[str, Any], text: str) -> None:
+    records = with_messages()
+    got = messages(records, 1)["got"]
+    got[0] = {**got[0], "outcome": "PeerLostError", **change}
+    messages(records, 0)["sent"][0]["outcome"] = "PeerLostError"
+    assert text in the_one(records)
