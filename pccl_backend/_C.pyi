@@ -15,8 +15,14 @@ TORCH_VERSION: str
 def configure_engine(options: dict[str, Any]) -> None:
     """Sets the options (fields of csrc/engine/options.h) of the engine; before the first group."""
 
-def set_stream_wait(wait: bool) -> None:
-    """Whether `wait()` of an operation on device tensors holds the stream and not the CPU."""
+def set_stream_wait(wait: bool, launches_block: bool) -> None:
+    """Whether `wait()` of an operation on device tensors holds the stream and not the CPU.
+
+    `launches_block`: a kernel's launch returns when the kernel has ended; no stream is held then.
+    """
+
+def wait_for_devices(timeout_s: float | None) -> bool:
+    """Waits for the operations in flight on devices; raises their first failure. False: not yet."""
 
 def raise_late_failure() -> None:
     """Raises what has failed in the elastic group after its `wait()` had returned, once."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._checkpoints import Checkpoints
     from ._config import Options, Replica
+    from ._devices import wait_for_devices
     from ._elastic import ElasticRun, LeftRun, ddp_kwargs, elastic
     from ._errors import (
         EngineError,
@@ -70,6 +71,7 @@ __all__ = [
     "join",
     "leave_on",
     "register",
+    "wait_for_devices",
 ]
 
 _HOMES = {
@@ -89,6 +91,7 @@ _HOMES = {
     "hsdp_mesh": "_models",
     "leave_on": "_notice",
     "register": "_register",
+    "wait_for_devices": "_devices",
     "SharedState": "_shared_state",
     "__version__": "_version",
 }

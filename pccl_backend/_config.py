@@ -212,6 +212,13 @@ class Options:
         }
 
 
+def launches_block(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether the launch of a kernel returns only when the kernel has ended (CUDA, ROCm)."""
+    source = os.environ if environment is None else environment
+    names = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL")
+    return any(source.get(name, "0") not in ("", "0") for name in names)
+
+
 def parse_url(url: str, *, name: str = "url") -> Target:
     """Reads `pccl://HOST:PORT[,HOST:PORT...][/RUN]`; the scheme may be missing.
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from . import _patches
-from ._config import NAME, Options
+from ._config import NAME, Options, launches_block
 from ._errors import PcclError
 
 _log = logging.getLogger(NAME)
@@ -39,7 +39,7 @@ def extension(options: Options | None = None) -> Any:
             module = _load()
             _apply_log_level(config, module)
             module.configure_engine(config.to_engine())
-            module.set_stream_wait(config.stream_wait)
+            module.set_stream_wait(config.stream_wait, launches_block())
             _say_goodbye_at_exit(module)
             _patches.apply()
             _module, _options = module, config

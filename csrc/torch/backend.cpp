@@ -200,7 +200,10 @@ void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
       timeout == c10d::kUnsetTimeout ? timeout_ms_.load() : timeout.count();
   request.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(limit_ms, 0));
   if (!call.device().is_cpu()) {
-    if (!parts.device) parts.device = std::make_shared<DeviceRun>(context, call.device());
+    if (!parts.device) {
+      if (parts.collective) wait_for_room(call.device(), call.staged());
+      parts.device = std::make_shared<DeviceRun>(context, call.device(), request.timeout_ms);
+    }
     request.gate = parts.device->add(std::move(call.staged()), call.copies());
   }
   auto ticket = context->engine->post(context->group, std::move(request));
@@ -215,8 +218,10 @@ void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   }
   parts.tickets.push_back(std::move(ticket));
   std::move(call.copies().begin(), call.copies().end(), std::back_inserter(parts.copies));
-  std::move(call.temporaries().begin(), call.temporaries().end(),
-            std::back_inserter(parts.temporaries));
+  if (call.device().is_cpu()) {  // the run on a device keeps its own
+    std::move(call.temporaries().begin(), call.temporaries().end(),
+              std::back_inserter(parts.temporaries));
+  }
 }
 
 WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const Tensors& profiled,

@@ -481,7 +481,14 @@ PYBIND11_MODULE(_C, m) {
     const auto engine = EngineOwner::instance().existing();
     if (engine) LateFailure::of(engine->elastic_group())->raise_once();
   });
-  m.def("set_stream_wait", &set_stream_wait, py::arg("wait"));
+  m.def("set_stream_wait", &set_stream_wait, py::arg("wait"), py::arg("launches_block"));
+  m.def(
+      "wait_for_devices",
+      [](std::optional<double> timeout_s) {
+        return wait_for_devices(timeout_s ? std::make_optional(to_milliseconds(*timeout_s))
+                                          : std::nullopt);
+      },
+      py::arg("timeout_s"));
   m.def(
       "create_fixed",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double timeout_s,

@@ -117,6 +117,7 @@ Call::Call(OpKind kind, const at::Tensor& like) {
   if (!device_.is_cpu() && (device_.is_meta() || !c10::impl::hasDeviceGuardImpl(device_.type()))) {
     fail("tensors on " + device_.str() + " cannot be used");
   }
+  if (!device_.is_cpu()) refuse_capture(device_, kind_name(kind));
   request_.descriptor.dtype = dtype_of(scalar_type_);
   same_type(like);
 }
@@ -201,7 +202,9 @@ void Call::premultiply(const c10d::ReduceOp& op) {
 at::Tensor Call::multiplied(const at::Tensor& tensor) const {
   const bool eight_bits = tensor.element_size() == 1;  // float8: there is no multiplication
   const at::Tensor values = eight_bits ? tensor.to(at::kFloat) : tensor;
-  return values.mul(factor_.to(values.device())).to(tensor.scalar_type()).contiguous();
+  // A number on the CPU becomes an argument of the kernel: a copy of it would wait for the device.
+  const at::Tensor factor = factor_.is_cpu() ? factor_ : factor_.to(values.device());
+  return values.mul(factor).to(tensor.scalar_type()).contiguous();
 }
 
 void Call::count(std::int64_t numel) {

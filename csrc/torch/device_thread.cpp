@@ -7,8 +7,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
+
+#include "torch/device_calls.h"
+#include "torch/device_watch.h"
+#include "torch/errors.h"
 
 namespace pccl {
 namespace {
@@ -21,6 +26,11 @@ using std::chrono::microseconds;
 constexpr microseconds kPollUsMin{20};
 constexpr microseconds kPollUsMax{500};
 constexpr int kPollsPerWait = 16;
+// Device tensors and their host memory stay until their operation is over: beyond this a call
+// waits.
+constexpr std::uint64_t kOperationsInFlight = 4;  // of the largest size so far
+constexpr std::uint64_t kInFlightBytesMin = 64ULL << 20;
+constexpr std::uint64_t kInFlightBytesMax = 1ULL << 30;
 constexpr unsigned long kTimerSlackNs = 1000;  // the kernel's default, 50 us, is more than a look
 
 }  // namespace
@@ -34,14 +44,50 @@ DeviceThread::Streams DeviceThread::streams(c10::Device device) {
   const std::lock_guard lock(streams_mutex_);
   const auto it = streams_.find(device);
   if (it != streams_.end()) return it->second;
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  const Streams made{guard.getStreamFromGlobalPool(device), guard.getStreamFromGlobalPool(device)};
-  return streams_.emplace(device, made).first->second;
+  const auto in = new_stream(device);
+  const auto back = new_stream(device);
+  if (in && back) return streams_.emplace(device, Streams{*in, *back, true}).first->second;
+  try {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    const Streams made{guard.getStreamFromGlobalPool(device), guard.getStreamFromGlobalPool(device),
+                       false};
+    return streams_.emplace(device, made).first->second;
+  } catch (const std::exception& error) {
+    raise(
+        {ErrorCode::invalid, "tensors on " + device.str() + " cannot be used: " + one_line(error)});
+  }
+}
+
+std::vector<std::shared_ptr<DeviceRun>> DeviceThread::runs() {
+  const std::lock_guard lock(mutex_);
+  return runs_;
+}
+
+bool DeviceThread::has_room(c10::Device device, std::uint64_t bytes,
+                            std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return room_.wait_for(lock, timeout, [&] {
+    const Load& load = loads_[device];
+    const std::uint64_t operations = kOperationsInFlight * std::max(load.largest, bytes);
+    const std::uint64_t limit = std::clamp(operations, kInFlightBytesMin, kInFlightBytesMax);
+    return load.bytes == 0 || load.bytes + bytes <= limit;
+  });
+}
+
+std::uint64_t DeviceThread::ended() {
+  const std::lock_guard lock(mutex_);
+  return ended_;
 }
 
 void DeviceThread::add(const std::shared_ptr<DeviceRun>& run, DeviceRun::Part part) {
+  std::uint64_t bytes = 0;
+  for (const Staged& staged : part.tensors) bytes += staged.host.nbytes();
   const std::lock_guard lock(mutex_);
   run->enter(runs_, std::move(part));
+  Load& load = loads_[run->device()];
+  load.bytes += bytes;
+  load.largest = std::max(load.largest, bytes);
+  bytes_[run.get()] += bytes;
   if (std::find(runs_.begin(), runs_.end(), run) == runs_.end()) runs_.push_back(run);
   if (!running_) {
     std::thread([this] {
@@ -73,6 +119,7 @@ void DeviceThread::loop() {
     bool moved = std::exchange(signalled_, false);
     std::vector<std::shared_ptr<DeviceRun>> runs = runs_;
     lock.unlock();
+    std::optional<DeviceWatch::Calls> calls(std::in_place);
     bool poll = false;
     std::vector<std::shared_ptr<DeviceRun>> gone;
     for (std::shared_ptr<DeviceRun>& run : runs) {
@@ -83,10 +130,17 @@ void DeviceThread::loop() {
     }
     runs.clear();
     lock.lock();
-    for (const auto& run : gone) std::erase(runs_, run);
+    for (const auto& run : gone) {
+      std::erase(runs_, run);
+      loads_[run->device()].bytes -= bytes_[run.get()];
+      bytes_.erase(run.get());
+      ++ended_;
+    }
+    if (!gone.empty()) room_.notify_all();
     if (runs_.empty()) idle_.notify_all();
     lock.unlock();
     gone.clear();  // what they hold is released without the lock
+    calls.reset();
     lock.lock();
     const auto signalled = [&] { return signalled_; };
     if (moved) since = Clock::now();

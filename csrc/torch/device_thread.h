@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -17,7 +18,8 @@
 
 namespace pccl {
 
-/// Thread-safe. Never destroyed: the last run may end while the process does.
+/// Thread-safe. Never destroyed: the last run may end while the process does. Its state is under a
+/// mutex that is never held during a call to a device.
 class DeviceThread {
  public:
   static DeviceThread& instance();
@@ -28,10 +30,18 @@ class DeviceThread {
   void wake();
   /// Waits until no run is left; false if some are after `timeout_ms`.
   bool drain(std::uint64_t timeout_ms);
+  [[nodiscard]] std::vector<std::shared_ptr<DeviceRun>> runs();
+
+  /// Have so many bytes room beside those in flight on the device? Waits for it.
+  [[nodiscard]] bool has_room(c10::Device device, std::uint64_t bytes,
+                              std::chrono::milliseconds timeout);
+  /// How many runs have ended.
+  [[nodiscard]] std::uint64_t ended();
 
   struct Streams {
     c10::Stream in;    // from the device
     c10::Stream back;  // to it
+    bool own;          // no program can get them
   };
   /// Of our own, the same ones for all operations on a device.
   [[nodiscard]] Streams streams(c10::Device device);
@@ -40,8 +50,15 @@ class DeviceThread {
   void loop();
 
   std::mutex mutex_;
-  std::condition_variable signal_, idle_;
+  std::condition_variable signal_, idle_, room_;
   std::vector<std::shared_ptr<DeviceRun>> runs_;
+  struct Load {
+    std::uint64_t bytes = 0;    // of runs in flight
+    std::uint64_t largest = 0;  // of any operation so far
+  };
+  std::unordered_map<c10::Device, Load> loads_;
+  std::unordered_map<const DeviceRun*, std::uint64_t> bytes_;
+  std::uint64_t ended_ = 0;
   bool running_ = false;
   bool signalled_ = false;
   std::mutex streams_mutex_;

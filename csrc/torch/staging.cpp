@@ -7,14 +7,21 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <iterator>
 #include <string>
 #include <utility>
 
+#include "base/log.h"
+#include "python/gil.h"
+#include "torch/device_calls.h"
 #include "torch/device_thread.h"
+#include "torch/device_watch.h"
+#include "torch/errors.h"
 
 namespace pccl {
 namespace {
@@ -23,15 +30,26 @@ namespace {
 // that sending begins early.
 constexpr std::uint64_t kCopyBytes = 8U << 20;
 
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// A hold that is older than its operation may become is ended with an error by DeviceWatch; later
+// its kernel ends by itself.
+constexpr std::uint64_t kHoldGraceS = 30;
+constexpr std::uint64_t kHoldSecondsMax = 365ULL * 24 * 3600;
+
+// A query may fail for a moment (another thread captures a graph); then the device is broken.
+constexpr std::chrono::seconds kQueriesFailMax{10};
+
+constexpr milliseconds kSlice{100};               // between two looks at signals
+constexpr std::chrono::seconds kRoomPatience{5};  // nothing has ended: go on
+
 std::atomic<bool> holds_asked_for{false};
+std::atomic<bool> launches_wait{false};
 
 /// "CUDA"; for a device that registered itself under a name, that name in capitals.
 std::string registered_name(c10::DeviceType type) {
   return c10::DeviceTypeName(type, /*lower_case=*/false);
-}
-
-c10::Stream current_stream(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
 DeviceRun::Extent extent_of(const at::Tensor& tensor) {
@@ -40,6 +58,10 @@ DeviceRun::Extent extent_of(const at::Tensor& tensor) {
   for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
   const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());  // NOLINT
   return {begin, begin + static_cast<std::uintptr_t>(last + 1) * tensor.element_size()};
+}
+
+std::uint64_t hold_limit_s(std::uint64_t timeout_ms) {
+  return std::min(timeout_ms / 1000, kHoldSecondsMax) + kHoldGraceS;
 }
 
 bool touch(const std::vector<DeviceRun::Extent>& as, const std::vector<DeviceRun::Extent>& bs) {
@@ -52,11 +74,16 @@ bool touch(const std::vector<DeviceRun::Extent>& as, const std::vector<DeviceRun
 
 }  // namespace
 
-void set_stream_wait(bool wait) { holds_asked_for = wait; }
+void set_stream_wait(bool wait, bool launches_block) {
+  holds_asked_for = wait;
+  launches_wait = launches_block;
+}
 bool stream_wait() { return holds_asked_for; }
 
-bool can_hold_streams(c10::DeviceType type) {
-  return c10d::cuda::StreamBlockRegistry()->Has(registered_name(type));
+void refuse_capture(c10::Device device, std::string_view what) {
+  TORCH_CHECK(!is_capturing(device), "pccl ", what,
+              ": cannot be captured in a graph (the current stream of ", device,
+              " is being captured); call it outside of the capture");
 }
 
 Staged stage(const at::Tensor& tensor, bool input, bool output) {
@@ -65,16 +92,58 @@ Staged stage(const at::Tensor& tensor, bool input, bool output) {
   return {tensor.view({-1}), at::empty({tensor.numel()}, options), input, output};
 }
 
+void wait_for_room(c10::Device device, const std::vector<Staged>& tensors) {
+  std::uint64_t bytes = 0;
+  for (const Staged& staged : tensors) bytes += staged.host.nbytes();
+  DeviceThread& thread = DeviceThread::instance();
+  if (thread.has_room(device, bytes, milliseconds(0))) return;
+  std::optional<GilRelease> release;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  auto since = Clock::now();
+  std::uint64_t ended = thread.ended();
+  while (!thread.has_room(device, bytes, kSlice)) {
+    check_signals();
+    if (const std::uint64_t now = thread.ended(); now != ended) {
+      ended = now;
+      since = Clock::now();
+    } else if (Clock::now() - since >= kRoomPatience) {
+      log_debug("no operation on " + device.str() + " has ended for 5 s: one more is begun");
+      return;
+    }
+  }
+}
+
+bool wait_for_devices(std::optional<milliseconds> timeout) {
+  std::optional<GilRelease> release;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const auto start = Clock::now();
+  const auto runs = DeviceThread::instance().runs();
+  for (const auto& run : runs) {
+    while (!run->wait_settled(static_cast<std::uint64_t>(kSlice.count()))) {
+      if (timeout && Clock::now() - start >= *timeout) return false;
+      check_signals();
+    }
+  }
+  LateFailure::raise_any();
+  for (const auto& run : runs) check(run->error());
+  return true;
+}
+
 // ------------------------------------------------------------------------------- caller's side
 
-DeviceRun::DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device)
+DeviceRun::DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device,
+                     std::uint64_t timeout_ms)
     : context_(std::move(context)),
       device_(device),
+      timeout_ms_(timeout_ms),
       in_(DeviceThread::instance().streams(device).in),
-      back_(DeviceThread::instance().streams(device).back) {}
+      back_(DeviceThread::instance().streams(device).back),
+      own_streams_(DeviceThread::instance().streams(device).own) {}
 
 std::shared_ptr<const InputGate> DeviceRun::add(std::vector<Staged> tensors,
                                                 const std::vector<CopyBack>& copies) {
+  // c10's events set the device that was current again, which begins to use that one too.
+  const c10::DeviceGuard guard(device_);
   Part part(device_.type());
   part.tensors = std::move(tensors);
   for (const Staged& staged : part.tensors) {
@@ -82,6 +151,10 @@ std::shared_ptr<const InputGate> DeviceRun::add(std::vector<Staged> tensors,
     if (staged.output) part.writes.push_back(extent_of(staged.device));
   }
   for (const CopyBack& copy : copies) part.writes.push_back(extent_of(copy.to));
+  if (!copies.empty()) {
+    const std::lock_guard lock(mutex_);
+    with_kernels_ = true;
+  }
   part.ready.record(current_stream(device_));
   const auto gate = part.gate;
   DeviceThread::instance().add(shared_from_this(), std::move(part));
@@ -154,13 +227,15 @@ void DeviceRun::when_settled(std::function<void()> function) {
   function();
 }
 
-bool DeviceRun::on_own_stream() const {
-  const c10::Stream current = current_stream(device_);
-  return current == in_ || current == back_;
+bool DeviceRun::can_hold() const {
+  const bool known = c10d::cuda::StreamBlockRegistry()->Has(registered_name(device_.type()));
+  const std::lock_guard lock(mutex_);
+  return known && own_streams_ && !launches_wait && !with_kernels_;
 }
 
 /// What is done on the device is done without the lock: it may take as long as the device does.
 bool DeviceRun::hold_stream() {
+  const c10::DeviceGuard guard(device_);
   const c10::Stream current = current_stream(device_);
   State state = State::running;
   std::shared_ptr<c10::Event> copied_back;
@@ -172,16 +247,40 @@ bool DeviceRun::hold_stream() {
   }
   if (state == State::copying_back) copied_back->block(current);
   if (state != State::running) return false;
-  const c10::DeviceGuard guard(device_);
-  auto block = c10d::cuda::StreamBlockRegistry()->Create(registered_name(device_.type()),
-                                                         std::chrono::milliseconds(0));
-  const std::lock_guard lock(mutex_);
-  if (state_ == State::over) {
-    block->abort();
-  } else {
-    blocks_.push_back(std::move(block));
+  const std::chrono::seconds limit(hold_limit_s(timeout_ms_) + kHoldGraceS);
+  auto block = c10d::cuda::StreamBlockRegistry()->Create(registered_name(device_.type()), limit);
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::over) {
+      block->abort();
+      return true;
+    }
+    first = holds_.empty();
+    holds_.push_back({std::move(block)});
   }
+  if (first) DeviceWatch::instance().add(shared_from_this());
   return true;
+}
+
+bool DeviceRun::holds_on(const std::string& why) {
+  std::string text = why;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::over || holds_.empty()) return false;
+    for (Hold& hold : holds_) {
+      const bool ended = hold.block->status() == c10d::cuda::StreamBlockStatus::TIMED_OUT;
+      if (++hold.looks <= hold_limit_s(timeout_ms_) && !ended) continue;
+      text = "an operation with a time-out of " + std::to_string(timeout_ms_ / 1000) +
+             " s has held a stream for " + std::to_string(hold.looks) + " s";
+    }
+  }
+  if (text.empty()) return true;
+  text = device_.str() + " does not answer: " + text + "; its tensors may be written in part";
+  settle(State::over, {ErrorCode::closed, text});  // first: the stream goes on whatever comes
+  context_->engine->abort(context_->group, text);
+  DeviceThread::instance().wake();
+  return false;
 }
 
 // ------------------------------------------------------------------------------- device thread
@@ -193,14 +292,39 @@ DeviceRun::Next DeviceRun::step() {
     // For good, not with a guard: going back to a device that this process does not use would
     // begin to use it.
     c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
+    allow_during_captures(device_.type());
     return try_step();
   } catch (const std::exception& error) {
-    const std::string text = "a copy between " + device_.str() +
-                             " and the memory of the host has failed: " + error.what();
-    context_->engine->abort(context_->group, text);
-    settle(State::over, {ErrorCode::closed, text});
-    let_go();
+    broken(error);
     return Next::gone;
+  }
+}
+
+/// The tensors stay for good: the device may still be at copies to them.
+void DeviceRun::broken(const std::exception& error) {
+  const std::string text = "a copy between " + device_.str() +
+                           " and the memory of the host has failed: " + one_line(error);
+  context_->engine->abort(context_->group, text);
+  settle(State::over, {ErrorCode::closed, text});
+  std::vector<Hold> holds;
+  const std::lock_guard lock(mutex_);
+  holds.swap(ended_holds_);
+  new auto(std::move(parts_));   // NOLINT
+  new auto(std::move(copies_));  // NOLINT
+  parts_.clear();
+  copies_.clear();
+}
+
+/// A query that fails is asked again for a while.
+bool DeviceRun::passed(const c10::Event& event) {
+  try {
+    const bool yes = event.query();
+    failing_since_.reset();
+    return yes;
+  } catch (const std::exception&) {
+    if (!failing_since_) failing_since_ = Clock::now();
+    if (Clock::now() - *failing_since_ > kQueriesFailMax) throw;
+    return false;
   }
 }
 
@@ -234,15 +358,20 @@ DeviceRun::Next DeviceRun::try_step() {
     }
     if (failed.failed()) {
       settle(State::over, std::move(failed));
+    } else if (handed_over_) {
+      if (!settled()) return Next::wake;
     } else if (copied_in() && earlier(after_copy_back_).empty() && earlier(after_read_).empty()) {
       copy_back();
+      if (!settled()) return Next::wake;
     } else {
       return later;
     }
   }
-  if (!over() && copied_back_->query()) settle(State::over, {});
+  if (!over() && passed(*copied_back_)) settle(State::over, {});
   if (!over()) return Next::poll;
-  if (poll) return later;  // copies in of a failed operation: their memory stays until they end
+  // Of a failed operation: memory stays until its copies end.
+  if (poll) return later;
+  if (state == State::over && copied_back_ && !passed(*copied_back_)) return Next::poll;
   let_go();
   return Next::gone;
 }
@@ -279,19 +408,29 @@ bool DeviceRun::copied_in() const {
 /// True: the device has to do something first.
 bool DeviceRun::copy_in(Part& part) {
   if (!part.begun) {
-    if (!part.ready.query()) return true;
+    if (!passed(part.ready)) return true;
     if (!earlier(after_copy_back_).empty()) return false;
     issue(part);
   }
   bool came = false;
-  while (!part.marks.empty() && part.marks.front().event.query()) {
+  while (!part.marks.empty() && passed(part.marks.front().event)) {
     part.gate->bytes.store(part.marks.front().bytes, std::memory_order_release);
     part.marks.pop_front();
     came = true;
   }
   moved_ = moved_ || came;
   if (came) context_->engine->inputs_came(context_->group, part.gate);
+  if (part.marks.empty() && std::exchange(part.inputs_kept, false)) give_inputs_up(part);
   return !part.marks.empty();
+}
+
+/// Inputs that are copied are not needed any more, however long the operation takes.
+void DeviceRun::give_inputs_up(Part& part) {
+  std::vector<at::Tensor> tensors;
+  for (Staged& staged : part.tensors) {
+    if (!staged.output) tensors.push_back(std::exchange(staged.device, {}));
+  }
+  release(std::move(tensors));
 }
 
 void DeviceRun::issue(Part& part) {
@@ -329,8 +468,34 @@ void DeviceRun::issue(Part& part) {
   moved_ = true;
 }
 
+/// Copies on the device are kernels, whose first launch may wait for all streams: a thread of their
+/// own launches them.
 void DeviceRun::copy_back() {
+  bool apart = false;
+  {
+    const std::lock_guard lock(mutex_);
+    apart = with_kernels_;
+  }
+  if (!apart) return issue_copies_back();
+  static auto* launches = new auto(std::make_shared<Completions>("pccl-copies"));
+  handed_over_ = true;
+  (*launches)->run([self = shared_from_this()] { self->copy_back_apart(); });
+}
+
+void DeviceRun::copy_back_apart() {
+  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView plain;
+  try {
+    issue_copies_back();
+  } catch (const std::exception& error) {
+    broken(error);
+  }
+  DeviceThread::instance().wake();
+}
+
+void DeviceRun::issue_copies_back() {
   const c10::StreamGuard guard(back_);
+  allow_during_captures(device_.type());
   std::vector<Staged> tensors;
   std::vector<CopyBack> copies;
   {
@@ -341,8 +506,13 @@ void DeviceRun::copy_back() {
     }
     copies = copies_;
   }
-  for (const Staged& staged : tensors) staged.device.copy_(staged.host, /*non_blocking=*/true);
-  for (const CopyBack& copy : copies) copy.to.copy_(copy.from, /*non_blocking=*/true);
+  for (const Staged& staged : tensors) {
+    if (over()) break;  // given up meanwhile
+    staged.device.copy_(staged.host, /*non_blocking=*/true);
+  }
+  if (!over()) {
+    for (const CopyBack& copy : copies) copy.to.copy_(copy.from, /*non_blocking=*/true);
+  }
   auto copied_back = std::make_shared<c10::Event>(device_.type());
   copied_back->record(back_);
   {
@@ -354,50 +524,58 @@ void DeviceRun::copy_back() {
 
 void DeviceRun::settle(State state, Error error) {
   std::vector<std::function<void()>> functions;
-  std::vector<std::unique_ptr<StreamBlock>> blocks;
-  bool late = false;
   moved_ = true;
   {
     const std::lock_guard lock(mutex_);
+    if (state_ == State::over) return;  // given up before
     state_ = state;
     error_ = std::move(error);
     functions.swap(when_settled_);
-    if (state == State::over) blocks.swap(blocks_);
-    late = error_.failed() && waited_;
+    if (error_.failed() && waited_) context_->late_failure->set(error_);
+    if (state == State::over) {
+      for (const Hold& hold : holds_) hold.block->abort();  // a word of the host's memory
+      ended_holds_.swap(holds_);
+    }
     changed_.notify_all();
   }
-  if (late) context_->late_failure->set(error_);
-  for (const auto& block : blocks) block->abort();
   for (const auto& function : functions) function();
 }
 
-/// Events go on this thread, which has the device set. Tensors whose last holder this is may be
-/// slow to go, or need the GIL.
+/// Events and holds go on this thread, which has the device set. Tensors whose last holder this is
+/// may be slow to go, or need the GIL.
 void DeviceRun::let_go() {
   std::deque<Part> parts;
   std::vector<CopyBack> copies;
   std::shared_ptr<c10::Event> copied_back;
+  std::vector<Hold> holds;
   {
     const std::lock_guard lock(mutex_);
     parts.swap(parts_);
     copies.swap(copies_);
     copied_back.swap(copied_back_);
+    holds.swap(ended_holds_);
     tickets_.clear();
     after_copy_back_.clear();
     after_read_.clear();
   }
-  auto tensors = std::make_shared<std::vector<at::Tensor>>();
+  std::vector<at::Tensor> tensors;
   for (Part& part : parts) {
-    for (Staged& staged : part.tensors) tensors->push_back(std::move(staged.device));
+    for (Staged& staged : part.tensors) tensors.push_back(std::move(staged.device));
   }
   for (CopyBack& copy : copies) {
-    tensors->push_back(std::move(copy.to));
-    tensors->push_back(std::move(copy.from));
+    tensors.push_back(std::move(copy.to));
+    tensors.push_back(std::move(copy.from));
   }
-  const bool last = std::any_of(tensors->begin(), tensors->end(), [](const at::Tensor& tensor) {
-    return tensor.storage().use_count() == 1;
+  release(std::move(tensors));
+}
+
+void DeviceRun::release(std::vector<at::Tensor> tensors) {
+  const bool last = std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.storage().use_count() == 1;
   });
-  if (last) context_->completions->run([tensors = std::move(tensors)] {});
+  if (!last) return;
+  auto held = std::make_shared<std::vector<at::Tensor>>(std::move(tensors));
+  context_->completions->run([held = std::move(held)] {});
 }
 
 }  // namespace pccl

@@ -2,10 +2,11 @@
 // segment by segment, behind an InputGate, while the engine sends what has come; its outputs are
 // copied back after success, so that a failed operation leaves the device as it was.
 //
-// Knows devices by c10's generic interface only (streams, events, guards), so one build serves all.
-// Nothing here waits for a device: device_thread.h polls events. Copies are issued on streams of
-// our own, and only when nothing on the device holds them back: a stream of ours never waits for
-// the program's kernels, so no order of calls can block one operation behind another.
+// Knows devices by c10's generic interface (streams, events, guards) and device_calls.h, so one
+// build serves all. Nothing here waits for a device: device_thread.h polls events. Copies are
+// issued on streams of our own, and only when nothing on the device holds them back: a stream of
+// ours never waits for the program's kernels, so no order of calls can block one operation behind
+// another.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +14,8 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -21,6 +24,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/cuda/StreamBlock.hpp>
 #include <utility>
 #include <vector>
@@ -41,19 +45,30 @@ struct Staged {
 /// Stand-in for `tensor`, which is contiguous; its contents are not copied yet.
 [[nodiscard]] Staged stage(const at::Tensor& tensor, bool input, bool output);
 
-/// Can the stream of a caller be held on devices of this type?
-[[nodiscard]] bool can_hold_streams(c10::DeviceType type);
-
 /// PCCL_STREAM_WAIT: wait() holds the stream of the caller. Otherwise wait() holds the CPU, as
-/// gloo's does.
-void set_stream_wait(bool wait);
+/// gloo's does. `launches_block`: a launch returns when the kernel has ended
+/// (CUDA_LAUNCH_BLOCKING), so no stream can be held.
+void set_stream_wait(bool wait, bool launches_block);
 [[nodiscard]] bool stream_wait();
+
+/// Refuses what a graph cannot contain: the caller's current stream is being captured.
+void refuse_capture(c10::Device device, std::string_view what);
+
+/// Waits until the tensors have room beside those in flight on their device (`DeviceThread`). Goes
+/// on without room where no operation has ended for a while: those in flight may wait for a call
+/// that this thread has yet to make.
+void wait_for_room(c10::Device device, const std::vector<Staged>& tensors);
+
+/// Waits until the operations in flight on devices have their outcomes, and throws the first
+/// failure among them and those that no wait() has told of. False: not within the time.
+[[nodiscard]] bool wait_for_devices(std::optional<std::chrono::milliseconds> timeout);
 
 /// The device's side of one operation: copies in, outcome, copies back. Made and sealed by the
 /// caller's thread, moved on by the device thread alone; other members are thread-safe.
 class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
  public:
-  DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device);
+  /// `timeout_ms`: of the operation.
+  DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device, std::uint64_t timeout_ms);
 
   /// The tensors of one call of the operation, inputs in the order of the request, and what is
   /// copied on the device afterwards. They are read when what the caller's current stream has to do
@@ -76,9 +91,13 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   /// Lets the caller's current stream wait until it is over. Does not wait itself. True: the
   /// outcome is open; if it is a failure, the group's next call says so.
   bool hold_stream();
-  /// Is the caller's current stream one of ours? It cannot be held: copies would wait for
-  /// themselves.
-  [[nodiscard]] bool on_own_stream() const;
+  /// Can a stream of the caller be held until this is over? Not where a kernel would have to be
+  /// launched meanwhile (the driver may let it wait for all streams), and not where the copies are
+  /// on streams that the program uses too.
+  [[nodiscard]] bool can_hold() const;
+  /// Once a second, by DeviceWatch: ends the holds with an error if they are too old, or for
+  /// `why`, if that is not empty. Makes no call to the device. False: holds nothing.
+  bool holds_on(const std::string& why);
   /// The stream of the copies back.
   [[nodiscard]] c10::Stream stream() const { return back_; }
 
@@ -90,7 +109,7 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   /// Does what can be done now; on the device thread.
   [[nodiscard]] Next step();
   /// Has it done anything since this was asked last? On the device thread.
-  [[nodiscard]] bool has_moved() { return std::exchange(moved_, false); }
+  [[nodiscard]] bool has_moved() { return moved_.exchange(false); }
 
   struct Extent {  // of device memory
     std::uintptr_t begin = 0;
@@ -107,6 +126,7 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
     c10::Event ready;  // what the caller's stream had to do is done
     std::deque<Mark> marks;
     bool begun = false;
+    bool inputs_kept = true;
     std::vector<Extent> reads;
     std::vector<Extent> writes;
   };
@@ -117,13 +137,23 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
  private:
   using StreamBlock = c10d::cuda::StreamBlock;
   enum class State : std::uint8_t { running, copying_back, over };
+  struct Hold {
+    std::unique_ptr<StreamBlock> block;
+    std::uint64_t looks = 0;  // of DeviceWatch
+  };
 
   [[nodiscard]] Next try_step();
   [[nodiscard]] bool copy_in(Part& part);
   void issue(Part& part);
   void copy_back();
+  void issue_copies_back();
+  void copy_back_apart();
   void settle(State state, Error error);
+  void broken(const std::exception& error);
+  void give_inputs_up(Part& part);
+  void release(std::vector<at::Tensor> tensors);
   void let_go();
+  [[nodiscard]] bool passed(const c10::Event& event);
   using Earlier = std::vector<std::weak_ptr<DeviceRun>>;
   [[nodiscard]] Earlier earlier(const Earlier& which) const;
   [[nodiscard]] bool copied_in() const;
@@ -131,9 +161,13 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
 
   const std::shared_ptr<GroupContext> context_;
   const c10::Device device_;
+  const std::uint64_t timeout_ms_;
   const c10::Stream in_;
   const c10::Stream back_;
-  bool moved_ = false;  // of the device thread
+  const bool own_streams_;
+  std::atomic<bool> moved_ = false;
+  bool handed_over_ = false;  // the copies back are another thread's; of the device thread
+  std::optional<std::chrono::steady_clock::time_point> failing_since_;  // queries; the same
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -146,8 +180,10 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   bool sealed_ = false;
   State state_ = State::running;
   Error error_;
-  bool waited_ = false;  // a wait() has returned before the outcome
-  std::vector<std::unique_ptr<StreamBlock>> blocks_;
+  bool waited_ = false;        // a wait() has returned before the outcome
+  bool with_kernels_ = false;  // the copies back are not plain ones
+  std::vector<Hold> holds_;
+  std::vector<Hold> ended_holds_;  // released where the device may be called
   std::vector<std::function<void()>> when_settled_;
 };
 

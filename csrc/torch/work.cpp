@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <pthread.h>
 #include <torch/csrc/utils/pybind.h>
@@ -155,15 +156,40 @@ bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint6
 
 // ------------------------------------------------------------------------------- LateFailure
 
+namespace {
+
+struct LateFailures {  // of the process; outlives every thread
+  std::mutex mutex;
+  std::unordered_map<GroupId, std::weak_ptr<LateFailure>> by_group;
+
+  static LateFailures& instance() {
+    static auto* one = new LateFailures;
+    return *one;
+  }
+};
+
+}  // namespace
+
 std::shared_ptr<LateFailure> LateFailure::of(GroupId group) {
-  static auto* mutex = new std::mutex;  // of a table that outlives every thread
-  static auto* table = new std::unordered_map<GroupId, std::weak_ptr<LateFailure>>;
-  const std::lock_guard lock(*mutex);
-  std::erase_if(*table, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<LateFailure>& known = (*table)[group];
+  LateFailures& all = LateFailures::instance();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.by_group, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<LateFailure>& known = all.by_group[group];
   auto found = known.lock();
   if (!found) known = found = std::make_shared<LateFailure>();
   return found;
+}
+
+void LateFailure::raise_any() {
+  std::vector<std::shared_ptr<LateFailure>> failures;
+  {
+    LateFailures& all = LateFailures::instance();
+    const std::lock_guard lock(all.mutex);
+    for (const auto& [group, weak] : all.by_group) failures.push_back(weak.lock());
+  }
+  for (const auto& failure : failures) {
+    if (failure) failure->raise_once();
+  }
 }
 
 void LateFailure::set(const Error& error) {
@@ -296,8 +322,10 @@ std::vector<at::Tensor> PcclWork::result() {
 
 void PcclWork::synchronize() {
   if (parts_.device) {
+    refuse_capture(parts_.device->device(), "synchronize");
     if (outcome_at_wait()) wait_settled(kNoTimeout);
     parts_.device->hold_stream();
+    if (parts_.device->over()) check(error());
   } else if (done()) {
     finish();
   }
@@ -305,18 +333,17 @@ void PcclWork::synchronize() {
 
 void PcclWork::blockCurrentStream() {
   if (!parts_.device) return c10d::Work::blockCurrentStream();
-  TORCH_CHECK(can_hold_streams(parts_.device->device().type()), "pccl: the streams of ",
-              parts_.device->device(), " cannot be held");
+  refuse_capture(parts_.device->device(), "block_current_stream");
+  if (!parts_.device->can_hold()) wait_settled(kNoTimeout);
   parts_.device->hold_stream();
+  if (parts_.device->over()) check(error());
 }
 
 /// Has wait() to know the outcome? Where a run has no boundaries, its return is where rank and size
 /// may change.
 bool PcclWork::outcome_at_wait() const {
   if (!parts_.device || !stream_wait() || opType_ == c10d::OpType::RECVANYSOURCE) return true;
-  if (!can_hold_streams(parts_.device->device().type()) || parts_.device->on_own_stream()) {
-    return true;
-  }
+  if (!parts_.device->can_hold()) return true;
   const bool failed = std::any_of(parts_.tickets.begin(), parts_.tickets.end(),
                                   [](const auto& t) { return t->done() && t->error().failed(); });
   const GroupView view = context_->engine->view(context_->group);
@@ -326,6 +353,7 @@ bool PcclWork::outcome_at_wait() const {
 bool PcclWork::wait(milliseconds timeout) {
   if (EngineOwner::instance().forked()) raise(forked_error());
   stay_if_ends_elsewhere(Completions::inside());
+  if (parts_.device) refuse_capture(parts_.device->device(), "wait");
   const bool at_once = !outcome_at_wait();
   if (!at_once) wait_settled(timeout);
   if (parts_.device && parts_.device->hold_stream()) return true;
@@ -384,6 +412,8 @@ void PcclWork::complete_future() {
     future = future_;
   }
   if (!future) return;
+  std::optional<c10::DeviceGuard> there;  // see DeviceRun::add
+  if (parts_.device) there.emplace(parts_.device->device());
   if (future_taken_.exchange(true)) {
     future->wait();  // another thread is at it
     return;
@@ -402,6 +432,11 @@ void PcclWork::complete_future() {
 }
 
 uint64_t PcclWork::getSequencenumber() const { return parts_.sequence_number; }
+
+std::optional<c10::Stream> PcclWork::copies_back_on() const {
+  if (!parts_.device) return std::nullopt;
+  return parts_.device->stream();
+}
 
 // ------------------------------------------------------------------------------- CoalescedWork
 
@@ -459,21 +494,37 @@ void CoalescedWork::abort() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFuture() {
-  c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
-      c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
-  for (const auto& work : works_) futures.push_back(work->getFuture());
-  // The value is, as that of a single operation, the list of all tensors.
-  return c10::collectAll(futures)->then(
-      [](c10::ivalue::Future& all) {
-        std::vector<at::Tensor> tensors;
-        for (const c10::IValue& one : all.value().toListRef()) {
-          for (at::Tensor& tensor : one.toFuture()->value().toTensorVector()) {
-            tensors.push_back(std::move(tensor));
-          }
+  const auto value_type = c10::ListType::create(c10::TensorType::get());
+  c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(c10::FutureType::create(value_type));
+  std::vector<c10::Stream> streams;
+  std::vector<c10::Device> devices;
+  for (const auto& work : works_) {
+    futures.push_back(work->getFuture());
+    const auto* own = dynamic_cast<const PcclWork*>(work.get());
+    const auto stream = own == nullptr ? std::nullopt : own->copies_back_on();
+    if (!stream || std::find(streams.begin(), streams.end(), *stream) != streams.end()) continue;
+    streams.push_back(*stream);
+    devices.push_back(stream->device());
+  }
+  // A future of our own: that of collectAll knows no devices, so what follows it would not follow
+  // the copies back. The value is, as that of a single operation, the list of all tensors.
+  auto future = c10::make_intrusive<c10::ivalue::Future>(value_type, std::move(devices));
+  c10::collectAll(futures)->addCallback([future, streams](c10::ivalue::Future& all) {
+    try {
+      std::vector<at::Tensor> tensors;
+      for (const c10::IValue& one : all.value().toListRef()) {
+        for (at::Tensor& tensor : one.toFuture()->value().toTensorVector()) {
+          tensors.push_back(std::move(tensor));
         }
-        return c10::IValue(std::move(tensors));
-      },
-      c10::ListType::create(c10::TensorType::get()));
+      }
+      std::optional<c10::MultiStreamGuard> guard;
+      if (!streams.empty()) guard.emplace(streams);
+      future->markCompleted(c10::IValue(std::move(tensors)));
+    } catch (...) {
+      future->setErrorIfNeeded(std::current_exception());
+    }
+  });
+  return future;
 }
 
 }  // namespace pccl

@@ -3,6 +3,8 @@
 // torch.
 #pragma once
 
+#include <c10/core/Stream.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -63,6 +65,8 @@ class LateFailure {
   static std::shared_ptr<LateFailure> of(GroupId group);
   void set(const Error& error);
   void raise_once();
+  /// Of all groups of the process: the first that has one.
+  static void raise_any();
 
  private:
   std::mutex mutex_;
@@ -121,6 +125,9 @@ class PcclWork final : public c10d::Work {
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override;
+
+  /// Of a call on device tensors: the stream of its copies back.
+  [[nodiscard]] std::optional<c10::Stream> copies_back_on() const;
 
  private:
   [[nodiscard]] bool done() const;     // with a device: also there

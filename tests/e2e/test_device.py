@@ -6,7 +6,9 @@ frees too early reads garbage. Two ranks share it.
 
 from __future__ import annotations
 
+import gc
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -241,6 +243,136 @@ def test_wait_holds_the_cpu_by_default_and_raises_what_has_failed(
     assert survivor.finish()[-1] == {"error": "PeerLostError", "blocks": 0}
 
 
+# ------------------------------------------------------------------------------------------ limits
+
+
+def is_asked_for_much(rank: int, meet: str) -> None:
+    import torch
+
+    dist = fake_device.group(rank, meet)
+    slow = fake_device.load()
+    one = torch.ones(10, device="slow")
+    dist.all_reduce(one)
+    one.cpu()
+    gc.collect()
+    # An input is given up when its copy is done, whenever the other rank comes.
+    gathered = torch.empty(2_000_000, device="slow")
+    base = slow.device_bytes()
+    part = torch.empty(1_000_000, device="slow")
+    if rank == 1:
+        hear()
+    work = dist.all_gather_into_tensor(gathered, part, async_op=True)
+    del part
+    if rank == 0:
+        wait_until(lambda: slow.device_bytes() == base, what="the input is given up")
+        assert not work.is_completed()
+        say(given_up=True)
+    work.wait()
+    if rank == 1:
+        hear()
+    # 50 operations of 3 MB, whose tensors the program drops at once: the calls wait for room.
+    done = threading.Event()
+    if rank == 0:
+
+        def watch() -> None:
+            wait_until(lambda: slow.pinned_bytes() > 60_000_000)
+            say(full=True)
+            done.set()
+
+        threading.Thread(target=watch).start()
+    works = []
+    for _ in range(50):
+        output = torch.empty(500_000, device="slow")
+        part = torch.full((250_000,), 1.0 + rank, device="slow")
+        works.append(dist.all_gather_into_tensor(output, part, async_op=True))
+        del output, part
+    for work in works:
+        work.wait()
+    if rank == 0:
+        assert done.wait(60)
+    assert slow.pinned_peak() < (64 << 20) + 4_000_000, slow.pinned_peak()
+    say(done=True)
+    dist.destroy_process_group()
+
+
+def test_memory_of_operations_in_flight_is_bounded_and_inputs_are_given_up_early(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    first, second = run_peers(is_asked_for_much, 2, str(tmp_path / "meet"))
+    first.next(given_up=True)
+    second.tell(1)
+    first.next(full=True)
+    second.tell(1)
+    for peer in (first, second):
+        assert peer.finish()[-1] == {"done": True}
+
+
+def uses_one_device(rank: int, meet: str) -> None:
+    import torch
+
+    dist = fake_device.group(rank, meet)
+    slow = fake_device.load()
+    t = torch.full((1000,), 1.0 + rank, device="slow:1")
+    dist.all_reduce(t)
+    work = dist.all_reduce(t, async_op=True)
+    future = work.get_future()
+    work.wait()
+    wait_until(future.done)
+    assert set(t.cpu().tolist()) == {6.0}
+    assert slow.contexts() == 1 << 1
+    syncs = slow.syncs()
+    dist.all_reduce(t, op=dist._make_nccl_premul_sum(0.5))
+    assert slow.syncs() == syncs
+    assert set(t.cpu().tolist()) == {6.0}
+    say(done=True)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("stream_wait", ["0", "1"])
+def test_a_call_uses_the_device_of_its_tensors_only_and_does_not_wait_for_the_device(
+    run_peers: Any, tmp_path: Path, stream_wait: str
+) -> None:
+    environment = {"PCCL_STREAM_WAIT": stream_wait}
+    for peer in run_peers(uses_one_device, 2, str(tmp_path / "meet"), env=environment):
+        assert peer.finish()[-1] == {"done": True}
+
+
+def captures_a_graph(rank: int, meet: str) -> None:
+    import torch
+
+    dist = fake_device.group(rank, meet)
+    slow = fake_device.load()
+    t = torch.empty(1000, device="slow")
+    slow.fill_later(t, 1.0 + rank, 200_000)
+    began = dist.all_reduce(t, async_op=True)
+    slow.capture(True)
+    refused = []
+    for call in (lambda: dist.all_reduce(t), lambda: dist.barrier(), began.wait):
+        try:
+            call()
+        except RuntimeError as error:
+            refused.append(str(error))
+    wait_until(began.is_completed)
+    slow.capture(False)
+    began.wait()
+    assert set(t.cpu().tolist()) == {3.0}
+    spoiled = slow.captures_spoiled()
+    slow.fail_queries(5)
+    dist.all_reduce(t)
+    assert set(t.cpu().tolist()) == {6.0}
+    say(refused=refused, spoiled=spoiled)
+    dist.destroy_process_group()
+
+
+def test_a_capture_of_a_graph_goes_on_beside_operations_and_a_captured_call_is_refused(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    for peer in run_peers(captures_a_graph, 2, str(tmp_path / "meet")):
+        line = peer.finish()[-1]
+        assert line["spoiled"] == 0
+        assert ["captured" in text for text in line["refused"]] == [True, True], line
+
+
 # ----------------------------------------------------------------------------------------- failures
 
 
@@ -249,12 +381,14 @@ def has_a_broken_device(rank: int, meet: str) -> None:
 
     dist = fake_device.group(rank, meet)
     slow = fake_device.load()
-    t = torch.full((1000,), 2.0, device="slow")
+    t = torch.empty(1000, device="slow")
+    slow.fill_later(t, 2.0, 100_000)  # the call has returned when the copy begins
     slow.fail_copies(rank == 0)
     work = dist.all_reduce(t, async_op=True)
     wait_until(lambda: not work.is_success())
-    with pytest.raises(dist.DistBackendError, match="fallen off the bus"):
+    with pytest.raises(dist.DistBackendError, match="fallen off the bus") as caught:
         work.wait()
+    assert "\n" not in str(caught.value)
     say(done=True)
 
 

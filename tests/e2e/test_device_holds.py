@@ -224,3 +224,192 @@ def test_in_an_elastic_group_an_operation_is_replayed_and_copied_back_after_the_
     survivor.next(ready=True)
     victim.kill()
     assert survivor.finish()[-1] == {"done": True}
+
+
+# ------------------------------------------------------------------------------------------ hazards
+
+
+def reads_a_coalesced_future(rank: int, meet: str) -> None:
+    import torch
+
+    dist = fake_device.group(rank, meet)
+    slow = fake_device.load()
+    backend = dist.group.WORLD._get_backend(torch.device("slow"))
+    tensors = [torch.full((n,), 1.0 + rank, device="slow") for n in (10, 1000)]
+    seen = [torch.empty_like(t) for t in tensors]
+    slow.set_copy_delay_us(100_000)
+    backend._start_coalescing()
+    for t in tensors:
+        backend.allreduce([t], dist.AllreduceOptions())
+    future = backend._end_coalescing().get_future()
+    values = future.wait()
+    slow.set_copy_delay_us(0)
+    for copy, value in zip(seen, values, strict=True):
+        copy.copy_(value, non_blocking=True)
+    say(read=[copy.cpu()[0].item() for copy in seen])
+    dist.destroy_process_group()
+
+
+def test_what_follows_a_coalesced_future_follows_the_copies_back(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    for peer in run_peers(reads_a_coalesced_future, 2, str(tmp_path / "meet"), env=HOLD):
+        assert peer.finish()[-1] == {"read": [3.0, 3.0]}
+
+
+def has_many_streams(rank: int, meet: str) -> None:
+    import torch
+
+    dist = fake_device.group(rank, meet)
+    slow = fake_device.load()
+    t = torch.full((1000,), 1.0 + rank, device="slow")
+    dist.all_reduce(t)
+    assert set(t.cpu().tolist()) == {3.0}
+    made = slow.blocks_made()
+    if rank == 1:
+        hear()
+    work = dist.all_reduce(t, async_op=True)
+    if rank == 0 and made == 0:
+        say(waits=True)
+    work.wait()
+    event = torch.Event("slow")
+    event.record(torch.accelerator.current_stream())
+    for _ in range(8):  # as many as the pool has
+        torch.Stream(device="slow").wait_event(event)
+    if rank == 0 and made > 0:
+        say(waits=True)
+    wait_until(lambda: slow.blocks_open() == 0, timeout_s=20, what="the stream is released")
+    assert set(t.cpu().tolist()) == {6.0}
+    say(held=made > 0)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("environment", "held"),
+    [
+        ({}, True),
+        ({"SLOW_RUNTIME": "0"}, False),  # no streams but those of the pool
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, False),
+    ],
+)
+def test_no_stream_of_the_program_can_hold_up_the_copies_that_end_its_hold(
+    run_peers: Any, tmp_path: Path, environment: dict[str, str], held: bool
+) -> None:
+    first, second = run_peers(
+        has_many_streams, 2, str(tmp_path / "meet"), env={**HOLD, **environment}
+    )
+    first.next(waits=True)
+    second.tell(1)
+    for peer in (first, second):
+        assert peer.finish()[-1] == {"held": held}
+
+
+def loads_kernels(rank: int, meet: str) -> None:
+    import torch
+
+    dist = fake_device.group(rank, meet)
+    slow = fake_device.load()
+    t = torch.full((1000,), 1.0 + rank, device="slow")
+    strided = torch.full((20, 30), 1.0 + rank, device="slow").t()
+    several = [torch.full((n,), 1.0 + rank, device="slow") for n in (5, 50)]
+    slow.load_kernels(True)
+    for _ in range(2):
+        work = dist.all_reduce(t, async_op=True)
+        work.wait()
+        dist.all_reduce(strided)
+        dist.all_reduce_coalesced(several)
+    wait_until(lambda: slow.blocks_open() == 0, timeout_s=20, what="the streams are released")
+    assert work.is_success()
+    assert {x for y in (t, strided, *several) for x in y.cpu().flatten().tolist()} == {6.0}
+    say(held=slow.blocks_made() > 0)
+    dist.destroy_process_group()
+
+
+def test_no_kernel_is_launched_where_a_hold_waits_for_the_thread_that_launches(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    for peer in run_peers(loads_kernels, 2, str(tmp_path / "meet"), env=HOLD):
+        assert peer.finish()[-1] == {"held": True}
+
+
+def has_a_device_that_hangs(rank: int, meet: str, how: str) -> None:
+    import torch
+
+    dist = fake_device.group(rank, meet, timeout_s=60)
+    slow = fake_device.load()
+    t = torch.full((1000,), 1.0 + rank, device="slow")
+    dist.all_reduce(t)
+    assert set(t.cpu().tolist()) == {3.0}
+    if rank == 1:
+        hear()
+        say(end=True)
+        return
+    if how == "a call":
+        slow.hang_copies(True)
+    work = dist.all_reduce(t, async_op=True)
+    work.wait()
+    assert slow.blocks_open() == 1
+    if how == "a hold":
+        slow.time_out_blocks()
+    else:
+        began = time.monotonic()
+        wait_until(lambda: slow.blocks_open() == 0, timeout_s=20, what="the stream is released")
+        assert time.monotonic() - began > 5
+    wait_until(lambda: not work.is_success(), timeout_s=20)
+    slow.hang_copies(False)
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.all_reduce(t)
+    say(error=str(caught.value), limit_s=slow.block_timeout_ms() / 1000)
+
+
+@pytest.mark.parametrize("how", ["a call", "a hold"])
+def test_a_device_that_does_not_answer_ends_the_hold_with_an_error(
+    run_peers: Any, tmp_path: Path, how: str
+) -> None:
+    first, second = run_peers(has_a_device_that_hangs, 2, str(tmp_path / "meet"), how, env=HOLD)
+    line = first.finish()[-1]
+    second.tell(1)
+    expected = "has not returned from a call" if how == "a call" else "held a stream"
+    assert expected in line["error"]
+    assert line["limit_s"] == 60 + 30 + 30
+    second.next(end=True)
+
+
+def asks_before_its_optimizer(rank: int, meet: str) -> None:
+    import torch
+
+    import pccl_backend as pccl
+
+    dist = fake_device.group(rank, meet)
+    slow = fake_device.load()
+    t = torch.full((1000,), 1.0 + rank, device="slow")
+    dist.all_reduce(t)
+    pccl.wait_for_devices()
+    wait_until(lambda: slow.blocks_open() == 0)  # the copies back may still go on
+    assert set(t.cpu().tolist()) == {3.0}
+    with pytest.raises(ValueError, match="timeout_s"):
+        pccl.wait_for_devices(timeout_s=0)
+    if rank == 1:
+        say(ready=True)
+        hear()
+    gathered = torch.full((2000,), 7.0, device="slow")
+    dist.all_gather_into_tensor(gathered, t)
+    say(ready=True)
+    with pytest.raises(pccl.OperationTimeoutError, match=r"0\.2 s"):
+        pccl.wait_for_devices(timeout_s=0.2)
+    say(timed_out=True)
+    with pytest.raises(pccl.PeerLostError, match="rank 1"):
+        pccl.wait_for_devices()
+    assert set(gathered.cpu().tolist()) == {7.0}
+    pccl.wait_for_devices()
+    say(done=True)
+
+
+def test_wait_for_devices_raises_what_would_only_be_known_later(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    survivor, victim = run_peers(asks_before_its_optimizer, 2, str(tmp_path / "meet"), env=HOLD)
+    victim.next(ready=True)
+    survivor.next(timed_out=True)
+    victim.kill()
+    assert survivor.finish()[-1] == {"done": True}

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from pccl_backend._config import VARIABLES, Options, Replica, Target, interface_host, parse_url
+from pccl_backend._config import (
+    VARIABLES,
+    Options,
+    Replica,
+    Target,
+    interface_host,
+    launches_block,
+    parse_url,
+)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +96,13 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         stream_wait=True,
     )
     assert Options.from_environment({}) == Options()
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False), ("", False)])
+def test_cuda_says_whether_launches_block(value: str, expected: bool) -> None:
+    assert launches_block({"CUDA_LAUNCH_BLOCKING": value}) is expected
+    assert launches_block({"HIP_LAUNCH_BLOCKING": value}) is expected
+    assert not launches_block({})
 
 
 def test_an_argument_wins_over_a_variable() -> None:
