@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -32,8 +31,8 @@ from conftest import (
     hear,
     resources,
     say,
-    wait_until,
 )
+from interrupts import answer_signals, interrupt, interrupted, wait_inside, waits
 
 FRESH = True  # peers are interpreters of their own, from start to end
 HERE = Path(__file__).resolve().parent
@@ -386,23 +385,7 @@ def test_spawned_ranks_and_spawned_workers_of_a_loader(run_peers: Any, tmp_path:
 def is_interrupted(rank: int, world: int, meet: str) -> None:
     import torch
 
-    def waits(name: str, call: Callable[[], Any]) -> None:
-        say(waits=name)
-        call()
-
-    def handled(_: int, frame: Any) -> None:
-        names = [f.name for f in traceback.extract_stack(frame)]
-        say(inside=waits.__name__ in names, at=[frame.f_code.co_name, frame.f_lasti])
-
-    def interrupted(name: str, call: Callable[[], Any]) -> None:
-        try:
-            waits(name, call)
-            say(returned=name)
-        except KeyboardInterrupt:
-            say(interrupted=name)
-
-    signal.signal(signal.SIGUSR1, handled)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # some shells have it ignored
+    answer_signals()
     dist = fixed_group(rank, world, meet)
     tensors = {name: torch.ones(4) for name in (*INTERRUPTED, "nested", "in the handler")}
     calls: dict[str, Callable[[], Any]] = {
@@ -437,28 +420,6 @@ def is_interrupted(rank: int, world: int, meet: str) -> None:
 
 
 INTERRUPTED = ("all_reduce", "wait", "recv", "barrier")
-
-
-def wait_inside(peer: Any, name: str) -> None:
-    """Until the peer waits in that call, and its signal handler has run meanwhile.
-
-    It does when the handler finds it at one instruction three times in a row.
-    """
-    peer.next(waits=name)
-    seen: list[Any] = []
-
-    def stands_still() -> bool:
-        peer.signal(signal.SIGUSR1)
-        seen.append(peer.next())
-        last = seen[-3:]
-        return len(last) == 3 and last[0]["inside"] and last[0] == last[1] == last[2]
-
-    wait_until(stands_still)
-
-
-def interrupt(peer: Any) -> float:
-    peer.signal(signal.SIGINT)
-    return time.monotonic()
 
 
 def test_signals_are_handled_while_a_collective_waits(run_peers: Any, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """No call waits for ever: what ends the waits of real processes, and what the others see of it."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from conftest import Peer, hear, say
@@ -16,6 +18,9 @@ from elastic_members import (
     together,
     train_until,
 )
+from interrupts import answer_signals, interrupt, interrupted, wait_inside
+
+PROMPT_S = 10.0  # a machine of tests is busy
 
 
 class Breakable(Member):
@@ -91,6 +96,90 @@ def test_a_broken_invariant_ends_every_wait_of_its_process_and_the_others_go_on_
     assert "for a report of this bug" in victim.log()
     end([victim])
     end(survivors)
+
+
+class Waiter(Member):
+    """A member whose calls can be interrupted."""
+
+    def wait_in(self, *, call: str) -> dict[str, object]:
+        store = dist.distributed_c10d._get_default_store()
+        tensor = torch.ones(8)
+        calls = {
+            "refresh": lambda: self.refresh(verify=True),
+            "all_reduce": lambda: dist.all_reduce(tensor),
+            "barrier": dist.barrier,
+            "recv": lambda: dist.recv(tensor),
+            "send": lambda: dist.send(torch.ones(1_000_000), 1 - dist.get_rank()),
+            "store": lambda: store.get("never"),
+            "new_group": dist.new_group,
+        }
+        interrupted(call, calls[call])
+        return {}
+
+    def same(self, *, call: str) -> dict[str, object]:
+        """What the other one has to call, so that both are at one place again."""
+        tensor = torch.ones(8)
+        calls = {
+            "all_reduce": lambda: dist.all_reduce(tensor),
+            "barrier": dist.barrier,
+            "recv": lambda: dist.send(tensor, 1 - dist.get_rank()),
+            "send": lambda: dist.recv(torch.ones(1_000_000), 1 - dist.get_rank()),
+        }
+        if call in calls:
+            calls[call]()
+        return {}
+
+
+def waiter(index: int, url: str) -> None:
+    import pccl_backend as pccl
+
+    answer_signals()
+    pccl.join(url, timeout_s=120.0)
+    obey(Waiter(index))
+
+
+def test_ctrl_c_ends_every_wait_of_an_elastic_group_and_the_run_goes_on(
+    run_peers: Run, start_master: Start
+) -> None:
+    master = start_master("--min-peers", "2")
+    peers = run_peers(waiter, 2, master.url)
+    answers(peers, "join")
+    together(peers, "refresh")
+    for call in ("all_reduce", "barrier", "recv", "send", "store", "new_group"):
+        tell(peers[:1], "wait_in", call=call)
+        wait_inside(peers[0], call)
+        began = interrupt(peers[0])
+        peers[0].next(interrupted=call)
+        assert time.monotonic() - began < PROMPT_S, call
+        answers(peers[:1], "wait_in")
+        together(peers[1:], "same", call=call)  # the operation itself goes on
+    tell(peers[:1], "wait_in", call="refresh")
+    wait_inside(peers[0], "refresh")
+    interrupt(peers[0])
+    peers[0].next(interrupted="refresh")
+    answers(peers[:1], "wait_in")
+    one(together(peers, "refresh", verify=True), "w")  # the boundary goes on in the next call
+    one(together(peers, "train"), "result")
+    end(peers)
+
+
+def joins_nobody(index: int, url: str) -> None:
+    import pccl_backend as pccl
+
+    answer_signals()
+    interrupted("join", lambda: pccl.join(url, timeout_s=600.0))
+
+
+def test_ctrl_c_ends_a_join_that_waits_for_the_founding(
+    run_peers: Run, start_master: Start
+) -> None:
+    master = start_master("--min-peers", "2")
+    (peer,) = run_peers(joins_nobody, 1, master.url)
+    wait_inside(peer, "join")
+    began = interrupt(peer)
+    peer.next(interrupted="join")
+    assert time.monotonic() - began < PROMPT_S
+    peer.finish()
 
 
 def fixed_member(index: int, world: int, meet: str) -> None:
