@@ -62,7 +62,8 @@ class Early {
     if (found == kept_.end()) return;
     for (EarlySegment& segment : found->second) segment.kept.release();
   }
-  void drop_operations_before(OpKey op) { kept_.erase(kept_.begin(), kept_.lower_bound(op)); }
+  /// The operation has failed. What came for those before it is theirs: they may wait for memory.
+  void drop(OpKey op) { kept_.erase(op); }
   void drop_all() { kept_.clear(); }
   /// The link to this peer is gone: what was half here never becomes whole.
   void link_gone(PeerId peer) {

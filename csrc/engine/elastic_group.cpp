@@ -292,7 +292,7 @@ void ElasticGroup::on(const peer::FailOp& a) {
   it->second.op->restore();
   Error error = a.error;
   error.text = describe_wait(it->second) + ": " + error.text;
-  run_->early.drop_operations_before(OpKey{a.op.step, a.op.index + 1});
+  run_->early.drop(a.op);
   finish(a.op, std::move(error));
 }
 

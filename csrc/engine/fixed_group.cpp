@@ -63,18 +63,25 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down) {
     fail_group(lost(peer, reason), true);
     return;
   }
-  // It left in good order: only what still waits for its data has a reason to fail.
-  std::vector<OpKey> short_of_data;
+  const Error error{ErrorCode::peer_lost,
+                    who + " has left the group before its data arrived: " + reason};
+  gone_.emplace(peer, error);
+  fail_short_of_data();
+  run_->point_to_point.peer_gone(peer, error);
+}
+
+/// After a rank has left in good order, and its link is gone, only what still waits for its data
+/// has a reason to fail, whenever it begins.
+void FixedGroup::fail_short_of_data() {
+  std::map<OpKey, Error> fails;
   for (const auto& [key, pending] : ops_) {
     if (!pending.op->running()) continue;
     for (const std::uint32_t c : pending.op->waiting_for()) {
-      if (pending.contributors[c] == peer) short_of_data.push_back(key);
+      const auto gone = gone_.find(pending.contributors[c]);
+      if (gone != gone_.end()) fails.emplace(key, gone->second);
     }
   }
-  const Error error{ErrorCode::peer_lost,
-                    who + " has left the group before its data arrived: " + reason};
-  for (const OpKey key : short_of_data) fail_op(key, error, Tell::others);
-  run_->point_to_point.peer_gone(peer, error);
+  for (const auto& [key, error] : fails) fail_op(key, error, Tell::others);
 }
 
 void FixedGroup::lost_by_run(PeerId peer) {
@@ -173,7 +180,7 @@ void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
   failed_here_.insert(op);
   if (failed_here_.size() > kReportOpsMax) failed_here_.erase(failed_here_.begin());
   error.text = name_ + ": " + describe_wait(it->second) + ": " + error.text;
-  run_->early.drop_operations_before(OpKey{op.step, op.index + 1});
+  run_->early.drop(op);
   finish(op, std::move(error));
 }
 
@@ -232,6 +239,9 @@ void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
     for (const OpKey key : ended) fail_op(key, *departure(key), Tell::others);
     fail_departed();
   } else if (const auto* failed = std::get_if<GroupFailed>(&message)) {
+    if (failed->error.code == ErrorCode::evicted) {  // its replica; perhaps not this one
+      return fail_group(lost(peer, failed->error.text), false);
+    }
     fail_group({failed->error.code,
                 failed->error.text + " (reported by " + describe_peer(peer, *numbering_) + ")"},
                false);
@@ -311,6 +321,7 @@ void FixedGroup::tick(std::uint64_t elapsed_ms) {
     }
   }
   Group::tick(elapsed_ms);
+  if (!gone_.empty()) fail_short_of_data();
   std::vector<OpKey> over;
   for (auto& [op, question] : questions_) {
     question.waited_ms += elapsed_ms;

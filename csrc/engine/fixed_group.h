@@ -66,6 +66,7 @@ class FixedGroup : public Group {
   [[nodiscard]] Error departure(PeerId peer) const;
   [[nodiscard]] std::optional<Error> departure(OpKey key) const;
   void fail_departed();
+  void fail_short_of_data();
 
   std::vector<Handle> handles_;
   std::int32_t rank_;
@@ -76,6 +77,7 @@ class FixedGroup : public Group {
   std::uint64_t waited_for_links_ms_ = 0;
   bool said_links_ = false;
   std::map<PeerId, OpKey> departed_;   // left in good order, having completed all before that
+  std::map<PeerId, Error> gone_;       // of these the links have ended since
   std::map<OpKey, Error> failed_ops_;  // failed by another rank before we issued them
   std::set<OpKey> failed_here_;        // have failed at their caller, the newest of them
   Error late_failure_;                 // for the next operation

@@ -202,6 +202,8 @@ void MasterClient::tick(std::uint64_t elapsed_ms) {
     since_heartbeat_ms_ = 0;
     channel_->send(encode(PeerToMaster{Heartbeat{events_.issued()}}));
   }
+  const std::uint64_t received = channel_->received_bytes();
+  if (received != std::exchange(received_before_, received)) since_message_ms_ = 0;
   // A tick that came late was our own silence: it does not count against the master.
   since_message_ms_ += std::min<std::uint64_t>(elapsed_ms, heartbeat_ms_);
   if (since_message_ms_ > silence_ms_) {

@@ -76,7 +76,8 @@ class MasterClient {
   std::uint64_t heartbeat_ms_ = 1000;
   std::uint64_t silence_ms_ = kMuteMs;  // until its Welcome says more
   std::uint64_t since_heartbeat_ms_ = 0;
-  std::uint64_t since_message_ms_ = 0;
+  std::uint64_t since_message_ms_ = 0;  // since bytes of one have come
+  std::uint64_t received_before_ = 0;   // of this connection, at the tick before
   std::string local_host_;
   std::string said_;
   std::string told_;

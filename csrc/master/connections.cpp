@@ -184,6 +184,8 @@ void Connections::tick() {
   std::vector<std::pair<PeerId, std::string>> lost;
   for (const auto& [peer, number] : peers_) {
     Connection& connection = connections_.at(number);
+    const std::uint64_t received = connection.channel->received_bytes();
+    if (received != std::exchange(connection.received_before, received)) connection.heard_ms = now;
     // Of a peer that is held back its reading is the sign of life: its heartbeats are not read.
     const std::size_t queued = connection.channel->queued_bytes();
     if (queued > 0 && queued < std::exchange(connection.queued_before, queued)) {

@@ -92,6 +92,7 @@ class Connections {
     std::uint64_t heard_ms = 0;
     std::uint64_t beat_ms = 0;
     std::size_t queued_before = 0;  // at the tick before
+    std::uint64_t received_before = 0;
   };
   using Number = std::uint64_t;  // of a connection; never reused
 

@@ -108,6 +108,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] const std::string& remote() const { return remote_; }
   [[nodiscard]] const std::string& local_host() const { return local_host_; }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
+  [[nodiscard]] std::uint64_t received_bytes() const { return received_bytes_; }
 
  private:
   void end() {
@@ -174,6 +175,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       }
       if (closing_) continue;
       in_end_ += got.bytes;
+      received_bytes_ += got.bytes;
       parse();
       if (got.bytes < room) return;  // that was all there is
     }
@@ -225,6 +227,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<Channel::Events> events_;  // shared: one may destroy the channel while it runs
   std::vector<std::byte> in_;
   std::size_t in_end_ = 0;
+  std::uint64_t received_bytes_ = 0;
   std::deque<std::vector<std::byte>> queue_;
   std::size_t sent_of_first_ = 0;
   std::size_t queued_bytes_ = 0;
@@ -245,6 +248,9 @@ class TcpChannel : public Channel {
   [[nodiscard]] const std::string& remote() const override { return connection_->remote(); }
   [[nodiscard]] const std::string& local_host() const override { return connection_->local_host(); }
   [[nodiscard]] std::size_t queued_bytes() const override { return connection_->queued_bytes(); }
+  [[nodiscard]] std::uint64_t received_bytes() const override {
+    return connection_->received_bytes();
+  }
 
  private:
   std::shared_ptr<Connection> connection_;

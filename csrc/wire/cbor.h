@@ -136,7 +136,7 @@ class Writer {
     PCCL_ASSERT(value.size() <= bytes_max, value.size(), bytes_max);
     bytes(value);
   }
-  void put(const Error& error) {
+  void put(const Error& error, std::size_t /*code_min*/ = 0) {
     head(Major::map, 2);
     text("code");
     put(error.code);
@@ -231,10 +231,11 @@ class Reader {
     const auto read = bytes(bytes_max);
     value.assign(read.begin(), read.end());
   }
-  void get(Error& error) {
+  void get(Error& error, std::size_t code_min = 0) {
     if (head(Major::map, "an error") != 2) return fail("not an error");
     name("code");
     get(error.code);
+    if (static_cast<std::size_t>(error.code) < code_min) return fail("a failure without a code");
     name("text");
     get(error.text, kTextBytesMax);
   }

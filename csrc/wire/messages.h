@@ -346,7 +346,7 @@ struct Refuse {
   Error error;
   bool operator==(const Refuse&) const = default;
 
-  static void fields(auto& self, auto&& visit) { visit("error", self.error); }
+  static void fields(auto& self, auto&& visit) { visit("error", self.error, kFailureCodeMin); }
 };
 
 /// The run stands still on purpose (--hold-below, members that may come back): the receiver logs it
@@ -402,7 +402,7 @@ struct GroupFailed {
 
   static void fields(auto& self, auto&& visit) {
     visit("group", self.group);
-    visit("error", self.error);
+    visit("error", self.error, kFailureCodeMin);
   }
 };
 
@@ -418,7 +418,7 @@ struct OpFailed {
   static void fields(auto& self, auto&& visit) {
     visit("group", self.group);
     visit("op", self.op);
-    visit("error", self.error);
+    visit("error", self.error, kFailureCodeMin);
     visit("late", self.late);
   }
 };
@@ -553,7 +553,7 @@ struct Withdraw {
     visit("epoch", self.epoch);
     visit("tag", self.tag);
     visit("index", self.index);
-    visit("error", self.error);
+    visit("error", self.error, kFailureCodeMin);
   }
 };
 

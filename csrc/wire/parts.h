@@ -131,6 +131,9 @@ enum class VoteKind : std::uint8_t {
   resume = 2    // neither: clears a failure, brings rank and size up to date
 };
 
+/// The lowest code of an error that says why something has failed: not that of success.
+inline constexpr std::size_t kFailureCodeMin = 1;
+
 /// The first failure of a step: every operation from `from` on that is not committed fails with
 /// `error`.
 struct Failure {
@@ -140,7 +143,7 @@ struct Failure {
 
   static void fields(auto& self, auto&& visit) {
     visit("from", self.from);
-    visit("error", self.error);
+    visit("error", self.error, kFailureCodeMin);
   }
 };
 

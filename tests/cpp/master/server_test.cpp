@@ -149,6 +149,43 @@ TEST_F(Server, a_silent_peer_is_evicted_and_the_others_go_on) {
   expect_commit();
 }
 
+TEST_F(Server, a_long_message_that_takes_its_time_is_a_sign_of_life) {
+  options_.silence_ms = 400;
+  start();
+  RawClient slow(port_);
+  const OpeningBytes opening = encode_opening({kProtocolVersion, Purpose::channel});
+  slow.write(std::span<const std::byte>(opening));
+  const auto frame = [](std::span<const std::byte> payload) {
+    FrameHeader header;
+    header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+    HeaderBytes head;
+    const std::size_t size = encode_frame_header(header, head);
+    std::vector<std::byte> bytes(head.begin(), head.begin() + static_cast<std::ptrdiff_t>(size));
+    bytes.insert(bytes.end(), payload.begin(), payload.end());
+    return bytes;
+  };
+  peer::State state;
+  state.self.handle.peer.value = 9;
+  state.self.handle.addresses = {"127.0.0.1:9"};
+  state.self.place.replica = "slow";
+  for (const peer::Action& action : peer::step(state, peer::MasterConnected{})) {
+    if (const auto* a = std::get_if<peer::ToMaster>(&action)) slow.write(frame(encode(a->message)));
+  }
+  const auto message =
+      frame(encode(PeerToMaster{store_request(1, StoreOp::set, {"k"}, std::string(20000, 'x'))}));
+  std::size_t sent = 0;
+  const auto drip = loop_.timer(50, 50, [&] {
+    const std::size_t piece = std::min<std::size_t>(1000, message.size() - sent);
+    slow.write(std::span(message).subspan(sent, piece));
+    sent += piece;
+  });
+  FakePeer& other = peer(1);
+  EXPECT_TRUE(until([&] { return other.connected(); }));
+  other.send(store_request(7, StoreOp::get, {"k"}, "", 60000));
+  EXPECT_TRUE(until([&] { return reply(other, 7) != nullptr || slow.closed(); })) << log_text();
+  EXPECT_NE(reply(other, 7), nullptr) << log_text();
+}
+
 TEST_F(Server, a_master_that_was_stopped_itself_evicts_nobody) {
   options_.silence_ms = 600;
   found(2);

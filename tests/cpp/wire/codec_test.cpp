@@ -271,6 +271,25 @@ TEST(CodecRules, limits_hold_for_lists_their_entries_texts_and_numbers) {
   EXPECT_FALSE(reader.ok());
 }
 
+TEST(CodecRules, a_failure_has_the_code_of_one) {
+  const Error none;  // would end an operation, or a receive, as if it had succeeded
+  const Error some{ErrorCode::mismatch, "x"};
+  for (const Error& error : {none, some}) {
+    const std::vector<PeerToPeer> between{GroupFailed{GroupId{1}, error},
+                                          OpFailed{GroupId{1}, OpKey{}, error, false},
+                                          Withdraw{GroupId{1}, EpochId{}, 0, 0, error}};
+    for (const PeerToPeer& message : between) {
+      EXPECT_EQ(decode_peer_to_peer(encode(message)).ok(), error.failed()) << print(message);
+    }
+    const std::vector<MasterToPeer> of_master{FailOp{EpochId{}, Failure{OpKey{}, error}},
+                                              Refuse{error}};
+    for (const MasterToPeer& message : of_master) {
+      EXPECT_EQ(decode_master_to_peer(encode(message)).ok(), error.failed()) << print(message);
+    }
+  }
+  EXPECT_TRUE(decode_peer_to_peer(encode(PeerToPeer{Accept{}})).ok()) << "success is no failure";
+}
+
 TEST(CodecRules, words_for_people_are_cut_between_characters_instead_of_refused) {
   Mismatch mismatch;
   for (std::size_t i = 0; i < kTextBytesMax; ++i) mismatch.error.text += "é";

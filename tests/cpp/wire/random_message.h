@@ -52,8 +52,10 @@ class Filler {
     value.resize(random_.below(std::min(bytes_max, bytes_max_) + 1));
     for (auto& byte : value) byte = static_cast<std::uint8_t>(random_.next());
   }
-  void put(Error& error) {
-    put(error.code);
+  void put(Error& error, std::size_t code_min = 0) {
+    do {
+      put(error.code);
+    } while (static_cast<std::size_t>(error.code) < code_min);
     put(error.text, kTextBytesMax);
   }
   template <typename T>

@@ -1,0 +1,114 @@
+// A fixed group whose other members are the test: losses, goodbyes and failures in every order.
+#include "engine/fixed_group.h"
+#include "engines.h"
+#include "fake_links.h"
+
+namespace pccl::testing {
+namespace {
+
+class FixedLinks : public ::testing::Test {
+ protected:
+  static constexpr PeerId kA{10};
+  static constexpr PeerId kSelf{20};
+  static constexpr PeerId kC{30};
+  static constexpr GroupId kMade{5};
+
+  FixedLinks() {
+    std::vector<Handle> handles(3);
+    handles[0].peer = kA;
+    handles[1].peer = kSelf;
+    handles[2].peer = kC;
+    group.emplace(node.context, kMade, "world", handles, 1, kTestMs, connected);
+    group->connect();
+    group->link_up(kA);
+    group->link_up(kC);
+  }
+  std::shared_ptr<Ticket> post(OpRequest request) {
+    auto ticket = std::make_shared<Ticket>();
+    group->post(std::move(request), ticket);
+    return ticket;
+  }
+  static OpRequest broadcast(std::vector<float>& memory, std::int32_t root) {
+    OpRequest request;
+    request.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, root, memory.size()};
+    request.outputs = {buffer(memory)};
+    return request;
+  }
+  /// A small broadcast of `from` as operation `index`, whole.
+  void gets_broadcast(PeerId from, std::uint64_t index, std::int32_t root,
+                      const std::vector<float>& sent) {
+    SegmentHeader h;
+    h.kind = SegmentKind::collective;
+    h.group = kMade;
+    h.epoch = EpochId::make(0, 1);
+    h.op = OpKey{0, index};
+    h.bytes = static_cast<std::uint32_t>(sent.size() * sizeof(float));
+    h.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, root, sent.size()};
+    const Placement at = group->segment_header(from, h);
+    if (at.to == nullptr) return;
+    std::memcpy(at.to, sent.data(), h.bytes);
+    const auto owner = node.context.owners.find(static_cast<std::uint32_t>(at.token));
+    ASSERT_NE(owner, node.context.owners.end());
+    owner->second->segment_arrived(from, h, at);
+  }
+  void all_is_sent() {
+    while (!node.links.sent.empty()) {
+      const FakeLinks::Sent sent = node.links.sent.front();
+      node.links.sent.pop_front();
+      if (!sent.control.empty()) continue;
+      const MemoryToken token = sent.cookie >> 32;
+      const auto owner = node.context.owners.find(static_cast<std::uint32_t>(token));
+      ASSERT_NE(owner, node.context.owners.end());
+      owner->second->segment_sent(token, sent.to, static_cast<std::uint32_t>(sent.cookie));
+    }
+  }
+
+  Node node{kSelf, /*elastic=*/false};
+  std::shared_ptr<Ticket> connected = std::make_shared<Ticket>();
+  std::optional<FixedGroup> group;
+  std::vector<float> values = std::vector<float>(4, 1.0F);
+  std::vector<float> others = std::vector<float>(4, 7.0F);
+};
+
+TEST_F(FixedLinks, an_operation_that_fails_takes_nothing_from_those_before_it) {
+  expect_success(connected);
+  std::vector<float> elsewhere(4);
+  const auto first = post(broadcast(values, 0));
+  const auto second = post(broadcast(values, 0));  // the same memory: it waits for its turn
+  const auto third = post(broadcast(elsewhere, 0));
+  gets_broadcast(kA, 1, 0, others);
+  group->control(kA, OpFailed{kMade, OpKey{0, 2}, {ErrorCode::mismatch, "they differ"}, false});
+  EXPECT_EQ(outcome(third).code, ErrorCode::mismatch);
+  gets_broadcast(kA, 0, 0, values);
+  all_is_sent();
+  EXPECT_TRUE(first->done());
+  EXPECT_TRUE(second->done()) << "what came for it while it waited is lost";
+  EXPECT_EQ(values, others);
+}
+
+TEST_F(FixedLinks, what_a_rank_that_has_left_did_not_deliver_is_not_waited_for) {
+  group->control(kA, Farewell{kMade, OpKey{0, 2}});  // "two operations are done and sent"
+  gets_broadcast(kA, 0, 0, others);
+  group->link_gone(kA);
+  group->link_down(kA, "it has died", Down::lost);
+  const auto first = post(broadcast(values, 0));
+  all_is_sent();
+  expect_success(first);
+  EXPECT_EQ(values, others);
+  const auto second = post(broadcast(values, 0));
+  group->tick(50);
+  ASSERT_TRUE(second->done()) << "nobody will send it any more";
+  EXPECT_EQ(second->error().code, ErrorCode::peer_lost);
+  EXPECT_NE(second->error().text.find("rank 0"), std::string::npos) << second->error().text;
+}
+
+TEST_F(FixedLinks, the_eviction_of_another_replica_is_a_loss_here) {
+  const auto ticket = post(broadcast(values, 0));
+  group->control(kC, GroupFailed{kMade, {ErrorCode::evicted, "this replica was evicted"}});
+  const Error error = outcome(ticket);
+  EXPECT_EQ(error.code, ErrorCode::peer_lost) << error.text;
+  EXPECT_NE(error.text.find("rank 2"), std::string::npos) << error.text;
+}
+
+}  // namespace
+}  // namespace pccl::testing

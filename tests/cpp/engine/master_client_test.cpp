@@ -1,0 +1,92 @@
+// The connection to the master: what counts as its silence.
+#include "engine/master_client.h"
+
+#include <gtest/gtest.h>
+
+#include "fake_links.h"
+
+namespace pccl::testing {
+namespace {
+
+class FakeChannel : public Channel {
+ public:
+  explicit FakeChannel(const std::uint64_t& received) : received_(received) {}
+  void set_events(Events) override {}
+  void send(std::span<const std::byte>) override {}
+  void read_below(std::size_t) override {}
+  void trust() override {}
+  void close() override {}
+  [[nodiscard]] const std::string& remote() const override { return host_; }
+  [[nodiscard]] const std::string& local_host() const override { return host_; }
+  [[nodiscard]] std::size_t queued_bytes() const override { return 0; }
+  [[nodiscard]] std::uint64_t received_bytes() const override { return received_; }
+
+ private:
+  const std::uint64_t& received_;
+  std::string host_ = "127.0.0.1";
+};
+
+/// Every dial succeeds.
+class FakeNetwork : public Network {
+ public:
+  explicit FakeNetwork(Loop& loop) : loop_(loop) {}
+  [[nodiscard]] Clock& clock() override { return loop_; }
+  [[nodiscard]] Result<std::unique_ptr<Links>> make_links(LinkEvents&,
+                                                          const LinkOptions&) override {
+    return {ErrorCode::unreachable, "none"};
+  }
+  [[nodiscard]] Result<std::unique_ptr<ChannelListener>> listen(
+      const std::string&, std::uint16_t, std::function<void(std::unique_ptr<Channel>)>) override {
+    return {ErrorCode::unreachable, "none"};
+  }
+  [[nodiscard]] std::unique_ptr<Dial> dial(
+      const std::string&, std::uint64_t,
+      std::function<void(Result<std::unique_ptr<Channel>>)> done) override {
+    loop_.defer([this, done = std::move(done)] {
+      done(std::unique_ptr<Channel>(std::make_unique<FakeChannel>(received)));
+    });
+    return std::make_unique<Dial>();
+  }
+  void in_background(std::function<void()>, std::function<void()>) override {}
+
+  std::uint64_t received = 0;
+
+ private:
+  Loop& loop_;
+};
+
+TEST(MasterClientSilence, a_long_message_that_takes_its_time_is_a_sign_of_life) {
+  Node node(PeerId{1});
+  FakeNetwork network(node.loop);
+  EngineContext context{network,
+                        node.loop,
+                        node.links,
+                        node.pool,
+                        node.options,
+                        node.counters,
+                        [](GroupId, GroupView) {},
+                        [](PeerId) {},
+                        [](PeerId) { return false; },
+                        {},
+                        0,
+                        {},
+                        {},
+                        {}};
+  std::string lost;
+  MasterClient client(context, {"127.0.0.1:1"},
+                      {[] {}, [&](const std::string& reason) { lost = reason; },
+                       [](const MasterToPeer&) {}, [] { return OpKey{}; }});
+  client.dial();
+  while (!client.connected()) node.loop.run_once(false);
+  client.set_intervals(1000, 5000);
+  for (int i = 0; i < 1000; ++i) {  // 50 s of one message
+    ++network.received;
+    client.tick(50);
+  }
+  EXPECT_EQ(lost, "");
+  for (int i = 0; i < 200; ++i) client.tick(50);
+  EXPECT_NE(lost.find("silent"), std::string::npos) << lost;
+}
+
+}  // namespace
+}  // namespace pccl::testing
