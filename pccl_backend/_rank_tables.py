@@ -58,6 +58,9 @@ def note_beside(group: Any) -> None:
 
 def note_made(name: str, peers: list[str]) -> None:
     """A fixed group of these peers was made from the elastic default group."""
+    alive = set(distributed_c10d._world.pg_names.values())
+    for other in [known for known in _made if known not in alive]:
+        del _made[other]
     _made[name] = peers
 
 
@@ -89,69 +92,59 @@ class LiveRanks(dict[int, int]):
         super().__init__()
         self._look = look
         self._ranks = ranks
-        self._seen: Any = None
+        # What was seen last, and its table: replaced together, so that no thread sees half of one.
+        self._known: tuple[Any, dict[int, int]] = (None, {})
 
-    def _now(self) -> None:
+    def _now(self) -> dict[int, int]:
+        seen, table = self._known
         try:
-            seen = self._look()
+            now = self._look()
         except GroupClosedError:
-            return  # after destroy: the last one stays
-        if seen == self._seen:
-            return
-        super().clear()
-        super().update(self._ranks(seen))
-        self._seen = seen
+            return table  # after destroy: the last one stays
+        if now != seen:
+            table = self._ranks(now)
+            self._known = (now, table)
+        return table
 
     def __getitem__(self, key: int) -> int:
-        self._now()
-        return super().__getitem__(key)
+        return self._now()[key]
 
     def __contains__(self, key: object) -> bool:
-        self._now()
-        return super().__contains__(key)
+        return key in self._now()
 
     def __iter__(self) -> Iterator[int]:
-        self._now()
-        return super().__iter__()
+        return iter(self._now())
 
     def __len__(self) -> int:
-        self._now()
-        return super().__len__()
+        return len(self._now())
 
     def __eq__(self, other: object) -> bool:
-        self._now()
-        return super().__eq__(other)
+        return self._now() == other
 
     __hash__ = None
 
     def __repr__(self) -> str:
-        self._now()
-        return super().__repr__()
+        return repr(self._now())
 
     def get(self, key: int, default: Any = None) -> Any:
         """As dict's."""
-        self._now()
-        return super().get(key, default)
+        return self._now().get(key, default)
 
     def keys(self) -> Any:
         """As dict's."""
-        self._now()
-        return super().keys()
+        return self._now().keys()
 
     def values(self) -> Any:
         """As dict's."""
-        self._now()
-        return super().values()
+        return self._now().values()
 
     def items(self) -> Any:
         """As dict's."""
-        self._now()
-        return super().items()
+        return self._now().items()
 
     def copy(self) -> dict[int, int]:
         """A plain dict."""
-        self._now()
-        return dict(super().items())
+        return dict(self._now())
 
 
 def _ranks_of(peers: list[str] | None, numbering: list[str]) -> dict[int, int]:

@@ -225,6 +225,31 @@ def test_rank_tables_follow_the_members(fake: FakeExtension) -> None:
     assert world.group_count == 6 * _rank_tables.GROUPS_PER_STEP
 
 
+def test_a_rank_table_is_whole_while_another_thread_brings_it_up_to_date() -> None:
+    members = ["aa", "bb"]
+    seen = []
+
+    def ranks(numbering: list[str]) -> dict[int, int]:
+        seen.append(list(held))  # what another thread reads that has looked a moment ago
+        return {rank: rank for rank in range(len(numbering))}
+
+    held: Any = ()
+    table = _rank_tables.LiveRanks(lambda: list(members), ranks)
+    held = table.keys()
+    members.append("cc")
+    assert dict(table) == {0: 0, 1: 1, 2: 2}
+    assert seen == [[], [0, 1]]
+
+
+def test_groups_that_are_gone_are_forgotten(fake: FakeExtension) -> None:
+    pair = dist.new_group([0, 1])
+    name = distributed_c10d._world.pg_names[pair]
+    _rank_tables.note_made(name, ["aa", "bb"])
+    for number in range(100):
+        _rank_tables.note_made(f"gone {number}", ["aa"])
+    assert set(_rank_tables._made) == {name, "gone 99"}
+
+
 def test_a_number_of_a_group_never_comes_twice_and_does_not_depend_on_the_epoch(
     fake: FakeExtension,
 ) -> None:
