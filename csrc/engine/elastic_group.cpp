@@ -605,8 +605,7 @@ void ElasticGroup::fail(Error error) {
 }
 
 Result<std::vector<Handle>> ElasticGroup::handles(const std::vector<PeerId>& peers) const {
-  if (failure_.failed()) return failure_;
-  if (left_) return {ErrorCode::closed, "this replica has left the run"};
+  if (const Error ended = over(); ended.failed()) return ended;
   if (!core_.started) {
     return {ErrorCode::not_admitted,
             "this peer has not been admitted yet: call refresh() before a group is made"};
@@ -623,6 +622,10 @@ Result<std::vector<Handle>> ElasticGroup::handles(const std::vector<PeerId>& pee
     }
   }
   return handles;
+}
+
+Error ElasticGroup::over() const {
+  return left_ ? Error{ErrorCode::closed, "this replica has left the run"} : failure_;
 }
 
 bool ElasticGroup::sibling(PeerId peer) const {

@@ -45,6 +45,8 @@ class ElasticGroup : public Group {
   void leave(bool at_once);
   /// How the members of the present epoch among these are reached; one that is none was lost.
   [[nodiscard]] Result<std::vector<Handle>> handles(const std::vector<PeerId>& peers) const;
+  /// Why this process is no member of the run any more; none while it is, or may become one.
+  [[nodiscard]] Error over() const;
   /// A rank of the same replica?
   [[nodiscard]] bool sibling(PeerId peer) const;
   void boundary_begin(const BoundaryRequest& request, std::shared_ptr<BoundaryTalk> talk);

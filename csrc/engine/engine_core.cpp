@@ -161,6 +161,16 @@ void EngineCore::lost_by_run(const std::vector<PeerId>& lost) {
   }
 }
 
+void EngineCore::look_at_run() {
+  const Error over = elastic_ == nullptr
+                         ? Error{ErrorCode::closed, "the elastic group has been closed"}
+                         : elastic_->over();
+  if (!over.failed()) return;
+  for (auto& [id, group] : groups_) {
+    if (auto* fixed = dynamic_cast<FixedGroup*>(group.get())) fixed->run_over(over);
+  }
+}
+
 Group* EngineCore::find(GroupId id) {
   const auto it = groups_.find(id);
   return it == groups_.end() ? nullptr : it->second.get();
@@ -259,6 +269,7 @@ void EngineCore::tick() {
   for (const GroupId id : ids) {
     if (Group* group = find(id)) group->tick(elapsed);
   }
+  look_at_run();
 }
 
 // ------------------------------------------------------------------------------ from the links

@@ -73,6 +73,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   [[nodiscard]] std::string report() const;
   void evicted(const std::string& why);
   void lost_by_run(const std::vector<PeerId>& lost);
+  void look_at_run();
 
   Network& network_;
   EngineOptions options_;

@@ -40,9 +40,15 @@ void FixedGroup::connect() {
     std::exchange(connected_, nullptr)->complete({});
     return;
   }
+  // A link that the run makes anew keeps the run's time, and its way over a third member: the run
+  // waits for its end, and decides by it what becomes of the peer.
+  Links& links = context_.links;
+  const std::uint64_t limit_ms =
+      of_run_ ? std::min(connect_timeout_ms_, kRedialMs) : connect_timeout_ms_;
   for (const Handle& handle : handles_) {
-    if (handle.peer != context_.links.self())
-      context_.links.open(handle, connect_timeout_ms_, true);
+    const PeerId peer = handle.peer;
+    if (peer == links.self() || (of_run_ && !links.is_up(peer) && links.via(peer))) continue;
+    links.open(handle, limit_ms, true);
   }
 }
 
@@ -51,8 +57,9 @@ void FixedGroup::link_up(PeerId peer) {
   if (awaited_.empty() && connected_) std::exchange(connected_, nullptr)->complete({});
 }
 
-void FixedGroup::link_down(PeerId peer, const std::string& reason, Down) {
+void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   if (failure_.failed()) return;
+  if (of_run_ && connected_ && how == Down::unopened) return;  // over a third member, or never
   const std::string who = describe_peer(peer, *numbering_);
   const bool left = departed_.contains(peer);  // it may have, before we are connected to the rest
   if (!left && connected_ && !of_run_) {
@@ -88,6 +95,10 @@ void FixedGroup::lost_by_run(PeerId peer) {
   if (of_run_ && connected_ && awaited_.contains(peer)) {
     fail_group(lost(peer, "the run goes on without it"), true);
   }
+}
+
+void FixedGroup::run_over(const Error& error) {
+  if (of_run_ && connected_) fail_group(error, true);
 }
 
 Error FixedGroup::departure(PeerId peer) const {
@@ -312,10 +323,16 @@ void FixedGroup::tick(std::uint64_t elapsed_ms) {
   if (failure_.failed()) return;
   if (connected_) {
     waited_for_links_ms_ += elapsed_ms;
-    if (waited_for_links_ms_ >= kSayWaitingMs && !std::exchange(said_links_, true)) {
+    const bool over = of_run_ && waited_for_links_ms_ >= connect_timeout_ms_;
+    const bool long_wait = waited_for_links_ms_ >= kSayWaitingMs;
+    if (over || (long_wait && !std::exchange(said_links_, true))) {
       std::string whom;
       for (const PeerId peer : awaited_) {
         add_to_list(whom, describe_peer(peer, *numbering_));
+      }
+      if (over) {
+        const std::string waited = " within " + seconds(waited_for_links_ms_);
+        return fail_group({ErrorCode::unreachable, "no connection with " + whom + waited}, true);
       }
       log_info(name_ + ": waiting for a connection with " + whom);
     }

@@ -26,6 +26,8 @@ class FixedGroup : public Group {
   /// The run goes on without this peer: a group that still waits for its link waits in vain. (Where
   /// the links are up, a loss is seen by the link, and who has left the run may still finish.)
   void lost_by_run(PeerId peer);
+  /// This process is no member of the run any more: nobody makes the links that are missing.
+  void run_over(const Error& error);
 
   /// Opens the links; `connected` is completed when all are up, or says who could not be reached.
   void connect();

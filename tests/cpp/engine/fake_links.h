@@ -7,8 +7,10 @@
 
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,13 +37,15 @@ class FakeLinks : public Links {
   [[nodiscard]] std::uint16_t port() const override { return 1; }
   [[nodiscard]] PeerId self() const override { return self_; }
   [[nodiscard]] const LinkKey& key() const override { return key_; }
-  void open(const Handle&, std::uint64_t, bool) override {}
+  void open(const Handle& peer, std::uint64_t deadline_ms, bool) override {
+    opened.emplace_back(peer.peer, deadline_ms);
+  }
   void close(PeerId) override {}
   void drop(PeerId) override {}
   void give_up(PeerId peer, const std::string& reason) override {
     given_up.emplace_back(peer, reason);
   }
-  [[nodiscard]] bool is_up(PeerId) const override { return true; }
+  [[nodiscard]] bool is_up(PeerId peer) const override { return !not_up.contains(peer); }
   void send_control(PeerId to, std::vector<std::byte> payload) override {
     sent.push_back({to, std::move(payload), {}, nullptr, 0, 0});
   }
@@ -59,12 +63,18 @@ class FakeLinks : public Links {
   [[nodiscard]] std::size_t queued_bytes(PeerId) const override { return 0; }
   void shutdown(std::uint64_t, std::function<void()>) override {}
   void open_via(const Handle&, PeerId, std::uint64_t) override {}
-  [[nodiscard]] std::optional<PeerId> via(PeerId) const override { return {}; }
+  [[nodiscard]] std::optional<PeerId> via(PeerId peer) const override {
+    const auto found = vias.find(peer);
+    return found == vias.end() ? std::nullopt : std::optional(found->second);
+  }
   [[nodiscard]] std::uint64_t bytes_relayed() const override { return 0; }
 
   std::deque<Sent> sent;
   std::vector<std::pair<SegmentHeader, Placement>> half_read;  // a lane writes to them
   std::vector<std::pair<PeerId, std::string>> given_up;
+  std::vector<std::pair<PeerId, std::uint64_t>> opened;  // and the time for it
+  std::set<PeerId> not_up;
+  std::map<PeerId, PeerId> vias;
 
  private:
   PeerId self_;

@@ -14,14 +14,19 @@ class FixedLinks : public ::testing::Test {
   static constexpr GroupId kMade{5};
 
   FixedLinks() {
+    make(/*of_run=*/false);
+    group->link_up(kA);
+    group->link_up(kC);
+  }
+  void make(bool of_run) {
     std::vector<Handle> handles(3);
     handles[0].peer = kA;
     handles[1].peer = kSelf;
     handles[2].peer = kC;
+    connected = std::make_shared<Ticket>();
     group.emplace(node.context, kMade, "world", handles, 1, kTestMs, connected);
+    if (of_run) group->is_of_run();
     group->connect();
-    group->link_up(kA);
-    group->link_up(kC);
   }
   std::shared_ptr<Ticket> post(OpRequest request) {
     auto ticket = std::make_shared<Ticket>();
@@ -64,7 +69,7 @@ class FixedLinks : public ::testing::Test {
   }
 
   Node node{kSelf, /*elastic=*/false};
-  std::shared_ptr<Ticket> connected = std::make_shared<Ticket>();
+  std::shared_ptr<Ticket> connected;
   std::optional<FixedGroup> group;
   std::vector<float> values = std::vector<float>(4, 1.0F);
   std::vector<float> others = std::vector<float>(4, 7.0F);
@@ -100,6 +105,59 @@ TEST_F(FixedLinks, what_a_rank_that_has_left_did_not_deliver_is_not_waited_for) 
   ASSERT_TRUE(second->done()) << "nobody will send it any more";
   EXPECT_EQ(second->error().code, ErrorCode::peer_lost);
   EXPECT_NE(second->error().text.find("rank 0"), std::string::npos) << second->error().text;
+}
+
+/// Of members of a run: a link that is not there is the run's to make, in its time.
+class OfRunLinks : public FixedLinks {
+ protected:
+  OfRunLinks() {
+    node.links.opened.clear();
+    node.links.not_up = {kA};
+  }
+};
+
+TEST_F(OfRunLinks, a_link_that_the_run_makes_is_given_no_longer_than_the_run_gives_it) {
+  make(true);
+  ASSERT_FALSE(node.links.opened.empty());
+  for (const auto& [peer, ms] : node.links.opened) EXPECT_LE(ms, kRedialMs) << to_string(peer);
+  group->link_up(kC);
+  group->link_down(kA, "nobody answers", Down::unopened);
+  EXPECT_FALSE(connected->done()) << "the run has not said what becomes of it";
+  group->link_up(kA);  // over a third member, perhaps
+  expect_success(connected);
+}
+
+TEST_F(OfRunLinks, a_link_that_the_run_makes_over_a_third_member_is_left_to_it) {
+  node.links.vias = {{kA, kC}};
+  make(true);
+  for (const auto& [peer, ms] : node.links.opened) EXPECT_NE(peer, kA);
+}
+
+TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run) {
+  make(true);
+  group->link_up(kC);
+  group->lost_by_run(kA);
+  EXPECT_EQ(outcome(connected).code, ErrorCode::peer_lost);
+
+  make(true);
+  group->link_up(kC);
+  group->link_down(kA, "nobody answers", Down::unopened);
+  group->tick(kTestMs - 1);
+  EXPECT_FALSE(connected->done());
+  group->tick(1);
+  const Error late = outcome(connected);
+  EXPECT_EQ(late.code, ErrorCode::unreachable);
+  EXPECT_NE(late.text.find("rank 0"), std::string::npos) << late.text;
+
+  make(true);
+  group->run_over({ErrorCode::evicted, "this replica was evicted"});
+  EXPECT_EQ(outcome(connected).code, ErrorCode::evicted);
+
+  make(true);
+  group->link_up(kC);
+  group->link_up(kA);
+  group->run_over({ErrorCode::evicted, "this replica was evicted"});
+  EXPECT_FALSE(group->view().failure.failed()) << "it has all that it needs";
 }
 
 TEST_F(FixedLinks, the_eviction_of_another_replica_is_a_loss_here) {
