@@ -93,18 +93,24 @@ def boundary_root(
     manifest. `keep` is held until the boundary is over.
     """
 
+def boundary_adopt(revision: int, digest: bytes) -> bool:
+    """The state with this root has been fetched: may it replace the own one? Yes: boundary_fetched
+    follows, whatever becomes of it. No: the run has moved on, and the next event says to what.
+    """
+
 def boundary_fetched(
-    epoch: int,
     present: bool,
     revision: int,
     digest: bytes,
     items: list[tuple[int, int]],
     keep: object,
-) -> None: ...
-def pull(
-    source: str, digest: bytes, item: int, address: int, size: int, timeout_s: float
-) -> bytes | None:
-    """Item `item` of the snapshot `digest` of peer `source`: into memory, or (address 0) as bytes."""
+) -> None:
+    """The state that this peer holds from now on."""
+
+def pull(source: str, digest: bytes, item: int, address: int, size: int) -> bytes | None:
+    """Item `item` of the snapshot `digest` of peer `source`: into memory, or (address 0) as bytes.
+    A source that is too slow is given up (PROTOCOL.md, `pull`).
+    """
 
 def sha256(items: list[tuple[int, int]]) -> list[bytes]:
     """SHA-256 over each (address, bytes): over its 4 MiB chunks, then over their digests; all cores."""

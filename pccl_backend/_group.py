@@ -22,7 +22,7 @@ from . import _events, _eviction, _extension, _making, _rank_tables, _rendezvous
 from ._config import NAME, ON_LOSS, Options, Replica, parse_url
 from ._register import register
 from ._session import talk as _talk
-from ._state import Exchange, SourceFailedError
+from ._state import Exchange, RunMovedOnError, Snapshot, SourceFailedError
 
 SLICE_S = 0.2
 SAY_WAITING_S = 5.0
@@ -126,7 +126,7 @@ class ElasticGroup:
                 the mapping. The integer under "step" is its revision. None: no shared state.
             verify: Compare the state in any case; the same at all members.
             timeout_s: Seconds until members that did not come are evicted (None: `step_timeout_s`);
-                at a newcomer, until it gives up.
+                at a newcomer, until it gives up, anew after each piece of the state that comes.
 
         Returns:
             Epoch, rank and size of the next step, and what it took.
@@ -216,6 +216,8 @@ class ElasticGroup:
     ) -> dict[str, Any]:
         """Answers the engine until the boundary is over; returns its last event."""
         said = False
+        if _talk.adopts:  # the last call was interrupted: with which state?
+            self._tell_state(None if shared is None else shared.snapshot())
         while True:
             question = _talk.unanswered
             if question is None or question["what"] == "fetch":  # a newer one replaces it
@@ -255,18 +257,34 @@ class ElasticGroup:
 
     def _fetch(self, event: dict[str, Any], shared: Exchange | None) -> bool:
         """Fetches what a proposal asks for; False while none of its sources delivers."""
+        root = event["root"]
+
+        def adopt() -> bool:
+            _talk.adopts = True
+            _talk.adopts = self._module.boundary_adopt(root["revision"], root["digest"])
+            return _talk.adopts
+
         if shared is None:
             raise ValueError(
                 "state=None: the members of this run share a state; expected the same names here"
             )
         try:
-            offer = shared.fetch(event["root"]["digest"], event["sources"], self._module.pull)
+            offer = shared.fetch(root["digest"], event["sources"], self._module.pull, adopt)
         except SourceFailedError:
             return False
-        self._module.boundary_fetched(
-            event["epoch"], True, offer.revision, offer.digest, offer.items, offer.keep
-        )
+        except RunMovedOnError:
+            return True  # to what, the next event says
+        self._tell_state(offer)
         return True
+
+    def _tell_state(self, offer: Snapshot | None) -> None:
+        if offer is None:
+            self._module.boundary_fetched(False, 0, NO_STATE, [], None)
+        else:
+            self._module.boundary_fetched(
+                True, offer.revision, offer.digest, offer.items, offer.keep
+            )
+        _talk.adopts = False
 
     def _say_waiting(self, kind: str, step: int) -> None:
         view = self._module.group_view()

@@ -19,14 +19,21 @@ class Talk:
 
     After Ctrl-C, or an error in the caller's state, the peer still stands at the boundary: the next
     call goes on with the question that was not answered.
+
+    Attributes:
+        is_open: The peer stands at the boundary.
+        unanswered: The question of the engine that was not answered.
+        adopts: The engine was asked whether a state may be replaced, and has not been told what
+            came of it.
     """
 
     is_open: bool = False
     unanswered: dict[str, Any] | None = None
+    adopts: bool = False
 
     def end(self) -> None:
         """The boundary is over."""
-        self.is_open, self.unanswered = False, None
+        self.is_open, self.unanswered, self.adopts = False, None, False
 
 
 talk = Talk()

@@ -124,6 +124,23 @@ class SharedState(MutableMapping[str, Any]):
         number, point, _ = tail.partition(".")
         return bool(point) and number.isdecimal() and int(number) < len(_parameters(part))
 
+    def keep(self) -> Callable[[], None]:
+        """Returns what gives the optimizers back the tensors and options that they have now."""
+        optimizers = [p for p in self._parts.values() if isinstance(p, torch.optim.Optimizer)]
+        states = [{p: dict(state) for p, state in o.state.items()} for o in optimizers]
+        groups = [[dict(group) for group in o.param_groups] for o in optimizers]
+
+        def put_back() -> None:
+            for optimizer, before, options in zip(optimizers, states, groups, strict=True):
+                for parameter in [p for p in optimizer.state if p not in before]:
+                    del optimizer.state[parameter]
+                for parameter, state in before.items():
+                    _make(optimizer.state[parameter], state)
+                for group, option in zip(optimizer.param_groups, options, strict=True):
+                    _make(group, option)
+
+        return put_back
+
     def adopt(self, wanted: Mapping[str, Wanted]) -> None:
         """Makes the tensors for which `adopts` says so exactly those of `wanted`, as zeros.
 
@@ -202,6 +219,12 @@ def _of_module(module: nn.Module, take: Take) -> Iterator[tuple[str, Any]]:
 # ------------------------------------------------------------------------------ optimizers
 
 
+def _make(mapping: dict[str, Any], values: dict[str, Any]) -> None:
+    """The mapping has exactly these values afterwards."""
+    mapping.clear()
+    mapping.update(values)
+
+
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -241,9 +264,7 @@ def _set_in_optimizer(optimizer: torch.optim.Optimizer, tail: str, value: Any) -
 def _zeros(
     parameter: torch.Tensor, group: dict[str, Any], key: str, dtype: str, shape: tuple[int, ...]
 ) -> torch.Tensor:
-    kind = getattr(torch, dtype, None)
-    if not isinstance(kind, torch.dtype):
-        raise ValueError(f"the state of the run has the dtype {dtype!r}; expected one of torch's")
+    kind = dtype_of(dtype)
     local = _local(parameter)
     counts = key == "step" and not (group.get("capturable") or group.get("fused"))
     zeros = torch.zeros(shape, dtype=kind, device="cpu" if counts else local.device)
@@ -268,6 +289,18 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a DTensor that lies here; the same memory."""
     part: torch.Tensor = tensor.detach()
     return part.to_local() if hasattr(part, "to_local") else part
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The dtype that manifests write so.
+
+    Raises:
+        ValueError: This torch has none of that name.
+    """
+    kind = getattr(torch, name, None)
+    if not isinstance(kind, torch.dtype):
+        raise ValueError(f"the state of the run has the dtype {name!r}; expected one of torch's")
+    return kind
 
 
 def _dtype_and_shape(tensor: torch.Tensor) -> Wanted:

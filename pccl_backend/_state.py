@@ -28,27 +28,31 @@ from ._errors import (
     ProtocolError,
     UnreachableError,
 )
-from ._shared_state import SharedState
+from ._shared_state import SharedState, dtype_of
 
 FORMAT = "pccl-state-1"
 MANIFEST_BYTES_MAX = 64 << 20
 NAMES_MAX = 1 << 20
 DEPTH_MAX = 32
 REVISION_MAX = (1 << 63) - 1
-PULL_TIMEOUT_S_MIN = 30.0
-PULL_BYTES_PER_S_MIN = 1 << 20  # a source slower than this is given up for another one
 
 _log = logging.getLogger("pccl")
 
 Item = tuple[int, int]
 """Address and bytes of memory."""
 Hasher = Callable[[list[Item]], list[bytes]]
-Pull = Callable[[str, bytes, int, int, int, float], bytes | None]
-"""`_C.pull`: source, digest, item, address, bytes, timeout_s."""
+Pull = Callable[[str, bytes, int, int, int], bytes | None]
+"""`_C.pull`: source, digest, item, address, bytes."""
+Adopt = Callable[[], bool]
+"""May the state that has been fetched replace the own one?"""
 
 
 class SourceFailedError(Exception):
     """No source of a proposal could deliver; the next names others. Never leaves refresh."""
+
+
+class RunMovedOnError(Exception):
+    """The state that was fetched is not asked for any more. Never leaves refresh."""
 
 
 @dataclass
@@ -128,12 +132,13 @@ class Exchange:
         digest = hashlib.sha256(text).digest()
         return Snapshot(revision_of(self._mapping), digest, [_memory(manifest), *memory], keep)
 
-    def fetch(self, digest: bytes, sources: Sequence[str], pull: Pull) -> Snapshot:
+    def fetch(self, digest: bytes, sources: Sequence[str], pull: Pull, adopt: Adopt) -> Snapshot:
         """Makes this state equal to the one with root `digest`, from the first source that can.
 
         Tensors that differ are fetched beside the state, and each is checked there. When all of
-        them have come, tensors and plain values are replaced together. What has been checked is
-        kept for the next call: after the loss of a source the fetch goes on from where it was.
+        them have come, and `adopt` agrees, tensors and plain values are replaced together. What has
+        been checked is kept for the next call: after the loss of a source the fetch goes on from
+        where it was. A source that fails is asked last from then on.
 
         Returns:
             The snapshot of the state as it is now; its digest is `digest`.
@@ -141,29 +146,40 @@ class Exchange:
         Raises:
             ValueError: Names, dtypes or shapes differ; the text names the first difference.
             SourceFailedError: No source delivered.
+            RunMovedOnError: `adopt` did not agree.
             ProtocolError: The state was written by another thread meanwhile.
 
             After any error the values of the state are those from before the call.
         """
         manifest, first = self._fetch_manifest(digest, sources, pull)
-        self._adopt(manifest)
-        self._compare(manifest)
+        shared = self._mapping if isinstance(self._mapping, SharedState) else None
+        self._compare(manifest, but=None if shared is None else shared.adopts)
         order = [first, *(source for source in sources if source != first)]
-        own = self._hasher([_memory(self._host_of(entry.name)) for entry in manifest.tensors])
+        alike = [e.name for e in manifest.tensors if self._is_like(e)]
+        own = dict(
+            zip(alike, self._hasher([_memory(self._host_of(n)) for n in alike]), strict=True)
+        )
         staged: dict[str, torch.Tensor] = {}
-        for item, (entry, mine) in enumerate(zip(manifest.tensors, own, strict=True), start=1):
-            if mine != entry.digest:
+        for item, entry in enumerate(manifest.tensors, start=1):
+            if own.get(entry.name) != entry.digest:
                 staged[entry.name] = self._fetch_tensor(entry, item, digest, order, pull)
-        return self._commit(staged, manifest.values, digest)
+        if not adopt():
+            raise RunMovedOnError
+        return self._commit(manifest, staged, digest)
 
     def _commit(
-        self, staged: dict[str, torch.Tensor], values: dict[str, Any], digest: bytes
+        self, manifest: Manifest, staged: dict[str, torch.Tensor], digest: bytes
     ) -> Snapshot:
         """Replaces tensors and plain values; any exception, Ctrl-C too, takes all of it back."""
+        shared = self._mapping if isinstance(self._mapping, SharedState) else None
         plain = copy.deepcopy(plain_of(self._mapping))
+        put_back = None if shared is None else shared.keep()
         before: dict[str, torch.Tensor] = {}
         try:
-            replace_plain(self._mapping, values)
+            if shared is not None:
+                shared.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
+                self._look()
+            replace_plain(self._mapping, manifest.values)
             for name, tensor in staged.items():
                 before[name] = self._host_of(name).clone()
                 self._write(name, tensor)
@@ -176,6 +192,9 @@ class Exchange:
         except BaseException:
             for name, tensor in before.items():
                 self._write(name, tensor)
+            if put_back is not None:
+                put_back()
+                self._look()
             replace_plain(self._mapping, plain)
             raise
         self._staged.clear()
@@ -199,7 +218,7 @@ class Exchange:
         self, digest: bytes, sources: Sequence[str], pull: Pull
     ) -> tuple[Manifest, str]:
         for source in sources:
-            text = _try_pull(pull, source, digest, 0, 0, 0, PULL_TIMEOUT_S_MIN)
+            text = _try_pull(pull, source, digest, 0, 0, 0)
             if text is None:
                 continue
             self.bytes_received += len(text)
@@ -210,33 +229,38 @@ class Exchange:
         raise SourceFailedError
 
     def _fetch_tensor(
-        self, entry: TensorEntry, item: int, digest: bytes, sources: Sequence[str], pull: Pull
+        self, entry: TensorEntry, item: int, digest: bytes, order: list[str], pull: Pull
     ) -> torch.Tensor:
         """The tensor of an entry, beside the state, with the digest that the entry names."""
-        host = self._host_of(entry.name)
+        dtype = dtype_of(entry.dtype)
         staged = self._staged.get(entry.digest)
-        if staged is not None and (staged.dtype, staged.shape) == (host.dtype, host.shape):
+        if staged is not None and (staged.dtype, tuple(staged.shape)) == (dtype, entry.shape):
             return staged
-        staged = torch.empty(host.shape, dtype=host.dtype)
+        staged = torch.empty(entry.shape, dtype=dtype)
         address, size = _memory(staged)
-        timeout_s = PULL_TIMEOUT_S_MIN + size / PULL_BYTES_PER_S_MIN
-        for source in sources:
-            if _try_pull(pull, source, digest, item, address, size, timeout_s) is None:
-                continue
-            self.bytes_received += size
-            if self._hasher([(address, size)])[0] == entry.digest:
-                self._staged[entry.digest] = staged
-                return staged
-            _log.warning("shared state: %r of %s has another digest", entry.name, source)
+        for source in tuple(order):
+            if _try_pull(pull, source, digest, item, address, size) is not None:
+                self.bytes_received += size
+                if self._hasher([(address, size)])[0] == entry.digest:
+                    self._staged[entry.digest] = staged
+                    return staged
+                _log.warning("shared state: %r of %s has another digest", entry.name, source)
+            order.remove(source)
+            order.append(source)
         raise SourceFailedError
 
-    def _adopt(self, manifest: Manifest) -> None:
-        """Lets optimizers have the state that the run's have, once all else is seen to fit."""
-        if isinstance(self._mapping, SharedState):
-            self._compare(manifest, but=self._mapping.adopts)
-            self._mapping.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
-            self._tensors = _tensors_of(self._mapping.items())
-            self._hosts = {}
+    def _is_like(self, entry: TensorEntry) -> bool:
+        """Is there a tensor of this name, dtype and shape here?"""
+        mine = self._tensors.get(entry.name)
+        return mine is not None and (dtype_name(mine), tuple(mine.shape)) == (
+            entry.dtype,
+            entry.shape,
+        )
+
+    def _look(self) -> None:
+        """At the tensors that the mapping has now."""
+        self._tensors = _tensors_of(self._mapping.items())
+        self._hosts = {}
 
     def _compare(self, manifest: Manifest, but: Callable[[str], bool] | None = None) -> None:
         theirs = {entry.name: entry for entry in manifest.tensors}
@@ -468,11 +492,11 @@ def describe(what: tuple[str, tuple[int, ...]] | None) -> str:
 
 
 def _try_pull(
-    pull: Pull, source: str, digest: bytes, item: int, address: int, size: int, timeout_s: float
+    pull: Pull, source: str, digest: bytes, item: int, address: int, size: int
 ) -> bytes | None:
     """What `pull` gave (b"" where it went into memory); None: this source cannot deliver."""
     try:
-        return pull(source, digest, item, address, size, timeout_s) or b""
+        return pull(source, digest, item, address, size) or b""
     except (GroupClosedError, PeerLostError, OperationTimeoutError, UnreachableError) as error:
         _log.info("shared state: %s cannot deliver item %d: %s", source, item, error)
         return None

@@ -53,6 +53,12 @@ inline constexpr std::uint64_t kBackoffMsMin = 50;
 inline constexpr std::uint64_t kBackoffMsMax = 1000;
 inline constexpr std::uint64_t kMuteMs = 5000;  // a master that has not welcomed anybody yet
 
+// Shared state. A source is given up when it has sent nothing for so long, or an item takes longer
+// than the grace and its bytes at the least rate.
+inline constexpr std::uint64_t kPullIdleMs = 15000;
+inline constexpr std::uint64_t kPullGraceMs = 30000;
+inline constexpr std::uint64_t kPullBytesPerSecondMin = 1U << 20;
+
 // Waiting.
 inline constexpr std::uint64_t kSayWaitingMs = 5000;  // a longer wait says whom it waits for
 inline constexpr std::uint64_t kAskMs =

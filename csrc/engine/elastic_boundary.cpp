@@ -69,10 +69,23 @@ void ElasticGroup::boundary_root(const StateRoot& root, Snapshot snapshot) {
   feed(peer::RootKnown{root});
 }
 
-void ElasticGroup::boundary_fetched(EpochId epoch, const StateRoot& root, Snapshot snapshot) {
+bool ElasticGroup::boundary_adopt(const StateRoot& root) {
+  if (!boundary_) return false;
+  adopts_ = false;
+  feed(peer::Verified{root});
+  return adopts_;
+}
+
+/// From here on the program writes to the memory that it has offered.
+void ElasticGroup::on(const peer::Adopt&) {
+  exchange_.withdraw();
+  adopts_ = true;
+}
+
+void ElasticGroup::boundary_fetched(const StateRoot& root, Snapshot snapshot) {
   if (!boundary_) return;
   exchange_.offer(std::move(snapshot));
-  feed(peer::Fetched{epoch, root});
+  feed(peer::Fetched{root});
 }
 
 void ElasticGroup::on(const peer::EnterStep& a) {
@@ -91,6 +104,18 @@ void ElasticGroup::on(const peer::EnterStep& a) {
   contributors_.reset();
   boundary_.reset();
   std::exchange(talk_, nullptr)->say(std::move(finished));
+}
+
+/// Time stands still without a master, and for members while no epoch is in force. A newcomer hears
+/// nothing of a proposal that was dropped: its time goes on, and begins anew with what it fetches.
+void ElasticGroup::wait_at_boundary(std::uint64_t elapsed_ms) {
+  const bool still = admitted_ ? holding() : !client_.connected();
+  if (still || boundary_->timeout_ms == 0) return;
+  const std::uint64_t bytes = exchange_.bytes_received();
+  if (!admitted_ && bytes != state_bytes_) boundary_waited_ms_ = 0;
+  state_bytes_ = bytes;
+  boundary_waited_ms_ += elapsed_ms;
+  if (boundary_waited_ms_ >= boundary_->timeout_ms) boundary_timed_out();
 }
 
 /// Members that do not come are evicted, so the boundary ends; a newcomer that nobody admits gives

@@ -478,15 +478,17 @@ void ElasticGroup::end_waits(const Error& error) {
 // ------------------------------------------------------------------------ calls that are passed on
 
 void ElasticGroup::pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
-                        std::uint64_t timeout_ms, std::shared_ptr<Ticket> ticket) {
+                        std::shared_ptr<Ticket> ticket) {
   // Of a peer that the newest proposal does not name, or whose link is gone for good, nothing comes
   // any more, and no event says so.
   const bool coming = connecting_.contains(source) || redialing_.contains(source);
   if (!proposed_.contains(source) || (!coming && !context_.links.is_up(source))) {
     return ticket->complete({ErrorCode::peer_lost, "the source of the shared state was lost"});
   }
-  exchange_.pull(source, digest, item, to, timeout_ms, std::move(ticket));
+  exchange_.pull(source, digest, item, to, std::move(ticket));
 }
+
+void ElasticGroup::cancel_pull(const Ticket& ticket) { exchange_.cancel(ticket); }
 
 void ElasticGroup::leave(bool at_once) {
   if (!failure_.failed() && !left_) feed(peer::WantsToLeave{at_once});
@@ -528,11 +530,8 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
     end(client_.nobody("for " + seconds(client_.without_ms())));
     return;
   }
-  if (boundary_ && boundary_->timeout_ms > 0 && !holding()) {
-    boundary_waited_ms_ += elapsed_ms;
-    if (boundary_waited_ms_ >= boundary_->timeout_ms) boundary_timed_out();
-    if (failure_.failed()) return;
-  }
+  if (boundary_) wait_at_boundary(elapsed_ms);
+  if (failure_.failed()) return;
   for (AtDoor& waiting : at_door_) waiting.waited_ms += elapsed_ms;
   while (!at_door_.empty()) {
     const AtDoor& first = at_door_.front();

@@ -51,9 +51,11 @@ class ElasticGroup : public Group {
   [[nodiscard]] bool sibling(PeerId peer) const;
   void boundary_begin(const BoundaryRequest& request, std::shared_ptr<BoundaryTalk> talk);
   void boundary_root(const StateRoot& root, Snapshot snapshot);
-  void boundary_fetched(EpochId epoch, const StateRoot& root, Snapshot snapshot);
+  [[nodiscard]] bool boundary_adopt(const StateRoot& root);
+  void boundary_fetched(const StateRoot& root, Snapshot snapshot);
   void pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
-            std::uint64_t timeout_ms, std::shared_ptr<Ticket> ticket);
+            std::shared_ptr<Ticket> ticket);
+  void cancel_pull(const Ticket& ticket);
   void store(StoreRequest request, std::shared_ptr<Ticket> ticket);
 
  protected:
@@ -81,6 +83,7 @@ class ElasticGroup : public Group {
   void on(const peer::Connect& a);
   void on(const peer::HashState& a);
   void on(const peer::Fetch& a);
+  void on(const peer::Adopt& a);
   void on(const peer::Configure& a);
   void on(const peer::RunOp& a);
   void on(const peer::RestoreOp& a);
@@ -100,6 +103,7 @@ class ElasticGroup : public Group {
   void end(Error error);
   void tell_left(BoundaryTalk& talk);
   void enter_boundary();
+  void wait_at_boundary(std::uint64_t elapsed_ms);
   void boundary_timed_out();
   void joined(Error error);
   void hook(GroupEvent event);
@@ -141,6 +145,8 @@ class ElasticGroup : public Group {
   bool boundary_entered_ = false;  // AtBoundary was fed: everything of the step has its outcome
   std::uint64_t boundary_waited_ms_ = 0;
   std::size_t size_at_boundary_ = 0;
+  std::uint64_t state_bytes_ = 0;  // received when boundary_waited_ms_ began
+  bool adopts_ = false;            // the answer of boundary_adopt
   std::shared_ptr<BoundaryTalk> talk_;
   /// Of this step: ranks whose contributions are in all of its operations; none: no operation yet.
   std::optional<std::vector<std::uint32_t>> contributors_;

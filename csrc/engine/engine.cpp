@@ -285,21 +285,34 @@ class ThreadedEngine : public Engine {
     });
   }
 
-  void boundary_fetched(GroupId, EpochId epoch, const StateRoot& root, Snapshot snapshot) override {
-    post_function([this, epoch, root, s = std::move(snapshot)]() mutable {
-      if (ElasticGroup* group = core_->elastic())
-        group->boundary_fetched(epoch, root, std::move(s));
+  std::shared_ptr<Ticket> boundary_adopt(GroupId, const StateRoot& root) override {
+    return posted([this, root](const std::shared_ptr<Ticket>& ticket) {
+      ElasticGroup* group = core_->elastic();
+      ticket->amount = group != nullptr && group->boundary_adopt(root) ? 1 : 0;
+      ticket->complete({});
+    });
+  }
+
+  void boundary_fetched(GroupId, const StateRoot& root, Snapshot snapshot) override {
+    post_function([this, root, s = std::move(snapshot)]() mutable {
+      if (ElasticGroup* group = core_->elastic()) group->boundary_fetched(root, std::move(s));
     });
   }
 
   std::shared_ptr<Ticket> pull(GroupId, PeerId source, const Digest& digest, std::uint32_t item,
-                               Buffer to, std::uint64_t timeout_ms) override {
+                               Buffer to) override {
     return posted([=, this](const std::shared_ptr<Ticket>& ticket) {
       if (ElasticGroup* group = core_->elastic()) {
-        group->pull(source, digest, item, to, timeout_ms, ticket);
+        group->pull(source, digest, item, to, ticket);
       } else {
         ticket->complete({ErrorCode::closed, "the elastic group has been closed"});
       }
+    });
+  }
+
+  void cancel_pull(GroupId, std::shared_ptr<Ticket> ticket) override {
+    post_function([this, ticket = std::move(ticket)] {
+      if (ElasticGroup* group = core_->elastic()) group->cancel_pull(*ticket);
     });
   }
 

@@ -47,8 +47,8 @@ class Ticket {
   OpKey op;                          // of a collective
   std::vector<PeerId> contributors;  // whose contributions a committed collective took
   std::int32_t source = -1;          // recv: the rank that sent it
-  std::uint64_t amount = 0;          // pull: bytes; store: StoreReply::amount
-  std::vector<Bytes> values;         // store replies
+  std::uint64_t amount = 0;   // pull: bytes; store: StoreReply::amount; boundary_adopt: 1: yes
+  std::vector<Bytes> values;  // store replies
   std::vector<std::string> keys;
   std::vector<std::byte> bytes;  // pull into no memory: the payload
 
@@ -139,7 +139,7 @@ struct BoundaryRequest {
 struct BoundaryEvent {
   enum class What : std::uint8_t {
     hash,     // it votes: hash the state, answer with Engine::boundary_root; `contributors`
-    fetch,    // own state differs: pull from one of `plan.sources`, answer with boundary_fetched
+    fetch,    // own state differs: pull from one of `plan.sources`, then ask boundary_adopt
     finished  // `step`, `voted`, `admitted`, `left`, `root`, `contributors`
   };
   What what = What::finished;
@@ -245,13 +245,21 @@ class Engine {
   [[nodiscard]] virtual std::optional<Result<BoundaryEvent>> boundary_next(
       GroupId group, std::uint64_t timeout_ms) = 0;
   virtual void boundary_root(GroupId group, const StateRoot& root, Snapshot snapshot) = 0;
-  virtual void boundary_fetched(GroupId group, EpochId epoch, const StateRoot& root,
-                                Snapshot snapshot) = 0;
+  /// The state with this root lies beside the own one, whole and checked: may it replace the own
+  /// one? Ticket::amount is 1: yes, and boundary_fetched follows, whatever becomes of it; 0: the
+  /// run has moved on, and the next event says to what.
+  [[nodiscard]] virtual std::shared_ptr<Ticket> boundary_adopt(GroupId group,
+                                                               const StateRoot& root) = 0;
+  /// The state that this peer holds from now on.
+  virtual void boundary_fetched(GroupId group, const StateRoot& root, Snapshot snapshot) = 0;
   /// Fetches item `item` of the snapshot with `digest` from `source` into `to` (its size must fit),
-  /// or into Ticket::bytes if to.data is null.
+  /// or into Ticket::bytes if to.data is null. A source that is too slow fails it (kPullIdleMs,
+  /// kPullBytesPerSecondMin).
   [[nodiscard]] virtual std::shared_ptr<Ticket> pull(GroupId group, PeerId source,
                                                      const Digest& digest, std::uint32_t item,
-                                                     Buffer to, std::uint64_t timeout_ms) = 0;
+                                                     Buffer to) = 0;
+  /// Ends a pull: when its ticket is done, nothing writes to its memory any more.
+  virtual void cancel_pull(GroupId group, std::shared_ptr<Ticket> ticket) = 0;
 
   /// Ends a group in good order: sends what is owed and a goodbye; pending operations fail with
   /// `closed`.

@@ -7,6 +7,18 @@
 #include "wire/codec.h"
 
 namespace pccl {
+namespace {
+
+Error not_offered() {
+  return {ErrorCode::closed, "this peer does not offer that state (any more)"};
+}
+
+/// That all of an item may take.
+std::uint64_t most_ms(std::uint64_t bytes) {
+  return kPullGraceMs + bytes / kPullBytesPerSecondMin * 1000;
+}
+
+}  // namespace
 
 StateExchange::~StateExchange() {
   withdraw();
@@ -26,12 +38,17 @@ void StateExchange::withdraw() {
   context_.retire(offer_token_);
   offer_token_ = 0;
   snapshot_ = {};
+  // What the links held is dropped: who waits for it asks elsewhere.
+  for (const auto& [index, sending] : std::exchange(sending_, {})) {
+    const PullReply reply{group_, sending.request, not_offered(), 0};
+    context_.links.send_control(sending.to, encode(PeerToPeer{reply}));
+  }
 }
 
 void StateExchange::pulled_from(PeerId peer, const Pull& request) {
   PullReply reply{group_, request.request, {}, 0};
   if (!offered_ || snapshot_.digest != request.digest || request.item >= snapshot_.items.size()) {
-    reply.error = {ErrorCode::closed, "this peer does not offer that state (any more)"};
+    reply.error = not_offered();
     context_.links.send_control(peer, encode(PeerToPeer{reply}));
     return;
   }
@@ -40,34 +57,46 @@ void StateExchange::pulled_from(PeerId peer, const Pull& request) {
   reply.bytes =
       request.bytes == 0 ? item.bytes - offset : std::min(request.bytes, item.bytes - offset);
   context_.links.send_control(peer, encode(PeerToPeer{reply}));
-  for (std::uint64_t at = 0; at < reply.bytes; at += kSegmentBytesMax) {
+  if (reply.bytes == 0) return;
+  const std::uint32_t index = ++last_sending_;
+  const std::uint64_t segments = segments_of(reply.bytes);
+  sending_[index] = {peer, request.request, segments};
+  for (std::uint64_t segment = 0; segment < segments; ++segment) {
     SegmentHeader header;
     header.kind = SegmentKind::state;
     header.group = group_;
     header.op = OpKey{0, request.request};
-    header.offset = at;
-    header.bytes =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(kSegmentBytesMax, reply.bytes - at));
+    header.offset = segment * kSegmentBytesMax;
+    header.bytes = bytes_of_segment(reply.bytes, segment);
     header.descriptor.count = reply.bytes;
-    context_.links.send_segment(peer, header, item.data + offset + at, offer_token_,
-                                EngineContext::cookie(offer_token_, 0));
+    context_.links.send_segment(peer, header, item.data + offset + header.offset, offer_token_,
+                                EngineContext::cookie(offer_token_, index));
   }
 }
 
-void StateExchange::segment_sent(MemoryToken, PeerId, std::uint32_t) {}
+void StateExchange::segment_sent(MemoryToken, PeerId, std::uint32_t index) {
+  const auto it = sending_.find(index);
+  if (it != sending_.end() && --it->second.segments == 0) sending_.erase(it);
+}
 
 void StateExchange::pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
-                         std::uint64_t timeout_ms, std::shared_ptr<Ticket> ticket) {
+                         std::shared_ptr<Ticket> ticket) {
   const std::uint64_t id = ++last_request_;
   Request& request = requests_[id];
   request.source = source;
   request.to = to;
   request.ticket = std::move(ticket);
-  request.timeout_ms = timeout_ms;
   request.token = context_.token(*this);
   request.digest = digest;
   request.item = item;
   if (context_.links.is_up(source)) ask(id, request);
+}
+
+void StateExchange::cancel(const Ticket& ticket) {
+  const auto it = std::find_if(requests_.begin(), requests_.end(), [&](const auto& entry) {
+    return entry.second.ticket.get() == &ticket;
+  });
+  if (it != requests_.end()) finish(it->first, {ErrorCode::closed, "its caller has given it up"});
 }
 
 void StateExchange::ask(std::uint64_t id, Request& request) {
@@ -125,6 +154,7 @@ void StateExchange::segment_arrived(PeerId, const SegmentHeader& header, const P
   const auto it = requests_.find(header.op.index);
   if (it == requests_.end()) return;
   it->second.received_bytes += header.bytes;
+  bytes_received_ += header.bytes;
   it->second.idle_ms = 0;
   if (it->second.received_bytes == it->second.expected_bytes) finish(it->first, {});
 }
@@ -138,6 +168,7 @@ void StateExchange::finish(std::uint64_t id, Error error) {
 }
 
 void StateExchange::link_down(PeerId peer, const std::string& reason) {
+  std::erase_if(sending_, [&](const auto& entry) { return entry.second.to == peer; });
   std::vector<std::uint64_t> ids;
   for (const auto& [id, request] : requests_) {
     if (request.source == peer) ids.push_back(id);
@@ -160,14 +191,20 @@ void StateExchange::fail_all(const Error& error) {
 }
 
 void StateExchange::tick(std::uint64_t elapsed_ms) {
-  std::vector<std::uint64_t> late;
+  std::map<std::uint64_t, std::string> late;
   for (auto& [id, request] : requests_) {
     request.idle_ms += elapsed_ms;
-    if (request.timeout_ms > 0 && request.idle_ms >= request.timeout_ms) late.push_back(id);
+    request.waited_ms += elapsed_ms;
+    if (request.idle_ms >= kPullIdleMs) {
+      late[id] = "has sent nothing for " + std::to_string(kPullIdleMs / 1000) + " s";
+    } else if (request.waited_ms >= most_ms(request.expected_bytes)) {
+      late[id] = "has sent " + std::to_string(request.received_bytes) + " of " +
+                 std::to_string(request.expected_bytes) + " bytes in " +
+                 std::to_string(request.waited_ms / 1000) + " s";
+    }
   }
-  for (const std::uint64_t id : late) {
-    finish(id, {ErrorCode::timed_out, "the source of the shared state sent nothing for " +
-                                          std::to_string(requests_.at(id).timeout_ms) + " ms"});
+  for (const auto& [id, what] : late) {
+    finish(id, {ErrorCode::timed_out, "the source of the shared state " + what});
   }
 }
 

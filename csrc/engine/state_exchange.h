@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
+#include <string>
 
 #include "engine/context.h"
 #include "wire/messages.h"
@@ -25,7 +25,8 @@ class StateExchange : public SegmentOwner {
   void withdraw();
 
   void pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
-            std::uint64_t timeout_ms, std::shared_ptr<Ticket> ticket);
+            std::shared_ptr<Ticket> ticket);
+  void cancel(const Ticket& ticket);
   void pulled_from(PeerId peer, const Pull& request);
   void replied(PeerId peer, const PullReply& reply);
   /// Requests that came before the link did leave now.
@@ -35,6 +36,8 @@ class StateExchange : public SegmentOwner {
   void sources(const std::map<PeerId, Handle>& proposed);
   void fail_all(const Error& error);
   void tick(std::uint64_t elapsed_ms);
+  /// Of all pulls.
+  [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
 
   [[nodiscard]] Placement segment_header(PeerId from, const SegmentHeader& header);
   void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) override;
@@ -52,8 +55,14 @@ class StateExchange : public SegmentOwner {
     std::uint64_t expected_bytes = 0;
     std::uint64_t received_bytes = 0;
     bool sized = false;
-    std::uint64_t timeout_ms = 0;
+    std::uint64_t waited_ms = 0;
     std::uint64_t idle_ms = 0;  // since the last byte
+  };
+  /// An item on its way to another peer.
+  struct Sending {
+    PeerId to;
+    std::uint64_t request = 0;
+    std::uint64_t segments = 0;  // that the links still hold
   };
   [[nodiscard]] bool size(Request& request, std::uint64_t bytes);
   void ask(std::uint64_t id, Request& request);
@@ -64,6 +73,9 @@ class StateExchange : public SegmentOwner {
   Snapshot snapshot_;
   bool offered_ = false;
   MemoryToken offer_token_ = 0;
+  std::uint32_t last_sending_ = 0;
+  std::map<std::uint32_t, Sending> sending_;  // of the offer, by the index in cookies
+  std::uint64_t bytes_received_ = 0;
   std::uint64_t last_request_ = 0;
   std::map<std::uint64_t, Request> requests_;
 };

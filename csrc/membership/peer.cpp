@@ -35,7 +35,7 @@ void enter(State& s, std::uint64_t step) {
   s.pending = 0;
   s.committed_below = OpKey{step, 0};
   s.vote = VoteKind::none;
-  s.voting = s.at_boundary = s.at_door = s.hashing = s.verify = s.root_known = false;
+  s.voting = s.at_boundary = s.at_door = s.hashing = s.verify = s.root_known = s.adopting = false;
   s.boundary_kind = VoteKind::none;
   s.root = StateRoot{};
   const bool keep_old = planted(s.planted, "two_answers") && step > 0;
@@ -127,6 +127,15 @@ std::map<PeerId, PeerId> vias(const State& s, const Epoch& epoch) {
   return out;
 }
 
+/// The state that this peer holds with the one that the proposal asks for.
+void compare(State& s, Actions& out) {
+  if (s.adopting) return;  // Fetched comes
+  const std::optional<SyncPlan>& sync = s.preparing->sync;
+  s.synced = !sync || !sync->root.present || (s.root_known && s.root == sync->root);
+  if (!s.synced) out.push_back(Fetch{s.preparing->epoch.id, *sync});
+  answer_if_ready(s, out);
+}
+
 void on_master(State& s, const Propose& m, Actions& out) {
   const EpochId id = m.epoch.id;
   if (!planted(s.planted, "old_incarnation")) {
@@ -136,6 +145,7 @@ void on_master(State& s, const Propose& m, Actions& out) {
   if (!contains(m.epoch.members, s.self.peer())) return;
   if (s.started && !s.stopped) out.push_back(StopData{});
   s.stopped = true;
+  s.synced = false;
   s.preparing = m;
   for (const Member& member : m.epoch.members) s.group_of[member.peer()] = member.place.rank;
 
@@ -144,9 +154,7 @@ void on_master(State& s, const Propose& m, Actions& out) {
   s.links_up = others.empty();
   out.push_back(Connect{id, std::move(others), vias(s, m.epoch)});
 
-  s.synced = !m.sync || !m.sync->root.present || (s.root_known && s.root == m.sync->root);
-  if (!s.synced) out.push_back(Fetch{id, *m.sync});
-  answer_if_ready(s, out);
+  compare(s, out);
 }
 
 void on(State& s, const LinksUp& e, Actions& out) {
@@ -161,23 +169,27 @@ void tell_root(const State& s, Actions& out) {
   if (s.at_door) tell(s, Knock{s.root}, out);
 }
 
+/// A fetch takes long, and the run may have moved on: what this peer has promised rests on the
+/// state that it holds, which only the newest proposal may change.
+void on(State& s, const Verified& e, Actions& out) {
+  if (s.over || !s.at_boundary || s.adopting) return;
+  const bool asks = s.preparing && !s.synced && s.preparing->sync;
+  const bool right = asks && s.preparing->sync->root == e.root;
+  if (!right && !planted(s.planted, "adopt_late")) return;
+  s.adopting = true;
+  out.push_back(Adopt{});
+}
+
 void on(State& s, const Fetched& e, Actions& out) {
-  if (!s.preparing && s.at_boundary && (!s.accepted || e.epoch > s.accepted->id)) {
-    s.root = e.root;  // the proposal went with the connection to the master, the state is here
-    s.root_known = true;
-    tell_root(s, out);
-    return;
-  }
-  if (!s.preparing || s.preparing->epoch.id != e.epoch) return;
-  if (!s.preparing->sync || e.root != s.preparing->sync->root) {
-    // Not what was asked for: again.
-    out.push_back(Fetch{e.epoch, s.preparing->sync.value_or(SyncPlan{})});
-    return;
-  }
+  if (s.over || !s.at_boundary) return;
+  s.adopting = false;
+  const bool changed = !s.root_known || s.root != e.root;
   s.root = e.root;
-  s.root_known = s.synced = true;
-  if (!s.links_up) tell_root(s, out);  // should this proposal come to nothing
-  answer_if_ready(s, out);
+  s.root_known = true;
+  const bool asked = s.preparing && !s.synced;
+  if (asked) compare(s, out);
+  const bool ready = asked && !s.preparing;  // which has said it
+  if (changed && !ready) tell_root(s, out);
 }
 
 void on(State& s, const LinkFailed& e, Actions& out) {
@@ -289,7 +301,7 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
 
 void on_master(State& s, const Start& m, Actions& out) {
   if (!is_epoch(s.accepted, m.epoch) || (s.started && s.started->id >= m.epoch)) return;
-  if (s.preparing) return;  // it has heard of a newer one since
+  if (s.preparing || s.adopting) return;  // it has heard of a newer one since
   begin(s, m.verdict, out);
 }
 

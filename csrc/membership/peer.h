@@ -10,9 +10,11 @@
 //    the caller of the operation gave them.
 //  - CommitOp and FailOp are the outcome: exactly one for each operation, and wait() returns after
 //  it.
-//  - LinksUp or LinkFailed answers Connect; Fetched answers Fetch. An answer to an older Connect or
-//    Fetch than the newest changes nothing, so a Connect also ends a Fetch that is under way (the
-//    loss of the master does not). An unfinished Fetch leaves the caller's state as it was.
+//  - LinksUp or LinkFailed answers Connect. An answer to an older Connect than the newest changes
+//    nothing.
+//  - Verified answers Fetch: the state lies beside the caller's own, whole and checked. The caller
+//    replaces its own state only after Adopt, and then says what it holds by Fetched, also where
+//    nothing came of it. Without Adopt its state stays as it is.
 //  - TimedOut is repeated as long as the operation is pending (a master that dies has forgotten
 //  it); a
 //    boundary whose time is over is named by next_key().
@@ -81,8 +83,11 @@ struct RootKnown {
   StateRoot root;
 };
 /// Answer to Fetch.
+struct Verified {
+  StateRoot root;
+};
+/// The state that this peer holds from now on.
 struct Fetched {
-  EpochId epoch;
   StateRoot root;
 };
 /// Answer to Connect.
@@ -111,8 +116,8 @@ struct WantsToLeave {
 struct SaysBye {};
 
 using Event = std::variant<MasterConnected, MasterLost, FromMaster, Issued, Completed, Returned,
-                           TimedOut, FoundMismatch, AtBoundary, RootKnown, Fetched, LinksUp,
-                           LinkFailed, LinkClosed, LinkBack, WantsToLeave, SaysBye>;
+                           TimedOut, FoundMismatch, AtBoundary, RootKnown, Verified, Fetched,
+                           LinksUp, LinkFailed, LinkClosed, LinkBack, WantsToLeave, SaysBye>;
 
 // ---------------------------------------------------------------------------------------- actions
 
@@ -132,6 +137,8 @@ struct Fetch {
   EpochId epoch;
   SyncPlan plan;
 };
+/// Answer to Verified while the newest proposal asks for that state.
+struct Adopt {};
 struct Configure {  // a new epoch is in force
   EpochId epoch;
   std::vector<Member> members;  // own peer group, in rank order, with self
@@ -178,7 +185,7 @@ struct Say {
   std::string text;
 };
 
-using Action = std::variant<ToMaster, StopData, Connect, HashState, Fetch, Configure, RunOp,
+using Action = std::variant<ToMaster, StopData, Connect, HashState, Fetch, Adopt, Configure, RunOp,
                             RestoreOp, CommitOp, FailOp, EnterStep, Renumber, WasEvicted,
                             WasRefused, HasLeft, Greeted, Say>;
 using Actions = std::vector<Action>;
@@ -225,6 +232,7 @@ struct State {
   bool verify = false;
   bool voting = false;        // this boundary votes; the root may still be missing
   bool hashing = false;       // between HashState and RootKnown
+  bool adopting = false;      // between Adopt and Fetched: which state it holds is not known
   StateRoot agreed;           // of the newest boundary proposal that it answered Ready
   std::string why;            // of that proposal
   std::uint64_t pending = 0;  // operations without an outcome

@@ -348,20 +348,31 @@ void boundary_root(bool present, std::uint64_t revision, const py::bytes& digest
   engine->boundary_root(engine->elastic_group(), root, std::move(snapshot));
 }
 
-void boundary_fetched(std::uint64_t epoch, bool present, std::uint64_t revision,
-                      const py::bytes& digest, const Items& items, py::object keep) {
+bool boundary_adopt(std::uint64_t revision, const py::bytes& digest) {
+  const StateRoot root = to_root(true, revision, digest);
+  const auto engine = joined_engine();
+  std::shared_ptr<Ticket> ticket;
+  {
+    const GilRelease release;
+    ticket = engine->boundary_adopt(engine->elastic_group(), root);
+    ticket->wait(std::nullopt);
+  }
+  check(ticket->error());
+  return ticket->amount == 1;
+}
+
+void boundary_fetched(bool present, std::uint64_t revision, const py::bytes& digest,
+                      const Items& items, py::object keep) {
   const StateRoot root = to_root(present, revision, digest);
   Snapshot snapshot = to_snapshot(root, items, std::move(keep));
   const auto engine = joined_engine();
   const GilRelease release;
-  engine->boundary_fetched(engine->elastic_group(), EpochId{epoch}, root, std::move(snapshot));
+  engine->boundary_fetched(engine->elastic_group(), root, std::move(snapshot));
 }
 
-/// Waits for the outcome without a look at the signals: the engine writes to the caller's memory
-/// until then. `timeout_s` bounds it; Python sees the signal right afterwards.
+/// Interrupted, it returns when the engine writes to the caller's memory no more.
 std::optional<py::bytes> pull(const std::string& source, const py::bytes& digest,
-                              std::uint32_t item, std::uintptr_t address, std::uint64_t size,
-                              double timeout_s) {
+                              std::uint32_t item, std::uintptr_t address, std::uint64_t size) {
   const PeerId peer = to_peer(source);
   const Digest of = to_digest(digest);
   const auto engine = joined_engine();
@@ -369,9 +380,15 @@ std::optional<py::bytes> pull(const std::string& source, const py::bytes& digest
   {
     const GilRelease release;
     const Buffer to{to_pointer(address), address == 0 ? 0 : size};
-    ticket = engine->pull(engine->elastic_group(), peer, of, item, to,
-                          std::max<std::uint64_t>(to_ms(timeout_s), 1));
-    ticket->wait(std::nullopt);
+    const GroupId group = engine->elastic_group();
+    ticket = engine->pull(group, peer, of, item, to);
+    try {
+      wait_interruptibly(*engine, *ticket, std::nullopt);
+    } catch (...) {
+      engine->cancel_pull(group, ticket);
+      ticket->wait(std::nullopt);
+      throw;
+    }
   }
   check(ticket->error());
   if (address != 0) return std::nullopt;
@@ -552,10 +569,11 @@ PYBIND11_MODULE(_C, m) {
   m.def("boundary_next", &boundary_next, py::arg("timeout_s"));
   m.def("boundary_root", &boundary_root, py::arg("present"), py::arg("revision"), py::arg("digest"),
         py::arg("items"), py::arg("keep"));
-  m.def("boundary_fetched", &boundary_fetched, py::arg("epoch"), py::arg("present"),
-        py::arg("revision"), py::arg("digest"), py::arg("items"), py::arg("keep"));
+  m.def("boundary_adopt", &boundary_adopt, py::arg("revision"), py::arg("digest"));
+  m.def("boundary_fetched", &boundary_fetched, py::arg("present"), py::arg("revision"),
+        py::arg("digest"), py::arg("items"), py::arg("keep"));
   m.def("pull", &pull, py::arg("source"), py::arg("digest"), py::arg("item"), py::arg("address"),
-        py::arg("size"), py::arg("timeout_s"));
+        py::arg("size"));
   m.def("sha256", &sha256_of, py::arg("items"));
   m.def("in_flight", &in_flight);
   m.def("counters", &counters);

@@ -219,7 +219,7 @@ class Fleet {
         to_peer(id, peer::LinksUp{connects->epoch});
       }
       if (const auto* fetch = std::get_if<peer::Fetch>(&action)) {
-        to_peer(id, peer::Fetched{fetch->epoch, fetch->plan.root});
+        to_peer(id, peer::Fetched{fetch->plan.root});
       }
       if (std::holds_alternative<peer::CommitOp>(action)) ++one.committed;
     }

@@ -31,6 +31,7 @@ constexpr const char* kWhat[] = {"arrives",
                                  "links up",
                                  "cannot reach",
                                  "fetched from",
+                                 "adopts",
                                  "hashed",
                                  "link event of",
                                  "issues",
@@ -196,7 +197,9 @@ void World::peer_moves(int p, std::vector<Move>& out) const {
   connect_moves(p, out);
   if (world.foreign) return;
   link_moves(p, out);
-  if (world.fetch) {
+  if (world.adopting) {
+    out.push_back({What::adopts, Sort::fair, p, -1, {}});
+  } else if (world.fetch) {
     for (const PeerId source : world.fetch->plan.sources) {
       const int q = index(source);
       if (q == p || !up(q) || !linked(world.fetch->epoch, p, q)) continue;

@@ -23,7 +23,7 @@ endforeach()
 add_test(NAME sim COMMAND pccl_sim 1 10000)
 add_test(NAME sim_liars COMMAND pccl_sim --liars 1 3000)
 add_test(NAME sim_seeds COMMAND pccl_sim --seeds ${SIM}/seeds.txt)
-add_test(NAME sim_planted COMMAND pccl_sim_planted --all-planted 1 2000)
+add_test(NAME sim_planted COMMAND pccl_sim_planted --all-planted 1 4000)
 
 # Whole engines and masters on virtual time (engine/). The sources are compiled anew with small
 # limits: a tensor of some KB is many segments then.

@@ -161,7 +161,7 @@ struct Bug {
   std::uint64_t seed = 0;  // of a walk that shows it, where there is less than one in 100,000
 };
 
-/// Each must be found within COUNT walks (2,000 in ctest), and the cores as they are must pass the
+/// Each must be found within COUNT walks (4,000 in ctest), and the cores as they are must pass the
 /// same walks.
 const std::vector<Bug> kPlanted = {
     {"start_unasked"},     {"commit_early"},     {"forget_restore"},    {"join_mid_step"},
@@ -181,6 +181,7 @@ const std::vector<Bug> kRare = {
     {"keep_relay"},
     {"old_incarnation"},
     {"refound_near"},
+    {"adopt_late"},
     {"mix_epochs", 109297},
     {"late_or_waiting", 1004249},
     {"forget_failure", 1820087},

@@ -139,9 +139,11 @@ void World::enter_step(int p, const peer::EnterStep& action) {
   world.step = action.step;
   world.waited = 0;
   world.in_boundary = world.failed_step = false;
+  world.fetch.reset();
   world.committed.clear();
   changed = true;
   if (!world.ops.empty()) broken = "a step was entered with operations in flight";
+  if (world.adopting) broken = "a step was entered before a state was adopted";
   if (action.root.present && action.root != root_of(world.content)) {
     broken = "peer " + std::to_string(p) + " entered step " + std::to_string(action.step) +
              " with another state than agreed";
@@ -161,11 +163,13 @@ void World::act(int p, peer::Actions actions) {
       world.stopped_data = true;
     } else if constexpr (std::is_same_v<T, peer::Connect>) {
       world.connect = std::move(action);
-      world.fetch.reset();
+      if (!rules.slow_adoption) world.fetch.reset();  // else what is fetched may be late
     } else if constexpr (std::is_same_v<T, peer::HashState>) {
       world.hash = true;
     } else if constexpr (std::is_same_v<T, peer::Fetch>) {
       world.fetch = std::move(action);
+    } else if constexpr (std::is_same_v<T, peer::Adopt>) {
+      world.adopting = true;
     } else if constexpr (std::is_same_v<T, peer::Configure>) {
       world.configured = action.epoch;
       world.home = world.master;
@@ -486,13 +490,18 @@ void World::apply(const Move& move) {
       to_peer(a, peer::LinkFailed{epoch, id(b), "no route"});
       break;
     }
-    case What::fetched: {
-      const EpochId epoch = peer(a).fetch->epoch;
+    case What::fetched:
       peer(a).fetch.reset();
-      peer(a).content = peer(b).content;
-      to_peer(a, peer::Fetched{epoch, root_of(peer(a).content)});
+      peer(a).staged = peer(b).content;
+      to_peer(a, peer::Verified{root_of(peer(a).staged)});
+      if (rules.slow_adoption || !peer(a).adopting) break;
+      [[fallthrough]];
+    case What::adopts:
+      peer(a).adopting = false;
+      // One time in four nothing comes of it, and the program asks again.
+      if (!rules.slow_adoption || random_.below(4) > 0) peer(a).content = peer(a).staged;
+      to_peer(a, peer::Fetched{root_of(peer(a).content)});
       break;
-    }
     case What::hashed:
       peer(a).hash = false;
       to_peer(a, peer::RootKnown{root_of(peer(a).content)});

@@ -73,7 +73,8 @@ struct Rules {
   bool eager = false;                 // timers may end at any time
   std::array<int, kFaults> budget{};  // of each fault
   PlantedBugs planted;
-  int liar = -1;  // a peer of which nothing that it says need be true
+  bool slow_adoption = false;  // a proposal may come while a peer replaces its state
+  int liar = -1;               // a peer of which nothing that it says need be true
 };
 
 enum class Life { absent, up, stopped, dead };
@@ -119,6 +120,8 @@ struct PeerWorld {
   // The engine's part.
   std::optional<peer::Connect> connect;
   std::optional<peer::Fetch> fetch;
+  bool adopting = false;  // `staged` may replace `content`
+  Content staged;
   bool hash = false;
   bool stopped_data = true;
   EpochId configured;
@@ -205,6 +208,7 @@ enum class What {
   links_up,
   link_fails,
   fetched,
+  adopts,
   hashed,
   link_event,
   issue,

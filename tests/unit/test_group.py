@@ -23,6 +23,7 @@ class FakeExtension:
     def __init__(self, *events: Any) -> None:
         self.events = list(events)
         self.calls: list[tuple[Any, ...]] = []
+        self.adopts: list[bool] = []  # answers; afterwards yes
         self.view: dict[str, Any] = {
             "rank": 0,
             "size": 2,
@@ -56,6 +57,10 @@ class FakeExtension:
 
     def boundary_root(self, *arguments: Any) -> None:
         self.calls.append(("root", *arguments))
+
+    def boundary_adopt(self, *arguments: Any) -> bool:
+        self.calls.append(("adopt", *arguments))
+        return self.adopts.pop(0) if self.adopts else True
 
     def boundary_fetched(self, *arguments: Any) -> None:
         self.calls.append(("fetched", *arguments))
@@ -137,8 +142,8 @@ def test_a_state_that_differs_is_fetched_and_answered(fake: FakeExtension) -> No
     mine = {"w": torch.zeros(4), "step": 0}
     fake.events = [{"what": "hash"}, ask, None, finished(voted=True, admitted=True)]
     boundary = ElasticGroup(None).refresh(mine)
-    kind, epoch, present, revision, digest, *_ = fake.calls[-1]
-    assert (kind, epoch, present, revision, digest) == ("fetched", 77, True, 8, offer.digest)
+    assert fake.calls[-2] == ("adopt", 8, offer.digest)
+    assert fake.calls[-1][:4] == ("fetched", True, 8, offer.digest)
     assert torch.equal(mine["w"], theirs["w"])
     assert mine["step"] == 8
     assert boundary.admitted
@@ -155,8 +160,7 @@ def test_a_fetch_without_a_source_waits_for_the_next_proposal(fake: FakeExtensio
     later = {**ask, "epoch": 78, "sources": ["bb"]}
     fake.events = [ask, None, later, finished(voted=True)]
     ElasticGroup(None).refresh(mine)
-    answers = [call[1] for call in fake.calls if call[0] == "fetched"]
-    assert answers == [78]
+    assert [call[0] for call in fake.calls] == ["begin", "adopt", "fetched"]
     assert [source for source, _ in fake.sources.asked] == ["aa", "aa", "bb", "bb"]
 
 
@@ -183,7 +187,66 @@ def test_a_boundary_that_was_interrupted_goes_on_in_the_next_call(fake: FakeExte
     mine = {"w": torch.zeros(4)}
     group.refresh(mine)
     assert torch.equal(mine["w"], theirs["w"])
-    assert [call[0] for call in fake.calls] == ["begin", "fetched"]
+    assert [call[0] for call in fake.calls] == ["begin", "adopt", "fetched"]
+
+
+def test_a_state_that_the_run_does_not_ask_for_any_more_is_not_adopted(
+    fake: FakeExtension,
+) -> None:
+    theirs = {"w": torch.ones(4), "step": 8}
+    offer = Exchange(theirs, hasher).snapshot()
+    fake.sources = Sources(aa=offer)
+    fake.adopts = [False]
+    root = {"present": True, "revision": 8, "digest": offer.digest}
+    ask = {"what": "fetch", "epoch": 77, "sources": ["aa"], "root": root, "why": "most"}
+    mine = {"w": torch.zeros(4), "step": 3}
+    fake.events = [ask, None, None, finished(voted=True)]
+    ElasticGroup(None).refresh(mine)
+    assert [call[0] for call in fake.calls] == ["begin", "adopt"]
+    assert torch.equal(mine["w"], torch.zeros(4))
+    assert mine["step"] == 3
+
+
+class Interrupts(dict[str, Any]):
+    """Ctrl-C comes while plain values are replaced."""
+
+    left = 1
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_after_an_interruption_the_engine_is_told_which_state_is_held(
+    fake: FakeExtension, adopted: bool
+) -> None:
+    theirs = {"w": torch.ones(4), "step": 8}
+    offer = Exchange(theirs, hasher).snapshot()
+    fake.sources = Sources(aa=offer)
+    root = {"present": True, "revision": 8, "digest": offer.digest}
+    ask = {"what": "fetch", "epoch": 77, "sources": ["aa"], "root": root, "why": "most"}
+    mine = Interrupts(w=torch.zeros(4), step=3)
+    before = Exchange(mine, hasher).snapshot().digest
+    fake.events = [ask, None]
+    group = ElasticGroup(None)
+    with pytest.raises(KeyboardInterrupt):
+        group.refresh(mine)
+    assert [call[0] for call in fake.calls] == ["begin", "adopt"]
+    assert Exchange(mine, hasher).snapshot().digest == before
+    if adopted:  # as if it had come a line later
+        mine["w"].fill_(1.0)
+        mine["step"] = 8
+    fake.adopts = [not adopted]  # it holds that state
+    fake.events = [None, finished(voted=True)]
+    group.refresh(mine)
+    told = [call for call in fake.calls[2:] if call[0] == "fetched"]
+    assert fake.calls[2] == told[0]
+    assert told[0][3] == (offer.digest if adopted else before)
+    assert torch.equal(mine["w"], theirs["w"])
+    assert _session.talk.adopts is False
 
 
 def test_an_error_of_the_boundary_reaches_the_caller(fake: FakeExtension) -> None:

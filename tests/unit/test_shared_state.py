@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from test_state import Sources, hasher
+from test_state import BreaksOff, Sources, agree, hasher
 from torch import nn
 
-from pccl_backend import SharedState
-from pccl_backend._state import Exchange
+from pccl_backend import PeerLostError, SharedState
+from pccl_backend._state import Exchange, SourceFailedError
 
 
 class Net(nn.Module):
@@ -76,7 +76,7 @@ class Trainer:
 
 def receive(mine: Trainer, theirs: Trainer) -> None:
     offer = theirs.offer()
-    got = Exchange(mine.state, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+    got = Exchange(mine.state, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
     assert got.digest == offer.digest
 
 
@@ -105,6 +105,49 @@ def test_what_the_run_does_not_have_yet_is_given_up() -> None:
     assert new.offer().digest == old.offer().digest
 
 
+@pytest.mark.parametrize("error", [PeerLostError("gone"), KeyboardInterrupt()])
+@pytest.mark.parametrize("trained", [0, 2])
+def test_a_fetch_that_breaks_off_leaves_the_optimizer_as_it_was(
+    error: BaseException, trained: int
+) -> None:
+    old, new = Trainer("adamw", seed=1), Trainer("momentum" if trained else "adamw", seed=2)
+    old.train(1)
+    new.train(trained)
+    before = new.offer().digest
+    states = {p: dict(state) for p, state in new.optimizer.state.items()}
+    offer = old.offer()
+    shared = Exchange(new.state, hasher)
+    with pytest.raises((SourceFailedError, KeyboardInterrupt)):
+        shared.fetch(offer.digest, ["a"], BreaksOff(error, 4, a=offer).pull, agree)
+    assert new.offer().digest == before
+    assert new.optimizer.state == states
+
+
+def test_a_replacement_that_breaks_off_gives_the_optimizer_its_state_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = Trainer("adamw", seed=1), Trainer("momentum", seed=2)
+    old.train(1)
+    new.train(2)
+    before = new.offer().digest
+    offer = old.offer()
+
+    kind = type(new.scheduler)
+    load = kind.load_state_dict
+
+    def breaks_off(scheduler: Any, state: dict[str, Any]) -> None:
+        monkeypatch.undo()
+        load(scheduler, state)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kind, "load_state_dict", breaks_off)
+    shared = Exchange(new.state, hasher)
+    with pytest.raises(KeyboardInterrupt):
+        shared.fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
+    assert new.offer().digest == before
+    assert [set(state) for state in new.optimizer.state.values()] == [{"momentum_buffer"}] * 3
+
+
 def test_names_say_what_they_are_and_nothing_is_copied() -> None:
     trainer = Trainer("momentum", seed=1)
     trainer.train(1)
@@ -129,7 +172,7 @@ def test_what_differs_is_named_and_nothing_changes() -> None:
     with pytest.raises(
         ValueError, match=r"state\['model.embed.weight'\] is float32 of shape \(8, 6\)"
     ):
-        Exchange(new.state, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+        Exchange(new.state, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
     after = dict(new.state)
     assert after.keys() == before.keys()
     for name, value in before.items():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pccl_backend import GroupClosedError, PeerLostError, ProtocolError
+from pccl_backend import GroupClosedError, OperationTimeoutError, PeerLostError, ProtocolError
 from pccl_backend._state import (
     DEPTH_MAX,
     FORMAT,
@@ -27,6 +27,10 @@ def hasher(items: list[Item]) -> list[bytes]:
     return [hashlib.sha256(ctypes.string_at(address, size)).digest() for address, size in items]
 
 
+def agree() -> bool:
+    return True
+
+
 class Sources:
     """Stands for other peers: snapshots by peer, and who fails how."""
 
@@ -34,9 +38,7 @@ class Sources:
         self.offers = offers
         self.asked: list[tuple[str, int]] = []
 
-    def pull(
-        self, source: str, digest: bytes, item: int, address: int, size: int, timeout_s: float
-    ) -> bytes | None:
+    def pull(self, source: str, digest: bytes, item: int, address: int, size: int) -> bytes | None:
         self.asked.append((source, item))
         offer = self.offers[source]
         if isinstance(offer, Exception):
@@ -111,7 +113,7 @@ def test_fetching_writes_only_what_differs_and_in_place() -> None:
     offer = Exchange(theirs, hasher).snapshot()
     sources = Sources(a=offer)
     shared = Exchange(mine, hasher)
-    got = shared.fetch(offer.digest, ["a"], sources.pull)
+    got = shared.fetch(offer.digest, ["a"], sources.pull, agree)
     assert got.digest == offer.digest
     assert got.revision == 12
     assert mine["w"] is w
@@ -127,7 +129,7 @@ def test_parameters_that_require_gradients_can_be_fetched() -> None:
     theirs = {"p": torch.nn.Parameter(torch.ones(4))}
     mine = {"p": torch.nn.Parameter(torch.zeros(4))}
     offer = Exchange(theirs, hasher).snapshot()
-    Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+    Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
     assert torch.equal(mine["p"], theirs["p"])
     assert mine["p"].is_leaf
     assert mine["p"].requires_grad
@@ -139,10 +141,26 @@ def test_the_next_source_helps_where_one_fails(failure: Exception) -> None:
     mine["b"].zero_()
     offer = Exchange(theirs, hasher).snapshot()
     sources = Sources(a=failure, b=offer)
-    Exchange(mine, hasher).fetch(offer.digest, ["a", "b"], sources.pull)
+    Exchange(mine, hasher).fetch(offer.digest, ["a", "b"], sources.pull, agree)
     assert torch.equal(mine["b"], theirs["b"])
     with pytest.raises(SourceFailedError):
-        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=failure).pull)
+        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=failure).pull, agree)
+
+
+def test_a_source_that_fails_once_is_asked_last() -> None:
+    theirs, mine = example(), example()
+    for name in ("w", "b", "scalar"):
+        mine[name].zero_()
+    offer = Exchange(theirs, hasher).snapshot()
+    sources = Sources(a=offer, b=offer)
+
+    def pull(source: str, digest: bytes, item: int, address: int, size: int) -> bytes | None:
+        if source == "a" and item > 0:
+            sources.offers["a"] = OperationTimeoutError("mute")
+        return sources.pull(source, digest, item, address, size)
+
+    Exchange(mine, hasher).fetch(offer.digest, ["a", "b"], pull, agree)
+    assert [source for source, _ in sources.asked] == ["a", "a", "b", "b", "b"]
 
 
 def test_a_source_with_other_bytes_is_not_believed() -> None:
@@ -152,11 +170,11 @@ def test_a_source_with_other_bytes_is_not_believed() -> None:
     forged = {**theirs, "w": theirs["w"] + 1.0}
     other = Exchange(forged, hasher).snapshot()
     liar = Snapshot(12, offer.digest, [offer.items[0], *other.items[1:]], [other])
-    Exchange(mine, hasher).fetch(offer.digest, ["a", "b"], Sources(a=liar, b=offer).pull)
+    Exchange(mine, hasher).fetch(offer.digest, ["a", "b"], Sources(a=liar, b=offer).pull, agree)
     assert torch.equal(mine["w"], theirs["w"])
     state = Exchange(example(), hasher)
     with pytest.raises(SourceFailedError):
-        state.fetch(offer.digest, ["a"], Sources(a=other).pull)
+        state.fetch(offer.digest, ["a"], Sources(a=other).pull, agree)
 
 
 class BreaksOff(Sources):
@@ -166,15 +184,13 @@ class BreaksOff(Sources):
         super().__init__(**offers)
         self.error, self.left = error, after
 
-    def pull(
-        self, source: str, digest: bytes, item: int, address: int, size: int, timeout_s: float
-    ) -> bytes | None:
+    def pull(self, source: str, digest: bytes, item: int, address: int, size: int) -> bytes | None:
         self.left -= item > 0
         if self.left < 0:
             there, length = self.offers[source].items[item]  # type: ignore[union-attr]
             ctypes.memmove(address, there, length // 2)
             raise self.error
-        return super().pull(source, digest, item, address, size, timeout_s)
+        return super().pull(source, digest, item, address, size)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
@@ -192,10 +208,10 @@ def test_a_fetch_that_breaks_off_leaves_the_state_as_it_was(
     shared = Exchange(mine, hasher)
     before = shared.snapshot().digest
     with pytest.raises((SourceFailedError, type(error))):
-        shared.fetch(offer.digest, ["a"], BreaksOff(error, after, a=offer).pull)
+        shared.fetch(offer.digest, ["a"], BreaksOff(error, after, a=offer).pull, agree)
     assert Exchange(mine, hasher).snapshot().digest == before
     again = Sources(a=offer)
-    assert shared.fetch(offer.digest, ["a"], again.pull).digest == offer.digest
+    assert shared.fetch(offer.digest, ["a"], again.pull, agree).digest == offer.digest
     assert len(again.asked) == 1 + 3 - after  # the manifest, and what had not come
 
 
@@ -216,7 +232,7 @@ def test_a_value_that_cannot_be_set_takes_the_whole_fetch_back() -> None:
     offer = Exchange(theirs, hasher).snapshot()
     before = Exchange(mine, hasher).snapshot().digest
     with pytest.raises(RuntimeError, match="no"):
-        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
     assert Exchange(mine, hasher).snapshot().digest == before
 
 
@@ -240,7 +256,7 @@ def test_a_write_that_is_interrupted_takes_the_whole_fetch_back(
 
     monkeypatch.setattr(shared, "_write", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        shared.fetch(offer.digest, ["a"], Sources(a=offer).pull)
+        shared.fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
     assert Exchange(mine, hasher).snapshot().digest == before
 
 
@@ -261,7 +277,7 @@ def test_another_structure_is_an_error_that_names_the_first_difference(
     mine["scalar"].zero_()
     change(mine)
     with pytest.raises(ValueError, match="expected the same names") as caught:
-        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull)
+        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
     assert text in str(caught.value)
     assert mine["scalar"].item() == 0
 

@@ -2,6 +2,7 @@
 // Python does it.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -88,13 +89,17 @@ inline Result<BoundaryEvent> refresh(
       const StateRoot root = root_of();
       engine.boundary_root(group, root, snapshot(root));
     } else {
-      const auto pulled = engine.pull(group, event.plan.sources.at(0), event.plan.root.digest, 0,
-                                      buffer(state), kTestMs);
+      std::vector<float> staged(state.size());
+      const auto pulled =
+          engine.pull(group, event.plan.sources.at(0), event.plan.root.digest, 0, buffer(staged));
       if (!pulled->wait(kTestMs) || pulled->error().failed())
         continue;  // the next proposal says more
+      const auto answer = engine.boundary_adopt(group, event.plan.root);
+      if (!answer->wait(kTestMs) || answer->amount == 0) continue;
       revision = event.plan.root.revision;
+      std::copy(staged.begin(), staged.end(), state.begin());
       const StateRoot root = root_of();
-      engine.boundary_fetched(group, event.epoch, root, snapshot(root));
+      engine.boundary_fetched(group, root, snapshot(root));
     }
   }
 }

@@ -143,7 +143,7 @@ class FakePeer {
   void act(const peer::ToMaster& a) { send(a.message); }
   void act(const peer::Connect& a) { later(peer::LinksUp{a.epoch}); }
   void act(const peer::HashState&) { later(peer::RootKnown{}); }
-  void act(const peer::Fetch& a) { later(peer::Fetched{a.epoch, a.plan.root}); }
+  void act(const peer::Fetch& a) { later(peer::Fetched{a.plan.root}); }
   void act(const peer::RunOp& a) { later(peer::Completed{a.op}); }
   void act(const peer::CommitOp& a) {
     committed.push_back(a.op);

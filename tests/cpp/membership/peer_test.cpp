@@ -32,6 +32,13 @@ Start start(std::uint32_t number, std::uint64_t passed, std::vector<PeerId> pinn
   return message;
 }
 
+/// A newcomer that has called refresh.
+State at_door(std::uint64_t number, const StateRoot& root) {
+  State s = connected(number);
+  static_cast<void>(step(s, AtBoundary{VoteKind::refresh, false, true, root}));
+  return s;
+}
+
 /// A member of epoch 1.1 with peers 1 and 2, in step 0.
 State founded() {
   State s = connected(1);
@@ -51,23 +58,57 @@ std::vector<T> told(const Actions& actions) {
 }
 
 TEST(Peer, a_proposal_is_answered_when_links_and_state_are_there) {
-  State s = connected(3);
+  State s = at_door(3, root(0, 'z'));
   const SyncPlan plan{root(4, 'a'), {PeerId{1}}, ""};
   const Actions out = step(s, FromMaster{propose(2, {member(1), member(3)}, true, plan)});
   ASSERT_EQ(all<Connect>(out).size(), 1U);
   ASSERT_EQ(all<Fetch>(out).size(), 1U);
   const EpochId id = EpochId::make(1, 2);
   EXPECT_TRUE(told<Ready>(step(s, LinksUp{id})).empty());
-  EXPECT_TRUE(told<Ready>(step(s, Fetched{EpochId::make(1, 1), plan.root})).empty());
-  EXPECT_EQ(told<Ready>(step(s, Fetched{id, plan.root})).size(), 1U);
+  EXPECT_TRUE(step(s, Verified{root(4, 'b')}).empty()) << "another one is asked for";
+  EXPECT_EQ(all<Adopt>(step(s, Verified{plan.root})).size(), 1U);
+  EXPECT_EQ(told<Ready>(step(s, Fetched{plan.root})).size(), 1U);
   EXPECT_EQ(s.accepted->id, id);
+  EXPECT_TRUE(step(s, Verified{plan.root}).empty()) << "what it has promised stays";
 }
 
-TEST(Peer, another_state_than_asked_for_is_fetched_again) {
-  State s = connected(3);
+TEST(Peer, what_was_taken_back_is_fetched_again) {
+  State s = at_door(3, root(0, 'z'));
   const SyncPlan plan{root(4, 'a'), {PeerId{1}}, ""};
   static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(3)}, true, plan)}));
-  EXPECT_EQ(all<Fetch>(step(s, Fetched{EpochId::make(1, 2), root(4, 'b')})).size(), 1U);
+  EXPECT_EQ(all<Adopt>(step(s, Verified{plan.root})).size(), 1U);
+  EXPECT_TRUE(step(s, Verified{plan.root}).empty()) << "it is adopting";
+  const Actions out = step(s, Fetched{root(0, 'z')});
+  EXPECT_EQ(all<Fetch>(out).size(), 1U);
+  EXPECT_TRUE(told<Knock>(out).empty()) << "nothing has changed";
+  EXPECT_EQ(all<Adopt>(step(s, Verified{plan.root})).size(), 1U);
+}
+
+TEST(Peer, a_state_is_adopted_only_while_the_newest_proposal_asks_for_it) {
+  State s = at_door(3, root(0, 'z'));
+  const SyncPlan first{root(4, 'a'), {PeerId{1}}, ""};
+  const SyncPlan own{root(0, 'z'), {PeerId{3}}, ""};
+  static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(3)}, true, first)}));
+  static_cast<void>(step(s, FromMaster{propose(3, {member(3)}, true, own)}));
+  EXPECT_EQ(s.accepted->id, EpochId::make(1, 3)) << "it holds what this one asks for";
+  EXPECT_TRUE(step(s, Verified{first.root}).empty());
+}
+
+TEST(Peer, a_proposal_that_comes_while_a_state_is_adopted_is_compared_with_what_came_of_it) {
+  for (const bool taken_back : {false, true}) {
+    State s = at_door(3, root(0, 'z'));
+    const SyncPlan first{root(4, 'a'), {PeerId{1}}, ""};
+    const SyncPlan own{root(0, 'z'), {PeerId{3}}, ""};
+    static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(3)}, true, first)}));
+    EXPECT_EQ(all<Adopt>(step(s, Verified{first.root})).size(), 1U);
+    const Actions newer = step(s, FromMaster{propose(3, {member(3)}, true, own)});
+    EXPECT_TRUE(all<Fetch>(newer).empty());
+    EXPECT_TRUE(told<Ready>(newer).empty());
+    const Actions out = step(s, Fetched{taken_back ? own.root : first.root});
+    EXPECT_EQ(told<Ready>(out).size(), taken_back ? 1U : 0U);
+    EXPECT_EQ(all<Fetch>(out).size(), taken_back ? 0U : 1U);
+    EXPECT_EQ(told<Knock>(out).size(), taken_back ? 0U : 1U) << "the election must know";
+  }
 }
 
 TEST(Peer, only_newer_proposals_are_heard) {
@@ -146,12 +187,12 @@ TEST(Peer, a_newcomer_knocks_and_says_so_again_on_the_next_connection) {
 }
 
 TEST(Peer, a_state_that_was_fetched_while_the_master_was_away_is_told) {
-  State s = connected(5);
-  static_cast<void>(step(s, AtBoundary{VoteKind::refresh, false, true, root(0, 'z')}));
+  State s = at_door(5, root(0, 'z'));
   const SyncPlan plan{root(4, 'a'), {PeerId{1}}, ""};
   static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(5)}, true, plan)}));
+  static_cast<void>(step(s, Verified{plan.root}));
   static_cast<void>(step(s, MasterLost{}));
-  static_cast<void>(step(s, Fetched{EpochId::make(1, 2), plan.root}));
+  static_cast<void>(step(s, Fetched{plan.root}));
   EXPECT_EQ(told<Hello>(step(s, MasterConnected{})).at(0).door_root, plan.root);
 }
 

@@ -119,6 +119,7 @@ inline std::string line(const peer::StopData&) { return "stops data"; }
 inline std::string line(const peer::Connect& a) { return "connects to " + text(a.members); }
 inline std::string line(const peer::HashState&) { return "hashes its state"; }
 inline std::string line(const peer::Fetch& a) { return "fetches " + text(a.plan.root); }
+inline std::string line(const peer::Adopt&) { return "adopts it"; }
 inline std::string line(const peer::Configure& a) {
   return "configures " + to_string(a.epoch) + " " + text(a.members) +
          (a.lost.empty() ? "" : " lost " + text(a.lost)) +
@@ -167,6 +168,7 @@ class Story {
     bool held = false;
     bool over = false;
     StateRoot state{true, 0, {'a'}};
+    StateRoot fetched;
     std::deque<MasterToPeer> waiting;
   };
 
@@ -335,8 +337,12 @@ class Story {
         to_peer(p, peer::RootKnown{player.state});
       }
       if (const auto* fetch = std::get_if<peer::Fetch>(&action)) {
-        player.state = fetch->plan.root;
-        to_peer(p, peer::Fetched{fetch->epoch, player.state});
+        player.fetched = fetch->plan.root;
+        to_peer(p, peer::Verified{player.fetched});
+      }
+      if (std::holds_alternative<peer::Adopt>(action)) {
+        player.state = player.fetched;
+        to_peer(p, peer::Fetched{player.state});
       }
     }
   }

@@ -127,6 +127,7 @@ class Member {
   std::uint64_t state_ = 0;
   std::uint64_t revision_ = 0;
   std::vector<Memory> items_;
+  bool answered_ = false;   // a fetch came to its end
   BoundaryEvent boundary_;  // the newest that has ended
   Error boundary_error_;
   std::vector<std::shared_ptr<void>> kept_;  // memory that tickets may still name

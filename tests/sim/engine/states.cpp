@@ -19,15 +19,6 @@ struct Manifest {
   Digest digests[kItems];
 };
 
-template <typename Group>
-bool may_adopt(Group& group, EpochId epoch) {
-  if constexpr (requires { group.boundary_adopt(epoch); }) {
-    return group.boundary_adopt(epoch);
-  } else {
-    return true;
-  }
-}
-
 Memory item_of(std::uint64_t state, std::size_t item) {
   return filled(kItemBytes[item], state * 16 + item, DType::bytes);
 }
@@ -84,7 +75,7 @@ Task Member::fetch(const BoundaryEvent& event, const std::function<bool()>& supe
       auto ticket = std::make_shared<Ticket>();
       kept_.push_back(ticket);
       group->pull(source, root_digest, static_cast<std::uint32_t>(i),
-                  i == 0 ? Buffer{} : Buffer{to.data(), to.size()}, 5000, ticket);
+                  i == 0 ? Buffer{} : Buffer{to.data(), to.size()}, ticket);
       co_await done(ticket);
       if (superseded()) co_return;
       good = !ticket->error().failed();
@@ -105,10 +96,16 @@ Task Member::fetch(const BoundaryEvent& event, const std::function<bool()>& supe
     if (!good) continue;
     auto* group = core_->elastic();
     if (group == nullptr) co_return;
-    if (!may_adopt(*group, event.epoch)) co_return;
+    if (!group->boundary_adopt(plan.root)) {
+      answered_ = true;
+      co_return;
+    }
+    // The program may be slow here, and the run moves on meanwhile.
+    if (time_.hit(30)) co_await pause(time_.chance.below(300000));
+    group = core_->elastic();
+    if (group == nullptr) co_return;
     Manifest manifest{};
     std::memcpy(&manifest, (*staged)[0].data(), sizeof(Manifest));
-    // Others may read the old state as long as it is offered.
     state_ = manifest.state;
     revision_ = manifest.revision;
     for (std::size_t i = 1; i <= kItems; ++i) {
@@ -117,7 +114,8 @@ Task Member::fetch(const BoundaryEvent& event, const std::function<bool()>& supe
     check_state();
     time_.say(&process_, "has fetched state " + std::to_string(state_));
     Snapshot offered = snapshot();
-    group->boundary_fetched(event.epoch, root(), std::move(offered));
+    group->boundary_fetched(root(), std::move(offered));
+    answered_ = true;
     co_return;
   }
   co_await pause(200000);
@@ -178,10 +176,9 @@ Task Member::refresh() {
     }
     if (to_fetch) {
       doing_ = "fetches the state of " + std::to_string(asked.plan.sources.size()) + " sources";
-      const std::uint64_t before = state_;
+      answered_ = false;
       co_await fetch(asked, said);
-      if (root() == asked.plan.root || state_ != before) to_fetch = false;
-      if (core_->elastic() == nullptr) to_fetch = false;
+      if (answered_ || core_->elastic() == nullptr) to_fetch = false;
     }
   }
 }

@@ -1,0 +1,122 @@
+// Pulls of shared state: how long a source is waited for, what ends a pull, and what becomes of it
+// when its source offers the state no more.
+#include "engine/state_exchange.h"
+
+#include "fake_links.h"
+
+namespace pccl::testing {
+namespace {
+
+constexpr PeerId kSource{1};
+constexpr PeerId kFetcher{2};
+constexpr Digest kDigest{7};
+
+/// Two members, and an item of so many segments that one pulls from the other.
+struct Fetch {
+  explicit Fetch(std::size_t segments)
+      : item(segments * kSegmentBytesMax, std::byte{5}), memory(item.size()) {
+    source.offer({kDigest, {{item.data(), item.size()}}, nullptr});
+    fetcher.pull(kSource, kDigest, 0, {memory.data(), memory.size()}, ticket);
+  }
+
+  /// What one has sent, up to so many segments, reaches the other.
+  void deliver(Node& from, StateExchange& sender, StateExchange& to, std::size_t segments) {
+    auto& sent = from.links.sent;
+    while (!sent.empty() && (!sent.front().control.empty() || segments > 0)) {
+      const FakeLinks::Sent one = std::move(sent.front());
+      sent.pop_front();
+      if (!one.control.empty()) {
+        const auto message = decode_peer_to_peer(one.control).value();
+        if (const auto* pull = std::get_if<Pull>(&message)) to.pulled_from(kFetcher, *pull);
+        if (const auto* reply = std::get_if<PullReply>(&message)) to.replied(kSource, *reply);
+        continue;
+      }
+      --segments;
+      const Placement at = to.segment_header(kSource, one.header);
+      if (at.to != nullptr) {
+        std::memcpy(at.to, one.payload, one.header.bytes);
+        to.segment_arrived(kSource, one.header, at);
+      }
+      sender.segment_sent(one.token, kFetcher, static_cast<std::uint32_t>(one.cookie));
+    }
+  }
+  void ask() { deliver(there, fetcher, source, 0); }
+  void answer(std::size_t segments) { deliver(here, source, fetcher, segments); }
+
+  Node here{kSource};
+  Node there{kFetcher};
+  StateExchange source{here.context, GroupId{1}};
+  StateExchange fetcher{there.context, GroupId{1}};
+  std::vector<std::byte> item;
+  std::vector<std::byte> memory;
+  std::shared_ptr<Ticket> ticket = std::make_shared<Ticket>();
+};
+
+TEST(StateExchange, an_item_comes_whole) {
+  Fetch fetch(3);
+  fetch.ask();
+  fetch.answer(3);
+  ASSERT_TRUE(fetch.ticket->done());
+  EXPECT_FALSE(fetch.ticket->error().failed()) << fetch.ticket->error().text;
+  EXPECT_EQ(fetch.memory, fetch.item);
+}
+
+TEST(StateExchange, a_mute_source_is_given_up) {
+  Fetch fetch(3);
+  fetch.ask();
+  fetch.answer(1);
+  fetch.fetcher.tick(kPullIdleMs - 1);
+  EXPECT_FALSE(fetch.ticket->done());
+  fetch.fetcher.tick(1);
+  ASSERT_TRUE(fetch.ticket->done());
+  EXPECT_EQ(fetch.ticket->error().code, ErrorCode::timed_out);
+  EXPECT_NE(fetch.ticket->error().text.find("sent nothing for 15 s"), std::string::npos);
+}
+
+TEST(StateExchange, a_trickling_source_is_given_up) {
+  Fetch fetch(64);
+  fetch.ask();
+  std::uint64_t waited_ms = 0;
+  while (!fetch.ticket->done()) {
+    fetch.answer(1);
+    fetch.fetcher.tick(10000);
+    waited_ms += 10000;
+    ASSERT_LE(waited_ms, 200000U) << "nothing ends it";
+  }
+  EXPECT_EQ(waited_ms, 100000U) << "30 s, and 64 MiB at 1 MiB/s, by ticks of 10 s";
+  EXPECT_EQ(fetch.ticket->error().code, ErrorCode::timed_out);
+  EXPECT_NE(fetch.ticket->error().text.find("of 67108864 bytes in 100 s"), std::string::npos);
+}
+
+TEST(StateExchange, a_pull_that_was_cancelled_writes_no_more) {
+  Fetch fetch(2);
+  fetch.ask();
+  fetch.answer(1);
+  fetch.fetcher.cancel(*fetch.ticket);
+  ASSERT_TRUE(fetch.ticket->done());
+  EXPECT_EQ(fetch.ticket->error().code, ErrorCode::closed);
+  const auto before = fetch.memory;
+  fetch.answer(1);
+  EXPECT_EQ(fetch.memory, before);
+}
+
+TEST(StateExchange, who_offers_a_state_no_more_tells_those_it_was_going_to) {
+  Fetch fetch(3);
+  fetch.ask();
+  fetch.answer(2);
+  fetch.source.withdraw();
+  fetch.answer(1);
+  ASSERT_TRUE(fetch.ticket->done()) << "it would wait for the time-out";
+  EXPECT_EQ(fetch.ticket->error().code, ErrorCode::closed);
+}
+
+TEST(StateExchange, who_has_all_of_an_item_is_told_nothing_more) {
+  Fetch fetch(2);
+  fetch.ask();
+  fetch.answer(2);
+  fetch.source.withdraw();
+  EXPECT_TRUE(fetch.here.links.sent.empty());
+}
+
+}  // namespace
+}  // namespace pccl::testing
