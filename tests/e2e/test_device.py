@@ -211,11 +211,11 @@ def waits_on_the_cpu(rank: int, meet: str) -> None:
     t, seen = (torch.empty(1000, device="slow") for _ in range(2))
     slow.set_copy_delay_us(50_000)
     for how in ("wait", "synchronize"):
+        syncs, began = slow.syncs(), time.monotonic()
         slow.fill_later(t, 3.0 + rank, 200_000)
         work = dist.all_reduce(t, async_op=True)
-        syncs, began = slow.syncs(), time.monotonic()
         getattr(work, how)()
-        assert time.monotonic() - began > 0.15
+        assert time.monotonic() - began > 0.2
         assert work.is_success()
         seen.copy_(t, non_blocking=True)  # ordered behind the copy back, which may still go on
         slow.fill_later(t, 100.0, 0)
@@ -290,7 +290,8 @@ def is_asked_for_much(rank: int, meet: str) -> None:
         work.wait()
     if rank == 0:
         assert done.wait(60)
-    assert slow.pinned_peak() < (64 << 20) + 4_000_000, slow.pinned_peak()
+    # Of 150 MB, with room for calls that go on because this machine is busy for 5 s.
+    assert slow.pinned_peak() < (64 << 20) + 20_000_000, slow.pinned_peak()
     say(done=True)
     dist.destroy_process_group()
 
