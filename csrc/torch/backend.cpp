@@ -202,7 +202,8 @@ void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   if (!call.device().is_cpu()) {
     if (!parts.device) {
       if (parts.collective) wait_for_room(call.device(), call.staged());
-      parts.device = std::make_shared<DeviceRun>(context, call.device(), request.timeout_ms);
+      parts.device =
+          std::make_shared<DeviceRun>(context, call.device(), request.timeout_ms, parts.collective);
     }
     request.gate = parts.device->add(std::move(call.staged()), call.copies());
   }

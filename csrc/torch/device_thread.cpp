@@ -80,8 +80,10 @@ std::uint64_t DeviceThread::ended() {
 }
 
 void DeviceThread::add(const std::shared_ptr<DeviceRun>& run, DeviceRun::Part part) {
-  std::uint64_t bytes = 0;
-  for (const Staged& staged : part.tensors) bytes += staged.host.nbytes();
+  std::uint64_t bytes = 0;  // messages take no room: a receive may be posted long before its sender
+  for (const Staged& staged : part.tensors) {
+    if (run->collective()) bytes += staged.host.nbytes();
+  }
   const std::lock_guard lock(mutex_);
   run->enter(runs_, std::move(part));
   Load& load = loads_[run->device()];

@@ -53,7 +53,7 @@ class DeviceThread {
   std::condition_variable signal_, idle_, room_;
   std::vector<std::shared_ptr<DeviceRun>> runs_;
   struct Load {
-    std::uint64_t bytes = 0;    // of runs in flight
+    std::uint64_t bytes = 0;    // of collectives in flight
     std::uint64_t largest = 0;  // of any operation so far
   };
   std::unordered_map<c10::Device, Load> loads_;

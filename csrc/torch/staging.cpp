@@ -132,10 +132,11 @@ bool wait_for_devices(std::optional<milliseconds> timeout) {
 // ------------------------------------------------------------------------------- caller's side
 
 DeviceRun::DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device,
-                     std::uint64_t timeout_ms)
+                     std::uint64_t timeout_ms, bool collective)
     : context_(std::move(context)),
       device_(device),
       timeout_ms_(timeout_ms),
+      collective_(collective),
       in_(DeviceThread::instance().streams(device).in),
       back_(DeviceThread::instance().streams(device).back),
       own_streams_(DeviceThread::instance().streams(device).own) {}

@@ -54,9 +54,9 @@ void set_stream_wait(bool wait, bool launches_block);
 /// Refuses what a graph cannot contain: the caller's current stream is being captured.
 void refuse_capture(c10::Device device, std::string_view what);
 
-/// Waits until the tensors have room beside those in flight on their device (`DeviceThread`). Goes
-/// on without room where no operation has ended for a while: those in flight may wait for a call
-/// that this thread has yet to make.
+/// Waits until a collective's tensors have room beside those of the collectives on their device
+/// (`DeviceThread`). Goes on without room where no operation has ended for a while: those in flight
+/// may wait for a call that this thread has yet to make.
 void wait_for_room(c10::Device device, const std::vector<Staged>& tensors);
 
 /// Waits until the operations in flight on devices have their outcomes, and throws the first
@@ -67,8 +67,9 @@ void wait_for_room(c10::Device device, const std::vector<Staged>& tensors);
 /// caller's thread, moved on by the device thread alone; other members are thread-safe.
 class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
  public:
-  /// `timeout_ms`: of the operation.
-  DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device, std::uint64_t timeout_ms);
+  /// `timeout_ms`: of the operation. `collective`: has waited for room, and takes some.
+  DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device, std::uint64_t timeout_ms,
+            bool collective);
 
   /// The tensors of one call of the operation, inputs in the order of the request, and what is
   /// copied on the device afterwards. They are read when what the caller's current stream has to do
@@ -79,6 +80,7 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   void seal(std::vector<std::shared_ptr<Ticket>> tickets, const std::vector<CopyBack>& copies);
 
   [[nodiscard]] c10::Device device() const { return device_; }
+  [[nodiscard]] bool collective() const { return collective_; }
   /// The outcome is there, and after success the copy back is on its stream.
   [[nodiscard]] bool settled() const;
   /// The copy back is done, or the operation has failed.
@@ -162,6 +164,7 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   const std::shared_ptr<GroupContext> context_;
   const c10::Device device_;
   const std::uint64_t timeout_ms_;
+  const bool collective_;
   const c10::Stream in_;
   const c10::Stream back_;
   const bool own_streams_;
