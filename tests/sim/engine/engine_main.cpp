@@ -1,13 +1,16 @@
 // pccl_sim_engine: walks whole engines and masters from seeds.
 //   pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT   the first violation ends it, by its seed
 //   pccl_sim_engine --trace SEED                           one walk, as a story
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -21,13 +24,16 @@ using pccl::sim::Wishes;
 
 Wishes wishes;
 
+/// One of the processes has found a violation, and that is enough. They share this memory.
+std::atomic<bool>* enough = nullptr;
+
 int walk_some(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, std::uint64_t job,
               bool keeps_going) {
   const auto begin = std::chrono::steady_clock::now();
   Walked sum;
   int violations = 0;
   std::uint64_t walked = 0;
-  for (std::uint64_t seed = first + job; seed < first + count; seed += jobs) {
+  for (std::uint64_t seed = first + job; seed < first + count && !*enough; seed += jobs) {
     const Walked one = pccl::sim::walk_engines(seed, wishes);
     ++walked;
     sum.calls += one.calls;
@@ -37,7 +43,7 @@ int walk_some(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, std:
     ++violations;
     std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), one.violation.c_str());
     std::fflush(stdout);
-    if (!keeps_going) break;
+    if (!keeps_going) *enough = true;
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -51,6 +57,13 @@ int walk_some(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, std:
 }
 
 int walk_all(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, bool keeps_going) {
+  void* const shared =
+      mmap(nullptr, sizeof(*enough), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) {
+    std::perror("mmap");
+    return 2;
+  }
+  enough = new (shared) std::atomic<bool>(false);
   std::vector<pid_t> children;
   for (std::uint64_t job = 1; job < jobs; ++job) {
     const pid_t child = fork();

@@ -19,6 +19,9 @@ void number(Request& request, const View& view) {
   }
 }
 
+constexpr std::uint64_t kMessageMs = 60000;  // time-outs of messages
+constexpr std::uint64_t kAgainMs = 5000;
+
 constexpr OpKind kKinds[] = {OpKind::all_reduce,     OpKind::all_reduce, OpKind::all_reduce,
                              OpKind::reduce_scatter, OpKind::broadcast,  OpKind::all_gather,
                              OpKind::gather,         OpKind::scatter,    OpKind::reduce,
@@ -79,7 +82,8 @@ Task Member::step(std::uint64_t number) {
   const std::uint64_t ops = mixed(salt, 1) % (plan_.ops_max + 1);
   for (std::uint64_t i = 0; i < ops; ++i) {
     co_await call(mixed(salt, 100 + i), calls);
-    if (plan_.messages && mixed(salt, 200 + i) % 2 == 0) co_await exchange(mixed(salt, 300 + i));
+    if (plan_.messages && mixed(salt, 200 + i) % 2 == 0)
+      co_await exchange(mixed(salt, 300 + i), 0, kMessageMs);
   }
   // Each is awaited by a thread of its own, and these return in any order.
   for (std::size_t i = calls.size(); i > 1; --i) {
@@ -87,7 +91,7 @@ Task Member::step(std::uint64_t number) {
   }
   doing_ = "waits for " + std::to_string(calls.size()) + " operations";
   for (const auto& each : calls) co_await wait(each);
-  if (plan_.messages && mixed(salt, 2) % 2 == 0) co_await exchange(mixed(salt, 3));
+  if (plan_.messages && mixed(salt, 2) % 2 == 0) co_await exchange(mixed(salt, 3), 0, kMessageMs);
 }
 
 Task Member::wait(const std::shared_ptr<Call>& call) {
@@ -117,7 +121,7 @@ Task Member::calls_alike(std::uint64_t thread) {
       if (next->ticket->error().code == ErrorCode::invalid && !leaves_) --mine;  // call it again
     }
     const std::uint64_t salt = mixed(plan_.seed, 7);
-    if (plan_.messages && salt % 2 == 0) co_await exchange(salt, thread);
+    if (plan_.messages && salt % 2 == 0) co_await exchange(salt, thread, kMessageMs);
   }
   if (before) co_await wait(before);
   --threads_;
@@ -296,7 +300,7 @@ std::shared_ptr<Message> Member::post_message(const GroupView& view, bool send, 
 
 /// Each rank sends to the next and receives from the one before, several messages with the same
 /// tag, small and large, in any order.
-Task Member::exchange(std::uint64_t salt, std::uint64_t thread) {
+Task Member::exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t timeout_ms) {
   const GroupView view = view_;
   const auto size = static_cast<std::int32_t>(ranks_of(view).size());
   if (size < 2 || core_->elastic() == nullptr) co_return;
@@ -327,11 +331,11 @@ Task Member::exchange(std::uint64_t salt, std::uint64_t thread) {
     if (time_.hit(20)) co_await pause(time_.chance.below(1500));
     if (core_->elastic() == nullptr) break;
     if (send) {
-      messages.push_back(post_message(view, true, (view.rank + 1) % size, tag, bytes_of(sends++),
-                                      plan_.op_timeout_ms));
+      messages.push_back(
+          post_message(view, true, (view.rank + 1) % size, tag, bytes_of(sends++), timeout_ms));
     } else {
       messages.push_back(post_message(view, false, any ? -1 : (view.rank + size - 1) % size, tag,
-                                      bytes_of(receives++), plan_.op_timeout_ms));
+                                      bytes_of(receives++), timeout_ms));
     }
   }
   if (core_->elastic() != nullptr && time_.hit(10)) {  // one that perhaps nobody meets
@@ -339,7 +343,13 @@ Task Member::exchange(std::uint64_t salt, std::uint64_t thread) {
     messages.push_back(post_message(view, send, (view.rank + (send ? 1 : size - 1)) % size, 9,
                                     kBytes[time_.chance.below(4)], 3000));
   }
-  for (const auto& message : messages) co_await done(message->ticket);
+  bool lost = false;
+  for (const auto& message : messages) {
+    co_await done(message->ticket);
+    lost = lost || message->ticket->error().code == ErrorCode::peer_lost;
+  }
+  // Once more in the next epoch: alike, for those whose neighbours do so too.
+  if (lost && timeout_ms != kAgainMs && time_.hit(70)) co_await exchange(salt, thread, kAgainMs);
 }
 
 }  // namespace pccl::sim

@@ -25,6 +25,7 @@ Weather Cables::weather() {
     w.delay_us = time.between(2000, 40000);
     w.piece_bytes = time.between(2048, 16384);
   }
+  w.bulk_delay_us = slow && time.hit(50) ? time.between(2000, 40000) : w.delay_us;
   return w;
 }
 

@@ -13,6 +13,8 @@ namespace {
 constexpr std::size_t kItemBytes[] = {72, 700, 9000};
 constexpr std::size_t kItems = std::size(kItemBytes);
 
+constexpr std::uint64_t kBoundaryUs = 300000000;  // its time-out, that of calls before it, holds
+
 struct Manifest {
   std::uint64_t state;
   std::uint64_t revision;
@@ -130,6 +132,7 @@ Task Member::refresh() {
     co_return;
   }
   check_state();
+  const std::uint64_t began_us = time_.now_us();
   doing_ = "refresh after step " + std::to_string(view_.step);
   BoundaryRequest request;
   request.timeout_ms = 2 * plan_.op_timeout_ms;
@@ -161,6 +164,9 @@ Task Member::refresh() {
       }
       if (event.value().what == BoundaryEvent::What::finished) {
         boundary_ = event.value();
+        if (time_.now_us() - began_us > kBoundaryUs) {
+          throw Violation(process_.name() + " stood at a boundary for longer than its time-out");
+        }
         check_state();
         co_return;
       }

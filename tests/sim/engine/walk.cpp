@@ -78,7 +78,7 @@ class Walk {
     plan_.faults = time_.hit(80);
     book_.faults = plan_.faults;
     cables_.bulk_lanes = time_.between(1, 2);
-    cables_.slow = time_.hit(15);
+    cables_.slow = time_.hit(25);
     board_.delay_us = time_.hit(30) ? time_.between(1000, 20000) : time_.between(20, 500);
     founders_ = time_.between(1, 4);
     options_.port = 1;
@@ -151,6 +151,11 @@ class Walk {
         time_, cables_, board_, book_, plan_,
         std::string(newcomer ? "n" : "m") + std::to_string(number), id, state, newcomer));
     member->begin();
+    if (newcomer && !plan_.boundaries && time_.hit(50)) {  // it waits at the door
+      time_.after(1000 * time_.between(1, 3000), nullptr, [leaver = member.get()] {
+        if (!leaver->over()) leaver->wants_to_leave(true);
+      });
+    }
     time_.say(&member->process(), "begins as peer " + to_string(id).substr(0, 4));
   }
 
@@ -169,7 +174,7 @@ class Walk {
     const auto peers = one->network().direct()->peers_up();
     const PeerId other = peers.empty() ? PeerId{} : peers[time_.chance.below(peers.size())];
     const std::string there = to_string(other).substr(0, 4);
-    switch (time_.chance.below(14)) {
+    switch (time_.chance.below(17)) {
       case 0:
       case 1:
       case 2:
@@ -212,6 +217,7 @@ class Walk {
         return;
       }
       case 9:
+      case 13:
         if (other == PeerId{} || !time_.hit(60)) return;
         time_.say(&process, "is cut off from " + there);
         cables_.cut(one->id(), other);
@@ -222,14 +228,14 @@ class Walk {
       case 10:
         return one->wants_to_leave(!plan_.boundaries || time_.hit(50));
       case 11: {
-        const std::uint64_t ms = time_.between(1000, 400000);
+        const std::uint64_t ms = time_.between(1000, 450000);
         time_.say(&process, "does nothing for " + std::to_string(ms) + " ms");
         return one->dozes(ms * 1000);
       }
       case 12: {
         time_.say(&process, "is cut off from the master");
         board_.cut.insert(process.name());
-        one->network().break_channels(time_.hit(30));
+        one->network().break_channels(false);
         time_.after(1000 * time_.between(10, time_.hit(70) ? 2000 : 40000), nullptr,
                     [this, name = process.name()] { board_.cut.erase(name); });
         return;

@@ -131,11 +131,12 @@ void Wire::plan_hand(int from, std::size_t lane) {
   if (!started_[to] && !discards_[to]) return;
   if (w.under_way.empty() && !(w.goodbye && w.queue.empty() && !w.said_over)) return;
   w.hand_planned = true;
-  ends_[to]->process().after(time_.between(1, weather_.delay_us),
-                             [self = shared_from_this(), from, lane] {
-                               self->way(from, lane).hand_planned = false;
-                               self->hand(from, lane);
-                             });
+  ends_[to]->process().after(
+      time_.between(1, lane == 0 ? weather_.delay_us : weather_.bulk_delay_us),
+      [self = shared_from_this(), from, lane] {
+        self->way(from, lane).hand_planned = false;
+        self->hand(from, lane);
+      });
 }
 
 void Wire::hand(int from, std::size_t lane) {

@@ -54,6 +54,7 @@ class WireEnd {
 /// How a wire of this pair behaves, chosen once for each.
 struct Weather {
   std::uint64_t delay_us = 100;        // for each piece, up to
+  std::uint64_t bulk_delay_us = 100;   // the same on bulk lanes
   std::size_t piece_bytes = 1 << 16;   // handed over at once, up to
   std::size_t window_bytes = 1 << 16;  // taken from the sender and not handed over
 };
