@@ -65,9 +65,7 @@ std::vector<const Member*> going_on(const State& s) {
     if (!s.peers.contains(p) || out.contains(p) || s.expelled.contains(p)) continue;
     here.push_back(&m);
   }
-  if (!planted(s.config.planted, "half_replica")) {
-    keep_whole(here, [](const Member* m) -> const Member& { return *m; });
-  }
+  keep_whole(here, [](const Member* m) -> const Member& { return *m; });
   return here;
 }
 

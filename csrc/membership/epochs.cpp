@@ -29,7 +29,7 @@ std::uint64_t newest_passed(const State& s) {
   for (const auto& [p, peer] : s.peers) {
     if (peer.report.started) passed = std::max(passed, peer.report.passed);
   }
-  return planted(s.config.planted, "old_vote") ? 0 : passed;
+  return passed;
 }
 
 bool has_voted(const Report& r, std::uint64_t passed) {
@@ -111,7 +111,7 @@ Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
       if (!begun && !begun_with.contains(m.peer())) strangers.insert(m.peer());
     }
     remove(voters, strangers);
-    next.boundary = all_voted(s, voters) || planted(s.config.planted, "join_mid_step");
+    next.boundary = all_voted(s, voters);
     if (next.boundary) {
       next.leavers = who_leaves(s, voters);
       remove(voters, next.leavers);
@@ -301,9 +301,8 @@ bool awaits(const State& s) {
 }
 
 bool somebody_has_not_voted(State& s) {
-  if (planted(s.config.planted, "join_mid_step")) return false;
   const std::vector<Member>& members = own(s)->members;
-  const std::uint64_t passed = planted(s.config.planted, "old_vote") ? 0 : s.held->passed;
+  const std::uint64_t passed = s.held->passed;
   // From the one that was found the last time on, so that a boundary's votes cost one round.
   for (std::size_t i = 0; i < members.size(); ++i) {
     s.unvoted = s.unvoted < members.size() ? s.unvoted : 0;
@@ -322,8 +321,7 @@ void reconsider(State& s, Actions& out) {
   }
   if (s.running && !s.proposal && going_on(s).size() == own(s)->members.size() &&
       !all_voted(s, own(s)->members)) {
-    const bool joins = planted(s.config.planted, "join_mid_step") && !door(s).empty();
-    if (!joins && !try_at_once(s)) return;  // all is well
+    if (!try_at_once(s)) return;  // all is well
   }
   const std::vector<Member> alive = survivors(s);
   if (awaits(s)) {
@@ -381,12 +379,6 @@ void write_proposal(State& s, Actions& out) {
   to.over = false;
   to.passed = verdict.passed;
   out.push_back(WriteRegister{*s.held, to});
-  if (planted(s.config.planted, "start_unasked")) {
-    const std::optional<Epoch> before = own(s) == nullptr ? std::nullopt : s.held->epoch;
-    s.held = std::move(to);
-    start(s, before, out);
-    return;
-  }
   s.writing = std::move(to);
 }
 
@@ -527,7 +519,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   forget_reached(s);
 
   // A verdict fixes the answers about its steps, as a commit does.
-  if (!epoch.boundary && !planted(s.config.planted, "flag_not_in_verdict")) {
+  if (!epoch.boundary) {
     const bool votes = wants_boundary(s, verdict.pinned, epoch.members);
     for (const std::uint64_t step : verdict.commit_steps) verdict.flags.try_emplace(step, votes);
   }

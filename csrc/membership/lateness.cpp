@@ -82,8 +82,7 @@ std::string why_late(const State& s, PeerId p, const Report& report) {
     why = "it has not come to the boundary of step " + std::to_string(*s.expired_boundary) +
           " in time";
   }
-  const bool waits = somebody_is_missing(s) && !planted(s.config.planted, "late_or_waiting");
-  return waits ? "" : why;
+  return somebody_is_missing(s) ? "" : why;
 }
 
 void time_is_over(State& s, PeerId p, OpKey op) {

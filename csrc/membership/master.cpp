@@ -98,11 +98,7 @@ State fresh(const Config& config) {
 
 /// It knows nothing any more, and may take over again only after reading anew.
 void depose(State& s, const std::string& why, Actions& out) {
-  if (planted(s.config.planted, "keep_when_deposed")) {
-    s.writing.reset();
-  } else {
-    s = fresh(s.config);
-  }
+  s = fresh(s.config);
   out.push_back(Deposed{why});
 }
 
@@ -112,9 +108,8 @@ void on(State& s, const TakenOver& e, Actions& out) {
   s = fresh(s.config);
   s.held = e.held;
   Register to = e.held;
-  const bool far = s.config.refound && to.incarnation < kRefoundBelow &&
-                   !planted(s.config.planted, "refound_near");
-  if (!planted(s.config.planted, "reuse_epoch")) to.incarnation += far ? kRefoundStep : 1;
+  const bool far = s.config.refound && to.incarnation < kRefoundBelow;
+  to.incarnation += far ? kRefoundStep : 1;
   out.push_back(WriteRegister{e.held, to});
   s.writing = std::move(to);
 }
@@ -124,9 +119,7 @@ void take_office(State& s, Actions& out) {
   index_members(s);
   recall_relays(s);
   if (const Epoch* epoch = own(s)) {
-    if (!planted(s.config.planted, "impatient")) {
-      for (const Member& m : epoch->members) s.awaited.insert(m.peer());
-    }
+    for (const Member& m : epoch->members) s.awaited.insert(m.peer());
     s.patient = true;
     out.push_back(StartTimer{TimerKind::patience, {}});
     out.push_back(Say{false, "incarnation " + std::to_string(s.held->incarnation) + ": epoch " +
@@ -161,10 +154,6 @@ void on(State& s, const RegisterWritten& e, Actions& out) {
 }
 
 void on(State& s, const RegisterUnanswered&, Actions& out) {
-  if (s.writing && planted(s.config.planted, "assume_written")) {
-    on(s, RegisterWritten{*s.writing, true}, out);
-    return;
-  }
   // Written or not, who knows: only reading anew tells.
   if (s.writing) depose(s, "the register did not answer", out);
 }
@@ -174,7 +163,6 @@ void on(State& s, const RegisterUnanswered&, Actions& out) {
 /// It reports an epoch that the register does not know, or a proposal under this incarnation that
 /// this master has never made: the register is lost, or set back.
 bool is_unknown(const State& s, const Report& report) {
-  if (planted(s.config.planted, "trust_register")) return false;
   if (report.accepted > EpochId::make(s.held->incarnation, s.counter)) return true;
   return report.started && (!s.held->epoch || *report.started > s.held->epoch->id);
 }
@@ -310,7 +298,7 @@ void on_message(State&, PeerId, const StoreRequest&, Actions&) {}  // the server
 
 void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
   PeerState& peer = s.peers.at(p);
-  if (m.report.started != peer.report.started && !planted(s.config.planted, "stale_ready")) {
+  if (m.report.started != peer.report.started) {
     return;  // Start is on its way, or it talks nonsense
   }
   peer.report = m.report;
@@ -319,15 +307,13 @@ void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
     reconsider(s, out);  // too late, but what state it holds may have changed
     return;
   }
-  if (!m.report.calm && s.at_once && !s.leavers.empty() && !s.proposal->boundary &&
-      !planted(s.config.planted, "leave_mid_step")) {
+  if (!m.report.calm && s.at_once && !s.leavers.empty() && !s.proposal->boundary) {
     give_up_at_once(s);
     reconsider(s, out);
     return;
   }
   s.ready.insert(p);
-  const std::size_t early = planted(s.config.planted, "start_early") ? 1 : 0;
-  if (s.ready.size() + early >= s.proposal->members.size()) write_proposal(s, out);
+  if (s.ready.size() >= s.proposal->members.size()) write_proposal(s, out);
 }
 
 void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
@@ -398,12 +384,9 @@ void on_message(State& s, PeerId, const Relinked& m, Actions& out) {
 
 /// The answer to "does the boundary that ends this step vote?" is fixed by the first commit of the
 /// step, in whatever peer group, and every later commit of that step repeats it.
-bool flag_of(State& s, std::uint32_t in_group, std::uint64_t step) {
+bool flag_of(State& s, std::uint64_t step) {
   const auto known = s.flags.find(step);
-  const bool per_group = planted(s.config.planted, "flag_per_group") &&
-                         (!s.commit_step.contains(in_group) || s.commit_step.at(in_group) < step);
-  const bool again = planted(s.config.planted, "flag_per_message") || per_group;
-  if (known != s.flags.end() && !again) return known->second;
+  if (known != s.flags.end()) return known->second;
   const bool votes = wants_boundary(s, s.pinned, own(s)->members);
   // Steps that every peer group has left behind with a commit are of no interest any more.
   if (s.commit_step.size() == s.groups.size()) {
@@ -423,7 +406,6 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
   const std::uint32_t group = member->second;
   s.quiet.erase(p);
   const std::vector<PeerId>& mates = s.groups.at(group);
-  const std::size_t early = planted(s.config.planted, "commit_early") ? 1 : 0;
   Commit commit{m.epoch, {}, {}};
   const auto newest = [&] {
     const auto known = s.commit_step.find(group);
@@ -434,7 +416,7 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
     if (key.step < newest()) continue;  // all mates have left that step: said before, and repeated
     const auto entry = s.done.try_emplace({group, key}).first;
     entry->second.insert(p);
-    if (entry->second.size() + early < mates.size()) continue;
+    if (entry->second.size() < mates.size()) continue;
     s.done.erase(entry);
     const bool next_step = commit.flags.empty() || commit.flags.back().step != key.step;
     if (next_step && commit.flags.size() == kReportFlagsMax) {
@@ -442,7 +424,7 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
     }
     commit.ops.push_back(key);
     if (next_step) {
-      commit.flags.push_back(StepFlag{key.step, flag_of(s, group, key.step)});
+      commit.flags.push_back(StepFlag{key.step, flag_of(s, key.step)});
     }
     s.commit_step[group] = std::max(newest(), key.step);
     auto& made = s.newest_commit[group];

@@ -23,7 +23,6 @@
 
 #include "base/ids.h"
 #include "base/limits.h"
-#include "membership/planted.h"
 #include "wire/messages.h"
 
 namespace pccl::master {
@@ -40,7 +39,6 @@ struct Config {
   // Several masters share the register: a peer that knows a higher incarnation has another master.
   bool shared = false;
   std::uint32_t read_for = 0;  // the highest such incarnation for which it was read anew
-  PlantedBugs planted;         // empty but in the simulator's own build
 };
 
 /// What outlives a master. It changes by compare-and-write only, and never takes a value twice.

@@ -38,8 +38,7 @@ void enter(State& s, std::uint64_t step) {
   s.voting = s.at_boundary = s.at_door = s.hashing = s.verify = s.root_known = s.adopting = false;
   s.boundary_kind = VoteKind::none;
   s.root = StateRoot{};
-  const bool keep_old = planted(s.planted, "two_answers") && step > 0;
-  s.flags.erase(s.flags.begin(), s.flags.lower_bound(keep_old ? step - 1 : step));
+  s.flags.erase(s.flags.begin(), s.flags.lower_bound(step));
 }
 
 /// What the records of this step say is the same at every member; a step without a record, or with
@@ -47,9 +46,7 @@ void enter(State& s, std::uint64_t step) {
 /// which others have reached, is no reason: they have passed this boundary.)
 bool must_vote(const State& s) {
   if (s.verify || s.passed == 0) return true;
-  if (s.failure && (s.failure->from.step <= s.step || planted(s.planted, "any_failure_votes"))) {
-    return true;
-  }
+  if (s.failure && s.failure->from.step <= s.step) return true;
   const auto flag = s.flags.find(s.step);
   return flag == s.flags.end() || flag->second;
 }
@@ -59,7 +56,6 @@ void stand(State& s, Actions& out) {
   if (!s.at_boundary || s.over || s.vote != VoteKind::none || s.pending > 0) return;
   if (s.started) {
     if (!s.voting && !must_vote(s)) {
-      if (planted(s.planted, "pin_follows_epoch")) s.pinned = ids_of(s.started->members);
       enter(s, s.step + 1);
       out.push_back(EnterStep{s.step, false, false, StateRoot{}});
       return;
@@ -138,10 +134,8 @@ void compare(State& s, Actions& out) {
 
 void on_master(State& s, const Propose& m, Actions& out) {
   const EpochId id = m.epoch.id;
-  if (!planted(s.planted, "old_incarnation")) {
-    if (s.accepted && id <= s.accepted->id) return;  // an older master: not any more
-    if (s.preparing && id <= s.preparing->epoch.id) return;
-  }
+  if (s.accepted && id <= s.accepted->id) return;  // an older master: not any more
+  if (s.preparing && id <= s.preparing->epoch.id) return;
   if (!contains(m.epoch.members, s.self.peer())) return;
   if (s.started && !s.stopped) out.push_back(StopData{});
   s.stopped = true;
@@ -175,7 +169,7 @@ void on(State& s, const Verified& e, Actions& out) {
   if (s.over || !s.at_boundary || s.adopting) return;
   const bool asks = s.preparing && !s.synced && s.preparing->sync;
   const bool right = asks && s.preparing->sync->root == e.root;
-  if (!right && !planted(s.planted, "adopt_late")) return;
+  if (!right) return;
   s.adopting = true;
   out.push_back(Adopt{});
 }
@@ -265,7 +259,7 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
   // boundary clears it.
   const std::optional<Failure> own = std::exchange(s.failure, verdict.failure);
   const bool stays = own && own->from.step >= verdict.passed;
-  if (stays && !planted(s.planted, "forget_failure")) set_failure(s, *own);
+  if (stays) set_failure(s, *own);
   for (const StepFlag& flag : verdict.flags) s.flags[flag.step] = flag.votes;
   decide_all(s, verdict, before, out);
 
@@ -289,7 +283,7 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
     s.at_door = false;
     s.step = 0;
     stand(s, out);
-  } else if (first || voted || (planted(s.planted, "join_mid_step") && s.started->boundary)) {
+  } else if (first || voted) {
     enter(s, s.passed);
     const bool boundary = !first || s.passed > 0;
     out.push_back(
@@ -388,7 +382,7 @@ void on(State& s, const Issued& e, Actions& out) { issue(s, e, out); }
 
 void on(State& s, const Completed& e, Actions& out) {
   if (s.over || s.stopped || !s.started) return;  // it does not count: the epoch has ended
-  if (complete(s, e.op, out)) tell(s, Done{s.started->id, {e.op}}, out);
+  if (complete(s, e.op)) tell(s, Done{s.started->id, {e.op}}, out);
 }
 
 void on(State& s, const Returned& e, Actions& out) { returned(s, e.op, out); }

@@ -29,7 +29,6 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "membership/planted.h"
 #include "wire/messages.h"
 
 namespace pccl::peer {
@@ -205,7 +204,6 @@ struct Op {
 struct State {
   std::string run;  // from the URL; empty: any
   Member self;
-  PlantedBugs planted;
 
   bool connected = false;       // to a master
   bool has_boundaries = false;  // this program has called refresh

@@ -146,15 +146,11 @@ void issue(State& s, const Issued& e, Actions& out) {
   if (!s.stopped) out.push_back(RunOp{key});
 }
 
-bool complete(State& s, OpKey key, Actions& out) {
+bool complete(State& s, OpKey key) {
   const auto found = s.ops.find(key);
   if (found == s.ops.end() || found->second.phase != Phase::issued) return false;
   found->second.phase = Phase::done;
   found->second.completed_in = s.started->id;
-  if (planted(s.planted, "commit_alone")) {
-    commit(s, key, out);
-    return false;
-  }
   return true;
 }
 
@@ -192,7 +188,6 @@ void decide_all(State& s, const Verdict& verdict, const std::optional<Epoch>& be
                 Actions& out) {
   enum class Fate { committed, failed, unknown_here, again };
   std::vector<std::pair<OpKey, Fate>> fates;
-  bool kept = !planted(s.planted, "drop_abort");
   for (auto& [key, op] : s.ops) {
     if (!is_pending(op)) continue;
     if (contains(verdict.committed, key)) {
@@ -200,16 +195,10 @@ void decide_all(State& s, const Verdict& verdict, const std::optional<Epoch>& be
       continue;
     }
     check_sense(s, key, op);  // also what was issued after Ready, of which no verdict knows
-    if (!kept && !fails(s, key) && op.phase == Phase::done) {
-      kept = true;  // the planted bug: this one goes on as if the epoch had not ended
-      out.push_back(ToMaster{Done{s.started->id, {key}}});
-      continue;
-    }
     fates.emplace_back(key, fails(s, key) ? Fate::failed : Fate::again);
   }
   for (auto it = fates.rbegin(); it != fates.rend(); ++it) {
     if (it->second == Fate::committed) continue;
-    if (it->second == Fate::again && planted(s.planted, "forget_restore")) continue;
     out.push_back(RestoreOp{it->first});
   }
   for (const auto& [key, fate] : fates) {

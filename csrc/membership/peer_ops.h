@@ -23,7 +23,7 @@ namespace pccl::peer {
 void issue(State& s, const Issued& e, Actions& out);
 
 /// False: it was not to be completed.
-[[nodiscard]] bool complete(State& s, OpKey key, Actions& out);
+[[nodiscard]] bool complete(State& s, OpKey key);
 
 /// The master says so, of an operation that this peer has completed. Nothing happens if it has its
 /// outcome already.

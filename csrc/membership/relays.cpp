@@ -58,17 +58,6 @@ std::vector<Relay> relays(const State& s, const std::vector<Member>& members) {
     const auto p = place.find(older);
     const auto q = place.find(younger);
     if (p == place.end() || q == place.end() || out.size() == kRelaysMax) continue;
-    if (planted(s.config.planted, "keep_relay") && own(s) != nullptr) {
-      const auto& before = own(s)->relays;
-      const auto same = std::find_if(before.begin(), before.end(),
-                                     [&, &o = older, &y = younger](const Relay& relay) {
-                                       return std::minmax(relay.a, relay.b) == std::minmax(o, y);
-                                     });
-      if (same != before.end()) {
-        out.push_back(*same);
-        continue;
-      }
-    }
     const Member* best = nullptr;
     for (const Member& m : members) {
       if (m.place.rank != members[p->second].place.rank) continue;

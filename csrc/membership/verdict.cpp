@@ -20,11 +20,8 @@ struct Begun {
 
 /// An operation that a mate knows to be committed is. (A mate that has left the step behind has
 /// said so with `below`: it left with all of them committed.)
-void add_known(const State& s, const std::vector<Begun>& begun, Judgement& verdict) {
-  const bool forgets = planted(s.config.planted, "forget_survivor") && begun.size() > 1;
-  const Member* forgotten = forgets ? begun.back().member : nullptr;
+void add_known(const std::vector<Begun>& begun, Judgement& verdict) {
   for (const auto& [member, report] : begun) {
-    if (member == forgotten) continue;
     OpSet& set = verdict.committed[member->place.rank];
     set.below = std::max(set.below, report->committed.below);
     set.also.insert(set.also.end(), report->committed.also.begin(), report->committed.also.end());
@@ -47,7 +44,7 @@ void add_completed(const State& s, const Epoch& epoch, Judgement& verdict) {
     EpochId newest;
     for (const Report* r : reports) newest = std::max(newest, r->started.value_or(EpochId{}));
     const bool current = std::all_of(reports.begin(), reports.end(), [&](const Report* r) {
-      return r->started && (*r->started == newest || planted(s.config.planted, "mix_epochs"));
+      return r->started && *r->started == newest;
     });
     if (!current) continue;
     std::map<OpKey, std::size_t> done;
@@ -77,10 +74,10 @@ void tidy(Judgement& verdict) {
 
 /// The first failure of the step that somebody reports. (What a loss makes senseless, each peer
 /// finds by itself.)
-void add_failure(const std::vector<Begun>& begun, bool old_ones, Judgement& verdict) {
+void add_failure(const std::vector<Begun>& begun, Judgement& verdict) {
   for (const auto& [member, report] : begun) {
     // A voted boundary has cleared those before it.
-    if (!report->failure || (report->failure->from.step < verdict.passed && !old_ones)) continue;
+    if (!report->failure || report->failure->from.step < verdict.passed) continue;
     if (!verdict.failure || report->failure->from < verdict.failure->from) {
       verdict.failure = report->failure;
     }
@@ -102,7 +99,6 @@ void add_flags(const State& s, const std::vector<Begun>& begun, bool all_begun,
       if (flag.step >= oldest) verdict.flags[flag.step] = flag.votes;
     }
   }
-  if (planted(s.config.planted, "two_answers")) return;
   for (const auto& [member, report] : begun) {
     if (report->passed != verdict.passed) continue;
     std::uint64_t last = report->step;
@@ -144,8 +140,7 @@ Judgement judge(const State& s, const Epoch& epoch) {
   }
   if (begun.empty()) {
     // Nobody has begun the register's epoch, or whoever has is lost: nothing was in flight.
-    const bool anew = own(s) == nullptr || planted(s.config.planted, "begin_anew");
-    verdict.passed = anew ? 0 : s.held->passed;
+    verdict.passed = own(s) == nullptr ? 0 : s.held->passed;
     verdict.pinned = ids_of(epoch.members);
     return verdict;
   }
@@ -161,18 +156,17 @@ Judgement judge(const State& s, const Epoch& epoch) {
     for (const auto& [member, report] : begun) step = std::max(step, report->step);
     verdict.passed = std::min(step, kStepMax) + 1;
     verdict.pinned = ids_of(epoch.members);
-    add_known(s, begun, verdict);
+    add_known(begun, verdict);
     tidy(verdict);
-    add_failure(begun, false, verdict);  // of a later step: newcomers learn it too
+    add_failure(begun, verdict);  // of a later step: newcomers learn it too
     return verdict;
   }
 
-  add_known(s, begun, verdict);
-  if (!planted(s.config.planted, "any_survivor")) add_completed(s, epoch, verdict);
-  if (planted(s.config.planted, "forget_commits")) verdict.committed.clear();
+  add_known(begun, verdict);
+  add_completed(s, epoch, verdict);
   tidy(verdict);
 
-  add_failure(begun, planted(s.config.planted, "old_failure"), verdict);
+  add_failure(begun, verdict);
   add_flags(s, begun, begun.size() == epoch.members.size(), verdict);
   return verdict;
 }

@@ -23,7 +23,9 @@ master::State World::fresh_master() const {
   master::State state;
   state.config.min_peers = rules.founders;
   state.config.hold_below = rules.hold_below;
+#ifdef PCCL_PLANTED_BUGS
   state.config.planted = rules.planted;
+#endif
   state.config.shared = rules.masters > 1;
   return state;
 }

@@ -10,8 +10,26 @@ add_executable(pccl_sim ${sim_sources})
 target_link_libraries(pccl_sim PRIVATE pccl_membership)
 target_include_directories(pccl_sim PRIVATE ${SIM})
 
-add_executable(pccl_sim_planted ${sim_sources} ${membership_sources})
+# A copy of the cores with the bugs planted (planted.patch) goes before the cores themselves.
+set(SIM_PLANTED ${CMAKE_BINARY_DIR}/sim_planted)
+file(GLOB membership_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/membership/*.h)
+set(planted_sources)
+foreach(source ${membership_sources})
+  get_filename_component(name ${source} NAME)
+  list(APPEND planted_sources ${SIM_PLANTED}/membership/${name})
+endforeach()
+add_custom_command(
+  OUTPUT ${SIM_PLANTED}/stamp
+  BYPRODUCTS ${planted_sources}
+  COMMAND ${SIM}/plant ${SIM_PLANTED}
+  COMMAND ${CMAKE_COMMAND} -E touch ${SIM_PLANTED}/stamp
+  DEPENDS ${membership_sources} ${membership_headers} ${SIM}/planted.patch ${SIM}/plant)
+add_custom_target(sim_planted_sources DEPENDS ${SIM_PLANTED}/stamp)
+set_source_files_properties(${planted_sources} PROPERTIES GENERATED TRUE)
+add_executable(pccl_sim_planted ${sim_sources} ${planted_sources})
+add_dependencies(pccl_sim_planted sim_planted_sources)
 target_compile_definitions(pccl_sim_planted PRIVATE PCCL_PLANTED_BUGS)
+target_include_directories(pccl_sim_planted BEFORE PRIVATE ${SIM_PLANTED})
 target_link_libraries(pccl_sim_planted PRIVATE pccl_wire Threads::Threads)
 target_include_directories(pccl_sim_planted PRIVATE ${SIM})
 

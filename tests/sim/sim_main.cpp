@@ -2,7 +2,7 @@
 // violation ends it with status 1 and its seed. --keep-going prints all of them. --liars: in each
 // walk one peer lies. --trace SEED
 // prints a walk, --seeds FILE walks the seeds of a file. pccl_sim_planted, built with bugs planted
-// into the cores, takes --planted NAME besides, --trace NAME SEED, and --all-planted or
+// into a copy of the cores, takes --planted NAME besides, --trace NAME SEED, and --all-planted or
 // --rare-planted.
 #include <atomic>
 #include <chrono>

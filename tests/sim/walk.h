@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "membership/planted.h"
+#include "planted.h"
 
 namespace pccl::sim {
 

@@ -35,7 +35,9 @@ World::World(Rules the_rules, Random& random) : rules(std::move(the_rules)), ran
     self.place.replica = "r" + std::to_string(replica(p));
     self.place.rank = static_cast<std::uint32_t>(group(p));
     self.place.size = static_cast<std::uint32_t>(rules.ranks);
+#ifdef PCCL_PLANTED_BUGS
     world.core.planted = rules.planted;
+#endif
     // Some begin with the same state, some have loaded another checkpoint.
     world.content.tag = random_.below(2);
     world.content.revision = random_.below(6) == 0 ? random_.below(60) : 0;

@@ -24,6 +24,7 @@
 #include "base/random.h"
 #include "membership/master.h"
 #include "membership/peer.h"
+#include "planted.h"
 
 namespace pccl::sim {
 

@@ -53,7 +53,7 @@ TEST(PeerOps, a_committed_operation_leaves_nothing_behind) {
   Actions out;
   for (std::uint64_t i = 0; i < 1000; ++i) {
     static_cast<void>(issue_one(s));
-    EXPECT_TRUE(complete(s, OpKey{0, i}, out));
+    EXPECT_TRUE(complete(s, OpKey{0, i}));
     commit(s, OpKey{0, i}, out);
   }
   EXPECT_TRUE(s.ops.empty());
@@ -65,8 +65,8 @@ TEST(PeerOps, commits_out_of_order_are_reported_one_by_one) {
   State s = running();
   Actions out;
   for (int i = 0; i < 3; ++i) static_cast<void>(issue_one(s));
-  EXPECT_TRUE(complete(s, OpKey{0, 2}, out));
-  EXPECT_TRUE(complete(s, OpKey{0, 1}, out));
+  EXPECT_TRUE(complete(s, OpKey{0, 2}));
+  EXPECT_TRUE(complete(s, OpKey{0, 1}));
   commit(s, OpKey{0, 2}, out);
   const Report report = report_of(s);
   EXPECT_EQ(report.committed.below, (OpKey{0, 0}));
@@ -86,8 +86,8 @@ TEST(PeerOps, an_outcome_comes_once) {
   State s = running();
   static_cast<void>(issue_one(s));
   Actions out;
-  EXPECT_TRUE(complete(s, OpKey{0, 0}, out));
-  EXPECT_FALSE(complete(s, OpKey{0, 0}, out));
+  EXPECT_TRUE(complete(s, OpKey{0, 0}));
+  EXPECT_FALSE(complete(s, OpKey{0, 0}));
   commit(s, OpKey{0, 0}, out);
   commit(s, OpKey{0, 0}, out);
   EXPECT_EQ(all<CommitOp>(out).size(), 1U);
@@ -97,7 +97,7 @@ TEST(PeerOps, a_start_restores_latest_first_and_runs_again_in_order) {
   State s = running();
   Actions ignored;
   for (int i = 0; i < 3; ++i) static_cast<void>(issue_one(s));
-  EXPECT_TRUE(complete(s, OpKey{0, 0}, ignored));
+  EXPECT_TRUE(complete(s, OpKey{0, 0}));
   const auto before = lose_three(s);
   Verdict verdict;
   verdict.committed.also = {OpKey{0, 0}};
@@ -153,11 +153,11 @@ TEST(PeerOps, without_boundaries_ranks_change_when_the_first_operation_of_a_new_
   static_cast<void>(issue_one(s));
   const auto before = lose_three(s);
   static_cast<void>(decide(s, Verdict{}, before));
-  EXPECT_TRUE(complete(s, OpKey{0, 1}, out));
+  EXPECT_TRUE(complete(s, OpKey{0, 1}));
   commit(s, OpKey{0, 1}, out);
   returned(s, OpKey{0, 1}, out);
   EXPECT_TRUE(all<Renumber>(out).empty()) << "an older one is pending";
-  EXPECT_TRUE(complete(s, OpKey{0, 0}, out));
+  EXPECT_TRUE(complete(s, OpKey{0, 0}));
   commit(s, OpKey{0, 0}, out);
   EXPECT_TRUE(all<Renumber>(out).empty()) << "committed, but its caller does not know yet";
   returned(s, OpKey{0, 0}, out);
@@ -173,7 +173,7 @@ TEST(PeerOps, with_boundaries_the_numbering_stays_until_one_votes) {
   static_cast<void>(issue_one(s));
   const auto before = lose_three(s);
   static_cast<void>(decide(s, Verdict{}, before));
-  EXPECT_TRUE(complete(s, OpKey{0, 0}, out));
+  EXPECT_TRUE(complete(s, OpKey{0, 0}));
   commit(s, OpKey{0, 0}, out);
   returned(s, OpKey{0, 0}, out);
   EXPECT_TRUE(all<Renumber>(out).empty());
@@ -183,7 +183,7 @@ TEST(PeerOps, a_failure_from_the_master_fails_what_is_pending_and_what_follows) 
   State s = running();
   Actions out;
   for (int i = 0; i < 3; ++i) static_cast<void>(issue_one(s));
-  EXPECT_TRUE(complete(s, OpKey{0, 0}, out));
+  EXPECT_TRUE(complete(s, OpKey{0, 0}));
   fail_from(s, Failure{OpKey{0, 1}, Error{ErrorCode::mismatch, "x"}}, out);
   EXPECT_EQ(all<FailOp>(out).size(), 2U);
   commit(s, OpKey{0, 2}, out);

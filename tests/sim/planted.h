@@ -1,6 +1,6 @@
-// Planted bugs: proof that the simulator would find them. In the product `planted()` is constant
-// false and the set is empty; the simulator's second build (PCCL_PLANTED_BUGS) breaks one rule at a
-// time.
+// Planted bugs: proof that the simulator would find them. The cores know none of them:
+// planted.patch puts them into a copy, for the simulator's second build (PCCL_PLANTED_BUGS), which
+// breaks one rule at a time. In the first one the set is empty and `planted()` false.
 #pragma once
 
 #include <set>
