@@ -29,7 +29,7 @@ inline constexpr std::size_t kStoreKeyBytesMax = 4096;
 inline constexpr std::size_t kStoreKeysMax = 4096;  // in one request
 
 // Data.
-// Facts of ARCHITECTURE.md: 1 MiB is best on loopback and LAN.
+// Facts of docs/architecture/costs.md: 1 MiB is best on loopback and LAN.
 inline constexpr std::size_t kSegmentBytesMax = 1U << 20;
 inline constexpr std::size_t kSmallSegmentBytesMax = 64U
                                                      << 10;  // up to here the small lane is used

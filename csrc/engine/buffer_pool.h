@@ -1,4 +1,4 @@
-// Memory that is used again: fresh pages cost more than a reduction (ARCHITECTURE.md,
+// Memory that is used again: fresh pages cost more than a reduction (docs/architecture/costs.md,
 // measurements). Owned and used by the engine's thread only.
 #pragma once
 

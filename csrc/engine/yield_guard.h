@@ -1,8 +1,8 @@
 // Is it wise to poll for a moment before sleeping? Being woken costs two to five times what a small
-// message does (ARCHITECTURE.md, "Measurements"), so a waiting thread looks again and again, and
-// gives its core to whoever wants it in between. Where the core does not come back soon, somebody
-// needs it for work of his own (a data loader, another job): then polling pauses, for longer each
-// time. Used by one thread at a time.
+// message does (docs/architecture/costs.md, "Measurements"), so a waiting thread looks again and
+// again, and gives its core to whoever wants it in between. Where the core does not come back soon,
+// somebody needs it for work of his own (a data loader, another job): then polling pauses, for
+// longer each time. Used by one thread at a time.
 #pragma once
 
 #include <sched.h>
