@@ -44,6 +44,7 @@ class Backend(_Backend):
 
     @property
     def options(self) -> GroupOptions: ...
+    def perform_nocolor_split(self, device: Any) -> None: ...
 
 class GroupOptions(_Backend.Options):
     """What `options` of a group's Backend is; it can be copied."""

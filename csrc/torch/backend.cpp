@@ -26,10 +26,10 @@ using c10d::OpType;
 using Millis = PcclBackend::Millis;
 using WorkPtr = PcclBackend::WorkPtr;
 
-constexpr std::uint64_t kMonitorTag = 1ULL << 40;  // above all tags of users, which are an int
 constexpr int kAnyRank = -1;
-std::atomic<std::uint64_t> instances{0};  // of Backends in this process
-constexpr std::uint64_t kDrainMs = 5000;  // for callbacks of users, at the end of the process
+std::atomic<std::uint64_t> instances{0};     // of Backends in this process
+constexpr std::size_t kCoalescedMin = 1024;  // of one thread, before completed ones are dropped
+constexpr std::uint64_t kDrainMs = 5000;     // for callbacks of users, at the end of the process
 
 /// Titles of the profiler's events: what torch's own tests look for, with gloo's words.
 const char* title_of(OpKind kind) {
@@ -61,14 +61,25 @@ const char* title_of(OpKind kind) {
 }
 
 const at::Tensor& single(OpKind kind, const Tensors& tensors) {
-  TORCH_CHECK(tensors.size() == 1, "pccl ", kind_name(kind), ": requires a single tensor, got ",
-              tensors.size());
+  const char* words = "requires a single tensor";
+  if (kind == OpKind::send || kind == OpKind::recv) words = "takes a single tensor";
+  if (kind == OpKind::gather || kind == OpKind::all_gather) {
+    words = "requires a single-element input tensor list";
+  }
+  if (kind == OpKind::scatter || kind == OpKind::reduce_scatter) {
+    words = "requires a single-element output tensor list";
+  }
+  TORCH_CHECK(tensors.size() == 1, "pccl ", kind_name(kind), ": ", words, ", got ", tensors.size());
   return tensors.front();
 }
 
-const Tensors& single(OpKind kind, const std::vector<Tensors>& lists) {
-  TORCH_CHECK(lists.size() == 1, "pccl ", kind_name(kind), ": requires a single list, got ",
-              lists.size());
+const Tensors& single(OpKind kind, const std::vector<Tensors>& lists, std::int32_t size) {
+  TORCH_CHECK(kind != OpKind::all_gather || lists.size() == 1,
+              "pccl all_gather: requires input/output tensor lists to have the same length (1, ",
+              "got ", lists.size(), ")");
+  TORCH_CHECK(lists.size() == 1, "pccl ", kind_name(kind), ": requires a single-element ",
+              kind == OpKind::gather ? "output" : "input", " list containing a list with ", size,
+              " tensors. Got ", lists.size(), " lists");
   return lists.front();
 }
 
@@ -96,8 +107,9 @@ Tensors pick(const Tensors& tensors, const std::vector<std::size_t>& places) {
 
 void same_lengths(OpKind kind, const Tensors& outputs, const Tensors& inputs) {
   TORCH_CHECK(!inputs.empty(), "pccl ", kind_name(kind), ": requires a non-empty tensor list");
-  TORCH_CHECK(inputs.size() == outputs.size(), "pccl ", kind_name(kind), ": ", inputs.size(),
-              " inputs and ", outputs.size(), " outputs");
+  TORCH_CHECK(inputs.size() == outputs.size(), "pccl ", kind_name(kind),
+              ": invalid output size: (expected length ", inputs.size(), ", got ", outputs.size(),
+              ")");
 }
 
 /// Elements for each rank, by the lengths along dimension 0 (none: equal parts).
@@ -154,10 +166,10 @@ std::shared_ptr<GroupContext> PcclBackend::context() const {
 }
 
 PcclBackend::Numbers PcclBackend::numbers() const {
-  if (!elastic_) return {rank_, size_};
+  if (!elastic_) return {rank_, size_, nullptr};
   const auto context = this->context();
   const GroupView view = context->engine->view(context->group);
-  return {view.rank, view.size};
+  return {view.rank, view.size, view.admitted ? view.numbering : nullptr};
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> PcclBackend::getBackendOptions() {
@@ -177,6 +189,8 @@ void PcclBackend::setTimeout(Millis timeout) {
 c10d::ErrorType PcclBackend::getError() {
   const auto context = this->context();
   const Error failure = context->engine->view(context->group).failure;
+  // The engine hears of an abort after the program.
+  if (!failure.failed() && aborted_) return c10d::ErrorType::COMM_ERROR;
   if (!failure.failed()) return c10d::ErrorType::SUCCESS;
   if (failure.code == ErrorCode::timed_out) return c10d::ErrorType::TIMEOUT;
   return failure.code == ErrorCode::peer_lost ? c10d::ErrorType::REMOTE_ERROR
@@ -229,25 +243,38 @@ WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const T
                             Tensors outputs) {
   parts.outputs = std::move(outputs);
   if (parts.collective) parts.sequence_number = ++sequence_number_;
+  const bool copies = !parts.device && !parts.copies.empty();
   auto work =
       c10::make_intrusive<PcclWork>(context(), rank_, type, title, profiled, std::move(parts));
   work->follow_up();
   const std::lock_guard lock(coalescing_mutex_);
+  if (copies) {
+    std::erase_if(copying_, [](const auto& other) { return other.expired(); });
+    copying_.emplace_back(work);
+  }
   const auto coalescing = coalescing_.find(std::this_thread::get_id());
-  if (coalescing != coalescing_.end()) coalescing->second.push_back(work);
+  if (coalescing == coalescing_.end()) return work;
+  Coalescing& issued = coalescing->second;
+  // An exception may have skipped endCoalescing, and then the list has no end.
+  if (issued.works.size() >= issued.sweep_at) {
+    std::erase_if(issued.works,
+                  [](const WorkPtr& one) { return one->isCompleted() && one->isSuccess(); });
+    issued.sweep_at = std::max(kCoalescedMin, 2 * issued.works.size());
+  }
+  issued.works.push_back(work);
   return work;
 }
 
 void PcclBackend::startCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
-  coalescing_[std::this_thread::get_id()].clear();  // an exception may have left some behind
+  coalescing_[std::this_thread::get_id()] = {};  // an exception may have left some behind
 }
 
 WorkPtr PcclBackend::endCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
   auto issued = coalescing_.extract(std::this_thread::get_id());
   TORCH_CHECK(!issued.empty(), "pccl: endCoalescing without startCoalescing");
-  return c10::make_intrusive<CoalescedWork>(rank_, std::move(issued.mapped()));
+  return c10::make_intrusive<CoalescedWork>(rank_, std::move(issued.mapped().works));
 }
 
 WorkPtr PcclBackend::post(Call& call, OpType type, Millis timeout, const Tensors& profiled,
@@ -263,6 +290,7 @@ WorkPtr PcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
   const at::Tensor& tensor = single(OpKind::broadcast, tensors);
   Call call(OpKind::broadcast, tensor);
   const Numbers group = numbers();
+  call.numbered(group.numbering);
   call.root(opts.rootRank, group.size);
   if (opts.rootTensor != 0) call.fail("invalid root tensor: " + std::to_string(opts.rootTensor));
   if (opts.rootRank == group.rank) {
@@ -312,6 +340,7 @@ WorkPtr PcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const at::Tensor& tensor = single(OpKind::reduce, tensors);
   Call call(OpKind::reduce, tensor);
   const Numbers group = numbers();
+  call.numbered(group.numbering);
   call.root(opts.rootRank, group.size);
   if (opts.rootTensor != 0) call.fail("invalid root tensor: " + std::to_string(opts.rootTensor));
   call.reduce(opts.reduceOp);
@@ -327,9 +356,10 @@ WorkPtr PcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
 WorkPtr PcclBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                const c10d::AllgatherOptions& opts) {
   const at::Tensor& input = single(OpKind::all_gather, inputs);
-  const Tensors& list = single(OpKind::all_gather, outputs);
   Call call(OpKind::all_gather, input);
   const Numbers group = numbers();
+  const Tensors& list = single(OpKind::all_gather, outputs, group.size);
+  call.numbered(group.numbering);
   call.one_per_rank(list, group.size, group.rank, input.numel());
   call.input(input);
   call.outputs(list);
@@ -341,6 +371,7 @@ WorkPtr PcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                      const c10d::AllgatherOptions& opts) {
   Call call(OpKind::all_gather, input);
   const Numbers group = numbers();
+  call.numbered(group.numbering);
   call.same_type(output);
   call.same_numel(output, input.numel() * group.size);
   call.input(input);
@@ -363,6 +394,7 @@ WorkPtr PcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
   Parts parts;
   for (const auto& places : places_by_type(inputs)) {
     Call call(kKind, inputs[places.front()]);
+    call.numbered(group.numbering);
     const at::Tensor from = flatten(pick(inputs, places));
     const at::Tensor to = at::empty({group.size, from.numel()}, from.options());
     call.input(from);
@@ -397,6 +429,7 @@ WorkPtr PcclBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors&
   Tensors flat_outputs;
   for (const std::size_t i : c10::irange(inputs.size())) {
     Call call(kKind, inputs[i]);
+    call.numbered(group.numbering);
     call.input(inputs[i]);
     for (const Tensors& list : outputs) call.output(list[i]);
     call.count(inputs[i].numel());
@@ -414,10 +447,11 @@ WorkPtr PcclBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   const at::Tensor& input = single(OpKind::gather, inputs);
   Call call(OpKind::gather, input);
   const Numbers group = numbers();
+  call.numbered(group.numbering);
   call.root(opts.rootRank, group.size);
   Tensors list;
   if (opts.rootRank == group.rank) {
-    list = single(OpKind::gather, outputs);
+    list = single(OpKind::gather, outputs, group.size);
     call.one_per_rank(list, group.size, group.rank, input.numel());
     call.outputs(list);
   } else if (!outputs.empty()) {
@@ -432,6 +466,7 @@ WorkPtr PcclBackend::gather_single(at::Tensor& output, at::Tensor& input,
                                    const c10d::GatherOptions& opts) {
   Call call(OpKind::gather, input);
   const Numbers group = numbers();
+  call.numbered(group.numbering);
   call.root(opts.rootRank, group.size);
   Tensors outputs;
   if (opts.rootRank == group.rank) {
@@ -451,10 +486,11 @@ WorkPtr PcclBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   const at::Tensor& output = single(OpKind::scatter, outputs);
   Call call(OpKind::scatter, output);
   const Numbers group = numbers();
+  call.numbered(group.numbering);
   call.root(opts.rootRank, group.size);
   Tensors list;
   if (opts.rootRank == group.rank) {
-    list = single(OpKind::scatter, inputs);
+    list = single(OpKind::scatter, inputs, group.size);
     call.one_per_rank(list, group.size, group.rank, output.numel());
     call.inputs(list);
   } else if (!inputs.empty()) {
@@ -467,9 +503,10 @@ WorkPtr PcclBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
 WorkPtr PcclBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                     const c10d::ReduceScatterOptions& opts) {
   const at::Tensor& output = single(OpKind::reduce_scatter, outputs);
-  const Tensors& list = single(OpKind::reduce_scatter, inputs);
   Call call(OpKind::reduce_scatter, output);
   const Numbers group = numbers();
+  const Tensors& list = single(OpKind::reduce_scatter, inputs, group.size);
+  call.numbered(group.numbering);
   call.reduce(opts.reduceOp);
   call.one_per_rank(list, group.size, group.rank, output.numel());
   call.inputs(list);
@@ -482,6 +519,7 @@ WorkPtr PcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::ReduceScatterOptions& opts) {
   Call call(OpKind::reduce_scatter, output);
   const Numbers group = numbers();
+  call.numbered(group.numbering);
   call.reduce(opts.reduceOp);
   call.same_type(input);
   call.same_numel(input, output.numel() * group.size);
@@ -505,6 +543,7 @@ WorkPtr PcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
   Parts parts;
   for (const auto& places : places_by_type(outputs)) {
     Call call(kKind, outputs[places.front()]);
+    call.numbered(group.numbering);
     call.reduce(opts.reduceOp);
     Tensors rows;
     for (const std::size_t i : places) {
@@ -532,6 +571,7 @@ WorkPtr PcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                    const c10d::AllToAllOptions& opts) {
   Call call(OpKind::all_to_all, input);
   const Numbers group = numbers();
+  call.numbered(group.numbering);
   call.same_type(output);
   const auto from = numels_by_rank(input, input_splits, group.size);
   const auto to = numels_by_rank(output, output_splits, group.size);
@@ -546,18 +586,14 @@ WorkPtr PcclBackend::alltoall(Tensors& outputs, Tensors& inputs,
   const Numbers group = numbers();
   TORCH_CHECK(!inputs.empty(), "pccl all_to_all: requires a non-empty tensor list");
   Call call(OpKind::all_to_all, inputs.front());
-  call.length(inputs, group.size);
+  call.numbered(group.numbering);
+  call.length(inputs, group.size, "input");
   call.same_type(inputs);
   call.one_per_rank(outputs, group.size, group.rank,
                     inputs[static_cast<std::size_t>(group.rank)].numel());
   call.inputs(inputs);
   call.outputs(outputs);
   return post(call, OpType::ALLTOALL, opts.timeout, inputs, outputs);
-}
-
-WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
-  Call call(OpKind::barrier);
-  return post(call, OpType::BARRIER, opts.timeout, {}, {});
 }
 
 // ------------------------------------------------------------------------------- point to point
@@ -578,8 +614,9 @@ WorkPtr PcclBackend::point_to_point(OpKind kind, OpType type, Tensors& tensors, 
   const at::Tensor& tensor = single(kind, tensors);
   Call call(kind, tensor);
   const Numbers group = numbers();
-  if (tag < 0) call.fail("the tag must not be negative, got " + std::to_string(tag));
-  if (!tensor.is_contiguous()) call.fail("the tensor has to be contiguous");
+  call.numbered(group.numbering);
+  if (tag < 0) call.fail("Tag must be nonnegative, got " + std::to_string(tag));
+  if (!tensor.is_contiguous()) call.fail("input tensor has to be contiguous");
   if (type != OpType::RECVANYSOURCE && (peer < 0 || peer >= group.size)) {
     call.fail("invalid rank: " + std::to_string(peer));
   }
@@ -595,90 +632,6 @@ WorkPtr PcclBackend::point_to_point(OpKind kind, OpType type, Tensors& tensors, 
   add(parts, call, c10d::kUnsetTimeout);
   const char* title = type == OpType::RECVANYSOURCE ? "pccl:recvAnySource" : title_of(kind);
   return finish(std::move(parts), type, title, tensors, tensors);
-}
-
-// Rank 0 hears from everybody, then answers everybody, so that it can name who did not come.
-void PcclBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  const Millis timeout =
-      opts.timeout == c10d::kUnsetTimeout ? Millis(timeout_ms_.load()) : opts.timeout;
-  const std::uint64_t tag = kMonitorTag + 2 * monitored_barriers_++;
-  if (numbers().rank == 0) {
-    collect_at_root(tag, timeout, wait_all_ranks);
-  } else {
-    report_to_root(tag, timeout);
-  }
-}
-
-WorkPtr PcclBackend::message(OpKind kind, at::Tensor& token, int peer, std::uint64_t tag,
-                             Millis timeout) {
-  Call call(kind, token);
-  if (kind == OpKind::send) {
-    call.input(token);
-  } else {
-    call.output(token);
-  }
-  call.message(peer, tag);
-  Parts parts;
-  parts.collective = false;
-  add(parts, call, timeout);
-  return finish(std::move(parts), kind == OpKind::send ? OpType::SEND : OpType::RECV, nullptr, {},
-                {});
-}
-
-void PcclBackend::report_to_root(std::uint64_t tag, Millis timeout) {
-  at::Tensor token = at::zeros({1}, at::kByte);
-  try {
-    message(OpKind::send, token, 0, tag, timeout)->wait(timeout);
-    message(OpKind::recv, token, 0, tag + 1, timeout)->wait(timeout);
-  } catch (const PcclError& error) {
-    raise({error.code(), "Rank " + std::to_string(numbers().rank) +
-                             " successfully reached monitoredBarrier, but received errors while "
-                             "waiting for send/recv from rank 0. Please check rank 0 logs for "
-                             "faulty rank. (" +
-                             error.what() + ")"});
-  }
-}
-
-void PcclBackend::collect_at_root(std::uint64_t tag, Millis timeout, bool wait_all_ranks) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  const std::int32_t size = numbers().size;
-  std::vector<at::Tensor> tokens(static_cast<std::size_t>(size));
-  std::vector<WorkPtr> works(static_cast<std::size_t>(size));
-  for (const auto rank : c10::irange(1, size)) {
-    const auto place = static_cast<std::size_t>(rank);
-    tokens[place] = at::zeros({1}, at::kByte);
-    works[place] = message(OpKind::recv, tokens[place], rank, tag, timeout);
-  }
-  std::string missing;
-  ErrorCode code = ErrorCode::timed_out;
-  for (const auto rank : c10::irange(1, size)) {
-    const auto left =
-        std::chrono::duration_cast<Millis>(deadline - std::chrono::steady_clock::now());
-    WorkPtr& work = works[static_cast<std::size_t>(rank)];
-    if (left <= Millis::zero() && missing.empty() && !work->isCompleted()) {
-      raise({ErrorCode::timed_out, "[Rank 0]: Rank 0 timed out in monitoredBarrier after " +
-                                       std::to_string(timeout.count()) + " ms, before rank " +
-                                       std::to_string(rank) + " came"});
-    }
-    try {
-      work->wait(std::max(left, Millis(1)));
-    } catch (const PcclError& error) {
-      code = error.code();
-      add_to_list(missing, std::to_string(rank));
-      if (!wait_all_ranks) break;
-    }
-  }
-  if (!missing.empty()) {
-    const bool several = missing.find(',') != std::string::npos;
-    raise({code, std::string("[Rank 0]: ") + (several ? "Ranks " : "Rank ") + missing +
-                     " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) +
-                     " ms"});
-  }
-  for (const auto rank : c10::irange(1, size)) {
-    const auto place = static_cast<std::size_t>(rank);
-    works[place] = message(OpKind::send, tokens[place], rank, tag + 1, timeout);
-  }
-  for (const auto rank : c10::irange(1, size)) works[static_cast<std::size_t>(rank)]->wait(timeout);
 }
 
 }  // namespace pccl

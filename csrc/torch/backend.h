@@ -55,6 +55,7 @@ class PcclBackend final : public c10d::Backend {
   struct Numbers {
     std::int32_t rank = 0;
     std::int32_t size = 1;
+    Numbering numbering;  // null where it never changes, and of a newcomer
   };
   [[nodiscard]] Numbers numbers() const;
   [[nodiscard]] bool elastic() const { return elastic_; }
@@ -188,8 +189,14 @@ class PcclBackend final : public c10d::Backend {
   std::atomic<std::uint64_t> sequence_number_{0};
   std::atomic<std::uint64_t> monitored_barriers_{0};
   std::atomic<bool> closed_{false};
+  std::atomic<bool> aborted_{false};
   std::mutex coalescing_mutex_;
-  std::map<std::thread::id, std::vector<WorkPtr>> coalescing_;  // by the thread that issues
+  struct Coalescing {
+    std::vector<WorkPtr> works;
+    std::size_t sweep_at = 0;  // drop completed ones at this number; 0: at the first one
+  };
+  std::map<std::thread::id, Coalescing> coalescing_;          // by the thread that issues
+  std::vector<c10::weak_intrusive_ptr<c10d::Work>> copying_;  // copies back after its outcome
 };
 
 }  // namespace pccl

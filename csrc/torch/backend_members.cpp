@@ -76,6 +76,7 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
     attempt = ++shrunk_to_[ranks];
   }
   if ((flags & kShrinkAbort) != 0) {
+    aborted_ = true;
     context->engine->abort(context->group, "shrink_group with SHRINK_ABORT");
   }
   std::string text =
@@ -188,8 +189,8 @@ PcclBackend::WorkPtr PcclBackend::reconfigure(const c10d::ReconfigureOptions& op
   std::optional<GroupId> given_up;
   {
     const std::lock_guard lock(members_mutex_);
-    TORCH_CHECK_VALUE(used_uuids_.insert(opts.uuid).second, "pccl reconfigure: uuid ", opts.uuid,
-                      " has been used for this group before; nothing was changed, pass a new one");
+    TORCH_CHECK(used_uuids_.insert(opts.uuid).second, "pccl reconfigure: uuid ", opts.uuid,
+                " was already used for this group; nothing was changed, pass a new one");
     given_up = std::exchange(forming_, group);
     context_ =
         std::make_shared<GroupContext>(GroupContext{before->engine, kNotConfigured, completions_});
@@ -243,6 +244,7 @@ bool PcclBackend::formed(GroupId group, std::vector<Handle> members, int rank) {
   members_ = std::move(members);
   sequence_number_ = 0;
   monitored_barriers_ = 0;
+  aborted_ = false;
   context_->engine->set_timeout(group, static_cast<std::uint64_t>(timeout_ms_.load()));
   context_ = std::make_shared<GroupContext>(GroupContext{context_->engine, group, completions_});
   return true;
@@ -254,6 +256,7 @@ bool PcclBackend::formed(GroupId group, std::vector<Handle> members, int rank) {
 
 void PcclBackend::abort() {
   if (EngineOwner::instance().forked()) return;
+  aborted_ = true;
   abort_hooks_->call();
   const auto context = this->context();
   std::optional<GroupId> forming;

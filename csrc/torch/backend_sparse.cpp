@@ -49,7 +49,8 @@ PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
   TORCH_CHECK(tensors.size() == 1 && tensors.front().layout() == at::kSparse,
               "pccl all_reduce: requires a single sparse COO tensor");
   TORCH_CHECK(opts.reduceOp == c10d::ReduceOp::SUM,
-              "pccl all_reduce: sparse tensors can only be summed");
+              "pccl all_reduce: unsupported reduction operation (allreduce of sparse tensors only ",
+              "works with ReduceOp.SUM)");
   TORCH_CHECK(tensors.front().device().is_cpu(), "pccl all_reduce: sparse tensors have to be on ",
               "the CPU (got one on ", tensors.front().device(), ")");
   const at::Tensor tensor = tensors.front();  // itself: detach() of a sparse one shares no indices

@@ -543,7 +543,9 @@ PYBIND11_MODULE(_C, m) {
           py::arg("memo"));
   // torch.distributed.split_group asks a Backend for `options`, which up to 2.13 not all have.
   py::class_<PcclBackend, c10::intrusive_ptr<PcclBackend>, c10d::Backend>(m, "Backend")
-      .def_property_readonly("options", &PcclBackend::getBackendOptions);
+      .def_property_readonly("options", &PcclBackend::getBackendOptions)
+      // c10d calls it at the ranks of a group with `device_id` that are not in a new one.
+      .def("perform_nocolor_split", [](PcclBackend&, const py::object&) {}, py::arg("device"));
   m.def("join", &join, py::arg("masters"), py::arg("run"), py::arg("place"), py::arg("raises"),
         py::arg("connect_timeout_s"), py::arg("timeout_s"));
   m.def(

@@ -128,40 +128,55 @@ void Call::fail(const std::string& why) const {
   TORCH_CHECK(false, "pccl ", kind_name(kind()), ": ", why);
 }
 
-void Call::same_type(const at::Tensor& tensor) const {
+void Call::same_type(const at::Tensor& tensor, std::size_t index) const {
   if (!tensor.defined()) fail("undefined tensor");
   if (tensor.layout() != at::kStrided) fail("only supports dense tensors");
   if (tensor.device() != device_) {
-    fail("all tensors must be on one device (got one on " + device_.str() + " and one on " +
-         tensor.device().str() + ")");
+    fail("invalid tensor type at index " + std::to_string(index) + ": all tensors must be on one " +
+         "device (got one on " + device_.str() + " and one on " + tensor.device().str() + ")");
   }
   if (tensor.scalar_type() != scalar_type_) {
-    fail(std::string("all tensors must be of one type (expected ") + c10::toString(scalar_type_) +
-         ", got " + c10::toString(tensor.scalar_type()) + ")");
+    fail("invalid tensor type at index " + std::to_string(index) + " (expected " +
+         c10::toString(scalar_type_) + ", got " + c10::toString(tensor.scalar_type()) +
+         "): all tensors must be of one type");
   }
 }
 
 void Call::same_type(const Tensors& tensors) const {
-  for (const at::Tensor& tensor : tensors) same_type(tensor);
+  for (std::size_t i = 0; i < tensors.size(); ++i) same_type(tensors[i], i);
 }
 
-void Call::same_numel(const at::Tensor& tensor, std::int64_t numel) const {
+void Call::same_numel(const at::Tensor& tensor, std::int64_t numel, std::size_t index) const {
   if (tensor.numel() == numel) return;
-  fail("invalid tensor size (expected " + std::to_string(numel) + " elements, got " +
-       std::to_string(tensor.numel()) + ")");
+  fail("invalid tensor size at index " + std::to_string(index) + " (expected " +
+       std::to_string(numel) + " elements, got " + std::to_string(tensor.numel()) + ")");
 }
 
-void Call::length(const Tensors& tensors, std::int32_t size) const {
+void Call::length(const Tensors& tensors, std::int32_t size, const std::string& side) const {
   if (tensors.size() == static_cast<std::size_t>(size)) return;
-  fail("invalid tensor list (expected one tensor for each of " + std::to_string(size) +
-       " ranks, got " + std::to_string(tensors.size()) + ")");
+  const std::string got = std::to_string(tensors.size());
+  const std::string wanted = std::to_string(size);
+  switch (kind()) {
+    case OpKind::all_gather:
+      fail("invalid output tensor list at index 0 (expected length " + wanted + ", got " + got +
+           "): one tensor for each rank is needed");
+    case OpKind::all_to_all:
+      fail(side + " tensor list size " + got + " does not match world size " + wanted);
+    case OpKind::reduce_scatter:
+      fail("invalid input tensor list size, must be world size (" + wanted + ", got " + got + ")");
+    default:
+      fail("Incorrect " + side + " list size " + got + ". " + (side == "input" ? "In" : "Out") +
+           "put list size should be " + wanted + ", same as size of the process group.");
+  }
 }
 
 void Call::one_per_rank(const Tensors& tensors, std::int32_t size, std::int32_t own_rank,
                         std::int64_t own_numel) const {
-  length(tensors, size);
+  const bool inputs = kind() == OpKind::scatter || kind() == OpKind::reduce_scatter;
+  length(tensors, size, inputs ? "input" : "output");
   same_type(tensors);
-  same_numel(tensors[static_cast<std::size_t>(own_rank)], own_numel);
+  const auto own = static_cast<std::size_t>(own_rank);
+  same_numel(tensors[own], own_numel, own);
 }
 
 void Call::root(std::int64_t rank, std::int32_t size) {
@@ -174,7 +189,14 @@ void Call::reduce(const c10d::ReduceOp& op) {
   if (op.op_ == c10d::ReduceOp::PREMUL_SUM) premultiply(op);
   if (reduction == ReduceOp::none) fail("invalid reduction");
   if (!reducible(request_.descriptor.dtype, reduction)) {
-    fail("cannot reduce " + std::string(c10::toString(scalar_type_)) + " tensors with " +
+    const bool bits =
+        reduction == ReduceOp::band || reduction == ReduceOp::bor || reduction == ReduceOp::bxor;
+    std::string name(reduce_name(reduction));
+    std::transform(name.begin(), name.end(), name.begin(), [](char letter) {
+      return letter >= 'a' && letter <= 'z' ? static_cast<char>(letter - 'a' + 'A') : letter;
+    });
+    fail((bits ? "Cannot use ReduceOp." + name + " with non-integral dtype: " : std::string()) +
+         "cannot reduce " + std::string(c10::toString(scalar_type_)) + " tensors with " +
          std::string(reduce_name(reduction)));
   }
   request_.descriptor.reduce = reduction;

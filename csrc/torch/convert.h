@@ -1,7 +1,7 @@
 // From the arguments of a c10d call to an OpRequest: checks first (before anything is sent, with
-// the classes of errors that gloo raises), then buffers. What cannot be used where it lies (not
-// contiguous, lazily conjugated) goes through a temporary, copied back after success. Decides
-// nothing else.
+// the classes and the words of errors that gloo raises), then buffers. What cannot be used where it
+// lies (not contiguous, lazily conjugated) goes through a temporary, copied back after success.
+// Decides nothing else.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -29,14 +29,18 @@ class Call {
 
   // Checks. They throw what gloo throws.
   /// Dense, on the device and of the type of `like`.
-  void same_type(const at::Tensor& tensor) const;
+  void same_type(const at::Tensor& tensor, std::size_t index = 0) const;
   void same_type(const Tensors& tensors) const;
-  void same_numel(const at::Tensor& tensor, std::int64_t numel) const;
-  void length(const Tensors& tensors, std::int32_t size) const;
+  /// `index`: among the tensors of the call, for the error.
+  void same_numel(const at::Tensor& tensor, std::int64_t numel, std::size_t index = 0) const;
+  /// `side`: "input" or "output".
+  void length(const Tensors& tensors, std::int32_t size, const std::string& side) const;
   /// One tensor for each rank, that of `own_rank` with `own_numel` elements.
   void one_per_rank(const Tensors& tensors, std::int32_t size, std::int32_t own_rank,
                     std::int64_t own_numel) const;
   void root(std::int64_t rank, std::int32_t size);
+  /// What roots, ranks and lists of this call mean: the numbering by which they are checked.
+  void numbered(Numbering numbering) { request_.numbering = std::move(numbering); }
   void reduce(const c10d::ReduceOp& op);
   [[noreturn]] void fail(const std::string& why) const;
 

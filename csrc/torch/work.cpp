@@ -354,7 +354,7 @@ bool PcclWork::wait(milliseconds timeout) {
   if (EngineOwner::instance().forked()) raise(forked_error());
   stay_if_ends_elsewhere(Completions::inside());
   if (parts_.device) refuse_capture(parts_.device->device(), "wait");
-  const bool at_once = !outcome_at_wait();
+  const bool at_once = timeout == kNoTimeout && !outcome_at_wait();
   if (!at_once) wait_settled(timeout);
   if (parts_.device && parts_.device->hold_stream()) return true;
   finish();

@@ -86,8 +86,8 @@ def test_a_life_of_configurations(run_peers: Any, tmp_path: Path) -> None:
 
     # A reused uuid is refused, and the group that is there stays.
     for answer in _all(peers[:2], "configure", 1, handles[:2], "list"):
-        assert answer["error"] == "ValueError"
-        assert "uuid 1 has been used" in answer["text"]
+        assert answer["error"] == "RuntimeError"
+        assert "uuid 1 was already used" in answer["text"]
         assert answer["took_s"] < SOON_S
     assert [a["sum"] for a in _all(peers[:2], "sum")] == [3.0, 3.0]
     # So are handles without this process, with one twice, and what is no handle.
