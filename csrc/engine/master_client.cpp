@@ -38,6 +38,7 @@ std::string MasterClient::seen_text() const {
   std::string text;
   for (std::size_t i = 0; i < masters_.size(); ++i) {
     std::string line = seen_[i].text;
+    if (line.empty() && dial_ && i == at_) line = dial_->report();
     if (channel_ && !greeted_ && i == at_)
       line = masters_[i] + ": connected, but no answer to hello";
     if (!line.empty()) add_to_list(text, line, "; ");

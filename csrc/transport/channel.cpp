@@ -304,13 +304,17 @@ class TcpDial : public Dial {
                       address_ + " cannot be reached: " + what});
             }});
     deadline_ = loop_.timer(timeout_ms, 0, [this, timeout_ms] {
-      std::string text = connector_->report();
-      if (talk_) add_to_list(text, at_ + ": connected, but no answer", "; ");
       finish({ErrorCode::unreachable, address_ + " cannot be reached within " +
-                                          std::to_string(timeout_ms) + " ms: " + text});
+                                          std::to_string(timeout_ms) + " ms: " + report()});
     });
   }
   ~TcpDial() override { drop_talk(); }
+
+  [[nodiscard]] std::string report() const override {
+    std::string text = connector_->report();
+    if (talk_) add_to_list(text, at_ + ": connected, but no answer", "; ");
+    return text;
+  }
 
  private:
   void connected(Socket socket, const std::string& at) {

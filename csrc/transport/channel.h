@@ -70,6 +70,8 @@ class ChannelListener {
 class Dial {
  public:
   virtual ~Dial() = default;
+  /// What has been tried and seen so far; empty: nothing.
+  [[nodiscard]] virtual std::string report() const { return ""; }
 };
 [[nodiscard]] std::unique_ptr<Dial> dial_channel(
     Loop& loop, const std::string& address, std::uint64_t timeout_ms,
