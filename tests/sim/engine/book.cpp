@@ -88,9 +88,8 @@ Memory filled(std::size_t bytes, std::uint64_t salt, DType dtype) {
 
 const Call& Book::call_of(PeerId peer, OpKey key, OpKind kind) const {
   if (const auto calls = calls_.find(peer); calls != calls_.end()) {
-    // The first one: a call that is refused after the end of its peer names operation 0.0, too.
-    for (const auto& call : calls->second) {
-      if (call->ticket->op == key && call->descriptor.kind == kind) return *call;
+    for (auto call = calls->second.rbegin(); call != calls->second.rend(); ++call) {
+      if ((*call)->ticket->op == key && (*call)->descriptor.kind == kind) return **call;
     }
   }
   throw Violation("peer " + name_of(peer) + " counts as a contributor of operation " +
