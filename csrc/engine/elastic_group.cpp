@@ -10,11 +10,13 @@ namespace pccl {
 
 ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                            std::shared_ptr<Ticket> joined,
-                           std::function<void(const GroupEvent&)> hooks)
+                           std::function<void(const GroupEvent&)> hooks,
+                           std::function<void(const Error&)> ended)
     : Group(context, kElasticGroup, "elastic group", /*elastic=*/true),
       options_(options),
       joined_(std::move(joined)),
       hooks_(std::move(hooks)),
+      ended_(std::move(ended)),
       client_(context, options.masters,
               {[this] { master_connected(); },
                [this](const std::string& reason) { master_lost(reason); },
@@ -424,7 +426,8 @@ void ElasticGroup::on(const peer::HasLeft&) {
   hook(std::move(event));
   exchange_.withdraw();
   if (talk_) tell_left(*std::exchange(talk_, nullptr));
-  end_waits({ErrorCode::closed, "this replica has left the run"});
+  end_waits(over());
+  ended_(over());
 }
 
 /// Who has left at once, between two boundaries, hears of it at the next.
@@ -455,6 +458,7 @@ void ElasticGroup::end(Error error) {
   for (const PeerId peer : members()) {
     if (peer != context_.links.self()) context_.release_link(peer);
   }
+  ended_(over());
 }
 
 /// However this group ends, nobody waits for it any longer.

@@ -26,8 +26,10 @@ inline constexpr GroupId kElasticGroup{1};
 
 class ElasticGroup : public Group {
  public:
+  /// `ended`: is called when this process is no member of the run any more, with the reason.
   ElasticGroup(EngineContext& context, const JoinOptions& options, std::shared_ptr<Ticket> joined,
-               std::function<void(const GroupEvent&)> hooks);
+               std::function<void(const GroupEvent&)> hooks,
+               std::function<void(const Error&)> ended);
   ~ElasticGroup() override;
 
   void join();
@@ -45,8 +47,6 @@ class ElasticGroup : public Group {
   void leave(bool at_once);
   /// How the members of the present epoch among these are reached; one that is none was lost.
   [[nodiscard]] Result<std::vector<Handle>> handles(const std::vector<PeerId>& peers) const;
-  /// Why this process is no member of the run any more; none while it is, or may become one.
-  [[nodiscard]] Error over() const;
   /// A rank of the same replica?
   [[nodiscard]] bool sibling(PeerId peer) const;
   void boundary_begin(const BoundaryRequest& request, std::shared_ptr<BoundaryTalk> talk);
@@ -106,6 +106,8 @@ class ElasticGroup : public Group {
   void wait_at_boundary(std::uint64_t elapsed_ms);
   void boundary_timed_out();
   void joined(Error error);
+  /// Why this process is no member of the run any more; none while it is, or may become one.
+  [[nodiscard]] Error over() const;
   void hook(GroupEvent event);
   [[nodiscard]] bool stays_out(OpRequest& request, const std::shared_ptr<Ticket>& ticket);
   void start_message(OpRequest request, std::shared_ptr<Ticket> ticket);
@@ -119,6 +121,7 @@ class ElasticGroup : public Group {
   JoinOptions options_;
   std::shared_ptr<Ticket> joined_;
   std::function<void(const GroupEvent&)> hooks_;
+  std::function<void(const Error&)> ended_;
   peer::State core_;
   std::deque<peer::Event> events_;  // fed while an event is being handled
   bool feeding_ = false;

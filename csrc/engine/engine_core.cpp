@@ -79,43 +79,37 @@ void EngineCore::set_publish(std::function<void(GroupId, GroupView)> publish) {
 void EngineCore::add_fixed(GroupId id, std::string name, std::vector<Handle> members,
                            std::int32_t rank, std::uint64_t timeout_ms,
                            std::shared_ptr<Ticket> connected) {
-  if (closing_ || groups_.contains(id) || ended_.contains(id)) {
-    connected->complete({ErrorCode::invalid, "this number of a group has been used before"});
-    return;
-  }
-  add(std::make_unique<FixedGroup>(*context_, id, std::move(name), std::move(members), rank,
-                                   timeout_ms, std::move(connected)));
+  add(id, std::move(name), std::move(members), rank, timeout_ms, std::move(connected),
+      /*of_run=*/false);
 }
 
 void EngineCore::add_of_run(GroupId id, std::string name, const std::vector<PeerId>& members,
                             std::int32_t rank, std::uint64_t timeout_ms,
                             std::shared_ptr<Ticket> connected) {
-  if (elastic_ == nullptr) {
-    connected->complete({ErrorCode::closed, "the elastic group has been closed"});
-    return;
-  }
-  auto handles = elastic_->handles(members);
-  if (!handles) {
-    Error error = handles.error();
-    error.text = "group " + name + ": " + error.text;
-    connected->complete(std::move(error));
-    return;
-  }
+  Result<std::vector<Handle>> handles{ErrorCode::closed, "the elastic group has been closed"};
+  if (elastic_ != nullptr) handles = elastic_->handles(members);
+  add(id, std::move(name), std::move(handles), rank, timeout_ms, std::move(connected),
+      /*of_run=*/true);
+}
+
+void EngineCore::add(GroupId id, std::string name, Result<std::vector<Handle>> members,
+                     std::int32_t rank, std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected,
+                     bool of_run) {
   if (closing_ || groups_.contains(id) || ended_.contains(id)) {
     connected->complete({ErrorCode::invalid, "this number of a group has been used before"});
     return;
   }
+  if (!members) {
+    ended(id);
+    connected->complete({members.error().code, "group " + name + ": " + members.error().text});
+    return;
+  }
   auto group =
-      std::make_unique<FixedGroup>(*context_, id, std::move(name), std::move(handles).value(), rank,
-                                   timeout_ms, std::move(connected));
-  group->is_of_run();
-  add(std::move(group));
-}
-
-void EngineCore::add(std::unique_ptr<FixedGroup> group) {
+      std::make_unique<FixedGroup>(*context_, id, std::move(name), std::move(members).value(), rank,
+                                   timeout_ms, std::move(connected), of_run);
   FixedGroup& added = *group;
-  groups_.emplace(added.id(), std::move(group));
-  context_->note("group made", {}, added.id());
+  groups_.emplace(id, std::move(group));
+  context_->note("group made", {}, id);
   added.connect();
   adopt(added);
 }
@@ -138,7 +132,8 @@ void EngineCore::join(const JoinOptions& options, std::shared_ptr<Ticket> joined
     told(e);
   };
   auto group =
-      std::make_unique<ElasticGroup>(*context_, options, std::move(joined), std::move(hook));
+      std::make_unique<ElasticGroup>(*context_, options, std::move(joined), std::move(hook),
+                                     [this](const Error& over) { run_over(over); });
   elastic_ = group.get();
   groups_.emplace(kElasticGroup, std::move(group));
   elastic_->join();
@@ -161,11 +156,7 @@ void EngineCore::lost_by_run(const std::vector<PeerId>& lost) {
   }
 }
 
-void EngineCore::look_at_run() {
-  const Error over = elastic_ == nullptr
-                         ? Error{ErrorCode::closed, "the elastic group has been closed"}
-                         : elastic_->over();
-  if (!over.failed()) return;
+void EngineCore::run_over(const Error& over) {
   for (auto& [id, group] : groups_) {
     if (auto* fixed = dynamic_cast<FixedGroup*>(group.get())) fixed->run_over(over);
   }
@@ -185,8 +176,14 @@ void EngineCore::close(GroupId id) {
   // The group may be the caller's caller: it goes when the loop comes round.
   network_.clock().defer([group = std::shared_ptr<Group>(std::move(it->second))] {});
   groups_.erase(it);
+  ended(id);
+}
+
+/// Nothing is made of this number any more: what others send for it is dropped.
+void EngineCore::ended(GroupId id) {
   if (ended_.size() >= kEndedMax) ended_.clear();
   ended_.insert(id);
+  strangers_.erase(id);
 }
 
 /// Hands a new group what has come for it before it was known.
@@ -269,7 +266,6 @@ void EngineCore::tick() {
   for (const GroupId id : ids) {
     if (Group* group = find(id)) group->tick(elapsed);
   }
-  look_at_run();
 }
 
 // ------------------------------------------------------------------------------ from the links

@@ -65,7 +65,9 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   };
   using Stranger = std::deque<std::variant<EarlyMessage, EarlySegment>>;
   void segment_sent(MemoryToken, PeerId, std::uint32_t) override {}
-  void add(std::unique_ptr<FixedGroup> group);
+  void add(GroupId id, std::string name, Result<std::vector<Handle>> members, std::int32_t rank,
+           std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected, bool of_run);
+  void ended(GroupId id);
   void adopt(Group& group);
   void forget_strangers(PeerId peer);
   void link_gone(PeerId peer);
@@ -73,7 +75,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   [[nodiscard]] std::string report() const;
   void evicted(const std::string& why);
   void lost_by_run(const std::vector<PeerId>& lost);
-  void look_at_run();
+  void run_over(const Error& over);
 
   Network& network_;
   EngineOptions options_;

@@ -11,12 +11,13 @@ namespace pccl {
 
 FixedGroup::FixedGroup(EngineContext& context, GroupId id, const std::string& name,
                        std::vector<Handle> members, std::int32_t rank, std::uint64_t timeout_ms,
-                       std::shared_ptr<Ticket> connected)
+                       std::shared_ptr<Ticket> connected, bool of_run)
     : Group(context, id, "group " + name, /*elastic=*/false),
       handles_(std::move(members)),
       rank_(rank),
       connect_timeout_ms_(timeout_ms),
-      connected_(std::move(connected)) {
+      connected_(std::move(connected)),
+      of_run_(of_run) {
   std::vector<PeerId> peers;
   for (const Handle& handle : handles_) {
     peers.push_back(handle.peer);

@@ -15,13 +15,12 @@ namespace pccl {
 
 class FixedGroup : public Group {
  public:
+  /// `of_run`: its members are members of the elastic group of this engine, too.
   FixedGroup(EngineContext& context, GroupId id, const std::string& name,
              std::vector<Handle> members, std::int32_t rank, std::uint64_t timeout_ms,
-             std::shared_ptr<Ticket> connected);
+             std::shared_ptr<Ticket> connected, bool of_run);
   ~FixedGroup() override;
 
-  /// Its members are members of the elastic group of this engine, too.
-  void is_of_run() { of_run_ = true; }
   [[nodiscard]] const std::vector<Handle>& handles() const { return handles_; }
   /// The run goes on without this peer: a group that still waits for its link waits in vain. (Where
   /// the links are up, a loss is seen by the link, and who has left the run may still finish.)
@@ -74,7 +73,7 @@ class FixedGroup : public Group {
   std::int32_t rank_;
   std::uint64_t connect_timeout_ms_;
   std::shared_ptr<Ticket> connected_;
-  bool of_run_ = false;
+  const bool of_run_;
   std::set<PeerId> awaited_;  // links that are not up yet, while connecting
   std::uint64_t waited_for_links_ms_ = 0;
   bool said_links_ = false;

@@ -24,8 +24,7 @@ class FixedLinks : public ::testing::Test {
     handles[1].peer = kSelf;
     handles[2].peer = kC;
     connected = std::make_shared<Ticket>();
-    group.emplace(node.context, kMade, "world", handles, 1, kTestMs, connected);
-    if (of_run) group->is_of_run();
+    group.emplace(node.context, kMade, "world", handles, 1, kTestMs, connected, of_run);
     group->connect();
   }
   std::shared_ptr<Ticket> post(OpRequest request) {

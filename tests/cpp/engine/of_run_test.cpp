@@ -87,6 +87,18 @@ TEST(OfRun, a_member_that_was_lost_before_ends_the_making_whether_the_run_knows_
   }
 }
 
+TEST(OfRun, the_number_of_a_group_that_could_not_be_made_is_used_up) {
+  Founded run(3);
+  const std::vector<PeerId> all = numbering(run);
+  const std::vector<PeerId> own{all[static_cast<std::size_t>(rank_of(run, 0))]};
+  run.peers[2].engine->vanish();
+  EXPECT_TRUE(wait_until([&] { return run.peers[0].engine->view(run.group).ring->size() == 2; }));
+  EXPECT_EQ(outcome(make(run, 0)).code, ErrorCode::peer_lost);
+  const Error error =
+      outcome(run.peers[0].engine->configure_of_run(kMade, "made", own, 0, kTestMs));
+  EXPECT_EQ(error.code, ErrorCode::invalid) << "what others sent for the first one may not meet it";
+}
+
 TEST(OfRun, a_newcomer_at_the_door_is_told_to_call_refresh) {
   Founded run(2);
   const Peer newcomer = start_peer(run.master.address);
