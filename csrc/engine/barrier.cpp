@@ -118,14 +118,18 @@ void Group::flushed(EpochRun& run, PeerId from, const Flushed& answer) {
 
 /// Messages called before a barrier that come further may let it begin, here or at their sender.
 void Group::messages_moved() {
-  if (stopped_ || run_->stopped || starting_messages_) return;
+  answer_flushes();
+  if (deferred_barriers_ > 0 && !starting_messages_) start_deferred();
+}
+
+void Group::answer_flushes() {
+  if (!run_->point_to_point.asked() || stopped_ || run_->stopped || starting_messages_) return;
   run_->point_to_point.answer_flushes([this](OpKey key) -> std::optional<std::uint64_t> {
     const auto it = ops_.find(key);
     if (it == ops_.end()) return key < next_key() ? std::optional<std::uint64_t>(0) : std::nullopt;
-    const OpRequest& request = it->second.op->request();
-    return request.descriptor.kind == OpKind::barrier ? request.order : 0;
+    const Operation& op = *it->second.op;
+    return is_barrier(op) ? op.request().order : 0;
   });
-  if (deferred_ > 0) start_deferred();
 }
 
 }  // namespace pccl

@@ -169,23 +169,28 @@ Group::Pending& Group::add(OpKey key, OpRequest request, std::shared_ptr<Ticket>
   pending.op =
       std::make_unique<Operation>(context_.pool, key, std::move(request), std::move(ticket));
   pending.numbering = std::move(numbering);
-  if (pending.op->request().descriptor.kind == OpKind::barrier) {
-    pending.sends_before = sends_so_far();
-  }
+  if (is_barrier(*pending.op)) pending.sends_before = sends_so_far();
   run_->early.issued(key);
-  messages_moved();  // other ranks may wait at this barrier
+  answer_flushes();  // other ranks may wait at this barrier
   return pending;
 }
 
 void Group::run(OpKey key) {
   Pending& pending = ops_.at(key);
-  if (pending.op->request().descriptor.kind == OpKind::barrier) ask_for_messages(pending);
+  if (is_barrier(*pending.op)) ask_for_messages(pending);
   if (must_wait(pending)) {
-    deferred_ += !pending.op->deferred;
-    pending.op->deferred = true;
-    return;
+    set_deferred(*pending.op, true);
+  } else {
+    start_now(pending);
   }
-  start_now(pending);
+}
+
+void Group::set_deferred(Operation& op, bool deferred) {
+  if (op.deferred == deferred) return;
+  op.deferred = deferred;
+  const auto count = [&](std::size_t& number) { number = deferred ? number + 1 : number - 1; };
+  count(deferred_);
+  if (is_barrier(op)) count(deferred_barriers_);
 }
 
 /// Operations on the same memory run one after the other; and what does not fit in the memory for
@@ -193,7 +198,7 @@ void Group::run(OpKey key) {
 /// runs.
 bool Group::must_wait(const Pending& pending) const {
   const Operation& op = *pending.op;
-  if (op.request().descriptor.kind == OpKind::barrier && barrier_must_wait(pending)) return true;
+  if (is_barrier(op) && barrier_must_wait(pending)) return true;
   if (elastic_ && preimage_bytes_ > 0 &&
       preimage_bytes_ + op.output_bytes() > context_.options.preimage_bytes_max) {
     return true;
@@ -223,8 +228,7 @@ std::vector<std::size_t> Group::along_ring(const std::vector<PeerId>& numbering)
 
 void Group::start_now(Pending& pending) {
   Operation& op = *pending.op;
-  if (op.deferred) --deferred_;
-  op.deferred = false;
+  set_deferred(op, false);
   pending.contributors.clear();
   std::vector<std::uint32_t> ranks;
   std::uint32_t me = 0;
@@ -276,8 +280,7 @@ void Group::starve(OpKey key) {
 
 void Group::stop(Pending& pending) {
   Operation& op = *pending.op;
-  if (op.deferred) --deferred_;
-  op.deferred = false;
+  set_deferred(op, false);
   if (!op.running()) return;
   if (elastic_) preimage_bytes_ -= op.output_bytes();
   run_->flow.cancel(op.token());
@@ -302,20 +305,27 @@ void Group::finish(OpKey key, Error error) {
   }
   ticket->complete(std::move(error));
   node = {};
-  messages_moved();
+  answer_flushes();
+  start_deferred();
 }
 
+/// What begins may end at once, and let others begin: these are the loop's, not its caller's.
 void Group::start_deferred() {
-  std::vector<OpKey> keys;
-  for (const auto& [key, pending] : ops_) {
-    if (pending.op->deferred) keys.push_back(key);
+  more_may_start_ = true;
+  if (starting_deferred_ || deferred_ == 0 || stopped_ || run_->stopped) return;
+  starting_deferred_ = true;
+  while (std::exchange(more_may_start_, false)) {
+    std::vector<OpKey> keys;
+    for (const auto& [key, pending] : ops_) {
+      if (pending.op->deferred) keys.push_back(key);
+    }
+    for (const OpKey key : keys) {
+      const auto it = ops_.find(key);
+      if (it == ops_.end() || !it->second.op->deferred) continue;
+      if (!must_wait(it->second)) start_now(it->second);
+    }
   }
-  for (const OpKey key : keys) {
-    const auto it = ops_.find(key);
-    if (it == ops_.end() || !it->second.op->deferred) continue;
-    if (must_wait(it->second)) continue;
-    start_now(it->second);
-  }
+  starting_deferred_ = false;
 }
 
 void Group::fail_pending(const Error& error) {
@@ -369,7 +379,7 @@ void Group::progress(OpKey key) {
   const auto it = ops_.find(key);
   if (it == ops_.end() || !it->second.op->complete()) return;
   op_complete(it->second);
-  if (deferred_ > 0) start_deferred();  // a barrier that waits for its end here, not at all ranks
+  if (deferred_barriers_ > 0) start_deferred();  // they wait for its end here, not at all ranks
 }
 
 // ---------------------------------------------------------------------------------------- segments

@@ -160,11 +160,16 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   bool with_memory(OpKey op, Body&& body);
   void start_now(Pending& pending);
   [[nodiscard]] std::vector<std::size_t> along_ring(const std::vector<PeerId>& numbering) const;
+  static bool is_barrier(const Operation& op) {
+    return op.request().descriptor.kind == OpKind::barrier;
+  }
+  void set_deferred(Operation& op, bool deferred);
   void start_deferred();
   [[nodiscard]] bool must_wait(const Pending& pending) const;
   [[nodiscard]] bool barrier_must_wait(const Pending& pending) const;
   [[nodiscard]] std::map<PeerId, std::uint64_t> sends_so_far() const;
   void ask_for_messages(Pending& barrier);
+  void answer_flushes();
   void flushed(EpochRun& run, PeerId from, const Flushed& answer);
   void progress(OpKey key);
   [[nodiscard]] bool fits(Pending& pending, PeerId from, const SegmentHeader& header);
@@ -172,6 +177,9 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   std::unique_ptr<EpochRun> ahead_;   // of the accepted epoch: what its members have sent already
   std::uint64_t preimage_bytes_ = 0;  // of operations that run
   std::size_t deferred_ = 0;
+  std::size_t deferred_barriers_ = 0;  // of these
+  bool starting_deferred_ = false;
+  bool more_may_start_ = false;  // meanwhile something has ended
   std::uint64_t calls_ = 0;
   bool starting_messages_ = false;
   bool stopped_ = false;  // for good: memory of callers is theirs again

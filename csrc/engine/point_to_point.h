@@ -61,6 +61,8 @@ class PointToPoint : public SegmentOwner {
   [[nodiscard]] bool leaves(std::uint64_t order) const;
   void flush_asked(PeerId from, const Flush& question);
   void flushed(PeerId from, const Flushed& answer);
+  /// Does a rank wait for an answer?
+  [[nodiscard]] bool asked() const { return !questions_.empty(); }
   /// Answers what can be answered. `order_of`: of a barrier; 0: it is over, or no barrier here;
   /// nothing: it has not been called here yet.
   using OrderOf = std::function<std::optional<std::uint64_t>(OpKey)>;

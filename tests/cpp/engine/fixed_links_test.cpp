@@ -167,5 +167,34 @@ TEST_F(FixedLinks, the_eviction_of_another_replica_is_a_loss_here) {
   EXPECT_NE(error.text.find("rank 2"), std::string::npos) << error.text;
 }
 
+/// Each waits for the one before it, and ends as soon as it begins.
+TEST(FixedAlone, a_long_row_of_operations_on_one_memory_needs_no_deep_stack) {
+  constexpr std::size_t kCount = 100000;
+  const PeerId self{20};
+  Node node{self, /*elastic=*/false};
+  std::vector<Handle> handles(1);
+  handles[0].peer = self;
+  FixedGroup group(node.context, GroupId{5}, "alone", handles, 0, kTestMs,
+                   std::make_shared<Ticket>(), /*of_run=*/false);
+  group.connect();
+  std::vector<float> in(4, 1.0F);
+  std::vector<float> out(4);
+  OpRequest request = all_reduce(out);
+  request.inputs = {buffer(in)};
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  const auto gate = std::make_shared<InputGate>();
+  for (std::size_t i = 0; i < kCount; ++i) {
+    tickets.push_back(std::make_shared<Ticket>());
+    OpRequest next = request;
+    if (i == 0) next.gate = gate;
+    group.post(std::move(next), tickets.back());
+  }
+  EXPECT_FALSE(tickets.back()->done());
+  gate->bytes.store(in.size() * sizeof(float));
+  group.inputs_came(*gate);
+  for (const auto& ticket : tickets) ASSERT_TRUE(ticket->done());
+  EXPECT_EQ(out, in);
+}
+
 }  // namespace
 }  // namespace pccl::testing
