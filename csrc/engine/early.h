@@ -64,6 +64,8 @@ class Early {
   }
   /// The operation has failed. What came for those before it is theirs: they may wait for memory.
   void drop(OpKey op) { kept_.erase(op); }
+  /// What is older than this has no taker any more.
+  void drop_before(OpKey op) { kept_.erase(kept_.begin(), kept_.lower_bound(op)); }
   void drop_all() { kept_.clear(); }
   /// The link to this peer is gone: what was half here never becomes whole.
   void link_gone(PeerId peer) {

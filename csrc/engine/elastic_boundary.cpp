@@ -90,6 +90,7 @@ void ElasticGroup::boundary_fetched(const StateRoot& root, Snapshot snapshot) {
 
 void ElasticGroup::on(const peer::EnterStep& a) {
   admitted_ = true;
+  begin_step(a.step);
   exchange_.withdraw();
   publish();
   joined({});

@@ -121,6 +121,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void ask_issued(const Pending& pending, PeerId peer);
   /// `relays`: who reaches whom over a third only; the ring goes round them.
   void set_epoch(EpochId epoch, std::vector<PeerId> members, const std::vector<Relay>& relays = {});
+  /// What came early for operations that were not called in the steps before goes with them.
+  void begin_step(std::uint64_t step) { run_->early.drop_before(OpKey{step, 0}); }
   /// Nothing of the running epoch moves any more.
   void stop_epoch(const Error& error);
   [[nodiscard]] bool member(PeerId peer) const;

@@ -99,6 +99,11 @@ class HandGroup : public Group {
     });
     for (auto& [key, pending] : ops_) run(key);
   }
+  void enter_step(std::uint64_t step) {
+    step_ = step;
+    next_ = 0;
+    begin_step(step);
+  }
   void stop() { stop_epoch({ErrorCode::peer_lost, "the epoch has ended"}); }
   void number(std::vector<PeerId> ranks) {
     numbering_ = std::make_shared<const std::vector<PeerId>>(std::move(ranks));
@@ -141,7 +146,7 @@ class HandGroup : public Group {
     finish(pending.op->key(), error);
   }
   void end_waits(const Error& error) override { fail_pending(error); }
-  [[nodiscard]] OpKey next_key() const override { return {0, next_}; }
+  [[nodiscard]] OpKey next_key() const override { return {step_, next_}; }
   [[nodiscard]] EpochId accepted_epoch() const override { return accepted_; }
   [[nodiscard]] bool accepted_member(PeerId peer) const override {
     return std::find(accepted_members_.begin(), accepted_members_.end(), peer) !=
@@ -149,6 +154,7 @@ class HandGroup : public Group {
   }
 
  private:
+  std::uint64_t step_ = 0;
   std::uint64_t next_ = 0;
   EpochId accepted_;
   std::vector<PeerId> accepted_members_;

@@ -172,6 +172,16 @@ TEST_F(Lies, short_segments_and_messages_count_as_what_they_cost) {
   EXPECT_TRUE(b.links.given_up.empty()) << "of an epoch that has ended nothing is kept";
 }
 
+TEST_F(Lies, what_came_for_operations_that_were_not_called_goes_with_their_step) {
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    b.gets(kLiar, header(SegmentKind::collective, {0, i}, 0, kMiB), junk.data());
+  }
+  b.gets(kLiar, header(SegmentKind::collective, {1, 0}, 0, kMiB), junk.data());
+  EXPECT_EQ(b.context.kept_bytes.of(kLiar), 11 * kMiB);
+  b.group->enter_step(1);
+  EXPECT_EQ(b.context.kept_bytes.of(kLiar), kMiB) << "of the step that begins";
+}
+
 TEST_F(Lies, more_of_an_operation_than_there_is_of_it_is_not_kept_while_it_waits_for_its_turn) {
   std::vector<float>& values = memory(1000);
   b.post(all_reduce(values));
