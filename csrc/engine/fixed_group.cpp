@@ -1,13 +1,22 @@
 #include "engine/fixed_group.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
 #include "base/text.h"
+#include "wire/cbor.h"
 #include "wire/codec.h"
 
 namespace pccl {
+namespace {
+
+// Of operations that others say have failed and this rank has not called.
+constexpr std::size_t kFailedAheadMax = 4096;
+constexpr std::size_t kFailedAheadTextMax = 512;
+
+}  // namespace
 
 FixedGroup::FixedGroup(EngineContext& context, GroupId id, const std::string& name,
                        std::vector<Handle> members, std::int32_t rank, std::uint64_t timeout_ms,
@@ -185,7 +194,9 @@ void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
   }
   const auto it = ops_.find(op);
   if (it == ops_.end() && !(op < next_key())) {
-    if (failed_ops_.size() < kReportOpsMax) failed_ops_.emplace(op, std::move(error));
+    error.text = std::string(cbor::cut_utf8(error.text, kFailedAheadTextMax));
+    failed_ops_.emplace(op, std::move(error));
+    if (failed_ops_.size() > kFailedAheadMax) failed_ops_.erase(std::prev(failed_ops_.end()));
     return;
   }
   if (it == ops_.end()) return;

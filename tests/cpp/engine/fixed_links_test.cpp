@@ -167,6 +167,20 @@ TEST_F(FixedLinks, the_eviction_of_another_replica_is_a_loss_here) {
   EXPECT_NE(error.text.find("rank 2"), std::string::npos) << error.text;
 }
 
+TEST_F(FixedLinks, failures_that_are_told_ahead_are_bounded_and_the_nearest_are_known) {
+  constexpr std::uint64_t kTold = 10000;
+  constexpr std::uint64_t kKnown = 4096;
+  const Error told{ErrorCode::mismatch, std::string(kTextBytesMax, 'x')};
+  for (std::uint64_t i = kTold; i-- > 0;) group->control(kA, OpFailed{kMade, {0, i}, told, false});
+  for (std::uint64_t i = 0; i < kKnown; ++i) {
+    const auto ticket = post(barrier());
+    ASSERT_TRUE(ticket->done()) << i;
+    ASSERT_EQ(ticket->error().code, ErrorCode::mismatch);
+    ASSERT_LT(ticket->error().text.size(), 1000U);
+  }
+  EXPECT_FALSE(post(barrier())->done());
+}
+
 /// Each waits for the one before it, and ends as soon as it begins.
 TEST(FixedAlone, a_long_row_of_operations_on_one_memory_needs_no_deep_stack) {
   constexpr std::size_t kCount = 100000;
