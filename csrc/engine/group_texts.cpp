@@ -1,0 +1,103 @@
+// What a group says of itself and of its operations: in errors, in the log, in reports of bugs.
+#include <algorithm>
+
+#include "base/text.h"
+#include "engine/group.h"
+
+namespace pccl {
+
+std::string Group::report() const {
+  constexpr std::size_t kShown = 16;
+  std::string text =
+      name_ + " " + std::to_string(id_.value) + ": epoch " + to_string(run_->id) + ", members";
+  for (const PeerId peer : members()) text += " " + to_string(peer);
+  text +=
+      ", next operation " + to_string(next_key()) + ", in flight " + std::to_string(ops_.size());
+  std::size_t shown = 0;
+  for (const auto& [key, pending] : ops_) {
+    if (++shown > kShown) break;
+    text += "; " + describe_wait(pending) + (pending.op->running() ? "" : ", not running") +
+            (pending.op->complete() ? ", complete here" : "");
+  }
+  return text;
+}
+
+std::string Group::waiting_text(const Pending& pending) const {
+  const Operation& op = *pending.op;
+  std::string text = describe(pending) + " has been waiting for " +
+                     std::to_string(op.waited_total_ms / 1000) + " s ";
+  if (op.deferred)
+    return text + "for an earlier call (a barrier waits for all, others for the same memory, or " +
+           "for room for a preimage)";
+  if (op.complete()) return text + "for the commit";
+  if (pending.gave_up) return text + "to fail at all members: there is no memory for it here";
+  if (!op.running()) return text + "for the next epoch";
+  if (op.waits_for_inputs()) return text + "for its own tensors: the device has not computed them";
+  const auto peers = op.waiting_for();
+  if (peers.empty()) return text + "to send its part";
+  std::string owing;
+  for (const std::uint32_t i : peers) {
+    add_to_list(owing, describe_peer(pending.contributors[i], *pending.numbering));
+  }
+  text += "for data from " + owing;
+  // Who owes data may wait for another one itself: this is for whom all of them wait.
+  std::string late_ones;
+  for (const PeerId peer : pending.contributors) {
+    if (!late(op.key(), peer)) continue;
+    add_to_list(late_ones, describe_peer(peer, *pending.numbering));
+  }
+  if (!late_ones.empty()) text += "; who has not called it yet: " + late_ones;
+  return text;
+}
+
+std::vector<OpInFlight> Group::in_flight() const {
+  std::vector<OpInFlight> list;
+  for (const auto& [key, pending] : ops_) {
+    const Operation& op = *pending.op;
+    list.push_back(
+        {key, op.request().descriptor, op.bytes_sent(), op.bytes_received(), op.complete()});
+  }
+  return list;
+}
+
+std::string Group::describe(const OpDescriptor& d) {
+  std::string text(kind_name(d.kind));
+  std::string details;
+  const auto add_detail = [&](const std::string& more) { add_to_list(details, more); };
+  if (d.reduce != ReduceOp::none) add_detail(std::string(reduce_name(d.reduce)));
+  if (d.kind != OpKind::barrier) add_detail(std::string(dtype_name(d.dtype)));
+  if (d.count > 0) add_detail(std::to_string(d.count) + " elements");
+  if (d.root >= 0) add_detail("root " + std::to_string(d.root));
+  return details.empty() ? text : text + "(" + details + ")";
+}
+
+std::string Group::describe(const Pending& pending) const {
+  const Operation& op = *pending.op;
+  const OpRequest& request = op.request();
+  std::string text = describe(request.descriptor) + " " + numbered(op.key());
+  if (request.descriptor.count == 0 && request.descriptor.kind != OpKind::barrier) {
+    text += " (" + std::to_string(total_bytes(request.inputs)) + " bytes in, " +
+            std::to_string(op.output_bytes()) + " bytes out)";  // here: sizes may differ by rank
+  }
+  return text;
+}
+
+/// Fixed groups have no steps: torch counts their operations through.
+std::string Group::numbered(OpKey key) const {
+  return "#" + (elastic_ ? to_string(key) : std::to_string(key.index));
+}
+
+std::string Group::describe_wait(const Pending& pending) const {
+  return describe(pending) + ", after " + seconds(pending.op->waited_total_ms);
+}
+
+std::string Group::describe_peer(PeerId peer, const std::vector<PeerId>& numbering) const {
+  const auto at = std::find(numbering.begin(), numbering.end(), peer);
+  std::string text = at == numbering.end() ? "peer " + to_string(peer)
+                                           : "rank " + std::to_string(at - numbering.begin());
+  const auto address = addresses_.find(peer);
+  if (address != addresses_.end() && !address->second.empty()) text += " (" + address->second + ")";
+  return text;
+}
+
+}  // namespace pccl
