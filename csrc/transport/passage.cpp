@@ -1,6 +1,7 @@
 #include "transport/passage.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/limits.h"
 
@@ -35,20 +36,26 @@ Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
   }
   if (!links_.is_up(route.to)) return {};
   const Pair between(from, route.to);
-  std::size_t& held = held_bytes_[between];
-  if (held > kPassingMax) {
+  const auto held = held_bytes_.find(between);
+  if (held != held_bytes_.end() && held->second > kPassingMax) {
     links_.give_up(from, "it sends more over this peer than it has credit for");
     return {};
   }
-  const MemoryToken token = kMark | ++tokens_;
-  Passing& passing = passing_[token];
-  passing.between = between;
+  std::vector<std::byte> buffer;
   if (!buffers_.empty()) {
-    passing.buffer = std::move(buffers_.back());
+    buffer = std::move(buffers_.back());
     buffers_.pop_back();
   }
-  passing.buffer.resize(std::max<std::size_t>(header.bytes, 1));
-  held += passing.buffer.size();
+  try {
+    buffer.resize(std::max<std::size_t>(header.bytes, 1));
+  } catch (const std::bad_alloc&) {
+    links_.give_up(from, "there is no memory here for what it sends over this peer");
+    return {};
+  }
+  held_bytes_[between] += buffer.size();
+  const MemoryToken token = kMark | ++tokens_;
+  Passing& passing = passing_[token];
+  passing = {between, std::move(buffer), false};
   return {passing.buffer.data(), token, 0};
 }
 

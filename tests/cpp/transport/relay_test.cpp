@@ -1,10 +1,26 @@
 // Links over a third peer: three processes in one, `a` and `b`, which open each other over `r`.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <limits>
+#include <new>
+
 #include "base/limits.h"
 #include "recorder.h"
 #include "support.h"
 #include "transport/relay_message.h"
+
+/// What asks for so much finds no memory.
+static std::size_t no_memory_from = std::numeric_limits<std::size_t>::max();
+
+// Not inline: else the compiler sees `new` beside `free`.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  void* memory = bytes >= no_memory_from ? nullptr : std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace pccl {
 namespace {
@@ -243,6 +259,20 @@ TEST(Relay, nobody_answers_within_the_deadline) {
   trio.a.links->open_via(trio.b.handle(), nobody.peer, 200);
   ASSERT_TRUE(trio.until([&] { return trio.a.events.down.size() == 2; }));
   EXPECT_NE(trio.a.events.reasons[1].find("there is no link to that one"), std::string::npos);
+}
+
+TEST(Relay, without_memory_for_what_it_passes_on_it_gives_up_the_link_of_the_sender_alone) {
+  Trio trio;
+  trio.open_over(trio.r);
+  Tensor tensor(1U << 20);
+  no_memory_from = tensor.bytes.size();
+  tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
+  EXPECT_TRUE(trio.until([&] { return !trio.r.events.down.empty(); }));
+  no_memory_from = std::numeric_limits<std::size_t>::max();
+  EXPECT_EQ(trio.r.events.down, std::vector<PeerId>{trio.a.id()});
+  EXPECT_NE(trio.r.events.reasons.at(0).find("no memory"), std::string::npos)
+      << trio.r.events.reasons.at(0);
+  EXPECT_TRUE(trio.r.links->is_up(trio.b.id()));
 }
 
 TEST(RelayMessage, comes_back_as_it_was_and_nonsense_does_not) {
