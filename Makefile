@@ -1,6 +1,7 @@
 # make setup   system packages, .venv, torch (unless one is there), both extensions, editable install
 # make demo    the main job on real text: peers that are killed and come back
-# make test    everything that CI runs
+# make test    the tests, under 20 minutes on two cores
+# make ci      everything that CI runs: make test, and what takes longer
 # make clean   what was built, but not .venv
 #
 # PYTHON  which Python makes .venv       TORCH  which torch to install if there is none
@@ -13,7 +14,7 @@ export PYTHON TORCH PIP_ARGS
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 INSTALLED_TORCH := $(wildcard .venv/lib/python*/site-packages/torch/version.py)
 
-.PHONY: setup demo test clean
+.PHONY: setup demo test ci clean
 .DELETE_ON_ERROR:
 
 setup: .venv/.pccl-built
@@ -23,6 +24,9 @@ demo: .venv/.pccl-demo .venv/.pccl-built
 
 test: .venv/.pccl-dev .venv/.pccl-built
 	scripts/test
+
+ci: .venv/.pccl-dev .venv/.pccl-built
+	scripts/test ci
 
 clean:
 	rm -rf build *.egg-info pccl_backend/*.so demo-out .pytest_cache .mypy_cache .ruff_cache

@@ -61,7 +61,8 @@ std::array<std::byte, kLaneHelloBytes> encode_lane_hello(const LaneHello& hello)
       .number(hello.link)
       .number(hello.lane)
       .number(hello.lanes)
-      .array(std::array<std::uint8_t, 6>{})
+      .array(std::array<std::uint8_t, 2>{})
+      .number(hello.capabilities)
       .array(hello.nonce);
   return out;
 }
@@ -74,7 +75,8 @@ Result<LaneHello> decode_lane_hello(std::span<const std::byte> bytes) {
   hello.link = from.number<std::uint64_t>();
   hello.lane = from.number<std::uint8_t>();
   hello.lanes = from.number<std::uint8_t>();
-  const auto zero = from.array<6>();
+  const auto zero = from.array<2>();
+  hello.capabilities = from.number<std::uint32_t>();
   hello.nonce = from.array<24>();
   if (!all_zero(zero) || hello.lanes == 0 || hello.lanes > kLanesMax || hello.lane >= hello.lanes) {
     return {ErrorCode::malformed, "a lane hello with fields that name nothing"};
@@ -84,20 +86,30 @@ Result<LaneHello> decode_lane_hello(std::span<const std::byte> bytes) {
 
 std::array<std::byte, kLaneOfferBytes> encode_lane_offer(const LaneOffer& offer) {
   std::array<std::byte, kLaneOfferBytes> out{};
-  BytesOut(out).array(offer.nonce).array(offer.proof);
+  BytesOut(out)
+      .array(offer.nonce)
+      .number(offer.capabilities)
+      .array(std::array<std::uint8_t, 4>{})
+      .array(offer.proof);
   return out;
 }
 
-LaneOffer decode_lane_offer(std::span<const std::byte> bytes) {
+Result<LaneOffer> decode_lane_offer(std::span<const std::byte> bytes) {
   BytesIn from(bytes);
   LaneOffer offer;
   offer.nonce = from.array<24>();
+  offer.capabilities = from.number<std::uint32_t>();
+  const auto zero = from.array<4>();
   offer.proof = from.array<32>();
+  if (!all_zero(zero)) {
+    return {ErrorCode::malformed, "a lane offer with fields that name nothing"};
+  }
   return offer;
 }
 
 LaneOffer not_the_one() {
   LaneOffer offer;
+  offer.capabilities = 0;
   offer.proof[0] = 1;
   return offer;
 }
@@ -117,18 +129,19 @@ Result<LaneVerdict> decode_lane_answer(std::span<const std::byte> bytes) {
   return static_cast<LaneVerdict>(verdict);
 }
 
-Proof lane_proof(const LinkKey& key, Side side, const LaneHello& hello,
-                 const Nonce& acceptor_nonce) {
-  std::array<std::byte, 1 + 24 + 24 + 8 + 8 + 8 + 2> text{};
+Proof lane_proof(const LinkKey& key, Side side, const LaneHello& hello, const LaneOffer& offer) {
+  std::array<std::byte, 1 + 24 + 24 + 8 + 8 + 8 + 2 + 4 + 4> text{};
   BytesOut(text)
       .number(static_cast<std::uint8_t>(side))
       .array(hello.nonce)
-      .array(acceptor_nonce)
+      .array(offer.nonce)
       .number(hello.dialer.value)
       .number(hello.acceptor.value)
       .number(hello.link)
       .number(hello.lane)
-      .number(hello.lanes);
+      .number(hello.lanes)
+      .number(hello.capabilities)
+      .number(offer.capabilities);
   Proof proof{};
   unsigned length = 0;
   const auto* made =

@@ -9,15 +9,18 @@
 //    Another version is answered by the own opening, then closed: both ends can name both versions.
 //
 // 2. On a lane only. With k = the key of the one who accepts (which is in its handle), D and A the
-// two
-//    random nonces, and H(x) = HMAC-SHA256(k, x | D | A | dialer | acceptor | link | lane | lanes):
+//    two random nonces, C and B the capabilities of dialer and acceptor, and
+//    H(x) = HMAC-SHA256(k, x | D | A | dialer | acceptor | link | lane | lanes | C | B):
 //      dialer    LaneHello  56 bytes: u64 dialer, u64 acceptor, u64 link (random, the same for all
-//                           lanes of one link), u8 lane (0 = small), u8 lanes, 6 x zero, 24 x D
-//      acceptor  LaneOffer  56 bytes: 24 x A, 32 x H("a")
+//                           lanes of one link), u8 lane (0 = small), u8 lanes, 2 x zero, u32 C,
+//                           24 x D
+//      acceptor  LaneOffer  64 bytes: 24 x A, u32 B, 4 x zero, 32 x H("a")
 //      dialer    LaneProof  32 bytes: H("d")
 //      acceptor  LaneAnswer  8 bytes: u8 LaneVerdict, 7 x zero
 //    The dialer sends its opening and LaneHello at once. Who is not `acceptor` gives the answer
 //    "another process" in place of the proof: A is zero then, and the first byte of H("a") is 1.
+//    Each bit of the capabilities is something that a process can do and an older one cannot. Both
+//    sides do what both have named; a bit without a meaning here is not an error.
 #pragma once
 
 #include <array>
@@ -54,12 +57,17 @@ using Proof = std::array<std::uint8_t, 32>;
 
 inline constexpr std::uint8_t kLanesMax = 65;  // the small one and 64 bulk lanes
 
+/// What this process can do: the capabilities of its hello and of its offer. No bit has a meaning
+/// in version 1 yet.
+inline constexpr std::uint32_t kCapabilities = 0;
+
 struct LaneHello {
   PeerId dialer;
   PeerId acceptor;
   std::uint64_t link = 0;
   std::uint8_t lane = 0;
   std::uint8_t lanes = 1;
+  std::uint32_t capabilities = kCapabilities;
   Nonce nonce{};
   bool operator==(const LaneHello&) const = default;
 };
@@ -69,12 +77,13 @@ inline constexpr std::size_t kLaneHelloBytes = 56;
 
 struct LaneOffer {
   Nonce nonce{};
+  std::uint32_t capabilities = kCapabilities;
   Proof proof{};
   bool operator==(const LaneOffer&) const = default;
 };
-inline constexpr std::size_t kLaneOfferBytes = 56;
+inline constexpr std::size_t kLaneOfferBytes = 64;
 [[nodiscard]] std::array<std::byte, kLaneOfferBytes> encode_lane_offer(const LaneOffer& offer);
-[[nodiscard]] LaneOffer decode_lane_offer(std::span<const std::byte> bytes);
+[[nodiscard]] Result<LaneOffer> decode_lane_offer(std::span<const std::byte> bytes);
 /// What a process answers that is not the one that was dialled.
 [[nodiscard]] LaneOffer not_the_one();
 
@@ -85,9 +94,9 @@ inline constexpr std::size_t kLaneAnswerBytes = 8;
 [[nodiscard]] Result<LaneVerdict> decode_lane_answer(std::span<const std::byte> bytes);
 
 enum class Side : char { acceptor = 'a', dialer = 'd' };
-/// H of the head comment. `acceptor_nonce` is A.
+/// H of the head comment. Of the offer its nonce and capabilities are used.
 [[nodiscard]] Proof lane_proof(const LinkKey& key, Side side, const LaneHello& hello,
-                               const Nonce& acceptor_nonce);
+                               const LaneOffer& offer);
 /// In a time that does not depend on where they differ.
 [[nodiscard]] bool same_proof(const Proof& a, const Proof& b);
 

@@ -59,12 +59,14 @@ void LaneDial::opened(std::span<const std::byte> bytes) {
 }
 
 void LaneDial::offered(std::span<const std::byte> bytes) {
-  const LaneOffer offer = decode_lane_offer(bytes);
+  const auto decoded = decode_lane_offer(bytes);
+  if (!decoded) return next(decoded.error().text, true);
+  const LaneOffer& offer = decoded.value();
   if (offer == not_the_one()) return next("another process answers there", true);
-  if (!same_proof(offer.proof, lane_proof(key_, Side::acceptor, hello_, offer.nonce))) {
+  if (!same_proof(offer.proof, lane_proof(key_, Side::acceptor, hello_, offer))) {
     return next("it cannot prove to hold the peer's key", true);
   }
-  const Proof proof = lane_proof(key_, Side::dialer, hello_, offer.nonce);
+  const Proof proof = lane_proof(key_, Side::dialer, hello_, offer);
   talk_->send(std::as_bytes(std::span(proof)));
   talk_->expect(kLaneAnswerBytes, [this](std::span<const std::byte> answer) { answered(answer); });
 }

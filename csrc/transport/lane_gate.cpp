@@ -52,19 +52,19 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
   }
   LaneOffer offer;
   random_bytes(offer.nonce);
-  offer.proof = lane_proof(key_, Side::acceptor, said, offer.nonce);
+  offer.proof = lane_proof(key_, Side::acceptor, said, offer);
   talk->send(encode_lane_offer(offer));
-  talk->expect(kLaneProofBytes, [this, said, nonce = offer.nonce,
-                                 weak = std::weak_ptr(talk)](std::span<const std::byte> proof) {
-    if (const auto open = weak.lock()) proven(open, said, nonce, proof);
-  });
+  talk->expect(kLaneProofBytes,
+               [this, said, offer, weak = std::weak_ptr(talk)](std::span<const std::byte> proof) {
+                 if (const auto open = weak.lock()) proven(open, said, offer, proof);
+               });
 }
 
-void LaneGate::proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello, const Nonce& nonce,
-                      std::span<const std::byte> bytes) {
+void LaneGate::proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello,
+                      const LaneOffer& offer, std::span<const std::byte> bytes) {
   Proof proof{};
   for (std::size_t i = 0; i < proof.size(); ++i) proof[i] = static_cast<std::uint8_t>(bytes[i]);
-  if (!same_proof(proof, lane_proof(key_, Side::dialer, hello, nonce))) {
+  if (!same_proof(proof, lane_proof(key_, Side::dialer, hello, offer))) {
     gate_.refusals().refused(talk->remote_host(), "it cannot prove to hold this process's key");
     talk->on_failed(nullptr);
     talk->send(encode_lane_answer(LaneVerdict::wrong_proof));

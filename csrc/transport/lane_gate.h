@@ -41,7 +41,7 @@ class LaneGate {
     std::size_t count = 0;
   };
   void greeted(const std::shared_ptr<Talk>& talk, std::span<const std::byte> bytes);
-  void proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello, const Nonce& nonce,
+  void proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello, const LaneOffer& offer,
               std::span<const std::byte> bytes);
   void collect(const LaneHello& hello, std::unique_ptr<Stream> stream);
   void sweep();

@@ -14,6 +14,8 @@ import pytest
 from chaos.run import NO_NAMESPACES, why_not
 from conftest import ROOT
 
+pytestmark = pytest.mark.long
+
 MINUTES = 0.4
 PROCESSES = ["kill", "leave", "join", "master-kill", "master-stop"]
 LINKS = ["cut", "stop", "kill", "oneway", "leave"]

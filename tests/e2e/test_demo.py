@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
+
+pytestmark = pytest.mark.long
 
 
 def test_the_demo_holds_what_it_claims(tmp_path: Path) -> None:

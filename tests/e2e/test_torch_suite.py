@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import ROOT
+
+pytestmark = pytest.mark.long
 
 SUITE = ROOT / "tests" / "torch_suite"
 

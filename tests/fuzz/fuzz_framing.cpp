@@ -128,7 +128,7 @@ void one(std::uint64_t seed) {
   (void)decode_frame_header(some, kControlBytesMax);
 
   // The parsers of the handshake take spans of fixed size.
-  stream.resize(kLaneHelloBytes);
+  stream.resize(kLaneOfferBytes);
   const auto bytes = std::span<const std::byte>(stream);
   if (random.below(2) == 0) {
     for (std::size_t i = 0; i < kMagic.size(); ++i) stream[i] = static_cast<std::byte>(kMagic[i]);
@@ -136,12 +136,15 @@ void one(std::uint64_t seed) {
   if (const auto opening = decode_opening(bytes.first(kOpeningBytes))) {
     fuzz::require(may_be_opening(bytes.first(kOpeningBytes)), "opening", seed);
   }
-  if (const auto hello = decode_lane_hello(bytes)) {
+  if (const auto hello = decode_lane_hello(bytes.first(kLaneHelloBytes))) {
     const auto again = encode_lane_hello(hello.value());
     fuzz::require(std::equal(again.begin(), again.end(), stream.begin()), "lane hello", seed);
   }
+  if (const auto offer = decode_lane_offer(bytes)) {
+    const auto again = encode_lane_offer(offer.value());
+    fuzz::require(std::equal(again.begin(), again.end(), stream.begin()), "lane offer", seed);
+  }
   (void)decode_lane_answer(bytes.first(kLaneAnswerBytes));
-  (void)decode_lane_offer(bytes);
   (void)decode_relay(bytes);
 }
 

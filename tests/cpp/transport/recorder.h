@@ -127,7 +127,8 @@ class BarePeer {
       client.send(encode_lane_hello(hello));
       wait_for(pair.loop, client, kOpeningBytes + kLaneOfferBytes);
       const auto offer = decode_lane_offer(std::span(client.received).subspan(kOpeningBytes));
-      const Proof proof = lane_proof(pair.high.links->key(), Side::dialer, hello, offer.nonce);
+      EXPECT_TRUE(offer.ok());
+      const Proof proof = lane_proof(pair.high.links->key(), Side::dialer, hello, offer.value());
       client.send(std::as_bytes(std::span(proof)));
       wait_for(pair.loop, client, kOpeningBytes + kLaneOfferBytes + kLaneAnswerBytes);
     }
