@@ -47,6 +47,8 @@ struct OpKey {
   std::uint64_t index = 0;
   auto operator<=>(const OpKey&) const = default;
 };
+/// No operation has it.
+inline constexpr OpKey kNoOp{~0ULL, ~0ULL};
 
 inline std::string to_string(PeerId p) {
   static constexpr char kHex[] = "0123456789abcdef";

@@ -44,7 +44,7 @@ class Ticket {
   void complete(Error error);  // by the engine
 
   // Set before completion, read after it.
-  OpKey op;                          // of a collective
+  OpKey op = kNoOp;                  // of a collective that the group has taken
   std::vector<PeerId> contributors;  // whose contributions a committed collective took
   std::int32_t source = -1;          // recv: the rank that sent it
   std::uint64_t amount = 0;   // pull: bytes; store: StoreReply::amount; boundary_adopt: 1: yes

@@ -54,6 +54,25 @@ TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors
   EXPECT_EQ(peers[0].engine->view(group).size, 2);
 }
 
+TEST(ElasticGroup, the_return_of_a_call_that_was_refused_changes_no_rank) {
+  Founded run(3);
+  auto& [master, peers, group] = run;
+  std::vector<std::vector<float>> values(2, std::vector<float>(500000, 1.0F));
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (std::size_t i = 0; i < 2; ++i)
+    tickets.push_back(peers[i].engine->post(group, all_reduce(values[i])));
+  peers[2].engine->vanish();
+  for (const auto& t : tickets) expect_success(t);
+  OpRequest wrong = all_reduce(values[0]);  // of another thread, before that one's wait returns
+  wrong.descriptor.root = 3;
+  const auto refused = peers[0].engine->post(group, std::move(wrong));
+  EXPECT_EQ(outcome(refused).code, ErrorCode::invalid);
+  peers[0].engine->returned(group, refused->op);
+  EXPECT_EQ(peers[0].engine->view(group).size, 3);
+  peers[0].engine->returned(group, tickets[0]->op);
+  EXPECT_EQ(peers[0].engine->view(group).size, 2);
+}
+
 TEST(ElasticGroup, what_is_replayed_while_a_part_of_its_inputs_has_not_come_yet_is_right) {
   Founded run(3);
   auto& [master, peers, group] = run;

@@ -86,10 +86,10 @@ Memory filled(std::size_t bytes, std::uint64_t salt, DType dtype) {
   return memory;
 }
 
-const Call& Book::call_of(PeerId peer, OpKey key, OpKind kind) const {
+const Call& Book::call_of(PeerId peer, OpKey key) const {
   if (const auto calls = calls_.find(peer); calls != calls_.end()) {
-    for (auto call = calls->second.rbegin(); call != calls->second.rend(); ++call) {
-      if ((*call)->ticket->op == key && (*call)->descriptor.kind == kind) return **call;
+    for (const auto& call : calls->second) {
+      if (call->ticket->op == key) return *call;
     }
   }
   throw Violation("peer " + name_of(peer) + " counts as a contributor of operation " +
@@ -102,7 +102,7 @@ Memory Book::expected(const Call& call, std::size_t output,
   const OpKey key = call.ticket->op;
   const std::size_t bytes = call.outputs[output].size();
   const auto input_of = [&](PeerId peer, std::size_t buffer) {
-    return filled(bytes, call_of(peer, key, d.kind).salt_of(buffer), d.dtype);
+    return filled(bytes, call_of(peer, key).salt_of(buffer), d.dtype);
   };
   const auto rank = static_cast<std::size_t>(call.rank);
   const auto root = static_cast<std::size_t>(std::max(d.root, 0));
@@ -112,7 +112,7 @@ Memory Book::expected(const Call& call, std::size_t output,
     case OpKind::reduce_scatter: {
       const auto part_of = [&](PeerId contributor) {  // its parts are in its own numbering
         if (d.kind != OpKind::reduce_scatter) return input_of(contributor, 0);
-        const auto& theirs = call_of(contributor, key, d.kind).numbering;
+        const auto& theirs = call_of(contributor, key).numbering;
         const auto place = std::find(theirs.begin(), theirs.end(), call.numbering.at(rank));
         return input_of(contributor, static_cast<std::size_t>(place - theirs.begin()));
       };

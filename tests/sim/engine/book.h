@@ -77,7 +77,7 @@ class Book {
   bool faults = true;  // without any no collective fails
 
  private:
-  [[nodiscard]] const Call& call_of(PeerId peer, OpKey key, OpKind kind) const;
+  [[nodiscard]] const Call& call_of(PeerId peer, OpKey key) const;
   [[nodiscard]] Memory expected(const Call& call, std::size_t output,
                                 const std::vector<PeerId>& contributors) const;
 

@@ -96,8 +96,7 @@ Task Member::step(std::uint64_t number) {
 
 Task Member::wait(const std::shared_ptr<Call>& call) {
   co_await done(call->ticket);
-  ElasticGroup* group = core_->elastic();
-  if (group != nullptr && !call->ticket->error().failed()) group->returned(call->ticket->op);
+  if (ElasticGroup* group = core_->elastic()) group->returned(call->ticket->op);
 }
 
 /// A thread of a program without boundaries: all its calls are alike, and each is made ready
