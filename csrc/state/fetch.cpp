@@ -1,0 +1,125 @@
+// See fetch.h.
+#include "state/fetch.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+#include <set>
+#include <string>
+
+#include "base/assert.h"
+#include "base/log.h"
+
+namespace pccl {
+namespace {
+
+/// May another source still deliver?
+bool is_of_source(ErrorCode code) {
+  return code == ErrorCode::closed || code == ErrorCode::peer_lost ||
+         code == ErrorCode::timed_out || code == ErrorCode::unreachable;
+}
+
+void change_places(std::span<std::byte> a, std::span<std::byte> b) {
+  std::array<std::byte, 16384> held;
+  for (std::size_t at = 0; at < a.size(); at += held.size()) {
+    const std::size_t bytes = std::min(held.size(), a.size() - at);
+    std::memcpy(held.data(), a.data() + at, bytes);
+    std::memcpy(a.data() + at, b.data() + at, bytes);
+    std::memcpy(b.data() + at, held.data(), bytes);
+  }
+}
+
+Error no_memory(std::uint64_t bytes) {
+  return {ErrorCode::no_memory, "there is no memory for " + std::to_string(bytes) +
+                                    " bytes of the run's shared state; the own one is unchanged"};
+}
+
+}  // namespace
+
+StateFetch::Memory::Memory(std::span<const std::byte> copied) : Memory(copied.size()) {
+  std::copy(copied.begin(), copied.end(), data_.get());
+}
+
+Result<bool> StateFetch::run(std::vector<WantedItem> wanted, std::vector<PeerId> sources,
+                             const PullInto& pull, const Hash& hash) {
+  plan_.want(std::move(wanted), std::move(sources));
+  while (const auto next = plan_.next()) {
+    const std::string which =
+        "shared state: item " + std::to_string(next->item.index) + " of " + to_string(next->source);
+    Memory memory;
+    try {
+      if (next->item.bytes) memory = Memory(*next->item.bytes);
+    } catch (const std::bad_alloc&) {
+      return no_memory(*next->item.bytes);
+    }
+    const Error error = pull(*next, memory);
+    if (error.failed()) {
+      if (!is_of_source(error.code)) return error;
+      log_info(which + " does not come: " + error.text);
+      plan_.failed(next->source);
+      continue;
+    }
+    bytes_received_ += memory.span().size();
+    const Digest digest = next->item.index == 0 ? sha256(memory.span()) : hash(memory.span());
+    if (digest != next->item.digest) {
+      log_warning(which + " has another digest");
+      plan_.failed(next->source);
+      continue;
+    }
+    here_.insert_or_assign(digest, std::move(memory));
+    plan_.arrived(digest);
+  }
+  return plan_.complete();
+}
+
+std::span<const std::byte> StateFetch::at(const Digest& digest) const {
+  const auto it = here_.find(digest);
+  PCCL_ASSERT(it != here_.end(), "it has not been fetched");
+  return it->second.span();
+}
+
+Error StateFetch::replace(const std::vector<Target>& targets) {
+  take_back();
+  std::vector<Pair> pairs;
+  std::set<Digest> used;
+  for (const Target& target : targets) {
+    const auto it = here_.find(target.digest);
+    if (it == here_.end() || it->second.span().size() != target.memory.size()) {
+      copies_.clear();
+      return {ErrorCode::invalid, "this memory is not that of an item that has been fetched"};
+    }
+    std::span<std::byte> memory = it->second.span();
+    if (!used.insert(target.digest).second) {
+      try {
+        copies_.emplace_back(memory);
+      } catch (const std::bad_alloc&) {
+        copies_.clear();
+        return no_memory(memory.size());
+      }
+      memory = copies_.back().span();
+    }
+    pairs.emplace_back(memory, target.memory);
+  }
+  replaced_ = std::move(pairs);
+  for (const auto& [memory, target] : replaced_) change_places(memory, target);
+  return {};
+}
+
+void StateFetch::take_back() {
+  // The last first: targets may share memory.
+  for (auto it = replaced_.rbegin(); it != replaced_.rend(); ++it) {
+    change_places(it->first, it->second);
+  }
+  replaced_.clear();
+  copies_.clear();
+}
+
+void StateFetch::clear() {
+  replaced_.clear();
+  copies_.clear();
+  here_.clear();
+  plan_ = {};
+}
+
+}  // namespace pccl
