@@ -3,7 +3,7 @@
 Every blocking call releases the GIL and lets Ctrl-C through. Errors are those of `_errors.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch._C._distributed_c10d import Backend as _Backend
@@ -108,10 +108,35 @@ def boundary_fetched(
 ) -> None:
     """The state that this peer holds from now on."""
 
-def pull(source: str, digest: bytes, item: int, address: int, size: int) -> bytes | None:
-    """Item `item` of the snapshot `digest` of peer `source`: into memory, or (address 0) as bytes.
-    A source that is too slow is given up (PROTOCOL.md, `pull`).
-    """
+class StateFetch:
+    """A state that is being fetched: memory beside the caller's, item by item (csrc/state/fetch.h)."""
+
+    @property
+    def bytes_received(self) -> int:
+        """Of all items that have come."""
+
+    def run(
+        self, root: bytes, sources: Sequence[str], items: Sequence[tuple[int, bytes, int | None]]
+    ) -> bool:
+        """Pulls what is not here yet of `items` (index, digest, bytes) of the snapshot `root`, each from
+        one source, and checks it. None: of unknown size, the manifest. False: no source delivered. What
+        has come stays, whatever this call raises. A source that is too slow is given up (PROTOCOL.md,
+        `pull`), and one that has failed is asked last from then on.
+        """
+
+    def at(self, digest: bytes) -> bytes:
+        """The item with this digest, which is here."""
+
+    def replace(self, targets: list[tuple[bytes, int, int]]) -> None:
+        """Memory (digest, address, bytes) and what was fetched change places, all or, with an error,
+        none.
+        """
+
+    def take_back(self) -> None:
+        """Undoes `replace`, if it was called."""
+
+    def clear(self) -> None:
+        """Forgets what is here; the caller's memory keeps what it holds."""
 
 def sha256(items: list[tuple[int, int]]) -> list[bytes]:
     """SHA-256 over each (address, bytes): over its 4 MiB chunks, then over their digests; all cores."""

@@ -11,7 +11,8 @@
         UnreachableError         nobody answers at the address
         GroupClosedError         the group, or the process's engine, has been closed
         ProtocolError            a received message does not follow PROTOCOL.md
-        NoMemoryError            a member had no memory for the operation, which failed at all
+        NoMemoryError            a member had no memory for the operation, which failed at all; or
+                                 this one for a state that it fetches, which stays as it was
         EngineError              an invariant of pccl does not hold: a bug, please report it
     ValueError                   an argument is wrong; nothing was sent
 
@@ -67,7 +68,7 @@ class ProtocolError(PcclError):
 
 
 class NoMemoryError(PcclError):
-    """A member had no memory for the operation, which failed at all ranks."""
+    """A member had no memory for the operation, which failed at all; or for a fetched state."""
 
 
 class EngineError(PcclError):

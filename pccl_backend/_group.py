@@ -136,14 +136,19 @@ class ElasticGroup:
                 or shapes from the run's (the tensors are unchanged).
             EvictedError: The run goes on without this peer. Leave and join again.
             OperationTimeoutError: `timeout_s` passed and this newcomer was not admitted: join
-                again. Nothing but a state that was being fetched has changed.
+                again. The state is unchanged.
+            NoMemoryError: There is none for what has to be fetched. The state is unchanged, and the
+                next call goes on with it.
             PcclError: An operation on device tensors of the step that has ended failed after its
                 `wait()` had returned; its tensors are unchanged. The boundary has been passed.
 
         Source:
             DESIGN.md, sections 5 and 8: the most popular root among the members wins.
         """
-        shared = None if state is None else Exchange(state, self._module.sha256)
+        shared = None
+        if state is not None:
+            _talk.fetched = _talk.fetched or self._module.StateFetch()
+            shared = Exchange(state, self._module.sha256, _talk.fetched)
         return self._pass("refresh", shared, verify, timeout_s)
 
     def resume(self, *, timeout_s: float | None = None) -> Boundary:
@@ -269,7 +274,7 @@ class ElasticGroup:
                 "state=None: the members of this run share a state; expected the same names here"
             )
         try:
-            offer = shared.fetch(root["digest"], event["sources"], self._module.pull, adopt)
+            offer = shared.fetch(root["digest"], event["sources"], adopt)
         except SourceFailedError:
             return False
         except RunMovedOnError:

@@ -25,15 +25,17 @@ class Talk:
         unanswered: The question of the engine that was not answered.
         adopts: The engine was asked whether a state may be replaced, and has not been told what
             came of it.
+        fetched: What has been fetched and checked, for the next call.
     """
 
     is_open: bool = False
     unanswered: dict[str, Any] | None = None
     adopts: bool = False
+    fetched: Any = None
 
     def end(self) -> None:
         """The boundary is over."""
-        self.is_open, self.unanswered, self.adopts = False, None, False
+        self.is_open, self.unanswered, self.adopts, self.fetched = False, None, False, None
 
 
 talk = Talk()

@@ -10,24 +10,16 @@ before it is used, and no byte of it is trusted before its digest has been compa
 from __future__ import annotations
 
 import copy
-import ctypes
 import hashlib
 import json
-import logging
 import math
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from ._errors import (
-    GroupClosedError,
-    OperationTimeoutError,
-    PeerLostError,
-    ProtocolError,
-    UnreachableError,
-)
+from ._errors import ProtocolError
 from ._shared_state import SharedState, dtype_of
 
 FORMAT = "pccl-state-1"
@@ -35,16 +27,29 @@ MANIFEST_BYTES_MAX = 64 << 20
 NAMES_MAX = 1 << 20
 DEPTH_MAX = 32
 REVISION_MAX = (1 << 63) - 1
-
-_log = logging.getLogger("pccl")
+TENSOR_BYTES_MAX = (1 << 63) - 1
 
 Item = tuple[int, int]
 """Address and bytes of memory."""
 Hasher = Callable[[list[Item]], list[bytes]]
-Pull = Callable[[str, bytes, int, int, int], bytes | None]
-"""`_C.pull`: source, digest, item, address, bytes."""
 Adopt = Callable[[], bool]
 """May the state that has been fetched replace the own one?"""
+
+
+Wanted = tuple[int, bytes, int | None]
+"""Index, digest and bytes of an item; None: the source says how many."""
+
+
+class StateFetch(Protocol):
+    """`_C.StateFetch`, which says more: what has been fetched and checked, beside the state."""
+
+    @property
+    def bytes_received(self) -> int: ...
+    def run(self, root: bytes, sources: Sequence[str], items: Sequence[Wanted]) -> bool: ...
+    def at(self, digest: bytes) -> bytes: ...
+    def replace(self, targets: list[tuple[bytes, int, int]]) -> None: ...
+    def take_back(self) -> None: ...
+    def clear(self) -> None: ...
 
 
 class SourceFailedError(Exception):
@@ -93,23 +98,33 @@ class Manifest:
 class Exchange:
     """The shared state of one `refresh` call: hashed, offered, made equal to the others'."""
 
-    def __init__(self, mapping: MutableMapping[str, Any], hasher: Hasher) -> None:
-        """Checks names, tensors and values.
+    def __init__(
+        self,
+        mapping: MutableMapping[str, Any],
+        hasher: Hasher,
+        fetched: StateFetch | None = None,
+    ) -> None:
+        """Checks names, tensors and values. What is fetched goes to `fetched`, and stays there.
 
         Raises:
             ValueError: A name, tensor or value cannot be shared; the text names it.
         """
         self._mapping = mapping
         self._hasher = hasher
-        self.bytes_received = 0
+        self._fetched = fetched
         items = list(mapping.items())  # once: each boundary comes here, and a mapping may be a view
         self._tensors = _tensors_of(items)
         self._hosts: dict[str, torch.Tensor] = {}
-        self._staged: dict[bytes, torch.Tensor] = {}  # fetched and checked, by digest
+        self._digests: dict[str, bytes] = {}  # of tensors that nobody has written since
         revision_of(mapping)
         for name, value in items:
             if not isinstance(value, torch.Tensor):
                 _encode(value, f"state[{name!r}]", 0)
+
+    @property
+    def bytes_received(self) -> int:
+        """Payload that has come at this boundary."""
+        return 0 if self._fetched is None else self._fetched.bytes_received
 
     def settle(self, contributors: tuple[int, ...] | None) -> None:
         """The step is over: these ranks contributed to all that succeeded (None: not known yet)."""
@@ -118,27 +133,16 @@ class Exchange:
 
     def snapshot(self) -> Snapshot:
         """Hashes the state as it is now."""
-        names = sorted(self._tensors)
-        self._hosts = {name: _host(self._tensors[name]) for name in names}
-        memory = [_memory(self._hosts[name]) for name in names]
-        digests = self._hasher(memory)
-        entries = [
-            TensorEntry(name, dtype_name(t), tuple(t.shape), digest)
-            for name, t, digest in zip(names, self._hosts.values(), digests, strict=True)
-        ]
-        text = encode_manifest(entries, plain_of(self._mapping))
-        manifest = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        keep = [manifest, *self._hosts.values()]
-        digest = hashlib.sha256(text).digest()
-        return Snapshot(revision_of(self._mapping), digest, [_memory(manifest), *memory], keep)
+        self._hosts, self._digests = {}, {}
+        return self._offer()
 
-    def fetch(self, digest: bytes, sources: Sequence[str], pull: Pull, adopt: Adopt) -> Snapshot:
-        """Makes this state equal to the one with root `digest`, from the first source that can.
+    def fetch(self, digest: bytes, sources: Sequence[str], adopt: Adopt) -> Snapshot:
+        """Makes this state equal to the one with root `digest`, from sources that have it.
 
         Tensors that differ are fetched beside the state, and each is checked there. When all of
         them have come, and `adopt` agrees, tensors and plain values are replaced together. What has
         been checked is kept for the next call: after the loss of a source the fetch goes on from
-        where it was. A source that fails is asked last from then on.
+        where it was.
 
         Returns:
             The snapshot of the state as it is now; its digest is `digest`.
@@ -147,107 +151,100 @@ class Exchange:
             ValueError: Names, dtypes or shapes differ; the text names the first difference.
             SourceFailedError: No source delivered.
             RunMovedOnError: `adopt` did not agree.
-            ProtocolError: The state was written by another thread meanwhile.
+            NoMemoryError: There is none for what has to be fetched.
+            ProtocolError: The plain values do not hold what was set.
 
             After any error the values of the state are those from before the call.
         """
-        manifest, first = self._fetch_manifest(digest, sources, pull)
+        fetched = self._fetched
+        assert fetched is not None
+        if not fetched.run(digest, sources, [(0, digest, None)]):
+            raise SourceFailedError
+        manifest = decode_manifest(fetched.at(digest))
         shared = self._mapping if isinstance(self._mapping, SharedState) else None
         self._compare(manifest, but=None if shared is None else shared.adopts)
-        order = [first, *(source for source in sources if source != first)]
-        alike = [e.name for e in manifest.tensors if self._is_like(e)]
-        own = dict(
-            zip(alike, self._hasher([_memory(self._host_of(n)) for n in alike]), strict=True)
-        )
-        staged: dict[str, torch.Tensor] = {}
-        for item, entry in enumerate(manifest.tensors, start=1):
-            if own.get(entry.name) != entry.digest:
-                staged[entry.name] = self._fetch_tensor(entry, item, digest, order, pull)
+        self._hash([e.name for e in manifest.tensors if self._is_like(e)])
+        differ = [
+            (item, entry)
+            for item, entry in enumerate(manifest.tensors, start=1)
+            if not self._is_like(entry) or self._digests[entry.name] != entry.digest
+        ]
+        wanted = [(item, entry.digest, _bytes_of(entry)) for item, entry in differ]
+        if not fetched.run(digest, sources, wanted):
+            raise SourceFailedError
         if not adopt():
             raise RunMovedOnError
-        return self._commit(manifest, staged, digest)
+        return self._commit(fetched, manifest, [entry for _, entry in differ], digest)
 
     def _commit(
-        self, manifest: Manifest, staged: dict[str, torch.Tensor], digest: bytes
+        self, fetched: StateFetch, manifest: Manifest, new: list[TensorEntry], digest: bytes
     ) -> Snapshot:
         """Replaces tensors and plain values; any exception, Ctrl-C too, takes all of it back."""
         shared = self._mapping if isinstance(self._mapping, SharedState) else None
         plain = copy.deepcopy(plain_of(self._mapping))
         put_back = None if shared is None else shared.keep()
-        before: dict[str, torch.Tensor] = {}
+        targets: list[str] = []
         try:
             if shared is not None:
                 shared.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
                 self._look()
             replace_plain(self._mapping, manifest.values)
-            for name, tensor in staged.items():
-                before[name] = self._host_of(name).clone()
-                self._write(name, tensor)
-            snapshot = self.snapshot()
+            memory = [(e.digest, *_memory(self._host_of(e.name))) for e in new]
+            targets = [e.name for e in new]
+            fetched.replace(memory)
+            self._write_devices(targets)
+            self._digests = {e.name: e.digest for e in manifest.tensors}
+            snapshot = self._offer()
             if snapshot.digest != digest:
                 raise ProtocolError(
                     "the state that was fetched does not have the root that the members agreed "
-                    "on: was it written by another thread during refresh?"
+                    "on: a plain value is not what it was set to, or another thread wrote it"
                 )
         except BaseException:
-            for name, tensor in before.items():
-                self._write(name, tensor)
+            self._digests = {}
+            fetched.take_back()
+            self._write_devices(targets)
             if put_back is not None:
                 put_back()
                 self._look()
             replace_plain(self._mapping, plain)
             raise
-        self._staged.clear()
+        fetched.clear()
         return snapshot
 
-    def _write(self, name: str, value: torch.Tensor) -> None:
-        """Into the tensor, by its memory where that is the host's: inference tensors, too."""
-        host, tensor = self._host_of(name), self._tensors[name]
-        (to, size), (source, _) = _memory(host), _memory(value)
-        ctypes.memmove(to, source, size)
-        if tensor.data_ptr() != host.data_ptr():
-            with torch.no_grad():
-                tensor.copy_(host)
+    def _write_devices(self, names: Iterable[str]) -> None:
+        """Tensors whose host memory is a copy get what it holds."""
+        for name in names:
+            host, tensor = self._host_of(name), self._tensors[name]
+            if tensor.data_ptr() != host.data_ptr():
+                with torch.no_grad():
+                    tensor.copy_(host)
 
     def _host_of(self, name: str) -> torch.Tensor:
         if name not in self._hosts:
             self._hosts[name] = _host(self._tensors[name])
         return self._hosts[name]
 
-    def _fetch_manifest(
-        self, digest: bytes, sources: Sequence[str], pull: Pull
-    ) -> tuple[Manifest, str]:
-        for source in sources:
-            text = _try_pull(pull, source, digest, 0, 0, 0)
-            if text is None:
-                continue
-            self.bytes_received += len(text)
-            if hashlib.sha256(text).digest() != digest:
-                _log.warning("shared state: the manifest of %s has another root", source)
-                continue
-            return decode_manifest(text), source
-        raise SourceFailedError
+    def _hash(self, names: Iterable[str]) -> None:
+        """Those that have not been hashed yet."""
+        new = [name for name in names if name not in self._digests]
+        digests = self._hasher([_memory(self._host_of(name)) for name in new])
+        self._digests.update(zip(new, digests, strict=True))
 
-    def _fetch_tensor(
-        self, entry: TensorEntry, item: int, digest: bytes, order: list[str], pull: Pull
-    ) -> torch.Tensor:
-        """The tensor of an entry, beside the state, with the digest that the entry names."""
-        dtype = dtype_of(entry.dtype)
-        staged = self._staged.get(entry.digest)
-        if staged is not None and (staged.dtype, tuple(staged.shape)) == (dtype, entry.shape):
-            return staged
-        staged = torch.empty(entry.shape, dtype=dtype)
-        address, size = _memory(staged)
-        for source in tuple(order):
-            if _try_pull(pull, source, digest, item, address, size) is not None:
-                self.bytes_received += size
-                if self._hasher([(address, size)])[0] == entry.digest:
-                    self._staged[entry.digest] = staged
-                    return staged
-                _log.warning("shared state: %r of %s has another digest", entry.name, source)
-            order.remove(source)
-            order.append(source)
-        raise SourceFailedError
+    def _offer(self) -> Snapshot:
+        """The snapshot of the state; hashes what has not been hashed yet."""
+        names = sorted(self._tensors)
+        self._hash(names)
+        hosts = [self._host_of(name) for name in names]
+        entries = [
+            TensorEntry(name, dtype_name(host), tuple(host.shape), self._digests[name])
+            for name, host in zip(names, hosts, strict=True)
+        ]
+        text = encode_manifest(entries, plain_of(self._mapping))
+        manifest = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        items = [_memory(tensor) for tensor in (manifest, *hosts)]
+        digest = hashlib.sha256(text).digest()
+        return Snapshot(revision_of(self._mapping), digest, items, [manifest, *hosts])
 
     def _is_like(self, entry: TensorEntry) -> bool:
         """Is there a tensor of this name, dtype and shape here?"""
@@ -486,17 +483,18 @@ def _memory(tensor: torch.Tensor) -> Item:
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
+def _bytes_of(entry: TensorEntry) -> int:
+    """Of the tensor's memory.
+
+    Raises:
+        ProtocolError: No tensor has so many.
+    """
+    size = math.prod(entry.shape) * dtype_of(entry.dtype).itemsize
+    if size > TENSOR_BYTES_MAX:
+        raise ProtocolError(f"{entry.name!r} of the run's shared state has {size} bytes")
+    return size
+
+
 def describe(what: tuple[str, tuple[int, ...]] | None) -> str:
     """Of dtype and shape, for messages."""
     return "missing" if what is None else f"{what[0]} of shape {what[1]}"
-
-
-def _try_pull(
-    pull: Pull, source: str, digest: bytes, item: int, address: int, size: int
-) -> bytes | None:
-    """What `pull` gave (b"" where it went into memory); None: this source cannot deliver."""
-    try:
-        return pull(source, digest, item, address, size) or b""
-    except (GroupClosedError, PeerLostError, OperationTimeoutError, UnreachableError) as error:
-        _log.info("shared state: %s cannot deliver item %d: %s", source, item, error)
-        return None

@@ -43,7 +43,13 @@ StateFetch::Memory::Memory(std::span<const std::byte> copied) : Memory(copied.si
 
 Result<bool> StateFetch::run(std::vector<WantedItem> wanted, std::vector<PeerId> sources,
                              const PullInto& pull, const Hash& hash) {
+  replaced_.clear();
+  std::vector<Digest> had;
+  for (const WantedItem& item : wanted) {
+    if (here_.contains(item.digest)) had.push_back(item.digest);
+  }
   plan_.want(std::move(wanted), std::move(sources));
+  for (const Digest& digest : had) plan_.arrived(digest);
   while (const auto next = plan_.next()) {
     const std::string which =
         "shared state: item " + std::to_string(next->item.index) + " of " + to_string(next->source);
@@ -80,46 +86,45 @@ std::span<const std::byte> StateFetch::at(const Digest& digest) const {
 }
 
 Error StateFetch::replace(const std::vector<Target>& targets) {
-  take_back();
-  std::vector<Pair> pairs;
+  replaced_.clear();
+  // Targets that want the same item: each but the first gets a copy.
+  std::vector<Memory> copies;
   std::set<Digest> used;
   for (const Target& target : targets) {
     const auto it = here_.find(target.digest);
     if (it == here_.end() || it->second.span().size() != target.memory.size()) {
-      copies_.clear();
       return {ErrorCode::invalid, "this memory is not that of an item that has been fetched"};
     }
-    std::span<std::byte> memory = it->second.span();
-    if (!used.insert(target.digest).second) {
-      try {
-        copies_.emplace_back(memory);
-      } catch (const std::bad_alloc&) {
-        copies_.clear();
-        return no_memory(memory.size());
-      }
-      memory = copies_.back().span();
+    if (used.insert(target.digest).second) continue;
+    try {
+      copies.emplace_back(it->second.span());
+    } catch (const std::bad_alloc&) {
+      return no_memory(target.memory.size());
     }
-    pairs.emplace_back(memory, target.memory);
   }
-  replaced_ = std::move(pairs);
-  for (const auto& [memory, target] : replaced_) change_places(memory, target);
+  replaced_.reserve(targets.size());
+  auto copy = copies.begin();
+  for (const Target& target : targets) {
+    auto node = here_.extract(target.digest);
+    Memory memory = node.empty() ? std::move(*copy++) : std::move(node.mapped());
+    change_places(memory.span(), target.memory);
+    replaced_.push_back({target, std::move(memory)});
+  }
   return {};
 }
 
 void StateFetch::take_back() {
   // The last first: targets may share memory.
-  for (auto it = replaced_.rbegin(); it != replaced_.rend(); ++it) {
-    change_places(it->first, it->second);
+  for (; !replaced_.empty(); replaced_.pop_back()) {
+    auto& [target, memory] = replaced_.back();
+    change_places(memory.span(), target.memory);
+    here_.insert_or_assign(target.digest, std::move(memory));
   }
-  replaced_.clear();
-  copies_.clear();
 }
 
 void StateFetch::clear() {
   replaced_.clear();
-  copies_.clear();
   here_.clear();
-  plan_ = {};
 }
 
 }  // namespace pccl

@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -54,22 +53,24 @@ class StateFetch {
   /// Of all items that have come, good or not.
   [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
 
-  /// All of the targets hold what was fetched, and here is what they held; or, with an error, or if
-  /// memory for that is lacking, nothing has changed.
+  /// All of the targets hold what was fetched, which is here no more; or, with an error, nothing
+  /// has changed.
   [[nodiscard]] Error replace(const std::vector<Target>& targets);
-  /// Undoes `replace`, if it was called.
+  /// Undoes the last `replace`; nothing where neither that nor anything after it was called.
   void take_back();
-  /// Forgets everything that is here: the targets keep what they have.
+  /// Forgets everything that is here, and what the targets held.
   void clear();
 
  private:
-  using Pair = std::pair<std::span<std::byte>, std::span<std::byte>>;
+  struct Replaced {
+    Target target;
+    Memory memory;  // what the target held
+  };
 
   TransferPlan plan_;
   std::map<Digest, Memory> here_;
   std::uint64_t bytes_received_ = 0;
-  std::vector<Pair> replaced_;  // memory here and the caller's, in the order of their exchange
-  std::vector<Memory> copies_;  // of items that several targets wanted
+  std::vector<Replaced> replaced_;  // in that order
 };
 
 }  // namespace pccl

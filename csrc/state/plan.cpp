@@ -10,8 +10,8 @@ void TransferPlan::want(std::vector<WantedItem> items, std::vector<PeerId> sourc
   sources_ = std::move(sources);
   first_ = 0;
   tried_.clear();
+  arrived_.clear();
   sort_sources();
-  skip_what_is_there();
 }
 
 std::optional<TransferPlan::Pull> TransferPlan::next() const {
@@ -22,16 +22,16 @@ std::optional<TransferPlan::Pull> TransferPlan::next() const {
   return Pull{items_[first_], *untried};
 }
 
-void TransferPlan::skip_what_is_there() {
-  while (first_ < items_.size() && there_.contains(items_[first_].digest)) {
+void TransferPlan::skip_arrived() {
+  while (first_ < items_.size() && arrived_.contains(items_[first_].digest)) {
     ++first_;
     tried_.clear();
   }
 }
 
 void TransferPlan::arrived(const Digest& digest) {
-  there_.insert(digest);
-  skip_what_is_there();
+  arrived_.insert(digest);
+  skip_arrived();
 }
 
 void TransferPlan::failed(PeerId source) {

@@ -31,11 +31,11 @@ class TransferPlan {
     PeerId source;
   };
 
-  /// An attempt begins. Of the attempts before it stays what has arrived, and how often each source
-  /// has failed: the first source is the one that has failed least, among equals the first named.
+  /// An attempt begins; of those before it stays how often each source has failed. The first source
+  /// is the one that has failed least, among equals the first named.
   void want(std::vector<WantedItem> items, std::vector<PeerId> sources);
-  /// The pull that is due, the same until one of the events below. nullopt: all items are there, or
-  /// no source is left for the first of those that are not.
+  /// The pull that is due, the same until one of the events below. nullopt: all items have
+  /// arrived, or no source is left for the first of those that have not.
   [[nodiscard]] std::optional<Pull> next() const;
   /// Nothing that is wanted is missing.
   [[nodiscard]] bool complete() const { return first_ == items_.size(); }
@@ -47,14 +47,14 @@ class TransferPlan {
   void failed(PeerId source);
 
  private:
-  void skip_what_is_there();
+  void skip_arrived();
   void sort_sources();
 
   std::vector<WantedItem> items_;
-  std::size_t first_ = 0;        // of items_: those before it are there
+  std::size_t first_ = 0;        // of items_: those before it have arrived
   std::vector<PeerId> sources_;  // whom to ask first stands first
   std::set<PeerId> tried_;       // they have failed at the first item
-  std::set<Digest> there_;
+  std::set<Digest> arrived_;
   std::map<PeerId, std::uint32_t> failures_;
 };
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,7 +18,7 @@
 #include "python/engine_owner.h"
 #include "python/fields.h"
 #include "python/gil.h"
-#include "python/hash_items.h"
+#include "torch/bind_state.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
 #include "torch/staging.h"
@@ -117,32 +116,6 @@ py::list to_hex(const std::vector<PeerId>& peers) {
   py::list list;
   for (const PeerId peer : peers) list.append(to_string(peer));
   return list;
-}
-
-py::bytes to_bytes(const Digest& digest) {
-  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
-}
-
-Digest to_digest(const py::bytes& bytes) {
-  const std::string_view view(bytes);
-  Digest digest{};
-  TORCH_CHECK_VALUE(view.size() == digest.size(), "pccl: a digest has ", digest.size(),
-                    " bytes, got ", view.size());
-  std::memcpy(digest.data(), view.data(), digest.size());
-  return digest;
-}
-
-PeerId to_peer(const std::string& hex) {
-  const bool good =
-      hex.size() == 16 && hex.find_first_not_of("0123456789abcdef") == std::string::npos;
-  TORCH_CHECK_VALUE(good, "pccl: a peer is named by 16 hexadecimal digits, got '", hex, "'");
-  return PeerId{std::stoull(hex, nullptr, 16)};
-}
-
-using Items = std::vector<std::pair<std::uintptr_t, std::uint64_t>>;  // address and bytes
-
-std::byte* to_pointer(std::uintptr_t address) {
-  return reinterpret_cast<std::byte*>(address);  // NOLINT: what tensor.data_ptr() says
 }
 
 StateRoot to_root(bool present, std::uint64_t revision, const py::bytes& digest) {
@@ -370,44 +343,6 @@ void boundary_fetched(bool present, std::uint64_t revision, const py::bytes& dig
   engine->boundary_fetched(engine->elastic_group(), root, std::move(snapshot));
 }
 
-/// Interrupted, it returns when the engine writes to the caller's memory no more.
-std::optional<py::bytes> pull(const std::string& source, const py::bytes& digest,
-                              std::uint32_t item, std::uintptr_t address, std::uint64_t size) {
-  const PeerId peer = to_peer(source);
-  const Digest of = to_digest(digest);
-  const auto engine = joined_engine();
-  std::shared_ptr<Ticket> ticket;
-  {
-    const GilRelease release;
-    const Buffer to{to_pointer(address), address == 0 ? 0 : size};
-    const GroupId group = engine->elastic_group();
-    ticket = engine->pull(group, peer, of, item, to);
-    try {
-      wait_interruptibly(*engine, *ticket, std::nullopt);
-    } catch (...) {
-      engine->cancel_pull(group, ticket);
-      ticket->wait(std::nullopt);
-      throw;
-    }
-  }
-  check(ticket->error());
-  if (address != 0) return std::nullopt;
-  return py::bytes(reinterpret_cast<const char*>(ticket->bytes.data()), ticket->bytes.size());
-}
-
-std::vector<py::bytes> sha256_of(const Items& items) {
-  std::vector<std::span<const std::byte>> spans;
-  for (const auto& [address, bytes] : items) spans.emplace_back(to_pointer(address), bytes);
-  std::vector<Digest> digests;
-  {
-    const GilRelease release;
-    digests = hash_items(spans);
-  }
-  std::vector<py::bytes> result;
-  for (const Digest& digest : digests) result.push_back(to_bytes(digest));
-  return result;
-}
-
 py::list in_flight() {
   py::list list;
   const auto engine = EngineOwner::instance().existing();
@@ -574,9 +509,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("boundary_adopt", &boundary_adopt, py::arg("revision"), py::arg("digest"));
   m.def("boundary_fetched", &boundary_fetched, py::arg("present"), py::arg("revision"),
         py::arg("digest"), py::arg("items"), py::arg("keep"));
-  m.def("pull", &pull, py::arg("source"), py::arg("digest"), py::arg("item"), py::arg("address"),
-        py::arg("size"));
-  m.def("sha256", &sha256_of, py::arg("items"));
+  bind_state(m);
   m.def("in_flight", &in_flight);
   m.def("counters", &counters);
   m.def(

@@ -36,7 +36,6 @@ class FakeExtension:
         self.late_failure: Exception | None = None
         self.sources = Sources()
         self.sha256 = hasher
-        self.pull = self._pull
 
     def group_view(self) -> dict[str, Any]:
         return dict(self.view)
@@ -73,8 +72,8 @@ class FakeExtension:
     def leave(self, at_once: bool) -> None:
         self.calls.append(("leave", at_once))
 
-    def _pull(self, *arguments: Any) -> Any:
-        return self.sources.pull(*arguments)
+    def StateFetch(self) -> Sources:
+        return self.sources
 
 
 def finished(**changes: Any) -> dict[str, Any]:

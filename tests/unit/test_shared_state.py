@@ -76,7 +76,7 @@ class Trainer:
 
 def receive(mine: Trainer, theirs: Trainer) -> None:
     offer = theirs.offer()
-    got = Exchange(mine.state, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
+    got = Exchange(mine.state, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
     assert got.digest == offer.digest
 
 
@@ -116,9 +116,9 @@ def test_a_fetch_that_breaks_off_leaves_the_optimizer_as_it_was(
     before = new.offer().digest
     states = {p: dict(state) for p, state in new.optimizer.state.items()}
     offer = old.offer()
-    shared = Exchange(new.state, hasher)
+    shared = Exchange(new.state, hasher, BreaksOff(error, 4, a=offer))
     with pytest.raises((SourceFailedError, KeyboardInterrupt)):
-        shared.fetch(offer.digest, ["a"], BreaksOff(error, 4, a=offer).pull, agree)
+        shared.fetch(offer.digest, ["a"], agree)
     assert new.offer().digest == before
     assert new.optimizer.state == states
 
@@ -141,9 +141,9 @@ def test_a_replacement_that_breaks_off_gives_the_optimizer_its_state_back(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(kind, "load_state_dict", breaks_off)
-    shared = Exchange(new.state, hasher)
+    shared = Exchange(new.state, hasher, Sources(a=offer))
     with pytest.raises(KeyboardInterrupt):
-        shared.fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
+        shared.fetch(offer.digest, ["a"], agree)
     assert new.offer().digest == before
     assert [set(state) for state in new.optimizer.state.values()] == [{"momentum_buffer"}] * 3
 
@@ -172,7 +172,7 @@ def test_what_differs_is_named_and_nothing_changes() -> None:
     with pytest.raises(
         ValueError, match=r"state\['model.embed.weight'\] is float32 of shape \(8, 6\)"
     ):
-        Exchange(new.state, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
+        Exchange(new.state, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
     after = dict(new.state)
     assert after.keys() == before.keys()
     for name, value in before.items():

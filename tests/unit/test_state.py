@@ -4,12 +4,13 @@ import ctypes
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from pccl_backend import GroupClosedError, OperationTimeoutError, PeerLostError, ProtocolError
+from pccl_backend import GroupClosedError, NoMemoryError, PeerLostError, ProtocolError
 from pccl_backend._state import (
     DEPTH_MAX,
     FORMAT,
@@ -32,23 +33,56 @@ def agree() -> bool:
 
 
 class Sources:
-    """Stands for other peers: snapshots by peer, and who fails how."""
+    """Stands for `_C.StateFetch`, and for the peers that it asks: who offers what, or fails how."""
 
-    def __init__(self, **offers: Snapshot | Exception) -> None:
+    def __init__(self, **offers: Any) -> None:
         self.offers = offers
         self.asked: list[tuple[str, int]] = []
+        self.bytes_received = 0
+        self.here: dict[bytes, bytes] = {}
+        self.replaced: list[tuple[int, bytes]] = []  # address, what was there
 
-    def pull(self, source: str, digest: bytes, item: int, address: int, size: int) -> bytes | None:
+    def pull(self, source: str, item: int) -> bytes | None:
         self.asked.append((source, item))
         offer = self.offers[source]
-        if isinstance(offer, Exception):
-            raise offer
-        there, length = offer.items[item]
-        if address == 0:
-            return ctypes.string_at(there, length)
-        assert size == length
-        ctypes.memmove(address, there, size)
-        return None
+        if isinstance(offer, (PeerLostError, GroupClosedError)):
+            return None
+        assert isinstance(offer, Snapshot)
+        return ctypes.string_at(*offer.items[item])
+
+    def run(
+        self, root: bytes, sources: Sequence[str], items: Sequence[tuple[int, bytes, int | None]]
+    ) -> bool:
+        for item, digest, size in items:
+            for source in sources if digest not in self.here else []:
+                got = self.pull(source, item)
+                if got is not None:
+                    assert size in (None, len(got))
+                    assert hashlib.sha256(got).digest() == digest
+                    self.bytes_received += len(got)
+                    self.here[digest] = got
+                    break
+            if digest not in self.here:
+                return False
+        return True
+
+    def at(self, digest: bytes) -> bytes:
+        return self.here[digest]
+
+    def replace(self, targets: list[tuple[bytes, int, int]]) -> None:
+        for digest, address, size in targets:
+            assert len(self.here[digest]) == size
+            self.replaced.append((address, ctypes.string_at(address, size)))
+            ctypes.memmove(address, self.here[digest], size)
+
+    def take_back(self) -> None:
+        while self.replaced:
+            address, before = self.replaced.pop()
+            ctypes.memmove(address, before, len(before))
+
+    def clear(self) -> None:
+        self.replaced.clear()
+        self.here.clear()
 
 
 def example() -> dict[str, Any]:
@@ -112,8 +146,8 @@ def test_fetching_writes_only_what_differs_and_in_place() -> None:
     w = mine["w"]
     offer = Exchange(theirs, hasher).snapshot()
     sources = Sources(a=offer)
-    shared = Exchange(mine, hasher)
-    got = shared.fetch(offer.digest, ["a"], sources.pull, agree)
+    shared = Exchange(mine, hasher, sources)
+    got = shared.fetch(offer.digest, ["a"], agree)
     assert got.digest == offer.digest
     assert got.revision == 12
     assert mine["w"] is w
@@ -129,73 +163,93 @@ def test_parameters_that_require_gradients_can_be_fetched() -> None:
     theirs = {"p": torch.nn.Parameter(torch.ones(4))}
     mine = {"p": torch.nn.Parameter(torch.zeros(4))}
     offer = Exchange(theirs, hasher).snapshot()
-    Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
+    Exchange(mine, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
     assert torch.equal(mine["p"], theirs["p"])
     assert mine["p"].is_leaf
     assert mine["p"].requires_grad
 
 
-@pytest.mark.parametrize("failure", [PeerLostError("gone"), GroupClosedError("no such snapshot")])
-def test_the_next_source_helps_where_one_fails(failure: Exception) -> None:
+def test_without_a_source_the_next_proposal_is_waited_for() -> None:
     theirs, mine = example(), example()
     mine["b"].zero_()
     offer = Exchange(theirs, hasher).snapshot()
-    sources = Sources(a=failure, b=offer)
-    Exchange(mine, hasher).fetch(offer.digest, ["a", "b"], sources.pull, agree)
-    assert torch.equal(mine["b"], theirs["b"])
+    sources = Sources(a=PeerLostError("gone"))
+    shared = Exchange(mine, hasher, sources)
     with pytest.raises(SourceFailedError):
-        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=failure).pull, agree)
+        shared.fetch(offer.digest, ["a"], agree)
+    sources.offers["b"] = offer
+    assert shared.fetch(offer.digest, ["a", "b"], agree).digest == offer.digest
+    assert torch.equal(mine["b"], theirs["b"])
 
 
-def test_a_source_that_fails_once_is_asked_last() -> None:
-    theirs, mine = example(), example()
-    for name in ("w", "b", "scalar"):
-        mine[name].zero_()
-    offer = Exchange(theirs, hasher).snapshot()
-    sources = Sources(a=offer, b=offer)
-
-    def pull(source: str, digest: bytes, item: int, address: int, size: int) -> bytes | None:
-        if source == "a" and item > 0:
-            sources.offers["a"] = OperationTimeoutError("mute")
-        return sources.pull(source, digest, item, address, size)
-
-    Exchange(mine, hasher).fetch(offer.digest, ["a", "b"], pull, agree)
-    assert [source for source, _ in sources.asked] == ["a", "a", "b", "b", "b"]
-
-
-def test_a_source_with_other_bytes_is_not_believed() -> None:
+def test_nothing_is_hashed_twice() -> None:
     theirs, mine = example(), example()
     mine["w"].zero_()
     offer = Exchange(theirs, hasher).snapshot()
-    forged = {**theirs, "w": theirs["w"] + 1.0}
-    other = Exchange(forged, hasher).snapshot()
-    liar = Snapshot(12, offer.digest, [offer.items[0], *other.items[1:]], [other])
-    Exchange(mine, hasher).fetch(offer.digest, ["a", "b"], Sources(a=liar, b=offer).pull, agree)
-    assert torch.equal(mine["w"], theirs["w"])
-    state = Exchange(example(), hasher)
-    with pytest.raises(SourceFailedError):
-        state.fetch(offer.digest, ["a"], Sources(a=other).pull, agree)
+    hashed: list[Item] = []
+
+    def counts(items: list[Item]) -> list[bytes]:
+        hashed.extend(items)
+        return hasher(items)
+
+    shared = Exchange(mine, counts, Sources(a=offer))
+    shared.snapshot()
+    assert len(hashed) == 4
+    got = shared.fetch(offer.digest, ["a"], agree)
+    assert len(hashed) == 4
+    assert got.digest == Exchange(mine, hasher).snapshot().digest == offer.digest
+
+
+class Alters(dict[str, Any]):
+    """Does not hold the step that was set: seen when everything has been replaced."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, 11 if name == "step" and value == 12 else value)
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_what_has_been_replaced_is_taken_back_where_the_root_is_another(
+    monkeypatch: pytest.MonkeyPatch, device: bool
+) -> None:
+    if device:  # the memory that is hashed and offered is a copy
+        monkeypatch.setattr("pccl_backend._state._host", lambda tensor: tensor.detach().clone())
+    theirs = example()
+    tied, w = torch.arange(4.0), torch.zeros(3, 5)
+    theirs.update(tied0=torch.ones(4), tied1=torch.ones(4))
+    mine = Alters(example(), tied0=tied, tied1=tied, w=w, step=3)
+    sources = Sources(a=Exchange(theirs, hasher).snapshot())
+    shared = Exchange(mine, hasher, sources)
+    before = shared.snapshot().digest
+    with pytest.raises(ProtocolError, match="does not have the root"):
+        shared.fetch(sources.offers["a"].digest, ["a"], agree)
+    assert Exchange(mine, hasher).snapshot().digest == before
+    theirs["step"] = 13
+    sources.offers["a"] = Exchange(theirs, hasher).snapshot()
+    got = shared.fetch(sources.offers["a"].digest, ["a"], agree)
+    assert mine["w"] is w
+    assert torch.equal(w, theirs["w"])
+    assert Exchange(mine, hasher).snapshot().digest == got.digest
 
 
 class BreaksOff(Sources):
-    """Loses its source at the n-th tensor, in the middle of the bytes."""
+    """Is interrupted, or has no source any more, at the n-th tensor."""
 
     def __init__(self, error: BaseException, after: int, **offers: Snapshot | Exception) -> None:
         super().__init__(**offers)
         self.error, self.left = error, after
 
-    def pull(self, source: str, digest: bytes, item: int, address: int, size: int) -> bytes | None:
+    def pull(self, source: str, item: int) -> bytes | None:
         self.left -= item > 0
-        if self.left < 0:
-            there, length = self.offers[source].items[item]  # type: ignore[union-attr]
-            ctypes.memmove(address, there, length // 2)
-            raise self.error
-        return super().pull(source, digest, item, address, size)
+        if self.left >= 0:
+            return super().pull(source, item)
+        if isinstance(self.error, PeerLostError):
+            return None
+        raise self.error
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 @pytest.mark.parametrize(
-    "error", [PeerLostError("gone"), KeyboardInterrupt(), MemoryError(), SystemExit(1)]
+    "error", [PeerLostError("gone"), KeyboardInterrupt(), NoMemoryError("none"), SystemExit(1)]
 )
 def test_a_fetch_that_breaks_off_leaves_the_state_as_it_was(
     error: BaseException, after: int
@@ -205,14 +259,15 @@ def test_a_fetch_that_breaks_off_leaves_the_state_as_it_was(
         mine[name].zero_()
     mine["step"], mine["gone"] = 3, [1]
     offer = Exchange(theirs, hasher).snapshot()
-    shared = Exchange(mine, hasher)
+    sources = BreaksOff(error, after, a=offer)
+    shared = Exchange(mine, hasher, sources)
     before = shared.snapshot().digest
     with pytest.raises((SourceFailedError, type(error))):
-        shared.fetch(offer.digest, ["a"], BreaksOff(error, after, a=offer).pull, agree)
+        shared.fetch(offer.digest, ["a"], agree)
     assert Exchange(mine, hasher).snapshot().digest == before
-    again = Sources(a=offer)
-    assert shared.fetch(offer.digest, ["a"], again.pull, agree).digest == offer.digest
-    assert len(again.asked) == 1 + 3 - after  # the manifest, and what had not come
+    sources.left = 3
+    assert shared.fetch(offer.digest, ["a"], agree).digest == offer.digest
+    assert len(sources.asked) == 1 + 3  # the manifest, and what differs, each once
 
 
 class Stubborn(dict[str, Any]):
@@ -232,31 +287,36 @@ def test_a_value_that_cannot_be_set_takes_the_whole_fetch_back() -> None:
     offer = Exchange(theirs, hasher).snapshot()
     before = Exchange(mine, hasher).snapshot().digest
     with pytest.raises(RuntimeError, match="no"):
-        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
+        Exchange(mine, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
     assert Exchange(mine, hasher).snapshot().digest == before
 
 
-def test_a_write_that_is_interrupted_takes_the_whole_fetch_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Interrupted(Sources):
+    """Ctrl-C comes when all tensors have been replaced."""
+
+    def replace(self, targets: list[tuple[bytes, int, int]]) -> None:
+        super().replace(targets)
+        raise KeyboardInterrupt
+
+
+class Starved(Sources):
+    """There is no memory for the exchange."""
+
+    def replace(self, targets: list[tuple[bytes, int, int]]) -> None:
+        raise NoMemoryError("none")
+
+
+@pytest.mark.parametrize("kind", [Interrupted, Starved])
+def test_a_replacement_that_breaks_off_takes_the_whole_fetch_back(kind: type[Sources]) -> None:
     theirs, mine = example(), example()
     mine["w"].zero_()
     mine["b"].zero_()
     mine["step"] = 3
     offer = Exchange(theirs, hasher).snapshot()
-    shared = Exchange(mine, hasher)
+    shared = Exchange(mine, hasher, kind(a=offer))
     before = shared.snapshot().digest
-    write, calls = shared._write, []
-
-    def interrupted(name: str, value: torch.Tensor) -> None:
-        calls.append(name)
-        write(name, value)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(shared, "_write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        shared.fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
+    with pytest.raises((KeyboardInterrupt, NoMemoryError)):
+        shared.fetch(offer.digest, ["a"], agree)
     assert Exchange(mine, hasher).snapshot().digest == before
 
 
@@ -277,7 +337,7 @@ def test_another_structure_is_an_error_that_names_the_first_difference(
     mine["scalar"].zero_()
     change(mine)
     with pytest.raises(ValueError, match="expected the same names") as caught:
-        Exchange(mine, hasher).fetch(offer.digest, ["a"], Sources(a=offer).pull, agree)
+        Exchange(mine, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
     assert text in str(caught.value)
     assert mine["scalar"].item() == 0
 

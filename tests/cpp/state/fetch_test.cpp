@@ -173,6 +173,18 @@ TEST(StateFetch, all_targets_are_replaced_and_taken_back_together) {
   EXPECT_EQ(caller.now, after);
 }
 
+TEST(StateFetch, what_the_targets_held_is_never_taken_for_an_item) {
+  Fetching run;
+  ASSERT_TRUE(run.run().value());
+  Caller caller(run);
+  ASSERT_FALSE(run.fetch.replace(caller.targets).failed());
+  const std::vector<Bytes> after = caller.now;
+  EXPECT_TRUE(run.run().value());
+  for (std::size_t i = 0; i < run.items.size(); ++i) EXPECT_EQ(run.got(i), run.items[i]) << i;
+  run.fetch.take_back();
+  EXPECT_EQ(caller.now, after) << "another fetch has begun: the targets may be gone";
+}
+
 TEST(StateFetch, targets_may_hold_the_same_and_be_the_same) {
   Fetching run;
   ASSERT_TRUE(run.run().value());

@@ -1,0 +1,115 @@
+// See bind_state.h. A fetch runs on the caller's thread, without the GIL: that thread asks the
+// engine for one item after the other, hashes what has come on all cores, and may be interrupted.
+#include "torch/bind_state.h"
+
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "python/gil.h"
+#include "python/hash_items.h"
+#include "state/fetch.h"
+#include "torch/errors.h"
+#include "torch/process_group.h"
+#include "torch/work.h"
+
+namespace pccl {
+namespace {
+
+namespace py = pybind11;
+
+using Wanted = std::tuple<std::uint32_t, py::bytes, std::optional<std::uint64_t>>;
+using Target = std::tuple<py::bytes, std::uintptr_t, std::uint64_t>;
+
+std::vector<py::bytes> sha256_of(const Items& items) {
+  std::vector<std::span<const std::byte>> spans;
+  for (const auto& [address, bytes] : items) spans.emplace_back(to_pointer(address), bytes);
+  std::vector<Digest> digests;
+  {
+    const GilRelease release;
+    digests = hash_items(spans);
+  }
+  std::vector<py::bytes> result;
+  for (const Digest& digest : digests) result.push_back(to_bytes(digest));
+  return result;
+}
+
+/// Interrupted, it returns when the engine writes to the memory no more.
+Error pull(Engine& engine, const Digest& root, const TransferPlan::Pull& next,
+           StateFetch::Memory& to) {
+  const GroupId group = engine.elastic_group();
+  const Buffer buffer{to.span().data(), to.span().size()};
+  const auto ticket = engine.pull(group, next.source, root, next.item.index, buffer);
+  try {
+    wait_interruptibly(engine, *ticket, std::nullopt);
+  } catch (...) {
+    engine.cancel_pull(group, ticket);
+    ticket->wait(std::nullopt);
+    throw;
+  }
+  if (!ticket->error().failed() && !next.item.bytes) {
+    to = StateFetch::Memory(std::span<const std::byte>(ticket->bytes));
+  }
+  return ticket->error();
+}
+
+bool run(StateFetch& fetch, const py::bytes& root, const std::vector<std::string>& sources,
+         const std::vector<Wanted>& items) {
+  const Digest of = to_digest(root);
+  std::vector<WantedItem> wanted;
+  for (const auto& [index, digest, bytes] : items) {
+    wanted.push_back({index, to_digest(digest), bytes});
+  }
+  std::vector<PeerId> peers;
+  for (const std::string& source : sources) peers.push_back(to_peer(source));
+  const auto engine = joined_engine();
+  const auto result = [&] {
+    const GilRelease release;
+    return fetch.run(
+        std::move(wanted), std::move(peers),
+        [&](const TransferPlan::Pull& next, StateFetch::Memory& to) {
+          return pull(*engine, of, next, to);
+        },
+        [](std::span<const std::byte> bytes) { return hash_items({{bytes}}).front(); });
+  }();
+  check(result.error());
+  return result.value();
+}
+
+void replace(StateFetch& fetch, const std::vector<Target>& targets) {
+  std::vector<StateFetch::Target> to;
+  for (const auto& [digest, address, bytes] : targets) {
+    to.push_back({to_digest(digest), {to_pointer(address), bytes}});
+  }
+  const Error error = [&] {
+    const GilRelease release;
+    return fetch.replace(to);
+  }();
+  check(error);
+}
+
+}  // namespace
+
+void bind_state(py::module_& m) {
+  m.def("sha256", &sha256_of, py::arg("items"));
+  py::class_<StateFetch>(m, "StateFetch")
+      .def(py::init<>())
+      .def("run", &run, py::arg("root"), py::arg("sources"), py::arg("items"))
+      .def(
+          "at",
+          [](const StateFetch& fetch, const py::bytes& digest) {
+            const auto bytes = fetch.at(to_digest(digest));
+            return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+          },
+          py::arg("digest"))
+      .def("replace", &replace, py::arg("targets"))
+      .def("take_back",
+           [](StateFetch& fetch) {
+             const GilRelease release;
+             fetch.take_back();
+           })
+      .def("clear", &StateFetch::clear)
+      .def_property_readonly("bytes_received", &StateFetch::bytes_received);
+}
+
+}  // namespace pccl

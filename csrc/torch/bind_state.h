@@ -1,0 +1,46 @@
+// What bind.cpp and bind_state.cpp share: Python's values for digests, peers and memory, and the
+// part of the module that fetches a shared state.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "state/sha256.h"
+
+namespace pccl {
+
+using Items = std::vector<std::pair<std::uintptr_t, std::uint64_t>>;  // address and bytes
+
+inline std::byte* to_pointer(std::uintptr_t address) {
+  return reinterpret_cast<std::byte*>(address);  // NOLINT: what tensor.data_ptr() says
+}
+
+inline pybind11::bytes to_bytes(const Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
+inline Digest to_digest(const pybind11::bytes& bytes) {
+  const std::string_view view(bytes);
+  Digest digest{};
+  TORCH_CHECK_VALUE(view.size() == digest.size(), "pccl: a digest has ", digest.size(),
+                    " bytes, got ", view.size());
+  std::memcpy(digest.data(), view.data(), digest.size());
+  return digest;
+}
+
+inline PeerId to_peer(const std::string& hex) {
+  const bool good =
+      hex.size() == 16 && hex.find_first_not_of("0123456789abcdef") == std::string::npos;
+  TORCH_CHECK_VALUE(good, "pccl: a peer is named by 16 hexadecimal digits, got '", hex, "'");
+  return PeerId{std::stoull(hex, nullptr, 16)};
+}
+
+/// `sha256` and `StateFetch`.
+void bind_state(pybind11::module_& m);
+
+}  // namespace pccl
