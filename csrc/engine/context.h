@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "engine/kept.h"
 #include "engine/last_events.h"
+#include "engine/window.h"
 #include "transport/network.h"
 
 namespace pccl {
@@ -28,12 +29,6 @@ class SegmentOwner {
   virtual ~SegmentOwner() = default;
   virtual void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) = 0;
   virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
-};
-
-/// What this peer has sent to another one that cannot be used there yet, over all groups.
-struct Window {
-  std::uint64_t ungranted_bytes = 0;  // of operations that are not issued there (flow.h)
-  std::uint64_t eager_sends = 0;      // small sends that are not received there
 };
 
 template <typename Message>
@@ -97,7 +92,7 @@ struct EngineContext {
   std::uint32_t last_token = 0;
   std::unordered_map<std::uint32_t, SegmentOwner*> owners;
   KeptBytes kept_bytes;
-  std::unordered_map<PeerId, Window> windows;
+  Windows windows;
 };
 
 }  // namespace pccl

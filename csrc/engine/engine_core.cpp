@@ -183,7 +183,20 @@ void EngineCore::close(GroupId id) {
 void EngineCore::ended(GroupId id) {
   if (ended_.size() >= kEndedMax) ended_.clear();
   ended_.insert(id);
-  strangers_.erase(id);
+  const auto node = strangers_.extract(id);
+  if (node.empty()) return;
+  for (const auto& early : node.mapped()) {
+    if (const auto* message = std::get_if<EarlyMessage>(&early)) {
+      answer_ended(message->from, message->message);
+    }
+  }
+}
+
+/// Who asks when this process keeps nothing of a group any more.
+void EngineCore::answer_ended(PeerId peer, const PeerToPeer& message) {
+  if (const auto* want = std::get_if<Want>(&message)) {
+    links_->send_control(peer, encode(PeerToPeer{Grant{want->group, want->epoch, kGroupClosed}}));
+  }
 }
 
 /// Hands a new group what has come for it before it was known.
@@ -272,6 +285,7 @@ void EngineCore::tick() {
 
 void EngineCore::link_up(PeerId peer) {
   context_->note("link up", peer);
+  context_->windows.ask_again(*links_, peer);
   for (auto& [id, group] : groups_) group->link_up(peer);
 }
 
@@ -299,7 +313,13 @@ void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload
   if (const auto* ask = std::get_if<AskIssued>(&message.value())) {  // a sign of life
     links_->send_control(peer, encode(PeerToPeer{TellIssued{id, ask->op, OpKey{}, 0}}));
   }
-  if (ended_.contains(id) || id == kElasticGroup) return;
+  if (const auto* grant = std::get_if<Grant>(&message.value())) {
+    context_->windows.granted(peer, *grant);
+  } else if (const auto* accept = std::get_if<Accept>(&message.value())) {
+    if (accept->complete) context_->windows.received(peer, id);
+  }
+  if (ended_.contains(id)) return answer_ended(peer, message.value());
+  if (id == kElasticGroup) return;
   if (auto kept = context_->keep(peer, kKeptMessageBytes + payload.size())) {
     strangers_[id].push_back(EarlyMessage{peer, std::move(message).value(), std::move(*kept)});
   }

@@ -68,6 +68,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   void add(GroupId id, std::string name, Result<std::vector<Handle>> members, std::int32_t rank,
            std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected, bool of_run);
   void ended(GroupId id);
+  void answer_ended(PeerId peer, const PeerToPeer& message);
   void adopt(Group& group);
   void forget_strangers(PeerId peer);
   void link_gone(PeerId peer);

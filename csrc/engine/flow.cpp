@@ -9,19 +9,20 @@ namespace pccl {
 
 Flow::~Flow() {
   for (auto& [peer, flow] : peers_) {
-    for (const auto& [op, bytes] : flow.ungranted) context_.windows[peer].ungranted_bytes -= bytes;
+    for (const auto& [op, bytes] : flow.ungranted)
+      context_.windows.of(peer).ungranted_bytes -= bytes;
   }
 }
 
 bool Flow::may_leave(PeerId peer, const PeerFlow& flow, const SegmentHeader& header) {
   if (header.op < flow.granted) return true;
-  return context_.windows[peer].ungranted_bytes + kept_cost(header.bytes) <= kUngrantedBytesMax;
+  return context_.windows.of(peer).ungranted_bytes + kept_cost(header.bytes) <= kUngrantedBytesMax;
 }
 
 void Flow::pass(PeerId peer, PeerFlow& flow, const Held& segment) {
   if (!(segment.header.op < flow.granted)) {
     const std::uint64_t cost = kept_cost(segment.header.bytes);
-    context_.windows[peer].ungranted_bytes += cost;
+    context_.windows.of(peer).ungranted_bytes += cost;
     flow.ungranted[segment.header.op] += cost;
   }
   context_.links.send_segment(peer, segment.header, segment.data, segment.token,
@@ -45,7 +46,7 @@ void Flow::send(PeerId peer, const SegmentHeader& header, const std::byte* data,
 /// The window has room again for what left for operations before `issued`.
 void Flow::give_back(PeerId peer, PeerFlow& flow, OpKey issued) {
   while (!flow.ungranted.empty() && flow.ungranted.begin()->first < issued) {
-    context_.windows[peer].ungranted_bytes -= flow.ungranted.begin()->second;
+    context_.windows.of(peer).ungranted_bytes -= flow.ungranted.begin()->second;
     flow.ungranted.erase(flow.ungranted.begin());
   }
 }
@@ -98,6 +99,16 @@ void Flow::received(PeerId peer, std::uint32_t bytes, OpKey issued) {
   PeerFlow& flow = peers_[peer];
   flow.received_bytes += bytes;
   if (flow.received_bytes >= kUngrantedBytesMax / 4) tell(peer, flow, issued);
+}
+
+void Flow::close() {
+  for (auto& [peer, flow] : peers_) {
+    if (!flow.wants.empty()) tell(peer, flow, kGroupClosed);
+    if (flow.ungranted.empty()) continue;
+    Windows::Rest& rest = context_.windows.left_behind(peer, group_);
+    rest.epoch = epoch_;
+    rest.ungranted = std::exchange(flow.ungranted, {});
+  }
 }
 
 void Flow::cancel(MemoryToken token) {

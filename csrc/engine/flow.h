@@ -36,6 +36,8 @@ class Flow {
   void issued(OpKey issued);
   /// `bytes` of segments came from the peer.
   void received(PeerId peer, std::uint32_t bytes, OpKey issued);
+  /// The group is closed here. What its other members keep of it stays counted.
+  void close();
   /// Drops what is held back under the token.
   void cancel(MemoryToken token);
 

@@ -31,7 +31,16 @@ PointToPoint::~PointToPoint() {
   watcher_ = nullptr;
   fail_all({ErrorCode::closed, "the group has been closed"});
   for (const auto& [peer, token] : eager_tokens_) context_.retire(token);
-  for (const auto& [peer, count] : eager_sends_) context_.windows[peer].eager_sends -= count;
+  for (const auto& [peer, count] : eager_sends_) context_.windows.of(peer).eager_sends -= count;
+}
+
+void PointToPoint::close() {
+  for (const auto& [peer, count] : std::exchange(eager_sends_, {})) {
+    if (count == 0) continue;
+    Windows::Rest& rest = context_.windows.left_behind(peer, group_);
+    rest.epoch = epoch_;
+    rest.eager_sends = count;
+  }
 }
 
 void PointToPoint::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
@@ -68,7 +77,7 @@ SegmentHeader PointToPoint::header_of(const SendName& name, const SendState& sen
 
 void PointToPoint::begin_send(const SendName& name, SendState& send) {
   const std::uint64_t bytes = send.request.inputs.at(0).bytes;
-  std::uint64_t& outstanding = context_.windows[name.peer].eager_sends;
+  std::uint64_t& outstanding = context_.windows.of(name.peer).eager_sends;
   const bool all_there = bytes_there(send) >= bytes;
   if (bytes <= kSmallSegmentBytesMax && outstanding < kEagerSendsMax && all_there) {
     ++outstanding;
@@ -129,7 +138,7 @@ void PointToPoint::window_back(PeerId peer) {
   std::uint64_t& count = eager_sends_[peer];
   if (count == 0) return;
   --count;
-  --context_.windows[peer].eager_sends;
+  --context_.windows.of(peer).eager_sends;
 }
 
 void PointToPoint::accepted(PeerId from, const Accept& message) {

@@ -68,6 +68,8 @@ class PointToPoint : public SegmentOwner {
   using OrderOf = std::function<std::optional<std::uint64_t>(OpKey)>;
   void answer_flushes(const OrderOf& order_of);
 
+  /// The group is closed here. What its other members keep of it stays counted.
+  void close();
   /// Tells the receivers of announced sends that they do not come, and why.
   void withdraw_all(const Error& error);
   /// The peer receives nothing more, and sends no more than what it has begun, which may be under

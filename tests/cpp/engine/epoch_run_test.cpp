@@ -191,7 +191,7 @@ TEST_F(Epochs, collective_segments_and_wants_of_an_accepted_epoch_are_there_when
   for (const auto& ticket : tickets) expect_success(ticket);
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(ours[i], theirs[i]);
   EXPECT_EQ(b.context.kept_bytes.of(kA), 0U);
-  EXPECT_EQ(a.context.windows[kB].ungranted_bytes, 0U);
+  EXPECT_EQ(a.context.windows.of(kB).ungranted_bytes, 0U);
 }
 
 TEST_F(Epochs, who_sends_in_an_epoch_that_cannot_have_started_loses_its_link) {

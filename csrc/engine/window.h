@@ -1,0 +1,88 @@
+// What this process has sent to a peer that cannot be used there yet: bounded for each peer over
+// all groups (flow.h, point_to_point.h), because the peer keeps it. A fixed group that is closed
+// here leaves it behind: it counts until the peer says that it keeps it no longer. Engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "base/ids.h"
+#include "transport/transport.h"
+#include "wire/codec.h"
+
+namespace pccl {
+
+struct Window {
+  std::uint64_t ungranted_bytes = 0;  // of operations that are not issued there
+  std::uint64_t eager_sends = 0;      // small sends that are not received there
+};
+
+/// As `issued` of a grant: the group is closed there. As `op` of a want: nothing less will do.
+inline constexpr OpKey kGroupClosed{~0ULL, ~0ULL};
+
+class Windows {
+ public:
+  /// Of one peer in one group.
+  struct Rest {
+    EpochId epoch;
+    std::map<OpKey, std::uint64_t> ungranted;
+    std::uint64_t eager_sends = 0;
+  };
+
+  [[nodiscard]] Window& of(PeerId peer) { return windows_[peer]; }
+  [[nodiscard]] Rest& left_behind(PeerId peer, GroupId group) { return rests_[{peer, group}]; }
+
+  /// Asks a peer to say when it keeps nothing any more of what was left behind.
+  void ask(Links& links, PeerId peer, GroupId group) const {
+    const auto rest = rests_.find({peer, group});
+    if (rest == rests_.end()) return;
+    const auto want = [&](OpKey op) {
+      links.send_control(peer, encode(PeerToPeer{Want{group, rest->second.epoch, op}}));
+    };
+    if (!rest->second.ungranted.empty()) want(rest->second.ungranted.rbegin()->first);
+    if (rest->second.eager_sends > 0) want(kGroupClosed);
+  }
+  /// The link to the peer is new: what was asked over the one before may be lost.
+  void ask_again(Links& links, PeerId peer) const {
+    for (auto rest = rests_.lower_bound({peer, GroupId{}});
+         rest != rests_.end() && rest->first.first == peer; ++rest) {
+      ask(links, peer, rest->first.second);
+    }
+  }
+  /// For a group that is closed here.
+  void granted(PeerId peer, const Grant& grant) {
+    const auto rest = rests_.find({peer, grant.group});
+    if (rest == rests_.end()) return;
+    Window& window = windows_[peer];
+    auto& ungranted = rest->second.ungranted;
+    while (!ungranted.empty() && ungranted.begin()->first < grant.issued) {
+      window.ungranted_bytes -= ungranted.begin()->second;
+      ungranted.erase(ungranted.begin());
+    }
+    if (grant.issued == kGroupClosed) {
+      window.eager_sends -= std::exchange(rest->second.eager_sends, 0);
+    }
+    forget_empty(rest);
+  }
+  /// A small send of a group that is closed here has been received.
+  void received(PeerId peer, GroupId group) {
+    const auto rest = rests_.find({peer, group});
+    if (rest == rests_.end() || rest->second.eager_sends == 0) return;
+    --rest->second.eager_sends;
+    --windows_[peer].eager_sends;
+    forget_empty(rest);
+  }
+
+ private:
+  using Rests = std::map<std::pair<PeerId, GroupId>, Rest>;
+  void forget_empty(Rests::iterator rest) {
+    if (rest->second.ungranted.empty() && rest->second.eager_sends == 0) rests_.erase(rest);
+  }
+
+  std::unordered_map<PeerId, Window> windows_;
+  Rests rests_;
+};
+
+}  // namespace pccl
