@@ -22,7 +22,39 @@ const Epoch* own(const State& s) {
   return s.held && s.held->epoch && !s.held->over ? &*s.held->epoch : nullptr;
 }
 
-bool is_own_member(const State& s, PeerId peer) { return s.group_of.contains(peer); }
+bool is_own_member(const State& s, PeerId peer) { return s.seats.contains(peer); }
+
+const Seat* seat_of(const State& s, PeerId peer) {
+  const auto found = s.seats.find(peer);
+  return found == s.seats.end() ? nullptr : &found->second;
+}
+
+Seat* seat_of(State& s, PeerId peer) {
+  const auto found = s.seats.find(peer);
+  return found == s.seats.end() ? nullptr : &found->second;
+}
+
+bool is_awaited(const State& s, PeerId peer) {
+  const Seat* seat = seat_of(s, peer);
+  return seat != nullptr && seat->awaited.has_value();
+}
+
+bool is_awaited(const State& s) {
+  return std::any_of(s.seats.begin(), s.seats.end(),
+                     [](const auto& entry) { return entry.second.awaited.has_value(); });
+}
+
+bool is_expelled(const State& s, PeerId peer) {
+  const Seat* seat = seat_of(s, peer);
+  return seat != nullptr && seat->expelled;
+}
+
+void await_no_more(State& s, PeerId peer, Actions& out) {
+  Seat* seat = seat_of(s, peer);
+  if (seat == nullptr) return;
+  if (seat->awaited == TimerKind::absence) out.push_back(StopTimer{TimerKind::absence, peer});
+  seat->awaited.reset();
+}
 
 std::pair<std::string, std::uint64_t> replica_of(const Member& member) {
   return {member.place.replica, member.place.attempt};
@@ -62,7 +94,7 @@ std::vector<const Member*> going_on(const State& s) {
   const std::set<PeerId> out = excluded(s);
   for (const Member& m : epoch->members) {
     const PeerId p = m.peer();
-    if (!s.peers.contains(p) || out.contains(p) || s.expelled.contains(p)) continue;
+    if (!s.peers.contains(p) || out.contains(p) || is_expelled(s, p)) continue;
     here.push_back(&m);
   }
   keep_whole(here, [](const Member* m) -> const Member& { return *m; });
@@ -82,7 +114,7 @@ std::vector<Member> door(const State& s) {
   };
   std::vector<Waiting> waiting;
   for (const auto& [p, state] : s.peers) {
-    if (state.report.started || s.expelled.contains(p)) continue;
+    if (state.report.started || is_expelled(s, p)) continue;
     if (own(s) != nullptr && !state.at_door) continue;
     waiting.push_back(Waiting{&state.member, state.arrived});
   }
@@ -169,7 +201,7 @@ void explain_door(State& s, Actions& out) {
 std::map<PeerId, std::string> incomplete(const State& s) {
   std::map<std::pair<std::string, std::uint64_t>, std::map<std::uint32_t, PeerId>> here;
   for (const auto& [p, peer] : s.peers) {
-    if (peer.report.started || peer.member.place.size == 1 || s.expelled.contains(p)) continue;
+    if (peer.report.started || peer.member.place.size == 1 || is_expelled(s, p)) continue;
     here[replica_of(peer.member)][peer.member.place.rank] = p;
   }
   std::map<PeerId, std::string> out;
@@ -270,7 +302,7 @@ Error check_hello(const State& s, const Hello& hello) {
         return refuse("this peer was rank " + std::to_string(m.place.rank) + " of replica " +
                       m.place.replica + " before");
       }
-      const bool counts = s.awaited.contains(m.peer()) && !s.expelled.contains(m.peer());
+      const bool counts = is_awaited(s, m.peer()) && !is_expelled(s, m.peer());
       if (!counts) continue;
       if (Error error = check_beside(hello.member, m); error.failed()) return error;
     }

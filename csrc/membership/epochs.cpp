@@ -144,9 +144,9 @@ std::string join(const std::vector<std::string>& parts) {
 
 /// Why a member is not in the next epoch.
 std::string why_not(const State& s, PeerId p, const std::set<PeerId>& must_go) {
-  if (s.leavers.contains(p) || s.departed.contains(p)) return " left";
-  const auto reason = s.reasons.find(p);
-  if (reason != s.reasons.end()) return " lost: " + reason->second;
+  const Seat* seat = seat_of(s, p);
+  if (s.leavers.contains(p) || (seat != nullptr && seat->departed)) return " left";
+  if (seat != nullptr && !seat->reason.empty()) return " lost: " + seat->reason;
   if (must_go.contains(p)) return " lost: it cannot reach another member";
   return s.peers.contains(p) ? " lost: its replica is not complete any more"
                              : " lost: it did not come back";
@@ -252,10 +252,8 @@ void evict_foreign(State& s, const std::vector<Member>& alive, Actions& out) {
 
 void nobody_is_left(State& s, Actions& out) {
   drop_proposal(s);
-  const auto& members = own(s)->members;
-  const bool good_order = std::all_of(members.begin(), members.end(), [&](const Member& m) {
-    return s.departed.contains(m.peer());
-  });
+  const bool good_order = std::all_of(s.seats.begin(), s.seats.end(),
+                                      [](const auto& entry) { return entry.second.departed; });
   if (good_order || s.config.refound) {
     write_over(s, out);
   } else if (!s.refounding) {
@@ -268,9 +266,8 @@ void nobody_is_left(State& s, Actions& out) {
 void let_go(State& s, PeerId p, Actions& out) {
   send(s, p, Left{}, out);
   out.push_back(Close{p});
-  s.departed.insert(p);
   forget(s, p, "left", out);
-  if (is_own_member(s, p)) s.expelled.insert(p);
+  if (Seat* seat = seat_of(s, p)) seat->departed = seat->expelled = true;
 }
 
 /// Too few replicas for the next step: the boundary stays open. Who leaves need not wait with them.
@@ -294,10 +291,11 @@ void hold(State& s, const Next& next, Actions& out) {
 }  // namespace
 
 bool awaits(const State& s) {
-  if (s.awaited.empty()) return false;
+  if (!is_awaited(s)) return false;
   const std::set<PeerId> out = excluded(s);
-  return std::any_of(s.awaited.begin(), s.awaited.end(),
-                     [&](PeerId p) { return !out.contains(p); });
+  return std::any_of(s.seats.begin(), s.seats.end(), [&](const auto& entry) {
+    return entry.second.awaited && !out.contains(entry.first);
+  });
 }
 
 bool somebody_has_not_voted(State& s) {
@@ -328,7 +326,7 @@ void reconsider(State& s, Actions& out) {
     drop_proposal(s);  // a running epoch goes on committing what is complete
     return;
   }
-  if (s.patient && s.awaited.empty() && s.unknown.empty()) {
+  if (s.patient && !is_awaited(s) && s.unknown.empty()) {
     s.patient = false;
     out.push_back(StopTimer{TimerKind::patience, {}});
   }
@@ -352,7 +350,7 @@ void reconsider(State& s, Actions& out) {
   });
   if (begun && !next.leavers.empty() && next.leavers.size() == alive.size()) {
     drop_proposal(s);
-    for (const PeerId p : next.leavers) s.departed.insert(p);
+    for (const PeerId p : next.leavers) s.seats.at(p).departed = true;
     write_over(s, out);  // all leave: the run is over
   } else if (begun && next.boundary && replicas(next.members) < s.config.hold_below) {
     hold(s, next, out);
@@ -392,11 +390,11 @@ void write_over(State& s, Actions& out) {
 }
 
 void index_members(State& s) {
-  s.group_of.clear();
+  s.seats.clear();
   s.groups.clear();
   s.commit_step.clear();
   if (const Epoch* epoch = own(s)) {
-    for (const Member& m : epoch->members) s.group_of[m.peer()] = m.place.rank;
+    for (const Member& m : epoch->members) s.seats[m.peer()].group = m.place.rank;
     s.groups = by_group(epoch->members);
   }
 }
@@ -409,55 +407,68 @@ std::map<std::uint32_t, std::vector<PeerId>> by_group(const std::vector<Member>&
 
 namespace {
 
-/// What belonged to the epoch before.
-void forget_epoch(State& s, Actions& out) {
-  for (const PeerId p : s.absent) out.push_back(StopTimer{TimerKind::absence, p});
+using Seats = std::map<PeerId, Seat>;
+
+/// What belonged to the epoch before makes room for the register's. Returns the seats of before.
+Seats change_epoch(State& s, Actions& out) {
+  for (const auto& [p, seat] : s.seats) await_no_more(s, p, out);
   if (s.patient) out.push_back(StopTimer{TimerKind::patience, {}});
   if (s.refounding) out.push_back(StopTimer{TimerKind::refound, {}});
   s.patient = s.refounding = s.holding = false;
-  s.absent.clear();
-  s.awaited.clear();
-  s.suspected.clear();
-  s.expelled.clear();
-  s.departed.clear();
-  s.reasons.clear();
   s.expired.clear();
   s.expired_boundary.reset();
   s.failure.reset();
   s.done.clear();
-  s.quiet.clear();
   s.at_once = false;
   drop_proposal(s);
+  Seats before = std::move(s.seats);
+  index_members(s);
+  return before;
+}
+
+/// Departed, by the seats of an epoch that is over.
+std::set<PeerId> departed(const Seats& seats) {
+  std::set<PeerId> out;
+  for (const auto& [p, seat] : seats) {
+    if (seat.departed) out.insert(p);
+  }
+  return out;
+}
+
+/// Why a member of that epoch is gone; empty: nothing is known.
+std::string reason_of(const Seats& seats, PeerId p) {
+  const auto seat = seats.find(p);
+  return seat == seats.end() ? "" : seat->second.reason;
 }
 
 /// Why a replica goes of which `member` is a rank that is here: who of it is lost. `before`: the
 /// members of the epoch that it was in.
 std::string lost_of_replica(const Member& member, const std::vector<Member>& before,
-                            const std::map<PeerId, std::string>& reasons) {
+                            const Seats& seats) {
   for (const Member& m : before) {
-    const auto reason = reasons.find(m.peer());
-    if (reason == reasons.end() || replica_of(m) != replica_of(member)) continue;
+    const std::string reason = reason_of(seats, m.peer());
+    if (reason.empty() || replica_of(m) != replica_of(member)) continue;
     const auto& addresses = m.handle.addresses;
     const std::string where = addresses.empty() ? to_string(m.peer()) : addresses.front();
     return "rank " + std::to_string(m.place.rank) + " of its replica (" + where +
-           ") was lost: " + reason->second + "; its replica goes as a whole";
+           ") was lost: " + reason + "; its replica goes as a whole";
   }
   return "its replica is not complete any more";
 }
 
 /// The others of a run that have begun it, or had to go, are told.
 void dismiss(State& s, const std::set<PeerId>& leavers, const std::vector<Member>& before,
-             const std::map<PeerId, std::string>& reasons, const std::string& what, Actions& out) {
+             const Seats& seats, const std::string& what, Actions& out) {
   const std::set<PeerId> must_go = excluded(s);
   std::vector<PeerId> others;
   for (const auto& [p, peer] : s.peers) {
     if (!is_own_member(s, p) && (peer.report.started || must_go.contains(p))) others.push_back(p);
   }
   const auto why = [&](PeerId p) -> std::string {
-    const auto reason = reasons.find(p);
-    if (reason != reasons.end()) return reason->second;
+    const std::string reason = reason_of(seats, p);
+    if (!reason.empty()) return reason;
     if (must_go.contains(p)) return "it cannot reach another member";
-    return lost_of_replica(s.peers.at(p).member, before, reasons);
+    return lost_of_replica(s.peers.at(p).member, before, seats);
   };
   for (const PeerId p : others) {
     if (leavers.contains(p)) {
@@ -466,7 +477,6 @@ void dismiss(State& s, const std::set<PeerId>& leavers, const std::vector<Member
     }
     evict(s, p, what + ": " + why(p), out);
   }
-  s.departed.clear();
 }
 
 /// Once for each replica, however many ranks it has.
@@ -502,13 +512,11 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     out.push_back(Say{false, head + named(relay.a) + " and " + named(relay.b) +
                                  " reach each other over " + named(relay.via)});
   }
-  const std::map<PeerId, std::string> reasons = s.reasons;
-  s.left = s.departed;
+  const Seats seats = change_epoch(s, out);
+  s.left = departed(seats);
   s.left.insert(leavers.begin(), leavers.end());
   if (before) count_losses(s, before->members, epoch.members);
   s.kept_waiting.clear();
-  index_members(s);
-  forget_epoch(s, out);
   std::erase_if(s.unreachable, [&](const auto& entry) {
     return !s.peers.contains(entry.first) || is_own_member(s, entry.first);
   });
@@ -542,7 +550,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
                                      verdict.passed, verdict.pinned}},
              out);
   }
-  dismiss(s, leavers, before ? before->members : std::vector<Member>{}, reasons,
+  dismiss(s, leavers, before ? before->members : std::vector<Member>{}, seats,
           "epoch " + to_string(epoch.id) + " goes on without this peer", out);
   if (founding) {
     // Who waits for a founding without being a founder: the run is there now.
@@ -554,11 +562,8 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
 }
 
 void end_run(State& s, const std::vector<Member>& before, Actions& out) {
-  const std::set<PeerId> departed = s.departed;
-  s.left = departed;
-  const std::map<PeerId, std::string> reasons = s.reasons;
-  index_members(s);
-  forget_epoch(s, out);
+  const Seats seats = change_epoch(s, out);
+  s.left = departed(seats);
   s.cannot.clear();
   s.useless.clear();
   s.flags.clear();
@@ -566,7 +571,7 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
   s.pinned.clear();
   s.tried.reset();
   out.push_back(Say{false, "the run is over"});
-  dismiss(s, departed, before, reasons, "the run is over", out);
+  dismiss(s, s.left, before, seats, "the run is over", out);
   out.push_back(RunOver{});
   reconsider(s, out);
 }
@@ -614,8 +619,7 @@ void adopted(State& s, Actions& out) {
   s.config.adopt = false;  // it was the answer to this question
   s.counter = 0;
   s.unknown.clear();
-  index_members(s);
-  forget_epoch(s, out);
+  static_cast<void>(change_epoch(s, out));
   s.cannot.clear();
   s.useless.clear();
   recall_relays(s);

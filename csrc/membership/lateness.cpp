@@ -12,9 +12,9 @@ bool stands_at(const Report& report, std::uint64_t step) {
 
 /// It has not issued an operation for which a mate's time is over.
 bool is_late(const State& s, PeerId p, const Report& report) {
-  const auto member = s.group_of.find(p);
-  if (member == s.group_of.end()) return false;
-  const auto op = s.expired.find(member->second);
+  const Seat* seat = seat_of(s, p);
+  if (seat == nullptr) return false;
+  const auto op = s.expired.find(seat->group);
   return op != s.expired.end() && report.issued <= op->second &&
          !stands_at(report, op->second.step);
 }
@@ -22,10 +22,10 @@ bool is_late(const State& s, PeerId p, const Report& report) {
 /// It has not come to a boundary where others have waited too long, and it does not wait itself for
 /// a mate that has issued less.
 bool is_late_at_boundary(const State& s, PeerId p, const Report& report) {
-  const auto member = s.group_of.find(p);
-  if (member == s.group_of.end() || !s.expired_boundary) return false;
+  const Seat* seat = seat_of(s, p);
+  if (seat == nullptr || !s.expired_boundary) return false;
   if (stands_at(report, *s.expired_boundary)) return false;
-  const auto& mates = s.groups.at(member->second);
+  const auto& mates = s.groups.at(seat->group);
   return std::none_of(mates.begin(), mates.end(), [&](PeerId mate) {
     const auto found = s.peers.find(mate);
     if (found == s.peers.end()) return false;
@@ -38,16 +38,16 @@ bool is_late_at_boundary(const State& s, PeerId p, const Report& report) {
 /// which those have not called, and the time of that operation is over: their programs differ. The
 /// fewer of them go; of as many those at the boundary. Empty, or why this peer is one of them.
 std::string differs(const State& s, PeerId p, const Report& report) {
-  const auto member = s.group_of.find(p);
-  if (member == s.group_of.end()) return "";
-  const auto expired = s.expired.find(member->second);
+  const Seat* seat = seat_of(s, p);
+  if (seat == nullptr) return "";
+  const auto expired = s.expired.find(seat->group);
   if (expired == s.expired.end()) return "";
   const OpKey op = expired->second;
   const auto stands = [&](const Report& r) { return r.issued <= op && stands_at(r, op.step); };
   const auto calls = [&](const Report& r) { return r.issued > op && !stands_at(r, op.step); };
   std::size_t standing = 0;
   std::size_t calling = 0;
-  for (const PeerId mate : s.groups.at(member->second)) {
+  for (const PeerId mate : s.groups.at(seat->group)) {
     const auto found = s.peers.find(mate);
     if (found == s.peers.end()) continue;
     if (stands(found->second.report)) ++standing;
@@ -77,7 +77,8 @@ bool somebody_is_missing(const State& s) {
 std::string why_late(const State& s, PeerId p, const Report& report) {
   std::string why = differs(s, p, report);
   if (is_late(s, p, report)) {
-    why = "it has not come to operation " + to_string(s.expired.at(s.group_of.at(p))) + " in time";
+    why =
+        "it has not come to operation " + to_string(s.expired.at(s.seats.at(p).group)) + " in time";
   } else if (is_late_at_boundary(s, p, report)) {
     why = "it has not come to the boundary of step " + std::to_string(*s.expired_boundary) +
           " in time";
@@ -86,8 +87,8 @@ std::string why_late(const State& s, PeerId p, const Report& report) {
 }
 
 void time_is_over(State& s, PeerId p, OpKey op) {
-  const auto member = s.group_of.find(p);
-  if (member == s.group_of.end()) return;
+  const Seat* seat = seat_of(s, p);
+  if (seat == nullptr) return;
   Report& report = s.peers.at(p).report;
   if (stands_at(report, op.step)) {
     s.expired_boundary = report.step;
@@ -96,12 +97,12 @@ void time_is_over(State& s, PeerId p, OpKey op) {
   report.issued = std::max(report.issued, OpKey{op.step, op.index + 1});  // never the reporter
   // The oldest counts, as long as somebody has still to come to it: who waits for it has not come
   // to the later ones.
-  const auto [old, added] = s.expired.try_emplace(member->second, op);
+  const auto [old, added] = s.expired.try_emplace(seat->group, op);
   if (added || op < old->second) {
     old->second = op;
     return;
   }
-  const auto& mates = s.groups.at(member->second);
+  const auto& mates = s.groups.at(seat->group);
   const bool open = std::any_of(mates.begin(), mates.end(), [&](PeerId mate) {
     const auto found = s.peers.find(mate);
     return found != s.peers.end() && (is_late(s, mate, found->second.report) ||

@@ -18,6 +18,11 @@ bool raises(const std::vector<Member>& members) {
   return std::any_of(members.begin(), members.end(), [](const Member& m) { return m.raises; });
 }
 
+bool all_quiet(const State& s) {
+  return std::all_of(s.seats.begin(), s.seats.end(),
+                     [](const auto& entry) { return entry.second.quiet; });
+}
+
 std::set<PeerId> leavers_of(const State& s, const std::vector<Member>& members, bool at_once) {
   std::set<std::pair<std::string, std::uint64_t>> leaving;
   for (const Member& m : members) {
@@ -44,18 +49,19 @@ std::set<PeerId> who_leaves_at_once(const State& s, const std::vector<Member>& m
 }
 
 bool hear_issued(State& s, PeerId peer, OpKey issued) {
-  if (!s.wishes || !is_own_member(s, peer)) return false;
-  if (issued.index > 0) {
-    s.quiet.erase(peer);
-    return false;
-  }
-  s.quiet.insert(peer);
-  return s.quiet.size() >= own(s)->members.size();
+  Seat* seat = seat_of(s, peer);
+  if (!s.wishes || seat == nullptr) return false;
+  seat->quiet = issued.index == 0;
+  return all_quiet(s);
+}
+
+void be_heard_anew(State& s) {
+  for (auto& [p, seat] : s.seats) seat.quiet = false;
 }
 
 bool try_at_once(State& s) {
   const std::vector<Member>& members = own(s)->members;
-  if (s.quiet.size() < members.size() || raises(members)) return false;
+  if (!all_quiet(s) || raises(members)) return false;
   if (who_leaves_at_once(s, members).empty()) return false;
   s.at_once = std::all_of(members.begin(), members.end(), [&](const Member& m) {
     return !s.tried || s.peers.at(m.peer()).report.issued.step > *s.tried;
@@ -65,7 +71,7 @@ bool try_at_once(State& s) {
 
 void give_up_at_once(State& s) {
   s.at_once = false;
-  s.quiet.clear();
+  be_heard_anew(s);
   for (const Member& m : own(s)->members) {
     const auto peer = s.peers.find(m.peer());
     if (peer == s.peers.end()) continue;

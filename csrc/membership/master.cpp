@@ -55,11 +55,12 @@ Welcome welcome(const State& s, PeerId peer) {
 
 void forget(State& s, PeerId peer, const std::string& why, Actions& out) {
   s.peers.erase(peer);
-  s.awaited.erase(peer);
-  s.suspected.erase(peer);
   s.unknown.erase(peer);
-  if (s.absent.erase(peer) > 0) out.push_back(StopTimer{TimerKind::absence, peer});
-  if (is_own_member(s, peer)) s.reasons[peer] = cut_text(why);
+  await_no_more(s, peer, out);
+  if (Seat* seat = seat_of(s, peer)) {
+    seat->suspected = false;
+    seat->reason = cut_text(why);
+  }
 }
 
 void evict(State& s, PeerId peer, const std::string& why, Actions& out) {
@@ -70,7 +71,7 @@ void evict(State& s, PeerId peer, const std::string& why, Actions& out) {
 
 void expel(State& s, PeerId peer, const std::string& why, Actions& out) {
   evict(s, peer, why, out);
-  if (is_own_member(s, peer)) s.expelled.insert(peer);
+  if (Seat* seat = seat_of(s, peer)) seat->expelled = true;
 }
 
 namespace {
@@ -119,7 +120,7 @@ void take_office(State& s, Actions& out) {
   index_members(s);
   recall_relays(s);
   if (const Epoch* epoch = own(s)) {
-    for (const Member& m : epoch->members) s.awaited.insert(m.peer());
+    for (auto& [p, seat] : s.seats) seat.awaited = TimerKind::patience;
     s.patient = true;
     out.push_back(StartTimer{TimerKind::patience, {}});
     out.push_back(Say{false, "incarnation " + std::to_string(s.held->incarnation) + ": epoch " +
@@ -192,7 +193,7 @@ void end_older_attempts(State& s, const Member& newer, Actions& out) {
   for (const auto& [p, peer] : s.peers) look(peer.member);
   if (const Epoch* epoch = own(s)) {
     for (const Member& m : epoch->members) {
-      if (!s.peers.contains(m.peer()) && !s.expelled.contains(m.peer())) look(m);
+      if (!s.peers.contains(m.peer()) && !is_expelled(s, m.peer())) look(m);
     }
   }
   for (const PeerId p : older) {
@@ -203,15 +204,15 @@ void end_older_attempts(State& s, const Member& newer, Actions& out) {
 void on(State& s, const PeerDisconnected& e, Actions& out) {
   if (s.peers.erase(e.peer) == 0) return;
   s.unknown.erase(e.peer);
-  if (is_own_member(s, e.peer) && !s.expelled.contains(e.peer)) {
-    if (s.suspected.contains(e.peer)) {
+  Seat* seat = seat_of(s, e.peer);
+  if (seat != nullptr && !seat->expelled) {
+    if (seat->suspected) {
       forget(s, e.peer, "its connections to the master and to a member have closed", out);
     } else if (s.woke_s && s.now_s <= *s.woke_s + kWakingS) {
-      s.awaited.insert(e.peer);  // it gave this master up while that was stopped
+      seat->awaited = TimerKind::patience;  // it gave this master up while that was stopped
       be_patient(s, out);
     } else {
-      s.awaited.insert(e.peer);
-      s.absent.insert(e.peer);
+      seat->awaited = TimerKind::absence;
       out.push_back(StartTimer{TimerKind::absence, e.peer});
     }
   }
@@ -244,8 +245,9 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   s.wishes = s.wishes || report.at_once;
 
   const bool member = is_own_member(s, p);
-  if (s.expelled.contains(p)) {
-    evict(s, p, s.reasons.contains(p) ? s.reasons.at(p) : "it had to go", out);
+  if (is_expelled(s, p)) {
+    const std::string why = s.seats.at(p).reason;
+    evict(s, p, why.empty() ? "it had to go" : why, out);
   } else if (is_unknown(s, report) && s.running && !member) {
     evict(s, p, "it reports an epoch that this run does not know", out);
   } else if (is_unknown(s, report) && s.config.shared &&
@@ -273,9 +275,8 @@ void on(State& s, const PeerConnected& e, Actions& out) {
     send(s, p, welcome(s, p), out);
   }
   if (s.peers.contains(p)) {
-    s.awaited.erase(p);
-    s.reasons.erase(p);
-    if (s.absent.erase(p) > 0) out.push_back(StopTimer{TimerKind::absence, p});
+    await_no_more(s, p, out);
+    if (Seat* seat = seat_of(s, p)) seat->reason.clear();
     if (member || (s.proposal && contains(s.proposal->members, p))) {
       s.running = false;  // on the connection before, messages may have been lost
       s.proposal.reset();
@@ -285,7 +286,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
 }
 
 void on(State& s, const PeerGone& e, Actions& out) {
-  if (!s.peers.contains(e.peer) && !s.awaited.contains(e.peer)) return;
+  if (!s.peers.contains(e.peer) && !is_awaited(s, e.peer)) return;
   if (s.peers.contains(e.peer)) out.push_back(Close{e.peer});
   forget(s, e.peer, e.why, out);
   reconsider(s, out);
@@ -348,7 +349,7 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   }
   const bool apart = !has_relay(s, p, m.peer, mates);
   for (const PeerId q : {pair.first, pair.second}) {
-    if (is_own_member(s, q)) s.reasons[q] = cut_text(text);
+    if (Seat* seat = seat_of(s, q)) seat->reason = cut_text(text);
   }
   for (const PeerId q : {pair.first, pair.second}) {
     if (own(s) == nullptr || is_own_member(s, q) || !apart) continue;
@@ -362,18 +363,19 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
 
 void on_message(State& s, PeerId p, const Suspect& m, Actions& out) {
   const Epoch* epoch = own(s);
-  if (epoch == nullptr || m.epoch < epoch->id || !is_own_member(s, m.peer) || p == m.peer) return;
+  Seat* seat = seat_of(s, m.peer);
+  if (epoch == nullptr || m.epoch < epoch->id || seat == nullptr || p == m.peer) return;
   if (!is_own_member(s, p) && !(s.proposal && contains(s.proposal->members, p))) return;
-  if (s.absent.contains(m.peer) || (m.refused && s.awaited.contains(m.peer))) {
+  if (seat->awaited == TimerKind::absence || (m.refused && seat->awaited)) {
     forget(s, m.peer, m.refused ? "it refuses connections" : "its connections have closed", out);
     reconsider(s, out);
   } else if (s.peers.contains(m.peer)) {
-    s.suspected.insert(m.peer);
+    seat->suspected = true;
   }
 }
 
 void on_message(State& s, PeerId, const Relinked& m, Actions& out) {
-  s.suspected.erase(m.peer);
+  if (Seat* seat = seat_of(s, m.peer)) seat->suspected = false;
   const bool current = s.running && own(s) != nullptr && m.epoch == own(s)->id;
   const bool proposed = s.proposal && m.epoch == s.proposal->id;
   if (!current && !proposed) return;
@@ -401,10 +403,10 @@ bool flag_of(State& s, std::uint64_t step) {
 /// Commit when every member of the operation's peer group is done.
 void on_message(State& s, PeerId p, const Done& m, Actions& out) {
   if (!s.running || m.epoch != own(s)->id) return;
-  const auto member = s.group_of.find(p);
-  if (member == s.group_of.end()) return;
-  const std::uint32_t group = member->second;
-  s.quiet.erase(p);
+  Seat* seat = seat_of(s, p);
+  if (seat == nullptr) return;
+  const std::uint32_t group = seat->group;
+  seat->quiet = false;
   const std::vector<PeerId>& mates = s.groups.at(group);
   Commit commit{m.epoch, {}, {}};
   const auto newest = [&] {
@@ -464,7 +466,7 @@ void on_message(State& s, PeerId p, const Leave& m, Actions& out) {
   report.leaving = true;
   report.at_once = report.at_once || m.at_once;
   s.wishes = s.wishes || report.at_once;
-  s.quiet.clear();  // what was said before does not tell what they do now
+  be_heard_anew(s);
   reconsider(s, out);
 }
 
@@ -477,17 +479,16 @@ void on_message(State& s, PeerId p, const Bye&, Actions& out) {
   if (member) {
     for (const Member& mate : own(s)->members) {
       if (replica_of(mate) != replica) continue;
-      s.departed.insert(mate.peer());
-      s.expelled.insert(mate.peer());
+      Seat& seat = s.seats.at(mate.peer());
+      seat.departed = seat.expelled = true;
       if (mate.peer() != p && s.peers.contains(mate.peer())) {
-        s.reasons[mate.peer()] = "another rank of its replica said goodbye";
+        seat.reason = "another rank of its replica said goodbye";
       }
     }
-    std::vector<PeerId> gone;
-    for (const PeerId q : s.awaited) {
-      if (s.expelled.contains(q)) gone.push_back(q);
+    for (const auto& [q, seat] : s.seats) {
+      if (!seat.awaited || !seat.expelled) continue;
+      forget(s, q, "another rank of its replica said goodbye", out);
     }
-    for (const PeerId q : gone) forget(s, q, "another rank of its replica said goodbye", out);
   }
   reconsider(s, out);
 }
@@ -536,11 +537,9 @@ void on(State& s, const PeerMessage& e, Actions& out) {
 void on(State& s, const PatienceOver&, Actions& out) {
   if (!s.patient) return;
   s.patient = false;
-  std::vector<PeerId> missing;
-  for (const PeerId p : s.awaited) {
-    if (!s.absent.contains(p)) missing.push_back(p);  // these have a timer of their own
+  for (const auto& [p, seat] : s.seats) {
+    if (seat.awaited == TimerKind::patience) forget(s, p, "it did not come back in time", out);
   }
-  for (const PeerId p : missing) forget(s, p, "it did not come back in time", out);
   if (s.config.adopt && !s.unknown.empty()) adopt(s, true, out);
   reconsider(s, out);
 }
@@ -563,11 +562,12 @@ void on(State& s, const Woke&, Actions& out) {
   s.woke_s = s.now_s;
   for (const Member& m : epoch->members) {
     const PeerId p = m.peer();
-    if (s.peers.contains(p) || s.expelled.contains(p)) continue;
-    s.awaited.insert(p);
-    if (s.absent.erase(p) > 0) out.push_back(StopTimer{TimerKind::absence, p});
+    Seat& seat = s.seats.at(p);
+    if (s.peers.contains(p) || seat.expelled) continue;
+    await_no_more(s, p, out);
+    seat.awaited = TimerKind::patience;
   }
-  if (s.awaited.empty()) return;
+  if (!is_awaited(s)) return;
   s.patient = true;
   out.push_back(StartTimer{TimerKind::patience, {}});
 }

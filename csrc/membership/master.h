@@ -151,6 +151,19 @@ using Actions = std::vector<Action>;
 
 // ---------------------------------------------------------------------------------------- state
 
+/// A member of the register's epoch, connected or not.
+struct Seat {
+  std::uint32_t group = 0;  // its peer group
+  /// Its connection is gone, and it may come back until this timer ends: `absence` if the
+  /// connection closed under this master, else `patience`.
+  std::optional<TimerKind> awaited;
+  bool suspected = false;  // a member has lost its link to it
+  bool expelled = false;   // may not go on, also if it comes back
+  bool departed = false;   // ended in good order
+  bool quiet = false;      // has issued nothing in this step, heard since the wish (leaving.cpp)
+  std::string reason;      // why it is gone, for the log; empty: it is here, or nothing is known
+};
+
 /// A connected peer, as its last report says.
 struct PeerState {
   Member member;
@@ -168,7 +181,6 @@ struct State {
   std::uint32_t counter = 0;        // of epochs in this incarnation
   std::uint64_t arrivals = 0;
   std::map<PeerId, PeerState> peers;  // connected
-  std::set<PeerId> awaited;           // members whose connection is gone and who may come back
   std::optional<Epoch> proposal;
   std::set<PeerId> ready;
   bool running = false;  // the register's epoch is in force: commits are made
@@ -191,23 +203,17 @@ struct State {
   std::map<PeerId, std::pair<std::uint64_t, std::uint64_t>> unreachable;
   std::set<PeerId> kept_waiting;  // at the door, told why they are not admitted yet
   // Leaving at once (leaving.cpp).
-  bool wishes = false;     // a member wishes to
-  std::set<PeerId> quiet;  // members that have issued nothing in this step, heard since the wish
-  bool at_once = false;    // `proposal` is without them, or will be
+  bool wishes = false;                 // a member wishes to
+  bool at_once = false;                // `proposal` is without them, or will be
   std::optional<std::uint64_t> tried;  // up to this step it has failed: the boundary decides
 
   // Of the register's epoch.
-  std::map<PeerId, std::uint32_t> group_of;             // its members' peer groups
-  std::map<std::uint32_t, std::vector<PeerId>> groups;  // and the other way round, in rank order
+  std::map<PeerId, Seat> seats;                         // of its members
+  std::map<std::uint32_t, std::vector<PeerId>> groups;  // its peer groups, in rank order
   std::map<std::uint32_t, std::uint64_t> commit_step;   // peer group -> step of its newest commit
   std::map<std::uint32_t, OpKey> newest_commit;  // that this master has made, in whatever epoch
   std::optional<Failure> failure;  // from there on nothing is committed until a boundary votes
-  std::set<PeerId> absent;         // those in `awaited` whose connection closed under this master
-  std::set<PeerId> suspected;      // a member has lost its link to them
-  std::set<PeerId> expelled;       // may not go on, also if they come back
-  std::set<PeerId> departed;       // ended in good order
   std::set<PeerId> left;           // departed with the newest change of members
-  std::map<PeerId, std::string> reasons;  // why who is gone, for the log
 
   std::size_t unvoted = 0;  // index of a member that had not voted when it was looked for last
   std::map<std::uint32_t, SyncPlan> plans;  // of `proposal`, by peer group

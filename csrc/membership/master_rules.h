@@ -18,6 +18,16 @@ namespace pccl::master {
 /// The register's epoch; null where no run is founded (or the last one is over).
 [[nodiscard]] const Epoch* own(const State& s);
 [[nodiscard]] bool is_own_member(const State& s, PeerId peer);
+/// Null where the peer is no member of the register's epoch.
+[[nodiscard]] Seat* seat_of(State& s, PeerId peer);
+[[nodiscard]] const Seat* seat_of(const State& s, PeerId peer);
+/// A member whose connection is gone and that may come back.
+[[nodiscard]] bool is_awaited(const State& s, PeerId peer);
+[[nodiscard]] bool is_awaited(const State& s);  // any
+/// A member that may not go on.
+[[nodiscard]] bool is_expelled(const State& s, PeerId peer);
+/// The timer of its absence is stopped, if it runs.
+void await_no_more(State& s, PeerId peer, Actions& out);
 /// Some members of the register's epoch may still come back. (Not waited for: who would have to go
 /// anyway, because it cannot reach one that is here.)
 [[nodiscard]] bool awaits(const State& s);
@@ -91,6 +101,8 @@ void recall_relays(State& s);
                                                   const std::vector<Member>& members);
 /// A member of the running epoch says what it has issued. True: all are quiet, `reconsider`.
 [[nodiscard]] bool hear_issued(State& s, PeerId peer, OpKey issued);
+/// What was said before of who has issued nothing counts no more.
+void be_heard_anew(State& s);
 /// May those who wish to leave at once be proposed to be gone? Then they are.
 [[nodiscard]] bool try_at_once(State& s);
 /// A member of the proposal is not calm: the same members go on, and the boundary decides.

@@ -18,7 +18,7 @@ std::vector<PeerId> may_pass_on(const State& s, PeerId p,
   const std::uint32_t group = s.peers.at(p).member.place.rank;
   const auto add = [&](const Member& m) {
     const PeerId q = m.peer();
-    if (m.place.rank == group && !go.contains(age.at(q)) && !s.expelled.contains(q)) {
+    if (m.place.rank == group && !go.contains(age.at(q)) && !is_expelled(s, q)) {
       out.push_back(q);
     }
   };
@@ -26,7 +26,7 @@ std::vector<PeerId> may_pass_on(const State& s, PeerId p,
     const std::set<PeerId> leaving = who_leaves(s, epoch->members);
     for (const Member& m : epoch->members) {
       if (leaving.contains(m.peer())) continue;
-      if (s.peers.contains(m.peer()) || s.awaited.contains(m.peer())) add(m);
+      if (s.peers.contains(m.peer()) || is_awaited(s, m.peer())) add(m);
     }
   } else {
     for (const auto& [q, peer] : s.peers) add(peer.member);
@@ -78,7 +78,7 @@ std::set<PeerId> excluded(const State& s) {
     std::vector<Pair> pairs;
     for (const auto& [p, q] : s.cannot) {
       // A younger one that may come back is not waited for while the other is here.
-      if (!s.peers.contains(q) || (!s.peers.contains(p) && !s.awaited.contains(p))) continue;
+      if (!s.peers.contains(q) || (!s.peers.contains(p) && !is_awaited(s, p))) continue;
       if (!age.contains(p) || age.at(p) == age.at(q)) continue;
       if (has_relay(s, p, q, may_pass_on(s, q, age, go))) continue;
       pairs.emplace_back(std::min(age.at(p), age.at(q)), std::max(age.at(p), age.at(q)));

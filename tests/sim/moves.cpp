@@ -234,7 +234,11 @@ void World::peer_moves(int p, std::vector<Move>& out) const {
   }
   const auto queue = net_.find({p, node(world.master)});
   // Somebody wishes to leave at once: once for each that it has issued.
-  if (its.core && its.core->wishes && its.core->running && !its.core->quiet.contains(id(p))) {
+  const auto is_quiet = [&] {
+    const auto seat = its.core->seats.find(id(p));
+    return seat != its.core->seats.end() && seat->second.quiet;
+  };
+  if (its.core && its.core->wishes && its.core->running && !is_quiet()) {
     const auto beat = std::tuple(world.conn, world.configured, peer::next_key(core));
     turn = turn || (world.connected && core.started && world.beat != beat);
   }

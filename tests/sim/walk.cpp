@@ -154,9 +154,11 @@ std::string describe(const World& world) {
             (m.held ? " incarnation " + std::to_string(m.held->incarnation) : "") +
             (m.patient ? " patient" : "") + (m.holding ? " holding" : "") +
             (m.proposal ? " proposal " + to_string(m.proposal->id) : "") + " ready " +
-            std::to_string(m.ready.size()) + " awaited " + std::to_string(m.awaited.size()) +
-            " expelled " + std::to_string(m.expelled.size()) + " unknown " +
-            std::to_string(m.unknown.size());
+            std::to_string(m.ready.size()) + " unknown " + std::to_string(m.unknown.size());
+    for (const auto& [p, seat] : m.seats) {
+      if (seat.awaited) text += "\n  awaits " + std::to_string(World::index(p));
+      if (seat.expelled) text += "\n  has expelled " + std::to_string(World::index(p));
+    }
     for (const auto& [p, peer] : m.peers) {
       text += "\n  " + std::to_string(World::index(p)) + " step " +
               std::to_string(peer.report.step) +

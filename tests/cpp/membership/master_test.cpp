@@ -24,7 +24,7 @@ TEST(Master, a_take_over_takes_a_new_incarnation_and_waits_for_the_members) {
   EXPECT_EQ(to.incarnation, 5U);
   const Actions out = step(s, RegisterWritten{to, true});
   EXPECT_EQ(cast::all<StartTimer>(out).at(0).kind, TimerKind::patience);
-  EXPECT_TRUE(s.awaited.contains(PeerId{1}));
+  EXPECT_EQ(s.seats.at(PeerId{1}).awaited, TimerKind::patience);
 }
 
 TEST(Master, connections_that_ended_while_it_was_stopped_are_awaited_with_patience) {
@@ -34,7 +34,7 @@ TEST(Master, connections_that_ended_while_it_was_stopped_are_awaited_with_patien
   Actions out = step(s, PeerDisconnected{PeerId{1}});
   ASSERT_EQ(cast::all<StartTimer>(out).size(), 1U);
   EXPECT_EQ(cast::all<StartTimer>(out)[0].kind, TimerKind::patience);
-  EXPECT_TRUE(s.awaited.contains(PeerId{1}));
+  EXPECT_EQ(s.seats.at(PeerId{1}).awaited, TimerKind::patience);
   static_cast<void>(step(s, Clock{110}));
   out = step(s, PeerDisconnected{PeerId{2}});
   EXPECT_EQ(cast::all<StartTimer>(out).at(0).kind, TimerKind::absence) << "long awake";
