@@ -588,7 +588,7 @@ void adopt(State& s, bool patience_over, Actions& out) {
   std::vector<Member> members;
   std::size_t all = 0;
   if (newest != nullptr) {
-    to.passed = std::max(to.passed, newest->report.passed);
+    to.passed = newest->report.passed;  // the register's may be of a run that is over
     const std::vector<PeerId>& named = newest->report.started_members;
     const std::set<PeerId> once(named.begin(), named.end());
     all = once.size();

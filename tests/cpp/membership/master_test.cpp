@@ -248,10 +248,10 @@ struct Stranger {
   State s;
   Actions out;
 
-  explicit Stranger(bool adopt, bool refound = false) {
+  explicit Stranger(bool adopt, bool refound = false, const Register& held = {}) {
     s.config.adopt = adopt;
     s.config.refound = refound;
-    static_cast<void>(step(s, TakenOver{Register{}}));
+    static_cast<void>(step(s, TakenOver{held}));
     out = step(s, RegisterWritten{*s.writing, true});
   }
   void hello(std::uint64_t id, std::vector<std::uint64_t> of) {
@@ -281,6 +281,14 @@ TEST(Master, an_epoch_that_the_register_does_not_know_is_adopted_when_all_its_me
   ASSERT_EQ(proposals.size(), 2U);
   EXPECT_EQ(proposals[0].second.epoch.id, EpochId::make(8, 1));
   EXPECT_FALSE(lost.s.config.adopt) << "it was the answer to this question only";
+}
+
+TEST(Master, an_adopted_epoch_counts_its_own_steps_where_the_register_is_of_a_run_that_is_over) {
+  Stranger lost(/*adopt=*/true, /*refound=*/false,
+                Register{1, Epoch{EpochId::make(1, 2), {member(8)}, {}, true}, 40, true});
+  lost.hello(1, {1});
+  ASSERT_TRUE(lost.s.writing.has_value());
+  EXPECT_EQ(lost.s.writing->passed, 12U) << "else its votes for step 12 would never count";
 }
 
 TEST(Master, after_its_patience_an_epoch_is_adopted_with_those_who_are_here) {
