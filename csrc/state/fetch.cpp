@@ -43,40 +43,51 @@ StateFetch::Memory::Memory(std::span<const std::byte> copied) : Memory(copied.si
 
 Result<bool> StateFetch::run(std::vector<WantedItem> wanted, std::vector<PeerId> sources,
                              const PullInto& pull, const Hash& hash) {
-  replaced_.clear();
-  std::vector<Digest> had;
-  for (const WantedItem& item : wanted) {
-    if (here_.contains(item.digest)) had.push_back(item.digest);
-  }
-  plan_.want(std::move(wanted), std::move(sources));
-  for (const Digest& digest : had) plan_.arrived(digest);
-  while (const auto next = plan_.next()) {
-    const std::string which =
-        "shared state: item " + std::to_string(next->item.index) + " of " + to_string(next->source);
+  begin(std::move(wanted), std::move(sources));
+  while (const auto due = next()) {
     Memory memory;
     try {
-      if (next->item.bytes) memory = Memory(*next->item.bytes);
+      if (due->item.bytes) memory = Memory(*due->item.bytes);
     } catch (const std::bad_alloc&) {
-      return no_memory(*next->item.bytes);
+      return no_memory(*due->item.bytes);
     }
-    const Error error = pull(*next, memory);
-    if (error.failed()) {
-      if (!is_of_source(error.code)) return error;
-      log_info(which + " does not come: " + error.text);
-      plan_.failed(next->source);
-      continue;
-    }
-    bytes_received_ += memory.span().size();
-    const Digest digest = next->item.index == 0 ? sha256(memory.span()) : hash(memory.span());
-    if (digest != next->item.digest) {
-      log_warning(which + " has another digest");
-      plan_.failed(next->source);
-      continue;
-    }
+    const Error ended = pull(*due, memory);
+    Error error = came(*due, ended, std::move(memory), hash);
+    if (error.failed()) return error;
+  }
+  return complete();
+}
+
+void StateFetch::begin(std::vector<WantedItem> wanted, std::vector<PeerId> sources) {
+  replaced_.clear();
+  plan_.want(wanted, std::move(sources));
+  for (const WantedItem& item : wanted) {
+    if (here_.contains(item.digest)) plan_.arrived(item.digest);
+  }
+}
+
+Error StateFetch::came(const TransferPlan::Pull& pull, const Error& error, Memory memory,
+                       const Hash& hash) {
+  const auto which = [&] {
+    return "shared state: item " + std::to_string(pull.item.index) + " of " +
+           to_string(pull.source);
+  };
+  if (error.failed()) {
+    if (!is_of_source(error.code)) return error;
+    log_info(which() + " does not come: " + error.text);
+    plan_.failed(pull.source);
+    return {};
+  }
+  bytes_received_ += memory.span().size();
+  const Digest digest = pull.item.index == 0 ? sha256(memory.span()) : hash(memory.span());
+  if (digest == pull.item.digest) {
     here_.insert_or_assign(digest, std::move(memory));
     plan_.arrived(digest);
+  } else {
+    log_warning(which() + " has another digest");
+    plan_.failed(pull.source);
   }
-  return plan_.complete();
+  return {};
 }
 
 std::span<const std::byte> StateFetch::at(const Digest& digest) const {

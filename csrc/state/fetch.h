@@ -37,6 +37,7 @@ class StateFetch {
 
   /// Fills `to` with that item, or makes it, if the size was not known.
   using PullInto = std::function<Error(const TransferPlan::Pull& pull, Memory& to)>;
+  /// Of an item. That of item 0, the manifest, is its plain SHA-256.
   using Hash = std::function<Digest(std::span<const std::byte>)>;
   struct Target {
     Digest digest{};
@@ -45,9 +46,18 @@ class StateFetch {
 
   /// Pulls what is not here yet. True: everything wanted is here, checked. False: no source is
   /// left. What came before a failure, or an exception, stays for the next call.
-  /// The digest of item 0, the manifest, is its plain SHA-256; `hash` is for the others.
   [[nodiscard]] Result<bool> run(std::vector<WantedItem> wanted, std::vector<PeerId> sources,
                                  const PullInto& pull, const Hash& hash);
+
+  // The same step by step, for a caller that does not block.
+  void begin(std::vector<WantedItem> wanted, std::vector<PeerId> sources);
+  /// nullopt: everything wanted is here, or no source is left.
+  [[nodiscard]] std::optional<TransferPlan::Pull> next() const { return plan_.next(); }
+  /// The end of the pull that was due. An error is one that no source can mend.
+  [[nodiscard]] Error came(const TransferPlan::Pull& pull, const Error& error, Memory memory,
+                           const Hash& hash);
+  [[nodiscard]] bool complete() const { return plan_.complete(); }
+
   /// The item with this digest, which is here.
   [[nodiscard]] std::span<const std::byte> at(const Digest& digest) const;
   /// Of all items that have come, good or not.

@@ -11,6 +11,7 @@
 #include "book.h"
 #include "engine/engine_core.h"
 #include "sim_network.h"
+#include "state/fetch.h"
 #include "task.h"
 
 namespace pccl::sim {
@@ -127,6 +128,7 @@ class Member {
   std::uint64_t state_ = 0;
   std::uint64_t revision_ = 0;
   std::vector<Memory> items_;
+  StateFetch fetch_;        // of this boundary
   bool answered_ = false;   // a fetch came to its end
   BoundaryEvent boundary_;  // the newest that has ended
   Error boundary_error_;

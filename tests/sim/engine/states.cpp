@@ -64,67 +64,72 @@ void Member::check_state() {
 /// Into memory of its own; the state changes when all of it is here, and verified.
 Task Member::fetch(const BoundaryEvent& event, const std::function<bool()>& superseded) {
   const SyncPlan plan = event.plan;
-  auto staged = std::make_shared<std::vector<Memory>>(1 + kItems);
-  kept_.push_back(staged);
-  const auto root_digest = plan.root.digest;
-  for (const PeerId source : plan.sources) {
-    bool good = true;
-    for (std::size_t i = 0; good && i <= kItems; ++i) {
+  Manifest manifest{};
+  std::vector<StateFetch::Target> targets;
+  std::vector<WantedItem> wanted{{0, plan.root.digest, std::nullopt}};
+  for (const bool is_manifest : {true, false}) {
+    fetch_.begin(wanted, plan.sources);
+    while (const auto due = fetch_.next()) {
       auto* group = core_->elastic();
       if (group == nullptr) co_return;
-      Memory& to = (*staged)[i];
-      to.resize(i == 0 ? 0 : kItemBytes[i - 1]);
+      auto memory = std::make_shared<StateFetch::Memory>();
+      if (due->item.bytes) *memory = StateFetch::Memory(*due->item.bytes);
       auto ticket = std::make_shared<Ticket>();
+      kept_.push_back(memory);
       kept_.push_back(ticket);
-      group->pull(source, root_digest, static_cast<std::uint32_t>(i),
-                  i == 0 ? Buffer{} : Buffer{to.data(), to.size()}, ticket);
+      group->pull(due->source, plan.root.digest, due->item.index,
+                  {memory->span().data(), memory->span().size()}, ticket);
       co_await done(ticket);
       if (superseded()) co_return;
-      good = !ticket->error().failed();
-      if (!good) {
-        time_.say(&process_, "pull failed: " + ticket->error().text);
-        break;
-      }
-      if (i == 0) to = ticket->bytes;
-      Manifest manifest{};
-      if ((*staged)[0].size() != sizeof(Manifest)) {
-        good = false;
-        break;
-      }
-      std::memcpy(&manifest, (*staged)[0].data(), sizeof(Manifest));
-      const Digest right = i == 0 ? root_digest : manifest.digests[i - 1];
-      good = sha256(to) == right;  // its owner has gone on with another state in the middle
+      const Error ended = ticket->error();
+      if (ended.failed()) time_.say(&process_, "pull failed: " + ended.text);
+      if (is_manifest) *memory = StateFetch::Memory(std::span<const std::byte>(ticket->bytes));
+      const Error error = fetch_.came(*due, ended, std::move(*memory), &sha256);
+      if (error.failed()) co_return;  // the boundary has failed
     }
-    if (!good) continue;
-    auto* group = core_->elastic();
-    if (group == nullptr) co_return;
-    if (!group->boundary_adopt(plan.root)) {
-      answered_ = true;
+    if (!fetch_.complete()) {
+      co_await pause(200000);
       co_return;
     }
-    // The program may be slow here, and the run moves on meanwhile.
-    if (time_.hit(30)) co_await pause(time_.chance.below(300000));
-    group = core_->elastic();
-    if (group == nullptr) co_return;
-    Manifest manifest{};
-    std::memcpy(&manifest, (*staged)[0].data(), sizeof(Manifest));
-    state_ = manifest.state;
-    revision_ = manifest.revision;
-    for (std::size_t i = 1; i <= kItems; ++i) {
-      std::copy((*staged)[i].begin(), (*staged)[i].end(), items_[i].begin());
+    if (!is_manifest) break;
+    std::memcpy(&manifest, fetch_.at(plan.root.digest).data(), sizeof(Manifest));
+    wanted.clear();
+    for (std::uint32_t i = 0; i < kItems; ++i) {
+      if (sha256(items_[i + 1]) == manifest.digests[i]) continue;
+      wanted.push_back({i + 1, manifest.digests[i], kItemBytes[i]});
+      targets.push_back({manifest.digests[i], items_[i + 1]});
     }
-    check_state();
-    time_.say(&process_, "has fetched state " + std::to_string(state_));
-    Snapshot offered = snapshot();
-    group->boundary_fetched(root(), std::move(offered));
+  }
+  auto* group = core_->elastic();
+  if (group == nullptr) co_return;
+  if (!group->boundary_adopt(plan.root)) {
     answered_ = true;
     co_return;
   }
-  co_await pause(200000);
+  // The program may be slow here, and the run moves on meanwhile.
+  if (time_.hit(30)) co_await pause(time_.chance.below(300000));
+  group = core_->elastic();
+  if (group == nullptr) co_return;
+  const Error error = fetch_.replace(targets);
+  if (error.failed()) throw Violation(process_.name() + ": " + error.text);
+  if (time_.hit(30)) {
+    fetch_.take_back();  // Ctrl-C came
+    time_.say(&process_, "has taken a fetch back");
+  } else {
+    fetch_.clear();
+    state_ = manifest.state;
+    revision_ = manifest.revision;
+    time_.say(&process_, "has fetched state " + std::to_string(state_));
+  }
+  check_state();
+  Snapshot offered = snapshot();
+  group->boundary_fetched(root(), std::move(offered));
+  answered_ = true;
 }
 
 Task Member::refresh() {
   boundary_error_ = {};
+  fetch_.clear();
   auto talk = std::make_shared<BoundaryTalk>();
   auto* group = core_->elastic();
   if (group == nullptr) {
