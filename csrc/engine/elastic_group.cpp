@@ -68,6 +68,7 @@ void ElasticGroup::feed(const peer::Event& event) {
     for (const peer::Action& action : peer::step(core_, next)) act(action);
   }
   feeding_ = false;
+  if (admitted_ && !at_door_.empty()) come_in();
 }
 
 void ElasticGroup::act(const peer::Action& action) {
@@ -227,6 +228,24 @@ bool ElasticGroup::stays_out(OpRequest& request, const std::shared_ptr<Ticket>& 
       "this run has passed no boundary (no member calls refresh), so it cannot admit this peer");
   at_door_.push_back({std::move(request), ticket});
   return true;
+}
+
+/// The calls at the door, of one that is a member now. Their ranks and size were provisional.
+void ElasticGroup::come_in() {
+  for (AtDoor& waiting : std::exchange(at_door_, {})) {
+    const OpDescriptor& d = waiting.request.descriptor;
+    if (core_.passed > 0) {  // a boundary has admitted it: a step has what all call in it
+      waiting.ticket->complete(
+          {ErrorCode::not_admitted, describe(d) + ": was called before this peer was admitted"});
+    } else if (d.kind == OpKind::all_reduce || d.kind == OpKind::barrier) {
+      waiting.request.numbering = nullptr;
+      post(std::move(waiting.request), std::move(waiting.ticket));
+    } else {
+      waiting.ticket->complete(
+          {ErrorCode::invalid, describe(d) + ": rank and size of the group were provisional when "
+                                             "it was called; call it again"});
+    }
+  }
 }
 
 void ElasticGroup::issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) {

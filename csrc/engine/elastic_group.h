@@ -110,6 +110,7 @@ class ElasticGroup : public Group {
   [[nodiscard]] Error over() const;
   void hook(GroupEvent event);
   [[nodiscard]] bool stays_out(OpRequest& request, const std::shared_ptr<Ticket>& ticket);
+  void come_in();
   void start_message(OpRequest request, std::shared_ptr<Ticket> ticket);
   [[nodiscard]] std::optional<Error> refuse_post(const OpRequest& request) const;
   [[nodiscard]] peer::LossClass loss_class(const OpRequest& request) const;

@@ -73,6 +73,25 @@ TEST(ElasticGroup, the_return_of_a_call_that_was_refused_changes_no_rank) {
   EXPECT_EQ(peers[0].engine->view(group).size, 2);
 }
 
+TEST(ElasticGroup, what_a_newcomer_has_called_runs_where_it_founds_the_next_run) {
+  Founded run(1);
+  Peer newcomer = start_peer(run.master.address);
+  expect_success(newcomer.joined);
+  EXPECT_EQ(newcomer.engine->view(run.group).rank, 1);  // provisional
+  std::vector<float> values(1000, 3.0F);
+  const auto reduced = newcomer.engine->post(run.group, all_reduce(values, ReduceOp::avg));
+  OpRequest rooted;
+  rooted.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, 0, values.size()};
+  rooted.outputs = {buffer(values)};  // as rank 1, which it is no more
+  const auto broadcast = newcomer.engine->post(run.group, std::move(rooted));
+  EXPECT_TRUE(newcomer.engine->in_flight(run.group).empty());
+  run.peers[0].engine->shutdown();
+  expect_success(reduced);
+  EXPECT_EQ(values, std::vector<float>(1000, 3.0F));
+  EXPECT_EQ(outcome(broadcast).code, ErrorCode::invalid);
+  EXPECT_EQ(newcomer.engine->view(run.group).rank, 0);
+}
+
 TEST(ElasticGroup, what_is_replayed_while_a_part_of_its_inputs_has_not_come_yet_is_right) {
   Founded run(3);
   auto& [master, peers, group] = run;

@@ -147,7 +147,8 @@ Task Member::call(std::uint64_t salt, std::vector<std::shared_ptr<Call>>& calls)
 std::shared_ptr<Call> Member::prepare(std::uint64_t salt, const GroupView& view) {
   auto call = std::make_shared<Call>();
   call->numbering = ranks_of(view);
-  call->rank = view.rank;
+  const auto own = std::find(call->numbering.begin(), call->numbering.end(), id_);
+  call->rank = static_cast<std::int32_t>(own - call->numbering.begin());  // provisional: no rank
   const std::size_t size = call->numbering.size();
   OpDescriptor& d = call->descriptor;
   d.kind = plan_.boundaries ? kKinds[mixed(salt, 1) % std::size(kKinds)] : plan_.kind;

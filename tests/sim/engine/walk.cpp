@@ -116,7 +116,7 @@ class Walk {
       const std::uint64_t faults = time_.between(1, 4);
       const std::uint64_t span_us = 1000ULL * (time_.hit(70) ? 150 : 3000);
       for (std::uint64_t i = 0; i < faults; ++i) {
-        time_.after(60000 + time_.chance.below(span_us), nullptr, [this] { fault(); });
+        time_.after(45000 + time_.chance.below(span_us), nullptr, [this] { fault(); });
       }
     }
     for (std::uint64_t events = 0;; ++events) {
@@ -233,9 +233,11 @@ class Walk {
         return one->dozes(ms * 1000);
       }
       case 12: {
-        time_.say(&process, "is cut off from the master");
+        const bool silent = time_.hit(30);
+        time_.say(&process, std::string("is cut off from the master") +
+                                (silent ? ", and nobody says so" : ""));
         board_.cut.insert(process.name());
-        one->network().break_channels(false);
+        one->network().break_channels(silent);
         time_.after(1000 * time_.between(10, time_.hit(70) ? 2000 : 40000), nullptr,
                     [this, name = process.name()] { board_.cut.erase(name); });
         return;
