@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "base/log.h"
 #include "base/random.h"
 
 namespace pccl::test {
@@ -24,6 +25,13 @@ Bytes filled(std::size_t bytes, std::uint64_t seed) {
 }
 
 struct Interrupted {};
+
+/// Thousands of failures are logged by nobody.
+struct Quiet {
+  Quiet() { set_log_level(LogLevel::off); }
+  ~Quiet() { set_log_level(before); }
+  LogLevel before = log_level();
+};
 
 /// Items of a state, and the peers that have it: each call of `answer` says what the source does.
 struct Fetching {
@@ -219,6 +227,7 @@ TEST(StateFetch, nothing_is_replaced_where_one_target_does_not_fit) {
 /// right, and in the end everything is.
 TEST(StateFetch, holds_whatever_the_sources_do) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    const Quiet quiet;
     Random random(seed);
     Fetching run;
     run.answer = [&](const TransferPlan::Pull&, std::span<std::byte> to) -> Error {
