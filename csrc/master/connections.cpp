@@ -75,13 +75,16 @@ void Connections::close_all() {
 
 void Connections::stop_listening() { listener_.reset(); }
 
-std::size_t Connections::queued_bytes() const {
-  std::size_t bytes = 0;
-  for (const auto& [number, connection] : connections_) bytes += connection.channel->queued_bytes();
-  return bytes;
+bool Connections::has_room(PeerId peer) const {
+  const auto at = peers_.find(peer);
+  if (at == peers_.end()) return true;  // what is sent to it is dropped
+  return connections_.at(at->second).channel->queued_bytes() <= kAnswerBelowBytes;
 }
 
-bool Connections::all_sent() const { return queued_bytes() == 0; }
+bool Connections::all_sent() const {
+  return std::all_of(connections_.begin(), connections_.end(),
+                     [](const auto& entry) { return entry.second.channel->queued_bytes() == 0; });
+}
 
 std::string Connections::remote(PeerId peer) const {
   const auto at = peers_.find(peer);
@@ -96,11 +99,15 @@ void Connections::accepted(std::unique_ptr<Channel> channel) {
   channel->set_events(
       {[this, number](std::span<const std::byte> payload) { arrived(number, payload); },
        [this, number](const std::string& reason) { closed(number, reason); }});
-  channel->read_below(kReadBelowBytes);
+  channel->watch_queue(kAnswerBelowBytes, queued_bytes_, [this, number] {
+    const auto at = connections_.find(number);
+    if (at != connections_.end()) events_.room(at->second.peer);
+  });
   Connection& made = connections_[number];
   made.channel = std::move(channel);
   made.heard_ms = clock_.now_ms();
   made.beat_ms = made.heard_ms;
+  made.read_ms = made.heard_ms;
 }
 
 void Connections::arrived(Number number, std::span<const std::byte> payload) {
@@ -186,14 +193,12 @@ void Connections::tick() {
     Connection& connection = connections_.at(number);
     const std::uint64_t received = connection.channel->received_bytes();
     if (received != std::exchange(connection.received_before, received)) connection.heard_ms = now;
-    // Of a peer that is held back its reading is the sign of life: its heartbeats are not read.
     const std::size_t queued = connection.channel->queued_bytes();
-    if (queued > 0 && queued < std::exchange(connection.queued_before, queued)) {
-      connection.heard_ms = now;
-    }
+    const std::size_t before = std::exchange(connection.queued_before, queued);
+    if (queued <= kAnswerBelowBytes || queued < before) connection.read_ms = now;
     if (now - connection.heard_ms >= silence_ms_) {
       lost.emplace_back(peer, "silent for " + seconds(now - connection.heard_ms));
-    } else if (queued > kUnreadBytesMax) {
+    } else if (queued > kUnreadBytesMax || now - connection.read_ms >= silence_ms_) {
       lost.emplace_back(peer, "it does not read what the master sends");
     } else if (now - connection.beat_ms >= heartbeat_ms_) {
       connection.beat_ms = now;
@@ -210,7 +215,10 @@ void Connections::look_at_clock() {
   if (now - ticked_ms_ <= tick_ms_ + silence_ms_ / 3) return;
   const std::uint64_t late_ms = now - ticked_ms_ - tick_ms_;
   ticked_ms_ = now;
-  for (auto& [number, connection] : connections_) connection.heard_ms = clock_.now_ms();
+  for (auto& [number, connection] : connections_) {
+    connection.heard_ms = clock_.now_ms();
+    connection.read_ms = connection.heard_ms;
+  }
   log_warning("this master was stopped for " + seconds(late_ms) +
               ": the silence of that time is its own, not the peers'");
   events_.woke(late_ms);

@@ -32,8 +32,8 @@ namespace pccl::master {
 inline constexpr std::uint64_t kTickMs = 200;  // heartbeats and silence are looked at so often
 inline constexpr std::size_t kPeersMax = 2 * kMembersMax;
 inline constexpr std::size_t kUnreadBytesMax =
-    2 * kControlBytesMax;                                 // queued for a peer that does not read
-inline constexpr std::size_t kReadBelowBytes = 4U << 20;  // queued; over it nothing is read of it
+    2 * kControlBytesMax;                                   // queued for a peer that does not read
+inline constexpr std::size_t kAnswerBelowBytes = 4U << 20;  // queued; over it the store waits
 
 /// What Connections tells its owner, on the loop's thread. A peer's events come in order, from its
 /// newest connection only.
@@ -44,6 +44,8 @@ class ConnectionEvents {
   virtual void connected(Hello hello, std::uint64_t connection) = 0;
   /// Anything but Hello.
   virtual void message(PeerId peer, PeerToMaster message) = 0;
+  /// It has read enough to be answered again (Connections::has_room).
+  virtual void room(PeerId peer) = 0;
   /// Its connection has closed; it may come back.
   virtual void disconnected(PeerId peer) = 0;
   /// Its connection has been given up, for this reason; it will not come back.
@@ -78,7 +80,9 @@ class Connections {
   /// The newest connection of the peer is one that the owner knows of.
   [[nodiscard]] bool admitted(PeerId peer) const;
   /// What was sent and waits for a socket, all peers.
-  [[nodiscard]] std::size_t queued_bytes() const;
+  [[nodiscard]] std::size_t queued_bytes() const { return *queued_bytes_; }
+  /// Does the peer read what is sent to it? Else `room` says when it has.
+  [[nodiscard]] bool has_room(PeerId peer) const;
   /// Nothing that was sent waits for a socket.
   [[nodiscard]] bool all_sent() const;
   /// "10.0.0.2:51000"; empty: not connected.
@@ -91,6 +95,7 @@ class Connections {
     bool admitted = false;
     std::uint64_t heard_ms = 0;
     std::uint64_t beat_ms = 0;
+    std::uint64_t read_ms = 0;      // it has read, or had not much to read
     std::size_t queued_before = 0;  // at the tick before
     std::uint64_t received_before = 0;
   };
@@ -113,6 +118,7 @@ class Connections {
   const std::uint64_t silence_ms_;
   const std::uint64_t tick_ms_;
   std::unique_ptr<ChannelListener> listener_;
+  std::shared_ptr<std::size_t> queued_bytes_ = std::make_shared<std::size_t>(0);
   std::map<Number, Connection> connections_;
   std::map<PeerId, Number> peers_;  // newest connection of each
   Number next_ = 1;

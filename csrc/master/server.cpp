@@ -123,8 +123,9 @@ void MasterServer::connected(Hello hello, std::uint64_t connection) {
 }
 
 void MasterServer::message(PeerId peer, PeerToMaster message) {
-  if (const auto* request = std::get_if<StoreRequest>(&message))
-    return store_request(peer, *request);
+  if (auto* request = std::get_if<StoreRequest>(&message)) {
+    return store_request(peer, std::move(*request));
+  }
   post(PeerMessage{peer, std::move(message)});
 }
 
@@ -306,6 +307,7 @@ void MasterServer::step_down(const std::string& why) {
   timers_.clear();
   store_timers_.clear();
   store_ = KeyValueStore();
+  held_requests_ = HeldRequests();
   connections_.close_all();
   const Config config = state_.config;  // with the questions that were answered
   state_ = State{};
@@ -400,7 +402,23 @@ void MasterServer::lease_answered(const Result<bool>& answer, const std::string&
 
 // --------------------------------------------------------------------------------------- the store
 
-void MasterServer::store_request(PeerId peer, const StoreRequest& request) {
+void MasterServer::store_request(PeerId peer, StoreRequest request) {
+  if (connections_.has_room(peer) && !held_requests_.any(peer)) return serve(peer, request);
+  const std::uint64_t number = request.id;
+  if (!held_requests_.hold(peer, std::move(request))) {
+    connections_.send(peer, no_room(number, "this peer does not read what it has asked for"));
+  }
+}
+
+void MasterServer::room(PeerId peer) {
+  while (connections_.has_room(peer)) {
+    const auto request = held_requests_.next(peer);
+    if (!request) return;
+    serve(peer, *request);
+  }
+}
+
+void MasterServer::serve(PeerId peer, const StoreRequest& request) {
   store_answers(store_.request(peer, request));
   const Waiter waiter{peer, request.id};
   if (!store_.waits(waiter) || store_timers_.contains(waiter)) return;
@@ -423,6 +441,7 @@ void MasterServer::store_answers(const std::vector<StoreAnswer>& answers) {
 }
 
 void MasterServer::store_drop(PeerId peer) {
+  held_requests_.drop(peer);
   store_.drop(peer);
   const auto first = store_timers_.lower_bound(Waiter{peer, 0});
   auto last = first;

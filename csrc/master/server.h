@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "master/connections.h"
+#include "master/held_requests.h"
 #include "master/options.h"
 #include "master/register_file.h"
 #include "master/store.h"
@@ -63,6 +64,7 @@ class MasterServer final : private ConnectionEvents {
  private:
   void connected(Hello hello, std::uint64_t connection) override;
   void message(PeerId peer, PeerToMaster message) override;
+  void room(PeerId peer) override;
   void disconnected(PeerId peer) override;
   void gone(PeerId peer, std::string why) override;
   void woke(std::uint64_t late_ms) override;
@@ -83,7 +85,8 @@ class MasterServer final : private ConnectionEvents {
   void lease_answered(const Result<bool>& answer, const std::string& holder);
   void take_over_later();
   void take_over();
-  void store_request(PeerId peer, const StoreRequest& request);
+  void store_request(PeerId peer, StoreRequest request);
+  void serve(PeerId peer, const StoreRequest& request);
   void store_answers(const std::vector<StoreAnswer>& answers);
   void store_drop(PeerId peer);
   void say_waiting();
@@ -96,6 +99,7 @@ class MasterServer final : private ConnectionEvents {
   Connections connections_;
   State state_;
   KeyValueStore store_;
+  HeldRequests held_requests_;
   bool in_charge_ = false;  // between a take-over and being deposed
   struct Queued {
     Event event;

@@ -43,9 +43,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
         trusted_(trusted) {
     stream_->on_ready([this](bool readable, bool writable) {
       const auto self = shared_from_this();
-      if (writable) flush();
-      if (stream_->open() && in_end_ > 0) parse();  // what was held back, if it may go on
-      if (readable && stream_->open() && !held_back()) read();
+      if (writable) {
+        flush();
+        tell_room();
+      }
+      if (readable && stream_->open()) read();
     });
     if (!trusted_) {
       deadline_ =
@@ -70,11 +72,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
     frame.reserve(size + payload.size());
     frame.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
     frame.insert(frame.end(), payload.begin(), payload.end());
-    queued_bytes_ += frame.size();
+    count_queued(queued_bytes_ + frame.size());
     if (queue_.size() == 1) flush();
+    over_ = over_ || queued_bytes_ > room_below_;
   }
 
-  void read_below(std::size_t bytes) { read_below_ = bytes; }
+  void watch_queue(std::size_t bytes, std::shared_ptr<std::size_t> total,
+                   std::function<void()> room) {
+    room_below_ = bytes;
+    room_ = std::move(room);
+    total_ = std::move(total);
+    *total_ += queued_bytes_;
+  }
   void trust() {
     trusted_ = true;
     if (!closing_) deadline_.reset();
@@ -115,7 +124,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     deadline_.reset();
     stream_->close();
     queue_.clear();
-    queued_bytes_ = 0;
+    count_queued(0);
     if (closing_) {
       loop_.defer([self = shared_from_this()] { self->loop_.release(self.get()); });
     }
@@ -123,10 +132,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void watch() {
     if (stream_->open())
-      stream_->want((events_ != nullptr && !held_back()) || closing_,
-                    !queue_.empty() && !write_failed_);
+      stream_->want(events_ != nullptr || closing_, !queue_.empty() && !write_failed_);
   }
-  [[nodiscard]] bool held_back() const { return !closing_ && queued_bytes_ > read_below_; }
+  void count_queued(std::size_t now) {
+    if (total_) *total_ = *total_ + now - queued_bytes_;
+    queued_bytes_ = now;
+  }
+  void tell_room() {
+    if (!over_ || queued_bytes_ > room_below_) return;
+    over_ = false;
+    const auto room = room_;  // its owner may go meanwhile
+    if (events_) room();
+  }
 
   void flush() {
     while (!queue_.empty() && !write_failed_) {
@@ -143,10 +160,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
         write_failed_ = true;
         write_error_ = std::move(sent.error);
         queue_.clear();
-        queued_bytes_ = 0;
+        count_queued(0);
         break;
       }
-      queued_bytes_ -= sent.bytes;
+      count_queued(queued_bytes_ - sent.bytes);
       sent_of_first_ += sent.bytes;
       while (!queue_.empty() && sent_of_first_ >= queue_.front().size()) {
         sent_of_first_ -= queue_.front().size();
@@ -161,7 +178,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void read() {
-    for (int i = 0; i < kReadsMax && stream_->open() && !held_back(); ++i) {
+    for (int i = 0; i < kReadsMax && stream_->open(); ++i) {
       if (in_.size() - in_end_ < kReadBytes) in_.resize(in_end_ + kReadBytes);
       const std::size_t room = in_.size() - in_end_;
       const Stream::Moved got = stream_->read(std::span(in_).subspan(in_end_, room));
@@ -183,7 +200,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void parse() {
     std::size_t at = 0;
-    while (stream_->open() && !closing_ && !held_back()) {
+    while (stream_->open() && !closing_) {
       const auto rest = std::span<const std::byte>(in_).subspan(at, in_end_ - at);
       if (rest.size() < kFrameHeaderBytes) break;
       const auto header_size = frame_header_size(rest);
@@ -231,7 +248,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::deque<std::vector<std::byte>> queue_;
   std::size_t sent_of_first_ = 0;
   std::size_t queued_bytes_ = 0;
-  std::size_t read_below_ = std::numeric_limits<std::size_t>::max();
+  std::size_t room_below_ = std::numeric_limits<std::size_t>::max();
+  std::function<void()> room_;
+  bool over_ = false;                   // more than that was queued
+  std::shared_ptr<std::size_t> total_;  // of several channels
 };
 
 class TcpChannel : public Channel {
@@ -242,7 +262,10 @@ class TcpChannel : public Channel {
 
   void set_events(Events events) override { connection_->set_events(std::move(events)); }
   void send(std::span<const std::byte> payload) override { connection_->send(payload); }
-  void read_below(std::size_t bytes) override { connection_->read_below(bytes); }
+  void watch_queue(std::size_t bytes, std::shared_ptr<std::size_t> total,
+                   std::function<void()> room) override {
+    connection_->watch_queue(bytes, std::move(total), std::move(room));
+  }
   void trust() override { connection_->trust(); }
   void close() override { connection_->close(); }
   [[nodiscard]] const std::string& remote() const override { return connection_->remote(); }

@@ -35,9 +35,9 @@ class Channel {
   /// Nothing is read before it.
   virtual void set_events(Events events) = 0;
   virtual void send(std::span<const std::byte> payload) = 0;
-  /// Nothing is read while more than `bytes` are queued: who does not read gets no more answers.
-  /// For one end of a connection: two that both wait for the other one would wait for ever.
-  virtual void read_below(std::size_t bytes) = 0;
+  /// `room` is called when there were more than `bytes` queued and are not any more. What is queued
+  /// counts in `total`, beside that of other channels.
+  virtual void watch_queue(std::size_t, std::shared_ptr<std::size_t>, std::function<void()>) {}
   /// Frames up to kControlBytesMax are taken from now on, and the handshake deadline ends.
   virtual void trust() = 0;
   /// Sends what is queued, then closes (at most kHandshakeMs later); goes on when the object is

@@ -13,7 +13,6 @@ class FakeChannel : public Channel {
   explicit FakeChannel(const std::uint64_t& received) : received_(received) {}
   void set_events(Events) override {}
   void send(std::span<const std::byte>) override {}
-  void read_below(std::size_t) override {}
   void trust() override {}
   void close() override {}
   [[nodiscard]] const std::string& remote() const override { return host_; }

@@ -149,28 +149,39 @@ TEST_F(Server, a_silent_peer_is_evicted_and_the_others_go_on) {
   expect_commit();
 }
 
+std::vector<std::byte> frame(std::span<const std::byte> payload) {
+  FrameHeader header;
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  HeaderBytes head;
+  const std::size_t size = encode_frame_header(header, head);
+  std::vector<std::byte> bytes(head.begin(), head.begin() + static_cast<std::ptrdiff_t>(size));
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  return bytes;
+}
+
+/// Peer 9, of which the test sends every byte. It reads nothing.
+class RawPeer : public RawClient {
+ public:
+  explicit RawPeer(std::uint16_t port) : RawClient(port) {
+    const OpeningBytes opening = encode_opening({kProtocolVersion, Purpose::channel});
+    write(std::span<const std::byte>(opening));
+    peer::State state;
+    state.self.handle.peer = kId;
+    state.self.handle.addresses = {"127.0.0.1:9"};
+    state.self.place.replica = "slow";
+    for (const peer::Action& action : peer::step(state, peer::MasterConnected{})) {
+      if (const auto* a = std::get_if<peer::ToMaster>(&action)) send(a->message);
+    }
+  }
+  void send(const PeerToMaster& message) const { write(frame(encode(message))); }
+
+  static constexpr PeerId kId{9};
+};
+
 TEST_F(Server, a_long_message_that_takes_its_time_is_a_sign_of_life) {
   options_.silence_ms = 400;
   start();
-  RawClient slow(port_);
-  const OpeningBytes opening = encode_opening({kProtocolVersion, Purpose::channel});
-  slow.write(std::span<const std::byte>(opening));
-  const auto frame = [](std::span<const std::byte> payload) {
-    FrameHeader header;
-    header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-    HeaderBytes head;
-    const std::size_t size = encode_frame_header(header, head);
-    std::vector<std::byte> bytes(head.begin(), head.begin() + static_cast<std::ptrdiff_t>(size));
-    bytes.insert(bytes.end(), payload.begin(), payload.end());
-    return bytes;
-  };
-  peer::State state;
-  state.self.handle.peer.value = 9;
-  state.self.handle.addresses = {"127.0.0.1:9"};
-  state.self.place.replica = "slow";
-  for (const peer::Action& action : peer::step(state, peer::MasterConnected{})) {
-    if (const auto* a = std::get_if<peer::ToMaster>(&action)) slow.write(frame(encode(a->message)));
-  }
+  RawPeer slow(port_);
   const auto message =
       frame(encode(PeerToMaster{store_request(1, StoreOp::set, {"k"}, std::string(20000, 'x'))}));
   std::size_t sent = 0;
@@ -184,6 +195,53 @@ TEST_F(Server, a_long_message_that_takes_its_time_is_a_sign_of_life) {
   other.send(store_request(7, StoreOp::get, {"k"}, "", 60000));
   EXPECT_TRUE(until([&] { return reply(other, 7) != nullptr || slow.closed(); })) << log_text();
   EXPECT_NE(reply(other, 7), nullptr) << log_text();
+}
+
+TEST_F(Server, who_does_not_read_large_values_of_the_store_is_heard_all_the_same) {
+  options_.silence_ms = 120000;
+  start();
+  FakePeer& other = peer(1);
+  EXPECT_TRUE(until([&] { return other.connected(); }));
+  other.send(store_request(7, StoreOp::set, {"k"}, std::string(20U << 20, 'x')));
+  EXPECT_TRUE(until([&] { return reply(other, 7) != nullptr; })) << log_text();
+  RawPeer slow(port_);
+  const std::uint64_t gets = kHeldRequestsMax + 100;  // more than are held
+  for (std::uint64_t i = 1; i <= gets; ++i) slow.send(store_request(i, StoreOp::get, {"k"}));
+  EXPECT_TRUE(until([&] { return server_->state().peers.contains(RawPeer::kId); })) << log_text();
+  slow.send(Bye{});
+  EXPECT_TRUE(until([&] { return !server_->state().peers.contains(RawPeer::kId); }, 20000))
+      << log_text();
+}
+
+TEST_F(Server, who_reads_nothing_for_long_is_evicted_although_it_sends) {
+  options_.silence_ms = 400;
+  start();
+  FakePeer& other = peer(1);
+  EXPECT_TRUE(until([&] { return other.connected(); }));
+  other.send(store_request(7, StoreOp::set, {"k"}, std::string(20U << 20, 'x')));
+  EXPECT_TRUE(until([&] { return reply(other, 7) != nullptr; })) << log_text();
+  RawPeer slow(port_);
+  const auto beat = loop_.timer(50, 50, [&] { slow.send(Heartbeat{}); });
+  slow.send(store_request(1, StoreOp::get, {"k"}));
+  EXPECT_TRUE(until([&] { return server_->state().peers.contains(RawPeer::kId); })) << log_text();
+  EXPECT_TRUE(until([&] { return !server_->state().peers.contains(RawPeer::kId); })) << log_text();
+}
+
+TEST_F(Server, many_large_values_that_are_asked_for_at_once_come_in_their_order) {
+  start();
+  FakePeer& other = peer(1);
+  EXPECT_TRUE(until([&] { return other.connected(); }));
+  other.send(store_request(100, StoreOp::set, {"k"}, std::string(3U << 20, 'x')));
+  for (std::uint64_t i = 1; i <= 40; ++i) other.send(store_request(i, StoreOp::get, {"k"}));
+  EXPECT_TRUE(until([&] { return reply(other, 40) != nullptr; })) << log_text();
+  std::uint64_t next = 1;
+  for (const MasterToPeer& message : other.inbox) {
+    const auto* found = std::get_if<StoreReply>(&message);
+    if (found == nullptr || found->id == 100) continue;
+    EXPECT_EQ(found->id, next++);
+    EXPECT_FALSE(found->error.failed()) << found->error.text;
+  }
+  EXPECT_EQ(next, 41U);
 }
 
 TEST_F(Server, a_master_that_was_stopped_itself_evicts_nobody) {

@@ -40,7 +40,6 @@ class SimChannel final : public Channel {
     line_->halves[1 - side_].coming.emplace_back(payload.begin(), payload.end());
     plan(line_, 1 - side_);
   }
-  void read_below(std::size_t) override {}
   void trust() override {}
   void close() override { leave(); }
   [[nodiscard]] const std::string& remote() const override { return remote_; }
