@@ -8,7 +8,7 @@
 #include <mutex>
 #include <optional>
 
-#include "engine/engine.h"
+#include "engine/boundary.h"
 
 namespace pccl {
 

@@ -15,9 +15,12 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "engine/buffer_pool.h"
-#include "engine/engine.h"
 #include "engine/kept.h"
 #include "engine/last_events.h"
+#include "engine/options.h"
+#include "engine/request.h"
+#include "engine/ticket.h"
+#include "engine/view.h"
 #include "engine/window.h"
 #include "transport/network.h"
 

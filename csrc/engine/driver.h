@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/engine.h"
+#include "engine/ticket.h"
 #include "engine/yield_guard.h"
 #include "transport/loop.h"
 

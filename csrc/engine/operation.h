@@ -19,9 +19,11 @@
 #include "base/limits.h"
 #include "collectives/schedule.h"
 #include "engine/buffer_pool.h"
-#include "engine/engine.h"
 #include "engine/placement.h"
 #include "engine/preimage.h"
+#include "engine/request.h"
+#include "engine/ticket.h"
+#include "engine/view.h"
 #include "transport/transport.h"
 
 namespace pccl {

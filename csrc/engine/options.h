@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "wire/parts.h"
+
 namespace pccl {
 
 struct EngineOptions {
@@ -22,6 +24,14 @@ struct EngineOptions {
   std::uint64_t preimage_bytes_max = 1ULL << 30;  // kept inputs of operations without an outcome
   std::uint64_t hold_timeout_ms = 30ULL * 60 * 1000;  // without a master
   std::uint64_t goodbye_timeout_ms = 5000;            // at destroy and exit: to send what is owed
+};
+
+struct JoinOptions {
+  std::vector<std::string> masters;              // "host:port", in list order
+  std::string run;                               // empty: whichever
+  Place place;                                   // replica empty: a replica of one rank
+  bool raises = false;                           // on_loss="raise": no operation is replayed
+  std::uint64_t timeout_ms = 30ULL * 60 * 1000;  // for the founding
 };
 
 }  // namespace pccl

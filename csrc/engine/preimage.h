@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/buffer_pool.h"
-#include "engine/engine.h"
+#include "engine/request.h"
 
 namespace pccl {
 

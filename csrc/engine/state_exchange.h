@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/boundary.h"
 #include "engine/context.h"
 #include "wire/messages.h"
 

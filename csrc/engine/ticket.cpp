@@ -1,7 +1,7 @@
 // Ticket: where a user's thread meets the engine's.
-#include <chrono>
+#include "engine/ticket.h"
 
-#include "engine/engine.h"
+#include <chrono>
 
 namespace pccl {
 

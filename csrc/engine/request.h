@@ -1,0 +1,60 @@
+// What a program asks of a group: one operation, its memory, and the numbering that its ranks mean.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/types.h"
+#include "wire/messages.h"
+
+namespace pccl {
+
+/// Caller's memory; `data` may be null if `bytes` is 0.
+struct Buffer {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// Have they a byte in common?
+inline bool touch(const Buffer& a, const Buffer& b) {
+  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
+
+inline std::uint64_t total_bytes(const std::vector<Buffer>& buffers) {
+  std::uint64_t bytes = 0;
+  for (const Buffer& b : buffers) bytes += b.bytes;
+  return bytes;
+}
+
+/// How much of an operation's inputs is there, where somebody still fills them (copies from a
+/// device). Written by who fills them, read by the engine; thread-safe.
+struct InputGate {
+  /// So many bytes of the inputs, one after the other in their order, hold data. Grows only.
+  std::atomic<std::uint64_t> bytes{0};
+};
+
+/// The peer of each rank.
+using Numbering = std::shared_ptr<const std::vector<PeerId>>;
+
+/// One operation of a group. Buffers as collectives/schedule.h says, in the numbering that the
+/// caller sees (rank() and size() of the group); ranks likewise.
+struct OpRequest {
+  OpDescriptor descriptor;  // root: rank, -1 if none; count: 0 where shapes may differ
+  std::vector<Buffer> inputs;
+  std::vector<Buffer> outputs;
+  /// What the ranks of this request mean, as the caller saw it (GroupView::numbering); null: the
+  /// numbering of the moment in which the engine takes the request.
+  Numbering numbering;
+  std::shared_ptr<const InputGate> gate;  // null: the inputs are there
+  std::int32_t peer = -1;                 // send, recv: the other rank; recv: -1 is any
+  std::uint64_t tag = 0;                  // send, recv
+  std::uint64_t timeout_ms = 0;           // 0: none
+  std::uint64_t order = 0;                // among the calls of the group; the engine counts
+  std::shared_ptr<void> keep_alive;  // released after the outcome (tensors), on the engine's thread
+};
+
+}  // namespace pccl

@@ -1,0 +1,52 @@
+// Where a thread of the program meets the engine's: the outcome of something that was posted.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "wire/messages.h"
+
+namespace pccl {
+
+/// The outcome of something that was posted. Completed exactly once, on the thread that drives the
+/// engine.
+class Ticket {
+ public:
+  /// Waits up to `timeout_ms` (nullopt: until the outcome, which has deadlines of its own). False:
+  /// not yet.
+  bool wait(std::optional<std::uint64_t> timeout_ms);
+  [[nodiscard]] bool done() const;
+  /// After done(): what went wrong; code none if nothing did.
+  [[nodiscard]] Error error() const;
+  /// Calls `function` once the outcome is there, on the engine's thread or, if it is there, at
+  /// once. It must not block and not take the GIL.
+  void on_done(std::function<void()> function);
+
+  void complete(Error error);  // by the engine
+
+  // Set before completion, read after it.
+  OpKey op = kNoOp;                  // of a collective that the group has taken
+  std::vector<PeerId> contributors;  // whose contributions a committed collective took
+  std::int32_t source = -1;          // recv: the rank that sent it
+  std::uint64_t amount = 0;   // pull: bytes; store: StoreReply::amount; boundary_adopt: 1: yes
+  std::vector<Bytes> values;  // store replies
+  std::vector<std::string> keys;
+  std::vector<std::byte> bytes;  // pull into no memory: the payload
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  Error error_;
+  std::vector<std::function<void()>> callbacks_;
+};
+
+}  // namespace pccl

@@ -1,0 +1,61 @@
+// What an engine tells of itself: a group as it is now, its events, operations in flight, counters.
+// Snapshots: nothing in them changes after they were taken.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "base/types.h"
+#include "engine/request.h"
+
+namespace pccl {
+
+struct GroupView {
+  std::int32_t rank = 0;
+  std::int32_t size = 1;
+  EpochId epoch;  // the newest configured
+  std::uint64_t step = 0;
+  Numbering numbering = std::make_shared<const std::vector<PeerId>>();
+  /// Members of the epoch, in the order in which data go round.
+  std::shared_ptr<const std::vector<PeerId>> ring = numbering;
+  bool elastic = false;
+  bool admitted = true;  // false: a newcomer before its first refresh
+  bool evicted = false;
+  bool left = false;
+  Error failure;  // a fixed group that has failed, why
+};
+
+struct EngineCounters {
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+  std::uint64_t ops_committed = 0;
+  std::uint64_t ops_replayed = 0;
+  std::uint64_t ops_failed = 0;
+  std::uint64_t epochs = 0;
+  std::uint64_t bytes_relayed = 0;
+};
+
+/// What an operation in flight looks like from outside (the demo's killer, diagnostics).
+struct OpInFlight {
+  OpKey op;
+  OpDescriptor descriptor;
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+  bool complete = false;  // its own part is; not committed yet
+};
+
+/// Membership changes and the like, for hooks and logs; delivered on the engine's thread.
+struct GroupEvent {
+  enum class What : std::uint8_t { epoch, master_lost, master_back, evicted, left };
+  What what = What::epoch;
+  EpochId epoch;
+  std::vector<PeerId> lost, joined;
+  std::int32_t members = 0;
+  std::string text;
+};
+
+}  // namespace pccl
