@@ -7,6 +7,7 @@
 #include <c10/util/irange.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 #include <utility>
