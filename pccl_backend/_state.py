@@ -27,6 +27,7 @@ MANIFEST_BYTES_MAX = 64 << 20
 NAMES_MAX = 1 << 20
 DEPTH_MAX = 32
 REVISION_MAX = (1 << 63) - 1
+INTERRUPTS_MAX = 100  # of the way back to the state from before; more are no user's
 TENSOR_BYTES_MAX = (1 << 63) - 1
 
 Item = tuple[int, int]
@@ -202,12 +203,10 @@ class Exchange:
                 )
         except BaseException:
             self._digests = {}
-            fetched.take_back()
-            self._write_devices(targets)
+            steps = [fetched.take_back, lambda: self._write_devices(targets)]
             if put_back is not None:
-                put_back()
-                self._look()
-            replace_plain(self._mapping, plain)
+                steps += [put_back, self._look]
+            _to_the_end([*steps, lambda: replace_plain(self._mapping, plain)])
             raise
         fetched.clear()
         return snapshot
@@ -272,6 +271,20 @@ class Exchange:
                     f"state[{name!r}] is {describe(mine)} here and {describe(run)} in the run's "
                     "shared state; expected the same names, dtypes and shapes at all members"
                 )
+
+
+def _to_the_end(steps: Sequence[Callable[[], None]]) -> None:
+    """Runs all steps, whatever signals come meanwhile: a step that one interrupts begins anew."""
+    done = interrupts = 0
+    while done < len(steps):
+        try:
+            while done < len(steps):
+                steps[done]()
+                done += 1
+        except (KeyboardInterrupt, SystemExit):
+            interrupts += 1
+            if interrupts == INTERRUPTS_MAX:
+                raise
 
 
 def plain_of(mapping: MutableMapping[str, Any]) -> dict[str, Any]:

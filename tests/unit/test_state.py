@@ -291,6 +291,33 @@ def test_a_value_that_cannot_be_set_takes_the_whole_fetch_back() -> None:
     assert Exchange(mine, hasher).snapshot().digest == before
 
 
+class Impatient(Stubborn):
+    """Ctrl-C comes again and again while a fetch is taken back."""
+
+    refused = 0
+    interrupts = 3
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if self.refused and self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+        if name == "step" and value == 12:
+            self.refused += 1
+        super().__setitem__(name, value)
+
+
+def test_ctrl_c_does_not_interrupt_the_way_back() -> None:
+    theirs, mine = example(), Impatient(example())
+    mine["w"].zero_()
+    dict.update(mine, plain=1, step=3)
+    offer = Exchange(theirs, hasher).snapshot()
+    before = Exchange(mine, hasher).snapshot().digest
+    with pytest.raises(RuntimeError, match="no"):
+        Exchange(mine, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
+    assert mine.interrupts == 0
+    assert Exchange(mine, hasher).snapshot().digest == before
+
+
 class Interrupted(Sources):
     """Ctrl-C comes when all tensors have been replaced."""
 
