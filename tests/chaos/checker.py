@@ -35,6 +35,8 @@ class Verdict:
     with_fewer: int = 0  # operations in which not all members of the step are
     messages: int = 0  # received
     messages_failed: int = 0  # receives that were lost or timed out
+    groups: int = 0  # members that have used a group of some ranks
+    groups_failed: int = 0  # to which it has failed
     members: int = 0
     final: str = ""
 
@@ -88,6 +90,8 @@ def check(records: Records, say: Callable[[str], None] = lambda text: None) -> V
         total.steps = max(total.steps, verdict.steps)
         total.operations += verdict.operations
         total.with_fewer += verdict.with_fewer
+        total.groups += verdict.groups
+        total.groups_failed += verdict.groups_failed
         total.final += verdict.final
     _check_replicas(records, total)
     return total
@@ -118,6 +122,7 @@ def _check_group(records: Records, say: Callable[[str], None]) -> Verdict:
             break
         _check_results(number, here, state, verdict)
         _check_messages(number, here, verdict)
+        _check_groups(number, here, verdict)
         state["step"] = number + 1
         verdict.steps += 1
         if len(verdict.contradictions) > found_before:
@@ -416,6 +421,37 @@ def _check_messages(number: int, here: Step, verdict: Verdict) -> None:
                     f"step {number}, {plan}: {count} sends of member {member} to {to} have "
                     f"succeeded, and {got[member, to]} were received"
                 )
+
+
+# ------------------------------------------------------------------- groups of some ranks
+
+
+def _check_groups(number: int, here: Step, verdict: Verdict) -> None:
+    """An outcome is the sum of what all ranks of the group gave.
+
+    In a group whose members never change nothing is restored where an operation fails.
+    """
+    member_of = here.ranks()
+    op = work.AMONG_SOME
+    for member, record in sorted(here.results.items()):
+        met = record.get("group")
+        if not met:
+            continue
+        given = [
+            work.contribution(member_of[rank], number, work.GROUP_INDEX, op)
+            for rank in met["ranks"]
+            if rank in member_of
+        ]
+        about = f"step {number}: member {member} in a group of the ranks {met['ranks']}"
+        if met["outcome"] == "done":
+            verdict.groups += 1
+            total = sum(given[1:], start=given[0])
+            if len(given) < len(met["ranks"]):
+                verdict.say(f"{about} has an outcome, and a rank of it was at no boundary")
+            elif met["digest"] != work.digest(total):
+                verdict.say(f"{about} has another result than the sum of its members")
+        else:
+            verdict.groups_failed += 1
 
 
 # ------------------------------------------------------------------------------ replicas

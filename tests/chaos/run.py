@@ -244,6 +244,8 @@ def judge(chaos: Chaos, failure: str, seconds: float) -> bool:
         "operations_with_fewer": verdict.with_fewer,
         "messages": verdict.messages,
         "messages_failed": verdict.messages_failed,
+        "groups": verdict.groups,
+        "groups_failed": verdict.groups_failed,
         "killed": sum(m.killed for m in world.members),
         "evicted": sum(status == EVICTED for status in statuses),
         "left": world.counts.get("left", 0),
@@ -266,7 +268,8 @@ def judge_again(folder: Path) -> int:
     verdict = checker.check(checker.read(folder), print)
     print(
         f"{verdict.steps} steps, {verdict.operations} operations, {verdict.messages} messages "
-        f"({verdict.messages_failed} lost), {verdict.members} members"
+        f"({verdict.messages_failed} lost), {verdict.groups} uses of groups of some ranks "
+        f"({verdict.groups_failed} failed), {verdict.members} members"
     )
     print("\n".join(verdict.contradictions) or "no contradiction")
     return 1 if verdict.contradictions else 0

@@ -24,6 +24,7 @@ TIERS = ((1, SLOTS - 1), (SLOTS, DOUBLING), (DOUBLING + 1, 200_000), (DOUBLING +
 
 EXCHANGES = ("isend", "batch", "any", "one by one")
 MESSAGES_INDEX = 32  # of the first message of a step
+GROUP_INDEX = 61  # of the operation in a group of some ranks
 SIBLINGS_INDEX = 62  # of the operation among the ranks of a replica; 63 is the state's
 
 
@@ -42,6 +43,8 @@ class Op:
 
 
 AMONG_SIBLINGS = Op("float32", "sum", 50_000)
+AMONG_SOME = Op("int64", "sum", 20_000)  # in whatever order: integers
+GROUP_ONE_IN = 3  # steps
 
 
 def plan(step: int) -> list[Op]:
@@ -90,6 +93,14 @@ def exchange(step: int) -> Exchange:
     how = chance.choice(EXCHANGES)
     count = round(math.exp(chance.uniform(math.log(16), math.log(100_000))))
     return Exchange(how, 1 if how == "one by one" else chance.randint(1, 3), count)
+
+
+def group_of(step: int, size: int) -> list[int]:
+    """The ranks of the group that is made in this step; empty: none."""
+    chance = random.Random(-2_000_000_000 - step)
+    if size < 2 or chance.randrange(GROUP_ONE_IN) > 0:
+        return []
+    return sorted(chance.sample(range(size), chance.randint(2, size)))
 
 
 def message(member: int, step: int, index: int) -> np.ndarray:

@@ -420,3 +420,35 @@ def test_a_receive_that_fails_as_it_may_not_is_found(change: dict[str, Any], tex
     got[0] = {**got[0], "outcome": "PeerLostError", **change}
     messages(records, 0)["sent"][0]["outcome"] = "PeerLostError"
     assert text in the_one(records)
+
+
+# ------------------------------------------------------------------- groups of some ranks
+
+GROUP = [0, 2]
+
+
+def with_group(outcome: str = "done") -> Records:
+    records = recorded()
+    given = {m: work.contribution(m, 1, work.GROUP_INDEX, work.AMONG_SOME) for m in GROUP}
+    total = given[0] + given[2]
+    for m in GROUP:
+        [step] = [line for line in lines(records, m, "step") if line["step"] == 1]
+        digest = work.digest(total if outcome == "done" else given[m])
+        step["group"] = {"ranks": GROUP, "outcome": outcome, "digest": digest}
+    return records
+
+
+@pytest.mark.parametrize(("outcome", "used", "failed"), [("done", 2, 0), ("PeerLostError", 0, 2)])
+def test_a_group_of_some_ranks_that_was_used_or_failed_holds(
+    outcome: str, used: int, failed: int
+) -> None:
+    verdict = check(with_group(outcome))
+    assert verdict.contradictions == []
+    assert (verdict.groups, verdict.groups_failed) == (used, failed)
+
+
+def test_wrong_bits_of_a_group_of_some_ranks_are_found() -> None:
+    records = with_group()
+    [step] = [line for line in lines(records, 2, "step") if line["step"] == 1]
+    step["group"]["digest"] = work.digest(work.contribution(0, 1, 60, work.AMONG_SOME))
+    assert "another result than the sum" in the_one(records)
