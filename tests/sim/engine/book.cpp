@@ -4,6 +4,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "engine/elastic_group.h"
+
 namespace pccl::sim {
 namespace {
 
@@ -86,10 +88,12 @@ Memory filled(std::size_t bytes, std::uint64_t salt, DType dtype) {
   return memory;
 }
 
-const Call& Book::call_of(PeerId peer, OpKey key) const {
+/// Its call of the same operation.
+const Call& Book::call_of(PeerId peer, const Call& like) const {
+  const OpKey key = like.ticket->op;
   if (const auto calls = calls_.find(peer); calls != calls_.end()) {
     for (const auto& call : calls->second) {
-      if (call->ticket->op == key) return *call;
+      if (call->group == like.group && call->ticket->op == key) return *call;
     }
   }
   throw Violation("peer " + name_of(peer) + " counts as a contributor of operation " +
@@ -99,10 +103,9 @@ const Call& Book::call_of(PeerId peer, OpKey key) const {
 Memory Book::expected(const Call& call, std::size_t output,
                       const std::vector<PeerId>& contributors) const {
   const OpDescriptor& d = call.descriptor;
-  const OpKey key = call.ticket->op;
   const std::size_t bytes = call.outputs[output].size();
   const auto input_of = [&](PeerId peer, std::size_t buffer) {
-    return filled(bytes, call_of(peer, key).salt_of(buffer), d.dtype);
+    return filled(bytes, call_of(peer, call).salt_of(buffer), d.dtype);
   };
   const auto rank = static_cast<std::size_t>(call.rank);
   const auto root = static_cast<std::size_t>(std::max(d.root, 0));
@@ -112,7 +115,7 @@ Memory Book::expected(const Call& call, std::size_t output,
     case OpKind::reduce_scatter: {
       const auto part_of = [&](PeerId contributor) {  // its parts are in its own numbering
         if (d.kind != OpKind::reduce_scatter) return input_of(contributor, 0);
-        const auto& theirs = call_of(contributor, key).numbering;
+        const auto& theirs = call_of(contributor, call).numbering;
         const auto place = std::find(theirs.begin(), theirs.end(), call.numbering.at(rank));
         return input_of(contributor, static_cast<std::size_t>(place - theirs.begin()));
       };
@@ -148,10 +151,13 @@ void Book::joined(PeerId who, const std::vector<PeerId>& members) {
 void Book::ended(PeerId at, const Call& call) {
   if (call.completions != 1) throw Violation("a ticket was completed twice");
   const Error error = call.ticket->error();
+  const bool elastic = call.group == kElasticGroup;
   const Operation key{runs_[at], call.ticket->op};
   const std::string what = std::string(kind_name(call.descriptor.kind)) + " " +
-                           to_string(key.second) + " at peer " + name_of(at);
+                           to_string(key.second) + (elastic ? "" : " of a group") + " at peer " +
+                           name_of(at);
   if (error.failed()) {
+    if (!elastic) return;  // who is done may leave: each member of such a group has its own outcome
     if (!faults) throw Violation(what + " has failed without any fault: " + error.text);
     if (error.code != ErrorCode::peer_lost && error.code != ErrorCode::mismatch) return;
     if (committed_.contains(key)) {
@@ -170,10 +176,16 @@ void Book::ended(PeerId at, const Call& call) {
   }
   std::vector<PeerId> sorted = contributors;
   std::sort(sorted.begin(), sorted.end());
-  const auto [known, first] = committed_.emplace(key, sorted);
-  if (!first && known->second != sorted) throw Violation(what + ": members name others as theirs");
-  if (failed_.contains(key)) {
-    throw Violation(what + " was committed, and has failed at " + name_of(failed_.at(key)));
+  if (elastic) {
+    const auto [known, first] = committed_.emplace(key, sorted);
+    if (!first && known->second != sorted) {
+      throw Violation(what + ": members name others as theirs");
+    }
+    if (failed_.contains(key)) {
+      throw Violation(what + " was committed, and has failed at " + name_of(failed_.at(key)));
+    }
+  } else if (sorted.size() != call.numbering.size()) {
+    throw Violation(what + " has succeeded without all members");
   }
   ++calls_checked;
   for (std::size_t i = 0; i < call.outputs.size(); ++i) {

@@ -23,6 +23,7 @@ void fill(Memory& to, std::uint64_t salt, DType dtype);
 
 /// One collective call of one member.
 struct Call {
+  GroupId group;  // the elastic one, or one that was made from it
   OpDescriptor descriptor;
   std::uint64_t salt = 0;
   std::vector<PeerId> numbering;  // as its caller saw it
@@ -77,7 +78,7 @@ class Book {
   bool faults = true;  // without any no collective fails
 
  private:
-  [[nodiscard]] const Call& call_of(PeerId peer, OpKey key) const;
+  [[nodiscard]] const Call& call_of(PeerId peer, const Call& like) const;
   [[nodiscard]] Memory expected(const Call& call, std::size_t output,
                                 const std::vector<PeerId>& contributors) const;
 

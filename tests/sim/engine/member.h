@@ -24,6 +24,7 @@ struct Plan {
   std::size_t bytes_max = 4096;
   bool messages = false;  // point-to-point between collectives
   bool any_source = false;
+  bool groups = false;               // some steps make a group of some members
   bool boundaries = true;            // programs call refresh
   bool several_threads = false;      // without boundaries: two that call the same
   OpKind kind = OpKind::all_reduce;  // without boundaries: of all calls
@@ -90,10 +91,15 @@ class Member {
   Task calls_alike(std::uint64_t thread);
   Task exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t timeout_ms);
   [[nodiscard]] std::shared_ptr<Call> prepare(std::uint64_t salt, const GroupView& view);
-  void post(const std::shared_ptr<Call>& call, const GroupView& view);
+  void post(const std::shared_ptr<Call>& call, const GroupView& view,
+            GroupId group_id = kElasticGroup);
   std::shared_ptr<Message> post_message(const GroupView& view, bool send, std::int32_t other,
                                         std::uint64_t tag, std::size_t bytes,
                                         std::uint64_t timeout_ms);
+
+  // groups.cpp
+  Task all_have_it(std::uint64_t salt);
+  Task in_group(std::uint64_t salt, GroupView of_run);
 
   // states.cpp
   Task refresh();
@@ -134,6 +140,14 @@ class Member {
   Error boundary_error_;
   std::vector<std::shared_ptr<void>> kept_;  // memory that tickets may still name
 };
+
+/// A number that follows from both.
+[[nodiscard]] inline std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
+  return Random(a * 31 + b).next();
+}
+
+/// Of what is waited for in a group that was made from the elastic one.
+constexpr std::uint64_t kGroupMs = 20000;
 
 /// The ranks of a view, however it keeps them.
 template <typename View>

@@ -9,8 +9,6 @@
 namespace pccl::sim {
 namespace {
 
-std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { return Random(a * 31 + b).next(); }
-
 /// The numbering that the caller saw goes with its request.
 template <typename Request, typename View>
 void number(Request& request, const View& view) {
@@ -78,6 +76,7 @@ Task Member::main() {
 
 Task Member::step(std::uint64_t number) {
   const std::uint64_t salt = mixed(plan_.seed, number);
+  const GroupView at_begin = view_;
   std::vector<std::shared_ptr<Call>> calls;
   const std::uint64_t ops = mixed(salt, 1) % (plan_.ops_max + 1);
   for (std::uint64_t i = 0; i < ops; ++i) {
@@ -89,6 +88,7 @@ Task Member::step(std::uint64_t number) {
   for (std::size_t i = calls.size(); i > 1; --i) {
     std::swap(calls[i - 1], calls[time_.chance.below(i)]);
   }
+  if (plan_.groups && mixed(salt, 4) % 2 == 0) co_await in_group(mixed(salt, 5), at_begin);
   doing_ = "waits for " + std::to_string(calls.size()) + " operations";
   for (const auto& each : calls) co_await wait(each);
   if (plan_.messages && mixed(salt, 2) % 2 == 0) co_await exchange(mixed(salt, 3), 0, kMessageMs);
@@ -214,8 +214,8 @@ std::shared_ptr<Call> Member::prepare(std::uint64_t salt, const GroupView& view)
   return call;
 }
 
-void Member::post(const std::shared_ptr<Call>& call, const GroupView& view) {
-  auto* group = core_->elastic();
+void Member::post(const std::shared_ptr<Call>& call, const GroupView& view, GroupId group_id) {
+  Group* group = core_->find(group_id);
   if (group == nullptr) {
     call->ticket->complete({ErrorCode::closed, "the group has been closed"});
     return;
@@ -225,8 +225,9 @@ void Member::post(const std::shared_ptr<Call>& call, const GroupView& view) {
   for (Memory& input : call->inputs) request.inputs.push_back({input.data(), input.size()});
   for (Memory& output : call->outputs) request.outputs.push_back({output.data(), output.size()});
   if (call->in_place) request.outputs = request.inputs;
-  request.timeout_ms = plan_.op_timeout_ms;
+  request.timeout_ms = group_id == kElasticGroup ? plan_.op_timeout_ms : kGroupMs;
   request.keep_alive = call;
+  call->group = group_id;
   number(request, view);
   book_.issued(id_, call);
   time_.say(&process_, "calls " + std::string(kind_name(call->descriptor.kind)) + " of " +

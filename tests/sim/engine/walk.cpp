@@ -72,6 +72,7 @@ class Walk {
     plan_.bytes_max = time_.hit(60) ? 3000 : 60000;
     plan_.messages = time_.hit(60);
     plan_.any_source = time_.hit(20);
+    plan_.groups = time_.hit(30);
     plan_.boundaries = !time_.hit(25);
     plan_.several_threads = time_.hit(40);
     if (!plan_.several_threads && time_.hit(40)) plan_.kind = OpKind::reduce_scatter;
