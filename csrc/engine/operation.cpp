@@ -373,8 +373,8 @@ std::vector<std::uint32_t> Operation::waiting_for() const {
   std::vector<std::uint32_t> peers;
   for (std::size_t s = 0; s < states_.size(); ++s) {
     const Step& step = schedule_.steps[s];
-    if (receives(step) && states_[s].segments_done < states_[s].segments)
-      peers.push_back(step.peer);
+    const std::size_t here = states_[s].segments_done + states_[s].held.size();
+    if (receives(step) && here < states_[s].segments) peers.push_back(step.peer);
   }
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());

@@ -106,6 +106,26 @@ TEST(FixedGroup, who_leaves_in_good_order_fails_only_what_it_has_not_done) {
   EXPECT_NE(error.text.find("has left the group"), std::string::npos) << error.text;
 }
 
+TEST(FixedGroup, who_leaves_after_its_data_has_arrived_fails_nothing_that_waits_for_others) {
+  FixedWorld world(3);
+  std::vector<std::vector<float>> values(3, std::vector<float>(100, 1.0F));
+  const auto post = [&](std::size_t rank) {
+    OpRequest request;
+    request.descriptor = {OpKind::reduce, ReduceOp::sum, DType::f32, 2, values[rank].size()};
+    request.inputs = {buffer(values[rank])};
+    if (rank == 2) request.outputs = {buffer(values[rank])};
+    return world.engines[rank]->post(world.group, std::move(request));
+  };
+  const auto at_root = post(2);
+  expect_success(post(1));  // its turn comes after that of rank 0
+  world.engines[1]->close(world.group);
+  world.engines[1]->shutdown();
+  EXPECT_FALSE(at_root->wait(300));
+  expect_success(post(0));
+  expect_success(at_root);
+  EXPECT_EQ(values[2], std::vector<float>(100, 3.0F));
+}
+
 TEST(FixedGroup, different_calls_are_named_at_every_rank) {
   FixedWorld world(3);
   std::vector<float> small(4, 1.0F);
