@@ -48,8 +48,9 @@ struct EngineContext {
   EngineCounters& counters;
   /// Makes a changed view known to other threads.
   std::function<void(GroupId, GroupView)> publish;
-  /// No group of this engine needs the link to this peer any more? Then it is closed.
-  std::function<void(PeerId)> release_link;
+  /// No group of this engine needs the link to this peer any more? Then it ends: `in_order` after
+  /// what is queued, which groups that have been closed still owe.
+  std::function<void(PeerId, bool in_order)> release_link;
   /// A rank of the same replica, in the elastic group of this engine? Then it goes with this one.
   std::function<bool(PeerId)> sibling;
 

@@ -388,7 +388,7 @@ void ElasticGroup::on(const peer::Configure& a) {
   for (const PeerId peer : before) {
     if (!member(peer)) {
       redialing_.erase(peer);
-      context_.release_link(peer);
+      context_.release_link(peer, /*in_order=*/false);
     }
   }
   start_messages([this](OpRequest request, std::shared_ptr<Ticket> ticket) {
@@ -474,8 +474,9 @@ void ElasticGroup::end(Error error) {
   failure_ = error;
   if (error.code != ErrorCode::closed) log_warning(error.text);
   end_waits(error);
+  const bool in_order = error.code == ErrorCode::closed;
   for (const PeerId peer : members()) {
-    if (peer != context_.links.self()) context_.release_link(peer);
+    if (peer != context_.links.self()) context_.release_link(peer, in_order);
   }
   ended_(over());
 }

@@ -51,11 +51,15 @@ Error EngineCore::listen() {
                     options_,
                     counters_,
                     [](GroupId, GroupView) {},
-                    [this](PeerId peer) {
+                    [this](PeerId peer, bool in_order) {
                       for (const auto& [id, group] : groups_) {
                         if (group->needs(peer)) return;
                       }
-                      links_->drop(peer);
+                      if (in_order) {
+                        links_->close(peer);
+                      } else {
+                        links_->drop(peer);
+                      }
                       link_gone(peer);
                     },
                     [this](PeerId peer) { return elastic_ != nullptr && elastic_->sibling(peer); },

@@ -171,7 +171,7 @@ struct Node {
                 options,
                 counters,
                 [](GroupId, GroupView) {},
-                [](PeerId) {},
+                [](PeerId, bool) {},
                 [](PeerId) { return false; },
                 {},
                 0,

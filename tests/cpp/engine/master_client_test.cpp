@@ -64,7 +64,7 @@ TEST(MasterClientSilence, a_long_message_that_takes_its_time_is_a_sign_of_life) 
                         node.options,
                         node.counters,
                         [](GroupId, GroupView) {},
-                        [](PeerId) {},
+                        [](PeerId, bool) {},
                         [](PeerId) { return false; },
                         {},
                         0,

@@ -157,7 +157,7 @@ void Book::ended(PeerId at, const Call& call) {
                            to_string(key.second) + (elastic ? "" : " of a group") + " at peer " +
                            name_of(at);
   if (error.failed()) {
-    if (!elastic) return;  // who is done may leave: each member of such a group has its own outcome
+    if (!elastic && faults) return;  // each member of such a group has its own outcome
     if (!faults) throw Violation(what + " has failed without any fault: " + error.text);
     if (error.code != ErrorCode::peer_lost && error.code != ErrorCode::mismatch) return;
     if (committed_.contains(key)) {
