@@ -190,16 +190,18 @@ class Exchange:
                 shared.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
                 self._look()
             replace_plain(self._mapping, manifest.values)
+            self._look()  # what sets a value may have made a tensor anew
             memory = [(e.digest, *_memory(self._host_of(e.name))) for e in new]
             targets = [e.name for e in new]
             fetched.replace(memory)
             self._write_devices(targets)
-            self._digests = {e.name: e.digest for e in manifest.tensors}
+            self._digests = {}  # tensors may share memory, and setting a value may write one
             snapshot = self._offer()
             if snapshot.digest != digest:
                 raise ProtocolError(
                     "the state that was fetched does not have the root that the members agreed "
-                    "on: a plain value is not what it was set to, or another thread wrote it"
+                    "on: a plain value is not what it was set to, two tensors share memory here "
+                    "and not there, or something else wrote to the state"
                 )
         except BaseException:
             self._digests = {}

@@ -317,6 +317,7 @@ void reconsider(State& s, Actions& out) {
     found(s, out);
     return;
   }
+  let_try_again(s);
   if (s.running && !s.proposal && going_on(s).size() == own(s)->members.size() &&
       !all_voted(s, own(s)->members)) {
     if (!try_at_once(s)) return;  // all is well
@@ -419,6 +420,7 @@ Seats change_epoch(State& s, Actions& out) {
   s.expired_boundary.reset();
   s.failure.reset();
   s.done.clear();
+  s.retried.clear();
   s.at_once = false;
   drop_proposal(s);
   Seats before = std::move(s.seats);

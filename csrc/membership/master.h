@@ -214,6 +214,8 @@ struct State {
   std::map<std::uint32_t, OpKey> newest_commit;  // that this master has made, in whatever epoch
   std::optional<Failure> failure;  // from there on nothing is committed until a boundary votes
   std::set<PeerId> left;           // departed with the newest change of members
+  /// Pairs that went on over a third, have nobody any more, and have been let try without, once.
+  std::set<std::pair<PeerId, PeerId>> retried;
 
   std::size_t unvoted = 0;  // index of a member that had not voted when it was looked for last
   std::map<std::uint32_t, SyncPlan> plans;  // of `proposal`, by peer group

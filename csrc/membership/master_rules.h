@@ -86,6 +86,9 @@ using Pair = std::pair<std::uint64_t, std::uint64_t>;
 void of_no_use(State& s, PeerId p, PeerId q, PeerId via);
 /// It may try again whom it can reach. True if there was somebody whom it could not.
 bool reaches_again(State& s, PeerId p);
+/// Two that went on over a third, and of which one would have to go because nobody is left to pass
+/// their data on, try without, once: what kept them apart may be long over.
+void let_try_again(State& s);
 /// What was tried by pairs that are not known any more to be apart.
 void forget_reached(State& s);
 /// What the register's epoch says of who cannot reach whom: for a master that takes over.

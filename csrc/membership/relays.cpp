@@ -42,6 +42,20 @@ bool reaches_again(State& s, PeerId p) {
   return erased > 0;
 }
 
+void let_try_again(State& s) {
+  const Epoch* epoch = own(s);
+  if (epoch == nullptr || epoch->relays.empty()) return;
+  const std::set<PeerId> out = excluded(s);
+  for (const Relay& relay : epoch->relays) {
+    if (!out.contains(relay.a) && !out.contains(relay.b)) continue;
+    if (!cannot_reach(s, relay.a, relay.b)) continue;
+    if (!s.retried.insert(in_order(relay.a, relay.b)).second) continue;
+    s.cannot.erase({relay.a, relay.b});
+    s.cannot.erase({relay.b, relay.a});
+  }
+  forget_reached(s);
+}
+
 void forget_reached(State& s) {
   std::erase_if(s.useless, [&](const auto& entry) {
     return !cannot_reach(s, entry.first.first, entry.first.second);

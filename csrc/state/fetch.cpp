@@ -7,6 +7,7 @@
 #include <new>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -73,9 +74,9 @@ Error StateFetch::came(const TransferPlan::Pull& pull, const Error& error, Memor
            to_string(pull.source);
   };
   if (error.failed()) {
+    plan_.failed(pull.source);
     if (!is_of_source(error.code)) return error;
     log_info(which() + " does not come: " + error.text);
-    plan_.failed(pull.source);
     return {};
   }
   bytes_received_ += memory.span().size();
@@ -126,10 +127,14 @@ Error StateFetch::replace(const std::vector<Target>& targets) {
 
 void StateFetch::take_back() {
   // The last first: targets may share memory.
-  for (; !replaced_.empty(); replaced_.pop_back()) {
-    auto& [target, memory] = replaced_.back();
-    change_places(memory.span(), target.memory);
-    here_.insert_or_assign(target.digest, std::move(memory));
+  for (auto it = replaced_.rbegin(); it != replaced_.rend(); ++it) {
+    change_places(it->memory.span(), it->target.memory);
+  }
+  std::vector<Replaced> back = std::exchange(replaced_, {});
+  try {
+    for (auto& [target, memory] : back) here_.insert_or_assign(target.digest, std::move(memory));
+  } catch (const std::bad_alloc&) {
+    log_info("shared state: without memory some of what was fetched has to be fetched again");
   }
 }
 

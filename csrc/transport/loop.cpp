@@ -33,10 +33,8 @@ void Loop::State::run_deferred() {
     std::vector<std::function<void()>> now;
     now.swap(deferred);
     for (auto& function : now) guard(function);
-    if (deferred.empty()) {  // keep the memory: this runs several times for every segment
-      now.clear();
-      deferred.swap(now);
-    }
+    now.clear();                               // what the functions held may defer more as it goes
+    if (deferred.empty()) deferred.swap(now);  // keeps the memory: it runs several times a segment
   }
   if (deferred.empty()) {
     uv_idle_stop(&busy);

@@ -195,3 +195,28 @@ def test_what_cannot_be_set_or_named_raises() -> None:
     trainer.state["note"] = "x"
     del trainer.state["note"]
     assert "note" not in trainer.state
+
+
+class Scaled(nn.Module):
+    """Makes its buffer anew when its plain value is set."""
+
+    def __init__(self, bits: int, fill: float) -> None:
+        super().__init__()
+        self.bits = bits
+        self.register_buffer("scale", torch.full((4,), fill))
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"bits": self.bits}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.bits = state["bits"]
+        self.scale = torch.zeros(4)
+
+
+def test_a_tensor_that_is_made_anew_when_a_value_is_set_holds_what_was_fetched() -> None:
+    mine = Scaled(8, 1.0)
+    offer = Exchange(SharedState(m=Scaled(4, 7.0), step=5), hasher).snapshot()
+    shared = Exchange(SharedState(m=mine, step=3), hasher, Sources(a=offer))
+    assert shared.fetch(offer.digest, ["a"], agree).digest == offer.digest
+    assert mine.scale.tolist() == [7.0] * 4
+    assert mine.bits == 4

@@ -182,7 +182,7 @@ def test_without_a_source_the_next_proposal_is_waited_for() -> None:
     assert torch.equal(mine["b"], theirs["b"])
 
 
-def test_nothing_is_hashed_twice() -> None:
+def test_a_state_is_hashed_for_its_vote_and_once_when_it_has_been_replaced() -> None:
     theirs, mine = example(), example()
     mine["w"].zero_()
     offer = Exchange(theirs, hasher).snapshot()
@@ -196,7 +196,7 @@ def test_nothing_is_hashed_twice() -> None:
     shared.snapshot()
     assert len(hashed) == 4
     got = shared.fetch(offer.digest, ["a"], agree)
-    assert len(hashed) == 4
+    assert len(hashed) == 8
     assert got.digest == Exchange(mine, hasher).snapshot().digest == offer.digest
 
 
@@ -268,6 +268,35 @@ def test_a_fetch_that_breaks_off_leaves_the_state_as_it_was(
     sources.left = 3
     assert shared.fetch(offer.digest, ["a"], agree).digest == offer.digest
     assert len(sources.asked) == 1 + 3  # the manifest, and what differs, each once
+
+
+def test_tensors_that_share_memory_here_and_not_there_are_an_error_and_not_wrong_bits() -> None:
+    theirs = {"a": torch.ones(4), "b": torch.full((4,), 2.0), "step": 5}
+    for own in (0.0, 1.0):  # both differ, or one
+        tied = torch.full((4,), own)
+        mine = {"a": tied, "b": tied, "step": 3}
+        offer = Exchange(theirs, hasher).snapshot()
+        with pytest.raises(ProtocolError, match="share memory"):
+            Exchange(mine, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
+        assert tied.tolist() == [own] * 4
+        assert mine["step"] == 3
+
+
+class Meddling(dict[str, Any]):
+    """Its step also writes a tensor, as a load_state_dict may."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        if name == "step" and value == 12:
+            self["w"].fill_(9.0)
+
+
+def test_a_value_that_writes_a_tensor_when_it_is_set_is_an_error() -> None:
+    mine = Meddling(example())
+    mine["step"] = 3
+    offer = Exchange({**example(), "step": 12}, hasher).snapshot()
+    with pytest.raises(ProtocolError, match="wrote to the state"):
+        Exchange(mine, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
 
 
 class Stubborn(dict[str, Any]):

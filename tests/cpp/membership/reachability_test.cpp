@@ -10,6 +10,12 @@ using cast::member;
 using cast::newcomer;
 using cast::peers;
 using cast::report;
+using cast::sent;
+
+std::vector<PeerId> proposed(const Actions& actions) {
+  const auto proposals = sent<Propose>(actions);
+  return proposals.empty() ? std::vector<PeerId>{} : ids_of(proposals[0].second.epoch.members);
+}
 
 TEST(Reachability, who_cannot_reach_another_stays_once_that_other_is_lost) {
   State s = in_office({member(1), member(2), member(3)});
@@ -17,6 +23,18 @@ TEST(Reachability, who_cannot_reach_another_stays_once_that_other_is_lost) {
   EXPECT_EQ(ids_of(survivors(s)), peers({1}));
   s.peers.erase(PeerId{1});
   EXPECT_EQ(ids_of(survivors(s)), peers({2}));
+}
+
+TEST(Reachability, two_whose_relay_is_lost_try_without_it_once_before_one_of_them_goes) {
+  State s = in_office({member(1), member(2), member(3)});
+  s.cannot = {{PeerId{2}, PeerId{1}}};
+  s.held->epoch->relays = relays(s, own(s)->members);
+  ASSERT_EQ(own(s)->relays.size(), 1U);
+  const Actions lost = step(s, PeerGone{PeerId{3}, "silent"});
+  ASSERT_EQ(proposed(lost), peers({1, 2})) << "what kept them apart may be over";
+  EXPECT_TRUE(s.proposal->relays.empty());
+  const Actions apart = cast::tell(s, 2, Cannot{s.proposal->id, PeerId{1}, "", {}});
+  EXPECT_EQ(proposed(apart), peers({1})) << "it is not";
 }
 
 TEST(Reachability, the_fewest_go_that_leave_all_others_connected) {
