@@ -188,9 +188,8 @@ class Exchange:
         try:
             if shared is not None:
                 shared.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
-                self._look()
             replace_plain(self._mapping, manifest.values)
-            self._look()  # what sets a value may have made a tensor anew
+            self._look()  # both may have made tensors anew
             memory = [(e.digest, *_memory(self._host_of(e.name))) for e in new]
             targets = [e.name for e in new]
             fetched.replace(memory)

@@ -61,6 +61,8 @@ class Server : public testing::Test {
     for (std::uint64_t id = 1; id <= count; ++id) peer(id);
     ASSERT_TRUE(until([&] { return all_run(count); })) << log_text();
   }
+  /// Peer 1 comes and sets "k" in the store to 20 MiB.
+  void set_large_value();
   bool until(const std::function<bool()>& condition, std::uint64_t timeout_ms = 60000) {
     return run_until(loop_, condition, timeout_ms);
   }
@@ -124,6 +126,13 @@ inline const StoreReply* reply(const FakePeer& peer, std::uint64_t id) {
     if (found != nullptr && found->id == id) return found;
   }
   return nullptr;
+}
+
+inline void Server::set_large_value() {
+  FakePeer& setter = peer(1);
+  EXPECT_TRUE(until([&] { return setter.connected(); }));
+  setter.send(store_request(7, StoreOp::set, {"k"}, std::string(20U << 20, 'x')));
+  EXPECT_TRUE(until([&] { return reply(setter, 7) != nullptr; })) << log_text();
 }
 
 }  // namespace pccl::master

@@ -200,10 +200,7 @@ TEST_F(Server, a_long_message_that_takes_its_time_is_a_sign_of_life) {
 TEST_F(Server, who_does_not_read_large_values_of_the_store_is_heard_all_the_same) {
   options_.silence_ms = 120000;
   start();
-  FakePeer& other = peer(1);
-  EXPECT_TRUE(until([&] { return other.connected(); }));
-  other.send(store_request(7, StoreOp::set, {"k"}, std::string(20U << 20, 'x')));
-  EXPECT_TRUE(until([&] { return reply(other, 7) != nullptr; })) << log_text();
+  set_large_value();
   RawPeer slow(port_);
   const std::uint64_t gets = kHeldRequestsMax + 100;  // more than are held
   for (std::uint64_t i = 1; i <= gets; ++i) slow.send(store_request(i, StoreOp::get, {"k"}));
@@ -216,10 +213,7 @@ TEST_F(Server, who_does_not_read_large_values_of_the_store_is_heard_all_the_same
 TEST_F(Server, who_reads_nothing_for_long_is_evicted_although_it_sends) {
   options_.silence_ms = 400;
   start();
-  FakePeer& other = peer(1);
-  EXPECT_TRUE(until([&] { return other.connected(); }));
-  other.send(store_request(7, StoreOp::set, {"k"}, std::string(20U << 20, 'x')));
-  EXPECT_TRUE(until([&] { return reply(other, 7) != nullptr; })) << log_text();
+  set_large_value();
   RawPeer slow(port_);
   const auto beat = loop_.timer(50, 50, [&] { slow.send(Heartbeat{}); });
   slow.send(store_request(1, StoreOp::get, {"k"}));

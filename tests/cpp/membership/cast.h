@@ -98,4 +98,10 @@ std::vector<std::pair<PeerId, T>> sent(const master::Actions& actions) {
   return found;
 }
 
+/// The members of the first epoch that is proposed; empty: none is.
+inline std::vector<PeerId> proposed(const master::Actions& actions) {
+  const auto proposals = sent<Propose>(actions);
+  return proposals.empty() ? std::vector<PeerId>{} : ids_of(proposals[0].second.epoch.members);
+}
+
 }  // namespace pccl::cast

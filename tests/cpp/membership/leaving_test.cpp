@@ -7,6 +7,7 @@ namespace {
 
 using cast::in_office;
 using cast::member;
+using cast::proposed;
 using cast::report;
 using cast::sent;
 
@@ -30,11 +31,6 @@ Actions ready(State& s, std::uint64_t peer, bool calm) {
   r.calm = calm;
   r.accepted = s.proposal->id;
   return hear(s, peer, Ready{s.proposal->id, r});
-}
-
-std::vector<PeerId> proposed(const Actions& actions) {
-  const auto proposals = sent<Propose>(actions);
-  return proposals.empty() ? std::vector<PeerId>{} : ids_of(proposals[0].second.epoch.members);
 }
 
 Actions written(State& s, const Actions& actions) {

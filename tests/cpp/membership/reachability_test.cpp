@@ -9,13 +9,8 @@ using cast::in_office;
 using cast::member;
 using cast::newcomer;
 using cast::peers;
+using cast::proposed;
 using cast::report;
-using cast::sent;
-
-std::vector<PeerId> proposed(const Actions& actions) {
-  const auto proposals = sent<Propose>(actions);
-  return proposals.empty() ? std::vector<PeerId>{} : ids_of(proposals[0].second.epoch.members);
-}
 
 TEST(Reachability, who_cannot_reach_another_stays_once_that_other_is_lost) {
   State s = in_office({member(1), member(2), member(3)});
