@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_with_dcp
 
 from . import _rank_tables
 from ._group import Boundary
-from ._shared_state import SharedState, Wanted
+from ._shared_state import State, Wanted, state_of
 from ._state import (
     REVISION_MAX,
     decode_manifest,
@@ -48,8 +48,6 @@ from ._state import (
     replace_plain,
     revision_of,
 )
-
-State = MutableMapping[str, Any]
 
 VALUES = "@values"
 WRITING, GONE = ".writing-", ".gone-"  # prefixes of what is not, or no longer, a checkpoint
@@ -119,7 +117,7 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, "pccl-checkpoint")
         self._writing: Future[None] | None = None
 
-    def save(self, state: State, boundary: Boundary) -> bool:
+    def save(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
         """Begins to write the state as it is after `boundary`, if this replica is the writer.
 
         All members call it with what `refresh` has returned, before `state` changes. It copies the
@@ -145,7 +143,7 @@ class Checkpoints:
             raise _failed(error)
         return self._begin_write(state, word)
 
-    def save_when_due(self, state: State, boundary: Boundary) -> bool:
+    def save_when_due(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
         """For `elastic`, after each boundary that ends a step: saves after every `every` steps.
 
         A writer may be lost before its write has begun, and where the boundary does not vote nobody
@@ -174,15 +172,15 @@ class Checkpoints:
             word = self._agree(self._outcome()[0])
         return self._begin_write(state, word)
 
-    def _begin_write(self, state: State, word: int) -> bool:
+    def _begin_write(self, state: MutableMapping[str, Any], word: int) -> bool:
         step = revision_of(state)
         if word == BUSY:
             _log.warning("checkpoint of step %d is left out: one is still being written", step)
             return False
-        self._writing = self._thread.submit(self._write, step, self._snapshot(state))
+        self._writing = self._thread.submit(self._write, step, self._snapshot(state_of(state)))
         return True
 
-    def load(self, state: State) -> int | None:
+    def load(self, state: MutableMapping[str, Any]) -> int | None:
         """Takes the newest checkpoint into `state`, before the first `refresh`.
 
         Collective among the ranks of a replica. The replica may have another number of ranks than
@@ -210,7 +208,7 @@ class Checkpoints:
                 raise RuntimeError(text) from failed[1]
             error: BaseException | None = None
             try:
-                self._read(self._folder / name, state)
+                self._read(self._folder / name, state_of(state))
             except ValueError:
                 raise
             except (Exception, CheckpointException) as raised:
@@ -268,7 +266,7 @@ class Checkpoints:
         """
         tensors = {
             self._key(name, tensor): tensor
-            for name, tensor in _wholes(state).items()
+            for name, tensor in state.wholes().items()
             if isinstance(tensor, torch.Tensor)
         }
         copies: Any = self._stager.stage(tensors)
@@ -399,14 +397,13 @@ class Checkpoints:
             if "@" not in name
         }
         before = plain_of(state)
-        if isinstance(state, SharedState):
-            _compare(path, wanted, state, but_adopted=True)
-            if missing := sorted(state.objects() - values.keys()):
-                raise ValueError(
-                    f"state[{missing[0]!r}] is not in {path}; expected the objects that it was "
-                    "written with"
-                )
-            state.adopt_wholes(wanted)
+        _compare(path, wanted, state, but_adopted=True)
+        if missing := sorted(state.objects() - values.keys()):
+            raise ValueError(
+                f"state[{missing[0]!r}] is not in {path}; expected the objects that it was "
+                "written with"
+            )
+        state.adopt_wholes(wanted)
         _compare(path, wanted, state)
         try:
             replace_plain(state, values)
@@ -414,7 +411,7 @@ class Checkpoints:
             replace_plain(state, before)
             raise
         targets = {}
-        for name, tensor in _wholes(state).items():
+        for name, tensor in state.wholes().items():
             if isinstance(tensor, torch.Tensor):
                 key = f"{name}@{own}"
                 targets[key if key in metadata.state_dict_metadata else name] = tensor
@@ -426,10 +423,6 @@ def _failed(error: BaseException | None) -> RuntimeError:
     failure = RuntimeError(f"{text}; the older ones are unchanged")
     failure.__cause__ = error
     return failure
-
-
-def _wholes(state: State) -> dict[str, Any]:
-    return state.wholes() if isinstance(state, SharedState) else dict(state.items())
 
 
 def _wanted(metadata: Metadata, key: str) -> Wanted:
@@ -444,11 +437,11 @@ def _compare(
 ) -> None:
     mine = {
         name: (dtype_name(tensor), tuple(tensor.shape))
-        for name, tensor in _wholes(state).items()
+        for name, tensor in state.wholes().items()
         if isinstance(tensor, torch.Tensor)
     }
     for name in sorted(wanted.keys() | mine.keys()):
-        if but_adopted and isinstance(state, SharedState) and state.adopts(name):
+        if but_adopted and state.adopts(name):
             continue
         if mine.get(name) != wanted.get(name):
             raise ValueError(

@@ -58,6 +58,16 @@ class LeftRun(SystemExit):
         self.code = 0
 
 
+class _RunState(SharedState):
+    """The state of an ElasticRun: what its sampler has counted follows from the outcomes."""
+
+    run: ElasticRun | None = None
+
+    def settle(self, contributors: tuple[int, ...] | None) -> None:
+        if self.run is not None:
+            self.run._settle_before_hashing(contributors)
+
+
 class ElasticRun:
     """What `elastic` returns: where this program is in the run.
 
@@ -85,7 +95,7 @@ class ElasticRun:
         inner = model.module if isinstance(model, DistributedDataParallel) else model
         several = len(optimizers) > 1
         named = {f"optimizer{i if several else ''}": o for i, o in enumerate(optimizers)}
-        self.state = SharedState(model=inner, **named, **{"step": 0, **state})
+        self.state = _RunState(model=inner, **named, **{"step": 0, **state})
         self._optimizers = tuple(optimizers)
         self._stepped: set[int] = set()  # numbers of optimizers, since the last boundary
         self._step_counted = False
@@ -95,7 +105,7 @@ class ElasticRun:
         self._sharded = _fsdp_modules(inner)
         self._sampler = next((p for p in state.values() if isinstance(p, ElasticSampler)), None)
         self._undo: list[Callable[[], Any]] = []
-        self.state._settle = self._settle_before_hashing
+        self.state.run = self
         if checkpoints is not None:
             checkpoints.load(self.state)
         if self._sampler is not None:

@@ -21,18 +21,24 @@ from ._errors import GroupClosedError
 GROUPS_PER_STEP = 1 << 20  # names of groups are numbers; each step has this many of its own
 
 _beside: Any = None  # the elastic group where it is not the default one
-_made: dict[str, list[str]] = {}  # name of a fixed group -> peers, by group rank
 
 
 @dataclass
-class _Attempts:
-    """How often a group was asked for, in one step and numbering."""
+class _GroupsOfRun:
+    """The fixed groups that were made from the elastic default group.
 
+    Attributes:
+        peers: Of each group, by its name; in the order of their ranks in it.
+        where: Step and numbering of the last attempt to make one.
+        attempts: How often each was asked for there.
+    """
+
+    peers: dict[str, list[str]] = field(default_factory=dict)
     where: str = ""
-    counts: Counter[str] = field(default_factory=Counter)
+    attempts: Counter[str] = field(default_factory=Counter)
 
 
-_attempts = _Attempts()
+_of_run = _GroupsOfRun()
 
 
 def elastic_default(module: Any = None) -> Any:
@@ -59,9 +65,9 @@ def note_beside(group: Any) -> None:
 def note_made(name: str, peers: list[str]) -> None:
     """A fixed group of these peers was made from the elastic default group."""
     alive = set(distributed_c10d._world.pg_names.values())
-    for other in [known for known in _made if known not in alive]:
-        del _made[other]
-    _made[name] = peers
+    for other in [known for known in _of_run.peers if known not in alive]:
+        del _of_run.peers[other]
+    _of_run.peers[name] = peers
 
 
 def number_of_group(view: Any, name: str, peers: list[str]) -> str:
@@ -72,12 +78,12 @@ def number_of_group(view: Any, name: str, peers: list[str]) -> str:
     name and these peers that were made in the step.
     """
     where = " ".join([str(view["step"]), *view["numbering"]])
-    if where != _attempts.where:
-        _attempts.where = where
-        _attempts.counts.clear()
+    if where != _of_run.where:
+        _of_run.where = where
+        _of_run.attempts.clear()
     what = " ".join([name, *peers])
-    _attempts.counts[what] += 1
-    return f"{where} / {what} / {_attempts.counts[what]}"
+    _of_run.attempts[what] += 1
+    return f"{where} / {what} / {_of_run.attempts[what]}"
 
 
 class LiveRanks(dict[int, int]):
@@ -169,7 +175,7 @@ def sync_tables(module: Any, *, new_numbers: bool = False) -> None:
     for pg, table in list(world.pg_group_ranks.items()):
         if isinstance(table, LiveRanks):
             continue
-        peers = None if pg is default else _made.get(world.pg_names.get(pg, ""))
+        peers = None if pg is default else _of_run.peers.get(world.pg_names.get(pg, ""))
         if pg is default or peers is not None:
             world.pg_group_ranks[pg] = LiveRanks(
                 lambda: module.group_view()["numbering"], functools.partial(_ranks_of, peers)

@@ -1,7 +1,7 @@
-"""Modules, optimizers and schedulers as the state that the members of a run share.
+"""The state that the members of a run share: of a plain mapping, or of a training script's objects.
 
-A flat mapping of names to tensors and plain values, as `refresh` takes it, over the objects of a
-training script. Nothing is copied: tensors are those of the objects.
+A flat mapping of names to tensors and plain values, as `refresh` takes it. `SharedState` is one
+over modules, optimizers and schedulers. Nothing is copied: tensors are those of the objects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,80 @@ class Stateful(Protocol):
         """Takes what `state_dict` gave."""
 
 
-class SharedState(MutableMapping[str, Any]):
+class State(MutableMapping[str, Any]):
+    """Named tensors and plain values that members share, and which of the names may change.
+
+    The defaults are those of a state whose names are always the same.
+    """
+
+    def settle(self, contributors: tuple[int, ...] | None) -> None:
+        """The step is over: these ranks contributed to all that succeeded (None: not known yet).
+
+        Called at a boundary before the state is hashed: a newcomer is given what members have
+        after the boundary.
+        """
+
+    def adopts(self, name: str) -> bool:
+        """May a tensor of this name come and go?"""
+        return False
+
+    def adopt(self, wanted: Mapping[str, Wanted]) -> None:
+        """Makes the tensors for which `adopts` says so exactly those of `wanted`, as zeros.
+
+        Raises:
+            ValueError: A dtype that this torch does not have.
+        """
+
+    def keep(self) -> Callable[[], None]:
+        """Returns a function that takes back what `adopt` and the setting of values change."""
+        return lambda: None
+
+    def objects(self) -> set[str]:
+        """Names of the parts that give one plain value: schedulers, scalers, samplers."""
+        return set()
+
+    def wholes(self) -> dict[str, Any]:
+        """As `items`, but with DTensors as they are: for a checkpoint, which divides them anew."""
+        return dict(self.items())
+
+    def adopt_wholes(self, wanted: Mapping[str, Wanted]) -> None:
+        """As `adopt`, where the shapes are those of whole DTensors."""
+        self.adopt(wanted)
+
+
+class PlainState(State):
+    """A mapping of the program's, a dict for example, as a State."""
+
+    def __init__(self, mapping: MutableMapping[str, Any]) -> None:
+        """Over `mapping`, which is read and written through."""
+        self._mapping = mapping
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mapping)
+
+    def __len__(self) -> int:
+        return len(self._mapping)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._mapping[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._mapping[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._mapping[name]
+
+    def items(self) -> Any:
+        """The mapping's own: a mapping may make all of them at one go."""
+        return self._mapping.items()
+
+
+def state_of(mapping: MutableMapping[str, Any]) -> State:
+    """The mapping itself where it is a State."""
+    return mapping if isinstance(mapping, State) else PlainState(mapping)
+
+
+class SharedState(State):
     """What the members of a run hold bit for bit alike, for `refresh`.
 
         state = SharedState(model=model, optimizer=optimizer, scheduler=scheduler, step=0)
@@ -53,7 +126,6 @@ class SharedState(MutableMapping[str, Any]):
             ValueError: A name with a point.
         """
         self._parts: dict[str, Any] = {}
-        self._settle: Callable[[tuple[int, ...] | None], None] | None = None
         for name, part in parts.items():
             if "." in name:
                 raise ValueError(f"the name {name!r} has a point; expected the name of an argument")
@@ -107,16 +179,8 @@ class SharedState(MutableMapping[str, Any]):
             if isinstance(part, Stateful) and not isinstance(part, none)
         }
 
-    def settle(self, contributors: tuple[int, ...] | None) -> None:
-        """Brings in what follows from the outcomes of the step, at a boundary, before hashing.
-
-        So a newcomer is given what the members have after the boundary.
-        """
-        if self._settle is not None:
-            self._settle(contributors)
-
     def adopts(self, name: str) -> bool:
-        """May a tensor of this name come and go? State of an optimizer does."""
+        """State of an optimizer comes and goes."""
         head, _, tail = name.partition(".")
         part = self._parts.get(head)
         if not isinstance(part, torch.optim.Optimizer):

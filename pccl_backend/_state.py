@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from ._errors import ProtocolError
-from ._shared_state import SharedState, dtype_of
+from ._shared_state import dtype_of, state_of
 
 FORMAT = "pccl-state-1"
 MANIFEST_BYTES_MAX = 64 << 20
@@ -110,7 +110,7 @@ class Exchange:
         Raises:
             ValueError: A name, tensor or value cannot be shared; the text names it.
         """
-        self._mapping = mapping
+        self._mapping = state_of(mapping)
         self._hasher = hasher
         self._fetched = fetched
         items = list(mapping.items())  # once: each boundary comes here, and a mapping may be a view
@@ -129,8 +129,7 @@ class Exchange:
 
     def settle(self, contributors: tuple[int, ...] | None) -> None:
         """The step is over: these ranks contributed to all that succeeded (None: not known yet)."""
-        if isinstance(self._mapping, SharedState):
-            self._mapping.settle(contributors)
+        self._mapping.settle(contributors)
 
     def snapshot(self) -> Snapshot:
         """Hashes the state as it is now."""
@@ -162,8 +161,7 @@ class Exchange:
         if not fetched.run(digest, sources, [(0, digest, None)]):
             raise SourceFailedError
         manifest = decode_manifest(fetched.at(digest))
-        shared = self._mapping if isinstance(self._mapping, SharedState) else None
-        self._compare(manifest, but=None if shared is None else shared.adopts)
+        self._compare(manifest)
         self._hash([e.name for e in manifest.tensors if self._is_like(e)])
         differ = [
             (item, entry)
@@ -181,13 +179,11 @@ class Exchange:
         self, fetched: StateFetch, manifest: Manifest, new: list[TensorEntry], digest: bytes
     ) -> Snapshot:
         """Replaces tensors and plain values; any exception, Ctrl-C too, takes all of it back."""
-        shared = self._mapping if isinstance(self._mapping, SharedState) else None
         plain = copy.deepcopy(plain_of(self._mapping))
-        put_back = None if shared is None else shared.keep()
+        put_back = self._mapping.keep()
         targets: list[str] = []
         try:
-            if shared is not None:
-                shared.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
+            self._mapping.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
             replace_plain(self._mapping, manifest.values)
             self._look()  # both may have made tensors anew
             memory = [(e.digest, *_memory(self._host_of(e.name))) for e in new]
@@ -204,10 +200,15 @@ class Exchange:
                 )
         except BaseException:
             self._digests = {}
-            steps = [fetched.take_back, lambda: self._write_devices(targets)]
-            if put_back is not None:
-                steps += [put_back, self._look]
-            _to_the_end([*steps, lambda: replace_plain(self._mapping, plain)])
+            _to_the_end(
+                [
+                    fetched.take_back,
+                    lambda: self._write_devices(targets),
+                    put_back,
+                    self._look,
+                    lambda: replace_plain(self._mapping, plain),
+                ]
+            )
             raise
         fetched.clear()
         return snapshot
@@ -259,10 +260,10 @@ class Exchange:
         self._tensors = _tensors_of(self._mapping.items())
         self._hosts = {}
 
-    def _compare(self, manifest: Manifest, but: Callable[[str], bool] | None = None) -> None:
+    def _compare(self, manifest: Manifest) -> None:
         theirs = {entry.name: entry for entry in manifest.tensors}
         for name in sorted(theirs.keys() | self._tensors.keys()):
-            if but is not None and but(name):
+            if self._mapping.adopts(name):
                 continue
             tensor, entry = self._tensors.get(name), theirs.get(name)
             mine = None if tensor is None else (dtype_name(tensor), tuple(tensor.shape))

@@ -88,7 +88,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeExtension]:
     _session.talk.end()
     monkeypatch.setattr(_extension, "_module", module)
     monkeypatch.setattr(_extension, "_options", Options(step_timeout_s=9.0))
-    monkeypatch.setattr(_rank_tables, "_made", {})
+    monkeypatch.setattr(_rank_tables, "_of_run", _rank_tables._GroupsOfRun())
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     yield module
     dist.destroy_process_group()
@@ -275,7 +275,7 @@ def test_rank_tables_follow_the_members(fake: FakeExtension) -> None:
     world = distributed_c10d._world
     pair = dist.new_group([0, 1])
     name = world.pg_names[pair]
-    _rank_tables._made[name] = ["aa", "bb"]
+    _rank_tables._of_run.peers[name] = ["aa", "bb"]
     _rank_tables.sync_tables(fake)
     assert dist.get_process_group_ranks(dist.group.WORLD) == [0, 1]
     fake.view.update(numbering=["bb", "cc", "dd"], rank=0, size=3, step=6)
@@ -309,7 +309,7 @@ def test_groups_that_are_gone_are_forgotten(fake: FakeExtension) -> None:
     _rank_tables.note_made(name, ["aa", "bb"])
     for number in range(100):
         _rank_tables.note_made(f"gone {number}", ["aa"])
-    assert set(_rank_tables._made) == {name, "gone 99"}
+    assert set(_rank_tables._of_run.peers) == {name, "gone 99"}
 
 
 def test_a_number_of_a_group_never_comes_twice_and_does_not_depend_on_the_epoch(
@@ -326,7 +326,7 @@ def test_a_number_of_a_group_never_comes_twice_and_does_not_depend_on_the_epoch(
     assert len(set(seen)) == len(seen)
     fake.view.update(step=6)
     at_another_member = number()
-    _rank_tables._attempts.where = ""
+    _rank_tables._of_run.where = ""
     fake.view.update(epoch="9.9", epoch_number=99)
     assert number() == at_another_member
 
