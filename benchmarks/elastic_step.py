@@ -1,8 +1,8 @@
 """What does it cost, in each step, that a group is elastic?
 
 The same training on CPUs over a fixed group of gloo, a fixed one of pccl and an elastic one, with
-the master on this machine and 80 ms away (over tests/wan: needs root and /dev/net/tun; left out
-where they are missing). The members are on one machine in all cases. An elastic operation waits
+the master on this machine and 80 ms away (over tests/labs/wan: needs root and /dev/net/tun; left
+out where they are missing). The members are on one machine in all cases. An elastic operation waits
 for its commit, one round trip to the master; operations in flight share it.
 
   ddp   8 layers of 1 MiB, a bucket for each, averaged by a hook in the elastic group
@@ -133,7 +133,7 @@ def wrap_hsdp(model: Any, pg: Any, elastic: bool, a: argparse.Namespace) -> Any:
 
 def network() -> Any:
     """Two hosts, 80 ms apart; None where none can be made."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "labs"))
     from wan.wan import Wan, WanError
 
     wan = Wan(2, rtt_ms=RTT_MS)

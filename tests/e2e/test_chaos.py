@@ -25,7 +25,7 @@ LIMIT_S = 400.0
 def chaos(
     *arguments: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "labs")])
     process = subprocess.Popen(
         [sys.executable, "-m", "chaos.run", *arguments],
         stdout=subprocess.PIPE,

@@ -5,7 +5,7 @@ import sys
 
 from conftest import ROOT
 
-PROGRAMS = ROOT / "tests" / "programs"
+PROGRAMS = ROOT / "tests" / "labs" / "programs"
 
 
 def test_ddp_ends_with_the_bits_that_gloo_gives() -> None:

@@ -1,7 +1,7 @@
 """PyTorch's own distributed tests (out of the torch wheel) over pccl, at two ranks.
 
 `scripts/torch_suite` runs them at all sizes; the runner and what gloo passes are in
-tests/torch_suite.
+tests/labs/torch_suite.
 """
 
 import json
@@ -16,7 +16,7 @@ from conftest import ROOT
 
 pytestmark = pytest.mark.long
 
-SUITE = ROOT / "tests" / "torch_suite"
+SUITE = ROOT / "tests" / "labs" / "torch_suite"
 
 
 def run_suite(out: Path, world: int, *options: str | Path) -> tuple[dict[str, Any], str]:

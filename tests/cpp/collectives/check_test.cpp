@@ -1,4 +1,4 @@
-#include "collectives/check.h"
+#include "check.h"
 
 #include "collectives/algorithms.h"
 #include "runner.h"

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "collectives/check.h"
+#include "check.h"
 #include "collectives/schedule.h"
 
 namespace pccl::test {

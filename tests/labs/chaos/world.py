@@ -23,7 +23,7 @@ from wan.wan import Wan
 
 from pccl_backend._cli import PATIENCE_MARGIN_S
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EVICTED, NO_MASTER = 75, 76  # exit statuses of chaos.member, which is not imported: it loads torch
 NOT_FORMED = 74
 MARGIN_S = 10.0  # after a fault, in which what it has caused still shows
@@ -143,7 +143,9 @@ class World:
         return [m for m in self.members if m.replica in replicas]
 
     def _environment(self, host: int) -> dict[str, str]:
-        path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join(
+            [str(ROOT), str(ROOT / "tests" / "labs"), os.environ.get("PYTHONPATH", "")]
+        )
         return {
             **os.environ,
             "OMP_NUM_THREADS": "1",

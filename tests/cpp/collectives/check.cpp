@@ -2,7 +2,7 @@
 // complete as a whole), or a `follows` or a message (complete byte by byte, at equal offsets). A
 // conflict at a rank is harmless if a path leads from one step to the other, and either passes an
 // `after` or the two use exactly the same range.
-#include "collectives/check.h"
+#include "check.h"
 
 #include <map>
 #include <optional>

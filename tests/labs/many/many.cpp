@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "../cpp/engine/master_thread.h"
+#include "../../cpp/engine/master_thread.h"
 #include "base/log.h"
 #include "engine/engine.h"
 
