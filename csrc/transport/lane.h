@@ -1,21 +1,16 @@
-// One lane: a proven byte stream of a link, its frames in both directions. Reads payloads
-// straight to where they belong and writes them straight from where they are; knows exactly what is
-// half done, so that memory can be taken away from it at any moment.
+// The seam between a link and what carries its frames: a lane moves frames to one peer and back. A
+// link knows lanes by this interface alone, so what is no byte stream (memory that two processes
+// share) is one file beside stream_lane.h, and what is another byte stream (TLS) one below it.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "transport/framing.h"
-#include "transport/loop.h"
-#include "transport/stream.h"
 #include "transport/transport.h"
 
 namespace pccl {
@@ -27,7 +22,7 @@ struct Outgoing {
   std::vector<std::byte> owned;
   MemoryToken token = 0;
   std::uint64_t cookie = 0;
-  bool tells = false;  // its owner is told when the kernel has it
+  bool tells = false;  // its owner is told when the lane has it
 
   // By the lane, once it has taken the frame.
   bool encoded = false;
@@ -41,15 +36,17 @@ struct Outgoing {
 class Lane;
 
 /// The link that a lane belongs to. Called from the loop; `lane_sent` and `lane_next` also inside
-/// Lane::flush, so they must not come back to the lane.
+/// Lane::send and Lane::flush, so they must not come back to the lane.
 class LaneOwner {
  public:
   virtual ~LaneOwner() = default;
   /// Of a control frame, or of a relay frame.
   virtual void lane_message(FrameType type, std::span<const std::byte> payload) = 0;
+  /// Says where a segment's payload goes. Nowhere: it is dropped, and `lane_segment` does not come.
   virtual Placement lane_segment_header(const SegmentHeader& header) = 0;
   virtual void lane_segment(const SegmentHeader& header, const Placement& at) = 0;
   virtual void lane_received(std::size_t payload_bytes, FrameType of) = 0;
+  /// The lane needs the memory of this frame no more.
   virtual void lane_sent(const Outgoing& frame) = 0;
   /// The next frame of the queue that several lanes share.
   virtual std::optional<Outgoing> lane_next(const Lane& lane) = 0;
@@ -59,102 +56,31 @@ class LaneOwner {
   virtual void lane_closed(Lane& lane) = 0;
 };
 
-/// On the loop's thread. Reads nothing before `start`. Must outlive the callback it is in: the
-/// owner ends it at once and frees it later.
+/// On the loop's thread. Delivers frames whole, in their order, each once. Delivers nothing before
+/// `start`. Must outlive the callback it is in: the owner ends it at once and frees it later.
 class Lane {
  public:
   enum class Kind : std::uint8_t { small, bulk };
-  Lane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream, bool payload_crc);
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
+  virtual ~Lane() = default;
 
-  void start();
-  /// Takes a frame of its own and sends what the kernel takes now.
-  void send(Outgoing frame);
+  virtual void start() = 0;
+  /// Takes a frame of its own and sends what goes now.
+  virtual void send(Outgoing frame) = 0;
   /// Sends what there is, taking from the shared queue when it has nothing of its own.
-  void flush();
-  [[nodiscard]] bool idle() const { return queue_.empty() && open() && !write_failed_; }
+  virtual void flush() = 0;
+  /// It would take from the shared queue at once.
+  [[nodiscard]] virtual bool idle() const = 0;
 
-  /// Calls `dropped` for each frame of the token that it will not send. The rest of a half-sent one
-  /// is copied, the rest of a half-received one goes nowhere.
-  template <typename Dropped>
-  void cancel(MemoryToken token, Dropped&& dropped);
+  /// After it returns nothing is read from or written to memory under `token`: the rest of a
+  /// half-sent frame is copied, the rest of a half-received one goes nowhere. Returns the payload
+  /// bytes of the frames that it dropped.
+  [[nodiscard]] virtual std::size_t cancel(MemoryToken token) = 0;
 
   /// Sends what is there and a goodbye, reads no frame any more but waits for the other side's end.
-  void close();
+  virtual void close() = 0;
   /// Closes at once; no callback comes any more.
-  void end();
-  [[nodiscard]] bool open() const { return stream_->open(); }
-
- private:
-  void ready(bool readable, bool writable);
-  void watch();
-  void read();
-  void parse();
-  bool begin_frame(std::span<const std::byte> header_bytes);
-  void begin_payload();
-  std::span<std::byte> payload_room();
-  void payload_read(std::span<const std::byte> bytes);
-  void finish_payload();
-  void broken(const std::string& reason);
-  void ended(const std::string& reason);
-  void refill();
-  void encode(Outgoing& frame);
-  void taken(std::size_t bytes);
-  void watch_progress();
-
-  Loop& loop_;
-  LaneOwner& owner_;
-  Kind kind_;
-  std::unique_ptr<Stream> stream_;
-  bool payload_crc_;
-  bool started_ = false;
-
-  // Reading. `buffer_` holds what follows the payload that is being read.
-  std::vector<std::byte> buffer_;
-  std::size_t begin_ = 0;
-  std::size_t end_ = 0;
-  bool in_payload_ = false;
-  FrameHeader frame_;
-  Placement placement_;
-  std::vector<std::byte> message_;  // payload of a message that did not fit into the buffer
-  std::size_t payload_done_ = 0;
-  std::uint32_t payload_crc_seen_ = 0;
-  bool goodbye_seen_ = false;
-
-  // Writing.
-  std::deque<Outgoing> queue_;
-  bool write_failed_ = false;
-  std::string write_error_;
-  bool closing_ = false;
-  bool goodbye_sent_ = false;
-  bool shut_ = false;
-  std::unique_ptr<Timer> progress_;
-  std::uint64_t moved_ = 0;  // bytes, either way
-  std::uint64_t moved_before_ = 0;
+  virtual void end() = 0;
+  [[nodiscard]] virtual bool open() const = 0;
 };
-
-template <typename Dropped>
-void Lane::cancel(MemoryToken token, Dropped&& dropped) {
-  if (!queue_.empty() && queue_.front().token == token && queue_.front().sent > 0) {
-    Outgoing& half = queue_.front();
-    const std::size_t done = half.sent > half.header_size ? half.sent - half.header_size : 0;
-    half.owned.resize(half.payload_bytes());
-    std::copy(half.payload + done, half.payload + half.payload_bytes(),
-              half.owned.begin() + static_cast<std::ptrdiff_t>(done));
-    half.payload = half.owned.data();
-    half.token = 0;
-    half.tells = false;
-  }
-  std::erase_if(queue_, [&](const Outgoing& frame) {
-    const bool hit = frame.token == token && frame.tells;
-    if (hit) dropped(frame);
-    return hit;
-  });
-  if (in_payload_ && has_segment(frame_.type) && placement_.token == token) {
-    placement_ = {};
-  }
-  watch();
-}
 
 }  // namespace pccl

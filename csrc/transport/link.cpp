@@ -5,20 +5,11 @@
 
 #include "base/assert.h"
 #include "base/limits.h"
-#include "transport/sys.h"
 
 namespace pccl {
 
 Link::Link(Loop& loop, LinkOwner& owner, Handle to, std::uint64_t number)
     : handle(std::move(to)), serial(number), loop_(loop), owner_(owner) {}
-
-void Link::attach(std::vector<std::unique_ptr<Stream>> streams, std::optional<bool> payload_crc) {
-  for (std::unique_ptr<Stream>& stream : streams) {
-    const bool crc = payload_crc.value_or(!stream->same_machine());
-    const auto kind = lanes_.empty() ? Lane::Kind::small : Lane::Kind::bulk;
-    lanes_.push_back(std::make_unique<Lane>(loop_, *this, kind, std::move(stream), crc));
-  }
-}
 
 void Link::start() {
   for (const auto& lane : lanes_) lane->start();
@@ -58,13 +49,12 @@ void Link::send_segment(const SegmentHeader& header, const std::byte* payload, M
 }
 
 void Link::cancel(MemoryToken token) {
-  const auto drop = [this](const Outgoing& frame) { queued_bytes_ -= frame.payload_bytes(); };
   std::erase_if(bulk_, [&](const Outgoing& frame) {
     const bool hit = frame.token == token;
-    if (hit) drop(frame);
+    if (hit) queued_bytes_ -= frame.payload_bytes();
     return hit;
   });
-  for (const auto& lane : lanes_) lane->cancel(token, drop);
+  for (const auto& lane : lanes_) queued_bytes_ -= lane->cancel(token);
 }
 
 void Link::close() {

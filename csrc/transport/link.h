@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/handle.h"
@@ -45,8 +46,9 @@ class Link : public LaneOwner {
   Link(Loop& loop, LinkOwner& owner, Handle handle, std::uint64_t serial);
   ~Link() override { end(); }
 
-  /// The lanes in their order, the small one first. Nothing is read before `start`.
-  void attach(std::vector<std::unique_ptr<Stream>> streams, std::optional<bool> payload_crc);
+  /// The small lane first, then the bulk lanes; the link is their owner. Nothing is read before
+  /// `start`.
+  void attach(std::unique_ptr<Lane> lane) { lanes_.push_back(std::move(lane)); }
   void start();
   /// On the small lane, in order: control, or relay.
   void send_message(FrameType type, std::vector<std::byte> payload);

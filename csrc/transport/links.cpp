@@ -16,6 +16,7 @@
 #include "transport/link.h"
 #include "transport/loop.h"
 #include "transport/parking.h"
+#include "transport/stream_lane.h"
 #include "transport/sys.h"
 #include "transport/transport.h"
 
@@ -253,7 +254,12 @@ void TcpLinks::adopt(Link& link, std::vector<std::unique_ptr<Stream>> lanes) {
   link.dial.reset();
   link.retry.reset();
   link.deadline.reset();
-  link.attach(std::move(lanes), options_.payload_crc);
+  auto kind = Lane::Kind::small;
+  for (std::unique_ptr<Stream>& stream : lanes) {
+    const bool crc = options_.payload_crc.value_or(!stream->same_machine());
+    link.attach(std::make_unique<StreamLane>(loop_, link, kind, std::move(stream), crc));
+    kind = Lane::Kind::bulk;
+  }
   tell(Told::What::up, link);
 }
 

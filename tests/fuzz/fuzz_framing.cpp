@@ -13,9 +13,9 @@
 #include "transport/crc32c.h"
 #include "transport/framing.h"
 #include "transport/handshake.h"
-#include "transport/lane.h"
 #include "transport/loop.h"
 #include "transport/relay_message.h"
+#include "transport/stream_lane.h"
 
 namespace pccl {
 namespace {
@@ -95,7 +95,7 @@ void one(std::uint64_t seed) {
                 seed);
   Socket feeder(loop, fds[1]);
   const auto kind = random.below(2) == 0 ? Lane::Kind::small : Lane::Kind::bulk;
-  Lane lane(loop, sink, kind, std::make_unique<TcpStream>(loop, Socket(loop, fds[0])), true);
+  StreamLane lane(loop, sink, kind, std::make_unique<TcpStream>(loop, Socket(loop, fds[0])), true);
   lane.start();
   std::vector<std::byte> stream = random_frames(random, sink);
   if (random.below(5) != 0) fuzz::mutate(stream, random);
@@ -107,7 +107,7 @@ void one(std::uint64_t seed) {
     if (sent > 0) at += static_cast<std::size_t>(sent);
     if (sent < 0 && errno == EPIPE) break;
     loop.run_once(false);
-    if (random.below(50) == 0) lane.cancel(1, [](const Outgoing&) {});
+    if (random.below(50) == 0) (void)lane.cancel(1);
   }
   feeder.reset();
   for (int i = 0; i < 100 && lane.open(); ++i) loop.run_once(false);

@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "memory_stream.h"
 #include "support.h"
-#include "transport/lane.h"
+#include "transport/stream_lane.h"
 #include "transport/talk.h"
 
 namespace pccl {
@@ -73,8 +73,8 @@ TEST(Stream, a_lane_delivers_every_byte_whatever_the_pieces_in_which_its_stream_
     LaneEnd a;
     LaneEnd b;
     auto [near, far] = MemoryStream::pair(loop, piece, 5000);
-    Lane sender(loop, a, Lane::Kind::small, std::move(near), true);
-    Lane receiver(loop, b, Lane::Kind::small, std::move(far), true);
+    StreamLane sender(loop, a, Lane::Kind::small, std::move(near), true);
+    StreamLane receiver(loop, b, Lane::Kind::small, std::move(far), true);
     sender.start();
     receiver.start();
     Random random(piece);
@@ -104,9 +104,9 @@ TEST(Stream,
   LaneEnd a;
   auto [near, far] = MemoryStream::pair(loop, 100, 5000);
   MemoryStream& broken = *near;
-  Lane lane(loop, a, Lane::Kind::small, std::move(near), false);
+  StreamLane lane(loop, a, Lane::Kind::small, std::move(near), false);
   LaneEnd b;
-  Lane other(loop, b, Lane::Kind::small, std::move(far), false);
+  StreamLane other(loop, b, Lane::Kind::small, std::move(far), false);
   other.send(message_of("the last word"));
   other.end();
   broken.write_fails = true;

@@ -1,5 +1,5 @@
 // One lane alone, fed by hand: which frames it takes, and what ends it.
-#include "transport/lane.h"
+#include "transport/stream_lane.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ struct Owner : LaneOwner {
   std::string over;
 };
 
-TEST(Lane, control_and_relay_frames_break_a_bulk_lane_and_nothing_is_kept_for_them) {
+TEST(StreamLane, control_and_relay_frames_break_a_bulk_lane_and_nothing_is_kept_for_them) {
   for (const FrameType type : {FrameType::control, FrameType::relay}) {
     for (const Lane::Kind kind : {Lane::Kind::small, Lane::Kind::bulk}) {
       Loop loop;
@@ -33,7 +33,8 @@ TEST(Lane, control_and_relay_frames_break_a_bulk_lane_and_nothing_is_kept_for_th
       int fds[2];
       ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
       Socket feeder(loop, fds[1]);
-      Lane lane(loop, owner, kind, std::make_unique<TcpStream>(loop, Socket(loop, fds[0])), true);
+      StreamLane lane(loop, owner, kind, std::make_unique<TcpStream>(loop, Socket(loop, fds[0])),
+                      true);
       lane.start();
       FrameHeader header;
       header.type = type;

@@ -1,6 +1,7 @@
-#include "transport/lane.h"
+#include "transport/stream_lane.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -28,8 +29,8 @@ std::span<std::byte> nowhere() {
 
 }  // namespace
 
-Lane::Lane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream,
-           bool payload_crc)
+StreamLane::StreamLane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream,
+                       bool payload_crc)
     : loop_(loop),
       owner_(owner),
       kind_(kind),
@@ -39,23 +40,23 @@ Lane::Lane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stre
   stream_->on_ready([this](bool readable, bool writable) { ready(readable, writable); });
 }
 
-void Lane::start() {
+void StreamLane::start() {
   started_ = true;
   watch();
 }
 
-void Lane::ready(bool readable, bool writable) {
+void StreamLane::ready(bool readable, bool writable) {
   if (writable) flush();
   if (readable && open()) read();
 }
 
-void Lane::watch() {
+void StreamLane::watch() {
   if (!open()) return;
   const bool owes_goodbye = closing_ && !shut_;
   stream_->want(started_ || closing_, (!queue_.empty() || owes_goodbye) && !write_failed_);
 }
 
-void Lane::end() {
+void StreamLane::end() {
   progress_.reset();
   stream_->close();
   queue_.clear();
@@ -63,13 +64,13 @@ void Lane::end() {
 
 // ------------------------------------------------------------------------------------- writing
 
-void Lane::send(Outgoing frame) {
+void StreamLane::send(Outgoing frame) {
   if (!open() || write_failed_) return;
   queue_.push_back(std::move(frame));
   if (queue_.size() == 1) flush();
 }
 
-void Lane::refill() {
+void StreamLane::refill() {
   std::size_t bytes = 0;
   while (queue_.size() < kGatheredMax && bytes < kRefillBytes) {
     std::optional<Outgoing> next = owner_.lane_next(*this);
@@ -83,7 +84,7 @@ void Lane::refill() {
   }
 }
 
-void Lane::encode(Outgoing& frame) {
+void StreamLane::encode(Outgoing& frame) {
   frame.encoded = true;
   frame.frame.has_payload_crc = payload_crc_ && frame.payload_bytes() > 0;
   if (frame.frame.has_payload_crc) {
@@ -92,7 +93,7 @@ void Lane::encode(Outgoing& frame) {
   frame.header_size = encode_frame_header(frame.frame, frame.header);
 }
 
-void Lane::flush() {
+void StreamLane::flush() {
   std::size_t turn = 0;
   while (open() && !write_failed_ && turn < kTurnBytes) {
     if (queue_.empty()) refill();
@@ -133,7 +134,7 @@ void Lane::flush() {
   watch();
 }
 
-void Lane::taken(std::size_t bytes) {
+void StreamLane::taken(std::size_t bytes) {
   moved_ += bytes;
   while (bytes > 0) {
     Outgoing& frame = queue_.front();
@@ -148,7 +149,31 @@ void Lane::taken(std::size_t bytes) {
   }
 }
 
-void Lane::close() {
+std::size_t StreamLane::cancel(MemoryToken token) {
+  if (!queue_.empty() && queue_.front().token == token && queue_.front().sent > 0) {
+    Outgoing& half = queue_.front();
+    const std::size_t done = half.sent > half.header_size ? half.sent - half.header_size : 0;
+    half.owned.resize(half.payload_bytes());
+    std::copy(half.payload + done, half.payload + half.payload_bytes(),
+              half.owned.begin() + static_cast<std::ptrdiff_t>(done));
+    half.payload = half.owned.data();
+    half.token = 0;
+    half.tells = false;
+  }
+  std::size_t dropped = 0;
+  std::erase_if(queue_, [&](const Outgoing& frame) {
+    const bool hit = frame.token == token && frame.tells;
+    if (hit) dropped += frame.payload_bytes();
+    return hit;
+  });
+  if (in_payload_ && has_segment(frame_.type) && placement_.token == token) {
+    placement_ = {};
+  }
+  watch();
+  return dropped;
+}
+
+void StreamLane::close() {
   if (!open() || closing_) return;
   closing_ = true;
   moved_before_ = moved_;
@@ -156,7 +181,7 @@ void Lane::close() {
   watch();  // the goodbye goes out from the loop: this may be called inside lane_sent
 }
 
-void Lane::watch_progress() {
+void StreamLane::watch_progress() {
   // A slow link may take long to send the rest; one that moves nothing is not waited for.
   if (moved_ == moved_before_ || shut_) {
     end();
@@ -167,7 +192,7 @@ void Lane::watch_progress() {
 
 // ------------------------------------------------------------------------------------- reading
 
-void Lane::read() {
+void StreamLane::read() {
   std::size_t turn = 0;
   for (int call = 0; call < kTurnCalls && turn < kTurnBytes && open(); ++call) {
     std::array<iovec, 2> parts;
@@ -209,7 +234,7 @@ void Lane::read() {
   }
 }
 
-void Lane::ended(const std::string& reason) {
+void StreamLane::ended(const std::string& reason) {
   const bool closing = closing_;
   const bool in_order = goodbye_seen_;
   std::string why = reason;
@@ -219,12 +244,12 @@ void Lane::ended(const std::string& reason) {
   if (!in_order) owner_.lane_over(*this, why, true);
 }
 
-void Lane::broken(const std::string& reason) {
+void StreamLane::broken(const std::string& reason) {
   end();
   owner_.lane_over(*this, "broken framing: " + reason, true);
 }
 
-void Lane::parse() {
+void StreamLane::parse() {
   while (open() && !closing_) {
     if (in_payload_) {
       if (begin_ == end_) break;
@@ -249,7 +274,7 @@ void Lane::parse() {
   }
 }
 
-bool Lane::begin_frame(std::span<const std::byte> header_bytes) {
+bool StreamLane::begin_frame(std::span<const std::byte> header_bytes) {
   const auto header = decode_frame_header(header_bytes, kControlBytesMax);
   if (!header) {
     broken(header.error().text);
@@ -286,7 +311,7 @@ bool Lane::begin_frame(std::span<const std::byte> header_bytes) {
   return open();
 }
 
-void Lane::begin_payload() {
+void StreamLane::begin_payload() {
   in_payload_ = true;
   payload_done_ = 0;
   payload_crc_seen_ = 0;
@@ -300,7 +325,7 @@ void Lane::begin_payload() {
   if (frame_.payload_bytes == 0) finish_payload();
 }
 
-std::span<std::byte> Lane::payload_room() {
+std::span<std::byte> StreamLane::payload_room() {
   const std::size_t left = frame_.payload_bytes - payload_done_;
   if (!has_segment(frame_.type)) {
     // Grows with what has come, not with what the header promises.
@@ -312,14 +337,14 @@ std::span<std::byte> Lane::payload_room() {
   return {placement_.to + payload_done_, left};
 }
 
-void Lane::payload_read(std::span<const std::byte> bytes) {
+void StreamLane::payload_read(std::span<const std::byte> bytes) {
   if (frame_.has_payload_crc) payload_crc_seen_ = crc32c(payload_crc_seen_, bytes);
   payload_done_ += bytes.size();
   owner_.lane_received(bytes.size(), frame_.type);
   if (payload_done_ == frame_.payload_bytes) finish_payload();
 }
 
-void Lane::finish_payload() {
+void StreamLane::finish_payload() {
   in_payload_ = false;
   if (frame_.has_payload_crc && payload_crc_seen_ != frame_.payload_crc) {
     return broken("the checksum of a payload does not fit");

@@ -1,0 +1,87 @@
+// A lane over a byte stream: frames in both directions. Reads payloads straight to where they
+// belong and writes them straight from where they are; knows exactly what is half done, so that
+// memory can be taken away from it at any moment.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/framing.h"
+#include "transport/lane.h"
+#include "transport/loop.h"
+#include "transport/stream.h"
+#include "transport/transport.h"
+
+namespace pccl {
+
+/// `payload_crc`: payloads go out with a checksum.
+class StreamLane final : public Lane {
+ public:
+  StreamLane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream,
+             bool payload_crc);
+  StreamLane(const StreamLane&) = delete;
+  StreamLane& operator=(const StreamLane&) = delete;
+
+  void start() override;
+  void send(Outgoing frame) override;
+  void flush() override;
+  [[nodiscard]] bool idle() const override { return queue_.empty() && open() && !write_failed_; }
+  [[nodiscard]] std::size_t cancel(MemoryToken token) override;
+  void close() override;
+  void end() override;
+  [[nodiscard]] bool open() const override { return stream_->open(); }
+
+ private:
+  void ready(bool readable, bool writable);
+  void watch();
+  void read();
+  void parse();
+  bool begin_frame(std::span<const std::byte> header_bytes);
+  void begin_payload();
+  std::span<std::byte> payload_room();
+  void payload_read(std::span<const std::byte> bytes);
+  void finish_payload();
+  void broken(const std::string& reason);
+  void ended(const std::string& reason);
+  void refill();
+  void encode(Outgoing& frame);
+  void taken(std::size_t bytes);
+  void watch_progress();
+
+  Loop& loop_;
+  LaneOwner& owner_;
+  Kind kind_;
+  std::unique_ptr<Stream> stream_;
+  bool payload_crc_;
+  bool started_ = false;
+
+  // Reading. `buffer_` holds what follows the payload that is being read.
+  std::vector<std::byte> buffer_;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+  bool in_payload_ = false;
+  FrameHeader frame_;
+  Placement placement_;
+  std::vector<std::byte> message_;  // payload of a message that did not fit into the buffer
+  std::size_t payload_done_ = 0;
+  std::uint32_t payload_crc_seen_ = 0;
+  bool goodbye_seen_ = false;
+
+  // Writing.
+  std::deque<Outgoing> queue_;
+  bool write_failed_ = false;
+  std::string write_error_;
+  bool closing_ = false;
+  bool goodbye_sent_ = false;
+  bool shut_ = false;
+  std::unique_ptr<Timer> progress_;
+  std::uint64_t moved_ = 0;  // bytes, either way
+  std::uint64_t moved_before_ = 0;
+};
+
+}  // namespace pccl

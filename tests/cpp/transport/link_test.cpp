@@ -1,0 +1,153 @@
+// A link over lanes that are no sockets: what it promises holds whatever its lanes are made of.
+#include "transport/link.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "memory_lane.h"
+#include "support.h"
+
+namespace pccl {
+namespace {
+
+using test::MemoryLane;
+
+/// A link, and what it tells.
+struct LinkEnd : LinkOwner, DirectEvents {
+  LinkEnd(Loop& loop, std::uint64_t peer) : link(loop, *this, {PeerId{peer}, {}, {}}, 1) {}
+
+  DirectEvents& link_events() override { return *this; }
+  void link_sent(const Link&, const Outgoing& frame) override { sent.push_back(frame.cookie); }
+  void link_received(std::size_t, FrameType) override {}
+  void link_lost(Link& ended, const std::string& reason) override {
+    lost = reason;
+    ended.end();
+  }
+  void link_closed(Link&) override { closed = true; }
+
+  void link_up(PeerId) override {}
+  void link_down(PeerId, const std::string&, Down) override {}
+  void control_arrived(PeerId, std::span<const std::byte> payload) override {
+    messages.push_back(test::text_of(payload));
+  }
+  void relay_arrived(PeerId, std::span<const std::byte> payload) override {
+    relayed.push_back(test::text_of(payload));
+  }
+  Placement segment_header(PeerId, const SegmentHeader& header) override {
+    return {memory.data() + header.offset, 1, 0};
+  }
+  void segment_arrived(PeerId, const SegmentHeader& header, const Placement&) override {
+    arrived.push_back(header.offset);
+  }
+  void segment_sent(PeerId, std::uint64_t) override {}
+  void routed_sent(PeerId, MemoryToken, std::uint64_t) override {}
+
+  Link link;
+  std::vector<std::byte> memory = std::vector<std::byte>(8U << 20);
+  std::vector<std::string> messages, relayed;
+  std::vector<std::uint64_t> arrived, sent;
+  std::string lost;
+  bool closed = false;
+};
+
+struct LinkEnds {
+  explicit LinkEnds(std::size_t lanes = 3) {
+    for (std::size_t i = 0; i < lanes; ++i) {
+      auto [near, far] = MemoryLane::pair(loop, a.link, b.link);
+      last = near.get();
+      a.link.attach(std::move(near));
+      b.link.attach(std::move(far));
+    }
+    for (LinkEnd* end : {&a, &b}) {
+      end->link.state = Link::State::up;
+      end->link.start();
+    }
+  }
+  static void send(LinkEnd& from, const std::vector<std::byte>& data, std::uint32_t segment_bytes,
+                   MemoryToken token) {
+    for (std::size_t at = 0; at < data.size(); at += segment_bytes) {
+      SegmentHeader header;
+      header.offset = at;
+      header.bytes =
+          static_cast<std::uint32_t>(std::min<std::size_t>(segment_bytes, data.size() - at));
+      from.link.send_segment(header, data.data() + at, token, at);
+    }
+  }
+  bool until(const std::function<bool()>& done) { return test::poll_until(loop, done); }
+
+  Loop loop;
+  LinkEnd a{loop, 2};
+  LinkEnd b{loop, 1};
+  MemoryLane* last = nullptr;
+};
+
+std::vector<std::byte> numbers(std::size_t size, unsigned seed) {
+  std::vector<std::byte> data(size);
+  for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>((i * 31 + seed) >> 3);
+  return data;
+}
+
+TEST(Link, over_lanes_that_are_no_sockets_everything_arrives_in_both_directions) {
+  LinkEnds ends;
+  const auto up = numbers((6U << 20) + 77, 1);
+  const auto down = numbers(3U << 20, 5);
+  LinkEnds::send(ends.a, up, 1U << 20, 1);
+  LinkEnds::send(ends.b, down, 10000, 1);
+  for (int i = 0; i < 50; ++i) {
+    ends.a.link.send_message(FrameType::control, test::bytes_of(std::to_string(i)));
+  }
+  ends.b.link.send_message(FrameType::relay, test::bytes_of("for a third"));
+  const std::size_t small = (down.size() + 9999) / 10000;
+  ASSERT_TRUE(ends.until([&] {
+    return ends.b.arrived.size() == 7 && ends.a.arrived.size() == small &&
+           ends.b.messages.size() == 50 && ends.a.relayed.size() == 1;
+  }));
+  EXPECT_EQ(std::memcmp(ends.b.memory.data(), up.data(), up.size()), 0);
+  EXPECT_EQ(std::memcmp(ends.a.memory.data(), down.data(), down.size()), 0);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(ends.b.messages[static_cast<std::size_t>(i)], std::to_string(i));
+  }
+  ASSERT_TRUE(ends.until([&] { return ends.a.sent.size() == 7 + 50; }));
+  EXPECT_EQ(ends.a.link.queued_bytes(), 0U);
+}
+
+TEST(Link, what_is_cancelled_is_not_read_any_more_by_a_lane_that_is_no_socket) {
+  LinkEnds ends;
+  {
+    // Freed after cancel: a sanitizer sees every later touch.
+    const auto data = numbers(8U << 20, 1);
+    LinkEnds::send(ends.a, data, 1U << 20, 4);
+    ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() >= 2; }));
+    ends.a.link.cancel(4);
+    EXPECT_EQ(ends.a.link.queued_bytes(), 0U);
+  }
+  const std::size_t arrived = ends.b.arrived.size();
+  ends.a.link.send_message(FrameType::control, test::bytes_of("end"));
+  ASSERT_TRUE(ends.until([&] { return ends.b.messages.size() == 1; }));
+  EXPECT_EQ(ends.b.arrived.size(), arrived);
+}
+
+TEST(Link, that_is_closed_delivers_what_was_queued_on_lanes_that_are_no_sockets) {
+  LinkEnds ends;
+  const auto data = numbers(8U << 20, 3);
+  LinkEnds::send(ends.a, data, 1U << 20, 1);
+  ends.a.link.send_message(FrameType::control, test::bytes_of("last"));
+  ends.a.link.close();
+  ASSERT_TRUE(ends.until([&] { return !ends.b.lost.empty(); }));
+  EXPECT_EQ(ends.b.lost, "the peer has closed the link");
+  EXPECT_EQ(ends.b.memory, data);
+  EXPECT_EQ(ends.b.messages.size(), 1U);
+  ASSERT_TRUE(ends.until([&] { return ends.a.closed; }));
+}
+
+TEST(Link, is_lost_with_any_of_its_lanes) {
+  LinkEnds ends;
+  ends.last->end();
+  ASSERT_TRUE(ends.until([&] { return !ends.b.lost.empty(); }));
+  EXPECT_EQ(ends.b.lost, "the other end is gone");
+  ASSERT_TRUE(ends.until([&] { return !ends.a.lost.empty(); }));
+}
+
+}  // namespace
+}  // namespace pccl

@@ -1,0 +1,132 @@
+// Two lanes on one loop that are no stream: a frame goes from one to the other in one piece, its
+// payload straight from the sender's memory to its place. A stand-in for shared memory.
+#pragma once
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/lane.h"
+#include "transport/loop.h"
+
+namespace pccl::test {
+
+class MemoryLane final : public Lane {
+ public:
+  /// Ends that belong to `a` and to `b`.
+  static std::pair<std::unique_ptr<MemoryLane>, std::unique_ptr<MemoryLane>> pair(Loop& loop,
+                                                                                  LaneOwner& a,
+                                                                                  LaneOwner& b) {
+    auto near = std::unique_ptr<MemoryLane>(new MemoryLane(loop, a));
+    auto far = std::unique_ptr<MemoryLane>(new MemoryLane(loop, b));
+    near->other_ = far.get();
+    far->other_ = near.get();
+    return {std::move(near), std::move(far)};
+  }
+  ~MemoryLane() override { end(); }
+
+  void start() override {
+    started_ = true;
+    if (other_ != nullptr) other_->move_later();
+  }
+  void send(Outgoing frame) override {
+    if (!open_) return;
+    queue_.push_back(std::move(frame));
+    move_later();
+  }
+  void flush() override { move_later(); }
+  [[nodiscard]] bool idle() const override { return open_ && queue_.empty(); }
+  [[nodiscard]] std::size_t cancel(MemoryToken token) override {
+    std::size_t dropped = 0;
+    std::erase_if(queue_, [&](const Outgoing& frame) {
+      const bool hit = frame.tells && frame.token == token;
+      if (hit) dropped += frame.payload_bytes();
+      return hit;
+    });
+    return dropped;
+  }
+  void close() override {
+    closing_ = true;
+    move_later();
+  }
+  void end() override {
+    open_ = false;
+    queue_.clear();
+    if (other_ != nullptr) {
+      other_->other_ = nullptr;
+      other_->move_later();
+    }
+    other_ = nullptr;
+  }
+  [[nodiscard]] bool open() const override { return open_; }
+
+ private:
+  MemoryLane(Loop& loop, LaneOwner& owner) : loop_(loop), owner_(owner) {}
+
+  /// One frame in each round of the loop.
+  void move_later() {
+    if (std::exchange(moves_, true)) return;
+    loop_.defer([this, alive = std::weak_ptr(alive_)] {
+      if (alive.expired()) return;
+      moves_ = false;
+      move();
+    });
+  }
+  void move() {
+    if (!open_) return;
+    if (other_ == nullptr) return ended();
+    if (!other_->started_) return;
+    if (queue_.empty()) {
+      if (auto next = owner_.lane_next(*this)) queue_.push_back(std::move(*next));
+    }
+    if (!queue_.empty()) {
+      const Outgoing frame = std::move(queue_.front());
+      queue_.pop_front();
+      move_later();
+      other_->take(frame);
+      owner_.lane_sent(frame);
+    } else if (closing_ && !std::exchange(goodbye_sent_, true)) {
+      other_->take_goodbye();
+    }
+  }
+  void take(const Outgoing& frame) {
+    if (closing_) return;
+    owner_.lane_received(frame.payload_bytes(), frame.frame.type);
+    if (!has_segment(frame.frame.type)) {
+      return owner_.lane_message(frame.frame.type, {frame.payload, frame.payload_bytes()});
+    }
+    const Placement at = owner_.lane_segment_header(frame.frame.segment);
+    if (at.to == nullptr || !open_) return;
+    std::memcpy(at.to, frame.payload, frame.payload_bytes());
+    owner_.lane_segment(frame.frame.segment, at);
+  }
+  void take_goodbye() {
+    goodbye_seen_ = true;
+    if (!closing_) return owner_.lane_over(*this, "the peer has closed the link", false);
+    end();
+    owner_.lane_closed(*this);
+  }
+  /// The other end is gone.
+  void ended() {
+    open_ = false;
+    if (closing_) return owner_.lane_closed(*this);
+    if (!goodbye_seen_) owner_.lane_over(*this, "the other end is gone", true);
+  }
+
+  Loop& loop_;
+  LaneOwner& owner_;
+  MemoryLane* other_ = nullptr;
+  std::deque<Outgoing> queue_;
+  bool started_ = false;
+  bool open_ = true;
+  bool closing_ = false;
+  bool goodbye_sent_ = false;
+  bool goodbye_seen_ = false;
+  bool moves_ = false;
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+};
+
+}  // namespace pccl::test
