@@ -124,6 +124,7 @@ class RelayLinks : public Links, private DirectEvents {
   void pump(Far& far, bool all = false);
   void fail(Far& far, const std::string& reason);
   void remove(PeerId peer);
+  void lost_over(PeerId via, const std::string& why);
   void count_received(PeerId peer);
 
   Clock& clock_;
@@ -256,6 +257,14 @@ void RelayLinks::fail(Far& far, const std::string& reason) {
   });
 }
 
+/// The own link to `via` has ended, or ends: so do the links over it.
+void RelayLinks::lost_over(PeerId via, const std::string& why) {
+  for (auto& [id, far] : far_) {
+    if (far.via != via || far.state != State::up) continue;
+    fail(far, "the link to peer " + to_string(via) + ", over which it went, was lost: " + why);
+  }
+}
+
 void RelayLinks::went_down(Far& far, const RelayMessage& message) {
   if (far.state == State::failed || far.ends_after) return;
   if (message.session != 0 && message.session != far.mine) return;  // of an earlier link
@@ -285,6 +294,7 @@ void RelayLinks::close(PeerId peer) {
       remove(peer);
     }
   }
+  lost_over(peer, "it was closed here");
   passage_->unlink(peer);
   direct_->close(peer);
 }
@@ -296,6 +306,7 @@ void RelayLinks::drop(PeerId peer) {
     }
     remove(peer);
   }
+  lost_over(peer, "it was dropped here");
   passage_->unlink(peer);
   direct_->drop(peer);
 }
@@ -417,12 +428,7 @@ void RelayLinks::link_up(PeerId peer) {
 }
 
 void RelayLinks::link_down(PeerId peer, const std::string& reason, Down how) {
-  for (auto& [id, far] : far_) {
-    if (far.via == peer && far.state == State::up) {
-      fail(far,
-           "the link to peer " + to_string(peer) + ", over which it went, was lost: " + reason);
-    }
-  }
+  lost_over(peer, reason);
   passage_->unlink(peer);
   if (find(peer) == nullptr) events_.link_down(peer, reason, how);
 }

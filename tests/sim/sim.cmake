@@ -59,7 +59,7 @@ set_limit(kSmallSegmentBytesMax "512U")
 set_limit(kUngrantedBytesMax "32U << 10")
 set_limit(kKeptBytesMax "160U << 10")
 set_limit(kEagerSendsMax "4")
-set_limit(kRelayWindowBytes "16U << 10")
+set_limit(kRelayWindowBytes "8U << 10")
 file(CONFIGURE OUTPUT ${SIM_LIMITS}/base/limits.h CONTENT "${limits}" @ONLY)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
              ${CMAKE_CURRENT_SOURCE_DIR}/base/limits.h)

@@ -137,6 +137,23 @@ TEST(Relay, both_ends_hear_of_the_loss_of_the_peer_in_between_and_go_on_over_ano
   ASSERT_TRUE(trio.until([&] { return trio.b.events.controls.size() == 1; }));
 }
 
+TEST(Relay,
+     an_end_that_closes_its_link_to_the_peer_in_between_hears_that_the_link_over_it_is_lost) {
+  for (const bool in_order : {true, false}) {
+    Trio trio;
+    trio.open_over(trio.r);
+    if (in_order) {
+      trio.a.links->close(trio.r.id());
+    } else {
+      trio.a.links->drop(trio.r.id());
+    }
+    ASSERT_TRUE(trio.until([&] { return !trio.a.events.down.empty(); }));
+    EXPECT_EQ(trio.a.events.down.front(), trio.b.id());
+    EXPECT_FALSE(trio.a.links->is_up(trio.b.id()));
+    ASSERT_TRUE(trio.until([&] { return !trio.b.links->is_up(trio.a.id()); }));
+  }
+}
+
 TEST(Relay, the_loss_of_one_end_is_told_to_the_other) {
   Trio trio;
   trio.open_over(trio.r);

@@ -75,7 +75,8 @@ class Book {
   std::uint64_t bits_checked = 0;
   std::uint64_t calls_checked = 0;
   std::uint64_t messages_checked = 0;
-  bool faults = true;  // without any no collective fails
+  bool faults = true;      // without any no collective fails
+  std::uint64_t done = 0;  // members that have done all their steps
 
  private:
   [[nodiscard]] const Call& call_of(PeerId peer, const Call& like) const;

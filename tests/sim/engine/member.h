@@ -29,6 +29,7 @@ struct Plan {
   bool several_threads = false;      // without boundaries: two that call the same
   OpKind kind = OpKind::all_reduce;  // without boundaries: of all calls
   bool faults = true;
+  std::uint64_t stay_for = 0;  // members of which one may relay: each stays until so many are done
   std::vector<std::string> masters;
   std::uint64_t op_timeout_ms = 60000;
 };
@@ -85,6 +86,7 @@ class Member {
 
   // program.cpp
   Task main();
+  Task stay();
   Task step(std::uint64_t number);
   Task call(std::uint64_t salt, std::vector<std::shared_ptr<Call>>& calls);
   Task wait(const std::shared_ptr<Call>& call);

@@ -50,6 +50,7 @@ Task Member::main() {
     co_await calls_alike(0);
     const std::function<bool()> ended = [this] { return threads_ == 0; };
     co_await until(ended);
+    co_await stay();
     co_return finish(leaves_                  ? "left"
                      : view_.failure.failed() ? "lost its group: " + view_.failure.text
                                               : "all steps");
@@ -60,7 +61,10 @@ Task Member::main() {
     if (boundary_.left) co_return finish("left");
     book_.entered(id_, boundary_.step, state_, "state " + std::to_string(state_));
     time_.say(&process_, "enters step " + std::to_string(boundary_.step));
-    if (boundary_.step > plan_.steps) co_return finish("all steps");
+    if (boundary_.step > plan_.steps) {
+      co_await stay();
+      co_return finish("all steps");
+    }
     if (leaves_) {
       core_->elastic()->leave(time_.hit(50));
       leaves_ = false;
@@ -72,6 +76,12 @@ Task Member::main() {
     ++revision_;
     set_state(mixed(state_, boundary_.step));  // what it computes from what all have agreed on
   }
+}
+
+/// A relay that ends takes the links of two others with it.
+Task Member::stay() {
+  ++book_.done;
+  while (book_.done < plan_.stay_for) co_await pause(5000);
 }
 
 Task Member::step(std::uint64_t number) {

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kEndMs = 600000;       // everything has ended by then, faults or not
 constexpr std::uint64_t kEventsMax = 4000000;  // of one walk
+constexpr std::uint64_t kApartPercent = 8;  // of walks: two founders reach each other over a third
 
 /// The register: it outlives the masters.
 class SimRegister final : public master::RegisterStore {
@@ -88,6 +89,7 @@ class Walk {
     options_.patience_ms = 3000;
     options_.refound_after_ms = 20000;
     same_state_ = time_.hit(50);
+    apart();
   }
 
   Walked run() {
@@ -105,6 +107,21 @@ class Walk {
   }
 
  private:
+  /// In a share of the walks two founders never reach each other, and their tensors are several
+  /// windows of a relay. Drawn beside the rest: all other walks stay what they are.
+  void apart() {
+    Random chance(mixed(plan_.seed, 8));
+    if (chance.below(100) >= kApartPercent) return;
+    founders_ = 3 + chance.below(2);
+    options_.min_peers = static_cast<std::uint32_t>(founders_);
+    apart_[0] = chance.below(founders_);
+    apart_[1] = (apart_[0] + 1 + chance.below(founders_ - 1)) % founders_;
+    plan_.bytes_max = 60000;
+    plan_.faults = chance.below(2) == 0;
+    book_.faults = plan_.faults;
+    if (!plan_.faults) plan_.stay_for = founders_;
+  }
+
   void story() {
     time_.say(nullptr, std::to_string(founders_) + " founders, " + std::to_string(plan_.steps) +
                            " steps" + (plan_.boundaries ? "" : ", no boundaries") +
@@ -152,6 +169,11 @@ class Walk {
         time_, cables_, board_, book_, plan_,
         std::string(newcomer ? "n" : "m") + std::to_string(number), id, state, newcomer));
     member->begin();
+    if (apart_[0] != apart_[1] && number == std::max(apart_[0], apart_[1])) {
+      const PeerId other = members_[std::min(apart_[0], apart_[1])]->id();
+      time_.say(&member->process(), "never reaches " + to_string(other).substr(0, 4));
+      cables_.cut(id, other);
+    }
     if (newcomer && !plan_.boundaries && time_.hit(50)) {  // it waits at the door
       time_.after(1000 * time_.between(1, 3000), nullptr, [leaver = member.get()] {
         if (!leaver->over()) leaver->wants_to_leave(true);
@@ -260,6 +282,7 @@ class Walk {
   Plan plan_;
   MasterOptions options_;
   std::uint64_t founders_ = 0;
+  std::uint64_t apart_[2] = {0, 0};  // of founders; two that are the same: none
   bool same_state_ = true;
   std::shared_ptr<master::Register> register_ = std::make_shared<master::Register>();
   Book book_;
