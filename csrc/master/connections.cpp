@@ -38,20 +38,28 @@ Result<std::uint16_t> Connections::listen(const std::string& host, std::uint16_t
 void Connections::send(PeerId peer, const MasterToPeer& message) {
   const auto at = peers_.find(peer);
   if (at == peers_.end()) return;
-  connections_.at(at->second).channel->send(encode(message));
+  queue(connections_.at(at->second), encode(message));
 }
 
 void Connections::send(const std::vector<PeerId>& peers, const MasterToPeer& message) {
   const std::vector<std::byte> bytes = encode(message);
   for (const PeerId peer : peers) {
     const auto at = peers_.find(peer);
-    if (at != peers_.end()) connections_.at(at->second).channel->send(bytes);
+    if (at != peers_.end()) queue(connections_.at(at->second), bytes);
   }
 }
 
 void Connections::send_all(const MasterToPeer& message) {
   const std::vector<std::byte> bytes = encode(message);
-  for (const auto& [peer, number] : peers_) connections_.at(number).channel->send(bytes);
+  for (const auto& [peer, number] : peers_) queue(connections_.at(number), bytes);
+}
+
+void Connections::queue(Connection& to, std::span<const std::byte> bytes) {
+  const std::size_t own = to.channel->queued_bytes();
+  const std::size_t of_all_max = kUnreadBytesOfAllMax + connections_.size() * kAnswerBelowBytes;
+  to.overflown = to.overflown || own + bytes.size() > kUnreadBytesMax ||
+                 (own > kAnswerBelowBytes && *queued_bytes_ + bytes.size() > of_all_max);
+  if (!to.overflown) to.channel->send(bytes);
 }
 
 void Connections::close(PeerId peer) {
@@ -178,7 +186,10 @@ void Connections::end(Number number) {
 }
 
 void Connections::give_up(PeerId peer, const std::string& why) {
-  close(peer);
+  if (const auto at = peers_.find(peer); at != peers_.end()) {
+    connections_.erase(at->second);
+    peers_.erase(at);
+  }
   events_.gone(peer, why);
 }
 
@@ -198,7 +209,7 @@ void Connections::tick() {
     if (queued <= kAnswerBelowBytes || queued < before) connection.read_ms = now;
     if (now - connection.heard_ms >= silence_ms_) {
       lost.emplace_back(peer, "silent for " + seconds(now - connection.heard_ms));
-    } else if (queued > kUnreadBytesMax || now - connection.read_ms >= silence_ms_) {
+    } else if (connection.overflown || now - connection.read_ms >= silence_ms_) {
       lost.emplace_back(peer, "it does not read what the master sends");
     } else if (now - connection.beat_ms >= heartbeat_ms_) {
       connection.beat_ms = now;

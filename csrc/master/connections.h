@@ -32,7 +32,9 @@ namespace pccl::master {
 inline constexpr std::uint64_t kTickMs = 200;  // heartbeats and silence are looked at so often
 inline constexpr std::size_t kPeersMax = 2 * kMembersMax;
 inline constexpr std::size_t kUnreadBytesMax =
-    2 * kControlBytesMax;                                   // queued for a peer that does not read
+    2 * kControlBytesMax;  // queued for a peer that does not read
+inline constexpr std::size_t kUnreadBytesOfAllMax =
+    5ULL << 28;  // of all peers, beyond kAnswerBelowBytes for each of them
 inline constexpr std::size_t kAnswerBelowBytes = 4U << 20;  // queued; over it the store waits
 
 /// What Connections tells its owner, on the loop's thread. A peer's events come in order, from its
@@ -65,13 +67,16 @@ class Connections {
   /// Listens on host:port (0: any). Returns the port.
   [[nodiscard]] Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
 
-  /// To the newest connection of a peer; dropped where it has none.
+  /// To the newest connection of a peer; dropped where it has none. A message that is over the
+  /// limits of what may be queued is dropped too, and its peer is gone at the next tick.
   void send(PeerId peer, const MasterToPeer& message);
   void send(const std::vector<PeerId>& peers, const MasterToPeer& message);
   void send_all(const MasterToPeer& message);
   /// Closes after what was sent. Nothing is reported of this peer until it connects again.
   void close(PeerId peer);
   void close_all();
+  /// Closes at once, whatever is queued, and says that the peer is gone.
+  void give_up(PeerId peer, const std::string& why);
   /// Takes no more connections.
   void stop_listening();
   /// The owner's decisions know of this connection from now on. Those that are older, which it
@@ -93,6 +98,7 @@ class Connections {
     std::unique_ptr<Channel> channel;
     PeerId peer;  // 0: has not said Hello
     bool admitted = false;
+    bool overflown = false;  // something that was for it has been dropped
     std::uint64_t heard_ms = 0;
     std::uint64_t beat_ms = 0;
     std::uint64_t read_ms = 0;      // it has read, or had not much to read
@@ -101,12 +107,12 @@ class Connections {
   };
   using Number = std::uint64_t;  // of a connection; never reused
 
+  void queue(Connection& to, std::span<const std::byte> bytes);
   void accepted(std::unique_ptr<Channel> channel);
   void arrived(Number number, std::span<const std::byte> payload);
   void greeted(Number number, Hello hello);
   void closed(Number number, const std::string& reason);
   void refuse(Number number, ErrorCode code, const std::string& text);
-  void give_up(PeerId peer, const std::string& why);
   void end(Number number);
   void tick();
   void look_at_clock();

@@ -1,5 +1,6 @@
 // Store requests of peers that do not read, or read slowly, what they have asked for: they wait
-// here until their peer has read, while its membership messages go on. Bounded.
+// here until their peer has read, while its membership messages go on. Bounded; also a refusal
+// waits here, such that a peer that does not read costs no more with each request.
 #pragma once
 
 #include <cstddef>
@@ -19,32 +20,40 @@ inline constexpr std::size_t kHeldBytesOfAllMax = 256U << 20;
 
 class HeldRequests {
  public:
-  /// False: there is no room for it.
+  struct Held {
+    StoreRequest request;
+    bool refused = false;  // there was no memory for it: of `request` only the id is left
+  };
+
+  /// False: this peer has as many here as it may have.
   [[nodiscard]] bool hold(PeerId peer, StoreRequest request) {
     Row& row = rows_[peer];
-    const std::size_t bytes = bytes_of(request);
-    if (row.requests.size() >= kHeldRequestsMax || row.bytes > kHeldBytesMax ||
-        bytes_ + bytes > kHeldBytesOfAllMax) {
-      if (row.requests.empty()) rows_.erase(peer);
-      return false;
+    if (row.requests.size() >= kHeldRequestsMax) return false;
+    const bool refused =
+        row.bytes > kHeldBytesMax || bytes_ + bytes_of(request) > kHeldBytesOfAllMax;
+    if (refused) {
+      const std::uint64_t id = request.id;
+      request = StoreRequest{};
+      request.id = id;
     }
+    const std::size_t bytes = bytes_of(request);
     row.bytes += bytes;
     bytes_ += bytes;
-    row.requests.push_back(std::move(request));
+    row.requests.push_back({std::move(request), refused});
     return true;
   }
   [[nodiscard]] bool any(PeerId peer) const { return rows_.contains(peer); }
   /// The oldest one of this peer.
-  [[nodiscard]] std::optional<StoreRequest> next(PeerId peer) {
+  [[nodiscard]] std::optional<Held> next(PeerId peer) {
     const auto row = rows_.find(peer);
     if (row == rows_.end()) return std::nullopt;
-    StoreRequest request = std::move(row->second.requests.front());
+    Held held = std::move(row->second.requests.front());
     row->second.requests.pop_front();
-    const std::size_t bytes = bytes_of(request);
+    const std::size_t bytes = bytes_of(held.request);
     row->second.bytes -= bytes;
     bytes_ -= bytes;
     if (row->second.requests.empty()) rows_.erase(row);
-    return request;
+    return held;
   }
   void drop(PeerId peer) {
     const auto row = rows_.find(peer);
@@ -55,11 +64,11 @@ class HeldRequests {
 
  private:
   struct Row {
-    std::deque<StoreRequest> requests;
+    std::deque<Held> requests;
     std::size_t bytes = 0;
   };
   [[nodiscard]] static std::size_t bytes_of(const StoreRequest& request) {
-    std::size_t bytes = sizeof(StoreRequest);
+    std::size_t bytes = sizeof(Held);
     for (const std::string& key : request.keys) bytes += key.size() + sizeof(std::string);
     for (const Bytes& value : request.values) bytes += value.size() + sizeof(Bytes);
     return bytes;

@@ -15,6 +15,7 @@
 #include "transport/network.h"
 
 namespace pccl::master {
+static_assert(kStoreQueuedBytesMax < kUnreadBytesOfAllMax);  // the store is refused first
 namespace {
 
 /// An address that only this machine reaches.
@@ -404,17 +405,22 @@ void MasterServer::lease_answered(const Result<bool>& answer, const std::string&
 
 void MasterServer::store_request(PeerId peer, StoreRequest request) {
   if (connections_.has_room(peer) && !held_requests_.any(peer)) return serve(peer, request);
-  const std::uint64_t number = request.id;
-  if (!held_requests_.hold(peer, std::move(request))) {
-    connections_.send(peer, no_room(number, "this peer does not read what it has asked for"));
-  }
+  if (held_requests_.hold(peer, std::move(request))) return;
+  const std::string why = "it goes on asking the store without reading the answers";
+  log_warning("gives up peer " + to_string(peer) + " at " + connections_.remote(peer) + ": " + why);
+  connections_.give_up(peer, why);
 }
 
 void MasterServer::room(PeerId peer) {
   while (connections_.has_room(peer)) {
-    const auto request = held_requests_.next(peer);
-    if (!request) return;
-    serve(peer, *request);
+    const auto held = held_requests_.next(peer);
+    if (!held) return;
+    if (!held->refused) {
+      serve(peer, held->request);
+    } else {
+      connections_.send(peer,
+                        no_room(held->request.id, "this peer does not read what it has asked for"));
+    }
   }
 }
 

@@ -49,7 +49,9 @@ using Clock = std::chrono::steady_clock;
 /// A socket that says whatever a test wants.
 class RawClient {
  public:
-  explicit RawClient(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  /// `room`: for what it has not read; 0: as the system has it.
+  explicit RawClient(std::uint16_t port, int room = 0) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    if (room > 0) ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = htons(port);
@@ -65,6 +67,11 @@ class RawClient {
     ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
   void write(std::string_view text) const { write(std::as_bytes(std::span(text))); }
+  /// Of so many bytes those that are there.
+  [[nodiscard]] ssize_t read(std::size_t bytes) const {
+    std::string block(bytes, 0);
+    return ::recv(fd_, block.data(), block.size(), 0);
+  }
   /// The other side has closed it.
   [[nodiscard]] bool closed() const {
     std::array<char, 4096> block{};
@@ -162,7 +169,7 @@ std::vector<std::byte> frame(std::span<const std::byte> payload) {
 /// Peer 9, of which the test sends every byte. It reads nothing.
 class RawPeer : public RawClient {
  public:
-  explicit RawPeer(std::uint16_t port) : RawClient(port) {
+  explicit RawPeer(std::uint16_t port, int room = 0) : RawClient(port, room) {
     const OpeningBytes opening = encode_opening({kProtocolVersion, Purpose::channel});
     write(std::span<const std::byte>(opening));
     peer::State state;
@@ -202,12 +209,23 @@ TEST_F(Server, who_does_not_read_large_values_of_the_store_is_heard_all_the_same
   start();
   set_large_value();
   RawPeer slow(port_);
-  const std::uint64_t gets = kHeldRequestsMax + 100;  // more than are held
+  const std::uint64_t gets = kHeldRequestsMax;
   for (std::uint64_t i = 1; i <= gets; ++i) slow.send(store_request(i, StoreOp::get, {"k"}));
   EXPECT_TRUE(until([&] { return server_->state().peers.contains(RawPeer::kId); })) << log_text();
   slow.send(Bye{});
   EXPECT_TRUE(until([&] { return !server_->state().peers.contains(RawPeer::kId); }, 20000))
       << log_text();
+}
+
+TEST_F(Server, who_goes_on_asking_the_store_and_does_not_read_is_evicted) {
+  options_.silence_ms = 120000;
+  start();
+  set_large_value();
+  RawPeer slow(port_);
+  const std::uint64_t gets = kHeldRequestsMax + 100;  // more than are held
+  for (std::uint64_t i = 1; i <= gets; ++i) slow.send(store_request(i, StoreOp::get, {"k"}));
+  EXPECT_TRUE(until([&] { return said("gives up peer") == 1; }, 3000)) << log_text();
+  EXPECT_FALSE(server_->state().peers.contains(RawPeer::kId)) << log_text();
 }
 
 TEST_F(Server, who_reads_nothing_for_long_is_evicted_although_it_sends) {

@@ -1,0 +1,159 @@
+// What the master queues for peers, over channels that carry nothing: the test says how much of
+// their queues has been read.
+#include "master/connections.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "fake_peer.h"
+#include "membership/peer.h"
+#include "transport/network.h"
+#include "wire/codec.h"
+
+namespace pccl::master {
+namespace {
+
+/// The queue of a FakeChannel, which the channel's owner may destroy.
+struct Wire {
+  Channel::Events events;
+  std::size_t queued = 0;
+  bool closed = false;
+};
+
+class FakeChannel final : public Channel {
+ public:
+  explicit FakeChannel(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
+  ~FakeChannel() override {
+    if (total_) *total_ -= wire_->queued;
+    wire_->closed = true;
+  }
+  void set_events(Events events) override { wire_->events = std::move(events); }
+  void send(std::span<const std::byte> payload) override {
+    wire_->queued += payload.size();
+    if (total_) *total_ += payload.size();
+  }
+  void watch_queue(std::size_t, std::shared_ptr<std::size_t> total,
+                   std::function<void()>) override {
+    total_ = std::move(total);
+  }
+  void trust() override {}
+  void close() override {}
+  [[nodiscard]] const std::string& remote() const override { return host_; }
+  [[nodiscard]] const std::string& local_host() const override { return host_; }
+  [[nodiscard]] std::size_t queued_bytes() const override { return wire_->queued; }
+
+ private:
+  std::shared_ptr<Wire> wire_;
+  std::shared_ptr<std::size_t> total_;
+  std::string host_ = "fake:1";
+};
+
+class FakeListener final : public ChannelListener {
+  [[nodiscard]] std::uint16_t port() const override { return 1; }
+};
+
+class FakeNetwork final : public Network {
+ public:
+  [[nodiscard]] pccl::Clock& clock() override { return loop; }
+  [[nodiscard]] Result<std::unique_ptr<Links>> make_links(LinkEvents&,
+                                                          const LinkOptions&) override {
+    return Error{ErrorCode::invalid, "it has none"};
+  }
+  [[nodiscard]] Result<std::unique_ptr<ChannelListener>> listen(
+      const std::string&, std::uint16_t,
+      std::function<void(std::unique_ptr<Channel>)> function) override {
+    accepted = std::move(function);
+    return std::unique_ptr<ChannelListener>(std::make_unique<FakeListener>());
+  }
+  [[nodiscard]] std::unique_ptr<Dial> dial(
+      const std::string&, std::uint64_t,
+      std::function<void(Result<std::unique_ptr<Channel>>)>) override {
+    return nullptr;
+  }
+  void in_background(std::function<void()>, std::function<void()>) override {}
+
+  Loop loop;
+  std::function<void(std::unique_ptr<Channel>)> accepted;
+};
+
+class Queues : public testing::Test, private ConnectionEvents {
+ protected:
+  Queues() {
+    set_log_sink([](LogLevel, std::string_view) {});
+    EXPECT_TRUE(connections_.listen("fake", 0).ok());
+  }
+  ~Queues() override { set_log_sink(nullptr); }
+
+  /// A peer that has said Hello.
+  std::shared_ptr<Wire> peer(std::uint64_t id) {
+    auto wire = std::make_shared<Wire>();
+    network_.accepted(std::make_unique<FakeChannel>(wire));
+    peer::State state;
+    state.self.handle.peer.value = id;
+    for (const peer::Action& action : peer::step(state, peer::MasterConnected{})) {
+      if (const auto* a = std::get_if<peer::ToMaster>(&action)) {
+        wire->events.arrived(encode(a->message));
+      }
+    }
+    return wire;
+  }
+  static MasterToPeer value(std::size_t bytes) {
+    StoreReply reply;
+    reply.values = {Bytes(bytes, 'x')};
+    return reply;
+  }
+  bool goes(std::uint64_t id) {
+    return run_until(network_.loop, [&] { return gone_.contains(PeerId{id}); }, 3000);
+  }
+
+  FakeNetwork network_;
+  std::set<PeerId> gone_;
+  Connections connections_{network_, *this, 20, 60000};
+
+ private:
+  void connected(Hello, std::uint64_t) override {}
+  void message(PeerId, PeerToMaster) override {}
+  void room(PeerId) override {}
+  void disconnected(PeerId) override {}
+  void gone(PeerId peer, std::string) override { gone_.insert(peer); }
+  void woke(std::uint64_t) override {}
+};
+
+TEST_F(Queues, no_more_is_queued_for_a_peer_than_its_limit_and_then_the_peer_goes) {
+  const auto wire = peer(1);
+  const MasterToPeer large = value(16U << 20);
+  for (int i = 0; i < 20; ++i) connections_.send(PeerId{1}, large);
+  EXPECT_LE(wire->queued, kUnreadBytesMax);
+  EXPECT_EQ(connections_.queued_bytes(), wire->queued);
+  EXPECT_TRUE(goes(1));
+  EXPECT_TRUE(wire->closed);
+  EXPECT_EQ(connections_.queued_bytes(), 0U);
+}
+
+TEST_F(Queues, what_all_peers_together_do_not_read_has_a_limit_too) {
+  const MasterToPeer large = value(32U << 20);
+  constexpr std::uint64_t kPeers = 20;
+  std::vector<PeerId> all;
+  for (std::uint64_t id = 1; id <= kPeers; ++id) {
+    peer(id);
+    all.push_back(PeerId{id});
+  }
+  for (int i = 0; i < 3; ++i) connections_.send(all, large);
+  EXPECT_LE(connections_.queued_bytes(), kUnreadBytesOfAllMax + kPeers * kAnswerBelowBytes);
+  const auto reads = peer(100);  // little is queued for this one
+  connections_.send(PeerId{100}, value(100));
+  EXPECT_GT(reads->queued, 0U);
+  EXPECT_TRUE(goes(kPeers));
+  EXPECT_FALSE(gone_.contains(PeerId{1}));
+  EXPECT_FALSE(gone_.contains(PeerId{100}));
+}
+
+}  // namespace
+}  // namespace pccl::master
