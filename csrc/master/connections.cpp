@@ -204,9 +204,14 @@ void Connections::tick() {
     Connection& connection = connections_.at(number);
     const std::uint64_t received = connection.channel->received_bytes();
     if (received != std::exchange(connection.received_before, received)) connection.heard_ms = now;
-    const std::size_t queued = connection.channel->queued_bytes();
-    const std::size_t before = std::exchange(connection.queued_before, queued);
-    if (queued <= kAnswerBelowBytes || queued < before) connection.read_ms = now;
+    if (connection.channel->queued_bytes() <= kAnswerBelowBytes) {
+      connection.read_ms = now;
+    } else {
+      const std::uint64_t acknowledged = connection.channel->acknowledged_bytes();
+      if (acknowledged != std::exchange(connection.acknowledged_before, acknowledged)) {
+        connection.read_ms = now;
+      }
+    }
     if (now - connection.heard_ms >= silence_ms_) {
       lost.emplace_back(peer, "silent for " + seconds(now - connection.heard_ms));
     } else if (connection.overflown || now - connection.read_ms >= silence_ms_) {

@@ -101,8 +101,8 @@ class Connections {
     bool overflown = false;  // something that was for it has been dropped
     std::uint64_t heard_ms = 0;
     std::uint64_t beat_ms = 0;
-    std::uint64_t read_ms = 0;      // it has read, or had not much to read
-    std::size_t queued_before = 0;  // at the tick before
+    std::uint64_t read_ms = 0;  // it has read, or had not much to read
+    std::uint64_t acknowledged_before = 0;
     std::uint64_t received_before = 0;
   };
   using Number = std::uint64_t;  // of a connection; never reused

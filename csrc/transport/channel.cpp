@@ -118,6 +118,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] const std::string& local_host() const { return local_host_; }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   [[nodiscard]] std::uint64_t received_bytes() const { return received_bytes_; }
+  [[nodiscard]] std::uint64_t acknowledged_bytes() const {
+    return stream_->open() ? written_bytes_ - stream_->unacknowledged_bytes() : written_bytes_;
+  }
 
  private:
   void end() {
@@ -164,6 +167,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
         break;
       }
       count_queued(queued_bytes_ - sent.bytes);
+      written_bytes_ += sent.bytes;
       sent_of_first_ += sent.bytes;
       while (!queue_.empty() && sent_of_first_ >= queue_.front().size()) {
         sent_of_first_ -= queue_.front().size();
@@ -245,6 +249,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::vector<std::byte> in_;
   std::size_t in_end_ = 0;
   std::uint64_t received_bytes_ = 0;
+  std::uint64_t written_bytes_ = 0;
   std::deque<std::vector<std::byte>> queue_;
   std::size_t sent_of_first_ = 0;
   std::size_t queued_bytes_ = 0;
@@ -273,6 +278,9 @@ class TcpChannel : public Channel {
   [[nodiscard]] std::size_t queued_bytes() const override { return connection_->queued_bytes(); }
   [[nodiscard]] std::uint64_t received_bytes() const override {
     return connection_->received_bytes();
+  }
+  [[nodiscard]] std::uint64_t acknowledged_bytes() const override {
+    return connection_->acknowledged_bytes();
   }
 
  private:

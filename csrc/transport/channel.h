@@ -47,6 +47,9 @@ class Channel {
   [[nodiscard]] virtual const std::string& local_host()
       const = 0;  // our address on that connection
   [[nodiscard]] virtual std::size_t queued_bytes() const = 0;
+  /// Of what was sent so far, as much as the other side's machine says that it has: this grows also
+  /// where that side reads so slowly that `queued_bytes` stands still. 0 where none ever says so.
+  [[nodiscard]] virtual std::uint64_t acknowledged_bytes() const { return 0; }
   /// So far, of messages that are whole and of one that is on its way: a sign of life of the other
   /// side also while a long message takes its time. 0 where none ever comes in parts.
   [[nodiscard]] virtual std::uint64_t received_bytes() const { return 0; }

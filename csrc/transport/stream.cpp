@@ -1,5 +1,7 @@
 #include "transport/stream.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -42,6 +44,11 @@ Stream::Moved TcpStream::read(std::span<const iovec> parts) {
 Stream::Moved TcpStream::write(std::span<const iovec> parts) {
   const msghdr message = message_of(parts);
   return uninterrupted([&] { return ::sendmsg(socket_.fd(), &message, MSG_NOSIGNAL); });
+}
+
+std::size_t TcpStream::unacknowledged_bytes() const {
+  int bytes = 0;
+  return ::ioctl(socket_.fd(), SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
 Stream::Moved TcpStream::peek(std::span<std::byte> into) {

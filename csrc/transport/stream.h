@@ -38,6 +38,8 @@ class Stream {
   [[nodiscard]] virtual Moved read(std::span<const iovec> parts) = 0;
   /// From the parts in their order. What it took is its own: the memory may be changed afterwards.
   [[nodiscard]] virtual Moved write(std::span<const iovec> parts) = 0;
+  /// Of what `write` has taken, as much as the other side's machine does not have yet.
+  [[nodiscard]] virtual std::size_t unacknowledged_bytes() const { return 0; }
   /// The first bytes, which stay there to be read.
   [[nodiscard]] virtual Moved peek(std::span<std::byte> into) = 0;
   /// Sends no more; what was written arrives, and then the other side reads the end.
@@ -78,6 +80,7 @@ class TcpStream : public Stream {
   using Stream::write;
   [[nodiscard]] Moved read(std::span<const iovec> parts) override;
   [[nodiscard]] Moved write(std::span<const iovec> parts) override;
+  [[nodiscard]] std::size_t unacknowledged_bytes() const override;
   [[nodiscard]] Moved peek(std::span<std::byte> into) override;
   void shut() override;
   void on_ready(Ready ready) override;

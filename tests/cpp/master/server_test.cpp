@@ -228,6 +228,20 @@ TEST_F(Server, who_goes_on_asking_the_store_and_does_not_read_is_evicted) {
   EXPECT_FALSE(server_->state().peers.contains(RawPeer::kId)) << log_text();
 }
 
+TEST_F(Server, who_reads_slowly_is_heard) {
+  options_.silence_ms = 1000;
+  start();
+  set_large_value();
+  RawPeer slow(port_, 16384);
+  const auto beat = loop_.timer(50, 50, [&] { slow.send(Heartbeat{}); });
+  slow.send(store_request(1, StoreOp::get, {"k"}));
+  EXPECT_TRUE(until([&] { return server_->state().peers.contains(RawPeer::kId); })) << log_text();
+  int reads = 0;
+  const auto read = loop_.timer(50, 50, [&] { reads += slow.read(10000) > 0 ? 1 : 0; });
+  EXPECT_TRUE(until([&] { return reads == 80 || !server_->state().peers.contains(RawPeer::kId); }));
+  EXPECT_EQ(reads, 80) << log_text();
+}
+
 TEST_F(Server, who_reads_nothing_for_long_is_evicted_although_it_sends) {
   options_.silence_ms = 400;
   start();

@@ -94,6 +94,8 @@ TEST(Channel, messages_of_many_megabytes_arrive_whole) {
   end->channel->send(bytes_of("after"));
   ASSERT_TRUE(run_until(world.loop, [&] { return world.accepted[0]->arrived.size() == 2; }));
   EXPECT_TRUE(world.accepted[0]->arrived[0] == large);
+  EXPECT_TRUE(
+      run_until(world.loop, [&] { return end->channel->acknowledged_bytes() > large.size(); }));
 }
 
 TEST(Channel, who_does_not_read_is_read_and_its_owner_hears_when_it_reads_again) {
