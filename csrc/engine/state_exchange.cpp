@@ -13,6 +13,11 @@ Error not_offered() {
   return {ErrorCode::closed, "this peer does not offer that state (any more)"};
 }
 
+/// What a source says is its own failure, whichever code it names: another one may deliver.
+Error of_source(PeerId peer, const std::string& what) {
+  return {ErrorCode::closed, "peer " + to_string(peer) + " " + what};
+}
+
 /// That all of an item may take.
 std::uint64_t most_ms(std::uint64_t bytes) {
   return kPullGraceMs + bytes / kPullBytesPerSecondMin * 1000;
@@ -128,11 +133,11 @@ void StateExchange::replied(PeerId peer, const PullReply& reply) {
   const auto it = requests_.find(reply.request);
   if (it == requests_.end() || it->second.source != peer) return;
   if (reply.error.failed()) {
-    finish(it->first, reply.error);
+    finish(it->first, of_source(peer, "answers " + std::string(error_name(reply.error.code)) +
+                                          ": " + reply.error.text));
   } else if (!size(it->second, reply.bytes)) {
-    finish(it->first, {ErrorCode::mismatch, "an item of the shared state has " +
-                                                std::to_string(reply.bytes) + " bytes at peer " +
-                                                to_string(peer) + ", another number here"});
+    finish(it->first, of_source(peer, "has " + std::to_string(reply.bytes) +
+                                          " bytes of an item that has another number here"));
   } else if (it->second.received_bytes == reply.bytes) {
     finish(it->first, {});
   }

@@ -110,6 +110,26 @@ TEST(StateExchange, who_offers_a_state_no_more_tells_those_it_was_going_to) {
   EXPECT_EQ(fetch.ticket->error().code, ErrorCode::closed);
 }
 
+TEST(StateExchange, whatever_a_source_answers_another_one_may_still_deliver) {
+  const auto ends_with = [](const Error& answered, std::uint64_t bytes) {
+    Fetch fetch(2);
+    fetch.ask();
+    fetch.fetcher.replied(kSource, {GroupId{1}, 1, answered, bytes});
+    EXPECT_TRUE(fetch.ticket->done());
+    return fetch.ticket->error();
+  };
+  for (int code = 1; error_name(static_cast<ErrorCode>(code)) != "none"; ++code) {
+    const Error lie{static_cast<ErrorCode>(code), "says the source"};
+    const Error error = ends_with(lie, 0);
+    EXPECT_EQ(error.code, ErrorCode::closed);
+    for (const std::string_view part :
+         {std::string_view("0000000000000001"), error_name(lie.code), std::string_view(lie.text)}) {
+      EXPECT_NE(error.text.find(part), std::string::npos) << error.text;
+    }
+  }
+  EXPECT_EQ(ends_with({}, 3).code, ErrorCode::closed);  // of another size
+}
+
 TEST(StateExchange, who_has_all_of_an_item_is_told_nothing_more) {
   Fetch fetch(2);
   fetch.ask();
