@@ -68,7 +68,7 @@ void ElasticGroup::feed(const peer::Event& event) {
     for (const peer::Action& action : peer::step(core_, next)) act(action);
   }
   feeding_ = false;
-  if (admitted_ && !at_door_.empty()) come_in();
+  if (admitted_ && !door_.empty()) come_in();
 }
 
 void ElasticGroup::act(const peer::Action& action) {
@@ -103,36 +103,30 @@ void ElasticGroup::master_lost(const std::string& reason) {
 
 void ElasticGroup::link_up(PeerId peer) {
   exchange_.link_up(peer);
-  if (connecting_.erase(peer) > 0 && connecting_.empty()) feed(peer::LinksUp{connect_epoch_});
-  if (redialing_.erase(peer) > 0) feed(peer::LinkBack{peer});
+  move_links(keeper_.up(peer));
 }
 
 void ElasticGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   exchange_.link_down(peer, reason);
   if (failure_.failed() || left_) return;
-  const bool refused = how == Down::refused;
-  const std::uint64_t now = context_.clock.now_ms();
-  if (how == Down::lost && connecting_.contains(peer) && now < connect_until_ms_) {
-    // The link of before: its loss is told after the proposal that follows from it.
-    open_link(proposed_.at(peer), connect_until_ms_ - now);
-    return;
+  const LinkKeeper::Now now{context_.clock.now_ms(), run_->id, core_.stopped, member(peer)};
+  const LinkKeeper::Moves moves = keeper_.down(peer, reason, how, now);
+  if (moves.again) {
+    log_debug("the link to " + describe_peer(peer, *numbering_) + " has closed (" + reason +
+              "): dialling again");
   }
-  const EpochId epoch = connecting_.contains(peer) || core_.stopped ? connect_epoch_ : run_->id;
-  if (connecting_.contains(peer) || redialing_.contains(peer)) {
-    redialing_.erase(peer);
-    if (refused) feed(peer::LinkClosed{peer, true});
-    feed(peer::LinkFailed{epoch, peer, reason});
-    return;
+  move_links(moves);
+}
+
+void ElasticGroup::move_links(const LinkKeeper::Moves& moves) {
+  for (const LinkKeeper::Dial& dial : moves.dials) {
+    if (dial.via) {
+      context_.links.open_via(dial.peer, *dial.via, dial.deadline_ms);
+    } else {
+      context_.links.open(dial.peer, dial.deadline_ms, false);
+    }
   }
-  if (!member(peer) && !proposed_.contains(peer)) return;
-  const bool relayed = via_.contains(peer);
-  log_debug("the link to " + describe_peer(peer, *numbering_) + " has closed (" + reason +
-            "): dialling again");
-  redialing_.insert(peer);
-  const auto handle = proposed_.find(peer);
-  if (handle != proposed_.end()) open_link(handle->second, kRedialMs);
-  if (relayed) return;  // no evidence of that peer: who is between them may be gone
-  feed(peer::LinkClosed{peer, refused});
+  for (const peer::Event& event : moves.events) feed(event);
 }
 
 void ElasticGroup::control(PeerId peer, const PeerToPeer& message) {
@@ -226,13 +220,13 @@ bool ElasticGroup::stays_out(OpRequest& request, const std::shared_ptr<Ticket>& 
   if (admitted_) return false;
   log_info(
       "this run has passed no boundary (no member calls refresh), so it cannot admit this peer");
-  at_door_.push_back({std::move(request), ticket});
+  door_.push(std::move(request), ticket);
   return true;
 }
 
 /// The calls at the door, of one that is a member now. Their ranks and size were provisional.
 void ElasticGroup::come_in() {
-  for (AtDoor& waiting : std::exchange(at_door_, {})) {
+  for (Door::Call& waiting : door_.take()) {
     const OpDescriptor& d = waiting.request.descriptor;
     if (core_.passed > 0) {  // a boundary has admitted it: a step has what all call in it
       waiting.ticket->complete(
@@ -349,34 +343,17 @@ void ElasticGroup::on(const peer::StopData&) {
 }
 
 void ElasticGroup::on(const peer::Connect& a) {
-  connect_epoch_ = a.epoch;
-  connecting_.clear();
-  proposed_.clear();
-  via_ = a.via;
   for (const Member& m : a.members) {
-    connecting_.insert(m.peer());
-    proposed_[m.peer()] = m.handle;
     addresses_[m.peer()] = m.handle.addresses.empty() ? "" : m.handle.addresses.front();
   }
-  exchange_.sources(proposed_);
-  if (a.members.empty()) feed(peer::LinksUp{a.epoch});
   // Once a run is founded its members stand still meanwhile: they wait no longer than for a link
   // that has closed.
   const std::uint64_t limit_ms = context_.options.connect_timeout_ms;
   const bool founded = core_.preparing && core_.preparing->epoch.base != EpochId{};
   const std::uint64_t wait_ms = founded ? std::min(limit_ms, kRedialMs) : limit_ms;
-  connect_until_ms_ = context_.clock.now_ms() + wait_ms;
-  for (const Member& m : a.members) open_link(m.handle, wait_ms);
-}
-
-/// Its own link, or over whom the newest proposal says.
-void ElasticGroup::open_link(const Handle& peer, std::uint64_t deadline_ms) {
-  const auto via = via_.find(peer.peer);
-  if (via == via_.end()) {
-    context_.links.open(peer, deadline_ms, false);
-  } else {
-    context_.links.open_via(peer, via->second, deadline_ms);
-  }
+  const LinkKeeper::Moves moves = keeper_.propose(a, context_.clock.now_ms(), wait_ms);
+  exchange_.sources(keeper_.proposed());
+  move_links(moves);
 }
 
 void ElasticGroup::on(const peer::Configure& a) {
@@ -387,7 +364,7 @@ void ElasticGroup::on(const peer::Configure& a) {
   set_epoch(a.epoch, std::move(peers), a.relays);
   for (const PeerId peer : before) {
     if (!member(peer)) {
-      redialing_.erase(peer);
+      keeper_.forget(peer);
       context_.release_link(peer, /*in_order=*/false);
     }
   }
@@ -489,7 +466,7 @@ void ElasticGroup::end_waits(const Error& error) {
   exchange_.withdraw();  // the memory is the program's again, before it hears of anything
   if (talk_) std::exchange(talk_, nullptr)->fail(error);
   boundary_.reset();
-  for (AtDoor& waiting : std::exchange(at_door_, {})) {
+  for (Door::Call& waiting : door_.take()) {
     Error own = error;
     own.text = describe(waiting.request.descriptor) + ": " + own.text;
     waiting.ticket->complete(std::move(own));
@@ -505,8 +482,8 @@ void ElasticGroup::pull(PeerId source, const Digest& digest, std::uint32_t item,
                         std::shared_ptr<Ticket> ticket) {
   // Of a peer that the newest proposal does not name, or whose link is gone for good, nothing comes
   // any more, and no event says so.
-  const bool coming = connecting_.contains(source) || redialing_.contains(source);
-  if (!proposed_.contains(source) || (!coming && !context_.links.is_up(source))) {
+  const bool coming = keeper_.dialling(source) || context_.links.is_up(source);
+  if (!keeper_.proposed().contains(source) || !coming) {
     return ticket->complete({ErrorCode::peer_lost, "the source of the shared state was lost"});
   }
   exchange_.pull(source, digest, item, to, std::move(ticket));
@@ -556,17 +533,11 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   }
   if (boundary_) wait_at_boundary(elapsed_ms);
   if (failure_.failed()) return;
-  for (AtDoor& waiting : at_door_) waiting.waited_ms += elapsed_ms;
-  while (!at_door_.empty()) {
-    const AtDoor& first = at_door_.front();
-    const std::uint64_t limit =
-        first.request.timeout_ms > 0 ? first.request.timeout_ms : timeout_ms_;
-    if (limit == 0 || first.waited_ms < limit) break;
-    first.ticket->complete(
+  for (const Door::Call& call : door_.expired(elapsed_ms, timeout_ms_)) {
+    call.ticket->complete(
         {ErrorCode::timed_out,
-         describe(first.request.descriptor) +
+         describe(call.request.descriptor) +
              ": this newcomer was not admitted: no member of the run calls refresh()"});
-    at_door_.pop_front();
   }
 }
 
@@ -612,7 +583,7 @@ void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
 bool ElasticGroup::holding() const { return !client_.connected() || core_.stopped; }
 
 bool ElasticGroup::needs(PeerId peer) const {
-  return !failure_.failed() && !left_ && (member(peer) || proposed_.contains(peer));
+  return !failure_.failed() && !left_ && (member(peer) || keeper_.proposed().contains(peer));
 }
 
 void ElasticGroup::close() { fail({ErrorCode::closed, "the group has been closed"}); }

@@ -9,11 +9,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "engine/boundary_talk.h"
+#include "engine/door.h"
 #include "engine/group.h"
+#include "engine/link_keeper.h"
 #include "engine/master_client.h"
 #include "engine/stall.h"
 #include "engine/state_exchange.h"
@@ -97,7 +98,7 @@ class ElasticGroup : public Group {
   void on(const peer::Greeted& a);
   void on(const peer::Say& a);
 
-  void open_link(const Handle& peer, std::uint64_t deadline_ms);
+  void move_links(const LinkKeeper::Moves& moves);
   void master_connected();
   void master_lost(const std::string& reason);
   void end(Error error);
@@ -128,6 +129,7 @@ class ElasticGroup : public Group {
   bool feeding_ = false;
   MasterClient client_;
   StateExchange exchange_;
+  LinkKeeper keeper_;
   bool admitted_ = false;
   bool left_ = false;
   bool said_left_ = false;  // a boundary has told the program
@@ -137,13 +139,6 @@ class ElasticGroup : public Group {
   std::uint64_t waited_for_join_ms_ = 0;
   bool said_join_wait_ = false;
   bool said_master_lost_ = false;
-
-  EpochId connect_epoch_;  // of the newest Connect
-  std::uint64_t connect_until_ms_ = 0;
-  std::set<PeerId> connecting_;        // not up yet
-  std::map<PeerId, Handle> proposed_;  // handles of the newest Connect
-  std::map<PeerId, PeerId> via_;       // of the newest Connect: whom it reaches over whom
-  std::set<PeerId> redialing_;
 
   std::optional<BoundaryRequest> boundary_;  // the program stands at one
   bool boundary_entered_ = false;  // AtBoundary was fed: everything of the step has its outcome
@@ -155,12 +150,7 @@ class ElasticGroup : public Group {
   /// Of this step: ranks whose contributions are in all of its operations; none: no operation yet.
   std::optional<std::vector<std::uint32_t>> contributors_;
 
-  struct AtDoor {  // operations of a newcomer in a run without boundaries
-    OpRequest request;
-    std::shared_ptr<Ticket> ticket;
-    std::uint64_t waited_ms = 0;
-  };
-  std::deque<AtDoor> at_door_;
+  Door door_;
 
  public:
   /// Rank and size change when the caller of an operation returns from it (peer::Returned): set

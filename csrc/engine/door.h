@@ -1,0 +1,49 @@
+// Calls of a newcomer in a run without boundaries: they wait until the run has admitted it. Pure.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/ticket.h"
+
+namespace pccl {
+
+class Door {
+ public:
+  struct Call {
+    OpRequest request;
+    std::shared_ptr<Ticket> ticket;
+    std::uint64_t waited_ms = 0;
+  };
+
+  void push(OpRequest request, std::shared_ptr<Ticket> ticket) {
+    calls_.push_back({std::move(request), std::move(ticket)});
+  }
+  [[nodiscard]] bool empty() const { return calls_.empty(); }
+  /// All of them, in the order in which they came.
+  [[nodiscard]] std::deque<Call> take() { return std::exchange(calls_, {}); }
+  /// Those whose time is over: in their order, as a step has it. `timeout_ms`: of a call without
+  /// one; 0: none.
+  [[nodiscard]] std::vector<Call> expired(std::uint64_t elapsed_ms, std::uint64_t timeout_ms) {
+    for (Call& call : calls_) call.waited_ms += elapsed_ms;
+    std::vector<Call> over;
+    while (!calls_.empty()) {
+      Call& first = calls_.front();
+      const std::uint64_t own = first.request.timeout_ms;
+      const std::uint64_t limit = own > 0 ? own : timeout_ms;
+      if (limit == 0 || first.waited_ms < limit) break;
+      over.push_back(std::move(first));
+      calls_.pop_front();
+    }
+    return over;
+  }
+
+ private:
+  std::deque<Call> calls_;
+};
+
+}  // namespace pccl

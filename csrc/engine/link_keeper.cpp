@@ -1,0 +1,65 @@
+#include "engine/link_keeper.h"
+
+#include "base/limits.h"
+
+namespace pccl {
+
+LinkKeeper::Moves LinkKeeper::propose(const peer::Connect& proposal, std::uint64_t now_ms,
+                                      std::uint64_t wait_ms) {
+  epoch_ = proposal.epoch;
+  until_ms_ = now_ms + wait_ms;
+  via_ = proposal.via;
+  connecting_.clear();
+  proposed_.clear();
+  Moves moves;
+  for (const Member& m : proposal.members) {
+    connecting_.insert(m.peer());
+    proposed_[m.peer()] = m.handle;
+    moves.dials.push_back(dial(m.handle, wait_ms));
+  }
+  if (proposal.members.empty()) moves.events.emplace_back(peer::LinksUp{epoch_});
+  return moves;
+}
+
+LinkKeeper::Moves LinkKeeper::up(PeerId peer) {
+  Moves moves;
+  if (connecting_.erase(peer) > 0 && connecting_.empty()) {
+    moves.events.emplace_back(peer::LinksUp{epoch_});
+  }
+  if (redialing_.erase(peer) > 0) moves.events.emplace_back(peer::LinkBack{peer});
+  return moves;
+}
+
+LinkKeeper::Moves LinkKeeper::down(PeerId peer, const std::string& reason, Down how,
+                                   const Now& now) {
+  Moves moves;
+  const bool refused = how == Down::refused;
+  const bool connecting = connecting_.contains(peer);
+  if (how == Down::lost && connecting && now.ms < until_ms_) {
+    // The link of before: its loss is told after the proposal that follows from it.
+    moves.dials.push_back(dial(proposed_.at(peer), until_ms_ - now.ms));
+    return moves;
+  }
+  if (dialling(peer)) {
+    redialing_.erase(peer);
+    if (refused) moves.events.emplace_back(peer::LinkClosed{peer, true});
+    moves.events.emplace_back(
+        peer::LinkFailed{connecting || now.stopped ? epoch_ : now.epoch, peer, reason});
+    return moves;
+  }
+  const auto handle = proposed_.find(peer);
+  if (!now.member && handle == proposed_.end()) return moves;
+  moves.again = true;
+  redialing_.insert(peer);
+  if (handle != proposed_.end()) moves.dials.push_back(dial(handle->second, kRedialMs));
+  // The end of a link over a relay is no evidence of that peer: the relay may be gone.
+  if (!via_.contains(peer)) moves.events.emplace_back(peer::LinkClosed{peer, refused});
+  return moves;
+}
+
+LinkKeeper::Dial LinkKeeper::dial(const Handle& peer, std::uint64_t deadline_ms) const {
+  const auto via = via_.find(peer.peer);
+  return {peer, via == via_.end() ? std::nullopt : std::optional(via->second), deadline_ms};
+}
+
+}  // namespace pccl

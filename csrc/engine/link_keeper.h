@@ -1,0 +1,65 @@
+// Which links an elastic group needs, and what it does when one comes up or goes down: the links
+// that the newest proposal asks for, and those of members that are dialled again. Pure: no links,
+// no clock. Told what is seen, it says what to dial and what the peer's core has to hear.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "membership/peer.h"
+#include "transport/transport.h"
+
+namespace pccl {
+
+class LinkKeeper {
+ public:
+  struct Dial {
+    Handle peer;
+    std::optional<PeerId> via;  // the relay; none: a link of its own
+    std::uint64_t deadline_ms = 0;
+  };
+  /// To be carried out in this order.
+  struct Moves {
+    std::vector<Dial> dials;
+    std::vector<peer::Event> events;
+    bool again = false;  // the link was up before
+  };
+
+  /// A proposal: takes the place of the one before. The links have `wait_ms` to come up.
+  [[nodiscard]] Moves propose(const peer::Connect& proposal, std::uint64_t now_ms,
+                              std::uint64_t wait_ms);
+  [[nodiscard]] Moves up(PeerId peer);
+
+  /// What `down` has to know of the group.
+  struct Now {
+    std::uint64_t ms = 0;
+    EpochId epoch;         // that runs, or ran last
+    bool stopped = false;  // it does not run
+    bool member = false;   // the other side is in it
+  };
+  [[nodiscard]] Moves down(PeerId peer, const std::string& reason, Down how, const Now& now);
+  /// Not a member any more: nothing is said of its link.
+  void forget(PeerId peer) { redialing_.erase(peer); }
+
+  [[nodiscard]] const std::map<PeerId, Handle>& proposed() const { return proposed_; }
+  [[nodiscard]] bool dialling(PeerId peer) const {
+    return connecting_.contains(peer) || redialing_.contains(peer);
+  }
+
+ private:
+  [[nodiscard]] Dial dial(const Handle& peer, std::uint64_t deadline_ms) const;
+
+  EpochId epoch_;  // of the proposal
+  std::uint64_t until_ms_ = 0;
+  std::map<PeerId, Handle> proposed_;
+  std::map<PeerId, PeerId> via_;  // which members of the proposal are reached over which relay
+  std::set<PeerId> connecting_;   // of the proposal, not up yet
+  std::set<PeerId> redialing_;    // were up
+};
+
+}  // namespace pccl
