@@ -157,7 +157,8 @@ void Book::ended(PeerId at, const Call& call) {
                            to_string(key.second) + (elastic ? "" : " of a group") + " at peer " +
                            name_of(at);
   if (error.failed()) {
-    if (!elastic && faults) return;  // each member of such a group has its own outcome
+    if (!elastic)
+      return group_failed(call.group, call.numbering, call.ticket->op.index, what, error);
     if (!faults) throw Violation(what + " has failed without any fault: " + error.text);
     if (error.code != ErrorCode::peer_lost && error.code != ErrorCode::mismatch) return;
     if (committed_.contains(key)) {
@@ -197,6 +198,24 @@ void Book::ended(PeerId at, const Call& call) {
     throw Violation(what + ": wrong bits in output " + std::to_string(i) + " at byte " +
                     std::to_string(at_byte) + " of " + std::to_string(now.size()));
   }
+}
+
+void Book::harmed(const std::vector<PeerId>& peers) {
+  if (peers.empty()) all_harmed_ = true;
+  harmed_.insert(peers.begin(), peers.end());
+}
+
+/// Each member of such a group has its own outcome. Members may wait in vain for one that is held
+/// up elsewhere; that none is there any more must have begun with a fault.
+void Book::group_failed(GroupId group, const std::vector<PeerId>& members, std::uint64_t,
+                        const std::string& what, const Error& error) {
+  const bool first = failed_groups_.insert(group).second;
+  if (!faults) throw Violation(what + " has failed without any fault: " + error.text);
+  if (!first || all_harmed_) return;
+  if (error.code != ErrorCode::peer_lost && error.code != ErrorCode::mismatch) return;
+  const auto harm = [this](PeerId peer) { return harmed_.contains(peer); };
+  if (std::any_of(members.begin(), members.end(), harm)) return;
+  throw Violation(what + " has failed, and nothing has happened to its members: " + error.text);
 }
 
 void Book::entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what) {

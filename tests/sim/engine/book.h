@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -39,6 +40,7 @@ struct Call {
 
 /// One send or one receive.
 struct Message {
+  GroupId group;
   PeerId from;  // none: from any rank
   PeerId to;
   std::uint64_t tag = 0;
@@ -47,6 +49,8 @@ struct Message {
   std::shared_ptr<Ticket> ticket;
   std::uint64_t posted_ms = 0;
   int completions = 0;
+  bool unmet = false;           // perhaps nobody posts its other side
+  std::vector<PeerId> members;  // of its group
 
   // Of one that has ended.
   std::uint64_t ended_ms = 0;
@@ -64,10 +68,17 @@ class Book {
 
   void sent(std::shared_ptr<Message> message);
   void receives(std::shared_ptr<Message> message);
-  static void send_ended(const Message& send);
+  void send_ended(const Message& send);
   void receive_ended(Message& receive);
   /// At the end of a walk: `lived` of each process, true if it lived to the end.
   void close(const std::map<PeerId, bool>& lived) const;
+
+  /// A fault that may end groups which these are members of; of none: groups of anybody.
+  void harmed(const std::vector<PeerId>& peers);
+  /// What a group without epochs of its own fails needs a reason: a call, with its place among the
+  /// collectives, or the group itself.
+  void group_failed(GroupId group, const std::vector<PeerId>& members, std::uint64_t index,
+                    const std::string& what, const Error& error);
 
   /// All members that enter a step hold the same state.
   void entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what);
@@ -96,10 +107,18 @@ class Book {
     std::vector<std::shared_ptr<Message>> sends;
     std::vector<std::shared_ptr<Message>> receives;
   };
+  using Address = std::tuple<GroupId, PeerId, std::uint64_t>;  // and tag
+  [[nodiscard]] Mailbox& box_of(const Message& message) {
+    return mail_[{message.group, message.to, message.tag}];
+  }
   static void check_order(const Mailbox& box);
   static void check_skipped(const Mailbox& box);
   static void check_lost(const Mailbox& box, const std::map<PeerId, bool>& lived);
-  std::map<std::pair<PeerId, std::uint64_t>, Mailbox> mail_;
+  void check_lost_of_group(const Mailbox& box) const;
+  std::map<Address, Mailbox> mail_;
+  std::set<GroupId> failed_groups_;
+  std::set<PeerId> harmed_;
+  bool all_harmed_ = false;
 };
 
 }  // namespace pccl::sim

@@ -1,6 +1,6 @@
 // A group that is made from the elastic one in the middle of a step: some members, some
-// collectives, and its end. A member may be lost meanwhile; then each of the others fails by
-// itself.
+// collectives and messages, and its end. A member may be lost meanwhile; then each of the others
+// fails by itself.
 #include <algorithm>
 #include <utility>
 
@@ -36,7 +36,7 @@ Task Member::in_group(std::uint64_t salt, GroupView of_run) {
   co_await done(connected);
   if (const Error error = connected->error(); error.failed()) {
     time_.say(&process_, "has no group: " + error.text);
-    if (!plan_.faults) throw Violation("without any fault a group is not made: " + error.text);
+    book_.group_failed(group_id, members, 0, "a group that is made", error);
     core_->close(group_id);
     co_return co_await all_have_it(mixed(salt, 2));
   }
@@ -52,6 +52,9 @@ Task Member::in_group(std::uint64_t salt, GroupView of_run) {
     post(calls.back(), view, group_id);
     if (time_.hit(50)) co_await done(calls.back()->ticket);
     if (time_.hit(20)) co_await pause(time_.chance.below(3000));
+    if (plan_.messages && mixed(salt, 200 + i) % 2 == 0) {
+      co_await exchange(mixed(salt, 300 + i), 0, kGroupMs, group_id);
+    }
   }
   doing_ = "waits in a group";
   for (const auto& call : calls) co_await done(call->ticket);

@@ -7,15 +7,18 @@
 //  - The receives of a tag take a sender's sends in order, and pass over none.
 //  - A send that succeeds was received. One that waits for long beside a receive that waits is
 //  lost.
+// A group that was made from it has one epoch, and its sends succeed when their bytes have left.
 // What is numbered by calls after a failure is the program's own: numbers are compared nowhere.
 #include <algorithm>
 
 #include "book.h"
+#include "engine/elastic_group.h"
 
 namespace pccl::sim {
 namespace {
 
 constexpr std::uint64_t kTogetherMs = 45000;  // a send and its receive meet within this
+constexpr std::uint64_t kTogetherInGroupMs = 15000;
 
 std::string name_of(PeerId peer) { return peer == PeerId{} ? "any" : to_string(peer).substr(0, 4); }
 
@@ -45,20 +48,31 @@ bool given_up(const Message& m) {
 }  // namespace
 
 void Book::sent(std::shared_ptr<Message> message) {
-  mail_[{message->to, message->tag}].sends.push_back(std::move(message));
+  auto& sends = box_of(*message).sends;
+  sends.push_back(std::move(message));
 }
 
 void Book::receives(std::shared_ptr<Message> message) {
-  mail_[{message->to, message->tag}].receives.push_back(std::move(message));
+  auto& receives = box_of(*message).receives;
+  receives.push_back(std::move(message));
 }
 
 void Book::send_ended(const Message& send) {
-  if (send.completions != 1) throw Violation("the send from " + told(send) + " ended twice");
+  const std::string what = "the send from " + told(send);
+  if (send.completions != 1) throw Violation(what + " ended twice");
+  if (send.group != kElasticGroup && send.ticket->error().failed() && !send.unmet) {
+    group_failed(send.group, send.members, 0, what, send.ticket->error());
+  }
 }
 
 void Book::receive_ended(Message& receive) {
   const std::string what = "the receive from " + told(receive);
   if (receive.completions != 1) throw Violation(what + " ended twice");
+  const bool elastic = receive.group == kElasticGroup;
+  if (receive.ticket->error().failed() && !elastic) {  // its memory may hold a part
+    if (receive.unmet) return;
+    return group_failed(receive.group, receive.members, 0, what, receive.ticket->error());
+  }
   if (receive.ticket->error().failed()) {
     if (receive.bytes != receive.before) {
       throw Violation(what + " has failed and left other bits behind");
@@ -67,7 +81,7 @@ void Book::receive_ended(Message& receive) {
   }
   ++messages_checked;
   bits_checked += 8 * receive.bytes.size();
-  for (const auto& send : mail_[{receive.to, receive.tag}].sends) {
+  for (const auto& send : box_of(receive).sends) {
     if (!takes(receive, send->from) || send->bytes != receive.bytes) continue;
     if (send->received) throw Violation(what + " got a message that was received before");
     send->received = &receive;
@@ -136,11 +150,32 @@ void Book::check_lost(const Mailbox& box, const std::map<PeerId, bool>& lived) {
   }
 }
 
+/// Of two that nothing has happened to, as long as the receive waited.
+void Book::check_lost_of_group(const Mailbox& box) const {
+  if (all_harmed_) return;
+  for (const auto& receive : box.receives) {
+    if (!timed_out(*receive) || harmed_.contains(receive->to)) continue;
+    for (const auto& send : box.sends) {
+      if (send->received || !takes(*receive, send->from) || harmed_.contains(send->from)) continue;
+      if (send->completions > 0 && send->ticket->error().failed() && !timed_out(*send)) continue;
+      const std::uint64_t until =
+          timed_out(*send) ? std::min(send->ended_ms, receive->ended_ms) : receive->ended_ms;
+      if (std::max(send->posted_ms, receive->posted_ms) + kTogetherInGroupMs > until) continue;
+      throw Violation("in a group the send from " + told(*send) +
+                      " never came to the receive from " + told(*receive));
+    }
+  }
+}
+
 void Book::close(const std::map<PeerId, bool>& lived) const {
   for (const auto& [key, box] : mail_) {
     check_order(box);
     check_skipped(box);
-    check_lost(box, lived);
+    if (std::get<0>(key) == kElasticGroup) {
+      check_lost(box, lived);
+    } else {
+      check_lost_of_group(box);
+    }
   }
 }
 

@@ -91,12 +91,13 @@ class Member {
   Task call(std::uint64_t salt, std::vector<std::shared_ptr<Call>>& calls);
   Task wait(const std::shared_ptr<Call>& call);
   Task calls_alike(std::uint64_t thread);
-  Task exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t timeout_ms);
+  Task exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t timeout_ms,
+                GroupId group_id = kElasticGroup);
   [[nodiscard]] std::shared_ptr<Call> prepare(std::uint64_t salt, const GroupView& view);
   void post(const std::shared_ptr<Call>& call, const GroupView& view,
             GroupId group_id = kElasticGroup);
-  std::shared_ptr<Message> post_message(const GroupView& view, bool send, std::int32_t other,
-                                        std::uint64_t tag, std::size_t bytes,
+  std::shared_ptr<Message> post_message(GroupId group_id, const GroupView& view, bool send,
+                                        std::int32_t other, std::uint64_t tag, std::size_t bytes,
                                         std::uint64_t timeout_ms);
 
   // groups.cpp

@@ -19,6 +19,7 @@ void number(Request& request, const View& view) {
 
 constexpr std::uint64_t kMessageMs = 60000;  // time-outs of messages
 constexpr std::uint64_t kAgainMs = 5000;
+constexpr std::uint64_t kUnmetTag = 9;
 
 constexpr OpKind kKinds[] = {OpKind::all_reduce,     OpKind::all_reduce, OpKind::all_reduce,
                              OpKind::reduce_scatter, OpKind::broadcast,  OpKind::all_gather,
@@ -255,10 +256,13 @@ void Member::post(const std::shared_ptr<Call>& call, const GroupView& view, Grou
   group->post(std::move(request), call->ticket);
 }
 
-std::shared_ptr<Message> Member::post_message(const GroupView& view, bool send, std::int32_t other,
-                                              std::uint64_t tag, std::size_t bytes,
-                                              std::uint64_t timeout_ms) {
+std::shared_ptr<Message> Member::post_message(GroupId group_id, const GroupView& view, bool send,
+                                              std::int32_t other, std::uint64_t tag,
+                                              std::size_t bytes, std::uint64_t timeout_ms) {
   auto message = std::make_shared<Message>();
+  message->group = group_id;
+  message->members = ranks_of(view);
+  message->unmet = tag == kUnmetTag;
   const PeerId there = other < 0 ? PeerId{} : ranks_of(view).at(static_cast<std::size_t>(other));
   message->from = send ? id_ : there;
   message->to = send ? there : id_;
@@ -280,7 +284,7 @@ std::shared_ptr<Message> Member::post_message(const GroupView& view, bool send, 
   const std::string what = std::string(send ? "send to rank " : "recv from rank ") +
                            std::to_string(other) + " tag " + std::to_string(tag) + ", " +
                            std::to_string(bytes) + " bytes";
-  auto* group = core_->elastic();
+  Group* group = core_->find(group_id);
   if (group == nullptr) {
     message->ticket->complete({ErrorCode::closed, "the group has been closed"});
     return message;
@@ -296,7 +300,9 @@ std::shared_ptr<Message> Member::post_message(const GroupView& view, bool send, 
     ++message->completions;
     message->ended_ms = time_.now_us() / 1000;
     const auto* of = core_ ? core_->elastic() : nullptr;
-    message->epoch = of != nullptr ? of->view().epoch : view_.epoch;
+    if (message->group == kElasticGroup) {
+      message->epoch = of != nullptr ? of->view().epoch : view_.epoch;
+    }
     const Error error = message->ticket->error();
     time_.say(&process_, what + (error.failed() ? " fails: " + error.text : " is done"));
     if (send) {
@@ -311,10 +317,12 @@ std::shared_ptr<Message> Member::post_message(const GroupView& view, bool send, 
 
 /// Each rank sends to the next and receives from the one before, several messages with the same
 /// tag, small and large, in any order.
-Task Member::exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t timeout_ms) {
-  const GroupView view = view_;
+Task Member::exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t timeout_ms,
+                      GroupId group_id) {
+  if (core_->find(group_id) == nullptr) co_return;
+  const GroupView view = group_id == kElasticGroup ? view_ : core_->find(group_id)->view();
   const auto size = static_cast<std::int32_t>(ranks_of(view).size());
-  if (size < 2 || core_->elastic() == nullptr) co_return;
+  if (size < 2) co_return;
   doing_ = "exchanges messages";
   const std::uint64_t count = 1 + mixed(salt, 1) % 3;
   const std::uint64_t tag = 10 * thread + 1 + mixed(salt, 2) % 2;
@@ -340,18 +348,20 @@ Task Member::exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t ti
   };
   for (const bool send : order) {
     if (time_.hit(20)) co_await pause(time_.chance.below(1500));
-    if (core_->elastic() == nullptr) break;
+    if (core_->find(group_id) == nullptr) break;
     if (send) {
-      messages.push_back(
-          post_message(view, true, (view.rank + 1) % size, tag, bytes_of(sends++), timeout_ms));
+      messages.push_back(post_message(group_id, view, true, (view.rank + 1) % size, tag,
+                                      bytes_of(sends++), timeout_ms));
     } else {
-      messages.push_back(post_message(view, false, any ? -1 : (view.rank + size - 1) % size, tag,
-                                      bytes_of(receives++), timeout_ms));
+      const std::int32_t from = any ? -1 : (view.rank + size - 1) % size;
+      messages.push_back(
+          post_message(group_id, view, false, from, tag, bytes_of(receives++), timeout_ms));
     }
   }
-  if (core_->elastic() != nullptr && time_.hit(10)) {  // one that perhaps nobody meets
+  if (core_->find(group_id) != nullptr && time_.hit(10)) {  // one that perhaps nobody meets
     const bool send = time_.hit(50);
-    messages.push_back(post_message(view, send, (view.rank + (send ? 1 : size - 1)) % size, 9,
+    messages.push_back(post_message(group_id, view, send,
+                                    (view.rank + (send ? 1 : size - 1)) % size, kUnmetTag,
                                     kBytes[time_.chance.below(4)], 3000));
   }
   bool lost = false;
@@ -360,7 +370,8 @@ Task Member::exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t ti
     lost = lost || message->ticket->error().code == ErrorCode::peer_lost;
   }
   // Once more in the next epoch: alike, for those whose neighbours do so too.
-  if (lost && timeout_ms != kAgainMs && time_.hit(70)) co_await exchange(salt, thread, kAgainMs);
+  if (lost && group_id == kElasticGroup && timeout_ms != kAgainMs && time_.hit(70))
+    co_await exchange(salt, thread, kAgainMs);
 }
 
 }  // namespace pccl::sim

@@ -119,6 +119,8 @@ class Walk {
     plan_.bytes_max = 60000;
     plan_.faults = chance.below(2) == 0;
     book_.faults = plan_.faults;
+    plan_.groups = chance.below(2) == 0;
+    if (plan_.faults) book_.harmed({});  // whoever is lost may have been the relay of others
     if (!plan_.faults) plan_.stay_for = founders_;
   }
 
@@ -197,7 +199,9 @@ class Walk {
     const auto peers = one->network().direct()->peers_up();
     const PeerId other = peers.empty() ? PeerId{} : peers[time_.chance.below(peers.size())];
     const std::string there = to_string(other).substr(0, 4);
-    switch (time_.chance.below(17)) {
+    const std::uint64_t what = time_.chance.below(17);
+    book_.harmed(what == 7 ? std::vector<PeerId>{} : std::vector{one->id(), other});
+    switch (what) {
       case 0:
       case 1:
       case 2:
