@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._checkpoints import Checkpoints
     from ._config import Options, Replica
+    from ._counters import counters
     from ._devices import wait_for_devices
     from ._elastic import ElasticRun, LeftRun, ddp_kwargs, elastic
     from ._errors import (
@@ -64,6 +65,7 @@ __all__ = [
     "SharedState",
     "UnreachableError",
     "__version__",
+    "counters",
     "ddp_kwargs",
     "elastic",
     "group",
@@ -84,6 +86,7 @@ _HOMES = {
     "ElasticRun": "_elastic",
     "ElasticSampler": "_sampler",
     "LeftRun": "_elastic",
+    "counters": "_counters",
     "ddp_kwargs": "_elastic",
     "elastic": "_elastic",
     "group": "_group",
@@ -112,7 +115,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 if "torch.distributed" in sys.modules:  # torch came first: with its autoload off this is our turn

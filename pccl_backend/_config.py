@@ -7,6 +7,7 @@ Wrong values raise ValueError with the name, the value and what was expected. Lo
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import ipaddress
 import os
 import socket
@@ -210,6 +211,24 @@ class Options:
             "goodbye_timeout_ms": _milliseconds(self.goodbye_timeout_s),
             "preimage_bytes_max": self.preimage_bytes,
         }
+
+
+def unread_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+    """A text for each variable that is named as ours are and that nobody reads.
+
+    Args:
+        environment: Instead of `os.environ`.
+    """
+    source = os.environ if environment is None else environment
+    known = [variable for variable, _ in _VARIABLES.values()]
+    texts = []
+    for name in sorted(set(source) - set(known)):
+        if not name.startswith("PCCL_"):
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f"; {near[0]} was meant?" if near else ""
+        texts.append(f"the variable {name} is set, and pccl reads none of that name{meant}")
+    return texts
 
 
 def launches_block(environment: Mapping[str, str] | None = None) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
 
 from ._errors import GroupClosedError, PcclError
@@ -203,8 +204,13 @@ class ElasticRun:
         hook.__annotations__.clear()  # DDP wants types here or nothing, and these are texts
         if isinstance(model, DistributedDataParallel):
             model.register_comm_hook(None, hook)
-        # Before FSDP's own hook, which gathers the parameters.
-        handle = model.register_forward_pre_hook(self._before_forward, prepend=True)
+
+        # Before FSDP's own hook, which gathers the parameters; never part of compiled code.
+        @_disable_dynamo
+        def before(module: nn.Module, inputs: Any) -> None:
+            self._before_forward(module, inputs)
+
+        handle = model.register_forward_pre_hook(before, prepend=True)
         self._undo.append(handle.remove)
         for optimizer in self._optimizers:
             self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
@@ -327,7 +333,7 @@ class ElasticRun:
 def elastic(
     model: nn.Module,
     optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-    group: Any = None,
+    group: dist.ProcessGroup | ElasticGroup | None = None,
     *,
     state: Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | None = None,

@@ -75,6 +75,10 @@ class EngineError(PcclError):
     """An invariant of pccl does not hold: a bug. The engine of this process has stopped."""
 
 
+for _class in (PcclError, *PcclError.__subclasses__()):
+    _class.__module__ = __package__  # a traceback names them as programs do
+del _class
+
 BY_CODE: dict[str, type[Exception]] = {
     "peer_lost": PeerLostError,
     "timed_out": OperationTimeoutError,

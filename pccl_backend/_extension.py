@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from . import _patches
-from ._config import NAME, Options, launches_block
+from ._config import NAME, Options, launches_block, unread_variables
 from ._errors import PcclError
 
 _log = logging.getLogger(NAME)
@@ -36,6 +36,8 @@ def extension(options: Options | None = None) -> Any:
     with _lock:
         if _module is None:
             config = Options.from_environment() if options is None else options
+            for text in unread_variables():
+                _log.warning("%s", text)
             module = _load()
             _apply_log_level(config, module)
             module.configure_engine(config.to_engine())
@@ -49,6 +51,15 @@ def extension(options: Options | None = None) -> Any:
                 "expected the same, there is one engine a process"
             )
         return _module
+
+
+def library() -> Any:
+    """The extension as it is: without options, before the first use of `extension`.
+
+    Raises:
+        PcclError: It cannot be loaded, or was built for another torch than the running one.
+    """
+    return _load() if _module is None else _module
 
 
 def loaded() -> Any:

@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _events, _eviction, _extension, _making, _rank_tables, _rendezvous, _simulated
 from ._config import NAME, ON_LOSS, Options, Replica, parse_url
+from ._errors import GroupClosedError
 from ._register import register
 from ._session import talk as _talk
 from ._state import Exchange, RunMovedOnError, Snapshot, SourceFailedError
@@ -77,10 +78,18 @@ class Boundary:
 class ElasticGroup:
     """The elastic group of this process, by `group()`. Use it from one thread at a time."""
 
-    def __init__(self, process_group: Any) -> None:
+    def __init__(self, process_group: dist.ProcessGroup) -> None:
         """Of an elastic process group; programs call `group()`."""
         self.process_group = process_group
         self._module = _extension.extension()
+
+    def __repr__(self) -> str:
+        """Rank, size, epoch and step as they are now."""
+        try:
+            rank, size, epoch, step = self.rank, self.size, self.epoch, self.step
+        except GroupClosedError:
+            return "ElasticGroup(closed)"
+        return f"ElasticGroup(rank={rank}, size={size}, epoch={epoch!r}, step={step})"
 
     @property
     def rank(self) -> int:
@@ -339,7 +348,7 @@ class ElasticGroup:
         return boundary
 
 
-def group(pg: Any = None) -> ElasticGroup:
+def group(pg: dist.ProcessGroup | ElasticGroup | None = None) -> ElasticGroup:
     """The ElasticGroup of a process group.
 
     Args:
@@ -371,7 +380,7 @@ def join(
     on_loss: str | None = None,
     options: Options | None = None,
     timeout_s: float = FOUNDING_TIMEOUT_S,
-) -> Any:
+) -> dist.ProcessGroup:
     """Joins the run of a master.
 
     Its elastic group becomes the default group of torch.distributed. Where there is one already
@@ -412,7 +421,8 @@ def join(
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0")
     if (simulated := _simulated.group_here()) is not None:
-        return simulated.process_group
+        group: dist.ProcessGroup = simulated.process_group
+        return group
     if _rank_tables.elastic_group() is not None:
         raise ValueError("this process has an elastic group already; expected one join")
     register()
@@ -428,7 +438,7 @@ def join(
         )
     joined = _rendezvous.join_master(module, target, timeout_s, ("cpu", "cuda"), on_loss, replica)
     if dist.is_initialized():
-        pg = _making.create_beside(joined, timeout_s)
+        pg: dist.ProcessGroup = _making.create_beside(joined, timeout_s)
         if replica is not None and replica.size > 1:
             _eviction.guard(dist.group.WORLD)
         return pg
@@ -440,4 +450,5 @@ def join(
         world_size=joined.size,
         timeout=timedelta(seconds=timeout_s),
     )
+    assert dist.group.WORLD is not None
     return dist.group.WORLD

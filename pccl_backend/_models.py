@@ -8,12 +8,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from ._group import ElasticGroup
 from ._group import group as group_of
 
 
 def hsdp_mesh(
-    group: Any = None,
-    shard: Any = None,
+    group: dist.ProcessGroup | ElasticGroup | None = None,
+    shard: DeviceMesh | dist.ProcessGroup | None = None,
     *,
     device_type: str | None = None,
     mesh_dim_names: tuple[str, str] = ("replicate", "shard"),

@@ -13,6 +13,7 @@ from pccl_backend._config import (
     interface_host,
     launches_block,
     parse_url,
+    unread_variables,
 )
 
 
@@ -191,3 +192,11 @@ def test_one_torchrun_is_one_replica() -> None:
 def test_what_is_no_place_in_a_replica_is_refused(place: tuple[Any, ...], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Replica(*place)
+
+
+def test_a_variable_that_nobody_reads_is_named() -> None:
+    variables = {"PCCL_STEP_TIMEOUT": "3", "PCCL_LOG_LEVEL": "info", "PCCL_XYZZY": "", "HOME": "/"}
+    step, other = unread_variables(variables)
+    assert step.startswith("the variable PCCL_STEP_TIMEOUT is set")
+    assert step.endswith("; PCCL_STEP_TIMEOUT_S was meant?")
+    assert other == "the variable PCCL_XYZZY is set, and pccl reads none of that name"

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import pccl_backend
 from pccl_backend import (
     Boundary,
     Checkpoints,
@@ -77,6 +78,23 @@ class Loop:
     def step(self) -> None:
         self.model(torch.ones(2)).backward()
         self.optimizer.step()
+
+
+class CallsExtension(FakeGroup):
+    """As the real group, its boundaries call functions of an extension."""
+
+    def refresh(self, state: Any, *, timeout_s: float | None = None) -> Boundary:
+        assert pccl_backend.counters()["ops_failed"] == 0
+        return super().refresh(state, timeout_s=timeout_s)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_boundaries_of_a_compiled_model_are_no_part_of_it() -> None:
+    loop = Loop(CallsExtension())
+    loop.model = torch.compile(loop.model, backend="eager")
+    for _ in range(3):
+        loop.step()  # dynamo warns, here with an error, of builtins that it cannot trace
+    assert loop.group.step == 3
 
 
 def sampler() -> ElasticSampler:

@@ -1,5 +1,6 @@
 """Every code of csrc/base/error.h has a class, and every class is in the tree of the docstring."""
 
+import pickle
 import re
 
 import torch.distributed as dist
@@ -36,3 +37,14 @@ def test_the_public_names_are_all_there() -> None:
     for name in pccl_backend.__all__:
         assert getattr(pccl_backend, name) is not None
     assert set(pccl_backend.__all__) <= set(dir(pccl_backend))
+
+
+def test_completion_offers_what_is_public() -> None:
+    assert {n for n in dir(pccl_backend) if not n.startswith("__")} == set(pccl_backend.__all__) - {
+        "__version__"
+    }
+
+
+def test_a_traceback_names_an_error_as_a_program_does() -> None:
+    assert f"{_errors.PeerLostError}" == "<class 'pccl_backend.PeerLostError'>"
+    assert pickle.loads(pickle.dumps(_errors.PeerLostError("gone"))).args == ("gone",)

@@ -331,6 +331,20 @@ def test_a_number_of_a_group_never_comes_twice_and_does_not_depend_on_the_epoch(
     assert number() == at_another_member
 
 
+def test_a_group_shows_where_it_stands(
+    fake: FakeExtension, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = fake.group_view()
+    shown = ", ".join(f"{name}={view[name]!r}" for name in ("rank", "size", "epoch", "step"))
+    assert repr(ElasticGroup(None)) == f"ElasticGroup({shown})"
+
+    def closed() -> None:
+        raise GroupClosedError("over")
+
+    monkeypatch.setattr(fake, "group_view", closed)
+    assert repr(ElasticGroup(None)) == "ElasticGroup(closed)"
+
+
 def test_a_fixed_group_is_not_elastic(fake: FakeExtension) -> None:
     with pytest.raises(ValueError, match="fixed"):
         _group.group(dist.new_group([0, 1]))
