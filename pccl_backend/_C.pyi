@@ -108,6 +108,16 @@ def boundary_fetched(
 ) -> None:
     """The state that this peer holds from now on."""
 
+class Turn:
+    """One call at a time, by whichever thread or handler of a signal."""
+
+    def take(self, call: Callable[[], Any]) -> Any:
+        """What `call` returns.
+
+        Raises:
+            RuntimeError: Another call has not returned.
+        """
+
 class StateFetch:
     """A state that is being fetched: memory beside the caller's, item by item (csrc/state/fetch.h)."""
 

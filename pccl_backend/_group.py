@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -148,6 +148,8 @@ class ElasticGroup:
                 again. The state is unchanged.
             NoMemoryError: There is none for what has to be fetched. The state is unchanged, and the
                 next call goes on with it.
+            RuntimeError: Another call has not returned, of another thread or of the code that a
+                handler of a signal has interrupted. It goes on; nothing has changed.
             PcclError: An operation on device tensors of the step that has ended failed after its
                 `wait()` had returned; its tensors are unchanged. The boundary has been passed.
 
@@ -158,7 +160,7 @@ class ElasticGroup:
         if state is not None:
             _talk.fetched = _talk.fetched or self._module.StateFetch()
             shared = Exchange(state, self._module.sha256, _talk.fetched)
-        return self._pass("refresh", shared, verify, timeout_s)
+        return self._alone(lambda: self._pass("refresh", shared, verify, timeout_s))
 
     def resume(self, *, timeout_s: float | None = None) -> Boundary:
         """After PeerLostError in a program without `refresh`: the survivors begin the next step.
@@ -168,7 +170,7 @@ class ElasticGroup:
         Raises:
             EvictedError: The run goes on without this peer.
         """
-        return self._pass("resume", None, False, timeout_s)
+        return self._alone(lambda: self._pass("resume", None, False, timeout_s))
 
     @property
     def left(self) -> bool:
@@ -206,6 +208,11 @@ class ElasticGroup:
             ValueError: There is no such event.
         """
         return _events.add(what, function)
+
+    def _alone(self, call: Callable[[], Boundary]) -> Boundary:
+        _talk.turn = _talk.turn or self._module.Turn()
+        boundary: Boundary = _talk.turn.take(call)
+        return boundary
 
     def _pass(
         self, kind: str, shared: Exchange | None, verify: bool, timeout_s: float | None

@@ -26,12 +26,14 @@ class Talk:
         adopts: The engine was asked whether a state may be replaced, and has not been told what
             came of it.
         fetched: What has been fetched and checked, for the next call.
+        turn: Held by the call that is under way (`_C.Turn`).
     """
 
     is_open: bool = False
     unanswered: dict[str, Any] | None = None
     adopts: bool = False
     fetched: Any = None
+    turn: Any = None
 
     def end(self) -> None:
         """The boundary is over."""

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <tuple>
 
 #include "python/gil.h"
@@ -89,10 +90,34 @@ void replace(StateFetch& fetch, const std::vector<Target>& targets) {
   check(error);
 }
 
+/// Calls of Python functions, one at a time: a handler of a signal, or another thread, may call
+/// while one is under way. The GIL guards it.
+class Turn {
+ public:
+  py::object take(const py::function& call) {
+    if (taken_) {
+      throw std::runtime_error(
+          "pccl: another call of refresh or resume has not returned; this one is of another thread "
+          "or of a signal handler: expected one call at a time in this process");
+    }
+    taken_ = true;
+    const GiveBack give_back{taken_};
+    return call();
+  }
+
+ private:
+  struct GiveBack {
+    bool& taken;
+    ~GiveBack() { taken = false; }
+  };
+  bool taken_ = false;
+};
+
 }  // namespace
 
 void bind_state(py::module_& m) {
   m.def("sha256", &sha256_of, py::arg("items"));
+  py::class_<Turn>(m, "Turn").def(py::init<>()).def("take", &Turn::take, py::arg("call"));
   py::class_<StateFetch>(m, "StateFetch")
       .def(py::init<>())
       .def("run", &run, py::arg("root"), py::arg("sources"), py::arg("items"))

@@ -1,6 +1,7 @@
 """The boundary conversation and the rank tables, against a fake extension."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from test_state import Sources, hasher
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from pccl_backend import _extension, _group, _models, _rank_tables, _session
+from pccl_backend import _C, _extension, _group, _models, _rank_tables, _session
 from pccl_backend._config import Options
 from pccl_backend._errors import EvictedError, GroupClosedError, PeerLostError
 from pccl_backend._group import ElasticGroup
@@ -75,6 +76,9 @@ class FakeExtension:
     def StateFetch(self) -> Sources:
         return self.sources
 
+    def Turn(self) -> Any:
+        return _C.Turn()
+
 
 def finished(**changes: Any) -> dict[str, Any]:
     root = {"present": False, "revision": 0, "digest": b"\0" * 32}
@@ -113,6 +117,40 @@ def test_what_failed_after_its_wait_is_raised_when_the_boundary_has_been_passed(
     with pytest.raises(PeerLostError, match="gone"):
         ElasticGroup(None).refresh({"step": 1})
     assert len(fake.events) == 1
+    assert ElasticGroup(None).refresh({"step": 1}).step == 5
+
+
+def in_a_thread(call: Callable[[], None]) -> None:
+    thread = Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("run", [lambda call: call(), in_a_thread])
+def test_a_second_call_says_that_the_first_one_has_not_returned(
+    fake: FakeExtension, run: Callable[[Callable[[], None]], None]
+) -> None:
+    said: list[str] = []
+
+    def second() -> None:
+        try:
+            ElasticGroup(None).refresh({"step": 7})
+        except RuntimeError as error:
+            said.append(str(error))
+
+    def called(timeout_s: float) -> Any:  # as by a handler of a signal that comes meanwhile
+        run(second)
+        return FakeExtension.boundary_next(fake, timeout_s)
+
+    fake.events = [finished(), finished()]
+    fake.boundary_next = called  # type: ignore[method-assign]
+    assert ElasticGroup(None).refresh({"step": 1}).step == 5
+    assert len(fake.calls) == 1
+    assert len(said) == 1
+    assert "another call" in said[0]
+    fake.events = [KeyboardInterrupt(), finished()]
+    with pytest.raises(KeyboardInterrupt):
+        ElasticGroup(None).refresh({"step": 1})
     assert ElasticGroup(None).refresh({"step": 1}).step == 5
 
 
