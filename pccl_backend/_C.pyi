@@ -108,6 +108,11 @@ def boundary_fetched(
 ) -> None:
     """The state that this peer holds from now on."""
 
+def to_the_end(steps: Sequence[Callable[[], None]], interrupts_max: int) -> None:
+    """Runs all steps, whatever signals come meanwhile: a step that KeyboardInterrupt or SystemExit
+    interrupts begins anew. As many interrupts as `interrupts_max` end it.
+    """
+
 class Turn:
     """One call at a time, by whichever thread or handler of a signal."""
 

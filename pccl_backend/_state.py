@@ -179,9 +179,17 @@ class Exchange:
         self, fetched: StateFetch, manifest: Manifest, new: list[TensorEntry], digest: bytes
     ) -> Snapshot:
         """Replaces tensors and plain values; any exception, Ctrl-C too, takes all of it back."""
+        from ._C import to_the_end  # not before there is an engine
+
         plain = copy.deepcopy(plain_of(self._mapping))
-        put_back = self._mapping.keep()
         targets: list[str] = []
+        way_back = [
+            fetched.take_back,
+            lambda: self._write_devices(targets),
+            self._mapping.keep(),
+            self._look,
+            lambda: replace_plain(self._mapping, plain),
+        ]
         try:
             self._mapping.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
             replace_plain(self._mapping, manifest.values)
@@ -199,16 +207,9 @@ class Exchange:
                     "and not there, or something else wrote to the state"
                 )
         except BaseException:
+            # No call of a Python function from here on: another signal could raise in it.
             self._digests = {}
-            _to_the_end(
-                [
-                    fetched.take_back,
-                    lambda: self._write_devices(targets),
-                    put_back,
-                    self._look,
-                    lambda: replace_plain(self._mapping, plain),
-                ]
-            )
+            to_the_end(way_back, INTERRUPTS_MAX)
             raise
         fetched.clear()
         return snapshot
@@ -273,20 +274,6 @@ class Exchange:
                     f"state[{name!r}] is {describe(mine)} here and {describe(run)} in the run's "
                     "shared state; expected the same names, dtypes and shapes at all members"
                 )
-
-
-def _to_the_end(steps: Sequence[Callable[[], None]]) -> None:
-    """Runs all steps, whatever signals come meanwhile: a step that one interrupts begins anew."""
-    done = interrupts = 0
-    while done < len(steps):
-        try:
-            while done < len(steps):
-                steps[done]()
-                done += 1
-        except (KeyboardInterrupt, SystemExit):
-            interrupts += 1
-            if interrupts == INTERRUPTS_MAX:
-                raise
 
 
 def plain_of(mapping: MutableMapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,21 @@ void replace(StateFetch& fetch, const std::vector<Target>& targets) {
   check(error);
 }
 
+/// All steps; one that a signal interrupts begins anew. Between two of them, and before the first,
+/// Python has no chance to raise what a signal's handler raises.
+void to_the_end(const std::vector<py::function>& steps, int interrupts_max) {
+  int interrupts = 0;
+  for (std::size_t done = 0; done < steps.size();) {
+    try {
+      steps[done]();
+      ++done;
+    } catch (py::error_already_set& error) {
+      const bool signal = error.matches(PyExc_KeyboardInterrupt) || error.matches(PyExc_SystemExit);
+      if (!signal || ++interrupts == interrupts_max) throw;
+    }
+  }
+}
+
 /// Calls of Python functions, one at a time: a handler of a signal, or another thread, may call
 /// while one is under way. The GIL guards it.
 class Turn {
@@ -117,6 +132,7 @@ class Turn {
 
 void bind_state(py::module_& m) {
   m.def("sha256", &sha256_of, py::arg("items"));
+  m.def("to_the_end", &to_the_end, py::arg("steps"), py::arg("interrupts_max"));
   py::class_<Turn>(m, "Turn").def(py::init<>()).def("take", &Turn::take, py::arg("call"));
   py::class_<StateFetch>(m, "StateFetch")
       .def(py::init<>())

@@ -40,7 +40,7 @@ inline PeerId to_peer(const std::string& hex) {
   return PeerId{std::stoull(hex, nullptr, 16)};
 }
 
-/// `sha256`, `StateFetch` and `Turn`.
+/// `sha256`, `StateFetch`, `Turn` and `to_the_end`.
 void bind_state(pybind11::module_& m);
 
 }  // namespace pccl

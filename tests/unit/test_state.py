@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import json
 import math
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -355,6 +356,16 @@ class Interrupted(Sources):
         raise KeyboardInterrupt
 
 
+class TwiceInterrupted(Sources):
+    """The exchange fails, and Ctrl-C comes before any instruction of Python runs after that."""
+
+    def replace(self, targets: list[tuple[bytes, int, int]]) -> None:
+        super().replace(targets)
+        send = ctypes.CDLL(None)["raise"]
+        send.restype = {}.__getitem__  # gets what raise(3) returns, and fails
+        send(signal.SIGINT)
+
+
 class Starved(Sources):
     """There is no memory for the exchange."""
 
@@ -362,7 +373,7 @@ class Starved(Sources):
         raise NoMemoryError("none")
 
 
-@pytest.mark.parametrize("kind", [Interrupted, Starved])
+@pytest.mark.parametrize("kind", [Interrupted, TwiceInterrupted, Starved])
 def test_a_replacement_that_breaks_off_takes_the_whole_fetch_back(kind: type[Sources]) -> None:
     theirs, mine = example(), example()
     mine["w"].zero_()
@@ -371,7 +382,7 @@ def test_a_replacement_that_breaks_off_takes_the_whole_fetch_back(kind: type[Sou
     offer = Exchange(theirs, hasher).snapshot()
     shared = Exchange(mine, hasher, kind(a=offer))
     before = shared.snapshot().digest
-    with pytest.raises((KeyboardInterrupt, NoMemoryError)):
+    with pytest.raises((KeyboardInterrupt, KeyError, NoMemoryError)):
         shared.fetch(offer.digest, ["a"], agree)
     assert Exchange(mine, hasher).snapshot().digest == before
 
