@@ -154,7 +154,8 @@ class Exchange:
             NoMemoryError: There is none for what has to be fetched.
             ProtocolError: The plain values do not hold what was set.
 
-            After any error the values of the state are those from before the call.
+            After any error the values of the state are those from before the call, but for those
+            of a tensor into which the setter of a plain value has written in place.
         """
         fetched = self._fetched
         assert fetched is not None
@@ -182,6 +183,7 @@ class Exchange:
         from ._C import to_the_end  # not before there is an engine
 
         plain = copy.deepcopy(plain_of(self._mapping))
+        before = dict(self._tensors)
         targets: list[str] = []
         way_back = [
             fetched.take_back,
@@ -189,6 +191,7 @@ class Exchange:
             self._mapping.keep(),
             self._look,
             lambda: replace_plain(self._mapping, plain),
+            lambda: self._hold_again(before),
         ]
         try:
             self._mapping.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
@@ -260,6 +263,18 @@ class Exchange:
         """At the tensors that the mapping has now."""
         self._tensors = _tensors_of(self._mapping.items())
         self._hosts = {}
+
+    def _hold_again(self, before: dict[str, torch.Tensor]) -> None:
+        """Where setting a value has made a tensor anew, the new one gets what the old one holds."""
+        self._look()
+        for name, held in before.items():
+            now = self._tensors.get(name)
+            if now is None or (now.dtype, now.shape) != (held.dtype, held.shape):
+                self._mapping[name] = held
+            elif now.data_ptr() != held.data_ptr():
+                with torch.no_grad():
+                    now.copy_(held)
+        self._look()
 
     def _compare(self, manifest: Manifest) -> None:
         theirs = {entry.name: entry for entry in manifest.tensors}

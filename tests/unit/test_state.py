@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from pccl_backend import GroupClosedError, NoMemoryError, PeerLostError, ProtocolError
+from pccl_backend._shared_state import SharedState
 from pccl_backend._state import (
     DEPTH_MAX,
     FORMAT,
@@ -379,6 +380,50 @@ def test_a_replacement_that_breaks_off_takes_the_whole_fetch_back(kind: type[Sou
     mine["w"].zero_()
     mine["b"].zero_()
     mine["step"] = 3
+    offer = Exchange(theirs, hasher).snapshot()
+    shared = Exchange(mine, hasher, kind(a=offer))
+    before = shared.snapshot().digest
+    with pytest.raises((KeyboardInterrupt, KeyError, NoMemoryError)):
+        shared.fetch(offer.digest, ["a"], agree)
+    assert Exchange(mine, hasher).snapshot().digest == before
+
+
+class Renews(dict[str, Any]):
+    """Its step makes a tensor anew and forgets another one, as a load_state_dict may."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        if name == "step":
+            super().__setitem__("w", torch.full((3, 5), 9.0))
+            self.pop("b", None)
+
+
+class RenewsBuffer(torch.nn.Module):
+    """Its extra state makes a buffer anew."""
+
+    def __init__(self, extra: int) -> None:
+        super().__init__()
+        self.extra = extra
+        self.register_buffer("w", torch.full((4,), float(extra)))
+
+    def get_extra_state(self) -> int:
+        return self.extra
+
+    def set_extra_state(self, state: int) -> None:
+        self.extra = state
+        self.w = torch.full((4,), 9.0)
+
+
+@pytest.mark.parametrize("kind", [Interrupted, TwiceInterrupted, Starved])
+@pytest.mark.parametrize("renews", ["mapping", "module"])
+def test_tensors_that_a_value_makes_anew_hold_on_the_way_back_what_they_held(
+    kind: type[Sources], renews: str
+) -> None:
+    mine: Any = SharedState(m=RenewsBuffer(3))
+    theirs: Any = SharedState(m=RenewsBuffer(12))
+    if renews == "mapping":
+        mine, theirs = Renews(example()), example()
+        dict.update(mine, w=torch.ones(3, 5), step=3)
     offer = Exchange(theirs, hasher).snapshot()
     shared = Exchange(mine, hasher, kind(a=offer))
     before = shared.snapshot().digest
