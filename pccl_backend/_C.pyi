@@ -170,6 +170,6 @@ def library_of(symbol: str) -> str:
 def break_invariant(what: str) -> None:
     """Breaks an invariant of the engine, with these words. For tests of what ends then."""
 
-def end() -> None: ...
+def end(failure: str) -> None: ...
 def shutdown() -> None:
     """Ends the engine in good order: goodbyes, what is owed, then its thread. Idempotent."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
+import traceback
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ import torch
 from . import _patches
 from ._config import NAME, Options, launches_block, unread_variables
 from ._errors import PcclError
+
+FAILURE_CHARACTERS_MAX = 500
 
 _log = logging.getLogger(NAME)
 
@@ -107,11 +111,24 @@ def _apply_log_level(config: Options, module: Any) -> None:
         _log.addHandler(handler)
 
 
+def failure_of_program() -> str:
+    """The error that ends this program, as its traceback's last line; empty: none.
+
+    Python notes an error that nobody caught before it runs what was registered for the exit. A
+    session that a person types into goes on after an error, and ends in good order.
+    """
+    error = getattr(sys, "last_value", None)
+    if error is None or hasattr(sys, "ps1"):
+        return ""
+    text = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+    return text[:FAILURE_CHARACTERS_MAX]
+
+
 def _say_goodbye_at_exit(module: Any) -> None:
     owner = os.getpid()
 
     def goodbye() -> None:
         if os.getpid() == owner:  # not in a forked child: the engine is its parent's
-            module.end()
+            module.end(failure_of_program())
 
     atexit.register(goodbye)

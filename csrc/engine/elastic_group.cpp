@@ -594,7 +594,7 @@ void ElasticGroup::abort(const std::string& why) {
 
 void ElasticGroup::fail(Error error) {
   if (failure_.failed() || left_) return;
-  if (client_.connected()) feed(peer::SaysBye{});
+  if (client_.connected()) feed(peer::SaysBye{program_failure_});
   end(std::move(error));
 }
 

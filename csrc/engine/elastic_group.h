@@ -46,6 +46,8 @@ class ElasticGroup : public Group {
 
   void returned(OpKey op);
   void leave(bool at_once);
+  /// An error ends the program: the goodbye to the master says which.
+  void program_fails(const std::string& failure) { program_failure_ = failure; }
   /// How the members of the present epoch among these are reached; one that is none was lost.
   [[nodiscard]] Result<std::vector<Handle>> handles(const std::vector<PeerId>& peers) const;
   /// A rank of the same replica?
@@ -139,6 +141,7 @@ class ElasticGroup : public Group {
   std::uint64_t waited_for_join_ms_ = 0;
   bool said_join_wait_ = false;
   bool said_master_lost_ = false;
+  std::string program_failure_;
 
   std::optional<BoundaryRequest> boundary_;  // the program stands at one
   bool boundary_entered_ = false;  // AtBoundary was fed: everything of the step has its outcome

@@ -81,7 +81,7 @@ class ThreadedEngine : public Engine {
  public:
   explicit ThreadedEngine(const EngineOptions& options)
       : options_(options), core_(std::in_place, network_, options_) {}
-  ~ThreadedEngine() override { shutdown(); }
+  ~ThreadedEngine() override { shutdown({}); }
 
   Error open() {
     Error error = core_->listen();
@@ -329,12 +329,12 @@ class ThreadedEngine : public Engine {
     });
   }
 
-  void shutdown() override {
+  void shutdown(const std::string& failure) override {
     if (!driver_ || forked_ || driver_->is_current()) return;
     if (!stopped_.exchange(true)) {
       driver_->post(
-          [this] {
-            core_->shutdown([this] {
+          [this, failure] {
+            core_->shutdown(failure, [this] {
               goodbye_->complete({});
               loop_.stop();
             });

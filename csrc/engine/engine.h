@@ -103,7 +103,9 @@ class Engine {
   /// Fails all pending operations of the group and tells the others.
   virtual void abort(GroupId group, const std::string& why) = 0;
   /// Closes all groups, waits up to options.goodbye_timeout_ms, ends the thread. Idempotent.
-  virtual void shutdown() = 0;
+  /// `failure`: the error that ends the program, for the other members and the master's log; empty:
+  /// it ends in good order.
+  virtual void shutdown(const std::string& failure = {}) = 0;
   /// Ends as a SIGKILL does: every descriptor is closed without a word to anybody, and nothing runs
   /// any more. For tests of what the others do then.
   virtual void vanish() = 0;

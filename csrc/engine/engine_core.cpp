@@ -236,9 +236,10 @@ void EngineCore::link_gone(PeerId peer) {
   for (auto& [id, group] : groups_) group->link_gone(peer);
 }
 
-void EngineCore::shutdown(std::function<void()> done) {
+void EngineCore::shutdown(const std::string& failure, std::function<void()> done) {
   if (closing_) return;
   closing_ = true;
+  if (elastic_ != nullptr) elastic_->program_fails(failure);
   std::vector<GroupId> ids;
   for (const auto& [id, group] : groups_) ids.push_back(id);
   for (const GroupId id : ids) close(id);

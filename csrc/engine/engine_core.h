@@ -40,7 +40,8 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   [[nodiscard]] ElasticGroup* elastic() { return elastic_; }
   void close(GroupId id);
   /// Says goodbye to everybody, then calls `done`.
-  void shutdown(std::function<void()> done);
+  /// `failure`: that ends the program; empty: it ends in good order.
+  void shutdown(const std::string& failure, std::function<void()> done);
   /// The loop has stopped because of a bug: the log gets what is known, and nobody waits any
   /// longer. Throws nothing.
   void broken(const Error& error);

@@ -145,7 +145,8 @@ std::string join(const std::vector<std::string>& parts) {
 /// Why a member is not in the next epoch.
 std::string why_not(const State& s, PeerId p, const std::set<PeerId>& must_go) {
   const Seat* seat = seat_of(s, p);
-  if (s.leavers.contains(p) || (seat != nullptr && seat->departed)) return " left";
+  const bool departed = seat != nullptr && seat->departed && !seat->failed;
+  if (s.leavers.contains(p) || departed) return " left";
   if (seat != nullptr && !seat->reason.empty()) return " lost: " + seat->reason;
   if (must_go.contains(p)) return " lost: it cannot reach another member";
   return s.peers.contains(p) ? " lost: its replica is not complete any more"

@@ -471,23 +471,25 @@ void on_message(State& s, PeerId p, const Leave& m, Actions& out) {
 }
 
 /// Gone at once, and its replica with it, without a grace.
-void on_message(State& s, PeerId p, const Bye&, Actions& out) {
+void on_message(State& s, PeerId p, const Bye& m, Actions& out) {
+  const bool failed = !m.failure.empty();
+  const std::string how = failed ? "was ended by " + m.failure : "said goodbye";
   const auto replica = replica_of(s.peers.at(p).member);
   const bool member = is_own_member(s, p);
   out.push_back(Close{p});
-  forget(s, p, "it said goodbye", out);
+  forget(s, p, (failed ? "its program " : "it ") + how, out);
+  const std::string of_mate = cut_text("another rank of its replica " + how);
   if (member) {
     for (const Member& mate : own(s)->members) {
       if (replica_of(mate) != replica) continue;
       Seat& seat = s.seats.at(mate.peer());
       seat.departed = seat.expelled = true;
-      if (mate.peer() != p && s.peers.contains(mate.peer())) {
-        seat.reason = "another rank of its replica said goodbye";
-      }
+      seat.failed = failed;
+      if (mate.peer() != p && s.peers.contains(mate.peer())) seat.reason = of_mate;
     }
     for (const auto& [q, seat] : s.seats) {
       if (!seat.awaited || !seat.expelled) continue;
-      forget(s, q, "another rank of its replica said goodbye", out);
+      forget(s, q, of_mate, out);
     }
   }
   reconsider(s, out);

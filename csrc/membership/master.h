@@ -159,7 +159,8 @@ struct Seat {
   std::optional<TimerKind> awaited;
   bool suspected = false;  // a member has lost its link to it
   bool expelled = false;   // may not go on, also if it comes back
-  bool departed = false;   // ended in good order
+  bool departed = false;   // ended by itself: no grace
+  bool failed = false;     // with `departed`: an error ended its program
   bool quiet = false;      // has issued nothing in this step, heard since the wish (leaving.cpp)
   std::string reason;      // why it is gone, for the log; empty: it is here, or nothing is known
 };

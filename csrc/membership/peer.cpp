@@ -413,9 +413,9 @@ void on(State& s, const WantsToLeave& e, Actions& out) {
   out.push_back(HasLeft{});
 }
 
-void on(State& s, const SaysBye&, Actions& out) {
+void on(State& s, const SaysBye& e, Actions& out) {
   if (s.over) return;
-  tell(s, Bye{}, out);
+  tell(s, Bye{cut_text(e.failure)}, out);
   finish(s, Error{ErrorCode::closed, "this peer has said goodbye"}, out);
 }
 

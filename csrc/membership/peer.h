@@ -112,7 +112,9 @@ struct LinkBack {
 struct WantsToLeave {
   bool at_once = false;  // need not wait for the boundary: no operation follows in this step
 };
-struct SaysBye {};
+struct SaysBye {
+  std::string failure = {};  // that ends the program; empty: it goes in good order
+};
 
 using Event = std::variant<MasterConnected, MasterLost, FromMaster, Issued, Completed, Returned,
                            TimedOut, FoundMismatch, AtBoundary, RootKnown, Verified, Fetched,

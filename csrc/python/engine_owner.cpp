@@ -76,7 +76,7 @@ void EngineOwner::at_shutdown(std::weak_ptr<void> owner, std::function<void()> f
   at_shutdown_.push_back({std::move(owner), std::move(function)});
 }
 
-void EngineOwner::shutdown() {
+void EngineOwner::shutdown(const std::string& failure) {
   if (forked()) return;
   std::shared_ptr<Engine> engine;
   std::vector<AtShutdown> entries;
@@ -86,7 +86,7 @@ void EngineOwner::shutdown() {
     entries = std::exchange(at_shutdown_, {});
   }
   if (engine) {
-    engine->shutdown();
+    engine->shutdown(failure);
     current_.store(nullptr);
   }
   for (const AtShutdown& entry : entries) {

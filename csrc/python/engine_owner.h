@@ -35,7 +35,8 @@ class EngineOwner {
   void at_shutdown(std::weak_ptr<void> owner, std::function<void()> function);
 
   /// Ends the engine in good order. A later engine() makes another one.
-  void shutdown();
+  /// `failure`: as Engine::shutdown.
+  void shutdown(const std::string& failure = {});
 
   /// In a forked child: nothing of the engine may be used.
   [[nodiscard]] bool forked() const { return forked_.load(std::memory_order_relaxed); }

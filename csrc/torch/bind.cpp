@@ -389,9 +389,9 @@ std::string library_of(const std::string& symbol) {
   return info.dli_fname;
 }
 
-void shut_down() {
+void shut_down(const std::string& failure) {
   const GilRelease release;
-  EngineOwner::instance().shutdown();
+  EngineOwner::instance().shutdown(failure);
   if (EngineOwner::instance().forked()) return;
   PythonThreads& threads = PythonThreads::instance();
   for (const auto& thread : {threads.events, threads.logs, threads.releases}) {
@@ -401,9 +401,9 @@ void shut_down() {
 
 /// Before the interpreter ends: the engine ends in good order, and no thread of ours is in Python
 /// any more.
-void end() {
+void end(const std::string& failure) {
   interpreter_ends();
-  shut_down();
+  shut_down(failure);
   const GilRelease release;
   PythonThreads& threads = PythonThreads::instance();
   threads.over.store(true);
@@ -526,6 +526,6 @@ PYBIND11_MODULE(_C, m) {
         if (engine) engine->break_invariant(what);
       },
       py::arg("what"));
-  m.def("shutdown", &shut_down);
-  m.def("end", &end);
+  m.def("shutdown", [] { shut_down(""); });
+  m.def("end", &end, py::arg("failure"));
 }

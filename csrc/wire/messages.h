@@ -186,11 +186,14 @@ struct Leave {
   static void fields(auto& self, auto&& visit) { visit("at_once", self.at_once); }
 };
 
-/// It leaves now, in good order (destroy_process_group, exit of the interpreter).
+/// It goes now (destroy_process_group, exit of the interpreter).
 struct Bye {
   static constexpr std::string_view kName = "bye";
+  std::string failure = {};  // that ended its program; empty: it left in good order
+  static constexpr std::string_view kAddedFrom = "failure";
   bool operator==(const Bye&) const = default;
-  static void fields(auto&, auto&&) {}
+
+  static void fields(auto& self, auto&& visit) { visit("failure", self.failure, kTextBytesMax); }
 };
 
 /// Every heartbeat interval, in both directions. `issued` as in Report (0 from the master).

@@ -83,7 +83,9 @@ inline std::string line(const Knock& m) { return "knocks, state " + text(m.root)
 inline std::string line(const Leave& m) {
   return std::string("wants to leave") + (m.at_once ? " at once" : "");
 }
-inline std::string line(const Bye&) { return "bye"; }
+inline std::string line(const Bye& m) {
+  return "bye" + (m.failure.empty() ? "" : ": " + m.failure);
+}
 inline std::string line(const Heartbeat& m) {
   return "heartbeat, issued up to " + to_string(m.issued);
 }
@@ -279,7 +281,7 @@ class Story {
     } else if (verb == "leave") {
       to_peer(p, peer::WantsToLeave{args_.size() > 1 && args_.at(1) == "now"});
     } else if (verb == "bye") {
-      to_peer(p, peer::SaysBye{});
+      to_peer(p, peer::SaysBye{args_.size() > 1 ? args_.at(1) : ""});
     } else {
       say("no such command: " + command_);
     }

@@ -195,10 +195,10 @@ TEST(CodecRules, missing_repeated_and_reordered_fields_are_malformed) {
 
 TEST(CodecRules, forms_that_say_the_same_otherwise_are_malformed) {
   const auto bytes = encode(PeerToMaster(Bye{}));
-  ASSERT_EQ(static_cast<unsigned>(bytes[0]), 0xA1U);
+  ASSERT_EQ(static_cast<unsigned>(bytes[0]), 0xA2U);
   // The number of fields in two bytes; indefinite length; a tag before it.
   for (const std::vector<unsigned>& start :
-       {std::vector<unsigned>{0xB8, 0x01}, {0xBF}, {0xC1, 0xA1}, {0xB9, 0x00, 0x01}}) {
+       {std::vector<unsigned>{0xB8, 0x02}, {0xBF}, {0xC1, 0xA2}, {0xB9, 0x00, 0x02}}) {
     std::vector<std::byte> other;
     for (const unsigned byte : start) other.push_back(static_cast<std::byte>(byte));
     other.insert(other.end(), bytes.begin() + 1, bytes.end());

@@ -94,7 +94,7 @@ void Member::finish(const std::string& fate) {
   fate_ = fate;
   time_.say(&process_, "its program is over: " + fate);
   doing_ = "shuts down";
-  core_->shutdown([this] {
+  core_->shutdown("", [this] {
     over_ = true;
     time_.say(&process_, "has shut down");
     process_.after(0, [this] {
