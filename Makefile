@@ -1,7 +1,8 @@
 # make setup   system packages, .venv, torch (unless one is there), both extensions, editable install
 # make demo    the main job on real text: peers that are killed and come back
 # make test    the tests, under 20 minutes on two cores
-# make ci      everything that CI runs: make test, and what takes longer
+# make ci      everything that CI runs: make test, what takes longer, and make docs
+# make docs    the documentation site, into build/site
 # make clean   what was built, but not .venv
 #
 # PYTHON  which Python makes .venv       TORCH  which torch to install if there is none
@@ -14,7 +15,7 @@ export PYTHON TORCH PIP_ARGS
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 INSTALLED_TORCH := $(wildcard .venv/lib/python*/site-packages/torch/version.py)
 
-.PHONY: setup demo test ci clean
+.PHONY: setup demo test ci docs clean
 .DELETE_ON_ERROR:
 
 setup: .venv/.pccl-built
@@ -25,8 +26,11 @@ demo: .venv/.pccl-demo .venv/.pccl-built
 test: .venv/.pccl-dev .venv/.pccl-built
 	scripts/test
 
-ci: .venv/.pccl-dev .venv/.pccl-built
+ci: .venv/.pccl-dev .venv/.pccl-docs .venv/.pccl-built
 	scripts/test ci
+
+docs: .venv/.pccl-docs
+	scripts/test docs
 
 clean:
 	rm -rf build *.egg-info pccl_backend/*.so demo-out .pytest_cache .mypy_cache .ruff_cache
@@ -43,6 +47,10 @@ clean:
 
 .venv/.pccl-demo: .venv/.pccl-torch pyproject.toml
 	scripts/setup demo
+	@touch $@
+
+.venv/.pccl-docs: .venv/.pccl-torch pyproject.toml
+	scripts/setup docs
 	@touch $@
 
 .venv/.pccl-package: .venv/.pccl-torch pyproject.toml setup.py $(INSTALLED_TORCH)

@@ -4,7 +4,7 @@ For each world and kind of group, pccl and gloo run in turn, block by block, on 
 (float32 sum, in place, over TCP on one machine); medians, and the median of the ratios of
 neighbouring blocks, because machines are noisy and both get the same noise.
 
-    python benchmarks/all_reduce.py                     # the table of the README
+    python benchmarks/all_reduce.py                     # the table of docs/benchmarks.md
     python benchmarks/all_reduce.py --worlds 2 --sizes 4,65536 --json out.json
 """
 

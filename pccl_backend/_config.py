@@ -368,6 +368,6 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 VARIABLES = {field: variable for field, (variable, _) in _VARIABLES.items()}
-"""Field of Options -> its variable; a test holds it against the fields and README.md."""
+"""Field of Options -> its variable; a test holds it against the fields and the documents."""
 
 assert set(VARIABLES) == {field.name for field in dataclasses.fields(Options)}

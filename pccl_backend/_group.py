@@ -154,7 +154,7 @@ class ElasticGroup:
                 `wait()` had returned; its tensors are unchanged. The boundary has been passed.
 
         Source:
-            DESIGN.md, sections 5 and 8: the most popular root among the members wins.
+            docs/architecture/rules.md: of the states of the members the most popular one wins.
         """
         shared = None
         if state is not None:

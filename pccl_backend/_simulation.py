@@ -1,7 +1,7 @@
 """A run in one process: members as threads, one at a time, with losses and joins at chosen places.
 
 `testing.py` is what programs use. The rules are those of the engine as a program sees them
-(README.md, "What happens when a peer dies"): commit when all members have issued, replay among the
+(docs/explanation/losses.md): commit when all members have issued, replay among the
 survivors, one failure for the rest of a step, boundaries that vote. They are written down here a
 second time, small enough to be read; no socket, no clock and no master takes part.
 
@@ -551,7 +551,7 @@ def _root(state: MutableMapping[str, Any] | None) -> bytes:
 def _equalise(members: list[Member], door: list[Member], *, founding: bool) -> dict[Member, int]:
     """Makes all states equal to the elected one; payload bytes that each member got.
 
-    Source: DESIGN.md, section 8: the most popular root; at a founding among the highest revision.
+    Source: docs/architecture/rules.md: the most popular root; at a founding the highest revision.
     """
     roots = {m: _root(m.state) for m in (*members, *door)}
     voters = [m for m in members if m.state is not None]

@@ -1,6 +1,6 @@
 // The master's events, one function each. What they lead to is in epochs.cpp, verdict.cpp,
-// lateness.cpp, admission.cpp and election.cpp; the reasoning behind each rule is in DESIGN.md
-// section 5.
+// lateness.cpp, admission.cpp and election.cpp; the reasoning behind each rule is in
+// docs/architecture/rules.md.
 #include "membership/master.h"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // number, no thread. master/server.cpp runs it over sockets and a file, tests/sim over a simulated
 // world.
 //
-// The rules are DESIGN.md section 5. Duties of the caller:
+// The rules are in docs/architecture/rules.md. Duties of the caller:
 //  - Between a WriteRegister action and its RegisterWritten (or RegisterUnanswered) no other event
 //  is
 //    applied: it keeps them aside, in order.

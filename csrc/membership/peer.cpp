@@ -1,5 +1,5 @@
 // A peer's side of membership and commit: boundaries, proposals, messages. What becomes of
-// operations is in peer_ops.cpp. The reasoning behind each rule is in DESIGN.md section 5.
+// operations is in peer_ops.cpp. The reasoning behind each rule is in docs/architecture/rules.md.
 #include "membership/peer.h"
 
 #include <utility>

@@ -1,7 +1,7 @@
 // A peer's side of membership and commit, as a function: step(state, event) -> actions. No I/O, no
 // clock, no random number, no thread. engine/elastic_group.cpp runs it, tests/sim too.
 //
-// The rules are DESIGN.md section 5. Duties of the caller:
+// The rules are in docs/architecture/rules.md. Duties of the caller:
 //  - Operations are named by `next_key()` before OpIssued. Data of an operation flows between RunOp
 //  and
 //    StopData, CommitOp or FailOp, in the epoch of the last Configure.
@@ -33,7 +33,7 @@
 
 namespace pccl::peer {
 
-/// What an operation is to a loss (DESIGN.md section 5, "What an operation does after a loss").
+/// What an operation is to a loss (docs/architecture/rules.md).
 enum class LossClass : std::uint8_t {
   replay,      // all_reduce, reduce_scatter of equal parts, barrier: replayed among the survivors
   needs_root,  // broadcast, scatter, reduce: replayed if its root survived

@@ -147,7 +147,7 @@ struct Failure {
   }
 };
 
-/// All that a peer tells a master, in Hello and again in Ready (DESIGN.md section 5).
+/// All that a peer tells a master, in Hello and again in Ready (docs/architecture/rules.md).
 struct Report {
   std::optional<EpochId> started;       // newest epoch it runs or ran
   std::vector<PeerId> started_members;  // of that epoch, all peer groups

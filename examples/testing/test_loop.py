@@ -1,4 +1,4 @@
-"""The README's training loop and its tests: `pytest examples/testing` starts no process."""
+"""A training loop by hand and its tests: `pytest examples/testing` starts no process."""
 
 from dataclasses import dataclass
 

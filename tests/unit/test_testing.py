@@ -20,7 +20,7 @@ STEPS = 6
 
 
 def train() -> tuple[list[float], list[tuple[int, int]]]:
-    """Elastic DDP, as in the README; its weights, and the size of each step."""
+    """Elastic DDP, as in docs/how-to/elastic-ddp.md; its weights, and the size of each step."""
     pg = pccl.join(URL)
     torch.manual_seed(0)
     net = nn.Linear(4, 1)

@@ -247,7 +247,7 @@ class World:
         """Was something done shortly before `when` for which it may be evicted?"""
         replica = self.whole([member])
         spans = [s for m in replica for s in [*m.risks, *self.risks[m.host]]]
-        # A lease ends, then who takes over waits for all members (README, "The master").
+        # A lease ends, then who takes over waits for all members (docs/how-to/several-masters.md).
         patience_s = self.options.evict_after_s + 2 * LEASE_S + PATIENCE_MARGIN_S
         return any(s.begin <= when <= s.shows_until(self.outages, patience_s) for s in spans)
 

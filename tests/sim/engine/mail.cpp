@@ -1,4 +1,4 @@
-// The reference of point-to-point: README's rule in an elastic group, and nothing of how it is
+// The reference of point-to-point: the rule of docs/explanation/losses.md, and nothing of how it is
 // kept.
 //  - A receive gets what was sent to it, as a whole, and no two receives get the same.
 //  - Both belong to one epoch: a call counts to the epoch in force, one between two to the next. So
