@@ -215,10 +215,11 @@ void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
 void FixedGroup::fail_late(OpKey op, Error error) {
   if (error.code != ErrorCode::mismatch || failed_here_.contains(op)) return;
   error.text = "operation " + numbered(op) + ", which this rank had completed: " + error.text;
-  if (ops_.empty()) {
+  const auto next = ops_.upper_bound(op);  // what was called before it has no part in it
+  if (next == ops_.end()) {
     late_failure_ = std::move(error);
   } else {
-    fail_op(ops_.begin()->first, std::move(error), Tell::others_late);
+    fail_op(next->first, std::move(error), Tell::others_late);
   }
 }
 

@@ -440,7 +440,10 @@ Placement Group::keep_early(EpochRun& run, PeerId from, const SegmentHeader& hea
     bytes += kept_cost(header.bytes);
     const std::uint64_t expected = total_bytes(request.inputs) + total_bytes(request.outputs);
     if (bytes > 2 * expected + kUngrantedBytesMax) {
-      context_.breaks_rules(from, "it sends more of " + describe(it->second) + " than there is");
+      const std::string what = describe(it->second);
+      if (fits(it->second, from, header)) {  // else it means another operation
+        context_.breaks_rules(from, "it sends more of " + what + " than there is");
+      }
       return {};
     }
   } else {

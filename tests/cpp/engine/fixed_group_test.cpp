@@ -146,6 +146,49 @@ TEST(FixedGroup, different_calls_are_named_at_every_rank) {
   for (const auto& ticket : tickets) expect_success(ticket);  // the group goes on
 }
 
+TEST(FixedGroup, a_mismatch_that_is_found_late_fails_nothing_that_was_called_before) {
+  FixedWorld world(3);
+  std::vector<std::vector<float>> cast(3, std::vector<float>(10, 7.0F));
+  std::vector<std::vector<float>> values = {std::vector<float>(4), std::vector<float>(5)};
+  const auto broadcast = [&](std::size_t rank) {
+    OpRequest request;
+    request.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, 2, cast[rank].size()};
+    if (rank == 2) request.inputs = {buffer(cast[rank])};
+    request.outputs = {buffer(cast[rank])};
+    return world.engines[rank]->post(world.group, std::move(request));
+  };
+  const auto reduce = [&](std::size_t rank) {
+    OpRequest request;
+    request.descriptor = {OpKind::reduce, ReduceOp::sum, DType::f32, 1, values[rank].size()};
+    request.inputs = {buffer(values[rank])};
+    if (rank == 1) request.outputs = {buffer(values[rank])};
+    return world.engines[rank]->post(world.group, std::move(request));
+  };
+  const auto message = [&](std::size_t rank, std::int32_t other, std::vector<float>& memory) {
+    OpRequest request;
+    request.descriptor = {rank == 1 ? OpKind::send : OpKind::recv, ReduceOp::none, DType::bytes, -1,
+                          4 * memory.size()};
+    (rank == 1 ? request.inputs : request.outputs) = {buffer(memory)};
+    request.peer = other;
+    return world.engines[rank]->post(world.group, std::move(request));
+  };
+  const auto older = broadcast(0);
+  expect_success(reduce(0));  // it only sends
+  const auto other = broadcast(1);
+  EXPECT_EQ(outcome(reduce(1)).code, ErrorCode::mismatch);
+  std::vector<float> word(1, 1.0F);
+  std::vector<float> heard(1);
+  const auto said = message(1, 0, word);
+  expect_success(message(0, 1, heard));  // and what came before it
+  expect_success(said);
+  EXPECT_FALSE(older->done());
+  const auto source = broadcast(2);
+  for (const auto& ticket : {older, other, source}) expect_success(ticket);
+  const Error late = outcome(world.engines[0]->post(world.group, barrier()));
+  EXPECT_EQ(late.code, ErrorCode::mismatch);
+  EXPECT_NE(late.text.find("which this rank had completed"), std::string::npos) << late.text;
+}
+
 TEST(FixedGroup, different_calls_that_all_wait_for_a_first_segment_are_named_too) {
   FixedWorld world(3);
   std::vector<std::vector<float>> values(3, std::vector<float>(4, 1.0F));

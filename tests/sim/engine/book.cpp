@@ -207,8 +207,13 @@ void Book::harmed(const std::vector<PeerId>& peers) {
 
 /// Each member of such a group has its own outcome. Members may wait in vain for one that is held
 /// up elsewhere; that none is there any more must have begun with a fault.
-void Book::group_failed(GroupId group, const std::vector<PeerId>& members, std::uint64_t,
+void Book::group_failed(GroupId group, const std::vector<PeerId>& members, std::uint64_t index,
                         const std::string& what, const Error& error) {
+  const Expected expected = expected_[group];
+  // Who has heard of the mismatch may leave before the others hear of it.
+  if (error.code == ErrorCode::mismatch && index >= expected.odd_at) return;
+  if (error.code == ErrorCode::peer_lost && index >= expected.odd_at) return;
+  if (error.code == ErrorCode::peer_lost && index >= expected.leaves_at) return;
   const bool first = failed_groups_.insert(group).second;
   if (!faults) throw Violation(what + " has failed without any fault: " + error.text);
   if (!first || all_harmed_) return;

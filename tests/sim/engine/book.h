@@ -38,6 +38,12 @@ struct Call {
   [[nodiscard]] std::uint64_t salt_of(std::size_t buffer) const { return salt * 1000 + buffer; }
 };
 
+/// What goes wrong in a fixed group as its members have planned it: from where on.
+struct Expected {
+  std::uint64_t odd_at = ~0ULL;     // one of them calls something else there, once
+  std::uint64_t leaves_at = ~0ULL;  // one of them calls nothing from there on
+};
+
 /// One send or one receive.
 struct Message {
   GroupId group;
@@ -51,6 +57,7 @@ struct Message {
   int completions = 0;
   bool unmet = false;           // perhaps nobody posts its other side
   std::vector<PeerId> members;  // of its group
+  std::uint64_t place = 0;      // in a group: collectives called before it, less one
 
   // Of one that has ended.
   std::uint64_t ended_ms = 0;
@@ -73,6 +80,7 @@ class Book {
   /// At the end of a walk: `lived` of each process, true if it lived to the end.
   void close(const std::map<PeerId, bool>& lived) const;
 
+  void expects(GroupId group, const Expected& expected) { expected_[group] = expected; }
   /// A fault that may end groups which these are members of; of none: groups of anybody.
   void harmed(const std::vector<PeerId>& peers);
   /// What a group without epochs of its own fails needs a reason: a call, with its place among the
@@ -86,8 +94,9 @@ class Book {
   std::uint64_t bits_checked = 0;
   std::uint64_t calls_checked = 0;
   std::uint64_t messages_checked = 0;
-  bool faults = true;      // without any no collective fails
-  std::uint64_t done = 0;  // members that have done all their steps
+  bool faults = true;                   // without any no collective fails
+  std::uint64_t done = 0;               // members that have done all their steps
+  std::map<GroupId, std::size_t> made;  // fixed groups: how many have made it, or failed to
 
  private:
   [[nodiscard]] const Call& call_of(PeerId peer, const Call& like) const;
@@ -111,12 +120,14 @@ class Book {
   [[nodiscard]] Mailbox& box_of(const Message& message) {
     return mail_[{message.group, message.to, message.tag}];
   }
+  [[nodiscard]] bool in_vain(const Message& message) const;
   static void check_order(const Mailbox& box);
   static void check_skipped(const Mailbox& box);
   static void check_lost(const Mailbox& box, const std::map<PeerId, bool>& lived);
   void check_lost_of_group(const Mailbox& box) const;
   std::map<Address, Mailbox> mail_;
   std::set<GroupId> failed_groups_;
+  std::map<GroupId, Expected> expected_;
   std::set<PeerId> harmed_;
   bool all_harmed_ = false;
 };

@@ -1,6 +1,7 @@
 // pccl_sim_engine: walks whole engines and masters from seeds.
 //   pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT   the first violation ends it, by its seed
 //   pccl_sim_engine --trace SEED                           one walk, as a story
+//   with --fixed: of fixed groups, without a run
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +28,10 @@ Wishes wishes;
 /// One of the processes has found a violation, and that is enough. They share this memory.
 std::atomic<bool>* enough = nullptr;
 
+Walked walk_one(std::uint64_t seed) {
+  return wishes.fixed ? pccl::sim::walk_fixed(seed, wishes) : pccl::sim::walk_engines(seed, wishes);
+}
+
 int walk_some(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, std::uint64_t job,
               bool keeps_going) {
   const auto begin = std::chrono::steady_clock::now();
@@ -34,7 +39,7 @@ int walk_some(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, std:
   int violations = 0;
   std::uint64_t walked = 0;
   for (std::uint64_t seed = first + job; seed < first + count && !*enough; seed += jobs) {
-    const Walked one = pccl::sim::walk_engines(seed, wishes);
+    const Walked one = walk_one(seed);
     ++walked;
     sum.calls += one.calls;
     sum.messages += one.messages;
@@ -93,6 +98,8 @@ int main(int argc, char** argv) {
     const std::string word = argv[i];
     if (word == "--trace") {
       wishes.trace = true;
+    } else if (word == "--fixed") {
+      wishes.fixed = true;
     } else if (word == "--keep-going") {
       keeps_going = true;
     } else if (word == "--jobs" && i + 1 < argc) {
@@ -103,13 +110,14 @@ int main(int argc, char** argv) {
   }
   pccl::set_log_level(pccl::LogLevel::off);
   if (wishes.trace && numbers.size() == 1) {
-    const Walked walked = pccl::sim::walk_engines(numbers[0], wishes);
+    const Walked walked = walk_one(numbers[0]);
     std::printf("%s\n", walked.violation.empty() ? "no violation" : walked.violation.c_str());
     return walked.violation.empty() ? 0 : 1;
   }
   if (numbers.size() != 2 || jobs == 0) {
     std::fprintf(stderr,
-                 "usage: pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT | --trace SEED\n");
+                 "usage: pccl_sim_engine [--fixed] ([--jobs N] [--keep-going] SEED COUNT | --trace "
+                 "SEED)\n");
     return 2;
   }
   return walk_all(numbers[0], numbers[1], jobs, keeps_going);

@@ -32,7 +32,7 @@ Task Member::in_group(std::uint64_t salt, GroupView of_run) {
   time_.say(&process_, "makes a group of " + std::to_string(members.size()));
   auto connected = std::make_shared<Ticket>();
   core_->add_of_run(group_id, "made", members, static_cast<std::int32_t>(own - members.begin()),
-                    kGroupMs, connected);
+                    plan_.group_ms, connected);
   co_await done(connected);
   if (const Error error = connected->error(); error.failed()) {
     time_.say(&process_, "has no group: " + error.text);
@@ -53,7 +53,7 @@ Task Member::in_group(std::uint64_t salt, GroupView of_run) {
     if (time_.hit(50)) co_await done(calls.back()->ticket);
     if (time_.hit(20)) co_await pause(time_.chance.below(3000));
     if (plan_.messages && mixed(salt, 200 + i) % 2 == 0) {
-      co_await exchange(mixed(salt, 300 + i), 0, kGroupMs, group_id);
+      co_await exchange(mixed(salt, 300 + i), i, plan_.group_ms, group_id);
     }
   }
   doing_ = "waits in a group";

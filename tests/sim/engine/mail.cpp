@@ -39,6 +39,11 @@ bool takes(const Message& receive, PeerId from) {
   return receive.from == PeerId{} || receive.from == from;
 }
 
+/// It has taken a send of another size, and failed: nobody says which.
+bool has_refused(const std::shared_ptr<Message>& m) {
+  return m->completions > 0 && m->ticket->error().code == ErrorCode::mismatch;
+}
+
 /// Its own rank has given it up, or a receive has refused it: nobody waits for it.
 bool given_up(const Message& m) {
   if (m.completions == 0 || !m.ticket->error().failed()) return false;
@@ -46,6 +51,14 @@ bool given_up(const Message& m) {
 }
 
 }  // namespace
+
+/// Nobody is to post its other side, or some do not. What is posted after a message has timed out
+/// may meet another than it is meant for.
+bool Book::in_vain(const Message& message) const {
+  const auto expected = expected_.find(message.group);
+  return message.unmet ||
+         (expected != expected_.end() && message.place >= expected->second.leaves_at);
+}
 
 void Book::sent(std::shared_ptr<Message> message) {
   auto& sends = box_of(*message).sends;
@@ -60,8 +73,8 @@ void Book::receives(std::shared_ptr<Message> message) {
 void Book::send_ended(const Message& send) {
   const std::string what = "the send from " + told(send);
   if (send.completions != 1) throw Violation(what + " ended twice");
-  if (send.group != kElasticGroup && send.ticket->error().failed() && !send.unmet) {
-    group_failed(send.group, send.members, 0, what, send.ticket->error());
+  if (send.group != kElasticGroup && send.ticket->error().failed() && !in_vain(send)) {
+    group_failed(send.group, send.members, send.place, what, send.ticket->error());
   }
 }
 
@@ -70,8 +83,9 @@ void Book::receive_ended(Message& receive) {
   if (receive.completions != 1) throw Violation(what + " ended twice");
   const bool elastic = receive.group == kElasticGroup;
   if (receive.ticket->error().failed() && !elastic) {  // its memory may hold a part
-    if (receive.unmet) return;
-    return group_failed(receive.group, receive.members, 0, what, receive.ticket->error());
+    if (in_vain(receive)) return;
+    return group_failed(receive.group, receive.members, receive.place, what,
+                        receive.ticket->error());
   }
   if (receive.ticket->error().failed()) {
     if (receive.bytes != receive.before) {
@@ -152,7 +166,7 @@ void Book::check_lost(const Mailbox& box, const std::map<PeerId, bool>& lived) {
 
 /// Of two that nothing has happened to, as long as the receive waited.
 void Book::check_lost_of_group(const Mailbox& box) const {
-  if (all_harmed_) return;
+  if (all_harmed_ || std::any_of(box.receives.begin(), box.receives.end(), has_refused)) return;
   for (const auto& receive : box.receives) {
     if (!timed_out(*receive) || harmed_.contains(receive->to)) continue;
     for (const auto& send : box.sends) {

@@ -32,6 +32,8 @@ struct Plan {
   std::uint64_t stay_for = 0;  // members of which one may relay: each stays until so many are done
   std::vector<std::string> masters;
   std::uint64_t op_timeout_ms = 60000;
+  std::uint64_t group_ms = 20000;  // of what is waited for in a group that is not the elastic one
+  std::vector<PeerId> world;       // without a run: who makes fixed groups
 };
 
 class Member {
@@ -47,6 +49,8 @@ class Member {
   void kill(bool silent);
   /// At the next boundary, or in the middle of anything.
   void wants_to_leave(bool now);
+  /// Closes or aborts one of its fixed groups at once.
+  void ends_a_group(bool aborts);
   /// Its program does nothing for so long; its engine does.
   void dozes(std::uint64_t us) { dozes_until_us_ = time_.now_us() + us; }
 
@@ -93,12 +97,25 @@ class Member {
   Task calls_alike(std::uint64_t thread);
   Task exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t timeout_ms,
                 GroupId group_id = kElasticGroup);
-  [[nodiscard]] std::shared_ptr<Call> prepare(std::uint64_t salt, const GroupView& view);
+  /// `odd`: not what the others call.
+  [[nodiscard]] std::shared_ptr<Call> prepare(std::uint64_t salt, const GroupView& view,
+                                              bool odd = false);
   void post(const std::shared_ptr<Call>& call, const GroupView& view,
             GroupId group_id = kElasticGroup);
-  std::shared_ptr<Message> post_message(GroupId group_id, const GroupView& view, bool send,
-                                        std::int32_t other, std::uint64_t tag, std::size_t bytes,
-                                        std::uint64_t timeout_ms);
+  struct Mailing {
+    GroupId group;
+    GroupView view;
+    std::uint64_t place = 0;  // see Message
+    std::uint64_t timeout_ms = 0;
+  };
+  std::shared_ptr<Message> post_message(const Mailing& by, bool send, std::int32_t other,
+                                        std::uint64_t tag, std::size_t bytes);
+  std::shared_ptr<Message> post_unmet(Mailing by);
+
+  // fixed.cpp
+  Task fixed();
+  Task fixed_thread(std::uint64_t salt);
+  Task in_fixed_group(std::uint64_t salt, bool part);
 
   // groups.cpp
   Task all_have_it(std::uint64_t salt);
@@ -132,6 +149,7 @@ class Member {
   std::string fate_;
   std::string doing_ = "begins";
   std::uint64_t salts_ = 0;
+  std::vector<GroupId> fixed_groups_;
 
   // The shared state: item 0 is the manifest.
   std::uint64_t state_ = 0;
@@ -148,9 +166,6 @@ class Member {
 [[nodiscard]] inline std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
   return Random(a * 31 + b).next();
 }
-
-/// Of what is waited for in a group that was made from the elastic one.
-constexpr std::uint64_t kGroupMs = 20000;
 
 /// The ranks of a view, however it keeps them.
 template <typename View>

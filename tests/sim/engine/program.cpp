@@ -20,6 +20,7 @@ void number(Request& request, const View& view) {
 constexpr std::uint64_t kMessageMs = 60000;  // time-outs of messages
 constexpr std::uint64_t kAgainMs = 5000;
 constexpr std::uint64_t kUnmetTag = 9;
+constexpr std::size_t kBytes[] = {16, 200, 1500, 9000};  // of messages
 
 constexpr OpKind kKinds[] = {OpKind::all_reduce,     OpKind::all_reduce, OpKind::all_reduce,
                              OpKind::reduce_scatter, OpKind::broadcast,  OpKind::all_gather,
@@ -29,6 +30,7 @@ constexpr OpKind kKinds[] = {OpKind::all_reduce,     OpKind::all_reduce, OpKind:
 }  // namespace
 
 Task Member::main() {
+  if (!plan_.world.empty()) co_return co_await fixed();
   doing_ = "joins";
   JoinOptions join;
   join.masters = plan_.masters;
@@ -155,7 +157,7 @@ Task Member::call(std::uint64_t salt, std::vector<std::shared_ptr<Call>>& calls)
   }
 }
 
-std::shared_ptr<Call> Member::prepare(std::uint64_t salt, const GroupView& view) {
+std::shared_ptr<Call> Member::prepare(std::uint64_t salt, const GroupView& view, bool odd) {
   auto call = std::make_shared<Call>();
   call->numbering = ranks_of(view);
   const auto own = std::find(call->numbering.begin(), call->numbering.end(), id_);
@@ -163,6 +165,7 @@ std::shared_ptr<Call> Member::prepare(std::uint64_t salt, const GroupView& view)
   const std::size_t size = call->numbering.size();
   OpDescriptor& d = call->descriptor;
   d.kind = plan_.boundaries ? kKinds[mixed(salt, 1) % std::size(kKinds)] : plan_.kind;
+  if (odd && d.kind == OpKind::barrier) d.kind = OpKind::all_reduce;
   constexpr DType kTypes[] = {DType::i32, DType::i64, DType::f32, DType::u8};
   d.dtype = kTypes[mixed(salt, 2) % std::size(kTypes)];
   constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::max, ReduceOp::min};
@@ -176,7 +179,7 @@ std::shared_ptr<Call> Member::prepare(std::uint64_t salt, const GroupView& view)
                       d.kind == OpKind::scatter || d.kind == OpKind::reduce;
   if (rooted) d.root = static_cast<std::int32_t>(mixed(salt, 5) % size);
   const std::size_t limit = mixed(salt, 6) % 3 == 0 ? plan_.bytes_max : 300;
-  const std::size_t count = 1 + mixed(salt, 7) % (limit / dtype_bytes(d.dtype));
+  const std::size_t count = 1 + mixed(salt, 7) % (limit / dtype_bytes(d.dtype)) + (odd ? 1 : 0);
   const std::size_t bytes = count * dtype_bytes(d.dtype);
   d.count = count;
   call->salt = mixed(id_.value, ++salts_) >> 16;
@@ -236,7 +239,7 @@ void Member::post(const std::shared_ptr<Call>& call, const GroupView& view, Grou
   for (Memory& input : call->inputs) request.inputs.push_back({input.data(), input.size()});
   for (Memory& output : call->outputs) request.outputs.push_back({output.data(), output.size()});
   if (call->in_place) request.outputs = request.inputs;
-  request.timeout_ms = group_id == kElasticGroup ? plan_.op_timeout_ms : kGroupMs;
+  request.timeout_ms = group_id == kElasticGroup ? plan_.op_timeout_ms : plan_.group_ms;
   request.keep_alive = call;
   call->group = group_id;
   number(request, view);
@@ -256,11 +259,12 @@ void Member::post(const std::shared_ptr<Call>& call, const GroupView& view, Grou
   group->post(std::move(request), call->ticket);
 }
 
-std::shared_ptr<Message> Member::post_message(GroupId group_id, const GroupView& view, bool send,
-                                              std::int32_t other, std::uint64_t tag,
-                                              std::size_t bytes, std::uint64_t timeout_ms) {
+std::shared_ptr<Message> Member::post_message(const Mailing& by, bool send, std::int32_t other,
+                                              std::uint64_t tag, std::size_t bytes) {
+  const GroupView& view = by.view;
   auto message = std::make_shared<Message>();
-  message->group = group_id;
+  message->group = by.group;
+  message->place = by.place;
   message->members = ranks_of(view);
   message->unmet = tag == kUnmetTag;
   const PeerId there = other < 0 ? PeerId{} : ranks_of(view).at(static_cast<std::size_t>(other));
@@ -278,13 +282,13 @@ std::shared_ptr<Message> Member::post_message(GroupId group_id, const GroupView&
   buffers.push_back({message->bytes.data(), bytes});
   request.peer = other;
   request.tag = tag;
-  request.timeout_ms = timeout_ms;
+  request.timeout_ms = by.timeout_ms;
   request.keep_alive = message;
   number(request, view);
   const std::string what = std::string(send ? "send to rank " : "recv from rank ") +
                            std::to_string(other) + " tag " + std::to_string(tag) + ", " +
                            std::to_string(bytes) + " bytes";
-  Group* group = core_->find(group_id);
+  Group* group = core_->find(by.group);
   if (group == nullptr) {
     message->ticket->complete({ErrorCode::closed, "the group has been closed"});
     return message;
@@ -315,13 +319,25 @@ std::shared_ptr<Message> Member::post_message(GroupId group_id, const GroupView&
   return message;
 }
 
+/// One that perhaps nobody meets.
+std::shared_ptr<Message> Member::post_unmet(Mailing by) {
+  const auto size = static_cast<std::int32_t>(ranks_of(by.view).size());
+  const bool send = time_.hit(50);
+  by.timeout_ms = 3000;
+  return post_message(by, send, (by.view.rank + (send ? 1 : size - 1)) % size, kUnmetTag,
+                      kBytes[time_.chance.below(4)]);
+}
+
 /// Each rank sends to the next and receives from the one before, several messages with the same
-/// tag, small and large, in any order.
+/// tag, small and large, in any order. `thread` has its own tags; of a group that is not the
+/// elastic one: the place among its collectives.
 Task Member::exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t timeout_ms,
                       GroupId group_id) {
   if (core_->find(group_id) == nullptr) co_return;
-  const GroupView view = group_id == kElasticGroup ? view_ : core_->find(group_id)->view();
-  const auto size = static_cast<std::int32_t>(ranks_of(view).size());
+  const bool elastic = group_id == kElasticGroup;
+  Mailing by{group_id, elastic ? view_ : core_->find(group_id)->view(), 0, timeout_ms};
+  if (!elastic) by.place = std::exchange(thread, 0);
+  const auto size = static_cast<std::int32_t>(ranks_of(by.view).size());
   if (size < 2) co_return;
   doing_ = "exchanges messages";
   const std::uint64_t count = 1 + mixed(salt, 1) % 3;
@@ -341,7 +357,6 @@ Task Member::exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t ti
   }
   std::uint64_t sends = 0;
   std::uint64_t receives = 0;
-  constexpr std::size_t kBytes[] = {16, 200, 1500, 9000};
   const auto bytes_of = [&](std::uint64_t i) {
     const std::size_t bytes = kBytes[mixed(salt, 10 + i) % std::size(kBytes)];
     return any ? kBytes[mixed(salt, 10) % 4] : bytes;
@@ -350,27 +365,20 @@ Task Member::exchange(std::uint64_t salt, std::uint64_t thread, std::uint64_t ti
     if (time_.hit(20)) co_await pause(time_.chance.below(1500));
     if (core_->find(group_id) == nullptr) break;
     if (send) {
-      messages.push_back(post_message(group_id, view, true, (view.rank + 1) % size, tag,
-                                      bytes_of(sends++), timeout_ms));
+      messages.push_back(post_message(by, true, (by.view.rank + 1) % size, tag, bytes_of(sends++)));
     } else {
-      const std::int32_t from = any ? -1 : (view.rank + size - 1) % size;
-      messages.push_back(
-          post_message(group_id, view, false, from, tag, bytes_of(receives++), timeout_ms));
+      const std::int32_t from = any ? -1 : (by.view.rank + size - 1) % size;
+      messages.push_back(post_message(by, false, from, tag, bytes_of(receives++)));
     }
   }
-  if (core_->find(group_id) != nullptr && time_.hit(10)) {  // one that perhaps nobody meets
-    const bool send = time_.hit(50);
-    messages.push_back(post_message(group_id, view, send,
-                                    (view.rank + (send ? 1 : size - 1)) % size, kUnmetTag,
-                                    kBytes[time_.chance.below(4)], 3000));
-  }
+  if (core_->find(group_id) != nullptr && time_.hit(10)) messages.push_back(post_unmet(by));
   bool lost = false;
   for (const auto& message : messages) {
     co_await done(message->ticket);
     lost = lost || message->ticket->error().code == ErrorCode::peer_lost;
   }
   // Once more in the next epoch: alike, for those whose neighbours do so too.
-  if (lost && group_id == kElasticGroup && timeout_ms != kAgainMs && time_.hit(70))
+  if (lost && elastic && timeout_ms != kAgainMs && time_.hit(70))
     co_await exchange(salt, thread, kAgainMs);
 }
 

@@ -7,15 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
+#include "harm.h"
 #include "master/server.h"
 #include "member.h"
 
 namespace pccl::sim {
 namespace {
 
-constexpr std::uint64_t kEndMs = 600000;       // everything has ended by then, faults or not
-constexpr std::uint64_t kEventsMax = 4000000;  // of one walk
 constexpr std::uint64_t kApartPercent = 8;  // of walks: two founders reach each other over a third
 
 /// The register: it outlives the masters.
@@ -184,50 +182,14 @@ class Walk {
     time_.say(&member->process(), "begins as peer " + to_string(id).substr(0, 4));
   }
 
-  Member* any_member() {
-    std::vector<Member*> here;
-    for (const auto& member : members_) {
-      if (!member->over() && member->network().direct() != nullptr) here.push_back(member.get());
-    }
-    return here.empty() ? nullptr : here[time_.chance.below(here.size())];
-  }
-
   void fault() {
-    Member* one = any_member();
+    Member* one = any_of(members_, time_.chance);
     if (one == nullptr) return;
     Process& process = one->process();
-    const auto peers = one->network().direct()->peers_up();
-    const PeerId other = peers.empty() ? PeerId{} : peers[time_.chance.below(peers.size())];
-    const std::string there = to_string(other).substr(0, 4);
     const std::uint64_t what = time_.chance.below(17);
-    book_.harmed(what == 7 ? std::vector<PeerId>{} : std::vector{one->id(), other});
     switch (what) {
-      case 0:
-      case 1:
-      case 2:
-        return one->kill(false);
-      case 3:
-        return one->kill(true);
-      case 4: {
-        const std::uint64_t ms =
-            time_.hit(70) ? time_.between(50, 3000) : time_.between(3000, 25000);
-        time_.say(&process, "stops for " + std::to_string(ms) + " ms");
-        process.stop();
-        time_.after(ms * 1000, nullptr, [this, &process] {
-          time_.say(&process, "wakes");
-          process.wake();
-        });
-        return;
-      }
-      case 5:
-        if (other == PeerId{}) return;
-        time_.say(&process, "loses its link to " + there);
-        return one->network().direct()->lose(other);
-      case 6:
-        if (other == PeerId{}) return;
-        time_.say(&process, "nothing of it reaches " + there + " any more");
-        return one->network().direct()->mute(other);
       case 7: {
+        book_.harmed({});
         if (!master_) return;
         time_.say(nullptr, "the master is killed");
         master_->kill();
@@ -236,30 +198,11 @@ class Walk {
                     [this] { new_master(); });
         return;
       }
-      case 8: {
-        time_.say(&process, "is short of memory");
-        process.short_of_memory = true;
-        time_.after(time_.between(500, 30000), nullptr,
-                    [&process] { process.short_of_memory = false; });
-        return;
-      }
-      case 9:
-      case 13:
-        if (other == PeerId{} || !time_.hit(60)) return;
-        time_.say(&process, "is cut off from " + there);
-        cables_.cut(one->id(), other);
-        one->network().direct()->lose(other);
-        if (time_.hit(50))
-          time_.after(1000 * time_.between(100, 20000), nullptr, [this] { cables_.mend_all(); });
-        return;
       case 10:
+        book_.harmed({one->id()});
         return one->wants_to_leave(!plan_.boundaries || time_.hit(50));
-      case 11: {
-        const std::uint64_t ms = time_.between(1000, 450000);
-        time_.say(&process, "does nothing for " + std::to_string(ms) + " ms");
-        return one->dozes(ms * 1000);
-      }
       case 12: {
+        book_.harmed({one->id()});
         const bool silent = time_.hit(30);
         time_.say(&process, std::string("is cut off from the master") +
                                 (silent ? ", and nobody says so" : ""));
@@ -269,8 +212,12 @@ class Walk {
                     [this, name = process.name()] { board_.cut.erase(name); });
         return;
       }
-      default:
+      case 14:
+      case 15:
+      case 16:
         return add_member(true);
+      default:
+        return harm(*one, what, cables_, book_);
     }
   }
 

@@ -15,8 +15,11 @@ struct Walked {
 
 struct Wishes {
   bool trace = false;  // prints the story
+  bool fixed = false;
 };
 
 [[nodiscard]] Walked walk_engines(std::uint64_t seed, const Wishes& wishes);
+/// Without a run or a master: fixed groups.
+[[nodiscard]] Walked walk_fixed(std::uint64_t seed, const Wishes& wishes);
 
 }  // namespace pccl::sim
