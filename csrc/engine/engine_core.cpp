@@ -59,6 +59,7 @@ Error EngineCore::listen() {
                         links_->close(peer);
                       } else {
                         links_->drop(peer);
+                        context_->windows.forget(peer);
                       }
                       link_gone(peer);
                     },

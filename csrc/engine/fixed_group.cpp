@@ -41,7 +41,14 @@ FixedGroup::~FixedGroup() {
   if (connected_) connected_->complete({ErrorCode::closed, "the group has been closed"});
   run_->flow.close();
   run_->point_to_point.close();
-  for (const PeerId peer : members()) context_.windows.ask(context_.links, peer, id_);
+  for (const PeerId peer : members()) {
+    const bool over = failure_.failed() || departed_.contains(peer);
+    if (over && !context_.links.is_up(peer)) {
+      context_.windows.forget(peer, id_);
+    } else {
+      context_.windows.ask(context_.links, peer, id_);
+    }
+  }
 }
 
 void FixedGroup::connect() {

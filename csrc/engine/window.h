@@ -17,6 +17,7 @@ namespace pccl {
 struct Window {
   std::uint64_t ungranted_bytes = 0;  // of operations that are not issued there
   std::uint64_t eager_sends = 0;      // small sends that are not received there
+  bool operator==(const Window&) const = default;
 };
 
 /// As `issued` of a grant: the group is closed there. As `op` of a want: nothing less will do.
@@ -66,6 +67,18 @@ class Windows {
     }
     forget_empty(rest);
   }
+  /// The peer is gone, or has closed the group: nothing of it is kept there.
+  void forget(PeerId peer, GroupId group) {
+    const auto rest = rests_.find({peer, group});
+    if (rest != rests_.end()) forget(rest);
+    std::erase_if(windows_, [](const auto& entry) { return entry.second == Window{}; });
+  }
+  /// The peer is gone.
+  void forget(PeerId peer) {
+    auto rest = rests_.lower_bound({peer, GroupId{}});
+    while (rest != rests_.end() && rest->first.first == peer) rest = forget(rest);
+    std::erase_if(windows_, [](const auto& entry) { return entry.second == Window{}; });
+  }
   /// A small send of a group that is closed here has been received.
   void received(PeerId peer, GroupId group) {
     const auto rest = rests_.find({peer, group});
@@ -77,6 +90,12 @@ class Windows {
 
  private:
   using Rests = std::map<std::pair<PeerId, GroupId>, Rest>;
+  Rests::iterator forget(Rests::iterator rest) {
+    Window& window = windows_[rest->first.first];
+    for (const auto& [op, bytes] : rest->second.ungranted) window.ungranted_bytes -= bytes;
+    window.eager_sends -= rest->second.eager_sends;
+    return rests_.erase(rest);
+  }
   void forget_empty(Rests::iterator rest) {
     if (rest->second.ungranted.empty() && rest->second.eager_sends == 0) rests_.erase(rest);
   }

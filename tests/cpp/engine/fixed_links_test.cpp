@@ -181,6 +181,20 @@ TEST_F(FixedLinks, failures_that_are_told_ahead_are_bounded_and_the_nearest_are_
   EXPECT_FALSE(post(barrier())->done());
 }
 
+TEST_F(FixedLinks, what_a_group_sent_to_a_peer_that_was_lost_counts_no_more_when_it_is_closed) {
+  std::vector<float> out(4, 1.0F);
+  for (const std::int32_t to : {0, 2}) post(message(OpKind::send, to, out));
+  Windows& windows = node.context.windows;
+  EXPECT_EQ(windows.of(kA).eager_sends, 1U);
+  node.links.not_up.insert(kA);
+  group->link_down(kA, "cut", Down::lost);
+  group.reset();
+  EXPECT_EQ(windows.of(kA).eager_sends, 0U);
+  EXPECT_EQ(windows.of(kC).eager_sends, 1U);  // may still have the group
+  windows.forget(kC);
+  EXPECT_EQ(windows.of(kC).eager_sends, 0U);
+}
+
 /// Each waits for the one before it, and ends as soon as it begins.
 TEST(FixedAlone, a_long_row_of_operations_on_one_memory_needs_no_deep_stack) {
   constexpr std::size_t kCount = 100000;
