@@ -46,6 +46,8 @@ inline constexpr std::size_t kRelayWindowBytes =
 
 // Connections.
 inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complete handshake
+inline constexpr std::uint64_t kJoinMs = 30000;  // a lane that has not joined its link is given up
+inline constexpr std::size_t kLanesMax = 65;     // of a link: the small one and 64 bulk lanes
 inline constexpr int kAcceptBacklog = 1024;
 inline constexpr std::uint64_t kRedialMs =
     3000;  // a closed link is back by then, or its peer is gone

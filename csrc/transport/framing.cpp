@@ -61,6 +61,7 @@ Result<std::size_t> frame_header_size(std::span<const std::byte> bytes) {
     case FrameType::goodbye:
     case FrameType::relay:
     case FrameType::routed:
+    case FrameType::joined:
       return header_bytes(type);
   }
   return {ErrorCode::malformed,

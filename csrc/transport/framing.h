@@ -21,8 +21,9 @@
 //   96  u64  session: the receiver's
 // The header is 16 bytes long, that of a segment 80, that of a routed one 104. The payload follows
 // it at once. Limits: control 1..kControlBytesMax bytes, relay kRelayHeadBytes more
-// (relay_message.h), segments 0..kSegmentBytesMax, goodbye 0. A goodbye is the last frame of a
-// sender: the end of the connection after it is good order, without it a loss.
+// (relay_message.h), segments 0..kSegmentBytesMax, goodbye and joined 0. A goodbye is the last
+// frame of a sender: the end of the connection after it is good order, without it a loss. Joined is
+// the first frame of who has dialled a lane of a link that was there.
 #pragma once
 
 #include <array>
@@ -40,7 +41,8 @@ enum class FrameType : std::uint8_t {
   segment = 2,
   goodbye = 3,
   relay = 4,
-  routed = 5
+  routed = 5,
+  joined = 6
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 16;

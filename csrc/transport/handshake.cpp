@@ -59,9 +59,8 @@ std::array<std::byte, kLaneHelloBytes> encode_lane_hello(const LaneHello& hello)
       .number(hello.dialer.value)
       .number(hello.acceptor.value)
       .number(hello.link)
-      .number(hello.lane)
-      .number(hello.lanes)
-      .array(std::array<std::uint8_t, 2>{})
+      .number(static_cast<std::uint8_t>(hello.joins ? 1 : 0))
+      .array(std::array<std::uint8_t, 3>{})
       .number(hello.capabilities)
       .array(hello.nonce);
   return out;
@@ -73,12 +72,12 @@ Result<LaneHello> decode_lane_hello(std::span<const std::byte> bytes) {
   hello.dialer.value = from.number<std::uint64_t>();
   hello.acceptor.value = from.number<std::uint64_t>();
   hello.link = from.number<std::uint64_t>();
-  hello.lane = from.number<std::uint8_t>();
-  hello.lanes = from.number<std::uint8_t>();
-  const auto zero = from.array<2>();
+  const auto joins = from.number<std::uint8_t>();
+  hello.joins = joins == 1;
+  const auto zero = from.array<3>();
   hello.capabilities = from.number<std::uint32_t>();
   hello.nonce = from.array<24>();
-  if (!all_zero(zero) || hello.lanes == 0 || hello.lanes > kLanesMax || hello.lane >= hello.lanes) {
+  if (!all_zero(zero) || joins > 1) {
     return {ErrorCode::malformed, "a lane hello with fields that name nothing"};
   }
   return hello;
@@ -123,14 +122,14 @@ std::array<std::byte, kLaneAnswerBytes> encode_lane_answer(LaneVerdict verdict) 
 Result<LaneVerdict> decode_lane_answer(std::span<const std::byte> bytes) {
   BytesIn from(bytes);
   const auto verdict = from.number<std::uint8_t>();
-  if (verdict < 1 || verdict > 2 || !all_zero(from.array<7>())) {
+  if (verdict < 1 || verdict > 3 || !all_zero(from.array<7>())) {
     return {ErrorCode::malformed, "a lane answer with fields that name nothing"};
   }
   return static_cast<LaneVerdict>(verdict);
 }
 
 Proof lane_proof(const LinkKey& key, Side side, const LaneHello& hello, const LaneOffer& offer) {
-  std::array<std::byte, 1 + 24 + 24 + 8 + 8 + 8 + 2 + 4 + 4> text{};
+  std::array<std::byte, 1 + 24 + 24 + 8 + 8 + 8 + 1 + 4 + 4> text{};
   BytesOut(text)
       .number(static_cast<std::uint8_t>(side))
       .array(hello.nonce)
@@ -138,8 +137,7 @@ Proof lane_proof(const LinkKey& key, Side side, const LaneHello& hello, const La
       .number(hello.dialer.value)
       .number(hello.acceptor.value)
       .number(hello.link)
-      .number(hello.lane)
-      .number(hello.lanes)
+      .number(static_cast<std::uint8_t>(hello.joins ? 1 : 0))
       .number(hello.capabilities)
       .number(offer.capabilities);
   Proof proof{};

@@ -10,13 +10,16 @@
 //
 // 2. On a lane only. With k = the key of the one who accepts (which is in its handle), D and A the
 //    two random nonces, C and B the capabilities of dialer and acceptor, and
-//    H(x) = HMAC-SHA256(k, x | D | A | dialer | acceptor | link | lane | lanes | C | B):
-//      dialer    LaneHello  56 bytes: u64 dialer, u64 acceptor, u64 link (random, the same for all
-//                           lanes of one link), u8 lane (0 = small), u8 lanes, 2 x zero, u32 C,
-//                           24 x D
+//    H(x) = HMAC-SHA256(k, x | D | A | dialer | acceptor | link | joins | C | B):
+//      dialer    LaneHello  56 bytes: u64 dialer, u64 acceptor, u64 link (random, chosen with its
+//                           first lane), u8 joins (0: the first lane, which makes the link; 1: one
+//                           more lane of it), 3 x zero, u32 C, 24 x D
 //      acceptor  LaneOffer  64 bytes: 24 x A, u32 B, 4 x zero, 32 x H("a")
 //      dialer    LaneProof  32 bytes: H("d")
 //      acceptor  LaneAnswer  8 bytes: u8 LaneVerdict, 7 x zero
+//    A lane joins the link of these two peers that has this number, whichever of them has dialled
+//    that one. The acceptor takes it for part of the link when it has sent its answer, and sends
+//    over it when the dialer has said `joined` on it (framing.h).
 //    The dialer sends its opening and LaneHello at once. Who is not `acceptor` gives the answer
 //    "another process" in place of the proof: A is zero then, and the first byte of H("a") is 1.
 //    Each bit of the capabilities is something that a process can do and an older one cannot. Both
@@ -55,8 +58,6 @@ using OpeningBytes = std::array<std::byte, kOpeningBytes>;
 using Nonce = std::array<std::uint8_t, 24>;
 using Proof = std::array<std::uint8_t, 32>;
 
-inline constexpr std::uint8_t kLanesMax = 65;  // the small one and 64 bulk lanes
-
 /// What this process can do: the capabilities of its hello and of its offer. No bit has a meaning
 /// in version 1 yet.
 inline constexpr std::uint32_t kCapabilities = 0;
@@ -65,8 +66,7 @@ struct LaneHello {
   PeerId dialer;
   PeerId acceptor;
   std::uint64_t link = 0;
-  std::uint8_t lane = 0;
-  std::uint8_t lanes = 1;
+  bool joins = false;
   std::uint32_t capabilities = kCapabilities;
   Nonce nonce{};
   bool operator==(const LaneHello&) const = default;
@@ -88,7 +88,11 @@ inline constexpr std::size_t kLaneOfferBytes = 64;
 [[nodiscard]] LaneOffer not_the_one();
 
 inline constexpr std::size_t kLaneProofBytes = 32;
-enum class LaneVerdict : std::uint8_t { accepted = 1, wrong_proof = 2 };
+enum class LaneVerdict : std::uint8_t {
+  accepted = 1,
+  wrong_proof = 2,
+  no_such_link = 3  // or it has kLanesMax lanes
+};
 inline constexpr std::size_t kLaneAnswerBytes = 8;
 [[nodiscard]] std::array<std::byte, kLaneAnswerBytes> encode_lane_answer(LaneVerdict verdict);
 [[nodiscard]] Result<LaneVerdict> decode_lane_answer(std::span<const std::byte> bytes);

@@ -50,6 +50,8 @@ class LaneOwner {
   virtual void lane_sent(const Outgoing& frame) = 0;
   /// The next frame of the queue that several lanes share.
   virtual std::optional<Outgoing> lane_next(const Lane& lane) = 0;
+  /// The side that dialled this lane has said that it belongs to the link.
+  virtual void lane_joined(Lane& lane) = 0;
   /// Nothing more will come: the other side has said goodbye, or (`broken`) it is lost.
   virtual void lane_over(Lane& lane, const std::string& reason, bool broken) = 0;
   /// After close(): the last byte is out and the other side has closed, or nothing moves any more.

@@ -6,14 +6,15 @@
 #include "base/limits.h"
 #include "base/protocol.h"
 #include "base/text.h"
+#include "transport/sys.h"
 
 namespace pccl {
 
-LaneDial::LaneDial(Loop& loop, const Handle& to, const std::vector<std::string>& addresses,
-                   const LaneHello& hello, std::uint64_t user_timeout_ms, Events events)
+LaneDial::LaneDial(Loop& loop, const Handle& to, const LaneHello& hello,
+                   std::uint64_t user_timeout_ms, Events events)
     : loop_(loop), key_(to.key), hello_(hello), events_(std::move(events)) {
   connector_ = std::make_unique<Connector>(
-      loop, addresses, user_timeout_ms,
+      loop, to.addresses, user_timeout_ms,
       Connector::Events{
           [this](Socket socket, const std::string& at) { connected(std::move(socket), at); },
           [this](const std::string& what, bool refused) {
@@ -74,6 +75,7 @@ void LaneDial::offered(std::span<const std::byte> bytes) {
 void LaneDial::answered(std::span<const std::byte> bytes) {
   const auto verdict = decode_lane_answer(bytes);
   if (!verdict) return next(verdict.error().text, true);
+  if (verdict.value() == LaneVerdict::no_such_link) return next("it has no such link", true);
   if (verdict.value() != LaneVerdict::accepted) return next("it refuses our proof", true);
   std::unique_ptr<Stream> stream = talk_->take();
   drop_talk();
@@ -95,59 +97,39 @@ void LaneDial::drop_talk() {
   talk_.reset();
 }
 
-LinkDial::LinkDial(Loop& loop, PeerId self, const Handle& to, std::uint8_t lanes,
-                   std::uint64_t user_timeout_ms, Events events)
+LaneJoin::LaneJoin(Loop& loop, const Handle& to, const LaneHello& hello,
+                   std::uint64_t user_timeout_ms, std::uint64_t deadline_ms, Events events)
     : loop_(loop),
       to_(to),
+      hello_(hello),
       user_timeout_ms_(user_timeout_ms),
-      events_(std::move(events)),
-      streams_(lanes),
-      dials_(lanes) {
-  hello_.dialer = self;
-  hello_.acceptor = to.peer;
-  hello_.link = random_u64();
-  hello_.lanes = lanes;
-  dial(0, to.addresses);
+      events_(std::move(events)) {
+  deadline_ = loop_.timer(deadline_ms, 0, [this] {
+    std::string seen = dial_ ? dial_->report() : "";
+    if (!last_failure_.empty()) add_to_list(seen, last_failure_, "; before that: ");
+    const auto given_up = events_.given_up;
+    given_up(seen);
+  });
+  dial();
 }
 
-void LinkDial::dial(std::uint8_t lane, const std::vector<std::string>& addresses) {
-  LaneHello hello = hello_;
-  hello.lane = lane;
-  dials_[lane] = std::make_unique<LaneDial>(
-      loop_, to_, addresses, hello, user_timeout_ms_,
-      LaneDial::Events{[this, lane](std::unique_ptr<Stream> stream, const std::string& address) {
-                         proven(lane, std::move(stream), address);
+void LaneJoin::dial() {
+  dial_ = std::make_unique<LaneDial>(
+      loop_, to_, hello_, user_timeout_ms_,
+      LaneDial::Events{[this](std::unique_ptr<Stream> stream, const std::string&) {
+                         const auto joined = events_.joined;
+                         joined(std::move(stream));
                        },
-                       [this](const LaneDial::Failure& failure) {
-                         const auto failed = events_.failed;
-                         failed(failure);
-                       }});
+                       [this](const LaneDial::Failure& failure) { failed(failure.what); }});
 }
 
-void LinkDial::proven(std::uint8_t lane, std::unique_ptr<Stream> stream,
-                      const std::string& address) {
-  streams_[lane] = std::move(stream);
-  dials_[lane].reset();
-  ++proven_;
-  if (lane == 0) {
-    for (std::uint8_t bulk = 1; bulk < streams_.size(); ++bulk) dial(bulk, {address});
-  }
-  if (proven_ == streams_.size()) {
-    const auto done = events_.proven;
-    done(std::move(streams_));
-  }
-}
-
-bool LinkDial::connected() const {
-  return proven_ > 0 || std::any_of(dials_.begin(), dials_.end(),
-                                    [](const auto& dial) { return dial && dial->talks(); });
-}
-
-std::string LinkDial::report() const {
-  for (const auto& dial : dials_) {
-    if (dial) return dial->report();
-  }
-  return "";
+/// The link may be there in a moment (its peer has not heard yet that it is), and a full gate may
+/// have room.
+void LaneJoin::failed(const std::string& why) {
+  last_failure_ = why;
+  backoff_ms_ = std::clamp(backoff_ms_ * 2, kBackoffMsMin, kBackoffMsMax);
+  dial_.reset();
+  retry_ = loop_.timer(backoff_ms_ / 2 + random_u64() % (backoff_ms_ / 2), 0, [this] { dial(); });
 }
 
 }  // namespace pccl

@@ -1,12 +1,12 @@
-// The dialler's side of a link: connects and proves all lanes, the small one first (it finds the
-// address that works), then the bulk lanes to the same place.
+// The dialler's side of lanes: connects and proves the first lane of a link, which finds the
+// address that works, or one more lane of a link that is there.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "base/handle.h"
 #include "transport/connector.h"
@@ -30,8 +30,8 @@ class LaneDial {
     std::function<void(std::unique_ptr<Stream> stream, const std::string& address)> proven;
     std::function<void(const Failure& failure)> failed;
   };
-  LaneDial(Loop& loop, const Handle& to, const std::vector<std::string>& addresses,
-           const LaneHello& hello, std::uint64_t user_timeout_ms, Events events);
+  LaneDial(Loop& loop, const Handle& to, const LaneHello& hello, std::uint64_t user_timeout_ms,
+           Events events);
   ~LaneDial();
   LaneDial(const LaneDial&) = delete;
   LaneDial& operator=(const LaneDial&) = delete;
@@ -57,32 +57,33 @@ class LaneDial {
   std::unique_ptr<Connector> connector_;
 };
 
-/// All lanes of a link; one attempt.
-class LinkDial {
+/// A lane on its way to a link that is there: dialled until it has joined, or the time is over.
+/// Callbacks come from the loop and may destroy it.
+class LaneJoin {
  public:
   struct Events {
-    std::function<void(std::vector<std::unique_ptr<Stream>> lanes)> proven;
-    std::function<void(const LaneDial::Failure& failure)> failed;
+    std::function<void(std::unique_ptr<Stream> stream)> joined;
+    std::function<void(const std::string& why)> given_up;
   };
-  LinkDial(Loop& loop, PeerId self, const Handle& to, std::uint8_t lanes,
-           std::uint64_t user_timeout_ms, Events events);
-
-  [[nodiscard]] std::string report() const;
-  /// The other side may know of it: something is connected.
-  [[nodiscard]] bool connected() const;
+  LaneJoin(Loop& loop, const Handle& to, const LaneHello& hello, std::uint64_t user_timeout_ms,
+           std::uint64_t deadline_ms, Events events);
+  LaneJoin(const LaneJoin&) = delete;
+  LaneJoin& operator=(const LaneJoin&) = delete;
 
  private:
-  void dial(std::uint8_t lane, const std::vector<std::string>& addresses);
-  void proven(std::uint8_t lane, std::unique_ptr<Stream> stream, const std::string& address);
+  void dial();
+  void failed(const std::string& why);
 
   Loop& loop_;
   Handle to_;
   LaneHello hello_;
   std::uint64_t user_timeout_ms_;
   Events events_;
-  std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<std::unique_ptr<LaneDial>> dials_;
-  std::size_t proven_ = 0;
+  std::uint64_t backoff_ms_ = 0;
+  std::string last_failure_;
+  std::unique_ptr<LaneDial> dial_;
+  std::unique_ptr<Timer> retry_;
+  std::unique_ptr<Timer> deadline_;
 };
 
 }  // namespace pccl

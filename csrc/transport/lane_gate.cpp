@@ -2,19 +2,15 @@
 
 #include <utility>
 
-#include "base/limits.h"
-#include "base/log.h"
 #include "transport/sys.h"
 
 namespace pccl {
 
-LaneGate::LaneGate(Loop& loop, PeerId self, const LinkKey& key, std::vector<Socket> listening,
-                   std::uint64_t user_timeout_ms, Arrived arrived, MayDial may_dial)
-    : loop_(loop),
+LaneGate::LaneGate(Loop& loop, LaneGateOwner& owner, PeerId self, const LinkKey& key,
+                   std::vector<Socket> listening, std::uint64_t user_timeout_ms)
+    : owner_(owner),
       self_(self),
       key_(key),
-      arrived_(std::move(arrived)),
-      may_dial_(std::move(may_dial)),
       gate_(loop, std::move(listening), Purpose::lane, user_timeout_ms,
             [this](const std::shared_ptr<Talk>& talk) {
               talk->expect(kLaneHelloBytes,
@@ -22,12 +18,6 @@ LaneGate::LaneGate(Loop& loop, PeerId self, const LinkKey& key, std::vector<Sock
                              if (const auto open = weak.lock()) greeted(open, bytes);
                            });
             }) {}
-
-void LaneGate::close() {
-  gate_.close();
-  incomplete_.clear();
-  sweep_.reset();
-}
 
 void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::byte> bytes) {
   const auto hello = decode_lane_hello(bytes);
@@ -40,16 +30,14 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
     return talk->finish();
   }
   if (said.dialer == self_) return talk->fail("it says that it is this process");
-  if (said.dialer > self_) {
+  if (!said.joins && said.dialer > self_ && !owner_.may_dial(said.dialer)) {
     // Of two peers that dial each other the one with the smaller id decides which link it is, so
-    // that they never make two. Who is turned away tries again.
-    const auto begun = incomplete_.find(said.dialer);
-    const bool goes_on = begun != incomplete_.end() && begun->second.link == said.link;
-    if (!goes_on && !may_dial_(said.dialer)) {
-      talk->on_failed(nullptr);
-      return talk->drop();
-    }
+    // that they never make two. The peer that is turned away tries again.
+    talk->on_failed(nullptr);
+    return talk->drop();
   }
+  // A dialler drops a lane whose link it has closed meanwhile: no line in the log.
+  if (said.joins) talk->on_failed(nullptr);
   LaneOffer offer;
   random_bytes(offer.nonce);
   offer.proof = lane_proof(key_, Side::acceptor, said, offer);
@@ -70,34 +58,13 @@ void LaneGate::proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello,
     talk->send(encode_lane_answer(LaneVerdict::wrong_proof));
     return talk->finish();
   }
+  if (hello.joins && !owner_.takes_lane(hello.dialer, hello.link)) {
+    talk->send(encode_lane_answer(LaneVerdict::no_such_link));
+    return talk->finish();
+  }
   talk->send(encode_lane_answer(LaneVerdict::accepted));
   if (talk->over()) return;
-  collect(hello, talk->take());
-}
-
-void LaneGate::collect(const LaneHello& hello, std::unique_ptr<Stream> stream) {
-  Incomplete& link = incomplete_[hello.dialer];
-  if (link.count == 0 || link.link != hello.link || link.lanes.size() != hello.lanes) {
-    link = Incomplete{hello.link, loop_.now_ms(), std::vector<std::unique_ptr<Stream>>(hello.lanes),
-                      0};
-  }
-  if (!link.lanes[hello.lane]) ++link.count;
-  link.lanes[hello.lane] = std::move(stream);
-  if (link.count < link.lanes.size()) {
-    if (!sweep_) sweep_ = loop_.timer(kHandshakeMs, 0, [this] { sweep(); });
-    return;
-  }
-  std::vector<std::unique_ptr<Stream>> lanes = std::move(link.lanes);
-  incomplete_.erase(hello.dialer);
-  arrived_(hello.dialer, std::move(lanes));
-}
-
-void LaneGate::sweep() {
-  sweep_.reset();
-  const std::uint64_t now = loop_.now_ms();
-  std::erase_if(incomplete_,
-                [&](const auto& entry) { return now - entry.second.since_ms >= kHandshakeMs; });
-  if (!incomplete_.empty()) sweep_ = loop_.timer(kHandshakeMs, 0, [this] { sweep(); });
+  owner_.lane_arrived(hello, talk->take());
 }
 
 }  // namespace pccl

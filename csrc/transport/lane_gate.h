@@ -1,11 +1,11 @@
-// The acceptor's side of links: whoever proves to hold this process's key brings lane after lane of
-// a link; a complete one is handed on. Nothing is known here about which peers are wanted.
+// The acceptor's side of lanes: whoever proves to hold this process's key brings a lane, the first
+// of a link or one more of a link that is there. Nothing is known here about which peers are
+// wanted.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/handle.h"
@@ -14,45 +14,37 @@
 
 namespace pccl {
 
-/// On the loop's thread. `arrived` comes from the loop, with the streams of all lanes in their
-/// order.
+/// Whom the gate asks, and gives the lanes to. Called from the loop.
+class LaneGateOwner {
+ public:
+  virtual ~LaneGateOwner() = default;
+  /// May this peer, which has the larger id, dial the first lane of a link now?
+  [[nodiscard]] virtual bool may_dial(PeerId dialer) = 0;
+  /// Is there a link of this number to the peer, and has it room for one more lane?
+  [[nodiscard]] virtual bool takes_lane(PeerId dialer, std::uint64_t link) = 0;
+  /// A lane is proven. If it joins, `takes_lane` has just said yes.
+  virtual void lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stream) = 0;
+};
+
+/// On the loop's thread.
 class LaneGate {
  public:
-  using Arrived = std::function<void(PeerId dialer, std::vector<std::unique_ptr<Stream>> lanes)>;
-  /// May this peer, which has the larger id, dial now? Asked with the first lane of a link.
-  using MayDial = std::function<bool(PeerId dialer)>;
-  LaneGate(Loop& loop, PeerId self, const LinkKey& key, std::vector<Socket> listening,
-           std::uint64_t user_timeout_ms, Arrived arrived, MayDial may_dial);
+  LaneGate(Loop& loop, LaneGateOwner& owner, PeerId self, const LinkKey& key,
+           std::vector<Socket> listening, std::uint64_t user_timeout_ms);
   LaneGate(const LaneGate&) = delete;
   LaneGate& operator=(const LaneGate&) = delete;
 
   [[nodiscard]] std::uint16_t port() const { return gate_.port(); }
-  void close();
-  /// Forgets lanes of a link that is not complete.
-  void forget(PeerId dialer) { incomplete_.erase(dialer); }
-  /// Some lanes of a link are here.
-  [[nodiscard]] bool has_lanes_of(PeerId dialer) const { return incomplete_.contains(dialer); }
+  void close() { gate_.close(); }
 
  private:
-  struct Incomplete {
-    std::uint64_t link = 0;
-    std::uint64_t since_ms = 0;
-    std::vector<std::unique_ptr<Stream>> lanes;
-    std::size_t count = 0;
-  };
   void greeted(const std::shared_ptr<Talk>& talk, std::span<const std::byte> bytes);
   void proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello, const LaneOffer& offer,
               std::span<const std::byte> bytes);
-  void collect(const LaneHello& hello, std::unique_ptr<Stream> stream);
-  void sweep();
 
-  Loop& loop_;
+  LaneGateOwner& owner_;
   PeerId self_;
   LinkKey key_;
-  Arrived arrived_;
-  MayDial may_dial_;
-  std::map<PeerId, Incomplete> incomplete_;
-  std::unique_ptr<Timer> sweep_;
   Gate gate_;
 };
 

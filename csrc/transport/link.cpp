@@ -8,11 +8,53 @@
 
 namespace pccl {
 
-Link::Link(Loop& loop, LinkOwner& owner, Handle to, std::uint64_t number)
-    : handle(std::move(to)), serial(number), loop_(loop), owner_(owner) {}
+Link::Link(Loop& loop, LinkOwner& owner, Handle to, std::uint64_t count)
+    : handle(std::move(to)), serial(count), loop_(loop), owner_(owner) {}
+
+void Link::attach(std::unique_ptr<Lane> lane) { lanes_.push_back({std::move(lane), nullptr}); }
+
+void Link::join(std::unique_ptr<Lane> lane) {
+  Lane& joined = *lane;
+  lanes_.push_back({std::move(lane), nullptr});
+  ++bulk_lanes_;
+  Outgoing word;
+  word.frame.type = FrameType::joined;
+  joined.send(std::move(word));  // and then of the shared queue what goes
+  if (started_) joined.start();
+}
+
+void Link::await(std::unique_ptr<Lane> lane) {
+  std::erase_if(lanes_, [](const Held& held) { return held.vanished(); });
+  Lane& awaited = *lane;
+  lanes_.push_back({std::move(lane), loop_.timer(kHandshakeMs, 0, [this, &awaited] {
+                      awaited.end();
+                      if (state == State::closing) return lane_closed(awaited);
+                      lane_over(awaited, "the peer does not join it", true);
+                    })});
+  if (started_) awaited.start();
+}
+
+std::size_t Link::room() const {
+  const auto vanished =
+      std::count_if(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.vanished(); });
+  const std::size_t taken = lanes_.size() - static_cast<std::size_t>(vanished) + joining.size();
+  return kLanesMax - std::min(kLanesMax, taken);
+}
+
+Link::Held& Link::held(const Lane& lane) {
+  const auto found = std::find_if(lanes_.begin(), lanes_.end(),
+                                  [&](const Held& held) { return held.lane.get() == &lane; });
+  PCCL_ASSERT(found != lanes_.end(), "a lane of another link");
+  return *found;
+}
+
+bool Link::carries_bulk(const Held& held) const {
+  return &held == &lanes_.front() ? bulk_lanes_ == 0 : !held.awaited;
+}
 
 void Link::start() {
-  for (const auto& lane : lanes_) lane->start();
+  started_ = true;
+  for (const Held& held : lanes_) held.lane->start();
 }
 
 void Link::send_message(FrameType type, std::vector<std::byte> payload) {
@@ -24,7 +66,7 @@ void Link::send_message(FrameType type, std::vector<std::byte> payload) {
   out.owned = std::move(payload);
   out.payload = out.owned.data();
   queued_bytes_ += out.payload_bytes();
-  lanes_.front()->send(std::move(out));
+  lanes_.front().lane->send(std::move(out));
 }
 
 void Link::send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,
@@ -39,12 +81,11 @@ void Link::send_segment(const SegmentHeader& header, const std::byte* payload, M
   out.cookie = cookie;
   out.tells = true;
   queued_bytes_ += out.payload_bytes();
-  if (header.bytes <= kSmallSegmentBytesMax || lanes_.size() == 1) {
-    return lanes_.front()->send(std::move(out));
-  }
+  if (header.bytes <= kSmallSegmentBytesMax) return lanes_.front().lane->send(std::move(out));
   bulk_.push_back(std::move(out));
-  for (std::size_t i = 1; i < lanes_.size() && !bulk_.empty(); ++i) {
-    if (lanes_[i]->idle()) lanes_[i]->flush();
+  for (const Held& held : lanes_) {
+    if (bulk_.empty()) return;
+    if (carries_bulk(held) && held.lane->idle()) held.lane->flush();
   }
 }
 
@@ -54,19 +95,24 @@ void Link::cancel(MemoryToken token) {
     if (hit) queued_bytes_ -= frame.payload_bytes();
     return hit;
   });
-  for (const auto& lane : lanes_) queued_bytes_ -= lane->cancel(token);
+  for (const Held& held : lanes_) queued_bytes_ -= held.lane->cancel(token);
 }
 
 void Link::close() {
   state = State::closing;
-  for (const auto& lane : lanes_) lane->close();
+  joining.clear();
+  for (const Held& held : lanes_) held.lane->close();
 }
 
 void Link::end() {
   dial.reset();
   deadline.reset();
   retry.reset();
-  for (const auto& lane : lanes_) lane->end();
+  joining.clear();
+  for (Held& held : lanes_) {
+    held.awaited.reset();
+    held.lane->end();
+  }
   bulk_.clear();
   queued_bytes_ = 0;
 }
@@ -94,21 +140,34 @@ void Link::lane_sent(const Outgoing& frame) {
 }
 
 std::optional<Outgoing> Link::lane_next(const Lane& lane) {
-  if (bulk_.empty() || &lane == lanes_.front().get()) return std::nullopt;
+  if (bulk_.empty() || !carries_bulk(held(lane))) return std::nullopt;
   std::optional<Outgoing> next = std::move(bulk_.front());
   bulk_.pop_front();
   return next;
 }
 
-void Link::lane_over(Lane&, const std::string& reason, bool broken) {
+void Link::lane_joined(Lane& lane) {
+  Held& joined = held(lane);
+  if (!joined.awaited) return owner_.link_lost(*this, "broken framing: a lane joins twice");
+  joined.awaited.reset();
+  ++bulk_lanes_;
+  if (!bulk_.empty()) lane.flush();
+}
+
+void Link::lane_over(Lane& lane, const std::string& reason, bool broken) {
   if (state == State::closing) return;
-  if (!broken && ++goodbyes_ < lanes_.size()) return;  // the other lanes may hold data still
-  owner_.link_lost(*this, reason);
+  Held& ended = held(lane);
+  if (broken && !ended.awaited) return owner_.link_lost(*this, reason);
+  ended.over = true;
+  const bool all =
+      std::all_of(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.over; });
+  // Until then the other lanes may hold data still.
+  if (all) owner_.link_lost(*this, "the peer has closed the link");
 }
 
 void Link::lane_closed(Lane&) {
-  const bool all =
-      std::none_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->open(); });
+  const bool all = std::none_of(lanes_.begin(), lanes_.end(),
+                                [](const Held& held) { return held.lane->open(); });
   if (all) owner_.link_closed(*this);
 }
 

@@ -27,19 +27,15 @@ constexpr std::uint64_t kDialBackMs = 500;      // who awaits a dial waits so lo
 constexpr std::uint64_t kRefusedMs = 200;       // a refusal counts when it lasts that long
 constexpr std::uint64_t kRefusedLongMs = 2000;  // where the refused peer may dial itself
 
-class TcpLinks : public DirectLinks, private LinkOwner {
+class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
  public:
   TcpLinks(Loop& loop, DirectEvents& events, const LinkOptions& options,
            std::vector<Socket> listening)
       : loop_(loop), events_(events), options_(options), jitter_(random_u64()) {
     self_.value = random_u64();
     random_bytes(key_);
-    gate_ = std::make_unique<LaneGate>(
-        loop_, self_, key_, std::move(listening), options_.tcp_user_timeout_ms,
-        [this](PeerId peer, std::vector<std::unique_ptr<Stream>> lanes) {
-          arrived(peer, std::move(lanes));
-        },
-        [this](PeerId dialer) { return may_dial(dialer); });
+    gate_ = std::make_unique<LaneGate>(loop_, static_cast<LaneGateOwner&>(*this), self_, key_,
+                                       std::move(listening), options_.tcp_user_timeout_ms);
   }
 
   [[nodiscard]] std::uint16_t port() const override { return gate_->port(); }
@@ -51,6 +47,9 @@ class TcpLinks : public DirectLinks, private LinkOwner {
   void drop(PeerId peer) override;
   void give_up(PeerId peer, const std::string& reason) override;
   [[nodiscard]] bool is_up(PeerId peer) const override { return find_up(peer) != nullptr; }
+  void widen(PeerId peer, std::size_t bulk_lanes) override {
+    if (Link* link = find_up(peer)) widen(*link, bulk_lanes);
+  }
 
   void send_control(PeerId peer, std::vector<std::byte> payload) override;
   void send_relay(PeerId peer, std::vector<std::byte> payload) override;
@@ -93,6 +92,11 @@ class TcpLinks : public DirectLinks, private LinkOwner {
   void link_lost(Link& link, const std::string& reason) override { fail(link, reason, false); }
   void link_closed(Link& link) override;
 
+  // LaneGateOwner
+  [[nodiscard]] bool may_dial(PeerId dialer) override;
+  [[nodiscard]] bool takes_lane(PeerId dialer, std::uint64_t link) override;
+  void lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stream) override;
+
   void tell(Told::What what, const Link& link, std::string reason = {}, Down how = Down::lost);
   void tell_later();
   void tell_owner();
@@ -101,11 +105,13 @@ class TcpLinks : public DirectLinks, private LinkOwner {
 
   void dial(Link& link);
   void dial_later(Link& link, std::uint64_t delay_ms);
-  [[nodiscard]] bool may_dial(PeerId dialer);
+  void widen(Link& link, std::size_t bulk_lanes);
+  [[nodiscard]] std::unique_ptr<Lane> lane_of(Link& link, Lane::Kind kind,
+                                              std::unique_ptr<Stream> stream);
   void dial_failed(Link& link, const LaneDial::Failure& failure);
   void deadline_over(Link& link);
-  void arrived(PeerId peer, std::vector<std::unique_ptr<Stream>> lanes);
-  void adopt(Link& link, std::vector<std::unique_ptr<Stream>> lanes);
+  void adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> first);
+  [[nodiscard]] Link* find_standing(PeerId peer, std::uint64_t number) const;
   void fail(Link& link, const std::string& reason, bool refused);
   std::shared_ptr<Link> take(PeerId peer);
   void bury(std::shared_ptr<Link> link);
@@ -159,11 +165,14 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
   link.deadline_after_ms = deadline_ms;
   link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
   link.refused_long_ms = refusal_tells ? kRefusedMs : kRefusedLongMs;
-  if (auto lanes = parking_.take(peer.peer)) return adopt(link, std::move(*lanes));
-  if (self_ < peer.peer) {
-    if (gate_->has_lanes_of(peer.peer)) return dial_later(link, kHandshakeMs);
-    return dial(link);
+  if (auto parked = parking_.take(peer.peer)) {
+    adopt(link, parked->link, std::move(parked->lanes.front()));
+    for (std::size_t i = 1; i < parked->lanes.size(); ++i) {
+      link.await(lane_of(link, Lane::Kind::bulk, std::move(parked->lanes[i])));
+    }
+    return;
   }
+  if (self_ < peer.peer) return dial(link);
   dial_later(link, std::min(kDialBackMs, deadline_ms / 4));
 }
 
@@ -179,7 +188,7 @@ bool TcpLinks::may_dial(PeerId dialer) {
   if (found == links_.end()) return true;
   Link& link = *found->second;
   if (link.state == Link::State::opening) {
-    if (link.dial && link.dial->connected()) return false;
+    if (link.dial && link.dial->talks()) return false;
     dial_later(link, kHandshakeMs);  // if nothing comes of that one
     return true;
   }
@@ -189,12 +198,17 @@ bool TcpLinks::may_dial(PeerId dialer) {
 }
 
 void TcpLinks::dial(Link& link) {
-  const auto lanes = static_cast<std::uint8_t>(1 + std::min(options_.bulk_lanes, kLanesMax - 1U));
-  link.dial = std::make_unique<LinkDial>(
-      loop_, self_, link.handle, lanes, options_.tcp_user_timeout_ms,
-      LinkDial::Events{
-          [this, &link](std::vector<std::unique_ptr<Stream>> streams) {
-            adopt(link, std::move(streams));
+  LaneHello hello;
+  hello.dialer = self_;
+  hello.acceptor = link.peer();
+  hello.link = random_u64();
+  link.dial = std::make_unique<LaneDial>(
+      loop_, link.handle, hello, options_.tcp_user_timeout_ms,
+      LaneDial::Events{
+          [this, &link, number = hello.link](auto stream, const std::string& address) {
+            link.address = address;
+            adopt(link, number, std::move(stream));
+            widen(link, options_.bulk_lanes);
           },
           [this, &link](const LaneDial::Failure& failure) { dial_failed(link, failure); }});
 }
@@ -235,32 +249,70 @@ void TcpLinks::deadline_over(Link& link) {
        false);
 }
 
-void TcpLinks::arrived(PeerId peer, std::vector<std::unique_ptr<Stream>> lanes) {
+bool TcpLinks::takes_lane(PeerId dialer, std::uint64_t number) {
+  if (const Link* link = find_standing(dialer, number)) return link->room() > 0;
+  return parking_.takes_lane(dialer, number);
+}
+
+void TcpLinks::lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stream) {
+  const PeerId peer = hello.dialer;
+  if (hello.joins) {
+    if (Link* link = find_standing(peer, hello.link)) {
+      return link->await(lane_of(*link, Lane::Kind::bulk, std::move(stream)));
+    }
+    return parking_.join(peer, std::move(stream));
+  }
   const auto found = links_.find(peer);
-  if (found == links_.end()) return parking_.add(peer, std::move(lanes));
+  if (found == links_.end()) return parking_.add(peer, hello.link, std::move(stream));
   Link& link = *found->second;
-  if (link.state == Link::State::opening) return adopt(link, std::move(lanes));
+  if (link.state == Link::State::opening) return adopt(link, hello.link, std::move(stream));
   // It would not dial if its old link were alive. The owner opens again when it has heard of the
   // loss.
-  parking_.add(peer, std::move(lanes));
+  parking_.add(peer, hello.link, std::move(stream));
   if (link.state != Link::State::failed) {
     fail(link, "the peer has lost the link and dialled anew", false);
   }
 }
 
-void TcpLinks::adopt(Link& link, std::vector<std::unique_ptr<Stream>> lanes) {
+void TcpLinks::adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> first) {
   link.state = Link::State::proven;
+  link.number = number;
   link.proven_at_ms = loop_.now_ms();
   link.dial.reset();
   link.retry.reset();
   link.deadline.reset();
-  auto kind = Lane::Kind::small;
-  for (std::unique_ptr<Stream>& stream : lanes) {
-    const bool crc = options_.payload_crc.value_or(!stream->same_machine());
-    link.attach(std::make_unique<StreamLane>(loop_, link, kind, std::move(stream), crc));
-    kind = Lane::Kind::bulk;
-  }
+  link.attach(lane_of(link, Lane::Kind::small, std::move(first)));
   tell(Told::What::up, link);
+}
+
+std::unique_ptr<Lane> TcpLinks::lane_of(Link& link, Lane::Kind kind,
+                                        std::unique_ptr<Stream> stream) {
+  const bool crc = options_.payload_crc.value_or(!stream->same_machine());
+  return std::make_unique<StreamLane>(loop_, link, kind, std::move(stream), crc);
+}
+
+void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
+  LaneHello hello;
+  hello.dialer = self_;
+  hello.acceptor = link.peer();
+  hello.link = link.number;
+  hello.joins = true;
+  Handle to = link.handle;
+  if (!link.address.empty()) to.addresses = {link.address};
+  for (std::size_t more = std::min(bulk_lanes, link.room()); more > 0; --more) {
+    const auto join = link.joining.emplace(link.joining.end());
+    *join = std::make_unique<LaneJoin>(
+        loop_, to, hello, options_.tcp_user_timeout_ms, kJoinMs,
+        LaneJoin::Events{[this, &link, join](std::unique_ptr<Stream> stream) {
+                           link.joining.erase(join);
+                           link.join(lane_of(link, Lane::Kind::bulk, std::move(stream)));
+                         },
+                         [&link, join](const std::string& why) {
+                           log_warning("a lane to peer " + to_string(link.peer()) +
+                                       " has not joined its link: " + why);
+                           link.joining.erase(join);
+                         }});
+  }
 }
 
 // ---------------------------------------------------------------------------------------- ending
@@ -276,7 +328,6 @@ void TcpLinks::fail(Link& link, const std::string& reason, bool refused) {
 
 /// Takes the link out of what is known about the peer, if there is one.
 std::shared_ptr<Link> TcpLinks::take(PeerId peer) {
-  gate_->forget(peer);
   parking_.erase(peer);
   const auto node = links_.extract(peer);
   return node.empty() ? nullptr : node.mapped();
@@ -346,6 +397,14 @@ Link* TcpLinks::find_up(PeerId peer) const {
   const auto found = links_.find(peer);
   if (found == links_.end() || found->second->state != Link::State::up) return nullptr;
   return found->second.get();
+}
+
+Link* TcpLinks::find_standing(PeerId peer, std::uint64_t number) const {
+  const auto found = links_.find(peer);
+  if (found == links_.end() || found->second->number != number) return nullptr;
+  const Link::State state = found->second->state;
+  const bool stands = state == Link::State::proven || state == Link::State::up;
+  return stands ? found->second.get() : nullptr;
 }
 
 void TcpLinks::send_control(PeerId peer, std::vector<std::byte> payload) {

@@ -14,35 +14,40 @@ constexpr std::uint64_t kSweepMs = 200;
 
 enum class Seen { nothing, goodbye, data, cut_off };
 
-/// What comes first on a connection that nobody has read from.
+/// What comes first on a connection that nobody has read from, after the word of a lane that joins.
 Seen look(Stream& stream) {
-  std::array<std::byte, kFrameHeaderBytes> first{};
+  std::array<std::byte, 2 * kFrameHeaderBytes> first{};
   const Stream::Moved got = stream.peek(first);
   if (got.outcome == Stream::Outcome::later) return Seen::nothing;
   if (got.outcome != Stream::Outcome::moved) return Seen::cut_off;
-  if (got.bytes < first.size()) return Seen::data;
-  const auto frame = decode_frame_header(first, kControlBytesMax);
-  return frame.ok() && frame.value().type == FrameType::goodbye ? Seen::goodbye : Seen::data;
+  auto rest = std::span<const std::byte>(first).first(got.bytes);
+  while (rest.size() >= kFrameHeaderBytes) {
+    const auto frame = decode_frame_header(rest.first(kFrameHeaderBytes), kControlBytesMax);
+    if (frame.ok() && frame.value().type == FrameType::goodbye) return Seen::goodbye;
+    if (!frame.ok() || frame.value().type != FrameType::joined) return Seen::data;
+    rest = rest.subspan(kFrameHeaderBytes);
+  }
+  return rest.empty() ? Seen::nothing : Seen::data;
 }
 
-bool is_cut_off(const std::vector<std::unique_ptr<Stream>>& lanes) {
-  return std::any_of(lanes.begin(), lanes.end(), [](const std::unique_ptr<Stream>& lane) {
-    return look(*lane) == Seen::cut_off;
-  });
-}
+/// A lane that joins may vanish; the first one is the link.
+bool is_cut_off(const Parking::Parked& link) { return look(*link.lanes.front()) == Seen::cut_off; }
 
 /// Nothing has come over it, and nothing will.
-bool is_over(const std::vector<std::unique_ptr<Stream>>& lanes) {
-  return is_cut_off(lanes) ||
-         std::all_of(lanes.begin(), lanes.end(), [](const std::unique_ptr<Stream>& lane) {
-           return look(*lane) == Seen::goodbye;
+bool is_over(const Parking::Parked& link) {
+  return is_cut_off(link) ||
+         std::all_of(link.lanes.begin(), link.lanes.end(), [](const auto& lane) {
+           const Seen seen = look(*lane);
+           return seen == Seen::goodbye || seen == Seen::cut_off;
          });
 }
 
 }  // namespace
 
-void Parking::add(PeerId peer, std::vector<std::unique_ptr<Stream>> lanes) {
-  links_[peer] = {std::move(lanes), ++order_};
+void Parking::add(PeerId peer, std::uint64_t link, std::unique_ptr<Stream> lane) {
+  Parked& parked = links_[peer];
+  parked = {link, {}, ++order_};
+  parked.lanes.push_back(std::move(lane));
   if (!sweep_) sweep_ = loop_.timer(kSweepMs, kSweepMs, [this] { sweep(); });
   if (links_.size() <= kMembersMax) return;
   const auto oldest = std::min_element(
@@ -53,14 +58,24 @@ void Parking::add(PeerId peer, std::vector<std::unique_ptr<Stream>> lanes) {
   links_.erase(oldest);
 }
 
-std::optional<std::vector<std::unique_ptr<Stream>>> Parking::take(PeerId peer) {
+bool Parking::takes_lane(PeerId peer, std::uint64_t link) const {
+  const auto found = links_.find(peer);
+  return found != links_.end() && found->second.link == link &&
+         found->second.lanes.size() < kLanesMax;
+}
+
+void Parking::join(PeerId peer, std::unique_ptr<Stream> lane) {
+  links_.at(peer).lanes.push_back(std::move(lane));
+}
+
+std::optional<Parking::Parked> Parking::take(PeerId peer) {
   auto node = links_.extract(peer);
-  if (node.empty() || is_cut_off(node.mapped().lanes)) return std::nullopt;
-  return std::move(node.mapped().lanes);
+  if (node.empty() || is_cut_off(node.mapped())) return std::nullopt;
+  return std::move(node.mapped());
 }
 
 void Parking::sweep() {
-  std::erase_if(links_, [](const auto& entry) { return is_over(entry.second.lanes); });
+  std::erase_if(links_, [](const auto& entry) { return is_over(entry.second); });
   if (links_.empty()) sweep_.reset();
 }
 

@@ -55,6 +55,7 @@ class RelayLinks : public Links, private DirectEvents {
   void drop(PeerId peer) override;
   void give_up(PeerId peer, const std::string& reason) override;
   [[nodiscard]] bool is_up(PeerId peer) const override;
+  void widen(PeerId peer, std::size_t bulk_lanes) override { direct_->widen(peer, bulk_lanes); }
   void send_control(PeerId peer, std::vector<std::byte> payload) override;
   void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
                     MemoryToken token, std::uint64_t cookie) override;

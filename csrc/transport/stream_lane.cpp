@@ -289,8 +289,16 @@ bool StreamLane::begin_frame(std::span<const std::byte> header_bytes) {
     broken("a message on a bulk lane");
     return false;
   }
+  if (kind_ == Kind::small && type == FrameType::joined) {
+    broken("the small lane joins nothing");
+    return false;
+  }
   frame_ = header.value();
-  if (frame_.type == FrameType::goodbye) {
+  if (type == FrameType::joined) {
+    owner_.lane_joined(*this);
+    return open();
+  }
+  if (type == FrameType::goodbye) {
     goodbye_seen_ = true;
     owner_.lane_over(*this, "the peer has closed the link", false);
     return true;

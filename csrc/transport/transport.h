@@ -77,7 +77,7 @@ enum class Down : std::uint8_t {
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
-  /// The link to `peer` is complete: all its lanes are connected and proven.
+  /// The link to `peer` is there: its first lane is proven. Others join it meanwhile.
   virtual void link_up(PeerId peer) = 0;
   /// It was up and is not any more, or `open` did not succeed within its deadline. What was queued
   /// is gone. After an `open` that met a link whose loss had not been told yet it is `lost`: open
@@ -104,8 +104,10 @@ struct LinkOptions {
   std::optional<bool> payload_crc;  // none: unless both ends are on one machine
 };
 
-/// A link is a small lane (control and segments to kSmallSegmentBytesMax) and `bulk_lanes` bulk
-/// lanes. Of a pair the peer with the smaller id dials first; where that does not succeed the other
+/// A link is a small lane, which makes it, and bulk lanes, which join it: the side that dials adds
+/// `bulk_lanes` at once. Control and segments to kSmallSegmentBytesMax go over the small lane;
+/// larger segments over the bulk lanes, and behind the former over the small one while there is no
+/// other. Of a pair the peer with the smaller id dials first; where that does not succeed the other
 /// one dials too, so that a peer which nobody can dial (NAT) reaches all that it can.
 class LinksBase {
  public:
@@ -128,6 +130,10 @@ class LinksBase {
   /// Closes a link at once that is up but of no use; link_down follows, with this reason.
   virtual void give_up(PeerId peer, const std::string& reason) = 0;
   [[nodiscard]] virtual bool is_up(PeerId peer) const = 0;
+  /// Dials so many more bulk lanes to a peer whose link is up, to kLanesMax in all; either side
+  /// may. Each carries segments as soon as it has joined; one that cannot is given up after
+  /// kJoinMs, with a line in the log. To a peer whose link is not up it does nothing.
+  virtual void widen(PeerId peer, std::size_t bulk_lanes) = 0;
 
   /// To a peer whose link is not up both do nothing.
   virtual void send_control(PeerId peer, std::vector<std::byte> payload) = 0;

@@ -34,6 +34,7 @@ class Sink : public LaneOwner {
   }
   void lane_received(std::size_t, FrameType) override {}
   void lane_sent(const Outgoing&) override {}
+  void lane_joined(Lane&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
   void lane_over(Lane&, const std::string& reason, bool broken) override {
     if (broken) over = true;
@@ -60,10 +61,10 @@ std::vector<std::byte> random_frames(Random& random, Sink& sink) {
   for (std::uint64_t n = 1 + random.below(6); n > 0; --n) {
     FrameHeader header;
     constexpr std::array kTypes = {FrameType::control, FrameType::segment, FrameType::relay,
-                                   FrameType::routed, FrameType::goodbye};
-    header.type = kTypes[random.below(random.below(4) == 0 ? 5 : 4)];
+                                   FrameType::routed,  FrameType::joined,  FrameType::goodbye};
+    header.type = kTypes[random.below(random.below(4) == 0 ? 6 : 5)];
     std::vector<std::byte> payload;
-    if (header.type != FrameType::goodbye) {
+    if (header.type != FrameType::goodbye && header.type != FrameType::joined) {
       const std::size_t least = header.type == FrameType::relay ? kRelayHeadBytes : 1;
       payload.resize(least + random.below(random.below(8) == 0 ? 20000 : 60));
     }
@@ -121,7 +122,7 @@ void one(std::uint64_t seed) {
       stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(random.below(
                                            std::min(stream.size(), kRoutedHeaderBytes) + 1)));
   if (some.size() > 4 && random.below(2) == 0) {
-    some[4] = static_cast<std::byte>(random.below(7));
+    some[4] = static_cast<std::byte>(random.below(8));
     BytesOut{std::span(some)}.number(crc32c(0, std::span<const std::byte>(some).subspan(4)));
   }
   (void)frame_header_size(some);

@@ -18,7 +18,9 @@ struct LinkEnd : LinkOwner, DirectEvents {
   LinkEnd(Loop& loop, std::uint64_t peer) : link(loop, *this, {PeerId{peer}, {}, {}}, 1) {}
 
   DirectEvents& link_events() override { return *this; }
-  void link_sent(const Link&, const Outgoing& frame) override { sent.push_back(frame.cookie); }
+  void link_sent(const Link&, const Outgoing& frame) override {
+    if (frame.payload_bytes() > 0) sent.push_back(frame.cookie);
+  }
   void link_received(std::size_t, FrameType) override {}
   void link_lost(Link& ended, const std::string& reason) override {
     lost = reason;
@@ -56,8 +58,13 @@ struct LinkEnds {
     for (std::size_t i = 0; i < lanes; ++i) {
       auto [near, far] = MemoryLane::pair(loop, a.link, b.link);
       last = near.get();
-      a.link.attach(std::move(near));
-      b.link.attach(std::move(far));
+      if (i == 0) {
+        a.link.attach(std::move(near));
+        b.link.attach(std::move(far));
+      } else {
+        a.link.join(std::move(near));
+        b.link.await(std::move(far));
+      }
     }
     for (LinkEnd* end : {&a, &b}) {
       end->link.state = Link::State::up;
@@ -143,6 +150,9 @@ TEST(Link, that_is_closed_delivers_what_was_queued_on_lanes_that_are_no_sockets)
 
 TEST(Link, is_lost_with_any_of_its_lanes) {
   LinkEnds ends;
+  const auto data = numbers(8U << 20, 3);
+  LinkEnds::send(ends.a, data, 1U << 20, 1);
+  ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 8; }));
   ends.last->end();
   ASSERT_TRUE(ends.until([&] { return !ends.b.lost.empty(); }));
   EXPECT_EQ(ends.b.lost, "the other end is gone");

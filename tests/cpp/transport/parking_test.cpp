@@ -29,7 +29,7 @@ TEST(Parking, one_that_was_cut_off_keeps_no_descriptors) {
   Pair pair;
   const test::BarePeer peer(pair, PeerId{1}, 7, 2);
   for (const auto& client : peer.clients) EXPECT_FALSE(client->closed());
-  ::shutdown(peer.clients[1]->fd(), SHUT_WR);
+  ::shutdown(peer.clients[0]->fd(), SHUT_WR);
   ASSERT_TRUE(test::poll_until(
       pair.loop, [&] { return peer.clients[0]->closed() && peer.clients[1]->closed(); }));
 }

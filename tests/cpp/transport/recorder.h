@@ -10,6 +10,7 @@
 
 #include "base/protocol.h"
 #include "support.h"
+#include "transport/framing.h"
 #include "transport/handshake.h"
 #include "transport/loop.h"
 #include "transport/transport.h"
@@ -113,34 +114,60 @@ struct Pair {
 /// A peer made of bare sockets: it proves itself, and then sends what a test wants, frames or not.
 class BarePeer {
  public:
-  BarePeer(Pair& pair, PeerId self, std::uint64_t link, std::uint8_t lanes) {
-    for (std::uint8_t lane = 0; lane < lanes; ++lane) {
-      auto& client =
-          *clients.emplace_back(std::make_unique<BareClient>(pair.loop, pair.high.links->port()));
-      LaneHello hello;
-      hello.dialer = self;
-      hello.acceptor = pair.high_id();
-      hello.link = link;
-      hello.lane = lane;
-      hello.lanes = lanes;
-      client.send(encode_opening({kProtocolVersion, Purpose::lane}));
-      client.send(encode_lane_hello(hello));
-      wait_for(pair.loop, client, kOpeningBytes + kLaneOfferBytes);
-      const auto offer = decode_lane_offer(std::span(client.received).subspan(kOpeningBytes));
-      EXPECT_TRUE(offer.ok());
-      const Proof proof = lane_proof(pair.high.links->key(), Side::dialer, hello, offer.value());
-      client.send(std::as_bytes(std::span(proof)));
-      wait_for(pair.loop, client, kOpeningBytes + kLaneOfferBytes + kLaneAnswerBytes);
+  /// Dials so many lanes: the first one of a link, and those that join it.
+  BarePeer(Pair& pair, PeerId self, std::uint64_t link, std::size_t lanes)
+      : pair_(pair), self_(self), link_(link) {
+    while (clients.size() < lanes) {
+      const bool joins = !clients.empty();
+      clients.push_back(dial(joins));
+      if (joins) say(*clients.back(), FrameType::joined);
     }
+  }
+  enum class Step { connected, opened, greeted, offered, proven, answered };
+  /// One lane as far as `to`; up to the answer, what was expected has come.
+  std::unique_ptr<BareClient> dial(bool joins, Step to = Step::answered) {
+    auto made = std::make_unique<BareClient>(pair_.loop, pair_.high.links->port());
+    BareClient& client = *made;
+    LaneHello hello;
+    hello.dialer = self_;
+    hello.acceptor = pair_.high_id();
+    hello.link = link_;
+    hello.joins = joins;
+    if (to >= Step::opened) client.send(encode_opening({kProtocolVersion, Purpose::lane}));
+    if (to >= Step::greeted) client.send(encode_lane_hello(hello));
+    if (to < Step::offered) return made;
+    wait_for(client, kOpeningBytes + kLaneOfferBytes);
+    const auto offer = decode_lane_offer(std::span(client.received).subspan(kOpeningBytes));
+    EXPECT_TRUE(offer.ok());
+    const Proof proof = lane_proof(pair_.high.links->key(), Side::dialer, hello, offer.value());
+    if (to >= Step::proven) client.send(std::as_bytes(std::span(proof)));
+    if (to >= Step::answered) {
+      wait_for(client, kOpeningBytes + kLaneOfferBytes + kLaneAnswerBytes);
+    }
+    return made;
+  }
+  static LaneVerdict verdict(const BareClient& client) {
+    const auto answer = std::span(client.received).subspan(kOpeningBytes + kLaneOfferBytes);
+    return decode_lane_answer(answer.first(kLaneAnswerBytes)).value();
+  }
+  static void say(BareClient& client, FrameType type) {
+    FrameHeader header;
+    header.type = type;
+    HeaderBytes bytes;
+    const std::size_t size = encode_frame_header(header, bytes);
+    client.send(std::span<const std::byte>(bytes).first(size));
   }
   std::vector<std::unique_ptr<BareClient>> clients;
 
  private:
-  static void wait_for(Loop& loop, BareClient& client, std::size_t size) {
+  void wait_for(BareClient& client, std::size_t size) {
     EXPECT_TRUE(
-        poll_until(loop, [&] { return client.closed() || client.received.size() >= size; }));
+        poll_until(pair_.loop, [&] { return client.closed() || client.received.size() >= size; }));
     ASSERT_EQ(client.received.size(), size);
   }
+  Pair& pair_;
+  PeerId self_;
+  std::uint64_t link_;
 };
 
 /// A tensor that is sent in segments of `segment_bytes`.

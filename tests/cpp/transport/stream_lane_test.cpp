@@ -18,6 +18,7 @@ struct Owner : LaneOwner {
   void lane_segment(const SegmentHeader&, const Placement&) override {}
   void lane_received(std::size_t, FrameType type) override { types.push_back(type); }
   void lane_sent(const Outgoing&) override {}
+  void lane_joined(Lane&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
   void lane_over(Lane&, const std::string& reason, bool) override { over = reason; }
   void lane_closed(Lane&) override {}

@@ -31,6 +31,7 @@ struct LaneEnd : LaneOwner {
   void lane_segment(const SegmentHeader&, const Placement&) override { ++segments; }
   void lane_received(std::size_t, FrameType) override {}
   void lane_sent(const Outgoing&) override { ++sent; }
+  void lane_joined(Lane&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override {
     if (queue.empty()) return std::nullopt;
     std::optional<Outgoing> next = std::move(queue.front());
