@@ -545,6 +545,17 @@ def test_the_map_names_only_functions_that_are_there() -> None:
     none_of(wrong, "the map or one of its pages names what is not there")
 
 
+def test_every_page_is_in_the_table_of_contents() -> None:
+    """`make docs` checks it too, and all links; this is for those who do not build the site."""
+    contents = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = re.findall(r"([\w/-]+\.md)$", contents, re.M)
+    pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")}
+    made = set(re.findall(r'"([\w/-]+\.md)",$', (ROOT / "docs/_hooks.py").read_text(), re.M))
+    assert made
+    assert len(named) == len(set(named))
+    assert set(named) == {page for page in pages if not page.startswith("_")} | made
+
+
 def test_decisions_are_numbered_without_a_gap() -> None:
     names = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
     assert [name[:4] for name in names] == [f"{i + 1:04}" for i in range(len(names))]
