@@ -235,6 +235,7 @@ class World:
         if status in (EVICTED, NOT_FORMED) and self.at_risk(member, when):
             return
         if status == NO_MASTER and (self.at_risk(member, when) or self._no_master(member, when)):
+            self.end_mates(member)
             return
         why = "it was evicted, though nothing was done to it" if status == EVICTED else ""
         tail = member.log_path.read_text(errors="replace").strip().splitlines()[-3:]
@@ -242,6 +243,14 @@ class World:
             f"{name} ended with status {status} at {now - self.began:.1f} s after {member.last!r}, "
             f"which nothing explains{': ' + why if why else ''}; its log ends: {' | '.join(tail)}"
         )
+
+    def end_mates(self, member: Member) -> None:
+        """As a launcher does: without this rank the others of its replica wait for ever."""
+        for mate in self.whole([member]):
+            if mate.alive:
+                self.note("its replica is ended", member=mate.number)
+                mate.killed = True
+                self.signal(mate, signal.SIGKILL)
 
     def at_risk(self, member: Member, when: float) -> bool:
         """Was something done shortly before `when` for which it may be evicted?"""
