@@ -70,7 +70,6 @@ class MasterClient {
   std::size_t at_ = 0;    // of the attempt, or the connection, of now
   std::unique_ptr<Dial> dial_;
   std::unique_ptr<Channel> channel_;
-  std::vector<std::unique_ptr<Channel>> closing_;
   std::unique_ptr<Timer> retry_timer_;
   std::uint64_t backoff_ms_ = kBackoffMsMin;
   std::uint64_t heartbeat_ms_ = 1000;

@@ -42,6 +42,4 @@ void Preimage::restore() {
   }
 }
 
-void Preimage::forget() { logs_.clear(); }
-
 }  // namespace pccl

@@ -21,7 +21,6 @@ class Preimage {
   void save(std::uint32_t index, std::uint64_t offset, std::uint64_t bytes);
   /// Writes everything back and forgets it.
   void restore();
-  void forget();
 
  private:
   struct Log {
