@@ -28,6 +28,9 @@ PAGES = {
 }
 
 
+LEADS_TO = PAGES | {"examples/diloco/README.md": "how-to/diloco.md"}
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds one page for each document of the root."""
     for name, page in PAGES.items():
@@ -40,8 +43,8 @@ def _as_page(name: str, page: str) -> str:
 
     def moved(link: re.Match[str]) -> str:
         words, target, anchor = link.groups()
-        if target in PAGES:
-            target = PAGES[target]
+        if target in LEADS_TO:
+            target = LEADS_TO[target]
         elif target.startswith("docs/"):
             target = target.removeprefix("docs/")
         else:

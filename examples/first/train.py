@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import pccl_backend as pccl
 
-STEPS, PAUSE_S = 120, 0.5  # of each step, so that there is time to kill something
+STEPS, PAUSE_S = 600, 0.5  # of each step, so that there is time to kill something
 
 pccl.leave_on(signal.SIGTERM)  # leave in good order when the machine is taken back
 dist.init_process_group("pccl", init_method=sys.argv[1])  # pccl://HOST:PORT of the master

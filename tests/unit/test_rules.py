@@ -545,6 +545,10 @@ def test_the_map_names_only_functions_that_are_there() -> None:
     none_of(wrong, "the map or one of its pages names what is not there")
 
 
+def test_readme_is_one_page() -> None:
+    assert (ROOT / "README.md").read_text().count("\n") <= 150, "the pages are under docs"
+
+
 def test_every_page_is_in_the_table_of_contents() -> None:
     """`make docs` checks it too, and all links; this is for those who do not build the site."""
     contents = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
