@@ -112,7 +112,7 @@ def _apply_log_level(config: Options, module: Any) -> None:
 
 
 def failure_of_program() -> str:
-    """The error that ends this program, as its traceback's last line; empty: none.
+    """The error that ends this program, as its traceback names it, in one line; empty: none.
 
     Python notes an error that nobody caught before it runs what was registered for the exit. A
     session that a person types into goes on after an error, and ends in good order.
@@ -120,8 +120,12 @@ def failure_of_program() -> str:
     error = getattr(sys, "last_value", None)
     if error is None or hasattr(sys, "ps1"):
         return ""
-    text = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
-    return text[:FAILURE_CHARACTERS_MAX]
+    try:
+        lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+        text = lines[-1 if isinstance(error, SyntaxError) else 0]  # that one begins with the place
+    except Exception:  # code of the program makes the text
+        text = type(error).__name__
+    return text[:FAILURE_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
 
 
 def _say_goodbye_at_exit(module: Any) -> None:

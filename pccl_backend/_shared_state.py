@@ -96,6 +96,10 @@ class PlainState(State):
         """The mapping's own: a mapping may make all of them at one go."""
         return self._mapping.items()
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The mapping's own: a defaultdict would make what is not there."""
+        return self._mapping.get(name, default)
+
 
 def state_of(mapping: MutableMapping[str, Any]) -> State:
     """The mapping itself where it is a State."""

@@ -1,5 +1,6 @@
 """The shared state: a canonical manifest, nothing received is trusted, only differences move."""
 
+import collections
 import ctypes
 import hashlib
 import json
@@ -169,6 +170,12 @@ def test_parameters_that_require_gradients_can_be_fetched() -> None:
     assert torch.equal(mine["p"], theirs["p"])
     assert mine["p"].is_leaf
     assert mine["p"].requires_grad
+
+
+def test_a_mapping_that_makes_what_is_not_there_is_only_read() -> None:
+    mine: dict[str, Any] = collections.defaultdict(list, w=torch.ones(3))
+    assert Exchange(mine, hasher).snapshot().revision == 0
+    assert list(mine) == ["w"]
 
 
 def test_without_a_source_the_next_proposal_is_waited_for() -> None:
