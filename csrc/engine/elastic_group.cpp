@@ -243,7 +243,6 @@ void ElasticGroup::come_in() {
 }
 
 void ElasticGroup::issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) {
-  if (stays_out(request, ticket)) return;
   if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
   if (run_->stopped) {
     between_epochs_.emplace_back(std::move(request), std::move(ticket));
@@ -265,7 +264,6 @@ void ElasticGroup::start_message(OpRequest request, std::shared_ptr<Ticket> tick
 }
 
 void ElasticGroup::issue(OpRequest request, std::shared_ptr<Ticket> ticket) {
-  if (stays_out(request, ticket)) return;
   peer::Issued issued;
   issued.loss = loss_class(request);
   if (request.descriptor.root >= 0) {
@@ -423,6 +421,7 @@ void ElasticGroup::on(const peer::HasLeft&) {
   exchange_.withdraw();
   if (talk_) tell_left(*std::exchange(talk_, nullptr));
   end_waits(over());
+  release_links(/*in_order=*/true);
   ended_(over());
 }
 
@@ -451,11 +450,15 @@ void ElasticGroup::end(Error error) {
   failure_ = error;
   if (error.code != ErrorCode::closed) log_warning(error.text);
   end_waits(error);
-  const bool in_order = error.code == ErrorCode::closed;
-  for (const PeerId peer : members()) {
-    if (peer != context_.links.self()) context_.release_link(peer, in_order);
-  }
+  release_links(/*in_order=*/error.code == ErrorCode::closed);
   ended_(over());
+}
+
+void ElasticGroup::release_links(bool in_order) {
+  std::set<PeerId> peers(members().begin(), members().end());
+  for (const auto& [peer, handle] : keeper_.proposed()) peers.insert(peer);
+  peers.erase(context_.links.self());
+  for (const PeerId peer : peers) context_.release_link(peer, in_order);
 }
 
 /// However this group ends, nobody waits for it any longer.

@@ -67,6 +67,7 @@ class ElasticGroup : public Group {
   void op_mismatch(OpKey op, PeerId from, const std::string& text) override;
   void op_timed_out(Pending& pending) override;
   void op_starved(Pending& pending, const Error& error) override;
+  [[nodiscard]] bool stays_out(OpRequest& request, const std::shared_ptr<Ticket>& ticket) override;
   void issue(OpRequest request, std::shared_ptr<Ticket> ticket) override;
   void issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) override;
   [[nodiscard]] EpochId accepted_epoch() const override;
@@ -104,6 +105,7 @@ class ElasticGroup : public Group {
   void master_connected();
   void master_lost(const std::string& reason);
   void end(Error error);
+  void release_links(bool in_order);
   void tell_left(BoundaryTalk& talk);
   void enter_boundary();
   void wait_at_boundary(std::uint64_t elapsed_ms);
@@ -112,7 +114,6 @@ class ElasticGroup : public Group {
   /// Why this process is no member of the run any more; none while it is, or may become one.
   [[nodiscard]] Error over() const;
   void hook(GroupEvent event);
-  [[nodiscard]] bool stays_out(OpRequest& request, const std::shared_ptr<Ticket>& ticket);
   void come_in();
   void start_message(OpRequest request, std::shared_ptr<Ticket> ticket);
   [[nodiscard]] std::optional<Error> refuse_post(const OpRequest& request) const;

@@ -177,6 +177,13 @@ void EngineCore::close(GroupId id) {
   if (it == groups_.end()) return;
   context_->note("group closed", {}, id);
   it->second->close();
+  // Groups of the run may be the last that need the links of those who are not in it any more.
+  if (const auto* fixed = dynamic_cast<FixedGroup*>(it->second.get());
+      fixed != nullptr && fixed->of_run()) {
+    for (const Handle& handle : fixed->handles()) {
+      if (handle.peer != links_->self()) context_->release_link(handle.peer, /*in_order=*/true);
+    }
+  }
   if (it->second.get() == elastic_) elastic_ = nullptr;
   // The group may be the caller's caller: it goes when the loop comes round.
   network_.clock().defer([group = std::shared_ptr<Group>(std::move(it->second))] {});

@@ -22,6 +22,7 @@ class FixedGroup : public Group {
   ~FixedGroup() override;
 
   [[nodiscard]] const std::vector<Handle>& handles() const { return handles_; }
+  [[nodiscard]] bool of_run() const { return of_run_; }
   /// The run goes on without this peer: a group that still waits for its link waits in vain. (Where
   /// the links are up, a loss is seen by the link, and who has left the run may still finish.)
   void lost_by_run(PeerId peer);

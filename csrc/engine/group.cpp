@@ -140,6 +140,7 @@ bool Group::renumber(OpRequest& request) const {
 }
 
 void Group::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  if (stays_out(request, ticket)) return;
   if (!request.numbering) request.numbering = numbering_;
   if (auto error = refusal(request)) return ticket->complete(std::move(*error));
   request.order = ++calls_;

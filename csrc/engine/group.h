@@ -84,6 +84,9 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   virtual void op_timed_out(Pending& pending) = 0;
   /// This member has no memory for it: it is stopped and restored here, and has to fail for all.
   virtual void op_starved(Pending& pending, const Error& error) = 0;
+  /// Not a member yet, or none any more? Then the call waits, or fails, and nobody looks at its
+  /// ranks, which may be provisional.
+  [[nodiscard]] virtual bool stays_out(OpRequest&, const std::shared_ptr<Ticket>&) { return false; }
   /// A request whose ranks are checked, in the present numbering.
   virtual void issue(OpRequest request, std::shared_ptr<Ticket> ticket) = 0;
   /// The same of a send or a receive, whose ranks are those of its own numbering.

@@ -48,6 +48,23 @@ class Members {
   std::uint64_t revision = 1;
 };
 
+TEST(Admission, a_newcomer_that_names_a_rank_hears_that_it_has_not_been_admitted) {
+  Members members(2);
+  Peer newcomer = start_peer(members.run.master.address);
+  expect_success(newcomer.joined);
+  EXPECT_EQ(newcomer.engine->view(members.run.group).size, 3);
+  std::vector<float> values(10);
+  for (const OpKind kind : {OpKind::broadcast, OpKind::recv}) {
+    OpRequest request;
+    request.descriptor = {kind, ReduceOp::none, DType::f32, kind == OpKind::recv ? -1 : 1,
+                          values.size()};
+    request.peer = kind == OpKind::recv ? 1 : -1;
+    request.outputs = {buffer(values)};
+    const Error error = outcome(newcomer.engine->post(members.run.group, std::move(request)));
+    EXPECT_EQ(error.code, ErrorCode::not_admitted) << error.text;
+  }
+}
+
 TEST(Admission, a_newcomer_that_dies_on_its_way_in_costs_no_member_its_place) {
   Members members(2);
   using What = BoundaryEvent::What;

@@ -93,6 +93,9 @@ void Member::finish(const std::string& fate) {
   if (over_) return;
   fate_ = fate;
   time_.say(&process_, "its program is over: " + fate);
+  if (view_.left && !network_.direct()->peers_up().empty()) {
+    throw Violation(process_.name() + " has left the run and keeps its links");
+  }
   doing_ = "shuts down";
   core_->shutdown("", [this] {
     over_ = true;
