@@ -1,4 +1,4 @@
-"""DDP over machines that come and go: ddp_plain.py, and at most ten lines more."""
+"""DDP over machines that come and go: ddp_plain.py, and some ten lines more."""
 
 import argparse
 import contextlib
@@ -62,6 +62,8 @@ def main() -> None:
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     digest = hashlib.sha256(weights).hexdigest()[:16]
     print(f"ended after step {run.state['step']} with weights {digest}", flush=True)
+    if saved:
+        saved.close()  # waits for the write in flight
     dist.destroy_process_group()
 
 

@@ -521,6 +521,18 @@ def test_documents_name_only_files_that_are_there() -> None:
     none_of(wrong, "documents name files that are not there")
 
 
+def test_nothing_cites_a_document_that_is_not_there() -> None:
+    folders = ("csrc", "pccl_backend", "tests", "examples", "benchmarks", "docs", "scripts")
+    files = [p for f in folders for p in (ROOT / f).rglob("*") if p.suffix not in (".so", ".pyc")]
+    wrong = []
+    for path in [*ROOT.glob("*.md"), *(p for p in files if p.is_file())]:
+        text = path.read_text(errors="replace")
+        for name in sorted(set(re.findall(r"\b[A-Z]{4,}\.md\b", text))):
+            if not any((place / name).exists() for place in (ROOT, path.parent)):
+                wrong.append(f"{path.relative_to(ROOT)}: {name}")
+    none_of(wrong, "cite a page of docs, or the paper")
+
+
 def test_every_script_has_its_row() -> None:
     scripts = {path.name for path in (ROOT / "scripts").iterdir()}
     rows = {
