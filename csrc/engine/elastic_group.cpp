@@ -333,11 +333,13 @@ void ElasticGroup::on(const peer::ToMaster& a) {
   client_.send(filled);
 }
 
-void ElasticGroup::on(const peer::StopData&) {
-  stop_epoch({ErrorCode::peer_lost,
-              "the epoch has ended before both sides were done (a member was lost, has joined or "
-              "has left, or the link to one was made anew); what is called from now on belongs to "
-              "the next"});
+void ElasticGroup::on(const peer::StopData& a) {
+  stop_epoch(a.error.failed() ? a.error
+                              : Error{ErrorCode::peer_lost,
+                                      "the epoch has ended before both sides were done (a member "
+                                      "was lost, has joined or has left, or the link to one was "
+                                      "made anew); what is called from now on belongs to the "
+                                      "next"});
 }
 
 void ElasticGroup::on(const peer::Connect& a) {

@@ -301,7 +301,7 @@ void on_master(State& s, const Start& m, Actions& out) {
 
 /// Nothing more comes from this group: every pending operation gets its outcome, tensors restored.
 void finish(State& s, const Error& error, Actions& out) {
-  if (s.started && !s.stopped) out.push_back(StopData{});
+  if (s.started && !s.stopped) out.push_back(StopData{error});
   s.stopped = s.over = true;
   s.preparing.reset();
   fail_all(s, error, out);

@@ -125,7 +125,10 @@ using Event = std::variant<MasterConnected, MasterLost, FromMaster, Issued, Comp
 struct ToMaster {
   PeerToMaster message;
 };
-struct StopData {};  // the epoch has ended: what is in flight stands still
+/// The epoch has ended: what is in flight stands still.
+struct StopData {
+  Error error = {};  // why no epoch follows at this peer; none: one does, or may
+};
 /// Members of the own peer group, without self.
 struct Connect {
   EpochId epoch;

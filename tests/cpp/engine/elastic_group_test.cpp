@@ -300,5 +300,21 @@ TEST(ElasticGroup, no_master_is_an_error_that_names_the_address) {
   EXPECT_NE(error.text.find("127.0.0.1:1"), std::string::npos) << error.text;
 }
 
+TEST(ElasticGroup, own_abort_and_own_leave_end_a_message_as_closed) {
+  for (const bool aborts : {true, false}) {
+    SCOPED_TRACE(aborts ? "abort" : "leave");
+    Founded run(2);
+    Engine& engine = *run.peers[0].engine;
+    std::vector<float> memory(10);
+    const auto received = engine.post(run.group, message(OpKind::recv, 1, memory));
+    if (aborts) {
+      engine.abort(run.group, "as the test wants it");
+    } else {
+      engine.leave(run.group, /*at_once=*/true);
+    }
+    EXPECT_EQ(outcome(received).code, ErrorCode::closed) << received->error().text;
+  }
+}
+
 }  // namespace
 }  // namespace pccl::testing
