@@ -71,16 +71,12 @@ void ElasticGroup::boundary_root(const StateRoot& root, Snapshot snapshot) {
 
 bool ElasticGroup::boundary_adopt(const StateRoot& root) {
   if (!boundary_) return false;
-  adopts_ = false;
   feed(peer::Verified{root});
-  return adopts_;
+  return core_.adopting;
 }
 
 /// From here on the program writes to the memory that it has offered.
-void ElasticGroup::on(const peer::Adopt&) {
-  exchange_.withdraw();
-  adopts_ = true;
-}
+void ElasticGroup::on(const peer::Adopt&) { exchange_.withdraw(); }
 
 void ElasticGroup::boundary_fetched(const StateRoot& root, Snapshot snapshot) {
   if (!boundary_) return;

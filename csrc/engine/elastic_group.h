@@ -149,7 +149,6 @@ class ElasticGroup : public Group {
   std::uint64_t boundary_waited_ms_ = 0;
   std::size_t size_at_boundary_ = 0;
   std::uint64_t state_bytes_ = 0;  // received when boundary_waited_ms_ began
-  bool adopts_ = false;            // the answer of boundary_adopt
   std::shared_ptr<BoundaryTalk> talk_;
   /// Of this step: ranks whose contributions are in all of its operations; none: no operation yet.
   std::optional<std::vector<std::uint32_t>> contributors_;

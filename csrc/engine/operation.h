@@ -23,7 +23,6 @@
 #include "engine/preimage.h"
 #include "engine/request.h"
 #include "engine/ticket.h"
-#include "engine/view.h"
 #include "transport/transport.h"
 
 namespace pccl {

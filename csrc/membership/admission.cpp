@@ -87,14 +87,13 @@ std::vector<Member> whole(std::vector<Member> members) {
   return members;
 }
 
-std::vector<const Member*> going_on(const State& s) {
+std::vector<const Member*> going_on(const State& s, const std::set<PeerId>& must_go) {
   std::vector<const Member*> here;
   const Epoch* epoch = own(s);
   if (epoch == nullptr) return here;
-  const std::set<PeerId> out = excluded(s);
   for (const Member& m : epoch->members) {
     const PeerId p = m.peer();
-    if (!s.peers.contains(p) || out.contains(p) || is_expelled(s, p)) continue;
+    if (!s.peers.contains(p) || must_go.contains(p) || is_expelled(s, p)) continue;
     here.push_back(&m);
   }
   keep_whole(here, [](const Member* m) -> const Member& { return *m; });
@@ -103,7 +102,7 @@ std::vector<const Member*> going_on(const State& s) {
 
 std::vector<Member> survivors(const State& s) {
   std::vector<Member> members;
-  for (const Member* m : going_on(s)) members.push_back(*m);
+  for (const Member* m : going_on(s, excluded(s))) members.push_back(*m);
   return members;
 }
 
@@ -120,7 +119,7 @@ std::vector<Member> door(const State& s) {
   }
   if (waiting.empty()) return {};
   std::set<PeerId> out = excluded(s);
-  const std::vector<const Member*> inside = going_on(s);
+  const std::vector<const Member*> inside = going_on(s, out);
   for (const Member* m : inside) out.insert(m->peer());
   std::erase_if(waiting, [&](const Waiting& w) { return out.contains(w.member->peer()); });
   keep_whole(waiting, [](const Waiting& w) -> const Member& { return *w.member; });
@@ -175,7 +174,7 @@ void explain_door(State& s, Actions& out) {
   if (s.losses.empty() && s.peers.size() <= s.config.max_peers) return;  // there is room for all
   std::set<PeerId> may;
   for (const Member& m : door(s)) may.insert(m.peer());
-  const std::size_t inside = going_on(s).size();
+  const std::size_t inside = going_on(s, excluded(s)).size();
   for (const auto& [p, peer] : s.peers) {
     if (peer.report.started || !peer.at_door || s.kept_waiting.contains(p) || may.contains(p)) {
       continue;

@@ -318,8 +318,8 @@ void reconsider(State& s, Actions& out) {
     found(s, out);
     return;
   }
-  let_try_again(s);
-  if (s.running && !s.proposal && going_on(s).size() == own(s)->members.size() &&
+  const std::set<PeerId> must_go = let_try_again(s);
+  if (s.running && !s.proposal && going_on(s, must_go).size() == own(s)->members.size() &&
       !all_voted(s, own(s)->members)) {
     if (!try_at_once(s)) return;  // all is well
   }

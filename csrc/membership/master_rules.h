@@ -42,8 +42,8 @@ void await_no_more(State& s, PeerId peer, Actions& out);
 [[nodiscard]] std::vector<Member> whole(std::vector<Member> members);
 /// Who may go on without being admitted: any whole replica of the register's epoch.
 [[nodiscard]] std::vector<Member> survivors(const State& s);
-/// The same, where they lie in the register's epoch.
-[[nodiscard]] std::vector<const Member*> going_on(const State& s);
+/// The same, where they lie in the register's epoch. `must_go`: excluded(s).
+[[nodiscard]] std::vector<const Member*> going_on(const State& s, const std::set<PeerId>& must_go);
 /// Newcomers that may be admitted, whole replicas only, in order of arrival: no more than there is
 /// room for, and none of a replica that was lost too often lately.
 [[nodiscard]] std::vector<Member> door(const State& s);
@@ -87,8 +87,9 @@ void of_no_use(State& s, PeerId p, PeerId q, PeerId via);
 /// It may try again whom it can reach. True if there was somebody whom it could not.
 bool reaches_again(State& s, PeerId p);
 /// Two that went on over a third, and of which one would have to go because nobody is left to pass
-/// their data on, try without, once: what kept them apart may be long over.
-void let_try_again(State& s);
+/// their data on, try without, once: what kept them apart may be long over. Returns who is excluded
+/// all the same.
+[[nodiscard]] std::set<PeerId> let_try_again(State& s);
 /// What was tried by pairs that are not known any more to be apart.
 void forget_reached(State& s);
 /// What the register's epoch says of who cannot reach whom: for a master that takes over.

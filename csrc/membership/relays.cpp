@@ -42,18 +42,21 @@ bool reaches_again(State& s, PeerId p) {
   return erased > 0;
 }
 
-void let_try_again(State& s) {
+std::set<PeerId> let_try_again(State& s) {
+  std::set<PeerId> out = excluded(s);
   const Epoch* epoch = own(s);
-  if (epoch == nullptr || epoch->relays.empty()) return;
-  const std::set<PeerId> out = excluded(s);
+  if (epoch == nullptr || epoch->relays.empty()) return out;
+  bool any = false;
   for (const Relay& relay : epoch->relays) {
     if (!out.contains(relay.a) && !out.contains(relay.b)) continue;
     if (!cannot_reach(s, relay.a, relay.b)) continue;
     if (!s.retried.insert(in_order(relay.a, relay.b)).second) continue;
     s.cannot.erase({relay.a, relay.b});
     s.cannot.erase({relay.b, relay.a});
+    any = true;
   }
   forget_reached(s);
+  return any ? excluded(s) : out;
 }
 
 void forget_reached(State& s) {
