@@ -32,6 +32,7 @@ from pccl_backend import _cli
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 RUN = {
     "README.md": {"plain", "plain-command", "elastic", "master", "member"},
+    "docs/how-to/install.md": {"installed"},
     "docs/tutorials/first-run.md": {"program", "master", "member"},
     "docs/tutorials/two-machines.md": {"master", "member"},
     "docs/tutorials/spot-fleet.md": {"master", "worker", "supervise"},
@@ -133,6 +134,15 @@ def test_the_programs_that_pages_start_exist() -> None:
     named = {m for b in EVERY for m in re.findall(r"\bexamples/[\w/]+\.(?:py|sh)\b", b.text)}
     assert named
     assert not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_the_targets_and_scripts_that_pages_name_exist() -> None:
+    text = "".join((ROOT / page).read_text() for page in PAGES)
+    targets = set(re.findall(r"(?:^|`)make (\w+)", text, re.M))
+    assert targets <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+    scripts = set(re.findall(r"\bscripts/\w+", text))
+    assert "setup" in targets
+    assert not [script for script in scripts if not (ROOT / script).exists()]
 
 
 def test_the_elastic_program_of_readme_is_the_example() -> None:
@@ -261,6 +271,12 @@ def leave_with_equal_weights(*members: Terminal) -> None:
     common = set.intersection(*map(set, seen))
     assert len(common) >= 2
     assert len({tuple(s[step] for step in sorted(common)) for s in seen}) == 1
+
+
+def test_an_installation_is_seen(desk: Desk) -> None:
+    look = desk.type(block("docs/how-to/install.md", "installed"))
+    look.ends()
+    assert re.fullmatch(r"(?s).*True\npccl \d+\.\d+\S*\n", look.text())
 
 
 @pytest.mark.long
