@@ -110,7 +110,8 @@ def boundary_fetched(
 
 def to_the_end(steps: Sequence[Callable[[], None]], interrupts_max: int) -> None:
     """Runs all steps, whatever signals come meanwhile: a step that KeyboardInterrupt or SystemExit
-    interrupts begins anew. As many interrupts as `interrupts_max` end it.
+    interrupts begins anew. As many interrupts as `interrupts_max` end it. Of steps that fail the
+    first error is raised when all others have run.
     """
 
 class Turn:

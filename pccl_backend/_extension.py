@@ -40,10 +40,10 @@ def extension(options: Options | None = None) -> Any:
     with _lock:
         if _module is None:
             config = Options.from_environment() if options is None else options
-            for text in unread_variables():
-                _log.warning("%s", text)
             module = _load()
             _apply_log_level(config, module)
+            for text in unread_variables():
+                _log.warning("%s", text)
             module.configure_engine(config.to_engine())
             module.set_stream_wait(config.stream_wait, launches_block())
             _say_goodbye_at_exit(module)

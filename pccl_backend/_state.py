@@ -10,6 +10,7 @@ before it is used, and no byte of it is trusted before its digest has been compa
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import math
@@ -190,7 +191,7 @@ class Exchange:
             lambda: self._write_devices(targets),
             self._mapping.keep(),
             self._look,
-            lambda: replace_plain(self._mapping, plain),
+            *steps_to_plain(self._mapping, plain),
             lambda: self._hold_again(before),
         ]
         try:
@@ -298,11 +299,22 @@ def plain_of(mapping: MutableMapping[str, Any]) -> dict[str, Any]:
 
 def replace_plain(mapping: MutableMapping[str, Any], values: dict[str, Any]) -> None:
     """Makes the plain values of a state exactly `values`."""
-    for name in plain_of(mapping):
-        if name not in values:
-            del mapping[name]
-    for name, value in values.items():
-        mapping[name] = value
+    for step in steps_to_plain(mapping, values):
+        step()
+
+
+def steps_to_plain(
+    mapping: MutableMapping[str, Any], values: dict[str, Any]
+) -> list[Callable[[], None]]:
+    """`replace_plain` as steps, one for each value: one that cannot be set holds up no other."""
+
+    def drop_others() -> None:
+        for name in plain_of(mapping):
+            if name not in values:
+                del mapping[name]
+
+    sets = [functools.partial(mapping.__setitem__, name, values[name]) for name in values]
+    return [drop_others, *sets]
 
 
 def _tensors_of(items: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:

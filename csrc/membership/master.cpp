@@ -483,8 +483,8 @@ void on_message(State& s, PeerId p, const Bye& m, Actions& out) {
     for (const Member& mate : own(s)->members) {
       if (replica_of(mate) != replica) continue;
       Seat& seat = s.seats.at(mate.peer());
+      if (mate.peer() == p || !seat.departed) seat.failed = failed;  // else it has said so itself
       seat.departed = seat.expelled = true;
-      seat.failed = failed;
       if (mate.peer() != p && s.peers.contains(mate.peer())) seat.reason = of_mate;
     }
     for (const auto& [q, seat] : s.seats) {

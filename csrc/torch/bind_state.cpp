@@ -90,19 +90,26 @@ void replace(StateFetch& fetch, const std::vector<Target>& targets) {
   check(error);
 }
 
-/// All steps; one that a signal interrupts begins anew. Between two of them, and before the first,
-/// Python has no chance to raise what a signal's handler raises.
+/// All steps; one that a signal interrupts begins anew, one that fails is left, and its error, the
+/// first of them, raised at the end. Between two of them, and before the first, Python has no
+/// chance to raise what a signal's handler raises.
 void to_the_end(const std::vector<py::function>& steps, int interrupts_max) {
   int interrupts = 0;
+  std::optional<py::error_already_set> failure;
   for (std::size_t done = 0; done < steps.size();) {
     try {
       steps[done]();
       ++done;
     } catch (py::error_already_set& error) {
-      const bool signal = error.matches(PyExc_KeyboardInterrupt) || error.matches(PyExc_SystemExit);
-      if (!signal || ++interrupts == interrupts_max) throw;
+      if (error.matches(PyExc_KeyboardInterrupt) || error.matches(PyExc_SystemExit)) {
+        if (++interrupts == interrupts_max) throw;
+      } else {
+        if (!failure) failure = error;
+        ++done;
+      }
     }
   }
+  if (failure) throw *failure;
 }
 
 /// Calls of Python functions, one at a time: a handler of a signal, or another thread, may call

@@ -1,9 +1,13 @@
-"""What the extension is told when the program ends."""
+"""What the extension is told when the program ends; what is said when it is loaded."""
 
+import logging
 import sys
+from unittest.mock import Mock
 
 import pytest
 
+from pccl_backend import _extension
+from pccl_backend._config import NAME
 from pccl_backend._extension import FAILURE_CHARACTERS_MAX, failure_of_program
 
 
@@ -45,3 +49,21 @@ def test_a_session_that_goes_on_after_an_error_ends_in_good_order(
     monkeypatch.setattr(sys, "last_value", ValueError("typed"), raising=False)
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     assert failure_of_program() == ""
+
+
+@pytest.mark.parametrize(("level", "said"), [("off", False), ("warning", True)])
+def test_variables_that_nobody_reads_are_said_at_the_level_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: str, said: bool
+) -> None:
+    for name in ("_module", "_options"):
+        monkeypatch.setattr(_extension, name, None)
+    for name in ("_load", "_say_goodbye_at_exit", "_patches"):
+        monkeypatch.setattr(_extension, name, Mock())
+    monkeypatch.setenv("PCCL_LOG_LEVEL", level)
+    monkeypatch.setenv("PCCL_LOGLEVEL", "debug")
+    before = logging.getLogger(NAME).level
+    try:
+        _extension.extension()
+    finally:
+        logging.getLogger(NAME).setLevel(before)
+    assert ("PCCL_LOGLEVEL" in caplog.text) is said

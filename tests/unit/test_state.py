@@ -439,6 +439,26 @@ def test_tensors_that_a_value_makes_anew_hold_on_the_way_back_what_they_held(
     assert Exchange(mine, hasher).snapshot().digest == before
 
 
+class RefusesAlways(dict[str, Any]):
+    """One value cannot be set at all, another one makes a tensor anew."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == "plain":
+            raise RuntimeError("no")
+        super().__setitem__(name, value)
+        if name == "count":
+            super().__setitem__("w", torch.full((3, 5), 9.0))
+
+
+def test_a_value_that_can_never_be_set_holds_up_no_other_on_the_way_back() -> None:
+    mine = RefusesAlways(example(), plain=1, count=3, w=torch.ones(3, 5))
+    offer = Exchange({**example(), "count": 12}, hasher).snapshot()
+    before = Exchange(mine, hasher).snapshot().digest
+    with pytest.raises(RuntimeError, match="no"):
+        Exchange(mine, hasher, Sources(a=offer)).fetch(offer.digest, ["a"], agree)
+    assert Exchange(mine, hasher).snapshot().digest == before
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
