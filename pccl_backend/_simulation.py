@@ -11,12 +11,8 @@ does. So a run is the same every time, and a run in which nobody can go on is fo
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,95 +20,12 @@ import torch
 from . import _simulated
 from ._errors import GroupClosedError, MismatchError, NotAdmittedError, PeerLostError
 from ._group import Boundary
-from ._shared_state import SharedState
-from ._state import check_tensor, dtype_name, encode_manifest, plain_of, replace_plain, revision_of
+from ._simulation_members import Member, MemberLost, Message, Operation, SimulationError
+from ._simulation_state import equalise, exchange_of
+from ._state import Snapshot
 
 REPLAYABLE = ("all_reduce", "reduce_scatter", "barrier")
 ROOTED = ("broadcast", "scatter", "reduce")
-
-
-class MemberLost(BaseException):
-    """Raised in the thread of a simulated member at the place where it is lost."""
-
-
-class SimulationError(RuntimeError):
-    """No member can go on, or the run took too long: the text says where each member waits."""
-
-
-@dataclass
-class Operation:
-    """A collective call of one step, until its outcome.
-
-    Attributes:
-        kind: As the engine names it.
-        same: What all members must call alike: reduction, type, number of elements, root.
-        run: Computes it: gets the posts of the contributors by rank, writes their outputs.
-        root: Rank of the root in the numbering of the step; -1 without one.
-        posts: What each member gave, by member.
-        error: Why it failed.
-        done: It has its outcome.
-    """
-
-    kind: str
-    same: tuple[Any, ...]
-    run: Callable[[dict[int, Any]], None]
-    root: int = -1
-    posts: dict[Member, Any] = field(default_factory=dict)
-    error: Exception | None = None
-    done: bool = False
-
-
-@dataclass(eq=False)
-class Message:
-    """A point-to-point send, until a receive has taken it or one of its ends is lost."""
-
-    source: Member
-    to: Member
-    tag: int
-    tensor: torch.Tensor
-    error: Exception | None = None
-    done: bool = False
-
-
-@dataclass(eq=False)
-class Member:
-    """A simulated member: its thread, and its place in the run.
-
-    Attributes:
-        number: 0 for the first founder; newcomers count on, in the order in which they join.
-        outcome: "running", "ended", "left", "lost" or "failed".
-        result: What the program returned.
-        error: What the program raised.
-        steps: Number of the step at each boundary that the member has passed.
-    """
-
-    run: Run
-    number: int
-    outcome: str = "running"
-    result: Any = None
-    error: BaseException | None = None
-    steps: list[int] = field(default_factory=list)
-
-    admitted: bool = False
-    index: int = 0  # of the next operation of this step
-    wants_to_leave: bool = False
-    told_left: bool = False
-    state: MutableMapping[str, Any] | None = None  # at a boundary
-    at_boundary: bool = False
-    verify: bool = False
-    answer: Boundary | Exception | None = None
-    inbox: list[Message] = field(default_factory=list)
-    hooks: dict[str, OrderedDict[int, Callable[[Any], None]]] = field(default_factory=dict)
-    group: Any = None  # its ElasticGroup
-    thread: threading.Thread | None = None
-    ready: Callable[[], bool] | None = None  # it waits until this holds
-    soft: bool = False  # it may go on, if nobody else can
-    waits_for: str = ""
-
-    @property
-    def peer(self) -> str:
-        """Its id, as hooks name it."""
-        return f"{self.number:016x}"
 
 
 class Run:
@@ -137,6 +50,7 @@ class Run:
         self.failed_from: int | None = None  # index in this step: everything from there on fails
         self.contributed: set[Member] | None = None  # to all operations of this step
         self.voted: list[Member] = []  # members of the last boundary that voted
+        self._offers: dict[str, Snapshot] = {}
         self._turn = threading.Condition()
         self._running: Member | None = None
         self._broken: str | None = None
@@ -439,13 +353,11 @@ class Run:
         self._lose_at(member, None)
         if any(event.lets_go(member.number, self.step) for event in self.events):
             member.wants_to_leave = True
-        if state is not None:
-            _tensors(state)
-            revision_of(state)
+        shared = None if state is None else exchange_of(state, self._offers)
         unfinished = [o for o in self.operations.values() if member in o.posts and not o.done]
         for operation in unfinished:
             self.wait(member, lambda o=operation: o.done, operation.kind)  # type: ignore[misc]
-        member.state, member.verify, member.at_boundary = state, verify, True
+        member.shared, member.verify, member.at_boundary = shared, verify, True
         member.answer = None
         with self._turn:
             if admits and member.admitted:
@@ -489,11 +401,11 @@ class Run:
         received = dict.fromkeys(waiting, 0)
         if votes:
             for m in self.members:
-                if isinstance(m.state, SharedState):
-                    m.state.settle(contributors or None)
+                if m.shared is not None:
+                    m.shared.settle(contributors or None)
             try:
-                received.update(_equalise(self.members, door, founding=not self.voted))
-            except ValueError as error:
+                received.update(equalise(self.members, door, self._offers, founding=not self.voted))
+            except Exception as error:  # also what setting a value of a state raises
                 for m in waiting:
                     m.at_boundary, m.answer = False, error
                 return
@@ -506,7 +418,7 @@ class Run:
         self.step += 1
         self.operations, self.failed_from, self.contributed = {}, None, None
         for m in waiting:
-            m.at_boundary, m.index, m.state = False, 0, None
+            m.at_boundary, m.index, m.shared = False, 0, None
             m.told_left = m in gone
             m.answer = Boundary(
                 epoch=f"1.{self.epoch}",
@@ -525,69 +437,3 @@ class Run:
             m.admitted = True
         if door or gone:
             self._tell("epoch", tuple(m.peer for m in door), tuple(m.peer for m in gone))
-
-
-# ------------------------------------------------------------------------------ shared state
-
-
-def _tensors(state: MutableMapping[str, Any]) -> dict[str, torch.Tensor]:
-    return {n: check_tensor(n, v) for n, v in state.items() if isinstance(v, torch.Tensor)}
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().reshape(-1).view(torch.uint8)
-
-
-def _root(state: MutableMapping[str, Any] | None) -> bytes:
-    if state is None:
-        return b""
-    digest = hashlib.sha256(encode_manifest([], plain_of(state)))
-    for name, tensor in sorted(_tensors(state).items()):
-        digest.update(f"{name} {dtype_name(tensor)} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes(tensor).numpy().tobytes())
-    return digest.digest()
-
-
-def _equalise(members: list[Member], door: list[Member], *, founding: bool) -> dict[Member, int]:
-    """Makes all states equal to the elected one; payload bytes that each member got.
-
-    Source: docs/architecture/rules.md: the most popular root; at a founding the highest revision.
-    """
-    roots = {m: _root(m.state) for m in (*members, *door)}
-    voters = [m for m in members if m.state is not None]
-    if not voters:
-        return {}
-    if founding:
-        highest = max(revision_of(m.state or {}) for m in voters)
-        voters = [m for m in voters if revision_of(m.state or {}) == highest]
-    popular = max(voters, key=lambda m: sum(roots[v] == roots[m] for v in voters))
-    received = {}
-    for m in (*members, *door):
-        if roots[m] != roots[popular]:
-            received[m] = _adopt(m.state, popular.state)
-    return received
-
-
-def _adopt(mine: MutableMapping[str, Any] | None, theirs: MutableMapping[str, Any] | None) -> int:
-    """Makes `mine` equal to `theirs`; payload bytes of the tensors that differed."""
-    if mine is None or theirs is None:
-        raise ValueError("state=None: the members of this run share a state")
-    wanted = _tensors(theirs)
-    if isinstance(mine, SharedState):
-        mine.adopt({n: (dtype_name(t), tuple(t.shape)) for n, t in wanted.items()})
-    have = _tensors(mine)
-    for name in sorted(wanted.keys() | have.keys()):
-        a, b = have.get(name), wanted.get(name)
-        if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
-            raise ValueError(
-                f"state[{name!r}] differs between the members; expected the same names, dtypes and "
-                "shapes at all members"
-            )
-    received = 0
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            if not torch.equal(_bytes(have[name]), _bytes(tensor)):
-                have[name].copy_(tensor)
-                received += tensor.numel() * tensor.element_size()
-    replace_plain(mine, copy.deepcopy(plain_of(theirs)))
-    return received

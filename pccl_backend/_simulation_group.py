@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from . import _events, _simulated
 from ._group import Boundary, ElasticGroup
 from ._rank_tables import LiveRanks
-from ._simulation import Member, Operation
+from ._simulation_members import Member, Operation
 
 Tensors = list[torch.Tensor]
 

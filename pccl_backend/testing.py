@@ -22,8 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ._simulation import Member, MemberLost, Run, SimulationError
+from ._simulation import Run
 from ._simulation_group import SimulatedGroup, simulated_c10d
+from ._simulation_members import Member, MemberLost, SimulationError
 
 __all__ = ["Event", "Join", "Leave", "Lose", "Member", "MemberLost", "SimulationError", "simulate"]
 

@@ -120,6 +120,38 @@ def test_a_gather_after_a_loss_fails_at_every_survivor_until_the_boundary() -> N
     assert run[1].result == run[2].result == ["3", "rank 0 was lost", "2"]
 
 
+def test_states_of_other_shapes_are_refused_in_the_words_of_refresh() -> None:
+    def program() -> None:
+        group = pccl.group(pccl.join(URL))
+        group.refresh({"step": 0, "w": torch.zeros(2 + group.rank)})
+
+    first, second = testing.simulate(program)
+    text = "state['w'] is float32 of shape (3,) here and float32 of shape (2,) in the run's shared"
+    for member in (first, second):
+        assert member.outcome == "failed"
+        assert text in str(member.error)
+
+
+def test_a_value_that_cannot_be_set_takes_the_whole_fetch_back() -> None:
+    class Stubborn(dict[str, Any]):
+        def __setitem__(self, name: str, value: Any) -> None:
+            if name == "name":
+                raise RuntimeError("not to be set")
+            super().__setitem__(name, value)
+
+    def program() -> Any:
+        group = pccl.group(pccl.join(URL))
+        mine = group.rank
+        state = Stubborn(step=1 - mine, w=torch.full((5,), float(mine)), name=f"of {mine}")
+        try:
+            group.refresh(state)
+        except RuntimeError:
+            return state["step"], state["w"].sum().item()
+        return None
+
+    assert testing.simulate(program)[1].result == (0, 5.0)
+
+
 def test_states_that_differ_at_the_start_become_the_one_with_the_highest_revision() -> None:
     def program() -> tuple[int, float, str]:
         group = pccl.group(pccl.join(URL))
