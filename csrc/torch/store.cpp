@@ -39,6 +39,23 @@ std::string list(const EngineStore::Keys& keys) {
   return keys.size() > kShown ? text + ", ..." : text;
 }
 
+/// Whom the run has lost since the last boundary: a key of theirs comes no more. A wait does not
+/// know for whose key it waits.
+std::string lost_text(Engine& engine) {
+  const GroupView view = engine.view(engine.elastic_group());
+  std::string text;
+  for (std::size_t rank = 0; rank < view.numbering->size(); ++rank) {
+    if (std::find(view.ring->begin(), view.ring->end(), (*view.numbering)[rank]) ==
+        view.ring->end()) {
+      text += "; rank " + std::to_string(rank) + " was lost";
+    }
+  }
+  if (text.empty()) return text;
+  return text +
+         ": what waits for it, as new_group of another backend than pccl does, waits in "
+         "vain; make the group after the next boundary";
+}
+
 /// Parts of the keys that fit into one request: [first, last).
 template <typename Function>
 void in_parts(std::size_t size, Function function) {
@@ -72,13 +89,13 @@ std::shared_ptr<Ticket> EngineStore::call(StoreOp op, Keys keys, std::vector<Val
   const std::uint64_t quiet_ms = std::min<std::uint64_t>(limit_ms, kSayWaitingMs);
   bool there = wait_interruptibly(*engine_, *ticket, quiet_ms);
   if (!there && quiet_ms < limit_ms) {
-    log_info("waiting for the master's store, keys: " + list(keys));
+    log_info("waiting for the master's store, keys: " + list(keys) + lost_text(*engine_));
     there = wait_interruptibly(*engine_, *ticket, limit_ms - quiet_ms);
   }
   const Error error = there ? ticket->error() : Error{ErrorCode::timed_out, ""};
   if (error.code == ErrorCode::timed_out) {
-    C10_THROW_ERROR(DistStoreError,
-                    "wait timeout after " + std::to_string(timeout_ms) + "ms, keys: " + list(keys));
+    C10_THROW_ERROR(DistStoreError, "wait timeout after " + std::to_string(timeout_ms) +
+                                        "ms, keys: " + list(keys) + lost_text(*engine_));
   }
   pccl::check(error);
   return ticket;

@@ -2,7 +2,9 @@
 
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,11 +28,13 @@ AT_ONCE_S = 8.0  # a test's machine is busy; the time-out of new_group is half a
 class Maker(Member):
     """A member that makes groups of the members' ranks."""
 
-    def make(self, *, ranks: list[int]) -> dict[str, object]:
+    def make(self, *, ranks: list[int], **options: Any) -> dict[str, object]:
         say(did="making")
         begun = time.monotonic()
+        if "timeout" in options:
+            options["timeout"] = timedelta(seconds=options["timeout"])
         try:
-            group = dist.new_group(ranks)
+            group = dist.new_group(ranks, **options)
         except RuntimeError as error:
             return {
                 "failed": type(error).__name__,
@@ -57,8 +61,8 @@ def makers(run_peers: Run, start_master: Start, *arguments: str) -> list[Peer]:
     return peers
 
 
-def begin_making(peers: list[Peer], ranks: list[int]) -> None:
-    tell(peers, "make", ranks=ranks)
+def begin_making(peers: list[Peer], ranks: list[int], **options: Any) -> None:
+    tell(peers, "make", ranks=ranks, **options)
     for peer in peers:
         peer.next(did="making")
 
@@ -88,6 +92,21 @@ def test_a_member_that_dies_before_or_while_a_group_is_made_ends_the_making_at_a
             assert f"rank {rank} " in line["words"], line
             assert line["seconds"] < AT_ONCE_S, line
         goes_on(survivors)
+
+
+def test_a_group_of_another_backend_that_waits_for_a_lost_member_says_so_when_its_time_is_over(
+    run_peers: Run, start_master: Start
+) -> None:
+    peers = makers(run_peers, start_master)
+    survivors, victim = peers[:2], peers[2]
+    rank = together([victim], "look")[0]["rank"]
+    victim.kill()
+    begin_making(survivors, [0, 1, 2], backend="gloo", timeout=8)
+    for line in answers(survivors, "make"):
+        assert line["failed"] == "DistStoreError", line
+        assert f"rank {rank} was lost" in line["words"], line
+        assert "make the group after the next boundary" in line["words"], line
+    goes_on(survivors)
 
 
 def test_a_member_that_is_stopped_while_a_group_is_made_ends_the_making_by_its_silence(
