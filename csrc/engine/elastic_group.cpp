@@ -351,8 +351,12 @@ void ElasticGroup::on(const peer::Connect& a) {
   const std::uint64_t limit_ms = context_.options.connect_timeout_ms;
   const bool founded = core_.preparing && core_.preparing->epoch.base != EpochId{};
   const std::uint64_t wait_ms = founded ? std::min(limit_ms, kRedialMs) : limit_ms;
+  const std::map<PeerId, Handle> before = keeper_.proposed();
   const LinkKeeper::Moves moves = keeper_.propose(a, context_.clock.now_ms(), wait_ms);
   exchange_.sources(keeper_.proposed());
+  for (const auto& [peer, handle] : before) {  // of a proposal that has come to nothing
+    if (!needs(peer)) context_.release_link(peer, /*in_order=*/false);
+  }
   move_links(moves);
 }
 

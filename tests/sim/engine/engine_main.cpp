@@ -2,6 +2,7 @@
 //   pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT   the first violation ends it, by its seed
 //   pccl_sim_engine --trace SEED                           one walk, as a story
 //   with --fixed: of fixed groups, without a run
+//   pccl_sim_engine --seeds FILE                           the seeds of a file
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <string>
 #include <vector>
@@ -88,11 +90,31 @@ int walk_all(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, bool 
   return worst;
 }
 
+/// Those of a file, a line each: `SEED` or `fixed SEED`; # begins a comment.
+int walk_seeds(const std::string& path) {
+  std::ifstream file(path);
+  int walks = 0;
+  int violations = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line.front() == '#') continue;
+    wishes.fixed = line.starts_with("fixed ");
+    const std::uint64_t seed = std::strtoull(line.c_str() + (wishes.fixed ? 6 : 0), nullptr, 10);
+    const Walked walked = walk_one(seed);
+    ++walks;
+    if (walked.violation.empty()) continue;
+    ++violations;
+    std::printf("%s: %s\n", line.c_str(), walked.violation.c_str());
+  }
+  std::printf("%d walks, %d violations\n", walks, violations);
+  return walks > 0 && violations == 0 ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::uint64_t jobs = 1;
   bool keeps_going = false;
+  std::string seeds;
   std::vector<std::uint64_t> numbers;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -100,6 +122,8 @@ int main(int argc, char** argv) {
       wishes.trace = true;
     } else if (word == "--fixed") {
       wishes.fixed = true;
+    } else if (word == "--seeds" && i + 1 < argc) {
+      seeds = argv[++i];
     } else if (word == "--keep-going") {
       keeps_going = true;
     } else if (word == "--jobs" && i + 1 < argc) {
@@ -109,6 +133,7 @@ int main(int argc, char** argv) {
     }
   }
   pccl::set_log_level(pccl::LogLevel::off);
+  if (!seeds.empty()) return walk_seeds(seeds);
   if (wishes.trace && numbers.size() == 1) {
     const Walked walked = walk_one(numbers[0]);
     std::printf("%s\n", walked.violation.empty() ? "no violation" : walked.violation.c_str());
@@ -117,7 +142,7 @@ int main(int argc, char** argv) {
   if (numbers.size() != 2 || jobs == 0) {
     std::fprintf(stderr,
                  "usage: pccl_sim_engine [--fixed] ([--jobs N] [--keep-going] SEED COUNT | --trace "
-                 "SEED)\n");
+                 "SEED) | --seeds FILE\n");
     return 2;
   }
   return walk_all(numbers[0], numbers[1], jobs, keeps_going);
