@@ -79,12 +79,13 @@ def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:
     """
 
 def leave(at_once: bool) -> None: ...
-def boundary_begin(kind: str, verify: bool, timeout_s: float | None) -> None:
-    """kind: "refresh" or "resume"."""
+def boundary_begin(kind: str, verify: bool, timeout_s: float | None, talk: object) -> None:
+    """kind: "refresh" or "resume". Sets `talk.is_open`, whatever signal comes meanwhile."""
 
-def boundary_next(timeout_s: float) -> dict[str, Any] | None:
-    """None: nothing within timeout_s. Else what ("hash", "fetch", "finished"), step, voted, admitted,
-    left, root ({present, revision, digest}) and, for "fetch", epoch, sources (hex ids), why.
+def boundary_next(timeout_s: float, talk: object) -> bool:
+    """False: nothing within timeout_s. Else `talk.unanswered` is what ("hash", "fetch", "finished"), step,
+    voted, admitted, left, root ({present, revision, digest}) and, for "fetch", epoch, sources (hex
+    ids), why; whatever signal comes meanwhile. After an error of the boundary `talk.is_open` is False.
     """
 
 def boundary_root(

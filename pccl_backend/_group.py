@@ -225,8 +225,7 @@ class ElasticGroup:
         elif not timeout_s > 0:
             raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0, or None")
         if not _talk.is_open:
-            module.boundary_begin(kind, verify, timeout_s)
-            _talk.is_open = True
+            module.boundary_begin(kind, verify, timeout_s, _talk)
         event = self._converse(kind, shared, before["step"], began)
         boundary = self._finished(event, shared, before, time.monotonic() - began)
         module.raise_late_failure()
@@ -242,13 +241,13 @@ class ElasticGroup:
         while True:
             question = _talk.unanswered
             if question is None or question["what"] == "fetch":  # a newer one replaces it
-                question = self._next_event() or question
+                self._next_event()
+                question = _talk.unanswered
             if question is None:
                 if not said and time.monotonic() - began > SAY_WAITING_S:
                     said = True
                     self._say_waiting(kind, step)
                 continue
-            _talk.unanswered = question
             if question["what"] == "finished":
                 _talk.end()
                 return question
@@ -258,15 +257,15 @@ class ElasticGroup:
             elif self._fetch(question, shared):
                 _talk.unanswered = None
 
-    def _next_event(self) -> dict[str, Any] | None:
+    def _next_event(self) -> None:
+        """What comes is `_talk.unanswered` before a handler of a signal runs."""
         try:
-            event: dict[str, Any] | None = self._module.boundary_next(SLICE_S)
+            came = self._module.boundary_next(SLICE_S, _talk)
         except Exception:  # the boundary has failed; Ctrl-C is none of these
             _talk.end()
             raise
-        if event is not None and event["what"] == "fetch":
-            _log.info("shared state: fetching; %s", event.get("why", ""))
-        return event
+        if came and _talk.unanswered is not None and _talk.unanswered["what"] == "fetch":
+            _log.info("shared state: fetching; %s", _talk.unanswered.get("why", ""))
 
     def _hash(self, shared: Exchange | None, contributors: tuple[int, ...]) -> None:
         if shared is None:

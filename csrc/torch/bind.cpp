@@ -282,17 +282,26 @@ void leave(bool at_once) {
   engine->leave(engine->elastic_group(), at_once);
 }
 
-void boundary_begin(const std::string& kind, bool verify, std::optional<double> timeout_s) {
+// What has begun and what has come is noted in `talk` (_session.Talk) before Python can raise what
+// a signal's handler raises: the call may be interrupted, and the next one goes on from there.
+
+void boundary_begin(const std::string& kind, bool verify, std::optional<double> timeout_s,
+                    const py::object& talk) {
   TORCH_CHECK_VALUE(kind == "refresh" || kind == "resume",
                     "pccl: kind is 'refresh' or 'resume', got '", kind, "'");
   const BoundaryRequest request{kind == "refresh" ? VoteKind::refresh : VoteKind::resume, verify,
                                 timeout_s ? std::max<std::uint64_t>(to_ms(*timeout_s), 1) : 0};
   const auto engine = joined_engine();
-  const GilRelease release;
-  check(engine->boundary_begin(engine->elastic_group(), request));
+  Error error;
+  {
+    const GilRelease release;
+    error = engine->boundary_begin(engine->elastic_group(), request);
+  }
+  check(error);
+  talk.attr("is_open") = true;
 }
 
-py::object boundary_next(double timeout_s) {
+bool boundary_next(double timeout_s, const py::object& talk) {
   const auto engine = joined_engine();
   std::uint64_t left_ms = to_ms(timeout_s);
   std::optional<Result<BoundaryEvent>> event;
@@ -307,9 +316,11 @@ py::object boundary_next(double timeout_s) {
       if (left_ms == 0) break;
     }
   }
-  if (!event) return py::none();
+  if (!event) return false;
+  if (event->error().failed()) talk.attr("is_open") = false;
   check(event->error());
-  return to_dict(event->value());
+  talk.attr("unanswered") = to_dict(event->value());
+  return true;
 }
 
 void boundary_root(bool present, std::uint64_t revision, const py::bytes& digest,
@@ -501,9 +512,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("group_view", &group_view);
   m.def("set_event_sink", &set_event_sink, py::arg("function"));
   m.def("leave", &leave, py::arg("at_once"));
-  m.def("boundary_begin", &boundary_begin, py::arg("kind"), py::arg("verify"),
-        py::arg("timeout_s"));
-  m.def("boundary_next", &boundary_next, py::arg("timeout_s"));
+  m.def("boundary_begin", &boundary_begin, py::arg("kind"), py::arg("verify"), py::arg("timeout_s"),
+        py::arg("talk"));
+  m.def("boundary_next", &boundary_next, py::arg("timeout_s"), py::arg("talk"));
   m.def("boundary_root", &boundary_root, py::arg("present"), py::arg("revision"), py::arg("digest"),
         py::arg("items"), py::arg("keep"));
   m.def("boundary_adopt", &boundary_adopt, py::arg("revision"), py::arg("digest"));

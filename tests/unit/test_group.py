@@ -44,16 +44,20 @@ class FakeExtension:
     def is_elastic(self, group: object) -> bool:
         return group is dist.group.WORLD
 
-    def boundary_begin(self, *arguments: Any) -> None:
-        self.calls.append(("begin", *arguments))
+    def boundary_begin(self, kind: str, verify: bool, timeout_s: float, talk: Any) -> None:
+        self.calls.append(("begin", kind, verify, timeout_s))
+        talk.is_open = True
 
-    def boundary_next(self, timeout_s: float) -> Any:
+    def boundary_next(self, timeout_s: float, talk: Any) -> bool:
         event = self.events.pop(0)
         if isinstance(event, BaseException):
             raise event
-        if event is not None and event["what"] == "finished":
+        if event is None:
+            return False
+        if event["what"] == "finished":
             self.view.update(self.after)
-        return event
+        talk.unanswered = event
+        return True
 
     def boundary_root(self, *arguments: Any) -> None:
         self.calls.append(("root", *arguments))
@@ -138,9 +142,9 @@ def test_a_second_call_says_that_the_first_one_has_not_returned(
         except RuntimeError as error:
             said.append(str(error))
 
-    def called(timeout_s: float) -> Any:  # as by a handler of a signal that comes meanwhile
+    def called(timeout_s: float, talk: Any) -> bool:  # as by a handler of a signal meanwhile
         run(second)
-        return FakeExtension.boundary_next(fake, timeout_s)
+        return FakeExtension.boundary_next(fake, timeout_s, talk)
 
     fake.events = [finished(), finished()]
     fake.boundary_next = called  # type: ignore[method-assign]
