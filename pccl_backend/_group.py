@@ -219,15 +219,16 @@ class ElasticGroup:
     ) -> Boundary:
         module = self._module
         began = time.monotonic()
-        before = module.group_view()
         if timeout_s is None:
             timeout_s = _extension.config().step_timeout_s
         elif not timeout_s > 0:
             raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0, or None")
         if not _talk.is_open:
+            _talk.before = module.group_view()
             module.boundary_begin(kind, verify, timeout_s, _talk)
-        event = self._converse(kind, shared, before["step"], began)
-        boundary = self._finished(event, shared, before, time.monotonic() - began)
+        event = self._converse(kind, shared, _talk.before["step"], began)
+        boundary = self._finished(event, shared, _talk.before, time.monotonic() - began)
+        _talk.end()  # until here a call that Ctrl-C has ended is taken up by the next one
         module.raise_late_failure()
         return boundary
 
@@ -249,7 +250,6 @@ class ElasticGroup:
                     self._say_waiting(kind, step)
                 continue
             if question["what"] == "finished":
-                _talk.end()
                 return question
             if question["what"] == "hash":
                 self._hash(shared, tuple(question.get("contributors", ())))

@@ -7,7 +7,7 @@ has begun.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import _events, _extension, _rank_tables
@@ -22,6 +22,7 @@ class Talk:
 
     Attributes:
         is_open: The peer stands at the boundary.
+        before: How things stood when it came to it.
         unanswered: The question of the engine that was not answered.
         adopts: The engine was asked whether a state may be replaced, and has not been told what
             came of it.
@@ -30,6 +31,7 @@ class Talk:
     """
 
     is_open: bool = False
+    before: dict[str, Any] = field(default_factory=dict)
     unanswered: dict[str, Any] | None = None
     adopts: bool = False
     fetched: Any = None

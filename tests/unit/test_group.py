@@ -290,6 +290,26 @@ def test_after_an_interruption_the_engine_is_told_which_state_is_held(
     assert _session.talk.adopts is False
 
 
+def test_a_passed_boundary_is_not_lost_to_an_interruption(
+    fake: FakeExtension, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.events = [finished(step=5), finished(step=6)]
+    fake.after = {"size": 3, "numbering": ["aa", "bb", "cc"], "epoch": "1.2", "step": 5}
+    interruptions = [KeyboardInterrupt]
+
+    def sync_tables(module: Any, *, new_numbers: bool) -> None:
+        assert new_numbers
+        if interruptions:
+            raise interruptions.pop()
+
+    monkeypatch.setattr(_rank_tables, "sync_tables", sync_tables)
+    with pytest.raises(KeyboardInterrupt):
+        ElasticGroup(None).refresh({"step": 1})
+    boundary = ElasticGroup(None).refresh({"step": 1})
+    assert (boundary.step, boundary.size, boundary.size_changed) == (5, 3, True)
+    assert [call[0] for call in fake.calls] == ["begin"]
+
+
 def test_an_error_of_the_boundary_reaches_the_caller(fake: FakeExtension) -> None:
     fake.events = [EvictedError("the run goes on without this peer")]
     with pytest.raises(EvictedError):
