@@ -1,8 +1,8 @@
 // One walk without a run: members that make fixed groups of each other, and what goes wrong.
-#include <algorithm>
 #include <utility>
 
 #include "harm.h"
+#include "judge.h"
 #include "walk.h"
 
 namespace pccl::sim {
@@ -31,17 +31,7 @@ class FixedWalk {
   }
 
   Walked run() {
-    Walked walked;
-    try {
-      story();
-    } catch (const Violation& violation) {
-      walked.violation = violation.what();
-      time_.say(nullptr, std::string("VIOLATION ") + violation.what());
-    }
-    walked.calls = book_.calls_checked;
-    walked.messages = book_.messages_checked;
-    walked.bits = book_.bits_checked;
-    return walked;
+    return judged(time_, book_, [this] { story(); });
   }
 
  private:
@@ -62,14 +52,7 @@ class FixedWalk {
         time_.after(2000 + time_.chance.below(span_us), nullptr, [this] { fault(); });
       }
     }
-    for (std::uint64_t events = 0;; ++events) {
-      if (events > kEventsMax) throw Violation("too much happens: " + where());
-      if (time_.now_us() > kEndMs * 1000) throw Violation("it does not end: " + where());
-      if (std::all_of(members_.begin(), members_.end(), [](const auto& m) { return m->over(); })) {
-        break;
-      }
-      if (!time_.step()) throw Violation("nothing happens any more: " + where());
-    }
+    until_over(time_, members_, members_.size());
     std::map<PeerId, bool> lived;
     for (const auto& member : members_) lived[member->id()] = member->lived();
     book_.close(lived);
@@ -82,12 +65,6 @@ class FixedWalk {
     if (what != 7 && what != 10 && what != 12) return harm(*one, what, cables_, book_);
     book_.harmed({one->id()});
     one->ends_a_group(what == 7);
-  }
-
-  [[nodiscard]] std::string where() const {
-    std::string text = "at " + std::to_string(time_.now_us() / 1000) + " ms";
-    for (const auto& member : members_) text += "; " + member->where();
-    return text;
   }
 
   Time time_;

@@ -8,9 +8,6 @@
 
 namespace pccl::sim {
 
-constexpr std::uint64_t kEndMs = 600000;       // everything has ended by then, faults or not
-constexpr std::uint64_t kEventsMax = 4000000;  // of one walk
-
 /// One that lives and has its links; null: there is none.
 [[nodiscard]] Member* any_of(const std::vector<std::unique_ptr<Member>>& members, Random& chance);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harm.h"
+#include "judge.h"
 #include "master/server.h"
 #include "member.h"
 
@@ -91,17 +92,7 @@ class Walk {
   }
 
   Walked run() {
-    Walked walked;
-    try {
-      story();
-    } catch (const Violation& violation) {
-      walked.violation = violation.what();
-      time_.say(nullptr, std::string("VIOLATION ") + violation.what());
-    }
-    walked.calls = book_.calls_checked;
-    walked.messages = book_.messages_checked;
-    walked.bits = book_.bits_checked;
-    return walked;
+    return judged(time_, book_, [this] { story(); });
   }
 
  private:
@@ -137,15 +128,7 @@ class Walk {
         time_.after(45000 + time_.chance.below(span_us), nullptr, [this] { fault(); });
       }
     }
-    for (std::uint64_t events = 0;; ++events) {
-      if (events > kEventsMax) throw Violation("too much happens: " + where());
-      if (time_.now_us() > kEndMs * 1000) throw Violation("it does not end: " + where());
-      if (members_.size() >= founders_ &&
-          std::all_of(members_.begin(), members_.end(), [](const auto& m) { return m->over(); })) {
-        break;
-      }
-      if (!time_.step()) throw Violation("nothing happens any more: " + where());
-    }
+    until_over(time_, members_, founders_);
     std::map<PeerId, bool> lived;
     for (const auto& member : members_) {
       lived[member->id()] = member->lived();
@@ -219,12 +202,6 @@ class Walk {
       default:
         return harm(*one, what, cables_, book_);
     }
-  }
-
-  [[nodiscard]] std::string where() const {
-    std::string text = "at " + std::to_string(time_.now_us() / 1000) + " ms";
-    for (const auto& member : members_) text += "; " + member->where();
-    return text;
   }
 
   Time time_;

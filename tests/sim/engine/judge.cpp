@@ -1,0 +1,47 @@
+#include "judge.h"
+
+#include <algorithm>
+#include <string>
+
+namespace pccl::sim {
+namespace {
+
+constexpr std::uint64_t kEndMs = 600000;       // everything has ended by then, faults or not
+constexpr std::uint64_t kEventsMax = 4000000;  // of one walk
+
+std::string where(const Time& time, const std::vector<std::unique_ptr<Member>>& members) {
+  std::string text = "at " + std::to_string(time.now_us() / 1000) + " ms";
+  for (const auto& member : members) text += "; " + member->where();
+  return text;
+}
+
+}  // namespace
+
+Walked judged(Time& time, const Book& book, const std::function<void()>& story) {
+  Walked walked;
+  try {
+    story();
+  } catch (const Violation& violation) {
+    walked.violation = violation.what();
+    time.say(nullptr, std::string("VIOLATION ") + violation.what());
+  }
+  walked.calls = book.calls_checked;
+  walked.messages = book.messages_checked;
+  walked.bits = book.bits_checked;
+  return walked;
+}
+
+void until_over(Time& time, const std::vector<std::unique_ptr<Member>>& members,
+                std::size_t at_least) {
+  for (std::uint64_t events = 0;; ++events) {
+    if (events > kEventsMax) throw Violation("too much happens: " + where(time, members));
+    if (time.now_us() > kEndMs * 1000) throw Violation("it does not end: " + where(time, members));
+    if (members.size() >= at_least &&
+        std::all_of(members.begin(), members.end(), [](const auto& m) { return m->over(); })) {
+      return;
+    }
+    if (!time.step()) throw Violation("nothing happens any more: " + where(time, members));
+  }
+}
+
+}  // namespace pccl::sim
