@@ -267,11 +267,11 @@ def test_no_two_test_modules_have_one_name() -> None:
     none_of(sorted({name for name in names if names.count(name) > 1}), "rename one of each")
 
 
-def test_modules_are_private_but_for_the_demo_and_the_test_doubles() -> None:
+def test_modules_are_private_but_for_the_commands_and_the_test_doubles() -> None:
     modules = {
         path.stem for path in (ROOT / "pccl_backend").glob("*") if path.suffix in ("", ".py")
     }
-    assert {name for name in modules if not name.startswith("_")} == {"demo", "testing"}
+    assert {name for name in modules if not name.startswith("_")} == {"check", "demo", "testing"}
 
 
 def relative_imports(path: Path) -> set[str]:
