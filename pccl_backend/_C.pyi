@@ -70,7 +70,8 @@ def is_elastic(group: Any) -> bool:
 
 def group_view() -> dict[str, Any]:
     """rank, size, epoch (str), epoch_number (int), step, numbering (list of hex peer ids), ring (the
-    members of the epoch, in the order in which data go round), self (hex), admitted, evicted, left.
+    members of the epoch, in the order in which data go round), self (hex), admitted, evicted, left,
+    contributors (ranks that are in all operations of this step so far; []: there is none).
     """
 
 def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:

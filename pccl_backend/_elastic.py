@@ -76,7 +76,9 @@ class ElasticRun:
         group: The ElasticGroup.
         boundary: The last boundary that was passed.
         state: The shared state: `model`, `optimizer` (several: `optimizer0`, `optimizer1`, ...),
-            what was given as `state`, and `step`, the number of steps of the run.
+            what was given as `state`, and `step`, the number of steps of the run. A step counts
+            when its optimizers have stepped, so what is read then, and `samples` and
+            `samples_total`, are of that step.
         left: This peer has left the run: end the program.
     """
 
@@ -135,12 +137,16 @@ class ElasticRun:
     @property
     def samples(self) -> int:
         """Samples that counted in the last step; 0 without a sampler."""
-        return 0 if self._sampler is None else self._sampler.counted_last
+        if self._sampler is None:
+            return 0
+        return self._sampler.counted_last if not self._is_unsettled() else self._samples_so_far()
 
     @property
     def samples_total(self) -> int:
         """Samples that have counted in the whole run; 0 without a sampler."""
-        return 0 if self._sampler is None else self._sampler.counted
+        if self._sampler is None:
+            return 0
+        return self._sampler.counted + (self._samples_so_far() if self._is_unsettled() else 0)
 
     def meet(self, *, timeout_s: float | None = None) -> Boundary:
         """Passes a boundary now: at the end of the data, or where no forward follows.
@@ -160,9 +166,8 @@ class ElasticRun:
                 f"the step ends with {self._sampler.missing} batches of the sampler not taken; "
                 "expected optimizer.step() after the batch for which sampler.is_last"
             )
-        if self._stepped and not self._step_counted:
-            self.state["step"] += 1
-            self._step_counted = True  # also if Ctrl-C ends this call and another one goes on
+        if self._stepped:  # an optimizer that was not to step in this one counts for no less
+            self._count_step()
         for module in self._sharded:  # an evaluation may have left parameters gathered
             module.reshard()
         self.boundary = self.group.refresh(self.state, timeout_s=timeout_s)
@@ -298,6 +303,14 @@ class ElasticRun:
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._stepped |= {i for i, o in enumerate(self._optimizers) if o is optimizer}
+        if len(self._stepped) == len(self._optimizers) and not self.failed:
+            self._count_step()  # what the program reads from here on is of this step
+
+    def _count_step(self) -> None:
+        """Once for each step, also if Ctrl-C ends its boundary and another call passes it."""
+        if not self._step_counted and not self.left:
+            self.state["step"] += 1
+            self._step_counted = True
 
     def _wrap(self, scaler: Any) -> None:
         """A step that the scaler skips, for a gradient that is not finite, is a step too."""
@@ -318,6 +331,17 @@ class ElasticRun:
         """Ends the sampler's step; where the boundary voted that was done before hashing."""
         if self._sampler is not None and self._sampler.in_step:
             self._sampler.settle(contributors)
+
+    def _is_unsettled(self) -> bool:
+        """Is the step over, and its boundary, which settles what has counted, still to come?"""
+        sampler = self._sampler
+        return self._step_counted and sampler is not None and sampler.in_step
+
+    def _samples_so_far(self) -> int:
+        """Of the step that is over, by what has contributed to its operations until now."""
+        assert self._sampler is not None
+        ranks = self.group._contributors() or range(self._sampler.members)
+        return self._sampler.samples * len(ranks) // self._sampler.members
 
     def _count_samples(self) -> None:
         if self._sampler is not None:

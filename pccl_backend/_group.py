@@ -209,6 +209,10 @@ class ElasticGroup:
         """
         return _events.add(what, function)
 
+    def _contributors(self) -> tuple[int, ...]:
+        """Ranks that have contributed to all operations of this step so far; (): there is none."""
+        return tuple(self._module.group_view()["contributors"])
+
     def _alone(self, call: Callable[[], Boundary]) -> Boundary:
         _talk.turn = _talk.turn or self._module.Turn()
         boundary: Boundary = _talk.turn.take(call)

@@ -306,6 +306,13 @@ class SimulatedGroup(ElasticGroup):
             if self._member in operation.posts and not operation.done
         ]
 
+    def _contributors(self) -> tuple[int, ...]:
+        run = self._member.run
+        contributed = run.contributed
+        if contributed is None:
+            return ()
+        return tuple(rank for rank, m in enumerate(run.numbering) if m in contributed)
+
     def refresh(
         self,
         state: MutableMapping[str, Any] | None = None,

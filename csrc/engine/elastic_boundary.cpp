@@ -88,6 +88,8 @@ void ElasticGroup::on(const peer::EnterStep& a) {
   admitted_ = true;
   begin_step(a.step);
   exchange_.withdraw();
+  const std::vector<std::uint32_t> contributors = this->contributors();
+  contributors_.reset();
   publish();
   joined({});
   if (!talk_) return;
@@ -97,8 +99,7 @@ void ElasticGroup::on(const peer::EnterStep& a) {
   finished.voted = a.voted;
   finished.admitted = a.admitted;
   finished.root = a.root;
-  finished.contributors = contributors();
-  contributors_.reset();
+  finished.contributors = contributors;
   boundary_.reset();
   std::exchange(talk_, nullptr)->say(std::move(finished));
 }
@@ -140,13 +141,15 @@ void ElasticGroup::note_contributors(const Pending& pending) {
   if (pending.op->request().descriptor.kind == OpKind::barrier) return;
   std::vector<std::uint32_t> ranks = pending.op->contributors();
   std::sort(ranks.begin(), ranks.end());  // they are in the order of the ring
+  if (contributors_ == ranks) return;
   if (!contributors_) {
     contributors_ = ranks;
-  } else if (*contributors_ != ranks) {
+  } else {
     std::erase_if(*contributors_, [&](std::uint32_t rank) {
       return !std::binary_search(ranks.begin(), ranks.end(), rank);
     });
   }
+  publish();
 }
 
 /// To the step that ends; without an operation everybody.

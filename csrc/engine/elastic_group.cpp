@@ -649,6 +649,9 @@ GroupView ElasticGroup::view() const {
   view.ring = std::make_shared<const std::vector<PeerId>>(run_->ring);
   view.admitted = admitted_;
   view.left = left_;
+  if (contributors_) {
+    view.contributors = std::make_shared<const std::vector<std::uint32_t>>(*contributors_);
+  }
   view.evicted = failure_.code == ErrorCode::evicted;
   view.failure = failure_;
   if (!admitted_ && welcome_) {

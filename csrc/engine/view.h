@@ -22,6 +22,9 @@ struct GroupView {
   Numbering numbering = std::make_shared<const std::vector<PeerId>>();
   /// Members of the epoch, in the order in which data go round.
   std::shared_ptr<const std::vector<PeerId>> ring = numbering;
+  /// Ranks that have contributed to all operations of this step so far; none: there is none yet.
+  std::shared_ptr<const std::vector<std::uint32_t>> contributors =
+      std::make_shared<const std::vector<std::uint32_t>>();
   bool elastic = false;
   bool admitted = true;  // false: a newcomer before its first refresh
   bool evicted = false;

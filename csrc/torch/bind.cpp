@@ -245,6 +245,7 @@ py::dict group_view() {
   dict["admitted"] = view.admitted;
   dict["evicted"] = view.evicted;
   dict["left"] = view.left;
+  dict["contributors"] = *view.contributors;
   return dict;
 }
 

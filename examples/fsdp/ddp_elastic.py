@@ -51,7 +51,7 @@ def main() -> None:
         optimizer.param_groups[0]["lr"] = LR * sampler.samples / GLOBAL
         optimizer.step()
         optimizer.zero_grad()
-        step = run.state["step"] + 1
+        step = run.state["step"]
         if run.boundary.rank == 0 and step % 10 == 0:
             print(
                 f"pass {sampler.pass_number + 1}  step {step:4d}  loss {loss:.4f}  "

@@ -138,7 +138,7 @@ def counting(index: int, url: str, folder: str) -> None:
         scaler.update()
         scheduler.step()
         optimizer.zero_grad()
-        say(did="step", step=run.state["step"] + 1, given=given, writer=run.boundary.writer)
+        say(did="step", step=run.state["step"], given=given, writer=run.boundary.writer)
         given = []
         if hear() == "hold":
             hold(_checkpoints.FileSystemWriter, "finish")

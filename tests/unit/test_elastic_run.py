@@ -37,6 +37,9 @@ class FakeGroup:
         self.fails: Exception | None = None
         self.shared: list[dict[str, Any]] = []  # what was hashed at each boundary
 
+    def _contributors(self) -> tuple[int, ...]:
+        return self.contributors
+
     def refresh(self, state: Any, *, timeout_s: float | None = None) -> Boundary:
         if self.fails is not None:
             raise self.fails
@@ -200,10 +203,31 @@ def test_a_step_whose_reduction_failed_is_given_again() -> None:
 def test_without_a_sampler_a_failed_reduction_makes_a_boundary_and_no_step() -> None:
     loop = Loop(FakeGroup())
     loop.run._in_backward = True
-    loop.step()
+    loop.model(torch.ones(2)).backward()
     assert (loop.run.boundary.step, loop.run.state["step"], loop.run.failed) == (2, 0, False)
+    loop.optimizer.step()
     loop.step()
-    assert (loop.run.boundary.step, loop.run.state["step"]) == (3, 1)
+    assert (loop.run.boundary.step, loop.run.state["step"]) == (3, 2)
+
+
+def test_what_is_read_after_the_optimizer_is_of_its_step() -> None:
+    mine = sampler()
+    loop = Loop(FakeGroup(size=2), sampler=mine)
+    batches = mine.batches()
+    run, read = loop.run, []
+    for contributors in ((0, 1), (0,), ()):
+        for _ in range(2):
+            next(batches)
+            loop.model(torch.ones(2)).backward()
+        loop.group.contributors = contributors
+        before = (run.state["step"], run.samples_total)
+        loop.optimizer.step()
+        read.append((run.state["step"], run.samples, run.samples_total))
+        assert before < read[-1][::2]
+        after = run.meet()
+        assert read[-1] == (run.state["step"], run.samples, run.samples_total)
+        assert after.samples == run.samples_total
+    assert read == [(1, 8, 8), (2, 4, 12), (3, 8, 20)]
 
 
 def test_a_boundary_that_is_interrupted_counts_its_step_once() -> None:
@@ -218,7 +242,7 @@ def test_a_boundary_that_is_interrupted_counts_its_step_once() -> None:
         with pytest.raises(RuntimeError, match="interrupted"):
             loop.run.meet()
     loop.group.fails = None
-    loop.step()
+    loop.run.meet()
     assert (loop.run.state["step"], loop.run.boundary.step, mine.steps) == (1, 2, 1)
 
 
