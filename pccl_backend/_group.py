@@ -313,9 +313,9 @@ class ElasticGroup:
     def _say_waiting(self, kind: str, step: int) -> None:
         view = self._module.group_view()
         if view["admitted"]:
-            _log.info("%s of step %d waits for others of %d members", kind, step, view["size"])
+            _log.warning("%s of step %d waits for others of %d members", kind, step, view["size"])
         else:
-            _log.info("waiting at the door: the members admit at their next boundary")
+            _log.warning("waiting at the door: the members admit newcomers at their next boundary")
 
     def _finished(
         self,

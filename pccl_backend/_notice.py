@@ -117,7 +117,12 @@ def _is_member(group: weakref.ref[Any]) -> bool:
 
 
 def _watch(group: weakref.ref[Any], name: str, grace_s: float) -> None:
-    _log.warning("%s: leaving at the next boundary, at the latest in %g s", name, grace_s)
+    _log.warning(
+        "%s: this process leaves the run at its next boundary; if it reaches none within %g s, it "
+        "aborts its group, which the others see as a loss",
+        name,
+        grace_s,
+    )
     end = time.monotonic() + grace_s
     asked = False
     while _is_member(group):
@@ -129,8 +134,8 @@ def _watch(group: weakref.ref[Any], name: str, grace_s: float) -> None:
             time.sleep(LOOK_S)
             continue
         _log.error(
-            "no boundary within %g s of %s: this peer goes without one, a loss for the others; "
-            "call refresh more often, or give leave_on a longer grace_s",
+            "no boundary within %g s of %s: this process aborts its group, which the others see as "
+            "a loss. The master was away, or refresh is called too seldom for this grace_s",
             grace_s,
             name,
         )

@@ -352,7 +352,7 @@ def test_a_spot_fleet(desk: Desk) -> None:
     for terminal in fleet:  # the machines are taken back, one after the other
         terminal.process.terminate()
         terminal.ends()
-        assert "leaving at the next boundary" in terminal.text()
+        assert "leaves the run at its next boundary" in terminal.text()
 
 
 @pytest.mark.long

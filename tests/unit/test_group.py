@@ -113,6 +113,25 @@ def test_a_boundary_without_a_vote_asks_for_no_hash(fake: FakeExtension) -> None
     assert boundary.paused_s >= 0
 
 
+@pytest.mark.parametrize(
+    ("admitted", "line"),
+    [(True, "refresh of step 4 waits for others of 2 members"), (False, "waiting at the door")],
+)
+def test_a_wait_is_said_without_a_level_that_somebody_has_set(
+    fake: FakeExtension,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    admitted: bool,
+    line: str,
+) -> None:
+    monkeypatch.setattr(_group, "SAY_WAITING_S", 0.0)
+    fake.view["admitted"] = admitted
+    fake.events = [None, None, finished()]
+    ElasticGroup(None).refresh({"step": 1})
+    [said] = [record for record in caplog.records if line in record.getMessage()]
+    assert said.levelname == "WARNING"
+
+
 def test_what_failed_after_its_wait_is_raised_when_the_boundary_has_been_passed(
     fake: FakeExtension,
 ) -> None:
