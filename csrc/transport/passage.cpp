@@ -19,7 +19,13 @@ void Passage::message(PeerId from, const RelayMessage& message,
     return links_.give_up(from, "it relays what is not its own");
   }
   if (links_.is_up(message.to)) {
-    if (message.kind == RelayKind::open) routes_.insert(Pair(from, message.to));
+    const Pair route(from, message.to);
+    if (message.kind == RelayKind::open) routes_.try_emplace(route, 0);
+    if (const auto open = routes_.find(route); open != routes_.end()) ++open->second;
+    if (message.kind == RelayKind::down) {
+      routes_.erase(route);
+      routes_.erase(Pair(message.to, from));
+    }
     links_.send_relay(message.to, {payload.begin(), payload.end()});
     return;
   }
@@ -75,6 +81,7 @@ void Passage::over(MemoryToken token, bool credit) {
   Passing& passing = found->second;
   const auto [from, to] = passing.between;
   const std::size_t bytes = passing.buffer.size();
+  if (const auto route = routes_.find(passing.between); route != routes_.end()) ++route->second;
   if (credit) links_.send_relay(from, encode_relay({RelayKind::credit, to, from, 0, bytes, {}}));
   const auto held = held_bytes_.find(passing.between);
   held->second -= bytes;
@@ -83,9 +90,28 @@ void Passage::over(MemoryToken token, bool credit) {
   passing_.erase(found);
 }
 
+bool Passage::serves(PeerId peer) const {
+  const auto of_peer = [peer](const Pair& pair) {
+    return pair.first == peer || pair.second == peer;
+  };
+  return std::any_of(routes_.begin(), routes_.end(),
+                     [&](const auto& route) { return of_peer(route.first); }) ||
+         std::any_of(passing_.begin(), passing_.end(),
+                     [&](const auto& passing) { return of_peer(passing.second.between); });
+}
+
+std::uint64_t Passage::moved(PeerId peer) const {
+  std::uint64_t moved = 0;
+  for (const auto& [route, count] : routes_) {
+    if (route.first == peer || route.second == peer) moved += count;
+  }
+  return moved;
+}
+
 void Passage::unlink(PeerId peer) {
   const std::string why = "the peer in between has lost its link to it";
-  std::erase_if(routes_, [&](const Pair& route) {
+  std::erase_if(routes_, [&](const auto& entry) {
+    const Pair& route = entry.first;
     if (route.second == peer) {
       links_.send_relay(route.first,
                         encode_relay({RelayKind::down, peer, route.first, 0, 0, as_span(why)}));

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -41,6 +40,11 @@ class Passage {
   /// The own link to this peer has ended, or ends: who reached others over this peer hears of it.
   void unlink(PeerId peer);
 
+  /// Has it opened a link to another one over this peer, or is something of theirs on its way?
+  [[nodiscard]] bool serves(PeerId peer) const;
+  /// Messages and segments that have been passed on between it and others: while it serves.
+  [[nodiscard]] std::uint64_t moved(PeerId peer) const;
+
   /// Is this the memory of a segment that is passed on?
   [[nodiscard]] static bool owns(MemoryToken token) { return (token & kMark) != 0; }
   /// Payload bytes of segments so far.
@@ -58,7 +62,7 @@ class Passage {
   void over(MemoryToken token, bool credit);
 
   DirectLinks& links_;
-  std::set<Pair> routes_;  // (from, to) that have opened
+  std::map<Pair, std::uint64_t> routes_;  // (from, to) that have opened, and what has moved since
   std::map<MemoryToken, Passing> passing_;
   std::map<Pair, std::size_t> held_bytes_;       // of `passing_`
   std::vector<std::vector<std::byte>> buffers_;  // kept

@@ -157,7 +157,9 @@ class LinksBase {
   virtual void shutdown(std::uint64_t deadline_ms, std::function<void()> done) = 0;
 };
 
-/// The links of this process: one per peer, shared by all groups.
+/// The links of this process: one per peer, shared by all groups. One that is closed or dropped
+/// ends for its owner at once; over it links that were closed send their rest, and what this
+/// process passes on between others goes on, as long as it moves.
 class Links : public LinksBase {
  public:
   /// As `open`, for a peer that cannot be reached: over `via`, to which both have a link or are

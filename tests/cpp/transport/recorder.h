@@ -157,6 +157,16 @@ class BarePeer {
     const std::size_t size = encode_frame_header(header, bytes);
     client.send(std::span<const std::byte>(bytes).first(size));
   }
+  /// On its first lane.
+  void say_relay(std::span<const std::byte> payload) {
+    FrameHeader header;
+    header.type = FrameType::relay;
+    header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+    HeaderBytes bytes;
+    const std::size_t size = encode_frame_header(header, bytes);
+    clients[0]->send(std::span<const std::byte>(bytes).first(size));
+    clients[0]->send(payload);
+  }
   std::vector<std::unique_ptr<BareClient>> clients;
 
  private:

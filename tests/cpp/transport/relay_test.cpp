@@ -185,6 +185,113 @@ TEST(Relay, a_link_that_is_closed_brings_its_last_segments_first) {
   EXPECT_TRUE(trio.a.events.down.empty()) << "who closes is told nothing";
 }
 
+TEST(Relay, links_that_are_all_closed_in_any_order_bring_their_last_segments_first) {
+  for (const bool far_first : {true, false}) {
+    Trio trio;
+    trio.open_over(trio.r);
+    Tensor tensor(20U << 20);  // more than the window
+    std::vector<std::byte> memory(tensor.bytes.size());
+    trio.b.events.place = place_in(memory);
+    std::size_t arrived_before_down = 0;
+    trio.b.events.on_down = [&](PeerId) { arrived_before_down = trio.b.events.arrived.size(); };
+    tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
+    if (far_first) trio.a.links->close(trio.b.id());
+    trio.a.links->close(trio.r.id());
+    if (!far_first) trio.a.links->close(trio.b.id());
+    EXPECT_FALSE(trio.a.links->is_up(trio.r.id()));
+    ASSERT_TRUE(trio.until([&] { return !trio.b.events.down.empty(); }));
+    EXPECT_EQ(arrived_before_down, 20U) << far_first;
+    EXPECT_TRUE(tensor.is(memory));
+    ASSERT_TRUE(trio.until([&] { return !trio.r.events.down.empty(); }));
+    EXPECT_EQ(trio.r.events.reasons[0], "the peer has closed the link");
+    trio.a.links->cancel(1);
+    EXPECT_TRUE(trio.a.events.down.empty()) << "who closes is told nothing";
+  }
+}
+
+/// A relayed link whose other end is made of bare sockets and reads nothing once it is up.
+struct Deaf {
+  Deaf() : self{pair.low_id().value + 1}, bare(pair, self, 77, 2) {
+    pair.open();
+    pair.high.links->open({self, {"127.0.0.1:1"}, {}}, 30000, false);
+    EXPECT_TRUE(pair.until([&] { return pair.high.links->is_up(self); }));
+    pair.low.links->open_via({self, {"127.0.0.1:1"}, {}}, pair.high_id(), 30000);
+    const std::vector<std::byte> ends = ends_of_opening();
+    EXPECT_TRUE(test::poll_until(pair.loop, [&] {
+      auto& received = bare.clients[0]->received;
+      EXPECT_FALSE(bare.clients[0]->closed());
+      const auto at = std::search(received.begin(), received.end(), ends.begin(), ends.end());
+      const auto session = at - received.begin() + 16;
+      if (received.end() - at < 24) return false;
+      return BytesIn(std::span(received).subspan(session)).number<std::uint64_t>() != 0 &&
+             answer(BytesIn(std::span(received).subspan(session)).number<std::uint64_t>());
+    }));
+    EXPECT_TRUE(pair.until([&] { return pair.low.links->is_up(self); }));
+    tensor.send(*pair.low.links, self, 1U << 20, 1);
+  }
+  [[nodiscard]] std::vector<std::byte> ends_of_opening() const {
+    std::vector<std::byte> bytes(16);
+    BytesOut{std::span(bytes)}.number(pair.low_id().value).number(self.value);
+    return bytes;
+  }
+  bool answer(std::uint64_t session) {
+    bare.say_relay(encode_relay({RelayKind::open, self, pair.low_id(), 9, session, {}}));
+    return true;
+  }
+  test::Pair pair;
+  PeerId self;
+  test::BarePeer bare;
+  Tensor tensor{64U << 20};
+};
+
+TEST(Relay, who_closes_waits_for_an_end_that_reads_nothing_as_long_as_for_any_goodbye) {
+  Deaf deaf;
+  auto& [pair, self, bare, tensor] = deaf;
+  pair.low.links->close(self);
+  pair.low.links->close(pair.high_id());
+  const test::Stopwatch watch;
+  ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
+  EXPECT_EQ(pair.high.events.reasons[0], "the peer has closed the link");
+  EXPECT_GE(watch.ms(), static_cast<std::int64_t>(kHandshakeMs) - 1000);
+  pair.low.links->cancel(1);
+}
+
+TEST(Relay, a_process_that_ends_waits_for_an_end_that_reads_nothing_as_long_as_it_was_told) {
+  Deaf deaf;
+  bool done = false;
+  const test::Stopwatch watch;
+  deaf.pair.low.links->shutdown(1000, [&] { done = true; });
+  ASSERT_TRUE(deaf.pair.until([&] { return done; }, 5000));
+  EXPECT_GE(watch.ms(), 500);
+}
+
+TEST(Relay, a_peer_in_between_that_lets_an_end_go_passes_on_first_what_that_one_has_sent) {
+  for (const bool in_order : {true, false}) {
+    for (const bool sender : {true, false}) {
+      Trio trio;
+      trio.open_over(trio.r);
+      Tensor tensor(20U << 20);
+      std::vector<std::byte> memory(tensor.bytes.size());
+      trio.b.events.place = place_in(memory);
+      tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
+      const PeerId let_go = sender ? trio.a.id() : trio.b.id();
+      if (in_order) {
+        trio.r.links->close(let_go);
+      } else {
+        trio.r.links->drop(let_go);
+      }
+      EXPECT_FALSE(trio.r.links->is_up(let_go));
+      trio.a.links->close(trio.b.id());
+      trio.a.links->close(trio.r.id());
+      ASSERT_TRUE(trio.until([&] { return !trio.b.events.down.empty(); }));
+      EXPECT_EQ(trio.b.events.arrived.size(), 20U) << in_order << sender;
+      EXPECT_TRUE(tensor.is(memory));
+      EXPECT_TRUE(trio.r.events.down.empty() || !sender) << "who lets go is told nothing";
+      trio.a.links->cancel(1);
+    }
+  }
+}
+
 TEST(Relay, a_process_that_ends_in_good_order_owes_nothing) {
   Trio trio;
   trio.open_over(trio.r);
@@ -326,15 +433,7 @@ TEST(Relay, who_speaks_for_another_loses_its_link) {
   test::BarePeer bare(pair, self, 77, 2);
   pair.high.links->open(handle, 30000, false);
   ASSERT_TRUE(pair.until([&] { return pair.high.links->is_up(self); }));
-  const auto payload =
-      encode_relay({RelayKind::open, PeerId{self.value + 5}, pair.low_id(), 9, 0, {}});
-  FrameHeader header;
-  header.type = FrameType::relay;
-  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-  HeaderBytes bytes;
-  const std::size_t size = encode_frame_header(header, bytes);
-  bare.clients[0]->send(std::span<const std::byte>(bytes).first(size));
-  bare.clients[0]->send(payload);
+  bare.say_relay(encode_relay({RelayKind::open, PeerId{self.value + 5}, pair.low_id(), 9, 0, {}}));
   ASSERT_TRUE(pair.until([&] { return pair.high.events.down.size() == 1; }));
   EXPECT_EQ(pair.high.events.reasons[0], "it relays what is not its own");
 }

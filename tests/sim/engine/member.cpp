@@ -93,8 +93,12 @@ void Member::finish(const std::string& fate) {
   if (over_) return;
   fate_ = fate;
   time_.say(&process_, "its program is over: " + fate);
-  if (view_.left && !network_.direct()->peers_up().empty()) {
-    throw Violation(process_.name() + " has left the run and keeps its links");
+  if (view_.left) {
+    for (const PeerId peer : network_.direct()->peers_up()) {
+      if (core_->links().is_up(peer)) {
+        throw Violation(process_.name() + " has left the run and keeps its links");
+      }
+    }
   }
   doing_ = "shuts down";
   core_->shutdown("", [this] {

@@ -1,0 +1,154 @@
+// Links over a third peer, for two that cannot reach each other: their ends. What the peer in
+// between does is passage.h's.
+//
+// An end opens a relayed link as soon as it has its own link to the peer in between; a session
+// number of each end tells it from earlier ones. What is sent goes over that link: control messages
+// and small segments in order on its small lane, large segments on its bulk lanes, with a route in
+// their header. Of segments at most kRelayWindowBytes of one end are on their way to the other,
+// without the credit that the peer in between gives for what it has passed on. So its memory is
+// bounded, and a slow far end slows down this sender alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/random.h"
+#include "transport/direct_links.h"
+#include "transport/passage.h"
+#include "transport/relay_message.h"
+
+namespace pccl {
+
+/// On the loop's thread.
+class RelayLinks final : public Links, private DirectEvents {
+ public:
+  RelayLinks(Clock& clock, LinkEvents& events, std::uint64_t seed)
+      : clock_(clock), events_(events), sessions_(seed) {}
+  [[nodiscard]] Error listen(const MakeDirectLinks& make);
+
+  [[nodiscard]] std::uint16_t port() const override { return direct_->port(); }
+  [[nodiscard]] PeerId self() const override { return direct_->self(); }
+  [[nodiscard]] const LinkKey& key() const override { return direct_->key(); }
+
+  void open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) override;
+  void open_via(const Handle& peer, PeerId via, std::uint64_t deadline_ms) override;
+  [[nodiscard]] std::optional<PeerId> via(PeerId peer) const override;
+  void close(PeerId peer) override;
+  void drop(PeerId peer) override;
+  void give_up(PeerId peer, const std::string& reason) override;
+  [[nodiscard]] bool is_up(PeerId peer) const override;
+  void widen(PeerId peer, std::size_t bulk_lanes) override {
+    if (!is_leaving(peer)) direct_->widen(peer, bulk_lanes);
+  }
+  void send_control(PeerId peer, std::vector<std::byte> payload) override;
+  void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
+                    MemoryToken token, std::uint64_t cookie) override;
+  void cancel(MemoryToken token) override;
+  [[nodiscard]] std::uint64_t bytes_sent() const override { return direct_->bytes_sent(); }
+  [[nodiscard]] std::uint64_t bytes_received() const override { return direct_->bytes_received(); }
+  [[nodiscard]] std::uint64_t segment_bytes_received() const override {
+    return direct_->segment_bytes_received() - passage_->bytes();
+  }
+  [[nodiscard]] std::uint64_t bytes_relayed() const override { return passage_->bytes(); }
+  [[nodiscard]] std::size_t queued_bytes(PeerId peer) const override;
+  void shutdown(std::uint64_t deadline_ms, std::function<void()> done) override;
+
+ private:
+  enum class State : std::uint8_t { opening, up, failed };
+  struct Queued {
+    SegmentHeader header;
+    const std::byte* payload = nullptr;
+    MemoryToken token = 0;
+    std::uint64_t cookie = 0;
+  };
+  /// A relayed link at one of its ends.
+  struct Far {
+    Handle handle;
+    PeerId via;
+    State state = State::opening;
+    std::uint64_t serial = 0;
+    std::uint64_t mine = 0;    // session
+    std::uint64_t theirs = 0;  // 0: not known yet
+    std::unique_ptr<Timer> deadline;
+    std::unique_ptr<Timer> again;
+    std::deque<Queued> queue;   // what the window does not let through yet
+    std::deque<Queued> handed;  // to the link of `via`, not sent yet
+    std::size_t queued_bytes = 0;
+    std::size_t handed_bytes = 0;
+    std::size_t on_the_way = 0;  // bytes sent, without credit yet
+    std::uint64_t sent = 0;      // segments
+    std::uint64_t received = 0;
+    std::optional<std::uint64_t> ends_after;  // the other end goes when so many have come
+    std::string why;                          // of that
+    std::uint64_t moved = 0;                  // when `deadline` began: while it goes
+  };
+  /// The link to a peer of which the owner wants nothing any more, and over which something goes
+  /// still: the rest of links that were closed, or what this peer passes on between others.
+  struct Leaving {
+    std::unique_ptr<Timer> look;
+    std::uint64_t moved = 0;
+    std::uint64_t since_ms = 0;  // nothing has been passed on
+  };
+
+  // DirectEvents
+  void link_up(PeerId peer) override;
+  void link_down(PeerId peer, const std::string& reason, Down how) override;
+  void control_arrived(PeerId peer, std::span<const std::byte> payload) override {
+    if (!is_leaving(peer)) events_.control_arrived(peer, payload);
+  }
+  void segment_sent(PeerId peer, std::uint64_t cookie) override {
+    if (!is_leaving(peer)) events_.segment_sent(peer, cookie);
+  }
+  Placement segment_header(PeerId peer, const SegmentHeader& header) override;
+  void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
+  void relay_arrived(PeerId peer, std::span<const std::byte> payload) override;
+  void routed_sent(PeerId far, MemoryToken token, std::uint64_t cookie) override;
+
+  [[nodiscard]] Far* find(PeerId peer);
+  [[nodiscard]] Far* find_up(PeerId peer);
+  void say(const Far& far, RelayKind kind, std::uint64_t session, std::uint64_t number,
+           std::span<const std::byte> rest = {});
+  void say_open(PeerId peer);
+  void opened(PeerId via, const RelayMessage& message);
+  void went_down(Far& far, const RelayMessage& message);
+  void take_credit(Far& far, std::uint64_t bytes);
+  void now_up(Far& far);
+  void pump(Far& far);
+  void count_received(PeerId peer);
+
+  void fail(Far& far, const std::string& reason);
+  void lost_over(PeerId via, const std::string& why);
+  void say_closed(const Far& far);
+  void owe(Far far);
+  void pay(PeerId peer);
+  void end_rest(PeerId peer);
+  [[nodiscard]] bool owes_over(PeerId via) const;
+  void let_go(PeerId peer, bool in_order);
+  void look(PeerId peer);
+  void end_leaving(PeerId peer);
+  void finish_shutdown(std::uint64_t left_ms);
+  [[nodiscard]] bool is_leaving(PeerId peer) const { return leaving_.contains(peer); }
+
+  Clock& clock_;
+  LinkEvents& events_;
+  Random sessions_;
+  std::unique_ptr<DirectLinks> direct_;
+  std::optional<Passage> passage_;  // between others
+  std::map<PeerId, Far> far_;
+  std::map<PeerId, Far> closing_;  // send the rest of their queue, and tell nothing
+  std::map<PeerId, Leaving> leaving_;
+  std::uint64_t serials_ = 0;
+  std::function<void()> shutdown_done_;
+  std::unique_ptr<Timer> shutdown_look_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace pccl

@@ -1,0 +1,198 @@
+// How links over a third peer end, and how the link to that peer ends after them.
+//
+// Nothing that was sent before a close in good order is lost, in whichever order an end closes the
+// link to the other end and the one to the peer in between, and also where the peer in between
+// closes first. So a link over which something goes still, of an end or between two others, is
+// `leaving`: its owner hears nothing of it any more, and it is closed once nothing goes over it, or
+// when nothing has moved for kHandshakeMs.
+#include <algorithm>
+#include <vector>
+
+#include "base/limits.h"
+#include "transport/relay.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kLookMs = 100;  // whether a link that is leaving is needed still
+const std::string kClosed = "the peer has closed the link";
+
+}  // namespace
+
+void RelayLinks::fail(Far& far, const std::string& reason) {
+  if (far.state == State::failed) return;
+  const bool was_up = far.state == State::up;
+  far.state = State::failed;
+  far.deadline.reset();
+  far.again.reset();
+  far.queue.clear();
+  far.handed.clear();  // their memory stays borrowed until it is cancelled
+  clock_.defer([this, peer = far.handle.peer, serial = far.serial, was_up, reason,
+                alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    const Far* failed = find(peer);
+    if (failed == nullptr || failed->serial != serial) return;
+    far_.erase(peer);
+    events_.link_down(peer, reason, was_up ? Down::lost : Down::unopened);
+  });
+}
+
+/// The own link to `via` has ended, or ends at once: so do the links over it.
+void RelayLinks::lost_over(PeerId via, const std::string& why) {
+  for (auto& [id, far] : far_) {
+    if (far.via != via || far.state != State::up) continue;
+    fail(far, "the link to peer " + to_string(via) + ", over which it went, was lost: " + why);
+  }
+}
+
+void RelayLinks::went_down(Far& far, const RelayMessage& message) {
+  if (far.state == State::failed || far.ends_after) return;
+  if (message.session != 0 && message.session != far.mine) return;  // of an earlier link
+  const auto* text = reinterpret_cast<const char*>(message.rest.data());
+  std::string why(text, std::min(message.rest.size(), kTextBytesMax));
+  if (far.state == State::opening) return;  // it is tried until the deadline
+  if (message.number <= far.received) return fail(far, why);
+  far.ends_after = message.number;  // its last segments travel on other lanes
+  far.why = std::move(why);
+  far.moved = far.received;
+  far.deadline = clock_.timer(kHandshakeMs, kHandshakeMs, [this, peer = message.from] {
+    Far& late = far_.at(peer);
+    if (late.moved == late.received) return fail(late, late.why);
+    late.moved = late.received;
+  });
+}
+
+void RelayLinks::say_closed(const Far& far) {
+  say(far, RelayKind::down, far.theirs, far.sent, as_span(kClosed));
+}
+
+// ----------------------------------------------------------------------------------- closing
+
+void RelayLinks::close(PeerId peer) {
+  if (auto node = far_.extract(peer); !node.empty() && node.mapped().state == State::up) {
+    owe(std::move(node.mapped()));
+  }
+  for (auto& [id, far] : far_) {
+    if (far.via != peer || far.state != State::up) continue;
+    Far gone;
+    gone.handle = far.handle;
+    gone.via = peer;
+    gone.state = State::up;
+    gone.serial = ++serials_;
+    owe(std::exchange(far, std::move(gone)));
+    fail(far, "the link to peer " + to_string(peer) + ", over which it went, was closed here");
+  }
+  let_go(peer, true);
+}
+
+void RelayLinks::drop(PeerId peer) {
+  if (const Far* far = find_up(peer)) {
+    say(*far, RelayKind::down, far->theirs, 0, as_span("the peer has dropped the link"));
+  }
+  far_.erase(peer);
+  end_rest(peer);
+  lost_over(peer, "it was dropped here");
+  let_go(peer, false);
+}
+
+void RelayLinks::give_up(PeerId peer, const std::string& reason) {
+  if (is_leaving(peer)) return;
+  Far* far = find_up(peer);
+  if (far == nullptr) return direct_->give_up(peer, reason);
+  say(*far, RelayKind::down, far->theirs, 0, as_span("the peer makes the link anew"));
+  fail(*far, reason);
+}
+
+/// A link that is up and was closed sends the rest of its queue, as far as that moves.
+void RelayLinks::owe(Far far) {
+  if (far.queue.empty()) return say_closed(far);
+  const PeerId peer = far.handle.peer;
+  Far& rest = closing_[peer];
+  rest = std::move(far);
+  rest.moved = rest.sent;
+  rest.deadline = clock_.timer(kHandshakeMs, kHandshakeMs, [this, peer] {
+    Far& late = closing_.at(peer);
+    if (late.moved == late.sent) return end_rest(peer);
+    late.moved = late.sent;
+  });
+}
+
+/// The window may have room for more of what it owes.
+void RelayLinks::pay(PeerId peer) {
+  Far& rest = closing_.at(peer);
+  pump(rest);
+  if (rest.queue.empty()) end_rest(peer);
+}
+
+/// It says how much of it comes: all, or what was sent until now.
+void RelayLinks::end_rest(PeerId peer) {
+  const auto rest = closing_.find(peer);
+  if (rest == closing_.end()) return;
+  say_closed(rest->second);
+  closing_.erase(rest);
+}
+
+bool RelayLinks::owes_over(PeerId via) const {
+  return std::any_of(closing_.begin(), closing_.end(),
+                     [via](const auto& entry) { return entry.second.via == via; });
+}
+
+// ----------------------------------------------------------- the link to the peer in between
+
+void RelayLinks::let_go(PeerId peer, bool in_order) {
+  if (is_leaving(peer)) return;
+  if (direct_->is_up(peer) && (owes_over(peer) || passage_->serves(peer))) {
+    Leaving& leaving = leaving_[peer];
+    leaving.moved = passage_->moved(peer);
+    leaving.since_ms = clock_.now_ms();
+    leaving.look = clock_.timer(kLookMs, kLookMs, [this, peer] { look(peer); });
+    return;
+  }
+  passage_->unlink(peer);
+  if (in_order) {
+    direct_->close(peer);
+  } else {
+    direct_->drop(peer);
+  }
+}
+
+void RelayLinks::look(PeerId peer) {
+  Leaving& leaving = leaving_.at(peer);
+  if (const std::uint64_t moved = passage_->moved(peer); moved != leaving.moved) {
+    leaving.moved = moved;
+    leaving.since_ms = clock_.now_ms();
+  }
+  const bool passes = passage_->serves(peer) && clock_.now_ms() - leaving.since_ms < kHandshakeMs;
+  if (!passes && !owes_over(peer)) end_leaving(peer);
+}
+
+void RelayLinks::end_leaving(PeerId peer) {
+  if (leaving_.erase(peer) == 0) return;
+  passage_->unlink(peer);
+  direct_->close(peer);
+}
+
+void RelayLinks::shutdown(std::uint64_t deadline_ms, std::function<void()> done) {
+  shutdown_done_ = std::move(done);
+  for (auto& [peer, far] : far_) {
+    if (far.state == State::up) owe(std::move(far));
+  }
+  far_.clear();
+  if (closing_.empty()) return finish_shutdown(deadline_ms);
+  // Of the time a part stays for the links that these go over.
+  const std::uint64_t until_ms = clock_.now_ms() + deadline_ms;
+  shutdown_look_ = clock_.timer(kLookMs, kLookMs, [this, until_ms, deadline_ms] {
+    const std::uint64_t now = clock_.now_ms();
+    if (!closing_.empty() && now + deadline_ms / 4 < until_ms) return;
+    finish_shutdown(until_ms > now ? until_ms - now : 0);
+  });
+}
+
+void RelayLinks::finish_shutdown(std::uint64_t left_ms) {
+  while (!closing_.empty()) end_rest(closing_.begin()->first);
+  leaving_.clear();
+  shutdown_look_.reset();
+  direct_->shutdown(left_ms, std::exchange(shutdown_done_, nullptr));
+}
+
+}  // namespace pccl
