@@ -23,7 +23,7 @@ struct BoundaryRequest {
 /// hashing and checking run on the user's thread. `next` until `finished` or an error.
 struct BoundaryEvent {
   enum class What : std::uint8_t {
-    hash,     // it votes: hash the state, answer with Engine::boundary_root; `contributors`
+    hash,     // it votes: hash the state, answer with Run::boundary_root; `contributors`
     fetch,    // own state differs: pull from one of `plan.sources`, then ask boundary_adopt
     finished  // `step`, `voted`, `admitted`, `left`, `root`, `contributors`
   };

@@ -16,14 +16,12 @@
 #include "engine/group.h"
 #include "engine/link_keeper.h"
 #include "engine/master_client.h"
+#include "engine/run.h"
 #include "engine/stall.h"
 #include "engine/state_exchange.h"
 #include "membership/peer.h"
 
 namespace pccl {
-
-/// The number of the elastic group in frames; fixed groups draw theirs at random.
-inline constexpr GroupId kElasticGroup{1};
 
 class ElasticGroup : public Group {
  public:

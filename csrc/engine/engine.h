@@ -16,12 +16,11 @@
 #include "base/error.h"
 #include "base/handle.h"
 #include "base/ids.h"
-#include "engine/boundary.h"
 #include "engine/options.h"
 #include "engine/request.h"
+#include "engine/run.h"
 #include "engine/ticket.h"
 #include "engine/view.h"
-#include "wire/messages.h"
 
 namespace pccl {
 
@@ -51,13 +50,8 @@ class Engine {
   /// By rank; empty: there is no such group.
   [[nodiscard]] virtual std::vector<Handle> members_of(GroupId fixed_group) const = 0;
 
-  // Elastic group: one per engine. `group` is its number once the ticket is done.
-  [[nodiscard]] virtual std::shared_ptr<Ticket> join(const JoinOptions& options) = 0;
-  [[nodiscard]] virtual GroupId elastic_group() const = 0;
-  virtual void on_group_event(std::function<void(const GroupEvent&)> function) = 0;
-  /// A wish: takes effect at the next boundary, or before it, if nobody has issued anything.
-  virtual void leave(GroupId group, bool at_once) = 0;
-  [[nodiscard]] virtual std::shared_ptr<Ticket> store(StoreRequest request) = 0;
+  /// The run that this process takes part in, whose members are the elastic group.
+  [[nodiscard]] virtual Run& run() = 0;
 
   // Operations.
   [[nodiscard]] virtual std::shared_ptr<Ticket> post(GroupId group, OpRequest request) = 0;
@@ -66,36 +60,11 @@ class Engine {
   /// Waits as Ticket::wait does, and lends the engine this thread meanwhile: the shortest way for a
   /// small operation.
   virtual bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) = 0;
-  /// The caller's wait() has returned: where a run has no boundaries, rank and size may change
-  /// here.
-  virtual void returned(GroupId group, OpKey op) = 0;
   [[nodiscard]] virtual GroupView view(GroupId group) const = 0;
   [[nodiscard]] virtual std::vector<OpInFlight> in_flight(GroupId group) const = 0;
   [[nodiscard]] virtual EngineCounters counters() const = 0;
   /// Default time-out of operations posted without one.
   virtual void set_timeout(GroupId group, std::uint64_t timeout_ms) = 0;
-
-  // Boundaries of the elastic group. One at a time.
-  [[nodiscard]] virtual Error boundary_begin(GroupId group, const BoundaryRequest& request) = 0;
-  /// Blocks up to timeout_ms; nullopt: nothing yet.
-  [[nodiscard]] virtual std::optional<Result<BoundaryEvent>> boundary_next(
-      GroupId group, std::uint64_t timeout_ms) = 0;
-  virtual void boundary_root(GroupId group, const StateRoot& root, Snapshot snapshot) = 0;
-  /// The state with this root lies beside the own one, whole and checked: may it replace the own
-  /// one? Ticket::amount is 1: yes, and boundary_fetched follows, whatever becomes of it; 0: the
-  /// run has moved on, and the next event says to what.
-  [[nodiscard]] virtual std::shared_ptr<Ticket> boundary_adopt(GroupId group,
-                                                               const StateRoot& root) = 0;
-  /// The state that this peer holds from now on.
-  virtual void boundary_fetched(GroupId group, const StateRoot& root, Snapshot snapshot) = 0;
-  /// Fetches item `item` of the snapshot with `digest` from `source` into `to` (its size must fit),
-  /// or into Ticket::bytes if to.data is null. A source that is too slow fails it (kPullIdleMs,
-  /// kPullBytesPerSecondMin).
-  [[nodiscard]] virtual std::shared_ptr<Ticket> pull(GroupId group, PeerId source,
-                                                     const Digest& digest, std::uint32_t item,
-                                                     Buffer to) = 0;
-  /// Ends a pull: when its ticket is done, nothing writes to its memory any more.
-  virtual void cancel_pull(GroupId group, std::shared_ptr<Ticket> ticket) = 0;
 
   /// Ends a group in good order: sends what is owed and a goodbye; pending operations fail with
   /// `closed`.

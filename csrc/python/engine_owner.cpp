@@ -51,7 +51,7 @@ Result<std::shared_ptr<Engine>> EngineOwner::engine(
   auto made = Engine::create(options);
   if (!made) return made.error();
   engine_ = std::move(made).value();
-  if (sink_) engine_->on_group_event(sink_);
+  if (sink_) engine_->run().on_event(sink_);
   current_.store(engine_.get());
   return engine_;
 }
@@ -66,7 +66,7 @@ void EngineOwner::set_event_sink(std::function<void(const GroupEvent&)> sink) {
   if (forked()) return;
   const std::lock_guard lock(mutex_);
   sink_ = std::move(sink);
-  if (engine_) engine_->on_group_event(sink_);
+  if (engine_) engine_->run().on_event(sink_);
 }
 
 void EngineOwner::at_shutdown(std::weak_ptr<void> owner, std::function<void()> function) {

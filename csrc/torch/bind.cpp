@@ -232,7 +232,7 @@ bool is_elastic(const py::object& group) {
 
 py::dict group_view() {
   const auto engine = joined_engine();
-  const GroupView view = engine->view(engine->elastic_group());
+  const GroupView view = engine->view(kElasticGroup);
   py::dict dict;
   dict["rank"] = view.rank;
   dict["size"] = view.size;
@@ -280,7 +280,7 @@ void set_log_sink_to(const std::optional<py::function>& function) {
 void leave(bool at_once) {
   const auto engine = joined_engine();
   const GilRelease release;
-  engine->leave(engine->elastic_group(), at_once);
+  engine->run().leave(at_once);
 }
 
 // What has begun and what has come is noted in `talk` (_session.Talk) before Python can raise what
@@ -296,7 +296,7 @@ void boundary_begin(const std::string& kind, bool verify, std::optional<double> 
   Error error;
   {
     const GilRelease release;
-    error = engine->boundary_begin(engine->elastic_group(), request);
+    error = engine->run().boundary_begin(request);
   }
   check(error);
   talk.attr("is_open") = true;
@@ -310,7 +310,7 @@ bool boundary_next(double timeout_s, const py::object& talk) {
     const GilRelease release;
     for (;;) {
       const std::uint64_t slice = std::min(left_ms, kSliceMs);
-      event = engine->boundary_next(engine->elastic_group(), slice);
+      event = engine->run().boundary_next(slice);
       if (event) break;
       check_signals();
       left_ms -= slice;
@@ -330,7 +330,7 @@ void boundary_root(bool present, std::uint64_t revision, const py::bytes& digest
   Snapshot snapshot = to_snapshot(root, items, std::move(keep));
   const auto engine = joined_engine();
   const GilRelease release;
-  engine->boundary_root(engine->elastic_group(), root, std::move(snapshot));
+  engine->run().boundary_root(root, std::move(snapshot));
 }
 
 bool boundary_adopt(std::uint64_t revision, const py::bytes& digest) {
@@ -339,7 +339,7 @@ bool boundary_adopt(std::uint64_t revision, const py::bytes& digest) {
   std::shared_ptr<Ticket> ticket;
   {
     const GilRelease release;
-    ticket = engine->boundary_adopt(engine->elastic_group(), root);
+    ticket = engine->run().boundary_adopt(root);
     ticket->wait(std::nullopt);
   }
   check(ticket->error());
@@ -352,7 +352,7 @@ void boundary_fetched(bool present, std::uint64_t revision, const py::bytes& dig
   Snapshot snapshot = to_snapshot(root, items, std::move(keep));
   const auto engine = joined_engine();
   const GilRelease release;
-  engine->boundary_fetched(engine->elastic_group(), root, std::move(snapshot));
+  engine->run().boundary_fetched(root, std::move(snapshot));
 }
 
 py::list in_flight() {
@@ -362,7 +362,7 @@ py::list in_flight() {
   std::vector<OpInFlight> operations;
   {
     const GilRelease release;
-    operations = engine->in_flight(engine->elastic_group());
+    operations = engine->in_flight(kElasticGroup);
   }
   for (const OpInFlight& operation : operations) {
     py::dict dict;
@@ -443,7 +443,7 @@ PYBIND11_MODULE(_C, m) {
       py::arg("options"));
   m.def("raise_late_failure", [] {
     const auto engine = EngineOwner::instance().existing();
-    if (engine) LateFailure::of(engine->elastic_group())->raise_once();
+    if (engine) LateFailure::of(kElasticGroup)->raise_once();
   });
   m.def("set_stream_wait", &set_stream_wait, py::arg("wait"), py::arg("launches_block"));
   m.def(

@@ -39,13 +39,12 @@ std::vector<py::bytes> sha256_of(const Items& items) {
 /// Interrupted, it returns when the engine writes to the memory no more.
 Error pull(Engine& engine, const Digest& root, const TransferPlan::Pull& next,
            StateFetch::Memory& to) {
-  const GroupId group = engine.elastic_group();
   const Buffer buffer{to.span().data(), to.span().size()};
-  const auto ticket = engine.pull(group, next.source, root, next.item.index, buffer);
+  const auto ticket = engine.run().pull(next.source, root, next.item.index, buffer);
   try {
     wait_interruptibly(engine, *ticket, std::nullopt);
   } catch (...) {
-    engine.cancel_pull(group, ticket);
+    engine.run().cancel_pull(ticket);
     ticket->wait(std::nullopt);
     throw;
   }

@@ -280,7 +280,7 @@ c10::intrusive_ptr<c10d::Backend> create_of_run(const std::vector<PeerId>& peers
 std::shared_ptr<Engine> joined_engine() {
   if (EngineOwner::instance().forked()) raise(forked_error());
   auto engine = EngineOwner::instance().existing();
-  if (!engine || !engine->view(engine->elastic_group()).elastic) {
+  if (!engine || !engine->view(kElasticGroup).elastic) {
     raise({ErrorCode::closed, "this process has not joined a run; call join first"});
   }
   return engine;
@@ -290,10 +290,10 @@ GroupView join_run(const JoinOptions& options, milliseconds connect_timeout) {
   auto engine = EngineOwner::instance().engine(static_cast<std::uint64_t>(connect_timeout.count()));
   check(engine.error());
   keep_spare_thread();
-  const auto ticket = engine.value()->join(options);
+  const auto ticket = engine.value()->run().join(options);
   wait_interruptibly(*engine.value(), *ticket, std::nullopt);
   check(ticket->error());
-  return engine.value()->view(engine.value()->elastic_group());
+  return engine.value()->view(kElasticGroup);
 }
 
 ElasticProcessGroup::ElasticProcessGroup(c10::intrusive_ptr<c10d::Store> store,
@@ -315,10 +315,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> create_elastic(
   TORCH_CHECK_VALUE(!device_types.empty(), "pccl: a group needs a device type");
   std::vector<c10::DeviceType> devices;
   for (const std::string& type : device_types) devices.push_back(c10::Device(type).type());
-  const GroupId group = engine->elastic_group();
-  const GroupView view = engine->view(group);
-  auto backend = c10::make_intrusive<PcclBackend>(engine, group, std::vector<Handle>{}, view.rank,
-                                                  view.size, timeout);
+  const GroupView view = engine->view(kElasticGroup);
+  auto backend = c10::make_intrusive<PcclBackend>(engine, kElasticGroup, std::vector<Handle>{},
+                                                  view.rank, view.size, timeout);
   return c10::make_intrusive<ElasticProcessGroup>(c10::make_intrusive<EngineStore>(engine, timeout),
                                                   std::move(backend), name, devices);
 }

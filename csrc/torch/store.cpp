@@ -42,7 +42,7 @@ std::string list(const EngineStore::Keys& keys) {
 /// Whom the run has lost since the last boundary: a key of theirs comes no more. A wait does not
 /// know for whose key it waits.
 std::string lost_text(Engine& engine) {
-  const GroupView view = engine.view(engine.elastic_group());
+  const GroupView view = engine.view(kElasticGroup);
   std::string text;
   for (std::size_t rank = 0; rank < view.numbering->size(); ++rank) {
     if (std::find(view.ring->begin(), view.ring->end(), (*view.numbering)[rank]) ==
@@ -84,7 +84,7 @@ std::shared_ptr<Ticket> EngineStore::call(StoreOp op, Keys keys, std::vector<Val
   request.values = std::move(values);
   request.amount = amount;
   request.timeout_ms = timeout_ms;
-  auto ticket = engine_->store(std::move(request));
+  auto ticket = engine_->run().store(std::move(request));
   const std::uint64_t limit_ms = timeout_ms + kStoreGraceMs;
   const std::uint64_t quiet_ms = std::min<std::uint64_t>(limit_ms, kSayWaitingMs);
   bool there = wait_interruptibly(*engine_, *ticket, quiet_ms);

@@ -292,7 +292,8 @@ void PcclWork::finish() {
 
 void PcclWork::say_returned() {
   if (!parts_.collective || returned_.exchange(true)) return;
-  for (const auto& ticket : parts_.tickets) context_->engine->returned(context_->group, ticket->op);
+  if (context_->group != kElasticGroup) return;
+  for (const auto& ticket : parts_.tickets) context_->engine->run().returned(ticket->op);
 }
 
 bool PcclWork::isCompleted() {

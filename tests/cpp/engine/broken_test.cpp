@@ -3,7 +3,6 @@
 #include <future>
 
 #include "elastic_run.h"
-#include "engine/elastic_group.h"
 
 namespace pccl::testing {
 namespace {
@@ -57,11 +56,11 @@ TEST(Broken, every_call_after_it_fails_at_once_and_shutdown_returns) {
   expect_broken(outcome(broken.post(world.group, all_reduce(x))));
   expect_broken(outcome(broken.post(world.group, all_reduce(small))));
   expect_broken(outcome(broken.post(world.group, message(OpKind::recv, -1, small))));
-  expect_broken(outcome(broken.store({})));
-  expect_broken(outcome(broken.join({{"127.0.0.1:1"}, "", {}, false, kTestMs})));
+  expect_broken(outcome(broken.run().store({})));
+  expect_broken(outcome(broken.run().join({{"127.0.0.1:1"}, "", {}, false, kTestMs})));
   expect_broken(
       outcome(broken.configure_fixed(GroupId{79}, "late", handles_of(world.engines), 0, kTestMs)));
-  expect_broken(broken.boundary_begin(kElasticGroup, {}));
+  expect_broken(broken.run().boundary_begin({}));
   EXPECT_TRUE(broken.in_flight(world.group).empty());
   broken.close(world.group);
   broken.abort(world.group, "");
@@ -95,7 +94,7 @@ TEST(Broken, every_wait_of_an_elastic_group_ends_and_the_others_go_on) {
   never.timeout_ms = 100 * kTestMs;
   const std::vector<std::shared_ptr<Ticket>> pending{
       broken.post(group, all_reduce(values[0])),
-      broken.post(group, message(OpKind::recv, -1, z, 3)), broken.store(never)};
+      broken.post(group, message(OpKind::recv, -1, z, 3)), broken.run().store(never)};
   std::vector<float> state(1000, 1.0F);
   auto boundary = std::async(std::launch::async, [&] { return refresh(broken, state, 1); });
   const EpochId before = peers[1].engine->view(group).epoch;

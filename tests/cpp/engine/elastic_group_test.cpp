@@ -50,7 +50,7 @@ TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors
   EXPECT_EQ(values[0].front(), 6.0F);
   EXPECT_GE(peers[0].engine->counters().ops_replayed, 1U);
   EXPECT_EQ(peers[0].engine->view(group).size, 3);  // until the first return in the new epoch
-  peers[0].engine->returned(group, tickets[0]->op);
+  peers[0].engine->run().returned(tickets[0]->op);
   EXPECT_EQ(peers[0].engine->view(group).size, 2);
 }
 
@@ -67,9 +67,9 @@ TEST(ElasticGroup, the_return_of_a_call_that_was_refused_changes_no_rank) {
   wrong.descriptor.root = 3;
   const auto refused = peers[0].engine->post(group, std::move(wrong));
   EXPECT_EQ(outcome(refused).code, ErrorCode::invalid);
-  peers[0].engine->returned(group, refused->op);
+  peers[0].engine->run().returned(refused->op);
   EXPECT_EQ(peers[0].engine->view(group).size, 3);
-  peers[0].engine->returned(group, tickets[0]->op);
+  peers[0].engine->run().returned(tickets[0]->op);
   EXPECT_EQ(peers[0].engine->view(group).size, 2);
 }
 
@@ -229,7 +229,7 @@ TEST(ElasticGroup, a_newcomer_is_admitted_at_a_boundary_and_holds_the_state) {
   auto together = step({&a, &b, &c}, {&state_a, &state_b, &state_c}, 300);
   EXPECT_EQ(together.size(), 3U);
   // One leaves: the others go on without it, and nothing is replayed.
-  c.engine->leave(group, /*at_once=*/false);
+  c.engine->run().leave(/*at_once=*/false);
   BoundaryEvent left;
   for (int s = 0; s < 200 && !left.left; ++s) {
     auto events = step({&a, &b, &c}, {&state_a, &state_b, &state_c}, 301);
@@ -295,7 +295,7 @@ TEST(ElasticGroup, no_master_is_an_error_that_names_the_address) {
   ASSERT_TRUE(engine.ok());
   JoinOptions join;
   join.masters = {"127.0.0.1:1"};
-  const Error error = outcome(engine.value()->join(join));
+  const Error error = outcome(engine.value()->run().join(join));
   EXPECT_EQ(error.code, ErrorCode::unreachable);
   EXPECT_NE(error.text.find("127.0.0.1:1"), std::string::npos) << error.text;
 }
@@ -310,7 +310,7 @@ TEST(ElasticGroup, own_abort_and_own_leave_end_a_message_as_closed) {
     if (aborts) {
       engine.abort(run.group, "as the test wants it");
     } else {
-      engine.leave(run.group, /*at_once=*/true);
+      engine.run().leave(/*at_once=*/true);
     }
     EXPECT_EQ(outcome(received).code, ErrorCode::closed) << received->error().text;
   }

@@ -38,7 +38,7 @@ inline Peer start_peer(const std::string& address) {
   Peer peer{std::move(engine).value(), nullptr};
   JoinOptions join;
   join.masters = {address};
-  peer.joined = peer.engine->join(join);
+  peer.joined = peer.engine->run().join(join);
   return peer;
 }
 
@@ -47,7 +47,7 @@ struct Founded {
   explicit Founded(std::uint32_t size) : master(master_of(size)) {
     for (std::uint32_t i = 0; i < size; ++i) peers.push_back(start_peer(master.address));
     for (const Peer& p : peers) expect_success(p.joined);
-    group = peers.front().engine->elastic_group();
+    group = kElasticGroup;
   }
   MasterThread master;
   std::vector<Peer> peers;
@@ -59,7 +59,7 @@ inline Result<BoundaryEvent> refresh(
     Engine& engine, std::vector<float>& state, std::uint64_t revision,
     std::uint64_t timeout_ms = kTestMs,
     const std::function<bool(const BoundaryEvent&)>& goes_on = nullptr) {
-  const GroupId group = engine.elastic_group();
+  Run& run = engine.run();
   const auto root_of = [&] {
     StateRoot root{true, revision, {}};
     for (std::size_t i = 0; i < state.size(); ++i) {
@@ -76,10 +76,10 @@ inline Result<BoundaryEvent> refresh(
     s.items = {buffer(state)};
     return s;
   };
-  Error error = engine.boundary_begin(group, {VoteKind::refresh, false, timeout_ms});
+  Error error = run.boundary_begin({VoteKind::refresh, false, timeout_ms});
   if (error.failed()) return error;
   for (;;) {
-    auto next = engine.boundary_next(group, kTestMs);
+    auto next = run.boundary_next(kTestMs);
     if (!next) return {ErrorCode::timed_out, "no event at the boundary"};
     if (!next->ok()) return next->error();
     const BoundaryEvent& event = next->value();
@@ -87,19 +87,19 @@ inline Result<BoundaryEvent> refresh(
     if (event.what == BoundaryEvent::What::finished) return event;
     if (event.what == BoundaryEvent::What::hash) {
       const StateRoot root = root_of();
-      engine.boundary_root(group, root, snapshot(root));
+      run.boundary_root(root, snapshot(root));
     } else {
       std::vector<float> staged(state.size());
       const auto pulled =
-          engine.pull(group, event.plan.sources.at(0), event.plan.root.digest, 0, buffer(staged));
+          run.pull(event.plan.sources.at(0), event.plan.root.digest, 0, buffer(staged));
       if (!pulled->wait(kTestMs) || pulled->error().failed())
         continue;  // the next proposal says more
-      const auto answer = engine.boundary_adopt(group, event.plan.root);
+      const auto answer = run.boundary_adopt(event.plan.root);
       if (!answer->wait(kTestMs) || answer->amount == 0) continue;
       revision = event.plan.root.revision;
       std::copy(staged.begin(), staged.end(), state.begin());
       const StateRoot root = root_of();
-      engine.boundary_fetched(group, root, snapshot(root));
+      run.boundary_fetched(root, snapshot(root));
     }
   }
 }

@@ -77,7 +77,7 @@ struct Joining {
     engine = std::move(made).value();
     JoinOptions join;
     join.masters = std::move(masters);
-    ticket = engine->join(join);
+    ticket = engine->run().join(join);
   }
   void expect(ErrorCode code, const std::vector<std::string>& parts) {
     const Error error = outcome(ticket);

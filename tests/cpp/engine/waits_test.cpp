@@ -257,7 +257,7 @@ class Scene {
       case Cause::broken:
         return engine_->break_invariant("planted by a test");
       case Cause::left:
-        return call_ < Call::join ? others_.front()->close(group_) : engine_->leave(group_, true);
+        return call_ < Call::join ? others_.front()->close(group_) : engine_->run().leave(true);
       case Cause::evicted:
         return evict();
       case Cause::aborted:
@@ -297,7 +297,7 @@ class Scene {
       options.goodbye_timeout_ms = 2000;
       alone_ = Engine::create(options).value();
       engine_ = alone_.get();
-      ticket_ = engine_->join({{master_->address}, "", {}, false, timeout_ms_});
+      ticket_ = engine_->run().join({{master_->address}, "", {}, false, timeout_ms_});
       return;
     }
     run_ = std::make_unique<Founded>(3);
@@ -316,10 +316,10 @@ class Scene {
       request.op = StoreOp::wait;
       request.keys = {"never"};
       request.timeout_ms = timeout_ms_;
-      ticket_ = engine_->store(request);
+      ticket_ = engine_->run().store(request);
     } else if (call_ == Call::pull) {
       hold(*others_.front());
-      ticket_ = engine_->pull(group_, others_.front()->handle("").peer, {}, 0, buffer(x));
+      ticket_ = engine_->run().pull(others_.front()->handle("").peer, {}, 0, buffer(x));
     } else {
       post();
     }
@@ -359,7 +359,7 @@ class Scene {
     StoreRequest request;
     request.op = StoreOp::check;
     request.keys = {"anything"};
-    engine.store(request)->on_done([holds, until = held_.get_future().share()] {
+    engine.run().store(request)->on_done([holds, until = held_.get_future().share()] {
       holds->set_value();
       until.wait();
     });

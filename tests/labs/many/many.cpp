@@ -66,7 +66,7 @@ std::unique_ptr<Peer> start_peer(const std::string& address) {
   JoinOptions join;
   join.masters = {address};
   join.timeout_ms = kPatienceMs;
-  peer->joined = peer->engine->join(join);
+  peer->joined = peer->engine->run().join(join);
   return peer;
 }
 
@@ -76,16 +76,15 @@ void wait_for(const std::shared_ptr<Ticket>& ticket, const std::string& what) {
 }
 
 BoundaryEvent refresh_one(Peer& peer) {
-  Engine& engine = *peer.engine;
-  const GroupId group = engine.elastic_group();
-  const Error error = engine.boundary_begin(group, {VoteKind::refresh, false, 0});
+  Run& run = peer.engine->run();
+  const Error error = run.boundary_begin({VoteKind::refresh, false, 0});
   check(!error.failed(), "boundary: " + error.text);
   for (;;) {
-    const auto next = engine.boundary_next(group, kPatienceMs);
+    const auto next = run.boundary_next(kPatienceMs);
     check(next.has_value(), "boundary: no event");
     check(next->ok(), "boundary: " + next->error().text);
     if (next->value().what == BoundaryEvent::What::finished) return next->value();
-    engine.boundary_root(group, StateRoot{}, Snapshot{});
+    run.boundary_root(StateRoot{}, Snapshot{});
   }
 }
 
@@ -100,7 +99,7 @@ std::pair<std::size_t, double> refresh(const std::vector<Peer*>& peers, std::siz
         const auto began = Clock::now();
         const bool left = refresh_one(*peer).left;
         longest = std::max(longest, seconds_since(began));
-        const GroupView view = peer->engine->view(peer->engine->elastic_group());
+        const GroupView view = peer->engine->view(kElasticGroup);
         if (left || static_cast<std::size_t>(view.size) >= size) return std::pair(left, longest);
       }
     }));
@@ -150,7 +149,7 @@ void walk(std::size_t count) {
   auto began = Clock::now();
   for (std::size_t i = 0; i < count; ++i) peers.push_back(start_peer(master.address));
   for (const auto& peer : peers) wait_for(peer->joined, "joining");
-  const GroupId group = peers.front()->engine->elastic_group();
+  const GroupId group = kElasticGroup;
   refresh(all(peers));
   const double founded = seconds_since(began);
   const double alone = reduce(all(peers), group, 1);
@@ -192,7 +191,7 @@ void walk(std::size_t count) {
   std::uint64_t before = 0;
   for (std::size_t i = lost; i < count; ++i) before += peers[i]->engine->counters().ops_replayed;
   refresh(all(peers));  // the wish counts for a step of which nothing is committed yet
-  for (std::size_t i = 0; i < lost; ++i) peers[i]->engine->leave(group, /*at_once=*/false);
+  for (std::size_t i = 0; i < lost; ++i) peers[i]->engine->run().leave(/*at_once=*/false);
   reduce(all(peers), group, 1);
   const std::size_t gone = refresh(all(peers)).first;
   check(gone == lost, std::to_string(gone) + " have left, not " + std::to_string(lost));

@@ -1,0 +1,61 @@
+#include "engine/calls.h"
+
+#include <chrono>
+#include <future>
+
+namespace pccl {
+
+void Calls::start(Loop& loop, std::function<void(const Error&)> broken) {
+  driver_.emplace(loop, [this, end = std::move(broken)](const std::string& what) {
+    ending_->set({ErrorCode::broken, "the engine has stopped: " + what});
+    stopped_ = true;
+    end(ending_->error());
+  });
+}
+
+bool Calls::post(std::function<void()> function, Cost cost) const {
+  if (stopped_ || !driver_) return false;
+  driver_->post(std::move(function), cost);
+  return true;
+}
+
+void Calls::ask(std::function<void()> function) const {
+  if (driver_ && driver_->is_current()) {
+    function();
+    return;
+  }
+  auto promise = std::make_shared<std::promise<void>>();
+  auto future = promise->get_future();
+  if (!post([promise, f = std::move(function)] {
+        f();
+        promise->set_value();
+      })) {
+    return;
+  }
+  future.wait_for(std::chrono::milliseconds(kAnswerMs));
+}
+
+bool Calls::wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) const {
+  if (!forked_) {
+    if (driver_->wait(ticket, timeout_ms)) return true;
+    if (!driver_->ended()) return false;
+  }
+  ticket.complete(ending_->error());  // nobody else will
+  return true;
+}
+
+bool Calls::stop(std::function<void()> last) {
+  if (!driver_ || stopped_.exchange(true)) return false;
+  if (last) driver_->post(std::move(last), Cost::large);
+  return true;
+}
+
+void Calls::forked() {
+  // Another thread of the parent may hold a lock for ever: none is taken.
+  ending_.swap(forked_ending_);
+  forked_ = true;
+  stopped_ = true;
+  if (driver_) driver_->forget();
+}
+
+}  // namespace pccl

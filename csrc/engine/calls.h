@@ -1,0 +1,115 @@
+// How calls of other threads reach the engine's: as functions that the driver runs. Each has an
+// end: where the engine stops before one has run, its caller gets the error of that.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/driver.h"
+#include "engine/ticket.h"
+#include "transport/loop.h"
+
+namespace pccl {
+
+/// Thread-safe but for `start`.
+class Calls {
+ public:
+  using Cost = Driver::Cost;
+  static constexpr std::uint64_t kAnswerMs = 2000;  // of the thread that drives, for questions
+
+  /// From now on `loop` is driven. `broken`: what is left to do when a bug has stopped it.
+  void start(Loop& loop, std::function<void(const Error&)> broken);
+
+  /// False: nobody will run it.
+  bool post(std::function<void()> function, Cost cost = Cost::small) const;
+  /// `function` completes the ticket that it is given.
+  template <typename F>
+  [[nodiscard]] std::shared_ptr<Ticket> posted(F function, Cost cost = Cost::small) const {
+    auto ticket = std::make_shared<Ticket>();
+    owe([ticket, f = std::move(function)]() mutable { f(ticket); },
+        [ticket](const Error& error) { ticket->complete(error); }, cost);
+    return ticket;
+  }
+  /// Where `function` is destroyed before it has run to its end, `otherwise` is told why.
+  template <typename F, typename Otherwise>
+  void owe(F function, Otherwise otherwise, Cost cost = Cost::small) const {
+    auto owed =
+        std::make_shared<Owed<F, Otherwise>>(std::move(function), std::move(otherwise), ending_);
+    post([owed = std::move(owed)] { owed->run(); }, cost);
+  }
+  /// Runs `function` on the thread that drives and waits until it has run, or for kAnswerMs.
+  void ask(std::function<void()> function) const;
+  /// As Engine::wait.
+  bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) const;
+
+  /// Nothing that is posted from now on runs, but for `last`. False: it was so before.
+  bool stop(std::function<void()> last = nullptr);
+  [[nodiscard]] bool stopped() const { return stopped_; }
+  /// The error of each call that has not been carried out.
+  [[nodiscard]] Error error() const { return ending_->error(); }
+  /// May this thread wait for the end of the loop?
+  [[nodiscard]] bool can_join() const { return driver_ && !forked_ && !driver_->is_current(); }
+  /// Waits until the loop has ended.
+  void join() { driver_->join(); }
+  /// In a forked child.
+  void forked();
+
+ private:
+  /// Why nothing runs any more. Shared with what is posted, which may outlive these calls.
+  class Ending {
+   public:
+    explicit Ending(Error error) : error_(std::move(error)) {}
+    void set(Error error) {
+      const std::lock_guard lock(mutex_);
+      error_ = std::move(error);
+    }
+    [[nodiscard]] Error error() const {
+      const std::lock_guard lock(mutex_);
+      return error_;
+    }
+
+   private:
+    mutable std::mutex mutex_;
+    Error error_;
+  };
+
+  template <typename F, typename Otherwise>
+  class Owed {
+   public:
+    Owed(F function, Otherwise otherwise, std::shared_ptr<const Ending> ending)
+        : function_(std::move(function)),
+          otherwise_(std::move(otherwise)),
+          ending_(std::move(ending)) {}
+    ~Owed() {
+      if (!ran_) otherwise_(ending_->error());
+    }
+    Owed(const Owed&) = delete;
+    Owed& operator=(const Owed&) = delete;
+    void run() {
+      function_();
+      ran_ = true;
+    }
+
+   private:
+    F function_;
+    Otherwise otherwise_;
+    std::shared_ptr<const Ending> ending_;
+    bool ran_ = false;
+  };
+
+  mutable std::optional<Driver> driver_;
+  std::atomic<bool> stopped_ = false;
+  std::atomic<bool> forked_ = false;
+  std::shared_ptr<Ending> ending_ =
+      std::make_shared<Ending>(Error{ErrorCode::closed, "the engine has been closed"});
+  std::shared_ptr<Ending> forked_ending_ = std::make_shared<Ending>(Error{
+      ErrorCode::closed, "the group belongs to the parent process: a forked child cannot use it"});
+};
+
+}  // namespace pccl
