@@ -72,23 +72,23 @@ class Checkpoints:
                 checkpoints.save(state, boundary)
         checkpoints.close()
 
-    Where `elastic` passes the boundaries it also loads and saves:
+    With `elastic`, which loads and saves by itself:
 
         checkpoints = pccl.Checkpoints("checkpoints", every=100)
         run = pccl.elastic(model, optimizer, checkpoints=checkpoints)
 
-    Use it from one thread. One write is in flight at most; a thread of its own does it.
+    Use an object from one thread. A thread of the object writes; one write is in flight at most.
     """
 
     def __init__(
         self, folder: str | os.PathLike[str], *, every: int | None = None, keep: int = 2
     ) -> None:
-        """Collective among the ranks of a replica: it makes two groups of them, for itself.
+        """Collective among the ranks of a replica: makes two groups of these ranks, for writing.
 
         Args:
-            folder: Is made where it is missing.
-            every: For `elastic`: it saves after each so many steps.
-            keep: So many of the newest checkpoints stay.
+            folder: Folder that all replicas see; made if it is missing.
+            every: For `elastic`: number of steps between two checkpoints.
+            keep: Number of checkpoints that are kept, the newest ones.
 
         Raises:
             ValueError: `every` or `keep` is less than 1.
@@ -120,16 +120,16 @@ class Checkpoints:
     def save(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
         """Begins to write the state as it is after `boundary`, if this replica is the writer.
 
-        All members call it with what `refresh` has returned, before `state` changes. It copies the
-        state and returns; the write goes on beside the training. While the one before is still
-        being written this one is left out, with a line in the log.
+        All members call `save` with what `refresh` has returned, before `state` changes. The call
+        copies the state and returns; the write goes on beside the training. If the write before is
+        still in flight, this checkpoint is left out, and the log says so.
 
         Args:
-            state: As `refresh` takes it.
-            boundary: Of this state.
+            state: The state, as `refresh` takes it.
+            boundary: What `refresh(state)` has returned.
 
         Returns:
-            A write has begun.
+            Whether a write has begun.
 
         Raises:
             RuntimeError: The write before has failed (it was logged then). Nothing is written now;
@@ -146,14 +146,14 @@ class Checkpoints:
     def save_when_due(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
         """For `elastic`, after each boundary that ends a step: saves after every `every` steps.
 
-        A writer may be lost before its write has begun, and where the boundary does not vote nobody
-        is the writer then. So who has become the writer saves at once what is overdue. What is
-        being written counts as written: its writer may have left on notice, and be busy with it.
-        A write that failed was logged, and is not raised: a full disk would end one replica after
-        the other.
+        A writer may be lost before its write has begun, and if the boundary did not vote, there is
+        no writer at that boundary. So the next writer saves an overdue checkpoint at once. A
+        checkpoint that is being written counts as written: its writer may have left the run and
+        still be writing. A write that failed is logged and not raised: otherwise a full disk would
+        end one replica after the other.
 
         Returns:
-            A write has begun.
+            Whether a write has begun.
         """
         assert self.every is not None
         is_new, self._was_writer = not self._was_writer, boundary.writer
@@ -184,18 +184,18 @@ class Checkpoints:
         """Takes the newest checkpoint into `state`, before the first `refresh`.
 
         Collective among the ranks of a replica. The replica may have another number of ranks than
-        the one that wrote: DTensors are divided anew. An optimizer that has not stepped gets its
-        state too. The run is then founded with the highest step that a replica has loaded; who
-        joins a run that goes on already receives its state, whatever was loaded.
+        the replica that wrote: DTensors are divided anew. An optimizer that has not stepped gets
+        its state too. At the first boundary of a run the highest step that a replica has loaded
+        wins; a newcomer of a running run receives the state of the run, whatever it has loaded.
 
         Returns:
             The step of the checkpoint; None if there is none, and `state` is unchanged.
 
         Raises:
-            ValueError: Names, dtypes or shapes differ from those of the checkpoint, or an object
-                does not take its values; or the number of ranks differs, and what is no DTensor was
-                not the same at all of them. Tensors and plain values are unchanged.
-            RuntimeError: It cannot be read. `state` may hold a part of it.
+            ValueError: Names, dtypes or shapes differ from those of the checkpoint; or an object
+                does not take its values; or the number of ranks differs, and a value that is no
+                DTensor was not the same at all ranks. Tensors and plain values are unchanged.
+            RuntimeError: The checkpoint cannot be read. `state` may hold a part of it.
         """
         failed: tuple[str, BaseException | None] | None = None
         while True:
@@ -219,10 +219,10 @@ class Checkpoints:
             failed = name, error or RuntimeError("another rank of this replica failed")
 
     def close(self) -> None:
-        """Waits for the write in flight. Before `destroy_process_group`, at all ranks.
+        """Waits for the write in flight; called at all ranks, before `destroy_process_group`.
 
         Raises:
-            RuntimeError: It has failed. The older checkpoints are unchanged.
+            RuntimeError: The write has failed. The older checkpoints are unchanged.
         """
         self._thread.shutdown()
         word, error = self._outcome()

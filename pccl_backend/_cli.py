@@ -91,9 +91,9 @@ def build_parser() -> argparse.ArgumentParser:
     """The arguments of `pccl-master`."""
     parser = argparse.ArgumentParser(
         prog="pccl-master",
-        description="Coordinates one elastic run: peers join it by its address, crash, leave and "
-        "come back. It holds no tensor data. Killed and started again with the same state file, "
-        "the run goes on. It prints how to join.",
+        description="Serves one elastic run: decides which processes are its members, and holds no "
+        "tensor data. At its start the master prints how to join. If the master is killed and "
+        "started again with the same state file, the run goes on.",
         allow_abbrev=False,  # --port would be --port-file
     )
     add = parser.add_argument
@@ -162,7 +162,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         type=positive_count,
         default=4096,
-        help="most members of the run; who comes when it is full waits at the door (default: 4096)",
+        help="most members of the run; further peers wait at the door (default: 4096)",
     )
     add(
         "--heartbeat",
@@ -184,14 +184,14 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         type=positive_s,
         default=60.0,
-        help="when all members are lost, so many seconds they may come back before another run may "
-        "be founded (default: 60)",
+        help="when all members are lost, the run is kept for so many seconds, in which they may "
+        "come back; only then may newcomers found another run (default: 60)",
     )
     add(
         "--insecure",
         action="store_true",
-        help="allow an address that other machines reach: there are no tokens yet, whoever "
-        "connects may join (default: loopback addresses only)",
+        help="allow an address that other machines reach: there are no tokens yet, so every "
+        "machine that connects may join (default: loopback addresses only)",
     )
     add(
         "--port-file",

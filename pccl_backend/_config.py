@@ -35,7 +35,7 @@ class Target:
 
     Attributes:
         masters: "host:port" or "[v6]:port", in the order in which they are tried.
-        run: The run that this process means to join; empty: whichever the master serves.
+        run: Name of the run that this process wants to join; empty: the run of that master.
     """
 
     masters: tuple[str, ...]
@@ -46,14 +46,16 @@ class Target:
 class Replica:
     """Which copy of the model a process belongs to, and its place in it.
 
-    Rank r of every replica is in peer group r: collectives of the elastic group and the shared
-    state run there. A replica is admitted when all its ranks wait, and goes as a whole.
+    The ranks r of all replicas are peer group r: collectives of the elastic group and the exchange
+    of shared state run within a peer group. A replica is admitted when all its ranks wait at the
+    door. When one of its ranks is lost, the whole replica is.
 
     Attributes:
-        name: Of the replica, the same at all its ranks; another one for each replica of the run.
-        rank: Of this process in its replica.
-        size: Ranks of the replica; the same for all replicas of a run.
-        attempt: How often the replica was started before: a newer attempt ends an older one.
+        name: Name of the replica, the same at all its ranks; each replica of a run has its own.
+        rank: Rank of this process in its replica.
+        size: Number of ranks of a replica; the same for all replicas of a run.
+        attempt: How often this replica was started before. The master prefers a newer attempt to an
+            older one of the same name, which it evicts.
     """
 
     name: str
@@ -95,7 +97,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Options:
-    """What can be set about pccl in this process; None and () leave the choice to pccl.
+    """Options of pccl in this process; with None or () pccl uses the variable or the default.
 
     Attributes:
         master: `pccl://HOST:PORT[,...][/RUN]`; makes the default group elastic. PCCL_MASTER.
@@ -103,23 +105,28 @@ class Options:
         interface: Listen on this network interface, or address, only. PCCL_INTERFACE.
         ports: First and last port to listen on. PCCL_PORTS=a-b.
         log_level: debug, info, warning, error or off. PCCL_LOG_LEVEL.
-        connect_timeout_s: To reach a master or a peer. PCCL_CONNECT_TIMEOUT_S.
-        hold_timeout_s: How long a run holds its breath without a master. PCCL_HOLD_TIMEOUT_S.
-        tcp_user_timeout_s: Unacknowledged bytes close a connection after it.
-            PCCL_TCP_USER_TIMEOUT_S.
-        silence_timeout_s: Fixed groups: a rank that others wait for and that gives no sign of life
-            for so long is lost (a stopped process; one that is merely late answers).
-            PCCL_SILENCE_TIMEOUT_S.
-        stall_timeout_s: Elastic groups: when all members have called an operation and nothing of it
-            moves for so long, the link to who owes data is made anew; after as long again that peer
-            is lost. A slow link moves. PCCL_STALL_TIMEOUT_S.
-        goodbye_timeout_s: At exit, to send what is owed. PCCL_GOODBYE_TIMEOUT_S.
-        preimage_bytes: Limit of kept inputs of operations without an outcome. PCCL_PREIMAGE_BYTES.
-        step_timeout_s: How long `refresh` waits for members that do not come (they are evicted);
-            None: without limit. PCCL_STEP_TIMEOUT_S.
-        on_loss: What an operation of the elastic group does that a loss interrupts; the same in a
-            whole run. "retry": what can be is replayed among the survivors. "raise": it fails at
-            all of them, and so does every later one until the next boundary. PCCL_ON_LOSS.
+        connect_timeout_s: Seconds within which a master or a peer has to be reached.
+            PCCL_CONNECT_TIMEOUT_S.
+        hold_timeout_s: Seconds for which an elastic group waits for a lost master to come back.
+            PCCL_HOLD_TIMEOUT_S.
+        tcp_user_timeout_s: A connection is closed when bytes were sent on it and not acknowledged
+            for so many seconds. PCCL_TCP_USER_TIMEOUT_S.
+        silence_timeout_s: Fixed groups: a rank that others wait for is lost when its process has
+            given no sign of life for so many seconds (it is stopped, for example). A process that
+            is merely late gives signs of life. PCCL_SILENCE_TIMEOUT_S.
+        stall_timeout_s: Elastic groups: when all members have called an operation and none of its
+            data has moved for so many seconds, pccl replaces the link to the peer whose data is
+            missing; after as many seconds again that peer is lost. PCCL_STALL_TIMEOUT_S.
+        goodbye_timeout_s: Seconds for which a process that ends goes on sending data that other
+            ranks still need from it. PCCL_GOODBYE_TIMEOUT_S.
+        preimage_bytes: Bytes for the copies from which tensors are restored after a loss.
+            PCCL_PREIMAGE_BYTES.
+        step_timeout_s: Seconds after which `refresh` evicts the members that have not come; None:
+            no limit. PCCL_STEP_TIMEOUT_S.
+        on_loss: What happens to an operation of the elastic group that a loss interrupts; the same
+            at all members. "retry": it is replayed among the survivors if its kind allows that.
+            "raise": it fails at all survivors, and so does every later one until the next
+            boundary. PCCL_ON_LOSS.
         stream_wait: `wait()` of an operation on device tensors holds the caller's stream and
             returns at once; otherwise `wait()` holds the CPU until the outcome, as gloo's does.
             PCCL_STREAM_WAIT=1.
@@ -214,7 +221,7 @@ class Options:
 
 
 def unread_variables(environment: Mapping[str, str] | None = None) -> list[str]:
-    """A text for each variable that is named as ours are and that nobody reads.
+    """A text for each variable whose name begins with PCCL_ and that is not an option.
 
     Args:
         environment: Instead of `os.environ`.

@@ -9,10 +9,10 @@ from ._errors import OperationTimeoutError
 def wait_for_devices(*, timeout_s: float | None = None) -> None:
     """Waits for the outcomes of all operations on device tensors that this process has in flight.
 
-    With `PCCL_STREAM_WAIT=1` an operation may fail after its `wait()` has returned, and the stream
-    goes on with tensors that hold what they held before: of an all_gather or a reduce_scatter often
-    nothing. Called before `optimizer.step()`, such a step is not made. The CPU waits for the
-    network, not for the device.
+    With `PCCL_STREAM_WAIT=1` an operation may fail after its `wait()` has returned. The stream then
+    goes on with the old contents of the tensors, which for outputs of all_gather and reduce_scatter
+    are often undefined. Call this function before `optimizer.step()`, so that no step is made with
+    such tensors. The CPU waits for the network, not for the device.
 
     Args:
         timeout_s: Seconds; None: as long as the operations take.

@@ -48,9 +48,9 @@ ddp_kwargs = _ddp_kwargs()
 
 
 class LeftRun(SystemExit):
-    """This peer has left the run, as it wished, and the program went on to a forward.
+    """This peer has left the run, because it asked to, and the program called another forward.
 
-    Where nobody catches it the process ends in good order, with status 0.
+    If the program does not catch this exception, the process ends in good order, with status 0.
     """
 
     def __init__(self, message: str) -> None:
@@ -70,15 +70,15 @@ class _RunState(SharedState):
 
 
 class ElasticRun:
-    """What `elastic` returns: where this program is in the run.
+    """The place of this program in the run; `elastic` returns it.
 
     Attributes:
         group: The ElasticGroup.
         boundary: The last boundary that was passed.
         state: The shared state: `model`, `optimizer` (several: `optimizer0`, `optimizer1`, ...),
             what was given as `state`, and `step`, the number of steps of the run. A step counts
-            when its optimizers have stepped, so what is read then, and `samples` and
-            `samples_total`, are of that step.
+            when its optimizers have stepped: from then on `step`, `samples` and `samples_total`
+            include that step.
         left: This peer has left the run: end the program.
     """
 
@@ -131,28 +131,28 @@ class ElasticRun:
 
     @property
     def failed(self) -> bool:
-        """A backward of this step failed (`on_loss="raise"`); the next boundary clears it."""
+        """Whether a backward of this step failed (`on_loss="raise"`); a boundary resets it."""
         return self._in_backward  # it has not come to its end
 
     @property
     def samples(self) -> int:
-        """Samples that counted in the last step; 0 without a sampler."""
+        """Samples that counted in the last step; 0 without an ElasticSampler."""
         if self._sampler is None:
             return 0
         return self._sampler.counted_last if not self._is_unsettled() else self._samples_so_far()
 
     @property
     def samples_total(self) -> int:
-        """Samples that have counted in the whole run; 0 without a sampler."""
+        """Samples that have counted in the whole run; 0 without an ElasticSampler."""
         if self._sampler is None:
             return 0
         return self._sampler.counted + (self._samples_so_far() if self._is_unsettled() else 0)
 
     def meet(self, *, timeout_s: float | None = None) -> Boundary:
-        """Passes a boundary now: at the end of the data, or where no forward follows.
+        """Passes a boundary now: at the end of the data, or where no forward follows the step.
 
-        Counts a step if an optimizer has stepped since the last one. After a boundary with `left`
-        it does nothing but return that one.
+        Counts a step if an optimizer has stepped since the last boundary. If that boundary had
+        `left` set, `meet` only returns it.
 
         Raises:
             ValueError: The program has taken some of the sampler's batches of this step and not
@@ -184,8 +184,8 @@ class ElasticRun:
         """For the sampler: the boundary before the first batch of a step.
 
         Raises:
-            ValueError: No optimizer has stepped: the next batch was asked for ahead of its time,
-                and a newcomer would be given the state of the middle of a step.
+            ValueError: The program asks for the next step's batch and no optimizer has stepped. A
+                newcomer would be given the state of the middle of a step.
         """
         if not self._stepped and not self.failed:
             raise ValueError(
@@ -196,7 +196,7 @@ class ElasticRun:
         self.meet()
 
     def close(self) -> None:
-        """Takes the hooks from model, optimizers and scaler; a DDP keeps reducing with AVG."""
+        """Removes the hooks of model, optimizers and scaler; DDP's AVG hook stays."""
         while self._undo:
             self._undo.pop()()
 
@@ -362,30 +362,34 @@ def elastic(
     state: Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> ElasticRun:
-    """Makes a training loop elastic: boundaries between its steps, and the state shared.
+    """Makes a training loop elastic: boundaries between its steps, and shared state.
 
-    Collective: it passes the first boundary of this peer, and returns when it has been admitted
-    and model, optimizers and `state` hold what the run has. After that one boundary is passed for
-    each step. A step is over when all of the optimizers have stepped (one that steps every fifth
-    time makes a boundary every fifth time), or would have: a step that GradScaler skips counts.
-    The boundary is then passed by what comes first: the sampler being asked for a batch, the next
-    forward of `model` in training mode with gradients, `run.meet()`. So what follows the optimizers
-    in the loop (scheduler, scaler, zero_grad) belongs to the step, and accumulation (`no_sync`)
-    passes one boundary for all its forwards. Inside an optimizer's step (closures) none is passed.
+    Collective: `elastic` passes this peer's first boundary, and returns when this peer is a member
+    and model, optimizers and `state` hold the state of the run. After that one boundary is passed
+    for each step. A step is over when all optimizers have stepped (an optimizer that steps every
+    fifth time makes a boundary every fifth time); a step that GradScaler skips counts too. The
+    boundary is passed at the first of these after the step: the loop asks the sampler for a batch,
+    `model` runs a forward in training mode with gradients, the program calls `run.meet()`. So what
+    follows the optimizers in the loop (scheduler, scaler, zero_grad) belongs to the step; all
+    forwards of an accumulation (`no_sync`) share one boundary; and inside an optimizer's step (in
+    closures) there is none.
 
-    A DDP gets a communication hook that reduces with AVG: over those who contributed, however many.
+    A DDP gets a communication hook that reduces with AVG, which divides by the number of members
+    that contributed.
 
     Args:
         model: `DistributedDataParallel(module, process_group=pg, **ddp_kwargs)`, or a module after
             `fully_shard(module, mesh=hsdp_mesh(pg))`.
-        optimizers: Those of its parameters.
+        optimizers: The optimizers of the model's parameters.
         group: The elastic group; None: that of this process.
         state: Further things to share, by name, as SharedState takes them: schedulers, a
-            torch.amp.GradScaler, an ElasticSampler, plain values; "step" where to begin counting.
-        checkpoints: `Checkpoints(folder, every=STEPS)`. All of this state is loaded from the newest
-            one before the first boundary, and the writer's replica saves it, beside the training,
-            at the boundary after each so many steps. A write that fails is logged. Call its
-            `close()` before `destroy_process_group`. None: nothing is loaded or saved.
+            torch.amp.GradScaler, an ElasticSampler, plain values. The plain value "step" is the
+            number from which steps are counted (0).
+        checkpoints: `Checkpoints(folder, every=STEPS)`. All of the state is loaded from the newest
+            checkpoint before the first boundary. At the boundary after each `every` steps the
+            writer's replica saves the state, while the training goes on. A write that fails is
+            logged. Call `checkpoints.close()` before `destroy_process_group`. None: nothing is
+            loaded or saved.
 
     Returns:
         The run: `boundary`, `state`, `left`, `samples`, `meet()`.
@@ -394,9 +398,9 @@ def elastic(
         ValueError: An argument is wrong, or the checkpoint is of other things; the text says what
             to do. No boundary was passed.
         RuntimeError: The newest checkpoint cannot be read. No boundary was passed.
-        LeftRun: (a SystemExit with status 0) From a forward, where a boundary before it said that
-            this peer has left, as it wished. The sampler's batches just end.
-        EvictedError: From this call, or a forward: the run goes on without this peer.
+        LeftRun: (a SystemExit with status 0) Raised by a forward after this peer has left the run,
+            in a loop without sampler. A sampler's batches end instead.
+        EvictedError: Raised by this call or by a forward: the run goes on without this peer.
     """
     several = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     elastic_group = group_of(group)

@@ -11,13 +11,13 @@
         UnreachableError         nobody answers at the address
         GroupClosedError         the group, or the process's engine, has been closed
         ProtocolError            a received message does not follow PROTOCOL.md
-        NoMemoryError            a member had no memory for the operation, which failed at all; or
-                                 this one for a state that it fetches, which stays as it was
+        NoMemoryError            a member had no memory for the operation, which failed at all
+                                 members; or this one had none for the state that it has to fetch
         EngineError              an invariant of pccl does not hold: a bug, please report it
     ValueError                   an argument is wrong; nothing was sent
 
-What has failed leaves its tensors unchanged in an elastic group; in a fixed group, which cannot go
-on anyway, outputs may be partly written.
+An operation that fails leaves its tensors unchanged in an elastic group. In a fixed group, which
+cannot go on anyway, outputs may be partly written.
 
 The extension raises through BY_CODE; the codes are those of csrc/base/error.h, each has a class.
 """
@@ -32,7 +32,7 @@ class PcclError(DistBackendError):
 
 
 class PeerLostError(PcclError):
-    """A member was lost. A fixed group is made anew; an elastic one goes on with `resume`."""
+    """A member was lost. Make a fixed group anew; an elastic one goes on after `refresh`."""
 
 
 class OperationTimeoutError(PcclError):
@@ -44,7 +44,7 @@ class MismatchError(PcclError):
 
 
 class EvictedError(PcclError):
-    """The run goes on without this peer. It may come back as a newcomer: leave and join again."""
+    """The run goes on without this peer, which may destroy its group and join as a newcomer."""
 
 
 class NotAdmittedError(PcclError):
@@ -68,7 +68,7 @@ class ProtocolError(PcclError):
 
 
 class NoMemoryError(PcclError):
-    """A member had no memory for the operation, which failed at all; or for a fetched state."""
+    """No memory: of a member for an operation, which failed at all; or for fetched state."""
 
 
 class EngineError(PcclError):

@@ -2,8 +2,8 @@
 
 Two keys: KEY holds the register, as bytes that csrc/master/register_file.h makes and reads;
 KEY/holder the name of the master that is in charge, under a lease. The register changes only on
-condition that it has not changed since this master last read or wrote it (its modification
-revision), so two masters never both succeed; the lease keeps them from taking turns.
+condition that it has not changed since this master last read or wrote it (etcd compares the
+modification revision), so two masters never both succeed; the lease keeps them from taking turns.
 
 Speaks the JSON gateway that etcd serves on its client port (3.4 or newer), with nothing but the
 standard library: `pccl-master` runs where torch is not installed.

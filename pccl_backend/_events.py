@@ -1,4 +1,4 @@
-"""Hooks of a program on changes of the membership, called on the extension's own thread."""
+"""Hooks of a program on changes of the membership, called on the thread `pccl-events`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Change:
     Attributes:
         what: The name of the hook.
         epoch: Number of the newest epoch, "incarnation.counter".
-        members: Of this peer group, in that epoch.
-        joined: Peers that are new in it, of all peer groups.
-        left: Peers that were in the epoch before and have left, or were lost.
-        text: Why; empty for epochs.
+        members: Number of members of this peer group in that epoch.
+        joined: Ids of the peers that are new in that epoch, of all peer groups.
+        left: Ids of the peers of the epoch before that have left or were lost.
+        text: The reason; empty for "epoch", "joined" and "left".
     """
 
     what: str

@@ -1,8 +1,9 @@
 """The end of a replica whose own group is not pccl's.
 
-The ranks of a replica are evicted as a whole. A group of ours hears of it from the engine; one of
-another backend (gloo, NCCL) is aborted here, so that who sits in one of its collectives gets an
-error, and where even that does not end the program, the process is ended.
+The ranks of a replica are evicted as a whole. The engine ends the replica's own groups that are
+pccl's. A group of another backend (gloo, NCCL) is aborted here, so that a thread that waits in one
+of its collectives gets an error. If the program has not ended GRACE_S later, this module ends the
+process.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _end: threading.Timer | None = None
 
 
 def guard(group: Any) -> None:
-    """When this replica is evicted: aborts what in `group` is not pccl's, then ends the process."""
+    """Sees to it that an eviction aborts the backends of `group` that are not pccl's."""
     global _end
     if _end is not None:  # it has joined again
         _end.cancel()

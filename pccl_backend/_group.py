@@ -39,21 +39,22 @@ class Boundary:
 
     Attributes:
         epoch: Number of the epoch in force, "incarnation.counter".
-        rank: In the next step.
-        size: Members in the next step.
-        step: The next step.
-        voted: Members were admitted, compared or let go; False: nothing was sent.
-        admitted: It was this newcomer's first boundary, and it is a member now.
-        left: This peer has left the run, as it wished: end the program.
-        bytes_received: Payload of the shared state; 0 if it was equal.
-        contributors: Ranks, in the numbering of the step that has ended, whose contributions are in
-            every operation of it that succeeded (barriers aside), in this peer group: all but in a
-            step in which a member was lost. () at a newcomer's first boundary.
-        size_changed: `size` differs from that before.
-        paused_s: How long the call took.
-        samples: Samples that have counted in the whole run, with this step; None but where
-            `elastic` passes the boundaries of a loop with an ElasticSampler.
-        writer: This member's replica is the one that logs and saves: it holds rank 0.
+        rank: This peer's rank in the next step.
+        size: Number of members in the next step.
+        step: Number of the next step.
+        voted: The boundary voted: members were compared, admitted or let go. False: this peer sent
+            nothing.
+        admitted: This boundary has made this newcomer a member.
+        left: This peer has left the run, because it asked to: end the program.
+        bytes_received: Bytes of shared state that were fetched; 0 if this member's state was right.
+        contributors: The ranks that took part in every operation of the ended step that succeeded
+            (barriers aside), in the numbering of that step and within this peer group. These are
+            all ranks, unless a member was lost in the step. () at a newcomer's first boundary.
+        size_changed: `size` is not what it was before this boundary.
+        paused_s: Seconds that the call took.
+        samples: Samples that have counted in the whole run, those of the ended step included. None,
+            unless `elastic` passes the boundaries of a loop with an ElasticSampler.
+        writer: This member's replica is the one that logs and saves: it has rank 0.
     """
 
     epoch: str
@@ -93,17 +94,17 @@ class ElasticGroup:
 
     @property
     def rank(self) -> int:
-        """Of this peer, pinned between two boundaries."""
+        """Rank of this peer; it changes at boundaries only."""
         return int(self._module.group_view()["rank"])
 
     @property
     def size(self) -> int:
-        """Number of members, pinned between two boundaries."""
+        """Number of members; it changes at boundaries only."""
         return int(self._module.group_view()["size"])
 
     @property
     def epoch(self) -> str:
-        """Number of the newest epoch, "incarnation.counter"; it moves when a member is lost."""
+        """Number of the newest epoch, "incarnation.counter"; a loss changes it within a step."""
         return str(self._module.group_view()["epoch"])
 
     @property
@@ -112,7 +113,12 @@ class ElasticGroup:
         return int(self._module.group_view()["step"])
 
     def in_flight(self) -> list[dict[str, Any]]:
-        """Operations without an outcome: op, kind, bytes_sent, bytes_received, complete."""
+        """The operations that have not ended yet.
+
+        Returns:
+            For each a dict: `op` ("step.index"), `kind`, `bytes_sent`, `bytes_received`, and
+            `complete` (this peer's part is done, and the commit is still to come).
+        """
         operations: list[dict[str, Any]] = self._module.in_flight()
         return operations
 
@@ -123,22 +129,26 @@ class ElasticGroup:
         verify: bool = False,
         timeout_s: float | None = None,
     ) -> Boundary:
-        """Meets the other members between two steps: admits who waits, equalises `state`.
+        """Passes a boundary: admits newcomers that wait, and makes `state` equal at all members.
 
-        Collective: every member calls it at the same boundary. The first call of a newcomer returns
-        when it has been admitted and holds the state. Where nothing has changed it sends nothing.
+        Collective: every member calls `refresh` at the same boundary, between two steps. A
+        newcomer's first call returns when the newcomer has been admitted and holds the state. If no
+        member has a reason to vote, the call sends nothing and returns at once.
 
         Args:
             state: Contiguous tensors of any shape `(...)`, on CPU or CUDA, and plain values (None,
                 bool, int, float, str, bytes, lists and dicts of them), by name; names, shapes and
-                dtypes agree. Tensors that differ are written in place, plain values are replaced in
-                the mapping. The integer under "step" is its revision. None: no shared state.
-            verify: Compare the state in any case; the same at all members.
-            timeout_s: Seconds until members that did not come are evicted (None: `step_timeout_s`);
-                at a newcomer, until it gives up, anew after each piece of the state that comes.
+                dtypes are the same at all members. Tensors that differ are written in place, plain
+                values are replaced in the mapping. The integer under "step" is the state's
+                revision. None: there is no shared state.
+            verify: Compare the states even if nothing else asks for a vote; the same value at all
+                members.
+            timeout_s: Seconds until the members that have not come are evicted (None:
+                `step_timeout_s`). A newcomer that nobody admits gives up after these seconds; each
+                piece of the state that arrives starts them anew.
 
         Returns:
-            Epoch, rank and size of the next step, and what it took.
+            Epoch, rank and size of the next step, and what the boundary has done.
 
         Raises:
             ValueError: The state cannot be shared (nothing was sent), or differs in names, dtypes
@@ -146,15 +156,15 @@ class ElasticGroup:
             EvictedError: The run goes on without this peer. Leave and join again.
             OperationTimeoutError: `timeout_s` passed and this newcomer was not admitted: join
                 again. The state is unchanged.
-            NoMemoryError: There is none for what has to be fetched. The state is unchanged, and the
-                next call goes on with it.
-            RuntimeError: Another call has not returned, of another thread or of the code that a
-                handler of a signal has interrupted. It goes on; nothing has changed.
-            PcclError: An operation on device tensors of the step that has ended failed after its
-                `wait()` had returned; its tensors are unchanged. The boundary has been passed.
+            NoMemoryError: This member has no memory for the state that it has to fetch. The state
+                is unchanged; the next call of `refresh` tries again.
+            RuntimeError: Another call of `refresh` or `resume` has not returned: one of another
+                thread, or one that a signal handler has interrupted. That call goes on.
+            PcclError: An operation on device tensors of the ended step failed after its `wait()`
+                had returned; its tensors are unchanged. The boundary has been passed.
 
         Source:
-            docs/architecture/rules.md: of the states of the members the most popular one wins.
+            docs/architecture/rules.md: the state that most members hold wins.
         """
         shared = None
         if state is not None:
@@ -174,35 +184,38 @@ class ElasticGroup:
 
     @property
     def left(self) -> bool:
-        """This peer has left the run: its operations raise, its next `refresh` says so."""
+        """Whether this peer has left the run: operations raise, and `refresh` returns `left`."""
         return bool(self._module.group_view()["left"])
 
     def leave(self, *, at_once: bool = True) -> None:
-        """Asks to leave; the next `refresh` after that returns with `left` set.
+        """Asks to leave the run; the `refresh` of the boundary that allows it returns `left` set.
 
-        It takes effect at the next boundary, or within a second or so, if no member has issued an
-        operation in this step (as between the outer steps of DiLoCo). Then `left` tells, and
-        operations raise GroupClosedError. May be called at any time, also from a signal handler,
-        and again with `at_once`. The other members replay nothing and get no error.
+        That is the next boundary. If no member has issued an operation in this step (as between
+        the outer steps of DiLoCo), this peer leaves without a boundary, within a second or so:
+        then the property `left` is set, and operations raise GroupClosedError. May be called at
+        any time, also from a signal handler, and a second time to change `at_once`. The other
+        members replay nothing and get no error.
 
         Args:
-            at_once: False: at a boundary only, because operations of this step are still to come.
+            at_once: False: leave at a boundary only, because this program still has operations of
+                this step to issue.
         """
         self._module.leave(at_once)
 
     def on(self, what: str, function: _events.Hook) -> RemovableHandle:
-        """Calls `function(change)` when something happens to the run, on a thread of its own.
+        """Calls `function(change)` when something happens to the run, on pccl's event thread.
 
-        Not the place for collectives: they belong to the program's order. What it raises is logged.
+        `function` must not call collectives: these have their order in the program. An exception
+        that `function` raises is logged.
 
         Args:
-            what: "epoch" (a new one is in force), "joined" and "left" (in that epoch others have
-                come, or have left or were lost), "evicted" (this peer was), "master_lost",
-                "master_back".
-            function: Gets a Change.
+            what: "epoch" (a new epoch has begun), "joined" (with new members), "left" (without
+                members that have left or were lost), "evicted" (this peer was evicted),
+                "master_lost", "master_back".
+            function: Is given a Change.
 
         Returns:
-            A handle; its `remove()` ends it. With the group all hooks end.
+            A handle; its `remove()` takes the hook away. All hooks end with the group.
 
         Raises:
             ValueError: There is no such event.
@@ -362,7 +375,7 @@ def group(pg: dist.ProcessGroup | ElasticGroup | None = None) -> ElasticGroup:
     """The ElasticGroup of a process group.
 
     Args:
-        pg: An elastic process group, or its ElasticGroup; None: that of this process.
+        pg: An elastic process group, or its ElasticGroup; None: this process's elastic group.
 
     Raises:
         ValueError: There is no such group, or it is not elastic.
@@ -391,25 +404,27 @@ def join(
     options: Options | None = None,
     timeout_s: float = FOUNDING_TIMEOUT_S,
 ) -> dist.ProcessGroup:
-    """Joins the run of a master.
+    """Joins the run that a master serves, and makes the elastic group of this process.
 
-    Its elastic group becomes the default group of torch.distributed. Where there is one already
-    (fixed: the ranks of an FSDP replica), it stands beside it as a group of new_group's does; its
-    members are named by their ranks in it (`group_src`, `group_dst`, `pg.rank()`, `pg.size()`).
+    The elastic group becomes the default group of torch.distributed. If the process has a default
+    group already (a fixed one: the ranks of an FSDP replica), the elastic group is a second group,
+    as `new_group` makes it; calls then name its members by their ranks in it (`group_src`,
+    `group_dst`, `pg.rank()`, `pg.size()`).
 
-    Returns when the run has been founded, or, where it runs already, when the master has welcomed
-    this newcomer: its first `refresh` then admits it.
+    Returns when the run has been founded. If the run has begun already, returns when the master has
+    registered this newcomer, whose first `refresh` then makes it a member.
 
     Args:
         url: `pccl://HOST:PORT[,HOST:PORT...][/RUN]`.
         replica: Which copy of the model this process holds a part of; "torchrun": the processes of
             one torchrun are one replica, named by its --rdzv-id. None: this process alone.
-        on_loss: "retry": operations that can be are replayed among the survivors. "raise": an
-            operation that a loss interrupts fails with PeerLostError at all of them, its tensors
-            as they were, and so does every later one until `refresh` or `resume`. The same at all
-            members. None: `options.on_loss`, that is PCCL_ON_LOSS, or "retry".
-        options: Instead of the PCCL_* variables.
-        timeout_s: Seconds for the founding, and the default time-out of the group's operations.
+        on_loss: The same at all members. "retry": an operation that a loss interrupts is replayed
+            among the survivors if its kind allows that. "raise": such an operation fails with
+            PeerLostError at all survivors, with its tensors unchanged, and so does every later one
+            until `refresh` or `resume`. None: as `options` or PCCL_ON_LOSS say; else "retry".
+        options: Options of this process; they win over the PCCL_* variables.
+        timeout_s: Seconds until the run must have been founded; also the default time-out of the
+            group's operations.
 
     Returns:
         The process group.

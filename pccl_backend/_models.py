@@ -19,18 +19,19 @@ def hsdp_mesh(
     device_type: str | None = None,
     mesh_dim_names: tuple[str, str] = ("replicate", "shard"),
 ) -> DeviceMesh:
-    """The mesh for `fully_shard` whose replicas come and go.
+    """Makes the mesh for `fully_shard` with replicas that come and go.
 
-    FSDP2 scatters gradients in the second dimension and averages what is left with AVG over the
-    members of the elastic group, however many there are: the mesh says 1 for them, and stays as it
-    is when they change.
+    FSDP2 reduce-scatters the gradients in the second dimension of the mesh (the ranks of this
+    replica), and then averages them over the members of the elastic group, however many these are.
+    The mesh has size 1 in the first dimension, and is not changed when replicas come and go.
 
     Args:
         group: The elastic group, of `join(url, replica=...)`; None: that of this process.
         shard: The ranks of this replica: a DeviceMesh of one dimension, or a process group; None:
             the default group.
-        device_type: Of the tensors; None: that of `shard`, or the accelerator that is there.
-        mesh_dim_names: Of replicas, and of the ranks of one.
+        device_type: Device of the tensors; None: that of `shard`, else the accelerator of this
+            machine, else "cpu".
+        mesh_dim_names: Names of the two dimensions: replicas, ranks of a replica.
 
     Returns:
         A mesh of shape (1, ranks of the replica).

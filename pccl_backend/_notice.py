@@ -25,20 +25,22 @@ _log = logging.getLogger(NAME)
 
 
 def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
-    """Leaves the run when a signal comes: at the next boundary, whose `refresh` has `left` set.
+    """Makes this process leave the run when one of these signals comes.
 
-    The program then ends in good order, with status 0; the others lose and replay nothing. Where no
-    boundary comes within half of `grace_s`, it leaves without one, if no member has issued an
-    operation in this step (`ElasticGroup.leave`; then `ElasticGroup.left` tells). Where nothing of
-    that has come within `grace_s`, this peer goes: what it has in flight fails with
-    GroupClosedError, and for the others that is a loss. Further signals change nothing meanwhile.
-    Without an elastic group the signal does what it did before this call.
+    The process leaves at its next boundary: `refresh` returns with `left` set, the program ends in
+    good order, with status 0, and the other members repeat nothing. If no boundary has come within
+    half of `grace_s`, the process leaves without one, provided that no member has issued an
+    operation in this step (see `ElasticGroup.leave`; `ElasticGroup.left` is set then). If neither
+    was possible within `grace_s`, the process aborts its group: its operations raise
+    GroupClosedError, and the others see a loss. Further signals change nothing meanwhile. While the
+    process is in no elastic group, the signal does what it did before this call.
 
     Call it in the main thread, before or after `join`.
 
     Args:
         signals: Usually `signal.SIGTERM`.
-        grace_s: Seconds above 0; less than the time after which somebody kills this process.
+        grace_s: Seconds above 0; fewer than pass between the signal and the kill of this process
+            (of a cloud or a scheduler).
 
     Raises:
         ValueError: No signal, one that cannot be handled, seconds of 0 or less, or another thread

@@ -29,8 +29,8 @@ class _GroupsOfRun:
 
     Attributes:
         peers: Of each group, by its name; in the order of their ranks in it.
-        where: Step and numbering of the last attempt to make one.
-        attempts: How often each was asked for there.
+        where: Step and numbering in which a group was last asked for.
+        attempts: How often each group was asked for in that step and numbering.
     """
 
     peers: dict[str, list[str]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def note_made(name: str, peers: list[str]) -> None:
 
 
 def number_of_group(view: Any, name: str, peers: list[str]) -> str:
-    """A text for a group that is made from the elastic one: all its members find the same.
+    """A name for a group that is made from the elastic one, the same at all its members.
 
     The number of the newest epoch moves under a running program; the step and the numbering change
     at the same place of the program at all members, and so does the count of the groups of this

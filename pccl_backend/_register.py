@@ -1,11 +1,10 @@
 """The entry point: makes the name "pccl" and the scheme pccl:// known to torch.distributed.
 
 Called by `import torch` (entry point group torch.backends), by torch 2.14 and later when the name
-is used (torch.distributed.backends), and by `import pccl_backend`. It imports nothing of ours but
-itself, starts no thread and loads no extension; an exception here would break `import torch` for
+is used (torch.distributed.backends), and by `import pccl_backend`. It imports no other module of
+pccl, starts no thread and loads no extension. An exception here would break `import torch` for
 everybody in the environment, so each becomes one log line. What a group needs is in _making.py and
-_rendezvous.py, which
-is imported when the first one is made.
+_rendezvous.py, which are imported when the first group is made.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """ElasticSampler: the batches of a member, handed out by its data loader between boundaries.
 
-`_sampling.py` decides who gets which samples. Here is what needs a program around it: a boundary
-before each step, and the data loader's prefetching, whose batches are right as long as nothing has
-changed and are dropped otherwise.
+`_sampling.py` decides which member gets which samples. This module does what needs a program around
+it: it passes a boundary before each step, and drops the batches that the data loader has fetched
+ahead when members or samples have changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Run(Protocol):
 
 
 class ElasticSampler:
-    """Gives every sample of a pass over the data to one contribution that counted.
+    """Batch sampler of an elastic run: every sample of a pass over the data counts once.
 
         sampler = pccl.ElasticSampler(len(data), batch=8, global_batch=96)
         loader = DataLoader(data, batch_sampler=sampler, num_workers=2)
@@ -47,11 +47,11 @@ class ElasticSampler:
                 optimizer.step()
                 optimizer.zero_grad()
 
-    A step gives each member `accumulation` batches of one size. The samples of a member whose
-    contribution did not count (it was lost) go back, and are given first in the next step. The last
-    step of a pass is filled up with samples of the next one: so every step has the same size, and
-    all members make the same calls. Order and position are shared state and follow from the seed,
-    which is that of the run.
+    In a step each member gets `accumulation` batches of one size. If a member was lost, so that its
+    contribution to the step did not count, its samples are given again, first of all, in the next
+    step. The last step of a pass is filled up with samples of the next pass: so every step has the
+    same size, and all members make the same calls. The order follows from the seed; seed and
+    position are shared state, so a newcomer gets those of the run.
     """
 
     def __init__(
@@ -64,18 +64,19 @@ class ElasticSampler:
         seed: int = 0,
         share: tuple[int, int] = (0, 1),
     ) -> None:
-        """The same at all members.
+        """Takes the same arguments at all members (but for the rank in `share`).
 
         Args:
             data: The data set, or the number of its samples.
-            batch: Samples of a batch at most: what a member computes at a time.
-            global_batch: Samples of a step at all members together, at most: how many batches a
-                member accumulates follows from the number of members. None: one batch each.
-            shuffle: Another order in each pass.
-            seed: Of the orders.
+            batch: The most samples in one batch: what a member computes at a time.
+            global_batch: The most samples of a step, all members together. This and the number of
+                members decide how many batches a member accumulates. None: one batch each.
+            shuffle: Whether each pass has another order.
+            seed: Seed of the orders.
             share: (r, S): this process is rank r of a replica of S ranks that are given different
-                data (FSDP); it gets the places r, r + S, ... of each pass, and counts by itself.
-                What is left of a division by S is not given in that pass.
+                data (FSDP). The process gets the samples at the places r, r + S, ... in the order
+                of each pass, and counts them by itself. The last `len(data) % S` samples of each
+                order are left out.
 
         Raises:
             ValueError: A number is out of range.
@@ -111,7 +112,7 @@ class ElasticSampler:
 
     @property
     def samples(self) -> int:
-        """Samples of the step at all members, for a learning rate by samples; 0 between steps."""
+        """Samples of this step at all members, to scale a learning rate; 0 between steps."""
         return self._deal.samples
 
     @property
@@ -121,21 +122,21 @@ class ElasticSampler:
 
     @property
     def counted_last(self) -> int:
-        """Samples that counted in the last step that is over."""
+        """Samples that counted in the last step that has ended."""
         return self._deal.counted_last
 
     @property
     def pass_number(self) -> int:
-        """Passes of which every sample has counted."""
+        """Number of passes all of whose samples have counted."""
         return self._deal.pass_number
 
     @property
     def steps(self) -> int:
-        """Steps that are over, in the whole run."""
+        """Number of steps of the whole run that have ended."""
         return self._deal.steps
 
     def __len__(self) -> int:
-        """Batches that this member gets in what is left of the pass, with the members of now."""
+        """Batches that this member still gets in this pass if the members stay the same."""
         members = 1 if self._run is None else self._run.boundary.size
         _, size = self._deal.sizes(members)
         return -(-self._deal.left_in_pass() // (members * size))
@@ -143,14 +144,15 @@ class ElasticSampler:
     # -------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """A few plain values."""
+        """Seed, position and counts, as a few plain values."""
         return self._deal.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes the state of another member, or of a checkpoint.
 
         Raises:
-            ValueError: It is of other data, or of other batches. Nothing has changed.
+            ValueError: The state is that of a sampler with other data or other batch sizes. Nothing
+                has changed.
         """
         self._deal.load_state_dict(state)
         self._handed = 0
@@ -162,8 +164,9 @@ class ElasticSampler:
     ) -> Iterator[Any]:
         """The batches of this member; passes the boundary before each step but the first.
 
-        The optimizers have stepped before the next batch is asked for. It ends where a pass, or
-        what `passes` and `steps` say, is over, and where this peer has left the run.
+        After the last batch of a step (`is_last`) the optimizers have to step before the loop asks
+        for the next batch. The batches end after the pass in progress, or after the number of
+        `passes` or `steps`, or when this peer has left the run.
 
         Args:
             loader: `DataLoader(data, batch_sampler=sampler, ...)`. None: lists of indices.

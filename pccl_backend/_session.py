@@ -1,7 +1,7 @@
 """What outlives a call in the elastic group of this process: a boundary's conversation, its events.
 
-Below both the making of groups and the calls of a program, so that each can end what the other one
-has begun.
+Used by the code that makes groups and by the code of the calls, so that each of them can end what
+the other one has begun.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Talk:
 
     Attributes:
         is_open: The peer stands at the boundary.
-        before: How things stood when it came to it.
+        before: `group_view()` when the peer came to the boundary.
         unanswered: The question of the engine that was not answered.
-        adopts: The engine was asked whether a state may be replaced, and has not been told what
-            came of it.
+        adopts: The engine was asked whether a state may be replaced, has not refused, and has not
+            yet been told whether the state was replaced.
         fetched: What has been fetched and checked, for the next call.
         turn: Held by the call that is under way (`_C.Turn`).
     """

@@ -107,24 +107,24 @@ def state_of(mapping: MutableMapping[str, Any]) -> State:
 
 
 class SharedState(State):
-    """What the members of a run hold bit for bit alike, for `refresh`.
+    """The objects of a script as one mapping that `refresh` makes equal at all members.
 
         state = SharedState(model=model, optimizer=optimizer, scheduler=scheduler, step=0)
         ...
         state["step"] += 1
         group.refresh(state)
 
-    A module gives its parameters, persistent buffers and extra state; an optimizer its state by the
-    number of the parameter, and its groups; whatever else has `state_dict` and `load_state_dict`
-    gives one plain value; a DTensor its local part (one shard for each rank of a replica). An
-    optimizer that has not stepped yet gets the state that the run's has. Names are
-    "model.layer.weight", "optimizer.3.exp_avg"; plain values have the name of the argument, "step"
-    is the revision. Objects and hyperparameters are the same in all members; parameters may not be
-    exchanged for others after this call.
+    The mapping holds the parameters, persistent buffers and extra state of a module; the groups of
+    an optimizer, and its state by the number of the parameter; one plain value for each other
+    object that has `state_dict` and `load_state_dict`; and of a DTensor the local part (one shard
+    for each rank of a replica). An optimizer that has not stepped yet receives the state of the
+    run's optimizer. Names are like "model.layer.weight" and "optimizer.3.exp_avg"; a plain value
+    has the name of its argument, and "step" is the revision. All members give the same objects with
+    the same hyperparameters. After this call a model's parameters must not be replaced by others.
     """
 
     def __init__(self, **parts: Any) -> None:
-        """Of objects and plain values, by name.
+        """Takes objects and plain values, by name.
 
         Raises:
             ValueError: A name with a point.

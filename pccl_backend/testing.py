@@ -8,12 +8,13 @@
         assert run[0].result == run[2].result
 
 `train` is the program of one member. It calls `pccl.join(url)` or `init_process_group("pccl", ...)`
-(any URL: no master is asked), `pccl.elastic`, `pccl.group().refresh` and torch.distributed, as it
-would in a process of its own. Members are threads, one at a time, so a run is the same every time;
-a run in which no member can go on raises SimulationError, whose text says where each one waits.
+(with any URL: no master is asked), `pccl.elastic`, `pccl.group().refresh` and torch.distributed, as
+it would in a process of its own. Members are threads that run one at a time, so a run is the same
+every time. A run in which no member can go on raises SimulationError, whose text says where each
+member waits.
 
-Left out: replicas of several ranks, groups made by `new_group`, programs without boundaries, the
-master, time-outs and the network.
+Not simulated: replicas of several ranks, groups made by `new_group`, programs without boundaries,
+the master, time-outs and the network.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ class Event:
     """Something that happens at a chosen place of a simulated run; use Lose, Join or Leave."""
 
     def loses(self, member: int, step: int, operation: int | None) -> bool:
-        """This member is lost before this operation of the step (None: at its boundary)."""
+        """Is this member lost before this operation of the step (None: at its boundary)?"""
         return False
 
     def lets_go(self, member: int, step: int) -> bool:
-        """This member asks to leave at the boundary that ends the step."""
+        """Does this member ask to leave at the boundary that ends the step?"""
         return False
 
     def brings(self, step: int) -> bool:
-        """The step begins with a newcomer."""
+        """Is a newcomer admitted by the boundary with which the step begins?"""
         return False
 
 
@@ -53,10 +54,11 @@ class Lose(Event):
     """A member is lost, as by SIGKILL.
 
     Attributes:
-        member: Its number: founders are 0, 1, ..., newcomers count on.
-        step: In this step. The first boundary of a run begins step 1.
-        operation: Before it issues this operation of the step, counted from 0; what it has issued
-            before and is not committed is lost too. None: where it comes to the boundary.
+        member: Number of the member: founders are 0, 1, ..., newcomers have the next numbers.
+        step: The step in which the member is lost. The first boundary of a run begins step 1.
+        operation: The member is lost before it issues this operation of the step, counted from 0;
+            operations that it has issued and that are not committed lose its contribution. None:
+            the member is lost at the boundary that ends the step.
     """
 
     member: int
