@@ -14,7 +14,7 @@ namespace pccl {
 
 using LinkKey = std::array<std::uint8_t, 32>;
 
-/// Where a process is reached, and the key that who connects to it must prove to hold.
+/// The addresses of a process, and the key that a peer which connects to it must prove to hold.
 struct Handle {
   PeerId peer;
   std::vector<std::string> addresses;  // "host:port", "[v6]:port", best first

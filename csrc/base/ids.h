@@ -41,13 +41,14 @@ struct GroupId {
 };
 
 /// A collective operation of a group: the `index`-th that a member issued in `step`. Fixed groups
-/// have one step, 0. The peer group of a member is not part of it: no two of them exchange data.
+/// have one step, 0. The key does not name the peer group: peer groups exchange no data, so the
+/// same key may name an operation in each of them.
 struct OpKey {
   std::uint64_t step = 0;
   std::uint64_t index = 0;
   auto operator<=>(const OpKey&) const = default;
 };
-/// No operation has it.
+/// A key that no operation has.
 inline constexpr OpKey kNoOp{~0ULL, ~0ULL};
 
 inline std::string to_string(PeerId p) {

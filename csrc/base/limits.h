@@ -1,5 +1,5 @@
-// Every queue, list, retry and wait has a limit with a name; those that nobody needs to change are
-// here, the others are options (csrc/engine/options.h, csrc/master/options.h,
+// Every queue, list, retry and wait has a limit with a name. The limits that no user needs to
+// change are here; the others are options (csrc/engine/options.h, csrc/master/options.h,
 // pccl_backend/_config.py).
 #pragma once
 
@@ -15,7 +15,7 @@ inline constexpr std::size_t kHandshakeBytesMax =
     256U << 10;  // before a peer is trusted: a Hello with its report
 inline constexpr std::size_t kRunNameBytesMax = 128;
 inline constexpr std::size_t kPackageBytesMax = 64;  // the version of a package
-inline constexpr std::size_t kUnknownDepthMax = 16;  // nesting of what a reader skips
+inline constexpr std::size_t kUnknownDepthMax = 16;  // nesting of an unknown field that is skipped
 inline constexpr std::size_t kTextBytesMax = 4096;   // error texts and reasons
 inline constexpr std::size_t kAddressesMax = 16;
 inline constexpr std::size_t kAddressBytesMax = 300;
@@ -35,11 +35,11 @@ inline constexpr std::size_t kSmallSegmentBytesMax = 64U
                                                      << 10;  // up to here the small lane is used
 inline constexpr std::size_t kUngrantedBytesMax =
     64U << 20;  // per peer, sent for operations not issued there
-inline constexpr std::size_t kKeptBytesMin = 4096;  // what a kept segment counts at least
+inline constexpr std::size_t kKeptBytesMin = 4096;  // a smaller kept segment counts as so many
 // Of one link, at its receiver: two windows (an epoch that runs and one that has been accepted),
 // the small sends of both, and as much again for announcements and messages.
 inline constexpr std::size_t kKeptBytesMax = 256U << 20;
-inline constexpr std::size_t kKeptMessageBytes = 256;  // what a message counts that waits here
+inline constexpr std::size_t kKeptMessageBytes = 256;  // a waiting message counts as so many
 inline constexpr std::size_t kEagerSendsMax = 256;     // small sends to one peer, not received yet
 inline constexpr std::size_t kRelayWindowBytes =
     16U << 20;  // of one peer to another, under way over a third
@@ -53,19 +53,21 @@ inline constexpr std::uint64_t kRedialMs =
     3000;  // a closed link is back by then, or its peer is gone
 inline constexpr std::uint64_t kBackoffMsMin = 50;
 inline constexpr std::uint64_t kBackoffMsMax = 1000;
-inline constexpr std::uint64_t kMuteMs = 5000;  // a master that has not welcomed anybody yet
+// A master that has not yet sent its Welcome is given up after so long without a sign of life.
+inline constexpr std::uint64_t kMuteMs = 5000;
 
-// Shared state. A source is given up when it has sent nothing for so long, or an item takes longer
-// than the grace and its bytes at the least rate.
+// Shared state. A source is given up when it has sent nothing for kPullIdleMs, or when an item
+// takes longer than kPullGraceMs and the time of its bytes at kPullBytesPerSecondMin.
 inline constexpr std::uint64_t kPullIdleMs = 15000;
 inline constexpr std::uint64_t kPullGraceMs = 30000;
 inline constexpr std::uint64_t kPullBytesPerSecondMin = 1U << 20;
 
 // Waiting.
-inline constexpr std::uint64_t kSayWaitingMs = 5000;  // a longer wait says whom it waits for
+inline constexpr std::uint64_t kSayWaitingMs = 5000;  // a longer wait logs the peers it waits for
 inline constexpr std::uint64_t kAskMs =
-    1000;  // a longer wait asks the others what they have called
-inline constexpr std::uint64_t kProbeMs = 1000;        // between two questions for a sign of life
-inline constexpr std::uint64_t kMissingReplyMs = 500;  // after a time-out: "have you issued it?"
+    1000;  // a longer wait asks the other peers which operations they have called
+inline constexpr std::uint64_t kProbeMs = 1000;  // between two questions for a sign of life
+// After an operation's time-out: the wait for the answers to "have you issued it?"
+inline constexpr std::uint64_t kMissingReplyMs = 500;
 
 }  // namespace pccl

@@ -178,8 +178,8 @@ constexpr std::string_view kind_name(OpKind kind) {
   return "unknown";
 }
 
-/// What all ranks must agree on; travels in every segment header. `count` is 0 where shapes may
-/// differ.
+/// The part of a call in which all ranks must agree; in the header of every segment. `count` is 0
+/// for kinds whose shapes may differ between ranks.
 struct OpDescriptor {
   OpKind kind = OpKind::barrier;
   ReduceOp reduce = ReduceOp::none;

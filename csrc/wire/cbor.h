@@ -43,7 +43,7 @@ namespace pccl::cbor {
 
 template <typename T>
 concept Described = requires(T& value) { T::fields(value, [](auto&&...) {}); };
-/// Fields were added to it after the first form of its protocol version (wire/messages.h).
+/// A struct to which fields were added within its protocol version (wire/messages.h).
 template <typename T>
 concept Grown = requires {
   { T::kAddedFrom } -> std::convertible_to<std::string_view>;
@@ -55,7 +55,7 @@ template <typename T>
 concept OptionalValue =
     requires { typename T::value_type; } && std::same_as<T, std::optional<typename T::value_type>>;
 
-// An enum without its `known` does not compile: a number that names nothing must not come in.
+// An enum without its `known` does not compile: a number without a name must not be read.
 constexpr bool known(VoteKind kind) { return kind <= VoteKind::resume; }
 constexpr bool known(StoreOp op) { return op >= StoreOp::set && op <= StoreOp::list_keys; }
 constexpr bool known(ErrorCode code) {
@@ -70,7 +70,7 @@ std::size_t count_fields(const T& value) {
   return count;
 }
 
-/// Fields of these names hold sentences that nobody but people reads.
+/// Fields of these names hold sentences for people, which no code reads.
 constexpr bool for_people(std::string_view name) {
   return name == "text" || name == "reason" || name == "why";
 }
@@ -165,7 +165,7 @@ class Writer {
     T::fields(value, [&](std::string_view name, const auto& field, auto... limits) {
       text(name);
       if constexpr (std::same_as<std::decay_t<decltype(field)>, std::string>) {
-        // Words for people are cut. Whatever else is too long has been let in by us.
+        // Sentences for people are cut. Other fields are checked before they get into a message.
         if (for_people(name)) return text(cut_utf8(field, static_cast<std::size_t>(limits)...));
       }
       put(field, static_cast<std::size_t>(limits)...);
@@ -176,8 +176,8 @@ class Writer {
   std::vector<std::byte>& out_;
 };
 
-/// Reads in the order of the type. After the first thing that does not fit all further reads fail
-/// and `error` says what it was and where.
+/// Reads the fields in the order of the type. After the first value that does not fit all further
+/// reads fail, and `error` says which value it was and where.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> in) : in_(in) {}
@@ -188,7 +188,8 @@ class Reader {
   void fail(std::string_view what);
 
   [[nodiscard]] std::uint64_t head(Major major, std::string_view expected);
-  /// A text, or what stands for one that is not UTF-8. Borrows from the input.
+  /// A text string, or the byte string that stands for a text that is not UTF-8. Borrows from the
+  /// input.
   [[nodiscard]] std::string_view text(std::size_t bytes_max);
   [[nodiscard]] std::span<const std::uint8_t> bytes(std::size_t bytes_max);
   void name(std::string_view expected);
@@ -294,7 +295,7 @@ class Reader {
   std::string error_;
 };
 
-/// One struct as one CBOR map, for what is no message (a handle, the master's register).
+/// One struct as one CBOR map, for structs that are no message (a handle, the master's register).
 template <Described T>
 [[nodiscard]] std::vector<std::byte> encode_struct(const T& value) {
   std::vector<std::byte> out;

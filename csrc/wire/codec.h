@@ -18,9 +18,9 @@ namespace pccl {
 [[nodiscard]] std::vector<std::byte> encode(const PeerToPeer& message);
 [[nodiscard]] std::vector<std::byte> encode(const Handle& handle);
 
-/// `malformed` for anything that is not exactly one message of the variant within its limits:
-/// unknown names, missing, repeated or reordered fields, wrong types, trailing bytes, deep nesting.
-/// Fields that it does not know are skipped at the end of a message or of a part of it.
+/// `malformed` for bytes that are not exactly one message of the variant within its limits: unknown
+/// names, missing, repeated or reordered fields, wrong types, trailing bytes, deep nesting. Unknown
+/// fields at the end of a message, or of a part of it, are skipped.
 [[nodiscard]] Result<PeerToMaster> decode_peer_to_master(std::span<const std::byte> bytes);
 [[nodiscard]] Result<MasterToPeer> decode_master_to_peer(std::span<const std::byte> bytes);
 [[nodiscard]] Result<PeerToPeer> decode_peer_to_peer(std::span<const std::byte> bytes);

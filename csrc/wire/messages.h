@@ -3,12 +3,13 @@
 // of the variants at the end does not exist.
 //
 // A message can grow within a protocol version: fields are added at its end, and `kAddedFrom` names
-// the first of these. A reader skips what it does not know there, and what is missing from there on
-// keeps its default. So can a part (wire/parts.h) and the master's register.
+// the first added field. A reader skips unknown fields at the end of a message, and gives missing
+// fields, from `kAddedFrom` on, their defaults. A part (wire/parts.h) and the master's register can
+// grow in the same way.
 //
-// visit(name, field[, limit...]): nothing of free length goes without its limit: for a list the
-// number of entries, then, where entries are of free length, their bytes; for texts and byte
-// strings the bytes.
+// visit(name, field[, limit...]): every field of free length has its limit: a text or a byte string
+// its most bytes, a list its most entries and then, if the entries are of free length, the most
+// bytes of an entry.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +33,12 @@ namespace pccl {
 /// First message of a connection. Answered by Welcome, Refuse or Evicted.
 struct Hello {
   static constexpr std::string_view kName = "hello";
-  std::string run;  // empty: whichever run this master serves
+  std::string run;  // empty: the run of this master, whatever its name
   Member member;
   Report report;
   bool at_door = false;      // a newcomer that has called refresh
-  StateRoot door_root;       // its own state, with at_door
-  std::string package = {};  // version of its pccl, for people
+  StateRoot door_root;       // with at_door: the newcomer's own state
+  std::string package = {};  // version of the peer's pccl, for people
   static constexpr std::string_view kAddedFrom = "package";
   bool operator==(const Hello&) const = default;
 
@@ -51,8 +52,8 @@ struct Hello {
   }
 };
 
-/// Connected to all members of the proposal in its peer group, and in possession of the shared
-/// state.
+/// The sender is connected to all members of the proposed epoch in its peer group, and holds the
+/// shared state.
 struct Ready {
   static constexpr std::string_view kName = "ready";
   EpochId epoch;
@@ -65,8 +66,8 @@ struct Ready {
   }
 };
 
-/// `peer` is a member of the proposed or running epoch and cannot be reached, also not over `via`
-/// where the epoch names one for the two.
+/// The sender cannot reach `peer`, a member of the proposed or running epoch; if the epoch names a
+/// third member `via` as the relay of the two, not over that one either.
 struct Cannot {
   static constexpr std::string_view kName = "cannot";
   EpochId epoch;
@@ -83,7 +84,8 @@ struct Cannot {
   }
 };
 
-/// The link to `peer` has closed (evidence; the link is being dialled again).
+/// The sender's link to `peer` has closed and is being dialled again. This is evidence, and alone
+/// no loss.
 struct Suspect {
   static constexpr std::string_view kName = "suspect";
   EpochId epoch;
@@ -98,7 +100,7 @@ struct Suspect {
   }
 };
 
-/// The link to `peer` is back; segments may have been lost, so the epoch cannot go on.
+/// The sender's link to `peer` is up again. Segments may have been lost, so the epoch cannot go on.
 struct Relinked {
   static constexpr std::string_view kName = "relinked";
   EpochId epoch;
@@ -111,7 +113,7 @@ struct Relinked {
   }
 };
 
-/// Its part of these operations is complete.
+/// The sender's part of these operations is complete.
 struct Done {
   static constexpr std::string_view kName = "done";
   EpochId epoch;
@@ -124,8 +126,8 @@ struct Done {
   }
 };
 
-/// It has found that the ranks called different operations, or it has no memory for this one: the
-/// operation fails for all.
+/// The sender has found that the ranks called different operations, or has no memory for `op`. The
+/// operation fails at all members.
 struct Mismatch {
   static constexpr std::string_view kName = "mismatch";
   EpochId epoch;
@@ -140,7 +142,8 @@ struct Mismatch {
   }
 };
 
-/// The time-out of `op` has passed at this peer: who has not issued it is evicted.
+/// The time-out of `op` has passed at the sender. The master evicts the members that have not
+/// issued `op`.
 struct Expired {
   static constexpr std::string_view kName = "expired";
   EpochId epoch;
@@ -177,19 +180,19 @@ struct Knock {
   static void fields(auto& self, auto&& visit) { visit("root", self.root); }
 };
 
-/// Its replica wants to leave, at the latest at the next boundary.
+/// The sender's replica wants to leave, at the latest at the next boundary.
 struct Leave {
   static constexpr std::string_view kName = "leave";
-  bool at_once = false;  // before that, if nobody has issued anything in this step
+  bool at_once = false;  // before the boundary, if no member has issued an operation in this step
   bool operator==(const Leave&) const = default;
 
   static void fields(auto& self, auto&& visit) { visit("at_once", self.at_once); }
 };
 
-/// It goes now (destroy_process_group, exit of the interpreter).
+/// The sender leaves now, without a boundary (destroy_process_group, exit of the interpreter).
 struct Bye {
   static constexpr std::string_view kName = "bye";
-  std::string failure = {};  // that ended its program; empty: it left in good order
+  std::string failure = {};  // the error that ended its program; empty: it ended in good order
   static constexpr std::string_view kAddedFrom = "failure";
   bool operator==(const Bye&) const = default;
 
@@ -218,8 +221,8 @@ enum class StoreOp : std::uint8_t {
   list_keys = 10
 };
 
-/// A call of the key-value store. get and wait are answered when all keys are there, at the latest
-/// after `timeout_ms` (timed_out). compare_set: values = {expected, desired}.
+/// A call of the key-value store. The master answers get and wait when all keys exist, or with the
+/// error timed_out after `timeout_ms`. compare_set: values = {expected, desired}.
 struct StoreRequest {
   static constexpr std::string_view kName = "store_request";
   std::uint64_t id = 0;
@@ -242,7 +245,7 @@ struct StoreRequest {
 
 // ------------------------------------------------------------------------------- master to peer
 
-/// Answer to a Hello that was taken.
+/// Answer to a Hello that the master accepts.
 struct Welcome {
   static constexpr std::string_view kName = "welcome";
   std::string run;
@@ -252,8 +255,9 @@ struct Welcome {
   std::uint32_t provisional_rank = 0;  // for a newcomer of a founded run: last rank, members + 1
   std::uint32_t provisional_size = 1;
   std::uint64_t heartbeat_ms = 0;
-  std::uint64_t silence_ms =
-      0;                // who is silent for so long is evicted; the peer holds the master to it
+  // A peer that sends nothing for so long is evicted; a master that sends nothing for so long is
+  // given up by the peer.
+  std::uint64_t silence_ms = 0;
   std::string package;  // version of the master's pccl, for people
   static constexpr std::string_view kAddedFrom = "package";
   bool operator==(const Welcome&) const = default;
@@ -286,7 +290,8 @@ struct Propose {
   }
 };
 
-/// All are ready and the register holds the epoch: it is in force. Nothing else changes anything.
+/// All members are ready and the register holds the epoch: the epoch begins. Only this message
+/// begins an epoch; until then peers keep the state of the epoch before.
 struct Start {
   static constexpr std::string_view kName = "start";
   EpochId epoch;
@@ -314,7 +319,8 @@ struct Commit {
   }
 };
 
-/// `failure.from` and all that follows and is not committed fails, at every member.
+/// At every member the operation `failure.from` fails, and so does every later operation of the
+/// step that is not committed.
 struct FailOp {
   static constexpr std::string_view kName = "fail_op";
   EpochId epoch;
@@ -336,14 +342,14 @@ struct Evicted {
   static void fields(auto& self, auto&& visit) { visit("text", self.text, kTextBytesMax); }
 };
 
-/// The receiver has left, as it wished: at this boundary, or at once.
+/// The receiver has left the run, as it asked with Leave: at this boundary, or at once.
 struct Left {
   static constexpr std::string_view kName = "left";
   bool operator==(const Left&) const = default;
   static void fields(auto&, auto&&) {}
 };
 
-/// The Hello is not taken: wrong run, version, place.
+/// The master does not accept the Hello: wrong run, version or place in a replica.
 struct Refuse {
   static constexpr std::string_view kName = "refuse";
   Error error;
@@ -352,8 +358,8 @@ struct Refuse {
   static void fields(auto& self, auto&& visit) { visit("error", self.error, kFailureCodeMin); }
 };
 
-/// The run stands still on purpose (--hold-below, members that may come back): the receiver logs it
-/// once.
+/// The run stands still on purpose (--hold-below, members that may come back). The receiver logs
+/// `text` once.
 struct Hold {
   static constexpr std::string_view kName = "hold";
   std::string text;
@@ -382,8 +388,8 @@ struct StoreReply {
 
 // ------------------------------------------------------------------------------- peer to peer
 
-/// Fixed groups: the sender leaves `group` in good order; it has completed, and sent what it owes
-/// for, all operations before `finished`.
+/// Fixed groups: the sender leaves `group` in good order. It has completed all operations before
+/// `finished`, and has sent all data that other ranks need from it for these.
 struct Farewell {
   static constexpr std::string_view kName = "farewell";
   GroupId group;
@@ -396,7 +402,7 @@ struct Farewell {
   }
 };
 
-/// Fixed groups: the sender has failed the group, for this reason; the receiver does likewise.
+/// Fixed groups: at the sender the group has failed, with this error; it fails at the receiver too.
 struct GroupFailed {
   static constexpr std::string_view kName = "group_failed";
   GroupId group;
@@ -415,7 +421,7 @@ struct OpFailed {
   GroupId group;
   OpKey op;
   Error error;
-  bool late = false;  // it stands for an earlier one, which the sender had completed
+  bool late = false;  // `op` fails instead of an earlier operation that the sender had completed
   bool operator==(const OpFailed&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -426,8 +432,8 @@ struct OpFailed {
   }
 };
 
-/// The sender has issued every collective of `group` before `issued`: their segments may come
-/// without limit.
+/// The sender has issued every collective of `group` before `issued`: the receiver may send
+/// segments of these without limit.
 struct Grant {
   static constexpr std::string_view kName = "grant";
   GroupId group;
@@ -442,8 +448,8 @@ struct Grant {
   }
 };
 
-/// The sender holds segments of `op` back (kUngrantedBytesMax): answered by Grant once it is
-/// issued.
+/// The sender holds segments of `op` back (kUngrantedBytesMax). The receiver answers with Grant
+/// when it has issued `op`.
 struct Want {
   static constexpr std::string_view kName = "want";
   GroupId group;
@@ -458,8 +464,8 @@ struct Want {
   }
 };
 
-/// The sender waits for `op`, which it has issued as described here (numbers of base/types.h). Has
-/// the receiver issued it too, and the same? Answered by TellIssued.
+/// The sender waits in `op`, which it has issued as described here (numbers of base/types.h), and
+/// asks whether the receiver has issued the same. Answered by TellIssued.
 struct AskIssued {
   static constexpr std::string_view kName = "ask_issued";
   GroupId group;
@@ -482,12 +488,13 @@ struct AskIssued {
   }
 };
 
+/// Answer to AskIssued.
 struct TellIssued {
   static constexpr std::string_view kName = "tell_issued";
   GroupId group;
   OpKey op;
-  OpKey issued;  // one past its newest
-  /// The oldest step of the schedule for which it waits itself; kNoStep: for none.
+  OpKey issued;  // one past the newest operation that the sender has issued
+  /// The oldest step of the schedule of `op` for which the sender waits; kNoStep: for none.
   std::uint32_t waits_at = 0;
   bool operator==(const TellIssued&) const = default;
 
@@ -500,8 +507,9 @@ struct TellIssued {
   }
 };
 
-/// Point-to-point: a send of `bytes` is there (number `index` with this tag from the sender); its
-/// segments follow when the receiver has answered Accept. Small sends come as a segment without it.
+/// Point-to-point: the sender has called a send of `bytes` (number `index` with this tag from the
+/// sender to the receiver). The segments follow when the receiver has answered Accept. A small send
+/// comes as a segment at once, without Announce.
 struct Announce {
   static constexpr std::string_view kName = "announce";
   GroupId group;
@@ -520,7 +528,8 @@ struct Announce {
   }
 };
 
-/// Point-to-point: the receive for that send is posted (`complete` false), or complete (true).
+/// Point-to-point: the receive for the announced send is posted (`complete` false), or complete
+/// (true).
 struct Accept {
   static constexpr std::string_view kName = "accept";
   GroupId group;
@@ -541,14 +550,14 @@ struct Accept {
   }
 };
 
-/// Point-to-point: the sender of an announced send has given it up; nothing more of it comes.
+/// Point-to-point: the sender has given an announced send up; no more segments of it come.
 struct Withdraw {
   static constexpr std::string_view kName = "withdraw";
   GroupId group;
   EpochId epoch;
   std::uint64_t tag = 0;
   std::uint64_t index = 0;
-  Error error;  // of the receive
+  Error error;  // with which the receive fails
   bool operator==(const Withdraw&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -560,9 +569,9 @@ struct Withdraw {
   }
 };
 
-/// Barriers: the sender waits at barrier `op`, and had sent `sends` times to the receiver before
-/// it. Answered with Flushed once the receiver has called that barrier too and all its receives
-/// from before it that have taken one of these sends are complete.
+/// Barriers: the sender waits at barrier `op`, and has called `sends` sends to the receiver before
+/// that barrier. The receiver answers with Flushed when it has called the barrier too, and when all
+/// receives that it had called before the barrier, and that match one of these sends, are complete.
 struct Flush {
   static constexpr std::string_view kName = "flush";
   GroupId group;
@@ -579,12 +588,13 @@ struct Flush {
   }
 };
 
+/// Answer to Flush.
 struct Flushed {
   static constexpr std::string_view kName = "flushed";
   GroupId group;
   EpochId epoch;
   OpKey op;
-  std::uint64_t received = 0;  // all sends below this number are received
+  std::uint64_t received = 0;  // the sender of Flushed has received all sends below this number
   bool operator==(const Flushed&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -595,8 +605,9 @@ struct Flushed {
   }
 };
 
-/// Shared state: send me bytes [offset, offset + bytes) of your item `item` (0: the manifest; bytes
-/// 0: all of it) of the snapshot with this digest. Answered by PullReply, then by segments.
+/// Shared state: asks for bytes [offset, offset + bytes) of item `item` (0: the manifest) of the
+/// receiver's snapshot with this digest; `bytes` 0: the whole item. Answered by PullReply, then by
+/// segments.
 struct Pull {
   static constexpr std::string_view kName = "pull";
   GroupId group;
@@ -617,12 +628,13 @@ struct Pull {
   }
 };
 
+/// Answer to Pull; `bytes` bytes follow in segments.
 struct PullReply {
   static constexpr std::string_view kName = "pull_reply";
   GroupId group;
   std::uint64_t request = 0;
-  Error error;              // closed: it does not hold that snapshot (any more)
-  std::uint64_t bytes = 0;  // how many follow
+  Error error;  // closed: the sender does not hold that snapshot (any more)
+  std::uint64_t bytes = 0;
   bool operator==(const PullReply&) const = default;
 
   static void fields(auto& self, auto&& visit) {

@@ -41,7 +41,7 @@ struct Place {
 struct Member {
   Handle handle;
   Place place;
-  bool raises = false;  // on_loss="raise": no operation is replayed; the same in a whole run
+  bool raises = false;  // on_loss="raise": no operation is replayed; the same at all members
   bool operator==(const Member&) const = default;
   [[nodiscard]] PeerId peer() const { return handle.peer; }
 
@@ -52,7 +52,7 @@ struct Member {
   }
 };
 
-/// Two members that cannot reach each other, and over whom they do.
+/// Two members that have no link of their own, and the third member that passes their data on.
 struct Relay {
   PeerId a;  // before `b` in rank order
   PeerId b;
@@ -85,7 +85,7 @@ struct Epoch {
   }
 };
 
-/// The operations of one peer group that are decided: all before `below`, and `also`.
+/// A set of operations of one peer group: all before `below`, and those in `also`.
 struct OpSet {
   OpKey below;
   std::vector<OpKey> also;  // sorted, each >= below
@@ -109,8 +109,8 @@ struct StepFlag {
   }
 };
 
-/// The hash of a peer's shared state and its revision. `present` is false where a boundary carries
-/// none.
+/// Hash and revision of a peer's shared state. `present` is false if the peer came to the boundary
+/// without shared state.
 struct StateRoot {
   bool present = false;
   std::uint64_t revision = 0;
@@ -126,12 +126,12 @@ struct StateRoot {
 
 /// How a member stands at a boundary.
 enum class VoteKind : std::uint8_t {
-  none = 0,     // it does not stand at a boundary, or at one that does not vote
-  refresh = 1,  // admits, and equalises the shared state
-  resume = 2    // neither: clears a failure, brings rank and size up to date
+  none = 0,     // the member is at no boundary, or at one that does not vote
+  refresh = 1,  // the boundary admits newcomers and makes the shared state equal
+  resume = 2    // the boundary does neither: it clears a failure and updates rank and size
 };
 
-/// The lowest code of an error that says why something has failed: not that of success.
+/// The lowest error code that is a failure: codes below it mean success.
 inline constexpr std::size_t kFailureCodeMin = 1;
 
 /// The first failure of a step: every operation from `from` on that is not committed fails with
@@ -149,24 +149,24 @@ struct Failure {
 
 /// All that a peer tells a master, in Hello and again in Ready (docs/architecture/rules.md).
 struct Report {
-  std::optional<EpochId> started;       // newest epoch it runs or ran
+  std::optional<EpochId> started;       // newest epoch that the peer runs or has run
   std::vector<PeerId> started_members;  // of that epoch, all peer groups
-  EpochId accepted;                     // newest proposal it answered Ready; 0: none
+  EpochId accepted;  // newest proposed epoch that the peer has answered with Ready; 0: none
   std::uint64_t step = 0;
-  VoteKind vote = VoteKind::none;  // it stands at the boundary that ends `step`
+  VoteKind vote = VoteKind::none;  // how the peer stands at the boundary that ends `step`
   StateRoot root;                  // with a vote
   std::uint64_t passed = 0;        // the step that the last voted boundary began; 0: none yet
   std::vector<PeerId> pinned;      // the members as of that boundary, in rank order
-  OpSet committed;                 // known to be committed (of this step)
+  OpSet committed;                 // operations of this step that the peer knows to be committed
   std::vector<OpKey> done;         // complete in the started epoch, not known to be committed
   std::optional<Failure> failure;
   std::vector<StepFlag> flags;
-  OpKey issued;  // one past the newest operation that it has issued
-  /// It has issued nothing in this step, and lately nothing that takes all pinned members: others
-  /// may leave at once.
+  OpKey issued;  // one past the newest operation that the peer has issued
+  /// The peer has issued no operation in this step, and lately none in which all pinned members
+  /// must take part: other members may leave at once.
   bool calm = false;
-  bool leaving = false;  // its replica wants to leave, at the latest at the next boundary
-  bool at_once = false;  // with `leaving`: before that, if all are calm
+  bool leaving = false;  // the peer's replica wants to leave, at the latest at the next boundary
+  bool at_once = false;  // with `leaving`: before the boundary, if all members are calm
   bool operator==(const Report&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -189,7 +189,8 @@ struct Report {
   }
 };
 
-/// What Start says about all that was in flight. `committed` is that of the receiver's peer group.
+/// What Start says about the operations that were in flight. `committed` is the set of the
+/// receiver's peer group.
 struct Verdict {
   OpSet committed;
   std::optional<Failure> failure;
@@ -207,12 +208,12 @@ struct Verdict {
   }
 };
 
-/// The state that all members hold when the proposed epoch starts: who has another one fetches it
-/// from one of `sources` before it answers Ready.
+/// The state that all members hold when the proposed epoch starts. A member whose state differs
+/// fetches this state from one of `sources` before it answers Ready.
 struct SyncPlan {
   StateRoot root;
   std::vector<PeerId> sources;  // in the receiver's peer group, lowest rank first
-  std::string why;              // whose state was chosen, and by which rule
+  std::string why;              // which member's state was chosen, and by which rule
   bool operator==(const SyncPlan&) const = default;
 
   static void fields(auto& self, auto&& visit) {
