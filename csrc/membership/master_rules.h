@@ -1,5 +1,6 @@
-// The parts of the master's decisions: who counts, whose state is right, what is committed, which
-// epoch is next. Internal to the master's core (master.cpp has the events); pure.
+// The parts of the master's decisions: which peers may be members, which member's state is right,
+// which operations are committed, which epoch is next. Internal to the master's core (master.cpp
+// has the events); pure.
 #pragma once
 
 #include <cstdint>
@@ -15,117 +16,122 @@
 
 namespace pccl::master {
 
-/// The register's epoch; null where no run is founded (or the last one is over).
+/// The register's epoch; null if no run is founded, or if the last run is over.
 [[nodiscard]] const Epoch* own(const State& s);
 [[nodiscard]] bool is_own_member(const State& s, PeerId peer);
-/// Null where the peer is no member of the register's epoch.
+/// Null if the peer is no member of the register's epoch.
 [[nodiscard]] Seat* seat_of(State& s, PeerId peer);
 [[nodiscard]] const Seat* seat_of(const State& s, PeerId peer);
-/// A member whose connection is gone and that may come back.
+/// Is this a member without connection that may come back?
 [[nodiscard]] bool is_awaited(const State& s, PeerId peer);
-[[nodiscard]] bool is_awaited(const State& s);  // any
-/// A member that may not go on.
+[[nodiscard]] bool is_awaited(const State& s);  // is any member awaited?
+/// Is this a member that may not go on?
 [[nodiscard]] bool is_expelled(const State& s, PeerId peer);
-/// The timer of its absence is stopped, if it runs.
+/// Stops the timer of the member's absence, if it runs.
 void await_no_more(State& s, PeerId peer, Actions& out);
-/// Some members of the register's epoch may still come back. (Not waited for: who would have to go
-/// anyway, because it cannot reach one that is here.)
+/// Is there a member of the register's epoch that may still come back? A member that would have to
+/// go anyway, because it cannot reach a connected one, does not count.
 [[nodiscard]] bool awaits(const State& s);
 
-// ------------------------------------------------------------------------- who counts
+// ------------------------------------------------------------- which peers may be members
 // (admission.cpp)
 
-/// Names a replica: ranks of different attempts never make one.
+/// The key of a replica: ranks of different attempts never form one replica.
 [[nodiscard]] std::pair<std::string, std::uint64_t> replica_of(const Member& member);
 [[nodiscard]] std::size_t replicas(const std::vector<Member>& members);
-/// Those whose replica is complete among them, in the same order.
+/// Those of the members whose replica is complete among them, in the same order.
 [[nodiscard]] std::vector<Member> whole(std::vector<Member> members);
-/// Who may go on without being admitted: any whole replica of the register's epoch.
+/// The members that may go on without being admitted: whole replicas of the register's epoch.
 [[nodiscard]] std::vector<Member> survivors(const State& s);
-/// The same, where they lie in the register's epoch. `must_go`: excluded(s).
+/// The same members, in the register's epoch. `must_go`: excluded(s).
 [[nodiscard]] std::vector<const Member*> going_on(const State& s, const std::set<PeerId>& must_go);
-/// Newcomers that may be admitted, whole replicas only, in order of arrival: no more than there is
-/// room for, and none of a replica that was lost too often lately.
+/// The newcomers that may be admitted, in order of arrival: whole replicas only, no more than there
+/// is room for, and none of a replica that was lost too often lately.
 [[nodiscard]] std::vector<Member> door(const State& s);
 /// Seconds that a replica has still to wait at the door, because it was lost three times or more
 /// within ten minutes: 30 s, twice as long for each further loss, 5 minutes at most.
 [[nodiscard]] std::uint64_t must_wait_s(const State& s, const Member& member);
-/// A member was lost, not let go. Counted where its replica has a name that it will come back with.
+/// Counts the loss (not the leaving) of a member, if its replica has a name under which it comes
+/// back.
 void count_loss(State& s, const Member& member);
-/// Tells who waits at the door without need to hurry why, once.
+/// Logs once for each newcomer at the door that the run is full, or that its replica was lost too
+/// often lately. (A newcomer that waits for its replica's ranks or for the boundary needs no line.)
 void explain_door(State& s, Actions& out);
-/// Newcomers whose replica lacks ranks, and which: they wait for them, however long it takes.
+/// The newcomers whose replica lacks ranks, with the missing ranks. They wait without a limit.
 [[nodiscard]] std::map<PeerId, std::string> incomplete(const State& s);
-/// Is the answer to "does the boundary that ends this step vote?" yes for a step that is decided
-/// now?
+/// If the question whether the boundary of a step votes is decided now: does it?
 [[nodiscard]] bool wants_boundary(const State& s, const std::vector<PeerId>& pinned,
                                   const std::vector<Member>& members);
-/// What speaks against a Hello: code none if nothing does.
+/// Why a Hello is refused; code none: it is accepted.
 [[nodiscard]] Error check_hello(const State& s, const Hello& hello);
 
 // ------------------------------------------------------ members that cannot reach each other
 // (reachability.cpp)
 
-/// Who has to go because some that are here cannot reach each other, also not over a third member:
-/// newcomers before members, then the fewest replicas.
+/// The peers that have to go because connected peers cannot reach each other, also not over a third
+/// member: newcomers before members, then the smallest number of replicas.
 [[nodiscard]] std::set<PeerId> excluded(const State& s);
-/// Two that cannot reach each other, by age: the higher the younger.
+/// Two replicas that cannot reach each other, as numbers by age: the higher number is the younger.
 using Pair = std::pair<std::uint64_t, std::uint64_t>;
-/// The fewest of which each pair has one; among equals those that cannot reach the most others,
-/// then the youngest. Exact to ten of them, above that nearly.
+/// The smallest set that contains one of each pair; among equal sets that of the replicas which
+/// cannot reach the most others, then of the youngest. Exact for up to ten replicas, an
+/// approximation above.
 [[nodiscard]] std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs);
 
 // (relays.cpp)
 
-/// Is there one among these over whom the two may reach each other?
+/// Is there one among these members over which the two may reach each other?
 [[nodiscard]] bool has_relay(const State& s, PeerId p, PeerId q, const std::vector<PeerId>& among);
-/// For each two of `members` that cannot reach each other over whom they go on. None for two that
-/// have nobody.
+/// For each two of `members` that cannot reach each other the third member that passes their data
+/// on; no entry if there is none.
 [[nodiscard]] std::vector<Relay> relays(const State& s, const std::vector<Member>& members);
-/// The two have tried: over this one they do not reach each other. Of nobody: there is no other.
+/// Notes that the two members do not reach each other over `via`.
 void of_no_use(State& s, PeerId p, PeerId q, PeerId via);
-/// It may try again whom it can reach. True if there was somebody whom it could not.
+/// Forgets all pairs with `p` that cannot reach each other, so that `p` tries again. True if there
+/// was such a pair.
 bool reaches_again(State& s, PeerId p);
-/// Two that went on over a third, and of which one would have to go because nobody is left to pass
-/// their data on, try without, once: what kept them apart may be long over. Returns who is excluded
-/// all the same.
+/// Two members whose data a third member passed on, and of which one would have to go because no
+/// third member is left, are asked once to connect to each other again: the obstacle may be gone.
+/// Returns the members that are excluded nevertheless.
 [[nodiscard]] std::set<PeerId> let_try_again(State& s);
-/// What was tried by pairs that are not known any more to be apart.
+/// Forgets the third members that were tried by pairs which can reach each other again.
 void forget_reached(State& s);
-/// What the register's epoch says of who cannot reach whom: for a master that takes over.
+/// Takes from the register's epoch which members cannot reach each other, for a master that takes
+/// over.
 void recall_relays(State& s);
 
-// ------------------------------------------------------------------------------ who leaves
+// -------------------------------------------------------------------- members that leave
 // (leaving.cpp)
 
-/// Of `members`, all ranks of those replicas of which one wants to leave.
+/// All ranks, among `members`, of the replicas of which a rank wants to leave.
 [[nodiscard]] std::set<PeerId> who_leaves(const State& s, const std::vector<Member>& members);
-/// The same, of those that need not wait for the boundary.
+/// The same, of the replicas that need not wait for the boundary.
 [[nodiscard]] std::set<PeerId> who_leaves_at_once(const State& s,
                                                   const std::vector<Member>& members);
-/// A member of the running epoch says what it has issued. True: all are quiet, `reconsider`.
+/// A member of the running epoch has said which operations it has issued. True: no member has
+/// issued any, so `reconsider` has to follow.
 [[nodiscard]] bool hear_issued(State& s, PeerId peer, OpKey issued);
-/// What was said before of who has issued nothing counts no more.
+/// Forgets which members have said that they have issued nothing.
 void be_heard_anew(State& s);
-/// May those who wish to leave at once be proposed to be gone? Then they are.
+/// May an epoch without the members that wish to leave at once be proposed? Then it is.
 [[nodiscard]] bool try_at_once(State& s);
-/// A member of the proposal is not calm: the same members go on, and the boundary decides.
+/// A member of the proposal is not calm: all go on as they were, and the boundary decides.
 void give_up_at_once(State& s);
 
-// ------------------------------------------------------------------------ who is late
+// --------------------------------------------------------------------- members that are late
 // (lateness.cpp)
 
-/// Why this member, which has just been heard of, has to go: it has not come to an operation or to
-/// a boundary for which the time of others is over. Empty: it has not.
+/// Why this member, whose message has just come, has to go: it has not called an operation, or not
+/// come to a boundary, that has timed out at others. Empty: it may stay.
 [[nodiscard]] std::string why_late(const State& s, PeerId p, const Report& report);
-/// The time of the operation `op` of this member is over, or of the boundary at which it stands.
+/// The operation `op`, or the boundary at which this member stands, has timed out at this member.
 void time_is_over(State& s, PeerId p, OpKey op);
 
-// ------------------------------------------------------------------- whose state is right
+// ------------------------------------------------------------------- which state is right
 // (election.cpp)
 
-/// The state that all hold when the next epoch starts, by peer group; empty if its boundary has
-/// none.
+/// The state that all members hold when the next epoch starts, by peer group; empty if the boundary
+/// has no shared state.
 [[nodiscard]] std::map<std::uint32_t, SyncPlan> elect(const State& s,
                                                       const std::vector<Member>& voters);
 
@@ -134,60 +140,60 @@ void time_is_over(State& s, PeerId p, OpKey op);
 
 struct Judgement {
   std::map<std::uint32_t, OpSet> committed;  // by peer group
-  std::set<std::uint64_t> commit_steps;  // steps of which something is committed, in any peer group
+  std::set<std::uint64_t> commit_steps;      // steps with a committed operation, in any peer group
   std::optional<Failure> failure;
   std::map<std::uint64_t, bool> flags;
   std::uint64_t passed = 0;
   std::vector<PeerId> pinned;
 };
 
-/// The answers of a verdict that this peer group needs: where there are more than a message takes,
-/// from the step on at which its slowest member stands. (The next ones come with the commits.)
+/// The part of a verdict that this peer group needs. If that is more than fits into a message: from
+/// the step of its slowest member on; the rest comes with the commits.
 [[nodiscard]] std::vector<StepFlag> flags_for(const State& s, const Judgement& verdict,
                                               const std::vector<PeerId>& mates);
 
-/// The verdict on what was in flight, from the reports of the members that go on.
+/// The verdict on the operations in flight, from the reports of the members that go on.
 [[nodiscard]] Judgement judge(const State& s, const Epoch& epoch);
 
 // ---------------------------------------------------------------- what a report cannot say
 // (reports.cpp)
 
-/// A member that has said what cannot be, and why it cannot.
+/// A member whose report cannot be true, and why not.
 struct Lie {
   PeerId peer;
   std::string why;
 };
-/// What is wrong with a report, or a message, in itself; empty: nothing.
+/// Why a report or a message contradicts itself; empty: it does not.
 [[nodiscard]] std::string contradiction(const Report& report);
 [[nodiscard]] std::string contradiction(const PeerToMaster& message);
-/// Of these members, which are all ready: one that reports a step, or a commit, of which at least
-/// one other member would have to know, and none does.
+/// One of these members, which are all ready, that reports a step or a commit which at least one
+/// other member would have to know, and none knows.
 [[nodiscard]] std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members);
-/// One whose operations make the verdict longer than a Start may be.
+/// A member whose operations make the verdict longer than a Start may be.
 [[nodiscard]] std::optional<Lie> find_excess(const State& s, const std::vector<Member>& members,
                                              const Judgement& verdict);
-/// The member that has said `done` most often for what its mates have not done, if all together
-/// have said so more often than operations can be in flight.
+/// If all members together have sent `done` for more operations than can be in flight: the member
+/// that has sent it most often for operations which the others of its peer group have not done.
 [[nodiscard]] std::optional<PeerId> find_hoarder(const State& s);
 
 // -------------------------------------------------------------------------- which epoch
 // (epochs.cpp)
 
-/// Is the epoch in force, or the one proposed, still right? If not, proposes another.
+/// Proposes another epoch if the members of the running or proposed one are not right any more.
 void reconsider(State& s, Actions& out);
-/// Some member that is here has not voted. Cheap: it is asked at each vote.
+/// Has some connected member not voted yet? Cheap, because it is called at each vote.
 [[nodiscard]] bool somebody_has_not_voted(State& s);
-/// The register holds the proposal, after `before`: it is in force.
+/// The register holds the proposed epoch, where `before` was: the epoch begins.
 void start(State& s, const std::optional<Epoch>& before, Actions& out);
-/// All members of the proposal are ready: writes it to the register.
+/// All members of the proposed epoch are ready: writes the epoch to the register.
 void write_proposal(State& s, Actions& out);
 void write_over(State& s, Actions& out);
 /// The register says that the run is over.
 void end_run(State& s, const std::vector<Member>& before, Actions& out);
-/// Caches that follow from the register's epoch.
+/// Recomputes what is derived from the register's epoch.
 void index_members(State& s);
-/// --adopt: the newest epoch that those who are here have started becomes the register's. Before
-/// `patience_over` only if all its members are here.
+/// --adopt: the newest epoch that connected peers have started becomes the register's. Before
+/// `patience_over` only if all its members are connected.
 void adopt(State& s, bool patience_over, Actions& out);
 /// The register holds the adopted epoch.
 void adopted(State& s, Actions& out);
@@ -195,19 +201,19 @@ void adopted(State& s, Actions& out);
 // ------------------------------------------------------------------------------------- both
 
 void send(const State& s, PeerId peer, MasterToPeer message, Actions& out);
-/// To those of `peers` that are connected.
+/// Sends to those of `peers` that are connected.
 void send_all(const State& s, const std::vector<PeerId>& peers, MasterToPeer message, Actions& out);
 /// The members of each peer group, in rank order.
 [[nodiscard]] std::map<std::uint32_t, std::vector<PeerId>> by_group(
     const std::vector<Member>& members);
 [[nodiscard]] Welcome welcome(const State& s, PeerId peer);
-/// Takes it out of all that counts; a member that was awaited is awaited no more.
+/// Forgets a peer; a member that was awaited is awaited no more.
 void forget(State& s, PeerId peer, const std::string& why, Actions& out);
-/// Tells it that the run goes on without it, and closes its connection.
+/// Tells a peer that the run goes on without it, and closes its connection.
 void evict(State& s, PeerId peer, const std::string& why, Actions& out);
-/// The same, and a member does not go on if it comes back before the next Start.
+/// The same; and the member may not go on if it comes back before the next Start.
 void expel(State& s, PeerId peer, const std::string& why, Actions& out);
-/// Of everybody known: "rank 2 (00..1f)" where it is a member.
+/// The name of a peer in logs: "rank 2 (00..1f)" if it is a member.
 [[nodiscard]] std::string name(const State& s, PeerId peer);
 
 }  // namespace pccl::master

@@ -1,4 +1,4 @@
-// Small questions about members, lists of operations and names that both cores ask. Pure.
+// Small functions about members, sets of operations and names that both cores use. Pure.
 #pragma once
 
 #include <algorithm>
@@ -29,14 +29,14 @@ namespace pccl {
 /// The position of `peer` in its peer group; the size of the group if it is not a member.
 [[nodiscard]] std::uint32_t rank_of(const std::vector<Member>& members, PeerId peer);
 
-/// How a peer is named in logs and errors: "rank 2 (00..1f)", with its place where replicas have
-/// ranks.
+/// The name of a peer in logs and errors: "rank 2 (00..1f)", with its peer group if replicas have
+/// several ranks.
 [[nodiscard]] std::string name_of(const std::vector<Member>& members, const Member& member);
 
 /// "3 members", "1 member".
 [[nodiscard]] std::string count_of(std::size_t number, const char* thing);
 
-/// Texts are cut at the limit that the wire sets.
+/// Cuts a text at kTextBytesMax, the limit of the wire.
 [[nodiscard]] std::string cut_text(std::string text);
 
 }  // namespace pccl

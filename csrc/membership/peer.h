@@ -2,22 +2,19 @@
 // clock, no random number, no thread. engine/elastic_group.cpp runs it, tests/sim too.
 //
 // The rules are in docs/architecture/rules.md. Duties of the caller:
-//  - Operations are named by `next_key()` before OpIssued. Data of an operation flows between RunOp
-//  and
-//    StopData, CommitOp or FailOp, in the epoch of the last Configure.
-//  - After StopData nothing is completed until the next Configure. RestoreOp puts the tensors back
-//  as
-//    the caller of the operation gave them.
-//  - CommitOp and FailOp are the outcome: exactly one for each operation, and wait() returns after
-//  it.
-//  - LinksUp or LinkFailed answers Connect. An answer to an older Connect than the newest changes
+//  - Before Issued the caller names the operation by `next_key()`. Data of an operation flows from
+//    RunOp to StopData, CommitOp or FailOp, in the epoch of the last Configure.
+//  - After StopData no operation is completed until the next Configure. RestoreOp gives the tensors
+//    the values that they had before the operation.
+//  - CommitOp or FailOp is the outcome of an operation: each operation gets exactly one, and wait()
+//    returns after it.
+//  - LinksUp or LinkFailed answers Connect. An answer to a Connect that is not the newest changes
 //    nothing.
-//  - Verified answers Fetch: the state lies beside the caller's own, whole and checked. The caller
-//    replaces its own state only after Adopt, and then says what it holds by Fetched, also where
-//    nothing came of it. Without Adopt its state stays as it is.
-//  - TimedOut is repeated as long as the operation is pending (a master that dies has forgotten
-//  it); a
-//    boundary whose time is over is named by next_key().
+//  - Verified answers Fetch: the fetched state lies beside the peer's own state, whole and checked.
+//    The caller replaces its own state only after Adopt, and then reports the state that it holds
+//    by Fetched, even if the replacement failed. Without Adopt its state stays as it is.
+//  - TimedOut is repeated as long as the operation is pending, because a restarted master does not
+//    know of the first one. For a boundary that has timed out the event names next_key().
 #pragma once
 
 #include <cstdint>
@@ -33,19 +30,19 @@
 
 namespace pccl::peer {
 
-/// What an operation is to a loss (docs/architecture/rules.md).
+/// What happens to an operation when a member is lost (docs/architecture/rules.md).
 enum class LossClass : std::uint8_t {
   replay,      // all_reduce, reduce_scatter of equal parts, barrier: replayed among the survivors
   needs_root,  // broadcast, scatter, reduce: replayed if its root survived
-  needs_all    // everything else, and all where on_loss is "raise": fails in an epoch that lacks a
-               // pinned member
+  needs_all    // all other operations, and every operation with on_loss="raise": fails in an epoch
+               // that lacks a pinned member
 };
 
 // ---------------------------------------------------------------------------------------- events
 
-struct MasterConnected {};  // a new connection: say Hello
+struct MasterConnected {};  // there is a new connection to a master: Hello follows
 struct MasterLost {};
-/// All but Heartbeat, StoreReply.
+/// Every message of the master but Heartbeat and StoreReply.
 struct FromMaster {
   MasterToPeer message;
 };
@@ -53,7 +50,7 @@ struct Issued {
   LossClass loss = LossClass::replay;
   PeerId root;
 };
-/// Its part is complete (in the configured epoch).
+/// This peer's part of the operation is complete, in the configured epoch.
 struct Completed {
   OpKey op;
 };
@@ -61,7 +58,7 @@ struct Completed {
 struct Returned {
   OpKey op;
 };
-/// Its own time-out has passed.
+/// The time-out of the operation has passed at this peer.
 struct TimedOut {
   OpKey op;
 };
@@ -73,8 +70,8 @@ struct FoundMismatch {
 };
 struct AtBoundary {  // the program calls refresh or resume
   VoteKind kind = VoteKind::refresh;
-  bool verify = false;    // vote in any case (the same at all members)
-  bool has_root = false;  // `root` is set; else the state is hashed on demand
+  bool verify = false;    // vote even if nothing else asks for it (the same at all members)
+  bool has_root = false;  // `root` is set; else HashState asks for it when it is needed
   StateRoot root;
 };
 /// Answer to HashState.
@@ -93,27 +90,28 @@ struct Fetched {
 struct LinksUp {
   EpochId epoch;
 };
-/// The link is not back in time.
+/// The link to this peer was not up again in time.
 struct LinkFailed {
   EpochId epoch;
   PeerId peer;
   std::string reason;
 };
-/// Evidence; the link is being dialled again.
+/// The link to a peer has closed and is being dialled again: evidence, and alone no loss.
 struct LinkClosed {
   PeerId peer;
   bool refused = false;
 };
-/// The link to a member of the newest epoch is back.
+/// The link to a member of the newest epoch is up again.
 struct LinkBack {
   PeerId peer;
 };
-/// May come again with `at_once`.
+/// The program wants to leave. The event may come a second time, with `at_once`.
 struct WantsToLeave {
-  bool at_once = false;  // need not wait for the boundary: no operation follows in this step
+  bool at_once =
+      false;  // this program issues no more operations in this step: leave before its end
 };
 struct SaysBye {
-  std::string failure = {};  // that ends the program; empty: it goes in good order
+  std::string failure = {};  // the error that ends the program; empty: it ends in good order
 };
 
 using Event = std::variant<MasterConnected, MasterLost, FromMaster, Issued, Completed, Returned,
@@ -125,32 +123,32 @@ using Event = std::variant<MasterConnected, MasterLost, FromMaster, Issued, Comp
 struct ToMaster {
   PeerToMaster message;
 };
-/// The epoch has ended: what is in flight stands still.
+/// The epoch has ended: the data of all operations in flight stops.
 struct StopData {
-  Error error = {};  // why no epoch follows at this peer; none: one does, or may
+  Error error = {};  // why no epoch follows at this peer; code none: an epoch may follow
 };
-/// Members of the own peer group, without self.
+/// Bring up the links to these members of the own peer group (without this peer).
 struct Connect {
   EpochId epoch;
   std::vector<Member> members;
-  std::map<PeerId, PeerId> via = {};  // whom this peer reaches over whom
+  std::map<PeerId, PeerId> via = {};  // member -> third member that passes its data on
 };
 struct HashState {};  // this boundary votes: answer with RootKnown
-/// Own state differs from the plan's.
+/// This peer's state differs from the plan's: fetch it.
 struct Fetch {
   EpochId epoch;
   SyncPlan plan;
 };
 /// Answer to Verified while the newest proposal asks for that state.
 struct Adopt {};
-struct Configure {  // a new epoch is in force
+struct Configure {  // a new epoch has begun
   EpochId epoch;
   std::vector<Member> members;  // own peer group, in rank order, with self
   std::vector<PeerId> lost;     // members of the epoch before (all peer groups) that are gone
   std::vector<PeerId> joined;
   std::vector<Relay> relays = {};  // of the own peer group
 };
-/// Runs it (again) in the configured epoch.
+/// Run the operation (again) in the configured epoch.
 struct RunOp {
   OpKey op;
 };
@@ -160,7 +158,7 @@ struct RestoreOp {
 struct CommitOp {
   OpKey op;
 };
-/// Its tensors have been restored by then.
+/// The operation fails; its tensors have been restored before.
 struct FailOp {
   OpKey op;
   Error error;
@@ -168,8 +166,8 @@ struct FailOp {
 struct EnterStep {  // the boundary is over: refresh or resume returns
   std::uint64_t step = 0;
   bool voted = false;
-  bool admitted = false;  // it was this newcomer's first
-  StateRoot root;         // the state that all hold, if it voted with one
+  bool admitted = false;  // the boundary has admitted this newcomer
+  StateRoot root;         // the state that all members hold, if the boundary voted with one
 };
 struct Renumber {              // rank and size change here, at all members alike
   std::vector<PeerId> pinned;  // own peer group, in rank order
@@ -202,8 +200,9 @@ struct Op {
   LossClass loss = LossClass::replay;
   PeerId root;
   Phase phase = Phase::issued;
-  std::vector<PeerId> numbering;  // pinned members (all peer groups) when issued; empty for replay
-  EpochId completed_in;           // epoch of its result
+  // The pinned members (all peer groups) when the operation was issued; empty for class `replay`.
+  std::vector<PeerId> numbering;
+  EpochId completed_in;  // the epoch in which this peer's part was completed
 };
 
 struct State {
@@ -213,15 +212,15 @@ struct State {
   bool connected = false;       // to a master
   bool has_boundaries = false;  // this program has called refresh
   std::optional<Epoch> started;
-  std::optional<Epoch> accepted;     // newest proposal that it answered Ready
-  std::optional<Propose> preparing;  // newest proposal heard, not answered yet
+  std::optional<Epoch> accepted;     // newest proposal that this peer has answered with Ready
+  std::optional<Propose> preparing;  // newest proposal, while it is not answered yet
   bool links_up = false;             // for `preparing`
   bool synced = false;               // for `preparing`
   bool stopped = false;              // between StopData and Configure
   std::uint64_t step = 0;
   std::uint64_t next = 0;   // index of the next operation
   std::map<OpKey, Op> ops;  // of this step, from the oldest without an outcome on
-  OpKey committed_below;    // all earlier ones of this step are committed
+  OpKey committed_below;    // all earlier operations of this step are committed
   std::map<std::uint64_t, bool> flags;
   std::optional<Failure> failure;
   std::uint64_t passed = 0;
@@ -231,27 +230,28 @@ struct State {
   bool at_door = false;      // a newcomer that has called refresh
   StateRoot root;
   bool root_known = false;
-  VoteKind boundary_kind = VoteKind::none;  // what the program has called, with at_boundary
+  VoteKind boundary_kind = VoteKind::none;  // with at_boundary: refresh or resume
   bool verify = false;
-  bool voting = false;        // this boundary votes; the root may still be missing
-  bool hashing = false;       // between HashState and RootKnown
-  bool adopting = false;      // between Adopt and Fetched: which state it holds is not known
-  StateRoot agreed;           // of the newest boundary proposal that it answered Ready
-  std::string why;            // of that proposal
+  bool voting = false;    // this boundary votes; the root may still be missing
+  bool hashing = false;   // between HashState and RootKnown
+  bool adopting = false;  // between Adopt and Fetched: the state that this peer holds is not known
+  StateRoot agreed;       // of the newest proposal at a boundary that was answered with Ready
+  std::string why;        // `why` of that proposal
   std::uint64_t pending = 0;  // operations without an outcome
   std::set<PeerId> here;      // members of `started`
   std::map<PeerId, std::uint32_t>
       group_of;         // peer groups of all in `pinned`, `started` and proposals
   EpochId numbered_in;  // epoch whose members the newest numbering names
-  std::map<OpKey, std::vector<PeerId>> renumber;  // numberings that wait for Returned
-  /// The newest step with an operation that makes no sense without one of the pinned members.
+  std::map<OpKey, std::vector<PeerId>>
+      renumber;  // numberings that wait until wait() of an operation has returned
+  /// The newest step with an operation in which all pinned members must take part.
   std::optional<std::uint64_t> rigid_step;
   bool leaving = false;
-  bool at_once = false;  // with `leaving`: it need not wait for the boundary
+  bool at_once = false;  // with `leaving`: this peer need not wait for the boundary
   bool over = false;     // evicted, refused or left
 };
 
-/// The key of the operation that the next Issued names.
+/// The key that the operation of the next Issued gets.
 [[nodiscard]] inline OpKey next_key(const State& state) { return OpKey{state.step, state.next}; }
 
 /// Applies one event to `state` and returns what the caller has to do, in order.

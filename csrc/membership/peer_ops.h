@@ -1,5 +1,5 @@
-// What becomes of a peer's operations: issue, completion, commit, failure, verdict. Internal to the
-// peer's core (peer.cpp has the events); pure.
+// A peer's operations: issue, completion, commit, failure, verdict. Internal to the peer's core
+// (peer.cpp has the events); pure.
 #pragma once
 
 #include <optional>
@@ -17,31 +17,35 @@ namespace pccl::peer {
 /// All that a peer tells a master, in Hello and again in Ready.
 [[nodiscard]] Report report_of(const State& s);
 
-/// Those of `peers` that are in the own peer group.
+/// Those of `peers` that are in this peer's peer group.
 [[nodiscard]] std::vector<PeerId> own_group(const State& s, const std::vector<PeerId>& peers);
 
 void issue(State& s, const Issued& e, Actions& out);
 
-/// False: it was not to be completed.
+/// Notes that this peer's part of an operation is complete. False: the operation is unknown, or was
+/// complete or failed already; nothing has changed then.
 [[nodiscard]] bool complete(State& s, OpKey key);
 
-/// The master says so, of an operation that this peer has completed. Nothing happens if it has its
-/// outcome already.
+/// The master has committed an operation that this peer has completed. Does nothing if the
+/// operation has its outcome already.
 void commit(State& s, OpKey key, Actions& out);
 
-/// The first failure of a step is one number, and its error is the error of all that follow.
+/// Notes a failure of the step: of several the first one in program order counts, and its error is
+/// the error of all operations that fail after it.
 void set_failure(State& s, Failure failure);
 
-/// `failure.from` and all that follows and is not committed fails.
+/// Fails the operation `failure.from` and every later one of the step that is not committed.
 void fail_from(State& s, const Failure& failure, Actions& out);
 
-/// Everything that is pending fails: this peer goes no further.
+/// Fails all pending operations: this peer takes no further part in the run.
 void fail_all(State& s, const Error& error, Actions& out);
 
-/// Start: the verdict on everything in flight. `before`: the epoch that ran before `s.started`.
+/// Applies the verdict of a Start to all operations in flight. `before`: the epoch that ran before
+/// `s.started`.
 void decide_all(State& s, const Verdict& verdict, const std::optional<Epoch>& before, Actions& out);
 
-/// wait() has returned: where a program has no boundaries, rank and size may change here.
+/// wait() of this operation has returned. In a program without boundaries rank and size may change
+/// here.
 void returned(State& s, OpKey key, Actions& out);
 
 }  // namespace pccl::peer
