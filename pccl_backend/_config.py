@@ -26,6 +26,7 @@ MASTERS_MAX = 16
 REPLICA_SIZE_MAX = 4096
 SECONDS_MAX = 365.0 * 24 * 3600
 ON_LOSS = ("retry", "raise")
+OF_LAUNCHER = "PCCL_RUN_"  # variables between pccl-run and its workers begin so
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
 
@@ -101,6 +102,8 @@ class Options:
 
     Attributes:
         master: `pccl://HOST:PORT[,...][/RUN]`; makes the default group elastic. PCCL_MASTER.
+        join_url: `pccl://...` for a `join` that is given none; changes no default group.
+            PCCL_JOIN_URL.
         advertise: Hosts under which other peers reach this one, best first. PCCL_ADVERTISE.
         interface: Listen on this network interface, or address, only. PCCL_INTERFACE.
         ports: First and last port to listen on. PCCL_PORTS=a-b.
@@ -133,6 +136,7 @@ class Options:
     """
 
     master: str | None = None
+    join_url: str | None = None
     advertise: tuple[str, ...] = ()
     interface: str | None = None
     ports: tuple[int, int] | None = None
@@ -152,6 +156,8 @@ class Options:
         """Refuses values that cannot work, whoever gave them."""
         if self.master is not None:
             parse_url(self.master, name="master")
+        if self.join_url is not None:
+            parse_url(self.join_url, name="join_url")
         if self.ports is not None:
             first, last = self.ports
             if not 1 <= first <= last <= 65535:
@@ -199,6 +205,17 @@ class Options:
                 raise ValueError(f"{variable}={text!r}: {error}") from None
         return cls(**given)
 
+    def join_target(self) -> Target:
+        """The run that a `join` without a URL means. Raises ValueError where none is named."""
+        if self.join_url is not None:
+            return parse_url(self.join_url, name="join_url")
+        if self.master is not None:
+            return parse_url(self.master, name="master")
+        raise ValueError(
+            "url is None, and neither PCCL_JOIN_URL nor PCCL_MASTER is set; expected "
+            "pccl://HOST:PORT[,HOST:PORT...][/RUN], or a program that pccl-run has started"
+        )
+
     def to_engine(self) -> dict[str, Any]:
         """Fields of csrc/engine/options.h, for `_C.configure_engine`."""
         host = "" if self.interface is None else interface_host(self.interface)
@@ -230,7 +247,7 @@ def unread_variables(environment: Mapping[str, str] | None = None) -> list[str]:
     known = [variable for variable, _ in _VARIABLES.values()]
     texts = []
     for name in sorted(set(source) - set(known)):
-        if not name.startswith("PCCL_"):
+        if not name.startswith("PCCL_") or name.startswith(OF_LAUNCHER):
             continue
         near = difflib.get_close_matches(name, known, n=1)
         meant = f"; {near[0]} was meant?" if near else ""
@@ -358,6 +375,7 @@ def _read_hosts(text: str) -> tuple[str, ...]:
 
 _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "master": ("PCCL_MASTER", str),
+    "join_url": ("PCCL_JOIN_URL", str),
     "advertise": ("PCCL_ADVERTISE", _read_hosts),
     "interface": ("PCCL_INTERFACE", str),
     "ports": ("PCCL_PORTS", _read_ports),

@@ -397,7 +397,7 @@ def group(pg: dist.ProcessGroup | ElasticGroup | None = None) -> ElasticGroup:
 
 
 def join(
-    url: str,
+    url: str | None = None,
     *,
     replica: Replica | str | None = None,
     on_loss: str | None = None,
@@ -415,9 +415,11 @@ def join(
     registered this newcomer, whose first `refresh` then makes it a member.
 
     Args:
-        url: `pccl://HOST:PORT[,HOST:PORT...][/RUN]`.
+        url: `pccl://HOST:PORT[,HOST:PORT...][/RUN]`. None: that of the options, PCCL_JOIN_URL or
+            PCCL_MASTER, which `pccl-run` sets.
         replica: Which copy of the model this process holds a part of; "torchrun": the processes of
-            one torchrun are one replica, named by its --rdzv-id. None: this process alone.
+            one torchrun are one replica, named by its --rdzv-id, or those of one
+            `pccl-run --replica`. None: this process alone.
         on_loss: The same at all members. "retry": an operation that a loss interrupts is replayed
             among the survivors if its kind allows that. "raise": such an operation fails with
             PeerLostError at all survivors, with its tensors unchanged, and so does every later one
@@ -436,7 +438,7 @@ def join(
             `on_loss`.
         OperationTimeoutError: The run was not founded in time.
     """
-    target = parse_url(url)
+    target = None if url is None else parse_url(url)
     if replica == "torchrun":
         replica = Replica.from_torchrun()
     if not (replica is None or isinstance(replica, Replica)):
@@ -450,6 +452,8 @@ def join(
         return group
     if _rank_tables.elastic_group() is not None:
         raise ValueError("this process has an elastic group already; expected one join")
+    if target is None:
+        target = (options or Options.from_environment()).join_target()
     register()
     module = _extension.extension(options)
     if (

@@ -115,6 +115,7 @@ def test_an_argument_wins_over_a_variable() -> None:
     ("variable", "value"),
     [
         ("PCCL_MASTER", "nowhere"),
+        ("PCCL_JOIN_URL", "nowhere"),
         ("PCCL_PORTS", "4000"),
         ("PCCL_PORTS", "5-4"),
         ("PCCL_PORTS", "0-4"),
@@ -192,6 +193,20 @@ def test_one_torchrun_is_one_replica() -> None:
 def test_what_is_no_place_in_a_replica_is_refused(place: tuple[Any, ...], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Replica(*place)
+
+
+def test_a_join_without_a_url_means_that_of_the_environment() -> None:
+    of_replica = {"PCCL_JOIN_URL": "pccl://b:2/r"}
+    assert Options.from_environment(of_replica).join_target() == Target(("b:2",), "r")
+    both = {"PCCL_MASTER": "pccl://a:1", **of_replica}
+    assert Options.from_environment(both).join_target() == Target(("b:2",), "r")
+    assert Options(master="pccl://a:1").join_target() == Target(("a:1",))
+    with pytest.raises(ValueError, match="neither PCCL_JOIN_URL nor PCCL_MASTER is set; expected"):
+        Options().join_target()
+
+
+def test_variables_of_the_launcher_are_not_named_as_unread() -> None:
+    assert unread_variables({"PCCL_RUN_NOTE": "/tmp/x", "PCCL_RUN_METADATA": ""}) == []
 
 
 def test_a_variable_that_nobody_reads_is_named() -> None:

@@ -441,6 +441,7 @@ def test_a_fixed_group_is_not_elastic(fake: FakeExtension) -> None:
         ({"url": "pccl://a:1", "on_loss": "ignore"}, "on_loss is 'ignore'"),
         ({"url": "pccl://a:1", "timeout_s": 0.0}, "timeout_s is 0.0"),
         ({"url": "pccl://a:1"}, "an elastic group already"),
+        ({}, "an elastic group already"),
     ],
 )
 def test_join_says_what_is_wrong(fake: FakeExtension, options: dict[str, Any], text: str) -> None:

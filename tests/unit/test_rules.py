@@ -18,6 +18,9 @@ import pytest
 
 import pccl_backend
 from pccl_backend import _cli, _config
+from pccl_backend.launch import arguments as launcher
+from pccl_backend.launch import environment as launcher_environment
+from pccl_backend.launch import spot as launcher_spot
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
@@ -271,7 +274,8 @@ def test_modules_are_private_but_for_the_commands_and_the_test_doubles() -> None
     modules = {
         path.stem for path in (ROOT / "pccl_backend").glob("*") if path.suffix in ("", ".py")
     }
-    assert {name for name in modules if not name.startswith("_")} == {"check", "demo", "testing"}
+    public = {name for name in modules if not name.startswith("_")}
+    assert public == {"check", "demo", "launch", "testing"}
 
 
 def relative_imports(path: Path) -> set[str]:
@@ -467,7 +471,9 @@ def amount(text: str) -> int:
 
 
 def test_every_variable_has_its_row_and_every_row_its_variable() -> None:
-    read = set(re.findall(r'"(PCCL_[A-Z_]+)"', (ROOT / "pccl_backend" / "_config.py").read_text()))
+    read = set(
+        re.findall(r'"(PCCL_[A-Z_]*[A-Z])"', (ROOT / "pccl_backend" / "_config.py").read_text())
+    )
     assert read == set(_config.VARIABLES.values())
     page = "docs/reference/options.md"
     assert first_column(page, "Options") == read
@@ -475,15 +481,34 @@ def test_every_variable_has_its_row_and_every_row_its_variable() -> None:
     assert fields == {variable: field for field, variable in _config.VARIABLES.items()}
 
 
-def test_every_flag_of_the_master_has_its_row_and_every_row_its_flag() -> None:
-    actions = _cli.build_parser()._actions
-    flags = {
-        a.option_strings[-1] + (f" {a.metavar}" if a.metavar else "")
-        for a in actions
+def flags(parser: argparse.ArgumentParser) -> set[str]:
+    """As a page names them; a second spelling with underscores is torchrun's, and has no row."""
+    return {
+        [name for name in a.option_strings if "_" not in name][-1]
+        + (f" {a.metavar}" if a.metavar else "")
+        for a in parser._actions
+        if a.option_strings and a.help != argparse.SUPPRESS
         if not isinstance(a, argparse._HelpAction)
     }
+
+
+def test_every_flag_of_the_master_has_its_row_and_every_row_its_flag() -> None:
     documented = first_column("docs/reference/pccl-master.md", "Options")
-    assert {row.replace(" LEVEL", "") for row in documented} == flags
+    assert {row.replace(" LEVEL", "") for row in documented} == flags(_cli.build_parser())
+
+
+def test_every_flag_of_the_launcher_has_its_row_and_every_row_its_flag() -> None:
+    page = "docs/reference/pccl-run.md"
+    assert first_column(page, "Options") == flags(launcher.build_parser())
+    assert first_column(page, "Flags of torchrun's that pccl-run refuses") == set(launcher.INSTEAD)
+
+
+def test_every_variable_of_the_launcher_has_its_row() -> None:
+    page = "docs/reference/pccl-run.md"
+    text = "".join(p.read_text() for p in (ROOT / "pccl_backend" / "launch").glob("*.py"))
+    own = set(re.findall(r'"(PCCL_RUN_[A-Z]+)"', text))
+    assert own == {launcher_environment.NOTE, launcher_spot.ENDPOINT}
+    assert own <= first_column(page, "Variables")
 
 
 def test_every_counter_has_its_row_and_every_row_its_counter() -> None:

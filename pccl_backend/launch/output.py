@@ -1,0 +1,189 @@
+"""What workers write, and what `pccl-run` says: to the console and into files.
+
+A console that takes nothing (Ctrl-S, a pipe that nobody reads) holds up the threads here, and the
+worker whose stream it is, as it would without a launcher; never the thread that supervises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CHUNK_BYTES = 1 << 16
+LINE_BYTES_MAX = 1 << 16  # a longer one goes to the console in parts
+TAIL_BYTES = 1 << 13
+TAIL_LINES = 20
+SAID_MAX = 1000  # lines that wait for a console that takes nothing; further ones are dropped
+OUT, ERR = 1, 2  # descriptors; as flags, which --redirects and --tee add up, both are 3
+
+Tail = Callable[[float], str]
+"""Gives the last lines of a stream; waits for its end as many seconds at most."""
+
+
+def write_all(descriptor: int, data: bytes) -> bool:
+    """Writes all of it; False where nobody reads any more."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:  # somebody has made the console non-blocking
+            time.sleep(0.01)
+        except OSError:
+            return False
+    return True
+
+
+class Teller:
+    """Lines of the launcher's own, on stderr."""
+
+    def __init__(self) -> None:
+        """Starts the thread that writes."""
+        self._lines: queue.Queue[bytes | None] = queue.Queue(SAID_MAX)
+        self._thread = threading.Thread(target=self._run, name="pccl-run-log", daemon=True)
+        self._thread.start()
+
+    def say(self, text: str) -> None:
+        """One line, at once; from any thread."""
+        self._put(f"pccl-run: {text}\n".encode(errors="replace"))
+
+    def show(self, text: str) -> None:
+        """Text of somebody else's, as it is."""
+        self._put(text.rstrip("\n").encode(errors="replace") + b"\n")
+
+    def close(self, timeout_s: float) -> None:
+        """Waits until what was said is written, but not longer than that."""
+        self._put(None)
+        self._thread.join(timeout_s)
+
+    def _put(self, line: bytes | None) -> None:
+        with contextlib.suppress(queue.Full):  # nobody has read a thousand lines
+            self._lines.put_nowait(line)
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            write_all(ERR, line)
+
+
+class Pump:
+    """Copies a stream of a worker to the console, into a file, or both; remembers its end."""
+
+    def __init__(
+        self, source: int, *, console: int, prefix: str = "", file: Path | None = None
+    ) -> None:
+        """Starts the thread that copies.
+
+        Args:
+            source: Descriptor of a pipe; the pump closes it.
+            console: Descriptor to copy to.
+            prefix: Before each line on the console; empty: bytes are copied as they come.
+            file: That gets all bytes as they are.
+        """
+        self._source, self._console = source, console
+        self._prefix = prefix.encode()
+        self._file = None if file is None else os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
+        self._tail = b""
+        self._thread = threading.Thread(target=self._run, name="pccl-run-pump", daemon=True)
+        self._thread.start()
+
+    def tail(self, timeout_s: float) -> str:
+        """The last lines; waits until the stream has ended, but not longer than that."""
+        self._thread.join(timeout_s)
+        return last_lines(self._tail)
+
+    def _run(self) -> None:
+        rest = b""
+        while chunk := os.read(self._source, CHUNK_BYTES):
+            self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+            if self._file is not None and not write_all(self._file, chunk):
+                os.close(self._file)  # the disk is full: the worker goes on
+                self._file = None
+            if self._prefix:
+                rest += chunk
+                cut = len(rest) if len(rest) > LINE_BYTES_MAX else rest.rfind(b"\n") + 1
+                chunk, rest = rest[:cut], rest[cut:]
+            self._to_console(chunk)
+        self._to_console(rest)
+        os.close(self._source)
+        if self._file is not None:
+            os.close(self._file)
+
+    def _to_console(self, data: bytes) -> None:
+        if not data or self._console < 0:
+            return
+        if self._prefix:
+            lines = data.removesuffix(b"\n").split(b"\n")
+            data = b"".join(self._prefix + line + b"\n" for line in lines)
+        if not write_all(self._console, data):
+            self._console = -1  # nobody reads it any more
+
+
+def last_lines(data: bytes) -> str:
+    """Of the end of a stream, the lines that a person wants to see."""
+    return "\n".join(data.decode(errors="replace").splitlines()[-TAIL_LINES:])
+
+
+def tail_of(file: Path) -> str:
+    """The last lines of a file."""
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - TAIL_BYTES))
+            return last_lines(opened.read(TAIL_BYTES))
+    except OSError as error:
+        return f"({file} cannot be read: {error.strerror})"
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Where stdout and stderr of a process go. stderr always passes by here, for its last lines.
+
+    Attributes:
+        redirects: Streams that go into files only.
+        tees: Streams that go into files, and with a prefix to the console.
+        folder: Of the files.
+        prefix: Of lines that go to both.
+    """
+
+    redirects: int = 0
+    tees: int = 0
+    folder: Path = Path()
+    prefix: str = ""
+
+    def open(self, opened: contextlib.ExitStack) -> tuple[dict[int, int | None], dict[int, int]]:
+        """What the process gets for each stream (None: the launcher's), and pipes to copy from.
+
+        Args:
+            opened: Closes, in this process, what the other one gets.
+        """
+        targets: dict[int, int | None] = {}
+        sources: dict[int, int] = {}
+        for stream in (OUT, ERR):
+            if self.redirects & stream:
+                targets[stream] = opened.enter_context(self._file(stream).open("ab")).fileno()
+            elif self.tees & stream or stream == ERR:
+                sources[stream], target = os.pipe()
+                opened.callback(os.close, target)
+                targets[stream] = target
+            else:
+                targets[stream] = None
+        return targets, sources
+
+    def copy(self, sources: Mapping[int, int]) -> Tail:
+        """Copies from the pipes from now on; returns what gives the last lines of stderr."""
+        pumps = {stream: self._pump(stream, source) for stream, source in sources.items()}
+        if ERR in pumps:
+            return pumps[ERR].tail
+        return lambda _: tail_of(self._file(ERR))
+
+    def _pump(self, stream: int, source: int) -> Pump:
+        if not self.tees & stream:
+            return Pump(source, console=stream)
+        return Pump(source, console=stream, prefix=self.prefix, file=self._file(stream))
+
+    def _file(self, stream: int) -> Path:
+        return self.folder / ("stdout.log" if stream == OUT else "stderr.log")
