@@ -1,5 +1,5 @@
-// What a process beside its sockets needs of a loop: signals as events, and work that may block (a
-// disk) on a thread of libuv's pool, so that the loop goes on meanwhile. Only the master uses it.
+// Two services of a loop beside its sockets: signals as events, and work that may block (a disk) on
+// a thread of libuv's pool, so that the loop goes on meanwhile. Only the master uses this file.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,8 @@
 namespace pccl {
 
 /// Calls `function` on the loop's thread whenever the process gets the signal; its default action
-/// does not happen while this lives. Destroyed on the loop's thread (or when nobody runs the loop).
+/// does not happen while this object lives. Destroyed on the loop's thread (or when nobody runs the
+/// loop).
 class SignalWatch {
  public:
   SignalWatch(Loop& loop, int signal, std::function<void()> function);
@@ -24,8 +25,8 @@ class SignalWatch {
 };
 
 /// Runs `work` on another thread, then `done` on the loop's. An exception of `work` leaves through
-/// the loop's run. It cannot be taken back; `done` must not assume that who asked for it still
-/// lives.
+/// the loop's run. The work cannot be cancelled; `done` must not assume that the object which asked
+/// for it still lives.
 void run_in_background(Loop& loop, std::function<void()> work, std::function<void()> done);
 
 }  // namespace pccl

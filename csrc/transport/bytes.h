@@ -36,8 +36,8 @@ class BytesOut {
   std::span<std::byte> to_;
 };
 
-/// Reads what BytesOut wrote. The caller has checked that the span is long enough: BytesIn asserts
-/// what its caller knows, and never reads past the end.
+/// Reads what BytesOut wrote. The caller has checked that the span is long enough; BytesIn asserts
+/// it, and never reads past the end.
 class BytesIn {
  public:
   explicit BytesIn(std::span<const std::byte> from) : from_(from) {}

@@ -1,10 +1,11 @@
-// A framed control connection between a peer and the master: what both ends of that connection use.
+// A framed control connection between a peer and the master; both ends use this file.
 // The lanes between peers (links.cpp) share its framing and its handshake rules.
 //
-// The first bytes of either side are an opening of fixed size (magic, protocol version, purpose);
-// what is not one, comes too late or has another version is refused, logged once and closed. After
-// it: frames (framing.h) with control payloads of at most kControlBytesMax. At the side that
-// accepted, kHandshakeBytesMax until the owner calls `trust`, at the latest kHandshakeMs later.
+// The first bytes of either side are an opening of fixed size (magic, protocol version, purpose). A
+// connection with other first bytes, with a late opening or with another version is refused, logged
+// once and closed. After the opening: frames (framing.h) with control payloads of at most
+// kControlBytesMax. The side that has accepted the connection takes at most kHandshakeBytesMax
+// until its owner calls `trust`, which must be within kHandshakeMs.
 #pragma once
 
 #include <cstddef>
@@ -28,30 +29,30 @@ class Channel {
   virtual ~Channel() = default;
   struct Events {
     std::function<void(std::span<const std::byte> payload)> arrived;
-    /// The other side or the network has closed it, or broke the framing; `reason` says what was
-    /// seen.
+    /// The other side or the network has closed the connection, or the framing was broken; `reason`
+    /// says what was seen.
     std::function<void(const std::string& reason)> closed;
   };
-  /// Nothing is read before it.
+  /// Starts reading: no frame is read before.
   virtual void set_events(Events events) = 0;
   virtual void send(std::span<const std::byte> payload) = 0;
-  /// `room` is called when there were more than `bytes` queued and are not any more. What is queued
-  /// counts in `total`, beside that of other channels.
+  /// `room` is called when the queue, which held more than `bytes`, does not any more. Queued bytes
+  /// are added to `total`, which other channels share.
   virtual void watch_queue(std::size_t, std::shared_ptr<std::size_t>, std::function<void()>) {}
-  /// Frames up to kControlBytesMax are taken from now on, and the handshake deadline ends.
+  /// From now on frames of up to kControlBytesMax are taken, and the handshake has no deadline.
   virtual void trust() = 0;
-  /// Sends what is queued, then closes (at most kHandshakeMs later); goes on when the object is
-  /// destroyed. Without it destroying the object closes at once.
+  /// Sends the queue, then closes, at most kHandshakeMs later; destroying the object does not stop
+  /// this. Without this call destroying the object closes the connection at once.
   virtual void close() = 0;
   [[nodiscard]] virtual const std::string& remote() const = 0;  // "host:port" of the other side
   [[nodiscard]] virtual const std::string& local_host()
       const = 0;  // our address on that connection
   [[nodiscard]] virtual std::size_t queued_bytes() const = 0;
-  /// Of what was sent so far, as much as the other side's machine says that it has: this grows also
-  /// where that side reads so slowly that `queued_bytes` stands still. 0 where none ever says so.
+  /// Bytes that the other side's machine has acknowledged so far. They grow even while that side
+  /// reads so slowly that `queued_bytes` stays as it is. 0 if the connection cannot tell.
   [[nodiscard]] virtual std::uint64_t acknowledged_bytes() const { return 0; }
-  /// So far, of messages that are whole and of one that is on its way: a sign of life of the other
-  /// side also while a long message takes its time. 0 where none ever comes in parts.
+  /// Bytes that have arrived so far, of whole messages and of one that is on its way: a sign of
+  /// life of the other side while a long message takes its time. 0 if messages never come in parts.
   [[nodiscard]] virtual std::uint64_t received_bytes() const { return 0; }
 };
 
@@ -73,7 +74,7 @@ class ChannelListener {
 class Dial {
  public:
   virtual ~Dial() = default;
-  /// What has been tried and seen so far; empty: nothing.
+  /// The addresses that were tried so far, with what was seen at each; empty: none.
   [[nodiscard]] virtual std::string report() const { return ""; }
 };
 [[nodiscard]] std::unique_ptr<Dial> dial_channel(

@@ -1,5 +1,5 @@
-// Time, and what runs later on the same thread. The Loop is one (loop.h); a simulated world has one
-// of virtual time for each process.
+// Time, and functions that run later on the same thread. The Loop (loop.h) is a clock; a simulated
+// world has a clock of virtual time for each process.
 #pragma once
 
 #include <cstdint>

@@ -16,14 +16,14 @@
 
 namespace pccl {
 
-/// On the loop's thread. Callbacks come from the loop, never from inside a call; they may destroy
-/// the connector. It has no deadline of its own: its owner destroys it when the time is over.
+/// Used on the loop's thread. Callbacks come from the loop, never from inside a call; they may
+/// destroy the connector. A connector has no deadline: its owner destroys it when the time is over.
 class Connector {
  public:
   struct Events {
-    /// Connected to `address`; if it is of no use, call `next`.
+    /// Connected to `address`. If the connection is of no use, the owner calls `next`.
     std::function<void(Socket socket, const std::string& address)> connected;
-    /// Every address has been tried. `refused`: all of them answered that nobody listens.
+    /// Every address has been tried in vain. `refused`: at each of them no process listens.
     std::function<void(const std::string& what, bool refused)> failed;
   };
   Connector(Loop& loop, const std::vector<std::string>& addresses, std::uint64_t user_timeout_ms,

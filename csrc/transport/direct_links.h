@@ -1,5 +1,5 @@
-// What lies between links over TCP (links.cpp) and the relay (relay.cpp): links of two peers' own,
-// which also carry the frames of a relay without looking into them.
+// The interface between links over TCP (links.cpp) and the relay (relay.cpp): direct links of two
+// peers, which also carry the frames of a relay without looking into them.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +18,20 @@ class DirectEvents : public LinkEvents {
  public:
   /// The payload of a relay frame (relay_message.h), in order with control payloads.
   virtual void relay_arrived(PeerId peer, std::span<const std::byte> payload) = 0;
-  /// In place of segment_sent, for a segment with a route to `far`.
+  /// Comes in place of segment_sent for a segment with a route to `far`.
   virtual void routed_sent(PeerId far, MemoryToken token, std::uint64_t cookie) = 0;
 };
 
 class DirectLinks : public LinksBase {
  public:
-  /// To a peer whose link is not up it does nothing.
+  /// Does nothing if the link to the peer is not up.
   virtual void send_relay(PeerId peer, std::vector<std::byte> payload) = 0;
 };
 
-/// Makes the links that tell `events`, which outlives them.
+/// Makes links that report to `events`, which outlives them.
 using MakeDirectLinks = std::function<Result<std::unique_ptr<DirectLinks>>(DirectEvents& events)>;
-/// Links with relays over those that `make` makes. `seed`: of the numbers of sessions, another one
-/// in each process.
+/// Makes links with relays over the direct links that `make` makes. `seed`: seed of the session
+/// numbers, another one in each process.
 [[nodiscard]] Result<std::unique_ptr<Links>> make_relay_links(Clock& clock, LinkEvents& events,
                                                               std::uint64_t seed,
                                                               const MakeDirectLinks& make);

@@ -1,5 +1,5 @@
-// Frames: what follows the handshake on every connection, in both directions. Pure: bytes in,
-// headers out. All numbers are little-endian; what is called zero must be zero.
+// Frames: after the handshake every connection carries frames, in both directions. Pure: bytes in,
+// headers out. All numbers are little-endian; a field called zero must be zero.
 //
 //   every frame                          segment frames go on with
 //    0  u32  CRC32C of the header          16  u64  group
@@ -22,8 +22,9 @@
 // The header is 16 bytes long, that of a segment 80, that of a routed one 104. The payload follows
 // it at once. Limits: control 1..kControlBytesMax bytes, relay kRelayHeadBytes more
 // (relay_message.h), segments 0..kSegmentBytesMax, goodbye and joined 0. A goodbye is the last
-// frame of a sender: the end of the connection after it is good order, without it a loss. Joined is
-// the first frame of who has dialled a lane of a link that was there.
+// frame of a sender: a connection that ends after it has ended in good order, without it the peer
+// is lost. Joined is the first frame of the side that has dialled one more lane of an existing
+// link.
 #pragma once
 
 #include <array>
@@ -50,7 +51,7 @@ inline constexpr std::size_t kSegmentHeaderBytes = 80;
 inline constexpr std::size_t kRoutedHeaderBytes = 104;
 inline constexpr std::size_t kRelayHeadBytes = 40;
 
-/// Frames that carry a segment; the others carry a message, or nothing.
+/// Does a frame of this type carry a segment? The others carry a message, or nothing.
 [[nodiscard]] constexpr bool has_segment(FrameType type) {
   return type == FrameType::segment || type == FrameType::routed;
 }
@@ -60,7 +61,8 @@ struct FrameHeader {
   bool has_payload_crc = false;
   std::uint32_t payload_bytes = 0;
   std::uint32_t payload_crc = 0;
-  SegmentHeader segment;  // of a segment; segment.bytes == payload_bytes; `route` of a routed one
+  SegmentHeader
+      segment;  // if the frame carries one: segment.bytes == payload_bytes; `route` if it is routed
 };
 
 /// Bytes of the whole header of a frame of that type.
@@ -70,14 +72,14 @@ struct FrameHeader {
 }
 
 using HeaderBytes = std::array<std::byte, kRoutedHeaderBytes>;
-/// Writes the header of a frame; returns how many bytes of it count.
+/// Writes the header of a frame; returns its length.
 std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out);
 
-/// How many bytes the header that starts with these has: 0 if there are too few to tell.
-/// The first kFrameHeaderBytes are enough. An unknown type is `malformed`.
+/// The length of the header that starts with these bytes; 0 if they are too few to tell
+/// (kFrameHeaderBytes are enough). An unknown type is `malformed`.
 [[nodiscard]] Result<std::size_t> frame_header_size(std::span<const std::byte> bytes);
-/// Of the bytes of one whole header: as many as frame_header_size says, else it is `malformed`.
-/// `control_bytes_max` bounds control payloads.
+/// Reads one whole header. `malformed` if the bytes are not as many as frame_header_size says, or
+/// if a control payload exceeds `control_bytes_max`.
 [[nodiscard]] Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
                                                       std::size_t control_bytes_max);
 

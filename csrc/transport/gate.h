@@ -1,6 +1,6 @@
-// The door of a listening port: accepts connections, reads their opening, and hands on those that
-// are what this port serves. The rest is refused, logged once per sender and reason, and disturbs
-// nobody.
+// The gate of a listening port: accepts connections, reads their opening, and hands on the
+// connections of the purpose that this port serves. Other connections are refused and logged once
+// for each sender and reason.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace pccl {
 
-/// Refusals in the log: one line per remote host and reason in kRefusalLogMs, with how many more
-/// came.
+/// Refusals in the log: at most one line for each remote host and reason in kRefusalLogMs, with the
+/// number of refusals since the last line.
 class RefusalLog {
  public:
   explicit RefusalLog(Loop& loop) : loop_(loop) {}
@@ -37,8 +37,8 @@ class RefusalLog {
 };
 
 /// On the loop's thread. `opened` is called from the loop with a connection whose opening was right
-/// and has been answered. The gate counts it as unproven until it is taken from its talk or has
-/// failed.
+/// and has been answered. The gate counts the connection as unproven until it is taken from its
+/// talk or has failed.
 class Gate {
  public:
   using Opened = std::function<void(std::shared_ptr<Talk>)>;
@@ -50,7 +50,7 @@ class Gate {
 
   [[nodiscard]] std::uint16_t port() const { return port_; }
   [[nodiscard]] RefusalLog& refusals() { return *refusals_; }
-  /// Accepts no more; connections that are not proven are dropped.
+  /// Stops accepting; connections that are not proven are dropped.
   void close();
 
  private:

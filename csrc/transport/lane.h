@@ -1,6 +1,7 @@
-// The seam between a link and what carries its frames: a lane moves frames to one peer and back. A
-// link knows lanes by this interface alone, so what is no byte stream (memory that two processes
-// share) is one file beside stream_lane.h, and what is another byte stream (TLS) one below it.
+// The interface between a link and the lanes that carry its frames: a lane moves frames to one peer
+// and back. A link uses lanes by this interface alone. So a lane that is no byte stream (memory
+// that two processes share) would be a file beside stream_lane.h, and another byte stream (TLS) a
+// file below it.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +16,16 @@
 
 namespace pccl {
 
-/// A frame on its way out. `payload` is `owned` or the caller's.
+/// A frame that is to be sent. `payload` points into `owned` or into memory of the caller.
 struct Outgoing {
   FrameHeader frame;
   const std::byte* payload = nullptr;
   std::vector<std::byte> owned;
   MemoryToken token = 0;
   std::uint64_t cookie = 0;
-  bool tells = false;  // its owner is told when the lane has it
+  bool tells = false;  // the owner of the links hears when it is sent (a segment)
 
-  // By the lane, once it has taken the frame.
+  // Set by the lane, once it has taken the frame.
   bool encoded = false;
   HeaderBytes header{};
   std::size_t header_size = 0;
@@ -40,45 +41,48 @@ class Lane;
 class LaneOwner {
  public:
   virtual ~LaneOwner() = default;
-  /// Of a control frame, or of a relay frame.
+  /// The payload of a control frame, or of a relay frame.
   virtual void lane_message(FrameType type, std::span<const std::byte> payload) = 0;
-  /// Says where a segment's payload goes. Nowhere: it is dropped, and `lane_segment` does not come.
+  /// Returns the memory for a segment's payload. Without memory the payload is dropped, and
+  /// `lane_segment` is not called.
   virtual Placement lane_segment_header(const SegmentHeader& header) = 0;
   virtual void lane_segment(const SegmentHeader& header, const Placement& at) = 0;
   virtual void lane_received(std::size_t payload_bytes, FrameType of) = 0;
-  /// The lane needs the memory of this frame no more.
+  /// The lane does not need the memory of this frame any more.
   virtual void lane_sent(const Outgoing& frame) = 0;
   /// The next frame of the queue that several lanes share.
   virtual std::optional<Outgoing> lane_next(const Lane& lane) = 0;
   /// The side that dialled this lane has said that it belongs to the link.
   virtual void lane_joined(Lane& lane) = 0;
-  /// Nothing more will come: the other side has said goodbye, or (`broken`) it is lost.
+  /// No more frames will come: the other side has said goodbye, or (`broken`) the lane is lost.
   virtual void lane_over(Lane& lane, const std::string& reason, bool broken) = 0;
-  /// After close(): the last byte is out and the other side has closed, or nothing moves any more.
+  /// After close(): the last byte is sent and the other side has closed, or no byte moves any more.
   virtual void lane_closed(Lane& lane) = 0;
 };
 
-/// On the loop's thread. Delivers frames whole, in their order, each once. Delivers nothing before
-/// `start`. Must outlive the callback it is in: the owner ends it at once and frees it later.
+/// Used on the loop's thread. Delivers whole frames in their order, each once, and none before
+/// `start`. A lane must outlive a callback that it makes: the owner ends the lane at once and frees
+/// it later.
 class Lane {
  public:
   enum class Kind : std::uint8_t { small, bulk };
   virtual ~Lane() = default;
 
   virtual void start() = 0;
-  /// Takes a frame of its own and sends what goes now.
+  /// Takes a frame for this lane alone, and sends as much as the stream takes now.
   virtual void send(Outgoing frame) = 0;
-  /// Sends what there is, taking from the shared queue when it has nothing of its own.
+  /// Sends the lane's own frames, then frames of the queue that several lanes share.
   virtual void flush() = 0;
-  /// It would take from the shared queue at once.
+  /// Would this lane take a frame of the shared queue at once?
   [[nodiscard]] virtual bool idle() const = 0;
 
-  /// After it returns nothing is read from or written to memory under `token`: the rest of a
-  /// half-sent frame is copied, the rest of a half-received one goes nowhere. Returns the payload
-  /// bytes of the frames that it dropped.
+  /// After this call no byte is read from or written to memory under `token`: the rest of a
+  /// half-sent frame is copied, the rest of a half-received one is dropped. Returns the payload
+  /// bytes of the dropped frames.
   [[nodiscard]] virtual std::size_t cancel(MemoryToken token) = 0;
 
-  /// Sends what is there and a goodbye, reads no frame any more but waits for the other side's end.
+  /// Sends the queued frames and a goodbye; then reads no more frames, and waits until the other
+  /// side closes.
   virtual void close() = 0;
   /// Closes at once; no callback comes any more.
   virtual void end() = 0;

@@ -17,14 +17,14 @@
 
 namespace pccl {
 
-/// One lane, to the first of several addresses whose process proves to be the peer. Callbacks come
-/// from the loop and may destroy the dial.
+/// Dials one lane: to the first of several addresses at which the process proves to be the peer.
+/// Callbacks come from the loop and may destroy the dial.
 class LaneDial {
  public:
   struct Failure {
     std::string what;
     bool refused = false;  // nobody listens at any address
-    bool final = false;    // somebody answered, and it cannot become right by trying again
+    bool final = false;    // a process answered, and trying again cannot succeed
   };
   struct Events {
     std::function<void(std::unique_ptr<Stream> stream, const std::string& address)> proven;
@@ -57,8 +57,8 @@ class LaneDial {
   std::unique_ptr<Connector> connector_;
 };
 
-/// A lane on its way to a link that is there: dialled until it has joined, or the time is over.
-/// Callbacks come from the loop and may destroy it.
+/// Dials one more lane of an existing link until the lane has joined or the time is over. Callbacks
+/// come from the loop and may destroy the object.
 class LaneJoin {
  public:
   struct Events {

@@ -1,5 +1,5 @@
-// The acceptor's side of lanes: whoever proves to hold this process's key brings a lane, the first
-// of a link or one more of a link that is there. Nothing is known here about which peers are
+// The acceptor's side of lanes: a peer that proves to hold this process's key brings a lane, the
+// first one of a link or one more of an existing link. This file does not know which peers are
 // wanted.
 #pragma once
 
@@ -14,13 +14,13 @@
 
 namespace pccl {
 
-/// Whom the gate asks, and gives the lanes to. Called from the loop.
+/// The owner of a gate, which answers its questions and takes its lanes. Called from the loop.
 class LaneGateOwner {
  public:
   virtual ~LaneGateOwner() = default;
   /// May this peer, which has the larger id, dial the first lane of a link now?
   [[nodiscard]] virtual bool may_dial(PeerId dialer) = 0;
-  /// Is there a link of this number to the peer, and has it room for one more lane?
+  /// Is there a link of this number to the peer, with room for one more lane?
   [[nodiscard]] virtual bool takes_lane(PeerId dialer, std::uint64_t link) = 0;
   /// A lane is proven. If it joins, `takes_lane` has just said yes.
   virtual void lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stream) = 0;

@@ -2,11 +2,11 @@
 // links.cpp) owns it, decides, and tells the owner above; the link moves bytes and reports to
 // Links.
 //
-// Its first lane makes it; others join it at any time. A lane that joins is part of the link for
-// the side that accepted it before it is for the side that dialled it. So the former sends nothing
-// over it until the latter has said `joined` there: until then the lane may vanish, and nothing is
-// lost. From then on it is as needed as the others. A goodbye is said on every lane, so a side that
-// has heard it on all the lanes that it has has missed nothing.
+// The first lane makes the link; other lanes join at any time. The side that accepted a joining
+// lane counts the lane as part of the link earlier than the side that dialled it. So the acceptor
+// sends nothing over the lane until the dialler has sent `joined` on it: until then the lane may
+// vanish without a loss; from then on the link is lost with any of its lanes. A goodbye is sent on
+// every lane, so a side that has received it on all its lanes has missed no frame.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ namespace pccl {
 
 class Link;
 
-/// What a link tells Links.
+/// The calls of a link to Links.
 class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
@@ -40,30 +40,31 @@ class LinkOwner {
   virtual void link_closed(Link& link) = 0;
 };
 
-/// On the loop's thread. Ended at once, freed later (it may be inside its own callback).
+/// Used on the loop's thread. Links ends a link at once and frees it later, because the link may be
+/// inside its own callback.
 class Link : public LaneOwner {
  public:
   enum class State : std::uint8_t {
     opening,  // dialling or awaiting
-    proven,   // its first lane is there, link_up has not been told yet
+    proven,   // the first lane is there, link_up has not been called yet
     up,
-    failed,  // link_down has not been told yet
-    closing  // sends its rest, tells nothing
+    failed,  // link_down has not been called yet
+    closing  // sends the rest of its queue, calls nothing
   };
   Link(Loop& loop, LinkOwner& owner, Handle handle, std::uint64_t serial);
   ~Link() override { end(); }
 
-  /// The first lane, the small one. Of all lanes the link is the owner, and reads nothing before
+  /// Takes the first lane, the small one. The link owns all its lanes, and reads nothing before
   /// `start`.
   void attach(std::unique_ptr<Lane> lane);
-  /// One more lane, which this side has dialled.
+  /// Takes one more lane, which this side has dialled.
   void join(std::unique_ptr<Lane> lane);
-  /// One more lane, which the peer has dialled.
+  /// Takes one more lane, which the peer has dialled.
   void await(std::unique_ptr<Lane> lane);
-  /// For how many lanes more.
+  /// The number of lanes that may still join.
   [[nodiscard]] std::size_t room() const;
   void start();
-  /// On the small lane, in order: control, or relay.
+  /// Sends a control or a relay frame, in order, on the small lane.
   void send_message(FrameType type, std::vector<std::byte> payload);
   void send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,
                     std::uint64_t cookie);
@@ -74,12 +75,13 @@ class Link : public LaneOwner {
   [[nodiscard]] PeerId peer() const { return handle.peer; }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
 
-  // Of Links: how it is being opened.
+  // Used by Links: how the link is being opened.
   State state = State::opening;
   Handle handle;
-  std::uint64_t serial = 0;  // tells this link from earlier ones to the same peer
-  std::uint64_t number = 0;  // names it between the two peers: a secret of theirs, which lanes tell
-  std::string address;       // where its first lane has reached the peer, if this side dialled it
+  std::uint64_t serial = 0;  // distinguishes this link from earlier ones to the same peer
+  std::uint64_t number =
+      0;                // names the link between the two peers, who keep it secret; in LaneHello
+  std::string address;  // the peer's address that the first lane has reached, if this side dialled
   std::unique_ptr<LaneDial> dial;  // of the first lane
   std::list<std::unique_ptr<LaneJoin>> joining;
   std::unique_ptr<Timer> deadline;
@@ -105,8 +107,8 @@ class Link : public LaneOwner {
 
   struct Held {
     std::unique_ptr<Lane> lane;
-    std::unique_ptr<Timer> awaited;  // ends it; null: it is joined
-    bool over = false;               // nothing comes over it any more
+    std::unique_ptr<Timer> awaited;  // gives the lane up; null: the lane has joined
+    bool over = false;               // no frame comes over the lane any more
     [[nodiscard]] bool vanished() const { return over && awaited != nullptr; }
   };
   [[nodiscard]] Held& held(const Lane& lane);

@@ -2,8 +2,8 @@
 // libuv, which appears in no header outside transport/ (the uv types are forward-declared here).
 //
 // Life: construct; `run` on one thread, or `run_once` again and again on one thread at a time,
-// until `stop`; destroy on any thread when nobody runs it. All members but `post`, `wake` and
-// `stop` are called on the thread that runs the loop.
+// until `stop`; destroy on any thread when no thread runs the loop. All members but `post`, `wake`
+// and `stop` are called on the thread that runs the loop.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ class Loop final : public Clock {
 
   /// Handles events until stop() is called.
   void run();
-  /// Handles what is there, waiting at most until something is if `wait`.
+  /// Handles the events that have come; `wait`: waits for one if there is none.
   void run_once(bool wait);
-  /// Runs `function` on this thread, which nobody else runs the loop on, after what was posted
-  /// before; handles no event.
+  /// Runs `function` on this thread, after the functions posted before; handles no event. No other
+  /// thread may run the loop meanwhile.
   void run_now(const std::function<void()>& function);
-  /// After what was posted before. Thread-safe.
+  /// Ends `run` after the functions posted before. Thread-safe.
   void stop();
-  /// stop() has had its effect.
+  /// Has stop() had its effect?
   [[nodiscard]] bool stopping() const;
   /// Makes a thread that waits in the loop return from run_once. Thread-safe.
   void wake();
@@ -47,12 +47,12 @@ class Loop final : public Clock {
   [[nodiscard]] std::unique_ptr<Timer> timer(std::uint64_t delay_ms, std::uint64_t repeat_ms,
                                              std::function<void()> function) override;
   void defer(std::function<void()> function) override;
-  /// Keeps `object` until `release` (a connection that sends its rest); destroyed with the loop at
-  /// last.
+  /// Keeps `object` (a connection that still sends its queue) until `release`, or until the loop is
+  /// destroyed.
   void keep(std::shared_ptr<void> object);
   void release(const void* object);
-  /// Every descriptor of this loop and of what lives on it, so that a forked child can close them:
-  /// `registry().close_in_child()` is all that may be called there on anything of this loop.
+  /// All descriptors of this loop and of the objects on it. A forked child closes them by
+  /// `registry().close_in_child()`, and may call nothing else of this loop.
   [[nodiscard]] FdRegistry& registry() const;
   [[nodiscard]] uv_loop_s* raw() const;
 

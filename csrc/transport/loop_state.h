@@ -1,4 +1,4 @@
-// What is inside a Loop, for the few files that hang libuv handles on it (loop, poll, resolve).
+// The inside of a Loop, for the few files that attach libuv handles to it (loop, poll, resolve).
 #pragma once
 
 #include <uv.h>

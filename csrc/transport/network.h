@@ -1,6 +1,6 @@
-// What an engine or a master gets from outside of itself: time, links, channels, work that may
-// block. Over sockets and a Loop (TcpNetwork) in every process; tests/sim/engine has a network in
-// memory with virtual time, in which whole engines and masters are walked.
+// The services that an engine or a master uses: time, links, channels, work that may block. In a
+// process they are sockets and a Loop (TcpNetwork); tests/sim/engine has a network in memory with
+// virtual time, in which whole engines and masters are simulated.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Links that peers have dialled and nobody here has asked for yet: proven and unread, with the
-// lanes that have joined them. What was sent over one waits for who opens it. One that is over
-// before that, with nothing but goodbyes in it or cut off without one, is let go: its peer may be
-// waiting for that before it ends, and its descriptors would be kept for ever.
+// Links that peers have dialled and that this process has not opened yet: proven and unread, with
+// the lanes that have joined them. Data sent over a parked link waits until the link is opened. A
+// parked link that has ended, and holds nothing but goodbyes or was cut off without one, is closed:
+// its peer may wait for that before it ends, and the descriptors would be kept for ever.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace pccl {
 
-/// On the loop's thread. Holds kMembersMax links; the oldest goes when there is one more.
+/// Used on the loop's thread. Holds kMembersMax links; one more link replaces the oldest.
 class Parking {
  public:
   explicit Parking(Loop& loop) : loop_(loop) {}
@@ -26,13 +26,13 @@ class Parking {
     std::vector<std::unique_ptr<Stream>> lanes;
     std::uint64_t order = 0;
   };
-  /// In the place of what this peer has parked before.
+  /// Parks a link in the place of an earlier one of this peer.
   void add(PeerId peer, std::uint64_t link, std::unique_ptr<Stream> lane);
-  /// Is there a link of this number, with room for one more lane?
+  /// Is a link of this number parked, with room for one more lane?
   [[nodiscard]] bool takes_lane(PeerId peer, std::uint64_t link) const;
   void join(PeerId peer, std::unique_ptr<Stream> lane);
-  /// The peer's link, if it has not been cut off. One that said goodbye is handed out too: its
-  /// reader hears how it ended.
+  /// Takes out the peer's link, if it has not been cut off. A link with a goodbye is handed out
+  /// too: its reader then receives the goodbye.
   [[nodiscard]] std::optional<Parked> take(PeerId peer);
   void erase(PeerId peer) { links_.erase(peer); }
   void clear() { links_.clear(); }

@@ -1,5 +1,5 @@
-// A socket of our own and the loop's watch over its readiness. Sockets are ours, and not libuv
-// streams, because cancelling needs to know exactly what is half sent and half received.
+// A socket and the loop's watch over its readiness. The sockets are no libuv streams, because
+// cancelling has to know exactly which bytes of a frame have been sent and received.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ class Socket {
 
   [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] bool open() const { return fd_ >= 0; }
-  /// Ends the connection also where a forked child still holds it, and closes.
+  /// Ends the connection, even if a forked child still holds the descriptor, and closes.
   void reset();
 
  private:
@@ -38,8 +38,8 @@ class Socket {
 };
 
 /// Watches one descriptor, level-triggered. Destroy it before the descriptor is closed; it may be
-/// destroyed inside its own callback. An error on the socket counts as both: the next call shows
-/// it.
+/// destroyed inside its own callback. An error on the socket counts as readable and writable: the
+/// next call returns the error.
 class Poll {
  public:
   using Ready = std::function<void(bool readable, bool writable)>;

@@ -1,9 +1,9 @@
-// What two ends of a relayed link and the peer between them say to each other: the payload of a
+// The messages of the two ends of a relayed link and of the peer between them: the payload of a
 // relay frame. Pure: bytes in, fields out. All numbers are little-endian; zero must be zero.
 //
 //    0  u8   kind (RelayKind)
 //    1  7 x  zero
-//    8  u64  from: whom it is of
+//    8  u64  from: the peer that sends
 //   16  u64  to
 //   24  u64  session
 //   32  u64  number
@@ -52,7 +52,7 @@ struct RelayMessage {
   return bytes;
 }
 
-/// Of a whole payload, which the frame's limits have bounded. `rest` points into it.
+/// Reads a whole payload, whose size the frame's limits have bounded. `rest` points into it.
 [[nodiscard]] inline Result<RelayMessage> decode_relay(std::span<const std::byte> bytes) {
   const Error malformed{ErrorCode::malformed, "a relay message with fields that name nothing"};
   if (bytes.size() < kRelayHeadBytes) return malformed;

@@ -1,6 +1,6 @@
-// One byte stream between two processes: all that lanes, channels and handshakes know of what
-// carries them. TcpStream is the one that there is; TLS, shared memory or another system's sockets
-// are one file each beside it.
+// One byte stream between two processes: the only interface by which lanes, channels and handshakes
+// use a connection. TcpStream is the one implementation today; TLS, shared memory or another
+// system's sockets would be one file each beside it.
 #pragma once
 
 #include <sys/uio.h>
@@ -16,14 +16,14 @@
 
 namespace pccl {
 
-/// On the loop's thread. Nothing blocks, and no call comes back into its caller: readiness is told
-/// from the loop.
+/// Used on the loop's thread. No call blocks, and no callback comes from inside a call: readiness
+/// is reported from the loop.
 class Stream {
  public:
   enum class Outcome : std::uint8_t {
-    moved,   // `bytes` of them, at least one
-    later,   // none now: readiness says when
-    ended,   // the other side sends no more; of reading alone
+    moved,   // `bytes` bytes were read or written, at least one
+    later,   // no byte can be moved now: readiness tells when
+    ended,   // (reading) the other side sends no more
     failed,  // `error` says what the system saw
   };
   struct Moved {
@@ -34,24 +34,25 @@ class Stream {
   using Ready = std::function<void(bool readable, bool writable)>;
   virtual ~Stream() = default;
 
-  /// Into the parts in their order. Fewer bytes than there is room: that was all there is now.
+  /// Reads into the parts in their order. Fewer bytes than fit: no more have arrived yet.
   [[nodiscard]] virtual Moved read(std::span<const iovec> parts) = 0;
-  /// From the parts in their order. What it took is its own: the memory may be changed afterwards.
+  /// Writes from the parts in their order. Written bytes are copied: their memory may be changed
+  /// afterwards.
   [[nodiscard]] virtual Moved write(std::span<const iovec> parts) = 0;
-  /// Of what `write` has taken, as much as the other side's machine does not have yet.
+  /// Bytes that were written and that the other side's machine has not acknowledged yet.
   [[nodiscard]] virtual std::size_t unacknowledged_bytes() const { return 0; }
-  /// The first bytes, which stay there to be read.
+  /// Copies the first bytes that have arrived; `read` still returns them.
   [[nodiscard]] virtual Moved peek(std::span<std::byte> into) = 0;
-  /// Sends no more; what was written arrives, and then the other side reads the end.
+  /// Ends writing: the written bytes arrive, and then the other side reads the end.
   virtual void shut() = 0;
 
-  /// `ready` is told about readiness, in the place of an earlier one; null: nobody is. A failure of
-  /// the stream counts as both: the next call shows it. Tells nothing before `want`. The callback
-  /// may destroy the stream.
+  /// Sets the function that is called at readiness, in place of an earlier one; null: none. It is
+  /// not called before `want`. A failure of the stream counts as readable and writable: the next
+  /// call returns the failure. The function may destroy the stream.
   virtual void on_ready(Ready ready) = 0;
   virtual void want(bool read, bool write) = 0;
 
-  /// Both directions at once. All calls but `open` are over then.
+  /// Closes both directions. After that only `open` may be called.
   virtual void close() = 0;
   [[nodiscard]] virtual bool open() const = 0;
 

@@ -1,6 +1,6 @@
-// A lane over a byte stream: frames in both directions. Reads payloads straight to where they
-// belong and writes them straight from where they are; knows exactly what is half done, so that
-// memory can be taken away from it at any moment.
+// A lane over a byte stream: frames in both directions. Reads payloads straight into their memory
+// and writes them straight from it. A lane knows exactly which frames are half read or half
+// written, so their memory can be taken away at any moment.
 #pragma once
 
 #include <cstddef>
@@ -67,7 +67,7 @@ class StreamLane final : public Lane {
   bool in_payload_ = false;
   FrameHeader frame_;
   Placement placement_;
-  std::vector<std::byte> message_;  // payload of a message that did not fit into the buffer
+  std::vector<std::byte> message_;  // payload of a message that is larger than the buffer
   std::size_t payload_done_ = 0;
   std::uint32_t payload_crc_seen_ = 0;
   bool goodbye_seen_ = false;

@@ -1,5 +1,5 @@
-// Sockets and random bytes of the operating system: addresses, options, listening. What has no
-// loop.
+// Sockets and random bytes of the operating system: addresses, options, listening. Nothing here
+// uses a loop.
 #pragma once
 
 #include <netinet/in.h>
@@ -17,8 +17,8 @@
 
 namespace pccl {
 
-/// From OpenSSL. Throws nothing short of a broken invariant: without randomness nothing can be
-/// proven.
+/// Random bytes from OpenSSL. A failure is a broken invariant: without random bytes no key is
+/// secret.
 void random_bytes(std::span<std::uint8_t> out);
 [[nodiscard]] std::uint64_t random_u64();
 
@@ -37,7 +37,7 @@ struct SocketAddress {
 
 [[nodiscard]] SocketAddress local_address(int fd);
 [[nodiscard]] SocketAddress remote_address(int fd);
-/// Both ends of the connection have the same address, or the other is a loopback one.
+/// Have both ends of the connection the same address, or is the other end's a loopback address?
 [[nodiscard]] bool is_same_machine(int fd);
 
 /// "1.2.3.4" or "::1" (a scope is allowed: "fe80::1%eth0"); nothing is resolved.
@@ -54,9 +54,9 @@ struct SocketAddress {
 
 /// A non-blocking TCP socket, closed on exec.
 [[nodiscard]] Result<Socket> new_tcp_socket(Loop& loop, int family);
-/// Options of a connection, once it is one: no Nagle, keepalive, and an end for what is not
-/// acknowledged within `user_timeout_ms`. On this machine CUBIC or Reno in place of BBR, which
-/// halves the rate there.
+/// Sets the options of an established connection: no Nagle, keepalive, and an end if bytes are not
+/// acknowledged within `user_timeout_ms`. For a connection within one machine CUBIC or Reno in
+/// place of BBR, which halves the rate there.
 void tune_connection(int fd, std::uint64_t user_timeout_ms);
 
 /// Listens on every host (none: all addresses, IPv6 and IPv4) at the same port: the first free one

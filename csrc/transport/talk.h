@@ -1,5 +1,5 @@
-// A connection before it is proven: messages of fixed size, in turn, within kHandshakeMs. Reads
-// exactly what is expected, so that the stream can be handed on between two messages.
+// A connection before it is proven: messages of fixed size, in turn, within kHandshakeMs. Reads no
+// byte beyond the expected message, so that the stream can be handed on between two messages.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace pccl {
 
-/// The reason when a talk ends because the other side speaks something else.
+/// The reason when a talk ends because the other side's bytes are not those of pccl.
 inline constexpr const char* kNotPccl = "its first bytes are not pccl's";
 
 /// On the loop's thread. Callbacks come from the loop, never from inside a call. They may release
@@ -29,18 +29,18 @@ class Talk : public std::enable_shared_from_this<Talk> {
 
   /// Called once at most, when the connection ended, broke or was too slow. Not after `take`.
   void on_failed(std::function<void(const std::string& reason)> failed);
-  /// A few dozen bytes, which a new connection takes at once.
+  /// Sends a few dozen bytes, which a new connection takes at once.
   void send(std::span<const std::byte> bytes);
-  /// `got` is called with the next `size` bytes. `plausible` sees each beginning of them: false
-  /// ends the talk before the rest has come.
+  /// Calls `got` with the next `size` bytes. `plausible` is called with each beginning of them;
+  /// false ends the talk before the rest has come.
   void expect(std::size_t size, Got got,
               std::function<bool(std::span<const std::byte>)> plausible = nullptr);
-  /// Sends no more and reads nothing but the end, so that what was sent arrives; then it has
-  /// failed.
+  /// Sends no more, and waits for the other side's end, so that the sent bytes arrive; then the
+  /// talk fails.
   void finish();
   [[nodiscard]] std::unique_ptr<Stream> take();
   [[nodiscard]] bool over() const { return !stream_ || !stream_->open(); }
-  /// The other side has closed it without having sent a byte.
+  /// Has the other side closed the connection without having sent a byte?
   [[nodiscard]] bool only_looked() const { return only_looked_; }
   [[nodiscard]] std::string remote_host() const { return stream_->remote_host(); }
   void fail(const std::string& reason);  // deferred
