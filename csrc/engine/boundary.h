@@ -1,5 +1,5 @@
-// What the user's thread and the engine's say to each other at a boundary: questions, events, and
-// the state that is offered meanwhile.
+// The conversation of the user's thread and the engine's thread at a boundary: questions, events,
+// and the state that is offered meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace pccl {
 
-/// refresh and resume.
+/// A call of refresh or resume.
 struct BoundaryRequest {
   VoteKind kind = VoteKind::refresh;
   bool verify = false;
   std::uint64_t timeout_ms = 0;  // 0: none
 };
 
-/// One collective meeting at a boundary, as the user's thread sees it: a conversation, because
-/// hashing and checking run on the user's thread. `next` until `finished` or an error.
+/// A boundary, as the user's thread sees it: a conversation, because hashing and checking run on
+/// the user's thread. The user's thread calls `next` until `finished` or an error.
 struct BoundaryEvent {
   enum class What : std::uint8_t {
-    hash,     // it votes: hash the state, answer with Run::boundary_root; `contributors`
-    fetch,    // own state differs: pull from one of `plan.sources`, then ask boundary_adopt
+    hash,     // the boundary votes: hash the state, answer with Run::boundary_root; `contributors`
+    fetch,    // this peer's state differs: pull from one of `plan.sources`, then ask boundary_adopt
     finished  // `step`, `voted`, `admitted`, `left`, `root`, `contributors`
   };
   What what = What::finished;
-  EpochId epoch;  // fetch: names the proposal
+  EpochId epoch;  // fetch: the epoch of the proposal
   SyncPlan plan;  // fetch
   std::uint64_t step = 0;
   bool voted = false;

@@ -1,5 +1,5 @@
-// What the user's thread and the engine's thread say to each other while the program stands at a
-// boundary: a bounded queue of events one way. The other way goes through the engine's queue.
+// The engine's events to the user's thread while the program stands at a boundary, in a bounded
+// queue. The answers of the user's thread go through the engine's queue.
 #pragma once
 
 #include <chrono>

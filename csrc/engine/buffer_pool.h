@@ -1,5 +1,5 @@
-// Memory that is used again: fresh pages cost more than a reduction (docs/architecture/costs.md,
-// measurements). Owned and used by the engine's thread only.
+// Memory that is used again, because fresh pages cost more than a reduction
+// (docs/architecture/costs.md, measurements). Owned and used by the engine's thread only.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ class BufferPool {
 
   /// Throws std::bad_alloc.
   [[nodiscard]] PoolBuffer take(std::size_t bytes);
-  /// Of what is in use; what would go beyond it is not there. None at first.
+  /// Sets a limit for the bytes in use; beyond it allocation fails. At first there is none.
   void set_limit(std::size_t used_bytes_max) { used_bytes_max_ = used_bytes_max; }
   [[nodiscard]] std::size_t used_bytes() const { return used_bytes_; }
 

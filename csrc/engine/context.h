@@ -1,6 +1,6 @@
-// What the parts of an engine share: clock, links, memory, counters, and the numbers that name
-// memory in the links. One per engine, owned by engine.cpp, passed by reference; engine's thread
-// only.
+// The objects that the parts of an engine share: clock, links, memory, counters, and the numbers
+// that name memory in the links. One per engine, owned by engine.cpp, passed by reference; engine's
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@
 
 namespace pccl {
 
-/// Gets what happens to the segments that were sent or are being placed under one MemoryToken.
+/// Is called about the segments that were sent, or are being placed, under one MemoryToken.
 class SegmentOwner {
  public:
   virtual ~SegmentOwner() = default;
@@ -46,15 +46,16 @@ struct EngineContext {
   BufferPool& pool;
   const EngineOptions& options;
   EngineCounters& counters;
-  /// Makes a changed view known to other threads.
+  /// Publishes a changed view to other threads.
   std::function<void(GroupId, GroupView)> publish;
-  /// No group of this engine needs the link to this peer any more? Then it ends: `in_order` after
-  /// what is queued, which groups that have been closed still owe.
+  /// Closes the link to this peer if no group of this engine needs the link any more. `in_order`:
+  /// after the queue is sent, in which closed groups may have data that others need.
   std::function<void(PeerId, bool in_order)> release_link;
-  /// A rank of the same replica, in the elastic group of this engine? Then it goes with this one.
+  /// Is this peer a rank of the same replica, in the elastic group of this engine? Then it is
+  /// evicted with this one.
   std::function<bool(PeerId)> sibling;
 
-  /// A new token whose segments `owner` hears of, until `retire`.
+  /// Makes a token; until `retire` the `owner` is called about its segments.
   [[nodiscard]] MemoryToken token(SegmentOwner& owner) {
     do {
       ++last_token;  // 32 bits, because half a cookie holds one; skips what is still in use
@@ -62,7 +63,7 @@ struct EngineContext {
     owners.emplace(last_token, &owner);
     return last_token;
   }
-  /// Cancels in the links what still uses the token, and forgets it. 0 is allowed.
+  /// Cancels the token's segments in the links, and forgets the token. 0 is allowed.
   void retire(MemoryToken token) {
     if (token == 0) return;
     links.cancel(token);
@@ -72,7 +73,7 @@ struct EngineContext {
     return (token << 32) | index;
   }
 
-  /// Counts what a peer sends and nobody here can use yet; over the limit its link is given up.
+  /// Counts the data of a peer that cannot be used here yet; beyond the limit its link is given up.
   [[nodiscard]] std::optional<Kept> keep(PeerId peer, std::uint64_t bytes) {
     auto kept = kept_bytes.keep(peer, bytes);
     if (!kept) {
@@ -81,8 +82,8 @@ struct EngineContext {
     }
     return kept;
   }
-  /// What came from this peer does not follow PROTOCOL.md: the link to it ends, and its owner is
-  /// told why.
+  /// A frame of this peer does not follow PROTOCOL.md: the link to the peer ends, and the groups
+  /// that use the link are told why.
   void breaks_rules(PeerId peer, const std::string& how) {
     log_warning("the link to peer " + to_string(peer) + " is given up: " + how);
     links.give_up(peer, how);

@@ -1,4 +1,4 @@
-// Calls of a newcomer in a run without boundaries: they wait until the run has admitted it. Pure.
+// Calls of a newcomer in a run without boundaries: they wait until the newcomer is admitted. Pure.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ class Door {
     calls_.push_back({std::move(request), std::move(ticket)});
   }
   [[nodiscard]] bool empty() const { return calls_.empty(); }
-  /// All of them, in the order in which they came.
+  /// Takes out all calls, in the order in which they came.
   [[nodiscard]] std::deque<Call> take() { return std::exchange(calls_, {}); }
-  /// Those whose time is over: in their order, as a step has it. `timeout_ms`: of a call without
-  /// one; 0: none.
+  /// Takes out the calls that have timed out, in program order. `timeout_ms`: the time-out of a
+  /// call that has none of its own; 0: none.
   [[nodiscard]] std::vector<Call> expired(std::uint64_t elapsed_ms, std::uint64_t timeout_ms) {
     for (Call& call : calls_) call.waited_ms += elapsed_ms;
     std::vector<Call> over;

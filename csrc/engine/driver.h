@@ -1,8 +1,8 @@
-// Who runs the loop of an engine: its own thread, or a thread of the program that waits for an
-// outcome. Between threads a hand-over costs more than a small message on the network
-// (ARCHITECTURE.md, "Threads"), so a waiting caller drives, and the engine's own thread takes over
-// when no caller has for a millisecond. With transport/loop the only place that starts a thread for
-// a loop.
+// The thread that runs the loop of an engine: the engine's own thread, or a thread of the program
+// that waits for an outcome. To hand a result from one thread to another costs more than a small
+// message on the network (ARCHITECTURE.md, "Threads"). So a waiting caller drives the loop, and the
+// engine's own thread takes over when no caller has driven for a millisecond. With transport/loop
+// the only place that starts a thread for a loop.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@
 namespace pccl {
 
 /// Runs `loop` until it is stopped. A broken invariant (PCCL_ASSERT) stops it for good: `broken` is
-/// called on the thread that drives, once, and nothing else runs on the loop any more. A posted
-/// function that has not run by its end never does: it is destroyed. Thread-safe but for the
+/// called once, on the driving thread, and nothing else runs on the loop any more. A posted
+/// function that has not run by then is destroyed without having run. Thread-safe but for the
 /// constructor, `join` and `forget`.
 class Driver {
  public:
@@ -34,19 +34,20 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
-  /// Runs `function` on the loop, after what was posted before. What is `small` may run on this
-  /// thread, before the call returns; what is `large` never does.
+  /// Runs `function` on the loop, after the functions posted before. A `small` function may run on
+  /// the calling thread, before the call returns; a `large` one never does.
   void post(std::function<void()> function, Cost cost);
-  /// Waits for the outcome as Ticket::wait does, driving the loop meanwhile if no other caller
-  /// does. The time-out is kept to within the loop's tick. False once the loop has ended and the
-  /// ticket has no outcome: then nothing here brings one.
+  /// Waits for the outcome as Ticket::wait does, and drives the loop meanwhile if no other caller
+  /// does. The time-out is exact to the loop's tick. False if the loop has ended and the ticket has
+  /// no outcome: then none will come.
   bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms);
 
   /// Nobody will drive the loop any more.
   [[nodiscard]] bool ended() const;
-  /// Waits until the loop has been stopped and nobody drives it any more.
+  /// Waits until the loop has been stopped and no thread drives it any more.
   void join();
-  /// In a forked child the thread does not exist, and another may have held the mutex: forget both.
+  /// In a forked child: forgets the thread, which does not exist there, and the mutex, which
+  /// another thread may have held.
   void forget();
   /// Is the loop driven by this very thread?
   [[nodiscard]] bool is_current() const {

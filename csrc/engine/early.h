@@ -30,7 +30,7 @@ class Early {
   Early(const Early&) = delete;
   Early& operator=(const Early&) = delete;
 
-  /// Where the payload goes; throws std::bad_alloc. `kept`: what it counts at its link.
+  /// Makes memory for the payload; throws std::bad_alloc. `kept`: its share of the link's limit.
   [[nodiscard]] Placement place(PeerId from, const SegmentHeader& header, Kept kept) {
     MemoryToken& token = tokens_[from];
     if (token == 0) token = context_.token(owner_);
@@ -43,7 +43,7 @@ class Early {
     const auto token = tokens_.find(from);
     return token != tokens_.end() && token->second == at.token && arriving_.contains(at.cookie);
   }
-  /// The segment that is whole now.
+  /// Takes out a segment that has arrived whole.
   [[nodiscard]] EarlySegment take(const Placement& at) {
     return std::move(arriving_.extract(at.cookie).mapped());
   }
@@ -51,23 +51,25 @@ class Early {
     const OpKey op = segment.header.op;
     kept_[op].push_back(std::move(segment));
   }
-  /// What has arrived for an operation, oldest first.
+  /// Takes out the segments that have arrived for an operation, oldest first.
   [[nodiscard]] std::vector<EarlySegment> take(OpKey op) {
     auto node = kept_.extract(op);
     return node.empty() ? std::vector<EarlySegment>{} : std::move(node.mapped());
   }
-  /// The operation is issued: its segments are expected now and count at their links no more.
+  /// The operation is issued: its segments are expected now, and do not count at their links any
+  /// more.
   void issued(OpKey op) {
     const auto found = kept_.find(op);
     if (found == kept_.end()) return;
     for (EarlySegment& segment : found->second) segment.kept.release();
   }
-  /// The operation has failed. What came for those before it is theirs: they may wait for memory.
+  /// The operation has failed: drops its segments. Segments of earlier operations, which may wait
+  /// for memory, stay.
   void drop(OpKey op) { kept_.erase(op); }
-  /// What is older than this has no taker any more.
+  /// Drops the segments of all operations before this one.
   void drop_before(OpKey op) { kept_.erase(kept_.begin(), kept_.lower_bound(op)); }
   void drop_all() { kept_.clear(); }
-  /// The link to this peer is gone: what was half here never becomes whole.
+  /// The link to this peer is gone: drops its half-received segments.
   void link_gone(PeerId peer) {
     const auto token = tokens_.find(peer);
     if (token == tokens_.end()) return;

@@ -1,5 +1,5 @@
 // The engine of a process: all groups, all links, one loop (driver.h says which thread runs it).
-// What csrc/torch/ and the tests see. Knows no torch, takes no GIL, never blocks.
+// The interface for csrc/torch/ and the tests. Knows no torch, takes no GIL, never blocks.
 //
 // Thread-safety: every member function may be called on any thread but those of the engine's own
 // callbacks. Memory named in an OpRequest stays valid and unwritten by the caller from `post` to
@@ -30,24 +30,25 @@ class Engine {
   [[nodiscard]] static Result<std::shared_ptr<Engine>> create(const EngineOptions& options);
   virtual ~Engine() = default;
 
-  /// How others reach this process, when they are told so by somebody who sees it as `seen_host`
-  /// (used where options.advertise is empty).
+  /// This process's handle for other processes. Its host is options.advertise, or, if that is
+  /// empty, `seen_host`: the address under which another process sees this one.
   [[nodiscard]] virtual Handle handle(const std::string& seen_host) const = 0;
   /// The address of this machine that is used to reach host:port ("" if there is none).
   [[nodiscard]] virtual std::string local_host_towards(const std::string& address) const = 0;
 
-  // Fixed groups. Connects to all members; the ticket's outcome says whom it could not reach.
+  // Fixed groups. Connects to all members; the ticket's error names the members that could not be
+  // reached.
   [[nodiscard]] virtual std::shared_ptr<Ticket> configure_fixed(GroupId group, std::string name,
                                                                 std::vector<Handle> members,
                                                                 std::int32_t rank,
                                                                 std::uint64_t timeout_ms) = 0;
-  /// The same of members of the elastic group, whose handles the engine knows. A member that the
-  /// run has lost, or loses while the group connects, is a `peer_lost`.
+  /// The same for members of the elastic group, whose handles the engine knows. If the run has lost
+  /// one of them, or loses one while the group connects, the error is `peer_lost`.
   [[nodiscard]] virtual std::shared_ptr<Ticket> configure_of_run(GroupId group, std::string name,
                                                                  std::vector<PeerId> members,
                                                                  std::int32_t rank,
                                                                  std::uint64_t timeout_ms) = 0;
-  /// By rank; empty: there is no such group.
+  /// The members by rank; empty: there is no such group.
   [[nodiscard]] virtual std::vector<Handle> members_of(GroupId fixed_group) const = 0;
 
   /// The run that this process takes part in, whose members are the elastic group.
@@ -55,32 +56,32 @@ class Engine {
 
   // Operations.
   [[nodiscard]] virtual std::shared_ptr<Ticket> post(GroupId group, OpRequest request) = 0;
-  /// More of the inputs of the operation with this gate is there. (If the rest never comes: abort.)
+  /// More of the inputs of the operation with this gate has come. (If the rest never comes: abort.)
   virtual void inputs_came(GroupId group, std::shared_ptr<const InputGate> gate) = 0;
-  /// Waits as Ticket::wait does, and lends the engine this thread meanwhile: the shortest way for a
-  /// small operation.
+  /// Waits as Ticket::wait does; meanwhile this thread drives the engine, which is the fastest way
+  /// for a small operation.
   virtual bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) = 0;
   [[nodiscard]] virtual GroupView view(GroupId group) const = 0;
   [[nodiscard]] virtual std::vector<OpInFlight> in_flight(GroupId group) const = 0;
   [[nodiscard]] virtual EngineCounters counters() const = 0;
-  /// Default time-out of operations posted without one.
+  /// Sets the time-out of operations that are posted without one.
   virtual void set_timeout(GroupId group, std::uint64_t timeout_ms) = 0;
 
-  /// Ends a group in good order: sends what is owed and a goodbye; pending operations fail with
-  /// `closed`.
+  /// Ends a group in good order: sends the data that other ranks still need, then a goodbye.
+  /// Pending operations fail with `closed`.
   virtual void close(GroupId group) = 0;
-  /// Fails all pending operations of the group and tells the others.
+  /// Fails all pending operations of the group, and tells the other members.
   virtual void abort(GroupId group, const std::string& why) = 0;
   /// Closes all groups, waits up to options.goodbye_timeout_ms, ends the thread. Idempotent.
   /// `failure`: the error that ends the program, for the other members and the master's log; empty:
   /// it ends in good order.
   virtual void shutdown(const std::string& failure = {}) = 0;
-  /// Ends as a SIGKILL does: every descriptor is closed without a word to anybody, and nothing runs
-  /// any more. For tests of what the others do then.
+  /// Ends as a SIGKILL does: closes every descriptor without a goodbye, and runs nothing any more.
+  /// For tests of the other processes.
   virtual void vanish() = 0;
-  /// Breaks an invariant on the thread that drives, with these words. For tests of what ends then.
+  /// Breaks an invariant on the driving thread, with this text. For tests.
   virtual void break_invariant(const std::string& what) = 0;
-  /// In a forked child: closes all descriptors without a word to anybody; every later call fails.
+  /// In a forked child: closes all descriptors without a goodbye; every later call fails.
   virtual void forked() = 0;
 };
 

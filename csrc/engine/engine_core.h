@@ -1,5 +1,5 @@
-// The engine without its thread: groups by number, what arrives for them, the tick. Everything here
-// runs on the loop's thread; engine.cpp brings calls of other threads to it.
+// The engine without its thread: groups by number, the frames that arrive for them, the tick.
+// Everything here runs on the loop's thread; engine.cpp brings calls of other threads to it.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +39,11 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   [[nodiscard]] Group* find(GroupId id);
   [[nodiscard]] ElasticGroup* elastic() { return elastic_; }
   void close(GroupId id);
-  /// Says goodbye to everybody, then calls `done`.
-  /// `failure`: that ends the program; empty: it ends in good order.
+  /// Says goodbye to all peers, then calls `done`.
+  /// `failure`: the error that ends the program; empty: it ends in good order.
   void shutdown(const std::string& failure, std::function<void()> done);
-  /// The loop has stopped because of a bug: the log gets what is known, and nobody waits any
-  /// longer. Throws nothing.
+  /// The loop has stopped because of a bug: logs the state of the engine, and ends every wait with
+  /// an error. Throws nothing.
   void broken(const Error& error);
 
   [[nodiscard]] Links& links() { return *links_; }
@@ -57,8 +57,8 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   void segment_sent(PeerId peer, std::uint64_t cookie) override;
 
  private:
-  /// What has arrived for a group that is not known here yet, because its other members were
-  /// faster. In the order of arrival; bounded for each link (kept.h), gone with its link.
+  /// Frames for a group that is not made here yet, because its other members were faster. In the
+  /// order of arrival; bounded for each link (kept.h), dropped with their link.
   struct EarlyMessage {
     PeerId from;
     PeerToPeer message;

@@ -1,7 +1,8 @@
-// What belongs to one epoch of a group and ends with it: its members, the ring, what is on its way,
-// what came early, point-to-point calls. A group has one in force, and an elastic group one more
-// for the epoch that it has accepted, whose other members may be ahead. What arrives finds its
-// epoch first, so nothing of one epoch can meet anything of another. Engine's thread only.
+// The state of one epoch of a group, which ends with the epoch: its members, the ring, segments on
+// their way, segments that came early, point-to-point calls. A group has one EpochRun for the
+// running epoch; an elastic group has another one for an epoch that it has accepted, because other
+// members may have begun it already. A frame is first given to its epoch, so data of two epochs
+// never meet. Engine's thread only.
 #pragma once
 
 #include <map>
@@ -26,14 +27,14 @@ struct EpochRun {
   EpochRun& operator=(const EpochRun&) = delete;
 
   const EpochId id;
-  std::vector<PeerId> members;  // in rank order, with self; none before it is in force
-  std::vector<PeerId> ring;     // the same, in the order in which data go round
-  bool stopped = false;         // it has ended: nothing of it is taken any more
+  std::vector<PeerId> members;  // in rank order, with this peer; empty before the epoch begins
+  std::vector<PeerId> ring;     // the members in the order of the ring
+  bool stopped = false;         // the epoch has ended: its frames are dropped
   Flow flow;
   Early early;
   PointToPoint point_to_point;
   std::map<MemoryToken, OpKey> running;
-  /// Operations of which a segment is lost, because there was no memory for it.
+  /// Operations that have lost a segment, because there was no memory for it.
   std::set<OpKey> starved;
 };
 

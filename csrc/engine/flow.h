@@ -1,10 +1,11 @@
-// Bounded memory at the receiver: segments for operations that the receiver has not issued yet may
-// leave up to kUngrantedBytesMax per peer, over all groups; then they wait here, each operation on
-// its own, so that no order of calls can make one block another. One per epoch of a group; engine's
-// thread only.
+// Bounds the memory that a receiver needs. For operations that the receiver has not issued yet, a
+// sender sends up to kUngrantedBytesMax to each peer, over all groups. Further segments wait here,
+// at the sender, separately for each operation, so that no order of calls lets one operation block
+// another. One object for each epoch of a group; engine's thread only.
 //
-// A receiver grants by number: "everything before `issued` I have issued". It does so when a sender
-// asks (Want), and unasked after every quarter of the window, so that a sender in step never waits.
+// A receiver grants by number: a Grant says that it has issued all operations before `issued`. The
+// receiver sends one when a sender asks (Want), and unasked after every quarter of the window, so
+// that a sender whose receiver keeps up never waits.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +31,15 @@ class Flow {
             std::uint32_t index);
   /// The peer has issued everything before `issued`.
   void granted(PeerId peer, OpKey issued);
-  /// The peer wants to know when `op` is issued here; `issued`: one past our newest.
+  /// The peer wants to know when `op` is issued here; `issued`: one past our newest operation.
   void wanted(PeerId peer, OpKey op, OpKey issued);
   /// We have issued everything before `issued`.
   void issued(OpKey issued);
-  /// `bytes` of segments came from the peer.
+  /// Segments with `bytes` bytes came from the peer.
   void received(PeerId peer, std::uint32_t bytes, OpKey issued);
-  /// The group is closed here. What its other members keep of it stays counted.
+  /// The group is closed here. Its data that other members still keep stay counted.
   void close();
-  /// Drops what is held back under the token.
+  /// Drops the segments that are held back under the token.
   void cancel(MemoryToken token);
 
  private:
@@ -50,7 +51,7 @@ class Flow {
   };
   struct PeerFlow {
     OpKey granted;                             // by the peer
-    std::map<OpKey, std::uint64_t> ungranted;  // what has left without a grant, by operation
+    std::map<OpKey, std::uint64_t> ungranted;  // bytes sent without a grant, by operation
     std::deque<Held> held;
     std::set<OpKey> asked;             // Want was sent
     std::map<OpKey, Kept> wants;       // Want came, not issued here yet

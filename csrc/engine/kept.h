@@ -1,7 +1,7 @@
-// What a link has brought that nobody here can use yet: segments of operations that are not issued,
-// messages for groups that are not made, sends without a receive. A sound sender bounds it by its
-// window (flow.h); this is the receiver's own limit, for each link over all groups. Engine's
-// thread.
+// The limit of data that has arrived over a link and cannot be used yet: segments of operations
+// that are not issued, messages for groups that are not made, sends without a receive. A correct
+// sender keeps its window (flow.h); this is the receiver's own limit, for each link over all
+// groups. Engine's thread only.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,14 @@
 
 namespace pccl {
 
-/// What a kept segment counts, at both ends: a short one costs a page all the same.
+/// The bytes that a kept segment counts, at both ends: a short one costs a page nevertheless.
 [[nodiscard]] constexpr std::uint64_t kept_cost(std::uint64_t bytes) {
   return std::max<std::uint64_t>(bytes, kKeptBytesMin);
 }
 
 class KeptBytes;
 
-/// So many bytes of one link, as long as this lives.
+/// Counts some bytes of one link as kept, as long as the object lives.
 class Kept {
  public:
   Kept() = default;
@@ -50,7 +50,7 @@ class Kept {
 /// Outlives what it has handed out.
 class KeptBytes {
  public:
-  /// Nothing: the link has no more room, so its peer ignores its window.
+  /// Nothing is returned if the link has no more room: then its peer ignores its window.
   [[nodiscard]] std::optional<Kept> keep(PeerId peer, std::uint64_t bytes) {
     std::uint64_t& held = held_[peer];
     if (bytes > kKeptBytesMax || held > kKeptBytesMax - bytes) return {};

@@ -1,5 +1,5 @@
-// What an engine has done last, for the report of a broken invariant: a ring of short entries that
-// are put into words only when somebody asks. Engine's thread only.
+// The last events of an engine, for the report of a broken invariant: a ring of short entries,
+// which become text only when they are read. Engine's thread only.
 #pragma once
 
 #include <algorithm>

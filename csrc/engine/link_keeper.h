@@ -1,6 +1,6 @@
-// Which links an elastic group needs, and what it does when one comes up or goes down: the links
-// that the newest proposal asks for, and those of members that are dialled again. Pure: no links,
-// no clock. Told what is seen, it says what to dial and what the peer's core has to hear.
+// The links that an elastic group needs: those that the newest proposal asks for, and those of
+// members that are dialled again. Pure: no links, no clock. The caller reports links that came up
+// or went down; the functions return the links to dial and the events for the peer's core.
 #pragma once
 
 #include <cstdint>
@@ -20,30 +20,30 @@ class LinkKeeper {
  public:
   struct Dial {
     Handle peer;
-    std::optional<PeerId> via;  // the relay; none: a link of its own
+    std::optional<PeerId> via;  // the relay; none: a direct link
     std::uint64_t deadline_ms = 0;
   };
-  /// To be carried out in this order.
+  /// The caller carries these out in this order.
   struct Moves {
     std::vector<Dial> dials;
     std::vector<peer::Event> events;
     bool again = false;  // the link was up before
   };
 
-  /// A proposal: takes the place of the one before. The links have `wait_ms` to come up.
+  /// A proposal, which replaces the one before. Its links have to come up within `wait_ms`.
   [[nodiscard]] Moves propose(const peer::Connect& proposal, std::uint64_t now_ms,
                               std::uint64_t wait_ms);
   [[nodiscard]] Moves up(PeerId peer);
 
-  /// What `down` has to know of the group.
+  /// What `down` needs to know of the group.
   struct Now {
     std::uint64_t ms = 0;
-    EpochId epoch;         // that runs, or ran last
-    bool stopped = false;  // it does not run
-    bool member = false;   // the other side is in it
+    EpochId epoch;         // the epoch that runs, or ran last
+    bool stopped = false;  // that epoch does not run any more
+    bool member = false;   // the other side is a member of that epoch
   };
   [[nodiscard]] Moves down(PeerId peer, const std::string& reason, Down how, const Now& now);
-  /// Not a member any more: nothing is said of its link.
+  /// The peer is no member any more: its link causes no events.
   void forget(PeerId peer) { redialing_.erase(peer); }
 
   [[nodiscard]] const std::map<PeerId, Handle>& proposed() const { return proposed_; }

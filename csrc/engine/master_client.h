@@ -1,6 +1,7 @@
-// The connection of a peer to its master: dials, dials again with back-off, goes round the list,
-// sends heartbeats, finds a silent master. Says nothing of membership: messages go up, the peer's
-// core decides. Also carries the calls of the key-value store. Engine's thread only.
+// The connection of a peer to its master: dials the masters of the list in turn, again and again
+// with back-off, sends heartbeats, and notices a silent master. Knows nothing of membership: it
+// passes messages up, and the peer's core decides. Also carries the calls of the key-value store.
+// Engine's thread only.
 #pragma once
 
 #include <cstdint>
@@ -36,17 +37,18 @@ class MasterClient {
   void store(StoreRequest request, std::shared_ptr<Ticket> ticket);
   void set_intervals(std::uint64_t heartbeat_ms, std::uint64_t silence_ms);
   void tick(std::uint64_t elapsed_ms);
-  /// Sends what is queued, then closes, and dials no more; calls of the store end with `error`.
+  /// Sends the queue, then closes, and dials no more; calls of the store end with `error`.
   void close(const Error& error);
 
   [[nodiscard]] bool connected() const { return channel_ != nullptr; }
   [[nodiscard]] const std::string& local_host() const { return local_host_; }
-  /// So long no master in charge has been heard of.
+  /// Milliseconds without a master in charge.
   [[nodiscard]] std::uint64_t without_ms() const { return without_ms_; }
-  /// The error of who gives up: every master of the list, and what was seen there.
+  /// The error for a caller that gives up: names every master of the list, with what was seen
+  /// there.
   [[nodiscard]] Error nobody(const std::string& how_long) const;
   [[nodiscard]] std::string masters_text() const;
-  /// What the master has said last about why this peer waits, for the end of an error text.
+  /// The master's last reason why this peer waits, for the end of an error text.
   [[nodiscard]] std::string told() const { return told_.empty() ? "" : "; it says: " + told_; }
 
  private:
@@ -64,7 +66,7 @@ class MasterClient {
 
   EngineContext& context_;
   std::vector<std::string> masters_;
-  std::vector<Error> seen_;  // at each of them: what the last attempt ended with
+  std::vector<Error> seen_;  // the error of the last attempt at each master
   Events events_;
   std::size_t next_ = 0;  // in the list
   std::size_t at_ = 0;    // of the attempt, or the connection, of now
@@ -75,7 +77,7 @@ class MasterClient {
   std::uint64_t heartbeat_ms_ = 1000;
   std::uint64_t silence_ms_ = kMuteMs;  // until its Welcome says more
   std::uint64_t since_heartbeat_ms_ = 0;
-  std::uint64_t since_message_ms_ = 0;  // since bytes of one have come
+  std::uint64_t since_message_ms_ = 0;  // since bytes of a message have come
   std::uint64_t received_before_ = 0;   // of this connection, at the tick before
   std::string local_host_;
   std::string said_;
@@ -84,7 +86,7 @@ class MasterClient {
   bool was_greeted_ = false;
   std::uint64_t without_ms_ = 0;
   std::uint64_t say_away_ms_ = 0;
-  std::string stands_by_;  // what one said that is not
+  std::string stands_by_;  // the reason that a master gave for not being in charge
   Error closed_;           // why, once it is
   std::uint64_t last_store_id_ = 0;
   std::map<std::uint64_t, StoreCall> store_calls_;

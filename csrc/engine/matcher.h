@@ -1,10 +1,12 @@
-// Which receive takes which send: the rules of point-to-point, and nothing else. Pure: no memory of
-// tensors, no links, no clock. One per epoch of a group; point_to_point.h runs it.
+// Decides which receive takes which send: the rules of point-to-point calls, and nothing else.
+// Pure: no memory of tensors, no links, no clock. One for each epoch of a group; point_to_point.h
+// calls it.
 //
-// A sender numbers its sends to one receiver through, whatever their tags. A receive takes the
-// lowest number with its tag that has not been taken; a receive from any source takes, of these,
-// the one that came first. News of sends may come out of order (over a third peer, or for a group
-// that was not known here yet): a send whose forerunners have not all come is not taken.
+// A sender numbers all its sends to one receiver in one sequence, whatever their tags. A receive
+// takes the send with its tag that has the lowest number and has not been taken. A receive from any
+// source takes, of these sends of all sources, the one that came first. Frames of sends may come
+// out of order (over a third peer, or for a group that was not known here yet): a send is not taken
+// before all sends with lower numbers have come.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,7 @@ namespace pccl {
 
 /// One send, as both sides name it.
 struct SendName {
-  PeerId peer;  // the other side
+  PeerId peer;  // the peer at the other end
   std::uint64_t tag = 0;
   std::uint64_t index = 0;  // among all sends of the sender to this receiver in the epoch
   auto operator<=>(const SendName&) const = default;
@@ -43,17 +45,18 @@ class Matcher {
   };
   enum class News : std::uint8_t {
     fresh,
-    withdrawn,  // its sender has given it up: nobody takes it
-    again       // it has come before: its sender breaks the rules
+    withdrawn,  // its sender has given it up: no receive takes it
+    again       // the send has come before: its sender breaks the protocol
   };
 
-  // News of a sender; `settle` says what follows from it.
-  /// The first news of a send. It can be taken once it is `ready`.
+  // Frames of a sender; `settle` returns what follows from them.
+  /// The first frame of a send. The send can be taken once it is `ready`.
   [[nodiscard]] News arrive(const SendName& name);
   void ready(const SendName& name);
-  /// The sender has given it up, before or after it came. False: it has been taken already.
+  /// The sender has given the send up, before or after it came. False: a receive has taken it
+  /// already.
   [[nodiscard]] bool withdraw(const SendName& name);
-  /// What receives take after news of this sender.
+  /// The pairs of send and receive that follow from the frames of this sender.
   [[nodiscard]] std::vector<Pair> settle(PeerId peer);
 
   [[nodiscard]] std::optional<Pair> post(Receive receive);
@@ -61,7 +64,7 @@ class Matcher {
   [[nodiscard]] bool all_ready(PeerId peer, std::uint64_t end) const;
   /// The lowest number of this sender that no receive has taken.
   [[nodiscard]] std::uint64_t untaken(PeerId peer) const;
-  /// A receive that is not paired is not any more.
+  /// Removes a receive that is not paired.
   void cancel(ReceiveId id);
 
  private:

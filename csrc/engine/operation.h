@@ -2,9 +2,9 @@
 // Knows no algorithm, no group, no epoch rule: its Port sends, its owner feeds it what arrives and
 // decides what its completion means.
 //
-// Works segment by segment: a step that `follows` another one handles a segment as soon as the
-// other has, so receiving, reducing and forwarding overlap. What arrives for a step that may not
-// start yet is kept. Owned and used by the engine's thread only.
+// Works segment by segment: a step that `follows` another step handles a segment as soon as the
+// other step has handled it, so receiving, reducing and forwarding overlap. A segment for a step
+// that may not start yet is kept. Owned and used by the engine's thread only.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class Operation;
   return kind == OpKind::all_gather || kind == OpKind::gather || kind == OpKind::all_to_all;
 }
 
-/// How an operation sends: its group, which adds header fields and holds back what may not leave
-/// yet.
+/// The way by which an operation sends: its group, which adds header fields and holds back segments
+/// that may not leave yet.
 class OperationPort {
  public:
   virtual ~OperationPort() = default;
@@ -57,15 +57,15 @@ class Operation {
   /// our place among them). `keep_preimage`: restore() will be able to undo it.
   void start(OperationPort& port, std::vector<std::uint32_t> contributors, std::uint32_t me,
              MemoryToken token, bool keep_preimage);
-  /// Forgets the run; the caller has cancelled `token()` in the links by then.
+  /// Forgets the run; the caller has cancelled `token()` in the links before.
   void stop();
   void restore();
 
-  /// Where a segment from contributor `from` goes; the error says in what it does not fit
-  /// (mismatch), or that it has come before (malformed). Throws std::bad_alloc, as `start`,
-  /// `arrived`, `deliver`, `inputs_came` and `sent` do; then it is stopped and restored.
+  /// Returns the place of a segment from contributor `from`. Errors: the segment does not fit the
+  /// operation (mismatch), or has come before (malformed). Throws std::bad_alloc, as `start`,
+  /// `arrived`, `deliver`, `inputs_came` and `sent` do; then the operation is stopped and restored.
   [[nodiscard]] Result<Placement> place(std::uint32_t from, const SegmentHeader& header);
-  /// It has arrived where place() said.
+  /// A segment has arrived in the place that place() returned.
   void arrived(std::uint32_t from, const SegmentHeader& header, const Placement& at);
   /// A segment that arrived before the operation was started.
   [[nodiscard]] Error deliver(std::uint32_t from, const SegmentHeader& header, PoolBuffer payload);
@@ -84,11 +84,11 @@ class Operation {
   [[nodiscard]] bool overlaps(const Operation& other) const;
   [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
   [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
-  /// Does the gate hold back a part of the inputs?
+  /// Does the gate still hold back a part of the inputs?
   [[nodiscard]] bool waits_for_inputs() const;
-  /// Contributors (indexes among them) from which something is still missing.
+  /// Indexes of the contributors from which a segment is still missing.
   [[nodiscard]] std::vector<std::uint32_t> waiting_for() const;
-  /// The oldest step for which something is still missing; TellIssued::kNoStep: none.
+  /// The oldest step for which a segment is still missing; TellIssued::kNoStep: none.
   [[nodiscard]] std::uint32_t waits_at() const;
   /// Grows with every segment that was sent, received or reduced.
   [[nodiscard]] std::uint64_t progress() const { return progress_; }

@@ -1,5 +1,5 @@
-// What can be set about the engine of a process. Filled by pccl_backend/_config.py (argument, then
-// PCCL_*, then these defaults) and passed in; nothing else reads the environment.
+// The options of the engine of a process. pccl_backend/_config.py fills them (argument, then
+// PCCL_*, then these defaults) and passes them in; no C++ reads the environment for options.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,18 @@ struct EngineOptions {
   std::uint32_t bulk_lanes = 1;
   std::uint64_t connect_timeout_ms = 10000;  // to reach a master or a peer
   std::uint64_t tcp_user_timeout_ms = 30000;
-  std::uint64_t silence_timeout_ms = 30000;       // fixed groups: others wait, and it says nothing
-  std::uint64_t stall_timeout_ms = 15000;         // elastic: all have issued it, and no data move
-  std::uint64_t preimage_bytes_max = 1ULL << 30;  // kept inputs of operations without an outcome
+  std::uint64_t silence_timeout_ms =
+      30000;  // fixed groups: without a sign of life while others wait
+  std::uint64_t stall_timeout_ms =
+      15000;  // elastic groups: all have issued an operation, and no data moves
+  std::uint64_t preimage_bytes_max = 1ULL << 30;  // copies of outputs, to restore them after a loss
   std::uint64_t hold_timeout_ms = 30ULL * 60 * 1000;  // without a master
-  std::uint64_t goodbye_timeout_ms = 5000;            // at destroy and exit: to send what is owed
+  std::uint64_t goodbye_timeout_ms = 5000;  // at destroy and exit: to send data that others need
 };
 
 struct JoinOptions {
   std::vector<std::string> masters;              // "host:port", in list order
-  std::string run;                               // empty: whichever
+  std::string run;                               // empty: the master's run, whatever its name
   Place place;                                   // replica empty: a replica of one rank
   bool raises = false;                           // on_loss="raise": no operation is replayed
   std::uint64_t timeout_ms = 30ULL * 60 * 1000;  // for the founding

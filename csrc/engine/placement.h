@@ -1,5 +1,5 @@
-// Where a segment belongs in a range of known size: what arrives is checked here, once, before a
-// byte of it is placed. Offset and length come from another process and may be anything.
+// The place of a segment in a range of known size. Every arriving segment is checked here, once,
+// before a byte of it is placed: offset and length come from another process and may be anything.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 
 namespace pccl {
 
-/// Of so many bytes. A range of no bytes has one segment, which is empty.
+/// Number of segments of a range of so many bytes. A range of no bytes has one segment, an empty
+/// one.
 [[nodiscard]] constexpr std::uint64_t segments_of(std::uint64_t bytes) {
   return bytes == 0 ? 1 : (bytes - 1) / kSegmentBytesMax + 1;
 }
@@ -39,20 +40,20 @@ namespace pccl {
   return segment;
 }
 
-/// Which segments of a range have been given a place, and how many are whole.
+/// The segments of a range that have been given a place, and the number that are whole.
 class SegmentSet {
  public:
   SegmentSet() = default;
   explicit SegmentSet(std::uint64_t bytes)
       : taken_(static_cast<std::size_t>(segments_of(bytes))), left_(taken_.size()) {}
 
-  /// False: it has been taken before, so it comes twice.
+  /// Takes a segment. False: it was taken before, so it comes twice.
   [[nodiscard]] bool take(std::uint64_t segment) {
     if (taken_[static_cast<std::size_t>(segment)]) return false;
     taken_[static_cast<std::size_t>(segment)] = true;
     return true;
   }
-  /// One that was taken is whole now. True: all are.
+  /// A segment that was taken is whole now. True: all segments are.
   [[nodiscard]] bool arrived() { return --left_ == 0; }
 
  private:

@@ -1,6 +1,6 @@
-// The undo log of one operation: what its outputs held before they were first written, kept until
-// its outcome is known. Written range by range, just before the range is (so it is in the cache
-// then), with stores that do not displace what is.
+// The undo log of one operation: the values of its outputs before they were first written, kept
+// until the outcome is known. Each range is copied just before it is overwritten, when it is in the
+// cache anyway, with stores that bypass the cache.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Preimage {
 
   /// Bytes [offset, offset + bytes) of output `index` are about to be written.
   void save(std::uint32_t index, std::uint64_t offset, std::uint64_t bytes);
-  /// Writes everything back and forgets it.
+  /// Writes the saved values back, and forgets them.
   void restore();
 
  private:

@@ -1,4 +1,4 @@
-// What a program asks of a group: one operation, its memory, and the numbering that its ranks mean.
+// A program's call on a group: one operation, its memory, and the numbering of its ranks.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ struct Buffer {
   std::uint64_t bytes = 0;
 };
 
-/// Have they a byte in common?
+/// Do the two overlap?
 inline bool touch(const Buffer& a, const Buffer& b) {
   return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
 }
@@ -30,8 +30,8 @@ inline std::uint64_t total_bytes(const std::vector<Buffer>& buffers) {
   return bytes;
 }
 
-/// How much of an operation's inputs is there, where somebody still fills them (copies from a
-/// device). Written by who fills them, read by the engine; thread-safe.
+/// How much of an operation's inputs has come, if another thread still fills them (with copies from
+/// a device). Written by that thread, read by the engine; thread-safe.
 struct InputGate {
   /// So many bytes of the inputs, one after the other in their order, hold data. Grows only.
   std::atomic<std::uint64_t> bytes{0};
@@ -46,10 +46,10 @@ struct OpRequest {
   OpDescriptor descriptor;  // root: rank, -1 if none; count: 0 where shapes may differ
   std::vector<Buffer> inputs;
   std::vector<Buffer> outputs;
-  /// What the ranks of this request mean, as the caller saw it (GroupView::numbering); null: the
-  /// numbering of the moment in which the engine takes the request.
+  /// The numbering that the ranks of this request refer to, as the caller saw it
+  /// (GroupView::numbering); null: the numbering when the engine takes the request.
   Numbering numbering;
-  std::shared_ptr<const InputGate> gate;  // null: the inputs are there
+  std::shared_ptr<const InputGate> gate;  // null: the inputs are complete
   std::int32_t peer = -1;                 // send, recv: the other rank; recv: -1 is any
   std::uint64_t tag = 0;                  // send, recv
   std::uint64_t timeout_ms = 0;           // 0: none

@@ -1,7 +1,8 @@
-// Does the oldest operation of an elastic group move? A member that has not issued it is late, and
-// nothing is held against it; when all have, and for long enough no segment moves, whoever owes
-// data without waiting for older data itself is at fault. So is who does not even answer. Pure:
-// told what is seen, says what to do.
+// Finds the members at fault if the oldest operation of an elastic group does not move. A member
+// that has not issued the operation is late and not at fault. When all members have issued it, and
+// no segment has moved for long enough, a member is at fault that owes data and does not wait for
+// older data itself; so is a member that does not answer. Pure: the caller reports what it sees,
+// and is told what to do.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +20,13 @@ namespace pccl {
 class Stall {
  public:
   enum class Verdict : std::uint8_t {
-    moves,   // or it is too early to tell
-    ask,     // all others, what they have issued and wait for
-    stalled  // some are at fault: `owes`
+    moves,   // the operation moves, or it is too early to tell
+    ask,     // ask all other members what they have issued and wait for
+    stalled  // the members in `owes` are at fault
   };
 
-  /// Once a tick. `progress`: of the operation; `others`: its contributors without this one.
+  /// Called once a tick. `progress`: a number that grows with the operation; `others`: its
+  /// contributors without this peer.
   Verdict look(EpochId epoch, OpKey op, std::uint64_t progress, const std::vector<PeerId>& others,
                std::uint64_t elapsed_ms, std::uint64_t limit_ms) {
     elapsed_ms = std::min(elapsed_ms, kLateTickMs);
@@ -55,21 +57,22 @@ class Stall {
   void told(PeerId peer, const TellIssued& said) {
     if (said.op == op_) answers_[peer] = {0, true, op_ < said.issued, said.waits_at};
   }
-  /// It has said that it has not issued `op` yet.
+  /// Has this peer said that it has not issued `op` yet?
   [[nodiscard]] bool late(OpKey op, PeerId peer) const {
     const auto found = answers_.find(peer);
     return op == op_ && found != answers_.end() && found->second.said && !found->second.issued;
   }
-  /// At fault: it is silent, or does not wait for something older than we do at step `waits_at`.
+  /// Is this peer at fault? Yes if it is silent, or does not wait for older data than this process,
+  /// which waits at step `waits_at`.
   [[nodiscard]] bool owes(PeerId peer, std::uint32_t waits_at) const {
     const auto found = answers_.find(peer);
     if (found == answers_.end()) return false;
     const Answer& answer = found->second;
     return answer.age_ms >= limit_ms_ || (stalled_ms_ >= limit_ms_ && answer.waits_at >= waits_at);
   }
-  /// Has this peer been found at fault since an operation succeeded? From now on, yes.
+  /// Notes that this peer is at fault. True: for the first time since an operation succeeded.
   [[nodiscard]] bool first_time(PeerId peer) { return found_.insert(peer).second; }
-  /// What was found has been acted upon: the time begins anew.
+  /// The caller has acted on a result: the time begins anew.
   void acted() {
     stalled_ms_ = 0;
     for (auto& [peer, answer] : answers_) answer.age_ms = 0;
@@ -78,7 +81,8 @@ class Stall {
   void forget() { found_.clear(); }
 
  private:
-  // A tick that comes later was our own stop: what has arrived meanwhile has not been read yet.
+  // After a longer tick this process itself was stopped: frames that came meanwhile are not read
+  // yet.
   static constexpr std::uint64_t kLateTickMs = 500;
   static constexpr std::uint64_t kAsks = 4;  // within the limit, however short it is
 

@@ -22,7 +22,7 @@ class StateExchange : public SegmentOwner {
   StateExchange& operator=(const StateExchange&) = delete;
 
   void offer(Snapshot snapshot);
-  /// What was offered may be changed by its owner after this returns.
+  /// After this call the owner may change the memory that was offered.
   void withdraw();
 
   void pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
@@ -30,14 +30,14 @@ class StateExchange : public SegmentOwner {
   void cancel(const Ticket& ticket);
   void pulled_from(PeerId peer, const Pull& request);
   void replied(PeerId peer, const PullReply& reply);
-  /// Requests that came before the link did leave now.
+  /// The link is up: sends the requests that were made before.
   void link_up(PeerId peer);
   void link_down(PeerId peer, const std::string& reason);
-  /// These are the others of the newest proposal: nothing comes from anybody else.
+  /// The other members of the newest proposal: pulls from other peers fail.
   void sources(const std::map<PeerId, Handle>& proposed);
   void fail_all(const Error& error);
   void tick(std::uint64_t elapsed_ms);
-  /// Of all pulls.
+  /// Bytes of all pulls.
   [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
 
   [[nodiscard]] Placement segment_header(PeerId from, const SegmentHeader& header);

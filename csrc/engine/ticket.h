@@ -1,4 +1,4 @@
-// Where a thread of the program meets the engine's: the outcome of something that was posted.
+// The outcome of a call that was posted to the engine, for which a thread of the program waits.
 #pragma once
 
 #include <condition_variable>
@@ -16,18 +16,17 @@
 
 namespace pccl {
 
-/// The outcome of something that was posted. Completed exactly once, on the thread that drives the
-/// engine.
+/// The outcome of a posted call. Completed exactly once, on the thread that drives the engine.
 class Ticket {
  public:
-  /// Waits up to `timeout_ms` (nullopt: until the outcome, which has deadlines of its own). False:
-  /// not yet.
+  /// Waits up to `timeout_ms` (nullopt: until the outcome; every posted call has a deadline).
+  /// False: there is no outcome yet.
   bool wait(std::optional<std::uint64_t> timeout_ms);
   [[nodiscard]] bool done() const;
-  /// After done(): what went wrong; code none if nothing did.
+  /// After done(): the error; code none: the call has succeeded.
   [[nodiscard]] Error error() const;
-  /// Calls `function` once the outcome is there, on the engine's thread or, if it is there, at
-  /// once. It must not block and not take the GIL.
+  /// Calls `function` when the outcome is there, on the engine's thread; if it is there already, at
+  /// once. `function` must not block and not take the GIL.
   void on_done(std::function<void()> function);
 
   void complete(Error error);  // by the engine

@@ -1,5 +1,5 @@
-// What an engine tells of itself: a group as it is now, its events, operations in flight, counters.
-// Snapshots: nothing in them changes after they were taken.
+// Snapshots of an engine for other threads: a group as it is now, its events, operations in flight,
+// counters. A snapshot does not change after it was taken.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct OpInFlight {
   OpDescriptor descriptor;
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
-  bool complete = false;  // its own part is; not committed yet
+  bool complete = false;  // this peer's part is complete; the operation is not committed yet
 };
 
 /// Membership changes and the like, for hooks and logs; delivered on the engine's thread.

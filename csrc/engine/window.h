@@ -1,6 +1,7 @@
-// What this process has sent to a peer that cannot be used there yet: bounded for each peer over
-// all groups (flow.h, point_to_point.h), because the peer keeps it. A fixed group that is closed
-// here leaves it behind: it counts until the peer says that it keeps it no longer. Engine's thread.
+// Counts the data that this process has sent to a peer and that the peer cannot use yet. It is
+// bounded for each peer over all groups (flow.h, point_to_point.h), because the peer keeps it in
+// memory. Data of a fixed group that is closed here count until the peer says that it does not keep
+// them any more. Engine's thread only.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct Window {
   bool operator==(const Window&) const = default;
 };
 
-/// As `issued` of a grant: the group is closed there. As `op` of a want: nothing less will do.
+/// As `issued` of a Grant: the group is closed at its sender. As `op` of a Want: only such a Grant
+/// is an answer.
 inline constexpr OpKey kGroupClosed{~0ULL, ~0ULL};
 
 class Windows {
@@ -35,7 +37,7 @@ class Windows {
   [[nodiscard]] Window& of(PeerId peer) { return windows_[peer]; }
   [[nodiscard]] Rest& left_behind(PeerId peer, GroupId group) { return rests_[{peer, group}]; }
 
-  /// Asks a peer to say when it keeps nothing any more of what was left behind.
+  /// Asks a peer to report when it keeps no more data of the closed groups.
   void ask(Links& links, PeerId peer, GroupId group) const {
     const auto rest = rests_.find({peer, group});
     if (rest == rests_.end()) return;
@@ -45,7 +47,7 @@ class Windows {
     if (!rest->second.ungranted.empty()) want(rest->second.ungranted.rbegin()->first);
     if (rest->second.eager_sends > 0) want(kGroupClosed);
   }
-  /// The link to the peer is new: what was asked over the one before may be lost.
+  /// The link to the peer is new: questions over the link before may be lost.
   void ask_again(Links& links, PeerId peer) const {
     for (auto rest = rests_.lower_bound({peer, GroupId{}});
          rest != rests_.end() && rest->first.first == peer; ++rest) {
@@ -67,7 +69,7 @@ class Windows {
     }
     forget_empty(rest);
   }
-  /// The peer is gone, or has closed the group: nothing of it is kept there.
+  /// The peer is gone, or has closed the group: it keeps no data of the group any more.
   void forget(PeerId peer, GroupId group) {
     const auto rest = rests_.find({peer, group});
     if (rest != rests_.end()) forget(rest);

@@ -1,8 +1,8 @@
-// Is it wise to poll for a moment before sleeping? Being woken costs two to five times what a small
-// message does (docs/architecture/costs.md, "Measurements"), so a waiting thread looks again and
-// again, and gives its core to whoever wants it in between. Where the core does not come back soon,
-// somebody needs it for work of his own (a data loader, another job): then polling pauses, for
-// longer each time. Used by one thread at a time.
+// Decides whether a waiting thread polls for a moment before it sleeps. Being woken costs two to
+// five times what a small message does (docs/architecture/costs.md, "Measurements"), so a waiting
+// thread looks again and again, and yields its core in between. If a yield takes long, another
+// thread (of a data loader, of another job) needs the core: then polling pauses, for longer each
+// time. Used by one thread at a time.
 #pragma once
 
 #include <sched.h>
@@ -27,7 +27,7 @@ class YieldGuard {
     took(before, Clock::now());
   }
 
-  /// A yield lasted from `before` to `after`.
+  /// Reports a yield that lasted from `before` to `after`.
   void took(Clock::time_point before, Clock::time_point after) {
     if (after - before > kLongYieldMs) {
       pause_ = std::clamp(2 * pause_, kPauseMsMin, kPauseMsMax);
