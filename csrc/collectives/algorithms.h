@@ -24,7 +24,7 @@ namespace pccl {
 [[nodiscard]] Schedule pairwise_all_to_all(const CollectiveArgs& args);
 [[nodiscard]] Schedule dissemination_barrier(const CollectiveArgs& args);
 
-/// Into how many pieces, that travel one behind the other, a chain cuts S bytes.
+/// The number of pieces into which a chain cuts S bytes; they travel one behind the other.
 [[nodiscard]] std::uint64_t chain_pieces(std::uint64_t bytes, std::uint64_t element_bytes,
                                          std::uint32_t size);
 

@@ -1,5 +1,5 @@
-// Appends steps to a Schedule: what every algorithm of this folder shares, so that an algorithm
-// reads as the list of its steps. Knows no algorithm; fills in nothing that its caller did not say.
+// Appends steps to a Schedule. All algorithms of this folder use it, so that an algorithm reads as
+// the list of its steps. Knows no algorithm, and adds nothing that its caller did not name.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace pccl {
 
-/// What a step waits for: `after` whole steps, `follows` segment by segment.
+/// The steps that a step waits for: `after` until they are complete, `follows` segment by segment.
 struct Order {
   std::vector<std::uint32_t> after;
   std::int32_t follows = -1;
@@ -44,7 +44,7 @@ class Builder {
   enum class Place : std::uint8_t { received_first, received_second };
   enum class Last : std::uint8_t { no, yes };
 
-  /// `last`: no reduction of this range comes after it, so that an average is divided here.
+  /// `last`: this is the last reduction of the range, so an average is divided here.
   std::uint32_t recv_reduce(std::uint32_t peer, std::uint32_t channel, Range from, Range to,
                             Place place, Last last, Order order = {}) {
     Step step;
@@ -58,7 +58,7 @@ class Builder {
     return add(std::move(step), std::move(order));
   }
 
-  /// Nothing where there is nothing to copy.
+  /// Adds no step if there is nothing to copy.
   void copy(Range from, Range to) {
     if (from.bytes == 0) return;
     Step step;
@@ -95,8 +95,8 @@ inline Range scratch(std::uint64_t offset, std::uint64_t bytes) {
   return {Space::scratch, 0, offset, bytes};
 }
 
-/// A part of a buffer that is cut into `parts` parts of whole elements; the first ones are longer
-/// by one element where it does not come out even.
+/// A part of a buffer that is cut into `parts` parts of whole elements; if the elements cannot be
+/// divided evenly, the first parts have one element more.
 struct Part {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;

@@ -3,16 +3,13 @@
 // selection.h), run by engine/operation.cpp, which knows no algorithm.
 //
 // Rules that every schedule keeps, and tests check for 1 to 9 ranks:
-//  - Of two ranks a and b, the sends of a to b and the receives of b from a pair up by `channel`:
-//  equal
-//    channel, equal bytes. A channel is used once per direction and pair in an operation.
+//  - The sends of a rank a to a rank b match the receives of b from a by `channel`: equal channel,
+//    equal bytes. A channel is used once for each direction and pair in an operation.
 //  - Steps are listed in an order in which they could run one after the other; `after` and
-//  `follows`
-//    only name earlier steps.
-//  - The result is the same bits at all ranks that receive it: each element is reduced in one
-//  place, or
-//    by the same calls with the same operands in the same order.
-//  - Buffers of kind `input` are only written where input and output are the same memory.
+//    `follows` name earlier steps only.
+//  - The result has the same bits at all ranks that receive it: each element is reduced in one
+//    place, or by the same calls with the same operands in the same order.
+//  - Buffers of kind `input` are written only if input and output are the same memory.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +48,8 @@ struct Step {
   Range from;
   Range to;
   bool received_second = false;
-  /// Divide by the number of contributors after this reduction (AVG): set on the last one of a
-  /// range.
+  /// Divide by the number of contributors after this reduction (AVG): set on the last reduction of
+  /// a range.
   bool finish = false;
   /// Steps that must be complete before this one starts. (For a receive: before bytes are written
   /// to `to`; the executor holds those that arrive earlier.)
@@ -66,8 +63,8 @@ struct Schedule {
   std::uint64_t scratch_bytes = 0;
 };
 
-/// What a builder sees of an operation at one rank. Contributors are the members that take part, in
-/// rank order (or in ring_order, below); `rank` is this one's place among them.
+/// The arguments of a builder: an operation at one rank. Contributors are the members that take
+/// part, in rank order (or in ring_order, below); `rank` is this rank's place among them.
 ///
 /// Buffers, all sizes in bytes, by contributor index where there is one per rank:
 ///  all_reduce, broadcast, reduce  inputs[0] and outputs[0], which may be the same memory;
@@ -94,13 +91,13 @@ struct CollectiveArgs {
 /// Pairs of contributors, the lower one first.
 using RankPairs = std::set<std::pair<std::uint32_t, std::uint32_t>>;
 
-/// The contributors in an order in which, as far as can be, no two of `apart` follow each other,
-/// also not the last and the first; rank order if it is one. Contributors that are listed in this
-/// order make the rings of all algorithms go round in it.
+/// The contributors in an order in which, if possible, no pair of `apart` are neighbours, also not
+/// as last and first; rank order if that is such an order. The rings of all algorithms follow the
+/// order in which the contributors are listed.
 [[nodiscard]] std::vector<std::uint32_t> ring_order(std::uint32_t size, const RankPairs& apart);
 
 /// The schedule of `args` by the algorithm that selection.cpp picks for kind, size and bytes. A
-/// pure function; all ranks pick the same algorithm, since they decide on what all of them know.
+/// pure function; all ranks pick the same algorithm, because they decide by values that all know.
 [[nodiscard]] Schedule build_schedule(const CollectiveArgs& args);
 
 }  // namespace pccl

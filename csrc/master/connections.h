@@ -1,10 +1,10 @@
-// The master's connections: accepts them, takes the Hello, decodes and encodes, beats the heart and
-// watches for silence. It knows which connection is the newest of a peer, and nothing of
-// membership: what it sees it tells its owner, server.cpp.
+// The master's connections: accepts them, takes the Hello, decodes and encodes, sends heartbeats
+// and watches for silent peers. Knows the newest connection of each peer, and nothing of
+// membership: it reports to its owner, server.cpp.
 //
-// Whatever arrives is untrusted: bad bytes cost their sender the connection, are logged once and
-// disturb nobody else. How many may wait without a Hello, and for how long, is the transport's
-// limit.
+// Bytes from a connection are untrusted: bad bytes are logged once and end the connection of their
+// sender, and of no other peer. The transport limits how many connections may wait without a Hello,
+// and for how long.
 #pragma once
 
 #include <cstddef>
@@ -29,30 +29,31 @@ class Timer;
 
 namespace pccl::master {
 
-inline constexpr std::uint64_t kTickMs = 200;  // heartbeats and silence are looked at so often
+inline constexpr std::uint64_t kTickMs = 200;  // between two looks at heartbeats and silence
 inline constexpr std::size_t kPeersMax = 2 * kMembersMax;
 inline constexpr std::size_t kUnreadBytesMax =
     2 * kControlBytesMax;  // queued for a peer that does not read
 inline constexpr std::size_t kUnreadBytesOfAllMax =
     5ULL << 28;  // of all peers, beyond kAnswerBelowBytes for each of them
-inline constexpr std::size_t kAnswerBelowBytes = 4U << 20;  // queued; over it the store waits
+inline constexpr std::size_t kAnswerBelowBytes =
+    4U << 20;  // queued for a peer; above it the peer's store requests wait
 
-/// What Connections tells its owner, on the loop's thread. A peer's events come in order, from its
-/// newest connection only.
+/// The calls of Connections to its owner, on the loop's thread. Events of a peer come in order, and
+/// from its newest connection only.
 class ConnectionEvents {
  public:
   virtual ~ConnectionEvents() = default;
   /// `connection` names this connection of the peer; see Connections::admit.
   virtual void connected(Hello hello, std::uint64_t connection) = 0;
-  /// Anything but Hello.
+  /// A message other than Hello.
   virtual void message(PeerId peer, PeerToMaster message) = 0;
-  /// It has read enough to be answered again (Connections::has_room).
+  /// The peer has read so much that it may be answered again (Connections::has_room).
   virtual void room(PeerId peer) = 0;
-  /// Its connection has closed; it may come back.
+  /// The connection of a peer has closed; the peer may come back.
   virtual void disconnected(PeerId peer) = 0;
-  /// Its connection has been given up, for this reason; it will not come back.
+  /// The connection of a peer was given up, for this reason; the peer will not come back.
   virtual void gone(PeerId peer, std::string why) = 0;
-  /// This process was stopped for `late_ms`: silence until now says nothing about anybody.
+  /// This process was stopped for `late_ms`: no peer is silent because of that time.
   virtual void woke(std::uint64_t late_ms) = 0;
 };
 
@@ -67,28 +68,28 @@ class Connections {
   /// Listens on host:port (0: any). Returns the port.
   [[nodiscard]] Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
 
-  /// To the newest connection of a peer; dropped where it has none. A message that is over the
-  /// limits of what may be queued is dropped too, and its peer is gone at the next tick.
+  /// Sends to the newest connection of a peer; without a connection the message is dropped. A
+  /// message beyond the limits of the queue is dropped too, and its peer is gone at the next tick.
   void send(PeerId peer, const MasterToPeer& message);
   void send(const std::vector<PeerId>& peers, const MasterToPeer& message);
   void send_all(const MasterToPeer& message);
-  /// Closes after what was sent. Nothing is reported of this peer until it connects again.
+  /// Closes after the queue is sent. No event of this peer comes until it connects again.
   void close(PeerId peer);
   void close_all();
-  /// Closes at once, whatever is queued, and says that the peer is gone.
+  /// Closes at once, drops the queue, and reports that the peer is gone.
   void give_up(PeerId peer, const std::string& why);
-  /// Takes no more connections.
+  /// Stops accepting connections.
   void stop_listening();
-  /// The owner's decisions know of this connection from now on. Those that are older, which it
-  /// carries out later, were meant for the connection before: it asks `admitted` first.
+  /// From now on the owner's decisions take this connection into account. Older decisions that are
+  /// carried out later were meant for the connection before: the owner asks `admitted` first.
   void admit(PeerId peer, std::uint64_t connection);
-  /// The newest connection of the peer is one that the owner knows of.
+  /// Has the owner called `admit` for the newest connection of the peer?
   [[nodiscard]] bool admitted(PeerId peer) const;
-  /// What was sent and waits for a socket, all peers.
+  /// Bytes that are queued for all peers.
   [[nodiscard]] std::size_t queued_bytes() const { return *queued_bytes_; }
-  /// Does the peer read what is sent to it? Else `room` says when it has.
+  /// Does the peer read fast enough to be answered? If not, `room` is called when it has read.
   [[nodiscard]] bool has_room(PeerId peer) const;
-  /// Nothing that was sent waits for a socket.
+  /// Are all queues empty?
   [[nodiscard]] bool all_sent() const;
   /// "10.0.0.2:51000"; empty: not connected.
   [[nodiscard]] std::string remote(PeerId peer) const;
@@ -98,10 +99,10 @@ class Connections {
     std::unique_ptr<Channel> channel;
     PeerId peer;  // 0: has not said Hello
     bool admitted = false;
-    bool overflown = false;  // something that was for it has been dropped
+    bool overflown = false;  // a message for this peer has been dropped
     std::uint64_t heard_ms = 0;
     std::uint64_t beat_ms = 0;
-    std::uint64_t read_ms = 0;  // it has read, or had not much to read
+    std::uint64_t read_ms = 0;  // when the peer last read, or had not much to read
     std::uint64_t acknowledged_before = 0;
     std::uint64_t received_before = 0;
   };
@@ -128,7 +129,7 @@ class Connections {
   std::map<Number, Connection> connections_;
   std::map<PeerId, Number> peers_;  // newest connection of each
   Number next_ = 1;
-  std::uint64_t ticked_ms_ = 0;  // by boot_ms: its machine may be suspended
+  std::uint64_t ticked_ms_ = 0;  // by boot_ms, because the machine may be suspended
   std::unique_ptr<Timer> ticker_;
 };
 

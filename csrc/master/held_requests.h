@@ -1,6 +1,6 @@
-// Store requests of peers that do not read, or read slowly, what they have asked for: they wait
-// here until their peer has read, while its membership messages go on. Bounded; also a refusal
-// waits here, such that a peer that does not read costs no more with each request.
+// Store requests of peers that read the answers slowly or not at all: they wait here until their
+// peer has read, while its membership messages go on. Bounded. A refused request waits here too, so
+// that a peer that does not read does not cost more with each request.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ class HeldRequests {
  public:
   struct Held {
     StoreRequest request;
-    bool refused = false;  // there was no memory for it: of `request` only the id is left
+    bool refused = false;  // there was no memory for the request: only its id is left
   };
 
-  /// False: this peer has as many here as it may have.
+  /// Keeps a request. False: this peer has as many here as it may have.
   [[nodiscard]] bool hold(PeerId peer, StoreRequest request) {
     Row& row = rows_[peer];
     if (row.requests.size() >= kHeldRequestsMax) return false;
@@ -43,7 +43,7 @@ class HeldRequests {
     return true;
   }
   [[nodiscard]] bool any(PeerId peer) const { return rows_.contains(peer); }
-  /// The oldest one of this peer.
+  /// The oldest request of this peer.
   [[nodiscard]] std::optional<Held> next(PeerId peer) {
     const auto row = rows_.find(peer);
     if (row == rows_.end()) return std::nullopt;

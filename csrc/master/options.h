@@ -1,6 +1,5 @@
-// What can be set about a master. Filled by pccl_backend/_cli.py and passed in as they are; nothing
-// here reads the environment. Plain fields only: bind_core.cpp fills them by name from a Python
-// dictionary.
+// The options of a master. pccl_backend/_cli.py fills them and passes them in; no code here reads
+// the environment. Plain fields only: bind_core.cpp fills them by name from a Python dictionary.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +11,28 @@ struct MasterOptions {
   std::string host = "127.0.0.1";  // address or name on which it listens
   std::uint16_t port = 48148;      // 0: any free one
   bool insecure = false;           // may listen on an address that others reach (no tokens yet)
-  std::string run = "default";     // name of the run; who names another one is refused
+  std::string run = "default";     // name of the run; a peer that names another one is refused
   std::uint32_t min_peers = 2;     // replicas that found the run
   std::uint32_t hold_below = 1;    // with fewer replicas the run holds at its next boundary
-  std::uint32_t max_peers = 4096;  // members of an epoch; who is over waits at the door
-  bool adopt = false;              // an epoch that the register does not know is this run's
-  bool refound = false;            // it is over, and so is one whose members do not come back
-  std::string state_file;  // the register; empty: in memory, a restarted master knows nothing
-  std::string port_file;   // gets the port that was opened; empty: none is written
-  std::string log_level = "info";              // debug, info, warning, error, off
-  std::string package;                         // version of the package, for peers and logs
-  std::uint64_t heartbeat_ms = 1000;           // between two heartbeats, in both directions
-  std::uint64_t silence_ms = 10000;            // who is silent for so long is evicted
-  std::uint64_t absence_ms = 500;              // a closed connection may come back so long
-  std::uint64_t patience_ms = 15000;           // so long members may come back after a take-over
-  std::uint64_t founding_delay_ms = 3000;      // an empty register founds no run before
-  std::uint64_t refound_after_ms = 60000;      // all members are lost: so long they may come back
+  std::uint32_t max_peers = 4096;  // most members of an epoch; further peers wait at the door
+  bool adopt = false;              // go on with an epoch that the register does not know
+  bool refound = false;            // give up such an epoch, and one whose members do not come back
+  std::string state_file;          // the register; empty: in memory, lost with the process
+  std::string port_file;           // gets the port that was opened; empty: none is written
+  std::string log_level = "info";  // debug, info, warning, error, off
+  std::string package;             // version of the package, for peers and logs
+  std::uint64_t heartbeat_ms = 1000;  // between two heartbeats, in both directions
+  std::uint64_t silence_ms = 10000;   // a peer that is silent for so long is evicted
+  std::uint64_t absence_ms = 500;     // a peer whose connection closed may come back for so long
+  std::uint64_t patience_ms = 15000;  // after a take-over: members may come back for so long
+  std::uint64_t founding_delay_ms = 3000;  // with an empty register no run is founded before
+  std::uint64_t refound_after_ms =
+      60000;  // when all members are lost they may come back for so long
   std::uint64_t register_deadline_ms = 10000;  // for one write of the register
   std::uint64_t lease_renew_ms = 1250;         // of a register that several masters share
-  std::uint64_t lease_lapse_ms = 600000;       // in charge for so long without a renewed lease
-  std::uint64_t say_waiting_ms = 5000;         // between two lines about whom it waits for
+  std::uint64_t lease_lapse_ms =
+      600000;  // a master stays in charge for so long without a renewed lease
+  std::uint64_t say_waiting_ms = 5000;  // between two log lines about peers that the run waits for
 
   /// visit(name, field) for each option.
   static void fields(auto& self, auto&& visit) {

@@ -1,7 +1,7 @@
-// The master as it runs: membership's decisions (membership/master.h) over connections, timers and
-// the register, with the key-value store beside them. It decides nothing about members; it carries
-// out, in order, and feeds back what happened. One loop, no thread of its own; the register's disk
-// is waited for in the background.
+// The running master: carries out the decisions of membership/master.h with connections, timers and
+// the register, in order, and feeds back the events; also serves the key-value store. Decides
+// nothing about members. One loop, no thread of its own; writes of the register run in the
+// background.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +36,11 @@ namespace pccl::master {
 
 inline constexpr std::uint64_t kTakeOverAgainMs = 1000;  // after it was deposed
 inline constexpr std::uint64_t kClockMs = 1000;
-/// Sent to all peers and not taken by the network yet; a store's reply that comes beyond is
-/// refused.
+/// Most bytes that are queued for all peers; a reply of the store beyond it is refused.
 inline constexpr std::size_t kStoreQueuedBytesMax = 1ULL << 30;
-inline constexpr std::size_t kStoreSmallBytes = 4096;  // a reply that is sent in any case
-inline constexpr std::uint64_t kStopMs = 1000;         // to send what is queued, at its end
+inline constexpr std::size_t kStoreSmallBytes =
+    4096;                                       // a reply up to this size is sent in any case
+inline constexpr std::uint64_t kStopMs = 1000;  // at its end: to send the queue
 
 /// All calls on the loop's thread. Destroy it before the loop.
 class MasterServer final : private ConnectionEvents {
@@ -50,15 +50,16 @@ class MasterServer final : private ConnectionEvents {
                std::shared_ptr<RegisterStore> held = nullptr);
   ~MasterServer() override;
 
-  /// Checks the options, listens, opens the register and takes over. Returns the port. Errors name
-  /// what to change; the server is of no use then.
+  /// Checks the options, listens, opens the register and takes over. Returns the port. An error
+  /// says what to change; the server cannot be used then.
   [[nodiscard]] Result<std::uint16_t> start();
-  /// As SIGTERM does: the run is over if no member is connected. Calls `done` when the register and
-  /// the sockets have got what was for them, or after their deadlines.
+  /// Ends the master as SIGTERM does: the run is over if no member is connected. Calls `done` when
+  /// the register is written and the queues are sent, or after their deadlines.
   void stop(std::function<void()> done);
 
   [[nodiscard]] const State& state() const { return state_; }
-  /// For whom or what the run waits; empty while it runs. Said every say_waiting_ms.
+  /// The peers or the event that the run waits for; empty while it runs. Logged every
+  /// say_waiting_ms.
   [[nodiscard]] std::string whom_it_waits_for() const;
 
  private:
@@ -103,18 +104,18 @@ class MasterServer final : private ConnectionEvents {
   bool in_charge_ = false;  // between a take-over and being deposed
   struct Queued {
     Event event;
-    std::uint64_t connection = 0;  // PeerConnected: of which
+    std::uint64_t connection = 0;  // PeerConnected: number of the connection
   };
   std::deque<Queued> events_;  // not applied yet
   bool draining_ = false;
-  std::uint64_t write_ = 0;  // number of the write that is waited for; 0: none
+  std::uint64_t write_ = 0;  // number of the write that has no answer yet; 0: none
   std::uint64_t writes_ = 0;
   bool register_busy_ = false;  // a call of the register runs in the background
-  std::string idle_why_;        // why it is not in charge
-  // Of a register that several masters share.
+  std::string idle_why_;        // why this master is not in charge
+  // For a register that several masters share.
   bool has_lease_ = false;
-  bool lease_busy_ = false;    // a call for it runs in the background
-  bool lease_failed_ = false;  // the last one had no answer
+  bool lease_busy_ = false;    // a call for the lease runs in the background
+  bool lease_failed_ = false;  // the last call for it had no answer
   std::uint64_t lease_renewed_ms_ = 0;
   std::map<std::pair<TimerKind, PeerId>, std::unique_ptr<Timer>> timers_;
   std::map<Waiter, std::unique_ptr<Timer>> store_timers_;
@@ -128,7 +129,7 @@ class MasterServer final : private ConnectionEvents {
   std::unique_ptr<Timer> stop_timer_;
   std::uint64_t stop_by_ms_ = 0;
   std::function<void()> stopped_;
-  /// What runs in the background holds it weakly: gone with the server.
+  /// Background work holds a weak reference to this, and so notices that the server is gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -1,6 +1,6 @@
-// The key-value store of a run: what c10d's Store promises, as TCPStore does it. Pure: a request
-// goes in, replies come out; clocks and connections are the server's. Nothing here outlives the
-// master, and nothing here knows of members.
+// The key-value store of a run, which behaves as c10d's TCPStore. Pure: a request goes in, replies
+// come out; clocks and connections are the server's. The keys are lost with the master. Knows
+// nothing of members.
 #pragma once
 
 #include <compare>
@@ -17,7 +17,7 @@
 namespace pccl::master {
 
 inline constexpr std::size_t kStoreBytesMax = 256U << 20;  // keys, values and waits, all peers
-inline constexpr std::size_t kStoreEntryBytes = 128;       // what an entry costs beside its bytes
+inline constexpr std::size_t kStoreEntryBytes = 128;       // memory of an entry beside its bytes
 inline constexpr std::size_t kStoreAnswersBytesMax = 512U << 20;  // of one request
 inline constexpr std::size_t kStoreWaitsMax = 1024;               // unanswered requests of one peer
 inline constexpr std::size_t kStoreReplyBytesMax =
@@ -25,7 +25,7 @@ inline constexpr std::size_t kStoreReplyBytesMax =
 inline constexpr std::size_t kStoreValueBytesMax =
     kStoreReplyBytesMax - kStoreEntryBytes;  // of one value: it fits in a reply
 
-/// Who waits: a request of a peer.
+/// A request of a peer that waits.
 struct Waiter {
   PeerId peer;
   std::uint64_t request = 0;
@@ -42,28 +42,29 @@ struct StoreAnswer {
   bool operator==(const StoreAnswer&) const = default;
 };
 
-/// A value; used on one thread. The order of the answers follows from the requests alone.
+/// Used on one thread. The order of the answers follows from the requests alone.
 class KeyValueStore {
  public:
   explicit KeyValueStore(std::size_t bytes_max = kStoreBytesMax,
                          std::size_t answers_bytes_max = kStoreAnswersBytesMax)
       : bytes_max_(bytes_max), answers_bytes_max_(answers_bytes_max) {}
 
-  /// Carries out a request. Answers: its own, unless it has to wait, then those of whom it woke.
+  /// Carries out a request. Returns its own answer, unless the request has to wait, then the
+  /// answers to the waiting requests that it completes.
   [[nodiscard]] std::vector<StoreAnswer> request(PeerId peer, const StoreRequest& request);
-  /// The time of a waiting request is over; none if it has been answered by then.
+  /// A waiting request has timed out; returns the answer, none if it has been answered before.
   [[nodiscard]] std::optional<StoreAnswer> expire(const Waiter& waiter);
-  /// Forgets what a peer waits for; nobody is answered.
+  /// Forgets the waiting requests of a peer, without an answer.
   void drop(PeerId peer);
-  /// Forgets all keys. Who waits goes on waiting.
+  /// Forgets all keys. Waiting requests go on waiting.
   void clear();
 
   [[nodiscard]] bool waits(const Waiter& waiter) const { return waiting_.contains(waiter); }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
-  /// `missing` is one of its keys and in no entry: only its arrival can be what completes the
-  /// request.
+  /// `missing` is a key of the request that does not exist: the request cannot be complete before
+  /// this key arrives.
   struct Waiting {
     StoreRequest request;
     std::string missing;
@@ -76,8 +77,8 @@ class KeyValueStore {
   [[nodiscard]] StoreReply put_all(const StoreRequest& request, bool append);
   [[nodiscard]] StoreReply list_keys(const StoreRequest& request) const;
   [[nodiscard]] StoreReply read(
-      const StoreRequest& request) const;  // get and wait, all keys are there
-  /// Its error says why the request may not wait; without one it does.
+      const StoreRequest& request) const;  // get and wait, when all keys exist
+  /// Lets a request wait; an error says why it may not.
   [[nodiscard]] StoreReply wait(PeerId peer, const StoreRequest& request, std::string missing);
   [[nodiscard]] StoreReply full(const StoreRequest& request, const std::string& key) const;
   [[nodiscard]] std::optional<std::string> first_missing(const StoreRequest& request) const;

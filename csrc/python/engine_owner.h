@@ -1,7 +1,7 @@
 // The one owner of the process's engine: made with the first group, shared by all, ended by
-// shutdown(). The only global of csrc/, because torch's creator functions are. Knows no
-// torch. After a fork the child's copy closes the descriptors that it inherited, and every use of
-// it raises.
+// shutdown(). The only global of csrc/, because torch's creator functions are global too. Knows no
+// torch. After a fork the child's copy closes the inherited descriptors, and every use of it
+// raises.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class EngineOwner {
  public:
   static EngineOwner& instance();
 
-  /// Options of the engine that is made next; `invalid` if one is there already.
+  /// Sets the options of the next engine; `invalid` if there is an engine already.
   [[nodiscard]] Error configure(const EngineOptions& options);
   /// The engine, made if there is none. `connect_timeout_ms` holds if it is made now.
   [[nodiscard]] Result<std::shared_ptr<Engine>> engine(
@@ -28,7 +28,8 @@ class EngineOwner {
   /// The engine if there is one, else null; null too in a forked child.
   [[nodiscard]] std::shared_ptr<Engine> existing();
 
-  /// Who hears of group events, of the present engine and of later ones; empty: nobody.
+  /// Sets the function that gets the group events of the present engine and of later ones; empty:
+  /// none.
   void set_event_sink(std::function<void(const GroupEvent&)> sink);
   /// Called at the end of shutdown(), when no operation is left without an outcome, if `owner` is
   /// still there.
@@ -38,7 +39,7 @@ class EngineOwner {
   /// `failure`: as Engine::shutdown.
   void shutdown(const std::string& failure = {});
 
-  /// In a forked child: nothing of the engine may be used.
+  /// Called in a forked child, which must not use the engine.
   [[nodiscard]] bool forked() const { return forked_.load(std::memory_order_relaxed); }
 
  private:
@@ -46,7 +47,7 @@ class EngineOwner {
   void in_child();
 
   std::atomic<bool> forked_{false};
-  std::atomic<Engine*> current_{nullptr};  // what in_child() can reach without the lock
+  std::atomic<Engine*> current_{nullptr};  // for in_child(), which takes no lock
   std::mutex mutex_;
   EngineOptions options_;
   std::shared_ptr<Engine> engine_;
@@ -58,7 +59,7 @@ class EngineOwner {
   std::vector<AtShutdown> at_shutdown_;
 };
 
-/// What every use in a forked child raises.
+/// The error of every use in a forked child.
 [[nodiscard]] Error forked_error();
 
 }  // namespace pccl

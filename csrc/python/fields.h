@@ -1,5 +1,4 @@
-// Takes the fields of a Python dictionary into a struct of ours, by name. Shared by both
-// extensions.
+// Copies the fields of a Python dictionary into a C++ struct, by name. Used by both extensions.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,8 +9,8 @@
 
 namespace pccl {
 
-/// What is there and was not asked for is an error, as is a value of the wrong type: ValueError,
-/// said by name. Used with the GIL; `from` outlives it.
+/// An unknown field, or a value of the wrong type, is a ValueError that names the field. Used with
+/// the GIL; `from` outlives the object.
 class __attribute__((visibility("hidden"))) Fields {  // as pybind11's own types are
  public:
   explicit Fields(const pybind11::dict& from) : from_(from) {}

@@ -1,8 +1,8 @@
-// How threads give Python's lock back and take it, at its end too. Python before 3.14 ends a thread
-// that comes for the lock when the interpreter is ending by pthread_exit, whose unwinding meets a
-// destructor or a catch sooner or later: the process dies by SIGABRT, after it has done its work.
-// Such a thread stays where it is here, as it does from Python 3.14 on. Nothing in csrc uses
-// pybind11's own guards.
+// Gives Python's lock (the GIL) back and takes it, also while the interpreter ends. Python
+// before 3.14 ends a thread that asks for the lock of an ending interpreter by pthread_exit. Its
+// unwinding meets a destructor or a catch sooner or later, and the process dies by SIGABRT, after
+// it has done its work. Here such a thread blocks for good, as it does from Python 3.14 on. csrc
+// does not use pybind11's own guards.
 #pragma once
 
 #include <Python.h>
@@ -13,23 +13,24 @@
 
 namespace pccl {
 
-/// For a thread that must not go on: the process is about to end.
+/// Blocks for good: for a thread that must not go on, because the process is about to end.
 [[noreturn]] inline void stay_for_good() {
   for (;;) ::pause();
 }
 
 [[nodiscard]] bool is_main_thread();
 
-/// The calling thread, which has the lock, is about to end the interpreter. Returns when those that
-/// went past stay_if_ends_elsewhere() before are back in Python.
+/// The calling thread, which has the lock, is about to end the interpreter. Returns when the
+/// threads that passed stay_if_ends_elsewhere() before are back in Python.
 void interpreter_ends();
 
-/// Stays if another thread is about to end the interpreter: the caller, often torch, would take the
-/// lock back with a guard of its own. A callback of ours (`is_callback`) does not stay.
+/// Blocks for good if another thread is about to end the interpreter: the caller, often torch,
+/// would take the lock back with a guard of its own. A callback of pccl (`is_callback`) does not
+/// block.
 void stay_if_ends_elsewhere(bool is_callback);
 
-/// What `function` returns, which may call Python; if the interpreter's end ends the thread in
-/// there, it stays.
+/// Calls `function`, which may call Python, and returns its value. If the end of the interpreter
+/// would end the thread in there, the thread blocks for good.
 template <typename Function>
 decltype(auto) call_or_stay(Function&& function) {
 #ifdef __GLIBCXX__
@@ -43,7 +44,7 @@ decltype(auto) call_or_stay(Function&& function) {
 #endif
 }
 
-/// Without the lock as long as it lives.
+/// As long as the object lives, the thread is without the lock.
 class GilRelease {
  public:
   GilRelease() : state_(PyEval_SaveThread()) {}
@@ -57,7 +58,7 @@ class GilRelease {
   PyThreadState* state_;
 };
 
-/// With the lock as long as it lives, whether or not the thread had it.
+/// As long as the object lives, the thread has the lock, whether or not it had it before.
 class GilAcquire {
  public:
   GilAcquire() : state_(call_or_stay([] { return PyGILState_Ensure(); })) {}

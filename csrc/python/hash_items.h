@@ -1,5 +1,5 @@
-// SHA-256 of many pieces of memory on all cores: state/sha256.h is pure and knows no threads, so
-// the threads are here, where a user's thread waits for them without the GIL.
+// SHA-256 of many pieces of memory on all cores. state/sha256.h is pure and knows no threads; the
+// threads are here, and the user's thread waits for them without the GIL.
 #pragma once
 
 #include <cstddef>

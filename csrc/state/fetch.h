@@ -1,8 +1,8 @@
-// A state that is being fetched: memory beside the caller's, filled item by item as the plan says
-// (plan.h). An item is kept when its digest has been checked; in the end all of them change places
-// with the caller's memory at once, and back where that broke off. Pure: the caller gives the
-// functions that pull and hash, and they may throw (Ctrl-C): then everything is as before the pull.
-// One thread at a time.
+// A state that is being fetched, into memory beside the caller's, item by item as the plan says
+// (plan.h). An item is kept when its digest has been checked. In the end all items are exchanged
+// with the caller's memory at once; if that breaks off, they are exchanged back. Pure: the caller
+// gives the functions that pull and hash. These may throw (Ctrl-C): then everything is as before
+// the pull. Used by one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace pccl {
 
 class StateFetch {
  public:
-  /// Memory for one item, which holds anything until a pull has filled it.
+  /// Memory for one item, with undefined contents until a pull has filled it.
   class Memory {
    public:
     Memory() = default;
@@ -35,23 +35,23 @@ class StateFetch {
     std::uint64_t bytes_ = 0;
   };
 
-  /// Fills `to` with that item, or makes it, if the size was not known.
+  /// Fills `to` with an item; makes the memory first, if the size was not known.
   using PullInto = std::function<Error(const TransferPlan::Pull& pull, Memory& to)>;
-  /// Of an item. That of item 0, the manifest, is its plain SHA-256.
+  /// The digest of an item; for item 0, the manifest, its plain SHA-256.
   using Hash = std::function<Digest(std::span<const std::byte>)>;
   struct Target {
     Digest digest{};
     std::span<std::byte> memory;
   };
 
-  /// Pulls what is not here yet. True: everything wanted is here, checked. False: no source is
-  /// left. What came before a failure, or an exception, stays for the next call.
+  /// Pulls the items that are missing. True: all wanted items are here, checked. False: no source
+  /// is left. Items that came before a failure or an exception stay for the next call.
   [[nodiscard]] Result<bool> run(std::vector<WantedItem> wanted, std::vector<PeerId> sources,
                                  const PullInto& pull, const Hash& hash);
 
   // The same step by step, for a caller that does not block.
   void begin(std::vector<WantedItem> wanted, std::vector<PeerId> sources);
-  /// nullopt: everything wanted is here, or no source is left.
+  /// The next pull; nullopt: all wanted items are here, or no source is left.
   [[nodiscard]] std::optional<TransferPlan::Pull> next() const { return plan_.next(); }
   /// The end of the pull that was due. An error is one that no source can mend.
   [[nodiscard]] Error came(const TransferPlan::Pull& pull, const Error& error, Memory memory,
@@ -60,15 +60,15 @@ class StateFetch {
 
   /// The item with this digest, which is here.
   [[nodiscard]] std::span<const std::byte> at(const Digest& digest) const;
-  /// Of all items that have come, good or not.
+  /// Bytes of all items that have come, of bad ones too.
   [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
 
-  /// All of the targets hold what was fetched, which is here no more; or, with an error, nothing
-  /// has changed.
+  /// Exchanges the fetched items with the targets: afterwards all targets hold the fetched state,
+  /// or, with an error, nothing has changed.
   [[nodiscard]] Error replace(const std::vector<Target>& targets);
   /// Undoes the last `replace`; nothing where neither that nor anything after it was called.
   void take_back();
-  /// Forgets everything that is here, and what the targets held.
+  /// Forgets the fetched items, and the former contents of the targets.
   void clear();
 
  private:

@@ -1,7 +1,7 @@
-// The plan of a transfer: which item of a shared state comes next, and from which source. Pure: the
-// plan is told what is wanted, what has arrived and which source has failed; it moves no byte and
-// knows no time. Items come whole and one at a time; chunks, and several sources at once, would be
-// finer answers to the same questions.
+// The plan of a transfer: the next item of a shared state, and the source to pull it from. Pure:
+// the caller reports the wanted items, the arrivals and the sources that failed; the plan moves no
+// byte and knows no time. Items come whole and one at a time; a later plan may use chunks and
+// several sources at once.
 #pragma once
 
 #include <cstddef>
@@ -31,19 +31,19 @@ class TransferPlan {
     PeerId source;
   };
 
-  /// An attempt begins; of those before it stays how often each source has failed. The first source
-  /// is the one that has failed least, among equals the first named.
+  /// Begins an attempt. From earlier attempts the plan keeps how often each source has failed. The
+  /// first source is the one that has failed least often, among equals the first in the list.
   void want(std::vector<WantedItem> items, std::vector<PeerId> sources);
   /// The pull that is due, the same until one of the events below. nullopt: all items have
   /// arrived, or no source is left for the first of those that have not.
   [[nodiscard]] std::optional<Pull> next() const;
-  /// Nothing that is wanted is missing.
+  /// Have all wanted items arrived?
   [[nodiscard]] bool complete() const { return first_ == items_.size(); }
 
   // Events.
   void arrived(const Digest& digest);
-  /// At the pull that is due. The source is asked last from then on, and never again for this item
-  /// in this attempt.
+  /// The source has failed at the pull that is due. From then on it is asked last, and not again
+  /// for this item in this attempt.
   void failed(PeerId source);
 
  private:
@@ -51,9 +51,9 @@ class TransferPlan {
   void sort_sources();
 
   std::vector<WantedItem> items_;
-  std::size_t first_ = 0;        // of items_: those before it have arrived
-  std::vector<PeerId> sources_;  // whom to ask first stands first
-  std::set<PeerId> tried_;       // they have failed at the first item
+  std::size_t first_ = 0;        // index in items_: the items before it have arrived
+  std::vector<PeerId> sources_;  // in the order in which they are asked
+  std::set<PeerId> tried_;       // sources that have failed at the first missing item
   std::set<Digest> arrived_;
   std::map<PeerId, std::uint32_t> failures_;
 };
