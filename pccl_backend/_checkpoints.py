@@ -13,6 +13,7 @@ Names in a checkpoint: a DTensor has that of the state; another tensor has it at
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import logging
 import os
@@ -39,6 +40,7 @@ from . import _rank_tables
 from ._group import Boundary
 from ._shared_state import State, Wanted, state_of
 from ._state import (
+    INTERRUPTS_MAX,
     REVISION_MAX,
     decode_manifest,
     describe,
@@ -47,6 +49,7 @@ from ._state import (
     plain_of,
     replace_plain,
     revision_of,
+    steps_to_plain,
 )
 
 VALUES = "@values"
@@ -383,6 +386,10 @@ class Checkpoints:
 
     def _read(self, path: Path, state: State) -> None:
         """Each rank by itself: a reader needs nobody."""
+        from ._C import (
+            to_the_end,
+        )  # here: a module that is loaded on the way back can be interrupted
+
         metadata = FileSystemReader(path).read_metadata()
         writers = sum(key.partition("@")[0] == "" for key in metadata.state_dict_metadata)
         own = self._rank if writers == self._size else 0
@@ -396,19 +403,19 @@ class Checkpoints:
             for name in metadata.state_dict_metadata
             if "@" not in name
         }
-        before = plain_of(state)
         _compare(path, wanted, state, but_adopted=True)
         if missing := sorted(state.objects() - values.keys()):
             raise ValueError(
                 f"state[{missing[0]!r}] is not in {path}; expected the objects that it was "
                 "written with"
             )
-        state.adopt_wholes(wanted)
-        _compare(path, wanted, state)
+        way_back = [state.keep(), *steps_to_plain(state, copy.deepcopy(plain_of(state)))]
         try:
+            state.adopt_wholes(wanted)
+            _compare(path, wanted, state)
             replace_plain(state, values)
         except ValueError:
-            replace_plain(state, before)
+            to_the_end(way_back, INTERRUPTS_MAX)  # another signal may come, and begins a step anew
             raise
         targets = {}
         for name, tensor in state.wholes().items():

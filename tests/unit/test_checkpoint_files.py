@@ -205,6 +205,41 @@ def test_another_model_is_refused_and_nothing_has_changed(tmp_path: Path) -> Non
     assert state["step"] == 0
 
 
+class Refuses:
+    """Does not take what the checkpoint has; Ctrl-C comes twice while it gets its own back."""
+
+    def __init__(self) -> None:
+        self.value, self.interrupts = 3, 2
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["value"] != 3:
+            raise ValueError("no")
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_does_not_interrupt_the_way_back_from_values_that_are_refused(
+    tmp_path: Path,
+) -> None:
+    training = Training(0)
+    written = Refuses()
+    written.value = 4
+    training.state._parts = {"a": 1, **training.state._parts, "object": written, "z": 1}
+    saved(tmp_path, training)
+    other = Training(1)
+    refuses = Refuses()
+    other.state._parts = {"a": 2, **other.state._parts, "object": refuses, "z": 2}
+    before = other.bits()
+    with pytest.raises(ValueError, match="no"):
+        Checkpoints(tmp_path).load(other.state)
+    assert refuses.interrupts == 0
+    assert other.bits() == before
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     training = Training(0)
     saved(tmp_path, training)
