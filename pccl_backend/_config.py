@@ -90,7 +90,7 @@ class Replica:
         if missing:
             raise ValueError(
                 f"replica='torchrun': {', '.join(missing)} not set; expected a process that "
-                "torchrun has started, or a Replica"
+                "torchrun or pccl-run --replica has started, or a Replica"
             )
         run, *numbers = (source[name] for name in names)
         return cls(run, *(int(number) for number in numbers))

@@ -1,6 +1,6 @@
 """Leaving on a signal: a spot machine that is reclaimed gets notice before it is ended.
 
-torchrun hands SIGTERM on to its workers and kills what is left of them after 30 s.
+torchrun and pccl-run hand SIGTERM on to their workers and kill what is left of them after 30 s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Fits a straight line with processes that are killed and started while it goes on."""
 
 import signal
-import sys
 import time
 
 import torch
@@ -12,7 +11,7 @@ import pccl_backend as pccl
 STEPS, PAUSE_S = 600, 0.5  # of each step, so that there is time to kill something
 
 pccl.leave_on(signal.SIGTERM)  # leave in good order when the machine is taken back
-dist.init_process_group("pccl", init_method=sys.argv[1])  # pccl://HOST:PORT of the master
+dist.init_process_group("pccl")  # elastic, as PCCL_MASTER=pccl://HOST:PORT is set
 group = pccl.group()
 weight = torch.zeros(2)
 state = {"step": 0, "weight": weight}  # all members share these values, bit for bit

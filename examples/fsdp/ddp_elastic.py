@@ -25,7 +25,7 @@ def data() -> TensorDataset:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default="pccl://127.0.0.1:48148", help="of the run")
+    parser.add_argument("--url", help="of the run (default: what pccl-run says)")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--workers", type=int, default=0, help="of the data loader")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step")

@@ -1,9 +1,9 @@
-"""HSDP over machines that come and go: one torchrun is one replica of the model.
+"""HSDP over machines that come and go: one `pccl-run --replica` is one replica of the model.
 
-The ranks of a torchrun shard the model among themselves, and average their gradients with the
-ranks of the same number in the other replicas. A replica that loses a rank is started anew by its
-torchrun (--max-restarts) and joins again; the others go on meanwhile. With --checkpoint the same
-command goes on after all of them were lost. README.md beside this file says how to run it.
+The ranks of a replica shard the model among themselves, and average their gradients with the
+ranks of the same number in the other replicas. A replica that loses a rank is started anew by
+pccl-run and joins again; the others go on meanwhile. With --checkpoint the same command goes on
+after all of them were lost. README.md beside this file says how to run it.
 
 Names of tensors carry their shape: B rows of a batch, D features.
 """
@@ -43,7 +43,7 @@ def batch(step: int, replica: int, rank: int) -> tuple[Tensor, Tensor]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default="pccl://127.0.0.1:48148", help="of the run")
+    parser.add_argument("--url", help="of the run (default: what pccl-run says)")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step")
     parser.add_argument("--checkpoint", help="folder that all replicas see")

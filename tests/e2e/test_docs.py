@@ -28,14 +28,15 @@ from chaos.run import why_not
 from conftest import PATIENCE_S, ROOT, free_port, wait_until
 
 from pccl_backend import _cli
+from pccl_backend.launch import arguments
 
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 RUN = {
-    "README.md": {"plain", "plain-command", "elastic", "master", "member"},
+    "README.md": {"plain", "plain-command", "elastic", "run"},
     "docs/how-to/install.md": {"installed"},
     "docs/tutorials/first-run.md": {"program", "master", "member"},
     "docs/tutorials/two-machines.md": {"master", "member"},
-    "docs/tutorials/spot-fleet.md": {"master", "worker", "supervise"},
+    "docs/tutorials/spot-fleet.md": {"master", "worker"},
     "docs/tutorials/hsdp.md": {"program", "master", "west", "east"},
 }
 PORT = "48148"
@@ -127,6 +128,17 @@ def test_the_options_of_the_master_on_the_pages_exist() -> None:
         try:
             parser.parse_args(shlex.split(given))
         except (SystemExit, argparse.ArgumentTypeError) as error:
+            pytest.fail(f"{line}: {error}")
+
+
+def test_the_options_of_the_launcher_on_the_pages_exist() -> None:
+    parser = arguments.build_parser()
+    lines = commands("pccl-run")
+    assert len(lines) >= 5
+    for line in lines:
+        try:
+            parser.parse_args(shlex.split(line.partition("pccl-run")[2]))
+        except SystemExit as error:
             pytest.fail(f"{line}: {error}")
 
 
@@ -225,9 +237,10 @@ class Desk:
         self._terminals: list[Terminal] = []
         shutil.copytree(ROOT / "examples", folder / "examples")
         (folder / "bin").mkdir()
-        shim = folder / "bin" / "pccl-master"
-        shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m pccl_backend._cli "$@"\n')
-        shim.chmod(0o755)
+        for command, module in (("pccl-master", "_cli"), ("pccl-run", "launch")):
+            shim = folder / "bin" / command
+            shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m pccl_backend.{module} "$@"\n')
+            shim.chmod(0o755)
 
     def make_endless(self) -> None:
         """The first program goes on until it is asked to leave; its pauses are shorter."""
@@ -290,8 +303,20 @@ def test_the_plain_script_of_readme(desk: Desk) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/first-run.md"])
-def test_a_first_run_that_survives_a_kill(desk: Desk, page: str) -> None:
+def test_the_elastic_script_of_readme(desk: Desk) -> None:
+    desk.make_endless()
+    run = desk.type(block("README.md", "run"))
+    run.sees(r"step +\d+  rank \d of 3")
+    run.workers("first/train.py")[1].kill()
+    run.sees(r"of 3\b(?s:.*)of 2\b(?s:.*)of 3\b")
+    run.process.terminate()
+    run.ends()
+    assert run.text().count("ended after step") == 3
+
+
+@pytest.mark.long
+def test_a_first_run_that_survives_a_kill(desk: Desk) -> None:
+    page = "docs/tutorials/first-run.md"
     desk.make_endless()
     desk.type(block(page, "master")).sees("Join it with")
     members = [desk.type(block(page, "member")) for _ in range(3)]
@@ -340,7 +365,6 @@ def test_a_run_on_two_machines_survives_its_master(desk: Desk) -> None:
 @pytest.mark.long
 def test_a_spot_fleet(desk: Desk) -> None:
     page = "docs/tutorials/spot-fleet.md"
-    assert block(page, "supervise") == (ROOT / "examples/first/supervise.sh").read_text()
     desk.type(block(page, "master")).sees("Join it with")
     fleet = [desk.type(block(page, "worker")) for _ in range(2)]
     for terminal in fleet:
@@ -348,7 +372,7 @@ def test_a_spot_fleet(desk: Desk) -> None:
     [victim] = fleet[1].workers("ddp_elastic.py")
     victim.kill()
     fleet[0].sees("is gone")
-    fleet[1].sees(r"supervise.sh: status 137; next start in 1 s(?s:.*)2 members: this peer is")
+    fleet[1].sees(r"was ended by SIGKILL after .*; next start in 1 s(?s:.*)2 members: this peer is")
     for terminal in fleet:  # the machines are taken back, one after the other
         terminal.process.terminate()
         terminal.ends()
@@ -360,8 +384,7 @@ def test_hsdp_loses_a_rank_and_gets_its_replica_back(desk: Desk) -> None:
     page = "docs/tutorials/hsdp.md"
     assert block(page, "program") == (ROOT / "examples/fsdp/hsdp.py").read_text()
     desk.type(block(page, "master")).sees("Join it with")
-    url = f"--url pccl://127.0.0.1:{desk.port}"
-    west, east = (desk.type(f"{block(page, side).strip()} {url}") for side in ("west", "east"))
+    west, east = (desk.type(block(page, side)) for side in ("west", "east"))
     wait_until(lambda: "2 replicas" in west.text() + east.text())
     survivor, loser = (west, east) if "2 replicas" in west.text() else (east, west)
     loser.workers("hsdp.py")[0].send_signal(signal.SIGKILL)
