@@ -27,7 +27,7 @@ inline constexpr const char* kBackendName = "pccl";
 
 inline constexpr GroupId kNotConfigured{};  // the number of a group that has no members yet
 
-/// What a group tells c10d of its options; `split_group` copies it for the new group.
+/// The options of a group, for c10d; `split_group` copies them for the new group.
 struct GroupOptions final : c10d::Backend::Options {
   using Options::Options;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
@@ -37,25 +37,25 @@ struct GroupOptions final : c10d::Backend::Options {
 #endif
 };
 
-/// Thread-safe, as far as the order of collectives is the same at all ranks. Closes its group when
-/// it is destroyed.
+/// Thread-safe, if the program sees to it that collectives have the same order at all ranks. The
+/// destructor closes the group.
 class PcclBackend final : public c10d::Backend {
  public:
   using Millis = std::chrono::milliseconds;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  /// `members`: of a fixed group, by rank; of one that has yet to be configured, this process; of
-  /// an elastic group none.
+  /// `members`: of a fixed group its members by rank; of a group that is not configured yet this
+  /// process; of an elastic group none.
   PcclBackend(std::shared_ptr<Engine> engine, GroupId group, std::vector<Handle> members, int rank,
               int size, Millis timeout);
   ~PcclBackend() override;
 
-  /// Rank and size as the caller sees them now; `getRank` and `getSize` are constants up to
-  /// torch 2.13.
+  /// Rank and size as the caller sees them now. (`getRank` and `getSize` are constants up to torch
+  /// 2.13.)
   struct Numbers {
     std::int32_t rank = 0;
     std::int32_t size = 1;
-    Numbering numbering;  // null where it never changes, and of a newcomer
+    Numbering numbering;  // null in a group whose numbering never changes, and at a newcomer
   };
   [[nodiscard]] Numbers numbers() const;
   [[nodiscard]] bool elastic() const { return elastic_; }
@@ -66,8 +66,8 @@ class PcclBackend final : public c10d::Backend {
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   /// Sum of sparse COO tensors, in place; the result is coalesced. Exchanges the numbers of
-  /// elements before it returns, indices and values behind the Work. An elastic group does not
-  /// replay it.
+  /// elements before the call returns; indices and values are exchanged while the Work is pending.
+  /// An elastic group does not replay it.
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& opts) override;
@@ -101,35 +101,38 @@ class PcclBackend final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  /// What is issued between the two, on this thread, is one Work. (`supportsCoalescing` stays
-  /// false: with it `batch_isend_irecv` returns one Work for all, which gloo's users do not
-  /// expect.)
+  /// The operations that this thread issues between the two calls are one Work.
+  /// (`supportsCoalescing` stays false: otherwise `batch_isend_irecv` returns one Work for all its
+  /// operations, which programs for gloo do not expect.)
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
   bool supportsSplitting() const override { return !elastic_; }
-  /// Collective over this group; `ranks` are of it. Null at ranks that are not among them.
+  /// Collective over this group; `ranks` are ranks of this group. Null at a rank that is not in
+  /// `ranks`.
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& opts) override;
   bool supportsShrinking() const override { return !elastic_; }
-  /// Called by all but the excluded ranks, with the same list; needs no store and none of the
-  /// excluded. `flags`: 1 aborts this group first.
+  /// Called by all ranks but the excluded ones, with the same list. Needs neither a store nor an
+  /// excluded rank. `flags`: 1 aborts this group first.
   c10::intrusive_ptr<Backend> shrink(const std::vector<std::int64_t>& ranks_to_exclude, int flags,
                                      const c10::intrusive_ptr<Options>& opts) override;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   WorkPtr gather_single(at::Tensor& output, at::Tensor& input,
                         const c10d::GatherOptions& opts) override;
   bool supportsReconfigure() const override { return !elastic_; }
-  /// How others reach this group in this process; the same for as long as the group lives.
+  /// The handle by which other processes reach this group here; the same as long as the group
+  /// lives.
   c10d::ReconfigureHandle get_reconfigure_handle() const override;
   /// Ends the present configuration (its pending operations fail) and makes another one of
-  /// `opts.handles`. Refused before anything is ended: a uuid that was used before, handles that
-  /// are not ours, that name somebody twice, or not this process. Complete when all members have
-  /// called it; who gives up fails it for the others at once.
+  /// `opts.handles`. The call is refused, and ends nothing, if the uuid was used before, or if the
+  /// handles are not pccl's, name a process twice or do not name this process. Complete when all
+  /// members have called it; if a member gives up, the call fails at the others at once.
   WorkPtr reconfigure(const c10d::ReconfigureOptions& opts) override;
 #endif
 #ifdef C10D_BACKEND_HAS_HOOKS
-  /// Called when an operation has failed for a lost rank or a time-out, and before abort().
+  /// The hooks are called when an operation has failed by a lost rank or a time-out, and before
+  /// abort().
   virtual bool supportsAbortHooks() const { return true; }  // overrides from torch 2.15 on
   void registerAbortHook(std::int64_t hook_id, c10d::AbortHook hook) override;
   void unregisterAbortHook(std::int64_t hook_id) override;
@@ -145,26 +148,27 @@ class PcclBackend final : public c10d::Backend {
  private:
   using Parts = PcclWork::Parts;
 
-  /// Calls the abort hooks if the operation fails for a lost rank or a time-out.
+  /// Sees to it that the abort hooks are called if the operation fails by a lost rank or a
+  /// time-out.
   void watch(const std::shared_ptr<Ticket>& ticket);
-  /// Posts `call` as one part of an operation; throws what the engine refuses at once.
+  /// Posts `call` as one part of an operation; throws if the engine refuses it at once.
   void add(Parts& parts, Call& call, Millis timeout);
   WorkPtr finish(Parts parts, c10d::OpType type, const char* title, const Tensors& profiled,
                  Tensors outputs);
-  /// The two for an operation of one part.
+  /// Both steps for an operation of one part.
   WorkPtr post(Call& call, c10d::OpType type, Millis timeout, const Tensors& profiled,
                Tensors outputs);
   WorkPtr point_to_point(OpKind kind, c10d::OpType type, Tensors& tensors, int peer, int tag);
-  /// One byte of the monitored barrier.
+  /// Sends or receives one byte of the monitored barrier.
   WorkPtr message(OpKind kind, at::Tensor& token, int peer, std::uint64_t tag, Millis timeout);
   void report_to_root(std::uint64_t tag, Millis timeout);
   void collect_at_root(std::uint64_t tag, Millis timeout, bool wait_all_ranks);
 
-  /// Of the present configuration.
+  /// The context of the present configuration.
   [[nodiscard]] std::shared_ptr<GroupContext> context() const;
   [[nodiscard]] c10::intrusive_ptr<PcclBackend> self();
   [[nodiscard]] std::vector<Handle> members() const;
-  /// Another configuration has come about; false if it is not the one that was asked for last.
+  /// Takes over a new configuration; false if a later one has been asked for meanwhile.
   bool formed(GroupId group, std::vector<Handle> members, int rank);
 
   /// Functions to call before an abort; outlives the Backend.
@@ -180,11 +184,11 @@ class PcclBackend final : public c10d::Backend {
   const Handle own_;              // of a fixed group
   const std::uint64_t instance_;  // tells the groups of a process apart in their handles
   mutable std::mutex members_mutex_;
-  std::shared_ptr<GroupContext> context_;      // under members_mutex_, as what follows
+  std::shared_ptr<GroupContext> context_;      // this and the next ones: under members_mutex_
   std::vector<Handle> members_;                // by rank
   std::optional<GroupId> forming_;             // a configuration that is not complete yet
-  std::set<std::int64_t> used_uuids_;          // of configurations
-  std::map<std::vector<int>, int> shrunk_to_;  // how often, by the ranks that stay
+  std::set<std::int64_t> used_uuids_;          // uuids of all configurations so far
+  std::map<std::vector<int>, int> shrunk_to_;  // number of shrinks, by the remaining ranks
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> sequence_number_{0};
   std::atomic<std::uint64_t> monitored_barriers_{0};
@@ -193,10 +197,11 @@ class PcclBackend final : public c10d::Backend {
   std::mutex coalescing_mutex_;
   struct Coalescing {
     std::vector<WorkPtr> works;
-    std::size_t sweep_at = 0;  // drop completed ones at this number; 0: at the first one
+    std::size_t sweep_at = 0;  // when there are so many: drop the completed ones; 0: at once
   };
-  std::map<std::thread::id, Coalescing> coalescing_;          // by the thread that issues
-  std::vector<c10::weak_intrusive_ptr<c10d::Work>> copying_;  // copies back after its outcome
+  std::map<std::thread::id, Coalescing> coalescing_;  // by the thread that issues
+  std::vector<c10::weak_intrusive_ptr<c10d::Work>>
+      copying_;  // Works that copy temporaries back after their outcome
 };
 
 }  // namespace pccl

@@ -1,5 +1,5 @@
-// What bind.cpp and bind_state.cpp share: Python's values for digests, peers and memory, and the
-// part of the module that fetches a shared state.
+// Shared by bind.cpp and bind_state.cpp: conversions of digests, peers and memory from Python, and
+// the part of the module that fetches a shared state.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

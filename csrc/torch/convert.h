@@ -1,7 +1,7 @@
 // From the arguments of a c10d call to an OpRequest: checks first (before anything is sent, with
-// the classes and the words of errors that gloo raises), then buffers. What cannot be used where it
-// lies (not contiguous, lazily conjugated) goes through a temporary, copied back after success.
-// Decides nothing else.
+// gloo's classes and texts of errors), then buffers. A tensor that the engine cannot use as it is
+// (not contiguous, lazily conjugated) goes through a temporary, copied back after success. Decides
+// nothing else.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -23,15 +23,15 @@ using Tensors = std::vector<at::Tensor>;
 /// One c10d call on its way to the engine. Lives on the caller's stack during the call.
 class Call {
  public:
-  /// `like` has the type of all tensors of the call; refuses what no operation takes.
+  /// `like` has the type of all tensors of the call; refuses types that no operation takes.
   Call(OpKind kind, const at::Tensor& like);
   explicit Call(OpKind kind);  // without tensors: barrier
 
-  // Checks. They throw what gloo throws.
-  /// Dense, on the device and of the type of `like`.
+  // Checks. They throw the errors that gloo throws.
+  /// `tensor` is dense, on the device and of the type of `like`.
   void same_type(const at::Tensor& tensor, std::size_t index = 0) const;
   void same_type(const Tensors& tensors) const;
-  /// `index`: among the tensors of the call, for the error.
+  /// `index`: place among the tensors of the call, for the error.
   void same_numel(const at::Tensor& tensor, std::int64_t numel, std::size_t index = 0) const;
   /// `side`: "input" or "output".
   void length(const Tensors& tensors, std::int32_t size, const std::string& side) const;
@@ -39,7 +39,7 @@ class Call {
   void one_per_rank(const Tensors& tensors, std::int32_t size, std::int32_t own_rank,
                     std::int64_t own_numel) const;
   void root(std::int64_t rank, std::int32_t size);
-  /// What roots, ranks and lists of this call mean: the numbering by which they are checked.
+  /// The numbering by which roots, ranks and lists of this call are checked.
   void numbered(Numbering numbering) { request_.numbering = std::move(numbering); }
   void reduce(const c10d::ReduceOp& op);
   [[noreturn]] void fail(const std::string& why) const;
@@ -54,28 +54,28 @@ class Call {
   void input_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& numels);
   void output_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& numels);
 
-  /// All ranks have the same number of elements, and must.
+  /// All ranks must have the same number of elements.
   void count(std::int64_t numel);
-  /// The same, if these are of equal sizes.
+  /// The same, if these tensors have equal sizes.
   void count_if_equal(const Tensors& tensors);
 
   /// send, recv: the other rank (recv: -1 is any). Sender and receiver need not agree on the type.
   void message(std::int32_t peer, std::uint64_t tag);
 
-  /// Does an input touch an output? Not where both are one memory, as of a single tensor in place.
+  /// Does an input overlap an output? No if both are exactly the same memory, as in place.
   [[nodiscard]] bool touches_itself() const;
-  /// Copies the inputs that touch an output in another way than being that rank's own part: the
+  /// Copies the inputs that overlap an output, unless they are that rank's own part of it: the
   /// engine reads and writes in an order of its own.
   void separate(std::int32_t own_rank);
 
-  /// Moves the request out; the storages that it uses stay alive until its outcome.
+  /// Moves the request out; the storages of its tensors stay alive until the outcome.
   [[nodiscard]] OpRequest take(const std::shared_ptr<Completions>& completions);
 
   [[nodiscard]] OpKind kind() const { return request_.descriptor.kind; }
   [[nodiscard]] std::vector<CopyBack>& copies() { return copies_; }
   [[nodiscard]] Tensors& temporaries() { return temporaries_; }
   [[nodiscard]] c10::Device device() const { return device_; }
-  /// Of a call on device tensors: what has to be copied (staging.h).
+  /// The device tensors that have to be copied (staging.h).
   [[nodiscard]] std::vector<Staged>& staged() { return staged_; }
 
  private:
@@ -83,10 +83,10 @@ class Call {
   [[nodiscard]] at::Tensor multiplied(const at::Tensor& tensor) const;
   at::Tensor readable(const at::Tensor& tensor);
   at::Tensor writable(const at::Tensor& tensor, bool with_contents);
-  /// The memory that the engine uses for it.
+  /// The memory that the engine uses for a tensor.
   at::Tensor on_host(const at::Tensor& tensor, bool input, bool output);
-  /// Does a tensor touch an output that is there already? Then it is received elsewhere, and the
-  /// last of them stays, as with gloo.
+  /// Does a tensor overlap an output that was added before? Then it is received elsewhere, and the
+  /// last of the overlapping outputs is written last, as with gloo.
   [[nodiscard]] bool touches_output(const at::Tensor& tensor) const;
   Buffer buffer(const at::Tensor& tensor, std::int64_t offset, std::int64_t numel);
 
@@ -106,7 +106,7 @@ class Call {
 /// Equal parts of `numel` elements: `parts` times the same number.
 [[nodiscard]] std::vector<std::int64_t> equal_parts(std::int64_t numel, std::int32_t parts);
 
-/// A tensor with the elements of all of them, one after the other.
+/// A tensor with the elements of all tensors, one after the other.
 [[nodiscard]] at::Tensor flatten(const Tensors& tensors);
 
 }  // namespace pccl

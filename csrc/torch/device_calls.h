@@ -1,6 +1,7 @@
-// What the runtime of a device offers beyond c10's interface. The functions are looked up by name
-// in the process (CUDA's, or HIP's; of another device those with its name in front), so one build
-// serves machines with and without a GPU. Where a function is missing, the answer says so.
+// Calls of a device's runtime that c10's interface does not have. The functions are looked up by
+// name in the process (CUDA's or HIP's; of another device those with its name as prefix), so one
+// build serves machines with and without a GPU. If a function is missing, the returned value says
+// so.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,13 +13,12 @@
 
 namespace pccl {
 
-/// A stream that no program gets: torch hands out those of its pools again and again. Never
-/// destroyed. Empty where the runtime cannot be asked for one.
+/// Makes a stream that no program gets (torch hands out the streams of its pools again and again).
+/// Never destroyed. Empty if the runtime cannot make one.
 [[nodiscard]] std::optional<c10::Stream> new_stream(c10::Device device);
 
-/// For the current device. From now on, calls of this thread are allowed while another thread
-/// captures a graph, and do not spoil the capture. Does nothing where the runtime does not know
-/// such a mode.
+/// Sets a mode of the current device: calls of this thread are allowed while another thread
+/// captures a graph, and do not spoil the capture. Does nothing if the runtime has no such mode.
 void allow_during_captures(c10::DeviceType type);
 
 [[nodiscard]] c10::Stream current_stream(c10::Device device);

@@ -1,6 +1,6 @@
 // The thread that watches devices for all groups of the process: it asks events whether they are
 // done, opens gates, and issues the copies back. It never waits for a device and never takes the
-// GIL; where nothing is in flight it sleeps.
+// GIL; while no operation is in flight it sleeps.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -24,15 +24,16 @@ class DeviceThread {
  public:
   static DeviceThread& instance();
 
-  /// Gives a run one more part; runs are ordered by their first one. Starts the thread.
+  /// Gives a run one more part; runs are ordered by their first part. Starts the thread.
   void add(const std::shared_ptr<DeviceRun>& run, DeviceRun::Part part);
-  /// Something has happened that a run waits for.
+  /// Wakes the thread: an event that a run waits for has happened.
   void wake();
-  /// Waits until no run is left; false if some are after `timeout_ms`.
+  /// Waits until no run is left; false if there are still runs after `timeout_ms`.
   bool drain(std::uint64_t timeout_ms);
   [[nodiscard]] std::vector<std::shared_ptr<DeviceRun>> runs();
 
-  /// Have so many bytes room beside those in flight on the device? Waits for it.
+  /// Waits until so many bytes have room beside those in flight on the device; false: they have
+  /// not.
   [[nodiscard]] bool has_room(c10::Device device, std::uint64_t bytes,
                               std::chrono::milliseconds timeout);
   /// How many runs have ended.
@@ -41,9 +42,9 @@ class DeviceThread {
   struct Streams {
     c10::Stream in;    // from the device
     c10::Stream back;  // to it
-    bool own;          // no program can get them
+    bool own;          // no program can get these streams
   };
-  /// Of our own, the same ones for all operations on a device.
+  /// The streams of a device, the same for all operations.
   [[nodiscard]] Streams streams(c10::Device device);
 
  private:

@@ -1,5 +1,5 @@
-// Ends holds of streams that nothing else ends: where a device, or its driver, does not answer, the
-// thread that would end them cannot. This thread makes no call to a device.
+// Ends holds of streams that no other thread can end: if a device, or its driver, does not answer,
+// the device thread is stuck in a call. The thread of this file makes no call to a device.
 #pragma once
 
 #include <atomic>

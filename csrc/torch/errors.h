@@ -11,8 +11,8 @@
 
 namespace pccl {
 
-/// An Error on its way to Python. torch asks `python_type` for the class where pybind is not
-/// involved.
+/// An Error on its way to Python. Where pybind is not involved, torch asks `python_type` for the
+/// class.
 class PcclError final : public ::torch::PyTorchError {
  public:
   explicit PcclError(const Error& error);

@@ -1,6 +1,6 @@
-// How groups come into being: a fixed group, whose members meet in a c10d store, and the elastic
-// one, which a master has formed. Exchanges handles and waits, with deadlines; everything else
-// about membership is the engine's.
+// Makes groups: a fixed group, whose members meet in a c10d store, and the elastic group, which a
+// master has formed. Exchanges handles and waits, with deadlines; all else about membership is the
+// engine's.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ class ElasticProcessGroup final : public c10d::ProcessGroup {
   int getRank() const override { return backend_->numbers().rank; }
   int getSize() const override { return backend_->numbers().size; }
   const std::string getBackendName() const override { return kBackendName; }
-#ifndef C10D_BACKEND_HAS_RECONFIGURE  // from torch 2.14 on it is no call of a ProcessGroup's own
+#ifndef C10D_BACKEND_HAS_RECONFIGURE  // from torch 2.14 on this is no call of ProcessGroup
   void setSequenceNumberForGroup() override { backend_->setSequenceNumberForGroup(); }
 #endif
   uint64_t getSequenceNumberForGroup() override { return backend_->getSequenceNumberForGroup(); }
@@ -42,34 +42,36 @@ class ElasticProcessGroup final : public c10d::ProcessGroup {
     std::chrono::milliseconds timeout, const std::string& name);
 
 /// A fixed group of members of the elastic one, `peers` by rank. Collective: every member calls it
-/// with the same `number` text, which names no other group of the run. Nothing but their links is
-/// needed: no store, no master. Throws PeerLostError at once where one of them was lost or is lost
-/// meanwhile, and names the ranks that did not come after `timeout`.
+/// with the same `number` text, which names no other group of the run. Needs the links of the
+/// members only: no store, no master. Throws PeerLostError at once if one of them was lost or is
+/// lost meanwhile, and after `timeout` an error that names the ranks that did not come.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> create_of_run(const std::vector<PeerId>& peers,
                                                               int rank,
                                                               std::chrono::milliseconds timeout,
                                                               const std::string& name,
                                                               const std::string& number);
 
-/// The Backend of a fixed group that gets its members from `Backend::reconfigure`: no other rank is
-/// looked for, and every operation raises until then.
+/// The Backend of a fixed group that gets its members from `Backend::reconfigure`: it looks for no
+/// other rank, and every operation raises until then.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> create_unconfigured(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     std::chrono::milliseconds timeout);
 
-/// Connects the members of a fixed group and waits for the connections; `together`: and until all
-/// of them have called it. Throws, naming whom it waited for.
+/// Connects the members of a fixed group and waits for the connections; with `together` also until
+/// all members have called this function. Throws an error that names the missing members.
 void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std::string& name,
                 const std::vector<Handle>& members, int rank, std::chrono::milliseconds timeout,
                 bool together);
 
-/// The number of a group that follows from what all its members know.
+/// A number for a group, derived from a text that all its members know.
 [[nodiscard]] GroupId number_of(const std::string& text);
 
-/// The first operation of a group that nobody has met for: all its members have come.
+/// Runs the first operation of a group whose members have not met in a store: a barrier, by which
+/// all members have come.
 [[nodiscard]] OpRequest barrier_until(std::chrono::steady_clock::time_point deadline);
 
-/// Joins the run of a master; returns when it has answered (founded runs) or been founded.
+/// Joins the run of a master; returns when the run is founded, or, in a founded run, when the
+/// master has answered.
 GroupView join_run(const JoinOptions& options, std::chrono::milliseconds connect_timeout);
 
 /// The elastic group of the joined run.
@@ -77,7 +79,7 @@ GroupView join_run(const JoinOptions& options, std::chrono::milliseconds connect
     std::chrono::milliseconds timeout, const std::string& name,
     const std::vector<std::string>& device_types);
 
-/// The engine of a process that has joined a run; throws where there is none.
+/// The engine of a process that has joined a run; throws if the process has not.
 [[nodiscard]] std::shared_ptr<Engine> joined_engine();
 
 }  // namespace pccl

@@ -51,66 +51,71 @@ struct Staged {
 void set_stream_wait(bool wait, bool launches_block);
 [[nodiscard]] bool stream_wait();
 
-/// Refuses what a graph cannot contain: the caller's current stream is being captured.
+/// Throws if the caller's current stream is being captured into a graph, which cannot contain
+/// `what`.
 void refuse_capture(c10::Device device, std::string_view what);
 
 /// Waits until a collective's tensors have room beside those of the collectives on their device
-/// (`DeviceThread`). Goes on without room where no operation has ended for a while: those in flight
-/// may wait for a call that this thread has yet to make.
+/// (`DeviceThread`). Goes on without room if no operation has ended for a while: the operations in
+/// flight may wait for a call that this thread makes later.
 void wait_for_room(c10::Device device, const std::vector<Staged>& tensors);
 
-/// Waits until the operations in flight on devices have their outcomes, and throws the first
-/// failure among them and those that no wait() has told of. False: not within the time.
+/// Waits until the operations in flight on devices have their outcomes. Throws the first failure of
+/// these operations, or of earlier ones whose wait() had returned. False: they have not ended in
+/// time.
 [[nodiscard]] bool wait_for_devices(std::optional<std::chrono::milliseconds> timeout);
 
 /// The device's side of one operation: copies in, outcome, copies back. Made and sealed by the
-/// caller's thread, moved on by the device thread alone; other members are thread-safe.
+/// caller's thread, then advanced by the device thread alone; other members are thread-safe.
 class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
  public:
-  /// `timeout_ms`: of the operation. `collective`: has waited for room, and takes some.
+  /// `timeout_ms`: time-out of the operation. `collective`: has waited for room, and takes some.
   DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device, std::uint64_t timeout_ms,
             bool collective);
 
-  /// The tensors of one call of the operation, inputs in the order of the request, and what is
-  /// copied on the device afterwards. They are read when what the caller's current stream has to do
-  /// now is done, and when earlier operations on the same memory are over.
+  /// Adds the tensors of one call of the operation, inputs in the order of the request, and the
+  /// copies that are made on the device afterwards. The inputs are read when the work that is now
+  /// on the caller's current stream is done, and earlier operations on the same memory are over.
   [[nodiscard]] std::shared_ptr<const InputGate> add(std::vector<Staged> tensors,
                                                      const std::vector<CopyBack>& copies);
-  /// All calls are posted: the outcome of these decides. Without it nothing is copied back.
+  /// All calls are posted: their outcome is that of the operation. Without this call no output is
+  /// copied back.
   void seal(std::vector<std::shared_ptr<Ticket>> tickets, const std::vector<CopyBack>& copies);
 
   [[nodiscard]] c10::Device device() const { return device_; }
   [[nodiscard]] bool collective() const { return collective_; }
-  /// The outcome is there, and after success the copy back is on its stream.
+  /// Is the outcome there, and after success the copy back on its stream?
   [[nodiscard]] bool settled() const;
-  /// The copy back is done, or the operation has failed.
+  /// Is the copy back done, or has the operation failed?
   [[nodiscard]] bool over() const;
   [[nodiscard]] Error error() const;  // after settled()
   bool wait_settled(std::uint64_t timeout_ms);
-  /// Calls `function` once it is settled, on the device thread or at once. It must not block.
+  /// Calls `function` once the operation is settled, on the device thread or at once. `function`
+  /// must not block.
   void when_settled(std::function<void()> function);
 
-  /// Lets the caller's current stream wait until it is over. Does not wait itself. True: the
-  /// outcome is open; if it is a failure, the group's next call says so.
+  /// Lets the caller's current stream wait until the operation is over; the caller does not wait.
+  /// True: the outcome is still open; if it is a failure, the group's next call throws it.
   bool hold_stream();
-  /// Can a stream of the caller be held until this is over? Not where a kernel would have to be
-  /// launched meanwhile (the driver may let it wait for all streams), and not where the copies are
-  /// on streams that the program uses too.
+  /// Can a stream of the caller be held until this operation is over? No if a kernel has to be
+  /// launched meanwhile (the driver may let it wait for all streams), or if the copies are on
+  /// streams that the program uses too.
   [[nodiscard]] bool can_hold() const;
-  /// Once a second, by DeviceWatch: ends the holds with an error if they are too old, or for
-  /// `why`, if that is not empty. Makes no call to the device. False: holds nothing.
+  /// Called once a second by DeviceWatch: ends the holds with an error if they are too old, or with
+  /// the error `why` if that is not empty. Makes no call to the device. False: the operation holds
+  /// no stream.
   bool holds_on(const std::string& why);
   /// The stream of the copies back.
   [[nodiscard]] c10::Stream stream() const { return back_; }
 
   enum class Next : std::uint8_t {
-    poll,  // the device has to do something first
-    wake,  // DeviceThread::wake() comes when there is something to do
-    gone   // nothing to do any more
+    poll,  // waits for the device: look again soon
+    wake,  // waits for another thread, which calls DeviceThread::wake()
+    gone   // the run is over
   };
-  /// Does what can be done now; on the device thread.
+  /// Advances the operation as far as it can go now; on the device thread.
   [[nodiscard]] Next step();
-  /// Has it done anything since this was asked last? On the device thread.
+  /// Has the operation advanced since the last call of this function? On the device thread.
   [[nodiscard]] bool has_moved() { return moved_.exchange(false); }
 
   struct Extent {  // of device memory
@@ -125,7 +130,7 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
     explicit Part(c10::DeviceType type) : ready(type) {}
     std::vector<Staged> tensors;
     std::shared_ptr<InputGate> gate = std::make_shared<InputGate>();
-    c10::Event ready;  // what the caller's stream had to do is done
+    c10::Event ready;  // behind the work that the caller's stream had at the call
     std::deque<Mark> marks;
     bool begun = false;
     bool inputs_kept = true;
@@ -169,21 +174,21 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   const c10::Stream back_;
   const bool own_streams_;
   std::atomic<bool> moved_ = false;
-  bool handed_over_ = false;  // the copies back are another thread's; of the device thread
+  bool handed_over_ = false;  // another thread makes the copies back; used by the device thread
   std::optional<std::chrono::steady_clock::time_point> failing_since_;  // queries; the same
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Part> parts_;   // grows at the end until sealed; the device thread alone changes them
-  Earlier after_copy_back_;  // of these runs: they write what this one uses
-  Earlier after_read_;       // of these: they read what this one writes
+  Earlier after_copy_back_;  // earlier runs that write memory which this run uses
+  Earlier after_read_;       // earlier runs that read memory which this run writes
   std::vector<std::shared_ptr<Ticket>> tickets_;
   std::vector<CopyBack> copies_;
   std::shared_ptr<c10::Event> copied_back_;  // once it is settled
   bool sealed_ = false;
   State state_ = State::running;
   Error error_;
-  bool waited_ = false;        // a wait() has returned before the outcome
+  bool waited_ = false;        // whether a wait() has returned before the outcome
   bool with_kernels_ = false;  // the copies back are not plain ones
   std::vector<Hold> holds_;
   std::vector<Hold> ended_holds_;  // released where the device may be called

@@ -1,6 +1,5 @@
 // c10d's Store over the key-value store of the run's master, so that init_method="pccl://..." and
-// the groups made from an elastic group need no TCPStore. It does not outlive its master: keys are
-// gone then.
+// the groups made from an elastic group need no TCPStore. The keys are lost with the master.
 #pragma once
 
 #include <chrono>
@@ -40,7 +39,7 @@ class EngineStore final : public c10d::Store {
   void multiSet(const Keys& keys, const std::vector<Value>& values) override;
   bool hasExtendedApi() const override { return true; }
   Keys
-  listKeys();  // NOLINT: overrides where torch has it; without the word it builds elsewhere too
+  listKeys();  // NOLINT: no `override`, so that it builds with a torch that has no such function
 
  private:
   std::shared_ptr<Ticket> call(StoreOp op, Keys keys, std::vector<Value> values,

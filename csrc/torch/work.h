@@ -1,5 +1,5 @@
 // A c10d Work over the engine's tickets, and the thread on which a group's futures complete.
-// Nothing here decides about an operation: it waits for outcomes, copies temporaries back and tells
+// Decides nothing about an operation: a Work waits for outcomes, copies temporaries back and tells
 // torch.
 #pragma once
 
@@ -22,19 +22,20 @@
 
 namespace pccl {
 
-/// A thread for callbacks of users, which may take the GIL and take their time: one for each group,
-/// so that a slow one delays no other group. Started when it is needed, ends when it has nothing to
-/// do for a while. Bounded by the number of operations in flight. Thread-safe; outlives its last
-/// task.
+/// A thread for callbacks of users, which may take the GIL and may be slow: one thread for each
+/// group, so that a slow callback delays no other group. Starts when it is needed, ends after a
+/// while without tasks. The queue is bounded by the number of operations in flight. Thread-safe;
+/// outlives its last task.
 class Completions : public std::enable_shared_from_this<Completions> {
  public:
-  /// `stays`: the thread does not end when it has nothing to do.
+  /// `stays`: the thread does not end when it has no tasks.
   explicit Completions(const char* thread_name, bool stays = false)
       : thread_name_(thread_name), stays_(stays) {}
-  /// Never blocks and never runs `task` itself. `apart`: on a thread of its own, for what a
-  /// callback waits for.
+  /// Queues `task`; never blocks and never runs it on the calling thread. `apart`: runs it on a
+  /// thread of its own, because a callback may wait for it.
   void run(std::function<void()> task, bool apart = false);
-  /// Starts the one thread that takes over where no other can be started; false: it cannot be.
+  /// Starts the one reserve thread, which is used when no thread can be started any more; false:
+  /// not even this one can be started.
   [[nodiscard]] static bool keep_spare();
   /// Is the calling thread one that runs callbacks?
   [[nodiscard]] static bool inside();
@@ -57,15 +58,15 @@ class Completions : public std::enable_shared_from_this<Completions> {
   bool stays_ = false;
 };
 
-/// The failure of an operation whose wait() has returned before: the next call says it, once.
+/// The failure of an operation whose wait() had returned before: the next call throws it, once.
 /// Thread-safe.
 class LateFailure {
  public:
-  /// That of a group of this process; the same one as long as somebody holds it.
+  /// The object of a group of this process; the same one as long as it is referenced.
   static std::shared_ptr<LateFailure> of(GroupId group);
   void set(const Error& error);
   void raise_once();
-  /// Of all groups of the process: the first that has one.
+  /// Takes the failure of the first group of the process that has one.
   static void raise_any();
 
  private:
@@ -73,7 +74,7 @@ class LateFailure {
   Error error_;
 };
 
-/// What the Works of a group share; outlives the Backend.
+/// State that the Works of a group share; outlives the Backend.
 struct GroupContext {
   std::shared_ptr<Engine> engine;
   GroupId group;
@@ -98,11 +99,12 @@ struct CopyBack {
 class PcclWork final : public c10d::Work {
  public:
   struct Parts {
-    std::vector<std::shared_ptr<Ticket>> tickets;  // all of them make up the operation
+    std::vector<std::shared_ptr<Ticket>> tickets;  // the operation is complete when all are
     std::vector<at::Tensor> outputs;               // value of the future
     std::vector<CopyBack> copies;
-    std::shared_ptr<DeviceRun> device;  // of device tensors: it copies, and says when it is done
-    std::function<void()> after;        // after success, once; empty: nothing
+    std::shared_ptr<DeviceRun>
+        device;                   // for device tensors: copies them, and knows when that is done
+    std::function<void()> after;  // after success, once; empty: nothing
     std::vector<at::Tensor> temporaries;
     std::uint64_t sequence_number = 0;
     bool collective = true;
@@ -111,7 +113,8 @@ class PcclWork final : public c10d::Work {
   PcclWork(std::shared_ptr<GroupContext> context, int rank, c10d::OpType type, const char* title,
            const std::vector<at::Tensor>& profiled, Parts parts);
 
-  /// Sees to it that what has to follow the outcome does, also if nobody waits. Called once, first.
+  /// Sees to it that copies and hooks follow the outcome, even if no thread waits. Called once,
+  /// before all else.
   void follow_up();
 
   bool isCompleted() override;
@@ -126,12 +129,12 @@ class PcclWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override;
 
-  /// Of a call on device tensors: the stream of its copies back.
+  /// For device tensors: the stream of the copies back.
   [[nodiscard]] std::optional<c10::Stream> copies_back_on() const;
 
  private:
-  [[nodiscard]] bool done() const;     // with a device: also there
-  [[nodiscard]] bool settled() const;  // with a device: the rest is in the order of its streams
+  [[nodiscard]] bool done() const;     // with a device: the copies back are done too
+  [[nodiscard]] bool settled() const;  // with a device: the copies back are on their stream
   [[nodiscard]] bool outcome_at_wait() const;
   void wait_settled(std::chrono::milliseconds timeout);
   [[nodiscard]] Error error() const;  // after done()
@@ -147,7 +150,7 @@ class PcclWork final : public c10d::Work {
   std::mutex finish_mutex_;  // not std::call_once: that makes a system call each time
   bool finished_ = false;    // under finish_mutex_
   std::atomic<bool> returned_ = false;
-  std::atomic<bool> future_taken_ = false;          // by who completes it
+  std::atomic<bool> future_taken_ = false;          // set by the thread that completes it
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // under mutex_
 };
 
@@ -163,7 +166,7 @@ class CoalescedWork final : public c10d::Work {
   std::exception_ptr exception() const override;
   std::vector<at::Tensor> result() override;
   void synchronize() override;
-  /// Waits for all of them, also when one has failed; then throws the first failure.
+  /// Waits for all Works, even if one has failed; then throws the first failure.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
@@ -172,12 +175,12 @@ class CoalescedWork final : public c10d::Work {
   const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
 
-/// Waits for the outcome, at most `timeout_ms`. On Python's main thread signals are looked at
-/// meanwhile, and what their handlers raise (KeyboardInterrupt) is thrown; the operation goes on.
-/// False: not yet.
+/// Waits for the outcome, at most `timeout_ms`. On Python's main thread handlers of signals run
+/// meanwhile, and an exception that they raise (KeyboardInterrupt) is thrown; the operation goes
+/// on. False: there is no outcome yet.
 bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint64_t> timeout_ms);
 
-/// One look at the signals, on Python's main thread; throws what a handler raised.
+/// Runs the handlers of pending signals, on Python's main thread; throws what a handler raises.
 void check_signals();
 
 }  // namespace pccl
