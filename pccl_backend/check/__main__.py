@@ -16,6 +16,7 @@ from .cases import Check, Result
 from .report import line, report
 
 LIMIT_S = 60.0
+SOAK_S = 600.0
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -23,11 +24,20 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pccl_backend.check",
         description="Tests this installation of pccl: the build, ports, a fixed group and an "
-        "elastic one that loses a member, on this machine. Some 30 seconds. Exit status 0 if "
-        "everything holds.",
+        "elastic one that loses a member, on this machine. Some 30 seconds. With --cuda: GPUs, "
+        "and whether PCCL_STREAM_WAIT=1 is safe there. Exit status 0 if everything holds.",
         allow_abbrev=False,
     )
     add = parser.add_argument
+    add("--cuda", action="store_true", help="tests tensors of the GPUs, some 5 minutes and a soak")
+    add(
+        "--soak",
+        metavar="SECONDS",
+        type=float,
+        default=SOAK_S,
+        help=f"with --cuda: how long the last check takes (default: {SOAK_S:.0f})",
+    )
+    add("--device", default="pccl_backend.check.cuda", help=argparse.SUPPRESS)  # for tests
     add("--only", metavar="NAME[,NAME...]", default="", help="these checks (default: all)")
     add(
         "--limit",
@@ -50,7 +60,9 @@ def chosen(checks: tuple[Check, ...], only: str) -> list[Check]:
     return [check for check in checks if not names or check.name in names]
 
 
-def run(checks: list[Check], folder: Path, limit_s: float) -> tuple[list[str], list[Result]]:
+def run(
+    checks: list[Check], folder: Path, limit_s: float, device: str
+) -> tuple[list[str], list[Result]]:
     """Runs the checks, with a line for each."""
     lines: list[str] = []
     results: list[Result] = []
@@ -58,7 +70,7 @@ def run(checks: list[Check], folder: Path, limit_s: float) -> tuple[list[str], l
         of_check = []
         for case in check.cases:
             place = folder / f"{len(results)}"
-            of_check.append(processes.run(check.name, case, place, limit_s=limit_s, device=""))
+            of_check.append(processes.run(check.name, case, place, limit_s=limit_s, device=device))
             results.append(of_check[-1])
         lines.append(line(check.name, of_check))
         print(lines[-1], flush=True)
@@ -70,34 +82,55 @@ def run(checks: list[Check], folder: Path, limit_s: float) -> tuple[list[str], l
 
 
 def verdict(results: list[Result]) -> list[str]:
-    """The last lines."""
-    failed = sorted({result.check for result in results if result.failures})
-    seconds = sum(result.seconds for result in results)
+    """Whether all is in order."""
+    failed = list(dict.fromkeys(result.check for result in results if result.failures))
     if failed:
         return [f"NOT in order: {', '.join(failed)}"]
-    return [f"everything holds ({seconds:.0f} s)"]
+    return [f"everything holds ({sum(result.seconds for result in results):.0f} s)"]
+
+
+def stream_wait(results: list[Result], *, all_were_run: bool) -> tuple[bool, list[str]]:
+    """Whether streams may be held on this device, and the lines that say so."""
+    reasons = [reason for result in results for reason in result.unsafe]
+    reasons += [
+        f"{result.title}: {result.failures[0]}"
+        for result in results
+        if result.failures and result.case.holds
+    ]
+    if reasons:
+        return False, ["stream wait: unsafe", *(f"  {reason}" for reason in reasons)]
+    if not all_were_run:
+        return False, ["stream wait: unsafe", "  not all checks were run"]
+    return True, ["stream wait: safe"]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the checks; returns the exit status."""
     parser = build_parser()
     a = parser.parse_args(argv)
+    plain, needed = plan.PLAIN, tuple(check for check in plan.PLAIN if check.needed)
+    every = (*needed, *plan.of_device(a.soak)) if a.cuda else plain
     try:
-        checks = chosen(plan.PLAIN, a.only)
+        checks = chosen(every, a.only)
     except ValueError as error:
         parser.error(f"argument --only: {error}")
     folder = Path(tempfile.mkdtemp(prefix="pccl-check-"))
     try:
-        lines, results = run(checks, folder, a.limit)
+        lines, results = run(checks, folder, a.limit, a.device)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    end = verdict(results)
+    end, good = verdict(results), not any(result.failures for result in results)
+    if a.cuda:
+        were_run = {result.check for result in results}
+        all_were_run = were_run == {check.name for check in every}
+        safe, said = stream_wait(results, all_were_run=all_were_run)
+        good, end = good and safe, [*end, *said]
     text = report(lines, results, end)
     if a.report is not None:
         a.report.write_text(text + "\n")
     print(f"\nreport, to paste into an issue:\n{text}\n")
     print("\n".join(end))
-    return 1 if any(result.failures for result in results) else 0
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Rank:
         self._made: Any = None
         self.answer: dict[str, Any] = {"notes": {}, "unsafe": [], "brief": "", "error": ""}
 
-    def note(self, brief: str = "", **notes: Any) -> None:
+    def note(self, brief: str = "", /, **notes: Any) -> None:
         """A few words for the check's line, and figures for the report."""
         self.answer["brief"] = brief or self.answer["brief"]
         self.answer["notes"].update(notes)
