@@ -1,5 +1,5 @@
-// How calls of other threads reach the engine's: as functions that the driver runs. Each has an
-// end: where the engine stops before one has run, its caller gets the error of that.
+// Brings calls of other threads to the engine's thread, as functions that the driver runs. Every
+// call ends: if the engine stops before a function has run, its caller gets an error that says so.
 #pragma once
 
 #include <atomic>
@@ -21,14 +21,15 @@ namespace pccl {
 class Calls {
  public:
   using Cost = Driver::Cost;
-  static constexpr std::uint64_t kAnswerMs = 2000;  // of the thread that drives, for questions
+  static constexpr std::uint64_t kAnswerMs =
+      2000;  // within which the driving thread has to answer a question
 
-  /// From now on `loop` is driven. `broken`: what is left to do when a bug has stopped it.
+  /// From now on `loop` is driven. `broken`: called when a bug has stopped the loop.
   void start(Loop& loop, std::function<void(const Error&)> broken);
 
-  /// False: nobody will run it.
+  /// Posts a function. False: no thread will run it.
   bool post(std::function<void()> function, Cost cost = Cost::small) const;
-  /// `function` completes the ticket that it is given.
+  /// Posts a function that completes the ticket which it is given.
   template <typename F>
   [[nodiscard]] std::shared_ptr<Ticket> posted(F function, Cost cost = Cost::small) const {
     auto ticket = std::make_shared<Ticket>();
@@ -36,7 +37,8 @@ class Calls {
         [ticket](const Error& error) { ticket->complete(error); }, cost);
     return ticket;
   }
-  /// Where `function` is destroyed before it has run to its end, `otherwise` is told why.
+  /// If `function` is destroyed before it has run to its end, `otherwise` is called with the
+  /// reason.
   template <typename F, typename Otherwise>
   void owe(F function, Otherwise otherwise, Cost cost = Cost::small) const {
     auto owed =
@@ -48,7 +50,7 @@ class Calls {
   /// As Engine::wait.
   bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) const;
 
-  /// Nothing that is posted from now on runs, but for `last`. False: it was so before.
+  /// Functions that are posted from now on do not run, except `last`. False: that was so already.
   bool stop(std::function<void()> last = nullptr);
   [[nodiscard]] bool stopped() const { return stopped_; }
   /// The error of each call that has not been carried out.
@@ -61,7 +63,8 @@ class Calls {
   void forked();
 
  private:
-  /// Why nothing runs any more. Shared with what is posted, which may outlive these calls.
+  /// The reason why no function runs any more. Shared with the posted functions, which may outlive
+  /// this object.
   class Ending {
    public:
     explicit Ending(Error error) : error_(std::move(error)) {}

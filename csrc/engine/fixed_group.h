@@ -1,6 +1,6 @@
-// A group whose members never change: torchrun, new_group. One epoch, no master, nothing is voted
-// on. A lost member fails every pending and later operation at all others; one that leaves in good
-// order fails only what it has not completed.
+// A group whose members never change: torchrun, new_group. One epoch, no master, no votes. When a
+// member is lost, every pending and later operation fails at all others. When a member leaves in
+// good order, only the operations fail that it has not completed.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ namespace pccl {
 
 class FixedGroup : public Group {
  public:
-  /// `of_run`: its members are members of the elastic group of this engine, too.
+  /// `of_run`: the members are members of the elastic group of this engine, too.
   FixedGroup(EngineContext& context, GroupId id, const std::string& name,
              std::vector<Handle> members, std::int32_t rank, std::uint64_t timeout_ms,
              std::shared_ptr<Ticket> connected, bool of_run);
@@ -23,13 +23,15 @@ class FixedGroup : public Group {
 
   [[nodiscard]] const std::vector<Handle>& handles() const { return handles_; }
   [[nodiscard]] bool of_run() const { return of_run_; }
-  /// The run goes on without this peer: a group that still waits for its link waits in vain. (Where
-  /// the links are up, a loss is seen by the link, and who has left the run may still finish.)
+  /// The run goes on without this peer: fails the group if it still waits for the link to this
+  /// peer. (If the links are up, a loss is noticed by the link, and a member that has left the run
+  /// may still finish its operations.)
   void lost_by_run(PeerId peer);
-  /// This process is no member of the run any more: nobody makes the links that are missing.
+  /// This process is no member of the run any more: missing links will not be made.
   void run_over(const Error& error);
 
-  /// Opens the links; `connected` is completed when all are up, or says who could not be reached.
+  /// Opens the links. `connected` is completed when all are up, or with an error that names the
+  /// members that could not be reached.
   void connect();
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;
@@ -52,7 +54,7 @@ class FixedGroup : public Group {
   [[nodiscard]] OpKey next_key() const override { return OpKey{0, next_}; }
 
  private:
-  struct Question {  // after a time-out: who has not issued it?
+  struct Question {  // after a time-out: which ranks have not issued it?
     std::uint64_t waited_ms = 0;
     std::set<PeerId> unanswered;
     std::set<PeerId> missing;
@@ -78,13 +80,14 @@ class FixedGroup : public Group {
   std::set<PeerId> awaited_;  // links that are not up yet, while connecting
   std::uint64_t waited_for_links_ms_ = 0;
   bool said_links_ = false;
-  std::map<PeerId, OpKey> departed_;   // left in good order, having completed all before that
-  std::map<PeerId, Error> gone_;       // of these the links have ended since
-  std::map<OpKey, Error> failed_ops_;  // failed by another rank before we issued them
-  std::set<OpKey> failed_here_;        // have failed at their caller, the newest of them
-  Error late_failure_;                 // for the next operation
+  std::map<PeerId, OpKey>
+      departed_;  // left in good order, with all operations before this one completed
+  std::map<PeerId, Error> gone_;       // those of them whose links have ended since
+  std::map<OpKey, Error> failed_ops_;  // failed by another rank before this one issued them
+  std::set<OpKey> failed_here_;  // the newest operations that have failed at this rank's caller
+  Error late_failure_;           // for the next operation
   std::map<OpKey, Question> questions_;
-  std::map<PeerId, std::uint64_t> silent_ms_;  // since it was asked for a sign of life
+  std::map<PeerId, std::uint64_t> silent_ms_;  // time since the peer was asked for a sign of life
   std::uint64_t since_probe_ms_ = 0;
   std::uint64_t next_ = 0;
   Error failure_;

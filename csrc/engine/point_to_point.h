@@ -1,10 +1,10 @@
-// send and recv in one epoch of a group: what is sent when, where it is placed, what becomes of it.
-// Which receive takes which send is matcher.h's. Small payloads travel at once (bounded per peer),
-// larger ones are announced and follow when the receive is posted. Engine's thread only.
+// send and recv in one epoch of a group: sending, placing, outcomes. matcher.h decides which
+// receive takes which send. Small payloads travel at once (bounded for each peer); larger ones are
+// announced and follow when the receive is posted. Engine's thread only.
 //
-// In a fixed group a send completes when its bytes have left, in an elastic one when the receive
-// has (`confirmed`). Names of sends hold peers and not ranks: a change of numbering in the middle
-// of an epoch changes nothing here.
+// In a fixed group a send completes when its bytes have left; in an elastic group when the receive
+// has completed (`confirmed`). Names of sends hold peers and not ranks: a change of numbering in
+// the middle of an epoch changes nothing here.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 namespace pccl {
 
-/// The group: its barriers wait for messages.
+/// Implemented by the group, whose barriers wait for messages.
 class MessageWatcher {
  public:
   virtual ~MessageWatcher() = default;
@@ -40,7 +40,7 @@ class PointToPoint : public SegmentOwner {
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  /// `request.peer` is a rank of `request.numbering`, or any of them.
+  /// `request.peer` is a rank of `request.numbering`, or -1 (recv): any of them.
   void post(OpRequest request, std::shared_ptr<Ticket> ticket);
 
   [[nodiscard]] Placement segment_header(PeerId from, const SegmentHeader& header);
@@ -53,31 +53,32 @@ class PointToPoint : public SegmentOwner {
   void withdrawn(PeerId from, const Withdraw& message);
   void inputs_came(const InputGate& gate);
 
-  // Barriers (barrier.cpp): a barrier begins when what was sent before it is there, where a receive
-  // from before it waits for it. So it ends after these receives, at all ranks.
-  /// How often this rank has sent to each peer that has perhaps not received it all.
+  // Barriers (barrier.cpp): a barrier begins when those messages have arrived whose send and
+  // receive were both called before the barrier. So it ends after these receives, at all ranks.
+  /// Number of this rank's sends to each peer that has perhaps not received them all.
   [[nodiscard]] std::map<PeerId, std::uint64_t> unconfirmed_sends() const;
-  /// Do bytes of a send that was called before `order`, and accepted, wait to leave?
+  /// Do bytes of an accepted send that was called before `order` still have to leave?
   [[nodiscard]] bool leaves(std::uint64_t order) const;
   void flush_asked(PeerId from, const Flush& question);
   void flushed(PeerId from, const Flushed& answer);
-  /// Does a rank wait for an answer?
+  /// Does a rank at a barrier wait for an answer?
   [[nodiscard]] bool asked() const { return !questions_.empty(); }
-  /// Answers what can be answered. `order_of`: of a barrier; 0: it is over, or no barrier here;
-  /// nothing: it has not been called here yet.
+  /// Answers the questions (Flush) that can be answered. `order_of` returns the order of a
+  /// barrier's call here; 0: the barrier is over, or the call is no barrier; nothing: it has not
+  /// been called yet.
   using OrderOf = std::function<std::optional<std::uint64_t>(OpKey)>;
   void answer_flushes(const OrderOf& order_of);
 
-  /// The group is closed here. What its other members keep of it stays counted.
+  /// The group is closed here. Its data that other members still keep stay counted.
   void close();
-  /// Tells the receivers of announced sends that they do not come, and why.
+  /// Tells the receivers of announced sends that these will not come, and why.
   void withdraw_all(const Error& error);
-  /// The peer receives nothing more, and sends no more than what it has begun, which may be under
-  /// way. Receives from anybody fail if it was the last one.
+  /// The peer receives nothing more, and begins no more sends; sends that it has begun may still
+  /// arrive. Receives from any source fail if this was the last peer.
   void peer_left(PeerId peer, const Error& error, bool last);
-  /// Nothing of what it had begun to send comes any more.
+  /// The sends that the peer had begun will not arrive any more.
   void peer_gone(PeerId peer, const Error& error);
-  /// The link to this peer is gone: what was half here never becomes whole.
+  /// The link to this peer is gone: drops half-received messages.
   void link_gone(PeerId peer);
   void fail_all(const Error& error);
   void tick(std::uint64_t elapsed_ms);
@@ -169,14 +170,15 @@ class PointToPoint : public SegmentOwner {
   std::map<PeerId, MemoryToken> eager_tokens_;
   std::uint64_t last_cookie_ = 0;
   std::unordered_map<std::uint64_t, Arriving> arriving_;  // by cookie
-  std::vector<Kept> given_up_;                            // withdrawn before they came
+  std::vector<Kept> given_up_;  // sends that were withdrawn before they came
 
   struct Question {
     std::uint64_t sends = 0;
     Kept kept;
   };
   std::map<std::pair<PeerId, OpKey>, Question> questions_;  // of ranks at a barrier
-  std::map<PeerId, std::uint64_t> confirmed_sends_;         // received there, by a Flushed
+  std::map<PeerId, std::uint64_t>
+      confirmed_sends_;  // number of sends that the peer has received, by its Flushed
 };
 
 }  // namespace pccl

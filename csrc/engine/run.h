@@ -1,8 +1,8 @@
 // The run that this process takes part in: the elastic group of an engine, at most one. Its
 // operations are posted to the engine, as those of any group (engine.h).
 //
-// Thread-safety: as Engine. Where there is no elastic group, because this process has not joined a
-// run or has closed the group, a call does nothing, and a ticket says so.
+// Thread-safety: as Engine. Without an elastic group (this process has not joined a run, or has
+// closed the group) a call does nothing, and its ticket has an error that says so.
 #pragma once
 
 #include <cstdint>
@@ -29,38 +29,38 @@ inline constexpr GroupId kElasticGroup{1};
 
 class Run {
  public:
-  /// For engine.cpp. Of `core`, to which `calls` go; both outlive it.
+  /// For engine.cpp. `calls` run on `core`; both outlive this object.
   [[nodiscard]] static std::unique_ptr<Run> of(Calls& calls, EngineCore& core);
   virtual ~Run() = default;
 
-  /// Done when the run is founded.
+  /// The ticket is complete when the run is founded.
   [[nodiscard]] virtual std::shared_ptr<Ticket> join(const JoinOptions& options) = 0;
   virtual void on_event(std::function<void(const GroupEvent&)> function) = 0;
-  /// A wish: takes effect at the next boundary, or before it, if nobody has issued anything.
+  /// Asks to leave: at the next boundary, or before it if no member has issued an operation.
   virtual void leave(bool at_once) = 0;
   [[nodiscard]] virtual std::shared_ptr<Ticket> store(StoreRequest request) = 0;
-  /// The caller's wait for this operation has returned: where a run has no boundaries, rank and
-  /// size may change here.
+  /// The caller's wait for this operation has returned: in a run without boundaries rank and size
+  /// may change here.
   virtual void returned(OpKey op) = 0;
 
-  // Boundaries. One at a time.
+  // Boundaries, one at a time.
   [[nodiscard]] virtual Error boundary_begin(const BoundaryRequest& request) = 0;
-  /// Blocks up to timeout_ms; nullopt: nothing yet.
+  /// The next event of the boundary. Blocks up to timeout_ms; nullopt: no event yet.
   [[nodiscard]] virtual std::optional<Result<BoundaryEvent>> boundary_next(
       std::uint64_t timeout_ms) = 0;
   virtual void boundary_root(const StateRoot& root, Snapshot snapshot) = 0;
-  /// The state with this root lies beside the own one, whole and checked: may it replace the own
-  /// one? Ticket::amount is 1: yes, and boundary_fetched follows, whatever becomes of it; 0: the
-  /// run has moved on, and the next event says to what.
+  /// The state with this root lies beside this peer's own state, whole and checked: may it replace
+  /// the own state? Ticket::amount 1: yes, and boundary_fetched has to follow, even if the
+  /// replacement fails; 0: no, the run has moved on to another state, which the next event names.
   [[nodiscard]] virtual std::shared_ptr<Ticket> boundary_adopt(const StateRoot& root) = 0;
   /// The state that this peer holds from now on.
   virtual void boundary_fetched(const StateRoot& root, Snapshot snapshot) = 0;
-  /// Fetches item `item` of the snapshot with `digest` from `source` into `to` (its size must fit),
-  /// or into Ticket::bytes if to.data is null. A source that is too slow fails it (kPullIdleMs,
-  /// kPullBytesPerSecondMin).
+  /// Fetches item `item` of the snapshot with `digest` from `source` into `to` (whose size must
+  /// fit), or into Ticket::bytes if to.data is null. The pull fails if the source is too slow
+  /// (kPullIdleMs, kPullBytesPerSecondMin).
   [[nodiscard]] virtual std::shared_ptr<Ticket> pull(PeerId source, const Digest& digest,
                                                      std::uint32_t item, Buffer to) = 0;
-  /// Ends a pull: when its ticket is done, nothing writes to its memory any more.
+  /// Ends a pull: when its ticket is done, its memory is not written any more.
   virtual void cancel_pull(std::shared_ptr<Ticket> ticket) = 0;
 };
 

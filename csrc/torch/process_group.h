@@ -66,8 +66,8 @@ void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std:
 /// A number for a group, derived from a text that all its members know.
 [[nodiscard]] GroupId number_of(const std::string& text);
 
-/// Runs the first operation of a group whose members have not met in a store: a barrier, by which
-/// all members have come.
+/// A barrier, the first operation of a group whose members have not met in a store: when it has
+/// succeeded, all members have come.
 [[nodiscard]] OpRequest barrier_until(std::chrono::steady_clock::time_point deadline);
 
 /// Joins the run of a master; returns when the run is founded, or, in a founded run, when the
