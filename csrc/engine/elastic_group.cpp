@@ -140,16 +140,6 @@ void ElasticGroup::control(PeerId peer, const PeerToPeer& message) {
   }
 }
 
-void ElasticGroup::op_complete(Pending& pending) { feed(peer::Completed{pending.op->key()}); }
-
-void ElasticGroup::op_mismatch(OpKey op, PeerId, const std::string& text) {
-  feed(peer::FoundMismatch{op, text});
-}
-
-void ElasticGroup::op_starved(Pending& pending, const Error& error) {
-  feed(peer::FoundMismatch{pending.op->key(), error.text, error.code});
-}
-
 EpochId ElasticGroup::accepted_epoch() const {
   return core_.accepted ? core_.accepted->id : EpochId{};
 }
@@ -158,15 +148,6 @@ bool ElasticGroup::accepted_member(PeerId peer) const {
   const std::uint32_t group = core_.self.place.rank;
   return std::any_of(core_.accepted->members.begin(), core_.accepted->members.end(),
                      [&](const Member& m) { return m.peer() == peer && m.place.rank == group; });
-}
-
-void ElasticGroup::op_timed_out(Pending& pending) {
-  log_warning(waiting_text(pending) + "; its time-out of " +
-              std::to_string(pending.op->request().timeout_ms) +
-              " ms is over: who has not called it is evicted");
-  pending.op->expired = false;
-  pending.op->waited_ms = 0;
-  feed(peer::TimedOut{pending.op->key()});
 }
 
 // -------------------------------------------------------------------------------------- operations
@@ -272,54 +253,6 @@ void ElasticGroup::issue(OpRequest request, std::shared_ptr<Ticket> ticket) {
   add(next_key(), std::move(request), std::move(ticket), numbering_);
   feed(issued);
   run_->flow.issued(next_key());
-}
-
-void ElasticGroup::on(const peer::RunOp& a) {
-  Pending& pending = ops_.at(a.op);
-  if (!pending.contributors.empty()) {
-    ++context_.counters.ops_replayed;
-    log_info(describe(pending) + " is replayed among " + std::to_string(members().size()) +
-             " members");
-  }
-  run(a.op);
-}
-
-void ElasticGroup::on(const peer::RestoreOp& a) {
-  const auto it = ops_.find(a.op);
-  if (it == ops_.end()) return;
-  stop(it->second);
-  it->second.op->restore();
-}
-
-void ElasticGroup::on(const peer::CommitOp& a) {
-  stall_.forget();
-  if (const auto it = ops_.find(a.op); it != ops_.end()) note_contributors(it->second);
-  finish(a.op, {});
-  update_renumber();
-}
-
-void ElasticGroup::on(const peer::FailOp& a) {
-  const auto it = ops_.find(a.op);
-  if (it == ops_.end()) return;
-  stop(it->second);
-  it->second.op->restore();
-  Error error = a.error;
-  error.text = describe_wait(it->second) + ": " + error.text;
-  run_->early.drop(a.op);
-  finish(a.op, std::move(error));
-}
-
-void ElasticGroup::returned(OpKey op) {
-  feed(peer::Returned{op});
-  update_renumber();
-}
-
-/// May the next return of a committed operation change rank and size?
-void ElasticGroup::update_renumber() {
-  bool differs = members().size() != numbering_->size();
-  for (std::size_t i = 0; !differs && i < members().size(); ++i)
-    differs = members()[i] != (*numbering_)[i];
-  renumber_pending->store(differs && !core_.has_boundaries);
 }
 
 // ------------------------------------------------------------------------------------------ epochs

@@ -134,7 +134,14 @@ class ElasticGroup : public Group {
   bool admitted_ = false;
   bool left_ = false;
   bool said_left_ = false;  // a boundary has told the program
-  Error failure_;           // evicted, refused, closed
+  struct Late {
+    OpKey op;
+    std::string text;
+  };
+  void fail_late();
+
+  std::optional<Late> late_;  // a difference in what was done here, of which nobody has failed yet
+  Error failure_;             // evicted, refused, closed
   std::optional<Welcome> welcome_;
   Stall stall_;
   std::uint64_t waited_for_join_ms_ = 0;

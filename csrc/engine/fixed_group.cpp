@@ -187,7 +187,9 @@ void FixedGroup::issue(OpRequest request, std::shared_ptr<Ticket> ticket) {
 void FixedGroup::op_complete(Pending& pending) { finish(pending.op->key(), {}); }
 
 void FixedGroup::op_mismatch(OpKey op, PeerId, const std::string& text) {
-  fail_op(op, {ErrorCode::mismatch, text}, Tell::others);
+  const Error error{ErrorCode::mismatch, text};
+  fail_op(op, error, Tell::others);
+  fail_late(op, error);  // where it has succeeded here
 }
 
 void FixedGroup::op_starved(Pending& pending, const Error& error) {
@@ -210,17 +212,22 @@ void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
     return;
   }
   if (it == ops_.end()) return;
-  failed_here_.insert(op);
-  if (failed_here_.size() > kReportOpsMax) failed_here_.erase(failed_here_.begin());
+  known_to_fail(op);
   error.text = name_ + ": " + describe_wait(it->second) + ": " + error.text;
   run_->early.drop(op);
   finish(op, std::move(error));
 }
 
-/// Others have found a difference in what this rank has completed: who only sends is done before
-/// anybody has looked at it. Its program hears of it from its next operation, at all ranks alike.
+void FixedGroup::known_to_fail(OpKey op) {
+  failed_here_.insert(op);
+  if (failed_here_.size() > kReportOpsMax) failed_here_.erase(failed_here_.begin());
+}
+
+/// There is a difference in what this rank has completed: who only sends is done before anybody has
+/// looked at it. Its program hears of it from its next operation, at all ranks alike.
 void FixedGroup::fail_late(OpKey op, Error error) {
   if (error.code != ErrorCode::mismatch || failed_here_.contains(op)) return;
+  known_to_fail(op);
   error.text = "operation " + numbered(op) + ", which this rank had completed: " + error.text;
   const auto next = ops_.upper_bound(op);  // what was called before it has no part in it
   if (next == ops_.end()) {

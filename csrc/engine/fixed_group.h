@@ -64,6 +64,7 @@ class FixedGroup : public Group {
   enum class Tell : std::uint8_t { nobody, others, others_late };
   void fail_op(OpKey op, Error error, Tell tell);
   void fail_late(OpKey op, Error error);
+  void known_to_fail(OpKey op);
   [[nodiscard]] bool refuses(OpKind kind, const std::shared_ptr<Ticket>& ticket) const;
   void answer(OpKey op, Question& question);
   void look_for_life(std::uint64_t elapsed_ms);
@@ -84,8 +85,9 @@ class FixedGroup : public Group {
       departed_;  // left in good order, with all operations before this one completed
   std::map<PeerId, Error> gone_;       // those of them whose links have ended since
   std::map<OpKey, Error> failed_ops_;  // failed by another rank before this one issued them
-  std::set<OpKey> failed_here_;  // the newest operations that have failed at this rank's caller
-  Error late_failure_;           // for the next operation
+  /// The newest operations whose failure this rank's program knows, or hears of by its next call.
+  std::set<OpKey> failed_here_;
+  Error late_failure_;  // for the next operation
   std::map<OpKey, Question> questions_;
   std::map<PeerId, std::uint64_t> silent_ms_;  // time since the peer was asked for a sign of life
   std::uint64_t since_probe_ms_ = 0;

@@ -240,7 +240,7 @@ void Group::start_now(Pending& pending) {
   }
   const OpKey key = op.key();
   if (run_->starved.contains(key)) return starve(key);
-  pending.gave_up = false;
+  pending.gave_up = pending.asked_back = false;
   const MemoryToken token = context_.token(*this);
   run_->running[token] = key;
   if (elastic_) preimage_bytes_ += op.output_bytes();
@@ -297,6 +297,7 @@ void Group::finish(OpKey key, Error error) {
   const auto ticket = node.mapped().op->ticket();
   ticket->contributors = std::move(node.mapped().contributors);
   const bool failed = error.failed();
+  if (!failed) completed_.add(key, node.mapped().op->request().descriptor);
   context_.note(failed ? "failed" : "completed", {}, id_, key.index);
   if (failed) {
     ++context_.counters.ops_failed;
@@ -384,19 +385,27 @@ void Group::send_segment(Operation& op, std::uint32_t contributor, std::uint32_t
 }
 
 /// Does the sender mean the same operation as we do? If not, it ends for all.
-bool Group::fits(Pending& pending, PeerId from, const SegmentHeader& header) {
+bool Group::fits(Pending& pending, PeerId from, const OpDescriptor& theirs) {
   const OpDescriptor& mine = pending.op->request().descriptor;
-  const OpDescriptor& theirs = header.descriptor;
-  const bool counts = mine.count == 0 || theirs.count == 0 || mine.count == theirs.count;
-  if (counts && mine.kind == theirs.kind && mine.reduce == theirs.reduce &&
-      mine.dtype == theirs.dtype && mine.root == theirs.root) {
-    return true;
-  }
+  if (alike(mine, theirs)) return true;
   op_mismatch(pending.op->key(), from,
               describe_peer(from, *pending.numbering) + " calls " + describe(theirs) + ", " +
                   describe_peer(context_.links.self(), *pending.numbering) + " calls " +
                   describe(mine));
   return false;
+}
+
+/// Somebody sends data for an operation that has ended here, or waits in it. One that has succeeded
+/// had all its data: who sends more means another operation, of which nobody else may ever hear.
+void Group::ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, bool sends) {
+  const OpDescriptor* found = completed_.find(op);
+  if (found == nullptr || !member(from) || (!sends && alike(*found, theirs))) return;
+  const OpDescriptor mine = *found;
+  completed_.forget(op);  // the rest of what it sends says the same
+  op_mismatch(op, from,
+              describe_peer(from, *numbering_) + " calls " + describe(theirs) + ", " +
+                  describe_peer(context_.links.self(), *numbering_) + " has completed " +
+                  describe(mine) + (alike(mine, theirs) ? " without data that came for it" : ""));
 }
 
 /// The operation does not take what has come for it: the ranks differ about it, or the sender
@@ -415,12 +424,15 @@ Placement Group::segment_header(PeerId from, const SegmentHeader& header) {
   }
   const auto it = ops_.find(header.op);
   const bool now = run == run_.get();
-  if (now && it == ops_.end() && header.op < next_key()) return {};  // it has ended
+  if (now && it == ops_.end() && header.op < next_key()) {
+    ended_already(header.op, from, header.descriptor, /*sends=*/true);
+    return {};
+  }
   if (now && it != ops_.end()) run->flow.received(from, header.bytes, next_key());
   if (!now || it == ops_.end() || !it->second.op->running()) return keep_early(*run, from, header);
   const auto& contributors = it->second.contributors;
   const auto at = std::find(contributors.begin(), contributors.end(), from);
-  if (at == contributors.end() || !fits(it->second, from, header)) return {};
+  if (at == contributors.end() || !fits(it->second, from, header.descriptor)) return {};
   Result<Placement> placed{Placement{}};
   const auto contributor = static_cast<std::uint32_t>(at - contributors.begin());
   with_memory(header.op, [&] { placed = it->second.op->place(contributor, header); });
@@ -442,7 +454,7 @@ Placement Group::keep_early(EpochRun& run, PeerId from, const SegmentHeader& hea
     const std::uint64_t expected = total_bytes(request.inputs) + total_bytes(request.outputs);
     if (bytes > 2 * expected + kUngrantedBytesMax) {
       const std::string what = describe(it->second);
-      if (fits(it->second, from, header)) {  // else it means another operation
+      if (fits(it->second, from, header.descriptor)) {  // else it means another operation
         context_.breaks_rules(from, "it sends more of " + what + " than there is");
       }
       return {};
@@ -474,7 +486,9 @@ void Group::use_early(EpochRun& run, EarlySegment segment) {
   const OpKey key = segment.header.op;
   const auto it = ops_.find(key);
   const bool now = &run == run_.get();
-  if (now && it == ops_.end() && key < next_key()) return;
+  if (now && it == ops_.end() && key < next_key()) {
+    return ended_already(key, segment.from, segment.header.descriptor, /*sends=*/true);
+  }
   if (!now || it == ops_.end() || !it->second.op->running()) {
     run.early.keep(std::move(segment));
     return;
@@ -487,7 +501,7 @@ bool Group::deliver(Pending& pending, EarlySegment segment) {
   const auto& contributors = pending.contributors;
   const auto from = std::find(contributors.begin(), contributors.end(), segment.from);
   if (from == contributors.end()) return true;
-  if (!fits(pending, segment.from, segment.header)) return false;
+  if (!fits(pending, segment.from, segment.header.descriptor)) return false;
   Error error;
   const OpKey key = pending.op->key();
   const auto contributor = static_cast<std::uint32_t>(from - contributors.begin());
@@ -560,14 +574,16 @@ void Group::control(PeerId peer, const PeerToPeer& message) {
       told.issued = ask->op;  // for its own device, or for memory: as late as one not called yet
     }
     context_.links.send_control(peer, encode(PeerToPeer{told}));
-    // Ranks that call different operations may all wait for a first segment: this is how they find
-    // out.
-    if (it == ops_.end() || !it->second.op->running()) return;
-    SegmentHeader theirs;
-    theirs.descriptor = {static_cast<OpKind>(ask->kind), static_cast<ReduceOp>(ask->reduce),
-                         static_cast<DType>(ask->dtype), static_cast<std::int32_t>(ask->root),
-                         ask->count};
-    static_cast<void>(fits(it->second, peer, theirs));
+    // Ranks that call different operations may all wait for a first segment, or be done where
+    // others wait: this is how they find out.
+    const OpDescriptor theirs{static_cast<OpKind>(ask->kind), static_cast<ReduceOp>(ask->reduce),
+                              static_cast<DType>(ask->dtype), static_cast<std::int32_t>(ask->root),
+                              ask->count};
+    if (it == ops_.end()) {
+      ended_already(ask->op, peer, theirs, /*sends=*/false);
+    } else if (it->second.op->running()) {
+      static_cast<void>(fits(it->second, peer, theirs));
+    }
   }
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/completed.h"
 #include "engine/context.h"
 #include "engine/epoch_run.h"
 #include "engine/operation.h"
@@ -70,7 +71,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
     Numbering numbering;
     std::vector<PeerId> contributors;             // of its last run
     std::map<PeerId, std::uint64_t> early_bytes;  // that came while it waited for its turn
-    bool gave_up = false;  // it has no memory here: stands still until it fails for all
+    bool gave_up = false;     // it has no memory here: stands still until it fails for all
+    bool asked_back = false;  // it is done here, and others who are not have called something else
     // Of a barrier:
     std::map<PeerId, std::uint64_t> sends_before;  // in the epoch in which it was issued, or waits
     std::set<PeerId> unanswered;                   // asked (Flush) whether these have arrived
@@ -79,7 +81,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   /// Ends every call of this group that waits.
   virtual void end_waits(const Error& error) = 0;
   virtual void op_complete(Pending& pending) = 0;
-  /// `from` calls something else than we do; `text` names both sides.
+  /// `from` calls something else than we do, or have done; `text` names both sides.
   virtual void op_mismatch(OpKey op, PeerId from, const std::string& text) = 0;
   virtual void op_timed_out(Pending& pending) = 0;
   /// This member has no memory for it: it is stopped and restored here, and has to fail for all.
@@ -177,8 +179,10 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void answer_flushes();
   void flushed(EpochRun& run, PeerId from, const Flushed& answer);
   void progress(OpKey key);
-  [[nodiscard]] bool fits(Pending& pending, PeerId from, const SegmentHeader& header);
+  [[nodiscard]] bool fits(Pending& pending, PeerId from, const OpDescriptor& theirs);
+  void ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, bool sends);
 
+  Completed completed_;
   std::unique_ptr<EpochRun> ahead_;   // of the accepted epoch: what its members have sent already
   std::uint64_t preimage_bytes_ = 0;  // of operations that run
   std::size_t deferred_ = 0;

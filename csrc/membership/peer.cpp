@@ -397,6 +397,9 @@ void on(State& s, const TimedOut& e, Actions& out) {
 
 void on(State& s, const FoundMismatch& e, Actions& out) {
   if (!s.started || s.stopped) return;  // it runs again, and is found again
+  // What is done here may be committed by now, and others may be past the boundary behind it.
+  const auto op = s.ops.find(e.op);
+  if (op == s.ops.end() || op->second.phase != Phase::issued) return;
   tell(s, Mismatch{s.started->id, e.op, Error{e.code, cut_text(e.text)}}, out);
 }
 

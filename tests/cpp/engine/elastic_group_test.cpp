@@ -287,6 +287,35 @@ TEST(ElasticGroup, ranks_that_call_different_operations_all_hear_of_it) {
   }
 }
 
+TEST(ElasticGroup, different_roots_are_named_also_where_all_only_send_and_it_was_committed) {
+  for (const std::uint32_t size : {2U, 3U}) {
+    Founded run(size);
+    std::vector<std::vector<float>> values(size, std::vector<float>(6, 1.0F));
+    std::vector<std::shared_ptr<Ticket>> calls;
+    for (std::size_t p = 0; p < size; ++p) {  // each one means the next rank
+      Engine& engine = *run.peers[p].engine;
+      const auto rank = static_cast<std::uint32_t>(engine.view(run.group).rank);
+      const auto root = static_cast<std::int32_t>((rank + 1) % size);
+      calls.push_back(engine.post(run.group, rooted(OpKind::reduce, root, rank, size, values[p])));
+    }
+    std::vector<Error> heard;
+    for (const auto& call : calls) heard.push_back(outcome(call));
+    EXPECT_TRUE(wait_until([&] {
+      std::vector<std::shared_ptr<Ticket>> later;
+      for (const Peer& peer : run.peers) later.push_back(peer.engine->post(run.group, barrier()));
+      for (std::size_t p = 0; p < size; ++p) {
+        const Error error = outcome(later[p]);
+        if (!heard[p].failed()) heard[p] = error;
+      }
+      return std::all_of(heard.begin(), heard.end(), [](const Error& e) { return e.failed(); });
+    }));
+    for (const Error& error : heard) {
+      EXPECT_EQ(error.code, ErrorCode::mismatch) << error.text;
+      EXPECT_GE(roots_in(error.text).size(), 2U) << error.text;
+    }
+  }
+}
+
 TEST(ElasticGroup, no_master_is_an_error_that_names_the_address) {
   EngineOptions options;
   options.interface_host = "127.0.0.1";

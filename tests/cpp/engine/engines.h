@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -78,6 +79,36 @@ inline OpRequest barrier() {
   OpRequest request;
   request.descriptor.kind = OpKind::barrier;
   return request;
+}
+
+/// `values` hold the parts of all `size` ranks.
+inline OpRequest rooted(OpKind kind, std::int32_t root, std::size_t rank, std::size_t size,
+                        std::vector<float>& values) {
+  const bool in_parts = kind == OpKind::gather || kind == OpKind::scatter;
+  const bool at_root = root == static_cast<std::int32_t>(rank);
+  const std::uint64_t count = values.size() / (in_parts ? size : 1);
+  std::vector<Buffer> parts;
+  for (std::size_t r = 0; r < size; ++r) {
+    parts.push_back({buffer(values).data + 4 * count * (in_parts ? r : 0), 4 * count});
+  }
+  OpRequest request;
+  request.descriptor = {kind, kind == OpKind::reduce ? ReduceOp::sum : ReduceOp::none, DType::f32,
+                        root, count};
+  const std::vector<Buffer> one = {parts[rank]};
+  const bool to_root = kind == OpKind::gather || kind == OpKind::reduce;
+  request.inputs = kind == OpKind::scatter ? (at_root ? parts : std::vector<Buffer>{}) : one;
+  request.outputs = kind == OpKind::gather && at_root ? parts : one;
+  if (to_root && !at_root) request.outputs.clear();
+  return request;
+}
+
+/// What a text says after "root ".
+inline std::set<char> roots_in(const std::string& text) {
+  std::set<char> roots;
+  for (auto at = text.find("root "); at != std::string::npos; at = text.find("root ", at + 1)) {
+    roots.insert(text[at + 5]);
+  }
+  return roots;
 }
 
 /// A send to, or a receive from, `peer` (-1: anybody).

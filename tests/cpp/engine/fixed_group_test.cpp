@@ -189,6 +189,59 @@ TEST(FixedGroup, a_mismatch_that_is_found_late_fails_nothing_that_was_called_bef
   EXPECT_NE(late.text.find("which this rank had completed"), std::string::npos) << late.text;
 }
 
+/// What each rank hears of its call, or of the barriers after it.
+std::vector<Error> heard_of(FixedWorld& world, const std::vector<std::shared_ptr<Ticket>>& calls) {
+  std::vector<Error> heard;
+  for (const auto& call : calls) heard.push_back(outcome(call));
+  const auto silent = [&] {
+    return std::any_of(heard.begin(), heard.end(), [](const Error& e) { return !e.failed(); });
+  };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kTestMs);
+  while (silent() && std::chrono::steady_clock::now() < deadline) {
+    std::vector<std::shared_ptr<Ticket>> next;
+    for (const auto& engine : world.engines) next.push_back(engine->post(world.group, barrier()));
+    for (std::size_t r = 0; r < next.size(); ++r) {
+      const Error error = outcome(next[r]);
+      if (!heard[r].failed()) heard[r] = error;
+    }
+  }
+  return heard;
+}
+
+TEST(FixedGroup, different_roots_are_named_at_every_rank_also_where_it_was_done) {
+  const std::vector<std::vector<std::int32_t>> kRoots = {
+      {1, 0}, {0, 1}, {1, 2, 2}, {0, 1, 2}, {2, 0, 0}};
+  bool at_once = false;
+  for (const OpKind kind : {OpKind::broadcast, OpKind::reduce, OpKind::gather, OpKind::scatter}) {
+    for (const std::vector<std::int32_t>& roots : kRoots) {
+      at_once = !at_once;
+      FixedWorld world(roots.size());
+      std::vector<std::vector<float>> values(roots.size(), std::vector<float>(6, 1.0F));
+      std::vector<std::shared_ptr<Ticket>> calls;
+      std::string what = std::string(kind_name(kind)) + (at_once ? " at once, roots" : ", roots");
+      for (const std::int32_t root : roots) what += " " + std::to_string(root);
+      SCOPED_TRACE(what);
+      for (std::size_t r = 0; r < roots.size(); ++r) {
+        calls.push_back(world.engines[r]->post(world.group,
+                                               rooted(kind, roots[r], r, roots.size(), values[r])));
+        if (!at_once) calls.back()->wait(20);  // some are done before the others have called
+      }
+      for (const Error& error : heard_of(world, calls)) {
+        EXPECT_EQ(error.code, ErrorCode::mismatch) << error.text;
+        EXPECT_GE(roots_in(error.text).size(), 2U) << error.text;
+      }
+      EXPECT_TRUE(wait_until([&] {  // the group goes on
+        std::vector<std::shared_ptr<Ticket>> next;
+        for (const auto& engine : world.engines) {
+          next.push_back(engine->post(world.group, barrier()));
+        }
+        return std::none_of(next.begin(), next.end(),
+                            [](const auto& ticket) { return outcome(ticket).failed(); });
+      }));
+    }
+  }
+}
+
 TEST(FixedGroup, different_calls_that_all_wait_for_a_first_segment_are_named_too) {
   FixedWorld world(3);
   std::vector<std::vector<float>> values(3, std::vector<float>(4, 1.0F));

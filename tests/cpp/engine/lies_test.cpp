@@ -133,6 +133,26 @@ TEST_F(Lies, a_segment_of_a_collective_on_two_lanes_at_once_ends_the_link_and_no
   EXPECT_TRUE(b.group->mismatches.empty()) << "no reason for an operation to fail";
 }
 
+TEST_F(Lies, who_has_completed_an_operation_says_once_that_another_rank_means_another_one) {
+  b.group->number({kB, kLiar});
+  b.group->start(EpochId::make(1, 2), {kB, kLiar});
+  const auto ticket = b.post(rooted(OpKind::reduce, 1, 0, 2, memory(4)));
+  ASSERT_FALSE(b.links.sent.empty());
+  const FakeLinks::Sent sent = b.links.sent.front();
+  b.group->segment_sent(sent.cookie >> 32, kLiar, static_cast<std::uint32_t>(sent.cookie));
+  expect_success(ticket);
+  SegmentHeader h = sent.header;
+  b.hears(kLiar, AskIssued{kGroup, h.op, static_cast<std::uint32_t>(OpKind::reduce),
+                           static_cast<std::uint32_t>(ReduceOp::sum),
+                           static_cast<std::uint32_t>(DType::f32), 1, 4});
+  EXPECT_TRUE(b.group->mismatches.empty()) << "it waits for the data that has left";
+  h.descriptor.root = 0;
+  b.gets(kLiar, h, junk.data());
+  b.gets(kLiar, h, junk.data());
+  ASSERT_EQ(b.group->mismatches.size(), 1U);
+  EXPECT_EQ(roots_in(b.group->mismatches[0].text), (std::set<char>{'0', '1'}));
+}
+
 TEST_F(Lies, the_same_before_the_operation_is_issued) {
   b.group->number({kLiar, kB});
   b.group->start(EpochId::make(1, 2), {kLiar, kB});

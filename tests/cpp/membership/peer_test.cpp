@@ -267,6 +267,10 @@ TEST(Peer, time_outs_and_mismatches_are_told_while_an_epoch_is_in_force_only) {
   EXPECT_EQ(told<Expired>(step(s, TimedOut{OpKey{0, 0}})).size(), 1U);
   EXPECT_TRUE(step(s, TimedOut{OpKey{0, 7}}).empty()) << "not pending";
   EXPECT_EQ(told<Mismatch>(step(s, FoundMismatch{OpKey{0, 0}, "x"})).size(), 1U);
+  EXPECT_TRUE(step(s, FoundMismatch{OpKey{0, 1}, "x"}).empty()) << "not issued";
+  static_cast<void>(step(s, Issued{}));
+  static_cast<void>(step(s, Completed{OpKey{0, 1}}));
+  EXPECT_TRUE(step(s, FoundMismatch{OpKey{0, 1}, "x"}).empty()) << "it may be committed";
   static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(2)})}));
   EXPECT_TRUE(step(s, TimedOut{OpKey{0, 0}}).empty());
   EXPECT_TRUE(step(s, FoundMismatch{OpKey{0, 0}, "x"}).empty());

@@ -177,9 +177,11 @@ std::shared_ptr<Call> Member::prepare(std::uint64_t salt, const GroupView& view,
   }
   const bool rooted = d.kind == OpKind::broadcast || d.kind == OpKind::gather ||
                       d.kind == OpKind::scatter || d.kind == OpKind::reduce;
-  if (rooted) d.root = static_cast<std::int32_t>(mixed(salt, 5) % size);
+  const bool odd_root = odd && rooted && mixed(salt, 15) % 2 == 0;
+  if (rooted) d.root = static_cast<std::int32_t>((mixed(salt, 5) + (odd_root ? 1 : 0)) % size);
   const std::size_t limit = mixed(salt, 6) % 3 == 0 ? plan_.bytes_max : 300;
-  const std::size_t count = 1 + mixed(salt, 7) % (limit / dtype_bytes(d.dtype)) + (odd ? 1 : 0);
+  const std::size_t count =
+      1 + mixed(salt, 7) % (limit / dtype_bytes(d.dtype)) + (odd && !odd_root ? 1 : 0);
   const std::size_t bytes = count * dtype_bytes(d.dtype);
   d.count = count;
   call->salt = mixed(id_.value, ++salts_) >> 16;
