@@ -236,7 +236,7 @@ class Checkpoints:
     # -------------------------------------------------------------------------- ranks
 
     def _outcome(self) -> tuple[int, BaseException | None]:
-        """Of the last write; an error is told once."""
+        """The outcome of the last write; its error is raised once."""
         writing = self._writing
         if writing is None:
             return FREE, None
@@ -247,7 +247,7 @@ class Checkpoints:
         return (FREE if error is None else FAILED), error
 
     def _agree(self, word: int) -> int:
-        """The highest word of the ranks: they begin a write, or leave it out, alike."""
+        """The highest state of all ranks, so that all begin a write or all leave it out."""
         if self._ask_group is None:
             return word
         highest = torch.tensor([word])
@@ -263,9 +263,9 @@ class Checkpoints:
     # -------------------------------------------------------------------------- writing
 
     def _snapshot(self, state: State) -> dict[str, Any]:
-        """Copies in the memory of the host, by the names in the checkpoint.
+        """Copies of the state in host memory, by the names in the checkpoint.
 
-        They lie in memory that is used again: none may be made while the one before is written.
+        The memory is used again by the next snapshot, which must not be made during a write.
         """
         tensors = {
             self._key(name, tensor): tensor
@@ -282,7 +282,7 @@ class Checkpoints:
         return name if is_alike else f"{name}@{self._rank}"
 
     def _write(self, step: int, snapshot: dict[str, Any]) -> None:
-        """On the thread: the whole of a checkpoint, or an error and no trace but a leftover."""
+        """Runs on the thread: writes a whole checkpoint, or fails and leaves only a `.writing-`."""
         began = time.monotonic()
         try:
             name = self._begin(step)
@@ -335,8 +335,8 @@ class Checkpoints:
     def _publish(self, name: str, step: int) -> None:
         """Gives the folder its name, durably.
 
-        A writer that took this one for dead has renamed the folder before it cleared it away. What
-        late ranks write under the old name is then in another folder, without the mark.
+        Another writer that took this one for dead renames the folder before it removes it. Late
+        ranks then write into a new folder of the old name, which has no mark.
         """
         path = self._folder / name
         if not (path / MARK).exists():
@@ -353,7 +353,7 @@ class Checkpoints:
             self._remove(self._folder / old)
 
     def _remove(self, path: Path) -> None:
-        """Takes the name away first: what is half removed is no checkpoint."""
+        """Renames the folder first, because a half-removed folder is no checkpoint."""
         gone = path
         if not path.name.startswith(GONE):
             gone = self._folder / f"{GONE}{path.name.lstrip('.')}-{secrets.token_hex(4)}"
@@ -370,7 +370,7 @@ class Checkpoints:
         )
 
     def _newest_begun(self) -> int:
-        """Highest step of which a checkpoint is here or being written; 0 without one."""
+        """Highest step with a checkpoint that exists or is being written; 0 without one."""
         if self._rank != 0:
             return 0
         try:
@@ -385,7 +385,7 @@ class Checkpoints:
     # -------------------------------------------------------------------------- reading
 
     def _read(self, path: Path, state: State) -> None:
-        """Each rank by itself: a reader needs nobody."""
+        """Reads at each rank by itself, without the other ranks."""
         from ._C import (
             to_the_end,
         )  # here: a module that is loaded on the way back can be interrupted
@@ -459,7 +459,7 @@ def _compare(
 
 
 def _check_alike(path: Path, metadata: Metadata, writers: int, readers: int) -> None:
-    """What is no DTensor cannot be divided among another number of ranks: it has to be alike."""
+    """Raises if a value that is no DTensor differs between ranks: it cannot be divided anew."""
     pairs = [(key, key.rpartition("@")[0]) for key in metadata.state_dict_metadata]
     pairs = [(key, name) for key, name in pairs if name]
     loaded = _load(path, metadata, sorted({key for pair in pairs for key in pair}))

@@ -1,10 +1,11 @@
-"""Which samples each member gets in each step, and which of them go back: pure bookkeeping.
+"""Decides which samples each member gets in each step, and which are given again: pure bookkeeping.
 
 The samples of all passes form one endless stream: position q is the sample `q % per_pass` of pass
-`q // per_pass`, in that pass's order. A step takes the next positions of the stream, first those
-that went back; a boundary says whose counted, the others' go back. So each position counts once,
-whatever the churn, and every step has the full batch: the last step of a pass takes its rest from
-the next one. The state is a few numbers, the same at all members. No network, no loader, no clock.
+`q // per_pass`, in that pass's order. A step takes the next positions of the stream, returned ones
+first. At the boundary it is known which ranks contributed: their positions have counted, those of
+other ranks are returned to the stream. So each position counts once, however often members are
+lost, and every step has the full batch: the last step of a pass takes its rest from the next pass.
+The state is a few numbers, the same at all members. No network, no loader, no clock.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Orders:
 
 
 class Deal:
-    """The samples of a run: what has counted, what is given out, what comes next.
+    """The samples of a run: those that have counted, are given out, and come next.
 
     Attributes:
         seed: Of the orders of all passes.
@@ -54,8 +55,8 @@ class Deal:
         returned: Positions that were given out and did not count, as ranges in order.
         given: Of the step in progress: members, micro-batches of each, samples of a micro-batch.
         counted: Samples that counted in all steps so far.
-        counted_last: In the last one.
-        steps: Steps that are over.
+        counted_last: Samples that counted in the last step.
+        steps: Steps that have ended.
     """
 
     def __init__(
@@ -136,9 +137,10 @@ class Deal:
     def sizes(self, members: int) -> tuple[int, int]:
         """Micro-batches of a member in a step, and samples of one.
 
-        All are of one size, so that a mean over micro-batches and members weighs each sample alike:
-        together at most `global_batch`, and less than that by fewer than there are micro-batches.
-        With more members than `global_batch` each gets one sample.
+        All micro-batches have one size, so that a mean over micro-batches and members weighs each
+        sample alike. Together they have at most `global_batch` samples; the difference is smaller
+        than the number of micro-batches. If there are more members than `global_batch`, each member
+        gets one sample.
         """
         if self._global_batch is None:
             return 1, self._batch
@@ -178,9 +180,9 @@ class Deal:
         return [self._index(position) for position in self._positions(first, size)]
 
     def settle(self, contributors: Iterable[int] | None = None) -> None:
-        """Ends the step: the samples of these ranks have counted, the others' go back.
+        """Ends the step: the samples of these ranks have counted, all others are given again.
 
-        None: all have. Without a step in progress nothing changes.
+        None: all have counted. Without a step in progress nothing changes.
 
         Raises:
             ValueError: A rank that the step does not have. Nothing has changed.
@@ -206,7 +208,7 @@ class Deal:
         self.given = None
 
     def snapshot(self) -> Deal:
-        """As it is now: what a deal changes it replaces, so a shallow copy does."""
+        """A copy as of now: a shallow one, because a deal replaces its values and changes none."""
         return copy.copy(self)
 
     def forecast(self, members: int, rank: int, number: int) -> Iterator[list[int]]:
@@ -226,7 +228,7 @@ class Deal:
         return self._orders.index(self.seed, position // self.per_pass, place)
 
     def _positions(self, first: int, count: int) -> Iterator[int]:
-        """Of the stream as it lies ahead, what went back in front."""
+        """The coming positions of the stream, returned ones first."""
         for start, length in self.returned:
             if count == 0:
                 return

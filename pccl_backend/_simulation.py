@@ -5,8 +5,9 @@
 survivors, one failure for the rest of a step, boundaries that vote. They are written down here a
 second time, small enough to be read; no socket, no clock and no master takes part.
 
-One member runs at a time, until it waits for another one; then the first in order that can go on
-does. So a run is the same every time, and a run in which nobody can go on is found at once.
+One member runs at a time, until it waits for another one. Then the first member, in order, that can
+go on runs. So a run is the same every time, and a run in which no member can go on is noticed at
+once.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Run:
     # -------------------------------------------------------------------------- threads and turns
 
     def start(self, members: int, timeout_s: float) -> list[Member]:
-        """Runs the program in `members` founders, and in those that join; returns all of them."""
+        """Runs the program in `members` founders and in newcomers; returns all members."""
         for _ in range(members):
             self._add()
         self.members = list(self.everybody)
@@ -115,7 +116,7 @@ class Run:
     def wait(
         self, member: Member, ready: Callable[[], bool], what: str, *, soft: bool = False
     ) -> None:
-        """Lets others go on until `ready()` holds, or (`soft`) until nobody else can."""
+        """Lets other members run until `ready()`, or (`soft`) until no other member can run."""
         with self._turn:
             member.ready, member.soft, member.waits_for = ready, soft, what
             self._pass_on()
@@ -130,7 +131,7 @@ class Run:
             raise MemberLost(f"simulated member {member.number} is lost")
 
     def _pass_on(self) -> None:
-        """Gives the turn to the first that can go on. Under the lock."""
+        """Gives the turn to the first member that can go on. Under the lock."""
         waiting = [m for m in self.everybody if m.outcome == "running" and m.ready is not None]
         able = [m for m in waiting if m.ready is not None and m.ready()]
         soft = [m for m in waiting if m.soft]
@@ -150,15 +151,15 @@ class Run:
     # -------------------------------------------------------------------------- who is there
 
     def rank_of(self, member: Member) -> int:
-        """In the numbering of the step; a newcomer's is provisional."""
+        """Rank of a member in the numbering of the step; provisional for a newcomer."""
         return self.numbering.index(member) if member in self.numbering else len(self.numbering)
 
     def size_for(self, member: Member) -> int:
-        """Members in the numbering of the step; with a newcomer that asks."""
+        """Size in the numbering of the step; a newcomer that asks is counted too."""
         return len(self.numbering) + (member not in self.numbering)
 
     def lose(self, member: Member) -> None:
-        """The member is gone, as by SIGKILL: what it has issued and nobody has committed, too."""
+        """Loses the member, as by SIGKILL, with its contributions that are not committed."""
         member.outcome = "lost"
         self._gone(member)
 
@@ -271,7 +272,7 @@ class Run:
         return operation.kind in ROOTED and root_lives
 
     def _lose_at(self, member: Member, operation: int | None) -> None:
-        """The loss that is due before this operation of the member, or at its boundary."""
+        """Carries out a loss that is due before this operation, or at this boundary."""
         if any(event.loses(member.number, self.step, operation) for event in self.events):
             self.lose(member)
             self._check_alive(member)
@@ -374,13 +375,13 @@ class Run:
         return answer
 
     def _bring_newcomers(self) -> None:
-        """Starts those that the boundary which the members come to admits."""
+        """Starts the newcomers that the coming boundary admits."""
         for event in [e for e in self.events if e.brings(self.step + 1)]:
             self.events.remove(event)
             self._add()
 
     def _maybe_boundary(self) -> None:
-        """Passes the boundary if all members stand at it, and all who are to be admitted."""
+        """Passes the boundary if all members, and all newcomers that it admits, stand at it."""
         door = [m for m in self.everybody if not m.admitted and m.outcome == "running"]
         waiting = [*self.members, *door]
         if not self.members or any(not m.at_boundary for m in waiting):

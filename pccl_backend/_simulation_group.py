@@ -1,4 +1,4 @@
-"""What a simulated member holds: a process group for torch, and its ElasticGroup.
+"""The groups of a simulated member: a process group for torch, and its ElasticGroup.
 
 The process group takes the calls of torch.distributed, DDP among them, and gives each to the
 member's Run (_simulation.py). Sums are made in the order of the ranks, in float32 for the short
@@ -444,5 +444,5 @@ def _write(to: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
 
 
 def _like(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """What all ranks must give alike."""
+    """The values of a call that must be equal at all ranks."""
     return tuple((str(t.dtype), t.numel()) for t in tensors)

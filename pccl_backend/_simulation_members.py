@@ -1,4 +1,4 @@
-"""What a simulated run (_simulation.py) consists of: members, their calls, how one is lost."""
+"""The parts of a simulated run (_simulation.py): members, their calls, the loss of a member."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ class Operation:
 
     Attributes:
         kind: As the engine names it.
-        same: What all members must call alike: reduction, type, number of elements, root.
-        run: Computes it: gets the posts of the contributors by rank, writes their outputs.
+        same: The values that must be equal at all members: reduction, type, number of elements,
+            root.
+        run: Computes the result from the posts of the contributors, by rank, into their outputs.
         root: Rank of the root in the numbering of the step; -1 without one.
-        posts: What each member gave, by member.
-        error: Why it failed.
-        done: It has its outcome.
+        posts: Inputs and outputs of each member.
+        error: Why the operation failed.
+        done: Whether the operation has its outcome.
     """
 
     kind: str

@@ -1,8 +1,8 @@
 """The shared state at a boundary of a simulated run: elected, and fetched as `refresh` fetches it.
 
-Hashing, comparing and replacing are those of _state.py. Written anew is only what the engine and
-the master do there: the election, and `Offered` in the place of `_C.StateFetch`, which takes from
-another member's memory what a real member gets over a link.
+Hashing, comparing and replacing are done by _state.py. Only the parts of master and engine are
+written anew here: the election, and `Offered` in the place of `_C.StateFetch`, which copies from
+another member's memory instead of fetching over a link.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ Wanted = tuple[int, bytes, int | None]
 
 
 class StateFetch(Protocol):
-    """`_C.StateFetch`, which says more: what has been fetched and checked, beside the state."""
+    """The interface of `_C.StateFetch`, see _C.pyi: items fetched and checked, not yet used."""
 
     @property
     def bytes_received(self) -> int: ...
@@ -55,22 +55,23 @@ class StateFetch(Protocol):
 
 
 class SourceFailedError(Exception):
-    """No source of a proposal could deliver; the next names others. Never leaves refresh."""
+    """No source of a proposal could deliver; the next proposal names others. Handled in refresh."""
 
 
 class RunMovedOnError(Exception):
-    """The state that was fetched is not asked for any more. Never leaves refresh."""
+    """The run does not want the fetched state any more. Handled in refresh."""
 
 
 @dataclass
 class Snapshot:
-    """What a member offers while it stands at a boundary.
+    """The state that a member offers while it stands at a boundary.
 
     Attributes:
-        revision: Of the state.
+        revision: Revision of the state.
         digest: The root: SHA-256 of the manifest.
-        items: Address and bytes of what others may pull: the manifest, then the tensors by name.
-        keep: Holds that memory.
+        items: Address and bytes of each item that others may pull: the manifest, then the tensors
+            by name.
+        keep: Objects that keep that memory alive.
     """
 
     revision: int
@@ -106,7 +107,7 @@ class Exchange:
         hasher: Hasher,
         fetched: StateFetch | None = None,
     ) -> None:
-        """Checks names, tensors and values. What is fetched goes to `fetched`, and stays there.
+        """Checks names, tensors and values. Fetched items go to `fetched`, and stay there.
 
         Raises:
             ValueError: A name, tensor or value cannot be shared; the text names it.
@@ -125,11 +126,11 @@ class Exchange:
 
     @property
     def bytes_received(self) -> int:
-        """Payload that has come at this boundary."""
+        """Bytes of state that have been fetched at this boundary."""
         return 0 if self._fetched is None else self._fetched.bytes_received
 
     def settle(self, contributors: tuple[int, ...] | None) -> None:
-        """The step is over: these ranks contributed to all that succeeded (None: not known yet)."""
+        """Before hashing: these ranks contributed to the ended step (None: not known yet)."""
         self._mapping.settle(contributors)
 
     def snapshot(self) -> Snapshot:
@@ -138,12 +139,12 @@ class Exchange:
         return self._offer()
 
     def fetch(self, digest: bytes, sources: Sequence[str], adopt: Adopt) -> Snapshot:
-        """Makes this state equal to the one with root `digest`, from sources that have it.
+        """Makes this state equal to the state with root `digest`, which the sources have.
 
-        Tensors that differ are fetched beside the state, and each is checked there. When all of
-        them have come, and `adopt` agrees, tensors and plain values are replaced together. What has
-        been checked is kept for the next call: after the loss of a source the fetch goes on from
-        where it was.
+        Tensors that differ are fetched into memory beside the state, and checked there. When all of
+        them have come, and `adopt` agrees, tensors and plain values are replaced together. Checked
+        items are kept for the next call: after the loss of a source the fetch goes on where it
+        was.
 
         Returns:
             The snapshot of the state as it is now; its digest is `digest`.
@@ -152,10 +153,10 @@ class Exchange:
             ValueError: Names, dtypes or shapes differ; the text names the first difference.
             SourceFailedError: No source delivered.
             RunMovedOnError: `adopt` did not agree.
-            NoMemoryError: There is none for what has to be fetched.
-            ProtocolError: The plain values do not hold what was set.
+            NoMemoryError: There is no memory for an item that has to be fetched.
+            ProtocolError: After the plain values were set, they are not those of the run.
 
-            After any error the values of the state are those from before the call, but for those
+            After any error the values of the state are those from before the call, except those
             of a tensor into which the setter of a plain value has written in place.
         """
         fetched = self._fetched
@@ -306,7 +307,7 @@ def replace_plain(mapping: MutableMapping[str, Any], values: dict[str, Any]) -> 
 def steps_to_plain(
     mapping: MutableMapping[str, Any], values: dict[str, Any]
 ) -> list[Callable[[], None]]:
-    """`replace_plain` as steps, one for each value: one that cannot be set holds up no other."""
+    """`replace_plain` as steps, one for each value, so that a failing step stops no other."""
 
     def drop_others() -> None:
         for name in plain_of(mapping):
@@ -342,7 +343,7 @@ def revision_of(mapping: MutableMapping[str, Any]) -> int:
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns `tensor` if its memory can be shared as it lies.
+    """Returns `tensor` if its memory can be shared as it is.
 
     Raises:
         ValueError: It cannot; the text says why and what to pass instead.
@@ -367,7 +368,7 @@ def encode_manifest(entries: Sequence[TensorEntry], values: dict[str, Any]) -> b
     """The canonical bytes: equal states give equal bytes.
 
     Raises:
-        ValueError: A value is none of the plain types, nested too deeply, or all are too large.
+        ValueError: A value is of no plain type or nested too deeply, or all together are too large.
     """
     tensors = [[e.name, e.dtype, list(e.shape), e.digest.hex()] for e in entries]
     plain = [[name, _encode(values[name], f"state[{name!r}]", 0)] for name in sorted(values)]
