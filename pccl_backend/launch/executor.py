@@ -45,6 +45,7 @@ from .supervisor import (
 TICK_S = 1.0  # the longest sleep
 STREAM_END_S = 1.0  # a worker's streams end with it, unless it has left a child that holds them
 LAST_WORDS_S = 2.0
+REFOUND_AFTER_S = 5.0  # all members are of this host: when they have ended none comes back
 NOT_STARTED = 126  # as of a shell that cannot execute a program
 
 
@@ -246,6 +247,7 @@ class Executor:
         return (
             *(sys.executable, "-m", "pccl_backend._cli", "--listen", f"127.0.0.1:{port}"),
             *("--min-peers", str(peers), "--state", str(self._folder / "register")),
+            *("--refound-after", str(REFOUND_AFTER_S)),
         )
 
     def _variables(self, index: int, local: int, attempt: int) -> dict[str, str]:

@@ -26,14 +26,16 @@ class Rules:
     Attributes:
         delay_s: From the first failure of a unit to its next start; doubled by each further one.
         delay_s_max: The longest delay.
-        steady_s: A unit that lived for so long has got somewhere: its failures count anew.
+        steady_s: A unit that lived for so long has got somewhere: its failures count anew. Longer
+            than newcomers wait at the door of a run that all have lost (pccl-master's
+            --refound-after), or a program that always fails after that would never be given up.
         failures_max: So many failures without that, and the launcher gives up.
         grace_s: From the signal that ends the workers to SIGKILL.
     """
 
     delay_s: float = 1.0
     delay_s_max: float = 60.0
-    steady_s: float = 60.0
+    steady_s: float = 300.0
     failures_max: int = 10
     grace_s: float = 30.0
 

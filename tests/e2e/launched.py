@@ -1,6 +1,7 @@
 """A worker of test_launcher.py: an elastic program that goes on until it is asked to leave.
 
 With the argument "replica" it is one rank of a replica, whose own group is that of the launcher.
+With "fail" it always fails at its second step.
 """
 
 import json
@@ -34,6 +35,8 @@ def main() -> None:
     state = {"step": 0}
     boundary = group.refresh(state)
     while not boundary.left:
+        if "fail" in sys.argv and state["step"] == 1:
+            sys.exit("this program is wrong")
         tensor = torch.ones(100)
         if is_replica:
             dist.all_reduce(tensor)  # of the replica

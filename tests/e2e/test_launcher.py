@@ -25,9 +25,10 @@ Launch = Callable[..., "Launcher"]
 class Launcher(Peer):
     """A pccl-run; the lines of its workers are its own."""
 
-    def __init__(self, *arguments: str, **variables: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
+        environment["TMPDIR"] = str(folder)  # a killed launcher leaves its own there
         command = [sys.executable, "-m", "pccl_backend.launch", *arguments]
         super().__init__(command, environment, "pccl-run")
 
@@ -72,12 +73,13 @@ def wait_for_ends(processes: list[psutil.Process]) -> None:
 
 
 @pytest.fixture
-def launch() -> Iterator[Launch]:
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
     """`launch(*arguments, **variables)`: a launcher; it ends with the test, and all below it."""
     started: list[Launcher] = []
 
     def start(*arguments: str, **variables: str) -> Launcher:
-        started.append(Launcher(*arguments, **variables))
+        folder = tmp_path_factory.mktemp("launcher")
+        started.append(Launcher(folder, *arguments, **variables))
         return started[-1]
 
     yield start
@@ -197,6 +199,15 @@ time.sleep(600)
     said = launcher.ends(1)
     assert "worker 0 " not in said.partition("gives up")[0]
     assert said.endswith("no luck\n")
+
+
+@pytest.mark.long
+def test_a_program_that_fails_whenever_its_run_is_founded_is_given_up(launch: Launch) -> None:
+    """All members are lost each time: the next ones wait at the door until the master refounds."""
+    few = ("--max-failures", "3", "--nproc-per-node", "2")
+    said = launch("--standalone", *few, *QUICK, PROGRAM, "fail").ends(1)
+    assert "failure 3 in a row: pccl-run gives up" in said
+    assert "this program is wrong\n" in said.partition("gives up")[2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
