@@ -19,7 +19,7 @@ SLOTS = 64  # elements at the head of an operation: a one at the slot of each co
 STOP = SLOTS  # element of the int64 operation that counts who has been asked to end
 DOUBLING = 8192  # float32 elements up to which recursive doubling runs; the ring above
 LARGEST = 700_000
-TIERS = ((1, SLOTS - 1), (SLOTS, DOUBLING), (DOUBLING + 1, 200_000), (DOUBLING + 1, LARGEST))
+TIERS = ((1, SLOTS), (SLOTS + 1, DOUBLING), (DOUBLING + 1, 200_000), (DOUBLING + 1, LARGEST))
 
 
 EXCHANGES = ("isend", "batch", "any", "one by one")
@@ -38,8 +38,8 @@ class Op:
 
     @property
     def says_who(self) -> bool:
-        """Is there room for the slots?"""
-        return self.count >= SLOTS
+        """Is there room for the slots, and for bits that only this operation has?"""
+        return self.count > SLOTS
 
 
 AMONG_SIBLINGS = Op("float32", "sum", 50_000)
