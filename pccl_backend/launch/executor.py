@@ -128,17 +128,14 @@ class Executor:
         wake, self._wake = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(self._wake, False)
-        before = {}
         for number in (*self._plan.signals, signal.SIGCHLD):
             if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGCHLD:
-                before[number] = signal.signal(number, lambda *_: None)  # not of nohup
-        descriptor = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        try:
-            yield wake
-        finally:
-            signal.set_wakeup_fd(descriptor)
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+                signal.signal(number, lambda *_: None)  # SIGHUP under nohup stays ignored
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        yield wake
+        signal.set_wakeup_fd(-1)
+        for number in self._plan.signals:  # the status is known: a late signal must not change it
+            signal.signal(number, signal.SIG_IGN)
 
     def _watch(self) -> Watch | None:
         if self._plan.spot is None:

@@ -170,6 +170,7 @@ class Supervisor:
         self._states = [_State(unit) for unit in units]
         self._rules = rules
         self._ending = False
+        self._handed_on: set[int] = set()
         self._run_ended = False
         self._status = 0
         self._actions: list[Action] = []
@@ -268,8 +269,15 @@ class Supervisor:
     # ------------------------------------------------------------------------- what follows
 
     def _end_all(self, number: int, now_s: float) -> None:
-        """Hands the signal to all workers; the first time it also sets their deadline."""
+        """Hands the signal to all workers; the first time it also sets their deadline.
+
+        Once, or a second SIGTERM might meet a worker that is leaving in good order just where
+        Python has taken its handlers away, and kill it. Who types Ctrl-C again means it.
+        """
         self._ending = True
+        if number in self._handed_on and number != signal.SIGINT:
+            return
+        self._handed_on.add(number)
         for index, state in enumerate(self._states):
             if state.unit.serves or state.done:
                 continue

@@ -232,6 +232,20 @@ time.sleep(600)
     launcher.ends(0)
 
 
+def test_signals_that_go_on_coming_do_not_change_the_status(launch: Launch) -> None:
+    code = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print('{"local": 0}', flush=True)
+time.sleep(600)
+"""
+    launcher = launch(*ANY_MASTER, *python(code))
+    launcher.next(local=0)
+    while launcher.process.poll() is None:
+        launcher.signal(signal.SIGTERM)
+    launcher.ends(0)
+
+
 def test_who_does_not_end_in_time_is_killed_and_so_is_said(launch: Launch) -> None:
     code = """
 import signal, time

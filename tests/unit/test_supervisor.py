@@ -133,12 +133,19 @@ def test_a_signal_is_handed_on_and_a_good_leave_is_status_0() -> None:
     assert len([line for line in host.said if "SIGTERM goes to the workers" in line]) == 1
 
 
-def test_a_second_signal_is_handed_on_too_and_sets_no_later_deadline() -> None:
+def test_a_second_ctrl_c_is_handed_on_too_and_sets_no_later_deadline() -> None:
     host = workers(1)
     host.tell(Asked(signal.SIGINT, "SIGINT"))
     host.after(10.0)
     assert host.tell(Asked(signal.SIGINT, "SIGINT")) == [Signal(0, 0, signal.SIGINT)]
     assert host.wakes_in_s() == 20.0
+
+
+def test_another_signal_is_handed_on_once() -> None:
+    host = workers(1)
+    host.tell(Asked(TERM, "SIGTERM"))
+    assert host.tell(Asked(TERM, "SIGTERM")) == []
+    assert host.tell(Asked(signal.SIGHUP, "SIGHUP")) == [Signal(0, 0, signal.SIGHUP)]
 
 
 def test_who_has_not_ended_after_the_grace_is_killed() -> None:
