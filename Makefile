@@ -20,7 +20,7 @@ INSTALLED_TORCH := $(wildcard .venv/lib/python*/site-packages/torch/version.py)
 
 setup: .venv/.pccl-built
 
-demo: .venv/.pccl-demo .venv/.pccl-built
+demo: .venv/.pccl-built
 	.venv/bin/python -m pccl_backend.demo
 
 test: .venv/.pccl-dev .venv/.pccl-built
@@ -43,10 +43,6 @@ clean:
 
 .venv/.pccl-dev: .venv/.pccl-torch pyproject.toml
 	scripts/setup dev
-	@touch $@
-
-.venv/.pccl-demo: .venv/.pccl-torch pyproject.toml
-	scripts/setup demo
 	@touch $@
 
 .venv/.pccl-docs: .venv/.pccl-torch pyproject.toml

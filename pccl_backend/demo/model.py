@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 BYTES = 256
 TEXT_BYTES_MAX = 6 << 20
+PART_BYTES = 4096
+JUDGED_ONE_IN = 16
 
 
 class Block(nn.Module):
@@ -50,7 +52,7 @@ class ByteGPT(nn.Module):
     """A GPT that predicts the next byte; the embedding is also the output layer."""
 
     def __init__(
-        self, *, width: int = 128, layers: int = 3, heads: int = 4, length: int = 96
+        self, *, width: int = 128, layers: int = 2, heads: int = 4, length: int = 64
     ) -> None:
         """`length` is the largest T."""
         super().__init__()
@@ -92,10 +94,17 @@ def standard_library_text(limit_bytes: int = TEXT_BYTES_MAX) -> Tensor:
     return torch.frombuffer(text[:limit_bytes], dtype=torch.uint8)
 
 
+def split(text: Tensor) -> tuple[Tensor, Tensor]:
+    """What is trained on, and every sixteenth part of the text, by which models are judged."""
+    parts = text[: len(text) // PART_BYTES * PART_BYTES].view(-1, PART_BYTES)
+    kept = torch.arange(len(parts)) % JUDGED_ONE_IN == 0
+    return parts[~kept].flatten(), parts[kept].flatten()
+
+
 class Batches:
     """An endless stream of batches, another one for each seed."""
 
-    def __init__(self, text: Tensor, seed: int, *, sequences: int = 8, length: int = 96) -> None:
+    def __init__(self, text: Tensor, seed: int, *, sequences: int = 8, length: int = 64) -> None:
         """Batches of `sequences` (B) times `length` + 1 (T + 1) bytes."""
         self._text = text
         self._random = torch.Generator().manual_seed(seed)

@@ -25,12 +25,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .._group import ElasticGroup, group, join
-from .model import Batches, ByteGPT, loss_of, standard_library_text
+from .model import Batches, ByteGPT, loss_of, split, standard_library_text
 
 SLOTS = 16  # at the end of each reduction: who contributed, one slot a worker
 STATUS_BYTES = 4096
 HEAD = struct.Struct("<QI")  # sequence number (odd while it is written), bytes of the text
 STATUS_INTERVAL_S = 0.001
+FILE_S = 600.0
+FILE_POLL_S = 0.01
+JUDGED_SEED = 7
+JUDGED_SEQUENCES = 64
 
 
 class Status:
@@ -121,6 +125,7 @@ def train(
     model: nn.Module,
     inner: torch.optim.Optimizer,
     batches: Batches,
+    judged: Tensor,
     elastic: ElasticGroup,
     record: Recorder,
     *,
@@ -133,6 +138,7 @@ def train(
     """DiLoCo: `every` inner steps alone, then one outer step together, `steps` times.
 
     The shared state is the outer parameters and their momentum; `refresh` gives a newcomer both.
+    `judged` is a batch that nobody trains on: the shared model's loss there is recorded.
     """
     names = [name for name, _ in model.named_parameters()]
     params = [p for _, p in model.named_parameters()]
@@ -160,6 +166,7 @@ def train(
         with torch.no_grad():
             for p, o in zip(params, outer, strict=True):
                 p.copy_(o)
+            record.say("shared", step=state["step"], loss=loss_of(model, judged).item())
         if boundary.left or state["step"] >= steps:
             break
 
@@ -208,6 +215,15 @@ def _counters() -> dict[str, int]:
     return dict(_extension.extension().counters())
 
 
+def wait_for(path: Path) -> None:
+    """Returns when the file is there; a worker that is started early joins when it is time."""
+    deadline = time.monotonic() + FILE_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no {path} within {FILE_S:.0f} s")
+        time.sleep(FILE_POLL_S)
+
+
 def main() -> None:
     """Runs a worker: `python -m pccl_backend.demo.worker URL WORKER FOLDER STEPS EVERY`."""
     parser = argparse.ArgumentParser()
@@ -215,6 +231,7 @@ def main() -> None:
     for name in ("worker", "steps", "every"):
         parser.add_argument(name, type=int)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--join-with", metavar="FILE", type=Path, help="wait for this file first")
     a = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     torch.set_num_threads(1)
@@ -223,12 +240,17 @@ def main() -> None:
     torch.manual_seed(0)  # all begin with the same model
     model = ByteGPT()
     inner = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
-    batches = Batches(standard_library_text(), seed=1000 + a.worker)
+    text, kept = split(standard_library_text())
+    batches = Batches(text, seed=1000 + a.worker)
+    judged = Batches(kept, seed=JUDGED_SEED, sequences=JUDGED_SEQUENCES).next()
+    if a.join_with is not None:
+        wait_for(a.join_with)
     join(a.url, timeout_s=120.0)
     record.say(
         "joined", size=dist.get_world_size(), parameters=sum(p.numel() for p in model.parameters())
     )
-    train(model, inner, batches, group(), record, worker=a.worker, steps=a.steps, every=a.every)
+    options = {"worker": a.worker, "steps": a.steps, "every": a.every}
+    train(model, inner, batches, judged, group(), record, **options)
     dist.destroy_process_group()
     record.say("end")
 
