@@ -11,15 +11,18 @@ import os
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import _patches
 from ._config import NAME, Options, launches_block, unread_variables
-from ._errors import PcclError
+from ._errors import BY_CODE, PcclError
+from .launch.environment import NOTE
 
 FAILURE_CHARACTERS_MAX = 500
+RUN_ENDED = "run_ended"  # the code of the error that says so
 
 _log = logging.getLogger(NAME)
 
@@ -128,11 +131,23 @@ def failure_of_program() -> str:
     return text[:FAILURE_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
 
 
+def note_end_of_run() -> None:
+    """Tells the `pccl-run` that has started this process to start it no more, if that is so."""
+    note = os.environ.get(NOTE)
+    if note is None or not isinstance(getattr(sys, "last_value", None), BY_CODE.get(RUN_ENDED, ())):
+        return
+    try:
+        Path(note).touch()
+    except OSError as error:
+        _log.warning("pccl-run is not told that the run has ended: %s", error)
+
+
 def _say_goodbye_at_exit(module: Any) -> None:
     owner = os.getpid()
 
     def goodbye() -> None:
         if os.getpid() == owner:  # not in a forked child: the engine is its parent's
+            note_end_of_run()
             module.end(failure_of_program())
 
     atexit.register(goodbye)

@@ -2,13 +2,20 @@
 
 import logging
 import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from pccl_backend import _extension
 from pccl_backend._config import NAME
-from pccl_backend._extension import FAILURE_CHARACTERS_MAX, failure_of_program
+from pccl_backend._errors import BY_CODE, GroupClosedError, PcclError
+from pccl_backend._extension import (
+    FAILURE_CHARACTERS_MAX,
+    RUN_ENDED,
+    failure_of_program,
+    note_end_of_run,
+)
 
 
 class NoText(Exception):
@@ -49,6 +56,29 @@ def test_a_session_that_goes_on_after_an_error_ends_in_good_order(
     monkeypatch.setattr(sys, "last_value", ValueError("typed"), raising=False)
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     assert failure_of_program() == ""
+
+
+def test_the_launcher_is_told_of_the_end_of_the_run_and_of_no_other_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    note = tmp_path / "note"
+    monkeypatch.setitem(BY_CODE, RUN_ENDED, GroupClosedError)
+    monkeypatch.setattr(sys, "last_value", GroupClosedError("at step 7"), raising=False)
+    monkeypatch.delenv("PCCL_RUN_NOTE", raising=False)
+    note_end_of_run()  # no launcher
+    monkeypatch.setenv("PCCL_RUN_NOTE", str(note))
+    monkeypatch.setattr(sys, "last_value", PcclError("another"))
+    note_end_of_run()
+    monkeypatch.delattr(sys, "last_value")
+    note_end_of_run()
+    assert not note.exists()
+    monkeypatch.setattr(sys, "last_value", GroupClosedError("at step 7"), raising=False)
+    note_end_of_run()
+    assert note.exists()
+    monkeypatch.setenv("PCCL_RUN_NOTE", str(tmp_path / "missing" / "note"))
+    with caplog.at_level(logging.WARNING, NAME):
+        note_end_of_run()
+    assert "pccl-run is not told" in caplog.text
 
 
 @pytest.mark.parametrize(("level", "said"), [("off", False), ("warning", True)])
