@@ -70,23 +70,24 @@ def is_elastic(group: Any) -> bool:
 
 def group_view() -> dict[str, Any]:
     """rank, size, epoch (str), epoch_number (int), step, numbering (list of hex peer ids), ring (the
-    members of the epoch, in the order in which data go round), self (hex), admitted, evicted, left,
-    contributors (ranks that are in all operations of this step so far; []: there is none).
+    members of the epoch, in the order of the ring), self (hex), admitted, evicted, left, contributors
+    (ranks that have contributed to all operations of this step so far; []: no operation yet).
     """
 
 def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:
-    """`function` gets every GroupEvent as a dict (what, epoch, lost, joined, members, text), on a thread
-    of its own that holds the GIL.
+    """`function` gets every GroupEvent as a dict (what, epoch, lost, joined, members, text), on the
+    thread `pccl-events`, which holds the GIL.
     """
 
 def leave(at_once: bool) -> None: ...
 def boundary_begin(kind: str, verify: bool, timeout_s: float | None, talk: object) -> None:
-    """kind: "refresh" or "resume". Sets `talk.is_open`, whatever signal comes meanwhile."""
+    """Begins a boundary; kind: "refresh" or "resume". Sets `talk.is_open`, even if a signal comes."""
 
 def boundary_next(timeout_s: float, talk: object) -> bool:
-    """False: nothing within timeout_s. Else `talk.unanswered` is what ("hash", "fetch", "finished"), step,
-    voted, admitted, left, root ({present, revision, digest}) and, for "fetch", epoch, sources (hex
-    ids), why; whatever signal comes meanwhile. After an error of the boundary `talk.is_open` is False.
+    """Waits for an event of the boundary. False: none within timeout_s. Else sets `talk.unanswered`, even
+    if a signal comes, to a dict: what ("hash", "fetch", "finished"), step, voted, admitted, left, root
+    ({present, revision, digest}) and, for "fetch", epoch, sources (hex ids), why. An error of the
+    boundary sets `talk.is_open` to False.
     """
 
 def boundary_root(
@@ -97,8 +98,9 @@ def boundary_root(
     """
 
 def boundary_adopt(revision: int, digest: bytes) -> bool:
-    """The state with this root has been fetched: may it replace the own one? Yes: boundary_fetched
-    follows, whatever becomes of it. No: the run has moved on, and the next event says to what.
+    """The state with this root has been fetched: may it replace this peer's state? True: yes, and
+    boundary_fetched has to follow, even if the replacement fails. False: the run has moved on to
+    another state, which the next event names.
     """
 
 def boundary_fetched(
@@ -108,19 +110,19 @@ def boundary_fetched(
     items: list[tuple[int, int]],
     keep: object,
 ) -> None:
-    """The state that this peer holds from now on."""
+    """Reports the state that this peer holds from now on."""
 
 def to_the_end(steps: Sequence[Callable[[], None]], interrupts_max: int) -> None:
-    """Runs all steps, whatever signals come meanwhile: a step that KeyboardInterrupt or SystemExit
-    interrupts begins anew. As many interrupts as `interrupts_max` end it. Of steps that fail the
-    first error is raised when all others have run.
+    """Runs all steps, even if signals come: a step that KeyboardInterrupt or SystemExit interrupts is
+    begun anew; after `interrupts_max` interrupts the call gives up. If steps fail, the first error is
+    raised after all steps have run.
     """
 
 class Turn:
-    """One call at a time, by whichever thread or handler of a signal."""
+    """Lets one call run at a time, of all threads and handlers of signals."""
 
     def take(self, call: Callable[[], Any]) -> Any:
-        """What `call` returns.
+        """Runs `call` and returns its result.
 
         Raises:
             RuntimeError: Another call has not returned.
@@ -131,30 +133,30 @@ class StateFetch:
 
     @property
     def bytes_received(self) -> int:
-        """Of all items that have come."""
+        """Bytes of all items that have come."""
 
     def run(
         self, root: bytes, sources: Sequence[str], items: Sequence[tuple[int, bytes, int | None]]
     ) -> bool:
-        """Pulls what is not here yet of `items` (index, digest, bytes) of the snapshot `root`, each from
-        one source, and checks it. None: of unknown size, the manifest. False: no source delivered. What
-        has come stays, whatever this call raises. A source that is too slow is given up (PROTOCOL.md,
-        `pull`), and one that has failed is asked last from then on.
+        """Pulls the missing ones of `items` (index, digest, bytes) of the snapshot `root`, each from one
+        source, and checks them. Bytes None: the size is not known (the manifest). False: no source
+        delivered. Items that have come are kept, whatever this call raises. A source that is too slow
+        is given up (PROTOCOL.md, `pull`); a source that has failed is asked last from then on.
         """
 
     def at(self, digest: bytes) -> bytes:
         """The item with this digest, which is here."""
 
     def replace(self, targets: list[tuple[bytes, int, int]]) -> None:
-        """Memory (digest, address, bytes) and what was fetched change places, all or, with an error,
-        none.
+        """Exchanges the fetched items with the memory of the targets (digest, address, bytes): all of
+        them or, with an error, none.
         """
 
     def take_back(self) -> None:
         """Undoes `replace`, if it was called."""
 
     def clear(self) -> None:
-        """Forgets what is here; the caller's memory keeps what it holds."""
+        """Forgets the fetched items; the caller's memory stays as it is."""
 
 def sha256(items: list[tuple[int, int]]) -> list[bytes]:
     """SHA-256 over each (address, bytes): over its 4 MiB chunks, then over their digests; all cores."""
@@ -171,8 +173,10 @@ def library_of(symbol: str) -> str:
     """Path of the library from which a C symbol that the engine uses comes (dladdr)."""
 
 def break_invariant(what: str) -> None:
-    """Breaks an invariant of the engine, with these words. For tests of what ends then."""
+    """Breaks an invariant of the engine, with this text. For tests."""
 
 def end(failure: str) -> None: ...
 def shutdown() -> None:
-    """Ends the engine in good order: goodbyes, what is owed, then its thread. Idempotent."""
+    """Ends the engine in good order: sends goodbyes and data that others need, then ends its thread.
+    Idempotent.
+    """

@@ -45,7 +45,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Replica:
-    """Which copy of the model a process belongs to, and its place in it.
+    """The copy of the model to which a process belongs, and its place in that copy.
 
     The ranks r of all replicas are peer group r: collectives of the elastic group and the exchange
     of shared state run within a peer group. A replica is admitted when all its ranks wait at the

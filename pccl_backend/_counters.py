@@ -1,4 +1,4 @@
-"""What the engine of this process has counted."""
+"""The counters of the engine of this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from . import _extension
 
 
 def counters() -> dict[str, int]:
-    """What this process has sent, received, committed and replayed since its start, by name.
+    """The counters of this process since its start, by name: sent, received, committed, replayed.
 
     Before the first group of the process all of them are 0.
 

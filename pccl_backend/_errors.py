@@ -8,7 +8,7 @@
         EvictedError             the run goes on without this peer; join again as a newcomer
         NotAdmittedError         a newcomer has to call refresh before it issues operations
         RefusedError             wrong run, version, proof or number of ranks
-        UnreachableError         nobody answers at the address
+        UnreachableError         no process of pccl answers at the address
         GroupClosedError         the group, or the process's engine, has been closed
         ProtocolError            a received message does not follow PROTOCOL.md
         NoMemoryError            a member had no memory for the operation, which failed at all
@@ -56,7 +56,7 @@ class RefusedError(PcclError):
 
 
 class UnreachableError(PcclError):
-    """Nobody answers at the address."""
+    """No process of pccl answers at the address."""
 
 
 class GroupClosedError(PcclError):

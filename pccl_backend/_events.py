@@ -19,7 +19,7 @@ _log = logging.getLogger(NAME)
 
 @dataclass(frozen=True)
 class Change:
-    """What has happened to a run.
+    """A change of a run, which is given to the hooks of `ElasticGroup.on`.
 
     Attributes:
         what: The name of the hook.

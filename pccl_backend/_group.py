@@ -35,7 +35,7 @@ _log = logging.getLogger(NAME)
 
 @dataclass(frozen=True)
 class Boundary:
-    """What a boundary has settled.
+    """The result of a boundary, which `refresh` and `resume` return.
 
     Attributes:
         epoch: Number of the epoch in force, "incarnation.counter".
@@ -77,7 +77,7 @@ class Boundary:
 
 
 class ElasticGroup:
-    """The elastic group of this process, by `group()`. Use it from one thread at a time."""
+    """The elastic group of this process; `group()` returns it. Use it from one thread at a time."""
 
     def __init__(self, process_group: dist.ProcessGroup) -> None:
         """Of an elastic process group; programs call `group()`."""
