@@ -18,7 +18,7 @@ from pathlib import Path
 from .cases import Case, Result
 
 POLL_S = 0.02
-GRACE_S = 10.0  # for the others, when one rank has failed; to end, when the work is done
+GRACE_SHARE = 1 / 6  # of the limit: for the others, when one failed; to end, when the work is done
 KILL_S = 10.0
 TAIL_BYTES = 4000
 FAILURE_CHARACTERS = 600
@@ -88,7 +88,7 @@ def run(check: str, case: Case, folder: Path, *, limit_s: float, device: str) ->
             command = [sys.executable, "-m", "pccl_backend.check.child", case.function]
             command += [str(rank), str(case.ranks), str(folder), str(limit_s), device]
             ranks.append(Process(command, folder / f"rank-{rank}.log", environment))
-        _wait(ranks, case, folder, began + limit_s)
+        _wait(ranks, case, folder, began + limit_s, GRACE_SHARE * limit_s)
         for rank, process in enumerate(ranks):
             _judge(result, rank, process, folder, limit_s)
         if master is not None and master.status() is not None:
@@ -127,7 +127,7 @@ def answer_of(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.json"
 
 
-def _wait(ranks: list[Process], case: Case, folder: Path, deadline: float) -> None:
+def _wait(ranks: list[Process], case: Case, folder: Path, deadline: float, grace_s: float) -> None:
     """Until all have ended, the time is over, or one has failed and the others had their grace."""
     finished: dict[int, float] = {}
     while time.monotonic() < deadline:
@@ -138,7 +138,7 @@ def _wait(ranks: list[Process], case: Case, folder: Path, deadline: float) -> No
             status = process.status()
             failed = status not in (None, 0) and rank != case.dies
             if rank not in finished and (failed or answer_of(folder, rank).exists()):
-                finished[rank] = time.monotonic() + GRACE_S
+                finished[rank] = time.monotonic() + grace_s
             if failed and time.monotonic() > finished[rank]:
                 return
         if any(time.monotonic() > finished.get(rank, deadline) for rank in running):
@@ -165,6 +165,7 @@ def _judge(result: Result, rank: int, process: Process, folder: Path, limit_s: f
         end = f"has ended with status {status}" if status is not None else "was still at work"
         result.failures.append(f"rank {rank} {end}; the limit is {limit_s:.0f} s")
     elif status is None:
-        result.failures.append(f"rank {rank} was done and has not ended within {GRACE_S:.0f} s")
+        grace_s = GRACE_SHARE * limit_s
+        result.failures.append(f"rank {rank} was done and has not ended within {grace_s:.0f} s")
     elif status != 0:
         result.failures.append(f"rank {rank} was done and has ended with status {status}")

@@ -117,7 +117,7 @@ def _mark(axes: Axes, step: float, text: str, colour: str) -> list[str]:
 
 
 def _legend() -> list[str]:
-    x, y = WIDTH - RIGHT - 290, TOP + 44
+    x, y = WIDTH - RIGHT - 312, TOP + 44
     return [
         f'<path d="M{x} {y}h28" stroke="{BLUE}" stroke-width="2.5"/>',
         _text(x + 36, y + 4, "shared model, on text that nobody trains on"),

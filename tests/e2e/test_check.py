@@ -80,7 +80,7 @@ def planted(
 ) -> Result:
     path = [str(ROOT), str(ROOT / "tests/e2e"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    monkeypatch.setattr(processes, "GRACE_S", 2.0)
+    monkeypatch.setattr(processes, "GRACE_SHARE", 2.0 / limit_s)
     made = Case(f"check_plants:{function}", **case)  # type: ignore[arg-type]
     return processes.run("planted", made, folder / "case", limit_s=limit_s, device="")
 

@@ -6,6 +6,7 @@ What runs is what runs on a GPU, but for the device (tests/fake_device/check_dev
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from pccl_backend.check import plan, processes
+from pccl_backend.check import cuda, plan, processes
 from pccl_backend.check.__main__ import stream_wait, verdict
 from pccl_backend.check.cases import Case, Result
 
@@ -164,3 +165,26 @@ def test_a_check_finds_what_is_planted(
 def test_a_device_whose_kernels_are_ended_is_unsafe(tmp_path: Path) -> None:
     found = planted(tmp_path, "display", "GPU", "", LIMIT_S)
     assert (found.failures, found.unsafe) == ([], ["it drives a display"])
+
+
+# ------------------------------------------------------------------------------ the real device
+
+
+def public(device: type) -> set[str]:
+    return {name for name in vars(device) if not name.startswith("_")}
+
+
+def test_the_fake_device_has_the_shape_of_a_gpu() -> None:
+    import check_device
+
+    set_by_gpu = {"count", "index"}  # when a process has looked how many there are
+    assert public(check_device.Device) - set_by_gpu == public(cuda.Device)
+
+
+def test_what_is_asked_of_a_gpu_is_in_the_torch_that_is_here() -> None:
+    import torch
+
+    text = Path(cuda.__file__).read_text()
+    names = set(re.findall(r"torch\.cuda\.(\w+)", text))
+    assert len(names) > 10
+    assert not [name for name in names if not hasattr(torch.cuda, name)]
