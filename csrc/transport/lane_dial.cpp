@@ -69,6 +69,9 @@ void LaneDial::offered(std::span<const std::byte> bytes) {
   }
   const Proof proof = lane_proof(key_, Side::dialer, hello_, offer);
   talk_->send(std::as_bytes(std::span(proof)));
+  // From the proof on the peer may have taken the lane for its own: who let it go now would end a
+  // link that is up there. The deadline is that of the link, or of the lane that joins.
+  talk_->wait();
   talk_->expect(kLaneAnswerBytes, [this](std::span<const std::byte> answer) { answered(answer); });
 }
 

@@ -8,14 +8,14 @@
 
 namespace pccl {
 
-Link::Link(Loop& loop, LinkOwner& owner, Handle to, std::uint64_t count)
-    : handle(std::move(to)), serial(count), loop_(loop), owner_(owner) {}
+Link::Link(LinkOwner& owner, Handle to, std::uint64_t count)
+    : handle(std::move(to)), serial(count), owner_(owner) {}
 
-void Link::attach(std::unique_ptr<Lane> lane) { lanes_.push_back({std::move(lane), nullptr}); }
+void Link::attach(std::unique_ptr<Lane> lane) { lanes_.push_back({std::move(lane)}); }
 
 void Link::join(std::unique_ptr<Lane> lane) {
   Lane& joined = *lane;
-  lanes_.push_back({std::move(lane), nullptr});
+  lanes_.push_back({std::move(lane)});
   ++bulk_lanes_;
   Outgoing word;
   word.frame.type = FrameType::joined;
@@ -26,11 +26,7 @@ void Link::join(std::unique_ptr<Lane> lane) {
 void Link::await(std::unique_ptr<Lane> lane) {
   std::erase_if(lanes_, [](const Held& held) { return held.vanished(); });
   Lane& awaited = *lane;
-  lanes_.push_back({std::move(lane), loop_.timer(kHandshakeMs, 0, [this, &awaited] {
-                      awaited.end();
-                      if (state == State::closing) return lane_closed(awaited);
-                      lane_over(awaited, "the peer does not join it", true);
-                    })});
+  lanes_.push_back({std::move(lane), /*awaited=*/true});
   if (started_) awaited.start();
 }
 
@@ -109,10 +105,7 @@ void Link::end() {
   deadline.reset();
   retry.reset();
   joining.clear();
-  for (Held& held : lanes_) {
-    held.awaited.reset();
-    held.lane->end();
-  }
+  for (const Held& held : lanes_) held.lane->end();
   bulk_.clear();
   queued_bytes_ = 0;
 }
@@ -149,7 +142,7 @@ std::optional<Outgoing> Link::lane_next(const Lane& lane) {
 void Link::lane_joined(Lane& lane) {
   Held& joined = held(lane);
   if (!joined.awaited) return owner_.link_lost(*this, "broken framing: a lane joins twice");
-  joined.awaited.reset();
+  joined.awaited = false;
   ++bulk_lanes_;
   if (!bulk_.empty()) lane.flush();
 }

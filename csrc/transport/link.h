@@ -5,8 +5,10 @@
 // The first lane makes the link; other lanes join at any time. The side that accepted a joining
 // lane counts the lane as part of the link earlier than the side that dialled it. So the acceptor
 // sends nothing over the lane until the dialler has sent `joined` on it: until then the lane may
-// vanish without a loss; from then on the link is lost with any of its lanes. A goodbye is sent on
-// every lane, so a side that has received it on all its lanes has missed no frame.
+// vanish without a loss; from then on the link is lost with any of its lanes. The acceptor holds
+// the lane until then as long as the connection and the link last: a dialler that has stopped for a
+// while would miss a lane that had ended. A goodbye is sent on every lane, so a side that has
+// received it on all its lanes has missed no frame.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +53,7 @@ class Link : public LaneOwner {
     failed,  // link_down has not been called yet
     closing  // sends the rest of its queue, calls nothing
   };
-  Link(Loop& loop, LinkOwner& owner, Handle handle, std::uint64_t serial);
+  Link(LinkOwner& owner, Handle handle, std::uint64_t serial);
   ~Link() override { end(); }
 
   /// Takes the first lane, the small one. The link owns all its lanes, and reads nothing before
@@ -107,14 +109,13 @@ class Link : public LaneOwner {
 
   struct Held {
     std::unique_ptr<Lane> lane;
-    std::unique_ptr<Timer> awaited;  // gives the lane up; null: the lane has joined
-    bool over = false;               // no frame comes over the lane any more
-    [[nodiscard]] bool vanished() const { return over && awaited != nullptr; }
+    bool awaited = false;  // its dialler has not sent `joined` yet
+    bool over = false;     // no frame comes over the lane any more
+    [[nodiscard]] bool vanished() const { return over && awaited; }
   };
   [[nodiscard]] Held& held(const Lane& lane);
   [[nodiscard]] bool carries_bulk(const Held& held) const;
 
-  Loop& loop_;
   LinkOwner& owner_;
   std::vector<Held> lanes_;
   std::size_t bulk_lanes_ = 0;  // joined ones; without any the small lane does their work

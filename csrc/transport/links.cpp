@@ -157,7 +157,7 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
     link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
     return;
   }
-  const auto made = std::make_shared<Link>(loop_, static_cast<LinkOwner&>(*this), peer, ++serials_);
+  const auto made = std::make_shared<Link>(static_cast<LinkOwner&>(*this), peer, ++serials_);
   links_[peer.peer] = made;
   Link& link = *made;
   if (shut_) return fail(link, "this process has closed its links", false);

@@ -38,6 +38,8 @@ class Talk : public std::enable_shared_from_this<Talk> {
   /// Sends no more, and waits for the other side's end, so that the sent bytes arrive; then the
   /// talk fails.
   void finish();
+  /// Its owner waits from now on as long as it likes, and drops it then.
+  void wait() { deadline_.reset(); }
   [[nodiscard]] std::unique_ptr<Stream> take();
   [[nodiscard]] bool over() const { return !stream_ || !stream_->open(); }
   /// Has the other side closed the connection without having sent a byte?

@@ -255,11 +255,11 @@ TEST(Join, lanes_that_have_vanished_take_no_room) {
   played.expect_up();
 }
 
-TEST(Join, a_lane_that_stalls_at_any_step_is_dropped_after_the_handshake_time_and_harms_nothing) {
+TEST(Join,
+     a_lane_that_stalls_before_the_answer_is_dropped_after_the_handshake_time_and_harms_nothing) {
   Played played(1);
   std::vector<std::unique_ptr<BareClient>> clients;
-  for (const Step step :
-       {Step::connected, Step::opened, Step::greeted, Step::offered, Step::answered}) {
+  for (const Step step : {Step::connected, Step::opened, Step::greeted, Step::offered}) {
     clients.push_back(played.peer.dial(true, step));
   }
   const auto all_closed = [&] {
@@ -269,6 +269,61 @@ TEST(Join, a_lane_that_stalls_at_any_step_is_dropped_after_the_handshake_time_an
   };
   ASSERT_TRUE(test::poll_until(played.pair.loop, all_closed, kHandshakeMs + 3000));
   played.expect_up();
+}
+
+TEST(Join, a_lane_joins_however_long_its_dialler_stops_after_the_answer) {
+  Played played(1);
+  auto late = played.peer.dial(true);
+  ASSERT_FALSE(
+      test::poll_until(played.pair.loop, [&] { return late->closed(); }, kHandshakeMs + 500));
+  BarePeer::say(*late, FrameType::joined);
+  Tensor tensor(1U << 20);
+  ASSERT_TRUE(test::poll_until(played.pair.loop, [&, sent = false]() mutable {
+    if (!std::exchange(sent, true)) played.expect_up();
+    tensor.send(*played.pair.high.links, kPeer, 1U << 20, 1);
+    return !late->closed() && late->received.size() > tensor.bytes.size();
+  }));
+  played.expect_up();
+}
+
+/// An acceptor that takes its time between the proof and the answer: by then it has taken the lane
+/// for its own.
+TEST(Join, who_has_proven_itself_waits_for_the_answer_as_long_as_it_wants_the_lane) {
+  Loop loop;
+  const auto listening = listen_on(loop, {"127.0.0.1"}, 0, 0);
+  const std::string address = local_address(listening.value()[0].fd()).text();
+  LaneHello hello;
+  hello.dialer = kPeer;
+  hello.acceptor = PeerId{2};
+  const LinkKey key{};
+  bool proven = false;
+  LaneDial dial(
+      loop, Handle{hello.acceptor, {address}, key}, hello, 30000,
+      LaneDial::Events{[&](std::unique_ptr<Stream>, const std::string&) { proven = true; },
+                       [](const LaneDial::Failure& failure) { FAIL() << failure.what; }});
+  int fd = -1;
+  std::vector<std::byte> received;
+  const auto read = [&](std::size_t size) {
+    return test::poll_until(loop, [&] {
+      if (fd < 0) fd = ::accept4(listening.value()[0].fd(), nullptr, nullptr, SOCK_NONBLOCK);
+      std::array<std::byte, 256> buffer;
+      const auto got = ::recv(fd, buffer.data(), buffer.size(), 0);
+      if (got > 0) received.insert(received.end(), buffer.begin(), buffer.begin() + got);
+      return received.size() >= size;
+    });
+  };
+  const auto say = [&](const auto& bytes) { ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); };
+  ASSERT_TRUE(read(kOpeningBytes + kLaneHelloBytes));
+  LaneOffer offer;
+  const auto said = decode_lane_hello(std::span(received).subspan(kOpeningBytes)).value();
+  offer.proof = lane_proof(key, Side::acceptor, said, offer);
+  say(encode_opening({kProtocolVersion, Purpose::lane}));
+  say(encode_lane_offer(offer));
+  ASSERT_TRUE(read(kOpeningBytes + kLaneHelloBytes + kLaneProofBytes));
+  EXPECT_FALSE(test::poll_until(loop, [&] { return proven; }, kHandshakeMs + 500));
+  say(encode_lane_answer(LaneVerdict::accepted));
+  EXPECT_TRUE(test::run_until(loop, [&] { return proven; }));
+  ::close(fd);
 }
 
 TEST(Join, a_lane_that_has_joined_carries_the_bulk_data_and_is_missed_like_any_other) {

@@ -15,7 +15,7 @@ using test::MemoryLane;
 
 /// A link, and what it tells.
 struct LinkEnd : LinkOwner, DirectEvents {
-  LinkEnd(Loop& loop, std::uint64_t peer) : link(loop, *this, {PeerId{peer}, {}, {}}, 1) {}
+  explicit LinkEnd(std::uint64_t peer) : link(*this, {PeerId{peer}, {}, {}}, 1) {}
 
   DirectEvents& link_events() override { return *this; }
   void link_sent(const Link&, const Outgoing& frame) override {
@@ -84,8 +84,8 @@ struct LinkEnds {
   bool until(const std::function<bool()>& done) { return test::poll_until(loop, done); }
 
   Loop loop;
-  LinkEnd a{loop, 2};
-  LinkEnd b{loop, 1};
+  LinkEnd a{2};
+  LinkEnd b{1};
   MemoryLane* last = nullptr;
 };
 
