@@ -22,10 +22,6 @@ void Passage::message(PeerId from, const RelayMessage& message,
     const Pair route(from, message.to);
     if (message.kind == RelayKind::open) routes_.try_emplace(route, 0);
     if (const auto open = routes_.find(route); open != routes_.end()) ++open->second;
-    if (message.kind == RelayKind::down) {
-      routes_.erase(route);
-      routes_.erase(Pair(message.to, from));
-    }
     links_.send_relay(message.to, {payload.begin(), payload.end()});
     return;
   }

@@ -40,7 +40,8 @@ class Passage {
   /// The own link to this peer has ended, or ends: who reached others over this peer hears of it.
   void unlink(PeerId peer);
 
-  /// Has it opened a link to another one over this peer, or is something of theirs on its way?
+  /// Has it opened a link to another one over this peer, or is something of theirs on its way? Also
+  /// after it has said that this link ends: segments of it may come later, on other lanes.
   [[nodiscard]] bool serves(PeerId peer) const;
   /// Messages and segments that have been passed on between it and others: while it serves.
   [[nodiscard]] std::uint64_t moved(PeerId peer) const;
