@@ -26,8 +26,7 @@ struct MasterOptions {
   std::uint64_t absence_ms = 500;     // a peer whose connection closed may come back for so long
   std::uint64_t patience_ms = 15000;  // after a take-over: members may come back for so long
   std::uint64_t founding_delay_ms = 3000;  // with an empty register no run is founded before
-  std::uint64_t refound_after_ms =
-      60000;  // when all members are lost they may come back for so long
+  std::uint64_t refound_after_ms = 60000;  // members may come back for so long when all are lost
   std::uint64_t register_deadline_ms = 10000;  // for one write of the register
   std::uint64_t lease_renew_ms = 1250;         // of a register that several masters share
   std::uint64_t lease_lapse_ms =
