@@ -112,10 +112,13 @@ def boundary_fetched(
 ) -> None:
     """Reports the state that this peer holds from now on."""
 
-def to_the_end(steps: Sequence[Callable[[], None]], interrupts_max: int) -> None:
-    """Runs all steps, even if signals come: a step that KeyboardInterrupt or SystemExit interrupts is
-    begun anew; after `interrupts_max` interrupts the call gives up. If steps fail, the first error is
-    raised after all steps have run.
+def or_back(
+    call: Callable[[], Any], way_back: Sequence[Callable[[], None]], interrupts_max: int
+) -> Any:
+    """Returns what `call` returns. If `call` raises, all steps of the way back are run first, even if
+    signals come: a step that KeyboardInterrupt or SystemExit interrupts is begun anew; after
+    `interrupts_max` interrupts the way back gives up. If steps fail, the first error is raised after
+    all steps have run.
     """
 
 class Turn:
@@ -127,6 +130,9 @@ class Turn:
         Raises:
             RuntimeError: Another call has not returned.
         """
+
+turn: Turn
+"""Of `refresh` and `resume`."""
 
 class StateFetch:
     """A state that is being fetched: memory beside the caller's, item by item (csrc/state/fetch.h)."""

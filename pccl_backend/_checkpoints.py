@@ -386,9 +386,7 @@ class Checkpoints:
 
     def _read(self, path: Path, state: State) -> None:
         """Reads at each rank by itself, without the other ranks."""
-        from ._C import (
-            to_the_end,
-        )  # here: a module that is loaded on the way back can be interrupted
+        from ._C import or_back  # not before there is an engine
 
         metadata = FileSystemReader(path).read_metadata()
         writers = sum(key.partition("@")[0] == "" for key in metadata.state_dict_metadata)
@@ -409,14 +407,14 @@ class Checkpoints:
                 f"state[{missing[0]!r}] is not in {path}; expected the objects that it was "
                 "written with"
             )
-        way_back = [state.keep(), *steps_to_plain(state, copy.deepcopy(plain_of(state)))]
-        try:
+
+        def replace() -> None:
             state.adopt_wholes(wanted)
             _compare(path, wanted, state)
             replace_plain(state, values)
-        except ValueError:
-            to_the_end(way_back, INTERRUPTS_MAX)  # another signal may come, and begins a step anew
-            raise
+
+        way_back = [state.keep(), *steps_to_plain(state, copy.deepcopy(plain_of(state)))]
+        or_back(replace, way_back, INTERRUPTS_MAX)
         targets = {}
         for name, tensor in state.wholes().items():
             if isinstance(tensor, torch.Tensor):

@@ -166,11 +166,15 @@ class ElasticGroup:
         Source:
             docs/architecture/rules.md: the state that most members hold wins.
         """
-        shared = None
-        if state is not None:
-            _talk.fetched = _talk.fetched or self._module.StateFetch()
-            shared = Exchange(state, self._module.sha256, _talk.fetched)
-        return self._alone(lambda: self._pass("refresh", shared, verify, timeout_s))
+
+        def call() -> Boundary:
+            shared = None
+            if state is not None:
+                _talk.fetched = _talk.fetched or self._module.StateFetch()
+                shared = Exchange(state, self._module.sha256, _talk.fetched)
+            return self._pass("refresh", shared, verify, timeout_s)
+
+        return self._alone(call)
 
     def resume(self, *, timeout_s: float | None = None) -> Boundary:
         """After PeerLostError in a program without `refresh`: the survivors begin the next step.
@@ -227,8 +231,7 @@ class ElasticGroup:
         return tuple(self._module.group_view()["contributors"])
 
     def _alone(self, call: Callable[[], Boundary]) -> Boundary:
-        _talk.turn = _talk.turn or self._module.Turn()
-        boundary: Boundary = _talk.turn.take(call)
+        boundary: Boundary = self._module.turn.take(call)
         return boundary
 
     def _pass(

@@ -27,7 +27,6 @@ class Talk:
         adopts: The engine was asked whether a state may be replaced, has not refused, and has not
             yet been told whether the state was replaced.
         fetched: What has been fetched and checked, for the next call.
-        turn: Held by the call that is under way (`_C.Turn`).
     """
 
     is_open: bool = False
@@ -35,7 +34,6 @@ class Talk:
     unanswered: dict[str, Any] | None = None
     adopts: bool = False
     fetched: Any = None
-    turn: Any = None
 
     def end(self) -> None:
         """The boundary is over."""

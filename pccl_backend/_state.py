@@ -182,25 +182,18 @@ class Exchange:
         self, fetched: StateFetch, manifest: Manifest, new: list[TensorEntry], digest: bytes
     ) -> Snapshot:
         """Replaces tensors and plain values; any exception, Ctrl-C too, takes all of it back."""
-        from ._C import to_the_end  # not before there is an engine
+        from ._C import or_back  # not before there is an engine
 
         plain = copy.deepcopy(plain_of(self._mapping))
         before = dict(self._tensors)
         targets: list[str] = []
-        way_back = [
-            fetched.take_back,
-            lambda: self._write_devices(targets),
-            self._mapping.keep(),
-            self._look,
-            *steps_to_plain(self._mapping, plain),
-            lambda: self._hold_again(before),
-        ]
-        try:
+
+        def replace() -> Snapshot:
             self._mapping.adopt({e.name: (e.dtype, e.shape) for e in manifest.tensors})
             replace_plain(self._mapping, manifest.values)
             self._look()  # both may have made tensors anew
             memory = [(e.digest, *_memory(self._host_of(e.name))) for e in new]
-            targets = [e.name for e in new]
+            targets.extend(e.name for e in new)
             fetched.replace(memory)
             self._write_devices(targets)
             self._digests = {}  # tensors may share memory, and setting a value may write one
@@ -211,11 +204,18 @@ class Exchange:
                     "on: a plain value is not what it was set to, two tensors share memory here "
                     "and not there, or something else wrote to the state"
                 )
-        except BaseException:
-            # No call of a Python function from here on: another signal could raise in it.
-            self._digests = {}
-            to_the_end(way_back, INTERRUPTS_MAX)
-            raise
+            return snapshot
+
+        way_back: list[Callable[[], None]] = [
+            functools.partial(setattr, self, "_digests", {}),
+            fetched.take_back,
+            lambda: self._write_devices(targets),
+            self._mapping.keep(),
+            self._look,
+            *steps_to_plain(self._mapping, plain),
+            lambda: self._hold_again(before),
+        ]
+        snapshot: Snapshot = or_back(replace, way_back, INTERRUPTS_MAX)
         fetched.clear()
         return snapshot
 

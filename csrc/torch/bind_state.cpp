@@ -89,9 +89,8 @@ void replace(StateFetch& fetch, const std::vector<Target>& targets) {
   check(error);
 }
 
-/// All steps; one that a signal interrupts begins anew, one that fails is left, and its error, the
-/// first of them, raised at the end. Between two of them, and before the first, Python has no
-/// chance to raise what a signal's handler raises.
+/// All steps; a step that a signal interrupts begins anew, a step that fails is left, and the first
+/// error raised at the end.
 void to_the_end(const std::vector<py::function>& steps, int interrupts_max) {
   int interrupts = 0;
   std::optional<py::error_already_set> failure;
@@ -109,6 +108,18 @@ void to_the_end(const std::vector<py::function>& steps, int interrupts_max) {
     }
   }
   if (failure) throw *failure;
+}
+
+/// What `call` returns; where it raises, the way back is gone to the end. Python raises what the
+/// handler of a signal raises between two instructions of its own: there is none here.
+py::object or_back(const py::function& call, const std::vector<py::function>& way_back,
+                   int interrupts_max) {
+  try {
+    return call();
+  } catch (py::error_already_set&) {
+    to_the_end(way_back, interrupts_max);
+    throw;
+  }
 }
 
 /// Calls of Python functions, one at a time: a handler of a signal, or another thread, may call
@@ -138,8 +149,9 @@ class Turn {
 
 void bind_state(py::module_& m) {
   m.def("sha256", &sha256_of, py::arg("items"));
-  m.def("to_the_end", &to_the_end, py::arg("steps"), py::arg("interrupts_max"));
-  py::class_<Turn>(m, "Turn").def(py::init<>()).def("take", &Turn::take, py::arg("call"));
+  m.def("or_back", &or_back, py::arg("call"), py::arg("way_back"), py::arg("interrupts_max"));
+  py::class_<Turn>(m, "Turn").def("take", &Turn::take, py::arg("call"));
+  m.attr("turn") = Turn();  // here, once, and not by the first call: two threads may make it
   py::class_<StateFetch>(m, "StateFetch")
       .def(py::init<>())
       .def("run", &run, py::arg("root"), py::arg("sources"), py::arg("items"))

@@ -40,7 +40,7 @@ inline PeerId to_peer(const std::string& hex) {
   return PeerId{std::stoull(hex, nullptr, 16)};
 }
 
-/// `sha256`, `StateFetch`, `Turn` and `to_the_end`.
+/// `sha256`, `StateFetch`, `Turn` and `or_back`.
 void bind_state(pybind11::module_& m);
 
 }  // namespace pccl

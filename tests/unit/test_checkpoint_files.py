@@ -208,33 +208,34 @@ def test_another_model_is_refused_and_nothing_has_changed(tmp_path: Path) -> Non
 class Refuses:
     """Does not take what the checkpoint has; Ctrl-C comes twice while it gets its own back."""
 
-    def __init__(self) -> None:
-        self.value, self.interrupts = 3, 2
+    def __init__(self, error: BaseException) -> None:
+        self.value, self.interrupts, self.error = 3, 2, error
 
     def state_dict(self) -> dict[str, Any]:
         return {"value": self.value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["value"] != 3:
-            raise ValueError("no")
+            raise self.error
         if self.interrupts:
             self.interrupts -= 1
             raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt("no")])
 def test_ctrl_c_does_not_interrupt_the_way_back_from_values_that_are_refused(
-    tmp_path: Path,
+    tmp_path: Path, error: BaseException
 ) -> None:
     training = Training(0)
-    written = Refuses()
+    written = Refuses(error)
     written.value = 4
     training.state._parts = {"a": 1, **training.state._parts, "object": written, "z": 1}
     saved(tmp_path, training)
     other = Training(1)
-    refuses = Refuses()
+    refuses = Refuses(error)
     other.state._parts = {"a": 2, **other.state._parts, "object": refuses, "z": 2}
     before = other.bits()
-    with pytest.raises(ValueError, match="no"):
+    with pytest.raises(type(error), match="no"):
         Checkpoints(tmp_path).load(other.state)
     assert refuses.interrupts == 0
     assert other.bits() == before

@@ -1,7 +1,9 @@
 """The boundary conversation and the rank tables, against a fake extension."""
 
+import contextlib
+import time
 from collections.abc import Callable, Iterator
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
@@ -37,6 +39,13 @@ class FakeExtension:
         self.late_failure: Exception | None = None
         self.sources = Sources()
         self.sha256 = hasher
+
+    def __getattr__(self, name: str) -> Any:
+        """Of the extension itself, with time for another thread."""
+        if name.lower() != "turn":
+            raise AttributeError(name)
+        time.sleep(0.002)
+        return getattr(_C, name)
 
     def group_view(self) -> dict[str, Any]:
         return dict(self.view)
@@ -79,9 +88,6 @@ class FakeExtension:
 
     def StateFetch(self) -> Sources:
         return self.sources
-
-    def Turn(self) -> Any:
-        return _C.Turn()
 
 
 def finished(**changes: Any) -> dict[str, Any]:
@@ -175,6 +181,36 @@ def test_a_second_call_says_that_the_first_one_has_not_returned(
     with pytest.raises(KeyboardInterrupt):
         ElasticGroup(None).refresh({"step": 1})
     assert ElasticGroup(None).refresh({"step": 1}).step == 5
+
+
+def test_of_two_threads_in_their_first_refresh_one_gets_in(
+    fake: FakeExtension, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def called(timeout_s: float, talk: Any) -> bool:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.02)
+        inside.pop()
+        return FakeExtension.boundary_next(fake, timeout_s, talk)
+
+    def first(start: Barrier) -> None:
+        start.wait()
+        with contextlib.suppress(RuntimeError):
+            ElasticGroup(None).refresh({"step": 7})
+
+    fake.boundary_next = called  # type: ignore[method-assign]
+    monkeypatch.setattr(_group, "_talk", _session.Talk())
+    fake.events = [finished(), finished()]
+    start = Barrier(2)
+    threads = [Thread(target=first, args=(start,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1
 
 
 def test_a_vote_is_answered_with_root_and_memory_of_the_state(fake: FakeExtension) -> None:
