@@ -405,6 +405,10 @@ void MasterServer::lease_answered(const Result<bool>& answer, const std::string&
 
 void MasterServer::store_request(PeerId peer, StoreRequest request) {
   if (connections_.has_room(peer) && !held_requests_.any(peer)) return serve(peer, request);
+  hold(peer, std::move(request));
+}
+
+void MasterServer::hold(PeerId peer, StoreRequest request) {
   if (held_requests_.hold(peer, std::move(request))) return;
   const std::string why = "it goes on asking the store without reading the answers";
   log_warning("gives up peer " + to_string(peer) + " at " + connections_.remote(peer) + ": " + why);
@@ -436,6 +440,10 @@ void MasterServer::serve(PeerId peer, const StoreRequest& request) {
 void MasterServer::store_answers(const std::vector<StoreAnswer>& answers) {
   for (const StoreAnswer& answer : answers) {
     if (!store_.waits(answer.to)) store_timers_.erase(answer.to);
+    if (answer.waited && !connections_.has_room(answer.to.peer)) {
+      hold(answer.to.peer, *answer.waited);  // several keys at once: it asks again when it has read
+      continue;
+    }
     const std::size_t bytes = value_bytes(answer.reply);
     if (bytes > kStoreSmallBytes && connections_.queued_bytes() + bytes > kStoreQueuedBytesMax) {
       connections_.send(answer.to.peer,

@@ -87,6 +87,7 @@ class MasterServer final : private ConnectionEvents {
   void take_over_later();
   void take_over();
   void store_request(PeerId peer, StoreRequest request);
+  void hold(PeerId peer, StoreRequest request);
   void serve(PeerId peer, const StoreRequest& request);
   void store_answers(const std::vector<StoreAnswer>& answers);
   void store_drop(PeerId peer);

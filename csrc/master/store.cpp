@@ -347,7 +347,7 @@ void KeyValueStore::wake(const std::string& key, std::vector<StoreAnswer>& answe
                              ? read(request)
                              : no_room(request.id, "too many wait at once for " + in_quotes(key));
       bytes += value_bytes(reply);
-      answers.push_back({waiter, std::move(reply)});
+      answers.push_back({waiter, std::move(reply), request});
     } else {
       // There was room for it a moment ago, and it is counted anew with the same number of bytes.
       const StoreReply again = wait(waiter.peer, request, *std::move(missing));

@@ -39,6 +39,7 @@ struct Waiter {
 struct StoreAnswer {
   Waiter to;
   StoreReply reply;
+  std::optional<StoreRequest> waited = {};  // the request, where it has waited for a key
   bool operator==(const StoreAnswer&) const = default;
 };
 

@@ -242,6 +242,21 @@ TEST_F(Server, who_reads_slowly_is_heard) {
   EXPECT_EQ(reads, 80) << log_text();
 }
 
+TEST_F(Server, a_tenth_of_a_mbit_in_a_second_is_no_silence) {
+  options_.silence_ms = 1000;
+  start();
+  set_large_value();
+  RawPeer slow(port_, 1);  // its machine acknowledges what there is room for: as packets of a link
+  const auto beat = loop_.timer(50, 50, [&] { slow.send(Heartbeat{}); });
+  slow.send(store_request(1, StoreOp::get, {"k"}));
+  EXPECT_TRUE(until([&] { return server_->state().peers.contains(RawPeer::kId); })) << log_text();
+  ssize_t came = 0;
+  const auto read = loop_.timer(100, 100, [&] { came += std::max<ssize_t>(slow.read(1250), 0); });
+  EXPECT_TRUE(until([&] { return came >= 50000 || !server_->state().peers.contains(RawPeer::kId); },
+                    30000));
+  EXPECT_GE(came, 50000) << log_text();
+}
+
 TEST_F(Server, who_reads_nothing_for_long_is_evicted_although_it_sends) {
   options_.silence_ms = 400;
   start();
@@ -268,6 +283,25 @@ TEST_F(Server, many_large_values_that_are_asked_for_at_once_come_in_their_order)
     EXPECT_FALSE(found->error.failed()) << found->error.text;
   }
   EXPECT_EQ(next, 41U);
+}
+
+TEST_F(Server, who_waits_for_many_large_values_that_come_at_once_gets_all_of_them) {
+  start();
+  FakePeer& other = peer(1);
+  FakePeer& setter = peer(2);
+  EXPECT_TRUE(until([&] { return other.connected() && setter.connected(); }));
+  constexpr std::uint64_t kGets = 5;  // 200 MiB: more than may be queued for a peer
+  for (std::uint64_t i = 1; i <= kGets; ++i) {
+    other.send(store_request(i, StoreOp::get, {"k"}, "", 60000));
+  }
+  other.send(store_request(100, StoreOp::num_keys, {}));
+  EXPECT_TRUE(until([&] { return reply(other, 100) != nullptr; })) << log_text();
+  setter.send(store_request(1, StoreOp::set, {"k"}, std::string(40U << 20, 'x')));
+  EXPECT_TRUE(until([&] { return reply(other, kGets) != nullptr; }, 20000)) << log_text();
+  for (std::uint64_t i = 1; i <= kGets; ++i) {
+    ASSERT_NE(reply(other, i), nullptr) << i << log_text();
+    EXPECT_FALSE(reply(other, i)->error.failed()) << reply(other, i)->error.text;
+  }
 }
 
 TEST_F(Server, a_master_that_was_stopped_itself_evicts_nobody) {
