@@ -19,6 +19,7 @@ namespace {
 
 using test::BareClient;
 using test::BarePeer;
+using test::Bulk;
 using test::bytes_of;
 using test::Pair;
 using test::place_in;
@@ -109,19 +110,12 @@ struct Played {
 };
 
 TEST(Join, a_link_without_bulk_lanes_carries_everything_and_control_overtakes_bulk_data) {
-  Pair pair(bulk_lanes(0));
-  pair.open();
-  Tensor tensor(64U << 20);
-  std::vector<std::byte> memory(tensor.bytes.size());
-  pair.high.events.place = place_in(memory);
-  std::uint64_t before = 0;
-  pair.high.events.on_control = [&] { before = pair.high.events.arrived_bytes; };
-  tensor.send(*pair.low.links, pair.high_id(), 1U << 20, 1);
-  pair.low.links->send_control(pair.high_id(), bytes_of("urgent"));
-  ASSERT_TRUE(pair.until([&] { return pair.high.events.arrived_bytes == memory.size(); }));
-  EXPECT_EQ(pair.high.events.controls.size(), 1U);
-  EXPECT_LT(before, memory.size() / 2);
-  EXPECT_TRUE(tensor.is(memory));
+  Bulk bulk(64U << 20, bulk_lanes(0));
+  EXPECT_LT(bulk.bytes_before_control(), bulk.memory.size() / 2);
+  ASSERT_TRUE(
+      bulk.pair.until([&] { return bulk.pair.high.events.arrived_bytes == bulk.memory.size(); }));
+  EXPECT_EQ(bulk.pair.high.events.controls.size(), 1U);
+  EXPECT_TRUE(bulk.tensor.is(bulk.memory));
   EXPECT_EQ(sockets(), 2U);
 }
 

@@ -17,6 +17,7 @@
 namespace pccl {
 namespace {
 
+using test::Bulk;
 using test::bytes_of;
 using test::Pair;
 using test::place_in;
@@ -53,22 +54,11 @@ TEST(Links, a_control_message_larger_than_every_buffer_arrives_whole) {
   EXPECT_EQ(pair.high.events.controls[2], "after");
 }
 
-/// A tensor on its way over several lanes.
-struct Bulk {
-  explicit Bulk(std::size_t bytes) : pair(three_lanes()), tensor(bytes), memory(bytes) {
-    pair.open();
-    pair.high.events.place = place_in(memory);
-    tensor.send(*pair.low.links, pair.high_id(), 1U << 20, 1);
-  }
-  static LinkOptions three_lanes() {
-    LinkOptions options;
-    options.bulk_lanes = 3;
-    return options;
-  }
-  Pair pair;
-  Tensor tensor;
-  std::vector<std::byte> memory;
-};
+LinkOptions three_lanes() {
+  LinkOptions options;
+  options.bulk_lanes = 3;
+  return options;
+}
 
 struct Shape {
   std::uint32_t bulk_lanes;
@@ -145,17 +135,8 @@ TEST(Links, nothing_is_told_from_inside_a_call) {
 }
 
 TEST(Links, control_is_not_stuck_behind_bulk_data) {
-  Pair pair;
-  pair.open();
-  Tensor tensor(64U << 20);
-  std::vector<std::byte> memory(tensor.bytes.size());
-  pair.high.events.place = place_in(memory);
-  std::uint64_t before = 0;
-  pair.high.events.on_control = [&] { before = pair.high.events.arrived_bytes; };
-  tensor.send(*pair.low.links, pair.high_id(), 1U << 20, 1);
-  pair.low.links->send_control(pair.high_id(), bytes_of("urgent"));
-  ASSERT_TRUE(pair.until([&] { return pair.high.events.controls.size() == 1; }));
-  EXPECT_LT(before, tensor.bytes.size() / 2);
+  Bulk bulk(64U << 20);
+  EXPECT_LT(bulk.bytes_before_control(), bulk.memory.size() / 2);
 }
 
 // --------------------------------------------------------------------------------------- cancel
@@ -254,7 +235,7 @@ TEST(Links, a_killed_peer_is_a_link_down_at_once) {
 }
 
 TEST(Links, a_peer_that_dies_in_the_middle_of_bulk_data_is_a_link_down_and_sends_do_nothing_then) {
-  Bulk bulk(64U << 20);
+  Bulk bulk(64U << 20, three_lanes());
   auto& [pair, tensor, memory] = bulk;
   ASSERT_TRUE(pair.until([&] { return pair.high.events.arrived.size() > 2; }));
   pair.high.links.reset();
@@ -319,7 +300,7 @@ TEST(Links, a_broken_frame_closes_the_link_with_a_reason_and_no_other_link) {
 }
 
 TEST(Links, close_delivers_everything_that_was_queued_on_every_lane) {
-  Bulk bulk(48U << 20);
+  Bulk bulk(48U << 20, three_lanes());
   auto& [pair, tensor, memory] = bulk;
   for (int i = 0; i < 100; ++i) pair.low.links->send_control(pair.high_id(), bytes_of("message"));
   pair.low.links->close(pair.high_id());

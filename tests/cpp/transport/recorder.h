@@ -216,4 +216,27 @@ inline std::function<Placement(const SegmentHeader&)> place_in(std::vector<std::
   };
 }
 
+/// A tensor on its way from `low` to `high`, in segments of 1 MiB.
+struct Bulk {
+  explicit Bulk(std::size_t bytes, const LinkOptions& options = {})
+      : pair(options), tensor(bytes), memory(bytes) {
+    pair.open();
+    pair.high.events.place = place_in(memory);
+    tensor.send(*pair.low.links, pair.high_id(), 1U << 20, 1);
+  }
+  /// Sends a control message behind the tensor, and says how many bytes of the tensor were there
+  /// when it arrived.
+  std::uint64_t bytes_before_control() {
+    std::uint64_t before = 0;
+    pair.high.events.on_control = [&] { before = pair.high.events.arrived_bytes; };
+    pair.low.links->send_control(pair.high_id(), bytes_of("urgent"));
+    EXPECT_TRUE(pair.until([&] { return !pair.high.events.controls.empty(); }));
+    pair.high.events.on_control = nullptr;
+    return before;
+  }
+  Pair pair;
+  Tensor tensor;
+  std::vector<std::byte> memory;
+};
+
 }  // namespace pccl::test
