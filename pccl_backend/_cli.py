@@ -8,12 +8,13 @@ peers reach. Nothing is decided here but defaults; what a value means is csrc/ma
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._config import ETCD_SCHEME
+from ._config import ETCD_SCHEME, SCHEME
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 48148
+ALL_INTERFACES = "0.0.0.0"
 PATIENCE_MARGIN_S = 5.0  # a reconnect, after a peer has found its old master silent
 SECONDS_MAX = 86400.0
+_DEFAULT_URL = f"{SCHEME}{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Splits `HOST:PORT`, `HOST`, `:PORT`, `[V6]:PORT` or `[V6]` into host and port."""
+    """Splits `HOST:PORT`, `:PORT` (all interfaces), `[V6]:PORT`; an address may lack its port."""
     host, port = text, str(DEFAULT_PORT)
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -41,9 +44,21 @@ def parse_listen(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(
             f"{text!r} has several colons; an IPv6 address stands in brackets: [::1]:{DEFAULT_PORT}"
         )
+    elif not _is_address(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has no port; expected HOST:PORT, as in {text or DEFAULT_HOST}:{DEFAULT_PORT}"
+        )
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"the port of {text!r} is not a number from 0 to 65535")
-    return host or DEFAULT_HOST, int(port)
+    return host or ALL_INTERFACES, int(port)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return text == "localhost"
+    return True
 
 
 def positive_s(text: str) -> float:
@@ -103,8 +118,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         type=parse_listen,
         default=(DEFAULT_HOST, DEFAULT_PORT),
-        help="address on which peers connect; port 0 is any free one; an IPv6 address stands in "
-        f"brackets (default: {DEFAULT_HOST}:{DEFAULT_PORT})",
+        help="address on which peers connect; port 0 is any free one; without a host, as in "
+        f":{DEFAULT_PORT}, on all interfaces; an IPv6 address stands in brackets "
+        f"(default: {DEFAULT_HOST}:{DEFAULT_PORT})",
     )
     add(
         "--min-peers",
@@ -205,6 +221,15 @@ def build_parser() -> argparse.ArgumentParser:
         default="info",
         help="least level of the lines on stderr (default: info)",
     )
+    add(
+        "--status",
+        metavar="URL",
+        nargs="?",
+        const="",
+        help="ask the master at URL who is in its run, print that, and end "
+        f"(default: PCCL_MASTER, or {SCHEME}{DEFAULT_HOST}:{DEFAULT_PORT})",
+    )
+    add("--json", action="store_true", help="with --status: print it as JSON (default: text)")
     return parser
 
 
@@ -250,6 +275,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `pccl-master` with these arguments (None: the process's); returns its exit status."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
+    if arguments.json and arguments.status is None:
+        parser.error("argument --json: only with --status")
+    if arguments.status is not None:
+        from . import _status
+
+        url = arguments.status or os.environ.get("PCCL_MASTER") or _DEFAULT_URL
+        try:
+            return _status.main(url, as_json=arguments.json)
+        except ValueError as error:
+            parser.error(f"argument --status: {error}")
     if arguments.state == "":
         parser.error("argument --state: an empty name; 'none' keeps the state in memory")
     if arguments.evict_after < 2 * arguments.heartbeat:

@@ -22,6 +22,7 @@ NAME = "pccl"  # of the backend; _register.py has its own, since it loads nothin
 SCHEME = "pccl://"
 ETCD_SCHEME = "etcd://"
 RUN_NAME_BYTES_MAX = 128
+NAME_BYTES_MAX = 64
 MASTERS_MAX = 16
 REPLICA_SIZE_MAX = 4096
 SECONDS_MAX = 365.0 * 24 * 3600
@@ -101,6 +102,8 @@ class Options:
     """Options of pccl in this process; with None or () pccl uses the variable or the default.
 
     Attributes:
+        name: Of this process, in the log lines and errors of all; None: its host and process id.
+            PCCL_NAME.
         master: `pccl://HOST:PORT[,...][/RUN]`; makes the default group elastic. PCCL_MASTER.
         join_url: `pccl://...` for a `join` that is given none; changes no default group.
             PCCL_JOIN_URL.
@@ -135,6 +138,7 @@ class Options:
             PCCL_STREAM_WAIT=1.
     """
 
+    name: str | None = None
     master: str | None = None
     join_url: str | None = None
     advertise: tuple[str, ...] = ()
@@ -154,6 +158,8 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, whoever gave them."""
+        if self.name is not None and not _is_name(self.name):
+            raise _wrong("name", self.name, f"1 to {NAME_BYTES_MAX} bytes of characters to print")
         if self.master is not None:
             parse_url(self.master, name="master")
         if self.join_url is not None:
@@ -223,6 +229,9 @@ class Options:
         first, last = self.ports or (0, 0)
         return {
             "package": __version__,
+            "name": self.name or f"{_cut_name(socket.gethostname(), 48)}/{os.getpid()}",
+            "host": _cut_name(socket.gethostname(), NAME_BYTES_MAX),
+            "process": os.getpid(),
             "advertise": advertise,
             "interface_host": host,
             "port_first": first,
@@ -327,6 +336,14 @@ def _check_address(part: str, url: str, name: str, expected: str) -> str:
     return f"{host}:{int(port)}"
 
 
+def _is_name(text: str) -> bool:
+    return bool(text) and text.isprintable() and len(text.encode()) <= NAME_BYTES_MAX
+
+
+def _cut_name(text: str, size: int) -> str:
+    return text.encode()[:size].decode(errors="ignore")
+
+
 def _wrong(name: str, value: object, expected: str) -> ValueError:
     return ValueError(f"{name} is {value!r}; expected {expected}")
 
@@ -374,6 +391,7 @@ def _read_hosts(text: str) -> tuple[str, ...]:
 
 
 _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "name": ("PCCL_NAME", str),
     "master": ("PCCL_MASTER", str),
     "join_url": ("PCCL_JOIN_URL", str),
     "advertise": ("PCCL_ADVERTISE", _read_hosts),

@@ -8,6 +8,9 @@ def run_master(options: dict[str, Any], register: Any = None) -> int:
     `register`: keeps the register in place of options["state_file"], see _etcd.EtcdRegister.
     """
 
+def ask_status(address: str, run: str, timeout_s: float) -> dict[str, Any]:
+    """The fields of Status (csrc/wire/messages.h), ids and epochs as texts. Raises OSError."""
+
 def build_schedule(args: dict[str, Any]) -> dict[str, Any]:
     """collectives/schedule.h, for the tests: fields of CollectiveArgs in, steps and scratch_bytes out."""
 

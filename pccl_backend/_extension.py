@@ -102,16 +102,28 @@ def check_torch_version(built: str, running: str) -> None:
         )
 
 
+class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
+    """Lines as the engine writes them, for a program that has set up no logging of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        form = "%(asctime)s.%(msecs)03d pccl[%(process)d] %(levelname)s %(message)s"
+        self.setFormatter(logging.Formatter(form, datefmt="%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Leaves the record to handlers of the program, also to those that were set up later."""
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
 def _apply_log_level(config: Options, module: Any) -> None:
+    if not _log.hasHandlers():
+        _log.addHandler(_Lines())
     if config.log_level is None:
         return
     module.set_log_level(config.log_level)
     level = {"warning": logging.WARNING, "off": logging.CRITICAL + 10}.get(config.log_level)
     _log.setLevel(config.log_level.upper() if level is None else level)
-    if not _log.hasHandlers():  # whoever sets the variable wants to see the lines
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("pccl %(levelname)s %(message)s"))
-        _log.addHandler(handler)
 
 
 def failure_of_program() -> str:

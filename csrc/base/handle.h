@@ -5,10 +5,12 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/limits.h"
+#include "base/text.h"
 
 namespace pccl {
 
@@ -19,13 +21,21 @@ struct Handle {
   PeerId peer;
   std::vector<std::string> addresses;  // "host:port", "[v6]:port", best first
   LinkKey key{};
+  std::string name = {};  // for people; whatever a peer has sent: shown by `name_of`
+  static constexpr std::string_view kAddedFrom = "name";
   bool operator==(const Handle&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("peer", self.peer);
     visit("addresses", self.addresses, kAddressesMax, kAddressBytesMax);
     visit("key", self.key);
+    visit("name", self.name, kNameBytesMax);
   }
 };
+
+/// How a process is named in logs and errors: what it calls itself, else its id.
+[[nodiscard]] inline std::string name_of(const Handle& handle) {
+  return handle.name.empty() ? to_string(handle.peer) : printable(handle.name);
+}
 
 }  // namespace pccl

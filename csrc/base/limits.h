@@ -14,6 +14,7 @@ inline constexpr std::size_t kControlBytesMax =
 inline constexpr std::size_t kHandshakeBytesMax =
     256U << 10;  // before a peer is trusted: a Hello with its report
 inline constexpr std::size_t kRunNameBytesMax = 128;
+inline constexpr std::size_t kNameBytesMax = 64;     // of a member or a host, for people
 inline constexpr std::size_t kPackageBytesMax = 64;  // the version of a package
 inline constexpr std::size_t kUnknownDepthMax = 16;  // nesting of an unknown field that is skipped
 inline constexpr std::size_t kTextBytesMax = 4096;   // error texts and reasons
@@ -22,6 +23,9 @@ inline constexpr std::size_t kAddressBytesMax = 300;
 inline constexpr std::size_t kMembersMax = 4096;
 inline constexpr std::size_t kRelaysMax =
     4096;  // pairs of members that reach each other over a third
+inline constexpr std::size_t kStatusMembersMax = 1024;  // in an answer; and as many at the door
+inline constexpr std::size_t kStatusEventsMax = 10;
+inline constexpr std::size_t kStatusTextBytesMax = 256;
 inline constexpr std::size_t kReportOpsMax = 65536;
 inline constexpr std::size_t kReportFlagsMax = 256;
 inline constexpr std::uint64_t kStepMax = 1ULL << 62;  // of steps, and of operations of a step

@@ -1,6 +1,7 @@
 // Numbers and lists as people read them, in errors and log lines.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,10 +13,28 @@ inline std::string seconds(std::uint64_t ms) {
   return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
 }
 
+/// "950 bytes", "2.4 GB"
+inline std::string bytes_text(std::uint64_t bytes) {
+  const char* units[] = {" kB", " MB", " GB", " TB"};
+  if (bytes < 1000) return std::to_string(bytes) + " bytes";
+  std::uint64_t tenths = bytes / 100;
+  std::size_t unit = 0;
+  for (; tenths >= 10000 && unit < 3; ++unit) tenths /= 1000;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + units[unit];
+}
+
 /// "a", then "a, b"
 inline void add_to_list(std::string& text, std::string_view item, std::string_view between = ", ") {
   if (!text.empty()) text += between;
   text += item;
 }
+
+/// Length of the character of UTF-8 that starts `text`, which is not empty; 0 if none does.
+[[nodiscard]] std::size_t utf8_character(std::string_view text);
+
+/// What somebody else has sent, such that a terminal or a log can take it: a '?' stands for each
+/// control character, for each that is not seen or turns the direction of a line, and for each byte
+/// that is not UTF-8.
+[[nodiscard]] std::string printable(std::string_view text);
 
 }  // namespace pccl

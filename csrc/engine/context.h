@@ -3,6 +3,7 @@
 // thread only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -85,19 +86,50 @@ struct EngineContext {
   /// A frame of this peer does not follow PROTOCOL.md: the link to the peer ends, and the groups
   /// that use the link are told why.
   void breaks_rules(PeerId peer, const std::string& how) {
-    log_warning("the link to peer " + to_string(peer) + " is given up: " + how);
+    log_warning("the link to peer " + name(peer) + " is given up: " + how);
     links.give_up(peer, how);
+  }
+
+  /// Has this loss of a peer been said? Several groups lose the same peer at once, by their own
+  /// links or by the word of another member, which does not name it (`peer` 0).
+  [[nodiscard]] bool is_news(PeerId peer) {
+    const std::uint64_t now = clock.now_ms();
+    const bool just_said = said_loss_ms > 0 && now - said_loss_ms <= kSameLossMs;
+    const bool known = peer == PeerId{} || said_lost == PeerId{} || said_lost == peer;
+    if (just_said && known) {
+      if (said_lost == PeerId{}) said_lost = peer;
+      return false;
+    }
+    said_loss_ms = std::max<std::uint64_t>(now, 1);
+    said_lost = peer;
+    return true;
+  }
+
+  /// How the peer is named from now on.
+  void call(const Handle& handle) {
+    if (names.size() >= kNamesMax) names.clear();
+    names[handle.peer] = name_of(handle);
+  }
+  [[nodiscard]] std::string name(PeerId peer) const {
+    const auto known = names.find(peer);
+    return known == names.end() ? to_string(peer) : known->second;
   }
 
   void note(std::string_view what, PeerId peer = {}, GroupId group = {}, std::uint64_t number = 0) {
     events.note(clock.now_ms(), what, peer, group, number);
   }
 
+  static constexpr std::uint64_t kSameLossMs = 2000;
+  std::uint64_t said_loss_ms = 0;  // 0: none has been said
+  PeerId said_lost{};
+  bool said_fixed = false;  // that a fixed group runs over pccl
+  static constexpr std::size_t kNamesMax = 65536;
   LastEvents events{};
+  std::unordered_map<PeerId, std::string> names{};
   std::uint32_t last_token = 0;
-  std::unordered_map<std::uint32_t, SegmentOwner*> owners;
-  KeptBytes kept_bytes;
-  Windows windows;
+  std::unordered_map<std::uint32_t, SegmentOwner*> owners{};
+  KeptBytes kept_bytes{};
+  Windows windows{};
 };
 
 }  // namespace pccl

@@ -30,6 +30,7 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
   core_.run = options.run;
   core_.self.handle.peer = self;
   core_.self.handle.key = context.links.key();
+  core_.self.handle.name = context.options.name;
   core_.self.place = options.place;
   core_.self.raises = options.raises;
   if (core_.self.place.replica.empty()) core_.self.place.replica = to_string(self);
@@ -102,6 +103,9 @@ void ElasticGroup::master_lost(const std::string& reason) {
 }
 
 void ElasticGroup::link_up(PeerId peer) {
+  if (const auto via = context_.links.via(peer)) {
+    log_info("peer " + context_.name(peer) + " is reached over peer " + context_.name(*via));
+  }
   exchange_.link_up(peer);
   move_links(keeper_.up(peer));
 }
@@ -263,6 +267,8 @@ void ElasticGroup::on(const peer::ToMaster& a) {
   if (hello == nullptr) return client_.send(a.message);
   Hello filled = *hello;
   filled.package = context_.options.package;
+  filled.host = context_.options.host;
+  filled.process = context_.options.process;
   client_.send(filled);
 }
 
@@ -278,6 +284,7 @@ void ElasticGroup::on(const peer::StopData& a) {
 void ElasticGroup::on(const peer::Connect& a) {
   for (const Member& m : a.members) {
     addresses_[m.peer()] = m.handle.addresses.empty() ? "" : m.handle.addresses.front();
+    context_.call(m.handle);
   }
   // Once a run is founded its members stand still meanwhile: they wait no longer than for a link
   // that has closed.

@@ -57,6 +57,7 @@ class ThreadedEngine : public Engine {
     Handle handle;
     handle.peer = self_;
     handle.key = key_;
+    handle.name = options_.name;
     std::vector<std::string> hosts = options_.advertise;
     if (hosts.empty()) hosts.push_back(seen_host.empty() ? "127.0.0.1" : seen_host);
     for (const std::string& host : hosts) {

@@ -43,32 +43,21 @@ Error EngineCore::listen() {
   auto links = network_.make_links(*this, link_options);
   if (!links) return links.error();
   links_ = std::move(links).value();
-  context_ = std::make_unique<EngineContext>(
-      EngineContext{network_,
-                    network_.clock(),
-                    *links_,
-                    pool_,
-                    options_,
-                    counters_,
-                    [](GroupId, GroupView) {},
-                    [this](PeerId peer, bool in_order) {
-                      for (const auto& [id, group] : groups_) {
-                        if (group->needs(peer)) return;
-                      }
-                      if (in_order) {
-                        links_->close(peer);
-                      } else {
-                        links_->drop(peer);
-                        context_->windows.forget(peer);
-                      }
-                      link_gone(peer);
-                    },
-                    [this](PeerId peer) { return elastic_ != nullptr && elastic_->sibling(peer); },
-                    {},
-                    0,
-                    {},
-                    {},
-                    {}});
+  context_ = std::make_unique<EngineContext>(EngineContext{
+      network_, network_.clock(), *links_, pool_, options_, counters_, [](GroupId, GroupView) {},
+      [this](PeerId peer, bool in_order) {
+        for (const auto& [id, group] : groups_) {
+          if (group->needs(peer)) return;
+        }
+        if (in_order) {
+          links_->close(peer);
+        } else {
+          links_->drop(peer);
+          context_->windows.forget(peer);
+        }
+        link_gone(peer);
+      },
+      [this](PeerId peer) { return elastic_ != nullptr && elastic_->sibling(peer); }});
   early_ = std::make_unique<Early>(*context_, *this);
   last_tick_ms_ = network_.clock().now_ms();
   tick_timer_ = network_.clock().timer(kTickMs, kTickMs, [this] { tick(); });
@@ -313,7 +302,7 @@ void EngineCore::link_down(PeerId peer, const std::string& reason, Down how) {
 void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload) {
   auto message = decode_peer_to_peer(payload);
   if (!message) {
-    log_warning("peer " + to_string(peer) +
+    log_warning("peer " + context_->name(peer) +
                 " sent a message that is dropped: " + message.error().text);
     return;
   }

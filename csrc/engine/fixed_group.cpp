@@ -31,6 +31,7 @@ FixedGroup::FixedGroup(EngineContext& context, GroupId id, const std::string& na
   for (const Handle& handle : handles_) {
     peers.push_back(handle.peer);
     addresses_[handle.peer] = handle.addresses.empty() ? "" : handle.addresses.front();
+    context_.call(handle);
   }
   numbering_ = std::make_shared<const std::vector<PeerId>>(peers);
   set_epoch(EpochId::make(0, 1), std::move(peers));
@@ -56,10 +57,7 @@ void FixedGroup::connect() {
   for (const Handle& handle : handles_) {
     if (handle.peer != context_.links.self()) awaited_.insert(handle.peer);
   }
-  if (awaited_.empty()) {
-    std::exchange(connected_, nullptr)->complete({});
-    return;
-  }
+  if (awaited_.empty()) return now_connected();
   // A link that the run makes anew keeps the run's time, and its way over a third member: the run
   // waits for its end, and decides by it what becomes of the peer.
   Links& links = context_.links;
@@ -74,7 +72,16 @@ void FixedGroup::connect() {
 
 void FixedGroup::link_up(PeerId peer) {
   awaited_.erase(peer);
-  if (awaited_.empty() && connected_) std::exchange(connected_, nullptr)->complete({});
+  if (awaited_.empty() && connected_) now_connected();
+}
+
+void FixedGroup::now_connected() {
+  if (!of_run_ && !std::exchange(context_.said_fixed, true) && rank_ == 0) {
+    log_info(name_ + " runs over pccl " + context_.options.package + ": " +
+             std::to_string(handles_.size()) + " ranks, a fixed group; this process is rank 0 (" +
+             context_.name(context_.links.self()) + ")");
+  }
+  std::exchange(connected_, nullptr)->complete({});
 }
 
 void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
@@ -87,7 +94,7 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
     return;
   }
   if (!left) {
-    fail_group(lost(peer, reason), true);
+    fail_group(lost(peer, reason), true, peer);
     return;
   }
   const Error error{ErrorCode::peer_lost,
@@ -113,7 +120,7 @@ void FixedGroup::fail_short_of_data() {
 
 void FixedGroup::lost_by_run(PeerId peer) {
   if (of_run_ && connected_ && awaited_.contains(peer)) {
-    fail_group(lost(peer, "the run goes on without it"), true);
+    fail_group(lost(peer, "the run goes on without it"), true, peer);
   }
 }
 
@@ -237,7 +244,7 @@ void FixedGroup::fail_late(OpKey op, Error error) {
   }
 }
 
-void FixedGroup::fail_group(Error error, bool tell) {
+void FixedGroup::fail_group(Error error, bool tell, PeerId lost) {
   if (failure_.failed()) return;
   failure_ = error;
   if (tell) {
@@ -246,7 +253,9 @@ void FixedGroup::fail_group(Error error, bool tell) {
       context_.links.send_control(peer, encode(PeerToPeer{GroupFailed{id_, error}}));
     }
   }
-  log_warning(name_ + ": " + error.text);
+  const bool is_loss = error.code == ErrorCode::peer_lost || error.code == ErrorCode::evicted;
+  const bool said = is_loss && !context_.is_news(lost);
+  log(said ? LogLevel::debug : LogLevel::warning, name_ + ": " + error.text);
   error.text = name_ + ": " + error.text;
   end_waits(error);
 }
@@ -393,7 +402,7 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   for (auto& [peer, ms] : silent_ms_) {
     ms += counted;
     if (ms < limit) continue;
-    fail_group(lost(peer, "it has given no sign of life for " + seconds(ms)), true);
+    fail_group(lost(peer, "it has given no sign of life for " + seconds(ms)), true, peer);
     return;
   }
   since_probe_ms_ += elapsed_ms;

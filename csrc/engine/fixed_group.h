@@ -59,7 +59,9 @@ class FixedGroup : public Group {
     std::set<PeerId> unanswered;
     std::set<PeerId> missing;
   };
-  void fail_group(Error error, bool tell);
+  /// `lost`: the peer whose loss it is.
+  void fail_group(Error error, bool tell, PeerId lost = {});
+  void now_connected();
   [[nodiscard]] Error lost(PeerId peer, const std::string& reason) const;
   enum class Tell : std::uint8_t { nobody, others, others_late };
   void fail_op(OpKey op, Error error, Tell tell);

@@ -613,6 +613,8 @@ void Group::tick(std::uint64_t elapsed_ms) {
     if (op.waited_total_ms >= op.say_waiting_ms) {
       op.say_waiting_ms *= 2;
       log_info(name_ + ": " + waiting_text(pending));
+      op.said_ms = op.waited_total_ms;
+      op.said_bytes = op.moved().done;
     }
     if (held) continue;
     op.waited_ms += elapsed_ms;

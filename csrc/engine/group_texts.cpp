@@ -24,8 +24,8 @@ std::string Group::report() const {
 
 std::string Group::waiting_text(const Pending& pending) const {
   const Operation& op = *pending.op;
-  std::string text = describe(pending) + " has been waiting for " +
-                     std::to_string(op.waited_total_ms / 1000) + " s ";
+  const std::string for_so_long = std::to_string(op.waited_total_ms / 1000) + " s";
+  std::string text = describe(pending) + " has been waiting for " + for_so_long + " ";
   if (op.deferred)
     return text + "for an earlier call (a barrier waits for all, others for the same memory, or " +
            "for room for a preimage)";
@@ -34,12 +34,20 @@ std::string Group::waiting_text(const Pending& pending) const {
   if (!op.running()) return text + "for the next epoch";
   if (op.waits_for_inputs()) return text + "for its own tensors: the device has not computed them";
   const auto peers = op.waiting_for();
-  if (peers.empty()) return text + "to send its part";
+  const Operation::Progress moved = op.moved();
+  const std::uint64_t lately = moved.done - std::min(moved.done, op.said_bytes);
+  const std::uint64_t in_ms = std::max<std::uint64_t>(op.waited_total_ms - op.said_ms, 1);
+  const std::string done =
+      bytes_text(moved.done) + " of " + bytes_text(moved.of) + (moved.sent ? " sent" : " received");
+  const std::string speed = ", " + bytes_text(lately * 1000 / in_ms) + "/s";
+  if (lately > 0) text = describe(pending) + " moves, after " + for_so_long + ": " + done + speed;
+  if (peers.empty()) return lately > 0 ? text : text + "to send its part (" + done + ")";
   std::string owing;
   for (const std::uint32_t i : peers) {
     add_to_list(owing, describe_peer(pending.contributors[i], *pending.numbering));
   }
-  text += "for data from " + owing;
+  text += lately > 0 ? "; the rest comes from " + owing : "for data from " + owing;
+  if (lately == 0 && moved.done > 0) text += " (" + done + ")";
   // Who owes data may wait for another one itself: this is for whom all of them wait.
   std::string late_ones;
   for (const PeerId peer : pending.contributors) {
@@ -93,11 +101,12 @@ std::string Group::describe_wait(const Pending& pending) const {
 
 std::string Group::describe_peer(PeerId peer, const std::vector<PeerId>& numbering) const {
   const auto at = std::find(numbering.begin(), numbering.end(), peer);
-  std::string text = at == numbering.end() ? "peer " + to_string(peer)
-                                           : "rank " + std::to_string(at - numbering.begin());
   const auto address = addresses_.find(peer);
-  if (address != addresses_.end() && !address->second.empty()) text += " (" + address->second + ")";
-  return text;
+  const bool known = address != addresses_.end() && !address->second.empty();
+  const std::string where = known ? " at " + printable(address->second) : "";
+  if (at == numbering.end()) return "peer " + context_.name(peer) + where;
+  return "rank " + std::to_string(at - numbering.begin()) + " (" + context_.name(peer) + where +
+         ")";
 }
 
 }  // namespace pccl

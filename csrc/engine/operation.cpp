@@ -369,6 +369,17 @@ bool Operation::waits_for_inputs() const {
   return request_.gate->bytes.load() < input_begins_.back() + request_.inputs.back().bytes;
 }
 
+Operation::Progress Operation::moved() const {
+  std::uint64_t to_receive = 0;
+  std::uint64_t to_send = 0;
+  for (const Step& step : schedule_.steps) {
+    if (receives(step)) to_receive += length(step);
+    if (step.kind == StepKind::send) to_send += length(step);
+  }
+  if (to_receive > 0) return {bytes_received_, to_receive, false};
+  return {bytes_sent_, to_send, true};
+}
+
 std::vector<std::uint32_t> Operation::waiting_for() const {
   std::vector<std::uint32_t> peers;
   for (std::size_t s = 0; s < states_.size(); ++s) {

@@ -86,6 +86,13 @@ class Operation {
   [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
   /// Does the gate still hold back a part of the inputs?
   [[nodiscard]] bool waits_for_inputs() const;
+  struct Progress {
+    std::uint64_t done = 0;
+    std::uint64_t of = 0;
+    bool sent = false;  // of what it sends: it receives nothing
+  };
+  /// Bytes of its run.
+  [[nodiscard]] Progress moved() const;
   /// Indexes of the contributors from which a segment is still missing.
   [[nodiscard]] std::vector<std::uint32_t> waiting_for() const;
   /// The oldest step for which a segment is still missing; TellIssued::kNoStep: none.
@@ -99,6 +106,8 @@ class Operation {
   std::uint64_t waited_total_ms = 0;
   bool asked = false;                            // the others, whether they have called the same
   std::uint64_t say_waiting_ms = kSayWaitingMs;  // then doubled each time
+  std::uint64_t said_ms = 0;                     // when it was said last
+  std::uint64_t said_bytes = 0;                  // and what had been moved
   bool deferred = false;                         // waits for memory or for an overlapping operation
   bool expired = false;                          // its time-out has been reported
 

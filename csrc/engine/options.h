@@ -12,6 +12,9 @@ namespace pccl {
 
 struct EngineOptions {
   std::string package;                 // version of the package, for masters and their logs
+  std::string name;                    // of this process in logs and errors; empty: its id
+  std::string host;                    // name of this machine, for people
+  std::uint64_t process = 0;           // number of this process there
   std::vector<std::string> advertise;  // hosts that others are told; empty: see advertise_for
   std::string interface_host;          // listen on this address only; empty: all
   std::uint16_t port_first = 0;        // 0: any free port

@@ -14,8 +14,8 @@ Error not_offered() {
 }
 
 /// What a source says is its own failure, whichever code it names: another one may deliver.
-Error of_source(PeerId peer, const std::string& what) {
-  return {ErrorCode::closed, "peer " + to_string(peer) + " " + what};
+Error of_source(const std::string& name, const std::string& what) {
+  return {ErrorCode::closed, "peer " + name + " " + what};
 }
 
 /// That all of an item may take.
@@ -133,11 +133,13 @@ void StateExchange::replied(PeerId peer, const PullReply& reply) {
   const auto it = requests_.find(reply.request);
   if (it == requests_.end() || it->second.source != peer) return;
   if (reply.error.failed()) {
-    finish(it->first, of_source(peer, "answers " + std::string(error_name(reply.error.code)) +
-                                          ": " + reply.error.text));
+    finish(it->first,
+           of_source(context_.name(peer), "answers " + std::string(error_name(reply.error.code)) +
+                                              ": " + reply.error.text));
   } else if (!size(it->second, reply.bytes)) {
-    finish(it->first, of_source(peer, "has " + std::to_string(reply.bytes) +
-                                          " bytes of an item that has another number here"));
+    finish(it->first,
+           of_source(context_.name(peer), "has " + std::to_string(reply.bytes) +
+                                              " bytes of an item that has another number here"));
   } else if (it->second.received_bytes == reply.bytes) {
     finish(it->first, {});
   }

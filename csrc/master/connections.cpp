@@ -94,6 +94,16 @@ bool Connections::all_sent() const {
                      [](const auto& entry) { return entry.second.channel->queued_bytes() == 0; });
 }
 
+std::map<PeerId, Seen> Connections::seen() const {
+  const std::uint64_t now = clock_.now_ms();
+  std::map<PeerId, Seen> out;
+  for (const auto& [peer, number] : peers_) {
+    const Connection& connection = connections_.at(number);
+    out[peer] = {connection.channel->remote(), now - connection.heard_ms};
+  }
+  return out;
+}
+
 std::string Connections::remote(PeerId peer) const {
   const auto at = peers_.find(peer);
   return at == peers_.end() ? "" : connections_.at(at->second).channel->remote();
@@ -127,6 +137,10 @@ void Connections::arrived(Number number, std::span<const std::byte> payload) {
   if (!message) return refuse(number, ErrorCode::malformed, message.error().text);
   auto* hello = std::get_if<Hello>(&message.value());
   const bool stranger = at->second.peer == PeerId{};
+  if (const auto* request = std::get_if<StatusRequest>(&message.value()); request && stranger) {
+    at->second.channel->send(encode(events_.asked(*request)));
+    return end(number);
+  }
   if (stranger != (hello != nullptr)) {
     return refuse(number, ErrorCode::malformed,
                   stranger ? "the first message is not hello" : "a second hello on one connection");
@@ -145,6 +159,7 @@ void Connections::greeted(Number number, Hello hello) {
   if (const auto old = peers_.find(peer); old != peers_.end()) end(old->second);
   Connection& connection = connections_.at(number);
   connection.peer = peer;
+  connection.name = name_of(hello.member.handle);
   connection.channel->trust();
   peers_[peer] = number;
   events_.connected(std::move(hello), number);
@@ -160,16 +175,15 @@ void Connections::closed(Number number, const std::string& reason) {
              " ended without a hello: " + reason);
     return end(number);
   }
-  log_info("the connection of peer " + to_string(peer) + " (" + at->second.channel->remote() +
-           ") has closed: " + reason);
+  std::string remote = at->second.channel->remote();
   end(number);
-  events_.disconnected(peer);
+  events_.disconnected(peer, std::move(remote), reason);
 }
 
 void Connections::refuse(Number number, ErrorCode code, const std::string& text) {
   Connection& connection = connections_.at(number);
   const PeerId peer = connection.peer;
-  log_warning("refused " + (peer == PeerId{} ? "a connection" : "peer " + to_string(peer)) +
+  log_warning("refused " + (peer == PeerId{} ? "a connection" : "peer " + connection.name) +
               " from " + connection.channel->remote() + ": " + text);
   connection.channel->send(encode(MasterToPeer{Refuse{Error{code, text}}}));
   end(number);

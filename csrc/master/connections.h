@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/ids.h"
+#include "membership/seen.h"
 #include "transport/channel.h"
 #include "wire/messages.h"
 
@@ -45,12 +46,14 @@ class ConnectionEvents {
   virtual ~ConnectionEvents() = default;
   /// `connection` names this connection of the peer; see Connections::admit.
   virtual void connected(Hello hello, std::uint64_t connection) = 0;
-  /// A message other than Hello.
+  /// A stranger asks who is in the run; the answer ends its connection.
+  [[nodiscard]] virtual MasterToPeer asked(const StatusRequest& request) = 0;
+  /// A message other than Hello and StatusRequest.
   virtual void message(PeerId peer, PeerToMaster message) = 0;
   /// The peer has read so much that it may be answered again (Connections::has_room).
   virtual void room(PeerId peer) = 0;
-  /// The connection of a peer has closed; the peer may come back.
-  virtual void disconnected(PeerId peer) = 0;
+  /// The connection of a peer, from `remote`, has closed; the peer may come back.
+  virtual void disconnected(PeerId peer, std::string remote, std::string why) = 0;
   /// The connection of a peer was given up, for this reason; the peer will not come back.
   virtual void gone(PeerId peer, std::string why) = 0;
   /// This process was stopped for `late_ms`: no peer is silent because of that time.
@@ -91,13 +94,16 @@ class Connections {
   [[nodiscard]] bool has_room(PeerId peer) const;
   /// Are all queues empty?
   [[nodiscard]] bool all_sent() const;
+  /// Of each peer, where it is and since when it is silent.
+  [[nodiscard]] std::map<PeerId, Seen> seen() const;
   /// "10.0.0.2:51000"; empty: not connected.
   [[nodiscard]] std::string remote(PeerId peer) const;
 
  private:
   struct Connection {
     std::unique_ptr<Channel> channel;
-    PeerId peer;  // 0: has not said Hello
+    PeerId peer;       // 0: has not said Hello
+    std::string name;  // of the peer
     bool admitted = false;
     bool overflown = false;  // a message for this peer has been dropped
     std::uint64_t heard_ms = 0;

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "membership/master_rules.h"
 #include "membership/members.h"
+#include "membership/status.h"
 #include "transport/network.h"
 
 namespace pccl::master {
@@ -89,6 +90,7 @@ Result<std::uint16_t> MasterServer::start() {
     if (!opened) return opened.error();
     register_ = std::move(opened).value();
   }
+  started_ms_ = clock_.now_ms();
   waiting_timer_ =
       clock_.timer(options_.say_waiting_ms, options_.say_waiting_ms, [this] { say_waiting(); });
   clock_timer_ = clock_.timer(kClockMs, kClockMs, [this] { post(Clock{clock_.now_ms() / 1000}); });
@@ -123,6 +125,41 @@ void MasterServer::connected(Hello hello, std::uint64_t connection) {
   post(PeerConnected{std::move(hello)}, connection);
 }
 
+MasterToPeer MasterServer::asked(const StatusRequest& request) {
+  const std::uint64_t now = clock_.now_ms();
+  if (now - answers_since_ms_ >= 1000) {
+    answers_since_ms_ = now;
+    answers_ = 0;
+  }
+  if (++answers_ > kStatusPerSecondMax) {
+    return Refuse{Error{ErrorCode::refused, "this master answers " +
+                                                std::to_string(kStatusPerSecondMax) +
+                                                " such questions in a second: ask again"}};
+  }
+  if (!request.run.empty() && request.run != options_.run) {
+    return Refuse{Error{ErrorCode::refused, "this master serves run \"" + options_.run + "\""}};
+  }
+  Status status = status_of(state_, connections_.seen());
+  status.package = options_.package;
+  status.up_ms = now - started_ms_;
+  status.waits_for = cut_text(whom_it_waits_for());
+  if (!in_charge_) {
+    status.state = "standby";
+    status.waits_for = cut_text(idle_why_);
+  }
+  for (const Said& said : said_) {
+    status.events.push_back({now - said.at_ms, said.warning, said.text});
+  }
+  return status;
+}
+
+void MasterServer::say(bool warning, const std::string& text) {
+  log(warning ? LogLevel::warning : LogLevel::info, text);
+  std::string shown = printable(text).substr(0, kStatusTextBytesMax);
+  while (said_.size() >= kStatusEventsMax) said_.pop_front();
+  said_.push_back({clock_.now_ms(), warning, printable(shown)});
+}
+
 void MasterServer::message(PeerId peer, PeerToMaster message) {
   if (auto* request = std::get_if<StoreRequest>(&message)) {
     return store_request(peer, std::move(*request));
@@ -130,7 +167,10 @@ void MasterServer::message(PeerId peer, PeerToMaster message) {
   post(PeerMessage{peer, std::move(message)});
 }
 
-void MasterServer::disconnected(PeerId peer) {
+void MasterServer::disconnected(PeerId peer, std::string remote, std::string why) {
+  // A member that does not come back has a line of its own, and so has one that left.
+  const LogLevel level = is_own_member(state_, peer) ? LogLevel::debug : LogLevel::info;
+  log(level, "the connection of " + name(state_, peer) + " (" + remote + ") has closed: " + why);
   store_drop(peer);
   post(PeerDisconnected{peer});
 }
@@ -182,9 +222,7 @@ void MasterServer::carry_out(const Action& action) {
     }
     void operator()(const StartTimer& a) const { server.carry_out(a); }
     void operator()(const StopTimer& a) const { server.timers_.erase({a.kind, a.peer}); }
-    void operator()(const Say& a) const {
-      log(a.warning ? LogLevel::warning : LogLevel::info, a.text);
-    }
+    void operator()(const Say& a) const { server.say(a.warning, a.text); }
     void operator()(const Deposed& a) const { server.carry_out(a); }
     void operator()(const RunOver&) const {
       server.store_.clear();  // the keys of a run that is over would mislead the next
@@ -411,7 +449,7 @@ void MasterServer::store_request(PeerId peer, StoreRequest request) {
 void MasterServer::hold(PeerId peer, StoreRequest request) {
   if (held_requests_.hold(peer, std::move(request))) return;
   const std::string why = "it goes on asking the store without reading the answers";
-  log_warning("gives up peer " + to_string(peer) + " at " + connections_.remote(peer) + ": " + why);
+  log_warning("gives up " + name(state_, peer) + " at " + connections_.remote(peer) + ": " + why);
   connections_.give_up(peer, why);
 }
 
@@ -466,7 +504,15 @@ void MasterServer::store_drop(PeerId peer) {
 // -------------------------------------------------------------------------------- waiting, the end
 
 void MasterServer::say_waiting() {
-  if (const std::string whom = whom_it_waits_for(); !whom.empty()) log_info(whom);
+  const std::string whom = whom_it_waits_for();
+  const std::uint64_t now = clock_.now_ms();
+  if (whom != said_waiting_) say_again_ms_ = 0;
+  if (!whom.empty() && (say_again_ms_ == 0 || now - said_waiting_ms_ >= say_again_ms_)) {
+    log_info(whom);
+    said_waiting_ms_ = now;
+    say_again_ms_ = say_again_ms_ == 0 ? options_.say_waiting_ms : 2 * say_again_ms_;
+  }
+  said_waiting_ = whom;
   // The ranks of a replica are started together: what they lack for longer is worth a word.
   const auto before = std::exchange(incomplete_, incomplete(state_));
   std::set<std::string> said;

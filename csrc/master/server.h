@@ -39,8 +39,9 @@ inline constexpr std::uint64_t kClockMs = 1000;
 /// Most bytes that are queued for all peers; a reply of the store beyond it is refused.
 inline constexpr std::size_t kStoreQueuedBytesMax = 1ULL << 30;
 inline constexpr std::size_t kStoreSmallBytes =
-    4096;                                       // a reply up to this size is sent in any case
-inline constexpr std::uint64_t kStopMs = 1000;  // at its end: to send the queue
+    4096;  // a reply up to this size is sent in any case
+inline constexpr std::size_t kStatusPerSecondMax = 10;  // answers; more requests are refused
+inline constexpr std::uint64_t kStopMs = 1000;          // at its end: to send the queue
 
 /// All calls on the loop's thread. Destroy it before the loop.
 class MasterServer final : private ConnectionEvents {
@@ -64,9 +65,10 @@ class MasterServer final : private ConnectionEvents {
 
  private:
   void connected(Hello hello, std::uint64_t connection) override;
+  MasterToPeer asked(const StatusRequest& request) override;
   void message(PeerId peer, PeerToMaster message) override;
   void room(PeerId peer) override;
-  void disconnected(PeerId peer) override;
+  void disconnected(PeerId peer, std::string remote, std::string why) override;
   void gone(PeerId peer, std::string why) override;
   void woke(std::uint64_t late_ms) override;
 
@@ -91,6 +93,7 @@ class MasterServer final : private ConnectionEvents {
   void serve(PeerId peer, const StoreRequest& request);
   void store_answers(const std::vector<StoreAnswer>& answers);
   void store_drop(PeerId peer);
+  void say(bool warning, const std::string& text);
   void say_waiting();
   void finish_stop();
 
@@ -125,6 +128,19 @@ class MasterServer final : private ConnectionEvents {
   std::unique_ptr<Timer> waiting_timer_;
   std::map<PeerId, std::string> incomplete_;  // as of the last time
   std::set<std::string> said_incomplete_;
+  // Of whom_it_waits_for: what was said last, when, and when it is said again.
+  std::string said_waiting_;
+  std::uint64_t said_waiting_ms_ = 0;
+  std::uint64_t say_again_ms_ = 0;
+  struct Said {
+    std::uint64_t at_ms = 0;
+    bool warning = false;
+    std::string text;
+  };
+  std::deque<Said> said_;  // for StatusRequest: the newest kStatusEventsMax
+  std::uint64_t started_ms_ = 0;
+  std::uint64_t answers_since_ms_ = 0;
+  std::size_t answers_ = 0;  // to StatusRequest, in the second from then on
   std::unique_ptr<Timer> clock_timer_;
   std::unique_ptr<Timer> lease_timer_;
   std::unique_ptr<Timer> stop_timer_;

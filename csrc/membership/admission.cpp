@@ -187,7 +187,7 @@ void explain_door(State& s, Actions& out) {
              " times lately: it waits " + std::to_string(wait_s) + " s at the door";
     } else if (inside + may.size() + peer.member.place.size > s.config.max_peers) {
       text = "the run is full (--max-peers " + std::to_string(s.config.max_peers) + "): peer " +
-             to_string(p) + " waits at the door until there is room";
+             name_of(peer.member.handle) + " waits at the door until there is room";
     } else {
       continue;  // for its siblings, or for the boundary
     }
@@ -266,7 +266,7 @@ Error check_beside(const Member& mine, const Member& other) {
   if (other.place.attempt == place.attempt && other.place.rank == place.rank) {
     return refuse("rank " + std::to_string(place.rank) + " of replica " + place.replica +
                   " (attempt " + std::to_string(place.attempt) +
-                  ") is there already: " + to_string(other.peer()));
+                  ") is there already: " + name_of(other.handle));
   }
   return Error{};
 }

@@ -136,24 +136,19 @@ Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
   return next;
 }
 
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) add_to_list(text, part, "; ");
-  return cut_text(std::move(text));
-}
-
 /// Why a member is not in the next epoch.
-std::string why_not(const State& s, PeerId p, const std::set<PeerId>& must_go) {
+Change departure(const State& s, const Member& member, const std::set<PeerId>& must_go) {
+  const PeerId p = member.peer();
   const Seat* seat = seat_of(s, p);
   const bool departed = seat != nullptr && seat->departed && !seat->failed;
-  if (s.leavers.contains(p) || departed) return " left";
-  if (seat != nullptr && !seat->reason.empty()) return " lost: " + seat->reason;
-  if (must_go.contains(p)) return " lost: it cannot reach another member";
-  return s.peers.contains(p) ? " lost: its replica is not complete any more"
-                             : " lost: it did not come back";
+  if (s.leavers.contains(p) || departed) return {&member, "left", ""};
+  if (seat != nullptr && seat->of_mate) return {&member, "lost", ""};
+  if (seat != nullptr && !seat->reason.empty()) return {&member, "lost", seat->reason};
+  if (must_go.contains(p)) return {&member, "lost", "it cannot reach another member"};
+  return {&member, "lost", s.peers.contains(p) ? "" : "it did not come back"};
 }
 
-/// One line for each change of members from `before` to `members`.
+/// A line for each change of members from `before` to `members`; one for all ranks of a replica.
 std::vector<std::string> changes(const State& s, const Epoch* before,
                                  const std::vector<Member>& members) {
   std::vector<std::string> lines;
@@ -162,15 +157,19 @@ std::vector<std::string> changes(const State& s, const Epoch* before,
     const std::set<PeerId> must_go = excluded(s);
     std::set<PeerId> now;
     for (const Member& m : members) now.insert(m.peer());
+    std::vector<Change> gone;
     for (const Member& m : before->members) {
       known.insert(m.peer());
-      if (now.contains(m.peer())) continue;
-      lines.push_back(name_of(before->members, m) + why_not(s, m.peer(), must_go));
+      if (!now.contains(m.peer())) gone.push_back(departure(s, m, must_go));
     }
+    lines = texts_of(before->members, gone);
   }
+  std::vector<Change> come;
   for (const Member& m : members) {
-    if (!known.contains(m.peer())) lines.push_back(name_of(members, m) + " joined");
+    if (!known.contains(m.peer())) come.push_back({&m, "joined", ""});
   }
+  const std::vector<std::string> newcomers = texts_of(members, come);
+  lines.insert(lines.end(), newcomers.begin(), newcomers.end());
   return lines;
 }
 
@@ -188,7 +187,7 @@ void propose(State& s, Next next, Actions& out) {
   s.leavers = std::move(next.leavers);
   s.running = false;
   s.holding = false;
-  std::string why = join(changes(s, own(s), s.proposal->members));
+  std::string why = joined(changes(s, own(s), s.proposal->members));
   if (why.empty() && next.boundary) why = "a boundary votes";
   if (why.empty() && s.tried && !who_leaves(s, s.proposal->members).empty()) {
     why = "an operation has been issued: who wishes to leave does so at the boundary";
@@ -452,9 +451,9 @@ std::string lost_of_replica(const Member& member, const std::vector<Member>& bef
     const std::string reason = reason_of(seats, m.peer());
     if (reason.empty() || replica_of(m) != replica_of(member)) continue;
     const auto& addresses = m.handle.addresses;
-    const std::string where = addresses.empty() ? to_string(m.peer()) : addresses.front();
-    return "rank " + std::to_string(m.place.rank) + " of its replica (" + where +
-           ") was lost: " + reason + "; its replica goes as a whole";
+    const std::string where = addresses.empty() ? "" : " at " + printable(addresses.front());
+    return "rank " + std::to_string(m.place.rank) + " of its replica (" + name_of(m.handle) +
+           where + ") was lost: " + reason + "; its replica goes as a whole";
   }
   return "its replica is not complete any more";
 }

@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "membership/master_rules.h"
+#include "membership/status.h"
 
 namespace pccl::master {
 
@@ -30,7 +31,8 @@ std::string name(const State& s, PeerId peer) {
       if (m.peer() == peer) return name_of(epoch->members, m);
     }
   }
-  return "peer " + to_string(peer);
+  const auto here = s.peers.find(peer);
+  return "peer " + (here == s.peers.end() ? to_string(peer) : name_of(here->second.member.handle));
 }
 
 Welcome welcome(const State& s, PeerId peer) {
@@ -60,6 +62,7 @@ void forget(State& s, PeerId peer, const std::string& why, Actions& out) {
   if (Seat* seat = seat_of(s, peer)) {
     seat->suspected = false;
     seat->reason = cut_text(why);
+    seat->of_mate = false;
   }
 }
 
@@ -172,7 +175,7 @@ void hold_for_unknown(State& s, PeerId p, const Report& report, Actions& out) {
   s.unknown.insert(p);
   const EpochId id = std::max(report.accepted, report.started.value_or(EpochId{}));
   std::string text = "epoch " + to_string(id) + " is not known to the register; here are:";
-  for (const PeerId q : s.unknown) text += " " + to_string(q);
+  for (const PeerId q : s.unknown) text += " " + name_of(s.peers.at(q).member.handle);
   if (s.config.adopt) {
     be_patient(s, out);
     return adopt(s, false, out);
@@ -228,7 +231,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   }
   if (Error error = check_hello(s, e.hello); error.failed()) {
     on(s, PeerDisconnected{p}, out);  // this connection has replaced one that it may have had
-    out.push_back(Say{true, "refused peer " + to_string(p) + ": " + error.text});
+    out.push_back(Say{true, "refused peer " + name_of(e.hello.member.handle) + ": " + error.text});
     out.push_back(Send{p, Refuse{std::move(error)}});
     out.push_back(Close{p});
     return;
@@ -237,6 +240,9 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   const bool again = s.peers.contains(p);
   PeerState& peer = s.peers[p];
   if (!again) peer.arrived = ++s.arrivals;
+  if (!again) peer.moved_s = s.now_s;
+  peer.host = printable(e.hello.host);
+  peer.process = e.hello.process;
   peer.member = e.hello.member;
   peer.report = report;
   peer.at_door = e.hello.at_door && !report.started;
@@ -253,7 +259,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   } else if (is_unknown(s, report) && s.config.shared &&
              report.accepted.incarnation() > s.config.read_for) {
     s.config.read_for = report.accepted.incarnation();
-    depose(s, "peer " + to_string(p) + " knows a newer one", out);
+    depose(s, "peer " + name_of(e.hello.member.handle) + " knows a newer one", out);
     return;
   } else if (is_unknown(s, report) && s.config.refound) {
     evict(s, p, "the register does not know its epoch, and the operator has said --refound", out);
@@ -294,8 +300,9 @@ void on(State& s, const PeerGone& e, Actions& out) {
 
 // ------------------------------------------------------------------------------------ messages
 
-void on_message(State&, PeerId, const Hello&, Actions&) {}         // PeerConnected
-void on_message(State&, PeerId, const StoreRequest&, Actions&) {}  // the server's
+void on_message(State&, PeerId, const Hello&, Actions&) {}          // PeerConnected
+void on_message(State&, PeerId, const StatusRequest&, Actions&) {}  // the server's
+void on_message(State&, PeerId, const StoreRequest&, Actions&) {}   // the server's
 
 void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
   PeerState& peer = s.peers.at(p);
@@ -339,7 +346,8 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   const bool known = !s.cannot.insert(pair).second;
   if (known && !proposed && m.via == PeerId{}) return;  // the other one has said so
   if (known || m.via != PeerId{}) of_no_use(s, p, m.peer, m.via);
-  const std::string text = name(s, p) + " cannot reach " + name(s, m.peer) + ": " + m.reason;
+  const std::string over = m.via == PeerId{} ? "" : " over " + name(s, m.via);
+  const std::string text = name(s, p) + " cannot reach " + name(s, m.peer) + over + ": " + m.reason;
   out.push_back(Say{true, cut_text(text)});
   std::vector<PeerId> mates;
   for (const Member& member : members) {
@@ -485,11 +493,14 @@ void on_message(State& s, PeerId p, const Bye& m, Actions& out) {
       Seat& seat = s.seats.at(mate.peer());
       if (mate.peer() == p || !seat.departed) seat.failed = failed;  // else it has said so itself
       seat.departed = seat.expelled = true;
-      if (mate.peer() != p && s.peers.contains(mate.peer())) seat.reason = of_mate;
+      if (mate.peer() == p || !s.peers.contains(mate.peer())) continue;
+      seat.reason = of_mate;
+      seat.of_mate = true;
     }
     for (const auto& [q, seat] : s.seats) {
       if (!seat.awaited || !seat.expelled) continue;
       forget(s, q, of_mate, out);
+      s.seats.at(q).of_mate = true;
     }
   }
   reconsider(s, out);
@@ -531,7 +542,13 @@ void on(State& s, const PeerMessage& e, Actions& out) {
     reconsider(s, out);
     return;
   }
+  const auto place = [&] {
+    const auto peer = s.peers.find(e.peer);
+    return peer == s.peers.end() ? OpKey{} : came_to(peer->second.report);
+  };
+  const OpKey before = place();
   std::visit([&](const auto& message) { on_message(s, e.peer, message, out); }, e.message);
+  if (place() != before && s.peers.contains(e.peer)) s.peers.at(e.peer).moved_s = s.now_s;
 }
 
 // -------------------------------------------------------------------------------------- timers

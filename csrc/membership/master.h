@@ -167,6 +167,7 @@ struct Seat {
       false;  // has said, since a member wished to leave, that it has issued nothing (leaving.cpp)
   std::string
       reason;  // why the member is gone, for the log; empty: it is connected, or nothing is known
+  bool of_mate = false;  // `reason` is that of another rank of its replica
 };
 
 /// A connected peer, with its last report.
@@ -175,6 +176,9 @@ struct PeerState {
   Report report;
   bool at_door = false;  // a newcomer that has called refresh
   StateRoot door_root;
+  std::string host;  // as its hello says, for people
+  std::uint64_t process = 0;
+  std::uint64_t moved_s = 0;  // when its program has come further
   std::uint64_t arrived = 0;  // order of arrival: newcomers come last, in this order
 };
 

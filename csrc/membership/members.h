@@ -29,9 +29,23 @@ namespace pccl {
 /// The position of `peer` in its peer group; the size of the group if it is not a member.
 [[nodiscard]] std::uint32_t rank_of(const std::vector<Member>& members, PeerId peer);
 
-/// The name of a peer in logs and errors: "rank 2 (00..1f)", with its peer group if replicas have
+/// The name of a peer in logs and errors: "rank 2 (vm/4711)", with its peer group if replicas have
 /// several ranks.
 [[nodiscard]] std::string name_of(const std::vector<Member>& members, const Member& member);
+
+/// What has become of a member.
+struct Change {
+  const Member* member = nullptr;
+  std::string what;    // "joined", "left", "lost"
+  std::string reason;  // empty: that of another rank of its replica, or none is needed
+};
+/// A text for each change. The ranks of a replica to which the same has happened make one text.
+/// `members`: for their ranks.
+[[nodiscard]] std::vector<std::string> texts_of(const std::vector<Member>& members,
+                                                const std::vector<Change>& changes);
+
+/// Texts one after the other, as long as the wire allows.
+[[nodiscard]] std::string joined(const std::vector<std::string>& texts);
 
 /// "3 members", "1 member".
 [[nodiscard]] std::string count_of(std::size_t number, const char* thing);

@@ -141,7 +141,10 @@ void on_master(State& s, const Propose& m, Actions& out) {
   s.stopped = true;
   s.synced = false;
   s.preparing = m;
-  for (const Member& member : m.epoch.members) s.group_of[member.peer()] = member.place.rank;
+  for (const Member& member : m.epoch.members) {
+    s.group_of[member.peer()] = member.place.rank;
+    s.names[member.peer()] = name_of(member.handle);
+  }
 
   std::vector<Member> others = peer_group(m.epoch.members, s.self.place.rank);
   std::erase_if(others, [&](const Member& member) { return member.peer() == s.self.peer(); });
@@ -207,22 +210,32 @@ void on(State& s, const LinkBack& e, Actions& out) {
 
 // ------------------------------------------------------------------------------------------ Start
 
+/// One line for an epoch, in the master's words where they tell of the epoch that this peer was in.
 void say_changes(const State& s, const Configure& change, const std::optional<Epoch>& before,
                  Actions& out) {
   const std::string head = "epoch " + to_string(change.epoch) + ", " +
                            count_of(s.started->members.size(), "member") + ": ";
-  std::string tail = s.why.empty() ? "" : " [" + s.why + "]";  // once, it says all
-  const auto one = [&](const std::vector<Member>& in, PeerId peer, const char* what) {
-    for (const Member& m : in) {
-      if (m.peer() != peer) continue;
-      out.push_back(Say{false, head + name_of(in, m) + what + std::exchange(tail, "")});
-    }
-  };
-  for (const PeerId peer : change.lost) one(before->members, peer, " is gone");
-  for (const PeerId peer : change.joined) one(s.started->members, peer, " has joined");
   if (!before) {
     out.push_back(Say{false, head + "this peer is " + name_of(s.started->members, s.self)});
+    return;
   }
+  if (change.lost.empty() && change.joined.empty()) return;
+  if (before->id == s.started->base && !s.why.empty()) {
+    out.push_back(Say{false, head + s.why});
+    return;
+  }
+  std::vector<Change> gone;
+  std::vector<Change> come;
+  for (const Member& m : before->members) {
+    if (!s.here.contains(m.peer())) gone.push_back({&m, "is gone", ""});
+  }
+  for (const Member& m : s.started->members) {
+    if (!contains(before->members, m.peer())) come.push_back({&m, "joined", ""});
+  }
+  std::vector<std::string> texts = texts_of(before->members, gone);
+  for (std::string& text : texts_of(s.started->members, come)) texts.push_back(std::move(text));
+  if (!s.why.empty()) texts.push_back("last: " + s.why);
+  out.push_back(Say{false, head + joined(texts)});
 }
 
 void configure(State& s, const std::optional<Epoch>& before, Actions& out) {
@@ -273,10 +286,12 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
     out.push_back(Renumber{own_group(s, s.pinned)});
   }
   s.passed = verdict.passed;
-  std::erase_if(s.group_of, [&](const auto& entry) {
+  const auto over = [&](const auto& entry) {
     return !s.here.contains(entry.first) &&
            std::find(s.pinned.begin(), s.pinned.end(), entry.first) == s.pinned.end();
-  });
+  };
+  std::erase_if(s.group_of, over);
+  std::erase_if(s.names, over);
 
   if (first && s.passed == 0 && s.at_boundary) {
     // It called refresh before the run was founded: that is its first boundary, which votes.
@@ -356,6 +371,7 @@ void on_master(State& s, const Refuse& m, Actions& out) {
 }
 
 void on_master(State&, const Welcome& m, Actions& out) { out.push_back(Greeted{m}); }
+void on_master(State&, const Status&, Actions&) {}  // it has not asked
 void on_master(State&, const Hold& m, Actions& out) { out.push_back(Say{true, m.text}); }
 void on_master(State&, const Heartbeat&, Actions&) {}
 void on_master(State&, const StoreReply&, Actions&) {}

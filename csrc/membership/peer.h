@@ -240,8 +240,9 @@ struct State {
   std::uint64_t pending = 0;  // operations without an outcome
   std::set<PeerId> here;      // members of `started`
   std::map<PeerId, std::uint32_t>
-      group_of;         // peer groups of all in `pinned`, `started` and proposals
-  EpochId numbered_in;  // epoch whose members the newest numbering names
+      group_of;                         // peer groups of all in `pinned`, `started` and proposals
+  std::map<PeerId, std::string> names;  // of the same
+  EpochId numbered_in;                  // epoch whose members the newest numbering names
   std::map<OpKey, std::vector<PeerId>>
       renumber;  // numberings that wait until wait() of an operation has returned
   /// The newest step with an operation in which all pinned members must take part.

@@ -61,7 +61,8 @@ std::string text_of_loss(const State& s, const Op& op, const std::vector<PeerId>
     const auto at = std::find(group.begin(), group.end(), peer);
     text += at == group.end() ? " a member of another peer group"
                               : " rank " + std::to_string(at - group.begin());
-    text += " (" + to_string(peer) + ")";
+    const auto name = s.names.find(peer);
+    text += " (" + (name == s.names.end() ? to_string(peer) : name->second) + ")";
   }
   return cut_text(std::move(text));
 }

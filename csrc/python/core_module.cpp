@@ -10,11 +10,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/types.h"
 #include "collectives/schedule.h"
 #include "kernels/reduce.h"
+#include "master/ask.h"
 #include "master/options.h"
 #include "master/register_file.h"
 #include "master/server.h"
@@ -124,6 +127,50 @@ int serve(const py::dict& given, py::object store) {
   }
   const GilRelease release;
   return run_master(options, std::move(held));
+}
+
+// ------------------------------------------------------------------------------------------ status
+
+template <typename T>
+py::object value_of(const T& value);
+template <typename T>
+py::object value_of(const std::vector<T>& list);
+
+template <typename T>
+py::dict dict_of(const T& part) {
+  py::dict dict;
+  T::fields(part,
+            [&](const char* name, const auto& field, auto&&...) { dict[name] = value_of(field); });
+  return dict;
+}
+
+template <typename T>
+py::object value_of(const std::vector<T>& list) {
+  py::list out;
+  for (const T& part : list) out.append(dict_of(part));
+  return out;
+}
+
+template <typename T>
+py::object value_of(const T& value) {
+  if constexpr (std::is_same_v<T, PeerId> || std::is_same_v<T, EpochId>) {
+    return py::str(to_string(value));
+  } else {
+    return py::cast(value);
+  }
+}
+
+/// The answer of a master; OSError with what was seen, where there is none.
+py::dict status_dict(const std::string& address, const std::string& run, double timeout_s) {
+  auto status = [&] {
+    const GilRelease release;
+    return ask_status(address, run, static_cast<std::uint64_t>(timeout_s * 1000));
+  }();
+  if (!status) {
+    PyErr_SetString(PyExc_OSError, status.error().text.c_str());
+    throw py::error_already_set();
+  }
+  return dict_of(status.value());
 }
 
 // --------------------------------------------------------------------------------------- schedules
@@ -237,6 +284,7 @@ void finish_buffer(const py::buffer& data, const std::string& dtype_text,
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Master and pure cores of pccl, without torch.";
   m.def("run_master", &pccl::serve, py::arg("options"), py::arg("register") = py::none());
+  m.def("ask_status", &pccl::status_dict, py::arg("address"), py::arg("run"), py::arg("timeout_s"));
   m.def("build_schedule", &pccl::schedule_dict, py::arg("args"));
   m.def("reduce_into", &pccl::reduce_buffers, py::arg("to"), py::arg("a"), py::arg("b"),
         py::arg("dtype"), py::arg("op"));

@@ -177,6 +177,9 @@ EngineOptions to_options(const py::dict& dict) {
   EngineOptions options;
   Fields fields(dict);
   fields.take("package", options.package);
+  fields.take("name", options.name);
+  fields.take("host", options.host);
+  fields.take("process", options.process);
   fields.take("advertise", options.advertise);
   fields.take("interface_host", options.interface_host);
   fields.take("port_first", options.port_first);

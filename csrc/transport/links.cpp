@@ -221,7 +221,7 @@ void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
   const bool refused = failure.refused && now - link.refused_since_ms >= link.refused_long_ms;
   link.last_failure = failure.what;
   if (failure.final || refused) {
-    return fail(link, "cannot connect to peer " + to_string(link.peer()) + ": " + failure.what,
+    return fail(link, "cannot connect to peer " + name_of(link.handle) + ": " + failure.what,
                 refused);
   }
   link.backoff_ms = std::clamp(link.backoff_ms * 2, kBackoffMsMin, kBackoffMsMax);
@@ -237,7 +237,7 @@ void TcpLinks::deadline_over(Link& link) {
   }
   if (self_ < link.peer() || !seen.empty()) {
     return fail(link,
-                "cannot connect to peer " + to_string(link.peer()) + within + ", and it does not " +
+                "cannot connect to peer " + name_of(link.handle) + within + ", and it does not " +
                     "dial either: " + seen,
                 false);
   }
@@ -245,7 +245,7 @@ void TcpLinks::deadline_over(Link& link) {
   for (const std::string& address : link.handle.addresses) {
     add_to_list(addresses, address);
   }
-  fail(link, "no connection from peer " + to_string(link.peer()) + " (" + addresses + ")" + within,
+  fail(link, "no connection from peer " + name_of(link.handle) + " (" + addresses + ")" + within,
        false);
 }
 
@@ -308,7 +308,7 @@ void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
                            link.join(lane_of(link, Lane::Kind::bulk, std::move(stream)));
                          },
                          [&link, join](const std::string& why) {
-                           log_warning("a lane to peer " + to_string(link.peer()) +
+                           log_warning("a lane to peer " + name_of(link.handle) +
                                        " has not joined its link: " + why);
                            link.joining.erase(join);
                          }});

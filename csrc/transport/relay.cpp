@@ -75,8 +75,7 @@ void RelayLinks::open_via(const Handle& peer, PeerId via, std::uint64_t deadline
   far.deadline = clock_.timer(deadline_ms, 0, [this, id, deadline_ms] {
     Far& late = far_.at(id);
     const bool linked = direct_->is_up(late.via);
-    fail(late, "cannot reach peer " + to_string(id) + " over peer " + to_string(late.via) +
-                   " within " + std::to_string(deadline_ms) + " ms: " +
+    fail(late, "cannot reach it over a third peer within " + std::to_string(deadline_ms) + " ms: " +
                    (linked ? "no answer comes from there" : "there is no link to that one"));
   });
   far.again = clock_.timer(kOpenAgainMs, kOpenAgainMs, [this, id] { say_open(id); });
@@ -122,7 +121,6 @@ void RelayLinks::now_up(Far& far) {
   far.state = State::up;
   far.deadline.reset();
   far.again.reset();
-  log_info("peer " + to_string(far.handle.peer) + " is reached over peer " + to_string(far.via));
   events_.link_up(far.handle.peer);
 }
 

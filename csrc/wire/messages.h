@@ -36,9 +36,11 @@ struct Hello {
   std::string run;  // empty: the run of this master, whatever its name
   Member member;
   Report report;
-  bool at_door = false;      // a newcomer that has called refresh
-  StateRoot door_root;       // with at_door: the newcomer's own state
-  std::string package = {};  // version of the peer's pccl, for people
+  bool at_door = false;       // a newcomer that has called refresh
+  StateRoot door_root;        // with at_door: the newcomer's own state
+  std::string package = {};   // version of the peer's pccl, for people
+  std::string host = {};      // name of the machine on which the peer runs, for people
+  std::uint64_t process = 0;  // number of the peer's process there
   static constexpr std::string_view kAddedFrom = "package";
   bool operator==(const Hello&) const = default;
 
@@ -49,6 +51,8 @@ struct Hello {
     visit("at_door", self.at_door);
     visit("door_root", self.door_root);
     visit("package", self.package, kPackageBytesMax);
+    visit("host", self.host, kNameBytesMax);
+    visit("process", self.process);
   }
 };
 
@@ -208,17 +212,14 @@ struct Heartbeat {
   static void fields(auto& self, auto&& visit) { visit("issued", self.issued); }
 };
 
-enum class StoreOp : std::uint8_t {
-  set = 1,
-  get = 2,
-  add = 3,
-  compare_set = 4,
-  wait = 5,
-  check = 6,
-  remove = 7,
-  num_keys = 8,
-  append = 9,
-  list_keys = 10
+/// Who is in the run? In place of Hello, from anybody; changes nothing. Answered by Status or
+/// Refuse, and the connection ends.
+struct StatusRequest {
+  static constexpr std::string_view kName = "status_request";
+  std::string run;  // empty: whichever this master serves
+  bool operator==(const StatusRequest&) const = default;
+
+  static void fields(auto& self, auto&& visit) { visit("run", self.run, kRunNameBytesMax); }
 };
 
 /// A call of the key-value store. The master answers get and wait when all keys exist, or with the
@@ -366,6 +367,45 @@ struct Hold {
   bool operator==(const Hold&) const = default;
 
   static void fields(auto& self, auto&& visit) { visit("text", self.text, kTextBytesMax); }
+};
+
+/// Answer to StatusRequest: nothing that is secret.
+struct Status {
+  static constexpr std::string_view kName = "status";
+  std::string run;
+  std::string package;
+  std::uint64_t up_ms = 0;  // since this master was started
+  std::string state;        // a word of docs/reference/pccl-master.md
+  std::string waits_for;    // for people; empty: for nothing
+  EpochId epoch;            // of the run; 0: it is not founded
+  std::uint64_t step = 0;   // the newest that a member is in
+  std::uint32_t replicas = 0;
+  std::uint32_t min_peers = 0;
+  std::uint32_t hold_below = 0;
+  std::uint32_t member_count = 0;  // `members` names the first of these
+  std::uint32_t door_count = 0;
+  std::vector<MemberStatus> members;  // in rank order
+  std::vector<MemberStatus> door;     // in order of arrival
+  std::vector<EventStatus> events;    // the newest at the end
+  bool operator==(const Status&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("run", self.run, kRunNameBytesMax);
+    visit("package", self.package, kPackageBytesMax);
+    visit("up_ms", self.up_ms);
+    visit("state", self.state, kNameBytesMax);
+    visit("waits_for", self.waits_for, kTextBytesMax);
+    visit("epoch", self.epoch);
+    visit("step", self.step);
+    visit("replicas", self.replicas);
+    visit("min_peers", self.min_peers);
+    visit("hold_below", self.hold_below);
+    visit("member_count", self.member_count);
+    visit("door_count", self.door_count);
+    visit("members", self.members, kStatusMembersMax);
+    visit("door", self.door, kStatusMembersMax);
+    visit("events", self.events, kStatusEventsMax);
+  }
 };
 
 struct StoreReply {
@@ -646,9 +686,9 @@ struct PullReply {
 };
 
 using PeerToMaster = std::variant<Hello, Ready, Cannot, Suspect, Relinked, Done, Mismatch, Expired,
-                                  Vote, Knock, Leave, Bye, Heartbeat, StoreRequest>;
+                                  Vote, Knock, Leave, Bye, Heartbeat, StatusRequest, StoreRequest>;
 using MasterToPeer = std::variant<Welcome, Propose, Start, Commit, FailOp, Evicted, Left, Refuse,
-                                  Hold, Heartbeat, StoreReply>;
+                                  Hold, Heartbeat, Status, StoreReply>;
 using PeerToPeer = std::variant<Farewell, GroupFailed, OpFailed, Grant, Want, AskIssued, TellIssued,
                                 Announce, Accept, Withdraw, Flush, Flushed, Pull, PullReply>;
 

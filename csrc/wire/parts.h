@@ -223,4 +223,66 @@ struct SyncPlan {
   }
 };
 
+/// A call of the key-value store.
+enum class StoreOp : std::uint8_t {
+  set = 1,
+  get = 2,
+  add = 3,
+  compare_set = 4,
+  wait = 5,
+  check = 6,
+  remove = 7,
+  num_keys = 8,
+  append = 9,
+  list_keys = 10
+};
+
+/// A member, or who waits at the door, as the master sees it (membership/status.h).
+struct MemberStatus {
+  PeerId peer;
+  std::string name;  // printable
+  std::string host;  // empty: not known
+  std::uint64_t process = 0;
+  std::string address;  // from which it is connected; empty: it is not
+  std::string replica;
+  std::uint32_t rank = 0;   // in its peer group; of a newcomer: 0
+  std::uint32_t group = 0;  // its peer group
+  std::string doing;        // a word of docs/reference/pccl-master.md
+  std::string detail;       // the same for people
+  std::uint64_t step = 0;
+  std::uint64_t silent_ms = 0;  // since the master has heard of it
+  std::uint64_t late_s = 0;     // so long others wait for it
+  bool operator==(const MemberStatus&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("peer", self.peer);
+    visit("name", self.name, kNameBytesMax);
+    visit("host", self.host, kNameBytesMax);
+    visit("process", self.process);
+    visit("address", self.address, kAddressBytesMax);
+    visit("replica", self.replica, kRunNameBytesMax);
+    visit("rank", self.rank);
+    visit("group", self.group);
+    visit("doing", self.doing, kNameBytesMax);
+    visit("detail", self.detail, kStatusTextBytesMax);
+    visit("step", self.step);
+    visit("silent_ms", self.silent_ms);
+    visit("late_s", self.late_s);
+  }
+};
+
+/// A line of the master's log.
+struct EventStatus {
+  std::uint64_t ago_ms = 0;
+  bool warning = false;
+  std::string text;
+  bool operator==(const EventStatus&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("ago_ms", self.ago_ms);
+    visit("warning", self.warning);
+    visit("text", self.text, kStatusTextBytesMax);
+  }
+};
+
 }  // namespace pccl

@@ -140,7 +140,7 @@ def test_a_stopped_rank_is_lost_after_the_silence_and_a_late_one_is_not(
     for peer, words in zip(peers[:2], named, strict=True):
         text = peer.next()["text"]
         assert text.startswith("PeerLostError")
-        for word in (*words, "rank 2 (127.0.0.1:", "no sign of life for", ", after "):
+        for word in (*words, " at 127.0.0.1:", "no sign of life for", ", after "):
             assert word in text, text
         peer.finish()
 

@@ -178,7 +178,9 @@ def test_a_replica_goes_as_a_whole_when_one_rank_is_killed_and_comes_back(
     victim.kill()
     line = answers([sibling], "inside", error="EvictedError")[0]
     # It hears of it by the link, or by the master: whichever is first.
-    assert re.search(r"rank 0 (of its replica )?\(127\.0\.0\.1:\d+\) was lost", line["text"])
+    assert re.search(
+        r"rank 0 (of its replica )?\([^ ]+/\d+ at 127\.0\.0\.1:\d+\) was lost", line["text"]
+    )
     assert "its replica goes as a whole" in line["text"]
     tell([sibling], "refresh")
     answers([sibling], "refresh", error="EvictedError")

@@ -28,8 +28,9 @@ def options(*argv: str) -> dict[str, Any]:
     [
         ("0.0.0.0:1234", ("0.0.0.0", 1234)),
         ("localhost:0", ("localhost", 0)),
-        ("host.example", ("host.example", 48148)),
-        (":65535", ("127.0.0.1", 65535)),
+        ("10.0.0.2", ("10.0.0.2", 48148)),
+        ("localhost", ("localhost", 48148)),
+        (":65535", ("0.0.0.0", 65535)),
         ("[::1]:4000", ("::1", 4000)),
         ("[fe80::1%eth0]", ("fe80::1%eth0", 48148)),
     ],
@@ -41,12 +42,17 @@ def test_listen_takes_names_addresses_and_bracketed_ipv6(
 
 
 @pytest.mark.parametrize(
-    "text", ["a:65536", "a:-1", "a:x", "a:", "::1", "[::1", "[::1]4000", "a:٣"]
+    "text", ["a:65536", "a:-1", "a:x", "a:", "::1", "[::1", "[::1]4000", "a:٣", "foo"]
 )
 def test_listen_refuses_what_is_no_address_and_names_it(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as raised:
         _cli.parse_listen(text)
     assert repr(text) in str(raised.value)
+
+
+def test_a_host_without_a_port_is_told_that() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="'foo' has no port; expected HOST:PORT"):
+        _cli.parse_listen("foo")
 
 
 def test_an_option_that_does_not_exist_is_not_taken_for_another(

@@ -1,6 +1,7 @@
 """Options: precedence, what is refused and how it is said, and the URL of a master."""
 
 import dataclasses
+import os
 from typing import Any
 
 import pytest
@@ -146,6 +147,16 @@ def test_options_become_fields_of_the_engine() -> None:
     assert options["connect_timeout_ms"] == 250
     assert options["advertise"] == ["a"]
     assert options["interface_host"] == ""
+
+
+def test_a_process_is_called_by_host_and_number_or_as_it_wishes() -> None:
+    options = Options().to_engine()
+    assert options["name"] == f"{options['host']}/{os.getpid()}"
+    assert options["process"] == os.getpid()
+    assert Options(name="trainer b").to_engine()["name"] == "trainer b"
+    for wrong in ("x" * 65, "a\nb", "\x1b[2J", "ä" * 33, "a\u202eb", "\udcff"):
+        with pytest.raises(ValueError, match="1 to 64 bytes of characters to print"):
+            Options(name=wrong)
 
 
 def test_an_interface_is_its_address_and_is_advertised() -> None:

@@ -173,12 +173,7 @@ struct Node {
                 counters,
                 [](GroupId, GroupView) {},
                 [](PeerId, bool) {},
-                [](PeerId) { return false; },
-                {},
-                0,
-                {},
-                {},
-                {}},
+                [](PeerId) { return false; }},
         group(std::make_unique<HandGroup>(context, elastic)) {}
 
   std::shared_ptr<Ticket> post(OpRequest request) {

@@ -121,7 +121,8 @@ class Queues : public testing::Test, private ConnectionEvents {
   void connected(Hello, std::uint64_t) override {}
   void message(PeerId, PeerToMaster) override {}
   void room(PeerId) override {}
-  void disconnected(PeerId) override {}
+  MasterToPeer asked(const StatusRequest&) override { return Status{}; }
+  void disconnected(PeerId, std::string, std::string) override {}
   void gone(PeerId peer, std::string) override { gone_.insert(peer); }
   void woke(std::uint64_t) override {}
 };

@@ -89,6 +89,7 @@ inline std::string line(const Bye& m) {
 inline std::string line(const Heartbeat& m) {
   return "heartbeat, issued up to " + to_string(m.issued);
 }
+inline std::string line(const StatusRequest&) { return "status request"; }
 inline std::string line(const StoreRequest&) { return "store request"; }
 inline std::string line(const Welcome& m) {
   return "welcome" + std::string(m.founded ? ", founded" : "") +
@@ -112,6 +113,7 @@ inline std::string line(const FailOp& m) { return "fail " + text(m.failure); }
 inline std::string line(const Evicted& m) { return "evicted: " + m.text; }
 inline std::string line(const Left&) { return "left"; }
 inline std::string line(const Refuse& m) { return "refused: " + text(m.error); }
+inline std::string line(const Status&) { return "status"; }
 inline std::string line(const Hold& m) { return "hold: " + m.text; }
 inline std::string line(const StoreReply&) { return "store reply"; }
 

@@ -131,7 +131,7 @@ TEST(Relay, both_ends_hear_of_the_loss_of_the_peer_in_between_and_go_on_over_ano
       trio.until([&] { return trio.a.events.down.size() == 2 && trio.b.events.down.size() == 2; }));
   EXPECT_FALSE(trio.a.links->is_up(trio.b.id()));
   const std::string all = trio.a.events.reasons[0] + trio.a.events.reasons[1];
-  EXPECT_NE(all.find("over which it went, was lost"), std::string::npos) << all;
+  EXPECT_NE(all.find("over which it went was lost"), std::string::npos) << all;
   trio.open_over(trio.spare);
   trio.a.links->send_control(trio.b.id(), bytes_of("again"));
   ASSERT_TRUE(trio.until([&] { return trio.b.events.controls.size() == 1; }));
@@ -375,8 +375,7 @@ TEST(Relay, nobody_answers_within_the_deadline) {
   Trio trio;
   trio.a.links->open_via(trio.b.handle(), trio.r.id(), 200);
   ASSERT_TRUE(trio.until([&] { return trio.a.events.down.size() == 1; }));
-  EXPECT_NE(trio.a.events.reasons[0].find("over peer " + to_string(trio.r.id()) + " within 200 ms"),
-            std::string::npos)
+  EXPECT_NE(trio.a.events.reasons[0].find("over a third peer within 200 ms"), std::string::npos)
       << trio.a.events.reasons[0];
   Handle nobody = trio.b.handle();
   nobody.peer.value += 1;

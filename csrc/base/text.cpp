@@ -1,0 +1,72 @@
+#include "base/text.h"
+
+namespace pccl {
+namespace {
+
+struct Characters {
+  unsigned first;
+  unsigned last;
+};
+// Not seen by who reads a line, or able to show it in another order than it has.
+constexpr Characters kUnseen[] = {{0x00, 0x1F},     {0x7F, 0x9F},      {0xAD, 0xAD},
+                                  {0x61C, 0x61C},   {0x200B, 0x200F},  {0x2028, 0x202E},
+                                  {0x2060, 0x206F}, {0xFE00, 0xFE0F},  {0xFEFF, 0xFEFF},
+                                  {0xFFF0, 0xFFFB}, {0xE0000, 0xE0FFF}};
+
+/// Of one whole character.
+unsigned code_point(std::string_view character) {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 1) return at(0);
+  unsigned code = at(0) & (0xFFU >> (character.size() + 1));
+  for (std::size_t i = 1; i < character.size(); ++i) code = code << 6 | (at(i) & 0x3FU);
+  return code;
+}
+
+bool is_seen(std::string_view character) {
+  const unsigned code = code_point(character);
+  for (const Characters& unseen : kUnseen) {
+    if (code >= unseen.first && code <= unseen.last) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+// Table 3-7 of the Unicode standard.
+std::size_t utf8_character(std::string_view text) {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) {
+    return i < text.size() && at(i) >= low && at(i) <= high;
+  };
+  const unsigned first = at(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
+  if (first >= 0xE0 && first <= 0xEF) {
+    const unsigned low = first == 0xE0 ? 0xA0 : 0x80;
+    const unsigned high = first == 0xED ? 0x9F : 0xBF;
+    return follows(1, low, high) && follows(2) ? 3 : 0;
+  }
+  if (first >= 0xF0 && first <= 0xF4) {
+    const unsigned low = first == 0xF0 ? 0x90 : 0x80;
+    const unsigned high = first == 0xF4 ? 0x8F : 0xBF;
+    return follows(1, low, high) && follows(2) && follows(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = utf8_character(text);
+    const std::string_view character = text.substr(0, length == 0 ? 1 : length);
+    if (length > 0 && is_seen(character)) {
+      out += character;
+    } else {
+      out += '?';
+    }
+    text.remove_prefix(character.size());
+  }
+  return out;
+}
+
+}  // namespace pccl

@@ -1,0 +1,17 @@
+// Asks a master who is in the run: `pccl-master --status`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "wire/messages.h"
+
+namespace pccl {
+
+/// The status of the run that the master at "host:port" serves. `run`: empty, or its name. Blocks
+/// the calling thread for `timeout_ms` at most.
+[[nodiscard]] Result<Status> ask_status(const std::string& address, const std::string& run,
+                                        std::uint64_t timeout_ms);
+
+}  // namespace pccl

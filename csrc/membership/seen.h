@@ -1,0 +1,14 @@
+// What the master's connections have seen of a peer: for status.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace pccl::master {
+
+struct Seen {
+  std::string address;  // from which it is connected
+  std::uint64_t silent_ms = 0;
+};
+
+}  // namespace pccl::master

@@ -1,0 +1,173 @@
+// See status.h.
+#include "membership/status.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "membership/master_rules.h"
+
+namespace pccl::master {
+namespace {
+
+constexpr std::uint64_t kStaleS = 2;  // what heartbeats say is not newer: nobody is late before
+
+std::string shown(const std::string& text, std::size_t bytes_max) {
+  std::string out = printable(text);
+  if (out.size() <= bytes_max) return out;
+  out.resize(bytes_max);
+  return printable(out);  // a character that was cut is none any more
+}
+
+bool stands(const State& s, const Report& report) {
+  return report.started && report.vote != VoteKind::none && report.step >= s.held->passed;
+}
+
+/// So long others of the peer group wait where a member has not come to. `mates`: connected.
+std::map<PeerId, std::uint64_t> lateness(const State& s, const std::vector<PeerId>& mates) {
+  std::vector<std::pair<OpKey, PeerId>> order;
+  for (const PeerId p : mates) {
+    const auto peer = s.peers.find(p);
+    if (peer != s.peers.end()) order.emplace_back(came_to(peer->second.report), p);
+  }
+  std::sort(order.rbegin(), order.rend());  // who is furthest first
+  std::map<PeerId, std::uint64_t> late;
+  std::uint64_t longest = 0;  // that anybody further than the present place has stood still
+  for (std::size_t i = 0; i < order.size();) {
+    std::size_t end = i;
+    std::uint64_t here = 0;
+    for (; end < order.size() && order[end].first == order[i].first; ++end) {
+      late[order[end].second] = longest >= kStaleS ? longest : 0;
+      here = std::max(here, s.now_s - std::min(s.now_s, s.peers.at(order[end].second).moved_s));
+    }
+    longest = std::max(longest, here);
+    i = end;
+  }
+  return late;
+}
+
+MemberStatus about(const State& s, const Member& member, const std::map<PeerId, Seen>& seen) {
+  MemberStatus m;
+  m.peer = member.peer();
+  m.name = shown(name_of(member.handle), kNameBytesMax);
+  m.replica = shown(member.place.replica, kRunNameBytesMax);
+  m.group = member.place.rank;
+  if (const auto connection = seen.find(m.peer); connection != seen.end()) {
+    m.address = shown(connection->second.address, kAddressBytesMax);
+    m.silent_ms = connection->second.silent_ms;
+  }
+  const auto peer = s.peers.find(m.peer);
+  if (peer == s.peers.end()) return m;
+  m.host = shown(peer->second.host, kNameBytesMax);
+  m.process = peer->second.process;
+  m.step = peer->second.report.step;
+  m.step = std::max(m.step, peer->second.report.issued.step);
+  return m;
+}
+
+void say(MemberStatus& m, const char* doing, std::string detail) {
+  m.doing = doing;
+  m.detail = shown(detail, kStatusTextBytesMax);
+}
+
+void describe_member(const State& s, MemberStatus& m) {
+  const auto peer = s.peers.find(m.peer);
+  if (peer == s.peers.end()) {
+    return say(m, "away", is_awaited(s, m.peer) ? "not connected; may come back" : "not connected");
+  }
+  const Report& report = peer->second.report;
+  if (s.proposal && contains(s.proposal->members, m.peer)) {
+    const std::string epoch = "epoch " + to_string(s.proposal->id);
+    if (!s.ready.contains(m.peer)) return say(m, "connecting", "connects for " + epoch);
+    return say(m, "ready", "is ready for " + epoch);
+  }
+  if (!report.started) return say(m, "connecting", "has not begun");
+  if (stands(s, report)) {
+    return say(m, "boundary", "at the boundary of step " + std::to_string(report.step));
+  }
+  const OpKey issued = report.issued;
+  std::string detail = "in step " + std::to_string(m.step);
+  if (issued.index > 0) detail += ", called " + to_string(OpKey{issued.step, issued.index - 1});
+  if (report.leaving) detail += ", wishes to leave";
+  say(m, "running", std::move(detail));
+}
+
+void describe_waiting(const State& s, const PeerState& peer, const std::string& missing,
+                      MemberStatus& m) {
+  const std::uint64_t wait_s = must_wait_s(s, peer.member);
+  if (peer.report.started) return say(m, "unknown", "of an epoch that the register does not know");
+  if (!missing.empty()) return say(m, "incomplete", missing);
+  if (s.proposal && contains(s.proposal->members, m.peer)) {
+    return say(m, s.ready.contains(m.peer) ? "ready" : "connecting",
+               "is to be admitted with epoch " + to_string(s.proposal->id));
+  }
+  if (own(s) == nullptr) return say(m, "founding", "waits for the founding of the run");
+  if (wait_s > 0) {
+    return say(m, "penalty",
+               "was lost too often lately; waits " + std::to_string(wait_s) + " s more");
+  }
+  if (!peer.at_door) return say(m, "arrived", "has not called refresh yet");
+  say(m, "door", "waits for the members' next boundary");
+}
+
+}  // namespace
+
+OpKey came_to(const Report& report) {
+  if (report.vote != VoteKind::none && report.step >= report.issued.step) {
+    return OpKey{report.step, ~0ULL};
+  }
+  return report.issued;
+}
+
+Status status_of(const State& s, const std::map<PeerId, Seen>& seen) {
+  Status out;
+  out.run = s.config.run;
+  out.min_peers = s.config.min_peers;
+  out.hold_below = s.config.hold_below;
+  if (!s.held || !s.holds) {
+    out.state = "starting";
+    return out;
+  }
+  const Epoch* epoch = own(s);
+  std::map<PeerId, std::uint64_t> late;
+  if (epoch != nullptr) {
+    out.epoch = epoch->id;
+    out.replicas = static_cast<std::uint32_t>(replicas(epoch->members));
+    out.member_count = static_cast<std::uint32_t>(epoch->members.size());
+    for (const auto& [group, mates] : s.groups) late.merge(lateness(s, mates));
+    std::map<std::uint32_t, std::uint32_t> ranks;  // of each peer group, so far
+    for (const Member& member : epoch->members) {
+      MemberStatus m = about(s, member, seen);
+      m.rank = ranks[member.place.rank]++;
+      out.step = std::max(out.step, m.step);
+      if (out.members.size() >= kStatusMembersMax) continue;
+      describe_member(s, m);
+      if (s.running && m.doing == "running") m.late_s = late[m.peer];
+      out.members.push_back(std::move(m));
+    }
+  }
+  std::vector<const PeerState*> waiting;
+  for (const auto& [p, peer] : s.peers) {
+    if (!is_own_member(s, p)) waiting.push_back(&peer);
+  }
+  std::sort(waiting.begin(), waiting.end(),
+            [](const PeerState* a, const PeerState* b) { return a->arrived < b->arrived; });
+  out.door_count = static_cast<std::uint32_t>(waiting.size());
+  const std::map<PeerId, std::string> missing = incomplete(s);
+  for (const PeerState* peer : waiting) {
+    if (out.door.size() >= kStatusMembersMax) break;
+    MemberStatus m = about(s, peer->member, seen);
+    const auto lacks = missing.find(m.peer);
+    describe_waiting(s, *peer, lacks == missing.end() ? "" : lacks->second, m);
+    out.door.push_back(std::move(m));
+  }
+  out.state = epoch == nullptr ? "founding"
+              : s.holding      ? "holding"
+              : s.running      ? "running"
+              : s.refounding   ? "lost"
+                               : "changing";
+  return out;
+}
+
+}  // namespace pccl::master

@@ -1,0 +1,169 @@
+"""`pccl-master --status`: who is in the run, what each member does and how late it is.
+
+The extension `_core` asks the master; here the answer becomes a text of 80 columns, or JSON whose
+fields docs/reference/pccl-master.md describes. Loads without torch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from ._config import parse_url
+
+TIMEOUT_S = 5.0
+WIDTH = 80
+Answer = dict[str, Any]
+
+
+def main(url: str, *, as_json: bool) -> int:
+    """Prints the status of the run at `url`; returns the exit status: 0, or 1 without an answer.
+
+    Raises:
+        ValueError: The URL is none.
+    """
+    target = parse_url(url, name="URL")
+    from pccl_backend import _core
+
+    standby: Answer | None = None
+    answer: Answer | None = None
+    for master in target.masters:
+        try:
+            answer = _core.ask_status(master, target.run, TIMEOUT_S)
+        except OSError as error:
+            print(f"pccl-master: {error}", file=sys.stderr)
+            continue
+        if answer["state"] != "standby":
+            break
+        standby, answer = answer, None
+    answer = answer or standby
+    if answer is None:
+        return 1
+    print(json.dumps(to_json(answer), indent=2) if as_json else to_text(answer))
+    return 0
+
+
+def to_json(answer: Answer) -> Answer:
+    """The fields that are documented."""
+    return {
+        "run": answer["run"],
+        "package": answer["package"],
+        "up_s": answer["up_ms"] / 1000,
+        "state": answer["state"],
+        "waits_for": answer["waits_for"],
+        "epoch": None if answer["epoch"] == "0.0" else answer["epoch"],
+        "step": answer["step"],
+        "replicas": answer["replicas"],
+        "min_peers": answer["min_peers"],
+        "hold_below": answer["hold_below"],
+        "member_count": answer["member_count"],
+        "door_count": answer["door_count"],
+        "members": [_member(member) for member in answer["members"]],
+        "door": [_member(member, at_door=True) for member in answer["door"]],
+        "events": [
+            {
+                "ago_s": event["ago_ms"] / 1000,
+                "level": "warning" if event["warning"] else "info",
+                "text": event["text"],
+            }
+            for event in answer["events"]
+        ],
+    }
+
+
+def to_text(answer: Answer) -> str:
+    """The same for people, in lines of at most 80 columns."""
+    status = to_json(answer)
+    head = f'run "{status["run"]}": {status["state"]}'
+    if status["epoch"]:
+        head += (
+            f", epoch {status['epoch']}, step {status['step']}, "
+            f"{_count(status['member_count'], 'member')} in {_count(status['replicas'], 'replica')}"
+        )
+    lines = [head]
+    if status["waits_for"]:
+        lines += _wrapped(status["waits_for"])
+    if status["members"]:
+        lines += ["", f"{'rank':<6}{'name':<22}{'host, process':<20}{'late':>7}  doing"]
+        lines += [_row(_rank(member), member) for member in status["members"]]
+        lines += _more(status["member_count"], status["members"])
+    if status["door"]:
+        lines += ["", f"at the door: {_count(status['door_count'], 'peer')}"]
+        lines += [_row("-", member) for member in status["door"]]
+        lines += _more(status["door_count"], status["door"])
+    if status["events"]:
+        lines += ["", "last events"]
+        for event in status["events"]:
+            lines += _wrapped(f"{_duration(event['ago_s'])} ago: {event['text']}")
+    up = f"master: pccl {status['package']}, up for {_duration(status['up_s'])}"
+    return "\n".join([*lines, "", up])
+
+
+def _member(member: Answer, *, at_door: bool = False) -> Answer:
+    return {
+        "id": member["peer"],
+        "name": member["name"],
+        "host": member["host"] or None,
+        "process": member["process"] or None,
+        "address": member["address"] or None,
+        "replica": member["replica"],
+        "rank": None if at_door else member["rank"],
+        "peer_group": member["group"],
+        "doing": member["doing"],
+        "detail": member["detail"],
+        "step": member["step"],
+        "silent_s": member["silent_ms"] / 1000,
+        "late_s": member["late_s"],
+    }
+
+
+def _rank(member: Answer) -> str:
+    return (
+        f"{member['rank']}.{member['peer_group']}" if member["peer_group"] else str(member["rank"])
+    )
+
+
+def _row(rank: str, member: Answer) -> str:
+    where = f"{member['host']}/{member['process']}" if member["host"] else "-"
+    late = f"{member['late_s']} s" if member["late_s"] else "-"
+    doing: str = member["detail"]
+    if member["address"] and member["silent_s"] >= 3:
+        doing = f"silent for {member['silent_s']:.1f} s; {doing}"
+    start = f"{rank:<6}{_cut(member['name'], 21):<22}{_cut(where, 19):<20}{late:>7}  "
+    if len(start) + len(doing) <= WIDTH:
+        return start + doing
+    return "\n".join([start.rstrip(), *_wrapped(doing, indent=8)])
+
+
+def _wrapped(text: str, indent: int = 2) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_on_hyphens=False,
+    )
+
+
+def _more(count: int, shown: list[Answer]) -> list[str]:
+    return [f"and {count - len(shown)} more"] if count > len(shown) else []
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if hours >= 48:
+        return f"{hours // 24} days"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {int(seconds % 60)} s" if minutes else f"{seconds:.0f} s"

@@ -1,0 +1,31 @@
+#include "base/text.h"
+
+#include <gtest/gtest.h>
+
+namespace pccl {
+namespace {
+
+TEST(Text, bytes_are_read_in_units) {
+  EXPECT_EQ(bytes_text(0), "0 bytes");
+  EXPECT_EQ(bytes_text(999), "999 bytes");
+  EXPECT_EQ(bytes_text(1000), "1.0 kB");
+  EXPECT_EQ(bytes_text(999'999), "999.9 kB");
+  EXPECT_EQ(bytes_text(2'400'000'000), "2.4 GB");
+  EXPECT_EQ(bytes_text(123'456'789'000'000), "123.4 TB");
+}
+
+TEST(Text, what_reaches_a_terminal_can_be_printed) {
+  EXPECT_EQ(printable("node7/4711 \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"),
+            "node7/4711 \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
+  EXPECT_EQ(printable("\x1b[2J\r\n\t\x7f"), "?[2J????");
+  EXPECT_EQ(printable("\xc2\x9b"), "?") << "a control character of two bytes";
+  EXPECT_EQ(printable("a\xff\xc3"), "a??") << "not UTF-8, or cut off";
+  EXPECT_EQ(printable("a\xe2\x80\xae"
+                      "b\xe2\x80\x8b"
+                      "c"),
+            "a?b?c")
+      << "turns the line round; has no width";
+}
+
+}  // namespace
+}  // namespace pccl

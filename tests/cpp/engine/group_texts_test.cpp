@@ -1,0 +1,76 @@
+// What a group says of an operation that takes long, and of peers: names, progress, one line for
+// one loss.
+#include "base/log.h"
+#include "engines.h"
+#include "fake_links.h"
+
+namespace pccl::testing {
+namespace {
+
+constexpr PeerId kA{10};
+constexpr PeerId kB{20};
+constexpr std::size_t kFloats = 3U << 18;  // three segments
+
+class GroupTexts : public ::testing::Test {
+ protected:
+  GroupTexts() {
+    set_log_sink([this](LogLevel, std::string_view line) { lines.emplace_back(line); });
+    for (Node* node : {&a, &b}) {
+      node->context.call(Handle{kA, {}, {}, "node7/4711"});
+      node->group->number({kA, kB});
+      node->group->start(EpochId::make(1, 1), {kA, kB});
+    }
+  }
+  ~GroupTexts() override { set_log_sink(nullptr); }
+
+  OpRequest broadcast(std::vector<float>& values) {
+    OpRequest request;
+    request.descriptor = {OpKind::broadcast, ReduceOp::none, DType::f32, 0, values.size()};
+    request.inputs = {buffer(values)};
+    request.outputs = {buffer(values)};
+    request.numbering = b.group->numbering();
+    return request;
+  }
+
+  std::vector<std::string> lines;
+  Node a{kA};
+  Node b{kB};
+};
+
+TEST_F(GroupTexts, say_what_is_done_of_how_much_and_how_fast_while_data_move) {
+  std::vector<float> from(kFloats, 1.0F);
+  std::vector<float> to(kFloats);
+  a.post(broadcast(from));
+  b.post(broadcast(to));
+  b.group->tick(kSayWaitingMs);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_NE(lines.back().find("has been waiting for 5 s for data from rank 0 (node7/4711)"),
+            std::string::npos)
+      << lines.back();
+  const auto segment =
+      std::find_if(a.links.sent.begin(), a.links.sent.end(),
+                   [](const FakeLinks::Sent& sent) { return sent.control.empty(); });
+  ASSERT_NE(segment, a.links.sent.end());
+  b.gets(kA, segment->header, segment->payload);
+  b.group->tick(kSayWaitingMs);
+  EXPECT_NE(lines.back().find("moves, after 10 s: 1.0 MB of 3.1 MB received, 209.7 kB/s; the rest "
+                              "comes from rank 0 (node7/4711)"),
+            std::string::npos)
+      << lines.back();
+  b.group->tick(2 * kSayWaitingMs);
+  EXPECT_NE(lines.back().find("has been waiting for 20 s for data from rank 0 (node7/4711) (1.0 MB "
+                              "of 3.1 MB received)"),
+            std::string::npos)
+      << lines.back();
+}
+
+TEST_F(GroupTexts, a_loss_that_several_groups_have_is_news_once) {
+  EXPECT_TRUE(a.context.is_news(PeerId{}));  // by another member's word, which names nobody
+  EXPECT_FALSE(a.context.is_news(kB));
+  EXPECT_FALSE(a.context.is_news(kB));
+  EXPECT_FALSE(a.context.is_news(PeerId{}));
+  EXPECT_TRUE(a.context.is_news(PeerId{30})) << "another peer";
+}
+
+}  // namespace
+}  // namespace pccl::testing

@@ -1,0 +1,82 @@
+// Questions who is in the run, over a real connection.
+#include <gtest/gtest.h>
+
+#include "master/ask.h"
+#include "server_fixture.h"
+#include "wire/codec.h"
+
+namespace pccl::master {
+namespace {
+
+class StatusOf : public Server {
+ protected:
+  MasterToPeer ask(const std::string& run = "") {
+    std::unique_ptr<Channel> channel;
+    MasterToPeer answer = Left{};
+    bool over = false;
+    const auto dial = network_.dial(
+        "127.0.0.1:" + std::to_string(port_), 5000, [&](Result<std::unique_ptr<Channel>> made) {
+          channel = std::move(made).value();
+          channel->trust();
+          channel->set_events({[&](std::span<const std::byte> payload) {
+                                 answer = decode_master_to_peer(payload).value();
+                               },
+                               [&](const std::string&) { over = true; }});
+          channel->send(encode(PeerToMaster{StatusRequest{run}}));
+        });
+    EXPECT_TRUE(until([&] { return over; })) << "the master ends the connection";
+    return answer;
+  }
+};
+
+TEST_F(StatusOf, is_told_to_who_is_no_peer) {
+  found(2);
+  const auto answer = ask();
+  const auto* status = std::get_if<Status>(&answer);
+  ASSERT_NE(status, nullptr);
+  EXPECT_EQ(status->state, "running");
+  ASSERT_EQ(status->members.size(), 2U);
+  EXPECT_TRUE(status->members[0].address.starts_with("127.0.0.1:"));
+  EXPECT_EQ(status->door_count, 0U);
+  ASSERT_FALSE(status->events.empty());
+  EXPECT_NE(status->events.back().text.find("joined"), std::string::npos);
+  EXPECT_TRUE(all_run(2)) << "it has changed nothing";
+}
+
+TEST_F(StatusOf, another_run_is_not_told) {
+  start();
+  const auto answer = ask("another");
+  const auto* refusal = std::get_if<Refuse>(&answer);
+  ASSERT_NE(refusal, nullptr);
+  EXPECT_EQ(refusal->error.code, ErrorCode::refused);
+}
+
+TEST_F(StatusOf, is_told_ten_times_a_second) {
+  start();
+  std::size_t refused = 0;
+  for (std::size_t i = 0; i < 3 * kStatusPerSecondMax; ++i) {
+    const auto answer = ask();
+    if (std::holds_alternative<Refuse>(answer)) ++refused;
+  }
+  EXPECT_GT(refused, 0U);
+}
+
+TEST_F(StatusOf, a_run_that_waits_says_so_after_longer_and_longer_times) {
+  options_.say_waiting_ms = 20;
+  start();
+  const auto since = loop_.now_ms();
+  EXPECT_TRUE(until([&] { return loop_.now_ms() - since > 700; }));
+  EXPECT_GE(said("waiting for 2 replicas"), 2U) << log_text();
+  EXPECT_LE(said("waiting for 2 replicas"), 8U) << log_text();
+  const auto answer = ask();
+  EXPECT_NE(std::get<Status>(answer).waits_for.find("waiting for 2 replicas"), std::string::npos);
+}
+
+TEST(Ask, where_nobody_listens_is_told) {
+  const auto answer = ask_status("127.0.0.1:1", "", 2000);
+  ASSERT_FALSE(answer.ok());
+  EXPECT_EQ(answer.error().code, ErrorCode::unreachable);
+}
+
+}  // namespace
+}  // namespace pccl::master

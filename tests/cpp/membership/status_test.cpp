@@ -1,0 +1,100 @@
+#include "membership/status.h"
+
+#include <gtest/gtest.h>
+
+#include "cast.h"
+
+namespace pccl::master {
+namespace {
+
+using cast::in_office;
+using cast::member;
+using cast::tell;
+
+void at(State& s, std::uint64_t second) { static_cast<void>(step(s, Clock{second})); }
+
+TEST(Status, names_each_member_with_what_it_does_and_how_late_it_is) {
+  Member named = member(2);
+  named.handle.name = "evil\n\x1b[2J";
+  State s = in_office({member(1), named, member(3)});
+  at(s, 100);
+  static_cast<void>(tell(s, 1, Heartbeat{OpKey{1, 5}}));
+  static_cast<void>(tell(s, 2, Heartbeat{OpKey{1, 4}}));
+  at(s, 107);
+  static_cast<void>(tell(s, 3, Heartbeat{OpKey{1, 5}}));
+  const Status status = status_of(s, {{PeerId{2}, Seen{"10.0.0.2:51000", 6900}}});
+  EXPECT_EQ(status.state, "running");
+  EXPECT_EQ(status.epoch, cast::kEpoch);
+  EXPECT_EQ(status.step, 1U);
+  EXPECT_EQ(status.member_count, 3U);
+  ASSERT_EQ(status.members.size(), 3U);
+  EXPECT_EQ(status.members[0].name, "0000000000000001");
+  EXPECT_EQ(status.members[0].detail, "in step 1, called 1.4");
+  EXPECT_EQ(status.members[0].late_s, 0U);
+  EXPECT_EQ(status.members[1].name, "evil??[2J");
+  EXPECT_EQ(status.members[1].rank, 1U);
+  EXPECT_EQ(status.members[1].address, "10.0.0.2:51000");
+  EXPECT_EQ(status.members[1].silent_ms, 6900U);
+  EXPECT_EQ(status.members[1].late_s, 7U);
+}
+
+TEST(Status, who_has_not_come_to_the_boundary_where_others_stand_is_late) {
+  State s = in_office({member(1), member(2)});
+  at(s, 10);
+  static_cast<void>(tell(s, 1, Vote{1, VoteKind::refresh, {}}));
+  at(s, 15);
+  const Status status = status_of(s, {});
+  EXPECT_EQ(status.members[0].doing, "boundary");
+  EXPECT_EQ(status.members[0].detail, "at the boundary of step 1");
+  EXPECT_EQ(status.members[0].late_s, 0U);
+  EXPECT_EQ(status.members[1].doing, "running");
+  EXPECT_EQ(status.members[1].late_s, 5U);
+}
+
+TEST(Status, says_who_waits_at_the_door_and_for_what) {
+  State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
+  cast::newcomer(s, member(3, "b", 0, 2));
+  cast::newcomer(s, member(4, "c", 0, 2));
+  cast::newcomer(s, member(5, "c", 1, 2), false);
+  const Status status = status_of(s, {});
+  EXPECT_EQ(status.door_count, 3U);
+  ASSERT_EQ(status.door.size(), 3U);
+  EXPECT_EQ(status.door[0].doing, "incomplete");
+  EXPECT_EQ(status.door[0].detail, "replica b (attempt 0) has 2 ranks and waits for 1");
+  EXPECT_EQ(status.door[1].doing, "door");
+  EXPECT_EQ(status.door[2].doing, "arrived");
+  EXPECT_EQ(status.members[1].group, 1U);
+  EXPECT_EQ(status.members[1].rank, 0U);
+  EXPECT_EQ(status.replicas, 1U);
+}
+
+TEST(Status, a_member_whose_connection_is_gone_is_away) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(step(s, PeerDisconnected{PeerId{2}}));
+  const Status status = status_of(s, {});
+  EXPECT_EQ(status.members[1].doing, "away");
+  EXPECT_EQ(status.members[1].detail, "not connected; may come back");
+}
+
+TEST(Status, of_a_run_that_is_not_founded_tells_who_has_come) {
+  State s;
+  s.held = Register{};
+  s.holds = true;
+  cast::newcomer(s, member(1));
+  const Status status = status_of(s, {});
+  EXPECT_EQ(status.state, "founding");
+  EXPECT_EQ(status.epoch, EpochId{});
+  ASSERT_EQ(status.door.size(), 1U);
+  EXPECT_EQ(status.door[0].doing, "founding");
+}
+
+TEST(Status, of_a_very_large_run_is_bounded) {
+  std::vector<Member> members;
+  for (std::uint64_t i = 1; i <= kMembersMax; ++i) members.push_back(member(i));
+  const Status status = status_of(in_office(members), {});
+  EXPECT_EQ(status.member_count, kMembersMax);
+  EXPECT_EQ(status.members.size(), kStatusMembersMax);
+}
+
+}  // namespace
+}  // namespace pccl::master

@@ -1,0 +1,82 @@
+"""The text and the JSON of `pccl-master --status`."""
+
+from typing import Any
+
+import pytest
+
+from pccl_backend import _cli, _status
+
+
+def answer(**fields: Any) -> dict[str, Any]:
+    member = {
+        "peer": "00000000000000aa",
+        "name": "node7/4711",
+        "host": "node7",
+        "process": 4711,
+        "address": "10.0.0.7:51000",
+        "replica": "r",
+        "rank": 0,
+        "group": 0,
+        "doing": "running",
+        "detail": "in step 42, called 42.1",
+        "step": 42,
+        "silent_ms": 300,
+        "late_s": 0,
+    }
+    late = {**member, "name": "x" * 64, "rank": 1, "silent_ms": 7200, "late_s": 7}
+    gone = {**member, "host": "", "process": 0, "address": "", "rank": 2, "doing": "away"}
+    door = {**member, "doing": "door", "detail": "waits for the members' next boundary"}
+    whole = {
+        "run": "default",
+        "package": "0.1.0",
+        "up_ms": 61_000,
+        "state": "running",
+        "waits_for": "",
+        "epoch": "1.7",
+        "step": 42,
+        "replicas": 3,
+        "min_peers": 2,
+        "hold_below": 1,
+        "member_count": 3,
+        "door_count": 1,
+        "members": [member, late, gone],
+        "door": [door],
+        "events": [{"ago_ms": 1500, "warning": True, "text": "something " * 20}],
+    }
+    return {**whole, **fields}
+
+
+def test_the_text_has_80_columns() -> None:
+    text = _status.to_text(answer(waits_for="for many " * 20))
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.startswith('run "default": running, epoch 1.7, step 42, 3 members in 3 replicas')
+    assert "0     node7/4711            node7/4711                -  in step 42" in text
+    assert "7 s" in text
+    assert "silent for 7.2 s; in step 42, called 42.1" in text
+    assert "at the door: 1 peer" in text
+    assert text.endswith("master: pccl 0.1.0, up for 1 min 1 s")
+
+
+def test_the_json_says_what_is_not_known_as_null() -> None:
+    status = _status.to_json(answer(epoch="0.0"))
+    assert status["epoch"] is None
+    late, gone = status["members"][1:]
+    assert (late["late_s"], late["silent_s"], late["rank"]) == (7, 7.2, 1)
+    assert (gone["host"], gone["process"], gone["address"]) == (None, None, None)
+    assert status["door"][0]["rank"] is None
+    assert status["events"][0]["ago_s"] == 1.5
+    assert status["events"][0]["level"] == "warning"
+
+
+def test_json_without_status_and_a_url_that_is_none_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for argv in (["--json"], ["--status", "http://x"]):
+        with pytest.raises(SystemExit):
+            _cli.main(argv)
+    assert "only with --status" in capsys.readouterr().err
+
+
+def test_without_a_master_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _cli.main(["--status", "pccl://127.0.0.1:1"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
