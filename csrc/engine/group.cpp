@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <new>
-#include <numeric>
 
 #include "base/log.h"
 #include "collectives/schedule.h"
+#include "engine/numbering.h"
 #include "engine/state_exchange.h"
 #include "wire/codec.h"
 
@@ -90,66 +90,17 @@ void Group::link_gone(PeerId peer) {
 
 // ---------------------------------------------------------------------------------------- requests
 
-std::optional<Error> Group::refusal(const OpRequest& request) const {
-  const OpDescriptor& d = request.descriptor;
-  const auto size = static_cast<std::int64_t>(request.numbering->size());
-  const std::string head = std::string(kind_name(d.kind)) + ": ";
-  if (d.root >= size || request.peer >= size || (d.kind == OpKind::send && request.peer < 0)) {
-    const std::int32_t rank = d.root >= 0 ? d.root : request.peer;
-    return Error{ErrorCode::invalid, head + "there is no rank " + std::to_string(rank) +
-                                         " in a group of " + std::to_string(size)};
-  }
-  const auto one_per_rank = [&](const std::vector<Buffer>& buffers) {
-    return buffers.empty() || static_cast<std::int64_t>(buffers.size()) == size;
-  };
-  if ((input_per_rank(d.kind) && !one_per_rank(request.inputs)) ||
-      (output_per_rank(d.kind) && !one_per_rank(request.outputs))) {
-    return Error{ErrorCode::invalid,
-                 head + "one tensor for each of the " + std::to_string(size) + " ranks is needed"};
-  }
-  return {};
-}
-
-/// Rank and size have changed since the caller looked: what it says of ranks is said of peers, in
-/// the present numbering. False: that cannot be done, because a rank has come or the root has gone.
-bool Group::renumber(OpRequest& request) const {
-  const std::vector<PeerId>& before = *request.numbering;
-  const std::vector<PeerId>& now = *numbering_;
-  std::vector<std::size_t> was;  // by present rank
-  for (const PeerId peer : now) {
-    const auto at = std::find(before.begin(), before.end(), peer);
-    if (at == before.end()) return false;
-    was.push_back(static_cast<std::size_t>(at - before.begin()));
-  }
-  if (request.descriptor.root >= 0) {
-    const auto root = static_cast<std::size_t>(request.descriptor.root);
-    const auto at = std::find(was.begin(), was.end(), root);
-    if (at == was.end()) return false;
-    request.descriptor.root = static_cast<std::int32_t>(at - was.begin());
-  }
-  const auto pick = [&](std::vector<Buffer>& buffers) {
-    std::vector<Buffer> picked;
-    if (buffers.empty()) return;
-    for (const std::size_t rank : was) picked.push_back(buffers[rank]);
-    buffers = std::move(picked);
-  };
-  if (input_per_rank(request.descriptor.kind)) pick(request.inputs);
-  if (output_per_rank(request.descriptor.kind)) pick(request.outputs);
-  request.numbering = numbering_;
-  return true;
-}
-
 void Group::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
   if (stays_out(request, ticket)) return;
   if (!request.numbering) request.numbering = numbering_;
-  if (auto error = refusal(request)) return ticket->complete(std::move(*error));
+  if (auto error = misfit(request)) return ticket->complete(std::move(*error));
   request.order = ++calls_;
   const OpKind kind = request.descriptor.kind;
   if (kind == OpKind::send || kind == OpKind::recv) {
     return issue_message(std::move(request), std::move(ticket));
   }
   const bool changed = request.numbering != numbering_ && *request.numbering != *numbering_;
-  if (changed && !renumber(request)) {
+  if (changed && !renumber(request, numbering_)) {
     return ticket->complete(
         {ErrorCode::invalid, std::string(kind_name(kind)) +
                                  ": rank and size of the group changed while it was called, and it "
@@ -211,28 +162,13 @@ bool Group::must_wait(const Pending& pending) const {
   return false;
 }
 
-/// The ranks in this numbering that are members, in the order in which data go round.
-std::vector<std::size_t> Group::along_ring(const std::vector<PeerId>& numbering) const {
-  std::vector<std::size_t> ranks;
-  if (run_->ring == numbering) {
-    ranks.resize(run_->ring.size());
-    std::iota(ranks.begin(), ranks.end(), std::size_t{0});
-    return ranks;
-  }
-  for (const PeerId peer : run_->ring) {
-    const auto at = std::find(numbering.begin(), numbering.end(), peer);
-    if (at != numbering.end()) ranks.push_back(static_cast<std::size_t>(at - numbering.begin()));
-  }
-  return ranks;
-}
-
 void Group::start_now(Pending& pending) {
   Operation& op = *pending.op;
   set_deferred(op, false);
   pending.contributors.clear();
   std::vector<std::uint32_t> ranks;
   std::uint32_t me = 0;
-  for (const std::size_t rank : along_ring(*pending.numbering)) {
+  for (const std::size_t rank : ranks_along(run_->ring, *pending.numbering)) {
     const PeerId peer = (*pending.numbering)[rank];
     if (peer == context_.links.self()) me = static_cast<std::uint32_t>(ranks.size());
     ranks.push_back(static_cast<std::uint32_t>(rank));

@@ -156,8 +156,6 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   [[nodiscard]] std::unique_ptr<EpochRun> make_run(EpochId epoch);
   /// Where traffic of this epoch from this peer belongs; null: it is dropped.
   [[nodiscard]] EpochRun* run_of(PeerId from, EpochId epoch);
-  [[nodiscard]] std::optional<Error> refusal(const OpRequest& request) const;
-  [[nodiscard]] bool renumber(OpRequest& request) const;
   [[nodiscard]] Placement keep_early(EpochRun& run, PeerId from, const SegmentHeader& header);
   void use_early(EpochRun& run, EarlySegment segment);
   [[nodiscard]] bool deliver(Pending& pending, EarlySegment segment);
@@ -166,7 +164,6 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   template <typename Body>
   bool with_memory(OpKey op, Body&& body);
   void start_now(Pending& pending);
-  [[nodiscard]] std::vector<std::size_t> along_ring(const std::vector<PeerId>& numbering) const;
   static bool is_barrier(const Operation& op) {
     return op.request().descriptor.kind == OpKind::barrier;
   }
