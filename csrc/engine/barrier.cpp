@@ -76,13 +76,10 @@ void PointToPoint::answer_flushes(const OrderOf& order_of) {
 // ------------------------------------------------------------------------------------- the group
 
 /// A barrier begins when this rank is done with all that it has called before.
-bool Group::barrier_must_wait(const Pending& pending) const {
-  const Operation& op = *pending.op;
-  for (const auto& [key, other] : ops_) {
-    if (!(key < op.key())) break;
-    if (!other.op->complete()) return true;
-  }
-  return !pending.unanswered.empty() || run_->point_to_point.leaves(op.request().order);
+bool Group::must_wait(const Pending& pending) const {
+  if (ops_.must_wait(pending)) return true;
+  return pending.is_barrier() &&
+         (!pending.unanswered.empty() || run_->point_to_point.leaves(pending.op->request().order));
 }
 
 /// By this rank to each peer, in this epoch or, between two, in the next.
@@ -110,25 +107,24 @@ void Group::ask_for_messages(Pending& barrier) {
 
 void Group::flushed(EpochRun& run, PeerId from, const Flushed& answer) {
   run.point_to_point.flushed(from, answer);
-  const auto it = ops_.find(answer.op);
-  if (&run != run_.get() || it == ops_.end()) return;
-  it->second.unanswered.erase(from);
+  Pending* barrier = ops_.find(answer.op);
+  if (&run != run_.get() || barrier == nullptr) return;
+  barrier->unanswered.erase(from);
   messages_moved();
 }
 
 /// Messages called before a barrier that come further may let it begin, here or at their sender.
 void Group::messages_moved() {
   answer_flushes();
-  if (deferred_barriers_ > 0 && !starting_messages_) start_deferred();
+  if (ops_.barrier_deferred() && !starting_messages_) start_deferred();
 }
 
 void Group::answer_flushes() {
   if (!run_->point_to_point.asked() || stopped_ || run_->stopped || starting_messages_) return;
   run_->point_to_point.answer_flushes([this](OpKey key) -> std::optional<std::uint64_t> {
-    const auto it = ops_.find(key);
-    if (it == ops_.end()) return key < next_key() ? std::optional<std::uint64_t>(0) : std::nullopt;
-    const Operation& op = *it->second.op;
-    return is_barrier(op) ? op.request().order : 0;
+    const Pending* pending = ops_.find(key);
+    if (pending != nullptr) return pending->is_barrier() ? pending->op->request().order : 0;
+    return key < next_key() ? std::optional<std::uint64_t>(0) : std::nullopt;
   });
 }
 

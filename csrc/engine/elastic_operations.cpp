@@ -20,17 +20,17 @@ void ElasticGroup::op_mismatch(OpKey op, PeerId, const std::string& text) {
     return feed(peer::FoundMismatch{op, text});
   }
   if (!late_) late_ = Late{op, "operation " + numbered(op) + ", which was done before: " + text};
-  const auto it = ops_.find(op);
-  if (it == ops_.end()) return fail_late();
-  if (std::exchange(it->second.asked_back, true)) return;
-  for (const PeerId peer : it->second.contributors) {
-    if (peer != context_.links.self()) ask_issued(it->second, peer);
+  Pending* pending = ops_.find(op);
+  if (pending == nullptr) return fail_late();
+  if (std::exchange(pending->asked_back, true)) return;
+  for (const PeerId peer : pending->contributors) {
+    if (peer != context_.links.self()) ask_issued(*pending, peer);
   }
 }
 
 /// The ranks differ about an operation that was committed: the oldest one that is not done fails.
 void ElasticGroup::fail_late() {
-  if (!late_ || ops_.contains(late_->op)) return;
+  if (!late_ || ops_.find(late_->op) != nullptr) return;
   for (const auto& [key, op] : core_.ops) {
     if (op.phase == peer::Phase::issued) return feed(peer::FoundMismatch{key, late_->text});
   }
@@ -64,15 +64,15 @@ void ElasticGroup::on(const peer::RunOp& a) {
 }
 
 void ElasticGroup::on(const peer::RestoreOp& a) {
-  const auto it = ops_.find(a.op);
-  if (it == ops_.end()) return;
-  stop(it->second);
-  it->second.op->restore();
+  Pending* pending = ops_.find(a.op);
+  if (pending == nullptr) return;
+  stop(*pending);
+  pending->op->restore();
 }
 
 void ElasticGroup::on(const peer::CommitOp& a) {
   stall_.forget();
-  if (const auto it = ops_.find(a.op); it != ops_.end()) note_contributors(it->second);
+  if (const Pending* pending = ops_.find(a.op)) note_contributors(*pending);
   finish(a.op, {});
   update_renumber();
   fail_late();
@@ -80,12 +80,12 @@ void ElasticGroup::on(const peer::CommitOp& a) {
 
 void ElasticGroup::on(const peer::FailOp& a) {
   late_.reset();
-  const auto it = ops_.find(a.op);
-  if (it == ops_.end()) return;
-  stop(it->second);
-  it->second.op->restore();
+  Pending* pending = ops_.find(a.op);
+  if (pending == nullptr) return;
+  stop(*pending);
+  pending->op->restore();
   Error error = a.error;
-  error.text = describe_wait(it->second) + ": " + error.text;
+  error.text = describe_wait(*pending) + ": " + error.text;
   run_->early.drop(a.op);
   finish(a.op, std::move(error));
 }

@@ -211,16 +211,16 @@ void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
       context_.links.send_control(peer, encode(PeerToPeer{message}));
     }
   }
-  const auto it = ops_.find(op);
-  if (it == ops_.end() && !(op < next_key())) {
+  const Pending* pending = ops_.find(op);
+  if (pending == nullptr && !(op < next_key())) {
     error.text = std::string(cbor::cut_utf8(error.text, kFailedAheadTextMax));
     failed_ops_.emplace(op, std::move(error));
     if (failed_ops_.size() > kFailedAheadMax) failed_ops_.erase(std::prev(failed_ops_.end()));
     return;
   }
-  if (it == ops_.end()) return;
+  if (pending == nullptr) return;
   known_to_fail(op);
-  error.text = name_ + ": " + describe_wait(it->second) + ": " + error.text;
+  error.text = name_ + ": " + describe_wait(*pending) + ": " + error.text;
   run_->early.drop(op);
   finish(op, std::move(error));
 }
@@ -236,11 +236,11 @@ void FixedGroup::fail_late(OpKey op, Error error) {
   if (error.code != ErrorCode::mismatch || failed_here_.contains(op)) return;
   known_to_fail(op);
   error.text = "operation " + numbered(op) + ", which this rank had completed: " + error.text;
-  const auto next = ops_.upper_bound(op);  // what was called before it has no part in it
-  if (next == ops_.end()) {
+  const Pending* next = ops_.after(op);  // what was called before it has no part in it
+  if (next == nullptr) {
     late_failure_ = std::move(error);
   } else {
-    fail_op(next->first, std::move(error), Tell::others_late);
+    fail_op(next->key(), std::move(error), Tell::others_late);
   }
 }
 
@@ -296,7 +296,7 @@ void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
                 failed->error.text + " (reported by " + describe_peer(peer, *numbering_) + ")"},
                false);
   } else if (const auto* op = std::get_if<OpFailed>(&message)) {
-    if (op->op < next_key() && !ops_.contains(op->op)) {
+    if (op->op < next_key() && ops_.find(op->op) == nullptr) {
       if (!op->late) fail_late(op->op, op->error);
     } else {
       fail_op(op->op, op->error, Tell::nobody);
@@ -329,8 +329,8 @@ void FixedGroup::op_timed_out(Pending& pending) {
 }
 
 void FixedGroup::answer(OpKey op, Question& question) {
-  const auto it = ops_.find(op);
-  if (it == ops_.end()) return;
+  const Pending* pending = ops_.find(op);
+  if (pending == nullptr) return;
   std::string late;
   const auto list = [&](const std::set<PeerId>& peers, const std::string& what) {
     if (peers.empty()) return;
@@ -346,15 +346,15 @@ void FixedGroup::answer(OpKey op, Question& question) {
       for (const PeerId peer : peers) came.erase(peer);
     }
     list(came, "called it");
-  } else if (it->second.op->waits_for_inputs()) {
+  } else if (pending->op->waits_for_inputs()) {
     late = "the device of " + describe_peer(context_.links.self(), *numbering_) +
            " has not computed its part";
   } else {
     late = "all ranks called it, but its data did not arrive in time";
   }
-  fail_group({ErrorCode::timed_out,
-              describe(it->second) + " did not finish within its timeout of " +
-                  std::to_string(it->second.op->request().timeout_ms) + " ms: " + late},
+  fail_group({ErrorCode::timed_out, describe(*pending) + " did not finish within its timeout of " +
+                                        std::to_string(pending->op->request().timeout_ms) +
+                                        " ms: " + late},
              true);
 }
 

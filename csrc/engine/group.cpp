@@ -17,7 +17,8 @@ Group::Group(EngineContext& context, GroupId id, std::string name, bool elastic)
       name_(std::move(name)),
       elastic_(elastic),
       numbering_(std::make_shared<const std::vector<PeerId>>()),
-      run_(make_run(EpochId{})) {
+      run_(make_run(EpochId{})),
+      ops_(elastic, context.options.preimage_bytes_max) {
   run_->stopped = true;
 }
 
@@ -111,16 +112,15 @@ void Group::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
 
 // ------------------------------------------------------------------------------ life of operations
 
-Group::Pending& Group::add(OpKey key, OpRequest request, std::shared_ptr<Ticket> ticket,
-                           Numbering numbering) {
+Pending& Group::add(OpKey key, OpRequest request, std::shared_ptr<Ticket> ticket,
+                    Numbering numbering) {
   if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
   ticket->op = key;
   context_.note(kind_name(request.descriptor.kind), {}, id_, key.index);
-  Pending& pending = ops_[key];
-  pending.op =
-      std::make_unique<Operation>(context_.pool, key, std::move(request), std::move(ticket));
-  pending.numbering = std::move(numbering);
-  if (is_barrier(*pending.op)) pending.sends_before = sends_so_far();
+  Pending& pending = ops_.add(
+      std::make_unique<Operation>(context_.pool, key, std::move(request), std::move(ticket)),
+      std::move(numbering));
+  if (pending.is_barrier()) pending.sends_before = sends_so_far();
   run_->early.issued(key);
   answer_flushes();  // other ranks may wait at this barrier
   return pending;
@@ -128,43 +128,16 @@ Group::Pending& Group::add(OpKey key, OpRequest request, std::shared_ptr<Ticket>
 
 void Group::run(OpKey key) {
   Pending& pending = ops_.at(key);
-  if (is_barrier(*pending.op)) ask_for_messages(pending);
+  if (pending.is_barrier()) ask_for_messages(pending);
   if (must_wait(pending)) {
-    set_deferred(*pending.op, true);
+    ops_.defer(pending);
   } else {
     start_now(pending);
   }
 }
 
-void Group::set_deferred(Operation& op, bool deferred) {
-  if (op.deferred == deferred) return;
-  op.deferred = deferred;
-  const auto count = [&](std::size_t& number) { number = deferred ? number + 1 : number - 1; };
-  count(deferred_);
-  if (is_barrier(op)) count(deferred_barriers_);
-}
-
-/// Operations on the same memory run one after the other; and what does not fit in the memory for
-/// preimages starts after a commit, in the order of the calls at every member, so the oldest always
-/// runs.
-bool Group::must_wait(const Pending& pending) const {
-  const Operation& op = *pending.op;
-  if (is_barrier(op) && barrier_must_wait(pending)) return true;
-  if (elastic_ && preimage_bytes_ > 0 &&
-      preimage_bytes_ + op.output_bytes() > context_.options.preimage_bytes_max) {
-    return true;
-  }
-  for (const auto& [key, other] : ops_) {
-    if (!(key < op.key())) break;
-    if (elastic_ && other.op->deferred) return true;
-    if (op.overlaps(*other.op)) return true;
-  }
-  return false;
-}
-
 void Group::start_now(Pending& pending) {
   Operation& op = *pending.op;
-  set_deferred(op, false);
   pending.contributors.clear();
   std::vector<std::uint32_t> ranks;
   std::uint32_t me = 0;
@@ -179,14 +152,14 @@ void Group::start_now(Pending& pending) {
   pending.gave_up = pending.asked_back = false;
   const MemoryToken token = context_.token(*this);
   run_->running[token] = key;
-  if (elastic_) preimage_bytes_ += op.output_bytes();
+  ops_.started(pending);
   const bool runs =
       with_memory(key, [&] { op.start(*this, std::move(ranks), me, token, elastic_); });
   if (!runs) return;
   for (EarlySegment& segment : run_->early.take(key)) {
-    const auto it = ops_.find(key);
-    if (it == ops_.end() || !it->second.op->running()) return;  // a mismatch has ended it
-    if (!deliver(it->second, std::move(segment))) return;
+    Pending* still = ops_.find(key);
+    if (still == nullptr || !still->op->running()) return;  // a mismatch has ended it
+    if (!deliver(*still, std::move(segment))) return;
   }
   progress(key);
 }
@@ -216,9 +189,8 @@ void Group::starve(OpKey key) {
 
 void Group::stop(Pending& pending) {
   Operation& op = *pending.op;
-  set_deferred(op, false);
+  ops_.stopped(pending);
   if (!op.running()) return;
-  if (elastic_) preimage_bytes_ -= op.output_bytes();
   run_->flow.cancel(op.token());
   run_->running.erase(op.token());
   context_.retire(op.token());
@@ -226,22 +198,19 @@ void Group::stop(Pending& pending) {
 }
 
 void Group::finish(OpKey key, Error error) {
-  const auto it = ops_.find(key);
-  if (it == ops_.end()) return;
-  stop(it->second);
-  auto node = ops_.extract(it);
-  const auto ticket = node.mapped().op->ticket();
-  ticket->contributors = std::move(node.mapped().contributors);
+  Pending* pending = ops_.find(key);
+  if (pending == nullptr) return;
+  stop(*pending);
   const bool failed = error.failed();
-  if (!failed) completed_.add(key, node.mapped().op->request().descriptor);
+  if (!failed) completed_.add(key, pending->op->request().descriptor);
   context_.note(failed ? "failed" : "completed", {}, id_, key.index);
-  if (failed) {
-    ++context_.counters.ops_failed;
-  } else {
-    ++context_.counters.ops_committed;
+  ++(failed ? context_.counters.ops_failed : context_.counters.ops_committed);
+  {
+    Pending ended = ops_.take(key);
+    const auto ticket = ended.op->ticket();
+    ticket->contributors = std::move(ended.contributors);
+    ticket->complete(std::move(error));
   }
-  ticket->complete(std::move(error));
-  node = {};
   answer_flushes();
   start_deferred();
 }
@@ -249,34 +218,24 @@ void Group::finish(OpKey key, Error error) {
 /// What begins may end at once, and let others begin: these are the loop's, not its caller's.
 void Group::start_deferred() {
   more_may_start_ = true;
-  if (starting_deferred_ || deferred_ == 0 || stopped_ || run_->stopped) return;
+  if (starting_deferred_ || ops_.deferred().empty() || stopped_ || run_->stopped) return;
   starting_deferred_ = true;
   while (std::exchange(more_may_start_, false)) {
-    std::vector<OpKey> keys;
-    for (const auto& [key, pending] : ops_) {
-      if (pending.op->deferred) keys.push_back(key);
-    }
-    for (const OpKey key : keys) {
-      const auto it = ops_.find(key);
-      if (it == ops_.end() || !it->second.op->deferred) continue;
-      if (!must_wait(it->second)) start_now(it->second);
+    for (const OpKey key : std::set<OpKey>(ops_.deferred())) {
+      if (ops_.is_deferred(key) && !must_wait(ops_.at(key))) start_now(ops_.at(key));
     }
   }
   starting_deferred_ = false;
 }
 
 void Group::fail_pending(const Error& error) {
-  std::vector<OpKey> keys;
-  for (auto& [key, pending] : ops_) {
-    stop(pending);  // so that none begins now because one before it has ended
-    keys.push_back(key);
-  }
-  for (const OpKey key : keys) {
-    const auto it = ops_.find(key);
-    if (it == ops_.end()) continue;
+  for (auto& [key, pending] : ops_) stop(pending);  // so that none begins when one has ended
+  for (const OpKey key : ops_.keys()) {
+    Pending* pending = ops_.find(key);
+    if (pending == nullptr) continue;
     Error own = error;
-    own.text = describe_wait(it->second) + ": " + own.text;
-    it->second.op->restore();
+    own.text = describe_wait(*pending) + ": " + own.text;
+    pending->op->restore();
     finish(key, std::move(own));
   }
   run_->point_to_point.fail_all(error);
@@ -297,10 +256,10 @@ void Group::stop_for_good(const Error& error) {
 }
 
 void Group::progress(OpKey key) {
-  const auto it = ops_.find(key);
-  if (it == ops_.end() || !it->second.op->complete()) return;
-  op_complete(it->second);
-  if (deferred_barriers_ > 0) start_deferred();  // they wait for its end here, not at all ranks
+  Pending* pending = ops_.find(key);
+  if (pending == nullptr || !pending->op->complete()) return;
+  op_complete(*pending);
+  if (ops_.barrier_deferred()) start_deferred();  // they wait for its end here, not at all ranks
 }
 
 // ---------------------------------------------------------------------------------------- segments
@@ -358,20 +317,20 @@ Placement Group::segment_header(PeerId from, const SegmentHeader& header) {
   if (header.kind != SegmentKind::collective) {
     return run->point_to_point.segment_header(from, header);
   }
-  const auto it = ops_.find(header.op);
-  const bool now = run == run_.get();
-  if (now && it == ops_.end() && header.op < next_key()) {
+  Pending* pending = run == run_.get() ? ops_.find(header.op) : nullptr;
+  if (pending != nullptr) {
+    run->flow.received(from, header.bytes, next_key());
+  } else if (has_ended(*run, header.op)) {
     ended_already(header.op, from, header.descriptor, /*sends=*/true);
     return {};
   }
-  if (now && it != ops_.end()) run->flow.received(from, header.bytes, next_key());
-  if (!now || it == ops_.end() || !it->second.op->running()) return keep_early(*run, from, header);
-  const auto& contributors = it->second.contributors;
+  if (pending == nullptr || !pending->op->running()) return keep_early(*run, from, header);
+  const auto& contributors = pending->contributors;
   const auto at = std::find(contributors.begin(), contributors.end(), from);
-  if (at == contributors.end() || !fits(it->second, from, header.descriptor)) return {};
+  if (at == contributors.end() || !fits(*pending, from, header.descriptor)) return {};
   Result<Placement> placed{Placement{}};
   const auto contributor = static_cast<std::uint32_t>(at - contributors.begin());
-  with_memory(header.op, [&] { placed = it->second.op->place(contributor, header); });
+  with_memory(header.op, [&] { placed = pending->op->place(contributor, header); });
   if (placed) return placed.value();
   refused(header.op, from, placed.error());
   return {};
@@ -380,17 +339,18 @@ Placement Group::segment_header(PeerId from, const SegmentHeader& header) {
 /// A segment that cannot be used yet. What is expected, because its operation is issued here and
 /// waits for its turn, is bounded by the operation; the rest by the link.
 Placement Group::keep_early(EpochRun& run, PeerId from, const SegmentHeader& header) {
-  const auto it = ops_.find(header.op);
-  if (run.starved.contains(header.op) || (it != ops_.end() && it->second.gave_up)) return {};
+  Pending* pending = ops_.find(header.op);
+  if (run.starved.contains(header.op) || (pending != nullptr && pending->gave_up)) return {};
+  const bool expected_here = pending != nullptr && &run == run_.get();
   std::optional<Kept> kept = Kept{};
-  if (&run == run_.get() && it != ops_.end()) {
-    const OpRequest& request = it->second.op->request();
-    std::uint64_t& bytes = it->second.early_bytes[from];
+  if (expected_here) {
+    const OpRequest& request = pending->op->request();
+    std::uint64_t& bytes = pending->early_bytes[from];
     bytes += kept_cost(header.bytes);
     const std::uint64_t expected = total_bytes(request.inputs) + total_bytes(request.outputs);
     if (bytes > 2 * expected + kUngrantedBytesMax) {
-      const std::string what = describe(it->second);
-      if (fits(it->second, from, header.descriptor)) {  // else it means another operation
+      const std::string what = describe(*pending);
+      if (fits(*pending, from, header.descriptor)) {  // else it means another operation
         context_.breaks_rules(from, "it sends more of " + what + " than there is");
       }
       return {};
@@ -403,9 +363,14 @@ Placement Group::keep_early(EpochRun& run, PeerId from, const SegmentHeader& hea
     return run.early.place(from, header, std::move(*kept));
   } catch (const std::bad_alloc&) {
     run.starved.insert(header.op);
-    if (&run == run_.get() && it != ops_.end()) starve(header.op);
+    if (expected_here) starve(header.op);
     return {};
   }
+}
+
+/// Is this operation, which is not in flight, over in the epoch of `run`?
+bool Group::has_ended(const EpochRun& run, OpKey op) const {
+  return &run == run_.get() && op < next_key();
 }
 
 void Group::adopt(EarlySegment segment) {
@@ -420,16 +385,12 @@ void Group::adopt(EarlySegment segment) {
 
 void Group::use_early(EpochRun& run, EarlySegment segment) {
   const OpKey key = segment.header.op;
-  const auto it = ops_.find(key);
-  const bool now = &run == run_.get();
-  if (now && it == ops_.end() && key < next_key()) {
+  Pending* pending = &run == run_.get() ? ops_.find(key) : nullptr;
+  if (pending == nullptr && has_ended(run, key)) {
     return ended_already(key, segment.from, segment.header.descriptor, /*sends=*/true);
   }
-  if (!now || it == ops_.end() || !it->second.op->running()) {
-    run.early.keep(std::move(segment));
-    return;
-  }
-  if (deliver(it->second, std::move(segment))) progress(key);
+  if (pending == nullptr || !pending->op->running()) return run.early.keep(std::move(segment));
+  if (deliver(*pending, std::move(segment))) progress(key);
 }
 
 /// False: that has ended the operation.
@@ -500,12 +461,13 @@ void Group::control(PeerId peer, const PeerToPeer& message) {
   } else if (const auto* flushed = std::get_if<Flushed>(&message)) {
     with_run(*flushed, [&](EpochRun& run) { this->flushed(run, peer, *flushed); });
   } else if (const auto* ask = std::get_if<AskIssued>(&message)) {
-    const auto it = ops_.find(ask->op);
+    Pending* pending = ops_.find(ask->op);
+    const bool runs = pending != nullptr && pending->op->running();
     TellIssued told{id_, ask->op, next_key(), 0};
-    if (it == ops_.end()) {
+    if (pending == nullptr) {
       told.waits_at = ask->op < told.issued ? TellIssued::kNoStep : 0;
-    } else if (it->second.op->running() && !it->second.op->waits_for_inputs()) {
-      told.waits_at = it->second.op->waits_at();
+    } else if (runs && !pending->op->waits_for_inputs()) {
+      told.waits_at = pending->op->waits_at();
     } else if (elastic_) {
       told.issued = ask->op;  // for its own device, or for memory: as late as one not called yet
     }
@@ -515,10 +477,10 @@ void Group::control(PeerId peer, const PeerToPeer& message) {
     const OpDescriptor theirs{static_cast<OpKind>(ask->kind), static_cast<ReduceOp>(ask->reduce),
                               static_cast<DType>(ask->dtype), static_cast<std::int32_t>(ask->root),
                               ask->count};
-    if (it == ops_.end()) {
+    if (pending == nullptr) {
       ended_already(ask->op, peer, theirs, /*sends=*/false);
-    } else if (it->second.op->running()) {
-      static_cast<void>(fits(it->second, peer, theirs));
+    } else if (runs) {
+      static_cast<void>(fits(*pending, peer, theirs));
     }
   }
 }
@@ -560,8 +522,7 @@ void Group::tick(std::uint64_t elapsed_ms) {
     }
   }
   for (const OpKey key : expired) {
-    const auto it = ops_.find(key);
-    if (it != ops_.end()) op_timed_out(it->second);
+    if (Pending* pending = ops_.find(key)) op_timed_out(*pending);
   }
 }
 

@@ -15,7 +15,7 @@
 #include "engine/completed.h"
 #include "engine/context.h"
 #include "engine/epoch_run.h"
-#include "engine/operation.h"
+#include "engine/operation_table.h"
 #include "wire/messages.h"
 
 namespace pccl {
@@ -65,19 +65,6 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void set_timeout(std::uint64_t timeout_ms) { timeout_ms_ = timeout_ms; }
 
  protected:
-  /// An operation and the numbering in which its caller issued it.
-  struct Pending {
-    std::unique_ptr<Operation> op;
-    Numbering numbering;
-    std::vector<PeerId> contributors;             // of its last run
-    std::map<PeerId, std::uint64_t> early_bytes;  // that came while it waited for its turn
-    bool gave_up = false;     // it has no memory here: stands still until it fails for all
-    bool asked_back = false;  // it is done here, and others who are not have called something else
-    // Of a barrier:
-    std::map<PeerId, std::uint64_t> sends_before;  // in the epoch in which it was issued, or waits
-    std::set<PeerId> unanswered;                   // asked (Flush) whether these have arrived
-  };
-
   /// Ends every call of this group that waits.
   virtual void end_waits(const Error& error) = 0;
   virtual void op_complete(Pending& pending) = 0;
@@ -148,7 +135,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   std::unique_ptr<EpochRun> run_;  // in force; before the first one an empty one, of epoch 0
   std::map<PeerId, std::string> addresses_;
   std::uint64_t timeout_ms_ = 0;
-  std::map<OpKey, Pending> ops_;
+  OperationTable ops_;
   /// Sends and receives that were issued between two epochs: they belong to the next one.
   std::deque<std::pair<OpRequest, std::shared_ptr<Ticket>>> between_epochs_;
 
@@ -157,6 +144,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   /// Where traffic of this epoch from this peer belongs; null: it is dropped.
   [[nodiscard]] EpochRun* run_of(PeerId from, EpochId epoch);
   [[nodiscard]] Placement keep_early(EpochRun& run, PeerId from, const SegmentHeader& header);
+  [[nodiscard]] bool has_ended(const EpochRun& run, OpKey op) const;
   void use_early(EpochRun& run, EarlySegment segment);
   [[nodiscard]] bool deliver(Pending& pending, EarlySegment segment);
   void refused(OpKey op, PeerId from, const Error& error);
@@ -164,13 +152,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   template <typename Body>
   bool with_memory(OpKey op, Body&& body);
   void start_now(Pending& pending);
-  static bool is_barrier(const Operation& op) {
-    return op.request().descriptor.kind == OpKind::barrier;
-  }
-  void set_deferred(Operation& op, bool deferred);
   void start_deferred();
   [[nodiscard]] bool must_wait(const Pending& pending) const;
-  [[nodiscard]] bool barrier_must_wait(const Pending& pending) const;
   [[nodiscard]] std::map<PeerId, std::uint64_t> sends_so_far() const;
   void ask_for_messages(Pending& barrier);
   void answer_flushes();
@@ -180,10 +163,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, bool sends);
 
   Completed completed_;
-  std::unique_ptr<EpochRun> ahead_;   // of the accepted epoch: what its members have sent already
-  std::uint64_t preimage_bytes_ = 0;  // of operations that run
-  std::size_t deferred_ = 0;
-  std::size_t deferred_barriers_ = 0;  // of these
+  std::unique_ptr<EpochRun> ahead_;  // of the accepted epoch: what its members have sent already
   bool starting_deferred_ = false;
   bool more_may_start_ = false;  // meanwhile something has ended
   std::uint64_t calls_ = 0;

@@ -26,7 +26,7 @@ std::string Group::waiting_text(const Pending& pending) const {
   const Operation& op = *pending.op;
   const std::string for_so_long = std::to_string(op.waited_total_ms / 1000) + " s";
   std::string text = describe(pending) + " has been waiting for " + for_so_long + " ";
-  if (op.deferred)
+  if (ops_.is_deferred(op.key()))
     return text + "for an earlier call (a barrier waits for all, others for the same memory, or " +
            "for room for a preimage)";
   if (op.complete()) return text + "for the commit";

@@ -108,7 +108,6 @@ class Operation {
   std::uint64_t say_waiting_ms = kSayWaitingMs;  // then doubled each time
   std::uint64_t said_ms = 0;                     // when it was said last
   std::uint64_t said_bytes = 0;                  // and what had been moved
-  bool deferred = false;                         // waits for memory or for an overlapping operation
   bool expired = false;                          // its time-out has been reported
 
  private:

@@ -1,0 +1,134 @@
+// Which operations of a group wait for others: the rules of must_wait, without links or epochs.
+#include "engine/operation_table.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kPreimageBytesMax = 100;
+
+/// Operations of one member, so a started one is complete at once.
+class Table : public ::testing::Test, public OperationPort {
+ protected:
+  explicit Table(bool elastic = false) : table(elastic, kPreimageBytesMax) {}
+
+  Pending& add(OpKind kind, std::uint64_t begin, std::uint64_t bytes) {
+    OpRequest request;
+    request.descriptor = {kind, ReduceOp::none, DType::u8, -1, bytes};
+    if (kind != OpKind::barrier) {
+      request.outputs = {{memory_.data() + begin, bytes}};
+      request.inputs = request.outputs;
+    }
+    return table.add(std::make_unique<Operation>(pool_, OpKey{0, issued_++}, std::move(request),
+                                                 std::make_shared<Ticket>()),
+                     nullptr);
+  }
+  Pending& sum(std::uint64_t begin, std::uint64_t bytes) {
+    return add(OpKind::all_reduce, begin, bytes);
+  }
+  Pending& barrier() { return add(OpKind::barrier, 0, 0); }
+  void complete(Pending& pending) { pending.op->start(*this, {0}, 0, 1, false); }
+  void finish(OpKey key) {
+    table.stopped(table.at(key));
+    static_cast<void>(table.take(key));
+  }
+  void send_segment(Operation&, std::uint32_t, std::uint32_t, std::uint64_t, const std::byte*,
+                    std::uint32_t, std::uint32_t) override {}
+
+  OperationTable table;
+
+ private:
+  BufferPool pool_{0};
+  std::array<std::byte, 1000> memory_{};
+  std::uint64_t issued_ = 0;
+};
+
+class ElasticTable : public Table {
+ protected:
+  ElasticTable() : Table(/*elastic=*/true) {}
+};
+
+TEST_F(Table, what_touches_the_same_memory_runs_in_the_order_of_the_calls) {
+  const OpKey first = sum(0, 10).key();
+  Pending& same = sum(9, 10);
+  Pending& beside = sum(19, 10);
+  EXPECT_FALSE(table.must_wait(table.at(first)));
+  EXPECT_TRUE(table.must_wait(same));
+  EXPECT_FALSE(table.must_wait(beside));
+  finish(first);
+  EXPECT_FALSE(table.must_wait(same));
+}
+
+TEST_F(Table, a_barrier_waits_until_all_before_it_is_complete_and_nothing_waits_for_it) {
+  Pending& before = sum(0, 10);
+  Pending& waits = barrier();
+  Pending& after = sum(10, 10);
+  EXPECT_TRUE(table.must_wait(waits));
+  EXPECT_FALSE(table.must_wait(after));
+  complete(before);
+  EXPECT_FALSE(table.must_wait(waits));
+}
+
+TEST_F(Table, in_a_fixed_group_nothing_waits_for_a_deferred_call_or_for_preimages) {
+  table.started(sum(0, 100));
+  table.defer(sum(50, 100));
+  EXPECT_FALSE(table.must_wait(sum(200, 100)));
+}
+
+TEST_F(ElasticTable, a_call_after_a_deferred_one_waits) {
+  Pending& before = sum(0, 10);
+  Pending& deferred = sum(0, 10);
+  Pending& after = sum(10, 10);
+  table.defer(deferred);
+  EXPECT_FALSE(table.must_wait(before));
+  EXPECT_TRUE(table.must_wait(after));
+  table.started(deferred);
+  EXPECT_FALSE(table.must_wait(after));
+}
+
+TEST_F(ElasticTable, what_does_not_fit_in_the_memory_for_preimages_waits_and_the_oldest_never) {
+  Pending& large = sum(0, kPreimageBytesMax + 1);
+  Pending& small = sum(300, 1);
+  EXPECT_FALSE(table.must_wait(large));
+  table.started(large);
+  EXPECT_TRUE(table.must_wait(small));
+  table.stopped(large);
+  EXPECT_FALSE(table.must_wait(small));
+  table.started(small);
+  Pending& fits = sum(400, kPreimageBytesMax - 1);
+  EXPECT_FALSE(table.must_wait(fits));
+  table.started(fits);
+  EXPECT_TRUE(table.must_wait(sum(600, 1)));
+}
+
+TEST_F(Table, says_what_is_deferred_and_whether_a_barrier_is) {
+  Pending& one = sum(0, 10);
+  Pending& two = barrier();
+  table.defer(two);
+  table.defer(two);
+  table.defer(one);
+  EXPECT_EQ(table.deferred(), (std::set<OpKey>{one.key(), two.key()}));
+  EXPECT_TRUE(table.barrier_deferred());
+  table.started(two);
+  table.stopped(two);
+  EXPECT_FALSE(table.barrier_deferred());
+  EXPECT_TRUE(table.is_deferred(one.key()));
+}
+
+TEST_F(Table, finds_by_number_and_what_was_called_next) {
+  const OpKey first = sum(0, 10).key();
+  const OpKey second = barrier().key();
+  EXPECT_EQ(table.keys(), (std::vector<OpKey>{first, second}));
+  ASSERT_NE(table.after(first), nullptr);
+  EXPECT_EQ(table.after(first)->key(), second);
+  EXPECT_EQ(table.after(second), nullptr);
+  finish(first);
+  EXPECT_EQ(table.find(first), nullptr);
+  EXPECT_EQ(table.size(), 1U);
+}
+
+}  // namespace
+}  // namespace pccl
