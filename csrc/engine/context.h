@@ -130,6 +130,8 @@ struct EngineContext {
   std::unordered_map<std::uint32_t, SegmentOwner*> owners{};
   KeptBytes kept_bytes{};
   Windows windows{};
+  /// Says whether a group of this engine beside this one needs the link to the peer.
+  std::function<bool(PeerId, GroupId)> needed_beside{};
 };
 
 }  // namespace pccl

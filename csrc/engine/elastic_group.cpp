@@ -297,7 +297,21 @@ void ElasticGroup::on(const peer::Connect& a) {
   for (const auto& [peer, handle] : before) {  // of a proposal that has come to nothing
     if (!needs(peer)) context_.release_link(peer, /*in_order=*/false);
   }
+  end_old_ways();
   move_links(moves);
+}
+
+/// Ends each link over a relay that goes with this proposal: it would end when the epoch starts, in
+/// the middle of operations. `link_down` dials the next way. A fixed group keeps its link as long
+/// as the relay serves it.
+void ElasticGroup::end_old_ways() {
+  const std::map<PeerId, Handle>& proposed = keeper_.proposed();
+  for (const auto& [peer, handle] : proposed) {
+    const std::optional<PeerId> via = context_.links.via(peer);
+    if (!via || proposed.contains(*via) || !context_.links.is_up(peer)) continue;
+    if (context_.needed_beside(peer, id())) continue;
+    context_.links.give_up(peer, "the peer in between leaves the run");
+  }
 }
 
 void ElasticGroup::on(const peer::Configure& a) {

@@ -100,6 +100,7 @@ class ElasticGroup : public Group {
   void on(const peer::Say& a);
 
   void move_links(const LinkKeeper::Moves& moves);
+  void end_old_ways();
   void master_connected();
   void master_lost(const std::string& reason);
   void end(Error error);

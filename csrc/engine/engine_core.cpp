@@ -58,6 +58,11 @@ Error EngineCore::listen() {
         link_gone(peer);
       },
       [this](PeerId peer) { return elastic_ != nullptr && elastic_->sibling(peer); }});
+  context_->needed_beside = [this](PeerId peer, GroupId than) {
+    return std::any_of(groups_.begin(), groups_.end(), [&](const auto& entry) {
+      return entry.first != than && entry.second->needs(peer);
+    });
+  };
   early_ = std::make_unique<Early>(*context_, *this);
   last_tick_ms_ = network_.clock().now_ms();
   tick_timer_ = network_.clock().timer(kTickMs, kTickMs, [this] { tick(); });

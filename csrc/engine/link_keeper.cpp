@@ -8,6 +8,10 @@ LinkKeeper::Moves LinkKeeper::propose(const peer::Connect& proposal, std::uint64
                                       std::uint64_t wait_ms) {
   epoch_ = proposal.epoch;
   until_ms_ = now_ms + wait_ms;
+  // A link over a relay whose end no master was told of comes back as a part of the proposal.
+  for (const Member& m : proposal.members) {
+    if (via_.contains(m.peer())) redialing_.erase(m.peer());
+  }
   via_ = proposal.via;
   connecting_.clear();
   proposed_.clear();

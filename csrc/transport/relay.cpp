@@ -63,7 +63,8 @@ void RelayLinks::open_via(const Handle& peer, PeerId via, std::uint64_t deadline
   end_leaving(peer.peer);
   if (const Far* far = find(peer.peer)) {
     if (far->state == State::failed) return;  // down will be told
-    far_.erase(peer.peer);
+    // Another session would end the link where the other end has it up by this one.
+    if (far->via != via) far_.erase(peer.peer);
   }
   direct_->drop(peer.peer);  // a dial that leads nowhere
   Far& far = far_[peer.peer];

@@ -113,6 +113,16 @@ TEST(LinkKeeper, a_link_over_a_relay_that_ends_is_no_evidence) {
   EXPECT_EQ(moves.dials[0].via, kA);
 }
 
+TEST(LinkKeeper, a_link_over_a_relay_that_comes_back_for_the_next_proposal_is_part_of_that) {
+  LinkKeeper keeper;
+  (void)keeper.propose(proposal(kFirst, {kA, kB}, {{kB, kA}}), 0, kWaitMs);
+  (void)keeper.up(kA);
+  (void)keeper.up(kB);
+  (void)keeper.down(kB, "reset", Down::lost, running(kFirst));
+  (void)keeper.propose(proposal(kSecond, {kB}), 0, kWaitMs);
+  EXPECT_EQ(words(keeper.up(kB)), Words{"up " + to_string(kSecond)});
+}
+
 TEST(LinkKeeper, a_link_that_is_not_back_in_time_fails_the_epoch_that_runs) {
   LinkKeeper keeper;
   (void)keeper.propose(proposal(kFirst, {kA}), 0, kWaitMs);
