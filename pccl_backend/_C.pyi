@@ -80,13 +80,17 @@ def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:
     """
 
 def leave(at_once: bool) -> None: ...
-def boundary_begin(kind: str, verify: bool, timeout_s: float | None, talk: object) -> None:
-    """Begins a boundary; kind: "refresh" or "resume". Sets `talk.is_open`, even if a signal comes."""
+def boundary_begin(
+    kind: str, verify: bool, timeout_s: float | None, talk: object, finish: int | None = None
+) -> None:
+    """Begins a boundary; kind: "refresh" or "resume"; finish: the run is finished there, at this revision
+    of its state. Sets `talk.is_open`, even if a signal comes.
+    """
 
 def boundary_next(timeout_s: float, talk: object) -> bool:
     """Waits for an event of the boundary. False: none within timeout_s. Else sets `talk.unanswered`, even
-    if a signal comes, to a dict: what ("hash", "fetch", "finished"), step, voted, admitted, left, root
-    ({present, revision, digest}) and, for "fetch", epoch, sources (hex ids), why. An error of the
+    if a signal comes, to a dict: what ("hash", "fetch", "finished"), step, voted, admitted, left, ended
+    (text), root ({present, revision, digest}) and, for "fetch", epoch, sources (hex ids), why. An error of the
     boundary sets `talk.is_open` to False.
     """
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         PeerLostError,
         ProtocolError,
         RefusedError,
+        RunEndedError,
         UnreachableError,
     )
     from ._events import Change
@@ -62,6 +63,7 @@ __all__ = [
     "ProtocolError",
     "RefusedError",
     "Replica",
+    "RunEndedError",
     "SharedState",
     "UnreachableError",
     "__version__",

@@ -23,7 +23,7 @@ import shutil
 import time
 import warnings
 from collections.abc import MutableMapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,37 @@ class Checkpoints:
         while word == FAILED:  # at another rank it may still be going on, and fail later
             word = self._agree(self._outcome()[0])
         return self._begin_write(state, word)
+
+    def save_end(
+        self, state: MutableMapping[str, Any], boundary: Boundary, *, may_fail: bool = False
+    ) -> None:
+        """For `elastic`, at the end of a run: the writer's replica saves, and waits for the write.
+
+        Where this very step has been saved already nothing is written.
+
+        Args:
+            state: As `refresh` takes it.
+            boundary: Of this state.
+            may_fail: A write that fails is logged and not raised.
+
+        Raises:
+            RuntimeError: The write has failed. The older checkpoints are unchanged.
+        """
+        if not boundary.writer:
+            return
+        step = revision_of(state)
+        for attempt in range(2):  # a write that was under way may be the one of this step
+            if self._writing is not None:
+                wait([self._writing])
+            word, error = self._outcome()
+            word = self._agree(word)
+            (is_there,) = self._from_rank_0([(self._folder / f"step-{step}").exists()])
+            if is_there:
+                return
+            if attempt == 0:
+                self._begin_write(state, FREE)
+        if not may_fail:
+            raise _failed(error)
 
     def _begin_write(self, state: MutableMapping[str, Any], word: int) -> bool:
         step = revision_of(state)

@@ -174,6 +174,12 @@ def build_parser() -> argparse.ArgumentParser:
         "master runs (default: nothing goes on)",
     )
     add(
+        "--again",
+        action="store_true",
+        help="open a run anew that its members have finished: the next newcomers begin it, or go "
+        "on from a checkpoint (default: who joins a finished run gets RunEndedError)",
+    )
+    add(
         "--max-peers",
         metavar="N",
         type=positive_count,
@@ -258,6 +264,7 @@ def master_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "max_peers": arguments.max_peers,
         "adopt": arguments.adopt,
         "refound": arguments.refound,
+        "again": arguments.again,
     }
 
 

@@ -180,6 +180,40 @@ class ElasticRun:
             self._checkpoints.save_when_due(self.state, self.boundary)
         return self.boundary
 
+    def finish(self, *, timeout_s: float | None = None) -> Boundary:
+        """Ends the run: saves what it has come to, and says that it is finished.
+
+        Collective, after the last step of the program. It passes the boundary of that step, if an
+        optimizer has stepped since the last one. Where there are checkpoints the writer's replica
+        saves the end, and waits until it is written, while the others wait for it. Then
+        `ElasticGroup.finish` tells the master, and nobody joins this run any more. Where this peer
+        has left, as it wished, it does nothing but return the boundary that said so.
+
+        Args:
+            timeout_s: Seconds until members that did not come are evicted (None: `step_timeout_s`);
+                more than writing a checkpoint takes.
+
+        Returns:
+            A boundary with `finished`; its `writer` is the same at all ranks of one replica, for
+            what is to be done once, as saving the model alone.
+
+        Raises:
+            RuntimeError: The run is finished, and its end could not be saved.
+            PcclError: What `refresh` and `ElasticGroup.finish` raise.
+        """
+        if self._stepped:
+            self.meet(timeout_s=timeout_s)
+        if self.left or self.boundary.finished:
+            return self.boundary
+        if self._checkpoints is not None:
+            self._checkpoints.save_end(self.state, self.boundary, may_fail=True)
+        samples = self.boundary.samples
+        self.boundary = self.group.finish(timeout_s=timeout_s)
+        self.boundary = dataclasses.replace(self.boundary, samples=samples)
+        if self._checkpoints is not None and self.boundary.finished:
+            self._checkpoints.save_end(self.state, self.boundary)  # if the writer was lost
+        return self.boundary
+
     def pass_between_batches(self) -> None:
         """For the sampler: the boundary before the first batch of a step.
 
@@ -387,12 +421,12 @@ def elastic(
             number from which steps are counted (0).
         checkpoints: `Checkpoints(folder, every=STEPS)`. All of the state is loaded from the newest
             checkpoint before the first boundary. At the boundary after each `every` steps the
-            writer's replica saves the state, while the training goes on. A write that fails is
-            logged. Call `checkpoints.close()` before `destroy_process_group`. None: nothing is
-            loaded or saved.
+            writer's replica saves the state, while the training goes on; `ElasticRun.finish` saves
+            the end. A write that fails is logged. Call `checkpoints.close()` before
+            `destroy_process_group`. None: nothing is loaded or saved.
 
     Returns:
-        The run: `boundary`, `state`, `left`, `samples`, `meet()`.
+        The run: `boundary`, `state`, `left`, `samples`, `meet()`, `finish()`.
 
     Raises:
         ValueError: An argument is wrong, or the checkpoint is of other things; the text says what

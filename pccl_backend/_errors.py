@@ -13,6 +13,7 @@
         ProtocolError            a received message does not follow PROTOCOL.md
         NoMemoryError            a member had no memory for the operation, which failed at all
                                  members; or this one had none for the state that it has to fetch
+        RunEndedError            the run is finished, as its members have said: end the program
         EngineError              an invariant of pccl does not hold: a bug, please report it
     ValueError                   an argument is wrong; nothing was sent
 
@@ -71,6 +72,10 @@ class NoMemoryError(PcclError):
     """No memory: of a member for an operation, which failed at all; or for fetched state."""
 
 
+class RunEndedError(PcclError):
+    """The run is finished: its members have said so, by `finish`. There is nothing left to do."""
+
+
 class EngineError(PcclError):
     """An invariant of pccl does not hold: a bug. The engine of this process has stopped."""
 
@@ -92,5 +97,6 @@ BY_CODE: dict[str, type[Exception]] = {
     "not_admitted": NotAdmittedError,
     "broken": EngineError,
     "no_memory": NoMemoryError,
+    "run_ended": RunEndedError,
 }
 """Name of a code in csrc/base/error.h -> what it raises."""

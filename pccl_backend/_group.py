@@ -20,10 +20,10 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _events, _eviction, _extension, _making, _rank_tables, _rendezvous, _simulated
 from ._config import NAME, ON_LOSS, Options, Replica, parse_url
-from ._errors import GroupClosedError
+from ._errors import GroupClosedError, MismatchError
 from ._register import register
 from ._session import talk as _talk
-from ._state import Exchange, RunMovedOnError, Snapshot, SourceFailedError
+from ._state import Exchange, RunMovedOnError, Snapshot, SourceFailedError, revision_of
 
 SLICE_S = 0.2
 SAY_WAITING_S = 5.0
@@ -55,6 +55,7 @@ class Boundary:
         samples: Samples that have counted in the whole run, those of the ended step included. None,
             unless `elastic` passes the boundaries of a loop with an ElasticSampler.
         writer: This member's replica is the one that logs and saves: it has rank 0.
+        finished: The run is finished, as all members have said (`finish`).
     """
 
     epoch: str
@@ -69,6 +70,7 @@ class Boundary:
     size_changed: bool
     paused_s: float
     samples: int | None = None
+    finished: bool = False
 
     @property
     def writer(self) -> bool:
@@ -169,6 +171,7 @@ class ElasticGroup:
 
         def call() -> Boundary:
             shared = None
+            _talk.revision = None if state is None else revision_of(state)
             if state is not None:
                 _talk.fetched = _talk.fetched or self._module.StateFetch()
                 shared = Exchange(state, self._module.sha256, _talk.fetched)
@@ -185,6 +188,37 @@ class ElasticGroup:
             EvictedError: The run goes on without this peer.
         """
         return self._alone(lambda: self._pass("resume", None, False, timeout_s))
+
+    def finish(self, *, timeout_s: float | None = None) -> Boundary:
+        """Says that the run is finished, and returns when all members have said so.
+
+        Collective, in place of a `refresh`, at the same boundary of all members. The master writes
+        down that the run is finished, after which step, and when. From then on whoever wants to
+        join, or waits at the door, gets RunEndedError; `pccl-master --again` opens the run anew.
+        That all members leave, or end without this call, is a pause: the next newcomers go on from
+        a checkpoint, or begin. Afterwards operations of this group raise GroupClosedError.
+
+        Args:
+            timeout_s: Seconds until members that did not come are evicted (None: `step_timeout_s`).
+
+        Returns:
+            A boundary with `finished`, and rank and size of the members that have finished the run;
+            `left`, if this peer has left before, as it wished.
+
+        Raises:
+            MismatchError: Other members have called `refresh` at this boundary, or the master is of
+                a version that knows no end of a run. The boundary has been passed as one like any
+                other.
+            NotAdmittedError: This newcomer has not called `refresh`.
+            EvictedError: The run goes on without this peer.
+        """
+        boundary = self._alone(lambda: self._pass("finish", None, False, timeout_s))
+        if not (boundary.finished or boundary.left):
+            raise MismatchError(
+                "the run is not finished: other members called refresh at this boundary, or the "
+                "master is older than this package; expected finish() of all members"
+            )
+        return boundary
 
     @property
     def left(self) -> bool:
@@ -245,7 +279,11 @@ class ElasticGroup:
             raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0, or None")
         if not _talk.is_open:
             _talk.before = module.group_view()
-            module.boundary_begin(kind, verify, timeout_s, _talk)
+            if kind == "finish":
+                revision = _talk.before["step"] if _talk.revision is None else _talk.revision
+                module.boundary_begin("refresh", verify, timeout_s, _talk, revision)
+            else:
+                module.boundary_begin(kind, verify, timeout_s, _talk)
         event = self._converse(kind, shared, _talk.before["step"], began)
         boundary = self._finished(event, shared, _talk.before, time.monotonic() - began)
         _talk.end()  # until here a call that Ctrl-C has ended is taken up by the next one
@@ -342,7 +380,7 @@ class ElasticGroup:
     ) -> Boundary:
         view = self._module.group_view()
         changed = view["numbering"] != before["numbering"] or not before["admitted"]
-        if not event["left"]:
+        if not event["left"] and not event.get("ended"):
             _rank_tables.sync_tables(self._module, new_numbers=changed)
         boundary = Boundary(
             epoch=str(view["epoch"]),
@@ -356,6 +394,7 @@ class ElasticGroup:
             contributors=tuple(event["contributors"]),
             size_changed=view["size"] != before["size"],
             paused_s=paused_s,
+            finished=bool(event.get("ended")),
         )
         told = boundary.admitted or boundary.left or boundary.bytes_received > 0
         level = logging.INFO if told else logging.DEBUG

@@ -27,6 +27,7 @@ class Talk:
         adopts: The engine was asked whether a state may be replaced, has not refused, and has not
             yet been told whether the state was replaced.
         fetched: What has been fetched and checked, for the next call.
+        revision: Of the state, at the last `refresh`; None: without a state.
     """
 
     is_open: bool = False
@@ -34,6 +35,7 @@ class Talk:
     unanswered: dict[str, Any] | None = None
     adopts: bool = False
     fetched: Any = None
+    revision: int | None = None
 
     def end(self) -> None:
         """The boundary is over."""

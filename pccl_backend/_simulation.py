@@ -19,7 +19,13 @@ from typing import Any
 import torch
 
 from . import _simulated
-from ._errors import GroupClosedError, MismatchError, NotAdmittedError, PeerLostError
+from ._errors import (
+    GroupClosedError,
+    MismatchError,
+    NotAdmittedError,
+    PeerLostError,
+    RunEndedError,
+)
 from ._group import Boundary
 from ._simulation_members import Member, MemberLost, Message, Operation, SimulationError
 from ._simulation_state import equalise, exchange_of
@@ -346,8 +352,9 @@ class Run:
         *,
         verify: bool = False,
         admits: bool = True,
+        finishes: bool = False,
     ) -> Boundary:
-        """Meets the others: `refresh`, or (`admits` false) `resume`."""
+        """Meets the others: `refresh`, (`admits` false) `resume`, or `finish`."""
         self._check_alive(member)
         if member.told_left:
             raise GroupClosedError("this replica has left the run")
@@ -359,6 +366,7 @@ class Run:
         for operation in unfinished:
             self.wait(member, lambda o=operation: o.done, operation.kind)  # type: ignore[misc]
         member.shared, member.verify, member.at_boundary = shared, verify, True
+        member.finishes = finishes
         member.answer = None
         with self._turn:
             if admits and member.admitted:
@@ -380,11 +388,37 @@ class Run:
             self.events.remove(event)
             self._add()
 
+    def _finish(self, door: list[Member]) -> None:
+        """All members say that the run is finished: it ends here, and nobody joins it any more."""
+        self.numbering = list(self.members)
+        for m in self.members:
+            m.at_boundary, m.told_left = False, True
+            m.answer = Boundary(
+                epoch=f"1.{self.epoch}",
+                rank=self.rank_of(m),
+                size=len(self.members),
+                step=self.step,
+                voted=True,
+                admitted=False,
+                left=False,
+                bytes_received=0,
+                contributors=(),
+                size_changed=False,
+                paused_s=0.0,
+                finished=True,
+            )
+        for m in door:
+            m.at_boundary = False
+            m.answer = RunEndedError(f"the run is finished, after step {self.step}")
+
     def _maybe_boundary(self) -> None:
         """Passes the boundary if all members, and all newcomers that it admits, stand at it."""
         door = [m for m in self.everybody if not m.admitted and m.outcome == "running"]
         waiting = [*self.members, *door]
         if not self.members or any(not m.at_boundary for m in waiting):
+            return
+        if all(m.finishes for m in self.members):
+            self._finish(door)
             return
         before = list(self.numbering)
         contributors = tuple(

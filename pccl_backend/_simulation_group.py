@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 from torch.utils.hooks import RemovableHandle
 
 from . import _events, _simulated
+from ._errors import MismatchError
 from ._group import Boundary, ElasticGroup
 from ._rank_tables import LiveRanks
 from ._simulation_members import Member, Operation
@@ -326,6 +327,14 @@ class SimulatedGroup(ElasticGroup):
     def resume(self, *, timeout_s: float | None = None) -> Boundary:
         """As ElasticGroup.resume."""
         return self._member.run.boundary(self._member, None, verify=True, admits=False)
+
+    def finish(self, *, timeout_s: float | None = None) -> Boundary:
+        """As ElasticGroup.finish."""
+        run = self._member.run
+        boundary = run.boundary(self._member, None, verify=True, admits=False, finishes=True)
+        if not (boundary.finished or boundary.left):
+            raise MismatchError("the run is not finished: other members called refresh")
+        return boundary
 
     def leave(self, *, at_once: bool = True) -> None:
         """The next boundary lets this member go."""

@@ -87,6 +87,7 @@ class Member:
     shared: Exchange | None = None  # its state, at a boundary
     at_boundary: bool = False
     verify: bool = False
+    finishes: bool = False
     answer: Boundary | Exception | None = None
     inbox: list[Message] = field(default_factory=list)
     hooks: dict[str, OrderedDict[int, Callable[[Any], None]]] = field(default_factory=dict)

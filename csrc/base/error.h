@@ -22,7 +22,8 @@ namespace pccl {
   X(invalid, 9, "an argument is wrong; nothing was sent")                               \
   X(not_admitted, 10, "a newcomer has to call refresh before it issues operations")     \
   X(broken, 11, "an invariant of pccl does not hold: a bug, the engine has stopped")    \
-  X(no_memory, 12, "a member had no memory for the operation")
+  X(no_memory, 12, "a member had no memory for the operation")                          \
+  X(run_ended, 13, "the run is finished: its members have said so")
 
 enum class ErrorCode : std::uint8_t {
   none = 0,

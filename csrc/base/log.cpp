@@ -45,6 +45,11 @@ void write_stderr(LogLevel level, std::string_view text) {
 
 }  // namespace
 
+std::uint64_t unix_s() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+}
+
 void set_log_level(LogLevel level) { level_now = static_cast<int>(level); }
 LogLevel log_level() { return static_cast<LogLevel>(level_now.load()); }
 

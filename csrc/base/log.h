@@ -3,6 +3,7 @@
 // log line may be written before anything has been wired. Thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -22,6 +23,8 @@ void set_log_level(LogLevel level);
 /// log.
 void set_log_sink(LogSink sink);
 void log(LogLevel level, std::string_view text);
+/// Seconds since 1970: the time of day, for people. Nothing is waited for by it.
+[[nodiscard]] std::uint64_t unix_s();
 
 inline void log_debug(std::string_view t) { log(LogLevel::debug, t); }
 inline void log_info(std::string_view t) { log(LogLevel::info, t); }

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -12,11 +14,13 @@
 
 namespace pccl {
 
-/// A call of refresh or resume.
+/// A call of refresh, resume or finish.
 struct BoundaryRequest {
   VoteKind kind = VoteKind::refresh;
   bool verify = false;
   std::uint64_t timeout_ms = 0;  // 0: none
+  /// The run is finished here, at this revision of its state, if all members say so.
+  std::optional<std::uint64_t> finish = {};
 };
 
 /// A boundary, as the user's thread sees it: a conversation, because hashing and checking run on
@@ -25,7 +29,7 @@ struct BoundaryEvent {
   enum class What : std::uint8_t {
     hash,     // the boundary votes: hash the state, answer with Run::boundary_root; `contributors`
     fetch,    // this peer's state differs: pull from one of `plan.sources`, then ask boundary_adopt
-    finished  // `step`, `voted`, `admitted`, `left`, `root`, `contributors`
+    finished  // `step`, `voted`, `admitted`, `left`, `ended`, `root`, `contributors`
   };
   What what = What::finished;
   EpochId epoch;  // fetch: the epoch of the proposal
@@ -34,6 +38,7 @@ struct BoundaryEvent {
   bool voted = false;
   bool admitted = false;
   bool left = false;
+  std::string ended = {};  // the run is finished, and says so
   StateRoot root;
   std::vector<std::uint32_t> contributors;  // ranks of the step that has ended, ascending
 };

@@ -21,7 +21,12 @@ void ElasticGroup::boundary_begin(const BoundaryRequest& request,
     return;
   }
   if (left_) {
-    talk->fail({ErrorCode::closed, "this replica has left the run"});
+    talk->fail(over());
+    return;
+  }
+  if (request.finish && !admitted_) {
+    talk->fail(
+        {ErrorCode::not_admitted, "this peer has not been admitted yet: call refresh() first"});
     return;
   }
   if (boundary_) {
@@ -43,6 +48,10 @@ void ElasticGroup::enter_boundary() {
   peer::AtBoundary event;
   event.kind = boundary_->kind;
   event.verify = boundary_->verify;
+  if (boundary_->finish) {
+    event.finish = event.has_root = true;  // without a state: it says how far the run has come
+    event.root.revision = *boundary_->finish;
+  }
   feed(event);
 }
 

@@ -179,6 +179,7 @@ peer::LossClass ElasticGroup::loss_class(const OpRequest& request) const {
 
 std::optional<Error> ElasticGroup::refuse_post(const OpRequest& request) const {
   if (failure_.failed()) return failure_;
+  if (!ended_text_.empty()) return over();
   if (left_) return Error{ErrorCode::closed, "this replica has left the run; refresh() says so"};
   if (!admitted_ && (!welcome_ || welcome_->has_boundaries)) {
     return Error{ErrorCode::not_admitted,
@@ -373,12 +374,16 @@ void ElasticGroup::on(const peer::WasEvicted& a) {
 
 void ElasticGroup::on(const peer::WasRefused& a) { end(a.error); }
 
-void ElasticGroup::on(const peer::HasLeft&) {
+void ElasticGroup::on(const peer::HasLeft& a) {
   left_ = true;
+  ended_text_ = a.ended;
+  if (!a.ended.empty()) log_info(a.ended);
   GroupEvent event;
   event.what = GroupEvent::What::left;
+  event.text = a.ended;
   hook(std::move(event));
   exchange_.withdraw();
+  publish();
   if (talk_) tell_left(*std::exchange(talk_, nullptr));
   end_waits(over());
   release_links(/*in_order=*/true);
@@ -389,7 +394,8 @@ void ElasticGroup::on(const peer::HasLeft&) {
 void ElasticGroup::tell_left(BoundaryTalk& talk) {
   said_left_ = true;
   BoundaryEvent finished;
-  finished.left = true;
+  finished.left = ended_text_.empty();
+  finished.ended = ended_text_;
   finished.step = core_.step;
   finished.voted = true;
   finished.contributors = contributors();
@@ -582,7 +588,9 @@ Result<std::vector<Handle>> ElasticGroup::handles(const std::vector<PeerId>& pee
 }
 
 Error ElasticGroup::over() const {
-  return left_ ? Error{ErrorCode::closed, "this replica has left the run"} : failure_;
+  if (!left_) return failure_;
+  const bool ended = !ended_text_.empty();
+  return {ErrorCode::closed, ended ? ended_text_ : "this replica has left the run"};
 }
 
 bool ElasticGroup::sibling(PeerId peer) const {

@@ -142,6 +142,7 @@ class ElasticGroup : public Group {
   void fail_late();
 
   std::optional<Late> late_;  // a difference in what was done here, of which nobody has failed yet
+  std::string ended_text_;    // with left_: the run is finished
   Error failure_;             // evicted, refused, closed
   std::optional<Welcome> welcome_;
   Stall stall_;

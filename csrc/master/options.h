@@ -17,6 +17,7 @@ struct MasterOptions {
   std::uint32_t max_peers = 4096;  // most members of an epoch; further peers wait at the door
   bool adopt = false;              // go on with an epoch that the register does not know
   bool refound = false;            // give up such an epoch, and one whose members do not come back
+  bool again = false;              // open a run anew that is finished
   std::string state_file;          // the register; empty: in memory, lost with the process
   std::string port_file;           // gets the port that was opened; empty: none is written
   std::string log_level = "info";  // debug, info, warning, error, off
@@ -57,6 +58,7 @@ struct MasterOptions {
     visit("lease_renew_ms", self.lease_renew_ms);
     visit("lease_lapse_ms", self.lease_lapse_ms);
     visit("say_waiting_ms", self.say_waiting_ms);
+    visit("again", self.again);
     visit("package", self.package);
   }
 };

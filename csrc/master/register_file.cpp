@@ -205,6 +205,7 @@ Result<Register> register_of(const std::string& text, const std::string& run,
                                          "\", which is not over, and this master serves \"" + run +
                                          "\": name the same run, or another place with --state"};
   }
+  if (held.value().run != run) held.value().value.ended.reset();  // that was another run's
   return std::move(held.value().value);
 }
 

@@ -63,6 +63,7 @@ State fresh_state(const MasterOptions& options) {
   state.config.max_peers = options.max_peers;
   state.config.adopt = options.adopt;
   state.config.refound = options.refound;
+  state.config.again = options.again;
   return state;
 }
 
@@ -93,7 +94,8 @@ Result<std::uint16_t> MasterServer::start() {
   started_ms_ = clock_.now_ms();
   waiting_timer_ =
       clock_.timer(options_.say_waiting_ms, options_.say_waiting_ms, [this] { say_waiting(); });
-  clock_timer_ = clock_.timer(kClockMs, kClockMs, [this] { post(Clock{clock_.now_ms() / 1000}); });
+  clock_timer_ =
+      clock_.timer(kClockMs, kClockMs, [this] { post(Clock{clock_.now_ms() / 1000, unix_s()}); });
   if (register_->shared()) {
     state_.config.shared = true;
     lease_timer_ =
@@ -181,7 +183,7 @@ void MasterServer::gone(PeerId peer, std::string why) {
 }
 
 void MasterServer::woke(std::uint64_t) {
-  post(Clock{clock_.now_ms() / 1000});  // the time of waking, and not of falling asleep
+  post(Clock{clock_.now_ms() / 1000, unix_s()});  // the time of waking, and not of falling asleep
   post(Woke{});
   if (lease_timer_) renew_lease();
 }
@@ -548,6 +550,7 @@ std::string MasterServer::whom_it_waits_for() const {
     text.pop_back();
     return text;
   }
+  if (state_.held->ended) return "";
   if (!state_.held->epoch || state_.held->over) {
     return "waiting for " + std::to_string(options_.min_peers) + " replicas to found the run \"" +
            options_.run + "\"; " + count_of(state_.peers.size(), "peer") + " connected";

@@ -15,6 +15,7 @@ struct Next {
   bool boundary = false;
   std::map<std::uint32_t, SyncPlan> plans;
   std::set<PeerId> leavers;
+  bool finishes = false;  // no epoch is next: `members` finish the run
 };
 
 bool contains_relays(const std::vector<Relay>& all, const std::vector<Relay>& some) {
@@ -112,6 +113,11 @@ Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
     }
     remove(voters, strangers);
     next.boundary = all_voted(s, voters);
+    next.finishes = next.boundary && all_finish(s, voters);
+    if (next.finishes) {
+      next.members = std::move(voters);
+      return next;
+    }
     if (next.boundary) {
       next.leavers = who_leaves(s, voters);
       remove(voters, next.leavers);
@@ -349,7 +355,9 @@ void reconsider(State& s, Actions& out) {
   const bool begun = std::any_of(alive.begin(), alive.end(), [&](const Member& m) {
     return s.peers.at(m.peer()).report.started.has_value();
   });
-  if (begun && !next.leavers.empty() && next.leavers.size() == alive.size()) {
+  if (next.finishes) {
+    write_ending(s, next.members, out);
+  } else if (begun && !next.leavers.empty() && next.leavers.size() == alive.size()) {
     drop_proposal(s);
     for (const PeerId p : next.leavers) s.seats.at(p).departed = true;
     write_over(s, out);  // all leave: the run is over
@@ -381,11 +389,12 @@ void write_proposal(State& s, Actions& out) {
   s.writing = std::move(to);
 }
 
-void write_over(State& s, Actions& out) {
+void write_over(State& s, Actions& out, std::optional<Ending> ended) {
   drop_proposal(s);
   s.running = false;
   Register to = *s.held;
   to.over = true;
+  to.ended = ended;
   out.push_back(WriteRegister{*s.held, to});
   s.writing = std::move(to);
 }
@@ -572,8 +581,16 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
   s.newest_commit.clear();
   s.pinned.clear();
   s.tried.reset();
-  out.push_back(Say{false, "the run is over"});
-  dismiss(s, s.left, before, seats, "the run is over", out);
+  if (s.held->ended) {
+    out.push_back(Say{false, ending_text(s)});
+    std::vector<PeerId> all;
+    for (const auto& [p, peer] : s.peers) all.push_back(p);
+    for (const PeerId p : all) turn_away(s, p, out);
+    s.finishers.clear();
+  } else {
+    out.push_back(Say{false, "the run is over"});
+    dismiss(s, s.left, before, seats, "the run is over", out);
+  }
   out.push_back(RunOver{});
   reconsider(s, out);
 }
@@ -605,6 +622,7 @@ void adopt(State& s, bool patience_over, Actions& out) {
   if (newest != nullptr) {
     to.epoch = Epoch{*newest->report.started, members, EpochId{}, false};
     to.over = false;
+    to.ended.reset();
     out.push_back(Say{true, "adopted epoch " + to_string(to.epoch->id) + " with " +
                                 std::to_string(members.size()) + " of its " +
                                 count_of(all, "member") + ", as the operator says"});

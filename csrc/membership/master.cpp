@@ -114,12 +114,15 @@ void on(State& s, const TakenOver& e, Actions& out) {
   Register to = e.held;
   const bool far = s.config.refound && to.incarnation < kRefoundBelow;
   to.incarnation += far ? kRefoundStep : 1;
+  if (s.config.again) to.ended.reset();
   out.push_back(WriteRegister{e.held, to});
   s.writing = std::move(to);
 }
 
 void take_office(State& s, Actions& out) {
   s.holds = true;
+  s.config.again = false;  // it was the answer to this ending
+  if (s.held->ended) out.push_back(Say{false, ending_text(s)});
   index_members(s);
   recall_relays(s);
   if (const Epoch* epoch = own(s)) {
@@ -267,6 +270,8 @@ void on(State& s, const PeerConnected& e, Actions& out) {
     send(s, p, welcome(s, p), out);
     hold_for_unknown(s, p, report, out);
     if (s.writing) return;  // adopted
+  } else if (s.held->ended) {
+    turn_away(s, p, out);
   } else if (report.started && !member && (report.leaving || s.left.contains(p))) {
     send(s, p, Left{}, out);  // the answer to its wish was lost with another connection
     out.push_back(Close{p});
@@ -455,6 +460,7 @@ void on_message(State& s, PeerId p, const Vote& m, Actions& out) {
   report.step = m.step;
   report.vote = m.kind;
   report.root = m.root;
+  report.finish = m.finish;
   report.issued = std::max(report.issued, OpKey{m.step, 0});
   if (s.running && !s.proposal && somebody_has_not_voted(s)) return;  // nothing else has changed
   reconsider(s, out);
@@ -593,6 +599,7 @@ void on(State& s, const Woke&, Actions& out) {
 
 void on(State& s, const Clock& e, Actions& out) {
   s.now_s = e.now_s;
+  s.unix_s = e.unix_s;
   bool again = !s.losses.empty();  // somebody's time at the door may be over
   for (const auto& [p, when] : s.unreachable) {
     if (when.second > s.now_s) continue;

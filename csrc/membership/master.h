@@ -35,9 +35,22 @@ struct Config {
   // The operator's answer when members report an epoch that the register does not know:
   bool adopt = false;    // go on with that epoch; the operator says that no other master runs
   bool refound = false;  // give its members up, and those of an epoch who do not come back
+  bool again = false;    // open a run anew that is finished
   // Several masters share the register: a peer that knows a higher incarnation has another master.
   bool shared = false;
   std::uint32_t read_for = 0;  // the highest such incarnation for which the register was read anew
+};
+
+/// How a run was finished.
+struct Ending {
+  std::uint64_t step = 0;    // of its state
+  std::uint64_t unix_s = 0;  // when; 0: not known
+  bool operator==(const Ending&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("step", self.step);
+    visit("unix_s", self.unix_s);
+  }
 };
 
 /// The register: the values that outlive a master. Changed by compare-and-write only; never the
@@ -46,8 +59,10 @@ struct Register {
   std::uint32_t incarnation = 0;  // the highest that a master has taken
   std::optional<Epoch>
       epoch;  // the last epoch that was, or may have been, started; none: not founded
-  std::uint64_t passed = 0;  // the step that its last voted boundary began
-  bool over = false;         // the run is over: the next newcomers found another
+  std::uint64_t passed = 0;          // the step that its last voted boundary began
+  bool over = false;                 // the run is over: the next newcomers found another
+  std::optional<Ending> ended = {};  // with `over`: the run is finished, nobody founds another
+  static constexpr std::string_view kAddedFrom = "ended";
   bool operator==(const Register&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -55,6 +70,7 @@ struct Register {
     visit("epoch", self.epoch);
     visit("passed", self.passed);
     visit("over", self.over);
+    visit("ended", self.ended);
   }
 };
 
@@ -94,6 +110,7 @@ struct OperatorStops {};  // SIGINT, SIGTERM
 /// About once a second, with the time of any clock that does not go back.
 struct Clock {
   std::uint64_t now_s = 0;
+  std::uint64_t unix_s = 0;  // the time of day, for people; 0: not known
 };
 
 using Event = std::variant<TakenOver, RegisterWritten, RegisterUnanswered, PeerConnected,
@@ -208,6 +225,7 @@ struct State {
   std::optional<std::uint64_t> woke_s;            // when the master's loop was late the last time
   bool adopting = false;                          // `writing` is an epoch that peers reported
   std::uint64_t now_s = 0;
+  std::uint64_t unix_s = 0;
   std::map<std::string, std::vector<std::uint64_t>>
       losses;  // replica name -> times of its recent losses
   /// Newcomers that a member could not reach: how often that was, and when they may try again.
@@ -234,6 +252,7 @@ struct State {
   std::size_t unvoted = 0;                  // index of a member that had not voted at the last look
   std::map<std::uint32_t, SyncPlan> plans;  // of `proposal`, by peer group
   std::set<PeerId> leavers;                 // members that leave with `proposal`
+  std::vector<PeerId> finishers;            // members that have finished the run
   std::set<PeerId> unknown;  // connected, of an epoch that the register does not know
 };
 

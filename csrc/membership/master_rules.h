@@ -118,6 +118,18 @@ void be_heard_anew(State& s);
 /// A member of the proposal is not calm: all go on as they were, and the boundary decides.
 void give_up_at_once(State& s);
 
+// ---------------------------------------------------------------------- how a run is finished
+// (ending.cpp)
+
+/// Do all of these, who stand at one boundary, say that the run is finished there?
+[[nodiscard]] bool all_finish(const State& s, const std::vector<Member>& voters);
+/// Writes it to the register.
+void write_ending(State& s, const std::vector<Member>& voters, Actions& out);
+/// After which step, when, and what opens the run anew. Of a register that says so.
+[[nodiscard]] std::string ending_text(const State& s);
+/// Tells a peer of a run that is finished so, and closes its connection.
+void turn_away(State& s, PeerId peer, Actions& out);
+
 // --------------------------------------------------------------------- members that are late
 // (lateness.cpp)
 
@@ -187,7 +199,8 @@ void reconsider(State& s, Actions& out);
 void start(State& s, const std::optional<Epoch>& before, Actions& out);
 /// All members of the proposed epoch are ready: writes the epoch to the register.
 void write_proposal(State& s, Actions& out);
-void write_over(State& s, Actions& out);
+/// The run is over: by all members' leave, or finished.
+void write_over(State& s, Actions& out, std::optional<Ending> ended = {});
 /// The register says that the run is over.
 void end_run(State& s, const std::vector<Member>& before, Actions& out);
 /// Recomputes what is derived from the register's epoch.

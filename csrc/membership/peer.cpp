@@ -24,6 +24,8 @@ EpochId newest_epoch(const State& s) {
   return id;
 }
 
+Vote vote_of(const State& s) { return Vote{s.step, s.vote, s.root, s.finish}; }
+
 bool is_epoch(const std::optional<Epoch>& epoch, EpochId id) { return epoch && epoch->id == id; }
 
 // ------------------------------------------------------------------------------------ boundaries
@@ -36,6 +38,7 @@ void enter(State& s, std::uint64_t step) {
   s.committed_below = OpKey{step, 0};
   s.vote = VoteKind::none;
   s.voting = s.at_boundary = s.at_door = s.hashing = s.verify = s.root_known = s.adopting = false;
+  s.finish = false;
   s.boundary_kind = VoteKind::none;
   s.root = StateRoot{};
   s.flags.erase(s.flags.begin(), s.flags.lower_bound(step));
@@ -45,7 +48,7 @@ void enter(State& s, std::uint64_t step) {
 /// a failure in it, votes, and so does the first boundary of a run. (A failure in a later step,
 /// which others have reached, is no reason: they have passed this boundary.)
 bool must_vote(const State& s) {
-  if (s.verify || s.passed == 0) return true;
+  if (s.verify || s.finish || s.passed == 0) return true;
   if (s.failure && s.failure->from.step <= s.step) return true;
   const auto flag = s.flags.find(s.step);
   return flag == s.flags.end() || flag->second;
@@ -71,7 +74,7 @@ void stand(State& s, Actions& out) {
   }
   if (s.started) {
     s.vote = s.boundary_kind;
-    tell(s, Vote{s.step, s.vote, s.root}, out);
+    tell(s, vote_of(s), out);
   } else {
     s.at_door = true;
     tell(s, Knock{s.root}, out);
@@ -83,6 +86,7 @@ void on(State& s, const AtBoundary& e, Actions& out) {
   s.at_boundary = true;
   s.boundary_kind = e.kind;
   s.verify = e.verify;
+  s.finish = e.finish && s.started;  // a newcomer has nothing to finish
   s.root_known = e.has_root;
   s.root = e.has_root ? e.root : StateRoot{};
   // resume is no boundary in this sense: it leaves the places where rank and size change as they
@@ -162,7 +166,7 @@ void on(State& s, const LinksUp& e, Actions& out) {
 
 /// What it holds has changed: the next election must know.
 void tell_root(const State& s, Actions& out) {
-  if (s.vote != VoteKind::none) tell(s, Vote{s.step, s.vote, s.root}, out);
+  if (s.vote != VoteKind::none) tell(s, vote_of(s), out);
   if (s.at_door) tell(s, Knock{s.root}, out);
 }
 
@@ -354,7 +358,16 @@ void on_master(State& s, const Evicted& m, Actions& out) {
   out.push_back(WasEvicted{m.text});
 }
 
-void on_master(State& s, const Left&, Actions& out) {
+void on_master(State& s, const Left& m, Actions& out) {
+  if (!m.ended.empty()) {
+    // A member that was lost before it could say so has no rank any more.
+    std::vector<PeerId> last = own_group(s, m.members);
+    const bool mine = std::find(last.begin(), last.end(), s.self.peer()) != last.end();
+    if (mine) out.push_back(Renumber{std::move(last)});
+    finish(s, Error{ErrorCode::closed, m.ended}, out);
+    out.push_back(HasLeft{m.ended});
+    return;
+  }
   // At a boundary nothing is pending. Who left at once may have issued something since; else the
   // run has gone on without it before it came to a boundary.
   finish(s,
@@ -366,8 +379,9 @@ void on_master(State& s, const Left&, Actions& out) {
 }
 
 void on_master(State& s, const Refuse& m, Actions& out) {
-  finish(s, m.error, out);
-  out.push_back(WasRefused{m.error});
+  const Error error = m.ended ? Error{ErrorCode::run_ended, m.error.text} : m.error;
+  finish(s, error, out);
+  out.push_back(WasRefused{error});
 }
 
 void on_master(State&, const Welcome& m, Actions& out) { out.push_back(Greeted{m}); }

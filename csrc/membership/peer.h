@@ -73,6 +73,7 @@ struct AtBoundary {  // the program calls refresh or resume
   bool verify = false;    // vote even if nothing else asks for it (the same at all members)
   bool has_root = false;  // `root` is set; else HashState asks for it when it is needed
   StateRoot root;
+  bool finish = false;  // the run is finished here, if all members say so; with a vote
 };
 /// Answer to HashState.
 struct RootKnown {
@@ -178,7 +179,9 @@ struct WasEvicted {
 struct WasRefused {
   Error error;
 };
-struct HasLeft {};
+struct HasLeft {
+  std::string ended = {};  // the run is finished, and says so; empty: this peer alone has left
+};
 struct Greeted {
   Welcome welcome;
 };
@@ -232,6 +235,7 @@ struct State {
   bool root_known = false;
   VoteKind boundary_kind = VoteKind::none;  // with at_boundary: refresh or resume
   bool verify = false;
+  bool finish = false;
   bool voting = false;    // this boundary votes; the root may still be missing
   bool hashing = false;   // between HashState and RootKnown
   bool adopting = false;  // between Adopt and Fetched: the state that this peer holds is not known

@@ -111,6 +111,7 @@ Report report_of(const State& s) {
   r.calm = s.next == 0 && !(s.rigid_step && *s.rigid_step + 1 >= s.step);
   r.leaving = s.leaving;
   r.at_once = s.at_once;
+  r.finish = s.finish;
   return r;
 }
 

@@ -146,6 +146,7 @@ py::dict to_dict(const BoundaryEvent& event) {
   dict["voted"] = event.voted;
   dict["admitted"] = event.admitted;
   dict["left"] = event.left;
+  dict["ended"] = event.ended;
   dict["contributors"] = event.contributors;
   dict["root"] = to_dict(event.what == What::fetch ? event.plan.root : event.root);
   if (event.what == What::fetch) {
@@ -290,11 +291,12 @@ void leave(bool at_once) {
 // a signal's handler raises: the call may be interrupted, and the next one goes on from there.
 
 void boundary_begin(const std::string& kind, bool verify, std::optional<double> timeout_s,
-                    const py::object& talk) {
+                    const py::object& talk, std::optional<std::uint64_t> finish) {
   TORCH_CHECK_VALUE(kind == "refresh" || kind == "resume",
                     "pccl: kind is 'refresh' or 'resume', got '", kind, "'");
   const BoundaryRequest request{kind == "refresh" ? VoteKind::refresh : VoteKind::resume, verify,
-                                timeout_s ? std::max<std::uint64_t>(to_ms(*timeout_s), 1) : 0};
+                                timeout_s ? std::max<std::uint64_t>(to_ms(*timeout_s), 1) : 0,
+                                finish};
   const auto engine = joined_engine();
   Error error;
   {
@@ -517,7 +519,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_event_sink", &set_event_sink, py::arg("function"));
   m.def("leave", &leave, py::arg("at_once"));
   m.def("boundary_begin", &boundary_begin, py::arg("kind"), py::arg("verify"), py::arg("timeout_s"),
-        py::arg("talk"));
+        py::arg("talk"), py::arg("finish") = py::none());
   m.def("boundary_next", &boundary_next, py::arg("timeout_s"), py::arg("talk"));
   m.def("boundary_root", &boundary_root, py::arg("present"), py::arg("revision"), py::arg("digest"),
         py::arg("items"), py::arg("keep"));

@@ -3,6 +3,7 @@
 #include "transport/loop.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 
 #include "base/assert.h"

@@ -166,12 +166,15 @@ struct Vote {
   std::uint64_t step = 0;
   VoteKind kind = VoteKind::refresh;
   StateRoot root;
+  bool finish = false;  // as in Report
+  static constexpr std::string_view kAddedFrom = "finish";
   bool operator==(const Vote&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("step", self.step);
     visit("kind", self.kind);
     visit("root", self.root);
+    visit("finish", self.finish);
   }
 };
 
@@ -343,20 +346,34 @@ struct Evicted {
   static void fields(auto& self, auto&& visit) { visit("text", self.text, kTextBytesMax); }
 };
 
-/// The receiver has left the run, as it asked with Leave: at this boundary, or at once.
+/// The receiver has left the run, as it asked with Leave: at this boundary, or at once. Or the run
+/// is finished, as all of its members have said.
 struct Left {
   static constexpr std::string_view kName = "left";
+  std::string ended = {};            // the run is finished: after which step, and when
+  std::vector<PeerId> members = {};  // that have finished it, in rank order; empty: not known
+  static constexpr std::string_view kAddedFrom = "ended";
   bool operator==(const Left&) const = default;
-  static void fields(auto&, auto&&) {}
+
+  static void fields(auto& self, auto&& visit) {
+    visit("ended", self.ended, kTextBytesMax);
+    visit("members", self.members, kMembersMax);
+  }
 };
 
-/// The master does not accept the Hello: wrong run, version or place in a replica.
+/// The master does not accept the Hello: wrong run, version or place in a replica; or the run is
+/// finished.
 struct Refuse {
   static constexpr std::string_view kName = "refuse";
   Error error;
+  bool ended = false;  // the run is finished: `error` is run_ended to those who know that code
+  static constexpr std::string_view kAddedFrom = "ended";
   bool operator==(const Refuse&) const = default;
 
-  static void fields(auto& self, auto&& visit) { visit("error", self.error, kFailureCodeMin); }
+  static void fields(auto& self, auto&& visit) {
+    visit("error", self.error, kFailureCodeMin);
+    visit("ended", self.ended);
+  }
 };
 
 /// The run stands still on purpose (--hold-below, members that may come back). The receiver logs

@@ -167,6 +167,8 @@ struct Report {
   bool calm = false;
   bool leaving = false;  // the peer's replica wants to leave, at the latest at the next boundary
   bool at_once = false;  // with `leaving`: before the boundary, if all members are calm
+  bool finish = false;   // with a vote: the run is finished here, if all members say so
+  static constexpr std::string_view kAddedFrom = "finish";
   bool operator==(const Report&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -186,6 +188,7 @@ struct Report {
     visit("calm", self.calm);
     visit("leaving", self.leaving);
     visit("at_once", self.at_once);
+    visit("finish", self.finish);
   }
 };
 

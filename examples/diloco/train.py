@@ -137,6 +137,8 @@ def main() -> None:
             f"epoch {group.epoch}",
             flush=True,
         )
+    if not boundary.left:
+        group.finish()  # who comes later hears that the run is finished
     dist.destroy_process_group()
 
 

@@ -15,7 +15,6 @@ dist.init_process_group("pccl")  # elastic, as PCCL_MASTER=pccl://HOST:PORT is s
 group = pccl.group()
 weight = torch.zeros(2)
 state = {"step": 0, "weight": weight}  # all members share these values, bit for bit
-
 boundary = group.refresh(state)  # a newcomer is admitted here and receives `state`
 while not boundary.left and state["step"] < STEPS:
     x = torch.rand(1000)  # other points at each member
@@ -27,5 +26,7 @@ while not boundary.left and state["step"] < STEPS:
     print(f"step {state['step']:2d}  rank {group.rank} of {group.size}  weight {weight.tolist()}")
     time.sleep(PAUSE_S)
     boundary = group.refresh(state)
+if not boundary.left:
+    group.finish()  # all say so: who comes later hears that the run is finished
 print(f"ended after step {state['step']} with weight {weight.tolist()}")
 dist.destroy_process_group()

@@ -61,9 +61,7 @@ def main() -> None:
     if checkpoints and (loaded := checkpoints.load(state)) and rank == 0:
         print(f"goes on from step {loaded}, unless the run is further", flush=True)
     boundary = group.refresh(state)
-    while not boundary.left:
-        if state["step"] + 1 == options.steps:
-            group.leave(at_once=False)  # after this step, all together
+    while not boundary.left and state["step"] < options.steps:
         x_BD, y_B1 = batch(state["step"], boundary.rank, rank)
         loss = (model(x_BD) - y_B1).square().mean()
         loss.backward()
@@ -81,6 +79,8 @@ def main() -> None:
         time.sleep(options.pause)
     if checkpoints:
         checkpoints.close()
+    if not boundary.left:
+        group.finish()  # who comes later hears that the run is finished
     weights = b"".join(p.to_local().detach().numpy().tobytes() for p in model.parameters())
     digest = hashlib.sha256(weights).hexdigest()[:16]
     print(f"rank {rank} ends after step {state['step']} with weights {digest}", flush=True)

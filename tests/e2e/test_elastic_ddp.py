@@ -650,7 +650,7 @@ def test_the_example_survives_a_kill_and_a_newcomer_and_ends_with_the_same_weigh
         steps = int(ends[0][0].split()[0])
         # Of the steps of 192 samples all counted but in the one of the loss, with 96 at least.
         assert steps * 192 - 96 >= PASSES * SAMPLES > (steps - 2) * 192
-        assert [path.name for path in tmp_path.glob("step-*")] == ["step-50"]
+        assert {path.name for path in tmp_path.glob("step-*")} == {"step-50", f"step-{steps}"}
     finally:
         for peer in peers:
             peer.close()
@@ -665,4 +665,4 @@ def test_the_elastic_script_has_some_ten_lines_more_than_the_plain_one() -> None
         len((ROOT / "examples" / "fsdp" / f"ddp_{name}.py").read_text().splitlines())
         for name in ("plain", "elastic")
     ]
-    assert lines[1] - lines[0] <= 12
+    assert lines[1] - lines[0] <= 14

@@ -69,6 +69,21 @@ std::string whole_replicas(const World& w) {
   return "";
 }
 
+/// A run is finished where all of its members have said so; of one that is lost nothing is asked.
+std::string finished(const World& w) {
+  if (!w.held.ended || !w.held.epoch || w.contested || w.rules.eager) return "";
+  for (const Member& m : w.held.epoch->members) {
+    const PeerWorld& peer = w.at(m.peer());
+    const bool here =
+        peer.life == Life::up && !peer.over && !w.faulty.contains(World::index(m.peer()));
+    const bool begun = peer.core.started && peer.core.started->id == w.held.epoch->id;
+    if (here && begun && !peer.core.finish) {
+      return "the run is finished, and " + text(World::index(m.peer())) + " has not said so";
+    }
+  }
+  return "";
+}
+
 /// No two masters have taken the same incarnation, and nobody one that the register does not know.
 std::string one_office(const World& w) {
   std::set<std::uint32_t> taken;
@@ -283,6 +298,7 @@ std::string safety(const World& w) {
   if (std::string bad = registered(w); !bad.empty()) return bad;
   if (std::string bad = one_chain(w); !bad.empty()) return bad;
   if (std::string bad = one_office(w); !bad.empty()) return bad;
+  if (std::string bad = finished(w); !bad.empty()) return bad;
   if (std::string bad = whole_replicas(w); !bad.empty()) return bad;
   if (std::string bad = old_failure(w); !bad.empty()) return bad;
   if (std::string bad = nothing_in_flight(w); !bad.empty()) return bad;

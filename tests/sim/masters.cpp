@@ -197,6 +197,8 @@ void World::write_register(Write& write) {
     const bool answered = adopts_ || given_up != EpochId{};
     if (lost && !same && !answered) broken = "the run goes on by itself, and its register was lost";
     const bool adopted = lost && !same && adopts_;
+    const bool opens = held.ended && !write.to.ended;
+    if (opens && !lost && !adopts_ && !refounds_) broken = "a run that was finished goes on";
     if (!same) lost = false;
     history_.push_back(held);
     held = write.to;

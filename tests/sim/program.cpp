@@ -34,13 +34,21 @@ void World::at_boundary(int p) {
   if (world.core.started) {
     if (!rules.boundaries || rules.resumes.contains(step)) event.kind = VoteKind::resume;
     event.verify = rules.verifies.contains(step);
-    if (rules.boundaries && step >= rules.program.size() && !world.leaving) {
+    const bool at_end = rules.boundaries && step >= rules.program.size();
+    if (at_end && rules.finishes) {
+      event.kind = VoteKind::refresh;
+      event.finish = true;
+    } else if (at_end && !world.leaving) {
       world.leaving = true;
       to_peer(p, peer::WantsToLeave{random_.below(2) == 0});
     }
   }
   event.has_root = event.kind == VoteKind::refresh && random_.below(2) == 0;
   if (event.has_root) event.root = root_of(world.content);
+  if (event.finish) {
+    event.has_root = true;
+    event.root = StateRoot{false, step, {}};
+  }
   world.in_boundary = true;
   changed = true;
   to_peer(p, event);

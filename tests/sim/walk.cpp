@@ -187,6 +187,7 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace, bool
   Rules rules = shape(random, planted);
   // Two walks of five: the others stay those that seeds.txt and kRare name.
   rules.slow_adoption = seed % 5 == 0 || seed % 5 == 3;
+  rules.finishes = seed % 7 == 1 || seed % 7 == 4;
   if (liar) rules.liar = static_cast<int>(seed % static_cast<std::uint64_t>(rules.peers));
   World world(std::move(rules), random);
   Taste taste(random);

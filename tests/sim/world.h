@@ -72,6 +72,7 @@ struct Rules {
   std::set<std::uint64_t> verifies;   // steps whose boundary votes in any case
   std::uint64_t window = 2;           // operations in flight
   bool eager = false;                 // timers may end at any time
+  bool finishes = false;              // the program finishes the run, and does not just leave
   std::array<int, kFaults> budget{};  // of each fault
   PlantedBugs planted;
   bool slow_adoption = false;  // a proposal may come while a peer replaces its state

@@ -77,6 +77,7 @@ def test_options_without_arguments_are_the_documented_defaults(
         "max_peers": 4096,
         "adopt": False,
         "refound": False,
+        "again": False,
         "state_file": str(tmp_path / "pccl" / "master-48148"),
         "port_file": "",
         "log_level": "info",

@@ -1,5 +1,6 @@
 """ElasticRun over a group that only pretends: what it counts, when it settles, what it shares."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,15 +36,23 @@ class FakeGroup:
         self.process_group = None
         self.left = False
         self.fails: Exception | None = None
+        self.finished = 0
+        self.rank_at_end: int | None = None
         self.shared: list[dict[str, Any]] = []  # what was hashed at each boundary
 
     def _contributors(self) -> tuple[int, ...]:
         return self.contributors
 
+    def finish(self, *, timeout_s: float | None = None) -> Boundary:
+        self.finished += 1
+        self.rank = self.rank_at_end if self.rank_at_end is not None else self.rank
+        boundary = self.refresh({})
+        return dataclasses.replace(boundary, finished=True)
+
     def refresh(self, state: Any, *, timeout_s: float | None = None) -> Boundary:
         if self.fails is not None:
             raise self.fails
-        if self.hashes:
+        if self.hashes and state:
             state.settle(self.contributors or None)
         self.shared.append({n: v for n, v in state.items() if not torch.is_tensor(v)})
         self.step += 1
@@ -418,3 +427,61 @@ def test_a_checkpoint_of_other_things_is_refused_and_nothing_has_changed(tmp_pat
 def test_the_arguments_for_ddp_are_those_of_this_torch() -> None:
     assert ddp_kwargs["init_sync"] is False
     assert len(ddp_kwargs) == 3
+
+
+def saved(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_end_is_saved_before_the_run_is_finished(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, every=2)
+    loop = Loop(FakeGroup(), checkpoints)
+    for _ in range(3):
+        loop.step()
+    seen = []
+    finish = loop.group.finish
+
+    def spy(**options: Any) -> Boundary:
+        seen.append(saved(tmp_path))
+        return finish(**options)
+
+    loop.group.finish = spy  # type: ignore[method-assign]
+    boundary = loop.run.finish()
+    assert seen == [["step-2", "step-3"]]
+    assert (boundary.finished, boundary.writer, loop.run.state["step"]) == (True, True, 3)
+    assert loop.run.finish() is boundary
+    assert loop.group.finished == 1
+    checkpoints.close()
+    again = Loop(FakeGroup(), Checkpoints(tmp_path, every=2))
+    assert again.run.state["step"] == 3
+
+
+def test_where_the_writer_is_lost_at_the_end_its_successor_saves(tmp_path: Path) -> None:
+    loop = Loop(FakeGroup(rank=1), Checkpoints(tmp_path, every=2))
+    loop.step()
+    loop.group.rank_at_end = 0
+    assert loop.run.finish().writer
+    assert saved(tmp_path) == ["step-1"]
+
+
+def test_an_end_that_cannot_be_saved_is_an_error_of_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("no space left")
+
+    loop = Loop(FakeGroup(), Checkpoints(tmp_path, every=2))
+    loop.step()
+    monkeypatch.setattr(_checkpoints, "save_with_dcp", fails)
+    with pytest.raises(RuntimeError, match="no space left"):
+        loop.run.finish()
+    assert loop.group.finished == 1
+    assert loop.run.boundary.finished
+
+
+def test_who_has_left_finishes_nothing() -> None:
+    loop = Loop(FakeGroup())
+    loop.step()
+    loop.group.leaves = True
+    assert loop.run.finish().left
+    assert loop.group.finished == 0

@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pccl_backend import _C, _extension, _group, _models, _rank_tables, _session
 from pccl_backend._config import Options
-from pccl_backend._errors import EvictedError, GroupClosedError, PeerLostError
+from pccl_backend._errors import EvictedError, GroupClosedError, MismatchError, PeerLostError
 from pccl_backend._group import ElasticGroup
 from pccl_backend._state import Exchange
 
@@ -53,8 +53,11 @@ class FakeExtension:
     def is_elastic(self, group: object) -> bool:
         return group is dist.group.WORLD
 
-    def boundary_begin(self, kind: str, verify: bool, timeout_s: float, talk: Any) -> None:
-        self.calls.append(("begin", kind, verify, timeout_s))
+    def boundary_begin(
+        self, kind: str, verify: bool, timeout_s: float, talk: Any, finish: int | None = None
+    ) -> None:
+        more = () if finish is None else (finish,)
+        self.calls.append(("begin", kind, verify, timeout_s, *more))
         talk.is_open = True
 
     def boundary_next(self, timeout_s: float, talk: Any) -> bool:
@@ -496,3 +499,21 @@ def test_the_mesh_of_hsdp_needs_a_group_of_the_replica_beside_the_elastic_one(
     mesh = dist.device_mesh.DeviceMesh("cpu", [[0, 1]], mesh_dim_names=("a", "b"))
     with pytest.raises(ValueError, match="shard has 2 dimensions"):
         _models.hsdp_mesh(shard=mesh)
+
+
+def test_finish_says_how_far_the_run_has_come(fake: FakeExtension) -> None:
+    group = _group.group()
+    fake.events += [
+        finished(),
+        finished(ended="the run is finished"),
+        finished(),
+        finished(left=True),
+    ]
+    group.refresh({"step": 7})
+    fake.calls.clear()
+    boundary = group.finish(timeout_s=3.0)
+    assert (boundary.finished, boundary.left) == (True, False)
+    assert fake.calls == [("begin", "refresh", False, 3.0, 7)]
+    with pytest.raises(MismatchError, match="other members called refresh"):
+        group.finish()
+    assert group.finish().left

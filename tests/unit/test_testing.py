@@ -260,3 +260,19 @@ def test_the_example_passes_its_own_tests() -> None:
     run = subprocess.run(command, capture_output=True, text=True, cwd=examples, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
     assert " passed" in run.stdout
+
+
+def test_a_run_is_finished_where_all_say_so() -> None:
+    def program() -> Any:
+        group = pccl.group(pccl.join(URL))
+        boundary = group.refresh({"step": 0})
+        while boundary.step < 3:
+            dist.all_reduce(torch.ones(1), group=group.process_group)
+            boundary = group.refresh({"step": boundary.step})
+        end = group.finish()
+        with pytest.raises(pccl.GroupClosedError):
+            group.refresh({"step": 4})
+        return end.finished, end.size, end.writer
+
+    run = testing.simulate(program, members=3, events=[testing.Lose(member=0, step=2)])
+    assert [m.result for m in run[1:]] == [(True, 2, True), (True, 2, False)]

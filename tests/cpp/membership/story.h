@@ -4,13 +4,14 @@
 // held.
 //
 // Commands (N, M: peers; KEY: step.index):
-//   config min_peers=2 hold_below=1 run=name     before boot
-//   boot | die | over TIMER [N]                  the master; TIMER: founding patience refound
-//   absence connect N [replica=a attempt=0 rank=0 size=1 run=name state=REVISION/NAME] close N |
-//   crash N                            its connection breaks; the process dies hold N | release N
-//   what the master sends to N waits issue N [needs_all|root=M] | complete N KEY | returned N KEY |
-//   time_out N KEY | beat N mismatch N KEY | suspect N M | cannot N M | relinked N M refresh N |
-//   resume N | state N REVISION/NAME | leave N [now] | bye N
+//   config min_peers=2 hold_below=1 run=name again=1     before boot
+//   boot | die | clock SECONDS [unix=SECONDS] | over TIMER [N]                  the master; TIMER:
+//   founding patience refound absence connect N [replica=a attempt=0 rank=0 size=1 run=name
+//   state=REVISION/NAME] close N | crash N                            its connection breaks; the
+//   process dies hold N | release N what the master sends to N waits issue N [needs_all|root=M] |
+//   complete N KEY | returned N KEY | time_out N KEY | beat N mismatch N KEY | suspect N M | cannot
+//   N M | relinked N M refresh N | resume N | finish N | state N REVISION/NAME | leave N [now] |
+//   bye N
 #pragma once
 
 #include <deque>
@@ -77,7 +78,8 @@ inline std::string line(const Mismatch& m) { return "mismatch " + to_string(m.op
 inline std::string line(const Expired& m) { return "expired " + to_string(m.op); }
 inline std::string line(const Vote& m) {
   return std::string(m.kind == VoteKind::resume ? "votes to resume" : "votes") + " at step " +
-         std::to_string(m.step) + ", state " + text(m.root);
+         std::to_string(m.step) +
+         (m.finish ? " that the run is finished" : ", state " + text(m.root));
 }
 inline std::string line(const Knock& m) { return "knocks, state " + text(m.root); }
 inline std::string line(const Leave& m) {
@@ -111,8 +113,12 @@ inline std::string line(const Start& m) {
 inline std::string line(const Commit& m) { return "commit " + text(m.ops) + text(m.flags); }
 inline std::string line(const FailOp& m) { return "fail " + text(m.failure); }
 inline std::string line(const Evicted& m) { return "evicted: " + m.text; }
-inline std::string line(const Left&) { return "left"; }
-inline std::string line(const Refuse& m) { return "refused: " + text(m.error); }
+inline std::string line(const Left& m) {
+  return m.ended.empty() ? "left" : "left " + text(m.members) + ", " + m.ended;
+}
+inline std::string line(const Refuse& m) {
+  return "refused" + std::string(m.ended ? ", ended" : "") + ": " + text(m.error);
+}
 inline std::string line(const Status&) { return "status"; }
 inline std::string line(const Hold& m) { return "hold: " + m.text; }
 inline std::string line(const StoreReply&) { return "store reply"; }
@@ -141,8 +147,12 @@ inline std::string line(const peer::EnterStep& a) {
 }
 inline std::string line(const peer::Renumber& a) { return "ranks are " + text(a.pinned); }
 inline std::string line(const peer::WasEvicted&) { return "is evicted"; }
-inline std::string line(const peer::WasRefused&) { return "is refused"; }
-inline std::string line(const peer::HasLeft&) { return "has left"; }
+inline std::string line(const peer::WasRefused& a) {
+  return "is refused: " + std::string(error_name(a.error.code));
+}
+inline std::string line(const peer::HasLeft& a) {
+  return a.ended.empty() ? "has left" : "has finished";
+}
 inline std::string line(const peer::Greeted&) { return ""; }
 inline std::string line(const peer::Say&) { return ""; }
 
@@ -201,6 +211,7 @@ class Story {
       master_.config.min_peers = static_cast<std::uint32_t>(std::stoul(option("min_peers", "2")));
       master_.config.hold_below = static_cast<std::uint32_t>(std::stoul(option("hold_below", "1")));
       master_.config.run = option("run", "");
+      master_.config.again = option("again", "0") == "1";
     } else if (verb == "boot") {
       up_ = true;
       to_master(master::TakenOver{held_});
@@ -210,6 +221,8 @@ class Story {
       master_ = master::State{};
       master_.config = config;
       for (auto& [p, player] : peers_) lose_master(p, player);
+    } else if (verb == "clock") {
+      to_master(master::Clock{std::stoull(args_.at(0)), std::stoull(option("unix", "0"))});
     } else if (verb == "over") {
       over(args_.at(0));
     } else if (verb == "connect") {
@@ -276,6 +289,9 @@ class Story {
       to_peer(p, peer::LinkBack{who(1)});
     } else if (verb == "refresh") {
       to_peer(p, peer::AtBoundary{});
+    } else if (verb == "finish") {
+      to_peer(p, peer::AtBoundary{
+                     VoteKind::refresh, false, true, {false, player.state.revision, {}}, true});
     } else if (verb == "resume") {
       to_peer(p, peer::AtBoundary{VoteKind::resume, false, false, {}});
     } else if (verb == "state") {
@@ -366,7 +382,8 @@ class Story {
         held_ = write->to;
         say("register: incarnation " + std::to_string(held_.incarnation) +
             (held_.epoch ? " epoch " + to_string(held_.epoch->id) : "") + " passed " +
-            std::to_string(held_.passed) + (held_.over ? " over" : ""));
+            std::to_string(held_.passed) + (held_.over ? " over" : "") +
+            (held_.ended ? " finished after step " + std::to_string(held_.ended->step) : ""));
         to_master(master::RegisterWritten{held_, true});
       } else if (const auto* said = std::get_if<master::Say>(&action)) {
         say("master says: " + said->text);

@@ -1,0 +1,104 @@
+// How a run is finished, and who is told so. The stories are tests/sim/transcripts/finish*.txt.
+#include <gtest/gtest.h>
+
+#include "membership/master_rules.h"
+#include "story.h"
+
+namespace pccl {
+namespace {
+
+using story::Story;
+
+/// A run of two members that stand at the boundary after its founding.
+void found(Story& story) {
+  for (const char* command : {"config min_peers=2 run=gpt", "boot", "connect 1", "connect 2",
+                              "over founding", "refresh 1", "refresh 2"}) {
+    static_cast<void>(story.run(command));
+  }
+}
+
+TEST(Ending, the_register_keeps_step_and_time) {
+  Story story;
+  found(story);
+  for (const char* command : {"clock 9 unix=1795471265", "state 1 600/a", "finish 1"}) {
+    static_cast<void>(story.run(command));
+  }
+  EXPECT_FALSE(story.held().over);
+  static_cast<void>(story.run("finish 2"));
+  ASSERT_TRUE(story.held().over);
+  EXPECT_EQ(story.held().ended, (master::Ending{600, 1795471265}));
+  EXPECT_TRUE(story.peer(1).over);
+  EXPECT_TRUE(story.peer(2).over);
+}
+
+TEST(Ending, the_text_has_day_and_time) {
+  const auto text = [](std::uint64_t unix_s) {
+    master::State s;
+    s.held = master::Register{};
+    s.held->ended = master::Ending{1, unix_s};
+    const std::string all = ending_text(s);
+    const std::size_t from = all.find("on ") + 3;
+    return all.substr(from, all.find(';') - from);
+  };
+  EXPECT_EQ(text(1), "1970-01-01 at 00:00:01 UTC");
+  EXPECT_EQ(text(951782399), "2000-02-28 at 23:59:59 UTC");
+  EXPECT_EQ(text(951782400), "2000-02-29 at 00:00:00 UTC");
+  EXPECT_EQ(text(1767225599), "2025-12-31 at 23:59:59 UTC");
+  EXPECT_EQ(text(1772323200), "2026-03-01 at 00:00:00 UTC");
+  EXPECT_EQ(text(1795471265), "2026-11-23 at 22:01:05 UTC");
+}
+
+TEST(Ending, that_all_leave_finishes_nothing) {
+  Story story;
+  found(story);
+  for (const char* command : {"leave 1", "leave 2", "refresh 1", "refresh 2"}) {
+    static_cast<void>(story.run(command));
+  }
+  EXPECT_TRUE(story.held().over);
+  EXPECT_FALSE(story.held().ended);
+}
+
+TEST(Ending, a_master_that_reads_it_turns_all_away_that_have_not_finished) {
+  master::State s;
+  s.config.run = "gpt";
+  master::Register held;
+  held.incarnation = 3;
+  held.over = true;
+  held.ended = master::Ending{600, 0};
+  master::Actions out = step(s, master::TakenOver{held});
+  master::Register mine = held;
+  mine.incarnation = 4;
+  out = step(s, master::RegisterWritten{mine, true});
+  Hello late;
+  late.member.handle.peer = PeerId{7};
+  late.member.place.replica = "late";
+  out = step(s, master::PeerConnected{late});
+  ASSERT_EQ(out.size(), 2U);
+  const auto& refuse = std::get<Refuse>(std::get<master::Send>(out[0]).message);
+  EXPECT_TRUE(refuse.ended);
+  EXPECT_EQ(refuse.error.code, ErrorCode::refused);  // which older packages know
+  EXPECT_EQ(refuse.error.text,
+            "the run \"gpt\" is finished, after step 600; a master started with --again opens it "
+            "anew");
+  EXPECT_TRUE(std::holds_alternative<master::Close>(out[1]));
+  EXPECT_TRUE(s.peers.empty());
+
+  late.report.started = EpochId::make(3, 1);  // has lost the answer with its connection
+  late.report.vote = VoteKind::refresh;
+  late.report.finish = true;
+  s.held->epoch = Epoch{EpochId::make(3, 2), {}, {}, false};
+  out = step(s, master::PeerConnected{late});
+  EXPECT_TRUE(std::holds_alternative<Left>(std::get<master::Send>(out[0]).message));
+}
+
+TEST(Ending, a_newcomer_that_says_so_has_nothing_to_finish) {
+  peer::State s;
+  s.self.handle.peer = PeerId{1};
+  static_cast<void>(step(s, peer::MasterConnected{}));
+  static_cast<void>(
+      step(s, peer::AtBoundary{VoteKind::refresh, false, true, {false, 5, {}}, true}));
+  EXPECT_FALSE(s.finish);
+}
+
+}  // namespace
+}  // namespace pccl
