@@ -384,7 +384,7 @@ def headings(text: str, level: int) -> list[str]:
 def described_structs() -> dict[str, tuple[str, list[str]]]:
     """Struct of those headers -> its name on the wire ("" for a part), its fields."""
     found = {}
-    for header in ("base/handle.h", "wire/parts.h", "wire/messages.h"):
+    for header in ("base/handle.h", "wire/parts.h", "wire/messages.h", "wire/peer_messages.h"):
         text = (CSRC / header).read_text()
         for struct in re.finditer(r"^struct (\w+) \{$(.*?)^\};$", text, re.M | re.S):
             wire_name = re.search(r'kName = "(\w+)"', struct[2])
@@ -410,9 +410,8 @@ def test_every_field_of_a_message_has_its_row(struct: str) -> None:
 
 
 def listed_in(variant: str) -> set[str]:
-    text = re.search(
-        rf"using {variant} = std::variant<(.*?)>;", (CSRC / "wire/messages.h").read_text(), re.S
-    )
+    header = "wire/peer_messages.h" if variant == "PeerToPeer" else "wire/messages.h"
+    text = re.search(rf"using {variant} = std::variant<(.*?)>;", (CSRC / header).read_text(), re.S)
     assert text
     return {described_structs()[struct][0] for struct in re.findall(r"\w+", text[1])}
 
