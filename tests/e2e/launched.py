@@ -1,7 +1,8 @@
 """A worker of test_launcher.py: an elastic program that goes on until it is asked to leave.
 
 With the argument "replica" it is one rank of a replica, whose own group is that of the launcher.
-With "fail" it always fails at its second step.
+With "fail" it always fails at its second step. With "finish" worker 1 dies once, and worker 0
+finishes the run alone, before 1 is back.
 """
 
 import json
@@ -37,6 +38,12 @@ def main() -> None:
     while not boundary.left:
         if "fail" in sys.argv and state["step"] == 1:
             sys.exit("this program is wrong")
+        if "finish" in sys.argv and state["step"] > 5:
+            if ME["local"] == 1:
+                os._exit(1)
+            if boundary.size == 1:
+                group.finish()
+                break
         tensor = torch.ones(100)
         if is_replica:
             dist.all_reduce(tensor)  # of the replica

@@ -302,6 +302,15 @@ sys.exit(1)
     assert "worker 0 ended with status 1, as its run has" in said
 
 
+def test_a_worker_that_comes_back_after_the_end_of_the_run_ends_the_launcher_in_good_order(
+    launch: Launch,
+) -> None:
+    delay = ("--restart-delay", "5")
+    said = launch("--standalone", "--nproc-per-node", "2", *delay, PROGRAM, "finish").ends(0)
+    assert "RunEndedError" in said
+    assert "worker 1 ended with status 1, as its run has" in said
+
+
 def test_a_console_that_takes_nothing_holds_up_no_signal() -> None:
     code = "import sys\nwhile True: sys.stderr.write('x' * 999 + '\\n')"
     command = [sys.executable, "-m", "pccl_backend.launch", *ANY_MASTER, *python(code)]
