@@ -15,7 +15,6 @@
 namespace pccl {
 namespace {
 
-using Place = Builder::Place;
 using Last = Builder::Last;
 
 }  // namespace
@@ -41,7 +40,8 @@ Schedule recursive_doubling_all_reduce(const CollectiveArgs& args) {
   Range own = in;
   std::vector<std::uint32_t> reduced;  // the step that made `own`
   if (paired) {
-    reduced = {b.recv_reduce(args.rank + 1, fold_in, own, out, Place::received_second, Last::no)};
+    reduced = {
+        b.recv_reduce(args.rank + 1, fold_in, own, out, Builder::Place::received_second, Last::no)};
     own = out;
   }
   const std::uint32_t place = paired ? args.rank / 2 : args.rank - extra;
@@ -50,9 +50,10 @@ Schedule recursive_doubling_all_reduce(const CollectiveArgs& args) {
     const std::uint32_t partner = partner_place < extra ? 2 * partner_place : partner_place + extra;
     const std::uint32_t sent = b.send(partner, 1 + k, own, {reduced, -1});
     // The accumulator is overwritten, so it must have been sent (and so was complete).
-    reduced = {b.recv_reduce(partner, 1 + k, own, out,
-                             place < partner_place ? Place::received_second : Place::received_first,
-                             k + 1 == rounds ? Last::yes : Last::no, {{sent}, -1})};
+    reduced = {b.recv_reduce(
+        partner, 1 + k, own, out,
+        place < partner_place ? Builder::Place::received_second : Builder::Place::received_first,
+        k + 1 == rounds ? Last::yes : Last::no, {{sent}, -1})};
     own = out;
   }
   if (paired) b.send(args.rank + 1, fold_out, out, {reduced, -1});
