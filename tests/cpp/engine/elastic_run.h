@@ -29,8 +29,7 @@ struct Peer {
   std::shared_ptr<Ticket> joined;
 };
 
-inline Peer start_peer(const std::string& address) {
-  EngineOptions options;
+inline Peer start_peer(const std::string& address, EngineOptions options = {}) {
   options.interface_host = "127.0.0.1";
   options.goodbye_timeout_ms = 2000;
   auto engine = Engine::create(options);

@@ -9,17 +9,9 @@ namespace {
 /// Nobody listens where it says that it is: it can dial, and not be dialled.
 Peer start_hidden(const std::string& address) {
   EngineOptions options;
-  options.interface_host = "127.0.0.1";
   options.advertise = {"127.0.0.9"};
   options.connect_timeout_ms = 2000;
-  options.goodbye_timeout_ms = 2000;
-  auto engine = Engine::create(options);
-  EXPECT_TRUE(engine.ok()) << engine.error().text;
-  Peer peer{std::move(engine).value(), nullptr};
-  JoinOptions join;
-  join.masters = {address};
-  peer.joined = peer.engine->run().join(join);
-  return peer;
+  return start_peer(address, options);
 }
 
 /// A barrier and a boundary of all of them.
