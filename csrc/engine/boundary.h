@@ -19,7 +19,8 @@ struct BoundaryRequest {
   VoteKind kind = VoteKind::refresh;
   bool verify = false;
   std::uint64_t timeout_ms = 0;  // 0: none
-  /// The run is finished here, at this revision of its state, if all members say so.
+  /// Set by a call of finish: the run ends at this revision of its state, if all members call
+  /// finish.
   std::optional<std::uint64_t> finish = {};
 };
 
@@ -38,7 +39,7 @@ struct BoundaryEvent {
   bool voted = false;
   bool admitted = false;
   bool left = false;
-  std::string ended = {};  // the run is finished, and says so
+  std::string ended = {};  // not empty: the run is finished; the text says how
   StateRoot root;
   std::vector<std::uint32_t> contributors;  // ranks of the step that has ended, ascending
 };

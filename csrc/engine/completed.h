@@ -1,6 +1,8 @@
-// What has succeeded here, the newest calls of a group: who sends for one of them, or waits in it,
-// and calls something else finds nobody in that operation who could tell it so but us. A rank that
-// only sends is done before anybody has looked at what it sent. Engine's thread.
+// The newest operations of a group that have succeeded at this rank. Ranks that have called
+// different operations under one key find out when one of them looks at the data of the other. A
+// rank that only sends succeeds before any other rank has looked. If a rank with another operation
+// then sends data or asks under this key, only this table still knows what this rank has called.
+// Engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +13,7 @@
 
 namespace pccl {
 
-/// Do both mean the same operation? (A count of 0: sizes may differ by rank.)
+/// Do both describe the same operation? (A count of 0: sizes may differ by rank.)
 [[nodiscard]] inline bool alike(const OpDescriptor& a, const OpDescriptor& b) {
   const bool counts = a.count == 0 || b.count == 0 || a.count == b.count;
   return counts && a.kind == b.kind && a.reduce == b.reduce && a.dtype == b.dtype &&
@@ -30,7 +32,7 @@ class Completed {
     const std::size_t at = place(op);
     return at < entries_.size() && entries_[at].op == op ? &entries_[at].descriptor : nullptr;
   }
-  /// A difference in it is known.
+  /// The mismatch in this operation is known: it is not looked for again.
   void forget(OpKey op) {
     if (find(op) != nullptr) entries_[place(op)] = Entry{};
   }

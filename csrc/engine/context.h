@@ -50,10 +50,10 @@ struct EngineContext {
   /// Publishes a changed view to other threads.
   std::function<void(GroupId, GroupView)> publish;
   /// Closes the link to this peer if no group of this engine needs the link any more. `in_order`:
-  /// after the queue is sent, in which closed groups may have data that others need.
+  /// sends the queue first, which may hold data that other members of closed groups need.
   std::function<void(PeerId, bool in_order)> release_link;
-  /// Is this peer a rank of the same replica, in the elastic group of this engine? Then it is
-  /// evicted with this one.
+  /// Is this peer another rank of this process's replica in the run? The master evicts the two
+  /// together.
   std::function<bool(PeerId)> sibling;
 
   /// Makes a token; until `retire` the `owner` is called about its segments.
@@ -90,8 +90,8 @@ struct EngineContext {
     links.give_up(peer, how);
   }
 
-  /// Has this loss of a peer been said? Several groups lose the same peer at once, by their own
-  /// links or by the word of another member, which does not name it (`peer` 0).
+  /// Has the log no line about this loss of a peer yet? Several groups lose the same peer at once:
+  /// by their own links, or by a message of another member that does not name the peer (`peer` 0).
   [[nodiscard]] bool is_news(PeerId peer) {
     const std::uint64_t now = clock.now_ms();
     const bool just_said = said_loss_ms > 0 && now - said_loss_ms <= kSameLossMs;
@@ -105,7 +105,7 @@ struct EngineContext {
     return true;
   }
 
-  /// How the peer is named from now on.
+  /// From now on logs and errors name the peer as its handle does.
   void call(const Handle& handle) {
     if (names.size() >= kNamesMax) names.clear();
     names[handle.peer] = name_of(handle);
@@ -122,7 +122,7 @@ struct EngineContext {
   static constexpr std::uint64_t kSameLossMs = 2000;
   std::uint64_t said_loss_ms = 0;  // 0: none has been said
   PeerId said_lost{};
-  bool said_fixed = false;  // that a fixed group runs over pccl
+  bool said_fixed = false;  // the log has the line that a fixed group runs over pccl
   static constexpr std::size_t kNamesMax = 65536;
   LastEvents events{};
   std::unordered_map<PeerId, std::string> names{};

@@ -1,7 +1,7 @@
-// A group whose members a master decides (its boundaries are in elastic_boundary.cpp). All
-// decisions are membership/peer.h's: this class feeds it events and carries out its actions, in
-// order, over links, operations and the connection to the master. Engine's thread only, but for
-// `talk` and `renumber_pending`.
+// The elastic group of a process: its members change from epoch to epoch, as the master decides.
+// The peer's core (membership/peer.h) takes all decisions of this side: ElasticGroup feeds events
+// to the core and carries out the core's actions, in order, over links, operations and the
+// connection to the master. Engine's thread only; other threads may read `renumber_pending`.
 #pragma once
 
 #include <atomic>
@@ -23,9 +23,14 @@
 
 namespace pccl {
 
+/// Input: calls of the program, messages of the master, events of links, ticks. Output: outcomes of
+/// tickets, messages to the master, hooks. When a member is lost, operations without an outcome
+/// stop; the next epoch replays, commits or fails each of them, with the same outcome at all
+/// survivors.
 class ElasticGroup : public Group {
  public:
-  /// `ended`: is called when this process is no member of the run any more, with the reason.
+  /// `joined`: completed when the run is founded. `ended`: called once, with the reason, when this
+  /// process is not a member of the run any more.
   ElasticGroup(EngineContext& context, const JoinOptions& options, std::shared_ptr<Ticket> joined,
                std::function<void(const GroupEvent&)> hooks,
                std::function<void(const Error&)> ended);
@@ -44,11 +49,11 @@ class ElasticGroup : public Group {
 
   void returned(OpKey op);
   void leave(bool at_once);
-  /// An error ends the program: the goodbye to the master says which.
+  /// The program ends with an error: the goodbye to the master has this text.
   void program_fails(const std::string& failure) { program_failure_ = failure; }
-  /// How the members of the present epoch among these are reached; one that is none was lost.
+  /// The handles of these peers. A peer that is not a member of the present epoch is `peer_lost`.
   [[nodiscard]] Result<std::vector<Handle>> handles(const std::vector<PeerId>& peers) const;
-  /// A rank of the same replica?
+  /// Is this peer another rank of this process's replica?
   [[nodiscard]] bool sibling(PeerId peer) const;
   void boundary_begin(const BoundaryRequest& request, std::shared_ptr<BoundaryTalk> talk);
   void boundary_root(const StateRoot& root, Snapshot snapshot);
@@ -110,7 +115,8 @@ class ElasticGroup : public Group {
   void wait_at_boundary(std::uint64_t elapsed_ms);
   void boundary_timed_out();
   void joined(Error error);
-  /// Why this process is no member of the run any more; none while it is, or may become one.
+  /// Why this process is not a member of the run any more. Code none: it is a member, or waits to
+  /// become one.
   [[nodiscard]] Error over() const;
   void hook(GroupEvent event);
   void come_in();
@@ -127,23 +133,24 @@ class ElasticGroup : public Group {
   std::function<void(const GroupEvent&)> hooks_;
   std::function<void(const Error&)> ended_;
   peer::State core_;
-  std::deque<peer::Event> events_;  // fed while an event is being handled
+  std::deque<peer::Event> events_;  // not given to the core yet
   bool feeding_ = false;
   MasterClient client_;
   StateExchange exchange_;
   LinkKeeper keeper_;
   bool admitted_ = false;
   bool left_ = false;
-  bool said_left_ = false;  // a boundary has told the program
+  bool said_left_ = false;  // the program has heard of it, at a boundary
   struct Late {
     OpKey op;
     std::string text;
   };
   void fail_late();
 
-  std::optional<Late> late_;  // a difference in what was done here, of which nobody has failed yet
-  std::string ended_text_;    // with left_: the run is finished
-  Error failure_;             // evicted, refused, closed
+  std::optional<Late>
+      late_;                // a mismatch in a completed operation, for which no call has failed yet
+  std::string ended_text_;  // not empty, with left_: the run is finished
+  Error failure_;           // why the group has ended: evicted, refused, closed
   std::optional<Welcome> welcome_;
   Stall stall_;
   std::uint64_t waited_for_join_ms_ = 0;
@@ -151,20 +158,20 @@ class ElasticGroup : public Group {
   bool said_master_lost_ = false;
   std::string program_failure_;
 
-  std::optional<BoundaryRequest> boundary_;  // the program stands at one
-  bool boundary_entered_ = false;  // AtBoundary was fed: everything of the step has its outcome
+  std::optional<BoundaryRequest> boundary_;  // the program stands at a boundary
+  bool boundary_entered_ = false;  // the core knows: all operations of the step have their outcome
   std::uint64_t boundary_waited_ms_ = 0;
   std::size_t size_at_boundary_ = 0;
   std::uint64_t state_bytes_ = 0;  // received when boundary_waited_ms_ began
   std::shared_ptr<BoundaryTalk> talk_;
-  /// Of this step: ranks whose contributions are in all of its operations; none: no operation yet.
+  /// Ranks that have contributed to all operations of this step so far; none: no operation yet.
   std::optional<std::vector<std::uint32_t>> contributors_;
 
   Door door_;
 
  public:
-  /// Rank and size change when the caller of an operation returns from it (peer::Returned): set
-  /// while that may be so. Read by other threads.
+  /// Set while rank and size may change when a caller returns from its operation (peer::Returned).
+  /// Read by other threads.
   std::shared_ptr<std::atomic<bool>> renumber_pending = std::make_shared<std::atomic<bool>>(false);
 };
 

@@ -1,6 +1,6 @@
 // A group whose members never change: torchrun, new_group. One epoch, no master, no votes. When a
-// member is lost, every pending and later operation fails at all others. When a member leaves in
-// good order, only the operations fail that it has not completed.
+// member is lost, every pending and later operation fails at all other members. When a member
+// leaves in good order, the operations fail that this member has not completed.
 #pragma once
 
 #include <map>
@@ -83,9 +83,9 @@ class FixedGroup : public Group {
   std::set<PeerId> awaited_;  // links that are not up yet, while connecting
   std::uint64_t waited_for_links_ms_ = 0;
   bool said_links_ = false;
-  std::map<PeerId, OpKey>
-      departed_;  // left in good order, with all operations before this one completed
-  std::map<PeerId, Error> gone_;       // those of them whose links have ended since
+  /// Members that have left in good order -> the first operation that the member has not completed.
+  std::map<PeerId, OpKey> departed_;
+  std::map<PeerId, Error> gone_;       // departed members whose links have ended since
   std::map<OpKey, Error> failed_ops_;  // failed by another rank before this one issued them
   /// The newest operations whose failure this rank's program knows, or hears of by its next call.
   std::set<OpKey> failed_here_;

@@ -1,6 +1,7 @@
-// A process group as the engine's thread sees it: operations in flight, what arrives for them, and
-// the numbering that the caller sees. What a loss means differs: fixed_group.h and elastic_group.h.
-// Engine's thread only.
+// The base of both kinds of process groups. A group takes the program's calls, runs each collective
+// as an operation over the links, places the segments that arrive for it, and completes the ticket
+// of every call. The two kinds differ in what the loss of a member means: fixed_group.h and
+// elastic_group.h. Engine's thread only.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,9 @@
 
 namespace pccl {
 
+/// Input: calls (`post`), events of links and frames (from EngineCore), ticks. Output: frames to
+/// the links, outcomes to the tickets, views to other threads. The tensors of a collective that has
+/// failed in an elastic group hold their former values; in a fixed group they are undefined.
 class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
  public:
   Group(EngineContext& context, GroupId id, std::string name, bool elastic);
@@ -27,18 +31,20 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  /// Ranks and lists of the request are checked here; they may be of a numbering that is over.
+  /// Takes a call. Checks its ranks and lists in the numbering in which the caller meant them; the
+  /// group's numbering may have changed since.
   void post(OpRequest request, std::shared_ptr<Ticket> ticket);
   virtual void link_up(PeerId peer) = 0;
   virtual void link_down(PeerId peer, const std::string& reason, Down how) = 0;
-  /// The link to this peer is gone, whether the group needs it or not: nothing half comes whole.
+  /// The link to this peer is gone, whether or not the group needs the link: drops the segments and
+  /// messages that have arrived in part.
   void link_gone(PeerId peer);
   virtual void control(PeerId peer, const PeerToPeer& message);
   virtual void tick(std::uint64_t elapsed_ms);
-  /// Leaves in good order; nothing of the group runs afterwards.
+  /// Leaves in good order. No operation of the group runs after this call.
   virtual void close() = 0;
   virtual void abort(const std::string& why) = 0;
-  /// Nothing of it goes on, because of something outside it; tells its other members.
+  /// Ends the group for a reason outside the group, and tells its other members.
   virtual void fail(Error error) = 0;
   [[nodiscard]] virtual GroupView view() const = 0;
   [[nodiscard]] virtual bool needs(PeerId peer) const = 0;
@@ -53,11 +59,12 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void messages_moved() override;
   /// The gate of an operation has opened further.
   void inputs_came(const InputGate& gate);
-  /// A segment that arrived when nobody could use it; perhaps this group can now.
+  /// Takes a segment that arrived before this group was made, or before its operation ran.
   void adopt(EarlySegment segment);
-  /// A bug has stopped the engine: everything that waits ends, nothing is sent. Throws nothing.
+  /// A bug has stopped the engine: completes every ticket of the group, sends nothing. Throws
+  /// nothing.
   void stop_for_good(const Error& error);
-  /// A line for the report of a bug.
+  /// The group's line in the log after a bug has stopped the engine.
   [[nodiscard]] std::string report() const;
 
   [[nodiscard]] GroupId id() const { return id_; }
@@ -65,57 +72,68 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void set_timeout(std::uint64_t timeout_ms) { timeout_ms_ = timeout_ms; }
 
  protected:
-  /// Ends every call of this group that waits.
+  /// Completes the tickets of all calls that wait in this group.
   virtual void end_waits(const Error& error) = 0;
   virtual void op_complete(Pending& pending) = 0;
-  /// `from` calls something else than we do, or have done; `text` names both sides.
+  /// Under the key `op` the member `from` has called another operation than this rank; `text` names
+  /// both. This rank's operation is in flight or has succeeded.
   virtual void op_mismatch(OpKey op, PeerId from, const std::string& text) = 0;
   virtual void op_timed_out(Pending& pending) = 0;
-  /// This member has no memory for it: it is stopped and restored here, and has to fail for all.
+  /// This rank has no memory for the operation, has stopped it and restored its tensors: the
+  /// operation has to fail at all members.
   virtual void op_starved(Pending& pending, const Error& error) = 0;
-  /// Not a member yet, or none any more? Then the call waits, or fails, and nobody looks at its
-  /// ranks, which may be provisional.
+  /// True: this process is not a member yet, or not any more. The call then waits for admission, or
+  /// its ticket has an error. The ranks of such a call are not checked: they may be provisional.
   [[nodiscard]] virtual bool stays_out(OpRequest&, const std::shared_ptr<Ticket>&) { return false; }
-  /// A request whose ranks are checked, in the present numbering.
+  /// Issues a collective, whose ranks are checked and refer to the present numbering.
   virtual void issue(OpRequest request, std::shared_ptr<Ticket> ticket) = 0;
-  /// The same of a send or a receive, whose ranks are those of its own numbering.
+  /// Issues a send or a receive, whose ranks are checked and refer to the request's own numbering.
   virtual void issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) = 0;
-  /// The epoch that is accepted and not in force, if there is one: traffic of it may come early.
+  /// The epoch that this peer has accepted and that has not started here; EpochId{}: none. Members
+  /// at which that epoch has started may send in it already.
   [[nodiscard]] virtual EpochId accepted_epoch() const { return {}; }
   /// Is the peer among the members of the accepted epoch?
   [[nodiscard]] virtual bool accepted_member(PeerId) const { return false; }
+  /// Do the time-outs of operations stand still?
   [[nodiscard]] virtual bool holding() const { return false; }
-  /// Is it known that this member has not issued the operation yet?
+  /// Has this member said that it has not issued the operation yet?
   [[nodiscard]] virtual bool late(OpKey, PeerId) const { return false; }
-  /// A segment that answers a Pull (state_exchange.h).
+  /// The place of a segment that answers a Pull (state_exchange.h).
   [[nodiscard]] virtual Placement pull_header(PeerId, const SegmentHeader&) { return {}; }
-  /// One past the newest operation that was issued.
+  /// The key that the next operation gets.
   [[nodiscard]] virtual OpKey next_key() const = 0;
 
   Pending& add(OpKey key, OpRequest request, std::shared_ptr<Ticket> ticket, Numbering numbering);
-  /// Posts what was called between two epochs in the one that has begun, with `start`.
+  /// Begins, by `start`, the sends and receives that were called between two epochs, in the epoch
+  /// that has begun.
   template <typename Start>
   void start_messages(Start&& start) {
-    starting_messages_ = true;  // a barrier called after some of them waits for these
+    starting_messages_ = true;  // barriers look at messages when all of these have begun
     for (auto& [request, ticket] : std::exchange(between_epochs_, {})) {
       start(std::move(request), std::move(ticket));
     }
     starting_messages_ = false;
     messages_moved();
   }
-  /// Runs it in `epoch_` as soon as memory and the operations before it allow.
+  /// Runs the operation in the running epoch, as soon as the memory and the earlier operations
+  /// allow.
   void run(OpKey key);
-  /// Takes it out of the links; it keeps its preimage.
+  /// Stops the operation: its segments leave the links, its preimage stays.
   void stop(Pending& pending);
+  /// Completes the ticket of the operation and forgets the operation. `error` of code none:
+  /// success.
   void finish(OpKey key, Error error);
+  /// Restores and finishes all operations, and ends all sends and receives, with `error`.
   void fail_pending(const Error& error);
-  /// Asks a member whether it has issued the operation, and the same one.
+  /// Asks a member whether that member has issued the operation, and with the same descriptor.
   void ask_issued(const Pending& pending, PeerId peer);
-  /// `relays`: who reaches whom over a third only; the ring goes round them.
+  /// Begins an epoch. `relays`: pairs of members that reach each other over a third member only;
+  /// the ring makes no neighbours of such a pair if another order of the ring is possible.
   void set_epoch(EpochId epoch, std::vector<PeerId> members, const std::vector<Relay>& relays = {});
-  /// What came early for operations that were not called in the steps before goes with them.
+  /// Drops the segments that came early for operations of earlier steps, which were not called
+  /// here.
   void begin_step(std::uint64_t step) { run_->early.drop_before(OpKey{step, 0}); }
-  /// Nothing of the running epoch moves any more.
+  /// Ends the running epoch: operations stop, sends and receives fail with `error`.
   void stop_epoch(const Error& error);
   [[nodiscard]] bool member(PeerId peer) const;
   [[nodiscard]] const std::vector<PeerId>& members() const { return run_->members; }
@@ -132,16 +150,16 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   std::string name_;
   bool elastic_;
   Numbering numbering_;            // as the caller sees it
-  std::unique_ptr<EpochRun> run_;  // in force; before the first one an empty one, of epoch 0
+  std::unique_ptr<EpochRun> run_;  // of the running epoch; before the first: of epoch 0, empty
   std::map<PeerId, std::string> addresses_;
   std::uint64_t timeout_ms_ = 0;
   OperationTable ops_;
-  /// Sends and receives that were issued between two epochs: they belong to the next one.
+  /// Sends and receives that were called between two epochs: they begin with the next epoch.
   std::deque<std::pair<OpRequest, std::shared_ptr<Ticket>>> between_epochs_;
 
  private:
   [[nodiscard]] std::unique_ptr<EpochRun> make_run(EpochId epoch);
-  /// Where traffic of this epoch from this peer belongs; null: it is dropped.
+  /// The EpochRun that takes frames of this epoch from this peer; null: such frames are dropped.
   [[nodiscard]] EpochRun* run_of(PeerId from, EpochId epoch);
   [[nodiscard]] Placement keep_early(EpochRun& run, PeerId from, const SegmentHeader& header);
   [[nodiscard]] bool has_ended(const EpochRun& run, OpKey op) const;
@@ -163,12 +181,12 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, bool sends);
 
   Completed completed_;
-  std::unique_ptr<EpochRun> ahead_;  // of the accepted epoch: what its members have sent already
+  std::unique_ptr<EpochRun> ahead_;  // of the accepted epoch, for frames that come early
   bool starting_deferred_ = false;
-  bool more_may_start_ = false;  // meanwhile something has ended
+  bool more_may_start_ = false;  // an operation has ended while start_deferred ran
   std::uint64_t calls_ = 0;
   bool starting_messages_ = false;
-  bool stopped_ = false;  // for good: memory of callers is theirs again
+  bool stopped_ = false;  // by stop_for_good: tensors belong to the program again
 };
 
 }  // namespace pccl

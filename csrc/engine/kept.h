@@ -15,7 +15,8 @@
 
 namespace pccl {
 
-/// The bytes that a kept segment counts, at both ends: a short one costs a page nevertheless.
+/// The bytes for which sender and receiver count a kept segment: a short segment takes a whole
+/// page.
 [[nodiscard]] constexpr std::uint64_t kept_cost(std::uint64_t bytes) {
   return std::max<std::uint64_t>(bytes, kKeptBytesMin);
 }

@@ -68,8 +68,8 @@ class MasterClient {
   std::vector<std::string> masters_;
   std::vector<Error> seen_;  // the error of the last attempt at each master
   Events events_;
-  std::size_t next_ = 0;  // in the list
-  std::size_t at_ = 0;    // of the attempt, or the connection, of now
+  std::size_t next_ = 0;  // index of the master that is dialled next
+  std::size_t at_ = 0;    // index of the master that is dialled or connected now
   std::unique_ptr<Dial> dial_;
   std::unique_ptr<Channel> channel_;
   std::unique_ptr<Timer> retry_timer_;
@@ -87,7 +87,7 @@ class MasterClient {
   std::uint64_t without_ms_ = 0;
   std::uint64_t say_away_ms_ = 0;
   std::string stands_by_;  // the reason that a master gave for not being in charge
-  Error closed_;           // why, once it is
+  Error closed_;           // the argument of close()
   std::uint64_t last_store_id_ = 0;
   std::map<std::uint64_t, StoreCall> store_calls_;
   Random random_;

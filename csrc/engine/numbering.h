@@ -1,5 +1,5 @@
-// What a request says by ranks: checked in the numbering that its caller meant, and said in another
-// one, when rank and size have changed since the caller looked. Pure.
+// The ranks in a request: checked in the numbering in which the caller meant them, and translated
+// into the present numbering if rank and size have changed since. Pure.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace pccl {
 
-/// Why the ranks and lists of this request do not fit its own numbering.
+/// Why the ranks and lists of this request do not fit the request's own numbering; none: they fit.
 [[nodiscard]] std::optional<Error> misfit(const OpRequest& request);
 
-/// What the request of a collective says of ranks is said of the same peers in the numbering `now`.
-/// False: that cannot be done, because a rank has come or the root has gone.
+/// Translates a collective's request into the numbering `now`, so that it names the same peers.
+/// False: impossible, because `now` has a peer that the old numbering lacks, or lacks the root.
 [[nodiscard]] bool renumber(OpRequest& request, const Numbering& now);
 
 /// The ranks in this numbering that are members, in the order of the ring of all members.

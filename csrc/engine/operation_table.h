@@ -1,5 +1,5 @@
-// The operations of a group that have no outcome yet, in the order of their calls, and which of
-// them may run beside each other. Moves no data: its group starts and stops what it names. Pure.
+// The operations of a group that have no outcome yet, in the order of their calls. The table
+// decides which of them may run beside each other; the group starts and stops them. Pure.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,14 @@ struct Pending {
   std::unique_ptr<Operation> op;
   Numbering numbering;
   std::vector<PeerId> contributors;             // of its last run
-  std::map<PeerId, std::uint64_t> early_bytes;  // that came while it waited for its turn
-  std::uint64_t preimage_bytes = 0;             // that the table counts for it
-  bool gave_up = false;     // it has no memory here: stands still until it fails for all
-  bool asked_back = false;  // it is done here, and others who are not have called something else
+  std::map<PeerId, std::uint64_t> early_bytes;  // arrived while the operation waited for its turn
+  std::uint64_t preimage_bytes = 0;             // counted by the table
+  bool gave_up = false;     // no memory for it here: it stands still until it fails at all members
+  bool asked_back = false;  // complete here; the contributors were asked, because one has called
+                            // another operation
   // Of a barrier:
-  std::map<PeerId, std::uint64_t> sends_before;  // in the epoch in which it was issued, or waits
-  std::set<PeerId> unanswered;                   // asked (Flush) whether these have arrived
+  std::map<PeerId, std::uint64_t> sends_before;  // to each peer, in this epoch, called before it
+  std::set<PeerId> unanswered;  // peers that were asked (Flush) whether those sends have arrived
 
   [[nodiscard]] OpKey key() const { return op->key(); }
   [[nodiscard]] bool is_barrier() const { return op->request().descriptor.kind == OpKind::barrier; }
@@ -40,12 +41,12 @@ class OperationTable {
       : elastic_(elastic), preimage_bytes_max_(preimage_bytes_max) {}
 
   Pending& add(std::unique_ptr<Operation> op, Numbering numbering);
-  /// Of an operation that has stopped.
+  /// Takes out an operation that has stopped.
   [[nodiscard]] Pending take(OpKey key);
-  /// Null: it has its outcome, or has not been issued.
+  /// Null: the operation has its outcome, or has not been issued.
   [[nodiscard]] Pending* find(OpKey key);
   [[nodiscard]] Pending& at(OpKey key) { return ops_.at(key); }
-  /// The one that was called next; null: none.
+  /// The operation that was called next after `key`; null: none.
   [[nodiscard]] Pending* after(OpKey key);
   [[nodiscard]] std::vector<OpKey> keys() const;
   [[nodiscard]] bool empty() const { return ops_.empty(); }
@@ -55,19 +56,20 @@ class OperationTable {
   [[nodiscard]] Map::const_iterator begin() const { return ops_.begin(); }
   [[nodiscard]] Map::const_iterator end() const { return ops_.end(); }
 
-  /// Has it to wait for an earlier call, or for memory? Operations on the same memory run one after
-  /// the other, a barrier begins when all before it are done here, and what does not fit in the
-  /// memory for preimages starts after a commit: so the oldest always runs.
+  /// Has the operation to wait for an earlier one, or for memory? Operations on the same memory run
+  /// one after the other. A barrier begins when all earlier operations are complete here. An
+  /// operation that does not fit in the memory for preimages waits for a commit. The oldest
+  /// operation never waits.
   [[nodiscard]] bool must_wait(const Pending& pending) const;
-  /// It waits until its turn comes.
+  /// Notes that the operation waits for its turn.
   void defer(const Pending& pending);
-  /// Its turn has come.
+  /// Notes that the operation runs.
   void started(Pending& pending);
-  /// It runs no more, or does not wait any more.
+  /// Notes that the operation neither runs nor waits.
   void stopped(Pending& pending);
   [[nodiscard]] bool is_deferred(OpKey key) const { return deferred_.contains(key); }
   [[nodiscard]] bool barrier_deferred() const { return deferred_barriers_ > 0; }
-  /// In the order of their calls.
+  /// The operations that wait for their turn, in the order of their calls.
   [[nodiscard]] const std::set<OpKey>& deferred() const { return deferred_; }
 
  private:
@@ -75,8 +77,8 @@ class OperationTable {
   const std::uint64_t preimage_bytes_max_;
   Map ops_;
   std::set<OpKey> deferred_;
-  std::size_t deferred_barriers_ = 0;  // of these
-  std::uint64_t preimage_bytes_ = 0;   // of operations that run
+  std::size_t deferred_barriers_ = 0;  // number of barriers in `deferred_`
+  std::uint64_t preimage_bytes_ = 0;   // of the operations that run
 };
 
 }  // namespace pccl

@@ -21,13 +21,13 @@ struct Window {
   bool operator==(const Window&) const = default;
 };
 
-/// As `issued` of a Grant: the group is closed at its sender. As `op` of a Want: only such a Grant
-/// is an answer.
+/// In a Grant, as `issued`: the sender of the Grant has closed the group. In a Want, as `op`: the
+/// sender of the Want waits for such a Grant.
 inline constexpr OpKey kGroupClosed{~0ULL, ~0ULL};
 
 class Windows {
  public:
-  /// Of one peer in one group.
+  /// Data of a group closed here that one peer still keeps.
   struct Rest {
     EpochId epoch;
     std::map<OpKey, std::uint64_t> ungranted;

@@ -31,10 +31,10 @@ struct Config {
   std::uint32_t min_peers = 2;   // a run is founded when so many replicas wait
   std::uint32_t hold_below = 1;  // with fewer replicas the run holds at its next boundary
   std::uint32_t max_peers = static_cast<std::uint32_t>(
-      kMembersMax);  // members of an epoch; who is over waits at the door
+      kMembersMax);  // members of an epoch; further newcomers wait at the door
   // The operator's answer when members report an epoch that the register does not know:
   bool adopt = false;    // go on with that epoch; the operator says that no other master runs
-  bool refound = false;  // give its members up, and those of an epoch who do not come back
+  bool refound = false;  // give up its members, and members of the register's epoch that stay away
   bool again = false;    // open a run anew that is finished
   // Several masters share the register: a peer that knows a higher incarnation has another master.
   bool shared = false;
@@ -180,11 +180,10 @@ struct Seat {
   bool expelled = false;   // may not go on, even if it comes back
   bool departed = false;   // said goodbye: nobody waits for it to come back
   bool failed = false;     // with `departed`: an error ended its program
-  bool quiet =
-      false;  // has said, since a member wished to leave, that it has issued nothing (leaving.cpp)
+  bool quiet = false;  // has issued nothing in this step, said after a wish to leave (leaving.cpp)
   std::string
       reason;  // why the member is gone, for the log; empty: it is connected, or nothing is known
-  bool of_mate = false;  // `reason` is that of another rank of its replica
+  bool of_mate = false;  // `reason` is about another rank of its replica
 };
 
 /// A connected peer, with its last report.

@@ -43,7 +43,7 @@ void await_no_more(State& s, PeerId peer, Actions& out);
 [[nodiscard]] std::vector<Member> whole(std::vector<Member> members);
 /// The members that may go on without being admitted: whole replicas of the register's epoch.
 [[nodiscard]] std::vector<Member> survivors(const State& s);
-/// The same members, in the register's epoch. `must_go`: excluded(s).
+/// The members of survivors(s), as the register's epoch has them. `must_go`: excluded(s).
 [[nodiscard]] std::vector<const Member*> going_on(const State& s, const std::set<PeerId>& must_go);
 /// The newcomers that may be admitted, in order of arrival: whole replicas only, no more than there
 /// is room for, and none of a replica that was lost too often lately.
@@ -80,7 +80,7 @@ using Pair = std::pair<std::uint64_t, std::uint64_t>;
 
 // (relays.cpp)
 
-/// Is there one among these members over which the two may reach each other?
+/// May `p` and `q` reach each other over one of the members in `among`?
 [[nodiscard]] bool has_relay(const State& s, PeerId p, PeerId q, const std::vector<PeerId>& among);
 /// For each two of `members` that cannot reach each other the third member that passes their data
 /// on; no entry if there is none.
@@ -103,9 +103,11 @@ void recall_relays(State& s);
 // -------------------------------------------------------------------- members that leave
 // (leaving.cpp)
 
-/// All ranks, among `members`, of the replicas of which a rank wants to leave.
+/// The members that leave at the next boundary: all ranks, among `members`, of each replica of
+/// which a rank wants to leave.
 [[nodiscard]] std::set<PeerId> who_leaves(const State& s, const std::vector<Member>& members);
-/// The same, of the replicas that need not wait for the boundary.
+/// The members that may leave before the next boundary: all ranks of each replica of which a rank
+/// wants to leave at once.
 [[nodiscard]] std::set<PeerId> who_leaves_at_once(const State& s,
                                                   const std::vector<Member>& members);
 /// A member of the running epoch has said which operations it has issued. True: no member has
@@ -113,28 +115,31 @@ void recall_relays(State& s);
 [[nodiscard]] bool hear_issued(State& s, PeerId peer, OpKey issued);
 /// Forgets which members have said that they have issued nothing.
 void be_heard_anew(State& s);
-/// May an epoch without the members that wish to leave at once be proposed? Then it is.
+/// Decides whether the next proposal is without the members that wish to leave at once (s.at_once).
 [[nodiscard]] bool try_at_once(State& s);
-/// A member of the proposal is not calm: all go on as they were, and the boundary decides.
+/// A member of the proposal is not calm: the next proposal has all members, and those that wish to
+/// leave do so at the boundary.
 void give_up_at_once(State& s);
 
 // ---------------------------------------------------------------------- how a run is finished
 // (ending.cpp)
 
-/// Do all of these, who stand at one boundary, say that the run is finished there?
+/// Have all `voters`, which stand at one boundary, called finish there?
 [[nodiscard]] bool all_finish(const State& s, const std::vector<Member>& voters);
-/// Writes it to the register.
+/// Writes to the register that the run is finished.
 void write_ending(State& s, const std::vector<Member>& voters, Actions& out);
-/// After which step, when, and what opens the run anew. Of a register that says so.
+/// Says of a run that the register calls finished: after which step and when it was finished, and
+/// how to open it anew.
 [[nodiscard]] std::string ending_text(const State& s);
-/// Tells a peer of a run that is finished so, and closes its connection.
+/// Tells a peer that the run is finished, and closes the peer's connection.
 void turn_away(State& s, PeerId peer, Actions& out);
 
 // --------------------------------------------------------------------- members that are late
 // (lateness.cpp)
 
-/// Why this member, whose message has just come, has to go: it has not called an operation, or not
-/// come to a boundary, that has timed out at others. Empty: it may stay.
+/// Why this member, whose message has just come, is evicted for lateness: the member has not called
+/// an operation, or not come to a boundary, that has timed out at other members. Empty: no
+/// lateness.
 [[nodiscard]] std::string why_late(const State& s, PeerId p, const Report& report);
 /// The operation `op`, or the boundary at which this member stands, has timed out at this member.
 void time_is_over(State& s, PeerId p, OpKey op);
@@ -178,8 +183,8 @@ struct Lie {
 /// Why a report or a message contradicts itself; empty: it does not.
 [[nodiscard]] std::string contradiction(const Report& report);
 [[nodiscard]] std::string contradiction(const PeerToMaster& message);
-/// One of these members, which are all ready, that reports a step or a commit which at least one
-/// other member would have to know, and none knows.
+/// Of these members, which are all ready: a member whose report names a step or a commit that at
+/// least one other member would have to know, and that no other report names.
 [[nodiscard]] std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members);
 /// A member whose operations make the verdict longer than a Start may be.
 [[nodiscard]] std::optional<Lie> find_excess(const State& s, const std::vector<Member>& members,
@@ -224,7 +229,7 @@ void send_all(const State& s, const std::vector<PeerId>& peers, MasterToPeer mes
 void forget(State& s, PeerId peer, const std::string& why, Actions& out);
 /// Tells a peer that the run goes on without it, and closes its connection.
 void evict(State& s, PeerId peer, const std::string& why, Actions& out);
-/// The same; and the member may not go on if it comes back before the next Start.
+/// Evicts a member; if the member comes back before the next Start, it may not go on either.
 void expel(State& s, PeerId peer, const std::string& why, Actions& out);
 /// The name of a peer in logs: "rank 2 (00..1f)" if it is a member.
 [[nodiscard]] std::string name(const State& s, PeerId peer);

@@ -180,7 +180,7 @@ struct WasRefused {
   Error error;
 };
 struct HasLeft {
-  std::string ended = {};  // the run is finished, and says so; empty: this peer alone has left
+  std::string ended = {};  // how the run was finished; empty: only this peer has left
 };
 struct Greeted {
   Welcome welcome;

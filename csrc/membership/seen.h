@@ -1,4 +1,4 @@
-// What the master's connections have seen of a peer: for status.h.
+// What the master's connections know of a peer, for the status of the run (status.h).
 #pragma once
 
 #include <cstdint>

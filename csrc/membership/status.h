@@ -1,5 +1,6 @@
-// Who is in the run, what each member does and how late it is: what the master answers to
-// StatusRequest. Pure: a function of the master's state and of what its connections have seen.
+// The status of a run: its members, what each member does and how late each member is. The master
+// answers StatusRequest with this status. Pure: a function of the master's state and of what the
+// master's connections have seen.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// A state that is being fetched, into memory beside the caller's, item by item as the plan says
-// (plan.h). An item is kept when its digest has been checked. In the end all items are exchanged
-// with the caller's memory at once; if that breaks off, they are exchanged back. Pure: the caller
-// gives the functions that pull and hash. These may throw (Ctrl-C): then everything is as before
-// the pull. Used by one thread at a time.
+// Fetches a shared state into memory beside the caller's, item by item in the order of the plan
+// (plan.h). An item is kept when its digest is right. When all items are here, `replace` exchanges
+// them with the caller's memory; if an error follows, `take_back` exchanges them back. Pure: the
+// caller gives the functions that pull and hash. If such a function throws (Ctrl-C), the caller's
+// memory and the items that are here stay as they are. Used by one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +49,7 @@ class StateFetch {
   [[nodiscard]] Result<bool> run(std::vector<WantedItem> wanted, std::vector<PeerId> sources,
                                  const PullInto& pull, const Hash& hash);
 
-  // The same step by step, for a caller that does not block.
+  // `run` in steps, for a caller that does not block.
   void begin(std::vector<WantedItem> wanted, std::vector<PeerId> sources);
   /// The next pull; nullopt: all wanted items are here, or no source is left.
   [[nodiscard]] std::optional<TransferPlan::Pull> next() const { return plan_.next(); }
@@ -66,7 +66,7 @@ class StateFetch {
   /// Exchanges the fetched items with the targets: afterwards all targets hold the fetched state,
   /// or, with an error, nothing has changed.
   [[nodiscard]] Error replace(const std::vector<Target>& targets);
-  /// Undoes the last `replace`; nothing where neither that nor anything after it was called.
+  /// Undoes the last `replace`. Does nothing if `begin`, `clear` or `take_back` was called since.
   void take_back();
   /// Forgets the fetched items, and the former contents of the targets.
   void clear();

@@ -81,8 +81,7 @@ class Link : public LaneOwner {
   State state = State::opening;
   Handle handle;
   std::uint64_t serial = 0;  // distinguishes this link from earlier ones to the same peer
-  std::uint64_t number =
-      0;                // names the link between the two peers, who keep it secret; in LaneHello
+  std::uint64_t number = 0;  // of LaneHello: a secret of the two peers, by which lanes join
   std::string address;  // the peer's address that the first lane has reached, if this side dialled
   std::unique_ptr<LaneDial> dial;  // of the first lane
   std::list<std::unique_ptr<LaneJoin>> joining;

@@ -1,9 +1,10 @@
-// The passing on between two other peers that reach each other over this one only: control
-// messages, and segments, which are taken into memory of this process and sent on. Of segments its
-// sender has at most kRelayWindowBytes without credit on their way, and the credit is given for
-// what the kernel has taken: so the memory here is bounded.
+// The peer in between of relayed links (relay.h): passes control messages and segments on between
+// two other peers that cannot reach each other. A segment is received into memory of this process
+// and sent on from there. Its sender gets credit when the kernel has taken the segment, and has at
+// most kRelayWindowBytes without credit on their way: so the memory here is bounded.
 //
-// Any two peers that have a link to this one may use it: who that is the master decides.
+// A Passage serves any two peers that have a link to this process; the master decides which pairs
+// of members use one.
 #pragma once
 
 #include <cstddef>
@@ -24,35 +25,39 @@ namespace pccl {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// On the loop's thread. The links outlive it.
+/// Input: relay messages, and segments with a route. Output: the same, on the link to their
+/// receiver. On the loop's thread. The links outlive the Passage.
 class Passage {
  public:
   explicit Passage(DirectLinks& links) : links_(links) {}
 
-  /// A relay message of `from` that is for another peer; `payload` is all of it.
+  /// Passes on a relay message of `from` to another peer. `payload`: the encoded message.
   void message(PeerId from, const RelayMessage& message, std::span<const std::byte> payload);
-  /// Where the payload of a segment goes that `from` sends to another peer.
+  /// Returns memory for the payload of a segment that `from` sends to another peer.
   [[nodiscard]] Placement take_in(PeerId from, const SegmentHeader& header);
-  /// Its payload has come.
+  /// The payload of that segment is whole: sends the segment on.
   void arrived(const SegmentHeader& header, MemoryToken token);
-  /// The kernel has taken it.
+  /// The kernel has taken the segment: frees the memory and gives the sender its credit.
   void sent(MemoryToken token) { over(token, true); }
-  /// The own link to this peer has ended, or ends: who reached others over this peer hears of it.
+  /// The direct link to `peer` has ended, or ends: tells the peers that had a relayed link to
+  /// `peer`.
   void unlink(PeerId peer);
 
-  /// Has it opened a link to another one over this peer, or is something of theirs on its way? Also
-  /// after it has said that this link ends: segments of it may come later, on other lanes.
+  /// Has `peer` a relayed link over this process, or is a segment from or to `peer` on its way?
+  /// Still true after the relay message that ends such a link: its last segments may come later, on
+  /// other lanes.
   [[nodiscard]] bool serves(PeerId peer) const;
-  /// Messages and segments that have been passed on between it and others: while it serves.
+  /// The number of messages and segments passed on from and to `peer` since its relayed links were
+  /// opened.
   [[nodiscard]] std::uint64_t moved(PeerId peer) const;
 
-  /// Is this the memory of a segment that is passed on?
+  /// Does the token name the memory of a segment that is passed on?
   [[nodiscard]] static bool owns(MemoryToken token) { return (token & kMark) != 0; }
-  /// Payload bytes of segments so far.
+  /// Payload bytes of all segments so far.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
-  static constexpr MemoryToken kMark = 1ULL << 63;  // no other token has it
+  static constexpr MemoryToken kMark = 1ULL << 63;  // the bit is set in no other token
   using Pair = std::pair<PeerId, PeerId>;
   /// A segment on its way.
   struct Passing {
@@ -63,10 +68,10 @@ class Passage {
   void over(MemoryToken token, bool credit);
 
   DirectLinks& links_;
-  std::map<Pair, std::uint64_t> routes_;  // (from, to) that have opened, and what has moved since
+  std::map<Pair, std::uint64_t> routes_;  // opened (from, to) -> messages and segments passed on
   std::map<MemoryToken, Passing> passing_;
-  std::map<Pair, std::size_t> held_bytes_;       // of `passing_`
-  std::vector<std::vector<std::byte>> buffers_;  // kept
+  std::map<Pair, std::size_t> held_bytes_;       // sum over `passing_`
+  std::vector<std::vector<std::byte>> buffers_;  // free, to be used again
   MemoryToken tokens_ = 0;
   std::uint64_t bytes_ = 0;
 };

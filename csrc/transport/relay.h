@@ -1,12 +1,13 @@
-// Links over a third peer, for two that cannot reach each other: their ends. What the peer in
-// between does is passage.h's.
+// Relayed links: two peers that cannot reach each other have a link over a third peer, the peer in
+// between. This file has the two ends of a relayed link; passage.h has the peer in between.
 //
-// An end opens a relayed link as soon as it has its own link to the peer in between; a session
-// number of each end tells it from earlier ones. What is sent goes over that link: control messages
-// and small segments in order on its small lane, large segments on its bulk lanes, with a route in
-// their header. Of segments at most kRelayWindowBytes of one end are on their way to the other,
-// without the credit that the peer in between gives for what it has passed on. So its memory is
-// bounded, and a slow far end slows down this sender alone.
+// Each end opens the relayed link as soon as this end has a direct link to the peer in between, and
+// draws a session number, by which frames of an earlier relayed link are recognised. All frames of
+// the relayed link go over the direct link to the peer in between: control messages and small
+// segments in order on the small lane, large segments on the bulk lanes, with a route in their
+// header. The peer in between gives credit for each segment that it has passed on. At most
+// kRelayWindowBytes of segments that one end has sent are without credit. So the memory of the peer
+// in between is bounded, and a slow receiver slows down only the sender that sends to it.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@
 
 namespace pccl {
 
-/// On the loop's thread.
+/// The Links of a process: passes calls for a peer with a direct link to the direct links below,
+/// and keeps the ends of relayed links. On the loop's thread.
 class RelayLinks final : public Links, private DirectEvents {
  public:
   RelayLinks(Clock& clock, LinkEvents& events, std::uint64_t seed)
@@ -69,33 +71,34 @@ class RelayLinks final : public Links, private DirectEvents {
     MemoryToken token = 0;
     std::uint64_t cookie = 0;
   };
-  /// A relayed link at one of its ends.
+  /// This process's end of a relayed link.
   struct Far {
     Handle handle;
     PeerId via;
     State state = State::opening;
     std::uint64_t serial = 0;
-    std::uint64_t mine = 0;    // session
-    std::uint64_t theirs = 0;  // 0: not known yet
+    std::uint64_t mine = 0;    // session number of this end
+    std::uint64_t theirs = 0;  // session number of the other end; 0: not known yet
     std::unique_ptr<Timer> deadline;
     std::unique_ptr<Timer> again;
-    std::deque<Queued> queue;   // what the window does not let through yet
-    std::deque<Queued> handed;  // to the link of `via`, not sent yet
+    std::deque<Queued> queue;   // segments that wait for room in the window
+    std::deque<Queued> handed;  // segments that the direct link to `via` has not sent yet
     std::size_t queued_bytes = 0;
     std::size_t handed_bytes = 0;
     std::size_t on_the_way = 0;  // bytes sent, without credit yet
-    std::uint64_t sent = 0;      // segments
+    std::uint64_t sent = 0;      // number of segments
     std::uint64_t received = 0;
-    std::optional<std::uint64_t> ends_after;  // the other end goes when so many have come
-    std::string why;                          // of that
-    std::uint64_t moved = 0;                  // when `deadline` began: while it goes
+    std::optional<std::uint64_t> ends_after;  // the link goes down when so many segments have come
+    std::string why;                          // the reason for link_down then
+    std::uint64_t moved = 0;                  // `received` or `sent` when `deadline` last passed
   };
-  /// The link to a peer of which the owner wants nothing any more, and over which something goes
-  /// still: the rest of links that were closed, or what this peer passes on between others.
+  /// A direct link that its owner has closed, and that still carries data of relayed links: queues
+  /// of ends in `closing_`, or what this process passes on between others. The link is closed after
+  /// them.
   struct Leaving {
     std::unique_ptr<Timer> look;
     std::uint64_t moved = 0;
-    std::uint64_t since_ms = 0;  // nothing has been passed on
+    std::uint64_t since_ms = 0;  // when `moved` changed last
   };
 
   // DirectEvents
@@ -141,9 +144,9 @@ class RelayLinks final : public Links, private DirectEvents {
   LinkEvents& events_;
   Random sessions_;
   std::unique_ptr<DirectLinks> direct_;
-  std::optional<Passage> passage_;  // between others
+  std::optional<Passage> passage_;
   std::map<PeerId, Far> far_;
-  std::map<PeerId, Far> closing_;  // send the rest of their queue, and tell nothing
+  std::map<PeerId, Far> closing_;  // closed by the owner: these send their queue and report nothing
   std::map<PeerId, Leaving> leaving_;
   std::uint64_t serials_ = 0;
   std::function<void()> shutdown_done_;

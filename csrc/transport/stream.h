@@ -59,7 +59,7 @@ class Stream {
   [[nodiscard]] virtual std::string remote() const = 0;  // "host:port" of the other side
   [[nodiscard]] virtual std::string remote_host() const = 0;
   [[nodiscard]] virtual std::string local_host() const = 0;
-  /// Both ends are on one machine: no checksums of payloads are needed.
+  /// Are both ends on one machine? Then payloads need no checksums.
   [[nodiscard]] virtual bool same_machine() const = 0;
 
   [[nodiscard]] Moved write(std::span<const std::byte> bytes) {
