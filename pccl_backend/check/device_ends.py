@@ -72,46 +72,50 @@ def killed(at: Rank) -> None:
     expect(t, 3.0, "the tensor of a failed all_reduce")
 
 
-def timed_out(at: Rank) -> None:
-    """Rank 1 never comes: the time-out of the group ends the hold."""
-    dist, t = _begin(at, timeout_s=TIMEOUT_S)
+def _ended(
+    at: Rank,
+    end: Callable[[Any], None],
+    what: str,
+    *,
+    limit_s: float = FREE_S,
+    raises: bool = False,
+    **options: Any,
+) -> None:
+    """Rank 1 never comes: `end` at rank 0 has the stream free and leaves the tensor as it was."""
+    dist, t = _begin(at, **options)
     if at.rank == 1:
         at.hear(0, "freed")
         return
     _held(at, dist, t)
-    _freed(at, "a time-out of 5 s", TIMEOUT_S + FREE_S)
+    end(dist)
+    _freed(at, what, limit_s)
     at.tell("freed")
-    _raises(lambda: dist.all_reduce(t), "the call after the time-out")
-    expect(t, 3.0, "the tensor of an all_reduce that timed out")
+    if raises:
+        _raises(lambda: dist.all_reduce(t), f"the call after {what}")
+    expect(t, 3.0, f"the tensor of an all_reduce after {what}")
+
+
+def timed_out(at: Rank) -> None:
+    """The time-out of the group ends the hold, and the next call raises."""
+    what, limit_s = f"a time-out of {TIMEOUT_S:.0f} s", TIMEOUT_S + FREE_S
+    _ended(at, lambda _: None, what, limit_s=limit_s, raises=True, timeout_s=TIMEOUT_S)
 
 
 def aborted(at: Rank) -> None:
     """The program aborts its group."""
-    dist, t = _begin(at)
-    if at.rank == 1:
-        at.hear(0, "freed")
-        return
-    _held(at, dist, t)
-    dist.distributed_c10d._abort_process_group()
-    _freed(at, "abort")
-    at.tell("freed")
-    expect(t, 3.0, "the tensor of an all_reduce that was aborted")
+    _ended(at, lambda dist: dist.distributed_c10d._abort_process_group(), "abort")
 
 
 def destroyed(at: Rank) -> None:
     """The program destroys its group."""
-    dist, t = _begin(at)
-    if at.rank == 1:
-        at.hear(0, "freed")
-        return
-    _held(at, dist, t)
-    began = time.monotonic()
-    dist.destroy_process_group()
-    seconds = time.monotonic() - began
-    demand(seconds < DESTROY_S, f"destroy_process_group took {seconds:.0f} s")
-    _freed(at, "destroy")
-    at.tell("freed")
-    expect(t, 3.0, "the tensor of an all_reduce whose group was destroyed")
+
+    def destroy(dist: Any) -> None:
+        began = time.monotonic()
+        dist.destroy_process_group()
+        seconds = time.monotonic() - began
+        demand(seconds < DESTROY_S, f"destroy_process_group took {seconds:.0f} s")
+
+    _ended(at, destroy, "destroy")
 
 
 def exits(at: Rank) -> None:
