@@ -6,6 +6,7 @@ One line for each check, then a report. The exit status is 0 if everything holds
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -133,5 +134,17 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if good else 1
 
 
+def command() -> int:
+    """As `main`. Ends without a traceback if the reader of the output is gone (`| head`)."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes at its end once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -62,6 +62,19 @@ def test_a_name_that_torch_does_not_know_and_variables_that_cannot_be_read() -> 
     assert check("--only", "nothing").returncode == 2
 
 
+def test_a_reader_that_goes_ends_it_quietly() -> None:
+    command = [sys.executable, "-m", "pccl_backend.check", "--only", "options,ports"]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert running.stdout is not None
+    running.stdout.close()
+    assert running.stderr is not None
+    with running.stderr:
+        assert running.stderr.read() == ""
+    assert running.wait(LIMIT_S) == 1
+
+
 def test_ports_that_are_taken() -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
