@@ -14,12 +14,12 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                            std::function<void(const Error&)> ended)
     : Group(context, kElasticGroup, "elastic group", /*elastic=*/true),
       options_(options),
-      joined_(std::move(joined)),
+      joining_(std::move(joined)),
       hooks_(std::move(hooks)),
       ended_(std::move(ended)),
       client_(context, options.masters,
               {[this] { master_connected(); },
-               [this](const std::string& reason) { master_lost(reason); },
+               [this](const std::string& reason, bool news) { master_lost(reason, news); },
                [this](const MasterToPeer& message) {
                  context_.note(name_of(message));
                  feed(peer::FromMaster{message});
@@ -38,16 +38,12 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
 }
 
 ElasticGroup::~ElasticGroup() {
-  if (!failure_.failed() && !left_) end_waits({ErrorCode::closed, "the group has been closed"});
+  if (!is_over()) end_waits({ErrorCode::closed, "the group has been closed"});
 }
 
 void ElasticGroup::join() {
   publish();
   client_.dial();
-}
-
-void ElasticGroup::joined(Error error) {
-  if (joined_) std::exchange(joined_, nullptr)->complete(std::move(error));
 }
 
 void ElasticGroup::hook(GroupEvent event) {
@@ -89,11 +85,8 @@ void ElasticGroup::master_connected() {
   feed(peer::MasterConnected{});
 }
 
-void ElasticGroup::master_lost(const std::string& reason) {
-  if (welcome_ && !said_master_lost_ && !failure_.failed() && !left_) {
-    said_master_lost_ = true;
-    log_warning("the connection to the master (" + client_.masters_text() +
-                ") was lost: " + reason + "; what is not committed is held until it is back");
+void ElasticGroup::master_lost(const std::string& reason, bool news) {
+  if (news) {
     GroupEvent event;
     event.what = GroupEvent::What::master_lost;
     event.text = reason;
@@ -112,7 +105,7 @@ void ElasticGroup::link_up(PeerId peer) {
 
 void ElasticGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   exchange_.link_down(peer, reason);
-  if (failure_.failed() || left_) return;
+  if (is_over()) return;
   const LinkKeeper::Now now{context_.clock.now_ms(), run_->id, core_.stopped, member(peer)};
   const LinkKeeper::Moves moves = keeper_.down(peer, reason, how, now);
   if (moves.again) {
@@ -152,112 +145,6 @@ bool ElasticGroup::accepted_member(PeerId peer) const {
   const std::uint32_t group = core_.self.place.rank;
   return std::any_of(core_.accepted->members.begin(), core_.accepted->members.end(),
                      [&](const Member& m) { return m.peer() == peer && m.place.rank == group; });
-}
-
-// -------------------------------------------------------------------------------------- operations
-
-peer::LossClass ElasticGroup::loss_class(const OpRequest& request) const {
-  if (core_.self.raises) return peer::LossClass::needs_all;
-  switch (request.descriptor.kind) {
-    case OpKind::all_reduce:
-    case OpKind::barrier:
-      return peer::LossClass::replay;
-    case OpKind::reduce_scatter: {
-      const bool equal =
-          std::all_of(request.inputs.begin(), request.inputs.end(),
-                      [&](const Buffer& b) { return b.bytes == request.inputs.front().bytes; });
-      return equal ? peer::LossClass::replay : peer::LossClass::needs_all;
-    }
-    case OpKind::broadcast:
-    case OpKind::scatter:
-    case OpKind::reduce:
-      return peer::LossClass::needs_root;
-    default:
-      return peer::LossClass::needs_all;
-  }
-}
-
-std::optional<Error> ElasticGroup::refuse_post(const OpRequest& request) const {
-  if (failure_.failed()) return failure_;
-  if (!ended_text_.empty()) return over();
-  if (left_) return Error{ErrorCode::closed, "this replica has left the run; refresh() says so"};
-  if (!admitted_ && (!welcome_ || welcome_->has_boundaries)) {
-    return Error{ErrorCode::not_admitted,
-                 "this peer has not been admitted yet: call refresh() before the first operation"};
-  }
-  if (admitted_ && core_.self.place.size > 1) {
-    const peer::LossClass loss = loss_class(request);
-    if (loss != peer::LossClass::replay) {
-      return Error{ErrorCode::invalid,
-                   "replicas of several ranks can only use all_reduce, reduce_scatter "
-                   "of equal parts and barrier on the elastic group"};
-    }
-  }
-  return {};
-}
-
-/// Not a member, or none any more: the call waits at the door, or fails.
-bool ElasticGroup::stays_out(OpRequest& request, const std::shared_ptr<Ticket>& ticket) {
-  if (auto error = refuse_post(request)) {
-    error->text = describe(request.descriptor) + ": " + error->text;
-    ticket->complete(*error);
-    return true;
-  }
-  if (admitted_) return false;
-  log_info(
-      "this run has passed no boundary (no member calls refresh), so it cannot admit this peer");
-  door_.push(std::move(request), ticket);
-  return true;
-}
-
-/// The calls at the door, of one that is a member now. Their ranks and size were provisional.
-void ElasticGroup::come_in() {
-  for (Door::Call& waiting : door_.take()) {
-    const OpDescriptor& d = waiting.request.descriptor;
-    if (core_.passed > 0) {  // a boundary has admitted it: a step has what all call in it
-      waiting.ticket->complete(
-          {ErrorCode::not_admitted, describe(d) + ": was called before this peer was admitted"});
-    } else if (d.kind == OpKind::all_reduce || d.kind == OpKind::barrier) {
-      waiting.request.numbering = nullptr;
-      post(std::move(waiting.request), std::move(waiting.ticket));
-    } else {
-      waiting.ticket->complete(
-          {ErrorCode::invalid, describe(d) + ": rank and size of the group were provisional when "
-                                             "it was called; call it again"});
-    }
-  }
-}
-
-void ElasticGroup::issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) {
-  if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
-  if (run_->stopped) {
-    between_epochs_.emplace_back(std::move(request), std::move(ticket));
-  } else {
-    start_message(std::move(request), std::move(ticket));
-  }
-}
-
-void ElasticGroup::start_message(OpRequest request, std::shared_ptr<Ticket> ticket) {
-  const std::string kind(kind_name(request.descriptor.kind));
-  if (request.peer >= 0 && !member(request.numbering->at(static_cast<std::size_t>(request.peer)))) {
-    return ticket->complete(
-        {ErrorCode::peer_lost, kind + ": rank " + std::to_string(request.peer) + " was lost"});
-  }
-  if (members().size() == 1) {
-    return ticket->complete({ErrorCode::peer_lost, kind + ": all other members were lost"});
-  }
-  run_->point_to_point.post(std::move(request), std::move(ticket));
-}
-
-void ElasticGroup::issue(OpRequest request, std::shared_ptr<Ticket> ticket) {
-  peer::Issued issued;
-  issued.loss = loss_class(request);
-  if (request.descriptor.root >= 0) {
-    issued.root = numbering_->at(static_cast<std::size_t>(request.descriptor.root));
-  }
-  add(next_key(), std::move(request), std::move(ticket), numbering_);
-  feed(issued);
-  run_->flow.issued(next_key());
 }
 
 // ------------------------------------------------------------------------------------------ epochs
@@ -351,17 +238,13 @@ void ElasticGroup::on(const peer::Greeted& a) {
              ", this process " + context_.options.package);
   }
   welcome_ = a.welcome;
-  client_.set_intervals(a.welcome.heartbeat_ms, a.welcome.silence_ms);
-  if (said_master_lost_) {
-    said_master_lost_ = false;
-    log_info("connected to the master again after " + std::to_string(client_.without_ms() / 1000) +
-             " s");
+  if (client_.welcomed(a.welcome)) {
     GroupEvent event;
     event.what = GroupEvent::What::master_back;
     hook(std::move(event));
   }
   publish();
-  if (a.welcome.founded && !admitted_) joined({});  // with provisional rank and size
+  if (a.welcome.founded && !admitted_) joining_.end({});  // with provisional rank and size
 }
 
 void ElasticGroup::on(const peer::WasEvicted& a) {
@@ -384,22 +267,23 @@ void ElasticGroup::on(const peer::HasLeft& a) {
   hook(std::move(event));
   exchange_.withdraw();
   publish();
-  if (talk_) tell_left(*std::exchange(talk_, nullptr));
+  if (stay_.here()) stay_.finish(tell_left());
   end_waits(over());
   release_links(/*in_order=*/true);
   ended_(over());
 }
 
-/// Who has left at once, between two boundaries, hears of it at the next.
-void ElasticGroup::tell_left(BoundaryTalk& talk) {
+/// The answer to the program at a boundary. A program that has left at once, between two
+/// boundaries, gets this answer at its next call of refresh.
+BoundaryEvent ElasticGroup::tell_left() {
   said_left_ = true;
   BoundaryEvent finished;
   finished.left = ended_text_.empty();
   finished.ended = ended_text_;
   finished.step = core_.step;
   finished.voted = true;
-  finished.contributors = contributors();
-  talk.say(std::move(finished));
+  finished.contributors = contributors_.of_step();
+  return finished;
 }
 
 void ElasticGroup::on(const peer::Say& a) {
@@ -412,7 +296,7 @@ void ElasticGroup::on(const peer::Say& a) {
 
 /// Nothing of this group can go on: evicted, refused, closed, or without a master for too long.
 void ElasticGroup::end(Error error) {
-  if (failure_.failed() || left_) return;
+  if (is_over()) return;
   failure_ = error;
   if (error.code != ErrorCode::closed) log_warning(error.text);
   end_waits(error);
@@ -427,14 +311,12 @@ void ElasticGroup::release_links(bool in_order) {
   for (const PeerId peer : peers) context_.release_link(peer, in_order);
 }
 
-/// However this group ends, nobody waits for it any longer.
 void ElasticGroup::end_waits(const Error& error) {
-  if (!failure_.failed() && !left_) failure_ = error;
+  if (!is_over()) failure_ = error;
   publish();
-  joined(error);
-  exchange_.withdraw();  // the memory is the program's again, before it hears of anything
-  if (talk_) std::exchange(talk_, nullptr)->fail(error);
-  boundary_.reset();
+  joining_.end(error);
+  exchange_.withdraw();  // the memory is the program's again, before the program hears of the end
+  stay_.fail(error);
   for (Door::Call& waiting : door_.take()) {
     Error own = error;
     own.text = describe(waiting.request.descriptor) + ": " + own.text;
@@ -461,7 +343,7 @@ void ElasticGroup::pull(PeerId source, const Digest& digest, std::uint32_t item,
 void ElasticGroup::cancel_pull(const Ticket& ticket) { exchange_.cancel(ticket); }
 
 void ElasticGroup::leave(bool at_once) {
-  if (!failure_.failed() && !left_) feed(peer::WantsToLeave{at_once});
+  if (!is_over()) feed(peer::WantsToLeave{at_once});
 }
 
 void ElasticGroup::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
@@ -472,35 +354,17 @@ void ElasticGroup::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
 
 void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   client_.tick(elapsed_ms);
-  if (failure_.failed() || left_) return;
+  if (is_over()) return;
   Group::tick(elapsed_ms);
   exchange_.tick(elapsed_ms);
   watch_stall(elapsed_ms);
   enter_boundary();
-  if (joined_) {
-    waited_for_join_ms_ += elapsed_ms;
-    if (!welcome_ && waited_for_join_ms_ >= context_.options.connect_timeout_ms) {
-      end(client_.nobody("within " + seconds(context_.options.connect_timeout_ms)));
-      return;
-    }
-    if (welcome_ && waited_for_join_ms_ >= kSayWaitingMs && !said_join_wait_) {
-      said_join_wait_ = true;
-      log_info("waiting for the run to be founded: the master at " + client_.masters_text() +
-               " waits for more peers");
-    }
-    if (waited_for_join_ms_ >= options_.timeout_ms) {
-      end({ErrorCode::timed_out, "the run was not founded within " +
-                                     std::to_string(options_.timeout_ms) + " ms: the master at " +
-                                     client_.masters_text() + " waits for more peers" +
-                                     client_.told()});
-      return;
-    }
-  }
+  wait_to_join(elapsed_ms);
+  if (failure_.failed()) return;
   if (welcome_ && client_.without_ms() >= context_.options.hold_timeout_ms) {
-    end(client_.nobody("for " + seconds(client_.without_ms())));
-    return;
+    return end(client_.nobody("for " + seconds(client_.without_ms())));
   }
-  if (boundary_) wait_at_boundary(elapsed_ms);
+  wait_at_boundary(elapsed_ms);
   if (failure_.failed()) return;
   for (const Door::Call& call : door_.expired(elapsed_ms, timeout_ms_)) {
     call.ticket->complete(
@@ -510,49 +374,49 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   }
 }
 
-/// Of the oldest operation that runs: those behind it are watched when it is done.
+void ElasticGroup::wait_to_join(std::uint64_t elapsed_ms) {
+  const std::uint64_t connect_ms = context_.options.connect_timeout_ms;
+  const std::string master = "the master at " + client_.masters_text() + " waits for more peers";
+  switch (joining_.tick(elapsed_ms, welcome_.has_value(), connect_ms, options_.timeout_ms)) {
+    case JoinWait::Verdict::none:
+      return;
+    case JoinWait::Verdict::say:
+      return log_info("waiting for the run to be founded: " + master);
+    case JoinWait::Verdict::no_master:
+      return end(client_.nobody("within " + seconds(connect_ms)));
+    case JoinWait::Verdict::not_founded:
+      return end({ErrorCode::timed_out, "the run was not founded within " +
+                                            std::to_string(options_.timeout_ms) + " ms: " + master +
+                                            client_.told()});
+  }
+}
+
 void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
   if (holding()) return;
-  const auto oldest = std::find_if(ops_.begin(), ops_.end(), [](const auto& entry) {
-    return entry.second.op->running() && !entry.second.op->complete();
-  });
-  if (oldest == ops_.end()) return;
-  Pending& pending = oldest->second;
-  Operation& op = *pending.op;
-  if (op.waits_for_inputs() || pending.contributors.size() == 1) return;
-  const std::uint64_t progress = op.progress() + context_.links.segment_bytes_received();
-  std::vector<PeerId> others = pending.contributors;
-  std::erase(others, context_.links.self());
-  switch (stall_.look(run_->id, op.key(), progress, others, elapsed_ms,
-                      context_.options.stall_timeout_ms)) {
-    case Stall::Verdict::moves:
-      return;
-    case Stall::Verdict::ask:
-      for (const PeerId peer : others) ask_issued(pending, peer);
-      return;
-    case Stall::Verdict::stalled:
-      break;
-  }
-  const std::string limit = seconds(context_.options.stall_timeout_ms);
-  for (const std::uint32_t c : op.waiting_for()) {
-    const PeerId peer = pending.contributors[c];
-    if (!stall_.owes(peer, op.waits_at())) continue;
-    const std::string reason = "it has moved no data of " + describe(pending) + " for " + limit;
-    if (stall_.first_time(peer)) {
-      log_warning(describe_peer(peer, *pending.numbering) + ": " + reason +
-                  "; the link to it is made anew");
-      context_.links.give_up(peer, reason);
+  const std::uint64_t limit_ms = context_.options.stall_timeout_ms;
+  const Stall::Findings found =
+      stall_.watch(ops_, {run_->id, context_.links.self(), context_.links.segment_bytes_received(),
+                          elapsed_ms, limit_ms});
+  if (found.operation == nullptr) return;
+  const Pending& pending = *found.operation;
+  for (const PeerId peer : found.ask) ask_issued(pending, peer);
+  const std::string reason =
+      "it has moved no data of " + describe(pending) + " for " + seconds(limit_ms);
+  for (const Stall::Fault& fault : found.faults) {
+    if (fault.again) {
+      feed(peer::LinkFailed{run_->id, fault.peer, reason + ", also over a new link"});
     } else {
-      feed(peer::LinkFailed{run_->id, peer, reason + ", also over a new link"});
+      log_warning(describe_peer(fault.peer, *pending.numbering) + ": " + reason +
+                  "; the link to it is made anew");
+      context_.links.give_up(fault.peer, reason);
     }
   }
-  stall_.acted();
 }
 
 bool ElasticGroup::holding() const { return !client_.connected() || core_.stopped; }
 
 bool ElasticGroup::needs(PeerId peer) const {
-  return !failure_.failed() && !left_ && (member(peer) || keeper_.proposed().contains(peer));
+  return !is_over() && (member(peer) || keeper_.proposed().contains(peer));
 }
 
 void ElasticGroup::close() { fail({ErrorCode::closed, "the group has been closed"}); }
@@ -562,7 +426,7 @@ void ElasticGroup::abort(const std::string& why) {
 }
 
 void ElasticGroup::fail(Error error) {
-  if (failure_.failed() || left_) return;
+  if (is_over()) return;
   if (client_.connected()) feed(peer::SaysBye{program_failure_});
   end(std::move(error));
 }
@@ -611,8 +475,8 @@ GroupView ElasticGroup::view() const {
   view.ring = std::make_shared<const std::vector<PeerId>>(run_->ring);
   view.admitted = admitted_;
   view.left = left_;
-  if (contributors_) {
-    view.contributors = std::make_shared<const std::vector<std::uint32_t>>(*contributors_);
+  if (const auto& ranks = contributors_.so_far()) {
+    view.contributors = std::make_shared<const std::vector<std::uint32_t>>(*ranks);
   }
   view.evicted = failure_.code == ErrorCode::evicted;
   view.failure = failure_;

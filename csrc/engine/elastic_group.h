@@ -11,9 +11,11 @@
 #include <optional>
 #include <string>
 
-#include "engine/boundary_talk.h"
+#include "engine/boundary_stay.h"
+#include "engine/contributors.h"
 #include "engine/door.h"
 #include "engine/group.h"
+#include "engine/join_wait.h"
 #include "engine/link_keeper.h"
 #include "engine/master_client.h"
 #include "engine/run.h"
@@ -107,14 +109,17 @@ class ElasticGroup : public Group {
   void move_links(const LinkKeeper::Moves& moves);
   void end_old_ways();
   void master_connected();
-  void master_lost(const std::string& reason);
+  void master_lost(const std::string& reason, bool news);
   void end(Error error);
   void release_links(bool in_order);
-  void tell_left(BoundaryTalk& talk);
+  [[nodiscard]] std::optional<Error> refuse_boundary(const BoundaryRequest& request) const;
+  [[nodiscard]] BoundaryEvent tell_left();
   void enter_boundary();
+  void wait_to_join(std::uint64_t elapsed_ms);
   void wait_at_boundary(std::uint64_t elapsed_ms);
   void boundary_timed_out();
-  void joined(Error error);
+  /// Has this process left the run, or has the group ended with an error?
+  [[nodiscard]] bool is_over() const { return left_ || failure_.failed(); }
   /// Why this process is not a member of the run any more. Code none: it is a member, or waits to
   /// become one.
   [[nodiscard]] Error over() const;
@@ -125,11 +130,9 @@ class ElasticGroup : public Group {
   [[nodiscard]] peer::LossClass loss_class(const OpRequest& request) const;
   void update_renumber();
   void watch_stall(std::uint64_t elapsed_ms);
-  void note_contributors(const Pending& pending);
-  [[nodiscard]] std::vector<std::uint32_t> contributors() const;
 
   JoinOptions options_;
-  std::shared_ptr<Ticket> joined_;
+  JoinWait joining_;
   std::function<void(const GroupEvent&)> hooks_;
   std::function<void(const Error&)> ended_;
   peer::State core_;
@@ -153,20 +156,9 @@ class ElasticGroup : public Group {
   Error failure_;           // why the group has ended: evicted, refused, closed
   std::optional<Welcome> welcome_;
   Stall stall_;
-  std::uint64_t waited_for_join_ms_ = 0;
-  bool said_join_wait_ = false;
-  bool said_master_lost_ = false;
   std::string program_failure_;
-
-  std::optional<BoundaryRequest> boundary_;  // the program stands at a boundary
-  bool boundary_entered_ = false;  // the core knows: all operations of the step have their outcome
-  std::uint64_t boundary_waited_ms_ = 0;
-  std::size_t size_at_boundary_ = 0;
-  std::uint64_t state_bytes_ = 0;  // received when boundary_waited_ms_ began
-  std::shared_ptr<BoundaryTalk> talk_;
-  /// Ranks that have contributed to all operations of this step so far; none: no operation yet.
-  std::optional<std::vector<std::uint32_t>> contributors_;
-
+  BoundaryStay stay_;
+  Contributors contributors_;
   Door door_;
 
  public:

@@ -1,11 +1,119 @@
-// What becomes of the operations of the elastic group once they are issued: the core hears what
-// happened to them here, and says which run, are restored, committed or fail. See elastic_group.h.
+// The operations of the elastic group, from the call to the outcome. A call is refused, waits at
+// the door, or is issued. The group then tells the core what happens to the operation here, and the
+// core says when the operation runs, is restored, is committed or fails. See elastic_group.h.
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
 #include "engine/elastic_group.h"
 
 namespace pccl {
+
+// ------------------------------------------------------------------------------------------ calls
+
+peer::LossClass ElasticGroup::loss_class(const OpRequest& request) const {
+  if (core_.self.raises) return peer::LossClass::needs_all;
+  switch (request.descriptor.kind) {
+    case OpKind::all_reduce:
+    case OpKind::barrier:
+      return peer::LossClass::replay;
+    case OpKind::reduce_scatter: {
+      const bool equal =
+          std::all_of(request.inputs.begin(), request.inputs.end(),
+                      [&](const Buffer& b) { return b.bytes == request.inputs.front().bytes; });
+      return equal ? peer::LossClass::replay : peer::LossClass::needs_all;
+    }
+    case OpKind::broadcast:
+    case OpKind::scatter:
+    case OpKind::reduce:
+      return peer::LossClass::needs_root;
+    default:
+      return peer::LossClass::needs_all;
+  }
+}
+
+std::optional<Error> ElasticGroup::refuse_post(const OpRequest& request) const {
+  if (failure_.failed()) return failure_;
+  if (!ended_text_.empty()) return over();
+  if (left_) return Error{ErrorCode::closed, "this replica has left the run; refresh() says so"};
+  if (!admitted_ && (!welcome_ || welcome_->has_boundaries)) {
+    return Error{ErrorCode::not_admitted,
+                 "this peer has not been admitted yet: call refresh() before the first operation"};
+  }
+  if (admitted_ && core_.self.place.size > 1) {
+    const peer::LossClass loss = loss_class(request);
+    if (loss != peer::LossClass::replay) {
+      return Error{ErrorCode::invalid,
+                   "replicas of several ranks can only use all_reduce, reduce_scatter "
+                   "of equal parts and barrier on the elastic group"};
+    }
+  }
+  return {};
+}
+
+/// Not a member, or none any more: the call waits at the door, or fails.
+bool ElasticGroup::stays_out(OpRequest& request, const std::shared_ptr<Ticket>& ticket) {
+  if (auto error = refuse_post(request)) {
+    error->text = describe(request.descriptor) + ": " + error->text;
+    ticket->complete(*error);
+    return true;
+  }
+  if (admitted_) return false;
+  log_info(
+      "this run has passed no boundary (no member calls refresh), so it cannot admit this peer");
+  door_.push(std::move(request), ticket);
+  return true;
+}
+
+/// The calls at the door, of one that is a member now. Their ranks and size were provisional.
+void ElasticGroup::come_in() {
+  for (Door::Call& waiting : door_.take()) {
+    const OpDescriptor& d = waiting.request.descriptor;
+    if (core_.passed > 0) {  // a boundary has admitted it: a step has what all call in it
+      waiting.ticket->complete(
+          {ErrorCode::not_admitted, describe(d) + ": was called before this peer was admitted"});
+    } else if (d.kind == OpKind::all_reduce || d.kind == OpKind::barrier) {
+      waiting.request.numbering = nullptr;
+      post(std::move(waiting.request), std::move(waiting.ticket));
+    } else {
+      waiting.ticket->complete(
+          {ErrorCode::invalid, describe(d) + ": rank and size of the group were provisional when "
+                                             "it was called; call it again"});
+    }
+  }
+}
+
+void ElasticGroup::issue_message(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  if (request.timeout_ms == 0) request.timeout_ms = timeout_ms_;
+  if (run_->stopped) {
+    between_epochs_.emplace_back(std::move(request), std::move(ticket));
+  } else {
+    start_message(std::move(request), std::move(ticket));
+  }
+}
+
+void ElasticGroup::start_message(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  const std::string kind(kind_name(request.descriptor.kind));
+  if (request.peer >= 0 && !member(request.numbering->at(static_cast<std::size_t>(request.peer)))) {
+    return ticket->complete(
+        {ErrorCode::peer_lost, kind + ": rank " + std::to_string(request.peer) + " was lost"});
+  }
+  if (members().size() == 1) {
+    return ticket->complete({ErrorCode::peer_lost, kind + ": all other members were lost"});
+  }
+  run_->point_to_point.post(std::move(request), std::move(ticket));
+}
+
+void ElasticGroup::issue(OpRequest request, std::shared_ptr<Ticket> ticket) {
+  peer::Issued issued;
+  issued.loss = loss_class(request);
+  if (request.descriptor.root >= 0) {
+    issued.root = numbering_->at(static_cast<std::size_t>(request.descriptor.root));
+  }
+  add(next_key(), std::move(request), std::move(ticket), numbering_);
+  feed(issued);
+  run_->flow.issued(next_key());
+}
 
 // ------------------------------------------------------------------------------- told to the core
 
@@ -72,7 +180,10 @@ void ElasticGroup::on(const peer::RestoreOp& a) {
 
 void ElasticGroup::on(const peer::CommitOp& a) {
   stall_.forget();
-  if (const Pending* pending = ops_.find(a.op)) note_contributors(*pending);
+  const Pending* pending = ops_.find(a.op);
+  if (pending != nullptr && !pending->is_barrier()) {
+    if (contributors_.note(pending->op->contributors())) publish();
+  }
   finish(a.op, {});
   update_renumber();
   fail_late();

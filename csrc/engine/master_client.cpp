@@ -115,7 +115,12 @@ void MasterClient::disconnected(const std::string& reason) {
         {ErrorCode::unreachable,
          "the connection to the master was lost during a call of its store: " + reason});
   }
-  events_.lost(why);
+  const bool news = welcomed_ && !closed_.failed() && !std::exchange(said_lost_, true);
+  if (news) {
+    log_warning("the connection to the master (" + masters_text() + ") was lost: " + why +
+                "; what is not committed is held until it is back");
+  }
+  events_.lost(why, news);
   retry();
 }
 
@@ -169,9 +174,15 @@ void MasterClient::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
   channel_->send(encode(PeerToMaster{call.request}));
 }
 
-void MasterClient::set_intervals(std::uint64_t heartbeat_ms, std::uint64_t silence_ms) {
-  if (heartbeat_ms > 0) heartbeat_ms_ = heartbeat_ms;
-  silence_ms_ = silence_ms;
+bool MasterClient::welcomed(const Welcome& welcome) {
+  if (welcome.heartbeat_ms > 0) heartbeat_ms_ = welcome.heartbeat_ms;
+  silence_ms_ = welcome.silence_ms;
+  welcomed_ = true;
+  const bool back = std::exchange(said_lost_, false);
+  if (back) {
+    log_info("connected to the master again after " + std::to_string(without_ms_ / 1000) + " s");
+  }
+  return back;
 }
 
 void MasterClient::tick(std::uint64_t elapsed_ms) {

@@ -23,7 +23,8 @@ class MasterClient {
  public:
   struct Events {
     std::function<void()> connected;
-    std::function<void(const std::string& reason)> lost;
+    /// `news`: the first loss since a master in charge has welcomed this peer. The log has a line.
+    std::function<void(const std::string& reason, bool news)> lost;
     std::function<void(const MasterToPeer&)> message;  // all but Heartbeat and StoreReply
     std::function<OpKey()> issued;                     // for heartbeats
   };
@@ -35,7 +36,9 @@ class MasterClient {
   void dial();
   void send(const PeerToMaster& message);
   void store(StoreRequest request, std::shared_ptr<Ticket> ticket);
-  void set_intervals(std::uint64_t heartbeat_ms, std::uint64_t silence_ms);
+  /// A master in charge has welcomed this peer: takes its intervals. True: that ends a loss that
+  /// was news. The log has a line.
+  [[nodiscard]] bool welcomed(const Welcome& welcome);
   void tick(std::uint64_t elapsed_ms);
   /// Sends the queue, then closes, and dials no more; calls of the store end with `error`.
   void close(const Error& error);
@@ -84,6 +87,8 @@ class MasterClient {
   std::string told_;
   bool greeted_ = false;  // the master of this connection is in charge
   bool was_greeted_ = false;
+  bool welcomed_ = false;
+  bool said_lost_ = false;  // Events::lost had news, and no master has welcomed this peer since
   std::uint64_t without_ms_ = 0;
   std::uint64_t say_away_ms_ = 0;
   std::string stands_by_;  // the reason that a master gave for not being in charge

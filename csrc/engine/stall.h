@@ -13,19 +13,40 @@
 
 #include "base/ids.h"
 #include "base/limits.h"
+#include "engine/operation_table.h"
 #include "wire/messages.h"
 
 namespace pccl {
 
 class Stall {
  public:
+  struct Fault {
+    PeerId peer;
+    bool again = false;  // the peer was at fault before, and no operation has succeeded since
+  };
+  struct Findings {
+    const Pending* operation = nullptr;  // the operation that `ask` and `faults` are about
+    std::vector<PeerId> ask;             // members to ask what they have issued and wait for
+    std::vector<Fault> faults;           // members at fault; their time begins anew
+  };
+  struct Now {
+    EpochId epoch;  // the running one
+    PeerId self;
+    std::uint64_t received_bytes = 0;  // grows while any link moves data
+    std::uint64_t elapsed_ms = 0;      // since the last tick
+    std::uint64_t limit_ms = 0;
+  };
+  /// Called once a tick while an epoch runs: looks at the oldest operation that runs. Operations
+  /// behind it are watched when it is done.
+  [[nodiscard]] Findings watch(const OperationTable& operations, const Now& now);
+
   enum class Verdict : std::uint8_t {
     moves,   // the operation moves, or it is too early to tell
     ask,     // ask all other members what they have issued and wait for
     stalled  // the members in `owes` are at fault
   };
 
-  /// Called once a tick. `progress`: a number that grows with the operation; `others`: its
+  /// Looks at one operation. `progress`: a number that grows with the operation; `others`: its
   /// contributors without this peer.
   Verdict look(EpochId epoch, OpKey op, std::uint64_t progress, const std::vector<PeerId>& others,
                std::uint64_t elapsed_ms, std::uint64_t limit_ms) {

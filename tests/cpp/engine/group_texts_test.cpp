@@ -7,8 +7,8 @@
 namespace pccl::testing {
 namespace {
 
-constexpr PeerId kFirst{10};
-constexpr PeerId kSecond{20};
+constexpr PeerId kRank0{10};
+constexpr PeerId kRank1{20};
 constexpr std::size_t kThreeSegments = 3U << 18;  // three segments
 
 class GroupTexts : public ::testing::Test {
@@ -16,9 +16,9 @@ class GroupTexts : public ::testing::Test {
   GroupTexts() {
     set_log_sink([this](LogLevel, std::string_view line) { lines.emplace_back(line); });
     for (Node* node : {&a, &b}) {
-      node->context.call(Handle{kFirst, {}, {}, "node7/4711"});
-      node->group->number({kFirst, kSecond});
-      node->group->start(EpochId::make(1, 1), {kFirst, kSecond});
+      node->context.call(Handle{kRank0, {}, {}, "node7/4711"});
+      node->group->number({kRank0, kRank1});
+      node->group->start(EpochId::make(1, 1), {kRank0, kRank1});
     }
   }
   ~GroupTexts() override { set_log_sink(nullptr); }
@@ -35,8 +35,8 @@ class GroupTexts : public ::testing::Test {
   std::vector<std::string> lines;
   std::vector<float> from = std::vector<float>(kThreeSegments, 1.0F);  // outlive the groups,
   std::vector<float> to = std::vector<float>(kThreeSegments);  // which restore what they hold
-  Node a{kFirst};
-  Node b{kSecond};
+  Node a{kRank0};
+  Node b{kRank1};
 };
 
 TEST_F(GroupTexts, say_what_is_done_of_how_much_and_how_fast_while_data_move) {
@@ -51,7 +51,7 @@ TEST_F(GroupTexts, say_what_is_done_of_how_much_and_how_fast_while_data_move) {
       std::find_if(a.links.sent.begin(), a.links.sent.end(),
                    [](const FakeLinks::Sent& sent) { return sent.control.empty(); });
   ASSERT_NE(segment, a.links.sent.end());
-  b.gets(kFirst, segment->header, segment->payload);
+  b.gets(kRank0, segment->header, segment->payload);
   b.group->tick(kSayWaitingMs);
   EXPECT_NE(lines.back().find("moves, after 10 s: 1.0 MB of 3.1 MB received, 209.7 kB/s; the rest "
                               "comes from rank 0 (node7/4711)"),
@@ -66,8 +66,8 @@ TEST_F(GroupTexts, say_what_is_done_of_how_much_and_how_fast_while_data_move) {
 
 TEST_F(GroupTexts, a_loss_that_several_groups_have_is_news_once) {
   EXPECT_TRUE(a.context.is_news(PeerId{}));  // by another member's word, which names nobody
-  EXPECT_FALSE(a.context.is_news(kSecond));
-  EXPECT_FALSE(a.context.is_news(kSecond));
+  EXPECT_FALSE(a.context.is_news(kRank1));
+  EXPECT_FALSE(a.context.is_news(kRank1));
   EXPECT_FALSE(a.context.is_news(PeerId{}));
   EXPECT_TRUE(a.context.is_news(PeerId{30})) << "another peer";
 }

@@ -8,7 +8,7 @@ namespace pccl::testing {
 namespace {
 
 constexpr PeerId kLiar{10};
-constexpr PeerId kB{20};
+constexpr PeerId kReceiver{20};
 constexpr PeerId kSound{30};
 constexpr GroupId kGroup{1};
 constexpr EpochId kEpoch = EpochId::make(1, 1);
@@ -17,8 +17,8 @@ constexpr std::uint32_t kMiB = kSegmentBytesMax;
 class Lies : public ::testing::Test {
  protected:
   Lies() {
-    b.group->number({kLiar, kB, kSound});
-    b.group->start(kEpoch, {kLiar, kB, kSound});
+    b.group->number({kLiar, kReceiver, kSound});
+    b.group->start(kEpoch, {kLiar, kReceiver, kSound});
   }
   static SegmentHeader header(SegmentKind kind, OpKey op, std::uint64_t offset,
                               std::uint32_t bytes) {
@@ -45,7 +45,7 @@ class Lies : public ::testing::Test {
   std::vector<float>& memory(std::size_t count) { return memory_.emplace_back(count, 1.0F); }
 
   std::deque<std::vector<float>> memory_;
-  Node b{kB};
+  Node b{kReceiver};
   std::vector<std::byte> junk = std::vector<std::byte>(kMiB, std::byte{0xEE});
 };
 
@@ -119,8 +119,8 @@ TEST_F(Lies, a_segment_that_comes_twice_leaves_no_hole_in_a_receive) {
 }
 
 TEST_F(Lies, a_segment_of_a_collective_on_two_lanes_at_once_ends_the_link_and_not_the_engine) {
-  b.group->number({kLiar, kB});
-  b.group->start(EpochId::make(1, 2), {kLiar, kB});
+  b.group->number({kLiar, kReceiver});
+  b.group->start(EpochId::make(1, 2), {kLiar, kReceiver});
   std::vector<float>& values = memory(1000);
   const auto ticket = b.post(all_reduce(values));
   ASSERT_FALSE(b.links.sent.empty());
@@ -134,8 +134,8 @@ TEST_F(Lies, a_segment_of_a_collective_on_two_lanes_at_once_ends_the_link_and_no
 }
 
 TEST_F(Lies, who_has_completed_an_operation_says_once_that_another_rank_means_another_one) {
-  b.group->number({kB, kLiar});
-  b.group->start(EpochId::make(1, 2), {kB, kLiar});
+  b.group->number({kReceiver, kLiar});
+  b.group->start(EpochId::make(1, 2), {kReceiver, kLiar});
   const auto ticket = b.post(rooted(OpKind::reduce, 1, 0, 2, memory(4)));
   ASSERT_FALSE(b.links.sent.empty());
   const FakeLinks::Sent sent = b.links.sent.front();
@@ -154,8 +154,8 @@ TEST_F(Lies, who_has_completed_an_operation_says_once_that_another_rank_means_an
 }
 
 TEST_F(Lies, the_same_before_the_operation_is_issued) {
-  b.group->number({kLiar, kB});
-  b.group->start(EpochId::make(1, 2), {kLiar, kB});
+  b.group->number({kLiar, kReceiver});
+  b.group->start(EpochId::make(1, 2), {kLiar, kReceiver});
   b.post(all_reduce(memory(1000)));
   SegmentHeader h = b.links.sent.front().header;
   h.op = OpKey{0, 1};
@@ -214,8 +214,8 @@ TEST_F(Lies, more_of_an_operation_than_there_is_of_it_is_not_kept_while_it_waits
 }
 
 TEST_F(Lies, without_memory_an_operation_fails_and_the_engine_goes_on) {
-  b.group->number({kLiar, kB});
-  b.group->start(EpochId::make(1, 2), {kLiar, kB});
+  b.group->number({kLiar, kReceiver});
+  b.group->start(EpochId::make(1, 2), {kLiar, kReceiver});
   b.pool.set_limit(b.pool.used_bytes() + (2U << 20));
   std::vector<float>& values = memory(8U << 20);
   const std::vector<float> before = values;

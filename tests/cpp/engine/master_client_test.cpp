@@ -73,11 +73,14 @@ TEST(MasterClientSilence, a_long_message_that_takes_its_time_is_a_sign_of_life) 
                         {}};
   std::string lost;
   MasterClient client(context, {"127.0.0.1:1"},
-                      {[] {}, [&](const std::string& reason) { lost = reason; },
+                      {[] {}, [&](const std::string& reason, bool) { lost = reason; },
                        [](const MasterToPeer&) {}, [] { return OpKey{}; }});
   client.dial();
   while (!client.connected()) node.loop.run_once(false);
-  client.set_intervals(1000, 5000);
+  Welcome welcome;
+  welcome.heartbeat_ms = 1000;
+  welcome.silence_ms = 5000;
+  EXPECT_FALSE(client.welcomed(welcome));
   for (int i = 0; i < 1000; ++i) {  // 50 s of one message
     ++network.received;
     client.tick(50);

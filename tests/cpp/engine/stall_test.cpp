@@ -112,5 +112,63 @@ TEST(Stall, a_link_is_made_anew_once_before_anything_is_held_against_its_peer) {
   EXPECT_TRUE(stall.first_time(PeerId{2}));
 }
 
+/// Two members sum; the other one, which all wait for, has issued the sum and sends nothing.
+struct Sum : OperationPort {
+  BufferPool pool{0};
+  std::byte memory[8] = {};
+  OperationTable operations{/*elastic=*/true, 100};
+  Stall stall;
+
+  Sum() {
+    OpRequest request;
+    request.descriptor = {OpKind::all_reduce, ReduceOp::sum, DType::u8, -1, 8};
+    request.inputs = request.outputs = {{memory, 8}};
+    Pending& pending = operations.add(
+        std::make_unique<Operation>(pool, kOp, std::move(request), std::make_shared<Ticket>()),
+        nullptr);
+    pending.contributors = {PeerId{1}, PeerId{2}};
+    pending.op->start(*this, {0, 1}, 0, 1, /*keep_preimage=*/false);
+  }
+  void send_segment(Operation&, std::uint32_t, std::uint32_t, std::uint64_t, const std::byte*,
+                    std::uint32_t, std::uint32_t) override {}
+  /// Ticks until the other member is at fault.
+  Stall::Findings finds() {
+    int asked = 0;
+    for (int i = 0; i < 1000; ++i) {
+      Stall::Findings found = stall.watch(operations, {kEpoch, PeerId{1}, 0, 500, kLimitMs});
+      if (!found.faults.empty()) {
+        EXPECT_GT(asked, 1);
+        return found;
+      }
+      if (found.ask.empty()) continue;
+      EXPECT_EQ(found.ask, std::vector{PeerId{2}});
+      ++asked;
+      TellIssued said;
+      said.op = kOp;
+      said.issued = OpKey{kOp.step, kOp.index + 1};
+      said.waits_at = TellIssued::kNoStep;
+      stall.told(PeerId{2}, said);
+    }
+    return {};
+  }
+};
+
+TEST(Stall, the_oldest_operation_that_runs_is_watched) {
+  Sum sum;
+  for (const bool again : {false, true, true}) {
+    const Stall::Findings found = sum.finds();
+    ASSERT_EQ(found.faults.size(), 1U);
+    EXPECT_EQ(found.operation, sum.operations.find(kOp));
+    EXPECT_EQ(found.faults.front().peer, PeerId{2});
+    EXPECT_EQ(found.faults.front().again, again);
+  }
+}
+
+TEST(Stall, what_waits_for_its_turn_is_not_watched) {
+  Sum sum;
+  sum.operations.at(kOp).op->stop();
+  EXPECT_TRUE(sum.finds().faults.empty());
+}
+
 }  // namespace
 }  // namespace pccl

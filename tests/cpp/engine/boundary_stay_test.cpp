@@ -1,0 +1,121 @@
+// The program at a boundary: what the user's thread hears, and when the time is over. Also the
+// contributors of a step, which the thread hears of, and the wait in join.
+#include "engine/boundary_stay.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/contributors.h"
+#include "engine/join_wait.h"
+
+namespace pccl {
+namespace {
+
+struct Program {
+  BoundaryStay stay;
+  std::shared_ptr<BoundaryTalk> talk = std::make_shared<BoundaryTalk>();
+
+  explicit Program(BoundaryRequest request = {.timeout_ms = 100}) { stay.begin(request, talk); }
+  std::optional<Result<BoundaryEvent>> hears() { return talk->next(0); }
+};
+
+TEST(BoundaryStay, the_core_is_told_once) {
+  Program program(BoundaryRequest{.kind = VoteKind::resume, .verify = true});
+  ASSERT_TRUE(program.stay.outside());
+  const peer::AtBoundary event = program.stay.enter();
+  EXPECT_EQ(event.kind, VoteKind::resume);
+  EXPECT_TRUE(event.verify);
+  EXPECT_FALSE(event.has_root);
+  EXPECT_FALSE(program.stay.outside());
+}
+
+TEST(BoundaryStay, finish_comes_with_a_revision_and_without_a_state) {
+  Program program(BoundaryRequest{.finish = 41});
+  const peer::AtBoundary event = program.stay.enter();
+  EXPECT_TRUE(event.finish);
+  EXPECT_TRUE(event.has_root);
+  EXPECT_EQ(event.root.revision, 41U);
+}
+
+TEST(BoundaryStay, the_thread_hears_the_newest_question_and_then_the_end) {
+  Program program;
+  program.stay.ask_for_root({0, 2});
+  auto event = program.hears();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->value().what, BoundaryEvent::What::hash);
+  EXPECT_EQ(event->value().contributors, (std::vector<std::uint32_t>{0, 2}));
+  program.stay.ask_for_root({});
+  program.stay.ask_to_fetch(EpochId::make(1, 2), {});
+  event = program.hears();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->value().what, BoundaryEvent::What::fetch);
+  EXPECT_EQ(event->value().epoch, EpochId::make(1, 2));
+  program.stay.finish({});
+  EXPECT_FALSE(program.stay.here());
+  EXPECT_TRUE(program.hears());
+  program.stay.ask_for_root({});
+  program.stay.fail({ErrorCode::closed, "too late"});
+  EXPECT_FALSE(program.hears()) << "the program is not at a boundary any more";
+}
+
+TEST(BoundaryStay, an_error_ends_it) {
+  Program program;
+  program.stay.fail({ErrorCode::evicted, "why"});
+  EXPECT_FALSE(program.stay.here());
+  const auto event = program.hears();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->error().code, ErrorCode::evicted);
+}
+
+TEST(BoundaryStay, a_member_times_out_again_and_again) {
+  Program program;
+  EXPECT_FALSE(program.stay.times_out(60, {}));
+  EXPECT_TRUE(program.stay.times_out(60, {}));
+  EXPECT_FALSE(program.stay.times_out(60, {}));
+  EXPECT_TRUE(program.stay.times_out(60, {}));
+  Program patient(BoundaryRequest{.timeout_ms = 0});
+  EXPECT_FALSE(patient.stay.times_out(1U << 30, {})) << "there is no time-out";
+}
+
+TEST(BoundaryStay, the_time_of_a_newcomer_begins_anew_with_each_byte) {
+  Program program;
+  for (std::uint64_t bytes = 1; bytes < 100; ++bytes) {
+    EXPECT_FALSE(program.stay.times_out(60, bytes));
+  }
+  EXPECT_TRUE(program.stay.times_out(60, 99));
+}
+
+TEST(Contributors, have_contributed_to_all_operations_of_the_step) {
+  Contributors contributors;
+  contributors.end_step(3);
+  EXPECT_EQ(contributors.of_step(), (std::vector<std::uint32_t>{0, 1, 2})) << "no operation";
+  EXPECT_TRUE(contributors.note({2, 0, 1}));
+  EXPECT_FALSE(contributors.note({0, 1, 2}));
+  EXPECT_TRUE(contributors.note({2, 0}));
+  EXPECT_TRUE(contributors.note({1, 2}));
+  EXPECT_EQ(contributors.of_step(), (std::vector<std::uint32_t>{2}));
+  contributors.begin_step();
+  EXPECT_FALSE(contributors.so_far());
+}
+
+TEST(JoinWait, ends_by_the_founding_or_by_one_of_its_limits) {
+  using Verdict = JoinWait::Verdict;
+  const auto ticket = std::make_shared<Ticket>();
+  JoinWait founded(ticket);
+  EXPECT_EQ(founded.tick(99, false, 100, 1000000), Verdict::none);
+  EXPECT_EQ(founded.tick(kSayWaitingMs, true, 100, 1000000), Verdict::say);
+  EXPECT_EQ(founded.tick(kSayWaitingMs, true, 100, 1000000), Verdict::none) << "once";
+  founded.end({});
+  EXPECT_TRUE(ticket->done());
+  EXPECT_FALSE(ticket->error().failed());
+  founded.end({ErrorCode::closed, "later"});
+  EXPECT_EQ(founded.tick(1000000, true, 100, 1000000), Verdict::none);
+
+  JoinWait alone(std::make_shared<Ticket>());
+  EXPECT_EQ(alone.tick(100, false, 100, 1000), Verdict::no_master);
+  JoinWait early(std::make_shared<Ticket>());
+  EXPECT_EQ(early.tick(999, true, 100, 1000), Verdict::none);
+  EXPECT_EQ(early.tick(1, true, 100, 1000), Verdict::not_founded);
+}
+
+}  // namespace
+}  // namespace pccl
