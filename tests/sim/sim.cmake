@@ -82,5 +82,7 @@ set_target_properties(pccl_sim_engine PROPERTIES UNITY_BUILD OFF
 add_test(NAME sim_engine COMMAND pccl_sim_engine --jobs 2 1 1000)
 set_tests_properties(sim_engine PROPERTIES TIMEOUT 1500 PROCESSORS 2)
 add_test(NAME sim_engine_seeds COMMAND pccl_sim_engine --seeds ${SIM}/engine/seeds.txt)
+add_test(NAME sim_engine_again COMMAND pccl_sim_engine --again 1 60)
+add_test(NAME sim_fixed_again COMMAND pccl_sim_engine --fixed --again 1 60)
 add_test(NAME sim_fixed COMMAND pccl_sim_engine --fixed --jobs 2 1 3000)
 set_tests_properties(sim_fixed PROPERTIES TIMEOUT 1500 PROCESSORS 2)

@@ -1,6 +1,8 @@
 // pccl_sim_engine: walks whole engines and masters from seeds.
 //   pccl_sim_engine [--jobs N] [--keep-going] SEED COUNT   the first violation ends it, by its seed
 //   pccl_sim_engine --trace SEED                           one walk, as a story
+//   with --again: each twice, the second time in another heap, and both must be the same walk;
+//   --again --trace SEED shows that one
 //   with --fixed: of fixed groups, without a run
 //   pccl_sim_engine --seeds FILE                           the seeds of a file
 #include <sys/mman.h>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "memory.h"
 #include "walk.h"
 
 namespace {
@@ -26,13 +29,19 @@ using pccl::sim::Walked;
 using pccl::sim::Wishes;
 
 Wishes wishes;
-
-/// One of the processes has found a violation, and that is enough. They share this memory.
-std::atomic<bool>* enough = nullptr;
+bool again = false;
 
 Walked walk_one(std::uint64_t seed) {
   return wishes.fixed ? pccl::sim::walk_fixed(seed, wishes) : pccl::sim::walk_engines(seed, wishes);
 }
+
+Walked walk_in_other_heap(std::uint64_t seed) {
+  const pccl::sim::OtherHeap heap(seed);
+  return walk_one(seed);
+}
+
+/// One of the processes has found a violation, and that is enough. They share this memory.
+std::atomic<bool>* enough = nullptr;
 
 int walk_some(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, std::uint64_t job,
               bool keeps_going) {
@@ -41,8 +50,11 @@ int walk_some(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, std:
   int violations = 0;
   std::uint64_t walked = 0;
   for (std::uint64_t seed = first + job; seed < first + count && !*enough; seed += jobs) {
-    const Walked one = walk_one(seed);
+    Walked one = walk_one(seed);
     ++walked;
+    if (again && one.hash != walk_in_other_heap(seed).hash && one.violation.empty()) {
+      one.violation = "another walk in another heap";
+    }
     sum.calls += one.calls;
     sum.messages += one.messages;
     sum.bits += one.bits;
@@ -122,6 +134,8 @@ int main(int argc, char** argv) {
       wishes.trace = true;
     } else if (word == "--fixed") {
       wishes.fixed = true;
+    } else if (word == "--again") {
+      again = true;
     } else if (word == "--seeds" && i + 1 < argc) {
       seeds = argv[++i];
     } else if (word == "--keep-going") {
@@ -135,14 +149,14 @@ int main(int argc, char** argv) {
   pccl::set_log_level(pccl::LogLevel::off);
   if (!seeds.empty()) return walk_seeds(seeds);
   if (wishes.trace && numbers.size() == 1) {
-    const Walked walked = walk_one(numbers[0]);
+    const Walked walked = again ? walk_in_other_heap(numbers[0]) : walk_one(numbers[0]);
     std::printf("%s\n", walked.violation.empty() ? "no violation" : walked.violation.c_str());
     return walked.violation.empty() ? 0 : 1;
   }
   if (numbers.size() != 2 || jobs == 0) {
     std::fprintf(stderr,
-                 "usage: pccl_sim_engine [--fixed] ([--jobs N] [--keep-going] SEED COUNT | --trace "
-                 "SEED) | --seeds FILE\n");
+                 "usage: pccl_sim_engine [--fixed] [--again]\n"
+                 "       ([--jobs N] [--keep-going] SEED COUNT | --trace SEED) | --seeds FILE\n");
     return 2;
   }
   return walk_all(numbers[0], numbers[1], jobs, keeps_going);

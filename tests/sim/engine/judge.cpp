@@ -28,6 +28,7 @@ Walked judged(Time& time, const Book& book, const std::function<void()>& story) 
   walked.calls = book.calls_checked;
   walked.messages = book.messages_checked;
   walked.bits = book.bits_checked;
+  walked.hash = time.hash();
   return walked;
 }
 

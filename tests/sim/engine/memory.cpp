@@ -1,10 +1,15 @@
 #include "memory.h"
 
+#include <malloc.h>
+
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <utility>
 
 namespace {
+
+constexpr int kPieces = 20000;
 
 thread_local pccl::Random* shortage = nullptr;
 
@@ -28,5 +33,24 @@ namespace pccl::sim {
 
 MemoryShortage::MemoryShortage(Random* chance) : before_(std::exchange(shortage, chance)) {}
 MemoryShortage::~MemoryShortage() { shortage = before_; }
+
+OtherHeap::OtherHeap(std::uint64_t seed) {
+  mallopt(M_PERTURB, 0x5A);
+  Random chance(seed);
+  std::vector<std::unique_ptr<std::byte[]>> holes;
+  for (int i = 0; i < kPieces; ++i) {
+    const std::size_t bytes = 1 + chance.below(chance.below(4) == 0 ? 4096 : 256);
+    auto piece = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    std::memset(piece.get(), 0x5A, bytes);
+    auto& pieces = chance.below(2) == 0 ? between_ : holes;
+    pieces.push_back(std::move(piece));
+  }
+  for (std::size_t i = holes.size(); i > 1; --i) {
+    std::swap(holes[i - 1], holes[chance.below(i)]);
+  }
+  for (auto& hole : holes) hole.reset();
+}
+
+OtherHeap::~OtherHeap() { mallopt(M_PERTURB, 0); }
 
 }  // namespace pccl::sim

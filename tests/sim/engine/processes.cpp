@@ -49,6 +49,8 @@ bool Time::step() {
   Entry next = std::move(const_cast<Entry&>(entries_.top()));
   entries_.pop();
   now_us_ = next.at_us;
+  note(next.at_us);
+  note(next.order);
   if (next.process == nullptr) {
     next.what();
   } else if (next.process->alive_ && next.process->stopped_) {
@@ -59,7 +61,8 @@ bool Time::step() {
   return true;
 }
 
-void Time::say(const Process* process, const std::string& text) const {
+void Time::say(const Process* process, const std::string& text) {
+  for (const char c : text) note(static_cast<unsigned char>(c));
   if (!trace) return;
   std::printf("%10.3f  %-4s %s\n", static_cast<double>(now_us_) / 1000,
               process == nullptr ? "" : process->name().c_str(), text.c_str());

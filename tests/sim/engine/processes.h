@@ -39,7 +39,9 @@ class Time {
   void after(std::uint64_t delay_us, Process* process, std::function<void()> what);
   /// The next thing happens. False: nothing is left.
   bool step();
-  void say(const Process* process, const std::string& text) const;
+  void say(const Process* process, const std::string& text);
+  /// Of all that has happened and was said so far: a seed gives the same one always.
+  [[nodiscard]] std::uint64_t hash() const { return hash_; }
   [[nodiscard]] const Process* running() const { return running_; }
 
  private:
@@ -53,8 +55,11 @@ class Time {
       return at_us != other.at_us ? at_us > other.at_us : order > other.order;
     }
   };
+  void note(std::uint64_t what) { hash_ = (hash_ ^ what) * 0x100000001B3ULL; }
+
   std::uint64_t now_us_ = 0;
   std::uint64_t count_ = 0;
+  std::uint64_t hash_ = 0xCBF29CE484222325ULL;  // FNV-1a, of numbers
   std::priority_queue<Entry> entries_;
   const Process* running_ = nullptr;
 };

@@ -26,7 +26,7 @@ class SimChannel final : public Channel {
       : network_(network), line_(std::move(line)), side_(side), remote_(std::move(remote)) {
     line_->halves[side_].end = this;
     line_->halves[side_].process = &network_.process_;
-    network_.channels_.insert(this);
+    network_.channels_.push_back(this);
   }
   ~SimChannel() override { leave(); }
 
@@ -63,7 +63,7 @@ class SimChannel final : public Channel {
  private:
   void leave() {
     if (std::exchange(left_, true)) return;
-    network_.channels_.erase(this);
+    std::erase(network_.channels_, this);
     line_->halves[side_].end = nullptr;
     line_->halves[1 - side_].closes = true;
     plan(line_, 1 - side_);
@@ -206,7 +206,7 @@ void SimNetwork::in_background(std::function<void()> work, std::function<void()>
 }
 
 void SimNetwork::break_channels(bool silent) {
-  for (SimChannel* channel : std::set<SimChannel*>(channels_)) channel->cut(silent);
+  for (SimChannel* channel : channels_) channel->cut(silent);
 }
 
 }  // namespace pccl::sim

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "sim_links.h"
 #include "transport/network.h"
@@ -49,7 +50,7 @@ class SimNetwork final : public Network {
   Process& process_;
   PeerId self_;
   SimLinks* direct_ = nullptr;
-  std::set<SimChannel*> channels_;
+  std::vector<SimChannel*> channels_;  // in the order in which they were opened
 };
 
 }  // namespace pccl::sim

@@ -11,6 +11,7 @@ struct Walked {
   std::uint64_t calls = 0;
   std::uint64_t messages = 0;
   std::uint64_t bits = 0;
+  std::uint64_t hash = 0;  // of the story
 };
 
 struct Wishes {
