@@ -12,7 +12,7 @@ TORCH ?= torch==2.13.0
 PIP_ARGS ?=
 export PYTHON TORCH PIP_ARGS
 
-SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
+SOURCES := $(shell find csrc -type f)
 INSTALLED_TORCH := $(wildcard .venv/lib/python*/site-packages/torch/version.py)
 
 .PHONY: setup demo test ci docs clean

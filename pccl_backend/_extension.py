@@ -14,11 +14,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from . import _patches
 from ._config import NAME, Options, launches_block, unread_variables
-from ._errors import BY_CODE, PcclError
+from ._errors import BY_CODE
 from .launch.environment import NOTE
 
 FAILURE_CHARACTERS_MAX = 500
@@ -35,7 +33,7 @@ def extension(options: Options | None = None) -> Any:
     """The extension `_C`, loaded and configured at the first call.
 
     Raises:
-        PcclError: It cannot be loaded, or was built for another torch than the running one.
+        ImportError: It cannot be loaded, or none is built for the running torch.
         ValueError: `options` differ from those with which this process runs already, or a PCCL_*
             variable is wrong.
     """
@@ -64,7 +62,7 @@ def library() -> Any:
     """The extension as it is: without options, before the first use of `extension`.
 
     Raises:
-        PcclError: It cannot be loaded, or was built for another torch than the running one.
+        ImportError: It cannot be loaded, or none is built for the running torch.
     """
     return _load() if _module is None else _module
 
@@ -82,24 +80,9 @@ def config() -> Options:
 
 
 def _load() -> Any:
-    try:
-        from . import _C
-    except ImportError as error:
-        raise PcclError(
-            f"the extension of pccl cannot be loaded ({error}); the running torch is "
-            f"{torch.__version__}: build pccl again for it (pip install --no-build-isolation)"
-        ) from error
-    check_torch_version(_C.TORCH_VERSION, torch.__version__)
+    from . import _C
+
     return _C
-
-
-def check_torch_version(built: str, running: str) -> None:
-    """Raises PcclError where the extension was built for another torch than the running one."""
-    if built.partition("+")[0] != str(running).partition("+")[0]:
-        raise PcclError(
-            f"the extension of pccl was built for torch {built} and this is torch {running}: "
-            "build pccl again for it (pip install --no-build-isolation)"
-        )
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]

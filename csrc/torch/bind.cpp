@@ -2,7 +2,6 @@
 // Translates between Python values and the engine's, releases the GIL around everything that can
 // wait, and hands what the engine's thread has to say to Python on threads of its own: that thread
 // never takes the GIL.
-#include <dlfcn.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "engine/libraries.h"
 #include "python/engine_owner.h"
 #include "python/fields.h"
 #include "python/gil.h"
@@ -23,16 +23,6 @@
 #include "torch/process_group.h"
 #include "torch/staging.h"
 #include "torch/store.h"
-
-// Only their addresses are taken here (library_of); the headers stay in transport/ and state/.
-extern "C" {
-void uv_loop_init();
-void uv_run();
-void uv_timer_start();
-void uv_version_string();
-void EVP_DigestUpdate();
-void EVP_sha256();
-}
 
 namespace pccl {
 namespace {
@@ -393,17 +383,10 @@ std::map<std::string, std::uint64_t> counters() {
           {"bytes_relayed", counters.bytes_relayed}};
 }
 
-std::string library_of(const std::string& symbol) {
-  const std::map<std::string, void (*)()> symbols{
-      {"uv_loop_init", &uv_loop_init},         {"uv_run", &uv_run},
-      {"uv_timer_start", &uv_timer_start},     {"uv_version_string", &uv_version_string},
-      {"EVP_DigestUpdate", &EVP_DigestUpdate}, {"EVP_sha256", &EVP_sha256}};
-  const auto found = symbols.find(symbol);
-  TORCH_CHECK_VALUE(found != symbols.end(), "pccl: not a symbol that is looked after: '", symbol,
-                    "'");
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(found->second), &info) == 0) return "";  // NOLINT
-  return info.dli_fname;
+std::string library_with(const std::string& symbol) {
+  const auto library = library_of(symbol);
+  TORCH_CHECK_VALUE(library.has_value(), "pccl: not a symbol that is looked after: '", symbol, "'");
+  return *library;
 }
 
 void shut_down(const std::string& failure) {
@@ -433,7 +416,7 @@ void end(const std::string& failure) {
 }  // namespace
 }  // namespace pccl
 
-PYBIND11_MODULE(_C, m) {
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace pccl;
   py::module_::import("torch.distributed");  // registers the types that are returned
   register_translator();
@@ -534,7 +517,7 @@ PYBIND11_MODULE(_C, m) {
       [](const std::string& level) { set_log_level(parse_log_level(level, log_level())); },
       py::arg("level"));
   m.def("set_log_sink", &set_log_sink_to, py::arg("function"));
-  m.def("library_of", &library_of, py::arg("symbol"));
+  m.def("library_of", &library_with, py::arg("symbol"));
   m.def(
       "break_invariant",
       [](const std::string& what) {
