@@ -16,6 +16,7 @@ import fcntl
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -45,7 +46,9 @@ def program(name: str, folder: str) -> str:
 def torch_folders() -> list[Path]:
     """Folders of the package torch to build for; torch is not imported."""
     if os.environ.get("PCCL_TORCH"):
-        return [Path(folder).resolve() for folder in os.environ["PCCL_TORCH"].split(os.pathsep)]
+        return [
+            Path(os.path.abspath(folder)) for folder in os.environ["PCCL_TORCH"].split(os.pathsep)
+        ]
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         sys.exit(
@@ -120,7 +123,16 @@ class BuildExtensions(build_ext):
         replace_files(BUILD / "lib", ROOT / PACKAGE)
 
 
+def readme() -> str:
+    """README.md without what leads to other files of the repository: an index shows it alone."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n\n", "", text, flags=re.M)
+    return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
+
+
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     ext_modules=[Extension(f"{PACKAGE}._core", [])],  # it stands for all of them
     cmdclass={"build_ext": BuildExtensions},
 )

@@ -4,4 +4,4 @@ Members and masters of several package versions work together as long as their p
 the same; each tells the other its own, for people and logs.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
