@@ -63,7 +63,6 @@ State fresh_state(const MasterOptions& options) {
   state.config.max_peers = options.max_peers;
   state.config.adopt = options.adopt;
   state.config.refound = options.refound;
-  state.config.again = options.again;
   return state;
 }
 
@@ -105,9 +104,16 @@ Result<std::uint16_t> MasterServer::start() {
   }
   auto held = register_->read();
   if (!held) return held.error();
-  in_charge_ = true;
-  post(TakenOver{std::move(held).value()});
+  take_charge(std::move(held).value());
   return port;
+}
+
+/// --again opens the run that was finished when this process began, and no other one.
+void MasterServer::take_charge(Register held) {
+  if (!found_) found_ = held;
+  state_.config.again = options_.again && found_->ended == held.ended;
+  in_charge_ = true;
+  post(TakenOver{std::move(held)});
 }
 
 // ------------------------------------------------------------------------------- what has happened
@@ -379,8 +385,7 @@ void MasterServer::take_over() {
                            }
                            if (in_charge_ || stopped_ || (register_->shared() && !has_lease_))
                              return;
-                           in_charge_ = true;
-                           post(TakenOver{(*held)->value()});
+                           take_charge(std::move(*held)->value());
                          });
 }
 
@@ -391,14 +396,17 @@ void MasterServer::renew_lease() {
   lease_busy_ = true;
   const auto answer = std::make_shared<std::optional<Result<bool>>>();
   const auto holder = std::make_shared<std::string>();
+  const auto found = std::make_shared<std::optional<Result<Register>>>();
   network_.in_background(
-      [store = register_, answer, holder] {
+      [store = register_, answer, holder, found, looks = options_.again && !found_] {
+        if (looks) found->emplace(store->read());
         answer->emplace(store->hold());
         *holder = store->holder();
       },
-      [this, alive = std::weak_ptr(alive_), answer, holder] {
+      [this, alive = std::weak_ptr(alive_), answer, holder, found] {
         if (alive.expired()) return;
         lease_busy_ = false;
+        if (*found && (*found)->ok()) found_ = std::move(*found)->value();
         lease_answered(**answer, *holder);
       });
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -88,6 +89,7 @@ class MasterServer final : private ConnectionEvents {
   void lease_answered(const Result<bool>& answer, const std::string& holder);
   void take_over_later();
   void take_over();
+  void take_charge(Register held);
   void store_request(PeerId peer, StoreRequest request);
   void hold(PeerId peer, StoreRequest request);
   void serve(PeerId peer, const StoreRequest& request);
@@ -114,8 +116,9 @@ class MasterServer final : private ConnectionEvents {
   bool draining_ = false;
   std::uint64_t write_ = 0;  // number of the write that has no answer yet; 0: none
   std::uint64_t writes_ = 0;
-  bool register_busy_ = false;  // a call of the register runs in the background
-  std::string idle_why_;        // why this master is not in charge
+  bool register_busy_ = false;     // a call of the register runs in the background
+  std::string idle_why_;           // why this master is not in charge
+  std::optional<Register> found_;  // the register when this process began
   // For a register that several masters share.
   bool has_lease_ = false;
   bool lease_busy_ = false;    // a call for the lease runs in the background

@@ -31,16 +31,16 @@ std::string day_and_time(std::uint64_t unix_s) {
 
 bool all_finish(const State& s, const std::vector<Member>& voters) {
   return !voters.empty() && std::all_of(voters.begin(), voters.end(), [&](const Member& m) {
-    return s.peers.at(m.peer()).report.finish;
+    const Report& report = s.peers.at(m.peer()).report;
+    return report.finish && report.step == s.peers.at(voters.front().peer()).report.step;
   });
 }
 
 void write_ending(State& s, const std::vector<Member>& voters, Actions& out) {
-  Ending ending{0, s.unix_s};
+  Ending ending{0, s.unix_s, s.peers.at(voters.front().peer()).report.step, ids_of(voters)};
   for (const Member& m : voters) {
     ending.step = std::max(ending.step, s.peers.at(m.peer()).report.root.revision);
   }
-  s.finishers = ids_of(voters);
   write_over(s, out, ending);
 }
 
@@ -54,9 +54,12 @@ std::string ending_text(const State& s) {
 void turn_away(State& s, PeerId peer, Actions& out) {
   const std::string text = cut_text(ending_text(s));
   const Report& report = s.peers.at(peer).report;
-  // It stands at that boundary, or has lost the answer with another connection.
-  if (report.finish && report.vote != VoteKind::none) {
-    send(s, peer, Left{text, s.finishers}, out);
+  const Ending& ending = *s.held->ended;
+  // It stands at that boundary, or has lost the answer with another connection. Who stands at an
+  // earlier one has another state: the others have gone on without it.
+  const bool of_last = ending.members.empty() || report.step == ending.boundary;
+  if (of_last && report.finish && report.vote != VoteKind::none) {
+    send(s, peer, Left{text, ending.members}, out);
   } else {
     send(s, peer, Refuse{Error{ErrorCode::refused, text}, true}, out);
   }

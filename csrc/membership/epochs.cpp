@@ -586,7 +586,6 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
     std::vector<PeerId> all;
     for (const auto& [p, peer] : s.peers) all.push_back(p);
     for (const PeerId p : all) turn_away(s, p, out);
-    s.finishers.clear();
   } else {
     out.push_back(Say{false, "the run is over"});
     dismiss(s, s.left, before, seats, "the run is over", out);

@@ -43,13 +43,18 @@ struct Config {
 
 /// How a run was finished.
 struct Ending {
-  std::uint64_t step = 0;    // of its state
-  std::uint64_t unix_s = 0;  // when; 0: not known
+  std::uint64_t step = 0;            // of its state
+  std::uint64_t unix_s = 0;          // when; 0: not known
+  std::uint64_t boundary = 0;        // the number of the step which that boundary ends
+  std::vector<PeerId> members = {};  // who has finished it, in rank order; empty: not known
+  static constexpr std::string_view kAddedFrom = "boundary";
   bool operator==(const Ending&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("step", self.step);
     visit("unix_s", self.unix_s);
+    visit("boundary", self.boundary);
+    visit("members", self.members, kMembersMax);
   }
 };
 
@@ -251,7 +256,6 @@ struct State {
   std::size_t unvoted = 0;                  // index of a member that had not voted at the last look
   std::map<std::uint32_t, SyncPlan> plans;  // of `proposal`, by peer group
   std::set<PeerId> leavers;                 // members that leave with `proposal`
-  std::vector<PeerId> finishers;            // members that have finished the run
   std::set<PeerId> unknown;  // connected, of an epoch that the register does not know
 };
 

@@ -360,10 +360,12 @@ void on_master(State& s, const Evicted& m, Actions& out) {
 
 void on_master(State& s, const Left& m, Actions& out) {
   if (!m.ended.empty()) {
-    // A member that was lost before it could say so has no rank any more.
-    std::vector<PeerId> last = own_group(s, m.members);
-    const bool mine = std::find(last.begin(), last.end(), s.self.peer()) != last.end();
-    if (mine) out.push_back(Renumber{std::move(last)});
+    if (std::vector<PeerId> last = own_group(s, m.members); !last.empty()) {
+      const PeerId self = s.self.peer();
+      // One that was lost at that boundary comes behind the others: none of their ranks is its own.
+      if (std::find(last.begin(), last.end(), self) == last.end()) last.push_back(self);
+      out.push_back(Renumber{std::move(last)});
+    }
     finish(s, Error{ErrorCode::closed, m.ended}, out);
     out.push_back(HasLeft{m.ended});
     return;

@@ -108,6 +108,30 @@ TEST_F(Lease, commits_go_on_while_nobody_answers_until_a_standby_might_give_the_
   expect_commit();
 }
 
+/// The flag is an answer to the ending that was there when this process began.
+TEST_F(Lease, a_standby_does_not_open_a_run_anew_that_has_ended_since_it_was_started_with_again) {
+  for (const bool ended_before : {true, false}) {
+    SCOPED_TRACE(ended_before);
+    lease_ = std::make_shared<LeasedRegister>();
+    register_ = lease_;
+    options_.again = true;
+    lease_->set(false);
+    Register ended;
+    ended.incarnation = 1;
+    ended.over = true;
+    ended.ended = Ending{600, 0};
+    const auto end = [&] { EXPECT_TRUE(lease_->compare_and_write(Register{}, ended).value()); };
+    if (ended_before) end();
+    start();
+    ASSERT_TRUE(until([&] { return lease_->asked() > 2; }));
+    if (!ended_before) end();  // the other master
+    lease_->set(true);
+    ASSERT_TRUE(until([&] { return server_->state().holds; })) << log_text();
+    EXPECT_EQ(server_->state().held->ended.has_value(), !ended_before);
+    server_.reset();
+  }
+}
+
 TEST_F(Lease, a_master_that_is_stopped_in_good_order_gives_the_lease_up) {
   found(2);
   bool stopped = false;

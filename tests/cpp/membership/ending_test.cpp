@@ -9,12 +9,20 @@ namespace {
 
 using story::Story;
 
+/// What came of the last command.
+std::string run(Story& story, std::initializer_list<const char*> commands) {
+  std::string last;
+  for (const char* command : commands) {
+    last.clear();
+    for (const std::string& line : story.run(command)) last += line + "\n";
+  }
+  return last;
+}
+
 /// A run of two members that stand at the boundary after its founding.
 void found(Story& story) {
-  for (const char* command : {"config min_peers=2 run=gpt", "boot", "connect 1", "connect 2",
-                              "over founding", "refresh 1", "refresh 2"}) {
-    static_cast<void>(story.run(command));
-  }
+  run(story, {"config min_peers=2 run=gpt", "boot", "connect 1", "connect 2", "over founding",
+              "refresh 1", "refresh 2"});
 }
 
 TEST(Ending, the_register_keeps_step_and_time) {
@@ -26,7 +34,7 @@ TEST(Ending, the_register_keeps_step_and_time) {
   EXPECT_FALSE(story.held().over);
   static_cast<void>(story.run("finish 2"));
   ASSERT_TRUE(story.held().over);
-  EXPECT_EQ(story.held().ended, (master::Ending{600, 1795471265}));
+  EXPECT_EQ(story.held().ended, (master::Ending{600, 1795471265, 1, {PeerId{1}, PeerId{2}}}));
   EXPECT_TRUE(story.peer(1).over);
   EXPECT_TRUE(story.peer(2).over);
 }
@@ -83,12 +91,52 @@ TEST(Ending, a_master_that_reads_it_turns_all_away_that_have_not_finished) {
   EXPECT_TRUE(std::holds_alternative<master::Close>(out[1]));
   EXPECT_TRUE(s.peers.empty());
 
-  late.report.started = EpochId::make(3, 1);  // has lost the answer with its connection
+  late.report.started = EpochId::make(3, 2);  // has lost the answer with its connection
   late.report.vote = VoteKind::refresh;
   late.report.finish = true;
   s.held->epoch = Epoch{EpochId::make(3, 2), {}, {}, false};
   out = step(s, master::PeerConnected{late});
   EXPECT_TRUE(std::holds_alternative<Left>(std::get<master::Send>(out[0]).message));
+}
+
+TEST(Ending, a_new_master_knows_the_last_ranks) {
+  Story story;
+  run(story, {"config min_peers=3 run=gpt", "boot", "connect 1", "connect 2", "connect 3",
+              "over founding", "refresh 1", "refresh 2", "refresh 3", "hold 2", "hold 3",
+              "finish 2", "finish 3", "crash 1", "over absence 1"});
+  ASSERT_TRUE(story.held().ended);
+  // Both lose the answer: rank 0 is lost, and without new ranks nobody would be the writer.
+  run(story, {"die", "config min_peers=3 run=gpt", "boot", "connect 2", "connect 3"});
+  EXPECT_NE(run(story, {"release 2"}).find("2 ranks are [2 3]"), std::string::npos);
+  EXPECT_NE(run(story, {"release 3"}).find("3 ranks are [2 3]"), std::string::npos);
+}
+
+TEST(Ending, who_was_lost_at_that_boundary_has_the_rank_behind_the_last) {
+  Story story;
+  found(story);
+  run(story, {"finish 1", "close 1", "over absence 1", "finish 2"});
+  const std::string told = run(story, {"connect 1"});
+  EXPECT_NE(told.find("1 ranks are [2 1]"), std::string::npos) << told;
+  EXPECT_NE(told.find("1 has finished"), std::string::npos) << told;
+}
+
+TEST(Ending, who_stood_elsewhere_when_the_others_went_on_has_not_finished_the_run) {
+  Story story;
+  found(story);
+  run(story, {"state 1 600/a", "finish 1", "close 1", "over absence 1", "refresh 2",
+              "state 2 700/b", "finish 2"});
+  ASSERT_TRUE(story.held().ended);
+  const std::string told = run(story, {"connect 1"});
+  EXPECT_NE(told.find("1 is refused: run_ended"), std::string::npos) << told;
+}
+
+TEST(Ending, members_that_stand_at_different_boundaries_finish_nothing) {
+  Story story;
+  found(story);
+  run(story, {"issue 1", "issue 2", "complete 1 1.0", "complete 2 1.0", "refresh 2", "finish 1"});
+  ASSERT_EQ(story.peer(2).step, 2U) << "it has passed the boundary at which the other one stands";
+  run(story, {"finish 2"});
+  EXPECT_FALSE(story.held().over);
 }
 
 TEST(Ending, a_newcomer_that_says_so_has_nothing_to_finish) {
