@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from ..launch import child as becomes
 from .cases import Case, Result
 
 POLL_S = 0.02
@@ -38,14 +39,18 @@ def environment_of(case: Case) -> dict[str, str]:
 
 
 class Process:
-    """One process of a case, in a session of its own, so that a kill takes its children too."""
+    """One process of a case, in a session of its own, so that a kill takes its children too.
+
+    The kernel ends it with this process, however that ends. Its status is taken by `kill` only:
+    until then its number is nobody else's.
+    """
 
     def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
         """Starts it; its output goes to `log`."""
         self.log = log
         with log.open("wb") as out:
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, "-I", "-S", becomes.__file__, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -55,10 +60,18 @@ class Process:
 
     def status(self) -> int | None:
         """Its exit status, None while it runs."""
-        return self._process.poll()
+        if self._process.returncode is not None:
+            return self._process.returncode
+        pid = self._process.pid
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is None:
+            return None
+        return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
 
     def kill(self) -> bool:
         """Ends it whatever it does; returns whether it has ended. A driver may keep it for good."""
+        if self._process.returncode is not None:
+            return True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         try:

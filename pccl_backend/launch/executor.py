@@ -234,8 +234,13 @@ class Executor:
                 for source in sources.values():
                     os.close(source)
                 raise
+        try:
+            self._tails[index, rank] = streams.copy(sources)
+        except (OSError, RuntimeError) as error:  # no descriptor, no room for a file, no thread
+            os.killpg(handle.pid, signal.SIGKILL)
+            handle.wait()
+            raise OSError(f"its streams cannot be copied: {error}") from error
         self._running[handle.pid] = Process(index, rank, attempt, handle)
-        self._tails[index, rank] = streams.copy(sources)
 
     def _master(self, index: int) -> tuple[str, ...]:
         """The command of the master of --standalone; its register lets it come back."""

@@ -174,8 +174,20 @@ class Streams:
         return targets, sources
 
     def copy(self, sources: Mapping[int, int]) -> Tail:
-        """Copies from the pipes from now on; returns what gives the last lines of stderr."""
-        pumps = {stream: self._pump(stream, source) for stream, source in sources.items()}
+        """Copies from the pipes from now on; returns what gives the last lines of stderr.
+
+        Raises:
+            OSError: A file cannot be made.
+            RuntimeError: There is no thread for it.
+        """
+        pumps: dict[int, Pump] = {}
+        try:
+            for stream, source in sources.items():
+                pumps[stream] = self._pump(stream, source)
+        except (OSError, RuntimeError):
+            for stream in sources.keys() - pumps.keys():
+                os.close(sources[stream])
+            raise
         if ERR in pumps:
             return pumps[ERR].tail
         return lambda _: tail_of(self._file(ERR))

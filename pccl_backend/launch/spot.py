@@ -165,12 +165,14 @@ class Watch:
         while not self._closed.is_set():
             try:
                 notice = self._provider.ask(service)
-            except MetadataError as error:
+            except Exception as error:  # whatever it answers: the next answer may be a notice
+                is_ours = isinstance(error, MetadataError)
+                text = str(error) if is_ours else f"{service.endpoint} answers oddly: {error!r}"
                 if not failure:
                     self._say(
-                        f"--spot {self._name}: {error}; no notice can be seen, pccl-run asks on"
+                        f"--spot {self._name}: {text}; no notice can be seen, pccl-run asks on"
                     )
-                failure = str(error)
+                failure = text
             else:
                 if failure:
                     self._say(f"--spot {self._name}: {service.endpoint} answers")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT
+from conftest import ROOT, wait_until
 
 from pccl_backend.check import processes
 from pccl_backend.check.cases import Case, Result
@@ -156,3 +156,36 @@ def test_a_backend_that_is_wrong(
         tmp_path, monkeypatch, function, LIMIT_S, ranks=ranks, dies=dies, master=elastic
     )
     assert any(expected in failure for failure in result.failures), (result.failures, result.logs)
+
+
+def test_the_number_of_a_process_that_has_ended_is_nobody_elses(tmp_path: Path) -> None:
+    process = processes.Process([sys.executable, "-c", ""], tmp_path / "log", dict(os.environ))
+    try:
+        wait_until(lambda: process.status() == 0)
+        (left,) = psutil.Process().children()
+        assert left.status() == psutil.STATUS_ZOMBIE, "a kill would meet another process"
+    finally:
+        assert process.kill()
+    assert process.status() == 0
+    assert process.kill()
+
+
+def test_no_process_outlives_a_check_that_is_killed() -> None:
+    command = [sys.executable, "-m", "pccl_backend.check", "--only", "elastic group"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as started:
+        family = psutil.Process(started.pid)
+        wait_until(lambda: len(family.children(recursive=True)) >= 4)
+        children = family.children(recursive=True)
+        started.kill()
+
+    def lives(process: psutil.Process) -> bool:
+        try:
+            return process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    try:
+        wait_until(lambda: not any(map(lives, children)))
+    finally:
+        for process in filter(lives, children):
+            process.kill()

@@ -268,6 +268,28 @@ def test_workers_die_with_a_launcher_that_is_killed(launch: Launch) -> None:
     wait_for_ends(workers)
 
 
+def test_a_worker_whose_streams_cannot_be_copied_does_not_live_beside_the_next(
+    launch: Launch, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("""
+from pccl_backend.launch import output
+whole = output.Streams.copy
+def copy(self, sources):
+    output.Streams.copy = whole
+    raise OSError("no descriptor is left")
+output.Streams.copy = copy
+""")
+    path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    code = "import time; print('{\"local\": 0}', flush=True); time.sleep(600)"
+    launcher = launch(*ANY_MASTER, "--restart-delay", "2", *python(code), PYTHONPATH=path)
+    wait_until(lambda: "next start in 2 s" in "".join(launcher.errors))
+    assert all(has_ended(child) for child in launcher.children())
+    assert "no descriptor is left" in "".join(launcher.errors)
+    launcher.next(local=0)
+    launcher.signal(signal.SIGTERM)
+    launcher.ends(143)
+
+
 def test_what_a_killed_worker_has_started_ends_with_it(launch: Launch) -> None:
     code = """
 import os, subprocess, time

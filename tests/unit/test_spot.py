@@ -128,3 +128,21 @@ def test_a_watch_says_once_that_nobody_answers_goes_on_and_notifies_once(
     wait_until(lambda: notices)
     assert notices == ["gcp takes this machine back (preempted)"]
     watch.close()
+
+
+def test_a_watch_goes_on_after_an_answer_that_nobody_has_thought_of(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = spot.Provider(spot.azure, "http://unused", 0.01)
+    monkeypatch.setitem(spot.PROVIDERS, "azure", quick)
+    event: dict[str, Any] = {"EventType": "Preempt", "Resources": 5}
+    cloud.answers = {AZURE_NAME: (200, "me"), AZURE: (200, json.dumps({"Events": [event]}))}
+    notices: list[str] = []
+    said: list[str] = []
+    watch = spot.Watch("azure", notices.append, said.append)
+    wait_until(lambda: said)
+    assert "answers oddly: TypeError" in said[0]
+    event["Resources"] = ["me"]
+    cloud.answers[AZURE] = (200, json.dumps({"Events": [event]}))
+    wait_until(lambda: notices)
+    watch.close()
