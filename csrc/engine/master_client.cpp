@@ -37,13 +37,16 @@ std::string MasterClient::masters_text() const {
 std::string MasterClient::seen_text() const {
   std::string text;
   for (std::size_t i = 0; i < masters_.size(); ++i) {
-    std::string line = seen_[i].text;
-    if (line.empty() && dial_ && i == at_) line = dial_->report();
-    if (channel_ && !greeted_ && i == at_)
-      line = masters_[i] + ": connected, but no answer to hello";
-    if (!line.empty()) add_to_list(text, line, "; ");
+    const std::string seen = seen_at(i);
+    if (!seen.empty()) add_to_list(text, masters_[i] + ": " + seen, "; ");
   }
   return text;
+}
+
+std::string MasterClient::seen_at(std::size_t i) const {
+  if (channel_ && !greeted_ && i == at_) return "connected, but no answer to hello";
+  if (seen_[i].text.empty() && dial_ && i == at_) return dial_->report();
+  return seen_[i].text;
 }
 
 Error MasterClient::nobody(const std::string& how_long) const {
@@ -52,7 +55,8 @@ Error MasterClient::nobody(const std::string& how_long) const {
     return error.code == ErrorCode::refused;
   });
   return {refused ? ErrorCode::refused : ErrorCode::unreachable,
-          "no master at " + masters_text() + " " + how_long + ": " + seen_text()};
+          "no master at " + masters_text() + " " + how_long + ": " +
+              (masters_.size() == 1 ? seen_at(0) : seen_text())};
 }
 
 void MasterClient::dial() {
@@ -102,7 +106,7 @@ void MasterClient::disconnected(const std::string& reason) {
   // The channel may be the caller: it is destroyed when the loop comes round.
   context_.clock.post([old = std::shared_ptr<Channel>(std::move(channel_))] {});
   const std::string& why = stands_by_.empty() ? reason : stands_by_;
-  seen_[at_] = {ErrorCode::unreachable, masters_[at_] + ": " + why};
+  seen_[at_] = {ErrorCode::unreachable, why};
   if (!greeted_) ++next_;  // a standby: first round the list, but to the master of an epoch first
   // The store does not outlive its master: who set a group up meanwhile makes it anew.
   for (auto it = store_calls_.begin(); it != store_calls_.end();) {
@@ -118,7 +122,7 @@ void MasterClient::disconnected(const std::string& reason) {
   const bool news = welcomed_ && !closed_.failed() && !std::exchange(said_lost_, true);
   if (news) {
     log_warning("the connection to the master (" + masters_text() + ") was lost: " + why +
-                "; what is not committed is held until it is back");
+                "; operations wait for their commit until a master is back");
   }
   events_.lost(why, news);
   retry();

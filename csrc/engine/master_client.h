@@ -65,11 +65,14 @@ class MasterClient {
   void arrived(std::span<const std::byte> payload);
   void disconnected(const std::string& reason);
   void retry();
+  /// "ADDRESS: what was seen there" for each master of the list.
   [[nodiscard]] std::string seen_text() const;
+  /// What was seen last at this master of the list; empty: nothing yet.
+  [[nodiscard]] std::string seen_at(std::size_t i) const;
 
   EngineContext& context_;
   std::vector<std::string> masters_;
-  std::vector<Error> seen_;  // the error of the last attempt at each master
+  std::vector<Error> seen_;  // of the last attempt at each master; the text does not name it
   Events events_;
   std::size_t next_ = 0;  // index of the master that is dialled next
   std::size_t at_ = 0;    // index of the master that is dialled or connected now

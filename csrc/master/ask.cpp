@@ -40,7 +40,7 @@ Result<Status> ask_status(const std::string& address, const std::string& run,
                address + ": no answer within " + std::to_string(timeout_ms) + " ms"});
   });
   const auto dial = network.dial(address, timeout_ms, [&](Result<std::unique_ptr<Channel>> made) {
-    if (!made) return done(made.error());
+    if (!made) return done(Error{made.error().code, address + ": " + made.error().text});
     channel = std::move(made).value();
     channel->trust();
     channel->set_events({[&](std::span<const std::byte> payload) { done(answer_of(payload)); },

@@ -331,23 +331,27 @@ class TcpDial : public Dial {
         Connector::Events{
             [this](Socket socket, const std::string& at) { connected(std::move(socket), at); },
             [this](const std::string& what, bool) {
-              finish({refusal_.failed() ? refusal_.code : ErrorCode::unreachable,
-                      address_ + " cannot be reached: " + what});
+              finish({refusal_.failed() ? refusal_.code : ErrorCode::unreachable, unnamed(what)});
             }});
     deadline_ = loop_.timer(timeout_ms, 0, [this, timeout_ms] {
-      finish({ErrorCode::unreachable, address_ + " cannot be reached within " +
-                                          std::to_string(timeout_ms) + " ms: " + report()});
+      finish({ErrorCode::unreachable,
+              report() + " (tried for " + std::to_string(timeout_ms) + " ms)"});
     });
   }
   ~TcpDial() override { drop_talk(); }
 
   [[nodiscard]] std::string report() const override {
     std::string text = connector_->report();
-    if (talk_) add_to_list(text, at_ + ": connected, but no answer", "; ");
-    return text;
+    if (talk_) add_to_list(text, at_ + ": " + kNoAnswer, "; ");
+    return unnamed(text);
   }
 
  private:
+  /// The text without the dialled address at its beginning: the caller names this address.
+  [[nodiscard]] std::string unnamed(const std::string& text) const {
+    return text.starts_with(address_ + ": ") ? text.substr(address_.size() + 2) : text;
+  }
+
   void connected(Socket socket, const std::string& at) {
     at_ = at;
     talk_ = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
@@ -381,7 +385,7 @@ class TcpDial : public Dial {
   void try_next(const std::string& why) {
     if (why == kNotPccl) refusal_.code = ErrorCode::refused;
     drop_talk();
-    connector_->next(at_, why);
+    connector_->next(at_, why == kNotPccl ? kAnotherProgram : why);
   }
 
   void drop_talk() {

@@ -68,13 +68,13 @@ class ChannelListener {
     std::function<void(std::unique_ptr<Channel>)> accepted);
 
 /// Dials "host:port" (resolving names off the loop's thread); `done` is called once, with a
-/// connection whose opening was right, or with `unreachable` (text: the address and what was tried
-/// and seen for each resolved address) or `refused` (another version, not a pccl master).
-/// Destroying the returned object cancels; `done` is not called then.
+/// connection whose opening was right, or with `unreachable` or `refused` (another version, not a
+/// pccl master). The text says what was seen at each resolved address; it does not name `address`
+/// itself. Destroying the returned object cancels; `done` is not called then.
 class Dial {
  public:
   virtual ~Dial() = default;
-  /// The addresses that were tried so far, with what was seen at each; empty: none.
+  /// As the text of an error: what was seen so far; empty: nothing.
   [[nodiscard]] virtual std::string report() const { return ""; }
 };
 [[nodiscard]] std::unique_ptr<Dial> dial_channel(

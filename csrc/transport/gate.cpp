@@ -122,11 +122,12 @@ void Gate::opening_arrived(const std::shared_ptr<Talk>& talk, const std::string&
   if (same_version && opening.value().purpose == purpose_) return opened_(talk);
 
   // It has our opening now and can say what is wrong; closing at once could destroy it on the way.
-  refusals_->refused(remote_host, same_version
-                                      ? "it looks for something else than what listens here"
-                                      : "it speaks protocol version " +
-                                            std::to_string(opening.value().version) +
-                                            ", this process " + std::to_string(kProtocolVersion));
+  const std::string why = !same_version ? "it speaks protocol version " +
+                                              std::to_string(opening.value().version) +
+                                              ", this process " + std::to_string(kProtocolVersion)
+                          : purpose_ == Purpose::lane ? "it looks for a master, here is a peer"
+                                                      : "it looks for a peer, here is a master";
+  refusals_->refused(remote_host, why);
   talk->on_failed(nullptr);
   talk->finish();
 }

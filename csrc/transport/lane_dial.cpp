@@ -27,7 +27,7 @@ LaneDial::~LaneDial() { drop_talk(); }
 
 std::string LaneDial::report() const {
   std::string text = connector_->report();
-  if (talk_) add_to_list(text, address_ + ": connected, but no answer", "; ");
+  if (talk_) add_to_list(text, address_ + ": " + kNoAnswer, "; ");
   return text;
 }
 
@@ -90,7 +90,7 @@ void LaneDial::answered(std::span<const std::byte> bytes) {
 void LaneDial::next(const std::string& why, bool final) {
   final_ = final_ || final;
   drop_talk();
-  connector_->next(address_, why);
+  connector_->next(address_, why == kNotPccl ? kAnotherProgram : why);
 }
 
 void LaneDial::drop_talk() {

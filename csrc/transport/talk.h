@@ -17,6 +17,11 @@ namespace pccl {
 
 /// The reason when a talk ends because the other side's bytes are not those of pccl.
 inline constexpr const char* kNotPccl = "its first bytes are not pccl's";
+/// What a dialler says of an address: in place of kNotPccl, and when it has waited in vain.
+inline constexpr const char* kAnotherProgram =
+    "another program listens there: its first bytes are not pccl's";
+inline constexpr const char* kNoAnswer =
+    "connected, but no answer: the process there is stopped, or another program listens there";
 
 /// On the loop's thread. Callbacks come from the loop, never from inside a call. They may release
 /// the last reference to the talk.

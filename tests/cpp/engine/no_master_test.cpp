@@ -83,7 +83,10 @@ struct Joining {
     const Error error = outcome(ticket);
     EXPECT_EQ(error.code, code) << error.text;
     for (const std::string& part : parts) {
-      EXPECT_NE(error.text.find(part), std::string::npos) << part << " in " << error.text;
+      const std::size_t at = error.text.find(part);
+      EXPECT_NE(at, std::string::npos) << part << " in " << error.text;
+      EXPECT_EQ(error.text.find(part, at + 1), std::string::npos)
+          << part << " more than once in " << error.text;
     }
   }
 };
@@ -112,7 +115,7 @@ TEST(NoMaster, whatever_answers_in_its_place_is_named_with_what_it_did) {
   const std::string ours = ", this process " + std::to_string(kProtocolVersion);
   const std::string theirs =
       "it speaks protocol version " + std::to_string(kProtocolVersion + 1) + ours;
-  to_web.expect(ErrorCode::refused, {web.address, "its first bytes are not pccl's"});
+  to_web.expect(ErrorCode::refused, {web.address, "another program listens there"});
   to_silent.expect(ErrorCode::unreachable, {silent.address, "connected, but no answer"});
   to_closes.expect(ErrorCode::unreachable, {closes.address, "clos"});
   to_newer.expect(ErrorCode::refused, {newer.address, theirs});

@@ -300,13 +300,13 @@ TEST(Channel, too_many_strangers_push_out_the_oldest_of_them) {
   EXPECT_NE(end->channel, nullptr);
 }
 
-TEST(Dial, a_refused_connection_names_the_address_and_what_was_seen) {
+TEST(Dial, a_refused_connection_says_what_was_seen_and_leaves_the_address_to_its_caller) {
   World world;
   const std::string address = world.address();
   world.listener.reset();
   const Error error = world.dial_error(address, 5000);
   EXPECT_EQ(error.code, ErrorCode::unreachable);
-  EXPECT_NE(error.text.find(address + ": connection refused"), std::string::npos) << error.text;
+  EXPECT_EQ(error.text, "connection refused");
 }
 
 TEST(Dial, every_address_of_a_name_is_tried_and_reported) {

@@ -400,7 +400,7 @@ TEST(Join, a_lane_whose_peer_does_not_answer_is_given_up_and_says_what_was_seen)
                                                        join.reset();
                                                      }});
   ASSERT_TRUE(pair.until([&] { return !why.empty(); }));
-  EXPECT_EQ(why, address + ": connected, but no answer");
+  EXPECT_EQ(why, address + ": " + kNoAnswer);
 }
 
 TEST(Join, a_lane_that_was_refused_is_dialled_again_until_the_link_is_there) {

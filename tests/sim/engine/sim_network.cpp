@@ -165,8 +165,8 @@ std::unique_ptr<Dial> SimNetwork::dial(const std::string& address, std::uint64_t
       function(make());
     });
   };
-  const auto unreachable = [address] {
-    return Result<std::unique_ptr<Channel>>(ErrorCode::unreachable, address + ": nobody answers");
+  const auto unreachable = [] {
+    return Result<std::unique_ptr<Channel>>(ErrorCode::unreachable, "nobody answers");
   };
   const auto found = board_.listeners.find(address);
   if (board_.cut.contains(process_.name())) {
