@@ -171,8 +171,8 @@ void Connections::closed(Number number, const std::string& reason) {
   if (at == connections_.end()) return;
   const PeerId peer = at->second.peer;
   if (peer == PeerId{}) {
-    log_info("a connection from " + at->second.channel->remote() +
-             " ended without a hello: " + reason);
+    log_info("a process at " + at->second.channel->remote() +
+             " has connected and sent no hello; the connection has closed: " + reason);
     return end(number);
   }
   std::string remote = at->second.channel->remote();
@@ -184,10 +184,11 @@ void Connections::refuse(Number number, ErrorCode code, const std::string& text)
   Connection& connection = connections_.at(number);
   const PeerId peer = connection.peer;
   log_warning("refused " + (peer == PeerId{} ? "a connection" : "peer " + connection.name) +
-              " from " + connection.channel->remote() + ": " + text);
+              " from " + connection.channel->remote() + ": " + printable(text));
   connection.channel->send(encode(MasterToPeer{Refuse{Error{code, text}}}));
   end(number);
-  if (peer != PeerId{}) events_.gone(peer, "it sent what does not follow the protocol: " + text);
+  if (peer != PeerId{})
+    events_.gone(peer, "it has sent a message that does not follow the protocol: " + text);
 }
 
 void Connections::end(Number number) {

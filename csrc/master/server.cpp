@@ -14,6 +14,7 @@
 #include "membership/members.h"
 #include "membership/status.h"
 #include "transport/network.h"
+#include "wire/cbor.h"
 
 namespace pccl::master {
 static_assert(kStoreQueuedBytesMax < kUnreadBytesOfAllMax);  // the store is refused first
@@ -127,8 +128,8 @@ void MasterServer::connected(Hello hello, std::uint64_t connection) {
     return connections_.close(peer);
   }
   if (!hello.package.empty() && hello.package != options_.package) {
-    log_info(connections_.remote(peer) + " runs pccl " + hello.package + ", this master " +
-             options_.package);
+    log_info(connections_.remote(peer) + " runs pccl " + printable(hello.package) +
+             ", this master " + options_.package);
   }
   post(PeerConnected{std::move(hello)}, connection);
 }
@@ -142,7 +143,7 @@ MasterToPeer MasterServer::asked(const StatusRequest& request) {
   if (++answers_ > kStatusPerSecondMax) {
     return Refuse{Error{ErrorCode::refused, "this master answers " +
                                                 std::to_string(kStatusPerSecondMax) +
-                                                " such questions in a second: ask again"}};
+                                                " status requests in a second: ask again"}};
   }
   if (!request.run.empty() && request.run != options_.run) {
     return Refuse{Error{ErrorCode::refused, "this master serves run \"" + options_.run + "\""}};
@@ -162,10 +163,11 @@ MasterToPeer MasterServer::asked(const StatusRequest& request) {
 }
 
 void MasterServer::say(bool warning, const std::string& text) {
-  log(warning ? LogLevel::warning : LogLevel::info, text);
-  std::string shown = printable(text).substr(0, kStatusTextBytesMax);
+  const std::string shown = printable(text);  // parts of it may be a peer's
+  log(warning ? LogLevel::warning : LogLevel::info, shown);
   while (said_.size() >= kStatusEventsMax) said_.pop_front();
-  said_.push_back({clock_.now_ms(), warning, printable(shown)});
+  said_.push_back(
+      {clock_.now_ms(), warning, std::string(cbor::cut_utf8(shown, kStatusTextBytesMax))});
 }
 
 void MasterServer::message(PeerId peer, PeerToMaster message) {

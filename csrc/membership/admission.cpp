@@ -277,7 +277,8 @@ Error check_hello(const State& s, const Hello& hello) {
   const Place& place = hello.member.place;
   const PeerId p = hello.member.peer();
   if (!hello.run.empty() && hello.run != s.config.run) {
-    return refuse("this master serves run \"" + s.config.run + "\", not \"" + hello.run + "\"");
+    return refuse("this master serves run \"" + s.config.run + "\", not \"" + printable(hello.run) +
+                  "\"");
   }
   if (p == PeerId{}) return refuse("a peer without a number");
   if (place.replica.empty() || place.rank >= place.size || place.size > kMembersMax) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/text.h"
 #include "membership/master_rules.h"
 #include "membership/status.h"
 
@@ -256,13 +257,13 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   const bool member = is_own_member(s, p);
   if (is_expelled(s, p)) {
     const std::string why = s.seats.at(p).reason;
-    evict(s, p, why.empty() ? "it had to go" : why, out);
+    evict(s, p, why.empty() ? "the run has gone on without this peer" : why, out);
   } else if (is_unknown(s, report) && s.running && !member) {
     evict(s, p, "it reports an epoch that this run does not know", out);
   } else if (is_unknown(s, report) && s.config.shared &&
              report.accepted.incarnation() > s.config.read_for) {
     s.config.read_for = report.accepted.incarnation();
-    depose(s, "peer " + name_of(e.hello.member.handle) + " knows a newer one", out);
+    depose(s, "peer " + name_of(e.hello.member.handle) + " knows a newer master", out);
     return;
   } else if (is_unknown(s, report) && s.config.refound) {
     evict(s, p, "the register does not know its epoch, and the operator has said --refound", out);
@@ -352,7 +353,8 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   if (known && !proposed && m.via == PeerId{}) return;  // the other one has said so
   if (known || m.via != PeerId{}) of_no_use(s, p, m.peer, m.via);
   const std::string over = m.via == PeerId{} ? "" : " over " + name(s, m.via);
-  const std::string text = name(s, p) + " cannot reach " + name(s, m.peer) + over + ": " + m.reason;
+  const std::string text =
+      name(s, p) + " cannot reach " + name(s, m.peer) + over + ": " + printable(m.reason);
   out.push_back(Say{true, cut_text(text)});
   std::vector<PeerId> mates;
   for (const Member& member : members) {
@@ -487,12 +489,14 @@ void on_message(State& s, PeerId p, const Leave& m, Actions& out) {
 /// Gone at once, and its replica with it, without a grace.
 void on_message(State& s, PeerId p, const Bye& m, Actions& out) {
   const bool failed = !m.failure.empty();
-  const std::string how = failed ? "was ended by " + m.failure : "said goodbye";
-  const auto replica = replica_of(s.peers.at(p).member);
+  const std::string how = failed ? "was ended by " + printable(m.failure) : "said goodbye";
+  const Member ended = s.peers.at(p).member;
+  const auto replica = replica_of(ended);
   const bool member = is_own_member(s, p);
   out.push_back(Close{p});
   forget(s, p, (failed ? "its program " : "it ") + how, out);
-  const std::string of_mate = cut_text("another rank of its replica " + how);
+  const std::string of_mate = cut_text("rank " + std::to_string(ended.place.rank) +
+                                       " of its replica (" + name_of(ended.handle) + ") " + how);
   if (member) {
     for (const Member& mate : own(s)->members) {
       if (replica_of(mate) != replica) continue;
@@ -503,10 +507,13 @@ void on_message(State& s, PeerId p, const Bye& m, Actions& out) {
       seat.reason = of_mate;
       seat.of_mate = true;
     }
-    for (const auto& [q, seat] : s.seats) {
+    for (auto& [q, seat] : s.seats) {
       if (!seat.awaited || !seat.expelled) continue;
-      forget(s, q, of_mate, out);
-      s.seats.at(q).of_mate = true;
+      // A rank whose connection closed without a goodbye was lost before, perhaps by a SIGKILL.
+      const bool lost_before = seat.awaited == TimerKind::absence;
+      forget(s, q, lost_before ? "its connection to the master has closed" : of_mate, out);
+      seat.of_mate = !lost_before;
+      seat.failed = seat.failed || lost_before;
     }
   }
   reconsider(s, out);
@@ -529,10 +536,10 @@ void on_message(State& s, PeerId p, const Mismatch& m, Actions& out) {
   if (s.failure && s.failure->from <= m.op) return;
   if (m.op.step < s.held->passed) return;  // a voted boundary has cleared it
   const bool no_memory = m.error.code == ErrorCode::no_memory;
-  s.failure =
-      Failure{m.op, Error{no_memory ? ErrorCode::no_memory : ErrorCode::mismatch, m.error.text}};
+  s.failure = Failure{
+      m.op, Error{no_memory ? ErrorCode::no_memory : ErrorCode::mismatch, printable(m.error.text)}};
   std::erase_if(s.expired, [&](const auto& entry) { return entry.second >= m.op; });
-  out.push_back(Say{true, "operation " + to_string(m.op) + " fails: " + m.error.text});
+  out.push_back(Say{true, "operation " + to_string(m.op) + " fails: " + s.failure->error.text});
   send_all(s, ids_of(own(s)->members), FailOp{m.epoch, *s.failure}, out);
 }
 

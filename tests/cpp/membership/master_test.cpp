@@ -179,6 +179,39 @@ TEST(Master, a_mismatch_fails_the_operation_everywhere_and_what_follows_is_not_c
   EXPECT_TRUE(tell(s, 2, Done{kEpoch, {OpKey{1, 1}}}).empty());
 }
 
+/// All texts of log lines, proposals and failures.
+std::string all_texts(const Actions& actions) {
+  std::string all;
+  for (const Say& line : cast::all<Say>(actions)) all += line.text + "|";
+  for (const auto& [to, m] : sent<Propose>(actions)) all += m.why + "|";
+  for (const auto& [to, m] : sent<FailOp>(actions)) all += m.failure.error.text + "|";
+  return all;
+}
+
+TEST(Master, what_a_peer_says_is_shown_without_its_control_characters) {
+  const std::string evil = "x\n12:00:00 pccl WARNING \x1b[31mall is lost";
+  const std::string shown = "x?12:00:00 pccl WARNING ?[31mall is lost";
+  const auto expect_shown = [&](const PeerToMaster& message) {
+    State s = in_office({member(1), member(2), member(3)});
+    const std::string texts = all_texts(tell(s, 2, message));
+    EXPECT_NE(texts.find(shown), std::string::npos) << texts;
+    EXPECT_EQ(texts.find_first_of("\n\x1b"), std::string::npos) << texts;
+  };
+  expect_shown(Bye{evil});
+  expect_shown(Cannot{kEpoch, PeerId{1}, evil, {}});
+  expect_shown(Mismatch{kEpoch, OpKey{1, 0}, Error{ErrorCode::mismatch, evil}});
+}
+
+TEST(Master, a_rank_that_was_killed_is_no_consequence_of_what_its_replica_did_then) {
+  for (const std::string failure : {"PeerLostError: rank 1 was lost", ""}) {
+    State s = in_office({member(1), member(2, "r", 0, 2), member(3, "r", 1, 2)});
+    static_cast<void>(step(s, PeerDisconnected{PeerId{3}}));
+    const std::string texts = all_texts(tell(s, 2, Bye{failure}));
+    EXPECT_NE(texts.find("its connection to the master has closed"), std::string::npos) << texts;
+    EXPECT_EQ(texts.find("of its replica"), std::string::npos) << texts;
+  }
+}
+
 TEST(Master, an_expelled_member_cannot_come_back_before_the_next_start) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 0}}));
