@@ -75,8 +75,8 @@ def group_view() -> dict[str, Any]:
     """
 
 def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:
-    """`function` gets every GroupEvent as a dict (what, epoch, lost, joined, members, text), on the
-    thread `pccl-events`, which holds the GIL.
+    """`function` gets every GroupEvent as a dict (what, epoch, lost, joined, lost_names, joined_names,
+    members, text), on the thread `pccl-events`, which holds the GIL.
     """
 
 def leave(at_once: bool) -> None: ...

@@ -28,6 +28,8 @@ class Change:
         joined: Ids of the peers that are new in that epoch, of all peer groups.
         left: Ids of the peers of the epoch before that have left or were lost.
         text: The reason; empty for "epoch", "joined" and "left".
+        joined_names: Names of the peers in `joined`, in the same order, as log lines have them.
+        left_names: Names of the peers in `left`.
     """
 
     what: str
@@ -36,6 +38,8 @@ class Change:
     joined: tuple[str, ...]
     left: tuple[str, ...]
     text: str
+    joined_names: tuple[str, ...] = ()
+    left_names: tuple[str, ...] = ()
 
 
 Hook = Callable[[Change], None]
@@ -77,6 +81,8 @@ def tell(event: dict[str, Any]) -> None:
             joined=tuple(event["joined"]),
             left=tuple(event["lost"]),
             text=event["text"],
+            joined_names=tuple(event["joined_names"]),
+            left_names=tuple(event["lost_names"]),
         )
         for function in list(_hooks[name].values()):
             try:

@@ -199,7 +199,7 @@ class Run:
     def _tell(self, what: str, joined: tuple[str, ...] = (), left: tuple[str, ...] = ()) -> None:
         from ._events import Change
 
-        change = Change(what, f"1.{self.epoch}", len(self.members), joined, left, "")
+        change = Change(what, f"1.{self.epoch}", len(self.members), joined, left, "", joined, left)
         for member in self.members:
             for function in list(member.hooks.get(what, {}).values()):
                 function(change)

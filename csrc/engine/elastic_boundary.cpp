@@ -101,7 +101,7 @@ void ElasticGroup::boundary_timed_out() {
     return;
   }
   log_warning("the boundary has not ended within " + limit +
-              ": who does not come to it is evicted");
+              ": the master evicts the members that have not come to it");
   feed(peer::TimedOut{next_key()});
 }
 

@@ -22,6 +22,9 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                [this](const std::string& reason, bool news) { master_lost(reason, news); },
                [this](const MasterToPeer& message) {
                  context_.note(name_of(message));
+                 if (const auto* proposal = std::get_if<Propose>(&message)) {
+                   for (const Member& m : proposal->epoch.members) context_.call(m.handle);
+                 }
                  feed(peer::FromMaster{message});
                },
                [this] { return next_key(); }}),
@@ -163,16 +166,14 @@ void ElasticGroup::on(const peer::ToMaster& a) {
 void ElasticGroup::on(const peer::StopData& a) {
   stop_epoch(a.error.failed() ? a.error
                               : Error{ErrorCode::peer_lost,
-                                      "the epoch has ended before both sides were done (a member "
-                                      "was lost, has joined or has left, or the link to one was "
-                                      "made anew); what is called from now on belongs to the "
-                                      "next"});
+                                      "its epoch has ended before both sides were done: a member "
+                                      "was lost, has joined or has left, or a link between members "
+                                      "was made anew; a new call belongs to the next epoch"});
 }
 
 void ElasticGroup::on(const peer::Connect& a) {
   for (const Member& m : a.members) {
     addresses_[m.peer()] = m.handle.addresses.empty() ? "" : m.handle.addresses.front();
-    context_.call(m.handle);
   }
   // Once a run is founded its members stand still meanwhile: they wait no longer than for a link
   // that has closed.
@@ -222,6 +223,8 @@ void ElasticGroup::on(const peer::Configure& a) {
   GroupEvent event;
   event.lost = a.lost;
   event.joined = a.joined;
+  for (const PeerId peer : a.lost) event.lost_names.push_back(context_.name(peer));
+  for (const PeerId peer : a.joined) event.joined_names.push_back(context_.name(peer));
   hook(std::move(event));
 }
 
@@ -444,8 +447,9 @@ Result<std::vector<Handle>> ElasticGroup::handles(const std::vector<PeerId>& pee
     }
     if (handles.empty() || handles.back().peer != peer) {
       return {ErrorCode::peer_lost, describe_peer(peer, *numbering_) +
-                                        " was lost: the run goes on without it; the group cannot "
-                                        "be made before the boundary that numbers the loss"};
+                                        " was lost, and the run goes on without this rank: make "
+                                        "the group after the next boundary, which numbers the "
+                                        "ranks anew"};
     }
   }
   return handles;

@@ -127,7 +127,8 @@ void ElasticGroup::op_mismatch(OpKey op, PeerId, const std::string& text) {
   if (known != core_.ops.end() && known->second.phase == peer::Phase::issued) {
     return feed(peer::FoundMismatch{op, text});
   }
-  if (!late_) late_ = Late{op, "operation " + numbered(op) + ", which was done before: " + text};
+  if (!late_)
+    late_ = Late{op, "operation " + numbered(op) + ", which this rank had completed: " + text};
   Pending* pending = ops_.find(op);
   if (pending == nullptr) return fail_late();
   if (std::exchange(pending->asked_back, true)) return;
@@ -151,7 +152,7 @@ void ElasticGroup::op_starved(Pending& pending, const Error& error) {
 void ElasticGroup::op_timed_out(Pending& pending) {
   log_warning(waiting_text(pending) + "; its time-out of " +
               std::to_string(pending.op->request().timeout_ms) +
-              " ms is over: who has not called it is evicted");
+              " ms is over: the master evicts the members that have not called it");
   pending.op->expired = false;
   pending.op->waited_ms = 0;
   feed(peer::TimedOut{pending.op->key()});

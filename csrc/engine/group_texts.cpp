@@ -48,14 +48,16 @@ std::string Group::waiting_text(const Pending& pending) const {
   }
   text += lately > 0 ? "; the rest comes from " + owing : "for data from " + owing;
   if (lately == 0 && moved.done > 0) text += " (" + done + ")";
-  // Who owes data may wait for another one itself: this is for whom all of them wait.
+  // A rank that owes data may itself wait for a late rank: all ranks wait for the late ones.
   std::string late_ones;
+  std::size_t number = 0;
   for (const PeerId peer : pending.contributors) {
     if (!late(op.key(), peer)) continue;
     add_to_list(late_ones, describe_peer(peer, *pending.numbering));
+    ++number;
   }
-  if (!late_ones.empty()) text += "; who has not called it yet: " + late_ones;
-  return text;
+  if (number == 0) return text;
+  return text + "; " + late_ones + (number == 1 ? " has" : " have") + " not called it yet";
 }
 
 std::vector<OpInFlight> Group::in_flight() const {

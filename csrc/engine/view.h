@@ -57,6 +57,7 @@ struct GroupEvent {
   What what = What::epoch;
   EpochId epoch;
   std::vector<PeerId> lost, joined;
+  std::vector<std::string> lost_names, joined_names;  // in the same order, as logs name the peers
   std::int32_t members = 0;
   std::string text;
 };

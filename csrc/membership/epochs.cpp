@@ -196,9 +196,9 @@ void propose(State& s, Next next, Actions& out) {
   std::string why = joined(changes(s, own(s), s.proposal->members));
   if (why.empty() && next.boundary) why = "a boundary votes";
   if (why.empty() && s.tried && !who_leaves(s, s.proposal->members).empty()) {
-    why = "an operation has been issued: who wishes to leave does so at the boundary";
+    why = "a member has issued an operation: members that wish to leave do so at the boundary";
   }
-  if (why.empty()) why = "connections have been made anew";
+  if (why.empty()) why = "the members are the same, a connection was made anew";
   for (const auto& [group, mates] : by_group(s.proposal->members)) {
     Propose message{*s.proposal, std::nullopt, why};
     const auto plan = s.plans.find(group);
@@ -464,7 +464,7 @@ std::string lost_of_replica(const Member& member, const std::vector<Member>& bef
     return "rank " + std::to_string(m.place.rank) + " of its replica (" + name_of(m.handle) +
            where + ") was lost: " + reason + "; its replica goes as a whole";
   }
-  return "its replica is not complete any more";
+  return "another rank of its replica was lost";
 }
 
 /// The others of a run that have begun it, or had to go, are told.

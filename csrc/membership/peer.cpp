@@ -231,14 +231,14 @@ void say_changes(const State& s, const Configure& change, const std::optional<Ep
   std::vector<Change> gone;
   std::vector<Change> come;
   for (const Member& m : before->members) {
-    if (!s.here.contains(m.peer())) gone.push_back({&m, "is gone", ""});
+    if (!s.here.contains(m.peer())) gone.push_back({&m, "is not a member any more", ""});
   }
   for (const Member& m : s.started->members) {
     if (!contains(before->members, m.peer())) come.push_back({&m, "joined", ""});
   }
   std::vector<std::string> texts = texts_of(before->members, gone);
   for (std::string& text : texts_of(s.started->members, come)) texts.push_back(std::move(text));
-  if (!s.why.empty()) texts.push_back("last: " + s.why);
+  if (!s.why.empty()) texts.push_back("the newest change: " + s.why);
   out.push_back(Say{false, head + joined(texts)});
 }
 

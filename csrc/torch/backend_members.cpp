@@ -52,9 +52,9 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::split(const c10::intrusive_ptr<c1
 c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
     const std::vector<std::int64_t>& ranks_to_exclude, int flags,
     const c10::intrusive_ptr<Options>& opts) {
-  TORCH_CHECK(
-      !elastic_,
-      "pccl: an elastic group is not shrunk by its program: who is lost leaves it by itself");
+  TORCH_CHECK(!elastic_,
+              "pccl: an elastic group is not shrunk by its program: a lost rank leaves the group "
+              "without a call");
   if (EngineOwner::instance().forked()) raise(forked_error());
   const auto context = this->context();
   const std::vector<Handle> members = this->members();
@@ -69,7 +69,8 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
     ranks.push_back(r);
     survivors.push_back(members.at(static_cast<std::size_t>(r)));
   }
-  TORCH_CHECK(rank >= 0, "pccl shrink: rank ", rank_, " excludes itself; only who stays calls it");
+  TORCH_CHECK(rank >= 0, "pccl shrink: rank ", rank_,
+              " excludes itself; only the ranks that stay call it");
   int attempt = 0;
   {
     const std::lock_guard lock(members_mutex_);
@@ -266,7 +267,7 @@ void PcclBackend::abort() {
   }
   for (const GroupId group : {context->group, forming.value_or(kNotConfigured)}) {
     if (group == kNotConfigured) continue;
-    context->engine->abort(group, "the group was aborted by its own program");
+    context->engine->abort(group, "the program has called abort()");
   }
 }
 

@@ -159,6 +159,8 @@ py::dict to_dict(const GroupEvent& event) {
   dict["epoch"] = to_string(event.epoch);
   dict["lost"] = to_hex(event.lost);
   dict["joined"] = to_hex(event.joined);
+  dict["lost_names"] = event.lost_names;
+  dict["joined_names"] = event.joined_names;
   dict["members"] = event.members;
   dict["text"] = event.text;
   return dict;

@@ -52,7 +52,7 @@ std::string lost_text(Engine& engine) {
   }
   if (text.empty()) return text;
   return text +
-         ": what waits for it, as new_group of another backend than pccl does, waits in "
+         ": a wait for the key of a lost rank, as in new_group of another backend than pccl, is in "
          "vain; make the group after the next boundary";
 }
 

@@ -16,7 +16,7 @@ constexpr std::size_t kKeptBuffers = 16;
 void Passage::message(PeerId from, const RelayMessage& message,
                       std::span<const std::byte> payload) {
   if (message.from != from || message.kind == RelayKind::credit) {
-    return links_.give_up(from, "it relays what is not its own");
+    return links_.give_up(from, "it relays a message of another sender");
   }
   if (links_.is_up(message.to)) {
     const Pair route(from, message.to);
@@ -33,7 +33,7 @@ void Passage::message(PeerId from, const RelayMessage& message,
 Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
   const Route& route = header.route;
   if (route.from != from) {
-    links_.give_up(from, "it relays what is not its own");
+    links_.give_up(from, "it relays a message of another sender");
     return {};
   }
   if (!links_.is_up(route.to)) return {};

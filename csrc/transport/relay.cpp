@@ -76,8 +76,8 @@ void RelayLinks::open_via(const Handle& peer, PeerId via, std::uint64_t deadline
   far.deadline = clock_.timer(deadline_ms, 0, [this, id, deadline_ms] {
     Far& late = far_.at(id);
     const bool linked = direct_->is_up(late.via);
-    fail(late, "cannot reach it over a third peer within " + std::to_string(deadline_ms) + " ms: " +
-                   (linked ? "no answer comes from there" : "there is no link to that one"));
+    fail(late, "no link over a third peer within " + std::to_string(deadline_ms) + " ms: " +
+                   (linked ? "no answer from the other end" : "no link to the third peer"));
   });
   far.again = clock_.timer(kOpenAgainMs, kOpenAgainMs, [this, id] { say_open(id); });
   say_open(id);

@@ -41,7 +41,7 @@ void RelayLinks::fail(Far& far, const std::string& reason) {
 void RelayLinks::lost_over(PeerId via, const std::string& why) {
   for (auto& [id, far] : far_) {
     if (far.via != via || far.state != State::up) continue;
-    fail(far, "the link to the peer over which it went was lost: " + why);
+    fail(far, "the link to the peer in between was lost: " + why);
   }
 }
 
@@ -80,7 +80,7 @@ void RelayLinks::close(PeerId peer) {
     gone.state = State::up;
     gone.serial = ++serials_;
     owe(std::exchange(far, std::move(gone)));
-    fail(far, "the link to the peer over which it went was closed here");
+    fail(far, "the link to the peer in between was closed here");
   }
   let_go(peer, true);
 }

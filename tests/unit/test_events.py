@@ -21,16 +21,19 @@ def seen() -> Iterator[list[Change]]:
 def event(what: str, **fields: Any) -> dict[str, Any]:
     return {
         **{"what": what, "epoch": "1.2", "members": 3, "joined": [], "lost": [], "text": ""},
+        **{"joined_names": [], "lost_names": []},
         **fields,
     }
 
 
 def test_an_epoch_tells_of_itself_and_of_who_came_and_went(seen: list[Change]) -> None:
-    _events.tell(event("epoch", joined=["aa", "bb"], lost=["cc"]))
+    names: dict[str, Any] = {"joined_names": ["n1/7", "n2/8"], "lost_names": ["n3/9"]}
+    _events.tell(event("epoch", joined=["aa", "bb"], lost=["cc"], **names))
     assert [change.what for change in seen] == ["epoch", "joined", "left"]
     assert {(c.epoch, c.members, c.joined, c.left) for c in seen} == {
         ("1.2", 3, ("aa", "bb"), ("cc",))
     }
+    assert {(c.joined_names, c.left_names) for c in seen} == {(("n1/7", "n2/8"), ("n3/9",))}
     _events.tell(event("epoch"))
     assert [change.what for change in seen[3:]] == ["epoch"]
 

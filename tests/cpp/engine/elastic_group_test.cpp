@@ -54,6 +54,25 @@ TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors
   EXPECT_EQ(peers[0].engine->view(group).size, 2);
 }
 
+TEST(ElasticGroup, an_event_names_the_members_that_were_lost) {
+  std::promise<std::vector<std::string>> heard;
+  MasterThread master(master_of(2));
+  std::vector<Peer> peers;
+  for (const char* name : {"node7/1", "node8/2"}) {
+    EngineOptions options;
+    options.name = name;
+    peers.push_back(start_peer(master.address, options));
+  }
+  peers[0].engine->run().on_event([&](const GroupEvent& event) {
+    if (!event.lost.empty()) heard.set_value(event.lost_names);
+  });
+  for (const Peer& peer : peers) expect_success(peer.joined);
+  peers[1].engine->vanish();
+  auto names = heard.get_future();
+  ASSERT_EQ(names.wait_for(std::chrono::milliseconds(kTestMs)), std::future_status::ready);
+  EXPECT_EQ(names.get(), std::vector<std::string>{"node8/2"});
+}
+
 TEST(ElasticGroup, the_return_of_a_call_that_was_refused_changes_no_rank) {
   Founded run(3);
   auto& [master, peers, group] = run;

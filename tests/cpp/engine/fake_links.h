@@ -110,6 +110,7 @@ class HandGroup : public Group {
     numbering_ = std::make_shared<const std::vector<PeerId>>(std::move(ranks));
   }
   [[nodiscard]] Numbering numbering() const { return numbering_; }
+  std::set<PeerId> late_ones;  // have not called the operation that is asked for
 
   void link_up(PeerId) override {}
   void link_down(PeerId, const std::string&, Down) override {}
@@ -148,6 +149,7 @@ class HandGroup : public Group {
   }
   void end_waits(const Error& error) override { fail_pending(error); }
   [[nodiscard]] OpKey next_key() const override { return {step_, next_}; }
+  [[nodiscard]] bool late(OpKey, PeerId peer) const override { return late_ones.contains(peer); }
   [[nodiscard]] EpochId accepted_epoch() const override { return accepted_; }
   [[nodiscard]] bool accepted_member(PeerId peer) const override {
     return std::find(accepted_members_.begin(), accepted_members_.end(), peer) !=

@@ -64,6 +64,19 @@ TEST_F(GroupTexts, say_what_is_done_of_how_much_and_how_fast_while_data_move) {
       << lines.back();
 }
 
+TEST_F(GroupTexts, name_the_ranks_that_have_not_called_it_yet) {
+  b.post(broadcast(to));
+  b.group->late_ones = {kRank0};
+  b.group->tick(kSayWaitingMs);
+  EXPECT_NE(lines.back().find("for data from rank 0 (node7/4711); rank 0 (node7/4711) has not "
+                              "called it yet"),
+            std::string::npos)
+      << lines.back();
+  b.group->late_ones = {kRank0, kRank1};
+  b.group->tick(kSayWaitingMs);
+  EXPECT_TRUE(lines.back().ends_with(") have not called it yet")) << lines.back();
+}
+
 TEST_F(GroupTexts, a_loss_that_several_groups_have_is_news_once) {
   EXPECT_TRUE(a.context.is_news(PeerId{}));  // by another member's word, which names nobody
   EXPECT_FALSE(a.context.is_news(kRank1));

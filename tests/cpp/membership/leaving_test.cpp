@@ -80,7 +80,7 @@ TEST(Leaving, an_operation_issued_meanwhile_lets_the_boundary_of_that_step_decid
   static_cast<void>(all_quiet(s));
   const Actions again = ready(s, 2, false);
   EXPECT_EQ(proposed(again).size(), 3U) << "the same members";
-  EXPECT_NE(sent<Propose>(again)[0].second.why.find("does so at the boundary"), std::string::npos);
+  EXPECT_NE(sent<Propose>(again)[0].second.why.find("do so at the boundary"), std::string::npos);
   static_cast<void>(ready(s, 1, true));
   static_cast<void>(ready(s, 2, false));
   EXPECT_EQ(sent<Start>(written(s, ready(s, 3, true))).size(), 3U);
