@@ -3,7 +3,7 @@
 Finds cmake, ninja and torch, builds in build/ext, and copies the results to where setuptools wants
 them. Must not import torch (two seconds), and must not fetch anything.
 
-CXX, CXXFLAGS, CMAKE_CXX_COMPILER_LAUNCHER  as CMake has them
+CXX, CXXFLAGS, CMAKE_CXX_COMPILER_LAUNCHER, CMAKE_PREFIX_PATH  as CMake has them
 MAX_JOBS     how many compilers run at once
 PCCL_TORCH   folders of the package torch, with ":" between: a layer for each (default: the one of
              this Python)
@@ -29,7 +29,10 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "ext"
 PACKAGE = "pccl_backend"
-FOR_CMAKE = ("CXX", "CXXFLAGS", "CMAKE_CXX_COMPILER_LAUNCHER", "CONDA_PREFIX", "HOMEBREW_PREFIX")
+FOR_CMAKE = (
+    *("CXX", "CXXFLAGS", "CMAKE_CXX_COMPILER_LAUNCHER"),
+    *("CMAKE_PREFIX_PATH", "CONDA_PREFIX", "HOMEBREW_PREFIX"),
+)
 
 
 def program(name: str, folder: str) -> str:

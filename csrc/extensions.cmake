@@ -7,7 +7,8 @@
 # PCCL_TORCH           folders of the package torch
 # PCCL_PYTHON_INCLUDE  folder of Python.h
 # PCCL_SUFFIX          ending of an extension's file: .cpython-311-x86_64-linux-gnu.so
-# PCCL_STATIC          libuv and libcrypto go into libpccl_engine.so, and nothing else sees them
+# PCCL_STATIC          libuv and libcrypto go into libpccl_engine.so, and nothing else sees them; their archives
+#                      hold position-independent code (Debian's libuv_a.a does not)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)  # they lie beside each other; torch's libraries are there before them
 add_link_options(-Wl,-s)

@@ -8,7 +8,7 @@ else()
   set(uv_names uv)
 endif()
 find_package(OpenSSL QUIET COMPONENTS Crypto)
-find_library(UV_LIBRARY NAMES ${uv_names})
+find_library(UV_LIBRARY NAMES ${uv_names} NAMES_PER_DIR)
 find_path(UV_INCLUDE uv.h)
 
 set(missing "")
