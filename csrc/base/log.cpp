@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <ctime>
 #include <mutex>
+#include <string>
+
+#include "base/text.h"
 
 namespace pccl {
 namespace {
@@ -75,11 +78,12 @@ void set_log_sink(LogSink new_sink) {
 
 void log(LogLevel level, std::string_view text) {
   if (static_cast<int>(level) < level_now.load(std::memory_order_relaxed)) return;
+  const std::string line = printable(text);  // words of others are in it
   const std::lock_guard lock(sink_mutex());
   if (sink()) {
-    sink()(level, text);
+    sink()(level, line);
   } else {
-    write_stderr(level, text);
+    write_stderr(level, line);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "base/types.h"
 #include "collectives/schedule.h"
 #include "kernels/reduce.h"
@@ -155,6 +156,8 @@ template <typename T>
 py::object value_of(const T& value) {
   if constexpr (std::is_same_v<T, PeerId> || std::is_same_v<T, EpochId>) {
     return py::str(to_string(value));
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return py::str(printable(value));  // who answers may be no master
   } else {
     return py::cast(value);
   }
@@ -167,7 +170,7 @@ py::dict status_dict(const std::string& address, const std::string& run, double 
     return ask_status(address, run, static_cast<std::uint64_t>(timeout_s * 1000));
   }();
   if (!status) {
-    PyErr_SetString(PyExc_OSError, status.error().text.c_str());
+    PyErr_SetString(PyExc_OSError, printable(status.error().text).c_str());
     throw py::error_already_set();
   }
   return dict_of(status.value());

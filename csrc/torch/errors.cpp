@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "base/text.h"
 #include "python/gil.h"
 
 namespace pccl {
@@ -14,7 +15,7 @@ namespace {
 namespace py = pybind11;
 
 std::string text_of(const Error& error) {
-  if (!error.text.empty()) return error.text;
+  if (!error.text.empty()) return printable(error.text);  // Python wants UTF-8, a terminal no more
   switch (error.code) {
 #define PCCL_TEXT(name, number, text) \
   case ErrorCode::name:               \

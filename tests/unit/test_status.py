@@ -1,10 +1,13 @@
 """The text and the JSON of `pccl-master --status`."""
 
+import socket
+import struct
+import threading
 from typing import Any
 
 import pytest
 
-from pccl_backend import _cli, _status
+from pccl_backend import _cli, _core, _status
 
 
 def answer(**fields: Any) -> dict[str, Any]:
@@ -80,3 +83,38 @@ def test_json_without_status_and_a_url_that_is_none_are_refused(
 def test_without_a_master_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert _cli.main(["--status", "pccl://127.0.0.1:1"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def text(words: bytes, major: int = 0x60) -> bytes:
+    """In CBOR; of a text that is not UTF-8 the major type is 0x40."""
+    return bytes([major | len(words)]) + words
+
+
+def test_the_words_of_who_answers_reach_no_terminal_as_they_are() -> None:
+    words = text(b"gone\x1b[2J\nwell \xff", 0x40)
+    error = b"\xa2" + text(b"code") + b"\x06" + text(b"text") + words
+    payload = b"\xa2" + text(b"m") + text(b"refuse") + text(b"error") + error
+    head = struct.pack("<BBHII", 1, 0, 0, len(payload), 0)
+    opening = bytes.fromhex("8970 6363 6c0d 0a1a") + struct.pack("<IB3x", 1, 1)
+
+    def answers(server: socket.socket) -> None:
+        with server.accept()[0] as asked:
+            asked.sendall(opening + struct.pack("<I", crc32c(head)) + head + payload)
+            while asked.recv(1 << 16):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answers, args=(server,))
+        thread.start()
+        with pytest.raises(OSError, match=r"^gone\?\[2J\?well \?$"):
+            _core.ask_status(f"127.0.0.1:{server.getsockname()[1]}", "", 5.0)
+        thread.join()

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "base/log.h"
+
 namespace pccl {
 namespace {
 
@@ -25,6 +29,14 @@ TEST(Text, what_reaches_a_terminal_can_be_printed) {
                       "c"),
             "a?b?c")
       << "turns the line round; has no width";
+}
+
+TEST(Text, words_of_others_reach_no_log_as_they_are) {
+  std::string line;
+  set_log_sink([&](LogLevel, std::string_view text) { line = text; });
+  log_error("a\x1b[2Jb\nforged \xff\xc3\xa9");
+  set_log_sink(nullptr);
+  EXPECT_EQ(line, "a?[2Jb?forged ?\xc3\xa9");
 }
 
 }  // namespace
