@@ -218,7 +218,10 @@ void Connections::tick() {
   for (const auto& [peer, number] : peers_) {
     Connection& connection = connections_.at(number);
     const std::uint64_t received = connection.channel->received_bytes();
-    if (received != std::exchange(connection.received_before, received)) connection.heard_ms = now;
+    if (received != std::exchange(connection.received_before, received) ||
+        connection.channel->held_back()) {
+      connection.heard_ms = now;
+    }
     if (connection.channel->queued_bytes() <= kAnswerBelowBytes) {
       connection.read_ms = now;
     } else {

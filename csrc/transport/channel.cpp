@@ -1,6 +1,6 @@
 // Channels over TCP: the opening by Gate and Talk, then control frames. What is queued goes out in
 // one call with as many frames as there are; the reader's buffer grows with what has come, never
-// with what a header promises.
+// with what a header promises. What large frames take together has a limit (ChannelLimits).
 #include "transport/channel.h"
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include "transport/gate.h"
 #include "transport/handshake.h"
 #include "transport/loop.h"
+#include "transport/receive_budget.h"
 #include "transport/stream.h"
 #include "transport/sys.h"
 #include "transport/talk.h"
@@ -30,12 +31,21 @@ constexpr int kReadsMax = 16;             // in a row, then other sockets have t
 constexpr std::size_t kGatheredMax = 32;  // frames in one call
 constexpr std::size_t kUntrustedMax = 256;
 constexpr std::uint64_t kChannelUserTimeoutMs = 30000;
+// Who dials may wait for room at the other side: Linux counts that too. That the other side is gone
+// the owner sees by its silence.
+constexpr std::uint64_t kDialledUserTimeoutMs = kLargeWaitMs + 30000;
+static_assert(kLargeBytesMax >= kControlBytesMax);  // each is granted some time
+constexpr std::size_t kSmallFrameBytes = kFrameHeaderBytes + kHandshakeBytesMax;
 
 /// The connection behind a Channel. Outlives it while it sends its rest.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Loop& loop, std::unique_ptr<Stream> stream, bool trusted)
+  /// Without `budget` (this side has dialled) large frames have no limit together.
+  Connection(Loop& loop, std::unique_ptr<Stream> stream, bool trusted, const ChannelLimits& limits,
+             std::shared_ptr<ReceiveBudget> budget)
       : loop_(loop),
+        limits_(limits),
+        budget_(std::move(budget)),
         stream_(std::move(stream)),
         remote_(stream_->remote()),
         local_host_(stream_->local_host()),
@@ -95,7 +105,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     events_.reset();
     if (!stream_->open() || closing_) return;
     closing_ = true;
+    if (held_back()) give_share();
     loop_.keep(shared_from_this());
+    loop_.defer(
+        [self = shared_from_this()] {  // this may be inside a callback that reads the payload
+          self->in_ = {};
+          self->in_end_ = 0;
+          self->give_share();
+        });
     deadline_ = loop_.timer(kHandshakeMs, 0, [this] { end(); });
     flush();
     watch();
@@ -118,6 +135,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] const std::string& local_host() const { return local_host_; }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   [[nodiscard]] std::uint64_t received_bytes() const { return received_bytes_; }
+  [[nodiscard]] bool held_back() const { return share_ && share_->waits(); }
   [[nodiscard]] std::uint64_t acknowledged_bytes() const {
     return stream_->open() ? written_bytes_ - stream_->unacknowledged_bytes() : written_bytes_;
   }
@@ -125,6 +143,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   void end() {
     deadline_.reset();
+    give_share();
     stream_->close();
     queue_.clear();
     count_queued(0);
@@ -134,8 +153,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void watch() {
-    if (stream_->open())
-      stream_->want(events_ != nullptr || closing_, !queue_.empty() && !write_failed_);
+    if (!stream_->open()) return;
+    const bool reads = (events_ != nullptr && !held_back()) || closing_;
+    stream_->want(reads, !queue_.empty() && !write_failed_);
   }
   void count_queued(std::size_t now) {
     if (total_) *total_ = *total_ + now - queued_bytes_;
@@ -182,10 +202,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void read() {
-    for (int i = 0; i < kReadsMax && stream_->open(); ++i) {
-      if (in_.size() - in_end_ < kReadBytes) in_.resize(in_end_ + kReadBytes);
-      const std::size_t room = in_.size() - in_end_;
-      const Stream::Moved got = stream_->read(std::span(in_).subspan(in_end_, room));
+    for (int i = 0; i < kReadsMax && stream_->open() && !held_back(); ++i) {
+      make_buffer();
+      const Stream::Moved got = stream_->read(std::span(in_).subspan(in_end_, kReadBytes));
       if (got.outcome == Stream::Outcome::later) return;
       if (got.outcome != Stream::Outcome::moved) {
         if (closing_) return end();
@@ -198,12 +217,21 @@ class Connection : public std::enable_shared_from_this<Connection> {
       in_end_ += got.bytes;
       received_bytes_ += got.bytes;
       parse();
-      if (got.bytes < room) return;  // that was all there is
+      if (got.bytes < kReadBytes) return;  // that was all there is
     }
+  }
+
+  /// Twice what has come at most, and no more than the frame.
+  void make_buffer() {
+    const std::size_t needed = in_end_ + kReadBytes;
+    if (in_.size() >= needed) return;
+    in_.reserve(std::max(needed, std::min(2 * in_.capacity(), incomplete_ + kReadBytes)));
+    in_.resize(needed);
   }
 
   void parse() {
     std::size_t at = 0;
+    incomplete_ = 0;
     while (stream_->open() && !closing_) {
       const auto rest = std::span<const std::byte>(in_).subspan(at, in_end_ - at);
       if (rest.size() < kFrameHeaderBytes) break;
@@ -215,7 +243,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (!header) return fail(header.error().text);
       if (header.value().type != FrameType::control) return fail("a frame that has no place here");
       const std::size_t size = kFrameHeaderBytes + header.value().payload_bytes;
-      if (rest.size() < size) break;
+      if (rest.size() < size) {
+        incomplete_ = size;
+        break;
+      }
       const auto payload = rest.subspan(kFrameHeaderBytes, header.value().payload_bytes);
       if (header.value().has_payload_crc && crc32c(0, payload) != header.value().payload_crc) {
         return fail("the checksum of a payload does not fit");
@@ -228,13 +259,55 @@ class Connection : public std::enable_shared_from_this<Connection> {
       std::memmove(in_.data(), in_.data() + at, in_end_ - at);
       in_end_ -= at;
     }
-    if (in_end_ == 0 && in_.size() > 16 * kReadBytes) {
-      in_.resize(kReadBytes);
+    if (at > 0 && in_.size() > kSmallFrameBytes) {
+      in_.resize(in_end_);
       in_.shrink_to_fit();
     }
+    if (at > 0) give_share();
+    if (incomplete_ > kSmallFrameBytes && in_end_ >= kSmallFrameBytes) take_share();
+  }
+
+  void take_share() {
+    if (!budget_ || share_ || !stream_->open() || closing_) return;
+    waited_ms_ = 0;
+    share_ =
+        std::make_unique<ReceiveBudget::Share>(budget_, incomplete_ - kFrameHeaderBytes, [this] {
+          look_later();
+          watch();
+        });
+    look_later();
+    watch();
+  }
+  void give_share() {
+    look_.reset();
+    share_.reset();
+  }
+  void look_later() {
+    looked_ms_ = loop_.now_ms();
+    looked_bytes_ = received_bytes_;
+    look_ = loop_.timer(limits_.look_ms, 0, [this] { look(); });
+  }
+  /// Waits no longer than others may hold it up, and holds nobody up for long.
+  void look() {
+    const bool slow = received_bytes_ - looked_bytes_ < limits_.look_bytes_min;
+    // A process that was stopped has not read.
+    const bool stopped = loop_.now_ms() - looked_ms_ > 2 * limits_.look_ms;
+    waited_ms_ += limits_.look_ms;
+    const std::string what =
+        "a message of " + std::to_string(incomplete_ - kFrameHeaderBytes) + " bytes ";
+    if (held_back()) {
+      if (waited_ms_ >= limits_.wait_ms) {
+        return fail(what + "has waited " + seconds(waited_ms_) + " for room");
+      }
+    } else if (slow && !stopped && budget_->any_waits()) {
+      return fail(what + "comes too slowly, while others wait for room");
+    }
+    look_later();
   }
 
   Loop& loop_;
+  ChannelLimits limits_;
+  std::shared_ptr<ReceiveBudget> budget_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Timer> deadline_;  // of trust, or of closing
   std::string remote_;
@@ -248,6 +321,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<Channel::Events> events_;  // shared: one may destroy the channel while it runs
   std::vector<std::byte> in_;
   std::size_t in_end_ = 0;
+  std::size_t incomplete_ = 0;  // length of the frame of which the buffer holds a part
+  std::unique_ptr<ReceiveBudget::Share> share_;  // of that frame, if it is large
+  std::unique_ptr<Timer> look_;
+  std::uint64_t looked_ms_ = 0;
+  std::uint64_t looked_bytes_ = 0;
+  std::uint64_t waited_ms_ = 0;
   std::uint64_t received_bytes_ = 0;
   std::uint64_t written_bytes_ = 0;
   std::deque<std::vector<std::byte>> queue_;
@@ -276,6 +355,7 @@ class TcpChannel : public Channel {
   [[nodiscard]] const std::string& remote() const override { return connection_->remote(); }
   [[nodiscard]] const std::string& local_host() const override { return connection_->local_host(); }
   [[nodiscard]] std::size_t queued_bytes() const override { return connection_->queued_bytes(); }
+  [[nodiscard]] bool held_back() const override { return connection_->held_back(); }
   [[nodiscard]] std::uint64_t received_bytes() const override {
     return connection_->received_bytes();
   }
@@ -290,9 +370,11 @@ class TcpChannel : public Channel {
 class TcpListener : public ChannelListener {
  public:
   TcpListener(Loop& loop, std::vector<Socket> sockets,
-              std::function<void(std::unique_ptr<Channel>)> accepted)
+              std::function<void(std::unique_ptr<Channel>)> accepted, const ChannelLimits& limits)
       : loop_(loop),
         accepted_(std::move(accepted)),
+        limits_(limits),
+        budget_(std::make_shared<ReceiveBudget>(limits.large_bytes_max)),
         gate_(loop, std::move(sockets), Purpose::channel, kChannelUserTimeoutMs,
               [this](const std::shared_ptr<Talk>& talk) { opened(talk); }) {}
 
@@ -300,7 +382,7 @@ class TcpListener : public ChannelListener {
 
  private:
   void opened(const std::shared_ptr<Talk>& talk) {
-    auto connection = std::make_shared<Connection>(loop_, talk->take(), false);
+    auto connection = std::make_shared<Connection>(loop_, talk->take(), false, limits_, budget_);
     std::erase_if(untrusted_, [](const auto& weak) {
       const auto held = weak.lock();
       return !held || !held->waits_for_trust();
@@ -317,6 +399,8 @@ class TcpListener : public ChannelListener {
 
   Loop& loop_;
   std::function<void(std::unique_ptr<Channel>)> accepted_;
+  ChannelLimits limits_;
+  std::shared_ptr<ReceiveBudget> budget_;
   std::deque<std::weak_ptr<Connection>> untrusted_;  // oldest first
   Gate gate_;
 };
@@ -327,7 +411,7 @@ class TcpDial : public Dial {
           std::function<void(Result<std::unique_ptr<Channel>>)> done)
       : loop_(loop), address_(address), done_(std::move(done)) {
     connector_ = std::make_unique<Connector>(
-        loop, std::vector{address}, kChannelUserTimeoutMs,
+        loop, std::vector{address}, kDialledUserTimeoutMs,
         Connector::Events{
             [this](Socket socket, const std::string& at) { connected(std::move(socket), at); },
             [this](const std::string& what, bool) {
@@ -378,8 +462,8 @@ class TcpDial : public Dial {
       refusal_.code = ErrorCode::refused;
       return try_next(wrong);
     }
-    finish(std::unique_ptr<Channel>(
-        std::make_unique<TcpChannel>(std::make_shared<Connection>(loop_, talk_->take(), true))));
+    finish(std::unique_ptr<Channel>(std::make_unique<TcpChannel>(
+        std::make_shared<Connection>(loop_, talk_->take(), true, ChannelLimits{}, nullptr))));
   }
 
   void try_next(const std::string& why) {
@@ -417,12 +501,12 @@ class TcpDial : public Dial {
 
 Result<std::unique_ptr<ChannelListener>> listen_channels(
     Loop& loop, const std::string& host, std::uint16_t port,
-    std::function<void(std::unique_ptr<Channel>)> accepted) {
+    std::function<void(std::unique_ptr<Channel>)> accepted, const ChannelLimits& limits) {
   auto sockets =
       listen_on(loop, host.empty() ? std::vector<std::string>{} : std::vector{host}, port, port);
   if (!sockets) return sockets.error();
   return std::unique_ptr<ChannelListener>(
-      std::make_unique<TcpListener>(loop, std::move(sockets).value(), std::move(accepted)));
+      std::make_unique<TcpListener>(loop, std::move(sockets).value(), std::move(accepted), limits));
 }
 
 std::unique_ptr<Dial> dial_channel(Loop& loop, const std::string& address, std::uint64_t timeout_ms,

@@ -22,6 +22,11 @@ namespace pccl {
 
 class Loop;
 
+inline constexpr std::size_t kLargeBytesMax = 512U << 20;
+inline constexpr std::uint64_t kLargeWaitMs = 120000;
+inline constexpr std::uint64_t kLargeLookMs = 5000;
+inline constexpr std::size_t kLargeLookBytesMin = 5U << 20;
+
 /// One connection. All calls and callbacks on the loop's thread. Callbacks are never called from
 /// inside a call of Channel, and not after `close`. May be destroyed inside its own callback.
 class Channel {
@@ -51,9 +56,23 @@ class Channel {
   /// Bytes that the other side's machine has acknowledged so far. They grow even while that side
   /// reads so slowly that `queued_bytes` stays as it is. 0 if the connection cannot tell.
   [[nodiscard]] virtual std::uint64_t acknowledged_bytes() const { return 0; }
+  /// A large message of the other side waits here for room (ChannelLimits): nothing is read, and
+  /// silence is not the other side's.
+  [[nodiscard]] virtual bool held_back() const { return false; }
   /// Bytes that have arrived so far, of whole messages and of one that is on its way: a sign of
   /// life of the other side while a long message takes its time. 0 if messages never come in parts.
   [[nodiscard]] virtual std::uint64_t received_bytes() const { return 0; }
+};
+
+/// Of what the channels of one listener receive. A message of more than kHandshakeBytesMax takes
+/// its length from `large_bytes_max`, in order of arrival, once kHandshakeBytesMax of it have come;
+/// until it is granted its connection is not read. Nobody holds others up for long: while one
+/// waits, a message that comes slower than `look_bytes_min` in each `look_ms` ends its connection.
+struct ChannelLimits {
+  std::size_t large_bytes_max = kLargeBytesMax;
+  std::uint64_t wait_ms = kLargeWaitMs;  // then a connection that waits for room ends
+  std::uint64_t look_ms = kLargeLookMs;
+  std::size_t look_bytes_min = kLargeLookBytesMin;
 };
 
 class ChannelListener {
@@ -65,7 +84,7 @@ class ChannelListener {
 /// Listens on host:port (0: any). `accepted` gets connections whose opening was right.
 [[nodiscard]] Result<std::unique_ptr<ChannelListener>> listen_channels(
     Loop& loop, const std::string& host, std::uint16_t port,
-    std::function<void(std::unique_ptr<Channel>)> accepted);
+    std::function<void(std::unique_ptr<Channel>)> accepted, const ChannelLimits& limits = {});
 
 /// Dials "host:port" (resolving names off the loop's thread); `done` is called once, with a
 /// connection whose opening was right, or with `unreachable` or `refused` (another version, not a

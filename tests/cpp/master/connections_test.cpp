@@ -24,6 +24,7 @@ namespace {
 struct Wire {
   Channel::Events events;
   std::size_t queued = 0;
+  bool held_back = false;
   bool closed = false;
 };
 
@@ -48,6 +49,7 @@ class FakeChannel final : public Channel {
   [[nodiscard]] const std::string& remote() const override { return host_; }
   [[nodiscard]] const std::string& local_host() const override { return host_; }
   [[nodiscard]] std::size_t queued_bytes() const override { return wire_->queued; }
+  [[nodiscard]] bool held_back() const override { return wire_->held_back; }
 
  private:
   std::shared_ptr<Wire> wire_;
@@ -83,7 +85,7 @@ class FakeNetwork final : public Network {
   std::function<void(std::unique_ptr<Channel>)> accepted;
 };
 
-class Queues : public testing::Test, private ConnectionEvents {
+class Queues : public testing::Test, protected ConnectionEvents {
  protected:
   Queues() {
     set_log_sink([](LogLevel, std::string_view) {});
@@ -92,9 +94,10 @@ class Queues : public testing::Test, private ConnectionEvents {
   ~Queues() override { set_log_sink(nullptr); }
 
   /// A peer that has said Hello.
-  std::shared_ptr<Wire> peer(std::uint64_t id) {
+  std::shared_ptr<Wire> peer(std::uint64_t id) { return peer(id, network_); }
+  static std::shared_ptr<Wire> peer(std::uint64_t id, FakeNetwork& network) {
     auto wire = std::make_shared<Wire>();
-    network_.accepted(std::make_unique<FakeChannel>(wire));
+    network.accepted(std::make_unique<FakeChannel>(wire));
     peer::State state;
     state.self.handle.peer.value = id;
     for (const peer::Action& action : peer::step(state, peer::MasterConnected{})) {
@@ -154,6 +157,20 @@ TEST_F(Queues, what_all_peers_together_do_not_read_has_a_limit_too) {
   EXPECT_TRUE(goes(kPeers));
   EXPECT_FALSE(gone_.contains(PeerId{1}));
   EXPECT_FALSE(gone_.contains(PeerId{100}));
+}
+
+TEST_F(Queues, a_peer_that_is_not_read_is_not_silent) {
+  FakeNetwork network;
+  Connections connections(network, *this, 20, 300);
+  ASSERT_TRUE(connections.listen("fake", 0).ok());
+  const auto waits = peer(1, network);
+  const auto silent = peer(2, network);
+  waits->held_back = true;
+  EXPECT_TRUE(run_until(network.loop, [&] { return gone_.contains(PeerId{2}); }, 3000));
+  run_until(network.loop, [&] { return gone_.contains(PeerId{1}); }, 600);
+  EXPECT_FALSE(gone_.contains(PeerId{1}));
+  waits->held_back = false;
+  EXPECT_TRUE(run_until(network.loop, [&] { return gone_.contains(PeerId{1}); }, 3000));
 }
 
 }  // namespace

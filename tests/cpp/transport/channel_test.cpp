@@ -36,12 +36,15 @@ struct World {
   std::vector<std::unique_ptr<Dial>> dials;
   bool trusts = true;
 
-  World() {
-    auto made = listen_channels(loop, "127.0.0.1", 0, [this](std::unique_ptr<Channel> channel) {
-      accepted.push_back(std::make_unique<End>());
-      accepted.back()->take(std::move(channel));
-      if (trusts) accepted.back()->channel->trust();
-    });
+  explicit World(const ChannelLimits& limits = {}) {
+    auto made = listen_channels(
+        loop, "127.0.0.1", 0,
+        [this](std::unique_ptr<Channel> channel) {
+          accepted.push_back(std::make_unique<End>());
+          accepted.back()->take(std::move(channel));
+          if (trusts) accepted.back()->channel->trust();
+        },
+        limits);
     EXPECT_TRUE(made.ok()) << made.error().text;
     listener = std::move(made).value();
   }
