@@ -13,6 +13,8 @@ inline constexpr std::size_t kControlBytesMax =
     64U << 20;  // one control message (store values are large)
 inline constexpr std::size_t kHandshakeBytesMax =
     256U << 10;  // before a peer is trusted: a Hello with its report
+inline constexpr std::size_t kPeerMessageBytesMax =
+    64U << 10;  // one control message between two peers: numbers and an error text
 inline constexpr std::size_t kRunNameBytesMax = 128;
 inline constexpr std::size_t kNameBytesMax = 64;     // of a member or a host, for people
 inline constexpr std::size_t kPackageBytesMax = 64;  // the version of a package

@@ -20,11 +20,11 @@
 //   88  u64  to: the peer that receives
 //   96  u64  session: the receiver's
 // The header is 16 bytes long, that of a segment 80, that of a routed one 104. The payload follows
-// it at once. Limits: control 1..kControlBytesMax bytes, relay kRelayHeadBytes more
-// (relay_message.h), segments 0..kSegmentBytesMax, goodbye and joined 0. A goodbye is the last
-// frame of a sender: a connection that ends after it has ended in good order, without it the peer
-// is lost. Joined is the first frame of the side that has dialled one more lane of an existing
-// link.
+// it at once. Limits: control 1..kControlBytesMax bytes, on a lane 1..kPeerMessageBytesMax, relay
+// kRelayHeadBytes more (relay_message.h), segments 0..kSegmentBytesMax, goodbye and joined 0. A
+// goodbye is the last frame of a sender: a connection that ends after it has ended in good order,
+// without it the peer is lost. Joined is the first frame of the side that has dialled one more lane
+// of an existing link.
 #pragma once
 
 #include <array>

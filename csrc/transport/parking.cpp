@@ -22,7 +22,7 @@ Seen look(Stream& stream) {
   if (got.outcome != Stream::Outcome::moved) return Seen::cut_off;
   auto rest = std::span<const std::byte>(first).first(got.bytes);
   while (rest.size() >= kFrameHeaderBytes) {
-    const auto frame = decode_frame_header(rest.first(kFrameHeaderBytes), kControlBytesMax);
+    const auto frame = decode_frame_header(rest.first(kFrameHeaderBytes), kPeerMessageBytesMax);
     if (frame.ok() && frame.value().type == FrameType::goodbye) return Seen::goodbye;
     if (!frame.ok() || frame.value().type != FrameType::joined) return Seen::data;
     rest = rest.subspan(kFrameHeaderBytes);

@@ -12,14 +12,14 @@
 namespace pccl {
 namespace {
 
-// A bulk lane reads headers only into its buffer; all else goes straight to its place.
+// Headers and messages are read into the buffer; payloads of segments go straight to their place.
 constexpr std::size_t kSmallBufferBytes = 256U << 10;
 constexpr std::size_t kBulkBufferBytes = 4096;
 constexpr std::size_t kTurnBytes = 4U << 20;  // then other sockets have their turn
 constexpr int kTurnCalls = 16;
 constexpr std::size_t kGatheredMax = 32;          // frames in one call
 constexpr std::size_t kRefillBytes = 512U << 10;  // what a lane takes ahead of the shared queue
-constexpr std::size_t kControlStepBytes = 1U << 20;
+static_assert(kSmallBufferBytes >= kFrameHeaderBytes + kRelayHeadBytes + kPeerMessageBytesMax);
 
 /// Where payload goes that nobody wants. One a thread: nobody reads it.
 std::span<std::byte> nowhere() {
@@ -166,9 +166,7 @@ std::size_t StreamLane::cancel(MemoryToken token) {
     if (hit) dropped += frame.payload_bytes();
     return hit;
   });
-  if (in_payload_ && has_segment(frame_.type) && placement_.token == token) {
-    placement_ = {};
-  }
+  if (in_payload_ && placement_.token == token) placement_ = {};
   watch();
   return dropped;
 }
@@ -264,8 +262,7 @@ void StreamLane::parse() {
     const auto size = frame_header_size(rest);
     if (!size) return broken(size.error().text);
     if (size.value() == 0 || rest.size() < size.value()) break;
-    begin_ += size.value();
-    if (!begin_frame(rest.first(size.value()))) return;
+    if (!begin_frame(rest, size.value())) break;
   }
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -274,8 +271,9 @@ void StreamLane::parse() {
   }
 }
 
-bool StreamLane::begin_frame(std::span<const std::byte> header_bytes) {
-  const auto header = decode_frame_header(header_bytes, kControlBytesMax);
+/// False: the rest of a message is still to come, or nothing more is read.
+bool StreamLane::begin_frame(std::span<const std::byte> bytes, std::size_t header_size) {
+  const auto header = decode_frame_header(bytes.first(header_size), kPeerMessageBytesMax);
   if (!header) {
     broken(header.error().text);
     return false;
@@ -294,6 +292,9 @@ bool StreamLane::begin_frame(std::span<const std::byte> header_bytes) {
     return false;
   }
   frame_ = header.value();
+  const bool message = type == FrameType::control || type == FrameType::relay;
+  if (message && bytes.size() - header_size < frame_.payload_bytes) return false;
+  begin_ += header_size;
   if (type == FrameType::joined) {
     owner_.lane_joined(*this);
     return open();
@@ -303,9 +304,8 @@ bool StreamLane::begin_frame(std::span<const std::byte> header_bytes) {
     owner_.lane_over(*this, "the peer has closed the link", false);
     return true;
   }
-  // A whole message in the buffer needs no copy.
-  if (!has_segment(frame_.type) && end_ - begin_ >= frame_.payload_bytes) {
-    const auto payload = std::span<const std::byte>(buffer_).subspan(begin_, frame_.payload_bytes);
+  if (message) {
+    const auto payload = bytes.subspan(header_size, frame_.payload_bytes);
     begin_ += payload.size();
     owner_.lane_received(payload.size(), frame_.type);
     if (frame_.has_payload_crc && crc32c(0, payload) != frame_.payload_crc) {
@@ -324,23 +324,14 @@ void StreamLane::begin_payload() {
   payload_done_ = 0;
   payload_crc_seen_ = 0;
   placement_ = {};
-  message_.clear();
-  if (has_segment(frame_.type)) {
-    const Placement at = owner_.lane_segment_header(frame_.segment);
-    if (!open() || closing_) return;
-    placement_ = at;
-  }
+  const Placement at = owner_.lane_segment_header(frame_.segment);
+  if (!open() || closing_) return;
+  placement_ = at;
   if (frame_.payload_bytes == 0) finish_payload();
 }
 
 std::span<std::byte> StreamLane::payload_room() {
   const std::size_t left = frame_.payload_bytes - payload_done_;
-  if (!has_segment(frame_.type)) {
-    // Grows with what has come, not with what the header promises.
-    const std::size_t step = std::min(left, kControlStepBytes);
-    if (message_.size() < payload_done_ + step) message_.resize(payload_done_ + step);
-    return {message_.data() + payload_done_, step};
-  }
   if (placement_.to == nullptr) return nowhere().first(std::min(left, nowhere().size()));
   return {placement_.to + payload_done_, left};
 }
@@ -357,11 +348,7 @@ void StreamLane::finish_payload() {
   if (frame_.has_payload_crc && payload_crc_seen_ != frame_.payload_crc) {
     return broken("the checksum of a payload does not fit");
   }
-  if (!has_segment(frame_.type)) {
-    const std::vector<std::byte> payload = std::move(message_);
-    message_ = {};
-    owner_.lane_message(frame_.type, payload);
-  } else if (placement_.to != nullptr) {
+  if (placement_.to != nullptr) {
     const Placement at = placement_;
     owner_.lane_segment(frame_.segment, at);
   }

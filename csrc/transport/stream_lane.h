@@ -41,7 +41,7 @@ class StreamLane final : public Lane {
   void watch();
   void read();
   void parse();
-  bool begin_frame(std::span<const std::byte> header_bytes);
+  bool begin_frame(std::span<const std::byte> bytes, std::size_t header_size);
   void begin_payload();
   std::span<std::byte> payload_room();
   void payload_read(std::span<const std::byte> bytes);
@@ -67,7 +67,6 @@ class StreamLane final : public Lane {
   bool in_payload_ = false;
   FrameHeader frame_;
   Placement placement_;
-  std::vector<std::byte> message_;  // payload of a message that is larger than the buffer
   std::size_t payload_done_ = 0;
   std::uint32_t payload_crc_seen_ = 0;
   bool goodbye_seen_ = false;

@@ -68,13 +68,13 @@ TEST(Relay, messages_keep_their_order) {
     trio.a.links->send_control(trio.b.id(), bytes_of("a " + std::to_string(i)));
     trio.b.links->send_control(trio.a.id(), bytes_of("b " + std::to_string(i)));
   }
-  trio.a.links->send_control(trio.b.id(), bytes_of(std::string(2U << 20, 'x')));
+  trio.a.links->send_control(trio.b.id(), bytes_of(std::string(kPeerMessageBytesMax, 'x')));
   ASSERT_TRUE(trio.until([&] {
     return trio.a.events.controls.size() == 200 && trio.b.events.controls.size() == 201;
   }));
   EXPECT_EQ(trio.a.events.controls[199], "b 199");
   EXPECT_EQ(trio.b.events.controls[199], "a 199");
-  EXPECT_EQ(trio.b.events.controls[200].size(), 2U << 20);
+  EXPECT_EQ(trio.b.events.controls[200].size(), kPeerMessageBytesMax);
   EXPECT_EQ(trio.r.events.controls.size(), 0U) << "what it passes on is not for it";
 }
 
