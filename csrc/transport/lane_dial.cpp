@@ -33,6 +33,7 @@ std::string LaneDial::report() const {
 
 void LaneDial::connected(Socket socket, const std::string& address) {
   address_ = address;
+  proven_ = false;
   random_bytes(hello_.nonce);
   talk_ = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
                                  kHandshakeMs);
@@ -70,8 +71,10 @@ void LaneDial::offered(std::span<const std::byte> bytes) {
   const Proof proof = lane_proof(key_, Side::dialer, hello_, offer);
   talk_->send(std::as_bytes(std::span(proof)));
   // From the proof on the peer may have taken the lane for its own: who let it go now would end a
-  // link that is up there. The deadline is that of the link, or of the lane that joins.
+  // link that is up there. The deadline is that of the lane that joins, or that of the link, which
+  // waits a little longer for the answer.
   talk_->wait();
+  proven_ = true;
   talk_->expect(kLaneAnswerBytes, [this](std::span<const std::byte> answer) { answered(answer); });
 }
 

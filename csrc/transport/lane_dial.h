@@ -38,6 +38,8 @@ class LaneDial {
 
   [[nodiscard]] std::string report() const;
   [[nodiscard]] bool talks() const { return talk_ != nullptr; }
+  /// The proof is sent: the peer may have taken the lane for its own.
+  [[nodiscard]] bool has_proven() const { return talk_ && proven_; }
 
  private:
   void connected(Socket socket, const std::string& address);
@@ -53,6 +55,7 @@ class LaneDial {
   Events events_;
   std::shared_ptr<Talk> talk_;
   std::string address_;
+  bool proven_ = false;  // in this talk
   bool final_ = false;
   std::unique_ptr<Connector> connector_;
 };

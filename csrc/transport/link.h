@@ -89,6 +89,7 @@ class Link : public LaneOwner {
   std::unique_ptr<Timer> retry;
   std::uint64_t deadline_at_ms = 0;
   std::uint64_t deadline_after_ms = 0;
+  bool overdue = false;  // the deadline is over, and waits for the answer to a proof that was sent
   std::uint64_t backoff_ms = 0;
   std::uint64_t refused_since_ms = 0;  // 0: not refused the last time
   std::uint64_t refused_long_ms = 0;   // a refusal counts when it lasts that long

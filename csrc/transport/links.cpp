@@ -152,6 +152,7 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
     if (link.state != Link::State::opening) return;  // up or down will be told
     link.handle = peer;
     if (loop_.now_ms() + deadline_ms <= link.deadline_at_ms) return;
+    link.overdue = false;
     link.deadline_at_ms = loop_.now_ms() + deadline_ms;
     link.deadline_after_ms = deadline_ms;
     link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
@@ -220,6 +221,7 @@ void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
     link.refused_since_ms = std::max<std::uint64_t>(now, 1);
   const bool refused = failure.refused && now - link.refused_since_ms >= link.refused_long_ms;
   link.last_failure = failure.what;
+  if (link.overdue) return deadline_over(link);
   if (failure.final || refused) {
     return fail(link, "cannot connect to peer " + name_of(link.handle) + ": " + failure.what,
                 refused);
@@ -230,6 +232,11 @@ void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
 }
 
 void TcpLinks::deadline_over(Link& link) {
+  if (link.dial && link.dial->has_proven() && !std::exchange(link.overdue, true)) {
+    // For the peer the link may be up since it has our proof, and would be lost.
+    link.deadline = loop_.timer(kHandshakeMs, 0, [this, &link] { deadline_over(link); });
+    return;
+  }
   const std::string within = " within " + std::to_string(link.deadline_after_ms) + " ms";
   std::string seen = link.dial ? link.dial->report() : "";
   if (!link.last_failure.empty()) {

@@ -159,6 +159,88 @@ TEST(Open, a_listener_that_never_answers_ends_at_the_deadline) {
       << pair.low.events.reasons[0];
 }
 
+/// Passes on what a dialler and `to` send each other, and keeps the answer to the dialler's proof
+/// until it is told to go on.
+class SlowAnswer {
+ public:
+  SlowAnswer(Loop& loop, std::uint16_t to)
+      : there_(loop, to), listening_(std::move(listen_on(loop, {"127.0.0.1"}, 0, 0)).value()) {
+    ticks_ = loop.timer(1, 1, [this] { pass(); });
+  }
+  ~SlowAnswer() { end(); }
+  [[nodiscard]] std::string address() const { return local_address(listening_[0].fd()).text(); }
+  void end() {
+    if (here_ >= 0) ::close(here_);
+    here_ = -1;
+    ticks_.reset();
+  }
+  bool goes_on = false;
+
+ private:
+  void pass() {
+    if (here_ < 0) {
+      here_ = ::accept4(listening_[0].fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      listening_.resize(here_ < 0 ? 1 : 0);  // a second dial finds nobody
+      return;
+    }
+    std::byte buffer[4096];
+    const auto got = ::recv(here_, buffer, sizeof buffer, 0);
+    if (got > 0)
+      there_.send(std::span<const std::byte>(buffer).first(static_cast<std::size_t>(got)));
+    static_cast<void>(there_.closed());  // reads
+    const std::size_t handshake = kOpeningBytes + kLaneOfferBytes;
+    const std::size_t end =
+        goes_on ? there_.received.size() : std::min(handshake, there_.received.size());
+    if (end > passed_) ::send(here_, there_.received.data() + passed_, end - passed_, MSG_NOSIGNAL);
+    passed_ = std::max(passed_, end);
+  }
+
+  test::BareClient there_;
+  std::vector<Socket> listening_;
+  int here_ = -1;
+  std::size_t passed_ = 0;
+  std::unique_ptr<Timer> ticks_;
+};
+
+TEST(Open, a_deadline_does_not_end_a_link_that_the_other_side_may_have_taken) {
+  LinkOptions options;
+  options.bulk_lanes = 0;
+  Pair pair(options);
+  SlowAnswer between(pair.loop, pair.high.links->port());
+  Handle high = pair.high.handle();
+  high.addresses = {between.address()};
+  const test::Stopwatch watch;
+  pair.high.links->open(pair.low.handle(), 30000, false);
+  pair.low.links->open(high, 500, false);
+  ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
+  ASSERT_TRUE(test::poll_until(pair.loop, [&] { return watch.ms() > 800; }));
+  EXPECT_TRUE(pair.low.events.down.empty());
+  between.goes_on = true;
+  ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
+  pair.low.links->send_control(pair.high_id(), bytes_of("up"));
+  ASSERT_TRUE(pair.until([&] { return pair.high.events.controls.size() == 1; }));
+  EXPECT_TRUE(pair.low.events.down.empty() && pair.high.events.down.empty());
+}
+
+TEST(Open, the_wait_for_an_answer_beyond_the_deadline_ends_too) {
+  for (const bool breaks : {true, false}) {
+    Pair pair;
+    SlowAnswer between(pair.loop, pair.high.links->port());
+    Handle high = pair.high.handle();
+    high.addresses = {between.address()};
+    const test::Stopwatch watch;
+    pair.low.links->open(high, 300, false);
+    ASSERT_TRUE(test::poll_until(pair.loop, [&] { return watch.ms() > 500; }));
+    EXPECT_TRUE(pair.low.events.down.empty());
+    if (breaks) between.end();
+    ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
+    EXPECT_EQ(watch.ms() > static_cast<std::int64_t>(kHandshakeMs), !breaks);
+    EXPECT_FALSE(pair.low.events.was_lost);
+    EXPECT_NE(pair.low.events.reasons[0].find("within 300 ms"), std::string::npos)
+        << pair.low.events.reasons[0];
+  }
+}
+
 TEST(Open, a_wrong_key_is_refused_with_a_reason) {
   Pair pair;
   Handle handle = pair.high.handle();
