@@ -48,6 +48,7 @@ talk = Talk()
 def watch(module: Any) -> None:
     """A new elastic group: boundary and hooks of one that is gone are forgotten."""
     talk.end()
+    talk.revision = None
     _events.forget()
     module.set_event_sink(on_event)
 

@@ -501,6 +501,19 @@ def test_the_mesh_of_hsdp_needs_a_group_of_the_replica_beside_the_elastic_one(
         _models.hsdp_mesh(shard=mesh)
 
 
+def test_finish_knows_nothing_of_the_state_of_an_earlier_run(
+    fake: FakeExtension, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = _group.group()
+    fake.events += [finished(), finished(ended="the run is finished")]
+    group.refresh({"step": 7})
+    fake.calls.clear()
+    monkeypatch.setattr(fake, "set_event_sink", lambda _: None, raising=False)
+    _session.watch(fake)  # it has joined another run, and passes no state there
+    group.finish(timeout_s=3.0)
+    assert fake.calls == [("begin", "refresh", False, 3.0, fake.group_view()["step"])]
+
+
 def test_finish_says_how_far_the_run_has_come(fake: FakeExtension) -> None:
     group = _group.group()
     fake.events += [
