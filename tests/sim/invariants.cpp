@@ -69,13 +69,18 @@ std::string whole_replicas(const World& w) {
   return "";
 }
 
-/// A run is finished where all of its members have said so; of one that is lost nothing is asked.
+/// A run is finished where all of its members have said so; of one that is lost nothing is asked,
+/// nor of the other ranks of its replica: a replica goes as a whole.
 std::string finished(const World& w) {
   if (!w.held.ended || !w.held.epoch || w.contested || w.rules.eager) return "";
+  std::set<int> lost;
+  for (const Member& m : w.held.epoch->members) {
+    const int peer = World::index(m.peer());
+    if (w.at(m.peer()).life != Life::up || w.faulty.contains(peer)) lost.insert(w.replica(peer));
+  }
   for (const Member& m : w.held.epoch->members) {
     const PeerWorld& peer = w.at(m.peer());
-    const bool here =
-        peer.life == Life::up && !peer.over && !w.faulty.contains(World::index(m.peer()));
+    const bool here = !peer.over && !lost.contains(w.replica(World::index(m.peer())));
     const bool begun = peer.core.started && peer.core.started->id == w.held.epoch->id;
     if (here && begun && !peer.core.finish) {
       return "the run is finished, and " + text(World::index(m.peer())) + " has not said so";
