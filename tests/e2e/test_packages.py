@@ -70,6 +70,7 @@ def test_the_sdist_holds_what_the_build_needs_and_no_more(sdist: Path) -> None:
         assert metadata is not None
         about = email.message_from_bytes(metadata.read())
     assert {"csrc/CMakeLists.txt", "csrc/engine.exports", "csrc/base/ids.h", "LICENSE"} <= names
+    assert {"licenses/libuv.txt", "licenses/openssl.txt"} <= names
     assert not [name for name in names if name.endswith((".so", ".o", ".pyc"))]
     assert not [name for name in names if name.startswith(("tests", "build", "docs"))]
     assert about["License-Expression"] == "MIT"
