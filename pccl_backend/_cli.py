@@ -1,4 +1,4 @@
-"""The command `pccl-master`: the process that coordinates an elastic run.
+"""The command `pccl-master`: the process that coordinates elastic runs.
 
 It parses its arguments and hands over to the extension `_core` (csrc/master), which serves until a
 signal ends it. It loads without torch and stays small, so that it may run on any machine that the
@@ -12,13 +12,13 @@ import ipaddress
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._config import ETCD_SCHEME, SCHEME
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ._etcd import EtcdRegister
 
@@ -94,6 +94,42 @@ def run_name(text: str) -> str:
     return text
 
 
+class Run(NamedTuple):
+    """A run to serve: its name, and where it differs from the flags for all runs."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+def parse_run(text: str) -> Run:
+    """Splits `NAME[:SETTING,...]`; a setting is a flag without `--`, as in `min-peers=4`."""
+    name, _, rest = text.partition(":")
+    settings: dict[str, Any] = {}
+    for setting in rest.split(",") if rest else []:
+        key, equals, value = setting.partition("=")
+        if key in _RUN_SWITCHES and not equals:
+            settings[key] = True
+        elif key in _RUN_VALUES and equals:
+            settings[key.replace("-", "_")] = _RUN_VALUES[key](value)
+        else:
+            raise argparse.ArgumentTypeError(
+                f"{setting!r} of {text!r} is no setting of a run: "
+                f"{', '.join([*(f'{k}=…' for k in _RUN_VALUES), *_RUN_SWITCHES])}"
+            )
+    return Run(run_name(name), settings)
+
+
+_RUN_VALUES: dict[str, Callable[[str], Any]] = {
+    "min-peers": positive_count,
+    "hold-below": positive_count,
+    "max-peers": positive_count,
+    "heartbeat": positive_s,
+    "evict-after": positive_s,
+    "refound-after": positive_s,
+}
+_RUN_SWITCHES = ("adopt", "refound", "again")
+
+
 def default_state_file(port: int) -> str:
     """Where the register of the master on `port` is kept by default ("": in memory)."""
     if port == 0:
@@ -106,9 +142,9 @@ def build_parser() -> argparse.ArgumentParser:
     """The arguments of `pccl-master`."""
     parser = argparse.ArgumentParser(
         prog="pccl-master",
-        description="Serves one elastic run: decides which processes are its members, and holds no "
+        description="Serves elastic runs: decides which processes are their members, and holds no "
         "tensor data. At its start the master prints how to join. If the master is killed and "
-        "started again with the same state file, the run goes on.",
+        "started again with the same state file, the runs go on.",
         allow_abbrev=False,  # --port would be --port-file
     )
     add = parser.add_argument
@@ -139,10 +175,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add(
         "--run",
-        metavar="NAME",
-        type=run_name,
-        default="default",
-        help="name of the run; a peer whose URL names another one is refused (default: default)",
+        metavar="NAME[:SETTING,...]",
+        type=parse_run,
+        action="append",
+        help="name of a run; once for each of several runs, which know nothing of each other, and "
+        "which peers tell apart by the end of the URL, pccl://HOST:PORT/NAME. The other flags are "
+        "for all runs; a setting is for this run, as in --run b:min-peers=4 (default: default)",
     )
     add(
         "--state",
@@ -150,6 +188,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="file that keeps what a restarted master must know; or an etcd cluster, "
         "etcd://HOST:PORT[,HOST:PORT...]/KEY, that several masters share: one is in charge, the "
         "others stand by; 'none' keeps it in memory, then a restarted master does not know its run "
+        "A run of another name than 'default' keeps its own beside it, with -NAME at the end "
         "(default: master-PORT in $XDG_STATE_HOME/pccl or ~/.local/state/pccl; none with port 0)",
     )
     add(
@@ -242,40 +281,83 @@ def build_parser() -> argparse.ArgumentParser:
 def master_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields of MasterOptions (csrc/master/options.h) for these arguments."""
     host, port = arguments.listen
-    state = arguments.state
-    state_file = default_state_file(port) if state is None else "" if state == "none" else state
-    lease = arguments.lease if state_file.startswith(ETCD_SCHEME) else 0.0
     return {
         "host": host,
         "port": port,
         "insecure": arguments.insecure,
-        "run": arguments.run,
-        "min_peers": arguments.min_peers,
-        "hold_below": arguments.hold_below,
-        "state_file": state_file,
         "port_file": arguments.port_file,
         "log_level": arguments.log_level,
         "package": __version__,
-        "heartbeat_ms": max(1, round(arguments.heartbeat * 1000)),
-        "silence_ms": max(1, round(arguments.evict_after * 1000)),
-        "patience_ms": round((arguments.evict_after + lease + PATIENCE_MARGIN_S) * 1000),
-        "refound_after_ms": max(1, round(arguments.refound_after * 1000)),
-        "lease_renew_ms": max(100, round(arguments.lease * 1000 / 4)),
-        "max_peers": arguments.max_peers,
-        "adopt": arguments.adopt,
-        "refound": arguments.refound,
-        "again": arguments.again,
     }
 
 
-def shared_register(arguments: argparse.Namespace) -> EtcdRegister | None:
+def runs_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
+    """The flags of each run: those for all runs, with its name and its settings.
+
+    Raises:
+        ValueError: A run cannot be served so; the text names the flag.
+    """
+    runs = arguments.run or [Run("default", {})]
+    names = [run.name for run in runs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"argument --run: two runs have the name {name!r}")
+    flags = []
+    for run in runs:
+        one = argparse.Namespace(**{**vars(arguments), **run.settings, "run": run.name})
+        of = f" (run {run.name!r})" if len(runs) > 1 else ""
+        if one.evict_after < 2 * one.heartbeat:
+            raise ValueError(
+                "argument --evict-after: less than two heartbeats, every peer would be evicted" + of
+            )
+        if one.max_peers < one.min_peers:
+            raise ValueError(
+                "argument --max-peers: less than --min-peers, no run could be founded" + of
+            )
+        if one.adopt and one.refound:
+            raise ValueError("argument --adopt: not with --refound; members go on, or do not" + of)
+        flags.append(one)
+    return flags
+
+
+def state_of(run: argparse.Namespace) -> str:
+    """Where the register of a run is kept ("": in memory): a file, or a URL of etcd."""
+    state: str = default_state_file(run.listen[1]) if run.state is None else run.state
+    if state in ("", "none"):
+        return ""
+    return state if run.run == "default" else f"{state}-{run.run}"
+
+
+def run_options(run: argparse.Namespace) -> dict[str, Any]:
+    """The fields of RunOptions (csrc/master/options.h) for the flags of a run."""
+    state_file = state_of(run)
+    lease = run.lease if state_file.startswith(ETCD_SCHEME) else 0.0
+    return {
+        "run": run.run,
+        "min_peers": run.min_peers,
+        "hold_below": run.hold_below,
+        "max_peers": run.max_peers,
+        "adopt": run.adopt,
+        "refound": run.refound,
+        "again": run.again,
+        "state_file": state_file,
+        "heartbeat_ms": max(1, round(run.heartbeat * 1000)),
+        "silence_ms": max(1, round(run.evict_after * 1000)),
+        "patience_ms": round((run.evict_after + lease + PATIENCE_MARGIN_S) * 1000),
+        "refound_after_ms": max(1, round(run.refound_after * 1000)),
+        "lease_renew_ms": max(100, round(run.lease * 1000 / 4)),
+    }
+
+
+def shared_register(run: argparse.Namespace) -> EtcdRegister | None:
     """The register of several masters, if --state names one. Raises ValueError."""
-    if not (arguments.state or "").startswith(ETCD_SCHEME):
+    state = state_of(run)
+    if not state.startswith(ETCD_SCHEME):
         return None
     from ._etcd import EtcdRegister
 
-    host, port = arguments.listen
-    return EtcdRegister(arguments.state, lease_s=arguments.lease, name=f"{host}:{port}")
+    host, port = run.listen
+    return EtcdRegister(state, lease_s=run.lease, name=f"{host}:{port}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -294,28 +376,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"argument --status: {error}")
     if arguments.state == "":
         parser.error("argument --state: an empty name; 'none' keeps the state in memory")
-    if arguments.evict_after < 2 * arguments.heartbeat:
-        parser.error(
-            "argument --evict-after: less than two heartbeats, every peer would be evicted"
-        )
-    if arguments.max_peers < arguments.min_peers:
-        parser.error("argument --max-peers: less than --min-peers, no run could be founded")
-    if arguments.adopt and arguments.refound:
-        parser.error("argument --adopt: not with --refound; members go on, or do not")
     try:
-        register = shared_register(arguments)
+        runs = runs_of(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        served = [(run_options(run), shared_register(run)) for run in runs]
     except ValueError as error:
         parser.error(f"argument --state: {error}")
-    try:
-        options = master_options(arguments)
     except RuntimeError as error:  # no home directory
         parser.error(
             f"no place for the state file ({error}); name one with --state, or --state none"
         )
     from pccl_backend import _core
 
-    status = _core.run_master(options, register)
-    if register is not None:
+    status = _core.run_master(master_options(arguments), served)
+    if any(register is not None for _, register in served):
         # A thread may still wait for an etcd that does not answer: nothing here waits for it.
         sys.stdout.flush()
         sys.stderr.flush()

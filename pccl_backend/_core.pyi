@@ -1,11 +1,12 @@
-"""Types of the extension csrc/torch/bind_core.cpp: master and pure cores, without torch."""
+"""Types of the extension csrc/python/core_module.cpp: master and pure cores, without torch."""
 
 from typing import Any
 
-def run_master(options: dict[str, Any], register: Any = None) -> int:
+def run_master(options: dict[str, Any], runs: list[tuple[dict[str, Any], Any]]) -> int:
     """Serves until SIGINT or SIGTERM; returns the exit status. Fields: csrc/master/options.h.
 
-    `register`: keeps the register in place of options["state_file"], see _etcd.EtcdRegister.
+    `runs`: of each run its options, and the register that it has in place of the file
+    options["state_file"], see _etcd.EtcdRegister, or None.
     """
 
 def ask_status(address: str, run: str, timeout_s: float) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-// See the header. A connection is a stranger until its Hello, then its peer's newest; the one
-// before is closed in that moment, so nothing of it arrives any more.
+// See the header. When a peer connects again, its connection before is closed in that moment, so
+// nothing of it arrives any more.
 #include "master/connections.h"
 
 #include <algorithm>
@@ -9,30 +9,31 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "transport/network.h"
+#include "transport/clock.h"
 #include "wire/codec.h"
 
 namespace pccl::master {
 
-Connections::Connections(Network& network, ConnectionEvents& events, std::uint64_t heartbeat_ms,
-                         std::uint64_t silence_ms)
-    : network_(network),
-      clock_(network.clock()),
+void refuse(Channel& channel, const std::string& whose, ErrorCode code, const std::string& text) {
+  log_warning("refused " + whose + " from " + channel.remote() + ": " + printable(text));
+  channel.send(encode(MasterToPeer{Refuse{Error{code, text}}}));
+  channel.close();
+}
+
+Connections::Connections(Clock& clock, ConnectionEvents& events, std::uint64_t heartbeat_ms,
+                         std::uint64_t silence_ms, std::string log_prefix)
+    : clock_(clock),
       events_(events),
       heartbeat_ms_(heartbeat_ms),
       silence_ms_(silence_ms),
-      tick_ms_(std::min(kTickMs, heartbeat_ms)) {}
+      tick_ms_(std::min(kTickMs, heartbeat_ms)),
+      log_prefix_(std::move(log_prefix)) {}
 
 Connections::~Connections() { close_all(); }
 
-Result<std::uint16_t> Connections::listen(const std::string& host, std::uint16_t port) {
-  auto listener = network_.listen(
-      host, port, [this](std::unique_ptr<Channel> channel) { accepted(std::move(channel)); });
-  if (!listener) return listener.error();
-  listener_ = std::move(listener).value();
+void Connections::begin() {
   ticked_ms_ = clock_.boot_ms();
   ticker_ = clock_.timer(tick_ms_, tick_ms_, [this] { tick(); });
-  return listener_->port();
 }
 
 void Connections::send(PeerId peer, const MasterToPeer& message) {
@@ -81,8 +82,6 @@ void Connections::close_all() {
   while (!connections_.empty()) end(connections_.begin()->first);
 }
 
-void Connections::stop_listening() { listener_.reset(); }
-
 bool Connections::has_room(PeerId peer) const {
   const auto at = peers_.find(peer);
   if (at == peers_.end()) return true;  // what is sent to it is dropped
@@ -111,21 +110,32 @@ std::string Connections::remote(PeerId peer) const {
 
 // ---------------------------------------------------------------------------------------- arriving
 
-void Connections::accepted(std::unique_ptr<Channel> channel) {
+Connections::Number Connections::take(std::unique_ptr<Channel> channel, Hello hello) {
   look_at_clock();
+  const PeerId peer = hello.member.peer();
+  std::string name = name_of(hello.member.handle);
+  if (!peers_.contains(peer) && peers_.size() >= kPeersMax) {
+    refuse(*channel, log_prefix_ + "peer " + name, ErrorCode::refused,
+           "this run has " + std::to_string(kPeersMax) + " peers and takes no more");
+    return 0;
+  }
+  if (const auto old = peers_.find(peer); old != peers_.end()) end(old->second);
   const Number number = next_++;
-  channel->set_events(
-      {[this, number](std::span<const std::byte> payload) { arrived(number, payload); },
-       [this, number](const std::string& reason) { closed(number, reason); }});
   channel->watch_queue(kAnswerBelowBytes, queued_bytes_, [this, number] {
     const auto at = connections_.find(number);
     if (at != connections_.end()) events_.room(at->second.peer);
   });
+  channel->trust();
   Connection& made = connections_[number];
   made.channel = std::move(channel);
+  made.peer = peer;
+  made.name = std::move(name);
   made.heard_ms = clock_.now_ms();
   made.beat_ms = made.heard_ms;
   made.read_ms = made.heard_ms;
+  peers_[peer] = number;
+  events_.connected(std::move(hello), number);
+  return number;
 }
 
 void Connections::arrived(Number number, std::span<const std::byte> payload) {
@@ -134,35 +144,11 @@ void Connections::arrived(Number number, std::span<const std::byte> payload) {
   if (at == connections_.end()) return;
   at->second.heard_ms = clock_.now_ms();
   auto message = decode_peer_to_master(payload);
-  if (!message) return refuse(number, ErrorCode::malformed, message.error().text);
-  auto* hello = std::get_if<Hello>(&message.value());
-  const bool stranger = at->second.peer == PeerId{};
-  if (const auto* request = std::get_if<StatusRequest>(&message.value()); request && stranger) {
-    at->second.channel->send(encode(events_.asked(*request)));
-    return end(number);
+  if (!message) return break_off(number, message.error().text);
+  if (std::holds_alternative<Hello>(message.value())) {
+    return break_off(number, "a second hello on one connection");
   }
-  if (stranger != (hello != nullptr)) {
-    return refuse(number, ErrorCode::malformed,
-                  stranger ? "the first message is not hello" : "a second hello on one connection");
-  }
-  if (stranger) return greeted(number, std::move(*hello));
   events_.message(at->second.peer, std::move(message).value());
-}
-
-void Connections::greeted(Number number, Hello hello) {
-  const PeerId peer = hello.member.peer();
-  if (peer == PeerId{}) return refuse(number, ErrorCode::malformed, "a hello without a peer");
-  if (!peers_.contains(peer) && peers_.size() >= kPeersMax) {
-    return refuse(number, ErrorCode::refused,
-                  "this master has " + std::to_string(kPeersMax) + " peers and takes no more");
-  }
-  if (const auto old = peers_.find(peer); old != peers_.end()) end(old->second);
-  Connection& connection = connections_.at(number);
-  connection.peer = peer;
-  connection.name = name_of(hello.member.handle);
-  connection.channel->trust();
-  peers_[peer] = number;
-  events_.connected(std::move(hello), number);
 }
 
 void Connections::closed(Number number, const std::string& reason) {
@@ -170,25 +156,18 @@ void Connections::closed(Number number, const std::string& reason) {
   const auto at = connections_.find(number);
   if (at == connections_.end()) return;
   const PeerId peer = at->second.peer;
-  if (peer == PeerId{}) {
-    log_info("a process at " + at->second.channel->remote() +
-             " has connected and sent no hello; the connection has closed: " + reason);
-    return end(number);
-  }
   std::string remote = at->second.channel->remote();
   end(number);
   events_.disconnected(peer, std::move(remote), reason);
 }
 
-void Connections::refuse(Number number, ErrorCode code, const std::string& text) {
+/// The peer has sent what does not follow the protocol.
+void Connections::break_off(Number number, const std::string& text) {
   Connection& connection = connections_.at(number);
   const PeerId peer = connection.peer;
-  log_warning("refused " + (peer == PeerId{} ? "a connection" : "peer " + connection.name) +
-              " from " + connection.channel->remote() + ": " + printable(text));
-  connection.channel->send(encode(MasterToPeer{Refuse{Error{code, text}}}));
+  refuse(*connection.channel, log_prefix_ + "peer " + connection.name, ErrorCode::malformed, text);
   end(number);
-  if (peer != PeerId{})
-    events_.gone(peer, "it has sent a message that does not follow the protocol: " + text);
+  events_.gone(peer, "it has sent a message that does not follow the protocol: " + text);
 }
 
 void Connections::end(Number number) {
@@ -253,7 +232,7 @@ void Connections::look_at_clock() {
     connection.heard_ms = clock_.now_ms();
     connection.read_ms = connection.heard_ms;
   }
-  log_warning("this master was stopped for " + seconds(late_ms) +
+  log_warning(log_prefix_ + "this master was stopped for " + seconds(late_ms) +
               ": the silence of that time is its own, not the peers'");
   events_.woke(late_ms);
 }

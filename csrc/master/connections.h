@@ -1,10 +1,9 @@
-// The master's connections: accepts them, takes the Hello, decodes and encodes, sends heartbeats
-// and watches for silent peers. Knows the newest connection of each peer, and nothing of
-// membership: it reports to its owner, server.cpp.
+// The connections of the peers of one run, from their Hello on (reception.h has them before it):
+// decodes and encodes, sends heartbeats and watches for silent peers. Knows the newest connection
+// of each peer, and nothing of membership: it reports to its owner, run_server.cpp.
 //
 // Bytes from a connection are untrusted: bad bytes are logged once and end the connection of their
-// sender, and of no other peer. The transport limits how many connections may wait without a Hello,
-// and for how long.
+// sender, and of no other peer.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +23,6 @@
 
 namespace pccl {
 class Clock;
-class Network;
 class Timer;
 }  // namespace pccl
 
@@ -46,9 +44,7 @@ class ConnectionEvents {
   virtual ~ConnectionEvents() = default;
   /// `connection` names this connection of the peer; see Connections::admit.
   virtual void connected(Hello hello, std::uint64_t connection) = 0;
-  /// A stranger asks who is in the run; the answer ends its connection.
-  [[nodiscard]] virtual MasterToPeer asked(const StatusRequest& request) = 0;
-  /// A message other than Hello and StatusRequest.
+  /// A message after its Hello.
   virtual void message(PeerId peer, PeerToMaster message) = 0;
   /// The peer has read so much that it may be answered again (Connections::has_room).
   virtual void room(PeerId peer) = 0;
@@ -60,16 +56,28 @@ class ConnectionEvents {
   virtual void woke(std::uint64_t late_ms) = 0;
 };
 
+/// Tells the other side of a connection why the master ends it, logs the same, and closes it.
+/// `whose`: a subject for the log.
+void refuse(Channel& channel, const std::string& whose, ErrorCode code, const std::string& text);
+
 class Connections {
  public:
-  Connections(Network& network, ConnectionEvents& events, std::uint64_t heartbeat_ms,
-              std::uint64_t silence_ms);
+  using Number = std::uint64_t;  // of a connection; never reused, and not 0
+
+  /// `log_prefix`: in front of each log line.
+  Connections(Clock& clock, ConnectionEvents& events, std::uint64_t heartbeat_ms,
+              std::uint64_t silence_ms, std::string log_prefix);
   ~Connections();
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
 
-  /// Listens on host:port (0: any). Returns the port.
-  [[nodiscard]] Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
+  /// Starts to send heartbeats and to watch for silent peers.
+  void begin();
+  /// A connection whose first message is this Hello. From now on its owner calls `arrived` and
+  /// `closed` with the number; 0: it was refused.
+  [[nodiscard]] Number take(std::unique_ptr<Channel> channel, Hello hello);
+  void arrived(Number number, std::span<const std::byte> payload);
+  void closed(Number number, const std::string& reason);
 
   /// Sends to the newest connection of a peer; without a connection the message is dropped. A
   /// message beyond the limits of the queue is dropped too, and its peer is gone at the next tick.
@@ -81,8 +89,6 @@ class Connections {
   void close_all();
   /// Closes at once, drops the queue, and reports that the peer is gone.
   void give_up(PeerId peer, const std::string& why);
-  /// Stops accepting connections.
-  void stop_listening();
   /// From now on the owner's decisions take this connection into account. Older decisions that are
   /// carried out later were meant for the connection before: the owner asks `admitted` first.
   void admit(PeerId peer, std::uint64_t connection);
@@ -102,7 +108,7 @@ class Connections {
  private:
   struct Connection {
     std::unique_ptr<Channel> channel;
-    PeerId peer;       // 0: has not said Hello
+    PeerId peer;
     std::string name;  // of the peer
     bool admitted = false;
     bool overflown = false;  // a message for this peer has been dropped
@@ -112,25 +118,18 @@ class Connections {
     std::uint64_t acknowledged_before = 0;
     std::uint64_t received_before = 0;
   };
-  using Number = std::uint64_t;  // of a connection; never reused
-
   void queue(Connection& to, std::span<const std::byte> bytes);
-  void accepted(std::unique_ptr<Channel> channel);
-  void arrived(Number number, std::span<const std::byte> payload);
-  void greeted(Number number, Hello hello);
-  void closed(Number number, const std::string& reason);
-  void refuse(Number number, ErrorCode code, const std::string& text);
+  void break_off(Number number, const std::string& text);
   void end(Number number);
   void tick();
   void look_at_clock();
 
-  Network& network_;
   Clock& clock_;
   ConnectionEvents& events_;
   const std::uint64_t heartbeat_ms_;
   const std::uint64_t silence_ms_;
   const std::uint64_t tick_ms_;
-  std::unique_ptr<ChannelListener> listener_;
+  const std::string log_prefix_;
   std::shared_ptr<std::size_t> queued_bytes_ = std::make_shared<std::size_t>(0);
   std::map<Number, Connection> connections_;
   std::map<PeerId, Number> peers_;  // newest connection of each

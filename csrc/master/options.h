@@ -1,27 +1,48 @@
-// The options of a master. pccl_backend/_cli.py fills them and passes them in; no code here reads
-// the environment. Plain fields only: bind_core.cpp fills them by name from a Python dictionary.
+// The options of a master and of the runs that it serves. pccl_backend/_cli.py fills them and
+// passes them in; no code here reads the environment. Plain fields only: core_module.cpp fills them
+// by name from Python dictionaries.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace pccl {
 
+namespace master {
+class RegisterStore;
+}
+
+/// Of the process, whichever runs it serves.
 struct MasterOptions {
   std::string host = "127.0.0.1";  // address or name on which it listens
   std::uint16_t port = 48148;      // 0: any free one
   bool insecure = false;           // may listen on an address that others reach (no tokens yet)
-  std::string run = "default";     // name of the run; a peer that names another one is refused
-  std::uint32_t min_peers = 2;     // replicas that found the run
-  std::uint32_t hold_below = 1;    // with fewer replicas the run holds at its next boundary
-  std::uint32_t max_peers = 4096;  // most members of an epoch; further peers wait at the door
-  bool adopt = false;              // go on with an epoch that the register does not know
-  bool refound = false;            // give up such an epoch, and one whose members do not come back
-  bool again = false;              // open a run anew that is finished
-  std::string state_file;          // the register; empty: in memory, lost with the process
   std::string port_file;           // gets the port that was opened; empty: none is written
   std::string log_level = "info";  // debug, info, warning, error, off
   std::string package;             // version of the package, for peers and logs
+
+  /// visit(name, field) for each option.
+  static void fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("port", self.port);
+    visit("insecure", self.insecure);
+    visit("port_file", self.port_file);
+    visit("log_level", self.log_level);
+    visit("package", self.package);
+  }
+};
+
+/// Of one run.
+struct RunOptions {
+  std::string run = "default";        // its name
+  std::uint32_t min_peers = 2;        // replicas that found the run
+  std::uint32_t hold_below = 1;       // with fewer replicas the run holds at its next boundary
+  std::uint32_t max_peers = 4096;     // most members of an epoch; further peers wait at the door
+  bool adopt = false;                 // go on with an epoch that the register does not know
+  bool refound = false;               // give up such an epoch, and one whose members stay away
+  bool again = false;                 // open a run anew that is finished
+  std::string state_file;             // the register; empty: in memory, lost with the process
   std::uint64_t heartbeat_ms = 1000;  // between two heartbeats, in both directions
   std::uint64_t silence_ms = 10000;   // a peer that is silent for so long is evicted
   std::uint64_t absence_ms = 500;     // a peer whose connection closed may come back for so long
@@ -36,15 +57,14 @@ struct MasterOptions {
 
   /// visit(name, field) for each option.
   static void fields(auto& self, auto&& visit) {
-    visit("host", self.host);
-    visit("port", self.port);
-    visit("insecure", self.insecure);
     visit("run", self.run);
     visit("min_peers", self.min_peers);
     visit("hold_below", self.hold_below);
+    visit("max_peers", self.max_peers);
+    visit("adopt", self.adopt);
+    visit("refound", self.refound);
+    visit("again", self.again);
     visit("state_file", self.state_file);
-    visit("port_file", self.port_file);
-    visit("log_level", self.log_level);
     visit("heartbeat_ms", self.heartbeat_ms);
     visit("silence_ms", self.silence_ms);
     visit("absence_ms", self.absence_ms);
@@ -52,15 +72,16 @@ struct MasterOptions {
     visit("founding_delay_ms", self.founding_delay_ms);
     visit("refound_after_ms", self.refound_after_ms);
     visit("register_deadline_ms", self.register_deadline_ms);
-    visit("max_peers", self.max_peers);
-    visit("adopt", self.adopt);
-    visit("refound", self.refound);
     visit("lease_renew_ms", self.lease_renew_ms);
     visit("lease_lapse_ms", self.lease_lapse_ms);
     visit("say_waiting_ms", self.say_waiting_ms);
-    visit("again", self.again);
-    visit("package", self.package);
   }
+};
+
+/// A run that a master serves.
+struct ServedRun {
+  RunOptions options;
+  std::shared_ptr<master::RegisterStore> held = nullptr;  // in place of options.state_file
 };
 
 }  // namespace pccl

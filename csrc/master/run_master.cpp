@@ -61,32 +61,53 @@ std::vector<std::string> own_addresses(bool with_v6) {
   return out;
 }
 
-void print_how_to_join(const MasterOptions& options, std::uint16_t port) {
+std::string where_kept(const RunOptions& run) {
+  return run.state_file.empty() ? "none: a restarted master will not know this run"
+                                : run.state_file;
+}
+
+void print_how_to_join(const MasterOptions& options, const std::vector<RunOptions>& runs,
+                       std::uint16_t port) {
   std::vector<std::string> hosts = {options.host};
   if (options.host == "0.0.0.0" || options.host == "::") {
     hosts = own_addresses(options.host == "::");
     if (hosts.empty()) hosts.push_back(options.host == "::" ? "::1" : "127.0.0.1");
   }
-  std::vector<std::string> urls;
+  std::vector<std::string> bases;
   for (const std::string& host : hosts) {
-    urls.push_back("pccl://" + bracketed(host) + ":" + std::to_string(port) + "/" + options.run);
+    bases.push_back("pccl://" + bracketed(host) + ":" + std::to_string(port) + "/");
   }
-  const std::string& url = urls.front();
+  const std::string url = bases.front() + runs.front().run;
+  if (runs.size() == 1) {
+    std::printf("pccl-master serves the run \"%s\"; it is founded when %u replicas wait.",
+                runs.front().run.c_str(), runs.front().min_peers);
+  } else {
+    std::printf("pccl-master serves %zu runs.", runs.size());
+  }
   std::printf(
-      "pccl-master serves the run \"%s\"; it is founded when %u replicas wait. Join it with\n"
+      " Join %s with\n"
       "  torch.distributed.init_process_group(\"pccl\", init_method=\"%s\")\n"
       "or, with no changed line, with this in the environment of every peer:\n"
       "  PCCL_MASTER=%s\n",
-      options.run.c_str(), options.min_peers, url.c_str(), url.c_str());
-  if (urls.size() > 1) {
+      runs.size() == 1 ? "it" : "the first one", url.c_str(), url.c_str());
+  if (bases.size() > 1) {
     std::printf("This machine has several addresses; where the first one is not reached:\n");
-    for (std::size_t i = 1; i < urls.size(); ++i) std::printf("  %s\n", urls[i].c_str());
+    for (std::size_t i = 1; i < bases.size(); ++i) {
+      std::printf("  %s%s\n", bases[i].c_str(), runs.front().run.c_str());
+    }
+  }
+  if (runs.size() > 1) {
+    std::printf("The runs, how many replicas found each, and its state file:\n");
+    for (const RunOptions& run : runs) {
+      std::printf("  %s%s  %u  %s\n", bases.front().c_str(), run.run.c_str(), run.min_peers,
+                  where_kept(run).c_str());
+    }
   }
   std::printf("Who is in the run: pccl-master --status %s\n", url.c_str());
-  if (options.state_file.empty()) {
+  if (runs.size() == 1 && runs.front().state_file.empty()) {
     std::printf("No state file: a restarted master will not know this run.\n");
-  } else {
-    std::printf("State: %s\n", options.state_file.c_str());
+  } else if (runs.size() == 1) {
+    std::printf("State: %s\n", runs.front().state_file.c_str());
   }
   std::fflush(stdout);
 }
@@ -107,12 +128,14 @@ bool write_port_file(const std::string& path, std::uint16_t port) {
 
 }  // namespace
 
-int run_master(const MasterOptions& options, std::shared_ptr<master::RegisterStore> held) {
+int run_master(const MasterOptions& options, std::vector<ServedRun> runs) {
   set_log_level(parse_log_level(options.log_level, LogLevel::info));
   try {
     Loop loop;
     TcpNetwork network(loop);
-    master::MasterServer server(network, options, std::move(held));
+    std::vector<RunOptions> served;
+    for (const ServedRun& run : runs) served.push_back(run.options);
+    master::MasterServer server(network, options, std::move(runs));
     int signals = 0;
     const auto on_signal = [&] {
       if (++signals > 1) return loop.stop();  // it is impatient
@@ -126,7 +149,7 @@ int run_master(const MasterOptions& options, std::shared_ptr<master::RegisterSto
     if (!options.port_file.empty() && !write_port_file(options.port_file, port.value())) {
       return could_not_start("the port file " + options.port_file + " cannot be written");
     }
-    print_how_to_join(options, port.value());
+    print_how_to_join(options, served, port.value());
     loop.run();
     return 0;
   } catch (const BrokenInvariant& broken) {

@@ -1,6 +1,6 @@
 // The master's decisions, as a function: step(state, event) -> actions. No I/O, no clock, no random
-// number, no thread. master/server.cpp calls it with sockets and a file, tests/sim in a simulated
-// world.
+// number, no thread. master/run_server.cpp calls it with sockets and a file, tests/sim in a
+// simulated world.
 //
 // The rules are in docs/architecture/rules.md. Duties of the caller:
 //  - Between a WriteRegister action and its RegisterWritten (or RegisterUnanswered) the caller

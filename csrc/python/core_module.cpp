@@ -116,18 +116,29 @@ class PythonRegister final : public master::RegisterStore {
   std::optional<master::Register> held_;  // what it last read or wrote; none: nobody knows
 };
 
-int serve(const py::dict& given, py::object store) {
-  MasterOptions options;
+template <typename Options>
+Options options_from(const py::dict& given) {
+  Options options;
   Fields fields(given);
-  MasterOptions::fields(
-      options, [&](const char* name, auto& field, auto&&...) { fields.take(name, field); });
+  Options::fields(options,
+                  [&](const char* name, auto& field, auto&&...) { fields.take(name, field); });
   fields.refuse_others();
-  std::shared_ptr<master::RegisterStore> held;
-  if (!store.is_none()) {
-    held = std::make_shared<PythonRegister>(std::move(store), options.run, options.state_file);
+  return options;
+}
+
+/// `runs`: of each its options, and its register, which may be None.
+int serve(const py::dict& given, const std::vector<std::pair<py::dict, py::object>>& runs) {
+  const auto options = options_from<MasterOptions>(given);
+  std::vector<ServedRun> served;
+  for (const auto& [run_options, held] : runs) {
+    ServedRun run{options_from<RunOptions>(run_options)};
+    if (!held.is_none()) {
+      run.held = std::make_shared<PythonRegister>(held, run.options.run, run.options.state_file);
+    }
+    served.push_back(std::move(run));
   }
   const GilRelease release;
-  return run_master(options, std::move(held));
+  return run_master(options, std::move(served));
 }
 
 // ------------------------------------------------------------------------------------------ status
@@ -286,7 +297,7 @@ void finish_buffer(const py::buffer& data, const std::string& dtype_text,
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Master and pure cores of pccl, without torch.";
-  m.def("run_master", &pccl::serve, py::arg("options"), py::arg("register") = py::none());
+  m.def("run_master", &pccl::serve, py::arg("options"), py::arg("runs"));
   m.def("ask_status", &pccl::status_dict, py::arg("address"), py::arg("run"), py::arg("timeout_s"));
   m.def("build_schedule", &pccl::schedule_dict, py::arg("args"));
   m.def("reduce_into", &pccl::reduce_buffers, py::arg("to"), py::arg("a"), py::arg("b"),

@@ -20,7 +20,15 @@ LOAD_RSS_BYTES_MAX = 50 << 20
 
 
 def options(*argv: str) -> dict[str, Any]:
-    return _cli.master_options(_cli.build_parser().parse_args(argv))
+    """Of the master and of its only run."""
+    arguments = _cli.build_parser().parse_args(argv)
+    (run,) = _cli.runs_of(arguments)
+    return {**_cli.master_options(arguments), **_cli.run_options(run)}
+
+
+def several(*argv: str) -> list[dict[str, Any]]:
+    """Of each run."""
+    return [_cli.run_options(run) for run in _cli.runs_of(_cli.build_parser().parse_args(argv))]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +139,27 @@ def test_state_file_is_by_port_in_the_state_folder_of_the_user(
     assert options("--listen", ":0")["state_file"] == ""
     assert options("--state", "none")["state_file"] == ""
     assert options("--listen", ":0", "--state", "my file")["state_file"] == "my file"
+    assert options("--run", "r", "--state", "none")["state_file"] == ""
+
+
+def test_a_run_with_a_name_keeps_its_register_under_that_name_alone_or_not() -> None:
+    assert options("--run", "r", "--state", "f")["state_file"] == "f-r"
+    assert options("--run", "r", "--state", "etcd://a:1/k")["state_file"] == "etcd://a:1/k-r"
+    runs = several("--run", "r", "--run", "default", "--state", "f")
+    assert [run["state_file"] for run in runs] == ["f-r", "f"]
+
+
+def test_flags_are_for_all_runs_and_settings_for_one() -> None:
+    a, b, c = several(
+        "--run", "a", "--run", "b:min-peers=4,again,evict-after=2.5", "--run", "c:adopt",
+        "--min-peers", "3", "--state", "none",
+    )  # fmt: skip
+    assert [run["run"] for run in (a, b, c)] == ["a", "b", "c"]
+    assert [run["min_peers"] for run in (a, b, c)] == [3, 4, 3]
+    assert [run["again"] for run in (a, b, c)] == [False, True, False]
+    assert [run["adopt"] for run in (a, b, c)] == [False, False, True]
+    assert [run["silence_ms"] for run in (a, b, c)] == [10000, 2500, 10000]
+    assert b["patience_ms"] == 7500
 
 
 @pytest.mark.parametrize(
@@ -145,6 +174,13 @@ def test_state_file_is_by_port_in_the_state_folder_of_the_user(
         ["--run", ""],
         ["--run", "two words"],
         ["--run", "x" * 129],
+        ["--run", "a:min-peers"],
+        ["--run", "a:again=1"],
+        ["--run", "a:lease=3"],
+        ["--run", "a:min-peers=0"],
+        ["--run", ":min-peers=2"],
+        ["--run", "a", "--run", "a"],
+        ["--evict-after", "1", "--run", "a", "--run", "b:heartbeat=2"],
         ["--state", ""],
         ["--state", "etcd://host:1"],
         ["--max-peers", "1", "--min-peers", "2"],
@@ -168,9 +204,10 @@ def test_main_hands_the_options_to_the_core_and_returns_its_status(
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    def run_master(given: dict[str, Any], register: object) -> int:
+    def run_master(given: dict[str, Any], runs: list[tuple[dict[str, Any], object]]) -> int:
+        ((run, register),) = runs
         assert register is None
-        seen.append(given)
+        seen.append({**given, **run})
         return 7
 
     core = types.ModuleType("pccl_backend._core")

@@ -168,6 +168,6 @@ def test_what_cannot_be_reduced_is_refused_by_name() -> None:
 
 def test_a_master_option_that_does_not_exist_or_fit_is_named() -> None:
     with pytest.raises(ValueError, match="min_pears"):
-        _core.run_master({"min_pears": 2})
+        _core.run_master({}, [({"min_pears": 2}, None)])
     with pytest.raises(ValueError, match="port: wrong value 70000"):
-        _core.run_master({"port": 70000})
+        _core.run_master({"port": 70000}, [])

@@ -15,8 +15,8 @@
 
 namespace pccl::testing {
 
-inline MasterOptions master_of(std::uint32_t min_peers) {
-  MasterOptions options;
+inline RunOptions master_of(std::uint32_t min_peers) {
+  RunOptions options;
   options.min_peers = min_peers;
   options.silence_ms = 30000;  // no test is about silence, and a busy machine is slow
   options.heartbeat_ms = 200;

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "master/server.h"
 #include "transport/loop.h"
@@ -17,13 +18,15 @@ namespace pccl::testing {
 /// std::runtime_error if it cannot start.
 class MasterThread {
  public:
-  explicit MasterThread(MasterOptions options) {
-    options.port = 0;
+  explicit MasterThread(RunOptions options) {
+    MasterOptions master;
+    master.port = 0;
     options.founding_delay_ms = 0;
     std::promise<Result<std::uint16_t>> port;
     auto future = port.get_future();
-    thread_ = std::thread([this, options, &port] {
-      server_ = std::make_unique<master::MasterServer>(network_, options);
+    thread_ = std::thread([this, master, options, &port] {
+      server_ = std::make_unique<master::MasterServer>(network_, master,
+                                                       std::vector<ServedRun>{{options}});
       port.set_value(server_->start());
       loop_.run();
       server_.reset();

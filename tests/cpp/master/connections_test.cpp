@@ -13,16 +13,13 @@
 
 #include "base/log.h"
 #include "fake_peer.h"
-#include "membership/peer.h"
-#include "transport/network.h"
-#include "wire/codec.h"
+#include "transport/loop.h"
 
 namespace pccl::master {
 namespace {
 
 /// The queue of a FakeChannel, which the channel's owner may destroy.
 struct Wire {
-  Channel::Events events;
   std::size_t queued = 0;
   bool held_back = false;
   bool closed = false;
@@ -35,7 +32,7 @@ class FakeChannel final : public Channel {
     if (total_) *total_ -= wire_->queued;
     wire_->closed = true;
   }
-  void set_events(Events events) override { wire_->events = std::move(events); }
+  void set_events(Events) override {}
   void send(std::span<const std::byte> payload) override {
     wire_->queued += payload.size();
     if (total_) *total_ += payload.size();
@@ -57,54 +54,21 @@ class FakeChannel final : public Channel {
   std::string host_ = "fake:1";
 };
 
-class FakeListener final : public ChannelListener {
-  [[nodiscard]] std::uint16_t port() const override { return 1; }
-};
-
-class FakeNetwork final : public Network {
- public:
-  [[nodiscard]] pccl::Clock& clock() override { return loop; }
-  [[nodiscard]] Result<std::unique_ptr<Links>> make_links(LinkEvents&,
-                                                          const LinkOptions&) override {
-    return Error{ErrorCode::invalid, "it has none"};
-  }
-  [[nodiscard]] Result<std::unique_ptr<ChannelListener>> listen(
-      const std::string&, std::uint16_t,
-      std::function<void(std::unique_ptr<Channel>)> function) override {
-    accepted = std::move(function);
-    return std::unique_ptr<ChannelListener>(std::make_unique<FakeListener>());
-  }
-  [[nodiscard]] std::unique_ptr<Dial> dial(
-      const std::string&, std::uint64_t,
-      std::function<void(Result<std::unique_ptr<Channel>>)>) override {
-    return nullptr;
-  }
-  void in_background(std::function<void()>, std::function<void()>) override {}
-
-  Loop loop;
-  std::function<void(std::unique_ptr<Channel>)> accepted;
-};
-
 class Queues : public testing::Test, protected ConnectionEvents {
  protected:
   Queues() {
     set_log_sink([](LogLevel, std::string_view) {});
-    EXPECT_TRUE(connections_.listen("fake", 0).ok());
+    connections_.begin();
   }
   ~Queues() override { set_log_sink(nullptr); }
 
   /// A peer that has said Hello.
-  std::shared_ptr<Wire> peer(std::uint64_t id) { return peer(id, network_); }
-  static std::shared_ptr<Wire> peer(std::uint64_t id, FakeNetwork& network) {
+  std::shared_ptr<Wire> peer(std::uint64_t id) { return peer(id, connections_); }
+  static std::shared_ptr<Wire> peer(std::uint64_t id, Connections& connections) {
     auto wire = std::make_shared<Wire>();
-    network.accepted(std::make_unique<FakeChannel>(wire));
-    peer::State state;
-    state.self.handle.peer.value = id;
-    for (const peer::Action& action : peer::step(state, peer::MasterConnected{})) {
-      if (const auto* a = std::get_if<peer::ToMaster>(&action)) {
-        wire->events.arrived(encode(a->message));
-      }
-    }
+    Hello hello;
+    hello.member.handle.peer.value = id;
+    EXPECT_NE(connections.take(std::make_unique<FakeChannel>(wire), hello), 0U);
     return wire;
   }
   static MasterToPeer value(std::size_t bytes) {
@@ -113,18 +77,17 @@ class Queues : public testing::Test, protected ConnectionEvents {
     return reply;
   }
   bool goes(std::uint64_t id) {
-    return run_until(network_.loop, [&] { return gone_.contains(PeerId{id}); }, 3000);
+    return run_until(loop_, [&] { return gone_.contains(PeerId{id}); }, 3000);
   }
 
-  FakeNetwork network_;
+  Loop loop_;
   std::set<PeerId> gone_;
-  Connections connections_{network_, *this, 20, 60000};
+  Connections connections_{loop_, *this, 20, 60000, ""};
 
  private:
   void connected(Hello, std::uint64_t) override {}
   void message(PeerId, PeerToMaster) override {}
   void room(PeerId) override {}
-  MasterToPeer asked(const StatusRequest&) override { return Status{}; }
   void disconnected(PeerId, std::string, std::string) override {}
   void gone(PeerId peer, std::string) override { gone_.insert(peer); }
   void woke(std::uint64_t) override {}
@@ -160,17 +123,16 @@ TEST_F(Queues, what_all_peers_together_do_not_read_has_a_limit_too) {
 }
 
 TEST_F(Queues, a_peer_that_is_not_read_is_not_silent) {
-  FakeNetwork network;
-  Connections connections(network, *this, 20, 300);
-  ASSERT_TRUE(connections.listen("fake", 0).ok());
-  const auto waits = peer(1, network);
-  const auto silent = peer(2, network);
+  Connections connections(loop_, *this, 20, 300, "");
+  connections.begin();
+  const auto waits = peer(1, connections);
+  const auto silent = peer(2, connections);
   waits->held_back = true;
-  EXPECT_TRUE(run_until(network.loop, [&] { return gone_.contains(PeerId{2}); }, 3000));
-  run_until(network.loop, [&] { return gone_.contains(PeerId{1}); }, 600);
+  EXPECT_TRUE(run_until(loop_, [&] { return gone_.contains(PeerId{2}); }, 3000));
+  run_until(loop_, [&] { return gone_.contains(PeerId{1}); }, 600);
   EXPECT_FALSE(gone_.contains(PeerId{1}));
   waits->held_back = false;
-  EXPECT_TRUE(run_until(network.loop, [&] { return gone_.contains(PeerId{1}); }, 3000));
+  EXPECT_TRUE(run_until(loop_, [&] { return gone_.contains(PeerId{1}); }, 3000));
 }
 
 }  // namespace

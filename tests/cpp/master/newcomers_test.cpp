@@ -59,7 +59,7 @@ TEST_F(Newcomers, who_dies_at_any_stage_of_its_admission_costs_no_member_its_pla
     EXPECT_TRUE(until([&] { return !newcomer.reconnects || newcomer.last<Welcome>() != nullptr; }));
     newcomer.refresh();
     EXPECT_TRUE(until([&] {
-      return !newcomer.reconnects || server_->state().peers.at(PeerId{id}).at_door;
+      return !newcomer.reconnects || run().state().peers.at(PeerId{id}).at_door;
     })) << log_text();
     expect_commit_of_members();  // the first commit of the step says whether its boundary votes
     boundary(2);
@@ -71,7 +71,7 @@ TEST_F(Newcomers, who_dies_at_any_stage_of_its_admission_costs_no_member_its_pla
   FakePeer& last = peer(99);
   EXPECT_TRUE(until([&] { return last.last<Welcome>() != nullptr; }));
   last.refresh();
-  EXPECT_TRUE(until([&] { return server_->state().peers.at(PeerId{99}).at_door; }));
+  EXPECT_TRUE(until([&] { return run().state().peers.at(PeerId{99}).at_door; }));
   expect_commit_of_members();
   boundary(3);
   EXPECT_TRUE(until([&] { return all_run(3); })) << log_text();

@@ -24,7 +24,7 @@ class Server : public testing::Test {
  protected:
   Server() {
     set_log_sink([this](LogLevel, std::string_view text) { lines_.emplace_back(text); });
-    options_.port = 0;
+    master_.port = 0;
     options_.heartbeat_ms = 20;
     options_.silence_ms = 3000;
     options_.absence_ms = 100;
@@ -41,7 +41,8 @@ class Server : public testing::Test {
   }
 
   void start() {
-    server_ = std::make_unique<MasterServer>(network_, options_, register_);
+    server_ = std::make_unique<MasterServer>(network_, master_,
+                                             std::vector<ServedRun>{{options_, register_}});
     const auto port = server_->start();
     ASSERT_TRUE(port.ok()) << port.error().text;
     port_ = port.value();
@@ -87,6 +88,7 @@ class Server : public testing::Test {
                          [](const auto& one) { return one.first->has_committed(one.second); });
     })) << log_text();
   }
+  [[nodiscard]] RunServer& run() { return *server_->run().value(); }
   [[nodiscard]] std::size_t said(std::string_view part) const {
     return static_cast<std::size_t>(std::count_if(
         lines_.begin(), lines_.end(),
@@ -100,7 +102,8 @@ class Server : public testing::Test {
 
   Loop loop_;
   TcpNetwork network_{loop_};
-  MasterOptions options_;
+  MasterOptions master_;
+  RunOptions options_;
   std::uint16_t port_ = 0;
   std::vector<std::string> lines_;
   std::filesystem::path folder_;

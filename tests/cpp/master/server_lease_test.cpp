@@ -126,8 +126,8 @@ TEST_F(Lease, a_standby_does_not_open_a_run_anew_that_has_ended_since_it_was_sta
     ASSERT_TRUE(until([&] { return lease_->asked() > 2; }));
     if (!ended_before) end();  // the other master
     lease_->set(true);
-    ASSERT_TRUE(until([&] { return server_->state().holds; })) << log_text();
-    EXPECT_EQ(server_->state().held->ended.has_value(), !ended_before);
+    ASSERT_TRUE(until([&] { return run().state().holds; })) << log_text();
+    EXPECT_EQ(run().state().held->ended.has_value(), !ended_before);
     server_.reset();
   }
 }

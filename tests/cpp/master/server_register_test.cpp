@@ -24,7 +24,7 @@ TEST_F(Server, a_master_that_was_killed_goes_on_with_the_same_members_from_its_s
   expect_commit();
   const EpochId before = peers_[0]->state.started->id;
   server_.reset();  // as a crash: nothing is said to anybody
-  options_.port = port_;
+  master_.port = port_;
   EXPECT_TRUE(until([&] { return peers_[0]->times_closed + peers_[1]->times_closed > 0; }));
   start();
   EXPECT_TRUE(until([&] {
@@ -42,7 +42,7 @@ TEST_F(Server, after_a_restart_without_one_member_the_rest_goes_on_when_patience
   found(3);
   peers_.pop_back();
   server_.reset();
-  options_.port = port_;
+  master_.port = port_;
   start();
   EXPECT_TRUE(until([&] { return peers_[0]->runs(2) && peers_[1]->runs(2); })) << log_text();
   expect_commit();
@@ -56,7 +56,7 @@ TEST_F(Server, half_of_the_members_goes_on_when_the_other_half_is_gone_with_the_
   peers_[1]->issue();
   peers_.resize(2);
   server_.reset();
-  options_.port = port_;
+  master_.port = port_;
   start();
   EXPECT_TRUE(until([&] { return peers_[0]->has_committed(op) && peers_[1]->has_committed(op); }))
       << log_text();
@@ -157,18 +157,18 @@ TEST_F(Server, it_knows_for_whom_it_waits) {
   start();
   peer(1);
   EXPECT_TRUE(until([&] {
-    return server_->whom_it_waits_for() ==
+    return run().whom_it_waits_for() ==
            "waiting for 2 replicas to found the run \"default\"; 1 peer connected";
-  })) << server_->whom_it_waits_for();
+  })) << run().whom_it_waits_for();
   peer(2);
   EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
-  EXPECT_EQ(server_->whom_it_waits_for(), "");
+  EXPECT_EQ(run().whom_it_waits_for(), "");
   peers_.clear();
   server_.reset();
   start();
-  EXPECT_TRUE(until([&] { return server_->state().holds; }));
+  EXPECT_TRUE(until([&] { return run().state().holds; }));
   EXPECT_EQ(
-      server_->whom_it_waits_for(),
+      run().whom_it_waits_for(),
       "waiting for members of epoch 1.1: rank 0 (0000000000000001), rank 1 (0000000000000002)");
 }
 
@@ -243,7 +243,7 @@ TEST_F(Server, a_disk_that_never_answers_deposes_it_and_it_takes_over_when_it_do
   EXPECT_TRUE(until([&] { return said("is deposed") == 1; })) << log_text();
   EXPECT_EQ(said("not written within 0.1 s"), 1U);
   EXPECT_TRUE(until([&] { return said("still does not answer") > 0; })) << log_text();
-  EXPECT_EQ(server_->whom_it_waits_for(), "waiting for the register: the register did not answer");
+  EXPECT_EQ(run().whom_it_waits_for(), "waiting for the register: the register did not answer");
   slow->set_open(true);
   EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
   expect_commit();

@@ -102,7 +102,7 @@ TEST_F(Server, two_peers_found_a_run_and_commit) {
 }
 
 TEST_F(Server, a_peer_of_a_later_package_takes_part_and_its_package_is_said) {
-  options_.package = "0.1.0";
+  master_.package = "0.1.0";
   options_.min_peers = 2;
   start();
   peer(1).writes = [](const auto& bytes) { return test::of_next_version(bytes); };
@@ -211,9 +211,9 @@ TEST_F(Server, who_does_not_read_large_values_of_the_store_is_heard_all_the_same
   RawPeer slow(port_);
   const std::uint64_t gets = kHeldRequestsMax;
   for (std::uint64_t i = 1; i <= gets; ++i) slow.send(store_request(i, StoreOp::get, {"k"}));
-  EXPECT_TRUE(until([&] { return server_->state().peers.contains(RawPeer::kId); })) << log_text();
+  EXPECT_TRUE(until([&] { return run().state().peers.contains(RawPeer::kId); })) << log_text();
   slow.send(Bye{});
-  EXPECT_TRUE(until([&] { return !server_->state().peers.contains(RawPeer::kId); }, 20000))
+  EXPECT_TRUE(until([&] { return !run().state().peers.contains(RawPeer::kId); }, 20000))
       << log_text();
 }
 
@@ -225,7 +225,7 @@ TEST_F(Server, who_goes_on_asking_the_store_and_does_not_read_is_evicted) {
   const std::uint64_t gets = kHeldRequestsMax + 100;  // more than are held
   for (std::uint64_t i = 1; i <= gets; ++i) slow.send(store_request(i, StoreOp::get, {"k"}));
   EXPECT_TRUE(until([&] { return said("gives up peer") == 1; }, 3000)) << log_text();
-  EXPECT_FALSE(server_->state().peers.contains(RawPeer::kId)) << log_text();
+  EXPECT_FALSE(run().state().peers.contains(RawPeer::kId)) << log_text();
 }
 
 TEST_F(Server, who_reads_slowly_is_heard) {
@@ -235,10 +235,10 @@ TEST_F(Server, who_reads_slowly_is_heard) {
   RawPeer slow(port_, 16384);
   const auto beat = loop_.timer(50, 50, [&] { slow.send(Heartbeat{}); });
   slow.send(store_request(1, StoreOp::get, {"k"}));
-  EXPECT_TRUE(until([&] { return server_->state().peers.contains(RawPeer::kId); })) << log_text();
+  EXPECT_TRUE(until([&] { return run().state().peers.contains(RawPeer::kId); })) << log_text();
   int reads = 0;
   const auto read = loop_.timer(50, 50, [&] { reads += slow.read(10000) > 0 ? 1 : 0; });
-  EXPECT_TRUE(until([&] { return reads == 80 || !server_->state().peers.contains(RawPeer::kId); }));
+  EXPECT_TRUE(until([&] { return reads == 80 || !run().state().peers.contains(RawPeer::kId); }));
   EXPECT_EQ(reads, 80) << log_text();
 }
 
@@ -249,11 +249,11 @@ TEST_F(Server, a_tenth_of_a_mbit_in_a_second_is_no_silence) {
   RawPeer slow(port_, 1);  // its machine acknowledges what there is room for: as packets of a link
   const auto beat = loop_.timer(50, 50, [&] { slow.send(Heartbeat{}); });
   slow.send(store_request(1, StoreOp::get, {"k"}));
-  EXPECT_TRUE(until([&] { return server_->state().peers.contains(RawPeer::kId); })) << log_text();
+  EXPECT_TRUE(until([&] { return run().state().peers.contains(RawPeer::kId); })) << log_text();
   ssize_t came = 0;
   const auto read = loop_.timer(100, 100, [&] { came += std::max<ssize_t>(slow.read(1250), 0); });
-  EXPECT_TRUE(until([&] { return came >= 50000 || !server_->state().peers.contains(RawPeer::kId); },
-                    30000));
+  EXPECT_TRUE(
+      until([&] { return came >= 50000 || !run().state().peers.contains(RawPeer::kId); }, 30000));
   EXPECT_GE(came, 50000) << log_text();
 }
 
@@ -264,8 +264,8 @@ TEST_F(Server, who_reads_nothing_for_long_is_evicted_although_it_sends) {
   RawPeer slow(port_);
   const auto beat = loop_.timer(50, 50, [&] { slow.send(Heartbeat{}); });
   slow.send(store_request(1, StoreOp::get, {"k"}));
-  EXPECT_TRUE(until([&] { return server_->state().peers.contains(RawPeer::kId); })) << log_text();
-  EXPECT_TRUE(until([&] { return !server_->state().peers.contains(RawPeer::kId); })) << log_text();
+  EXPECT_TRUE(until([&] { return run().state().peers.contains(RawPeer::kId); })) << log_text();
+  EXPECT_TRUE(until([&] { return !run().state().peers.contains(RawPeer::kId); })) << log_text();
 }
 
 TEST_F(Server, many_large_values_that_are_asked_for_at_once_come_in_their_order) {
@@ -347,7 +347,7 @@ TEST_F(Server, a_third_peer_is_admitted_at_the_next_boundary) {
   found(2);
   FakePeer& third = peer(3);
   third.refresh();
-  EXPECT_TRUE(until([&] { return third.state.at_door && server_->state().peers.size() == 3; }));
+  EXPECT_TRUE(until([&] { return third.state.at_door && run().state().peers.size() == 3; }));
   peers_[0]->refresh();
   peers_[1]->refresh();
   EXPECT_TRUE(until([&] { return all_run(3); })) << log_text();
@@ -408,7 +408,7 @@ TEST_F(Server, garbage_and_half_handshakes_and_oversized_frames_disturb_nobody) 
   })) << log_text();
   expect_commit();
   EXPECT_EQ(peers_[0]->state.started->id, epoch);
-  EXPECT_EQ(server_->state().peers.size(), 2U);
+  EXPECT_EQ(run().state().peers.size(), 2U);
 }
 
 /// Sends one payload as its first message and keeps what comes back.
@@ -520,9 +520,12 @@ TEST_F(Server, what_a_peer_waited_for_before_it_came_back_is_not_answered_twice)
 
 TEST_F(Server, options_that_cannot_work_are_errors_that_name_them) {
   const auto error_of = [&](auto change) {
-    MasterOptions options = options_;
-    change(options);
-    MasterServer server(network_, options);
+    struct : MasterOptions, RunOptions {
+    } all;
+    static_cast<RunOptions&>(all) = options_;
+    all.port = 0;
+    change(all);
+    MasterServer server(network_, all, {{all}});
     const auto started = server.start();
     return started.ok() ? std::string() : started.error().text;
   };
@@ -545,6 +548,7 @@ TEST_F(Server, options_that_cannot_work_are_errors_that_name_them) {
   start();
   const std::string taken = error_of([&](auto& o) { o.port = port_; });
   EXPECT_TRUE(names(taken, std::to_string(port_))) << taken;
+  EXPECT_TRUE(names(error_of([](auto& o) { o.run = std::string(200, 'r'); }), "run name"));
 }
 
 }  // namespace

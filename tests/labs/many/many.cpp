@@ -40,10 +40,9 @@ double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
 }
 
-MasterOptions master_of(std::uint32_t min_peers) {
-  MasterOptions options;
+RunOptions master_of(std::uint32_t min_peers) {
+  RunOptions options;
   options.min_peers = min_peers;
-  options.log_level = "off";
   options.silence_ms = 60000;  // all of them share the cores of this machine
   return options;
 }

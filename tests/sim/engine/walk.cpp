@@ -35,15 +35,18 @@ class SimRegister final : public master::RegisterStore {
 
 class Master {
  public:
-  Master(Time& time, Cables& cables, Switchboard& board, const MasterOptions& options,
+  Master(Time& time, Cables& cables, Switchboard& board, const RunOptions& options,
          std::shared_ptr<master::Register> held)
       : process_(time, "M"), network_(cables, board, process_, PeerId{}) {
     process_.broke = [](const std::string& what, bool) {
       throw Violation("the master broke: " + what);
     };
     process_.after(0, [this, options, held] {
-      server_ = std::make_unique<master::MasterServer>(network_, options,
-                                                       std::make_shared<SimRegister>(held));
+      MasterOptions listens;
+      listens.port = 1;
+      server_ = std::make_unique<master::MasterServer>(
+          network_, listens,
+          std::vector<ServedRun>{{options, std::make_shared<SimRegister>(held)}});
       const auto port = server_->start();
       if (!port) throw Violation("the master does not start: " + port.error().text);
     });
@@ -82,7 +85,6 @@ class Walk {
     cables_.slow = time_.hit(25);
     board_.delay_us = time_.hit(30) ? time_.between(1000, 20000) : time_.between(20, 500);
     founders_ = time_.between(1, 4);
-    options_.port = 1;
     options_.min_peers = static_cast<std::uint32_t>(founders_);
     options_.founding_delay_ms = 50;
     options_.patience_ms = 3000;
@@ -208,7 +210,7 @@ class Walk {
   Cables cables_;
   Switchboard board_;
   Plan plan_;
-  MasterOptions options_;
+  RunOptions options_;
   std::uint64_t founders_ = 0;
   std::uint64_t apart_[2] = {0, 0};  // of founders; two that are the same: none
   bool same_state_ = true;

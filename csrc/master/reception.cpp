@@ -1,0 +1,92 @@
+#include "master/reception.h"
+
+#include <utility>
+#include <variant>
+
+#include "base/log.h"
+#include "transport/clock.h"
+#include "transport/network.h"
+#include "wire/codec.h"
+
+namespace pccl::master {
+
+Reception::Reception(Network& network, Find find, Tell tell)
+    : network_(network), find_(std::move(find)), tell_(std::move(tell)) {}
+
+Result<std::uint16_t> Reception::listen(const std::string& host, std::uint16_t port) {
+  auto listener = network_.listen(
+      host, port, [this](std::unique_ptr<Channel> channel) { accepted(std::move(channel)); });
+  if (!listener) return listener.error();
+  listener_ = std::move(listener).value();
+  return listener_->port();
+}
+
+void Reception::stop_listening() {
+  listener_.reset();
+  strangers_.clear();
+}
+
+void Reception::accepted(std::unique_ptr<Channel> channel) {
+  const std::uint64_t stranger = next_++;
+  const auto route = std::make_shared<Route>();
+  // Both functions may end the connection, and themselves with it.
+  channel->set_events({[this, stranger, route](std::span<const std::byte> payload) {
+                         const Route to = *route;
+                         if (to.to == nullptr) return first_message(stranger, payload);
+                         to.to->arrived(to.number, payload);
+                       },
+                       [this, stranger, route](const std::string& reason) {
+                         const Route to = *route;
+                         if (to.to == nullptr) return closed(stranger, reason);
+                         to.to->closed(to.number, reason);
+                       }});
+  strangers_[stranger] = {std::move(channel), route};
+}
+
+void Reception::first_message(std::uint64_t stranger, std::span<const std::byte> payload) {
+  auto node = strangers_.extract(stranger);
+  if (node.empty()) return;
+  const std::unique_ptr<Channel>& channel = node.mapped().channel;
+  const auto refused = [&](ErrorCode code, const std::string& text) {
+    refuse(*channel, "a connection", code, text);
+  };
+  auto message = decode_peer_to_master(payload);
+  if (!message) return refused(ErrorCode::malformed, message.error().text);
+  if (const auto* request = std::get_if<StatusRequest>(&message.value())) {
+    channel->send(encode(answer(*request)));
+    return channel->close();
+  }
+  auto* hello = std::get_if<Hello>(&message.value());
+  if (hello == nullptr) return refused(ErrorCode::malformed, "the first message is not hello");
+  if (hello->member.peer() == PeerId{}) {
+    return refused(ErrorCode::malformed, "a hello without a peer");
+  }
+  const auto run = find_(hello->run);
+  if (!run) return refused(run.error().code, run.error().text);
+  Route& route = *node.mapped().route;
+  route.number = run.value()->take(std::move(node.mapped().channel), std::move(*hello));
+  route.to = run.value();
+}
+
+void Reception::closed(std::uint64_t stranger, const std::string& reason) {
+  const auto node = strangers_.extract(stranger);
+  if (node.empty()) return;
+  log_info("a process at " + node.mapped().channel->remote() +
+           " has connected and sent no hello; the connection has closed: " + reason);
+}
+
+MasterToPeer Reception::answer(const StatusRequest& request) {
+  const std::uint64_t now = network_.clock().now_ms();
+  if (now - answers_since_ms_ >= 1000) {
+    answers_since_ms_ = now;
+    answers_ = 0;
+  }
+  if (++answers_ > kStatusPerSecondMax) {
+    return Refuse{Error{ErrorCode::refused, "this master answers " +
+                                                std::to_string(kStatusPerSecondMax) +
+                                                " status requests in a second: ask again"}};
+  }
+  return tell_(request);
+}
+
+}  // namespace pccl::master

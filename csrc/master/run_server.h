@@ -1,0 +1,148 @@
+// One run at a master: carries out the decisions of membership/master.h with connections, timers
+// and the register, in order, and feeds back the events; also serves the key-value store of the
+// run. Decides nothing about members, and knows of no other run. One loop, no thread of its own;
+// writes of the register run in the background.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "master/connections.h"
+#include "master/held_requests.h"
+#include "master/options.h"
+#include "master/register_file.h"
+#include "master/store.h"
+#include "membership/master.h"
+
+namespace pccl::master {
+
+inline constexpr std::uint64_t kTakeOverAgainMs = 1000;  // after it was deposed
+inline constexpr std::uint64_t kClockMs = 1000;
+/// Most bytes that are queued for all peers; a reply of the store beyond it is refused.
+inline constexpr std::size_t kStoreQueuedBytesMax = 1ULL << 30;
+inline constexpr std::size_t kStoreSmallBytes =
+    4096;                                       // a reply up to this size is sent in any case
+inline constexpr std::uint64_t kStopMs = 1000;  // at its end: to send the queue
+
+/// All calls on the loop's thread. Destroy it before the loop.
+class RunServer final : private ConnectionEvents {
+ public:
+  /// `log_prefix`: in front of each log line, where a master serves several runs.
+  RunServer(Network& network, const MasterOptions& master, ServedRun run, std::string log_prefix);
+  ~RunServer() override;
+
+  /// Opens the register and takes over. After an error, whose text says what to change, the object
+  /// cannot be used.
+  [[nodiscard]] Error start();
+  /// The peers of this run come in here.
+  [[nodiscard]] Connections& connections() { return connections_; }
+  /// Ends it as SIGTERM does: the run is over if no member is connected. Calls `done` when the
+  /// register is written and the queues are sent, or after their deadlines.
+  void stop(std::function<void()> done);
+
+  [[nodiscard]] const RunOptions& options() const { return options_; }
+  [[nodiscard]] const State& state() const { return state_; }
+  [[nodiscard]] Status status() const;
+  /// The peers or the event that the run waits for; empty while it runs. Logged every
+  /// say_waiting_ms.
+  [[nodiscard]] std::string whom_it_waits_for() const;
+
+ private:
+  void connected(Hello hello, std::uint64_t connection) override;
+  void message(PeerId peer, PeerToMaster message) override;
+  void room(PeerId peer) override;
+  void disconnected(PeerId peer, std::string remote, std::string why) override;
+  void gone(PeerId peer, std::string why) override;
+  void woke(std::uint64_t late_ms) override;
+
+  void post(Event event, std::uint64_t connection = 0);
+  void drain();
+  void carry_out(const Action& action);
+  void carry_out(const Send& action);
+  void carry_out(const SendAll& action);
+  void carry_out(const WriteRegister& action);
+  void carry_out(const StartTimer& action);
+  void carry_out(const Deposed& action);
+  void timer_ended(TimerKind kind, PeerId peer);
+  void register_answered(std::uint64_t write, const Result<bool>& answer, const Register& value);
+  void answer_write(Event event);
+  void step_down(const std::string& why);
+  void renew_lease();
+  void lease_answered(const Result<bool>& answer, const std::string& holder);
+  void take_over_later();
+  void take_over();
+  void take_charge(Register held);
+  void store_request(PeerId peer, StoreRequest request);
+  void hold(PeerId peer, StoreRequest request);
+  void serve(PeerId peer, const StoreRequest& request);
+  void store_answers(const std::vector<StoreAnswer>& answers);
+  void store_drop(PeerId peer);
+  void log_line(LogLevel level, const std::string& text) const { log(level, log_prefix_ + text); }
+  void say(bool warning, const std::string& text);
+  void say_waiting();
+  void finish_stop();
+
+  Network& network_;
+  pccl::Clock& clock_;  // and not the event of that name
+  const MasterOptions& master_;
+  const RunOptions options_;
+  const std::string log_prefix_;
+  std::shared_ptr<RegisterStore> register_;
+  Connections connections_;
+  State state_;
+  KeyValueStore store_;
+  HeldRequests held_requests_;
+  bool in_charge_ = false;  // between a take-over and being deposed
+  struct Queued {
+    Event event;
+    std::uint64_t connection = 0;  // PeerConnected: number of the connection
+  };
+  std::deque<Queued> events_;  // not applied yet
+  bool draining_ = false;
+  std::uint64_t write_ = 0;  // number of the write that has no answer yet; 0: none
+  std::uint64_t writes_ = 0;
+  bool register_busy_ = false;     // a call of the register runs in the background
+  std::string idle_why_;           // why this master is not in charge
+  std::optional<Register> found_;  // the register when this process began
+  // For a register that several masters share.
+  bool has_lease_ = false;
+  bool lease_busy_ = false;    // a call for the lease runs in the background
+  bool lease_failed_ = false;  // the last call for it had no answer
+  std::uint64_t lease_renewed_ms_ = 0;
+  std::map<std::pair<TimerKind, PeerId>, std::unique_ptr<Timer>> timers_;
+  std::map<Waiter, std::unique_ptr<Timer>> store_timers_;
+  std::unique_ptr<Timer> write_deadline_;
+  std::unique_ptr<Timer> take_over_timer_;
+  std::unique_ptr<Timer> waiting_timer_;
+  std::map<PeerId, std::string> incomplete_;  // as of the last time
+  std::set<std::string> said_incomplete_;
+  // Of whom_it_waits_for: what was said last, when, and when it is said again.
+  std::string said_waiting_;
+  std::uint64_t said_waiting_ms_ = 0;
+  std::uint64_t say_again_ms_ = 0;
+  struct Said {
+    std::uint64_t at_ms = 0;
+    bool warning = false;
+    std::string text;
+  };
+  std::deque<Said> said_;  // for StatusRequest: the newest kStatusEventsMax
+  std::uint64_t started_ms_ = 0;
+  std::unique_ptr<Timer> clock_timer_;
+  std::unique_ptr<Timer> lease_timer_;
+  std::unique_ptr<Timer> stop_timer_;
+  std::uint64_t stop_by_ms_ = 0;
+  std::function<void()> stopped_;
+  /// Background work holds a weak reference to this, and so notices that the server is gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace pccl::master
