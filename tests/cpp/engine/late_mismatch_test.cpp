@@ -115,9 +115,12 @@ struct Member {
 class LateMismatch : public ::testing::Test {
  protected:
   LateMismatch() {
-    MasterOptions options = master_of(2);
+    MasterOptions listens;
+    listens.port = 0;
+    RunOptions options = master_of(2);
     options.founding_delay_ms = 0;
-    server_ = std::make_unique<master::MasterServer>(tcp_, options);
+    server_ =
+        std::make_unique<master::MasterServer>(tcp_, listens, std::vector<ServedRun>{{options}});
     const auto port = server_->start();
     EXPECT_TRUE(port.ok());
     const std::string address = "127.0.0.1:" + std::to_string(port.value());
