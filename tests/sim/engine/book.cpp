@@ -205,6 +205,25 @@ void Book::harmed(const std::vector<PeerId>& peers) {
   harmed_.insert(peers.begin(), peers.end());
 }
 
+/// Is there one in a group that waits in a call, or did until its time-out, for which another rank
+/// means another root? Those who could tell it so may have left: nobody sends to it or answers.
+bool Book::waits_for_another_root() const {
+  std::map<std::pair<GroupId, OpKey>, std::set<std::int32_t>> roots;
+  std::set<std::pair<GroupId, OpKey>> waited_for;
+  for (const auto& [peer, calls] : calls_) {
+    for (const auto& call : calls) {
+      if (call->group == kElasticGroup) continue;
+      const std::pair key(call->group, call->ticket->op);
+      roots[key].insert(call->descriptor.root);
+      const bool waits =
+          call->completions == 0 || call->ticket->error().code == ErrorCode::timed_out;
+      if (waits) waited_for.insert(key);
+    }
+  }
+  return std::any_of(waited_for.begin(), waited_for.end(),
+                     [&](const auto& key) { return roots.at(key).size() > 1; });
+}
+
 /// Each member of such a group has its own outcome. Members may wait in vain for one that is held
 /// up elsewhere; that none is there any more must have begun with a fault.
 void Book::group_failed(GroupId group, const std::vector<PeerId>& members, std::uint64_t index,
@@ -214,6 +233,8 @@ void Book::group_failed(GroupId group, const std::vector<PeerId>& members, std::
   if (error.code == ErrorCode::mismatch && index >= expected.odd_at) return;
   if (error.code == ErrorCode::peer_lost && index >= expected.odd_at) return;
   if (error.code == ErrorCode::peer_lost && index >= expected.leaves_at) return;
+  // Its program is not here either, where others wait for it.
+  if (error.code == ErrorCode::timed_out && waits_for_another_root()) return;
   const bool first = failed_groups_.insert(group).second;
   if (!faults) throw Violation(what + " has failed without any fault: " + error.text);
   if (!first || all_harmed_) return;

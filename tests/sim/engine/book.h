@@ -100,6 +100,7 @@ class Book {
 
  private:
   [[nodiscard]] const Call& call_of(PeerId peer, const Call& like) const;
+  [[nodiscard]] bool waits_for_another_root() const;
   [[nodiscard]] Memory expected(const Call& call, std::size_t output,
                                 const std::vector<PeerId>& contributors) const;
 
