@@ -54,7 +54,6 @@ def join(
     run: str,
     place: dict[str, Any] | None,
     raises: bool,
-    connect_timeout_s: float,
     timeout_s: float,
 ) -> tuple[int, int]:
     """Joins the run of a master; waits for the founding. Returns rank and size (provisional or not)."""

@@ -111,8 +111,8 @@ class Options:
         interface: Listen on this network interface, or address, only. PCCL_INTERFACE.
         ports: First and last port to listen on. PCCL_PORTS=a-b.
         log_level: debug, info, warning, error or off. PCCL_LOG_LEVEL.
-        connect_timeout_s: Seconds within which a master or a peer has to be reached.
-            PCCL_CONNECT_TIMEOUT_S.
+        connect_timeout_s: Seconds within which a master or a peer has to be reached; None: 60 for a
+            master, which may be started after its workers, 10 for a peer. PCCL_CONNECT_TIMEOUT_S.
         hold_timeout_s: Seconds for which an elastic group waits for a lost master to come back.
             PCCL_HOLD_TIMEOUT_S.
         tcp_user_timeout_s: A connection is closed when bytes were sent on it and not acknowledged
@@ -145,7 +145,7 @@ class Options:
     interface: str | None = None
     ports: tuple[int, int] | None = None
     log_level: str | None = None
-    connect_timeout_s: float = 10.0
+    connect_timeout_s: float | None = None
     hold_timeout_s: float = 1800.0
     tcp_user_timeout_s: float = 30.0
     silence_timeout_s: float = 30.0
@@ -175,7 +175,6 @@ class Options:
         if self.log_level is not None and self.log_level not in LOG_LEVELS:
             raise _wrong("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
         for name in (
-            "connect_timeout_s",
             "hold_timeout_s",
             "tcp_user_timeout_s",
             "silence_timeout_s",
@@ -183,8 +182,9 @@ class Options:
             "goodbye_timeout_s",
         ):
             _check_seconds(name, getattr(self, name))
-        if self.step_timeout_s is not None:
-            _check_seconds("step_timeout_s", self.step_timeout_s)
+        for name in ("connect_timeout_s", "step_timeout_s"):
+            if getattr(self, name) is not None:
+                _check_seconds(name, getattr(self, name))
         if self.preimage_bytes < 0:
             raise _wrong("preimage_bytes", self.preimage_bytes, "a number of bytes, 0 or more")
 
@@ -231,12 +231,12 @@ class Options:
             "package": __version__,
             "name": self.name or f"{_cut_name(socket.gethostname(), 48)}/{os.getpid()}",
             "host": _cut_name(socket.gethostname(), NAME_BYTES_MAX),
-            "process": os.getpid(),
             "advertise": advertise,
             "interface_host": host,
             "port_first": first,
             "port_last": last,
-            "connect_timeout_ms": _milliseconds(self.connect_timeout_s),
+            "connect_timeout_ms": _milliseconds(self.connect_timeout_s or 10),
+            "master_timeout_ms": _milliseconds(self.connect_timeout_s or 60),
             "hold_timeout_ms": _milliseconds(self.hold_timeout_s),
             "tcp_user_timeout_ms": _milliseconds(self.tcp_user_timeout_s),
             "silence_timeout_ms": _milliseconds(self.silence_timeout_s),

@@ -27,7 +27,12 @@ from ._state import Exchange, RunMovedOnError, Snapshot, SourceFailedError, revi
 
 SLICE_S = 0.2
 SAY_WAITING_S = 5.0
+SAY_AT_DOOR_S = 1.0
 FOUNDING_TIMEOUT_S = 1800.0
+NOT_FINISHED = (
+    "the run is not finished: other members called refresh at this boundary, or the master is "
+    "older than this package; expected finish() of all members"
+)
 NO_STATE = b"\0" * 32
 
 _log = logging.getLogger(NAME)
@@ -208,16 +213,13 @@ class ElasticGroup:
         Raises:
             MismatchError: Other members have called `refresh` at this boundary, or the master is of
                 a version that knows no end of a run. The boundary has been passed as one like any
-                other.
+                other; where the others share a state, it waits for `refresh(state)` of this peer.
             NotAdmittedError: This newcomer has not called `refresh`.
             EvictedError: The run goes on without this peer.
         """
         boundary = self._alone(lambda: self._pass("finish", None, False, timeout_s))
         if not (boundary.finished or boundary.left):
-            raise MismatchError(
-                "the run is not finished: other members called refresh at this boundary, or the "
-                "master is older than this package; expected finish() of all members"
-            )
+            raise MismatchError(NOT_FINISHED)
         return boundary
 
     @property
@@ -284,14 +286,14 @@ class ElasticGroup:
                 module.boundary_begin("refresh", verify, timeout_s, _talk, revision)
             else:
                 module.boundary_begin(kind, verify, timeout_s, _talk)
-        event = self._converse(kind, shared, _talk.before["step"], began)
+        event = self._converse(kind, shared, _talk.before["step"], began, timeout_s)
         boundary = self._finished(event, shared, _talk.before, time.monotonic() - began)
         _talk.end()  # until here a call that Ctrl-C has ended is taken up by the next one
         module.raise_late_failure()
         return boundary
 
     def _converse(
-        self, kind: str, shared: Exchange | None, step: int, began: float
+        self, kind: str, shared: Exchange | None, step: int, began: float, timeout_s: float | None
     ) -> dict[str, Any]:
         """Answers the engine until the boundary is over; returns its last event."""
         said = False
@@ -303,15 +305,18 @@ class ElasticGroup:
                 self._next_event()
                 question = _talk.unanswered
             if question is None:
-                if not said and time.monotonic() - began > SAY_WAITING_S:
+                quiet_s = SAY_WAITING_S if _talk.before["admitted"] else SAY_AT_DOOR_S
+                if not said and time.monotonic() - began > quiet_s:
                     said = True
-                    self._say_waiting(kind, step)
+                    self._say_waiting(kind, step, timeout_s)
                 continue
             if question["what"] == "finished":
                 return question
             if question["what"] == "hash":
                 self._hash(shared, tuple(question.get("contributors", ())))
                 _talk.unanswered = None
+            elif kind == "finish":  # the others share a state
+                raise MismatchError(NOT_FINISHED)
             elif self._fetch(question, shared):
                 _talk.unanswered = None
 
@@ -364,12 +369,15 @@ class ElasticGroup:
             )
         _talk.adopts = False
 
-    def _say_waiting(self, kind: str, step: int) -> None:
+    def _say_waiting(self, kind: str, step: int, timeout_s: float | None) -> None:
         view = self._module.group_view()
         if view["admitted"]:
             _log.warning("%s of step %d waits for others of %d members", kind, step, view["size"])
         else:
-            _log.warning("waiting at the door: the members admit newcomers at their next boundary")
+            _log.warning(
+                "waiting at the door%s: the members admit newcomers at their next boundary",
+                "" if timeout_s is None else f", {timeout_s:g} s at most",
+            )
 
     def _finished(
         self,

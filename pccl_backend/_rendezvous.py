@@ -88,7 +88,6 @@ def join_master(
         target.run,
         None if replica is None else _place(replica),
         (on_loss or config().on_loss) == "raise",
-        config().connect_timeout_s,
         timeout_s,
     )
     _joined = Joined(module.elastic_store(timeout_s), rank, size, device_types)

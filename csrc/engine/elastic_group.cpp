@@ -34,6 +34,7 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
   core_.self.handle.peer = self;
   core_.self.handle.key = context.links.key();
   core_.self.handle.name = context.options.name;
+  core_.self.process = context.network.process();
   core_.self.place = options.place;
   core_.self.raises = options.raises;
   if (core_.self.place.replica.empty()) core_.self.place.replica = to_string(self);
@@ -159,7 +160,6 @@ void ElasticGroup::on(const peer::ToMaster& a) {
   Hello filled = *hello;
   filled.package = context_.options.package;
   filled.host = context_.options.host;
-  filled.process = context_.options.process;
   client_.send(filled);
 }
 
@@ -378,19 +378,31 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
 }
 
 void ElasticGroup::wait_to_join(std::uint64_t elapsed_ms) {
-  const std::uint64_t connect_ms = context_.options.connect_timeout_ms;
-  const std::string master = "the master at " + client_.masters_text() + " waits for more peers";
-  switch (joining_.tick(elapsed_ms, welcome_.has_value(), connect_ms, options_.timeout_ms)) {
+  // A master may be started after its workers. Where another program answers, waiting longer is of
+  // no use.
+  const EngineOptions& options = context_.options;
+  const std::uint64_t longest_ms = options.master_timeout_ms;
+  const std::uint64_t master_ms =
+      client_.is_refused() ? std::min(longest_ms, options.connect_timeout_ms) : longest_ms;
+  switch (joining_.tick(elapsed_ms, welcome_.has_value(), client_.has_failed(), master_ms,
+                        options_.timeout_ms)) {
     case JoinWait::Verdict::none:
       return;
+    case JoinWait::Verdict::say_no_master:
+      return log_warning(client_.nobody("yet").text + "; trying for " +
+                         seconds(master_ms - joining_.waited_ms()) +
+                         " more (PCCL_CONNECT_TIMEOUT_S)");
     case JoinWait::Verdict::say:
-      return log_info("waiting for the run to be founded: " + master);
+      return log_info("waiting up to " + seconds(options_.timeout_ms) +
+                      " for the run to be founded: the master at " + client_.masters_text() +
+                      " waits for more peers");
     case JoinWait::Verdict::no_master:
-      return end(client_.nobody("within " + seconds(connect_ms)));
+      return end(client_.nobody("within " + seconds(master_ms) + " (PCCL_CONNECT_TIMEOUT_S)"));
     case JoinWait::Verdict::not_founded:
       return end({ErrorCode::timed_out, "the run was not founded within " +
-                                            std::to_string(options_.timeout_ms) + " ms: " + master +
-                                            client_.told()});
+                                            std::to_string(options_.timeout_ms) +
+                                            " ms: the master at " + client_.masters_text() +
+                                            " waits for more peers" + client_.told()});
   }
 }
 

@@ -49,12 +49,17 @@ std::string MasterClient::seen_at(std::size_t i) const {
   return seen_[i].text;
 }
 
+bool MasterClient::has_failed() const {
+  return std::any_of(seen_.begin(), seen_.end(), [](const Error& error) { return error.failed(); });
+}
+
+bool MasterClient::is_refused() const {
+  return std::all_of(seen_.begin(), seen_.end(),
+                     [](const Error& error) { return error.code == ErrorCode::refused; });
+}
+
 Error MasterClient::nobody(const std::string& how_long) const {
-  // Nobody of the list is this run's master, or can be: waiting longer is of no use.
-  const bool refused = std::all_of(seen_.begin(), seen_.end(), [](const Error& error) {
-    return error.code == ErrorCode::refused;
-  });
-  return {refused ? ErrorCode::refused : ErrorCode::unreachable,
+  return {is_refused() ? ErrorCode::refused : ErrorCode::unreachable,
           "no master at " + masters_text() + " " + how_long + ": " +
               (masters_.size() == 1 ? seen_at(0) : seen_text())};
 }
@@ -64,7 +69,7 @@ void MasterClient::dial() {
   at_ = next_ % masters_.size();
   const std::string& address = masters_[at_];
   dial_ = context_.network.dial(
-      address, std::min(kDialMs, context_.options.connect_timeout_ms),
+      address, std::min(kDialMs, context_.options.master_timeout_ms),
       [this](Result<std::unique_ptr<Channel>> result) { dialled(std::move(result)); });
 }
 

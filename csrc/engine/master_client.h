@@ -51,6 +51,10 @@ class MasterClient {
   /// there.
   [[nodiscard]] Error nobody(const std::string& how_long) const;
   [[nodiscard]] std::string masters_text() const;
+  /// Has an attempt failed?
+  [[nodiscard]] bool has_failed() const;
+  /// At each address of the list another program answers, or another run's master.
+  [[nodiscard]] bool is_refused() const;
   /// The master's last reason why this peer waits, for the end of an error text.
   [[nodiscard]] std::string told() const { return told_.empty() ? "" : "; it says: " + told_; }
 

@@ -14,13 +14,13 @@ struct EngineOptions {
   std::string package;                 // version of the package, for masters and their logs
   std::string name;                    // of this process in logs and errors; empty: its id
   std::string host;                    // name of this machine, for people
-  std::uint64_t process = 0;           // number of this process there
   std::vector<std::string> advertise;  // hosts that others are told; empty: see advertise_for
   std::string interface_host;          // listen on this address only; empty: all
   std::uint16_t port_first = 0;        // 0: any free port
   std::uint16_t port_last = 0;
   std::uint32_t bulk_lanes = 1;
-  std::uint64_t connect_timeout_ms = 10000;  // to reach a master or a peer
+  std::uint64_t connect_timeout_ms = 10000;  // to reach a peer
+  std::uint64_t master_timeout_ms = 60000;   // to reach a master, which may be started later
   std::uint64_t tcp_user_timeout_ms = 30000;
   std::uint64_t silence_timeout_ms =
       30000;  // fixed groups: without a sign of life while others wait

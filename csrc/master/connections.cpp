@@ -13,6 +13,15 @@
 #include "wire/codec.h"
 
 namespace pccl::master {
+namespace {
+
+/// Does the other side have the address of this machine by which it has come?
+bool comes_from_here(const Channel& channel) {
+  const auto remote = parse_address(channel.remote());
+  return remote && remote.value().host == channel.local_host();
+}
+
+}  // namespace
 
 void refuse(Channel& channel, const std::string& whose, ErrorCode code, const std::string& text) {
   log_warning("refused " + whose + " from " + channel.remote() + ": " + printable(text));
@@ -126,6 +135,8 @@ Connections::Number Connections::take(std::unique_ptr<Channel> channel, Hello he
     if (at != connections_.end()) events_.room(at->second.peer);
   });
   channel->trust();
+  // Another machine may name its boot alike, as the copies of one snapshot do.
+  if (!comes_from_here(*channel)) hello.member.process.machine = 0;
   Connection& made = connections_[number];
   made.channel = std::move(channel);
   made.peer = peer;

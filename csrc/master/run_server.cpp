@@ -28,6 +28,9 @@ State fresh_state(const RunOptions& options) {
   state.config.max_peers = options.max_peers;
   state.config.adopt = options.adopt;
   state.config.refound = options.refound;
+  state.config.patience_ms = options.patience_ms;
+  state.config.refound_after_ms = options.refound_after_ms;
+  state.config.lapse_ms = options.lease_lapse_ms;
   return state;
 }
 
@@ -58,8 +61,7 @@ Error RunServer::start() {
   started_ms_ = clock_.now_ms();
   waiting_timer_ =
       clock_.timer(options_.say_waiting_ms, options_.say_waiting_ms, [this] { say_waiting(); });
-  clock_timer_ =
-      clock_.timer(kClockMs, kClockMs, [this] { post(Clock{clock_.now_ms() / 1000, unix_s()}); });
+  clock_timer_ = clock_.timer(kClockMs, kClockMs, [this] { tick(); });
   if (register_->shared()) {
     state_.config.shared = true;
     lease_timer_ =
@@ -78,6 +80,7 @@ void RunServer::take_charge(Register held) {
   if (!found_) found_ = held;
   state_.config.again = options_.again && found_->ended == held.ended;
   in_charge_ = true;
+  tell_time();
   post(TakenOver{std::move(held)});
 }
 
@@ -103,7 +106,7 @@ Status RunServer::status() const {
   Status status = status_of(state_, connections_.seen());
   status.package = master_.package;
   status.up_ms = now - started_ms_;
-  status.waits_for = cut_text(whom_it_waits_for());
+  if (status.waits_for.empty()) status.waits_for = cut_text(whom_it_waits_for());
   if (!in_charge_) {
     status.state = "standby";
     status.waits_for = cut_text(idle_why_);
@@ -144,9 +147,25 @@ void RunServer::gone(PeerId peer, std::string why) {
 }
 
 void RunServer::woke(std::uint64_t) {
-  post(Clock{clock_.now_ms() / 1000, unix_s()});  // the time of waking, and not of falling asleep
+  tell_time();  // of waking, and not of falling asleep
   post(Woke{});
   if (lease_timer_) renew_lease();
+}
+
+void RunServer::tell_time() { post(Clock{clock_.now_ms() / 1000, unix_s()}); }
+
+void RunServer::tick() {
+  tell_time();
+  // A member whose process is seen to have ended need not be waited for.
+  if (!in_charge_ || !state_.held || !state_.held->epoch) return;
+  std::vector<PeerId> ended;
+  for (const Member& member : state_.held->epoch->members) {
+    const auto seat = state_.seats.find(member.peer());
+    const bool away = seat != state_.seats.end() && !state_.peers.contains(member.peer());
+    if (away && !seat->second.dead && network_.ended(member.process))
+      ended.push_back(member.peer());
+  }
+  for (const PeerId peer : ended) post(PeerDied{peer});
 }
 
 void RunServer::post(Event event, std::uint64_t connection) {
@@ -221,13 +240,8 @@ void RunServer::carry_out(const StartTimer& action) {
         return options_.patience_ms;
       case TimerKind::founding:
         return options_.founding_delay_ms;
-      case TimerKind::refound: {
-        // They may still be with a master before this one that is cut off from the register.
-        const bool started_here = state_.held && state_.held->epoch &&
-                                  state_.held->epoch->id.incarnation() == state_.held->incarnation;
-        return options_.refound_after_ms +
-               (register_->shared() && !started_here ? options_.lease_lapse_ms : 0);
-      }
+      case TimerKind::refound:
+        return refound_ms(state_);
       case TimerKind::absence:
         break;
     }
@@ -473,14 +487,15 @@ void RunServer::store_drop(PeerId peer) {
 
 void RunServer::say_waiting() {
   const std::string whom = whom_it_waits_for();
+  const std::string about = standstill(state_).empty() ? whom : "a countdown";
   const std::uint64_t now = clock_.now_ms();
-  if (whom != said_waiting_) say_again_ms_ = 0;
+  if (about != said_waiting_) say_again_ms_ = 0;
   if (!whom.empty() && (say_again_ms_ == 0 || now - said_waiting_ms_ >= say_again_ms_)) {
     log_line(LogLevel::info, whom);
     said_waiting_ms_ = now;
     say_again_ms_ = say_again_ms_ == 0 ? options_.say_waiting_ms : 2 * say_again_ms_;
   }
-  said_waiting_ = whom;
+  said_waiting_ = about;
   // The ranks of a replica are started together: what they lack for longer is worth a word.
   const auto before = std::exchange(incomplete_, incomplete(state_));
   std::set<std::string> said;
@@ -508,6 +523,7 @@ std::string RunServer::whom_it_waits_for() const {
     const std::string remote = connections_.remote(member.peer());
     return " " + name_of(members, member) + (remote.empty() ? "," : " at " + remote + ",");
   };
+  if (std::string text = standstill(state_); !text.empty()) return text;
   if (state_.proposal) {
     std::string text = "epoch " + to_string(state_.proposal->id) + " waits until ready are:";
     for (const Member& member : state_.proposal->members) {

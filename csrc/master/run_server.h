@@ -65,6 +65,8 @@ class RunServer final : private ConnectionEvents {
   void woke(std::uint64_t late_ms) override;
 
   void post(Event event, std::uint64_t connection = 0);
+  void tell_time();
+  void tick();
   void drain();
   void carry_out(const Action& action);
   void carry_out(const Send& action);

@@ -258,14 +258,14 @@ void evict_foreign(State& s, const std::vector<Member>& alive, Actions& out) {
 
 void nobody_is_left(State& s, Actions& out) {
   drop_proposal(s);
-  const bool good_order = std::all_of(s.seats.begin(), s.seats.end(),
-                                      [](const auto& entry) { return entry.second.departed; });
-  if (good_order || s.config.refound) {
+  if (nobody_can_come_back(s) || s.config.refound) {
+    say_all_are_gone(s, out);
     write_over(s, out);
   } else if (!s.refounding) {
     s.refounding = true;
-    out.push_back(StartTimer{TimerKind::refound, {}});
-    out.push_back(Say{true, "all members are lost: the run stands still until one comes back"});
+    stand_still(s, TimerKind::refound, out);
+    out.push_back(Say{true, standstill(s)});
+    tell_newcomers(s, out);
   }
 }
 

@@ -90,27 +90,30 @@ constexpr std::uint64_t kWakingS =
 void be_patient(State& s, Actions& out) {
   if (s.patient) return;
   s.patient = true;
-  out.push_back(StartTimer{TimerKind::patience, {}});
+  stand_still(s, TimerKind::patience, out);
 }
 
 // -------------------------------------------------------------------------------- the register
 
-State fresh(const Config& config) {
+/// What does not belong to an office: the operator's answers, and the clock.
+State fresh(const State& before) {
   State s;
-  s.config = config;
+  s.config = before.config;
+  s.now_s = before.now_s;
+  s.unix_s = before.unix_s;
   return s;
 }
 
 /// It knows nothing any more, and may take over again only after reading anew.
 void depose(State& s, const std::string& why, Actions& out) {
-  s = fresh(s.config);
+  s = fresh(s);
   out.push_back(Deposed{why});
 }
 
 /// So no number of an epoch is ever used twice, and nobody who held the register before can write
 /// it. What a lost register has numbered nobody knows: a run that is founded anew begins far above.
 void on(State& s, const TakenOver& e, Actions& out) {
-  s = fresh(s.config);
+  s = fresh(s);
   s.held = e.held;
   Register to = e.held;
   const bool far = s.config.refound && to.incarnation < kRefoundBelow;
@@ -129,7 +132,7 @@ void take_office(State& s, Actions& out) {
   if (const Epoch* epoch = own(s)) {
     for (auto& [p, seat] : s.seats) seat.awaited = TimerKind::patience;
     s.patient = true;
-    out.push_back(StartTimer{TimerKind::patience, {}});
+    stand_still(s, TimerKind::patience, out);
     out.push_back(Say{false, "incarnation " + std::to_string(s.held->incarnation) + ": epoch " +
                                  to_string(epoch->id) + " of " +
                                  count_of(epoch->members.size(), "member") +
@@ -246,7 +249,6 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   if (!again) peer.arrived = ++s.arrivals;
   if (!again) peer.moved_s = s.now_s;
   peer.host = printable(e.hello.host);
-  peer.process = e.hello.process;
   peer.member = e.hello.member;
   peer.report = report;
   peer.at_door = e.hello.at_door && !report.started;
@@ -295,6 +297,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
     }
   }
   reconsider(s, out);
+  tell_newcomer(s, p, out);
 }
 
 void on(State& s, const PeerGone& e, Actions& out) {
@@ -303,6 +306,8 @@ void on(State& s, const PeerGone& e, Actions& out) {
   forget(s, e.peer, e.why, out);
   reconsider(s, out);
 }
+
+void on(State& s, const PeerDied& e, Actions& out) { see_death(s, e.peer, out); }
 
 // ------------------------------------------------------------------------------------ messages
 
@@ -601,7 +606,7 @@ void on(State& s, const Woke&, Actions& out) {
   }
   if (!is_awaited(s)) return;
   s.patient = true;
-  out.push_back(StartTimer{TimerKind::patience, {}});
+  stand_still(s, TimerKind::patience, out);
 }
 
 void on(State& s, const Clock& e, Actions& out) {
@@ -613,6 +618,7 @@ void on(State& s, const Clock& e, Actions& out) {
     again = reaches_again(s, p) || again;
   }
   if (again) reconsider(s, out);
+  tell_newcomers(s, out);
 }
 
 void on(State& s, const OperatorStops&, Actions& out) {

@@ -36,6 +36,9 @@ struct Config {
   bool adopt = false;    // go on with that epoch; the operator says that no other master runs
   bool refound = false;  // give up its members, and members of the register's epoch that stay away
   bool again = false;    // open a run anew that is finished
+  std::uint64_t patience_ms = 15000;       // TimerKind::patience
+  std::uint64_t refound_after_ms = 60000;  // TimerKind::refound, where all were seen to be lost
+  std::uint64_t lapse_ms = 0;  // for so long another master may go on without the register
   // Several masters share the register: a peer that knows a higher incarnation has another master.
   bool shared = false;
   std::uint32_t read_for = 0;  // the highest such incarnation for which the register was read anew
@@ -102,6 +105,10 @@ struct PeerGone {
   PeerId peer;
   std::string why;
 };
+/// The process of a peer was seen to have ended: it runs on the machine of this master.
+struct PeerDied {
+  PeerId peer;
+};
 /// Every message of a peer but Hello and StoreRequest.
 struct PeerMessage {
   PeerId peer;
@@ -119,8 +126,8 @@ struct Clock {
 };
 
 using Event = std::variant<TakenOver, RegisterWritten, RegisterUnanswered, PeerConnected,
-                           PeerDisconnected, PeerGone, PeerMessage, PatienceOver, FoundingOver,
-                           RefoundOver, Woke, OperatorStops, Clock>;
+                           PeerDisconnected, PeerGone, PeerDied, PeerMessage, PatienceOver,
+                           FoundingOver, RefoundOver, Woke, OperatorStops, Clock>;
 
 // ---------------------------------------------------------------------------------------- actions
 
@@ -183,6 +190,7 @@ struct Seat {
   std::optional<TimerKind> awaited;
   bool suspected = false;  // another member has lost its link to this one
   bool expelled = false;   // may not go on, even if it comes back
+  bool dead = false;       // its process was seen to have ended
   bool departed = false;   // said goodbye: nobody waits for it to come back
   bool failed = false;     // with `departed`: an error ended its program
   bool quiet = false;  // has issued nothing in this step, said after a wish to leave (leaving.cpp)
@@ -197,8 +205,7 @@ struct PeerState {
   Report report;
   bool at_door = false;  // a newcomer that has called refresh
   StateRoot door_root;
-  std::string host;  // as its hello says, for people
-  std::uint64_t process = 0;
+  std::string host;           // as its hello says, for people
   std::uint64_t moved_s = 0;  // when its program has come further
   std::uint64_t arrived = 0;  // order of arrival: newcomers come last, in this order
 };
@@ -226,6 +233,8 @@ struct State {
   bool holding = false;                           // --hold-below: the members have been told
   bool patient = false;                           // TimerKind::patience runs
   bool refounding = false;                        // TimerKind::refound runs
+  std::uint64_t stands_until_s = 0;               // with `patient`, `refounding`: when it ends
+  std::uint64_t tells_again_s = 0;                // newcomers are told for how long
   std::optional<std::uint64_t> woke_s;            // when the master's loop was late the last time
   bool adopting = false;                          // `writing` is an epoch that peers reported
   std::uint64_t now_s = 0;
@@ -258,6 +267,12 @@ struct State {
   std::set<PeerId> leavers;                 // members that leave with `proposal`
   std::set<PeerId> unknown;  // connected, of an epoch that the register does not know
 };
+
+/// How long TimerKind::refound is.
+[[nodiscard]] std::uint64_t refound_ms(const State& state);
+/// All members of the register's epoch are gone, or not back yet: for whom nothing goes on, how
+/// long still, and what ends the wait now. Empty: a member is here, or there is no epoch.
+[[nodiscard]] std::string standstill(const State& state);
 
 /// Applies one event to `state` and returns what the caller has to do, in order.
 [[nodiscard]] Actions step(State& state, const Event& event);

@@ -121,6 +121,21 @@ void be_heard_anew(State& s);
 /// leave do so at the boundary.
 void give_up_at_once(State& s);
 
+// ---------------------------------------------------------------- all members are gone
+// (standstill.cpp)
+
+/// TimerKind::patience, or refound, begins.
+void stand_still(State& s, TimerKind kind, Actions& out);
+/// The process of a member has ended. If those of all have, nobody needs to be waited for.
+void see_death(State& s, PeerId peer, Actions& out);
+/// No member of the register's epoch can come back: all have left, or their end was seen.
+[[nodiscard]] bool nobody_can_come_back(const State& s);
+/// Names the members whose end was seen, if there are any.
+void say_all_are_gone(const State& s, Actions& out);
+/// Tells newcomers, or this one, for whom the run stands still and how long, if it does.
+void tell_newcomers(State& s, Actions& out);
+void tell_newcomer(const State& s, PeerId peer, Actions& out);
+
 // ---------------------------------------------------------------------- how a run is finished
 // (ending.cpp)
 

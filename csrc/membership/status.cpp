@@ -53,6 +53,7 @@ MemberStatus about(const State& s, const Member& member, const std::map<PeerId, 
   m.name = shown(name_of(member.handle), kNameBytesMax);
   m.replica = shown(member.place.replica, kRunNameBytesMax);
   m.group = member.place.rank;
+  m.process = member.process.id;
   if (const auto connection = seen.find(m.peer); connection != seen.end()) {
     m.address = shown(connection->second.address, kAddressBytesMax);
     m.silent_ms = connection->second.silent_ms;
@@ -60,7 +61,6 @@ MemberStatus about(const State& s, const Member& member, const std::map<PeerId, 
   const auto peer = s.peers.find(m.peer);
   if (peer == s.peers.end()) return m;
   m.host = shown(peer->second.host, kNameBytesMax);
-  m.process = peer->second.process;
   m.step = peer->second.report.step;
   m.step = std::max(m.step, peer->second.report.issued.step);
   return m;
@@ -74,6 +74,8 @@ void say(MemberStatus& m, const char* doing, std::string detail) {
 void describe_member(const State& s, MemberStatus& m) {
   const auto peer = s.peers.find(m.peer);
   if (peer == s.peers.end()) {
+    const auto seat = s.seats.find(m.peer);
+    if (seat != s.seats.end() && seat->second.dead) return say(m, "away", "its process has ended");
     return say(m, "away", is_awaited(s, m.peer) ? "not connected; may come back" : "not connected");
   }
   const Report& report = peer->second.report;
@@ -162,11 +164,17 @@ Status status_of(const State& s, const std::map<PeerId, Seen>& seen) {
     describe_waiting(s, *peer, lacks == missing.end() ? "" : lacks->second, m);
     out.door.push_back(std::move(m));
   }
-  out.state = epoch == nullptr ? "founding"
-              : s.holding      ? "holding"
-              : s.running      ? "running"
-              : s.refounding   ? "lost"
-                               : "changing";
+  if (s.held->ended) {
+    out.state = "finished";
+    out.step = s.held->ended->step;
+    out.waits_for = ending_text(s);
+    return out;
+  }
+  out.state = epoch == nullptr         ? "founding"
+              : s.holding              ? "holding"
+              : s.running              ? "running"
+              : !standstill(s).empty() ? "lost"
+                                       : "changing";
   return out;
 }
 

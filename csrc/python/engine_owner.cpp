@@ -41,14 +41,11 @@ Error EngineOwner::configure(const EngineOptions& options) {
   return {};
 }
 
-Result<std::shared_ptr<Engine>> EngineOwner::engine(
-    std::optional<std::uint64_t> connect_timeout_ms) {
+Result<std::shared_ptr<Engine>> EngineOwner::engine() {
   if (forked()) return forked_error();
   const std::lock_guard lock(mutex_);
   if (engine_) return engine_;
-  EngineOptions options = options_;
-  if (connect_timeout_ms) options.connect_timeout_ms = *connect_timeout_ms;
-  auto made = Engine::create(options);
+  auto made = Engine::create(options_);
   if (!made) return made.error();
   engine_ = std::move(made).value();
   if (sink_) engine_->run().on_event(sink_);

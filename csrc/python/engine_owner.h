@@ -22,9 +22,8 @@ class EngineOwner {
 
   /// Sets the options of the next engine; `invalid` if there is an engine already.
   [[nodiscard]] Error configure(const EngineOptions& options);
-  /// The engine, made if there is none. `connect_timeout_ms` holds if it is made now.
-  [[nodiscard]] Result<std::shared_ptr<Engine>> engine(
-      std::optional<std::uint64_t> connect_timeout_ms = std::nullopt);
+  /// The engine, made if there is none.
+  [[nodiscard]] Result<std::shared_ptr<Engine>> engine();
   /// The engine if there is one, else null; null too in a forked child.
   [[nodiscard]] std::shared_ptr<Engine> existing();
 

@@ -172,13 +172,13 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("package", options.package);
   fields.take("name", options.name);
   fields.take("host", options.host);
-  fields.take("process", options.process);
   fields.take("advertise", options.advertise);
   fields.take("interface_host", options.interface_host);
   fields.take("port_first", options.port_first);
   fields.take("port_last", options.port_last);
   fields.take("bulk_lanes", options.bulk_lanes);
   fields.take("connect_timeout_ms", options.connect_timeout_ms);
+  fields.take("master_timeout_ms", options.master_timeout_ms);
   fields.take("tcp_user_timeout_ms", options.tcp_user_timeout_ms);
   fields.take("preimage_bytes_max", options.preimage_bytes_max);
   fields.take("hold_timeout_ms", options.hold_timeout_ms);
@@ -204,12 +204,11 @@ Place to_place(const std::optional<py::dict>& dict) {
 // ------------------------------------------------------------------------------- functions
 
 std::pair<int, int> join(std::vector<std::string> masters, std::string run,
-                         const std::optional<py::dict>& place, bool raises,
-                         double connect_timeout_s, double timeout_s) {
+                         const std::optional<py::dict>& place, bool raises, double timeout_s) {
   const JoinOptions options{std::move(masters), std::move(run), to_place(place), raises,
                             to_ms(timeout_s)};
   const GilRelease release;
-  const GroupView view = join_run(options, to_milliseconds(connect_timeout_s));
+  const GroupView view = join_run(options);
   return {view.rank, view.size};
 }
 
@@ -484,7 +483,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       // c10d calls it at the ranks of a group with `device_id` that are not in a new one.
       .def("perform_nocolor_split", [](PcclBackend&, const py::object&) {}, py::arg("device"));
   m.def("join", &join, py::arg("masters"), py::arg("run"), py::arg("place"), py::arg("raises"),
-        py::arg("connect_timeout_s"), py::arg("timeout_s"));
+        py::arg("timeout_s"));
   m.def(
       "create_elastic",
       [](double timeout_s, const std::string& name, const std::vector<std::string>& devices) {

@@ -286,8 +286,8 @@ std::shared_ptr<Engine> joined_engine() {
   return engine;
 }
 
-GroupView join_run(const JoinOptions& options, milliseconds connect_timeout) {
-  auto engine = EngineOwner::instance().engine(static_cast<std::uint64_t>(connect_timeout.count()));
+GroupView join_run(const JoinOptions& options) {
+  auto engine = EngineOwner::instance().engine();
   check(engine.error());
   keep_spare_thread();
   const auto ticket = engine.value()->run().join(options);

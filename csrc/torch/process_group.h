@@ -72,7 +72,7 @@ void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std:
 
 /// Joins the run of a master; returns when the run is founded, or, in a founded run, when the
 /// master has answered.
-GroupView join_run(const JoinOptions& options, std::chrono::milliseconds connect_timeout);
+GroupView join_run(const JoinOptions& options);
 
 /// The elastic group of the joined run.
 [[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> create_elastic(

@@ -10,6 +10,7 @@
 
 #include "transport/channel.h"
 #include "transport/clock.h"
+#include "transport/process.h"
 #include "transport/transport.h"
 
 namespace pccl {
@@ -32,6 +33,9 @@ class Network {
       std::function<void(Result<std::unique_ptr<Channel>>)> done) = 0;
   /// As run_in_background (background.h).
   virtual void in_background(std::function<void()> work, std::function<void()> done) = 0;
+  /// As this_process and has_ended (process.h); by default nothing is known of processes.
+  [[nodiscard]] virtual ProcessName process() const { return {}; }
+  [[nodiscard]] virtual bool ended(const ProcessName&) const { return false; }
 };
 
 /// Sockets on a loop, which outlives it.
@@ -48,6 +52,8 @@ class TcpNetwork final : public Network {
       const std::string& address, std::uint64_t timeout_ms,
       std::function<void(Result<std::unique_ptr<Channel>>)> done) override;
   void in_background(std::function<void()> work, std::function<void()> done) override;
+  [[nodiscard]] ProcessName process() const override { return this_process(); }
+  [[nodiscard]] bool ended(const ProcessName& other) const override { return has_ended(other); }
 
  private:
   Loop& loop_;

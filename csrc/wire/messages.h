@@ -37,11 +37,10 @@ struct Hello {
   std::string run;  // empty: the run of this master, whatever its name
   Member member;
   Report report;
-  bool at_door = false;       // a newcomer that has called refresh
-  StateRoot door_root;        // with at_door: the newcomer's own state
-  std::string package = {};   // version of the peer's pccl, for people
-  std::string host = {};      // name of the machine on which the peer runs, for people
-  std::uint64_t process = 0;  // number of the peer's process there
+  bool at_door = false;      // a newcomer that has called refresh
+  StateRoot door_root;       // with at_door: the newcomer's own state
+  std::string package = {};  // version of the peer's pccl, for people
+  std::string host = {};     // name of the machine on which the peer runs, for people
   static constexpr std::string_view kAddedFrom = "package";
   bool operator==(const Hello&) const = default;
 
@@ -53,7 +52,6 @@ struct Hello {
     visit("door_root", self.door_root);
     visit("package", self.package, kPackageBytesMax);
     visit("host", self.host, kNameBytesMax);
-    visit("process", self.process);
   }
 };
 

@@ -14,6 +14,7 @@
 #include "base/handle.h"
 #include "base/ids.h"
 #include "base/limits.h"
+#include "base/process_name.h"
 #include "base/protocol.h"
 
 namespace pccl {
@@ -41,7 +42,9 @@ struct Place {
 struct Member {
   Handle handle;
   Place place;
-  bool raises = false;  // on_loss="raise": no operation is replayed; the same at all members
+  bool raises = false;       // on_loss="raise": no operation is replayed; the same at all members
+  ProcessName process = {};  // a master of the same machine can see it end
+  static constexpr std::string_view kAddedFrom = "process";
   bool operator==(const Member&) const = default;
   [[nodiscard]] PeerId peer() const { return handle.peer; }
 
@@ -49,6 +52,7 @@ struct Member {
     visit("handle", self.handle);
     visit("place", self.place);
     visit("raises", self.raises);
+    visit("process", self.process);
   }
 };
 

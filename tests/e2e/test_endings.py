@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +96,12 @@ def trains(index: int, url: str, steps: int) -> None:
         say(error=type(error).__name__, text=str(error))
 
 
+def _status(master: Any, *arguments: str) -> str:
+    command = [sys.executable, "-m", "pccl_backend._cli", "--status", master.url, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
 def test_who_comes_to_a_finished_run_is_told_when_it_ended(
     run_peers: Callable[..., list[Any]], start_master: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -118,6 +127,10 @@ def test_who_comes_to_a_finished_run_is_told_when_it_ended(
         assert last["error"] == "RunEndedError"
         assert 'the run "default" is finished, after step 2, on 20' in last["text"]
         assert "--again" in last["text"]
+    seen = json.loads(_status(master, "--json"))
+    assert (seen["state"], seen["step"]) == ("finished", 2)
+    assert "is finished, after step 2, on 20" in seen["waits_for"]
+    assert _status(master).startswith('run "default": finished\n  the run "default" is finished')
     master.close()
     again = start_master(*register)
     (later,) = run_peers(trains, 1, again.url, 2, first=4)
@@ -130,6 +143,32 @@ def test_who_comes_to_a_finished_run_is_told_when_it_ended(
         peer.tell("go")
         peer.tell("end")
     assert all(peer.finish()[-1]["ended"] for peer in anew)
+
+
+def finishes_among_others(index: int, url: str) -> None:
+    import torch
+
+    import pccl_backend as pccl
+
+    group = pccl.group(pccl.join(url, timeout_s=60.0))
+    state = {"step": 0, "w": torch.zeros(4)}
+    group.refresh(state)
+    if index > 0:
+        boundary = group.refresh(state, verify=True)
+        say(size=boundary.size, finished=boundary.finished)
+        return
+    with pytest.raises(pccl.MismatchError, match="other members called refresh"):
+        group.finish(timeout_s=30.0)
+    say(size=group.refresh(state).size)  # the same boundary
+
+
+def test_finish_of_some_is_a_mismatch_and_the_run_goes_on(
+    run_peers: Callable[..., list[Any]], start_master: Callable[..., Any]
+) -> None:
+    master = start_master("--min-peers", "2")
+    peers = run_peers(finishes_among_others, 2, master.url)
+    assert [peer.finish()[-1]["size"] for peer in peers] == [2, 2]
+    assert "is finished" not in master.log()
 
 
 def test_that_all_leave_is_a_pause(

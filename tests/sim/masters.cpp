@@ -108,8 +108,8 @@ void World::act_master(int m, master::Actions actions) {
       act_master(m, std::move(each));
     } else if constexpr (std::is_same_v<T, master::WriteRegister>) {
       world.write = ++write_numbers_;
-      writes_.push_back(
-          Write{world.write, m, std::move(action.from), std::move(action.to), false, false});
+      writes_.push_back(Write{world.write, m, std::move(action.from), std::move(action.to), false,
+                              false, world.refounds || world.core->config.refound});
     } else if constexpr (std::is_same_v<T, master::Close>) {
       close_from_master(m, index(action.peer));
     } else if constexpr (std::is_same_v<T, master::StartTimer>) {
@@ -187,6 +187,30 @@ void World::lose_register() {
   }
 }
 
+/// A run that nobody has finished ends when all members that are here leave. Where none is here,
+/// each of them is known to be gone, or they have had time to come back: what the master has lost
+/// is its connections.
+std::string World::wrong_end(const Write& write) const {
+  const bool ends = write.to.over && !write.from.over && !write.to.ended;
+  if (!ends || write.waited || !write.from.epoch) return "";
+  const std::vector<Member>& members = write.from.epoch->members;
+  std::set<int> gone;  // replicas: they go as a whole
+  for (const Member& m : members) {
+    const PeerWorld& member = at(m.peer());
+    if (member.leaving) return "";
+    if (member.life == Life::dead || member.over || member.said_bye) {
+      gone.insert(replica(index(m.peer())));
+    }
+  }
+  for (const Member& m : members) {
+    const int p = index(m.peer());
+    if (!gone.contains(replica(p))) {
+      return "the run is over, and " + std::to_string(p) + " may come back";
+    }
+  }
+  return "";
+}
+
 /// Compare and write.
 void World::write_register(Write& write) {
   write.answered = true;
@@ -198,6 +222,7 @@ void World::write_register(Write& write) {
     if (lost && !same && !answered) broken = "the run goes on by itself, and its register was lost";
     const bool adopted = lost && !same && adopts_;
     const bool opens = held.ended && !write.to.ended;
+    if (std::string wrong = wrong_end(write); !wrong.empty()) broken = std::move(wrong);
     if (opens && !lost && !adopts_ && !refounds_) broken = "a run that was finished goes on";
     if (!same) lost = false;
     history_.push_back(held);
@@ -286,7 +311,12 @@ bool World::apply_at_master(const Move& move) {
       return true;
     case What::refound:
       master(m).timers.erase(master::TimerKind::refound);
+      master(m).refounds = true;
       to_master(m, master::RefoundOver{});
+      master(m).refounds = false;
+      return true;
+    case What::sees_death:
+      to_master(m, master::PeerDied{id(p)});
       return true;
     case What::absence:
       master(m).absences.erase(id(p));

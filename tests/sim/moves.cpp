@@ -28,6 +28,7 @@ constexpr const char* kWhat[] = {"arrives",
                                  "founding delay is over",
                                  "refound delay is over",
                                  "absence is over",
+                                 "is seen to have ended by",
                                  "links up",
                                  "cannot reach",
                                  "fetched from",
@@ -314,6 +315,13 @@ void World::master_moves(int m, std::vector<Move>& out, std::vector<Move>& timer
   }
   for (const PeerId p : world.absences) {
     timers.push_back({What::absence, Sort::timer, index(p), -1, {}, m});
+  }
+  for (const auto& [q, seat] : world.core->seats) {
+    const int p = index(q);
+    const bool here = m == 0 && p < rules.local && peer(p).life == Life::dead;
+    if (here && !seat.dead && !world.core->peers.contains(q)) {
+      out.push_back({What::sees_death, Sort::fair, p, -1, {}, m});
+    }
   }
 }
 

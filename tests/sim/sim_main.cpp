@@ -169,7 +169,8 @@ const std::vector<Bug> kPlanted = {
     {"commit_alone"},      {"any_survivor"},     {"old_vote"},          {"forget_commits"},
     {"pin_follows_epoch"}, {"flag_per_message"}, {"keep_when_deposed"}, {"blind_write"},
     {"read_back"},         {"stale_ready"},      {"assume_written"},    {"half_replica"},
-    {"impatient"},         {"leave_mid_step"},   {"trust_register"},    {"one_finishes"}};
+    {"impatient"},         {"leave_mid_step"},   {"trust_register"},    {"one_finishes"},
+    {"lost_is_dead"},      {"one_death"}};
 /// One walk in thousands: give them a hundred thousand.
 const std::vector<Bug> kRare = {
     {"begin_anew"},

@@ -188,6 +188,8 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace, bool
   // Two walks of five: the others stay those that seeds.txt and kRare name.
   rules.slow_adoption = seed % 5 == 0 || seed % 5 == 3;
   rules.finishes = seed % 7 == 1 || seed % 7 == 4;
+  const int local[] = {0, 0, rules.peers, rules.peers / 2};
+  rules.local = local[seed % 4];
   if (liar) rules.liar = static_cast<int>(seed % static_cast<std::uint64_t>(rules.peers));
   World world(std::move(rules), random);
   Taste taste(random);

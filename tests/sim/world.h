@@ -77,6 +77,7 @@ struct Rules {
   PlantedBugs planted;
   bool slow_adoption = false;  // a proposal may come while a peer replaces its state
   int liar = -1;               // a peer of which nothing that it says need be true
+  int local = 0;  // so many peers, the first, run on the machine of master 0, which sees them end
 };
 
 enum class Life { absent, up, stopped, dead };
@@ -173,6 +174,7 @@ struct MasterWorld {
   std::optional<master::Register> read;  // what it will take over from
   std::uint64_t write = 0;               // the one whose answer it waits for
   bool woke = false;                     // it does not know yet that it was stopped
+  bool refounds = false;                 // TimerKind::refound has just ended
   std::map<int, int> beats;              // heartbeats that each has sent since `expired`
 };
 
@@ -183,6 +185,7 @@ struct Write {
   master::Register from, to;
   bool answered = false;
   bool ok = false;
+  bool waited = false;  // the members were given their time to come back
 };
 
 enum class Sort { fair, maybe, fault, timer };
@@ -207,6 +210,7 @@ enum class What {
   founding,
   refound,
   absence,
+  sees_death,
   links_up,
   link_fails,
   fetched,
@@ -354,6 +358,7 @@ class World {
   void depose(int m, const std::string& why);
   void crash_master(int m);
   void write_register(Write& write);
+  [[nodiscard]] std::string wrong_end(const Write& write) const;
   [[nodiscard]] bool may_lose_register() const;
   void lose_register();
   bool apply_at_master(const Move& move);

@@ -144,7 +144,9 @@ def test_options_become_fields_of_the_engine() -> None:
     options = Options(ports=(4000, 4010), connect_timeout_s=0.25, advertise=("a",)).to_engine()
     assert options["port_first"] == 4000
     assert options["port_last"] == 4010
-    assert options["connect_timeout_ms"] == 250
+    assert (options["connect_timeout_ms"], options["master_timeout_ms"]) == (250, 250)
+    default = Options().to_engine()
+    assert (default["connect_timeout_ms"], default["master_timeout_ms"]) == (10_000, 60_000)
     assert options["advertise"] == ["a"]
     assert options["interface_host"] == ""
 
@@ -152,7 +154,6 @@ def test_options_become_fields_of_the_engine() -> None:
 def test_a_process_is_called_by_host_and_number_or_as_it_wishes() -> None:
     options = Options().to_engine()
     assert options["name"] == f"{options['host']}/{os.getpid()}"
-    assert options["process"] == os.getpid()
     assert Options(name="trainer b").to_engine()["name"] == "trainer b"
     for wrong in ("x" * 65, "a\nb", "\x1b[2J", "ä" * 33, "a\u202eb", "\udcff"):
         with pytest.raises(ValueError, match="1 to 64 bytes of characters to print"):

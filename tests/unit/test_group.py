@@ -134,6 +134,7 @@ def test_a_wait_is_said_without_a_level_that_somebody_has_set(
     line: str,
 ) -> None:
     monkeypatch.setattr(_group, "SAY_WAITING_S", 0.0)
+    monkeypatch.setattr(_group, "SAY_AT_DOOR_S", 0.0)
     fake.view["admitted"] = admitted
     fake.events = [None, None, finished()]
     ElasticGroup(None).refresh({"step": 1})
@@ -530,3 +531,12 @@ def test_finish_says_how_far_the_run_has_come(fake: FakeExtension) -> None:
     with pytest.raises(MismatchError, match="other members called refresh"):
         group.finish()
     assert group.finish().left
+
+
+def test_finish_among_members_that_refresh_a_shared_state_is_a_mismatch(
+    fake: FakeExtension,
+) -> None:
+    group = _group.group()
+    fake.events += [{"what": "hash"}, {"what": "fetch", "root": {}, "sources": []}]
+    with pytest.raises(MismatchError, match="other members called refresh"):
+        group.finish()

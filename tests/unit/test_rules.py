@@ -384,7 +384,13 @@ def headings(text: str, level: int) -> list[str]:
 def described_structs() -> dict[str, tuple[str, list[str]]]:
     """Struct of those headers -> its name on the wire ("" for a part), its fields."""
     found = {}
-    for header in ("base/handle.h", "wire/parts.h", "wire/messages.h", "wire/peer_messages.h"):
+    for header in (
+        "base/handle.h",
+        "base/process_name.h",
+        "wire/parts.h",
+        "wire/messages.h",
+        "wire/peer_messages.h",
+    ):
         text = (CSRC / header).read_text()
         for struct in re.finditer(r"^struct (\w+) \{$(.*?)^\};$", text, re.M | re.S):
             wire_name = re.search(r'kName = "(\w+)"', struct[2])

@@ -101,20 +101,38 @@ TEST(JoinWait, ends_by_the_founding_or_by_one_of_its_limits) {
   using Verdict = JoinWait::Verdict;
   const auto ticket = std::make_shared<Ticket>();
   JoinWait founded(ticket);
-  EXPECT_EQ(founded.tick(99, false, 100, 1000000), Verdict::none);
-  EXPECT_EQ(founded.tick(kSayWaitingMs, true, 100, 1000000), Verdict::say);
-  EXPECT_EQ(founded.tick(kSayWaitingMs, true, 100, 1000000), Verdict::none) << "once";
+  EXPECT_EQ(founded.tick(99, false, false, 100, 1000000), Verdict::none);
+  EXPECT_EQ(founded.tick(1000, true, false, 100, 1000000), Verdict::say);
+  EXPECT_EQ(founded.tick(kSayWaitingMs, true, false, 100, 1000000), Verdict::none) << "once";
   founded.end({});
   EXPECT_TRUE(ticket->done());
   EXPECT_FALSE(ticket->error().failed());
   founded.end({ErrorCode::closed, "later"});
-  EXPECT_EQ(founded.tick(1000000, true, 100, 1000000), Verdict::none);
+  EXPECT_EQ(founded.tick(1000000, true, false, 100, 1000000), Verdict::none);
 
   JoinWait alone(std::make_shared<Ticket>());
-  EXPECT_EQ(alone.tick(100, false, 100, 1000), Verdict::no_master);
+  EXPECT_EQ(alone.tick(100, false, false, 100, 1000), Verdict::no_master);
   JoinWait early(std::make_shared<Ticket>());
-  EXPECT_EQ(early.tick(999, true, 100, 1000), Verdict::none);
-  EXPECT_EQ(early.tick(1, true, 100, 1000), Verdict::not_founded);
+  EXPECT_EQ(early.tick(999, true, false, 1000, 1000), Verdict::none);
+  EXPECT_EQ(early.tick(1, true, false, 1000, 1000), Verdict::not_founded);
+}
+
+TEST(JoinWait, without_a_master_it_is_said_at_once_and_after_longer_and_longer_times) {
+  using Verdict = JoinWait::Verdict;
+  JoinWait wait(std::make_shared<Ticket>());
+  const auto tick = [&](std::uint64_t ms, bool failed) {
+    return wait.tick(ms, false, failed, 60000, 1000000);
+  };
+  EXPECT_EQ(tick(10, false), Verdict::none);
+  EXPECT_EQ(tick(10, true), Verdict::say_no_master);
+  EXPECT_EQ(tick(4979, true), Verdict::none);
+  EXPECT_EQ(tick(1, true), Verdict::say_no_master);
+  EXPECT_EQ(tick(4999, true), Verdict::none);
+  EXPECT_EQ(tick(1, true), Verdict::say_no_master);
+  EXPECT_EQ(wait.waited_ms(), 10000U);
+  EXPECT_EQ(tick(50000, true), Verdict::no_master);
+  JoinWait hung(std::make_shared<Ticket>());  // no attempt has come to an end
+  EXPECT_EQ(hung.tick(1000, false, false, 60000, 1000000), Verdict::say_no_master);
 }
 
 }  // namespace

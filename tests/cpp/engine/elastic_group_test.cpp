@@ -338,7 +338,7 @@ TEST(ElasticGroup, different_roots_are_named_also_where_all_only_send_and_it_was
 TEST(ElasticGroup, no_master_is_an_error_that_names_the_address) {
   EngineOptions options;
   options.interface_host = "127.0.0.1";
-  options.connect_timeout_ms = 500;
+  options.master_timeout_ms = 500;
   auto engine = Engine::create(options);
   ASSERT_TRUE(engine.ok());
   JoinOptions join;

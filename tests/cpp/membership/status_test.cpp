@@ -77,15 +77,41 @@ TEST(Status, a_member_whose_connection_is_gone_is_away) {
 }
 
 TEST(Status, of_a_run_that_is_not_founded_tells_who_has_come) {
-  State s;
-  s.held = Register{};
-  s.holds = true;
+  State s = in_office({});
+  s.held->epoch.reset();
   cast::newcomer(s, member(1));
   const Status status = status_of(s, {});
   EXPECT_EQ(status.state, "founding");
   EXPECT_EQ(status.epoch, EpochId{});
   ASSERT_EQ(status.door.size(), 1U);
   EXPECT_EQ(status.door[0].doing, "founding");
+}
+
+TEST(Status, of_a_finished_run_tells_after_which_step_and_when) {
+  State s = in_office({});
+  s.held->over = true;
+  s.held->ended = Ending{17, 1800000000};
+  s.running = false;
+  const Status status = status_of(s, {});
+  EXPECT_EQ(status.state, "finished");
+  EXPECT_EQ(status.step, 17U);
+  EXPECT_NE(status.waits_for.find("finished, after step 17, on 2027-01-15 at 08:00:00 UTC"),
+            std::string::npos)
+      << status.waits_for;
+}
+
+TEST(Status, a_member_whose_process_has_ended_and_a_run_without_members_are_told) {
+  Member here = member(1);
+  here.process = ProcessName{7, 4711, 99};
+  State s = in_office({here, member(2)});
+  static_cast<void>(step(s, PeerGone{PeerId{1}, "gone"}));
+  static_cast<void>(step(s, PeerDied{PeerId{1}}));
+  static_cast<void>(step(s, PeerGone{PeerId{2}, "gone"}));
+  const Status status = status_of(s, {});
+  EXPECT_EQ(status.state, "lost");
+  EXPECT_EQ(status.members[0].detail, "its process has ended");
+  EXPECT_EQ(status.members[0].process, 4711U);
+  EXPECT_EQ(status.members[1].detail, "not connected");
 }
 
 TEST(Status, of_a_very_large_run_is_bounded) {

@@ -7,11 +7,11 @@
 //   config min_peers=2 hold_below=1 run=name again=1     before boot
 //   boot | die | clock SECONDS [unix=SECONDS] | over TIMER [N]                  the master; TIMER:
 //   founding patience refound absence connect N [replica=a attempt=0 rank=0 size=1 run=name
-//   state=REVISION/NAME] close N | crash N                            its connection breaks; the
-//   process dies hold N | release N what the master sends to N waits issue N [needs_all|root=M] |
-//   complete N KEY | returned N KEY | time_out N KEY | beat N mismatch N KEY | suspect N M | cannot
-//   N M | relinked N M refresh N | resume N | finish N | state N REVISION/NAME | leave N [now] |
-//   bye N
+//   state=REVISION/NAME] close N | crash N | died N (its process is seen to have ended) its
+//   connection breaks; the process dies hold N | release N what the master sends to N waits issue N
+//   [needs_all|root=M] | complete N KEY | returned N KEY | time_out N KEY | beat N mismatch N KEY |
+//   suspect N M | cannot N M | relinked N M refresh N | resume N | finish N | state N REVISION/NAME
+//   | leave N [now] | bye N
 #pragma once
 
 #include <deque>
@@ -232,6 +232,8 @@ class Story {
       if (verb == "crash") player.over = true;
       lose_master(who(), player);
       to_master(master::PeerDisconnected{who()});
+    } else if (verb == "died") {
+      to_master(master::PeerDied{who()});
     } else if (verb == "hold" || verb == "release") {
       peers_.at(who()).held = verb == "hold";
     } else {
