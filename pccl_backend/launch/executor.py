@@ -25,7 +25,7 @@ from pathlib import Path
 
 from . import child, environment
 from .arguments import Plan
-from .output import ERR, OUT, Streams, Tail, Teller
+from .output import ERR, OUT, Streams, Tail, Teller, wait_for_streams
 from .spot import Watch
 from .supervisor import (
     Asked,
@@ -117,6 +117,7 @@ class Executor:
                 watch.close()
         for held in self._ports.values():
             held.close()
+        wait_for_streams(STREAM_END_S)
         self._teller.close(LAST_WORDS_S)
         return self._status
 

@@ -86,10 +86,12 @@ class Pump:
         """
         self._source, self._console = source, console
         self._prefix = prefix.encode()
+        _pumping[:] = [thread for thread in _pumping if thread.is_alive()]
         self._file = None if file is None else os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
         self._tail = b""
         self._thread = threading.Thread(target=self._run, name="pccl-run-pump", daemon=True)
         self._thread.start()
+        _pumping.append(self._thread)
 
     def tail(self, timeout_s: float) -> str:
         """The last lines; waits until the stream has ended, but not longer than that."""
@@ -121,6 +123,16 @@ class Pump:
             data = b"".join(self._prefix + line + b"\n" for line in lines)
         if not write_all(self._console, data):
             self._console = -1  # nobody reads it any more
+
+
+_pumping: list[threading.Thread] = []  # of all pumps, for the end of the launcher
+
+
+def wait_for_streams(timeout_s: float) -> None:
+    """Waits until all that workers have written is where it belongs, but not longer than that."""
+    deadline = time.monotonic() + timeout_s
+    for thread in _pumping:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def last_lines(data: bytes) -> str:

@@ -180,7 +180,7 @@ sys.exit(7)
     delays = ("--restart-delay", "0.001", "--restart-delay-max", "0.01")
     said = launch(*ANY_MASTER, *delays, *python(code)).ends(7)
     # Lines of a worker that ended just before may still be on their way to the console.
-    assert re.search(r"in a row: pccl-run gives up.*stderr:\n(attempt \d\n)*attempt 9\n", said)
+    assert re.search(r"in a row: pccl-run gives up.*stderr:\n(.*\n)*attempt 9\n", said)
     assert said.count("next start in") == 9
 
 

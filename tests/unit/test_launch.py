@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from conftest import ROOT, wait_until
 
 from pccl_backend._config import Options, Replica
-from pccl_backend.launch import environment
+from pccl_backend.launch import environment, output
 from pccl_backend.launch.arguments import Plan, count_processes, read, streams
 from pccl_backend.launch.output import TAIL_LINES, Pump, last_lines, tail_of
 from pccl_backend.launch.supervisor import Rules
@@ -260,3 +261,21 @@ def test_a_child_whose_parent_is_gone_or_whose_program_is_missing_says_so() -> N
     assert missing == 127
     assert "no-such-program cannot be executed: No such file" in text
     assert status(os.getpid(), "/")[0] == 126
+
+
+def test_the_end_waits_for_what_workers_have_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_all = output.write_all
+
+    def slowly(descriptor: int, data: bytes) -> bool:
+        time.sleep(0.3)
+        return write_all(descriptor, data)
+
+    monkeypatch.setattr(output, "write_all", slowly)
+    source, target = os.pipe()
+    Pump(source, console=-1, file=tmp_path / "log")
+    os.write(target, b"the last line\n")
+    os.close(target)
+    output.wait_for_streams(20.0)
+    assert (tmp_path / "log").read_bytes() == b"the last line\n"
