@@ -187,8 +187,8 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE|etcd://…|none",
         help="file that keeps what a restarted master must know; or an etcd cluster, "
         "etcd://HOST:PORT[,HOST:PORT...]/KEY, that several masters share: one is in charge, the "
-        "others stand by; 'none' keeps it in memory, then a restarted master does not know its run "
-        "A run of another name than 'default' keeps its own beside it, with -NAME at the end "
+        "others stand by; 'none' keeps it in memory, then a restarted master does not know its "
+        "run. A run of another name than 'default' has -NAME at the end of its file or key "
         "(default: master-PORT in $XDG_STATE_HOME/pccl or ~/.local/state/pccl; none with port 0)",
     )
     add(

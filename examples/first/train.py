@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 import pccl_backend as pccl
 
-STEPS, PAUSE_S = 600, 0.5  # of each step, so that there is time to kill something
+STEPS, PAUSE_S = 600, 0.5  # a pause after each step gives time to kill something
 
 pccl.leave_on(signal.SIGTERM)  # leave in good order when the machine is taken back
 dist.init_process_group("pccl")  # elastic, as PCCL_MASTER=pccl://HOST:PORT is set
@@ -27,6 +27,6 @@ while not boundary.left and state["step"] < STEPS:
     time.sleep(PAUSE_S)
     boundary = group.refresh(state)
 if not boundary.left:
-    group.finish()  # all say so: who comes later hears that the run is finished
+    group.finish()  # called by all members: the run is finished, and nobody can join it any more
 print(f"ended after step {state['step']} with weight {weight.tolist()}")
 dist.destroy_process_group()
