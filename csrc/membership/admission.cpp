@@ -1,5 +1,5 @@
-// Who counts: replicas, survivors of the register's epoch, newcomers at the door, and which Hello
-// is taken at all.
+// Which peers count: whole replicas, survivors of the register's epoch, newcomers at the door; and
+// which Hello is accepted.
 #include <algorithm>
 #include <optional>
 
@@ -61,14 +61,14 @@ std::pair<std::string, std::uint64_t> replica_of(const Member& member) {
 }
 
 std::size_t replicas(const std::vector<Member>& members) {
-  // Replicas are whole and of one size here, so each has exactly one rank 0.
+  // These replicas are whole and of one size, so each has exactly one rank 0.
   return static_cast<std::size_t>(std::count_if(members.begin(), members.end(),
                                                 [](const Member& m) { return m.place.rank == 0; }));
 }
 
 namespace {
 
-/// Erases those whose replica is not complete among them. `member`: entry -> Member.
+/// Erases the entries whose replica is not complete among the entries. `member`: entry -> Member.
 void keep_whole(auto& entries, auto&& member) {
   const bool trivial = std::all_of(entries.begin(), entries.end(),
                                    [&](const auto& e) { return member(e).place.size == 1; });
@@ -140,7 +140,7 @@ std::vector<Member> door(const State& s) {
   const std::size_t most = s.config.max_peers;
   const std::size_t room = most - std::min(inside.size(), most);
   if (waiting.size() > room) {
-    // Replicas have one size; one that does not fit as a whole waits.
+    // All replicas have one size. A replica for which there is no room as a whole waits.
     waiting.resize(room - room % waiting.front().member->place.size);
   }
   std::vector<Member> members;
@@ -229,8 +229,8 @@ namespace {
 
 Error refuse(std::string text) { return Error{ErrorCode::refused, cut_text(std::move(text))}; }
 
-/// Replicas of one run have one size and one on_loss: those of its members, or of who waits
-/// already.
+/// Replicas of one run have one size and one on_loss: those of its members, or, before the
+/// founding, of a peer that waits already.
 Error check_like_others(const State& s, const Member& mine) {
   const Member* other = nullptr;
   if (own(s) != nullptr && !own(s)->members.empty()) {

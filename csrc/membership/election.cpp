@@ -1,4 +1,4 @@
-// Whose shared state is right at a boundary: only members vote, in each peer group for itself.
+// Which shared state wins at a boundary. Only members elect, in each peer group separately.
 #include <algorithm>
 
 #include "membership/master_rules.h"
@@ -11,13 +11,14 @@ struct Candidate {
   std::vector<const Member*> holders;  // in rank order
 };
 
-/// At a run's first voted boundary the highest revision wins (who loaded a checkpoint has the
-/// checkpoint's), later the most popular root; then the other of the two, then the lowest rank.
+/// At a run's first voted boundary the highest revision wins (a member that has loaded a checkpoint
+/// has the checkpoint's), and among equals the most popular root. Later the most popular root wins,
+/// and among equals the highest revision. Last, the lowest rank.
 bool better(const Candidate& a, const Candidate& b, bool first) {
   const auto votes = [](const Candidate& c) { return c.holders.size(); };
   if (first && a.root.revision != b.root.revision) return a.root.revision > b.root.revision;
   if (votes(a) != votes(b)) return votes(a) > votes(b);
-  return a.root.revision > b.root.revision;  // equal: the one of the lower rank, which came first
+  return a.root.revision > b.root.revision;  // equal: `a`, which has the lower rank, came first
 }
 
 SyncPlan plan_of(const Candidate& chosen, std::size_t voters, bool first,
@@ -39,7 +40,8 @@ std::map<std::uint32_t, SyncPlan> elect(const State& s, const std::vector<Member
   std::map<std::uint32_t, std::size_t> numbers;
   for (const Member& m : voters) {
     const PeerState& peer = s.peers.at(m.peer());
-    // Who has not begun holds what it fetched before the register's epoch was written.
+    // A member that has started no epoch holds the state that it fetched before the register's
+    // epoch was written.
     const StateRoot& root = peer.report.started ? peer.report.root : peer.door_root;
     ++numbers[m.place.rank];
     if (!root.present) continue;

@@ -1,6 +1,7 @@
-// How a run is finished: all members stand at one boundary and say so. Then the register says after
-// which step and when, and whoever comes later is turned away with that text, until the operator
-// opens the run anew (--again). That all members leave, or are lost, finishes nothing.
+// How a run is finished: all members stand at one boundary and call finish. Then the register holds
+// step and time of the end, and a peer that comes later is refused with a text that names them,
+// until the operator opens the run anew (--again). A run whose members all leave, or are all lost,
+// is not finished.
 #include <algorithm>
 
 #include "membership/master_rules.h"
@@ -8,7 +9,7 @@
 namespace pccl::master {
 namespace {
 
-/// "2026-11-23 at 22:01:05 UTC". Of the day: H. Hinnant, chrono-compatible low-level date
+/// "2026-11-23 at 22:01:05 UTC". The calendar: H. Hinnant, chrono-compatible low-level date
 /// algorithms.
 std::string day_and_time(std::uint64_t unix_s) {
   const std::uint64_t from_march = unix_s / 86400 + 719468;  // days since the 1st of March 0000
@@ -55,8 +56,9 @@ void turn_away(State& s, PeerId peer, Actions& out) {
   const std::string text = cut_text(ending_text(s));
   const Report& report = s.peers.at(peer).report;
   const Ending& ending = *s.held->ended;
-  // It stands at that boundary, or has lost the answer with another connection. Who stands at an
-  // earlier one has another state: the others have gone on without it.
+  // The peer stands at the run's last boundary: its Left may have been lost with an earlier
+  // connection. A peer that stands at an earlier boundary has another state: the others have gone
+  // on without it.
   const bool of_last = ending.members.empty() || report.step == ending.boundary;
   if (of_last && report.finish && report.vote != VoteKind::none) {
     send(s, peer, Left{text, ending.members}, out);

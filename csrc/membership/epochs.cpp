@@ -9,7 +9,7 @@
 namespace pccl::master {
 namespace {
 
-/// What would be right now.
+/// The epoch that should come next, by what the master knows now.
 struct Next {
   std::vector<Member> members;
   bool boundary = false;
@@ -24,7 +24,8 @@ bool contains_relays(const std::vector<Relay>& all, const std::vector<Relay>& so
   });
 }
 
-/// The newest voted boundary that anybody knows of. A vote for a step before it counts for nothing.
+/// The newest voted boundary that the register or a connected peer knows. Votes for earlier steps
+/// do not count.
 std::uint64_t newest_passed(const State& s) {
   std::uint64_t passed = s.held->passed;
   for (const auto& [p, peer] : s.peers) {
@@ -77,7 +78,8 @@ std::set<PeerId> refuse_ahead(State& s, const std::vector<Member>& newcomers, co
   return refused;
 }
 
-/// Who votes, who is admitted, who leaves, and whose state it will be. `alive` is not empty.
+/// Decides which members vote, which newcomers are admitted, which members leave, and which shared
+/// state all will hold. `alive` is not empty.
 Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
   Next next;
   EpochId newest;
@@ -89,13 +91,14 @@ Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
   std::set<PeerId> strangers;
   bool admits = true;
   if (newest == EpochId{}) {
-    // Nobody has begun: the founding, or the last boundary, goes on. A founding takes nobody in who
-    // has called refresh: its program is past the place where founders begin.
+    // No member has started an epoch: the founding, or the last boundary, goes on. A founding
+    // admits no peer that has called refresh: its program is past the place where founders begin.
     next.boundary = true;
     admits = s.held->passed > 0;
     if (admits) next.plans = elect(s, voters);
   } else {
-    // Who has begun nothing goes on as a member only of an epoch that somebody did begin.
+    // A member that has started no epoch goes on only if it is a member of the newest epoch that
+    // another one has started. Else it is a stranger.
     std::set<PeerId> begun_with;
     if (newest == own(s)->id) {
       for (const Member& m : own(s)->members) begun_with.insert(m.peer());
@@ -133,7 +136,7 @@ Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
   }
   next.members = voters;
   if (!next.boundary || !admits) return next;
-  // Strangers are members of the register's epoch, and keep their place in it.
+  // Strangers are members of the register's epoch, and keep their place in the list.
   next.members = alive;
   remove(next.members, next.leavers);
   remove(newcomers, refuse_ahead(s, newcomers, next, out));
@@ -154,7 +157,8 @@ Change departure(const State& s, const Member& member, const std::set<PeerId>& m
   return {&member, "lost", s.peers.contains(p) ? "" : "it did not come back"};
 }
 
-/// A line for each change of members from `before` to `members`; one for all ranks of a replica.
+/// A line for each member that comes or goes from `before` to `members`; one line for all ranks of
+/// a replica.
 std::vector<std::string> changes(const State& s, const Epoch* before,
                                  const std::vector<Member>& members) {
   std::vector<std::string> lines;
@@ -207,8 +211,8 @@ void propose(State& s, Next next, Actions& out) {
   }
 }
 
-/// Who was named as a source still holds that state. (It may have fetched another one for a
-/// proposal that came to nothing, before it heard of this one.)
+/// The plan still names the right state, and every source still holds that state. (A source may
+/// have fetched another state for a proposal that was dropped, before it heard of this one.)
 bool still_right(const SyncPlan& plan, const SyncPlan& now) {
   return plan.root == now.root &&
          std::all_of(plan.sources.begin(), plan.sources.end(), [&](PeerId source) {
@@ -228,8 +232,8 @@ bool still_right(const State& s, const Next& next) {
 }
 
 void found(State& s, Actions& out) {
-  // Who cannot reach another, and has no relay (any more), may try again with another connection,
-  // as long as the others wait.
+  // Newcomers that cannot reach each other and have no relay: the master closes the connection of
+  // the excluded ones, which may try again with a new connection while the others wait.
   for (const PeerId q : excluded(s)) {
     out.push_back(Close{q});
     forget(s, q, "", out);
@@ -245,7 +249,8 @@ void found(State& s, Actions& out) {
   }
 }
 
-/// While members of the register's epoch are here, who knows another one belongs to another run.
+/// While a member of the register's epoch is connected, a peer that reports an unknown epoch
+/// belongs to another run.
 void evict_foreign(State& s, const std::vector<Member>& alive, Actions& out) {
   if (s.unknown.empty()) return;
   const bool known = std::any_of(alive.begin(), alive.end(),
@@ -276,7 +281,8 @@ void let_go(State& s, PeerId p, Actions& out) {
   if (Seat* seat = seat_of(s, p)) seat->departed = seat->expelled = true;
 }
 
-/// Too few replicas for the next step: the boundary stays open. Who leaves need not wait with them.
+/// Too few replicas for the next step: the boundary stays open. Members that leave need not wait
+/// for it.
 void hold(State& s, const Next& next, Actions& out) {
   drop_proposal(s);
   for (const PeerId p : next.leavers) {
@@ -307,7 +313,8 @@ bool awaits(const State& s) {
 bool somebody_has_not_voted(State& s) {
   const std::vector<Member>& members = own(s)->members;
   const std::uint64_t passed = s.held->passed;
-  // From the one that was found the last time on, so that a boundary's votes cost one round.
+  // Begins at the member that was found the last time, so that all votes of a boundary cost one
+  // round.
   for (std::size_t i = 0; i < members.size(); ++i) {
     s.unvoted = s.unvoted < members.size() ? s.unvoted : 0;
     const auto peer = s.peers.find(members[s.unvoted].peer());
@@ -330,7 +337,7 @@ void reconsider(State& s, Actions& out) {
   }
   const std::vector<Member> alive = survivors(s);
   if (awaits(s)) {
-    drop_proposal(s);  // a running epoch goes on committing what is complete
+    drop_proposal(s);  // a running epoch goes on committing
     return;
   }
   if (s.patient && !is_awaited(s) && s.unknown.empty()) {
@@ -419,7 +426,7 @@ namespace {
 
 using Seats = std::map<PeerId, Seat>;
 
-/// What belonged to the epoch before makes room for the register's. Returns the seats of before.
+/// Replaces the state of the former epoch by that of the register's. Returns the former seats.
 Seats change_epoch(State& s, Actions& out) {
   for (const auto& [p, seat] : s.seats) await_no_more(s, p, out);
   if (s.patient) out.push_back(StopTimer{TimerKind::patience, {}});
@@ -437,7 +444,7 @@ Seats change_epoch(State& s, Actions& out) {
   return before;
 }
 
-/// Departed, by the seats of an epoch that is over.
+/// The peers that have departed, by the seats of an epoch that is over.
 std::set<PeerId> departed(const Seats& seats) {
   std::set<PeerId> out;
   for (const auto& [p, seat] : seats) {
@@ -446,14 +453,14 @@ std::set<PeerId> departed(const Seats& seats) {
   return out;
 }
 
-/// Why a member of that epoch is gone; empty: nothing is known.
+/// Why `p`, a member of the epoch of `seats`, is gone; empty: not known.
 std::string reason_of(const Seats& seats, PeerId p) {
   const auto seat = seats.find(p);
   return seat == seats.end() ? "" : seat->second.reason;
 }
 
-/// Why a replica goes of which `member` is a rank that is here: who of it is lost. `before`: the
-/// members of the epoch that it was in.
+/// Why the replica of `member`, which is connected, has to go: names the rank of it that is lost.
+/// `before`: the members of the replica's last epoch.
 std::string lost_of_replica(const Member& member, const std::vector<Member>& before,
                             const Seats& seats) {
   for (const Member& m : before) {
@@ -467,7 +474,8 @@ std::string lost_of_replica(const Member& member, const std::vector<Member>& bef
   return "another rank of its replica was lost";
 }
 
-/// The others of a run that have begun it, or had to go, are told.
+/// Tells the peers that have started an epoch of the run, or had to go, and are no members now,
+/// that they are out.
 void dismiss(State& s, const std::set<PeerId>& leavers, const std::vector<Member>& before,
              const Seats& seats, const std::string& what, Actions& out) {
   const std::set<PeerId> must_go = excluded(s);
@@ -564,7 +572,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   dismiss(s, leavers, before ? before->members : std::vector<Member>{}, seats,
           "epoch " + to_string(epoch.id) + " goes on without this peer", out);
   if (founding) {
-    // Who waits for a founding without being a founder: the run is there now.
+    // Peers that wait for the founding and are no founders hear that the run is founded.
     for (const auto& [p, peer] : s.peers) {
       if (!is_own_member(s, p)) send(s, p, welcome(s, p), out);
     }
@@ -635,7 +643,7 @@ void adopt(State& s, bool patience_over, Actions& out) {
 
 void adopted(State& s, Actions& out) {
   s.adopting = false;
-  s.config.adopt = false;  // it was the answer to this question
+  s.config.adopt = false;  // answered: the flag is for one lost register
   s.counter = 0;
   s.unknown.clear();
   static_cast<void>(change_epoch(s, out));

@@ -1,4 +1,4 @@
-// Who has not come in time: to an operation, to a boundary. Pure; master.cpp says when it is asked.
+// Which members have not come to an operation or to a boundary in time. Pure; master.cpp asks.
 #include <algorithm>
 
 #include "membership/master_rules.h"
@@ -10,7 +10,8 @@ bool stands_at(const Report& report, std::uint64_t step) {
   return report.vote != VoteKind::none && report.step >= step;
 }
 
-/// It has not issued an operation for which a mate's time is over.
+/// True: the peer has not issued an operation whose time-out has passed at a mate (a member of the
+/// same peer group).
 bool is_late(const State& s, PeerId p, const Report& report) {
   const Seat* seat = seat_of(s, p);
   if (seat == nullptr) return false;
@@ -19,8 +20,8 @@ bool is_late(const State& s, PeerId p, const Report& report) {
          !stands_at(report, op->second.step);
 }
 
-/// It has not come to a boundary where others have waited too long, and it does not wait itself for
-/// a mate that has issued less.
+/// True: the peer has not come to a boundary at which others have waited too long, and does not
+/// itself wait for a mate that has issued fewer operations.
 bool is_late_at_boundary(const State& s, PeerId p, const Report& report) {
   const Seat* seat = seat_of(s, p);
   if (seat == nullptr || !s.expired_boundary) return false;
@@ -34,9 +35,10 @@ bool is_late_at_boundary(const State& s, PeerId p, const Report& report) {
   });
 }
 
-/// Some of a peer group stand at the boundary of a step, others wait in an operation of that step
-/// which those have not called, and the time of that operation is over: their programs differ. The
-/// fewer of them go; of as many those at the boundary. Empty, or why this peer is one of them.
+/// Some members of a peer group stand at the boundary of a step, others wait in an operation of
+/// that step which the first have not called, and the time-out of the operation has passed: their
+/// programs differ. The smaller of the two parts goes; if they are equal, the part at the boundary.
+/// Returns why this peer goes; empty: it stays.
 std::string differs(const State& s, PeerId p, const Report& report) {
   const Seat* seat = seat_of(s, p);
   if (seat == nullptr) return "";
@@ -64,8 +66,9 @@ std::string differs(const State& s, PeerId p, const Report& report) {
   return "";
 }
 
-/// While a member of the running epoch is not here, who has not come may be waiting for that one:
-/// nobody is late. The next epoch is near, and the time-outs are reported again in it.
+/// While a member of the running epoch is not connected, no member is late: a member that has not
+/// come may be waiting for the missing one. The next epoch is near, and the time-outs are reported
+/// again in it.
 bool somebody_is_missing(const State& s) {
   const auto& members = own(s)->members;
   return std::any_of(members.begin(), members.end(),
@@ -95,8 +98,8 @@ void time_is_over(State& s, PeerId p, OpKey op) {
     return;
   }
   report.issued = std::max(report.issued, OpKey{op.step, op.index + 1});  // never the reporter
-  // The oldest counts, as long as somebody has still to come to it: who waits for it has not come
-  // to the later ones.
+  // The oldest operation counts as long as a member has still to come to it: members that wait in
+  // it have not come to later ones.
   const auto [old, added] = s.expired.try_emplace(seat->group, op);
   if (added || op < old->second) {
     old->second = op;

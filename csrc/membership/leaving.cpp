@@ -1,11 +1,12 @@
-// Who leaves, and leaving at once: between two boundaries that are far apart, if nobody has
-// anything in flight.
+// Which members leave, and which leave at once: before the next boundary, if no member has an
+// operation in flight.
 //
-// Who stays must neither replay nor fail anything because of it. Whether all have issued nothing in
-// this step only their Ready can tell; but a proposal stops them, and what somebody has in flight
-// by then runs again. So it is tried only when each member's newest heartbeat since the wish says
-// that it has issued nothing, and nothing has been heard of an operation after that. Tried in vain,
-// the boundary of that step decides.
+// The members that stay must neither replay nor fail an operation because another one leaves. Only
+// the Ready of all members proves that none has issued an operation in this step. But a proposal
+// stops all members, and operations that are in flight by then run again. So the master proposes a
+// leave at once only when the newest heartbeat of each member since the wish says that the member
+// has issued nothing, and no Done has come after that heartbeat. If a Ready says otherwise none the
+// less, the boundary of that step decides.
 #include <algorithm>
 
 #include "membership/master_rules.h"
@@ -13,7 +14,7 @@
 namespace pccl::master {
 namespace {
 
-/// Every operation of these fails without all of those who are pinned.
+/// With on_loss "raise" every operation fails if one of the pinned members is missing.
 bool raises(const std::vector<Member>& members) {
   return std::any_of(members.begin(), members.end(), [](const Member& m) { return m.raises; });
 }

@@ -1,4 +1,4 @@
-// The master's events, one function each. What they lead to is in epochs.cpp, verdict.cpp,
+// The master's events, one function each. Their consequences are in epochs.cpp, verdict.cpp,
 // lateness.cpp, admission.cpp and election.cpp; the reasoning behind each rule is in
 // docs/architecture/rules.md.
 #include "membership/master.h"
@@ -82,7 +82,7 @@ namespace {
 
 constexpr std::uint32_t kRefoundStep = 1U << 16;   // take-overs that a lost register may have seen
 constexpr std::uint32_t kRefoundBelow = 1U << 31;  // from here on incarnations go by one
-constexpr std::uint64_t kRetryS = 30;  // of a newcomer that somebody could not reach; then doubled
+constexpr std::uint64_t kRetryS = 30;  // of a newcomer that a member could not reach; then doubled
 
 constexpr std::uint64_t kWakingS =
     3;  // connections that ended while it was stopped are seen by then
@@ -95,7 +95,7 @@ void be_patient(State& s, Actions& out) {
 
 // -------------------------------------------------------------------------------- the register
 
-/// What does not belong to an office: the operator's answers, and the clock.
+/// The state of a master that is not in charge: the options and the clock, and nothing of the run.
 State fresh(const State& before) {
   State s;
   s.config = before.config;
@@ -104,14 +104,16 @@ State fresh(const State& before) {
   return s;
 }
 
-/// It knows nothing any more, and may take over again only after reading anew.
+/// The master forgets all that it knows of the run. It may take over again only after it has read
+/// the register anew.
 void depose(State& s, const std::string& why, Actions& out) {
   s = fresh(s);
   out.push_back(Deposed{why});
 }
 
-/// So no number of an epoch is ever used twice, and nobody who held the register before can write
-/// it. What a lost register has numbered nobody knows: a run that is founded anew begins far above.
+/// The new incarnation makes all numbers of epochs new, and no former holder of the register can
+/// write it any more. Nobody knows which numbers a lost register has used: with --refound the next
+/// run begins far above.
 void on(State& s, const TakenOver& e, Actions& out) {
   s = fresh(s);
   s.held = e.held;
@@ -125,7 +127,7 @@ void on(State& s, const TakenOver& e, Actions& out) {
 
 void take_office(State& s, Actions& out) {
   s.holds = true;
-  s.config.again = false;  // it was the answer to this ending
+  s.config.again = false;  // answered: the flag is for one ending
   if (s.held->ended) out.push_back(Say{false, ending_text(s)});
   index_members(s);
   recall_relays(s);
@@ -165,14 +167,14 @@ void on(State& s, const RegisterWritten& e, Actions& out) {
 }
 
 void on(State& s, const RegisterUnanswered&, Actions& out) {
-  // Written or not, who knows: only reading anew tells.
+  // Nobody knows whether it was written: the register has to be read anew.
   if (s.writing) depose(s, "the register did not answer", out);
 }
 
 // ------------------------------------------------------------------------------------- peers
 
-/// It reports an epoch that the register does not know, or a proposal under this incarnation that
-/// this master has never made: the register is lost, or set back.
+/// True: the peer reports an epoch that the register does not know, or a proposal under this
+/// incarnation that this master has not made. The register is lost, or was set back.
 bool is_unknown(const State& s, const Report& report) {
   if (report.accepted > EpochId::make(s.held->incarnation, s.counter)) return true;
   return report.started && (!s.held->epoch || *report.started > s.held->epoch->id);
@@ -219,7 +221,7 @@ void on(State& s, const PeerDisconnected& e, Actions& out) {
     if (seat->suspected) {
       forget(s, e.peer, "its connections to the master and to a member have closed", out);
     } else if (s.woke_s && s.now_s <= *s.woke_s + kWakingS) {
-      seat->awaited = TimerKind::patience;  // it gave this master up while that was stopped
+      seat->awaited = TimerKind::patience;  // it gave the master up while the master was stopped
       be_patient(s, out);
     } else {
       seat->awaited = TimerKind::absence;
@@ -237,7 +239,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
     return;
   }
   if (Error error = check_hello(s, e.hello); error.failed()) {
-    on(s, PeerDisconnected{p}, out);  // this connection has replaced one that it may have had
+    on(s, PeerDisconnected{p}, out);  // an earlier connection of this peer, if any, is gone
     out.push_back(Say{true, "refused peer " + name_of(e.hello.member.handle) + ": " + error.text});
     out.push_back(Send{p, Refuse{std::move(error)}});
     out.push_back(Close{p});
@@ -323,7 +325,7 @@ void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
   peer.report = m.report;
   if (!m.report.started && m.report.root.present) peer.door_root = m.report.root;
   if (!s.proposal || m.epoch != s.proposal->id || !contains(s.proposal->members, p)) {
-    reconsider(s, out);  // too late, but what state it holds may have changed
+    reconsider(s, out);  // too late, but its shared state may have changed
     return;
   }
   if (!m.report.calm && s.at_once && !s.leavers.empty() && !s.proposal->boundary) {
@@ -340,8 +342,8 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   if (s.proposal && m.epoch == s.proposal->id) epoch = &*s.proposal;
   if (own(s) != nullptr && m.epoch == own(s)->id) epoch = own(s);
   if (epoch == nullptr || m.peer == p) return;
-  // They go on over a third. Where there is none one of the two has to go; but it stays if the
-  // other is lost first.
+  // The two go on over a third member. If there is none, one of the two has to go, unless the other
+  // one is lost first.
   const auto& members = epoch->members;
   const auto index = [&](PeerId q) {
     return std::find_if(members.begin(), members.end(),
@@ -612,7 +614,7 @@ void on(State& s, const Woke&, Actions& out) {
 void on(State& s, const Clock& e, Actions& out) {
   s.now_s = e.now_s;
   s.unix_s = e.unix_s;
-  bool again = !s.losses.empty();  // somebody's time at the door may be over
+  bool again = !s.losses.empty();  // the penalty of a replica may be over
   for (const auto& [p, when] : s.unreachable) {
     if (when.second > s.now_s) continue;
     again = reaches_again(s, p) || again;

@@ -1,5 +1,5 @@
-// A peer's side of membership and commit: boundaries, proposals, messages. What becomes of
-// operations is in peer_ops.cpp. The reasoning behind each rule is in docs/architecture/rules.md.
+// A peer's side of membership and commit: boundaries, proposals, messages. The outcomes of
+// operations are in peer_ops.cpp. The reasoning behind each rule is in docs/architecture/rules.md.
 #include "membership/peer.h"
 
 #include <utility>
@@ -15,7 +15,7 @@ void tell(const State& s, PeerToMaster message, Actions& out) {
   if (s.connected && !s.over) out.push_back(ToMaster{std::move(message)});
 }
 
-/// The newest epoch that this peer has heard of: what its evidence about links belongs to.
+/// The newest epoch that this peer has heard of. Reports about links name this epoch.
 EpochId newest_epoch(const State& s) {
   EpochId id;
   if (s.started) id = std::max(id, s.started->id);
@@ -44,9 +44,10 @@ void enter(State& s, std::uint64_t step) {
   s.flags.erase(s.flags.begin(), s.flags.lower_bound(step));
 }
 
-/// What the records of this step say is the same at every member; a step without a record, or with
-/// a failure in it, votes, and so does the first boundary of a run. (A failure in a later step,
-/// which others have reached, is no reason: they have passed this boundary.)
+/// True: the boundary of this step votes, by records that are the same at every member. A step
+/// without a record, or with a failure in it, votes, and so does the first boundary of a run. (A
+/// failure in a later step, which others have reached, is no reason: they have passed this
+/// boundary.)
 bool must_vote(const State& s) {
   if (s.verify || s.finish || s.passed == 0) return true;
   if (s.failure && s.failure->from.step <= s.step) return true;
@@ -54,7 +55,7 @@ bool must_vote(const State& s) {
   return flag == s.flags.end() || flag->second;
 }
 
-/// The program stands in refresh or resume: does what can be done about it by now.
+/// The program is in refresh or resume: passes the boundary, or votes, as soon as that is possible.
 void stand(State& s, Actions& out) {
   if (!s.at_boundary || s.over || s.vote != VoteKind::none || s.pending > 0) return;
   if (s.started) {
@@ -89,8 +90,8 @@ void on(State& s, const AtBoundary& e, Actions& out) {
   s.finish = e.finish && s.started;  // a newcomer has nothing to finish
   s.root_known = e.has_root;
   s.root = e.has_root ? e.root : StateRoot{};
-  // resume is no boundary in this sense: it leaves the places where rank and size change as they
-  // are.
+  // A program that only calls resume has no boundaries: its rank and size go on changing when
+  // operations return.
   if (e.kind == VoteKind::refresh) s.has_boundaries = true;
   stand(s, out);
 }
@@ -117,7 +118,7 @@ void answer_if_ready(State& s, Actions& out) {
   tell(s, Ready{s.accepted->id, report_of(s)}, out);
 }
 
-/// Whom the epoch lets this peer reach over whom.
+/// The members that this peer reaches over a relay in this epoch, each with its relay.
 std::map<PeerId, PeerId> vias(const State& s, const Epoch& epoch) {
   std::map<PeerId, PeerId> out;
   for (const Relay& relay : epoch.relays) {
@@ -164,14 +165,14 @@ void on(State& s, const LinksUp& e, Actions& out) {
   answer_if_ready(s, out);
 }
 
-/// What it holds has changed: the next election must know.
+/// The shared state of this peer has changed: the next election must know.
 void tell_root(const State& s, Actions& out) {
   if (s.vote != VoteKind::none) tell(s, vote_of(s), out);
   if (s.at_door) tell(s, Knock{s.root}, out);
 }
 
-/// A fetch takes long, and the run may have moved on: what this peer has promised rests on the
-/// state that it holds, which only the newest proposal may change.
+/// A fetch takes long, and there may be a newer proposal by now. A Ready promises the state that
+/// the peer holds, so only a fetch for the newest proposal may replace the state.
 void on(State& s, const Verified& e, Actions& out) {
   if (s.over || !s.at_boundary || s.adopting) return;
   const bool asks = s.preparing && !s.synced && s.preparing->sync;
@@ -214,7 +215,8 @@ void on(State& s, const LinkBack& e, Actions& out) {
 
 // ------------------------------------------------------------------------------------------ Start
 
-/// One line for an epoch, in the master's words where they tell of the epoch that this peer was in.
+/// Logs one line for an epoch: in the master's words, if these are about the epoch in which this
+/// peer was before.
 void say_changes(const State& s, const Configure& change, const std::optional<Epoch>& before,
                  Actions& out) {
   const std::string head = "epoch " + to_string(change.epoch) + ", " +
@@ -272,8 +274,8 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
   for (const Member& m : s.started->members) s.here.insert(m.peer());
   configure(s, before, out);
 
-  // What failed as it was issued after Ready, here alone, no verdict knows: it stays, until a voted
-  // boundary clears it.
+  // An operation that was issued after Ready may have failed at this peer alone; no verdict knows
+  // this failure. It stays until a voted boundary clears it.
   const std::optional<Failure> own = std::exchange(s.failure, verdict.failure);
   const bool stays = own && own->from.step >= verdict.passed;
   if (stays) set_failure(s, *own);
@@ -298,7 +300,8 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
   std::erase_if(s.names, over);
 
   if (first && s.passed == 0 && s.at_boundary) {
-    // It called refresh before the run was founded: that is its first boundary, which votes.
+    // The program called refresh before the run was founded: this is its first boundary, which
+    // votes.
     s.at_door = false;
     s.step = 0;
     stand(s, out);
@@ -314,7 +317,7 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
 
 void on_master(State& s, const Start& m, Actions& out) {
   if (!is_epoch(s.accepted, m.epoch) || (s.started && s.started->id >= m.epoch)) return;
-  if (s.preparing || s.adopting) return;  // it has heard of a newer one since
+  if (s.preparing || s.adopting) return;  // a newer proposal has come since
   begin(s, m.verdict, out);
 }
 
@@ -329,7 +332,8 @@ void finish(State& s, const Error& error, Actions& out) {
 void on_master(State& s, const Commit& m, Actions& out) {
   if (!is_epoch(s.started, m.epoch)) return;
   for (const OpKey key : m.ops) {
-    // It takes this peer's own Done in this epoch: the master is wrong, and nothing it says counts.
+    // A commit in this epoch needs this peer's own Done, and there was none: the master is wrong,
+    // and this peer leaves it.
     const auto op = s.ops.find(key);
     if (op == s.ops.end() || op->second.phase != Phase::issued) continue;
     const std::string text = "the master says that operation " + to_string(key) +
@@ -362,7 +366,7 @@ void on_master(State& s, const Left& m, Actions& out) {
   if (!m.ended.empty()) {
     if (std::vector<PeerId> last = own_group(s, m.members); !last.empty()) {
       const PeerId self = s.self.peer();
-      // One that was lost at that boundary comes behind the others: none of their ranks is its own.
+      // A peer that was lost at that boundary gets the last rank, behind the members that finished.
       if (std::find(last.begin(), last.end(), self) == last.end()) last.push_back(self);
       out.push_back(Renumber{std::move(last)});
     }
@@ -370,8 +374,9 @@ void on_master(State& s, const Left& m, Actions& out) {
     out.push_back(HasLeft{m.ended});
     return;
   }
-  // At a boundary nothing is pending. Who left at once may have issued something since; else the
-  // run has gone on without it before it came to a boundary.
+  // A peer that leaves at a boundary has no operation pending. A peer that leaves at once may have
+  // issued one since its wish. In any other case the run has gone on before this peer came to the
+  // boundary.
   finish(s,
          s.at_once ? Error{ErrorCode::closed, "this replica has left the run at once, as it wished"}
                    : Error{ErrorCode::evicted,
@@ -387,7 +392,7 @@ void on_master(State& s, const Refuse& m, Actions& out) {
 }
 
 void on_master(State&, const Welcome& m, Actions& out) { out.push_back(Greeted{m}); }
-void on_master(State&, const Status&, Actions&) {}  // it has not asked
+void on_master(State&, const Status&, Actions&) {}  // a peer asks for no status
 void on_master(State&, const Hold& m, Actions& out) { out.push_back(Say{true, m.text}); }
 void on_master(State&, const Heartbeat&, Actions&) {}
 void on_master(State&, const StoreReply&, Actions&) {}
@@ -400,7 +405,7 @@ void on(State& s, const FromMaster& e, Actions& out) {
 void on(State& s, const MasterConnected&, Actions& out) {
   if (s.over) return;
   s.connected = true;
-  s.preparing.reset();  // what was proposed on another connection comes again, under a new number
+  s.preparing.reset();  // a proposal of another connection comes again, under a new number
   const bool door = s.at_door && !s.started;
   tell(s, Hello{s.run, s.self, report_of(s), door, door ? s.root : StateRoot{}}, out);
 }
@@ -413,7 +418,7 @@ void on(State& s, const MasterLost&, Actions&) {
 void on(State& s, const Issued& e, Actions& out) { issue(s, e, out); }
 
 void on(State& s, const Completed& e, Actions& out) {
-  if (s.over || s.stopped || !s.started) return;  // it does not count: the epoch has ended
+  if (s.over || s.stopped || !s.started) return;  // the epoch has ended
   if (complete(s, e.op)) tell(s, Done{s.started->id, {e.op}}, out);
 }
 
@@ -428,8 +433,9 @@ void on(State& s, const TimedOut& e, Actions& out) {
 }
 
 void on(State& s, const FoundMismatch& e, Actions& out) {
-  if (!s.started || s.stopped) return;  // it runs again, and is found again
-  // What is done here may be committed by now, and others may be past the boundary behind it.
+  if (!s.started || s.stopped) return;  // found again when the operation runs again
+  // An operation that is done here may be committed by now, and other members may have passed the
+  // next boundary.
   const auto op = s.ops.find(e.op);
   if (op == s.ops.end() || op->second.phase != Phase::issued) return;
   tell(s, Mismatch{s.started->id, e.op, Error{e.code, cut_text(e.text)}}, out);

@@ -16,9 +16,9 @@ void take_off_front(State& s, const std::optional<Epoch>& before) {
   while (!s.ops.empty()) {
     const auto front = s.ops.begin();
     if (front->first != s.committed_below || front->second.phase != Phase::committed) return;
-    // Without boundaries rank and size change when the first operation of a newer epoch returns.
-    // First in the order of issue, and the epoch in which it was completed: both are the same at
-    // all members.
+    // Without boundaries rank and size change when the first operation that was completed in a
+    // newer epoch returns. The first one is the first in the order of issue. This order, and the
+    // epoch in which an operation was completed, are the same at all members.
     const EpochId in = front->second.completed_in;
     if (!s.has_boundaries && in > s.numbered_in) {
       s.numbered_in = in;
@@ -41,8 +41,8 @@ void set_committed(State& s, OpKey key, Op& op, Actions& out) {
   out.push_back(CommitOp{key});
 }
 
-/// Whom an operation misses that makes no sense without them. A function of kind, numbering and
-/// members, which all members know alike, so nobody need record it.
+/// The lost members without which the operation makes no sense. The result follows from kind,
+/// numbering and members, which are the same at all members, so it is recorded nowhere.
 std::vector<PeerId> missing(const State& s, const Op& op) {
   std::vector<PeerId> lost;
   if (op.loss == LossClass::needs_root && !s.here.contains(op.root)) lost.push_back(op.root);
@@ -196,7 +196,7 @@ void decide_all(State& s, const Verdict& verdict, const std::optional<Epoch>& be
       fates.emplace_back(key, op.phase == Phase::done ? Fate::committed : Fate::unknown_here);
       continue;
     }
-    check_sense(s, key, op);  // also what was issued after Ready, of which no verdict knows
+    check_sense(s, key, op);  // also operations issued after Ready, which no verdict knows
     fates.emplace_back(key, fails(s, key) ? Fate::failed : Fate::again);
   }
   for (auto it = fates.rbegin(); it != fates.rend(); ++it) {

@@ -1,5 +1,6 @@
-// Who has to go because members, or newcomers, cannot reach each other, and no third one
-// (relays.cpp) helps: the fewest.
+// The replicas that have to go because some members or newcomers cannot reach each other, and no
+// third member can relay for them (relays.cpp): the smallest set without which all others reach
+// each other.
 #include <algorithm>
 #include <optional>
 
@@ -10,7 +11,8 @@ namespace {
 
 constexpr std::size_t kExactCover = 10;  // 2^10 choices
 
-/// Members of the peer group of `p` (at a founding all who wait) that stay.
+/// The members of the peer group of `p` that stay: they may relay for it. At a founding: the peers
+/// that wait.
 std::vector<PeerId> may_pass_on(const State& s, PeerId p,
                                 const std::map<PeerId, std::uint64_t>& age,
                                 const std::set<std::uint64_t>& go) {
@@ -34,7 +36,8 @@ std::vector<PeerId> may_pass_on(const State& s, PeerId p,
   return out;
 }
 
-/// Of these pairs, beside those who go already: no newcomer costs a member its place.
+/// Adds to `go` one replica of each pair of which none goes yet. Of a member and a newcomer the
+/// newcomer goes.
 std::set<std::uint64_t> who_goes(const std::vector<Pair>& pairs, std::uint64_t members,
                                  std::set<std::uint64_t> go) {
   for (const auto& [older, younger] : pairs) {
@@ -56,8 +59,8 @@ std::set<std::uint64_t> who_goes(const std::vector<Pair>& pairs, std::uint64_t m
 std::set<PeerId> excluded(const State& s) {
   std::set<PeerId> out;
   if (s.cannot.empty()) return out;
-  // Replicas go as a whole, so they are what cannot reach each other. Named by age: members in rank
-  // order, then newcomers as they came.
+  // Replicas go as a whole, so a pair is two replicas that cannot reach each other. A replica is
+  // named by its age: members in rank order, then newcomers in order of arrival.
   std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> ages;
   std::map<PeerId, std::uint64_t> age;
   std::uint64_t members = 0;
@@ -73,11 +76,11 @@ std::set<PeerId> excluded(const State& s) {
         p, ages.try_emplace(replica_of(peer.member), members + peer.arrived).first->second);
   }
   std::set<std::uint64_t> go;
-  // Who goes passes nothing on, so that others may have to go as well.
+  // A replica that goes relays for no pair any more, so further replicas may have to go.
   for (bool more = true; more;) {
     std::vector<Pair> pairs;
     for (const auto& [p, q] : s.cannot) {
-      // A younger one that may come back is not waited for while the other is here.
+      // While `q` is connected, `p`, the younger of the two, is not waited for.
       if (!s.peers.contains(q) || (!s.peers.contains(p) && !is_awaited(s, p))) continue;
       if (!age.contains(p) || age.at(p) == age.at(q)) continue;
       if (has_relay(s, p, q, may_pass_on(s, q, age, go))) continue;
@@ -101,7 +104,7 @@ std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs) {
     for (const std::uint64_t node : cover) cut += degree.at(node);
     return std::pair(cut, std::vector<std::uint64_t>(cover.rbegin(), cover.rend()));
   };
-  // Of each pair one has to go: both choices are tried, as deep as it takes.
+  // One of each pair has to go: the search tries both choices, with larger and larger sets.
   for (std::size_t size = 0; size <= kExactCover; ++size) {
     std::optional<std::set<std::uint64_t>> best;
     std::set<std::uint64_t> taken;
@@ -123,7 +126,7 @@ std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs) {
     search(search);
     if (best) return *best;
   }
-  // Too many for that: those that cannot reach the most others first.
+  // Too many pairs for the search: the replica that cannot reach the most others goes first.
   std::set<std::uint64_t> cover;
   std::vector<Pair> left = pairs;
   while (!left.empty()) {

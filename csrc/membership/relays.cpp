@@ -1,6 +1,7 @@
-// Members that cannot reach each other: over whom they go on, and, where there is nobody, who has
-// to go. A third member that both reach passes their data on; of several the one that does so for
-// the fewest, then the one with the lowest rank, so that the choice stays while others come and go.
+// Relays for members that cannot reach each other. A third member that both reach passes their data
+// on: among several the one that relays for the fewest pairs, then the one with the lowest rank, so
+// that the choice stays while others come and go. If there is no relay, reachability.cpp says which
+// replicas have to go.
 #include <algorithm>
 
 #include "base/limits.h"
@@ -9,7 +10,7 @@
 namespace pccl::master {
 namespace {
 
-constexpr std::size_t kRelaysTried = 2;  // of a pair; each that is of no use costs some seconds
+constexpr std::size_t kRelaysTried = 2;  // for one pair; each useless one costs some seconds
 
 std::pair<PeerId, PeerId> in_order(PeerId p, PeerId q) { return {std::min(p, q), std::max(p, q)}; }
 

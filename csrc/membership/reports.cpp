@@ -1,7 +1,8 @@
-// What a report cannot say. A member may lie; the master evicts a member whose words contradict
-// themselves, or claim what at least one other member would have to know and none does. Reports of
-// sound members pass by construction: an operation is committed when every mate has completed it,
-// and a boundary that does not vote is passed only behind a commit of its step.
+// Reports that cannot be true. A member may lie: the master evicts a member whose report
+// contradicts itself, or claims something that another member would have to know, and no other
+// member does. Reports of sound members pass by construction: an operation is committed when every
+// mate has completed it, and a boundary that does not vote is passed only behind a commit of its
+// step.
 #include <algorithm>
 
 #include "membership/master_rules.h"

@@ -1,6 +1,7 @@
-// All members of a run are gone, or not back yet: who may come back, how long they are waited for,
-// what newcomers hear of it, and when nobody needs to be waited for. Connections that have closed
-// prove no death: a router that fails at the master closes all of them, while the members go on.
+// All members of a run are gone, or not back yet. This file says which may come back, how long the
+// master waits for them, what newcomers hear of it, and when the wait can end early. Connections
+// that have closed prove no death: a router that fails at the master closes all of them, while the
+// members go on.
 #include <algorithm>
 
 #include "base/text.h"
@@ -9,12 +10,13 @@
 namespace pccl::master {
 namespace {
 
-constexpr std::uint64_t kTellAgainS = 5;  // newcomers are told again after half of what is left
+constexpr std::uint64_t kTellAgainS = 5;  // newcomers are told again after half of the rest
 constexpr std::size_t kNamedMax = 8;      // members
 
 std::string whole_seconds(std::uint64_t ms) { return std::to_string((ms + 999) / 1000) + " s"; }
 
-/// The members of the register's epoch whose seat is so; of many the first.
+/// The names of the members of the register's epoch for whose seat `is` holds; the first kNamedMax
+/// of them.
 std::string named(const State& s, bool (*is)(const Seat&)) {
   const std::vector<Member>& members = own(s)->members;
   std::string who;
@@ -29,7 +31,7 @@ std::string named(const State& s, bool (*is)(const Seat&)) {
 }  // namespace
 
 std::uint64_t refound_ms(const State& s) {
-  // They may still be with a master before this one that is cut off from the register.
+  // The members may still be connected to a former master that is cut off from the register.
   const bool started_here =
       s.held && s.held->epoch && s.held->epoch->id.incarnation() == s.held->incarnation;
   return s.config.refound_after_ms + (s.config.shared && !started_here ? s.config.lapse_ms : 0);

@@ -11,29 +11,30 @@
 namespace pccl::master {
 namespace {
 
-constexpr std::uint64_t kStaleS = 2;  // what heartbeats say is not newer: nobody is late before
+constexpr std::uint64_t kStaleS = 2;  // the age of what heartbeats say: below it nobody is late
 
 std::string shown(const std::string& text, std::size_t bytes_max) {
   std::string out = printable(text);
   if (out.size() <= bytes_max) return out;
   out.resize(bytes_max);
-  return printable(out);  // a character that was cut is none any more
+  return printable(out);  // the cut may have gone through a character
 }
 
 bool stands(const State& s, const Report& report) {
   return report.started && report.vote != VoteKind::none && report.step >= s.held->passed;
 }
 
-/// So long others of the peer group wait where a member has not come to. `mates`: connected.
+/// For each member: for how long others of its peer group have waited at a place to which it has
+/// not come. `mates`: connected.
 std::map<PeerId, std::uint64_t> lateness(const State& s, const std::vector<PeerId>& mates) {
   std::vector<std::pair<OpKey, PeerId>> order;
   for (const PeerId p : mates) {
     const auto peer = s.peers.find(p);
     if (peer != s.peers.end()) order.emplace_back(came_to(peer->second.report), p);
   }
-  std::sort(order.rbegin(), order.rend());  // who is furthest first
+  std::sort(order.rbegin(), order.rend());  // the furthest first
   std::map<PeerId, std::uint64_t> late;
-  std::uint64_t longest = 0;  // that anybody further than the present place has stood still
+  std::uint64_t longest = 0;  // for which a member further than `i` has stood still
   for (std::size_t i = 0; i < order.size();) {
     std::size_t end = i;
     std::uint64_t here = 0;

@@ -1,9 +1,9 @@
-// What is committed: the verdict on everything in flight, from the reports of the members that go
-// on.
+// The verdict: which operations in flight are committed, by the reports of the members that go on.
 //
-// An operation is committed if one of them saw it committed, or if all of them in its peer group
-// have completed it in the newest epoch that one of these has started: then nobody lacks the
-// result, and a commit that only a lost peer or a lost master knew of is not undone.
+// An operation is committed if one of these members knows it to be committed, or if all of them
+// that are in the operation's peer group have completed it in the newest epoch that one of them has
+// started. Then no member lacks the result, and a commit of which only a lost peer or a lost master
+// knew is not undone.
 #include <algorithm>
 
 #include "membership/master_rules.h"
@@ -18,8 +18,9 @@ struct Begun {
   const Report* report;
 };
 
-/// An operation that a mate knows to be committed is. (A mate that has left the step behind has
-/// said so with `below`: it left with all of them committed.)
+/// Adds the operations that one mate (a member of the same peer group) knows to be committed. A
+/// mate that has left a step has all operations of that step below its `below`: it left when all
+/// were committed.
 void add_known(const std::vector<Begun>& begun, Judgement& verdict) {
   for (const auto& [member, report] : begun) {
     OpSet& set = verdict.committed[member->place.rank];
@@ -32,9 +33,10 @@ void add_known(const std::vector<Begun>& begun, Judgement& verdict) {
   }
 }
 
-/// All mates that go on have completed it in the newest epoch that one of them has started. (That
-/// another peer group has started a newer one changes nothing: without these mates nothing was
-/// committed in it but by its verdict, and that rested on the same completions.)
+/// Adds the operations that all mates that go on have completed in the newest epoch that one of
+/// them has started. Another peer group may have started a newer epoch. That changes nothing:
+/// without these mates nothing was committed in that epoch except by its verdict, which rested on
+/// the same completions.
 void add_completed(const State& s, const Epoch& epoch, Judgement& verdict) {
   std::map<std::uint32_t, std::vector<const Report*>> mates;
   for (const Member& m : epoch.members) {
@@ -72,11 +74,11 @@ void tidy(Judgement& verdict) {
   }
 }
 
-/// The first failure of the step that somebody reports. (What a loss makes senseless, each peer
-/// finds by itself.)
+/// The first failure of the step among those that members report. (Each peer finds out by itself
+/// which operations cannot be replayed after the loss.)
 void add_failure(const std::vector<Begun>& begun, Judgement& verdict) {
   for (const auto& [member, report] : begun) {
-    // A voted boundary has cleared those before it.
+    // A failure before the last voted boundary: that boundary has cleared it.
     if (!report->failure || report->failure->from.step < verdict.passed) continue;
     if (!verdict.failure || report->failure->from < verdict.failure->from) {
       verdict.failure = report->failure;
@@ -84,9 +86,10 @@ void add_failure(const std::vector<Begun>& begun, Judgement& verdict) {
   }
 }
 
-/// Who has left a step without a vote testifies to it, however long ago. Steps that everybody has
-/// left are of no interest any more.
-/// (Who has begun nothing yet begins with the step after the last voted boundary.)
+/// For each step that a member may still be in: does its boundary vote? If a member has left a step
+/// without a vote, however long ago, the boundary of that step does not. Steps that all members
+/// have left are not in the verdict. (A member that has started no epoch yet begins with the step
+/// after the last voted boundary.)
 void add_flags(const State& s, const std::vector<Begun>& begun, bool all_begun,
                Judgement& verdict) {
   std::uint64_t oldest = all_begun ? begun.front().report->step : verdict.passed;
@@ -139,7 +142,7 @@ Judgement judge(const State& s, const Epoch& epoch) {
     }
   }
   if (begun.empty()) {
-    // Nobody has begun the register's epoch, or whoever has is lost: nothing was in flight.
+    // No connected member has started the register's epoch: nothing was in flight.
     verdict.passed = own(s) == nullptr ? 0 : s.held->passed;
     verdict.pinned = ids_of(epoch.members);
     return verdict;
@@ -147,7 +150,7 @@ Judgement judge(const State& s, const Epoch& epoch) {
   const Begun& newest = *std::max_element(
       begun.begin(), begun.end(),
       [](const Begun& a, const Begun& b) { return *a.report->started < *b.report->started; });
-  // Of its own epoch the register knows it, whatever a member says.
+  // For its own epoch the register knows `passed`, whatever a member says.
   const bool current = own(s) != nullptr && *newest.report->started == own(s)->id;
   verdict.passed = current ? s.held->passed : newest.report->passed;
   verdict.pinned = newest.report->pinned;
