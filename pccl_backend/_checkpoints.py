@@ -1,8 +1,8 @@
 """Checkpoints of a run: one replica writes the shared state while all go on training.
 
-A checkpoint is a folder `step-N` in the format of torch.distributed.checkpoint. It is written under
-another name and renamed when it is whole, so whatever has the name can be read. What is saved is
-what `refresh` shares, from just after a boundary: so the run is never behind its checkpoints.
+A checkpoint is a folder `step-N` in the format of torch.distributed.checkpoint. The folder is
+written under another name and renamed when it is whole, so every `step-N` can be read. It holds the
+state that `refresh` shares, from just after a boundary: so the run is never behind its checkpoints.
 Decides nothing about membership and calls nothing on the elastic group.
 
 Names in a checkpoint: a DTensor has that of the state; another tensor has it at rank 0 and
@@ -59,7 +59,7 @@ FREE, BUSY, FAILED = 0, 1, 2  # the last write; the ranks of a replica act on th
 
 _log = logging.getLogger("pccl")
 
-# A replica of one rank writes by itself: that is what DCP then says at each call.
+# A replica of one rank writes without a group, and DCP would warn of that at each call.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
 
@@ -180,7 +180,7 @@ class Checkpoints:
     ) -> None:
         """For `elastic`, at the end of a run: the writer's replica saves, and waits for the write.
 
-        Where this very step has been saved already nothing is written.
+        Writes nothing if this very step has been saved already.
 
         Args:
             state: As `refresh` takes it.

@@ -1,10 +1,10 @@
 """elastic: boundaries for DDP and FSDP2 programs, by hooks on the objects that they have.
 
-A step is over when the last optimizer has stepped, but what belongs to it may follow: the
-scheduler, the scaler's update, the program's own counters. So the boundary is not in the
-optimizer's hook; it is passed by what comes first in the next step: asking the sampler for a batch,
-or the forward of the model. Decides nothing about membership, and knows nothing of data but that a
-sampler may be there.
+A step is over when the last optimizer has stepped, but calls that belong to the step may follow:
+the scheduler, the scaler's update, the program's own counters. So the boundary is not in the
+optimizer's hook. The first call of the next step passes it: asking the sampler for a batch, or the
+forward of the model. Decides nothing about membership, and knows nothing of data but that there may
+be a sampler.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ._sampler import ElasticSampler
 from ._shared_state import SharedState
 
 if TYPE_CHECKING:
-    from ._checkpoints import Checkpoints  # it takes a second to import: who has one has done so
+    from ._checkpoints import Checkpoints  # takes a second to import; the program has done that
 
 _log = logging.getLogger("pccl")
 
@@ -149,7 +149,7 @@ class ElasticRun:
         return self._sampler.counted + (self._samples_so_far() if self._is_unsettled() else 0)
 
     def meet(self, *, timeout_s: float | None = None) -> Boundary:
-        """Passes a boundary now: at the end of the data, or where no forward follows the step.
+        """Passes a boundary now: at the end of the data, or if no forward follows the step.
 
         Counts a step if an optimizer has stepped since the last boundary. If that boundary had
         `left` set, `meet` only returns it.
@@ -181,21 +181,21 @@ class ElasticRun:
         return self.boundary
 
     def finish(self, *, timeout_s: float | None = None) -> Boundary:
-        """Ends the run: saves what it has come to, and says that it is finished.
+        """Ends the run: saves its final state, and tells the master that the run is finished.
 
-        Collective, after the last step of the program. It passes the boundary of that step, if an
-        optimizer has stepped since the last one. Where there are checkpoints the writer's replica
-        saves the end, and waits until it is written, while the others wait for it. Then
-        `ElasticGroup.finish` tells the master, and nobody joins this run any more. Where this peer
-        has left, as it wished, it does nothing but return the boundary that said so.
+        Collective, after the last step of the program. Passes the boundary of that step, if an
+        optimizer has stepped since the last boundary. If there are checkpoints, the writer's
+        replica saves the end and waits until it is written, while the others wait. Then
+        `ElasticGroup.finish` tells the master, and no process joins this run any more. If this peer
+        has left the run before, `finish` only returns the boundary at which it left.
 
         Args:
             timeout_s: Seconds until members that did not come are evicted (None: `step_timeout_s`);
                 more than writing a checkpoint takes.
 
         Returns:
-            A boundary with `finished`; its `writer` is the same at all ranks of one replica, for
-            what is to be done once, as saving the model alone.
+            A boundary with `finished`. Its `writer` is true at one replica: for work that is done
+            once, such as saving the model alone.
 
         Raises:
             RuntimeError: The run is finished, and its end could not be saved.
@@ -259,10 +259,11 @@ class ElasticRun:
                 self._wrap(part)
 
     def _average(self, bucket: Any) -> torch.futures.Future[Any]:
-        """AVG, which divides by those who contributed: DDP with a hook does not divide itself.
+        """Reduces by AVG, which divides by the contributors; DDP with a hook does not divide.
 
-        An error here would leave DDP as a RuntimeError, and DDP in the middle of a backward. So DDP
-        is given the gradients as they are, and the error is raised behind it, as what it is.
+        If an error left this hook, torch would turn it into a RuntimeError, and DDP would stay in
+        the middle of a backward. So DDP gets the gradients unchanged, and a callback after DDP's
+        own raises the error with its own class.
         """
         if bucket.index() == 0:
             self._in_backward, self._error = True, None
@@ -292,7 +293,7 @@ class ElasticRun:
 
     def _end_backward(self) -> None:
         if isinstance(self._error, GroupClosedError) and self.group.left:
-            # At once, in the middle of the step: what this backward computed counts nowhere.
+            # This peer has left in the middle of the step: the gradients of this backward are lost.
             text = "this peer has left the run at once, as it wished"
             _log.info("%s", text)
             raise LeftRun(text) from self._error
@@ -362,7 +363,7 @@ class ElasticRun:
         return self.failed or len(self._stepped) == len(self._optimizers)
 
     def _settle(self, contributors: tuple[int, ...] | None) -> None:
-        """Ends the sampler's step; where the boundary voted that was done before hashing."""
+        """Ends the sampler's step, if a boundary that voted has not done so before hashing."""
         if self._sampler is not None and self._sampler.in_step:
             self._sampler.settle(contributors)
 
@@ -519,7 +520,7 @@ def _at_end_of_backward(function: Callable[[], None]) -> None:
 
 
 def _fsdp_modules(model: nn.Module) -> list[Any]:
-    """Of `model` and what is in it; FSDP takes a second to import, so who has none pays nothing."""
+    """The FSDP modules of `model`. FSDP takes a second to import: looks only if that was done."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return [] if fsdp is None else [m for m in model.modules() if isinstance(m, fsdp.FSDPModule)]
 

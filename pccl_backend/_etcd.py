@@ -35,7 +35,7 @@ def parse_etcd(url: str) -> tuple[list[str], str]:
     """Splits `etcd://HOST[:PORT][,HOST[:PORT]…]/KEY` into addresses and key.
 
     Raises:
-        ValueError: It is not of that form.
+        ValueError: `url` is not of that form.
     """
     hosts, slash, key = url.removeprefix(ETCD_SCHEME).partition("/")
     if not url.startswith(ETCD_SCHEME) or not hosts or not slash or not key:
@@ -63,7 +63,7 @@ class EtcdError(Exception):
 
 
 class EtcdRegister:
-    """What a master asks of its register. Calls may come from any thread."""
+    """The register of a master, in etcd. Calls may come from any thread."""
 
     def __init__(self, url: str, *, lease_s: float, name: str) -> None:
         """Connects to nothing yet.

@@ -198,22 +198,23 @@ class ElasticGroup:
         """Says that the run is finished, and returns when all members have said so.
 
         Collective, in place of a `refresh`, at the same boundary of all members. The master writes
-        down that the run is finished, after which step, and when. From then on whoever wants to
-        join, or waits at the door, gets RunEndedError; `pccl-master --again` opens the run anew.
-        That all members leave, or end without this call, is a pause: the next newcomers go on from
-        a checkpoint, or begin. Afterwards operations of this group raise GroupClosedError.
+        down that the run is finished, after which step, and when. From then on a process that
+        wants to join, or waits at the door, gets RunEndedError; `pccl-master --again` opens the run
+        anew. (If all members leave or end without this call, the run only pauses: the next
+        newcomers go on from a checkpoint, or begin.) Afterwards operations of this group raise
+        GroupClosedError.
 
         Args:
             timeout_s: Seconds until members that did not come are evicted (None: `step_timeout_s`).
 
         Returns:
             A boundary with `finished`, and rank and size of the members that have finished the run;
-            `left`, if this peer has left before, as it wished.
+            `left`, if this peer has left before, by `leave`.
 
         Raises:
             MismatchError: Other members have called `refresh` at this boundary, or the master is of
-                a version that knows no end of a run. The boundary has been passed as one like any
-                other; where the others share a state, it waits for `refresh(state)` of this peer.
+                a version that knows no end of a run. The boundary has been passed like any other;
+                if the other members share a state, they wait for `refresh(state)` of this peer.
             NotAdmittedError: This newcomer has not called `refresh`.
             EvictedError: The run goes on without this peer.
         """
@@ -228,17 +229,17 @@ class ElasticGroup:
         return bool(self._module.group_view()["left"])
 
     def leave(self, *, at_once: bool = True) -> None:
-        """Asks to leave the run; the `refresh` of the boundary that allows it returns `left` set.
+        """Asks to leave the run: the `refresh` of the next boundary returns with `left` set.
 
-        That is the next boundary. If no member has issued an operation in this step (as between
-        the outer steps of DiLoCo), this peer leaves without a boundary, within a second or so:
-        then the property `left` is set, and operations raise GroupClosedError. May be called at
-        any time, also from a signal handler, and a second time to change `at_once`. The other
-        members replay nothing and get no error.
+        If no member has issued an operation in this step (as between the outer steps of DiLoCo),
+        this peer leaves before the boundary, within a second or so: then the property `left` is
+        set, and operations raise GroupClosedError. May be called at any time, also from a signal
+        handler, and a second time to change `at_once`. The other members replay nothing and get no
+        error.
 
         Args:
-            at_once: False: leave at a boundary only, because this program still has operations of
-                this step to issue.
+            at_once: False: leave at a boundary only, since this program has still to issue
+                operations of this step.
         """
         self._module.leave(at_once)
 
@@ -321,7 +322,7 @@ class ElasticGroup:
                 _talk.unanswered = None
 
     def _next_event(self) -> None:
-        """What comes is `_talk.unanswered` before a handler of a signal runs."""
+        """Waits for an event, which is `_talk.unanswered` before a signal's handler runs."""
         try:
             came = self._module.boundary_next(SLICE_S, _talk)
         except Exception:  # the boundary has failed; Ctrl-C is none of these

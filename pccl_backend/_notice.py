@@ -93,7 +93,8 @@ _leaving_until = 0.0  # of time.monotonic(): until then this peer leaves, or has
 def _go(name: str, grace_s: float) -> bool:
     """Asks to leave; False without a group to leave.
 
-    It runs in the handler, which may have interrupted anything of this thread, also one that logs.
+    It runs in the signal's handler, which may have interrupted any code of this thread, also a log
+    call.
     """
     global _leaving_until
     process_group = _member()
@@ -104,8 +105,8 @@ def _go(name: str, grace_s: float) -> bool:
     except GroupClosedError:  # just now
         return False
     _leaving_until = time.monotonic() + grace_s
-    # By a weak reference: who drops the last one runs torch's destructor, which a thread does not
-    # survive beside the interpreter's end (Python before 3.14 ends it there, and the process).
+    # A weak reference: the thread that drops the last strong one runs torch's destructor. A thread
+    # that does so while the interpreter ends kills the process (Python before 3.14).
     group = weakref.ref(process_group)
     watch = threading.Thread(target=_watch, args=(group, name, grace_s), daemon=True)
     with contextlib.suppress(RuntimeError):  # the interpreter is ending

@@ -1,8 +1,8 @@
 """ElasticSampler: the batches of a member, handed out by its data loader between boundaries.
 
-`_sampling.py` decides which member gets which samples. This module does what needs a program around
-it: it passes a boundary before each step, and drops the batches that the data loader has fetched
-ahead when members or samples have changed.
+`_sampling.py` decides which member gets which samples. This module connects that with the program:
+it passes a boundary before each step, and drops the batches that the data loader has fetched ahead
+when members or samples have changed.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ElasticSampler:
 
     @property
     def accumulation(self) -> int:
-        """Batches of this member in the step: divide the loss of each by it."""
+        """Number of batches of this member in the step: divide the loss of each batch by it."""
         return self._current[0]
 
     @property

@@ -105,13 +105,13 @@ def simulate(
     Args:
         program: Called without arguments in the thread of each member.
         members: Founders, 1 or more.
-        events: What happens, and where.
+        events: Losses, joins and leaves, each with its place in the run.
         timeout_s: Seconds for the whole run, of the clock on the wall.
 
     Returns:
         The members, founders first, then newcomers in the order in which they came: `outcome`
-        ("ended", "left", "lost", "failed"), `result`, `error`, `steps`. What a program raised is in
-        `error`, and is raised nowhere.
+        ("ended", "left", "lost", "failed"), `result`, `error`, `steps`. An exception of a program
+        is in `error`, and is not raised here.
 
     Raises:
         ValueError: `members` is below 1.

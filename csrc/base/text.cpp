@@ -7,7 +7,7 @@ struct Characters {
   unsigned first;
   unsigned last;
 };
-// Not seen by who reads a line, or able to show it in another order than it has.
+// Characters that are invisible in a line, or change the order in which the line is shown.
 constexpr Characters kUnseen[] = {{0x00, 0x1F},     {0x7F, 0x9F},      {0xAD, 0xAD},
                                   {0x61C, 0x61C},   {0x200B, 0x200F},  {0x2028, 0x202E},
                                   {0x2060, 0x206F}, {0xFE00, 0xFE0F},  {0xFEFF, 0xFEFF},

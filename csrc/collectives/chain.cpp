@@ -4,8 +4,8 @@
 //
 // Ranks are counted from the root; a broadcast goes up, a reduction comes down. Partial sums are
 // kept in scratch at ranks that are not the root (their buffers stay unchanged): in a few slots
-// that pieces take in turn, each free again once what it held has been sent. Source: Träff, Ripke,
-// "Optimal broadcast for fully connected processor-node networks" (2008), section 2 (linear
+// that pieces take in turn; a slot is free again when its piece has been sent. Source: Träff,
+// Ripke, "Optimal broadcast for fully connected processor-node networks" (2008), section 2 (linear
 // pipeline). Time: (pieces + n - 2) pieces; each rank sends S.
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// Gather, scatter, small all-gathers and small reduce-scatters: everybody sends straight to whom it
-// concerns, in one step.
+// Gather, scatter, small all-gathers and small reduce-scatters: each rank sends straight to the
+// receivers of its parts, in one step.
 //
 // Parts may differ in size; one of 0 bytes is sent as an empty segment, since its receiver or
 // sender may not know that there is nothing. A reduction takes the contributions in a fixed order,
@@ -14,7 +14,7 @@ Schedule direct_reduce_scatter(const CollectiveArgs& args) {
   const std::uint32_t n = args.size;
   const std::uint64_t bytes = args.input_bytes[args.rank];
   Builder b(args);
-  // To the nearest before us first: it needs ours first.
+  // Sends first to the rank before this one, which needs this rank's part first.
   for (std::uint32_t d = 1; d < n; ++d) {
     const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
     b.send(peer, 0, input(peer, 0, args.input_bytes[peer]));

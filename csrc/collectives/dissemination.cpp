@@ -1,8 +1,9 @@
-// Barrier by dissemination: in round k every rank tells the one 2^k after it that it, and all that
-// it has heard of, have come. Nobody leaves before it has heard of everybody. Messages are empty.
+// Barrier by dissemination: in round k every rank tells the rank 2^k after it that it has come, and
+// so have all ranks of which it has heard. No rank leaves before it has heard of all. Messages are
+// empty.
 //
-// A message of round k vouches for all that arrived in the rounds before, so it waits for all of
-// them. Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (1988).
+// A message of round k speaks for all messages that arrived in the rounds before, so it waits for
+// these. Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (1988).
 // Steps: ceil(log2 n), 0 bytes.
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"

@@ -1,10 +1,10 @@
 // All-to-all by pairwise exchange: in step d a rank sends to the d-th after it and receives from
 // the d-th before it, so that at any time every rank is the target of one.
 //
-// Steps do not wait for each other: what leaves is in the caller's memory, so all may be under way.
-// A part of 0 bytes is sent as an empty segment: no rank knows the sizes of the others, and two
-// that disagree about theirs shall find out. Source: Thakur, Rabenseifner, Gropp (2005),
-// section 4.4. Steps: n - 1, each part sent once.
+// Steps do not wait for each other: all parts lie in the caller's memory, so all may be under way.
+// A part of 0 bytes is sent as an empty segment, so that two ranks that disagree about its size
+// find out. Source: Thakur, Rabenseifner, Gropp (2005), section 4.4. Steps: n - 1, each part sent
+// once.
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 

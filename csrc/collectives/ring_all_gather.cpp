@@ -1,6 +1,6 @@
-// All-gather over a ring: each rank hands on what it got, segment by segment, so that every rank's
-// part passes every link but one. Parts may differ in size, also 0 bytes (sent as an empty segment,
-// so that ranks that do not agree on the sizes find out).
+// All-gather over a ring: each rank hands on the parts that it has received, segment by segment, so
+// that every rank's part passes every link but one. Parts may differ in size, also 0 bytes (sent as
+// an empty segment, so that ranks that do not agree on the sizes find out).
 //
 // The first send leaves from the input: it need not wait for the copy.
 // Source: as ring_all_reduce.cpp. Steps: n - 1; each rank sends all parts but the next rank's.

@@ -21,7 +21,8 @@ Schedule ring_all_reduce(const CollectiveArgs& args) {
   };
   Builder b(args);
 
-  // What is sent next: our own input of our own chunk, then what was received, as it comes.
+  // The first send is our own input of our own chunk; each later one is the received chunk, segment
+  // by segment as it comes.
   const Part mine = chunk(0);
   Range sends = input(0, mine.offset, mine.bytes);
   Order order;

@@ -21,7 +21,7 @@ std::vector<std::uint32_t> ring_order(std::uint32_t size, const RankPairs& apart
   };
   const auto at = [&](std::size_t i) { return order[i % size]; };
   const auto mend = [&](std::size_t i) {
-    // Turning what lies between i + 1 and j makes neighbours of i and j, and of i + 1 and j + 1.
+    // Turning the stretch from i + 1 to j makes neighbours of i and j, and of i + 1 and j + 1.
     for (std::size_t j = i + 2; j < i + size - 1; ++j) {
       const int before = 1 + (bad(at(j), at(j + 1)) ? 1 : 0);
       const int after = (bad(at(i), at(j)) ? 1 : 0) + (bad(at(i + 1), at(j + 1)) ? 1 : 0);

@@ -3,7 +3,7 @@
 // that ranks that do not agree on the sizes find out).
 //
 // Inputs are not written, so partial sums are kept in scratch: two slots of the largest chunk, in
-// turn. A slot is taken again once what it held has been sent. Source: as ring_all_reduce.cpp.
+// turn. A slot is taken again when its contents have been sent. Source: as ring_all_reduce.cpp.
 // Steps: n - 1; each rank sends S (n - 1) / n.
 #include <algorithm>
 
@@ -31,7 +31,7 @@ Schedule ring_reduce_scatter(const CollectiveArgs& args) {
     const bool last = s + 2 == n;
     const Range to = last ? output(0, 0, bytes) : scratch((s % 2) * slot_bytes, bytes);
     Order slot_free;
-    if (!last && s >= 2) slot_free.after = {sent[s - 1]};  // it sent what slot s % 2 held
+    if (!last && s >= 2) slot_free.after = {sent[s - 1]};  // it has sent the contents of slot s % 2
     order = following(b.recv_reduce(previous, s, input(c, 0, bytes), to,
                                     Builder::Place::received_second,
                                     last ? Builder::Last::yes : Builder::Last::no, slot_free));

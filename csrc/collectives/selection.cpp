@@ -1,6 +1,6 @@
 // Which algorithm runs a collective: decided from kind, number of contributors and bytes alone, and
-// only from bytes that all ranks know, so that all decide alike. Where sizes may differ and are
-// known to the two ends only (gather, scatter, all_to_all) there is no choice.
+// only from bytes that all ranks know, so that all decide alike. If sizes may differ and only the
+// two ends know them (gather, scatter, all_to_all), there is no choice.
 //
 // The limits: on one host and on a LAN recursive doubling wins to 32 KiB, the ring above (measured
 // on loopback with 2 to 4 ranks); they grow with n, whose latencies a ring pays one by one. A chain
@@ -42,7 +42,7 @@ bool chain(std::uint64_t bytes, const CollectiveArgs& args) {
   return pieces + args.size - 2 < tree_steps * pieces;
 }
 
-/// Sizes must fit the kind: who fills the arguments has checked what the user gave.
+/// Sizes must fit the kind: the caller of this function has checked the user's arguments.
 void check_arguments(const CollectiveArgs& a) {
   PCCL_ASSERT(a.rank < a.size, a.rank, a.size);
   PCCL_ASSERT(a.root < a.size, a.root, a.size);

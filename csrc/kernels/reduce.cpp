@@ -227,7 +227,7 @@ struct Divide {
 
 bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
 
-/// What the loop over F16 does, with the CPU's conversions, block by block.
+/// Does the same as the loop over F16, with the CPU's conversions, block by block.
 constexpr std::size_t kBlock = 256;
 
 PCCL_FOR_AVX2 inline void widen(float* to, const F16* from, std::size_t count) {

@@ -1,5 +1,5 @@
-// copy_streaming: stores that go around the caches, so that a log that nobody reads soon does not
-// push out the tensors that are being worked on.
+// copy_streaming: stores that go around the caches, so that an undo log, which is not read soon,
+// does not push out the tensors in use.
 //
 // SSE2 is part of every x86-64; elsewhere it is memcpy.
 #include <cstdint>
@@ -15,8 +15,7 @@ namespace pccl {
 
 void copy_streaming(void* to, const void* from, std::size_t bytes) {
 #ifdef __SSE2__
-  constexpr std::size_t kStreamBytesMin =
-      4096;  // below, what memcpy leaves in the caches is no loss
+  constexpr std::size_t kStreamBytesMin = 4096;  // smaller copies may stay in the caches
   if (bytes >= kStreamBytesMin) {
     auto* out = static_cast<std::byte*>(to);
     const auto* in = static_cast<const std::byte*>(from);

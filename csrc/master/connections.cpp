@@ -93,7 +93,7 @@ void Connections::close_all() {
 
 bool Connections::has_room(PeerId peer) const {
   const auto at = peers_.find(peer);
-  if (at == peers_.end()) return true;  // what is sent to it is dropped
+  if (at == peers_.end()) return true;  // messages to it are dropped
   return connections_.at(at->second).channel->queued_bytes() <= kAnswerBelowBytes;
 }
 
@@ -135,7 +135,7 @@ Connections::Number Connections::take(std::unique_ptr<Channel> channel, Hello he
     if (at != connections_.end()) events_.room(at->second.peer);
   });
   channel->trust();
-  // Another machine may name its boot alike, as the copies of one snapshot do.
+  // Another machine may have the same boot id, as copies of one snapshot have.
   if (!comes_from_here(*channel)) hello.member.process.machine = 0;
   Connection& made = connections_[number];
   made.channel = std::move(channel);
@@ -172,7 +172,7 @@ void Connections::closed(Number number, const std::string& reason) {
   events_.disconnected(peer, std::move(remote), reason);
 }
 
-/// The peer has sent what does not follow the protocol.
+/// The peer has sent bytes that do not follow the protocol.
 void Connections::break_off(Number number, const std::string& text) {
   Connection& connection = connections_.at(number);
   const PeerId peer = connection.peer;

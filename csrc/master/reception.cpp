@@ -29,7 +29,7 @@ void Reception::stop_listening() {
 void Reception::accepted(std::unique_ptr<Channel> channel) {
   const std::uint64_t stranger = next_++;
   const auto route = std::make_shared<Route>();
-  // Both functions may end the connection, and themselves with it.
+  // Both functions may end the connection, which destroys them too.
   channel->set_events({[this, stranger, route](std::span<const std::byte> payload) {
                          const Route to = *route;
                          if (to.to == nullptr) return first_message(stranger, payload);

@@ -94,8 +94,9 @@ Result<std::optional<std::string>> read_file(const std::string& path) {
   }
 }
 
-/// Replaces `path` by a file with this text, such that a crash at any moment leaves one or the
-/// other. Error: what failed; the old file may be there or the new one.
+/// Replaces `path` by a file with this text; a crash at any moment leaves the old file or the new
+/// one. After an error, which names the step that failed, the file may be the old one or the new
+/// one.
 Error replace_file(const std::string& path, const std::string& folder, const std::string& text) {
   const std::string fresh = path + ".new";
   const auto failed = [](const std::string& what, const std::string& where) {
@@ -205,7 +206,7 @@ Result<Register> register_of(const std::string& text, const std::string& run,
                                          "\", which is not over, and this master serves \"" + run +
                                          "\": name the same run, or another place with --state"};
   }
-  if (held.value().run != run) held.value().value.ended.reset();  // that was another run's
+  if (held.value().run != run) held.value().value.ended.reset();  // it was the end of another run
   return std::move(held.value().value);
 }
 

@@ -37,7 +37,7 @@ std::string bracketed(const std::string& host) {
   return host.find(':') == std::string::npos ? host : "[" + host + "]";
 }
 
-/// Of this machine, as its interfaces have them: those that other machines may reach first.
+/// The addresses of this machine's interfaces; those that other machines may reach come first.
 std::vector<std::string> own_addresses(bool with_v6) {
   std::vector<std::string> out;
   ifaddrs* list = nullptr;
@@ -112,7 +112,7 @@ void print_how_to_join(const MasterOptions& options, const std::vector<RunOption
   std::fflush(stdout);
 }
 
-/// Written beside and renamed: who reads the file finds a whole number or no file.
+/// Written under another name and renamed: a reader finds a whole number or no file.
 bool write_port_file(const std::string& path, std::uint16_t port) {
   const std::string fresh = path + ".new";
   {
@@ -138,7 +138,7 @@ int run_master(const MasterOptions& options, std::vector<ServedRun> runs) {
     master::MasterServer server(network, options, std::move(runs));
     int signals = 0;
     const auto on_signal = [&] {
-      if (++signals > 1) return loop.stop();  // it is impatient
+      if (++signals > 1) return loop.stop();  // the second signal ends the master at once
       log_info("stopping");
       server.stop([&loop] { loop.stop(); });
     };

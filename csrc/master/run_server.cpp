@@ -1,5 +1,5 @@
-// See the header. The order of things: an event is applied when those before it have been, and none
-// while a write of the register is waited for; its answer comes first then.
+// See the header. Order: an event is applied after all events before it. While a write of the
+// register is in flight no event is applied; the answer of the register comes first.
 #include "master/run_server.h"
 
 #include <algorithm>
@@ -88,7 +88,7 @@ void RunServer::take_charge(Register held) {
 
 void RunServer::connected(Hello hello, std::uint64_t connection) {
   const PeerId peer = hello.member.peer();
-  store_drop(peer);  // its answers would go to a connection that has not asked
+  store_drop(peer);  // its answers would go to the new connection, which has not asked
   if (!in_charge_) {
     connections_.send(
         peer, Hold{"it stands by: " + (idle_why_.empty() ? "it has just begun" : idle_why_)});
@@ -290,7 +290,7 @@ void RunServer::carry_out(const WriteRegister& action) {
 
 void RunServer::register_answered(std::uint64_t write, const Result<bool>& answer,
                                   const Register& value) {
-  if (write != write_) return;  // too late: it has been given up
+  if (write != write_) return;  // too late: the write was given up
   if (!answer.ok()) {
     log_line(LogLevel::error, "the register could not be written: " + answer.error().text);
     return answer_write(RegisterUnanswered{});
@@ -313,7 +313,7 @@ void RunServer::carry_out(const Deposed& action) {
   take_over_later();
 }
 
-/// It knows nothing any more. Its peers are told why before their connections close.
+/// Forgets the state of the run. The peers are told why before their connections close.
 void RunServer::step_down(const std::string& why) {
   connections_.send_all(Hold{"the master steps down: " + why});
   in_charge_ = false;
@@ -337,7 +337,7 @@ void RunServer::take_over_later() {
 
 void RunServer::take_over() {
   if (in_charge_ || stopped_) return;
-  if (register_->shared() && !has_lease_) return;  // it comes with the lease
+  if (register_->shared() && !has_lease_) return;  // called again when it has the lease
   if (register_busy_) {
     log_line(LogLevel::warning, "the register still does not answer; it is read when it does");
     return take_over_later();
@@ -384,8 +384,8 @@ void RunServer::renew_lease() {
 void RunServer::lease_answered(const Result<bool>& answer, const std::string& holder) {
   const std::uint64_t now = clock_.now_ms();
   if (!answer.ok()) {
-    // Commits need no register. Who is in charge stays so, until a standby that reaches the
-    // register while it does not may have waited long enough to give its members up.
+    // Commits need no register. The master in charge stays in charge until a standby that reaches
+    // the register may have waited long enough to give the members up.
     const std::string why = "the lease could not be renewed: " + answer.error().text;
     if (!lease_failed_) log_line(LogLevel::warning, why);
     lease_failed_ = true;
@@ -496,7 +496,7 @@ void RunServer::say_waiting() {
     say_again_ms_ = say_again_ms_ == 0 ? options_.say_waiting_ms : 2 * say_again_ms_;
   }
   said_waiting_ = about;
-  // The ranks of a replica are started together: what they lack for longer is worth a word.
+  // The ranks of a replica are started together: ranks that are missing for longer are logged.
   const auto before = std::exchange(incomplete_, incomplete(state_));
   std::set<std::string> said;
   for (const auto& [p, text] : incomplete_) {

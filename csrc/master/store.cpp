@@ -1,5 +1,5 @@
-// The key-value store: see the header. A request changes the entries or waits; then whoever waited
-// for a key that is there now is looked at again, until nobody can be answered any more.
+// The key-value store: see the header. A request changes the entries or waits. Then requests that
+// waited for a key which exists now are looked at again, until no more can be answered.
 #include "master/store.h"
 
 #include <charconv>
@@ -41,7 +41,7 @@ std::optional<std::int64_t> as_number(const Bytes& value) {
   return number;
 }
 
-/// What is wrong with the shape of a request; empty if nothing.
+/// The error in the shape of a request; empty: there is none.
 std::string shape_error(const StoreRequest& request) {
   const std::size_t keys = request.keys.size();
   const std::size_t values = request.values.size();
@@ -216,8 +216,8 @@ StoreReply KeyValueStore::add(const StoreRequest& request) {
 }
 
 StoreReply KeyValueStore::compare_set(const StoreRequest& request) {
-  // As TCPStore: a missing key counts as empty; without a match the reply is what is there, and for
-  // a missing key what was expected.
+  // As TCPStore: a missing key counts as empty. Without a match the reply is the value that is
+  // there, or, for a missing key, the expected value.
   const std::string& key = request.keys[0];
   const Bytes& expected = request.values[0];
   const Bytes& desired = request.values[1];

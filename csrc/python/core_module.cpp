@@ -113,7 +113,7 @@ class PythonRegister final : public master::RegisterStore {
   py::object store_;
   std::string run_;
   std::string where_;
-  std::optional<master::Register> held_;  // what it last read or wrote; none: nobody knows
+  std::optional<master::Register> held_;  // last read or written; none: not known
 };
 
 template <typename Options>
@@ -168,13 +168,13 @@ py::object value_of(const T& value) {
   if constexpr (std::is_same_v<T, PeerId> || std::is_same_v<T, EpochId>) {
     return py::str(to_string(value));
   } else if constexpr (std::is_same_v<T, std::string>) {
-    return py::str(printable(value));  // who answers may be no master
+    return py::str(printable(value));  // the answer may not be a master's
   } else {
     return py::cast(value);
   }
 }
 
-/// The answer of a master; OSError with what was seen, where there is none.
+/// The answer of a master; without an answer OSError, which says what was seen.
 py::dict status_dict(const std::string& address, const std::string& run, double timeout_s) {
   auto status = [&] {
     const GilRelease release;

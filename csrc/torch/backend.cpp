@@ -146,8 +146,7 @@ PcclBackend::PcclBackend(std::shared_ptr<Engine> engine, GroupId group, std::vec
       members_(std::move(members)),
       timeout_ms_(timeout.count()) {
   context_->engine->set_timeout(group, static_cast<std::uint64_t>(timeout.count()));
-  // Before the interpreter goes, callbacks that are due have run (5 s for those of a user who
-  // hangs).
+  // Callbacks that are due run before the interpreter ends; hanging ones get 5 s.
   Completions* completions = completions_.get();  // there whenever it is called
   EngineOwner::instance().at_shutdown(completions_, [completions] {
     if (!DeviceThread::instance().drain(kDrainMs)) {
@@ -225,7 +224,7 @@ void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   auto ticket = context->engine->post(context->group, std::move(request));
   watch(ticket);
   if (ticket->done()) {
-    // What the engine refuses without sending anything is raised at the call, the rest by wait().
+    // An error of the engine before anything is sent is raised at the call, other errors by wait().
     const Error error = ticket->error();
     if (error.code == ErrorCode::invalid || error.code == ErrorCode::closed ||
         error.code == ErrorCode::not_admitted) {

@@ -19,7 +19,7 @@ constexpr std::uint64_t kMonitorTag = 1ULL << 40;  // above all tags of users, w
 PcclBackend::WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
   Call call(OpKind::barrier);
   Parts parts;
-  // What was called before it ends before it in the engine, and copies back here.
+  // Calls before the barrier end before it in the engine; here their copies back end too.
   auto before = std::make_shared<std::vector<WorkPtr>>();
   {
     const std::lock_guard lock(coalescing_mutex_);
@@ -36,7 +36,7 @@ PcclBackend::WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
   return finish(std::move(parts), c10d::OpType::BARRIER, "pccl:barrier", {}, {});
 }
 
-// Rank 0 hears from everybody, then answers everybody, so that it can name who did not come.
+// Rank 0 hears from all ranks, then answers all, so that it can name the ranks that did not come.
 void PcclBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const Millis timeout =
       opts.timeout == c10d::kUnsetTimeout ? Millis(timeout_ms_.load()) : opts.timeout;

@@ -1,5 +1,5 @@
-// See backend.h. The calls that make a group out of this one, or give it other members. Where no
-// store is at hand (shrink, reconfigure), the number of the new group follows from what all its
+// See backend.h. The calls that make a group out of this one, or give it other members. Without a
+// store (shrink, reconfigure) the number of the new group is computed from data that all its
 // members know.
 #include <c10/util/irange.h>
 
@@ -213,7 +213,7 @@ PcclBackend::WorkPtr PcclBackend::reconfigure(const c10d::ReconfigureOptions& op
     if (error.failed()) engine->close(group);
     done->complete(std::move(error));
   };
-  // Tickets complete on the engine's thread, which must not wait: what follows runs on another.
+  // Tickets complete on the engine's thread, which must not wait: the rest runs on another thread.
   const auto connected = engine->configure_fixed(group, getGroupUid(), handles, rank,
                                                  static_cast<std::uint64_t>(timeout.count()));
   connected->on_done(

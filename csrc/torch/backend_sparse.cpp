@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kDimsMax = 16;
 
-/// What the others must know: sparse dimensions, dimensions, elements, sizes.
+/// The data that other ranks must know: sparse dimensions, dimensions, elements, sizes.
 at::Tensor describe(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.dim() <= kDimsMax, "pccl all_reduce: sparse tensors have at most ", kDimsMax,
               " dimensions, got ", tensor.dim());

@@ -1,7 +1,7 @@
 // The module pccl_backend._C; its types are in pccl_backend/_C.pyi, function by function.
-// Translates between Python values and the engine's, releases the GIL around everything that can
-// wait, and hands what the engine's thread has to say to Python on threads of its own: that thread
-// never takes the GIL.
+// Translates between Python values and the engine's, releases the GIL around every call that can
+// wait, and calls Python on threads of its own for events of the engine's thread, which never takes
+// the GIL.
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -45,7 +45,8 @@ std::uint64_t to_ms(double seconds) {
 
 // ------------------------------------------------------------------------------- threads of Python
 
-/// Where the engine's thread leaves what needs the GIL. Never destroyed, as the owner.
+/// The queue for work that needs the GIL, filled by the engine's thread. Never destroyed, like the
+/// owner.
 struct PythonThreads {
   std::shared_ptr<Completions> events = std::make_shared<Completions>("pccl-events", true);
   std::shared_ptr<Completions> logs = std::make_shared<Completions>("pccl-log", true);
@@ -82,7 +83,7 @@ std::shared_ptr<void> held(py::object object) {
           }};
 }
 
-/// Calls `held_function` with what `arguments` makes, under the GIL; what it raises is logged.
+/// Calls `held_function` with the result of `arguments`, under the GIL; logs an exception.
 template <typename Arguments>
 void call_python(const std::shared_ptr<void>& held_function, const char* what,
                  Arguments arguments) {
@@ -278,8 +279,8 @@ void leave(bool at_once) {
   engine->run().leave(at_once);
 }
 
-// What has begun and what has come is noted in `talk` (_session.Talk) before Python can raise what
-// a signal's handler raises: the call may be interrupted, and the next one goes on from there.
+// `talk` (_session.Talk) records the state of the conversation before Python can raise an exception
+// of a signal's handler: an interrupted call is continued by the next one.
 
 void boundary_begin(const std::string& kind, bool verify, std::optional<double> timeout_s,
                     const py::object& talk, std::optional<std::uint64_t> finish) {

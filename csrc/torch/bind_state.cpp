@@ -1,5 +1,5 @@
 // See bind_state.h. A fetch runs on the caller's thread, without the GIL: that thread asks the
-// engine for one item after the other, hashes what has come on all cores, and may be interrupted.
+// engine for one item after the other, hashes it on all cores, and may be interrupted.
 #include "torch/bind_state.h"
 
 #include <memory>
@@ -110,8 +110,8 @@ void to_the_end(const std::vector<py::function>& steps, int interrupts_max) {
   if (failure) throw *failure;
 }
 
-/// What `call` returns; where it raises, the way back is gone to the end. Python raises what the
-/// handler of a signal raises between two instructions of its own: there is none here.
+/// Returns the result of `call`; if it raises, the way back runs to its end. An exception of a
+/// signal's handler comes between two instructions of Python, and there are none here.
 py::object or_back(const py::function& call, const std::vector<py::function>& way_back,
                    int interrupts_max) {
   try {

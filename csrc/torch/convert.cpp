@@ -85,8 +85,8 @@ bool usable(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-/// What a request keeps alive, released on the engine's thread unless that could take long or the
-/// GIL.
+/// The objects that a request keeps alive. They are released on the engine's thread, unless that
+/// could take long or needs the GIL.
 struct Kept {
   std::vector<c10::Storage> storages;
   std::shared_ptr<Completions> completions;
@@ -202,7 +202,7 @@ void Call::reduce(const c10d::ReduceOp& op) {
   request_.descriptor.reduce = reduction;
 }
 
-/// Each rank multiplies what it gives by a factor of its own, a number or a tensor with one
+/// Each rank multiplies its contribution by a factor of its own, a number or a tensor with one
 /// element.
 void Call::premultiply(const c10d::ReduceOp& op) {
   const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());

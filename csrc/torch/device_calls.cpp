@@ -58,7 +58,7 @@ void allow_during_captures(c10::DeviceType type) {
   const auto exchange = find<ExchangeCaptureMode>(type, "ThreadExchangeStreamCaptureMode");
   if (exchange == nullptr) return;
   int mode = kRelaxedCaptures;
-  exchange(&mode);  // where it fails, queries may fail: these are asked again
+  exchange(&mode);  // if it fails, queries may fail: they are repeated
 }
 
 c10::Stream current_stream(c10::Device device) {

@@ -21,8 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// Between two looks: a sixteenth of what it has waited, so that long waits cost little and short
-// ones are seen at once.
+// The time between two looks: a sixteenth of the wait so far, so that long waits cost little and
+// short ones are seen at once.
 constexpr microseconds kPollUsMin{20};
 constexpr microseconds kPollUsMax{500};
 constexpr int kPollsPerWait = 16;
@@ -141,7 +141,7 @@ void DeviceThread::loop() {
     if (!gone.empty()) room_.notify_all();
     if (runs_.empty()) idle_.notify_all();
     lock.unlock();
-    gone.clear();  // what they hold is released without the lock
+    gone.clear();  // their contents are released without the lock
     calls.reset();
     lock.lock();
     const auto signalled = [&] { return signalled_; };

@@ -1,8 +1,8 @@
 // See process_group.h.
 //
-// What a fixed group keeps in its store: `made/<rank>`, how often this rank has made a group under
-// this prefix, so that a program that ends its groups and makes them anew never reads what is out
-// of date; then, under that number, `handle/<rank>` of each rank and the `group`'s random number.
+// Keys of a fixed group in its store: `made/<rank>`, how often this rank has made a group under
+// this prefix, so that a program that ends its groups and makes them anew never reads an old value;
+// then, under that number, `handle/<rank>` of each rank and the `group`'s random number.
 #include "torch/process_group.h"
 
 #include <c10/core/Device.h>
@@ -55,8 +55,8 @@ bool is_loopback(const std::string& host) {
 }
 
 /// Addresses under which the other ranks may reach this process: that from which the store's host
-/// is reached. Where a host name leads to a loopback address (the store is on this machine, and its
-/// name is in /etc/hosts), the others need another one.
+/// is reached. If the host name leads to a loopback address (the store is on this machine, and its
+/// name is in /etc/hosts), the others need another address.
 Handle own_handle(const Engine& engine, const c10::intrusive_ptr<c10d::Store>& store) {
   c10::intrusive_ptr<c10d::Store> bare = store;
   if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(bare.get())) {
@@ -235,7 +235,8 @@ GroupId number_of(const std::string& text) {
   return GroupId{value | 1ULL << 31};  // never one of the small numbers, which are given by hand
 }
 
-/// Waits for the links of a group and, where nobody has met for it, until all members have come.
+/// Waits for the links of a group, and, if its members have not met in a store, until all have
+/// come.
 void open(const std::shared_ptr<Engine>& engine, GroupId group,
           const std::shared_ptr<Ticket>& connected, steady_clock::time_point deadline,
           bool together) {

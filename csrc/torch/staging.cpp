@@ -234,7 +234,7 @@ bool DeviceRun::can_hold() const {
   return known && own_streams_ && !launches_wait && !with_kernels_;
 }
 
-/// What is done on the device is done without the lock: it may take as long as the device does.
+/// Calls to the device are made without the lock: they may take as long as the device does.
 bool DeviceRun::hold_stream() {
   const c10::DeviceGuard guard(device_);
   const c10::Stream current = current_stream(device_);
@@ -349,7 +349,7 @@ DeviceRun::Next DeviceRun::try_step() {
   if (state == State::running) {
     if (!sealed) {
       if (poll || !abandoned()) return Next::poll;
-      let_go();  // what others need of it has been copied in
+      let_go();  // its inputs have been copied for the others
       return Next::gone;
     }
     Error failed;
@@ -377,15 +377,16 @@ DeviceRun::Next DeviceRun::try_step() {
   return Next::gone;
 }
 
-/// The call has failed half way: nobody can seal the run any more, since only the thread has it
-/// (its list, and the copy that it goes through). Whether it has been sealed is asked after that.
+/// The call has failed half way: no caller can seal the run any more if only the device thread
+/// holds it (in its list, and in the copy that it walks). Only then is it asked whether the run has
+/// been sealed.
 bool DeviceRun::abandoned() const {
   if (weak_from_this().use_count() > 2) return false;
   const std::lock_guard lock(mutex_);
   return !sealed_;
 }
 
-/// Those of the runs that have not come so far that this one may go on.
+/// The runs for whose progress this one still has to wait.
 DeviceRun::Earlier DeviceRun::earlier(const Earlier& which) const {
   Earlier runs;
   {

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kStoreGraceMs = 5000;  // for the master's own answer that the time is over
 constexpr std::size_t kStoreEntryBytes = 64;   // around a key or a value on the wire, at most
 
-/// What the master would not take, so that nothing is sent.
+/// Refuses requests that the master would refuse, before anything is sent.
 void check_sizes(const EngineStore::Keys& keys, const std::vector<EngineStore::Value>& values) {
   std::size_t bytes = 0;
   for (const std::string& key : keys) {
@@ -39,8 +39,8 @@ std::string list(const EngineStore::Keys& keys) {
   return keys.size() > kShown ? text + ", ..." : text;
 }
 
-/// Whom the run has lost since the last boundary: a key of theirs comes no more. A wait does not
-/// know for whose key it waits.
+/// The members that the run has lost since the last boundary: they set no key any more. A wait does
+/// not know whose key it waits for.
 std::string lost_text(Engine& engine) {
   const GroupView view = engine.view(kElasticGroup);
   std::string text;

@@ -113,7 +113,7 @@ void Completions::loop() {
     tasks_.pop_front();
     busy_ = true;
     lock.unlock();
-    run_task(std::move(task));  // what it holds is released without the lock
+    run_task(std::move(task));  // its contents are released without the lock
     lock.lock();
     busy_ = false;
     if (tasks_.empty()) idle_.notify_all();
@@ -250,7 +250,8 @@ void PcclWork::when_done(Function function) {
     Function function;
   };
   auto pending = std::make_shared<Pending>(*this, std::move(function));
-  // A callback may wait for the future that it asks for: its own thread cannot complete that one.
+  // A callback may ask for a future and wait for it: the callback's own thread cannot complete that
+  // one.
   const auto one_less = [pending, completions = context_->completions,
                          apart = Completions::inside()] {
     if (pending->left.fetch_sub(1) != 1) return;
@@ -417,7 +418,7 @@ void PcclWork::complete_future() {
   std::optional<c10::DeviceGuard> there;  // see DeviceRun::add
   if (parts_.device) there.emplace(parts_.device->device());
   if (future_taken_.exchange(true)) {
-    future->wait();  // another thread is at it
+    future->wait();  // another thread does it
     return;
   }
   try {
@@ -428,7 +429,7 @@ void PcclWork::complete_future() {
     future->setErrorIfNeeded(std::current_exception());
     return;
   }
-  std::optional<c10::StreamGuard> guard;  // what follows the future follows this stream
+  std::optional<c10::StreamGuard> guard;  // callbacks of the future run after this stream
   if (parts_.device) guard.emplace(parts_.device->stream());
   future->markCompleted(c10::IValue(parts_.outputs));
 }
@@ -508,8 +509,8 @@ c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFuture() {
     streams.push_back(*stream);
     devices.push_back(stream->device());
   }
-  // A future of our own: that of collectAll knows no devices, so what follows it would not follow
-  // the copies back. The value is, as that of a single operation, the list of all tensors.
+  // A future of our own: collectAll's knows no devices, so its callbacks would not wait for the
+  // copies back. Its value is the list of all tensors, as with a single operation.
   auto future = c10::make_intrusive<c10::ivalue::Future>(value_type, std::move(devices));
   c10::collectAll(futures)->addCallback([future, streams](c10::ivalue::Future& all) {
     try {

@@ -1,6 +1,6 @@
-// Channels over TCP: the opening by Gate and Talk, then control frames. What is queued goes out in
-// one call with as many frames as there are; the reader's buffer grows with what has come, never
-// with what a header promises. What large frames take together has a limit (ChannelLimits).
+// Channels over TCP: the opening by Gate and Talk, then control frames. All queued frames go out in
+// one call; the reader's buffer grows with the bytes that have come, never with what a header
+// promises. The memory of all large frames together has a limit (ChannelLimits).
 #include "transport/channel.h"
 
 #include <algorithm>
@@ -31,8 +31,8 @@ constexpr int kReadsMax = 16;             // in a row, then other sockets have t
 constexpr std::size_t kGatheredMax = 32;  // frames in one call
 constexpr std::size_t kUntrustedMax = 256;
 constexpr std::uint64_t kChannelUserTimeoutMs = 30000;
-// Who dials may wait for room at the other side: Linux counts that too. That the other side is gone
-// the owner sees by its silence.
+// The dialling side may wait for room at the other side, and Linux counts that time too. The owner
+// notices by silence that the other side is gone.
 constexpr std::uint64_t kDialledUserTimeoutMs = kLargeWaitMs + 30000;
 static_assert(kLargeBytesMax >= kControlBytesMax);  // each is granted some time
 constexpr std::size_t kSmallFrameBytes = kFrameHeaderBytes + kHandshakeBytesMax;
@@ -164,7 +164,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void tell_room() {
     if (!over_ || queued_bytes_ > room_below_) return;
     over_ = false;
-    const auto room = room_;  // its owner may go meanwhile
+    const auto room = room_;  // the owner may destroy the channel meanwhile
     if (events_) room();
   }
 
@@ -179,7 +179,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
       Stream::Moved sent = stream_->write(std::span<const iovec>(parts).first(count));
       if (sent.outcome == Stream::Outcome::later) break;
       if (sent.outcome != Stream::Outcome::moved) {
-        // What the other side sent before it closed is still to be read: the reader ends this.
+        // The other side may have sent data before it closed: the reader takes them, then ends
+        // this.
         write_failed_ = true;
         write_error_ = std::move(sent.error);
         queue_.clear();
@@ -217,11 +218,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
       in_end_ += got.bytes;
       received_bytes_ += got.bytes;
       parse();
-      if (got.bytes < kReadBytes) return;  // that was all there is
+      if (got.bytes < kReadBytes) return;  // no more bytes have come
     }
   }
 
-  /// Twice what has come at most, and no more than the frame.
+  /// Grows the buffer to twice the bytes that have come at most, and not beyond the frame.
   void make_buffer() {
     const std::size_t needed = in_end_ + kReadBytes;
     if (in_.size() >= needed) return;
@@ -287,7 +288,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     looked_bytes_ = received_bytes_;
     look_ = loop_.timer(limits_.look_ms, 0, [this] { look(); });
   }
-  /// Waits no longer than others may hold it up, and holds nobody up for long.
+  /// Ends the connection if its message has waited too long for memory, or holds memory and comes
+  /// too slowly while another one waits.
   void look() {
     const bool slow = received_bytes_ - looked_bytes_ < limits_.look_bytes_min;
     // A process that was stopped has not read.
@@ -318,7 +320,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool shut_ = false;
   bool write_failed_ = false;
   std::string write_error_;
-  std::shared_ptr<Channel::Events> events_;  // shared: one may destroy the channel while it runs
+  std::shared_ptr<Channel::Events> events_;  // shared: a callback may destroy the channel
   std::vector<std::byte> in_;
   std::size_t in_end_ = 0;
   std::size_t incomplete_ = 0;  // length of the frame of which the buffer holds a part
@@ -483,7 +485,7 @@ class TcpDial : public Dial {
     deadline_.reset();
     drop_talk();
     connector_.reset();
-    const auto done = std::move(done_);  // it may destroy this
+    const auto done = std::move(done_);  // the callback may destroy this
     done(std::move(result));
   }
 

@@ -16,7 +16,7 @@ constexpr std::uint64_t kNextAddressMs = 250;  // RFC 8305 (happy eyeballs) has 
 constexpr std::size_t kResolvedMax = 16;       // of one name
 }  // namespace
 
-/// A name under way in libuv's pool. It may outlive the connector that asked.
+/// A name that libuv's pool resolves. The object may outlive the connector that asked.
 struct Connector::Resolving {
   uv_getaddrinfo_t request{};
   Connector* owner = nullptr;
@@ -133,7 +133,7 @@ void Connector::finish(std::list<Attempt>::iterator attempt) {
     note(address, errno_text(error), error == ECONNREFUSED);
     return advance();
   }
-  // Those under way beside it start anew if this one proves to be of no use.
+  // The attempts beside this one start anew if this connection proves to be of no use.
   for (const Attempt& other : attempts_) waiting_.push_front(other.address);
   attempts_.clear();
   slow_.reset();

@@ -57,7 +57,7 @@ void FdRegistry::for_each(Take take, Function function) {
 
 void FdRegistry::shut_all() {
   for_each([](std::atomic<std::uint64_t>& word) { return word.load(); },
-           [](int fd) { ::shutdown(fd, SHUT_RDWR); });  // of what is no socket nothing comes
+           [](int fd) { ::shutdown(fd, SHUT_RDWR); });  // fails for other descriptors
 }
 
 void FdRegistry::close_in_child() {

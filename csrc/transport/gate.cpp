@@ -75,7 +75,7 @@ void Gate::accept(int listening_fd) {
       pause();
       return;
     }
-    // What happened to one connection before it was accepted is no reason to stop with the others.
+    // An error of one connection before it was accepted is no reason to stop accepting the others.
     if (errno == EAGAIN || errno == EWOULDBLOCK) return;
   }
 }
@@ -102,7 +102,7 @@ void Gate::admit(Socket socket) {
   unproven_.push_back(talk);
   talk->on_failed([log = refusals_, remote_host, weak = std::weak_ptr(talk)](const auto& reason) {
     const auto ended = weak.lock();
-    if (ended && ended->only_looked()) return;  // whether anybody is there
+    if (ended && ended->only_looked()) return;  // whether a process listens here
     log->refused(remote_host, reason);
   });
   talk->expect(
@@ -121,7 +121,8 @@ void Gate::opening_arrived(const std::shared_ptr<Talk>& talk, const std::string&
   const bool same_version = opening.value().version == kProtocolVersion;
   if (same_version && opening.value().purpose == purpose_) return opened_(talk);
 
-  // It has our opening now and can say what is wrong; closing at once could destroy it on the way.
+  // The other side gets our opening and can say what is wrong; closing at once could destroy the
+  // opening on its way.
   const std::string why = !same_version ? "it speaks protocol version " +
                                               std::to_string(opening.value().version) +
                                               ", this process " + std::to_string(kProtocolVersion)

@@ -45,7 +45,7 @@ Result<Opening> decode_opening(std::span<const std::byte> bytes) {
   opening.version = from.number<std::uint32_t>();
   const auto purpose = from.number<std::uint8_t>();
   const auto zero = from.array<3>();
-  // Another version may have other purposes: what it is called comes first.
+  // Another version may have other purposes, so the purpose is checked in our version only.
   if (opening.version == kProtocolVersion && (purpose < 1 || purpose > 2 || !all_zero(zero))) {
     return {ErrorCode::malformed, "an opening with fields that name nothing"};
   }

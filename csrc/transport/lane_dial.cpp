@@ -70,9 +70,9 @@ void LaneDial::offered(std::span<const std::byte> bytes) {
   }
   const Proof proof = lane_proof(key_, Side::dialer, hello_, offer);
   talk_->send(std::as_bytes(std::span(proof)));
-  // From the proof on the peer may have taken the lane for its own: who let it go now would end a
-  // link that is up there. The deadline is that of the lane that joins, or that of the link, which
-  // waits a little longer for the answer.
+  // After the proof the peer may have made the lane a part of its link: closing the lane now could
+  // end a link that is up there. So only the deadline of a joining lane, or that of the link, ends
+  // this wait; the link waits a little longer for the answer.
   talk_->wait();
   proven_ = true;
   talk_->expect(kLaneAnswerBytes, [this](std::span<const std::byte> answer) { answered(answer); });
@@ -85,7 +85,7 @@ void LaneDial::answered(std::span<const std::byte> bytes) {
   if (verdict.value() != LaneVerdict::accepted) return next("it refuses our proof", true);
   std::unique_ptr<Stream> stream = talk_->take();
   drop_talk();
-  const auto done = events_.proven;  // it may destroy this
+  const auto done = events_.proven;  // the callback may destroy this
   const std::string address = address_;
   done(std::move(stream), address);
 }

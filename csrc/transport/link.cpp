@@ -19,7 +19,7 @@ void Link::join(std::unique_ptr<Lane> lane) {
   ++bulk_lanes_;
   Outgoing word;
   word.frame.type = FrameType::joined;
-  joined.send(std::move(word));  // and then of the shared queue what goes
+  joined.send(std::move(word));  // then frames of the shared queue
   if (started_) joined.start();
 }
 

@@ -23,9 +23,9 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kDialBackMs = 500;      // who awaits a dial waits so long before it dials
+constexpr std::uint64_t kDialBackMs = 500;      // a peer that awaits a dial dials after this
 constexpr std::uint64_t kRefusedMs = 200;       // a refusal counts when it lasts that long
-constexpr std::uint64_t kRefusedLongMs = 2000;  // where the refused peer may dial itself
+constexpr std::uint64_t kRefusedLongMs = 2000;  // if the refused peer may dial itself
 
 class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
  public:
@@ -79,7 +79,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
     Down how = Down::lost;
     MemoryToken token = 0;
     std::uint64_t cookie = 0;
-    PeerId far;  // of a routed segment: where it goes
+    PeerId far;  // of a routed segment: its receiver
   };
 
   // LinkOwner
@@ -182,8 +182,8 @@ void TcpLinks::dial_later(Link& link, std::uint64_t delay_ms) {
   link.retry = loop_.timer(delay_ms, 0, [this, &link] { dial(link); });
 }
 
-/// A peer with a larger id dials this one. Its link is taken unless there is one by our own dial,
-/// or about to be.
+/// A peer with a larger id dials this one. This peer takes that link unless its own dial has made
+/// one, or is about to.
 bool TcpLinks::may_dial(PeerId dialer) {
   const auto found = links_.find(dialer);
   if (found == links_.end()) return true;
@@ -273,8 +273,8 @@ void TcpLinks::lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stre
   if (found == links_.end()) return parking_.add(peer, hello.link, std::move(stream));
   Link& link = *found->second;
   if (link.state == Link::State::opening) return adopt(link, hello.link, std::move(stream));
-  // It would not dial if its old link were alive. The owner opens again when it has heard of the
-  // loss.
+  // The peer would not dial if its old link were up. The owner opens the link again when it has
+  // heard of the loss.
   parking_.add(peer, hello.link, std::move(stream));
   if (link.state != Link::State::failed) {
     fail(link, "the peer has lost the link and dialled anew", false);
@@ -333,7 +333,7 @@ void TcpLinks::fail(Link& link, const std::string& reason, bool refused) {
   tell(Told::What::down, link, reason, how);
 }
 
-/// Takes the link out of what is known about the peer, if there is one.
+/// Removes the link to the peer, and returns it, if there is one.
 std::shared_ptr<Link> TcpLinks::take(PeerId peer) {
   parking_.erase(peer);
   const auto node = links_.extract(peer);
@@ -464,9 +464,9 @@ void TcpLinks::tell_later() {
 }
 
 void TcpLinks::tell_owner() {
-  // Taken one by one: each call may cancel, close or open, and so change what is still to be told.
-  // What they add has its turn later: sockets must not wait for an owner that sends whenever it is
-  // told.
+  // Reports are taken one by one: each call may cancel, close or open, and so change the reports
+  // that follow. Reports that these calls add have their turn later, so that sockets need not wait
+  // for an owner that sends in every call.
   for (std::size_t left = told_.size(); left > 0 && !told_.empty(); --left) {
     const Told told = std::move(told_.front());
     told_.pop_front();
@@ -494,7 +494,7 @@ void TcpLinks::tell_owner() {
 
 void TcpLinks::tell_up(const Told& told) {
   const std::shared_ptr<Link> link = links_[told.peer];
-  if (link->state == Link::State::failed) return;  // its down comes next
+  if (link->state == Link::State::failed) return;  // the report of its loss comes next
   const bool first = link->state == Link::State::proven;
   link->state = Link::State::up;
   events_.link_up(told.peer);

@@ -34,7 +34,7 @@ void Loop::State::run_deferred() {
     std::vector<std::function<void()>> now;
     now.swap(deferred);
     for (auto& function : now) guard(function);
-    now.clear();                               // what the functions held may defer more as it goes
+    now.clear();                               // destructors of the functions may defer more
     if (deferred.empty()) deferred.swap(now);  // keeps the memory: it runs several times a segment
   }
   if (deferred.empty()) {
@@ -182,7 +182,7 @@ class LoopTimer final : public Timer {
   ~LoopTimer() override {
     if (Loop::State::of(reinterpret_cast<uv_handle_t*>(&state_->uv)).fds.in_child()) return;
     uv_timer_stop(&state_->uv);
-    // The function may be the one that is running: it goes when the handle does.
+    // The timer's function may be running now: it is destroyed with the handle.
     uv_close(reinterpret_cast<uv_handle_t*>(&state_->uv),
              [](uv_handle_t* handle) { delete static_cast<State*>(handle->data); });
   }

@@ -14,7 +14,8 @@ constexpr std::uint64_t kSweepMs = 200;
 
 enum class Seen { nothing, goodbye, data, cut_off };
 
-/// What comes first on a connection that nobody has read from, after the word of a lane that joins.
+/// The kind of the first frame of an unread connection, after the `joined` frame of a lane that
+/// joins.
 Seen look(Stream& stream) {
   std::array<std::byte, 2 * kFrameHeaderBytes> first{};
   const Stream::Moved got = stream.peek(first);

@@ -25,7 +25,7 @@ void Passage::message(PeerId from, const RelayMessage& message,
     links_.send_relay(message.to, {payload.begin(), payload.end()});
     return;
   }
-  if (message.kind == RelayKind::open) return;  // it says so again
+  if (message.kind == RelayKind::open) return;  // the peer repeats it
   links_.send_relay(from, encode_relay({RelayKind::down, message.to, from, 0, 0,
                                         as_span("the peer in between has no link to it")}));
 }
@@ -116,7 +116,7 @@ void Passage::unlink(PeerId peer) {
   });
   std::vector<MemoryToken> ended;
   for (const auto& [token, passing] : passing_) {
-    // What came whole from one that has gone is still sent.
+    // A segment that has come whole is still sent on when its sender has gone.
     const auto& [from, to] = passing.between;
     if (to == peer || (from == peer && !passing.whole)) ended.push_back(token);
   }

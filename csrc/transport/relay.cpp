@@ -1,4 +1,4 @@
-// Opening links over a third peer, and what goes over them; how they end is in relay_ending.cpp.
+// Opens links over a third peer and sends over them. relay_ending.cpp ends them.
 #include "transport/relay.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kOpenAgainMs = 100;  // an opening that nobody has answered
+constexpr std::uint64_t kOpenAgainMs = 100;  // for an opening without an answer
 
 }  // namespace
 
@@ -63,7 +63,8 @@ void RelayLinks::open_via(const Handle& peer, PeerId via, std::uint64_t deadline
   end_leaving(peer.peer);
   if (const Far* far = find(peer.peer)) {
     if (far->state == State::failed) return;  // down will be told
-    // Another session would end the link where the other end has it up by this one.
+    // The session stays: the link may be up by it at the other end, and another session would end
+    // it there.
     if (far->via != via) far_.erase(peer.peer);
   }
   direct_->drop(peer.peer);  // a dial that leads nowhere
@@ -104,7 +105,7 @@ void RelayLinks::opened(PeerId via, const RelayMessage& message) {
   const auto rest = closing_.find(message.from);
   if (rest != closing_.end() && message.session != rest->second.theirs) closing_.erase(rest);
   Far* far = find(message.from);
-  if (far == nullptr || far->state == State::failed) return;  // it says so again
+  if (far == nullptr || far->state == State::failed) return;  // the peer repeats it
   if (far->state == State::up) {
     if (message.session == far->theirs && via == far->via) {
       if (message.number != far->mine) say_open(message.from);
@@ -188,7 +189,8 @@ void RelayLinks::routed_sent(PeerId to, MemoryToken token, std::uint64_t cookie)
 }
 
 void RelayLinks::take_credit(Far& far, std::uint64_t bytes) {
-  // What was cancelled when it was half sent has been forgotten here, and gets credit all the same.
+  // A segment that was cancelled when it was half sent is not counted any more, and gets credit all
+  // the same.
   far.on_the_way -= std::min<std::uint64_t>(bytes, far.on_the_way);
   pump(far);
 }
@@ -226,9 +228,9 @@ std::size_t RelayLinks::queued_bytes(PeerId peer) const {
 
 void RelayLinks::link_up(PeerId peer) {
   if (Far* far = find(peer)) {
-    if (far->state == State::failed) return;  // its down is told; then it is opened again
+    if (far->state == State::failed) return;  // its loss is told, then the owner opens it again
     if (far->state == State::up) return;
-    far_.erase(peer);  // it can be reached after all
+    far_.erase(peer);  // there is a direct link now
   }
   std::vector<PeerId> over;
   for (const auto& [id, far] : far_) {
@@ -268,7 +270,7 @@ void RelayLinks::relay_arrived(PeerId peer, std::span<const std::byte> payload) 
       return;
     case RelayKind::control:
       if (message.session != far->mine || far->state == State::failed) return;
-      if (far->state == State::opening) now_up(*far);  // its sender knows our session
+      if (far->state == State::opening) now_up(*far);  // the sender knows our session
       events_.control_arrived(message.from, message.rest);
       return;
     case RelayKind::down:
@@ -292,7 +294,7 @@ Placement RelayLinks::segment_header(PeerId peer, const SegmentHeader& header) {
   SegmentHeader plain = header;
   plain.route = {};
   const Placement at = events_.segment_header(from, plain);
-  if (at.to == nullptr) count_received(from);  // its end is not told
+  if (at.to == nullptr) count_received(from);  // no segment_arrived follows
   return at;
 }
 

@@ -1,10 +1,10 @@
 // How links over a third peer end, and how the link to that peer ends after them.
 //
-// Nothing that was sent before a close in good order is lost, in whichever order an end closes the
-// link to the other end and the one to the peer in between, and also where the peer in between
-// closes first. So a link over which something goes still, of an end or between two others, is
-// `leaving`: its owner hears nothing of it any more, and it is closed once nothing goes over it, or
-// when nothing has moved for kHandshakeMs.
+// No frame that was sent before a close in good order is lost, in whatever order an end closes the
+// relayed link and the link to the peer in between, and also if the peer in between closes first.
+// So a closed link that still carries frames, of an end or between two others, is `leaving`: its
+// owner hears nothing of it any more, and it is closed when it carries nothing, or when nothing has
+// moved for kHandshakeMs.
 #include <algorithm>
 #include <vector>
 
@@ -50,7 +50,7 @@ void RelayLinks::went_down(Far& far, const RelayMessage& message) {
   if (message.session != 0 && message.session != far.mine) return;  // of an earlier link
   const auto* text = reinterpret_cast<const char*>(message.rest.data());
   std::string why(text, std::min(message.rest.size(), kTextBytesMax));
-  if (far.state == State::opening) return;  // it is tried until the deadline
+  if (far.state == State::opening) return;  // the opening goes on until the deadline
   if (message.number <= far.received) return fail(far, why);
   far.ends_after = message.number;  // its last segments travel on other lanes
   far.why = std::move(why);
@@ -117,14 +117,14 @@ void RelayLinks::owe(Far far) {
   });
 }
 
-/// The window may have room for more of what it owes.
+/// Sends more of the rest of a closed link, if its window has room.
 void RelayLinks::pay(PeerId peer) {
   Far& rest = closing_.at(peer);
   pump(rest);
   if (rest.queue.empty()) end_rest(peer);
 }
 
-/// It says how much of it comes: all, or what was sent until now.
+/// Ends a closed link: tells the other end how many segments were sent, all of them or fewer.
 void RelayLinks::end_rest(PeerId peer) {
   const auto rest = closing_.find(peer);
   if (rest == closing_.end()) return;

@@ -18,10 +18,10 @@ constexpr std::size_t kBulkBufferBytes = 4096;
 constexpr std::size_t kTurnBytes = 4U << 20;  // then other sockets have their turn
 constexpr int kTurnCalls = 16;
 constexpr std::size_t kGatheredMax = 32;          // frames in one call
-constexpr std::size_t kRefillBytes = 512U << 10;  // what a lane takes ahead of the shared queue
+constexpr std::size_t kRefillBytes = 512U << 10;  // taken ahead from the shared queue
 static_assert(kSmallBufferBytes >= kFrameHeaderBytes + kRelayHeadBytes + kPeerMessageBytesMax);
 
-/// Where payload goes that nobody wants. One a thread: nobody reads it.
+/// Memory for payload that is not wanted. One for each thread, because it is never read.
 std::span<std::byte> nowhere() {
   thread_local std::vector<std::byte> scratch(256U << 10);
   return scratch;
@@ -118,7 +118,8 @@ void StreamLane::flush() {
     Stream::Moved sent = stream_->write(std::span<const iovec>(parts).first(count));
     if (sent.outcome == Stream::Outcome::later) break;
     if (sent.outcome != Stream::Outcome::moved) {
-      // What the other side sent before it closed is still to be read: the reader ends the lane.
+      // The other side may have sent data before it closed: the reader takes them, then ends the
+      // lane.
       write_failed_ = true;
       write_error_ = std::move(sent.error);
       break;
@@ -180,7 +181,7 @@ void StreamLane::close() {
 }
 
 void StreamLane::watch_progress() {
-  // A slow link may take long to send the rest; one that moves nothing is not waited for.
+  // A slow link may take long to send its rest. A link that moves nothing is given up.
   if (moved_ == moved_before_ || shut_) {
     end();
     owner_.lane_closed(*this);
@@ -228,7 +229,7 @@ void StreamLane::read() {
       if (of_payload > 0) payload_read(payload.first(of_payload));
       if (open() && !closing_) parse();
     }
-    if (bytes < room) return;  // that was all there is
+    if (bytes < room) return;  // no more bytes have come
   }
 }
 

@@ -20,7 +20,7 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kKeepaliveS = 30;  // where there is no user time-out
+constexpr std::uint64_t kKeepaliveS = 30;  // without a user time-out
 constexpr int kKeepaliveProbes = 4;
 constexpr int kTcpRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which headers do not know yet
 constexpr int kRtoMaxMs = 2000;
@@ -240,7 +240,8 @@ void tune_connection(int fd, std::uint64_t user_timeout_ms) {
   if (user_timeout_ms > 0) {
     set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(user_timeout_ms));
   }
-  // After a cut that heals nobody waits for a back-off of minutes. Linux 6.15 and newer take it.
+  // So that a connection goes on soon after a cut has healed, without a back-off of minutes. Linux
+  // 6.15 and newer know the option.
   set_int(fd, IPPROTO_TCP, kTcpRtoMaxMs, kRtoMaxMs);
   if (is_same_machine(fd)) {
     for (const std::string_view name : {"cubic", "reno"}) {
