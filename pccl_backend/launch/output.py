@@ -90,7 +90,12 @@ class Pump:
         self._file = None if file is None else os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
         self._tail = b""
         self._thread = threading.Thread(target=self._run, name="pccl-run-pump", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            if self._file is not None:
+                os.close(self._file)
+            raise
         _pumping.append(self._thread)
 
     def tail(self, timeout_s: float) -> str:
@@ -174,15 +179,18 @@ class Streams:
         """
         targets: dict[int, int | None] = {}
         sources: dict[int, int] = {}
-        for stream in (OUT, ERR):
-            if self.redirects & stream:
-                targets[stream] = opened.enter_context(self._file(stream).open("ab")).fileno()
-            elif self.tees & stream or stream == ERR:
-                sources[stream], target = os.pipe()
-                opened.callback(os.close, target)
-                targets[stream] = target
-            else:
-                targets[stream] = None
+        with contextlib.ExitStack() as undo:
+            for stream in (OUT, ERR):
+                if self.redirects & stream:
+                    targets[stream] = opened.enter_context(self._file(stream).open("ab")).fileno()
+                elif self.tees & stream or stream == ERR:
+                    sources[stream], target = os.pipe()
+                    undo.callback(os.close, sources[stream])
+                    opened.callback(os.close, target)
+                    targets[stream] = target
+                else:
+                    targets[stream] = None
+            undo.pop_all()
         return targets, sources
 
     def copy(self, sources: Mapping[int, int]) -> Tail:

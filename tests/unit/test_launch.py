@@ -1,10 +1,12 @@
 """pccl-run without its workers: arguments, variables, streams, and what it costs to load."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from conftest import ROOT, wait_until
 from pccl_backend._config import Options, Replica
 from pccl_backend.launch import environment, output
 from pccl_backend.launch.arguments import Plan, count_processes, read, streams
-from pccl_backend.launch.output import TAIL_LINES, Pump, last_lines, tail_of
+from pccl_backend.launch.output import ERR, OUT, TAIL_LINES, Pump, Streams, last_lines, tail_of
 from pccl_backend.launch.supervisor import Rules
 
 LOAD_CPU_S_MAX = 0.7
@@ -279,3 +281,25 @@ def test_the_end_waits_for_what_workers_have_written(
     os.close(target)
     output.wait_for_streams(20.0)
     assert (tmp_path / "log").read_bytes() == b"the last line\n"
+
+
+@pytest.mark.parametrize("missing", ["file", "thread"])
+def test_streams_that_cannot_be_opened_leave_no_descriptor_open(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    if missing == "thread":
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+    folder = tmp_path / "no" / "such" if missing == "file" else tmp_path
+    wanted = Streams(redirects=ERR if missing == "file" else 0, tees=OUT, folder=folder)
+    before = set(os.listdir("/proc/self/fd"))
+
+    def begin() -> None:
+        with contextlib.ExitStack() as opened:
+            wanted.copy(wanted.open(opened)[1])
+
+    with pytest.raises((OSError, RuntimeError)):
+        begin()
+    assert set(os.listdir("/proc/self/fd")) == before
