@@ -336,7 +336,7 @@ void RunServer::take_over_later() {
 }
 
 void RunServer::take_over() {
-  if (in_charge_ || stopped_) return;
+  if (in_charge_ || stopping_) return;
   if (register_->shared() && !has_lease_) return;  // called again when it has the lease
   if (register_busy_) {
     log_line(LogLevel::warning, "the register still does not answer; it is read when it does");
@@ -353,7 +353,7 @@ void RunServer::take_over() {
                              log_line(LogLevel::error, idle_why_);
                              return take_over_later();
                            }
-                           if (in_charge_ || stopped_ || (register_->shared() && !has_lease_))
+                           if (in_charge_ || stopping_ || (register_->shared() && !has_lease_))
                              return;
                            take_charge(std::move(*held)->value());
                          });
@@ -362,7 +362,7 @@ void RunServer::take_over() {
 // ------------------------------------------------------------------------------------- the lease
 
 void RunServer::renew_lease() {
-  if (lease_busy_ || stopped_) return;
+  if (lease_busy_ || stopping_) return;
   lease_busy_ = true;
   const auto answer = std::make_shared<std::optional<Result<bool>>>();
   const auto holder = std::make_shared<std::string>();
@@ -548,6 +548,7 @@ std::string RunServer::whom_it_waits_for() const {
 }
 
 void RunServer::stop(std::function<void()> done) {
+  stopping_ = true;
   stopped_ = std::move(done);
   stop_by_ms_ = clock_.now_ms() + options_.register_deadline_ms + kStopMs;
   stop_timer_ = clock_.timer(10, 10, [this] { finish_stop(); });
@@ -562,6 +563,7 @@ void RunServer::finish_stop() {
     if (register_busy_ || lease_busy_) return;
   }
   stop_timer_.reset();
+  waiting_timer_.reset();
   in_charge_ = false;
   connections_.close_all();
   auto done = std::exchange(stopped_, nullptr);

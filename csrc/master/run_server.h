@@ -142,6 +142,7 @@ class RunServer final : private ConnectionEvents {
   std::unique_ptr<Timer> lease_timer_;
   std::unique_ptr<Timer> stop_timer_;
   std::uint64_t stop_by_ms_ = 0;
+  bool stopping_ = false;  // for good: other runs of this process may need longer
   std::function<void()> stopped_;
   /// Background work holds a weak reference to this, and so notices that the server is gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

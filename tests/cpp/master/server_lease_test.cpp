@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "server_fixture.h"
 
@@ -21,8 +24,9 @@ class LeasedRegister final : public RegisterStore {
   }
   [[nodiscard]] bool shared() const override { return true; }
   Result<bool> hold() override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     ++asked_;
+    hanging_.wait_for(lock, std::chrono::seconds(60), [this] { return !hangs_; });
     if (!answers_) return Error{ErrorCode::unreachable, "nobody is there"};
     return mine_;
   }
@@ -37,6 +41,12 @@ class LeasedRegister final : public RegisterStore {
     answers_ = answers;
     asked_ = 0;
   }
+  /// The calls for the lease get no answer meanwhile.
+  void hang(bool hangs) {
+    const std::lock_guard lock(mutex_);
+    hangs_ = hangs;
+    hanging_.notify_all();
+  }
   [[nodiscard]] int asked() {
     const std::lock_guard lock(mutex_);
     return asked_;
@@ -49,6 +59,8 @@ class LeasedRegister final : public RegisterStore {
  private:
   std::unique_ptr<RegisterStore> inner_ = make_memory_register();
   std::mutex mutex_;
+  std::condition_variable hanging_;
+  bool hangs_ = false;
   bool mine_ = true;
   bool answers_ = true;
   bool released_ = false;
@@ -138,6 +150,31 @@ TEST_F(Lease, a_master_that_is_stopped_in_good_order_gives_the_lease_up) {
   server_->stop([&] { stopped = true; });
   EXPECT_TRUE(until([&] { return stopped; }));
   EXPECT_TRUE(lease_->released());
+}
+
+TEST_F(Lease, a_run_that_has_stopped_does_not_take_its_lease_again_while_another_one_still_stops) {
+  const auto slow = std::make_shared<LeasedRegister>();
+  RunOptions a = options_;
+  a.run = "a";
+  RunOptions b = options_;
+  b.run = "b";
+  server_ = std::make_unique<MasterServer>(network_, master_,
+                                           std::vector<ServedRun>{{a, lease_}, {b, slow}});
+  ASSERT_TRUE(server_->start().ok());
+  const RunServer& first = *server_->run("a").value();
+  ASSERT_TRUE(until([&] { return first.state().holds && slow->asked() > 0; })) << log_text();
+  slow->hang(true);
+  slow->set(true);
+  ASSERT_TRUE(until([&] { return slow->asked() > 0; }));
+  bool stopped = false;
+  server_->stop([&] { stopped = true; });
+  ASSERT_TRUE(until([&] { return lease_->released(); }));
+  lease_->set(true);
+  static_cast<void>(until([&] { return lease_->asked() > 0; }, 500));
+  EXPECT_EQ(lease_->asked(), 0) << "after it was released" << log_text();
+  EXPECT_FALSE(stopped);
+  slow->hang(false);
+  EXPECT_TRUE(until([&] { return stopped; }));
 }
 
 }  // namespace
