@@ -26,6 +26,11 @@ namespace {
 
 constexpr std::string_view kFirstWords = "pccl register 1 crc32 ";
 constexpr std::size_t kChecksumDigits = 8;
+// What is beside a state file: its next content, its lock, and its damaged content.
+constexpr std::string_view kNew = ".new";
+constexpr std::string_view kLock = ".lock";
+constexpr std::string_view kDamaged = ".damaged";
+constexpr std::array kBeside = {kNew, kLock, kDamaged};
 constexpr std::size_t kFileBytesMax = 64U << 20;  // 4096 members with 16 addresses are below 20 MiB
 
 std::string crc32(std::string_view text) {
@@ -98,7 +103,7 @@ Result<std::optional<std::string>> read_file(const std::string& path) {
 /// one. After an error, which names the step that failed, the file may be the old one or the new
 /// one.
 Error replace_file(const std::string& path, const std::string& folder, const std::string& text) {
-  const std::string fresh = path + ".new";
+  const std::string fresh = path + std::string(kNew);
   const auto failed = [](const std::string& what, const std::string& where) {
     return invalid(what + " " + where + " failed: " + why(errno));
   };
@@ -215,6 +220,12 @@ std::unique_ptr<RegisterStore> make_memory_register() { return std::make_unique<
 Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& path,
                                                           const std::string& run,
                                                           bool replace_damaged) {
+  for (const std::string_view ending : kBeside) {
+    if (!path.ends_with(ending)) continue;
+    return invalid("the state file " + path + " ends in " + std::string(ending) +
+                   ", as a file beside another state file does: name another run, or another file "
+                   "with --state");
+  }
   std::error_code error;
   const auto folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
@@ -222,7 +233,7 @@ Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& pat
     return invalid("the folder of the state file " + path + " cannot be made: " + error.message() +
                    "; name another file with --state");
   }
-  const std::string lock_path = path + ".lock";
+  const std::string lock_path = path + std::string(kLock);
   File lock = open_file(lock_path, O_RDWR | O_CREAT);
   if (!lock.open()) {
     return invalid("the lock of the state file, " + lock_path +
@@ -240,8 +251,9 @@ Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& pat
   auto opened = std::make_unique<FileRegister>(path, run, std::move(lock));
   auto held = opened->read();
   if (!held && held.error().code == ErrorCode::malformed && replace_damaged) {
-    log_warning(held.error().text + "; it is " + path + ".damaged now");
-    std::filesystem::rename(path, path + ".damaged", error);
+    const std::string aside = path + std::string(kDamaged);
+    log_warning(held.error().text + "; it is " + aside + " now");
+    std::filesystem::rename(path, aside, error);
     held = opened->read();
   }
   if (!held) return held.error();

@@ -128,6 +128,18 @@ TEST_F(RegisterFile, a_second_master_is_told_that_another_one_holds_the_file) {
   EXPECT_TRUE(open_register_file(path_.string(), "run").ok());
 }
 
+/// As the files of the runs "a" and "a.new" of one master are.
+TEST_F(RegisterFile, a_file_that_would_be_beside_another_one_is_refused) {
+  const auto opened = open_register_file(path_, "a", false);
+  ASSERT_TRUE(opened.ok()) << opened.error().text;
+  for (const std::string ending : {".new", ".lock", ".damaged"}) {
+    const auto beside = open_register_file(path_.string() + ending, "a" + ending, true);
+    ASSERT_FALSE(beside.ok());
+    EXPECT_NE(beside.error().text.find("ends in " + ending), std::string::npos)
+        << beside.error().text;
+  }
+}
+
 TEST_F(RegisterFile, a_damaged_file_is_named_and_left_alone) {
   for (const std::string& text : {std::string(), std::string("garbage\n"), std::string(100, '\0'),
                                   format_register({"run", sample()}).substr(0, 50),
