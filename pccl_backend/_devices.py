@@ -1,4 +1,4 @@
-"""What programs can ask about operations on device tensors."""
+"""Functions for programs about operations on device tensors."""
 
 from __future__ import annotations
 

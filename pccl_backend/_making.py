@@ -1,4 +1,4 @@
-"""What c10d calls when a group named "pccl" is made: a fixed one, an elastic one, or both."""
+"""The functions that c10d calls to make a group "pccl": a fixed one, an elastic one, or both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models that are spread over a replica need to reduce with the other replicas."""
+"""Meshes for models that are spread over a replica and reduce with the other replicas."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class _GroupsOfRun:
     """The fixed groups that were made from the elastic default group.
 
     Attributes:
-        peers: Of each group, by its name; in the order of their ranks in it.
+        peers: The members of each group, by its name, in the order of their ranks.
         where: Step and numbering in which a group was last asked for.
         attempts: How often each group was asked for in that step and numbering.
     """
@@ -89,16 +89,16 @@ def number_of_group(view: Any, name: str, peers: list[str]) -> str:
 class LiveRanks(dict[int, int]):
     """c10d's {global rank: group rank} of one group, true at every look.
 
-    Where a program has no boundary, rank and size of an elastic group change at the return of an
-    operation: Python is not told, so the table asks when it is read.
+    In a program without boundaries rank and size of an elastic group change when an operation
+    returns. Python is not told of that, so the table asks the engine when it is read.
     """
 
     def __init__(self, look: Any, ranks: Any) -> None:
-        """`look()` says how things stand, `ranks` makes the table of that."""
+        """`look()` returns the present state of the group, `ranks` makes the table from it."""
         super().__init__()
         self._look = look
         self._ranks = ranks
-        # What was seen last, and its table: replaced together, so that no thread sees half of one.
+        # The last result of `look` and its table: replaced together, so that no thread sees a mix.
         self._known: tuple[Any, dict[int, int]] = (None, {})
 
     def _now(self) -> dict[int, int]:

@@ -3,8 +3,8 @@
 Called by `import torch` (entry point group torch.backends), by torch 2.14 and later when the name
 is used (torch.distributed.backends), and by `import pccl_backend`. It imports no other module of
 pccl, starts no thread and loads no extension. An exception here would break `import torch` for
-everybody in the environment, so each becomes one log line. What a group needs is in _making.py and
-_rendezvous.py, which are imported when the first group is made.
+all programs of the environment, so each exception becomes one log line. The code that makes groups
+is in _making.py and _rendezvous.py, which are imported when the first group is made.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 NAME = "pccl"
 
-# What torch's env:// wants from a process that nobody launched. Port 0 is any free one: an elastic
-# group does not use that store, and several processes of one machine must not fight for a port.
+# The variables of torch's env://, for a process without a launcher. Port 0 is any free port: an
+# elastic group does not use that store, and processes of one machine must not fight for a port.
 _ENVIRONMENT = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
 
 

@@ -1,4 +1,4 @@
-"""Meeting a master: what the rendezvous of pccl:// does before c10d makes the group."""
+"""The rendezvous of pccl://: meets a master and joins its run before c10d makes the group."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _environment_target() -> Target:
 
 
 def take_joined(store: Any) -> Joined | None:
-    """What `meet` left for this call: the store that it gave is below the prefixes of `store`."""
+    """The result of `meet` for this call, recognised by its store below the prefixes of `store`."""
     global _joined
     while isinstance(store, PrefixStore):
         store = store.underlying_store
@@ -154,7 +154,7 @@ def join_by_environment(module: Any, timeout_s: float) -> Joined | None:
 
 
 def given_options(pg_options: object) -> Options | None:
-    """What `pg_options=` means for the engine: None where it sets nothing of it.
+    """The engine's options in `pg_options=`; None: there are none.
 
     There is one engine a process, so groups that are made without options have their parent's. The
     `options` of a pccl group are taken too (they hold its time-out, which c10d passes by itself),

@@ -1,7 +1,7 @@
-"""What outlives a call in the elastic group of this process: a boundary's conversation, its events.
+"""The state of the elastic group that outlives a call: the conversation at a boundary, the events.
 
-Used by the code that makes groups and by the code of the calls, so that each of them can end what
-the other one has begun.
+Used by the code that makes groups and by the code of the calls, so that each of the two can end a
+conversation that the other one has begun.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Talk:
         unanswered: The question of the engine that was not answered.
         adopts: The engine was asked whether a state may be replaced, has not refused, and has not
             yet been told whether the state was replaced.
-        fetched: What has been fetched and checked, for the next call.
-        revision: Of the state, at the last `refresh`; None: without a state.
+        fetched: Parts of the state that were fetched and checked, for the next call.
+        revision: Revision of the state at the last `refresh`; None: there was no state.
     """
 
     is_open: bool = False

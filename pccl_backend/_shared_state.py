@@ -1,7 +1,7 @@
-"""The state that the members of a run share: of a plain mapping, or of a training script's objects.
+"""The state that the members of a run share: a plain mapping, or the objects of a training script.
 
-A flat mapping of names to tensors and plain values, as `refresh` takes it. `SharedState` is one
-over modules, optimizers and schedulers. Nothing is copied: tensors are those of the objects.
+`State` is a flat mapping of names to tensors and plain values, as `refresh` takes it. `SharedState`
+is such a mapping over modules, optimizers and schedulers: its tensors are theirs, not copies.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A run in one process: members as threads, one at a time, with losses and joins at chosen places.
 
-`testing.py` is what programs use. The rules are those of the engine as a program sees them
-(docs/explanation/losses.md): commit when all members have issued, replay among the
-survivors, one failure for the rest of a step, boundaries that vote. They are written down here a
-second time, small enough to be read; no socket, no clock and no master takes part.
+Programs use `testing.py`. The rules are those of the engine as a program sees them
+(docs/explanation/losses.md): commit when all members have issued, replay among the survivors, one
+failure for the rest of a step, boundaries that vote. This module has these rules a second time,
+small enough to be read; no socket, no clock and no master takes part.
 
 One member runs at a time, until it waits for another one. Then the first member, in order, that can
 go on runs. So a run is the same every time, and a run in which no member can go on is noticed at

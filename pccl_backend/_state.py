@@ -1,8 +1,8 @@
-"""The shared state of a run: named tensors and plain values, their manifest, how one is fetched.
+"""The shared state of a run: named tensors and plain values, their manifest, and the fetch of it.
 
 The manifest is the canonical description of a state: equal states give equal bytes, and the SHA-256
 of those bytes is the root that members compare. It names each tensor with dtype, shape and digest,
-and holds the plain values. It is JSON; what JSON cannot say without loss is tagged (see `_encode`).
+and holds the plain values. It is JSON; values that JSON would change are tagged (see `_encode`).
 Nothing received is ever unpickled: types, sizes and nesting of a received manifest are checked
 before it is used, and no byte of it is trusted before its digest has been compared.
 """

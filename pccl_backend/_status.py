@@ -1,4 +1,4 @@
-"""`pccl-master --status`: who is in the run, what each member does and how late it is.
+"""`pccl-master --status`: the members of a run, what each of them does and how late it is.
 
 The extension `_core` asks the master; here the answer becomes a text of 80 columns, or JSON whose
 fields docs/reference/pccl-master.md describes. Loads without torch.

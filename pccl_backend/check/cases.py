@@ -1,4 +1,4 @@
-"""What a check is, and what came of it: data, without processes.
+"""Checks, cases and their results: data, without processes.
 
 A check has one subject and one or more cases. A case is one function of this package that runs in
 fresh processes, one for each rank.
@@ -57,7 +57,7 @@ class Check:
 
 @dataclass
 class Result:
-    """What came of a case.
+    """The result of a case.
 
     Attributes:
         failures: Why it failed, one text for each cause; empty: it holds.

@@ -1,7 +1,7 @@
 """Runs a case: fresh processes, a limit for all of them, and a kill for those that stay.
 
 Does not import torch: an installation whose torch cannot be imported is reported like any other
-failure, and a process that hangs in a driver hangs nobody else.
+failure, and a process that hangs in a driver holds up no other process.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _start_master(folder: Path, environment: dict[str, str]) -> Process:
 
 
 def answer_of(folder: Path, rank: int) -> Path:
-    """Where a rank puts what came of its work."""
+    """The file into which a rank writes its result."""
     return folder / f"rank-{rank}.json"
 
 
@@ -160,7 +160,7 @@ def _wait(ranks: list[Process], case: Case, folder: Path, deadline: float, grace
 
 
 def _judge(result: Result, rank: int, process: Process, folder: Path, limit_s: float) -> None:
-    """What the end of a rank, and what it wrote, say of the case."""
+    """Judges the case by the exit status of a rank and by its answer."""
     status = process.status()
     path = answer_of(folder, rank)
     answer = json.loads(path.read_text()) if path.exists() else {}

@@ -1,4 +1,4 @@
-"""What a function of a case works with, in one process of the case."""
+"""The tools of a case's function, in one process of the case."""
 
 from __future__ import annotations
 

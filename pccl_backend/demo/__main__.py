@@ -143,7 +143,7 @@ class Demo:
                 self.show_record(worker, record)
 
     def show_record(self, worker: Worker, record: dict[str, Any]) -> None:
-        """One line, for records that people want to see."""
+        """Prints one line for a record, if people want to see records of its kind."""
         if record["what"] == "step":
             sent = record["counters"].get("bytes_sent", 0)
             self._bytes_moved[worker.number] = sent
@@ -268,7 +268,7 @@ def half_sent(status: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def in_flight(status: dict[str, Any] | None, operation: str) -> dict[str, Any] | None:
-    """What this status says of an operation; None if it is not in flight."""
+    """The entry of an operation in this status; None if it is not in flight."""
     found = [] if status is None else status["operations"]
     return next((dict(o) for o in found if o["op"] == operation), None)
 

@@ -95,7 +95,7 @@ def standard_library_text(limit_bytes: int = TEXT_BYTES_MAX) -> Tensor:
 
 
 def split(text: Tensor) -> tuple[Tensor, Tensor]:
-    """What is trained on, and every sixteenth part of the text, by which models are judged."""
+    """The text to train on, and every sixteenth part of the whole, by which models are judged."""
     parts = text[: len(text) // PART_BYTES * PART_BYTES].view(-1, PART_BYTES)
     kept = torch.arange(len(parts)) % JUDGED_ONE_IN == 0
     return parts[~kept].flatten(), parts[kept].flatten()

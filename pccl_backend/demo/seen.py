@@ -1,4 +1,4 @@
-"""What the demo sees from outside: workers by their records and status, and the kill."""
+"""The workers as the demo sees them from outside, by records and status; and the kill."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Worker:
 
 @dataclass
 class Kill:
-    """What the killer saw."""
+    """The kill, and the victim's status just before it."""
 
     worker: int
     operation: str
@@ -80,7 +80,7 @@ def step_of(worker: Worker, kill: Kill) -> dict[str, Any]:
 
 
 def headline(kill: Kill, survivors: list[Worker]) -> str:
-    """What happened, for people. The victim had been stopped before, to see that it is half way."""
+    """A line about the kill, before which the victim was stopped, half way in its operation."""
     seconds = max(step_of(w, kill)["times"]["reduced"] - kill.killed for w in survivors)
     return (
         f"KILLED worker {kill.worker} half way through sending; the survivors redid the "

@@ -1,7 +1,7 @@
 """Judges the demo from the workers' own records.
 
 Each claim is checked, written to summary.txt and summary.json, and printed with the figures it
-rests on. Nothing is taken from the process that told the story but what it saw when it killed.
+rests on. From the process that runs the demo only the record of the kill is used.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def claim_same_processes(survivors: list[Worker]) -> tuple[bool, str]:
 
 
 def claim_no_gap(worker: Worker, steps: int) -> tuple[bool, str]:
-    """Its step counter counts by one, to the last."""
+    """Its step counter goes up by one each time, to the last step."""
     counted = [int(record["step"]) for record in worker.of("step")]
     whole = bool(counted) and counted == list(range(counted[0], steps + 1))
     span = f"{counted[0]} to {counted[-1]}" if counted else "none"

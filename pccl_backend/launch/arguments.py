@@ -1,7 +1,7 @@
-"""The arguments of `pccl-run`: torchrun's names where they mean the same, and what they come to.
+"""The arguments of `pccl-run`, with torchrun's names where they mean the same; and the plan.
 
-Nothing is started here. A flag of torchrun's that has no meaning under pccl is refused with what
-to do instead.
+Nothing is started here. A flag of torchrun's that has no meaning under pccl is refused, and the
+error names what to do instead.
 """
 
 from __future__ import annotations

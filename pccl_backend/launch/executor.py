@@ -1,8 +1,8 @@
-"""Does what the supervisor decides: processes, signals, streams. It decides nothing itself.
+"""Carries out the decisions of the supervisor: processes, signals, streams. Decides nothing itself.
 
 One thread, the main one, starts all processes (the kernel ends a child when the *thread* that
 started it ends), sleeps until a signal, a child's end, a notice or a deadline, tells the supervisor
-and does what it answers. No call here waits without a limit.
+and carries out its actions. No call here waits without a limit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What workers write, and what `pccl-run` says: to the console and into files.
+"""The output of workers, and of `pccl-run` itself: to the console and into files.
 
-A console that takes nothing (Ctrl-S, a pipe that nobody reads) holds up the threads here, and the
-worker whose stream it is, as it would without a launcher; never the thread that supervises.
+A console that takes no bytes (Ctrl-S, a pipe without a reader) holds up the threads here, and the
+worker that writes the stream, as it would without a launcher; never the thread that supervises.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tail = Callable[[float], str]
 
 
 def write_all(descriptor: int, data: bytes) -> bool:
-    """Writes all of it; False where nobody reads any more."""
+    """Writes all of it; False: the reader is gone."""
     view = memoryview(data)
     while view:
         try:
@@ -53,7 +53,7 @@ class Teller:
         self._put(f"pccl-run: {text}\n".encode(errors="replace"))
 
     def show(self, text: str) -> None:
-        """Text of somebody else's, as it is."""
+        """Text of a worker, unchanged."""
         self._put(text.rstrip("\n").encode(errors="replace") + b"\n")
 
     def close(self, timeout_s: float) -> None:

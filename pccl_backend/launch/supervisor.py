@@ -1,10 +1,10 @@
-"""What `pccl-run` does when something happens: a function of events and times to actions.
+"""The decisions of `pccl-run`: a function of events and times to actions.
 
-It reads no clock, starts no process and waits for nothing: `executor` tells it what has happened
-and when, and does what it answers. So each decision can be tested without a process.
+The supervisor reads no clock, starts no process and waits for nothing: `executor` reports events
+with their times, and carries out the actions. So each decision can be tested without a process.
 
-A *unit* is what is started, and started again, as a whole: one worker, all ranks of a replica, or
-the master of `--standalone`.
+A *unit* is started, and started again, as a whole: one worker, all ranks of a replica, or the
+master of `--standalone`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 SERVER_GRACE_S = 5.0  # of the master, when the workers have ended
 REPLACE_GRACE_S = 10.0  # of the other ranks of a replica that has lost one
-LOST_AFTER_S = 10.0  # from SIGKILL; what then still has not ended hangs in the kernel
+LOST_AFTER_S = 10.0  # from SIGKILL; a process that has not ended by then hangs in the kernel
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Rules:
     Attributes:
         delay_s: From the first failure of a unit to its next start; doubled by each further one.
         delay_s_max: The longest delay.
-        steady_s: A unit that lived for so long has got somewhere: its failures count anew. Longer
-            than newcomers wait at the door of a run that all have lost (pccl-master's
-            --refound-after), or a program that always fails after that would never be given up.
-        failures_max: So many failures without that, and the launcher gives up.
+        steady_s: When a unit has lived for so long, its failures are forgotten. Longer than
+            newcomers wait when all members of a run are lost (pccl-master's --refound-after), or
+            a program that always fails after that wait would never be given up.
+        failures_max: The launcher gives up after so many failures that were not forgotten.
         grace_s: From the signal that ends the workers to SIGKILL.
     """
 
@@ -42,12 +42,12 @@ class Rules:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is started as a whole.
+    """Processes that are started as a whole.
 
     Attributes:
         name: For people.
         size: Number of its processes, the ranks 0 to size - 1.
-        serves: The workers need it: it is started again until they have ended, and ended then.
+        serves: The workers need this unit: it is started again until they have ended, then ended.
     """
 
     name: str
