@@ -33,7 +33,7 @@ struct Handle {
   }
 };
 
-/// How a process is named in logs and errors: what it calls itself, else its id.
+/// The name of a process in logs and errors: its own name, or its id if it has none.
 [[nodiscard]] inline std::string name_of(const Handle& handle) {
   return handle.name.empty() ? to_string(handle.peer) : printable(handle.name);
 }

@@ -6,8 +6,9 @@
 
 namespace pccl {
 
-/// An id is used again by later processes, hence the start. Both count within one boot of a kernel
-/// and its namespaces, hence the machine.
+/// Names a process for other processes of its machine. `started` is there because ids are used
+/// again; `machine`, because id and start are unique only within one boot of a kernel and its
+/// namespaces.
 struct ProcessName {
   std::uint64_t machine =
       0;  // of the kernel's boot and the namespaces of `id`, `started`; 0: not known

@@ -32,9 +32,9 @@ inline void add_to_list(std::string& text, std::string_view item, std::string_vi
 /// Length of the character of UTF-8 that starts `text`, which is not empty; 0 if none does.
 [[nodiscard]] std::size_t utf8_character(std::string_view text);
 
-/// What somebody else has sent, such that a terminal or a log can take it: a '?' stands for each
-/// control character, for each that is not seen or turns the direction of a line, and for each byte
-/// that is not UTF-8.
+/// Makes a text of another process safe for a terminal or a log: a '?' replaces each control
+/// character, each character that is invisible or turns the direction of a line, and each byte that
+/// is not UTF-8.
 [[nodiscard]] std::string printable(std::string_view text);
 
 }  // namespace pccl

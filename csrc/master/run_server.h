@@ -127,7 +127,7 @@ class RunServer final : private ConnectionEvents {
   std::unique_ptr<Timer> waiting_timer_;
   std::map<PeerId, std::string> incomplete_;  // as of the last time
   std::set<std::string> said_incomplete_;
-  // Of whom_it_waits_for: what was said last, when, and when it is said again.
+  // The last line about whom_it_waits_for: its text, its time, and when the next one is due.
   std::string said_waiting_;
   std::uint64_t said_waiting_ms_ = 0;
   std::uint64_t say_again_ms_ = 0;

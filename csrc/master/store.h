@@ -94,7 +94,7 @@ class KeyValueStore {
   std::size_t bytes_ = 0;
   std::map<std::string, Bytes, std::less<>> entries_;
   std::map<Waiter, Waiting> waiting_;
-  std::multimap<std::string, Waiter, std::less<>> by_missing_;  // Waiting::missing -> who
+  std::multimap<std::string, Waiter, std::less<>> by_missing_;  // Waiting::missing -> its requests
   std::map<PeerId, std::size_t> waits_of_;
 };
 

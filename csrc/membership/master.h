@@ -46,10 +46,10 @@ struct Config {
 
 /// How a run was finished.
 struct Ending {
-  std::uint64_t step = 0;            // of its state
+  std::uint64_t step = 0;            // of the run's state
   std::uint64_t unix_s = 0;          // when; 0: not known
-  std::uint64_t boundary = 0;        // the number of the step which that boundary ends
-  std::vector<PeerId> members = {};  // who has finished it, in rank order; empty: not known
+  std::uint64_t boundary = 0;        // the number of the step that the last boundary ended
+  std::vector<PeerId> members = {};  // that finished the run, in rank order; empty: not known
   static constexpr std::string_view kAddedFrom = "boundary";
   bool operator==(const Ending&) const = default;
 
@@ -69,7 +69,7 @@ struct Register {
       epoch;  // the last epoch that was, or may have been, started; none: not founded
   std::uint64_t passed = 0;          // the step that its last voted boundary began
   bool over = false;                 // the run is over: the next newcomers found another
-  std::optional<Ending> ended = {};  // with `over`: the run is finished, nobody founds another
+  std::optional<Ending> ended = {};  // with `over`: the run is finished, and no other is founded
   static constexpr std::string_view kAddedFrom = "ended";
   bool operator==(const Register&) const = default;
 
@@ -117,7 +117,7 @@ struct PeerMessage {
 struct PatienceOver {};   // TimerKind::patience
 struct FoundingOver {};   // TimerKind::founding
 struct RefoundOver {};    // TimerKind::refound
-struct Woke {};           // the master's own loop was late: peers that seemed silent were not
+struct Woke {};           // the master's own loop was late: silence in that time does not count
 struct OperatorStops {};  // SIGINT, SIGTERM
 /// About once a second, with the time of any clock that does not go back.
 struct Clock {
@@ -191,7 +191,7 @@ struct Seat {
   bool suspected = false;  // another member has lost its link to this one
   bool expelled = false;   // may not go on, even if it comes back
   bool dead = false;       // its process was seen to have ended
-  bool departed = false;   // said goodbye: nobody waits for it to come back
+  bool departed = false;   // said goodbye: it will not come back
   bool failed = false;     // with `departed`: an error ended its program
   bool quiet = false;  // has issued nothing in this step, said after a wish to leave (leaving.cpp)
   std::string
@@ -224,7 +224,7 @@ struct State {
   std::map<std::pair<std::uint32_t, OpKey>, std::set<PeerId>> done;  // (peer group, operation)
   std::map<std::uint64_t, bool> flags;         // step -> does its boundary vote
   std::vector<PeerId> pinned;                  // as of the last Start of this incarnation
-  std::set<std::pair<PeerId, PeerId>> cannot;  // (p, q): they cannot reach each other; p is younger
+  std::set<std::pair<PeerId, PeerId>> cannot;  // (younger, older) that cannot reach each other
   std::map<std::pair<PeerId, PeerId>, std::set<PeerId>>
       useless;  // third members over which such a pair did not reach each other
   std::map<std::uint32_t, OpKey> expired;  // peer group -> an operation whose time-out has passed
@@ -234,7 +234,7 @@ struct State {
   bool patient = false;                           // TimerKind::patience runs
   bool refounding = false;                        // TimerKind::refound runs
   std::uint64_t stands_until_s = 0;               // with `patient`, `refounding`: when it ends
-  std::uint64_t tells_again_s = 0;                // newcomers are told for how long
+  std::uint64_t tells_again_s = 0;                // when newcomers are told again
   std::optional<std::uint64_t> woke_s;            // when the master's loop was late the last time
   bool adopting = false;                          // `writing` is an epoch that peers reported
   std::uint64_t now_s = 0;
@@ -270,8 +270,9 @@ struct State {
 
 /// How long TimerKind::refound is.
 [[nodiscard]] std::uint64_t refound_ms(const State& state);
-/// All members of the register's epoch are gone, or not back yet: for whom nothing goes on, how
-/// long still, and what ends the wait now. Empty: a member is here, or there is no epoch.
+/// A text for the log and for newcomers while all members of the register's epoch are gone, or not
+/// back yet: which members the run waits for, how long still, and what ends the wait at once.
+/// Empty: a member is connected, or there is no epoch.
 [[nodiscard]] std::string standstill(const State& state);
 
 /// Applies one event to `state` and returns what the caller has to do, in order.

@@ -39,7 +39,7 @@ void await_no_more(State& s, PeerId peer, Actions& out);
 /// The key of a replica: ranks of different attempts never form one replica.
 [[nodiscard]] std::pair<std::string, std::uint64_t> replica_of(const Member& member);
 [[nodiscard]] std::size_t replicas(const std::vector<Member>& members);
-/// Those of the members whose replica is complete among them, in the same order.
+/// The members whose replica is complete in the list, in the same order.
 [[nodiscard]] std::vector<Member> whole(std::vector<Member> members);
 /// The members that may go on without being admitted: whole replicas of the register's epoch.
 [[nodiscard]] std::vector<Member> survivors(const State& s);
@@ -126,13 +126,14 @@ void give_up_at_once(State& s);
 
 /// TimerKind::patience, or refound, begins.
 void stand_still(State& s, TimerKind kind, Actions& out);
-/// The process of a member has ended. If those of all have, nobody needs to be waited for.
+/// The process of a member has ended. When those of all members have ended, the run waits for none.
 void see_death(State& s, PeerId peer, Actions& out);
 /// No member of the register's epoch can come back: all have left, or their end was seen.
 [[nodiscard]] bool nobody_can_come_back(const State& s);
 /// Names the members whose end was seen, if there are any.
 void say_all_are_gone(const State& s, Actions& out);
-/// Tells newcomers, or this one, for whom the run stands still and how long, if it does.
+/// While all members are away: tells newcomers, or this one, which members the run waits for, and
+/// how long.
 void tell_newcomers(State& s, Actions& out);
 void tell_newcomer(const State& s, PeerId peer, Actions& out);
 
@@ -187,7 +188,7 @@ struct Judgement {
 /// The verdict on the operations in flight, from the reports of the members that go on.
 [[nodiscard]] Judgement judge(const State& s, const Epoch& epoch);
 
-// ---------------------------------------------------------------- what a report cannot say
+// ---------------------------------------------------------------- reports that cannot be true
 // (reports.cpp)
 
 /// A member whose report cannot be true, and why not.
@@ -195,11 +196,11 @@ struct Lie {
   PeerId peer;
   std::string why;
 };
-/// Why a report or a message contradicts itself; empty: it does not.
+/// Why a report, or a message, contradicts itself; empty: there is no contradiction.
 [[nodiscard]] std::string contradiction(const Report& report);
 [[nodiscard]] std::string contradiction(const PeerToMaster& message);
-/// Of these members, which are all ready: a member whose report names a step or a commit that at
-/// least one other member would have to know, and that no other report names.
+/// Finds, among members that are all ready, one whose report names a step or a commit that another
+/// member would have to know, and that no other report names.
 [[nodiscard]] std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members);
 /// A member whose operations make the verdict longer than a Start may be.
 [[nodiscard]] std::optional<Lie> find_excess(const State& s, const std::vector<Member>& members,

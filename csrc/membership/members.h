@@ -33,11 +33,11 @@ namespace pccl {
 /// several ranks.
 [[nodiscard]] std::string name_of(const std::vector<Member>& members, const Member& member);
 
-/// What has become of a member.
+/// A member that has joined, left or was lost.
 struct Change {
   const Member* member = nullptr;
   std::string what;    // "joined", "left", "lost"
-  std::string reason;  // empty: that of another rank of its replica, or none is needed
+  std::string reason;  // empty: none is needed, or another rank of the replica has it
 };
 /// A text for each change. The ranks of a replica to which the same has happened make one text.
 /// `members`: for their ranks.

@@ -64,10 +64,11 @@ class Channel {
   [[nodiscard]] virtual std::uint64_t received_bytes() const { return 0; }
 };
 
-/// Of what the channels of one listener receive. A message of more than kHandshakeBytesMax takes
-/// its length from `large_bytes_max`, in order of arrival, once kHandshakeBytesMax of it have come;
-/// until it is granted its connection is not read. Nobody holds others up for long: while one
-/// waits, a message that comes slower than `look_bytes_min` in each `look_ms` ends its connection.
+/// The limits of what the channels of one listener receive together. A message of more than
+/// kHandshakeBytesMax takes its length from `large_bytes_max`, in order of arrival, once
+/// kHandshakeBytesMax of it have come; its connection is not read until the length is granted. No
+/// peer holds others up for long: while a message waits, one that is granted and comes slower than
+/// `look_bytes_min` in each `look_ms` ends its connection.
 struct ChannelLimits {
   std::size_t large_bytes_max = kLargeBytesMax;
   std::uint64_t wait_ms = kLargeWaitMs;  // then a connection that waits for room ends
@@ -93,7 +94,7 @@ class ChannelListener {
 class Dial {
  public:
   virtual ~Dial() = default;
-  /// As the text of an error: what was seen so far; empty: nothing.
+  /// What was seen at the address so far, as an error says it; empty: nothing yet.
   [[nodiscard]] virtual std::string report() const { return ""; }
 };
 [[nodiscard]] std::unique_ptr<Dial> dial_channel(

@@ -23,7 +23,7 @@ class LaneDial {
  public:
   struct Failure {
     std::string what;
-    bool refused = false;  // nobody listens at any address
+    bool refused = false;  // no process listens at any address
     bool final = false;    // a process answered, and trying again cannot succeed
   };
   struct Events {

@@ -43,7 +43,7 @@ class Talk : public std::enable_shared_from_this<Talk> {
   /// Sends no more, and waits for the other side's end, so that the sent bytes arrive; then the
   /// talk fails.
   void finish();
-  /// Its owner waits from now on as long as it likes, and drops it then.
+  /// Takes the deadline away: from now on the owner decides how long to wait, and drops the talk.
   void wait() { deadline_.reset(); }
   [[nodiscard]] std::unique_ptr<Stream> take();
   [[nodiscard]] bool over() const { return !stream_ || !stream_->open(); }

@@ -1,6 +1,6 @@
 // Every control message, as a plain struct with its fields. Encoding, decoding, printing and fuzz
-// input follow from `fields` (wire/codec.h); PROTOCOL.md has a section for each. What is not in one
-// of the variants at the end does not exist.
+// input follow from `fields` (wire/codec.h); PROTOCOL.md has a section for each. A message exists
+// only if it is in one of the variants at the end.
 //
 // A message can grow within a protocol version: fields are added at its end, and `kAddedFrom` names
 // the first added field. A reader skips unknown fields at the end of a message, and gives missing
@@ -214,8 +214,8 @@ struct Heartbeat {
   static void fields(auto& self, auto&& visit) { visit("issued", self.issued); }
 };
 
-/// Who is in the run? In place of Hello, from anybody; changes nothing. Answered by Status or
-/// Refuse, and the connection ends.
+/// Asks for the members of the run. Sent instead of Hello, by any process that reaches the master;
+/// changes nothing. Answered by Status or Refuse, and the connection ends.
 struct StatusRequest {
   static constexpr std::string_view kName = "status_request";
   std::string run;  // empty: whichever this master serves
@@ -350,7 +350,7 @@ struct Evicted {
 struct Left {
   static constexpr std::string_view kName = "left";
   std::string ended = {};            // the run is finished: after which step, and when
-  std::vector<PeerId> members = {};  // that have finished it, in rank order; empty: not known
+  std::vector<PeerId> members = {};  // that finished the run, in rank order; empty: not known
   static constexpr std::string_view kAddedFrom = "ended";
   bool operator==(const Left&) const = default;
 
@@ -365,7 +365,7 @@ struct Left {
 struct Refuse {
   static constexpr std::string_view kName = "refuse";
   Error error;
-  bool ended = false;  // the run is finished: `error` is run_ended to those who know that code
+  bool ended = false;  // the run is finished: a reader of this field takes `error` as run_ended
   static constexpr std::string_view kAddedFrom = "ended";
   bool operator==(const Refuse&) const = default;
 
@@ -394,7 +394,7 @@ struct Status {
   std::string state;        // a word of docs/reference/pccl-master.md
   std::string waits_for;    // for people; empty: for nothing
   EpochId epoch;            // of the run; 0: it is not founded
-  std::uint64_t step = 0;   // the newest that a member is in
+  std::uint64_t step = 0;   // the newest step of a member
   std::uint32_t replicas = 0;
   std::uint32_t min_peers = 0;
   std::uint32_t hold_below = 0;

@@ -1,5 +1,5 @@
-// What control messages are made of: members, epochs, reports, verdicts, plans, as plain structs
-// with their fields. See messages.h, which has the messages.
+// The parts of control messages: members, epochs, reports, verdicts, plans, as plain structs with
+// their fields. The messages are in messages.h.
 #pragma once
 
 #include <array>
@@ -70,7 +70,7 @@ struct Relay {
   }
 };
 
-/// Numbers of an epoch and who is in it, in rank order: survivors keep their order, newcomers come
+/// An epoch: its number and its members, in rank order. Survivors keep their order, newcomers come
 /// last.
 struct Epoch {
   EpochId id;
@@ -154,7 +154,7 @@ struct Failure {
 /// All that a peer tells a master, in Hello and again in Ready (docs/architecture/rules.md).
 struct Report {
   std::optional<EpochId> started;       // newest epoch that the peer runs or has run
-  std::vector<PeerId> started_members;  // of that epoch, all peer groups
+  std::vector<PeerId> started_members;  // members of that epoch, all peer groups
   EpochId accepted;  // newest proposed epoch that the peer has answered with Ready; 0: none
   std::uint64_t step = 0;
   VoteKind vote = VoteKind::none;  // how the peer stands at the boundary that ends `step`
@@ -196,7 +196,7 @@ struct Report {
   }
 };
 
-/// What Start says about the operations that were in flight. `committed` is the set of the
+/// The verdict of Start on the operations that were in flight. `committed` is the set of the
 /// receiver's peer group.
 struct Verdict {
   OpSet committed;
@@ -244,21 +244,21 @@ enum class StoreOp : std::uint8_t {
   list_keys = 10
 };
 
-/// A member, or who waits at the door, as the master sees it (membership/status.h).
+/// A member, or a peer at the door, as the master sees it (membership/status.h).
 struct MemberStatus {
   PeerId peer;
   std::string name;  // printable
   std::string host;  // empty: not known
   std::uint64_t process = 0;
-  std::string address;  // from which it is connected; empty: it is not
+  std::string address;  // where its connection comes from; empty: not connected
   std::string replica;
   std::uint32_t rank = 0;   // in its peer group; of a newcomer: 0
   std::uint32_t group = 0;  // its peer group
   std::string doing;        // a word of docs/reference/pccl-master.md
   std::string detail;       // the same for people
   std::uint64_t step = 0;
-  std::uint64_t silent_ms = 0;  // since the master has heard of it
-  std::uint64_t late_s = 0;     // so long others wait for it
+  std::uint64_t silent_ms = 0;  // since the master's last news of the peer
+  std::uint64_t late_s = 0;     // for how long others have waited for the peer
   bool operator==(const MemberStatus&) const = default;
 
   static void fields(auto& self, auto&& visit) {
