@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 #include <variant>
 
@@ -45,8 +46,18 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::split(const c10::intrusive_ptr<c1
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   if (own == ranks.end()) return nullptr;
   const Millis timeout = opts ? opts->timeout : Millis(timeout_ms_.load());
-  return create_fixed(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
-                      timeout, opts ? opts->group_name : getGroupUid());
+  // The ranks meet under numbers that all of them have. `store` is prefixed with torch's name for
+  // the new group, which differs between ranks once new_group has made a group of some of them.
+  std::string place = "split/" + std::to_string(context()->group.value);
+  for (const int rank : ranks) place += "/" + std::to_string(rank);
+  c10::intrusive_ptr<c10d::Store> bare = store;
+  if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get())) {
+    bare = prefixed->getUnderlyingNonPrefixStore();
+  }
+  const auto meeting = c10::make_intrusive<c10d::PrefixStore>(place, bare);
+  return create_fixed(meeting, static_cast<int>(own - ranks.begin()),
+                      static_cast<int>(ranks.size()), timeout,
+                      opts ? opts->group_name : getGroupUid());
 }
 
 c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
