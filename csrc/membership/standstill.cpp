@@ -99,7 +99,13 @@ void tell_newcomers(State& s, Actions& out) {
   if (!(s.patient || s.refounding) || s.now_s < s.tells_again_s) return;
   const std::uint64_t left_s = s.stands_until_s > s.now_s ? s.stands_until_s - s.now_s : 0;
   s.tells_again_s = s.now_s + std::max(kTellAgainS, left_s / 2);
-  for (const auto& [p, peer] : s.peers) tell_newcomer(s, p, out);
+  std::string text = standstill(s);
+  if (text.empty()) return;
+  std::vector<PeerId> newcomers;
+  for (const auto& [p, peer] : s.peers) {
+    if (!peer.report.started) newcomers.push_back(p);
+  }
+  send_all(s, newcomers, Hold{std::move(text)}, out);
 }
 
 }  // namespace pccl::master

@@ -35,6 +35,18 @@ TEST(Standstill, it_says_who_may_come_back_and_how_long) {
       << text;
 }
 
+/// The text names members, so making it takes as long as there are members.
+TEST(Standstill, newcomers_are_told_again_by_one_message_to_all) {
+  Story story;
+  lose_two(story);
+  run(story, {"connect 3", "connect 4", "connect 5"});
+  master::State s = story.master();
+  const master::Actions out = master::step(s, master::Clock{s.stands_until_s - 1, 0});
+  ASSERT_EQ(out.size(), 1U);
+  ASSERT_TRUE(std::holds_alternative<master::SendAll>(out.front()));
+  EXPECT_EQ(std::get<master::SendAll>(out.front()).peers.size(), 3U);
+}
+
 TEST(Standstill, a_member_that_is_not_seen_to_have_ended_is_waited_for) {
   Story story;
   lose_two(story);
