@@ -1,5 +1,5 @@
-// See the header. When a peer connects again, its connection before is closed in that moment, so
-// nothing of it arrives any more.
+// See the header. When a peer connects again, its former connection is closed at once, so no
+// message of that one arrives any more.
 #include "master/connections.h"
 
 #include <algorithm>
@@ -233,8 +233,8 @@ void Connections::tick() {
 }
 
 void Connections::look_at_clock() {
-  // Called before anything that arrives is looked at: after a stop the sockets may come before the
-  // timer.
+  // Called before an arriving message is handled: after a stop of the process, sockets may be
+  // served before the timer.
   const std::uint64_t now = clock_.boot_ms();
   if (now - ticked_ms_ <= tick_ms_ + silence_ms_ / 3) return;
   const std::uint64_t late_ms = now - ticked_ms_ - tick_ms_;

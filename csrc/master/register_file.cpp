@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kFirstWords = "pccl register 1 crc32 ";
 constexpr std::size_t kChecksumDigits = 8;
-// What is beside a state file: its next content, its lock, and its damaged content.
+// The files beside a state file: its next content, its lock, and its damaged content.
 constexpr std::string_view kNew = ".new";
 constexpr std::string_view kLock = ".lock";
 constexpr std::string_view kDamaged = ".damaged";

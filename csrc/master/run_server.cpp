@@ -133,7 +133,7 @@ void RunServer::message(PeerId peer, PeerToMaster message) {
 }
 
 void RunServer::disconnected(PeerId peer, std::string remote, std::string why) {
-  // A member that does not come back has a line of its own, and so has one that left.
+  // A member that does not come back, or that left, has a log line of its own.
   const LogLevel level = is_own_member(state_, peer) ? LogLevel::debug : LogLevel::info;
   log_line(level,
            "the connection of " + name(state_, peer) + " (" + remote + ") has closed: " + why);
@@ -147,7 +147,7 @@ void RunServer::gone(PeerId peer, std::string why) {
 }
 
 void RunServer::woke(std::uint64_t) {
-  tell_time();  // of waking, and not of falling asleep
+  tell_time();  // the time after the stop, not before it
   post(Woke{});
   if (lease_timer_) renew_lease();
 }
@@ -156,7 +156,7 @@ void RunServer::tell_time() { post(Clock{clock_.now_ms() / 1000, unix_s()}); }
 
 void RunServer::tick() {
   tell_time();
-  // A member whose process is seen to have ended need not be waited for.
+  // The run need not wait for a member whose process was seen to have ended.
   if (!in_charge_ || !state_.held || !state_.held->epoch) return;
   std::vector<PeerId> ended;
   for (const Member& member : state_.held->epoch->members) {
@@ -326,7 +326,7 @@ void RunServer::step_down(const std::string& why) {
   store_ = KeyValueStore();
   held_requests_ = HeldRequests();
   connections_.close_all();
-  const Config config = state_.config;  // with the questions that were answered
+  const Config config = state_.config;  // without the flags that have been answered
   state_ = State{};
   state_.config = config;
 }
@@ -461,7 +461,8 @@ void RunServer::store_answers(const std::vector<StoreAnswer>& answers) {
   for (const StoreAnswer& answer : answers) {
     if (!store_.waits(answer.to)) store_timers_.erase(answer.to);
     if (answer.waited && !connections_.has_room(answer.to.peer)) {
-      hold(answer.to.peer, *answer.waited);  // several keys at once: it asks again when it has read
+      hold(answer.to.peer,
+           *answer.waited);  // several keys: the request is repeated when the peer has read
       continue;
     }
     const std::size_t bytes = value_bytes(answer.reply);

@@ -349,7 +349,7 @@ void KeyValueStore::wake(const std::string& key, std::vector<StoreAnswer>& answe
       bytes += value_bytes(reply);
       answers.push_back({waiter, std::move(reply), request});
     } else {
-      // There was room for it a moment ago, and it is counted anew with the same number of bytes.
+      // There was room for the request a moment ago, and its number of bytes is the same.
       const StoreReply again = wait(waiter.peer, request, *std::move(missing));
       PCCL_ASSERT(!again.error.failed(), again.error.text);
     }

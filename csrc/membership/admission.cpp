@@ -189,7 +189,7 @@ void explain_door(State& s, Actions& out) {
       text = "the run is full (--max-peers " + std::to_string(s.config.max_peers) + "): peer " +
              name_of(peer.member.handle) + " waits at the door until there is room";
     } else {
-      continue;  // for its siblings, or for the boundary
+      continue;  // it waits for other ranks, or for the boundary
     }
     s.kept_waiting.insert(p);
     out.push_back(Say{true, cut_text(text)});

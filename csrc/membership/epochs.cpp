@@ -498,7 +498,7 @@ void dismiss(State& s, const std::set<PeerId>& leavers, const std::vector<Member
   }
 }
 
-/// Once for each replica, however many ranks it has.
+/// Counts one loss for each replica, however many ranks it has.
 void count_losses(State& s, const std::vector<Member>& before, const std::vector<Member>& now) {
   std::set<PeerId> here;
   for (const Member& m : now) here.insert(m.peer());

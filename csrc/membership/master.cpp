@@ -146,7 +146,7 @@ void take_office(State& s, Actions& out) {
 }
 
 void on(State& s, const RegisterWritten& e, Actions& out) {
-  if (s.writing != e.value) return;  // the answer to a write that it has given up
+  if (s.writing != e.value) return;  // the answer to a write that was given up
   if (!e.ok) {
     depose(s, "the register is held by another master", out);
     return;
@@ -278,7 +278,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   } else if (s.held->ended) {
     turn_away(s, p, out);
   } else if (report.started && !member && (report.leaving || s.left.contains(p))) {
-    send(s, p, Left{}, out);  // the answer to its wish was lost with another connection
+    send(s, p, Left{}, out);  // its Left was lost with an earlier connection
     out.push_back(Close{p});
     forget(s, p, "left", out);
   } else if (report.started && !member) {
@@ -294,7 +294,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
     await_no_more(s, p, out);
     if (Seat* seat = seat_of(s, p)) seat->reason.clear();
     if (member || (s.proposal && contains(s.proposal->members, p))) {
-      s.running = false;  // on the connection before, messages may have been lost
+      s.running = false;  // messages of the earlier connection may be lost
       s.proposal.reset();
     }
   }
@@ -320,7 +320,7 @@ void on_message(State&, PeerId, const StoreRequest&, Actions&) {}   // the serve
 void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
   PeerState& peer = s.peers.at(p);
   if (m.report.started != peer.report.started) {
-    return;  // Start is on its way, or it talks nonsense
+    return;  // its Start is on the way, or the message makes no sense
   }
   peer.report = m.report;
   if (!m.report.started && m.report.root.present) peer.door_root = m.report.root;
@@ -357,7 +357,7 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   const std::pair<PeerId, PeerId> pair = mine > other ? std::pair(p, m.peer) : std::pair(m.peer, p);
   const bool proposed = s.proposal && m.epoch == s.proposal->id;
   const bool known = !s.cannot.insert(pair).second;
-  if (known && !proposed && m.via == PeerId{}) return;  // the other one has said so
+  if (known && !proposed && m.via == PeerId{}) return;  // the other of the two has said so
   if (known || m.via != PeerId{}) of_no_use(s, p, m.peer, m.via);
   const std::string over = m.via == PeerId{} ? "" : " over " + name(s, m.via);
   const std::string text =
@@ -412,7 +412,7 @@ bool flag_of(State& s, std::uint64_t step) {
   const auto known = s.flags.find(step);
   if (known != s.flags.end()) return known->second;
   const bool votes = wants_boundary(s, s.pinned, own(s)->members);
-  // Steps that every peer group has left behind with a commit are of no interest any more.
+  // Forgets the steps that every peer group has left behind with a commit.
   if (s.commit_step.size() == s.groups.size()) {
     std::uint64_t oldest = step;
     for (const auto& [group, newest] : s.commit_step) oldest = std::min(oldest, newest);
@@ -437,7 +437,7 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
   };
   for (const OpKey key : m.ops) {
     if (s.failure && key >= s.failure->from) continue;
-    if (key.step < newest()) continue;  // all mates have left that step: said before, and repeated
+    if (key.step < newest()) continue;  // all mates have left that step: a repeated Done
     const auto entry = s.done.try_emplace({group, key}).first;
     entry->second.insert(p);
     if (entry->second.size() < mates.size()) continue;
@@ -493,7 +493,7 @@ void on_message(State& s, PeerId p, const Leave& m, Actions& out) {
   reconsider(s, out);
 }
 
-/// Gone at once, and its replica with it, without a grace.
+/// The peer has said goodbye: it and its replica are gone at once.
 void on_message(State& s, PeerId p, const Bye& m, Actions& out) {
   const bool failed = !m.failure.empty();
   const std::string how = failed ? "was ended by " + printable(m.failure) : "said goodbye";
@@ -508,7 +508,7 @@ void on_message(State& s, PeerId p, const Bye& m, Actions& out) {
     for (const Member& mate : own(s)->members) {
       if (replica_of(mate) != replica) continue;
       Seat& seat = s.seats.at(mate.peer());
-      if (mate.peer() == p || !seat.departed) seat.failed = failed;  // else it has said so itself
+      if (mate.peer() == p || !seat.departed) seat.failed = failed;  // else its own Bye has set it
       seat.departed = seat.expelled = true;
       if (mate.peer() == p || !s.peers.contains(mate.peer())) continue;
       seat.reason = of_mate;

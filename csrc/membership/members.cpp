@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kNamesShown = 8;    // of the ranks of a replica
 constexpr std::size_t kReasonsShown = 2;  // why they are lost
 
-/// Of several ranks of one replica.
+/// The text for several ranks of one replica to which the same has happened.
 std::string text_of_replica(const std::vector<Member>& members,
                             const std::vector<const Change*>& ranks) {
   const Member& first = *ranks.front()->member;
@@ -69,7 +69,7 @@ std::vector<std::string> texts_of(const std::vector<Member>& members,
   std::vector<std::string> texts;
   for (const Change& c : changes) {
     const std::vector<const Change*>& ranks = together.at(key(c));
-    if (ranks.front() != &c) continue;  // has been said
+    if (ranks.front() != &c) continue;  // in the text of the first rank
     if (ranks.size() > 1) {
       texts.push_back(text_of_replica(members, ranks));
     } else {

@@ -106,7 +106,7 @@ void on(State& s, const RootKnown& e, Actions& out) {
 
 // ------------------------------------------------------------------------------------- proposals
 
-/// Answers the proposal once all that it asks for is there.
+/// Answers the proposal when the links are up and the peer holds the state.
 void answer_if_ready(State& s, Actions& out) {
   if (!s.preparing || !s.links_up || !s.synced) return;
   if (s.preparing->epoch.boundary) {
@@ -128,9 +128,10 @@ std::map<PeerId, PeerId> vias(const State& s, const Epoch& epoch) {
   return out;
 }
 
-/// The state that this peer holds with the one that the proposal asks for.
+/// Compares the state of this peer with the one that the proposal asks for; fetches that one if
+/// they differ.
 void compare(State& s, Actions& out) {
-  if (s.adopting) return;  // Fetched comes
+  if (s.adopting) return;  // Fetched will call it again
   const std::optional<SyncPlan>& sync = s.preparing->sync;
   s.synced = !sync || !sync->root.present || (s.root_known && s.root == sync->root);
   if (!s.synced) out.push_back(Fetch{s.preparing->epoch.id, *sync});
@@ -139,7 +140,7 @@ void compare(State& s, Actions& out) {
 
 void on_master(State& s, const Propose& m, Actions& out) {
   const EpochId id = m.epoch.id;
-  if (s.accepted && id <= s.accepted->id) return;  // an older master: not any more
+  if (s.accepted && id <= s.accepted->id) return;  // of an older master
   if (s.preparing && id <= s.preparing->epoch.id) return;
   if (!contains(m.epoch.members, s.self.peer())) return;
   if (s.started && !s.stopped) out.push_back(StopData{});
@@ -190,7 +191,7 @@ void on(State& s, const Fetched& e, Actions& out) {
   s.root_known = true;
   const bool asked = s.preparing && !s.synced;
   if (asked) compare(s, out);
-  const bool ready = asked && !s.preparing;  // which has said it
+  const bool ready = asked && !s.preparing;  // Ready has said it
   if (changed && !ready) tell_root(s, out);
 }
 
@@ -449,7 +450,7 @@ void on(State& s, const WantsToLeave& e, Actions& out) {
     tell(s, Leave{s.at_once}, out);
     return;
   }
-  tell(s, Bye{}, out);  // a newcomer has nothing to hand over
+  tell(s, Bye{}, out);  // a newcomer leaves without a boundary
   finish(s, Error{ErrorCode::closed, "this peer has left the run"}, out);
   out.push_back(HasLeft{});
 }

@@ -76,7 +76,8 @@ void check_sense(State& s, OpKey key, const Op& op) {
 
 bool fails(const State& s, OpKey key) { return s.failure && key >= s.failure->from; }
 
-/// Fails these, given in program order. Their tensors are put back first, latest first.
+/// Fails these operations, given in program order. First their tensors are restored, latest
+/// operation first.
 void fail_these(State& s, const std::vector<OpKey>& keys, const Error& error, Actions& out) {
   for (auto key = keys.rbegin(); key != keys.rend(); ++key) out.push_back(RestoreOp{*key});
   for (const OpKey key : keys) {
@@ -215,7 +216,7 @@ void decide_all(State& s, const Verdict& verdict, const std::optional<Epoch>& be
         --s.pending;
         break;
       case Fate::unknown_here:
-        // A mate has left this step behind without it, so the programs differ.
+        // A mate has left this step without the operation, so the programs differ.
         out.push_back(
             FailOp{key, Error{ErrorCode::mismatch,
                               "other members went on without operation " + to_string(key)}});

@@ -92,8 +92,8 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
   }
   for (const auto& [member, report] : begun) {
     const std::optional<OpKey> claim = newest_claim(report->committed);
-    bool alone = true;    // no other replica is here that could confirm or deny
-    bool no_mate = true;  // and none of its peer group
+    bool alone = true;    // there is no other replica that could confirm or deny it
+    bool no_mate = true;  // there is no other member of its peer group
     std::uint64_t step = known_step(s);
     bool confirmed = !claim;
     for (const Begun& other : begun) {

@@ -32,7 +32,7 @@ std::atomic<std::uint64_t> instances{0};     // of Backends in this process
 constexpr std::size_t kCoalescedMin = 1024;  // of one thread, before completed ones are dropped
 constexpr std::uint64_t kDrainMs = 5000;     // for callbacks of users, at the end of the process
 
-/// Titles of the profiler's events: what torch's own tests look for, with gloo's words.
+/// Titles of the profiler's events, in gloo's words, as torch's own tests expect them.
 const char* title_of(OpKind kind) {
   switch (kind) {
     case OpKind::all_reduce:

@@ -33,12 +33,13 @@ constexpr std::uint64_t kCopyBytes = 8U << 20;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// A hold that is older than its operation may become is ended with an error by DeviceWatch; later
-// its kernel ends by itself.
+// DeviceWatch ends a hold with an error when it is older than its operation may become; later the
+// hold's kernel ends by itself.
 constexpr std::uint64_t kHoldGraceS = 30;
 constexpr std::uint64_t kHoldSecondsMax = 365ULL * 24 * 3600;
 
-// A query may fail for a moment (another thread captures a graph); then the device is broken.
+// A query may fail for a moment (another thread captures a graph). If it fails for longer, the
+// device is broken.
 constexpr std::chrono::seconds kQueriesFailMax{10};
 
 constexpr milliseconds kSlice{100};               // between two looks at signals
@@ -143,7 +144,8 @@ DeviceRun::DeviceRun(std::shared_ptr<GroupContext> context, c10::Device device,
 
 std::shared_ptr<const InputGate> DeviceRun::add(std::vector<Staged> tensors,
                                                 const std::vector<CopyBack>& copies) {
-  // c10's events set the device that was current again, which begins to use that one too.
+  // c10's events switch back to the device that was current before, which makes the process use
+  // that device too.
   const c10::DeviceGuard guard(device_);
   Part part(device_.type());
   part.tensors = std::move(tensors);
@@ -290,8 +292,8 @@ DeviceRun::Next DeviceRun::step() {
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView plain;
   try {
-    // For good, not with a guard: going back to a device that this process does not use would
-    // begin to use it.
+    // Sets the device for good, without a guard: switching back to a device that this process does
+    // not use would make the process use it.
     c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
     allow_during_captures(device_.type());
     return try_step();
@@ -407,7 +409,7 @@ bool DeviceRun::copied_in() const {
                      [](const Part& part) { return part.begun && part.marks.empty(); });
 }
 
-/// True: the device has to do something first.
+/// True: the device has work to do first.
 bool DeviceRun::copy_in(Part& part) {
   if (!part.begun) {
     if (!passed(part.ready)) return true;
@@ -470,8 +472,8 @@ void DeviceRun::issue(Part& part) {
   moved_ = true;
 }
 
-/// Copies on the device are kernels, whose first launch may wait for all streams: a thread of their
-/// own launches them.
+/// Copies within the device are kernels, whose first launch may wait for all streams: a separate
+/// thread launches them.
 void DeviceRun::copy_back() {
   bool apart = false;
   {
@@ -543,8 +545,8 @@ void DeviceRun::settle(State state, Error error) {
   for (const auto& function : functions) function();
 }
 
-/// Events and holds go on this thread, which has the device set. Tensors whose last holder this is
-/// may be slow to go, or need the GIL.
+/// Events and holds are destroyed on this thread, which has the device set. Tensors may be slow to
+/// destroy, or need the GIL, if this is their last holder.
 void DeviceRun::let_go() {
   std::deque<Part> parts;
   std::vector<CopyBack> copies;

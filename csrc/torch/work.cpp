@@ -240,8 +240,8 @@ c10::intrusive_ptr<PcclWork> PcclWork::self() {
 
 template <typename Function>
 void PcclWork::when_done(Function function) {
-  // Counts down over the tickets; the last one hands over. The Work is never released on the
-  // engine's thread: that could release tensors that Python objects hang on, and wait for the GIL.
+  // Counts the tickets down; the last one hands over to another thread. The Work is never released
+  // on the engine's thread: that could release tensors of Python objects, and wait for the GIL.
   struct Pending {
     Pending(PcclWork& of, Function f)
         : left(of.parts_.tickets.size()), work(of.self()), function(std::move(f)) {}
@@ -342,8 +342,8 @@ void PcclWork::blockCurrentStream() {
   if (parts_.device->over()) check(error());
 }
 
-/// Has wait() to know the outcome? Where a run has no boundaries, its return is where rank and size
-/// may change.
+/// Does wait() have to know the outcome? In a run without boundaries rank and size may change when
+/// wait() returns.
 bool PcclWork::outcome_at_wait() const {
   if (!parts_.device || !stream_wait() || opType_ == c10d::OpType::RECVANYSOURCE) return true;
   if (!parts_.device->can_hold()) return true;
@@ -399,7 +399,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PcclWork::getFuture() {
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()), std::move(devices));
   }
-  // DDP asks for the value of a future at once where wait() has returned.
+  // DDP asks for the value of a future as soon as wait() has returned.
   if (settled()) {
     complete_future();
   } else {

@@ -154,7 +154,7 @@ void Link::lane_over(Lane& lane, const std::string& reason, bool broken) {
   ended.over = true;
   const bool all =
       std::all_of(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.over; });
-  // Until then the other lanes may hold data still.
+  // Until then the other lanes may still hold data.
   if (all) owner_.link_lost(*this, "the peer has closed the link");
 }
 

@@ -69,7 +69,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void shutdown(std::uint64_t deadline_ms, std::function<void()> done) override;
 
  private:
-  /// Something the owner is to be told.
+  /// A report to the owner.
   struct Told {
     enum class What : std::uint8_t { up, down, sent };
     What what = What::up;
@@ -127,7 +127,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   std::unique_ptr<LaneGate> gate_;
   std::map<PeerId, std::shared_ptr<Link>> links_;
   std::vector<std::shared_ptr<Link>> closing_;  // send their rest
-  std::vector<std::shared_ptr<Link>> buried_;   // freed once nothing of them is on the stack
+  std::vector<std::shared_ptr<Link>> buried_;   // freed when no call on the stack uses them
   Parking parking_{loop_};
   std::deque<Told> told_;
   bool tells_ = false;
@@ -190,10 +190,11 @@ bool TcpLinks::may_dial(PeerId dialer) {
   Link& link = *found->second;
   if (link.state == Link::State::opening) {
     if (link.dial && link.dial->talks()) return false;
-    dial_later(link, kHandshakeMs);  // if nothing comes of that one
+    dial_later(link, kHandshakeMs);  // if that dial comes to nothing
     return true;
   }
-  // The dial may have crossed with the one that made this link; later, it has been lost there.
+  // Soon after this link was made the dial may have crossed with the one that made it; later the
+  // peer has lost the link.
   const bool up = link.state == Link::State::proven || link.state == Link::State::up;
   return !up || loop_.now_ms() - link.proven_at_ms > kHandshakeMs;
 }
@@ -227,13 +228,13 @@ void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
                 refused);
   }
   link.backoff_ms = std::clamp(link.backoff_ms * 2, kBackoffMsMin, kBackoffMsMax);
-  // Many peers that lost the same one do not come back in step.
+  // A random delay, so that many peers which have lost the same one do not dial in step.
   dial_later(link, link.backoff_ms / 2 + jitter_.below(link.backoff_ms / 2 + 1));
 }
 
 void TcpLinks::deadline_over(Link& link) {
   if (link.dial && link.dial->has_proven() && !std::exchange(link.overdue, true)) {
-    // For the peer the link may be up since it has our proof, and would be lost.
+    // The peer has our proof, so the link may be up there; to give up now would lose it.
     link.deadline = loop_.timer(kHandshakeMs, 0, [this, &link] { deadline_over(link); });
     return;
   }

@@ -1,5 +1,6 @@
 // The loop over libuv. Its own rules: exceptions of callbacks (broken invariants) stop the loop and
-// leave through run(); deferred functions run right after what deferred them and before it waits.
+// leave through run(); deferred functions run right after the callback that deferred them, before
+// the loop waits.
 #include "transport/loop.h"
 
 #include <algorithm>
