@@ -1,8 +1,8 @@
 """DiLoCo on machines that come and go: a plain training loop, one all_reduce and one refresh.
 
-Each process trains alone for a window of steps, then all meet: `refresh` admits who waits at the
-door and makes the shared state equal, `all_reduce` averages how far each went. Kill a process, or
-start another one, at any time. README.md beside this file says how to run it.
+Each process trains alone for a window of steps, then all meet: `refresh` admits newcomers and makes
+the shared state equal, `all_reduce` averages how far each process went. Kill a process, or start
+another one, at any time. README.md beside this file says how to run it.
 
 Names of tensors carry their shape: B sequences, T bytes of each, D width of the model.
 """
@@ -73,8 +73,8 @@ def inner_steps(
 class Outer:
     """The outer optimizer: Nesterov momentum over the averaged pseudo-gradients.
 
-    `state` is what all members share, bit for bit, and what a newcomer receives: the outer
-    parameters, their momentum, and the number of outer steps done ("step", its revision).
+    All members share `state`, bit for bit, and a newcomer receives it: the outer parameters, their
+    momentum, and the number of outer steps done ("step", the revision of the state).
     """
 
     def __init__(self, model: nn.Module, lr: float = 0.7, momentum: float = 0.9) -> None:
@@ -94,10 +94,10 @@ class Outer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Averages how far everybody went, and goes there.
+        """Averages how far all members went, and goes there.
 
-        A member that is lost in the middle costs nobody anything: the reduction is done again by
-        those that are left, and its average is theirs.
+        If a member is lost in the middle, the others do the reduction again: the average is over
+        them. This code has nothing to do for it.
         """
         flat = torch.cat([(self.outer[n] - p).view(-1) for n, p in self.params.items()])
         dist.all_reduce(flat, op=dist.ReduceOp.AVG)
@@ -126,7 +126,7 @@ def main() -> None:
     pccl.join(args.url)
     group, outer = pccl.group(), Outer(model)
     while True:
-        boundary = group.refresh(outer.state)  # admits who waits, equalises the state
+        boundary = group.refresh(outer.state)  # admits newcomers, equalises the state
         outer.load()
         if boundary.left or outer.state["step"] >= args.steps:
             break
@@ -138,7 +138,7 @@ def main() -> None:
             flush=True,
         )
     if not boundary.left:
-        group.finish()  # who comes later hears that the run is finished
+        group.finish()  # called by all members: nobody can join the finished run
     dist.destroy_process_group()
 
 

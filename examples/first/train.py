@@ -27,6 +27,6 @@ while not boundary.left and state["step"] < STEPS:
     time.sleep(PAUSE_S)
     boundary = group.refresh(state)
 if not boundary.left:
-    group.finish()  # called by all members: the run is finished, and nobody can join it any more
+    group.finish()  # called by all members: nobody can join the finished run
 print(f"ended after step {state['step']} with weight {weight.tolist()}")
 dist.destroy_process_group()

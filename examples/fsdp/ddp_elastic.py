@@ -18,14 +18,14 @@ WIDTH, SAMPLES, BATCH, GLOBAL, LR = 64, 6000, 96, 192, 3e-3
 
 
 def data() -> TensorDataset:
-    """Rows of random numbers; what to find in them is their length."""
+    """Rows of random numbers; the target of each row is its length."""
     x = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(0))
     return TensorDataset(x, x.norm(dim=1, keepdim=True))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="of the run (default: what pccl-run says)")
+    parser.add_argument("--url", help="of the run (default: that of pccl-run)")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--workers", type=int, default=0, help="of the data loader")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step")
@@ -59,7 +59,7 @@ def main() -> None:
                 flush=True,
             )
         time.sleep(options.pause)
-    run.finish()  # saves the end: who comes later hears that the run is finished
+    run.finish()  # called by all members: saves the end; nobody can join the finished run
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     digest = hashlib.sha256(weights).hexdigest()[:16]
     print(f"ended after step {run.state['step']} with weights {digest}", flush=True)

@@ -14,7 +14,7 @@ WIDTH, SAMPLES, BATCH, LR = 64, 6000, 96, 3e-3
 
 
 def data() -> TensorDataset:
-    """Rows of random numbers; what to find in them is their length."""
+    """Rows of random numbers; the target of each row is its length."""
     x = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(0))
     return TensorDataset(x, x.norm(dim=1, keepdim=True))
 

@@ -35,7 +35,7 @@ def build(mesh: DeviceMesh) -> nn.Module:
 
 
 def batch(step: int, replica: int, rank: int) -> tuple[Tensor, Tensor]:
-    """Other rows at each step, replica and rank; what to find in them is the length of each."""
+    """Other rows at each step, replica and rank; the target of each row is its length."""
     random = torch.Generator().manual_seed(10_000 * step + 100 * replica + rank)
     x_BD = torch.randn(ROWS, WIDTH, generator=random) * torch.rand(ROWS, 1, generator=random)
     return x_BD, x_BD.norm(dim=1, keepdim=True)
@@ -43,7 +43,7 @@ def batch(step: int, replica: int, rank: int) -> tuple[Tensor, Tensor]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="of the run (default: what pccl-run says)")
+    parser.add_argument("--url", help="of the run (default: that of pccl-run)")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step")
     parser.add_argument("--checkpoint", help="folder that all replicas see")
@@ -80,7 +80,7 @@ def main() -> None:
     if checkpoints:
         checkpoints.close()
     if not boundary.left:
-        group.finish()  # who comes later hears that the run is finished
+        group.finish()  # called by all members: nobody can join the finished run
     weights = b"".join(p.to_local().detach().numpy().tobytes() for p in model.parameters())
     digest = hashlib.sha256(weights).hexdigest()[:16]
     print(f"rank {rank} ends after step {state['step']} with weights {digest}", flush=True)

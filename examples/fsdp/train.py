@@ -26,7 +26,7 @@ def build() -> nn.Module:
 
 
 def batch(random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows and what the model shall find in them: the length of each."""
+    """Rows, and their targets: the length of each."""
     x_BD = torch.randn(ROWS, WIDTH, generator=random) * torch.rand(ROWS, 1, generator=random)
     return x_BD, x_BD.norm(dim=1, keepdim=True)
 

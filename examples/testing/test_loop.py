@@ -14,7 +14,7 @@ STEPS = 8
 
 @dataclass
 class Outcome:
-    """What one member has seen."""
+    """The end of one member: its weight, the sizes it has seen, its last step."""
 
     weight: list[float]
     sizes: list[int]
@@ -26,7 +26,7 @@ def train() -> Outcome:
     dist.init_process_group("pccl", init_method="pccl://127.0.0.1:48148")
     group = pccl.group()
     weight = torch.zeros(2)
-    state = {"step": 0, "weight": weight}  # what all members share
+    state = {"step": 0, "weight": weight}  # shared by all members
     sizes = []
     while state["step"] < STEPS:
         if group.refresh(state).left:  # admits newcomers, makes `state` equal everywhere
