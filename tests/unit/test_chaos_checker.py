@@ -2,83 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import random
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from chaos import checker, reference, work
-from chaos.checker import Records, check
-
-STEPS = 4  # of the planted runs
-LOST = 2  # is in no operation of step 2 from its third on; members keep their numbering
-MEMBERS = [0, 1, 2]
-
-
-def contributors(step: int, index: int) -> tuple[int, ...]:
-    if step > 2 or (step == 2 and index >= 2):
-        return tuple(m for m in MEMBERS if m != LOST)
-    return tuple(MEMBERS)
-
-
-@functools.cache
-def right(shift: int = 0) -> str:
-    return made(lambda step, index, result: result, contributors, shift)
-
-
-def recorded(
-    change: Callable[[int, int, np.ndarray], np.ndarray] | None = None,
-    who: Callable[[int, int], tuple[int, ...]] | None = None,
-) -> Records:
-    """Records of a run in which all goes right, but that `change` changes a result for all."""
-    if change is None and who is None:
-        text = right()
-    else:
-        text = made(change or (lambda step, index, result: result), who or contributors)
-    return {int(m): lines for m, lines in json.loads(text).items()}
-
-
-def made(
-    change: Callable[[int, int, np.ndarray], np.ndarray],
-    who: Callable[[int, int], tuple[int, ...]],
-    shift: int = 0,
-) -> str:
-    """`shift` is added to the numbers of the members."""
-    records: Records = {m: [] for m in MEMBERS}
-    state = work.new_state(MEMBERS[0] + shift)
-    for step in range(STEPS):
-        members = [m for m in MEMBERS if step <= 2 or m != LOST]
-        boundary(records, members, state)
-        ops = []
-        for i, op in enumerate(work.plan(step)):
-            result = checker.compute(step, i, op, tuple(m + shift for m in who(step, i)), {})
-            result = change(step, i, result)
-            work.apply(state, op, result)
-            slots = {str(slot): value for slot, value in work.slots_of(result, op).items()}
-            ops.append({"digest": work.digest(result), "slots": slots})
-        for m in contributors(step, 4):
-            records[m].append({"what": "step", "step": step, "ops": ops})
-        state["step"] += 1
-    survivors = [m for m in MEMBERS if m != LOST]
-    boundary(records, survivors, state)
-    for m in survivors:
-        final = {"what": "final", "step": state["step"], "digest": work.digest_of(state)}
-        records[m].append(final)
-    return json.dumps({m + shift: of for m, of in records.items()})
-
-
-def boundary(records: Records, members: list[int], state: dict[str, Any]) -> None:
-    for rank, m in enumerate(members):
-        record = {"what": "boundary", "step": state["step"], "digest": work.digest_of(state)}
-        record |= {"rank": rank, "size": len(members), "left": False, "admitted": False}
-        records[m].append({**record, "stop": False})
-
-
-def lines(records: Records, member: int, what: str) -> list[dict[str, Any]]:
-    return [line for line in records[member] if line["what"] == what]
+from chaos import checker, work
+from chaos.checker import check
+from chaos.right import (
+    MEMBERS,
+    STEPS,
+    among,
+    contributors,
+    lines,
+    recorded,
+    replicas,
+    the_one,
+)
 
 
 def test_data_may_go_round_in_another_order_than_that_of_ranks_if_members_say_so() -> None:
@@ -100,12 +39,6 @@ def index_of(step: int, dtype: str, reduce: str, count_min: int = work.SLOTS + 1
         if (op.dtype, op.reduce) == (dtype, reduce) and op.count >= count_min:
             return i
     raise AssertionError("every step has one")
-
-
-def the_one(records: Records) -> str:
-    found = check(records).contradictions
-    assert found
-    return found[0]
 
 
 def test_records_of_a_right_run_hold() -> None:
@@ -274,28 +207,6 @@ def test_contributors_that_a_boundary_names_are_held_against_the_results() -> No
     assert "boundary 3: member 0 is told that ranks [0, 1, 2]" in the_one(records)
 
 
-def replicas() -> Records:
-    """Three replicas of two ranks; ranks 1 are members 10, 11 and 12, with their own peer group."""
-    first = recorded()
-    second: Records = {int(m): of for m, of in json.loads(right(10)).items()}
-    for place, records in enumerate((first, second)):
-        for m, of in records.items():
-            start = {"what": "start", "replica": f"replica-{m % 10}", "place": place}
-            of.insert(0, start)
-            for line in of:
-                if line["what"] == "boundary":
-                    line["engine_step"] = line["step"]
-                if line["what"] == "step":
-                    line["siblings"] = among((m % 10, m % 10 + 10), line["step"])
-    return {**first, **second}
-
-
-def among(members: tuple[int, ...], step: int) -> str:
-    op, index = work.AMONG_SIBLINGS, work.SIBLINGS_INDEX
-    parts = [work.contribution(m, step, index, op) for m in members]
-    return work.digest(reference.all_reduce(parts, op.reduce))
-
-
 def test_records_of_replicas_hold_and_each_peer_group_is_compared() -> None:
     verdict = check(replicas())
     assert verdict.contradictions == []
@@ -348,115 +259,3 @@ def test_a_step_has_operations_of_all_sizes_and_some_are_in_flight_together() ->
         assert [i for issued, _ in batches for i in issued] == list(range(len(ops)))
         assert all(sorted(issued) == sorted(waited) for issued, waited in batches)
     assert any(len(issued) > 2 for issued, _ in work.batches(3))
-
-
-# ------------------------------------------------------------------------------ messages
-
-AT = next(s for s in range(STEPS) if work.exchange(s).how == "isend" and s != 2)
-SENT = work.exchange(AT).messages
-
-
-def with_messages() -> Records:
-    """Each member of step AT has sent to the next and received from the one before."""
-    records = recorded()
-    done = {"outcome": "done"}
-    for rank, m in enumerate(MEMBERS):
-        before, after = MEMBERS[rank - 1], MEMBERS[(rank + 1) % len(MEMBERS)]
-        digests = [work.digest(work.message(before, AT, i)) for i in range(SENT)]
-        (step,) = [line for line in lines(records, m, "step") if line["step"] == AT]
-        step["messages"] = {
-            "got": [
-                {"from": before, "outcome": "done", "digest": d, "torn": False} for d in digests
-            ],
-            "sent": [{"to": after, **done} for _ in digests],
-        }
-    return records
-
-
-def messages(records: Records, member: int) -> dict[str, list[dict[str, Any]]]:
-    (step,) = [line for line in lines(records, member, "step") if line["step"] == AT]
-    found: dict[str, list[dict[str, Any]]] = step["messages"]
-    return found
-
-
-def test_no_two_messages_of_a_member_are_alike() -> None:
-    for step in range(6000):  # 1637 and 5257 had messages of exactly as many elements as slots
-        count = work.exchange(step).count
-        if count <= 2 * work.SLOTS:
-            sent = [work.message(7, step, i) for i in range(work.exchange(step).messages)]
-            assert len({work.digest(tensor) for tensor in sent}) == len(sent), step
-
-
-def test_messages_that_all_arrived_hold() -> None:
-    verdict = check(with_messages())
-    assert verdict.contradictions == []
-    assert verdict.messages == SENT * len(MEMBERS)
-    assert verdict.messages_failed == 0
-
-
-def test_a_message_of_another_step_is_found() -> None:
-    records = with_messages()
-    messages(records, 1)["got"][0]["digest"] = work.digest(work.message(0, AT + 1, 0))
-    assert "bits that member 0 has not sent" in the_one(records)
-
-
-def test_a_message_that_came_twice_is_found() -> None:
-    records = with_messages()
-    got = messages(records, 1)["got"]
-    got.append(got[-1])
-    assert f"got message {SENT - 1} of member 0 after {SENT - 1}" in the_one(records)
-
-
-def test_a_send_that_succeeded_and_was_not_received_is_found() -> None:
-    records = with_messages()
-    got = messages(records, 1)["got"]
-    got[0] = {**got[0], "outcome": "PeerLostError"}
-    assert f"{SENT} sends of member 0 to 1 have succeeded" in the_one(records)
-    messages(records, 0)["sent"][0]["outcome"] = "PeerLostError"
-    verdict = check(records)
-    assert verdict.contradictions == []
-    assert verdict.messages_failed == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [({"torn": True}, "left a part"), ({"outcome": "MismatchError"}, "has failed with")],
-)
-def test_a_receive_that_fails_as_it_may_not_is_found(change: dict[str, Any], text: str) -> None:
-    records = with_messages()
-    got = messages(records, 1)["got"]
-    got[0] = {**got[0], "outcome": "PeerLostError", **change}
-    messages(records, 0)["sent"][0]["outcome"] = "PeerLostError"
-    assert text in the_one(records)
-
-
-# ------------------------------------------------------------------- groups of some ranks
-
-GROUP = [0, 2]
-
-
-def with_group(outcome: str = "done") -> Records:
-    records = recorded()
-    given = {m: work.contribution(m, 1, work.GROUP_INDEX, work.AMONG_SOME) for m in GROUP}
-    total = given[0] + given[2]
-    for m in GROUP:
-        [step] = [line for line in lines(records, m, "step") if line["step"] == 1]
-        digest = work.digest(total if outcome == "done" else given[m])
-        step["group"] = {"ranks": GROUP, "outcome": outcome, "digest": digest}
-    return records
-
-
-@pytest.mark.parametrize(("outcome", "used", "failed"), [("done", 2, 0), ("PeerLostError", 0, 2)])
-def test_a_group_of_some_ranks_that_was_used_or_failed_holds(
-    outcome: str, used: int, failed: int
-) -> None:
-    verdict = check(with_group(outcome))
-    assert verdict.contradictions == []
-    assert (verdict.groups, verdict.groups_failed) == (used, failed)
-
-
-def test_wrong_bits_of_a_group_of_some_ranks_are_found() -> None:
-    records = with_group()
-    [step] = [line for line in lines(records, 2, "step") if line["step"] == 1]
-    step["group"]["digest"] = work.digest(work.contribution(0, 1, 60, work.AMONG_SOME))
-    assert "another result than the sum" in the_one(records)

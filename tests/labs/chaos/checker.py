@@ -16,33 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from chaos import reference, work
+from chaos import beside, reference, work
+from chaos.verdict import Record, Records, Verdict
 
-Record = dict[str, Any]
-Records = dict[int, list[Record]]  # of each member, in its own order
-
-CONTRADICTIONS_MAX = 20
 ORDERS_MAX = 120  # tried to say more about bits that are wrong
-
-
-@dataclass
-class Verdict:
-    """What was found. `contradictions` is empty if everything holds."""
-
-    contradictions: list[str] = field(default_factory=list)
-    steps: int = 0
-    operations: int = 0
-    with_fewer: int = 0  # operations in which not all members of the step are
-    messages: int = 0  # received
-    messages_failed: int = 0  # receives that were lost or timed out
-    groups: int = 0  # members that have used a group of some ranks
-    groups_failed: int = 0  # to which it has failed
-    members: int = 0
-    final: str = ""
-
-    def say(self, text: str) -> None:
-        if len(self.contradictions) < CONTRADICTIONS_MAX:
-            self.contradictions.append(text)
 
 
 @dataclass
@@ -81,24 +58,22 @@ def check(records: Records, say: Callable[[str], None] = lambda text: None) -> V
     for member, lines in records.items():
         groups[_start(lines).get("place", 0)][member] = lines
     if len(groups) < 2:
-        return _check_group(records, say)
+        return _check_group(records, say, alone=True)
     total = Verdict(members=len(records))
     for place, group in sorted(groups.items()):
-        verdict = _check_group(group, say)
+        verdict = _check_group(group, say, alone=False)
         for text in verdict.contradictions:
             total.say(f"peer group {place}: {text}")
         total.steps = max(total.steps, verdict.steps)
         total.operations += verdict.operations
         total.with_fewer += verdict.with_fewer
-        total.groups += verdict.groups
-        total.groups_failed += verdict.groups_failed
         total.final += verdict.final
     _check_replicas(records, total)
     return total
 
 
-def _check_group(records: Records, say: Callable[[str], None]) -> Verdict:
-    """One peer group."""
+def _check_group(records: Records, say: Callable[[str], None], *, alone: bool) -> Verdict:
+    """One peer group. `alone`: of replicas of one rank each, which talk to each other in it."""
     verdict = Verdict(members=len(records))
     for member, lines in records.items():
         _check_sequence(member, lines, verdict)
@@ -121,8 +96,8 @@ def _check_group(records: Records, say: Callable[[str], None]) -> Verdict:
                 verdict.say(f"step {number}: lost, nobody has recorded its results")
             break
         _check_results(number, here, state, verdict)
-        _check_messages(number, here, verdict)
-        _check_groups(number, here, verdict)
+        if alone:
+            beside.check(f"step {number}", number, here.results, here.ranks(), verdict)
         state["step"] = number + 1
         verdict.steps += 1
         if len(verdict.contradictions) > found_before:
@@ -375,85 +350,6 @@ def _short(digests: dict[int, str]) -> str:
     return ", ".join(f"member {m} {d[:16]}" for m, d in sorted(digests.items()))
 
 
-# ------------------------------------------------------------------------------ messages
-
-
-def _check_messages(number: int, here: Step, verdict: Verdict) -> None:
-    """Each receive that succeeded has a message of its source, in the order in which they were sent
-    and each once; one that failed left its tensor alone; a send that succeeded was received."""
-    member_of = here.ranks()
-    plan = work.exchange(number)
-    got: dict[tuple[int, int], int] = defaultdict(int)  # from, to: members
-    for member, record in sorted(here.results.items()):
-        newest: dict[int, int] = {}
-        for line in record.get("messages", {}).get("got", ()):
-            about = f"step {number}, {plan}: member {member}"
-            if line["outcome"] != "done":
-                verdict.messages_failed += 1
-                if line["outcome"] not in ("PeerLostError", "OperationTimeoutError"):
-                    verdict.say(f"{about}: a receive has failed with {line['outcome']}")
-                if line["torn"]:
-                    verdict.say(f"{about}: a receive has failed and left a part of a message")
-                continue
-            verdict.messages += 1
-            source = member_of.get(line["from"])
-            if source is None:
-                verdict.say(f"{about} got a message of rank {line['from']}, which nobody has")
-                continue
-            right = [work.digest(work.message(source, number, i)) for i in range(plan.messages)]
-            if line["digest"] not in right:
-                verdict.say(f"{about} got bits that member {source} has not sent")
-                continue
-            index = right.index(line["digest"])
-            if index <= newest.get(source, -1):
-                verdict.say(
-                    f"{about} got message {index} of member {source} after {newest[source]}"
-                )
-            newest[source] = index
-            got[source, member] += 1
-    for member, record in sorted(here.results.items()):
-        done: dict[int, int] = defaultdict(int)
-        for line in record.get("messages", {}).get("sent", ()):
-            done[member_of.get(line["to"], -1)] += line["outcome"] == "done"
-        for to, count in done.items():
-            if to in here.results and got[member, to] < count:
-                verdict.say(
-                    f"step {number}, {plan}: {count} sends of member {member} to {to} have "
-                    f"succeeded, and {got[member, to]} were received"
-                )
-
-
-# ------------------------------------------------------------------- groups of some ranks
-
-
-def _check_groups(number: int, here: Step, verdict: Verdict) -> None:
-    """An outcome is the sum of what all ranks of the group gave.
-
-    In a group whose members never change nothing is restored where an operation fails.
-    """
-    member_of = here.ranks()
-    op = work.AMONG_SOME
-    for member, record in sorted(here.results.items()):
-        met = record.get("group")
-        if not met:
-            continue
-        given = [
-            work.contribution(member_of[rank], number, work.GROUP_INDEX, op)
-            for rank in met["ranks"]
-            if rank in member_of
-        ]
-        about = f"step {number}: member {member} in a group of the ranks {met['ranks']}"
-        if met["outcome"] == "done":
-            verdict.groups += 1
-            total = sum(given[1:], start=given[0])
-            if len(given) < len(met["ranks"]):
-                verdict.say(f"{about} has an outcome, and a rank of it was at no boundary")
-            elif met["digest"] != work.digest(total):
-                verdict.say(f"{about} has another result than the sum of its members")
-        else:
-            verdict.groups_failed += 1
-
-
 # ------------------------------------------------------------------------------ replicas
 
 
@@ -462,7 +358,11 @@ def _start(lines: list[Record]) -> Record:
 
 
 def _check_replicas(records: Records, verdict: Verdict) -> None:
-    """The ranks of a replica pass the same boundaries, and none goes on without the others."""
+    """The ranks of a replica pass the same boundaries, and none goes on without the others.
+
+    They go all at once. So what they did with each other, in groups whose members never change,
+    either has gone right at a rank that has finished the step, or that rank has not finished it.
+    """
     replicas: dict[str, dict[int, int]] = defaultdict(dict)
     for member, lines in records.items():
         start = _start(lines)
@@ -485,6 +385,8 @@ def _check_replica(name: str, members: tuple[int, ...], records: Records, verdic
         }
         if any(other != next(iter(seen.values())) for other in seen.values()):
             verdict.say(f"{name}, boundary {number}: its ranks differ: {seen}")
+        ranks = dict(enumerate(members))
+        beside.check(f"{name}, step {number}", number, step.results, ranks, verdict, fails=False)
         among = {m: r["siblings"] for m, r in step.results.items()}
         if not among:
             continue

@@ -1,7 +1,8 @@
-"""A group that some members of the chaos test make from the elastic one, and an operation in it.
+"""A group that some ranks make from the default one, and an operation in it.
 
-A member that dies, or is cut off, while the group is made or used ends it at the others; the run
-goes on.
+The default group is the elastic one, or that of the ranks of a larger replica. A member that dies,
+or is cut off, while the group is made or used ends it at the others. The run goes on; the other
+ranks of its replica are evicted with it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from chaos import work
 import pccl_backend as pccl
 
 
-def meet(group: pccl.ElasticGroup, member: int, step: int) -> dict[str, Any]:
+def meet(member: int, step: int) -> dict[str, Any]:
     """What is recorded of it: the ranks, the outcome, what came of the operation."""
-    ranks = work.group_of(step, group.size)
-    if group.rank not in ranks:
+    ranks = work.group_of(step, dist.get_world_size())
+    if dist.get_rank() not in ranks:
         if ranks:
             dist.new_group(ranks)  # all ranks call it
         return {}

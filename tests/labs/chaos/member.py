@@ -2,8 +2,9 @@
 
 Trains in the shape of a real program: a boundary, a few all_reduce (some in flight together), the
 results into the state; beside them messages between neighbours, or from all to one, and now and
-then a group of some ranks, made, used and destroyed. In a replica of several ranks there are
-neither, and each step has an operation of the replica's own group too, in flight beside the others.
+then a group of some ranks, made, used and destroyed. In a replica of several ranks these are
+among its ranks, and each step has an operation of the replica's own group too, in flight beside the
+others.
 It writes down what it sees, each record before it goes on, so that what a killed member has
 contributed is known: member-N.jsonl is the only evidence that the checker takes.
 A file `stop` in the folder asks members to end; an operation makes all do it in the same step.
@@ -140,12 +141,11 @@ def train(group: pccl.ElasticGroup, member: int, record: Recorder, stop_file: Pa
         if boundary.left or ending:
             break
         siblings = Siblings(member, state["step"]) if several else None
-        messages = None if several else Messages(group, member, state["step"])
-        met = {} if several else groups.meet(group, member, state["step"])
+        messages = Messages(member, state["step"], elastic=not several)
+        met = groups.meet(member, state["step"])
         ops = step(group, state, member, stop)
         more: dict[str, Any] = {"siblings": siblings.digest()} if siblings else {}
-        if messages:
-            more["messages"] = messages.outcomes()
+        more["messages"] = messages.outcomes()
         if met:
             more["group"] = met
         record.say("step", step=state["step"], ops=ops, counters=counters(), **more)

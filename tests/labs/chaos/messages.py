@@ -1,13 +1,14 @@
 """What the members of the chaos test send to each other beside the collectives of a step.
 
-Each call that fails is written down and left at that: a message that nobody meets in its epoch
-waits for its time-out, which is short here.
+Members send in the elastic group, and the ranks of a larger replica among themselves, in the
+replica's own group: the default one of their processes in both cases. Each call that fails is
+written down and left at that, but for an eviction, which ends the member.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,7 +19,7 @@ from chaos import work
 
 import pccl_backend as pccl
 
-TIMEOUT = timedelta(seconds=4)
+TIMEOUT = timedelta(seconds=4)  # for a message that nobody meets in its epoch
 
 
 @dataclass
@@ -44,18 +45,19 @@ def short_timeout(group: Any) -> Iterator[None]:
 class Messages:
     """Posts those of a step; `outcomes` waits for them."""
 
-    def __init__(self, group: pccl.ElasticGroup, member: int, step: int) -> None:
-        self._group = group.process_group
+    def __init__(self, member: int, step: int, *, elastic: bool) -> None:
+        """`elastic`: the default group is the elastic one."""
+        self._group = dist.group.WORLD
         self._step = step
         self._plan = work.exchange(step)
         self._posted: list[Posted] = []
-        rank, size = group.rank, group.size
+        rank, size = dist.get_rank(), dist.get_world_size()
         if size < 2:
             return
         payloads = [
             torch.from_numpy(work.message(member, step, i)) for i in range(self._plan.messages)
         ]
-        with short_timeout(self._group):
+        with short_timeout(self._group) if elastic else nullcontext():
             if self._plan.how == "any":
                 self._from_anybody(rank, size, payloads)
             elif self._plan.how == "one by one":
