@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import re
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,6 +76,19 @@ def positive_s(text: str) -> float:
     return value
 
 
+def ending_time(text: str) -> int:
+    """Unix time in seconds of `2026-11-23 at 22:01:05 UTC`, or `2026-11-23T22:01:05Z`."""
+    parts = re.fullmatch(r"(\d{4}-\d\d-\d\d)(?: at |[T ])(\d\d:\d\d:\d\d)(?: UTC|Z)?", text)
+    try:
+        time = datetime.fromisoformat(f"{parts[1]}T{parts[2]}+00:00" if parts else "")
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not the time at which a run was finished, as the master's log says it: "
+            "2026-11-23 at 22:01:05 UTC"
+        ) from None
+    return int(time.timestamp())
+
+
 def positive_count(text: str) -> int:
     """A count of at least 1, at most 4096."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 4096:
@@ -126,8 +141,9 @@ _RUN_VALUES: dict[str, Callable[[str], Any]] = {
     "heartbeat": positive_s,
     "evict-after": positive_s,
     "refound-after": positive_s,
+    "again": ending_time,
 }
-_RUN_SWITCHES = ("adopt", "refound", "again")
+_RUN_SWITCHES = ("adopt", "refound")
 
 
 def default_state_file(port: int) -> str:
@@ -214,9 +230,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add(
         "--again",
-        action="store_true",
-        help="open a run anew that its members have finished: the next newcomers begin it, or go "
-        "on from a checkpoint (default: who joins a finished run gets RunEndedError)",
+        metavar="TIME",
+        type=ending_time,
+        default=0,
+        help="open the run anew that its members have finished at this time, as the master's log "
+        "and RunEndedError say it: the next newcomers begin the run, or go on from a checkpoint. A "
+        "later end of the run stays (default: who joins a finished run gets RunEndedError)",
     )
     add(
         "--max-peers",

@@ -199,8 +199,8 @@ class ElasticGroup:
 
         Collective, in place of a `refresh`, at the same boundary of all members. The master writes
         down that the run is finished, after which step, and when. From then on a process that
-        wants to join, or waits at the door, gets RunEndedError; `pccl-master --again` opens the run
-        anew. (If all members leave or end without this call, the run only pauses: the next
+        wants to join, or waits at the door, gets RunEndedError; `pccl-master --again TIME` opens
+        the run anew. (If all members leave or end without this call, the run only pauses: the next
         newcomers go on from a checkpoint, or begin.) Afterwards operations of this group raise
         GroupClosedError.
 

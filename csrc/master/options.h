@@ -41,7 +41,7 @@ struct RunOptions {
   std::uint32_t max_peers = 4096;     // most members of an epoch; further peers wait at the door
   bool adopt = false;                 // go on with an epoch that the register does not know
   bool refound = false;               // give up such an epoch, and one whose members stay away
-  bool again = false;                 // open a run anew that is finished
+  std::uint64_t again = 0;            // open the run anew if it was finished then (Unix time, s)
   std::string state_file;             // the register; empty: in memory, lost with the process
   std::uint64_t heartbeat_ms = 1000;  // between two heartbeats, in both directions
   std::uint64_t silence_ms = 10000;   // a peer that is silent for so long is evicted

@@ -75,10 +75,13 @@ Error RunServer::start() {
   return Error{};
 }
 
-/// --again opens the run that was finished when this process began, and no other one.
+/// --again names the ending that it opens. So it opens none that comes later, however often the
+/// master is started with it.
 void RunServer::take_charge(Register held) {
-  if (!found_) found_ = held;
-  state_.config.again = options_.again && found_->ended == held.ended;
+  state_.config.again = options_.again != 0 && held.ended && held.ended->unix_s == options_.again;
+  if (options_.again != 0 && held.ended && !state_.config.again) {
+    log_line(LogLevel::info, "--again names another ending than that of the run");
+  }
   in_charge_ = true;
   tell_time();
   post(TakenOver{std::move(held)});
@@ -366,17 +369,14 @@ void RunServer::renew_lease() {
   lease_busy_ = true;
   const auto answer = std::make_shared<std::optional<Result<bool>>>();
   const auto holder = std::make_shared<std::string>();
-  const auto found = std::make_shared<std::optional<Result<Register>>>();
   network_.in_background(
-      [store = register_, answer, holder, found, looks = options_.again && !found_] {
-        if (looks) found->emplace(store->read());
+      [store = register_, answer, holder] {
         answer->emplace(store->hold());
         *holder = store->holder();
       },
-      [this, alive = std::weak_ptr(alive_), answer, holder, found] {
+      [this, alive = std::weak_ptr(alive_), answer, holder] {
         if (alive.expired()) return;
         lease_busy_ = false;
-        if (*found && (*found)->ok()) found_ = std::move(*found)->value();
         lease_answered(**answer, *holder);
       });
 }

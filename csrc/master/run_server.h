@@ -112,9 +112,8 @@ class RunServer final : private ConnectionEvents {
   bool draining_ = false;
   std::uint64_t write_ = 0;  // number of the write that has no answer yet; 0: none
   std::uint64_t writes_ = 0;
-  bool register_busy_ = false;     // a call of the register runs in the background
-  std::string idle_why_;           // why this master is not in charge
-  std::optional<Register> found_;  // the register when this process began
+  bool register_busy_ = false;  // a call of the register runs in the background
+  std::string idle_why_;        // why this master is not in charge
   // For a register that several masters share.
   bool has_lease_ = false;
   bool lease_busy_ = false;    // a call for the lease runs in the background

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -136,13 +137,20 @@ def test_who_comes_to_a_finished_run_is_told_when_it_ended(
     (later,) = run_peers(trains, 1, again.url, 2, first=4)
     assert later.finish()[-1]["error"] == "RunEndedError"
     again.close()
-    opened = start_master(*register, "--again")
+    end = re.search(r"on (20.* UTC);", last["text"])
+    assert end
+    with_flag = (*register, "--again", end[1])
+    opened = start_master(*with_flag)
     anew = run_peers(trains, 2, opened.url, 1, first=5)
     assert [peer.next()["began"] for peer in anew] == [0, 0]
     for peer in anew:
         peer.tell("go")
         peer.tell("end")
     assert all(peer.finish()[-1]["ended"] for peer in anew)
+    opened.close()
+    restarted = start_master(*with_flag)  # as a unit file does in which the flag was left
+    (latest,) = run_peers(trains, 1, restarted.url, 2, first=7)
+    assert latest.finish()[-1]["error"] == "RunEndedError"
 
 
 def finishes_among_others(index: int, url: str) -> None:

@@ -85,7 +85,7 @@ def test_options_without_arguments_are_the_documented_defaults(
         "max_peers": 4096,
         "adopt": False,
         "refound": False,
-        "again": False,
+        "again": 0,
         "state_file": str(tmp_path / "pccl" / "master-48148"),
         "port_file": "",
         "log_level": "info",
@@ -142,6 +142,13 @@ def test_state_file_is_by_port_in_the_state_folder_of_the_user(
     assert options("--run", "r", "--state", "none")["state_file"] == ""
 
 
+def test_an_ending_is_named_by_its_time_as_the_master_says_it_or_in_iso_8601() -> None:
+    for text in (
+        "2026-11-23 at 22:01:05 UTC", "2026-11-23T22:01:05Z", "2026-11-23 22:01:05",
+    ):  # fmt: skip
+        assert options("--again", text, "--state", "none")["again"] == 1795471265
+
+
 def test_a_run_with_a_name_keeps_its_register_under_that_name_alone_or_not() -> None:
     assert options("--run", "r", "--state", "f")["state_file"] == "f-r"
     assert options("--run", "r", "--state", "etcd://a:1/k")["state_file"] == "etcd://a:1/k-r"
@@ -151,12 +158,13 @@ def test_a_run_with_a_name_keeps_its_register_under_that_name_alone_or_not() -> 
 
 def test_flags_are_for_all_runs_and_settings_for_one() -> None:
     a, b, c = several(
-        "--run", "a", "--run", "b:min-peers=4,again,evict-after=2.5", "--run", "c:adopt",
+        "--run", "a", "--run", "b:min-peers=4,again=1970-01-01T00:01:05Z,evict-after=2.5",
+        "--run", "c:adopt",
         "--min-peers", "3", "--state", "none",
     )  # fmt: skip
     assert [run["run"] for run in (a, b, c)] == ["a", "b", "c"]
     assert [run["min_peers"] for run in (a, b, c)] == [3, 4, 3]
-    assert [run["again"] for run in (a, b, c)] == [False, True, False]
+    assert [run["again"] for run in (a, b, c)] == [0, 65, 0]
     assert [run["adopt"] for run in (a, b, c)] == [False, False, True]
     assert [run["silence_ms"] for run in (a, b, c)] == [10000, 2500, 10000]
     assert b["patience_ms"] == 7500
@@ -176,6 +184,9 @@ def test_flags_are_for_all_runs_and_settings_for_one() -> None:
         ["--run", "x" * 129],
         ["--run", "a:min-peers"],
         ["--run", "a:again=1"],
+        ["--again"],
+        ["--again", "2026-11-23"],
+        ["--again", "2026-13-23T22:01:05Z"],
         ["--run", "a:lease=3"],
         ["--run", "a:min-peers=0"],
         ["--run", ":min-peers=2"],

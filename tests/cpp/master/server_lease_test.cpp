@@ -120,26 +120,24 @@ TEST_F(Lease, commits_go_on_while_nobody_answers_until_a_standby_might_give_the_
   expect_commit();
 }
 
-/// The flag is an answer to the ending that was there when this process began.
-TEST_F(Lease, a_standby_does_not_open_a_run_anew_that_has_ended_since_it_was_started_with_again) {
-  for (const bool ended_before : {true, false}) {
-    SCOPED_TRACE(ended_before);
+TEST_F(Lease, again_opens_the_ending_that_it_names_and_no_later_one_at_whatever_master) {
+  for (const std::uint64_t ended_at : {1000, 2000}) {
+    SCOPED_TRACE(ended_at);
     lease_ = std::make_shared<LeasedRegister>();
     register_ = lease_;
-    options_.again = true;
+    options_.again = 1000;
     lease_->set(false);
     Register ended;
     ended.incarnation = 1;
     ended.over = true;
-    ended.ended = Ending{600, 0};
-    const auto end = [&] { EXPECT_TRUE(lease_->compare_and_write(Register{}, ended).value()); };
-    if (ended_before) end();
+    ended.ended = Ending{600, ended_at};
+    EXPECT_TRUE(lease_->compare_and_write(Register{}, ended).value());
     start();
     ASSERT_TRUE(until([&] { return lease_->asked() > 2; }));
-    if (!ended_before) end();  // the other master
     lease_->set(true);
     ASSERT_TRUE(until([&] { return run().state().holds; })) << log_text();
-    EXPECT_EQ(run().state().held->ended.has_value(), !ended_before);
+    EXPECT_EQ(run().state().held->ended.has_value(), ended_at != options_.again);
+    EXPECT_EQ(said("--again names another ending"), ended_at == options_.again ? 0U : 1U);
     server_.reset();
   }
 }
