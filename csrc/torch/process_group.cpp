@@ -92,11 +92,19 @@ GroupId random_group() {
   return GroupId{(static_cast<std::uint64_t>(device()) << 32) | device() | 1U << 31};
 }
 
+/// A replica goes as a whole: who makes a group with a rank that was lost would wait in vain.
+void check_evicted(const Engine& engine) {
+  const GroupView run = engine.view(kElasticGroup);
+  if (run.evicted) raise(run.failure);
+}
+
 /// The meeting of the ranks of a fixed group in their store.
 class Meeting {
  public:
-  Meeting(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout)
-      : store_(std::move(store)),
+  Meeting(const Engine& engine, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+          milliseconds timeout)
+      : engine_(engine),
+        store_(std::move(store)),
         rank_(rank),
         size_(size),
         timeout_(timeout),
@@ -160,6 +168,7 @@ class Meeting {
         if (store_->check(keys)) return;
       }
       check_signals();
+      check_evicted(engine_);
       if (left <= kWaitSlice) {
         raise({ErrorCode::timed_out,
                "after " + std::to_string(timeout_.count() / 1000) + " s " + who_is_missing()});
@@ -184,6 +193,7 @@ class Meeting {
            " ranks have not come to make the group: " + names;
   }
 
+  const Engine& engine_;
   const c10::intrusive_ptr<c10d::Store> store_;
   const int rank_;
   const int size_;
@@ -204,11 +214,12 @@ c10::intrusive_ptr<c10d::Backend> create_fixed(const c10::intrusive_ptr<c10d::St
   TORCH_CHECK_VALUE(size > 0 && rank >= 0 && rank < size, "pccl: invalid rank ", rank,
                     " of a group of ", size);
   const auto engine = own_engine();
-  Meeting meeting(store, rank, size, timeout);
+  Meeting meeting(*engine, store, rank, size, timeout);
   const Handle own = own_handle(*engine, store);
   const std::vector<Handle> members = meeting.exchange(own);
   const GroupId group = meeting.group();
   meeting.met();  // also if the connections fail: the number is used up
+  check_evicted(*engine);
   open_group(engine, group, name, members, rank, meeting.left(), /*together=*/false);
   return c10::make_intrusive<PcclBackend>(engine, group, members, rank, size, timeout);
 }

@@ -38,6 +38,12 @@ class Shard(Member):
         dist.all_reduce(tensor)
         return {"inside": tensor.item()}
 
+    def make(self) -> dict[str, Any]:
+        """Another group of the replica's ranks."""
+        say(did="making")
+        dist.new_group()
+        return {}
+
     def tables(self) -> dict[str, Any]:
         """What c10d says about the two groups."""
         broadcast: list[Any] = []
@@ -163,6 +169,23 @@ def test_peer_groups_reduce_and_share_state_for_themselves(replicas: Replicas) -
             assert len(line["refused"]) == 2
             assert "replicas of several ranks" in line["refused"][0]
     end(replicas.all("ab"))
+
+
+@two
+@pytest.mark.parametrize("victim", range(RANKS))
+def test_who_makes_a_group_with_a_rank_that_was_lost_hears_of_the_eviction(
+    replicas: Replicas, victim: int
+) -> None:
+    killed, sibling = replicas.peers["b"][victim], replicas.peers["b"][1 - victim]
+    tell([sibling], "make")
+    sibling.next(did="making")
+    killed.kill()
+    line = answers([sibling], "make", error="EvictedError")[0]
+    assert "this replica was evicted: " in line["text"]
+    end([sibling])
+    same_in_each_group(replicas, "a", "train", "result")
+    together(replicas.all("a"), "refresh")
+    end(replicas.all("a"))
 
 
 @three
