@@ -55,7 +55,9 @@ from ._state import (
 VALUES = "@values"
 WRITING, GONE = ".writing-", ".gone-"  # prefixes of what is not, or no longer, a checkpoint
 MARK = "pccl"  # file in the folder that rank 0 has made
-FREE, BUSY, FAILED = 0, 1, 2  # the last write; the ranks of a replica act on their highest
+# The last write; the ranks of a replica act on their highest.
+FREE, BUSY, FAILED, LATE = 0, 1, 2, 3
+WRITE_S = 1200.0  # below the default time-out of groups: ranks wait for each other's writes
 
 _log = logging.getLogger("pccl")
 
@@ -84,7 +86,12 @@ class Checkpoints:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, every: int | None = None, keep: int = 2
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        every: int | None = None,
+        keep: int = 2,
+        timeout_s: float = WRITE_S,
     ) -> None:
         """Collective among the ranks of a replica: makes two groups of these ranks, for writing.
 
@@ -92,16 +99,20 @@ class Checkpoints:
             folder: Folder that all replicas see; made if it is missing.
             every: For `elastic`: number of steps between two checkpoints.
             keep: Number of checkpoints that are kept, the newest ones.
+            timeout_s: Seconds for which `close`, and `finish` of `elastic`, wait for a write.
 
         Raises:
-            ValueError: `every` or `keep` is less than 1.
+            ValueError: `every` or `keep` is less than 1, or `timeout_s` is not above 0.
             OSError: The folder cannot be made.
         """
         if not keep >= 1:
             raise ValueError(f"keep is {keep!r}; expected 1 or more")
         if every is not None and not (type(every) is int and every >= 1):
             raise ValueError(f"every is {every!r}; expected a number of steps, 1 or more")
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0")
         self.every = every
+        self._timeout_s = timeout_s
         self._was_writer = False  # at the last boundary that `save_when_due` was told of
         self._folder = Path(folder).absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -185,22 +196,25 @@ class Checkpoints:
         Args:
             state: As `refresh` takes it.
             boundary: Of this state.
-            may_fail: A write that fails is logged and not raised.
+            may_fail: A write that fails, or does not end in time, is logged and not raised.
 
         Raises:
-            RuntimeError: The write has failed. The older checkpoints are unchanged.
+            RuntimeError: The write has failed, or has not ended within `timeout_s`. The older
+                checkpoints are unchanged.
         """
         if not boundary.writer:
             return
         step = revision_of(state)
         for attempt in range(2):  # a write that was under way may be the one of this step
-            if self._writing is not None:
-                wait([self._writing])
-            word, error = self._outcome()
+            word, error = self._waited_for()
             word = self._agree(word)
             (is_there,) = self._from_rank_0([(self._folder / f"step-{step}").exists()])
             if is_there:
                 return
+            if word == LATE:
+                error = self._late()
+                _log.error("the end of the run, step %d, is not saved: %s", step, error)
+                break
             if attempt == 0:
                 self._begin_write(state, FREE)
         if not may_fail:
@@ -256,10 +270,13 @@ class Checkpoints:
         """Waits for the write in flight; called at all ranks, before `destroy_process_group`.
 
         Raises:
-            RuntimeError: The write has failed. The older checkpoints are unchanged.
+            RuntimeError: The write has failed, or has not ended within `timeout_s`. The older
+                checkpoints are unchanged.
         """
-        self._thread.shutdown()
-        word, error = self._outcome()
+        word, error = self._waited_for()
+        self._thread.shutdown(wait=word != LATE)
+        if word == LATE:  # the write may go on, from the memory of the stager
+            raise _failed(self._late())
         self._stager.close()
         if word == FAILED:
             raise _failed(error)
@@ -276,6 +293,20 @@ class Checkpoints:
         self._writing = None
         error = writing.exception()
         return (FREE if error is None else FAILED), error
+
+    def _waited_for(self) -> tuple[int, BaseException | None]:
+        """The outcome of the write in flight, for which it waits; LATE: it has not ended."""
+        if self._writing is not None:
+            wait([self._writing], self._timeout_s)
+        word, error = self._outcome()
+        return (LATE if word == BUSY else word), error
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(
+            f"the write of a checkpoint into {self._folder} has not ended within "
+            f"{self._timeout_s:g} s (timeout_s of Checkpoints): the file system, or another rank "
+            "of this replica, has not answered"
+        )
 
     def _agree(self, word: int) -> int:
         """The highest state of all ranks, so that all begin a write or all leave it out."""

@@ -130,6 +130,23 @@ def test_the_training_goes_on_while_a_copy_is_written_and_a_second_save_is_left_
     assert again.bits() == bits
 
 
+def test_a_write_that_never_ends_is_waited_for_no_longer_than_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(monkeypatch, _checkpoints, "save_with_dcp")
+    checkpoints, training = Checkpoints(tmp_path, every=1, timeout_s=0.2), Training(0)
+    training.train()
+    text = rf"into {tmp_path} has not ended within 0.2 s .* the older ones are unchanged"
+    with pytest.raises(RuntimeError, match=text):
+        checkpoints.save_end(training.state, boundary())
+    with caplog.at_level(logging.ERROR, "pccl"):
+        checkpoints.save_end(training.state, boundary(), may_fail=True)
+    assert "the end of the run, step 1, is not saved: the write of a checkpoint" in caplog.text
+    with pytest.raises(RuntimeError, match=text):
+        checkpoints.close()
+    gate.open.set()
+
+
 def test_a_checkpoint_has_no_name_until_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +280,8 @@ def test_a_mapping_of_tensors_will_do(tmp_path: Path) -> None:
 def test_one_at_least_is_kept_and_steps_are_counted_from_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep is 0"):
         Checkpoints(tmp_path, keep=0)
+    with pytest.raises(ValueError, match="timeout_s is 0; expected seconds above 0"):
+        Checkpoints(tmp_path, timeout_s=0)
     for wrong in (0, 2.5, True):
         with pytest.raises(ValueError, match=f"every is {wrong}; expected a number of steps"):
             Checkpoints(tmp_path, every=wrong)
