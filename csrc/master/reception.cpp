@@ -53,7 +53,7 @@ void Reception::first_message(std::uint64_t stranger, std::span<const std::byte>
   auto message = decode_peer_to_master(payload);
   if (!message) return refused(ErrorCode::malformed, message.error().text);
   if (const auto* request = std::get_if<StatusRequest>(&message.value())) {
-    channel->send(encode(answer(*request)));
+    channel->send(encode(answer(*request, channel->remote())));
     return channel->close();
   }
   auto* hello = std::get_if<Hello>(&message.value());
@@ -75,18 +75,14 @@ void Reception::closed(std::uint64_t stranger, const std::string& reason) {
            " has connected and sent no hello; the connection has closed: " + reason);
 }
 
-MasterToPeer Reception::answer(const StatusRequest& request) {
-  const std::uint64_t now = network_.clock().now_ms();
-  if (now - answers_since_ms_ >= 1000) {
-    answers_since_ms_ = now;
-    answers_ = 0;
-  }
-  if (++answers_ > kStatusPerSecondMax) {
-    return Refuse{Error{ErrorCode::refused, "this master answers " +
-                                                std::to_string(kStatusPerSecondMax) +
-                                                " status requests in a second: ask again"}};
-  }
-  return tell_(request);
+MasterToPeer Reception::answer(const StatusRequest& request, const std::string& remote) {
+  const auto address = parse_address(remote);
+  const std::string host = address ? address.value().host : remote;
+  if (status_limit_.allows(host, network_.clock().now_ms())) return tell_(request);
+  return Refuse{
+      Error{ErrorCode::refused, "this master answers " + std::to_string(kStatusPerSecondMax) +
+                                    " status requests of one address in a second, and " +
+                                    std::to_string(kStatusOfAllMax) + " of all: ask again"}};
 }
 
 }  // namespace pccl::master

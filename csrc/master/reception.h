@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "master/connections.h"
+#include "master/status_limit.h"
 #include "transport/channel.h"
 #include "wire/messages.h"
 
@@ -24,8 +25,6 @@ class Network;
 }
 
 namespace pccl::master {
-
-inline constexpr std::size_t kStatusPerSecondMax = 10;  // answers; more requests are refused
 
 /// All calls on the loop's thread. What `find` returns outlives the object.
 class Reception {
@@ -55,7 +54,7 @@ class Reception {
   void accepted(std::unique_ptr<Channel> channel);
   void first_message(std::uint64_t stranger, std::span<const std::byte> payload);
   void closed(std::uint64_t stranger, const std::string& reason);
-  [[nodiscard]] MasterToPeer answer(const StatusRequest& request);
+  [[nodiscard]] MasterToPeer answer(const StatusRequest& request, const std::string& remote);
 
   Network& network_;
   const Find find_;
@@ -63,8 +62,7 @@ class Reception {
   std::unique_ptr<ChannelListener> listener_;
   std::map<std::uint64_t, Stranger> strangers_;
   std::uint64_t next_ = 0;
-  std::uint64_t answers_since_ms_ = 0;
-  std::size_t answers_ = 0;  // to StatusRequest, in the second from then on
+  StatusLimit status_limit_;
 };
 
 }  // namespace pccl::master

@@ -72,6 +72,24 @@ TEST_F(StatusOf, a_run_that_waits_says_so_after_longer_and_longer_times) {
   EXPECT_NE(std::get<Status>(answer).waits_for.find("waiting for 2 replicas"), std::string::npos);
 }
 
+TEST(StatusLimit, who_asks_without_end_leaves_the_others_their_answers) {
+  StatusLimit limit;
+  const auto answered = [&](const std::string& host, std::uint64_t now_ms) {
+    std::size_t count = 0;
+    for (int i = 0; i < 1000; ++i) count += limit.allows(host, now_ms) ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(answered("10.0.0.1", 5000), kStatusPerSecondMax);
+  EXPECT_EQ(answered("10.0.0.2", 5100), kStatusPerSecondMax);
+  EXPECT_EQ(answered("10.0.0.1", 5999), 0U);
+  EXPECT_EQ(answered("10.0.0.1", 6000), kStatusPerSecondMax);
+  std::size_t of_all = kStatusPerSecondMax;
+  for (int host = 2; host < 1000; ++host) {
+    of_all += answered("10.0.0." + std::to_string(host), 6100);
+  }
+  EXPECT_EQ(of_all, kStatusOfAllMax);
+}
+
 TEST(Ask, where_nobody_listens_is_told) {
   const auto answer = ask_status("127.0.0.1:1", "", 2000);
   ASSERT_FALSE(answer.ok());
