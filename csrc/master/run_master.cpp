@@ -62,7 +62,7 @@ std::vector<std::string> own_addresses(bool with_v6) {
 }
 
 std::string where_kept(const RunOptions& run) {
-  return run.state_file.empty() ? "none: a restarted master will not know this run"
+  return run.state_file.empty() ? "none (a restarted master will not know this run)"
                                 : run.state_file;
 }
 
@@ -104,11 +104,7 @@ void print_how_to_join(const MasterOptions& options, const std::vector<RunOption
     }
   }
   std::printf("Who is in the run: pccl-master --status %s\n", url.c_str());
-  if (runs.size() == 1 && runs.front().state_file.empty()) {
-    std::printf("No state file: a restarted master will not know this run.\n");
-  } else if (runs.size() == 1) {
-    std::printf("State: %s\n", runs.front().state_file.c_str());
-  }
+  if (runs.size() == 1) std::printf("State file: %s\n", where_kept(runs.front()).c_str());
   std::fflush(stdout);
 }
 

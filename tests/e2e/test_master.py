@@ -52,7 +52,7 @@ def wait_until_closed(client: socket.socket) -> None:
 def test_it_prints_how_to_join(start_master: StartMaster) -> None:
     master = start_master("--run", "my-run", "--min-peers", "3")
     url = f"{master.url}/my-run"
-    said = wait_for_words(master, "No state file")
+    said = wait_for_words(master, "State file: none")
     assert f'torch.distributed.init_process_group("pccl", init_method="{url}")' in said
     assert f"PCCL_MASTER={url}\n" in said
     assert "3 replicas" in said
@@ -105,7 +105,7 @@ def test_a_killed_master_starts_again_with_its_state_file_and_a_second_one_does_
 ) -> None:
     state = tmp_path / "folder" / "state"
     master = start_master("--state", str(state))
-    wait_for_words(master, f"State: {state}")
+    wait_for_words(master, f"State file: {state}")
     refusal = fails("--listen", "127.0.0.1:0", "--state", str(state))
     assert str(state) in refusal
     assert "another master" in refusal
