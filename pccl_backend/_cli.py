@@ -409,6 +409,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     from pccl_backend import _core
 
+    if len(served) > 1:  # the threads of libuv: a register that does not answer takes one
+        os.environ.setdefault("UV_THREADPOOL_SIZE", str(4 + len(served)))
     status = _core.run_master(master_options(arguments), served)
     if any(register is not None for _, register in served):
         # A thread may still wait for an etcd that does not answer: nothing here waits for it.

@@ -43,3 +43,10 @@ def test_two_runs_of_one_master_go_on_by_themselves_also_under_the_next_master(
     end([*in_a[:1], *in_b])
     again.signal(signal.SIGTERM)
     again.finish()
+
+
+def test_a_register_that_does_not_answer_holds_up_no_other_run(start_master: Start) -> None:
+    runs = [word for name in "abcdef" for word in ("--run", name)]
+    master = start_master(*runs, "--state", "none")
+    threads = Path(f"/proc/{master.process.pid}/task")
+    wait_until(lambda: len(list(threads.iterdir())) > 6, what="a thread for the register of each")
