@@ -58,8 +58,11 @@ void turn_away(State& s, PeerId peer, Actions& out) {
   const Ending& ending = *s.held->ended;
   // The peer stands at the run's last boundary: its Left may have been lost with an earlier
   // connection. A peer that stands at an earlier boundary has another state: the others have gone
-  // on without it.
-  const bool of_last = ending.members.empty() || report.step == ending.boundary;
+  // on without it. So has a peer of an earlier founding, which began its step with other members.
+  const bool with_them = std::any_of(report.pinned.begin(), report.pinned.end(), [&](PeerId mate) {
+    return std::find(ending.members.begin(), ending.members.end(), mate) != ending.members.end();
+  });
+  const bool of_last = ending.members.empty() || (report.step == ending.boundary && with_them);
   if (of_last && report.finish && report.vote != VoteKind::none) {
     send(s, peer, Left{text, ending.members}, out);
   } else {

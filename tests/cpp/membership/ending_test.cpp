@@ -130,6 +130,18 @@ TEST(Ending, who_stood_elsewhere_when_the_others_went_on_has_not_finished_the_ru
   EXPECT_NE(told.find("1 is refused: run_ended"), std::string::npos) << told;
 }
 
+/// Two foundings end at one boundary where a program makes the same number of steps each time.
+TEST(Ending, a_member_of_an_earlier_founding_has_not_finished_the_run) {
+  Story story;
+  found(story);
+  run(story, {"finish 1", "close 1", "over absence 1", "crash 2", "over absence 2", "over refound",
+              "connect 3", "connect 4", "refresh 3", "refresh 4", "finish 3", "finish 4"});
+  ASSERT_TRUE(story.held().ended);
+  ASSERT_EQ(story.held().ended->boundary, story.peer(1).step);
+  const std::string told = run(story, {"connect 1"});
+  EXPECT_NE(told.find("1 is refused: run_ended"), std::string::npos) << told;
+}
+
 TEST(Ending, members_that_stand_at_different_boundaries_finish_nothing) {
   Story story;
   found(story);
