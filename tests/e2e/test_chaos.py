@@ -43,15 +43,20 @@ def chaos(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-@pytest.mark.parametrize(("seed", "only"), [(1, PROCESSES), (2, LINKS)], ids=["processes", "links"])
+@pytest.mark.parametrize(
+    ("seed", "replica_size", "only"),
+    [(1, 1, PROCESSES), (2, 1, LINKS), (3, 2, PROCESSES)],
+    ids=["processes", "links", "replicas"],
+)
 def test_all_bits_are_those_of_the_reference_whatever_is_done_to(
-    seed: int, only: list[str], tmp_path: Path
+    seed: int, replica_size: int, only: list[str], tmp_path: Path
 ) -> None:
     reason = why_not()
     if reason:
         pytest.skip(f"no network can be emulated here: {reason}")
     arguments = ["--seed", str(seed), "--minutes", str(MINUTES), "--out", str(tmp_path / "out")]
-    done = chaos(*arguments, "--evict-after", "3", "--only", *only)
+    arguments += ["--replica-size", str(replica_size), "--evict-after", "3"]
+    done = chaos(*arguments, "--only", *only)
     print(done.stdout)
     if done.returncode == NO_NAMESPACES:
         pytest.skip(done.stderr.strip())
@@ -60,6 +65,8 @@ def test_all_bits_are_those_of_the_reference_whatever_is_done_to(
     assert summary["holds"]
     assert summary["scenarios"] >= 1
     assert summary["steps"] > 10
+    assert summary["messages"] > 10
+    assert summary["groups"] >= 1
     assert summary["final"]
 
 
