@@ -336,6 +336,7 @@ void reconsider(State& s, Actions& out) {
     if (!try_at_once(s)) return;  // all is well
   }
   const std::vector<Member> alive = survivors(s);
+  if (std::exchange(s.deserted, alive.empty()) && !alive.empty()) wait_for_others(s, out);
   if (awaits(s)) {
     drop_proposal(s);  // a running epoch goes on committing
     return;
@@ -353,10 +354,6 @@ void reconsider(State& s, Actions& out) {
   if (alive.empty()) {
     nobody_is_left(s, out);
     return;
-  }
-  if (s.refounding) {
-    s.refounding = false;
-    out.push_back(StopTimer{TimerKind::refound, {}});
   }
   Next next = next_epoch(s, alive, out);
   const bool begun = std::any_of(alive.begin(), alive.end(), [&](const Member& m) {
@@ -431,7 +428,7 @@ Seats change_epoch(State& s, Actions& out) {
   for (const auto& [p, seat] : s.seats) await_no_more(s, p, out);
   if (s.patient) out.push_back(StopTimer{TimerKind::patience, {}});
   if (s.refounding) out.push_back(StopTimer{TimerKind::refound, {}});
-  s.patient = s.refounding = s.holding = false;
+  s.patient = s.refounding = s.holding = s.deserted = false;
   s.expired.clear();
   s.expired_boundary.reset();
   s.failure.reset();

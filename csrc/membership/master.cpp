@@ -61,7 +61,7 @@ void forget(State& s, PeerId peer, const std::string& why, Actions& out) {
   s.unknown.erase(peer);
   await_no_more(s, peer, out);
   if (Seat* seat = seat_of(s, peer)) {
-    seat->suspected = false;
+    seat->suspected = seat->cut_off = false;
     seat->reason = cut_text(why);
     seat->of_mate = false;
   }
@@ -86,12 +86,6 @@ constexpr std::uint64_t kRetryS = 30;  // of a newcomer that a member could not 
 
 constexpr std::uint64_t kWakingS =
     3;  // connections that ended while it was stopped are seen by then
-
-void be_patient(State& s, Actions& out) {
-  if (s.patient) return;
-  s.patient = true;
-  stand_still(s, TimerKind::patience, out);
-}
 
 // -------------------------------------------------------------------------------- the register
 
@@ -133,8 +127,8 @@ void take_office(State& s, Actions& out) {
   recall_relays(s);
   if (const Epoch* epoch = own(s)) {
     for (auto& [p, seat] : s.seats) seat.awaited = TimerKind::patience;
-    s.patient = true;
-    stand_still(s, TimerKind::patience, out);
+    s.deserted = true;
+    be_patient(s, out);
     out.push_back(Say{false, "incarnation " + std::to_string(s.held->incarnation) + ": epoch " +
                                  to_string(epoch->id) + " of " +
                                  count_of(epoch->members.size(), "member") +
@@ -292,7 +286,10 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   }
   if (s.peers.contains(p)) {
     await_no_more(s, p, out);
-    if (Seat* seat = seat_of(s, p)) seat->reason.clear();
+    if (Seat* seat = seat_of(s, p)) {
+      seat->reason.clear();
+      seat->cut_off = false;
+    }
     if (member || (s.proposal && contains(s.proposal->members, p))) {
       s.running = false;  // messages of the earlier connection may be lost
       s.proposal.reset();
@@ -306,6 +303,7 @@ void on(State& s, const PeerGone& e, Actions& out) {
   if (!s.peers.contains(e.peer) && !is_awaited(s, e.peer)) return;
   if (s.peers.contains(e.peer)) out.push_back(Close{e.peer});
   forget(s, e.peer, e.why, out);
+  if (Seat* seat = seat_of(s, e.peer)) seat->cut_off = true;
   reconsider(s, out);
 }
 
@@ -576,8 +574,10 @@ void on(State& s, const PeerMessage& e, Actions& out) {
 void on(State& s, const PatienceOver&, Actions& out) {
   if (!s.patient) return;
   s.patient = false;
-  for (const auto& [p, seat] : s.seats) {
-    if (seat.awaited == TimerKind::patience) forget(s, p, "it did not come back in time", out);
+  for (auto& [p, seat] : s.seats) {
+    if (seat.awaited != TimerKind::patience) continue;
+    forget(s, p, "it did not come back in time", out);
+    seat.cut_off = s.deserted;  // else others have come back, and it has not
   }
   if (s.config.adopt && !s.unknown.empty()) adopt(s, true, out);
   reconsider(s, out);

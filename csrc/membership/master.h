@@ -132,7 +132,7 @@ using Event = std::variant<TakenOver, RegisterWritten, RegisterUnanswered, PeerC
 // ---------------------------------------------------------------------------------------- actions
 
 enum class TimerKind : std::uint8_t {
-  patience,  // after a take-over: members of the register's epoch may come back
+  patience,  // after a take-over, or when all were cut off: members may come back
   founding,  // with an empty register: no run is founded before it ends
   refound,   // all members are lost: another run may be founded when it ends
   absence    // of one peer: its connection has closed; PeerGone when it ends
@@ -188,6 +188,8 @@ struct Seat {
   /// The member has no connection and may come back until this timer ends: `absence` if the
   /// connection was one to this master, else `patience`.
   std::optional<TimerKind> awaited;
+  /// Nothing is known of its loss but that its connection to this master has ended.
+  bool cut_off = false;
   bool suspected = false;  // another member has lost its link to this one
   bool expelled = false;   // may not go on, even if it comes back
   bool dead = false;       // its process was seen to have ended
@@ -231,12 +233,13 @@ struct State {
   std::optional<std::uint64_t> expired_boundary;  // a step whose boundary has timed out
   bool founding_delay = false;                    // TimerKind::founding runs
   bool holding = false;                           // --hold-below: the members have been told
-  bool patient = false;                           // TimerKind::patience runs
-  bool refounding = false;                        // TimerKind::refound runs
-  std::uint64_t stands_until_s = 0;               // with `patient`, `refounding`: when it ends
-  std::uint64_t tells_again_s = 0;                // when newcomers are told again
-  std::optional<std::uint64_t> woke_s;            // when the master's loop was late the last time
-  bool adopting = false;                          // `writing` is an epoch that peers reported
+  bool deserted = false;    // at the last look no whole replica of the register's epoch was here
+  bool patient = false;     // TimerKind::patience runs
+  bool refounding = false;  // TimerKind::refound runs
+  std::uint64_t stands_until_s = 0;     // with `patient`, `refounding`: when it ends
+  std::uint64_t tells_again_s = 0;      // when newcomers are told again
+  std::optional<std::uint64_t> woke_s;  // when the master's loop was late the last time
+  bool adopting = false;                // `writing` is an epoch that peers reported
   std::uint64_t now_s = 0;
   std::uint64_t unix_s = 0;
   std::map<std::string, std::vector<std::uint64_t>>

@@ -126,6 +126,11 @@ void give_up_at_once(State& s);
 
 /// TimerKind::patience, or refound, begins.
 void stand_still(State& s, TimerKind kind, Actions& out);
+/// TimerKind::patience begins, if it does not run.
+void be_patient(State& s, Actions& out);
+/// No whole replica was here, and the first one is back: members of which nothing is known but that
+/// they are not connected get TimerKind::patience too.
+void wait_for_others(State& s, Actions& out);
 /// The process of a member has ended. When those of all members have ended, the run waits for none.
 void see_death(State& s, PeerId peer, Actions& out);
 /// No member of the register's epoch can come back: all have left, or their end was seen.

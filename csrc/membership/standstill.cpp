@@ -1,7 +1,7 @@
 // All members of a run are gone, or not back yet. This file says which may come back, how long the
 // master waits for them, what newcomers hear of it, and when the wait can end early. Connections
 // that have closed prove no death: a router that fails at the master closes all of them, while the
-// members go on.
+// members go on. So the member that is back first waits for the others.
 #include <algorithm>
 
 #include "base/text.h"
@@ -42,6 +42,33 @@ void stand_still(State& s, TimerKind kind, Actions& out) {
   const std::uint64_t ms = kind == TimerKind::refound ? refound_ms(s) : s.config.patience_ms;
   s.stands_until_s = s.now_s + (ms + 999) / 1000;
   s.tells_again_s = 0;
+}
+
+void be_patient(State& s, Actions& out) {
+  if (s.patient) return;
+  s.patient = true;
+  stand_still(s, TimerKind::patience, out);
+}
+
+void wait_for_others(State& s, Actions& out) {
+  if (s.refounding) {
+    s.refounding = false;
+    out.push_back(StopTimer{TimerKind::refound, {}});
+  }
+  bool any = false;
+  for (auto& [p, seat] : s.seats) {
+    if (seat.expelled || !(seat.cut_off || seat.awaited == TimerKind::absence)) continue;
+    await_no_more(s, p, out);
+    seat.awaited = TimerKind::patience;
+    any = true;
+  }
+  if (!any) return;
+  be_patient(s, out);
+  const std::string who =
+      named(s, [](const Seat& seat) { return seat.awaited == TimerKind::patience; });
+  out.push_back(Say{
+      true, cut_text("the connections of all members had ended; epoch " + to_string(own(s)->id) +
+                     " waits " + whole_seconds(s.config.patience_ms) + " for: " + who)});
 }
 
 void see_death(State& s, PeerId peer, Actions& out) {

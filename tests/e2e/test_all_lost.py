@@ -222,6 +222,29 @@ def test_a_router_that_fails_at_the_master_is_no_death(
     end([*peers, *newcomers])
 
 
+def test_the_member_that_is_back_first_waits_for_the_others(
+    run_peers: Run, start_master: Start, routers: Callable[[int], Router]
+) -> None:
+    master = start_master("--min-peers", "2", "--refound-after", str(LONG_S))
+    ways = [routers(master.port) for _ in range(2)]
+    peers = [peer for i, way in enumerate(ways) for peer in run_peers(trains, 1, way.url, first=i)]
+    begun(peers)
+    step(peers, 1)
+    for way in ways:
+        way.fail()
+    wait_until(lambda: "no member of epoch" in master.log())
+    ways[0].work()
+    wait_until(lambda: re.search(r"had ended; epoch .* waits 15 s for: rank \d", master.log()))
+    peers[0].tell("go")
+    time.sleep(2)  # longer than a member alone is waited for
+    assert len(peers[0].lines) == 2
+    ways[1].work()
+    peers[1].tell("go")
+    for peer in peers:
+        assert peer.next(step=2)["size"] == 2
+    end(peers)
+
+
 def test_workers_may_be_started_before_their_master(run_peers: Run, start_master: Start) -> None:
     port = free_port()
     peers = run_peers(trains, 2, f"pccl://127.0.0.1:{port}")

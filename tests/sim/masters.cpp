@@ -152,6 +152,26 @@ void World::crash_master(int m) {
   }
 }
 
+/// A router fails at the master, until the absence of all who were connected is over. No peer has a
+/// fault.
+void World::outage(int m) {
+  const auto conns = master(m).conns;
+  for (const auto& [p, conn] : conns) {
+    std::erase_if(net_[{index(p), node(m)}], [&](const Item& item) { return item.conn <= conn; });
+    if (master(m).core->writing) {  // it hears of it after the answer
+      put(index(p), node(m), conn, std::monostate{});
+      put(node(m), index(p), conn, std::monostate{});
+      continue;
+    }
+    close_from_master(m, index(p));
+    to_master(m, master::PeerDisconnected{p});
+  }
+  for (const auto& [p, conn] : conns) {
+    if (master(m).core->writing || master(m).absences.erase(p) == 0) continue;
+    to_master(m, master::PeerGone{p, "not back in time"});
+  }
+}
+
 /// Only while those who know better are there and will come, and do not just end their programs: of
 /// a register that was set back nobody else can tell. And one master, of which the operator knows.
 bool World::may_lose_register() const {
@@ -332,6 +352,9 @@ bool World::apply_at_master(const Move& move) {
       return true;
     case What::mstop:
       master(m).life = Life::stopped;
+      return true;
+    case What::outage:
+      outage(m);
       return true;
     default:
       return false;

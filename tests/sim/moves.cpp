@@ -67,7 +67,8 @@ constexpr const char* kWhat[] = {"arrives",
                                  "asks a standby",
                                  "moves on from",
                                  "repeats ->",
-                                 "repeats <-"};
+                                 "repeats <-",
+                                 "loses all its connections"};
 
 constexpr int kBeatsMax = 3;     // enough for all to be heard after the first
 constexpr int kTimeoutsMax = 3;  // of one operation in one epoch, at one peer
@@ -422,6 +423,9 @@ void World::fault_moves(std::vector<Move>& out) const {
     if (master_up(m)) {
       add(Fault::mcrash, What::mcrash, -1, {}, m);
       add(Fault::mstop, What::mstop, -1, {}, m);
+      if (!master(m).conns.empty() && !master(m).core->writing) {
+        add(Fault::outage, What::outage, -1, {}, m);
+      }
     }
     if (master(m).core && master(m).life == Life::stopped) {
       out.push_back({What::master_wakes, Sort::maybe, -1, -1, {}, m});

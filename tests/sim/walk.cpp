@@ -190,6 +190,13 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace, bool
   rules.finishes = seed % 7 == 1 || seed % 7 == 4;
   const int local[] = {0, 0, rules.peers, rules.peers / 2};
   rules.local = local[seed % 4];
+  const bool outages_only = seed % 11 == 9;
+  if (outages_only) {
+    rules.budget.fill(0);
+    rules.eager = false;
+  }
+  const bool outages = outages_only || seed % 11 == 6;
+  rules.budget[static_cast<std::size_t>(Fault::outage)] = outages ? 2 : 0;
   if (liar) rules.liar = static_cast<int>(seed % static_cast<std::uint64_t>(rules.peers));
   World world(std::move(rules), random);
   Taste taste(random);

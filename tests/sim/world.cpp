@@ -427,7 +427,7 @@ void World::spend(const Move& move) {
       {What::partition, Fault::partition}, {What::foreign, Fault::foreign},
       {What::reads, Fault::lease},         {What::strays, Fault::stray},
       {What::moves_on, Fault::move_on},    {What::repeat_up, Fault::repeat},
-      {What::repeat_down, Fault::repeat}};
+      {What::repeat_down, Fault::repeat},  {What::outage, Fault::outage}};
   static const std::set<What> kHarmless = {What::wish, What::strays, What::repeat_up,
                                            What::repeat_down};
   static const std::set<What> kContest = {What::reads, What::mstop, What::cut_register,

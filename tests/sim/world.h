@@ -53,6 +53,7 @@ enum class Fault : std::uint8_t {
   move_on,
   repeat,
   lose,
+  outage,
   count
 };
 inline constexpr auto kFaults = static_cast<std::size_t>(Fault::count);
@@ -250,7 +251,8 @@ enum class What {
   strays,
   moves_on,
   repeat_up,
-  repeat_down
+  repeat_down,
+  outage
 };
 
 /// Which way of a cut is lost.
@@ -357,6 +359,7 @@ class World {
   void close_from_master(int m, int p);
   void depose(int m, const std::string& why);
   void crash_master(int m);
+  void outage(int m);
   void write_register(Write& write);
   [[nodiscard]] std::string wrong_end(const Write& write) const;
   [[nodiscard]] bool may_lose_register() const;

@@ -15,7 +15,8 @@
 namespace pccl::sim {
 namespace {
 
-constexpr std::uint64_t kApartPercent = 8;  // of walks: two founders reach each other over a third
+constexpr std::uint64_t kApartPercent = 8;   // of walks: two founders reach each other over a third
+constexpr std::uint64_t kOutagePercent = 8;  // of the others: nothing fails but the master's router
 
 /// The register: it outlives the masters.
 class SimRegister final : public master::RegisterStore {
@@ -90,7 +91,7 @@ class Walk {
     options_.patience_ms = 3000;
     options_.refound_after_ms = 20000;
     same_state_ = time_.hit(50);
-    apart();
+    if (!apart()) outages();
   }
 
   Walked run() {
@@ -100,9 +101,9 @@ class Walk {
  private:
   /// In a share of the walks two founders never reach each other, and their tensors are several
   /// windows of a relay. Drawn beside the rest: all other walks stay what they are.
-  void apart() {
+  bool apart() {
     Random chance(mixed(plan_.seed, 8));
-    if (chance.below(100) >= kApartPercent) return;
+    if (chance.below(100) >= kApartPercent) return false;
     founders_ = 3 + chance.below(2);
     options_.min_peers = static_cast<std::uint32_t>(founders_);
     apart_[0] = chance.below(founders_);
@@ -113,6 +114,21 @@ class Walk {
     plan_.groups = chance.below(2) == 0;
     if (plan_.faults) book_.harmed({});  // whoever is lost may have been the relay of others
     if (!plan_.faults) plan_.stay_for = founders_;
+    return true;
+  }
+
+  /// In a share of the walks all connections to the master end, once or twice, and that is all: no
+  /// member is lost. Drawn beside the rest, too.
+  void outages() {
+    Random chance(mixed(plan_.seed, 9));
+    if (chance.below(100) >= kOutagePercent) return;
+    outages_ = 1 + chance.below(2);
+    founders_ = 2 + chance.below(3);
+    options_.min_peers = static_cast<std::uint32_t>(founders_);
+    options_.patience_ms = 6000;  // a dial that nobody answers, and the pause after it
+    plan_.messages = false;       // they fail with their epoch
+    plan_.faults = book_.faults = false;
+    plan_.stay_for = founders_;
   }
 
   void story() {
@@ -122,6 +138,10 @@ class Walk {
     new_master();
     for (std::uint64_t i = 0; i < founders_; ++i) {
       time_.after(time_.chance.below(20000), nullptr, [this] { add_member(false); });
+    }
+    for (std::uint64_t i = 0; i < outages_; ++i) {
+      time_.after(45000 + 1000 * time_.chance.below(time_.hit(70) ? 150 : 3000), nullptr,
+                  [this] { outage(); });
     }
     if (plan_.faults) {
       const std::uint64_t faults = time_.between(1, 4);
@@ -165,6 +185,17 @@ class Walk {
       });
     }
     time_.say(&member->process(), "begins as peer " + to_string(id).substr(0, 4));
+  }
+
+  void outage() {
+    const std::uint64_t ms = time_.between(10, time_.hit(70) ? 2000 : 12000);
+    time_.say(nullptr, "all are cut off from the master for " + std::to_string(ms) + " ms");
+    for (const auto& member : members_) {
+      if (member->over()) continue;
+      board_.cut.insert(member->process().name());
+      member->network().break_channels(false);
+    }
+    time_.after(1000 * ms, nullptr, [this] { board_.cut.clear(); });
   }
 
   void fault() {
@@ -213,6 +244,7 @@ class Walk {
   RunOptions options_;
   std::uint64_t founders_ = 0;
   std::uint64_t apart_[2] = {0, 0};  // of founders; two that are the same: none
+  std::uint64_t outages_ = 0;
   bool same_state_ = true;
   std::shared_ptr<master::Register> register_ = std::make_shared<master::Register>();
   Book book_;
