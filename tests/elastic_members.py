@@ -183,6 +183,14 @@ class Member:
         self.pg = self.group.process_group
         return {"size": dist.get_world_size(self.pg)}
 
+    def alone(self) -> dict[str, Any]:
+        """Ends the elastic group, and makes one of this process alone, without a master."""
+        dist.destroy_process_group()
+        dist.init_process_group("pccl", store=dist.HashStore(), rank=0, world_size=1)
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        return {"sum": tensor.item()}
+
     def put(self, key_bytes: int, value_bytes: int) -> dict[str, Any]:
         store = dist.distributed_c10d._get_default_store()
         store.set("k" * key_bytes, b"v" * value_bytes)

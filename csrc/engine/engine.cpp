@@ -150,9 +150,14 @@ class ThreadedEngine : public Engine {
 
   void close(GroupId group) override {
     calls_.ask([this, group] { core_->close(group); });
-    if (group == kElasticGroup) return;
     const std::lock_guard lock(views_mutex_);
-    views_.erase(group);
+    if (group != kElasticGroup) {
+      views_.erase(group);
+    } else if (const auto it = views_.find(group); it != views_.end()) {
+      GroupView closed = *it->second;
+      closed.evicted = false;  // says nothing of the groups that are made from now on
+      it->second = std::make_shared<const GroupView>(std::move(closed));
+    }
   }
 
   void abort(GroupId id, const std::string& why) override {

@@ -136,6 +136,20 @@ def test_what_the_store_does_not_take_raises_at_the_caller_and_nothing_is_lost(
     end(peers)
 
 
+def test_who_was_evicted_may_make_a_group_without_a_master(
+    run_peers: Run, start_master: Start
+) -> None:
+    peers = found(run_peers, start_master, 2, "--heartbeat", "0.2", "--evict-after", "1")
+    sleeper, survivor = peers
+    sleeper.signal(signal.SIGSTOP)
+    together([survivor], "train")
+    sleeper.signal(signal.SIGCONT)
+    tell([sleeper], "refresh")
+    answers([sleeper], "refresh", error="EvictedError")
+    assert together([sleeper], "alone")[0]["sum"] == 1.0
+    end(peers)
+
+
 def test_who_was_evicted_may_come_back_as_a_newcomer(run_peers: Run, start_master: Start) -> None:
     master = start_master("--min-peers", "2", "--heartbeat", "0.2", "--evict-after", "1")
     peers = run_peers(member, 2, master.url)
