@@ -132,8 +132,8 @@ class PcclBackend final : public c10d::Backend {
 #endif
 #ifdef C10D_BACKEND_HAS_HOOKS
   /// The hooks are called when an operation has failed by a lost rank or a time-out, and before
-  /// abort().
-  virtual bool supportsAbortHooks() const { return true; }  // overrides from torch 2.15 on
+  /// abort(). supportsAbortHooks(), from torch 2.15 on, stays false: torch's flight recorder would
+  /// hook in, and write its trace for seconds, in a thread that aborts a process that ends then.
   void registerAbortHook(std::int64_t hook_id, c10d::AbortHook hook) override;
   void unregisterAbortHook(std::int64_t hook_id) override;
 #endif
