@@ -12,6 +12,7 @@ Names in a checkpoint: a DTensor has that of the state; another tensor has it at
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import errno
@@ -20,10 +21,11 @@ import os
 import re
 import secrets
 import shutil
+import threading
 import time
 import warnings
-from collections.abc import MutableMapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, MutableMapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +130,8 @@ class Checkpoints:
             self._rank, self._size = dist.get_rank(), dist.get_world_size()
             self._write_group, self._ask_group = dist.new_group(), dist.new_group()
         self._stager = DefaultStager(StagingOptions(False, False, False, False))
-        self._thread = ThreadPoolExecutor(1, "pccl-checkpoint")
         self._writing: Future[None] | None = None
+        atexit.register(self._waited_for)  # the end of the program does not cut a write off
 
     def save(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
         """Begins to write the state as it is after `boundary`, if this replica is the writer.
@@ -225,7 +227,7 @@ class Checkpoints:
         if word == BUSY:
             _log.warning("checkpoint of step %d is left out: one is still being written", step)
             return False
-        self._writing = self._thread.submit(self._write, step, self._snapshot(state_of(state)))
+        self._writing = _in_background(self._write, step, self._snapshot(state_of(state)))
         return True
 
     def load(self, state: MutableMapping[str, Any]) -> int | None:
@@ -274,7 +276,7 @@ class Checkpoints:
                 checkpoints are unchanged.
         """
         word, error = self._waited_for()
-        self._thread.shutdown(wait=word != LATE)
+        atexit.unregister(self._waited_for)
         if word == LATE:  # the write may go on, from the memory of the stager
             raise _failed(self._late())
         self._stager.close()
@@ -483,6 +485,22 @@ class Checkpoints:
                 key = f"{name}@{own}"
                 targets[key if key in metadata.state_dict_metadata else name] = tensor
         load_with_dcp(targets, checkpoint_id=path, no_dist=True)
+
+
+def _in_background(write: Callable[..., None], *arguments: Any) -> Future[None]:
+    """Calls `write` in a thread that does not keep the program from its end."""
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            write(*arguments)
+        except BaseException as error:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    threading.Thread(target=run, name="pccl-checkpoint", daemon=True).start()
+    return outcome
 
 
 def _failed(error: BaseException | None) -> RuntimeError:

@@ -1,6 +1,8 @@
 """Checkpoints in one process: names, what is kept, what is never seen half written."""
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import ROOT
 from torch import nn
 
 from pccl_backend import Boundary, Checkpoints, SharedState, _checkpoints
@@ -145,6 +148,26 @@ def test_a_write_that_never_ends_is_waited_for_no_longer_than_said(
     with pytest.raises(RuntimeError, match=text):
         checkpoints.close()
     gate.open.set()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_program_ends_when_its_last_write_has_ended_or_is_late(
+    ends: bool, tmp_path: Path
+) -> None:
+    program = f"""
+import time
+import torch
+from pccl_backend import _checkpoints
+whole = _checkpoints.save_with_dcp
+def slow(*arguments, **options):
+    time.sleep({2 if ends else 1000})
+    return whole(*arguments, **options)
+_checkpoints.save_with_dcp = slow
+checkpoints = _checkpoints.Checkpoints({str(tmp_path)!r}, timeout_s={600 if ends else 2})
+checkpoints._begin_write({{"step": 1, "w": torch.zeros(3)}}, _checkpoints.FREE)
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+    assert (tmp_path / "step-1").exists() == ends
 
 
 def test_a_checkpoint_has_no_name_until_it_is_whole(
