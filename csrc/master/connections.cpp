@@ -29,7 +29,7 @@ void refuse(Channel& channel, const std::string& whose, ErrorCode code, const st
   channel.close();
 }
 
-Connections::Connections(Clock& clock, ConnectionEvents& events, std::uint64_t heartbeat_ms,
+Connections::Connections(pccl::Clock& clock, ConnectionEvents& events, std::uint64_t heartbeat_ms,
                          std::uint64_t silence_ms, std::string log_prefix)
     : clock_(clock),
       events_(events),

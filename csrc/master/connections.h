@@ -65,7 +65,7 @@ class Connections {
   using Number = std::uint64_t;  // of a connection; never reused, and not 0
 
   /// `log_prefix`: in front of each log line.
-  Connections(Clock& clock, ConnectionEvents& events, std::uint64_t heartbeat_ms,
+  Connections(pccl::Clock& clock, ConnectionEvents& events, std::uint64_t heartbeat_ms,
               std::uint64_t silence_ms, std::string log_prefix);
   ~Connections();
   Connections(const Connections&) = delete;
@@ -124,7 +124,7 @@ class Connections {
   void tick();
   void look_at_clock();
 
-  Clock& clock_;
+  pccl::Clock& clock_;
   ConnectionEvents& events_;
   const std::uint64_t heartbeat_ms_;
   const std::uint64_t silence_ms_;

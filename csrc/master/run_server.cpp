@@ -488,7 +488,8 @@ void RunServer::store_drop(PeerId peer) {
 
 void RunServer::say_waiting() {
   const std::string whom = whom_it_waits_for();
-  const std::string about = standstill(state_).empty() ? whom : "a countdown";
+  const bool counts_down = !standstill(state_).empty() || !founders_apart(state_).empty();
+  const std::string about = counts_down ? "a countdown" : whom;
   const std::uint64_t now = clock_.now_ms();
   if (about != said_waiting_) say_again_ms_ = 0;
   if (!whom.empty() && (say_again_ms_ == 0 || now - said_waiting_ms_ >= say_again_ms_)) {
@@ -525,6 +526,7 @@ std::string RunServer::whom_it_waits_for() const {
     return " " + name_of(members, member) + (remote.empty() ? "," : " at " + remote + ",");
   };
   if (std::string text = standstill(state_); !text.empty()) return text;
+  if (std::string text = founders_apart(state_); !text.empty()) return text;
   if (state_.proposal) {
     std::string text = "epoch " + to_string(state_.proposal->id) + " waits until ready are:";
     for (const Member& member : state_.proposal->members) {

@@ -232,18 +232,16 @@ bool still_right(const State& s, const Next& next) {
 }
 
 void found(State& s, Actions& out) {
-  // Newcomers that cannot reach each other and have no relay: the master closes the connection of
-  // the excluded ones, which may try again with a new connection while the others wait.
-  for (const PeerId q : excluded(s)) {
-    out.push_back(Close{q});
-    forget(s, q, "", out);
-    reaches_again(s, q);
-  }
+  std::erase_if(s.cannot, [&](const auto& pair) {
+    return !s.peers.contains(pair.first) || !s.peers.contains(pair.second);
+  });
+  forget_reached(s);
   if (s.founding_delay) return drop_proposal(s);
   Next next{door(s), true, {}, {}};
   const bool enough = !next.members.empty() && replicas(next.members) >= s.config.min_peers;
   if (!s.unknown.empty() || !enough) {
     drop_proposal(s);
+    hold_founders(s, out);
   } else if (!still_right(s, next)) {
     propose(s, std::move(next), out);
   }
@@ -483,7 +481,10 @@ void dismiss(State& s, const std::set<PeerId>& leavers, const std::vector<Member
   const auto why = [&](PeerId p) -> std::string {
     const std::string reason = reason_of(seats, p);
     if (!reason.empty()) return reason;
-    if (must_go.contains(p)) return "it cannot reach another member";
+    if (must_go.contains(p)) {
+      const std::string apart = why_apart(s, p);
+      return apart.empty() ? "another rank of its replica cannot reach another member" : apart;
+    }
     return lost_of_replica(s.peers.at(p).member, before, seats);
   };
   for (const PeerId p : others) {

@@ -249,7 +249,10 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   peer.report = report;
   peer.at_door = e.hello.at_door && !report.started;
   peer.door_root = e.hello.door_root;
-  if (!report.started) reaches_again(s, p);
+  if (!report.started) {
+    reaches_again(s, p);
+    founders_changed(s);
+  }
   s.wishes = s.wishes || report.at_once;
 
   const bool member = is_own_member(s, p);
@@ -355,6 +358,7 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
   const std::pair<PeerId, PeerId> pair = mine > other ? std::pair(p, m.peer) : std::pair(m.peer, p);
   const bool proposed = s.proposal && m.epoch == s.proposal->id;
   const bool known = !s.cannot.insert(pair).second;
+  s.why_not[pair] = m.reason;
   if (known && !proposed && m.via == PeerId{}) return;  // the other of the two has said so
   if (known || m.via != PeerId{}) of_no_use(s, p, m.peer, m.via);
   const std::string over = m.via == PeerId{} ? "" : " over " + name(s, m.via);
@@ -619,6 +623,7 @@ void on(State& s, const Clock& e, Actions& out) {
     if (when.second > s.now_s) continue;
     again = reaches_again(s, p) || again;
   }
+  again = founders_try_again(s) || again;
   if (again) reconsider(s, out);
   tell_newcomers(s, out);
 }

@@ -227,6 +227,7 @@ struct State {
   std::map<std::uint64_t, bool> flags;         // step -> does its boundary vote
   std::vector<PeerId> pinned;                  // as of the last Start of this incarnation
   std::set<std::pair<PeerId, PeerId>> cannot;  // (younger, older) that cannot reach each other
+  std::map<std::pair<PeerId, PeerId>, std::string> why_not;  // of `cannot`: the newest reason
   std::map<std::pair<PeerId, PeerId>, std::set<PeerId>>
       useless;  // third members over which such a pair did not reach each other
   std::map<std::uint32_t, OpKey> expired;  // peer group -> an operation whose time-out has passed
@@ -246,6 +247,10 @@ struct State {
       losses;  // replica name -> times of its recent losses
   /// Newcomers that a member could not reach: how often that was, and when they may try again.
   std::map<PeerId, std::pair<std::uint64_t, std::uint64_t>> unreachable;
+  // Founders that cannot reach each other (founding.cpp): when they are proposed again, and how
+  // often they were. 0: there are none, or they are proposed.
+  std::uint64_t apart_again_s = 0;
+  std::uint64_t apart_tries = 0;
   std::set<PeerId> kept_waiting;  // newcomers that were told why they are not admitted yet
   // Leaving at once (leaving.cpp).
   bool wishes = false;   // a member wishes to leave at once
@@ -277,6 +282,9 @@ struct State {
 /// back yet: which members the run waits for, how long still, and what ends the wait at once.
 /// Empty: a member is connected, or there is no epoch.
 [[nodiscard]] std::string standstill(const State& state);
+/// A text for the log while the run is not founded because founders cannot reach each other: which,
+/// when they are proposed again, and what helps. Empty: that is not the reason.
+[[nodiscard]] std::string founders_apart(const State& state);
 
 /// Applies one event to `state` and returns what the caller has to do, in order.
 [[nodiscard]] Actions step(State& state, const Event& event);

@@ -94,11 +94,25 @@ bool reaches_again(State& s, PeerId p);
 /// third member is left, are asked once to connect to each other again: the obstacle may be gone.
 /// Returns the members that are excluded nevertheless.
 [[nodiscard]] std::set<PeerId> let_try_again(State& s);
-/// Forgets the third members that were tried by pairs which can reach each other again.
+/// Forgets of pairs which can reach each other again the third members that were tried, and why.
 void forget_reached(State& s);
 /// Takes from the register's epoch which members cannot reach each other, for a master that takes
 /// over.
 void recall_relays(State& s);
+
+// ------------------------------------------------------ founders that cannot reach each other
+// (founding.cpp)
+
+/// Which other peer `p` cannot reach, so that `p` or that peer has to go or to wait, and what
+/// helps. Empty: there is none.
+[[nodiscard]] std::string why_apart(const State& s, PeerId p);
+/// The run is not founded yet. If founders cannot reach each other, tells them, once for each time
+/// that they were proposed.
+void hold_founders(State& s, Actions& out);
+/// Another founder has come: those that wait may be told anew.
+void founders_changed(State& s);
+/// Lets the founders that wait be proposed again when their time has come. True: it has.
+[[nodiscard]] bool founders_try_again(State& s);
 
 // -------------------------------------------------------------------- members that leave
 // (leaving.cpp)

@@ -64,6 +64,7 @@ void forget_reached(State& s) {
   std::erase_if(s.useless, [&](const auto& entry) {
     return !cannot_reach(s, entry.first.first, entry.first.second);
   });
+  std::erase_if(s.why_not, [&](const auto& entry) { return !s.cannot.contains(entry.first); });
 }
 
 std::vector<Relay> relays(const State& s, const std::vector<Member>& members) {

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import free_port
+from conftest import free_port, wait_until
 from elastic_members import COUNT, Run, Start, answers, end, member, one, tell, together
 
 STALL_S = "2.5"
@@ -177,6 +177,37 @@ def test_two_that_can_only_dial_out_reach_each_other_over_a_third(
     one(lines, "w")
     assert "reach each other over rank" in "".join(master.errors)
     end(rest)
+
+
+def test_two_that_can_only_dial_out_are_told_so_until_a_third_comes(
+    run_peers: Run, start_master: Start
+) -> None:
+    port = free_port()
+    master = start_master("--min-peers", "2")
+    hidden = []
+    for index in range(2):  # nobody can dial them
+        own = {**environment(index, port), "PCCL_CONNECT_TIMEOUT_S": "2"}
+        hidden += run_peers(member, 1, master.url, env=own, first=index)
+    for peer in hidden:
+        wait_until(lambda: "cannot reach each other" in peer.log())  # noqa: B023
+        (line,) = [line for line in peer.errors if "cannot reach each other" in line]
+        for part in ("the run is not founded", "PCCL_ADVERTISE", "a peer that both reach"):
+            assert part in line
+        for index in range(2):
+            assert f"127.0.1.{index + 1}:{port}" in line
+    time.sleep(6)  # three times what an attempt takes
+    assert "".join(master.errors).count(" cannot reach peer ") == 1
+    assert all(peer.lines == [] for peer in hidden)
+
+    peers = [*hidden, *run_peers(member, 1, master.url, first=2)]
+    answers(peers, "join")
+    together(peers, "refresh")
+    one(together(peers, "train"), "result")
+    lines = together(peers, "refresh")
+    assert one(lines, "size") == 3
+    one(lines, "w")
+    assert "reach each other over rank" in "".join(master.errors)
+    end(peers)
 
 
 def test_a_link_that_moves_no_data_is_made_anew_and_nobody_is_evicted(

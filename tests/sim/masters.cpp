@@ -353,6 +353,9 @@ bool World::apply_at_master(const Move& move) {
     case What::mstop:
       master(m).life = Life::stopped;
       return true;
+    case What::founders_again:
+      to_master(m, master::Clock{master(m).core->apart_again_s, 0});
+      return true;
     case What::outage:
       outage(m);
       return true;

@@ -68,7 +68,8 @@ constexpr const char* kWhat[] = {"arrives",
                                  "moves on from",
                                  "repeats ->",
                                  "repeats <-",
-                                 "loses all its connections"};
+                                 "loses all its connections",
+                                 "lets founders try again"};
 
 constexpr int kBeatsMax = 3;     // enough for all to be heard after the first
 constexpr int kTimeoutsMax = 3;  // of one operation in one epoch, at one peer
@@ -313,6 +314,9 @@ void World::master_moves(int m, std::vector<Move>& out, std::vector<Move>& timer
   const bool answered = world.core->config.adopt || world.core->config.refound;
   if (lost && !answered && !world.core->unknown.empty()) {
     timers.push_back({What::operator_answers, Sort::timer, -1, -1, {}, m});
+  }
+  if (!master::founders_apart(*world.core).empty()) {
+    timers.push_back({What::founders_again, Sort::timer, -1, -1, {}, m});
   }
   for (const PeerId p : world.absences) {
     timers.push_back({What::absence, Sort::timer, index(p), -1, {}, m});

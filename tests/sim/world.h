@@ -252,7 +252,8 @@ enum class What {
   moves_on,
   repeat_up,
   repeat_down,
-  outage
+  outage,
+  founders_again
 };
 
 /// Which way of a cut is lost.

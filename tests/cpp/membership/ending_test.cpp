@@ -42,7 +42,7 @@ TEST(Ending, the_register_keeps_step_and_time) {
 TEST(Ending, the_text_has_day_and_time) {
   const auto text = [](std::uint64_t unix_s) {
     master::State s;
-    s.held = master::Register{};
+    s.held.emplace();
     s.held->ended = master::Ending{1, unix_s};
     const std::string all = ending_text(s);
     const std::size_t from = all.find("on ") + 3;

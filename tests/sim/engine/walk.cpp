@@ -113,6 +113,13 @@ class Walk {
     book_.faults = plan_.faults;
     plan_.groups = chance.below(2) == 0;
     if (plan_.faults) book_.harmed({});  // whoever is lost may have been the relay of others
+    third_is_late_ = chance.below(4) == 0;
+    if (third_is_late_) {  // the two are alone until then, and the run is not founded
+      founders_ = 3;
+      options_.min_peers = 2;
+      apart_[0] = 0;
+      apart_[1] = 1;
+    }
     if (!plan_.faults) plan_.stay_for = founders_;
     return true;
   }
@@ -137,7 +144,9 @@ class Walk {
                            (plan_.messages ? ", messages" : ""));
     new_master();
     for (std::uint64_t i = 0; i < founders_; ++i) {
-      time_.after(time_.chance.below(20000), nullptr, [this] { add_member(false); });
+      const std::uint64_t late_us =
+          third_is_late_ && i == 2 ? 1000 * time_.between(1000, 50000) : 0;
+      time_.after(late_us + time_.chance.below(20000), nullptr, [this] { add_member(false); });
     }
     for (std::uint64_t i = 0; i < outages_; ++i) {
       time_.after(45000 + 1000 * time_.chance.below(time_.hit(70) ? 150 : 3000), nullptr,
@@ -244,6 +253,7 @@ class Walk {
   RunOptions options_;
   std::uint64_t founders_ = 0;
   std::uint64_t apart_[2] = {0, 0};  // of founders; two that are the same: none
+  bool third_is_late_ = false;
   std::uint64_t outages_ = 0;
   bool same_state_ = true;
   std::shared_ptr<master::Register> register_ = std::make_shared<master::Register>();
