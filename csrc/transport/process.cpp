@@ -74,9 +74,13 @@ std::uint64_t this_machine() {
 bool is_zombie(const std::string& folder, const Stat& stat) {
   if (stat.state != 'Z' && stat.state != 'X') return false;
   // A first thread that has ended is a zombie too, while others of its process run.
-  std::error_code error;
-  const std::filesystem::directory_iterator threads(folder + "/task", error);
-  return error || std::distance(begin(threads), end(threads)) <= 1;
+  std::error_code error;  // what cannot be looked at lives
+  int threads = 0;
+  std::filesystem::directory_iterator thread(folder + "/task", error);
+  for (; !error && thread != std::filesystem::directory_iterator(); thread.increment(error)) {
+    ++threads;
+  }
+  return !error && threads <= 1;
 }
 
 }  // namespace

@@ -294,7 +294,7 @@ Placement RelayLinks::segment_header(PeerId peer, const SegmentHeader& header) {
   SegmentHeader plain = header;
   plain.route = {};
   const Placement at = events_.segment_header(from, plain);
-  if (at.to == nullptr) count_received(from);  // no segment_arrived follows
+  if (at.to == nullptr) count_received(from, far->mine);  // no segment_arrived follows
   return at;
 }
 
@@ -308,12 +308,13 @@ void RelayLinks::segment_arrived(PeerId peer, const SegmentHeader& header, const
   SegmentHeader plain = header;
   plain.route = {};
   events_.segment_arrived(from, plain, at);
-  count_received(from);
+  count_received(from, header.route.session);
 }
 
-void RelayLinks::count_received(PeerId peer) {
+/// Counts a segment of the relayed link of `session`, which may have ended meanwhile.
+void RelayLinks::count_received(PeerId peer, std::uint64_t session) {
   Far* far = find(peer);
-  if (far == nullptr) return;
+  if (far == nullptr || far->mine != session) return;
   ++far->received;
   if (far->ends_after && far->received >= *far->ends_after) fail(*far, far->why);
 }

@@ -125,7 +125,7 @@ class RelayLinks final : public Links, private DirectEvents {
   void take_credit(Far& far, std::uint64_t bytes);
   void now_up(Far& far);
   void pump(Far& far);
-  void count_received(PeerId peer);
+  void count_received(PeerId peer, std::uint64_t session);
 
   void fail(Far& far, const std::string& reason);
   void lost_over(PeerId via, const std::string& why);
