@@ -170,7 +170,7 @@ const std::vector<Bug> kPlanted = {
     {"pin_follows_epoch"}, {"flag_per_message"}, {"keep_when_deposed"}, {"blind_write"},
     {"read_back"},         {"stale_ready"},      {"assume_written"},    {"half_replica"},
     {"impatient"},         {"leave_mid_step"},   {"trust_register"},    {"one_finishes"},
-    {"lost_is_dead"},      {"one_death"},        {"first_goes_on"}};
+    {"lost_is_dead"},      {"one_death"},        {"first_goes_on"},     {"founders_forgotten"}};
 /// One walk in thousands: give them a hundred thousand.
 const std::vector<Bug> kRare = {
     {"begin_anew"},
