@@ -35,7 +35,7 @@ def obeys(rank: int, timeout_s: float = 60.0) -> None:
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     backend.register_abort_hook(7, lambda: hooks.append("called"))
     # From torch 2.15 on: torch's flight recorder would write its trace when a rank is lost.
-    assert not getattr(backend, "supports_abort_hooks", bool)()
+    assert not getattr(backend, "supports_abort_hooks", False)
     say(handle=dist._get_reconfigure_handle(), supports=dist._supports_reconfigure())
     while True:
         word, *arguments = hear()
