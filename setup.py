@@ -7,7 +7,7 @@ CXX, CXXFLAGS, CMAKE_CXX_COMPILER_LAUNCHER, CMAKE_PREFIX_PATH  as CMake has them
 MAX_JOBS     how many compilers run at once
 PCCL_TORCH   folders of the package torch, with ":" between: a layer for each (default: the one of
              this Python)
-PCCL_STATIC  1: libuv and libcrypto go into the engine's library
+PCCL_STATIC  1: libuv and OpenSSL go into the engine's library
 """
 
 from __future__ import annotations

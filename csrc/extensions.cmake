@@ -7,7 +7,7 @@
 # PCCL_TORCH           folders of the package torch
 # PCCL_PYTHON_INCLUDE  folder of Python.h
 # PCCL_SUFFIX          ending of an extension's file: .cpython-311-x86_64-linux-gnu.so
-# PCCL_STATIC          libuv and libcrypto go into libpccl_engine.so, and nothing else sees them; their archives
+# PCCL_STATIC          libuv and OpenSSL go into libpccl_engine.so, and nothing else sees them; their archives
 #                      hold position-independent code (Debian's libuv_a.a does not)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)  # they lie beside each other; torch's libraries are there before them
@@ -27,7 +27,7 @@ set_target_properties(pccl_shared PROPERTIES
   OUTPUT_NAME pccl_engine
   LINKER_LANGUAGE CXX
   LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/engine.exports)
-target_link_libraries(pccl_shared PRIVATE ${UV_LIBRARY} OpenSSL::Crypto Threads::Threads ${CMAKE_DL_LIBS})
+target_link_libraries(pccl_shared PRIVATE ${UV_LIBRARY} OpenSSL::SSL OpenSSL::Crypto Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(pccl_shared PRIVATE
   -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/engine.exports
   -Wl,--exclude-libs,ALL -Wl,-Bsymbolic-functions -Wl,-z,defs)

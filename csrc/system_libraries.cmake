@@ -1,4 +1,4 @@
-# For extensions.cmake: OpenSSL::Crypto, UV_LIBRARY and the headers, also of an active conda or brew. All that
+# For extensions.cmake: OpenSSL::SSL, OpenSSL::Crypto, UV_LIBRARY and the headers, also of an active conda or brew. All that
 # is missing is named in one message, with the packages that have it.
 list(PREPEND CMAKE_PREFIX_PATH $ENV{CONDA_PREFIX} $ENV{HOMEBREW_PREFIX})
 if(PCCL_STATIC)
@@ -7,7 +7,7 @@ if(PCCL_STATIC)
 else()
   set(uv_names uv)
 endif()
-find_package(OpenSSL QUIET COMPONENTS Crypto)
+find_package(OpenSSL QUIET COMPONENTS Crypto SSL)
 find_library(UV_LIBRARY NAMES ${uv_names} NAMES_PER_DIR)
 find_path(UV_INCLUDE uv.h)
 

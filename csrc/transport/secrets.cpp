@@ -1,0 +1,101 @@
+#include "transport/secrets.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/kdf.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/assert.h"
+
+namespace pccl {
+namespace {
+
+using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
+using Context = std::unique_ptr<EVP_PKEY_CTX, decltype(&EVP_PKEY_CTX_free)>;
+
+Key private_key(const Secret& secret) {
+  const auto bytes = secret.bytes();
+  Key key(EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, nullptr, bytes.data(), bytes.size()),
+          &EVP_PKEY_free);
+  PCCL_ASSERT(key != nullptr);
+  return key;
+}
+
+}  // namespace
+
+Secret::Secret(std::span<const std::uint8_t, kBytes> bytes) {
+  std::copy(bytes.begin(), bytes.end(), bytes_.begin());
+}
+
+Secret::~Secret() { OPENSSL_cleanse(bytes_.data(), bytes_.size()); }
+
+bool Secret::same_as(const Secret& other) const {
+  return CRYPTO_memcmp(bytes_.data(), other.bytes_.data(), bytes_.size()) == 0;
+}
+
+Secret random_secret() {
+  std::array<std::uint8_t, Secret::kBytes> bytes{};
+  PCCL_ASSERT(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1);
+  const Secret secret(bytes);
+  OPENSSL_cleanse(bytes.data(), bytes.size());
+  return secret;
+}
+
+Secret derive(const Secret& from, std::string_view label, std::span<const std::byte> context) {
+  const auto* label_bytes = reinterpret_cast<const unsigned char*>(label.data());
+  const auto* context_bytes = reinterpret_cast<const unsigned char*>(context.data());
+  const unsigned char between =
+      0;  // no label holds it: no two pairs of label and context are equal
+  const Context hkdf(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr), &EVP_PKEY_CTX_free);
+  std::array<std::uint8_t, Secret::kBytes> bytes{};
+  std::size_t length = bytes.size();
+  const bool derived =
+      hkdf != nullptr && EVP_PKEY_derive_init(hkdf.get()) == 1 &&
+      EVP_PKEY_CTX_set_hkdf_md(hkdf.get(), EVP_sha256()) == 1 &&
+      EVP_PKEY_CTX_set1_hkdf_key(hkdf.get(), from.bytes().data(), Secret::kBytes) == 1 &&
+      EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), label_bytes, static_cast<int>(label.size())) == 1 &&
+      EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), &between, 1) == 1 &&
+      EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), context_bytes, static_cast<int>(context.size())) ==
+          1 &&
+      EVP_PKEY_derive(hkdf.get(), bytes.data(), &length) == 1;
+  PCCL_ASSERT(derived && length == bytes.size());
+  const Secret secret(bytes);
+  OPENSSL_cleanse(bytes.data(), bytes.size());
+  return secret;
+}
+
+KeyPair KeyPair::make() { return from(random_secret()); }
+
+KeyPair KeyPair::from(const Secret& secret) {
+  PublicKey public_key{};
+  std::size_t length = public_key.size();
+  const bool read =
+      EVP_PKEY_get_raw_public_key(private_key(secret).get(), public_key.data(), &length) == 1;
+  PCCL_ASSERT(read && length == public_key.size());
+  return {secret, public_key};
+}
+
+std::optional<Secret> KeyPair::shared_with(const PublicKey& other) const {
+  const Key own = private_key(secret_);
+  const Key theirs(
+      EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, other.data(), other.size()),
+      &EVP_PKEY_free);
+  const Context exchange(EVP_PKEY_CTX_new(own.get(), nullptr), &EVP_PKEY_CTX_free);
+  PCCL_ASSERT(theirs != nullptr && exchange != nullptr);
+  std::array<std::uint8_t, Secret::kBytes> bytes{};
+  std::size_t length = bytes.size();
+  // OpenSSL fails by itself where the result is all zero.
+  if (EVP_PKEY_derive_init(exchange.get()) != 1 ||
+      EVP_PKEY_derive_set_peer(exchange.get(), theirs.get()) != 1 ||
+      EVP_PKEY_derive(exchange.get(), bytes.data(), &length) != 1 || length != bytes.size()) {
+    return std::nullopt;
+  }
+  const Secret secret(bytes);
+  OPENSSL_cleanse(bytes.data(), bytes.size());
+  return secret;
+}
+
+}  // namespace pccl

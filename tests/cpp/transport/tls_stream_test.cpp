@@ -1,0 +1,298 @@
+// A TLS stream carries every byte, is refused with a text that says why, and hands out nothing that
+// somebody between the ends has touched.
+#include "transport/tls_stream.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "base/random.h"
+#include "memory_stream.h"
+#include "support.h"
+
+namespace pccl {
+namespace {
+
+using test::MemoryStream;
+using Outcome = Stream::Outcome;
+
+constexpr std::string_view kIdentity = "pccl lane a b 7";
+
+/// One end that sends `sends`, then says that it sends no more, and keeps what it receives.
+struct TlsEnd {
+  void use(std::unique_ptr<TlsStream> made) {
+    stream = std::move(made);
+    stream->on_ready([this](bool readable, bool writable) {
+      if (writable) write();
+      if (readable) read();
+    });
+    stream->want(true, true);
+  }
+  void write() {
+    while (sent < sends.size()) {
+      // In three parts of which one is small, as a lane's header and payload.
+      std::span<std::byte> rest = std::span(sends).subspan(sent, std::min(per_write, left()));
+      const std::size_t cut = std::min<std::size_t>(rest.size(), 80);
+      const std::array<iovec, 3> parts = {iovec{rest.data(), cut}, iovec{nullptr, 0},
+                                          iovec{rest.data() + cut, rest.size() - cut}};
+      const Stream::Moved moved = stream->write(parts);
+      if (moved.outcome == Outcome::failed) write_error = moved.error;
+      if (moved.outcome != Outcome::moved) break;
+      sent += moved.bytes;
+    }
+    if (sent == sends.size() && shuts) stream->shut();
+    stream->want(reads, sent < sends.size() && write_error.empty());
+  }
+  void read() {
+    for (int turn = 0; turn < turns; ++turn) {
+      std::vector<std::byte> into(per_read);
+      const Stream::Moved moved = stream->read(into);
+      received.insert(received.end(), into.begin(),
+                      into.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
+      ended = moved.outcome == Outcome::ended;
+      if (moved.outcome == Outcome::failed) error = moved.error;
+      if (moved.outcome == Outcome::later) return;
+      if (moved.outcome != Outcome::moved) {
+        reads = false;
+        stream->want(false, sent < sends.size());
+        return;
+      }
+    }
+  }
+  [[nodiscard]] std::size_t left() const { return sends.size() - sent; }
+  [[nodiscard]] bool over() const { return ended || !error.empty(); }
+
+  std::unique_ptr<TlsStream> stream;
+  std::vector<std::byte> sends;
+  std::vector<std::byte> received;
+  std::size_t sent = 0;
+  std::size_t per_write = 3U << 20;
+  std::size_t per_read = 200000;
+  int turns = 1000;
+  bool shuts = true;
+  bool reads = true;
+  bool ended = false;
+  std::string error;
+  std::string write_error;
+};
+
+std::vector<std::byte> random_bytes(std::uint64_t seed, std::size_t bytes) {
+  Random random(seed);
+  std::vector<std::byte> made(bytes);
+  for (auto& byte : made) byte = static_cast<std::byte>(random.next());
+  return made;
+}
+
+TlsStream::Find knows(const Secret& key) {
+  return [key](std::string_view identity) -> std::optional<Secret> {
+    if (identity != kIdentity) return std::nullopt;
+    return key;
+  };
+}
+
+std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>> socket_pair(Loop& loop) {
+  int fds[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+  return {std::make_unique<TcpStream>(loop, Socket(loop, fds[0])),
+          std::make_unique<TcpStream>(loop, Socket(loop, fds[1]))};
+}
+
+void expect_all_bytes(Loop& loop, TlsEnd& a, TlsEnd& b) {
+  ASSERT_TRUE(test::poll_until(loop, [&] { return a.over() && b.over(); }));
+  EXPECT_EQ(a.error + b.error + a.write_error + b.write_error, "");
+  EXPECT_TRUE(a.received == b.sends);
+  EXPECT_TRUE(b.received == a.sends);
+}
+
+TEST(TlsStream, carries_every_byte_both_ways_whatever_the_pieces_of_the_stream_below) {
+  for (const std::size_t piece : {1U, 7U, 4096U, 1U << 20}) {
+    Loop loop;
+    const Secret key = random_secret();
+    auto [near, far] = MemoryStream::pair(loop, piece, 30000);
+    TlsEnd a;
+    TlsEnd b;
+    a.sends = random_bytes(piece, piece < 10 ? 3000 : 1500000);
+    b.sends = random_bytes(piece + 1, piece < 10 ? 2000 : 700000);
+    a.use(TlsStream::dial(loop, std::move(near), kIdentity, key));
+    b.use(TlsStream::accept(loop, std::move(far), knows(key)));
+    expect_all_bytes(loop, a, b);
+  }
+}
+
+TEST(TlsStream, carries_every_byte_over_sockets_and_replaces_its_keys) {
+  Loop loop;
+  const Secret key = random_secret();
+  auto [near, far] = socket_pair(loop);
+  TlsEnd a;
+  TlsEnd b;
+  a.sends = random_bytes(1, 20U << 20);
+  b.sends = random_bytes(2, 9U << 20);
+  a.use(TlsStream::dial(loop, std::move(near), kIdentity, key, 1U << 20));
+  b.use(TlsStream::accept(loop, std::move(far), knows(key), 100000));
+  expect_all_bytes(loop, a, b);
+}
+
+TEST(TlsStream, bytes_that_have_left_the_socket_already_are_announced_all_the_same) {
+  Loop loop;
+  const Secret key = random_secret();
+  auto [near, far] = socket_pair(loop);
+  TlsEnd a;
+  TlsEnd b;
+  a.sends = random_bytes(1, 50000);
+  b.per_read = 100;
+  b.turns = 1;  // for each time that it is told
+  a.use(TlsStream::dial(loop, std::move(near), kIdentity, key));
+  b.use(TlsStream::accept(loop, std::move(far), knows(key)));
+  expect_all_bytes(loop, a, b);
+}
+
+TEST(TlsStream, peek_shows_what_read_returns_afterwards) {
+  Loop loop;
+  const Secret key = random_secret();
+  auto [near, far] = socket_pair(loop);
+  TlsEnd a;
+  a.sends = test::bytes_of("hello, world");
+  a.use(TlsStream::dial(loop, std::move(near), kIdentity, key));
+  const auto b = TlsStream::accept(loop, std::move(far), knows(key));
+  std::array<std::byte, 5> into{};
+  ASSERT_TRUE(test::poll_until(loop, [&] { return b->peek(into).outcome == Outcome::moved; }));
+  EXPECT_EQ(test::text_of(into), "hello");
+  EXPECT_EQ(b->read(into).bytes, 5U);
+  EXPECT_EQ(test::text_of(into), "hello");
+  EXPECT_EQ(b->read(into).bytes, 5U);
+  EXPECT_EQ(test::text_of(into), ", wor");
+}
+
+TEST(TlsStream, a_dialler_without_the_right_key_is_refused_and_both_ends_say_why) {
+  Loop loop;
+  auto [near, far] = socket_pair(loop);
+  TlsEnd a;
+  TlsEnd b;
+  a.sends = test::bytes_of("let me in");
+  a.use(TlsStream::dial(loop, std::move(near), kIdentity, random_secret()));
+  b.use(TlsStream::accept(loop, std::move(far), knows(random_secret())));
+  ASSERT_TRUE(test::poll_until(loop, [&] { return a.over() && b.over(); }));
+  EXPECT_EQ(b.error, "the TLS handshake failed: binder does not verify");
+  EXPECT_NE(a.error.find("the TLS handshake was refused by the other side: "), std::string::npos)
+      << a.error;
+  EXPECT_EQ(a.error, a.write_error);
+  EXPECT_TRUE(b.received.empty());
+}
+
+TEST(TlsStream, an_unknown_identity_is_refused_by_its_printable_name) {
+  Loop loop;
+  auto [near, far] = socket_pair(loop);
+  TlsEnd a;
+  TlsEnd b;
+  a.use(TlsStream::dial(loop, std::move(near), "some\nbody", random_secret()));
+  b.use(TlsStream::accept(loop, std::move(far), knows(random_secret())));
+  ASSERT_TRUE(test::poll_until(loop, [&] { return a.over() && b.over(); }));
+  EXPECT_EQ(b.error.find("no key is known for \"some"), 0U) << b.error;
+  EXPECT_EQ(b.error.find('\n'), std::string::npos);
+  EXPECT_FALSE(a.error.empty());
+}
+
+TEST(TlsStream, bytes_that_are_no_tls_and_an_early_end_fail_the_handshake) {
+  for (const std::string_view text : {std::string_view("GET / HTTP/1.1\r\n\r\n"), {}}) {
+    Loop loop;
+    auto [near, far] = socket_pair(loop);
+    TlsEnd b;
+    b.sends = test::bytes_of("answer");
+    b.use(TlsStream::accept(loop, std::move(far), knows(random_secret())));
+    if (!text.empty()) {
+      ASSERT_EQ(near->write(test::bytes_of(text)).bytes, text.size());
+    }
+    near->shut();
+    ASSERT_TRUE(test::poll_until(loop, [&] { return b.over() && !b.write_error.empty(); }));
+    EXPECT_TRUE(b.received.empty());
+    EXPECT_FALSE(b.stream->established());
+  }
+}
+
+/// Carries bytes between two memory streams, and changes one bit of the byte at `at` of those that
+/// the dialler has sent.
+void carry(Stream& from, Stream& to, std::size_t& carried, std::size_t at) {
+  std::array<std::byte, 3000> bytes{};
+  const Stream::Moved got = from.read(bytes);
+  if (got.outcome != Outcome::moved) return;
+  if (at >= carried && at < carried + got.bytes) bytes[at - carried] ^= std::byte{0x10};
+  carried += got.bytes;
+  ASSERT_EQ(to.write(std::span(bytes).first(got.bytes)).bytes, got.bytes);
+}
+
+TEST(TlsStream, no_byte_that_was_changed_on_its_way_is_handed_out) {
+  const auto text = random_bytes(3, 40000);
+  int changed = 0;
+  for (std::size_t at = 0; at < 42000; at += 997) {
+    Loop loop;
+    const Secret key = random_secret();
+    auto [near, left] = MemoryStream::pair(loop, 1U << 20, 1U << 20);
+    auto [right, far] = MemoryStream::pair(loop, 1U << 20, 1U << 20);
+    TlsEnd a;
+    TlsEnd b;
+    a.sends = text;
+    a.use(TlsStream::dial(loop, std::move(near), kIdentity, key));
+    b.use(TlsStream::accept(loop, std::move(far), knows(key)));
+    std::size_t there = 0;
+    std::size_t back = 0;
+    ASSERT_TRUE(test::poll_until(loop, [&] {
+      carry(*left, *right, there, at);
+      carry(*right, *left, back, ~std::size_t{0});
+      return b.over();
+    }));
+    EXPECT_TRUE(std::equal(b.received.begin(), b.received.end(), text.begin()));
+    changed += b.error.empty() ? 0 : 1;
+    EXPECT_TRUE(!b.error.empty() || there <= at || b.received.size() == text.size());
+  }
+  EXPECT_GE(changed, 40);
+}
+
+TEST(TlsStream, what_is_kept_of_a_peer_that_does_not_read_is_bounded) {
+  Loop loop;
+  const Secret key = random_secret();
+  auto [near, far] = MemoryStream::pair(loop, 1U << 20, 20000);
+  TlsEnd a;
+  TlsEnd b;
+  a.sends = random_bytes(1, 8U << 20);
+  b.reads = false;
+  a.use(TlsStream::dial(loop, std::move(near), kIdentity, key));
+  b.use(TlsStream::accept(loop, std::move(far), knows(key)));
+  b.stream->want(false, false);
+  ASSERT_TRUE(test::poll_until(loop, [&] { return a.sent > 0; }));
+  for (int turn = 0; turn < 100; ++turn) loop.run_once(false);
+  EXPECT_LE(a.sent, TlsStream::kKeptBytes);
+  EXPECT_LE(a.stream->unacknowledged_bytes(), TlsStream::kKeptBytes + (20U << 10));
+}
+
+TEST(TlsStream, both_ends_export_one_secret_of_each_connection) {
+  Loop loop;
+  const Secret key = random_secret();
+  std::vector<Secret> exported;
+  for (int connection = 0; connection < 2; ++connection) {
+    auto [near, far] = socket_pair(loop);
+    const auto a = TlsStream::dial(loop, std::move(near), kIdentity, key);
+    const auto b = TlsStream::accept(loop, std::move(far), knows(key));
+    ASSERT_TRUE(test::poll_until(loop, [&] { return a->established() && b->established(); }));
+    EXPECT_TRUE(a->exported("pccl test").same_as(b->exported("pccl test")));
+    EXPECT_FALSE(a->exported("pccl test").same_as(a->exported("pccl other")));
+    exported.push_back(a->exported("pccl test"));
+  }
+  EXPECT_FALSE(exported[0].same_as(exported[1]));
+}
+
+TEST(TlsStream, an_end_may_be_destroyed_when_it_is_told_that_it_is_ready) {
+  Loop loop;
+  const Secret key = random_secret();
+  auto [near, far] = socket_pair(loop);
+  TlsEnd a;
+  a.sends = test::bytes_of("hello");
+  a.shuts = false;
+  a.use(TlsStream::dial(loop, std::move(near), kIdentity, key));
+  auto b = TlsStream::accept(loop, std::move(far), knows(key));
+  b->on_ready([&](bool, bool) { b.reset(); });
+  b->want(true, true);
+  ASSERT_TRUE(test::poll_until(loop, [&] { return a.over(); }));
+  EXPECT_EQ(b, nullptr);
+}
+
+}  // namespace
+}  // namespace pccl
