@@ -75,7 +75,7 @@ foreach(part pccl_sim_product pccl_sim_engine)
   target_include_directories(${part} BEFORE PRIVATE ${SIM_LIMITS} ${SIM}/engine)
   target_compile_options(${part} PRIVATE -O2)
 endforeach()
-target_link_libraries(pccl_sim_engine PRIVATE pccl_sim_product OpenSSL::Crypto ${UV_LIBRARY}
+target_link_libraries(pccl_sim_engine PRIVATE pccl_sim_product OpenSSL::SSL OpenSSL::Crypto ${UV_LIBRARY}
                       Threads::Threads)
 set_target_properties(pccl_sim_engine PROPERTIES UNITY_BUILD OFF
                       RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
