@@ -31,10 +31,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_with_dcp
 
@@ -129,7 +129,7 @@ class Checkpoints:
         ):
             self._rank, self._size = dist.get_rank(), dist.get_world_size()
             self._write_group, self._ask_group = dist.new_group(), dist.new_group()
-        self._stager = DefaultStager(StagingOptions(False, False, False, False))
+        self._stager: Any = StateDictStager()  # torch's DefaultStager serves once up to torch 2.12
         self._writing: Future[None] | None = None
         atexit.register(self._waited_for)  # the end of the program does not cut a write off
 

@@ -237,7 +237,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override { return queue_of(stream).idle(); }
   void synchronizeStream(const c10::Stream& stream) const override { queue_of(stream).wait_idle(); }
   void synchronizeDevice(const c10::DeviceIndex device) const override { wait_all_idle(device); }
-  bool isStreamCapturing(const c10::Stream& stream) const override {
+  virtual bool isStreamCapturing(const c10::Stream& stream) const {  // overrides from torch 2.12 on
     return capturing && stream.id() == 0 && stream.device_index() == 0;
   }
 
