@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, wait_until
+from conftest import ROOT, TORCH, wait_until
 
 from pccl_backend.check import processes
 from pccl_backend.check.cases import Case, Result
@@ -50,9 +50,12 @@ def test_an_installation_that_is_in_order(tmp_path: Path) -> None:
 
 def test_a_name_that_torch_does_not_know_and_variables_that_cannot_be_read() -> None:
     done = check("--only", "build,ports", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-    assert done.returncode == 1
-    assert "torch does not know the name" in done.stdout
-    assert "were not run" in done.stdout
+    if TORCH < (2, 14):  # later it asks torch.distributed.backends when the name is used
+        assert done.returncode == 1
+        assert "torch does not know the name" in done.stdout
+        assert "were not run" in done.stdout
+    else:
+        assert done.returncode == 0
     done = check("--only", "options", PCCL_PORTS="none")
     assert done.returncode == 1
     assert "PCCL_PORTS='none': expected two ports" in done.stdout
