@@ -1,9 +1,9 @@
-// What barriers wait for: the parts of Group and PointToPoint that hold a barrier back until all
-// calls before it are done here, and ask other ranks whether they have received what was sent.
+// Barriers: the parts of Group and PointToPoint that hold a barrier back until all calls before it
+// are done at this rank, and until the other ranks have received the messages of this rank.
 //
-// A question is answered without the program of the rank that is asked: it waits for the transfer
-// of bytes, and for the call of the barrier, for which the barrier itself would wait. So no message
-// that is sent or received after the barrier can hold it up.
+// The engine of a rank answers such a question without the rank's program. The answer waits until
+// the bytes have arrived, and until the rank has called the barrier, for which the barrier itself
+// would wait. So no message that is sent or received after the barrier can hold the barrier up.
 #include <algorithm>
 
 #include "engine/group.h"

@@ -59,7 +59,7 @@ struct EngineContext {
   /// Makes a token; until `retire` the `owner` is called about its segments.
   [[nodiscard]] MemoryToken token(SegmentOwner& owner) {
     do {
-      ++last_token;  // 32 bits, because half a cookie holds one; skips what is still in use
+      ++last_token;  // 32 bits, because half a cookie holds one; tokens in use are skipped
     } while (last_token == 0 || owners.contains(last_token));
     owners.emplace(last_token, &owner);
     return last_token;

@@ -34,7 +34,7 @@ class Contributors {
 
   /// Ascending; none: no operation has been committed in this step.
   [[nodiscard]] const std::optional<std::vector<std::uint32_t>>& so_far() const { return ranks_; }
-  /// Of the step that has ended: without an operation all ranks.
+  /// Ranks that contributed to the step that has ended; all ranks, if the step had no operation.
   [[nodiscard]] std::vector<std::uint32_t> of_step() const {
     if (ranks_) return *ranks_;
     std::vector<std::uint32_t> all(size_);

@@ -63,7 +63,7 @@ void Driver::leave(Lock& lock) {
   s.user = User::none;
   current_.store({}, std::memory_order_relaxed);
   if (loop_.stopping()) s.ended = true;
-  if (s.waiting > 0) s.called = true;  // who waits while nobody drives must not wait for long
+  if (s.waiting > 0) s.called = true;  // a waiting thread needs another thread that drives, soon
   if (s.wanted > 0 || s.ended) s.freed.notify_all();
   if (s.asleep || s.called || s.ended) s.stand_by.notify_one();
 }

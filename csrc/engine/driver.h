@@ -42,7 +42,7 @@ class Driver {
   /// no outcome: then none will come.
   bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms);
 
-  /// Nobody will drive the loop any more.
+  /// Has the loop ended, so that no thread will drive it any more?
   [[nodiscard]] bool ended() const;
   /// Waits until the loop has been stopped and no thread drives it any more.
   void join();

@@ -58,7 +58,8 @@ void ElasticGroup::hook(GroupEvent event) {
 
 // ------------------------------------------------------------------------------ events to the core
 
-/// One event at a time: what an action brings about is handled after the actions before it.
+/// Handles one event at a time: an event that an action causes comes after all actions of the
+/// event before.
 void ElasticGroup::feed(const peer::Event& event) {
   events_.push_back(event);
   if (feeding_) return;
@@ -334,8 +335,8 @@ void ElasticGroup::end_waits(const Error& error) {
 
 void ElasticGroup::pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,
                         std::shared_ptr<Ticket> ticket) {
-  // Of a peer that the newest proposal does not name, or whose link is gone for good, nothing comes
-  // any more, and no event says so.
+  // A peer that the newest proposal does not name, or whose link is gone for good, sends nothing
+  // any more, and no event will say so.
   const bool coming = keeper_.dialling(source) || context_.links.is_up(source);
   if (!keeper_.proposed().contains(source) || !coming) {
     return ticket->complete({ErrorCode::peer_lost, "the source of the shared state was lost"});

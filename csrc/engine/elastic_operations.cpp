@@ -119,9 +119,9 @@ void ElasticGroup::issue(OpRequest request, std::shared_ptr<Ticket> ticket) {
 
 void ElasticGroup::op_complete(Pending& pending) { feed(peer::Completed{pending.op->key()}); }
 
-/// What is done here may be committed already, and cannot fail then. Whoever is not done with it
-/// hears of the difference from us, and it fails; else the next operation does, as `fail_late`
-/// says.
+/// An operation that is done at this member may be committed already, and then cannot fail. A
+/// member that is not done with the operation hears of the difference from this one and fails it;
+/// if all are done, the next operation fails, as `fail_late` says.
 void ElasticGroup::op_mismatch(OpKey op, PeerId, const std::string& text) {
   const auto known = core_.ops.find(op);
   if (known != core_.ops.end() && known->second.phase == peer::Phase::issued) {

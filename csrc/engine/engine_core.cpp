@@ -198,14 +198,14 @@ void EngineCore::ended(GroupId id) {
   }
 }
 
-/// Who asks when this process keeps nothing of a group any more.
+/// Answers a peer that asks about a group of which this process keeps nothing any more.
 void EngineCore::answer_ended(PeerId peer, const PeerToPeer& message) {
   if (const auto* want = std::get_if<Want>(&message)) {
     links_->send_control(peer, encode(PeerToPeer{Grant{want->group, want->epoch, kGroupClosed}}));
   }
 }
 
-/// Hands a new group what has come for it before it was known.
+/// Hands a new group the messages and segments that came before the group was known.
 void EngineCore::adopt(Group& group) {
   auto node = strangers_.extract(group.id());
   if (node.empty()) return;
@@ -257,7 +257,7 @@ void EngineCore::broken(const Error& error) {
   for (auto& [id, group] : groups_) group->stop_for_good(error);
 }
 
-/// What a report of a bug needs, at most kReportBytesMax of it.
+/// The text that a report of a bug needs, of at most kReportBytesMax bytes.
 std::string EngineCore::report() const {
   std::string text = "the state of the engine at the end, for a report of this bug:";
   for (const auto& [id, group] : groups_) {

@@ -12,7 +12,7 @@
 namespace pccl {
 namespace {
 
-// Of operations that others say have failed and this rank has not called.
+// Limits of the failures that other ranks report of operations which this rank has not called yet.
 constexpr std::size_t kFailedAheadMax = 4096;
 constexpr std::size_t kFailedAheadTextMax = 512;
 
@@ -142,7 +142,7 @@ std::optional<Error> FixedGroup::departure(OpKey key) const {
   return {};
 }
 
-/// Who waits for something that a rank which has left had not begun to send waits in vain.
+/// Fails the calls that wait for messages which a rank had not begun to send when it left.
 void FixedGroup::fail_departed() {
   const bool all = departed_.size() + 1 == numbering_->size();
   for (const auto& [peer, finished] : departed_) {
@@ -236,7 +236,7 @@ void FixedGroup::fail_late(OpKey op, Error error) {
   if (error.code != ErrorCode::mismatch || failed_here_.contains(op)) return;
   known_to_fail(op);
   error.text = "operation " + numbered(op) + ", which this rank had completed: " + error.text;
-  const Pending* next = ops_.after(op);  // what was called before it has no part in it
+  const Pending* next = ops_.after(op);  // operations that were called before `op` go on
   if (next == nullptr) {
     late_failure_ = std::move(error);
   } else {
@@ -390,7 +390,8 @@ void FixedGroup::tick(std::uint64_t elapsed_ms) {
   look_for_life(elapsed_ms);
 }
 
-/// Who is late answers: its program is elsewhere, but its engine is there. Who does not is stopped.
+/// A late rank answers: its program is elsewhere, but its engine is there. A rank that does not
+/// answer has stopped.
 void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   if (connected_ || (ops_.empty() && run_->point_to_point.idle())) {
     silent_ms_.clear();

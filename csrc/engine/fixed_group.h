@@ -27,7 +27,7 @@ class FixedGroup : public Group {
   /// peer. (If the links are up, a loss is noticed by the link, and a member that has left the run
   /// may still finish its operations.)
   void lost_by_run(PeerId peer);
-  /// This process is no member of the run any more: missing links will not be made.
+  /// Says that this process is no member of the run any more: missing links will not be made.
   void run_over(const Error& error);
 
   /// Opens the links. `connected` is completed when all are up, or with an error that names the

@@ -215,7 +215,8 @@ void Group::finish(OpKey key, Error error) {
   start_deferred();
 }
 
-/// What begins may end at once, and let others begin: these are the loop's, not its caller's.
+/// An operation that begins may end at once and so let others begin: the loop below starts these,
+/// never a call from inside the loop.
 void Group::start_deferred() {
   more_may_start_ = true;
   if (starting_deferred_ || ops_.deferred().empty() || stopped_ || run_->stopped) return;
@@ -290,21 +291,22 @@ bool Group::fits(Pending& pending, PeerId from, const OpDescriptor& theirs) {
   return false;
 }
 
-/// Somebody sends data for an operation that has ended here, or waits in it. One that has succeeded
-/// had all its data: who sends more means another operation, of which nobody else may ever hear.
+/// Another rank sends data for an operation that has ended here, or waits in that operation. An
+/// operation that has succeeded had all its data: a rank that sends more means another operation,
+/// of which no other rank may ever hear.
 void Group::ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, bool sends) {
   const OpDescriptor* found = completed_.find(op);
   if (found == nullptr || !member(from) || (!sends && alike(*found, theirs))) return;
   const OpDescriptor mine = *found;
-  completed_.forget(op);  // the rest of what it sends says the same
+  completed_.forget(op);  // the sender's other segments show the same mismatch
   op_mismatch(op, from,
               describe_peer(from, *numbering_) + " calls " + describe(theirs) + ", " +
                   describe_peer(context_.links.self(), *numbering_) + " has completed " +
                   describe(mine) + (alike(mine, theirs) ? " without data that came for it" : ""));
 }
 
-/// The operation does not take what has come for it: the ranks differ about it, or the sender
-/// breaks the rules.
+/// The operation does not take a segment that has come for it: the ranks differ about the
+/// operation, or the sender breaks the rules.
 void Group::refused(OpKey op, PeerId from, const Error& error) {
   if (error.code == ErrorCode::malformed) return context_.breaks_rules(from, error.text);
   op_mismatch(op, from, describe_peer(from, *ops_.at(op).numbering) + ": " + error.text);

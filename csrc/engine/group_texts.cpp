@@ -1,4 +1,4 @@
-// What a group says of itself and of its operations: in errors, in the log, in reports of bugs.
+// Texts about a group and its operations: for errors, the log, and reports of bugs.
 #include <algorithm>
 
 #include "base/text.h"

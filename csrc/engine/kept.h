@@ -48,7 +48,7 @@ class Kept {
   std::uint64_t bytes_ = 0;
 };
 
-/// Outlives what it has handed out.
+/// The bytes that are kept for each peer. Outlives every `Kept` that it has handed out.
 class KeptBytes {
  public:
   /// Nothing is returned if the link has no more room: then its peer ignores its window.

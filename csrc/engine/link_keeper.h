@@ -35,7 +35,7 @@ class LinkKeeper {
                               std::uint64_t wait_ms);
   [[nodiscard]] Moves up(PeerId peer);
 
-  /// What `down` needs to know of the group.
+  /// The facts about the group that `down` needs.
   struct Now {
     std::uint64_t ms = 0;
     EpochId epoch;         // the epoch that runs, or ran last

@@ -21,7 +21,7 @@
 
 namespace pccl {
 
-/// One send, as both sides name it.
+/// The name of one send, the same at both sides.
 struct SendName {
   PeerId peer;  // the peer at the other end
   std::uint64_t tag = 0;

@@ -148,8 +148,8 @@ bool Operation::eligible(std::uint32_t s, std::uint32_t segment) const {
   return in_turn && (!request_.gate || input_is_there(step, segment));
 }
 
-/// What is written is made of what was read, also where input and output are one memory: so only
-/// reading has to wait for the gate.
+/// Every byte that a step writes is made of bytes that were read before, also where input and
+/// output are one memory: so only steps that read have to wait for the gate.
 bool Operation::input_is_there(const Step& step, std::uint32_t segment) const {
   if (step.kind == StepKind::recv || step.from.space != Space::input) return true;
   const std::uint32_t bytes = segment_bytes(step, segment);
@@ -256,7 +256,8 @@ void Operation::inputs_came() {
 
 // ------------------------------------------------------------------------------------------- steps
 
-/// A local or sending step may handle a segment; or a receive may use what has arrived for it.
+/// Puts a segment of a step into the queue of work, once: a local or sending step that may handle
+/// the segment now, or a receiving step whose data has arrived.
 void Operation::trigger(std::uint32_t s, std::uint32_t segment) {
   StepState& state = states_[s];
   if (!eligible(s, segment) || state.triggered[segment]) return;
@@ -295,7 +296,8 @@ void Operation::handle(std::uint32_t s, std::uint32_t segment) {
   mark_done(s, segment);
 }
 
-/// to = other op from, or from op other: `other` is what was received, or `to` itself.
+/// Computes to = other op from, or to = from op other: `other` is the received data, or `to`
+/// itself.
 void Operation::reduce_segment(const Step& step, std::uint32_t segment, const std::byte* other) {
   const std::uint64_t offset = static_cast<std::uint64_t>(segment) * kSegmentBytesMax;
   const std::uint32_t bytes = segment_bytes(step, segment);
@@ -339,8 +341,8 @@ void Operation::mark_done(std::uint32_t s, std::uint32_t segment) {
   }
 }
 
-/// Handles what has become possible, in a loop rather than by recursion: chains are as long as
-/// schedules.
+/// Does the work that has become possible, in a loop rather than by recursion: one step makes the
+/// next possible, through whole schedules.
 void Operation::drain() {
   if (draining_) return;
   draining_ = true;

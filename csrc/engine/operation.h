@@ -89,7 +89,7 @@ class Operation {
   struct Progress {
     std::uint64_t done = 0;
     std::uint64_t of = 0;
-    bool sent = false;  // of what it sends: it receives nothing
+    bool sent = false;  // the operation receives nothing: the numbers are those of sent bytes
   };
   /// Bytes of its run.
   [[nodiscard]] Progress moved() const;

@@ -23,7 +23,7 @@ struct Pending {
   bool gave_up = false;     // no memory for it here: it stands still until it fails at all members
   bool asked_back = false;  // complete here; the contributors were asked, because one has called
                             // another operation
-  // Of a barrier:
+  // The next two are used by barriers only.
   std::map<PeerId, std::uint64_t> sends_before;  // to each peer, in this epoch, called before it
   std::set<PeerId> unanswered;  // peers that were asked (Flush) whether those sends have arrived
 

@@ -341,7 +341,7 @@ void PointToPoint::begin_receive(ReceiveId id, ReceiveState& receive) {
   send_accept(receive.name, false, {});
 }
 
-/// This receive has taken a send and cannot use it: both fail.
+/// Fails a receive that cannot use the send which it has taken, and fails that send.
 void PointToPoint::refuse(ReceiveId id, const Error& error) {
   send_accept(receives_.at(id).name, true, error);
   finish_receive(id, error);

@@ -82,7 +82,7 @@ class PointToPoint : public SegmentOwner {
   void link_gone(PeerId peer);
   void fail_all(const Error& error);
   void tick(std::uint64_t elapsed_ms);
-  /// Of everything that has no outcome.
+  /// The tickets of all sends and receives without an outcome.
   [[nodiscard]] std::vector<std::shared_ptr<Ticket>> tickets() const;
   [[nodiscard]] bool idle() const { return sends_.empty() && receives_.empty(); }
 

@@ -40,8 +40,8 @@ struct InputGate {
 /// The peer of each rank.
 using Numbering = std::shared_ptr<const std::vector<PeerId>>;
 
-/// One operation of a group. Buffers as collectives/schedule.h says, in the numbering that the
-/// caller sees (rank() and size() of the group); ranks likewise.
+/// One operation of a group. Buffers and ranks are ordered by the numbering that the caller sees
+/// (rank() and size() of the group); collectives/schedule.h says which buffers a kind has.
 struct OpRequest {
   OpDescriptor descriptor;  // root: rank, -1 if none; count: 0 where shapes may differ
   std::vector<Buffer> inputs;

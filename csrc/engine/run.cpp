@@ -1,5 +1,5 @@
-// Run for other threads: every call becomes a function that is posted to the elastic group, or
-// reads what has been published there.
+// Run for other threads: every call posts a function to the elastic group, or reads the values that
+// the group has published.
 #include "engine/run.h"
 
 #include <atomic>

@@ -13,12 +13,12 @@ Error not_offered() {
   return {ErrorCode::closed, "this peer does not offer that state (any more)"};
 }
 
-/// What a source says is its own failure, whichever code it names: another one may deliver.
+/// The failure of one source, whichever code the source names: another source may deliver.
 Error of_source(const std::string& name, const std::string& what) {
   return {ErrorCode::closed, "peer " + name + " " + what};
 }
 
-/// That all of an item may take.
+/// The longest time that an item of so many bytes may take.
 std::uint64_t most_ms(std::uint64_t bytes) {
   return kPullGraceMs + bytes / kPullBytesPerSecondMin * 1000;
 }
@@ -43,7 +43,7 @@ void StateExchange::withdraw() {
   context_.retire(offer_token_);
   offer_token_ = 0;
   snapshot_ = {};
-  // What the links held is dropped: who waits for it asks elsewhere.
+  // The links drop the items that they held: peers that wait for these ask another source.
   for (const auto& [index, sending] : std::exchange(sending_, {})) {
     const PullReply reply{group_, sending.request, not_offered(), 0};
     context_.links.send_control(sending.to, encode(PeerToPeer{reply}));
