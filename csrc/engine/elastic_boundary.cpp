@@ -10,7 +10,7 @@ namespace pccl {
 void ElasticGroup::boundary_begin(const BoundaryRequest& request,
                                   std::shared_ptr<BoundaryTalk> talk) {
   if (const auto error = refuse_boundary(request)) return talk->fail(*error);
-  if (left_) {
+  if (end_.in_order()) {
     contributors_.end_step(numbering_->size());
     return talk->say(tell_left());
   }
@@ -19,8 +19,8 @@ void ElasticGroup::boundary_begin(const BoundaryRequest& request,
 }
 
 std::optional<Error> ElasticGroup::refuse_boundary(const BoundaryRequest& request) const {
-  if (failure_.failed() || said_left_) return over();
-  if (left_) return {};
+  if (end_.failed() || said_left_) return end_.error();
+  if (end_.in_order()) return {};
   if (request.finish && !admitted_) {
     return Error{ErrorCode::not_admitted,
                  "this peer has not been admitted yet: call refresh() first"};

@@ -42,7 +42,7 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
 }
 
 ElasticGroup::~ElasticGroup() {
-  if (!is_over()) end_waits({ErrorCode::closed, "the group has been closed"});
+  if (!end_.over()) end_waits({ErrorCode::closed, "the group has been closed"});
 }
 
 void ElasticGroup::join() {
@@ -110,7 +110,7 @@ void ElasticGroup::link_up(PeerId peer) {
 
 void ElasticGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   exchange_.link_down(peer, reason);
-  if (is_over()) return;
+  if (end_.over()) return;
   const LinkKeeper::Now now{context_.clock.now_ms(), run_->id, core_.stopped, member(peer)};
   const LinkKeeper::Moves moves = keeper_.down(peer, reason, how, now);
   if (moves.again) {
@@ -262,9 +262,13 @@ void ElasticGroup::on(const peer::WasEvicted& a) {
 void ElasticGroup::on(const peer::WasRefused& a) { end(a.error); }
 
 void ElasticGroup::on(const peer::HasLeft& a) {
-  left_ = true;
-  ended_text_ = a.ended;
-  if (!a.ended.empty()) log_info(a.ended);
+  if (end_.over()) return;
+  if (a.ended.empty()) {
+    end_.leave();
+  } else {
+    log_info(a.ended);
+    end_.finish(a.ended);
+  }
   GroupEvent event;
   event.what = GroupEvent::What::left;
   event.text = a.ended;
@@ -272,9 +276,9 @@ void ElasticGroup::on(const peer::HasLeft& a) {
   exchange_.withdraw();
   publish();
   if (stay_.here()) stay_.finish(tell_left());
-  end_waits(over());
+  end_waits(end_.error());
   release_links(/*in_order=*/true);
-  ended_(over());
+  ended_(end_.error());
 }
 
 /// The answer to the program at a boundary. A program that has left at once, between two
@@ -282,8 +286,8 @@ void ElasticGroup::on(const peer::HasLeft& a) {
 BoundaryEvent ElasticGroup::tell_left() {
   said_left_ = true;
   BoundaryEvent finished;
-  finished.left = ended_text_.empty();
-  finished.ended = ended_text_;
+  finished.left = end_.how() == RunEnd::How::left;
+  if (!finished.left) finished.ended = end_.error().text;
   finished.step = core_.step;
   finished.voted = true;
   finished.contributors = contributors_.of_step();
@@ -300,12 +304,12 @@ void ElasticGroup::on(const peer::Say& a) {
 
 /// Nothing of this group can go on: evicted, refused, closed, or without a master for too long.
 void ElasticGroup::end(Error error) {
-  if (is_over()) return;
-  failure_ = error;
+  if (end_.over()) return;
+  end_.fail(error);
   if (error.code != ErrorCode::closed) log_warning(error.text);
   end_waits(error);
   release_links(/*in_order=*/error.code == ErrorCode::closed);
-  ended_(over());
+  ended_(end_.error());
 }
 
 void ElasticGroup::release_links(bool in_order) {
@@ -316,7 +320,7 @@ void ElasticGroup::release_links(bool in_order) {
 }
 
 void ElasticGroup::end_waits(const Error& error) {
-  if (!is_over()) failure_ = error;
+  end_.fail(error);
   publish();
   joining_.end(error);
   exchange_.withdraw();  // the memory is the program's again, before the program hears of the end
@@ -347,7 +351,7 @@ void ElasticGroup::pull(PeerId source, const Digest& digest, std::uint32_t item,
 void ElasticGroup::cancel_pull(const Ticket& ticket) { exchange_.cancel(ticket); }
 
 void ElasticGroup::leave(bool at_once) {
-  if (!is_over()) feed(peer::WantsToLeave{at_once});
+  if (!end_.over()) feed(peer::WantsToLeave{at_once});
 }
 
 void ElasticGroup::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
@@ -358,18 +362,18 @@ void ElasticGroup::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
 
 void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   client_.tick(elapsed_ms);
-  if (is_over()) return;
+  if (end_.over()) return;
   Group::tick(elapsed_ms);
   exchange_.tick(elapsed_ms);
   watch_stall(elapsed_ms);
   enter_boundary();
   wait_to_join(elapsed_ms);
-  if (failure_.failed()) return;
+  if (end_.failed()) return;
   if (welcome_ && client_.without_ms() >= context_.options.hold_timeout_ms) {
     return end(client_.nobody("for " + seconds(client_.without_ms())));
   }
   wait_at_boundary(elapsed_ms);
-  if (failure_.failed()) return;
+  if (end_.failed()) return;
   for (const Door::Call& call : door_.expired(elapsed_ms, timeout_ms_)) {
     call.ticket->complete(
         {ErrorCode::timed_out,
@@ -432,7 +436,7 @@ void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
 bool ElasticGroup::holding() const { return !client_.connected() || core_.stopped; }
 
 bool ElasticGroup::needs(PeerId peer) const {
-  return !is_over() && (member(peer) || keeper_.proposed().contains(peer));
+  return !end_.over() && (member(peer) || keeper_.proposed().contains(peer));
 }
 
 void ElasticGroup::close() { fail({ErrorCode::closed, "the group has been closed"}); }
@@ -442,13 +446,13 @@ void ElasticGroup::abort(const std::string& why) {
 }
 
 void ElasticGroup::fail(Error error) {
-  if (is_over()) return;
+  if (end_.over()) return;
   if (client_.connected()) feed(peer::SaysBye{program_failure_});
   end(std::move(error));
 }
 
 Result<std::vector<Handle>> ElasticGroup::handles(const std::vector<PeerId>& peers) const {
-  if (const Error ended = over(); ended.failed()) return ended;
+  if (end_.over()) return end_.error();
   if (!core_.started) {
     return {ErrorCode::not_admitted,
             "this peer has not been admitted yet: call refresh() before a group is made"};
@@ -468,12 +472,6 @@ Result<std::vector<Handle>> ElasticGroup::handles(const std::vector<PeerId>& pee
   return handles;
 }
 
-Error ElasticGroup::over() const {
-  if (!left_) return failure_;
-  const bool ended = !ended_text_.empty();
-  return {ErrorCode::closed, ended ? ended_text_ : "this replica has left the run"};
-}
-
 bool ElasticGroup::sibling(PeerId peer) const {
   const Place& mine = core_.self.place;
   if (mine.size == 1 || !core_.started) return false;
@@ -491,12 +489,12 @@ GroupView ElasticGroup::view() const {
   view.numbering = numbering_;
   view.ring = std::make_shared<const std::vector<PeerId>>(run_->ring);
   view.admitted = admitted_;
-  view.left = left_;
+  view.left = end_.in_order();
   if (const auto& ranks = contributors_.so_far()) {
     view.contributors = std::make_shared<const std::vector<std::uint32_t>>(*ranks);
   }
-  view.evicted = failure_.code == ErrorCode::evicted;
-  view.failure = failure_;
+  view.evicted = end_.error().code == ErrorCode::evicted;
+  if (end_.failed()) view.failure = end_.error();
   if (!admitted_ && welcome_) {
     view.rank = static_cast<std::int32_t>(welcome_->provisional_rank);
     view.size = static_cast<std::int32_t>(welcome_->provisional_size);

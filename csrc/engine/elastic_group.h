@@ -19,6 +19,7 @@
 #include "engine/link_keeper.h"
 #include "engine/master_client.h"
 #include "engine/run.h"
+#include "engine/run_end.h"
 #include "engine/stall.h"
 #include "engine/state_exchange.h"
 #include "membership/peer.h"
@@ -118,11 +119,6 @@ class ElasticGroup : public Group {
   void wait_to_join(std::uint64_t elapsed_ms);
   void wait_at_boundary(std::uint64_t elapsed_ms);
   void boundary_timed_out();
-  /// Has this process left the run, or has the group ended with an error?
-  [[nodiscard]] bool is_over() const { return left_ || failure_.failed(); }
-  /// Why this process is not a member of the run any more. Code none: it is a member, or waits to
-  /// become one.
-  [[nodiscard]] Error over() const;
   void hook(GroupEvent event);
   void come_in();
   void start_message(OpRequest request, std::shared_ptr<Ticket> ticket);
@@ -142,8 +138,8 @@ class ElasticGroup : public Group {
   StateExchange exchange_;
   LinkKeeper keeper_;
   bool admitted_ = false;
-  bool left_ = false;
-  bool said_left_ = false;  // the program has heard of it, at a boundary
+  RunEnd end_;
+  bool said_left_ = false;  // the program has heard at a boundary that it has left
   struct Late {
     OpKey op;
     std::string text;
@@ -151,9 +147,7 @@ class ElasticGroup : public Group {
   void fail_late();
 
   std::optional<Late>
-      late_;                // a mismatch in a completed operation, for which no call has failed yet
-  std::string ended_text_;  // not empty, with left_: the run is finished
-  Error failure_;           // why the group has ended: evicted, refused, closed
+      late_;  // a mismatch in a completed operation, for which no call has failed yet
   std::optional<Welcome> welcome_;
   Stall stall_;
   std::string program_failure_;

@@ -33,9 +33,10 @@ peer::LossClass ElasticGroup::loss_class(const OpRequest& request) const {
 }
 
 std::optional<Error> ElasticGroup::refuse_post(const OpRequest& request) const {
-  if (failure_.failed()) return failure_;
-  if (!ended_text_.empty()) return over();
-  if (left_) return Error{ErrorCode::closed, "this replica has left the run; refresh() says so"};
+  if (end_.how() == RunEnd::How::left) {
+    return Error{ErrorCode::closed, end_.error().text + "; refresh() says so"};
+  }
+  if (end_.over()) return end_.error();
   if (!admitted_ && (!welcome_ || welcome_->has_boundaries)) {
     return Error{ErrorCode::not_admitted,
                  "this peer has not been admitted yet: call refresh() before the first operation"};
