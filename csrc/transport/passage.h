@@ -12,6 +12,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,7 @@
 namespace pccl {
 
 /// The text of a relay message.
-[[nodiscard]] inline std::span<const std::byte> as_span(const std::string& text) {
+[[nodiscard]] inline std::span<const std::byte> as_span(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 

@@ -15,7 +15,7 @@ namespace pccl {
 namespace {
 
 constexpr std::uint64_t kLookMs = 100;  // whether a link that is leaving is needed still
-const std::string kClosed = "the peer has closed the link";
+constexpr std::string_view kClosed = "the peer has closed the link";
 
 }  // namespace
 
