@@ -49,7 +49,7 @@ std::string ending_text(const State& s) {
   const Ending& ending = *s.held->ended;
   return "the run \"" + s.config.run + "\" is finished, after step " + std::to_string(ending.step) +
          (ending.unix_s == 0 ? "" : ", on " + day_and_time(ending.unix_s)) +
-         "; a master started with --again opens it anew";
+         "; a master started with --again and this time opens it anew";
 }
 
 void turn_away(State& s, PeerId peer, Actions& out) {

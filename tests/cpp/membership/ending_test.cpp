@@ -86,7 +86,8 @@ TEST(Ending, a_master_that_reads_it_turns_all_away_that_have_not_finished) {
   EXPECT_TRUE(refuse.ended);
   EXPECT_EQ(refuse.error.code, ErrorCode::refused);  // which older packages know
   EXPECT_EQ(refuse.error.text,
-            "the run \"gpt\" is finished, after step 600; a master started with --again opens it "
+            "the run \"gpt\" is finished, after step 600; a master started with --again and this "
+            "time opens it "
             "anew");
   EXPECT_TRUE(std::holds_alternative<master::Close>(out[1]));
   EXPECT_TRUE(s.peers.empty());
