@@ -159,7 +159,7 @@ void Connections::arrived(Number number, std::span<const std::byte> payload) {
   if (std::holds_alternative<Hello>(message.value())) {
     return break_off(number, "a second hello on one connection");
   }
-  events_.message(at->second.peer, std::move(message).value());
+  events_.message(at->second.peer, std::move(message).value(), payload.size());
 }
 
 void Connections::closed(Number number, const std::string& reason) {

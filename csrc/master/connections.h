@@ -44,8 +44,8 @@ class ConnectionEvents {
   virtual ~ConnectionEvents() = default;
   /// `connection` names this connection of the peer; see Connections::admit.
   virtual void connected(Hello hello, std::uint64_t connection) = 0;
-  /// A message after its Hello.
-  virtual void message(PeerId peer, PeerToMaster message) = 0;
+  /// A message of `bytes` bytes after its Hello.
+  virtual void message(PeerId peer, PeerToMaster message, std::size_t bytes) = 0;
   /// The peer has read so much that it may be answered again (Connections::has_room).
   virtual void room(PeerId peer) = 0;
   /// The connection of a peer, from `remote`, has closed; the peer may come back.

@@ -86,7 +86,7 @@ class Queues : public testing::Test, protected ConnectionEvents {
 
  private:
   void connected(Hello, std::uint64_t) override {}
-  void message(PeerId, PeerToMaster) override {}
+  void message(PeerId, PeerToMaster, std::size_t) override {}
   void room(PeerId) override {}
   void disconnected(PeerId, std::string, std::string) override {}
   void gone(PeerId peer, std::string) override { gone_.insert(peer); }

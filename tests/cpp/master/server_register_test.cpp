@@ -233,6 +233,24 @@ TEST_F(Server, while_the_disk_is_slow_hearts_beat_and_events_keep_their_order) {
   EXPECT_EQ(peers_[0]->times_closed, 0);
 }
 
+TEST_F(Server, a_peer_that_floods_it_while_the_disk_is_slow_is_given_up_and_the_others_go_on) {
+  const auto slow = std::make_shared<SlowRegister>();
+  register_ = slow;
+  found(3);
+  slow->set_open(false);
+  peers_[2]->reconnects = false;
+  peers_[2]->drop();
+  EXPECT_TRUE(until([&] { return slow->somebody_waits(); })) << log_text();
+  peers_[1]->reconnects = false;
+  const std::size_t enough = kUnappliedBytesMax / kUnappliedMessageBytes;
+  for (std::size_t i = 0; i < enough; ++i) peers_[1]->send(Heartbeat{});
+  EXPECT_TRUE(until([&] { return peers_[1]->times_closed == 1; })) << log_text();
+  slow->set_open(true);
+  EXPECT_TRUE(until([&] { return said("it sends more while the register is written") > 0; }));
+  EXPECT_TRUE(until([&] { return all_run(1); })) << log_text();
+  EXPECT_EQ(peers_[0]->times_closed, 0);
+}
+
 TEST_F(Server, a_disk_that_never_answers_deposes_it_and_it_takes_over_when_it_does) {
   const auto slow = std::make_shared<SlowRegister>();
   register_ = slow;
