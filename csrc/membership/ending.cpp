@@ -59,9 +59,12 @@ void turn_away(State& s, PeerId peer, Actions& out) {
   // The peer stands at the run's last boundary: its Left may have been lost with an earlier
   // connection. A peer that stands at an earlier boundary has another state: the others have gone
   // on without it. So has a peer of an earlier founding, which began its step with other members.
-  const bool with_them = std::any_of(report.pinned.begin(), report.pinned.end(), [&](PeerId mate) {
-    return std::find(ending.members.begin(), ending.members.end(), mate) != ending.members.end();
-  });
+  // (A newcomer's report is older than its admission and names no mates.)
+  const auto ended_it = [&](PeerId p) {
+    return std::find(ending.members.begin(), ending.members.end(), p) != ending.members.end();
+  };
+  const bool with_them =
+      ended_it(peer) || std::any_of(report.pinned.begin(), report.pinned.end(), ended_it);
   const bool of_last = ending.members.empty() || (report.step == ending.boundary && with_them);
   if (of_last && report.finish && report.vote != VoteKind::none) {
     send(s, peer, Left{text, ending.members}, out);

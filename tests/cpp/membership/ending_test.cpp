@@ -143,6 +143,21 @@ TEST(Ending, a_member_of_an_earlier_founding_has_not_finished_the_run) {
   EXPECT_NE(told.find("1 is refused: run_ended"), std::string::npos) << told;
 }
 
+TEST(Ending, a_newcomer_that_was_admitted_has_finished_the_run_as_the_others_have) {
+  Story story;
+  found(story);
+  std::string told;
+  for (const char* command :
+       {"connect 3", "refresh 3", "refresh 1", "refresh 2", "finish 1", "finish 2", "finish 3"}) {
+    told += run(story, {command});
+  }
+  ASSERT_TRUE(story.held().ended) << told;
+  EXPECT_EQ(story.held().ended->members.size(), 3U) << told;
+  for (const char* peer : {"1", "2", "3"}) {
+    EXPECT_NE(told.find(std::string(peer) + " has finished"), std::string::npos) << told;
+  }
+}
+
 TEST(Ending, members_that_stand_at_different_boundaries_finish_nothing) {
   Story story;
   found(story);
