@@ -6,10 +6,12 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/types.h"
+#include "wire/peer_messages.h"
 
 namespace pccl {
 
@@ -18,6 +20,21 @@ namespace pccl {
   const bool counts = a.count == 0 || b.count == 0 || a.count == b.count;
   return counts && a.kind == b.kind && a.reduce == b.reduce && a.dtype == b.dtype &&
          a.root == b.root;
+}
+
+/// The call that the sender of the question means.
+[[nodiscard]] inline OpDescriptor descriptor_of(const AskIssued& ask) {
+  return {static_cast<OpKind>(ask.kind), static_cast<ReduceOp>(ask.reduce),
+          static_cast<DType>(ask.dtype), static_cast<std::int32_t>(ask.root), ask.count};
+}
+
+/// The call in words: "broadcast(float32, 4 elements, root 2)".
+[[nodiscard]] std::string describe(const OpDescriptor& descriptor);
+/// The rank `them` calls an operation that the rank `me` has completed as another one.
+[[nodiscard]] inline std::string difference_text(const std::string& them,
+                                                 const OpDescriptor& theirs, const std::string& me,
+                                                 const OpDescriptor& mine) {
+  return them + " calls " + describe(theirs) + ", " + me + " has completed " + describe(mine);
 }
 
 class Completed {

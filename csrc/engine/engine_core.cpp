@@ -170,6 +170,7 @@ void EngineCore::close(GroupId id) {
   const auto it = groups_.find(id);
   if (it == groups_.end()) return;
   context_->note("group closed", {}, id);
+  if (auto* fixed = dynamic_cast<FixedGroup*>(it->second.get())) closed_.add(fixed->last_words());
   it->second->close();
   // Groups of the run may be the last that need the links of those who are not in it any more.
   if (const auto* fixed = dynamic_cast<FixedGroup*>(it->second.get());
@@ -234,6 +235,7 @@ void EngineCore::forget_strangers(PeerId peer) {
 
 void EngineCore::link_gone(PeerId peer) {
   early_->link_gone(peer);
+  closed_.link_gone(peer);
   forget_strangers(peer);
   for (auto& [id, group] : groups_) group->link_gone(peer);
 }
@@ -319,6 +321,12 @@ void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload
   }
   if (const auto* ask = std::get_if<AskIssued>(&message.value())) {  // a sign of life
     links_->send_control(peer, encode(PeerToPeer{TellIssued{id, ask->op, OpKey{}, 0}}));
+    if (auto text = closed_.difference(peer, *ask)) {
+      const Error error{ErrorCode::mismatch, std::move(*text)};
+      links_->send_control(peer, encode(PeerToPeer{OpFailed{id, ask->op, error}}));
+    }
+  } else if (std::holds_alternative<Farewell>(message.value())) {
+    closed_.closed_by(peer, id);
   }
   if (const auto* grant = std::get_if<Grant>(&message.value())) {
     context_->windows.granted(peer, *grant);

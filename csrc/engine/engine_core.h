@@ -88,6 +88,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   std::unique_ptr<Early> early_;  // of strangers
   std::map<GroupId, Stranger> strangers_;
   std::set<GroupId> ended_;
+  ClosedGroups closed_;
   std::unordered_map<GroupId, std::unique_ptr<Group>> groups_;
   ElasticGroup* elastic_ = nullptr;
   std::unique_ptr<Timer> tick_timer_;

@@ -284,7 +284,11 @@ void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
     departed_[peer] = farewell->finished;
     std::vector<OpKey> ended;
     for (const auto& [key, pending] : ops_) {
-      if (!(key < farewell->finished)) ended.push_back(key);
+      if (!(key < farewell->finished)) {
+        ended.push_back(key);
+      } else if (pending.op->asked) {  // that was perhaps before the peer had called anything
+        ask_issued(pending, peer);
+      }
     }
     for (const OpKey key : ended) fail_op(key, *departure(key), Tell::others);
     fail_departed();
@@ -418,6 +422,16 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
 }
 
 // --------------------------------------------------------------------------------------------- end
+
+ClosedGroup FixedGroup::last_words() {
+  ClosedGroup closed{id_, take_completed(), describe_peer(context_.links.self(), *numbering_), {}};
+  if (closed_ || failure_.failed()) return closed;
+  for (const PeerId peer : members()) {
+    if (departed_.contains(peer) || !context_.links.is_up(peer)) continue;
+    closed.others.emplace(peer, describe_peer(peer, *numbering_));
+  }
+  return closed;
+}
 
 void FixedGroup::close() {
   if (closed_) return;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/closed_groups.h"
 #include "engine/group.h"
 
 namespace pccl {
@@ -29,6 +30,10 @@ class FixedGroup : public Group {
   void lost_by_run(PeerId peer);
   /// Says that this process is no member of the run any more: missing links will not be made.
   void run_over(const Error& error);
+
+  /// Just before `close`: what the other members may still ask about. Its members are those that
+  /// have not closed the group; none: nobody needs an answer.
+  [[nodiscard]] ClosedGroup last_words();
 
   /// Opens the links. `connected` is completed when all are up, or with an error that names the
   /// members that could not be reached.

@@ -300,9 +300,9 @@ void Group::ended_already(OpKey op, PeerId from, const OpDescriptor& theirs, boo
   const OpDescriptor mine = *found;
   completed_.forget(op);  // the sender's other segments show the same mismatch
   op_mismatch(op, from,
-              describe_peer(from, *numbering_) + " calls " + describe(theirs) + ", " +
-                  describe_peer(context_.links.self(), *numbering_) + " has completed " +
-                  describe(mine) + (alike(mine, theirs) ? " without data that came for it" : ""));
+              difference_text(describe_peer(from, *numbering_), theirs,
+                              describe_peer(context_.links.self(), *numbering_), mine) +
+                  (alike(mine, theirs) ? " without data that came for it" : ""));
 }
 
 /// The operation does not take a segment that has come for it: the ranks differ about the
@@ -476,9 +476,7 @@ void Group::control(PeerId peer, const PeerToPeer& message) {
     context_.links.send_control(peer, encode(PeerToPeer{told}));
     // Ranks that call different operations may all wait for a first segment, or be done where
     // others wait: this is how they find out.
-    const OpDescriptor theirs{static_cast<OpKind>(ask->kind), static_cast<ReduceOp>(ask->reduce),
-                              static_cast<DType>(ask->dtype), static_cast<std::int32_t>(ask->root),
-                              ask->count};
+    const OpDescriptor theirs = descriptor_of(*ask);
     if (pending == nullptr) {
       ended_already(ask->op, peer, theirs, /*sends=*/false);
     } else if (runs) {

@@ -143,7 +143,9 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   [[nodiscard]] std::string numbered(OpKey key) const;
   [[nodiscard]] std::string describe_peer(PeerId peer, const std::vector<PeerId>& numbering) const;
   [[nodiscard]] std::string waiting_text(const Pending& pending) const;
-  [[nodiscard]] static std::string describe(const OpDescriptor& d);
+  [[nodiscard]] static std::string describe(const OpDescriptor& d) { return pccl::describe(d); }
+  /// What is known of the completed operations, when the group closes.
+  [[nodiscard]] Completed take_completed() { return std::move(completed_); }
 
   EngineContext& context_;
   GroupId id_;

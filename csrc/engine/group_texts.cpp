@@ -70,7 +70,7 @@ std::vector<OpInFlight> Group::in_flight() const {
   return list;
 }
 
-std::string Group::describe(const OpDescriptor& d) {
+std::string describe(const OpDescriptor& d) {
   std::string text(kind_name(d.kind));
   std::string details;
   const auto add_detail = [&](const std::string& more) { add_to_list(details, more); };

@@ -293,6 +293,36 @@ TEST(FixedGroup, who_was_done_before_anybody_saw_a_difference_hears_of_it_from_i
   for (const auto& ticket : next) expect_success(ticket);
 }
 
+TEST(FixedGroup, a_difference_from_ranks_that_have_closed_the_group_is_named) {
+  for (const bool waits_before : {false, true}) {
+    FixedWorld world(3);
+    std::vector<std::vector<float>> values(3, std::vector<float>(4, 1.0F));
+    const auto post = [&](std::size_t rank, std::int32_t root) {
+      OpRequest request = rooted(OpKind::reduce, root, rank, 3, values[rank]);
+      request.timeout_ms = 10000;
+      return world.engines[rank]->post(world.group, std::move(request));
+    };
+    std::shared_ptr<Ticket> waits;
+    if (waits_before) {
+      waits = post(2, 2);
+      EXPECT_FALSE(waits->wait(1500));  // it has asked the others, who had not called anything
+    }
+    // Rank 0 sends to rank 1 alone, and rank 1 drops that, since it has closed the group.
+    for (const std::size_t rank : {1U, 0U}) {
+      expect_success(post(rank, rank == 1 ? 2 : 1));
+      world.engines[rank]->close(world.group);
+    }
+    if (!waits_before) waits = post(2, 2);
+    const Error error = outcome(waits);
+    EXPECT_EQ(error.code, ErrorCode::mismatch) << error.text;
+    for (const char* part :
+         {"rank 2 (", "calls reduce(sum, float32, 4 elements, root 2)", "rank 0 (",
+          "has completed reduce(sum, float32, 4 elements, root 1)"}) {
+      EXPECT_NE(error.text.find(part), std::string::npos) << error.text;
+    }
+  }
+}
+
 TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_taken_for_lost) {
   const std::vector<std::shared_ptr<Engine>> engines = make_engines(3);
   const std::vector<Handle> handles = handles_of(engines);
