@@ -16,7 +16,7 @@ list(GET PCCL_TORCH 0 first_torch)  # its pybind11 serves _core too: headers onl
 
 # What is exported is engine.exports' choice, at the link. No call inside goes by way of the loader.
 set(objects "")
-foreach(name base wire membership collectives kernels state transport engine master)
+foreach(name base wire membership collectives kernels state trust transport engine master)
   set_target_properties(pccl_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_compile_options(pccl_${name} PRIVATE -fno-semantic-interposition)
   list(APPEND objects $<TARGET_OBJECTS:pccl_${name}>)

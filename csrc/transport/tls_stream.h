@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "transport/clock.h"
-#include "transport/secrets.h"
 #include "transport/stream.h"
+#include "trust/secrets.h"
 
 namespace pccl {
 

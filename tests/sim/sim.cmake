@@ -65,7 +65,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
              ${CMAKE_CURRENT_SOURCE_DIR}/base/limits.h)
 file(GLOB sim_engine_sources CONFIGURE_DEPENDS ${SIM}/engine/*.cpp)
 set(sim_engine_product)
-foreach(folder base wire membership collectives kernels state transport engine master)
+foreach(folder base wire membership collectives kernels state trust transport engine master)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp)
   list(APPEND sim_engine_product ${sources})
 endforeach()

@@ -34,10 +34,20 @@ MAY_USE = {
     "collectives": {"base"},
     "kernels": {"base"},
     "state": {"base"},
-    "transport": {"base"},
-    "engine": {"base", "wire", "membership", "collectives", "kernels", "state", "transport"},
-    "master": {"base", "wire", "membership", "transport"},
-    "python": {"base", "wire", "collectives", "kernels", "state", "engine", "master"},
+    "trust": {"base"},
+    "transport": {"base", "trust"},
+    "engine": {
+        "base",
+        "wire",
+        "membership",
+        "collectives",
+        "kernels",
+        "state",
+        "trust",
+        "transport",
+    },
+    "master": {"base", "wire", "membership", "trust", "transport"},
+    "python": {"base", "wire", "collectives", "kernels", "state", "trust", "engine", "master"},
     "torch": {"base", "wire", "collectives", "kernels", "state", "engine", "master", "python"},
 }
 PURE = ("base", "wire", "membership", "collectives", "kernels", "state")
@@ -59,8 +69,9 @@ IMPURE_WORDS = re.compile(
 HOMES = {
     r"uv\.h|uv/.*": {"transport"},
     r"nlohmann/.*": {"wire"},
-    r"openssl/.*": {"transport", "state"},
-    r"openssl/(hmac|ssl|rand|bio|x509.*)\.h": {"transport"},
+    r"openssl/.*": {"transport", "trust", "state"},
+    r"openssl/(hmac|rand|kdf)\.h": {"transport", "trust"},
+    r"openssl/(ssl|bio|x509.*)\.h": {"transport"},
     r"torch/.*|ATen/.*|c10/.*|caffe2/.*": {"torch"},
     r"pybind11/.*|Python\.h": {"python", "torch"},
 }

@@ -1,4 +1,4 @@
-#include "transport/secrets.h"
+#include "trust/secrets.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>

@@ -1,11 +1,11 @@
 // Key pairs and derived secrets: values of the RFCs, and what must be refused.
-#include "transport/secrets.h"
+#include "trust/secrets.h"
 
 #include <gtest/gtest.h>
 
 #include <charconv>
-
-#include "support.h"
+#include <span>
+#include <string_view>
 
 namespace pccl {
 namespace {
@@ -16,6 +16,10 @@ std::array<std::uint8_t, 32> from_hex(std::string_view hex) {
     std::from_chars(hex.data() + 2 * i, hex.data() + 2 * i + 2, bytes[i], 16);
   }
   return bytes;
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
 }
 
 TEST(Secrets, an_exchange_gives_the_first_iterated_value_of_rfc_7748) {
@@ -51,12 +55,12 @@ TEST(Secrets, points_with_which_everybody_could_compute_the_secret_are_refused) 
 
 TEST(Secrets, derived_secrets_are_those_of_hkdf_and_depend_on_label_and_context) {
   const Secret from(from_hex("000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"));
-  const auto context = test::bytes_of("between a and b");
+  const auto context = bytes_of("between a and b");
   // Computed with Python's hmac, by the two steps of RFC 5869.
   const Secret expected(
       from_hex("2ddfac8b91e159fcc7a1a0cd467f2d361e3c074c4524cbe27be0c982e3ee78f1"));
   EXPECT_TRUE(derive(from, "pccl lane", context).same_as(expected));
-  EXPECT_FALSE(derive(from, "pccl lan", test::bytes_of("ebetween a and b")).same_as(expected));
+  EXPECT_FALSE(derive(from, "pccl lan", bytes_of("ebetween a and b")).same_as(expected));
   EXPECT_FALSE(derive(from, "pccl lane", {}).same_as(expected));
   EXPECT_FALSE(derive(random_secret(), "pccl lane", context).same_as(expected));
 }
