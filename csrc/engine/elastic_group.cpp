@@ -14,7 +14,8 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                            std::function<void(const Error&)> ended)
     : Group(context, kElasticGroup, "elastic group", /*elastic=*/true),
       options_(options),
-      joining_(std::move(joined)),
+      joining_(std::move(joined), {context.options.master_timeout_ms,
+                                   context.options.connect_timeout_ms, options.timeout_ms}),
       hooks_(std::move(hooks)),
       ended_(std::move(ended)),
       client_(context, options.masters,
@@ -383,26 +384,20 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
 }
 
 void ElasticGroup::wait_to_join(std::uint64_t elapsed_ms) {
-  // A master may be started after its workers. Where another program answers, waiting longer is of
-  // no use.
-  const EngineOptions& options = context_.options;
-  const std::uint64_t longest_ms = options.master_timeout_ms;
-  const std::uint64_t master_ms =
-      client_.is_refused() ? std::min(longest_ms, options.connect_timeout_ms) : longest_ms;
-  switch (joining_.tick(elapsed_ms, welcome_.has_value(), client_.has_failed(), master_ms,
-                        options_.timeout_ms)) {
+  const JoinWait::Seen seen{welcome_.has_value(), client_.has_failed(), client_.is_refused()};
+  switch (joining_.tick(elapsed_ms, seen)) {
     case JoinWait::Verdict::none:
       return;
     case JoinWait::Verdict::say_no_master:
       return log_warning(client_.nobody("yet").text + "; trying for " +
-                         seconds(master_ms - joining_.waited_ms()) +
-                         " more (PCCL_CONNECT_TIMEOUT_S)");
+                         seconds(joining_.left_ms()) + " more (PCCL_CONNECT_TIMEOUT_S)");
     case JoinWait::Verdict::say:
       return log_info("waiting up to " + seconds(options_.timeout_ms) +
                       " for the run to be founded: the master at " + client_.masters_text() +
                       " waits for more peers");
     case JoinWait::Verdict::no_master:
-      return end(client_.nobody("within " + seconds(master_ms) + " (PCCL_CONNECT_TIMEOUT_S)"));
+      return end(
+          client_.nobody("within " + seconds(joining_.waited_ms()) + " (PCCL_CONNECT_TIMEOUT_S)"));
     case JoinWait::Verdict::not_founded:
       return end({ErrorCode::timed_out, "the run was not founded within " +
                                             std::to_string(options_.timeout_ms) +

@@ -97,42 +97,62 @@ TEST(Contributors, have_contributed_to_all_operations_of_the_step) {
   EXPECT_FALSE(contributors.so_far());
 }
 
+constexpr JoinWait::Seen kNothing{false, false, false};
+constexpr JoinWait::Seen kWelcomed{true, false, false};
+constexpr JoinWait::Seen kFailed{false, true, false};
+constexpr JoinWait::Seen kRefused{false, true, true};
+
 TEST(JoinWait, ends_by_the_founding_or_by_one_of_its_limits) {
   using Verdict = JoinWait::Verdict;
   const auto ticket = std::make_shared<Ticket>();
-  JoinWait founded(ticket);
-  EXPECT_EQ(founded.tick(99, false, false, 100, 1000000), Verdict::none);
-  EXPECT_EQ(founded.tick(1000, true, false, 100, 1000000), Verdict::say);
-  EXPECT_EQ(founded.tick(kSayWaitingMs, true, false, 100, 1000000), Verdict::none) << "once";
+  JoinWait founded(ticket, {100, 100, 1000000});
+  EXPECT_EQ(founded.tick(99, kNothing), Verdict::none);
+  EXPECT_EQ(founded.tick(1000, kWelcomed), Verdict::say);
+  EXPECT_EQ(founded.tick(kSayWaitingMs, kWelcomed), Verdict::none) << "once";
   founded.end({});
   EXPECT_TRUE(ticket->done());
   EXPECT_FALSE(ticket->error().failed());
   founded.end({ErrorCode::closed, "later"});
-  EXPECT_EQ(founded.tick(1000000, true, false, 100, 1000000), Verdict::none);
+  EXPECT_EQ(founded.tick(1000000, kWelcomed), Verdict::none);
 
-  JoinWait alone(std::make_shared<Ticket>());
-  EXPECT_EQ(alone.tick(100, false, false, 100, 1000), Verdict::no_master);
-  JoinWait early(std::make_shared<Ticket>());
-  EXPECT_EQ(early.tick(999, true, false, 1000, 1000), Verdict::none);
-  EXPECT_EQ(early.tick(1, true, false, 1000, 1000), Verdict::not_founded);
+  JoinWait alone(std::make_shared<Ticket>(), {100, 100, 1000});
+  EXPECT_EQ(alone.tick(100, kNothing), Verdict::no_master);
+  JoinWait early(std::make_shared<Ticket>(), {1000, 1000, 1000});
+  EXPECT_EQ(early.tick(999, kWelcomed), Verdict::none);
+  EXPECT_EQ(early.tick(1, kWelcomed), Verdict::not_founded);
+}
+
+TEST(JoinWait, another_program_in_place_of_the_master_gets_its_limit_from_its_first_answer) {
+  using Verdict = JoinWait::Verdict;
+  JoinWait wait(std::make_shared<Ticket>(), {60000, 10000, 1000000});
+  EXPECT_EQ(wait.tick(40000, kFailed), Verdict::say_no_master);
+  EXPECT_EQ(wait.left_ms(), 20000U);
+  EXPECT_NE(wait.tick(50, kRefused), Verdict::no_master) << "its first answer";
+  EXPECT_EQ(wait.left_ms(), 10000U);
+  EXPECT_NE(wait.tick(9000, kRefused), Verdict::no_master);
+  EXPECT_NE(wait.tick(50, kFailed), Verdict::no_master) << "that program has ended";
+  EXPECT_NE(wait.tick(50, kRefused), Verdict::no_master);
+  EXPECT_NE(wait.tick(9999, kRefused), Verdict::no_master);
+  EXPECT_EQ(wait.left_ms(), 1U);
+  EXPECT_EQ(wait.tick(1, kRefused), Verdict::no_master);
+  JoinWait late(std::make_shared<Ticket>(), {60000, 10000, 1000000});
+  EXPECT_EQ(late.tick(55000, kRefused), Verdict::say_no_master);
+  EXPECT_EQ(late.left_ms(), 5000U) << "the limit of the whole wait holds too";
 }
 
 TEST(JoinWait, without_a_master_it_is_said_at_once_and_after_longer_and_longer_times) {
   using Verdict = JoinWait::Verdict;
-  JoinWait wait(std::make_shared<Ticket>());
-  const auto tick = [&](std::uint64_t ms, bool failed) {
-    return wait.tick(ms, false, failed, 60000, 1000000);
-  };
-  EXPECT_EQ(tick(10, false), Verdict::none);
-  EXPECT_EQ(tick(10, true), Verdict::say_no_master);
-  EXPECT_EQ(tick(4979, true), Verdict::none);
-  EXPECT_EQ(tick(1, true), Verdict::say_no_master);
-  EXPECT_EQ(tick(4999, true), Verdict::none);
-  EXPECT_EQ(tick(1, true), Verdict::say_no_master);
+  JoinWait wait(std::make_shared<Ticket>(), {60000, 10000, 1000000});
+  EXPECT_EQ(wait.tick(10, kNothing), Verdict::none);
+  EXPECT_EQ(wait.tick(10, kFailed), Verdict::say_no_master);
+  EXPECT_EQ(wait.tick(4979, kFailed), Verdict::none);
+  EXPECT_EQ(wait.tick(1, kFailed), Verdict::say_no_master);
+  EXPECT_EQ(wait.tick(4999, kFailed), Verdict::none);
+  EXPECT_EQ(wait.tick(1, kFailed), Verdict::say_no_master);
   EXPECT_EQ(wait.waited_ms(), 10000U);
-  EXPECT_EQ(tick(50000, true), Verdict::no_master);
-  JoinWait hung(std::make_shared<Ticket>());  // no attempt has come to an end
-  EXPECT_EQ(hung.tick(1000, false, false, 60000, 1000000), Verdict::say_no_master);
+  EXPECT_EQ(wait.tick(50000, kFailed), Verdict::no_master);
+  JoinWait hung(std::make_shared<Ticket>(), {60000, 10000, 1000000});  // no attempt has ended
+  EXPECT_EQ(hung.tick(1000, kNothing), Verdict::say_no_master);
 }
 
 }  // namespace
