@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "membership/members.h"
 #include "wire/cbor.h"
 #include "wire/codec.h"
 
@@ -78,7 +79,7 @@ void FixedGroup::link_up(PeerId peer) {
 void FixedGroup::now_connected() {
   if (!of_run_ && !std::exchange(context_.said_fixed, true) && rank_ == 0) {
     log_info(name_ + " runs over pccl " + context_.options.package + ": " +
-             std::to_string(handles_.size()) + " ranks, a fixed group; this process is rank 0 (" +
+             count_of(handles_.size(), "rank") + ", a fixed group; this process is rank 0 (" +
              context_.name(context_.links.self()) + ")");
   }
   std::exchange(connected_, nullptr)->complete({});

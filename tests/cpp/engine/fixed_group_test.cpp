@@ -1,4 +1,7 @@
 // Fixed groups: results, losses, goodbyes, mismatches, time-outs.
+#include <mutex>
+
+#include "base/log.h"
 #include "engines.h"
 
 namespace pccl::testing {
@@ -27,6 +30,21 @@ TEST(FixedGroup, all_reduce_gives_the_same_bits_everywhere) {
       }
     }
   }
+}
+
+TEST(FixedGroup, of_one_rank_says_in_its_log_that_it_runs) {
+  std::mutex mutex;
+  std::string said;
+  set_log_sink([&](LogLevel, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    said += line;
+  });
+  {
+    FixedWorld world(1);
+  }
+  set_log_sink(nullptr);
+  EXPECT_NE(said.find(": 1 rank, a fixed group; this process is rank 0 ("), std::string::npos)
+      << said;
 }
 
 TEST(FixedGroup, hundreds_of_operations_in_flight_issued_at_different_times) {
