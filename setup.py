@@ -55,8 +55,8 @@ def torch_folders() -> list[Path]:
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         sys.exit(
-            "pccl: no torch here to build against; install torch first, then run: "
-            "pip install --no-build-isolation ."
+            "pccl: the environment that builds has no torch. By default pip hides an installed "
+            "torch from the build. With torch installed, run: pip install --no-build-isolation ."
         )
     return [Path(next(iter(spec.submodule_search_locations)))]
 

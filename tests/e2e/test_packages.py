@@ -85,9 +85,29 @@ def test_the_sdist_holds_what_the_build_needs_and_no_more(sdist: Path) -> None:
     assert not [name for name in names if name.endswith((".so", ".o", ".pyc"))]
     assert not [name for name in names if name.startswith(("tests", "build", "docs"))]
     assert about["License-Expression"] == "MIT"
+    assert about.get_all("Provides-Extra") is None, "an index shows tools of our own"
     text = str(about.get_payload())
     assert "# pccl" in text
     assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == [], "dead links on an index"
+
+
+def test_a_build_without_torch_says_that_pip_may_have_hidden_it() -> None:
+    code = """
+import importlib.util, runpy, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+sys.argv = ["setup.py", "--quiet", "build_ext"]
+runpy.run_path("setup.py", run_name="__main__")
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PCCL_TORCH"}
+    built = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert built.returncode == 1
+    assert (
+        "pip hides an installed torch from the build. With torch installed, run: " in built.stderr
+    )
+    assert "pip install --no-build-isolation ." in built.stderr
 
 
 @pytest.fixture(scope="module")
