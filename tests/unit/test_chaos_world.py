@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from chaos.run import why_not
 from chaos.world import NO_MASTER, Member, Options, Span, World
 
 
@@ -36,3 +38,11 @@ def test_a_rank_that_found_no_master_ends_its_replica(tmp_path: Path) -> None:
     assert other.process.poll() is None
     assert world.wrong == []
     world.close()
+
+
+def test_a_compiler_with_a_launcher_is_looked_for_by_its_first_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: name if name == "ccache" else None)
+    monkeypatch.setenv("CXX", "ccache g++")
+    assert "ccache" not in why_not()

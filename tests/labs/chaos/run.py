@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import shlex
 import shutil
 import sys
 import time
@@ -218,7 +219,8 @@ def why_not(masters: int = 1) -> str:
         return "it needs root, to make network namespaces"
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return "it needs /dev/net/tun, which is not there or cannot be opened"
-    needed = ["ip", os.environ.get("CXX", "g++"), *(["etcd"] if masters > 1 else [])]
+    compiler = shlex.split(os.environ.get("CXX", "g++"))[0]
+    needed = ["ip", compiler, *(["etcd"] if masters > 1 else [])]
     missing = [name for name in needed if not shutil.which(name)]
     packages = "(Debian: iproute2, g++, etcd-server)"
     return f"it needs {' and '.join(missing)} {packages}" if missing else ""

@@ -340,8 +340,8 @@ def build_forwarder() -> Path:
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
         unfinished = program.with_suffix(f".{os.getpid()}")
-        compiler = os.environ.get("CXX", "g++")
-        command = [compiler, "-std=c++17", "-O2", "-o", str(unfinished), str(source)]
+        compiler = shlex.split(os.environ.get("CXX", "g++"))
+        command = [*compiler, "-std=c++17", "-O2", "-o", str(unfinished), str(source)]
         subprocess.run(command, check=True)
         unfinished.replace(program)  # at once, for others may be building it too
     return program
