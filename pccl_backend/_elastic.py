@@ -124,6 +124,10 @@ class ElasticRun:
         self._count_samples()
         self._is_member = True
 
+    def __repr__(self) -> str:
+        """Steps done, and where the group stands."""
+        return f"ElasticRun(step={self.state['step']}, left={self.left}, group={self.group!r})"
+
     @property
     def left(self) -> bool:
         """This peer has left the run."""

@@ -376,7 +376,7 @@ class ElasticGroup:
             _log.warning("%s of step %d waits for others of %d members", kind, step, view["size"])
         else:
             _log.warning(
-                "waiting at the door%s: the members admit newcomers at their next boundary",
+                "waiting at the door%s: this process becomes a member at the run's next boundary",
                 "" if timeout_s is None else f", {timeout_s:g} s at most",
             )
 

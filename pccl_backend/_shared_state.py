@@ -6,7 +6,7 @@ is such a mapping over modules, optimizers and schedulers: its tensors are their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -92,7 +92,7 @@ class PlainState(State):
     def __delitem__(self, name: str) -> None:
         del self._mapping[name]
 
-    def items(self) -> Any:
+    def items(self) -> ItemsView[str, Any]:
         """The mapping's own: a mapping may make all of them at one go."""
         return self._mapping.items()
 
@@ -170,7 +170,7 @@ class SharedState(State):
         elif not tail:
             del self._parts[head]
 
-    def items(self) -> Any:
+    def items(self) -> ItemsView[str, Any]:
         """As dict's, made at one go."""
         return self._flat().items()
 

@@ -226,7 +226,7 @@ class Supervisor:
         lived_s = now_s - state.began_s
         if not state.unit.serves and (status == 0 or self._run_ended):
             state.done = True
-            of_run = ", as its run has" if self._run_ended else ""
+            of_run = ": its run is finished" if self._run_ended else ""
             self._say(f"{state.unit.name} {described(status)}{of_run}")
             return
         state.failures = 1 if lived_s >= self._rules.steady_s else state.failures + 1

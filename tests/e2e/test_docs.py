@@ -157,6 +157,13 @@ def test_the_targets_and_scripts_that_pages_name_exist() -> None:
     assert not [script for script in scripts if not (ROOT / script).exists()]
 
 
+def test_a_page_that_says_insecure_says_what_that_means() -> None:
+    warning = '--8<-- "docs/_include/insecure.md"'
+    unsafe = {b.page for b in EVERY if b.language and "--insecure" in b.text}
+    assert len(unsafe) >= 5
+    assert not [page for page in unsafe if warning not in (ROOT / page).read_text()]
+
+
 def test_the_elastic_program_of_readme_is_the_example() -> None:
     assert block("README.md", "elastic") == (ROOT / "examples/first/train.py").read_text()
 

@@ -322,7 +322,7 @@ sys.exit(1)
     )
     said = launcher.ends(0)
     assert "worker 1 is not started again: the run has ended" in said
-    assert "worker 0 ended with status 1, as its run has" in said
+    assert "worker 0 ended with status 1: its run is finished" in said
 
 
 def test_a_worker_that_comes_back_after_the_end_of_the_run_ends_the_launcher_in_good_order(
@@ -331,7 +331,7 @@ def test_a_worker_that_comes_back_after_the_end_of_the_run_ends_the_launcher_in_
     delay = ("--restart-delay", "5")
     said = launch("--standalone", "--nproc-per-node", "2", *delay, PROGRAM, "finish").ends(0)
     assert "RunEndedError" in said
-    assert "worker 1 ended with status 1, as its run has" in said
+    assert "worker 1 ended with status 1: its run is finished" in said
 
 
 def test_a_console_that_takes_nothing_holds_up_no_signal() -> None:

@@ -109,6 +109,12 @@ def test_boundaries_of_a_compiled_model_are_no_part_of_it() -> None:
     assert loop.group.step == 3
 
 
+def test_a_run_shows_its_group_and_its_step() -> None:
+    loop = Loop(FakeGroup())
+    loop.step()
+    assert repr(loop.run) == f"ElasticRun(step=1, left=False, group={loop.group!r})"
+
+
 def sampler() -> ElasticSampler:
     return ElasticSampler(20, batch=2, global_batch=8, shuffle=False)
 

@@ -124,7 +124,10 @@ def test_a_boundary_without_a_vote_asks_for_no_hash(fake: FakeExtension) -> None
 
 @pytest.mark.parametrize(
     ("admitted", "line"),
-    [(True, "refresh of step 4 waits for others of 2 members"), (False, "waiting at the door")],
+    [
+        (True, "refresh of step 4 waits for others of 2 members"),
+        (False, "at most: this process becomes a member at the run's next boundary"),
+    ],
 )
 def test_a_wait_is_said_without_a_level_that_somebody_has_set(
     fake: FakeExtension,
