@@ -1,8 +1,9 @@
 """What README and docs say a reader can type works, as far as one machine can run it.
 
-A block of a page that is run here has a mark before it, `<!-- test: NAME -->`, and stands in RUN.
-Every other block is parsed: Python, bash, YAML, and the options of pccl-master. Programs run as on
-the page, but for ports, addresses and pauses, in a folder of their own.
+A block of a page that is run, here or in test_snippets.py, has a mark before it,
+`<!-- test: NAME -->`, and stands in RUN. Every other block is parsed: Python, bash, YAML, and the
+options of pccl-master. Programs run as on the page, but for ports, addresses and pauses, in a
+folder of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +34,15 @@ from pccl_backend.launch import arguments
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 RUN = {
     "README.md": {"plain", "plain-command", "elastic", "run"},
+    "docs/explanation/losses.md": {"hook"},
+    "docs/how-to/checkpoints.md": {"by-hand", "elastic", "final"},
+    "docs/how-to/diloco.md": {"master", "member"},
+    "docs/how-to/elastic-ddp.md": {"master", "workers"},
+    "docs/how-to/hang.md": {"status", "ask"},
     "docs/how-to/install.md": {"installed"},
+    "docs/how-to/own-loop.md": {"loop", "state", "writer"},
+    "docs/how-to/test-a-loop.md": {"test"},
+    "docs/reference/pccl-master.md": {"runs"},
     "docs/tutorials/first-run.md": {"program", "master", "member"},
     "docs/tutorials/two-machines.md": {"master", "member"},
     "docs/tutorials/spot-fleet.md": {"master", "worker"},
