@@ -23,6 +23,10 @@
 #include "master/store.h"
 #include "membership/master.h"
 
+namespace pccl {
+class Network;
+}  // namespace pccl
+
 namespace pccl::master {
 
 inline constexpr std::uint64_t kTakeOverAgainMs = 1000;  // after it was deposed
