@@ -37,6 +37,12 @@ RelayLinks::Far* RelayLinks::find_up(PeerId peer) {
   return far != nullptr && far->state == State::up ? far : nullptr;
 }
 
+RelayLinks::Far* RelayLinks::find_session(PeerId peer, std::uint64_t session) {
+  Far* far = find(peer);
+  const bool goes_on = far != nullptr && far->state != State::failed;
+  return goes_on && far->mine == session ? far : nullptr;
+}
+
 void RelayLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) {
   end_rest(peer.peer);
   end_leaving(peer.peer);
@@ -287,14 +293,13 @@ Placement RelayLinks::segment_header(PeerId peer, const SegmentHeader& header) {
   }
   if (header.route.to != self()) return passage_->take_in(peer, header);
   const PeerId from = header.route.from;
-  Far* far = find(from);
-  const bool ours = far != nullptr && far->via == peer && far->mine == header.route.session;
-  if (!ours || far->state == State::failed) return {};
+  Far* far = find_session(from, header.route.session);
+  if (far == nullptr || far->via != peer) return {};
   if (far->state == State::opening) now_up(*far);
   SegmentHeader plain = header;
   plain.route = {};
   const Placement at = events_.segment_header(from, plain);
-  if (at.to == nullptr) count_received(from, far->mine);  // no segment_arrived follows
+  if (at.to == nullptr) count_received(header.route);  // no segment_arrived follows
   return at;
 }
 
@@ -304,17 +309,19 @@ void RelayLinks::segment_arrived(PeerId peer, const SegmentHeader& header, const
     return;
   }
   if (Passage::owns(at.token)) return passage_->arrived(header, at.token);
-  const PeerId from = header.route.from;
+  // The direct link brings the rest of a segment also when the relayed link has ended meanwhile.
+  // Its owner has heard of that end, or has ended it: no callback follows.
+  if (find_session(header.route.from, header.route.session) == nullptr) return;
   SegmentHeader plain = header;
   plain.route = {};
-  events_.segment_arrived(from, plain, at);
-  count_received(from, header.route.session);
+  events_.segment_arrived(header.route.from, plain, at);
+  count_received(header.route);
 }
 
-/// Counts a segment of the relayed link of `session`, which may have ended meanwhile.
-void RelayLinks::count_received(PeerId peer, std::uint64_t session) {
-  Far* far = find(peer);
-  if (far == nullptr || far->mine != session) return;
+/// The owner, which was just called, may have ended the link.
+void RelayLinks::count_received(const Route& route) {
+  Far* far = find_session(route.from, route.session);
+  if (far == nullptr) return;
   ++far->received;
   if (far->ends_after && far->received >= *far->ends_after) fail(*far, far->why);
 }

@@ -117,6 +117,8 @@ class RelayLinks final : public Links, private DirectEvents {
 
   [[nodiscard]] Far* find(PeerId peer);
   [[nodiscard]] Far* find_up(PeerId peer);
+  /// This end of the relayed link of that session; null: the link has ended.
+  [[nodiscard]] Far* find_session(PeerId peer, std::uint64_t session);
   void say(const Far& far, RelayKind kind, std::uint64_t session, std::uint64_t number,
            std::span<const std::byte> rest = {});
   void say_open(PeerId peer);
@@ -125,7 +127,7 @@ class RelayLinks final : public Links, private DirectEvents {
   void take_credit(Far& far, std::uint64_t bytes);
   void now_up(Far& far);
   void pump(Far& far);
-  void count_received(PeerId peer, std::uint64_t session);
+  void count_received(const Route& route);
 
   void fail(Far& far, const std::string& reason);
   void lost_over(PeerId via, const std::string& why);
