@@ -90,7 +90,9 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   if (of_run_ && connected_ && how == Down::unopened) return;  // over a third member, or never
   const std::string who = describe_peer(peer, *numbering_);
   const bool left = departed_.contains(peer);  // it may have, before we are connected to the rest
-  if (!left && connected_ && !of_run_) {
+  // The loss of a sibling is this process's eviction, also while a group of the two is made.
+  const bool evicts = how != Down::unopened && context_.sibling(peer);
+  if (!left && connected_ && !of_run_ && !evicts) {
     fail_group({ErrorCode::unreachable, who + " cannot be reached: " + reason}, true);
     return;
   }

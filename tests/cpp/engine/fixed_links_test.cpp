@@ -159,6 +159,23 @@ TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run)
   EXPECT_FALSE(group->view().failure.failed()) << "it has all that it needs";
 }
 
+TEST_F(FixedLinks, a_sibling_that_is_lost_while_a_group_is_made_takes_this_process_with_it) {
+  node.context.sibling = [](PeerId peer) { return peer == kA; };
+  for (const Down how : {Down::lost, Down::refused}) {
+    make(false);
+    group->link_down(kA, "connection refused", how);
+    const Error error = outcome(connected);
+    EXPECT_EQ(error.code, ErrorCode::evicted) << error.text;
+    EXPECT_NE(error.text.find("its replica goes as a whole"), std::string::npos) << error.text;
+  }
+  make(false);
+  group->link_down(kA, "no answer within 10000 ms", Down::unopened);
+  EXPECT_EQ(outcome(connected).code, ErrorCode::unreachable) << "it may live";
+  make(false);
+  group->link_down(kC, "connection refused", Down::refused);
+  EXPECT_EQ(outcome(connected).code, ErrorCode::unreachable) << "it is of no replica";
+}
+
 TEST_F(FixedLinks, the_eviction_of_another_replica_is_a_loss_here) {
   const auto ticket = post(broadcast(values, 0));
   group->control(kC, GroupFailed{kMade, {ErrorCode::evicted, "this replica was evicted"}});
