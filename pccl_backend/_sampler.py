@@ -11,6 +11,8 @@ import logging
 from collections.abc import Iterator, Sized
 from typing import Any, Protocol
 
+from torch.utils.data import DataLoader
+
 from ._group import Boundary
 from ._sampling import Deal
 
@@ -160,7 +162,11 @@ class ElasticSampler:
     # -------------------------------------------------------------------------- batches
 
     def batches(
-        self, loader: Any = None, *, passes: int | None = None, steps: int | None = None
+        self,
+        loader: DataLoader[Any] | None = None,
+        *,
+        passes: int | None = None,
+        steps: int | None = None,
     ) -> Iterator[Any]:
         """The batches of this member; passes the boundary before each step but the first.
 
@@ -194,7 +200,7 @@ class ElasticSampler:
         return self._batches(self._run, loader, passes, steps)
 
     def _batches(
-        self, run: Run, loader: Any, passes: int | None, steps: int | None
+        self, run: Run, loader: DataLoader[Any] | None, passes: int | None, steps: int | None
     ) -> Iterator[Any]:
         deal, one_pass = self._deal, passes is None and steps is None
         while not run.left:

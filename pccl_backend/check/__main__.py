@@ -30,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--cuda", action="store_true", help="tests tensors of the GPUs, some 5 minutes and a soak")
+    add("--cuda", action="store_true", help="test the GPUs too: 5 minutes, and a soak")
     add(
         "--soak",
         metavar="SECONDS",
@@ -39,15 +39,15 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"with --cuda: how long the last check takes (default: {SOAK_S:.0f})",
     )
     add("--device", default="pccl_backend.check.cuda", help=argparse.SUPPRESS)  # for tests
-    add("--only", metavar="NAME[,NAME...]", default="", help="these checks (default: all)")
+    add("--only", metavar="NAME[,NAME...]", default="", help="run these checks (default: all)")
     add(
         "--limit",
         metavar="SECONDS",
         type=float,
         default=LIMIT_S,
-        help=f"for each part of a check; what still runs is killed (default: {LIMIT_S:.0f})",
+        help=f"a part of a check that takes longer is killed (default: {LIMIT_S:.0f})",
     )
-    add("--report", metavar="FILE", type=Path, help="writes the report there too")
+    add("--report", metavar="FILE", type=Path, help="write the report to this file too")
     return parser
 
 

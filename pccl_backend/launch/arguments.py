@@ -86,14 +86,14 @@ class _Instead(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         name = self.option_strings[0]
-        parser.error(f"argument {name}: torchrun's, without a meaning here: {INSTEAD[name]}")
+        parser.error(f"argument {name}: a flag of torchrun only: {INSTEAD[name]}")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The arguments of `pccl-run`."""
     parser = argparse.ArgumentParser(
         prog=PROG,
-        description="Starts the workers of this host, and starts the one that dies or is evicted "
+        description="Starts the workers of this host. A worker that dies or is evicted is started "
         "again, while the others go on.",
         allow_abbrev=False,
     )
@@ -138,8 +138,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--log-dir",
         metavar="FOLDER",
         type=Path,
-        help="of --redirects and --tee; each start of pccl-run makes a folder in it (default: one "
-        "in the folder for temporary files)",
+        help="folder for the files of --redirects and --tee; each start of pccl-run makes a folder "
+        "of its own in this one (default: a folder for temporary files)",
     )
     add(
         "-r",
@@ -161,16 +161,16 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         type=positive_count,
         default=Rules.failures_max,
-        help="failures of a worker in a row, each before --steady-after, with which pccl-run gives "
-        f"up (default: {Rules.failures_max})",
+        help="pccl-run gives up when a worker has failed so many times in a row, each time before "
+        f"--steady-after (default: {Rules.failures_max})",
     )
     add(
         "--steady-after",
         metavar="SECONDS",
         type=positive_s,
         default=Rules.steady_s,
-        help="a worker that lived for so long has got somewhere: its failures and delays begin "
-        f"anew (default: {Rules.steady_s:g})",
+        help="when a worker has lived for so long, pccl-run forgets its failures, and the delays "
+        f"begin anew (default: {Rules.steady_s:g})",
     )
     add(
         "--restart-delay",

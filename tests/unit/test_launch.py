@@ -86,7 +86,7 @@ def test_the_rules_of_the_supervisor_are_flags() -> None:
         ([*MASTER, "--signals-to-handle", "SIGKILL", SCRIPT], "SIGKILL cannot be handed on"),
         ([*MASTER, "--max-failures", "0", SCRIPT], "not a count from 1"),
         ([*MASTER, "--spot", "none", SCRIPT], "invalid choice"),
-        ([*MASTER, "--nnodes", "2", SCRIPT], "start pccl-run on each host"),
+        ([*MASTER, "--nnodes", "2", SCRIPT], "of torchrun only: start pccl-run on each host"),
         ([*MASTER, "--rdzv_backend=c10d", SCRIPT], "--master takes the place of a rendezvous"),
         ([*MASTER, "--max-restarts=3", SCRIPT], "--max-failures limits"),
         (MASTER, "required: SCRIPT"),
