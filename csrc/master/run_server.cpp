@@ -133,14 +133,13 @@ void RunServer::message(PeerId peer, PeerToMaster message, std::size_t bytes) {
     return store_request(peer, std::move(*request));
   }
   if (!in_charge_) return;
-  const std::size_t counted = bytes + kUnappliedMessageBytes;
-  std::size_t& unapplied = unapplied_[peer];
-  if (unapplied + counted > kUnappliedBytesMax) {
-    return connections_.give_up(peer, "it sends more while the register is written than " +
-                                          std::to_string(kUnappliedBytesMax) + " bytes");
+  if (write_ == 0) return post(PeerMessage{peer, std::move(message)});
+  if (!unapplied_.add(peer, bytes)) {
+    return connections_.give_up(peer,
+                                "it sends more while the register is written than this "
+                                "master has room for");
   }
-  unapplied += counted;
-  post(PeerMessage{peer, std::move(message)}, 0, counted);
+  events_.push_back({PeerMessage{peer, std::move(message)}, 0, bytes});
 }
 
 void RunServer::disconnected(PeerId peer, std::string remote, std::string why) {
@@ -179,9 +178,9 @@ void RunServer::tick() {
   for (const PeerId peer : ended) post(PeerDied{peer});
 }
 
-void RunServer::post(Event event, std::uint64_t connection, std::size_t bytes) {
+void RunServer::post(Event event, std::uint64_t connection) {
   if (!in_charge_) return;
-  events_.push_back({std::move(event), connection, bytes});
+  events_.push_back({std::move(event), connection});
   drain();
 }
 
@@ -189,13 +188,9 @@ void RunServer::drain() {
   if (draining_) return;  // an action has led to an event: the loop below takes it
   draining_ = true;
   while (!events_.empty() && write_ == 0) {
-    const auto [event, connection, bytes] = std::move(events_.front());
+    const auto [event, connection, counted] = std::move(events_.front());
     events_.pop_front();
-    if (const auto* said = std::get_if<PeerMessage>(&event)) {
-      const auto sender = unapplied_.find(said->peer);
-      sender->second -= bytes;
-      if (sender->second == 0) unapplied_.erase(sender);
-    }
+    if (counted) unapplied_.remove(std::get<PeerMessage>(event).peer, *counted);
     if (const auto* connected = std::get_if<PeerConnected>(&event)) {
       connections_.admit(connected->hello.member.peer(), connection);
     }
@@ -337,7 +332,7 @@ void RunServer::step_down(const std::string& why) {
   write_ = 0;
   write_deadline_.reset();
   events_.clear();
-  unapplied_.clear();
+  unapplied_ = Unapplied();
   timers_.clear();
   store_timers_.clear();
   store_ = KeyValueStore();

@@ -21,6 +21,7 @@
 #include "master/options.h"
 #include "master/register_file.h"
 #include "master/store.h"
+#include "master/unapplied.h"
 #include "membership/master.h"
 
 namespace pccl {
@@ -34,11 +35,8 @@ inline constexpr std::uint64_t kClockMs = 1000;
 /// Most bytes that are queued for all peers; a reply of the store beyond it is refused.
 inline constexpr std::size_t kStoreQueuedBytesMax = 1ULL << 30;
 inline constexpr std::size_t kStoreSmallBytes =
-    4096;  // a reply up to this size is sent in any case
-inline constexpr std::size_t kUnappliedBytesMax =
-    16U << 20;  // of messages of a peer that wait for the register
-inline constexpr std::size_t kUnappliedMessageBytes = 256;  // each counts so many more
-inline constexpr std::uint64_t kStopMs = 1000;              // at its end: to send the queue
+    4096;                                       // a reply up to this size is sent in any case
+inline constexpr std::uint64_t kStopMs = 1000;  // at its end: to send the queue
 
 /// All calls on the loop's thread. Destroy it before the loop.
 class RunServer final : private ConnectionEvents {
@@ -71,7 +69,7 @@ class RunServer final : private ConnectionEvents {
   void gone(PeerId peer, std::string why) override;
   void woke(std::uint64_t late_ms) override;
 
-  void post(Event event, std::uint64_t connection = 0, std::size_t bytes = 0);
+  void post(Event event, std::uint64_t connection = 0);
   void tell_time();
   void tick();
   void drain();
@@ -113,11 +111,11 @@ class RunServer final : private ConnectionEvents {
   bool in_charge_ = false;  // between a take-over and being deposed
   struct Queued {
     Event event;
-    std::uint64_t connection = 0;  // PeerConnected: number of the connection
-    std::size_t bytes = 0;         // PeerMessage: counted in unapplied_
+    std::uint64_t connection = 0;             // PeerConnected: number of the connection
+    std::optional<std::size_t> counted = {};  // PeerMessage: its bytes in unapplied_
   };
-  std::deque<Queued> events_;                // not applied yet: the register is written meanwhile
-  std::map<PeerId, std::size_t> unapplied_;  // bytes of messages in events_, by sender
+  std::deque<Queued> events_;  // not applied yet: the register is written meanwhile
+  Unapplied unapplied_;        // the messages in events_ that came during a write
   bool draining_ = false;
   std::uint64_t write_ = 0;  // number of the write that has no answer yet; 0: none
   std::uint64_t writes_ = 0;

@@ -251,6 +251,21 @@ TEST_F(Server, a_peer_that_floods_it_while_the_disk_is_slow_is_given_up_and_the_
   EXPECT_EQ(peers_[0]->times_closed, 0);
 }
 
+TEST_F(Server, a_long_message_is_too_much_only_while_the_register_is_written) {
+  found(2);
+  // One with a field "zz" of a later version: so many bytes that this version skips.
+  static_assert(kUnappliedBytesMax == 0x01000000);
+  std::vector<std::byte> heartbeat = encode(PeerToMaster{Heartbeat{}});
+  heartbeat[0] = static_cast<std::byte>(std::to_integer<unsigned>(heartbeat[0]) + 1);  // fields
+  for (const char c : std::string_view("bzzZ\1\0\0\0", 8)) {
+    heartbeat.push_back(static_cast<std::byte>(c));
+  }
+  heartbeat.resize(heartbeat.size() + kUnappliedBytesMax);
+  peers_[0]->send_bytes(heartbeat);
+  expect_commit();  // behind that message
+  EXPECT_EQ(peers_[0]->times_closed, 0) << log_text();
+}
+
 TEST_F(Server, a_disk_that_never_answers_deposes_it_and_it_takes_over_when_it_does) {
   const auto slow = std::make_shared<SlowRegister>();
   register_ = slow;
