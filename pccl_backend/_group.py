@@ -372,12 +372,14 @@ class ElasticGroup:
 
     def _say_waiting(self, kind: str, step: int, timeout_s: float | None) -> None:
         view = self._module.group_view()
+        limit = "" if timeout_s is None else f", {timeout_s:g} s at most"
         if view["admitted"]:
-            _log.warning("%s of step %d waits for others of %d members", kind, step, view["size"])
+            size = view["size"]
+            _log.warning("%s of step %d waits for others of %d members%s", kind, step, size, limit)
         else:
             _log.warning(
                 "waiting at the door%s: this process becomes a member at the run's next boundary",
-                "" if timeout_s is None else f", {timeout_s:g} s at most",
+                limit,
             )
 
     def _finished(

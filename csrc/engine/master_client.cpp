@@ -127,7 +127,8 @@ void MasterClient::disconnected(const std::string& reason) {
   const bool news = welcomed_ && !closed_.failed() && !std::exchange(said_lost_, true);
   if (news) {
     log_warning("the connection to the master (" + masters_text() + ") was lost: " + why +
-                "; operations wait for their commit until a master is back");
+                "; operations wait for their commit until a master is back, " +
+                seconds(context_.options.hold_timeout_ms) + " at most (PCCL_HOLD_TIMEOUT_S)");
   }
   events_.lost(why, news);
   retry();
@@ -213,8 +214,9 @@ void MasterClient::tick(std::uint64_t elapsed_ms) {
     without_ms_ += elapsed_ms;
     if (was_greeted_ && without_ms_ >= say_away_ms_) {
       say_away_ms_ *= 2;
-      log_warning("still no master after " + std::to_string(without_ms_ / 1000) +
-                  " s: " + seen_text());
+      const std::uint64_t limit_ms = std::max(context_.options.hold_timeout_ms, without_ms_);
+      log_warning("still no master after " + std::to_string(without_ms_ / 1000) + " s (" +
+                  seconds(limit_ms - without_ms_) + " are left): " + seen_text());
     }
   }
   if (!channel_) return;

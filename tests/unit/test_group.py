@@ -125,7 +125,7 @@ def test_a_boundary_without_a_vote_asks_for_no_hash(fake: FakeExtension) -> None
 @pytest.mark.parametrize(
     ("admitted", "line"),
     [
-        (True, "refresh of step 4 waits for others of 2 members"),
+        (True, "refresh of step 4 waits for others of 2 members, 9 s at most"),
         (False, "at most: this process becomes a member at the run's next boundary"),
     ],
 )

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
+#include "base/log.h"
 #include "fake_links.h"
 
 namespace pccl::testing {
@@ -54,7 +58,7 @@ class FakeNetwork : public Network {
   Loop& loop_;
 };
 
-TEST(MasterClientSilence, a_long_message_that_takes_its_time_is_a_sign_of_life) {
+TEST(MasterClientSilence, a_long_message_is_a_sign_of_life_and_a_wait_says_for_how_long) {
   Node node(PeerId{1});
   FakeNetwork network(node.loop);
   EngineContext context{network,
@@ -86,8 +90,14 @@ TEST(MasterClientSilence, a_long_message_that_takes_its_time_is_a_sign_of_life) 
     client.tick(50);
   }
   EXPECT_EQ(lost, "");
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
   for (int i = 0; i < 200; ++i) client.tick(50);
   EXPECT_NE(lost.find("silent"), std::string::npos) << lost;
+  set_log_sink(nullptr);
+  ASSERT_EQ(lines.size(), 1U);
+  const std::string limit = "until a master is back, 1800.0 s at most (PCCL_HOLD_TIMEOUT_S)";
+  EXPECT_NE(lines[0].find(limit), std::string::npos) << lines[0];
 }
 
 }  // namespace
