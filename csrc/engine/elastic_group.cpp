@@ -416,7 +416,7 @@ void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
   const Pending& pending = *found.operation;
   for (const PeerId peer : found.ask) ask_issued(pending, peer);
   const std::string reason =
-      "it has moved no data of " + describe(pending) + " for " + seconds(limit_ms);
+      "it has moved no data of " + describe_op(pending) + " for " + seconds(limit_ms);
   for (const Stall::Fault& fault : found.faults) {
     if (fault.again) {
       feed(peer::LinkFailed{run_->id, fault.peer, reason + ", also over a new link"});

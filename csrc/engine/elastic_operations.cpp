@@ -166,7 +166,7 @@ void ElasticGroup::on(const peer::RunOp& a) {
   Pending& pending = ops_.at(a.op);
   if (!pending.contributors.empty()) {
     ++context_.counters.ops_replayed;
-    log_info(describe(pending) + " is replayed among " + count_of(members().size(), "member"));
+    log_info(describe_op(pending) + " is replayed among " + count_of(members().size(), "member"));
   }
   if (late_ && late_->op == a.op) late_.reset();  // it is found again
   run(a.op);

@@ -114,7 +114,7 @@ void EngineCore::add(GroupId id, std::string name, Result<std::vector<Handle>> m
 }
 
 std::vector<Handle> EngineCore::members_of(GroupId fixed_group) {
-  const auto* group = dynamic_cast<FixedGroup*>(find(fixed_group));
+  const FixedGroup* group = find_fixed(fixed_group);
   return group == nullptr ? std::vector<Handle>{} : group->handles();
 }
 
@@ -149,7 +149,7 @@ void EngineCore::evicted(const std::string& why) {
 
 void EngineCore::lost_by_run(const std::vector<PeerId>& lost) {
   for (auto& [id, group] : groups_) {
-    auto* fixed = dynamic_cast<FixedGroup*>(group.get());
+    FixedGroup* fixed = find_fixed(id);
     if (fixed == nullptr) continue;
     for (const PeerId peer : lost) fixed->lost_by_run(peer);
   }
@@ -157,7 +157,7 @@ void EngineCore::lost_by_run(const std::vector<PeerId>& lost) {
 
 void EngineCore::run_over(const Error& over) {
   for (auto& [id, group] : groups_) {
-    if (auto* fixed = dynamic_cast<FixedGroup*>(group.get())) fixed->run_over(over);
+    if (FixedGroup* fixed = find_fixed(id)) fixed->run_over(over);
   }
 }
 
@@ -166,15 +166,17 @@ Group* EngineCore::find(GroupId id) {
   return it == groups_.end() ? nullptr : it->second.get();
 }
 
+FixedGroup* EngineCore::find_fixed(GroupId id) { return dynamic_cast<FixedGroup*>(find(id)); }
+
 void EngineCore::close(GroupId id) {
   const auto it = groups_.find(id);
   if (it == groups_.end()) return;
   context_->note("group closed", {}, id);
-  if (auto* fixed = dynamic_cast<FixedGroup*>(it->second.get())) closed_.add(fixed->last_words());
+  FixedGroup* fixed = find_fixed(id);
+  if (fixed != nullptr) closed_.add(fixed->last_words());
   it->second->close();
   // Groups of the run may be the last that need the links of those who are not in it any more.
-  if (const auto* fixed = dynamic_cast<FixedGroup*>(it->second.get());
-      fixed != nullptr && fixed->of_run()) {
+  if (fixed != nullptr && fixed->of_run()) {
     for (const Handle& handle : fixed->handles()) {
       if (handle.peer != links_->self()) context_->release_link(handle.peer, /*in_order=*/true);
     }

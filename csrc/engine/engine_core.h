@@ -68,6 +68,8 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   void segment_sent(MemoryToken, PeerId, std::uint32_t) override {}
   void add(GroupId id, std::string name, Result<std::vector<Handle>> members, std::int32_t rank,
            std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected, bool of_run);
+  /// Null: there is none of this number, or it is the elastic group.
+  [[nodiscard]] FixedGroup* find_fixed(GroupId id);
   void ended(GroupId id);
   void answer_ended(PeerId peer, const PeerToPeer& message);
   void adopt(Group& group);

@@ -359,9 +359,9 @@ void FixedGroup::answer(OpKey op, Question& question) {
   } else {
     late = "all ranks called it, but its data did not arrive in time";
   }
-  fail_group({ErrorCode::timed_out, describe(*pending) + " did not finish within its timeout of " +
-                                        std::to_string(pending->op->request().timeout_ms) +
-                                        " ms: " + late},
+  fail_group({ErrorCode::timed_out,
+              describe_op(*pending) + " did not finish within its timeout of " +
+                  std::to_string(pending->op->request().timeout_ms) + " ms: " + late},
              true);
 }
 

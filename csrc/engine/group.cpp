@@ -179,7 +179,7 @@ bool Group::with_memory(OpKey op, Body&& body) {
 void Group::starve(OpKey key) {
   Pending& pending = ops_.at(key);
   const std::string text = describe_peer(context_.links.self(), *pending.numbering) +
-                           " has no memory for " + describe(pending);
+                           " has no memory for " + describe_op(pending);
   log_warning(name_ + ": " + text);
   stop(pending);
   pending.op->restore();
@@ -351,7 +351,7 @@ Placement Group::keep_early(EpochRun& run, PeerId from, const SegmentHeader& hea
     bytes += kept_cost(header.bytes);
     const std::uint64_t expected = total_bytes(request.inputs) + total_bytes(request.outputs);
     if (bytes > 2 * expected + kUngrantedBytesMax) {
-      const std::string what = describe(*pending);
+      const std::string what = describe_op(*pending);
       if (fits(*pending, from, header.descriptor)) {  // else it means another operation
         context_.breaks_rules(from, "it sends more of " + what + " than there is");
       }

@@ -138,12 +138,11 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   [[nodiscard]] bool member(PeerId peer) const;
   [[nodiscard]] const std::vector<PeerId>& members() const { return run_->members; }
   void publish() { context_.publish(id_, view()); }
-  [[nodiscard]] std::string describe(const Pending& pending) const;
+  [[nodiscard]] std::string describe_op(const Pending& pending) const;
   [[nodiscard]] std::string describe_wait(const Pending& pending) const;
   [[nodiscard]] std::string numbered(OpKey key) const;
   [[nodiscard]] std::string describe_peer(PeerId peer, const std::vector<PeerId>& numbering) const;
   [[nodiscard]] std::string waiting_text(const Pending& pending) const;
-  [[nodiscard]] static std::string describe(const OpDescriptor& d) { return pccl::describe(d); }
   /// What is known of the completed operations, when the group closes.
   [[nodiscard]] Completed take_completed() { return std::move(completed_); }
 

@@ -25,7 +25,7 @@ std::string Group::report() const {
 std::string Group::waiting_text(const Pending& pending) const {
   const Operation& op = *pending.op;
   const std::string for_so_long = std::to_string(op.waited_total_ms / 1000) + " s";
-  std::string text = describe(pending) + " has been waiting for " + for_so_long + " ";
+  std::string text = describe_op(pending) + " has been waiting for " + for_so_long + " ";
   if (ops_.is_deferred(op.key()))
     return text + "for an earlier call (a barrier waits for all, others for the same memory, or " +
            "for room for a preimage)";
@@ -40,7 +40,8 @@ std::string Group::waiting_text(const Pending& pending) const {
   const std::string done =
       bytes_text(moved.done) + " of " + bytes_text(moved.of) + (moved.sent ? " sent" : " received");
   const std::string speed = ", " + bytes_text(lately * 1000 / in_ms) + "/s";
-  if (lately > 0) text = describe(pending) + " moves, after " + for_so_long + ": " + done + speed;
+  if (lately > 0)
+    text = describe_op(pending) + " moves, after " + for_so_long + ": " + done + speed;
   if (peers.empty()) return lately > 0 ? text : text + "to send its part (" + done + ")";
   std::string owing;
   for (const std::uint32_t i : peers) {
@@ -81,7 +82,7 @@ std::string describe(const OpDescriptor& d) {
   return details.empty() ? text : text + "(" + details + ")";
 }
 
-std::string Group::describe(const Pending& pending) const {
+std::string Group::describe_op(const Pending& pending) const {
   const Operation& op = *pending.op;
   const OpRequest& request = op.request();
   std::string text = describe(request.descriptor) + " " + numbered(op.key());
@@ -98,7 +99,7 @@ std::string Group::numbered(OpKey key) const {
 }
 
 std::string Group::describe_wait(const Pending& pending) const {
-  return describe(pending) + ", after " + seconds(pending.op->waited_total_ms);
+  return describe_op(pending) + ", after " + seconds(pending.op->waited_total_ms);
 }
 
 std::string Group::describe_peer(PeerId peer, const std::vector<PeerId>& numbering) const {
