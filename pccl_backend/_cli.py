@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._config import ETCD_SCHEME, SCHEME
+from ._config import ETCD_SCHEME, RUN_NAME, SCHEME, is_run_name
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -97,15 +97,9 @@ def positive_count(text: str) -> int:
 
 
 def run_name(text: str) -> str:
-    """A name of 1 to 128 bytes that can stand in a URL as it is."""
-    if (
-        not text
-        or len(text) > 128
-        or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in text)
-    ):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a run name: 1 to 128 letters, digits, '-', '_' and '.'"
-        )
+    """The name of a run."""
+    if not is_run_name(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a run name: {RUN_NAME}")
     return text
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import ipaddress
 import os
+import re
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -21,7 +22,8 @@ from ._version import __version__
 NAME = "pccl"  # of the backend; _register.py has its own, since it loads nothing
 SCHEME = "pccl://"
 ETCD_SCHEME = "etcd://"
-RUN_NAME_BYTES_MAX = 128
+RUN_NAME_BYTES_MAX = 128  # of replicas too
+RUN_NAME = f"1 to {RUN_NAME_BYTES_MAX} letters of ASCII, digits, '-', '_' and '.'"  # is_run_name
 NAME_BYTES_MAX = 64
 MASTERS_MAX = 16
 REPLICA_SIZE_MAX = 4096
@@ -288,9 +290,16 @@ def parse_url(url: str, *, name: str = "url") -> Target:
     if len(masters) > MASTERS_MAX:
         raise _wrong(name, url, f"at most {MASTERS_MAX} masters")
     run = run.removesuffix("/")
-    if "/" in run or len(run.encode()) > RUN_NAME_BYTES_MAX:
-        raise _wrong(name, url, f"a run's name of at most {RUN_NAME_BYTES_MAX} bytes without '/'")
+    if run and not is_run_name(run):
+        raise _wrong(
+            name, url, f"behind the '/' the run's name as pccl-master --run has it, {RUN_NAME}"
+        )
     return Target(masters, run)
+
+
+def is_run_name(text: str) -> bool:
+    """Whether a run may have this name, which stands in URLs, file names and log lines as it is."""
+    return len(text) <= RUN_NAME_BYTES_MAX and re.fullmatch(r"[A-Za-z0-9._-]+", text) is not None
 
 
 def interface_host(interface: str) -> str:

@@ -1,10 +1,13 @@
 #include "master/server.h"
 
+#include <algorithm>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/limits.h"
+#include "base/text.h"
 #include "transport/clock.h"
 #include "transport/network.h"
 
@@ -19,6 +22,16 @@ bool is_loopback(const std::string& host) {
 
 Error unusable(std::string text) { return Error{ErrorCode::invalid, std::move(text)}; }
 
+/// As is_run_name of pccl_backend/_config.py, which refuses other names before.
+bool is_run_name(std::string_view text) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  };
+  return !text.empty() && text.size() <= kRunNameBytesMax &&
+         std::all_of(text.begin(), text.end(), fits);
+}
+
 Error check(const MasterOptions& options) {
   if (!options.insecure && !is_loopback(options.host)) {
     return unusable(
@@ -30,9 +43,10 @@ Error check(const MasterOptions& options) {
 }
 
 Error check(const RunOptions& options) {
-  if (options.run.empty() || options.run.size() > kRunNameBytesMax) {
-    return unusable("the run name has " + std::to_string(options.run.size()) +
-                    " bytes; it takes 1 to " + std::to_string(kRunNameBytesMax));
+  if (!is_run_name(options.run)) {
+    return unusable("\"" + printable(options.run) + "\" is not a run name: 1 to " +
+                    std::to_string(kRunNameBytesMax) +
+                    " letters of ASCII, digits, '-', '_' and '.'");
   }
   if (options.min_peers == 0) return unusable("min_peers is 0; a run is founded by at least 1");
   if (options.hold_below == 0) return unusable("hold_below is 0; it is at least 1");

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pccl_backend import __version__, _cli
+from pccl_backend._config import parse_url
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -208,6 +209,25 @@ def test_a_wrong_argument_ends_with_status_2_and_its_name(
         _cli.main(argv)
     assert raised.value.code == 2
     assert argv[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["two words", "größe", "a%20b", "a\n", "x" * 129])
+def test_a_name_that_no_run_can_have_is_refused_by_the_master_and_in_a_url(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = "1 to 128 letters of ASCII, digits, '-', '_' and '.'"
+    with pytest.raises(SystemExit):
+        _cli.main(["--run", name])
+    assert f"{name!r} is not a run name: {rule}" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="as pccl-master --run has it") as caught:
+        parse_url(f"pccl://a:1/{name}")
+    assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a", "Llama-3.1_8b", "x" * 128])
+def test_a_name_that_the_master_takes_can_stand_in_a_url(name: str) -> None:
+    assert _cli.parse_run(name).name == name
+    assert parse_url(f"pccl://a:1/{name}").run == name
 
 
 def test_main_hands_the_options_to_the_core_and_returns_its_status(

@@ -534,7 +534,11 @@ TEST_F(Server, options_that_cannot_work_are_errors_that_name_them) {
   };
   EXPECT_TRUE(names(error_of([](auto& o) { o.host = "0.0.0.0"; }), "--insecure"));
   EXPECT_TRUE(names(error_of([](auto& o) { o.host = "127.0.0.1.example"; }), "--insecure"));
-  EXPECT_TRUE(names(error_of([](auto& o) { o.run = ""; }), "run name"));
+  for (const std::string& run : {std::string(), std::string(200, 'r'), std::string("two words"),
+                                 std::string("a/b"), std::string("gr\xC3\xB6sse")}) {
+    EXPECT_TRUE(names(error_of([&](auto& o) { o.run = run; }), "is not a run name")) << run;
+  }
+  EXPECT_EQ(error_of([](auto& o) { o.run = "Llama-3.1_8b"; }), "");
   EXPECT_TRUE(names(error_of([](auto& o) { o.min_peers = 0; }), "min_peers"));
   EXPECT_TRUE(names(error_of([](auto& o) { o.hold_below = 0; }), "hold_below"));
   EXPECT_TRUE(names(error_of([](auto& o) { o.heartbeat_ms = 0; }), "heartbeat_ms"));
@@ -548,7 +552,6 @@ TEST_F(Server, options_that_cannot_work_are_errors_that_name_them) {
   start();
   const std::string taken = error_of([&](auto& o) { o.port = port_; });
   EXPECT_TRUE(names(taken, std::to_string(port_))) << taken;
-  EXPECT_TRUE(names(error_of([](auto& o) { o.run = std::string(200, 'r'); }), "run name"));
 }
 
 }  // namespace
