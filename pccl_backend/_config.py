@@ -29,6 +29,7 @@ MASTERS_MAX = 16
 REPLICA_SIZE_MAX = 4096
 SECONDS_MAX = 365.0 * 24 * 3600
 ON_LOSS = ("retry", "raise")
+PLAINTEXT = ("none", "loopback", "all")
 OF_LAUNCHER = "PCCL_RUN_"  # variables between pccl-run and its workers begin so
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
@@ -138,6 +139,9 @@ class Options:
         stream_wait: `wait()` of an operation on device tensors holds the caller's stream and
             returns at once; otherwise `wait()` holds the CPU until the outcome, as gloo's does.
             PCCL_STREAM_WAIT=1.
+        plaintext: Links whose data is not encrypted, once both processes have proven which peers
+            they are: none, loopback (both ends at loopback addresses) or all. A link is encrypted
+            if one of its two processes wants that. PCCL_PLAINTEXT.
     """
 
     name: str | None = None
@@ -157,6 +161,7 @@ class Options:
     step_timeout_s: float | None = None
     on_loss: str = "retry"
     stream_wait: bool = False
+    plaintext: str = "all"
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, whoever gave them."""
@@ -176,6 +181,8 @@ class Options:
             raise _wrong("on_loss", self.on_loss, "'retry' or 'raise'")
         if self.log_level is not None and self.log_level not in LOG_LEVELS:
             raise _wrong("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
+        if self.plaintext not in PLAINTEXT:
+            raise _wrong("plaintext", self.plaintext, f"one of {', '.join(PLAINTEXT)}")
         for name in (
             "hold_timeout_s",
             "tcp_user_timeout_s",
@@ -245,6 +252,7 @@ class Options:
             "stall_timeout_ms": _milliseconds(self.stall_timeout_s),
             "goodbye_timeout_ms": _milliseconds(self.goodbye_timeout_s),
             "preimage_bytes_max": self.preimage_bytes,
+            "plaintext": self.plaintext,
         }
 
 
@@ -417,6 +425,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "step_timeout_s": ("PCCL_STEP_TIMEOUT_S", _read_seconds),
     "on_loss": ("PCCL_ON_LOSS", str.lower),
     "stream_wait": ("PCCL_STREAM_WAIT", _read_switch),
+    "plaintext": ("PCCL_PLAINTEXT", str.lower),
 }
 
 VARIABLES = {field: variable for field, (variable, _) in _VARIABLES.items()}

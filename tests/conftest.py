@@ -35,6 +35,10 @@ TORCH = tuple(int(part) for part in importlib.metadata.version("torch").split(".
 collect_ignore_glob = [] if TORCH >= (2, 14) else ["*/test_reconfigure.py"]
 PATIENCE_S = 150.0  # for what takes a second or two: a machine may be 20 times slower for a while
 
+# A script starts `make test &` with Ctrl-C ignored, and every child would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = "") -> Any:
     """Returns the first true value of `condition`; fails after `timeout_s`."""

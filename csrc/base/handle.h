@@ -2,7 +2,6 @@
 // ones).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,13 +13,12 @@
 
 namespace pccl {
 
-using LinkKey = std::array<std::uint8_t, 32>;
-
-/// The addresses of a process, and the key that a peer which connects to it must prove to hold.
+/// The addresses of a process, and its public key: a link is made with the process that proves to
+/// hold the private half, whatever answers at an address.
 struct Handle {
   PeerId peer;
   std::vector<std::string> addresses;  // "host:port", "[v6]:port", best first
-  LinkKey key{};
+  PublicKey key{};
   std::string name = {};  // for people; whatever a peer has sent: shown by `name_of`
   static constexpr std::string_view kAddedFrom = "name";
   bool operator==(const Handle&) const = default;

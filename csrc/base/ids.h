@@ -4,6 +4,7 @@
 // `std::int32_t`, because torch's are, and because they are positions and not names.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -11,7 +12,11 @@
 
 namespace pccl {
 
-/// One process, for the whole of its life: 64 random bits, chosen by the peer, never reused.
+/// The public half of the X25519 key pair that a process makes when it starts. Not a secret.
+using PublicKey = std::array<std::uint8_t, 32>;
+
+/// One process, for the whole of its life: the first 8 bytes of the SHA-256 of its public key, so
+/// that no process can prove to be another one.
 struct PeerId {
   std::uint64_t value = 0;
   auto operator<=>(const PeerId&) const = default;

@@ -205,7 +205,7 @@ class ThreadedEngine : public Engine {
   Calls calls_;
   std::unique_ptr<Run> run_ = Run::of(calls_, *core_);
   PeerId self_;
-  LinkKey key_{};
+  PublicKey key_{};
   std::uint16_t port_ = 0;
   std::shared_ptr<Ticket> goodbye_ = std::make_shared<Ticket>();
   mutable std::mutex views_mutex_;  // of what the engine publishes; never held while it runs

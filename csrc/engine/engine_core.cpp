@@ -40,6 +40,7 @@ Error EngineCore::listen() {
   link_options.bulk_lanes = options_.bulk_lanes;
   link_options.connect_timeout_ms = options_.connect_timeout_ms;
   link_options.tcp_user_timeout_ms = options_.tcp_user_timeout_ms;
+  link_options.plaintext = options_.plaintext;
   auto links = network_.make_links(*this, link_options);
   if (!links) return links.error();
   links_ = std::move(links).value();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/transport.h"
 #include "wire/parts.h"
 
 namespace pccl {
@@ -29,6 +30,7 @@ struct EngineOptions {
   std::uint64_t preimage_bytes_max = 1ULL << 30;  // copies of outputs, to restore them after a loss
   std::uint64_t hold_timeout_ms = 30ULL * 60 * 1000;  // without a master
   std::uint64_t goodbye_timeout_ms = 5000;  // at destroy and exit: to send data that others need
+  Plaintext plaintext = Plaintext::all;
 };
 
 struct JoinOptions {

@@ -167,6 +167,14 @@ py::dict to_dict(const GroupEvent& event) {
   return dict;
 }
 
+Plaintext to_plaintext(const std::string& name) {
+  static const std::map<std::string, Plaintext> kNames{
+      {"none", Plaintext::none}, {"loopback", Plaintext::loopback}, {"all", Plaintext::all}};
+  const auto found = kNames.find(name);
+  if (found == kNames.end()) throw py::value_error("plaintext is " + name);
+  return found->second;
+}
+
 EngineOptions to_options(const py::dict& dict) {
   EngineOptions options;
   Fields fields(dict);
@@ -186,7 +194,10 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("silence_timeout_ms", options.silence_timeout_ms);
   fields.take("stall_timeout_ms", options.stall_timeout_ms);
   fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
+  std::string plaintext = "all";
+  fields.take("plaintext", plaintext);
   fields.refuse_others();
+  options.plaintext = to_plaintext(plaintext);
   return options;
 }
 

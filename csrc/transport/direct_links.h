@@ -38,6 +38,7 @@ using MakeDirectLinks = std::function<Result<std::unique_ptr<DirectLinks>>(Direc
 
 [[nodiscard]] Result<std::unique_ptr<DirectLinks>> make_direct_links(Loop& loop,
                                                                      DirectEvents& events,
+                                                                     const KeyPair& identity,
                                                                      const LinkOptions& options);
 
 }  // namespace pccl

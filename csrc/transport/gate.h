@@ -49,7 +49,7 @@ class Gate {
   Gate& operator=(const Gate&) = delete;
 
   [[nodiscard]] std::uint16_t port() const { return port_; }
-  [[nodiscard]] RefusalLog& refusals() { return *refusals_; }
+  [[nodiscard]] const std::shared_ptr<RefusalLog>& refusals() const { return refusals_; }
   /// Stops accepting; connections that are not proven are dropped.
   void close();
 

@@ -1,9 +1,5 @@
 #include "transport/handshake.h"
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-
 #include <algorithm>
 
 #include "base/assert.h"
@@ -53,30 +49,33 @@ Result<Opening> decode_opening(std::span<const std::byte> bytes) {
   return opening;
 }
 
+std::uint32_t lane_capabilities(Plaintext allowed, bool loopback) {
+  const bool plain = allowed == Plaintext::all || (allowed == Plaintext::loopback && loopback);
+  return plain ? capability::kPlain : 0;
+}
+
 std::array<std::byte, kLaneHelloBytes> encode_lane_hello(const LaneHello& hello) {
   std::array<std::byte, kLaneHelloBytes> out{};
   BytesOut(out)
-      .number(hello.dialer.value)
+      .array(hello.dialer)
       .number(hello.acceptor.value)
       .number(hello.link)
       .number(static_cast<std::uint8_t>(hello.joins ? 1 : 0))
       .array(std::array<std::uint8_t, 3>{})
-      .number(hello.capabilities)
-      .array(hello.nonce);
+      .number(hello.capabilities);
   return out;
 }
 
 Result<LaneHello> decode_lane_hello(std::span<const std::byte> bytes) {
   BytesIn from(bytes);
   LaneHello hello;
-  hello.dialer.value = from.number<std::uint64_t>();
+  hello.dialer = from.array<32>();
   hello.acceptor.value = from.number<std::uint64_t>();
   hello.link = from.number<std::uint64_t>();
   const auto joins = from.number<std::uint8_t>();
   hello.joins = joins == 1;
   const auto zero = from.array<3>();
   hello.capabilities = from.number<std::uint32_t>();
-  hello.nonce = from.array<24>();
   if (!all_zero(zero) || joins > 1) {
     return {ErrorCode::malformed, "a lane hello with fields that name nothing"};
   }
@@ -86,31 +85,20 @@ Result<LaneHello> decode_lane_hello(std::span<const std::byte> bytes) {
 std::array<std::byte, kLaneOfferBytes> encode_lane_offer(const LaneOffer& offer) {
   std::array<std::byte, kLaneOfferBytes> out{};
   BytesOut(out)
-      .array(offer.nonce)
-      .number(offer.capabilities)
-      .array(std::array<std::uint8_t, 4>{})
-      .array(offer.proof);
+      .number(static_cast<std::uint8_t>(offer.another ? 2 : 1))
+      .array(std::array<std::uint8_t, 3>{})
+      .number(offer.capabilities);
   return out;
 }
 
 Result<LaneOffer> decode_lane_offer(std::span<const std::byte> bytes) {
   BytesIn from(bytes);
-  LaneOffer offer;
-  offer.nonce = from.array<24>();
-  offer.capabilities = from.number<std::uint32_t>();
-  const auto zero = from.array<4>();
-  offer.proof = from.array<32>();
-  if (!all_zero(zero)) {
+  const auto process = from.number<std::uint8_t>();
+  const auto zero = from.array<3>();
+  if (process < 1 || process > 2 || !all_zero(zero)) {
     return {ErrorCode::malformed, "a lane offer with fields that name nothing"};
   }
-  return offer;
-}
-
-LaneOffer not_the_one() {
-  LaneOffer offer;
-  offer.capabilities = 0;
-  offer.proof[0] = 1;
-  return offer;
+  return LaneOffer{process == 2, from.number<std::uint32_t>()};
 }
 
 std::array<std::byte, kLaneAnswerBytes> encode_lane_answer(LaneVerdict verdict) {
@@ -122,36 +110,21 @@ std::array<std::byte, kLaneAnswerBytes> encode_lane_answer(LaneVerdict verdict) 
 Result<LaneVerdict> decode_lane_answer(std::span<const std::byte> bytes) {
   BytesIn from(bytes);
   const auto verdict = from.number<std::uint8_t>();
-  if (verdict < 1 || verdict > 3 || !all_zero(from.array<7>())) {
+  if (verdict < 1 || verdict > 2 || !all_zero(from.array<7>())) {
     return {ErrorCode::malformed, "a lane answer with fields that name nothing"};
   }
   return static_cast<LaneVerdict>(verdict);
 }
 
-Proof lane_proof(const LinkKey& key, Side side, const LaneHello& hello, const LaneOffer& offer) {
-  std::array<std::byte, 1 + 24 + 24 + 8 + 8 + 8 + 1 + 4 + 4> text{};
-  BytesOut(text)
-      .number(static_cast<std::uint8_t>(side))
-      .array(hello.nonce)
-      .array(offer.nonce)
-      .number(hello.dialer.value)
-      .number(hello.acceptor.value)
-      .number(hello.link)
-      .number(static_cast<std::uint8_t>(hello.joins ? 1 : 0))
-      .number(hello.capabilities)
-      .number(offer.capabilities);
-  Proof proof{};
-  unsigned length = 0;
-  const auto* made =
-      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-           reinterpret_cast<const unsigned char*>(text.data()), text.size(), proof.data(), &length);
-  PCCL_ASSERT(made != nullptr, "OpenSSL made no HMAC-SHA256");
-  PCCL_ASSERT(length == proof.size(), length);
-  return proof;
-}
-
-bool same_proof(const Proof& a, const Proof& b) {
-  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+Secret lane_secret(const Secret& shared, const LaneHello& hello, const PublicKey& acceptor,
+                   const LaneOffer& offer) {
+  std::array<std::byte, kLaneHelloBytes + kLaneOfferBytes + 32> said{};
+  const auto hello_bytes = encode_lane_hello(hello);
+  const auto offer_bytes = encode_lane_offer(offer);
+  std::copy(offer_bytes.begin(), offer_bytes.end(),
+            std::copy(hello_bytes.begin(), hello_bytes.end(), said.begin()));
+  BytesOut(std::span(said).last(acceptor.size())).array(acceptor);
+  return derive(shared, kLaneIdentity, said);
 }
 
 }  // namespace pccl

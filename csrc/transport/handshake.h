@@ -9,20 +9,21 @@
 //    The answer to another version is the acceptor's opening and the end of the connection: both
 //    ends can name both versions.
 //
-// 2. On a lane only. With k = the key of the acceptor (which is in its handle), D and A the
-//    two random nonces, C and B the capabilities of dialer and acceptor, and
-//    H(x) = HMAC-SHA256(k, x | D | A | dialer | acceptor | link | joins | C | B):
-//      dialer    LaneHello  56 bytes: u64 dialer, u64 acceptor, u64 link (random, chosen with its
-//                           first lane), u8 joins (0: the first lane, which makes the link; 1: one
-//                           more lane of it), 3 x zero, u32 C, 24 x D
-//      acceptor  LaneOffer  64 bytes: 24 x A, u32 B, 4 x zero, 32 x H("a")
-//      dialer    LaneProof  32 bytes: H("d")
-//      acceptor  LaneAnswer  8 bytes: u8 LaneVerdict, 7 x zero
+// 2. On a lane only, with C and B the capabilities of dialer and acceptor:
+//      dialer    LaneHello  56 bytes: 32 x public key of the dialer, u64 acceptor, u64 link
+//      (random,
+//                           chosen with its first lane), u8 joins (0: the first lane, which makes
+//                           the link; 1: one more lane of it), 3 x zero, u32 C
+//      acceptor  LaneOffer   8 bytes: u8 (1: this is the acceptor; 2: another process), 3 x zero,
+//                           u32 B
+//      both      a TLS 1.3 handshake (tls_stream.h) with the key lane_secret(...), which only the
+//                holders of the two private keys know and which depends on hello and offer
+//      acceptor  LaneAnswer  8 bytes, under TLS: u8 LaneVerdict, 7 x zero
 //    A lane joins the link of these two peers that has this number, whichever of the two has
 //    dialled that link. For the acceptor the lane is part of the link when the LaneAnswer is sent;
 //    the acceptor sends over the lane when the dialer has sent a `joined` frame on it (framing.h).
-//    The dialer sends its opening and LaneHello at once. A process that is not `acceptor` answers
-//    "another process" in place of the proof: A is zero then, and the first byte of H("a") is 1.
+//    The dialer sends its opening and LaneHello at once. A process that is not `acceptor` offers
+//    "another process", and closes.
 //    Each bit of the capabilities is something that a process can do and an older version cannot.
 //    Both sides use the capabilities that both have named; an unknown bit is not an error.
 #pragma once
@@ -31,10 +32,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/handle.h"
 #include "base/ids.h"
+#include "transport/transport.h"
+#include "trust/secrets.h"
 
 namespace pccl {
 
@@ -56,20 +60,20 @@ using OpeningBytes = std::array<std::byte, kOpeningBytes>;
 /// Can bytes that start like this still become an opening?
 [[nodiscard]] bool may_be_opening(std::span<const std::byte> start);
 
-using Nonce = std::array<std::uint8_t, 24>;
-using Proof = std::array<std::uint8_t, 32>;
-
-/// What this process can do: the capabilities of its hello and of its offer. No bit has a meaning
-/// in version 1 yet.
-inline constexpr std::uint32_t kCapabilities = 0;
+/// The bits of capabilities that version 1 knows.
+namespace capability {
+/// This lane may go on without encryption after the LaneAnswer.
+inline constexpr std::uint32_t kPlain = 1;
+}  // namespace capability
+/// Of a lane with both ends at loopback addresses, or not.
+[[nodiscard]] std::uint32_t lane_capabilities(Plaintext allowed, bool loopback);
 
 struct LaneHello {
-  PeerId dialer;
+  PublicKey dialer{};
   PeerId acceptor;
   std::uint64_t link = 0;
   bool joins = false;
-  std::uint32_t capabilities = kCapabilities;
-  Nonce nonce{};
+  std::uint32_t capabilities = 0;
   bool operator==(const LaneHello&) const = default;
 };
 inline constexpr std::size_t kLaneHelloBytes = 56;
@@ -77,32 +81,27 @@ inline constexpr std::size_t kLaneHelloBytes = 56;
 [[nodiscard]] Result<LaneHello> decode_lane_hello(std::span<const std::byte> bytes);
 
 struct LaneOffer {
-  Nonce nonce{};
-  std::uint32_t capabilities = kCapabilities;
-  Proof proof{};
+  bool another = false;  // the process is not the one that the dialer looks for
+  std::uint32_t capabilities = 0;
   bool operator==(const LaneOffer&) const = default;
 };
-inline constexpr std::size_t kLaneOfferBytes = 64;
+inline constexpr std::size_t kLaneOfferBytes = 8;
 [[nodiscard]] std::array<std::byte, kLaneOfferBytes> encode_lane_offer(const LaneOffer& offer);
 [[nodiscard]] Result<LaneOffer> decode_lane_offer(std::span<const std::byte> bytes);
-/// The answer of a process that is not the one that was dialled.
-[[nodiscard]] LaneOffer not_the_one();
 
-inline constexpr std::size_t kLaneProofBytes = 32;
 enum class LaneVerdict : std::uint8_t {
   accepted = 1,
-  wrong_proof = 2,
-  no_such_link = 3  // or the link has kLanesMax lanes
+  no_such_link = 2  // or the link has kLanesMax lanes
 };
 inline constexpr std::size_t kLaneAnswerBytes = 8;
 [[nodiscard]] std::array<std::byte, kLaneAnswerBytes> encode_lane_answer(LaneVerdict verdict);
 [[nodiscard]] Result<LaneVerdict> decode_lane_answer(std::span<const std::byte> bytes);
 
-enum class Side : char { acceptor = 'a', dialer = 'd' };
-/// H of the comment at the top of this file. Uses nonce and capabilities of the offer.
-[[nodiscard]] Proof lane_proof(const LinkKey& key, Side side, const LaneHello& hello,
-                               const LaneOffer& offer);
-/// Are the two equal? Takes a time that does not depend on where they differ.
-[[nodiscard]] bool same_proof(const Proof& a, const Proof& b);
+/// The names under which TLS knows this key; the key itself says between which processes.
+inline constexpr std::string_view kLaneIdentity = "pccl1 lane";
+/// The key of a lane's TLS handshake: from the secret that the two key pairs share
+/// (KeyPair::shared_with) and from all that the two ends have said before in the clear.
+[[nodiscard]] Secret lane_secret(const Secret& shared, const LaneHello& hello,
+                                 const PublicKey& acceptor, const LaneOffer& offer);
 
 }  // namespace pccl

@@ -10,11 +10,11 @@
 
 namespace pccl {
 
-LaneDial::LaneDial(Loop& loop, const Handle& to, const LaneHello& hello,
-                   std::uint64_t user_timeout_ms, Events events)
-    : loop_(loop), key_(to.key), hello_(hello), events_(std::move(events)) {
+LaneDial::LaneDial(Loop& loop, const Dialler& dialler, const Handle& to, const LaneHello& hello,
+                   Events events)
+    : loop_(loop), dialler_(dialler), key_(to.key), hello_(hello), events_(std::move(events)) {
   connector_ = std::make_unique<Connector>(
-      loop, to.addresses, user_timeout_ms,
+      loop, to.addresses, dialler.user_timeout_ms,
       Connector::Events{
           [this](Socket socket, const std::string& at) { connected(std::move(socket), at); },
           [this](const std::string& what, bool refused) {
@@ -34,12 +34,14 @@ std::string LaneDial::report() const {
 void LaneDial::connected(Socket socket, const std::string& address) {
   address_ = address;
   proven_ = false;
-  random_bytes(hello_.nonce);
   talk_ = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
                                  kHandshakeMs);
-  talk_->on_failed([this](const std::string& reason) { next(reason, reason == kNotPccl); });
+  talk_->on_failed([this](const std::string& reason) {
+    next(reason, reason == kNotPccl || talk_->not_proven());
+  });
   talk_->expect(
       kOpeningBytes, [this](std::span<const std::byte> bytes) { opened(bytes); }, may_be_opening);
+  hello_.capabilities = lane_capabilities(dialler_.plaintext, talk_->loopback());
   std::vector<std::byte> first;
   const OpeningBytes opening = encode_opening({kProtocolVersion, Purpose::lane});
   const auto hello = encode_lane_hello(hello_);
@@ -63,16 +65,22 @@ void LaneDial::opened(std::span<const std::byte> bytes) {
 void LaneDial::offered(std::span<const std::byte> bytes) {
   const auto decoded = decode_lane_offer(bytes);
   if (!decoded) return next(decoded.error().text, true);
-  const LaneOffer& offer = decoded.value();
-  if (offer == not_the_one()) return next("another process answers there", true);
-  if (!same_proof(offer.proof, lane_proof(key_, Side::acceptor, hello_, offer))) {
-    return next("it cannot prove to hold the peer's key", true);
-  }
-  const Proof proof = lane_proof(key_, Side::dialer, hello_, offer);
-  talk_->send(std::as_bytes(std::span(proof)));
-  // After the proof the peer may have made the lane a part of its link: closing the lane now could
-  // end a link that is up there. So only the deadline of a joining lane, or that of the link, ends
-  // this wait; the link waits a little longer for the answer.
+  offer_ = decoded.value();
+  if (offer_.another) return next("another process answers there", true);
+  const std::optional<Secret> shared = dialler_.identity.shared_with(key_);
+  if (!shared) return next("the public key of the peer is none", true);
+  const Secret key = lane_secret(*shared, hello_, key_, offer_);
+  talk_->protect(
+      [this, &key](std::unique_ptr<Stream> stream) {
+        return TlsStream::dial(loop_, std::move(stream), kLaneIdentity, key);
+      },
+      "it cannot prove to hold the peer's key", [this] { proven(); });
+}
+
+void LaneDial::proven() {
+  // The peer may have made the lane a part of its link: closing the lane now could end a link that
+  // is up there. So only the deadline of a joining lane, or that of the link, ends this wait; the
+  // link waits a little longer for the answer.
   talk_->wait();
   proven_ = true;
   talk_->expect(kLaneAnswerBytes, [this](std::span<const std::byte> answer) { answered(answer); });
@@ -82,8 +90,9 @@ void LaneDial::answered(std::span<const std::byte> bytes) {
   const auto verdict = decode_lane_answer(bytes);
   if (!verdict) return next(verdict.error().text, true);
   if (verdict.value() == LaneVerdict::no_such_link) return next("it has no such link", true);
-  if (verdict.value() != LaneVerdict::accepted) return next("it refuses our proof", true);
-  std::unique_ptr<Stream> stream = talk_->take();
+  const bool plain = (hello_.capabilities & offer_.capabilities & capability::kPlain) != 0;
+  std::unique_ptr<Stream> stream = talk_->take(plain);
+  if (!stream) return next("it sends bytes before the end of the handshake", true);
   drop_talk();
   const auto done = events_.proven;  // the callback may destroy this
   const std::string address = address_;
@@ -103,13 +112,9 @@ void LaneDial::drop_talk() {
   talk_.reset();
 }
 
-LaneJoin::LaneJoin(Loop& loop, const Handle& to, const LaneHello& hello,
-                   std::uint64_t user_timeout_ms, std::uint64_t deadline_ms, Events events)
-    : loop_(loop),
-      to_(to),
-      hello_(hello),
-      user_timeout_ms_(user_timeout_ms),
-      events_(std::move(events)) {
+LaneJoin::LaneJoin(Loop& loop, const Dialler& dialler, const Handle& to, const LaneHello& hello,
+                   std::uint64_t deadline_ms, Events events)
+    : loop_(loop), dialler_(dialler), to_(to), hello_(hello), events_(std::move(events)) {
   deadline_ = loop_.timer(deadline_ms, 0, [this] {
     std::string seen = dial_ ? dial_->report() : "";
     if (!last_failure_.empty()) add_to_list(seen, last_failure_, "; before that: ");
@@ -121,7 +126,7 @@ LaneJoin::LaneJoin(Loop& loop, const Handle& to, const LaneHello& hello,
 
 void LaneJoin::dial() {
   dial_ = std::make_unique<LaneDial>(
-      loop_, to_, hello_, user_timeout_ms_,
+      loop_, dialler_, to_, hello_,
       LaneDial::Events{[this](std::unique_ptr<Stream> stream, const std::string&) {
                          const auto joined = events_.joined;
                          joined(std::move(stream));

@@ -14,8 +14,17 @@
 #include "transport/loop.h"
 #include "transport/stream.h"
 #include "transport/talk.h"
+#include "transport/transport.h"
+#include "trust/secrets.h"
 
 namespace pccl {
+
+/// What a process dials with.
+struct Dialler {
+  const KeyPair& identity;
+  Plaintext plaintext;
+  std::uint64_t user_timeout_ms;
+};
 
 /// Dials one lane: to the first of several addresses at which the process proves to be the peer.
 /// Callbacks come from the loop and may destroy the dial.
@@ -30,7 +39,8 @@ class LaneDial {
     std::function<void(std::unique_ptr<Stream> stream, const std::string& address)> proven;
     std::function<void(const Failure& failure)> failed;
   };
-  LaneDial(Loop& loop, const Handle& to, const LaneHello& hello, std::uint64_t user_timeout_ms,
+  /// `hello`: without capabilities, which depend on the address.
+  LaneDial(Loop& loop, const Dialler& dialler, const Handle& to, const LaneHello& hello,
            Events events);
   ~LaneDial();
   LaneDial(const LaneDial&) = delete;
@@ -38,20 +48,23 @@ class LaneDial {
 
   [[nodiscard]] std::string report() const;
   [[nodiscard]] bool talks() const { return talk_ != nullptr; }
-  /// The proof is sent: the peer may have taken the lane for its own.
+  /// The peer has our proof: it may have taken the lane for its own.
   [[nodiscard]] bool has_proven() const { return talk_ && proven_; }
 
  private:
   void connected(Socket socket, const std::string& address);
   void opened(std::span<const std::byte> bytes);
   void offered(std::span<const std::byte> bytes);
+  void proven();
   void answered(std::span<const std::byte> bytes);
   void next(const std::string& why, bool final);
   void drop_talk();
 
   Loop& loop_;
-  LinkKey key_;
+  Dialler dialler_;
+  PublicKey key_;
   LaneHello hello_;
+  LaneOffer offer_;
   Events events_;
   std::shared_ptr<Talk> talk_;
   std::string address_;
@@ -68,7 +81,7 @@ class LaneJoin {
     std::function<void(std::unique_ptr<Stream> stream)> joined;
     std::function<void(const std::string& why)> given_up;
   };
-  LaneJoin(Loop& loop, const Handle& to, const LaneHello& hello, std::uint64_t user_timeout_ms,
+  LaneJoin(Loop& loop, const Dialler& dialler, const Handle& to, const LaneHello& hello,
            std::uint64_t deadline_ms, Events events);
   LaneJoin(const LaneJoin&) = delete;
   LaneJoin& operator=(const LaneJoin&) = delete;
@@ -78,9 +91,9 @@ class LaneJoin {
   void failed(const std::string& why);
 
   Loop& loop_;
+  Dialler dialler_;
   Handle to_;
   LaneHello hello_;
-  std::uint64_t user_timeout_ms_;
   Events events_;
   std::uint64_t backoff_ms_ = 0;
   std::string last_failure_;

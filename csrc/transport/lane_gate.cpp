@@ -6,11 +6,13 @@
 
 namespace pccl {
 
-LaneGate::LaneGate(Loop& loop, LaneGateOwner& owner, PeerId self, const LinkKey& key,
+LaneGate::LaneGate(Loop& loop, LaneGateOwner& owner, const KeyPair& identity, Plaintext plaintext,
                    std::vector<Socket> listening, std::uint64_t user_timeout_ms)
-    : owner_(owner),
-      self_(self),
-      key_(key),
+    : loop_(loop),
+      owner_(owner),
+      identity_(identity),
+      self_(peer_of(identity.public_key())),
+      plaintext_(plaintext),
       gate_(loop, std::move(listening), Purpose::lane, user_timeout_ms,
             [this](const std::shared_ptr<Talk>& talk) {
               talk->expect(kLaneHelloBytes,
@@ -20,51 +22,61 @@ LaneGate::LaneGate(Loop& loop, LaneGateOwner& owner, PeerId self, const LinkKey&
             }) {}
 
 void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::byte> bytes) {
-  const auto hello = decode_lane_hello(bytes);
-  if (!hello) return talk->fail(hello.error().text);
-  const LaneHello& said = hello.value();
-  if (said.acceptor != self_) {
-    gate_.refusals().refused(talk->remote_host(), "it looks for another process");
+  const auto decoded = decode_lane_hello(bytes);
+  if (!decoded) return talk->fail(decoded.error().text);
+  const LaneHello& hello = decoded.value();
+  const std::string remote_host = talk->remote_host();
+  if (hello.acceptor != self_) {
+    gate_.refusals()->refused(remote_host, "it looks for another process");
     talk->on_failed(nullptr);
-    talk->send(encode_lane_offer(not_the_one()));
+    talk->send(encode_lane_offer({.another = true, .capabilities = 0}));
     return talk->finish();
   }
-  if (said.dialer == self_) return talk->fail("it says that it is this process");
-  if (!said.joins && said.dialer > self_ && !owner_.may_dial(said.dialer)) {
+  if (hello.dialer == identity_.public_key()) {
+    return talk->fail("it says that it is this process");
+  }
+  const std::optional<Secret> shared = identity_.shared_with(hello.dialer);
+  if (!shared) return talk->fail("its public key is none");
+  if (hello.joins) {
+    // A dialler drops a lane whose link it has closed meanwhile: no line in the log.
+    talk->on_failed(
+        [log = gate_.refusals(), remote_host, weak = std::weak_ptr(talk)](auto& reason) {
+          const auto ended = weak.lock();
+          if (ended && ended->not_proven()) log->refused(remote_host, reason);
+        });
+  }
+  const LaneOffer offer{.another = false,
+                        .capabilities = lane_capabilities(plaintext_, talk->loopback())};
+  talk->send(encode_lane_offer(offer));
+  const Secret key = lane_secret(*shared, hello, identity_.public_key(), offer);
+  talk->protect(
+      [this, &key](std::unique_ptr<Stream> stream) {
+        return TlsStream::accept(loop_, std::move(stream), [key](std::string_view identity) {
+          return identity == kLaneIdentity ? std::optional(key) : std::nullopt;
+        });
+      },
+      "it cannot prove to be peer " + to_string(peer_of(hello.dialer)),
+      [this, hello, offer, weak = std::weak_ptr(talk)] {
+        if (const auto open = weak.lock()) proven(open, hello, offer);
+      });
+}
+
+void LaneGate::proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello,
+                      const LaneOffer& offer) {
+  if (!hello.joins && !owner_.may_dial(hello)) {
     // Of two peers that dial each other the one with the smaller id decides which link it is, so
     // that they never make two. The peer that is turned away tries again.
     talk->on_failed(nullptr);
     return talk->drop();
   }
-  // A dialler drops a lane whose link it has closed meanwhile: no line in the log.
-  if (said.joins) talk->on_failed(nullptr);
-  LaneOffer offer;
-  random_bytes(offer.nonce);
-  offer.proof = lane_proof(key_, Side::acceptor, said, offer);
-  talk->send(encode_lane_offer(offer));
-  talk->expect(kLaneProofBytes,
-               [this, said, offer, weak = std::weak_ptr(talk)](std::span<const std::byte> proof) {
-                 if (const auto open = weak.lock()) proven(open, said, offer, proof);
-               });
-}
-
-void LaneGate::proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello,
-                      const LaneOffer& offer, std::span<const std::byte> bytes) {
-  Proof proof{};
-  for (std::size_t i = 0; i < proof.size(); ++i) proof[i] = static_cast<std::uint8_t>(bytes[i]);
-  if (!same_proof(proof, lane_proof(key_, Side::dialer, hello, offer))) {
-    gate_.refusals().refused(talk->remote_host(), "it cannot prove to hold this process's key");
-    talk->on_failed(nullptr);
-    talk->send(encode_lane_answer(LaneVerdict::wrong_proof));
-    return talk->finish();
-  }
-  if (hello.joins && !owner_.takes_lane(hello.dialer, hello.link)) {
+  if (hello.joins && !owner_.takes_lane(hello)) {
     talk->send(encode_lane_answer(LaneVerdict::no_such_link));
     return talk->finish();
   }
   talk->send(encode_lane_answer(LaneVerdict::accepted));
   if (talk->over()) return;
-  owner_.lane_arrived(hello, talk->take());
+  const bool plain = (hello.capabilities & offer.capabilities & capability::kPlain) != 0;
+  if (auto stream = talk->take(plain)) owner_.lane_arrived(hello, std::move(stream));
 }
 
 }  // namespace pccl

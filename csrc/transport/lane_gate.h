@@ -1,4 +1,4 @@
-// The acceptor's side of lanes: a peer that proves to hold this process's key brings a lane, the
+// The acceptor's side of lanes: a peer that proves to be the one that it says brings a lane, the
 // first one of a link or one more of an existing link. This file does not know which peers are
 // wanted.
 #pragma once
@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/handle.h"
 #include "transport/gate.h"
 #include "transport/handshake.h"
+#include "transport/transport.h"
+#include "trust/secrets.h"
 
 namespace pccl {
 
@@ -18,18 +21,18 @@ namespace pccl {
 class LaneGateOwner {
  public:
   virtual ~LaneGateOwner() = default;
-  /// May this peer, which has the larger id, dial the first lane of a link now?
-  [[nodiscard]] virtual bool may_dial(PeerId dialer) = 0;
+  /// May this peer dial the first lane of a link now?
+  [[nodiscard]] virtual bool may_dial(const LaneHello& hello) = 0;
   /// Is there a link of this number to the peer, with room for one more lane?
-  [[nodiscard]] virtual bool takes_lane(PeerId dialer, std::uint64_t link) = 0;
-  /// A lane is proven. If it joins, `takes_lane` has just said yes.
+  [[nodiscard]] virtual bool takes_lane(const LaneHello& hello) = 0;
+  /// A lane is proven, and `may_dial` or, if it joins, `takes_lane` has just said yes.
   virtual void lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stream) = 0;
 };
 
 /// On the loop's thread.
 class LaneGate {
  public:
-  LaneGate(Loop& loop, LaneGateOwner& owner, PeerId self, const LinkKey& key,
+  LaneGate(Loop& loop, LaneGateOwner& owner, const KeyPair& identity, Plaintext plaintext,
            std::vector<Socket> listening, std::uint64_t user_timeout_ms);
   LaneGate(const LaneGate&) = delete;
   LaneGate& operator=(const LaneGate&) = delete;
@@ -39,12 +42,13 @@ class LaneGate {
 
  private:
   void greeted(const std::shared_ptr<Talk>& talk, std::span<const std::byte> bytes);
-  void proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello, const LaneOffer& offer,
-              std::span<const std::byte> bytes);
+  void proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello, const LaneOffer& offer);
 
+  Loop& loop_;
   LaneGateOwner& owner_;
+  KeyPair identity_;
   PeerId self_;
-  LinkKey key_;
+  Plaintext plaintext_;
   Gate gate_;
 };
 

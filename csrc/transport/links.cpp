@@ -29,18 +29,20 @@ constexpr std::uint64_t kRefusedLongMs = 2000;  // if the refused peer may dial 
 
 class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
  public:
-  TcpLinks(Loop& loop, DirectEvents& events, const LinkOptions& options,
+  TcpLinks(Loop& loop, DirectEvents& events, const KeyPair& identity, const LinkOptions& options,
            std::vector<Socket> listening)
-      : loop_(loop), events_(events), options_(options), jitter_(random_u64()) {
-    self_.value = random_u64();
-    random_bytes(key_);
-    gate_ = std::make_unique<LaneGate>(loop_, static_cast<LaneGateOwner&>(*this), self_, key_,
-                                       std::move(listening), options_.tcp_user_timeout_ms);
-  }
+      : loop_(loop),
+        events_(events),
+        options_(options),
+        jitter_(random_u64()),
+        identity_(identity),
+        self_(peer_of(identity.public_key())),
+        gate_(loop, static_cast<LaneGateOwner&>(*this), identity, options.plaintext,
+              std::move(listening), options.tcp_user_timeout_ms) {}
 
-  [[nodiscard]] std::uint16_t port() const override { return gate_->port(); }
+  [[nodiscard]] std::uint16_t port() const override { return gate_.port(); }
   [[nodiscard]] PeerId self() const override { return self_; }
-  [[nodiscard]] const LinkKey& key() const override { return key_; }
+  [[nodiscard]] const PublicKey& key() const override { return identity_.public_key(); }
 
   void open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) override;
   void close(PeerId peer) override;
@@ -93,8 +95,8 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void link_closed(Link& link) override;
 
   // LaneGateOwner
-  [[nodiscard]] bool may_dial(PeerId dialer) override;
-  [[nodiscard]] bool takes_lane(PeerId dialer, std::uint64_t link) override;
+  [[nodiscard]] bool may_dial(const LaneHello& hello) override;
+  [[nodiscard]] bool takes_lane(const LaneHello& hello) override;
   void lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stream) override;
 
   void tell(Told::What what, const Link& link, std::string reason = {}, Down how = Down::lost);
@@ -106,6 +108,12 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void dial(Link& link);
   void dial_later(Link& link, std::uint64_t delay_ms);
   void widen(Link& link, std::size_t bulk_lanes);
+  [[nodiscard]] Dialler dialler() const {
+    return {identity_, options_.plaintext, options_.tcp_user_timeout_ms};
+  }
+  [[nodiscard]] LaneHello hello_to(const Link& link, std::uint64_t number, bool joins) const {
+    return {identity_.public_key(), link.peer(), number, joins, 0};
+  }
   [[nodiscard]] std::unique_ptr<Lane> lane_of(Link& link, Lane::Kind kind,
                                               std::unique_ptr<Stream> stream);
   void dial_failed(Link& link, const LaneDial::Failure& failure);
@@ -122,9 +130,9 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   DirectEvents& events_;
   LinkOptions options_;
   Random jitter_;
+  KeyPair identity_;
   PeerId self_;
-  LinkKey key_{};
-  std::unique_ptr<LaneGate> gate_;
+  LaneGate gate_;
   std::map<PeerId, std::shared_ptr<Link>> links_;
   std::vector<std::shared_ptr<Link>> closing_;  // send their rest
   std::vector<std::shared_ptr<Link>> buried_;   // freed when no call on the stack uses them
@@ -162,11 +170,14 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
   links_[peer.peer] = made;
   Link& link = *made;
   if (shut_) return fail(link, "this process has closed its links", false);
+  if (peer_of(peer.key) != peer.peer) {
+    return fail(link, "the id of peer " + name_of(peer) + " is not that of its key", false);
+  }
   link.deadline_at_ms = loop_.now_ms() + deadline_ms;
   link.deadline_after_ms = deadline_ms;
   link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
   link.refused_long_ms = refusal_tells ? kRefusedMs : kRefusedLongMs;
-  if (auto parked = parking_.take(peer.peer)) {
+  if (auto parked = parking_.take(peer)) {
     adopt(link, parked->link, std::move(parked->lanes.front()));
     for (std::size_t i = 1; i < parked->lanes.size(); ++i) {
       link.await(lane_of(link, Lane::Kind::bulk, std::move(parked->lanes[i])));
@@ -184,10 +195,13 @@ void TcpLinks::dial_later(Link& link, std::uint64_t delay_ms) {
 
 /// A peer with a larger id dials this one. This peer takes that link unless its own dial has made
 /// one, or is about to.
-bool TcpLinks::may_dial(PeerId dialer) {
+bool TcpLinks::may_dial(const LaneHello& hello) {
+  const PeerId dialer = peer_of(hello.dialer);
   const auto found = links_.find(dialer);
   if (found == links_.end()) return true;
   Link& link = *found->second;
+  if (link.handle.key != hello.dialer) return false;  // another process with the same id
+  if (dialer < self_) return true;
   if (link.state == Link::State::opening) {
     if (link.dial && link.dial->talks()) return false;
     dial_later(link, kHandshakeMs);  // if that dial comes to nothing
@@ -200,12 +214,9 @@ bool TcpLinks::may_dial(PeerId dialer) {
 }
 
 void TcpLinks::dial(Link& link) {
-  LaneHello hello;
-  hello.dialer = self_;
-  hello.acceptor = link.peer();
-  hello.link = random_u64();
+  const LaneHello hello = hello_to(link, random_u64(), /*joins=*/false);
   link.dial = std::make_unique<LaneDial>(
-      loop_, link.handle, hello, options_.tcp_user_timeout_ms,
+      loop_, dialler(), link.handle, hello,
       LaneDial::Events{
           [this, &link, number = hello.link](auto stream, const std::string& address) {
             link.address = address;
@@ -257,26 +268,27 @@ void TcpLinks::deadline_over(Link& link) {
        false);
 }
 
-bool TcpLinks::takes_lane(PeerId dialer, std::uint64_t number) {
-  if (const Link* link = find_standing(dialer, number)) return link->room() > 0;
-  return parking_.takes_lane(dialer, number);
+bool TcpLinks::takes_lane(const LaneHello& hello) {
+  const Link* link = find_standing(peer_of(hello.dialer), hello.link);
+  if (link == nullptr) return parking_.takes_lane(hello);
+  return link->handle.key == hello.dialer && link->room() > 0;
 }
 
 void TcpLinks::lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stream) {
-  const PeerId peer = hello.dialer;
+  const PeerId peer = peer_of(hello.dialer);
   if (hello.joins) {
     if (Link* link = find_standing(peer, hello.link)) {
       return link->await(lane_of(*link, Lane::Kind::bulk, std::move(stream)));
     }
-    return parking_.join(peer, std::move(stream));
+    return parking_.join(hello, std::move(stream));
   }
   const auto found = links_.find(peer);
-  if (found == links_.end()) return parking_.add(peer, hello.link, std::move(stream));
+  if (found == links_.end()) return parking_.add(hello, std::move(stream));
   Link& link = *found->second;
   if (link.state == Link::State::opening) return adopt(link, hello.link, std::move(stream));
   // The peer would not dial if its old link were up. The owner opens the link again when it has
   // heard of the loss.
-  parking_.add(peer, hello.link, std::move(stream));
+  parking_.add(hello, std::move(stream));
   if (link.state != Link::State::failed) {
     fail(link, "the peer has lost the link and dialled anew", false);
   }
@@ -295,22 +307,17 @@ void TcpLinks::adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> f
 
 std::unique_ptr<Lane> TcpLinks::lane_of(Link& link, Lane::Kind kind,
                                         std::unique_ptr<Stream> stream) {
-  const bool crc = options_.payload_crc.value_or(!stream->same_machine());
+  const bool crc = options_.payload_crc.value_or(!stream->encrypted() && !stream->same_machine());
   return std::make_unique<StreamLane>(loop_, link, kind, std::move(stream), crc);
 }
 
 void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
-  LaneHello hello;
-  hello.dialer = self_;
-  hello.acceptor = link.peer();
-  hello.link = link.number;
-  hello.joins = true;
   Handle to = link.handle;
   if (!link.address.empty()) to.addresses = {link.address};
   for (std::size_t more = std::min(bulk_lanes, link.room()); more > 0; --more) {
     const auto join = link.joining.emplace(link.joining.end());
     *join = std::make_unique<LaneJoin>(
-        loop_, to, hello, options_.tcp_user_timeout_ms, kJoinMs,
+        loop_, dialler(), to, hello_to(link, link.number, /*joins=*/true), kJoinMs,
         LaneJoin::Events{[this, &link, join](std::unique_ptr<Stream> stream) {
                            link.joining.erase(join);
                            link.join(lane_of(link, Lane::Kind::bulk, std::move(stream)));
@@ -379,7 +386,7 @@ void TcpLinks::link_closed(Link& link) {
 void TcpLinks::shutdown(std::uint64_t deadline_ms, std::function<void()> done) {
   shut_ = true;
   shutdown_done_ = std::move(done);
-  gate_->close();
+  gate_.close();
   parking_.clear();
   while (!links_.empty()) close(links_.begin()->first);
   if (closing_.empty()) return finish_shutdown();
@@ -513,11 +520,12 @@ void TcpLinks::tell_down(const Told& told) {
 }  // namespace
 
 Result<std::unique_ptr<DirectLinks>> make_direct_links(Loop& loop, DirectEvents& events,
+                                                       const KeyPair& identity,
                                                        const LinkOptions& options) {
   auto listening = listen_on(loop, options.listen_hosts, options.port_first, options.port_last);
   if (!listening) return listening.error();
   return std::unique_ptr<DirectLinks>(
-      std::make_unique<TcpLinks>(loop, events, options, std::move(listening).value()));
+      std::make_unique<TcpLinks>(loop, events, identity, options, std::move(listening).value()));
 }
 
 }  // namespace pccl

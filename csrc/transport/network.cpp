@@ -11,7 +11,7 @@ Clock& TcpNetwork::clock() { return loop_; }
 
 Result<std::unique_ptr<Links>> TcpNetwork::make_links(LinkEvents& events,
                                                       const LinkOptions& options) {
-  return make_tcp_links(loop_, events, options);
+  return make_tcp_links(loop_, events, identity_, options);
 }
 
 Result<std::unique_ptr<ChannelListener>> TcpNetwork::listen(

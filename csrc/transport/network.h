@@ -12,6 +12,7 @@
 #include "transport/clock.h"
 #include "transport/process.h"
 #include "transport/transport.h"
+#include "trust/secrets.h"
 
 namespace pccl {
 
@@ -38,10 +39,11 @@ class Network {
   [[nodiscard]] virtual bool ended(const ProcessName&) const { return false; }
 };
 
-/// Sockets on a loop, which outlives it.
+/// Sockets on a loop, which outlives it, for the process whose key pair is `identity`.
 class TcpNetwork final : public Network {
  public:
-  explicit TcpNetwork(Loop& loop) : loop_(loop) {}
+  explicit TcpNetwork(Loop& loop, const KeyPair& identity = KeyPair::make())
+      : loop_(loop), identity_(identity) {}
   [[nodiscard]] Clock& clock() override;
   [[nodiscard]] Result<std::unique_ptr<Links>> make_links(LinkEvents& events,
                                                           const LinkOptions& options) override;
@@ -57,6 +59,7 @@ class TcpNetwork final : public Network {
 
  private:
   Loop& loop_;
+  KeyPair identity_;
 };
 
 }  // namespace pccl

@@ -45,9 +45,9 @@ bool is_over(const Parking::Parked& link) {
 
 }  // namespace
 
-void Parking::add(PeerId peer, std::uint64_t link, std::unique_ptr<Stream> lane) {
-  Parked& parked = links_[peer];
-  parked = {link, {}, ++order_};
+void Parking::add(const LaneHello& hello, std::unique_ptr<Stream> lane) {
+  Parked& parked = links_[peer_of(hello.dialer)];
+  parked = {hello.dialer, hello.link, {}, ++order_};
   parked.lanes.push_back(std::move(lane));
   if (!sweep_) sweep_ = loop_.timer(kSweepMs, kSweepMs, [this] { sweep(); });
   if (links_.size() <= kMembersMax) return;
@@ -59,19 +59,21 @@ void Parking::add(PeerId peer, std::uint64_t link, std::unique_ptr<Stream> lane)
   links_.erase(oldest);
 }
 
-bool Parking::takes_lane(PeerId peer, std::uint64_t link) const {
-  const auto found = links_.find(peer);
-  return found != links_.end() && found->second.link == link &&
-         found->second.lanes.size() < kLanesMax;
+bool Parking::takes_lane(const LaneHello& hello) const {
+  const auto found = links_.find(peer_of(hello.dialer));
+  return found != links_.end() && found->second.key == hello.dialer &&
+         found->second.link == hello.link && found->second.lanes.size() < kLanesMax;
 }
 
-void Parking::join(PeerId peer, std::unique_ptr<Stream> lane) {
-  links_.at(peer).lanes.push_back(std::move(lane));
+void Parking::join(const LaneHello& hello, std::unique_ptr<Stream> lane) {
+  links_.at(peer_of(hello.dialer)).lanes.push_back(std::move(lane));
 }
 
-std::optional<Parking::Parked> Parking::take(PeerId peer) {
-  auto node = links_.extract(peer);
-  if (node.empty() || is_cut_off(node.mapped())) return std::nullopt;
+std::optional<Parking::Parked> Parking::take(const Handle& peer) {
+  auto node = links_.extract(peer.peer);
+  if (node.empty() || node.mapped().key != peer.key || is_cut_off(node.mapped())) {
+    return std::nullopt;
+  }
   return std::move(node.mapped());
 }
 

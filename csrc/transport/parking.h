@@ -10,7 +10,9 @@
 #include <optional>
 #include <vector>
 
+#include "base/handle.h"
 #include "base/ids.h"
+#include "transport/handshake.h"
 #include "transport/loop.h"
 #include "transport/stream.h"
 
@@ -22,18 +24,19 @@ class Parking {
   explicit Parking(Loop& loop) : loop_(loop) {}
 
   struct Parked {
+    PublicKey key{};         // of the peer
     std::uint64_t link = 0;  // its number
     std::vector<std::unique_ptr<Stream>> lanes;
     std::uint64_t order = 0;
   };
   /// Parks a link in the place of an earlier one of this peer.
-  void add(PeerId peer, std::uint64_t link, std::unique_ptr<Stream> lane);
-  /// Is a link of this number parked, with room for one more lane?
-  [[nodiscard]] bool takes_lane(PeerId peer, std::uint64_t link) const;
-  void join(PeerId peer, std::unique_ptr<Stream> lane);
+  void add(const LaneHello& hello, std::unique_ptr<Stream> lane);
+  /// Is a link of this peer and number parked, with room for one more lane?
+  [[nodiscard]] bool takes_lane(const LaneHello& hello) const;
+  void join(const LaneHello& hello, std::unique_ptr<Stream> lane);
   /// Takes out the peer's link, if it has not been cut off. A link with a goodbye is handed out
   /// too: its reader then receives the goodbye.
-  [[nodiscard]] std::optional<Parked> take(PeerId peer);
+  [[nodiscard]] std::optional<Parked> take(const Handle& peer);
   void erase(PeerId peer) { links_.erase(peer); }
   void clear() { links_.clear(); }
 

@@ -334,9 +334,9 @@ Result<std::unique_ptr<Links>> make_relay_links(Clock& clock, LinkEvents& events
 }
 
 Result<std::unique_ptr<Links>> make_tcp_links(Loop& loop, LinkEvents& events,
-                                              const LinkOptions& options) {
+                                              const KeyPair& identity, const LinkOptions& options) {
   return make_relay_links(loop, events, random_u64(), [&](DirectEvents& direct) {
-    return make_direct_links(loop, direct, options);
+    return make_direct_links(loop, direct, identity, options);
   });
 }
 

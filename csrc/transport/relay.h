@@ -38,7 +38,7 @@ class RelayLinks final : public Links, private DirectEvents {
 
   [[nodiscard]] std::uint16_t port() const override { return direct_->port(); }
   [[nodiscard]] PeerId self() const override { return direct_->self(); }
-  [[nodiscard]] const LinkKey& key() const override { return direct_->key(); }
+  [[nodiscard]] const PublicKey& key() const override { return direct_->key(); }
 
   void open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) override;
   void open_via(const Handle& peer, PeerId via, std::uint64_t deadline_ms) override;

@@ -75,5 +75,8 @@ std::string TcpStream::remote() const { return remote_address(socket_.fd()).text
 std::string TcpStream::remote_host() const { return remote_address(socket_.fd()).host(); }
 std::string TcpStream::local_host() const { return local_address(socket_.fd()).host(); }
 bool TcpStream::same_machine() const { return is_same_machine(socket_.fd()); }
+bool TcpStream::loopback() const {
+  return remote_address(socket_.fd()).is_loopback() && local_address(socket_.fd()).is_loopback();
+}
 
 }  // namespace pccl

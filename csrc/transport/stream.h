@@ -61,6 +61,11 @@ class Stream {
   [[nodiscard]] virtual std::string local_host() const = 0;
   /// Are both ends on one machine? Then payloads need no checksums.
   [[nodiscard]] virtual bool same_machine() const = 0;
+  /// Are both ends loopback addresses? Then no byte leaves the machine, whatever addresses mean
+  /// elsewhere.
+  [[nodiscard]] virtual bool loopback() const { return false; }
+  /// Is every byte authenticated before it is read? Then payloads need no checksums.
+  [[nodiscard]] virtual bool encrypted() const { return false; }
 
   [[nodiscard]] Moved write(std::span<const std::byte> bytes) {
     const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
@@ -92,6 +97,7 @@ class TcpStream : public Stream {
   [[nodiscard]] std::string remote_host() const override;
   [[nodiscard]] std::string local_host() const override;
   [[nodiscard]] bool same_machine() const override;
+  [[nodiscard]] bool loopback() const override;
 
  private:
   Loop& loop_;

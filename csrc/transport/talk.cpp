@@ -7,12 +7,17 @@ namespace pccl {
 
 Talk::Talk(Loop& loop, std::unique_ptr<Stream> stream, std::uint64_t deadline_ms)
     : loop_(loop), stream_(std::move(stream)) {
-  stream_->on_ready([this](bool readable, bool) {
-    const auto self = shared_from_this();
-    if (readable) ready();
-  });
+  listen();
   deadline_ = loop_.timer(deadline_ms, 0, [this, deadline_ms] {
     fail("no complete handshake within " + std::to_string(deadline_ms) + " ms");
+  });
+}
+
+void Talk::listen() {
+  stream_->on_ready([this](bool readable, bool) {
+    const auto self = shared_from_this();
+    if (protected_) return protection_ended();
+    if (readable) ready();
   });
 }
 
@@ -45,11 +50,42 @@ void Talk::finish() {
   stream_->want(true, false);
 }
 
-std::unique_ptr<Stream> Talk::take() {
+void Talk::protect(const Make& make, std::string unproven, std::function<void()> done) {
+  if (over()) return;
+  stream_->on_ready(nullptr);
+  std::unique_ptr<TlsStream> tls = make(std::move(stream_));
+  tls_ = tls.get();
+  stream_ = std::move(tls);
+  unproven_ = std::move(unproven);
+  protected_ = std::move(done);
+  listen();
+  stream_->want(true, true);
+}
+
+void Talk::protection_ended() {
+  const auto done = std::exchange(protected_, nullptr);
+  stream_->want(false, false);
+  if (tls_->established()) return done();
+  not_proven_ = tls_->refused();
+  std::byte nothing{};
+  const Stream::Moved end = stream_->read(std::span(&nothing, 1));
+  if (not_proven_) return fail(unproven_ + " (" + end.error + ")");
+  fail(end.error.empty() ? "the other side has closed the connection" : end.error);
+}
+
+std::unique_ptr<Stream> Talk::take(bool plain) {
   deadline_.reset();
   failed_ = nullptr;
+  protected_ = nullptr;
   if (stream_) stream_->on_ready(nullptr);
-  return std::move(stream_);
+  TlsStream* const tls = std::exchange(tls_, nullptr);
+  if (tls == nullptr) return std::move(stream_);
+  if (!plain) {
+    tls->read_ahead();
+    return std::move(stream_);
+  }
+  static_cast<void>(stream_.release());
+  return TlsStream::unwrap(std::unique_ptr<TlsStream>(tls));
 }
 
 void Talk::drop() { (void)take(); }

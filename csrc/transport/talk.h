@@ -1,5 +1,6 @@
 // A connection before it is proven: messages of fixed size, in turn, within kHandshakeMs. Reads no
-// byte beyond the expected message, so that the stream can be handed on between two messages.
+// byte beyond the expected message, so that the stream can be handed on, or protected by TLS,
+// between two messages.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,7 @@
 
 #include "transport/loop.h"
 #include "transport/stream.h"
+#include "transport/tls_stream.h"
 
 namespace pccl {
 
@@ -45,19 +47,33 @@ class Talk : public std::enable_shared_from_this<Talk> {
   void finish();
   /// Takes the deadline away: from now on the owner decides how long to wait, and drops the talk.
   void wait() { deadline_.reset(); }
-  [[nodiscard]] std::unique_ptr<Stream> take();
+  /// Goes on under TLS: `make` makes the one stream over the other; `done` is called when the
+  /// handshake has ended well. `unproven`: the reason if it fails because an end does not hold the
+  /// key; then `not_proven` is true.
+  using Make = std::function<std::unique_ptr<TlsStream>(std::unique_ptr<Stream>)>;
+  void protect(const Make& make, std::string unproven, std::function<void()> done);
+  [[nodiscard]] bool not_proven() const { return not_proven_; }
+  /// `plain`: the stream below TLS (TlsStream::unwrap), null if it must not be used.
+  [[nodiscard]] std::unique_ptr<Stream> take(bool plain = false);
   [[nodiscard]] bool over() const { return !stream_ || !stream_->open(); }
   /// Has the other side closed the connection without having sent a byte?
   [[nodiscard]] bool only_looked() const { return only_looked_; }
   [[nodiscard]] std::string remote_host() const { return stream_->remote_host(); }
+  [[nodiscard]] bool loopback() const { return stream_->loopback(); }
   void fail(const std::string& reason);  // deferred
   void drop();                           // at once, without a callback
 
  private:
+  void listen();
   void ready();
+  void protection_ended();
 
   Loop& loop_;
   std::unique_ptr<Stream> stream_;  // null once it is taken
+  TlsStream* tls_ = nullptr;        // `stream_`, once it is protected
+  std::function<void()> protected_;
+  std::string unproven_;
+  bool not_proven_ = false;
   std::unique_ptr<Timer> deadline_;
   std::function<void(const std::string&)> failed_;
   std::vector<std::byte> have_;

@@ -47,7 +47,6 @@ SSL_CTX* new_context() {
   PCCL_ASSERT(made);
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_read_ahead(context, 1);
   SSL_CTX_set_default_read_buffer_len(context, kReadAheadBytes);
   return context;
 }
@@ -113,6 +112,8 @@ struct TlsStream::State : std::enable_shared_from_this<State> {
   Secret key;            // at the dialler
   Find find;             // at the acceptor
   bool unknown = false;  // `find` knew no key
+  bool refused = false;  // `error` is no error of the stream below
+  bool reads_ahead = false;
 
   bool started = false;
   bool established = false;
@@ -249,6 +250,7 @@ void TlsStream::State::failed(int result, const char* doing) {
   }
   if (ended || !error.empty()) return;  // the stream below has said why
   const unsigned long code = ERR_peek_error();
+  refused = true;
   if (unknown) {
     error = "no key is known for \"" + printable(identity) + "\"";
   } else if (is_alert(code)) {
@@ -440,6 +442,23 @@ TlsStream::~TlsStream() {
 
 bool TlsStream::established() const { return state_->established && !state_->over(); }
 
+bool TlsStream::refused() const { return state_->refused; }
+
+std::unique_ptr<Stream> TlsStream::unwrap(std::unique_ptr<TlsStream> stream) {
+  State& state = *stream->state_;
+  if (!stream->established() || state.pending() > 0 || state.reads_ahead ||
+      SSL_has_pending(state.ssl) == 1) {
+    return nullptr;
+  }
+  state.under->on_ready(nullptr);
+  return std::move(state.under);
+}
+
+void TlsStream::read_ahead() {
+  state_->reads_ahead = true;
+  SSL_set_read_ahead(state_->ssl, 1);
+}
+
 Secret TlsStream::exported(std::string_view label) const {
   PCCL_ASSERT(state_->established);
   std::array<std::uint8_t, Secret::kBytes> bytes{};
@@ -497,5 +516,6 @@ std::string TlsStream::remote() const { return state_->under->remote(); }
 std::string TlsStream::remote_host() const { return state_->under->remote_host(); }
 std::string TlsStream::local_host() const { return state_->under->local_host(); }
 bool TlsStream::same_machine() const { return state_->under->same_machine(); }
+bool TlsStream::loopback() const { return state_->under->loopback(); }
 
 }  // namespace pccl

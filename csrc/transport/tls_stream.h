@@ -42,6 +42,15 @@ class TlsStream final : public Stream {
 
   /// Has the handshake ended well?
   [[nodiscard]] bool established() const;
+  /// Has the handshake failed because one end does not hold the key? Otherwise the stream below has
+  /// failed.
+  [[nodiscard]] bool refused() const;
+  /// The stream below, for ends that have proven themselves and go on without encryption. Both ends
+  /// call it at the same place: what one of them writes next must not come before the other one has
+  /// called it. Null if bytes wait to be read or written, or after `read_ahead`.
+  [[nodiscard]] static std::unique_ptr<Stream> unwrap(std::unique_ptr<TlsStream> stream);
+  /// From now on reads many records in one call on the stream below.
+  void read_ahead();
   /// A secret that only the two ends of this connection know (RFC 8446, section 7.5); call it when
   /// the handshake has ended.
   [[nodiscard]] Secret exported(std::string_view label) const;
@@ -62,6 +71,8 @@ class TlsStream final : public Stream {
   [[nodiscard]] std::string remote_host() const override;
   [[nodiscard]] std::string local_host() const override;
   [[nodiscard]] bool same_machine() const override;
+  [[nodiscard]] bool loopback() const override;
+  [[nodiscard]] bool encrypted() const override { return true; }
 
  private:
   struct State;

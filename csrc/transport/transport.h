@@ -94,6 +94,10 @@ class LinkEvents {
   virtual void segment_sent(PeerId peer, std::uint64_t cookie) = 0;
 };
 
+/// The lanes that may go on without encryption once both ends have proven who they are. A lane does
+/// if both ends allow it.
+enum class Plaintext : std::uint8_t { none, loopback, all };
+
 struct LinkOptions {
   std::vector<std::string> listen_hosts;  // empty: all interfaces
   std::uint16_t port_first = 0;           // 0: any free port
@@ -102,6 +106,7 @@ struct LinkOptions {
   std::uint64_t connect_timeout_ms = 10000;
   std::uint64_t tcp_user_timeout_ms = 30000;
   std::optional<bool> payload_crc;  // none: unless both ends are on one machine
+  Plaintext plaintext = Plaintext::all;
 };
 
 /// A link has a small lane, its first, and bulk lanes, which join it: the side that dials adds
@@ -117,7 +122,7 @@ class LinksBase {
   /// This process's handle, but for the host part of its addresses, which the caller decides.
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   [[nodiscard]] virtual PeerId self() const = 0;
-  [[nodiscard]] virtual const LinkKey& key() const = 0;
+  [[nodiscard]] virtual const PublicKey& key() const = 0;
 
   /// Brings up the link to a peer, by dialling or by waiting to be dialled; link_up or link_down
   /// follows (link_up also if the link is up already). May be called again after link_down.
@@ -176,8 +181,11 @@ class Links : public LinksBase {
 };
 
 class Loop;
-/// Over TCP. Throws nothing: a port that cannot be opened is the Result's error.
+class KeyPair;
+/// Over TCP, for the process whose key pair is `identity`. Throws nothing: a port that cannot be
+/// opened is the Result's error.
 [[nodiscard]] Result<std::unique_ptr<Links>> make_tcp_links(Loop& loop, LinkEvents& events,
+                                                            const KeyPair& identity,
                                                             const LinkOptions& options);
 
 }  // namespace pccl

@@ -79,6 +79,16 @@ Secret derive(const Secret& from, const Secret& salt, std::string_view label,
   return hkdf_of(from, &salt, label, context);
 }
 
+PeerId peer_of(const PublicKey& key) {
+  std::array<std::uint8_t, 32> digest{};
+  const bool made =
+      EVP_Digest(key.data(), key.size(), digest.data(), nullptr, EVP_sha256(), nullptr) == 1;
+  PCCL_ASSERT(made);
+  PeerId peer;
+  for (std::size_t i = 0; i < 8; ++i) peer.value = peer.value << 8 | digest[i];
+  return peer;
+}
+
 KeyPair KeyPair::make() { return from(random_secret()); }
 
 KeyPair KeyPair::from(const Secret& secret) {

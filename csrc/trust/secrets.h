@@ -9,6 +9,8 @@
 #include <span>
 #include <string_view>
 
+#include "base/ids.h"
+
 namespace pccl {
 
 /// 32 bytes that nobody else may know. Overwritten when it is destroyed, and never printed.
@@ -40,7 +42,8 @@ class Secret {
 [[nodiscard]] Secret derive(const Secret& from, const Secret& salt, std::string_view label,
                             std::span<const std::byte> context);
 
-using PublicKey = std::array<std::uint8_t, 32>;
+/// The id of the process that holds the private half of `key`.
+[[nodiscard]] PeerId peer_of(const PublicKey& key);
 
 /// An X25519 key pair (RFC 7748).
 class KeyPair {

@@ -12,7 +12,7 @@
 //   signed                        unsigned or negative integer
 //   OpKey                         array [step, index]
 //   std::string                   text string; a byte string if it is not valid UTF-8
-//   Bytes, Digest, LinkKey        byte string
+//   Bytes, Digest, PublicKey        byte string
 //   std::optional                 null or the value
 //   std::vector                   array
 //   Error                         map {"code", "text"}

@@ -153,11 +153,12 @@ def begins_without_threads(_: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from pccl_backend import _extension
+    from pccl_backend import _extension, _making
 
     def group() -> None:
         dist.init_process_group("pccl", store=dist.HashStore(), rank=0, world_size=1)
 
+    assert _making  # imported: nobody may not read root's folders
     _extension.extension()
     with no_more_threads():
         texts = [failure(group)]

@@ -129,7 +129,7 @@ void one(std::uint64_t seed) {
   (void)decode_frame_header(some, kControlBytesMax);
 
   // The parsers of the handshake take spans of fixed size.
-  stream.resize(kLaneOfferBytes);
+  stream.resize(kLaneHelloBytes);
   const auto bytes = std::span<const std::byte>(stream);
   if (random.below(2) == 0) {
     for (std::size_t i = 0; i < kMagic.size(); ++i) stream[i] = static_cast<std::byte>(kMagic[i]);
@@ -141,7 +141,7 @@ void one(std::uint64_t seed) {
     const auto again = encode_lane_hello(hello.value());
     fuzz::require(std::equal(again.begin(), again.end(), stream.begin()), "lane hello", seed);
   }
-  if (const auto offer = decode_lane_offer(bytes)) {
+  if (const auto offer = decode_lane_offer(bytes.first(kLaneOfferBytes))) {
     const auto again = encode_lane_offer(offer.value());
     fuzz::require(std::equal(again.begin(), again.end(), stream.begin()), "lane offer", seed);
   }

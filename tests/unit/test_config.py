@@ -84,6 +84,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         "PCCL_STEP_TIMEOUT_S": "60",
         "PCCL_ON_LOSS": "RAISE",
         "PCCL_STREAM_WAIT": "1",
+        "PCCL_PLAINTEXT": "Loopback",
         "PCCL_HOLD_TIMEOUT_S": "",
     }
     assert Options.from_environment(environment) == Options(
@@ -96,6 +97,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         step_timeout_s=60.0,
         on_loss="raise",
         stream_wait=True,
+        plaintext="loopback",
     )
     assert Options.from_environment({}) == Options()
 
@@ -131,6 +133,7 @@ def test_an_argument_wins_over_a_variable() -> None:
         ("PCCL_PREIMAGE_BYTES", "-1"),
         ("PCCL_ON_LOSS", "ignore"),
         ("PCCL_STREAM_WAIT", "yes"),
+        ("PCCL_PLAINTEXT", "some"),
         ("PCCL_ADVERTISE", "a,,b"),
     ],
 )

@@ -36,7 +36,7 @@ class FakeLinks : public Links {
 
   [[nodiscard]] std::uint16_t port() const override { return 1; }
   [[nodiscard]] PeerId self() const override { return self_; }
-  [[nodiscard]] const LinkKey& key() const override { return key_; }
+  [[nodiscard]] const PublicKey& key() const override { return key_; }
   void open(const Handle& peer, std::uint64_t deadline_ms, bool) override {
     opened.emplace_back(peer.peer, deadline_ms);
   }
@@ -79,7 +79,7 @@ class FakeLinks : public Links {
 
  private:
   PeerId self_;
-  LinkKey key_{};
+  PublicKey key_{};
 };
 
 /// A group whose epochs and numbering the test sets by hand.

@@ -26,7 +26,6 @@ using test::place_in;
 using test::Tensor;
 using Step = BarePeer::Step;
 
-constexpr PeerId kPeer{1};
 constexpr std::uint64_t kNumber = 4711;
 
 LinkOptions bulk_lanes(std::uint32_t count) {
@@ -88,8 +87,9 @@ struct Busy {
 
 /// The link of a peer that a test plays, and of which it holds every socket.
 struct Played {
-  explicit Played(std::size_t lanes) : peer(pair, kPeer, kNumber, lanes) {
-    pair.high.links->open({kPeer, {}, {}}, 30000, false);
+  explicit Played(std::size_t lanes)
+      : key(test::key_below(pair.high_id())), peer(pair, key, kNumber, lanes) {
+    pair.high.links->open(peer.handle(), 30000, false);
     EXPECT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
   }
   /// The link is up, and both sides hear each other.
@@ -103,9 +103,10 @@ struct Played {
     peer.clients[0]->send("x");
     EXPECT_TRUE(pair.until([&] { return pair.high.events.controls.size() == heard + 1; }));
     EXPECT_TRUE(pair.high.events.down.empty());
-    EXPECT_TRUE(pair.high.links->is_up(kPeer));
+    EXPECT_TRUE(pair.high.links->is_up(peer.id()));
   }
   Pair pair;
+  KeyPair key;
   BarePeer peer;
 };
 
@@ -171,9 +172,9 @@ TEST(Join, a_link_has_65_lanes_at_most) {
 TEST(Join, the_66th_lane_is_refused_wherever_the_link_is) {
   for (const bool parked : {false, true}) {
     Pair pair;
-    BarePeer peer(pair, kPeer, kNumber, kLanesMax);
+    BarePeer peer(pair, test::key_below(pair.high_id()), kNumber, kLanesMax);
     if (!parked) {
-      pair.high.links->open({kPeer, {}, {}}, 30000, false);
+      pair.high.links->open(peer.handle(), 30000, false);
       ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
     }
     EXPECT_EQ(BarePeer::verdict(*peer.dial(true)), LaneVerdict::no_such_link);
@@ -200,18 +201,19 @@ TEST(Join, lanes_of_a_link_that_was_dialled_early_wait_with_it) {
 
 TEST(Join, a_wrong_number_or_another_peer_is_refused_and_disturbs_nobody) {
   Played played(2);
-  for (const PeerId peer : {kPeer, PeerId{2}}) {
+  const KeyPair another = test::key_below(played.pair.high_id());
+  for (const bool same : {true, false}) {
     for (const std::uint64_t number : {kNumber, kNumber + 1}) {
-      if (peer == kPeer && number == kNumber) continue;
-      BarePeer stranger(played.pair, peer, number, 0);
+      if (same && number == kNumber) continue;
+      BarePeer stranger(played.pair, same ? played.key : another, number, 0);
       const auto client = stranger.dial(true);
       EXPECT_EQ(BarePeer::verdict(*client), LaneVerdict::no_such_link);
       ASSERT_TRUE(test::poll_until(played.pair.loop, [&] { return client->closed(); }));
     }
   }
   // Nor does a link of another peer, which is there, take one.
-  BarePeer other(played.pair, PeerId{2}, kNumber + 1, 1);
-  BarePeer mixed(played.pair, kPeer, kNumber + 1, 0);
+  BarePeer other(played.pair, another, kNumber + 1, 1);
+  BarePeer mixed(played.pair, played.key, kNumber + 1, 0);
   EXPECT_EQ(BarePeer::verdict(*mixed.dial(true)), LaneVerdict::no_such_link);
   played.expect_up();
 }
@@ -227,7 +229,7 @@ TEST(Join, a_lane_that_ends_between_any_two_steps_before_it_has_joined_harms_not
   // What was sent meanwhile has not gone into one of them, however full the other lane is.
   Tensor tensor(32U << 20);
   auto unjoined = played.peer.dial(true);
-  tensor.send(*played.pair.high.links, kPeer, 1U << 20, 1);
+  tensor.send(*played.pair.high.links, played.peer.id(), 1U << 20, 1);
   unjoined.reset();
   const auto here = [&] {
     return !played.peer.clients[0]->closed() &&
@@ -274,7 +276,7 @@ TEST(Join, a_lane_joins_however_long_its_dialler_stops_after_the_answer) {
   Tensor tensor(1U << 20);
   ASSERT_TRUE(test::poll_until(played.pair.loop, [&, sent = false]() mutable {
     if (!std::exchange(sent, true)) played.expect_up();
-    tensor.send(*played.pair.high.links, kPeer, 1U << 20, 1);
+    tensor.send(*played.pair.high.links, played.peer.id(), 1U << 20, 1);
     return !late->closed() && late->received.size() > tensor.bytes.size();
   }));
   played.expect_up();
@@ -286,38 +288,37 @@ TEST(Join, who_has_proven_itself_waits_for_the_answer_as_long_as_it_wants_the_la
   Loop loop;
   const auto listening = listen_on(loop, {"127.0.0.1"}, 0, 0);
   const std::string address = local_address(listening.value()[0].fd()).text();
-  LaneHello hello;
-  hello.dialer = kPeer;
-  hello.acceptor = PeerId{2};
-  const LinkKey key{};
+  const KeyPair here = KeyPair::make();
+  const KeyPair there = KeyPair::make();
+  const PeerId acceptor = peer_of(there.public_key());
   bool proven = false;
   LaneDial dial(
-      loop, Handle{hello.acceptor, {address}, key}, hello, 30000,
+      loop, {here, Plaintext::all, 30000}, Handle{acceptor, {address}, there.public_key()},
+      {here.public_key(), acceptor, kNumber, false, 0},
       LaneDial::Events{[&](std::unique_ptr<Stream>, const std::string&) { proven = true; },
                        [](const LaneDial::Failure& failure) { FAIL() << failure.what; }});
-  int fd = -1;
-  std::vector<std::byte> received;
-  const auto read = [&](std::size_t size) {
-    return test::poll_until(loop, [&] {
-      if (fd < 0) fd = ::accept4(listening.value()[0].fd(), nullptr, nullptr, SOCK_NONBLOCK);
-      std::array<std::byte, 256> buffer;
-      const auto got = ::recv(fd, buffer.data(), buffer.size(), 0);
-      if (got > 0) received.insert(received.end(), buffer.begin(), buffer.begin() + got);
-      return received.size() >= size;
-    });
-  };
-  const auto say = [&](const auto& bytes) { ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); };
-  ASSERT_TRUE(read(kOpeningBytes + kLaneHelloBytes));
-  LaneOffer offer;
-  const auto said = decode_lane_hello(std::span(received).subspan(kOpeningBytes)).value();
-  offer.proof = lane_proof(key, Side::acceptor, said, offer);
-  say(encode_opening({kProtocolVersion, Purpose::lane}));
-  say(encode_lane_offer(offer));
-  ASSERT_TRUE(read(kOpeningBytes + kLaneHelloBytes + kLaneProofBytes));
+  std::unique_ptr<Stream> stream;
+  std::vector<std::byte> said(kOpeningBytes + kLaneHelloBytes);
+  ASSERT_TRUE(test::poll_until(loop, [&] {
+    const int fd = ::accept4(listening.value()[0].fd(), nullptr, nullptr, SOCK_NONBLOCK);
+    if (fd >= 0) stream = std::make_unique<TcpStream>(loop, Socket(loop, fd));
+    return stream != nullptr;
+  }));
+  ASSERT_TRUE(test::poll_until(loop, [&] {
+    return stream->peek(said).bytes == said.size() && stream->read(said).bytes == said.size();
+  }));
+  const auto hello = decode_lane_hello(std::span(said).subspan(kOpeningBytes)).value();
+  EXPECT_EQ(hello.capabilities, capability::kPlain);
+  static_cast<void>(stream->write(encode_opening({kProtocolVersion, Purpose::lane})));
+  static_cast<void>(stream->write(encode_lane_offer({})));
+  const Secret key =
+      lane_secret(*there.shared_with(hello.dialer), hello, there.public_key(), LaneOffer{});
+  const auto tls = TlsStream::accept(loop, std::move(stream), [&](auto) { return key; });
+  ASSERT_TRUE(test::poll_until(loop, [&] { return tls->established(); }));
   EXPECT_FALSE(test::poll_until(loop, [&] { return proven; }, kHandshakeMs + 500));
-  say(encode_lane_answer(LaneVerdict::accepted));
+  EXPECT_TRUE(dial.has_proven());
+  static_cast<void>(tls->write(encode_lane_answer(LaneVerdict::accepted)));
   EXPECT_TRUE(test::run_until(loop, [&] { return proven; }));
-  ::close(fd);
 }
 
 TEST(Join, a_lane_that_has_joined_carries_the_bulk_data_and_is_missed_like_any_other) {
@@ -327,7 +328,7 @@ TEST(Join, a_lane_that_has_joined_carries_the_bulk_data_and_is_missed_like_any_o
   Tensor tensor(1U << 20);
   ASSERT_TRUE(test::poll_until(played.pair.loop, [&, sent = false]() mutable {
     if (!std::exchange(sent, true)) played.expect_up();
-    tensor.send(*played.pair.high.links, kPeer, 1U << 20, 1);
+    tensor.send(*played.pair.high.links, played.peer.id(), 1U << 20, 1);
     return !joined->closed() && joined->received.size() > tensor.bytes.size();
   }));
   EXPECT_TRUE(played.pair.high.events.down.empty());
@@ -389,11 +390,13 @@ TEST(Join, a_lane_whose_peer_does_not_answer_is_given_up_and_says_what_was_seen)
   Pair pair;
   const auto silent = listen_on(pair.loop, {"127.0.0.1"}, 0, 0);
   const std::string address = local_address(silent.value()[0].fd()).text();
+  const KeyPair here = KeyPair::make();
   LaneHello hello;
   hello.joins = true;
   std::string why;
   std::unique_ptr<LaneJoin> join;
-  join = std::make_unique<LaneJoin>(pair.loop, Handle{kPeer, {address}, {}}, hello, 30000, 300,
+  join = std::make_unique<LaneJoin>(pair.loop, Dialler{here, Plaintext::all, 30000},
+                                    Handle{PeerId{1}, {address}, {}}, hello, 300,
                                     LaneJoin::Events{[](std::unique_ptr<Stream>) { FAIL(); },
                                                      [&](const std::string& reason) {
                                                        why = reason;
@@ -405,14 +408,11 @@ TEST(Join, a_lane_whose_peer_does_not_answer_is_given_up_and_says_what_was_seen)
 
 TEST(Join, a_lane_that_was_refused_is_dialled_again_until_the_link_is_there) {
   Pair pair;
-  LaneHello hello;
-  hello.dialer = kPeer;
-  hello.acceptor = pair.high_id();
-  hello.link = kNumber;
-  hello.joins = true;
+  const KeyPair here = test::key_below(pair.high_id());
+  const LaneHello hello{here.public_key(), pair.high_id(), kNumber, true, 0};
   bool joined = false;
   std::unique_ptr<Stream> stream;
-  LaneJoin join(pair.loop, pair.high.handle(), hello, 30000, 30000,
+  LaneJoin join(pair.loop, {here, Plaintext::all, 30000}, pair.high.handle(), hello, 30000,
                 LaneJoin::Events{[&](std::unique_ptr<Stream> proven) {
                                    stream = std::move(proven);
                                    joined = true;
@@ -422,7 +422,7 @@ TEST(Join, a_lane_that_was_refused_is_dialled_again_until_the_link_is_there) {
   const auto timer = pair.loop.timer(100, 0, [&] { later = true; });
   ASSERT_TRUE(pair.until([&] { return later; }));
   EXPECT_FALSE(joined);
-  const BarePeer first(pair, kPeer, kNumber, 1);
+  const BarePeer first(pair, here, kNumber, 1);
   ASSERT_TRUE(pair.until([&] { return joined; }));
 }
 

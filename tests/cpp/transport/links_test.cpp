@@ -257,8 +257,8 @@ TEST(Links, a_dropped_link_is_down_at_the_other_end_and_silent_at_the_own) {
 TEST(Links, one_lost_lane_takes_the_whole_link_down_at_once) {
   for (const std::size_t lost : {0U, 1U, 2U}) {
     Pair pair;
-    test::BarePeer peer(pair, PeerId{1}, 5, 3);
-    pair.high.links->open({PeerId{1}, {}, {}}, 30000, false);
+    test::BarePeer peer(pair, test::key_below(pair.high_id()), 5, 3);
+    pair.high.links->open(peer.handle(), 30000, false);
     ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
     peer.clients[lost].reset();
     ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }, 1000));
@@ -280,8 +280,8 @@ TEST(Links, a_broken_frame_closes_the_link_with_a_reason_and_no_other_link) {
   wrong_sum.has_payload_crc = true;
   std::uint64_t link = 0;
   for (const bool with_payload : {false, true}) {
-    test::BarePeer peer(pair, PeerId{1}, ++link, 2);
-    pair.high.links->open({PeerId{1}, {}, {}}, 30000, false);
+    test::BarePeer peer(pair, test::key_below(pair.high_id()), ++link, 2);
+    pair.high.links->open(peer.handle(), 30000, false);
     const int ups = pair.high.events.ups;
     ASSERT_TRUE(pair.until([&] { return pair.high.events.ups > ups; }));
     HeaderBytes bytes;
@@ -334,7 +334,7 @@ TEST(Links, shutdown_waits_for_a_peer_that_does_not_read_no_longer_than_its_dead
   test::Recorder stopped_events;
   LinkOptions options;
   options.listen_hosts = {"127.0.0.1"};
-  auto other = std::move(make_tcp_links(stopped, stopped_events, options)).value();
+  auto other = std::move(make_tcp_links(stopped, stopped_events, KeyPair::make(), options)).value();
   Pair pair;
   test::End& end = pair.low;
   const Handle there{other->self(), {"127.0.0.1:" + std::to_string(other->port())}, other->key()};
@@ -390,19 +390,18 @@ TEST(Links, it_comes_back_when_both_open_it_again) {
 
 TEST(Links, a_peer_that_dials_anew_while_its_old_link_seems_alive_replaces_it) {
   Pair pair;
-  test::BarePeer old(pair, PeerId{1}, 5, 2);
-  pair.high.links->open({PeerId{1}, {}, {}}, 30000, false);
+  const KeyPair key = test::key_below(pair.high_id());
+  test::BarePeer old(pair, key, 5, 2);
+  pair.high.links->open(old.handle(), 30000, false);
   ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
   // The old connections stay open: only the peer knows that they are dead.
-  pair.high.events.on_down = [&](PeerId) {
-    pair.high.links->open({PeerId{1}, {}, {}}, 30000, false);
-  };
-  test::BarePeer fresh(pair, PeerId{1}, 6, 2);
+  pair.high.events.on_down = [&](PeerId) { pair.high.links->open(old.handle(), 30000, false); };
+  test::BarePeer fresh(pair, key, 6, 2);
   ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 2; }));
   EXPECT_EQ(pair.high.events.down.size(), 1U);
-  pair.high.links->send_control(PeerId{1}, bytes_of("hello again"));
+  pair.high.links->send_control(old.id(), bytes_of("hello again"));
   ASSERT_TRUE(test::poll_until(pair.loop, [&] {
-    return fresh.clients[0]->closed() || fresh.clients[0]->received.size() > 100;
+    return fresh.clients[0]->closed() || fresh.clients[0]->received.size() > test::kHandshakeBytes;
   }));
   EXPECT_TRUE(old.clients[0]->closed());
 }
@@ -421,7 +420,8 @@ TEST(Links, two_threads_with_a_loop_each_exchange_many_small_segments) {
   LinkOptions options;
   options.listen_hosts = {"127.0.0.1"};
   for (Side* side : {&a, &b}) {
-    side->links = std::move(make_tcp_links(side->loop, side->events, options)).value();
+    side->links =
+        std::move(make_tcp_links(side->loop, side->events, KeyPair::make(), options)).value();
     side->events.place = place_in(side->memory);
   }
   const auto handle = [](const Side& side) {
@@ -464,7 +464,7 @@ struct Trainer {
     EXPECT_EQ(::pipe(tell), 0);
     pid = ::fork();
     if (pid == 0) run(pair, to);
-    EXPECT_EQ(::read(tell[0], &id, sizeof id), static_cast<ssize_t>(sizeof id));
+    EXPECT_EQ(::read(tell[0], &key, sizeof key), static_cast<ssize_t>(sizeof key));
   }
   ~Trainer() {
     ::close(hold[0]);
@@ -480,10 +480,10 @@ struct Trainer {
     options.listen_hosts = {"127.0.0.1"};
     std::unique_ptr<Links> links;
     do {
-      links = std::move(make_tcp_links(loop, events, options)).value();
+      links = std::move(make_tcp_links(loop, events, KeyPair::make(), options)).value();
     } while (to.peer < links->self());
-    id = links->self();
-    if (::write(tell[1], &id, sizeof id) != static_cast<ssize_t>(sizeof id)) ::_exit(1);
+    key = links->key();
+    if (::write(tell[1], &key, sizeof key) != static_cast<ssize_t>(sizeof key)) ::_exit(1);
     links->open(to, 30000, false);
     if (!test::run_until(loop, [&] { return events.ups > 0; })) ::_exit(1);
     if (::fork() == 0) {
@@ -496,7 +496,7 @@ struct Trainer {
     links->send_control(to.peer, bytes_of("the worker runs"));
     while (true) loop.run_once(true);
   }
-  PeerId id;
+  PublicKey key{};
   int hold[2] = {-1, -1};
   int tell[2] = {-1, -1};
   pid_t pid = -1;
@@ -505,7 +505,7 @@ struct Trainer {
 TEST(Links, a_killed_trainer_is_seen_at_once_although_its_forked_worker_lives_on) {
   Pair pair;
   Trainer trainer(pair, pair.high.handle());
-  pair.high.links->open({trainer.id, {}, {}}, 30000, false);
+  pair.high.links->open({peer_of(trainer.key), {}, trainer.key}, 30000, false);
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.controls.empty(); }));
   ASSERT_EQ(::kill(trainer.pid, SIGKILL), 0);
   const test::Stopwatch watch;

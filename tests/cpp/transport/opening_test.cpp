@@ -5,7 +5,9 @@
 #include "base/protocol.h"
 #include "recorder.h"
 #include "support.h"
+#include "tap.h"
 #include "transport/handshake.h"
+#include "transport/lane_dial.h"
 #include "transport/sys.h"
 #include "transport/transport.h"
 
@@ -159,54 +161,12 @@ TEST(Open, a_listener_that_never_answers_ends_at_the_deadline) {
       << pair.low.events.reasons[0];
 }
 
-/// Passes on what a dialler and `to` send each other, and keeps the answer to the dialler's proof
-/// until it is told to go on.
-class SlowAnswer {
- public:
-  SlowAnswer(Loop& loop, std::uint16_t to)
-      : there_(loop, to), listening_(std::move(listen_on(loop, {"127.0.0.1"}, 0, 0)).value()) {
-    ticks_ = loop.timer(1, 1, [this] { pass(); });
-  }
-  ~SlowAnswer() { end(); }
-  [[nodiscard]] std::string address() const { return local_address(listening_[0].fd()).text(); }
-  void end() {
-    if (here_ >= 0) ::close(here_);
-    here_ = -1;
-    ticks_.reset();
-  }
-  bool goes_on = false;
-
- private:
-  void pass() {
-    if (here_ < 0) {
-      here_ = ::accept4(listening_[0].fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      listening_.resize(here_ < 0 ? 1 : 0);  // a second dial finds nobody
-      return;
-    }
-    std::byte buffer[4096];
-    const auto got = ::recv(here_, buffer, sizeof buffer, 0);
-    if (got > 0)
-      there_.send(std::span<const std::byte>(buffer).first(static_cast<std::size_t>(got)));
-    static_cast<void>(there_.closed());  // reads
-    const std::size_t handshake = kOpeningBytes + kLaneOfferBytes;
-    const std::size_t end =
-        goes_on ? there_.received.size() : std::min(handshake, there_.received.size());
-    if (end > passed_) ::send(here_, there_.received.data() + passed_, end - passed_, MSG_NOSIGNAL);
-    passed_ = std::max(passed_, end);
-  }
-
-  test::BareClient there_;
-  std::vector<Socket> listening_;
-  int here_ = -1;
-  std::size_t passed_ = 0;
-  std::unique_ptr<Timer> ticks_;
-};
-
 TEST(Open, a_deadline_does_not_end_a_link_that_the_other_side_may_have_taken) {
   LinkOptions options;
   options.bulk_lanes = 0;
   Pair pair(options);
-  SlowAnswer between(pair.loop, pair.high.links->port());
+  test::Tap between(pair.loop, pair.high.links->port(), 1);
+  between.holds_answers = true;
   Handle high = pair.high.handle();
   high.addresses = {between.address()};
   const test::Stopwatch watch;
@@ -215,7 +175,7 @@ TEST(Open, a_deadline_does_not_end_a_link_that_the_other_side_may_have_taken) {
   ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
   ASSERT_TRUE(test::poll_until(pair.loop, [&] { return watch.ms() > 800; }));
   EXPECT_TRUE(pair.low.events.down.empty());
-  between.goes_on = true;
+  between.holds_answers = false;
   ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
   pair.low.links->send_control(pair.high_id(), bytes_of("up"));
   ASSERT_TRUE(pair.until([&] { return pair.high.events.controls.size() == 1; }));
@@ -225,7 +185,8 @@ TEST(Open, a_deadline_does_not_end_a_link_that_the_other_side_may_have_taken) {
 TEST(Open, the_wait_for_an_answer_beyond_the_deadline_ends_too) {
   for (const bool breaks : {true, false}) {
     Pair pair;
-    SlowAnswer between(pair.loop, pair.high.links->port());
+    test::Tap between(pair.loop, pair.high.links->port(), 1);
+    between.holds_answers = true;
     Handle high = pair.high.handle();
     high.addresses = {between.address()};
     const test::Stopwatch watch;
@@ -241,36 +202,125 @@ TEST(Open, the_wait_for_an_answer_beyond_the_deadline_ends_too) {
   }
 }
 
-TEST(Open, a_wrong_key_is_refused_with_a_reason) {
+TEST(Open, an_id_that_is_not_that_of_the_key_is_refused_without_a_dial) {
   Pair pair;
   Handle handle = pair.high.handle();
   handle.key[5] ^= 1;
   pair.low.links->open(handle, 30000, false);
   ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
-  EXPECT_NE(pair.low.events.reasons[0].find("cannot prove"), std::string::npos);
+  EXPECT_NE(pair.low.events.reasons[0].find("is not that of its key"), std::string::npos);
 }
 
-TEST(Open, who_cannot_prove_the_key_is_refused_logged_and_disturbs_nobody) {
+TEST(Open, who_answers_for_another_process_is_refused_with_a_reason) {
+  // Between the two: the hello is changed so that `high` takes itself for the one that is wanted.
+  Pair pair;
+  const KeyPair absent = KeyPair::make();
+  const Handle wanted{
+      peer_of(absent.public_key()), {pair.high.handle().addresses}, absent.public_key()};
+  std::string why;
+  const KeyPair here = KeyPair::make();
+  const LaneHello hello{here.public_key(), pair.high_id(), 1, false, 0};
+  const LaneDial dial(pair.loop, {here, Plaintext::all, 30000}, wanted, hello,
+                      LaneDial::Events{[](auto, auto&) { FAIL(); },
+                                       [&](const LaneDial::Failure& failure) {
+                                         EXPECT_TRUE(failure.final);
+                                         why = failure.what;
+                                       }});
+  ASSERT_TRUE(pair.until([&] { return !why.empty(); }));
+  EXPECT_NE(why.find("it cannot prove to hold the peer's key"), std::string::npos) << why;
+}
+
+TEST(Open, who_cannot_prove_to_be_a_peer_is_refused_logged_and_disturbs_nobody) {
   test::LogLines log;
   Pair pair;
   pair.open();
-  test::BareClient liar(pair.loop, pair.high.links->port());
-  LaneHello hello;
-  hello.dialer = PeerId{1};
-  hello.acceptor = pair.high_id();
-  liar.send(encode_opening({kProtocolVersion, Purpose::lane}));
-  liar.send(encode_lane_hello(hello));
-  ASSERT_TRUE(test::poll_until(pair.loop, [&] {
-    return liar.closed() || liar.received.size() >= kOpeningBytes + kLaneOfferBytes;
-  }));
-  liar.send(std::string(kLaneProofBytes, 'x'));
-  ASSERT_TRUE(test::poll_until(pair.loop, [&] {
-    return liar.closed() ||
-           liar.received.size() == kOpeningBytes + kLaneOfferBytes + kLaneAnswerBytes;
-  }));
-  EXPECT_EQ(log.count("cannot prove to hold this process's key"), 1U);
+  // The liar has seen the public key of `low`, as everybody may.
+  const LaneHello hello{pair.low.links->key(), pair.high_id(), 1, false, capability::kPlain};
+  for (const bool knows_tls : {true, false}) {
+    test::BareClient liar(pair.loop, pair.high.links->port());
+    liar.send(encode_opening({kProtocolVersion, Purpose::lane}));
+    liar.send(encode_lane_hello(hello));
+    ASSERT_TRUE(test::poll_until(pair.loop, [&] {
+      return liar.closed() || liar.received.size() >= kOpeningBytes + kLaneOfferBytes;
+    }));
+    if (knows_tls) {
+      liar.protect(kLaneIdentity, random_secret());
+    } else {
+      liar.send(std::string(200, 'x'));
+    }
+    ASSERT_TRUE(test::poll_until(pair.loop, [&] { return liar.closed(); }));
+  }
+  EXPECT_GE(log.count("it cannot prove to be peer " + to_string(pair.low_id())), 1U) << log.all();
   pair.low.links->send_control(pair.high_id(), bytes_of("undisturbed"));
   ASSERT_TRUE(pair.until([&] { return pair.high.events.controls.size() == 1; }));
+}
+
+TEST(Open, what_is_said_before_the_keys_are_proven_cannot_be_changed_on_the_way) {
+  // Each field of the hello, and of the offer, enters the key of the handshake.
+  const KeyPair a = KeyPair::make();
+  const KeyPair b = KeyPair::make();
+  const PublicKey& acceptor = b.public_key();
+  const Secret shared = *a.shared_with(acceptor);
+  const LaneHello hello{a.public_key(), peer_of(acceptor), 7, false, 0};
+  std::vector<Secret> keys;
+  const auto add = [&](const LaneHello& said, const PublicKey& to, const LaneOffer& offer) {
+    const Secret key = lane_secret(shared, said, to, offer);
+    for (const Secret& other : keys) EXPECT_FALSE(key.same_as(other)) << keys.size();
+    keys.push_back(key);
+  };
+  LaneHello said = hello;
+  add(said, acceptor, {});
+  said.dialer[31] ^= 1, add(said, acceptor, {});
+  said.acceptor.value ^= 1, add(said, acceptor, {});
+  said.link ^= 1, add(said, acceptor, {});
+  said.joins = true, add(said, acceptor, {});
+  said.capabilities = 1, add(said, acceptor, {});
+  add(said, a.public_key(), {});
+  add(said, acceptor, {true, 0});
+  add(said, acceptor, {false, 1});
+  EXPECT_TRUE(lane_secret(*b.shared_with(a.public_key()), hello, acceptor, {}).same_as(keys[0]));
+}
+
+TEST(Open, lanes_are_plain_only_where_both_ends_allow_it) {
+  const auto opened = [](Plaintext low, Plaintext high) {
+    LinkOptions options;
+    options.bulk_lanes = 2;
+    options.plaintext = low;
+    Pair pair(options);
+    options.plaintext = high;
+    options.listen_hosts = {"127.0.0.1"};
+    do {
+      pair.high.links =
+          std::move(make_tcp_links(pair.loop, pair.high.events, KeyPair::make(), options)).value();
+    } while (pair.high_id() < pair.low_id());
+    // Someone on the way sees every byte.
+    test::Tap tap(pair.loop, pair.high.links->port());
+    Handle there = pair.high.handle();
+    there.addresses = {tap.address()};
+    pair.low.links->open(there, 30000, false);
+    pair.high.links->open(pair.low.handle(), 30000, false);
+    test::Tensor tensor(8U << 20);
+    std::vector<std::byte> memory(tensor.bytes.size());
+    pair.high.events.place = test::place_in(memory);
+    EXPECT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
+    pair.low.links->send_control(pair.high_id(), bytes_of("nobody else reads that"));
+    tensor.send(*pair.low.links, pair.high_id(), 1U << 20, 1);
+    EXPECT_TRUE(pair.until([&] {
+      return pair.high.events.arrived_bytes == memory.size() &&
+             pair.high.events.controls.size() == 1;
+    }));
+    EXPECT_TRUE(tensor.is(memory));
+    return tap.has_seen("nobody else reads that") ? "plain" : "encrypted";
+  };
+  for (const Plaintext low : {Plaintext::none, Plaintext::loopback, Plaintext::all}) {
+    for (const Plaintext high : {Plaintext::none, Plaintext::loopback, Plaintext::all}) {
+      const bool plain = low != Plaintext::none && high != Plaintext::none;
+      EXPECT_STREQ(opened(low, high), plain ? "plain" : "encrypted")
+          << static_cast<int>(low) << static_cast<int>(high);
+    }
+  }
+  EXPECT_EQ(lane_capabilities(Plaintext::loopback, false), 0U);
+  EXPECT_EQ(lane_capabilities(Plaintext::all, false), capability::kPlain);
 }
 
 TEST(Open, strangers_and_half_handshakes_disturb_nobody) {
@@ -308,10 +358,10 @@ TEST(Open, a_port_range_is_searched_and_an_exhausted_one_is_an_error) {
   test::Recorder events;
   LinkOptions options;
   options.listen_hosts = {"127.0.0.1"};
-  auto first = make_tcp_links(loop, events, options);
+  auto first = make_tcp_links(loop, events, KeyPair::make(), options);
   ASSERT_TRUE(first.ok());
   options.port_first = options.port_last = first.value()->port();
-  const auto second = make_tcp_links(loop, events, options);
+  const auto second = make_tcp_links(loop, events, KeyPair::make(), options);
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.error().code, ErrorCode::invalid);
 }
@@ -319,8 +369,8 @@ TEST(Open, a_port_range_is_searched_and_an_exhausted_one_is_an_error) {
 TEST(Open, all_interfaces_are_reached_by_ipv4_and_ipv6) {
   Loop loop;
   test::Recorder a_events, b_events;
-  auto a = std::move(make_tcp_links(loop, a_events, {})).value();
-  auto b = std::move(make_tcp_links(loop, b_events, {})).value();
+  auto a = std::move(make_tcp_links(loop, a_events, KeyPair::make(), {})).value();
+  auto b = std::move(make_tcp_links(loop, b_events, KeyPair::make(), {})).value();
   const bool a_dials = a->self() < b->self();
   Links& dialer = a_dials ? *a : *b;
   Links& acceptor = a_dials ? *b : *a;

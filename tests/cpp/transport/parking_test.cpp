@@ -27,7 +27,7 @@ TEST(Parking, who_closes_a_link_that_nobody_asked_for_does_not_wait_for_its_read
 
 TEST(Parking, one_that_was_cut_off_keeps_no_descriptors) {
   Pair pair;
-  const test::BarePeer peer(pair, PeerId{1}, 7, 2);
+  const test::BarePeer peer(pair, test::key_below(pair.high_id()), 7, 2);
   for (const auto& client : peer.clients) EXPECT_FALSE(client->closed());
   ::shutdown(peer.clients[0]->fd(), SHUT_WR);
   ASSERT_TRUE(test::poll_until(

@@ -84,7 +84,7 @@ struct Pair {
   explicit Pair(LinkOptions options = {}) {
     options.listen_hosts = {"127.0.0.1"};
     for (End* end : {&low, &high}) {
-      auto made = make_tcp_links(loop, end->events, options);
+      auto made = make_tcp_links(loop, end->events, KeyPair::make(), options);
       EXPECT_TRUE(made.ok()) << made.error().text;
       end->links = std::move(made).value();
     }
@@ -93,7 +93,7 @@ struct Pair {
   }
   void swap_ends(const LinkOptions& options) {
     while (high.links->self() < low.links->self()) {
-      high.links = std::move(make_tcp_links(loop, high.events, options)).value();
+      high.links = std::move(make_tcp_links(loop, high.events, KeyPair::make(), options)).value();
     }
   }
   void open() {
@@ -111,11 +111,28 @@ struct Pair {
   End low, high;
 };
 
+/// A key pair whose peer has a smaller id than `high`: it dials.
+inline KeyPair key_below(PeerId high) {
+  while (true) {
+    const KeyPair made = KeyPair::make();
+    if (peer_of(made.public_key()) < high) return made;
+  }
+}
+inline KeyPair key_above(PeerId low) {
+  while (true) {
+    const KeyPair made = KeyPair::make();
+    if (low < peer_of(made.public_key())) return made;
+  }
+}
+
+/// Bytes that a dialler of a lane is told before the first frame.
+constexpr std::size_t kHandshakeBytes = kOpeningBytes + kLaneOfferBytes + kLaneAnswerBytes;
+
 /// A peer made of bare sockets: it proves itself, and then sends what a test wants, frames or not.
 class BarePeer {
  public:
   /// Dials so many lanes: the first one of a link, and those that join it.
-  BarePeer(Pair& pair, PeerId self, std::uint64_t link, std::size_t lanes)
+  BarePeer(Pair& pair, const KeyPair& self, std::uint64_t link, std::size_t lanes)
       : pair_(pair), self_(self), link_(link) {
     while (clients.size() < lanes) {
       const bool joins = !clients.empty();
@@ -123,26 +140,30 @@ class BarePeer {
       if (joins) say(*clients.back(), FrameType::joined);
     }
   }
+  [[nodiscard]] Handle handle() const { return {id(), {}, self_.public_key()}; }
+  [[nodiscard]] PeerId id() const { return peer_of(self_.public_key()); }
+
   enum class Step { connected, opened, greeted, offered, proven, answered };
-  /// One lane as far as `to`; up to the answer, what was expected has come.
+  /// One lane as far as `to`; up to the answer, what was expected has come. Without encryption
+  /// after it.
   std::unique_ptr<BareClient> dial(bool joins, Step to = Step::answered) {
     auto made = std::make_unique<BareClient>(pair_.loop, pair_.high.links->port());
     BareClient& client = *made;
-    LaneHello hello;
-    hello.dialer = self_;
-    hello.acceptor = pair_.high_id();
-    hello.link = link_;
-    hello.joins = joins;
+    const LaneHello hello{self_.public_key(), pair_.high_id(), link_, joins, capability::kPlain};
     if (to >= Step::opened) client.send(encode_opening({kProtocolVersion, Purpose::lane}));
     if (to >= Step::greeted) client.send(encode_lane_hello(hello));
     if (to < Step::offered) return made;
     wait_for(client, kOpeningBytes + kLaneOfferBytes);
     const auto offer = decode_lane_offer(std::span(client.received).subspan(kOpeningBytes));
     EXPECT_TRUE(offer.ok());
-    const Proof proof = lane_proof(pair_.high.links->key(), Side::dialer, hello, offer.value());
-    if (to >= Step::proven) client.send(std::as_bytes(std::span(proof)));
+    if (to < Step::proven) return made;
+    const PublicKey& there = pair_.high.links->key();
+    const Secret key = lane_secret(*self_.shared_with(there), hello, there, offer.value());
+    const TlsStream& tls = client.protect(kLaneIdentity, key);
+    EXPECT_TRUE(poll_until(pair_.loop, [&] { return tls.established(); }));
     if (to >= Step::answered) {
-      wait_for(client, kOpeningBytes + kLaneOfferBytes + kLaneAnswerBytes);
+      wait_for(client, kHandshakeBytes);
+      if (verdict(client) == LaneVerdict::accepted) client.unprotect();
     }
     return made;
   }
@@ -176,7 +197,7 @@ class BarePeer {
     ASSERT_EQ(client.received.size(), size);
   }
   Pair& pair_;
-  PeerId self_;
+  KeyPair self_;
   std::uint64_t link_;
 };
 

@@ -21,7 +21,7 @@ class PlayedLinks final : public DirectLinks {
 
   [[nodiscard]] std::uint16_t port() const override { return 1; }
   [[nodiscard]] PeerId self() const override { return kSelf; }
-  [[nodiscard]] const LinkKey& key() const override { return key_; }
+  [[nodiscard]] const PublicKey& key() const override { return key_; }
   void open(const Handle&, std::uint64_t, bool) override {}
   void close(PeerId) override {}
   void drop(PeerId) override {}
@@ -55,7 +55,7 @@ class PlayedLinks final : public DirectLinks {
 
  private:
   DirectEvents& events_;
-  LinkKey key_{};
+  PublicKey key_{};
 };
 
 SegmentHeader segment_to(std::uint64_t session) {

@@ -35,7 +35,7 @@ struct Trio {
     LinkOptions options;
     options.listen_hosts = {"127.0.0.1"};
     for (End* end : {&a, &b, &r, &spare}) {
-      end->links = std::move(make_tcp_links(loop, end->events, options)).value();
+      end->links = std::move(make_tcp_links(loop, end->events, KeyPair::make(), options)).value();
     }
     for (End* relay : {&r, &spare}) {
       for (End* end : {&a, &b}) {
@@ -211,11 +211,11 @@ TEST(Relay, links_that_are_all_closed_in_any_order_bring_their_last_segments_fir
 
 /// A relayed link whose other end is made of bare sockets and reads nothing once it is up.
 struct Deaf {
-  Deaf() : self{pair.low_id().value + 1}, bare(pair, self, 77, 2) {
+  Deaf() : bare(pair, test::key_above(pair.low_id()), 77, 2), self(bare.id()) {
     pair.open();
-    pair.high.links->open({self, {"127.0.0.1:1"}, {}}, 30000, false);
+    pair.high.links->open(bare.handle(), 30000, false);
     EXPECT_TRUE(pair.until([&] { return pair.high.links->is_up(self); }));
-    pair.low.links->open_via({self, {"127.0.0.1:1"}, {}}, pair.high_id(), 30000);
+    pair.low.links->open_via(bare.handle(), pair.high_id(), 30000);
     const std::vector<std::byte> ends = ends_of_opening();
     EXPECT_TRUE(test::poll_until(pair.loop, [&] {
       auto& received = bare.clients[0]->received;
@@ -239,14 +239,14 @@ struct Deaf {
     return true;
   }
   test::Pair pair;
-  PeerId self;
   test::BarePeer bare;
+  PeerId self;
   Tensor tensor{64U << 20};
 };
 
 TEST(Relay, who_closes_waits_for_an_end_that_reads_nothing_as_long_as_for_any_goodbye) {
   Deaf deaf;
-  auto& [pair, self, bare, tensor] = deaf;
+  auto& [pair, bare, self, tensor] = deaf;
   pair.low.links->close(self);
   pair.low.links->close(pair.high_id());
   const test::Stopwatch watch;
@@ -427,10 +427,9 @@ TEST(RelayMessage, comes_back_as_it_was_and_nonsense_does_not) {
 TEST(Relay, who_speaks_for_another_loses_its_link) {
   // `a` is made of bare sockets; `high` is the peer in between.
   test::Pair pair;
-  const PeerId self{pair.low_id().value + 1};
-  const Handle handle{self, {"127.0.0.1:1"}, {}};
-  test::BarePeer bare(pair, self, 77, 2);
-  pair.high.links->open(handle, 30000, false);
+  test::BarePeer bare(pair, test::key_below(pair.high_id()), 77, 2);
+  const PeerId self = bare.id();
+  pair.high.links->open(bare.handle(), 30000, false);
   ASSERT_TRUE(pair.until([&] { return pair.high.links->is_up(self); }));
   bare.say_relay(encode_relay({RelayKind::open, PeerId{self.value + 5}, pair.low_id(), 9, 0, {}}));
   ASSERT_TRUE(pair.until([&] { return pair.high.events.down.size() == 1; }));

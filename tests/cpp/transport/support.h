@@ -6,15 +6,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "transport/loop.h"
+#include "transport/stream.h"
 #include "transport/sys.h"
+#include "transport/tls_stream.h"
 
 namespace pccl::test {
 
@@ -56,33 +61,46 @@ inline std::string text_of(std::span<const std::byte> bytes) {
 /// A bare TCP client: what a stranger or a hostile process is made of.
 class BareClient {
  public:
-  BareClient(Loop& loop, std::uint16_t port) {
-    socket_ = std::move(new_tcp_socket(loop, AF_INET)).value();
+  BareClient(Loop& loop, std::uint16_t port) : loop_(loop) {
+    Socket socket = std::move(new_tcp_socket(loop, AF_INET)).value();
+    fd_ = socket.fd();
     const auto to = numeric_address("127.0.0.1", port).value();
-    ::connect(socket_.fd(), to.raw(), to.length);
+    ::connect(fd_, to.raw(), to.length);
+    stream_ = std::make_unique<TcpStream>(loop, std::move(socket));
   }
-  void send(std::span<const std::byte> bytes) {
-    ::send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  }
+  /// Returns how many bytes were taken.
+  std::size_t send(std::span<const std::byte> bytes) { return stream_->write(bytes).bytes; }
   void send(std::string_view text) { send(bytes_of(text)); }
-  [[nodiscard]] int fd() const { return socket_.fd(); }
+  [[nodiscard]] int fd() const { return fd_; }
+  /// Goes on under TLS, as one that dials; without it with `unprotect`.
+  TlsStream& protect(std::string_view identity, const Secret& key) {
+    auto tls = TlsStream::dial(loop_, std::move(stream_), identity, key);
+    TlsStream& made = *tls;
+    stream_ = std::move(tls);
+    return made;
+  }
+  void unprotect() {
+    auto* tls = static_cast<TlsStream*>(stream_.release());
+    stream_ = TlsStream::unwrap(std::unique_ptr<TlsStream>(tls));
+    ASSERT_NE(stream_, nullptr);
+  }
   /// Reads what is there; true once the other side has closed (or reset) the connection.
   bool closed() {
-    std::byte buffer[4096];
+    std::array<std::byte, 4096> buffer;
     while (true) {
-      const auto got = ::recv(socket_.fd(), buffer, sizeof buffer, 0);
-      if (got > 0) {
-        received.insert(received.end(), buffer, buffer + got);
-        continue;
-      }
-      if (got < 0 && errno == ENOTCONN) return false;  // still connecting
-      return got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+      const Stream::Moved got = stream_->read(buffer);
+      received.insert(received.end(), buffer.data(), buffer.data() + got.bytes);
+      if (got.outcome == Stream::Outcome::moved) continue;
+      if (got.outcome == Stream::Outcome::failed && errno == ENOTCONN) return false;  // connecting
+      return got.outcome != Stream::Outcome::later;
     }
   }
   std::vector<std::byte> received;
 
  private:
-  Socket socket_;
+  Loop& loop_;
+  int fd_ = -1;
+  std::unique_ptr<Stream> stream_;
 };
 
 /// run_until for what no event of the loop announces (a bare socket, a time): looks every few

@@ -40,7 +40,7 @@ class SimLinks final : public DirectLinks, private WireEnd {
 
   [[nodiscard]] std::uint16_t port() const override { return 1; }
   [[nodiscard]] PeerId self() const override { return self_; }
-  [[nodiscard]] const LinkKey& key() const override { return key_; }
+  [[nodiscard]] const PublicKey& key() const override { return key_; }
   void open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) override;
   void close(PeerId peer) override;
   void drop(PeerId peer) override;
@@ -123,7 +123,7 @@ class SimLinks final : public DirectLinks, private WireEnd {
   Cables& cables_;
   Process& process_;
   PeerId self_;
-  LinkKey key_{};
+  PublicKey key_{};
   DirectEvents& events_;
   std::map<PeerId, Link> links_;
   std::map<PeerId, Parked> parked_;

@@ -1,0 +1,119 @@
+"""PCCL_PLAINTEXT: what somebody sees who sits between two ranks and passes on every byte."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import fixed_group, hear, say
+
+SECRET = b"a gradient that nobody else reads"
+
+
+class Tap:
+    """Listens at 127.0.0.2:port, passes every byte on to 127.0.0.1:port, and keeps a copy."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytearray] = []
+        self._listening = socket.create_server(("127.0.0.2", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self._listening.accept()
+            except OSError:
+                return  # closed
+            there = socket.socket()
+            self._open += [here, there]
+            if there.connect_ex(("127.0.0.1", self.port)) != 0:
+                here.close()
+                continue
+            for reads, writes in ((here, there), (there, here)):
+                self._threads.append(threading.Thread(target=self._pass, args=(reads, writes)))
+                self._threads[-1].start()
+
+    def _pass(self, reads: socket.socket, writes: socket.socket) -> None:
+        seen = bytearray()
+        self.seen.append(seen)
+        with contextlib.suppress(OSError):  # an end is gone
+            while piece := reads.recv(1 << 16):
+                seen += piece
+                writes.sendall(piece)
+            writes.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        for one in (self._listening, *self._open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in list(self._threads):
+            thread.join()
+        for one in (self._listening, *self._open):
+            one.close()
+
+
+@contextlib.contextmanager
+def taps(count: int) -> Iterator[list[Tap]]:
+    made = [Tap() for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for tap in made:
+            tap.close()
+
+
+def sends_bytes(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    dist = fixed_group(rank, world, meet)
+    text = torch.tensor(list(SECRET * 10000), dtype=torch.uint8)
+    for of in range(world):
+        got = text.clone() if rank == of else torch.zeros_like(text)
+        dist.broadcast(got, of)
+        assert torch.equal(got, text)
+        small = text[: len(SECRET)].clone() if rank == of else torch.zeros(33, dtype=torch.uint8)
+        dist.broadcast(small, of)
+        assert bytes(small.tolist()) == SECRET
+    say(done=True)
+    hear()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("plaintext", "encrypted"),
+    [
+        (("all", "all"), False),
+        (("all", "loopback"), False),
+        (("all", "none"), True),
+        (("none", "none"), True),
+    ],
+)
+def test_a_link_is_encrypted_if_one_end_wants_that(
+    run_peers: Any, tmp_path: Path, plaintext: tuple[str, str], encrypted: bool
+) -> None:
+    with taps(2) as made:
+        peers = []
+        for rank, (tap, choice) in enumerate(zip(made, plaintext, strict=True)):
+            env = {
+                "PCCL_INTERFACE": "127.0.0.1",
+                "PCCL_ADVERTISE": "127.0.0.2",
+                "PCCL_PORTS": f"{tap.port}-{tap.port}",
+                "PCCL_PLAINTEXT": choice,
+            }
+            peers += run_peers(sends_bytes, 1, 2, str(tmp_path / "meet"), env=env, first=rank)
+        for peer in peers:
+            peer.next(done=True)
+        seen = [bytes(one) for tap in made for one in tap.seen]
+        assert sum(len(one) for one in seen) > 4 * len(SECRET) * 10000 / 2
+        assert any(SECRET in one for one in seen) != encrypted
+        for peer in peers:
+            peer.tell("go on")
+            peer.finish()
