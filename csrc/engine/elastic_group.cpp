@@ -8,6 +8,12 @@
 
 namespace pccl {
 
+namespace {
+
+constexpr const char* kFounds = " founds it when enough peers have come and reach each other";
+
+}  // namespace
+
 ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                            std::shared_ptr<Ticket> joined,
                            std::function<void(const GroupEvent&)> hooks,
@@ -394,15 +400,14 @@ void ElasticGroup::wait_to_join(std::uint64_t elapsed_ms) {
     case JoinWait::Verdict::say:
       return log_info("waiting up to " + seconds(options_.timeout_ms) +
                       " for the run to be founded: the master at " + client_.masters_text() +
-                      " waits for more peers");
+                      kFounds);
     case JoinWait::Verdict::no_master:
       return end(
           client_.nobody("within " + seconds(joining_.waited_ms()) + " (PCCL_CONNECT_TIMEOUT_S)"));
     case JoinWait::Verdict::not_founded:
-      return end({ErrorCode::timed_out, "the run was not founded within " +
-                                            std::to_string(options_.timeout_ms) +
-                                            " ms: the master at " + client_.masters_text() +
-                                            " waits for more peers" + client_.told()});
+      return end({ErrorCode::timed_out,
+                  "the run was not founded within " + std::to_string(options_.timeout_ms) +
+                      " ms: the master at " + client_.masters_text() + kFounds + client_.told()});
   }
 }
 

@@ -73,6 +73,22 @@ TEST(ElasticGroup, an_event_names_the_members_that_were_lost) {
   EXPECT_EQ(names.get(), std::vector<std::string>{"node8/2"});
 }
 
+TEST(ElasticGroup, a_run_that_is_not_founded_in_time_says_what_founds_it) {
+  MasterThread master(master_of(2));
+  EngineOptions options;
+  options.interface_host = "127.0.0.1";
+  auto engine = Engine::create(options);
+  ASSERT_TRUE(engine.ok());
+  JoinOptions join;
+  join.masters = {master.address};
+  join.timeout_ms = 100;
+  const auto joined = engine.value()->run().join(join);
+  ASSERT_TRUE(joined->wait(kTestMs));
+  EXPECT_EQ(joined->error().text,
+            "the run was not founded within 100 ms: the master at " + master.address +
+                " founds it when enough peers have come and reach each other");
+}
+
 TEST(ElasticGroup, the_return_of_a_call_that_was_refused_changes_no_rank) {
   Founded run(3);
   auto& [master, peers, group] = run;
