@@ -69,13 +69,30 @@ class File {
   int fd_;
 };
 
-/// Opens, also when a signal comes in between.
-File open_file(const std::string& path, int flags) {
+/// Opens, also when a signal comes in between; follows no link, and waits for no other end of a
+/// pipe.
+File open_file(const std::string& path, int flags, mode_t mode = 0600) {
   int fd = -1;
   do {
-    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
+    fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK, mode);
   } while (fd < 0 && errno == EINTR);
   return File(fd);
+}
+
+/// In a folder that others may write to, a file at `path` may be theirs. `named`: "the state file
+/// X".
+Error check_owner(const File& file, const std::string& named) {
+  struct stat seen{};
+  if (::fstat(file.fd(), &seen) != 0) return invalid(named + " cannot be read: " + why(errno));
+  if (!S_ISREG(seen.st_mode)) return invalid(named + " is no regular file");
+  if (seen.st_uid != ::geteuid() && seen.st_uid != 0) {
+    return invalid(named + " belongs to another user (id " + std::to_string(seen.st_uid) +
+                   "), who can change it: name another file with --state");
+  }
+  if ((seen.st_mode & S_IWOTH) != 0) {  // a group may be a volume's (fsGroup of Kubernetes)
+    return invalid(named + " may be changed by all users: chmod 600 it, if its content is right");
+  }
+  return {};
 }
 
 /// The whole file; none: there is no such file.
@@ -83,8 +100,10 @@ Result<std::optional<std::string>> read_file(const std::string& path) {
   const File file = open_file(path, O_RDONLY);
   if (!file.open()) {
     if (errno == ENOENT) return std::optional<std::string>{};
+    if (errno == ELOOP) return invalid("the state file " + path + " is a link: name its target");
     return invalid("the state file " + path + " cannot be opened: " + why(errno));
   }
+  if (Error error = check_owner(file, "the state file " + path); error.failed()) return error;
   std::string text;
   std::array<char, 65536> block{};
   while (true) {
@@ -99,17 +118,17 @@ Result<std::optional<std::string>> read_file(const std::string& path) {
   }
 }
 
-/// Replaces `path` by a file with this text; a crash at any moment leaves the old file or the new
-/// one. After an error, which names the step that failed, the file may be the old one or the new
-/// one.
-Error replace_file(const std::string& path, const std::string& folder, const std::string& text) {
+}  // namespace
+
+Error replace_file(const std::string& path, const std::string& text, unsigned mode) {
   const std::string fresh = path + std::string(kNew);
   const auto failed = [](const std::string& what, const std::string& where) {
     return invalid(what + " " + where + " failed: " + why(errno));
   };
+  ::unlink(fresh.c_str());  // of a master that was killed, or what another user has put there
   {
-    const File file = open_file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
-    if (!file.open()) return failed("opening", fresh);
+    const File file = open_file(fresh, O_WRONLY | O_CREAT | O_EXCL, static_cast<mode_t>(mode));
+    if (!file.open()) return failed("making", fresh);
     for (std::size_t done = 0; done < text.size();) {
       const ssize_t put = ::write(file.fd(), text.data() + done, text.size() - done);
       if (put < 0 && errno == EINTR) continue;
@@ -119,11 +138,15 @@ Error replace_file(const std::string& path, const std::string& folder, const std
     if (::fsync(file.fd()) != 0) return failed("syncing", fresh);
   }
   if (::rename(fresh.c_str(), path.c_str()) != 0) return failed("renaming to", path);
-  const File directory = open_file(folder, O_RDONLY | O_DIRECTORY);
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const std::string folder = parent.empty() ? "." : parent;
+  const File directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory.open()) return failed("opening the folder", folder);
   if (::fsync(directory.fd()) != 0) return failed("syncing the folder", folder);
   return Error{};
 }
+
+namespace {
 
 class MemoryRegister final : public RegisterStore {
  public:
@@ -148,10 +171,7 @@ Error damaged(const std::string& where, const std::string& how) {
 class FileRegister final : public RegisterStore {
  public:
   FileRegister(std::string path, std::string run, File lock)
-      : path_(std::move(path)), run_(std::move(run)), lock_(std::move(lock)) {
-    const std::string parent = std::filesystem::path(path_).parent_path().string();
-    folder_ = parent.empty() ? "." : parent;
-  }
+      : path_(std::move(path)), run_(std::move(run)), lock_(std::move(lock)) {}
 
   Result<Register> read() override {
     auto text = read_file(path_);
@@ -165,7 +185,7 @@ class FileRegister final : public RegisterStore {
     auto held = read();
     if (!held) return held.error();
     if (!(held.value() == from)) return false;
-    if (Error error = replace_file(path_, folder_, format_register({run_, to})); error.failed()) {
+    if (Error error = replace_file(path_, format_register({run_, to}), 0600); error.failed()) {
       error.text = "the state file " + path_ + " cannot be written: " + error.text;
       return error;
     }
@@ -174,7 +194,6 @@ class FileRegister final : public RegisterStore {
 
  private:
   std::string path_;
-  std::string folder_;
   std::string run_;
   File lock_;  // held for the life of this object
 };
@@ -239,6 +258,10 @@ Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& pat
     return invalid("the lock of the state file, " + lock_path +
                    ", cannot be opened: " + why(errno) + "; name another file with --state");
   }
+  if (Error other = check_owner(lock, "the lock of the state file, " + lock_path + ",");
+      other.failed()) {
+    return other;
+  }
   while (::flock(lock.fd(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK) {
@@ -257,6 +280,11 @@ Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& pat
     held = opened->read();
   }
   if (!held) return held.error();
+  struct stat seen{};
+  if (::stat(path.c_str(), &seen) == 0 && (seen.st_mode & (S_IRWXG | S_IROTH)) != 0) {
+    log_warning("other users may read or change the state file " + path +
+                ", which names the members and their addresses: chmod 600 " + path);
+  }
   return std::unique_ptr<RegisterStore>(std::move(opened));
 }
 

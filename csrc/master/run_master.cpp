@@ -8,15 +8,14 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
+#include <exception>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "master/register_file.h"
 #include "master/server.h"
 #include "transport/background.h"
 #include "transport/loop.h"
@@ -108,20 +107,6 @@ void print_how_to_join(const MasterOptions& options, const std::vector<RunOption
   std::fflush(stdout);
 }
 
-/// Written under another name and renamed: a reader finds a whole number or no file.
-bool write_port_file(const std::string& path, std::uint16_t port) {
-  const std::string fresh = path + ".new";
-  {
-    std::ofstream file(fresh, std::ios::trunc);
-    file << port << "\n";
-    file.flush();
-    if (!file) return false;
-  }
-  std::error_code error;
-  std::filesystem::rename(fresh, path, error);
-  return !error;
-}
-
 }  // namespace
 
 int run_master(const MasterOptions& options, std::vector<ServedRun> runs) {
@@ -142,14 +127,20 @@ int run_master(const MasterOptions& options, std::vector<ServedRun> runs) {
     const SignalWatch interrupt(loop, SIGINT, on_signal);
     const auto port = server.start();
     if (!port) return could_not_start(port.error().text);
-    if (!options.port_file.empty() && !write_port_file(options.port_file, port.value())) {
-      return could_not_start("the port file " + options.port_file + " cannot be written");
+    if (!options.port_file.empty()) {
+      const std::string text = std::to_string(port.value()) + "\n";
+      if (Error error = master::replace_file(options.port_file, text, 0644); error.failed()) {
+        return could_not_start("the port file cannot be written: " + error.text);
+      }
     }
     print_how_to_join(options, served, port.value());
     loop.run();
     return 0;
   } catch (const BrokenInvariant& broken) {
     log_error(std::string("a bug, the master stops: ") + broken.what());
+    return kBroken;
+  } catch (const std::exception& error) {
+    log_error(std::string("the master stops: ") + error.what());
     return kBroken;
   }
 }

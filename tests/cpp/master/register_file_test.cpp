@@ -3,14 +3,19 @@
 #include "master/register_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
+
+#include "base/log.h"
 
 namespace pccl::master {
 namespace {
@@ -26,7 +31,10 @@ class RegisterFile : public testing::Test {
     std::error_code ignored;  // a folder left behind fails no test
     std::filesystem::remove_all(folder_, ignored);
   }
-  void write(const std::string& text) const { std::ofstream(path_, std::ios::binary) << text; }
+  void write(const std::string& text) const {
+    std::ofstream(path_, std::ios::binary) << text;
+    ::chmod(path_.c_str(), 0600);
+  }
   [[nodiscard]] std::string content() const {
     std::ostringstream text;
     text << std::ifstream(path_, std::ios::binary).rdbuf();
@@ -195,15 +203,106 @@ TEST_F(RegisterFile, a_write_that_fails_says_which_file_and_why_and_leaves_the_o
   EXPECT_TRUE(opened.value()->compare_and_write(sample(), other).value());
 }
 
+/// As on a full disk: no file of this process may be larger.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : signal_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit now{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, signal_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*signal_)(int);
+};
+
 TEST_F(RegisterFile, a_full_disk_fails_the_write) {
-  const std::filesystem::path full = "/dev/full";
-  if (!std::filesystem::exists(full)) return;  // only where the system has such a device
   auto opened = open_register_file(path_.string(), "run");
-  std::filesystem::create_symlink(full, path_.string() + ".new");
-  const auto failed = opened.value()->compare_and_write(Register{}, sample());
-  ASSERT_FALSE(failed.ok());
-  EXPECT_NE(failed.error().text.find("No space left"), std::string::npos) << failed.error().text;
+  {
+    const FileSizeLimit limit(10);
+    const auto failed = opened.value()->compare_and_write(Register{}, sample());
+    ASSERT_FALSE(failed.ok());
+    EXPECT_NE(failed.error().text.find("File too large"), std::string::npos) << failed.error().text;
+  }
   EXPECT_EQ(opened.value()->read().value(), Register{});
+  EXPECT_TRUE(opened.value()->compare_and_write(Register{}, sample()).value());
+}
+
+TEST_F(RegisterFile, what_another_user_has_put_beside_it_is_neither_written_nor_followed) {
+  const auto theirs = folder_ / "theirs";
+  std::ofstream(theirs) << "precious";
+  const auto text_of_theirs = [&] {
+    std::ostringstream text;
+    text << std::ifstream(theirs).rdbuf();
+    return text.str();
+  };
+  auto opened = open_register_file(path_.string(), "run");
+  std::filesystem::create_symlink(theirs, path_.string() + ".new");
+  EXPECT_TRUE(opened.value()->compare_and_write(Register{}, sample()).value());
+  EXPECT_EQ(text_of_theirs(), "precious");
+  EXPECT_EQ(opened.value()->read().value(), sample());
+  // A prepared file whose descriptor another process keeps open is not the one that is written.
+  std::filesystem::create_hard_link(theirs, path_.string() + ".new");
+  EXPECT_TRUE(opened.value()->compare_and_write(sample(), Register{}).value());
+  EXPECT_EQ(text_of_theirs(), "precious");
+  opened.value().reset();
+
+  std::filesystem::remove(path_.string() + ".lock");
+  std::filesystem::create_symlink(theirs, path_.string() + ".lock");
+  const auto locked = open_register_file(path_.string(), "run");
+  ASSERT_FALSE(locked.ok());
+  EXPECT_NE(locked.error().text.find(".lock"), std::string::npos) << locked.error().text;
+  std::filesystem::remove(path_.string() + ".lock");
+
+  std::filesystem::rename(path_, folder_ / "elsewhere");
+  std::filesystem::create_symlink(folder_ / "elsewhere", path_);
+  const auto linked = open_register_file(path_.string(), "run");
+  ASSERT_FALSE(linked.ok());
+  EXPECT_NE(linked.error().text.find("is a link"), std::string::npos) << linked.error().text;
+}
+
+TEST_F(RegisterFile, a_pipe_in_its_place_holds_nobody_up) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  const auto opened = open_register_file(path_.string(), "run");
+  ASSERT_FALSE(opened.ok());
+  EXPECT_NE(opened.error().text.find("no regular file"), std::string::npos) << opened.error().text;
+}
+
+TEST_F(RegisterFile, one_that_all_may_change_is_refused_and_one_that_others_may_read_is_named) {
+  write(format_register({"run", sample()}));
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view text) { lines.emplace_back(text); });
+  for (const mode_t mode : {0644, 0660}) {
+    ::chmod(path_.c_str(), mode);
+    EXPECT_TRUE(open_register_file(path_.string(), "run").ok());
+  }
+  ::chmod(path_.c_str(), 0600);
+  EXPECT_TRUE(open_register_file(path_.string(), "run").ok());
+  set_log_sink({});
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_NE(lines[0].find("may read or change the state file"), std::string::npos) << lines[0];
+  ::chmod(path_.c_str(), 0602);
+  const auto opened = open_register_file(path_.string(), "run");
+  ASSERT_FALSE(opened.ok());
+  EXPECT_NE(opened.error().text.find("changed by all users"), std::string::npos)
+      << opened.error().text;
+}
+
+TEST_F(RegisterFile, one_of_another_user_is_refused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  write(format_register({"run", sample()}));
+  ASSERT_EQ(::chown(path_.c_str(), 12345, 12345), 0);
+  const auto opened = open_register_file(path_.string(), "run");
+  ASSERT_FALSE(opened.ok());
+  EXPECT_NE(opened.error().text.find("another user (id 12345)"), std::string::npos)
+      << opened.error().text;
 }
 
 TEST_F(RegisterFile, folders_of_the_file_are_made_and_a_path_that_cannot_be_one_is_an_error) {
