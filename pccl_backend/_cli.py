@@ -13,10 +13,10 @@ import os
 import re
 import sys
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._config import ETCD_SCHEME, RUN_NAME, SCHEME, is_run_name
+from . import _tokens
+from ._config import ETCD_SCHEME, RUN_NAME, SCHEME, is_run_name, token
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -142,10 +142,7 @@ _RUN_SWITCHES = ("adopt", "refound")
 
 def default_state_file(port: int) -> str:
     """Where the register of the master on `port` is kept by default ("": in memory)."""
-    if port == 0:
-        return ""
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return str(Path(base).expanduser() / "pccl" / f"master-{port}")
+    return "" if port == 0 else str(_tokens.state_folder() / f"master-{port}")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -262,10 +259,32 @@ def build_parser() -> argparse.ArgumentParser:
         "come back; only then may newcomers found another run (default: 60)",
     )
     add(
+        "--token-file",
+        metavar="FILE",
+        help="file with the tokens by which peers enter; FILE.key has the key of this master. Only "
+        "this user may read the two. SIGHUP: FILE is read again. With --status: the file with the "
+        "token of who asks, else PCCL_TOKEN_FILE (default: none on a loopback address, where every "
+        "process of this machine may enter; elsewhere the file tokens in $XDG_STATE_HOME/pccl or "
+        "~/.local/state/pccl, made at the first start)",
+    )
+    add(
+        "--new-token",
+        metavar="NAME[@RUN,...]",
+        type=_tokens.parse_new,
+        help="add a token to FILE, make FILE and its key where there are none, and end; after '@' "
+        "the runs that the token opens (default: all runs of this master)",
+    )
+    add(
+        "--show-token",
+        metavar="NAME",
+        help="print the line of a token of FILE, which is a secret, to the terminal, and end "
+        "(default: no secret is printed)",
+    )
+    add(
         "--insecure",
         action="store_true",
-        help="allow an address that other machines reach: there are no tokens yet, so every "
-        "machine that connects may join (default: loopback addresses only)",
+        help="allow an address that other machines reach, without tokens: every machine that "
+        "connects may join, and the traffic can be read (default: tokens, see --token-file)",
     )
     add(
         "--port-file",
@@ -298,6 +317,7 @@ def master_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "host": host,
         "port": port,
         "insecure": arguments.insecure,
+        "token_file": arguments.token_file or "",
         "port_file": arguments.port_file,
         "log_level": arguments.log_level,
         "package": __version__,
@@ -384,9 +404,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         url = arguments.status or os.environ.get("PCCL_MASTER") or _DEFAULT_URL
         try:
-            return _status.main(url, as_json=arguments.json)
+            with token() as line:
+                file = arguments.token_file or os.environ.get("PCCL_TOKEN_FILE", "")
+                return _status.main(url, as_json=arguments.json, token_file=file, token=line)
         except ValueError as error:
             parser.error(f"argument --status: {error}")
+    try:
+        if arguments.new_token or arguments.show_token:
+            return _tokens.command(arguments)
+    except ValueError as error:
+        parser.error(str(error))
     if arguments.state == "":
         parser.error("argument --state: an empty name; 'none' keeps the state in memory")
     try:
@@ -401,6 +428,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(
             f"no place for the state file ({error}); name one with --state, or --state none"
         )
+    try:
+        arguments.token_file = _tokens.file_to_serve(
+            arguments, shared=any(register is not None for _, register in served)
+        )
+    except (ValueError, RuntimeError) as error:
+        parser.error(f"argument --token-file: {error}")
     from pccl_backend import _core
 
     if len(served) > 1:  # the threads of libuv: a register that does not answer takes one

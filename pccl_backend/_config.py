@@ -6,6 +6,7 @@ Wrong values raise ValueError with the name, the value and what was expected. Lo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import ipaddress
@@ -13,7 +14,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ REPLICA_SIZE_MAX = 4096
 SECONDS_MAX = 365.0 * 24 * 3600
 ON_LOSS = ("retry", "raise")
 PLAINTEXT = ("none", "loopback", "all")
+TOKEN = "PCCL_TOKEN"  # a secret, and so no option
+OF_TOKENS = (TOKEN, "PCCL_TOKEN_FILE")  # of no use at a master of one's own on loopback
 OF_LAUNCHER = "PCCL_RUN_"  # variables between pccl-run and its workers begin so
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
@@ -110,6 +113,9 @@ class Options:
         master: `pccl://HOST:PORT[,...][/RUN]`; makes the default group elastic. PCCL_MASTER.
         join_url: `pccl://...` for a `join` that is given none; changes no default group.
             PCCL_JOIN_URL.
+        token_file: File with the tokens of this process, by which a master lets it in; its lines
+            are made by `pccl-master --new-token`. PCCL_TOKEN_FILE; without a file PCCL_TOKEN may
+            hold one line, and is taken out of the environment.
         advertise: Hosts under which other peers reach this one, best first. PCCL_ADVERTISE.
         interface: Listen on this network interface, or address, only. PCCL_INTERFACE.
         ports: First and last port to listen on. PCCL_PORTS=a-b.
@@ -147,6 +153,7 @@ class Options:
     name: str | None = None
     master: str | None = None
     join_url: str | None = None
+    token_file: str | None = None
     advertise: tuple[str, ...] = ()
     interface: str | None = None
     ports: tuple[int, int] | None = None
@@ -251,6 +258,7 @@ class Options:
             "silence_timeout_ms": _milliseconds(self.silence_timeout_s),
             "stall_timeout_ms": _milliseconds(self.stall_timeout_s),
             "goodbye_timeout_ms": _milliseconds(self.goodbye_timeout_s),
+            "token_file": self.token_file or "",
             "preimage_bytes_max": self.preimage_bytes,
             "plaintext": self.plaintext,
         }
@@ -263,7 +271,7 @@ def unread_variables(environment: Mapping[str, str] | None = None) -> list[str]:
         environment: Instead of `os.environ`.
     """
     source = os.environ if environment is None else environment
-    known = [variable for variable, _ in _VARIABLES.values()]
+    known = [TOKEN, *(variable for variable, _ in _VARIABLES.values())]
     texts = []
     for name in sorted(set(source) - set(known)):
         if not name.startswith("PCCL_") or name.startswith(OF_LAUNCHER):
@@ -272,6 +280,18 @@ def unread_variables(environment: Mapping[str, str] | None = None) -> list[str]:
         meant = f"; {near[0]} was meant?" if near else ""
         texts.append(f"the variable {name} is set, and pccl reads none of that name{meant}")
     return texts
+
+
+@contextlib.contextmanager
+def token() -> Iterator[str]:
+    """The line of PCCL_TOKEN ("": none) for one call of an extension, which overwrites its memory.
+
+    The variable is not set afterwards.
+    """
+    try:
+        yield os.environ.get(TOKEN, "")
+    finally:
+        os.environ.pop(TOKEN, None)
 
 
 def launches_block(environment: Mapping[str, str] | None = None) -> bool:
@@ -411,6 +431,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "name": ("PCCL_NAME", str),
     "master": ("PCCL_MASTER", str),
     "join_url": ("PCCL_JOIN_URL", str),
+    "token_file": ("PCCL_TOKEN_FILE", str),
     "advertise": ("PCCL_ADVERTISE", _read_hosts),
     "interface": ("PCCL_INTERFACE", str),
     "ports": ("PCCL_PORTS", _read_ports),

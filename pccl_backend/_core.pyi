@@ -9,8 +9,20 @@ def run_master(options: dict[str, Any], runs: list[tuple[dict[str, Any], Any]]) 
     options["state_file"], see _etcd.EtcdRegister, or None.
     """
 
-def ask_status(address: str, run: str, timeout_s: float) -> dict[str, Any]:
-    """The fields of Status (csrc/wire/messages.h), ids and epochs as texts. Raises OSError."""
+def ask_status(
+    address: str, run: str, timeout_s: float, token_file: str, token: str
+) -> dict[str, Any]:
+    """The fields of Status (csrc/wire/messages.h), ids and epochs as texts.
+
+    `token_file`, else `token` (a line, which is taken out of PCCL_TOKEN): with what to enter; both
+    may be empty. Raises OSError without an answer, and ValueError for a wrong token.
+    """
+
+def new_token(path: str, name: str, runs: list[str]) -> None:
+    """Adds a token to the file of a master; makes the file and its key. Raises ValueError."""
+
+def token_line(path: str, name: str) -> str:
+    """The line of a token in the file of a master: a secret. Raises ValueError."""
 
 def build_schedule(args: dict[str, Any]) -> dict[str, Any]:
     """collectives/schedule.h, for the tests: fields of CollectiveArgs in, steps and scratch_bytes out."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _patches
-from ._config import NAME, Options, launches_block, unread_variables
+from ._config import NAME, Options, launches_block, token, unread_variables
 from ._errors import BY_CODE
 from .launch.environment import NOTE
 
@@ -45,7 +45,8 @@ def extension(options: Options | None = None) -> Any:
             _apply_log_level(config, module)
             for text in unread_variables():
                 _log.warning("%s", text)
-            module.configure_engine(config.to_engine())
+            with token() as line:
+                module.configure_engine(config.to_engine() | {"token": line})
             module.set_stream_wait(config.stream_wait, launches_block())
             _say_goodbye_at_exit(module)
             _patches.apply()

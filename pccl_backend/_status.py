@@ -17,11 +17,17 @@ WIDTH = 80
 Answer = dict[str, Any]
 
 
-def main(url: str, *, as_json: bool) -> int:
+def main(url: str, *, as_json: bool, token_file: str = "", token: str = "") -> int:
     """Prints the status of the run at `url`; returns the exit status: 0, or 1 without an answer.
 
+    Args:
+        url: Of the run.
+        as_json: In place of text.
+        token_file: With the token by which a master lets this process in; "": none.
+        token: Its line, where there is no file.
+
     Raises:
-        ValueError: The URL is none.
+        ValueError: The URL is none, or the token.
     """
     target = parse_url(url, name="URL")
     from pccl_backend import _core
@@ -30,7 +36,7 @@ def main(url: str, *, as_json: bool) -> int:
     answer: Answer | None = None
     for master in target.masters:
         try:
-            answer = _core.ask_status(master, target.run, TIMEOUT_S)
+            answer = _core.ask_status(master, target.run, TIMEOUT_S, token_file, token)
         except OSError as error:
             print(f"pccl-master: {error}", file=sys.stderr)
             continue
@@ -115,6 +121,7 @@ def _member(member: Answer, *, at_door: bool = False) -> Answer:
         "step": member["step"],
         "silent_s": member["silent_ms"] / 1000,
         "late_s": member["late_s"],
+        "token": member["token"] or None,
     }
 
 
@@ -130,6 +137,8 @@ def _row(rank: str, member: Answer) -> str:
     doing: str = member["detail"]
     if member["address"] and member["silent_s"] >= 3:
         doing = f"silent for {member['silent_s']:.1f} s; {doing}"
+    if member["token"]:
+        doing += f" (token {member['token']})"
     start = f"{rank:<6}{_cut(member['name'], 21):<22}{_cut(where, 19):<20}{late:>7}  "
     if len(start) + len(doing) <= WIDTH:
         return start + doing

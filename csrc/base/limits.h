@@ -16,6 +16,7 @@ inline constexpr std::size_t kHandshakeBytesMax =
 inline constexpr std::size_t kPeerMessageBytesMax =
     64U << 10;  // one control message between two peers: numbers and an error text
 inline constexpr std::size_t kRunNameBytesMax = 128;
+inline constexpr std::size_t kTokenNameBytesMax = 64;
 inline constexpr std::size_t kNameBytesMax = 64;     // of a member or a host, for people
 inline constexpr std::size_t kPackageBytesMax = 64;  // the version of a package
 inline constexpr std::size_t kUnknownDepthMax = 16;  // nesting of an unknown field that is skipped

@@ -24,7 +24,7 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                                    context.options.connect_timeout_ms, options.timeout_ms}),
       hooks_(std::move(hooks)),
       ended_(std::move(ended)),
-      client_(context, options.masters,
+      client_(context, options.masters, options.run,
               {[this] { master_connected(); },
                [this](const std::string& reason, bool news) { master_lost(reason, news); },
                [this](const MasterToPeer& message) {
@@ -390,6 +390,8 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
 }
 
 void ElasticGroup::wait_to_join(std::uint64_t elapsed_ms) {
+  // A member goes on holding: what is said before a handshake has ended proves nothing.
+  if (!welcome_ && client_.is_kept_out()) return end(client_.nobody("lets this process in"));
   const JoinWait::Seen seen{welcome_.has_value(), client_.has_failed(), client_.is_refused()};
   switch (joining_.tick(elapsed_ms, seen)) {
     case JoinWait::Verdict::none:

@@ -200,7 +200,7 @@ class ThreadedEngine : public Engine {
  private:
   EngineOptions options_;
   Loop loop_;
-  TcpNetwork network_{loop_};
+  TcpNetwork network_{loop_, KeyPair::make(), options_.tokens};
   mutable std::optional<EngineCore> core_;
   Calls calls_;
   std::unique_ptr<Run> run_ = Run::of(calls_, *core_);

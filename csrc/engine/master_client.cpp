@@ -15,9 +15,12 @@ constexpr std::uint64_t kSayAwayMs = 10000;  // without a master; then doubled e
 
 }  // namespace
 
-MasterClient::MasterClient(EngineContext& context, std::vector<std::string> masters, Events events)
+MasterClient::MasterClient(EngineContext& context, std::vector<std::string> masters,
+                           std::string run, Events events)
     : context_(context),
       masters_(std::move(masters)),
+      run_(std::move(run)),
+      kept_out_(masters_.size()),
       seen_(masters_.size()),
       events_(std::move(events)),
       random_(context.links.self().value) {}
@@ -53,6 +56,10 @@ bool MasterClient::has_failed() const {
   return std::any_of(seen_.begin(), seen_.end(), [](const Error& error) { return error.failed(); });
 }
 
+bool MasterClient::is_kept_out() const {
+  return std::all_of(kept_out_.begin(), kept_out_.end(), [](bool out) { return out; });
+}
+
 bool MasterClient::is_refused() const {
   return std::all_of(seen_.begin(), seen_.end(),
                      [](const Error& error) { return error.code == ErrorCode::refused; });
@@ -69,12 +76,13 @@ void MasterClient::dial() {
   at_ = next_ % masters_.size();
   const std::string& address = masters_[at_];
   dial_ = context_.network.dial(
-      address, std::min(kDialMs, context_.options.master_timeout_ms),
+      address, run_, std::min(kDialMs, context_.options.master_timeout_ms),
       [this](Result<std::unique_ptr<Channel>> result) { dialled(std::move(result)); });
 }
 
 void MasterClient::dialled(Result<std::unique_ptr<Channel>> result) {
   auto finished = std::move(dial_);  // lives until this callback is over
+  kept_out_[at_] = finished->kept_out();
   if (!result) {
     seen_[at_] = result.error();
     ++next_;

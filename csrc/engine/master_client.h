@@ -28,7 +28,9 @@ class MasterClient {
     std::function<void(const MasterToPeer&)> message;  // all but Heartbeat and StoreReply
     std::function<OpKey()> issued;                     // for heartbeats
   };
-  MasterClient(EngineContext& context, std::vector<std::string> masters, Events events);
+  /// `run`: empty for the only one of those masters.
+  MasterClient(EngineContext& context, std::vector<std::string> masters, std::string run,
+               Events events);
   ~MasterClient();
   MasterClient(const MasterClient&) = delete;
   MasterClient& operator=(const MasterClient&) = delete;
@@ -53,6 +55,9 @@ class MasterClient {
   [[nodiscard]] std::string masters_text() const;
   /// Has an attempt failed?
   [[nodiscard]] bool has_failed() const;
+  /// Has the master at each address of the list answered that this process cannot enter, as its
+  /// last answer? Nothing changes that by itself.
+  [[nodiscard]] bool is_kept_out() const;
   /// At each address of the list another program answers, or another run's master.
   [[nodiscard]] bool is_refused() const;
   /// The master's last reason why this peer waits, for the end of an error text.
@@ -76,7 +81,9 @@ class MasterClient {
 
   EngineContext& context_;
   std::vector<std::string> masters_;
-  std::vector<Error> seen_;  // of the last attempt at each master; the text does not name it
+  const std::string run_;
+  std::vector<bool> kept_out_;  // by the master at each address, at the last attempt
+  std::vector<Error> seen_;     // of the last attempt at each master; the text does not name it
   Events events_;
   std::size_t next_ = 0;  // index of the master that is dialled next
   std::size_t at_ = 0;    // index of the master that is dialled or connected now

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "transport/transport.h"
+#include "trust/token.h"
 #include "wire/parts.h"
 
 namespace pccl {
@@ -31,6 +33,7 @@ struct EngineOptions {
   std::uint64_t hold_timeout_ms = 30ULL * 60 * 1000;  // without a master
   std::uint64_t goodbye_timeout_ms = 5000;  // at destroy and exit: to send data that others need
   Plaintext plaintext = Plaintext::all;
+  std::shared_ptr<const Tokens> tokens = nullptr;  // with which it enters a run; null: none
 };
 
 struct JoinOptions {

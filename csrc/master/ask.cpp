@@ -26,9 +26,9 @@ Result<Status> answer_of(std::span<const std::byte> payload) {
 }  // namespace
 
 Result<Status> ask_status(const std::string& address, const std::string& run,
-                          std::uint64_t timeout_ms) {
+                          std::uint64_t timeout_ms, std::shared_ptr<const Tokens> tokens) {
   Loop loop;
-  TcpNetwork network(loop);
+  TcpNetwork network(loop, KeyPair::make(), std::move(tokens));
   std::optional<Result<Status>> answer;
   std::unique_ptr<Channel> channel;
   const auto done = [&](Result<Status> result) {
@@ -39,16 +39,17 @@ Result<Status> ask_status(const std::string& address, const std::string& run,
     done(Error{ErrorCode::unreachable,
                address + ": no answer within " + std::to_string(timeout_ms) + " ms"});
   });
-  const auto dial = network.dial(address, timeout_ms, [&](Result<std::unique_ptr<Channel>> made) {
-    if (!made) return done(Error{made.error().code, address + ": " + made.error().text});
-    channel = std::move(made).value();
-    channel->trust();
-    channel->set_events({[&](std::span<const std::byte> payload) { done(answer_of(payload)); },
-                         [&](const std::string& reason) {
-                           done(Error{ErrorCode::unreachable, address + ": " + reason});
-                         }});
-    channel->send(encode(PeerToMaster{StatusRequest{run}}));
-  });
+  const auto dial =
+      network.dial(address, run, timeout_ms, [&](Result<std::unique_ptr<Channel>> made) {
+        if (!made) return done(Error{made.error().code, address + ": " + made.error().text});
+        channel = std::move(made).value();
+        channel->trust();
+        channel->set_events({[&](std::span<const std::byte> payload) { done(answer_of(payload)); },
+                             [&](const std::string& reason) {
+                               done(Error{ErrorCode::unreachable, address + ": " + reason});
+                             }});
+        channel->send(encode(PeerToMaster{StatusRequest{run}}));
+      });
   loop.run();
   return std::move(*answer);
 }

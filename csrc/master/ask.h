@@ -2,16 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/error.h"
+#include "trust/token.h"
 #include "wire/messages.h"
 
 namespace pccl {
 
 /// The status of the run that the master at "host:port" serves. `run`: empty, or its name. Blocks
-/// the calling thread for `timeout_ms` at most.
+/// the calling thread for `timeout_ms` at most. `tokens`: null where the master takes none.
 [[nodiscard]] Result<Status> ask_status(const std::string& address, const std::string& run,
-                                        std::uint64_t timeout_ms);
+                                        std::uint64_t timeout_ms,
+                                        std::shared_ptr<const Tokens> tokens = nullptr);
 
 }  // namespace pccl

@@ -135,6 +135,7 @@ Connections::Number Connections::take(std::unique_ptr<Channel> channel, Hello he
     if (at != connections_.end()) events_.room(at->second.peer);
   });
   channel->trust();
+  hello.member.token = channel->caller().token;  // whatever the peer says
   // Another machine may have the same boot id, as copies of one snapshot have.
   if (!comes_from_here(*channel)) hello.member.process.machine = 0;
   Connection& made = connections_[number];

@@ -17,7 +17,8 @@ class RegisterStore;
 struct MasterOptions {
   std::string host = "127.0.0.1";  // address or name on which it listens
   std::uint16_t port = 48148;      // 0: any free one
-  bool insecure = false;           // may listen on an address that others reach (no tokens yet)
+  bool insecure = false;           // may listen without tokens on an address that others reach
+  std::string token_file;          // who may enter (trust/token_file.h); empty: anybody
   std::string port_file;           // gets the port that was opened; empty: none is written
   std::string log_level = "info";  // debug, info, warning, error, off
   std::string package;             // version of the package, for peers and logs
@@ -27,6 +28,7 @@ struct MasterOptions {
     visit("host", self.host);
     visit("port", self.port);
     visit("insecure", self.insecure);
+    visit("token_file", self.token_file);
     visit("port_file", self.port_file);
     visit("log_level", self.log_level);
     visit("package", self.package);

@@ -9,13 +9,25 @@
 #include "wire/codec.h"
 
 namespace pccl::master {
+namespace {
+
+/// A channel that has come in by a token says its hello as the process that has proven itself
+/// there.
+bool is_own(const Caller& caller, const Handle& handle, const std::string& run) {
+  if (caller.token.empty()) return true;
+  return run == caller.run && handle.key == caller.key && handle.peer == peer_of(caller.key);
+}
+
+}  // namespace
 
 Reception::Reception(Network& network, Find find, Tell tell)
     : network_(network), find_(std::move(find)), tell_(std::move(tell)) {}
 
-Result<std::uint16_t> Reception::listen(const std::string& host, std::uint16_t port) {
+Result<std::uint16_t> Reception::listen(const std::string& host, std::uint16_t port,
+                                        std::shared_ptr<const Entrance> entrance) {
   auto listener = network_.listen(
-      host, port, [this](std::unique_ptr<Channel> channel) { accepted(std::move(channel)); });
+      host, port, [this](std::unique_ptr<Channel> channel) { accepted(std::move(channel)); },
+      std::move(entrance));
   if (!listener) return listener.error();
   listener_ = std::move(listener).value();
   return listener_->port();
@@ -53,7 +65,7 @@ void Reception::first_message(std::uint64_t stranger, std::span<const std::byte>
   auto message = decode_peer_to_master(payload);
   if (!message) return refused(ErrorCode::malformed, message.error().text);
   if (const auto* request = std::get_if<StatusRequest>(&message.value())) {
-    channel->send(encode(answer(*request, channel->remote())));
+    channel->send(encode(answer(*request, *channel)));
     return channel->close();
   }
   auto* hello = std::get_if<Hello>(&message.value());
@@ -61,7 +73,11 @@ void Reception::first_message(std::uint64_t stranger, std::span<const std::byte>
   if (hello->member.peer() == PeerId{}) {
     return refused(ErrorCode::malformed, "a hello without a peer");
   }
-  const auto run = find_(hello->run);
+  const Caller caller = channel->caller();
+  if (!is_own(caller, hello->member.handle, hello->run)) {
+    return refused(ErrorCode::malformed, "a hello in the name of another process");
+  }
+  const auto run = find_(hello->run, caller);
   if (!run) return refused(run.error().code, run.error().text);
   Route& route = *node.mapped().route;
   route.number = run.value()->take(std::move(node.mapped().channel), std::move(*hello));
@@ -75,10 +91,14 @@ void Reception::closed(std::uint64_t stranger, const std::string& reason) {
            " has connected and sent no hello; the connection has closed: " + reason);
 }
 
-MasterToPeer Reception::answer(const StatusRequest& request, const std::string& remote) {
-  const auto address = parse_address(remote);
-  const std::string host = address ? address.value().host : remote;
-  if (status_limit_.allows(host, network_.clock().now_ms())) return tell_(request);
+MasterToPeer Reception::answer(const StatusRequest& request, const Channel& channel) {
+  const auto address = parse_address(channel.remote());
+  const std::string host = address ? address.value().host : channel.remote();
+  const Caller caller = channel.caller();
+  if (!caller.token.empty() && caller.run != request.run) {
+    return Refuse{Error{ErrorCode::malformed, "a status request for another run than its channel"}};
+  }
+  if (status_limit_.allows(host, network_.clock().now_ms())) return tell_(request, caller);
   return Refuse{
       Error{ErrorCode::refused, "this master answers " + std::to_string(kStatusPerSecondMax) +
                                     " status requests of one address in a second, and " +

@@ -30,13 +30,15 @@ namespace pccl::master {
 class Reception {
  public:
   /// The connections of a run; an error says why a peer that names it is refused. Empty: no name.
-  using Find = std::function<Result<Connections*>(const std::string& run)>;
-  using Tell = std::function<MasterToPeer(const StatusRequest& request)>;
+  /// The caller has come in by its token: does the token open this run?
+  using Find = std::function<Result<Connections*>(const std::string& run, const Caller& caller)>;
+  using Tell = std::function<MasterToPeer(const StatusRequest& request, const Caller& caller)>;
 
   Reception(Network& network, Find find, Tell tell);
 
-  /// Listens on host:port (0: any). Returns the port.
-  [[nodiscard]] Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
+  /// Listens on host:port (0: any). Returns the port. `entrance`: null where anybody may enter.
+  [[nodiscard]] Result<std::uint16_t> listen(const std::string& host, std::uint16_t port,
+                                             std::shared_ptr<const Entrance> entrance);
   /// Accepts no connections any more; those without a Hello are closed.
   void stop_listening();
 
@@ -54,7 +56,7 @@ class Reception {
   void accepted(std::unique_ptr<Channel> channel);
   void first_message(std::uint64_t stranger, std::span<const std::byte> payload);
   void closed(std::uint64_t stranger, const std::string& reason);
-  [[nodiscard]] MasterToPeer answer(const StatusRequest& request, const std::string& remote);
+  [[nodiscard]] MasterToPeer answer(const StatusRequest& request, const Channel& channel);
 
   Network& network_;
   const Find find_;

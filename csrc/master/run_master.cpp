@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "transport/background.h"
 #include "transport/loop.h"
 #include "transport/network.h"
+#include "trust/token_file.h"
 
 namespace pccl {
 namespace {
@@ -104,6 +106,13 @@ void print_how_to_join(const MasterOptions& options, const std::vector<RunOption
   }
   std::printf("Who is in the run: pccl-master --status %s\n", url.c_str());
   if (runs.size() == 1) std::printf("State file: %s\n", where_kept(runs.front()).c_str());
+  if (!options.token_file.empty()) {
+    std::printf(
+        "Who may enter: holders of a token of %s. Copy that file, or one of its lines, to the\n"
+        "machines of the peers, for their user alone (chmod 600), never %s; there\n"
+        "  PCCL_TOKEN_FILE=the copy\n",
+        options.token_file.c_str(), key_path(options.token_file).c_str());
+  }
   std::fflush(stdout);
 }
 
@@ -125,6 +134,10 @@ int run_master(const MasterOptions& options, std::vector<ServedRun> runs) {
     };
     const SignalWatch terminate(loop, SIGTERM, on_signal);
     const SignalWatch interrupt(loop, SIGINT, on_signal);
+    std::optional<SignalWatch> hangup;
+    if (!options.token_file.empty()) {
+      hangup.emplace(loop, SIGHUP, [&server] { server.reload_tokens(); });
+    }
     const auto port = server.start();
     if (!port) return could_not_start(port.error().text);
     if (!options.port_file.empty()) {

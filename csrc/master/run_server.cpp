@@ -85,6 +85,12 @@ void RunServer::take_charge(Register held) {
   in_charge_ = true;
   tell_time();
   post(TakenOver{std::move(held)});
+  if (tokens_) post(TokensAre{*tokens_});
+}
+
+void RunServer::tokens_are(std::vector<std::string> names) {
+  tokens_ = std::move(names);
+  post(TokensAre{*tokens_});
 }
 
 // ------------------------------------------------------------------------------- what has happened

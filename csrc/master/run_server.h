@@ -60,6 +60,8 @@ class RunServer final : private ConnectionEvents {
   /// The peers or the event that the run waits for; empty while it runs. Logged every
   /// say_waiting_ms.
   [[nodiscard]] std::string whom_it_waits_for() const;
+  /// The tokens that open this run: who has come by another one is evicted.
+  void tokens_are(std::vector<std::string> names);
 
  private:
   void connected(Hello hello, std::uint64_t connection) override;
@@ -106,6 +108,8 @@ class RunServer final : private ConnectionEvents {
   std::shared_ptr<RegisterStore> register_;
   Connections connections_;
   State state_;
+  std::optional<std::vector<std::string>>
+      tokens_;  // that open this run; none: no token is asked for
   KeyValueStore store_;
   HeldRequests held_requests_;
   bool in_charge_ = false;  // between a take-over and being deposed

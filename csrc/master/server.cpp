@@ -1,15 +1,16 @@
 #include "master/server.h"
 
-#include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "transport/clock.h"
 #include "transport/network.h"
+#include "trust/token_file.h"
 
 namespace pccl::master {
 namespace {
@@ -22,28 +23,45 @@ bool is_loopback(const std::string& host) {
 
 Error unusable(std::string text) { return Error{ErrorCode::invalid, std::move(text)}; }
 
-/// As is_run_name of pccl_backend/_config.py, which refuses other names before.
-bool is_run_name(std::string_view text) {
-  const auto fits = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '_' || c == '.';
-  };
-  return !text.empty() && text.size() <= kRunNameBytesMax &&
-         std::all_of(text.begin(), text.end(), fits);
-}
-
 Error check(const MasterOptions& options) {
-  if (!options.insecure && !is_loopback(options.host)) {
-    return unusable(
-        "listening on " + options.host +
-        " lets every machine that reaches it join the run, and there are no tokens yet: "
-        "say --insecure if you trust that network, or listen on 127.0.0.1");
+  const bool open = options.token_file.empty();
+  if (open && !options.insecure && !is_loopback(options.host)) {
+    return unusable("listening on " + options.host +
+                    " without tokens lets every machine that reaches it join the run: name a "
+                    "token file with --token-file, say --insecure if you trust that network, or "
+                    "listen on 127.0.0.1");
+  }
+  if (!open && options.insecure) {
+    return unusable("--insecure lets everybody enter, and --token-file does not: say one of them");
   }
   return Error{};
 }
 
+/// Is the token still there? Another secret under its name revokes the holders of this one.
+bool is_kept(const Token& token, const Tokens& now) {
+  const Token* same = now.find(token.name);
+  return same != nullptr && same->secret.same_as(token.secret);
+}
+
+/// The names of the tokens that open the run, and that meant the same before.
+std::vector<std::string> valid_for(const std::string& run, const Tokens& now,
+                                   const Tokens& before) {
+  std::vector<std::string> names;
+  for (const Token& token : now.all()) {
+    const Token* former = before.find(token.name);
+    if (token.opens(run) && (former == nullptr || is_kept(*former, now))) {
+      names.push_back(token.name);
+    }
+  }
+  return names;
+}
+
+std::string opens_only(const Token& token, const std::string& run) {
+  return "the token \"" + token.name + "\" opens " + token.opens_text() + ", not \"" + run + "\"";
+}
+
 Error check(const RunOptions& options) {
-  if (!is_run_name(options.run)) {
+  if (!is_plain_name(options.run, kRunNameBytesMax)) {
     return unusable("\"" + printable(options.run) + "\" is not a run name: 1 to " +
                     std::to_string(kRunNameBytesMax) +
                     " letters of ASCII, digits, '-', '_' and '.'");
@@ -93,17 +111,25 @@ MasterServer::MasterServer(Network& network, MasterOptions options, std::vector<
       to_serve_(std::move(runs)),
       reception_(
           network,
-          [this](const std::string& name) -> Result<Connections*> {
-            const auto found = run(name);
+          [this](const std::string& name, const Caller& caller) -> Result<Connections*> {
+            const auto found = run_for(name, caller);
             if (!found) return found.error();
             return &found.value()->connections();
           },
-          [this](const StatusRequest& request) { return status(request); }) {}
+          [this](const StatusRequest& request, const Caller& caller) {
+            return status(request, caller);
+          }) {}
 
 Result<std::uint16_t> MasterServer::start() {
   if (Error error = check(options_); error.failed()) return error;
   if (Error error = check(to_serve_); error.failed()) return error;
-  auto port = reception_.listen(options_.host, options_.port);
+  if (!options_.token_file.empty()) {
+    auto files = read_master_files(options_.token_file);
+    if (!files) return files.error();
+    entrance_ = std::make_shared<Entrance>(
+        Entrance{KeyPair::from(files.value().key), std::move(files.value().tokens)});
+  }
+  auto port = reception_.listen(options_.host, options_.port, entrance_);
   if (!port) return port.error();
   const bool several = to_serve_.size() > 1;
   for (ServedRun& run : to_serve_) {
@@ -115,6 +141,7 @@ Result<std::uint16_t> MasterServer::start() {
       error.text = prefix + error.text;
       return error;
     }
+    if (entrance_) server->tokens_are(valid_for(name, entrance_->tokens, entrance_->tokens));
   }
   to_serve_.clear();
   return port;
@@ -143,8 +170,63 @@ Result<RunServer*> MasterServer::run(const std::string& name) {
   return Error{ErrorCode::refused, text};
 }
 
-MasterToPeer MasterServer::status(const StatusRequest& request) {
-  const auto found = run(request.run);
+Result<RunServer*> MasterServer::run_for(const std::string& name, const Caller& caller) {
+  if (!entrance_) return run(name);
+  // The line may have been taken away since the handshake.
+  const Token* token = entrance_->tokens.find(caller.token);
+  if (token == nullptr) {
+    return Error{ErrorCode::refused, "the token \"" + caller.token + "\" has been revoked"};
+  }
+  const auto found = run(name);
+  if (!found && !token->runs.empty() && !token->opens(name)) {  // it need not learn of other runs
+    return Error{ErrorCode::refused, opens_only(*token, name)};
+  }
+  if (!found) return found.error();
+  if (const std::string& served = found.value()->options().run; !token->opens(served)) {
+    return Error{ErrorCode::refused, opens_only(*token, served)};
+  }
+  return found;
+}
+
+void MasterServer::reload_tokens() {
+  if (!entrance_) return;
+  read_tokens_again_ = reading_tokens_;
+  if (std::exchange(reading_tokens_, true)) return;
+  const auto read = std::make_shared<std::optional<Result<MasterFiles>>>();
+  network_.in_background(
+      [read, path = options_.token_file] { read->emplace(read_master_files(path)); },
+      [this, alive = std::weak_ptr(entrance_), read] {
+        if (alive.expired()) return;
+        reading_tokens_ = false;
+        Result<MasterFiles>& files = **read;
+        std::string wrong = files.error().text;
+        if (files && KeyPair::from(files.value().key).public_key() != entrance_->key.public_key()) {
+          wrong = "the key file " + key_path(options_.token_file) +
+                  " holds another key than at the start of this master: start it again";
+        }
+        if (!wrong.empty()) {
+          log_error(wrong + "; the tokens of before stay");
+        } else {
+          take_tokens(std::move(files.value().tokens));
+        }
+        if (read_tokens_again_) reload_tokens();
+      });
+}
+
+void MasterServer::take_tokens(Tokens tokens) {
+  const Tokens before = std::exchange(entrance_->tokens, std::move(tokens));
+  const Tokens& now = entrance_->tokens;
+  std::string gone;
+  for (const Token& token : before.all()) {
+    if (!is_kept(token, now)) add_to_list(gone, token.name);
+  }
+  log_info("the token file " + options_.token_file + " was read again; tokens: " +
+           std::to_string(now.all().size()) + (gone.empty() ? "" : "; revoked: " + gone));
+  for (const auto& [name, server] : runs_) server->tokens_are(valid_for(name, now, before));
+}
+
+MasterToPeer MasterServer::status(const StatusRequest& request, const Caller& caller) {
+  const auto found = run_for(request.run, caller);
   if (!found) return Refuse{found.error()};
   return found.value()->status();
 }

@@ -39,15 +39,24 @@ class MasterServer {
   /// Ends the runs as SIGTERM does (RunServer::stop), then calls `done`.
   void stop(std::function<void()> done);
 
+  /// Reads the token file again. Who has come by a token that is not in it any more is evicted; if
+  /// it is wrong, the log says so and nothing changes.
+  void reload_tokens();
+
   /// A run that it serves. Empty: the only one. An error names those that it serves.
   [[nodiscard]] Result<RunServer*> run(const std::string& name = "");
 
  private:
-  [[nodiscard]] MasterToPeer status(const StatusRequest& request);
+  [[nodiscard]] Result<RunServer*> run_for(const std::string& name, const Caller& caller);
+  [[nodiscard]] MasterToPeer status(const StatusRequest& request, const Caller& caller);
+  void take_tokens(Tokens tokens);
 
   Network& network_;
   const MasterOptions options_;
-  std::vector<ServedRun> to_serve_;  // until it starts
+  std::vector<ServedRun> to_serve_;     // until it starts
+  std::shared_ptr<Entrance> entrance_;  // null: anybody may enter
+  bool reading_tokens_ = false;
+  bool read_tokens_again_ = false;  // the file may have changed while it was read
   std::map<std::string, std::unique_ptr<RunServer>> runs_;
   Reception reception_;  // and after the runs: it is destroyed first
 };

@@ -312,6 +312,27 @@ void on(State& s, const PeerGone& e, Actions& out) {
 
 void on(State& s, const PeerDied& e, Actions& out) { see_death(s, e.peer, out); }
 
+void on(State& s, const TokensAre& e, Actions& out) {
+  if (!s.holds) return;
+  std::vector<Member> gone;
+  const auto look = [&](const Member& m) {
+    const bool held = std::find(e.names.begin(), e.names.end(), m.token) != e.names.end();
+    if (!m.token.empty() && !held) gone.push_back(m);
+  };
+  for (const auto& [p, peer] : s.peers) look(peer.member);
+  if (const Epoch* epoch = own(s)) {
+    for (const Member& m : epoch->members) {
+      if (!s.peers.contains(m.peer()) && !is_expelled(s, m.peer())) look(m);
+    }
+  }
+  for (const Member& m : gone) {
+    const std::string why = "the token \"" + m.token + "\" by which it came has been revoked";
+    out.push_back(Say{true, "evicts " + name_of(m.handle) + ": " + why});
+    expel(s, m.peer(), why, out);
+  }
+  if (!gone.empty()) reconsider(s, out);
+}
+
 // ------------------------------------------------------------------------------------ messages
 
 void on_message(State&, PeerId, const Hello&, Actions&) {}          // PeerConnected

@@ -109,6 +109,10 @@ struct PeerGone {
 struct PeerDied {
   PeerId peer;
 };
+/// Who may be in the run: peers that came by a token of another name are expelled.
+struct TokensAre {
+  std::vector<std::string> names;
+};
 /// Every message of a peer but Hello and StoreRequest.
 struct PeerMessage {
   PeerId peer;
@@ -126,8 +130,8 @@ struct Clock {
 };
 
 using Event = std::variant<TakenOver, RegisterWritten, RegisterUnanswered, PeerConnected,
-                           PeerDisconnected, PeerGone, PeerDied, PeerMessage, PatienceOver,
-                           FoundingOver, RefoundOver, Woke, OperatorStops, Clock>;
+                           PeerDisconnected, PeerGone, PeerDied, TokensAre, PeerMessage,
+                           PatienceOver, FoundingOver, RefoundOver, Woke, OperatorStops, Clock>;
 
 // ---------------------------------------------------------------------------------------- actions
 

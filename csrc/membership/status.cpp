@@ -55,6 +55,7 @@ MemberStatus about(const State& s, const Member& member, const std::map<PeerId, 
   m.replica = shown(member.place.replica, kRunNameBytesMax);
   m.group = member.place.rank;
   m.process = member.process.id;
+  m.token = shown(member.token, kTokenNameBytesMax);
   if (const auto connection = seen.find(m.peer); connection != seen.end()) {
     m.address = shown(connection->second.address, kAddressBytesMax);
     m.silent_ms = connection->second.silent_ms;

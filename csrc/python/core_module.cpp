@@ -24,6 +24,7 @@
 #include "master/server.h"
 #include "python/fields.h"
 #include "python/gil.h"
+#include "trust/token_file.h"
 
 namespace py = pybind11;
 
@@ -175,16 +176,34 @@ py::object value_of(const T& value) {
 }
 
 /// The answer of a master; without an answer OSError, which says what was seen.
-py::dict status_dict(const std::string& address, const std::string& run, double timeout_s) {
+/// A wrong token is ValueError.
+py::dict status_dict(const std::string& address, const std::string& run, double timeout_s,
+                     const std::string& token_file, const std::string& token) {
+  auto tokens = held_tokens(token_file, token);
+  if (!tokens) throw py::value_error(printable(tokens.error().text));
   auto status = [&] {
     const GilRelease release;
-    return ask_status(address, run, static_cast<std::uint64_t>(timeout_s * 1000));
+    return ask_status(address, run, static_cast<std::uint64_t>(timeout_s * 1000), tokens.value());
   }();
   if (!status) {
     PyErr_SetString(PyExc_OSError, printable(status.error().text).c_str());
     throw py::error_already_set();
   }
   return dict_of(status.value());
+}
+
+// ------------------------------------------------------------------------------------------ tokens
+
+void new_token(const std::string& path, const std::string& name,
+               const std::vector<std::string>& runs) {
+  const Error error = add_token(path, name, runs);
+  if (error.failed()) throw py::value_error(printable(error.text));
+}
+
+std::string line_of_token(const std::string& path, const std::string& name) {
+  auto line = token_line(path, name);
+  if (!line) throw py::value_error(printable(line.error().text));
+  return std::move(line).value();
 }
 
 // --------------------------------------------------------------------------------------- schedules
@@ -298,7 +317,10 @@ void finish_buffer(const py::buffer& data, const std::string& dtype_text,
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Master and pure cores of pccl, without torch.";
   m.def("run_master", &pccl::serve, py::arg("options"), py::arg("runs"));
-  m.def("ask_status", &pccl::status_dict, py::arg("address"), py::arg("run"), py::arg("timeout_s"));
+  m.def("ask_status", &pccl::status_dict, py::arg("address"), py::arg("run"), py::arg("timeout_s"),
+        py::arg("token_file"), py::arg("token"));
+  m.def("new_token", &pccl::new_token, py::arg("path"), py::arg("name"), py::arg("runs"));
+  m.def("token_line", &pccl::line_of_token, py::arg("path"), py::arg("name"));
   m.def("build_schedule", &pccl::schedule_dict, py::arg("args"));
   m.def("reduce_into", &pccl::reduce_buffers, py::arg("to"), py::arg("a"), py::arg("b"),
         py::arg("dtype"), py::arg("op"));

@@ -23,6 +23,7 @@
 #include "torch/process_group.h"
 #include "torch/staging.h"
 #include "torch/store.h"
+#include "trust/token_file.h"
 
 namespace pccl {
 namespace {
@@ -195,9 +196,16 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("stall_timeout_ms", options.stall_timeout_ms);
   fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
   std::string plaintext = "all";
+  std::string token_file;
+  std::string token;
   fields.take("plaintext", plaintext);
+  fields.take("token_file", token_file);
+  fields.take("token", token);
   fields.refuse_others();
   options.plaintext = to_plaintext(plaintext);
+  auto tokens = held_tokens(token_file, token);
+  check(tokens.error());
+  options.tokens = std::move(tokens).value();
   return options;
 }
 

@@ -41,15 +41,16 @@ constexpr std::size_t kSmallFrameBytes = kFrameHeaderBytes + kHandshakeBytesMax;
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   /// Without `budget` (this side has dialled) large frames have no limit together.
-  Connection(Loop& loop, std::unique_ptr<Stream> stream, bool trusted, const ChannelLimits& limits,
-             std::shared_ptr<ReceiveBudget> budget)
+  Connection(Loop& loop, std::unique_ptr<Stream> stream, Caller caller, bool trusted,
+             const ChannelLimits& limits, std::shared_ptr<ReceiveBudget> budget)
       : loop_(loop),
+        caller_(std::move(caller)),
         limits_(limits),
         budget_(std::move(budget)),
         stream_(std::move(stream)),
         remote_(stream_->remote()),
         local_host_(stream_->local_host()),
-        payload_crc_(!stream_->same_machine()),
+        payload_crc_(!stream_->same_machine() && !stream_->encrypted()),
         trusted_(trusted) {
     stream_->on_ready([this](bool readable, bool writable) {
       const auto self = shared_from_this();
@@ -132,6 +133,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   [[nodiscard]] const std::string& remote() const { return remote_; }
+  [[nodiscard]] const Caller& caller() const { return caller_; }
   [[nodiscard]] const std::string& local_host() const { return local_host_; }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   [[nodiscard]] std::uint64_t received_bytes() const { return received_bytes_; }
@@ -308,6 +310,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   Loop& loop_;
+  Caller caller_;
   ChannelLimits limits_;
   std::shared_ptr<ReceiveBudget> budget_;
   std::unique_ptr<Stream> stream_;
@@ -355,6 +358,7 @@ class TcpChannel : public Channel {
   void trust() override { connection_->trust(); }
   void close() override { connection_->close(); }
   [[nodiscard]] const std::string& remote() const override { return connection_->remote(); }
+  [[nodiscard]] Caller caller() const override { return connection_->caller(); }
   [[nodiscard]] const std::string& local_host() const override { return connection_->local_host(); }
   [[nodiscard]] std::size_t queued_bytes() const override { return connection_->queued_bytes(); }
   [[nodiscard]] bool held_back() const override { return connection_->held_back(); }
@@ -372,9 +376,11 @@ class TcpChannel : public Channel {
 class TcpListener : public ChannelListener {
  public:
   TcpListener(Loop& loop, std::vector<Socket> sockets,
-              std::function<void(std::unique_ptr<Channel>)> accepted, const ChannelLimits& limits)
+              std::function<void(std::unique_ptr<Channel>)> accepted,
+              std::shared_ptr<const Entrance> entrance, const ChannelLimits& limits)
       : loop_(loop),
         accepted_(std::move(accepted)),
+        entrance_(std::move(entrance)),
         limits_(limits),
         budget_(std::make_shared<ReceiveBudget>(limits.large_bytes_max)),
         gate_(loop, std::move(sockets), Purpose::channel, kChannelUserTimeoutMs,
@@ -384,7 +390,13 @@ class TcpListener : public ChannelListener {
 
  private:
   void opened(const std::shared_ptr<Talk>& talk) {
-    auto connection = std::make_shared<Connection>(loop_, talk->take(), false, limits_, budget_);
+    admit(loop_, talk, entrance_, [this, weak = std::weak_ptr(talk)](Caller caller) {
+      if (const auto open = weak.lock(); open && !open->over()) admitted(*open, std::move(caller));
+    });
+  }
+  void admitted(Talk& talk, Caller caller) {
+    auto connection = std::make_shared<Connection>(loop_, talk.take(), std::move(caller), false,
+                                                   limits_, budget_);
     std::erase_if(untrusted_, [](const auto& weak) {
       const auto held = weak.lock();
       return !held || !held->waits_for_trust();
@@ -401,6 +413,7 @@ class TcpListener : public ChannelListener {
 
   Loop& loop_;
   std::function<void(std::unique_ptr<Channel>)> accepted_;
+  std::shared_ptr<const Entrance> entrance_;
   ChannelLimits limits_;
   std::shared_ptr<ReceiveBudget> budget_;
   std::deque<std::weak_ptr<Connection>> untrusted_;  // oldest first
@@ -410,8 +423,8 @@ class TcpListener : public ChannelListener {
 class TcpDial : public Dial {
  public:
   TcpDial(Loop& loop, const std::string& address, std::uint64_t timeout_ms,
-          std::function<void(Result<std::unique_ptr<Channel>>)> done)
-      : loop_(loop), address_(address), done_(std::move(done)) {
+          std::function<void(Result<std::unique_ptr<Channel>>)> done, const Entry& entry)
+      : loop_(loop), address_(address), entry_(entry), done_(std::move(done)) {
     connector_ = std::make_unique<Connector>(
         loop, std::vector{address}, kDialledUserTimeoutMs,
         Connector::Events{
@@ -431,6 +444,7 @@ class TcpDial : public Dial {
     if (talk_) add_to_list(text, at_ + ": " + kNoAnswer, "; ");
     return unnamed(text);
   }
+  [[nodiscard]] bool kept_out() const override { return kept_out_; }
 
  private:
   /// The text without the dialled address at its beginning: the caller names this address.
@@ -442,7 +456,13 @@ class TcpDial : public Dial {
     at_ = at;
     talk_ = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
                                    kHandshakeMs);
-    talk_->on_failed([this](const std::string& reason) { try_next(reason); });
+    talk_->on_failed([this](const std::string& reason) {
+      if (talk_->not_proven()) {
+        kept_out_ = true;
+        refusal_.code = ErrorCode::refused;
+      }
+      try_next(reason);
+    });
     talk_->expect(
         kOpeningBytes, [this](std::span<const std::byte> bytes) { answered(bytes); },
         may_be_opening);
@@ -464,8 +484,17 @@ class TcpDial : public Dial {
       refusal_.code = ErrorCode::refused;
       return try_next(wrong);
     }
-    finish(std::unique_ptr<Channel>(std::make_unique<TcpChannel>(
-        std::make_shared<Connection>(loop_, talk_->take(), true, ChannelLimits{}, nullptr))));
+    enter(loop_, talk_, entry_, [this](const Error& error) { entered(error); });
+  }
+
+  void entered(const Error& error) {
+    if (error.failed()) {
+      kept_out_ = error.code == ErrorCode::refused;
+      refusal_.code = ErrorCode::refused;
+      return try_next(error.text);
+    }
+    finish(std::unique_ptr<Channel>(std::make_unique<TcpChannel>(std::make_shared<Connection>(
+        loop_, talk_->take(), Caller{}, true, ChannelLimits{}, nullptr))));
   }
 
   void try_next(const std::string& why) {
@@ -491,6 +520,8 @@ class TcpDial : public Dial {
 
   Loop& loop_;
   std::string address_;
+  Entry entry_;
+  bool kept_out_ = false;
   std::function<void(Result<std::unique_ptr<Channel>>)> done_;
   std::unique_ptr<Connector> connector_;
   std::unique_ptr<Timer> deadline_;
@@ -503,17 +534,19 @@ class TcpDial : public Dial {
 
 Result<std::unique_ptr<ChannelListener>> listen_channels(
     Loop& loop, const std::string& host, std::uint16_t port,
-    std::function<void(std::unique_ptr<Channel>)> accepted, const ChannelLimits& limits) {
+    std::function<void(std::unique_ptr<Channel>)> accepted, const ChannelLimits& limits,
+    std::shared_ptr<const Entrance> entrance) {
   auto sockets =
       listen_on(loop, host.empty() ? std::vector<std::string>{} : std::vector{host}, port, port);
   if (!sockets) return sockets.error();
-  return std::unique_ptr<ChannelListener>(
-      std::make_unique<TcpListener>(loop, std::move(sockets).value(), std::move(accepted), limits));
+  return std::unique_ptr<ChannelListener>(std::make_unique<TcpListener>(
+      loop, std::move(sockets).value(), std::move(accepted), std::move(entrance), limits));
 }
 
 std::unique_ptr<Dial> dial_channel(Loop& loop, const std::string& address, std::uint64_t timeout_ms,
-                                   std::function<void(Result<std::unique_ptr<Channel>>)> done) {
-  return std::make_unique<TcpDial>(loop, address, timeout_ms, std::move(done));
+                                   std::function<void(Result<std::unique_ptr<Channel>>)> done,
+                                   const Entry& entry) {
+  return std::make_unique<TcpDial>(loop, address, timeout_ms, std::move(done), entry);
 }
 
 }  // namespace pccl

@@ -3,7 +3,8 @@
 //
 // The first bytes of either side are an opening of fixed size (magic, protocol version, purpose). A
 // connection with other first bytes, with a late opening or with another version is refused, logged
-// once and closed. After the opening: frames (framing.h) with control payloads of at most
+// once and closed. After the opening the master's offer, and TLS if the master takes tokens
+// (entrance.h); then frames (framing.h) with control payloads of at most
 // kControlBytesMax. The side that has accepted the connection takes at most kHandshakeBytesMax
 // until its owner calls `trust`, which must be within kHandshakeMs.
 #pragma once
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "transport/entrance.h"
 
 namespace pccl {
 
@@ -50,6 +52,8 @@ class Channel {
   /// this. Without this call destroying the object closes the connection at once.
   virtual void close() = 0;
   [[nodiscard]] virtual const std::string& remote() const = 0;  // "host:port" of the other side
+  /// Who has dialled this channel; at the dialling side, and without TLS, nobody is known.
+  [[nodiscard]] virtual Caller caller() const { return {}; }
   [[nodiscard]] virtual const std::string& local_host()
       const = 0;  // our address on that connection
   [[nodiscard]] virtual std::size_t queued_bytes() const = 0;
@@ -82,24 +86,29 @@ class ChannelListener {
   [[nodiscard]] virtual std::uint16_t port() const = 0;
 };
 
-/// Listens on host:port (0: any). `accepted` gets connections whose opening was right.
+/// Listens on host:port (0: any). `accepted` gets connections whose opening was right and that have
+/// come in by `entrance`; null: anybody may, and nothing is encrypted.
 [[nodiscard]] Result<std::unique_ptr<ChannelListener>> listen_channels(
     Loop& loop, const std::string& host, std::uint16_t port,
-    std::function<void(std::unique_ptr<Channel>)> accepted, const ChannelLimits& limits = {});
+    std::function<void(std::unique_ptr<Channel>)> accepted, const ChannelLimits& limits = {},
+    std::shared_ptr<const Entrance> entrance = nullptr);
 
 /// Dials "host:port" (resolving names off the loop's thread); `done` is called once, with a
-/// connection whose opening was right, or with `unreachable` or `refused` (another version, not a
-/// pccl master). The text says what was seen at each resolved address; it does not name `address`
-/// itself. Destroying the returned object cancels; `done` is not called then.
+/// connection whose opening was right and that has entered with `entry`, or with `unreachable` or
+/// `refused` (another version, not a pccl master, no entrance with these tokens). The text says
+/// what was seen at each resolved address; it does not name `address` itself. Destroying the
+/// returned object cancels; `done` is not called then.
 class Dial {
  public:
   virtual ~Dial() = default;
   /// What was seen at the address so far, as an error says it; empty: nothing yet.
   [[nodiscard]] virtual std::string report() const { return ""; }
+  /// Did a master answer that this process cannot enter: no token, another one, another master's?
+  [[nodiscard]] virtual bool kept_out() const { return false; }
 };
 [[nodiscard]] std::unique_ptr<Dial> dial_channel(
     Loop& loop, const std::string& address, std::uint64_t timeout_ms,
-    std::function<void(Result<std::unique_ptr<Channel>>)> done);
+    std::function<void(Result<std::unique_ptr<Channel>>)> done, const Entry& entry = {});
 
 /// "host:port", "[v6]:port" -> host and port.
 struct HostPort {

@@ -16,13 +16,15 @@ Result<std::unique_ptr<Links>> TcpNetwork::make_links(LinkEvents& events,
 
 Result<std::unique_ptr<ChannelListener>> TcpNetwork::listen(
     const std::string& host, std::uint16_t port,
-    std::function<void(std::unique_ptr<Channel>)> accepted) {
-  return listen_channels(loop_, host, port, std::move(accepted));
+    std::function<void(std::unique_ptr<Channel>)> accepted,
+    std::shared_ptr<const Entrance> entrance) {
+  return listen_channels(loop_, host, port, std::move(accepted), {}, std::move(entrance));
 }
 
-std::unique_ptr<Dial> TcpNetwork::dial(const std::string& address, std::uint64_t timeout_ms,
+std::unique_ptr<Dial> TcpNetwork::dial(const std::string& address, const std::string& run,
+                                       std::uint64_t timeout_ms,
                                        std::function<void(Result<std::unique_ptr<Channel>>)> done) {
-  return dial_channel(loop_, address, timeout_ms, std::move(done));
+  return dial_channel(loop_, address, timeout_ms, std::move(done), {identity_, tokens_, run});
 }
 
 void TcpNetwork::in_background(std::function<void()> work, std::function<void()> done) {

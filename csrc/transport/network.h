@@ -7,12 +7,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "transport/channel.h"
 #include "transport/clock.h"
 #include "transport/process.h"
 #include "transport/transport.h"
 #include "trust/secrets.h"
+#include "trust/token.h"
 
 namespace pccl {
 
@@ -25,12 +27,14 @@ class Network {
   /// The links of this process; `events` outlives them.
   [[nodiscard]] virtual Result<std::unique_ptr<Links>> make_links(LinkEvents& events,
                                                                   const LinkOptions& options) = 0;
-  /// As listen_channels and dial_channel (channel.h).
+  /// As listen_channels and dial_channel (channel.h). `run`: the one that the caller means; empty:
+  /// the only one of that master.
   [[nodiscard]] virtual Result<std::unique_ptr<ChannelListener>> listen(
       const std::string& host, std::uint16_t port,
-      std::function<void(std::unique_ptr<Channel>)> accepted) = 0;
+      std::function<void(std::unique_ptr<Channel>)> accepted,
+      std::shared_ptr<const Entrance> entrance) = 0;
   [[nodiscard]] virtual std::unique_ptr<Dial> dial(
-      const std::string& address, std::uint64_t timeout_ms,
+      const std::string& address, const std::string& run, std::uint64_t timeout_ms,
       std::function<void(Result<std::unique_ptr<Channel>>)> done) = 0;
   /// As run_in_background (background.h).
   virtual void in_background(std::function<void()> work, std::function<void()> done) = 0;
@@ -39,19 +43,22 @@ class Network {
   [[nodiscard]] virtual bool ended(const ProcessName&) const { return false; }
 };
 
-/// Sockets on a loop, which outlives it, for the process whose key pair is `identity`.
+/// Sockets on a loop, which outlives it, for a process of this key pair that holds these tokens
+/// (null: none).
 class TcpNetwork final : public Network {
  public:
-  explicit TcpNetwork(Loop& loop, const KeyPair& identity = KeyPair::make())
-      : loop_(loop), identity_(identity) {}
+  explicit TcpNetwork(Loop& loop, const KeyPair& identity = KeyPair::make(),
+                      std::shared_ptr<const Tokens> tokens = nullptr)
+      : loop_(loop), identity_(identity), tokens_(std::move(tokens)) {}
   [[nodiscard]] Clock& clock() override;
   [[nodiscard]] Result<std::unique_ptr<Links>> make_links(LinkEvents& events,
                                                           const LinkOptions& options) override;
   [[nodiscard]] Result<std::unique_ptr<ChannelListener>> listen(
       const std::string& host, std::uint16_t port,
-      std::function<void(std::unique_ptr<Channel>)> accepted) override;
+      std::function<void(std::unique_ptr<Channel>)> accepted,
+      std::shared_ptr<const Entrance> entrance) override;
   [[nodiscard]] std::unique_ptr<Dial> dial(
-      const std::string& address, std::uint64_t timeout_ms,
+      const std::string& address, const std::string& run, std::uint64_t timeout_ms,
       std::function<void(Result<std::unique_ptr<Channel>>)> done) override;
   void in_background(std::function<void()> work, std::function<void()> done) override;
   [[nodiscard]] ProcessName process() const override { return this_process(); }
@@ -60,6 +67,7 @@ class TcpNetwork final : public Network {
  private:
   Loop& loop_;
   KeyPair identity_;
+  std::shared_ptr<const Tokens> tokens_;
 };
 
 }  // namespace pccl

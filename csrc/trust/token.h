@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "trust/secrets.h"
 
 namespace pccl {
 
-inline constexpr std::size_t kTokenNameBytesMax = 64;
 inline constexpr std::size_t kTokensMax = 1024;   // in one file
 inline constexpr std::size_t kTokenRunsMax = 64;  // of one token
 inline constexpr std::size_t kTokenFileBytesMax = 1U << 20;

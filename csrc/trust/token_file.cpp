@@ -21,6 +21,7 @@
 namespace pccl {
 namespace {
 
+constexpr const char* kVariable = "PCCL_TOKEN";
 constexpr std::string_view kKeyStart = "pccl master key 1 ";
 constexpr std::chrono::milliseconds kLockMs{5000};  // another command holds the lock no longer
 constexpr std::chrono::milliseconds kLockLookMs{20};
@@ -199,7 +200,21 @@ std::string key_path(const std::string& path) { return path + ".key"; }
 
 Result<Tokens> read_token_file(const std::string& path) { return tokens_of(path); }
 
+Result<std::shared_ptr<const Tokens>> held_tokens(const std::string& file,
+                                                  const std::string& line) {
+  if (!line.empty()) wipe_variable(kVariable);
+  if (file.empty() && line.empty()) return std::shared_ptr<const Tokens>();
+  auto tokens = file.empty() ? parse_token_line(line, "the variable " + std::string(kVariable))
+                             : read_token_file(file);
+  if (!tokens) return tokens.error();
+  return std::make_shared<const Tokens>(std::move(tokens).value());
+}
+
 Result<MasterFiles> read_master_files(const std::string& path) {
+  if (!is_there(path)) {
+    return invalid("there is no token file " + path + ": pccl-master --token-file " + path +
+                   " --new-token NAME makes one");
+  }
   auto tokens = tokens_of(path);
   if (!tokens) return tokens.error();
   if (!is_there(key_path(path))) {
@@ -254,6 +269,16 @@ Error add_token(const std::string& path, const std::string& name,
   const auto whole = parse_tokens(text.get(), "the token file " + path);
   if (!whole) return whole.error();
   return write_private(path, text.get());
+}
+
+Result<std::string> token_line(const std::string& path, const std::string& name) {
+  const auto files = read_master_files(path);
+  if (!files) return files.error();
+  const Token* token = files.value().tokens.find(name);
+  if (token == nullptr) {
+    return invalid("the token file " + path + " holds no token of this name");
+  }
+  return format_token(*token);
 }
 
 void wipe_variable(const char* name) {

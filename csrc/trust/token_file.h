@@ -4,6 +4,7 @@
 // in a variable of its environment.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,11 @@ namespace pccl {
 
 /// The tokens with which a process enters. Errors are `invalid`, name the path, and say what to do.
 [[nodiscard]] Result<Tokens> read_token_file(const std::string& path);
+
+/// The tokens of a process that enters: those of the file, else the line of its variable
+/// PCCL_TOKEN, which is taken out of the environment; both empty: null, it holds none.
+[[nodiscard]] Result<std::shared_ptr<const Tokens>> held_tokens(const std::string& file,
+                                                                const std::string& line);
 
 /// What a master needs: its tokens, and the secret of its key pair.
 struct MasterFiles {
@@ -28,6 +34,9 @@ struct MasterFiles {
 /// content or the new one.
 [[nodiscard]] Error add_token(const std::string& path, const std::string& name,
                               const std::vector<std::string>& runs);
+
+/// The line of one token in the file of a master: for a person's eyes, it holds the secret.
+[[nodiscard]] Result<std::string> token_line(const std::string& path, const std::string& name);
 
 /// Is there anything at this path?
 [[nodiscard]] bool is_there(const std::string& path);

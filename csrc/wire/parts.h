@@ -44,6 +44,7 @@ struct Member {
   Place place;
   bool raises = false;       // on_loss="raise": no operation is replayed; the same at all members
   ProcessName process = {};  // a master of the same machine can see it end
+  std::string token = {};    // by which it came in, as its master has seen; empty: without one
   static constexpr std::string_view kAddedFrom = "process";
   bool operator==(const Member&) const = default;
   [[nodiscard]] PeerId peer() const { return handle.peer; }
@@ -53,6 +54,7 @@ struct Member {
     visit("place", self.place);
     visit("raises", self.raises);
     visit("process", self.process);
+    visit("token", self.token, kTokenNameBytesMax);
   }
 };
 
@@ -259,6 +261,8 @@ struct MemberStatus {
   std::uint64_t step = 0;
   std::uint64_t silent_ms = 0;  // since the master's last news of the peer
   std::uint64_t late_s = 0;     // for how long others have waited for the peer
+  std::string token = {};       // by which it came in; empty: without one
+  static constexpr std::string_view kAddedFrom = "token";
   bool operator==(const MemberStatus&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -275,6 +279,7 @@ struct MemberStatus {
     visit("step", self.step);
     visit("silent_ms", self.silent_ms);
     visit("late_s", self.late_s);
+    visit("token", self.token, kTokenNameBytesMax);
   }
 };
 

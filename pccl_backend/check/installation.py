@@ -85,4 +85,6 @@ def options(at: Rank) -> None:
     unread = _config.unread_variables()
     demand(not unread, "; ".join(unread))
     given = {name: os.environ[name] for name in os.environ if name.startswith("PCCL_")}
+    if _config.TOKEN in given:
+        given[_config.TOKEN] = "(a secret)"
     at.note(", ".join(given) if given else "no PCCL_ variable is set", **given)

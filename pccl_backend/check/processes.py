@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from .._config import OF_TOKENS
 from ..launch import child as becomes
 from .cases import Case, Result
 
@@ -25,7 +26,10 @@ TAIL_BYTES = 4000
 FAILURE_CHARACTERS = 600
 MASTER_S = 30.0
 # They would make the groups of the checks part of another job.
-OF_OTHER_JOBS = ("PCCL_MASTER", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+OF_OTHER_JOBS = (
+    *("PCCL_MASTER", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *OF_TOKENS,
+)
 
 
 def environment_of(case: Case) -> dict[str, str]:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .._config import OF_TOKENS
 from .seen import COLUMNS, Kill, Worker, headline, step_of
 
 WORKERS = 3
@@ -93,7 +94,8 @@ class Demo:
         command += [str(number), str(self.steps), str(self.every), str(self.out)]
         command += [] if join_with is None else ["--join-with", str(join_with)]
         log_path = self.out / f"worker-{number}.log"
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {n: v for n, v in os.environ.items() if n not in OF_TOKENS}
+        environment["OMP_NUM_THREADS"] = "1"
         with log_path.open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         worker = Worker(number, process, self.out / f"worker-{number}.jsonl", log_path)

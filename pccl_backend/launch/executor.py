@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._config import OF_TOKENS
 from . import child, environment
 from .arguments import Plan
 from .output import ERR, OUT, Streams, Tail, Teller, wait_for_streams
@@ -254,8 +255,10 @@ class Executor:
         )
 
     def _variables(self, index: int, local: int, attempt: int) -> dict[str, str]:
+        # The master of --standalone is on loopback and takes no tokens.
+        no = OF_TOKENS if self._plan.standalone else ()
         variables = environment.of_worker(
-            os.environ,
+            {name: value for name, value in os.environ.items() if name not in no},
             url=self._url,
             note=self._note,
             rank=local,

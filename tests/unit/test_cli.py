@@ -80,6 +80,7 @@ def test_options_without_arguments_are_the_documented_defaults(
         "host": "127.0.0.1",
         "port": 48148,
         "insecure": False,
+        "token_file": "",
         "run": "default",
         "min_peers": 2,
         "hold_below": 1,
@@ -247,6 +248,47 @@ def test_main_hands_the_options_to_the_core_and_returns_its_status(
     monkeypatch.setattr("pccl_backend._core", core, raising=False)
     assert _cli.main(["--run", "r", "--state", "none", "--insecure"]) == 7
     assert seen == [options("--run", "r", "--state", "none", "--insecure")]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit):
+        _cli.main([*arguments])
+    return capsys.readouterr().err
+
+
+def test_wrong_words_about_tokens_are_refused_by_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = str(tmp_path / "t")
+    shared = ("--state", "etcd://e:1/k", "--listen", ":1")
+    for words, arguments in {
+        "argument --new-token": ("--new-token", "a b", "--token-file", file),
+        "is not NAME[@RUN,...]": ("--new-token", "a@", "--token-file", file),
+        "need --token-file FILE": ("--new-token", "a"),
+        "give the two one by one": ("--new-token", "a", "--show-token", "a", "--token-file", file),
+        "there is no token file": ("--show-token", "a", "--token-file", file),
+        "not with --insecure": ("--insecure", "--token-file", file, "--state", "none"),
+        "an empty name": ("--token-file", "", "--state", "none"),
+        "several masters share the register": shared,
+    }.items():
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        assert words in refusal(capsys, *arguments), arguments
+    assert list(tmp_path.iterdir()) == []  # no token is made by itself for several masters
+
+
+def test_a_token_is_added_and_what_is_said_of_it_holds_no_secret(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "tokens"
+    assert _cli.main(["--token-file", str(file), "--new-token", "a@x,y"]) == 0
+    said = capsys.readouterr().out
+    assert f"The token 'a' is in {file}; it opens the runs x, y." in said
+    (line,) = file.read_text().splitlines()
+    assert line.startswith("a:")
+    assert line.endswith("@x,y")
+    assert line.split(":")[1] not in said
+    assert "a second token" in refusal(capsys, "--token-file", str(file), "--new-token", "a")
 
 
 def test_help_explains_every_option_with_its_default() -> None:

@@ -178,7 +178,7 @@ def test_the_fields_are_those_of_the_engine() -> None:
     from conftest import ROOT
 
     text = (ROOT / "csrc" / "engine" / "options.h").read_text()
-    for name in Options().to_engine():
+    for name in set(Options().to_engine()) - {"token_file"}:  # what is in it becomes `tokens`
         assert f" {name}" in text, name
 
 

@@ -25,6 +25,7 @@ def answer(**fields: Any) -> dict[str, Any]:
         "step": 42,
         "silent_ms": 300,
         "late_s": 0,
+        "token": "",
     }
     late = {**member, "name": "x" * 64, "rank": 1, "silent_ms": 7200, "late_s": 7}
     gone = {**member, "host": "", "process": 0, "address": "", "rank": 2, "doing": "away"}
@@ -104,7 +105,7 @@ def test_the_words_of_who_answers_reach_no_terminal_as_they_are() -> None:
     error = b"\xa2" + text(b"code") + b"\x06" + text(b"text") + words
     payload = b"\xa2" + text(b"m") + text(b"refuse") + text(b"error") + error
     head = struct.pack("<BBHII", 1, 0, 0, len(payload), 0)
-    opening = bytes.fromhex("8970 6363 6c0d 0a1a") + struct.pack("<IB3x", 1, 1)
+    opening = bytes.fromhex("8970 6363 6c0d 0a1a") + struct.pack("<IB3x", 2, 1) + bytes(40)
 
     def answers(server: socket.socket) -> None:
         with server.accept()[0] as asked:
@@ -116,5 +117,5 @@ def test_the_words_of_who_answers_reach_no_terminal_as_they_are() -> None:
         thread = threading.Thread(target=answers, args=(server,))
         thread.start()
         with pytest.raises(OSError, match=r"^gone\?\[2J\?well \?$"):
-            _core.ask_status(f"127.0.0.1:{server.getsockname()[1]}", "", 5.0)
+            _core.ask_status(f"127.0.0.1:{server.getsockname()[1]}", "", 5.0, "", "")
         thread.join()

@@ -73,13 +73,14 @@ class HeldNetwork final : public Network {
   }
   [[nodiscard]] Result<std::unique_ptr<ChannelListener>> listen(
       const std::string& host, std::uint16_t port,
-      std::function<void(std::unique_ptr<Channel>)> accepted) override {
-    return tcp_.listen(host, port, std::move(accepted));
+      std::function<void(std::unique_ptr<Channel>)> accepted,
+      std::shared_ptr<const Entrance> entrance) override {
+    return tcp_.listen(host, port, std::move(accepted), std::move(entrance));
   }
   [[nodiscard]] std::unique_ptr<Dial> dial(
-      const std::string& address, std::uint64_t timeout_ms,
+      const std::string& address, const std::string& run, std::uint64_t timeout_ms,
       std::function<void(Result<std::unique_ptr<Channel>>)> done) override {
-    return tcp_.dial(address, timeout_ms, std::move(done));
+    return tcp_.dial(address, run, timeout_ms, std::move(done));
   }
   void in_background(std::function<void()> work, std::function<void()> done) override {
     tcp_.in_background(std::move(work), std::move(done));

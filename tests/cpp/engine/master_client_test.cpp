@@ -39,11 +39,12 @@ class FakeNetwork : public Network {
     return {ErrorCode::unreachable, "none"};
   }
   [[nodiscard]] Result<std::unique_ptr<ChannelListener>> listen(
-      const std::string&, std::uint16_t, std::function<void(std::unique_ptr<Channel>)>) override {
+      const std::string&, std::uint16_t, std::function<void(std::unique_ptr<Channel>)>,
+      std::shared_ptr<const Entrance>) override {
     return {ErrorCode::unreachable, "none"};
   }
   [[nodiscard]] std::unique_ptr<Dial> dial(
-      const std::string&, std::uint64_t,
+      const std::string&, const std::string&, std::uint64_t,
       std::function<void(Result<std::unique_ptr<Channel>>)> done) override {
     loop_.defer([this, done = std::move(done)] {
       done(std::unique_ptr<Channel>(std::make_unique<FakeChannel>(received)));
@@ -76,7 +77,7 @@ TEST(MasterClientSilence, a_long_message_is_a_sign_of_life_and_a_wait_says_for_h
                         {},
                         {}};
   std::string lost;
-  MasterClient client(context, {"127.0.0.1:1"},
+  MasterClient client(context, {"127.0.0.1:1"}, "",
                       {[] {}, [&](const std::string& reason, bool) { lost = reason; },
                        [](const MasterToPeer&) {}, [] { return OpKey{}; }});
   client.dial();

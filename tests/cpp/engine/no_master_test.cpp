@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "engines.h"
+#include "transport/entrance.h"
 #include "transport/handshake.h"
 
 namespace pccl::testing {
@@ -100,8 +101,11 @@ TEST(NoMaster, whatever_answers_in_its_place_is_named_with_what_it_did) {
   const Stranger closes([](int fd) { ::shutdown(fd, SHUT_RDWR); });
   const Stranger newer(
       [](int fd) { answer(fd, encode_opening({kProtocolVersion + 1, Purpose::channel})); });
-  const Stranger mute(
-      [](int fd) { answer(fd, encode_opening({kProtocolVersion, Purpose::channel})); });
+  const Stranger mute([](int fd) {
+    answer(fd, encode_opening({kProtocolVersion, Purpose::channel}));
+    const auto offer = encode_master_offer({});
+    ::send(fd, offer.data(), offer.size(), MSG_NOSIGNAL);
+  });
   const auto peer = make_engines(1);
   const std::string lane = peer[0]->handle("127.0.0.1").addresses.at(0);
 

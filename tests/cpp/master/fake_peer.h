@@ -32,8 +32,14 @@ inline bool run_until(Loop& loop, const std::function<bool()>& condition,
 
 class FakePeer {
  public:
-  FakePeer(Loop& loop, std::uint64_t id, std::uint16_t port) : loop_(loop), port_(port) {
+  FakePeer(Loop& loop, std::uint64_t id, std::uint16_t port, Entry entry = {})
+      : loop_(loop), port_(port), entry_(std::move(entry)) {
     state.self.handle.peer.value = id;
+    state.run = entry_.run;
+    if (entry_.identity) {
+      state.self.handle.key = entry_.identity->public_key();
+      state.self.handle.peer = peer_of(state.self.handle.key);
+    }
     state.self.handle.addresses = {"127.0.0.1:" + std::to_string(id)};
     state.self.place.replica = "replica " + std::to_string(id);
     connect();
@@ -42,8 +48,11 @@ class FakePeer {
   FakePeer& operator=(const FakePeer&) = delete;
 
   void connect() {
-    dial_ = dial_channel(loop_, "127.0.0.1:" + std::to_string(port_), 1000, [this](auto dialled) {
-      if (!dialled) return again();
+    const auto done = [this](auto dialled) {
+      if (!dialled) {
+        refused = dialled.error().text;
+        return again();
+      }
       channel_ = std::move(dialled).value();
       channel_->set_events({[this](std::span<const std::byte> bytes) { arrived(bytes); },
                             [this](const std::string&) {
@@ -55,7 +64,8 @@ class FakePeer {
         if (beats) send(Heartbeat{});
       });
       apply(peer::MasterConnected{});
-    });
+    };
+    dial_ = dial_channel(loop_, "127.0.0.1:" + std::to_string(port_), 1000, done, entry_);
   }
   /// As a crash does.
   void drop() {
@@ -119,6 +129,7 @@ class FakePeer {
   std::vector<OpKey> committed;
   std::vector<OpKey> failed;
   std::string evicted;
+  std::string refused;              // why the last dial failed
   std::uint64_t steps_entered = 0;  // by the newest boundary that it has passed
   std::uint64_t heartbeat_ms = 20;
   bool beats = true;
@@ -162,6 +173,7 @@ class FakePeer {
 
   Loop& loop_;
   std::uint16_t port_;
+  Entry entry_;
   std::unique_ptr<Dial> dial_;
   std::unique_ptr<Channel> channel_;
   std::unique_ptr<Timer> beat_;

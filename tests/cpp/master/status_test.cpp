@@ -14,16 +14,17 @@ class StatusOf : public Server {
     std::unique_ptr<Channel> channel;
     MasterToPeer answer = Left{};
     bool over = false;
-    const auto dial = network_.dial(
-        "127.0.0.1:" + std::to_string(port_), 5000, [&](Result<std::unique_ptr<Channel>> made) {
-          channel = std::move(made).value();
-          channel->trust();
-          channel->set_events({[&](std::span<const std::byte> payload) {
-                                 answer = decode_master_to_peer(payload).value();
-                               },
-                               [&](const std::string&) { over = true; }});
-          channel->send(encode(PeerToMaster{StatusRequest{run}}));
-        });
+    const auto dial =
+        network_.dial("127.0.0.1:" + std::to_string(port_), run, 5000,
+                      [&](Result<std::unique_ptr<Channel>> made) {
+                        channel = std::move(made).value();
+                        channel->trust();
+                        channel->set_events({[&](std::span<const std::byte> payload) {
+                                               answer = decode_master_to_peer(payload).value();
+                                             },
+                                             [&](const std::string&) { over = true; }});
+                        channel->send(encode(PeerToMaster{StatusRequest{run}}));
+                      });
     EXPECT_TRUE(until([&] { return over; })) << "the master ends the connection";
     return answer;
   }

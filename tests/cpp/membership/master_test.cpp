@@ -376,5 +376,25 @@ TEST(Master, refound_gives_up_members_that_do_not_come_back) {
   EXPECT_TRUE(writes[0].to.over);
 }
 
+TEST(Master, expels_members_and_newcomers_whose_token_was_revoked_and_those_who_are_away) {
+  std::vector<Member> members = {cast::member(1), cast::member(2), cast::member(3)};
+  members[0].token = members[2].token = "a";
+  members[1].token = "b";
+  State s = cast::in_office(members);
+  static_cast<void>(step(s, PeerDisconnected{PeerId{3}}));
+  EXPECT_TRUE(step(s, TokensAre{{"a", "b"}}).empty());
+  const Actions out = step(s, TokensAre{{"b"}});
+  const auto evicted = std::count_if(out.begin(), out.end(), [](const Action& action) {
+    const auto* send = std::get_if<Send>(&action);
+    return send != nullptr && send->peer == PeerId{1} &&
+           std::holds_alternative<Evicted>(send->message);
+  });
+  EXPECT_EQ(evicted, 1);
+  EXPECT_TRUE(is_expelled(s, PeerId{1}));
+  EXPECT_TRUE(is_expelled(s, PeerId{3}));
+  EXPECT_FALSE(is_expelled(s, PeerId{2}));
+  EXPECT_FALSE(s.peers.contains(PeerId{1}));
+}
+
 }  // namespace
 }  // namespace pccl::master

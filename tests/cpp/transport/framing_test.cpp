@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/limits.h"
+#include "base/protocol.h"
 #include "base/random.h"
 #include "support.h"
 #include "transport/bytes.h"
@@ -180,8 +181,8 @@ TEST(Framing,
 }
 
 TEST(Handshake, openings_come_back_and_all_else_is_refused) {
-  const auto bytes = encode_opening({1, Purpose::lane});
-  EXPECT_EQ(decode_opening(bytes).value(), (Opening{1, Purpose::lane}));
+  const auto bytes = encode_opening({kProtocolVersion, Purpose::lane});
+  EXPECT_EQ(decode_opening(bytes).value(), (Opening{kProtocolVersion, Purpose::lane}));
   for (std::size_t i = 0; i <= bytes.size(); ++i)
     EXPECT_TRUE(may_be_opening(std::span(bytes).first(i)));
   for (std::size_t i = 0; i < bytes.size(); ++i) {

@@ -115,7 +115,7 @@ TEST_F(TokenFile, a_file_that_others_may_use_is_refused) {
 }
 
 TEST_F(TokenFile, what_is_no_such_file_is_refused) {
-  EXPECT_TRUE(has(refused(), "cannot be opened"));
+  EXPECT_TRUE(has(refused(), "there is no token file"));
   fs::create_directories(path_);
   EXPECT_TRUE(has(refused(), "is no regular file"));
   fs::remove(path_);

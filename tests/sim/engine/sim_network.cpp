@@ -144,12 +144,13 @@ Result<std::unique_ptr<Links>> SimNetwork::make_links(LinkEvents& events, const 
 
 Result<std::unique_ptr<ChannelListener>> SimNetwork::listen(
     const std::string& host, std::uint16_t port,
-    std::function<void(std::unique_ptr<Channel>)> accepted) {
+    std::function<void(std::unique_ptr<Channel>)> accepted, std::shared_ptr<const Entrance>) {
   return std::unique_ptr<ChannelListener>(std::make_unique<SimListener>(
       board_, host + ":" + std::to_string(port), *this, process_, std::move(accepted)));
 }
 
-std::unique_ptr<Dial> SimNetwork::dial(const std::string& address, std::uint64_t timeout_ms,
+std::unique_ptr<Dial> SimNetwork::dial(const std::string& address, const std::string&,
+                                       std::uint64_t timeout_ms,
                                        std::function<void(Result<std::unique_ptr<Channel>>)> done) {
   auto dial = std::make_unique<SimDial>();
   Time& time = process_.time();

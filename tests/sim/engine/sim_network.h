@@ -33,9 +33,10 @@ class SimNetwork final : public Network {
                                                           const LinkOptions& options) override;
   [[nodiscard]] Result<std::unique_ptr<ChannelListener>> listen(
       const std::string& host, std::uint16_t port,
-      std::function<void(std::unique_ptr<Channel>)> accepted) override;
+      std::function<void(std::unique_ptr<Channel>)> accepted,
+      std::shared_ptr<const Entrance> entrance) override;
   [[nodiscard]] std::unique_ptr<Dial> dial(
-      const std::string& address, std::uint64_t timeout_ms,
+      const std::string& address, const std::string& run, std::uint64_t timeout_ms,
       std::function<void(Result<std::unique_ptr<Channel>>)> done) override;
   void in_background(std::function<void()> work, std::function<void()> done) override;
 

@@ -1,0 +1,228 @@
+// A master that takes members with a token only: who is let in, and who is evicted when a line is
+// taken out of the file.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "server_fixture.h"
+#include "trust/token_file.h"
+
+namespace pccl::master {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class TokensOf : public Server {
+ protected:
+  TokensOf() {
+    use_state_file();
+    master_.token_file = (folder_ / "tokens").string();
+    add("a");
+    add("b");
+    add("of_other", {"other"});
+    options_.min_peers = 2;
+  }
+  ~TokensOf() override { peers_.clear(); }
+
+  void add(const std::string& name, const std::vector<std::string>& runs = {}) {
+    EXPECT_EQ(add_token(master_.token_file, name, runs).text, "");
+  }
+  /// The line is taken away, and the file read again.
+  void remove(const std::string& name) {
+    cut(name);
+    server_->reload_tokens();
+  }
+  void cut(const std::string& name) {
+    std::ifstream file(master_.token_file);
+    std::string text;
+    for (std::string line; std::getline(file, line);) {
+      if (!line.starts_with(name + ":")) text += line + "\n";
+    }
+    std::ofstream(master_.token_file, std::ios::trunc) << text;
+  }
+  [[nodiscard]] Entry holding(const std::string& name, const std::string& run = "") const {
+    const auto files = read_master_files(master_.token_file);
+    EXPECT_TRUE(files.ok()) << files.error().text;
+    return {KeyPair::make(),
+            std::make_shared<const Tokens>(std::vector{*files.value().tokens.find(name)}, "F"),
+            run};
+  }
+  FakePeer& comes(const Entry& entry) {
+    const std::uint64_t id = peers_.size() + 1;
+    return *peers_.emplace_back(std::make_unique<FakePeer>(loop_, id, port_, entry));
+  }
+};
+
+TEST_F(TokensOf, members_come_by_their_tokens_and_the_register_names_them) {
+  start();
+  comes(holding("a"));
+  comes(holding("b", "default"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  expect_commit();
+  const auto& members = run().state().held->epoch->members;
+  EXPECT_EQ(members[0].token, "a");
+  EXPECT_EQ(members[1].token, "b");
+  EXPECT_EQ(run().status().members[1].token, "b");
+}
+
+TEST_F(TokensOf, a_process_without_a_token_or_with_another_one_sends_no_hello) {
+  start();
+  FakePeer& stranger = comes({});
+  ASSERT_TRUE(until([&] { return !stranger.refused.empty(); }));
+  EXPECT_TRUE(has(stranger.refused, "takes processes with a token only")) << stranger.refused;
+  Entry other = holding("a");
+  other.tokens = std::make_shared<const Tokens>(
+      std::vector{Token{"a", random_secret(), other.tokens->all()[0].master, {}}}, "F");
+  FakePeer& liar = comes(other);
+  ASSERT_TRUE(until([&] { return !liar.refused.empty(); }));
+  EXPECT_TRUE(has(liar.refused, "refuses the token \"a\"")) << liar.refused;
+  EXPECT_TRUE(run().state().peers.empty());
+}
+
+TEST_F(TokensOf, a_token_opens_its_runs_only) {
+  start();
+  FakePeer& peer = comes(holding("of_other"));
+  ASSERT_TRUE(until([&] { return peer.last<Refuse>() != nullptr; }));
+  EXPECT_EQ(peer.last<Refuse>()->error.text,
+            "the token \"of_other\" opens the run other, not \"default\"");
+  EXPECT_TRUE(run().state().peers.empty());
+}
+
+TEST_F(TokensOf, nobody_says_hello_in_the_name_of_another_process) {
+  start();
+  FakePeer& peer = comes(holding("a"));
+  peer.state.self.handle.peer = PeerId{7};
+  ASSERT_TRUE(until([&] { return peer.last<Refuse>() != nullptr; }));
+  EXPECT_TRUE(has(peer.last<Refuse>()->error.text, "in the name of another process"));
+  FakePeer& other = comes(holding("a"));
+  other.state.self.handle.key[3] ^= 1;
+  ASSERT_TRUE(until([&] { return other.last<Refuse>() != nullptr; }));
+  EXPECT_TRUE(run().state().peers.empty());
+}
+
+TEST_F(TokensOf, what_a_member_says_of_its_token_counts_nothing) {
+  start();
+  comes(holding("a")).state.self.token = "b";
+  comes(holding("b"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  EXPECT_EQ(run().state().held->epoch->members[0].token, "a");
+}
+
+TEST_F(TokensOf, a_token_that_is_taken_away_evicts_who_came_by_it_and_nobody_else) {
+  options_.min_peers = 3;
+  start();
+  comes(holding("a"));
+  comes(holding("b"));
+  comes(holding("a"));
+  ASSERT_TRUE(until([&] { return all_run(3); })) << log_text();
+  FakePeer& gone = *peers_[1];
+  remove("b");
+  ASSERT_TRUE(until([&] { return !gone.evicted.empty(); })) << log_text();
+  EXPECT_EQ(gone.evicted, "the token \"b\" by which it came has been revoked");
+  gone.reconnects = true;
+  gone.connect();
+  ASSERT_TRUE(until([&] { return has(gone.refused, "refuses the token \"b\""); }));
+  ASSERT_TRUE(until([&] { return peers_[0]->runs(2) && peers_[2]->runs(2); })) << log_text();
+  EXPECT_EQ(said("revoked: b"), 1U);
+  EXPECT_EQ(said("evicts"), 1U);
+}
+
+TEST_F(TokensOf, a_line_with_a_new_secret_revokes_the_holders_of_the_old_one) {
+  start();
+  comes(holding("a"));
+  comes(holding("b"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  cut("b");
+  add("b");
+  server_->reload_tokens();
+  ASSERT_TRUE(until([&] { return !peers_[1]->evicted.empty(); })) << log_text();
+  comes(holding("b"));
+  ASSERT_TRUE(until([&] { return peers_[2]->connected() && peers_[0]->connected(); }));
+}
+
+TEST_F(TokensOf, a_change_while_the_file_is_read_is_not_missed) {
+  start();
+  comes(holding("a"));
+  comes(holding("b"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  server_->reload_tokens();  // is read in the background
+  remove("b");
+  ASSERT_TRUE(until([&] { return !peers_[1]->evicted.empty(); })) << log_text();
+}
+
+TEST_F(TokensOf, a_file_that_became_wrong_changes_nothing) {
+  start();
+  comes(holding("a"));
+  comes(holding("b"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  std::ofstream(master_.token_file, std::ios::app) << "half";
+  server_->reload_tokens();
+  ASSERT_TRUE(until([&] { return said("the tokens of before stay") == 1; })) << log_text();
+  EXPECT_EQ(said("half written"), 1U);
+  expect_commit();
+}
+
+TEST_F(TokensOf, a_line_that_was_taken_away_while_no_master_ran_is_revoked_too) {
+  start();
+  comes(holding("a"));
+  comes(holding("b"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  const std::uint16_t port = port_;
+  server_.reset();
+  cut("b");
+  master_.port = port;
+  start();
+  ASSERT_TRUE(until([&] { return peers_[0]->runs(1); })) << log_text();
+  EXPECT_GE(said("the token \"b\" by which it came has been revoked"), 1U);
+}
+
+TEST_F(TokensOf, a_status_needs_a_token_that_opens_the_run) {
+  start();
+  const auto ask = [&](const Entry& entry) {
+    std::unique_ptr<Channel> channel;
+    std::optional<MasterToPeer> answer;
+    Error error;
+    const auto dial = dial_channel(
+        loop_, "127.0.0.1:" + std::to_string(port_), 5000,
+        [&](Result<std::unique_ptr<Channel>> made) {
+          error = made.error();
+          if (!made) return;
+          channel = std::move(made).value();
+          channel->set_events({[&](std::span<const std::byte> payload) {
+                                 answer = decode_master_to_peer(payload).value();
+                               },
+                               [&](const std::string&) {}});
+          channel->send(encode(PeerToMaster{StatusRequest{""}}));
+        },
+        entry);
+    EXPECT_TRUE(until([&] { return answer || error.failed(); }));
+    return answer ? *answer : MasterToPeer{Refuse{error}};
+  };
+  EXPECT_TRUE(std::holds_alternative<Status>(ask(holding("a"))));
+  EXPECT_EQ(std::get<Refuse>(ask(holding("of_other"))).error.code, ErrorCode::refused);
+  EXPECT_TRUE(has(std::get<Refuse>(ask({})).error.text, "with a token only"));
+  EXPECT_TRUE(has(std::get<Refuse>(ask(holding("a", "another"))).error.text, "another run"));
+}
+
+TEST_F(TokensOf, a_wrong_file_and_contradicting_options_stop_the_start) {
+  const auto error = [&] {
+    MasterServer server(network_, master_, {{options_, register_}});
+    return server.start().error().text;
+  };
+  master_.insecure = true;
+  EXPECT_TRUE(has(error(), "say one of them"));
+  master_.insecure = false;
+  std::ofstream(master_.token_file, std::ios::trunc) << "";
+  EXPECT_TRUE(has(error(), "holds no token"));
+  master_.token_file += ".none";
+  EXPECT_TRUE(has(error(), "--new-token NAME makes one"));
+  master_.token_file.clear();
+  master_.host = "0.0.0.0";
+  EXPECT_TRUE(has(error(), "name a token file with --token-file"));
+}
+
+}  // namespace
+}  // namespace pccl::master
