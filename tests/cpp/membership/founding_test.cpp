@@ -11,10 +11,10 @@ using cast::peers;
 using cast::proposed;
 using cast::sent;
 
-/// A master whose register is empty, with these founders connected; `at` is an address of each.
-State founding(const std::vector<std::uint64_t>& ids, std::uint32_t min_peers) {
+/// A master whose register is empty, with these founders connected, of which 2 are enough.
+State founding(const std::vector<std::uint64_t>& ids) {
   State s;
-  s.config.min_peers = min_peers;
+  s.config.min_peers = 2;
   s.held.emplace().incarnation = 1;
   s.holds = true;
   s.now_s = 1000;
@@ -31,8 +31,24 @@ Actions says_cannot(State& s, std::uint64_t p, std::uint64_t q, std::uint64_t vi
   return cast::tell(s, p, Cannot{s.proposal->id, PeerId{q}, "connection refused", PeerId{via}});
 }
 
+/// Founders 1 and 2 were proposed, and have said that they cannot reach each other.
+State apart() {
+  State s = founding({1, 2});
+  static_cast<void>(propose(s));
+  static_cast<void>(says_cannot(s, 1, 2));
+  return s;
+}
+
+/// Founder `id` connects, from `address`.
+Actions comes(State& s, std::uint64_t id, const std::string& address) {
+  Hello hello;
+  hello.member = member(id);
+  hello.member.handle.addresses = {address};
+  return step(s, PeerConnected{hello});
+}
+
 TEST(Founding, two_that_cannot_reach_each_other_are_told_so_and_what_helps) {
-  State s = founding({1, 2}, 2);
+  State s = founding({1, 2});
   ASSERT_EQ(proposed(propose(s)), peers({1, 2}));
   const Actions out = says_cannot(s, 1, 2);
   EXPECT_FALSE(s.proposal);
@@ -52,7 +68,7 @@ TEST(Founding, two_that_cannot_reach_each_other_are_told_so_and_what_helps) {
 }
 
 TEST(Founding, they_are_proposed_ever_more_rarely) {
-  State s = founding({1, 2}, 2);
+  State s = founding({1, 2});
   static_cast<void>(propose(s));
   for (const std::uint64_t wait_s : {30U, 60U, 120U, 240U, 480U, 480U}) {
     ASSERT_EQ(sent<Hold>(says_cannot(s, 2, 1)).size(), 2U);
@@ -63,28 +79,19 @@ TEST(Founding, they_are_proposed_ever_more_rarely) {
 }
 
 TEST(Founding, a_founder_that_comes_lets_them_be_proposed_at_once_over_it) {
-  State s = founding({1, 2}, 2);
-  static_cast<void>(propose(s));
-  static_cast<void>(says_cannot(s, 1, 2));
-  Hello hello;
-  hello.member = member(3);
-  EXPECT_EQ(proposed(step(s, PeerConnected{hello})), peers({1, 2, 3}));
+  State s = apart();
+  EXPECT_EQ(proposed(comes(s, 3, "10.0.0.3:4000")), peers({1, 2, 3}));
   EXPECT_EQ(s.proposal->relays, (std::vector<Relay>{{PeerId{1}, PeerId{2}, PeerId{3}}}));
   EXPECT_EQ(founders_apart(s), "");
 }
 
 TEST(Founding, one_of_them_that_comes_again_is_proposed_at_once) {
-  State s = founding({1, 2}, 2);
-  static_cast<void>(propose(s));
-  static_cast<void>(says_cannot(s, 1, 2));
-  Hello hello;
-  hello.member = member(2);
-  hello.member.handle.addresses = {"192.0.2.7:4000"};
-  EXPECT_EQ(proposed(step(s, PeerConnected{hello})), peers({1, 2}));
+  State s = apart();
+  EXPECT_EQ(proposed(comes(s, 2, "192.0.2.7:4000")), peers({1, 2}));
 }
 
 TEST(Founding, the_run_is_founded_without_one_that_nobody_reaches_who_is_told_why) {
-  State s = founding({1, 2, 3}, 2);
+  State s = founding({1, 2, 3});
   static_cast<void>(propose(s));
   EXPECT_EQ(proposed(says_cannot(s, 1, 3)), peers({1, 2, 3})) << "over 2";
   const Actions out = says_cannot(s, 2, 3);

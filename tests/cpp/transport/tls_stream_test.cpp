@@ -96,6 +96,14 @@ std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>> socket_pair(Loop& lo
           std::make_unique<TcpStream>(loop, Socket(loop, fds[1]))};
 }
 
+/// `a` dials and `b` accepts with one key, over the two ends of `below`.
+template <typename Streams>
+void connect(Loop& loop, Streams below, TlsEnd& a, TlsEnd& b) {
+  const Secret key = random_secret();
+  a.use(TlsStream::dial(loop, std::move(below.first), kIdentity, key));
+  b.use(TlsStream::accept(loop, std::move(below.second), knows(key)));
+}
+
 void expect_all_bytes(Loop& loop, TlsEnd& a, TlsEnd& b) {
   ASSERT_TRUE(test::poll_until(loop, [&] { return a.over() && b.over(); }));
   EXPECT_EQ(a.error + b.error + a.write_error + b.write_error, "");
@@ -106,14 +114,11 @@ void expect_all_bytes(Loop& loop, TlsEnd& a, TlsEnd& b) {
 TEST(TlsStream, carries_every_byte_both_ways_whatever_the_pieces_of_the_stream_below) {
   for (const std::size_t piece : {1U, 7U, 4096U, 1U << 20}) {
     Loop loop;
-    const Secret key = random_secret();
-    auto [near, far] = MemoryStream::pair(loop, piece, 30000);
     TlsEnd a;
     TlsEnd b;
     a.sends = random_bytes(piece, piece < 10 ? 3000 : 1500000);
     b.sends = random_bytes(piece + 1, piece < 10 ? 2000 : 700000);
-    a.use(TlsStream::dial(loop, std::move(near), kIdentity, key));
-    b.use(TlsStream::accept(loop, std::move(far), knows(key)));
+    connect(loop, MemoryStream::pair(loop, piece, 30000), a, b);
     expect_all_bytes(loop, a, b);
   }
 }
@@ -133,15 +138,12 @@ TEST(TlsStream, carries_every_byte_over_sockets_and_replaces_its_keys) {
 
 TEST(TlsStream, bytes_that_have_left_the_socket_already_are_announced_all_the_same) {
   Loop loop;
-  const Secret key = random_secret();
-  auto [near, far] = socket_pair(loop);
   TlsEnd a;
   TlsEnd b;
   a.sends = random_bytes(1, 50000);
   b.per_read = 100;
   b.turns = 1;  // for each time that it is told
-  a.use(TlsStream::dial(loop, std::move(near), kIdentity, key));
-  b.use(TlsStream::accept(loop, std::move(far), knows(key)));
+  connect(loop, socket_pair(loop), a, b);
   expect_all_bytes(loop, a, b);
 }
 
@@ -248,14 +250,11 @@ TEST(TlsStream, no_byte_that_was_changed_on_its_way_is_handed_out) {
 
 TEST(TlsStream, what_is_kept_of_a_peer_that_does_not_read_is_bounded) {
   Loop loop;
-  const Secret key = random_secret();
-  auto [near, far] = MemoryStream::pair(loop, 1U << 20, 20000);
   TlsEnd a;
   TlsEnd b;
   a.sends = random_bytes(1, 8U << 20);
   b.reads = false;
-  a.use(TlsStream::dial(loop, std::move(near), kIdentity, key));
-  b.use(TlsStream::accept(loop, std::move(far), knows(key)));
+  connect(loop, MemoryStream::pair(loop, 1U << 20, 20000), a, b);
   b.stream->want(false, false);
   ASSERT_TRUE(test::poll_until(loop, [&] { return a.sent > 0; }));
   for (int turn = 0; turn < 100; ++turn) loop.run_once(false);
