@@ -2,7 +2,10 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <map>
+#include <utility>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -12,28 +15,9 @@
 namespace pccl {
 namespace {
 constexpr std::size_t kUnprovenMax = 256;
-constexpr std::size_t kRefusalsMax = 256;  // remembered senders and reasons
-constexpr std::uint64_t kRefusalLogMs = 60000;
 constexpr int kAcceptsMax = 64;                // then other sockets have their turn
 constexpr std::uint64_t kAcceptPauseMs = 100;  // after "too many open files"
 }  // namespace
-
-void RefusalLog::refused(const std::string& remote_host, const std::string& reason) {
-  const std::uint64_t now = loop_.now_ms();
-  auto entry = seen_.find({remote_host, reason});
-  if (entry != seen_.end() && now - entry->second.logged_ms < kRefusalLogMs) {
-    ++entry->second.more;
-    return;
-  }
-  if (entry == seen_.end()) {
-    if (seen_.size() >= kRefusalsMax) seen_.clear();
-    entry = seen_.emplace(std::pair(remote_host, reason), Seen{}).first;
-  }
-  std::string text = "refused a connection from " + remote_host + ": " + reason;
-  if (entry->second.more > 0) text += " (and " + std::to_string(entry->second.more) + " more)";
-  entry->second = {now, 0};
-  log_warning(text);
-}
 
 Gate::Gate(Loop& loop, std::vector<Socket> listening, Purpose purpose,
            std::uint64_t user_timeout_ms, Opened opened)
@@ -57,8 +41,8 @@ void Gate::close() {
   paused_.reset();
   for (Listening& listening : listening_) listening.poll.reset();
   listening_.clear();
-  for (const auto& talk : unproven_) {
-    if (!talk->over()) talk->drop();
+  for (const Unproven& one : unproven_) {
+    if (!one.talk->over()) one.talk->drop();
   }
   unproven_.clear();
 }
@@ -89,17 +73,12 @@ void Gate::pause() {
 
 void Gate::admit(Socket socket) {
   forget_finished();
-  if (unproven_.size() >= kUnprovenMax) {
-    refusals_->refused(unproven_.front()->remote_host(),
-                       "too many connections without a complete handshake");
-    unproven_.front()->drop();
-    unproven_.pop_front();
-  }
+  if (unproven_.size() >= kUnprovenMax) push_one_out();
   const std::string remote_host = remote_address(socket.fd()).host();
   tune_connection(socket.fd(), user_timeout_ms_);
   auto talk = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
                                      kHandshakeMs);
-  unproven_.push_back(talk);
+  unproven_.push_back({talk, network_of(remote_host)});
   talk->on_failed([log = refusals_, remote_host, weak = std::weak_ptr(talk)](const auto& reason) {
     const auto ended = weak.lock();
     if (ended && ended->only_looked()) return;  // whether a process listens here
@@ -133,8 +112,28 @@ void Gate::opening_arrived(const std::shared_ptr<Talk>& talk, const std::string&
   talk->finish();
 }
 
+/// Of the network with most connections here one goes: the oldest that has sent nothing, else the
+/// oldest. So a sender that opens many takes no place from others.
+void Gate::push_one_out() {
+  std::map<std::string, std::size_t> count;
+  for (const Unproven& one : unproven_) ++count[one.network];
+  std::size_t most = 0;
+  for (const auto& [network, connections] : count) most = std::max(most, connections);
+  auto out = unproven_.end();
+  for (auto one = unproven_.begin(); one != unproven_.end(); ++one) {
+    if (count.at(one->network) < most) continue;
+    if (out == unproven_.end()) out = one;
+    if (!one->talk->silent()) continue;
+    out = one;
+    break;
+  }
+  refusals_->refused(out->talk->remote_host(), "too many connections without a complete handshake");
+  out->talk->drop();
+  unproven_.erase(out);
+}
+
 void Gate::forget_finished() {
-  std::erase_if(unproven_, [](const auto& talk) { return talk->over(); });
+  std::erase_if(unproven_, [](const Unproven& one) { return one.talk->over(); });
 }
 
 }  // namespace pccl

@@ -139,6 +139,16 @@ bool SocketAddress::is_loopback() const {
   return name == "::1" || name.starts_with("127.");
 }
 
+std::string network_of(const std::string& host) {
+  const std::string address = host.substr(0, host.find('%'));
+  in6_addr whole{};
+  if (::inet_pton(AF_INET6, address.c_str(), &whole) != 1) return host;
+  std::fill(whole.s6_addr + 8, whole.s6_addr + 16, std::uint8_t{0});
+  char text[INET6_ADDRSTRLEN];
+  ::inet_ntop(AF_INET6, &whole, text, sizeof text);
+  return std::string(text) + "/64" + host.substr(address.size());
+}
+
 SocketAddress local_address(int fd) {
   SocketAddress address;
   address.length = sizeof address.storage;

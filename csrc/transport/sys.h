@@ -40,6 +40,10 @@ struct SocketAddress {
 /// Have both ends of the connection the same address, or is the other end's a loopback address?
 [[nodiscard]] bool is_same_machine(int fd);
 
+/// The part of an address that its holder cannot choose: IPv4 whole, of IPv6 the first 64 bits. Any
+/// other text stays.
+[[nodiscard]] std::string network_of(const std::string& host);
+
 /// "1.2.3.4" or "::1" (a scope is allowed: "fe80::1%eth0"); nothing is resolved.
 [[nodiscard]] Result<SocketAddress> numeric_address(const std::string& host, std::uint16_t port);
 /// Resolves names, so it may block: not on a loop's thread.

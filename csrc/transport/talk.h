@@ -56,6 +56,8 @@ class Talk : public std::enable_shared_from_this<Talk> {
   /// `plain`: the stream below TLS (TlsStream::unwrap), null if it must not be used.
   [[nodiscard]] std::unique_ptr<Stream> take(bool plain = false);
   [[nodiscard]] bool over() const { return !stream_ || !stream_->open(); }
+  /// Has no byte come?
+  [[nodiscard]] bool silent() const { return silent_; }
   /// Has the other side closed the connection without having sent a byte?
   [[nodiscard]] bool only_looked() const { return only_looked_; }
   [[nodiscard]] std::string remote_host() const { return stream_->remote_host(); }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/limits.h"
 #include "base/protocol.h"
 #include "support.h"
@@ -301,6 +303,28 @@ TEST(Channel, too_many_strangers_push_out_the_oldest_of_them) {
   ASSERT_TRUE(test::poll_until(world.loop, [&] { return clients[0]->closed(); }, 3000));
   const auto end = world.connect();  // and an honest one gets in
   EXPECT_NE(end->channel, nullptr);
+}
+
+TEST(Channel, a_crowd_of_one_address_takes_no_place_from_another) {
+  World world;
+  const OpeningBytes opening = encode_opening({kProtocolVersion, Purpose::channel});
+  test::BareClient slow(world.loop, world.listener->port(), "127.0.0.2");
+  slow.send(std::span(opening).first(9));
+  test::BareClient mute(world.loop, world.listener->port(), "127.0.0.3");
+  std::vector<std::unique_ptr<test::BareClient>> crowd;
+  for (int i = 0; i < 600; ++i) {
+    crowd.push_back(std::make_unique<test::BareClient>(world.loop, world.listener->port()));
+    crowd.back()->send(std::span(opening).first(9));
+  }
+  const auto closed = [&] {
+    return std::count_if(crowd.begin(), crowd.end(), [](auto& client) { return client->closed(); });
+  };
+  ASSERT_TRUE(test::poll_until(world.loop, [&] { return closed() >= 600 - 254; }, 4000));
+  EXPECT_FALSE(slow.closed());
+  EXPECT_FALSE(mute.closed());
+  slow.send(std::span(opening).subspan(9));
+  ASSERT_TRUE(test::poll_until(
+      world.loop, [&] { return slow.closed() || slow.received.size() >= kOpeningBytes; }));
 }
 
 TEST(Dial, a_refused_connection_says_what_was_seen_and_leaves_the_address_to_its_caller) {

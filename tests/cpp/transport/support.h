@@ -61,9 +61,11 @@ inline std::string text_of(std::span<const std::byte> bytes) {
 /// A bare TCP client: what a stranger or a hostile process is made of.
 class BareClient {
  public:
-  BareClient(Loop& loop, std::uint16_t port) : loop_(loop) {
+  BareClient(Loop& loop, std::uint16_t port, const std::string& from = "127.0.0.1") : loop_(loop) {
     Socket socket = std::move(new_tcp_socket(loop, AF_INET)).value();
     fd_ = socket.fd();
+    const auto own = numeric_address(from, 0).value();
+    EXPECT_EQ(::bind(fd_, own.raw(), own.length), 0);
     const auto to = numeric_address("127.0.0.1", port).value();
     ::connect(fd_, to.raw(), to.length);
     stream_ = std::make_unique<TcpStream>(loop, std::move(socket));

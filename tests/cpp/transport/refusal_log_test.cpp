@@ -1,0 +1,67 @@
+#include "transport/refusal_log.h"
+
+#include <gtest/gtest.h>
+
+#include "support.h"
+#include "transport/sys.h"
+
+namespace pccl {
+namespace {
+
+class HandClock : public Clock {
+ public:
+  [[nodiscard]] std::uint64_t now_ms() const override { return now; }
+  [[nodiscard]] std::uint64_t boot_ms() const override { return now; }
+  [[nodiscard]] std::unique_ptr<Timer> timer(std::uint64_t, std::uint64_t,
+                                             std::function<void()>) override {
+    return nullptr;
+  }
+  void defer(std::function<void()>) override {}
+  void post(std::function<void()>) override {}
+  std::uint64_t now = 100000;
+};
+
+TEST(RefusalLog, who_says_something_else_each_time_has_few_lines_and_all_together_have_a_limit) {
+  test::LogLines log;
+  HandClock clock;
+  RefusalLog refusals(clock);
+  for (int i = 0; i < 1000; ++i) {
+    refusals.refused("10.0.0.1", "it speaks protocol version " + std::to_string(i));
+  }
+  EXPECT_EQ(log.count("10.0.0.1"), kRefusalLinesMax);
+  for (int i = 0; i < 1000; ++i) refusals.refused("10.0.0.2", "its first bytes are not pccl's");
+  EXPECT_EQ(log.count("10.0.0.2"), 1U);
+  for (int i = 0; i < 1000; ++i) {
+    refusals.refused("2001:db8::" + std::to_string(i), "version " + std::to_string(i));
+  }
+  EXPECT_EQ(log.count("2001:db8::"), kRefusalLinesMax) << "one network";
+  for (int i = 0; i < 1000; ++i) {
+    refusals.refused("10.1." + std::to_string(i / 250) + "." + std::to_string(i % 250), "x");
+  }
+  EXPECT_EQ(log.count("refused"), kRefusalLinesOfAllMax);
+  clock.now += kRefusalLogMs;
+  refusals.refused("10.0.0.1", "x");
+  EXPECT_EQ(log.count("10.0.0.1: x (and 3940 more before)"), 1U) << log.all();
+  refusals.refused("10.0.0.1", "y");
+  EXPECT_EQ(log.count("10.0.0.1: y"), 1U);
+  EXPECT_EQ(log.count("more before"), 1U);
+}
+
+TEST(RefusalLog, control_characters_reach_no_sink_of_the_log) {
+  test::LogLines log;
+  HandClock clock;
+  RefusalLog(clock).refused("10.0.0.1", "a\x1b[2J\nERROR all is lost");
+  EXPECT_EQ(log.all(), "refused a connection from 10.0.0.1: a?[2J?ERROR all is lost\n");
+}
+
+TEST(NetworkOf, an_address_of_ipv4_is_its_own_and_of_ipv6_half_is_chosen_freely) {
+  EXPECT_EQ(network_of("10.0.0.1"), "10.0.0.1");
+  EXPECT_EQ(network_of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+  EXPECT_EQ(network_of("2001:db8:1:2::"), "2001:db8:1:2::/64");
+  EXPECT_NE(network_of("2001:db8:1:3::1"), "2001:db8:1:2::/64");
+  EXPECT_EQ(network_of("fe80::1%eth0"), "fe80::/64%eth0");
+  EXPECT_EQ(network_of("?"), "?");
+}
+
+}  // namespace
+}  // namespace pccl
