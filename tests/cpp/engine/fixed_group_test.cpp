@@ -364,7 +364,11 @@ TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_take
 TEST(FixedGroup, who_gives_up_while_the_group_connects_ends_the_waiting_of_the_others) {
   const std::vector<std::shared_ptr<Engine>> engines = make_engines(2);
   std::vector<Handle> handles = handles_of(engines);
-  handles.push_back({PeerId{3}, {"127.0.0.1:1"}, {}});  // nobody is there
+  PublicKey key{};  // of nobody, whom the others await, since its id is the smallest
+  do {
+    key = KeyPair::make().public_key();
+  } while (peer_of(key) > std::min(handles[0].peer, handles[1].peer));
+  handles.push_back({peer_of(key), {"127.0.0.1:1"}, key});
   const GroupId id{9};
   std::vector<std::shared_ptr<Ticket>> made;
   for (std::size_t r = 0; r < 2; ++r) {

@@ -280,7 +280,8 @@ class Scene {
     if (call_ == Call::connect) {
       group_ = GroupId{78};
       std::vector<Handle> handles = handles_of(fixed_->engines);
-      handles[1].peer = PeerId{~handles[1].peer.value};
+      handles[1].key = KeyPair::make().public_key();
+      handles[1].peer = peer_of(handles[1].key);
       handles[1].addresses = {mute_.address()};
       ticket_ = engine_->configure_fixed(group_, "waits", handles, 0, timeout_ms_);
     } else {
