@@ -38,7 +38,8 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
         identity_(identity),
         self_(peer_of(identity.public_key())),
         gate_(loop, static_cast<LaneGateOwner&>(*this), identity, options.plaintext,
-              std::move(listening), options.tcp_user_timeout_ms) {}
+              std::move(listening), options.tcp_user_timeout_ms),
+        parking_(loop, options.bulk_lanes + 1) {}
 
   [[nodiscard]] std::uint16_t port() const override { return gate_.port(); }
   [[nodiscard]] PeerId self() const override { return self_; }
@@ -136,7 +137,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   std::map<PeerId, std::shared_ptr<Link>> links_;
   std::vector<std::shared_ptr<Link>> closing_;  // send their rest
   std::vector<std::shared_ptr<Link>> buried_;   // freed when no call on the stack uses them
-  Parking parking_{loop_};
+  Parking parking_;
   std::deque<Told> told_;
   bool tells_ = false;
   std::uint64_t serials_ = 0;

@@ -4,8 +4,8 @@
 #include <array>
 
 #include "base/limits.h"
-#include "base/log.h"
 #include "transport/framing.h"
+#include "transport/sys.h"
 
 namespace pccl {
 namespace {
@@ -45,28 +45,54 @@ bool is_over(const Parking::Parked& link) {
 
 }  // namespace
 
+Parking::Parking(Loop& loop, std::size_t lanes_of_link)
+    : loop_(loop),
+      lanes_of_link_(std::min(lanes_of_link, kLanesMax)),
+      lanes_max_(descriptors_max() / 2),
+      refusals_(loop) {}
+
 void Parking::add(const LaneHello& hello, std::unique_ptr<Stream> lane) {
   Parked& parked = links_[peer_of(hello.dialer)];
-  parked = {hello.dialer, hello.link, {}, ++order_};
+  parked = {hello.dialer, hello.link, {}, ++order_, lane->remote_host()};
   parked.lanes.push_back(std::move(lane));
   if (!sweep_) sweep_ = loop_.timer(kSweepMs, kSweepMs, [this] { sweep(); });
-  if (links_.size() <= kMembersMax) return;
-  const auto oldest = std::min_element(
-      links_.begin(), links_.end(),
-      [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
-  log_warning("too many peers have connected without being wanted: dropped " +
-              to_string(oldest->first));
-  links_.erase(oldest);
+  make_room();
+}
+
+void Parking::make_room() {
+  std::map<std::string, std::size_t> lanes_of;
+  std::size_t lanes = 0;
+  const auto too_many = [&] { return links_.size() > kMembersMax || lanes > lanes_max_; };
+  for (const auto& [peer, link] : links_) lanes += link.lanes.size();
+  if (!too_many()) return;
+  for (const auto& [peer, link] : links_) lanes_of[network_of(link.host)] += link.lanes.size();
+  while (too_many()) {
+    const auto most =
+        std::max_element(lanes_of.begin(), lanes_of.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    auto oldest = links_.end();
+    for (auto link = links_.begin(); link != links_.end(); ++link) {
+      if (network_of(link->second.host) != most->first) continue;
+      if (oldest == links_.end() || link->second.order < oldest->second.order) oldest = link;
+    }
+    const std::size_t freed = oldest->second.lanes.size();
+    lanes -= freed;
+    most->second -= freed;
+    refusals_.refused(oldest->second.host,
+                      "more links than this process keeps that it has not asked for");
+    links_.erase(oldest);
+  }
 }
 
 bool Parking::takes_lane(const LaneHello& hello) const {
   const auto found = links_.find(peer_of(hello.dialer));
   return found != links_.end() && found->second.key == hello.dialer &&
-         found->second.link == hello.link && found->second.lanes.size() < kLanesMax;
+         found->second.link == hello.link && found->second.lanes.size() < lanes_of_link_;
 }
 
 void Parking::join(const LaneHello& hello, std::unique_ptr<Stream> lane) {
   links_.at(peer_of(hello.dialer)).lanes.push_back(std::move(lane));
+  make_room();
 }
 
 std::optional<Parking::Parked> Parking::take(const Handle& peer) {

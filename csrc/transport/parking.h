@@ -2,32 +2,39 @@
 // the lanes that have joined them. Data sent over a parked link waits until the link is opened. A
 // parked link that has ended, and holds nothing but goodbyes or was cut off without one, is closed:
 // its peer may wait for that before it ends, and the descriptors would be kept for ever.
+//
+// Anybody can make a key pair, so ids bound nothing: the descriptors do.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/handle.h"
 #include "base/ids.h"
 #include "transport/handshake.h"
 #include "transport/loop.h"
+#include "transport/refusal_log.h"
 #include "transport/stream.h"
 
 namespace pccl {
 
-/// Used on the loop's thread. Holds kMembersMax links; one more link replaces the oldest.
+/// Used on the loop's thread. Holds kMembersMax links, of as many lanes as this process uses for a
+/// link, and half of the process's descriptors; beyond that the oldest link of the network that has
+/// most lanes here goes. A lane without room is dialled again when the link is wanted.
 class Parking {
  public:
-  explicit Parking(Loop& loop) : loop_(loop) {}
+  Parking(Loop& loop, std::size_t lanes_of_link);
 
   struct Parked {
     PublicKey key{};         // of the peer
     std::uint64_t link = 0;  // its number
     std::vector<std::unique_ptr<Stream>> lanes;
     std::uint64_t order = 0;
+    std::string host;  // of the peer
   };
   /// Parks a link in the place of an earlier one of this peer.
   void add(const LaneHello& hello, std::unique_ptr<Stream> lane);
@@ -42,8 +49,12 @@ class Parking {
 
  private:
   void sweep();
+  void make_room();
 
   Loop& loop_;
+  std::size_t lanes_of_link_;
+  std::size_t lanes_max_;
+  RefusalLog refusals_;
   std::map<PeerId, Parked> links_;
   std::uint64_t order_ = 0;
   std::unique_ptr<Timer> sweep_;

@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <openssl/rand.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -217,6 +218,12 @@ std::string local_address_towards(const std::string& host, std::uint16_t port) {
     if (connected) return local;
   }
   return "";
+}
+
+std::size_t descriptors_max() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;  // POSIX promises less
+  return static_cast<std::size_t>(std::min<rlim_t>(limit.rlim_cur, 1U << 20));
 }
 
 bool descriptors_are_free(int count) {

@@ -53,6 +53,8 @@ struct SocketAddress {
 /// Sends nothing. May block to resolve a name: not on a loop's thread.
 [[nodiscard]] std::string local_address_towards(const std::string& host, std::uint16_t port);
 
+/// The descriptors that this process may have open.
+[[nodiscard]] std::size_t descriptors_max();
 /// Could so many descriptors be opened now?
 [[nodiscard]] bool descriptors_are_free(int count);
 

@@ -171,7 +171,7 @@ TEST(Join, a_link_has_65_lanes_at_most) {
 
 TEST(Join, the_66th_lane_is_refused_wherever_the_link_is) {
   for (const bool parked : {false, true}) {
-    Pair pair;
+    Pair pair(bulk_lanes(kLanesMax - 1));
     BarePeer peer(pair, test::key_below(pair.high_id()), kNumber, kLanesMax);
     if (!parked) {
       pair.high.links->open(peer.handle(), 30000, false);

@@ -1,6 +1,10 @@
 // Links that a peer has dialled and nobody here wants: what is kept of them, and how long.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+
+#include <memory>
+#include <vector>
 
 #include "base/limits.h"
 #include "recorder.h"
@@ -47,6 +51,43 @@ TEST(Parking, one_with_data_in_it_is_kept_whatever_came_after_them) {
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
   ASSERT_EQ(pair.high.events.controls.size(), 1U);
   EXPECT_EQ(pair.high.events.controls[0], "early");
+}
+
+TEST(Parking, a_link_waits_with_as_many_lanes_as_this_process_uses) {
+  Pair pair;  // one bulk lane
+  test::BarePeer peer(pair, test::key_below(pair.high_id()), 7, 2);
+  EXPECT_EQ(test::BarePeer::verdict(*peer.dial(true)), LaneVerdict::no_such_link);
+  pair.high.links->open(peer.handle(), 30000, false);
+  ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
+  EXPECT_EQ(test::BarePeer::verdict(*peer.dial(true)), LaneVerdict::accepted);
+}
+
+TEST(Parking, a_crowd_of_new_ids_takes_no_descriptors_of_others_and_half_of_all_at_most) {
+  constexpr std::size_t kDescriptors = 120;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{kDescriptors, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  test::LogLines log;
+  const auto pair = std::make_unique<Pair>();  // it looks how many there are
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  const test::BarePeer sound(*pair, test::key_below(pair->high_id()), 7, 2, "127.0.0.2");
+  std::vector<std::unique_ptr<test::BarePeer>> crowd;
+  for (int i = 0; i < 60; ++i) {
+    crowd.push_back(std::make_unique<test::BarePeer>(*pair, KeyPair::make(), 7, 2));
+  }
+  const auto kept = [&] {
+    std::size_t count = 0;
+    for (const auto& peer : crowd) {
+      for (const auto& client : peer->clients) count += client->closed() ? 0 : 1;
+    }
+    return count;
+  };
+  ASSERT_TRUE(test::poll_until(pair->loop, [&] { return kept() + 2 <= kDescriptors / 2; }));
+  EXPECT_GE(kept() + 4, kDescriptors / 2);
+  for (const auto& client : sound.clients) EXPECT_FALSE(client->closed());
+  EXPECT_FALSE(crowd.back()->clients[0]->closed()) << "the oldest go";
+  EXPECT_EQ(log.count("that it has not asked for"), 1U) << log.all();
 }
 
 }  // namespace

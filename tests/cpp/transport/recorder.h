@@ -132,8 +132,9 @@ constexpr std::size_t kHandshakeBytes = kOpeningBytes + kLaneOfferBytes + kLaneA
 class BarePeer {
  public:
   /// Dials so many lanes: the first one of a link, and those that join it.
-  BarePeer(Pair& pair, const KeyPair& self, std::uint64_t link, std::size_t lanes)
-      : pair_(pair), self_(self), link_(link) {
+  BarePeer(Pair& pair, const KeyPair& self, std::uint64_t link, std::size_t lanes,
+           std::string host = "127.0.0.1")
+      : pair_(pair), self_(self), link_(link), host_(std::move(host)) {
     while (clients.size() < lanes) {
       const bool joins = !clients.empty();
       clients.push_back(dial(joins));
@@ -147,7 +148,7 @@ class BarePeer {
   /// One lane as far as `to`; up to the answer, what was expected has come. Without encryption
   /// after it.
   std::unique_ptr<BareClient> dial(bool joins, Step to = Step::answered) {
-    auto made = std::make_unique<BareClient>(pair_.loop, pair_.high.links->port());
+    auto made = std::make_unique<BareClient>(pair_.loop, pair_.high.links->port(), host_);
     BareClient& client = *made;
     const LaneHello hello{self_.public_key(), pair_.high_id(), link_, joins, capability::kPlain};
     if (to >= Step::opened) client.send(encode_opening({kProtocolVersion, Purpose::lane}));
@@ -199,6 +200,7 @@ class BarePeer {
   Pair& pair_;
   KeyPair self_;
   std::uint64_t link_;
+  std::string host_;
 };
 
 /// A tensor that is sent in segments of `segment_bytes`.
