@@ -147,7 +147,8 @@ class Options:
             PCCL_STREAM_WAIT=1.
         plaintext: Links whose data is not encrypted, once both processes have proven which peers
             they are: none, loopback (both ends at loopback addresses) or all. A link is encrypted
-            if one of its two processes wants that. PCCL_PLAINTEXT.
+            if one of its two processes wants that. None: all in a process without a token, none in
+            a process with one. PCCL_PLAINTEXT.
     """
 
     name: str | None = None
@@ -168,7 +169,7 @@ class Options:
     step_timeout_s: float | None = None
     on_loss: str = "retry"
     stream_wait: bool = False
-    plaintext: str = "all"
+    plaintext: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, whoever gave them."""
@@ -188,7 +189,7 @@ class Options:
             raise _wrong("on_loss", self.on_loss, "'retry' or 'raise'")
         if self.log_level is not None and self.log_level not in LOG_LEVELS:
             raise _wrong("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
-        if self.plaintext not in PLAINTEXT:
+        if self.plaintext is not None and self.plaintext not in PLAINTEXT:
             raise _wrong("plaintext", self.plaintext, f"one of {', '.join(PLAINTEXT)}")
         for name in (
             "hold_timeout_s",
@@ -260,7 +261,7 @@ class Options:
             "goodbye_timeout_ms": _milliseconds(self.goodbye_timeout_s),
             "token_file": self.token_file or "",
             "preimage_bytes_max": self.preimage_bytes,
-            "plaintext": self.plaintext,
+            "plaintext": self.plaintext or "",
         }
 
 

@@ -67,6 +67,8 @@ class ThreadedEngine : public Engine {
     return handle;
   }
 
+  const Tokens* tokens() const override { return options_.tokens.get(); }
+
   std::string local_host_towards(const std::string& address) const override {
     const auto parsed = parse_address(address);
     return parsed ? local_address_towards(parsed.value().host, parsed.value().port) : "";

@@ -33,6 +33,8 @@ class Engine {
   /// This process's handle for other processes. Its host is options.advertise, or, if that is
   /// empty, `seen_host`: the address under which another process sees this one.
   [[nodiscard]] virtual Handle handle(const std::string& seen_host) const = 0;
+  /// The tokens of this process; null: it has none.
+  [[nodiscard]] virtual const Tokens* tokens() const = 0;
   /// The address of this machine that is used to reach host:port ("" if there is none).
   [[nodiscard]] virtual std::string local_host_towards(const std::string& address) const = 0;
 

@@ -168,9 +168,11 @@ py::dict to_dict(const GroupEvent& event) {
   return dict;
 }
 
-Plaintext to_plaintext(const std::string& name) {
+/// `name` is empty: nobody has chosen.
+Plaintext to_plaintext(const std::string& name, bool has_tokens) {
   static const std::map<std::string, Plaintext> kNames{
       {"none", Plaintext::none}, {"loopback", Plaintext::loopback}, {"all", Plaintext::all}};
+  if (name.empty()) return has_tokens ? Plaintext::none : Plaintext::all;
   const auto found = kNames.find(name);
   if (found == kNames.end()) throw py::value_error("plaintext is " + name);
   return found->second;
@@ -195,17 +197,17 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("silence_timeout_ms", options.silence_timeout_ms);
   fields.take("stall_timeout_ms", options.stall_timeout_ms);
   fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
-  std::string plaintext = "all";
+  std::string plaintext;
   std::string token_file;
   std::string token;
   fields.take("plaintext", plaintext);
   fields.take("token_file", token_file);
   fields.take("token", token);
   fields.refuse_others();
-  options.plaintext = to_plaintext(plaintext);
   auto tokens = held_tokens(token_file, token);
   check(tokens.error());
   options.tokens = std::move(tokens).value();
+  options.plaintext = to_plaintext(plaintext, options.tokens != nullptr);
   return options;
 }
 

@@ -2,7 +2,8 @@
 //
 // Keys of a fixed group in its store: `made/<rank>`, how often this rank has made a group under
 // this prefix, so that a program that ends its groups and makes them anew never reads an old value;
-// then, under that number, `handle/<rank>` of each rank and the `group`'s random number.
+// then, under that number, `handle/<rank>` of each rank (sealed where there are tokens: seal.h) and
+// the `group`'s random number.
 #include "torch/process_group.h"
 
 #include <c10/core/Device.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -25,6 +27,7 @@
 #include "state/sha256.h"
 #include "torch/errors.h"
 #include "torch/store.h"
+#include "trust/seal.h"
 #include "wire/codec.h"
 
 namespace pccl {
@@ -51,7 +54,7 @@ std::shared_ptr<Engine> own_engine() {
 }
 
 bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
 }
 
 /// Addresses under which the other ranks may reach this process: that from which the store's host
@@ -81,15 +84,25 @@ Handle own_handle(const Engine& engine, const c10::intrusive_ptr<c10d::Store>& s
   return handle;
 }
 
-Value to_value(std::span<const std::byte> bytes) {
-  Value value;
-  for (const std::byte b : bytes) value.push_back(static_cast<std::uint8_t>(b));
-  return value;
-}
-
 GroupId random_group() {
   std::random_device device;
   return GroupId{(static_cast<std::uint64_t>(device()) << 32) | device() | 1U << 31};
+}
+
+/// Said once, by rank 0, of ranks that are not all on this machine.
+void warn_without_token(const Engine& engine, const std::vector<Handle>& members) {
+  static std::atomic<bool> said{false};
+  if (engine.tokens() != nullptr) return;
+  const bool beyond = std::any_of(members.begin(), members.end(), [](const Handle& member) {
+    return std::any_of(member.addresses.begin(), member.addresses.end(), [](const auto& address) {
+      return !is_loopback(address.substr(0, address.rfind(':')));
+    });
+  });
+  if (!beyond || said.exchange(true)) return;
+  log_warning(
+      "the ranks of this group have no token: their data is not encrypted, and whoever can write "
+      "into their store can take a rank's place. On a network of others give all ranks the same "
+      "token file (PCCL_TOKEN_FILE)");
 }
 
 /// A replica goes as a whole: who makes a group with a rank that was lost would wait in vain.
@@ -123,14 +136,16 @@ class Meeting {
   Meeting& operator=(const Meeting&) = delete;
 
   std::vector<Handle> exchange(const Handle& own) {
-    store_->set(handle_key(rank_), to_value(encode(own)));
+    store_->set(handle_key(rank_), seal(engine_.tokens(), place(rank_), encode(own)));
     std::vector<std::string> keys;
     for (const int other : c10::irange(size_)) keys.push_back(handle_key(other));
     wait(keys);
     std::vector<Handle> handles;
-    for (const std::string& key : keys) {
-      const Value value = store_->get(key);
-      auto handle = decode_handle(std::as_bytes(std::span(value)));
+    for (const int other : c10::irange(size_)) {
+      const Value value = store_->get(handle_key(other));
+      const auto opened = unseal(engine_.tokens(), place(other), std::as_bytes(std::span(value)));
+      check(opened.error());
+      auto handle = decode_handle(opened.value());
       check(handle.error());
       handles.push_back(std::move(handle).value());
     }
@@ -153,6 +168,10 @@ class Meeting {
 
  private:
   [[nodiscard]] std::string made_key() const { return "made/" + std::to_string(rank_); }
+  [[nodiscard]] SealedPlace place(int rank) const {
+    return {static_cast<std::uint64_t>(turn_), static_cast<std::uint32_t>(rank),
+            static_cast<std::uint32_t>(size_)};
+  }
   [[nodiscard]] std::string handle_key(int rank) const {
     return std::to_string(turn_) + "/handle/" + std::to_string(rank);
   }
@@ -217,6 +236,7 @@ c10::intrusive_ptr<c10d::Backend> create_fixed(const c10::intrusive_ptr<c10d::St
   Meeting meeting(*engine, store, rank, size, timeout);
   const Handle own = own_handle(*engine, store);
   const std::vector<Handle> members = meeting.exchange(own);
+  if (rank == 0) warn_without_token(*engine, members);
   const GroupId group = meeting.group();
   meeting.met();  // also if the connections fail: the number is used up
   check_evicted(*engine);

@@ -117,3 +117,87 @@ def test_a_link_is_encrypted_if_one_end_wants_that(
         for peer in peers:
             peer.tell("go on")
             peer.finish()
+
+
+def makes_a_group(rank: int, world: int, meet: str) -> None:
+    import torch
+
+    try:
+        dist = fixed_group(rank, world, meet)
+    except Exception as error:  # what a user sees
+        say(error=str(error), kind=type(error).__name__)
+        return
+    t = torch.ones(4)
+    dist.all_reduce(t)
+    say(sum=t[0].item())
+    hear()
+    dist.destroy_process_group()
+
+
+def token_file(folder: Path, name: str, *tokens: str) -> str:
+    """A file with these tokens, made anew."""
+    from pccl_backend import _core
+
+    path = folder / name
+    for token in tokens:
+        _core.new_token(str(path), token, [])
+    return str(path)
+
+
+def test_ranks_with_a_common_token_need_no_other_option_to_be_encrypted(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    both = token_file(tmp_path, "both", "bonn", "lisbon")
+    second = tmp_path / "second"
+    second.write_text(Path(both).read_text().splitlines()[0] + "\n")
+    second.chmod(0o600)
+    with taps(2) as made:
+        peers = []
+        for rank, (tap, path) in enumerate(zip(made, (both, str(second)), strict=True)):
+            env = {
+                "PCCL_INTERFACE": "127.0.0.1",
+                "PCCL_ADVERTISE": "127.0.0.2",
+                "PCCL_PORTS": f"{tap.port}-{tap.port}",
+                "PCCL_TOKEN_FILE": path,
+            }
+            peers += run_peers(sends_bytes, 1, 2, str(tmp_path / "meet"), env=env, first=rank)
+        for peer in peers:
+            peer.next(done=True)
+            peer.tell("go on")
+            peer.finish()
+        assert not any(SECRET in bytes(one) for tap in made for one in tap.seen)
+
+
+def test_a_rank_without_the_token_makes_no_group_and_all_are_told(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    good = token_file(tmp_path, "good", "bonn")
+    other = token_file(tmp_path, "other", "bonn")  # of the same name
+    for name, path, texts in (
+        ("none", "", ("rank 1 has no token", "rank 0 has a token")),
+        ("other", other, ("the handle of rank 1 is sealed with none of the tokens",) * 2),
+    ):
+        meet = str(tmp_path / f"meet-{name}")
+        peers = run_peers(makes_a_group, 1, 2, meet, env={"PCCL_TOKEN_FILE": good})
+        peers += run_peers(makes_a_group, 1, 2, meet, env={"PCCL_TOKEN_FILE": path}, first=1)
+        first, second = (peer.next()["error"] for peer in peers)
+        assert texts[0] in first
+        assert texts[1].replace("rank 1", "rank 0") in second
+        secrets = [Path(file).read_text().split(":")[1] for file in (good, other)]
+        for peer in peers:
+            assert not any(secret in peer.log() for secret in secrets)
+            peer.finish()
+
+
+def test_rank_0_says_once_that_ranks_beyond_this_machine_have_no_token(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    for host, lines in (("127.0.0.1", 0), ("192.0.2.7,127.0.0.1", 1)):
+        env = {"PCCL_ADVERTISE": host}
+        peers = run_peers(makes_a_group, 2, 2, str(tmp_path / f"meet{lines}"), env=env)
+        for rank, peer in enumerate(peers):
+            assert peer.next()["sum"] == 2
+            peer.tell("go on")
+            peer.finish()
+            expected = lines if rank == 0 else 0
+            assert peer.log().count("the ranks of this group have no token") == expected

@@ -579,6 +579,26 @@ def test_nothing_cites_a_document_that_is_not_there() -> None:
     none_of(wrong, "cite a page of docs, or the paper")
 
 
+def test_every_claim_of_the_threat_model_names_a_test_that_is_there() -> None:
+    page = (ROOT / "docs" / "explanation" / "security.md").read_text()
+    table = page.split("## What is defended")[1].split("##")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*_test.cpp"))
+    tests += "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(rows) > 5
+    for row in rows:
+        names = re.findall(r"`([^`]+)`", row.rsplit("|", 2)[1])
+        assert names, row
+        for name in names:
+            if "/" in name:
+                assert (ROOT / name).is_file(), name
+            elif "." in name:
+                suite, test = name.split(".")
+                assert re.search(rf"TEST(_F)?\(\s*{suite},\s*{test}\)", tests), name
+            else:
+                assert f"def {name}(" in tests, name
+
+
 def test_every_script_has_its_row() -> None:
     scripts = {path.name for path in (ROOT / "scripts").iterdir()}
     rows = {
