@@ -593,8 +593,9 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
     for (const auto& [p, peer] : s.peers) all.push_back(p);
     for (const PeerId p : all) turn_away(s, p, out);
   } else {
-    out.push_back(Say{false, "the run is over"});
-    dismiss(s, s.left, before, seats, "the run is over", out);
+    out.push_back(
+        Say{false, "no member is left: the run pauses, and the next newcomers found it anew"});
+    dismiss(s, s.left, before, seats, "no member is left", out);
   }
   out.push_back(RunOver{});
   reconsider(s, out);

@@ -281,7 +281,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   } else if (report.started && !member) {
     evict(s, p,
           own(s) == nullptr
-              ? "the run is over"
+              ? "no member is left"
               : "the run has gone on to epoch " + to_string(own(s)->id) + " without this peer",
           out);
   } else {

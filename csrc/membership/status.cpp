@@ -112,7 +112,13 @@ void describe_waiting(const State& s, const PeerState& peer, const std::string& 
                "was lost too often lately; waits " + std::to_string(wait_s) + " s more");
   }
   if (!peer.at_door) return say(m, "arrived", "has not called refresh yet");
-  say(m, "door", "waits for the members' next boundary");
+  const auto& members = own(s)->members;
+  const bool any = std::any_of(members.begin(), members.end(), [&](const Member& member) {
+    return s.peers.contains(member.peer());
+  });
+  say(m, "door",
+      any ? "waits for the members' next boundary"
+          : "waits for members to come back, of which none is there now");
 }
 
 }  // namespace

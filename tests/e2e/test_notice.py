@@ -83,7 +83,7 @@ def test_torchrun_gets_notice_and_the_others_lose_and_replay_nothing(
             for line in launcher.lines()[:-1]:
                 sums.setdefault(line["step"], set()).add(line["sum"])
         assert all(len(values) == 1 for values in sums.values())
-        wait_until(lambda: "the run is over" in master.log(), what="the end of the run")
+        wait_until(lambda: "no member is left" in master.log(), what="the end of the run")
     finally:
         for launcher in launchers:
             launcher.peer.close()

@@ -117,7 +117,7 @@ TEST_F(Server, when_all_have_said_goodbye_the_run_is_over_and_the_next_peers_fou
     p->reconnects = false;
     p->apply(peer::SaysBye{});
   }
-  EXPECT_TRUE(until([&] { return said("the run is over") > 0; })) << log_text();
+  EXPECT_TRUE(until([&] { return said("no member is left: the run pauses") > 0; })) << log_text();
   peers_.clear();
   peer(11);
   peer(12);

@@ -107,8 +107,11 @@ TEST(Status, a_member_whose_process_has_ended_and_a_run_without_members_are_told
   static_cast<void>(step(s, PeerGone{PeerId{1}, "gone"}));
   static_cast<void>(step(s, PeerDied{PeerId{1}}));
   static_cast<void>(step(s, PeerGone{PeerId{2}, "gone"}));
+  cast::newcomer(s, member(3));
   const Status status = status_of(s, {});
   EXPECT_EQ(status.state, "lost");
+  ASSERT_EQ(status.door.size(), 1U);
+  EXPECT_EQ(status.door[0].detail, "waits for members to come back, of which none is there now");
   EXPECT_EQ(status.members[0].detail, "its process has ended");
   EXPECT_EQ(status.members[0].process, 4711U);
   EXPECT_EQ(status.members[1].detail, "not connected");
