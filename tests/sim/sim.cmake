@@ -29,7 +29,9 @@ set_source_files_properties(${planted_sources} PROPERTIES GENERATED TRUE)
 add_executable(pccl_sim_planted ${sim_sources} ${planted_sources})
 add_dependencies(pccl_sim_planted sim_planted_sources)
 target_compile_definitions(pccl_sim_planted PRIVATE PCCL_PLANTED_BUGS)
-target_include_directories(pccl_sim_planted BEFORE PRIVATE ${SIM_PLANTED})
+# -iquote, here and below: before all folders of -I, also that which CMake adds where unity builds
+# are relocatable.
+target_compile_options(pccl_sim_planted PRIVATE -iquote ${SIM_PLANTED})
 target_link_libraries(pccl_sim_planted PRIVATE pccl_wire Threads::Threads)
 target_include_directories(pccl_sim_planted PRIVATE ${SIM})
 
@@ -72,8 +74,8 @@ endforeach()
 add_library(pccl_sim_product OBJECT ${sim_engine_product})
 add_executable(pccl_sim_engine ${sim_engine_sources})
 foreach(part pccl_sim_product pccl_sim_engine)
-  target_include_directories(${part} BEFORE PRIVATE ${SIM_LIMITS} ${SIM}/engine)
-  target_compile_options(${part} PRIVATE -O2)
+  target_include_directories(${part} PRIVATE ${SIM}/engine)
+  target_compile_options(${part} PRIVATE -O2 -iquote ${SIM_LIMITS})
 endforeach()
 target_link_libraries(pccl_sim_engine PRIVATE pccl_sim_product OpenSSL::SSL OpenSSL::Crypto ${UV_LIBRARY}
                       Threads::Threads)
