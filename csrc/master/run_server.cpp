@@ -85,12 +85,23 @@ void RunServer::take_charge(Register held) {
   in_charge_ = true;
   tell_time();
   post(TakenOver{std::move(held)});
-  if (tokens_) post(TokensAre{*tokens_});
+  if (tokens_) post(*tokens_);
 }
 
-void RunServer::tokens_are(std::vector<std::string> names) {
-  tokens_ = std::move(names);
-  post(TokensAre{*tokens_});
+void RunServer::tokens_are(std::vector<TokenMark> valid, std::vector<TokenMark> gone) {
+  // What is gone while another master is in charge is written when this one takes over.
+  if (tokens_) gone.insert(gone.begin(), tokens_->gone.begin(), tokens_->gone.end());
+  if (gone.size() > kRevokedMax) {
+    gone.erase(gone.begin(), gone.end() - static_cast<std::ptrdiff_t>(kRevokedMax));
+  }
+  tokens_ = TokensAre{std::move(valid), std::move(gone)};
+  post(*tokens_);
+}
+
+bool RunServer::is_revoked(const TokenMark& token) const {
+  if (!state_.held) return false;
+  const auto& revoked = state_.held->revoked;
+  return std::find(revoked.begin(), revoked.end(), token) != revoked.end();
 }
 
 // ------------------------------------------------------------------------------- what has happened

@@ -60,8 +60,11 @@ class RunServer final : private ConnectionEvents {
   /// The peers or the event that the run waits for; empty while it runs. Logged every
   /// say_waiting_ms.
   [[nodiscard]] std::string whom_it_waits_for() const;
-  /// The tokens that open this run: who has come by another one is evicted.
-  void tokens_are(std::vector<std::string> names);
+  /// The tokens that open this run: who has come by another one is evicted. `gone`: revoked for all
+  /// masters of the run.
+  void tokens_are(std::vector<TokenMark> valid, std::vector<TokenMark> gone);
+  /// Does the register say that this token was revoked?
+  [[nodiscard]] bool is_revoked(const TokenMark& token) const;
 
  private:
   void connected(Hello hello, std::uint64_t connection) override;
@@ -108,8 +111,7 @@ class RunServer final : private ConnectionEvents {
   std::shared_ptr<RegisterStore> register_;
   Connections connections_;
   State state_;
-  std::optional<std::vector<std::string>>
-      tokens_;  // that open this run; none: no token is asked for
+  std::optional<TokensAre> tokens_;  // none: no token is asked for
   KeyValueStore store_;
   HeldRequests held_requests_;
   bool in_charge_ = false;  // between a take-over and being deposed

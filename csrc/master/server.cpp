@@ -1,5 +1,6 @@
 #include "master/server.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <set>
@@ -43,17 +44,8 @@ bool is_kept(const Token& token, const Tokens& now) {
   return same != nullptr && same->secret.same_as(token.secret);
 }
 
-/// The names of the tokens that open the run, and that meant the same before.
-std::vector<std::string> valid_for(const std::string& run, const Tokens& now,
-                                   const Tokens& before) {
-  std::vector<std::string> names;
-  for (const Token& token : now.all()) {
-    const Token* former = before.find(token.name);
-    if (token.opens(run) && (former == nullptr || is_kept(*former, now))) {
-      names.push_back(token.name);
-    }
-  }
-  return names;
+Error revoked(const std::string& token) {
+  return {ErrorCode::refused, "the token \"" + token + "\" has been revoked"};
 }
 
 std::string opens_only(const Token& token, const std::string& run) {
@@ -141,7 +133,7 @@ Result<std::uint16_t> MasterServer::start() {
       error.text = prefix + error.text;
       return error;
     }
-    if (entrance_) server->tokens_are(valid_for(name, entrance_->tokens, entrance_->tokens));
+    if (entrance_) server->tokens_are(valid_for(name, entrance_->tokens), {});
   }
   to_serve_.clear();
   return port;
@@ -174,9 +166,7 @@ Result<RunServer*> MasterServer::run_for(const std::string& name, const Caller& 
   if (!entrance_) return run(name);
   // The line may have been taken away since the handshake.
   const Token* token = entrance_->tokens.find(caller.token);
-  if (token == nullptr) {
-    return Error{ErrorCode::refused, "the token \"" + caller.token + "\" has been revoked"};
-  }
+  if (token == nullptr) return revoked(caller.token);
   const auto found = run(name);
   if (!found && !token->runs.empty() && !token->opens(name)) {  // it need not learn of other runs
     return Error{ErrorCode::refused, opens_only(*token, name)};
@@ -185,7 +175,26 @@ Result<RunServer*> MasterServer::run_for(const std::string& name, const Caller& 
   if (const std::string& served = found.value()->options().run; !token->opens(served)) {
     return Error{ErrorCode::refused, opens_only(*token, served)};
   }
+  if (found.value()->is_revoked(mark_of(*token))) return revoked(token->name);
   return found;
+}
+
+TokenMark MasterServer::mark_of(const Token& token) const {
+  TokenMark mark{token.name, {}};
+  const Secret made = token_mark(entrance_->key.secret(), token);
+  std::copy(made.bytes().begin(), made.bytes().end(), mark.mark.begin());
+  return mark;
+}
+
+std::vector<TokenMark> MasterServer::valid_for(const std::string& run, const Tokens& before) const {
+  std::vector<TokenMark> valid;
+  for (const Token& token : entrance_->tokens.all()) {
+    const Token* former = before.find(token.name);
+    if (token.opens(run) && (former == nullptr || is_kept(*former, entrance_->tokens))) {
+      valid.push_back(mark_of(token));
+    }
+  }
+  return valid;
 }
 
 void MasterServer::reload_tokens() {
@@ -216,13 +225,16 @@ void MasterServer::reload_tokens() {
 void MasterServer::take_tokens(Tokens tokens) {
   const Tokens before = std::exchange(entrance_->tokens, std::move(tokens));
   const Tokens& now = entrance_->tokens;
-  std::string gone;
+  std::string names;
+  std::vector<TokenMark> gone;
   for (const Token& token : before.all()) {
-    if (!is_kept(token, now)) add_to_list(gone, token.name);
+    if (is_kept(token, now)) continue;
+    add_to_list(names, token.name);
+    gone.push_back(mark_of(token));
   }
   log_info("the token file " + options_.token_file + " was read again; tokens: " +
-           std::to_string(now.all().size()) + (gone.empty() ? "" : "; revoked: " + gone));
-  for (const auto& [name, server] : runs_) server->tokens_are(valid_for(name, now, before));
+           std::to_string(now.all().size()) + (names.empty() ? "" : "; revoked: " + names));
+  for (const auto& [name, server] : runs_) server->tokens_are(valid_for(name, before), gone);
 }
 
 MasterToPeer MasterServer::status(const StatusRequest& request, const Caller& caller) {

@@ -50,6 +50,10 @@ class MasterServer {
   [[nodiscard]] Result<RunServer*> run_for(const std::string& name, const Caller& caller);
   [[nodiscard]] MasterToPeer status(const StatusRequest& request, const Caller& caller);
   void take_tokens(Tokens tokens);
+  [[nodiscard]] TokenMark mark_of(const Token& token) const;
+  /// The tokens that open the run, and that meant the same `before`.
+  [[nodiscard]] std::vector<TokenMark> valid_for(const std::string& run,
+                                                 const Tokens& before) const;
 
   Network& network_;
   const MasterOptions options_;

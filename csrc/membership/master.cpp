@@ -155,6 +155,8 @@ void on(State& s, const RegisterWritten& e, Actions& out) {
     end_run(s, before ? before->members : std::vector<Member>{}, out);
   } else if (s.adopting) {
     adopted(s, out);
+  } else if (std::exchange(s.revoking, false)) {
+    reconsider(s, out);
   } else {
     start(s, before, out);
   }
@@ -312,12 +314,30 @@ void on(State& s, const PeerGone& e, Actions& out) {
 
 void on(State& s, const PeerDied& e, Actions& out) { see_death(s, e.peer, out); }
 
+/// Adds them to the register. Between two events no other write is in flight.
+void write_revoked(State& s, const std::vector<TokenMark>& gone, Actions& out) {
+  Register to = *s.held;
+  for (const TokenMark& token : gone) {
+    if (std::find(to.revoked.begin(), to.revoked.end(), token) != to.revoked.end()) continue;
+    if (to.revoked.size() >= kRevokedMax) to.revoked.erase(to.revoked.begin());
+    to.revoked.push_back(token);
+  }
+  if (to.revoked == s.held->revoked) return;
+  s.revoking = true;
+  out.push_back(WriteRegister{*s.held, to});
+  s.writing = std::move(to);
+}
+
 void on(State& s, const TokensAre& e, Actions& out) {
   if (!s.holds) return;
+  const std::vector<TokenMark>& revoked = s.held->revoked;
+  std::set<std::string> valid;
+  for (const TokenMark& token : e.valid) {
+    if (std::find(revoked.begin(), revoked.end(), token) == revoked.end()) valid.insert(token.name);
+  }
   std::vector<Member> gone;
   const auto look = [&](const Member& m) {
-    const bool held = std::find(e.names.begin(), e.names.end(), m.token) != e.names.end();
-    if (!m.token.empty() && !held) gone.push_back(m);
+    if (!m.token.empty() && !valid.contains(m.token)) gone.push_back(m);
   };
   for (const auto& [p, peer] : s.peers) look(peer.member);
   if (const Epoch* epoch = own(s)) {
@@ -330,7 +350,8 @@ void on(State& s, const TokensAre& e, Actions& out) {
     out.push_back(Say{true, "evicts " + name_of(m.handle) + ": " + why});
     expel(s, m.peer(), why, out);
   }
-  if (!gone.empty()) reconsider(s, out);
+  write_revoked(s, e.gone, out);
+  if (!gone.empty()) reconsider(s, out);  // once the register is written, if that has to be
 }
 
 // ------------------------------------------------------------------------------------ messages

@@ -61,6 +61,21 @@ struct Ending {
   }
 };
 
+inline constexpr std::size_t kRevokedMax = 1024;  // tokens in the register; the newest stay
+
+/// A token, as the register names it: its name, and a mark that only a master with the run's key
+/// can make, and only of the same secret. So a later token of that name is another one.
+struct TokenMark {
+  std::string name;
+  Digest mark{};
+  bool operator==(const TokenMark&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("name", self.name, kTokenNameBytesMax);
+    visit("mark", self.mark);
+  }
+};
+
 /// The register: the values that outlive a master. Changed by compare-and-write only; never the
 /// same value twice.
 struct Register {
@@ -70,6 +85,8 @@ struct Register {
   std::uint64_t passed = 0;          // the step that its last voted boundary began
   bool over = false;                 // the run is over: the next newcomers found another
   std::optional<Ending> ended = {};  // with `over`: the run is finished, and no other is founded
+  std::vector<TokenMark> revoked =
+      {};  // by which nobody enters, whatever the file of a master says
   static constexpr std::string_view kAddedFrom = "ended";
   bool operator==(const Register&) const = default;
 
@@ -79,6 +96,7 @@ struct Register {
     visit("passed", self.passed);
     visit("over", self.over);
     visit("ended", self.ended);
+    visit("revoked", self.revoked, kRevokedMax);
   }
 };
 
@@ -109,9 +127,11 @@ struct PeerGone {
 struct PeerDied {
   PeerId peer;
 };
-/// Who may be in the run: peers that came by a token of another name are expelled.
+/// Who may be in the run: peers that came by a token of another name are expelled, or by one that
+/// the register calls revoked.
 struct TokensAre {
-  std::vector<std::string> names;
+  std::vector<TokenMark> valid;
+  std::vector<TokenMark> gone = {};  // revoked: the register is to name them
 };
 /// Every message of a peer but Hello and StoreRequest.
 struct PeerMessage {
@@ -245,6 +265,7 @@ struct State {
   std::uint64_t tells_again_s = 0;      // when newcomers are told again
   std::optional<std::uint64_t> woke_s;  // when the master's loop was late the last time
   bool adopting = false;                // `writing` is an epoch that peers reported
+  bool revoking = false;                // `writing` names more tokens as revoked, and nothing else
   std::uint64_t now_s = 0;
   std::uint64_t unix_s = 0;
   std::map<std::string, std::vector<std::uint64_t>>

@@ -195,6 +195,10 @@ std::string format_token(const Token& token) {
   return line;
 }
 
+Secret token_mark(const Secret& master, const Token& token) {
+  return derive(master, token.secret, "pccl1 revoked", std::as_bytes(std::span(token.name)));
+}
+
 std::string key_hash(const PublicKey& key) {
   static constexpr char kHex[] = "0123456789abcdef";
   std::array<std::uint8_t, 32> digest{};

@@ -61,6 +61,9 @@ class Tokens {
 /// The line, without its end. It holds the secret.
 [[nodiscard]] std::string format_token(const Token& token);
 
+/// By which a register names a token that was revoked: HKDF of the secrets of master and token.
+[[nodiscard]] Secret token_mark(const Secret& master, const Token& token);
+
 /// Letters, digits, '-', '_' and '.', 1 to `bytes_max` of them.
 [[nodiscard]] bool is_plain_name(std::string_view text, std::size_t bytes_max);
 

@@ -130,6 +130,36 @@ TEST_F(TokensOf, a_token_that_is_taken_away_evicts_who_came_by_it_and_nobody_els
   EXPECT_EQ(said("evicts"), 1U);
 }
 
+TEST_F(TokensOf, a_revoked_line_opens_nothing_when_it_is_back_in_a_file_nor_at_another_master) {
+  start();
+  comes(holding("a"));
+  comes(holding("b"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  const Entry late = holding("b");
+  std::ifstream file(master_.token_file);
+  std::stringstream before;
+  before << file.rdbuf();
+  remove("b");
+  ASSERT_TRUE(until([&] { return peers_[0]->runs(1); })) << log_text();
+  std::ofstream(master_.token_file, std::ios::trunc) << before.str();
+  server_->reload_tokens();
+  ASSERT_TRUE(until([&] { return said("was read again") == 2; })) << log_text();
+  FakePeer& back = comes(late);
+  ASSERT_TRUE(until([&] { return back.last<Refuse>() != nullptr; })) << log_text();
+  EXPECT_EQ(back.last<Refuse>()->error.text, "the token \"b\" has been revoked");
+  peers_.clear();
+  server_.reset();
+  start();  // with the old file
+  FakePeer& again = comes(late);
+  ASSERT_TRUE(until([&] { return again.last<Refuse>() != nullptr; })) << log_text();
+  EXPECT_EQ(again.last<Refuse>()->error.text, "the token \"b\" has been revoked");
+  add("b2");
+  server_->reload_tokens();
+  ASSERT_TRUE(until([&] { return said("was read again") == 3; })) << log_text();
+  FakePeer& other = comes(holding("b2"));
+  ASSERT_TRUE(until([&] { return other.connected() && other.last<Refuse>() == nullptr; }));
+}
+
 TEST_F(TokensOf, a_line_with_a_new_secret_revokes_the_holders_of_the_old_one) {
   start();
   comes(holding("a"));

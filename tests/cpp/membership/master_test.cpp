@@ -382,8 +382,8 @@ TEST(Master, expels_members_and_newcomers_whose_token_was_revoked_and_those_who_
   members[1].token = "b";
   State s = cast::in_office(members);
   static_cast<void>(step(s, PeerDisconnected{PeerId{3}}));
-  EXPECT_TRUE(step(s, TokensAre{{"a", "b"}}).empty());
-  const Actions out = step(s, TokensAre{{"b"}});
+  EXPECT_TRUE(step(s, TokensAre{{{"a"}, {"b"}}}).empty());
+  const Actions out = step(s, TokensAre{{{"b"}}});
   const auto evicted = std::count_if(out.begin(), out.end(), [](const Action& action) {
     const auto* send = std::get_if<Send>(&action);
     return send != nullptr && send->peer == PeerId{1} &&
@@ -394,6 +394,49 @@ TEST(Master, expels_members_and_newcomers_whose_token_was_revoked_and_those_who_
   EXPECT_TRUE(is_expelled(s, PeerId{3}));
   EXPECT_FALSE(is_expelled(s, PeerId{2}));
   EXPECT_FALSE(s.peers.contains(PeerId{1}));
+}
+
+TEST(Master, writes_into_the_register_what_was_revoked_and_expels_by_it_whatever_its_file_says) {
+  std::vector<Member> members = {cast::member(1), cast::member(2)};
+  members[0].token = "a";
+  members[1].token = "b";
+  State s = cast::in_office(members);
+  const TokenMark a{"a", {1}};
+  const TokenMark b{"b", {2}};
+  const auto writes = cast::all<WriteRegister>(step(s, TokensAre{{a, b}, {{"c", {3}}}}));
+  ASSERT_EQ(writes.size(), 1U);
+  EXPECT_EQ(writes[0].to.revoked, (std::vector<TokenMark>{{"c", {3}}}));
+  EXPECT_EQ(writes[0].to.epoch, s.held->epoch);
+  static_cast<void>(step(s, RegisterWritten{writes[0].to, true}));
+  EXPECT_TRUE(s.running);
+  EXPECT_TRUE(step(s, TokensAre{{a, b}, {{"c", {3}}}}).empty());  // it is written already
+  const auto more = cast::all<WriteRegister>(step(s, TokensAre{{a}, {b}}));
+  ASSERT_EQ(more.size(), 1U);
+  EXPECT_EQ(more[0].to.revoked.size(), 2U);
+  EXPECT_TRUE(is_expelled(s, PeerId{2}));
+  static_cast<void>(step(s, RegisterWritten{more[0].to, true}));
+  EXPECT_TRUE(s.proposal.has_value());  // the run goes on without it
+  static_cast<void>(step(s, TokensAre{{{"a", {9}}, b}, {}}));
+  EXPECT_FALSE(is_expelled(s, PeerId{1}));  // another secret under that name is another token
+}
+
+TEST(Master, a_member_of_a_token_that_the_register_calls_revoked_is_expelled) {
+  std::vector<Member> members = {cast::member(1), cast::member(2)};
+  members[0].token = "a";
+  State s = cast::in_office(members);
+  s.held->revoked = {{"a", {1}}};
+  static_cast<void>(step(s, TokensAre{{{"a", {1}}}}));
+  EXPECT_TRUE(is_expelled(s, PeerId{1}));
+}
+
+TEST(Master, the_register_names_so_many_revoked_tokens_and_the_newest_stay) {
+  State s = cast::in_office({cast::member(1)});
+  std::vector<TokenMark> gone;
+  for (std::size_t i = 0; i <= kRevokedMax; ++i) gone.push_back({std::to_string(i), {}});
+  const auto writes = cast::all<WriteRegister>(step(s, TokensAre{{}, gone}));
+  ASSERT_EQ(writes.size(), 1U);
+  EXPECT_EQ(writes[0].to.revoked.size(), kRevokedMax);
+  EXPECT_EQ(writes[0].to.revoked.front().name, "1");
 }
 
 }  // namespace
