@@ -112,7 +112,7 @@ void Talk::ready() {
       return fail("the other side has closed the connection");
     }
     silent_ = false;
-    if (finishing_) continue;
+    if (finishing_) return;  // the other side may never stop: other sockets have their turn
     have_.insert(have_.end(), buffer.data(), buffer.data() + got.bytes);
     if (plausible_ && !plausible_(have_)) return fail(kNotPccl);
     if (have_.size() == want_) {

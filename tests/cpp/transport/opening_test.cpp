@@ -1,5 +1,8 @@
 // How links come up, and who is turned away: addresses, proofs, deadlines, strangers.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <thread>
 
 #include "base/limits.h"
 #include "base/protocol.h"
@@ -351,6 +354,25 @@ TEST(Open, strangers_and_half_handshakes_disturb_nobody) {
       kHandshakeMs + 3000));
   EXPECT_EQ(log.count("refused a connection from 127.0.0.1"), 5U) << log.all();
   EXPECT_TRUE(pair.high.events.down.empty());
+}
+
+TEST(Open, a_stranger_that_never_stops_sending_disturbs_nobody) {
+  Pair pair;
+  test::BareClient bare(pair.loop, pair.high.links->port());
+  bare.send(encode_opening({99, Purpose::lane}));  // it is answered, and its end is waited for
+  ASSERT_TRUE(test::poll_until(
+      pair.loop, [&] { return bare.closed() || bare.received.size() >= kOpeningBytes; }));
+  std::jthread sender([fd = bare.fd()](const std::stop_token& over) {
+    const std::vector<std::byte> bytes(1U << 16);
+    const test::Stopwatch watch;
+    while (!over.stop_requested() && watch.ms() < 15000) {
+      if (::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0 && errno != EAGAIN) return;
+    }
+  });
+  const test::Stopwatch watch;
+  ASSERT_TRUE(test::poll_until(pair.loop, [&] { return watch.ms() > 500; }));
+  pair.open();
+  EXPECT_LT(watch.ms(), 3000);
 }
 
 TEST(Open, a_port_range_is_searched_and_an_exhausted_one_is_an_error) {
