@@ -122,6 +122,9 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> first);
   [[nodiscard]] Link* find_standing(PeerId peer, std::uint64_t number) const;
   void fail(Link& link, const std::string& reason, bool refused);
+  void fail_misnamed(Link& link, const Handle& peer) {
+    fail(link, "the id of peer " + name_of(peer) + " is not that of its key", false);
+  }
   std::shared_ptr<Link> take(PeerId peer);
   void bury(std::shared_ptr<Link> link);
   void finish_shutdown();
@@ -159,6 +162,7 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
     Link& link = *found->second;
     if (link.state == Link::State::up) return tell(Told::What::up, link);
     if (link.state != Link::State::opening) return;  // up or down will be told
+    if (peer_of(peer.key) != peer.peer) return fail_misnamed(link, peer);
     link.handle = peer;
     if (loop_.now_ms() + deadline_ms <= link.deadline_at_ms) return;
     link.overdue = false;
@@ -171,9 +175,7 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
   links_[peer.peer] = made;
   Link& link = *made;
   if (shut_) return fail(link, "this process has closed its links", false);
-  if (peer_of(peer.key) != peer.peer) {
-    return fail(link, "the id of peer " + name_of(peer) + " is not that of its key", false);
-  }
+  if (peer_of(peer.key) != peer.peer) return fail_misnamed(link, peer);
   link.deadline_at_ms = loop_.now_ms() + deadline_ms;
   link.deadline_after_ms = deadline_ms;
   link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });

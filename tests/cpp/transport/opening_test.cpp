@@ -214,6 +214,20 @@ TEST(Open, an_id_that_is_not_that_of_the_key_is_refused_without_a_dial) {
   EXPECT_NE(pair.low.events.reasons[0].find("is not that of its key"), std::string::npos);
 }
 
+TEST(Open, a_second_handle_with_the_key_of_another_process_is_refused_too) {
+  Pair pair;
+  Handle silent = pair.high.handle();
+  const auto nobody = std::move(listen_on(pair.loop, {"127.0.0.1"}, 0, 0)).value();
+  silent.addresses = {local_address(nobody[0].fd()).text()};
+  pair.low.links->open(silent, 300, false);
+  Handle wrong = pair.high.handle();
+  wrong.key = KeyPair::make().public_key();
+  pair.low.links->open(wrong, 1500, false);
+  ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
+  EXPECT_NE(pair.low.events.reasons[0].find("is not that of its key"), std::string::npos)
+      << pair.low.events.reasons[0];
+}
+
 TEST(Open, who_answers_for_another_process_is_refused_with_a_reason) {
   // Between the two: the hello is changed so that `high` takes itself for the one that is wanted.
   Pair pair;
