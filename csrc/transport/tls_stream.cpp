@@ -89,7 +89,10 @@ struct TlsStream::State : std::enable_shared_from_this<State> {
   void flush();
   [[nodiscard]] bool encrypt(std::span<const std::byte> bytes);
   [[nodiscard]] Moved write(std::span<const iovec> parts);
-  [[nodiscard]] Moved take(std::span<const iovec> parts, decltype(&SSL_read_ex) call);
+  [[nodiscard]] Moved read(std::span<const iovec> parts);
+  [[nodiscard]] Moved peek(std::span<std::byte> into);
+  [[nodiscard]] std::size_t decrypt(std::span<std::byte> into);
+  [[nodiscard]] Moved outcome_of(std::size_t moved);
   void failed(int result, const char* doing);
   /// Will `read` never again say `later`?
   [[nodiscard]] bool over() const { return !error.empty() || ended; }
@@ -117,10 +120,11 @@ struct TlsStream::State : std::enable_shared_from_this<State> {
 
   bool started = false;
   bool established = false;
-  bool ended = false;       // the stream below has no more bytes
-  std::string error;        // of both directions
-  std::string write_error;  // of the stream below: what has arrived may still be read
-  bool more = false;        // decrypted or undecrypted bytes may lie in OpenSSL's buffers
+  bool ended = false;             // the stream below has no more bytes
+  std::string error;              // of both directions
+  std::string write_error;        // of the stream below: what has arrived may still be read
+  bool more = false;              // decrypted or undecrypted bytes may lie in OpenSSL's buffers
+  std::vector<std::byte> peeked;  // decrypted, and not read yet
   std::uint64_t bytes_of_one_key = 0;
   std::uint64_t encrypted = 0;  // with the present key
   std::vector<std::byte> out;   // encrypted bytes, of which `out_sent` are in the stream below
@@ -289,14 +293,14 @@ void TlsStream::State::tell(bool readable, bool writable) {
 /// What the stream below does not tell: bytes that have left it already, and an end.
 void TlsStream::State::tell_later() {
   if (tells_later || !ready || handshaking()) return;
-  const bool bytes_wait = want_read && more && SSL_has_pending(ssl) == 1;
+  const bool bytes_wait = want_read && (!peeked.empty() || (more && SSL_has_pending(ssl) == 1));
   if (!bytes_wait && !(want_read && over()) && !(want_write && broken())) return;
   tells_later = true;
   clock.defer([state = weak_from_this()] {
     const auto alive = state.lock();
     if (!alive) return;
     alive->tells_later = false;
-    alive->tell(alive->more, false);
+    alive->tell(alive->more || !alive->peeked.empty(), false);
   });
 }
 
@@ -380,30 +384,53 @@ Stream::Moved TlsStream::State::write(std::span<const iovec> parts) {
 
 // -------------------------------------------------------------------------------------- bytes in
 
-Stream::Moved TlsStream::State::take(std::span<const iovec> parts, decltype(&SSL_read_ex) call) {
-  std::size_t moved = 0;
-  if (established && error.empty()) {
-    more = true;
-    for (const iovec& part : parts) {
-      std::size_t in_part = 0;
-      while (in_part < part.iov_len) {
-        std::size_t got = 0;
-        ERR_clear_error();
-        const int result = call(ssl, static_cast<std::byte*>(part.iov_base) + in_part,
-                                part.iov_len - in_part, &got);
-        if (result != 1) {
-          failed(result, "decryption");
-          more = false;
-          break;
-        }
-        in_part += got;
-        if (call == &SSL_peek_ex) break;  // it would say the same bytes again
-      }
-      moved += in_part;
-      if (in_part < part.iov_len) break;
+/// Fills `into` as far as the bytes that have come go.
+std::size_t TlsStream::State::decrypt(std::span<std::byte> into) {
+  std::size_t done = 0;
+  if (!established || !error.empty()) return done;
+  more = true;
+  while (done < into.size()) {
+    std::size_t got = 0;
+    ERR_clear_error();
+    const int result = SSL_read_ex(ssl, into.data() + done, into.size() - done, &got);
+    if (result != 1) {
+      failed(result, "decryption");
+      more = false;
+      break;
     }
-    if (pending() > 0) flush();  // an answer to a change of key
+    done += got;
   }
+  if (pending() > 0) flush();  // an answer to a change of key
+  return done;
+}
+
+Stream::Moved TlsStream::State::read(std::span<const iovec> parts) {
+  std::size_t moved = 0;
+  for (const iovec& part : parts) {
+    const std::span into(static_cast<std::byte*>(part.iov_base), part.iov_len);
+    const std::size_t known = std::min(into.size(), peeked.size());
+    std::copy_n(peeked.begin(), known, into.begin());
+    peeked.erase(peeked.begin(), peeked.begin() + static_cast<std::ptrdiff_t>(known));
+    const std::size_t in_part = known + decrypt(into.subspan(known));
+    moved += in_part;
+    if (in_part < into.size()) break;
+  }
+  return outcome_of(moved);
+}
+
+/// OpenSSL's own look ends with the first record.
+Stream::Moved TlsStream::State::peek(std::span<std::byte> into) {
+  const std::size_t known = peeked.size();
+  if (known < into.size()) {
+    peeked.resize(into.size());
+    peeked.resize(known + decrypt(std::span(peeked).subspan(known)));
+  }
+  const std::size_t moved = std::min(into.size(), peeked.size());
+  std::copy_n(peeked.begin(), moved, into.begin());
+  return outcome_of(moved);
+}
+
+Stream::Moved TlsStream::State::outcome_of(std::size_t moved) {
   tell_later();
   if (moved > 0) return {Outcome::moved, moved, {}};
   if (!error.empty()) return {Outcome::failed, 0, error};
@@ -446,7 +473,7 @@ bool TlsStream::refused() const { return state_->refused; }
 
 std::unique_ptr<Stream> TlsStream::unwrap(std::unique_ptr<TlsStream> stream) {
   State& state = *stream->state_;
-  if (!stream->established() || state.pending() > 0 || state.reads_ahead ||
+  if (!stream->established() || state.pending() > 0 || state.reads_ahead || !state.peeked.empty() ||
       SSL_has_pending(state.ssl) == 1) {
     return nullptr;
   }
@@ -468,14 +495,9 @@ Secret TlsStream::exported(std::string_view label) const {
   return Secret(bytes);
 }
 
-Stream::Moved TlsStream::read(std::span<const iovec> parts) {
-  return state_->take(parts, &SSL_read_ex);
-}
+Stream::Moved TlsStream::read(std::span<const iovec> parts) { return state_->read(parts); }
 
-Stream::Moved TlsStream::peek(std::span<std::byte> into) {
-  const iovec part{into.data(), into.size()};
-  return state_->take(std::span(&part, 1), &SSL_peek_ex);
-}
+Stream::Moved TlsStream::peek(std::span<std::byte> into) { return state_->peek(into); }
 
 Stream::Moved TlsStream::write(std::span<const iovec> parts) { return state_->write(parts); }
 

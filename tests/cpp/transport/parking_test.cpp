@@ -29,6 +29,22 @@ TEST(Parking, who_closes_a_link_that_nobody_asked_for_does_not_wait_for_its_read
   EXPECT_EQ(pair.high.events.ups, 0);
 }
 
+TEST(Parking, a_closed_link_is_seen_behind_the_joined_frames_of_its_encrypted_lanes) {
+  LinkOptions options;
+  options.plaintext = Plaintext::none;
+  options.bulk_lanes = 2;
+  Pair pair(options);
+  pair.low.links->open(pair.high.handle(), 30000, false);
+  ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
+  const test::Stopwatch joining;
+  ASSERT_TRUE(test::poll_until(pair.loop, [&] { return joining.ms() > 500; }));
+  bool done = false;
+  const test::Stopwatch watch;
+  pair.low.links->shutdown(30000, [&] { done = true; });
+  ASSERT_TRUE(pair.until([&] { return done; }));
+  EXPECT_LT(watch.ms(), static_cast<std::int64_t>(kHandshakeMs) / 2);
+}
+
 TEST(Parking, one_that_was_cut_off_keeps_no_descriptors) {
   Pair pair;
   const test::BarePeer peer(pair, test::key_below(pair.high_id()), 7, 2);
