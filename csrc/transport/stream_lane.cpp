@@ -176,17 +176,21 @@ void StreamLane::close() {
   if (!open() || closing_) return;
   closing_ = true;
   moved_before_ = moved_;
+  unacknowledged_before_ = stream_->unacknowledged_bytes();
   progress_ = loop_.timer(kHandshakeMs, kHandshakeMs, [this] { watch_progress(); });
   watch();  // the goodbye goes out from the loop: this may be called inside lane_sent
 }
 
 void StreamLane::watch_progress() {
   // A slow link may take long to send its rest. A link that moves nothing is given up.
-  if (moved_ == moved_before_ || shut_) {
+  const std::size_t unacknowledged = stream_->unacknowledged_bytes();
+  const bool sends = unacknowledged > 0 && unacknowledged != unacknowledged_before_;
+  if (!sends && (moved_ == moved_before_ || shut_)) {
     end();
-    owner_.lane_closed(*this);
+    return owner_.lane_closed(*this);
   }
   moved_before_ = moved_;
+  unacknowledged_before_ = unacknowledged;
 }
 
 // ------------------------------------------------------------------------------------- reading

@@ -81,6 +81,7 @@ class StreamLane final : public Lane {
   std::unique_ptr<Timer> progress_;
   std::uint64_t moved_ = 0;  // bytes, either way
   std::uint64_t moved_before_ = 0;
+  std::size_t unacknowledged_before_ = 0;
 };
 
 }  // namespace pccl

@@ -5,9 +5,11 @@
 #include <sys/socket.h>
 
 #include "base/limits.h"
+#include "memory_stream.h"
 #include "support.h"
 #include "transport/crc32c.h"
 #include "transport/framing.h"
+#include "transport/tls_stream.h"
 
 namespace pccl {
 namespace {
@@ -53,6 +55,38 @@ TEST(StreamLane, control_and_relay_frames_break_a_bulk_lane_and_nothing_is_kept_
       EXPECT_EQ(owner.types.empty(), kind == Lane::Kind::bulk);
     }
   }
+}
+
+TEST(StreamLane, the_rest_of_a_closed_encrypted_lane_arrives_over_a_slow_connection) {
+  Loop loop;
+  Owner owner;
+  const Secret key = random_secret();
+  auto [near, far] = test::MemoryStream::pair(loop, 1U << 20, 30000);
+  auto dials = TlsStream::dial(loop, std::move(near), "slow", key);
+  const auto reader = TlsStream::accept(loop, std::move(far), [&](auto) { return key; });
+  ASSERT_TRUE(
+      test::poll_until(loop, [&] { return dials->established() && reader->established(); }));
+  StreamLane lane(loop, owner, Lane::Kind::small, std::move(dials), false);
+  lane.start();
+  Outgoing frame;
+  frame.frame.type = FrameType::control;
+  frame.owned.resize(450U << 10);
+  frame.frame.payload_bytes = static_cast<std::uint32_t>(frame.owned.size());
+  frame.payload = frame.owned.data();
+  const std::size_t all = 2 * kFrameHeaderBytes + frame.owned.size();  // and the goodbye
+  lane.send(std::move(frame));
+  lane.close();
+  std::size_t received = 0;
+  bool over = false;
+  const auto slowly = loop.timer(200, 200, [&] {
+    std::vector<std::byte> some(14U << 10);
+    const Stream::Moved moved = reader->read(some);
+    received += moved.bytes;
+    over = over ||
+           (moved.outcome != Stream::Outcome::moved && moved.outcome != Stream::Outcome::later);
+  });
+  ASSERT_TRUE(test::poll_until(loop, [&] { return over; }));
+  EXPECT_EQ(received, all);
 }
 
 }  // namespace
