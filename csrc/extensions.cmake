@@ -32,12 +32,11 @@ target_link_options(pccl_shared PRIVATE
   -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/engine.exports
   -Wl,--exclude-libs,ALL -Wl,-Bsymbolic-functions -Wl,-z,defs)
 
-# An extension. What the engine does not export fails when the extension is loaded (-z now), not at a call.
+# An extension. What the engine does not export fails when the extension is loaded (-z now, above), not at a call.
 function(pccl_extension name)
   add_library(${name} MODULE ${ARGN})
   set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX ${PCCL_SUFFIX})
   target_link_libraries(${name} PRIVATE pccl_shared)
-  target_link_options(${name} PRIVATE -Wl,-z,now)
 endfunction()
 
 file(GLOB python_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/python/*.cpp)

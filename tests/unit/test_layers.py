@@ -67,6 +67,36 @@ def symbols(library: Path, *options: str) -> list[str]:
     return [re.sub(r"^\S* *\w ", "", line) for line in done.stdout.splitlines()]
 
 
+def elf(library: Path) -> str:
+    """Segments and dynamic entries, as readelf shows them."""
+    done = subprocess.run(
+        ["readelf", "-W", "-l", "-d", str(library)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_the_libraries_are_hardened() -> None:
+    folder = Path(_layers.__file__).parent
+    libraries = list(folder.glob("*.so"))
+    assert len(libraries) >= 3
+    for library in libraries:
+        text = elf(library)
+        assert re.search(r"^ +GNU_RELRO ", text, re.M), library
+        assert re.search(r"\(FLAGS\) +.*BIND_NOW|\(FLAGS_1\) +Flags:.* NOW", text), library
+        stack = re.search(r"^ +GNU_STACK .* (\S+) +0x", text, re.M)
+        assert stack, library
+        assert "E" not in stack[1], library
+        assert not re.search(r"^ +LOAD .* RWE ", text, re.M), library
+        names = symbols(library, "--undefined-only")
+        assert any(name.startswith("__stack_chk_fail") for name in names), library
+    names = symbols(folder / "libpccl_engine.so", "--undefined-only")
+    assert any(re.match(r"__\w+_chk", name) for name in names), "no checked copies"
+
+
 def test_the_engine_shows_what_the_layers_use_and_nothing_else() -> None:
     folder = Path(_layers.__file__).parent
     shown = set(symbols(folder / "libpccl_engine.so", "--defined-only"))
