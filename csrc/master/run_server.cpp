@@ -89,13 +89,21 @@ void RunServer::take_charge(Register held) {
 }
 
 void RunServer::tokens_are(std::vector<TokenMark> valid, std::vector<TokenMark> gone) {
+  // A name that has a new secret is gone for those who are here. Who comes back after a take-over
+  // holds the new one.
+  TokensAre now{valid, {}};
+  std::erase_if(now.valid, [&](const TokenMark& one) {
+    return std::any_of(gone.begin(), gone.end(),
+                       [&](const TokenMark& other) { return other.name == one.name; });
+  });
   // What is gone while another master is in charge is written when this one takes over.
   if (tokens_) gone.insert(gone.begin(), tokens_->gone.begin(), tokens_->gone.end());
   if (gone.size() > kRevokedMax) {
     gone.erase(gone.begin(), gone.end() - static_cast<std::ptrdiff_t>(kRevokedMax));
   }
+  now.gone = gone;
   tokens_ = TokensAre{std::move(valid), std::move(gone)};
-  post(*tokens_);
+  post(std::move(now));
 }
 
 bool RunServer::is_revoked(const TokenMark& token) const {

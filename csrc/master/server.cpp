@@ -133,7 +133,7 @@ Result<std::uint16_t> MasterServer::start() {
       error.text = prefix + error.text;
       return error;
     }
-    if (entrance_) server->tokens_are(valid_for(name, entrance_->tokens), {});
+    if (entrance_) server->tokens_are(valid_for(name), {});
   }
   to_serve_.clear();
   return port;
@@ -164,9 +164,9 @@ Result<RunServer*> MasterServer::run(const std::string& name) {
 
 Result<RunServer*> MasterServer::run_for(const std::string& name, const Caller& caller) {
   if (!entrance_) return run(name);
-  // The line may have been taken away since the handshake.
+  // The line may have been taken away or replaced since the handshake.
   const Token* token = entrance_->tokens.find(caller.token);
-  if (token == nullptr) return revoked(caller.token);
+  if (token == nullptr || !token->secret.same_as(caller.secret)) return revoked(caller.token);
   const auto found = run(name);
   if (!found && !token->runs.empty() && !token->opens(name)) {  // it need not learn of other runs
     return Error{ErrorCode::refused, opens_only(*token, name)};
@@ -186,13 +186,10 @@ TokenMark MasterServer::mark_of(const Token& token) const {
   return mark;
 }
 
-std::vector<TokenMark> MasterServer::valid_for(const std::string& run, const Tokens& before) const {
+std::vector<TokenMark> MasterServer::valid_for(const std::string& run) const {
   std::vector<TokenMark> valid;
   for (const Token& token : entrance_->tokens.all()) {
-    const Token* former = before.find(token.name);
-    if (token.opens(run) && (former == nullptr || is_kept(*former, entrance_->tokens))) {
-      valid.push_back(mark_of(token));
-    }
+    if (token.opens(run)) valid.push_back(mark_of(token));
   }
   return valid;
 }
@@ -234,7 +231,7 @@ void MasterServer::take_tokens(Tokens tokens) {
   }
   log_info("the token file " + options_.token_file + " was read again; tokens: " +
            std::to_string(now.all().size()) + (names.empty() ? "" : "; revoked: " + names));
-  for (const auto& [name, server] : runs_) server->tokens_are(valid_for(name, before), gone);
+  for (const auto& [name, server] : runs_) server->tokens_are(valid_for(name), gone);
 }
 
 MasterToPeer MasterServer::status(const StatusRequest& request, const Caller& caller) {

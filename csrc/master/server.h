@@ -51,9 +51,8 @@ class MasterServer {
   [[nodiscard]] MasterToPeer status(const StatusRequest& request, const Caller& caller);
   void take_tokens(Tokens tokens);
   [[nodiscard]] TokenMark mark_of(const Token& token) const;
-  /// The tokens that open the run, and that meant the same `before`.
-  [[nodiscard]] std::vector<TokenMark> valid_for(const std::string& run,
-                                                 const Tokens& before) const;
+  /// The tokens that open the run.
+  [[nodiscard]] std::vector<TokenMark> valid_for(const std::string& run) const;
 
   Network& network_;
   const MasterOptions options_;

@@ -59,7 +59,7 @@ void admit(Clock& clock, const std::shared_ptr<Talk>& talk,
     if (!identity) return std::nullopt;
     const Token* token = entrance->tokens.find(identity->token);
     if (token == nullptr) return std::nullopt;
-    *caller = {identity->token, identity->key, identity->run};
+    *caller = {identity->token, identity->key, identity->run, token->secret};
     return channel_key(*token, entrance->key, identity->key, *identity, entrance->key.public_key());
   };
   talk->protect(

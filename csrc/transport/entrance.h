@@ -44,6 +44,7 @@ struct Caller {
   std::string token;  // its name
   PublicKey key{};
   std::string run;  // the one for which it has come; may be empty
+  Secret secret;    // of the token: its name may have another one by now
 };
 
 inline constexpr std::size_t kMasterOfferBytes = 40;

@@ -156,7 +156,9 @@ Result<Tokens> parse_tokens(std::string_view text, const std::string& where) {
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::size_t end = text.find('\n');
     if (end == std::string_view::npos) {
-      return at_line(where, number, "the line does not end: the file was half written");
+      return at_line(
+          where, number,
+          "the line does not end: the file was half written, or a copy has lost its last newline");
     }
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(end + 1);
@@ -164,7 +166,7 @@ Result<Tokens> parse_tokens(std::string_view text, const std::string& where) {
     auto token = parse_line(line);
     if (!token) return at_line(where, number, token.error().text);
     for (const Token& other : tokens) {
-      if (other.name == token.value().name) {
+      if (other.name == token.value().name && other.master == token.value().master) {
         return at_line(where, number, "a second token with the name \"" + other.name + "\"");
       }
       if (other.secret.same_as(token.value().secret)) {

@@ -41,6 +41,7 @@ class Tokens {
   Tokens(std::vector<Token> tokens, std::string where);
 
   [[nodiscard]] const std::vector<Token>& all() const { return tokens_; }
+  /// The one with this name in the file of a master.
   [[nodiscard]] const Token* find(std::string_view name) const;
   /// The first that is of the master with this hash and opens the run; a run without a name is the
   /// only one of its master. An error says which of the two no token fits.

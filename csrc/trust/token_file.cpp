@@ -218,8 +218,10 @@ Result<MasterFiles> read_master_files(const std::string& path) {
   auto tokens = tokens_of(path);
   if (!tokens) return tokens.error();
   if (!is_there(key_path(path))) {
-    return invalid("the token file " + path + " has no key file, " + key_path(path) +
-                   ": copy both from the master that made them");
+    return invalid(
+        "the token file " + path + " has no key file, " + key_path(path) +
+        ": copy both from the master that made them. If the key is lost, move the token file "
+        "away, make new tokens (--new-token NAME), and replace them on all machines");
   }
   auto key = key_of(key_path(path));
   if (!key) return key.error();

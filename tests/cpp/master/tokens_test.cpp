@@ -173,6 +173,52 @@ TEST_F(TokensOf, a_line_with_a_new_secret_revokes_the_holders_of_the_old_one) {
   ASSERT_TRUE(until([&] { return peers_[2]->connected() && peers_[0]->connected(); }));
 }
 
+TEST_F(TokensOf, a_holder_of_the_new_secret_stays_when_the_master_takes_over_again) {
+  options_.patience_ms = 500;
+  start();
+  FakePeer& first = comes(holding("a"));
+  ASSERT_TRUE(until([&] { return first.connected(); }));
+  cut("b");
+  add("b");
+  server_->reload_tokens();
+  ASSERT_TRUE(until([&] { return said("revoked: b") == 1; })) << log_text();
+  FakePeer& second = comes(holding("b"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  const auto obstacle = options_.state_file + ".new";
+  std::filesystem::create_directory(obstacle);
+  first.reconnects = false;
+  first.drop();
+  ASSERT_TRUE(until([&] { return said("is deposed") > 0; })) << log_text();
+  std::filesystem::remove(obstacle);
+  EXPECT_TRUE(until([&] { return second.connected() && second.runs(1); }, 20000)) << log_text();
+  EXPECT_EQ(said("by which it came has been revoked"), 0U) << log_text();
+}
+
+TEST_F(TokensOf, who_has_shown_the_old_secret_does_not_enter_under_the_new_one_of_that_name) {
+  start();
+  std::unique_ptr<Channel> channel;
+  std::optional<MasterToPeer> answer;
+  const auto dial = dial_channel(
+      loop_, "127.0.0.1:" + std::to_string(port_), 5000,
+      [&](Result<std::unique_ptr<Channel>> made) {
+        channel = std::move(made).value();
+        channel->set_events({[&](std::span<const std::byte> payload) {
+                               answer = decode_master_to_peer(payload).value();
+                             },
+                             [](const std::string&) {}});
+      },
+      holding("b"));
+  ASSERT_TRUE(until([&] { return channel != nullptr; }));
+  cut("b");
+  add("b");
+  server_->reload_tokens();
+  ASSERT_TRUE(until([&] { return said("revoked: b") == 1; })) << log_text();
+  channel->send(encode(PeerToMaster{StatusRequest{""}}));
+  ASSERT_TRUE(until([&] { return answer.has_value(); }));
+  ASSERT_TRUE(std::holds_alternative<Refuse>(*answer));
+  EXPECT_EQ(std::get<Refuse>(*answer).error.text, "the token \"b\" has been revoked");
+}
+
 TEST_F(TokensOf, a_change_while_the_file_is_read_is_not_missed) {
   start();
   comes(holding("a"));

@@ -16,8 +16,8 @@ constexpr std::string_view kSecret = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh
 constexpr std::string_view kOther = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";   // 1 to 32
 
 std::string line(std::string_view name, std::string_view secret = kSecret,
-                 std::string_view end = "") {
-  return std::string(name) + ":" + std::string(secret) + ":" + kMaster + std::string(end) + "\n";
+                 std::string_view end = "", const std::string& master = kMaster) {
+  return std::string(name) + ":" + std::string(secret) + ":" + master + std::string(end) + "\n";
 }
 
 std::string error_of(const std::string& text) {
@@ -53,7 +53,9 @@ TEST(Token, a_file_without_a_token_or_without_its_end_is_refused) {
   EXPECT_NE(error_of("\n# none\n").find("holds no token"), std::string::npos);
   std::string half = line("a");
   half.pop_back();
-  EXPECT_EQ(error_of(half), "F, line 1: the line does not end: the file was half written");
+  EXPECT_EQ(error_of(half),
+            "F, line 1: the line does not end: the file was half written, or a copy has lost its "
+            "last newline");
   EXPECT_NE(error_of(line("a") + "b:AAECAwQF").find("F, line 2: the line does not end"),
             std::string::npos);
   EXPECT_NE(error_of(std::string(kTokenFileBytesMax + 1, '\n')).find("is larger than"),
@@ -64,6 +66,14 @@ TEST(Token, two_tokens_of_one_name_or_of_one_secret_are_refused) {
   EXPECT_EQ(error_of(line("a") + line("a", kOther)),
             "F, line 2: a second token with the name \"a\"");
   EXPECT_NE(error_of(line("a") + line("b")).find("have one secret"), std::string::npos);
+}
+
+TEST(Token, tokens_of_two_masters_may_have_one_name) {
+  const std::string there(64, 'b');
+  const auto tokens = parse_tokens(line("default") + line("default", kOther, "", there), "F");
+  ASSERT_TRUE(tokens.ok()) << tokens.error().text;
+  EXPECT_EQ(tokens.value().choose(kMaster, "").value()->master, kMaster);
+  EXPECT_EQ(tokens.value().choose(there, "").value()->master, there);
 }
 
 TEST(Token, each_field_is_checked) {
