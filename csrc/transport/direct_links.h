@@ -26,6 +26,8 @@ class DirectLinks : public LinksBase {
  public:
   /// Does nothing if the link to the peer is not up.
   virtual void send_relay(PeerId peer, std::vector<std::byte> payload) = 0;
+  /// Bytes of control and relay messages that wait to be sent to the peer.
+  [[nodiscard]] virtual std::size_t queued_message_bytes(PeerId peer) const = 0;
 };
 
 /// Makes links that report to `events`, which outlives them.

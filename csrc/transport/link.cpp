@@ -62,6 +62,7 @@ void Link::send_message(FrameType type, std::vector<std::byte> payload) {
   out.owned = std::move(payload);
   out.payload = out.owned.data();
   queued_bytes_ += out.payload_bytes();
+  queued_message_bytes_ += out.payload_bytes();
   lanes_.front().lane->send(std::move(out));
 }
 
@@ -108,6 +109,7 @@ void Link::end() {
   for (const Held& held : lanes_) held.lane->end();
   bulk_.clear();
   queued_bytes_ = 0;
+  queued_message_bytes_ = 0;
 }
 
 void Link::lane_message(FrameType type, std::span<const std::byte> payload) {
@@ -129,6 +131,7 @@ void Link::lane_received(std::size_t payload_bytes, FrameType of) {
 
 void Link::lane_sent(const Outgoing& frame) {
   queued_bytes_ -= frame.payload_bytes();
+  if (!has_segment(frame.frame.type)) queued_message_bytes_ -= frame.payload_bytes();
   owner_.link_sent(*this, frame);
 }
 

@@ -76,6 +76,7 @@ class Link : public LaneOwner {
 
   [[nodiscard]] PeerId peer() const { return handle.peer; }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
+  [[nodiscard]] std::size_t queued_message_bytes() const { return queued_message_bytes_; }
 
   // Used by Links: how the link is being opened.
   State state = State::opening;
@@ -122,6 +123,7 @@ class Link : public LaneOwner {
   bool started_ = false;
   std::deque<Outgoing> bulk_;  // taken by whichever bulk lane can write
   std::size_t queued_bytes_ = 0;
+  std::size_t queued_message_bytes_ = 0;  // part of it
 };
 
 }  // namespace pccl

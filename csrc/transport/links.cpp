@@ -69,6 +69,10 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
     const auto found = links_.find(peer);
     return found == links_.end() ? 0 : found->second->queued_bytes();
   }
+  [[nodiscard]] std::size_t queued_message_bytes(PeerId peer) const override {
+    const auto found = links_.find(peer);
+    return found == links_.end() ? 0 : found->second->queued_message_bytes();
+  }
   void shutdown(std::uint64_t deadline_ms, std::function<void()> done) override;
 
  private:

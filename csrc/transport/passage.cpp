@@ -9,6 +9,10 @@ namespace pccl {
 namespace {
 
 constexpr std::size_t kPassingMax = 4 * kRelayWindowBytes;  // from one to another; more is no order
+// Messages from one to another that wait here. They have no window: a sound sender has some hundred
+// bytes of them for each operation, and its receiver reads.
+constexpr std::size_t kMessagesMax = 2 * kPassingMax;
+constexpr std::size_t kMessagesFew = 1U << 20;  // wait for a receiver that reads
 constexpr std::size_t kKeptBuffers = 16;
 
 }  // namespace
@@ -22,6 +26,13 @@ void Passage::message(PeerId from, const RelayMessage& message,
     const Pair route(from, message.to);
     if (message.kind == RelayKind::open) routes_.try_emplace(route, 0);
     if (const auto open = routes_.find(route); open != routes_.end()) ++open->second;
+    if (links_.queued_message_bytes(message.to) <= kMessagesFew) waiting_.erase(message.to);
+    std::size_t& waiting = waiting_[message.to][from];
+    waiting += payload.size() + kKeptMessageBytes;
+    if (waiting > kMessagesMax) {
+      return links_.give_up(from,
+                            "it sends messages over this peer that their receiver does not read");
+    }
     links_.send_relay(message.to, {payload.begin(), payload.end()});
     return;
   }
@@ -54,10 +65,10 @@ Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
     links_.give_up(from, "there is no memory here for what it sends over this peer");
     return {};
   }
-  held_bytes_[between] += buffer.size();
+  held_bytes_[between] += relay_cost(header.bytes);
   const MemoryToken token = kMark | ++tokens_;
   Passing& passing = passing_[token];
-  passing = {between, std::move(buffer), false};
+  passing = {between, std::move(buffer), relay_cost(header.bytes), false};
   return {passing.buffer.data(), token, 0};
 }
 
@@ -76,7 +87,7 @@ void Passage::over(MemoryToken token, bool credit) {
   if (found == passing_.end()) return;
   Passing& passing = found->second;
   const auto [from, to] = passing.between;
-  const std::size_t bytes = passing.buffer.size();
+  const std::size_t bytes = passing.cost;
   if (const auto route = routes_.find(passing.between); route != routes_.end()) ++route->second;
   if (credit) links_.send_relay(from, encode_relay({RelayKind::credit, to, from, 0, bytes, {}}));
   const auto held = held_bytes_.find(passing.between);
@@ -105,6 +116,7 @@ std::uint64_t Passage::moved(PeerId peer) const {
 }
 
 void Passage::unlink(PeerId peer) {
+  waiting_.erase(peer);
   const std::string why = "the peer in between has lost its link to it";
   std::erase_if(routes_, [&](const auto& entry) {
     const Pair& route = entry.first;

@@ -157,7 +157,7 @@ void RelayLinks::send_segment(PeerId peer, const SegmentHeader& header, const st
     return;
   }
   far->queue.push_back({header, payload, token, cookie});
-  far->queued_bytes += header.bytes;
+  far->queued_bytes += relay_cost(header.bytes);
   pump(*far);
 }
 
@@ -165,10 +165,11 @@ void RelayLinks::pump(Far& far) {
   while (!far.queue.empty()) {
     Queued next = far.queue.front();
     const std::size_t out = far.handed_bytes + far.on_the_way;
-    if (out > 0 && out + next.header.bytes > kRelayWindowBytes) return;
+    const std::size_t cost = relay_cost(next.header.bytes);
+    if (out > 0 && out + cost > kRelayWindowBytes) return;
     far.queue.pop_front();
-    far.queued_bytes -= next.header.bytes;
-    far.handed_bytes += next.header.bytes;
+    far.queued_bytes -= cost;
+    far.handed_bytes += cost;
     ++far.sent;
     next.header.route = {self(), far.handle.peer, far.theirs};
     far.handed.push_back(next);
@@ -186,8 +187,8 @@ void RelayLinks::routed_sent(PeerId to, MemoryToken token, std::uint64_t cookie)
       return q.token == token && q.cookie == cookie;
     });
     if (sent == far.handed.end()) continue;  // of an earlier link
-    far.handed_bytes -= sent->header.bytes;
-    far.on_the_way += sent->header.bytes;
+    far.handed_bytes -= relay_cost(sent->header.bytes);
+    far.on_the_way += relay_cost(sent->header.bytes);
     far.handed.erase(sent);
     if (fars == &far_) events_.segment_sent(to, cookie);
     return;
@@ -206,7 +207,7 @@ void RelayLinks::cancel(MemoryToken token) {
   const auto forget = [token](std::deque<Queued>& queue, std::size_t& bytes) {
     std::erase_if(queue, [&](const Queued& q) {
       if (q.token != token) return false;
-      bytes -= q.header.bytes;
+      bytes -= relay_cost(q.header.bytes);
       return true;
     });
   };

@@ -23,10 +23,17 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "transport/bytes.h"
 #include "transport/framing.h"
 
 namespace pccl {
+
+/// What a segment counts in the window of a relayed link, at its sender and at the peer in between:
+/// a short one costs memory too.
+[[nodiscard]] constexpr std::uint64_t relay_cost(std::uint64_t bytes) {
+  return std::max<std::uint64_t>(bytes, kKeptBytesMin);
+}
 
 enum class RelayKind : std::uint8_t { open = 1, control = 2, down = 3, credit = 4 };
 

@@ -36,6 +36,7 @@ class PlayedLinks final : public DirectLinks {
   [[nodiscard]] std::uint64_t bytes_received() const override { return 0; }
   [[nodiscard]] std::uint64_t segment_bytes_received() const override { return 0; }
   [[nodiscard]] std::size_t queued_bytes(PeerId) const override { return 0; }
+  [[nodiscard]] std::size_t queued_message_bytes(PeerId) const override { return 0; }
   void shutdown(std::uint64_t, std::function<void()> done) override { done(); }
   void send_relay(PeerId, std::vector<std::byte> payload) override {
     const RelayMessage message = decode_relay(payload).value();

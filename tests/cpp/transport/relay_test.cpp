@@ -424,6 +424,65 @@ TEST(RelayMessage, comes_back_as_it_was_and_nonsense_does_not) {
   EXPECT_FALSE(decode_relay(std::span(bytes).first(39)).ok());
 }
 
+/// `liar` sends over `high`, which is no end, to `mute`, which reads nothing.
+struct Flood {
+  test::Pair pair;
+  test::BarePeer liar{pair, test::key_below(pair.high_id()), 77, 2};
+  test::BarePeer mute{pair, test::key_below(pair.high_id()), 78, 2};
+  Flood() {
+    for (const test::BarePeer* peer : {&liar, &mute}) {
+      pair.high.links->open(peer->handle(), 30000, false);
+      EXPECT_TRUE(pair.until([&] { return pair.high.links->is_up(peer->id()); }));
+    }
+  }
+  /// The frame again and again, until `high` has given the link up; the bytes that it took.
+  std::size_t pour(const FrameHeader& header, std::span<const std::byte> payload,
+                   std::size_t bytes_max) {
+    HeaderBytes head;
+    const std::size_t size = encode_frame_header(header, head);
+    std::vector<std::byte> frames;
+    while (frames.size() < (1U << 20)) {
+      frames.insert(frames.end(), head.begin(), head.begin() + static_cast<std::ptrdiff_t>(size));
+      frames.insert(frames.end(), payload.begin(), payload.end());
+    }
+    std::size_t taken = 0;
+    EXPECT_TRUE(test::poll_until(pair.loop, [&] {
+      while (taken < bytes_max && pair.high.events.down.empty()) {
+        const std::size_t at = taken % frames.size();
+        const std::size_t now = liar.clients[0]->send(std::span(frames).subspan(at));
+        if (now == 0) break;
+        taken += now;
+      }
+      return !pair.high.events.down.empty() || taken >= bytes_max;
+    }));
+    return taken;
+  }
+};
+
+TEST(Relay, who_sends_segments_of_no_bytes_over_a_peer_without_end_loses_its_link) {
+  Flood flood;
+  FrameHeader header;
+  header.type = FrameType::routed;
+  header.segment.route = {flood.liar.id(), flood.mute.id(), 9};
+  static_cast<void>(flood.pour(header, {}, 200U << 20));
+  ASSERT_EQ(flood.pair.high.events.down, std::vector<PeerId>{flood.liar.id()});
+  EXPECT_NE(flood.pair.high.events.reasons[0].find("than it has credit for"), std::string::npos);
+  EXPECT_TRUE(flood.pair.high.links->is_up(flood.mute.id()));
+}
+
+TEST(Relay, who_sends_messages_over_a_peer_that_nobody_reads_loses_its_link) {
+  Flood flood;
+  const auto payload = encode_relay({RelayKind::control, flood.liar.id(), flood.mute.id(), 9, 0,
+                                     bytes_of(std::string(kPeerMessageBytesMax, 'x'))});
+  FrameHeader header;
+  header.type = FrameType::relay;
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  static_cast<void>(flood.pour(header, payload, 400U << 20));
+  ASSERT_EQ(flood.pair.high.events.down, std::vector<PeerId>{flood.liar.id()});
+  EXPECT_NE(flood.pair.high.events.reasons[0].find("does not read"), std::string::npos);
+  EXPECT_TRUE(flood.pair.high.links->is_up(flood.mute.id()));
+}
+
 TEST(Relay, who_speaks_for_another_loses_its_link) {
   // `a` is made of bare sockets; `high` is the peer in between.
   test::Pair pair;

@@ -56,6 +56,9 @@ class SimLinks final : public DirectLinks, private WireEnd {
   [[nodiscard]] std::uint64_t bytes_received() const override { return bytes_received_; }
   [[nodiscard]] std::uint64_t segment_bytes_received() const override { return segment_bytes_; }
   [[nodiscard]] std::size_t queued_bytes(PeerId peer) const override;
+  [[nodiscard]] std::size_t queued_message_bytes(PeerId peer) const override {
+    return queued_bytes(peer);
+  }
   void shutdown(std::uint64_t deadline_ms, std::function<void()> done) override;
 
   /// Faults. The process has ended: `silent`, and nobody is told (its machine is gone).
