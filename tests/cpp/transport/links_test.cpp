@@ -256,7 +256,9 @@ TEST(Links, a_dropped_link_is_down_at_the_other_end_and_silent_at_the_own) {
 
 TEST(Links, one_lost_lane_takes_the_whole_link_down_at_once) {
   for (const std::size_t lost : {0U, 1U, 2U}) {
-    Pair pair;
+    LinkOptions options;
+    options.bulk_lanes = 2;  // as many as the peer dials
+    Pair pair(options);
     test::BarePeer peer(pair, test::key_below(pair.high_id()), 5, 3);
     pair.high.links->open(peer.handle(), 30000, false);
     ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
