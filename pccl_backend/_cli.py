@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import _tokens
 from ._config import ETCD_SCHEME, RUN_NAME, SCHEME, is_run_name, token
@@ -103,6 +103,13 @@ def run_name(text: str) -> str:
     return text
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line: the flags would fill a screen above it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} ({self.prog} --help lists the flags)\n")
+
+
 class Run(NamedTuple):
     """A run to serve: its name, and where it differs from the flags for all runs."""
 
@@ -147,7 +154,7 @@ def default_state_file(port: int) -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     """The arguments of `pccl-master`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="pccl-master",
         description="Serves elastic runs: decides which processes are their members, and holds no "
         "tensor data. At its start the master prints how to join. If the master is killed and "
@@ -403,10 +410,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         from . import _status
 
         url = arguments.status or os.environ.get("PCCL_MASTER") or _DEFAULT_URL
+        name = "URL" if arguments.status else "PCCL_MASTER"
         try:
             with token() as line:
                 file = arguments.token_file or os.environ.get("PCCL_TOKEN_FILE", "")
-                return _status.main(url, as_json=arguments.json, token_file=file, token=line)
+                return _status.main(
+                    url, name=name, as_json=arguments.json, token_file=file, token=line
+                )
         except ValueError as error:
             parser.error(f"argument --status: {error}")
     try:

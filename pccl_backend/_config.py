@@ -288,9 +288,15 @@ def token() -> Iterator[str]:
     """The line of PCCL_TOKEN ("": none) for one call of an extension, which overwrites its memory.
 
     The variable is not set afterwards.
+
+    Raises:
+        ValueError: It holds what no token holds; the text does not show it.
     """
     try:
-        yield os.environ.get(TOKEN, "")
+        line = os.environ.get(TOKEN, "")
+        if not line.isascii():  # an extension's error would show its arguments
+            raise ValueError(f"{TOKEN} is not name:secret:master[@RUN,...]")
+        yield line
     finally:
         os.environ.pop(TOKEN, None)
 
@@ -367,7 +373,7 @@ def _check_address(part: str, url: str, name: str, expected: str) -> str:
             ipaddress.IPv6Address(host[1:-1].partition("%")[0])
         except ValueError:
             raise _wrong(name, url, expected) from None
-    if any(c.isspace() or c in "[]@" for c in host.strip("[]")):
+    if not host.isprintable() or any(c.isspace() or c in "[]@" for c in host.strip("[]")):
         raise _wrong(name, url, expected)
     if not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
         raise _wrong(name, url, "a port 1..65535 after each host")

@@ -11,25 +11,31 @@ import sys
 from typing import Any
 
 from ._config import parse_url
+from ._say import say
 
 TIMEOUT_S = 5.0
 WIDTH = 80
 Answer = dict[str, Any]
 
 
-def main(url: str, *, as_json: bool, token_file: str = "", token: str = "") -> int:
+def main(
+    url: str, *, as_json: bool, name: str = "URL", token_file: str = "", token: str = ""
+) -> int:
     """Prints the status of the run at `url`; returns the exit status: 0, or 1 without an answer.
 
     Args:
         url: Of the run.
         as_json: In place of text.
+        name: Of the URL in errors.
         token_file: With the token by which a master lets this process in; "": none.
         token: Its line, where there is no file.
 
     Raises:
-        ValueError: The URL is none, or the token.
+        ValueError: The URL is none, or the token, or the name of its file.
     """
-    target = parse_url(url, name="URL")
+    target = parse_url(url, name=name)
+    if not token_file.isprintable():
+        raise ValueError(f"the token file is {token_file!r}; expected a name in printable UTF-8")
     from pccl_backend import _core
 
     standby: Answer | None = None
@@ -46,7 +52,7 @@ def main(url: str, *, as_json: bool, token_file: str = "", token: str = "") -> i
     answer = answer or standby
     if answer is None:
         return 1
-    print(json.dumps(to_json(answer), indent=2) if as_json else to_text(answer))
+    say(json.dumps(to_json(answer), indent=2) if as_json else to_text(answer))
     return 0
 
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from ._config import is_run_name
+from ._say import say
 
 FIRST = "default"  # the token that a master makes by itself
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -66,7 +67,7 @@ def command(arguments: argparse.Namespace) -> int:
     name, runs = arguments.new_token
     _core.new_token(file, name, runs)
     opens = f"the runs {', '.join(runs)}" if runs else "all runs of this master"
-    print(
+    say(
         f"The token {name!r} is in {file}; it opens {opens}.\n"
         f"On a machine that may enter: a file with its line, as\n"
         f"  pccl-master --token-file {file} --show-token {name}\n"
@@ -107,7 +108,7 @@ def file_to_serve(arguments: argparse.Namespace, *, shared: bool) -> str:
         from pccl_backend import _core
 
         _core.new_token(file, FIRST, [])
-        print(f"Made the token {FIRST!r} in {file}, and the key of this master in {file}.key.")
+        say(f"Made the token {FIRST!r} in {file}, and the key of this master in {file}.key.")
     return file
 
 

@@ -1,8 +1,12 @@
 """The text and the JSON of `pccl-master --status`."""
 
+import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +83,69 @@ def test_json_without_status_and_a_url_that_is_none_are_refused(
         with pytest.raises(SystemExit):
             _cli.main(argv)
     assert "only with --status" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "variables", "words"),
+    [
+        (["http://x"], {}, "argument --status: URL is 'http://x'; expected pccl://HOST:PORT"),
+        (["pccl://a\udcff:1"], {}, "argument --status: URL is "),
+        (["pccl://a\x1b:1"], {}, "argument --status: URL is "),
+        ([], {"PCCL_MASTER": "x"}, "argument --status: PCCL_MASTER is 'x'"),
+        ([], {"PCCL_TOKEN_FILE": "/no/such"}, "the token file /no/such cannot be opened"),
+        ([], {"PCCL_TOKEN_FILE": "/"}, "the token file / is no regular file"),
+        ([], {"PCCL_TOKEN_FILE": "a\udcff"}, "the token file is 'a\\udcff'"),
+        ([], {"PCCL_TOKEN": "a:secret"}, "the variable PCCL_TOKEN: 2 fields"),
+        ([], {"PCCL_TOKEN": "a:secret\udcff"}, "PCCL_TOKEN is not name:secret:master"),
+    ],
+)
+def test_a_status_that_cannot_be_asked_for_is_one_line_and_2(
+    argv: list[str],
+    variables: dict[str, str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit) as ended:
+        _cli.main(["--status", *argv])
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert said.out == ""
+    assert said.err.startswith("pccl-master: argument --status: ")
+    assert said.err.count("\n") == 1
+    assert words in said.err
+    assert "secret\udcff" not in said.err
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o000])
+def test_a_token_file_that_is_not_private_is_one_line(
+    mode: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("half a line")
+    file.chmod(mode)
+    with pytest.raises(SystemExit):
+        _cli.main(["--status", "pccl://127.0.0.1:1", "--token-file", str(file)])
+    said = capsys.readouterr().err
+    assert said.startswith(f"pccl-master: argument --status: the token file {file}")
+    assert said.count("\n") == 1
+
+
+def test_a_reader_that_has_closed_its_pipe_is_no_error(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    asked = ["--token-file", str(tmp_path / "tokens"), "--new-token", "a"]
+    with open(writes, "wb") as pipe:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pccl_backend._cli", *asked],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / "tokens").read_text().startswith("a:")
 
 
 def test_without_a_master_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
