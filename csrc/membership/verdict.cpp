@@ -70,7 +70,7 @@ void tidy(Judgement& verdict) {
   for (auto& [group, set] : verdict.committed) {
     std::sort(set.also.begin(), set.also.end());
     set.also.erase(std::unique(set.also.begin(), set.also.end()), set.also.end());
-    std::erase_if(set.also, [&](OpKey key) { return key < set.below; });
+    std::erase_if(set.also, [below = set.below](OpKey key) { return key < below; });
   }
 }
 

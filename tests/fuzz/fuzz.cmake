@@ -1,6 +1,28 @@
-# Fuzzers: one seeded program per parser; `fuzz_NAME [SEED] [COUNT]`. A short run of each is a test.
+# Fuzzers. Seeded programs, one for each of two parsers: `fuzz_NAME [SEED] [COUNT]`; a short run of each is a
+# test. Coverage-guided ones (guided/targets.h) where clang is: with PCCL_FUZZ each is a program of libFuzzer
+# (scripts/fuzz); without it all are one program, a test, that goes through their corpora and mutates them.
+set(FUZZ ${CMAKE_CURRENT_LIST_DIR})
+set(fuzz_targets wire lane tokens registers state doors)
+if(PCCL_FUZZ)
+  foreach(name ${fuzz_targets})
+    add_executable(guided_${name} ${FUZZ}/guided/${name}.cpp ${FUZZ}/guided/libfuzzer.cpp)
+    target_compile_definitions(guided_${name} PRIVATE PCCL_FUZZ_TARGET=${name})
+    target_link_libraries(guided_${name} PRIVATE pccl_master pccl_transport pccl_state -fsanitize=fuzzer)
+  endforeach()
+  add_executable(fuzz_seeds ${FUZZ}/guided/seeds.cpp)
+  target_link_libraries(fuzz_seeds PRIVATE pccl_master pccl_transport)
+  return()
+endif()
 foreach(name codec framing)
-  add_executable(fuzz_${name} ${TESTS}/fuzz/fuzz_${name}.cpp)
+  add_executable(fuzz_${name} ${FUZZ}/fuzz_${name}.cpp)
   target_link_libraries(fuzz_${name} PRIVATE pccl_transport pccl_wire)
   add_test(NAME fuzz_${name} COMMAND fuzz_${name})
 endforeach()
+list(TRANSFORM fuzz_targets PREPEND ${FUZZ}/guided/ OUTPUT_VARIABLE fuzz_sources)
+list(TRANSFORM fuzz_sources APPEND .cpp)
+add_executable(fuzz_corpus ${fuzz_sources} ${FUZZ}/guided/replay.cpp)
+set_target_properties(fuzz_corpus PROPERTIES UNITY_BUILD OFF)
+target_compile_options(fuzz_corpus PRIVATE $<$<BOOL:${PCCL_SANITIZE}>:-O0>)  # compiles faster
+target_link_libraries(fuzz_corpus PRIVATE pccl_master pccl_transport pccl_state)
+add_test(NAME fuzz_corpus COMMAND fuzz_corpus ${FUZZ}/corpus)
+set_tests_properties(fuzz_corpus PROPERTIES TIMEOUT 600)
