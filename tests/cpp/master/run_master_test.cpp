@@ -23,6 +23,7 @@ TEST(RunMaster, any_exception_ends_it_with_a_line_and_a_status) {
   set_log_sink([&](LogLevel, std::string_view text) { lines.emplace_back(text); });
   MasterOptions options;
   options.host = "127.0.0.1";
+  options.port = 0;
   const int status = run_master(options, {ServedRun{RunOptions{}, std::make_shared<NoMemory>()}});
   set_log_sink({});
   EXPECT_EQ(status, 3);
