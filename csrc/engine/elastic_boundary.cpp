@@ -14,6 +14,7 @@ void ElasticGroup::boundary_begin(const BoundaryRequest& request,
     contributors_.end_step(numbering_->size());
     return talk->say(tell_left());
   }
+  idleness_.at_boundary(request.timeout_ms);
   stay_.begin(request, std::move(talk));
   enter_boundary();
 }

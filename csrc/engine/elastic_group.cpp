@@ -34,7 +34,10 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                  }
                  feed(peer::FromMaster{message});
                },
-               [this] { return next_key(); }}),
+               [this] {
+                 return Heartbeat{next_key(), idleness_.op_overdue(timeout_ms_),
+                                  idleness_.step_overdue(timeout_ms_)};
+               }}),
       exchange_(context, kElasticGroup) {
   const PeerId self = context.links.self();
   core_.run = options.run;
@@ -370,6 +373,7 @@ void ElasticGroup::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
 void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   client_.tick(elapsed_ms);
   if (end_.over()) return;
+  idleness_.tick(elapsed_ms, next_key(), stay_.here() || !ops_.empty(), admitted_ && !holding());
   Group::tick(elapsed_ms);
   exchange_.tick(elapsed_ms);
   watch_stall(elapsed_ms);

@@ -15,6 +15,7 @@
 #include "engine/contributors.h"
 #include "engine/door.h"
 #include "engine/group.h"
+#include "engine/idleness.h"
 #include "engine/join_wait.h"
 #include "engine/link_keeper.h"
 #include "engine/master_client.h"
@@ -150,6 +151,7 @@ class ElasticGroup : public Group {
       late_;  // a mismatch in a completed operation, for which no call has failed yet
   std::optional<Welcome> welcome_;
   Stall stall_;
+  Idleness idleness_;
   std::string program_failure_;
   BoundaryStay stay_;
   Contributors contributors_;

@@ -231,7 +231,7 @@ void MasterClient::tick(std::uint64_t elapsed_ms) {
   since_heartbeat_ms_ += elapsed_ms;
   if (since_heartbeat_ms_ >= heartbeat_ms_) {
     since_heartbeat_ms_ = 0;
-    channel_->send(encode(PeerToMaster{Heartbeat{events_.issued()}}));
+    channel_->send(encode(PeerToMaster{events_.heartbeat()}));
   }
   const std::uint64_t received = channel_->received_bytes();
   if (received != std::exchange(received_before_, received)) since_message_ms_ = 0;

@@ -26,7 +26,7 @@ class MasterClient {
     /// `news`: the first loss since a master in charge has welcomed this peer. The log has a line.
     std::function<void(const std::string& reason, bool news)> lost;
     std::function<void(const MasterToPeer&)> message;  // all but Heartbeat and StoreReply
-    std::function<OpKey()> issued;                     // for heartbeats
+    std::function<Heartbeat()> heartbeat;
   };
   /// `run`: empty for the only one of those masters.
   MasterClient(EngineContext& context, std::vector<std::string> masters, std::string run,

@@ -427,8 +427,7 @@ Seats change_epoch(State& s, Actions& out) {
   if (s.patient) out.push_back(StopTimer{TimerKind::patience, {}});
   if (s.refounding) out.push_back(StopTimer{TimerKind::refound, {}});
   s.patient = s.refounding = s.holding = s.deserted = false;
-  s.expired.clear();
-  s.expired_boundary.reset();
+  s.accusations.clear();
   s.failure.reset();
   s.done.clear();
   s.retried.clear();

@@ -1,4 +1,9 @@
 // Which members have not come to an operation or to a boundary in time. Pure; master.cpp asks.
+//
+// A member that says that a time-out has passed (an accuser) may lie, and so may a member that says
+// that it is not late. So a member goes on the word of two accusers; on the word of one if its own
+// time-outs have passed too; and otherwise not before kDenialMaxS. Among fewer than three members
+// nobody can tell who lies: there the word of one counts.
 #include <algorithm>
 
 #include "membership/master_rules.h"
@@ -6,56 +11,90 @@
 namespace pccl::master {
 namespace {
 
+constexpr std::size_t kEnoughToTell = 3;                // of two nobody can tell which one lies
+constexpr std::uint64_t kDenialMaxS = 1800;             // for so long a member may deny to be late
+constexpr std::uint64_t kBoundary = ~std::uint64_t{0};  // as index: the boundary of the step
+
 bool stands_at(const Report& report, std::uint64_t step) {
   return report.vote != VoteKind::none && report.step >= step;
 }
 
-/// True: the peer has not issued an operation whose time-out has passed at a mate (a member of the
-/// same peer group).
-bool is_late(const State& s, PeerId p, const Report& report) {
-  const Seat* seat = seat_of(s, p);
-  if (seat == nullptr) return false;
-  const auto op = s.expired.find(seat->group);
-  return op != s.expired.end() && report.issued <= op->second &&
-         !stands_at(report, op->second.step);
+bool has_come(const Report& report, OpKey place) {
+  return report.issued > place || stands_at(report, place.step);
 }
 
-/// True: the peer has not come to a boundary at which others have waited too long, and does not
-/// itself wait for a mate that has issued fewer operations.
-bool is_late_at_boundary(const State& s, PeerId p, const Report& report) {
-  const Seat* seat = seat_of(s, p);
-  if (seat == nullptr || !s.expired_boundary) return false;
-  if (stands_at(report, *s.expired_boundary)) return false;
-  const auto& mates = s.groups.at(seat->group);
-  return std::none_of(mates.begin(), mates.end(), [&](PeerId mate) {
+bool is_boundary(OpKey place) { return place.index == kBoundary; }
+
+/// Does what is said against this member suffice? `place`: to which it has not come.
+bool believed(const State& s, PeerId p, OpKey place) {
+  const PeerState& peer = s.peers.at(p);
+  if (own(s)->members.size() < kEnoughToTell) return true;
+  if (is_boundary(place) ? peer.step_overdue : peer.op_overdue) return true;
+  std::size_t accusers = 0;
+  for (const auto& [q, said] : s.accusations) {
+    if (q == p || is_boundary(said.place) != is_boundary(place)) continue;
+    if (!is_boundary(place) && s.seats.at(q).group != s.seats.at(p).group) continue;
+    if (has_come(peer.report, said.place)) continue;
+    if (++accusers > 1) return true;
+    if (s.now_s >= std::max(said.since_s, peer.moved_s) + kDenialMaxS) return true;
+  }
+  return false;
+}
+
+/// The oldest operation of a peer group whose time-out has passed, and that some mate (a member of
+/// that group) has not issued: members that wait in it have not come to later ones.
+std::optional<OpKey> expired_op(const State& s, std::uint32_t group) {
+  if (s.accusations.empty()) return std::nullopt;
+  OpKey least{kBoundary, kBoundary};
+  for (const PeerId mate : s.groups.at(group)) {
+    const auto found = s.peers.find(mate);
+    if (found != s.peers.end()) least = std::min(least, found->second.report.issued);
+  }
+  std::optional<OpKey> oldest;
+  for (const auto& [p, said] : s.accusations) {
+    if (s.seats.at(p).group != group || is_boundary(said.place) || said.place < least) continue;
+    oldest = std::min(oldest.value_or(said.place), said.place);
+  }
+  return oldest;
+}
+
+/// A boundary at which others have waited too long, and to which this peer has not come. None if it
+/// waits itself for a mate that has issued fewer operations.
+std::optional<OpKey> expired_boundary(const State& s, PeerId p, const Report& report) {
+  std::optional<OpKey> first;
+  for (const auto& [q, said] : s.accusations) {
+    if (!is_boundary(said.place) || stands_at(report, said.place.step)) continue;
+    first = std::min(first.value_or(said.place), said.place);
+  }
+  if (!first) return first;
+  const auto& mates = s.groups.at(s.seats.at(p).group);
+  const bool waits = std::any_of(mates.begin(), mates.end(), [&](PeerId mate) {
     const auto found = s.peers.find(mate);
     if (found == s.peers.end()) return false;
     const Report& other = found->second.report;
-    return !stands_at(other, *s.expired_boundary) && other.issued < report.issued;
+    return !stands_at(other, first->step) && other.issued < report.issued;
   });
+  return waits ? std::nullopt : first;
 }
 
 /// Some members of a peer group stand at the boundary of a step, others wait in an operation of
 /// that step which the first have not called, and the time-out of the operation has passed: their
-/// programs differ. The smaller of the two parts goes; if they are equal, the part at the boundary.
-/// Returns why this peer goes; empty: it stays.
-std::string differs(const State& s, PeerId p, const Report& report) {
-  const Seat* seat = seat_of(s, p);
-  if (seat == nullptr) return "";
-  const auto expired = s.expired.find(seat->group);
-  if (expired == s.expired.end()) return "";
-  const OpKey op = expired->second;
+/// programs differ. The smaller of the two parts goes; if they are equal, the part at the boundary,
+/// but of three or more not on the word of one. Returns why this peer goes; empty: it stays.
+std::string differs(const State& s, PeerId p, const Report& report, OpKey op) {
   const auto stands = [&](const Report& r) { return r.issued <= op && stands_at(r, op.step); };
   const auto calls = [&](const Report& r) { return r.issued > op && !stands_at(r, op.step); };
   std::size_t standing = 0;
   std::size_t calling = 0;
-  for (const PeerId mate : s.groups.at(seat->group)) {
+  const std::vector<PeerId>& mates = s.groups.at(s.seats.at(p).group);
+  for (const PeerId mate : mates) {
     const auto found = s.peers.find(mate);
     if (found == s.peers.end()) continue;
     if (stands(found->second.report)) ++standing;
     if (calls(found->second.report)) ++calling;
   }
-  if (stands(report) && calling >= standing) {
+  const bool can_tell = calling > 1 || mates.size() < kEnoughToTell;
+  if (stands(report) && calling >= standing && can_tell) {
     return "it stands at the boundary of step " + std::to_string(op.step) +
            " and has not called operation " + to_string(op) + ", in which others wait";
   }
@@ -78,40 +117,46 @@ bool somebody_is_missing(const State& s) {
 }  // namespace
 
 std::string why_late(const State& s, PeerId p, const Report& report) {
-  std::string why = differs(s, p, report);
-  if (is_late(s, p, report)) {
-    why =
-        "it has not come to operation " + to_string(s.expired.at(s.seats.at(p).group)) + " in time";
-  } else if (is_late_at_boundary(s, p, report)) {
-    why = "it has not come to the boundary of step " + std::to_string(*s.expired_boundary) +
-          " in time";
+  const Seat* seat = seat_of(s, p);
+  if (seat == nullptr || s.accusations.empty() || somebody_is_missing(s)) return "";
+  if (const auto op = expired_op(s, seat->group)) {
+    if (!has_come(report, *op) && believed(s, p, *op)) {
+      return "it has not come to operation " + to_string(*op) + " in time";
+    }
+    if (std::string why = differs(s, p, report, *op); !why.empty()) return why;
   }
-  return somebody_is_missing(s) ? "" : why;
+  const auto boundary = expired_boundary(s, p, report);
+  if (!boundary || !believed(s, p, *boundary)) return "";
+  return "it has not come to the boundary of step " + std::to_string(boundary->step) + " in time";
 }
 
-void time_is_over(State& s, PeerId p, OpKey op) {
+std::string time_is_over(State& s, PeerId p, OpKey op) {
   const Seat* seat = seat_of(s, p);
-  if (seat == nullptr) return;
+  if (seat == nullptr) return "";
   Report& report = s.peers.at(p).report;
-  if (stands_at(report, op.step)) {
-    s.expired_boundary = report.step;
-    return;
+  const bool stands = stands_at(report, op.step);
+  if (!stands && s.failure && op >= s.failure->from) return "";
+  const OpKey place{stands ? report.step : op.step, stands ? kBoundary : op.index};
+  if (const auto furthest = furthest_step_without(s, p); furthest && place.step > *furthest + 1) {
+    return "it says that a time-out has passed in step " + std::to_string(place.step) +
+           ", and no other member has come beyond step " + std::to_string(*furthest);
   }
-  report.issued = std::max(report.issued, OpKey{op.step, op.index + 1});  // never the reporter
-  // The oldest operation counts as long as a member has still to come to it: members that wait in
-  // it have not come to later ones.
-  const auto [old, added] = s.expired.try_emplace(seat->group, op);
-  if (added || op < old->second) {
-    old->second = op;
-    return;
+  if (!stands) report.issued = std::max(report.issued, OpKey{op.step, op.index + 1});
+  const auto [at, added] = s.accusations.try_emplace(p, Accusation{place, s.now_s});
+  Accusation& said = at->second;
+  if (added || said.place == place) return "";
+  // The oldest operation counts as long as a member has still to come to it.
+  const auto open = expired_op(s, seat->group);
+  if (!stands && !is_boundary(said.place) && said.place < place && open && *open <= said.place) {
+    return "";
   }
-  const auto& mates = s.groups.at(seat->group);
-  const bool open = std::any_of(mates.begin(), mates.end(), [&](PeerId mate) {
-    const auto found = s.peers.find(mate);
-    return found != s.peers.end() && (is_late(s, mate, found->second.report) ||
-                                      !differs(s, mate, found->second.report).empty());
-  });
-  if (!open) old->second = op;
+  said = Accusation{place, s.now_s};
+  return "";
+}
+
+void time_is_not_over(State& s, PeerId p, OpKey op) {
+  const auto at = s.accusations.find(p);
+  if (at != s.accusations.end() && at->second.place == op) s.accusations.erase(at);
 }
 
 }  // namespace pccl::master

@@ -82,7 +82,6 @@ namespace {
 
 constexpr std::uint32_t kRefoundStep = 1U << 16;   // take-overs that a lost register may have seen
 constexpr std::uint32_t kRefoundBelow = 1U << 31;  // from here on incarnations go by one
-constexpr std::uint64_t kRetryS = 30;  // of a newcomer that a member could not reach; then doubled
 
 constexpr std::uint64_t kWakingS =
     3;  // connections that ended while it was stopped are seen by then
@@ -356,6 +355,12 @@ void on(State& s, const TokensAre& e, Actions& out) {
 
 // ------------------------------------------------------------------------------------ messages
 
+void evict_liar(State& s, PeerId p, const std::string& why, Actions& out) {
+  out.push_back(Say{true, "evicted " + name(s, p) + ": " + why});
+  expel(s, p, why, out);
+  reconsider(s, out);
+}
+
 void on_message(State&, PeerId, const Hello&, Actions&) {}          // PeerConnected
 void on_message(State&, PeerId, const StatusRequest&, Actions&) {}  // the server's
 void on_message(State&, PeerId, const StoreRequest&, Actions&) {}   // the server's
@@ -380,52 +385,7 @@ void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
   if (s.ready.size() >= s.proposal->members.size()) write_proposal(s, out);
 }
 
-void on_message(State& s, PeerId p, const Cannot& m, Actions& out) {
-  const Epoch* epoch = nullptr;
-  if (s.proposal && m.epoch == s.proposal->id) epoch = &*s.proposal;
-  if (own(s) != nullptr && m.epoch == own(s)->id) epoch = own(s);
-  if (epoch == nullptr || m.peer == p) return;
-  // The two go on over a third member. If there is none, one of the two has to go, unless the other
-  // one is lost first.
-  const auto& members = epoch->members;
-  const auto index = [&](PeerId q) {
-    return std::find_if(members.begin(), members.end(),
-                        [&](const Member& member) { return member.peer() == q; }) -
-           members.begin();
-  };
-  const auto mine = index(p);
-  const auto other = index(m.peer);
-  const auto size = static_cast<std::ptrdiff_t>(members.size());
-  if (mine == size || other == size) return;
-  const std::pair<PeerId, PeerId> pair = mine > other ? std::pair(p, m.peer) : std::pair(m.peer, p);
-  const bool proposed = s.proposal && m.epoch == s.proposal->id;
-  const bool known = !s.cannot.insert(pair).second;
-  s.why_not[pair] = m.reason;
-  if (known && !proposed && m.via == PeerId{}) return;  // the other of the two has said so
-  if (known || m.via != PeerId{}) of_no_use(s, p, m.peer, m.via);
-  const std::string over = m.via == PeerId{} ? "" : " over " + name(s, m.via);
-  const std::string text =
-      name(s, p) + " cannot reach " + name(s, m.peer) + over + ": " + printable(m.reason);
-  out.push_back(Say{true, cut_text(text)});
-  std::vector<PeerId> mates;
-  for (const Member& member : members) {
-    if (member.place.rank == members[static_cast<std::size_t>(mine)].place.rank) {
-      mates.push_back(member.peer());
-    }
-  }
-  const bool apart = !has_relay(s, p, m.peer, mates);
-  for (const PeerId q : {pair.first, pair.second}) {
-    if (Seat* seat = seat_of(s, q)) seat->reason = cut_text(text);
-  }
-  for (const PeerId q : {pair.first, pair.second}) {
-    if (own(s) == nullptr || is_own_member(s, q) || !apart) continue;
-    auto& [times, retry_s] = s.unreachable[q];
-    retry_s = s.now_s + (kRetryS << std::min<std::uint64_t>(times++, 5));
-  }
-  s.running = false;
-  s.proposal.reset();
-  reconsider(s, out);
-}
+void on_message(State& s, PeerId p, const Cannot& m, Actions& out) { cannot_reach(s, p, m, out); }
 
 void on_message(State& s, PeerId p, const Suspect& m, Actions& out) {
   const Epoch* epoch = own(s);
@@ -482,6 +442,9 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
   for (const OpKey key : m.ops) {
     if (s.failure && key >= s.failure->from) continue;
     if (key.step < newest()) continue;  // all mates have left that step: a repeated Done
+    Report& report = s.peers.at(p).report;
+    report.issued = std::max(report.issued, OpKey{key.step, key.index + 1});
+    time_is_not_over(s, p, key);
     const auto entry = s.done.try_emplace({group, key}).first;
     entry->second.insert(p);
     if (entry->second.size() < mates.size()) continue;
@@ -497,8 +460,6 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
     s.commit_step[group] = std::max(newest(), key.step);
     auto& made = s.newest_commit[group];
     made = std::max(made, key);
-    const auto expired = s.expired.find(group);
-    if (expired != s.expired.end() && expired->second == key) s.expired.erase(expired);
   }
   if (!commit.ops.empty()) send_all(s, mates, std::move(commit), out);
   if (const auto hoarder = find_hoarder(s)) {
@@ -571,8 +532,11 @@ void on_message(State& s, PeerId p, const Bye& m, Actions& out) {
 }
 
 void on_message(State& s, PeerId p, const Heartbeat& m, Actions& out) {
-  Report& report = s.peers.at(p).report;
+  PeerState& peer = s.peers.at(p);
+  Report& report = peer.report;
   report.issued = m.issued;
+  peer.op_overdue = m.op_overdue;
+  peer.step_overdue = m.step_overdue;
   if (!s.running) return;
   if (hear_issued(s, p, m.issued)) reconsider(s, out);
   if (!s.running) return;
@@ -589,22 +553,22 @@ void on_message(State& s, PeerId p, const Mismatch& m, Actions& out) {
   const bool no_memory = m.error.code == ErrorCode::no_memory;
   s.failure = Failure{
       m.op, Error{no_memory ? ErrorCode::no_memory : ErrorCode::mismatch, printable(m.error.text)}};
-  std::erase_if(s.expired, [&](const auto& entry) { return entry.second >= m.op; });
+  std::erase_if(s.accusations, [&](const auto& entry) { return entry.second.place >= m.op; });
   out.push_back(Say{true, "operation " + to_string(m.op) + " fails: " + s.failure->error.text});
   send_all(s, ids_of(own(s)->members), FailOp{m.epoch, *s.failure}, out);
 }
 
-void on_message(State& s, PeerId p, const Expired& m, Actions&) {
-  if (s.running && m.epoch == own(s)->id) time_is_over(s, p, m.op);
+void on_message(State& s, PeerId p, const Expired& m, Actions& out) {
+  if (!s.running || m.epoch != own(s)->id) return;
+  if (const std::string wrong = time_is_over(s, p, m.op); !wrong.empty()) {
+    evict_liar(s, p, wrong, out);
+  }
 }
 
 void on(State& s, const PeerMessage& e, Actions& out) {
   if (!s.peers.contains(e.peer)) return;
   if (const std::string wrong = contradiction(e.message); !wrong.empty()) {
-    out.push_back(Say{true, "evicted " + name(s, e.peer) + ": " + wrong});
-    expel(s, e.peer, wrong, out);
-    reconsider(s, out);
-    return;
+    return evict_liar(s, e.peer, wrong, out);
   }
   const auto place = [&] {
     const auto peer = s.peers.find(e.peer);

@@ -225,10 +225,19 @@ struct Seat {
   bool of_mate = false;  // `reason` is about another rank of its replica
 };
 
+/// A member says that its time-out has passed at an operation, or at a boundary (lateness.cpp).
+struct Accusation {
+  OpKey place;
+  std::uint64_t since_s = 0;
+  bool operator==(const Accusation&) const = default;
+};
+
 /// A connected peer, with its last report.
 struct PeerState {
   Member member;
   Report report;
+  bool op_overdue = true;  // as its newest heartbeat says
+  bool step_overdue = true;
   bool at_door = false;  // a newcomer that has called refresh
   StateRoot door_root;
   std::string host;           // as its hello says, for people
@@ -254,10 +263,9 @@ struct State {
   std::map<std::pair<PeerId, PeerId>, std::string> why_not;  // of `cannot`: the newest reason
   std::map<std::pair<PeerId, PeerId>, std::set<PeerId>>
       useless;  // third members over which such a pair did not reach each other
-  std::map<std::uint32_t, OpKey> expired;  // peer group -> an operation whose time-out has passed
-  std::optional<std::uint64_t> expired_boundary;  // a step whose boundary has timed out
-  bool founding_delay = false;                    // TimerKind::founding runs
-  bool holding = false;                           // --hold-below: the members have been told
+  std::map<PeerId, Accusation> accusations;  // by the members that say so
+  bool founding_delay = false;               // TimerKind::founding runs
+  bool holding = false;                      // --hold-below: the members have been told
   bool deserted = false;    // at the last look no whole replica of the register's epoch was here
   bool patient = false;     // TimerKind::patience runs
   bool refounding = false;  // TimerKind::refound runs

@@ -71,6 +71,9 @@ void explain_door(State& s, Actions& out);
 /// The peers that have to go because connected peers cannot reach each other, also not over a third
 /// member: newcomers before members, then the smallest number of replicas.
 [[nodiscard]] std::set<PeerId> excluded(const State& s);
+/// A peer says that it cannot reach another one: the two go on over a third member; if there is
+/// none, one of the two has to go.
+void cannot_reach(State& s, PeerId p, const Cannot& m, Actions& out);
 /// Two replicas that cannot reach each other, as numbers by age: the higher number is the younger.
 using Pair = std::pair<std::uint64_t, std::uint64_t>;
 /// The smallest set that contains one of each pair; among equal sets that of the replicas which
@@ -176,8 +179,11 @@ void turn_away(State& s, PeerId peer, Actions& out);
 /// an operation, or not come to a boundary, that has timed out at other members. Empty: no
 /// lateness.
 [[nodiscard]] std::string why_late(const State& s, PeerId p, const Report& report);
-/// The operation `op`, or the boundary at which this member stands, has timed out at this member.
-void time_is_over(State& s, PeerId p, OpKey op);
+/// This member says that the operation `op`, or the boundary at which it stands, has timed out.
+/// Returns why that cannot be true, so that the member has to go; empty: it may be.
+[[nodiscard]] std::string time_is_over(State& s, PeerId p, OpKey op);
+/// This member has completed `op`: it waits there no longer.
+void time_is_not_over(State& s, PeerId p, OpKey op);
 
 // ------------------------------------------------------------------- which state is right
 // (election.cpp)
@@ -218,6 +224,9 @@ struct Lie {
 /// Why a report, or a message, contradicts itself; empty: there is no contradiction.
 [[nodiscard]] std::string contradiction(const Report& report);
 [[nodiscard]] std::string contradiction(const PeerToMaster& message);
+/// The furthest step that others than `p`, or the register, know the run to have reached; none if
+/// no other member of the register's epoch is connected.
+[[nodiscard]] std::optional<std::uint64_t> furthest_step_without(const State& s, PeerId p);
 /// Finds, among members that are all ready, one whose report names a step or a commit that another
 /// member would have to know, and that no other report names.
 [[nodiscard]] std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members);

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/text.h"
 #include "membership/master_rules.h"
 
 namespace pccl::master {
 namespace {
 
 constexpr std::size_t kExactCover = 10;  // 2^10 choices
+constexpr std::uint64_t kRetryS = 30;  // of a newcomer that a member could not reach; then doubled
 
 /// The members of the peer group of `p` that stay: they may relay for it. At a founding: the peers
 /// that wait.
@@ -142,6 +144,53 @@ std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs) {
     });
   }
   return cover;
+}
+
+void cannot_reach(State& s, PeerId p, const Cannot& m, Actions& out) {
+  const Epoch* epoch = nullptr;
+  if (s.proposal && m.epoch == s.proposal->id) epoch = &*s.proposal;
+  if (own(s) != nullptr && m.epoch == own(s)->id) epoch = own(s);
+  if (epoch == nullptr || m.peer == p) return;
+  // The two go on over a third member. If there is none, one of the two has to go, unless the other
+  // one is lost first.
+  const auto& members = epoch->members;
+  const auto index = [&](PeerId q) {
+    return std::find_if(members.begin(), members.end(),
+                        [&](const Member& member) { return member.peer() == q; }) -
+           members.begin();
+  };
+  const auto mine = index(p);
+  const auto other = index(m.peer);
+  const auto size = static_cast<std::ptrdiff_t>(members.size());
+  if (mine == size || other == size) return;
+  const std::pair<PeerId, PeerId> pair = mine > other ? std::pair(p, m.peer) : std::pair(m.peer, p);
+  const bool proposed = s.proposal && m.epoch == s.proposal->id;
+  const bool known = !s.cannot.insert(pair).second;
+  s.why_not[pair] = m.reason;
+  if (known && !proposed && m.via == PeerId{}) return;  // the other of the two has said so
+  if (known || m.via != PeerId{}) of_no_use(s, p, m.peer, m.via);
+  const std::string over = m.via == PeerId{} ? "" : " over " + name(s, m.via);
+  const std::string text =
+      name(s, p) + " cannot reach " + name(s, m.peer) + over + ": " + printable(m.reason);
+  out.push_back(Say{true, cut_text(text)});
+  std::vector<PeerId> mates;
+  for (const Member& member : members) {
+    if (member.place.rank == members[static_cast<std::size_t>(mine)].place.rank) {
+      mates.push_back(member.peer());
+    }
+  }
+  const bool apart = !has_relay(s, p, m.peer, mates);
+  for (const PeerId q : {pair.first, pair.second}) {
+    if (Seat* seat = seat_of(s, q)) seat->reason = cut_text(text);
+  }
+  for (const PeerId q : {pair.first, pair.second}) {
+    if (own(s) == nullptr || is_own_member(s, q) || !apart) continue;
+    auto& [times, retry_s] = s.unreachable[q];
+    retry_s = s.now_s + (kRetryS << std::min<std::uint64_t>(times++, 5));
+  }
+  s.running = false;
+  s.proposal.reset();
+  reconsider(s, out);
 }
 
 }  // namespace pccl::master

@@ -76,6 +76,17 @@ std::string contradiction(const PeerToMaster& message) {
   return ready == nullptr ? "" : contradiction(ready->report);
 }
 
+std::optional<std::uint64_t> furthest_step_without(const State& s, PeerId p) {
+  std::optional<std::uint64_t> step;
+  for (const auto& [q, seat] : s.seats) {
+    const auto other = s.peers.find(q);
+    if (q == p || other == s.peers.end()) continue;
+    const Report& report = other->second.report;
+    step = std::max(step.value_or(known_step(s)), std::max(report.step, report.issued.step));
+  }
+  return step;
+}
+
 std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) {
   struct Begun {
     const Member* member;

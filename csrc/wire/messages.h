@@ -209,9 +209,17 @@ struct Bye {
 struct Heartbeat {
   static constexpr std::string_view kName = "heartbeat";
   OpKey issued;
+  /// From a peer: its program has called nothing for the time-out of the group, or of boundaries.
+  bool op_overdue = true;
+  bool step_overdue = true;
+  static constexpr std::string_view kAddedFrom = "op_overdue";
   bool operator==(const Heartbeat&) const = default;
 
-  static void fields(auto& self, auto&& visit) { visit("issued", self.issued); }
+  static void fields(auto& self, auto&& visit) {
+    visit("issued", self.issued);
+    visit("op_overdue", self.op_overdue);
+    visit("step_overdue", self.step_overdue);
+  }
 };
 
 /// Asks for the members of the run. Sent instead of Hello, by any process that reaches the master;

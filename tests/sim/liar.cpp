@@ -172,7 +172,7 @@ PeerToMaster invented(const Known& known, Random& random) {
     case 5:
       return Cannot{epoch(known, random), someone(known, random), "no", someone(known, random)};
     case 6:
-      return Heartbeat{near(known.next, random)};
+      return Heartbeat{near(known.next, random), random.below(2) == 0, random.below(2) == 0};
     case 7:
       return Vote{near(known.next.step, random), static_cast<VoteKind>(random.below(3)),
                   root(random)};

@@ -37,8 +37,7 @@ void World::to_master(int m, const master::Event& event) {
     world.woke = false;
     to_master(m, master::Woke{});
   }
-  const auto expiry = [&] { return std::pair(world.core->expired, world.core->expired_boundary); };
-  const auto before = expiry();
+  const auto before = world.core->accusations;
   try {
     act_master(m, master::step(*world.core, event));
   } catch (const BrokenInvariant& e) {
@@ -46,7 +45,7 @@ void World::to_master(int m, const master::Event& event) {
   } catch (const std::out_of_range& e) {
     broken = crashed = std::string("master: ") + e.what();
   }
-  if (expiry() != before) world.beats.clear();
+  if (world.core->accusations != before) world.beats.clear();
 }
 
 void World::deliver_to_master(int m, int p, bool last) {
@@ -81,6 +80,26 @@ void World::close_from_master(int m, int p) {
   conns.erase(conn);
 }
 
+/// With a liar: what a master says is within the limits of the wire, and evicts no sound member for
+/// lateness while no program hangs, where there are enough members to tell.
+void World::judge(int m, const master::Send& send) {
+  static_cast<void>(encode(send.message));  // asserts the limits
+  const auto* evicted = std::get_if<Evicted>(&send.message);
+  const int p = index(send.peer);
+  if (evicted == nullptr || replica(p) == replica(rules.liar)) return;
+  const auto begins = [&](const char* words) { return evicted->text.starts_with(words); };
+  const bool behind = begins("it has not come to");
+  const bool late = behind || begins("it waits in") || begins("it stands at");
+  const auto& epoch = master(m).core->held->epoch;
+  const bool hangs =
+      std::any_of(peers.begin(), peers.end(), [](const PeerWorld& world) { return world.hung; });
+  if (!late || hangs || !epoch) return;
+  const bool enough = behind ? epoch->members.size() > 2
+                             : epoch->members.size() > 2 * static_cast<std::size_t>(rules.ranks);
+  if (enough)
+    crashed = "peer " + std::to_string(p) + " does not lie, and was evicted: " + evicted->text;
+}
+
 void World::act_master(int m, master::Actions actions) {
   MasterWorld& world = master(m);
   std::optional<EpochId> starts;
@@ -88,7 +107,7 @@ void World::act_master(int m, master::Actions actions) {
     using T = std::decay_t<decltype(action)>;
     if constexpr (std::is_same_v<T, master::Send>) {
       if (!world.core->holds) broken = "a master that is not in office speaks";
-      if (rules.liar >= 0) static_cast<void>(encode(action.message));  // asserts the wire's limits
+      if (rules.liar >= 0) judge(m, action);
       if (const auto* start = std::get_if<Start>(&action.message)) starts = start->epoch;
       const bool left = starts && std::holds_alternative<Left>(action.message);
       if (left && !epochs.at(*starts).boundary &&

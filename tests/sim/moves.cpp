@@ -229,7 +229,7 @@ void World::peer_moves(int p, std::vector<Move>& out) const {
   }
   const MasterWorld& its = master_of(p);
   const auto beats = [&](int q) { return its.beats.contains(q) ? its.beats.at(q) : 0; };
-  const bool asked = its.core && (!its.core->expired.empty() || its.core->expired_boundary);
+  const bool asked = its.core && !its.core->accusations.empty();
   bool turn = asked && world.connected && core.started && beats(p) < kBeatsMax;
   for (int q = 0; turn && q < rules.peers; ++q) {
     const bool here = up(q) && peer(q).connected && peer(q).master == world.master;

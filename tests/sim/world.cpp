@@ -566,7 +566,7 @@ void World::apply(const Move& move) {
       ++master(peer(a).master).beats[a];
       peer(a).beat = std::tuple(peer(a).conn, peer(a).configured, peer::next_key(peer(a).core));
       put(a, node(peer(a).master), peer(a).conn,
-          PeerToMaster{Heartbeat{peer::next_key(peer(a).core)}});
+          PeerToMaster{Heartbeat{peer::next_key(peer(a).core), peer(a).hung, peer(a).hung}});
       break;
     case What::finds_mismatch:
       peer(a).mismatch_said.emplace(peer(a).configured, move.op);

@@ -355,6 +355,7 @@ class World {
   // masters.cpp
   master::State fresh_master() const;
   void to_master(int m, const master::Event& event);
+  void judge(int m, const master::Send& send);
   void act_master(int m, master::Actions actions);
   void deliver_to_master(int m, int p, bool last);
   void close_from_master(int m, int p);

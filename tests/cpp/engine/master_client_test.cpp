@@ -79,7 +79,7 @@ TEST(MasterClientSilence, a_long_message_is_a_sign_of_life_and_a_wait_says_for_h
   std::string lost;
   MasterClient client(context, {"127.0.0.1:1"}, "",
                       {[] {}, [&](const std::string& reason, bool) { lost = reason; },
-                       [](const MasterToPeer&) {}, [] { return OpKey{}; }});
+                       [](const MasterToPeer&) {}, [] { return Heartbeat{}; }});
   client.dial();
   while (!client.connected()) node.loop.run_once(false);
   Welcome welcome;

@@ -69,5 +69,109 @@ TEST(Lateness, where_programs_differ_about_an_operation_and_a_boundary_the_fewer
   EXPECT_EQ(sent<Evicted>(tell(s, 2, Heartbeat{op})).size(), 1U);
 }
 
+/// The peers that are evicted when these say that they have come to `issued`, and are not late.
+std::set<std::uint64_t> evicted_at(State& s, std::initializer_list<std::uint64_t> who, OpKey issued,
+                                   bool overdue = false) {
+  std::set<std::uint64_t> out;
+  for (const std::uint64_t p : who) {
+    for (const auto& [peer, message] :
+         sent<Evicted>(tell(s, p, Heartbeat{issued, overdue, overdue}))) {
+      out.insert(peer.value);
+    }
+  }
+  return out;
+}
+
+using Peers = std::set<std::uint64_t>;
+
+TEST(Lateness, one_that_names_an_operation_to_which_nobody_can_have_come_is_the_one_that_goes) {
+  for (const OpKey far : {OpKey{std::uint64_t{1} << 40, 0}, OpKey{3, 0}}) {
+    State s = in_office({member(1), member(2), member(3), member(4)});
+    const auto out = sent<Evicted>(tell(s, 1, Expired{kEpoch, far}));
+    ASSERT_EQ(out.size(), 1U);
+    EXPECT_EQ(out[0].first, PeerId{1});
+    EXPECT_TRUE(evicted_at(s, {2, 3, 4}, OpKey{1, 4}, true).empty());
+  }
+}
+
+TEST(Lateness, one_that_votes_for_a_far_boundary_and_calls_it_expired_goes) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(tell(s, 1, Vote{1000, VoteKind::refresh, {}}));
+  const auto out = sent<Evicted>(tell(s, 1, Expired{kEpoch, OpKey{1, 0}}));
+  ASSERT_EQ(out.size(), 1U);
+  EXPECT_EQ(out[0].first, PeerId{1});
+}
+
+TEST(Lateness, one_against_two_that_are_within_their_own_time_outs_evicts_nobody) {
+  State s = in_office({member(1), member(2), member(3)});
+  for (std::uint64_t i = 4; i < 20; ++i) {
+    EXPECT_TRUE(sent<Evicted>(tell(s, 1, Expired{kEpoch, OpKey{1, i}})).empty());
+    EXPECT_EQ(evicted_at(s, {1, 2, 3}, OpKey{1, 4}), Peers{});
+  }
+}
+
+TEST(Lateness, one_at_a_boundary_against_two_that_are_within_their_own_time_outs_evicts_nobody) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(tell(s, 1, Vote{1, VoteKind::refresh, {}}));
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 0}}));
+  EXPECT_EQ(evicted_at(s, {2, 3}, OpKey{1, 4}), Peers{});
+  EXPECT_EQ(evicted_at(s, {2, 3}, OpKey{1, 4}, true), (Peers{2})) << "3 is missing then";
+}
+
+TEST(Lateness, two_of_three_whose_programs_hang_go_one_after_the_other) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
+  EXPECT_EQ(evicted_at(s, {2}, OpKey{1, 4}, true), Peers{2});
+  s = in_office({member(1), member(3)});
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 4}), Peers{3}) << "of two nobody can tell who lies";
+}
+
+TEST(Lateness, what_two_say_counts_whatever_the_third_says_of_itself) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 3}), Peers{});
+  static_cast<void>(tell(s, 3, Expired{kEpoch, OpKey{1, 2}}));  // hides nothing
+  static_cast<void>(tell(s, 2, Expired{kEpoch, OpKey{1, 5}}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 3}), Peers{3});
+
+  s = in_office({member(1), member(2), member(3)});
+  for (const std::uint64_t p : {1U, 2U}) {
+    static_cast<void>(tell(s, p, Vote{1, VoteKind::refresh, {}}));
+    static_cast<void>(tell(s, p, Expired{kEpoch, OpKey{1, 0}}));
+  }
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 3}), Peers{3});
+}
+
+TEST(Lateness, nobody_denies_to_be_late_for_ever) {
+  State s = in_office(
+      {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2), member(4, "b", 1, 2)});
+  s.now_s = 100;
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
+  static_cast<void>(step(s, Clock{1899, 0}));
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 0}), Peers{});
+  static_cast<void>(step(s, Clock{1900, 0}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 0}), Peers{3});
+}
+
+TEST(Lateness, an_accusation_ends_with_the_operation) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
+  static_cast<void>(tell(s, 1, Done{kEpoch, {OpKey{1, 4}}}));
+  EXPECT_TRUE(s.accusations.empty());
+}
+
+TEST(Lateness, one_that_says_to_wait_in_an_operation_evicts_none_that_stands_at_the_boundary) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(tell(s, 2, Vote{1, VoteKind::refresh, {}}));
+  static_cast<void>(tell(s, 1, Heartbeat{OpKey{1, 3}}));
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 2}}));
+  EXPECT_EQ(evicted_at(s, {2}, OpKey{1, 2}), Peers{}) << "3 has not decided yet";
+  static_cast<void>(tell(s, 3, Vote{1, VoteKind::refresh, {}}));
+  EXPECT_EQ(evicted_at(s, {2, 3}, OpKey{1, 2}), Peers{});
+  EXPECT_EQ(evicted_at(s, {1}, OpKey{1, 3}), Peers{1});
+}
+
 }  // namespace
 }  // namespace pccl::master
