@@ -54,6 +54,20 @@ std::size_t utf8_character(std::string_view text) {
   return 0;
 }
 
+std::string cut_at_word(std::string_view text, std::size_t bytes_max) {
+  constexpr std::string_view kMore = "\u2026";
+  constexpr std::size_t kWordBytesMax = 64;  // a longer word is cut
+  if (text.size() <= bytes_max) return std::string(text);
+  const std::size_t room = bytes_max - kMore.size();
+  std::size_t end = text.rfind(' ', room);
+  if (end == std::string_view::npos || end == 0 || room - end > kWordBytesMax) {
+    end = room;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80) --end;
+  }
+  while (end > 0 && (text[end - 1] == ' ' || text[end - 1] == ',' || text[end - 1] == ';')) --end;
+  return std::string(text.substr(0, end)) + std::string(kMore);
+}
+
 std::string printable(std::string_view text) {
   std::string out;
   while (!text.empty()) {

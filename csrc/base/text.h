@@ -32,6 +32,11 @@ inline void add_to_list(std::string& text, std::string_view item, std::string_vi
 /// Length of the character of UTF-8 that starts `text`, which is not empty; 0 if none does.
 [[nodiscard]] std::size_t utf8_character(std::string_view text);
 
+/// The text if it has at most `bytes_max` bytes, which are at least 4; else its first words and
+/// "…". Cuts inside a word only where the text has no space near that place, and never inside a
+/// character.
+[[nodiscard]] std::string cut_at_word(std::string_view text, std::size_t bytes_max);
+
 /// Makes a text of another process safe for a terminal or a log: a '?' replaces each control
 /// character, each character that is invisible or turns the direction of a line, and each byte that
 /// is not UTF-8.

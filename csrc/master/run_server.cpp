@@ -149,8 +149,7 @@ void RunServer::say(bool warning, const std::string& text) {
   const std::string shown = printable(text);  // parts of it may be a peer's
   log_line(warning ? LogLevel::warning : LogLevel::info, shown);
   while (said_.size() >= kStatusEventsMax) said_.pop_front();
-  said_.push_back(
-      {clock_.now_ms(), warning, std::string(cbor::cut_utf8(shown, kStatusTextBytesMax))});
+  said_.push_back({clock_.now_ms(), warning, cut_at_word(shown, kStatusTextBytesMax)});
 }
 
 void RunServer::message(PeerId peer, PeerToMaster message, std::size_t bytes) {
@@ -571,8 +570,8 @@ std::string RunServer::whom_it_waits_for() const {
   }
   if (state_.held->ended) return "";
   if (!state_.held->epoch || state_.held->over) {
-    return "waiting for " + std::to_string(options_.min_peers) + " replicas to found the run \"" +
-           options_.run + "\"; " + count_of(state_.peers.size(), "peer") + " connected";
+    return "waiting for " + std::to_string(options_.min_peers) + " replicas to found the run; " +
+           count_of(state_.peers.size(), "peer") + " connected";
   }
   std::string text = "waiting for members of epoch " + to_string(state_.held->epoch->id) + ":";
   const std::size_t nobody = text.size();

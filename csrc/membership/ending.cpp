@@ -45,15 +45,15 @@ void write_ending(State& s, const std::vector<Member>& voters, Actions& out) {
   write_over(s, out, ending);
 }
 
-std::string ending_text(const State& s) {
+std::string ending_text(const State& s, const std::string& run) {
   const Ending& ending = *s.held->ended;
-  return "the run \"" + s.config.run + "\" is finished, after step " + std::to_string(ending.step) +
+  return run + " is finished, after step " + std::to_string(ending.step) +
          (ending.unix_s == 0 ? "" : ", on " + day_and_time(ending.unix_s)) +
          "; a master started with --again and this time opens it anew";
 }
 
 void turn_away(State& s, PeerId peer, Actions& out) {
-  const std::string text = cut_text(ending_text(s));
+  const std::string text = cut_text(ending_text(s, "the run \"" + s.config.run + "\""));
   const Report& report = s.peers.at(peer).report;
   const Ending& ending = *s.held->ended;
   // The peer stands at the run's last boundary: its Left may have been lost with an earlier

@@ -286,6 +286,7 @@ void hold(State& s, const Next& next, Actions& out) {
   for (const PeerId p : next.leavers) {
     out.push_back(Say{false, name(s, p) + " left"});
     let_go(s, p, out);
+    if (Seat* seat = seat_of(s, p)) seat->said = true;
   }
   if (s.holding) return;
   s.holding = true;
@@ -578,6 +579,14 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
 }
 
 void end_run(State& s, const std::vector<Member>& before, Actions& out) {
+  if (!s.held->ended) {
+    std::vector<Change> gone;
+    for (const Member& m : before) {
+      const Seat* seat = seat_of(s, m.peer());
+      if (seat != nullptr && seat->departed && !seat->said) gone.push_back(departure(s, m, {}));
+    }
+    for (std::string& line : texts_of(before, gone)) out.push_back(Say{false, std::move(line)});
+  }
   const Seats seats = change_epoch(s, out);
   s.left = departed(seats);
   s.cannot.clear();
@@ -587,7 +596,7 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
   s.pinned.clear();
   s.tried.reset();
   if (s.held->ended) {
-    out.push_back(Say{false, ending_text(s)});
+    out.push_back(Say{false, ending_text(s, "the run")});
     std::vector<PeerId> all;
     for (const auto& [p, peer] : s.peers) all.push_back(p);
     for (const PeerId p : all) turn_away(s, p, out);

@@ -121,7 +121,7 @@ void on(State& s, const TakenOver& e, Actions& out) {
 void take_office(State& s, Actions& out) {
   s.holds = true;
   s.config.again = false;  // answered: the flag is for one ending
-  if (s.held->ended) out.push_back(Say{false, ending_text(s)});
+  if (s.held->ended) out.push_back(Say{false, ending_text(s, "the run")});
   index_members(s);
   recall_relays(s);
   if (const Epoch* epoch = own(s)) {

@@ -219,6 +219,7 @@ struct Seat {
   bool dead = false;       // its process was seen to have ended
   bool departed = false;   // said goodbye: it will not come back
   bool failed = false;     // with `departed`: an error ended its program
+  bool said = false;       // with `departed`: the log has the line
   bool quiet = false;  // has issued nothing in this step, said after a wish to leave (leaving.cpp)
   std::string
       reason;  // why the member is gone, for the log; empty: it is connected, or nothing is known
@@ -238,7 +239,8 @@ struct PeerState {
   Report report;
   bool op_overdue = true;  // as its newest heartbeat says
   bool step_overdue = true;
-  bool at_door = false;  // a newcomer that has called refresh
+  bool at_door = false;                      // a newcomer that has called refresh
+  std::optional<std::uint64_t> told_s = {};  // when it heard for whom the run stands still
   StateRoot door_root;
   std::string host;           // as its hello says, for people
   std::uint64_t moved_s = 0;  // when its program has come further

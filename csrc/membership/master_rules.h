@@ -157,7 +157,7 @@ void say_all_are_gone(const State& s, Actions& out);
 /// While all members are away: tells newcomers, or this one, which members the run waits for, and
 /// how long.
 void tell_newcomers(State& s, Actions& out);
-void tell_newcomer(const State& s, PeerId peer, Actions& out);
+void tell_newcomer(State& s, PeerId peer, Actions& out);
 
 // ---------------------------------------------------------------------- how a run is finished
 // (ending.cpp)
@@ -167,8 +167,9 @@ void tell_newcomer(const State& s, PeerId peer, Actions& out);
 /// Writes to the register that the run is finished.
 void write_ending(State& s, const std::vector<Member>& voters, Actions& out);
 /// Says of a run that the register calls finished: after which step and when it was finished, and
-/// how to open it anew.
-[[nodiscard]] std::string ending_text(const State& s);
+/// how to open it anew. `run`: the words for the run; log lines of several runs begin with its
+/// name.
+[[nodiscard]] std::string ending_text(const State& s, const std::string& run);
 /// Tells a peer that the run is finished, and closes the peer's connection.
 void turn_away(State& s, PeerId peer, Actions& out);
 

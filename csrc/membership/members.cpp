@@ -91,8 +91,7 @@ std::string count_of(std::size_t number, const char* thing) {
 }
 
 std::string cut_text(std::string text) {
-  if (text.size() > kTextBytesMax) text.resize(kTextBytesMax);
-  return text;
+  return text.size() > kTextBytesMax ? cut_at_word(text, kTextBytesMax) : text;
 }
 
 }  // namespace pccl

@@ -50,7 +50,7 @@ struct Change {
 /// "3 members", "1 member".
 [[nodiscard]] std::string count_of(std::size_t number, const char* thing);
 
-/// Cuts a text at kTextBytesMax, the limit of the wire.
+/// Cuts a text where a word ends, at kTextBytesMax at most, the limit of the wire.
 [[nodiscard]] std::string cut_text(std::string text);
 
 }  // namespace pccl

@@ -116,10 +116,13 @@ std::string standstill(const State& s) {
                   "SIGTERM, and start it again");
 }
 
-void tell_newcomer(const State& s, PeerId peer, Actions& out) {
+void tell_newcomer(State& s, PeerId peer, Actions& out) {
   const auto found = s.peers.find(peer);
   if (found == s.peers.end() || found->second.report.started) return;
-  if (std::string text = standstill(s); !text.empty()) send(s, peer, Hold{std::move(text)}, out);
+  std::string text = standstill(s);
+  if (text.empty()) return;
+  found->second.told_s = s.now_s;
+  send(s, peer, Hold{std::move(text)}, out);
 }
 
 void tell_newcomers(State& s, Actions& out) {
@@ -129,9 +132,12 @@ void tell_newcomers(State& s, Actions& out) {
   std::string text = standstill(s);
   if (text.empty()) return;
   std::vector<PeerId> newcomers;
-  for (const auto& [p, peer] : s.peers) {
-    if (!peer.report.started) newcomers.push_back(p);
+  for (auto& [p, peer] : s.peers) {
+    if (peer.report.started || (peer.told_s && s.now_s - *peer.told_s < kTellAgainS)) continue;
+    peer.told_s = s.now_s;
+    newcomers.push_back(p);
   }
+  if (newcomers.empty()) return;
   send_all(s, newcomers, Hold{std::move(text)}, out);
 }
 

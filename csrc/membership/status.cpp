@@ -175,7 +175,7 @@ Status status_of(const State& s, const std::map<PeerId, Seen>& seen) {
   if (s.held->ended) {
     out.state = "finished";
     out.step = s.held->ended->step;
-    out.waits_for = ending_text(s);
+    out.waits_for = ending_text(s, "the run");
     return out;
   }
   out.state = epoch == nullptr         ? "founding"

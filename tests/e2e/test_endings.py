@@ -121,7 +121,7 @@ def test_who_comes_to_a_finished_run_is_told_when_it_ended(
     ends = [peer.finish()[-1] for peer in peers]
     assert [end["ended"] for end in ends] == [True, True]
     assert sorted(end["rank"] for end in ends) == [0, 1]
-    assert 'the run "default" is finished, after step 2, on 20' in master.log()
+    assert "the run is finished, after step 2, on 20" in master.log()
     (late,) = run_peers(trains, 1, master.url, 2, first=3)
     for peer in (door, late):
         last = peer.finish()[-1]
@@ -131,7 +131,7 @@ def test_who_comes_to_a_finished_run_is_told_when_it_ended(
     seen = json.loads(_status(master, "--json"))
     assert (seen["state"], seen["step"]) == ("finished", 2)
     assert "is finished, after step 2, on 20" in seen["waits_for"]
-    assert _status(master).startswith('run "default": finished\n  the run "default" is finished')
+    assert _status(master).startswith('run "default": finished\n  the run is finished, after')
     master.close()
     again = start_master(*register)
     (later,) = run_peers(trains, 1, again.url, 2, first=4)

@@ -31,6 +31,16 @@ TEST(Text, what_reaches_a_terminal_can_be_printed) {
       << "turns the line round; has no width";
 }
 
+TEST(Text, a_text_is_cut_where_a_word_ends) {
+  EXPECT_EQ(cut_at_word("one two", 7), "one two");
+  EXPECT_EQ(cut_at_word("one two three", 12), "one two\u2026");
+  EXPECT_EQ(cut_at_word("one, two", 7), "one\u2026") << "no comma before the dots";
+  EXPECT_EQ(cut_at_word("one two", 6), "one\u2026") << "a word that just fits is whole";
+  EXPECT_EQ(cut_at_word("onetwothree", 7), "onet\u2026");
+  EXPECT_EQ(cut_at_word("a\u00e9\u00e9\u00e9", 5), "a\u2026") << "a character stays whole";
+  EXPECT_EQ(cut_at_word("a " + std::string(200, 'x'), 100).size(), 100U) << "one very long word";
+}
+
 TEST(Text, words_of_others_reach_no_log_as_they_are) {
   std::string line;
   set_log_sink([&](LogLevel, std::string_view text) { line = text; });

@@ -157,8 +157,7 @@ TEST_F(Server, it_knows_for_whom_it_waits) {
   start();
   peer(1);
   EXPECT_TRUE(until([&] {
-    return run().whom_it_waits_for() ==
-           "waiting for 2 replicas to found the run \"default\"; 1 peer connected";
+    return run().whom_it_waits_for() == "waiting for 2 replicas to found the run; 1 peer connected";
   })) << run().whom_it_waits_for();
   peer(2);
   EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();

@@ -44,7 +44,7 @@ TEST(Ending, the_text_has_day_and_time) {
     master::State s;
     s.held.emplace();
     s.held->ended = master::Ending{1, unix_s};
-    const std::string all = ending_text(s);
+    const std::string all = ending_text(s, "the run");
     const std::size_t from = all.find("on ") + 3;
     return all.substr(from, all.find(';') - from);
   };

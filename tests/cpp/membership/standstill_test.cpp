@@ -47,6 +47,17 @@ TEST(Standstill, newcomers_are_told_again_by_one_message_to_all) {
   EXPECT_EQ(std::get<master::SendAll>(out.front()).peers.size(), 3U);
 }
 
+TEST(Standstill, a_newcomer_hears_it_once_when_it_comes) {
+  Story story;
+  lose_two(story);
+  run(story, {"connect 3"});
+  master::State s = story.master();
+  s.tells_again_s = 0;  // as after the start of a master, which is told the time after that
+  EXPECT_TRUE(master::step(s, master::Clock{s.now_s, 0}).empty());
+  s.tells_again_s = 0;
+  EXPECT_EQ(master::step(s, master::Clock{s.now_s + 5, 0}).size(), 1U);
+}
+
 TEST(Standstill, a_member_that_is_not_seen_to_have_ended_is_waited_for) {
   Story story;
   lose_two(story);
