@@ -126,7 +126,10 @@ void RunServer::connected(Hello hello, std::uint64_t connection) {
     log_line(LogLevel::info, connections_.remote(peer) + " runs pccl " + printable(hello.package) +
                                  ", this master " + master_.package);
   }
-  post(PeerConnected{std::move(hello)}, connection);
+  // The token and the network: neither can be chosen at will, as an id can.
+  const auto address = parse_address(connections_.remote(peer));
+  std::string origin = address ? hello.member.token + "@" + network_of(address.value().host) : "";
+  post(PeerConnected{std::move(hello), std::move(origin)}, connection);
 }
 
 Status RunServer::status() const {

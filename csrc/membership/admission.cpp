@@ -115,6 +115,7 @@ std::vector<Member> door(const State& s) {
   for (const auto& [p, state] : s.peers) {
     if (state.report.started || is_expelled(s, p)) continue;
     if (own(s) != nullptr && !state.at_door) continue;
+    if (s.asked.let_in && !s.asked.let_in->contains(p)) continue;
     waiting.push_back(Waiting{&state.member, state.arrived});
   }
   if (waiting.empty()) return {};
@@ -149,6 +150,7 @@ std::vector<Member> door(const State& s) {
 }
 
 std::uint64_t must_wait_s(const State& s, const Member& member) {
+  if (const std::uint64_t wait_s = origin_waits_s(s, member.peer()); wait_s > 0) return wait_s;
   const auto losses = s.losses.find(member.place.replica);
   if (losses == s.losses.end()) return 0;
   const auto& times = losses->second;
@@ -171,7 +173,8 @@ void count_loss(State& s, const Member& member) {
 }
 
 void explain_door(State& s, Actions& out) {
-  if (s.losses.empty() && s.peers.size() <= s.config.max_peers) return;  // there is room for all
+  const bool no_penalty = s.losses.empty() && s.origins.empty();
+  if (no_penalty && s.peers.size() <= s.config.max_peers) return;  // there is room for all
   std::set<PeerId> may;
   for (const Member& m : door(s)) may.insert(m.peer());
   const std::size_t inside = going_on(s, excluded(s)).size();
@@ -181,7 +184,11 @@ void explain_door(State& s, Actions& out) {
     }
     const std::uint64_t wait_s = must_wait_s(s, peer.member);
     std::string text;
-    if (wait_s > 0) {
+    if (origin_waits_s(s, p) > 0) {
+      text = "newcomers with the token and from the network of peer " +
+             name_of(peer.member.handle) + " were not ready in time, or could not be reached: it " +
+             "waits " + std::to_string(wait_s) + " s at the door";
+    } else if (wait_s > 0) {
       text = "replica " + peer.member.place.replica + " was lost " +
              std::to_string(s.losses.at(peer.member.place.replica).size()) +
              " times lately: it waits " + std::to_string(wait_s) + " s at the door";

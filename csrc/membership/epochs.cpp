@@ -238,7 +238,14 @@ void found(State& s, Actions& out) {
   forget_reached(s);
   if (s.founding_delay) return drop_proposal(s);
   Next next{door(s), true, {}, {}};
-  const bool enough = !next.members.empty() && replicas(next.members) >= s.config.min_peers;
+  const auto is_enough = [&] {
+    return !next.members.empty() && replicas(next.members) >= s.config.min_peers;
+  };
+  if (s.asked.let_in && !is_enough()) {
+    s.asked = {};  // those that are ready are too few
+    next.members = door(s);
+  }
+  const bool enough = is_enough();
   if (!s.unknown.empty() || !enough) {
     drop_proposal(s);
     hold_founders(s, out);
@@ -429,6 +436,7 @@ Seats change_epoch(State& s, Actions& out) {
   if (s.refounding) out.push_back(StopTimer{TimerKind::refound, {}});
   s.patient = s.refounding = s.holding = s.deserted = false;
   s.accusations.clear();
+  s.asked = {};
   s.failure.reset();
   s.done.clear();
   s.retried.clear();

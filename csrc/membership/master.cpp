@@ -246,6 +246,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   if (!again) peer.arrived = ++s.arrivals;
   if (!again) peer.moved_s = s.now_s;
   peer.host = printable(e.hello.host);
+  peer.origin = e.origin;
   peer.member = e.hello.member;
   peer.report = report;
   peer.at_door = e.hello.at_door && !report.started;
@@ -535,6 +536,7 @@ void on_message(State& s, PeerId p, const Heartbeat& m, Actions& out) {
   PeerState& peer = s.peers.at(p);
   Report& report = peer.report;
   report.issued = m.issued;
+  peer.fetched = m.fetched;
   peer.op_overdue = m.op_overdue;
   peer.step_overdue = m.step_overdue;
   if (!s.running) return;
@@ -622,9 +624,12 @@ void on(State& s, const Woke&, Actions& out) {
 }
 
 void on(State& s, const Clock& e, Actions& out) {
+  const std::uint64_t elapsed_s = e.now_s - std::min(e.now_s, s.now_s);
   s.now_s = e.now_s;
   s.unix_s = e.unix_s;
-  bool again = !s.losses.empty();  // the penalty of a replica may be over
+  // The penalty of a replica, or of an origin, may be over.
+  bool again = !s.losses.empty() || !s.origins.empty();
+  again = give_up_newcomers(s, elapsed_s, out) || again;
   for (const auto& [p, when] : s.unreachable) {
     if (when.second > s.now_s) continue;
     again = reaches_again(s, p) || again;

@@ -113,6 +113,7 @@ struct RegisterWritten {
 struct RegisterUnanswered {};
 struct PeerConnected {
   Hello hello;
+  std::string origin = {};  // its token and network, which it cannot choose
 };
 /// The connection of a peer has closed; the peer may come back.
 struct PeerDisconnected {
@@ -233,6 +234,22 @@ struct Accusation {
   bool operator==(const Accusation&) const = default;
 };
 
+/// Newcomers that were asked to be ready since the last Start (newcomers.cpp).
+struct NewcomersAsked {
+  bool any = false;
+  std::uint64_t for_s = 0;    // since the first was asked, while a proposal stood
+  std::uint64_t still_s = 0;  // of these: since one of them has fetched anything
+  /// The time is over: none but these are admitted before the next Start.
+  std::optional<std::set<PeerId>> let_in;
+};
+/// What is held against the newcomers of one token and network.
+struct Origin {
+  std::uint64_t unready = 0;    // times that one was not ready in time
+  std::uint64_t unreached = 0;  // times that a member could not reach one
+  std::uint64_t until_s = 0;    // until then they wait at the door
+  std::uint64_t last_s = 0;
+};
+
 /// A connected peer, with its last report.
 struct PeerState {
   Member member;
@@ -243,8 +260,12 @@ struct PeerState {
   std::optional<std::uint64_t> told_s = {};  // when it heard for whom the run stands still
   StateRoot door_root;
   std::string host;           // as its hello says, for people
-  std::uint64_t moved_s = 0;  // when its program has come further
-  std::uint64_t arrived = 0;  // order of arrival: newcomers come last, in this order
+  std::string origin;         // its token and network; empty: not known
+  std::uint64_t fetched = 0;  // bytes of the state, as a newcomer's heartbeats say
+  std::uint64_t fetched_before = 0;
+  std::uint64_t unready_s = 0;  // for which it has been asked to be ready
+  std::uint64_t moved_s = 0;    // when its program has come further
+  std::uint64_t arrived = 0;    // order of arrival: newcomers come last, in this order
 };
 
 struct State {
@@ -282,6 +303,8 @@ struct State {
       losses;  // replica name -> times of its recent losses
   /// Newcomers that a member could not reach: how often that was, and when they may try again.
   std::map<PeerId, std::pair<std::uint64_t, std::uint64_t>> unreachable;
+  NewcomersAsked asked;
+  std::map<std::string, Origin> origins;
   // Founders that cannot reach each other (founding.cpp): when they are proposed again, and how
   // often they were. 0: there are none, or they are proposed.
   std::uint64_t apart_again_s = 0;

@@ -65,6 +65,20 @@ void explain_door(State& s, Actions& out);
 /// Why a Hello is refused; code none: it is accepted.
 [[nodiscard]] Error check_hello(const State& s, const Hello& hello);
 
+// ------------------------------------------------------- newcomers that are not ready in time
+// (newcomers.cpp)
+
+/// By what a newcomer is known beside its id: its token and its network; its id if neither is
+/// known.
+[[nodiscard]] std::string origin_name(const State& s, PeerId p);
+/// Seconds that newcomers of this peer's origin have still to wait at the door.
+[[nodiscard]] std::uint64_t origin_waits_s(const State& s, PeerId p);
+/// A member could not reach this newcomer.
+void not_reached(State& s, PeerId newcomer);
+/// Time has passed. True: the proposal has waited too long for newcomers, and the next one is
+/// without those that are not ready.
+[[nodiscard]] bool give_up_newcomers(State& s, std::uint64_t elapsed_s, Actions& out);
+
 // ------------------------------------------------------ members that cannot reach each other
 // (reachability.cpp)
 

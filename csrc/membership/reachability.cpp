@@ -187,6 +187,7 @@ void cannot_reach(State& s, PeerId p, const Cannot& m, Actions& out) {
     if (own(s) == nullptr || is_own_member(s, q) || !apart) continue;
     auto& [times, retry_s] = s.unreachable[q];
     retry_s = s.now_s + (kRetryS << std::min<std::uint64_t>(times++, 5));
+    not_reached(s, q);
   }
   s.running = false;
   s.proposal.reset();

@@ -108,8 +108,11 @@ void describe_waiting(const State& s, const PeerState& peer, const std::string& 
   }
   if (own(s) == nullptr) return say(m, "founding", "waits for the founding of the run");
   if (wait_s > 0) {
+    const bool origin = origin_waits_s(s, m.peer) > 0;
     return say(m, "penalty",
-               "was lost too often lately; waits " + std::to_string(wait_s) + " s more");
+               std::string(origin ? "was not ready in time, or could not be reached"
+                                  : "was lost too often lately") +
+                   "; waits " + std::to_string(wait_s) + " s more");
   }
   if (!peer.at_door) return say(m, "arrived", "has not called refresh yet");
   const auto& members = own(s)->members;

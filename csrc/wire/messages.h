@@ -212,6 +212,7 @@ struct Heartbeat {
   /// From a peer: its program has called nothing for the time-out of the group, or of boundaries.
   bool op_overdue = true;
   bool step_overdue = true;
+  std::uint64_t fetched = 0;  // bytes of the state that a newcomer has fetched
   static constexpr std::string_view kAddedFrom = "op_overdue";
   bool operator==(const Heartbeat&) const = default;
 
@@ -219,6 +220,7 @@ struct Heartbeat {
     visit("issued", self.issued);
     visit("op_overdue", self.op_overdue);
     visit("step_overdue", self.step_overdue);
+    visit("fetched", self.fetched);
   }
 };
 
