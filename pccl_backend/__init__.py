@@ -107,7 +107,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name, "_errors")
     value = getattr(importlib.import_module(f".{home}", __name__), name)
-    # In all others torch has come, perhaps with its autoload off.
+    # All other modules have imported torch, perhaps with its autoload off.
     if home not in ("_config", "_register", "_version"):
         from ._register import register as register_backend
 

@@ -160,7 +160,7 @@ class Checkpoints:
         return self._begin_write(state, word)
 
     def save_when_due(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
-        """For `elastic`, after each boundary that ends a step: saves after every `every` steps.
+        """Saves after every `every` steps; `elastic` calls it at each boundary that ends a step.
 
         A writer may be lost before its write has begun, and if the boundary did not vote, there is
         no writer at that boundary. So the next writer saves an overdue checkpoint at once. A
@@ -191,7 +191,7 @@ class Checkpoints:
     def save_end(
         self, state: MutableMapping[str, Any], boundary: Boundary, *, may_fail: bool = False
     ) -> None:
-        """For `elastic`, at the end of a run: the writer's replica saves, and waits for the write.
+        """Saves the end of a run, at the writer's replica, and waits for the write (`elastic`).
 
         Writes nothing if this very step has been saved already.
 
@@ -372,7 +372,7 @@ class Checkpoints:
             raise RuntimeError(f"the checkpoint of step {step} was not written: {error}") from error
 
     def _begin(self, step: int) -> str | None:
-        """Rank 0 makes the folder to write in, and all ranks get its name; None: no need."""
+        """Makes the folder to write in, at rank 0; its name, None if the checkpoint is there."""
         word: list[Any] = [None, ""]
         if self._rank == 0:
             try:

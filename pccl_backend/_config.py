@@ -86,7 +86,7 @@ class Replica:
 
     @classmethod
     def from_torchrun(cls, environment: Mapping[str, str] | None = None) -> Replica:
-        """One torchrun, one replica: its --rdzv-id, restart count, rank and size.
+        """The replica of a torchrun's workers: its --rdzv-id, restart count, rank and size.
 
         Raises:
             ValueError: A variable of torchrun's is missing.

@@ -54,7 +54,7 @@ class LeftRun(SystemExit):
     """
 
     def __init__(self, message: str) -> None:
-        """With a text; the status is 0 none the less."""
+        """Takes the text of the exception; its exit status is 0 none the less."""
         super().__init__(message)
         self.code = 0
 
@@ -90,7 +90,7 @@ class ElasticRun:
         state: Mapping[str, Any],
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Of checked objects; programs call `elastic`."""
+        """Takes objects that `elastic`, which programs call, has checked."""
         self.group = group
         self._checkpoints = checkpoints
         self.boundary: Boundary
@@ -219,7 +219,7 @@ class ElasticRun:
         return self.boundary
 
     def pass_between_batches(self) -> None:
-        """For the sampler: the boundary before the first batch of a step.
+        """Passes the boundary before the first batch of a step; the sampler calls it.
 
         Raises:
             ValueError: The program asks for the next step's batch and no optimizer has stepped. A
@@ -248,7 +248,7 @@ class ElasticRun:
         if isinstance(model, DistributedDataParallel):
             model.register_comm_hook(None, hook)
 
-        # Before FSDP's own hook, which gathers the parameters; never part of compiled code.
+        # This hook runs before FSDP's own, which gathers the parameters, and is never compiled.
         @_disable_dynamo
         def before(module: nn.Module, inputs: Any) -> None:
             self._before_forward(module, inputs)
@@ -321,7 +321,7 @@ class ElasticRun:
             raise LeftRun(text)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        """Inside an optimizer's step no boundary is passed, though its closure calls the model."""
+        """Passes the boundary of the last step, if a closure follows: its forwards pass none."""
         place = 1 if len(args) > 1 else "closure"
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
@@ -346,13 +346,13 @@ class ElasticRun:
             self._count_step()  # what the program reads from here on is of this step
 
     def _count_step(self) -> None:
-        """Once for each step, also if Ctrl-C ends its boundary and another call passes it."""
+        """Counts a step once, also if Ctrl-C ends its boundary and another call passes it."""
         if not self._step_counted and not self.left:
             self.state["step"] += 1
             self._step_counted = True
 
     def _wrap(self, scaler: Any) -> None:
-        """A step that the scaler skips, for a gradient that is not finite, is a step too."""
+        """Makes a step count that the scaler skips, for a gradient that is not finite."""
         inner = scaler.step
 
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -377,7 +377,7 @@ class ElasticRun:
         return self._step_counted and sampler is not None and sampler.in_step
 
     def _samples_so_far(self) -> int:
-        """Of the step that is over, by what has contributed to its operations until now."""
+        """Samples of the step that is over, by the ranks that have contributed until now."""
         assert self._sampler is not None
         ranks = self.group._contributors() or range(self._sampler.members)
         return self._sampler.samples * len(ranks) // self._sampler.members

@@ -69,7 +69,7 @@ class ProtocolError(PcclError):
 
 
 class NoMemoryError(PcclError):
-    """No memory: of a member for an operation, which failed at all; or for fetched state."""
+    """A member had no memory for an operation, which failed at all; or for fetched state."""
 
 
 class RunEndedError(PcclError):

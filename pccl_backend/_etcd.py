@@ -77,7 +77,7 @@ class EtcdRegister:
         self._lease_s = max(1, round(lease_s))
         # Two masters of one name are still two holders.
         self._name = f"{name} ({socket.gethostname()}, process {os.getpid()})"
-        # In front of what this master writes: two masters may want to write the same register (both
+        # This tag begins what this master writes: two masters may want to write one register (both
         # take over from the same one), and have to see that only one of them did.
         self._tag = secrets.token_bytes(TAG_BYTES)
         self._lock = threading.Lock()
@@ -201,7 +201,7 @@ class EtcdRegister:
     # -------------------------------------------------------------------------- the gateway
 
     def _call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
-        """One request, to each member of the cluster in turn until one answers."""
+        """Sends a request to one member of the cluster after the other, until one answers."""
         with self._lock:
             first = self._next
         said = []

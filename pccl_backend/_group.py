@@ -87,7 +87,7 @@ class ElasticGroup:
     """The elastic group of this process; `group()` returns it. Use it from one thread at a time."""
 
     def __init__(self, process_group: dist.ProcessGroup) -> None:
-        """Of an elastic process group; programs call `group()`."""
+        """Takes an elastic process group; programs call `group()`."""
         self.process_group = process_group
         self._module = _extension.extension()
 
@@ -185,7 +185,7 @@ class ElasticGroup:
         return self._alone(call)
 
     def resume(self, *, timeout_s: float | None = None) -> Boundary:
-        """After PeerLostError in a program without `refresh`: the survivors begin the next step.
+        """Begins the next step with the survivors of a loss, in a program without `refresh`.
 
         Collective among the survivors. Brings rank and size up to date; admits nobody.
 

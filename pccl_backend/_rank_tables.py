@@ -133,23 +133,23 @@ class LiveRanks(dict[int, int]):
         return repr(self._now())
 
     def get(self, key: int, default: Any = None) -> Any:
-        """As dict's."""
+        """Does what that of a dict does."""
         return self._now().get(key, default)
 
     def keys(self) -> Any:
-        """As dict's."""
+        """Does what that of a dict does."""
         return self._now().keys()
 
     def values(self) -> Any:
-        """As dict's."""
+        """Does what that of a dict does."""
         return self._now().values()
 
     def items(self) -> Any:
-        """As dict's."""
+        """Does what that of a dict does."""
         return self._now().items()
 
     def copy(self) -> dict[int, int]:
-        """A plain dict."""
+        """Returns a plain dict."""
         return dict(self._now())
 
 

@@ -261,7 +261,7 @@ class ElasticSampler:
 
     @property
     def members(self) -> int:
-        """Of the step in progress; 0 between two steps."""
+        """Members of the step in progress; 0 between two steps."""
         return 0 if self._deal.given is None else self._deal.given[0]
 
     @property

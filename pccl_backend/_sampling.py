@@ -27,7 +27,7 @@ class Orders:
     """The order of the samples in each pass: a function of seed and pass."""
 
     def __init__(self, samples: int, *, shuffle: bool) -> None:
-        """Of a data set of `samples`."""
+        """Takes the number of samples of the data set, and the seed."""
         self._samples = samples
         self._shuffle = shuffle
         self._kept: dict[tuple[int, int], torch.Tensor] = {}
@@ -69,7 +69,7 @@ class Deal:
         seed: int = 0,
         share: tuple[int, int] = (0, 1),
     ) -> None:
-        """Of a data set of `samples`; `share` (r, S): the places r, r + S, ... of each pass.
+        """Takes the size of the data set; `share` (r, S): the places r, r + S, ... of each pass.
 
         Raises:
             ValueError: A number is out of range; the text names it.

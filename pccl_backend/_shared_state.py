@@ -62,11 +62,11 @@ class State(MutableMapping[str, Any]):
         return set()
 
     def wholes(self) -> dict[str, Any]:
-        """As `items`, but with DTensors as they are: for a checkpoint, which divides them anew."""
+        """Returns `items` with whole DTensors, for a checkpoint, which divides them anew."""
         return dict(self.items())
 
     def adopt_wholes(self, wanted: Mapping[str, Wanted]) -> None:
-        """As `adopt`, where the shapes are those of whole DTensors."""
+        """Does what `adopt` does, for shapes that are those of whole DTensors."""
         self.adopt(wanted)
 
 
@@ -74,7 +74,7 @@ class PlainState(State):
     """A mapping of the program's, a dict for example, as a State."""
 
     def __init__(self, mapping: MutableMapping[str, Any]) -> None:
-        """Over `mapping`, which is read and written through."""
+        """Takes `mapping`, which all reads and writes go to."""
         self._mapping = mapping
 
     def __iter__(self) -> Iterator[str]:
@@ -93,11 +93,11 @@ class PlainState(State):
         del self._mapping[name]
 
     def items(self) -> ItemsView[str, Any]:
-        """The mapping's own: a mapping may make all of them at one go."""
+        """Asks the mapping, which may make all of them at one go."""
         return self._mapping.items()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The mapping's own: a defaultdict would make what is not there."""
+        """Asks the mapping: a defaultdict would make what is not there."""
         return self._mapping.get(name, default)
 
 
@@ -171,7 +171,7 @@ class SharedState(State):
             del self._parts[head]
 
     def items(self) -> ItemsView[str, Any]:
-        """As dict's, made at one go."""
+        """Returns what a dict's `items` returns, made at one go."""
         return self._flat().items()
 
     def objects(self) -> set[str]:
@@ -230,11 +230,11 @@ class SharedState(State):
                 optimizer.state[parameter][key] = _zeros(parameter, group, key, dtype, shape)
 
     def wholes(self) -> dict[str, Any]:
-        """As `items`, but with DTensors as they are: for a checkpoint, which divides them anew."""
+        """Returns `items` with whole DTensors, for a checkpoint, which divides them anew."""
         return self._flat(torch.Tensor.detach)
 
     def adopt_wholes(self, wanted: Mapping[str, Wanted]) -> None:
-        """As `adopt`, where the shapes are those of whole DTensors.
+        """Does what `adopt` does, for shapes that are those of whole DTensors.
 
         Raises:
             ValueError: A dtype that this torch does not have.
@@ -242,7 +242,7 @@ class SharedState(State):
         self.adopt({n: (dtype, self._shape_here(n, shape)) for n, (dtype, shape) in wanted.items()})
 
     def _shape_here(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of the part that this rank holds: state of an optimizer is divided as its parameter."""
+        """The shape of this rank's part: optimizer state is divided as its parameter."""
         if not self.adopts(name):
             return shape
         head, number, key = name.split(".", 2)

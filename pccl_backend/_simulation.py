@@ -44,7 +44,7 @@ class Run:
         events: Sequence[Any],
         group_of: Callable[[Member], Any],
     ) -> None:
-        """Of a program that each member calls, of events, and of what makes a member's group."""
+        """Takes the program that each member calls, the events, and what makes a member's group."""
         self.program = program
         self._group_of = group_of
         self.events = list(events)

@@ -34,7 +34,7 @@ class SimulatedWork(_Work):  # type: ignore[misc]
     """The Work of a simulated operation."""
 
     def __init__(self, outcome: Callable[[], Any], result: Any, done: Callable[[], bool]) -> None:
-        """Of the function that waits for the outcome, or raises its error."""
+        """Takes the function that waits for the outcome, or raises its error."""
         super().__init__()
         self._outcome, self._result, self._done = outcome, result, done
         self._source = -1
@@ -46,11 +46,11 @@ class SimulatedWork(_Work):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
-        """It has its outcome."""
+        """Whether the operation has its outcome."""
         return self._done()
 
     def source_rank(self) -> int:
-        """Of a receive: the rank that sent it."""
+        """The rank that sent what a receive took."""
         return self._source
 
     def get_future(self) -> torch.futures.Future[Any]:
@@ -69,20 +69,20 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
     """The elastic process group of a simulated member."""
 
     def __init__(self, member: Member) -> None:
-        """Of a member of a run."""
+        """Takes a run and a member of it."""
         super().__init__(0, 1)
         self.member = member
 
     def getBackendName(self) -> str:
-        """As the real one."""
+        """The name that the real group gives."""
         return "pccl"
 
     def rank(self) -> int:
-        """Pinned between two boundaries."""
+        """The number, which is pinned between two boundaries."""
         return self.member.run.rank_of(self.member)
 
     def size(self) -> int:
-        """Pinned between two boundaries."""
+        """The number, which is pinned between two boundaries."""
         return self.member.run.size_for(self.member)
 
     getRank, getSize = rank, size
@@ -128,7 +128,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Any:
-        """From opts.rootRank."""
+        """Copies from opts.rootRank to all."""
         root = int(opts.rootRank)
 
         def run(posts: dict[int, Any]) -> None:
@@ -140,7 +140,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
         return self._call("broadcast", same, run, tensors, opts, root=root, result=tensors)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
-        """To opts.rootRank."""
+        """Reduces at opts.rootRank."""
         root, op = int(opts.rootRank), _reduction(opts)
 
         def run(posts: dict[int, Any]) -> None:
@@ -168,7 +168,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
         return self._call("all_gather", _like([given]), run, (output, given), opts, result=[output])
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Any:
-        """To opts.rootRank, as a list."""
+        """Brings the tensors of all to opts.rootRank, as a list."""
         root = int(opts.rootRank)
 
         def run(posts: dict[int, Any]) -> None:
@@ -178,7 +178,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
         return self._call("gather", (root,), run, (outputs, inputs), opts, result=outputs)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Any:
-        """From the list of opts.rootRank."""
+        """Gives each rank its tensor of the list at opts.rootRank."""
         root = int(opts.rootRank)
 
         def run(posts: dict[int, Any]) -> None:
@@ -189,7 +189,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
         return self._call("scatter", (root,), run, post, opts, root=root, result=outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Any:
-        """Part r of the sum to rank r."""
+        """Gives part r of the sum to rank r."""
         op = _reduction(opts)
 
         def run(posts: dict[int, Any]) -> None:
@@ -210,7 +210,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
         return self._call("reduce_scatter", same, run, (output, given), opts, result=[output])
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        """Part r of rank s to part s of rank r."""
+        """Gives part r of rank s to rank r, as its part s."""
 
         def run(posts: dict[int, Any]) -> None:
             for rank, (out, _) in posts.items():
@@ -226,7 +226,7 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
         input_sizes: Sequence[int],
         opts: Any = None,
     ) -> Any:
-        """Rows of one tensor to rows of another; empty sizes mean equal ones."""
+        """Gives rows of one tensor to rows of another; empty sizes mean equal ones."""
         size = self.size()
 
         def split(tensor: torch.Tensor, sizes: Sequence[int]) -> Tensors:
@@ -235,23 +235,23 @@ class SimulatedProcessGroup(_Group):  # type: ignore[misc]
         return self.alltoall(split(output, output_sizes), split(given, input_sizes), opts)
 
     def barrier(self, opts: Any = None) -> Any:
-        """All have come."""
+        """Returns when all have come."""
         return self._call("barrier", (), lambda posts: None, None, opts)
 
     # -------------------------------------------------------------------------- point-to-point
 
     def send(self, tensors: Tensors, to: int, tag: int) -> Any:
-        """To one rank; ends when the receive has."""
+        """Sends to one rank; ends when the receive has ended."""
         run = self.member.run
         message = run.send(self.member, to, tag, tensors[0])
         return SimulatedWork(lambda: run.wait_for_send(message), tensors, lambda: message.done)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> Any:
-        """From one rank."""
+        """Receives from one rank."""
         return self._receive(tensors, source, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
-        """From whichever rank sends first."""
+        """Receives from whichever rank sends first."""
         return self._receive(tensors, None, tag)
 
     def _receive(self, tensors: Tensors, source: int | None, tag: int) -> Any:
@@ -269,19 +269,19 @@ class SimulatedGroup(ElasticGroup):
     """The ElasticGroup of a simulated member."""
 
     def __init__(self, member: Member) -> None:
-        """Of a member of a run."""
+        """Takes a run and a member of it."""
         self._member = member
         self.process_group = SimulatedProcessGroup(member)
         _enter_tables(self.process_group)
 
     @property
     def rank(self) -> int:
-        """Pinned between two boundaries."""
+        """The number, which is pinned between two boundaries."""
         return self._member.run.rank_of(self._member)
 
     @property
     def size(self) -> int:
-        """Pinned between two boundaries."""
+        """The number, which is pinned between two boundaries."""
         return self._member.run.size_for(self._member)
 
     @property
@@ -296,7 +296,7 @@ class SimulatedGroup(ElasticGroup):
 
     @property
     def left(self) -> bool:
-        """This member has left."""
+        """Whether this member has left."""
         return self._member.told_left
 
     def in_flight(self) -> list[dict[str, Any]]:
@@ -321,15 +321,15 @@ class SimulatedGroup(ElasticGroup):
         verify: bool = False,
         timeout_s: float | None = None,
     ) -> Boundary:
-        """As ElasticGroup.refresh; `timeout_s` is not used: a run that stands still is an error."""
+        """Does what ElasticGroup.refresh does, without `timeout_s`: standing still is an error."""
         return self._member.run.boundary(self._member, state, verify=verify)
 
     def resume(self, *, timeout_s: float | None = None) -> Boundary:
-        """As ElasticGroup.resume."""
+        """Does what ElasticGroup.resume does."""
         return self._member.run.boundary(self._member, None, verify=True, admits=False)
 
     def finish(self, *, timeout_s: float | None = None) -> Boundary:
-        """As ElasticGroup.finish."""
+        """Does what ElasticGroup.finish does."""
         run = self._member.run
         boundary = run.boundary(self._member, None, verify=True, admits=False, finishes=True)
         if not (boundary.finished or boundary.left):
@@ -358,7 +358,7 @@ class _World(type(distributed_c10d._world)):  # type: ignore[misc]
 
     @property
     def default_pg(self) -> Any:
-        """Of the thread that asks."""
+        """The default group of the thread that asks."""
         here = _simulated.group_here()
         return self._default_pg if here is None else here.process_group
 

@@ -99,5 +99,5 @@ class Member:
 
     @property
     def peer(self) -> str:
-        """Its id, as hooks name it."""
+        """The id of this member, as hooks name it."""
         return f"{self.number:016x}"

@@ -20,7 +20,7 @@ class Offered:
     """A StateFetch over what the members of a run offer, by their ids, while they wait."""
 
     def __init__(self, offers: dict[str, Snapshot]) -> None:
-        """Of the run's offers, which change from boundary to boundary."""
+        """Takes the run's offers, which change from boundary to boundary."""
         self.bytes_received = 0
         self._offers = offers
         self._here: dict[bytes, bytes] = {}
@@ -58,7 +58,7 @@ class Offered:
 
 
 def exchange_of(state: MutableMapping[str, Any], offers: dict[str, Snapshot]) -> Exchange:
-    """Of the state with which a member comes to a boundary.
+    """The exchange of the state with which a member comes to a boundary.
 
     Raises:
         ValueError: It cannot be shared.

@@ -130,7 +130,7 @@ class Exchange:
         return 0 if self._fetched is None else self._fetched.bytes_received
 
     def settle(self, contributors: tuple[int, ...] | None) -> None:
-        """Before hashing: these ranks contributed to the ended step (None: not known yet)."""
+        """Settles, before hashing, who contributed to the ended step (None: not known yet)."""
         self._mapping.settle(contributors)
 
     def snapshot(self) -> Snapshot:
@@ -233,7 +233,7 @@ class Exchange:
         return self._hosts[name]
 
     def _hash(self, names: Iterable[str]) -> None:
-        """Those that have not been hashed yet."""
+        """Hashes the tensors that have not been hashed yet."""
         new = [name for name in names if name not in self._digests]
         digests = self._hasher([_memory(self._host_of(name)) for name in new])
         self._digests.update(zip(new, digests, strict=True))
@@ -262,12 +262,12 @@ class Exchange:
         )
 
     def _look(self) -> None:
-        """At the tensors that the mapping has now."""
+        """Looks at the tensors that the mapping has now."""
         self._tensors = _tensors_of(self._mapping.items())
         self._hosts = {}
 
     def _hold_again(self, before: dict[str, torch.Tensor]) -> None:
-        """Where setting a value has made a tensor anew, the new one gets what the old one holds."""
+        """Copies what a tensor holds into the new one where setting a value has made it anew."""
         self._look()
         for name, held in before.items():
             now = self._tensors.get(name)
@@ -501,7 +501,7 @@ def _no_float(text: str) -> Any:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """As manifests write it."""
+    """The name of a dtype in manifests."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -514,7 +514,7 @@ def _memory(tensor: torch.Tensor) -> Item:
 
 
 def _bytes_of(entry: TensorEntry) -> int:
-    """Of the tensor's memory.
+    """The bytes of a tensor's memory.
 
     Raises:
         ProtocolError: No tensor has so many.
@@ -526,5 +526,5 @@ def _bytes_of(entry: TensorEntry) -> int:
 
 
 def describe(what: tuple[str, tuple[int, ...]] | None) -> str:
-    """Of dtype and shape, for messages."""
+    """Dtype and shape as messages say them."""
     return "missing" if what is None else f"{what[0]} of shape {what[1]}"

@@ -42,7 +42,7 @@ def parse_new(text: str) -> tuple[str, list[str]]:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """--new-token or --show-token; returns the exit status.
+    """Carries out --new-token or --show-token; returns the exit status.
 
     Raises:
         ValueError: What is wrong with the arguments, or with the file.

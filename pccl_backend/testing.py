@@ -66,7 +66,7 @@ class Lose(Event):
     operation: int | None = None
 
     def loses(self, member: int, step: int, operation: int | None) -> bool:
-        """As Event says."""
+        """Answers as Event says."""
         return (self.member, self.step, self.operation) == (member, step, operation)
 
 
@@ -77,7 +77,7 @@ class Join(Event):
     step: int
 
     def brings(self, step: int) -> bool:
-        """As Event says."""
+        """Answers as Event says."""
         return self.step == step
 
 
@@ -89,7 +89,7 @@ class Leave(Event):
     step: int
 
     def lets_go(self, member: int, step: int) -> bool:
-        """As Event says."""
+        """Answers as Event says."""
         return (self.member, self.step) == (member, step)
 
 

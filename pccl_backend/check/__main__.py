@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def chosen(checks: tuple[Check, ...], only: str) -> list[Check]:
-    """Those that are named, or all. Raises ValueError."""
+    """The checks that are named, or all. Raises ValueError."""
     names = [name.strip() for name in only.split(",") if name.strip()]
     known = {check.name for check in checks}
     for name in names:
@@ -135,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def command() -> int:
-    """As `main`. Ends without a traceback if the reader of the output is gone (`| head`)."""
+    """Runs `main`, and ends without a traceback if the reader of the output is gone (`| head`)."""
     try:
         status = main()
         sys.stdout.flush()

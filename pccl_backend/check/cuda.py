@@ -66,7 +66,7 @@ class Device:
             torch.cuda._sleep(CALIBRATION_CYCLES)
             end.record()
             end.synchronize()
-        # At the highest clock, so that a kernel takes at least as long as it is asked to.
+        # The clock is the highest, so that a kernel takes at least as long as it is asked to.
         highest = 1000 * getattr(torch.cuda.get_device_properties(self.index), "clock_rate", 0)
         measured = CALIBRATION_CYCLES / (begin.elapsed_time(end) / 1000)
         self._cycles_per_s = max(highest, measured)
@@ -74,7 +74,7 @@ class Device:
     # ----------------------------------------------------------------------------- what it is
 
     def properties(self) -> dict[str, Any]:
-        """For the report."""
+        """What the report says of the device."""
         torch = self._torch
         got = torch.cuda.get_device_properties(self.index)
         found = {
@@ -206,7 +206,7 @@ class Device:
         }
 
     def reset_peaks(self) -> None:
-        """From here on `memory` counts peaks anew."""
+        """Makes `memory` count peaks anew from here on."""
         self._torch.cuda.reset_peak_memory_stats()
         self._torch.cuda.reset_peak_host_memory_stats()
 

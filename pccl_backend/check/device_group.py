@@ -52,7 +52,7 @@ class Late:
     """Operations for which rank 1 comes late: rank 0 is behind its wait(), and a stream is held."""
 
     def __init__(self, at: Rank) -> None:
-        """For all such operations of a case."""
+        """Takes what all such operations of a case share."""
         self._at, self._count = at, 0
 
     def __call__(

@@ -22,7 +22,7 @@ PLAIN = (
 
 
 def _both(function: str, name: str = "") -> tuple[Case, Case]:
-    """With wait() that holds the CPU, and with wait() that holds the stream."""
+    """Cases with a wait() that holds the CPU, and with one that holds the stream."""
     cpu = f"{name}, CPU waits" if name else "CPU waits"
     return Case(function, cpu, environment={HOLD: "0"}), _held(function, name)
 

@@ -63,7 +63,7 @@ class Process:
             )
 
     def status(self) -> int | None:
-        """Its exit status, None while it runs."""
+        """Exit status of the process, None while it runs."""
         if self._process.returncode is not None:
             return self._process.returncode
         pid = self._process.pid
@@ -145,7 +145,7 @@ def answer_of(folder: Path, rank: int) -> Path:
 
 
 def _wait(ranks: list[Process], case: Case, folder: Path, deadline: float, grace_s: float) -> None:
-    """Until all have ended, the time is over, or one has failed and the others had their grace."""
+    """Waits until all have ended, the time is over, or one has failed and the others had grace."""
     finished: dict[int, float] = {}
     while time.monotonic() < deadline:
         running = [rank for rank, process in enumerate(ranks) if process.status() is None]

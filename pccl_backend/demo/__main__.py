@@ -39,12 +39,12 @@ class Show:
     """Progress, as lines with the time since the start."""
 
     def __init__(self, out: Path) -> None:
-        """Also writes them to `out`/progress.log."""
+        """Opens `out`/progress.log, which gets the lines too."""
         self.began = time.monotonic()
         self._file = (out / "progress.log").open("w", buffering=1)
 
     def __call__(self, text: str) -> None:
-        """One text, in lines that no terminal wraps."""
+        """Shows one text, in lines that no terminal wraps."""
         first = f"{time.monotonic() - self.began:6.1f} s  "
         for line in textwrap.wrap(
             text, COLUMNS, initial_indent=first, subsequent_indent=" " * len(first)
@@ -238,7 +238,7 @@ class Demo:
     # -------------------------------------------------------------------------- the story
 
     def run(self) -> None:
-        """From the first process to the last."""
+        """Runs the demo, from the first process to the last."""
         self.start_master()
         for _ in range(WORKERS):
             self.start_worker()

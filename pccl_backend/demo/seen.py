@@ -40,7 +40,7 @@ class Worker:
         return new
 
     def of(self, what: str) -> list[dict[str, Any]]:
-        """Its records of one kind."""
+        """The worker's records of one kind."""
         return [record for record in self.records if record["what"] == what]
 
     @property

@@ -55,7 +55,7 @@ def judge(demo: Demo, twin: Demo) -> bool:
 
 
 def folded(head: str, text: str) -> str:
-    """In lines of 80 columns, which end between words and not within a number and its unit."""
+    """Lines of 80 columns that end between words, and not within a number and its unit."""
     kept = re.sub(r"(\d) (s|bytes)\b", "\\1\u00a0\\2", text)  # a number and its unit
     indent = " " * len(head)
     lines = textwrap.fill(kept, COLUMNS, initial_indent=head, subsequent_indent=indent)
@@ -94,7 +94,7 @@ def claim_same_processes(survivors: list[Worker]) -> tuple[bool, str]:
 
 
 def claim_no_gap(worker: Worker, steps: int) -> tuple[bool, str]:
-    """Its step counter goes up by one each time, to the last step."""
+    """The worker's step counter goes up by one each time, to the last step."""
     counted = [int(record["step"]) for record in worker.of("step")]
     whole = bool(counted) and counted == list(range(counted[0], steps + 1))
     span = f"{counted[0]} to {counted[-1]}" if counted else "none"

@@ -83,7 +83,7 @@ class Recorder:
         threading.Thread(target=self._watch, name="status", daemon=True).start()
 
     def say(self, what: str, **fields: Any) -> None:
-        """One record."""
+        """Writes one record."""
         record = {
             "what": what,
             "worker": self._worker,
@@ -93,7 +93,7 @@ class Recorder:
         self._file.write(json.dumps({**record, **fields}) + "\n")
 
     def reduce(self, elastic: ElasticGroup, flat: Tensor, step: int) -> None:
-        """The all-reduce of a step, watched."""
+        """Runs the all-reduce of a step, and writes the status meanwhile."""
         self._group = elastic
         self._reducing.set()
         try:
@@ -160,7 +160,7 @@ def train(
         }
 
     while True:
-        # Between two steps: who waits comes in, and all hold the same shared state.
+        # This boundary admits newcomers; then all hold the same shared state.
         boundary = elastic.refresh(state)
         record.say("boundary", **vars(boundary), revision=state["step"])
         with torch.no_grad():

@@ -99,7 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
 
     def add(*names: str, **settings: object) -> None:
-        """With torchrun's second spelling, which has underscores."""
+        """Adds a flag with torchrun's second spelling, which has underscores."""
         spellings = [n.replace("-", "_") for n in names if n.startswith("--") and "-" in n[2:]]
         parser.add_argument(*names, *(f"--{s[2:]}" for s in spellings), **settings)  # type: ignore[arg-type]
 
@@ -224,7 +224,7 @@ def signals(text: str) -> tuple[int, ...]:
 
 
 def streams(text: str, processes: int) -> dict[int, int]:
-    """Of each local rank, the streams of `3` or `0:1,1:3`. Raises ValueError."""
+    """The streams of each local rank, as `3` or `0:1,1:3` say. Raises ValueError."""
     if re.fullmatch("[0-3]", text):
         return dict.fromkeys(range(processes), int(text))
     if not re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 NOTE = "PCCL_RUN_NOTE"
 
-# Of another launcher's world, or of torch's rendezvous in it; none of them is this run's.
+# These describe another launcher's world, or torch's rendezvous in it, and never this run.
 _OF_A_WORLD = (
     "RANK",
     "WORLD_SIZE",
@@ -30,7 +30,7 @@ _OF_A_WORLD = (
 def of_worker(
     base: Mapping[str, str], *, url: str, note: Path, rank: int, processes: int, attempt: int
 ) -> dict[str, str]:
-    """Of a worker that is a replica of its own.
+    """The variables of a worker that is a replica of its own.
 
     Args:
         base: The launcher's own.
@@ -54,7 +54,7 @@ def of_worker(
 
 
 def of_rank(worker: Mapping[str, str], *, name: str, port: int) -> dict[str, str]:
-    """Of a rank of a replica: what `of_worker` gives, and the fixed group of this host.
+    """The variables of a rank of a replica: those of `of_worker`, and the host's fixed group.
 
     The default group is that of the replica, so the run's URL is `join`'s alone.
 

@@ -49,7 +49,7 @@ class Teller:
         self._thread.start()
 
     def say(self, text: str) -> None:
-        """One line, at once; from any thread."""
+        """Writes one line, at once; may be called from any thread."""
         self._put(f"pccl-run: {text}\n".encode(errors="replace"))
 
     def show(self, text: str) -> None:
@@ -141,7 +141,7 @@ def wait_for_streams(timeout_s: float) -> None:
 
 
 def last_lines(data: bytes) -> str:
-    """Of the end of a stream, the lines that a person wants to see."""
+    """The lines at the end of a stream that a person wants to see."""
     return "\n".join(data.decode(errors="replace").splitlines()[-TAIL_LINES:])
 
 

@@ -135,7 +135,7 @@ Action = Start | Signal | Say | ShowErrors | Exit
 
 @dataclass
 class _State:
-    """Of a unit.
+    """The state of a unit.
 
     Attributes:
         unit: What it is.
