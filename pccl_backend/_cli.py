@@ -15,14 +15,15 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from . import _tokens
-from ._config import ETCD_SCHEME, RUN_NAME, SCHEME, is_run_name, token
+from . import _etcd_access, _tokens
+from ._config import ETCD_SCHEMES, RUN_NAME, SCHEME, is_run_name, token
 from ._version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ._etcd import EtcdRegister
+    from ._etcd_gateway import Access
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 48148
@@ -200,10 +201,41 @@ def build_parser() -> argparse.ArgumentParser:
         "--state",
         metavar="FILE|etcd://…|none",
         help="file that keeps what a restarted master must know; or an etcd cluster, "
-        "etcd://HOST:PORT[,HOST:PORT...]/KEY, that several masters share: one is in charge, the "
-        "others stand by; 'none' keeps it in memory, then a restarted master does not know its "
-        "run. A run of another name than 'default' has -NAME at the end of its file or key "
-        "(default: master-PORT in $XDG_STATE_HOME/pccl or ~/.local/state/pccl; none with port 0)",
+        "etcds://HOST:PORT[,HOST:PORT...]/KEY (etcd:// without TLS), that several masters share: "
+        "one is in charge, the others stand by; 'none' keeps it in memory, then a restarted master "
+        "does not know its run. A run of another name than 'default' has -NAME at the end of its "
+        "file or key (default: master-PORT in $XDG_STATE_HOME/pccl or ~/.local/state/pccl; none "
+        "with port 0)",
+    )
+    add(
+        "--etcd-ca",
+        metavar="FILE",
+        help="with etcds://: file (PEM) with the authorities whose certificates an etcd may show "
+        "(default: those of this machine)",
+    )
+    add(
+        "--etcd-cert",
+        metavar="FILE",
+        help="with etcds://: file (PEM) with the certificate that this master shows "
+        "(default: none)",
+    )
+    add(
+        "--etcd-key",
+        metavar="FILE",
+        help="file (PEM) with the key of that certificate, which only this user may read "
+        "(default: none)",
+    )
+    add(
+        "--etcd-user",
+        metavar="NAME",
+        help="user as which this master speaks to etcd; the password is in --etcd-password-file, "
+        "or in the variable PCCL_ETCD_PASSWORD (default: no user)",
+    )
+    add(
+        "--etcd-password-file",
+        metavar="FILE",
+        help="file with one line, the password of --etcd-user, which only this user may read "
+        "(default: the variable PCCL_ETCD_PASSWORD, taken out of the environment)",
     )
     add(
         "--lease",
@@ -371,7 +403,7 @@ def state_of(run: argparse.Namespace) -> str:
 def run_options(run: argparse.Namespace) -> dict[str, Any]:
     """The fields of RunOptions (csrc/master/options.h) for the flags of a run."""
     state_file = state_of(run)
-    lease = run.lease if state_file.startswith(ETCD_SCHEME) else 0.0
+    lease = run.lease if state_file.startswith(ETCD_SCHEMES) else 0.0
     return {
         "run": run.run,
         "min_peers": run.min_peers,
@@ -389,15 +421,19 @@ def run_options(run: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def shared_register(run: argparse.Namespace) -> EtcdRegister | None:
-    """The register of several masters, if --state names one. Raises ValueError."""
-    state = state_of(run)
-    if not state.startswith(ETCD_SCHEME):
+def shared_register(run: argparse.Namespace, access: Access | None) -> EtcdRegister | None:
+    """The register of several masters, if --state names one. Raises ValueError.
+
+    Args:
+        run: The flags of the run.
+        access: How etcd is spoken to; None: --state names none.
+    """
+    if access is None:
         return None
     from ._etcd import EtcdRegister
 
     host, port = run.listen
-    return EtcdRegister(state, lease_s=run.lease, name=f"{host}:{port}")
+    return EtcdRegister(state_of(run), lease_s=run.lease, name=f"{host}:{port}", access=access)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -431,7 +467,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        served = [(run_options(run), shared_register(run)) for run in runs]
+        access = _etcd_access.of_arguments(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        served = [(run_options(run), shared_register(run, access)) for run in runs]
     except ValueError as error:
         parser.error(f"argument --state: {error}")
     except RuntimeError as error:  # no home directory

@@ -22,7 +22,8 @@ from ._version import __version__
 
 NAME = "pccl"  # of the backend; _register.py has its own, since it loads nothing
 SCHEME = "pccl://"
-ETCD_SCHEME = "etcd://"
+ETCD_TLS_SCHEME = "etcds://"
+ETCD_SCHEMES = ("etcd://", ETCD_TLS_SCHEME)
 RUN_NAME_BYTES_MAX = 128  # of replicas too
 RUN_NAME = f"1 to {RUN_NAME_BYTES_MAX} letters of ASCII, digits, '-', '_' and '.'"  # is_run_name
 NAME_BYTES_MAX = 64
@@ -32,6 +33,7 @@ SECONDS_MAX = 365.0 * 24 * 3600
 ON_LOSS = ("retry", "raise")
 PLAINTEXT = ("none", "loopback", "all")
 TOKEN = "PCCL_TOKEN"  # a secret, and so no option
+ETCD_PASSWORD = "PCCL_ETCD_PASSWORD"  # pccl-master's; a secret too
 OF_TOKENS = (TOKEN, "PCCL_TOKEN_FILE")  # of no use at a master of one's own on loopback
 OF_LAUNCHER = "PCCL_RUN_"  # variables between pccl-run and its workers begin so
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
@@ -299,6 +301,20 @@ def token() -> Iterator[str]:
         yield line
     finally:
         os.environ.pop(TOKEN, None)
+
+
+def take_etcd_password() -> str:
+    """The value of PCCL_ETCD_PASSWORD ("": none), which is not set afterwards.
+
+    No child inherits it, and /proc/PID/environ shows it no more.
+    """
+    password = os.environ.get(ETCD_PASSWORD, "")
+    if password:
+        from pccl_backend import _core
+
+        _core.wipe_variable(ETCD_PASSWORD)
+    os.environ.pop(ETCD_PASSWORD, None)
+    return password
 
 
 def launches_block(environment: Mapping[str, str] | None = None) -> bool:

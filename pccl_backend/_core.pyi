@@ -24,6 +24,15 @@ def new_token(path: str, name: str, runs: list[str]) -> None:
 def token_line(path: str, name: str) -> str:
     """The line of a token in the file of a master: a secret. Raises ValueError."""
 
+def private_content(what: str, path: str) -> bytes:
+    """The content of a file that nobody else may read or change.
+
+    Raises ValueError, which begins with `what` and the path.
+    """
+
+def wipe_variable(name: str) -> None:
+    """Overwrites the value of a variable in the memory of this process, and unsets it."""
+
 def build_schedule(args: dict[str, Any]) -> dict[str, Any]:
     """collectives/schedule.h, for the tests: fields of CollectiveArgs in, steps and scratch_bytes out."""
 

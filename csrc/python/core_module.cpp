@@ -206,6 +206,13 @@ std::string line_of_token(const std::string& path, const std::string& name) {
   return std::move(line).value();
 }
 
+py::bytes private_content(const std::string& what, const std::string& path) {
+  SecretText text;
+  const Error error = read_private(what, path, text);
+  if (error.failed()) throw py::value_error(printable(error.text));
+  return {text.get().data(), text.get().size()};
+}
+
 // --------------------------------------------------------------------------------------- schedules
 
 CollectiveArgs collective_args(const py::dict& given) {
@@ -321,6 +328,10 @@ PYBIND11_MODULE(_core, m) {
         py::arg("token_file"), py::arg("token"));
   m.def("new_token", &pccl::new_token, py::arg("path"), py::arg("name"), py::arg("runs"));
   m.def("token_line", &pccl::line_of_token, py::arg("path"), py::arg("name"));
+  m.def("private_content", &pccl::private_content, py::arg("what"), py::arg("path"));
+  m.def(
+      "wipe_variable", [](const std::string& name) { pccl::wipe_variable(name.c_str()); },
+      py::arg("name"));
   m.def("build_schedule", &pccl::schedule_dict, py::arg("args"));
   m.def("reduce_into", &pccl::reduce_buffers, py::arg("to"), py::arg("a"), py::arg("b"),
         py::arg("dtype"), py::arg("op"));

@@ -53,61 +53,15 @@ int open_file(const std::string& path, int flags) {
   return fd;
 }
 
-/// Text that is overwritten when it is destroyed. Its memory never moves.
-class Text {
- public:
-  Text() { text_.reserve(kTokenFileBytesMax + 2); }
-  ~Text() { OPENSSL_cleanse(text_.data(), text_.capacity()); }
-  Text(const Text&) = delete;
-  Text& operator=(const Text&) = delete;
-  [[nodiscard]] std::string& get() { return text_; }
-
- private:
-  std::string text_;
-};
-
-/// `what`: "the token file".
-Error read_private(const std::string& what, const std::string& path, std::string& into) {
-  const std::string named = what + " " + path;
-  // A pipe at that path would hold this process up for ever.
-  const File file(open_file(path, O_RDONLY | O_NONBLOCK));
-  if (!file.open()) return invalid(named + " cannot be opened: " + why(errno));
-  struct stat seen{};
-  if (::fstat(file.fd(), &seen) != 0) return invalid(named + " cannot be read: " + why(errno));
-  if (!S_ISREG(seen.st_mode)) return invalid(named + " is no regular file");
-  if (seen.st_uid != ::geteuid() && seen.st_uid != 0) {
-    return invalid(named + " belongs to another user (id " + std::to_string(seen.st_uid) +
-                   "), who can change it: make a copy that is your own");
-  }
-  if ((seen.st_mode & 077) != 0) {
-    return invalid(named + " may be read or changed by other users: chmod 600 " + path +
-                   ", and if others could read it, replace its tokens");
-  }
-  std::array<char, 4096> block{};
-  while (into.size() <= kTokenFileBytesMax) {
-    const ssize_t got = ::read(file.fd(), block.data(), block.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return invalid(named + " cannot be read: " + why(errno));
-    if (got == 0) {
-      OPENSSL_cleanse(block.data(), block.size());
-      return {};
-    }
-    const std::size_t room = kTokenFileBytesMax + 1 - into.size();
-    into.append(block.data(), std::min(static_cast<std::size_t>(got), room));
-  }
-  OPENSSL_cleanse(block.data(), block.size());
-  return invalid(named + " is larger than " + std::to_string(kTokenFileBytesMax) + " bytes");
-}
-
 Result<Tokens> tokens_of(const std::string& path) {
-  Text text;
-  if (Error error = read_private("the token file", path, text.get()); error.failed()) return error;
+  SecretText text;
+  if (Error error = read_private("the token file", path, text); error.failed()) return error;
   return parse_tokens(text.get(), "the token file " + path);
 }
 
 Result<Secret> key_of(const std::string& path) {
-  Text text;
-  if (Error error = read_private("the key file", path, text.get()); error.failed()) return error;
+  SecretText text;
+  if (Error error = read_private("the key file", path, text); error.failed()) return error;
   std::string_view line = text.get();
   const bool whole = line.starts_with(kKeyStart) && line.ends_with('\n');
   if (whole) {
@@ -191,6 +145,42 @@ Error check_masters(const Tokens& tokens, const Secret& key, const std::string& 
 
 }  // namespace
 
+SecretText::SecretText() { text_.reserve(kTokenFileBytesMax + 2); }
+SecretText::~SecretText() { OPENSSL_cleanse(text_.data(), text_.capacity()); }
+
+Error read_private(const std::string& what, const std::string& path, SecretText& to) {
+  std::string& into = to.get();
+  const std::string named = what + " " + path;
+  // A pipe at that path would hold this process up for ever.
+  const File file(open_file(path, O_RDONLY | O_NONBLOCK));
+  if (!file.open()) return invalid(named + " cannot be opened: " + why(errno));
+  struct stat seen{};
+  if (::fstat(file.fd(), &seen) != 0) return invalid(named + " cannot be read: " + why(errno));
+  if (!S_ISREG(seen.st_mode)) return invalid(named + " is no regular file");
+  if (seen.st_uid != ::geteuid() && seen.st_uid != 0) {
+    return invalid(named + " belongs to another user (id " + std::to_string(seen.st_uid) +
+                   "), who can change it: make a copy that is your own");
+  }
+  if ((seen.st_mode & 077) != 0) {
+    return invalid(named + " may be read or changed by other users: chmod 600 " + path +
+                   ", and if others could read it, replace what it holds");
+  }
+  std::array<char, 4096> block{};
+  while (into.size() <= kTokenFileBytesMax) {
+    const ssize_t got = ::read(file.fd(), block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return invalid(named + " cannot be read: " + why(errno));
+    if (got == 0) {
+      OPENSSL_cleanse(block.data(), block.size());
+      return {};
+    }
+    const std::size_t room = kTokenFileBytesMax + 1 - into.size();
+    into.append(block.data(), std::min(static_cast<std::size_t>(got), room));
+  }
+  OPENSSL_cleanse(block.data(), block.size());
+  return invalid(named + " is larger than " + std::to_string(kTokenFileBytesMax) + " bytes");
+}
+
 bool is_there(const std::string& path) {
   struct stat seen{};
   return ::lstat(path.c_str(), &seen) == 0;
@@ -242,11 +232,11 @@ Error add_token(const std::string& path, const std::string& name,
   if (std::filesystem::is_symlink(std::filesystem::symlink_status(path))) {
     return invalid(path + " is a link: name the file itself");
   }
-  Text text;
+  SecretText text;
   if (is_there(path)) {
     const auto held = read_master_files(path);
     if (!held) return held.error();
-    if (Error error = read_private("the token file", path, text.get()); error.failed()) {
+    if (Error error = read_private("the token file", path, text); error.failed()) {
       return error;
     }
   }
@@ -257,7 +247,7 @@ Error add_token(const std::string& path, const std::string& name,
     key = held.value();
   } else {
     key = random_secret();
-    Text line;
+    SecretText line;
     line.get() += kKeyStart;
     line.get() += to_base64(key.bytes());
     line.get() += "\n";

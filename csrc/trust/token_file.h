@@ -38,6 +38,23 @@ struct MasterFiles {
 /// The line of one token in the file of a master: for a person's eyes, it holds the secret.
 [[nodiscard]] Result<std::string> token_line(const std::string& path, const std::string& name);
 
+/// Text that is overwritten when it is destroyed. Its memory never moves.
+class SecretText {
+ public:
+  SecretText();
+  ~SecretText();
+  SecretText(const SecretText&) = delete;
+  SecretText& operator=(const SecretText&) = delete;
+  [[nodiscard]] std::string& get() { return text_; }
+
+ private:
+  std::string text_;
+};
+/// The content of a file that nobody else may read or change, of 1 MiB at most. Errors are
+/// `invalid`, and begin with `what` ("the token file") and the path.
+[[nodiscard]] Error read_private(const std::string& what, const std::string& path,
+                                 SecretText& into);
+
 /// Is there anything at this path?
 [[nodiscard]] bool is_there(const std::string& path);
 [[nodiscard]] std::string key_path(const std::string& path);

@@ -2,72 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import fixed_group, hear, say
+from taps import taps
 
 SECRET = b"a gradient that nobody else reads"
-
-
-class Tap:
-    """Listens at 127.0.0.2:port, passes every byte on to 127.0.0.1:port, and keeps a copy."""
-
-    def __init__(self) -> None:
-        self.seen: list[bytearray] = []
-        self._listening = socket.create_server(("127.0.0.2", 0))
-        self.port: int = self._listening.getsockname()[1]
-        self._open: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                here, _ = self._listening.accept()
-            except OSError:
-                return  # closed
-            there = socket.socket()
-            self._open += [here, there]
-            if there.connect_ex(("127.0.0.1", self.port)) != 0:
-                here.close()
-                continue
-            for reads, writes in ((here, there), (there, here)):
-                self._threads.append(threading.Thread(target=self._pass, args=(reads, writes)))
-                self._threads[-1].start()
-
-    def _pass(self, reads: socket.socket, writes: socket.socket) -> None:
-        seen = bytearray()
-        self.seen.append(seen)
-        with contextlib.suppress(OSError):  # an end is gone
-            while piece := reads.recv(1 << 16):
-                seen += piece
-                writes.sendall(piece)
-            writes.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        for one in (self._listening, *self._open):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        for thread in list(self._threads):
-            thread.join()
-        for one in (self._listening, *self._open):
-            one.close()
-
-
-@contextlib.contextmanager
-def taps(count: int) -> Iterator[list[Tap]]:
-    made = [Tap() for _ in range(count)]
-    try:
-        yield made
-    finally:
-        for tap in made:
-            tap.close()
 
 
 def sends_bytes(rank: int, world: int, meet: str) -> None:

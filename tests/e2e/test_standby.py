@@ -5,70 +5,19 @@ Also one master that has lost its register, and what the operator can say then.
 
 from __future__ import annotations
 
-import shutil
 import signal
-import subprocess
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE_S, Master, Peer, free_port, wait_until
+from conftest import Master, wait_until
 from elastic_members import Run, Start, answers, end, mean, member, one, tell, together
+from etcd_cluster import Etcd
+from standby import role, says, train
 
 Pair = Callable[..., tuple[Master, Master, str]]  # in charge, standing by, the URL of both
-WHERE = "Debian's etcd-server is not installed: make setup does it"
-
-
-class Etcd:
-    """A cluster of `etcd` processes on free ports of this machine."""
-
-    def __init__(self, folder: Path, count: int = 3) -> None:
-        binary = shutil.which("etcd")
-        if binary is None:
-            pytest.fail(WHERE)
-        self.clients = [free_port() for _ in range(count)]
-        peers = [free_port() for _ in range(count)]
-        cluster = ",".join(f"m{i}=http://127.0.0.1:{peers[i]}" for i in range(count))
-        self.processes: list[subprocess.Popen[bytes]] = []
-        for i in range(count):
-            client, peer = f"http://127.0.0.1:{self.clients[i]}", f"http://127.0.0.1:{peers[i]}"
-            command = [binary, "--name", f"m{i}", "--data-dir", str(folder / f"etcd-{i}")]
-            command += ["--listen-client-urls", client, "--advertise-client-urls", client]
-            command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-            command += ["--initial-cluster", cluster, "--unsafe-no-fsync"]
-            log = (folder / f"etcd-{i}.log").open("wb")
-            self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
-            log.close()
-        wait_until(self.healthy, what="the etcd cluster")
-
-    def healthy(self) -> bool:
-        for port in self.clients:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
-                    if b"true" not in answer.read():
-                        return False
-            except OSError:
-                return False
-        return True
-
-    @property
-    def state(self) -> str:
-        hosts = ",".join(f"127.0.0.1:{port}" for port in self.clients)
-        return f"etcd://{hosts}/pccl/test"
-
-    def signal(self, number: int) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(number)
-
-    def close(self) -> None:
-        self.signal(signal.SIGCONT)
-        self.signal(signal.SIGKILL)
-        for process in self.processes:
-            process.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -76,30 +25,6 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
     cluster = Etcd(tmp_path)
     yield cluster
     cluster.close()
-
-
-def says(peer: Peer, words: str, timeout_s: float = PATIENCE_S) -> None:
-    wait_until(
-        lambda: words in "".join(peer.errors),
-        timeout_s,
-        f"{peer.name} says {words!r}\n{peer.log()}",
-    )
-
-
-def train(peers: list[Peer], steps: int = 2) -> None:
-    for _ in range(steps):
-        one(together(peers, "train"), "result")
-        one(together(peers, "refresh"), "w")
-
-
-def role(master: Master) -> str:
-    """What a master has said last about itself."""
-    text = "".join(master.errors)
-    said = {
-        "in charge": text.rfind("this master holds the lease"),
-        "stands by": max(text.rfind("standing by"), text.rfind("stands by")),
-    }
-    return max(said, key=lambda what: said[what]) if max(said.values()) >= 0 else ""
 
 
 @pytest.fixture
