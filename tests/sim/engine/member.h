@@ -53,6 +53,7 @@ class Member {
   void ends_a_group(bool aborts);
   /// Its program does nothing for so long; its engine does.
   void dozes(std::uint64_t us) { dozes_until_us_ = time_.now_us() + us; }
+  [[nodiscard]] std::uint64_t dozes_until_us() const { return dozes_until_us_; }
 
   [[nodiscard]] bool over() const { return over_ || !process_.alive(); }
   [[nodiscard]] bool lived() const { return !killed_; }

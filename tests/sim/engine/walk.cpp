@@ -132,8 +132,9 @@ class Walk {
     outages_ = 1 + chance.below(2);
     founders_ = 2 + chance.below(3);
     options_.min_peers = static_cast<std::uint32_t>(founders_);
-    options_.patience_ms = 6000;  // a dial that nobody answers, and the pause after it
-    plan_.messages = false;       // they fail with their epoch
+    // A dial that nobody answers, and the pause after it; the next outage may meet the next dial.
+    options_.patience_ms = 6000 * outages_;
+    plan_.messages = false;  // they fail with their epoch
     plan_.faults = book_.faults = false;
     plan_.stay_for = founders_;
   }
