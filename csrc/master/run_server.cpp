@@ -14,6 +14,7 @@
 #include "membership/members.h"
 #include "membership/status.h"
 #include "transport/network.h"
+#include "transport/sys.h"
 #include "wire/cbor.h"
 
 namespace pccl::master {
