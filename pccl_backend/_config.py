@@ -151,6 +151,8 @@ class Options:
             they are: none, loopback (both ends at loopback addresses) or all. A link is encrypted
             if one of its two processes wants that. None: all in a process without a token, none in
             a process with one. PCCL_PLAINTEXT.
+        objects: Whether torch's object collectives (`broadcast_object_list` and the like), which
+            unpickle what other members send, may be called on groups of pccl. PCCL_OBJECTS=0.
     """
 
     name: str | None = None
@@ -172,6 +174,7 @@ class Options:
     on_loss: str = "retry"
     stream_wait: bool = False
     plaintext: str | None = None
+    objects: bool = True
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, whoever gave them."""
@@ -470,6 +473,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "on_loss": ("PCCL_ON_LOSS", str.lower),
     "stream_wait": ("PCCL_STREAM_WAIT", _read_switch),
     "plaintext": ("PCCL_PLAINTEXT", str.lower),
+    "objects": ("PCCL_OBJECTS", _read_switch),
 }
 
 VARIABLES = {field: variable for field, (variable, _) in _VARIABLES.items()}

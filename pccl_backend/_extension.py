@@ -49,7 +49,7 @@ def extension(options: Options | None = None) -> Any:
                 module.configure_engine(config.to_engine() | {"token": line})
             module.set_stream_wait(config.stream_wait, launches_block())
             _say_goodbye_at_exit(module)
-            _patches.apply()
+            _patches.apply(objects=config.objects)
             _module, _options = module, config
         elif options is not None and options != _options:
             raise ValueError(

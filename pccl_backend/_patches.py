@@ -1,8 +1,15 @@
-"""The two calls of torch.distributed that ask for the name "gloo", made to work for "pccl" too."""
+"""Functions of torch.distributed that are replaced for groups of pccl.
+
+Two ask for the name "gloo" and are made to work for "pccl" too. With `Options(objects=False)` those
+that unpickle what other members send are refused; `torch.distributed` is Python there, and hands
+the backend nothing but tensors of bytes, so a backend alone cannot tell them from others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +18,25 @@ from torch.distributed import distributed_c10d
 
 from ._config import NAME
 
+# What a program calls, refused before anything is sent; and the two that all of these go through,
+# for a program that has taken the first ones from torch before there was a group.
+_OF_OBJECTS = (
+    *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
+    *("send_object_list", "recv_object_list"),
+)
+_PICKLES = ("_object_to_tensor", "_tensor_to_object")
 
-def apply() -> None:
-    """Replaces both, once; for groups of other backends they do what they did."""
+
+def apply(*, objects: bool) -> None:
+    """Replaces them, once; for groups of other backends they do what they did.
+
+    Args:
+        objects: Whether object collectives stay allowed.
+    """
     _patch("monitored_barrier", _monitored_barrier)
+    if not objects:
+        for name in (*_OF_OBJECTS, *_PICKLES):
+            _patch(name, _refused)
     if not hasattr(dist, "set_timeout"):  # torch 2.14 asks every backend
         _patch("_set_pg_timeout", _set_pg_timeout)
 
@@ -29,6 +51,24 @@ def _patch(name: str, replacement: Any) -> None:
     setattr(distributed_c10d, name, ours)
     if getattr(dist, name, None) is theirs:
         setattr(dist, name, ours)
+
+
+def _refused(theirs: Callable[..., Any]) -> Any:
+    parameters = inspect.signature(theirs)
+
+    @functools.wraps(theirs)
+    def refuses(*args: Any, **kwargs: Any) -> Any:
+        if not _is_ours(parameters.bind(*args, **kwargs).arguments.get("group")):
+            return theirs(*args, **kwargs)
+        name = theirs.__name__
+        raise RuntimeError(
+            f"{name if name in _OF_OBJECTS else 'an object collective'} on a group of pccl is "
+            "refused, by Options(objects=False) or PCCL_OBJECTS=0: torch unpickles what other "
+            "members send, so each of them could run its code here. Send tensors in its place, or "
+            "put plain values into the state that refresh shares"
+        )
+
+    return refuses
 
 
 def _is_ours(group: Any) -> bool:

@@ -85,6 +85,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         "PCCL_ON_LOSS": "RAISE",
         "PCCL_STREAM_WAIT": "1",
         "PCCL_PLAINTEXT": "Loopback",
+        "PCCL_OBJECTS": "0",
         "PCCL_HOLD_TIMEOUT_S": "",
     }
     assert Options.from_environment(environment) == Options(
@@ -98,6 +99,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         on_loss="raise",
         stream_wait=True,
         plaintext="loopback",
+        objects=False,
     )
     assert Options.from_environment({}) == Options()
 
@@ -134,6 +136,7 @@ def test_an_argument_wins_over_a_variable() -> None:
         ("PCCL_ON_LOSS", "ignore"),
         ("PCCL_STREAM_WAIT", "yes"),
         ("PCCL_PLAINTEXT", "some"),
+        ("PCCL_OBJECTS", "no"),
         ("PCCL_ADVERTISE", "a,,b"),
     ],
 )
