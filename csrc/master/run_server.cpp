@@ -115,6 +115,10 @@ bool RunServer::is_revoked(const TokenMark& token) const {
 
 // ------------------------------------------------------------------------------- what has happened
 
+Error RunServer::refusal(const Hello& hello) const {
+  return in_charge_ && state_.holds ? check_hello(state_, hello) : Error{};
+}
+
 void RunServer::connected(Hello hello, std::uint64_t connection) {
   const PeerId peer = hello.member.peer();
   store_drop(peer);  // its answers would go to the new connection, which has not asked

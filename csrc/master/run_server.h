@@ -67,6 +67,7 @@ class RunServer final : private ConnectionEvents {
   [[nodiscard]] bool is_revoked(const TokenMark& token) const;
 
  private:
+  [[nodiscard]] Error refusal(const Hello& hello) const override;
   void connected(Hello hello, std::uint64_t connection) override;
   void message(PeerId peer, PeerToMaster message, std::size_t bytes) override;
   void room(PeerId peer) override;

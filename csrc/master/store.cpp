@@ -113,7 +113,7 @@ std::vector<StoreAnswer> KeyValueStore::request(PeerId peer, const StoreRequest&
     if (refusal.error.failed()) return only(std::move(refusal));
     return {};
   }
-  std::vector<StoreAnswer> answers = only(apply(request));
+  std::vector<StoreAnswer> answers = only(apply(peer, request));
   if (writes(request.op)) {
     // Also after a failure: some of its keys may have been set.
     for (const std::string& key : request.keys) {
@@ -147,16 +147,16 @@ void KeyValueStore::clear() {
   while (!entries_.empty()) erase(entries_.begin()->first);
 }
 
-StoreReply KeyValueStore::apply(const StoreRequest& request) {
+StoreReply KeyValueStore::apply(PeerId peer, const StoreRequest& request) {
   switch (request.op) {
     case StoreOp::set:
-      return put_all(request, false);
+      return put_all(peer, request, false);
     case StoreOp::append:
-      return put_all(request, true);
+      return put_all(peer, request, true);
     case StoreOp::add:
-      return add(request);
+      return add(peer, request);
     case StoreOp::compare_set:
-      return compare_set(request);
+      return compare_set(peer, request);
     case StoreOp::check:
       return with_amount(request, first_missing(request) ? 0 : 1);
     case StoreOp::remove: {
@@ -175,31 +175,34 @@ StoreReply KeyValueStore::apply(const StoreRequest& request) {
   return failed(request, ErrorCode::invalid, "the store request is not known");
 }
 
-StoreReply KeyValueStore::put_all(const StoreRequest& request, bool append) {
+StoreReply KeyValueStore::put_all(PeerId peer, const StoreRequest& request, bool append) {
   for (std::size_t i = 0; i < request.keys.size(); ++i) {
     const std::string& key = request.keys[i];
     const Bytes& value = request.values[i];
     const auto at = entries_.find(key);
-    const std::size_t kept = append && at != entries_.end() ? at->second.size() : 0;
+    const std::size_t kept = append && at != entries_.end() ? at->second.value.size() : 0;
     if (kept + value.size() > kStoreValueBytesMax) {
       return too_long(request, key, kept + value.size());
     }
-    if (!fits(key, kept + value.size())) return full(request, key);
+    if (!fits(peer, key, kept + value.size())) return full(peer, request, key);
     if (kept > 0) {
-      at->second.insert(at->second.end(), value.begin(), value.end());
-      bytes_ += value.size();
+      Entry& entry = at->second;
+      give_back(entry.holder, entry_bytes(key, kept), 1);
+      entry.value.insert(entry.value.end(), value.begin(), value.end());
+      entry.holder = peer;
+      take(peer, entry_bytes(key, entry.value.size()), 1);
     } else {
-      put(key, value);
+      put(peer, key, value);
     }
   }
   return with_amount(request, 0);
 }
 
-StoreReply KeyValueStore::add(const StoreRequest& request) {
+StoreReply KeyValueStore::add(PeerId peer, const StoreRequest& request) {
   const std::string& key = request.keys[0];
   std::int64_t sum = 0;
   if (const auto at = entries_.find(key); at != entries_.end()) {
-    const auto number = as_number(at->second);
+    const auto number = as_number(at->second.value);
     if (!number) {
       return failed(request, ErrorCode::invalid,
                     "add: the value of " + in_quotes(key) + " is not a decimal number");
@@ -210,27 +213,27 @@ StoreReply KeyValueStore::add(const StoreRequest& request) {
     return failed(request, ErrorCode::invalid, "add: the sum at " + in_quotes(key) + " overflows");
   }
   const std::string text = std::to_string(sum);
-  if (!fits(key, text.size())) return full(request, key);
-  put(key, Bytes(text.begin(), text.end()));
+  if (!fits(peer, key, text.size())) return full(peer, request, key);
+  put(peer, key, Bytes(text.begin(), text.end()));
   return with_amount(request, sum);
 }
 
-StoreReply KeyValueStore::compare_set(const StoreRequest& request) {
+StoreReply KeyValueStore::compare_set(PeerId peer, const StoreRequest& request) {
   // As TCPStore: a missing key counts as empty. Without a match the reply is the value that is
   // there, or, for a missing key, the expected value.
   const std::string& key = request.keys[0];
   const Bytes& expected = request.values[0];
   const Bytes& desired = request.values[1];
   const auto at = entries_.find(key);
-  const bool matches = at == entries_.end() ? expected.empty() : at->second == expected;
+  const bool matches = at == entries_.end() ? expected.empty() : at->second.value == expected;
   StoreReply reply = with_amount(request, 0);
   if (!matches) {
-    reply.values.push_back(at == entries_.end() ? expected : at->second);
+    reply.values.push_back(at == entries_.end() ? expected : at->second.value);
     return reply;
   }
   if (desired.size() > kStoreValueBytesMax) return too_long(request, key, desired.size());
-  if (!fits(key, desired.size())) return full(request, key);
-  put(key, desired);
+  if (!fits(peer, key, desired.size())) return full(peer, request, key);
+  put(peer, key, desired);
   reply.values.push_back(desired);
   return reply;
 }
@@ -238,7 +241,7 @@ StoreReply KeyValueStore::compare_set(const StoreRequest& request) {
 StoreReply KeyValueStore::list_keys(const StoreRequest& request) const {
   StoreReply reply = with_amount(request, 0);
   std::size_t bytes = 0;
-  for (const auto& [key, value] : entries_) {
+  for (const auto& [key, entry] : entries_) {
     bytes += key.size() + kStoreEntryBytes;
     if (reply.keys.size() == kStoreKeysMax || bytes > kStoreReplyBytesMax) {
       return failed(request, ErrorCode::invalid,
@@ -255,7 +258,7 @@ StoreReply KeyValueStore::read(const StoreRequest& request) const {
   if (request.op == StoreOp::wait) return reply;
   std::size_t bytes = 0;
   for (const std::string& key : request.keys) {
-    const Bytes& value = entries_.find(key)->second;
+    const Bytes& value = entries_.find(key)->second.value;
     bytes += value.size() + kStoreEntryBytes;
     if (bytes > kStoreReplyBytesMax) {
       return failed(request, ErrorCode::invalid,
@@ -276,8 +279,9 @@ StoreReply KeyValueStore::wait(PeerId peer, const StoreRequest& request, std::st
                   "this peer has " + std::to_string(kStoreWaitsMax) +
                       " store requests that wait, more are not taken");
   }
-  if (bytes_ + bytes > bytes_max_) return full(request, missing);
-  bytes_ += bytes;
+  const bool fits_peer = held_by(peer).bytes + bytes <= bytes_of_peer_max_;
+  if (!fits_peer || bytes_ + bytes > bytes_max_) return full(peer, request, missing);
+  take(peer, bytes, 0);
   ++waits_of_[peer];
   const Waiter self{peer, request.id};
   by_missing_.emplace(missing, self);
@@ -292,33 +296,67 @@ std::optional<std::string> KeyValueStore::first_missing(const StoreRequest& requ
   return std::nullopt;
 }
 
-StoreReply KeyValueStore::full(const StoreRequest& request, const std::string& key) const {
+StoreReply KeyValueStore::full(PeerId peer, const StoreRequest& request,
+                               const std::string& key) const {
+  const Held held = held_by(peer);
+  const bool all = bytes_ + kStoreEntryBytes + key.size() > bytes_max_;
+  const std::string whole = "the master's store is full (" + std::to_string(bytes_) + " of " +
+                            std::to_string(bytes_max_) + " bytes";
+  const std::string own =
+      "the master's store is full for this peer (it holds " + std::to_string(held.bytes) +
+      " of its " + std::to_string(bytes_of_peer_max_) + " bytes, and " + std::to_string(held.keys) +
+      " of its " + std::to_string(keys_of_peer_max_) + " keys; all peers hold " +
+      std::to_string(bytes_) + " of " + std::to_string(bytes_max_) + " bytes";
   return failed(request, ErrorCode::invalid,
-                "the master's store is full (" + std::to_string(bytes_) + " of " +
-                    std::to_string(bytes_max_) + " bytes): no room for " + in_quotes(key));
+                (all ? whole : own) + "): no room for " + in_quotes(key));
 }
 
-bool KeyValueStore::fits(const std::string& key, std::size_t value_bytes) const {
+KeyValueStore::Held KeyValueStore::held_by(PeerId peer) const {
+  const auto held = held_.find(peer);
+  return held == held_.end() ? Held{} : held->second;
+}
+
+bool KeyValueStore::fits(PeerId peer, const std::string& key, std::size_t value_bytes) const {
   const auto at = entries_.find(key);
-  const std::size_t old = at == entries_.end() ? 0 : entry_bytes(key, at->second.size());
-  return bytes_ - old + entry_bytes(key, value_bytes) <= bytes_max_;
+  const std::size_t old = at == entries_.end() ? 0 : entry_bytes(key, at->second.value.size());
+  const bool own = at != entries_.end() && at->second.holder == peer;
+  const std::size_t bytes = entry_bytes(key, value_bytes);
+  const Held held = held_by(peer);
+  return bytes_ - old + bytes <= bytes_max_ &&
+         held.bytes - (own ? old : 0) + bytes <= bytes_of_peer_max_ &&
+         held.keys + (own ? 0 : 1) <= keys_of_peer_max_;
 }
 
-void KeyValueStore::put(const std::string& key, Bytes value) {
+void KeyValueStore::take(PeerId peer, std::size_t bytes, std::size_t keys) {
+  bytes_ += bytes;
+  Held& held = held_[peer];
+  held.bytes += bytes;
+  held.keys += keys;
+}
+
+void KeyValueStore::give_back(PeerId peer, std::size_t bytes, std::size_t keys) {
+  bytes_ -= bytes;
+  const auto held = held_.find(peer);
+  held->second.bytes -= bytes;
+  held->second.keys -= keys;
+  if (held->second.bytes == 0) held_.erase(held);
+}
+
+void KeyValueStore::put(PeerId peer, const std::string& key, Bytes value) {
   erase(key);
-  bytes_ += entry_bytes(key, value.size());
-  entries_.emplace(key, std::move(value));
+  take(peer, entry_bytes(key, value.size()), 1);
+  entries_.emplace(key, Entry{std::move(value), peer});
 }
 
 void KeyValueStore::erase(const std::string& key) {
   const auto at = entries_.find(key);
   if (at == entries_.end()) return;
-  bytes_ -= entry_bytes(key, at->second.size());
+  give_back(at->second.holder, entry_bytes(key, at->second.value.size()), 1);
   entries_.erase(at);
 }
 
 void KeyValueStore::forget(std::map<Waiter, Waiting>::iterator at) {
-  bytes_ -= at->second.bytes;
+  give_back(at->first.peer, at->second.bytes, 0);
   const auto [first, last] = by_missing_.equal_range(at->second.missing);
   for (auto entry = first; entry != last; ++entry) {
     if (entry->second == at->first) {

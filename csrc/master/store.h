@@ -17,7 +17,9 @@
 namespace pccl::master {
 
 inline constexpr std::size_t kStoreBytesMax = 256U << 20;  // keys, values and waits, all peers
-inline constexpr std::size_t kStoreEntryBytes = 128;       // memory of an entry beside its bytes
+inline constexpr std::size_t kStoreBytesOfPeerMax = kStoreBytesMax / 2;  // what one of them holds
+inline constexpr std::size_t kStoreKeysOfPeerMax = 65536;
+inline constexpr std::size_t kStoreEntryBytes = 128;  // memory of an entry beside its bytes
 inline constexpr std::size_t kStoreAnswersBytesMax = 512U << 20;  // of one request
 inline constexpr std::size_t kStoreWaitsMax = 1024;               // unanswered requests of one peer
 inline constexpr std::size_t kStoreReplyBytesMax =
@@ -47,8 +49,12 @@ struct StoreAnswer {
 class KeyValueStore {
  public:
   explicit KeyValueStore(std::size_t bytes_max = kStoreBytesMax,
-                         std::size_t answers_bytes_max = kStoreAnswersBytesMax)
-      : bytes_max_(bytes_max), answers_bytes_max_(answers_bytes_max) {}
+                         std::size_t answers_bytes_max = kStoreAnswersBytesMax,
+                         std::size_t keys_of_peer_max = kStoreKeysOfPeerMax)
+      : bytes_max_(bytes_max),
+        bytes_of_peer_max_(bytes_max / (kStoreBytesMax / kStoreBytesOfPeerMax)),
+        keys_of_peer_max_(keys_of_peer_max),
+        answers_bytes_max_(answers_bytes_max) {}
 
   /// Carries out a request. Returns its own answer, unless the request has to wait, then the
   /// answers to the waiting requests that it completes.
@@ -72,27 +78,45 @@ class KeyValueStore {
     std::size_t bytes = 0;
   };
 
-  [[nodiscard]] StoreReply apply(const StoreRequest& request);
-  [[nodiscard]] StoreReply add(const StoreRequest& request);
-  [[nodiscard]] StoreReply compare_set(const StoreRequest& request);
-  [[nodiscard]] StoreReply put_all(const StoreRequest& request, bool append);
+  /// The last peer that has written the value holds it.
+  struct Entry {
+    Bytes value;
+    PeerId holder;
+  };
+  /// What a peer holds, with its requests that wait.
+  struct Held {
+    std::size_t bytes = 0;
+    std::size_t keys = 0;
+  };
+
+  [[nodiscard]] StoreReply apply(PeerId peer, const StoreRequest& request);
+  [[nodiscard]] StoreReply add(PeerId peer, const StoreRequest& request);
+  [[nodiscard]] StoreReply compare_set(PeerId peer, const StoreRequest& request);
+  [[nodiscard]] StoreReply put_all(PeerId peer, const StoreRequest& request, bool append);
   [[nodiscard]] StoreReply list_keys(const StoreRequest& request) const;
   [[nodiscard]] StoreReply read(
       const StoreRequest& request) const;  // get and wait, when all keys exist
   /// Lets a request wait; an error says why it may not.
   [[nodiscard]] StoreReply wait(PeerId peer, const StoreRequest& request, std::string missing);
-  [[nodiscard]] StoreReply full(const StoreRequest& request, const std::string& key) const;
+  [[nodiscard]] StoreReply full(PeerId peer, const StoreRequest& request,
+                                const std::string& key) const;
   [[nodiscard]] std::optional<std::string> first_missing(const StoreRequest& request) const;
-  [[nodiscard]] bool fits(const std::string& key, std::size_t value_bytes) const;
-  void put(const std::string& key, Bytes value);
+  [[nodiscard]] Held held_by(PeerId peer) const;
+  [[nodiscard]] bool fits(PeerId peer, const std::string& key, std::size_t value_bytes) const;
+  void take(PeerId peer, std::size_t bytes, std::size_t keys);
+  void give_back(PeerId peer, std::size_t bytes, std::size_t keys);
+  void put(PeerId peer, const std::string& key, Bytes value);
   void erase(const std::string& key);
   void forget(std::map<Waiter, Waiting>::iterator at);
   void wake(const std::string& key, std::vector<StoreAnswer>& answers);
 
   std::size_t bytes_max_;
+  std::size_t bytes_of_peer_max_;
+  std::size_t keys_of_peer_max_;
   std::size_t answers_bytes_max_;
   std::size_t bytes_ = 0;
-  std::map<std::string, Bytes, std::less<>> entries_;
+  std::map<std::string, Entry, std::less<>> entries_;
+  std::map<PeerId, Held> held_;
   std::map<Waiter, Waiting> waiting_;
   std::multimap<std::string, Waiter, std::less<>> by_missing_;  // Waiting::missing -> its requests
   std::map<PeerId, std::size_t> waits_of_;

@@ -303,8 +303,16 @@ Error check_hello(const State& s, const Hello& hello) {
   const EpochId newest = std::max(hello.report.accepted, hello.report.started.value_or(EpochId{}));
   if (newest.incarnation() > kIncarnationMax) return refuse("no master has had its incarnation");
   if (Error error = check_like_others(s, hello.member); error.failed()) return error;
+  const auto is_other = [&](const Member& m) {
+    return m.peer() == p && m.handle.key != hello.member.handle.key;
+  };
+  if (const auto known = s.peers.find(p);
+      known != s.peers.end() && is_other(known->second.member)) {
+    return refuse("another process has its number");
+  }
   if (own(s) != nullptr) {
     for (const Member& m : own(s)->members) {
+      if (is_other(m)) return refuse("another process has its number");
       if (m.peer() == p && m.place != place) {
         return refuse("this peer was rank " + std::to_string(m.place.rank) + " of replica " +
                       m.place.replica + " before");

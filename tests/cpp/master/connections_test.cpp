@@ -82,9 +82,11 @@ class Queues : public testing::Test, protected ConnectionEvents {
 
   Loop loop_;
   std::set<PeerId> gone_;
+  Error refuses_;
   Connections connections_{loop_, *this, 20, 60000, ""};
 
  private:
+  [[nodiscard]] Error refusal(const Hello&) const override { return refuses_; }
   void connected(Hello, std::uint64_t) override {}
   void message(PeerId, PeerToMaster, std::size_t) override {}
   void room(PeerId) override {}
@@ -133,6 +135,20 @@ TEST_F(Queues, a_peer_that_is_not_read_is_not_silent) {
   EXPECT_FALSE(gone_.contains(PeerId{1}));
   waits->held_back = false;
   EXPECT_TRUE(run_until(loop_, [&] { return gone_.contains(PeerId{1}); }, 3000));
+}
+
+TEST_F(Queues, a_hello_that_is_refused_leaves_the_connection_of_that_peer_as_it_is) {
+  const auto wire = peer(1);
+  refuses_ = Error{ErrorCode::refused, "no"};
+  Hello forged;
+  forged.member.handle.peer.value = 1;
+  EXPECT_EQ(connections_.take(std::make_unique<FakeChannel>(std::make_shared<Wire>()), forged), 0U);
+  EXPECT_FALSE(wire->closed);
+  connections_.send(PeerId{1}, value(100));
+  EXPECT_GT(wire->queued, 0U);
+  refuses_ = {};
+  EXPECT_NE(connections_.take(std::make_unique<FakeChannel>(std::make_shared<Wire>()), forged), 0U);
+  EXPECT_TRUE(wire->closed);
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ TEST(Store, a_request_of_the_wrong_shape_is_an_error) {
 }
 
 TEST(Store, a_full_store_says_so_and_takes_again_after_a_remove) {
-  KeyValueStore store(4096);
+  KeyValueStore store(8192);
   const std::string large(3000, 'x');
   ask(store, make(1, StoreOp::set, {"a"}, {large}));
   const StoreReply refused = ask(store, make(2, StoreOp::set, {"b"}, {large}));
@@ -189,7 +189,7 @@ TEST(Store, a_full_store_says_so_and_takes_again_after_a_remove) {
 }
 
 TEST(Store, a_set_of_several_keys_that_fills_the_store_still_wakes_for_those_it_set) {
-  KeyValueStore store(4096);
+  KeyValueStore store(8192);
   EXPECT_TRUE(store.request(kBert, make(7, StoreOp::wait, {"a"})).empty());
   const auto answers =
       store.request(kAnna, make(1, StoreOp::set, {"a", "b"}, {"1", std::string(5000, 'x')}));
@@ -268,6 +268,57 @@ TEST(Store, clear_forgets_the_keys_and_keeps_who_waits) {
   store.clear();
   EXPECT_EQ(ask(store, make(2, StoreOp::num_keys)).amount, 0);
   EXPECT_EQ(store.request(kAnna, make(3, StoreOp::set, {"b"}, {"2"})).size(), 2U);
+}
+
+/// The answer to a request of this peer that does not wait.
+StoreReply ask_as(KeyValueStore& store, PeerId peer, const StoreRequest& request) {
+  const auto answers = store.request(peer, request);
+  return answers.empty() ? StoreReply{} : answers[0].reply;
+}
+
+TEST(Store, one_peer_does_not_fill_it_for_the_others) {
+  KeyValueStore store(1 << 20);
+  const std::string large(100000, 'x');
+  std::uint64_t id = 0;
+  const auto sets = [&](PeerId peer, const std::string& key) {
+    return !ask_as(store, peer, make(++id, StoreOp::set, {key}, {large})).error.failed();
+  };
+  std::size_t kept = 0;
+  while (sets(kAnna, "a" + std::to_string(kept))) ++kept;
+  EXPECT_EQ(kept, 5U) << "half of it";
+  const StoreReply refused = ask_as(store, kAnna, make(++id, StoreOp::set, {"b"}, {large}));
+  EXPECT_NE(refused.error.text.find("full for this peer"), std::string::npos) << refused.error.text;
+  EXPECT_TRUE(sets(kBert, "b"));
+  EXPECT_TRUE(sets(kAnna, "a0")) << "what it holds it may change";
+  EXPECT_TRUE(sets(kBert, "a1")) << "now Bert holds it";
+  EXPECT_TRUE(sets(kAnna, "a5"));
+  ask_as(store, kBert, make(++id, StoreOp::remove, {"a2"}));
+  EXPECT_TRUE(sets(kAnna, "a2"));
+  store.clear();
+  EXPECT_EQ(store.bytes(), 0U);
+}
+
+TEST(Store, keys_and_requests_that_wait_count_for_their_peer) {
+  KeyValueStore store(1 << 20, kStoreAnswersBytesMax, 3);
+  std::uint64_t id = 0;
+  for (const char* key : {"a", "b", "c"}) {
+    EXPECT_FALSE(ask_as(store, kAnna, make(++id, StoreOp::add, {key}, {}, 1)).error.failed());
+  }
+  EXPECT_TRUE(ask_as(store, kAnna, make(++id, StoreOp::add, {"d"}, {}, 1)).error.failed());
+  EXPECT_FALSE(ask_as(store, kAnna, make(++id, StoreOp::append, {"a"}, {"x"})).error.failed());
+  EXPECT_FALSE(ask_as(store, kBert, make(++id, StoreOp::add, {"d"}, {}, 1)).error.failed());
+
+  const std::string name(4000, 'k');
+  std::size_t waits = 0;
+  while (store.request(kAnna, make(++id, StoreOp::wait, {name + std::to_string(waits)})).empty()) {
+    ASSERT_LT(++waits, 1000U);
+  }
+  EXPECT_LE(waits, (1U << 19) / name.size());
+  EXPECT_TRUE(store.request(kBert, make(++id, StoreOp::wait, {name})).empty());
+  store.drop(kAnna);
+  store.drop(kBert);
+  store.clear();
+  EXPECT_EQ(store.bytes(), 0U);
 }
 
 }  // namespace

@@ -187,5 +187,17 @@ TEST(Admission, before_the_founding_who_waits_first_says_what_the_run_is_like) {
             std::string::npos);
 }
 
+TEST(Admission, a_hello_with_the_number_of_a_peer_and_another_key_is_refused) {
+  State s = in_office({member(1), member(2)});
+  newcomer(s, member(3));
+  for (const std::uint64_t p : {1U, 3U}) {
+    Hello hello;
+    hello.member = member(p);
+    EXPECT_FALSE(check_hello(s, hello).failed());
+    hello.member.handle.key[0] = 1;
+    EXPECT_EQ(check_hello(s, hello).code, ErrorCode::refused);
+  }
+}
+
 }  // namespace
 }  // namespace pccl::master
