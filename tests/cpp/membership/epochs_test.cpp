@@ -76,6 +76,18 @@ TEST(Epochs, resume_admits_nobody_and_moves_no_state) {
   for (const auto& [p, propose] : sent<Propose>(out)) EXPECT_FALSE(propose.sync.has_value());
 }
 
+TEST(Epochs, one_member_that_resumes_does_not_keep_the_states_of_two_others_apart) {
+  State s = in_office({member(1), member(2), member(3)});
+  report(s, 1).vote = VoteKind::resume;
+  for (const std::uint64_t p : {2, 3}) {
+    report(s, p).vote = VoteKind::refresh;
+    report(s, p).root = cast::root(p, static_cast<char>('a' + p));
+  }
+  Actions out;
+  reconsider(s, out);
+  for (const auto& [p, propose] : sent<Propose>(out)) EXPECT_TRUE(propose.sync.has_value());
+}
+
 TEST(Epochs, a_proposal_that_is_right_is_not_repeated) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(step(s, PeerGone{PeerId{2}, "silent"}));
