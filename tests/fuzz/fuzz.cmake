@@ -1,4 +1,4 @@
-# Fuzzers. Seeded programs, one for each of two parsers: `fuzz_NAME [SEED] [COUNT]`; a short run of each is a
+# Fuzzers (CONTRIBUTING.md). Seeded programs, one for each of two parsers: `fuzz_NAME [SEED] [COUNT]`; a short run of each is a
 # test. Coverage-guided ones (guided/targets.h) where clang is: with PCCL_FUZZ each is a program of libFuzzer
 # (scripts/fuzz); without it all are one program, a test, that goes through their corpora and mutates them.
 set(FUZZ ${CMAKE_CURRENT_LIST_DIR})
@@ -9,6 +9,26 @@ if(PCCL_FUZZ)
     target_compile_definitions(guided_${name} PRIVATE PCCL_FUZZ_TARGET=${name})
     target_link_libraries(guided_${name} PRIVATE pccl_master pccl_transport pccl_state -fsanitize=fuzzer)
   endforeach()
+  # The simulators, in which a generator draws from the input.
+  set(SIM ${TESTS}/sim)
+  set(master_sources world liar masters moves program invariants walk)
+  list(TRANSFORM master_sources PREPEND ${SIM}/)
+  list(TRANSFORM master_sources APPEND .cpp)
+  add_executable(guided_master ${FUZZ}/guided/master.cpp ${FUZZ}/guided/libfuzzer.cpp ${master_sources})
+  target_compile_definitions(guided_master PRIVATE PCCL_FUZZ_TARGET=master)
+  target_compile_options(guided_master PRIVATE -iquote ${FUZZ}/random)
+  target_include_directories(guided_master PRIVATE ${SIM})
+  target_link_libraries(guided_master PRIVATE pccl_membership -fsanitize=fuzzer)
+  include(${SIM}/engine/sources.cmake)
+  list(FILTER sim_engine_sources EXCLUDE REGEX "/(engine_main|fixed_walk)\\.cpp$")
+  add_executable(guided_engine ${FUZZ}/guided/engine.cpp ${FUZZ}/guided/libfuzzer.cpp ${sim_engine_sources}
+                 ${sim_engine_product})
+  target_compile_definitions(guided_engine PRIVATE PCCL_FUZZ_TARGET=engine)
+  target_compile_options(guided_engine PRIVATE -iquote ${FUZZ}/random -iquote ${SIM_LIMITS})
+  target_include_directories(guided_engine PRIVATE ${SIM}/engine)
+  target_link_libraries(guided_engine PRIVATE OpenSSL::SSL OpenSSL::Crypto ${UV_LIBRARY} Threads::Threads
+                        -fsanitize=fuzzer)
+  set_target_properties(guided_engine PROPERTIES UNITY_BUILD OFF)
   add_executable(fuzz_seeds ${FUZZ}/guided/seeds.cpp)
   target_link_libraries(fuzz_seeds PRIVATE pccl_master pccl_transport)
   return()

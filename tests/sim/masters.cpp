@@ -176,7 +176,8 @@ void World::crash_master(int m) {
 void World::outage(int m) {
   const auto conns = master(m).conns;
   for (const auto& [p, conn] : conns) {
-    std::erase_if(net_[{index(p), node(m)}], [&](const Item& item) { return item.conn <= conn; });
+    std::erase_if(net_[{index(p), node(m)}],
+                  [last = conn](const Item& item) { return item.conn <= last; });
     if (master(m).core->writing) {  // it hears of it after the answer
       put(index(p), node(m), conn, std::monostate{});
       put(node(m), index(p), conn, std::monostate{});

@@ -1,6 +1,13 @@
 // One target as a program of libFuzzer; PCCL_FUZZ_TARGET names its function.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 #include "base/log.h"
-#include "targets.h"
+
+namespace pccl::fuzz {
+void PCCL_FUZZ_TARGET(std::span<const std::byte> input);
+}
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
   pccl::set_log_level(pccl::LogLevel::off);

@@ -148,7 +148,19 @@ void Book::joined(PeerId who, const std::vector<PeerId>& members) {
   runs_[who] = ++last_run_;
 }
 
+bool Book::has_liar(const std::vector<PeerId>& peers) const {
+  return std::any_of(peers.begin(), peers.end(), [this](PeerId peer) { return lies(peer); });
+}
+
+/// A replica that is alone with a liar cannot be told from it.
+void Book::evicted(PeerId who) {
+  if (!sound_majority || lies(who)) return;
+  throw Violation("peer " + name_of(who) +
+                  " was evicted: one liar did it, where two sound members say otherwise");
+}
+
 void Book::ended(PeerId at, const Call& call) {
+  if (lies(at)) return;
   if (call.completions != 1) throw Violation("a ticket was completed twice");
   const Error error = call.ticket->error();
   const bool elastic = call.group == kElasticGroup;
@@ -172,6 +184,7 @@ void Book::ended(PeerId at, const Call& call) {
     return;
   }
   const std::vector<PeerId>& contributors = call.ticket->contributors;
+  const bool believed = has_liar(contributors);
   if (std::find(contributors.begin(), contributors.end(), at) == contributors.end()) {
     throw Violation(what + " was committed without its own contribution");
   }
@@ -189,6 +202,7 @@ void Book::ended(PeerId at, const Call& call) {
     throw Violation(what + " has succeeded without all members");
   }
   ++calls_checked;
+  if (believed) return;  // a liar contributed: what it has sent is in the result
   for (std::size_t i = 0; i < call.outputs.size(); ++i) {
     const Memory& now = call.in_place ? call.inputs[i] : call.outputs[i];
     const Memory right = expected(call, i, contributors);
@@ -228,6 +242,7 @@ bool Book::waits_for_another_root() const {
 /// up elsewhere; that none is there any more must have begun with a fault.
 void Book::group_failed(GroupId group, const std::vector<PeerId>& members, std::uint64_t index,
                         const std::string& what, const Error& error) {
+  if (has_liar(members)) return;
   const Expected expected = expected_[group];
   // Who has heard of the mismatch may leave before the others hear of it.
   if (error.code == ErrorCode::mismatch && index >= expected.odd_at) return;
@@ -245,6 +260,7 @@ void Book::group_failed(GroupId group, const std::vector<PeerId>& members, std::
 }
 
 void Book::entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what) {
+  if (lies(who)) return;
   const auto [known, first] = states_.emplace(std::pair(runs_[who], step), std::pair(state, who));
   if (first || known->second.first == state) return;
   throw Violation("peer " + name_of(who) + " enters step " + std::to_string(step) + " with " +

@@ -91,10 +91,16 @@ class Book {
   /// All members that enter a step hold the same state.
   void entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what);
 
+  /// Nothing is asked of what this one has, and of what sound members have by it.
+  PeerId liar;
+  /// A sound member was evicted.
+  void evicted(PeerId who);
+
   std::uint64_t bits_checked = 0;
   std::uint64_t calls_checked = 0;
   std::uint64_t messages_checked = 0;
   bool faults = true;                   // without any no collective fails
+  bool sound_majority = false;          // a liar, two sound ones at least, and no other fault
   std::uint64_t done = 0;               // members that have done all their steps
   std::map<GroupId, std::size_t> made;  // fixed groups: how many have made it, or failed to
 
@@ -122,9 +128,11 @@ class Book {
     return mail_[{message.group, message.to, message.tag}];
   }
   [[nodiscard]] bool in_vain(const Message& message) const;
-  static void check_order(const Mailbox& box);
-  static void check_skipped(const Mailbox& box);
-  static void check_lost(const Mailbox& box, const std::map<PeerId, bool>& lived);
+  [[nodiscard]] bool lies(PeerId peer) const { return liar != PeerId{} && peer == liar; }
+  [[nodiscard]] bool has_liar(const std::vector<PeerId>& peers) const;
+  void check_order(const Mailbox& box) const;
+  void check_skipped(const Mailbox& box) const;
+  void check_lost(const Mailbox& box, const std::map<PeerId, bool>& lived) const;
   void check_lost_of_group(const Mailbox& box) const;
   std::map<Address, Mailbox> mail_;
   std::set<GroupId> failed_groups_;

@@ -3,6 +3,7 @@
 //   pccl_sim_engine --trace SEED                           one walk, as a story
 //   with --again: each twice, the second time in another heap, and both must be the same walk;
 //   --again --trace SEED shows that one
+//   with --liars: one member of each walk lies
 //   with --fixed: of fixed groups, without a run
 //   pccl_sim_engine --seeds FILE                           the seeds of a file
 #include <sys/mman.h>
@@ -102,7 +103,7 @@ int walk_all(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, bool 
   return worst;
 }
 
-/// Those of a file, a line each: `SEED` or `fixed SEED`; # begins a comment.
+/// Those of a file, a line each: `SEED`, `fixed SEED` or `liars SEED`; # begins a comment.
 int walk_seeds(const std::string& path) {
   std::ifstream file(path);
   int walks = 0;
@@ -110,7 +111,9 @@ int walk_seeds(const std::string& path) {
   for (std::string line; std::getline(file, line);) {
     if (line.empty() || line.front() == '#') continue;
     wishes.fixed = line.starts_with("fixed ");
-    const std::uint64_t seed = std::strtoull(line.c_str() + (wishes.fixed ? 6 : 0), nullptr, 10);
+    wishes.liars = line.starts_with("liars ");
+    const bool named = wishes.fixed || wishes.liars;
+    const std::uint64_t seed = std::strtoull(line.c_str() + (named ? 6 : 0), nullptr, 10);
     const Walked walked = walk_one(seed);
     ++walks;
     if (walked.violation.empty()) continue;
@@ -134,6 +137,8 @@ int main(int argc, char** argv) {
       wishes.trace = true;
     } else if (word == "--fixed") {
       wishes.fixed = true;
+    } else if (word == "--liars") {
+      wishes.liars = true;
     } else if (word == "--again") {
       again = true;
     } else if (word == "--seeds" && i + 1 < argc) {
@@ -155,7 +160,7 @@ int main(int argc, char** argv) {
   }
   if (numbers.size() != 2 || jobs == 0) {
     std::fprintf(stderr,
-                 "usage: pccl_sim_engine [--fixed] [--again]\n"
+                 "usage: pccl_sim_engine [--fixed | --liars] [--again]\n"
                  "       ([--jobs N] [--keep-going] SEED COUNT | --trace SEED) | --seeds FILE\n");
     return 2;
   }

@@ -6,7 +6,8 @@
 namespace pccl::sim {
 namespace {
 
-constexpr std::uint64_t kEndMs = 600000;  // everything has ended by then, or so long after a doze
+constexpr std::uint64_t kEndMs = 600000;    // everything has ended by then, or so long after a doze
+constexpr std::uint64_t kLiarMs = 3600000;  // a liar may hold up each call until its time-out
 constexpr std::uint64_t kEventsMax = 4000000;  // of one walk
 
 std::string where(const Time& time, const std::vector<std::unique_ptr<Member>>& members) {
@@ -16,12 +17,13 @@ std::string where(const Time& time, const std::vector<std::unique_ptr<Member>>& 
 }
 
 /// A program that dozes has its calls before it still, and a refused one may take a minute.
-bool too_late(const Time& time, const std::vector<std::unique_ptr<Member>>& members) {
+bool too_late(const Time& time, const std::vector<std::unique_ptr<Member>>& members,
+              std::uint64_t end_ms) {
   std::uint64_t dozes_until_us = 0;
   for (const auto& member : members) {
     dozes_until_us = std::max(dozes_until_us, member->dozes_until_us());
   }
-  return time.now_us() > dozes_until_us + kEndMs * 1000;
+  return time.now_us() > dozes_until_us + end_ms * 1000;
 }
 
 }  // namespace
@@ -42,12 +44,16 @@ Walked judged(Time& time, const Book& book, const std::function<void()>& story) 
 }
 
 void until_over(Time& time, const std::vector<std::unique_ptr<Member>>& members,
-                std::size_t at_least) {
+                std::size_t at_least, const PeerId* liar) {
+  const std::uint64_t end_ms = liar == nullptr ? kEndMs : kLiarMs;
   for (std::uint64_t events = 0;; ++events) {
     if (events > kEventsMax) throw Violation("too much happens: " + where(time, members));
-    if (too_late(time, members)) throw Violation("it does not end: " + where(time, members));
+    if (too_late(time, members, end_ms))
+      throw Violation("it does not end: " + where(time, members));
     if (members.size() >= at_least &&
-        std::all_of(members.begin(), members.end(), [](const auto& m) { return m->over(); })) {
+        std::all_of(members.begin(), members.end(), [&](const auto& m) {
+          return m->over() || (liar != nullptr && m->id() == *liar);
+        })) {
       return;
     }
     if (!time.step()) throw Violation("nothing happens any more: " + where(time, members));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "liar.h"
 
 namespace pccl::sim {
 namespace {
@@ -268,8 +269,11 @@ void SimLinks::drop(PeerId peer) {
 }
 
 void SimLinks::give_up(PeerId peer, const std::string& reason) {
-  // Nobody lies here, so nobody sends more than its window, or what nobody can use.
-  if (!reason.starts_with("it has moved no data") && !reason.starts_with("there is no memory")) {
+  // Who does not lie does not send more than its window, or what nobody can use.
+  const bool lied =
+      cables_.liar != nullptr && (cables_.liar->who == peer || cables_.liar->who == self_);
+  if (!lied && !reason.starts_with("it has moved no data") &&
+      !reason.starts_with("there is no memory")) {
     throw Violation(process_.name() + " gives up its link to " + to_string(peer).substr(0, 4) +
                     ": " + reason);
   }
@@ -301,7 +305,12 @@ bool SimLinks::is_up(PeerId peer) const {
 void SimLinks::send(PeerId peer, FramePointer frame) {
   Link* link = find(peer);
   if (link == nullptr || link->state != State::up) return;
-  link->wire->send(link->side, std::move(frame));
+  if (cables_.liar == nullptr || cables_.liar->who != self_) {
+    return link->wire->send(link->side, std::move(frame));
+  }
+  for (FramePointer& each : cables_.liar->to_peer(std::move(frame))) {
+    link->wire->send(link->side, std::move(each));
+  }
 }
 
 void SimLinks::send_control(PeerId peer, std::vector<std::byte> payload) {

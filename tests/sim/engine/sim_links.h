@@ -14,6 +14,7 @@
 namespace pccl::sim {
 
 class SimLinks;
+class Liar;
 
 /// Which processes there are, and which of them reach each other.
 class Cables {
@@ -22,7 +23,8 @@ class Cables {
   Time& time;
   std::map<PeerId, SimLinks*> links;  // of processes that live
   std::size_t bulk_lanes = 1;
-  bool slow = false;  // some wires have small windows and long delays
+  bool slow = false;     // some wires have small windows and long delays
+  Liar* liar = nullptr;  // null: nobody lies
 
   void cut(PeerId a, PeerId b) { cut_[std::minmax(a, b)] = true; }
   void mend_all() { cut_.clear(); }

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "liar.h"
+
 namespace pccl::sim {
 
 /// One end of a connection to a master. What is under way is in `Line`, which outlives both ends.
@@ -37,7 +39,13 @@ class SimChannel final : public Channel {
   }
   void send(std::span<const std::byte> payload) override {
     if (left_) return;
-    line_->halves[1 - side_].coming.emplace_back(payload.begin(), payload.end());
+    auto& coming = line_->halves[1 - side_].coming;
+    Liar* const liar = network_.cables_.liar;
+    if (liar != nullptr && side_ == 0 && liar->who == network_.self_) {
+      for (auto& message : liar->to_master(payload)) coming.push_back(std::move(message));
+    } else {
+      coming.emplace_back(payload.begin(), payload.end());
+    }
     plan(line_, 1 - side_);
   }
   void trust() override {}

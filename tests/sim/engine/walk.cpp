@@ -9,6 +9,7 @@
 
 #include "harm.h"
 #include "judge.h"
+#include "liar.h"
 #include "master/server.h"
 #include "member.h"
 
@@ -91,7 +92,11 @@ class Walk {
     options_.patience_ms = 3000;
     options_.refound_after_ms = 20000;
     same_state_ = time_.hit(50);
-    if (!apart()) outages();
+    if (wishes.liars) {
+      lies();
+    } else if (!apart()) {
+      outages();
+    }
   }
 
   Walked run() {
@@ -139,6 +144,25 @@ class Walk {
     plan_.stay_for = founders_;
   }
 
+  /// One founder lies. What the others must have all the same: book.h.
+  void lies() {
+    Random chance(mixed(plan_.seed, 10));
+    liar_ = std::make_unique<Liar>(plan_.seed);
+    founders_ = 2 + chance.below(3);
+    options_.min_peers = static_cast<std::uint32_t>(founders_);
+    liar_number_ = chance.below(founders_);
+    lies_after_ms_ = chance.below(3) == 0 ? 0 : chance.below(300);
+    if (chance.below(2) == 0) plan_.messages = plan_.groups = false;
+    plan_.any_source = false;  // a receive from any rank may get what the liar sends
+    plan_.faults = chance.below(3) == 0;
+    book_.faults = true;
+    book_.harmed({});
+    // Whom a liar keeps waiting in a message or a group of its own comes late, and the others say
+    // so.
+    book_.sound_majority =
+        !plan_.faults && founders_ > 2 && !plan_.messages && !plan_.groups && plan_.boundaries;
+  }
+
   void story() {
     time_.say(nullptr, std::to_string(founders_) + " founders, " + std::to_string(plan_.steps) +
                            " steps" + (plan_.boundaries ? "" : ", no boundaries") +
@@ -160,11 +184,12 @@ class Walk {
         time_.after(45000 + time_.chance.below(span_us), nullptr, [this] { fault(); });
       }
     }
-    until_over(time_, members_, founders_);
+    until_over(time_, members_, founders_, liar_ ? &liar_->who : nullptr);
     std::map<PeerId, bool> lived;
     for (const auto& member : members_) {
       lived[member->id()] = member->lived();
-      if (plan_.faults || member->fate() == "all steps" || member->fate() == "left") continue;
+      if (plan_.faults || liar_ || member->fate() == "all steps" || member->fate() == "left")
+        continue;
       throw Violation("without any fault: " + member->where());
     }
     book_.close(lived);
@@ -183,6 +208,14 @@ class Walk {
     auto& member = members_.emplace_back(std::make_unique<Member>(
         time_, cables_, board_, book_, plan_,
         std::string(newcomer ? "n" : "m") + std::to_string(number), id, state, newcomer));
+    if (liar_ && number == liar_number_) {
+      book_.liar = liar_->who = id;
+      cables_.liar = liar_.get();
+      time_.say(&member->process(), liar_->about());
+      time_.after(1000 * lies_after_ms_, nullptr, [this] { liar_->begun = true; });
+    } else if (liar_) {
+      liar_->others.push_back(id);
+    }
     member->begin();
     if (apart_[0] != apart_[1] && number == std::max(apart_[0], apart_[1])) {
       const PeerId other = members_[std::min(apart_[0], apart_[1])]->id();
@@ -256,6 +289,9 @@ class Walk {
   std::uint64_t apart_[2] = {0, 0};  // of founders; two that are the same: none
   bool third_is_late_ = false;
   std::uint64_t outages_ = 0;
+  std::unique_ptr<Liar> liar_;  // null: nobody lies
+  std::uint64_t liar_number_ = 0;
+  std::uint64_t lies_after_ms_ = 0;
   bool same_state_ = true;
   std::shared_ptr<master::Register> register_ = std::make_shared<master::Register>();
   Book book_;

@@ -17,6 +17,7 @@ struct Walked {
 struct Wishes {
   bool trace = false;  // prints the story
   bool fixed = false;
+  bool liars = false;  // one member lies
 };
 
 [[nodiscard]] Walked walk_engines(std::uint64_t seed, const Wishes& wishes);
