@@ -35,7 +35,7 @@ ROWS = {
 
 
 def arguments() -> argparse.Namespace:
-    """Of the command line."""
+    """The arguments of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--rounds", type=int, default=7, help="blocks of each kind (default 7)")
     p.add_argument("--messages", type=int, default=16, help="of one block (default 16)")
@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
 
 
 def cpu_s() -> float:
-    """Of all threads of this process, so far."""
+    """CPU seconds of all threads of this process, so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -80,7 +80,7 @@ def block(rank: int, messages: int) -> dict[str, float]:
 
 
 def run_rank(given: argparse.Namespace) -> None:
-    """A rank: one block for each line on stdin, its figures on stdout."""
+    """Runs a rank: one block for each line on stdin, its figures on stdout."""
     import torch
     import torch.distributed as dist
 
@@ -95,7 +95,7 @@ def run_rank(given: argparse.Namespace) -> None:
 
 
 def start(folder: str, kind: str, messages: int) -> list[subprocess.Popen[str]]:
-    """Two ranks whose links are of this kind."""
+    """Starts two ranks whose links are of this kind."""
     ranks = []
     for rank in range(2):
         command = [sys.executable, __file__, "--rank", str(rank), "--messages", str(messages)]
@@ -112,7 +112,7 @@ def start(folder: str, kind: str, messages: int) -> list[subprocess.Popen[str]]:
 
 
 def measure(ranks: list[subprocess.Popen[str]]) -> dict[str, float]:
-    """One block of two ranks."""
+    """Runs one block of two ranks."""
     for rank in ranks:
         assert rank.stdin is not None
         rank.stdin.write("go\n")
@@ -132,6 +132,8 @@ def main() -> None:
     if given.rank is not None:
         return run_rank(given)
     figures: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
+    others = os.getloadavg()[0]
+    print(f"Two ranks, {given.rounds} blocks of each kind in turn; load average {others:.1f} before.\n")
     with tempfile.TemporaryDirectory() as folder:
         groups = {kind: start(folder, kind, given.messages) for kind in KINDS}
         for _ in range(given.rounds):
@@ -145,8 +147,8 @@ def main() -> None:
 
 
 def report(figures: dict[str, list[dict[str, Any]]], path: str | None) -> None:
-    """Prints medians and differences."""
-    print(f"{'':45} {'plain':>9} {'encrypted':>9}   ratio")
+    """Prints medians, and the median of the ratios of blocks that ran one after the other."""
+    print("| | plain | encrypted | encrypted / plain |\n| --- | --- | --- | --- |")
     for row, title in ROWS.items():
         plain, encrypted = (
             statistics.median(block[row] for block in figures[kind]) for kind in KINDS
@@ -154,7 +156,7 @@ def report(figures: dict[str, list[dict[str, Any]]], path: str | None) -> None:
         ratio = statistics.median(
             b[row] / a[row] for a, b in zip(figures["plain"], figures["encrypted"], strict=True)
         )
-        print(f"{title:45} {plain:9.2f} {encrypted:9.2f} {ratio:7.2f}")
+        print(f"| {title} | {plain:.2f} | {encrypted:.2f} | {ratio:.2f} |")
     if path:
         Path(path).write_text(json.dumps(figures, indent=1))
 
