@@ -133,7 +133,8 @@ def main() -> None:
         return run_rank(given)
     figures: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
     others = os.getloadavg()[0]
-    print(f"Two ranks, {given.rounds} blocks of each kind in turn; load average {others:.1f} before.\n")
+    print(f"Two ranks, {given.rounds} blocks of each kind in turn.", end=" ")
+    print(f"Load average before: {others:.1f}.\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         groups = {kind: start(folder, kind, given.messages) for kind in KINDS}
         for _ in range(given.rounds):
