@@ -33,12 +33,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_with_dcp
 
 from . import _rank_tables
+from ._checkpoint_files import Planner, Ranks, Reader, Writer, from_rank_0
 from ._group import Boundary
 from ._shared_state import State, Wanted, state_of
 from ._state import (
@@ -94,6 +94,7 @@ class Checkpoints:
         every: int | None = None,
         keep: int = 2,
         timeout_s: float = WRITE_S,
+        unpickle: bool = False,
     ) -> None:
         """Collective among the ranks of a replica: makes two groups of these ranks, for writing.
 
@@ -102,6 +103,8 @@ class Checkpoints:
             every: For `elastic`: number of steps between two checkpoints.
             keep: Number of checkpoints that are kept, the newest ones.
             timeout_s: Seconds for which `close`, and `finish` of `elastic`, wait for a write.
+            unpickle: Load checkpoints that have no `index.json`, too; pccl 0.1 wrote none. Their
+                index is a pickle: whoever can write to the folder runs code in this process.
 
         Raises:
             ValueError: `every` or `keep` is less than 1, or `timeout_s` is not above 0.
@@ -115,6 +118,7 @@ class Checkpoints:
             raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds above 0")
         self.every = every
         self._timeout_s = timeout_s
+        self._unpickle = unpickle
         self._was_writer = False  # at the last boundary that `save_when_due` was told of
         self._folder = Path(folder).absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -320,9 +324,7 @@ class Checkpoints:
 
     def _from_rank_0(self, what: list[Any], *, writing: bool = False) -> list[Any]:
         group = self._write_group if writing else self._ask_group
-        if group is not None:
-            dist.broadcast_object_list(what, group_src=0, group=group)
-        return what
+        return from_rank_0(what, group)
 
     # -------------------------------------------------------------------------- writing
 
@@ -353,12 +355,7 @@ class Checkpoints:
             if name is None:
                 _log.info("checkpoint of step %d is there already", step)
                 return
-            save_with_dcp(
-                snapshot,
-                storage_writer=FileSystemWriter(self._folder / name),
-                process_group=self._write_group,
-                no_dist=self._write_group is None,
-            )
+            self._write_files(self._folder / name, snapshot)
             if self._rank == 0:
                 self._publish(name, step)
                 _log.info(
@@ -370,6 +367,20 @@ class Checkpoints:
         except BaseException as error:  # DCP's own is no Exception
             _log.error("checkpoint of step %d was not written: %s", step, error)
             raise RuntimeError(f"the checkpoint of step {step} was not written: {error}") from error
+
+    def _write_files(self, path: Path, snapshot: dict[str, Any]) -> None:
+        """Collective: each rank writes its files; DCP, for which each is alone, sees no group."""
+        ranks = Ranks(self._write_group)
+        try:
+            save_with_dcp(
+                snapshot,
+                storage_writer=Writer(path, ranks),
+                planner=Planner(ranks),
+                no_dist=True,
+            )
+        except BaseException as error:
+            ranks.tell(error)
+            raise
 
     def _begin(self, step: int) -> str | None:
         """Makes the folder to write in, at rank 0; its name, None if the checkpoint is there."""
@@ -452,13 +463,13 @@ class Checkpoints:
         """Reads at each rank by itself, without the other ranks."""
         from ._C import or_back  # not before there is an engine
 
-        metadata = FileSystemReader(path).read_metadata()
+        metadata = self._reader(path).read_metadata()
         writers = sum(key.partition("@")[0] == "" for key in metadata.state_dict_metadata)
         own = self._rank if writers == self._size else 0
         if writers != self._size:
-            _check_alike(path, metadata, writers, self._size)
+            _check_alike(self._reader(path), metadata, writers, self._size)
         key = VALUES if own == 0 else f"{VALUES}@{own}"
-        text = _load(path, metadata, [key])[key]
+        text = _load(self._reader(path), metadata, [key])[key]
         values = decode_manifest(text.numpy().tobytes()).values
         wanted = {
             name: _wanted(metadata, name)
@@ -484,7 +495,10 @@ class Checkpoints:
             if isinstance(tensor, torch.Tensor):
                 key = f"{name}@{own}"
                 targets[key if key in metadata.state_dict_metadata else name] = tensor
-        load_with_dcp(targets, checkpoint_id=path, no_dist=True)
+        load_with_dcp(targets, storage_reader=self._reader(path), no_dist=True)
+
+    def _reader(self, path: Path) -> Reader:
+        return Reader(path, unpickle=self._unpickle)
 
 
 def _in_background(write: Callable[..., None], *arguments: Any) -> Future[None]:
@@ -536,16 +550,17 @@ def _compare(
             )
 
 
-def _check_alike(path: Path, metadata: Metadata, writers: int, readers: int) -> None:
+def _check_alike(reader: Reader, metadata: Metadata, writers: int, readers: int) -> None:
     """Raises if a value that is no DTensor differs between ranks: it cannot be divided anew."""
     pairs = [(key, key.rpartition("@")[0]) for key in metadata.state_dict_metadata]
     pairs = [(key, name) for key, name in pairs if name]
-    loaded = _load(path, metadata, sorted({key for pair in pairs for key in pair}))
+    loaded = _load(reader, metadata, sorted({key for pair in pairs for key in pair}))
     for key, name in pairs:
         if not torch.equal(_bytes(loaded[key]), _bytes(loaded[name])):
             raise ValueError(
-                f"{path} was written by {writers} ranks and this replica has {readers}: {name!r} "
-                f"is no DTensor and differs among them; expected a replica of {writers} ranks"
+                f"{reader.path} was written by {writers} ranks and this replica has {readers}: "
+                f"{name!r} is no DTensor and differs among them; expected a replica of {writers} "
+                "ranks"
             )
 
 
@@ -553,12 +568,12 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def _load(path: Path, metadata: Metadata, keys: list[str]) -> dict[str, torch.Tensor]:
+def _load(reader: Reader, metadata: Metadata, keys: list[str]) -> dict[str, torch.Tensor]:
     loaded: dict[str, torch.Tensor] = {}
     for key in keys:
         dtype, shape = _wanted(metadata, key)
         loaded[key] = torch.empty(shape, dtype=getattr(torch, dtype))
-    load_with_dcp(loaded, checkpoint_id=path, no_dist=True)
+    load_with_dcp(loaded, storage_reader=reader, no_dist=True)
     return loaded
 
 

@@ -1,7 +1,7 @@
 """c10d's tables of ranks, kept true while the members of the elastic group change.
 
-With _patches.py, _calls.py and _making.py the only modules that touch private names of
-torch.distributed.
+With _patches.py, _calls.py, _making.py and _checkpoint_files.py the only modules that touch private
+names of torch.distributed.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from pccl_backend._sampling import Deal
 
 WIDTH = 33  # not divisible: the last shard is smaller
 SAMPLES = list(range(40))
+NO_OBJECTS = {"PCCL_OBJECTS": "0"}  # nothing that pccl does by itself needs them
 
 # ------------------------------------------------------------------------------ in the peers
 
@@ -55,9 +56,7 @@ def bits(state: Any) -> str:
     found = hashlib.sha256()
     for name, value in sorted(state.wholes().items()):
         if hasattr(value, "to_local"):
-            parts: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(parts, value.to_local())
-            value = torch.cat(parts)
+            value = value.full_tensor()
         text = digest(value) if isinstance(value, torch.Tensor) else repr(value)
         found.update(f"{name} {text}\n".encode())
     return found.hexdigest()
@@ -85,7 +84,7 @@ def trainer(index: int, url: str, folder: str) -> None:
     say(did="begin", loaded=loaded, size=boundary.size, bits=bits(state), writer=boundary.writer)
     while (word := hear()) != "end":
         if word == "hold before the index":
-            hold(_checkpoints.FileSystemWriter, "finish")
+            hold(_checkpoints.Writer, "finish")
         elif word == "hold before the name":
             hold(pccl.Checkpoints, "_publish")
         else:
@@ -141,7 +140,7 @@ def counting(index: int, url: str, folder: str) -> None:
         say(did="step", step=run.state["step"], given=given, writer=run.boundary.writer)
         given = []
         if hear() == "hold":
-            hold(_checkpoints.FileSystemWriter, "finish")
+            hold(_checkpoints.Writer, "finish")
     say(
         did="end",
         weights=model.weight.tolist()[0],
@@ -211,6 +210,33 @@ def write_shard(index: int, folder: str) -> None:
     odd = pccl.Checkpoints(f"{folder}/odd")
     assert odd.save({"seen": torch.ones(1) * index, "step": 1}, writer)
     odd.close()
+
+
+def fails_once(index: int, folder: str) -> None:
+    """Two ranks of a replica, of which one cannot write its file the first time."""
+    import pccl_backend as pccl
+    from pccl_backend import _checkpoint_files
+
+    fixed_group(index, 2, f"{folder}/meet")
+    checkpoints = pccl.Checkpoints(f"{folder}/kept")
+    state, writer = make(0, sharded=True), SimpleNamespace(writer=True)
+    train(state, 0)
+    writes = _checkpoint_files.Writer.write_data
+
+    def fails(*_: Any) -> None:
+        _checkpoint_files.Writer.write_data = writes  # type: ignore[method-assign]
+        raise OSError("the disk of rank 1 is full")
+
+    if index == 1:
+        _checkpoint_files.Writer.write_data = fails  # type: ignore[assignment, method-assign]
+    assert checkpoints.save(state, writer)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError) as raised:
+        checkpoints.close()
+    say(text=str(raised.value), there=names(Path(folder) / "kept"))
+    again = pccl.Checkpoints(f"{folder}/kept")
+    assert again.save(state, writer)  # type: ignore[arg-type]
+    again.close()
+    dist.destroy_process_group()
 
 
 def read_shard(folder: str) -> None:
@@ -336,7 +362,8 @@ def test_elastic_replicas_of_two_ranks_go_on_from_a_checkpoint_to_the_bits_that_
 
     def begin(replicas: int, step: int) -> list[Peer]:
         url = start_master("--min-peers", str(replicas)).url
-        peers = run_peers(sharded, 2 * replicas, url, str(folder), str(tmp_path / f"meet-{step}"))
+        meet = str(tmp_path / f"meet-{step}")
+        peers = run_peers(sharded, 2 * replicas, url, str(folder), meet, env=NO_OBJECTS)
         lines = [peer.next(did="begin") for peer in peers]
         assert (one(lines, "step"), one(lines, "size")) == (step, replicas)
         return peers
@@ -371,10 +398,24 @@ def test_elastic_replicas_of_two_ranks_go_on_from_a_checkpoint_to_the_bits_that_
 def test_shards_of_a_replica_are_divided_anew_among_other_ranks(
     run_peers: Run, tmp_path: Path
 ) -> None:
-    lines = [line for peer in run_peers(shard, 3, str(tmp_path)) for line in peer.finish()]
+    peers = run_peers(shard, 3, str(tmp_path), env=NO_OBJECTS)
+    lines = [line for peer in peers for line in peer.finish()]
     assert len(lines) == 5
     assert one(lines, "step") == 1
     one(lines, "bits")
+
+
+def test_a_rank_that_cannot_write_its_file_ends_the_write_of_its_replica(
+    run_peers: Run, tmp_path: Path
+) -> None:
+    peers = run_peers(fails_once, 2, str(tmp_path), env=NO_OBJECTS)
+    for peer in peers:
+        line = peer.next()
+        assert "the disk of rank 1 is full" in line["text"]
+        assert not any(name.startswith("step-") for name in line["there"])
+    for peer in peers:
+        peer.finish()
+    assert "step-1" in names(tmp_path / "kept")
 
 
 # ------------------------------------------------------------------------------ the example

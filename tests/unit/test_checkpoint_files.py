@@ -1,6 +1,8 @@
 """Checkpoints in one process: names, what is kept, what is never seen half written."""
 
+import json
 import logging
+import pickle
 import subprocess
 import sys
 import threading
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from conftest import ROOT
 from torch import nn
 
@@ -308,3 +311,90 @@ def test_one_at_least_is_kept_and_steps_are_counted_from_one(tmp_path: Path) -> 
     for wrong in (0, 2.5, True):
         with pytest.raises(ValueError, match=f"every is {wrong}; expected a number of steps"):
             Checkpoints(tmp_path, every=wrong)
+
+
+# ------------------------------------------------------------------------- what others have written
+
+
+class Program:
+    """It makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_what_stands_in_the_folder_is_not_run_but_where_it_is_asked_for(tmp_path: Path) -> None:
+    training = Training(0)
+    saved(tmp_path / "c", training)
+    folder, ran = tmp_path / "c" / "step-1", tmp_path / "ran"
+    pickled = (folder / ".metadata").read_bytes()
+    (folder / ".metadata").write_bytes(pickle.dumps(Program(ran)))
+    again = Training(1)
+    assert Checkpoints(tmp_path / "c").load(again.state) == 1
+    assert again.bits() == training.bits()
+    (folder / "index.json").unlink()
+    with pytest.raises(RuntimeError, match=r"is a pickle, which runs code .*unpickle=True"):
+        Checkpoints(tmp_path / "c").load(again.state)
+    assert not ran.exists()
+    with pytest.raises(RuntimeError, match="cannot be read"):
+        Checkpoints(tmp_path / "c", unpickle=True).load(again.state)
+    assert ran.exists()  # else this test would show nothing
+    (folder / ".metadata").write_bytes(pickled)  # as an older pccl has left it
+    older = Training(1)
+    assert Checkpoints(tmp_path / "c", unpickle=True).load(older.state) == 1
+    assert older.bits() == training.bits()
+
+
+def test_tools_of_torch_read_what_was_written(tmp_path: Path) -> None:
+    training = Training(0)
+    saved(tmp_path, training)
+    name, value = next(
+        (n, v) for n, v in training.state.items() if isinstance(v, torch.Tensor) and v.numel() > 3
+    )
+    target = {name: torch.zeros_like(value)}
+    dcp.load(target, checkpoint_id=tmp_path / "step-1")
+    assert torch.equal(target[name], value.detach())
+
+
+def changed(index: Any, *path: Any, to: Any) -> Any:
+    *way, last = path
+    at = index
+    for step in way:
+        at = at[step]
+    at[last] = to
+    return index
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda index: [],
+        lambda index: changed(index, "format", to="pccl checkpoint 2"),
+        lambda index: changed(index, "tensors", to={}),
+        lambda index: changed(index, "tensors", 1, to=index["tensors"][0]),
+        lambda index: changed(index, "tensors", 0, 0, to=3),
+        lambda index: changed(index, "tensors", 0, 1, to="load"),
+        lambda index: changed(index, "tensors", 0, 1, to="nn"),
+        lambda index: changed(index, "tensors", 0, 2, to=[-1]),
+        lambda index: changed(index, "tensors", 0, 2, to=[1] * 65),
+        lambda index: changed(index, "tensors", 0, 2, to=[1 << 63]),
+        lambda index: changed(index, "tensors", 0, 3, 0, 2, to="../__0_0.distcp"),
+        lambda index: changed(index, "tensors", 0, 3, 0, 2, to="/etc/passwd"),
+        lambda index: changed(index, "tensors", 0, 3, 0, 3, to=True),
+        lambda index: changed(index, "tensors", 0, 3, 0, 4, to=1.5),
+    ],
+)
+def test_a_damaged_index_is_an_error_with_its_path(
+    tmp_path: Path, damage: Callable[[Any], Any]
+) -> None:
+    training = Training(0)
+    saved(tmp_path, training)
+    path = tmp_path / "step-1" / "index.json"
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    before = training.bits()
+    with pytest.raises(RuntimeError, match=r"cannot be read: .*index\.json is damaged"):
+        Checkpoints(tmp_path).load(training.state)
+    assert training.bits() == before

@@ -1,0 +1,356 @@
+"""The files of a checkpoint, and what the ranks of a replica say to each other while they write.
+
+torch.distributed.checkpoint (DCP) makes pickles of both: of its index `.metadata`, and of the plans
+and results that ranks exchange. A pickle is a program of whoever wrote it. So pccl writes an index
+of its own beside `.metadata`, in JSON, reads that one alone, and exchanges plans and results as
+JSON. The data files are DCP's, read with `weights_only=True`; `.metadata` is there for DCP's tools.
+
+Everything that is read here is checked: it may have been written by anybody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import (
+    FileSystemReader,
+    FileSystemWriter,
+    _StorageInfo,
+)
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import WriteResult
+
+INDEX = "index.json"
+FORMAT = "pccl checkpoint 1"
+INDEX_BYTES_MAX = 256 << 20
+DIMENSIONS_MAX = 64
+_FILE = re.compile(r"__\d{1,9}_\d{1,9}\.distcp")
+
+
+# -------------------------------------------------------------------------------- between ranks
+
+
+class Ranks:
+    """Rounds in which all ranks of a replica say something, or that they have failed.
+
+    Each round is collective, and a round with a failure is the last one: so no rank waits for one
+    that has given up. Use from one thread.
+    """
+
+    def __init__(self, group: Any) -> None:
+        """`group` None: this rank is alone."""
+        self.rank = 0 if group is None else dist.get_rank(group)
+        self._group = group
+        self._is_over = False
+
+    def exchange(self, value: Any, *, last: bool = False) -> list[Any]:
+        """What each rank says in this round, in their order.
+
+        Raises:
+            RuntimeError: A rank has failed; the text says which and why.
+        """
+        self._is_over = True
+        said = [_parsed(text) for text in self._gather(_text(["ok", value]))]
+        failed = [(rank, one) for rank, one in enumerate(said) if one[0] != "ok"]
+        if failed:
+            rank, one = failed[0]
+            raise RuntimeError(f"rank {rank} of this replica: {one[1]}")
+        self._is_over = last
+        return [one[1] for one in said]
+
+    def tell(self, error: BaseException) -> None:
+        """That this rank has failed, in the round for which the others wait, if there is one."""
+        if not self._is_over:
+            self._is_over = True
+            self._gather(_text(["failed", f"{type(error).__name__}: {error}"[:1000]]))
+
+    def _gather(self, text: bytes) -> list[bytes]:
+        if self._group is None:
+            return [text]
+        count = dist.get_world_size(self._group)
+        size = torch.tensor([len(text)])
+        sizes = [torch.zeros_like(size) for _ in range(count)]
+        dist.all_gather(sizes, size, group=self._group)
+        lengths = [int(one.item()) for one in sizes]
+        own = torch.zeros(_checked_length(max(lengths)), dtype=torch.uint8)
+        own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        parts = [torch.empty_like(own) for _ in range(count)]
+        dist.all_gather(parts, own, group=self._group)
+        return [
+            part[: max(0, length)].numpy().tobytes()
+            for part, length in zip(parts, lengths, strict=True)
+        ]
+
+
+def from_rank_0(what: list[Any], group: Any) -> list[Any]:
+    """`what` of rank 0, values of JSON; collective in `group`, None: this rank is alone."""
+    if group is None:
+        return what
+    text = _text(what) if dist.get_rank(group) == 0 else b""
+    size = torch.tensor([len(text)])
+    dist.broadcast(size, group=group, group_src=0)
+    data = torch.zeros(_checked_length(int(size.item())), dtype=torch.uint8)
+    if text:
+        data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    dist.broadcast(data, group=group, group_src=0)
+    return _list(_loads(data.numpy().tobytes()), len(what))
+
+
+def _checked_length(length: int) -> int:
+    if not 0 < length <= INDEX_BYTES_MAX:
+        raise RuntimeError(f"a rank says {length} bytes; expected 1 to {INDEX_BYTES_MAX}")
+    return length
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _loads(text: bytes) -> Any:
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError):
+        raise ValueError("it is no JSON") from None
+
+
+def _parsed(text: bytes) -> list[Any]:
+    said = _list(_loads(text), 2)
+    if said[0] not in ("ok", "failed"):
+        raise ValueError("a rank says neither that it goes on nor that it has failed")
+    return said
+
+
+# --------------------------------------------------------------------------------------- writing
+
+
+class Planner(DefaultSavePlanner):
+    """Of all ranks: each makes the global plan by itself, from the plans that all have said.
+
+    For a `save` of DCP's with `no_dist=True`, which asks this planner for the plan of one rank.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        """Plans with these ranks."""
+        super().__init__()
+        self._ranks = ranks
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        """The plan of this rank alone, in a list, and the metadata of all."""
+        (own,) = all_plans
+        said = self._ranks.exchange([_item_out(item) for item in own.items])
+        plans = [_plan_in(items) for items in said]
+        plans, metadata = super().create_global_plan(plans)
+        return [plans[self._ranks.rank]], metadata
+
+
+class Writer(FileSystemWriter):
+    """Of all ranks: each writes its files; rank 0 also `.metadata` and `index.json`."""
+
+    def __init__(self, path: Path, ranks: Ranks) -> None:
+        """Writes into the folder `path` with these ranks."""
+        super().__init__(path)
+        self._ranks = ranks
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Gives this rank's plan the file names of its rank: of the place in the list."""
+        (own,) = plans
+        return super().prepare_global_plan([own] * (self._ranks.rank + 1))[-1:]
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Collective: rank 0 writes the indices; returns when they are there."""
+        (own,) = results
+        said = self._ranks.exchange([_result_out(result) for result in own])
+        if self._ranks.rank == 0:
+            super().finish(metadata, [[_result_in(one) for one in _list(part)] for part in said])
+            _write_index(Path(self.path) / INDEX, metadata)
+        self._ranks.exchange(None, last=True)
+
+
+def _write_index(path: Path, metadata: Metadata) -> None:
+    tensors = []
+    for name, entry in sorted(metadata.state_dict_metadata.items()):
+        assert isinstance(entry, TensorStorageMetadata), name
+        chunks = []
+        for chunk in entry.chunks:
+            at = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
+            place = [at.relative_path, at.offset, at.length]
+            chunks.append([list(chunk.offsets), list(chunk.sizes), *place])
+        tensors.append([name, _dtype_out(entry.properties.dtype), list(entry.size), chunks])
+    with path.open("wb") as file:
+        file.write(_text({"format": FORMAT, "tensors": tensors}))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _item_out(item: WriteItem) -> list[Any]:
+    data = item.tensor_data
+    assert data is not None, item.index  # a state of pccl's has tensors only
+    return [
+        *(item.index.fqn, None if item.index.offset is None else list(item.index.offset)),
+        *(item.index.index, item.type.name, list(data.chunk.offsets), list(data.chunk.sizes)),
+        *(_dtype_out(data.properties.dtype), list(data.size)),
+    ]
+
+
+def _item_in(said: Any) -> WriteItem:
+    name, offset, index, kind, offsets, sizes, dtype, size = _list(said, 8)
+    if kind not in (WriteItemType.TENSOR.name, WriteItemType.SHARD.name):
+        raise ValueError(f"{kind!r} is no kind of a tensor")
+    place = None if offset is None else _size(offset)
+    return WriteItem(
+        index=MetadataIndex(_string(name), place, None if index is None else _count(index)),
+        type=WriteItemType[kind],
+        tensor_data=TensorWriteData(
+            chunk=ChunkStorageMetadata(offsets=_size(offsets), sizes=_size(sizes)),
+            properties=TensorProperties(dtype=_dtype_in(dtype)),
+            size=_size(size),
+        ),
+    )
+
+
+def _plan_in(said: Any) -> SavePlan:
+    items = [_item_in(one) for one in _list(said)]
+    paths = {item.index.fqn: (item.index.fqn,) for item in items}  # names are flat
+    return SavePlan(items, planner_data=paths)
+
+
+def _result_out(result: WriteResult) -> list[Any]:
+    at = result.storage_data
+    offset = None if result.index.offset is None else list(result.index.offset)
+    place = [at.relative_path, at.offset, at.length]
+    return [result.index.fqn, offset, result.size_in_bytes, *place]
+
+
+def _result_in(said: Any) -> WriteResult:
+    name, offset, size, file, start, length = _list(said, 6)
+    return WriteResult(
+        index=MetadataIndex(_string(name), None if offset is None else _size(offset)),
+        size_in_bytes=_count(size),
+        storage_data=_StorageInfo(_file_name(file), _count(start), _count(length)),
+    )
+
+
+# --------------------------------------------------------------------------------------- reading
+
+
+class Reader(FileSystemReader):
+    """Reads the index of pccl's, and unpickles none."""
+
+    def __init__(self, path: Path, *, unpickle: bool) -> None:
+        """Reads the folder `path`.
+
+        Args:
+            path: The folder.
+            unpickle: Where there is no `index.json`, take `.metadata`, a pickle.
+        """
+        super().__init__(path)
+        self._unpickle = unpickle
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """From `index.json`.
+
+        Raises:
+            RuntimeError: There is none, or it is damaged.
+        """
+        path = Path(self.path) / INDEX
+        try:
+            with path.open("rb") as file:
+                text = file.read(INDEX_BYTES_MAX + 1)
+        except FileNotFoundError:
+            if self._unpickle:
+                return super().read_metadata(*args, **kwargs)
+            raise RuntimeError(
+                f"{path} is missing; an older pccl wrote none, and its index .metadata is a "
+                "pickle, which runs code of whoever wrote it: Checkpoints(unpickle=True) loads it"
+            ) from None
+        if len(text) > INDEX_BYTES_MAX:
+            raise RuntimeError(f"{path} is larger than {INDEX_BYTES_MAX} bytes")
+        try:
+            metadata = _metadata_in(_loads(text))
+        except ValueError as error:
+            raise RuntimeError(f"{path} is damaged: {error}") from None
+        metadata.storage_meta = StorageMeta(load_id=self.load_id)
+        return metadata
+
+
+def _metadata_in(said: Any) -> Metadata:
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
+        raise ValueError(f"its format is not {FORMAT!r}")
+    tensors: dict[str, Any] = {}
+    storage: dict[MetadataIndex, _StorageInfo] = {}
+    for entry in _list(said.get("tensors")):
+        name, dtype, size, chunks = _list(entry, 4)
+        found = []
+        for chunk in _list(chunks):
+            offsets, sizes, file, start, length = _list(chunk, 5)
+            found.append(ChunkStorageMetadata(offsets=_size(offsets), sizes=_size(sizes)))
+            index = MetadataIndex(_string(name), _size(offsets))
+            storage[index] = _StorageInfo(_file_name(file), _count(start), _count(length))
+        if name in tensors:
+            raise ValueError(f"it has {name!r} twice")
+        properties = TensorProperties(dtype=_dtype_in(dtype))
+        tensors[_string(name)] = TensorStorageMetadata(properties, _size(size), found)
+    return Metadata(tensors, {name: (name,) for name in tensors}, storage)
+
+
+def _list(value: Any, count: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or (count is not None and len(value) != count):
+        raise ValueError(f"a list of {'any' if count is None else count} values is missing")
+    return value
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a name is no text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError("a number is none, or is out of range")
+    return value
+
+
+def _size(value: Any) -> torch.Size:
+    numbers = [_count(one) for one in _list(value)]
+    if len(numbers) > DIMENSIONS_MAX:
+        raise ValueError(f"a tensor has {len(numbers)} dimensions, more than {DIMENSIONS_MAX}")
+    return torch.Size(numbers)
+
+
+def _file_name(value: Any) -> str:
+    """Of a data file in the folder of the checkpoint, and nowhere else."""
+    if not isinstance(value, str) or not _FILE.fullmatch(value):
+        raise ValueError("a file of data has no name of such a file")
+    return value
+
+
+def _dtype_out(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype_in(name: Any) -> torch.dtype:
+    dtype = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError("a dtype is none of torch's")
+    return dtype
