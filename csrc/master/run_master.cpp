@@ -80,8 +80,11 @@ void print_how_to_join(const MasterOptions& options, const std::vector<RunOption
   }
   const std::string url = bases.front() + runs.front().run;
   if (runs.size() == 1) {
-    std::printf("pccl-master serves the run \"%s\"; it is founded when %u replicas wait.",
-                runs.front().run.c_str(), runs.front().min_peers);
+    std::printf("pccl-master serves the run \"%s\"; it is founded when %s.",
+                runs.front().run.c_str(),
+                runs.front().min_peers == 1
+                    ? "1 replica waits"
+                    : (std::to_string(runs.front().min_peers) + " replicas wait").c_str());
   } else {
     std::printf("pccl-master serves %zu runs.", runs.size());
   }

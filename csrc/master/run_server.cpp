@@ -578,7 +578,7 @@ std::string RunServer::whom_it_waits_for() const {
   }
   if (state_.held->ended) return "";
   if (!state_.held->epoch || state_.held->over) {
-    return "waiting for " + std::to_string(options_.min_peers) + " replicas to found the run; " +
+    return "waiting for " + count_of(options_.min_peers, "replica") + " to found the run; " +
            count_of(state_.peers.size(), "peer") + " connected";
   }
   std::string text = "waiting for members of epoch " + to_string(state_.held->epoch->id) + ":";
