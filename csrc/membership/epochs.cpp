@@ -251,7 +251,8 @@ void found(State& s, Actions& out) {
     drop_proposal(s);
     hold_founders(s, out);
   } else if (!still_right(s, next)) {
-    propose(s, std::move(next), out);
+    drop_proposal(s);
+    if (may_propose_founders(s, next.members.size())) propose(s, std::move(next), out);
   }
 }
 

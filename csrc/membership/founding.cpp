@@ -2,6 +2,7 @@
 // them, and keeps them. They are proposed again when another founder comes, when one of them comes
 // again, and else ever more rarely.
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 #include "membership/master_rules.h"
@@ -12,6 +13,8 @@ namespace {
 constexpr std::uint64_t kFirstRetryS = 30;    // then twice as long each time
 constexpr std::uint64_t kDoublingsMax = 4;    // 8 minutes
 constexpr std::size_t kReasonBytesMax = 500;  // of a text
+constexpr std::size_t kFewFounders = 64;
+constexpr std::uint64_t kProposalsOfFew = 8;  // in a second; of more founders: one
 constexpr const char* kWhatHelps =
     ". What helps: let one of the two be dialled by the other (forward a port at its NAT or open "
     "one in a firewall, and set PCCL_ADVERTISE and PCCL_PORTS), or add a peer that both reach";
@@ -91,7 +94,17 @@ void founders_changed(State& s) {
   s.apart_tries = 0;
 }
 
+bool may_propose_founders(State& s, std::size_t number) {
+  if (s.proposed_s != s.now_s) s.proposals_of_s = 0;
+  s.proposed_s = s.now_s;
+  const bool may = s.proposals_of_s < (number > kFewFounders ? 1 : kProposalsOfFew);
+  if (may) ++s.proposals_of_s;
+  s.found_later = !may;
+  return may;
+}
+
 bool founders_try_again(State& s) {
+  if (std::exchange(s.found_later, false)) return true;
   if (s.apart_again_s == 0 || s.now_s < s.apart_again_s) return false;
   s.apart_again_s = 0;
   for (const PeerId p : excluded(s)) reaches_again(s, p);

@@ -331,7 +331,10 @@ struct State {
   std::size_t unvoted = 0;                  // index of a member that had not voted at the last look
   std::map<std::uint32_t, SyncPlan> plans;  // of `proposal`, by peer group
   std::set<PeerId> leavers;                 // members that leave with `proposal`
-  std::set<PeerId> unknown;  // connected, of an epoch that the register does not know
+  std::set<PeerId> unknown;          // connected, of an epoch that the register does not know
+  std::uint64_t proposals_of_s = 0;  // of a founding, in the second `proposed_s`
+  std::uint64_t proposed_s = 0;
+  bool found_later = false;  // there were too many: the next second proposes
 };
 
 /// How long TimerKind::refound is.

@@ -128,6 +128,8 @@ void recall_relays(State& s);
 void hold_founders(State& s, Actions& out);
 /// Another founder has come: those that wait may be told anew.
 void founders_changed(State& s);
+/// May founders be proposed now? A proposal goes from all to all, so in a second there are few.
+[[nodiscard]] bool may_propose_founders(State& s, std::size_t number);
 /// Lets the founders that wait be proposed again when their time has come. True: it has.
 [[nodiscard]] bool founders_try_again(State& s);
 

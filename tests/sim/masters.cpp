@@ -374,7 +374,8 @@ bool World::apply_at_master(const Move& move) {
       master(m).life = Life::stopped;
       return true;
     case What::founders_again:
-      to_master(m, master::Clock{master(m).core->apart_again_s, 0});
+      to_master(
+          m, master::Clock{std::max(master(m).core->now_s + 1, master(m).core->apart_again_s), 0});
       return true;
     case What::outage:
       outage(m);

@@ -315,7 +315,7 @@ void World::master_moves(int m, std::vector<Move>& out, std::vector<Move>& timer
   if (lost && !answered && !world.core->unknown.empty()) {
     timers.push_back({What::operator_answers, Sort::timer, -1, -1, {}, m});
   }
-  if (!master::founders_apart(*world.core).empty()) {
+  if (world.core->found_later || !master::founders_apart(*world.core).empty()) {
     timers.push_back({What::founders_again, Sort::timer, -1, -1, {}, m});
   }
   for (const PeerId p : world.absences) {

@@ -101,5 +101,17 @@ TEST(Founding, the_run_is_founded_without_one_that_nobody_reaches_who_is_told_wh
   EXPECT_EQ(why_apart(s, PeerId{7}), "");
 }
 
+TEST(Founding, many_are_proposed_once_in_a_second_whoever_comes_and_goes) {
+  State s = founding({});
+  std::size_t proposals = 0;
+  const auto count = [&](const Actions& out) { proposals += sent<Propose>(out).empty() ? 0 : 1; };
+  for (std::uint64_t id = 1; id <= 200; ++id) {
+    count(comes(s, id, "10.0.0.1:1"));
+    if (id % 3 == 0) count(step(s, PeerDisconnected{PeerId{id - 1}}));
+  }
+  EXPECT_LE(proposals, 9U);
+  EXPECT_EQ(proposed(step(s, Clock{s.now_s + 1, 0})).size(), s.peers.size());
+}
+
 }  // namespace
 }  // namespace pccl::master
