@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "master/addresses.h"
 #include "transport/clock.h"
 #include "wire/codec.h"
 
@@ -143,7 +144,11 @@ Connections::Number Connections::take(std::unique_ptr<Channel> channel, Hello he
   channel->trust();
   hello.member.token = channel->caller().token;  // whatever the peer says
   // Another machine may have the same boot id, as copies of one snapshot have.
-  if (!comes_from_here(*channel)) hello.member.process.machine = 0;
+  const bool is_here = comes_from_here(*channel);
+  if (!is_here) hello.member.process.machine = 0;
+  const auto from = parse_address(channel->remote());
+  hello.member.handle.addresses = may_be_dialled(std::move(hello.member.handle.addresses),
+                                                 from ? from.value().host : "", is_here);
   Connection& made = connections_[number];
   made.channel = std::move(channel);
   made.peer = peer;
