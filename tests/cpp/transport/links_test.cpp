@@ -166,8 +166,9 @@ TEST(Cancel, at_the_sender_drops_the_queue_and_lets_the_memory_go_in_the_middle_
   Tensor second(3U << 20, 4);
   second.send(*pair.low.links, pair.high_id(), segment_bytes, 6, 77);
   ASSERT_TRUE(pair.until([&] {
-    return !pair.high.events.arrived.empty() && pair.high.events.arrived.back().op.step == 77 &&
-           pair.low.events.sent.size() >= 3;
+    const auto& arrived = pair.high.events.arrived;
+    return !arrived.empty() && arrived.back().op.step == 77 &&
+           arrived.back().offset == 2 * segment_bytes && pair.low.events.sent.size() >= 3;
   }));
   // Of the cancelled ones none is reported as sent; what came of them is whole.
   EXPECT_EQ(pair.low.events.sent.size(), 3U);
