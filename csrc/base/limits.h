@@ -50,6 +50,12 @@ inline constexpr std::size_t kKeptMessageBytes = 256;  // a waiting message coun
 inline constexpr std::size_t kEagerSendsMax = 256;     // small sends to one peer, not received yet
 inline constexpr std::size_t kRelayWindowBytes =
     16U << 20;  // of one peer to another, under way over a third
+inline constexpr std::uint64_t kSealsOfOneKey = 1U << 16;  // then a relayed link has the next key
+inline constexpr std::size_t kRelayMissingMax =
+    16384;  // large segments that are late over a third peer, while later ones have come
+inline constexpr std::uint64_t kRelayMissingMs = 30000;  // and for how long at most
+inline constexpr std::size_t kRelayOpeningsMax =
+    256;  // other ends that one opening of a relayed link answers
 
 // Connections.
 inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complete handshake

@@ -11,6 +11,7 @@
 
 #include "transport/clock.h"
 #include "transport/transport.h"
+#include "trust/secrets.h"
 
 namespace pccl {
 
@@ -32,10 +33,15 @@ class DirectLinks : public LinksBase {
 
 /// Makes links that report to `events`, which outlives them.
 using MakeDirectLinks = std::function<Result<std::unique_ptr<DirectLinks>>(DirectEvents& events)>;
-/// Makes links with relays over the direct links that `make` makes. `seed`: seed of the session
-/// numbers, another one in each process.
+/// What the ends of relayed links in this process are trusted by, and make their keys of.
+struct RelayTrust {
+  KeyPair identity;
+  std::function<Secret()> secret;  // another one with each call
+  bool ids_follow_keys = true;     // false in a simulation, where ids are drawn
+};
+/// Makes links with relays over the direct links that `make` makes.
 [[nodiscard]] Result<std::unique_ptr<Links>> make_relay_links(Clock& clock, LinkEvents& events,
-                                                              std::uint64_t seed,
+                                                              const RelayTrust& trust,
                                                               const MakeDirectLinks& make);
 
 [[nodiscard]] Result<std::unique_ptr<DirectLinks>> make_direct_links(Loop& loop,

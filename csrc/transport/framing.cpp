@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "base/limits.h"
 #include "transport/bytes.h"
@@ -11,12 +12,52 @@ namespace pccl {
 namespace {
 
 constexpr std::uint8_t kFlagPayloadCrc = 1;
+constexpr std::string_view kNamesNothing = "a frame header with fields that name nothing";
 
 bool known(SegmentKind kind) {
   return kind >= SegmentKind::collective && kind <= SegmentKind::state;
 }
 
 }  // namespace
+
+SegmentFields encode_segment_fields(const SegmentHeader& header) {
+  SegmentFields fields{};
+  BytesOut{std::span(fields)}
+      .number(header.group.value)
+      .number(header.epoch.value)
+      .number(header.op.step)
+      .number(header.op.index)
+      .number(header.offset)
+      .number(header.descriptor.count)
+      .number(header.channel)
+      .number(static_cast<std::uint32_t>(header.descriptor.root))
+      .number(static_cast<std::uint8_t>(header.descriptor.kind))
+      .number(static_cast<std::uint8_t>(header.descriptor.reduce))
+      .number(static_cast<std::uint8_t>(header.descriptor.dtype))
+      .number(static_cast<std::uint8_t>(header.kind));
+  return fields;
+}
+
+Result<SegmentHeader> decode_segment_fields(const SegmentFields& fields) {
+  BytesIn from(fields);
+  SegmentHeader s;
+  s.group.value = from.number<std::uint64_t>();
+  s.epoch.value = from.number<std::uint64_t>();
+  s.op.step = from.number<std::uint64_t>();
+  s.op.index = from.number<std::uint64_t>();
+  s.offset = from.number<std::uint64_t>();
+  s.descriptor.count = from.number<std::uint64_t>();
+  s.channel = from.number<std::uint32_t>();
+  s.descriptor.root = static_cast<std::int32_t>(from.number<std::uint32_t>());
+  s.descriptor.kind = static_cast<OpKind>(from.number<std::uint8_t>());
+  s.descriptor.reduce = static_cast<ReduceOp>(from.number<std::uint8_t>());
+  s.descriptor.dtype = static_cast<DType>(from.number<std::uint8_t>());
+  s.kind = static_cast<SegmentKind>(from.number<std::uint8_t>());
+  bool sound = known(s.kind);
+  for (const std::uint8_t byte : from.array<4>()) sound = sound && byte == 0;
+  if (!sound) return {ErrorCode::malformed, std::string(kNamesNothing)};
+  return s;
+}
 
 std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out) {
   out.fill(std::byte{0});
@@ -29,23 +70,16 @@ std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out) {
       .number(header.has_payload_crc ? header.payload_crc : 0U);
   if (has_segment(header.type)) {
     const SegmentHeader& s = header.segment;
-    to.number(s.group.value)
-        .number(s.epoch.value)
-        .number(s.op.step)
-        .number(s.op.index)
-        .number(s.offset)
-        .number(s.descriptor.count)
-        .number(s.channel)
-        .number(static_cast<std::uint32_t>(s.descriptor.root))
-        .number(static_cast<std::uint8_t>(s.descriptor.kind))
-        .number(static_cast<std::uint8_t>(s.descriptor.reduce))
-        .number(static_cast<std::uint8_t>(s.descriptor.dtype))
-        .number(static_cast<std::uint8_t>(s.kind));
-    if (header.type == FrameType::routed) {
+    const bool routed = header.type == FrameType::routed;
+    const SegmentFields fields = routed ? s.route.fields : encode_segment_fields(s);
+    std::copy(fields.begin(), fields.end(), out.begin() + kFrameHeaderBytes);
+    if (routed) {
       BytesOut{std::span(out).subspan(kSegmentHeaderBytes)}
           .number(s.route.from.value)
           .number(s.route.to.value)
-          .number(s.route.session);
+          .number(s.route.session)
+          .number(s.route.number);
+      std::copy(s.route.tag.begin(), s.route.tag.end(), out.end() - kSealTagBytes);
     }
   }
   BytesOut{std::span(out)}.number(crc32c(0, std::span(out).subspan(4, size - 4)));
@@ -95,33 +129,30 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
     bytes_max = control_bytes_max;
   } else if (header.type == FrameType::relay) {
     bytes_min = kRelayHeadBytes;
-    bytes_max = control_bytes_max + kRelayHeadBytes;
+    bytes_max = control_bytes_max + kRelayHeadBytes + kSealTagBytes;
   } else if (has_segment(header.type)) {
     bytes_max = kSegmentBytesMax;
-    SegmentHeader& s = header.segment;
-    s.group.value = from.number<std::uint64_t>();
-    s.epoch.value = from.number<std::uint64_t>();
-    s.op.step = from.number<std::uint64_t>();
-    s.op.index = from.number<std::uint64_t>();
-    s.offset = from.number<std::uint64_t>();
-    s.descriptor.count = from.number<std::uint64_t>();
-    s.channel = from.number<std::uint32_t>();
-    s.descriptor.root = static_cast<std::int32_t>(from.number<std::uint32_t>());
-    s.descriptor.kind = static_cast<OpKind>(from.number<std::uint8_t>());
-    s.descriptor.reduce = static_cast<ReduceOp>(from.number<std::uint8_t>());
-    s.descriptor.dtype = static_cast<DType>(from.number<std::uint8_t>());
-    s.kind = static_cast<SegmentKind>(from.number<std::uint8_t>());
-    for (const std::uint8_t byte : from.array<4>()) sound = sound && byte == 0;
-    sound = sound && known(s.kind);
+    SegmentFields fields;
+    const auto raw = bytes.subspan(kFrameHeaderBytes, kSegmentFieldsBytes);
+    std::copy(raw.begin(), raw.end(), fields.begin());
     if (header.type == FrameType::routed) {
-      s.route.from.value = from.number<std::uint64_t>();
-      s.route.to.value = from.number<std::uint64_t>();
-      s.route.session = from.number<std::uint64_t>();
-      sound = sound && s.route.relayed() && s.route.from != PeerId{};
+      Route& route = header.segment.route;
+      BytesIn behind(bytes.subspan(kSegmentHeaderBytes));
+      route.from.value = behind.number<std::uint64_t>();
+      route.to.value = behind.number<std::uint64_t>();
+      route.session = behind.number<std::uint64_t>();
+      route.number = behind.number<std::uint64_t>();
+      route.fields = fields;
+      std::copy(bytes.end() - kSealTagBytes, bytes.end(), route.tag.begin());
+      sound = sound && route.relayed() && route.from != PeerId{};
+    } else {
+      const auto segment = decode_segment_fields(fields);
+      if (!segment) return segment.error();
+      header.segment = segment.value();
     }
-    s.bytes = header.payload_bytes;
+    header.segment.bytes = header.payload_bytes;
   }
-  if (!sound) return {ErrorCode::malformed, "a frame header with fields that name nothing"};
+  if (!sound) return {ErrorCode::malformed, std::string(kNamesNothing)};
   if (header.payload_bytes < bytes_min || header.payload_bytes > bytes_max) {
     return {ErrorCode::malformed, "a frame of " + std::to_string(header.payload_bytes) +
                                       " bytes, the limit is " + std::to_string(bytes_max)};

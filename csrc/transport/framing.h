@@ -15,13 +15,16 @@
 //                                          74  u8   descriptor: type of the elements
 //                                          75  u8   kind of the segment
 //                                          76  4 x zero
-//   routed segments (a third peer passes them on) go on with
+//   routed segments (a third peer passes them on) have bytes 16 to 79 and the payload sealed
+//   (relay_seal.h), and go on with
 //   80  u64  from: the peer that sends
 //   88  u64  to: the peer that receives
 //   96  u64  session: the receiver's
-// The header is 16 bytes long, that of a segment 80, that of a routed one 104. The payload follows
+//  104  u64  number
+//  112  16 x tag of the seal
+// The header is 16 bytes long, that of a segment 80, that of a routed one 128. The payload follows
 // it at once. Limits: control 1..kControlBytesMax bytes, on a lane 1..kPeerMessageBytesMax, relay
-// kRelayHeadBytes more (relay_message.h), segments 0..kSegmentBytesMax, goodbye and joined 0. A
+// kRelayHeadBytes to kRelayBytesMax, segments 0..kSegmentBytesMax, goodbye and joined 0. A
 // goodbye is the last frame of a sender: a connection that ends after it has ended in good order,
 // without it the peer is lost. Joined is the first frame of the side that has dialled one more lane
 // of an existing link.
@@ -33,7 +36,9 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "transport/transport.h"
+#include "trust/sealer.h"
 
 namespace pccl {
 
@@ -48,8 +53,12 @@ enum class FrameType : std::uint8_t {
 
 inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kSegmentHeaderBytes = 80;
-inline constexpr std::size_t kRoutedHeaderBytes = 104;
+inline constexpr std::size_t kSegmentFieldsBytes = kSegmentHeaderBytes - kFrameHeaderBytes;
+inline constexpr std::size_t kRoutedHeaderBytes = 128;
 inline constexpr std::size_t kRelayHeadBytes = 40;
+/// Of a relay frame: a message between peers, sealed, behind a head.
+inline constexpr std::size_t kRelayBytesMax =
+    kRelayHeadBytes + kPeerMessageBytesMax + kSealTagBytes;
 
 /// Does a frame of this type carry a segment? The others carry a message, or nothing.
 [[nodiscard]] constexpr bool has_segment(FrameType type) {
@@ -61,8 +70,8 @@ struct FrameHeader {
   bool has_payload_crc = false;
   std::uint32_t payload_bytes = 0;
   std::uint32_t payload_crc = 0;
-  SegmentHeader
-      segment;  // if the frame carries one: segment.bytes == payload_bytes; `route` if it is routed
+  SegmentHeader segment;  // if the frame carries one: segment.bytes == payload_bytes; if it is
+                          // routed, `bytes` and `route` alone
 };
 
 /// Bytes of the whole header of a frame of that type.
@@ -70,6 +79,12 @@ struct FrameHeader {
   if (type == FrameType::routed) return kRoutedHeaderBytes;
   return type == FrameType::segment ? kSegmentHeaderBytes : kFrameHeaderBytes;
 }
+
+/// Bytes 16 to 79 of the header of a segment.
+using SegmentFields = std::array<std::byte, kSegmentFieldsBytes>;
+[[nodiscard]] SegmentFields encode_segment_fields(const SegmentHeader& header);
+/// Without bytes and route.
+[[nodiscard]] Result<SegmentHeader> decode_segment_fields(const SegmentFields& fields);
 
 using HeaderBytes = std::array<std::byte, kRoutedHeaderBytes>;
 /// Writes the header of a frame; returns its length.

@@ -55,7 +55,7 @@ void Link::start() {
 
 void Link::send_message(FrameType type, std::vector<std::byte> payload) {
   PCCL_ASSERT(!payload.empty(), "a message of no bytes");
-  PCCL_ASSERT(payload.size() <= kPeerMessageBytesMax + kRelayHeadBytes, payload.size());
+  PCCL_ASSERT(payload.size() <= kRelayBytesMax, payload.size());
   Outgoing out;
   out.frame.type = type;
   out.frame.payload_bytes = static_cast<std::uint32_t>(payload.size());

@@ -13,13 +13,12 @@ constexpr std::size_t kPassingMax = 4 * kRelayWindowBytes;  // from one to anoth
 // bytes of them for each operation, and its receiver reads.
 constexpr std::size_t kMessagesMax = 2 * kPassingMax;
 constexpr std::size_t kMessagesFew = 1U << 20;  // wait for a receiver that reads
-constexpr std::size_t kKeptBuffers = 16;
 
 }  // namespace
 
 void Passage::message(PeerId from, const RelayMessage& message,
                       std::span<const std::byte> payload) {
-  if (message.from != from || message.kind == RelayKind::credit) {
+  if (message.from != from || message.kind == RelayKind::credit || message.kind == RelayKind::cut) {
     return links_.give_up(from, "it relays a message of another sender");
   }
   if (links_.is_up(message.to)) {
@@ -37,7 +36,7 @@ void Passage::message(PeerId from, const RelayMessage& message,
     return;
   }
   if (message.kind == RelayKind::open) return;  // the peer repeats it
-  links_.send_relay(from, encode_relay({RelayKind::down, message.to, from, 0, 0,
+  links_.send_relay(from, encode_relay({RelayKind::cut, message.to, from, 0, 0,
                                         as_span("the peer in between has no link to it")}));
 }
 
@@ -55,12 +54,8 @@ Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
     return {};
   }
   std::vector<std::byte> buffer;
-  if (!buffers_.empty()) {
-    buffer = std::move(buffers_.back());
-    buffers_.pop_back();
-  }
   try {
-    buffer.resize(std::max<std::size_t>(header.bytes, 1));
+    buffer = buffers_.take(header.bytes);
   } catch (const std::bad_alloc&) {
     links_.give_up(from, "there is no memory here for what it sends over this peer");
     return {};
@@ -93,7 +88,7 @@ void Passage::over(MemoryToken token, bool credit) {
   const auto held = held_bytes_.find(passing.between);
   held->second -= bytes;
   if (held->second == 0) held_bytes_.erase(held);
-  if (buffers_.size() < kKeptBuffers) buffers_.push_back(std::move(passing.buffer));
+  buffers_.give_back(std::move(passing.buffer));
   passing_.erase(found);
 }
 
@@ -122,7 +117,7 @@ void Passage::unlink(PeerId peer) {
     const Pair& route = entry.first;
     if (route.second == peer) {
       links_.send_relay(route.first,
-                        encode_relay({RelayKind::down, peer, route.first, 0, 0, as_span(why)}));
+                        encode_relay({RelayKind::cut, peer, route.first, 0, 0, as_span(why)}));
     }
     return route.first == peer || route.second == peer;
   });

@@ -1,8 +1,9 @@
 // The peer in between of relayed links (relay.h): passes control messages and segments on between
-// two other peers that cannot reach each other. A segment is received into memory of this process
-// and sent on from there. Its sender gets credit when the kernel has taken the segment, and has at
-// most kRelayWindowBytes without credit on their way: so the memory here is bounded. Messages
-// have no window: a sender of very many that their receiver does not read loses its link.
+// two other peers that cannot reach each other. What they seal for each other it cannot read. A
+// segment is received into memory of this process and sent on from there. Its sender gets credit
+// when the kernel has taken the segment, and has at most kRelayWindowBytes without credit on their
+// way: so the memory here is bounded. Messages have no window: a sender of very many that their
+// receiver does not read loses its link.
 //
 // A Passage serves any two peers that have a link to this process; the master decides which pairs
 // of members use one.
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/buffers.h"
 #include "transport/direct_links.h"
 #include "transport/relay_message.h"
 
@@ -76,7 +78,7 @@ class Passage {
   std::map<Pair, std::size_t> held_bytes_;  // sum over `passing_`
   // Receiver -> sender -> bytes of messages since few waited for the receiver; more than wait now.
   std::map<PeerId, std::map<PeerId, std::size_t>> waiting_;
-  std::vector<std::vector<std::byte>> buffers_;  // free, to be used again
+  Buffers buffers_;
   MemoryToken tokens_ = 0;
   std::uint64_t bytes_ = 0;
 };

@@ -1,4 +1,5 @@
-// Opens links over a third peer and sends over them. relay_ending.cpp ends them.
+// Opens links over a third peer, and messages over them. relay_segments.cpp sends and receives
+// segments, relay_ending.cpp ends links.
 #include "transport/relay.h"
 
 #include <algorithm>
@@ -6,7 +7,7 @@
 
 #include "base/assert.h"
 #include "base/limits.h"
-#include "base/log.h"
+#include "base/text.h"
 #include "transport/loop.h"
 #include "transport/sys.h"
 
@@ -40,7 +41,7 @@ RelayLinks::Far* RelayLinks::find_up(PeerId peer) {
 RelayLinks::Far* RelayLinks::find_session(PeerId peer, std::uint64_t session) {
   Far* far = find(peer);
   const bool goes_on = far != nullptr && far->state != State::failed;
-  return goes_on && far->mine == session ? far : nullptr;
+  return goes_on && far->seal->mine() == session ? far : nullptr;
 }
 
 void RelayLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) {
@@ -74,12 +75,23 @@ void RelayLinks::open_via(const Handle& peer, PeerId via, std::uint64_t deadline
     if (far->via != via) far_.erase(peer.peer);
   }
   direct_->drop(peer.peer);  // a dial that leads nowhere
-  Far& far = far_[peer.peer];
+  const PeerId id = peer.peer;
+  Far& far = far_[id];
   far.handle = peer;
   far.via = via;
   far.serial = ++serials_;
-  while (far.mine == 0) far.mine = sessions_.next();
-  const PeerId id = peer.peer;
+  if (trust_.ids_follow_keys && peer_of(peer.key) != id) {
+    return fail(far, "the id of peer " + name_of(peer) + " is not that of its key");
+  }
+  if (!far.seal) {
+    std::uint64_t session = 0;
+    while (session == 0) {
+      const Secret drawn = trust_.secret();
+      for (const std::uint8_t byte : drawn.bytes().first<8>()) session = session << 8 | byte;
+    }
+    far.seal =
+        std::make_unique<RelaySeal>(trust_.identity, self(), session, trust_.secret(), peer, via);
+  }
   far.deadline = clock_.timer(deadline_ms, 0, [this, id, deadline_ms] {
     Far& late = far_.at(id);
     const bool linked = direct_->is_up(late.via);
@@ -96,39 +108,48 @@ std::optional<PeerId> RelayLinks::via(PeerId peer) const {
   return found->second.via;
 }
 
-void RelayLinks::say(const Far& far, RelayKind kind, std::uint64_t session, std::uint64_t number,
-                     std::span<const std::byte> rest) {
-  direct_->send_relay(far.via,
-                      encode_relay({kind, self(), far.handle.peer, session, number, rest}));
+void RelayLinks::say(Far& far, RelayKind kind, std::span<const std::byte> plain) {
+  direct_->send_relay(far.via, far.seal->seal(kind, plain));
 }
 
 void RelayLinks::say_open(PeerId peer) {
   const Far& far = far_.at(peer);
-  say(far, RelayKind::open, far.mine, far.theirs);
+  const auto opening = encode_relay_opening(far.seal->opening());
+  direct_->send_relay(far.via, encode_relay({RelayKind::open, self(), peer, far.seal->mine(),
+                                             far.seal->theirs(), opening}));
 }
 
 void RelayLinks::opened(PeerId via, const RelayMessage& message) {
   const auto rest = closing_.find(message.from);
-  if (rest != closing_.end() && message.session != rest->second.theirs) closing_.erase(rest);
+  if (rest != closing_.end() && message.session != rest->second.seal->theirs()) {
+    closing_.erase(rest);
+  }
   Far* far = find(message.from);
   if (far == nullptr || far->state == State::failed) return;  // the peer repeats it
   if (far->state == State::up) {
-    if (message.session == far->theirs && via == far->via) {
-      if (message.number != far->mine) say_open(message.from);
+    if (message.session == far->seal->theirs() && via == far->via) {
+      if (message.number != far->seal->mine()) say_open(message.from);
       return;
     }
     return fail(*far, "the peer has lost the link and opened it anew");
   }
   if (via != far->via) return;
-  far->theirs = message.session;
+  const RelayOpening said = decode_relay_opening(message.rest);
+  if (const Error refused = far->seal->hear(message.session, said); refused.failed()) {
+    return fail(*far, "peer " + name_of(far->handle) + " cannot be linked to over peer " +
+                          to_string(via) + ": " + refused.text);
+  }
   say_open(message.from);
-  if (message.number == far->mine) now_up(*far);
+  if (message.number != far->seal->mine()) return;
+  if (!far->seal->proven_by(said)) return distrust(*far, "changed");
+  now_up(*far);
 }
 
 void RelayLinks::now_up(Far& far) {
   far.state = State::up;
   far.deadline.reset();
   far.again.reset();
+  far.seal->settle();
   events_.link_up(far.handle.peer);
 }
 
@@ -146,89 +167,7 @@ void RelayLinks::send_control(PeerId peer, std::vector<std::byte> payload) {
     if (!is_leaving(peer)) direct_->send_control(peer, std::move(payload));
     return;
   }
-  say(*far, RelayKind::control, far->theirs, 0, payload);
-}
-
-void RelayLinks::send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
-                              MemoryToken token, std::uint64_t cookie) {
-  Far* far = find_up(peer);
-  if (far == nullptr) {
-    if (!is_leaving(peer)) direct_->send_segment(peer, header, payload, token, cookie);
-    return;
-  }
-  far->queue.push_back({header, payload, token, cookie});
-  far->queued_bytes += relay_cost(header.bytes);
-  pump(*far);
-}
-
-void RelayLinks::pump(Far& far) {
-  while (!far.queue.empty()) {
-    Queued next = far.queue.front();
-    const std::size_t out = far.handed_bytes + far.on_the_way;
-    const std::size_t cost = relay_cost(next.header.bytes);
-    if (out > 0 && out + cost > kRelayWindowBytes) return;
-    far.queue.pop_front();
-    far.queued_bytes -= cost;
-    far.handed_bytes += cost;
-    ++far.sent;
-    next.header.route = {self(), far.handle.peer, far.theirs};
-    far.handed.push_back(next);
-    direct_->send_segment(far.via, next.header, next.payload, next.token, next.cookie);
-  }
-}
-
-void RelayLinks::routed_sent(PeerId to, MemoryToken token, std::uint64_t cookie) {
-  if (Passage::owns(token)) return passage_->sent(token);
-  for (auto* fars : {&far_, &closing_}) {
-    const auto found = fars->find(to);
-    if (found == fars->end()) continue;
-    Far& far = found->second;
-    const auto sent = std::find_if(far.handed.begin(), far.handed.end(), [&](const Queued& q) {
-      return q.token == token && q.cookie == cookie;
-    });
-    if (sent == far.handed.end()) continue;  // of an earlier link
-    far.handed_bytes -= relay_cost(sent->header.bytes);
-    far.on_the_way += relay_cost(sent->header.bytes);
-    far.handed.erase(sent);
-    if (fars == &far_) events_.segment_sent(to, cookie);
-    return;
-  }
-}
-
-void RelayLinks::take_credit(Far& far, std::uint64_t bytes) {
-  // A segment that was cancelled when it was half sent is not counted any more, and gets credit all
-  // the same.
-  far.on_the_way -= std::min<std::uint64_t>(bytes, far.on_the_way);
-  pump(far);
-}
-
-void RelayLinks::cancel(MemoryToken token) {
-  direct_->cancel(token);
-  const auto forget = [token](std::deque<Queued>& queue, std::size_t& bytes) {
-    std::erase_if(queue, [&](const Queued& q) {
-      if (q.token != token) return false;
-      bytes -= relay_cost(q.header.bytes);
-      return true;
-    });
-  };
-  for (auto* fars : {&far_, &closing_}) {
-    for (auto& [peer, far] : *fars) {
-      forget(far.queue, far.queued_bytes);
-      forget(far.handed, far.handed_bytes);
-    }
-  }
-  std::vector<PeerId> closing;
-  for (const auto& [peer, far] : closing_) closing.push_back(peer);
-  for (const PeerId peer : closing) pay(peer);
-}
-
-std::size_t RelayLinks::queued_bytes(PeerId peer) const {
-  std::size_t bytes = direct_->queued_bytes(peer);
-  for (const auto* fars : {&far_, &closing_}) {
-    const auto found = fars->find(peer);
-    if (found != fars->end()) bytes += found->second.queued_bytes + found->second.handed_bytes;
-  }
-  return bytes;
+  say(*far, RelayKind::control, payload);
 }
 
 // ------------------------------------------------------------------------------ what arrives
@@ -252,6 +191,7 @@ void RelayLinks::link_down(PeerId peer, const std::string& reason, Down how) {
   std::erase_if(closing_, [peer](const auto& entry) { return entry.second.via == peer; });
   lost_over(peer, reason);
   passage_->unlink(peer);
+  forget_copies(peer);
   if (!left && find(peer) == nullptr) events_.link_down(peer, reason, how);
 }
 
@@ -261,82 +201,56 @@ void RelayLinks::relay_arrived(PeerId peer, std::span<const std::byte> payload) 
   const RelayMessage& message = decoded.value();
   if (message.to != self()) return passage_->message(peer, message, payload);
   if (message.kind == RelayKind::open) return opened(peer, message);
+  rest_heard(peer, message);
+  if (Far* far = find(message.from); far != nullptr && far->via == peer) heard(*far, message);
+}
+
+/// A message for the rest of a link that was closed here.
+void RelayLinks::rest_heard(PeerId via, const RelayMessage& message) {
   const auto rest = closing_.find(message.from);
-  if (rest != closing_.end() && rest->second.via == peer) {
-    if (message.kind == RelayKind::credit) {
-      take_credit(rest->second, message.number);
-      return pay(message.from);
-    }
-    const bool ends = message.session == 0 || message.session == rest->second.mine;
-    if (message.kind == RelayKind::down && ends) closing_.erase(rest);
+  if (rest == closing_.end() || rest->second.via != via) return;
+  if (message.kind == RelayKind::credit) {
+    take_credit(rest->second, message.number);
+    return pay(message.from);
   }
-  Far* far = find(message.from);
-  if (far == nullptr || far->via != peer) return;
-  switch (message.kind) {
-    case RelayKind::open:
-      return;
-    case RelayKind::control:
-      if (message.session != far->mine || far->state == State::failed) return;
-      if (far->state == State::opening) now_up(*far);  // the sender knows our session
-      events_.control_arrived(message.from, message.rest);
-      return;
-    case RelayKind::down:
-      return went_down(*far, message);
-    case RelayKind::credit:
-      if (far->state == State::up) take_credit(*far, message.number);
-      return;
-  }
+  const bool ends =
+      message.kind == RelayKind::cut ||
+      (message.kind == RelayKind::down && message.session == rest->second.seal->mine() &&
+       rest->second.seal->open_late(message));
+  if (ends) closing_.erase(rest);
 }
 
-Placement RelayLinks::segment_header(PeerId peer, const SegmentHeader& header) {
-  if (!header.route.relayed()) {
-    return is_leaving(peer) ? Placement{} : events_.segment_header(peer, header);
-  }
-  if (header.route.to != self()) return passage_->take_in(peer, header);
-  const PeerId from = header.route.from;
-  Far* far = find_session(from, header.route.session);
-  if (far == nullptr || far->via != peer) return {};
-  if (far->state == State::opening) now_up(*far);
-  SegmentHeader plain = header;
-  plain.route = {};
-  const Placement at = events_.segment_header(from, plain);
-  if (at.to == nullptr) count_received(header.route);  // no segment_arrived follows
-  return at;
-}
-
-void RelayLinks::segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) {
-  if (!header.route.relayed()) {
-    if (!is_leaving(peer)) events_.segment_arrived(peer, header, at);
+void RelayLinks::heard(Far& far, const RelayMessage& message) {
+  if (message.kind == RelayKind::credit) {
+    if (far.state == State::up) take_credit(far, message.number);
     return;
   }
-  if (Passage::owns(at.token)) return passage_->arrived(header, at.token);
-  // The direct link brings the rest of a segment also when the relayed link has ended meanwhile.
-  // Its owner has heard of that end, or has ended it: no callback follows.
-  if (find_session(header.route.from, header.route.session) == nullptr) return;
-  SegmentHeader plain = header;
-  plain.route = {};
-  events_.segment_arrived(header.route.from, plain, at);
-  count_received(header.route);
-}
-
-/// The owner, which was just called, may have ended the link.
-void RelayLinks::count_received(const Route& route) {
-  Far* far = find_session(route.from, route.session);
-  if (far == nullptr) return;
-  ++far->received;
-  if (far->ends_after && far->received >= *far->ends_after) fail(*far, far->why);
+  if (message.kind == RelayKind::cut) {
+    if (far.state != State::up || far.ends_after) return;  // an opening goes on until its deadline
+    const auto* text = reinterpret_cast<const char*>(message.rest.data());
+    return fail(far, printable({text, std::min(message.rest.size(), kTextBytesMax)}));
+  }
+  // Of an earlier link, or from an end that has not said its key.
+  if (find_session(message.from, message.session) != &far || !far.seal->has_keys()) return;
+  const auto plain = far.seal->open(message);
+  if (!plain) return distrust(far, plain.error().text);
+  if (message.kind == RelayKind::down) return went_down(far, plain.value());
+  if (far.state == State::opening) now_up(far);  // the sender has our keys
+  if (find_session(message.from, message.session) == nullptr) return;
+  events_.control_arrived(message.from, plain.value());
 }
 
 Result<std::unique_ptr<Links>> make_relay_links(Clock& clock, LinkEvents& events,
-                                                std::uint64_t seed, const MakeDirectLinks& make) {
-  auto links = std::make_unique<RelayLinks>(clock, events, seed);
+                                                const RelayTrust& trust,
+                                                const MakeDirectLinks& make) {
+  auto links = std::make_unique<RelayLinks>(clock, events, trust);
   if (Error error = links->listen(make); error.failed()) return error;
   return std::unique_ptr<Links>(std::move(links));
 }
 
 Result<std::unique_ptr<Links>> make_tcp_links(Loop& loop, LinkEvents& events,
                                               const KeyPair& identity, const LinkOptions& options) {
-  return make_relay_links(loop, events, random_u64(), [&](DirectEvents& direct) {
+  return make_relay_links(loop, events, {identity, random_secret}, [&](DirectEvents& direct) {
     return make_direct_links(loop, direct, identity, options);
   });
 }

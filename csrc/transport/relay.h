@@ -5,7 +5,10 @@
 // draws a session number, by which frames of an earlier relayed link are recognised. All frames of
 // the relayed link go over the direct link to the peer in between: control messages and small
 // segments in order on the small lane, large segments on the bulk lanes, with a route in their
-// header. The peer in between gives credit for each segment that it has passed on. At most
+// header. Each end seals what it sends for the other end (relay_seal.h): the link is up where the
+// other end has proven to have the same keys, and ends where something does not arrive as it was
+// sent. What arrives waits in memory of this file until it is whole and proven, then it is copied
+// to its place. The peer in between gives credit for each segment that it has passed on. At most
 // kRelayWindowBytes of segments that one end has sent are without credit. So the memory of the peer
 // in between is bounded, and a slow receiver slows down only the sender that sends to it.
 #pragma once
@@ -21,10 +24,11 @@
 #include <string>
 #include <utility>
 
-#include "base/random.h"
+#include "transport/buffers.h"
 #include "transport/direct_links.h"
 #include "transport/passage.h"
 #include "transport/relay_message.h"
+#include "transport/relay_seal.h"
 
 namespace pccl {
 
@@ -32,8 +36,8 @@ namespace pccl {
 /// and keeps the ends of relayed links. On the loop's thread.
 class RelayLinks final : public Links, private DirectEvents {
  public:
-  RelayLinks(Clock& clock, LinkEvents& events, std::uint64_t seed)
-      : clock_(clock), events_(events), sessions_(seed) {}
+  RelayLinks(Clock& clock, LinkEvents& events, RelayTrust trust)
+      : clock_(clock), events_(events), trust_(std::move(trust)) {}
   [[nodiscard]] Error listen(const MakeDirectLinks& make);
 
   [[nodiscard]] std::uint16_t port() const override { return direct_->port(); }
@@ -70,6 +74,8 @@ class RelayLinks final : public Links, private DirectEvents {
     const std::byte* payload = nullptr;
     MemoryToken token = 0;
     std::uint64_t cookie = 0;
+    MemoryToken sent_as = 0;  // of its sealed copy
+    bool tells = true;        // false: cancelled since
   };
   /// This process's end of a relayed link.
   struct Far {
@@ -77,8 +83,7 @@ class RelayLinks final : public Links, private DirectEvents {
     PeerId via;
     State state = State::opening;
     std::uint64_t serial = 0;
-    std::uint64_t mine = 0;    // session number of this end
-    std::uint64_t theirs = 0;  // session number of the other end; 0: not known yet
+    std::unique_ptr<RelaySeal> seal;  // null: `state` is failed
     std::unique_ptr<Timer> deadline;
     std::unique_ptr<Timer> again;
     std::deque<Queued> queue;   // segments that wait for room in the window
@@ -91,6 +96,11 @@ class RelayLinks final : public Links, private DirectEvents {
     std::optional<std::uint64_t> ends_after;  // the link goes down when so many segments have come
     std::string why;                          // the reason for link_down then
     std::uint64_t moved = 0;                  // `received` or `sent` when `deadline` last passed
+  };
+  /// A segment on its way over the direct link to `via`: sealed for the other end, or from there.
+  struct Copy {
+    PeerId via;
+    std::vector<std::byte> buffer;
   };
   /// A direct link that its owner has closed, and that still carries data of relayed links: queues
   /// of ends in `closing_`, or what this process passes on between others. The link is closed after
@@ -119,19 +129,29 @@ class RelayLinks final : public Links, private DirectEvents {
   [[nodiscard]] Far* find_up(PeerId peer);
   /// This end of the relayed link of that session; null: the link has ended.
   [[nodiscard]] Far* find_session(PeerId peer, std::uint64_t session);
-  void say(const Far& far, RelayKind kind, std::uint64_t session, std::uint64_t number,
-           std::span<const std::byte> rest = {});
+  void say(Far& far, RelayKind kind, std::span<const std::byte> plain);
+  void say_down(Far& far, std::uint64_t sent, std::string_view why);
   void say_open(PeerId peer);
   void opened(PeerId via, const RelayMessage& message);
-  void went_down(Far& far, const RelayMessage& message);
+  void heard(Far& far, const RelayMessage& message);
+  void rest_heard(PeerId via, const RelayMessage& message);
+  void went_down(Far& far, std::span<const std::byte> said);
+  void came(const SegmentHeader& header, std::byte* payload);
   void take_credit(Far& far, std::uint64_t bytes);
   void now_up(Far& far);
   void pump(Far& far);
   void count_received(const Route& route);
 
+  [[nodiscard]] std::byte* copy(std::map<MemoryToken, Copy>& copies, PeerId via, std::size_t bytes,
+                                MemoryToken& token);
+  void forget_copies(PeerId via);
+  [[nodiscard]] bool sends_over(PeerId via) const;
+
   void fail(Far& far, const std::string& reason);
+  /// What the other end has sent has not arrived as it was sent.
+  void distrust(Far& far, const std::string& done);
   void lost_over(PeerId via, const std::string& why);
-  void say_closed(const Far& far);
+  void say_closed(Far& far);
   void owe(Far far);
   void pay(PeerId peer);
   void end_rest(PeerId peer);
@@ -144,8 +164,14 @@ class RelayLinks final : public Links, private DirectEvents {
 
   Clock& clock_;
   LinkEvents& events_;
-  Random sessions_;
-  std::unique_ptr<DirectLinks> direct_;
+  RelayTrust trust_;
+  static constexpr MemoryToken kMark = 1ULL << 62;  // the bit is set in no other token
+  Buffers buffers_;
+  std::map<MemoryToken, Copy> sealed_;  // to be sent
+  std::map<MemoryToken, Copy> arriving_;
+  MemoryToken copies_ = 0;
+  std::uint64_t copies_sent_ = 0;
+  std::unique_ptr<DirectLinks> direct_;  // ends before the copies that it sends
   std::optional<Passage> passage_;
   std::map<PeerId, Far> far_;
   std::map<PeerId, Far> closing_;  // closed by the owner: these send their queue and report nothing

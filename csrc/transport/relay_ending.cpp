@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "base/text.h"
 #include "transport/relay.h"
 
 namespace pccl {
@@ -45,26 +46,40 @@ void RelayLinks::lost_over(PeerId via, const std::string& why) {
   }
 }
 
-void RelayLinks::went_down(Far& far, const RelayMessage& message) {
-  if (far.state == State::failed || far.ends_after) return;
-  if (message.session != 0 && message.session != far.mine) return;  // of an earlier link
-  const auto* text = reinterpret_cast<const char*>(message.rest.data());
-  std::string why(text, std::min(message.rest.size(), kTextBytesMax));
-  if (far.state == State::opening) return;  // the opening goes on until the deadline
-  if (message.number <= far.received) return fail(far, why);
-  far.ends_after = message.number;  // its last segments travel on other lanes
-  far.why = std::move(why);
+void RelayLinks::distrust(Far& far, const std::string& done) {
+  // The link may be up at the other end.
+  if (far.seal->has_keys()) say_down(far, 0, "what this peer sent has not arrived as it was");
+  fail(far, "the peer in between, " + to_string(far.via) + ", has " + done + " what peer " +
+                name_of(far.handle) + " has sent to this peer, " + to_string(self()));
+}
+
+/// The other end has closed the link, or has lost it.
+void RelayLinks::went_down(Far& far, std::span<const std::byte> said) {
+  if (far.state != State::up || far.ends_after) return;  // an opening goes on until its deadline
+  const auto before = BytesIn(said).number<std::uint64_t>();
+  const auto text = said.subspan(sizeof(before));
+  const std::string why =
+      printable({reinterpret_cast<const char*>(text.data()), std::min(text.size(), kTextBytesMax)});
+  if (before <= far.received) return fail(far, why);
+  far.ends_after = before;  // its last segments travel on other lanes
+  far.why = why;
   far.moved = far.received;
-  far.deadline = clock_.timer(kHandshakeMs, kHandshakeMs, [this, peer = message.from] {
+  far.deadline = clock_.timer(kHandshakeMs, kHandshakeMs, [this, peer = far.handle.peer] {
     Far& late = far_.at(peer);
-    if (late.moved == late.received) return fail(late, late.why);
+    if (late.moved == late.received) return distrust(late, "left out the end of");
     late.moved = late.received;
   });
 }
 
-void RelayLinks::say_closed(const Far& far) {
-  say(far, RelayKind::down, far.theirs, far.sent, as_span(kClosed));
+void RelayLinks::say_down(Far& far, std::uint64_t sent, std::string_view why) {
+  std::vector<std::byte> plain(sizeof(sent) + why.size());
+  BytesOut{std::span(plain)}.number(sent);
+  const auto text = as_span(why);
+  std::copy(text.begin(), text.end(), plain.begin() + sizeof(sent));
+  say(far, RelayKind::down, plain);
 }
+
+void RelayLinks::say_closed(Far& far) { say_down(far, far.sent, kClosed); }
 
 // ----------------------------------------------------------------------------------- closing
 
@@ -86,9 +101,7 @@ void RelayLinks::close(PeerId peer) {
 }
 
 void RelayLinks::drop(PeerId peer) {
-  if (const Far* far = find_up(peer)) {
-    say(*far, RelayKind::down, far->theirs, 0, as_span("the peer has dropped the link"));
-  }
+  if (Far* far = find_up(peer)) say_down(*far, 0, "the peer has dropped the link");
   far_.erase(peer);
   end_rest(peer);
   lost_over(peer, "it was dropped here");
@@ -99,7 +112,7 @@ void RelayLinks::give_up(PeerId peer, const std::string& reason) {
   if (is_leaving(peer)) return;
   Far* far = find_up(peer);
   if (far == nullptr) return direct_->give_up(peer, reason);
-  say(*far, RelayKind::down, far->theirs, 0, as_span("the peer makes the link anew"));
+  say_down(*far, 0, "the peer makes the link anew");
   fail(*far, reason);
 }
 
@@ -141,14 +154,16 @@ bool RelayLinks::owes_over(PeerId via) const {
 
 void RelayLinks::let_go(PeerId peer, bool in_order) {
   if (is_leaving(peer)) return;
-  if (direct_->is_up(peer) && (owes_over(peer) || passage_->serves(peer))) {
+  if (direct_->is_up(peer) &&
+      (owes_over(peer) || passage_->serves(peer) || (in_order && sends_over(peer)))) {
     Leaving& leaving = leaving_[peer];
-    leaving.moved = passage_->moved(peer);
+    leaving.moved = passage_->moved(peer) + copies_sent_;
     leaving.since_ms = clock_.now_ms();
     leaving.look = clock_.timer(kLookMs, kLookMs, [this, peer] { look(peer); });
     return;
   }
   passage_->unlink(peer);
+  forget_copies(peer);
   if (in_order) {
     direct_->close(peer);
   } else {
@@ -158,17 +173,20 @@ void RelayLinks::let_go(PeerId peer, bool in_order) {
 
 void RelayLinks::look(PeerId peer) {
   Leaving& leaving = leaving_.at(peer);
-  if (const std::uint64_t moved = passage_->moved(peer); moved != leaving.moved) {
+  const std::uint64_t moved = passage_->moved(peer) + copies_sent_;
+  if (moved != leaving.moved) {
     leaving.moved = moved;
     leaving.since_ms = clock_.now_ms();
   }
-  const bool passes = passage_->serves(peer) && clock_.now_ms() - leaving.since_ms < kHandshakeMs;
+  const bool passes = (passage_->serves(peer) || sends_over(peer)) &&
+                      clock_.now_ms() - leaving.since_ms < kHandshakeMs;
   if (!passes && !owes_over(peer)) end_leaving(peer);
 }
 
 void RelayLinks::end_leaving(PeerId peer) {
   if (leaving_.erase(peer) == 0) return;
   passage_->unlink(peer);
+  forget_copies(peer);
   direct_->close(peer);
 }
 

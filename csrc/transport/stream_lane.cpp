@@ -19,7 +19,7 @@ constexpr std::size_t kTurnBytes = 4U << 20;  // then other sockets have their t
 constexpr int kTurnCalls = 16;
 constexpr std::size_t kGatheredMax = 32;          // frames in one call
 constexpr std::size_t kRefillBytes = 512U << 10;  // taken ahead from the shared queue
-static_assert(kSmallBufferBytes >= kFrameHeaderBytes + kRelayHeadBytes + kPeerMessageBytesMax);
+static_assert(kSmallBufferBytes >= kFrameHeaderBytes + kRelayBytesMax);
 
 /// Memory for payload that is not wanted. One for each thread, because it is never read.
 std::span<std::byte> nowhere() {

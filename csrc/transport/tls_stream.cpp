@@ -3,10 +3,6 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
-#ifdef __aarch64__
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
 
 #include <algorithm>
 #include <array>
@@ -15,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/text.h"
+#include "trust/sealer.h"
 
 namespace pccl {
 namespace {
@@ -23,17 +20,6 @@ constexpr std::size_t kRecordBytes = 16384;               // most that one TLS r
 constexpr std::size_t kReadAheadBytes = 8 * (16U << 10);  // of one call on the stream below
 constexpr std::array<unsigned char, 2> kAes128GcmSha256 = {0x13, 0x01};
 constexpr std::size_t kIdentityBytesMax = 255;
-
-/// Does the processor encrypt AES by itself? Elsewhere ChaCha20 is faster.
-bool has_aes() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("aes") != 0;
-#elif defined(__aarch64__)
-  return (::getauxval(AT_HWCAP) & HWCAP_AES) != 0;
-#else
-  return false;
-#endif
-}
 
 SSL_CTX* new_context() {
   SSL_CTX* context = SSL_CTX_new(TLS_method());

@@ -1,10 +1,11 @@
-// The seam between bytes and meaning. Below it: sockets, lanes, framing, handshakes, checksums (TLS
-// later). Above it: engine/ and master/, which see peers, control payloads and segments.
+// The seam between bytes and meaning. Below it: sockets, lanes, framing, handshakes, checksums,
+// encryption. Above it: engine/ and master/, which see peers, control payloads and segments.
 //
 // Everything here lives on one Loop (transport/loop.h) and is called on the thread that runs it.
 // tests/sim/engine has links in memory (transport/network.h is the seam).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,11 +23,15 @@
 namespace pccl {
 
 /// The route of a segment that a third peer passes on between two peers that have no link of their
-/// own. All zero: the segment comes straight from the link's peer.
+/// own. All zero: the segment comes straight from the link's peer. The sender seals the payload and
+/// the other fields of the header, so the third peer sees the route and the number of bytes.
 struct Route {
   PeerId from;
   PeerId to;
   std::uint64_t session = 0;  // the receiver's session number, from its `open` (relay_message.h)
+  std::uint64_t number = 0;   // of the small, or of the large segments of this link
+  std::array<std::byte, 64> fields{};  // of the header, sealed (framing.h)
+  std::array<std::byte, 16> tag{};     // of the seal
   bool operator==(const Route&) const = default;
   [[nodiscard]] bool relayed() const { return to != PeerId{}; }
 };

@@ -14,7 +14,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from conftest import free_port, wait_until
-from elastic_members import COUNT, Run, Start, answers, end, member, one, tell, together
+from elastic_members import (
+    COUNT,
+    Run,
+    Start,
+    answers,
+    contribution,
+    end,
+    member,
+    one,
+    tell,
+    together,
+)
 
 STALL_S = "2.5"
 
@@ -109,6 +120,21 @@ def forward() -> Iterator[Callable[[int, int], Forwarder]]:
         forwarder.close()
 
 
+def holds(pid: int, what: bytes) -> bool:
+    """Does `what` lie anywhere in the memory of this process?"""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            where, rights = line.split()[:2]
+            first, last = (int(end, 16) for end in where.split("-"))
+            if not rights.startswith("rw") or line.rstrip().endswith("[vvar]"):
+                continue
+            with contextlib.suppress(OSError, ValueError):  # a page that is no memory, or is gone
+                memory.seek(first)
+                if what in memory.read(last - first):
+                    return True
+    return False
+
+
 def run_of(
     run_peers: Run, start_master: Start, forward: Callable[[int, int], Forwarder], count: int
 ) -> tuple[list, list[Forwarder]]:
@@ -162,9 +188,15 @@ def test_two_that_can_only_dial_out_reach_each_other_over_a_third(
     one(lines, "w")
     together(peers, "issue", step=10, index=0, kind="all_to_all")
     together(peers, "wait")
-    relayed = [line["counters"]["bytes_relayed"] for line in together(peers, "look")]
+    lines = together(peers, "look")
+    relayed = [line["counters"]["bytes_relayed"] for line in lines]
     assert relayed[2:] == [0, 0]
     assert sum(relayed) >= 2 * 4 * (COUNT // 4)  # a quarter of the tensor each way
+
+    # One hidden member has said this to the other; who passed it on knows nothing of it.
+    to = lines[3]["rank"] * (COUNT // 4)
+    said = contribution(2, 10, 0)[to + 1000 : to + 1010].numpy().tobytes()
+    assert [holds(peer.pid, said) for peer in peers] == [False, False, True, True]
 
     # Who passed their data on is killed: the other one does.
     (first,) = (peer for peer, count in zip(helpers, relayed, strict=False) if count > 0)

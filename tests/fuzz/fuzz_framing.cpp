@@ -76,7 +76,9 @@ std::vector<std::byte> random_frames(Random& random, Sink& sink) {
     header.segment.kind = static_cast<SegmentKind>(1 + random.below(4));
     header.segment.offset = random.next();
     header.segment.op.index = random.next();
-    header.segment.route = {PeerId{1 + random.below(9)}, PeerId{1 + random.below(9)}, 3};
+    header.segment.route = {PeerId{1 + random.below(9)}, PeerId{1 + random.below(9)}, 3,
+                            random.next()};
+    for (auto& byte : header.segment.route.fields) byte = static_cast<std::byte>(random.next());
     HeaderBytes bytes;
     const std::size_t size = encode_frame_header(header, bytes);
     stream.insert(stream.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));

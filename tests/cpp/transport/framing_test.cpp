@@ -121,13 +121,16 @@ TEST(Framing, a_routed_segment_says_from_whom_to_whom_and_a_relay_frame_holds_it
   HeaderBytes bytes;
   FrameHeader header = some_segment();
   header.type = FrameType::routed;
-  header.segment.route = {PeerId{11}, PeerId{12}, 13};
+  header.segment.route = {PeerId{11}, PeerId{12}, 13, 14};
+  header.segment.route.fields.fill(std::byte{15});  // whatever they are: they are sealed
+  header.segment.route.tag.fill(std::byte{16});
   const auto in = encoded(header, bytes);
   EXPECT_EQ(in.size(), kRoutedHeaderBytes);
   const auto back = decode_frame_header(in, kControlBytesMax);
   ASSERT_TRUE(back.ok()) << back.error().text;
   EXPECT_EQ(back.value().segment.route, header.segment.route);
-  EXPECT_EQ(back.value().segment.descriptor, header.segment.descriptor);
+  EXPECT_EQ(back.value().segment.bytes, header.payload_bytes);
+  EXPECT_EQ(back.value().segment.descriptor, OpDescriptor{});
   header.segment.route.to = PeerId{};
   EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
 
@@ -137,8 +140,25 @@ TEST(Framing, a_routed_segment_says_from_whom_to_whom_and_a_relay_frame_holds_it
   EXPECT_TRUE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
   header.payload_bytes = kRelayHeadBytes - 1;
   EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
-  header.payload_bytes = kRelayHeadBytes + 17;
+  header.payload_bytes = kRelayHeadBytes + 16 + kSealTagBytes;
+  EXPECT_TRUE(decode_frame_header(encoded(header, bytes), 16).ok());
+  header.payload_bytes += 1;
   EXPECT_FALSE(decode_frame_header(encoded(header, bytes), 16).ok());
+}
+
+TEST(Framing, the_fields_of_a_segment_come_back_as_they_were_and_nonsense_does_not) {
+  const SegmentHeader segment = some_segment().segment;
+  const SegmentFields fields = encode_segment_fields(segment);
+  const auto back = decode_segment_fields(fields);
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(encode_segment_fields(back.value()), fields);
+  EXPECT_EQ(back.value().descriptor, segment.descriptor);
+  EXPECT_EQ(back.value().offset, segment.offset);
+  for (const std::size_t at : {59, 60, 63}) {  // the kind of the segment; zeros
+    SegmentFields wrong = fields;
+    wrong[at] = std::byte{99};
+    EXPECT_FALSE(decode_segment_fields(wrong).ok()) << at;
+  }
 }
 
 TEST(Framing, every_flipped_bit_of_a_header_is_seen) {

@@ -143,6 +143,7 @@ class BarePeer {
   }
   [[nodiscard]] Handle handle() const { return {id(), {}, self_.public_key()}; }
   [[nodiscard]] PeerId id() const { return peer_of(self_.public_key()); }
+  [[nodiscard]] const KeyPair& identity() const { return self_; }
 
   enum class Step { connected, opened, greeted, offered, proven, answered };
   /// One lane as far as `to`; up to the answer, what was expected has come. Without encryption

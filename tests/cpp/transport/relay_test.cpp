@@ -6,9 +6,11 @@
 #include <new>
 
 #include "base/limits.h"
+#include "played_relay.h"
 #include "recorder.h"
 #include "support.h"
 #include "transport/relay_message.h"
+#include "transport/relay_seal.h"
 
 /// What asks for so much finds no memory.
 static std::size_t no_memory_from = std::numeric_limits<std::size_t>::max();
@@ -221,10 +223,8 @@ struct Deaf {
       auto& received = bare.clients[0]->received;
       EXPECT_FALSE(bare.clients[0]->closed());
       const auto at = std::search(received.begin(), received.end(), ends.begin(), ends.end());
-      const auto session = at - received.begin() + 16;
-      if (received.end() - at < 24) return false;
-      return BytesIn(std::span(received).subspan(session)).number<std::uint64_t>() != 0 &&
-             answer(BytesIn(std::span(received).subspan(session)).number<std::uint64_t>());
+      const auto size = static_cast<std::ptrdiff_t>(kRelayHeadBytes + kRelayOpeningBytes - 8);
+      return received.end() - at >= size && answer({at - 8, at + size});
     }));
     EXPECT_TRUE(pair.until([&] { return pair.low.links->is_up(self); }));
     tensor.send(*pair.low.links, self, 1U << 20, 1);
@@ -234,8 +234,12 @@ struct Deaf {
     BytesOut{std::span(bytes)}.number(pair.low_id().value).number(self.value);
     return bytes;
   }
-  bool answer(std::uint64_t session) {
-    bare.say_relay(encode_relay({RelayKind::open, self, pair.low_id(), 9, session, {}}));
+  bool answer(const std::vector<std::byte>& bytes) {
+    const RelayMessage open = decode_relay(bytes).value();
+    RelaySeal seal(bare.identity(), self, 9, random_secret(), pair.low.handle(), pair.high_id());
+    EXPECT_FALSE(seal.hear(open.session, decode_relay_opening(open.rest)).failed());
+    const auto opening = encode_relay_opening(seal.opening());
+    bare.say_relay(encode_relay({RelayKind::open, self, pair.low_id(), 9, open.session, opening}));
     return true;
   }
   test::Pair pair;
@@ -316,7 +320,6 @@ TEST(Relay, memory_that_is_cancelled_is_touched_no_more) {
     ASSERT_TRUE(trio.until([&] { return trio.b.events.arrived.size() >= 3; }));
     trio.a.links->cancel(1);
   }  // freed
-  EXPECT_EQ(trio.a.links->queued_bytes(trio.b.id()), 0U);
   trio.b.links->cancel(9);
   memory = {};
   // The window is not lost with what was cancelled.
@@ -334,6 +337,7 @@ TEST(Relay, memory_that_is_cancelled_is_touched_no_more) {
   };
   ASSERT_TRUE(trio.until([&] { return of_next() == 20; }));
   EXPECT_TRUE(next.is(second));
+  EXPECT_EQ(trio.a.links->queued_bytes(trio.b.id()), 0U);
 }
 
 TEST(Relay, an_end_that_makes_the_link_anew_is_noticed_by_the_other) {
@@ -388,8 +392,8 @@ TEST(Relay, without_memory_for_what_it_passes_on_it_gives_up_the_link_of_the_sen
   Trio trio;
   trio.open_over(trio.r);
   Tensor tensor(1U << 20);
-  no_memory_from = tensor.bytes.size();
   tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
+  no_memory_from = tensor.bytes.size();
   EXPECT_TRUE(trio.until([&] { return !trio.r.events.down.empty(); }));
   no_memory_from = std::numeric_limits<std::size_t>::max();
   EXPECT_EQ(trio.r.events.down, std::vector<PeerId>{trio.a.id()});
@@ -398,8 +402,29 @@ TEST(Relay, without_memory_for_what_it_passes_on_it_gives_up_the_link_of_the_sen
   EXPECT_TRUE(trio.r.links->is_up(trio.b.id()));
 }
 
+TEST(Relay, without_memory_at_an_end_the_relayed_link_ends_and_no_other) {
+  for (const bool sender : {true, false}) {
+    test::PlayedRelay relay;
+    relay.open();
+    Tensor tensor(1U << 20);
+    if (sender) no_memory_from = tensor.bytes.size();
+    relay.send(tensor, 1U << 20);
+    if (!sender) {
+      const test::Passed frame = relay.take(relay.a);
+      no_memory_from = tensor.bytes.size();
+      relay.b.direct->hear(frame);
+    }
+    no_memory_from = std::numeric_limits<std::size_t>::max();
+    relay.pass();
+    test::PlayedEnd& end = sender ? relay.a : relay.b;
+    ASSERT_EQ(end.events.down, std::vector<PeerId>{relay.other(end).id()});
+    EXPECT_NE(end.events.reasons[0].find("no memory"), std::string::npos);
+    EXPECT_EQ(end.direct->gave_up, "");
+  }
+}
+
 TEST(RelayMessage, comes_back_as_it_was_and_nonsense_does_not) {
-  const auto rest = bytes_of("payload");
+  const auto rest = bytes_of("payload and a tag of 16");
   const RelayMessage said{RelayKind::control, PeerId{1}, PeerId{2}, 3, 4, rest};
   const auto bytes = encode_relay(said);
   const auto read = decode_relay(bytes);
@@ -409,19 +434,42 @@ TEST(RelayMessage, comes_back_as_it_was_and_nonsense_does_not) {
   EXPECT_EQ(read.value().to, PeerId{2});
   EXPECT_EQ(read.value().session, 3U);
   EXPECT_EQ(read.value().number, 4U);
-  EXPECT_EQ(test::text_of(read.value().rest), "payload");
+  EXPECT_EQ(test::text_of(read.value().rest), "payload and a tag of 16");
   const auto refused = [&](std::size_t at, std::uint8_t value) {
     auto wrong = bytes;
     wrong[at] = static_cast<std::byte>(value);
     return !decode_relay(wrong).ok();
   };
   EXPECT_TRUE(refused(0, 0));
-  EXPECT_TRUE(refused(0, 5));
-  EXPECT_TRUE(refused(0, 1)) << "an opening carries nothing";
+  EXPECT_TRUE(refused(0, 6));
+  EXPECT_TRUE(refused(0, 1)) << "an opening has 72 bytes";
+  EXPECT_TRUE(refused(0, 3)) << "so short that no number of segments is in it";
+  EXPECT_TRUE(refused(0, 4)) << "credit carries nothing";
   EXPECT_TRUE(refused(3, 1));
   EXPECT_TRUE(refused(8, 0)) << "from nobody";
   EXPECT_TRUE(refused(8, 2)) << "to itself";
   EXPECT_FALSE(decode_relay(std::span(bytes).first(39)).ok());
+  EXPECT_FALSE(decode_relay(std::span(bytes).first(40 + kSealTagBytes)).ok()) << "sealed nothing";
+}
+
+TEST(RelayMessage, what_an_end_says_of_itself_comes_back_as_it_was) {
+  RelayOpening said{true, {}, {}};
+  said.fresh.fill(7);
+  said.proof.fill(8);
+  const auto rest = encode_relay_opening(said);
+  auto bytes = encode_relay({RelayKind::open, PeerId{1}, PeerId{2}, 3, 4, rest});
+  const auto read = decode_relay(bytes);
+  ASSERT_TRUE(read.ok());
+  const RelayOpening back = decode_relay_opening(read.value().rest);
+  EXPECT_TRUE(back.aes);
+  EXPECT_EQ(back.fresh, said.fresh);
+  EXPECT_EQ(back.proof, said.proof);
+  EXPECT_FALSE(decode_relay(std::span(bytes).first(bytes.size() - 1)).ok());
+  for (const std::size_t at : {0, 1, 7}) {
+    auto wrong = bytes;
+    wrong[kRelayHeadBytes + at] = std::byte{2};
+    EXPECT_FALSE(decode_relay(wrong).ok()) << at;
+  }
 }
 
 /// `liar` sends over `high`, which is no end, to `mute`, which reads nothing.
@@ -490,7 +538,9 @@ TEST(Relay, who_speaks_for_another_loses_its_link) {
   const PeerId self = bare.id();
   pair.high.links->open(bare.handle(), 30000, false);
   ASSERT_TRUE(pair.until([&] { return pair.high.links->is_up(self); }));
-  bare.say_relay(encode_relay({RelayKind::open, PeerId{self.value + 5}, pair.low_id(), 9, 0, {}}));
+  const auto opening = encode_relay_opening({});
+  bare.say_relay(
+      encode_relay({RelayKind::open, PeerId{self.value + 5}, pair.low_id(), 9, 0, opening}));
   ASSERT_TRUE(pair.until([&] { return pair.high.events.down.size() == 1; }));
   EXPECT_EQ(pair.high.events.reasons[0], "it relays a message of another sender");
 }

@@ -84,7 +84,15 @@ void parse_all(Bytes bytes) {
   }
   (void)decode_frame_header(head, kControlBytesMax);
   (void)may_be_opening(first(kOpeningBytes));
-  (void)decode_relay(bytes);
+  if (const auto message = decode_relay(bytes)) {
+    const auto again = encode_relay(message.value());
+    require(std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()), "relay message");
+    if (message.value().kind == RelayKind::open) {
+      const auto rest = message.value().rest;
+      const auto said = encode_relay_opening(decode_relay_opening(rest));
+      require(std::equal(said.begin(), said.end(), rest.begin(), rest.end()), "relay opening");
+    }
+  }
   if (bytes.size() >= kOpeningBytes) {
     if (const auto opening = decode_opening(first(kOpeningBytes))) {
       require(may_be_opening(first(kOpeningBytes)), "an opening may be one");

@@ -105,16 +105,19 @@ void put_lane() {
   put("lane", {0}, encode_lane_answer(LaneVerdict::accepted));
   put("lane", {0}, encode_master_offer({true, key(1).public_key()}));
   for (const auto kind : {RelayKind::open, RelayKind::control, RelayKind::down}) {
-    const std::string why = kind == RelayKind::open ? "" : "why";
+    // What an end says of itself when it opens; else something sealed.
+    const std::string rest = kind == RelayKind::open
+                                 ? '\1' + std::string(7, '\0') + std::string(64, 'k')
+                                 : std::string(8 + kSealTagBytes, 's');
     put("lane", {0},
-        encode_relay({kind, PeerId{1}, PeerId{2}, 3, 4, std::as_bytes(std::span(why))}));
+        encode_relay({kind, PeerId{1}, PeerId{2}, 3, 4, std::as_bytes(std::span(rest))}));
   }
   for (unsigned type = 0; type < 6; ++type) {
     std::string frames;
     for (unsigned i = 0; i < 3; ++i) {
       frames += static_cast<char>(type | (i == 0 ? 32 : 0));
       frames += std::string(type == 1 || type == 4 ? 72 : 8, '\1');
-      if (type == 4) frames += std::string(24, '\2');
+      if (type == 4) frames += std::string(kRoutedHeaderBytes - kSegmentHeaderBytes, '\2');
       frames += static_cast<char>(40);
       frames += std::string(40, 'p');
       frames += '\0';

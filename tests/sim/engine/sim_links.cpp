@@ -30,8 +30,9 @@ Weather Cables::weather() {
   return w;
 }
 
-SimLinks::SimLinks(Cables& cables, Process& process, PeerId self, DirectEvents& events)
-    : cables_(cables), process_(process), self_(self), events_(events) {
+SimLinks::SimLinks(Cables& cables, Process& process, PeerId self, const PublicKey& key,
+                   DirectEvents& events)
+    : cables_(cables), process_(process), self_(self), key_(key), events_(events) {
   cables_.links[self_] = this;
 }
 

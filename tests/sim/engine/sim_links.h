@@ -37,7 +37,8 @@ class Cables {
 
 class SimLinks final : public DirectLinks, private WireEnd {
  public:
-  SimLinks(Cables& cables, Process& process, PeerId self, DirectEvents& events);
+  SimLinks(Cables& cables, Process& process, PeerId self, const PublicKey& key,
+           DirectEvents& events);
   ~SimLinks() override;
 
   [[nodiscard]] std::uint16_t port() const override { return 1; }
@@ -128,7 +129,7 @@ class SimLinks final : public DirectLinks, private WireEnd {
   Cables& cables_;
   Process& process_;
   PeerId self_;
-  PublicKey key_{};
+  PublicKey key_;
   DirectEvents& events_;
   std::map<PeerId, Link> links_;
   std::map<PeerId, Parked> parked_;

@@ -142,12 +142,18 @@ struct SimDial final : Dial {
 }  // namespace
 
 Result<std::unique_ptr<Links>> SimNetwork::make_links(LinkEvents& events, const LinkOptions&) {
-  return make_relay_links(
-      process_, events, process_.time().chance.next(), [this](DirectEvents& direct) {
-        auto links = std::make_unique<SimLinks>(cables_, process_, self_, direct);
-        direct_ = links.get();
-        return Result<std::unique_ptr<DirectLinks>>(std::move(links));
-      });
+  auto secret = [random = Random(process_.time().chance.next())]() mutable {
+    std::array<std::uint8_t, Secret::kBytes> bytes{};
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
+    return Secret(bytes);
+  };
+  RelayTrust trust{KeyPair::from(secret()), secret, /*ids_follow_keys=*/false};
+  return make_relay_links(process_, events, trust, [&](DirectEvents& direct) {
+    auto links =
+        std::make_unique<SimLinks>(cables_, process_, self_, trust.identity.public_key(), direct);
+    direct_ = links.get();
+    return Result<std::unique_ptr<DirectLinks>>(std::move(links));
+  });
 }
 
 Result<std::unique_ptr<ChannelListener>> SimNetwork::listen(
