@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -51,6 +52,20 @@ int open_file(const std::string& path, int flags) {
     fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY, 0600);
   } while (fd < 0 && errno == EINTR);
   return fd;
+}
+
+/// Has root given the file to a group of this process? Kubernetes hands a Secret so to a Pod that
+/// does not run as root: the file is root's, the group (fsGroup) reads it. Who is in that group,
+/// root has decided, and no process of it can change the file or its mode. Group root of a process
+/// that is root itself says nothing of that kind.
+bool is_handed_out(const struct stat& seen) {
+  if (seen.st_uid != 0) return false;
+  if (seen.st_gid == 0 && ::geteuid() == 0) return false;
+  if (seen.st_gid == ::getegid()) return true;
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
+  const int count = ::getgroups(static_cast<int>(groups.size()), groups.data());
+  groups.resize(static_cast<std::size_t>(std::max(0, count)));
+  return std::find(groups.begin(), groups.end(), seen.st_gid) != groups.end();
 }
 
 Result<Tokens> tokens_of(const std::string& path) {
@@ -161,7 +176,8 @@ Error read_private(const std::string& what, const std::string& path, SecretText&
     return invalid(named + " belongs to another user (id " + std::to_string(seen.st_uid) +
                    "), who can change it: make a copy that is your own");
   }
-  if ((seen.st_mode & 077) != 0) {
+  const unsigned others = seen.st_mode & 077U;
+  if (others != 0 && !(others == 040 && is_handed_out(seen))) {
     return invalid(named + " may be read or changed by other users: chmod 600 " + path +
                    ", and if others could read it, replace what it holds");
   }

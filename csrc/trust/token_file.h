@@ -1,7 +1,8 @@
 // The files of tokens: FILE with the lines (token.h), and FILE.key with the key pair of the master,
 // the same at all masters of a run. Both are regular files of this user or of root that nobody else
-// may read or change; a file that is not so is refused. A process without a file may have one line
-// in a variable of its environment.
+// may read or change, but for a file of root's that a group of this process may read; a file that
+// is not so is refused. A process without a file may have one line in a variable of its
+// environment.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,10 @@
 // Token files: who may read them, what is refused, and how a line is added.
 #include "trust/token_file.h"
 
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -99,6 +101,54 @@ TEST_F(TokenFile, several_processes_may_add_lines_at_once) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(read_master_files(path_).value().tokens.all().size(), 9U);
+}
+
+/// Can a process of user 4242 and group 4243 read the tokens there?
+bool is_read_by_another_user(const std::string& path) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const gid_t group = 4243;
+    if (::setgroups(1, &group) != 0 || ::setgid(4244) != 0 || ::setuid(4242) != 0) ::_exit(2);
+    ::_exit(read_master_files(path).ok() ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_NE(WEXITSTATUS(status), 2);
+  return WEXITSTATUS(status) == 0;
+}
+
+// As Kubernetes mounts a Secret into a Pod with fsGroup: links, files of root's that a group reads.
+TEST_F(TokenFile, a_file_that_root_has_given_to_a_group_of_this_process_is_read) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root gives files to others";
+  add("a");
+  ::chmod(folder_.c_str(), 0755);
+  fs::create_directory(folder_ + "/..data");
+  for (const std::string& end : {std::string(), std::string(".key")}) {
+    fs::rename(path_ + end, folder_ + "/..data/tokens" + end);
+    fs::create_symlink("..data/tokens" + end, folder_ + "/tokens" + end);
+  }
+  const std::string tokens = folder_ + "/tokens";
+  const auto set = [&](uid_t user, gid_t group, mode_t mode) {
+    for (const std::string& file : {tokens, key_path(tokens)}) {
+      EXPECT_EQ(::chown(file.c_str(), user, group), 0);
+      EXPECT_EQ(::chmod(file.c_str(), mode), 0);
+    }
+  };
+  set(0, 4243, 0440);  // a group that the process is in
+  EXPECT_TRUE(is_read_by_another_user(tokens));
+  set(0, 4244, 0640);  // its first group
+  EXPECT_TRUE(is_read_by_another_user(tokens));
+  for (const mode_t mode : {0460U, 0444U, 0450U}) {  // others read it, or the group does more
+    set(0, 4243, mode);
+    EXPECT_FALSE(is_read_by_another_user(tokens)) << mode;
+  }
+  set(4242, 4243, 0440);  // its own: the user has opened it to others, perhaps by a mistake
+  EXPECT_FALSE(is_read_by_another_user(tokens));
+  set(4245, 4243, 0440);  // of another user, who can change it
+  EXPECT_FALSE(is_read_by_another_user(tokens));
+  set(0, 4246, 0440);  // a group that root itself is not in
+  EXPECT_FALSE(read_master_files(tokens).ok());
 }
 
 TEST_F(TokenFile, a_file_that_others_may_use_is_refused) {
