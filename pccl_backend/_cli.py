@@ -15,7 +15,7 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from . import _etcd_access, _tokens
+from . import _dumps, _etcd_access, _tokens
 from ._config import ETCD_SCHEMES, RUN_NAME, SCHEME, is_run_name, token
 from ._version import __version__
 
@@ -326,6 +326,12 @@ def build_parser() -> argparse.ArgumentParser:
         "connects may join, and the traffic can be read (default: tokens, see --token-file)",
     )
     add(
+        "--core-dumps",
+        action="store_true",
+        help="with tokens: let the system write the memory of this master, with its keys, into a "
+        "file when it crashes, and let debuggers read it (default: neither, on Linux)",
+    )
+    add(
         "--port-file",
         metavar="FILE",
         default="",
@@ -486,6 +492,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"argument --token-file: {error}")
     from pccl_backend import _core
 
+    if arguments.token_file and not arguments.core_dumps and sys.platform.startswith("linux"):
+        _dumps.forbid()
     if len(served) > 1:  # the threads of libuv: a register that does not answer takes one
         os.environ.setdefault("UV_THREADPOOL_SIZE", str(4 + len(served)))
     status = _core.run_master(master_options(arguments), served)

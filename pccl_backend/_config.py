@@ -153,6 +153,9 @@ class Options:
             a process with one. PCCL_PLAINTEXT.
         objects: Whether torch's object collectives (`broadcast_object_list` and the like), which
             unpickle what other members send, may be called on groups of pccl. PCCL_OBJECTS=0.
+        core_dumps: Whether the system may write the memory of this process, which has its keys,
+            into a file when it crashes, and let other processes of its user read that memory.
+            Linux only. PCCL_CORE_DUMPS=0.
     """
 
     name: str | None = None
@@ -175,6 +178,7 @@ class Options:
     stream_wait: bool = False
     plaintext: str | None = None
     objects: bool = True
+    core_dumps: bool = True
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, whoever gave them."""
@@ -474,6 +478,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "stream_wait": ("PCCL_STREAM_WAIT", _read_switch),
     "plaintext": ("PCCL_PLAINTEXT", str.lower),
     "objects": ("PCCL_OBJECTS", _read_switch),
+    "core_dumps": ("PCCL_CORE_DUMPS", _read_switch),
 }
 
 VARIABLES = {field: variable for field, (variable, _) in _VARIABLES.items()}

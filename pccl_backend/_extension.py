@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from . import _patches
+from . import _dumps, _patches
 from ._config import NAME, Options, launches_block, token, unread_variables
 from ._errors import BY_CODE
 from .launch.environment import NOTE
@@ -45,6 +45,8 @@ def extension(options: Options | None = None) -> Any:
             _apply_log_level(config, module)
             for text in unread_variables():
                 _log.warning("%s", text)
+            if not config.core_dumps:  # before a secret is in the memory of this process
+                _dumps.forbid()
             with token() as line:
                 module.configure_engine(config.to_engine() | {"token": line})
             module.set_stream_wait(config.stream_wait, launches_block())

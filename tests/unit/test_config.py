@@ -86,6 +86,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         "PCCL_STREAM_WAIT": "1",
         "PCCL_PLAINTEXT": "Loopback",
         "PCCL_OBJECTS": "0",
+        "PCCL_CORE_DUMPS": "0",
         "PCCL_HOLD_TIMEOUT_S": "",
     }
     assert Options.from_environment(environment) == Options(
@@ -100,6 +101,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         stream_wait=True,
         plaintext="loopback",
         objects=False,
+        core_dumps=False,
     )
     assert Options.from_environment({}) == Options()
 
