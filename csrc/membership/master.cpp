@@ -349,6 +349,7 @@ void on(State& s, const TokensAre& e, Actions& out) {
     const std::string why = "the token \"" + m.token + "\" by which it came has been revoked";
     out.push_back(Say{true, "evicts " + name_of(m.handle) + ": " + why});
     expel(s, m.peer(), why, out);
+    if (Seat* seat = seat_of(s, m.peer())) seat->revoked = true;
   }
   write_revoked(s, e.gone, out);
   if (!gone.empty()) reconsider(s, out);  // once the register is written, if that has to be

@@ -218,6 +218,7 @@ struct Seat {
   bool suspected = false;  // another member has lost its link to this one
   bool expelled = false;   // may not go on, even if it comes back
   bool dead = false;       // its process was seen to have ended
+  bool revoked = false;    // the token by which it came was revoked: it cannot come back
   bool departed = false;   // said goodbye: it will not come back
   bool failed = false;     // with `departed`: an error ended its program
   bool said = false;       // with `departed`: the log has the line

@@ -81,15 +81,24 @@ void see_death(State& s, PeerId peer, Actions& out) {
 
 void say_all_are_gone(const State& s, Actions& out) {
   const std::string dead = named(s, [](const Seat& seat) { return seat.dead; });
+  const std::string revoked =
+      named(s, [](const Seat& seat) { return seat.revoked && !seat.dead && !seat.departed; });
+  if (!revoked.empty()) {
+    out.push_back(Say{true, cut_text("all members of epoch " + to_string(own(s)->id) +
+                                     " are gone; the tokens of these were revoked: " + revoked +
+                                     ". The run waits for newcomers with valid tokens")});
+  }
   if (dead.empty()) return;
   out.push_back(
       Say{true, cut_text("all members of epoch " + to_string(own(s)->id) +
                          " are gone; the processes of these have ended on this machine: " + dead)});
 }
 
+static bool is_gone(const Seat& seat) { return seat.departed || seat.dead || seat.revoked; }
+
 bool nobody_can_come_back(const State& s) {
   return std::all_of(s.seats.begin(), s.seats.end(),
-                     [](const auto& entry) { return entry.second.departed || entry.second.dead; });
+                     [](const auto& entry) { return is_gone(entry.second); });
 }
 
 std::string standstill(const State& s) {
@@ -97,7 +106,7 @@ std::string standstill(const State& s) {
   if (epoch == nullptr || epoch->members.empty() || !(s.patient || s.refounding) ||
       !survivors(s).empty())
     return "";
-  const std::string who = named(s, [](const Seat& seat) { return !seat.departed && !seat.dead; });
+  const std::string who = named(s, [](const Seat& seat) { return !is_gone(seat); });
   const auto waiting =
       static_cast<std::size_t>(std::count_if(s.peers.begin(), s.peers.end(), [](const auto& peer) {
         return !peer.second.report.started;

@@ -396,6 +396,24 @@ TEST(Master, expels_members_and_newcomers_whose_token_was_revoked_and_those_who_
   EXPECT_FALSE(s.peers.contains(PeerId{1}));
 }
 
+TEST(Master, a_run_whose_tokens_were_all_revoked_waits_for_newcomers_and_not_for_its_members) {
+  std::vector<Member> members = {cast::member(1), cast::member(2)};
+  members[0].token = "a";
+  members[1].token = "b";
+  State s = cast::in_office(members);
+  const Actions out = step(s, TokensAre{{{"c"}}});
+  const auto said = cast::all<Say>(out);
+  const auto text = std::find_if(said.begin(), said.end(), [](const Say& say) {
+    return say.text.find("the tokens of these were revoked: rank 0 ") != std::string::npos &&
+           say.text.find("The run waits for newcomers with valid tokens") != std::string::npos;
+  });
+  EXPECT_NE(text, said.end());
+  for (const Say& say : said) EXPECT_EQ(say.text.find("may come back"), std::string::npos);
+  const auto writes = cast::all<WriteRegister>(out);
+  ASSERT_EQ(writes.size(), 1U);
+  EXPECT_TRUE(writes[0].to.over);  // newcomers need not wait for --refound-after
+}
+
 TEST(Master, writes_into_the_register_what_was_revoked_and_expels_by_it_whatever_its_file_says) {
   std::vector<Member> members = {cast::member(1), cast::member(2)};
   members[0].token = "a";
