@@ -40,10 +40,10 @@ void write_stderr(LogLevel level, std::string_view text) {
   std::tm parts{};
   localtime_r(&seconds, &parts);
   char when[16];
-  std::strftime(when, sizeof when, "%H:%M:%S", &parts);
-  std::fprintf(stderr, "%s.%03d pccl[%d] %s %.*s\n", when, static_cast<int>(ms % 1000),
-               static_cast<int>(::getpid()), level_name(level), static_cast<int>(text.size()),
-               text.data());
+  static_cast<void>(std::strftime(when, sizeof when, "%H:%M:%S", &parts));
+  static_cast<void>(std::fprintf(stderr, "%s.%03d pccl[%d] %s %.*s\n", when,
+                                 static_cast<int>(ms % 1000), static_cast<int>(::getpid()),
+                                 level_name(level), static_cast<int>(text.size()), text.data()));
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ std::string crc32(std::string_view text) {
     for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1U) != 0 ? 0xEDB88320U : 0U);
   }
   std::array<char, kChecksumDigits + 1> digits{};
-  std::snprintf(digits.data(), digits.size(), "%08x", static_cast<unsigned>(~crc));
+  static_cast<void>(
+      std::snprintf(digits.data(), digits.size(), "%08x", static_cast<unsigned>(~crc)));
   return digits.data();
 }
 

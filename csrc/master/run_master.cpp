@@ -30,7 +30,7 @@ constexpr int kCouldNotStart = 1;
 constexpr int kBroken = 3;
 
 int could_not_start(const std::string& text) {
-  std::fprintf(stderr, "pccl-master: %s\n", text.c_str());
+  static_cast<void>(std::fprintf(stderr, "pccl-master: %s\n", text.c_str()));
   return kCouldNotStart;
 }
 
@@ -116,7 +116,7 @@ void print_how_to_join(const MasterOptions& options, const std::vector<RunOption
         "  PCCL_TOKEN_FILE=the copy\n",
         options.token_file.c_str(), key_path(options.token_file).c_str());
   }
-  std::fflush(stdout);
+  static_cast<void>(std::fflush(stdout));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Which peers count: whole replicas, survivors of the register's epoch, newcomers at the door; and
 // which Hello is accepted.
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "base/text.h"
@@ -83,7 +84,7 @@ void keep_whole(auto& entries, auto&& member) {
 }  // namespace
 
 std::vector<Member> whole(std::vector<Member> members) {
-  keep_whole(members, [](const Member& m) -> const Member& { return m; });
+  keep_whole(members, std::identity{});
   return members;
 }
 

@@ -347,6 +347,7 @@ class TcpChannel : public Channel {
  public:
   explicit TcpChannel(std::shared_ptr<Connection> connection)
       : connection_(std::move(connection)) {}
+  // NOLINTNEXTLINE(bugprone-exception-escape): without memory the process ends here
   ~TcpChannel() override { connection_->abandon(); }
 
   void set_events(Events events) override { connection_->set_events(std::move(events)); }

@@ -95,7 +95,7 @@ class Printer {
         out_ += c;
       } else if (byte < 0x20 || byte == 0x7F || (byte >= 0x80 && !readable)) {
         char escaped[8];
-        std::snprintf(escaped, sizeof escaped, "\\x%02x", byte);
+        static_cast<void>(std::snprintf(escaped, sizeof escaped, "\\x%02x", byte));
         out_ += escaped;
       } else {
         out_ += c;
@@ -106,7 +106,7 @@ class Printer {
   void put(const Digest& digest) {
     for (std::size_t i = 0; i < 8; ++i) {
       char hex[4];
-      std::snprintf(hex, sizeof hex, "%02x", digest[i]);
+      static_cast<void>(std::snprintf(hex, sizeof hex, "%02x", digest[i]));
       out_ += hex;
     }
     out_ += "…";
