@@ -14,6 +14,7 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define PCCL_AVX2 1
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -225,7 +226,12 @@ struct Divide {
 
 #define PCCL_FOR_AVX2 __attribute__((target("avx2,f16c")))
 
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+/// By cpuid, since not every compiler knows the word f16c.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+bool has_avx2() { return __builtin_cpu_supports("avx2") && has_f16c(); }
 
 /// Does the same as the loop over F16, with the CPU's conversions, block by block.
 constexpr std::size_t kBlock = 256;

@@ -21,13 +21,16 @@ if(PCCL_FUZZ)
   target_link_libraries(guided_master PRIVATE pccl_membership -fsanitize=fuzzer)
   include(${SIM}/engine/sources.cmake)
   list(FILTER sim_engine_sources EXCLUDE REGEX "/(engine_main|fixed_walk)\\.cpp$")
-  add_executable(guided_engine ${FUZZ}/guided/engine.cpp ${FUZZ}/guided/libfuzzer.cpp ${sim_engine_sources}
-                 ${sim_engine_product})
+  add_library(guided_product OBJECT ${sim_engine_product})
+  target_compile_options(guided_product PRIVATE "SHELL:-iquote ${FUZZ}/random"
+                         "SHELL:-iquote ${SIM_LIMITS}")
+  add_executable(guided_engine ${FUZZ}/guided/engine.cpp ${FUZZ}/guided/libfuzzer.cpp ${sim_engine_sources})
   target_compile_definitions(guided_engine PRIVATE PCCL_FUZZ_TARGET=engine)
-  target_compile_options(guided_engine PRIVATE -iquote ${FUZZ}/random -iquote ${SIM_LIMITS})
+  target_compile_options(guided_engine PRIVATE "SHELL:-iquote ${FUZZ}/random"
+                         "SHELL:-iquote ${SIM_LIMITS}")
   target_include_directories(guided_engine PRIVATE ${SIM}/engine)
-  target_link_libraries(guided_engine PRIVATE OpenSSL::SSL OpenSSL::Crypto ${UV_LIBRARY} Threads::Threads
-                        -fsanitize=fuzzer)
+  target_link_libraries(guided_engine PRIVATE guided_product OpenSSL::SSL OpenSSL::Crypto ${UV_LIBRARY}
+                        Threads::Threads -fsanitize=fuzzer)
   set_target_properties(guided_engine PROPERTIES UNITY_BUILD OFF)
   add_executable(fuzz_seeds ${FUZZ}/guided/seeds.cpp)
   target_link_libraries(fuzz_seeds PRIVATE pccl_master pccl_transport)
