@@ -21,6 +21,7 @@ void engine(std::span<const std::byte> input) {
   const auto walked = sim::walk_engines(seed, wishes);
   drawn = {};
   if (walked.violation.empty()) return;
+  std::fflush(stdout);
   std::fprintf(stderr, "%s\n", walked.violation.c_str());
   std::abort();
 }

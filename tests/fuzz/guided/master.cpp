@@ -18,6 +18,7 @@ void master(std::span<const std::byte> input) {
   const auto walked = sim::walk(seed, PlantedBugs{}, trace, true);
   drawn = {};
   if (walked.violation.empty()) return;
+  std::fflush(stdout);
   std::fprintf(stderr, "%s\n", walked.violation.c_str());
   std::abort();
 }

@@ -6,8 +6,9 @@
 namespace pccl::sim {
 namespace {
 
-constexpr std::uint64_t kEndMs = 600000;    // everything has ended by then, or so long after a doze
-constexpr std::uint64_t kLiarMs = 3600000;  // a liar may hold up each call until its time-out
+constexpr std::uint64_t kEndMs = 600000;  // everything has ended by then, or so long after a doze
+constexpr std::uint64_t kLiarMs =
+    43200000;  // one alone with a liar waits half an hour in each call
 constexpr std::uint64_t kEventsMax = 4000000;  // of one walk
 
 std::string where(const Time& time, const std::vector<std::unique_ptr<Member>>& members) {
