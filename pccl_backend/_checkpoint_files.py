@@ -11,8 +11,10 @@ Everything that is read here is checked: it may have been written by anybody.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 INDEX = "index.json"
 FORMAT = "pccl checkpoint 1"
+FAILURE_CHARACTERS_MAX = 1000  # of a failure, that the other ranks are told
 INDEX_BYTES_MAX = 256 << 20
 DIMENSIONS_MAX = 64
 _FILE = re.compile(r"__\d{1,9}_\d{1,9}\.distcp")
@@ -82,18 +85,21 @@ class Ranks:
         """That this rank has failed, in the round for which the others wait, if there is one."""
         if not self._is_over:
             self._is_over = True
-            self._gather(_text(["failed", f"{type(error).__name__}: {error}"[:1000]]))
+            said = f"{type(error).__name__}: {error}"
+            if len(said) > FAILURE_CHARACTERS_MAX:  # the cause of a traceback stands at its end
+                said = "…" + said[-FAILURE_CHARACTERS_MAX:]
+            self._gather(_text(["failed", said]))
 
     def _gather(self, text: bytes) -> list[bytes]:
         if self._group is None:
             return [text]
         count = dist.get_world_size(self._group)
-        size = torch.tensor([len(text)])
+        size = torch.tensor([len(text)], device="cpu")
         sizes = [torch.zeros_like(size) for _ in range(count)]
         dist.all_gather(sizes, size, group=self._group)
         lengths = [int(one.item()) for one in sizes]
-        own = torch.zeros(_checked_length(max(lengths)), dtype=torch.uint8)
-        own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        own = torch.zeros(_checked_length(max(lengths)), dtype=torch.uint8, device="cpu")
+        own[: len(text)] = _bytes_of(text)
         parts = [torch.empty_like(own) for _ in range(count)]
         dist.all_gather(parts, own, group=self._group)
         return [
@@ -107,13 +113,17 @@ def from_rank_0(what: list[Any], group: Any) -> list[Any]:
     if group is None:
         return what
     text = _text(what) if dist.get_rank(group) == 0 else b""
-    size = torch.tensor([len(text)])
+    size = torch.tensor([len(text)], device="cpu")
     dist.broadcast(size, group=group, group_src=0)
-    data = torch.zeros(_checked_length(int(size.item())), dtype=torch.uint8)
+    data = torch.zeros(_checked_length(int(size.item())), dtype=torch.uint8, device="cpu")
     if text:
-        data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        data = _bytes_of(text)
     dist.broadcast(data, group=group, group_src=0)
     return _list(_loads(data.numpy().tobytes()), len(what))
+
+
+def _bytes_of(text: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
 def _checked_length(length: int) -> int:
@@ -196,8 +206,14 @@ def _write_index(path: Path, metadata: Metadata) -> None:
             place = [at.relative_path, at.offset, at.length]
             chunks.append([list(chunk.offsets), list(chunk.sizes), *place])
         tensors.append([name, _dtype_out(entry.properties.dtype), list(entry.size), chunks])
+    text = _text({"format": FORMAT, "tensors": tensors})
+    if len(text) > INDEX_BYTES_MAX:
+        raise RuntimeError(
+            f"the index of this checkpoint has {len(text)} bytes, more than the {INDEX_BYTES_MAX} "
+            "that can be read again; save fewer, larger tensors"
+        )
     with path.open("wb") as file:
-        file.write(_text({"format": FORMAT, "tensors": tensors}))
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
 
@@ -274,7 +290,7 @@ class Reader(FileSystemReader):
         """
         path = Path(self.path) / INDEX
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=_open_file) as file:
                 text = file.read(INDEX_BYTES_MAX + 1)
         except FileNotFoundError:
             if self._unpickle:
@@ -293,6 +309,15 @@ class Reader(FileSystemReader):
         return metadata
 
 
+def _open_file(path: str, flags: int) -> int:
+    """Opens a file, and nothing that would be waited for, as a pipe."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise RuntimeError(f"{path} is not a file")
+
+
 def _metadata_in(said: Any) -> Metadata:
     if not isinstance(said, dict) or said.get("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT!r}")
@@ -308,6 +333,8 @@ def _metadata_in(said: Any) -> Metadata:
             storage[index] = _StorageInfo(_file_name(file), _count(start), _count(length))
         if name in tensors:
             raise ValueError(f"it has {name!r} twice")
+        if sum(math.prod(chunk.sizes) for chunk in found) != math.prod(_size(size)):
+            raise ValueError(f"its parts of {name!r} are not the whole tensor")
         properties = TensorProperties(dtype=_dtype_in(dtype))
         tensors[_string(name)] = TensorStorageMetadata(properties, _size(size), found)
     return Metadata(tensors, {name: (name,) for name in tensors}, storage)

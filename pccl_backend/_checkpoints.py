@@ -572,7 +572,7 @@ def _load(reader: Reader, metadata: Metadata, keys: list[str]) -> dict[str, torc
     loaded: dict[str, torch.Tensor] = {}
     for key in keys:
         dtype, shape = _wanted(metadata, key)
-        loaded[key] = torch.empty(shape, dtype=getattr(torch, dtype))
+        loaded[key] = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
     load_with_dcp(loaded, storage_reader=reader, no_dist=True)
     return loaded
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import pickle
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 from conftest import ROOT
 from torch import nn
 
-from pccl_backend import Boundary, Checkpoints, SharedState, _checkpoints
+from pccl_backend import Boundary, Checkpoints, SharedState, _checkpoint_files, _checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -381,6 +382,7 @@ def changed(index: Any, *path: Any, to: Any) -> Any:
         lambda index: changed(index, "tensors", 0, 2, to=[-1]),
         lambda index: changed(index, "tensors", 0, 2, to=[1] * 65),
         lambda index: changed(index, "tensors", 0, 2, to=[1 << 63]),
+        lambda index: changed(index, "tensors", 0, 3, to=[]),  # else nothing would be loaded
         lambda index: changed(index, "tensors", 0, 3, 0, 2, to="../__0_0.distcp"),
         lambda index: changed(index, "tensors", 0, 3, 0, 2, to="/etc/passwd"),
         lambda index: changed(index, "tensors", 0, 3, 0, 3, to=True),
@@ -398,3 +400,37 @@ def test_a_damaged_index_is_an_error_with_its_path(
     with pytest.raises(RuntimeError, match=r"cannot be read: .*index\.json is damaged"):
         Checkpoints(tmp_path).load(training.state)
     assert training.bits() == before
+
+
+def test_a_pipe_in_place_of_an_index_is_not_waited_for(tmp_path: Path) -> None:
+    training = Training(0)
+    saved(tmp_path, training)
+    path = tmp_path / "step-1" / "index.json"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RuntimeError, match=r"index\.json is not a file"):
+        Checkpoints(tmp_path).load(training.state)
+
+
+def test_an_index_that_could_not_be_read_again_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, Training(0))
+    checkpoints = Checkpoints(tmp_path)
+    monkeypatch.setattr(_checkpoint_files, "INDEX_BYTES_MAX", 100)
+    training = Training(0)
+    training.train(2)
+    assert checkpoints.save(training.state, boundary())
+    with pytest.raises(RuntimeError, match=r"more than the 100 that can be read again"):
+        checkpoints.close()
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-1"]
+
+
+def test_who_fails_tells_the_end_of_a_long_text_where_the_cause_stands() -> None:
+    told: list[Any] = []
+    ranks = _checkpoint_files.Ranks(None)
+    ranks._gather = lambda text: told.append(json.loads(text)) or []  # type: ignore[func-returns-value, method-assign]
+    ranks.tell(OSError("frame\n" * 1000 + "No space left on device"))
+    assert told[0][0] == "failed"
+    assert told[0][1].endswith("No space left on device")
+    assert len(told[0][1]) == 1001
