@@ -12,6 +12,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import logging
 import os
 import socket
 import ssl
@@ -27,6 +28,8 @@ from ._tokens import is_loopback
 DEFAULT_PORT = 2379
 REQUEST_TIMEOUT_S = 2.0  # from the connection to the end of the answer
 ANSWER_BYTES_MAX = 16 << 20  # with the header; etcd itself takes values of 1.5 MiB
+_log = logging.getLogger("pccl")
+
 SAID_CHARACTERS_MAX = 300  # of an answer, in an error
 PASSWORD_BYTES_MAX = 1024
 
@@ -117,24 +120,38 @@ class Tls:
         self._ca, self._certificate, self._key = ca, certificate, key
         self._seen: tuple[tuple[int, int], ...] = ()
         self._lock = threading.Lock()
-        self._made = self.context()
+        self._said = ""  # about files that are read again and are not what they have to be
+        self._made, self._seen = self._renewed()
 
     def context(self) -> ssl.SSLContext:
-        """For one connection. Raises ValueError."""
+        """For one connection.
+
+        Files that are no certificate and key together, as while only one of them is new, leave the
+        certificate of before in use; the log says so once.
+        """
         with self._lock:
-            seen = tuple(
-                self._stamp(flag, file)
-                for flag, file in (
-                    ("--etcd-ca", self._ca),
-                    ("--etcd-cert", self._certificate),
-                    ("--etcd-key", self._key),
-                )
-                if file
-            )
-            if seen != self._seen or not seen:
-                self._made = self._read()
-                self._seen = seen
+            try:
+                self._made, self._seen = self._renewed()
+                self._said = ""
+            except ValueError as error:
+                if self._said != str(error):
+                    _log.warning("%s; the certificate of before stays in use", error)
+                self._said = str(error)
             return self._made
+
+    def _renewed(self) -> tuple[ssl.SSLContext, tuple[tuple[int, int], ...]]:
+        seen = tuple(
+            self._stamp(flag, file)
+            for flag, file in (
+                ("--etcd-ca", self._ca),
+                ("--etcd-cert", self._certificate),
+                ("--etcd-key", self._key),
+            )
+            if file
+        )
+        if seen and seen == self._seen:
+            return self._made, seen
+        return self._read(), seen
 
     @staticmethod
     def _stamp(flag: str, file: str) -> tuple[int, int]:
@@ -464,9 +481,9 @@ def _status_error(
     status: int, answer: object, line: bytes, *, shown: bool, token: str
 ) -> _StatusError:
     found = answer if isinstance(answer, dict) else {}
-    inner = found.get("error")
+    inner = found.get("error", found.get("message"))  # etcd 3.6 has no "error" outside streams
     if isinstance(inner, dict):  # of a stream
-        found = {"error": inner.get("message"), "code": inner.get("grpc_code", -1)}
+        found = {"error": inner.get("message"), "code": inner.get("grpc_code", inner.get("code"))}
         inner = found["error"]
     code = found.get("code")
     said = _cut(line, shown=shown, token=token)

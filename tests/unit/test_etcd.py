@@ -22,6 +22,8 @@ from pccl_backend._etcd_gateway import (
     EtcdError,
     Login,
     Tls,
+    _login_text,
+    _status_error,
     check_access,
     parse_etcd,
 )
@@ -267,3 +269,31 @@ def test_http_beyond_this_machine_is_warned_of(capsys: pytest.CaptureFixture[str
     warned = capsys.readouterr().err
     assert "over http at e:2: who is between can read the register and change it" in warned
     assert check_access(["e:1"], Access(tls=Tls())) == ""
+
+
+def test_an_error_of_etcd_3_6_is_understood_as_one_of_3_4() -> None:
+    old = {"error": "etcdserver: revision of auth store is old", "code": 3}
+    new = {"message": "etcdserver: revision of auth store is old", "code": 3}
+    for body in (old, new):
+        error = _status_error(400, body, b"{}", shown=True, token="")
+        assert (error.wants_login, error.code) == (True, 3), body
+    refused = {"message": "etcdserver: authentication failed, invalid user ID or password"}
+    error = _status_error(400, refused, b"{}", shown=False, token="")
+    assert "the password is wrong" in _login_text(error, "u")
+    stream = {"error": {"code": 16, "message": "etcdserver: invalid auth token"}}
+    assert _status_error(200, stream, b"{}", shown=True, token="").wants_login
+
+
+def test_files_that_do_not_go_together_leave_the_certificate_of_before_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    own, next_one = authority.issue("master"), authority.issue("next")
+    tls = Tls(ca=str(authority.certificate), certificate=str(own.certificate), key=str(own.key))
+    before = tls.context()
+    next_one.key.replace(own.key)  # and the certificate not yet
+    assert tls.context() is before
+    assert tls.context() is before
+    assert caplog.text.count("the certificate of before stays in use") == 1
+    next_one.certificate.replace(own.certificate)
+    assert tls.context() is not before
