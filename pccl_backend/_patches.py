@@ -37,18 +37,22 @@ def apply(*, objects: bool) -> None:
     if not objects:
         for name in (*_OF_OBJECTS, *_PICKLES):
             _patch(name, _refused)
+        # Sends and unpickles by functions of its own.
+        from torch.distributed.optim import zero_redundancy_optimizer
+
+        _patch("_broadcast_object", _refused, zero_redundancy_optimizer)
     if not hasattr(dist, "set_timeout"):  # torch 2.14 asks every backend
         _patch("_set_pg_timeout", _set_pg_timeout)
 
 
-def _patch(name: str, replacement: Any) -> None:
-    theirs = getattr(distributed_c10d, name, None)
+def _patch(name: str, replacement: Any, module: Any = distributed_c10d) -> None:
+    theirs = getattr(module, name, None)
     if theirs is None or hasattr(theirs, "pccl_replaces"):
         return
     ours = replacement(theirs)
     ours.__name__, ours.__doc__ = theirs.__name__, theirs.__doc__
     ours.pccl_replaces = theirs
-    setattr(distributed_c10d, name, ours)
+    setattr(module, name, ours)
     if getattr(dist, name, None) is theirs:
         setattr(dist, name, ours)
 

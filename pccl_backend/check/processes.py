@@ -39,7 +39,7 @@ def environment_of(case: Case) -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in OF_OTHER_JOBS and not name.startswith("TORCHELASTIC_")
     }
-    return {"OMP_NUM_THREADS": "1", **kept, **case.environment}
+    return {"OMP_NUM_THREADS": "1", **kept, "PCCL_OBJECTS": "1", **case.environment}
 
 
 class Process:

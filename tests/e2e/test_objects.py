@@ -34,6 +34,7 @@ def make(rank: int, meet: str) -> Any:
 def calls_them(rank: int, meet: str) -> None:
     import torch
     from torch.distributed import broadcast_object_list as taken_before
+    from torch.distributed.optim import zero_redundancy_optimizer as zero
 
     dist = make(rank, meet)
     two: list[Any] = [None, None]
@@ -46,6 +47,7 @@ def calls_them(rank: int, meet: str) -> None:
         "send_object_list": lambda: dist.send_object_list(two, 1 - rank),
         "recv_object_list": lambda: dist.recv_object_list(two, 1 - rank),
         "of a group": lambda: dist.all_gather_object(two, rank, dist.new_group([0, 1])),
+        "of ZeRO": lambda: zero._broadcast_object(two, 0, dist.group.WORLD),
         "by keyword": lambda: dist.broadcast_object_list(two, src=0, group=dist.group.WORLD),
     }
     say(refused={name: failure(call) for name, call in refused.items()})
