@@ -37,7 +37,7 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                [this] {
                  return Heartbeat{next_key(), idleness_.op_overdue(timeout_ms_),
                                   idleness_.step_overdue(timeout_ms_),
-                                  admitted_ ? 0 : exchange_.bytes_received()};
+                                  admitted_ ? 0 : exchange_.bytes_received() + state_ticks_};
                }}),
       exchange_(context, kElasticGroup) {
   const PeerId self = context.links.self();
@@ -374,6 +374,7 @@ void ElasticGroup::store(StoreRequest request, std::shared_ptr<Ticket> ticket) {
 void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   client_.tick(elapsed_ms);
   if (end_.over()) return;
+  if (core_.hashing || core_.adopting) ++state_ticks_;
   idleness_.tick(elapsed_ms, next_key(), stay_.here() || !ops_.empty(), admitted_ && !holding());
   Group::tick(elapsed_ms);
   exchange_.tick(elapsed_ms);

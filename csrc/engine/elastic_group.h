@@ -152,6 +152,8 @@ class ElasticGroup : public Group {
   std::optional<Welcome> welcome_;
   Stall stall_;
   Idleness idleness_;
+  std::uint64_t state_ticks_ =
+      0;  // in which the program hashed the state, or took a fetched one over
   std::string program_failure_;
   BoundaryStay stay_;
   Contributors contributors_;

@@ -243,7 +243,9 @@ void found(State& s, Actions& out) {
     return !next.members.empty() && replicas(next.members) >= s.config.min_peers;
   };
   if (s.asked.let_in && !is_enough()) {
-    s.asked = {};  // those that are ready are too few
+    s.asked = {};  // those that are ready are too few,
+    s.origins
+        .clear();  // and without all of them there is no run: none waits for another one's sake
     next.members = door(s);
   }
   const bool enough = is_enough();
@@ -292,6 +294,7 @@ void let_go(State& s, PeerId p, Actions& out) {
 /// for it.
 void hold(State& s, const Next& next, Actions& out) {
   drop_proposal(s);
+  s.asked = {};  // no Start may come for long: the door is open again
   for (const PeerId p : next.leavers) {
     out.push_back(Say{false, name(s, p) + " left"});
     let_go(s, p, out);

@@ -30,12 +30,18 @@ bool believed(const State& s, PeerId p, OpKey place) {
   const PeerState& peer = s.peers.at(p);
   if (own(s)->members.size() < kEnoughToTell) return true;
   if (is_boundary(place) ? peer.step_overdue : peer.op_overdue) return true;
-  std::size_t accusers = 0;
+  std::optional<Member> accuser;  // the ranks of one replica may lie together, and count as one
   for (const auto& [q, said] : s.accusations) {
     if (q == p || is_boundary(said.place) != is_boundary(place)) continue;
     if (!is_boundary(place) && s.seats.at(q).group != s.seats.at(p).group) continue;
     if (has_come(peer.report, said.place)) continue;
-    if (++accusers > 1) return true;
+    const auto from = s.peers.find(q);
+    if (from == s.peers.end()) continue;
+    const Member& member = from->second.member;
+    if (accuser && (member.place.size == 1 || replica_of(member) != replica_of(*accuser))) {
+      return true;
+    }
+    accuser = member;
     if (s.now_s >= std::max(said.since_s, peer.moved_s) + kDenialMaxS) return true;
   }
   return false;

@@ -573,13 +573,13 @@ void on(State& s, const PeerMessage& e, Actions& out) {
   if (const std::string wrong = contradiction(e.message); !wrong.empty()) {
     return evict_liar(s, e.peer, wrong, out);
   }
-  const auto place = [&] {
-    const auto peer = s.peers.find(e.peer);
-    return peer == s.peers.end() ? OpKey{} : came_to(peer->second.report);
-  };
-  const OpKey before = place();
+  OpKey& furthest = s.peers.at(e.peer).furthest;
+  furthest = std::max(furthest, came_to(s.peers.at(e.peer).report));
   std::visit([&](const auto& message) { on_message(s, e.peer, message, out); }, e.message);
-  if (place() != before && s.peers.contains(e.peer)) s.peers.at(e.peer).moved_s = s.now_s;
+  const auto found = s.peers.find(e.peer);
+  if (found == s.peers.end()) return;
+  PeerState& peer = found->second;
+  if (came_to(peer.report) > peer.furthest) peer.moved_s = s.now_s;
 }
 
 // -------------------------------------------------------------------------------------- timers

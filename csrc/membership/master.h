@@ -262,10 +262,11 @@ struct PeerState {
   StateRoot door_root;
   std::string host;           // as its hello says, for people
   std::string origin;         // its token and network; empty: not known
-  std::uint64_t fetched = 0;  // bytes of the state, as a newcomer's heartbeats say
+  std::uint64_t fetched = 0;  // as a newcomer's heartbeats say: grows while it works on the state
   std::uint64_t fetched_before = 0;
   std::uint64_t unready_s = 0;  // for which it has been asked to be ready
   std::uint64_t moved_s = 0;    // when its program has come further
+  OpKey furthest;               // to which it has come; who says less later has not moved
   std::uint64_t arrived = 0;    // order of arrival: newcomers come last, in this order
 };
 

@@ -155,6 +155,33 @@ TEST(Lateness, nobody_denies_to_be_late_for_ever) {
   EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 0}), Peers{3});
 }
 
+TEST(Lateness, who_goes_to_and_fro_has_not_come_further) {
+  State s = in_office(
+      {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2), member(4, "b", 1, 2)});
+  s.now_s = 100;
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
+  static_cast<void>(tell(s, 3, Heartbeat{OpKey{1, 1}, false, false}));
+  static_cast<void>(step(s, Clock{1000, 0}));
+  static_cast<void>(tell(s, 3, Heartbeat{OpKey{1, 0}, false, false}));
+  static_cast<void>(tell(s, 3, Heartbeat{OpKey{1, 1}, false, false}));
+  static_cast<void>(step(s, Clock{1900, 0}));
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 0}), Peers{3});
+}
+
+TEST(Lateness, ranks_of_one_replica_count_as_one_that_says_so) {
+  State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2),
+                       member(4, "b", 1, 2), member(5, "c", 0, 2), member(6, "c", 1, 2)});
+  for (const std::uint64_t p : {1U, 2U}) {
+    static_cast<void>(tell(s, p, Vote{1, VoteKind::refresh, {}}));
+    static_cast<void>(tell(s, p, Expired{kEpoch, OpKey{1, 0}}));
+  }
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 0}), Peers{});
+  static_cast<void>(tell(s, 5, Vote{1, VoteKind::refresh, {}}));
+  static_cast<void>(tell(s, 5, Expired{kEpoch, OpKey{1, 0}}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 0}), Peers{3});
+}
+
 TEST(Lateness, an_accusation_ends_with_the_operation) {
   State s = in_office({member(1), member(2), member(3)});
   static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));

@@ -169,5 +169,41 @@ TEST(Newcomers, a_founder_that_is_never_ready_is_left_out_by_most) {
   EXPECT_TRUE(s.running);
 }
 
+TEST(Newcomers, one_that_is_never_ready_closes_no_door_of_a_run_that_holds) {
+  State s = in_office({member(1)});
+  s.config.hold_below = 2;
+  static_cast<void>(tell(s, 1, Vote{1, VoteKind::refresh, {}}));
+  ASSERT_TRUE(s.holding);
+  static_cast<void>(comes(s, 9, "t@a"));
+  ASSERT_TRUE(s.proposal.has_value());
+  ready(s, {1});
+  EXPECT_EQ(until_another(s, 40), 30U);
+  EXPECT_FALSE(s.proposal.has_value());
+  static_cast<void>(step(s, PeerDisconnected{PeerId{9}}));
+  static_cast<void>(comes(s, 10, "t@b"));
+  ASSERT_TRUE(s.proposal.has_value());
+  EXPECT_EQ(ids_of(s.proposal->members), peers({1, 10}));
+}
+
+TEST(Newcomers, founders_that_were_ready_wait_for_nobody_who_was_not) {
+  State s;
+  s.config.min_peers = 3;
+  static_cast<void>(step(s, TakenOver{Register{}}));
+  static_cast<void>(step(s, RegisterWritten{*s.writing, true}));
+  static_cast<void>(step(s, FoundingOver{}));
+  for (const std::uint64_t p : {1U, 2U, 9U}) static_cast<void>(comes(s, p, "t@a", false));
+  const auto seconds = [&](int count) {
+    for (int i = 0; i < count; ++i) static_cast<void>(step(s, Clock{s.now_s + 1, 0}));
+  };
+  seconds(3);
+  ready(s, {1, 2});
+  seconds(40);
+  static_cast<void>(step(s, PeerDisconnected{PeerId{9}}));
+  static_cast<void>(comes(s, 4, "t@a", false));
+  seconds(3);
+  ASSERT_TRUE(s.proposal.has_value());
+  EXPECT_EQ(ids_of(s.proposal->members), peers({1, 2, 4}));
+}
+
 }  // namespace
 }  // namespace pccl::master
