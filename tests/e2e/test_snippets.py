@@ -123,7 +123,7 @@ def test_a_hook_that_averages(desk: Desk) -> None:
     name = program(desk, "hook.py", HOOK, block("docs/explanation/losses.md", "hook"), AVERAGED)
     run = desk.type(f"torchrun --standalone --nproc-per-node=2 {name}")
     run.ends()
-    assert run.text().count("gradient [[1.5, 1.5]]") == 2
+    assert run.text().count("[[1.5, 1.5]]") == 2  # lines of two ranks may be mixed
 
 
 def test_elastic_ddp(desk: Desk) -> None:

@@ -3,6 +3,7 @@
 #include <future>
 
 #include "elastic_run.h"
+#include "trust/secrets.h"
 
 namespace pccl::testing {
 namespace {
@@ -29,7 +30,9 @@ TEST(Broken, every_wait_of_a_fixed_group_ends_and_its_other_members_see_the_link
       broken.post(world.group, message(OpKind::recv, -1, z, 3))};
   const auto waits_there = other.post(world.group, message(OpKind::recv, 0, theirs, 4));
   std::vector<Handle> handles = handles_of(world.engines);
-  handles[1].peer = PeerId{handles[1].peer.value + 1};  // nobody: its link never comes up
+  handles[1].key = KeyPair::make().public_key();  // of nobody: its link never comes up
+  handles[1].peer = peer_of(handles[1].key);
+  handles[1].addresses = {"127.0.0.1:1"};
   pending.push_back(broken.configure_fixed(GroupId{78}, "never", handles, 0, 100 * kTestMs));
   std::atomic<bool> called = false;
   pending.back()->on_done([&] { called = true; });
