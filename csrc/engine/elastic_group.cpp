@@ -122,6 +122,7 @@ void ElasticGroup::link_up(PeerId peer) {
 void ElasticGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   exchange_.link_down(peer, reason);
   if (end_.over()) return;
+  if (how == Down::spoiled) log_warning(reason + "; the two look for another way");
   const LinkKeeper::Now now{context_.clock.now_ms(), run_->id, core_.stopped, member(peer)};
   const LinkKeeper::Moves moves = keeper_.down(peer, reason, how, now);
   if (moves.again) {

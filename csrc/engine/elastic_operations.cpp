@@ -182,6 +182,7 @@ void ElasticGroup::on(const peer::RestoreOp& a) {
 
 void ElasticGroup::on(const peer::CommitOp& a) {
   stall_.forget();
+  keeper_.succeeded();
   const Pending* pending = ops_.find(a.op);
   if (pending != nullptr && !pending->is_barrier()) {
     if (contributors_.note(pending->op->contributors())) publish();

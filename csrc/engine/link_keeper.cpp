@@ -3,6 +3,14 @@
 #include "base/limits.h"
 
 namespace pccl {
+namespace {
+
+// A peer, or a relay, that ends a link again and again would keep an operation from its end for
+// ever. A link that has held for kHeldMs begins anew.
+constexpr unsigned kEndsMax = 8;
+constexpr std::uint64_t kHeldMs = 60'000;
+
+}  // namespace
 
 LinkKeeper::Moves LinkKeeper::propose(const peer::Connect& proposal, std::uint64_t now_ms,
                                       std::uint64_t wait_ms) {
@@ -53,12 +61,30 @@ LinkKeeper::Moves LinkKeeper::down(PeerId peer, const std::string& reason, Down 
   }
   const auto handle = proposed_.find(peer);
   if (!now.member && handle == proposed_.end()) return moves;
+  const bool too_often = ends_too_often(peer, now.ms);
+  if (how == Down::spoiled || too_often) {
+    const std::string often =
+        too_often ? "; the link has ended " + std::to_string(kEndsMax) + " times in one operation"
+                  : "";
+    moves.events.emplace_back(
+        peer::LinkFailed{now.stopped ? epoch_ : now.epoch, peer, reason + often});
+    return moves;
+  }
   moves.again = true;
   redialing_.insert(peer);
   if (handle != proposed_.end()) moves.dials.push_back(dial(handle->second, kRedialMs));
   // The end of a link over a relay is no evidence of that peer: the relay may be gone.
   if (!via_.contains(peer)) moves.events.emplace_back(peer::LinkClosed{peer, refused});
   return moves;
+}
+
+bool LinkKeeper::ends_too_often(PeerId peer, std::uint64_t now_ms) {
+  Ends& ends = ends_[peer];
+  if (now_ms - ends.last_ms > kHeldMs) ends.count = 0;
+  ends.last_ms = now_ms;
+  if (++ends.count < kEndsMax) return false;
+  ends_.erase(peer);
+  return true;
 }
 
 LinkKeeper::Dial LinkKeeper::dial(const Handle& peer, std::uint64_t deadline_ms) const {

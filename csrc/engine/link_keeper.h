@@ -44,7 +44,12 @@ class LinkKeeper {
   };
   [[nodiscard]] Moves down(PeerId peer, const std::string& reason, Down how, const Now& now);
   /// The peer is no member any more: its link causes no events.
-  void forget(PeerId peer) { redialing_.erase(peer); }
+  void forget(PeerId peer) {
+    redialing_.erase(peer);
+    ends_.erase(peer);
+  }
+  /// An operation has succeeded: its links hold.
+  void succeeded() { ends_.clear(); }
 
   [[nodiscard]] const std::map<PeerId, Handle>& proposed() const { return proposed_; }
   [[nodiscard]] bool dialling(PeerId peer) const {
@@ -52,7 +57,14 @@ class LinkKeeper {
   }
 
  private:
+  /// How often a link that was up has ended since an operation succeeded.
+  struct Ends {
+    unsigned count = 0;
+    std::uint64_t last_ms = 0;
+  };
+
   [[nodiscard]] Dial dial(const Handle& peer, std::uint64_t deadline_ms) const;
+  [[nodiscard]] bool ends_too_often(PeerId peer, std::uint64_t now_ms);
 
   EpochId epoch_;  // of the proposal
   std::uint64_t until_ms_ = 0;
@@ -60,6 +72,7 @@ class LinkKeeper {
   std::map<PeerId, PeerId> via_;  // which members of the proposal are reached over which relay
   std::set<PeerId> connecting_;   // of the proposal, not up yet
   std::set<PeerId> redialing_;    // were up
+  std::map<PeerId, Ends> ends_;
 };
 
 }  // namespace pccl

@@ -21,11 +21,16 @@ struct Connector::Resolving {
   uv_getaddrinfo_t request{};
   Connector* owner = nullptr;
   std::string address;
+  std::string host;
 };
 
-Connector::Connector(Loop& loop, const std::vector<std::string>& addresses,
+bool leads_astray(const std::string& name, const SocketAddress& found) {
+  return found.is_local() && !is_local_host(name) && !is_own_name(name);
+}
+
+Connector::Connector(Loop& loop, const std::vector<std::string>& addresses, From from,
                      std::uint64_t user_timeout_ms, Events events)
-    : loop_(loop), user_timeout_ms_(user_timeout_ms), events_(std::move(events)) {
+    : loop_(loop), from_(from), user_timeout_ms_(user_timeout_ms), events_(std::move(events)) {
   for (const std::string& address : addresses) resolve(address);
   loop_.defer([this, alive = std::weak_ptr(alive_)] {
     if (!alive.expired()) advance();
@@ -52,6 +57,7 @@ void Connector::resolve(const std::string& address) {
   auto* resolving = new Resolving;
   resolving->owner = this;
   resolving->address = address;
+  resolving->host = to.host;
   resolving->request.data = resolving;
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -67,9 +73,10 @@ void Connector::resolve(const std::string& address) {
             std::size_t count = 0;
             for (const addrinfo* entry = found; entry != nullptr && count < kResolvedMax;
                  entry = entry->ai_next, ++count) {
-              SocketAddress& to_try = owner->waiting_.emplace_back();
+              SocketAddress to_try;
               std::memcpy(&to_try.storage, entry->ai_addr, entry->ai_addrlen);
               to_try.length = entry->ai_addrlen;
+              owner->found(*done, to_try);
             }
             owner->advance();
           });
@@ -82,6 +89,14 @@ void Connector::resolve(const std::string& address) {
     return note(address, uv_strerror(failed), false);
   }
   resolving_.push_back(resolving);
+}
+
+void Connector::found(const Resolving& name, const SocketAddress& address) {
+  if (from_ == From::peer && leads_astray(name.host, address)) {
+    return note(name.address,
+                "here it leads to " + address.host() + ", which is no address of the peer", false);
+  }
+  waiting_.push_back(address);
 }
 
 void Connector::advance() {

@@ -16,6 +16,9 @@
 
 namespace pccl {
 
+/// Has a name that a peer has chosen been resolved to a service of this machine, or of its link?
+[[nodiscard]] bool leads_astray(const std::string& name, const SocketAddress& found);
+
 /// Used on the loop's thread. Callbacks come from the loop, never from inside a call; they may
 /// destroy the connector. A connector has no deadline: its owner destroys it when the time is over.
 class Connector {
@@ -26,8 +29,12 @@ class Connector {
     /// Every address has been tried in vain. `refused`: at each of them no process listens.
     std::function<void(const std::string& what, bool refused)> failed;
   };
-  Connector(Loop& loop, const std::vector<std::string>& addresses, std::uint64_t user_timeout_ms,
-            Events events);
+  enum class From : std::uint8_t {
+    user,
+    peer  // names that lead astray are left out
+  };
+  Connector(Loop& loop, const std::vector<std::string>& addresses, From from,
+            std::uint64_t user_timeout_ms, Events events);
   ~Connector();
   Connector(const Connector&) = delete;
   Connector& operator=(const Connector&) = delete;
@@ -50,12 +57,14 @@ class Connector {
   };
 
   void resolve(const std::string& address);
+  void found(const Resolving& name, const SocketAddress& address);
   void advance();
   void start_one();
   void finish(std::list<Attempt>::iterator attempt);
   void note(const std::string& address, const std::string& what, bool refused);
 
   Loop& loop_;
+  From from_;
   std::uint64_t user_timeout_ms_;
   Events events_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -14,7 +14,7 @@ LaneDial::LaneDial(Loop& loop, const Dialler& dialler, const Handle& to, const L
                    Events events)
     : loop_(loop), dialler_(dialler), key_(to.key), hello_(hello), events_(std::move(events)) {
   connector_ = std::make_unique<Connector>(
-      loop, to.addresses, dialler.user_timeout_ms,
+      loop, to.addresses, Connector::From::peer, dialler.user_timeout_ms,
       Connector::Events{
           [this](Socket socket, const std::string& at) { connected(std::move(socket), at); },
           [this](const std::string& what, bool refused) {

@@ -227,8 +227,7 @@ void RelayLinks::heard(Far& far, const RelayMessage& message) {
   }
   if (message.kind == RelayKind::cut) {
     if (far.state != State::up || far.ends_after) return;  // an opening goes on until its deadline
-    const auto* text = reinterpret_cast<const char*>(message.rest.data());
-    return fail(far, printable({text, std::min(message.rest.size(), kTextBytesMax)}));
+    return fail(far, reason_of(message.rest));
   }
   // Of an earlier link, or from an end that has not said its key.
   if (find_session(message.from, message.session) != &far || !far.seal->has_keys()) return;

@@ -147,9 +147,10 @@ class RelayLinks final : public Links, private DirectEvents {
   void forget_copies(PeerId via);
   [[nodiscard]] bool sends_over(PeerId via) const;
 
-  void fail(Far& far, const std::string& reason);
+  [[nodiscard]] static std::string reason_of(std::span<const std::byte> said);
+  void fail(Far& far, const std::string& reason, Down how = Down::lost);
   /// What the other end has sent has not arrived as it was sent.
-  void distrust(Far& far, const std::string& done);
+  void distrust(Far& far, const std::string& done, Down how = Down::spoiled);
   void lost_over(PeerId via, const std::string& why);
   void say_closed(Far& far);
   void owe(Far far);

@@ -20,7 +20,13 @@ constexpr std::string_view kClosed = "the peer has closed the link";
 
 }  // namespace
 
-void RelayLinks::fail(Far& far, const std::string& reason) {
+std::string RelayLinks::reason_of(std::span<const std::byte> said) {
+  if (said.empty()) return "no reason is given";
+  const auto* text = reinterpret_cast<const char*>(said.data());
+  return printable({text, std::min(said.size(), kTextBytesMax)});
+}
+
+void RelayLinks::fail(Far& far, const std::string& reason, Down how) {
   if (far.state == State::failed) return;
   const bool was_up = far.state == State::up;
   far.state = State::failed;
@@ -28,13 +34,14 @@ void RelayLinks::fail(Far& far, const std::string& reason) {
   far.again.reset();
   far.queue.clear();
   far.handed.clear();  // their memory stays borrowed until it is cancelled
-  clock_.defer([this, peer = far.handle.peer, serial = far.serial, was_up, reason,
+  if (!was_up && how == Down::lost) how = Down::unopened;
+  clock_.defer([this, peer = far.handle.peer, serial = far.serial, how, reason,
                 alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
     const Far* failed = find(peer);
     if (failed == nullptr || failed->serial != serial) return;
     far_.erase(peer);
-    events_.link_down(peer, reason, was_up ? Down::lost : Down::unopened);
+    events_.link_down(peer, reason, how);
   });
 }
 
@@ -46,11 +53,13 @@ void RelayLinks::lost_over(PeerId via, const std::string& why) {
   }
 }
 
-void RelayLinks::distrust(Far& far, const std::string& done) {
+void RelayLinks::distrust(Far& far, const std::string& done, Down how) {
   // The link may be up at the other end.
   if (far.seal->has_keys()) say_down(far, 0, "what this peer sent has not arrived as it was");
-  fail(far, "the peer in between, " + to_string(far.via) + ", has " + done + " what peer " +
-                name_of(far.handle) + " has sent to this peer, " + to_string(self()));
+  fail(far,
+       "the peer in between, " + to_string(far.via) + ", has " + done + " what peer " +
+           name_of(far.handle) + " has sent to this peer, " + to_string(self()),
+       how);
 }
 
 /// The other end has closed the link, or has lost it.
@@ -58,15 +67,15 @@ void RelayLinks::went_down(Far& far, std::span<const std::byte> said) {
   if (far.state != State::up || far.ends_after) return;  // an opening goes on until its deadline
   const auto before = BytesIn(said).number<std::uint64_t>();
   const auto text = said.subspan(sizeof(before));
-  const std::string why =
-      printable({reinterpret_cast<const char*>(text.data()), std::min(text.size(), kTextBytesMax)});
+  const std::string why = reason_of(text);
   if (before <= far.received) return fail(far, why);
   far.ends_after = before;  // its last segments travel on other lanes
   far.why = why;
   far.moved = far.received;
   far.deadline = clock_.timer(kHandshakeMs, kHandshakeMs, [this, peer = far.handle.peer] {
     Far& late = far_.at(peer);
-    if (late.moved == late.received) return distrust(late, "left out the end of");
+    // The other end has closed the link, or lost it, so nobody can tell why the rest is missing.
+    if (late.moved == late.received) return distrust(late, "left out the end of", Down::lost);
     late.moved = late.received;
   });
 }

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
+#include <climits>
 #include <cstring>
 #include <ctime>
 
@@ -138,6 +140,41 @@ std::string SocketAddress::text() const {
 bool SocketAddress::is_loopback() const {
   const std::string name = host();
   return name == "::1" || name.starts_with("127.");
+}
+
+bool SocketAddress::is_local() const {
+  const std::string name = host();
+  const auto begins = [&](const char* with) { return name.starts_with(with); };
+  const bool link_local_v6 = begins("fe8") || begins("fe9") || begins("fea") || begins("feb");
+  return is_loopback() || begins("169.254.") || link_local_v6 || begins("0.") || name == "::" ||
+         begins("::%");
+}
+
+namespace {
+
+/// As DNS compares names: without case, and without the dot of the root.
+std::string plain_name(std::string name) {
+  while (name.ends_with('.')) name.pop_back();
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
+}  // namespace
+
+bool is_local_host(const std::string& host) {
+  if (const auto address = numeric_address(host, 0)) return address.value().is_local();
+  const std::string name = plain_name(host);
+  return name == "localhost" || name.ends_with(".localhost") || name.starts_with("localhost.") ||
+         name == "ip6-localhost" || name == "ip6-loopback";
+}
+
+bool is_own_name(const std::string& host) {
+  char text[HOST_NAME_MAX + 1] = "";
+  if (::gethostname(text, sizeof text) != 0) return false;
+  const std::string own = plain_name(text);
+  const std::string name = plain_name(host);
+  return !own.empty() &&
+         (name == own || name.starts_with(own + ".") || own.starts_with(name + "."));
 }
 
 std::string network_of(const std::string& host) {

@@ -33,7 +33,15 @@ struct SocketAddress {
   [[nodiscard]] std::string text() const;  // "1.2.3.4:5", "[::1]:5"
   void set_port(std::uint16_t port);
   [[nodiscard]] bool is_loopback() const;
+  /// Does it mean another machine, or another link, to each machine that dials it (loopback,
+  /// link-local, no address)?
+  [[nodiscard]] bool is_local() const;
 };
+
+/// Is this an address that is local (above), or a name that everywhere means this machine?
+[[nodiscard]] bool is_local_host(const std::string& host);
+/// Is this the name of this machine, with or without a domain?
+[[nodiscard]] bool is_own_name(const std::string& host);
 
 [[nodiscard]] SocketAddress local_address(int fd);
 [[nodiscard]] SocketAddress remote_address(int fd);

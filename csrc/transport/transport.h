@@ -74,7 +74,8 @@ struct Placement {
 enum class Down : std::uint8_t {
   lost,      // it was up
   unopened,  // it did not come up within its deadline
-  refused    // no process listens at the peer's address any more
+  refused,   // no process listens at the peer's address any more
+  spoiled    // over a third peer something came that the other end has not sent
 };
 
 /// The calls of Links to its owner, on the loop's thread, never from inside a call of Links. Inside

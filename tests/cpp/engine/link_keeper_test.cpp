@@ -123,6 +123,50 @@ TEST(LinkKeeper, a_link_over_a_relay_that_comes_back_for_the_next_proposal_is_pa
   EXPECT_EQ(words(keeper.up(kB)), Words{"up " + to_string(kSecond)});
 }
 
+TEST(LinkKeeper, a_relay_that_changes_what_it_passes_on_is_given_up_at_once) {
+  LinkKeeper keeper;
+  (void)keeper.propose(proposal(kFirst, {kA, kB}, {{kB, kA}}), 0, kWaitMs);
+  (void)keeper.up(kA);
+  (void)keeper.up(kB);
+  const auto moves = keeper.down(kB, "changed", Down::spoiled, running(kFirst));
+  EXPECT_TRUE(moves.dials.empty());
+  EXPECT_FALSE(moves.again);
+  EXPECT_EQ(words(moves), Words{"failed " + to_string(kFirst) + " 3"});
+  EXPECT_FALSE(keeper.dialling(kB));
+}
+
+LinkKeeper connected(std::map<PeerId, PeerId> via = {}) {
+  LinkKeeper keeper;
+  (void)keeper.propose(proposal(kFirst, {kA, kB}, std::move(via)), 0, kWaitMs);
+  (void)keeper.up(kA);
+  (void)keeper.up(kB);
+  return keeper;
+}
+
+/// How many times the link to kB ends, `apart_ms` after the time before, until it is given up; 0:
+/// it is not. An operation succeeds after each third end, if any does.
+unsigned ends_borne(LinkKeeper keeper, std::uint64_t apart_ms, bool succeeds = false) {
+  for (unsigned ends = 1; ends <= 100; ++ends) {
+    const auto moves = keeper.down(kB, "cut", Down::lost, running(kFirst, ends * apart_ms));
+    if (!moves.again) {
+      EXPECT_EQ(words(moves), Words{"failed " + to_string(kFirst) + " 3"});
+      return ends;
+    }
+    EXPECT_EQ(moves.dials.size(), 1U);
+    (void)keeper.up(kB);
+    if (succeeds && ends % 3 == 0) keeper.succeeded();
+  }
+  return 0;
+}
+
+TEST(LinkKeeper, a_link_that_ends_again_and_again_in_one_operation_is_given_up) {
+  for (const std::map<PeerId, PeerId>& via : {std::map<PeerId, PeerId>{{kB, kA}}, {}}) {
+    EXPECT_EQ(ends_borne(connected(via), 1000), 8U);
+    EXPECT_EQ(ends_borne(connected(via), 61'000), 0U) << "it has held for a minute each time";
+    EXPECT_EQ(ends_borne(connected(via), 1000, true), 0U) << "operations succeed in between";
+  }
+}
+
 TEST(LinkKeeper, a_link_that_is_not_back_in_time_fails_the_epoch_that_runs) {
   LinkKeeper keeper;
   (void)keeper.propose(proposal(kFirst, {kA}), 0, kWaitMs);

@@ -13,7 +13,8 @@ TEST(Addresses, those_of_a_machine_alone_are_taken_only_from_a_peer_that_is_ther
   EXPECT_EQ(may_be_dialled(all, "10.0.0.7", false), (Addresses{"10.0.0.7:4000"}));
   EXPECT_EQ(may_be_dialled(all, "2001:db8::7", false), (Addresses{"10.0.0.7:4000"}));
   for (const char* alias : {"[::ffff:127.0.0.1]:22", "[::ffff:169.254.169.254]:80", "[::]:5",
-                            "127.1.2.3:22", "a.localhost:22", "no address"}) {
+                            "127.1.2.3:22", "a.localhost:22", "localhost.:22", "LocalHost:22",
+                            "ip6-localhost:22", "localhost.localdomain:22", "no address"}) {
     EXPECT_EQ(may_be_dialled({alias}, "10.0.0.7", false), Addresses{}) << alias;
   }
   EXPECT_EQ(may_be_dialled({"127.0.0.1:22"}, "127.0.0.1", false), (Addresses{"127.0.0.1:22"}));

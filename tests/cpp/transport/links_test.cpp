@@ -231,7 +231,7 @@ TEST(Links, a_killed_peer_is_a_link_down_at_once) {
   const test::Stopwatch watch;
   ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
   EXPECT_LT(watch.ms(), 500);
-  EXPECT_FALSE(pair.low.events.was_refused);
+  EXPECT_EQ(pair.low.events.last_down, Down::lost);
   EXPECT_FALSE(pair.low.events.reasons[0].empty());
 }
 

@@ -69,7 +69,7 @@ TEST(Open, a_peer_whose_listener_is_gone_is_reported_as_refused_within_a_second)
   const test::Stopwatch watch;
   pair.low.links->open(handle, 5000, true);
   ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
-  EXPECT_TRUE(pair.low.events.was_refused);
+  EXPECT_EQ(pair.low.events.last_down, Down::refused);
   EXPECT_GE(watch.ms(), 200);
   EXPECT_LT(watch.ms(), 1000);
   EXPECT_NE(pair.low.events.reasons[0].find(handle.addresses[0] + ": connection refused"),
@@ -124,7 +124,7 @@ TEST(Open, who_awaits_a_peer_whose_listener_is_gone_looks_and_finds_out) {
   pair.low.links.reset();
   pair.high.links->open(handle, 60000, true);
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
-  EXPECT_TRUE(pair.high.events.was_refused);
+  EXPECT_EQ(pair.high.events.last_down, Down::refused);
   EXPECT_NE(pair.high.events.reasons[0].find(handle.addresses[0] + ": connection refused"),
             std::string::npos)
       << pair.high.events.reasons[0];
@@ -147,7 +147,7 @@ TEST(Open, a_peer_that_neither_dials_nor_answers_is_named_with_its_addresses_at_
   silent.addresses = {local_address(sockets.value()[0].fd()).text()};
   pair.high.links->open(silent, 200, false);
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
-  EXPECT_FALSE(pair.high.events.was_refused);
+  EXPECT_EQ(pair.high.events.last_down, Down::unopened);
   const std::string& reason = pair.high.events.reasons[0];
   EXPECT_NE(reason.find(to_string(pair.low_id())), std::string::npos) << reason;
   EXPECT_NE(reason.find(silent.addresses[0]), std::string::npos) << reason;
@@ -199,7 +199,7 @@ TEST(Open, the_wait_for_an_answer_beyond_the_deadline_ends_too) {
     if (breaks) between.end();
     ASSERT_TRUE(pair.until([&] { return !pair.low.events.down.empty(); }));
     EXPECT_EQ(watch.ms() > static_cast<std::int64_t>(kHandshakeMs), !breaks);
-    EXPECT_FALSE(pair.low.events.was_lost);
+    EXPECT_EQ(pair.low.events.last_down, Down::unopened);
     EXPECT_NE(pair.low.events.reasons[0].find("within 300 ms"), std::string::npos)
         << pair.low.events.reasons[0];
   }

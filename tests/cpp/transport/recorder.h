@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,7 @@ class Recorder : public LinkEvents {
   void link_down(PeerId peer, const std::string& reason, Down how) override {
     down.push_back(peer);
     reasons.push_back(reason);
-    was_refused = how == Down::refused;
-    was_lost = how == Down::lost;
+    last_down = how;
     if (on_down) on_down(peer);
   }
   void control_arrived(PeerId, std::span<const std::byte> payload) override {
@@ -59,8 +59,7 @@ class Recorder : public LinkEvents {
   int ups = 0;
   std::vector<PeerId> up, down;
   std::vector<std::string> reasons;
-  bool was_refused = false;
-  bool was_lost = false;
+  std::optional<Down> last_down;
   std::vector<std::string> controls;
   std::size_t headers = 0;
   std::vector<SegmentHeader> arrived;

@@ -44,7 +44,7 @@ Passed sealed(PlayedRelay& relay, std::size_t segment_bytes) {
 void expect_ended(PlayedRelay& relay, const std::string& done) {
   relay.pass();
   ASSERT_EQ(relay.b.events.down, std::vector<PeerId>{relay.a.id()});
-  EXPECT_TRUE(relay.b.events.was_lost);
+  EXPECT_EQ(relay.b.events.last_down, Down::spoiled);
   const std::string& reason = relay.b.events.reasons[0];
   EXPECT_NE(reason.find(done), std::string::npos) << reason;
   for (const PeerId peer : {relay.a.id(), relay.b.id(), kBetween}) {
@@ -344,7 +344,7 @@ TEST(RelaySeal, an_opening_that_comes_back_to_its_sender_opens_nothing) {
     relay.pass();
     EXPECT_EQ(relay.a.events.ups, 0);
     ASSERT_EQ(relay.a.events.down.size(), 1U);
-    EXPECT_FALSE(relay.a.events.was_lost);
+    EXPECT_EQ(relay.a.events.last_down, Down::unopened);
     EXPECT_NE(relay.a.events.reasons[0].find("those of this process"), std::string::npos);
   }
 }

@@ -356,7 +356,7 @@ TEST(Relay, who_opens_before_a_loss_is_told_hears_that_it_was_lost_and_opens_aga
   trio.a.links->give_up(trio.b.id(), "it has moved no data");
   trio.a.links->open_via(trio.b.handle(), trio.spare.id(), 30000);
   ASSERT_TRUE(trio.until([&] { return trio.a.events.down.size() == 1; }));
-  EXPECT_TRUE(trio.a.events.was_lost);
+  EXPECT_EQ(trio.a.events.last_down, Down::lost);
   EXPECT_EQ(trio.a.links->via(trio.b.id()), std::nullopt) << "it is to be opened again";
   ASSERT_TRUE(trio.until([&] { return trio.b.events.down.size() == 1; }));
   trio.open_over(trio.spare);
