@@ -47,15 +47,21 @@ bool believed(const State& s, PeerId p, OpKey place) {
   return false;
 }
 
-/// The oldest operation of a peer group whose time-out has passed, and that some mate (a member of
-/// that group) has not issued: members that wait in it have not come to later ones.
-std::optional<OpKey> expired_op(const State& s, std::uint32_t group) {
-  if (s.accusations.empty()) return std::nullopt;
+/// All mates (the members of that peer group) have issued the operations before this one.
+OpKey least_issued(const State& s, std::uint32_t group) {
   OpKey least{kBoundary, kBoundary};
   for (const PeerId mate : s.groups.at(group)) {
     const auto found = s.peers.find(mate);
     if (found != s.peers.end()) least = std::min(least, found->second.report.issued);
   }
+  return least;
+}
+
+/// The oldest operation of a peer group whose time-out has passed, and that some mate has not
+/// issued: members that wait in it have not come to later ones.
+std::optional<OpKey> expired_op(const State& s, std::uint32_t group) {
+  if (s.accusations.empty()) return std::nullopt;
+  const OpKey least = least_issued(s, group);
   std::optional<OpKey> oldest;
   for (const auto& [p, said] : s.accusations) {
     if (s.seats.at(p).group != group || is_boundary(said.place) || said.place < least) continue;
@@ -151,11 +157,11 @@ std::string time_is_over(State& s, PeerId p, OpKey op) {
   const auto [at, added] = s.accusations.try_emplace(p, Accusation{place, s.now_s});
   Accusation& said = at->second;
   if (added || said.place == place) return "";
-  // The oldest operation counts as long as a member has still to come to it.
-  const auto open = expired_op(s, seat->group);
-  if (!stands && !is_boundary(said.place) && said.place < place && open && *open <= said.place) {
-    return "";
-  }
+  // The oldest operation counts as long as a member has still to come to it: an accuser that waits
+  // in several says so of one after the other.
+  const OpKey least = least_issued(s, seat->group);
+  const bool is_open = !is_boundary(said.place) && said.place >= least;
+  if (!stands && is_open && (said.place < place || place < least)) return "";
   said = Accusation{place, s.now_s};
   return "";
 }

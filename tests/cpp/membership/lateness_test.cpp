@@ -155,6 +155,22 @@ TEST(Lateness, nobody_denies_to_be_late_for_ever) {
   EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 0}), Peers{3});
 }
 
+TEST(Lateness, an_accuser_that_waits_in_several_operations_counts_from_the_first_that_is_open) {
+  State s = in_office(
+      {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2), member(4, "b", 1, 2)});
+  s.now_s = 100;
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 5}), Peers{});
+  for (std::uint64_t now = 100; now < 1900; now += 60) {
+    static_cast<void>(step(s, Clock{now, 0}));
+    for (const std::uint64_t i : {4U, 6U, 7U, 4U}) {  // 4 has been issued by both
+      static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, i}}));
+    }
+    EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 5}), Peers{});
+  }
+  static_cast<void>(step(s, Clock{1900, 0}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 5}), Peers{3});
+}
+
 TEST(Lateness, who_goes_to_and_fro_has_not_come_further) {
   State s = in_office(
       {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2), member(4, "b", 1, 2)});
