@@ -6,6 +6,6 @@
 
 namespace pccl {
 
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 }  // namespace pccl
