@@ -2,84 +2,15 @@
 // one end sends for the other, and passes on what it likes.
 #pragma once
 
-#include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "played_links.h"
 #include "recorder.h"
-#include "transport/direct_links.h"
-#include "transport/relay_message.h"
 
 namespace pccl::test {
-
-constexpr PeerId kBetween{2};
-
-/// A frame between an end and the peer in between.
-struct Passed {
-  std::vector<std::byte> bytes;  // the payload
-  SegmentHeader header;          // routed segments have a route
-  MemoryToken token = 0;
-  std::uint64_t cookie = 0;
-  [[nodiscard]] bool is_segment() const { return header.route.relayed(); }
-  [[nodiscard]] RelayMessage message() const { return decode_relay(bytes).value(); }
-  [[nodiscard]] bool is(RelayKind kind) const { return !is_segment() && message().kind == kind; }
-};
-
-/// The direct link of one end to the peer in between. Keeps what is sent over it.
-class PlayedLinks final : public DirectLinks {
- public:
-  PlayedLinks(DirectEvents& events, PublicKey key) : events_(events), key_(key) {}
-
-  [[nodiscard]] std::uint16_t port() const override { return 1; }
-  [[nodiscard]] PeerId self() const override { return peer_of(key_); }
-  [[nodiscard]] const PublicKey& key() const override { return key_; }
-  void open(const Handle&, std::uint64_t, bool) override {}
-  void close(PeerId) override {}
-  void drop(PeerId) override {}
-  void give_up(PeerId, const std::string& reason) override { gave_up = reason; }
-  [[nodiscard]] bool is_up(PeerId peer) const override { return peer == kBetween; }
-  void widen(PeerId, std::size_t) override {}
-  void send_control(PeerId, std::vector<std::byte>) override {}
-  void send_segment(PeerId, const SegmentHeader& header, const std::byte* payload,
-                    MemoryToken token, std::uint64_t cookie) override {
-    sent.push_back({{payload, payload + header.bytes}, header, token, cookie});
-  }
-  void send_relay(PeerId, std::vector<std::byte> payload) override {
-    sent.push_back({std::move(payload), {}});
-  }
-  void cancel(MemoryToken) override {}
-  [[nodiscard]] std::uint64_t bytes_sent() const override { return 0; }
-  [[nodiscard]] std::uint64_t bytes_received() const override { return 0; }
-  [[nodiscard]] std::uint64_t segment_bytes_received() const override { return 0; }
-  [[nodiscard]] std::size_t queued_bytes(PeerId) const override { return 0; }
-  [[nodiscard]] std::size_t queued_message_bytes(PeerId) const override { return 0; }
-  void shutdown(std::uint64_t, std::function<void()> done) override { done(); }
-
-  /// What comes from the peer in between.
-  void hear(const Passed& frame) {
-    if (!frame.is_segment()) return events_.relay_arrived(kBetween, frame.bytes);
-    finish(frame, begin(frame));
-  }
-  Placement begin(const Passed& frame) { return events_.segment_header(kBetween, frame.header); }
-  void finish(const Passed& frame, const Placement& at) {
-    if (at.to == nullptr) return;
-    std::memcpy(at.to, frame.bytes.data(), frame.bytes.size());
-    events_.segment_arrived(kBetween, frame.header, at);
-  }
-  void was_sent(const Passed& frame) {
-    events_.routed_sent(frame.header.route.to, frame.token, frame.cookie);
-  }
-
-  std::deque<Passed> sent;
-  std::string gave_up;
-
- private:
-  DirectEvents& events_;
-  PublicKey key_;
-};
 
 struct PlayedEnd {
   KeyPair identity = KeyPair::make();

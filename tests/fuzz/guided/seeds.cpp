@@ -37,6 +37,27 @@ void put(const std::string& target, std::vector<unsigned> first, const std::stri
   put(target, std::move(first), std::as_bytes(std::span(text)));
 }
 
+/// What the two ends of a relayed link say and send, passed on in order; and ends that lie.
+void put_relays() {
+  const std::vector<unsigned> passed = {6, 3, 7, 3, 6, 3, 7, 3};  // an action, a number of frames
+  const std::vector<std::vector<unsigned>> actions = {
+      {1, 6, 4, 7, 4}, {0, 2, 1, 3, 5}, {4, 2, 4, 2}, {0, 0, 1, 1}, {20, 24}, {22, 24, 25}};
+  for (const unsigned damage : {10U, 12U, 14U, 16U, 18U, 28U}) {
+    std::vector<unsigned> all = {0};
+    for (int twice = 0; twice < 2; ++twice) {
+      all.insert(all.end(), passed.begin(), passed.end());
+      for (const auto& some : actions) {
+        all.insert(all.end(), some.begin(), some.end());
+        all.insert(all.end(), {damage, damage + 1});
+        all.insert(all.end(), passed.begin(), passed.end());
+      }
+    }
+    put("relays", all, "");
+    all[0] = 1;
+    put("relays", all, "");
+  }
+}
+
 template <typename Variant>
 void put_all(unsigned decoder, Random& random) {
   for (std::size_t kind = 0; kind < std::variant_size_v<Variant>; ++kind) {
@@ -129,6 +150,7 @@ void put_lane() {
 
 void make() {
   Random random(1);
+  put_relays();
   put_all<PeerToMaster>(0, random);
   put_all<MasterToPeer>(1, random);
   put_all<PeerToPeer>(2, random);

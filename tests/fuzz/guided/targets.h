@@ -18,6 +18,7 @@ void tokens(Bytes input);     // token files and lines, identities, seals
 void registers(Bytes input);  // the state file of a master, and a master that takes over from it
 void state(Bytes input);      // the plan and the fetch of a shared state
 void doors(Bytes input);      // connections before they are proven, on both sides
+void relays(Bytes input);     // links over a peer in between, of which the input is one or more
 
 struct Target {
   std::string_view name;
@@ -25,6 +26,7 @@ struct Target {
 };
 inline constexpr std::array kTargets = {Target{"wire", wire},     Target{"lane", lane},
                                         Target{"tokens", tokens}, Target{"registers", registers},
-                                        Target{"state", state},   Target{"doors", doors}};
+                                        Target{"state", state},   Target{"doors", doors},
+                                        Target{"relays", relays}};
 
 }  // namespace pccl::fuzz
