@@ -42,6 +42,8 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.storage import WriteResult
 
+from ._checked import count_in, list_in, text_in
+
 INDEX = "index.json"
 FORMAT = "pccl checkpoint 1"
 FAILURE_CHARACTERS_MAX = 1000  # of a failure, that the other ranks are told
@@ -119,7 +121,7 @@ def from_rank_0(what: list[Any], group: Any) -> list[Any]:
     if text:
         data = _bytes_of(text)
     dist.broadcast(data, group=group, group_src=0)
-    return _list(_loads(data.numpy().tobytes()), len(what))
+    return list_in(_loads(data.numpy().tobytes()), len(what))
 
 
 def _bytes_of(text: bytes) -> torch.Tensor:
@@ -144,7 +146,7 @@ def _loads(text: bytes) -> Any:
 
 
 def _parsed(text: bytes) -> list[Any]:
-    said = _list(_loads(text), 2)
+    said = list_in(_loads(text), 2)
     if said[0] not in ("ok", "failed"):
         raise ValueError("a rank says neither that it goes on nor that it has failed")
     return said
@@ -191,7 +193,7 @@ class Writer(FileSystemWriter):
         (own,) = results
         said = self._ranks.exchange([_result_out(result) for result in own])
         if self._ranks.rank == 0:
-            super().finish(metadata, [[_result_in(one) for one in _list(part)] for part in said])
+            super().finish(metadata, [[_result_in(one) for one in list_in(part)] for part in said])
             _write_index(Path(self.path) / INDEX, metadata)
         self._ranks.exchange(None, last=True)
 
@@ -229,12 +231,12 @@ def _item_out(item: WriteItem) -> list[Any]:
 
 
 def _item_in(said: Any) -> WriteItem:
-    name, offset, index, kind, offsets, sizes, dtype, size = _list(said, 8)
+    name, offset, index, kind, offsets, sizes, dtype, size = list_in(said, 8)
     if kind not in (WriteItemType.TENSOR.name, WriteItemType.SHARD.name):
         raise ValueError(f"{kind!r} is no kind of a tensor")
     place = None if offset is None else _size(offset)
     return WriteItem(
-        index=MetadataIndex(_string(name), place, None if index is None else _count(index)),
+        index=MetadataIndex(text_in(name), place, None if index is None else count_in(index)),
         type=WriteItemType[kind],
         tensor_data=TensorWriteData(
             chunk=ChunkStorageMetadata(offsets=_size(offsets), sizes=_size(sizes)),
@@ -245,7 +247,7 @@ def _item_in(said: Any) -> WriteItem:
 
 
 def _plan_in(said: Any) -> SavePlan:
-    items = [_item_in(one) for one in _list(said)]
+    items = [_item_in(one) for one in list_in(said)]
     paths = {item.index.fqn: (item.index.fqn,) for item in items}  # names are flat
     return SavePlan(items, planner_data=paths)
 
@@ -258,11 +260,11 @@ def _result_out(result: WriteResult) -> list[Any]:
 
 
 def _result_in(said: Any) -> WriteResult:
-    name, offset, size, file, start, length = _list(said, 6)
+    name, offset, size, file, start, length = list_in(said, 6)
     return WriteResult(
-        index=MetadataIndex(_string(name), None if offset is None else _size(offset)),
-        size_in_bytes=_count(size),
-        storage_data=_StorageInfo(_file_name(file), _count(start), _count(length)),
+        index=MetadataIndex(text_in(name), None if offset is None else _size(offset)),
+        size_in_bytes=count_in(size),
+        storage_data=_StorageInfo(_file_name(file), count_in(start), count_in(length)),
     )
 
 
@@ -323,43 +325,25 @@ def _metadata_in(said: Any) -> Metadata:
         raise ValueError(f"its format is not {FORMAT!r}")
     tensors: dict[str, Any] = {}
     storage: dict[MetadataIndex, _StorageInfo] = {}
-    for entry in _list(said.get("tensors")):
-        name, dtype, size, chunks = _list(entry, 4)
+    for entry in list_in(said.get("tensors")):
+        name, dtype, size, chunks = list_in(entry, 4)
         found = []
-        for chunk in _list(chunks):
-            offsets, sizes, file, start, length = _list(chunk, 5)
+        for chunk in list_in(chunks):
+            offsets, sizes, file, start, length = list_in(chunk, 5)
             found.append(ChunkStorageMetadata(offsets=_size(offsets), sizes=_size(sizes)))
-            index = MetadataIndex(_string(name), _size(offsets))
-            storage[index] = _StorageInfo(_file_name(file), _count(start), _count(length))
+            index = MetadataIndex(text_in(name), _size(offsets))
+            storage[index] = _StorageInfo(_file_name(file), count_in(start), count_in(length))
         if name in tensors:
             raise ValueError(f"it has {name!r} twice")
         if sum(math.prod(chunk.sizes) for chunk in found) != math.prod(_size(size)):
             raise ValueError(f"its parts of {name!r} are not the whole tensor")
         properties = TensorProperties(dtype=_dtype_in(dtype))
-        tensors[_string(name)] = TensorStorageMetadata(properties, _size(size), found)
+        tensors[text_in(name)] = TensorStorageMetadata(properties, _size(size), found)
     return Metadata(tensors, {name: (name,) for name in tensors}, storage)
 
 
-def _list(value: Any, count: int | None = None) -> list[Any]:
-    if not isinstance(value, list) or (count is not None and len(value) != count):
-        raise ValueError(f"a list of {'any' if count is None else count} values is missing")
-    return value
-
-
-def _string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a name is no text")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError("a number is none, or is out of range")
-    return value
-
-
 def _size(value: Any) -> torch.Size:
-    numbers = [_count(one) for one in _list(value)]
+    numbers = [count_in(one) for one in list_in(value)]
     if len(numbers) > DIMENSIONS_MAX:
         raise ValueError(f"a tensor has {len(numbers)} dimensions, more than {DIMENSIONS_MAX}")
     return torch.Size(numbers)

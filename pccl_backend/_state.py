@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ._checked import count_in, list_in, text_in
 from ._errors import ProtocolError
 from ._shared_state import dtype_of, state_of
 
@@ -391,15 +392,15 @@ def decode_manifest(text: bytes) -> Manifest:
         raise ProtocolError(f"a manifest of {len(text)} bytes is longer than {MANIFEST_BYTES_MAX}")
     try:
         data = json.loads(text.decode("ascii"), parse_float=_no_float, parse_constant=_no_float)
-        version, tensors, plain = _list(data, 3)
+        version, tensors, plain = list_in(data, 3)
         if version != FORMAT:
             raise ValueError(f"its format is {version!r}, expected {FORMAT!r}")
-        entries = tuple(_read_entry(_list(entry, 4)) for entry in _list(tensors))
+        entries = tuple(_read_entry(list_in(entry, 4)) for entry in list_in(tensors))
         names = [entry.name for entry in entries]
         values: dict[str, Any] = {}
-        for pair in _list(plain):
-            name, value = _list(pair, 2)
-            values[_text(name)] = _decode(value, 0)
+        for pair in list_in(plain):
+            name, value = list_in(pair, 2)
+            values[text_in(name)] = _decode(value, 0)
         if names != sorted(set(names)) or set(names) & set(values):
             raise ValueError("its names are not in order")
         if len(values) != len(plain) or len(names) + len(values) > NAMES_MAX:
@@ -453,19 +454,19 @@ def _decode(value: Any, depth: int) -> Any:
         raise ValueError("it is nested too deeply")
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    kind, *rest = _list(value)
+    kind, *rest = list_in(value)
     if kind == "f":
         (number,) = rest
-        return float.fromhex(_text(number))
+        return float.fromhex(text_in(number))
     if kind == "b":
         (digits,) = rest
-        return bytes.fromhex(_text(digits))
+        return bytes.fromhex(text_in(digits))
     if kind == "l":
         return [_decode(v, depth + 1) for v in rest]
     if kind == "t":
         return tuple(_decode(v, depth + 1) for v in rest)
     if kind == "d":
-        pairs = [_list(pair, 2) for pair in rest]
+        pairs = [list_in(pair, 2) for pair in rest]
         for key, _ in pairs:
             if isinstance(key, bool) or not isinstance(key, (str, int)):
                 raise ValueError(f"it has the key {key!r}")
@@ -475,25 +476,11 @@ def _decode(value: Any, depth: int) -> Any:
 
 def _read_entry(fields: list[Any]) -> TensorEntry:
     name, dtype, shape, digest = fields
-    sizes = tuple(_list(shape))
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in sizes):
-        raise ValueError(f"the shape of {name!r} is {shape!r}")
-    raw = bytes.fromhex(_text(digest))
+    sizes = tuple(count_in(n) for n in list_in(shape))
+    raw = bytes.fromhex(text_in(digest))
     if len(raw) != 32:
         raise ValueError(f"the digest of {name!r} has {len(raw)} bytes")
-    return TensorEntry(_text(name), _text(dtype), sizes, raw)
-
-
-def _list(value: Any, length: int | None = None) -> list[Any]:
-    if not isinstance(value, list) or (length is not None and len(value) != length):
-        raise ValueError("a list is missing")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text is missing")
-    return value
+    return TensorEntry(text_in(name), text_in(dtype), sizes, raw)
 
 
 def _no_float(text: str) -> Any:

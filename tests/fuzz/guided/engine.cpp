@@ -1,7 +1,6 @@
 // A walk of the engines' simulator in which one member lies: the input draws its lies to the master
 // and to the other members (tests/sim/engine/liar.h). Nothing breaks at a master or at a member,
 // sound members keep their promises (tests/sim/engine/book.h), and each wait ends.
-#include <cstdio>
 #include <cstdlib>
 
 #include "../random/base/random.h"
@@ -20,10 +19,7 @@ void engine(std::span<const std::byte> input) {
   wishes.liars = true;
   const auto walked = sim::walk_engines(seed, wishes);
   drawn = {};
-  if (walked.violation.empty()) return;
-  std::fflush(stdout);
-  std::fprintf(stderr, "%s\n", walked.violation.c_str());
-  std::abort();
+  require_none(walked.violation);
 }
 
 }  // namespace pccl::fuzz

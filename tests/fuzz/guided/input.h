@@ -58,4 +58,12 @@ inline void require(bool holds, const char* what) {
   std::abort();
 }
 
+/// What a walk of a simulator has found, which is none.
+inline void require_none(const std::string& violation) {
+  if (violation.empty()) return;
+  std::fflush(stdout);  // its trace
+  std::fprintf(stderr, "%s\n", violation.c_str());
+  std::abort();
+}
+
 }  // namespace pccl::fuzz

@@ -1,7 +1,6 @@
 // A walk of the cores' simulator in which one member lies: the input draws what happens and what
 // the liar says to the masters. Masters and sound members break at nothing, and when the faults are
 // over and the liar is gone, no sound member waits for ever.
-#include <cstdio>
 #include <cstdlib>
 
 #include "../random/base/random.h"
@@ -17,10 +16,7 @@ void master(std::span<const std::byte> input) {
   const bool trace = std::getenv("PCCL_FUZZ_TRACE") != nullptr;
   const auto walked = sim::walk(seed, PlantedBugs{}, trace, true);
   drawn = {};
-  if (walked.violation.empty()) return;
-  std::fflush(stdout);
-  std::fprintf(stderr, "%s\n", walked.violation.c_str());
-  std::abort();
+  require_none(walked.violation);
 }
 
 }  // namespace pccl::fuzz
