@@ -25,7 +25,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, MutableMapping
-from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +133,7 @@ class Checkpoints:
             self._rank, self._size = dist.get_rank(), dist.get_world_size()
             self._write_group, self._ask_group = dist.new_group(), dist.new_group()
         self._stager: Any = StateDictStager()  # torch's DefaultStager serves once up to torch 2.12
-        self._writing: Future[None] | None = None
+        self._writing: _Background | None = None
         atexit.register(self._waited_for)  # the end of the program does not cut a write off
 
     def save(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
@@ -231,7 +230,7 @@ class Checkpoints:
         if word == BUSY:
             _log.warning("checkpoint of step %d is left out: one is still being written", step)
             return False
-        self._writing = _in_background(self._write, step, self._snapshot(state_of(state)))
+        self._writing = _Background(self._write, step, self._snapshot(state_of(state)))
         return True
 
     def load(self, state: MutableMapping[str, Any]) -> int | None:
@@ -294,16 +293,15 @@ class Checkpoints:
         writing = self._writing
         if writing is None:
             return FREE, None
-        if not writing.done():
+        if not writing.has_ended():
             return BUSY, None
         self._writing = None
-        error = writing.exception()
-        return (FREE if error is None else FAILED), error
+        return (FREE if writing.error is None else FAILED), writing.error
 
     def _waited_for(self) -> tuple[int, BaseException | None]:
         """The outcome of the write in flight, for which it waits; LATE: it has not ended."""
         if self._writing is not None:
-            wait([self._writing], self._timeout_s)
+            self._writing.has_ended(self._timeout_s)
         word, error = self._outcome()
         return (LATE if word == BUSY else word), error
 
@@ -501,20 +499,31 @@ class Checkpoints:
         return Reader(path, unpickle=self._unpickle)
 
 
-def _in_background(write: Callable[..., None], *arguments: Any) -> Future[None]:
-    """Calls `write` in a thread that does not keep the program from its end."""
-    outcome: Future[None] = Future()
+class _Background:
+    """A call in a thread of its own, which does not keep the program from its end.
 
-    def run() -> None:
+    The call has ended when its thread has. A thread that is inside torch while the interpreter
+    ends, if only to free a tensor, aborts the process ("terminate called without an active
+    exception").
+    """
+
+    def __init__(self, call: Callable[..., None], *arguments: Any) -> None:
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(call, *arguments), name="pccl-checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
-            write(*arguments)
+            call(*arguments)
         except BaseException as error:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(None)
+            self.error = error
 
-    threading.Thread(target=run, name="pccl-checkpoint", daemon=True).start()
-    return outcome
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether the call has ended, for which this waits so long at most."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
 
 def _failed(error: BaseException | None) -> RuntimeError:

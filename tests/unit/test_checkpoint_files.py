@@ -65,7 +65,7 @@ def saved(folder: Path, training: Training, *, steps: int = 1, **options: Any) -
         training.train()
         assert checkpoints.save(training.state, boundary())
         assert checkpoints._writing is not None
-        checkpoints._writing.exception()  # waits
+        assert checkpoints._writing.has_ended(60)
     checkpoints.close()
 
 
@@ -174,6 +174,24 @@ checkpoints._begin_write({{"step": 1, "w": torch.zeros(3)}}, _checkpoints.FREE)
     assert (tmp_path / "step-1").exists() == ends
 
 
+def test_a_write_has_ended_when_its_thread_has_let_go_of_the_memory(tmp_path: Path) -> None:
+    """A thread that frees a tensor while the program ends would abort it."""
+    begins, ends = threading.Event(), threading.Event()
+
+    class Slow:
+        def __del__(self) -> None:
+            ends.wait(60)
+
+    def call(_: Slow) -> None:
+        begins.wait(60)
+
+    background = _checkpoints._Background(call, Slow())
+    begins.set()
+    assert not background.has_ended(0.5)
+    ends.set()
+    assert background.has_ended(60)
+
+
 def test_a_checkpoint_has_no_name_until_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,7 +246,7 @@ def test_an_error_is_told_at_the_next_save_and_then_it_goes_on(
         patch.setattr(_checkpoints, "save_with_dcp", full)
         checkpoints.save(training.state, boundary())
         assert checkpoints._writing is not None
-        checkpoints._writing.exception()
+        assert checkpoints._writing.has_ended(60)
     with pytest.raises(RuntimeError, match=r"step 2 was not written: .*No space left.*unchanged"):
         checkpoints.save(training.state, boundary())
     assert "step-1" in names(tmp_path)

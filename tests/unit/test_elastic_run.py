@@ -332,7 +332,7 @@ class Saving(Loop):
 
     def written(self) -> None:
         if self.checkpoints._writing is not None:
-            self.checkpoints._writing.exception()  # waits
+            assert self.checkpoints._writing.has_ended(60)
 
     def shared(self) -> dict[str, Any]:
         return {n: v.tolist() if torch.is_tensor(v) else v for n, v in self.run.state.items()}
