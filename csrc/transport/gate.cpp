@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
+#include <iterator>
 #include <utility>
 
 #include "base/limits.h"
@@ -45,6 +45,7 @@ void Gate::close() {
     if (!one.talk->over()) one.talk->drop();
   }
   unproven_.clear();
+  networks_.clear();
 }
 
 void Gate::accept(int listening_fd) {
@@ -78,7 +79,9 @@ void Gate::admit(Socket socket) {
   tune_connection(socket.fd(), user_timeout_ms_);
   auto talk = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
                                      kHandshakeMs);
-  unproven_.push_back({talk, network_of(remote_host)});
+  const auto network = networks_.try_emplace(network_of(remote_host)).first;
+  ++network->second;
+  unproven_.push_back({talk, network});
   talk->on_failed([log = refusals_, remote_host, weak = std::weak_ptr(talk)](const auto& reason) {
     const auto ended = weak.lock();
     if (ended && ended->only_looked()) return;  // whether a process listens here
@@ -115,13 +118,11 @@ void Gate::opening_arrived(const std::shared_ptr<Talk>& talk, const std::string&
 /// Of the network with most connections here one goes: the oldest that has sent nothing, else the
 /// oldest. So a sender that opens many takes no place from others.
 void Gate::push_one_out() {
-  std::map<std::string, std::size_t> count;
-  for (const Unproven& one : unproven_) ++count[one.network];
   std::size_t most = 0;
-  for (const auto& [network, connections] : count) most = std::max(most, connections);
+  for (const auto& [network, connections] : networks_) most = std::max(most, connections);
   auto out = unproven_.end();
   for (auto one = unproven_.begin(); one != unproven_.end(); ++one) {
-    if (count.at(one->network) < most) continue;
+    if (one->network->second < most) continue;
     if (out == unproven_.end()) out = one;
     if (!one->talk->silent()) continue;
     out = one;
@@ -129,11 +130,18 @@ void Gate::push_one_out() {
   }
   refusals_->refused(out->talk->remote_host(), "too many connections without a complete handshake");
   out->talk->drop();
-  unproven_.erase(out);
+  forget(out);
+}
+
+Gate::Unprovens::iterator Gate::forget(Unprovens::iterator one) {
+  if (--one->network->second == 0) networks_.erase(one->network);
+  return unproven_.erase(one);
 }
 
 void Gate::forget_finished() {
-  std::erase_if(unproven_, [](const Unproven& one) { return one.talk->over(); });
+  for (auto one = unproven_.begin(); one != unproven_.end();) {
+    one = one->talk->over() ? forget(one) : std::next(one);
+  }
 }
 
 }  // namespace pccl

@@ -3,9 +3,11 @@
 // (refusal_log.h). A sender that fills the places for unproven connections pushes out its own.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,15 +43,18 @@ class Gate {
     Socket socket;
     std::unique_ptr<Poll> poll;
   };
+  using Networks = std::map<std::string, std::size_t>;
   struct Unproven {
     std::shared_ptr<Talk> talk;
-    std::string network;  // of the sender
+    Networks::iterator network;  // of the sender
   };
+  using Unprovens = std::list<Unproven>;
   void accept(int fd);
   void admit(Socket socket);
   void push_one_out();
   void opening_arrived(const std::shared_ptr<Talk>& talk, const std::string& remote_host,
                        std::span<const std::byte> bytes);
+  Unprovens::iterator forget(Unprovens::iterator one);
   void forget_finished();
   void pause();
 
@@ -60,7 +65,8 @@ class Gate {
   std::shared_ptr<RefusalLog> refusals_;  // talks that end later still say so
   std::uint16_t port_ = 0;
   std::vector<Listening> listening_;
-  std::list<Unproven> unproven_;  // oldest first
+  Unprovens unproven_;  // oldest first
+  Networks networks_;   // how many of `unproven_` each network has
   std::unique_ptr<Timer> paused_;
 };
 

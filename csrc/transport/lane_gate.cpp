@@ -35,8 +35,6 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
   if (hello.dialer == identity_.public_key()) {
     return talk->fail("it says that it is this process");
   }
-  const std::optional<Secret> shared = identity_.shared_with(hello.dialer);
-  if (!shared) return talk->fail("its public key is none");
   if (hello.joins) {
     // A dialler drops a lane whose link it has closed meanwhile: no line in the log.
     talk->on_failed(
@@ -48,12 +46,17 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
   const LaneOffer offer{.another = false,
                         .capabilities = lane_capabilities(plaintext_, talk->loopback())};
   talk->send(encode_lane_offer(offer));
-  const Secret key = lane_secret(*shared, hello, identity_.public_key(), offer);
+  // Strangers that stop here cost no exchange of keys: it is made when the dialler names the key.
+  const auto find = [own = identity_, hello,
+                     offer](std::string_view name) -> std::optional<Secret> {
+    if (name != kLaneIdentity) return std::nullopt;
+    const std::optional<Secret> shared = own.shared_with(hello.dialer);
+    if (!shared) return std::nullopt;
+    return lane_secret(*shared, hello, own.public_key(), offer);
+  };
   talk->protect(
-      [this, &key](std::unique_ptr<Stream> stream) {
-        return TlsStream::accept(loop_, std::move(stream), [key](std::string_view identity) {
-          return identity == kLaneIdentity ? std::optional(key) : std::nullopt;
-        });
+      [this, &find](std::unique_ptr<Stream> stream) {
+        return TlsStream::accept(loop_, std::move(stream), find);
       },
       "it cannot prove to be peer " + to_string(peer_of(hello.dialer)),
       [this, hello, offer, weak = std::weak_ptr(talk)] {

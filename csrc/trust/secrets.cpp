@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -94,18 +95,17 @@ KeyPair KeyPair::make() { return from(random_secret()); }
 KeyPair KeyPair::from(const Secret& secret) {
   PublicKey public_key{};
   std::size_t length = public_key.size();
-  const bool read =
-      EVP_PKEY_get_raw_public_key(private_key(secret).get(), public_key.data(), &length) == 1;
+  std::shared_ptr<EVP_PKEY> key = private_key(secret);
+  const bool read = EVP_PKEY_get_raw_public_key(key.get(), public_key.data(), &length) == 1;
   PCCL_ASSERT(read && length == public_key.size());
-  return {secret, public_key};
+  return {secret, std::move(key), public_key};
 }
 
 std::optional<Secret> KeyPair::shared_with(const PublicKey& other) const {
-  const Key own = private_key(secret_);
   const Key theirs(
       EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, other.data(), other.size()),
       &EVP_PKEY_free);
-  const Context exchange(EVP_PKEY_CTX_new(own.get(), nullptr), &EVP_PKEY_CTX_free);
+  const Context exchange(EVP_PKEY_CTX_new(key_.get(), nullptr), &EVP_PKEY_CTX_free);
   PCCL_ASSERT(theirs != nullptr && exchange != nullptr);
   std::array<std::uint8_t, Secret::kBytes> bytes{};
   std::size_t length = bytes.size();

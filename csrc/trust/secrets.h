@@ -5,11 +5,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "base/ids.h"
+
+struct evp_pkey_st;  // OpenSSL's EVP_PKEY
 
 namespace pccl {
 
@@ -45,7 +49,7 @@ class Secret {
 /// The id of the process that holds the private half of `key`.
 [[nodiscard]] PeerId peer_of(const PublicKey& key);
 
-/// An X25519 key pair (RFC 7748).
+/// An X25519 key pair (RFC 7748). Copies may be used by several threads.
 class KeyPair {
  public:
   [[nodiscard]] static KeyPair make();
@@ -58,8 +62,10 @@ class KeyPair {
   [[nodiscard]] std::optional<Secret> shared_with(const PublicKey& other) const;
 
  private:
-  KeyPair(Secret secret, PublicKey public_key) : secret_(secret), public_(public_key) {}
+  KeyPair(Secret secret, std::shared_ptr<evp_pkey_st> key, PublicKey public_key)
+      : secret_(secret), key_(std::move(key)), public_(public_key) {}
   Secret secret_;
+  std::shared_ptr<evp_pkey_st> key_;  // OpenSSL's form of it, as costly to make as an exchange
   PublicKey public_;
 };
 
