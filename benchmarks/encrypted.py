@@ -1,17 +1,23 @@
 """What does the encryption of links cost, next to plain links in the same run?
 
-Two ranks on one machine, over TCP, with PCCL_PLAINTEXT=all and =none in turn, block by block;
-medians over the blocks, because machines are noisy and both get the same noise. Three figures for
-each: microseconds of an all-reduce of 4 bytes, gigabits a second of a 64 MiB message one way, and
-the CPU seconds that each end spends for a gigabyte of such messages.
+Two ranks of a fixed group, over TCP, with PCCL_PLAINTEXT=all and =none in turn, block by block;
+medians over the blocks, because machines are noisy and both get the same noise. Three tables:
 
-    python benchmarks/encrypted.py                      # the table of docs/benchmarks.md
-    python benchmarks/encrypted.py --rounds 3 --json out.json
+  on one machine  microseconds of an all-reduce of 4 bytes, gigabits a second of 64 MiB messages one
+                  way, and the CPU seconds that each end spends for a gigabyte of such messages
+  engine threads  the gigabits a second on one machine of one engine thread at each end, and of two:
+                  a process has one, so these are two pairs of processes that send at the same time
+  a line          the gigabits a second over an emulated line of 1 Gbit/s (tests/labs/wan: needs
+                  root and /dev/net/tun; left out where they are missing), without loss
+
+    python benchmarks/encrypted.py                      # the tables of docs/benchmarks.md
+    python benchmarks/encrypted.py --tables line --rounds 3 --rtt-ms 0 20
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -20,10 +26,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
 MESSAGE_BYTES = 64 << 20
 KINDS = {"plain": "all", "encrypted": "none"}
 ROWS = {
@@ -34,11 +42,17 @@ ROWS = {
 }
 
 
+TABLES = ("machine", "threads", "line")
+
+
 def arguments() -> argparse.Namespace:
     """The arguments of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--rounds", type=int, default=7, help="blocks of each kind (default 7)")
     p.add_argument("--messages", type=int, default=16, help="of one block (default 16)")
+    p.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
+    p.add_argument("--rate-mbit", type=float, default=1000.0, help="of the line (default 1000)")
+    p.add_argument("--rtt-ms", type=float, nargs="+", default=[0.0, 10.0, 20.0], help="of the line")
     p.add_argument("--json", help="also write the figures to this file")
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     p.add_argument("--meet", help=argparse.SUPPRESS)
@@ -94,72 +108,141 @@ def run_rank(given: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def start(folder: str, kind: str, messages: int) -> list[subprocess.Popen[str]]:
-    """Starts two ranks whose links are of this kind."""
-    ranks = []
-    for rank in range(2):
+class Pairs:
+    """So many pairs of ranks whose links are of one kind, on this machine or at a line's ends."""
+
+    def __init__(
+        self, folder: str, kind: str, messages: int, pairs: int = 1, wan: Any = None
+    ) -> None:
+        """Starts them."""
+        self.pairs = [
+            [self.start(f"{folder}/{kind}-{pair}", kind, messages, rank, wan) for rank in range(2)]
+            for pair in range(pairs)
+        ]
+
+    def start(
+        self, meet: str, kind: str, messages: int, rank: int, wan: Any
+    ) -> subprocess.Popen[str]:
+        """A rank; over a line rank 0 is on its first host and rank 1 on its second."""
         command = [sys.executable, __file__, "--rank", str(rank), "--messages", str(messages)]
-        ranks.append(
-            subprocess.Popen(
-                [*command, "--meet", str(Path(folder) / kind)],
-                env={**os.environ, "PCCL_PLAINTEXT": KINDS[kind], "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+        command += ["--meet", meet]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PCCL_LOG_LEVEL": "error"}
+        env["PCCL_PLAINTEXT"] = KINDS[kind]
+        if wan:
+            env["PCCL_INTERFACE"] = wan.address(rank + 1)
+        return subprocess.Popen(
+            wan.command(rank + 1, command) if wan else command,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-    return ranks
+
+    def measure(self) -> dict[str, float]:
+        """Runs one block of all pairs at once; the rate is that of all together."""
+        for rank in (rank for pair in self.pairs for rank in pair):
+            assert rank.stdin is not None
+            rank.stdin.write("go\n")
+            rank.stdin.flush()
+        blocks = [
+            [json.loads(rank.stdout.readline()) for rank in pair if rank.stdout]
+            for pair in self.pairs
+        ]
+        return {
+            "small_us": statistics.mean(sender["small_us"] for sender, _ in blocks),
+            "gbit_s": sum(receiver["gbit_s"] for _, receiver in blocks),
+            "sender_s": statistics.mean(sender["cpu_s"] for sender, _ in blocks),
+            "receiver_s": statistics.mean(receiver["cpu_s"] for _, receiver in blocks),
+        }
+
+    def end(self) -> None:
+        """Ends them in good order."""
+        for rank in (rank for pair in self.pairs for rank in pair):
+            assert rank.stdin is not None
+            rank.stdin.close()
+        for rank in (rank for pair in self.pairs for rank in pair):
+            rank.wait()
 
 
-def measure(ranks: list[subprocess.Popen[str]]) -> dict[str, float]:
-    """Runs one block of two ranks."""
-    for rank in ranks:
-        assert rank.stdin is not None
-        rank.stdin.write("go\n")
-        rank.stdin.flush()
-    sender, receiver = (json.loads(rank.stdout.readline()) for rank in ranks if rank.stdout)
-    return {
-        "small_us": sender["small_us"],
-        "gbit_s": receiver["gbit_s"],
-        "sender_s": sender["cpu_s"],
-        "receiver_s": receiver["cpu_s"],
-    }
+Figures = dict[str, list[dict[str, float]]]
+
+
+def blocks(rounds: int, messages: int, pairs: int = 1, wan: Any = None) -> Figures:
+    """Blocks of both kinds in turn."""
+    figures: Figures = {kind: [] for kind in KINDS}
+    with tempfile.TemporaryDirectory() as folder:
+        groups = {kind: Pairs(folder, kind, messages, pairs, wan) for kind in KINDS}
+        for i in range(rounds):
+            for kind in KINDS if i % 2 == 0 else reversed(KINDS):
+                figures[kind].append(groups[kind].measure())
+        for group in groups.values():
+            group.end()
+    return figures
+
+
+@contextlib.contextmanager
+def line(rate_mbit: float, rtt_ms: float) -> Iterator[Any]:
+    """Two hosts and a line between them; None where none can be made."""
+    sys.path.insert(0, str(ROOT / "tests" / "labs"))
+    from wan.wan import Wan, WanError
+
+    # The buffers of TCP hold more than is under way, so that the line is what limits.
+    wan = Wan(2, rate_mbit=rate_mbit, rtt_ms=rtt_ms, tcp_buffer_mib=32)
+    try:
+        wan.up()
+    except (WanError, OSError, subprocess.CalledProcessError) as error:
+        print(f"left out: the line ({error})", file=sys.stderr)
+        yield None
+        return
+    try:
+        yield wan
+    finally:
+        wan.down()
 
 
 def main() -> None:
-    """Runs both kinds in turn and prints the table."""
+    """Runs both kinds in turn and prints the tables."""
     given = arguments()
     if given.rank is not None:
         return run_rank(given)
-    figures: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
-    others = os.getloadavg()[0]
     print(f"Two ranks, {given.rounds} blocks of each kind in turn.", end=" ")
-    print(f"Load average before: {others:.1f}.\n", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        groups = {kind: start(folder, kind, given.messages) for kind in KINDS}
-        for _ in range(given.rounds):
-            for kind, ranks in groups.items():
-                figures[kind].append(measure(ranks))
-        for ranks in groups.values():
-            for rank in ranks:
-                rank.communicate()
-    report(figures, given.json)
+    print(f"Load average before: {os.getloadavg()[0]:.1f}.", flush=True)
+    all_figures: dict[str, Figures] = {}
+    if "machine" in given.tables:
+        figures = all_figures["machine"] = blocks(given.rounds, given.messages)
+        print(f"\n{head('')}")
+        for row, title in ROWS.items():
+            print(f"| {title} | {compared(figures, row)} |", flush=True)
+    if "threads" in given.tables:
+        print(f"\nMessages of 64 MiB one way on one machine, Gbit/s:\n\n{head('engine threads')}")
+        for pairs, title in ((1, "one at each end"), (2, "two, in two pairs of processes")):
+            figures = all_figures[title] = blocks(given.rounds, given.messages, pairs)
+            print(f"| {title} | {compared(figures, 'gbit_s')} |", flush=True)
+    if "line" in given.tables:
+        print(f"\nThe same over an emulated line of {given.rate_mbit:g} Mbit/s without loss:")
+        print(f"\n{head('round trip')}")
+        for rtt_ms in given.rtt_ms:
+            with line(given.rate_mbit, rtt_ms) as wan:
+                if wan is None:
+                    break
+                title = f"{rtt_ms:g} ms"
+                figures = all_figures[title] = blocks(given.rounds, given.messages, 1, wan)
+                print(f"| {title} | {compared(figures, 'gbit_s')} |", flush=True)
+    if given.json:
+        Path(given.json).write_text(json.dumps(all_figures, indent=1))
     return None
 
 
-def report(figures: dict[str, list[dict[str, Any]]], path: str | None) -> None:
-    """Prints medians, and the median of the ratios of blocks that ran one after the other."""
-    print("| | plain | encrypted | encrypted / plain |\n| --- | --- | --- | --- |")
-    for row, title in ROWS.items():
-        plain, encrypted = (
-            statistics.median(block[row] for block in figures[kind]) for kind in KINDS
-        )
-        ratio = statistics.median(
-            b[row] / a[row] for a, b in zip(figures["plain"], figures["encrypted"], strict=True)
-        )
-        print(f"| {title} | {plain:.2f} | {encrypted:.2f} | {ratio:.2f} |")
-    if path:
-        Path(path).write_text(json.dumps(figures, indent=1))
+def head(first: str) -> str:
+    """The first two lines of a table."""
+    return f"| {first} | plain | encrypted | encrypted / plain |\n| --- | --- | --- | --- |"
+
+
+def compared(figures: Figures, row: str) -> str:
+    """Medians, and the median of the ratios of blocks that ran one after the other."""
+    plain, encrypted = ([block[row] for block in figures[kind]] for kind in KINDS)
+    ratio = statistics.median(b / a for a, b in zip(plain, encrypted, strict=True))
+    return f"{statistics.median(plain):.2f} | {statistics.median(encrypted):.2f} | {ratio:.3f}"
 
 
 if __name__ == "__main__":
