@@ -61,6 +61,31 @@ TEST(StateExchange, an_item_comes_whole) {
   EXPECT_EQ(fetch.memory, fetch.item);
 }
 
+TEST(StateExchange, a_segment_beyond_the_item_has_no_place) {
+  Fetch fetch(2);
+  fetch.ask();
+  fetch.answer(0);
+  SegmentHeader header;
+  header.kind = SegmentKind::state;
+  header.group = GroupId{1};
+  header.op = OpKey{0, 1};
+  header.descriptor.count = fetch.memory.size();
+  const auto place = [&](std::uint64_t offset, std::uint32_t bytes) {
+    header.offset = offset;
+    header.bytes = bytes;
+    return fetch.fetcher.segment_header(kSource, header).to;
+  };
+  EXPECT_EQ(place(kSegmentBytesMax, kSegmentBytesMax), fetch.memory.data() + kSegmentBytesMax);
+  constexpr std::uint64_t kWrapped = 0;  // 2^64
+  for (const std::uint32_t bytes : {1U, 65536U, std::uint32_t{kSegmentBytesMax}}) {
+    EXPECT_EQ(place(kWrapped - bytes, bytes), nullptr) << bytes;
+  }
+  EXPECT_EQ(place(2 * kSegmentBytesMax, kSegmentBytesMax), nullptr);
+  EXPECT_EQ(place(kSegmentBytesMax + 1, kSegmentBytesMax), nullptr);
+  header.descriptor.count = 3 * kSegmentBytesMax;  // another size than the first word said
+  EXPECT_EQ(place(2 * kSegmentBytesMax, kSegmentBytesMax), nullptr);
+}
+
 TEST(StateExchange, a_mute_source_is_given_up) {
   Fetch fetch(3);
   fetch.ask();
