@@ -238,6 +238,8 @@ struct Lie {
   PeerId peer;
   std::string why;
 };
+/// The newest operation of a set; none: it is empty.
+[[nodiscard]] std::optional<OpKey> newest_of(const OpSet& set);
 /// Why a report, or a message, contradicts itself; empty: there is no contradiction.
 [[nodiscard]] std::string contradiction(const Report& report);
 [[nodiscard]] std::string contradiction(const PeerToMaster& message);

@@ -21,14 +21,6 @@ bool all_issued(const std::vector<OpKey>& ops, const Report& report) {
   return true;
 }
 
-/// The newest operation that the report says is committed.
-std::optional<OpKey> newest_claim(const OpSet& set) {
-  std::optional<OpKey> newest;
-  if (set.below.index > 0) newest = OpKey{set.below.step, set.below.index - 1};
-  if (!set.also.empty()) newest = std::max(newest.value_or(OpKey{}), set.also.back());
-  return newest;
-}
-
 /// The newest step that this master knows the run to have reached, without any report.
 std::uint64_t known_step(const State& s) {
   std::uint64_t step = s.held->passed;
@@ -41,7 +33,33 @@ bool has_issued(const Report& report, OpKey key) {
   return report.step > key.step || report.issued > key;
 }
 
+/// Has this master committed an operation in that step, or in a later one?
+bool has_committed_in(const State& s, std::uint64_t step) {
+  return s.flags.contains(step) ||
+         std::any_of(s.newest_commit.begin(), s.newest_commit.end(),
+                     [step](const auto& made) { return made.second.step >= step; });
+}
+
+/// The first step, from the last voted boundary on, of which the report says that its boundary does
+/// not vote. Such a step has a committed operation.
+std::optional<std::uint64_t> first_unvoted(const Report& report) {
+  std::optional<std::uint64_t> first;
+  if (report.step > report.passed) first = report.passed;
+  for (const StepFlag& flag : report.flags) {
+    if (flag.votes || flag.step < report.passed) continue;
+    first = std::min(first.value_or(flag.step), flag.step);
+  }
+  return first;
+}
+
 }  // namespace
+
+std::optional<OpKey> newest_of(const OpSet& set) {
+  std::optional<OpKey> newest;
+  if (set.below.index > 0) newest = OpKey{set.below.step, set.below.index - 1};
+  if (!set.also.empty()) newest = std::max(newest.value_or(OpKey{}), set.also.back());
+  return newest;
+}
 
 std::string contradiction(const Report& report) {
   if (report.step > kStepMax || report.passed > kStepMax || too_far(report.issued) ||
@@ -102,15 +120,18 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
     begun.push_back(Begun{&m, &report});
   }
   for (const auto& [member, report] : begun) {
-    const std::optional<OpKey> claim = newest_claim(report->committed);
+    const std::optional<OpKey> claim = newest_of(report->committed);
     bool alone = true;    // there is no other replica that could confirm or deny it
     bool no_mate = true;  // there is no other member of its peer group
+    const std::optional<std::uint64_t> unvoted = first_unvoted(*report);
+    bool none_there = true;  // nobody else has called anything in the step `unvoted`
     std::uint64_t step = known_step(s);
     bool confirmed = !claim;
     for (const Begun& other : begun) {
       if (replica_of(*other.member) == replica_of(*member)) continue;
       alone = false;
       step = std::max(step, other.report->step);
+      none_there = none_there && !(unvoted && has_issued(*other.report, OpKey{*unvoted, 0}));
       if (other.member->place.rank != member->place.rank) continue;
       no_mate = false;
       confirmed = confirmed || has_issued(*other.report, *claim);
@@ -123,6 +144,12 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
                                      (foretells ? " and boundaries still further on" : "") +
                                      ", and no other member has come beyond step " +
                                      std::to_string(step)};
+    }
+    if (unvoted && none_there && *unvoted >= s.held->passed && !has_committed_in(s, *unvoted)) {
+      return Lie{member->peer(), "it reports that the boundary of step " +
+                                     std::to_string(*unvoted) +
+                                     " does not vote, and no other member has issued an operation "
+                                     "in that step"};
     }
     const auto made = s.newest_commit.find(member->place.rank);
     if (claim && made != s.newest_commit.end()) confirmed = confirmed || made->second >= *claim;

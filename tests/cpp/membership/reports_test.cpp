@@ -85,6 +85,21 @@ TEST(Reports, flags_of_steps_that_nobody_has_come_near_are_a_lie_too) {
             std::vector<PeerId>{PeerId{3}});
 }
 
+TEST(Reports, one_that_has_left_a_step_in_which_nobody_else_has_called_anything_lies) {
+  for (const bool flag : {true, false}) {
+    State s = in_office(kTrio);
+    Report liar = said(flag ? 1 : 2);
+    if (flag) liar.flags = {{1, false}};
+    EXPECT_EQ(evicted(all_ready(s, {{1, said(1)}, {2, said(1)}, {3, liar}})),
+              std::vector<PeerId>{PeerId{3}})
+        << "the boundary of the step votes: the others may wait there";
+  }
+  State s = in_office(kTrio);
+  Report sound = said(1);
+  sound.issued = OpKey{1, 1};
+  EXPECT_TRUE(evicted(all_ready(s, {{1, said(1)}, {2, sound}, {3, said(2)}})).empty());
+}
+
 TEST(Reports, a_commit_that_no_mate_can_know_is_a_lie) {
   State s = in_office(kTrio);
   Report liar = said(4);
