@@ -562,6 +562,12 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     for (const std::uint64_t step : verdict.commit_steps) verdict.flags.try_emplace(step, votes);
   }
   s.running = true;
+  for (const auto& [group, set] : verdict.committed) {
+    const std::optional<OpKey> newest = newest_of(set);
+    if (!newest) continue;
+    auto& made = s.newest_commit[group];
+    made = std::max(made, *newest);
+  }
   s.flags = verdict.flags;
   s.failure = verdict.failure;
   s.pinned = verdict.pinned;

@@ -4,6 +4,10 @@
 // that it is not late. So a member goes on the word of two accusers; on the word of one if its own
 // time-outs have passed too; and otherwise not before kDenialMaxS. Among fewer than three members
 // nobody can tell who lies: there the word of one counts.
+//
+// A member that has called an operation and not completed it may wait for data that a third one
+// keeps back. It is not late for what comes after that operation, and has time to say who owes it
+// data (reachability.cpp).
 #include <algorithm>
 
 #include "membership/master_rules.h"
@@ -11,8 +15,9 @@
 namespace pccl::master {
 namespace {
 
-constexpr std::size_t kEnoughToTell = 3;                // of two nobody can tell which one lies
-constexpr std::uint64_t kDenialMaxS = 1800;             // for so long a member may deny to be late
+constexpr std::size_t kEnoughToTell = 3;     // of two nobody can tell which one lies
+constexpr std::uint64_t kDenialMaxS = 1800;  // for so long a member may deny to be late
+constexpr std::uint64_t kStuckMaxS = 2700;  // for so long in an operation that others are done with
 constexpr std::uint64_t kBoundary = ~std::uint64_t{0};  // as index: the boundary of the step
 
 bool stands_at(const Report& report, std::uint64_t step) {
@@ -24,6 +29,60 @@ bool has_come(const Report& report, OpKey place) {
 }
 
 bool is_boundary(OpKey place) { return place.index == kBoundary; }
+
+/// All mates (the members of that peer group) have issued the operations before this one.
+OpKey least_issued(const State& s, std::uint32_t group) {
+  OpKey least{kBoundary, kBoundary};
+  for (const PeerId mate : s.groups.at(group)) {
+    const auto found = s.peers.find(mate);
+    if (found != s.peers.end()) least = std::min(least, found->second.report.issued);
+  }
+  return least;
+}
+
+bool is_done_with(const State& s, PeerId p, std::uint32_t group, OpKey op) {
+  const auto newest = s.newest_commit.find(group);
+  if (newest != s.newest_commit.end() && newest->second >= op) return true;
+  const auto done = s.done.find({group, op});
+  return done != s.done.end() && done->second.contains(p);
+}
+
+/// Has this member called an operation before `place` that it has not completed, and that all its
+/// mates have called?
+bool waits_before(const State& s, PeerId p, OpKey place) {
+  const std::uint32_t group = s.seats.at(p).group;
+  const OpKey issued = s.peers.at(p).report.issued;
+  if (issued.index > 0 && issued <= place) {
+    const OpKey newest{issued.step, issued.index - 1};
+    const bool failed = s.failure && newest >= s.failure->from;
+    const bool called = newest < least_issued(s, group);
+    if (called && !failed && !is_done_with(s, p, group, newest)) return true;
+  }
+  const auto first = s.done.lower_bound({group, OpKey{}});
+  const auto last = s.done.lower_bound({group, std::min(place, issued)});
+  return std::any_of(first, last, [p](const auto& entry) { return !entry.second.contains(p); });
+}
+
+/// The oldest operation that others are done with and wait for, and in which this member has been
+/// for too long.
+std::optional<OpKey> stuck_op(const State& s, PeerId p, const Report& report) {
+  const std::uint32_t group = s.seats.at(p).group;
+  std::optional<OpKey> oldest;
+  for (const auto& [q, said] : s.accusations) {
+    if (report.issued <= said.place || s.now_s < said.since_s + kStuckMaxS) continue;
+    const auto done = s.done.find({group, said.place});
+    if (done == s.done.end() || done->second.contains(p) || !done->second.contains(q)) continue;
+    const auto says_so = [&](const auto& other) {
+      return done->second.contains(other.first) && other.second.place == said.place &&
+             s.now_s >= other.second.since_s + kStuckMaxS &&
+             replica_of(s.peers.at(other.first).member) != replica_of(s.peers.at(q).member);
+    };
+    const bool alone = own(s)->members.size() < kEnoughToTell;
+    if (!alone && std::none_of(s.accusations.begin(), s.accusations.end(), says_so)) continue;
+    oldest = std::min(oldest.value_or(said.place), said.place);
+  }
+  return oldest;
+}
 
 /// Does what is said against this member suffice? `place`: to which it has not come.
 bool believed(const State& s, PeerId p, OpKey place) {
@@ -38,23 +97,14 @@ bool believed(const State& s, PeerId p, OpKey place) {
     const auto from = s.peers.find(q);
     if (from == s.peers.end()) continue;
     const Member& member = from->second.member;
+    if (s.now_s >= std::max(said.since_s, peer.moved_s) + kDenialMaxS) return true;
+    if (waits_before(s, p, said.place)) continue;
     if (accuser && (member.place.size == 1 || replica_of(member) != replica_of(*accuser))) {
       return true;
     }
     accuser = member;
-    if (s.now_s >= std::max(said.since_s, peer.moved_s) + kDenialMaxS) return true;
   }
   return false;
-}
-
-/// All mates (the members of that peer group) have issued the operations before this one.
-OpKey least_issued(const State& s, std::uint32_t group) {
-  OpKey least{kBoundary, kBoundary};
-  for (const PeerId mate : s.groups.at(group)) {
-    const auto found = s.peers.find(mate);
-    if (found != s.peers.end()) least = std::min(least, found->second.report.issued);
-  }
-  return least;
 }
 
 /// The oldest operation of a peer group whose time-out has passed, and that some mate has not
@@ -137,6 +187,10 @@ std::string why_late(const State& s, PeerId p, const Report& report) {
     }
     if (std::string why = differs(s, p, report, *op); !why.empty()) return why;
   }
+  if (const auto op = stuck_op(s, p, report)) {
+    return "it has called operation " + to_string(*op) +
+           " and not completed it in time, and others are done with it";
+  }
   const auto boundary = expired_boundary(s, p, report);
   if (!boundary || !believed(s, p, *boundary)) return "";
   return "it has not come to the boundary of step " + std::to_string(boundary->step) + " in time";
@@ -158,10 +212,11 @@ std::string time_is_over(State& s, PeerId p, OpKey op) {
   Accusation& said = at->second;
   if (added || said.place == place) return "";
   // The oldest operation counts as long as a member has still to come to it: an accuser that waits
-  // in several says so of one after the other.
+  // in several says so of one after the other. So does one that a member has not completed.
   const OpKey least = least_issued(s, seat->group);
   const bool is_open = !is_boundary(said.place) && said.place >= least;
   if (!stands && is_open && (said.place < place || place < least)) return "";
+  if (!stands && said.place < place && s.done.contains({seat->group, said.place})) return "";
   said = Accusation{place, s.now_s};
   return "";
 }

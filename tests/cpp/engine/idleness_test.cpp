@@ -39,6 +39,9 @@ TEST(Idleness, who_has_no_time_out_says_that_it_may_be_late) {
   Idleness idle;
   EXPECT_TRUE(idle.op_overdue(0));
   EXPECT_TRUE(idle.step_overdue(0));
+  idle.tick(50, OpKey{1, 0}, true, true);
+  EXPECT_FALSE(idle.op_overdue(0)) << "it waits for others";
+  EXPECT_FALSE(idle.step_overdue(0));
 }
 
 }  // namespace

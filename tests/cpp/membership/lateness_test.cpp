@@ -129,6 +129,7 @@ TEST(Lateness, two_of_three_whose_programs_hang_go_one_after_the_other) {
 
 TEST(Lateness, what_two_say_counts_whatever_the_third_says_of_itself) {
   State s = in_office({member(1), member(2), member(3)});
+  s.newest_commit[0] = OpKey{1, 2};
   static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
   EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 3}), Peers{});
   static_cast<void>(tell(s, 3, Expired{kEpoch, OpKey{1, 2}}));  // hides nothing
@@ -136,6 +137,7 @@ TEST(Lateness, what_two_say_counts_whatever_the_third_says_of_itself) {
   EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 3}), Peers{3});
 
   s = in_office({member(1), member(2), member(3)});
+  s.newest_commit[0] = OpKey{1, 2};
   for (const std::uint64_t p : {1U, 2U}) {
     static_cast<void>(tell(s, p, Vote{1, VoteKind::refresh, {}}));
     static_cast<void>(tell(s, p, Expired{kEpoch, OpKey{1, 0}}));
@@ -183,6 +185,67 @@ TEST(Lateness, who_goes_to_and_fro_has_not_come_further) {
   static_cast<void>(step(s, Clock{1900, 0}));
   static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 4}}));
   EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 0}), Peers{3});
+}
+
+/// A third one keeps data back, or the member that waits says so and lies.
+TEST(Lateness, who_waits_in_an_operation_is_not_late_for_the_next_one) {
+  State s = in_office({member(1), member(2), member(3)});
+  for (const std::uint64_t p : {1U, 2U}) {
+    static_cast<void>(tell(s, p, Heartbeat{OpKey{1, 2}, false, false}));
+    static_cast<void>(tell(s, p, Done{kEpoch, {OpKey{1, 0}}}));
+    static_cast<void>(tell(s, p, Expired{kEpoch, OpKey{1, 1}}));
+  }
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 1}), Peers{}) << "it is not done with 1.0";
+  static_cast<void>(step(s, Clock{1799, 0}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 1}), Peers{});
+  State late = s;
+  static_cast<void>(tell(late, 3, Done{kEpoch, {OpKey{1, 0}}}));
+  EXPECT_EQ(evicted_at(late, {3}, OpKey{1, 1}), Peers{3});
+  static_cast<void>(step(s, Clock{1800, 0}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 1}), Peers{3}) << "not for ever";
+}
+
+TEST(Lateness, who_waits_in_an_operation_that_nobody_else_has_called_is_late) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(tell(s, 3, Heartbeat{OpKey{1, 1}, false, false}));
+  for (const std::uint64_t p : {1U, 2U}) {
+    static_cast<void>(tell(s, p, Vote{1, VoteKind::refresh, {}}));
+    static_cast<void>(tell(s, p, Expired{kEpoch, OpKey{1, 0}}));
+  }
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 1}), Peers{3}) << "the programs differ";
+}
+
+TEST(Lateness, nobody_keeps_an_operation_from_being_committed_for_ever) {
+  State s = in_office({member(1), member(2), member(3)});
+  for (const std::uint64_t p : {1U, 2U}) {
+    static_cast<void>(tell(s, p, Done{kEpoch, {OpKey{1, 0}, OpKey{1, 1}}}));
+    static_cast<void>(tell(s, p, Expired{kEpoch, OpKey{1, 0}}));
+    static_cast<void>(tell(s, p, Expired{kEpoch, OpKey{1, 1}}));  // hides nothing
+  }
+  static_cast<void>(step(s, Clock{2699, 0}));
+  EXPECT_EQ(evicted_at(s, {1, 2, 3}, OpKey{1, 2}), Peers{});
+  static_cast<void>(step(s, Clock{2700, 0}));
+  State one = s;
+  one.accusations.erase(PeerId{2});
+  EXPECT_EQ(evicted_at(one, {1, 2, 3}, OpKey{1, 2}), Peers{}) << "on the word of one";
+  EXPECT_EQ(evicted_at(s, {1, 2, 3}, OpKey{1, 2}), Peers{3});
+}
+
+TEST(Lateness, what_a_verdict_has_committed_is_done) {
+  State s = in_office({member(1), member(2), member(3)});
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    Report& its = s.peers.at(PeerId{p}).report;
+    its.issued = OpKey{1, 1};
+    its.done = {OpKey{1, 0}};
+  }
+  static_cast<void>(tell(s, 1, Relinked{kEpoch, PeerId{2}}));
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    static_cast<void>(tell(s, p, Ready{s.proposal->id, s.peers.at(PeerId{p}).report}));
+  }
+  static_cast<void>(step(s, RegisterWritten{*s.writing, true}));
+  const EpochId id = own(s)->id;
+  for (const std::uint64_t p : {1U, 2U}) static_cast<void>(tell(s, p, Expired{id, OpKey{1, 1}}));
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 1}), Peers{3});
 }
 
 TEST(Lateness, ranks_of_one_replica_count_as_one_that_says_so) {
