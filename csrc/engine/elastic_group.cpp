@@ -425,7 +425,7 @@ void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
   const std::uint64_t limit_ms = context_.options.stall_timeout_ms;
   const Stall::Findings found =
       stall_.watch(ops_, {run_->id, context_.links.self(), context_.links.segment_bytes_received(),
-                          elapsed_ms, limit_ms});
+                          elapsed_ms, limit_ms, core_.started->members.size() == 2});
   if (found.operation == nullptr) return;
   const Pending& pending = *found.operation;
   for (const PeerId peer : found.ask) ask_issued(pending, peer);

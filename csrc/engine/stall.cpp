@@ -14,8 +14,9 @@ Stall::Findings Stall::watch(const OperationTable& operations, const Now& now) {
   std::erase(others, now.self);
   Findings found;
   found.operation = &pending;
-  switch (look(now.epoch, op.key(), op.progress() + now.received_bytes, others, now.elapsed_ms,
-               now.limit_ms)) {
+  const Seen seen{now.epoch, op.key(), op.progress(), now.received_bytes, op.request().timeout_ms,
+                  now.of_two};
+  switch (look(seen, others, now.elapsed_ms, now.limit_ms)) {
     case Verdict::moves:
       return {};
     case Verdict::ask:

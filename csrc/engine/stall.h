@@ -3,6 +3,11 @@
 // no segment has moved for long enough, a member is at fault that owes data and does not wait for
 // older data itself; so is a member that does not answer. Pure: the caller reports what it sees,
 // and is told what to do.
+//
+// A member may lie: say for ever that it has not issued the operation, or that it waits for older
+// data, or send what moves nothing. The master evicts one that has not issued it at the time-out of
+// the operation, and in an epoch of three or more 30 minutes later at the latest
+// (membership/lateness.cpp). What a member says longer than that is not believed.
 #pragma once
 
 #include <algorithm>
@@ -35,6 +40,7 @@ class Stall {
     std::uint64_t received_bytes = 0;  // grows while any link moves data
     std::uint64_t elapsed_ms = 0;      // since the last tick
     std::uint64_t limit_ms = 0;
+    bool of_two = false;  // the epoch has two members: the master takes the word of one of them
   };
   /// Called once a tick while an epoch runs: looks at the oldest operation that runs. Operations
   /// behind it are watched when it is done.
@@ -46,16 +52,26 @@ class Stall {
     stalled  // the members in `owes` are at fault
   };
 
-  /// Looks at one operation. `progress`: a number that grows with the operation; `others`: its
-  /// contributors without this peer.
-  Verdict look(EpochId epoch, OpKey op, std::uint64_t progress, const std::vector<PeerId>& others,
-               std::uint64_t elapsed_ms, std::uint64_t limit_ms) {
+  /// What is known of one operation.
+  struct Seen {
+    EpochId epoch;
+    OpKey op;
+    std::uint64_t progress = 0;    // grows with the operation
+    std::uint64_t elsewhere = 0;   // grows while any link moves data
+    std::uint64_t timeout_ms = 0;  // of the operation; 0: none
+    bool of_two = false;           // the epoch has two members
+  };
+  /// Looks at one operation. `others`: its contributors without this peer.
+  Verdict look(const Seen& seen, const std::vector<PeerId>& others, std::uint64_t elapsed_ms,
+               std::uint64_t limit_ms) {
     elapsed_ms = std::min(elapsed_ms, kLateTickMs);
     limit_ms_ = limit_ms;
-    if (epoch != epoch_ || op != op_ || progress != progress_) {
-      epoch_ = epoch;
-      op_ = op;
-      progress_ = progress;
+    const bool moves =
+        seen.epoch != seen_.epoch || seen.op != seen_.op || seen.progress != seen_.progress;
+    watched_ms_ = moves ? 0 : watched_ms_ + elapsed_ms;
+    const bool anything_moves = moves || (seen.elsewhere != seen_.elsewhere && !doubts());
+    seen_ = seen;
+    if (anything_moves) {
       answers_.clear();
       stalled_ms_ = asked_ms_ = 0;
       return Verdict::moves;
@@ -65,7 +81,7 @@ class Stall {
     for (const PeerId peer : others) {
       Answer& answer = answers_[peer];
       answer.age_ms += elapsed_ms;
-      all_issued = all_issued && answer.issued;
+      all_issued = all_issued && (answer.issued || doubts());
       silence = silence || answer.age_ms >= limit_ms;
     }
     stalled_ms_ = all_issued ? stalled_ms_ + elapsed_ms : 0;
@@ -76,12 +92,12 @@ class Stall {
     return Verdict::ask;
   }
   void told(PeerId peer, const TellIssued& said) {
-    if (said.op == op_) answers_[peer] = {0, true, op_ < said.issued, said.waits_at};
+    if (said.op == seen_.op) answers_[peer] = {0, true, said.op < said.issued, said.waits_at};
   }
   /// Has this peer said that it has not issued `op` yet?
   [[nodiscard]] bool late(OpKey op, PeerId peer) const {
     const auto found = answers_.find(peer);
-    return op == op_ && found != answers_.end() && found->second.said && !found->second.issued;
+    return op == seen_.op && found != answers_.end() && found->second.said && !found->second.issued;
   }
   /// Is this peer at fault? Yes if it is silent, or does not wait for older data than this process,
   /// which waits at step `waits_at`.
@@ -89,7 +105,14 @@ class Stall {
     const auto found = answers_.find(peer);
     if (found == answers_.end()) return false;
     const Answer& answer = found->second;
-    return answer.age_ms >= limit_ms_ || (stalled_ms_ >= limit_ms_ && answer.waits_at >= waits_at);
+    if (answer.age_ms >= limit_ms_) return true;
+    if (stalled_ms_ < limit_ms_) return false;
+    if (answer.waits_at >= waits_at) return true;
+    // If it waited for older data, somebody would have been found at fault long ago. But it may
+    // wait for one that lies.
+    return doubts() && std::all_of(answers_.begin(), answers_.end(), [&](const auto& other) {
+             return other.first == peer || other.second.waits_at >= waits_at;
+           });
   }
   /// Notes that this peer is at fault. True: for the first time since an operation succeeded.
   [[nodiscard]] bool first_time(PeerId peer) { return found_.insert(peer).second; }
@@ -102,6 +125,13 @@ class Stall {
   void forget() { found_.clear(); }
 
  private:
+  static constexpr std::uint64_t kLateMaxMs = 31 * 60'000;  // the master's 30 minutes, and a little
+  /// Have the others said for too long why nothing moves?
+  [[nodiscard]] bool doubts() const {
+    const std::uint64_t more_ms = seen_.of_two ? limit_ms_ : kLateMaxMs;
+    return seen_.timeout_ms > 0 && watched_ms_ >= seen_.timeout_ms + more_ms;
+  }
+
   // After a longer tick this process itself was stopped: frames that came meanwhile are not read
   // yet.
   static constexpr std::uint64_t kLateTickMs = 500;
@@ -113,10 +143,9 @@ class Stall {
     bool issued = false;
     std::uint32_t waits_at = 0;
   };
-  EpochId epoch_;
-  OpKey op_;
-  std::uint64_t progress_ = 0;
+  Seen seen_;
   std::uint64_t limit_ms_ = 0;
+  std::uint64_t watched_ms_ = 0;  // since the operation itself has moved
   std::uint64_t stalled_ms_ = 0;  // since all have issued it
   std::uint64_t asked_ms_ = 0;
   std::map<PeerId, Answer> answers_;

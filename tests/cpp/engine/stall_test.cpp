@@ -12,10 +12,13 @@ constexpr std::uint64_t kLimitMs = 5000;
 struct Watch {
   Stall stall;
   std::uint64_t progress = 0;
+  std::uint64_t elsewhere = 0;
+  std::uint64_t timeout_ms = 0;
+  bool of_two = false;
   std::vector<PeerId> others{PeerId{2}, PeerId{3}};
 
   Stall::Verdict tick(std::uint64_t ms = 500) {
-    return stall.look(kEpoch, kOp, progress, others, ms, kLimitMs);
+    return stall.look({kEpoch, kOp, progress, elsewhere, timeout_ms, of_two}, others, ms, kLimitMs);
   }
   void told(std::uint64_t peer, bool issued, std::uint32_t waits_at) {
     TellIssued said;
@@ -64,6 +67,52 @@ TEST(Stall, when_all_have_issued_it_who_waits_for_nothing_older_is_at_fault) {
   EXPECT_NE(watch.tick(), Stall::Verdict::stalled);
 }
 
+constexpr std::uint64_t kTimeoutMs = 60'000;
+constexpr std::uint64_t kLateMs = 31 * 60'000;
+
+TEST(Stall, one_that_says_to_be_late_is_believed_as_long_as_the_master_may_believe_it) {
+  Watch watch;
+  watch.timeout_ms = kTimeoutMs;
+  EXPECT_FALSE(watch.stalls_within(kTimeoutMs + kLateMs, true, 4, false, 0));
+  EXPECT_TRUE(watch.stalls_within(2 * kLimitMs, true, 4, false, 0));
+  EXPECT_TRUE(watch.stall.owes(PeerId{3}, 4));
+  Watch two;
+  two.others = {PeerId{2}};
+  two.of_two = true;
+  two.timeout_ms = kTimeoutMs;
+  EXPECT_FALSE(two.stalls_within(kTimeoutMs, false, 0, true, 4)) << "the master evicts it now";
+  EXPECT_TRUE(two.stalls_within(3 * kLimitMs, false, 0, true, 4));
+  EXPECT_TRUE(two.stall.owes(PeerId{2}, 4));
+}
+
+TEST(Stall, one_that_sends_what_nobody_waits_for_does_not_move_anything_for_ever) {
+  Watch watch;
+  watch.timeout_ms = kTimeoutMs;
+  bool stalled = false;
+  std::uint64_t ms = 0;
+  for (; !stalled && ms < 2 * kLateMs; ms += 500) {
+    ++watch.elsewhere;
+    stalled = watch.stalls_within(500, true, TellIssued::kNoStep, true, 4);
+  }
+  EXPECT_TRUE(stalled);
+  EXPECT_GT(ms, kLateMs);
+  EXPECT_TRUE(watch.stall.owes(PeerId{2}, 4));
+}
+
+TEST(Stall, one_that_says_to_wait_for_older_data_is_believed_less_long_than_its_victims) {
+  Watch watch;
+  watch.timeout_ms = kTimeoutMs;
+  for (std::uint64_t ms = 0; ms < kTimeoutMs + kLateMs; ms += 500) {
+    if (watch.stalls_within(500, true, 0, true, 6)) {
+      EXPECT_FALSE(watch.stall.owes(PeerId{2}, 4));
+      watch.stall.acted();
+    }
+  }
+  EXPECT_TRUE(watch.stalls_within(2 * kLimitMs, true, 0, true, 6));
+  EXPECT_TRUE(watch.stall.owes(PeerId{2}, 4));
+  EXPECT_FALSE(watch.stall.owes(PeerId{3}, 8)) << "the first one may be the reason";
+}
+
 TEST(Stall, who_does_not_answer_is_at_fault) {
   Watch watch;
   Stall::Verdict verdict = Stall::Verdict::moves;
@@ -92,7 +141,7 @@ TEST(Stall, with_a_short_limit_the_others_are_asked_more_often_than_once) {
   Stall stall;
   int asked = 0;
   for (std::uint64_t now = 0; now < 1500; now += 50) {
-    asked += stall.look(kEpoch, kOp, 0, {PeerId{2}}, 50, 1600) == Stall::Verdict::ask ? 1 : 0;
+    asked += stall.look({kEpoch, kOp}, {PeerId{2}}, 50, 1600) == Stall::Verdict::ask ? 1 : 0;
   }
   EXPECT_EQ(asked, 3);
 }
