@@ -542,6 +542,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     out.push_back(Say{false, head + named(relay.a) + " and " + named(relay.b) +
                                  " reach each other over " + named(relay.via)});
   }
+  if (before) remember_parted(s, before->members, epoch.members);
   const Seats seats = change_epoch(s, out);
   s.left = departed(seats);
   s.left.insert(leavers.begin(), leavers.end());

@@ -235,6 +235,12 @@ struct Accusation {
   bool operator==(const Accusation&) const = default;
 };
 
+/// Two members could not reach each other, and one of them had to go (reachability.cpp).
+struct Parted {
+  std::uint64_t since_s = 0;
+  std::uint64_t arrivals = 0;  // of peers until then
+};
+
 /// Newcomers that were asked to be ready since the last Start (newcomers.cpp).
 struct NewcomersAsked {
   bool any = false;
@@ -288,9 +294,10 @@ struct State {
   std::map<std::pair<PeerId, PeerId>, std::string> why_not;  // of `cannot`: the newest reason
   std::map<std::pair<PeerId, PeerId>, std::set<PeerId>>
       useless;  // third members over which such a pair did not reach each other
-  std::map<PeerId, Accusation> accusations;  // by the members that say so
-  bool founding_delay = false;               // TimerKind::founding runs
-  bool holding = false;                      // --hold-below: the members have been told
+  std::map<PeerId, std::map<PeerId, Parted>> parted;  // by member, then by who had to go
+  std::map<PeerId, Accusation> accusations;           // by the members that say so
+  bool founding_delay = false;                        // TimerKind::founding runs
+  bool holding = false;                               // --hold-below: the members have been told
   bool deserted = false;    // at the last look no whole replica of the register's epoch was here
   bool patient = false;     // TimerKind::patience runs
   bool refounding = false;  // TimerKind::refound runs

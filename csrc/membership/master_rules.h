@@ -91,9 +91,14 @@ void cannot_reach(State& s, PeerId p, const Cannot& m, Actions& out);
 /// Two replicas that cannot reach each other, as numbers by age: the higher number is the younger.
 using Pair = std::pair<std::uint64_t, std::uint64_t>;
 /// The smallest set that contains one of each pair; among equal sets that of the replicas which
-/// cannot reach the most others, then of the youngest. Exact for up to ten replicas, an
-/// approximation above.
-[[nodiscard]] std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs);
+/// cannot reach the most others, now and `before` (a number of others), then of the youngest. Exact
+/// for up to ten replicas, an approximation above.
+[[nodiscard]] std::set<std::uint64_t> smallest_cover(
+    const std::vector<Pair>& pairs, const std::map<std::uint64_t, std::uint64_t>& before = {});
+/// An epoch of `members` begins. Notes which of them could not reach a member of the epoch before
+/// that has to go.
+void remember_parted(State& s, const std::vector<Member>& before,
+                     const std::vector<Member>& members);
 
 // (relays.cpp)
 

@@ -1,6 +1,11 @@
 // The replicas that have to go because some members or newcomers cannot reach each other, and no
 // third member can relay for them (relays.cpp): the smallest set without which all others reach
 // each other.
+//
+// One of the two may lie, and nobody can tell which: what each says is all that is known of a link.
+// So a liar can cost one sound member its place, but not a second one within kRememberedS: of two
+// that cannot reach each other the one goes that was in the same case with another member before.
+// (That does not count against a peer that has come since: a liar comes again under another id.)
 #include <algorithm>
 #include <optional>
 
@@ -12,6 +17,7 @@ namespace {
 
 constexpr std::size_t kExactCover = 10;  // 2^10 choices
 constexpr std::uint64_t kRetryS = 30;  // of a newcomer that a member could not reach; then doubled
+constexpr std::uint64_t kRememberedS = 3600;  // who could not reach a member that had to go
 
 /// The members of the peer group of `p` that stay: they may relay for it. At a founding: the peers
 /// that wait.
@@ -38,9 +44,23 @@ std::vector<PeerId> may_pass_on(const State& s, PeerId p,
   return out;
 }
 
+/// From how many others this member was parted lately, since the peer `q` has come.
+std::uint64_t parted_before(const State& s, PeerId p, PeerId q) {
+  const auto others = s.parted.find(p);
+  const auto other = s.peers.find(q);
+  if (others == s.parted.end() || other == s.peers.end()) return 0;
+  const auto counts = [&](const auto& entry) {
+    return s.now_s < entry.second.since_s + kRememberedS &&
+           other->second.arrived <= entry.second.arrivals;
+  };
+  return static_cast<std::uint64_t>(
+      std::count_if(others->second.begin(), others->second.end(), counts));
+}
+
 /// Adds to `go` one replica of each pair of which none goes yet. Of a member and a newcomer the
 /// newcomer goes.
 std::set<std::uint64_t> who_goes(const std::vector<Pair>& pairs, std::uint64_t members,
+                                 const std::map<std::uint64_t, std::uint64_t>& before,
                                  std::set<std::uint64_t> go) {
   for (const auto& [older, younger] : pairs) {
     if (older < members && younger >= members && !go.contains(older)) go.insert(younger);
@@ -51,7 +71,7 @@ std::set<std::uint64_t> who_goes(const std::vector<Pair>& pairs, std::uint64_t m
       if ((pair.first < members) != inside || (pair.second < members) != inside) continue;
       if (!go.contains(pair.first) && !go.contains(pair.second)) left.push_back(pair);
     }
-    go.merge(smallest_cover(left));
+    go.merge(smallest_cover(left, before));
   }
   return go;
 }
@@ -81,14 +101,17 @@ std::set<PeerId> excluded(const State& s) {
   // A replica that goes relays for no pair any more, so further replicas may have to go.
   for (bool more = true; more;) {
     std::vector<Pair> pairs;
+    std::map<std::uint64_t, std::uint64_t> before;
     for (const auto& [p, q] : s.cannot) {
       // While `q` is connected, `p`, the younger of the two, is not waited for.
       if (!s.peers.contains(q) || (!s.peers.contains(p) && !is_awaited(s, p))) continue;
       if (!age.contains(p) || age.at(p) == age.at(q)) continue;
       if (has_relay(s, p, q, may_pass_on(s, q, age, go))) continue;
       pairs.emplace_back(std::min(age.at(p), age.at(q)), std::max(age.at(p), age.at(q)));
+      before[age.at(p)] += parted_before(s, p, q);
+      before[age.at(q)] += parted_before(s, q, p);
     }
-    const std::set<std::uint64_t> all = who_goes(pairs, members, go);
+    const std::set<std::uint64_t> all = who_goes(pairs, members, before, go);
     more = all.size() > go.size();
     go = all;
   }
@@ -98,12 +121,34 @@ std::set<PeerId> excluded(const State& s) {
   return out;
 }
 
-std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs) {
+void remember_parted(State& s, const std::vector<Member>& before,
+                     const std::vector<Member>& members) {
+  const std::set<PeerId> out = excluded(s);
+  for (const auto& [p, q] : s.cannot) {
+    if (!contains(before, p) || !contains(before, q)) continue;
+    const Parted parted{s.now_s, s.arrivals};
+    if (out.contains(p) && contains(members, q)) s.parted[q][p] = parted;
+    if (out.contains(q) && contains(members, p)) s.parted[p][q] = parted;
+  }
+  for (auto& [p, others] : s.parted) {
+    std::erase_if(others,
+                  [&](const auto& o) { return s.now_s >= o.second.since_s + kRememberedS; });
+  }
+  std::erase_if(s.parted, [&](const auto& entry) {
+    return entry.second.empty() || !contains(members, entry.first);
+  });
+}
+
+std::set<std::uint64_t> smallest_cover(const std::vector<Pair>& pairs,
+                                       const std::map<std::uint64_t, std::uint64_t>& before) {
   std::map<std::uint64_t, std::uint64_t> degree;
   for (const auto& [a, b] : std::set<Pair>(pairs.begin(), pairs.end())) ++degree[a], ++degree[b];
   const auto worth = [&](const std::set<std::uint64_t>& cover) {
     std::uint64_t cut = 0;
-    for (const std::uint64_t node : cover) cut += degree.at(node);
+    for (const std::uint64_t node : cover) {
+      const auto known = before.find(node);
+      cut += degree.at(node) + (known == before.end() ? 0 : known->second);
+    }
     return std::pair(cut, std::vector<std::uint64_t>(cover.rbegin(), cover.rend()));
   };
   // One of each pair has to go: the search tries both choices, with larger and larger sets.

@@ -74,6 +74,52 @@ TEST(Reachability, newcomers_never_cost_a_member_its_place) {
   EXPECT_EQ(excluded(s), (std::set<PeerId>{PeerId{3}, PeerId{4}}));
 }
 
+/// Peer `p` says that it reaches `q` neither directly nor over any third member. Returns who goes.
+std::set<std::uint64_t> parts_from(State& s, std::uint64_t p, std::uint64_t q) {
+  std::set<std::uint64_t> gone;
+  for (PeerId via; gone.empty();) {
+    const EpochId id = s.proposal ? s.proposal->id : own(s)->id;
+    Actions out = cast::tell(s, p, Cannot{id, PeerId{q}, "no", via});
+    for (const Relay& relay : s.proposal->relays) via = relay.via;
+    if (!s.proposal->relays.empty()) continue;
+    const std::vector<Member> members = s.proposal->members;
+    for (const Member& m : members) {
+      Report its = report(s, m.peer().value);
+      for (Action& action : cast::tell(s, m.peer().value, Ready{s.proposal->id, its})) {
+        out.push_back(std::move(action));
+      }
+    }
+    for (const Action& action : step(s, RegisterWritten{*s.writing, true})) out.push_back(action);
+    for (const auto& [peer, text] : cast::sent<Evicted>(out)) gone.insert(peer.value);
+    EXPECT_FALSE(gone.empty());
+    for (const std::uint64_t one : gone) static_cast<void>(step(s, PeerDisconnected{PeerId{one}}));
+  }
+  return gone;
+}
+
+TEST(Reachability, one_that_lies_costs_one_sound_member_its_place_and_no_second_one) {
+  for (const std::uint64_t liar : {1U, 2U}) {
+    State s = in_office({member(1), member(2), member(3), member(4)});
+    const std::uint64_t older = 3 - liar;
+    EXPECT_EQ(parts_from(s, liar, 4), (std::set<std::uint64_t>{4})) << "of two the younger";
+    EXPECT_EQ(parts_from(s, liar, 3), (std::set<std::uint64_t>{liar}));
+    EXPECT_TRUE(contains(own(s)->members, PeerId{older}));
+  }
+}
+
+TEST(Reachability, an_hour_later_or_to_one_that_has_come_since_it_means_nothing) {
+  State s = in_office({member(1), member(2), member(3)});
+  EXPECT_EQ(parts_from(s, 3, 1), (std::set<std::uint64_t>{3}));
+  ASSERT_EQ(s.parted.count(PeerId{1}), 1U);
+  State again = s;
+  again.peers.at(PeerId{2}).arrived = ++again.arrivals;
+  EXPECT_EQ(parts_from(again, 2, 1), (std::set<std::uint64_t>{2}));
+  again = s;
+  static_cast<void>(step(again, Clock{3600, 0}));
+  EXPECT_EQ(parts_from(again, 2, 1), (std::set<std::uint64_t>{2}));
+  EXPECT_EQ(parts_from(s, 2, 1), (std::set<std::uint64_t>{1}));
+}
+
 TEST(Reachability, replicas_that_cannot_reach_each_other_go_as_a_whole) {
   State s = in_office(
       {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2), member(4, "b", 1, 2)});

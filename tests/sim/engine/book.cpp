@@ -152,11 +152,17 @@ bool Book::has_liar(const std::vector<PeerId>& peers) const {
   return std::any_of(peers.begin(), peers.end(), [this](PeerId peer) { return lies(peer); });
 }
 
-/// A replica that is alone with a liar cannot be told from it.
-void Book::evicted(PeerId who) {
-  if (!sound_majority || lies(who)) return;
-  throw Violation("peer " + name_of(who) +
-                  " was evicted: one liar did it, where two sound members say otherwise");
+/// A replica that is alone with a liar cannot be told from it. Of two members that cannot reach
+/// each other nobody can tell which one lies: so a liar costs one sound member its place, and no
+/// second one (membership/reachability.cpp).
+void Book::over(PeerId who, const std::string& why) {
+  if (lies(who) || sound == 0) return;
+  const bool majority = sound-- > 1;
+  if (why.empty() || !majority) return;
+  const bool apart = why.find(" cannot reach ") != std::string::npos;
+  if (apart && !std::exchange(parted_, true)) return;
+  throw Violation("peer " + name_of(who) + " was evicted (" + why +
+                  "): one liar did it, where two sound members say otherwise");
 }
 
 void Book::ended(PeerId at, const Call& call) {

@@ -93,14 +93,15 @@ class Book {
 
   /// Nothing is asked of what this one has, and of what sound members have by it.
   PeerId liar;
-  /// A sound member was evicted.
-  void evicted(PeerId who);
+  /// The program of a member is over. `why`: it was evicted.
+  void over(PeerId who, const std::string& why);
 
   std::uint64_t bits_checked = 0;
   std::uint64_t calls_checked = 0;
   std::uint64_t messages_checked = 0;
-  bool faults = true;                   // without any no collective fails
-  bool sound_majority = false;          // a liar, two sound ones at least, and no other fault
+  bool faults = true;  // without any no collective fails
+  /// With a liar and no other fault: sound members whose programs are not over.
+  std::uint64_t sound = 0;
   std::uint64_t done = 0;               // members that have done all their steps
   std::map<GroupId, std::size_t> made;  // fixed groups: how many have made it, or failed to
 
@@ -139,6 +140,7 @@ class Book {
   std::map<GroupId, Expected> expected_;
   std::set<PeerId> harmed_;
   bool all_harmed_ = false;
+  bool parted_ = false;  // see `over`
 };
 
 }  // namespace pccl::sim

@@ -93,7 +93,7 @@ void Member::finish(const std::string& fate) {
   if (over_) return;
   fate_ = fate;
   time_.say(&process_, "its program is over: " + fate);
-  if (view_.evicted) book_.evicted(id_);
+  book_.over(id_, view_.evicted ? view_.failure.text : "");
   if (view_.left) {
     for (const PeerId peer : network_.direct()->peers_up()) {
       if (core_->links().is_up(peer)) {

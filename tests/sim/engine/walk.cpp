@@ -159,8 +159,9 @@ class Walk {
     book_.harmed({});
     // Whom a liar keeps waiting in a message or a group of its own comes late, and the others say
     // so.
-    book_.sound_majority =
-        !plan_.faults && founders_ > 2 && !plan_.messages && !plan_.groups && plan_.boundaries;
+    if (!plan_.faults && !plan_.messages && !plan_.groups && plan_.boundaries) {
+      book_.sound = founders_ - 1;
+    }
   }
 
   void story() {
