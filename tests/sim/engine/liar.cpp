@@ -292,14 +292,20 @@ FramePointer Liar::segment(const SegmentHeader& like) {
 
 FramePointer Liar::relay() {
   RelayMessage made;
-  made.kind = static_cast<RelayKind>(1 + chance_.below(4));
+  made.kind = static_cast<RelayKind>(1 + chance_.below(5));
   made.from = chance_.below(3) != 0 ? who : someone();
   made.to = someone();
   made.session = near(chance_.below(2) == 0 ? 0 : lies_);
   made.number = near(chance_.below(4));
   std::vector<std::byte> rest;
   if (made.kind == RelayKind::control) rest = message()->bytes;
-  if (made.kind == RelayKind::down) rest.assign(chance_.below(20), std::byte{'x'});
+  if (made.kind == RelayKind::open) {
+    rest.assign(kRelayOpeningBytes, static_cast<std::byte>(chance_.below(256)));
+    rest[0] = static_cast<std::byte>(chance_.below(2));
+    std::fill(rest.begin() + 1, rest.begin() + 8, std::byte{0});
+  }
+  if (made.kind == RelayKind::down) rest.assign(chance_.below(40), std::byte{'x'});
+  if (made.kind == RelayKind::cut) rest.assign(chance_.below(20), std::byte{'x'});
   made.rest = rest;
   return frame_of(FrameType::relay, encode_relay(made));
 }
