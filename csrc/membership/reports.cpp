@@ -136,6 +136,12 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
       no_mate = false;
       confirmed = confirmed || has_issued(*other.report, *claim);
     }
+    const auto made = s.newest_commit.find(member->place.rank);
+    const bool made_here = made != s.newest_commit.end() && claim && made->second >= *claim;
+    if (claim && !made_here && report->started->incarnation() == s.held->incarnation) {
+      return Lie{member->peer(), "it reports operation " + to_string(*claim) +
+                                     " as committed, and this master has not committed it"};
+    }
     if (alone) continue;
     const bool foretells = std::any_of(report->flags.begin(), report->flags.end(),
                                        [&](const StepFlag& flag) { return flag.step > step + 1; });
@@ -151,8 +157,7 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
                                      " does not vote, and no other member has issued an operation "
                                      "in that step"};
     }
-    const auto made = s.newest_commit.find(member->place.rank);
-    if (claim && made != s.newest_commit.end()) confirmed = confirmed || made->second >= *claim;
+    confirmed = confirmed || made_here;
     if (!confirmed && !no_mate) {
       return Lie{member->peer(), "it reports operation " + to_string(*claim) +
                                      " as committed, which no other member has issued"};

@@ -109,6 +109,22 @@ TEST(Reports, a_commit_that_no_mate_can_know_is_a_lie) {
             std::vector<PeerId>{PeerId{3}});
 }
 
+TEST(Reports, a_commit_in_an_epoch_of_this_master_is_one_that_it_has_made) {
+  for (const bool earlier : {false, true}) {
+    State s = in_office(kTrio);
+    if (earlier) ++s.held->incarnation;  // another one may have committed it
+    Report liar = said(1);
+    liar.issued = liar.committed.below = OpKey{1, 1};
+    Report waits = said(1);
+    waits.issued = OpKey{1, 1};
+    Report done = waits;
+    done.done = {OpKey{1, 0}};
+    EXPECT_EQ(evicted(all_ready(s, {{1, waits}, {2, done}, {3, liar}})),
+              earlier ? std::vector<PeerId>{} : std::vector<PeerId>{PeerId{3}})
+        << "the first one is not done with it, and would be alone with a failure";
+  }
+}
+
 TEST(Reports, a_commit_that_this_master_has_made_is_none_whoever_denies_it) {
   State s = in_office({member(1), member(2)});
   Done done{EpochId::make(1, 1), {OpKey{4, 0}}};
