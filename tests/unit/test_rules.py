@@ -579,7 +579,7 @@ def test_nothing_cites_a_document_that_is_not_there() -> None:
     none_of(wrong, "cite a page of docs, or the paper")
 
 
-def tests_that_are_missing(rows: list[str]) -> list[str]:
+def missing_tests(rows: list[str]) -> list[str]:
     """Of tables whose last column names tests or files; a row that names none is missing, too."""
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*_test.cpp"))
     tests += "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
@@ -604,14 +604,14 @@ def test_every_claim_of_the_threat_model_names_a_test_that_is_there() -> None:
     table = page.split("## What is defended")[1].split("##")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
     assert len(rows) > 5
-    none_of(tests_that_are_missing(rows), "are named by the threat model")
+    none_of(missing_tests(rows), "are named by the threat model")
 
 
 def test_each_of_the_thirty_attacks_has_tests_that_are_there() -> None:
     page = (ROOT / "docs" / "architecture" / "attacks.md").read_text()
     rows = [line for line in page.splitlines() if re.match(r"\| \d+ \|", line)]
     assert [int(row.split("|")[1]) for row in rows] == list(range(1, 31))
-    none_of(tests_that_are_missing(rows), "are named by the page of attacks")
+    none_of(missing_tests(rows), "are named by the page of attacks")
 
 
 def test_every_script_has_its_row() -> None:
