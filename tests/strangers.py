@@ -30,10 +30,12 @@ import struct
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 MAGIC = bytes.fromhex("897063636c0d0a1a")
-VERSION = 2
+PROTOCOL = (Path(__file__).resolve().parents[1] / "csrc/base/protocol.h").read_text()
+VERSION = int(PROTOCOL.partition("kProtocolVersion = ")[2].partition(";")[0])
 CHANNEL, LANE = 1, 2
 IP_BIND_ADDRESS_NO_PORT = 24
 BURST = 64  # connections that are opened before the others are looked at again
