@@ -299,6 +299,9 @@ void on(State& s, const PeerConnected& e, Actions& out) {
       s.running = false;  // messages of the earlier connection may be lost
       s.proposal.reset();
     }
+    if (member && connects_too_often(s, p)) {
+      expel(s, p, "it has connected to the master again and again in one operation", out);
+    }
   }
   reconsider(s, out);
   tell_newcomer(s, p, out);
@@ -403,11 +406,12 @@ void on_message(State& s, PeerId p, const Suspect& m, Actions& out) {
   }
 }
 
-void on_message(State& s, PeerId, const Relinked& m, Actions& out) {
+void on_message(State& s, PeerId p, const Relinked& m, Actions& out) {
   if (Seat* seat = seat_of(s, m.peer)) seat->suspected = false;
   const bool current = s.running && own(s) != nullptr && m.epoch == own(s)->id;
   const bool proposed = s.proposal && m.epoch == s.proposal->id;
   if (!current && !proposed) return;
+  link_is_back(s, p, m, out);
   s.running = false;  // segments may be lost: the same members, a new epoch
   s.proposal.reset();
   reconsider(s, out);
@@ -464,7 +468,10 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
     auto& made = s.newest_commit[group];
     made = std::max(made, key);
   }
-  if (!commit.ops.empty()) send_all(s, mates, std::move(commit), out);
+  if (!commit.ops.empty()) {
+    s.restarts.clear();
+    send_all(s, mates, std::move(commit), out);
+  }
   if (const auto hoarder = find_hoarder(s)) {
     expel(s, *hoarder, "it completes more operations than can be in flight", out);
     reconsider(s, out);

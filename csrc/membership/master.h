@@ -241,6 +241,12 @@ struct Parted {
   std::uint64_t arrivals = 0;  // of peers until then
 };
 
+/// How often a member has made all begin anew, since an operation was committed (restarts.cpp).
+struct Restarts {
+  unsigned count = 0;
+  std::uint64_t last_s = 0;
+};
+
 /// Newcomers that were asked to be ready since the last Start (newcomers.cpp).
 struct NewcomersAsked {
   bool any = false;
@@ -294,10 +300,11 @@ struct State {
   std::map<std::pair<PeerId, PeerId>, std::string> why_not;  // of `cannot`: the newest reason
   std::map<std::pair<PeerId, PeerId>, std::set<PeerId>>
       useless;  // third members over which such a pair did not reach each other
-  std::map<PeerId, std::map<PeerId, Parted>> parted;  // by member, then by who had to go
-  std::map<PeerId, Accusation> accusations;           // by the members that say so
-  bool founding_delay = false;                        // TimerKind::founding runs
-  bool holding = false;                               // --hold-below: the members have been told
+  std::map<PeerId, std::map<PeerId, Parted>> parted;       // by member, then by who had to go
+  std::map<std::pair<PeerId, PeerId>, Restarts> restarts;  // (p, q): p about its link to q
+  std::map<PeerId, Accusation> accusations;                // by the members that say so
+  bool founding_delay = false;                             // TimerKind::founding runs
+  bool holding = false;     // --hold-below: the members have been told
   bool deserted = false;    // at the last look no whole replica of the register's epoch was here
   bool patient = false;     // TimerKind::patience runs
   bool refounding = false;  // TimerKind::refound runs

@@ -100,6 +100,13 @@ using Pair = std::pair<std::uint64_t, std::uint64_t>;
 void remember_parted(State& s, const std::vector<Member>& before,
                      const std::vector<Member>& members);
 
+// (restarts.cpp)
+
+/// A link of `p` is back: it is given up as one that cannot be made, if that is too often.
+void link_is_back(State& s, PeerId p, const Relinked& m, Actions& out);
+/// Notes that a member of the running epoch has connected again. True: too often.
+[[nodiscard]] bool connects_too_often(State& s, PeerId member);
+
 // (relays.cpp)
 
 /// May `p` and `q` reach each other over one of the members in `among`?
