@@ -37,7 +37,7 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                [this] {
                  return Heartbeat{next_key(), idleness_.op_overdue(timeout_ms_),
                                   idleness_.step_overdue(timeout_ms_),
-                                  admitted_ ? 0 : exchange_.bytes_received() + state_ticks_};
+                                  exchange_.bytes_received() + state_ticks_};
                }}),
       exchange_(context, kElasticGroup) {
   const PeerId self = context.links.self();

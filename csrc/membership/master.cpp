@@ -639,6 +639,7 @@ void on(State& s, const Clock& e, Actions& out) {
   // The penalty of a replica, or of an origin, may be over.
   bool again = !s.losses.empty() || !s.origins.empty();
   again = give_up_newcomers(s, elapsed_s, out) || again;
+  again = give_up_members(s, elapsed_s, out) || again;
   for (const auto& [p, when] : s.unreachable) {
     if (when.second > s.now_s) continue;
     again = reaches_again(s, p) || again;

@@ -247,6 +247,14 @@ struct Restarts {
   std::uint64_t last_s = 0;
 };
 
+/// How long members have been asked to be ready for a proposal (unready.cpp).
+struct Unready {
+  EpochId proposal;
+  std::uint64_t moved = 0;    // grows when one becomes ready or fetches
+  std::uint64_t still_s = 0;  // since then
+  std::uint64_t for_s = 0;
+};
+
 /// Newcomers that were asked to be ready since the last Start (newcomers.cpp).
 struct NewcomersAsked {
   bool any = false;
@@ -300,7 +308,8 @@ struct State {
   std::map<std::pair<PeerId, PeerId>, std::string> why_not;  // of `cannot`: the newest reason
   std::map<std::pair<PeerId, PeerId>, std::set<PeerId>>
       useless;  // third members over which such a pair did not reach each other
-  std::map<PeerId, std::map<PeerId, Parted>> parted;       // by member, then by who had to go
+  std::map<PeerId, std::map<PeerId, Parted>> parted;  // by member, then by who had to go
+  Unready unready;
   std::map<std::pair<PeerId, PeerId>, Restarts> restarts;  // (p, q): p about its link to q
   std::map<PeerId, Accusation> accusations;                // by the members that say so
   bool founding_delay = false;                             // TimerKind::founding runs

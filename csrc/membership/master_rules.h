@@ -100,6 +100,12 @@ using Pair = std::pair<std::uint64_t, std::uint64_t>;
 void remember_parted(State& s, const std::vector<Member>& before,
                      const std::vector<Member>& members);
 
+// (unready.cpp)
+
+/// Time has passed while a proposal stands. Expels members that are not ready for it after two
+/// minutes without any progress. True: something has changed.
+bool give_up_members(State& s, std::uint64_t elapsed_s, Actions& out);
+
 // (restarts.cpp)
 
 /// A link of `p` is back: it is given up as one that cannot be made, if that is too often.

@@ -212,7 +212,7 @@ struct Heartbeat {
   /// From a peer: its program has called nothing for the time-out of the group, or of boundaries.
   bool op_overdue = true;
   bool step_overdue = true;
-  std::uint64_t fetched = 0;  // grows while a newcomer fetches, hashes or takes over the state
+  std::uint64_t fetched = 0;  // grows while it fetches, hashes or takes over the state
   static constexpr std::string_view kAddedFrom = "op_overdue";
   bool operator==(const Heartbeat&) const = default;
 
