@@ -5,7 +5,10 @@ on (member, step, index): a result that took one too many, one too few or one tw
 """
 
 import hashlib
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -244,6 +247,24 @@ def obey(self: Member) -> None:
 
 
 # ------------------------------------------------------------------------------ in the test
+
+
+def ask(master: Master, *arguments: str) -> str:
+    command = [sys.executable, "-m", "pccl_backend._cli", "--status", master.url, *arguments]
+
+    def answer() -> str:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if "ask again" in done.stderr:  # ten questions in a second
+            return ""
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return wait_until(answer, what="an answer")
+
+
+def status(master: Master) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ask(master, "--json"))
+    return found
 
 
 def tell(peers: list[Peer], do: str, **options: Any) -> None:

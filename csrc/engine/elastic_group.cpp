@@ -98,6 +98,9 @@ void ElasticGroup::master_connected() {
       handle.addresses.push_back(name + ":" + std::to_string(context_.links.port()));
     }
   }
+  for (const PeerId peer : keeper_.try_none()) {
+    if (!needs(peer)) context_.release_link(peer, /*in_order=*/false);
+  }
   feed(peer::MasterConnected{});
 }
 
@@ -203,6 +206,16 @@ void ElasticGroup::on(const peer::Connect& a) {
   move_links(moves);
 }
 
+void ElasticGroup::on(const peer::TryLinks& a) {
+  for (const Handle& handle : a.open) context_.call(handle);
+  const std::uint64_t wait_ms = std::min(context_.options.connect_timeout_ms, kRedialMs);
+  const LinkKeeper::Moves moves = keeper_.try_links(a, wait_ms);
+  for (const PeerId peer : a.drop) {
+    if (!needs(peer)) context_.release_link(peer, /*in_order=*/false);
+  }
+  move_links(moves);
+}
+
 /// Ends each link over a relay that goes with this proposal: it would end when the epoch starts, in
 /// the middle of operations. `link_down` dials the next way. A fixed group keeps its link as long
 /// as the relay serves it.
@@ -222,6 +235,7 @@ void ElasticGroup::on(const peer::Configure& a) {
   std::vector<PeerId> peers;
   for (const Member& m : a.members) peers.push_back(m.peer());
   set_epoch(a.epoch, std::move(peers), a.relays);
+  for (const Member& m : a.members) keeper_.stop_trying(m.peer());
   for (const PeerId peer : before) {
     if (!member(peer)) {
       keeper_.forget(peer);
@@ -327,6 +341,7 @@ void ElasticGroup::end(Error error) {
 void ElasticGroup::release_links(bool in_order) {
   std::set<PeerId> peers(members().begin(), members().end());
   for (const auto& [peer, handle] : keeper_.proposed()) peers.insert(peer);
+  for (const PeerId peer : keeper_.try_none()) peers.insert(peer);
   peers.erase(context_.links.self());
   for (const PeerId peer : peers) context_.release_link(peer, in_order);
 }
@@ -445,7 +460,11 @@ void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
 bool ElasticGroup::holding() const { return !client_.connected() || core_.stopped; }
 
 bool ElasticGroup::needs(PeerId peer) const {
-  return !end_.over() && (member(peer) || keeper_.proposed().contains(peer));
+  return !end_.over() && (member(peer) || keeper_.proposed().contains(peer) || keeper_.tries(peer));
+}
+
+bool ElasticGroup::only_tries(PeerId peer) const {
+  return keeper_.tries(peer) && !member(peer) && !keeper_.proposed().contains(peer);
 }
 
 void ElasticGroup::close() { fail({ErrorCode::closed, "the group has been closed"}); }

@@ -57,6 +57,8 @@ class ElasticGroup : public Group {
   void program_fails(const std::string& failure) { program_failure_ = failure; }
   /// The handles of these peers. A peer that is not a member of the present epoch is `peer_lost`.
   [[nodiscard]] Result<std::vector<Handle>> handles(const std::vector<PeerId>& peers) const;
+  /// Is the link to this peer up only because the peer may be a member later?
+  [[nodiscard]] bool only_tries(PeerId peer) const;
   /// Is this peer another rank of this process's replica?
   [[nodiscard]] bool sibling(PeerId peer) const;
   void boundary_begin(const BoundaryRequest& request, std::shared_ptr<BoundaryTalk> talk);
@@ -92,6 +94,7 @@ class ElasticGroup : public Group {
   void on(const peer::ToMaster& a);
   void on(const peer::StopData& a);
   void on(const peer::Connect& a);
+  void on(const peer::TryLinks& a);
   void on(const peer::HashState& a);
   void on(const peer::Fetch& a);
   void on(const peer::Adopt& a);

@@ -309,6 +309,13 @@ void EngineCore::link_down(PeerId peer, const std::string& reason, Down how) {
   }
 }
 
+/// Is this a peer that waits at the door, or waits there no more, as far as this process knows?
+/// Nothing that it sends is for a group.
+bool EngineCore::is_at_door(PeerId peer) const {
+  return elastic_ != nullptr && elastic_->only_tries(peer) &&
+         !context_->needed_beside(peer, kElasticGroup);
+}
+
 void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload) {
   auto message = decode_peer_to_peer(payload);
   if (!message) {
@@ -318,6 +325,14 @@ void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload
   }
   const GroupId id = group_of(message.value());
   context_->note(name_of(message.value()), peer, id);
+  if (is_at_door(peer)) {
+    // A newcomer that is not in the newest proposal may not have heard so.
+    if (const auto* pull = std::get_if<Pull>(&message.value())) {
+      const Error error{ErrorCode::closed, "the newest proposal goes on without this newcomer"};
+      links_->send_control(peer, encode(PeerToPeer{PullReply{id, pull->request, error, 0}}));
+    }
+    return;
+  }
   if (Group* group = find(id)) {
     group->control(peer, message.value());
     return;
@@ -344,6 +359,7 @@ void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload
 }
 
 Placement EngineCore::segment_header(PeerId peer, const SegmentHeader& header) {
+  if (is_at_door(peer)) return {};
   if (Group* group = find(header.group)) return group->segment_header(peer, header);
   if (ended_.contains(header.group) || header.group == kElasticGroup) return {};
   auto kept = context_->keep(peer, kept_cost(header.bytes));

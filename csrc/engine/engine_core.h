@@ -71,6 +71,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   /// Null: there is none of this number, or it is the elastic group.
   [[nodiscard]] FixedGroup* find_fixed(GroupId id);
   void ended(GroupId id);
+  [[nodiscard]] bool is_at_door(PeerId peer) const;
   void answer_ended(PeerId peer, const PeerToPeer& message);
   void adopt(Group& group);
   void forget_strangers(PeerId peer);

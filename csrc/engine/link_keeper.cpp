@@ -33,12 +33,32 @@ LinkKeeper::Moves LinkKeeper::propose(const peer::Connect& proposal, std::uint64
   return moves;
 }
 
+LinkKeeper::Moves LinkKeeper::try_links(const peer::TryLinks& links, std::uint64_t wait_ms) {
+  for (const PeerId peer : links.drop) stop_trying(peer);
+  Moves moves;
+  for (const Handle& handle : links.open) {
+    tried_[handle.peer] = handle;
+    trying_.insert(handle.peer);
+    moves.dials.push_back({handle, std::nullopt, wait_ms});
+  }
+  return moves;
+}
+
+std::vector<PeerId> LinkKeeper::try_none() {
+  std::vector<PeerId> peers;
+  for (const auto& [peer, handle] : tried_) peers.push_back(peer);
+  tried_.clear();
+  trying_.clear();
+  return peers;
+}
+
 LinkKeeper::Moves LinkKeeper::up(PeerId peer) {
   Moves moves;
   if (connecting_.erase(peer) > 0 && connecting_.empty()) {
     moves.events.emplace_back(peer::LinksUp{epoch_});
   }
   if (redialing_.erase(peer) > 0) moves.events.emplace_back(peer::LinkBack{peer});
+  if (trying_.erase(peer) > 0) moves.events.emplace_back(peer::LinkTried{peer});
   return moves;
 }
 
@@ -60,7 +80,19 @@ LinkKeeper::Moves LinkKeeper::down(PeerId peer, const std::string& reason, Down 
     return moves;
   }
   const auto handle = proposed_.find(peer);
-  if (!now.member && handle == proposed_.end()) return moves;
+  if (!now.member && handle == proposed_.end()) {
+    const auto tried = tried_.find(peer);
+    if (tried == tried_.end()) return moves;
+    if (how == Down::lost) {
+      trying_.insert(peer);
+      moves.dials.push_back({tried->second, std::nullopt, kRedialMs});
+    } else {
+      stop_trying(peer);
+      moves.events.emplace_back(
+          peer::LinkTried{peer, reason.empty() ? "the link did not come up" : reason});
+    }
+    return moves;
+  }
   const bool too_often = ends_too_often(peer, now.ms);
   if (how == Down::spoiled || too_often) {
     const std::string often =

@@ -1,6 +1,7 @@
-// The links that an elastic group needs: those that the newest proposal asks for, and those of
-// members that are dialled again. Pure: no links, no clock. The caller reports links that came up
-// or went down; the functions return the links to dial and the events for the peer's core.
+// The links that an elastic group needs: those that the newest proposal asks for, those of members
+// that are dialled again, and those that are tried for a later proposal. Pure: no links, no clock.
+// The caller reports links that came up or went down; the functions return the links to dial and
+// the events for the peer's core.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,13 @@ class LinkKeeper {
   /// A proposal, which replaces the one before. Its links have to come up within `wait_ms`.
   [[nodiscard]] Moves propose(const peer::Connect& proposal, std::uint64_t now_ms,
                               std::uint64_t wait_ms);
+  /// Links that the master wants to be tried. One that has not come up within `wait_ms` is given
+  /// up.
+  [[nodiscard]] Moves try_links(const peer::TryLinks& links, std::uint64_t wait_ms);
+  /// Forgets the links that are tried, and returns their peers.
+  std::vector<PeerId> try_none();
+  /// The link to this peer is tried, or kept for a later proposal.
+  [[nodiscard]] bool tries(PeerId peer) const { return tried_.contains(peer); }
   [[nodiscard]] Moves up(PeerId peer);
 
   /// The facts about the group that `down` needs.
@@ -50,6 +58,11 @@ class LinkKeeper {
   }
   /// An operation has succeeded: its links hold.
   void succeeded() { ends_.clear(); }
+  /// The link to this peer is tried no more; the peer may be a member by now.
+  void stop_trying(PeerId peer) {
+    tried_.erase(peer);
+    trying_.erase(peer);
+  }
 
   [[nodiscard]] const std::map<PeerId, Handle>& proposed() const { return proposed_; }
   [[nodiscard]] bool dialling(PeerId peer) const {
@@ -73,6 +86,8 @@ class LinkKeeper {
   std::set<PeerId> connecting_;   // of the proposal, not up yet
   std::set<PeerId> redialing_;    // were up
   std::map<PeerId, Ends> ends_;
+  std::map<PeerId, Handle> tried_;
+  std::set<PeerId> trying_;  // of `tried_`: the master is to hear of it
 };
 
 }  // namespace pccl

@@ -113,9 +113,12 @@ std::vector<Member> door(const State& s) {
     std::uint64_t arrived;
   };
   std::vector<Waiting> waiting;
+  const bool founds = own(s) == nullptr;
+  if (!founds && s.trials.empty()) return {};
+  const std::set<PeerId> reached = founds ? std::set<PeerId>{} : tried(s);
   for (const auto& [p, state] : s.peers) {
     if (state.report.started || is_expelled(s, p)) continue;
-    if (own(s) != nullptr && !state.at_door) continue;
+    if (!founds && (!state.at_door || !reached.contains(p))) continue;
     if (s.asked.let_in && !s.asked.let_in->contains(p)) continue;
     waiting.push_back(Waiting{&state.member, state.arrived});
   }

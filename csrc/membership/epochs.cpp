@@ -442,6 +442,7 @@ Seats change_epoch(State& s, Actions& out) {
   s.patient = s.refounding = s.holding = s.deserted = false;
   s.accusations.clear();
   s.asked = {};
+  s.trials_changed = true;
   s.failure.reset();
   s.done.clear();
   s.retried.clear();
@@ -486,6 +487,7 @@ std::string lost_of_replica(const Member& member, const std::vector<Member>& bef
 /// that they are out.
 void dismiss(State& s, const std::set<PeerId>& leavers, const std::vector<Member>& before,
              const Seats& seats, const std::string& what, Actions& out) {
+  give_up_apart(s, out);
   const std::set<PeerId> must_go = excluded(s);
   std::vector<PeerId> others;
   for (const auto& [p, peer] : s.peers) {

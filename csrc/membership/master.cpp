@@ -58,6 +58,7 @@ Welcome welcome(const State& s, PeerId peer) {
 
 void forget(State& s, PeerId peer, const std::string& why, Actions& out) {
   s.peers.erase(peer);
+  s.trials_changed = true;
   s.unknown.erase(peer);
   await_no_more(s, peer, out);
   if (Seat* seat = seat_of(s, peer)) {
@@ -83,6 +84,7 @@ namespace {
 constexpr std::uint32_t kRefoundStep = 1U << 16;   // take-overs that a lost register may have seen
 constexpr std::uint32_t kRefoundBelow = 1U << 31;  // from here on incarnations go by one
 
+constexpr std::uint64_t kTickMaxS = 2;  // a tick that came late counts for no more
 constexpr std::uint64_t kWakingS =
     3;  // connections that ended while it was stopped are seen by then
 
@@ -210,6 +212,7 @@ void end_older_attempts(State& s, const Member& newer, Actions& out) {
 
 void on(State& s, const PeerDisconnected& e, Actions& out) {
   if (s.peers.erase(e.peer) == 0) return;
+  s.trials_changed = true;
   s.unknown.erase(e.peer);
   Seat* seat = seat_of(s, e.peer);
   if (seat != nullptr && !seat->expelled) {
@@ -251,6 +254,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   peer.report = report;
   peer.at_door = e.hello.at_door && !report.started;
   peer.door_root = e.hello.door_root;
+  forget_links(s, p);
   if (!report.started) {
     reaches_again(s, p);
     founders_changed(s);
@@ -392,6 +396,8 @@ void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
 }
 
 void on_message(State& s, PeerId p, const Cannot& m, Actions& out) { cannot_reach(s, p, m, out); }
+
+void on_message(State& s, PeerId p, const Tried& m, Actions& out) { hear_of_link(s, p, m, out); }
 
 void on_message(State& s, PeerId p, const Suspect& m, Actions& out) {
   const Epoch* epoch = own(s);
@@ -633,18 +639,21 @@ void on(State& s, const Woke&, Actions& out) {
 }
 
 void on(State& s, const Clock& e, Actions& out) {
-  const std::uint64_t elapsed_s = e.now_s - std::min(e.now_s, s.now_s);
+  const std::uint64_t elapsed_s = std::min(e.now_s - std::min(e.now_s, s.now_s), kTickMaxS);
   s.now_s = e.now_s;
   s.unix_s = e.unix_s;
   // The penalty of a replica, or of an origin, may be over.
   bool again = !s.losses.empty() || !s.origins.empty();
   again = give_up_newcomers(s, elapsed_s, out) || again;
   again = give_up_members(s, elapsed_s, out) || again;
-  for (const auto& [p, when] : s.unreachable) {
-    if (when.second > s.now_s) continue;
+  for (auto& [p, held] : s.unreachable) {
+    if (held.retry_s == 0 || held.retry_s > s.now_s) continue;
+    held.retry_s = 0;
     again = reaches_again(s, p) || again;
   }
   again = founders_try_again(s) || again;
+  again = trials_time_out(s, elapsed_s, out) || again;
+  s.trials_changed = s.trials_changed || !s.trials.empty() || s.peers.size() > s.seats.size();
   if (again) reconsider(s, out);
   tell_newcomers(s, out);
 }
@@ -672,6 +681,7 @@ Actions step(State& state, const Event& event) {
   }
   // No default case: an event without its `on` does not compile.
   std::visit([&](const auto& e) { on(state, e, out); }, event);
+  if (state.holds && !state.writing) try_links(state, out);
   return out;
 }
 

@@ -263,6 +263,21 @@ struct NewcomersAsked {
   /// The time is over: none but these are admitted before the next Start.
   std::optional<std::set<PeerId>> let_in;
 };
+/// The links of a newcomer to the members of its peer group, and to newcomers of it whose trial has
+/// begun before, are being tried, or are up (trials.cpp).
+struct Trial {
+  std::uint64_t number = 0;    // in the order in which trials begin
+  std::set<PeerId> mates;      // the others, but those that it cannot reach
+  std::set<PeerId> unsaid;     // of these: it has not said that the link is up
+  std::set<PeerId> silent;     // the other has not said so
+  std::uint64_t waited_s = 0;  // since it was asked last
+};
+/// A newcomer that could not be reached.
+struct Unreachable {
+  std::uint64_t times = 0;
+  std::uint64_t retry_s = 0;  // when it is tried again; 0: that time has come
+  std::string why = {};
+};
 /// What is held against the newcomers of one token and network.
 struct Origin {
   std::uint64_t unready = 0;    // times that one was not ready in time
@@ -326,8 +341,10 @@ struct State {
   std::uint64_t unix_s = 0;
   std::map<std::string, std::vector<std::uint64_t>>
       losses;  // replica name -> times of its recent losses
-  /// Newcomers that a member could not reach: how often that was, and when they may try again.
-  std::map<PeerId, std::pair<std::uint64_t, std::uint64_t>> unreachable;
+  std::map<PeerId, Unreachable> unreachable;
+  std::map<PeerId, Trial> trials;
+  std::uint64_t trials_begun = 0;
+  bool trials_changed = false;  // peers, or what is held against them
   NewcomersAsked asked;
   std::map<std::string, Origin> origins;
   // Founders that cannot reach each other (founding.cpp): when they are proposed again, and how

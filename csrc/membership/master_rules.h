@@ -73,11 +73,30 @@ void explain_door(State& s, Actions& out);
 [[nodiscard]] std::string origin_name(const State& s, PeerId p);
 /// Seconds that newcomers of this peer's origin have still to wait at the door.
 [[nodiscard]] std::uint64_t origin_waits_s(const State& s, PeerId p);
-/// A member could not reach this newcomer.
-void not_reached(State& s, PeerId newcomer);
+/// This newcomer could not be reached. Returns the seconds until its links are tried again.
+std::uint64_t not_reached(State& s, PeerId newcomer, const std::string& why);
 /// Time has passed. True: the proposal has waited too long for newcomers, and the next one is
 /// without those that are not ready.
 [[nodiscard]] bool give_up_newcomers(State& s, std::uint64_t elapsed_s, Actions& out);
+
+// ------------------------------------------------------ links of newcomers, before a boundary
+// (trials.cpp)
+
+/// If peers have come or gone: begins and ends trials, and asks for the links that are missing.
+void try_links(State& s, Actions& out);
+/// This peer has connected anew, and knows of no link to try.
+void forget_links(State& s, PeerId p);
+/// The newcomers whose links are up, or known not to come up: they may be proposed.
+[[nodiscard]] std::set<PeerId> tried(const State& s);
+/// A peer says of a link that it is up, or that it did not come up.
+void hear_of_link(State& s, PeerId from, const Tried& m, Actions& out);
+/// Gives up the newcomers that cannot be proposed because of links that did not come up: they wait,
+/// and are tried again later.
+void give_up_apart(State& s, Actions& out);
+/// Time has passed. True: a trial has come to its end.
+[[nodiscard]] bool trials_time_out(State& s, std::uint64_t elapsed_s, Actions& out);
+/// For people: why this newcomer at the door is not proposed yet; empty: its links are tried.
+[[nodiscard]] std::string why_tried(const State& s, PeerId p);
 
 // ------------------------------------------------------ members that cannot reach each other
 // (reachability.cpp)

@@ -11,11 +11,12 @@ namespace {
 
 constexpr std::uint64_t kReadyS = 30;           // without an answer, or a byte of the state
 constexpr std::uint64_t kFetchMaxS = 1800;      // of one boundary, whatever newcomers fetch
-constexpr std::uint64_t kTickMaxS = 2;          // a tick that came late counts for no more
 constexpr std::uint64_t kFirstWaitS = 30;       // then twice as long each time
 constexpr std::uint64_t kWaitMaxS = 600;        // of an origin
 constexpr std::uint64_t kUnreachedAllowed = 2;  // newcomers of an origin that nobody could reach
-constexpr std::uint64_t kForgottenS = 7200;     // an origin of which nothing bad is heard
+constexpr std::uint64_t kRetryDoublingsMax =
+    5;                                       // of a newcomer that could not be reached: 16 minutes
+constexpr std::uint64_t kForgottenS = 7200;  // an origin of which nothing bad is heard
 constexpr std::size_t kOriginsMax = 4096;
 
 Origin& origin_of(State& s, PeerId p) {
@@ -51,16 +52,20 @@ std::uint64_t origin_waits_s(const State& s, PeerId p) {
   return origin->second.until_s - std::min(origin->second.until_s, s.now_s);
 }
 
-void not_reached(State& s, PeerId newcomer) {
+std::uint64_t not_reached(State& s, PeerId newcomer, const std::string& why) {
+  Unreachable& held = s.unreachable[newcomer];
+  const std::uint64_t wait_s = kFirstWaitS << std::min(held.times++, kRetryDoublingsMax);
+  held.retry_s = s.now_s + wait_s;
+  held.why = cut_text(why);
   Origin& origin = origin_of(s, newcomer);
   if (++origin.unreached > kUnreachedAllowed) {
     let_wait(s, origin, origin.unreached - kUnreachedAllowed);
   }
+  return wait_s;
 }
 
 bool give_up_newcomers(State& s, std::uint64_t elapsed_s, Actions& out) {
   if (!s.proposal) return false;
-  const std::uint64_t elapsed = std::min(elapsed_s, kTickMaxS);
   NewcomersAsked& asked = s.asked;
   std::set<PeerId> ready;
   std::vector<PeerId> missing;
@@ -77,13 +82,13 @@ bool give_up_newcomers(State& s, std::uint64_t elapsed_s, Actions& out) {
       continue;
     }
     missing.push_back(p);
-    peer.unready_s += elapsed;
+    peer.unready_s += elapsed_s;
     moves = moves || peer.fetched > peer.fetched_before;
     peer.fetched_before = peer.fetched;
   }
   if (!asked.any) return false;
-  asked.for_s += elapsed;
-  asked.still_s = moves ? 0 : asked.still_s + elapsed;
+  asked.for_s += elapsed_s;
+  asked.still_s = moves ? 0 : asked.still_s + elapsed_s;
   if (missing.empty()) return false;
   // While most founders are not ready, the cause may lie anywhere.
   if (own(s) == nullptr && 2 * s.ready.size() < s.proposal->members.size()) return false;

@@ -214,6 +214,16 @@ void on(State& s, const LinkBack& e, Actions& out) {
   if (id != EpochId{}) tell(s, Relinked{id, e.peer}, out);
 }
 
+void on(State& s, const LinkTried& e, Actions& out) {
+  tell(s, Tried{e.peer, cut_text(e.reason)}, out);
+}
+
+void on_master(State& s, const Try& m, Actions& out) {
+  TryLinks links{m.open, m.drop};
+  std::erase_if(links.open, [&](const Handle& peer) { return peer.peer == s.self.peer(); });
+  out.push_back(std::move(links));
+}
+
 // ------------------------------------------------------------------------------------------ Start
 
 /// Logs one line for an epoch: in the master's words, if these are about the epoch in which this

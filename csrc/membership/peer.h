@@ -10,6 +10,7 @@
 //    returns after it.
 //  - LinksUp or LinkFailed answers Connect. An answer to a Connect that is not the newest changes
 //    nothing.
+//  - MasterConnected forgets all links of TryLinks: the master names them again.
 //  - Verified answers Fetch: the fetched state lies beside the peer's own state, whole and checked.
 //    The caller replaces its own state only after Adopt, and then reports the state that it holds
 //    by Fetched, even if the replacement failed. Without Adopt its state stays as it is.
@@ -106,6 +107,12 @@ struct LinkClosed {
 struct LinkBack {
   PeerId peer;
 };
+/// Answer to TryLinks, for each link that it names, and again when a link that was up has changed.
+/// `reason`: the link did not come up, and is given up; empty: it is up.
+struct LinkTried {
+  PeerId peer;
+  std::string reason = {};
+};
 /// The program wants to leave. The event may come a second time, with `at_once`.
 struct WantsToLeave {
   bool at_once =
@@ -115,9 +122,10 @@ struct SaysBye {
   std::string failure = {};  // the error that ends the program; empty: it ends in good order
 };
 
-using Event = std::variant<MasterConnected, MasterLost, FromMaster, Issued, Completed, Returned,
-                           TimedOut, FoundMismatch, AtBoundary, RootKnown, Verified, Fetched,
-                           LinksUp, LinkFailed, LinkClosed, LinkBack, WantsToLeave, SaysBye>;
+using Event =
+    std::variant<MasterConnected, MasterLost, FromMaster, Issued, Completed, Returned, TimedOut,
+                 FoundMismatch, AtBoundary, RootKnown, Verified, Fetched, LinksUp, LinkFailed,
+                 LinkClosed, LinkBack, LinkTried, WantsToLeave, SaysBye>;
 
 // ---------------------------------------------------------------------------------------- actions
 
@@ -133,6 +141,12 @@ struct Connect {
   EpochId epoch;
   std::vector<Member> members;
   std::map<PeerId, PeerId> via = {};  // member -> third member that passes its data on
+};
+/// Bring up the links to the peers of `open`, which may be members later, beside those of the
+/// epoch, and keep them. Those to `drop` are needed for that no more.
+struct TryLinks {
+  std::vector<Handle> open;
+  std::vector<PeerId> drop;
 };
 struct HashState {};  // this boundary votes: answer with RootKnown
 /// This peer's state differs from the plan's: fetch it.
@@ -190,9 +204,9 @@ struct Say {
   std::string text;
 };
 
-using Action = std::variant<ToMaster, StopData, Connect, HashState, Fetch, Adopt, Configure, RunOp,
-                            RestoreOp, CommitOp, FailOp, EnterStep, Renumber, WasEvicted,
-                            WasRefused, HasLeft, Greeted, Say>;
+using Action = std::variant<ToMaster, StopData, Connect, TryLinks, HashState, Fetch, Adopt,
+                            Configure, RunOp, RestoreOp, CommitOp, FailOp, EnterStep, Renumber,
+                            WasEvicted, WasRefused, HasLeft, Greeted, Say>;
 using Actions = std::vector<Action>;
 
 // ---------------------------------------------------------------------------------------- state

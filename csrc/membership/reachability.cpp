@@ -15,8 +15,7 @@
 namespace pccl::master {
 namespace {
 
-constexpr std::size_t kExactCover = 10;  // 2^10 choices
-constexpr std::uint64_t kRetryS = 30;  // of a newcomer that a member could not reach; then doubled
+constexpr std::size_t kExactCover = 10;       // 2^10 choices
 constexpr std::uint64_t kRememberedS = 3600;  // who could not reach a member that had to go
 
 /// The members of the peer group of `p` that stay: they may relay for it. At a founding: the peers
@@ -218,22 +217,10 @@ void cannot_reach(State& s, PeerId p, const Cannot& m, Actions& out) {
   const std::string text =
       name(s, p) + " cannot reach " + name(s, m.peer) + over + ": " + printable(m.reason);
   out.push_back(Say{true, cut_text(text)});
-  std::vector<PeerId> mates;
-  for (const Member& member : members) {
-    if (member.place.rank == members[static_cast<std::size_t>(mine)].place.rank) {
-      mates.push_back(member.peer());
-    }
-  }
-  const bool apart = !has_relay(s, p, m.peer, mates);
   for (const PeerId q : {pair.first, pair.second}) {
     if (Seat* seat = seat_of(s, q)) seat->reason = cut_text(text);
   }
-  for (const PeerId q : {pair.first, pair.second}) {
-    if (own(s) == nullptr || is_own_member(s, q) || !apart) continue;
-    auto& [times, retry_s] = s.unreachable[q];
-    retry_s = s.now_s + (kRetryS << std::min<std::uint64_t>(times++, 5));
-    not_reached(s, q);
-  }
+  give_up_apart(s, out);
   s.running = false;
   s.proposal.reset();
   reconsider(s, out);

@@ -115,6 +115,7 @@ void describe_waiting(const State& s, const PeerState& peer, const std::string& 
                    "; waits " + std::to_string(wait_s) + " s more");
   }
   if (!peer.at_door) return say(m, "arrived", "has not called refresh yet");
+  if (std::string why = why_tried(s, m.peer); !why.empty()) return say(m, "trying", std::move(why));
   const auto& members = own(s)->members;
   const bool any = std::any_of(members.begin(), members.end(), [&](const Member& member) {
     return s.peers.contains(member.peer());

@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::uint64_t kStillS = 120;      // in which nobody has become ready or fetched a byte
 constexpr std::uint64_t kFetchMaxS = 1800;  // of one proposal, whatever is fetched
-constexpr std::uint64_t kTickMaxS = 2;      // a tick that came late counts for no more
 
 std::size_t replicas_in(const std::vector<const Member*>& members) {
   std::set<std::pair<std::string, std::uint64_t>> names;
@@ -50,10 +49,9 @@ bool give_up_members(State& s, std::uint64_t elapsed_s, Actions& out) {
   }
   Unready& wait = s.unready;
   if (wait.proposal != s.proposal->id) wait = {s.proposal->id};
-  const std::uint64_t elapsed = std::min(elapsed_s, kTickMaxS);
-  wait.still_s = moved == wait.moved ? wait.still_s + elapsed : 0;
+  wait.still_s = moved == wait.moved ? wait.still_s + elapsed_s : 0;
   wait.moved = moved;
-  wait.for_s += elapsed;
+  wait.for_s += elapsed_s;
   if (unready.empty() || (wait.still_s < kStillS && wait.for_s < kFetchMaxS)) return false;
   const std::string after = " after " + std::to_string(wait.for_s) + " s";
   const std::string epoch = to_string(s.proposal->id);

@@ -177,6 +177,20 @@ struct Vote {
   }
 };
 
+/// Answer to Try, for each peer that it names, and again when that has changed: the sender's link
+/// to `peer` is up; with a reason: it did not come up, and the sender has given it up.
+struct Tried {
+  static constexpr std::string_view kName = "tried";
+  PeerId peer;
+  std::string reason = {};
+  bool operator==(const Tried&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("peer", self.peer);
+    visit("reason", self.reason, kTextBytesMax);
+  }
+};
+
 /// A newcomer has called refresh: from now on it waits at the door.
 struct Knock {
   static constexpr std::string_view kName = "knock";
@@ -285,6 +299,20 @@ struct Welcome {
     visit("heartbeat_ms", self.heartbeat_ms);
     visit("silence_ms", self.silence_ms);
     visit("package", self.package, kPackageBytesMax);
+  }
+};
+
+/// Bring up, beside the links of the epoch, those to the peers of `open`, which may be members
+/// later, and keep them; those to `drop` are needed for that no more. The epoch goes on meanwhile.
+struct Try {
+  static constexpr std::string_view kName = "try";
+  std::vector<Handle> open;
+  std::vector<PeerId> drop;
+  bool operator==(const Try&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("open", self.open, kMembersMax);
+    visit("drop", self.drop, kMembersMax);
   }
 };
 
@@ -452,8 +480,9 @@ struct StoreReply {
   }
 };
 
-using PeerToMaster = std::variant<Hello, Ready, Cannot, Suspect, Relinked, Done, Mismatch, Expired,
-                                  Vote, Knock, Leave, Bye, Heartbeat, StatusRequest, StoreRequest>;
-using MasterToPeer = std::variant<Welcome, Propose, Start, Commit, FailOp, Evicted, Left, Refuse,
-                                  Hold, Heartbeat, Status, StoreReply>;
+using PeerToMaster =
+    std::variant<Hello, Ready, Cannot, Suspect, Relinked, Done, Mismatch, Expired, Tried, Vote,
+                 Knock, Leave, Bye, Heartbeat, StatusRequest, StoreRequest>;
+using MasterToPeer = std::variant<Welcome, Try, Propose, Start, Commit, FailOp, Evicted, Left,
+                                  Refuse, Hold, Heartbeat, Status, StoreReply>;
 }  // namespace pccl

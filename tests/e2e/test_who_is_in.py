@@ -1,32 +1,11 @@
 """Who is in the run: `pccl-master --status`, and the names in log lines and errors."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from typing import Any
 
-from conftest import Master, wait_until
-from elastic_members import Run, Start, answers, end, member, tell, together
-
-
-def ask(master: Master, *arguments: str) -> str:
-    command = [sys.executable, "-m", "pccl_backend._cli", "--status", master.url, *arguments]
-
-    def answer() -> str:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        if "ask again" in done.stderr:  # ten questions in a second
-            return ""
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return wait_until(answer, what="an answer")
-
-
-def status(master: Master) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(ask(master, "--json"))
-    return found
+from conftest import wait_until
+from elastic_members import Run, Start, answers, ask, end, member, status, tell, together
 
 
 def test_a_stopped_member_and_a_newcomer_are_seen(run_peers: Run, start_master: Start) -> None:

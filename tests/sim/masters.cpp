@@ -377,6 +377,9 @@ bool World::apply_at_master(const Move& move) {
       to_master(
           m, master::Clock{std::max(master(m).core->now_s + 1, master(m).core->apart_again_s), 0});
       return true;
+    case What::newcomers_again:
+      to_master(m, master::Clock{next_retry_s(*master(m).core), 0});
+      return true;
     case What::outage:
       outage(m);
       return true;

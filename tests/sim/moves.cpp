@@ -31,6 +31,8 @@ constexpr const char* kWhat[] = {"arrives",
                                  "is seen to have ended by",
                                  "links up",
                                  "cannot reach",
+                                 "has a link to",
+                                 "tries in vain",
                                  "fetched from",
                                  "adopts",
                                  "hashed",
@@ -69,7 +71,8 @@ constexpr const char* kWhat[] = {"arrives",
                                  "repeats ->",
                                  "repeats <-",
                                  "loses all its connections",
-                                 "lets founders try again"};
+                                 "lets founders try again",
+                                 "lets newcomers try again"};
 
 constexpr int kBeatsMax = 3;     // enough for all to be heard after the first
 constexpr int kTimeoutsMax = 3;  // of one operation in one epoch, at one peer
@@ -194,12 +197,39 @@ void World::link_moves(int p, std::vector<Move>& out) const {
   }
 }
 
+/// Links that the master has asked for, beside those of the epoch.
+void World::try_moves(int p, std::vector<Move>& out) const {
+  for (const auto& [peer, said] : peer(p).tries) {
+    const int q = index(peer);
+    if (joined(p, q) && up(q)) {
+      if (!said) out.push_back({What::tried_up, Sort::fair, p, q, {}});
+      continue;
+    }
+    const bool knows = !said && !joined(p, q) && !reaches(q, p);
+    out.push_back({What::tried_in_vain, knows ? Sort::fair : Sort::maybe, p, q, {}});
+  }
+}
+
+/// The next time at which newcomers are tried again; 0: none wait for it.
+std::uint64_t World::next_retry_s(const master::State& core) {
+  std::uint64_t next = 0;
+  const auto add = [&](std::uint64_t when) {
+    if (when > core.now_s && (next == 0 || when < next)) next = when;
+  };
+  for (const auto& [p, held] : core.unreachable) {
+    if (core.peers.contains(p)) add(held.retry_s);
+  }
+  for (const auto& [name, origin] : core.origins) add(origin.until_s);
+  return next;
+}
+
 void World::peer_moves(int p, std::vector<Move>& out) const {
   const PeerWorld& world = peer(p);
   const auto& core = world.core;
   connect_moves(p, out);
   if (world.foreign) return;
   link_moves(p, out);
+  try_moves(p, out);
   if (world.adopting) {
     out.push_back({What::adopts, Sort::fair, p, -1, {}});
   } else if (world.fetch) {
@@ -317,6 +347,9 @@ void World::master_moves(int m, std::vector<Move>& out, std::vector<Move>& timer
   }
   if (world.core->found_later || !master::founders_apart(*world.core).empty()) {
     timers.push_back({What::founders_again, Sort::timer, -1, -1, {}, m});
+  }
+  if (next_retry_s(*world.core) > 0) {
+    timers.push_back({What::newcomers_again, Sort::timer, -1, -1, {}, m});
   }
   for (const PeerId p : world.absences) {
     timers.push_back({What::absence, Sort::timer, index(p), -1, {}, m});

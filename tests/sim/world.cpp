@@ -166,6 +166,9 @@ void World::act(int p, peer::Actions actions) {
     } else if constexpr (std::is_same_v<T, peer::Connect>) {
       world.connect = std::move(action);
       if (!rules.slow_adoption) world.fetch.reset();  // else what is fetched may be late
+    } else if constexpr (std::is_same_v<T, peer::TryLinks>) {
+      for (const PeerId q : action.drop) world.tries.erase(q);
+      for (const Handle& handle : action.open) world.tries[handle.peer] = false;
     } else if constexpr (std::is_same_v<T, peer::HashState>) {
       world.hash = true;
     } else if constexpr (std::is_same_v<T, peer::Fetch>) {
@@ -176,6 +179,7 @@ void World::act(int p, peer::Actions actions) {
       world.configured = action.epoch;
       world.home = world.master;
       world.mates = std::move(action.members);
+      for (const Member& m : world.mates) world.tries.erase(m.peer());
       world.stopped_data = false;
       if (world.first_epoch == EpochId{}) world.first_epoch = action.epoch;
       started[action.epoch].insert(id(p));
@@ -457,6 +461,7 @@ void World::apply(const Move& move) {
       ++peer(a).conn;
       peer(a).connected = true;
       peer(a).master = move.m;
+      peer(a).tries.clear();
       to_peer(a, peer::MasterConnected{});
       break;
     case What::peer_silent:
@@ -492,6 +497,14 @@ void World::apply(const Move& move) {
       to_peer(a, peer::LinkFailed{epoch, id(b), "no route"});
       break;
     }
+    case What::tried_up:
+      peer(a).tries[id(b)] = true;
+      to_peer(a, peer::LinkTried{id(b)});
+      break;
+    case What::tried_in_vain:
+      peer(a).tries.erase(id(b));
+      to_peer(a, peer::LinkTried{id(b), "no route"});
+      break;
     case What::fetched:
       peer(a).fetch.reset();
       peer(a).staged = peer(b).content;

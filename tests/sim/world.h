@@ -123,6 +123,7 @@ struct PeerWorld {
 
   // The engine's part.
   std::optional<peer::Connect> connect;
+  std::map<PeerId, bool> tries;  // links beside those of the epoch; has it said that they are up?
   std::optional<peer::Fetch> fetch;
   bool adopting = false;  // `staged` may replace `content`
   Content staged;
@@ -214,6 +215,8 @@ enum class What {
   sees_death,
   links_up,
   link_fails,
+  tried_up,
+  tried_in_vain,
   fetched,
   adopts,
   hashed,
@@ -253,7 +256,8 @@ enum class What {
   repeat_up,
   repeat_down,
   outage,
-  founders_again
+  founders_again,
+  newcomers_again
 };
 
 /// Which way of a cut is lost.
@@ -371,6 +375,8 @@ class World {
   void peer_moves(int p, std::vector<Move>& out) const;
   void connect_moves(int p, std::vector<Move>& out) const;
   void link_moves(int p, std::vector<Move>& out) const;
+  void try_moves(int p, std::vector<Move>& out) const;
+  [[nodiscard]] static std::uint64_t next_retry_s(const master::State& core);
   void net_moves(std::vector<Move>& out) const;
   void program_moves(int p, std::vector<Move>& out) const;
   void master_moves(int m, std::vector<Move>& out, std::vector<Move>& timers) const;

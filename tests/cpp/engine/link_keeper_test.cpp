@@ -43,6 +43,9 @@ std::vector<std::string> words(const LinkKeeper::Moves& moves) {
     } else if (const auto* failed = std::get_if<peer::LinkFailed>(&event)) {
       said.push_back("failed " + to_string(failed->epoch) + " " +
                      std::to_string(failed->peer.value));
+    } else if (const auto* tried = std::get_if<peer::LinkTried>(&event)) {
+      said.push_back((tried->reason.empty() ? "has " : "has not ") +
+                     std::to_string(tried->peer.value));
     }
   }
   return said;
@@ -66,6 +69,59 @@ TEST(LinkKeeper, a_proposal_of_nobody_else_is_connected_at_once) {
   LinkKeeper keeper;
   EXPECT_EQ(words(keeper.propose(proposal(kFirst, {}), 0, kWaitMs)),
             Words{"up " + to_string(kFirst)});
+}
+
+Handle handle_of(PeerId peer) {
+  Handle handle;
+  handle.peer = peer;
+  return handle;
+}
+
+LinkKeeper::Now outside(EpochId epoch) { return {0, epoch, false, false}; }
+
+TEST(LinkKeeper, a_link_that_is_tried_is_told_of_once_and_needed_until_it_is_dropped) {
+  LinkKeeper keeper;
+  const auto moves = keeper.try_links({{handle_of(kA), handle_of(kB)}, {}}, kRedialMs);
+  ASSERT_EQ(moves.dials.size(), 2U);
+  EXPECT_FALSE(moves.dials[0].via);
+  EXPECT_EQ(moves.dials[0].deadline_ms, kRedialMs);
+  EXPECT_EQ(words(keeper.up(kA)), Words{"has 2"});
+  EXPECT_TRUE(words(keeper.up(kA)).empty());
+  EXPECT_EQ(words(keeper.down(kB, "no answer", Down::unopened, outside(kFirst))),
+            Words{"has not 3"});
+  EXPECT_TRUE(keeper.tries(kA));
+  EXPECT_FALSE(keeper.tries(kB)) << "it is tried again when the master says so";
+  EXPECT_EQ(words(keeper.try_links({{handle_of(kA)}, {}}, kRedialMs)), Words{});
+  EXPECT_EQ(words(keeper.up(kA)), Words{"has 2"}) << "asked again, it answers again";
+  (void)keeper.try_links({{}, {kA}}, kRedialMs);
+  EXPECT_FALSE(keeper.tries(kA));
+  EXPECT_TRUE(words(keeper.down(kA, "reset", Down::lost, outside(kFirst))).empty());
+}
+
+TEST(LinkKeeper, a_tried_link_that_is_lost_is_dialled_again_and_stops_no_epoch) {
+  LinkKeeper keeper;
+  (void)keeper.try_links({{handle_of(kA)}, {}}, kRedialMs);
+  (void)keeper.up(kA);
+  const auto moves = keeper.down(kA, "reset", Down::lost, outside(kFirst));
+  EXPECT_EQ(moves.dials.size(), 1U);
+  EXPECT_TRUE(words(moves).empty());
+  EXPECT_FALSE(moves.again);
+  EXPECT_EQ(words(keeper.down(kA, "refused", Down::refused, outside(kFirst))), Words{"has not 2"});
+}
+
+TEST(LinkKeeper, a_tried_link_becomes_one_of_the_proposal) {
+  LinkKeeper keeper;
+  (void)keeper.try_links({{handle_of(kA)}, {}}, kRedialMs);
+  (void)keeper.up(kA);
+  (void)keeper.propose(proposal(kSecond, {kA}), 0, kWaitMs);
+  EXPECT_EQ(words(keeper.up(kA)), Words{"up " + to_string(kSecond)});
+  (void)keeper.propose(proposal(EpochId::make(1, 3), {kB}), 0, kWaitMs);
+  EXPECT_TRUE(keeper.tries(kA)) << "left out of the proposal, it is kept for a later one";
+  keeper.stop_trying(kA);
+  EXPECT_FALSE(keeper.tries(kA));
+  (void)keeper.try_links({{handle_of(kA), handle_of(kB)}, {}}, kRedialMs);
+  EXPECT_EQ(keeper.try_none(), (std::vector<PeerId>{kA, kB}));
+  EXPECT_FALSE(keeper.tries(kA));
 }
 
 TEST(LinkKeeper, a_link_of_the_epoch_before_that_ends_is_dialled_for_the_rest_of_the_time) {

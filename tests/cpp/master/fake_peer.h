@@ -153,6 +153,9 @@ class FakePeer {
 
   void act(const peer::ToMaster& a) { send(a.message); }
   void act(const peer::Connect& a) { later(peer::LinksUp{a.epoch}); }
+  void act(const peer::TryLinks& a) {
+    for (const Handle& other : a.open) later(peer::LinkTried{other.peer});
+  }
   void act(const peer::HashState&) { later(peer::RootKnown{}); }
   void act(const peer::Fetch& a) { later(peer::Fetched{a.plan.root}); }
   void act(const peer::RunOp& a) { later(peer::Completed{a.op}); }

@@ -1,6 +1,7 @@
 // Members, reports and a master in office, for the tests of the pure functions.
 #pragma once
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,11 +61,16 @@ inline Report& report(master::State& s, std::uint64_t peer) {
   return s.peers.at(PeerId{peer}).report;
 }
 
+/// A newcomer whose links to all members are up.
 inline void newcomer(master::State& s, const Member& m, bool at_door = true) {
   master::PeerState& peer = s.peers[m.peer()];
   peer.member = m;
   peer.at_door = at_door;
   peer.arrived = ++s.arrivals;
+  master::Trial& trial = s.trials[m.peer()];
+  trial.number = ++s.trials_begun;
+  const auto mates = s.groups.find(m.place.rank);
+  if (mates != s.groups.end()) trial.mates = {mates->second.begin(), mates->second.end()};
 }
 
 inline Epoch next_epoch(const std::vector<Member>& members, bool boundary = false) {
@@ -96,6 +102,22 @@ std::vector<std::pair<PeerId, T>> sent(const master::Actions& actions) {
     }
   }
   return found;
+}
+
+/// The peers but `mute` answer at once that the links which they are to try are up. Returns all
+/// actions.
+inline master::Actions linked(master::State& s, master::Actions actions,
+                              const std::set<std::uint64_t>& mute = {}) {
+  for (std::size_t at = 0; at < actions.size(); ++at) {
+    for (const auto& [to, links] : sent<Try>(master::Actions{actions[at]})) {
+      for (const Handle& other : links.open) {
+        if (mute.contains(to.value) || mute.contains(other.peer.value)) continue;
+        const master::Actions more = tell(s, to.value, Tried{other.peer});
+        actions.insert(actions.end(), more.begin(), more.end());
+      }
+    }
+  }
+  return actions;
 }
 
 /// The members of the first epoch that is proposed; empty: none is.

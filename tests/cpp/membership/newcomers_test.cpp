@@ -16,7 +16,7 @@ Actions comes(State& s, std::uint64_t id, const std::string& origin, bool at_doo
   Hello hello;
   hello.member = member(id);
   hello.at_door = at_door;
-  return step(s, PeerConnected{hello, origin});
+  return cast::linked(s, step(s, PeerConnected{hello, origin}));
 }
 
 void ready(State& s, std::initializer_list<std::uint64_t> who) {
@@ -72,7 +72,7 @@ TEST(Newcomers, one_that_is_never_ready_holds_the_members_for_thirty_seconds) {
   static_cast<void>(comes(s, 11, "t@b"));
   EXPECT_EQ(ids_of(door(s)), peers({11}));
   EXPECT_EQ(origin_waits_s(s, PeerId{10}), 30U);
-  static_cast<void>(step(s, Clock{s.now_s + 30, 0}));
+  static_cast<void>(cast::linked(s, step(s, Clock{s.now_s + 30, 0})));
   EXPECT_EQ(door(s).size(), 3U);
 }
 

@@ -8,7 +8,8 @@
 //   boot | die | clock SECONDS [unix=SECONDS] | over TIMER [N]                  the master; TIMER:
 //   founding patience refound absence connect N [replica=a attempt=0 rank=0 size=1 run=name
 //   state=REVISION/NAME] close N | crash N | died N (its process is seen to have ended) its
-//   connection breaks; the process dies hold N | release N what the master sends to N waits issue N
+//   connection breaks; the process dies hold N | release N what the master sends to N waits
+//   mute N | cut N M | heal N M: N answers no peer; N and M have no link (heal: they may) issue N
 //   [needs_all|root=M] | complete N KEY | returned N KEY | time_out N KEY | beat N mismatch N KEY |
 //   suspect N M | cannot N M | relinked N M refresh N | resume N | finish N | state N REVISION/NAME
 //   | leave N [now] | bye N
@@ -81,6 +82,10 @@ inline std::string line(const Vote& m) {
          std::to_string(m.step) +
          (m.finish ? " that the run is finished" : ", state " + text(m.root));
 }
+inline std::string line(const Tried& m) {
+  return (m.reason.empty() ? "has a link to " : "has no link to ") + text(m.peer) +
+         (m.reason.empty() ? "" : ": " + m.reason);
+}
 inline std::string line(const Knock& m) { return "knocks, state " + text(m.root); }
 inline std::string line(const Leave& m) {
   return std::string("wants to leave") + (m.at_once ? " at once" : "");
@@ -97,6 +102,11 @@ inline std::string line(const Welcome& m) {
   return "welcome" + std::string(m.founded ? ", founded" : "") +
          (m.has_boundaries ? ", has boundaries" : "") + ", rank " +
          std::to_string(m.provisional_rank) + " of " + std::to_string(m.provisional_size);
+}
+inline std::string line(const Try& m) {
+  std::string out = "try";
+  for (const Handle& handle : m.open) out += " " + text(handle.peer);
+  return out + (m.drop.empty() ? "" : " no more " + text(m.drop));
 }
 inline std::string line(const Propose& m) {
   return "propose " + to_string(m.epoch.id) + " " + text(m.epoch.members) +
@@ -127,6 +137,7 @@ inline std::string line(const StoreReply&) { return "store reply"; }
 inline std::string line(const peer::ToMaster&) { return ""; }
 inline std::string line(const peer::StopData&) { return "stops data"; }
 inline std::string line(const peer::Connect& a) { return "connects to " + text(a.members); }
+inline std::string line(const peer::TryLinks&) { return ""; }
 inline std::string line(const peer::HashState&) { return "hashes its state"; }
 inline std::string line(const peer::Fetch& a) { return "fetches " + text(a.plan.root); }
 inline std::string line(const peer::Adopt&) { return "adopts it"; }
@@ -234,6 +245,11 @@ class Story {
       to_master(master::PeerDisconnected{who()});
     } else if (verb == "died") {
       to_master(master::PeerDied{who()});
+    } else if (verb == "mute") {
+      mute_.insert(who());
+    } else if (verb == "cut" || verb == "heal") {
+      const auto pair = std::minmax(who(), who(1));
+      verb == "cut" ? static_cast<void>(down_.insert(pair)) : static_cast<void>(down_.erase(pair));
     } else if (verb == "hold" || verb == "release") {
       peers_.at(who()).held = verb == "hold";
     } else {
@@ -355,6 +371,14 @@ class Story {
       if (const auto* connect = std::get_if<peer::Connect>(&action)) {
         to_peer(p, peer::LinksUp{connect->epoch});
       }
+      if (const auto* links = std::get_if<peer::TryLinks>(&action)) {
+        for (const Handle& other : links->open) {
+          const bool mute = mute_.contains(p) || mute_.contains(other.peer);
+          const bool down = down_.contains(std::minmax(p, other.peer));
+          if (mute_.contains(p)) continue;
+          to_peer(p, peer::LinkTried{other.peer, mute || down ? "no answer" : ""});
+        }
+      }
       if (std::holds_alternative<peer::HashState>(action)) {
         to_peer(p, peer::RootKnown{player.state});
       }
@@ -418,6 +442,8 @@ class Story {
   master::Register held_;
   bool up_ = false;
   std::map<PeerId, Player> peers_;
+  std::set<PeerId> mute_;                     // connected to the master, and answer no peer
+  std::set<std::pair<PeerId, PeerId>> down_;  // without a link
   std::vector<std::string> lines_;
   std::vector<std::string> args_;
   std::string command_;

@@ -218,6 +218,9 @@ class Fleet {
       if (const auto* connects = std::get_if<peer::Connect>(&action)) {
         to_peer(id, peer::LinksUp{connects->epoch});
       }
+      if (const auto* links = std::get_if<peer::TryLinks>(&action)) {
+        for (const Handle& other : links->open) to_peer(id, peer::LinkTried{other.peer});
+      }
       if (const auto* fetch = std::get_if<peer::Fetch>(&action)) {
         to_peer(id, peer::Fetched{fetch->plan.root});
       }

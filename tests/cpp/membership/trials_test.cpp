@@ -1,0 +1,192 @@
+#include <gtest/gtest.h>
+
+#include "cast.h"
+
+namespace pccl::master {
+namespace {
+
+using cast::in_office;
+using cast::member;
+using cast::peers;
+using cast::sent;
+using cast::tell;
+
+Hello hello_of(std::uint64_t id, bool at_door = true) {
+  Hello hello;
+  hello.member = member(id);
+  hello.at_door = at_door;
+  return hello;
+}
+
+Actions comes(State& s, std::uint64_t id, const std::string& origin = "t@a") {
+  return step(s, PeerConnected{hello_of(id), origin});
+}
+
+std::vector<PeerId> opened(const Actions& actions, std::uint64_t at) {
+  std::vector<PeerId> out;
+  for (const auto& [to, links] : sent<Try>(actions)) {
+    if (to != PeerId{at}) continue;
+    for (const Handle& handle : links.open) out.push_back(handle.peer);
+  }
+  return out;
+}
+
+void seconds(State& s, std::uint64_t number) {
+  for (; number > 0; --number) static_cast<void>(step(s, Clock{s.now_s + 1, 0}));
+}
+
+TEST(Trials, a_newcomer_may_be_proposed_when_both_ends_of_each_link_have_said_that_it_is_up) {
+  State s = in_office({member(1), member(2)});
+  const Actions out = comes(s, 9);
+  EXPECT_EQ(opened(out, 9), peers({1, 2}));
+  EXPECT_EQ(opened(out, 1), peers({9}));
+  EXPECT_EQ(opened(out, 2), peers({9}));
+  for (const auto& [from, about] : {std::pair(1, 9), std::pair(2, 9), std::pair(9, 1)}) {
+    static_cast<void>(tell(s, static_cast<std::uint64_t>(from),
+                           Tried{PeerId{static_cast<std::uint64_t>(about)}}));
+    EXPECT_TRUE(door(s).empty());
+  }
+  static_cast<void>(tell(s, 9, Tried{PeerId{2}}));
+  EXPECT_EQ(ids_of(door(s)), peers({9}));
+}
+
+TEST(Trials, a_newcomer_that_says_nothing_is_given_up_and_tried_again_later) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(cast::linked(s, comes(s, 9), {9}));
+  for (const std::uint64_t p : {1U, 2U}) static_cast<void>(tell(s, p, Tried{PeerId{9}}));
+  seconds(s, 9);
+  EXPECT_TRUE(s.trials.contains(PeerId{9}));
+  const Actions out = step(s, Clock{s.now_s + 1, 0});
+  ASSERT_EQ(sent<Hold>(out).size(), 1U);
+  EXPECT_NE(sent<Hold>(out)[0].second.text.find("has not said within 10 s"), std::string::npos);
+  EXPECT_FALSE(s.trials.contains(PeerId{9}));
+  EXPECT_TRUE(s.running) << "the members have gone on all the time";
+  seconds(s, 29);
+  EXPECT_FALSE(s.trials.contains(PeerId{9}));
+  EXPECT_EQ(opened(step(s, Clock{s.now_s + 1, 0}), 9), peers({1, 2}));
+}
+
+TEST(Trials, a_newcomer_that_no_member_reaches_hears_which_and_why) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(comes(s, 9));
+  Actions out = tell(s, 1, Tried{PeerId{9}, "connection refused"});
+  EXPECT_TRUE(sent<Hold>(out).empty()) << "the other member may pass its data on";
+  out = tell(s, 2, Tried{PeerId{9}, "no answer"});
+  ASSERT_EQ(sent<Hold>(out).size(), 1U);
+  const std::string text = sent<Hold>(out)[0].second.text;
+  EXPECT_NE(text.find("connection refused"), std::string::npos) << text;
+  EXPECT_NE(text.find("no answer"), std::string::npos) << text;
+  EXPECT_TRUE(s.running);
+  EXPECT_TRUE(door(s).empty());
+  EXPECT_TRUE(s.cannot.empty()) << "it is no reason to evict a peer that has not come in";
+}
+
+TEST(Trials, a_newcomer_that_one_member_reaches_is_proposed_over_this_one) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(comes(s, 9));
+  static_cast<void>(tell(s, 1, Tried{PeerId{9}, "no route"}));
+  static_cast<void>(tell(s, 2, Tried{PeerId{9}}));
+  static_cast<void>(tell(s, 9, Tried{PeerId{2}}));
+  EXPECT_EQ(ids_of(door(s)), peers({9}));
+  for (const std::uint64_t p : {1U, 2U}) {
+    static_cast<void>(tell(s, p, Vote{1, VoteKind::refresh, {}}));
+  }
+  ASSERT_TRUE(s.proposal.has_value());
+  EXPECT_EQ(s.proposal->relays, (std::vector<Relay>{{PeerId{1}, PeerId{9}, PeerId{2}}}));
+}
+
+TEST(Trials, a_member_that_does_not_answer_keeps_no_newcomer_out) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(cast::linked(s, comes(s, 9), {2}));
+  static_cast<void>(tell(s, 9, Tried{PeerId{2}}));
+  EXPECT_TRUE(door(s).empty());
+  seconds(s, 10);
+  EXPECT_EQ(ids_of(door(s)), peers({9}));
+}
+
+TEST(Trials, a_sound_newcomer_does_not_wait_for_one_that_is_not) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(comes(s, 8));
+  const Actions out = cast::linked(s, comes(s, 9, "t@b"), {8});
+  EXPECT_EQ(opened(out, 9), peers({1, 2, 8}));
+  EXPECT_EQ(ids_of(door(s)), peers({9}));
+}
+
+TEST(Trials, of_two_newcomers_the_later_waits_for_their_link) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(cast::linked(s, comes(s, 8)));
+  static_cast<void>(cast::linked(s, comes(s, 9), {8}));
+  EXPECT_EQ(ids_of(door(s)), peers({8}));
+  static_cast<void>(tell(s, 8, Tried{PeerId{9}}));
+  static_cast<void>(tell(s, 9, Tried{PeerId{8}}));
+  EXPECT_EQ(ids_of(door(s)), peers({8, 9}));
+}
+
+TEST(Trials, a_member_that_connects_anew_is_asked_again) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(cast::linked(s, comes(s, 9)));
+  EXPECT_EQ(ids_of(door(s)), peers({9}));
+  Hello again = hello_of(2, false);
+  again.report = cast::report(s, 2);
+  const Actions out = step(s, PeerConnected{again, "t@a"});
+  EXPECT_EQ(opened(out, 2), peers({9}));
+  EXPECT_TRUE(door(s).empty());
+  static_cast<void>(cast::linked(s, out));
+  EXPECT_EQ(ids_of(door(s)), peers({9}));
+}
+
+TEST(Trials, a_newcomer_that_is_gone_is_tried_by_nobody) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(cast::linked(s, comes(s, 9)));
+  const auto out = sent<Try>(step(s, PeerDisconnected{PeerId{9}}));
+  ASSERT_EQ(out.size(), 2U);
+  for (const auto& [to, links] : out) EXPECT_EQ(links.drop, peers({9}));
+  EXPECT_TRUE(s.trials.empty());
+}
+
+TEST(Trials, a_master_that_takes_over_has_the_links_tried_anew) {
+  State s = in_office({member(1), member(2)});
+  const Register held = *s.held;
+  std::vector<Hello> hellos;
+  for (const std::uint64_t p : {1U, 2U}) {
+    hellos.push_back(hello_of(p, false));
+    hellos.back().report = cast::report(s, p);
+  }
+  State next;
+  static_cast<void>(step(next, TakenOver{held}));
+  static_cast<void>(step(next, RegisterWritten{*next.writing, true}));
+  static_cast<void>(cast::linked(next, comes(next, 9)));
+  Actions out;
+  for (const Hello& hello : hellos) {
+    out = step(next, PeerConnected{hello, "t@a"});
+    EXPECT_EQ(opened(out, hello.member.peer().value), peers({9}));
+    EXPECT_EQ(opened(out, 9), (std::vector<PeerId>{hello.member.peer()}));
+    static_cast<void>(cast::linked(next, out));
+  }
+  EXPECT_EQ(ids_of(door(next)), peers({9}));
+}
+
+TEST(Trials, of_very_many_newcomers_some_are_tried_and_no_origin_keeps_another_out) {
+  State s = in_office({member(1)});
+  for (std::uint64_t id = 100; id < 300; ++id) static_cast<void>(comes(s, id, "t@a"));
+  EXPECT_EQ(s.trials.size(), 64U);
+  static_cast<void>(comes(s, 9, "t@b"));
+  EXPECT_EQ(s.trials.size(), 64U);
+  EXPECT_TRUE(s.trials.contains(PeerId{9}));
+}
+
+TEST(Trials, a_full_run_has_no_links_tried) {
+  State s = in_office({member(1), member(2)});
+  s.config.max_peers = 2;
+  EXPECT_TRUE(sent<Try>(comes(s, 9)).empty());
+}
+
+TEST(Trials, words_about_links_that_nobody_tries_change_nothing) {
+  State s = in_office({member(1), member(2)});
+  EXPECT_TRUE(tell(s, 1, Tried{PeerId{2}, "no route"}).empty());
+  EXPECT_TRUE(tell(s, 1, Tried{PeerId{77}}).empty());
+  EXPECT_TRUE(s.cannot.empty());
+}
+
+}  // namespace
+}  // namespace pccl::master
