@@ -489,8 +489,17 @@ void RunServer::room(PeerId peer) {
   }
 }
 
+/// On whose account this peer writes to the store: that of its token, or, without tokens, that of
+/// its network.
+std::string RunServer::owner_of(PeerId peer) const {
+  const auto known = state_.peers.find(peer);
+  if (known == state_.peers.end()) return "";
+  const std::string& token = known->second.member.token;
+  return token.empty() ? known->second.origin : token;
+}
+
 void RunServer::serve(PeerId peer, const StoreRequest& request) {
-  store_answers(store_.request(peer, request));
+  store_answers(store_.request(peer, request, owner_of(peer)));
   const Waiter waiter{peer, request.id};
   if (!store_.waits(waiter) || store_timers_.contains(waiter)) return;
   store_timers_[waiter] = clock_.timer(request.timeout_ms, 0, [this, waiter] {

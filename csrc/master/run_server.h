@@ -96,6 +96,7 @@ class RunServer final : private ConnectionEvents {
   void take_charge(Register held);
   void store_request(PeerId peer, StoreRequest request);
   void hold(PeerId peer, StoreRequest request);
+  [[nodiscard]] std::string owner_of(PeerId peer) const;
   void serve(PeerId peer, const StoreRequest& request);
   void store_answers(const std::vector<StoreAnswer>& answers);
   void store_drop(PeerId peer);

@@ -5,8 +5,6 @@
 #include <charconv>
 #include <utility>
 
-#include "base/assert.h"
-
 namespace pccl::master {
 namespace {
 
@@ -95,7 +93,10 @@ std::size_t value_bytes(const StoreReply& reply) {
   return bytes;
 }
 
-std::vector<StoreAnswer> KeyValueStore::request(PeerId peer, const StoreRequest& request) {
+std::vector<StoreAnswer> KeyValueStore::request(PeerId peer, const StoreRequest& request,
+                                                const std::string& owner) {
+  asking_ = peer;
+  owner_ = owner;
   const Waiter self{peer, request.id};
   const auto only = [&](StoreReply reply) {
     return std::vector<StoreAnswer>{{self, std::move(reply)}};
@@ -279,14 +280,20 @@ StoreReply KeyValueStore::wait(PeerId peer, const StoreRequest& request, std::st
                   "this peer has " + std::to_string(kStoreWaitsMax) +
                       " store requests that wait, more are not taken");
   }
-  const bool fits_peer = held_by(peer).bytes + bytes <= bytes_of_peer_max_;
-  if (!fits_peer || bytes_ + bytes > bytes_max_) return full(peer, request, missing);
+  if (!may_hold(bytes_, held_by(peer), held_by_owner_of(peer), bytes, 0)) {
+    return full(peer, request, missing);
+  }
+  let_wait(peer, request, std::move(missing), bytes);
+  return with_amount(request, 0);
+}
+
+void KeyValueStore::let_wait(PeerId peer, const StoreRequest& request, std::string missing,
+                             std::size_t bytes) {
   take(peer, bytes, 0);
   ++waits_of_[peer];
   const Waiter self{peer, request.id};
   by_missing_.emplace(missing, self);
   waiting_.emplace(self, Waiting{request, std::move(missing), bytes});
-  return with_amount(request, 0);
 }
 
 std::optional<std::string> KeyValueStore::first_missing(const StoreRequest& request) const {
@@ -302,11 +309,14 @@ StoreReply KeyValueStore::full(PeerId peer, const StoreRequest& request,
   const bool all = bytes_ + kStoreEntryBytes + key.size() > bytes_max_;
   const std::string whole = "the master's store is full (" + std::to_string(bytes_) + " of " +
                             std::to_string(bytes_max_) + " bytes";
+  const Held together = held_by_owner_of(peer);
   const std::string own =
       "the master's store is full for this peer (it holds " + std::to_string(held.bytes) +
       " of its " + std::to_string(bytes_of_peer_max_) + " bytes, and " + std::to_string(held.keys) +
-      " of its " + std::to_string(keys_of_peer_max_) + " keys; all peers hold " +
-      std::to_string(bytes_) + " of " + std::to_string(bytes_max_) + " bytes";
+      " of its " + std::to_string(keys_of_peer_max_) + " keys; the peers with its token, or from " +
+      "its network, hold " + std::to_string(together.bytes) + " bytes and " +
+      std::to_string(together.keys) + " keys; all peers hold " + std::to_string(bytes_) + " of " +
+      std::to_string(bytes_max_) + " bytes";
   return failed(request, ErrorCode::invalid,
                 (all ? whole : own) + "): no room for " + in_quotes(key));
 }
@@ -316,27 +326,64 @@ KeyValueStore::Held KeyValueStore::held_by(PeerId peer) const {
   return held == held_.end() ? Held{} : held->second;
 }
 
+std::string KeyValueStore::owner_of(PeerId peer) const {
+  const auto held = held_.find(peer);
+  if (held != held_.end()) return held->second.owner;
+  return peer == asking_ && !owner_.empty() ? owner_ : to_string(peer);
+}
+
+KeyValueStore::Held KeyValueStore::held_by_owner_of(PeerId peer) const {
+  const auto held = held_by_owner_.find(owner_of(peer));
+  return held == held_by_owner_.end() ? Held{} : held->second;
+}
+
+bool KeyValueStore::may_hold(std::size_t all, Held peer, Held owner, std::size_t bytes,
+                             std::size_t keys) const {
+  peer.bytes += bytes;
+  peer.keys += keys;
+  if (all + bytes > bytes_max_) return false;
+  if (peer.bytes > bytes_of_peer_max_ || peer.keys > keys_of_peer_max_) return false;
+  const bool little = peer.bytes <= kStoreLittleBytes && peer.keys <= kStoreLittleKeys;
+  if (!little && owner.keys + keys > keys_of_owner_max_) return false;
+  const std::size_t most = little ? kStoreBytesOfLittleMax : kStoreBytesOfOwnerMax;
+  return owner.bytes + bytes <= bytes_max_ / 4 * (most / (kStoreBytesMax / 4));
+}
+
 bool KeyValueStore::fits(PeerId peer, const std::string& key, std::size_t value_bytes) const {
-  const auto at = entries_.find(key);
-  const std::size_t old = at == entries_.end() ? 0 : entry_bytes(key, at->second.value.size());
-  const bool own = at != entries_.end() && at->second.holder == peer;
+  std::size_t all = bytes_;
+  Held of_peer = held_by(peer);
+  Held of_owner = held_by_owner_of(peer);
   const std::size_t bytes = entry_bytes(key, value_bytes);
-  const Held held = held_by(peer);
-  return bytes_ - old + bytes <= bytes_max_ &&
-         held.bytes - (own ? old : 0) + bytes <= bytes_of_peer_max_ &&
-         held.keys + (own ? 0 : 1) <= keys_of_peer_max_;
+  if (const auto at = entries_.find(key); at != entries_.end()) {
+    const std::size_t old = entry_bytes(key, at->second.value.size());
+    const PeerId holder = at->second.holder;
+    if (holder == peer && bytes <= old) return true;
+    all -= old;
+    if (holder == peer) of_peer.bytes -= old, --of_peer.keys;
+    if (owner_of(holder) == owner_of(peer)) of_owner.bytes -= old, --of_owner.keys;
+  }
+  return may_hold(all, std::move(of_peer), std::move(of_owner), bytes, 1);
 }
 
 void KeyValueStore::take(PeerId peer, std::size_t bytes, std::size_t keys) {
+  std::string owner = owner_of(peer);
   bytes_ += bytes;
+  Held& together = held_by_owner_[owner];
+  together.bytes += bytes;
+  together.keys += keys;
   Held& held = held_[peer];
   held.bytes += bytes;
   held.keys += keys;
+  held.owner = std::move(owner);
 }
 
 void KeyValueStore::give_back(PeerId peer, std::size_t bytes, std::size_t keys) {
   bytes_ -= bytes;
   const auto held = held_.find(peer);
+  const auto together = held_by_owner_.find(held->second.owner);
+  together->second.bytes -= bytes;
+  together->second.keys -= keys;
+  if (together->second.bytes == 0) held_by_owner_.erase(together);
   held->second.bytes -= bytes;
   held->second.keys -= keys;
   if (held->second.bytes == 0) held_.erase(held);
@@ -378,6 +425,8 @@ void KeyValueStore::wake(const std::string& key, std::vector<StoreAnswer>& answe
   for (const Waiter& waiter : woken) {
     const auto at = waiting_.find(waiter);
     const StoreRequest request = at->second.request;
+    const std::size_t bytes_held = at->second.bytes;
+    const std::string owner = owner_of(waiter.peer);
     auto missing = first_missing(request);
     forget(at);
     if (!missing) {
@@ -387,9 +436,10 @@ void KeyValueStore::wake(const std::string& key, std::vector<StoreAnswer>& answe
       bytes += value_bytes(reply);
       answers.push_back({waiter, std::move(reply), request});
     } else {
-      // There was room for the request a moment ago, and its number of bytes is the same.
-      const StoreReply again = wait(waiter.peer, request, *std::move(missing));
-      PCCL_ASSERT(!again.error.failed(), again.error.text);
+      // There was room for the request, and its number of bytes is the same.
+      asking_ = waiter.peer;
+      owner_ = owner;
+      let_wait(waiter.peer, request, *std::move(missing), bytes_held);
     }
   }
 }

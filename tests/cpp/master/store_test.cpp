@@ -298,6 +298,65 @@ TEST(Store, one_peer_does_not_fill_it_for_the_others) {
   EXPECT_EQ(store.bytes(), 0U);
 }
 
+TEST(Store, many_ids_of_one_owner_do_not_fill_it_for_the_others) {
+  KeyValueStore store(1 << 20);
+  const std::string large(100000, 'x');
+  std::uint64_t id = 0;
+  const auto sets = [&](PeerId peer, const std::string& key, const std::string& value,
+                        const std::string& owner) {
+    const auto answers = store.request(peer, make(++id, StoreOp::set, {key}, {value}), owner);
+    return !answers.at(0).reply.error.failed();
+  };
+  std::size_t kept = 0;
+  while (sets(PeerId{100 + kept}, "a" + std::to_string(kept), large, "red")) ++kept;
+  EXPECT_EQ(kept, 5U) << "half of it, by whatever number of ids";
+  EXPECT_TRUE(sets(PeerId{50}, "small", "x", "red")) << "a peer of that owner that holds little";
+  for (std::uint64_t peer = 1000;
+       sets(PeerId{peer}, "l" + std::to_string(peer), std::string(20000, 'x'), "red"); ++peer) {
+    ASSERT_LT(peer, 2000U);
+  }
+  EXPECT_LE(store.bytes(), 3U << 18) << "and of such ids, too, there are not too many";
+  EXPECT_TRUE(sets(PeerId{7}, "b", large, "blue"));
+  EXPECT_TRUE(sets(PeerId{100}, "a0", large, "red")) << "what it holds it may change";
+  store.clear();
+  EXPECT_EQ(store.bytes(), 0U);
+  EXPECT_TRUE(sets(PeerId{100}, "a0", large, "red"));
+}
+
+TEST(Store, two_hundred_and_fifty_six_ranks_of_one_token_have_room) {
+  KeyValueStore store;
+  std::uint64_t id = 0;
+  for (int key = 0; key < 512; ++key) {
+    for (std::uint64_t rank = 0; rank < 256; ++rank) {
+      const std::string name = "group/" + std::to_string(key) + "/" + std::to_string(rank);
+      const auto answers = store.request(
+          PeerId{rank + 1}, make(++id, StoreOp::set, {name}, {std::string(400, 'x')}), "token");
+      ASSERT_FALSE(answers.at(0).reply.error.failed()) << answers.at(0).reply.error.text;
+    }
+  }
+}
+
+TEST(Store, a_request_that_waits_for_several_keys_goes_on_waiting_in_a_full_store) {
+  KeyValueStore store(1 << 20);
+  const auto sets = [&](PeerId peer, const std::string& key, std::size_t bytes) {
+    static std::uint64_t id = 1000;
+    return store.request(peer, make(++id, StoreOp::set, {key}, {std::string(bytes, 'x')}), "red");
+  };
+  const std::string name(4000, 'k');
+  std::uint64_t id = 0;
+  while (id < 20) {  // more than little
+    EXPECT_TRUE(
+        store.request(kAnna, make(++id, StoreOp::wait, {"first", name + std::to_string(id)}), "red")
+            .empty());
+  }
+  for (std::uint64_t peer = 50;
+       !sets(PeerId{peer}, "l" + std::to_string(peer), 30000).at(0).reply.error.failed(); ++peer) {
+    ASSERT_LT(peer, 200U);
+  }
+  EXPECT_EQ(sets(PeerId{49}, "first", 10).size(), 1U) << "none of those that wait is answered";
+  store.drop(kAnna);
+}
+
 TEST(Store, keys_and_requests_that_wait_count_for_their_peer) {
   KeyValueStore store(1 << 20, kStoreAnswersBytesMax, 3);
   std::uint64_t id = 0;
