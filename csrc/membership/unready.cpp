@@ -2,8 +2,6 @@
 // A sound member is ready when its links are up and it has the state; a link that does not come up
 // is reported within seconds (`Cannot`), and a fetch shows in heartbeats. Newcomers have less time
 // (newcomers.cpp).
-#include <algorithm>
-
 #include "base/text.h"
 #include "membership/master_rules.h"
 
