@@ -125,7 +125,7 @@ class Stall {
   void forget() { found_.clear(); }
 
  private:
-  static constexpr std::uint64_t kLateMaxMs = 31 * 60'000;  // the master's 30 minutes, and a little
+  static constexpr std::uint64_t kLateMaxMs = 1'860'000;  // the master's 30 minutes, and one more
   /// Have the others said for too long why nothing moves?
   [[nodiscard]] bool doubts() const {
     const std::uint64_t more_ms = seen_.of_two ? limit_ms_ : kLateMaxMs;
