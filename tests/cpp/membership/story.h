@@ -248,7 +248,7 @@ class Story {
     } else if (verb == "mute") {
       mute_.insert(who());
     } else if (verb == "cut" || verb == "heal") {
-      const auto pair = std::minmax(who(), who(1));
+      const std::pair<PeerId, PeerId> pair = std::minmax({who(), who(1)});
       verb == "cut" ? static_cast<void>(down_.insert(pair)) : static_cast<void>(down_.erase(pair));
     } else if (verb == "hold" || verb == "release") {
       peers_.at(who()).held = verb == "hold";
