@@ -215,6 +215,10 @@ void World::lose_register() {
   const master::Register other =
       random_.below(2) == 0 ? master::Register{} : history_[random_.below(history_.size())];
   lost = !other.epoch || other.epoch->id != started.rbegin()->first;
+  // A master that sees all members of the older epoch to have ended waits for nobody else.
+  const auto is_up = [this](const Member& m) { return up(index(m.peer())); };
+  lost = lost && (!other.epoch ||
+                  std::any_of(other.epoch->members.begin(), other.epoch->members.end(), is_up));
   if (!lost) return;
   refounds_ = !other.epoch && random_.below(2) == 0;
   held = other;

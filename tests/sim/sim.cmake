@@ -43,7 +43,7 @@ endforeach()
 add_test(NAME sim COMMAND pccl_sim 1 10000)
 add_test(NAME sim_liars COMMAND pccl_sim --liars 1 3000)
 add_test(NAME sim_seeds COMMAND pccl_sim --seeds ${SIM}/seeds.txt)
-add_test(NAME sim_planted COMMAND pccl_sim_planted --all-planted 1 4000)
+add_test(NAME sim_planted COMMAND pccl_sim_planted --all-planted 200001 12000)
 
 include(${SIM}/engine/sources.cmake)
 add_library(pccl_sim_product OBJECT ${sim_engine_product})
