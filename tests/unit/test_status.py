@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from strangers import CHANNEL, opening
+
 from pccl_backend import _cli, _core, _status
 
 
@@ -172,11 +174,11 @@ def test_the_words_of_who_answers_reach_no_terminal_as_they_are() -> None:
     error = b"\xa2" + text(b"code") + b"\x06" + text(b"text") + words
     payload = b"\xa2" + text(b"m") + text(b"refuse") + text(b"error") + error
     head = struct.pack("<BBHII", 1, 0, 0, len(payload), 0)
-    opening = bytes.fromhex("8970 6363 6c0d 0a1a") + struct.pack("<IB3x", 2, 1) + bytes(40)
+    greeting = opening(CHANNEL) + bytes(40)
 
     def answers(server: socket.socket) -> None:
         with server.accept()[0] as asked:
-            asked.sendall(opening + struct.pack("<I", crc32c(head)) + head + payload)
+            asked.sendall(greeting + struct.pack("<I", crc32c(head)) + head + payload)
             while asked.recv(1 << 16):
                 pass
 
