@@ -432,7 +432,9 @@ def test_every_field_of_a_message_has_its_row(struct: str) -> None:
 
 def listed_in(variant: str) -> set[str]:
     header = "wire/peer_messages.h" if variant == "PeerToPeer" else "wire/messages.h"
-    text = re.search(rf"using {variant} =\s+std::variant<(.*?)>;", (CSRC / header).read_text(), re.S)
+    text = re.search(
+        rf"using {variant} =\s+std::variant<(.*?)>;", (CSRC / header).read_text(), re.S
+    )
     assert text
     return {described_structs()[struct][0] for struct in re.findall(r"\w+", text[1])}
 
