@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from strangers import CHANNEL, opening
 
 from pccl_backend import _cli, _core, _status
