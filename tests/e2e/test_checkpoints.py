@@ -143,7 +143,7 @@ def counting(index: int, url: str, folder: str) -> None:
         if word == "hold":
             hold(_checkpoints.Writer, "finish")
         if word == "wait" and checkpoints._writing is not None:
-            checkpoints._writing.result(60.0)
+            checkpoints._writing.has_ended(60.0)
     say(
         did="end",
         weights=model.weight.tolist()[0],
