@@ -394,6 +394,7 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   idleness_.tick(elapsed_ms, next_key(), stay_.here() || !ops_.empty(), admitted_ && !holding());
   Group::tick(elapsed_ms);
   exchange_.tick(elapsed_ms);
+  move_links(keeper_.tell_tried());
   watch_stall(elapsed_ms);
   enter_boundary();
   wait_to_join(elapsed_ms);

@@ -1,5 +1,7 @@
 #include "engine/link_keeper.h"
 
+#include <utility>
+
 #include "base/limits.h"
 
 namespace pccl {
@@ -49,6 +51,7 @@ std::vector<PeerId> LinkKeeper::try_none() {
   for (const auto& [peer, handle] : tried_) peers.push_back(peer);
   tried_.clear();
   trying_.clear();
+  to_tell_.clear();
   return peers;
 }
 
@@ -58,7 +61,7 @@ LinkKeeper::Moves LinkKeeper::up(PeerId peer) {
     moves.events.emplace_back(peer::LinksUp{epoch_});
   }
   if (redialing_.erase(peer) > 0) moves.events.emplace_back(peer::LinkBack{peer});
-  if (trying_.erase(peer) > 0) moves.events.emplace_back(peer::LinkTried{peer});
+  if (trying_.erase(peer) > 0) note_tried({peer, ""}, moves);
   return moves;
 }
 
@@ -88,8 +91,7 @@ LinkKeeper::Moves LinkKeeper::down(PeerId peer, const std::string& reason, Down 
       moves.dials.push_back({tried->second, std::nullopt, kRedialMs});
     } else {
       stop_trying(peer);
-      moves.events.emplace_back(
-          peer::LinkTried{peer, reason.empty() ? "the link did not come up" : reason});
+      note_tried({peer, reason.empty() ? "the link did not come up" : reason}, moves);
     }
     return moves;
   }
@@ -108,6 +110,18 @@ LinkKeeper::Moves LinkKeeper::down(PeerId peer, const std::string& reason, Down 
   // The end of a link over a relay is no evidence of that peer: the relay may be gone.
   if (!via_.contains(peer)) moves.events.emplace_back(peer::LinkClosed{peer, refused});
   return moves;
+}
+
+LinkKeeper::Moves LinkKeeper::tell_tried() {
+  Moves moves;
+  if (!to_tell_.empty()) moves.events.emplace_back(peer::LinksTried{std::exchange(to_tell_, {})});
+  return moves;
+}
+
+void LinkKeeper::note_tried(TriedLink link, Moves& moves) {
+  to_tell_.push_back(std::move(link));
+  if (!trying_.empty()) return;
+  moves.events.emplace_back(peer::LinksTried{std::exchange(to_tell_, {})});
 }
 
 bool LinkKeeper::ends_too_often(PeerId peer, std::uint64_t now_ms) {

@@ -37,6 +37,9 @@ class LinkKeeper {
   /// Links that the master wants to be tried. One that has not come up within `wait_ms` is given
   /// up.
   [[nodiscard]] Moves try_links(const peer::TryLinks& links, std::uint64_t wait_ms);
+  /// What is known of the links that are tried and has not been told. One message tells of many
+  /// links: when none is open any more, or when the caller asks here, which it does at each tick.
+  [[nodiscard]] Moves tell_tried();
   /// Forgets the links that are tried, and returns their peers.
   std::vector<PeerId> try_none();
   /// The link to this peer is tried, or kept for a later proposal.
@@ -78,6 +81,7 @@ class LinkKeeper {
 
   [[nodiscard]] Dial dial(const Handle& peer, std::uint64_t deadline_ms) const;
   [[nodiscard]] bool ends_too_often(PeerId peer, std::uint64_t now_ms);
+  void note_tried(TriedLink link, Moves& moves);
 
   EpochId epoch_;  // of the proposal
   std::uint64_t until_ms_ = 0;
@@ -87,7 +91,8 @@ class LinkKeeper {
   std::set<PeerId> redialing_;    // were up
   std::map<PeerId, Ends> ends_;
   std::map<PeerId, Handle> tried_;
-  std::set<PeerId> trying_;  // of `tried_`: the master is to hear of it
+  std::set<PeerId> trying_;         // of `tried_`: neither up nor given up yet
+  std::vector<TriedLink> to_tell_;  // to the master
 };
 
 }  // namespace pccl

@@ -57,6 +57,13 @@ std::string when_again(const State& s) {
 
 }  // namespace
 
+bool keeps_pace(Pace& pace, std::uint64_t now_s, std::uint64_t times_max) {
+  if (pace.second_s != now_s) pace = {now_s, 0};
+  if (pace.times >= times_max) return false;
+  ++pace.times;
+  return true;
+}
+
 std::string why_apart(const State& s, PeerId p) {
   for (const Apart& pair : pairs_apart(s)) {
     if (pair.first == p || pair.second == p) return cut_text(text_of(s, pair) + kWhatHelps);
@@ -95,10 +102,8 @@ void founders_changed(State& s) {
 }
 
 bool may_propose_founders(State& s, std::size_t number) {
-  if (s.proposed_s != s.now_s) s.proposals_of_s = 0;
-  s.proposed_s = s.now_s;
-  const bool may = s.proposals_of_s < (number > kFewFounders ? 1 : kProposalsOfFew);
-  if (may) ++s.proposals_of_s;
+  const bool may =
+      keeps_pace(s.founding_proposals, s.now_s, number > kFewFounders ? 1 : kProposalsOfFew);
   s.found_later = !may;
   return may;
 }

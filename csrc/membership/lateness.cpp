@@ -68,7 +68,9 @@ bool waits_before(const State& s, PeerId p, OpKey place) {
 std::optional<OpKey> stuck_op(const State& s, PeerId p, const Report& report) {
   const std::uint32_t group = s.seats.at(p).group;
   std::optional<OpKey> oldest;
-  for (const auto& [q, said] : s.accusations) {
+  for (const auto& accusation : s.accusations) {
+    const PeerId q = accusation.first;
+    const auto& said = accusation.second;
     if (report.issued <= said.place || s.now_s < said.since_s + kStuckMaxS) continue;
     const auto done = s.done.find({group, said.place});
     if (done == s.done.end() || done->second.contains(p) || !done->second.contains(q)) continue;

@@ -397,7 +397,7 @@ void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
 
 void on_message(State& s, PeerId p, const Cannot& m, Actions& out) { cannot_reach(s, p, m, out); }
 
-void on_message(State& s, PeerId p, const Tried& m, Actions& out) { hear_of_link(s, p, m, out); }
+void on_message(State& s, PeerId p, const Tried& m, Actions& out) { hear_of_links(s, p, m, out); }
 
 void on_message(State& s, PeerId p, const Suspect& m, Actions& out) {
   const Epoch* epoch = own(s);

@@ -263,6 +263,11 @@ struct NewcomersAsked {
   /// The time is over: none but these are admitted before the next Start.
   std::optional<std::set<PeerId>> let_in;
 };
+/// How often something was done in the second `second_s`.
+struct Pace {
+  std::uint64_t second_s = 0;
+  std::uint64_t times = 0;
+};
 /// The links of a newcomer to the members of its peer group, and to newcomers of it whose trial has
 /// begun before, are being tried, or are up (trials.cpp).
 struct Trial {
@@ -345,6 +350,9 @@ struct State {
   std::map<PeerId, Trial> trials;
   std::uint64_t trials_begun = 0;
   bool trials_changed = false;  // peers, or what is held against them
+  bool trials_later = false;    // the next second begins trials, and asks for links
+  Pace asks_for_links;
+  std::map<PeerId, Try> links_to_ask;  // by receiver
   NewcomersAsked asked;
   std::map<std::string, Origin> origins;
   // Founders that cannot reach each other (founding.cpp): when they are proposed again, and how
@@ -373,9 +381,8 @@ struct State {
   std::size_t unvoted = 0;                  // index of a member that had not voted at the last look
   std::map<std::uint32_t, SyncPlan> plans;  // of `proposal`, by peer group
   std::set<PeerId> leavers;                 // members that leave with `proposal`
-  std::set<PeerId> unknown;          // connected, of an epoch that the register does not know
-  std::uint64_t proposals_of_s = 0;  // of a founding, in the second `proposed_s`
-  std::uint64_t proposed_s = 0;
+  std::set<PeerId> unknown;  // connected, of an epoch that the register does not know
+  Pace founding_proposals;
   bool found_later = false;  // there were too many: the next second proposes
 };
 

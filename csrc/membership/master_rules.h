@@ -82,14 +82,15 @@ std::uint64_t not_reached(State& s, PeerId newcomer, const std::string& why);
 // ------------------------------------------------------ links of newcomers, before a boundary
 // (trials.cpp)
 
-/// If peers have come or gone: begins and ends trials, and asks for the links that are missing.
+/// If peers have come or gone: begins and ends trials, and asks for the links that are missing. A
+/// large run asks once a second: so the number of messages does not grow with that of newcomers.
 void try_links(State& s, Actions& out);
 /// This peer has connected anew, and knows of no link to try.
 void forget_links(State& s, PeerId p);
 /// The newcomers whose links are up, or known not to come up: they may be proposed.
 [[nodiscard]] std::set<PeerId> tried(const State& s);
-/// A peer says of a link that it is up, or that it did not come up.
-void hear_of_link(State& s, PeerId from, const Tried& m, Actions& out);
+/// A peer says of links that they are up, or did not come up.
+void hear_of_links(State& s, PeerId from, const Tried& m, Actions& out);
 /// Gives up the newcomers that cannot be proposed because of links that did not come up: they wait,
 /// and are tried again later.
 void give_up_apart(State& s, Actions& out);
@@ -165,6 +166,8 @@ void recall_relays(State& s);
 void hold_founders(State& s, Actions& out);
 /// Another founder has come: those that wait may be told anew.
 void founders_changed(State& s);
+/// One more time in this second, if there were fewer than `times_max`. False: there were not.
+[[nodiscard]] bool keeps_pace(Pace& pace, std::uint64_t now_s, std::uint64_t times_max);
 /// May founders be proposed now? A proposal goes from all to all, so in a second there are few.
 [[nodiscard]] bool may_propose_founders(State& s, std::size_t number);
 /// Lets the founders that wait be proposed again when their time has come. True: it has.

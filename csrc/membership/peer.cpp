@@ -214,8 +214,13 @@ void on(State& s, const LinkBack& e, Actions& out) {
   if (id != EpochId{}) tell(s, Relinked{id, e.peer}, out);
 }
 
-void on(State& s, const LinkTried& e, Actions& out) {
-  tell(s, Tried{e.peer, cut_text(e.reason)}, out);
+void on(State& s, const LinksTried& e, Actions& out) {
+  Tried said;
+  for (const TriedLink& link : e.links) {
+    said.links.push_back({link.peer, link.reason.substr(0, kTriedReasonBytesMax)});
+    if (said.links.size() == kTriedLinksMax) tell(s, std::exchange(said, {}), out);
+  }
+  if (!said.links.empty()) tell(s, std::move(said), out);
 }
 
 void on_master(State& s, const Try& m, Actions& out) {

@@ -108,10 +108,9 @@ struct LinkBack {
   PeerId peer;
 };
 /// Answer to TryLinks, for each link that it names, and again when a link that was up has changed.
-/// `reason`: the link did not come up, and is given up; empty: it is up.
-struct LinkTried {
-  PeerId peer;
-  std::string reason = {};
+/// One event for many links is one message to the master.
+struct LinksTried {
+  std::vector<TriedLink> links;
 };
 /// The program wants to leave. The event may come a second time, with `at_once`.
 struct WantsToLeave {
@@ -125,7 +124,7 @@ struct SaysBye {
 using Event =
     std::variant<MasterConnected, MasterLost, FromMaster, Issued, Completed, Returned, TimedOut,
                  FoundMismatch, AtBoundary, RootKnown, Verified, Fetched, LinksUp, LinkFailed,
-                 LinkClosed, LinkBack, LinkTried, WantsToLeave, SaysBye>;
+                 LinkClosed, LinkBack, LinksTried, WantsToLeave, SaysBye>;
 
 // ---------------------------------------------------------------------------------------- actions
 

@@ -12,8 +12,10 @@
 namespace pccl::master {
 namespace {
 
-constexpr std::uint64_t kTrialS = 10;          // without a word: longer than a peer dials
-constexpr std::size_t kTrialsOfGroupMax = 64;  // in one peer group: each member keeps their links
+constexpr std::uint64_t kTrialS = 10;           // without a word: longer than a peer dials
+constexpr std::size_t kTrialsOfGroupMax = 128;  // in one peer group: each member keeps their links
+constexpr std::size_t kFewMembers = 16;
+constexpr std::uint64_t kAsksOfFew = 8;  // in a second; of more members: one
 constexpr std::size_t kApartShown = 2;
 constexpr std::size_t kApartBytesMax = 500;
 
@@ -54,6 +56,36 @@ std::set<PeerId> mates_of(const State& s, PeerId newcomer) {
   return mates;
 }
 
+void ask_to_open(State& s, PeerId at, const Handle& other) {
+  s.links_to_ask[at].open.push_back(other);
+}
+
+/// The receiver drops first and opens then, so a link that was asked for just now is left out.
+void ask_to_drop(State& s, PeerId at, PeerId other) {
+  Try& links = s.links_to_ask[at];
+  std::erase_if(links.open, [&](const Handle& handle) { return handle.peer == other; });
+  if (std::find(links.drop.begin(), links.drop.end(), other) == links.drop.end()) {
+    links.drop.push_back(other);
+  }
+}
+
+/// Peers that are asked for the same get one message, which is encoded once.
+void send_asked(State& s, Actions& out) {
+  std::vector<std::pair<Try, std::vector<PeerId>>> messages;
+  for (auto& asked : std::exchange(s.links_to_ask, {})) {
+    if (!s.peers.contains(asked.first)) continue;
+    const auto same = std::find_if(messages.begin(), messages.end(), [&](const auto& message) {
+      return message.first == asked.second;
+    });
+    if (same != messages.end()) {
+      same->second.push_back(asked.first);
+    } else {
+      messages.emplace_back(std::move(asked.second), std::vector<PeerId>{asked.first});
+    }
+  }
+  for (auto& [links, to] : messages) send_all(s, to, std::move(links), out);
+}
+
 void forget_mate(Trial& trial, PeerId mate) {
   trial.mates.erase(mate);
   trial.unsaid.erase(mate);
@@ -61,7 +93,7 @@ void forget_mate(Trial& trial, PeerId mate) {
 }
 
 /// Ends a trial. The mates, and the newcomer if it is here, give up their links.
-void end_trial(State& s, PeerId p, Actions& out) {
+void end_trial(State& s, PeerId p) {
   const Trial trial = std::move(s.trials.at(p));
   s.trials.erase(p);
   std::vector<PeerId> mates(trial.mates.begin(), trial.mates.end());
@@ -70,9 +102,10 @@ void end_trial(State& s, PeerId p, Actions& out) {
     forget_mate(later, p);
     mates.push_back(q);
   }
-  if (mates.empty()) return;
-  send(s, p, Try{{}, mates}, out);
-  send_all(s, mates, Try{{}, {p}}, out);
+  for (const PeerId mate : mates) {
+    ask_to_drop(s, p, mate);
+    ask_to_drop(s, mate, p);
+  }
 }
 
 /// The newcomer is not proposed, and its links are tried again later.
@@ -83,7 +116,7 @@ void give_up(State& s, PeerId p, const std::string& why, Actions& out) {
                std::to_string(wait_s) + " s");
   out.push_back(Say{true, text});
   send(s, p, Hold{text}, out);
-  end_trial(s, p, out);
+  end_trial(s, p);
   reaches_again(s, p);
 }
 
@@ -114,7 +147,7 @@ bool may_be_tried(const State& s, PeerId p) {
 }
 
 /// Makes room for a newcomer of this origin: of the origin with most trials the newest goes.
-bool make_room(State& s, std::uint32_t group, const std::string& origin, Actions& out) {
+bool make_room(State& s, std::uint32_t group, const std::string& origin) {
   std::map<std::string, std::vector<PeerId>> by_origin;
   std::size_t number = 0;
   for (const PeerId p : trials_in_order(s)) {
@@ -127,11 +160,11 @@ bool make_room(State& s, std::uint32_t group, const std::string& origin, Actions
       by_origin.begin(), by_origin.end(),
       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   if (by_origin[origin].size() + 1 >= most->second.size()) return false;
-  end_trial(s, most->second.back(), out);
+  end_trial(s, most->second.back());
   return true;
 }
 
-void begin_trials(State& s, Actions& out) {
+void begin_trials(State& s) {
   std::vector<std::pair<std::uint64_t, PeerId>> waiting;
   for (const auto& [p, peer] : s.peers) {
     if (waits_outside(s, p) && may_be_tried(s, p)) waiting.emplace_back(peer.arrived, p);
@@ -139,56 +172,71 @@ void begin_trials(State& s, Actions& out) {
   std::sort(waiting.begin(), waiting.end());
   for (const auto& [arrived, p] : waiting) {
     if (own(s)->members.size() + s.trials.size() >= s.config.max_peers) return;
-    if (!make_room(s, peer_group_of(s, p), origin_name(s, p), out)) continue;
+    if (!make_room(s, peer_group_of(s, p), origin_name(s, p))) continue;
     s.trials[p].number = ++s.trials_begun;
   }
 }
 
 /// Asks for the links that the newcomer has not been asked for, and forgets those to peers that are
 /// gone.
-void ask_for_links(State& s, PeerId p, Actions& out) {
+void ask_for_links(State& s, PeerId p) {
   Trial& trial = s.trials.at(p);
   const std::set<PeerId> mates = mates_of(s, p);
-  Try to_newcomer;
-  std::vector<PeerId> to_mates;
+  bool asks = false;
   for (const PeerId gone : std::set<PeerId>(trial.mates)) {
     if (mates.contains(gone)) continue;
     forget_mate(trial, gone);
-    to_newcomer.drop.push_back(gone);
+    ask_to_drop(s, p, gone);
+    asks = true;
   }
   for (const PeerId mate : mates) {
     if (trial.mates.contains(mate) || cannot_be_linked(s, p, mate)) continue;
     trial.mates.insert(mate);
     trial.unsaid.insert(mate);
     trial.silent.insert(mate);
-    to_mates.push_back(mate);
-    to_newcomer.open.push_back(s.peers.at(mate).member.handle);
+    ask_to_open(s, mate, s.peers.at(p).member.handle);
+    ask_to_open(s, p, s.peers.at(mate).member.handle);
+    asks = true;
   }
-  if (to_mates.empty() && to_newcomer.drop.empty()) return;
-  trial.waited_s = 0;
-  send_all(s, to_mates, Try{{s.peers.at(p).member.handle}, {}}, out);
-  send(s, p, std::move(to_newcomer), out);
+  if (asks) trial.waited_s = 0;
+}
+
+/// Ends the trials of newcomers that are gone, or are members.
+void end_trials(State& s) {
+  for (const PeerId p : trials_in_order(s)) {
+    if (own(s) != nullptr && is_own_member(s, p)) {
+      s.trials.erase(p);  // its links are those of the epoch now
+    } else if (own(s) == nullptr || !waits_outside(s, p)) {
+      end_trial(s, p);
+    }
+  }
 }
 
 }  // namespace
 
 void try_links(State& s, Actions& out) {
-  if (!std::exchange(s.trials_changed, false)) return;
-  for (const PeerId p : trials_in_order(s)) {
-    if (own(s) != nullptr && is_own_member(s, p)) {
-      s.trials.erase(p);  // its links are those of the epoch now
-    } else if (own(s) == nullptr || !waits_outside(s, p)) {
-      end_trial(s, p, out);
-    }
+  if (std::exchange(s.trials_changed, false)) {
+    end_trials(s);
+    s.trials_later = true;
   }
-  if (own(s) == nullptr) return;
-  begin_trials(s, out);
-  for (const PeerId p : trials_in_order(s)) ask_for_links(s, p, out);
+  if (!s.trials_later) return;
+  const bool few = s.seats.size() <= kFewMembers;
+  Pace pace = s.asks_for_links;
+  if (!keeps_pace(pace, s.now_s, few ? kAsksOfFew : 1)) return;
+  s.trials_later = false;
+  if (own(s) != nullptr) {
+    begin_trials(s);
+    for (const PeerId p : trials_in_order(s)) ask_for_links(s, p);
+  }
+  if (s.links_to_ask.empty()) return;
+  s.asks_for_links = pace;
+  send_asked(s, out);
 }
 
 void forget_links(State& s, PeerId p) {
   s.trials_changed = true;
   s.trials.erase(p);
+  s.links_to_ask.erase(p);
   for (auto& [q, trial] : s.trials) forget_mate(trial, p);
 }
 
@@ -212,25 +260,31 @@ void give_up_apart(State& s, Actions& out) {
   }
 }
 
-void hear_of_link(State& s, PeerId from, const Tried& m, Actions& out) {
-  for (const auto& [newcomer, mate] : {std::pair(from, m.peer), std::pair(m.peer, from)}) {
-    const auto found = s.trials.find(newcomer);
-    if (found == s.trials.end() || !found->second.mates.contains(mate)) continue;
-    Trial& trial = found->second;
-    if (m.reason.empty()) {
-      (from == newcomer ? trial.unsaid : trial.silent).erase(mate);
-      if (tried(s).contains(newcomer)) reconsider(s, out);
-      return;
+void hear_of_links(State& s, PeerId from, const Tried& m, Actions& out) {
+  bool apart = false;
+  std::set<PeerId> heard;
+  for (const TriedLink& link : m.links) {
+    for (const auto& [newcomer, mate] : {std::pair(from, link.peer), std::pair(link.peer, from)}) {
+      const auto found = s.trials.find(newcomer);
+      if (found == s.trials.end() || !found->second.mates.contains(mate)) continue;
+      heard.insert(newcomer);
+      Trial& trial = found->second;
+      if (link.reason.empty()) {
+        (from == newcomer ? trial.unsaid : trial.silent).erase(mate);
+        break;
+      }
+      forget_mate(trial, mate);
+      s.cannot.insert({newcomer, mate});
+      s.why_not[{newcomer, mate}] = link.reason;
+      ask_to_drop(s, link.peer, from);
+      s.trials_changed = apart = true;
+      break;
     }
-    forget_mate(trial, mate);
-    s.cannot.insert({newcomer, mate});
-    s.why_not[{newcomer, mate}] = m.reason;
-    send(s, m.peer, Try{{}, {from}}, out);
-    give_up_apart(s, out);
-    s.trials_changed = true;
-    reconsider(s, out);
-    return;
   }
+  if (apart) give_up_apart(s, out);
+  const auto may_come = [&](PeerId p) { return heard.contains(p); };
+  const std::set<PeerId> up = tried(s);
+  if (apart || std::any_of(up.begin(), up.end(), may_come)) reconsider(s, out);
 }
 
 bool trials_time_out(State& s, std::uint64_t elapsed_s, Actions& out) {

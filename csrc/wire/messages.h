@@ -177,18 +177,13 @@ struct Vote {
   }
 };
 
-/// Answer to Try, for each peer that it names, and again when that has changed: the sender's link
-/// to `peer` is up; with a reason: it did not come up, and the sender has given it up.
+/// Answer to Try, for each peer that it names, and again when that has changed.
 struct Tried {
   static constexpr std::string_view kName = "tried";
-  PeerId peer;
-  std::string reason = {};
+  std::vector<TriedLink> links;
   bool operator==(const Tried&) const = default;
 
-  static void fields(auto& self, auto&& visit) {
-    visit("peer", self.peer);
-    visit("reason", self.reason, kTextBytesMax);
-  }
+  static void fields(auto& self, auto&& visit) { visit("links", self.links, kTriedLinksMax); }
 };
 
 /// A newcomer has called refresh: from now on it waits at the door.

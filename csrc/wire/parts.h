@@ -22,6 +22,19 @@ namespace pccl {
 using Bytes = std::vector<std::uint8_t>;
 using Digest = std::array<std::uint8_t, 32>;
 
+/// The sender's link to `peer` is up; with a reason: it did not come up, and the sender has given
+/// it up.
+struct TriedLink {
+  PeerId peer;
+  std::string reason = {};
+  bool operator==(const TriedLink&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("peer", self.peer);
+    visit("reason", self.reason, kTriedReasonBytesMax);
+  }
+};
+
 /// Which copy of the model a peer belongs to, and its place in it. A process is a replica of one
 /// rank, named after itself, unless it says otherwise.
 struct Place {

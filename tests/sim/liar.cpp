@@ -159,7 +159,7 @@ PeerToMaster spoiled(PeerToMaster said, const Known& known, Random& random) {
 PeerToMaster invented(const Known& known, Random& random) {
   switch (random.below(11)) {
     case 9:
-      return Tried{someone(known, random), random.below(2) == 0 ? "" : "no"};
+      return Tried{{{someone(known, random), random.below(2) == 0 ? "" : "no"}}};
     case 0:
       return Done{epoch(known, random), operations(known.next, random)};
     case 1:

@@ -220,6 +220,7 @@ std::uint64_t World::next_retry_s(const master::State& core) {
     if (core.peers.contains(p)) add(held.retry_s);
   }
   for (const auto& [name, origin] : core.origins) add(origin.until_s);
+  if (core.trials_later) add(core.now_s + 1);
   return next;
 }
 

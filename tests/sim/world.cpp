@@ -499,11 +499,11 @@ void World::apply(const Move& move) {
     }
     case What::tried_up:
       peer(a).tries[id(b)] = true;
-      to_peer(a, peer::LinkTried{id(b)});
+      to_peer(a, peer::LinksTried{{{id(b), ""}}});
       break;
     case What::tried_in_vain:
       peer(a).tries.erase(id(b));
-      to_peer(a, peer::LinkTried{id(b), "no route"});
+      to_peer(a, peer::LinksTried{{{id(b), "no route"}}});
       break;
     case What::fetched:
       peer(a).fetch.reset();

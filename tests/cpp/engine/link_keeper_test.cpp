@@ -43,9 +43,11 @@ std::vector<std::string> words(const LinkKeeper::Moves& moves) {
     } else if (const auto* failed = std::get_if<peer::LinkFailed>(&event)) {
       said.push_back("failed " + to_string(failed->epoch) + " " +
                      std::to_string(failed->peer.value));
-    } else if (const auto* tried = std::get_if<peer::LinkTried>(&event)) {
-      said.push_back((tried->reason.empty() ? "has " : "has not ") +
-                     std::to_string(tried->peer.value));
+    } else if (const auto* tried = std::get_if<peer::LinksTried>(&event)) {
+      for (const TriedLink& link : tried->links) {
+        said.push_back((link.reason.empty() ? "has " : "has not ") +
+                       std::to_string(link.peer.value));
+      }
     }
   }
   return said;
@@ -85,10 +87,10 @@ TEST(LinkKeeper, a_link_that_is_tried_is_told_of_once_and_needed_until_it_is_dro
   ASSERT_EQ(moves.dials.size(), 2U);
   EXPECT_FALSE(moves.dials[0].via);
   EXPECT_EQ(moves.dials[0].deadline_ms, kRedialMs);
-  EXPECT_EQ(words(keeper.up(kA)), Words{"has 2"});
+  EXPECT_TRUE(words(keeper.up(kA)).empty()) << "one message tells of both";
   EXPECT_TRUE(words(keeper.up(kA)).empty());
   EXPECT_EQ(words(keeper.down(kB, "no answer", Down::unopened, outside(kFirst))),
-            Words{"has not 3"});
+            (Words{"has 2", "has not 3"}));
   EXPECT_TRUE(keeper.tries(kA));
   EXPECT_FALSE(keeper.tries(kB)) << "it is tried again when the master says so";
   EXPECT_EQ(words(keeper.try_links({{handle_of(kA)}, {}}, kRedialMs)), Words{});
@@ -96,6 +98,20 @@ TEST(LinkKeeper, a_link_that_is_tried_is_told_of_once_and_needed_until_it_is_dro
   (void)keeper.try_links({{}, {kA}}, kRedialMs);
   EXPECT_FALSE(keeper.tries(kA));
   EXPECT_TRUE(words(keeper.down(kA, "reset", Down::lost, outside(kFirst))).empty());
+}
+
+TEST(LinkKeeper, a_tried_link_waits_for_another_one_no_longer_than_a_tick) {
+  LinkKeeper keeper;
+  (void)keeper.try_links({{handle_of(kA), handle_of(kB)}, {}}, kRedialMs);
+  EXPECT_TRUE(words(keeper.tell_tried()).empty());
+  EXPECT_TRUE(words(keeper.up(kA)).empty());
+  EXPECT_EQ(words(keeper.tell_tried()), Words{"has 2"});
+  EXPECT_TRUE(words(keeper.tell_tried()).empty());
+  EXPECT_EQ(words(keeper.up(kB)), Words{"has 3"});
+  (void)keeper.try_links({{handle_of(kA), handle_of(kB)}, {}}, kRedialMs);
+  (void)keeper.up(kA);
+  (void)keeper.try_none();
+  EXPECT_TRUE(words(keeper.tell_tried()).empty()) << "a new master asks anew";
 }
 
 TEST(LinkKeeper, a_tried_link_that_is_lost_is_dialled_again_and_stops_no_epoch) {

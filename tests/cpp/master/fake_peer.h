@@ -154,7 +154,9 @@ class FakePeer {
   void act(const peer::ToMaster& a) { send(a.message); }
   void act(const peer::Connect& a) { later(peer::LinksUp{a.epoch}); }
   void act(const peer::TryLinks& a) {
-    for (const Handle& other : a.open) later(peer::LinkTried{other.peer});
+    peer::LinksTried tried;
+    for (const Handle& other : a.open) tried.links.push_back({other.peer, ""});
+    later(std::move(tried));
   }
   void act(const peer::HashState&) { later(peer::RootKnown{}); }
   void act(const peer::Fetch& a) { later(peer::Fetched{a.plan.root}); }

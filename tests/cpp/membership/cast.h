@@ -110,11 +110,13 @@ inline master::Actions linked(master::State& s, master::Actions actions,
                               const std::set<std::uint64_t>& mute = {}) {
   for (std::size_t at = 0; at < actions.size(); ++at) {
     for (const auto& [to, links] : sent<Try>(master::Actions{actions[at]})) {
+      Tried said;
       for (const Handle& other : links.open) {
         if (mute.contains(to.value) || mute.contains(other.peer.value)) continue;
-        const master::Actions more = tell(s, to.value, Tried{other.peer});
-        actions.insert(actions.end(), more.begin(), more.end());
+        said.links.push_back({other.peer, ""});
       }
+      const master::Actions more = tell(s, to.value, std::move(said));
+      actions.insert(actions.end(), more.begin(), more.end());
     }
   }
   return actions;

@@ -83,8 +83,12 @@ inline std::string line(const Vote& m) {
          (m.finish ? " that the run is finished" : ", state " + text(m.root));
 }
 inline std::string line(const Tried& m) {
-  return (m.reason.empty() ? "has a link to " : "has no link to ") + text(m.peer) +
-         (m.reason.empty() ? "" : ": " + m.reason);
+  std::string all;
+  for (const TriedLink& link : m.links) {
+    add_to_list(all, (link.reason.empty() ? "has a link to " : "has no link to ") +
+                         text(link.peer) + (link.reason.empty() ? "" : ": " + link.reason));
+  }
+  return all;
 }
 inline std::string line(const Knock& m) { return "knocks, state " + text(m.root); }
 inline std::string line(const Leave& m) {
@@ -372,12 +376,14 @@ class Story {
         to_peer(p, peer::LinksUp{connect->epoch});
       }
       if (const auto* links = std::get_if<peer::TryLinks>(&action)) {
+        peer::LinksTried tried;
         for (const Handle& other : links->open) {
           const bool mute = mute_.contains(p) || mute_.contains(other.peer);
           const bool down = down_.contains(std::minmax(p, other.peer));
           if (mute_.contains(p)) continue;
-          to_peer(p, peer::LinkTried{other.peer, mute || down ? "no answer" : ""});
+          tried.links.push_back({other.peer, mute || down ? "no answer" : ""});
         }
+        to_peer(p, std::move(tried));
       }
       if (std::holds_alternative<peer::HashState>(action)) {
         to_peer(p, peer::RootKnown{player.state});

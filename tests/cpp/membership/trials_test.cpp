@@ -22,6 +22,10 @@ Actions comes(State& s, std::uint64_t id, const std::string& origin = "t@a") {
   return step(s, PeerConnected{hello_of(id), origin});
 }
 
+Tried word(std::uint64_t about, std::string reason = "") {
+  return Tried{{{PeerId{about}, std::move(reason)}}};
+}
+
 std::vector<PeerId> opened(const Actions& actions, std::uint64_t at) {
   std::vector<PeerId> out;
   for (const auto& [to, links] : sent<Try>(actions)) {
@@ -42,18 +46,18 @@ TEST(Trials, a_newcomer_may_be_proposed_when_both_ends_of_each_link_have_said_th
   EXPECT_EQ(opened(out, 1), peers({9}));
   EXPECT_EQ(opened(out, 2), peers({9}));
   for (const auto& [from, about] : {std::pair(1, 9), std::pair(2, 9), std::pair(9, 1)}) {
-    static_cast<void>(tell(s, static_cast<std::uint64_t>(from),
-                           Tried{PeerId{static_cast<std::uint64_t>(about)}}));
+    static_cast<void>(
+        tell(s, static_cast<std::uint64_t>(from), word(static_cast<std::uint64_t>(about))));
     EXPECT_TRUE(door(s).empty());
   }
-  static_cast<void>(tell(s, 9, Tried{PeerId{2}}));
+  static_cast<void>(tell(s, 9, word(2)));
   EXPECT_EQ(ids_of(door(s)), peers({9}));
 }
 
 TEST(Trials, a_newcomer_that_says_nothing_is_given_up_and_tried_again_later) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(cast::linked(s, comes(s, 9), {9}));
-  for (const std::uint64_t p : {1U, 2U}) static_cast<void>(tell(s, p, Tried{PeerId{9}}));
+  for (const std::uint64_t p : {1U, 2U}) static_cast<void>(tell(s, p, word(9)));
   seconds(s, 9);
   EXPECT_TRUE(s.trials.contains(PeerId{9}));
   const Actions out = step(s, Clock{s.now_s + 1, 0});
@@ -69,9 +73,9 @@ TEST(Trials, a_newcomer_that_says_nothing_is_given_up_and_tried_again_later) {
 TEST(Trials, a_newcomer_that_no_member_reaches_hears_which_and_why) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(comes(s, 9));
-  Actions out = tell(s, 1, Tried{PeerId{9}, "connection refused"});
+  Actions out = tell(s, 1, word(9, "connection refused"));
   EXPECT_TRUE(sent<Hold>(out).empty()) << "the other member may pass its data on";
-  out = tell(s, 2, Tried{PeerId{9}, "no answer"});
+  out = tell(s, 2, word(9, "no answer"));
   ASSERT_EQ(sent<Hold>(out).size(), 1U);
   const std::string text = sent<Hold>(out)[0].second.text;
   EXPECT_NE(text.find("connection refused"), std::string::npos) << text;
@@ -84,9 +88,9 @@ TEST(Trials, a_newcomer_that_no_member_reaches_hears_which_and_why) {
 TEST(Trials, a_newcomer_that_one_member_reaches_is_proposed_over_this_one) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(comes(s, 9));
-  static_cast<void>(tell(s, 1, Tried{PeerId{9}, "no route"}));
-  static_cast<void>(tell(s, 2, Tried{PeerId{9}}));
-  static_cast<void>(tell(s, 9, Tried{PeerId{2}}));
+  static_cast<void>(tell(s, 1, word(9, "no route")));
+  static_cast<void>(tell(s, 2, word(9)));
+  static_cast<void>(tell(s, 9, word(2)));
   EXPECT_EQ(ids_of(door(s)), peers({9}));
   for (const std::uint64_t p : {1U, 2U}) {
     static_cast<void>(tell(s, p, Vote{1, VoteKind::refresh, {}}));
@@ -98,7 +102,7 @@ TEST(Trials, a_newcomer_that_one_member_reaches_is_proposed_over_this_one) {
 TEST(Trials, a_member_that_does_not_answer_keeps_no_newcomer_out) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(cast::linked(s, comes(s, 9), {2}));
-  static_cast<void>(tell(s, 9, Tried{PeerId{2}}));
+  static_cast<void>(tell(s, 9, word(2)));
   EXPECT_TRUE(door(s).empty());
   seconds(s, 10);
   EXPECT_EQ(ids_of(door(s)), peers({9}));
@@ -117,8 +121,8 @@ TEST(Trials, of_two_newcomers_the_later_waits_for_their_link) {
   static_cast<void>(cast::linked(s, comes(s, 8)));
   static_cast<void>(cast::linked(s, comes(s, 9), {8}));
   EXPECT_EQ(ids_of(door(s)), peers({8}));
-  static_cast<void>(tell(s, 8, Tried{PeerId{9}}));
-  static_cast<void>(tell(s, 9, Tried{PeerId{8}}));
+  static_cast<void>(tell(s, 8, word(9)));
+  static_cast<void>(tell(s, 9, word(8)));
   EXPECT_EQ(ids_of(door(s)), peers({8, 9}));
 }
 
@@ -169,10 +173,46 @@ TEST(Trials, a_master_that_takes_over_has_the_links_tried_anew) {
 TEST(Trials, of_very_many_newcomers_some_are_tried_and_no_origin_keeps_another_out) {
   State s = in_office({member(1)});
   for (std::uint64_t id = 100; id < 300; ++id) static_cast<void>(comes(s, id, "t@a"));
-  EXPECT_EQ(s.trials.size(), 64U);
+  seconds(s, 1);
+  EXPECT_EQ(s.trials.size(), 128U);
   static_cast<void>(comes(s, 9, "t@b"));
-  EXPECT_EQ(s.trials.size(), 64U);
+  EXPECT_EQ(s.trials.size(), 128U);
   EXPECT_TRUE(s.trials.contains(PeerId{9}));
+}
+
+TEST(Trials, a_large_run_is_asked_once_a_second_for_all_newcomers_of_that_second) {
+  std::vector<Member> members;
+  for (std::uint64_t id = 1; id <= 100; ++id) members.push_back(member(id));
+  State s = in_office(members);
+  EXPECT_EQ(sent<Try>(comes(s, 201)).size(), 101U) << "the first newcomer at once";
+  EXPECT_TRUE(sent<Try>(comes(s, 202)).empty());
+  EXPECT_TRUE(sent<Try>(comes(s, 203)).empty());
+  static_cast<void>(step(s, PeerDisconnected{PeerId{203}}));
+  EXPECT_TRUE(sent<Try>(comes(s, 204)).empty());
+  const Actions out = step(s, Clock{s.now_s + 1, 0});
+  EXPECT_EQ(opened(out, 100), peers({202, 204}));
+  EXPECT_EQ(sent<Try>(out).size(), 103U);
+  EXPECT_TRUE(sent<Try>(step(s, Clock{s.now_s + 1, 0})).empty());
+}
+
+TEST(Trials, a_newcomer_that_goes_before_anybody_was_asked_for_its_links_is_named_to_nobody) {
+  State s = in_office({member(1), member(2)});
+  for (std::uint64_t id = 11; id <= 18; ++id) static_cast<void>(comes(s, id));
+  EXPECT_TRUE(sent<Try>(comes(s, 19)).empty());
+  static_cast<void>(step(s, PeerDisconnected{PeerId{19}}));
+  const Actions out = step(s, Clock{s.now_s + 1, 0});
+  EXPECT_TRUE(opened(out, 1).empty());
+}
+
+TEST(Trials, one_message_tells_of_links_of_several_newcomers) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(cast::linked(s, comes(s, 8), {1}));
+  static_cast<void>(cast::linked(s, comes(s, 9), {1}));
+  EXPECT_TRUE(door(s).empty());
+  static_cast<void>(tell(s, 8, word(1)));
+  EXPECT_TRUE(door(s).empty());
+  static_cast<void>(tell(s, 1, Tried{{{PeerId{8}, ""}, {PeerId{9}, "no route"}}}));
+  EXPECT_EQ(ids_of(door(s)), peers({8, 9})) << "member 2 reaches both ends of the missing link";
 }
 
 TEST(Trials, a_full_run_has_no_links_tried) {
@@ -183,8 +223,8 @@ TEST(Trials, a_full_run_has_no_links_tried) {
 
 TEST(Trials, words_about_links_that_nobody_tries_change_nothing) {
   State s = in_office({member(1), member(2)});
-  EXPECT_TRUE(tell(s, 1, Tried{PeerId{2}, "no route"}).empty());
-  EXPECT_TRUE(tell(s, 1, Tried{PeerId{77}}).empty());
+  EXPECT_TRUE(tell(s, 1, word(2, "no route")).empty());
+  EXPECT_TRUE(tell(s, 1, word(77)).empty());
   EXPECT_TRUE(s.cannot.empty());
 }
 

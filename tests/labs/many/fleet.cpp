@@ -123,6 +123,8 @@ class Fleet {
     }
     for (const PeerId id : newcomers) connect(id);
     settle();
+    to_master(master::Clock{++now_s_, 0});  // the links of those that came after the first
+    settle();
     refresh();
   }
 
@@ -219,7 +221,9 @@ class Fleet {
         to_peer(id, peer::LinksUp{connects->epoch});
       }
       if (const auto* links = std::get_if<peer::TryLinks>(&action)) {
-        for (const Handle& other : links->open) to_peer(id, peer::LinkTried{other.peer});
+        peer::LinksTried tried;
+        for (const Handle& other : links->open) tried.links.push_back({other.peer, ""});
+        to_peer(id, tried);
       }
       if (const auto* fetch = std::get_if<peer::Fetch>(&action)) {
         to_peer(id, peer::Fetched{fetch->plan.root});
@@ -286,6 +290,7 @@ class Fleet {
 
   const std::uint32_t ranks_;
   std::uint64_t ids_ = 0;
+  std::uint64_t now_s_ = 0;
   std::uint64_t replicas_ = 0;
   master::State master_;
   std::optional<master::Register> written_;
@@ -296,7 +301,7 @@ class Fleet {
 };
 
 /// Of every change the master sends and hears no more than so many messages for each peer.
-constexpr double kMessagesPerPeerMax = 8;
+constexpr double kMessagesPerPeerMax = 10;
 
 void row(const std::string& size, const char* what, std::size_t peers, const Cost& cost) {
   const std::uint64_t messages = cost.messages_in + cost.messages_out;
