@@ -35,9 +35,12 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                  feed(peer::FromMaster{message});
                },
                [this] {
-                 return Heartbeat{next_key(), idleness_.op_overdue(timeout_ms_),
+                 return Heartbeat{next_key(),
+                                  idleness_.op_overdue(timeout_ms_),
                                   idleness_.step_overdue(timeout_ms_),
-                                  exchange_.bytes_received() + state_ticks_};
+                                  exchange_.bytes_received() + state_ticks_,
+                                  exchange_.bytes_served(),
+                                  exchange_.bytes_offered()};
                }}),
       exchange_(context, kElasticGroup) {
   const PeerId self = context.links.self();

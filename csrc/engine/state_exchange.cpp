@@ -33,6 +33,7 @@ StateExchange::~StateExchange() {
 void StateExchange::offer(Snapshot snapshot) {
   withdraw();
   snapshot_ = std::move(snapshot);
+  for (const Buffer& item : snapshot_.items) bytes_offered_ += item.bytes;
   offer_token_ = context_.token(*this);
   offered_ = true;
 }
@@ -43,6 +44,8 @@ void StateExchange::withdraw() {
   context_.retire(offer_token_);
   offer_token_ = 0;
   snapshot_ = {};
+  bytes_offered_ = 0;
+  served_to_.clear();
   // The links drop the items that they held: peers that wait for these ask another source.
   for (const auto& [index, sending] : std::exchange(sending_, {})) {
     const PullReply reply{group_, sending.request, not_offered(), 0};
@@ -65,7 +68,7 @@ void StateExchange::pulled_from(PeerId peer, const Pull& request) {
   if (reply.bytes == 0) return;
   const std::uint32_t index = ++last_sending_;
   const std::uint64_t segments = segments_of(reply.bytes);
-  sending_[index] = {peer, request.request, segments};
+  sending_[index] = {peer, request.request, segments, reply.bytes};
   for (std::uint64_t segment = 0; segment < segments; ++segment) {
     SegmentHeader header;
     header.kind = SegmentKind::state;
@@ -81,7 +84,16 @@ void StateExchange::pulled_from(PeerId peer, const Pull& request) {
 
 void StateExchange::segment_sent(MemoryToken, PeerId, std::uint32_t index) {
   const auto it = sending_.find(index);
-  if (it != sending_.end() && --it->second.segments == 0) sending_.erase(it);
+  if (it == sending_.end()) return;
+  Sending& sending = it->second;
+  const std::uint64_t bytes = std::min<std::uint64_t>(sending.bytes, kSegmentBytesMax);
+  sending.bytes -= bytes;
+  // Who fetches the same again and again does not fetch more.
+  std::uint64_t& served = served_to_[sending.to];
+  const std::uint64_t more = std::min(bytes, bytes_offered_ - served);
+  served += more;
+  bytes_served_ += more;
+  if (--sending.segments == 0) sending_.erase(it);
 }
 
 void StateExchange::pull(PeerId source, const Digest& digest, std::uint32_t item, Buffer to,

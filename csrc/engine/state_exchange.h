@@ -39,6 +39,10 @@ class StateExchange : public SegmentOwner {
   void tick(std::uint64_t elapsed_ms);
   /// Bytes of all pulls.
   [[nodiscard]] std::uint64_t bytes_received() const { return bytes_received_; }
+  /// Bytes of all offers that others have fetched: of each offer, each of them as many as it has.
+  [[nodiscard]] std::uint64_t bytes_served() const { return bytes_served_; }
+  /// Of the offer; 0: there is none.
+  [[nodiscard]] std::uint64_t bytes_offered() const { return bytes_offered_; }
 
   [[nodiscard]] Placement segment_header(PeerId from, const SegmentHeader& header);
   void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) override;
@@ -64,6 +68,7 @@ class StateExchange : public SegmentOwner {
     PeerId to;
     std::uint64_t request = 0;
     std::uint64_t segments = 0;  // that the links still hold
+    std::uint64_t bytes = 0;     // of these
   };
   [[nodiscard]] bool size(Request& request, std::uint64_t bytes);
   void ask(std::uint64_t id, Request& request);
@@ -76,6 +81,9 @@ class StateExchange : public SegmentOwner {
   MemoryToken offer_token_ = 0;
   std::uint32_t last_sending_ = 0;
   std::map<std::uint32_t, Sending> sending_;  // of the offer, by the index in cookies
+  std::uint64_t bytes_offered_ = 0;
+  std::map<PeerId, std::uint64_t> served_to_;  // of the offer
+  std::uint64_t bytes_served_ = 0;
   std::uint64_t bytes_received_ = 0;
   std::uint64_t last_request_ = 0;
   std::map<std::uint64_t, Request> requests_;

@@ -90,7 +90,7 @@ std::optional<OpKey> stuck_op(const State& s, PeerId p, const Report& report) {
 bool believed(const State& s, PeerId p, OpKey place) {
   const PeerState& peer = s.peers.at(p);
   if (own(s)->members.size() < kEnoughToTell) return true;
-  if (is_boundary(place) ? peer.step_overdue : peer.op_overdue) return true;
+  if (is_boundary(place) ? peer.beat.step_overdue : peer.beat.op_overdue) return true;
   std::optional<Member> accuser;  // the ranks of one replica may lie together, and count as one
   for (const auto& [q, said] : s.accusations) {
     if (q == p || is_boundary(said.place) != is_boundary(place)) continue;

@@ -551,9 +551,8 @@ void on_message(State& s, PeerId p, const Heartbeat& m, Actions& out) {
   PeerState& peer = s.peers.at(p);
   Report& report = peer.report;
   report.issued = m.issued;
-  peer.fetched = m.fetched;
-  peer.op_overdue = m.op_overdue;
-  peer.step_overdue = m.step_overdue;
+  peer.beat = m;
+  if (!std::exchange(peer.beats, true)) peer.beat_before = m;
   if (!s.running) return;
   if (hear_issued(s, p, m.issued)) reconsider(s, out);
   if (!s.running) return;
@@ -646,6 +645,7 @@ void on(State& s, const Clock& e, Actions& out) {
   bool again = !s.losses.empty() || !s.origins.empty();
   again = give_up_newcomers(s, elapsed_s, out) || again;
   again = give_up_members(s, elapsed_s, out) || again;
+  look_at_beats(s);
   for (auto& [p, held] : s.unreachable) {
     if (held.retry_s == 0 || held.retry_s > s.now_s) continue;
     held.retry_s = 0;

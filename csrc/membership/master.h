@@ -247,19 +247,26 @@ struct Restarts {
   std::uint64_t last_s = 0;
 };
 
+/// The state on its way to peers that are not ready, while others wait for them (fetches.cpp).
+struct Fetches {
+  std::uint64_t fetched = 0;          // bytes, by the words of those that fetch
+  std::uint64_t served = 0;           // by the words of those that serve
+  std::uint64_t fetched_still_s = 0;  // since `fetched` has grown
+  std::uint64_t served_still_s = 0;
+  std::uint64_t for_s = 0;
+};
+
 /// How long members have been asked to be ready for a proposal (unready.cpp).
 struct Unready {
   EpochId proposal;
-  std::uint64_t moved = 0;    // grows when one becomes ready or fetches
-  std::uint64_t still_s = 0;  // since then
-  std::uint64_t for_s = 0;
+  std::size_t ready = 0;  // of all in the proposal
+  Fetches fetches;
 };
 
 /// Newcomers that were asked to be ready since the last Start (newcomers.cpp).
 struct NewcomersAsked {
   bool any = false;
-  std::uint64_t for_s = 0;    // since the first was asked, while a proposal stood
-  std::uint64_t still_s = 0;  // of these: since one of them has fetched anything
+  Fetches fetches;  // since the first was asked, while a proposal stood
   /// The time is over: none but these are admitted before the next Start.
   std::optional<std::set<PeerId>> let_in;
 };
@@ -295,15 +302,14 @@ struct Origin {
 struct PeerState {
   Member member;
   Report report;
-  bool op_overdue = true;  // as its newest heartbeat says
-  bool step_overdue = true;
   bool at_door = false;                      // a newcomer that has called refresh
   std::optional<std::uint64_t> told_s = {};  // when it heard for whom the run stands still
   StateRoot door_root;
-  std::string host;           // as its hello says, for people
-  std::string origin;         // its token and network; empty: not known
-  std::uint64_t fetched = 0;  // as a newcomer's heartbeats say: grows while it works on the state
-  std::uint64_t fetched_before = 0;
+  std::string host;             // as its hello says, for people
+  std::string origin;           // its token and network; empty: not known
+  Heartbeat beat;               // the newest
+  bool beats = false;           // there has been one
+  Heartbeat beat_before;        // at the last look (fetches.cpp)
   std::uint64_t unready_s = 0;  // for which it has been asked to be ready
   std::uint64_t moved_s = 0;    // when its program has come further
   OpKey furthest;               // to which it has come; who says less later has not moved

@@ -79,6 +79,17 @@ std::uint64_t not_reached(State& s, PeerId newcomer, const std::string& why);
 /// without those that are not ready.
 [[nodiscard]] bool give_up_newcomers(State& s, std::uint64_t elapsed_s, Actions& out);
 
+// -------------------------------------------------- the state on its way (fetches.cpp)
+
+/// Some seconds have passed since `look_at_beats`, while peers of the proposal were not ready.
+void watch_fetches(const State& s, Fetches& fetches, std::uint64_t elapsed_s);
+/// Heartbeats are compared with these the next time.
+void look_at_beats(State& s);
+/// The others have waited for so many peers as long as they must: nothing has moved for
+/// `still_s_max`, or less than must in all that time. A large state takes longer.
+[[nodiscard]] bool waited_enough(const State& s, const Fetches& fetches, std::size_t unready,
+                                 std::uint64_t still_s_max);
+
 // ------------------------------------------------------ links of newcomers, before a boundary
 // (trials.cpp)
 

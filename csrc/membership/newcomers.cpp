@@ -10,7 +10,6 @@ namespace pccl::master {
 namespace {
 
 constexpr std::uint64_t kReadyS = 30;           // without an answer, or a byte of the state
-constexpr std::uint64_t kFetchMaxS = 1800;      // of one boundary, whatever newcomers fetch
 constexpr std::uint64_t kFirstWaitS = 30;       // then twice as long each time
 constexpr std::uint64_t kWaitMaxS = 600;        // of an origin
 constexpr std::uint64_t kUnreachedAllowed = 2;  // newcomers of an origin that nobody could reach
@@ -69,7 +68,6 @@ bool give_up_newcomers(State& s, std::uint64_t elapsed_s, Actions& out) {
   NewcomersAsked& asked = s.asked;
   std::set<PeerId> ready;
   std::vector<PeerId> missing;
-  bool moves = false;
   for (const Member& m : s.proposal->members) {
     const PeerId p = m.peer();
     const auto found = s.peers.find(p);
@@ -83,16 +81,13 @@ bool give_up_newcomers(State& s, std::uint64_t elapsed_s, Actions& out) {
     }
     missing.push_back(p);
     peer.unready_s += elapsed_s;
-    moves = moves || peer.fetched > peer.fetched_before;
-    peer.fetched_before = peer.fetched;
   }
   if (!asked.any) return false;
-  asked.for_s += elapsed_s;
-  asked.still_s = moves ? 0 : asked.still_s + elapsed_s;
+  watch_fetches(s, asked.fetches, elapsed_s);
   if (missing.empty()) return false;
   // While most founders are not ready, the cause may lie anywhere.
   if (own(s) == nullptr && 2 * s.ready.size() < s.proposal->members.size()) return false;
-  if (asked.still_s < kReadyS && asked.for_s < kFetchMaxS) return false;
+  if (!waited_enough(s, asked.fetches, missing.size(), kReadyS)) return false;
   asked.let_in = ready;
   for (const PeerId p : missing) {
     PeerState& peer = s.peers.at(p);

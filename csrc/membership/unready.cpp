@@ -2,14 +2,15 @@
 // A sound member is ready when its links are up and it has the state; a link that does not come up
 // is reported within seconds (`Cannot`), and a fetch shows in heartbeats. Newcomers have less time
 // (newcomers.cpp).
+#include <utility>
+
 #include "base/text.h"
 #include "membership/master_rules.h"
 
 namespace pccl::master {
 namespace {
 
-constexpr std::uint64_t kStillS = 120;      // in which nobody has become ready or fetched a byte
-constexpr std::uint64_t kFetchMaxS = 1800;  // of one proposal, whatever is fetched
+constexpr std::uint64_t kStillS = 120;  // in which no peer has become ready or fetched a byte
 
 std::size_t replicas_in(const std::vector<const Member*>& members) {
   std::set<std::pair<std::string, std::uint64_t>> names;
@@ -37,21 +38,20 @@ std::vector<const Member*> sources_for(const State& s, const std::vector<const M
 bool give_up_members(State& s, std::uint64_t elapsed_s, Actions& out) {
   if (!s.proposal || own(s) == nullptr) return false;
   std::vector<const Member*> unready;
-  std::uint64_t moved = s.ready.size();
   for (const Member& m : own(s)->members) {
     if (!contains(s.proposal->members, m.peer())) continue;
     const auto peer = s.peers.find(m.peer());
     if (peer == s.peers.end()) continue;
-    moved += peer->second.fetched;
     if (!s.ready.contains(m.peer())) unready.push_back(&m);
   }
   Unready& wait = s.unready;
-  if (wait.proposal != s.proposal->id) wait = {s.proposal->id};
-  wait.still_s = moved == wait.moved ? wait.still_s + elapsed_s : 0;
-  wait.moved = moved;
-  wait.for_s += elapsed_s;
-  if (unready.empty() || (wait.still_s < kStillS && wait.for_s < kFetchMaxS)) return false;
-  const std::string after = " after " + std::to_string(wait.for_s) + " s";
+  if (wait.proposal != s.proposal->id) wait = {s.proposal->id, s.ready.size(), {}};
+  watch_fetches(s, wait.fetches, elapsed_s);
+  if (std::exchange(wait.ready, s.ready.size()) != s.ready.size()) {
+    wait.fetches.fetched_still_s = wait.fetches.served_still_s = 0;
+  }
+  if (unready.empty() || !waited_enough(s, wait.fetches, unready.size(), kStillS)) return false;
+  const std::string after = " after " + std::to_string(wait.fetches.for_s) + " s";
   const std::string epoch = to_string(s.proposal->id);
   wait = {};
   const auto sources = sources_for(s, unready);

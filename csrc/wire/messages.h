@@ -222,6 +222,8 @@ struct Heartbeat {
   bool op_overdue = true;
   bool step_overdue = true;
   std::uint64_t fetched = 0;  // grows while it fetches, hashes or takes over the state
+  std::uint64_t served = 0;   // grows with what others fetch from it, each state once for each peer
+  std::uint64_t state_bytes = 0;  // of the state that it offers; 0: none
   static constexpr std::string_view kAddedFrom = "op_overdue";
   bool operator==(const Heartbeat&) const = default;
 
@@ -230,6 +232,8 @@ struct Heartbeat {
     visit("op_overdue", self.op_overdue);
     visit("step_overdue", self.step_overdue);
     visit("fetched", self.fetched);
+    visit("served", self.served);
+    visit("state_bytes", self.state_bytes);
   }
 };
 

@@ -61,6 +61,28 @@ TEST(StateExchange, an_item_comes_whole) {
   EXPECT_EQ(fetch.memory, fetch.item);
 }
 
+TEST(StateExchange, what_is_served_counts_once_for_each_peer_and_offer) {
+  Fetch fetch(3);
+  EXPECT_EQ(fetch.source.bytes_offered(), 3 * kSegmentBytesMax);
+  fetch.ask();
+  EXPECT_EQ(fetch.source.bytes_served(), 0U) << "the links hold it still";
+  fetch.answer(2);
+  EXPECT_EQ(fetch.source.bytes_served(), 2 * kSegmentBytesMax);
+  fetch.answer(1);
+  EXPECT_EQ(fetch.source.bytes_served(), 3 * kSegmentBytesMax);
+  for (int times = 0; times < 3; ++times) {
+    fetch.ticket = std::make_shared<Ticket>();
+    fetch.fetcher.pull(kSource, kDigest, 0, {fetch.memory.data(), fetch.memory.size()},
+                       fetch.ticket);
+    fetch.ask();
+    fetch.answer(3);
+  }
+  EXPECT_EQ(fetch.source.bytes_served(), 3 * kSegmentBytesMax);
+  fetch.source.withdraw();
+  EXPECT_EQ(fetch.source.bytes_offered(), 0U);
+  EXPECT_EQ(fetch.source.bytes_served(), 3 * kSegmentBytesMax);
+}
+
 TEST(StateExchange, a_segment_beyond_the_item_has_no_place) {
   Fetch fetch(2);
   fetch.ask();

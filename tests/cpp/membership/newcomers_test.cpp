@@ -105,17 +105,6 @@ TEST(Newcomers, one_that_is_ready_is_admitted_while_another_is_given_up) {
   EXPECT_EQ(ids_of(s.proposal->members), peers({1, 2, 8}));
 }
 
-TEST(Newcomers, one_that_fetches_the_state_has_its_time_but_not_for_ever) {
-  State s = in_office({member(1), member(2)});
-  static_cast<void>(comes(s, 9, "t@a"));
-  all_vote(s, 1);
-  ready(s, {1, 2});
-  const auto fetches = [&](std::uint64_t second) {
-    static_cast<void>(tell(s, 9, Heartbeat{{}, true, true, second}));
-  };
-  EXPECT_EQ(until_another(s, 2000, fetches), 1800U);
-}
-
 TEST(Newcomers, each_time_it_waits_twice_as_long) {
   State s = in_office({member(1), member(2)});
   for (const std::uint64_t wait_s : {30U, 60U, 120U, 240U, 480U, 600U, 600U}) {

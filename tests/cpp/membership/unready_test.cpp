@@ -61,9 +61,25 @@ TEST(Unready, one_that_fetches_has_half_an_hour) {
   ready(s, 1);
   ready(s, 2);
   const auto fetches = [&](std::uint64_t second) {
-    static_cast<void>(tell(s, 3, Heartbeat{OpKey{1, 0}, false, false, second}));
+    const std::uint64_t bytes = second * 2 * kPullBytesPerSecondMin;
+    for (const std::uint64_t p : {1U, 2U}) {
+      static_cast<void>(tell(s, p, Heartbeat{OpKey{1, 0}, false, false, 0, bytes, 1ULL << 50}));
+    }
+    static_cast<void>(tell(s, 3, Heartbeat{OpKey{1, 0}, false, false, bytes}));
   };
   EXPECT_NEAR(static_cast<double>(until_another(s, 3000, fetches)), 1800, 1);
+  EXPECT_EQ(ids_of(s.proposal->members), peers({1, 2}));
+}
+
+TEST(Unready, one_that_says_it_fetches_and_is_served_by_nobody_goes_after_two_minutes) {
+  State s = trio();
+  vote(s, {root(5, 'a'), root(5, 'a'), root(4, 'b')});
+  ready(s, 1);
+  ready(s, 2);
+  const auto fetches = [&](std::uint64_t second) {
+    static_cast<void>(tell(s, 3, Heartbeat{OpKey{1, 0}, false, false, second << 30}));
+  };
+  EXPECT_NEAR(static_cast<double>(until_another(s, 3000, fetches)), 120, 1);
   EXPECT_EQ(ids_of(s.proposal->members), peers({1, 2}));
 }
 

@@ -1,0 +1,74 @@
+// How long peers that have the shared state wait for those that fetch it. A fetch is evident when
+// both sides say so: the fetching peer alone could hold all others by its word, and so could a
+// serving one. Beside the bytes, a peer gets time to hash and take over what it has fetched.
+#include <algorithm>
+#include <limits>
+
+#include "membership/master_rules.h"
+
+namespace pccl::master {
+namespace {
+
+constexpr std::uint64_t kFetchMaxS = 1800;  // of one wait, whatever is fetched
+constexpr std::uint64_t kAdoptBytesPerSecondMin = 64U << 20;
+
+std::uint64_t grown(std::uint64_t from, std::uint64_t to) { return to - std::min(from, to); }
+
+std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
+  return a + std::min(b, std::numeric_limits<std::uint64_t>::max() - a);
+}
+
+/// The size of the state: at least half of the peers that are ready offer no larger one.
+std::uint64_t state_bytes(const State& s) {
+  std::vector<std::uint64_t> said;
+  for (const PeerId p : s.ready) {
+    const auto peer = s.peers.find(p);
+    if (peer != s.peers.end()) said.push_back(peer->second.beat.state_bytes);
+  }
+  if (said.empty()) return 0;
+  const auto middle = said.begin() + static_cast<std::ptrdiff_t>((said.size() - 1) / 2);
+  std::nth_element(said.begin(), middle, said.end());
+  return *middle;
+}
+
+}  // namespace
+
+void watch_fetches(const State& s, Fetches& fetches, std::uint64_t elapsed_s) {
+  std::uint64_t fetched = 0;
+  std::uint64_t served = 0;
+  for (const Member& m : s.proposal->members) {
+    const auto peer = s.peers.find(m.peer());
+    if (peer == s.peers.end()) continue;
+    const Heartbeat& now = peer->second.beat;
+    const Heartbeat& before = peer->second.beat_before;
+    if (s.ready.contains(m.peer())) {
+      served = sum(served, grown(before.served, now.served));
+    } else {
+      fetched = sum(fetched, grown(before.fetched, now.fetched));
+    }
+  }
+  fetches.fetched = sum(fetches.fetched, fetched);
+  fetches.served = sum(fetches.served, served);
+  fetches.fetched_still_s = fetched > 0 ? 0 : fetches.fetched_still_s + elapsed_s;
+  fetches.served_still_s = served > 0 ? 0 : fetches.served_still_s + elapsed_s;
+  fetches.for_s += elapsed_s;
+}
+
+void look_at_beats(State& s) {
+  for (auto& [p, peer] : s.peers) peer.beat_before = peer.beat;
+}
+
+bool waited_enough(const State& s, const Fetches& fetches, std::size_t unready,
+                   std::uint64_t still_s_max) {
+  const std::uint64_t bytes = state_bytes(s);
+  const std::uint64_t adopt_s = bytes / kAdoptBytesPerSecondMin;
+  const std::uint64_t still_s = std::max(fetches.fetched_still_s, fetches.served_still_s);
+  if (still_s >= std::min(still_s_max + adopt_s, kFetchMaxS)) return true;
+  // Each of them needs the state once. (A state beyond the factor takes longer than kFetchMaxS.)
+  const std::uint64_t needed = std::min(bytes, kFetchMaxS * kPullBytesPerSecondMin) * unready;
+  const std::uint64_t move_s =
+      std::min({fetches.fetched, fetches.served, needed}) / kPullBytesPerSecondMin;
+  return fetches.for_s >= std::min(still_s_max + adopt_s + move_s, kFetchMaxS);
+}
+
+}  // namespace pccl::master
