@@ -129,13 +129,12 @@ Connections::Number Connections::take(std::unique_ptr<Channel> channel, Hello he
            "this run has " + std::to_string(kPeersMax) + " peers and takes no more");
     return 0;
   }
-  if (peers_.contains(peer)) {
-    if (const Error error = events_.refusal(hello); error.failed()) {
-      refuse(*channel, log_prefix_ + "peer " + name, error.code, error.text);
-      return 0;
-    }
-    end(peers_.at(peer));
+  const bool again = peers_.contains(peer);
+  if (const Error error = events_.refusal(hello, again); error.failed()) {
+    refuse(*channel, log_prefix_ + "peer " + name, error.code, error.text);
+    return 0;
   }
+  if (again) end(peers_.at(peer));
   const Number number = next_++;
   channel->watch_queue(kAnswerBelowBytes, queued_bytes_, [this, number] {
     const auto at = connections_.find(number);

@@ -42,9 +42,9 @@ inline constexpr std::size_t kAnswerBelowBytes =
 class ConnectionEvents {
  public:
   virtual ~ConnectionEvents() = default;
-  /// Asked before a Hello takes the place of the peer's present connection: why it is refused. Then
-  /// that connection stays.
-  [[nodiscard]] virtual Error refusal(const Hello& hello) const = 0;
+  /// Why a Hello is refused, before anything else happens; code none: it is not. `again`: it would
+  /// take the place of the peer's present connection, which stays if it is refused.
+  [[nodiscard]] virtual Error refusal(const Hello& hello, bool again) const = 0;
   /// `connection` names this connection of the peer; see Connections::admit.
   virtual void connected(Hello hello, std::uint64_t connection) = 0;
   /// A message of `bytes` bytes after its Hello.

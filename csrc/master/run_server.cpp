@@ -15,6 +15,7 @@
 #include "membership/status.h"
 #include "transport/network.h"
 #include "transport/sys.h"
+#include "trust/token.h"
 #include "wire/cbor.h"
 
 namespace pccl::master {
@@ -115,8 +116,29 @@ bool RunServer::is_revoked(const TokenMark& token) const {
 
 // ------------------------------------------------------------------------------- what has happened
 
-Error RunServer::refusal(const Hello& hello) const {
-  return in_charge_ && state_.holds ? check_hello(state_, hello) : Error{};
+Digest RunServer::mark_of(EpochId epoch) const {
+  Digest mark{};
+  if (!marks_epochs_) return mark;
+  const Secret made = epoch_mark(*marks_epochs_, options_.run, epoch);
+  std::copy(made.bytes().begin(), made.bytes().end(), mark.begin());
+  return mark;
+}
+
+bool RunServer::is_marked(EpochId epoch, const Digest& mark) const {
+  if (!marks_epochs_ || epoch == EpochId{}) return true;
+  return epoch_mark(*marks_epochs_, options_.run, epoch).same_as(Secret(mark));
+}
+
+Error RunServer::refusal(const Hello& hello, bool again) const {
+  const EpochId started = hello.report.started.value_or(EpochId{});
+  for (const auto& [epoch, mark] : {std::pair(started, hello.started_mark),
+                                    std::pair(hello.report.accepted, hello.accepted_mark)}) {
+    if (is_marked(epoch, mark)) continue;
+    return {ErrorCode::refused, "it reports epoch " + to_string(epoch) + " of run \"" +
+                                    options_.run + "\", which no master with this key has named"};
+  }
+  // The core refuses other peers in their turn.
+  return again && in_charge_ && state_.holds ? check_hello(state_, hello) : Error{};
 }
 
 void RunServer::connected(Hello hello, std::uint64_t connection) {
@@ -265,6 +287,11 @@ void RunServer::carry_out(const Send& action) {
     filled.package = master_.package;
     return connections_.send(action.peer, filled);
   }
+  if (const auto* proposal = std::get_if<Propose>(&action.message)) {
+    Propose filled = *proposal;
+    filled.mark = mark_of(filled.epoch.id);
+    return connections_.send(action.peer, filled);
+  }
   connections_.send(action.peer, action.message);
 }
 
@@ -272,6 +299,11 @@ void RunServer::carry_out(const SendAll& action) {
   std::vector<PeerId> to;
   for (const PeerId p : action.peers) {
     if (connections_.admitted(p)) to.push_back(p);
+  }
+  if (const auto* proposal = std::get_if<Propose>(&action.message)) {
+    Propose filled = *proposal;
+    filled.mark = mark_of(filled.epoch.id);
+    return connections_.send(to, filled);
   }
   connections_.send(to, action.message);
 }

@@ -23,6 +23,7 @@
 #include "master/store.h"
 #include "master/unapplied.h"
 #include "membership/master.h"
+#include "trust/secrets.h"
 
 namespace pccl {
 class Network;
@@ -63,11 +64,16 @@ class RunServer final : private ConnectionEvents {
   /// The tokens that open this run: who has come by another one is evicted. `gone`: revoked for all
   /// masters of the run.
   void tokens_are(std::vector<TokenMark> valid, std::vector<TokenMark> gone);
+  /// Epochs get marks of this secret, and a hello that reports an epoch without its mark is
+  /// refused.
+  void mark_epochs(const Secret& master) { marks_epochs_ = master; }
   /// Does the register say that this token was revoked?
   [[nodiscard]] bool is_revoked(const TokenMark& token) const;
 
  private:
-  [[nodiscard]] Error refusal(const Hello& hello) const override;
+  [[nodiscard]] Error refusal(const Hello& hello, bool again) const override;
+  [[nodiscard]] Digest mark_of(EpochId epoch) const;
+  [[nodiscard]] bool is_marked(EpochId epoch, const Digest& mark) const;
   void connected(Hello hello, std::uint64_t connection) override;
   void message(PeerId peer, PeerToMaster message, std::size_t bytes) override;
   void room(PeerId peer) override;
@@ -114,6 +120,7 @@ class RunServer final : private ConnectionEvents {
   Connections connections_;
   State state_;
   std::optional<TokensAre> tokens_;  // none: no token is asked for
+  std::optional<Secret> marks_epochs_;
   KeyValueStore store_;
   HeldRequests held_requests_;
   bool in_charge_ = false;  // between a take-over and being deposed

@@ -129,6 +129,7 @@ Result<std::uint16_t> MasterServer::start() {
     const std::string prefix = several ? "run \"" + name + "\": " : "";
     auto& server = runs_[name];
     server = std::make_unique<RunServer>(network_, options_, std::move(run), prefix);
+    if (entrance_) server->mark_epochs(entrance_->key.secret());
     if (Error error = server->start(); error.failed()) {
       error.text = prefix + error.text;
       return error;

@@ -113,6 +113,7 @@ void answer_if_ready(State& s, Actions& out) {
     s.agreed = s.preparing->sync ? s.preparing->sync->root : StateRoot{};
   }
   s.why = std::move(s.preparing->why);
+  s.accepted_mark = s.preparing->mark;
   s.accepted = std::move(s.preparing->epoch);
   s.preparing.reset();
   tell(s, Ready{s.accepted->id, report_of(s)}, out);
@@ -285,6 +286,7 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
   const bool first = !s.started;
   const std::optional<Epoch> before = std::move(s.started);
   s.started = s.accepted;
+  s.started_mark = s.accepted_mark;
   s.stopped = false;
   s.here.clear();
   for (const Member& m : s.started->members) s.here.insert(m.peer());
@@ -423,7 +425,10 @@ void on(State& s, const MasterConnected&, Actions& out) {
   s.connected = true;
   s.preparing.reset();  // a proposal of another connection comes again, under a new number
   const bool door = s.at_door && !s.started;
-  tell(s, Hello{s.run, s.self, report_of(s), door, door ? s.root : StateRoot{}}, out);
+  Hello hello{s.run, s.self, report_of(s), door, door ? s.root : StateRoot{}};
+  hello.started_mark = s.started_mark;
+  hello.accepted_mark = s.accepted_mark;
+  tell(s, std::move(hello), out);
 }
 
 void on(State& s, const MasterLost&, Actions&) {

@@ -228,7 +228,9 @@ struct State {
   bool connected = false;       // to a master
   bool has_boundaries = false;  // this program has called refresh
   std::optional<Epoch> started;
-  std::optional<Epoch> accepted;     // newest proposal that this peer has answered with Ready
+  Digest started_mark{};          // of `started`, for masters that ask for it
+  std::optional<Epoch> accepted;  // newest proposal that this peer has answered with Ready
+  Digest accepted_mark{};
   std::optional<Propose> preparing;  // newest proposal, while it is not answered yet
   bool links_up = false;             // for `preparing`
   bool synced = false;               // for `preparing`

@@ -201,6 +201,12 @@ Secret token_mark(const Secret& master, const Token& token) {
   return derive(master, token.secret, "pccl1 revoked", std::as_bytes(std::span(token.name)));
 }
 
+Secret epoch_mark(const Secret& master, std::string_view run, EpochId epoch) {
+  std::string about = std::to_string(epoch.value) + " ";
+  about += run;
+  return derive(master, "pccl1 epoch", std::as_bytes(std::span(about)));
+}
+
 std::string key_hash(const PublicKey& key) {
   static constexpr char kHex[] = "0123456789abcdef";
   std::array<std::uint8_t, 32> digest{};

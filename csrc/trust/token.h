@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/ids.h"
 #include "base/limits.h"
 #include "trust/secrets.h"
 
@@ -64,6 +65,9 @@ class Tokens {
 
 /// By which a register names a token that was revoked: HKDF of the secrets of master and token.
 [[nodiscard]] Secret token_mark(const Secret& master, const Token& token);
+
+/// Shows the masters of a run that one of them has named this epoch: HKDF of the master's secret.
+[[nodiscard]] Secret epoch_mark(const Secret& master, std::string_view run, EpochId epoch);
 
 /// Letters, digits, '-', '_' and '.', 1 to `bytes_max` of them.
 [[nodiscard]] bool is_plain_name(std::string_view text, std::size_t bytes_max);

@@ -41,6 +41,9 @@ struct Hello {
   StateRoot door_root;       // with at_door: the newcomer's own state
   std::string package = {};  // version of the peer's pccl, for people
   std::string host = {};     // name of the machine on which the peer runs, for people
+  /// As `propose` carried them, of the epochs in `report`: a master of this run has named these.
+  Digest started_mark = {};
+  Digest accepted_mark = {};
   static constexpr std::string_view kAddedFrom = "package";
   bool operator==(const Hello&) const = default;
 
@@ -52,6 +55,8 @@ struct Hello {
     visit("door_root", self.door_root);
     visit("package", self.package, kPackageBytesMax);
     visit("host", self.host, kNameBytesMax);
+    visit("started_mark", self.started_mark);
+    visit("accepted_mark", self.accepted_mark);
   }
 };
 
@@ -320,13 +325,16 @@ struct Propose {
   static constexpr std::string_view kName = "propose";
   Epoch epoch;
   std::optional<SyncPlan> sync;
-  std::string why;  // "rank 2 (1f..) lost: connection closed"
+  std::string why;   // "rank 2 (1f..) lost: connection closed"
+  Digest mark = {};  // of a master with tokens; the receiver shows it in `hello`
+  static constexpr std::string_view kAddedFrom = "mark";
   bool operator==(const Propose&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("epoch", self.epoch);
     visit("sync", self.sync);
     visit("why", self.why, kTextBytesMax);
+    visit("mark", self.mark);
   }
 };
 

@@ -86,7 +86,9 @@ class Queues : public testing::Test, protected ConnectionEvents {
   Connections connections_{loop_, *this, 20, 60000, ""};
 
  private:
-  [[nodiscard]] Error refusal(const Hello&) const override { return refuses_; }
+  [[nodiscard]] Error refusal(const Hello&, bool again) const override {
+    return again ? refuses_ : Error{};
+  }
   void connected(Hello, std::uint64_t) override {}
   void message(PeerId, PeerToMaster, std::size_t) override {}
   void room(PeerId) override {}

@@ -2,6 +2,7 @@
 // taken out of the file.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -254,6 +255,40 @@ TEST_F(TokensOf, a_line_that_was_taken_away_while_no_master_ran_is_revoked_too) 
   start();
   ASSERT_TRUE(until([&] { return peers_[0]->runs(1); })) << log_text();
   EXPECT_GE(said("the token \"b\" by which it came has been revoked"), 1U);
+}
+
+TEST_F(TokensOf, a_process_that_invents_an_epoch_is_refused_and_holds_up_no_founding) {
+  start();
+  FakePeer& liar = comes(holding("a"));
+  liar.state.started = Epoch{EpochId::make(9, 1), {liar.state.self}, {}, false};
+  FakePeer& other = comes(holding("a"));
+  other.state.accepted = Epoch{EpochId::make(9, 1), {other.state.self}, {}, false};
+  for (FakePeer* one : {&liar, &other}) {
+    one->reconnects = false;
+    ASSERT_TRUE(until([&] { return one->last<Refuse>() != nullptr; })) << log_text();
+    EXPECT_TRUE(has(one->last<Refuse>()->error.text, "reports epoch 9.1 of run \"default\""))
+        << one->last<Refuse>()->error.text;
+  }
+  FakePeer& first = comes(holding("a"));
+  FakePeer& second = comes(holding("b"));
+  ASSERT_TRUE(until([&] { return first.runs(2) && second.runs(2); })) << log_text();
+}
+
+TEST_F(TokensOf, members_show_their_epoch_to_a_master_whose_register_is_lost) {
+  start();
+  comes(holding("a"));
+  comes(holding("b"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  peers_[1]->state.started->id = EpochId::make(9, 1);  // it has a mark, and of another epoch
+  const std::uint16_t port = port_;
+  server_.reset();
+  std::filesystem::remove(options_.state_file);
+  master_.port = port;
+  start();
+  ASSERT_TRUE(until([&] { return run().state().unknown.size() == 1; })) << log_text();
+  EXPECT_EQ(said("is not known to the register"), 1U);
+  ASSERT_TRUE(until([&] { return peers_[1]->last<Refuse>() != nullptr; })) << log_text();
+  EXPECT_TRUE(has(peers_[1]->last<Refuse>()->error.text, "reports epoch 9.1"));
 }
 
 TEST_F(TokensOf, a_status_needs_a_token_that_opens_the_run) {

@@ -111,6 +111,25 @@ TEST(Peer, a_proposal_that_comes_while_a_state_is_adopted_is_compared_with_what_
   }
 }
 
+TEST(Peer, a_hello_shows_the_marks_of_the_epochs_that_it_reports) {
+  State s = founded();
+  Propose named = propose(2, {member(1), member(2)});
+  named.mark = {7};
+  static_cast<void>(step(s, FromMaster{named}));
+  const auto hello_again = [&] {
+    static_cast<void>(step(s, MasterLost{}));
+    return told<Hello>(step(s, MasterConnected{})).at(0);
+  };
+  EXPECT_EQ(hello_again().accepted_mark, Digest{}) << "it has not answered that proposal";
+  named.epoch.id = EpochId::make(1, 3);
+  static_cast<void>(step(s, FromMaster{named}));
+  ASSERT_EQ(told<Ready>(step(s, LinksUp{named.epoch.id})).size(), 1U);
+  EXPECT_EQ(hello_again().accepted_mark, Digest{7});
+  EXPECT_EQ(hello_again().started_mark, Digest{});
+  static_cast<void>(step(s, FromMaster{Start{named.epoch.id, {}}}));
+  EXPECT_EQ(hello_again().started_mark, Digest{7});
+}
+
 TEST(Peer, only_newer_proposals_are_heard) {
   State s = founded();
   EXPECT_TRUE(step(s, FromMaster{propose(1, {member(1), member(2)})}).empty());
