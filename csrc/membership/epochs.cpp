@@ -565,6 +565,11 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     for (const std::uint64_t step : verdict.commit_steps) verdict.flags.try_emplace(step, votes);
   }
   s.running = true;
+  s.committed = verdict.committed;
+  for (const auto& [group, mates] : s.groups) {
+    OpSet& set = s.committed[group];
+    if (set.below.step < verdict.passed) set = OpSet{OpKey{verdict.passed, 0}, {}};
+  }
   for (const auto& [group, set] : verdict.committed) {
     const std::optional<OpKey> newest = newest_of(set);
     if (!newest) continue;
@@ -615,6 +620,7 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
   s.useless.clear();
   s.flags.clear();
   s.newest_commit.clear();
+  s.committed.clear();
   s.pinned.clear();
   s.tried.reset();
   if (s.held->ended) {
@@ -681,6 +687,7 @@ void adopted(State& s, Actions& out) {
   recall_relays(s);
   s.flags.clear();
   s.newest_commit.clear();
+  s.committed.clear();
   s.pinned.clear();
   s.tried.reset();
   reconsider(s, out);

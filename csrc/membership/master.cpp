@@ -448,13 +448,10 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
   seat->quiet = false;
   const std::vector<PeerId>& mates = s.groups.at(group);
   Commit commit{m.epoch, {}, {}};
-  const auto newest = [&] {
-    const auto known = s.commit_step.find(group);
-    return known == s.commit_step.end() ? std::uint64_t{0} : known->second;
-  };
+  OpSet& committed = s.committed[group];
   for (const OpKey key : m.ops) {
     if (s.failure && key >= s.failure->from) continue;
-    if (key.step < newest()) continue;  // all mates have left that step: a repeated Done
+    if (contains(committed, key)) continue;  // said again: nobody waits for the others any more
     Report& report = s.peers.at(p).report;
     report.issued = std::max(report.issued, OpKey{key.step, key.index + 1});
     time_is_not_over(s, p, key);
@@ -470,7 +467,9 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
     if (next_step) {
       commit.flags.push_back(StepFlag{key.step, flag_of(s, key.step)});
     }
-    s.commit_step[group] = std::max(newest(), key.step);
+    add(committed, key);
+    auto& newest_step = s.commit_step[group];
+    newest_step = std::max(newest_step, key.step);
     auto& made = s.newest_commit[group];
     made = std::max(made, key);
   }

@@ -377,7 +377,8 @@ struct State {
   std::map<std::uint32_t, std::vector<PeerId>> groups;  // its peer groups, in rank order
   std::map<std::uint32_t, std::uint64_t> commit_step;   // peer group -> step of its newest commit
   std::map<std::uint32_t, OpKey>
-      newest_commit;               // peer group -> newest commit of this master, in any epoch
+      newest_commit;  // peer group -> newest commit of this master, in any epoch
+  std::map<std::uint32_t, OpSet> committed;  // peer group -> what is known to be committed
   std::optional<Failure> failure;  // no operation from there on is committed until a boundary votes
   std::set<PeerId> left;           // departed with the newest change of members
   /// Pairs whose data a third member passed on, that have no third member any more, and that were

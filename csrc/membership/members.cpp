@@ -42,6 +42,18 @@ std::string text_of_replica(const std::vector<Member>& members,
 
 }  // namespace
 
+void add(OpSet& set, OpKey key) {
+  if (contains(set, key)) return;
+  if (key.step > set.below.step) set = OpSet{OpKey{key.step, 0}, {}};
+  std::vector<OpKey>& also = set.also;
+  also.insert(std::lower_bound(also.begin(), also.end(), key), key);
+  auto joins = also.begin();
+  for (; joins != also.end() && *joins == set.below; ++joins) ++set.below.index;
+  also.erase(also.begin(), joins);
+  // So many are never in flight at a sound member, so the oldest one is not open any more.
+  if (also.size() > kReportOpsMax) also.erase(also.begin());
+}
+
 std::uint32_t rank_of(const std::vector<Member>& members, PeerId peer) {
   const auto self = std::find_if(members.begin(), members.end(),
                                  [&](const Member& m) { return m.peer() == peer; });

@@ -26,6 +26,9 @@ namespace pccl {
   return key < set.below || std::binary_search(set.also.begin(), set.also.end(), key);
 }
 
+/// Adds a committed operation to those of its step. All operations of earlier steps are committed.
+void add(OpSet& set, OpKey key);
+
 /// The position of `peer` in its peer group; the size of the group if it is not a member.
 [[nodiscard]] std::uint32_t rank_of(const std::vector<Member>& members, PeerId peer);
 

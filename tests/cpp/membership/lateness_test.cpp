@@ -248,6 +248,23 @@ TEST(Lateness, what_a_verdict_has_committed_is_done) {
   EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 1}), Peers{3});
 }
 
+TEST(Lateness, a_completion_that_is_repeated_after_the_commit_hides_no_member_that_is_late) {
+  for (const std::uint64_t late : {2U, 3U}) {
+    std::vector<Member> members;
+    for (std::uint64_t p = 1; p <= late; ++p) members.push_back(member(p));
+    State s = in_office(members);
+    for (std::uint64_t p = 1; p <= late; ++p) {
+      static_cast<void>(tell(s, p, Done{kEpoch, {OpKey{1, 0}}}));
+    }
+    static_cast<void>(tell(s, 1, Done{kEpoch, {OpKey{1, 0}}}));  // said again
+    for (std::uint64_t p = 1; p < late; ++p) {
+      static_cast<void>(tell(s, p, Expired{kEpoch, OpKey{1, 0}}));  // from before the commit
+      static_cast<void>(tell(s, p, Expired{kEpoch, OpKey{1, 1}}));
+    }
+    EXPECT_EQ(evicted_at(s, {late}, OpKey{1, 1}), Peers{late});
+  }
+}
+
 TEST(Lateness, ranks_of_one_replica_count_as_one_that_says_so) {
   State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2),
                        member(4, "b", 1, 2), member(5, "c", 0, 2), member(6, "c", 1, 2)});

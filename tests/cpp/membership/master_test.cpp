@@ -66,6 +66,44 @@ TEST(Master, a_commit_takes_all_of_the_peer_group_and_carries_several_operations
   EXPECT_TRUE(s.done.empty()) << "what is decided is forgotten";
 }
 
+TEST(Master, an_operation_that_is_called_complete_again_after_its_commit_is_not_opened_anew) {
+  State s = in_office({member(1), member(2)});
+  for (const OpKey op : {OpKey{1, 1}, OpKey{1, 2}, OpKey{1, 0}, OpKey{2, 0}}) {
+    static_cast<void>(tell(s, 1, Done{kEpoch, {op}}));
+    EXPECT_EQ(sent<Commit>(tell(s, 2, Done{kEpoch, {op}})).size(), 2U) << to_string(op);
+    EXPECT_TRUE(tell(s, 1, Done{kEpoch, {op}}).empty());
+    EXPECT_TRUE(s.done.empty()) << to_string(op);
+  }
+}
+
+TEST(Master, an_operation_that_a_verdict_or_a_boundary_has_closed_is_not_opened_anew) {
+  for (const bool boundary : {false, true}) {
+    State s = in_office({member(1), member(2)});
+    for (const std::uint64_t p : {1U, 2U}) {
+      report(s, p).issued = OpKey{1, 1};
+      report(s, p).done = {OpKey{1, 0}};
+    }
+    if (boundary) {
+      for (const std::uint64_t p : {1U, 2U}) {
+        static_cast<void>(tell(s, p, Vote{1, VoteKind::refresh, {}}));
+      }
+    } else {
+      static_cast<void>(tell(s, 1, Relinked{kEpoch, PeerId{2}}));
+    }
+    ASSERT_TRUE(s.proposal.has_value());
+    for (const std::uint64_t p : {1U, 2U}) {
+      static_cast<void>(tell(s, p, Ready{s.proposal->id, report(s, p)}));
+    }
+    static_cast<void>(step(s, RegisterWritten{*s.writing, true}));
+    const EpochId id = own(s)->id;
+    static_cast<void>(tell(s, 1, Done{id, {OpKey{1, 0}}}));
+    EXPECT_TRUE(s.done.empty()) << (boundary ? "boundary" : "verdict");
+    const OpKey next{boundary ? 2U : 1U, boundary ? 0U : 1U};
+    static_cast<void>(tell(s, 1, Done{id, {next}}));
+    EXPECT_EQ(sent<Commit>(tell(s, 2, Done{id, {next}})).size(), 2U);
+  }
+}
+
 TEST(Master, peer_groups_commit_for_themselves_and_repeat_one_answer) {
   State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
   EXPECT_FALSE(sent<Commit>(tell(s, 1, Done{kEpoch, {OpKey{1, 0}}})).at(0).second.flags[0].votes);

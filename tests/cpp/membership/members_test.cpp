@@ -18,6 +18,20 @@ TEST(Members, an_operation_is_decided_below_the_front_or_by_name) {
   EXPECT_FALSE(contains(set, OpKey{3, 0}));
 }
 
+TEST(Members, committed_operations_join_the_front_in_any_order_and_a_new_step_forgets_the_old) {
+  OpSet set;
+  for (const std::uint64_t index : {2U, 0U, 2U, 3U}) add(set, OpKey{4, index});
+  EXPECT_EQ(set, (OpSet{OpKey{4, 1}, {OpKey{4, 2}, OpKey{4, 3}}}));
+  add(set, OpKey{4, 1});
+  EXPECT_EQ(set, (OpSet{OpKey{4, 4}, {}}));
+  add(set, OpKey{4, 3});
+  add(set, OpKey{3, 9});
+  EXPECT_EQ(set, (OpSet{OpKey{4, 4}, {}})) << "these are committed already";
+  add(set, OpKey{4, 6});
+  add(set, OpKey{6, 1});
+  EXPECT_EQ(set, (OpSet{OpKey{6, 0}, {OpKey{6, 1}}}));
+}
+
 TEST(Members, a_rank_is_a_position_in_the_own_peer_group) {
   const std::vector<Member> members = {member(1, "a", 0, 2), member(2, "a", 1, 2),
                                        member(3, "b", 0, 2), member(4, "b", 1, 2)};
