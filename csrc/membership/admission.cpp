@@ -126,7 +126,10 @@ std::vector<Member> door(const State& s) {
   std::set<PeerId> out = excluded(s);
   const std::vector<const Member*> inside = going_on(s, out);
   for (const Member* m : inside) out.insert(m->peer());
-  std::erase_if(waiting, [&](const Waiting& w) { return out.contains(w.member->peer()); });
+  // A replica waits as a whole if one of its ranks has to wait.
+  std::erase_if(waiting, [&](const Waiting& w) {
+    return out.contains(w.member->peer()) || must_wait_s(s, *w.member) > 0;
+  });
   keep_whole(waiting, [](const Waiting& w) -> const Member& { return *w.member; });
   // Ranks of one replica stay together, so that a replica has one position in all peer groups.
   std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> arrival;
@@ -141,7 +144,6 @@ std::vector<Member> door(const State& s) {
   std::sort(waiting.begin(), waiting.end(), [](const Waiting& a, const Waiting& b) {
     return std::pair(a.arrived, a.member->place.rank) < std::pair(b.arrived, b.member->place.rank);
   });
-  std::erase_if(waiting, [&](const Waiting& w) { return must_wait_s(s, *w.member) > 0; });
   const std::size_t most = s.config.max_peers;
   const std::size_t room = most - std::min(inside.size(), most);
   if (waiting.size() > room) {

@@ -122,6 +122,22 @@ TEST(Admission, a_replica_lost_three_times_in_ten_minutes_waits_longer_each_time
   EXPECT_EQ(must_wait_s(s, back), 0U);
 }
 
+TEST(Admission, a_replica_of_which_one_rank_has_to_wait_waits_as_a_whole) {
+  State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
+  newcomer(s, member(3, "b", 0, 2));
+  newcomer(s, member(4, "b", 1, 2));
+  s.peers.at(PeerId{4}).origin = "token@network";
+  s.origins["token@network"].until_s = 30;
+  EXPECT_TRUE(door(s).empty());
+  s.held->over = true;
+  index_members(s);
+  s.peers.erase(PeerId{1});
+  s.peers.erase(PeerId{2});
+  EXPECT_TRUE(door(s).empty()) << "nor does a part of it found a run";
+  s.now_s = 30;
+  EXPECT_EQ(ids_of(door(s)), peers({3, 4}));
+}
+
 TEST(Admission, a_process_that_is_a_replica_of_its_own_has_a_new_name_each_time) {
   State s = in_office({member(1)});
   const Member plain = member(9, to_string(PeerId{9}));
