@@ -136,8 +136,9 @@ std::string apart_from(const State& s, PeerId p) {
   if (number > kApartShown) {
     text += " and " + std::to_string(number - kApartShown) + " more";
   }
-  return "newcomer " + name_of(s.peers.at(p).member.handle) + " and " + text +
-         " do not reach each other, also not over a third member";
+  const std::string newcomer = "newcomer " + name_of(s.peers.at(p).member.handle);
+  if (number == 0) return "another rank of the replica of " + newcomer + " cannot reach a peer";
+  return newcomer + " and " + text + " do not reach each other, also not over a third member";
 }
 
 bool may_be_tried(const State& s, PeerId p) {

@@ -85,6 +85,22 @@ TEST(Trials, a_newcomer_that_no_member_reaches_hears_which_and_why) {
   EXPECT_TRUE(s.cannot.empty()) << "it is no reason to evict a peer that has not come in";
 }
 
+TEST(Trials, a_newcomer_hears_that_it_waits_for_another_rank_of_its_replica) {
+  State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
+  for (const std::uint64_t id : {8U, 9U}) {
+    Hello hello = hello_of(id);
+    hello.member = member(id, "b", static_cast<std::uint32_t>(id - 8), 2);
+    static_cast<void>(step(s, PeerConnected{hello, "t@a"}));
+  }
+  const auto holds = sent<Hold>(tell(s, 2, word(9, "no route")));
+  EXPECT_EQ(holds.size(), 2U);
+  for (const auto& [to, hold] : holds) {
+    const bool apart = to == PeerId{9};
+    EXPECT_EQ(hold.text.find("(no route) do not reach each other") != std::string::npos, apart);
+    EXPECT_EQ(hold.text.find("another rank of the replica of newcomer") == 0, !apart) << hold.text;
+  }
+}
+
 TEST(Trials, a_newcomer_that_one_member_reaches_is_proposed_over_this_one) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(comes(s, 9));
