@@ -265,6 +265,21 @@ TEST(Lateness, a_completion_that_is_repeated_after_the_commit_hides_no_member_th
   }
 }
 
+TEST(Lateness, a_failed_operation_hides_no_member_that_is_late_for_the_boundary) {
+  State s = in_office({member(1), member(2), member(3)});
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    static_cast<void>(tell(s, p, Heartbeat{OpKey{1, 2}, false, false}));
+    if (p < 3) static_cast<void>(tell(s, p, Done{kEpoch, {OpKey{1, 1}}}));
+  }
+  static_cast<void>(
+      tell(s, 1, Mismatch{kEpoch, OpKey{1, 0}, Error{ErrorCode::mismatch, "rank 0 differs"}}));
+  for (const std::uint64_t p : {1U, 2U}) {
+    static_cast<void>(tell(s, p, Vote{1, VoteKind::refresh, {}}));
+    static_cast<void>(tell(s, p, Expired{kEpoch, OpKey{1, 2}}));
+  }
+  EXPECT_EQ(evicted_at(s, {3}, OpKey{1, 2}), Peers{3});
+}
+
 TEST(Lateness, ranks_of_one_replica_count_as_one_that_says_so) {
   State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2),
                        member(4, "b", 1, 2), member(5, "c", 0, 2), member(6, "c", 1, 2)});
