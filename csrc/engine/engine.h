@@ -35,6 +35,8 @@ class Engine {
   [[nodiscard]] virtual Handle handle(const std::string& seen_host) const = 0;
   /// The tokens of this process; null: it has none.
   [[nodiscard]] virtual const Tokens* tokens() const = 0;
+  /// Does this process encrypt all of its links?
+  [[nodiscard]] virtual bool encrypts() const = 0;
   /// The address of this machine that is used to reach host:port ("" if there is none).
   [[nodiscard]] virtual std::string local_host_towards(const std::string& address) const = 0;
 

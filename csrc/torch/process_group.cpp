@@ -99,10 +99,10 @@ void warn_without_token(const Engine& engine, const std::vector<Handle>& members
     });
   });
   if (!beyond || said.exchange(true)) return;
-  log_warning(
-      "the ranks of this group have no token: their data is not encrypted, and whoever can write "
-      "into their store can take a rank's place. On a network of others give all ranks the same "
-      "token file (PCCL_TOKEN_FILE)");
+  const std::string clear = engine.encrypts() ? "" : "their data is not encrypted, and ";
+  log_warning("the ranks of this group have no token: " + clear +
+              "whoever can write into their store can take a rank's place. On a network of others "
+              "give all ranks the same token file (PCCL_TOKEN_FILE)");
 }
 
 /// A replica goes as a whole: who makes a group with a rank that was lost would wait in vain.

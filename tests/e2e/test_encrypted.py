@@ -134,12 +134,20 @@ def test_a_rank_without_the_token_makes_no_group_and_all_are_told(
 def test_rank_0_says_once_that_ranks_beyond_this_machine_have_no_token(
     run_peers: Any, tmp_path: Path
 ) -> None:
-    for host, lines in (("127.0.0.1", 0), ("192.0.2.7,127.0.0.1", 1)):
-        env = {"PCCL_ADVERTISE": host}
-        peers = run_peers(makes_a_group, 2, 2, str(tmp_path / f"meet{lines}"), env=env)
+    for case, (host, plaintext, lines) in enumerate(
+        (
+            ("127.0.0.1", "all", 0),
+            ("192.0.2.7,127.0.0.1", "all", 1),
+            ("192.0.2.7,127.0.0.1", "none", 1),
+        )
+    ):
+        env = {"PCCL_ADVERTISE": host, "PCCL_PLAINTEXT": plaintext}
+        peers = run_peers(makes_a_group, 2, 2, str(tmp_path / f"meet{case}"), env=env)
         for rank, peer in enumerate(peers):
             assert peer.next()["sum"] == 2
             peer.tell("go on")
             peer.finish()
             expected = lines if rank == 0 else 0
             assert peer.log().count("the ranks of this group have no token") == expected
+            in_the_clear = expected if plaintext == "all" else 0
+            assert peer.log().count("their data is not encrypted") == in_the_clear

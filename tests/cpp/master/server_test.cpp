@@ -246,7 +246,9 @@ TEST_F(Server, a_tenth_of_a_mbit_in_a_second_is_no_silence) {
   options_.silence_ms = 1000;
   start();
   set_large_value();
-  RawPeer slow(port_, 1);  // its machine acknowledges what there is room for: as packets of a link
+  // Its machine acknowledges what there is room for: as packets of a link. (With less room than
+  // this the kernels of both sides wait for each other's silly windows.)
+  RawPeer slow(port_, 4096);
   const auto beat = loop_.timer(50, 50, [&] { slow.send(Heartbeat{}); });
   slow.send(store_request(1, StoreOp::get, {"k"}));
   EXPECT_TRUE(until([&] { return run().state().peers.contains(RawPeer::kId); })) << log_text();
