@@ -67,8 +67,7 @@ def test_a_newcomer_that_lies_about_its_links_is_not_believed(
     together(members, "refresh")
     ids = [int(peer["replica"], 16) for peer in status(master)["members"]]
     with half_newcomer(master.port) as half:
-        for peer in ids:
-            half.say("tried", peer=peer, reason="")
+        half.say("tried", links=[{"peer": peer, "reason": ""} for peer in ids])
         wait_until(lambda: half.heard("do not reach each other"), what="the members' words count")
         together(members, "train")
         assert not one(together(members, "refresh"), "voted")
