@@ -403,7 +403,8 @@ void on_message(State& s, PeerId p, const Suspect& m, Actions& out) {
   const Epoch* epoch = own(s);
   Seat* seat = seat_of(s, m.peer);
   if (epoch == nullptr || m.epoch < epoch->id || seat == nullptr || p == m.peer) return;
-  if (!is_own_member(s, p) && !(s.proposal && contains(s.proposal->members, p))) return;
+  const bool proposed = s.proposal && are_mates(s.proposal->members, p, m.peer);
+  if (!proposed && !are_mates(epoch->members, p, m.peer)) return;
   if (seat->awaited == TimerKind::absence || (m.refused && seat->awaited)) {
     forget(s, m.peer, m.refused ? "it refuses connections" : "its connections have closed", out);
     reconsider(s, out);
@@ -417,6 +418,7 @@ void on_message(State& s, PeerId p, const Relinked& m, Actions& out) {
   const bool current = s.running && own(s) != nullptr && m.epoch == own(s)->id;
   const bool proposed = s.proposal && m.epoch == s.proposal->id;
   if (!current && !proposed) return;
+  if (!are_mates(current ? own(s)->members : s.proposal->members, p, m.peer)) return;
   link_is_back(s, p, m, out);
   s.running = false;  // segments may be lost: the same members, a new epoch
   s.proposal.reset();

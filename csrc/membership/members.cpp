@@ -62,6 +62,17 @@ std::uint32_t rank_of(const std::vector<Member>& members, PeerId peer) {
       members.begin(), self, [&](const Member& m) { return m.place.rank == self->place.rank; }));
 }
 
+bool are_mates(const std::vector<Member>& members, PeerId p, PeerId q) {
+  const auto find = [&](PeerId peer) {
+    return std::find_if(members.begin(), members.end(),
+                        [peer](const Member& m) { return m.peer() == peer; });
+  };
+  const auto a = find(p);
+  const auto b = find(q);
+  if (p == q || a == members.end() || b == members.end()) return false;
+  return a->place.rank == b->place.rank;
+}
+
 std::string name_of(const std::vector<Member>& members, const Member& member) {
   std::string text = "rank " + std::to_string(rank_of(members, member.peer()));
   if (member.place.size > 1) text += " of peer group " + std::to_string(member.place.rank);

@@ -32,6 +32,9 @@ void add(OpSet& set, OpKey key);
 /// The position of `peer` in its peer group; the size of the group if it is not a member.
 [[nodiscard]] std::uint32_t rank_of(const std::vector<Member>& members, PeerId peer);
 
+/// Are these two members, in one peer group? Only such two have a link.
+[[nodiscard]] bool are_mates(const std::vector<Member>& members, PeerId p, PeerId q);
+
 /// The name of a peer in logs and errors: "rank 2 (vm/4711)", with its peer group if replicas have
 /// several ranks.
 [[nodiscard]] std::string name_of(const std::vector<Member>& members, const Member& member);

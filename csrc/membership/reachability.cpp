@@ -194,7 +194,7 @@ void cannot_reach(State& s, PeerId p, const Cannot& m, Actions& out) {
   const Epoch* epoch = nullptr;
   if (s.proposal && m.epoch == s.proposal->id) epoch = &*s.proposal;
   if (own(s) != nullptr && m.epoch == own(s)->id) epoch = own(s);
-  if (epoch == nullptr || m.peer == p) return;
+  if (epoch == nullptr || !are_mates(epoch->members, p, m.peer)) return;
   // The two go on over a third member. If there is none, one of the two has to go, unless the other
   // one is lost first.
   const auto& members = epoch->members;
@@ -205,8 +205,6 @@ void cannot_reach(State& s, PeerId p, const Cannot& m, Actions& out) {
   };
   const auto mine = index(p);
   const auto other = index(m.peer);
-  const auto size = static_cast<std::ptrdiff_t>(members.size());
-  if (mine == size || other == size) return;
   const std::pair<PeerId, PeerId> pair = mine > other ? std::pair(p, m.peer) : std::pair(m.peer, p);
   const bool proposed = s.proposal && m.epoch == s.proposal->id;
   const bool known = !s.cannot.insert(pair).second;

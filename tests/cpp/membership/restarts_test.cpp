@@ -30,6 +30,26 @@ TEST(Restarts, a_link_that_is_back_for_the_eighth_time_in_one_operation_is_given
   EXPECT_EQ(s.proposal->relays[0], (Relay{PeerId{2}, PeerId{3}, PeerId{1}}));
 }
 
+TEST(Restarts, a_link_that_the_two_cannot_have_makes_nobody_begin_anew) {
+  State s = in_office(
+      {member(1, "a", 0, 2), member(2, "a", 1, 2), member(3, "b", 0, 2), member(4, "b", 1, 2)});
+  cast::newcomer(s, member(9, "c", 0, 2));
+  const auto nothing = [&](std::uint64_t p, std::uint64_t q) {
+    EXPECT_TRUE(back(s, p, q).empty()) << p << " about " << q;
+    EXPECT_TRUE(tell(s, p, Cannot{newest(s), PeerId{q}, "", {}}).empty()) << p << " about " << q;
+    EXPECT_TRUE(tell(s, p, Suspect{newest(s), PeerId{q}, true}).empty()) << p << " about " << q;
+    EXPECT_TRUE(s.running) << p << " about " << q;
+  };
+  nothing(1, 1);
+  nothing(1, 4);     // of another peer group
+  nothing(1, 9);     // no member yet
+  nothing(9, 1);     // nor may that one say so
+  nothing(1, 1234);  // of nobody
+  EXPECT_TRUE(s.restarts.empty());
+  EXPECT_FALSE(s.seats.at(PeerId{4}).suspected);
+  EXPECT_EQ(sent<Propose>(back(s, 1, 3)).size(), 4U);
+}
+
 TEST(Restarts, one_that_says_of_all_its_links_that_they_are_back_for_ever_goes) {
   State s = in_office({member(1), member(2), member(3), member(4)});
   for (int times = 1; times <= 8; ++times) {
