@@ -545,6 +545,12 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
                                  " reach each other over " + named(relay.via)});
   }
   if (before) remember_parted(s, before->members, epoch.members);
+  for (const Member& m : epoch.members) {
+    const Report& report = s.peers.at(m.peer()).report;
+    if (report.started && report.started->incarnation() != s.held->incarnation) {
+      s.brought_step = std::max(s.brought_step, report.step);
+    }
+  }
   const Seats seats = change_epoch(s, out);
   s.left = departed(seats);
   s.left.insert(leavers.begin(), leavers.end());
@@ -623,6 +629,7 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
   s.committed.clear();
   s.pinned.clear();
   s.tried.reset();
+  s.brought_step = 0;
   if (s.held->ended) {
     out.push_back(Say{false, ending_text(s, "the run")});
     std::vector<PeerId> all;
@@ -690,6 +697,7 @@ void adopted(State& s, Actions& out) {
   s.committed.clear();
   s.pinned.clear();
   s.tried.reset();
+  s.brought_step = 0;
   reconsider(s, out);
 }
 

@@ -381,6 +381,9 @@ struct State {
   std::map<std::uint32_t, OpSet> committed;  // peer group -> what is known to be committed
   std::optional<Failure> failure;  // no operation from there on is committed until a boundary votes
   std::set<PeerId> left;           // departed with the newest change of members
+  /// The furthest step that a member had reached when it came from an epoch of another incarnation:
+  /// the commits of that step are not known to this master.
+  std::uint64_t brought_step = 0;
   /// Pairs whose data a third member passed on, that have no third member any more, and that were
   /// asked once to connect to each other again.
   std::set<std::pair<PeerId, PeerId>> retried;

@@ -52,6 +52,31 @@ std::optional<std::uint64_t> first_unvoted(const Report& report) {
   return first;
 }
 
+/// A member with its report.
+struct Begun {
+  const Member* member;
+  const Report* report;
+};
+
+/// When a boundary ends, all members stand in one step. A member that names another one than most
+/// members do lies; of two members nobody can tell which one does.
+std::optional<Lie> find_astray(const std::vector<Begun>& begun) {
+  std::map<std::uint64_t, std::size_t> numbers;  // of members, by step
+  for (const auto& [member, report] : begun) ++numbers[report->step];
+  if (numbers.size() < 2) return std::nullopt;
+  const auto most =
+      std::max_element(numbers.begin(), numbers.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (2 * most->second <= begun.size()) return std::nullopt;
+  for (const auto& [member, report] : begun) {
+    if (report->step == most->first) continue;
+    return Lie{member->peer(), "it votes at the boundary of step " + std::to_string(report->step) +
+                                   ", and most members at that of step " +
+                                   std::to_string(most->first)};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<OpKey> newest_of(const OpSet& set) {
@@ -106,10 +131,6 @@ std::optional<std::uint64_t> furthest_step_without(const State& s, PeerId p) {
 }
 
 std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) {
-  struct Begun {
-    const Member* member;
-    const Report* report;
-  };
   std::vector<Begun> begun;
   for (const Member& m : members) {
     const Report& report = s.peers.at(m.peer()).report;
@@ -118,6 +139,9 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
       return Lie{m.peer(), "it reports a voted boundary that the register does not know"};
     }
     begun.push_back(Begun{&m, &report});
+  }
+  if (s.proposal && s.proposal->boundary) {
+    if (std::optional<Lie> lie = find_astray(begun)) return lie;
   }
   for (const auto& [member, report] : begun) {
     const std::optional<OpKey> claim = newest_of(report->committed);
@@ -138,11 +162,14 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
     }
     const auto made = s.newest_commit.find(member->place.rank);
     const bool made_here = made != s.newest_commit.end() && claim && made->second >= *claim;
-    if (claim && !made_here && report->started->incarnation() == s.held->incarnation) {
+    const bool of_this_master = report->started->incarnation() == s.held->incarnation;
+    if (claim && !made_here && of_this_master) {
       return Lie{member->peer(), "it reports operation " + to_string(*claim) +
                                      " as committed, and this master has not committed it"};
     }
-    if (alone) continue;
+    // Of a run of one replica a master knows only the steps in which it has committed something.
+    if (alone && !of_this_master) continue;
+    if (alone) step = std::max(step, s.brought_step);
     const bool foretells = std::any_of(report->flags.begin(), report->flags.end(),
                                        [&](const StepFlag& flag) { return flag.step > step + 1; });
     if (report->step > step + 1 || foretells) {
@@ -151,7 +178,8 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
                                      ", and no other member has come beyond step " +
                                      std::to_string(step)};
     }
-    if (unvoted && none_there && *unvoted >= s.held->passed && !has_committed_in(s, *unvoted)) {
+    const bool none_knows = alone ? unvoted >= s.brought_step : none_there;
+    if (unvoted && none_knows && *unvoted >= s.held->passed && !has_committed_in(s, *unvoted)) {
       return Lie{member->peer(), "it reports that the boundary of step " +
                                      std::to_string(*unvoted) +
                                      " does not vote, and no other member has issued an operation "

@@ -192,6 +192,75 @@ TEST(Reports, a_vote_for_a_far_step_moves_nobody_there) {
   EXPECT_EQ(evicted(out), std::vector<PeerId>{PeerId{3}});
 }
 
+/// All members vote, each at its step, and are ready for the epoch that follows.
+std::vector<PeerId> evicted_at_boundary(State& s, const std::map<std::uint64_t, Report>& reports) {
+  for (const auto& [peer, its] : reports) {
+    static_cast<void>(tells(s, peer, Vote{its.step, VoteKind::refresh, {}}));
+  }
+  if (!s.proposal || !s.proposal->boundary) return {PeerId{}};
+  const EpochId id = s.proposal->id;
+  std::vector<PeerId> gone;
+  for (const auto& [peer, its] : reports) {
+    Report voted = its;
+    voted.vote = VoteKind::refresh;
+    for (const PeerId p : evicted(tells(s, peer, Ready{id, voted}))) gone.push_back(p);
+  }
+  return gone;
+}
+
+TEST(Reports, a_vote_at_another_step_than_those_of_most_members_costs_the_place) {
+  for (const std::uint64_t step : {3U, 5U}) {
+    State s = in_office(kTrio);
+    EXPECT_EQ(evicted_at_boundary(s, {{1, said(4)}, {2, said(4)}, {3, said(step)}}),
+              std::vector<PeerId>{PeerId{3}})
+        << "the others would leave a step out";
+  }
+  State s = in_office(kTrio);
+  EXPECT_TRUE(evicted_at_boundary(s, {{1, said(4)}, {2, said(4)}, {3, said(4)}}).empty());
+}
+
+TEST(Reports, no_rank_of_the_only_replica_is_beyond_what_this_master_has_committed) {
+  const std::vector<Member> replica = {member(1, "a", 0, 2), member(2, "a", 1, 2)};
+  for (const std::uint64_t step : {2ULL, 3ULL, 684300432286ULL}) {
+    State s = in_office(replica);
+    EXPECT_EQ(evicted_at_boundary(s, {{1, said(1)}, {2, said(step)}}),
+              std::vector<PeerId>{PeerId{2}})
+        << "step 1 has no operation, so its boundary votes";
+  }
+  State s = in_office(replica);
+  Report liar = said(1);
+  for (std::uint64_t i = 0; i < kReportFlagsMax; ++i) liar.flags.push_back({2 + i, false});
+  EXPECT_EQ(evicted_at_boundary(s, {{1, said(1)}, {2, liar}}), std::vector<PeerId>{PeerId{2}})
+      << "the other rank would keep the flags, and more of the next report";
+}
+
+TEST(Reports, ranks_of_the_only_replica_go_on_where_they_were_under_another_master) {
+  const std::vector<Member> replica = {member(1, "a", 0, 2), member(2, "a", 1, 2)};
+  State s = in_office(replica);
+  s.held->incarnation = 2;
+  const auto all_are_ready = [&](std::optional<EpochId> started) {
+    static_cast<void>(step(s, PeerDisconnected{PeerId{1}}));
+    for (const Member& m : replica) {
+      Hello hello;
+      hello.member = m;
+      hello.report = said(5);
+      hello.report.started = hello.report.accepted = started.value_or(EpochId::make(1, 1));
+      static_cast<void>(step(s, PeerConnected{hello}));
+    }
+    Actions out;
+    const EpochId id = s.proposal->id;
+    for (const Member& m : replica) {
+      const Report its = s.peers.at(m.peer()).report;
+      for (Action& a : tells(s, m.peer().value, Ready{id, its})) out.push_back(std::move(a));
+    }
+    return out;
+  };
+  EXPECT_EQ(sent<Start>(all_are_ready({})).size(), 2U);
+  EXPECT_EQ(s.brought_step, 5U);
+  EXPECT_EQ(sent<Start>(all_are_ready(s.held->epoch->id)).size(), 2U)
+      << "this master has committed nothing in step 4, and an earlier one may have";
+}
+
 TEST(Reports, what_only_the_register_knows_is_not_taken_from_a_report) {
   State s = in_office(kTrio);
   Report liar = said(2);
