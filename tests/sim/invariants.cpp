@@ -28,6 +28,7 @@ std::vector<Run> runs_of(const World& w) {
     for (int p = 0; p < w.rules.peers; ++p) {
       const PeerWorld& peer = w.peers[static_cast<std::size_t>(p)];
       if (peer.first_epoch == EpochId{} || w.run_of(peer.first_epoch) != founding) continue;
+      if (w.lies(p)) continue;
       run.all.push_back(p);
       if (run.newest == nullptr) continue;
       const auto& members = run.newest->members;
@@ -42,6 +43,16 @@ std::vector<Run> runs_of(const World& w) {
 
 const PeerWorld& at(const World& w, int p) { return w.peers[static_cast<std::size_t>(p)]; }
 std::string text(int p) { return "peer " + std::to_string(p); }
+
+/// A replica that is alone with a liar cannot be told from it.
+std::size_t sound_replicas(const World& w, const Epoch& epoch) {
+  std::set<int> sound;
+  for (const Member& m : epoch.members) {
+    const int p = World::index(m.peer());
+    if (!w.goes_with_liar(p)) sound.insert(w.replica(p));
+  }
+  return sound.size();
+}
 
 /// Nothing is started that the register does not know, and it never goes back.
 std::string registered(const World& w) {
@@ -73,6 +84,7 @@ std::string whole_replicas(const World& w) {
 /// nor of the other ranks of its replica: a replica goes as a whole.
 std::string finished(const World& w) {
   if (!w.held.ended || !w.held.epoch || w.contested || w.rules.eager) return "";
+  if (w.rules.liar >= 0 && sound_replicas(w, *w.held.epoch) < 2) return "";
   std::set<int> lost;
   for (const Member& m : w.held.epoch->members) {
     const int peer = World::index(m.peer());
@@ -80,7 +92,8 @@ std::string finished(const World& w) {
   }
   for (const Member& m : w.held.epoch->members) {
     const PeerWorld& peer = w.at(m.peer());
-    const bool here = !peer.over && !lost.contains(w.replica(World::index(m.peer())));
+    const bool here = !peer.over && !w.lies(World::index(m.peer())) &&
+                      !lost.contains(w.replica(World::index(m.peer())));
     const bool begun = peer.core.started && peer.core.started->id == w.held.epoch->id;
     if (here && begun && !peer.core.finish) {
       return "the run is finished, and " + text(World::index(m.peer())) + " has not said so";
@@ -169,6 +182,15 @@ std::string parity(const World& w, int p, int q) {
     return text(p) + " and " + text(q) + " divide by different sizes in one step";
   }
   if (w.group(p) != w.group(q)) return "";
+  // Who finishes the run offers no state. A liar that goes on there lets newcomers in without one.
+  const bool at_end = std::min(a.core.step, b.core.step) > w.rules.program.size();
+  if (w.rules.liar >= 0 && w.rules.finishes && at_end) return "";
+  // Newcomers of a run in which the liar's replica is alone have what the liar says, or nothing.
+  if (w.rules.liar >= 0 && a.first_epoch == b.first_epoch) {
+    const auto first = w.epochs.find(a.first_epoch);
+    const auto base = first == w.epochs.end() ? first : w.epochs.find(first->second.base);
+    if (base != w.epochs.end() && sound_replicas(w, base->second) == 0) return "";
+  }
   const std::uint64_t behind = std::min(a.core.step, b.core.step);
   const auto before = [&](const Content& content) {
     Content cut = content;
@@ -216,6 +238,10 @@ std::string same_boundary(const World& w, int p, int q) {
 /// nobody leaves a step out.
 std::string one_decision(const World& w, const Run& run) {
   std::map<std::uint64_t, bool> decided;
+  std::map<std::uint64_t, int> members;  // that have passed the boundary of a step
+  for (const int p : run.going_on) {
+    for (const auto& [step, voted] : at(w, p).crossed) ++members[step];
+  }
   for (const int p : run.going_on) {
     const auto& crossed = at(w, p).crossed;
     for (std::size_t i = 0; i < crossed.size(); ++i) {
@@ -225,7 +251,9 @@ std::string one_decision(const World& w, const Run& run) {
                " was voted at one member and not at another";
       }
       const std::uint64_t next = i + 1 < crossed.size() ? crossed[i + 1].first : at(w, p).step;
-      if (next != step + 1) {
+      // A member alone with a liar believes it.
+      const bool believes = w.rules.liar >= 0 && members[step] < 2;
+      if (next != step + 1 && !believes) {
         return text(p) + " went from step " + std::to_string(step) + " to step " +
                std::to_string(next);
       }
@@ -238,6 +266,7 @@ std::string one_decision(const World& w, const Run& run) {
 std::string old_failure(const World& w) {
   for (int p = 0; p < w.rules.peers; ++p) {
     const auto& core = at(w, p).core;
+    if (w.lies(p)) continue;
     if (core.failure && core.failure->from.step < core.passed) {
       return text(p) + " has begun step " + std::to_string(core.passed) +
              " and fails because of an older one";
@@ -251,7 +280,7 @@ std::string old_failure(const World& w) {
 std::string nothing_in_flight(const World& w) {
   for (const auto& [id, leavers] : w.at_once) {
     for (const Member& m : w.epochs.at(id).members) {
-      if (!w.at(m.peer()).ready_busy.contains(id)) continue;
+      if (w.lies(World::index(m.peer())) || !w.at(m.peer()).ready_busy.contains(id)) continue;
       return text(World::index(*leavers.begin())) + " left at once, and " +
              text(World::index(m.peer())) + " had an operation in this step";
     }
@@ -285,6 +314,12 @@ std::string excuse(const World& w, int p) {
     if (w.at(q).foreign) return "a member of another run is there";
   }
   if (core->holding) return "the run holds";
+  // An operation that a liar calls another one fails in its peer group alone, and the programs of
+  // the ranks of one replica part.
+  const bool parts = w.rules.liar >= 0 && w.rules.ranks > 1;
+  for (int q = 0; parts && q < w.rules.peers; ++q) {
+    if (at(w, q).failed_step) return "an operation has failed in one peer group";
+  }
   for (int q = 0; q < w.rules.peers; ++q) {
     const bool hangs = at(w, q).hung && at(w, q).life == Life::up && !at(w, q).over;
     // It hangs where nobody waits for it: nothing has expired.

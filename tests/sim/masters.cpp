@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "membership/master_rules.h"
 #include "membership/members.h"
 #include "wire/codec.h"
 #include "world.h"
@@ -80,24 +81,39 @@ void World::close_from_master(int m, int p) {
   conns.erase(conn);
 }
 
-/// With a liar: what a master says is within the limits of the wire, and evicts no sound member for
-/// lateness while no program hangs, where there are enough members to tell.
+/// With a liar: what a master says is within the limits of the wire.
 void World::judge(int m, const master::Send& send) {
   static_cast<void>(encode(send.message));  // asserts the limits
   const auto* evicted = std::get_if<Evicted>(&send.message);
   const int p = index(send.peer);
-  if (evicted == nullptr || replica(p) == replica(rules.liar)) return;
-  const auto begins = [&](const char* words) { return evicted->text.starts_with(words); };
+  if (evicted != nullptr && !goes_with_liar(p)) judge_eviction(m, p, evicted->text);
+}
+
+/// A sound member is evicted. Of two that contradict each other nobody can tell which one lies; but
+/// of more nobody is evicted for lateness while no program hangs, and where nothing but lies goes
+/// wrong a liar costs one sound replica its place, of two that cannot reach each other, and no
+/// second one.
+void World::judge_eviction(int m, int p, const std::string& why) {
+  const auto begins = [&](const char* words) { return why.starts_with(words); };
   const bool behind = begins("it has not come to");
   const bool late = behind || begins("it waits in") || begins("it stands at");
   const auto& epoch = master(m).core->held->epoch;
+  if (!epoch || master(m).core->held->over) return;
   const bool hangs =
       std::any_of(peers.begin(), peers.end(), [](const PeerWorld& world) { return world.hung; });
-  if (!late || hangs || !epoch) return;
-  const bool enough = behind ? epoch->members.size() > 2
-                             : epoch->members.size() > 2 * static_cast<std::size_t>(rules.ranks);
-  if (enough)
-    crashed = "peer " + std::to_string(p) + " does not lie, and was evicted: " + evicted->text;
+  const std::size_t most = late && !behind ? 2 * static_cast<std::size_t>(rules.ranks) : 2;
+  const bool unjust = late && !hangs && epoch->members.size() > most;
+  std::set<int> sound;  // replicas of the epoch
+  for (const Member& member : epoch->members) {
+    if (!goes_with_liar(index(member.peer()))) sound.insert(replica(index(member.peer())));
+  }
+  if (why.find(" cannot reach ") != std::string::npos) {
+    parted.insert(replica(p));
+    if (parted.size() < 2) sound.clear();
+  }
+  if (unjust || (rules.only_lies && !contested && sound.size() > 1)) {
+    crashed = "peer " + std::to_string(p) + " does not lie, and was evicted: " + why;
+  }
 }
 
 void World::act_master(int m, master::Actions actions) {
@@ -220,6 +236,7 @@ void World::lose_register() {
   lost = lost && (!other.epoch ||
                   std::any_of(other.epoch->members.begin(), other.epoch->members.end(), is_up));
   if (!lost) return;
+  was_lost = true;
   refounds_ = !other.epoch && random_.below(2) == 0;
   held = other;
   if (tracing) log.push_back("      the register is lost, or set back");
@@ -237,19 +254,37 @@ void World::lose_register() {
 std::string World::wrong_end(const Write& write) const {
   const bool ends = write.to.over && !write.from.over && !write.to.ended;
   if (!ends || write.waited || !write.from.epoch) return "";
-  const std::vector<Member>& members = write.from.epoch->members;
+  if (rules.liar >= 0) return ends_by_a_lie(write);
   std::set<int> gone;  // replicas: they go as a whole
-  for (const Member& m : members) {
+  for (const Member& m : write.from.epoch->members) {
     const PeerWorld& member = at(m.peer());
     if (member.leaving) return "";
     if (member.life == Life::dead || member.over || member.said_bye) {
       gone.insert(replica(index(m.peer())));
     }
   }
-  for (const Member& m : members) {
+  for (const Member& m : write.from.epoch->members) {
     const int p = index(m.peer());
     if (!gone.contains(replica(p))) {
       return "the run is over, and " + std::to_string(p) + " may come back";
+    }
+  }
+  return "";
+}
+
+/// A liar may say that its replica leaves, and that is the end where no other one goes on.
+std::string World::ends_by_a_lie(const Write& write) const {
+  const auto& core = master(write.master).core;
+  if (!core) return "";
+  std::set<int> gone;  // replicas: they go as a whole
+  for (int p = 0; p < rules.peers; ++p) {
+    const bool ends = goes_with_liar(p) || !up(p) || peer(p).leaving || peer(p).said_bye;
+    if (ends) gone.insert(replica(p));
+  }
+  for (const Member& m : master::survivors(*core)) {
+    const int p = index(m.peer());
+    if (!gone.contains(replica(p))) {
+      return "the run is over, and " + std::to_string(p) + " goes on";
     }
   }
   return "";

@@ -140,8 +140,9 @@ int from_file(const char* path) {
   int number = 0;
   while (std::getline(file, line)) {
     if (line.empty() || line[0] == '#') continue;
-    const std::uint64_t seed = std::strtoull(line.c_str(), nullptr, 10);
-    const WalkResult result = walk(seed, {}, false);
+    const bool liar = line.starts_with("liars ");
+    const std::uint64_t seed = std::strtoull(line.c_str() + (liar ? 6 : 0), nullptr, 10);
+    const WalkResult result = walk(seed, {}, false, liar);
     ++number;
     if (result.violation.empty()) continue;
     std::printf("VIOLATION at seed %s: %s\n", line.c_str(), result.violation.c_str());

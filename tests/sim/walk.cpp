@@ -198,6 +198,11 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace, bool
   const bool outages = outages_only || seed % 11 == 6;
   rules.budget[static_cast<std::size_t>(Fault::outage)] = outages ? 2 : 0;
   if (liar) rules.liar = static_cast<int>(seed % static_cast<std::uint64_t>(rules.peers));
+  rules.only_lies = liar && seed % 3 == 0;
+  if (rules.only_lies) {
+    rules.budget.fill(0);
+    rules.eager = false;
+  }
   World world(std::move(rules), random);
   Taste taste(random);
   world.tracing = trace;
@@ -240,10 +245,10 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace, bool
     world.apply(move);
     for (const std::string& line : world.log) std::printf("%s\n", line.c_str());
     world.log.clear();
-    if (liar) {
-      result.violation = world.crashed;
-      if (!result.violation.empty()) return result;
-    } else if (world.changed || !world.broken.empty()) {
+    result.violation = world.crashed;
+    if (!result.violation.empty()) return result;
+    if (liar && world.was_lost) continue;
+    if (world.changed || !world.broken.empty()) {
       world.changed = false;
       result.violation = safety(world);
       if (!result.violation.empty()) return result;

@@ -14,8 +14,8 @@ struct WalkResult {
   std::uint64_t steps = 0;
 };
 
-/// `liar`: one peer lies. The cores must bear it, and the others go on once it has gone; what they
-/// compute is not looked at, for members believe each other's results.
+/// `liar`: one peer lies. The cores must bear it, the invariants hold among all others
+/// (docs/architecture/invariants.md), and these go on once it has gone.
 [[nodiscard]] WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace,
                               bool liar = false);
 

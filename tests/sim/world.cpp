@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "liar.h"
 #include "membership/members.h"
+#include "wire/codec.h"
 
 namespace pccl::sim {
 
@@ -68,8 +69,8 @@ void World::to_peer(int p, const peer::Event& event) {
   try {
     act(p, peer::step(peer(p).core, event));
   } catch (const BrokenInvariant& e) {
-    broken = std::string("peer: ") + e.what();
-    if (p != rules.liar) crashed = broken;
+    breaks(p, std::string("peer: ") + e.what());
+    if (!lies(p)) crashed = broken;
   }
 }
 
@@ -78,7 +79,8 @@ void World::say(int p, PeerToMaster message) {
   const PeerWorld& world = peer(p);
   if (!world.connected) return;
   const auto send = [&](PeerToMaster m) { put(p, node(world.master), world.conn, std::move(m)); };
-  if (p != rules.liar) return send(std::move(message));
+  if (rules.liar >= 0 && !lies(p)) static_cast<void>(encode(message));  // asserts the limits
+  if (!lies(p)) return send(std::move(message));
   Known known{world.configured, peer::next_key(world.core), {}};
   if (world.core.accepted) known.epoch = std::max(known.epoch, world.core.accepted->id);
   for (int q = 0; q < rules.peers; ++q) known.peers.push_back(id(q));
@@ -111,7 +113,7 @@ void World::set_outcome(int p, OpKey op, bool failed) {
   PeerWorld& world = peer(p);
   const auto at = world.ops.find(op);
   if (at == world.ops.end()) {
-    broken = "operation " + to_string(op) + ": an outcome that nobody waits for";
+    breaks(p, "operation " + to_string(op) + ": an outcome that nobody waits for");
     return;
   }
   Outcome outcome{op, EpochId{}, true, false};
@@ -124,8 +126,9 @@ void World::set_outcome(int p, OpKey op, bool failed) {
     ops.insert(std::upper_bound(ops.begin(), ops.end(), entry), entry);
     world.committed.insert(op);
   } else {
-    if (at->second.dirty)
-      broken = "operation " + to_string(op) + " failed, its tensor was not restored";
+    if (at->second.dirty) {
+      breaks(p, "operation " + to_string(op) + " failed, its tensor was not restored");
+    }
     world.failed_step = true;
     outcome.closing = world.core.over;
   }
@@ -144,11 +147,11 @@ void World::enter_step(int p, const peer::EnterStep& action) {
   world.fetch.reset();
   world.committed.clear();
   changed = true;
-  if (!world.ops.empty()) broken = "a step was entered with operations in flight";
-  if (world.adopting) broken = "a step was entered before a state was adopted";
+  if (!world.ops.empty()) breaks(p, "a step was entered with operations in flight");
+  if (world.adopting) breaks(p, "a step was entered before a state was adopted");
   if (action.root.present && action.root != root_of(world.content)) {
-    broken = "peer " + std::to_string(p) + " entered step " + std::to_string(action.step) +
-             " with another state than agreed";
+    breaks(p, "peer " + std::to_string(p) + " entered step " + std::to_string(action.step) +
+                  " with another state than agreed");
   }
 }
 
@@ -185,7 +188,7 @@ void World::act(int p, peer::Actions actions) {
       started[action.epoch].insert(id(p));
       changed = true;
     } else if constexpr (std::is_same_v<T, peer::RunOp>) {
-      if (world.stopped_data) broken = "RunOp while no epoch is in force";
+      if (world.stopped_data) breaks(p, "RunOp while no epoch is in force");
       OpWorld& op = world.ops.at(action.op);
       data_.emplace(p, world.configured, action.op, !op.dirty);
       op.active = op.dirty = true;
@@ -206,7 +209,7 @@ void World::act(int p, peer::Actions actions) {
     } else if constexpr (std::is_same_v<T, peer::WasEvicted>) {
       world.over = world.evicted = true;
       if (action.text.find("which this peer has not completed") != std::string::npos) {
-        broken = "peer: " + action.text;
+        breaks(p, "peer: " + action.text);
       }
       if (tracing) log.push_back("      evicted: " + action.text);
     } else if constexpr (std::is_same_v<T, peer::WasRefused>) {

@@ -78,6 +78,7 @@ struct Rules {
   PlantedBugs planted;
   bool slow_adoption = false;  // a proposal may come while a peer replaces its state
   int liar = -1;               // a peer of which nothing that it says need be true
+  bool only_lies = false;      // with a liar: nothing else goes wrong
   int local = 0;  // so many peers, the first, run on the machine of master 0, which sees them end
 };
 
@@ -296,13 +297,15 @@ class World {
   std::set<EpochId> foundings;                  // epochs that found a run
   std::map<EpochId, std::set<PeerId>> at_once;  // who left with an epoch that ends no boundary
   std::set<int> faulty;
-  bool contested = false;        // two masters may have had peers
-  bool lost = false;             // the register has been lost or set back
-  EpochId given_up;              // the newest epoch of a run that was given up by --refound
-  bool joined_late = false;      // somebody has called refresh at the door
-  bool changed = false;          // something that an invariant reads
-  std::string broken;            // a contradiction found on the way
-  std::string crashed;           // with a liar: what a core that is sound has not borne
+  bool contested = false;    // two masters may have had peers
+  bool lost = false;         // the register has been lost or set back
+  EpochId given_up;          // the newest epoch of a run that was given up by --refound
+  bool joined_late = false;  // somebody has called refresh at the door
+  std::set<int> parted;      // sound replicas that went since they could not reach another
+  bool changed = false;      // something that an invariant reads
+  bool was_lost = false;     // `lost` was true once: an operator was needed
+  std::string broken;        // a contradiction found on the way; none that a liar alone has seen
+  std::string crashed;       // with a liar: what a core that is sound has not borne
   std::vector<std::string> log;  // with `tracing`
   bool tracing = false;
 
@@ -310,6 +313,11 @@ class World {
   [[nodiscard]] static int index(PeerId peer) { return static_cast<int>(peer.value) - 1; }
   [[nodiscard]] int group(int peer) const { return peer % rules.ranks; }
   [[nodiscard]] int replica(int peer) const { return peer / rules.ranks; }
+  [[nodiscard]] bool lies(int peer) const { return peer == rules.liar; }
+  /// Does this peer, or another rank of its replica, lie? Its replica goes with it.
+  [[nodiscard]] bool goes_with_liar(int peer) const {
+    return rules.liar >= 0 && replica(peer) == replica(rules.liar);
+  }
   [[nodiscard]] const PeerWorld& at(PeerId peer) const {
     return peers[static_cast<std::size_t>(index(peer))];
   }
@@ -339,6 +347,10 @@ class World {
   [[nodiscard]] bool linked(const Epoch& epoch, int a, int b) const;
   [[nodiscard]] bool linked(EpochId epoch, int a, int b) const;
 
+  /// A contradiction at this peer. What a liar sees is no matter.
+  void breaks(int p, std::string what) {
+    if (!lies(p)) broken = std::move(what);
+  }
   void to_peer(int p, const peer::Event& event);
   void act(int p, peer::Actions actions);
   void put(int from, int to, std::uint64_t conn, Message message);
@@ -360,6 +372,7 @@ class World {
   master::State fresh_master() const;
   void to_master(int m, const master::Event& event);
   void judge(int m, const master::Send& send);
+  void judge_eviction(int m, int p, const std::string& why);
   void act_master(int m, master::Actions actions);
   void deliver_to_master(int m, int p, bool last);
   void close_from_master(int m, int p);
@@ -368,6 +381,7 @@ class World {
   void outage(int m);
   void write_register(Write& write);
   [[nodiscard]] std::string wrong_end(const Write& write) const;
+  [[nodiscard]] std::string ends_by_a_lie(const Write& write) const;
   [[nodiscard]] bool may_lose_register() const;
   void lose_register();
   bool apply_at_master(const Move& move);
