@@ -339,6 +339,7 @@ void EngineCore::control_arrived(PeerId peer, std::span<const std::byte> payload
   }
   if (const auto* ask = std::get_if<AskIssued>(&message.value())) {  // a sign of life
     links_->send_control(peer, encode(PeerToPeer{TellIssued{id, ask->op, OpKey{}, 0}}));
+    if (ask->op == kSignOfLife) return;  // one comes each second for as long as the peer waits
     if (auto text = closed_.difference(peer, *ask)) {
       const Error error{ErrorCode::mismatch, std::move(*text)};
       links_->send_control(peer, encode(PeerToPeer{OpFailed{id, ask->op, error}}));

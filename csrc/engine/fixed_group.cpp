@@ -105,6 +105,7 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   gone_.emplace(peer, error);
   fail_short_of_data();
   run_->point_to_point.peer_gone(peer, error);
+  link_up(peer);  // nobody waits for the link to a rank that has left
 }
 
 /// After a rank has left in good order, and its link is gone, only what still waits for its data
@@ -419,7 +420,7 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   for (const PeerId peer : members()) {
     if (peer == context_.links.self() || departed_.contains(peer)) continue;
     silent_ms_.try_emplace(peer, 0);
-    AskIssued probe{id_, OpKey{~0ULL, ~0ULL}, 0, 0, 0, -1, 0};
+    AskIssued probe{id_, kSignOfLife, 0, 0, 0, -1, 0};
     context_.links.send_control(peer, encode(PeerToPeer{probe}));
   }
 }

@@ -14,6 +14,9 @@
 
 namespace pccl {
 
+/// In an AskIssued, as `op`: the sender wants no more than a sign of life.
+inline constexpr OpKey kSignOfLife{~0ULL, ~0ULL};
+
 class FixedGroup : public Group {
  public:
   /// `of_run`: the members are members of the elastic group of this engine, too.

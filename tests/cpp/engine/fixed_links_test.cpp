@@ -106,6 +106,21 @@ TEST_F(FixedLinks, what_a_rank_that_has_left_did_not_deliver_is_not_waited_for) 
   EXPECT_NE(second->error().text.find("rank 0"), std::string::npos) << second->error().text;
 }
 
+TEST_F(FixedLinks, a_rank_that_has_left_before_its_link_was_up_is_not_awaited) {
+  for (const Down how : {Down::lost, Down::unopened, Down::refused}) {
+    make(/*of_run=*/false);
+    group->link_up(kC);
+    group->control(kA, Farewell{kMade, OpKey{0, 0}});  // it came over the link of another group
+    EXPECT_FALSE(connected->done());
+    group->link_gone(kA);
+    group->link_down(kA, "the other side has closed the connection", how);
+    expect_success(connected);
+    const auto call = post(broadcast(values, 0));
+    ASSERT_TRUE(call->done());
+    EXPECT_EQ(call->error().code, ErrorCode::peer_lost);
+  }
+}
+
 /// Of members of a run: a link that is not there is the run's to make, in its time.
 class OfRunLinks : public FixedLinks {
  protected:
