@@ -135,7 +135,7 @@ Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
       remove(voters, next.leavers);
     }
   }
-  next.members = voters;
+  next.members = whole(voters);  // a member that lies may have named a part of a replica
   if (!next.boundary || !admits) return next;
   // Strangers are members of the register's epoch, and keep their place in the list.
   next.members = alive;

@@ -58,6 +58,7 @@ Welcome welcome(const State& s, PeerId peer) {
 
 void forget(State& s, PeerId peer, const std::string& why, Actions& out) {
   s.peers.erase(peer);
+  s.kept_waiting.erase(peer);
   s.trials_changed = true;
   s.unknown.erase(peer);
   await_no_more(s, peer, out);
@@ -212,6 +213,7 @@ void end_older_attempts(State& s, const Member& newer, Actions& out) {
 
 void on(State& s, const PeerDisconnected& e, Actions& out) {
   if (s.peers.erase(e.peer) == 0) return;
+  s.kept_waiting.erase(e.peer);
   s.trials_changed = true;
   s.unknown.erase(e.peer);
   Seat* seat = seat_of(s, e.peer);
@@ -478,6 +480,11 @@ void on_message(State& s, PeerId p, const Done& m, Actions& out) {
   if (!commit.ops.empty()) {
     s.restarts.clear();
     send_all(s, mates, std::move(commit), out);
+  }
+  if (s.flags.size() > kStepsApartMax) {
+    expel(s, p, "its peer group is further ahead of another one than any run is", out);
+    reconsider(s, out);
+    return;
   }
   if (const auto hoarder = find_hoarder(s)) {
     expel(s, *hoarder, "it completes more operations than can be in flight", out);

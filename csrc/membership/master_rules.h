@@ -281,6 +281,8 @@ struct Judgement {
 /// The verdict on the operations in flight, from the reports of the members that go on.
 [[nodiscard]] Judgement judge(const State& s, const Epoch& epoch);
 
+inline constexpr std::uint64_t kStepsApartMax = 1U << 16;  // of the members of a run
+
 // ---------------------------------------------------------------- reports that cannot be true
 // (reports.cpp)
 

@@ -107,7 +107,10 @@ Report report_of(const State& s) {
     if (op.phase == Phase::done) r.done.push_back(key);
   }
   r.failure = s.failure;
-  for (const auto& [step, votes] : s.flags) r.flags.push_back(StepFlag{step, votes});
+  for (const auto& [step, votes] : s.flags) {
+    if (r.flags.size() == kReportFlagsMax) break;  // another peer group is that far ahead
+    r.flags.push_back(StepFlag{step, votes});
+  }
   r.issued = next_key(s);
   r.calm = s.next == 0 && !(s.rigid_step && *s.rigid_step + 1 >= s.step);
   r.leaving = s.leaving;

@@ -34,7 +34,10 @@ bool has_relay(const State& s, PeerId p, PeerId q, const std::vector<PeerId>& am
                      [&](PeerId via) { return may_relay(s, p, q, via); });
 }
 
-void of_no_use(State& s, PeerId p, PeerId q, PeerId via) { s.useless[in_order(p, q)].insert(via); }
+void of_no_use(State& s, PeerId p, PeerId q, PeerId via) {
+  std::set<PeerId>& tried = s.useless[in_order(p, q)];
+  if (tried.size() < kRelaysTried) tried.insert(via);  // more change nothing
+}
 
 bool reaches_again(State& s, PeerId p) {
   const auto erased = std::erase_if(

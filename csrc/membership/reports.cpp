@@ -59,10 +59,14 @@ struct Begun {
 };
 
 /// When a boundary ends, all members stand in one step. A member that names another one than most
-/// members do lies; of two members nobody can tell which one does.
+/// members do lies; of two members nobody can tell which one does. Nor can anybody after a failure:
+/// a member that lies about an operation lets those vote that have not passed the boundary yet.
 std::optional<Lie> find_astray(const std::vector<Begun>& begun) {
   std::map<std::uint64_t, std::size_t> numbers;  // of members, by step
-  for (const auto& [member, report] : begun) ++numbers[report->step];
+  for (const auto& [member, report] : begun) {
+    if (report->failure) return std::nullopt;
+    ++numbers[report->step];
+  }
   if (numbers.size() < 2) return std::nullopt;
   const auto most =
       std::max_element(numbers.begin(), numbers.end(),

@@ -11,8 +11,6 @@
 namespace pccl::master {
 namespace {
 
-constexpr std::uint64_t kStepsApartMax = 1U << 16;  // of the members of a run
-
 struct Begun {
   const Member* member;
   const Report* report;

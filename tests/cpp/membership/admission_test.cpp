@@ -87,6 +87,9 @@ TEST(Admission, who_comes_to_a_full_run_waits_at_the_door_and_is_told_once) {
   ASSERT_EQ(holds.size(), 1U);
   EXPECT_EQ(holds[0].first, PeerId{4});
   EXPECT_NE(holds[0].second.text.find("--max-peers 3"), std::string::npos);
+  State other = s;
+  static_cast<void>(step(other, PeerDisconnected{PeerId{4}}));
+  EXPECT_TRUE(other.kept_waiting.empty()) << "ids that come and go leave nothing behind";
   s.peers.erase(PeerId{1});
   EXPECT_EQ(ids_of(door(s)), peers({3, 4}));
 }

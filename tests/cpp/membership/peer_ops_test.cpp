@@ -48,6 +48,14 @@ Actions decide(State& s, const Verdict& verdict, const std::optional<Epoch>& bef
   return out;
 }
 
+TEST(PeerOps, a_report_has_as_many_answers_about_boundaries_as_the_wire_takes) {
+  State s = running();
+  for (std::uint64_t step = 0; step < 3 * kReportFlagsMax; ++step) s.flags[step] = false;
+  const Report report = report_of(s);
+  ASSERT_EQ(report.flags.size(), kReportFlagsMax);
+  EXPECT_EQ(report.flags.front().step, 0U) << "those that are needed next";
+}
+
 TEST(PeerOps, a_committed_operation_leaves_nothing_behind) {
   State s = running();
   Actions out;

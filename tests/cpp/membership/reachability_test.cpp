@@ -32,6 +32,15 @@ TEST(Reachability, two_whose_relay_is_lost_try_without_it_once_before_one_of_the
   EXPECT_EQ(proposed(apart), peers({1})) << "it is not";
 }
 
+TEST(Reachability, no_more_third_members_are_kept_than_are_tried) {
+  State s = in_office({member(1), member(2), member(3), member(4)});
+  for (std::uint64_t via = 100; via < 200; ++via) {
+    const EpochId id = s.proposal ? s.proposal->id : cast::kEpoch;
+    static_cast<void>(cast::tell(s, 2, Cannot{id, PeerId{1}, "so it says", PeerId{via}}));
+  }
+  for (const auto& [pair, tried] : s.useless) EXPECT_LE(tried.size(), 2U);
+}
+
 TEST(Reachability, the_fewest_go_that_leave_all_others_connected) {
   using Cover = std::set<std::uint64_t>;
   EXPECT_EQ(smallest_cover({}), Cover{});

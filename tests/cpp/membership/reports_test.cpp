@@ -305,6 +305,20 @@ TEST(Reports, who_completes_without_end_what_nobody_else_does_is_evicted) {
   EXPECT_EQ(gone, std::vector<PeerId>{PeerId{2}});
 }
 
+TEST(Reports, a_rank_that_runs_away_from_those_of_another_peer_group_is_evicted) {
+  State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
+  static_cast<void>(tells(s, 1, Done{EpochId::make(1, 1), {OpKey{1, 0}}}));
+  std::vector<PeerId> gone;
+  std::uint64_t step = 1;
+  while (gone.empty() && step < 2 * kStepsApartMax) {
+    Done done{EpochId::make(1, 1), {}};
+    for (std::uint64_t i = 0; i < kReportOpsMax / 4; ++i) done.ops.push_back({step++, 0});
+    gone = evicted(tells(s, 2, done));
+    EXPECT_LE(s.flags.size(), kStepsApartMax + kReportOpsMax);
+  }
+  EXPECT_FALSE(gone.empty()) << "each step has an answer, which is kept for the slower ranks";
+}
+
 TEST(Reports, a_mismatch_before_the_last_voted_boundary_fails_nothing) {
   State s = in_office(kTrio);
   EXPECT_TRUE(
