@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/limits.h"
+#include "membership/master_rules.h"
+
 namespace pccl::sim {
 namespace {
 
@@ -225,6 +228,7 @@ std::string same_numbering(const World& w, int p, int q) {
 
 /// Nobody votes at a boundary that another one has passed without a vote.
 std::string same_boundary(const World& w, int p, int q) {
+  if (w.lied_of_failure) return "";  // it lets those vote that have not passed the boundary yet
   const auto& a = at(w, p).core;
   const auto& b = at(w, q).core;
   if (a.vote != VoteKind::none && a.passed == b.passed && b.step > a.step) {
@@ -246,13 +250,13 @@ std::string one_decision(const World& w, const Run& run) {
     const auto& crossed = at(w, p).crossed;
     for (std::size_t i = 0; i < crossed.size(); ++i) {
       const auto [step, voted] = crossed[i];
-      if (decided.try_emplace(step, voted).first->second != voted) {
+      if (decided.try_emplace(step, voted).first->second != voted && !w.lied_of_failure) {
         return "the boundary of step " + std::to_string(step) +
                " was voted at one member and not at another";
       }
       const std::uint64_t next = i + 1 < crossed.size() ? crossed[i + 1].first : at(w, p).step;
       // A member alone with a liar believes it.
-      const bool believes = w.rules.liar >= 0 && members[step] < 2;
+      const bool believes = w.rules.liar >= 0 && (members[step] < 2 || w.lied_of_failure);
       if (next != step + 1 && !believes) {
         return text(p) + " went from step " + std::to_string(step) + " to step " +
                std::to_string(next);
@@ -379,6 +383,72 @@ std::string liveness(const World& w) {
            " and nothing happens any more";
   }
   return "";
+}
+
+namespace {
+
+/// Notes the first thing of which a core keeps more than it may.
+class Limits {
+ public:
+  std::string broken;
+  void keeps(const char* what, std::size_t number, std::size_t most) {
+    if (number <= most || !broken.empty()) return;
+    broken = std::string(what) + ": " + std::to_string(number) + " are kept, and " +
+             std::to_string(most) + " at most may be";
+  }
+};
+
+void look_at(const World& w, const master::State& s, Limits& limits) {
+  const auto all = static_cast<std::size_t>(w.rules.peers);
+  const auto ranks = static_cast<std::size_t>(w.rules.ranks);
+  const std::size_t groups = std::max(s.groups.size(), std::size_t{1});
+  // By peer, or by two of them: a peer that only a liar names is in none of these.
+  limits.keeps("peers", s.peers.size(), all);
+  limits.keeps("ready", s.ready.size(), all);
+  limits.keeps("seats", s.seats.size(), all);
+  limits.keeps("unknown", s.unknown.size(), all);
+  limits.keeps("left", s.left.size(), all);
+  limits.keeps("accusations", s.accusations.size(), all);
+  limits.keeps("unreachable", s.unreachable.size(), all);
+  limits.keeps("trials", s.trials.size(), all);
+  limits.keeps("links_to_ask", s.links_to_ask.size(), all);
+  limits.keeps("kept_waiting", s.kept_waiting.size(), all);
+  limits.keeps("losses", s.losses.size(), all);
+  limits.keeps("origins", s.origins.size(), all);
+  limits.keeps("parted", s.parted.size(), all);
+  for (const auto& [p, others] : s.parted) limits.keeps("parted from one", others.size(), all);
+  limits.keeps("cannot", s.cannot.size(), all * all);
+  limits.keeps("why_not", s.why_not.size(), all * all);
+  limits.keeps("retried", s.retried.size(), all * all);
+  limits.keeps("restarts", s.restarts.size(), all * all);
+  limits.keeps("useless", s.useless.size(), all * all);
+  for (const auto& [pair, tried] : s.useless) limits.keeps("useless of a pair", tried.size(), all);
+  // By operation, step or peer group.
+  limits.keeps("done", s.done.size(), kReportOpsMax * (groups + 1));  // and those of one message
+  limits.keeps("flags", s.flags.size(), 2 * master::kStepsApartMax + all * kReportFlagsMax);
+  limits.keeps("commit_step", s.commit_step.size(), ranks);
+  limits.keeps("newest_commit", s.newest_commit.size(), ranks);
+  limits.keeps("plans", s.plans.size(), ranks);
+}
+
+}  // namespace
+
+std::string overfull(const World& w) {
+  Limits limits;
+  for (const MasterWorld& one : w.masters) {
+    if (one.core) look_at(w, *one.core, limits);
+  }
+  const auto all = static_cast<std::size_t>(w.rules.peers);
+  for (int p = 0; p < w.rules.peers; ++p) {
+    if (w.lies(p)) continue;
+    const peer::State& s = at(w, p).core;
+    limits.keeps("flags of a peer", s.flags.size(), 2 * kReportFlagsMax);
+    limits.keeps("members", s.here.size(), all);
+    limits.keeps("names", s.names.size(), 3 * all);  // of its epoch, before it, and of a proposal
+    limits.keeps("group_of", s.group_of.size(), 3 * all);
+    limits.keeps("renumber", s.renumber.size(), kReportOpsMax);
+  }
+  return limits.broken;
 }
 
 }  // namespace pccl::sim

@@ -11,4 +11,7 @@ namespace pccl::sim {
 [[nodiscard]] std::string safety(const World& world);
 [[nodiscard]] std::string liveness(const World& world);
 
+/// What a core keeps beyond the limits, whatever a liar says; empty: nothing.
+[[nodiscard]] std::string overfull(const World& world);
+
 }  // namespace pccl::sim

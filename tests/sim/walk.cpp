@@ -247,6 +247,8 @@ WalkResult walk(std::uint64_t seed, const PlantedBugs& planted, bool trace, bool
     world.log.clear();
     result.violation = world.crashed;
     if (!result.violation.empty()) return result;
+    if (liar) result.violation = overfull(world);
+    if (!result.violation.empty()) return result;
     if (liar && world.was_lost) continue;
     if (world.changed || !world.broken.empty()) {
       world.changed = false;

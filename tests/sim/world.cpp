@@ -78,7 +78,14 @@ void World::to_peer(int p, const peer::Event& event) {
 void World::say(int p, PeerToMaster message) {
   const PeerWorld& world = peer(p);
   if (!world.connected) return;
-  const auto send = [&](PeerToMaster m) { put(p, node(world.master), world.conn, std::move(m)); };
+  const auto send = [&](PeerToMaster m) {
+    const auto* hello = std::get_if<Hello>(&m);
+    const auto* ready = std::get_if<Ready>(&m);
+    const bool fails = std::holds_alternative<Mismatch>(m) || (hello && hello->report.failure) ||
+                       (ready && ready->report.failure);
+    lied_of_failure = lied_of_failure || (lies(p) && fails);
+    put(p, node(world.master), world.conn, std::move(m));
+  };
   if (rules.liar >= 0 && !lies(p)) static_cast<void>(encode(message));  // asserts the limits
   if (!lies(p)) return send(std::move(message));
   Known known{world.configured, peer::next_key(world.core), {}};

@@ -297,15 +297,16 @@ class World {
   std::set<EpochId> foundings;                  // epochs that found a run
   std::map<EpochId, std::set<PeerId>> at_once;  // who left with an epoch that ends no boundary
   std::set<int> faulty;
-  bool contested = false;    // two masters may have had peers
-  bool lost = false;         // the register has been lost or set back
-  EpochId given_up;          // the newest epoch of a run that was given up by --refound
-  bool joined_late = false;  // somebody has called refresh at the door
-  std::set<int> parted;      // sound replicas that went since they could not reach another
-  bool changed = false;      // something that an invariant reads
-  bool was_lost = false;     // `lost` was true once: an operator was needed
-  std::string broken;        // a contradiction found on the way; none that a liar alone has seen
-  std::string crashed;       // with a liar: what a core that is sound has not borne
+  bool contested = false;        // two masters may have had peers
+  bool lost = false;             // the register has been lost or set back
+  EpochId given_up;              // the newest epoch of a run that was given up by --refound
+  bool joined_late = false;      // somebody has called refresh at the door
+  std::set<int> parted;          // sound replicas that went since they could not reach another
+  bool changed = false;          // something that an invariant reads
+  bool lied_of_failure = false;  // the liar has said that an operation fails
+  bool was_lost = false;         // `lost` was true once: an operator was needed
+  std::string broken;   // a contradiction found on the way; none that a liar alone has seen
+  std::string crashed;  // with a liar: what a core that is sound has not borne
   std::vector<std::string> log;  // with `tracing`
   bool tracing = false;
 

@@ -12,11 +12,12 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "memory.h"
 #include "processes.h"
 
 namespace pccl::sim {
 
-using Memory = std::vector<std::byte>;
+using Memory = std::vector<std::byte, Fenced<std::byte>>;
 
 /// Bytes that follow from a number; small integers in the type.
 void fill(Memory& to, std::uint64_t salt, DType dtype);

@@ -4,7 +4,7 @@
 //   with --again: each twice, the second time in another heap, and both must be the same walk;
 //   --again --trace SEED shows that one
 //   with --liars: one member of each walk lies
-//   with --fixed: of fixed groups, without a run
+//   with --fixed: of fixed groups, without a run; --fixed --liars: one rank lies
 //   pccl_sim_engine --seeds FILE                           the seeds of a file
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -103,7 +103,8 @@ int walk_all(std::uint64_t first, std::uint64_t count, std::uint64_t jobs, bool 
   return worst;
 }
 
-/// Those of a file, a line each: `SEED`, `fixed SEED` or `liars SEED`; # begins a comment.
+/// Those of a file, a line each: `SEED`, `fixed SEED`, `liars SEED` or `fixed liars SEED`; # begins
+/// a comment.
 int walk_seeds(const std::string& path) {
   std::ifstream file(path);
   int walks = 0;
@@ -111,9 +112,9 @@ int walk_seeds(const std::string& path) {
   for (std::string line; std::getline(file, line);) {
     if (line.empty() || line.front() == '#') continue;
     wishes.fixed = line.starts_with("fixed ");
-    wishes.liars = line.starts_with("liars ");
-    const bool named = wishes.fixed || wishes.liars;
-    const std::uint64_t seed = std::strtoull(line.c_str() + (named ? 6 : 0), nullptr, 10);
+    wishes.liars = line.find("liars ") != std::string::npos;
+    const std::size_t digits = line.find_last_of(' ') + 1;  // 0 where there is no space
+    const std::uint64_t seed = std::strtoull(line.c_str() + digits, nullptr, 10);
     const Walked walked = walk_one(seed);
     ++walks;
     if (walked.violation.empty()) continue;
@@ -160,7 +161,7 @@ int main(int argc, char** argv) {
   }
   if (numbers.size() != 2 || jobs == 0) {
     std::fprintf(stderr,
-                 "usage: pccl_sim_engine [--fixed | --liars] [--again]\n"
+                 "usage: pccl_sim_engine [--fixed] [--liars] [--again]\n"
                  "       ([--jobs N] [--keep-going] SEED COUNT | --trace SEED) | --seeds FILE\n");
     return 2;
   }

@@ -3,6 +3,12 @@
 #include <utility>
 
 namespace pccl::sim {
+namespace {
+
+// A tick, the question which ranks have called it, and the answers on their way.
+constexpr std::uint64_t kLateMs = 3000;
+
+}  // namespace
 
 Member::Member(Time& time, Cables& cables, Switchboard& board, Book& book, const Plan& plan,
                std::string name, PeerId id, std::uint64_t state, bool newcomer)
@@ -111,6 +117,15 @@ void Member::finish(const std::string& fate) {
       network_.direct()->ended(false);
     });
   });
+}
+
+void Member::judge_time(std::uint64_t posted_us, std::uint64_t timeout_ms,
+                        const std::string& what) const {
+  if (!plan_.ends_in_time || id_ == book_.liar) return;
+  const std::uint64_t ms = (time_.now_us() - posted_us) / 1000;
+  if (ms <= timeout_ms + kLateMs) return;
+  throw Violation(process_.name() + ": " + what + " has lasted for " + std::to_string(ms) +
+                  " ms, with a time-out of " + std::to_string(timeout_ms) + " ms");
 }
 
 std::string Member::where() const {

@@ -33,6 +33,7 @@ struct Plan {
   std::vector<std::string> masters;
   std::uint64_t op_timeout_ms = 60000;
   std::uint64_t group_ms = 20000;  // of what is waited for in a group that is not the elastic one
+  bool ends_in_time = false;       // each call ends by its time-out, whatever others say
   std::vector<PeerId> world;       // without a run: who makes fixed groups
 };
 
@@ -88,6 +89,8 @@ class Member {
   void look();
   void broke(const std::string& what, bool out_of_memory);
   void finish(const std::string& fate);
+  /// Throws a Violation if a call of this member has lasted for longer than its time-out.
+  void judge_time(std::uint64_t posted_us, std::uint64_t timeout_ms, const std::string& what) const;
 
   // program.cpp
   Task main();

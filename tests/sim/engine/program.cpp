@@ -250,9 +250,10 @@ void Member::post(const std::shared_ptr<Call>& call, const GroupView& view, Grou
                            std::to_string(call->descriptor.count) + " elements, rank " +
                            std::to_string(call->rank) + " of " +
                            std::to_string(call->numbering.size()));
-  call->ticket->on_done([this, call] {
+  call->ticket->on_done([this, call, posted_us = time_.now_us(), limit = request.timeout_ms] {
     if (!process_.alive()) return;
     ++call->completions;
+    judge_time(posted_us, limit, std::string(kind_name(call->descriptor.kind)));
     const Error error = call->ticket->error();
     time_.say(&process_, to_string(call->ticket->op) + " " +
                              (error.failed() ? "fails: " + error.text : "is committed"));
@@ -301,9 +302,10 @@ std::shared_ptr<Message> Member::post_message(const Mailing& by, bool send, std:
   } else {
     book_.receives(message);
   }
-  message->ticket->on_done([this, message, send, what] {
+  message->ticket->on_done([this, message, send, what, limit = by.timeout_ms] {
     if (!process_.alive()) return;
     ++message->completions;
+    judge_time(message->posted_ms * 1000, limit, what);
     message->ended_ms = time_.now_us() / 1000;
     const auto* of = core_ ? core_->elastic() : nullptr;
     if (message->group == kElasticGroup) {
