@@ -595,6 +595,10 @@ void on(State& s, const PeerMessage& e, Actions& out) {
   if (const std::string wrong = contradiction(e.message); !wrong.empty()) {
     return evict_liar(s, e.peer, wrong, out);
   }
+  const auto* ready = std::get_if<Ready>(&e.message);
+  if (ready != nullptr && ready->report.accepted > EpochId::make(s.held->incarnation, s.counter)) {
+    return evict_liar(s, e.peer, "it is ready for an epoch that this master has not proposed", out);
+  }
   OpKey& furthest = s.peers.at(e.peer).furthest;
   furthest = std::max(furthest, came_to(s.peers.at(e.peer).report));
   std::visit([&](const auto& message) { on_message(s, e.peer, message, out); }, e.message);

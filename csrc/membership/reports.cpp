@@ -95,6 +95,9 @@ std::string contradiction(const Report& report) {
       too_far(report.committed.below)) {
     return "its report has a number that no run reaches";
   }
+  if (report.committed.below.step > report.step) {
+    return "its report names commits of a step to which it has not come";
+  }
   if (report.committed.below > report.issued || !all_issued(report.committed.also, report) ||
       !all_issued(report.done, report)) {
     return "its report names operations that it has not issued";

@@ -109,6 +109,56 @@ TEST(Reports, a_commit_that_no_mate_can_know_is_a_lie) {
             std::vector<PeerId>{PeerId{3}});
 }
 
+TEST(Reports, nobody_knows_commits_of_a_step_to_which_it_has_not_come) {
+  for (const std::uint64_t far : {std::uint64_t{5}, kStepMax}) {
+    State s = in_office(kTrio);
+    Report waits = said(4);
+    waits.issued = OpKey{4, 2};
+    Report liar = said(4);
+    liar.issued = liar.committed.below = OpKey{far, 0};
+    Actions out = all_ready(s, {{1, waits}, {2, waits}, {3, liar}});
+    EXPECT_EQ(evicted(out), std::vector<PeerId>{PeerId{3}})
+        << "the verdict would call all operations before committed, and those after them, too";
+    for (const std::uint64_t p : {1U, 2U}) out = tells(s, p, Ready{s.proposal->id, waits});
+    ASSERT_EQ(sent<Start>(out).size(), 2U);
+    EXPECT_EQ(sent<Start>(out)[0].second.verdict.committed, (OpSet{OpKey{4, 0}, {}}));
+    for (const std::uint64_t p : {1U, 2U})
+      out = tells(s, p, Done{s.held->epoch->id, {OpKey{4, 0}}});
+    EXPECT_EQ(sent<Commit>(out).size(), 2U);
+  }
+}
+
+TEST(Reports, one_that_is_ready_for_an_epoch_that_was_not_proposed_lies) {
+  State s = in_office(kTrio);
+  s.config.adopt = true;
+  Hello hello;
+  hello.member = member(9);
+  static_cast<void>(step(s, PeerConnected{hello, ""}));
+  Report liar;
+  liar.accepted = EpochId::make(0xFFFFFFFFU, 0);
+  EXPECT_EQ(evicted(tells(s, 9, Ready{EpochId::make(1, 1), liar})), std::vector<PeerId>{PeerId{9}});
+}
+
+TEST(Reports, no_incarnation_follows_from_what_a_ready_says) {
+  State s;
+  s.config.adopt = true;
+  static_cast<void>(step(s, TakenOver{Register{}}));
+  static_cast<void>(step(s, RegisterWritten{*s.writing, true}));
+  Hello hello;
+  hello.member = member(9);
+  static_cast<void>(step(s, PeerConnected{hello, ""}));
+  Report liar;
+  liar.accepted = EpochId::make(0xFFFFFFFFU, 0);
+  static_cast<void>(step(s, PeerMessage{PeerId{9}, Ready{EpochId::make(1, 1), liar}}));
+  hello.member = member(1);
+  hello.report = said(3);
+  hello.report.started = hello.report.accepted = EpochId::make(7, 1);
+  hello.report.started_members = {PeerId{1}};
+  static_cast<void>(step(s, PeerConnected{hello, ""}));
+  ASSERT_TRUE(s.writing.has_value());
+  EXPECT_EQ(s.writing->incarnation, 8U) << "adopted: above all that was made, and no overflow";
+}
+
 TEST(Reports, a_commit_in_an_epoch_of_this_master_is_one_that_it_has_made) {
   for (const bool earlier : {false, true}) {
     State s = in_office(kTrio);
