@@ -18,12 +18,14 @@ std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
   return a + std::min(b, std::numeric_limits<std::uint64_t>::max() - a);
 }
 
-/// The size of the state: at least half of the peers that are ready offer no larger one.
-std::uint64_t state_bytes(const State& s) {
+/// The size of the state of a peer group: at least half of its peers that are ready offer no larger
+/// one. The ranks of a replica may have states of very different sizes.
+std::uint64_t state_bytes(const State& s, std::uint32_t group) {
   std::vector<std::uint64_t> said;
   for (const PeerId p : s.ready) {
     const auto peer = s.peers.find(p);
-    if (peer != s.peers.end()) said.push_back(peer->second.beat.state_bytes);
+    if (peer == s.peers.end() || peer->second.member.place.rank != group) continue;
+    said.push_back(peer->second.beat.state_bytes);
   }
   if (said.empty()) return 0;
   const auto middle = said.begin() + static_cast<std::ptrdiff_t>((said.size() - 1) / 2);
@@ -58,14 +60,20 @@ void look_at_beats(State& s) {
   for (auto& [p, peer] : s.peers) peer.beat_before = peer.beat;
 }
 
-bool waited_enough(const State& s, const Fetches& fetches, std::size_t unready,
+bool waited_enough(const State& s, const Fetches& fetches, const std::vector<PeerId>& unready,
                    std::uint64_t still_s_max) {
-  const std::uint64_t bytes = state_bytes(s);
-  const std::uint64_t adopt_s = bytes / kAdoptBytesPerSecondMin;
+  std::map<std::uint32_t, std::uint64_t> number;
+  for (const PeerId p : unready) ++number[s.peers.at(p).member.place.rank];
+  std::uint64_t adopt_s = 0;
+  std::uint64_t needed = 0;
+  for (const auto& [group, peers] : number) {
+    const std::uint64_t bytes = state_bytes(s, group);
+    adopt_s = std::max(adopt_s, bytes / kAdoptBytesPerSecondMin);
+    // Each of them needs the state once. (A state beyond the factor takes longer than kFetchMaxS.)
+    needed += std::min(bytes, kFetchMaxS * kPullBytesPerSecondMin) * peers;
+  }
   const std::uint64_t still_s = std::max(fetches.fetched_still_s, fetches.served_still_s);
   if (still_s >= std::min(still_s_max + adopt_s, kFetchMaxS)) return true;
-  // Each of them needs the state once. (A state beyond the factor takes longer than kFetchMaxS.)
-  const std::uint64_t needed = std::min(bytes, kFetchMaxS * kPullBytesPerSecondMin) * unready;
   const std::uint64_t move_s =
       std::min({fetches.fetched, fetches.served, needed}) / kPullBytesPerSecondMin;
   return fetches.for_s >= std::min(still_s_max + adopt_s + move_s, kFetchMaxS);

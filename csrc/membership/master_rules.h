@@ -85,10 +85,10 @@ std::uint64_t not_reached(State& s, PeerId newcomer, const std::string& why);
 void watch_fetches(const State& s, Fetches& fetches, std::uint64_t elapsed_s);
 /// Heartbeats are compared with these the next time.
 void look_at_beats(State& s);
-/// The others have waited for so many peers as long as they must: nothing has moved for
+/// The others have waited for these connected peers as long as they must: nothing has moved for
 /// `still_s_max`, or less than must in all that time. A large state takes longer.
-[[nodiscard]] bool waited_enough(const State& s, const Fetches& fetches, std::size_t unready,
-                                 std::uint64_t still_s_max);
+[[nodiscard]] bool waited_enough(const State& s, const Fetches& fetches,
+                                 const std::vector<PeerId>& unready, std::uint64_t still_s_max);
 
 // ------------------------------------------------------ links of newcomers, before a boundary
 // (trials.cpp)

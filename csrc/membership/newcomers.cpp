@@ -87,7 +87,7 @@ bool give_up_newcomers(State& s, std::uint64_t elapsed_s, Actions& out) {
   if (missing.empty()) return false;
   // While most founders are not ready, the cause may lie anywhere.
   if (own(s) == nullptr && 2 * s.ready.size() < s.proposal->members.size()) return false;
-  if (!waited_enough(s, asked.fetches, missing.size(), kReadyS)) return false;
+  if (!waited_enough(s, asked.fetches, missing, kReadyS)) return false;
   asked.let_in = ready;
   for (const PeerId p : missing) {
     PeerState& peer = s.peers.at(p);

@@ -38,11 +38,14 @@ std::vector<const Member*> sources_for(const State& s, const std::vector<const M
 bool give_up_members(State& s, std::uint64_t elapsed_s, Actions& out) {
   if (!s.proposal || own(s) == nullptr) return false;
   std::vector<const Member*> unready;
+  std::vector<PeerId> missing;
   for (const Member& m : own(s)->members) {
     if (!contains(s.proposal->members, m.peer())) continue;
     const auto peer = s.peers.find(m.peer());
     if (peer == s.peers.end()) continue;
-    if (!s.ready.contains(m.peer())) unready.push_back(&m);
+    if (s.ready.contains(m.peer())) continue;
+    unready.push_back(&m);
+    missing.push_back(m.peer());
   }
   Unready& wait = s.unready;
   if (wait.proposal != s.proposal->id) wait = {s.proposal->id, s.ready.size(), {}};
@@ -50,7 +53,7 @@ bool give_up_members(State& s, std::uint64_t elapsed_s, Actions& out) {
   if (std::exchange(wait.ready, s.ready.size()) != s.ready.size()) {
     wait.fetches.fetched_still_s = wait.fetches.served_still_s = 0;
   }
-  if (unready.empty() || !waited_enough(s, wait.fetches, unready.size(), kStillS)) return false;
+  if (unready.empty() || !waited_enough(s, wait.fetches, missing, kStillS)) return false;
   const std::string after = " after " + std::to_string(wait.fetches.for_s) + " s";
   const std::string epoch = to_string(s.proposal->id);
   wait = {};

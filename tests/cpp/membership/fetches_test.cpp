@@ -119,6 +119,29 @@ TEST(Fetches, the_size_of_the_state_is_what_most_say) {
   EXPECT_EQ(held_s, 30U);
 }
 
+TEST(Fetches, the_ranks_of_a_replica_may_have_states_of_very_different_sizes) {
+  State s = in_office({member(1, "a", 0, 3), member(2, "a", 1, 3), member(3, "a", 2, 3)});
+  for (std::uint64_t id = 7; id <= 9; ++id) {
+    Hello hello;
+    hello.member = member(id, "b", static_cast<std::uint32_t>(id - 7), 3);
+    hello.at_door = true;
+    static_cast<void>(cast::linked(s, step(s, PeerConnected{hello, "t@a"})));
+  }
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    static_cast<void>(tell(s, p, Vote{1, VoteKind::refresh, {}}));
+  }
+  for (const std::uint64_t p : {1U, 2U, 3U, 8U, 9U}) {
+    static_cast<void>(tell(s, p, Ready{s.proposal->id, cast::report(s, p)}));
+  }
+  const std::uint64_t held_s = held_for_s(s, [&](std::uint64_t second) {
+    const std::uint64_t moved = std::min<std::uint64_t>(second, 200) * 100 * kMiB;
+    static_cast<void>(tell(s, 1, serves(moved, 20000 * kMiB)));
+    for (const std::uint64_t p : {2U, 3U}) static_cast<void>(tell(s, p, serves(0, kMiB)));
+    static_cast<void>(tell(s, 7, fetches(moved)));
+  });
+  EXPECT_EQ(held_s, 200U + 30U + 20000U / 64U) << "most of those that are ready have 1 MiB";
+}
+
 TEST(Fetches, what_a_peer_says_first_on_a_connection_is_not_what_it_has_moved) {
   State s = asked();
   const std::uint64_t held_s = held_for_s(s, [&](std::uint64_t) {
