@@ -61,6 +61,7 @@ void forget(State& s, PeerId peer, const std::string& why, Actions& out) {
   s.kept_waiting.erase(peer);
   s.trials_changed = true;
   s.unknown.erase(peer);
+  if (!is_own_member(s, peer)) reaches_again(s, peer);
   await_no_more(s, peer, out);
   if (Seat* seat = seat_of(s, peer)) {
     seat->suspected = seat->cut_off = false;
@@ -216,6 +217,7 @@ void on(State& s, const PeerDisconnected& e, Actions& out) {
   s.kept_waiting.erase(e.peer);
   s.trials_changed = true;
   s.unknown.erase(e.peer);
+  if (!is_own_member(s, e.peer)) reaches_again(s, e.peer);
   Seat* seat = seat_of(s, e.peer);
   if (seat != nullptr && !seat->expelled) {
     if (seat->suspected) {

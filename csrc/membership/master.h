@@ -283,6 +283,7 @@ struct Trial {
   std::set<PeerId> unsaid;     // of these: it has not said that the link is up
   std::set<PeerId> silent;     // the other has not said so
   std::uint64_t waited_s = 0;  // since it was asked last
+  std::uint64_t silent_s = 0;  // for which nothing but the word of others was missing, in all
 };
 /// A newcomer that could not be reached.
 struct Unreachable {

@@ -147,21 +147,24 @@ bool may_be_tried(const State& s, PeerId p) {
   return !s.trials.contains(p) && must_wait_s(s, s.peers.at(p).member) == 0;
 }
 
-/// Makes room for a newcomer of this origin: of the origin with most trials the newest goes.
-bool make_room(State& s, std::uint32_t group, const std::string& origin) {
+/// The trials of a peer group, by the origin of the newcomer, in the order in which they have
+/// begun.
+struct TrialsOfGroup {
   std::map<std::string, std::vector<PeerId>> by_origin;
   std::size_t number = 0;
-  for (const PeerId p : trials_in_order(s)) {
-    if (peer_group_of(s, p) != group) continue;
-    by_origin[origin_name(s, p)].push_back(p);
-    ++number;
-  }
-  if (number < kTrialsOfGroupMax) return true;
+};
+
+/// Makes room for a newcomer of this origin: of the origin with most trials the newest goes.
+bool make_room(State& s, TrialsOfGroup& trials, const std::string& origin) {
+  auto& by_origin = trials.by_origin;
+  if (trials.number < kTrialsOfGroupMax) return true;
   const auto most = std::max_element(
       by_origin.begin(), by_origin.end(),
       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   if (by_origin[origin].size() + 1 >= most->second.size()) return false;
   end_trial(s, most->second.back());
+  most->second.pop_back();
+  --trials.number;
   return true;
 }
 
@@ -170,11 +173,20 @@ void begin_trials(State& s) {
   for (const auto& [p, peer] : s.peers) {
     if (waits_outside(s, p) && may_be_tried(s, p)) waiting.emplace_back(peer.arrived, p);
   }
+  if (waiting.empty()) return;
   std::sort(waiting.begin(), waiting.end());
+  std::map<std::uint32_t, TrialsOfGroup> groups;
+  const auto count = [&](PeerId p) {
+    TrialsOfGroup& trials = groups[peer_group_of(s, p)];
+    trials.by_origin[origin_name(s, p)].push_back(p);
+    ++trials.number;
+  };
+  for (const PeerId p : trials_in_order(s)) count(p);
   for (const auto& [arrived, p] : waiting) {
     if (own(s)->members.size() + s.trials.size() >= s.config.max_peers) return;
-    if (!make_room(s, peer_group_of(s, p), origin_name(s, p))) continue;
+    if (!make_room(s, groups[peer_group_of(s, p)], origin_name(s, p))) continue;
     s.trials[p].number = ++s.trials_begun;
+    count(p);
   }
 }
 
@@ -296,7 +308,10 @@ bool trials_time_out(State& s, std::uint64_t elapsed_s, Actions& out) {
     Trial& trial = found->second;
     if (trial.unsaid.empty() && trial.silent.empty()) continue;
     trial.waited_s += elapsed_s;
-    if (trial.waited_s < kTrialS) continue;
+    // A member that connects again and again, and never answers, is asked anew each time.
+    if (trial.unsaid.empty()) trial.silent_s += elapsed_s;
+    const bool silent_long = trial.unsaid.empty() && trial.silent_s >= kTrialS;
+    if (trial.waited_s < kTrialS && !silent_long) continue;
     changed = true;
     if (!trial.unsaid.empty()) {
       give_up(s, p,

@@ -155,6 +155,37 @@ TEST(Trials, a_member_that_connects_anew_is_asked_again) {
   EXPECT_EQ(ids_of(door(s)), peers({9}));
 }
 
+TEST(Trials, a_member_that_connects_again_and_again_keeps_no_newcomer_out) {
+  State s = in_office({member(1), member(2), member(3)});
+  static_cast<void>(cast::linked(s, comes(s, 9), {2}));
+  static_cast<void>(tell(s, 9, word(2)));
+  Hello again = hello_of(2, false);
+  again.report = cast::report(s, 2);
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_TRUE(door(s).empty());
+    seconds(s, 9);
+    EXPECT_EQ(door(s).empty(), time == 0);
+    static_cast<void>(step(s, PeerConnected{again, "t@a"}));
+    static_cast<void>(tell(s, 9, word(2)));
+  }
+  seconds(s, 1);
+  EXPECT_EQ(ids_of(door(s)), peers({9}));
+}
+
+TEST(Trials, what_newcomers_have_said_that_are_gone_is_forgotten) {
+  State s = in_office({member(1), member(2), member(3)});
+  for (std::uint64_t id = 100; id < 110; ++id) {
+    static_cast<void>(comes(s, id));
+    static_cast<void>(tell(s, id, word(1, "no route")));
+    EXPECT_EQ(s.cannot.size(), 1U);
+    static_cast<void>(step(s, id % 2 == 0 ? Event{PeerDisconnected{PeerId{id}}}
+                                          : Event{PeerGone{PeerId{id}, "silent"}}));
+    static_cast<void>(step(s, Clock{s.now_s + 1, 0}));
+  }
+  EXPECT_TRUE(s.cannot.empty());
+  EXPECT_TRUE(s.why_not.empty());
+}
+
 TEST(Trials, a_newcomer_that_is_gone_is_tried_by_nobody) {
   State s = in_office({member(1), member(2)});
   static_cast<void>(cast::linked(s, comes(s, 9)));
