@@ -81,6 +81,26 @@ std::optional<Lie> find_astray(const std::vector<Begun>& begun) {
   return std::nullopt;
 }
 
+/// The first step, from the last voted boundary on, of which this master has said that it votes.
+std::optional<std::uint64_t> first_voting(const State& s) {
+  const auto found = std::find_if(s.flags.lower_bound(s.held->passed), s.flags.end(),
+                                  [](const auto& flag) { return flag.second; });
+  return found == s.flags.end() ? std::nullopt : std::optional(found->first);
+}
+
+/// A step of which the report says something else about its boundary than this master has said.
+/// `voting`: of first_voting.
+std::optional<std::uint64_t> denied_flag(const State& s, std::optional<std::uint64_t> voting,
+                                         const Report& report) {
+  if (voting && report.step > *voting) return voting;  // it has left the step without a vote
+  for (const StepFlag& flag : report.flags) {
+    const auto said = s.flags.find(flag.step);
+    if (flag.step < s.held->passed || said == s.flags.end()) continue;
+    if (said->second != flag.votes) return flag.step;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<OpKey> newest_of(const OpSet& set) {
@@ -150,7 +170,12 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
   if (s.proposal && s.proposal->boundary) {
     if (std::optional<Lie> lie = find_astray(begun)) return lie;
   }
+  const std::optional<std::uint64_t> voting = first_voting(s);
   for (const auto& [member, report] : begun) {
+    if (const auto denied = denied_flag(s, voting, *report)) {
+      return Lie{member->peer(), "it denies what this master has said about the boundary of step " +
+                                     std::to_string(*denied)};
+    }
     const std::optional<OpKey> claim = newest_of(report->committed);
     bool alone = true;    // there is no other replica that could confirm or deny it
     bool no_mate = true;  // there is no other member of its peer group

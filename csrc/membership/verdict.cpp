@@ -110,6 +110,19 @@ void add_flags(const State& s, const std::vector<Begun>& begun, bool all_begun,
   }
 }
 
+/// The numbering that most members of that epoch report; among equals that of the lowest rank.
+std::vector<PeerId> pinned_of_most(const std::vector<Begun>& begun, EpochId started) {
+  std::map<std::vector<PeerId>, std::size_t> number;
+  std::size_t most = 0;
+  for (const auto& [member, report] : begun) {
+    if (*report->started == started) most = std::max(most, ++number[report->pinned]);
+  }
+  const auto found = std::find_if(begun.begin(), begun.end(), [&](const Begun& b) {
+    return *b.report->started == started && number[b.report->pinned] == most;
+  });
+  return found->report->pinned;
+}
+
 }  // namespace
 
 std::vector<StepFlag> flags_for(const State& s, const Judgement& verdict,
@@ -151,7 +164,9 @@ Judgement judge(const State& s, const Epoch& epoch) {
   // For its own epoch the register knows `passed`, whatever a member says.
   const bool current = own(s) != nullptr && *newest.report->started == own(s)->id;
   verdict.passed = current ? s.held->passed : newest.report->passed;
-  verdict.pinned = newest.report->pinned;
+  // So does this master the numbering, if it has started that epoch.
+  verdict.pinned =
+      current && !s.pinned.empty() ? s.pinned : pinned_of_most(begun, *newest.report->started);
   if (epoch.boundary) {
     std::uint64_t step = 0;
     for (const auto& [member, report] : begun) step = std::max(step, report->step);

@@ -389,5 +389,40 @@ TEST(Reports, a_hello_that_contradicts_itself_is_refused) {
   EXPECT_TRUE(check_hello(s, hello).failed()) << "the next incarnation would be 0";
 }
 
+TEST(Reports, nobody_changes_what_this_master_has_said_about_a_boundary) {
+  for (const bool votes : {true, false}) {
+    for (const bool left : {true, false}) {
+      if (left && !votes) continue;  // that is no lie
+      State s = in_office(kTrio);
+      s.flags[4] = votes;
+      Report sound = said(4);
+      sound.issued = OpKey{4, 2};
+      sound.flags = {{4, votes}};
+      Report liar = said(left ? 5 : 4);
+      if (!left) liar.flags = {{4, !votes}};
+      EXPECT_EQ(evicted(all_ready(s, {{1, sound}, {2, sound}, {3, liar}})),
+                std::vector<PeerId>{PeerId{3}})
+          << "one that stands at the boundary would wait there alone";
+    }
+  }
+  State s = in_office(kTrio);
+  s.flags[4] = false;
+  Report sound = said(4);
+  sound.issued = OpKey{4, 2};
+  EXPECT_TRUE(evicted(all_ready(s, {{1, sound}, {2, sound}, {3, said(5)}})).empty());
+}
+
+TEST(Reports, one_that_reports_another_numbering_numbers_nobody) {
+  for (const bool taken_over : {false, true}) {
+    State s = in_office(kTrio);
+    if (taken_over) s.pinned.clear();
+    Report liar = said(4);
+    liar.pinned = {PeerId{77}};
+    const auto starts = sent<Start>(all_ready(s, {{1, liar}, {2, said(4)}, {3, said(4)}}));
+    ASSERT_EQ(starts.size(), 3U);
+    EXPECT_EQ(starts[0].second.verdict.pinned, kAll);
+  }
+}
+
 }  // namespace
 }  // namespace pccl::master
