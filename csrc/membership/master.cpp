@@ -179,6 +179,14 @@ bool is_unknown(const State& s, const Report& report) {
   return report.started && (!s.held->epoch || *report.started > s.held->epoch->id);
 }
 
+/// True: a member of an epoch that this master has started reports one of this incarnation that was
+/// not started, or not proposed. The register knows all that were started, so this is a lie.
+bool is_invented(const State& s, PeerId p, const Report& report) {
+  if (!is_own_member(s, p) || own(s)->id.incarnation() != s.held->incarnation) return false;
+  const EpochId newest = std::max(report.accepted, report.started.value_or(EpochId{}));
+  return is_unknown(s, report) && newest.incarnation() <= s.held->incarnation;
+}
+
 void hold_for_unknown(State& s, PeerId p, const Report& report, Actions& out) {
   s.unknown.insert(p);
   const EpochId id = std::max(report.accepted, report.started.value_or(EpochId{}));
@@ -269,6 +277,8 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   if (is_expelled(s, p)) {
     const std::string why = s.seats.at(p).reason;
     evict(s, p, why.empty() ? "the run has gone on without this peer" : why, out);
+  } else if (is_invented(s, p, report)) {
+    expel(s, p, "it reports an epoch that this master has not started", out);
   } else if (is_unknown(s, report) && s.running && !member) {
     evict(s, p, "it reports an epoch that this run does not know", out);
   } else if (is_unknown(s, report) && s.config.shared &&

@@ -111,6 +111,7 @@ std::optional<OpKey> newest_of(const OpSet& set) {
 }
 
 std::string contradiction(const Report& report) {
+  if (report.started == EpochId{}) return "its report names an epoch without a number";
   if (report.step > kStepMax || report.passed > kStepMax || too_far(report.issued) ||
       too_far(report.committed.below)) {
     return "its report has a number that no run reaches";

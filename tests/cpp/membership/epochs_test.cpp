@@ -125,10 +125,12 @@ TEST(Epochs, when_all_are_lost_the_run_is_over_after_a_while_and_late_ones_are_e
 TEST(Epochs, a_proposal_that_this_master_never_made_shows_that_its_register_was_set_back) {
   State s = in_office({member(1), member(2)});
   s.running = false;
+  ++s.held->incarnation;  // this master has not started the register's epoch
+  s.counter = 0;
   Report known = report(s, 1);
   static_cast<void>(step(s, PeerConnected{Hello{"", member(1), known, false, {}}}));
   EXPECT_TRUE(s.unknown.empty());
-  known.accepted = EpochId::make(1, s.counter + 7);
+  known.accepted = EpochId::make(2, s.counter + 7);
   static_cast<void>(step(s, PeerConnected{Hello{"", member(1), known, false, {}}}));
   EXPECT_TRUE(s.unknown.contains(PeerId{1}));
   EXPECT_FALSE(s.proposal.has_value()) << "nothing goes on by itself";
