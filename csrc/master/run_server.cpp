@@ -30,6 +30,7 @@ State fresh_state(const RunOptions& options) {
   state.config.max_peers = options.max_peers;
   state.config.adopt = options.adopt;
   state.config.refound = options.refound;
+  state.config.heartbeat_ms = options.heartbeat_ms;
   state.config.patience_ms = options.patience_ms;
   state.config.refound_after_ms = options.refound_after_ms;
   state.config.lapse_ms = options.lease_lapse_ms;

@@ -72,6 +72,8 @@ bool waited_enough(const State& s, const Fetches& fetches, const std::vector<Pee
     // Each of them needs the state once. (A state beyond the factor takes longer than kFetchMaxS.)
     needed += std::min(bytes, kFetchMaxS * kPullBytesPerSecondMin) * peers;
   }
+  // What moves shows in heartbeats only.
+  still_s_max = std::max(still_s_max, 3 * s.config.heartbeat_ms / 1000);
   const std::uint64_t still_s = std::max(fetches.fetched_still_s, fetches.served_still_s);
   if (still_s >= std::min(still_s_max + adopt_s, kFetchMaxS)) return true;
   const std::uint64_t move_s =

@@ -36,6 +36,7 @@ struct Config {
   bool adopt = false;    // go on with that epoch; the operator says that no other master runs
   bool refound = false;  // give up its members, and members of the register's epoch that stay away
   bool again = false;    // open a run anew that is finished
+  std::uint64_t heartbeat_ms = 1000;       // from one heartbeat of a peer to the next
   std::uint64_t patience_ms = 15000;       // TimerKind::patience
   std::uint64_t refound_after_ms = 60000;  // TimerKind::refound, where all were seen to be lost
   std::uint64_t lapse_ms = 0;  // for so long another master may go on without the register

@@ -53,6 +53,12 @@ TEST(Fetches, a_newcomer_that_says_it_fetches_and_is_served_by_nobody_holds_for_
             30U);
 }
 
+TEST(Fetches, heartbeats_that_come_rarely_are_no_silence) {
+  State s = asked();
+  s.config.heartbeat_ms = 40000;
+  EXPECT_EQ(held_for_s(s, [](std::uint64_t) {}), 120U);
+}
+
 TEST(Fetches, members_that_say_they_serve_a_silent_newcomer_hold_nobody_either) {
   State s = asked();
   EXPECT_EQ(held_for_s(s,
