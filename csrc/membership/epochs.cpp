@@ -7,6 +7,14 @@
 #include "membership/master_rules.h"
 
 namespace pccl::master {
+
+void drop_proposal(State& s) {
+  s.proposal.reset();
+  s.ready.clear();
+  s.plans.clear();
+  s.leavers.clear();
+}
+
 namespace {
 
 /// The epoch that should come next, by what the master knows now.
@@ -43,13 +51,6 @@ bool all_voted(const State& s, const std::vector<Member>& members) {
   return std::all_of(members.begin(), members.end(), [&](const Member& m) {
     return has_voted(s.peers.at(m.peer()).report, passed);
   });
-}
-
-void drop_proposal(State& s) {
-  s.proposal.reset();
-  s.ready.clear();
-  s.plans.clear();
-  s.leavers.clear();
 }
 
 void remove(std::vector<Member>& members, const std::set<PeerId>& peers) {
@@ -255,18 +256,6 @@ void found(State& s, Actions& out) {
   } else if (!still_right(s, next)) {
     drop_proposal(s);
     if (may_propose_founders(s, next.members.size())) propose(s, std::move(next), out);
-  }
-}
-
-/// While a member of the register's epoch is connected, a peer that reports an unknown epoch
-/// belongs to another run.
-void evict_foreign(State& s, const std::vector<Member>& alive, Actions& out) {
-  if (s.unknown.empty()) return;
-  const bool known = std::any_of(alive.begin(), alive.end(),
-                                 [&](const Member& m) { return !s.unknown.contains(m.peer()); });
-  if (!known) return;
-  for (const PeerId p : std::set<PeerId>(s.unknown)) {
-    if (!is_own_member(s, p)) evict(s, p, "it reports an epoch that this run does not know", out);
   }
 }
 
@@ -642,45 +631,6 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
   }
   out.push_back(RunOver{});
   reconsider(s, out);
-}
-
-void adopt(State& s, bool patience_over, Actions& out) {
-  const PeerState* newest = nullptr;
-  Register to = *s.held;
-  for (const auto& [p, peer] : s.peers) {
-    const Report& report = peer.report;
-    to.incarnation = std::max(to.incarnation, report.accepted.incarnation());
-    if (!report.started) continue;
-    if (newest == nullptr || *report.started > *newest->report.started) newest = &peer;
-  }
-  std::vector<Member> members;
-  std::size_t all = 0;
-  if (newest != nullptr) {
-    to.passed = newest->report.passed;  // the register's may be of a run that is over
-    const std::vector<PeerId>& named = newest->report.started_members;
-    const std::set<PeerId> once(named.begin(), named.end());
-    all = once.size();
-    for (const PeerId p : named) {
-      if (contains(members, p)) continue;
-      const auto here = s.peers.find(p);
-      if (here != s.peers.end()) members.push_back(here->second.member);
-    }
-  }
-  if (members.size() < all && !patience_over) return;  // the rest may be on its way
-  ++to.incarnation;
-  if (newest != nullptr) {
-    to.epoch = Epoch{*newest->report.started, members, EpochId{}, false};
-    to.over = false;
-    to.ended.reset();
-    out.push_back(Say{true, "adopted epoch " + to_string(to.epoch->id) + " with " +
-                                std::to_string(members.size()) + " of its " +
-                                count_of(all, "member") + ", as the operator says"});
-  }
-  drop_proposal(s);
-  s.running = false;
-  s.adopting = true;
-  out.push_back(WriteRegister{*s.held, to});
-  s.writing = std::move(to);
 }
 
 void adopted(State& s, Actions& out) {

@@ -172,35 +172,6 @@ void on(State& s, const RegisterUnanswered&, Actions& out) {
 
 // ------------------------------------------------------------------------------------- peers
 
-/// True: the peer reports an epoch that the register does not know, or a proposal under this
-/// incarnation that this master has not made. The register is lost, or was set back.
-bool is_unknown(const State& s, const Report& report) {
-  if (report.accepted > EpochId::make(s.held->incarnation, s.counter)) return true;
-  return report.started && (!s.held->epoch || *report.started > s.held->epoch->id);
-}
-
-/// True: a member of an epoch that this master has started reports one of this incarnation that was
-/// not started, or not proposed. The register knows all that were started, so this is a lie.
-bool is_invented(const State& s, PeerId p, const Report& report) {
-  if (!is_own_member(s, p) || own(s)->id.incarnation() != s.held->incarnation) return false;
-  const EpochId newest = std::max(report.accepted, report.started.value_or(EpochId{}));
-  return is_unknown(s, report) && newest.incarnation() <= s.held->incarnation;
-}
-
-void hold_for_unknown(State& s, PeerId p, const Report& report, Actions& out) {
-  s.unknown.insert(p);
-  const EpochId id = std::max(report.accepted, report.started.value_or(EpochId{}));
-  std::string text = "epoch " + to_string(id) + " is not known to the register; here are:";
-  for (const PeerId q : s.unknown) text += " " + name_of(s.peers.at(q).member.handle);
-  if (s.config.adopt) {
-    be_patient(s, out);
-    return adopt(s, false, out);
-  }
-  out.push_back(Say{true, cut_text(text + ". Nothing goes on by itself: bring back the register, "
-                                          "or start this master with --adopt, if no other one "
-                                          "runs, or with --refound")});
-}
-
 /// A newer attempt ends an older one at once.
 void end_older_attempts(State& s, const Member& newer, Actions& out) {
   std::vector<PeerId> older;

@@ -318,6 +318,8 @@ void reconsider(State& s, Actions& out);
 [[nodiscard]] bool somebody_has_not_voted(State& s);
 /// The register holds the proposed epoch, where `before` was: the epoch begins.
 void start(State& s, const std::optional<Epoch>& before, Actions& out);
+/// No epoch is proposed any more.
+void drop_proposal(State& s);
 /// All members of the proposed epoch are ready: writes the epoch to the register.
 void write_proposal(State& s, Actions& out);
 /// The run is over: by all members' leave, or finished.
@@ -326,11 +328,26 @@ void write_over(State& s, Actions& out, std::optional<Ending> ended = {});
 void end_run(State& s, const std::vector<Member>& before, Actions& out);
 /// Recomputes what is derived from the register's epoch.
 void index_members(State& s);
+/// The register holds the adopted epoch.
+void adopted(State& s, Actions& out);
+
+// ------------------------------------------------ epochs that the register does not know
+// (unknown.cpp)
+
+/// True: the peer reports an epoch that the register does not know, or a proposal under this
+/// incarnation that this master has not made. The register is lost, or was set back.
+[[nodiscard]] bool is_unknown(const State& s, const Report& report);
+/// True: a member of an epoch that this master has started reports one of this incarnation that was
+/// not started, or not proposed. The register knows all that were started, so this is a lie.
+[[nodiscard]] bool is_invented(const State& s, PeerId p, const Report& report);
+/// Nothing goes on by itself from what this peer reports: the operator is asked, or has answered.
+void hold_for_unknown(State& s, PeerId p, const Report& report, Actions& out);
+/// While a member of the register's epoch is among `alive`, a peer that reports an unknown epoch
+/// belongs to another run.
+void evict_foreign(State& s, const std::vector<Member>& alive, Actions& out);
 /// --adopt: the newest epoch that connected peers have started becomes the register's. Before
 /// `patience_over` only if all its members are connected.
 void adopt(State& s, bool patience_over, Actions& out);
-/// The register holds the adopted epoch.
-void adopted(State& s, Actions& out);
 
 // ------------------------------------------------------------------------------------- both
 

@@ -155,20 +155,6 @@ TEST(Reports, nobody_has_started_the_epoch_that_has_no_number) {
   EXPECT_EQ(sent<Propose>(step(s, PeerConnected{hello, ""})).size(), 1U);
 }
 
-TEST(Reports, a_member_that_has_started_what_was_only_proposed_does_not_stop_the_run) {
-  State s = in_office(kTrio);
-  Hello hello;
-  hello.member = member(3);
-  hello.report = said(1);
-  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{EpochId::make(1, 1), PeerId{2}}}));
-  ASSERT_EQ(s.proposal->id, EpochId::make(1, 2));
-  hello.report.started = hello.report.accepted = s.proposal->id;  // it has the mark of this one
-  const Actions out = step(s, PeerConnected{hello, ""});
-  EXPECT_EQ(evicted(out), std::vector<PeerId>{PeerId{3}});
-  EXPECT_TRUE(s.unknown.empty());
-  EXPECT_EQ(cast::proposed(out), cast::peers({1, 2}));
-}
-
 TEST(Reports, no_incarnation_follows_from_what_a_ready_says) {
   State s;
   s.config.adopt = true;
