@@ -117,12 +117,13 @@ bool RunServer::is_revoked(const TokenMark& token) const {
 
 // ------------------------------------------------------------------------------- what has happened
 
-Digest RunServer::mark_of(EpochId epoch) const {
-  Digest mark{};
-  if (!marks_epochs_) return mark;
-  const Secret made = epoch_mark(*marks_epochs_, options_.run, epoch);
-  std::copy(made.bytes().begin(), made.bytes().end(), mark.begin());
-  return mark;
+std::optional<Propose> RunServer::marked(const MasterToPeer& message) const {
+  const auto* proposal = std::get_if<Propose>(&message);
+  if (proposal == nullptr || !marks_epochs_) return std::nullopt;
+  Propose with_mark = *proposal;
+  const Secret mark = epoch_mark(*marks_epochs_, options_.run, proposal->epoch.id);
+  std::copy(mark.bytes().begin(), mark.bytes().end(), with_mark.mark.begin());
+  return with_mark;
 }
 
 bool RunServer::is_marked(EpochId epoch, const Digest& mark) const {
@@ -288,11 +289,8 @@ void RunServer::carry_out(const Send& action) {
     filled.package = master_.package;
     return connections_.send(action.peer, filled);
   }
-  if (const auto* proposal = std::get_if<Propose>(&action.message)) {
-    Propose filled = *proposal;
-    filled.mark = mark_of(filled.epoch.id);
-    return connections_.send(action.peer, filled);
-  }
+  if (const auto proposal = marked(action.message))
+    return connections_.send(action.peer, *proposal);
   connections_.send(action.peer, action.message);
 }
 
@@ -301,11 +299,7 @@ void RunServer::carry_out(const SendAll& action) {
   for (const PeerId p : action.peers) {
     if (connections_.admitted(p)) to.push_back(p);
   }
-  if (const auto* proposal = std::get_if<Propose>(&action.message)) {
-    Propose filled = *proposal;
-    filled.mark = mark_of(filled.epoch.id);
-    return connections_.send(to, filled);
-  }
+  if (const auto proposal = marked(action.message)) return connections_.send(to, *proposal);
   connections_.send(to, action.message);
 }
 

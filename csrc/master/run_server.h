@@ -72,7 +72,8 @@ class RunServer final : private ConnectionEvents {
 
  private:
   [[nodiscard]] Error refusal(const Hello& hello, bool again) const override;
-  [[nodiscard]] Digest mark_of(EpochId epoch) const;
+  /// If epochs get marks: a proposal with its mark.
+  [[nodiscard]] std::optional<Propose> marked(const MasterToPeer& message) const;
   [[nodiscard]] bool is_marked(EpochId epoch, const Digest& mark) const;
   void connected(Hello hello, std::uint64_t connection) override;
   void message(PeerId peer, PeerToMaster message, std::size_t bytes) override;

@@ -511,6 +511,18 @@ void count_losses(State& s, const std::vector<Member>& before, const std::vector
   }
 }
 
+/// What this master knows of the steps and links of a run that is over, or that it has adopted.
+void forget_run(State& s) {
+  s.cannot.clear();
+  s.useless.clear();
+  s.flags.clear();
+  s.newest_commit.clear();
+  s.committed.clear();
+  s.pinned.clear();
+  s.tried.reset();
+  s.brought_step = 0;
+}
+
 }  // namespace
 
 void start(State& s, const std::optional<Epoch>& before, Actions& out) {
@@ -611,14 +623,7 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
   }
   const Seats seats = change_epoch(s, out);
   s.left = departed(seats);
-  s.cannot.clear();
-  s.useless.clear();
-  s.flags.clear();
-  s.newest_commit.clear();
-  s.committed.clear();
-  s.pinned.clear();
-  s.tried.reset();
-  s.brought_step = 0;
+  forget_run(s);
   if (s.held->ended) {
     out.push_back(Say{false, ending_text(s, "the run")});
     std::vector<PeerId> all;
@@ -639,15 +644,8 @@ void adopted(State& s, Actions& out) {
   s.counter = 0;
   s.unknown.clear();
   static_cast<void>(change_epoch(s, out));
-  s.cannot.clear();
-  s.useless.clear();
+  forget_run(s);
   recall_relays(s);
-  s.flags.clear();
-  s.newest_commit.clear();
-  s.committed.clear();
-  s.pinned.clear();
-  s.tried.reset();
-  s.brought_step = 0;
   reconsider(s, out);
 }
 

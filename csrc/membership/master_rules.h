@@ -286,6 +286,12 @@ inline constexpr std::uint64_t kStepsApartMax = 1U << 16;  // of the members of 
 // ---------------------------------------------------------------- reports that cannot be true
 // (reports.cpp)
 
+/// A member that has begun an epoch, with its report.
+struct Begun {
+  const Member* member;
+  const Report* report;
+};
+
 /// A member whose report cannot be true, and why not.
 struct Lie {
   PeerId peer;

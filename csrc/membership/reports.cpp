@@ -52,12 +52,6 @@ std::optional<std::uint64_t> first_unvoted(const Report& report) {
   return first;
 }
 
-/// A member with its report.
-struct Begun {
-  const Member* member;
-  const Report* report;
-};
-
 /// When a boundary ends, all members stand in one step. A member that names another one than most
 /// members do lies; of two members nobody can tell which one does. Nor can anybody after a failure:
 /// a member that lies about an operation lets those vote that have not passed the boundary yet.

@@ -11,11 +11,6 @@
 namespace pccl::master {
 namespace {
 
-struct Begun {
-  const Member* member;
-  const Report* report;
-};
-
 /// Adds the operations that one mate (a member of the same peer group) knows to be committed. A
 /// mate that has left a step has all operations of that step below its `below`: it left when all
 /// were committed.
