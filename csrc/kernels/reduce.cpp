@@ -231,7 +231,11 @@ bool has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
-bool has_avx2() { return __builtin_cpu_supports("avx2") && has_f16c(); }
+/// Asked once: in a virtual machine each cpuid is a call of its host, which takes microseconds.
+bool has_avx2() {
+  static const bool has = __builtin_cpu_supports("avx2") && has_f16c();
+  return has;
+}
 
 /// Does the same as the loop over F16, with the CPU's conversions, block by block.
 constexpr std::size_t kBlock = 256;
