@@ -442,9 +442,9 @@ void ElasticGroup::wait_to_join(std::uint64_t elapsed_ms) {
 void ElasticGroup::watch_stall(std::uint64_t elapsed_ms) {
   if (holding()) return;
   const std::uint64_t limit_ms = context_.options.stall_timeout_ms;
-  const Stall::Findings found =
-      stall_.watch(ops_, {run_->id, context_.links.self(), context_.links.segment_bytes_received(),
-                          elapsed_ms, limit_ms, core_.started->members.size() == 2});
+  const Stall::Findings found = stall_.watch(
+      ops_, {run_->id, context_.links.self(), context_.links.segment_bytes_received(), elapsed_ms,
+             limit_ms, core_.started && core_.started->members.size() == 2});
   if (found.operation == nullptr) return;
   const Pending& pending = *found.operation;
   for (const PeerId peer : found.ask) ask_issued(pending, peer);
