@@ -294,16 +294,19 @@ class Bench:
     def block(self, kind: str) -> dict[str, float]:
         """Runs one block; steps in a second, and what master and members used."""
         strangers = [] if kind == "quiet" else self.attackers(kind)
+        others = [*strangers, self.listener]
         sink = str(self.accepting[-1])
         self.members[0].say({"quiet": "quiet", "beside": sink, "attack": "store"}[kind])
         time.sleep(1.0)  # until the flood has begun
         before, began = self.uses(), time.monotonic()
+        others_s = sum(other.uses()["cpu_s"] for other in others)
         most: dict[str, float] = {}
         while time.monotonic() < began + self.a.block_s:
             time.sleep(0.5)
             for name, value in self.uses().items():
                 most[name] = max(most.get(name, 0.0), value)
         ended = time.monotonic()
+        others_s = sum(other.uses()["cpu_s"] for other in others) - others_s
         self.members[0].say("quiet")
         reports = [report for stranger in strangers for report in stranger.end()[0]]
         steps = [
@@ -315,6 +318,7 @@ class Bench:
             "size": float(min(member.lines[-1]["size"] for member in self.members)),
             "connections_s": sum(r["dialled"] / r["seconds"] for r in reports),
             "refused": float(sum(r["refused"] for r in reports)),
+            "others cpu": others_s / (ended - began),
         }
         for who in ("master", "member"):
             used = after[f"{who} cpu_s"] - before[f"{who} cpu_s"]
@@ -369,6 +373,7 @@ ROWS = {
     "connections_s": ("connections of strangers in a second", ".0f"),
     "master cpu": ("CPU of the master, cores", ".3f"),
     "member cpu": ("CPU of all members, cores", ".3f"),
+    "others cpu": ("CPU of the strangers and of the program beside, cores", ".3f"),
     "master MiB": ("memory of the master, MiB (most)", ".0f"),
     "member MiB": ("memory of the largest member, MiB (most)", ".0f"),
     "master descriptors": ("descriptors of the master (most)", ".0f"),

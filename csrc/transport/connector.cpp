@@ -153,7 +153,8 @@ void Connector::finish(std::list<Attempt>::iterator attempt) {
   attempts_.clear();
   slow_.reset();
   handed_out_ = true;
-  tune_connection(socket.fd(), user_timeout_ms_);
+  tune_socket(socket.fd(), user_timeout_ms_);
+  tune_congestion(socket.fd());
   const auto connected = events_.connected;
   connected(std::move(socket), address);
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <iterator>
 #include <utility>
 
 #include "base/limits.h"
@@ -15,6 +14,7 @@
 namespace pccl {
 namespace {
 constexpr std::size_t kUnprovenMax = 256;
+constexpr std::size_t kPushedOutAtOnce = 16;
 constexpr int kAcceptsMax = 64;                // then other sockets have their turn
 constexpr std::uint64_t kAcceptPauseMs = 100;  // after "too many open files"
 }  // namespace
@@ -23,12 +23,12 @@ Gate::Gate(Loop& loop, std::vector<Socket> listening, Purpose purpose,
            std::uint64_t user_timeout_ms, Opened opened)
     : loop_(loop),
       purpose_(purpose),
-      user_timeout_ms_(user_timeout_ms),
       opened_(std::move(opened)),
-      refusals_(std::make_shared<RefusalLog>(loop)) {
+      refusals_(std::make_shared<Refusals>(loop)) {
   port_ = local_address(listening.front().fd()).port();
   for (Socket& socket : listening) {
     const int fd = socket.fd();
+    tune_socket(fd, user_timeout_ms);  // its connections, too: strangers decide how many there are
     auto poll = std::make_unique<Poll>(loop_, fd, [this, fd](bool, bool) { accept(fd); });
     poll->want(true, false);
     listening_.push_back({std::move(socket), std::move(poll)});
@@ -42,7 +42,8 @@ void Gate::close() {
   for (Listening& listening : listening_) listening.poll.reset();
   listening_.clear();
   for (const Unproven& one : unproven_) {
-    if (!one.talk->over()) one.talk->drop();
+    one.talk->on_over(nullptr);
+    one.talk->drop();
   }
   unproven_.clear();
   networks_.clear();
@@ -73,15 +74,18 @@ void Gate::pause() {
 }
 
 void Gate::admit(Socket socket) {
-  forget_finished();
-  if (unproven_.size() >= kUnprovenMax) push_one_out();
-  const std::string remote_host = remote_address(socket.fd()).host();
-  tune_connection(socket.fd(), user_timeout_ms_);
-  auto talk = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
-                                     kHandshakeMs);
+  const int fd = socket.fd();
+  auto stream = std::make_unique<TcpStream>(loop_, std::move(socket));
+  const std::string remote_host = stream->remote_host();
+  if (refusals_->too_often(remote_host)) {
+    return refusals_->refused(remote_host, "too many connections of this address have failed");
+  }
+  if (unproven_.size() >= kUnprovenMax) push_some_out();
+  auto talk = std::make_shared<Talk>(loop_, std::move(stream), kHandshakeMs);
   const auto network = networks_.try_emplace(network_of(remote_host)).first;
   ++network->second;
-  unproven_.push_back({talk, network});
+  const auto here = unproven_.insert(unproven_.end(), {talk, network});
+  talk->on_over([this, here] { forget(here); });
   talk->on_failed([log = refusals_, remote_host, weak = std::weak_ptr(talk)](const auto& reason) {
     const auto ended = weak.lock();
     if (ended && ended->only_looked()) return;  // whether a process listens here
@@ -89,8 +93,11 @@ void Gate::admit(Socket socket) {
   });
   talk->expect(
       kOpeningBytes,
-      [this, remote_host, weak = std::weak_ptr(talk)](std::span<const std::byte> bytes) {
-        if (const auto open = weak.lock()) opening_arrived(open, remote_host, bytes);
+      [this, remote_host, fd, weak = std::weak_ptr(talk)](std::span<const std::byte> bytes) {
+        const auto open = weak.lock();
+        if (!open) return;
+        tune_congestion(fd);
+        opening_arrived(open, remote_host, bytes);
       },
       may_be_opening);
 }
@@ -115,33 +122,36 @@ void Gate::opening_arrived(const std::shared_ptr<Talk>& talk, const std::string&
   talk->finish();
 }
 
-/// Of the network with most connections here one goes: the oldest that has sent nothing, else the
-/// oldest. So a sender that opens many takes no place from others.
-void Gate::push_one_out() {
-  std::size_t most = 0;
-  for (const auto& [network, connections] : networks_) most = std::max(most, connections);
-  auto out = unproven_.end();
-  for (auto one = unproven_.begin(); one != unproven_.end(); ++one) {
-    if (one->network->second < most) continue;
-    if (out == unproven_.end()) out = one;
-    if (!one->talk->silent()) continue;
-    out = one;
-    break;
+/// Makes room for some connections at once: looking for those that go takes longer than accepting
+/// one. They go from the networks that have most here, and first the oldest that have sent nothing.
+/// So a sender that opens many takes no place from others.
+void Gate::push_some_out() {
+  std::size_t keep = 0;  // so many each network
+  for (const auto& [network, connections] : networks_) keep = std::max(keep, connections);
+  const auto beyond = [this](std::size_t keep_now) {
+    std::size_t sum = 0;
+    for (const auto& [network, connections] : networks_) {
+      if (connections > keep_now) sum += connections - keep_now;
+    }
+    return sum;
+  };
+  while (keep > 0 && beyond(keep) < kPushedOutAtOnce) --keep;
+  std::size_t out = 0;
+  for (const bool silent_only : {true, false}) {
+    for (auto next = unproven_.begin(); next != unproven_.end() && out < kPushedOutAtOnce;) {
+      const Unproven one = *next++;  // it is forgotten when it is dropped
+      if (one.network->second <= keep || (silent_only && !one.talk->silent())) continue;
+      ++out;
+      refusals_->refused(one.talk->remote_host(),
+                         "too many connections without a complete handshake");
+      one.talk->drop();
+    }
   }
-  refusals_->refused(out->talk->remote_host(), "too many connections without a complete handshake");
-  out->talk->drop();
-  forget(out);
 }
 
-Gate::Unprovens::iterator Gate::forget(Unprovens::iterator one) {
+void Gate::forget(Unprovens::iterator one) {
   if (--one->network->second == 0) networks_.erase(one->network);
-  return unproven_.erase(one);
-}
-
-void Gate::forget_finished() {
-  for (auto one = unproven_.begin(); one != unproven_.end();) {
-    one = one->talk->over() ? forget(one) : std::next(one);
-  }
+  unproven_.erase(one);
 }
 
 }  // namespace pccl

@@ -1,6 +1,6 @@
 // The gate of a listening port: accepts connections, reads their opening, and hands on the
 // connections of the purpose that this port serves. Other connections are refused and logged
-// (refusal_log.h). A sender that fills the places for unproven connections pushes out its own.
+// (refusals.h). A sender that fills the places for unproven connections pushes out its own.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 #include "transport/handshake.h"
 #include "transport/loop.h"
 #include "transport/poll.h"
-#include "transport/refusal_log.h"
+#include "transport/refusals.h"
 #include "transport/talk.h"
 
 namespace pccl {
@@ -34,7 +34,7 @@ class Gate {
   Gate& operator=(const Gate&) = delete;
 
   [[nodiscard]] std::uint16_t port() const { return port_; }
-  [[nodiscard]] const std::shared_ptr<RefusalLog>& refusals() const { return refusals_; }
+  [[nodiscard]] const std::shared_ptr<Refusals>& refusals() const { return refusals_; }
   /// Stops accepting; connections that are not proven are dropped.
   void close();
 
@@ -51,21 +51,19 @@ class Gate {
   using Unprovens = std::list<Unproven>;
   void accept(int fd);
   void admit(Socket socket);
-  void push_one_out();
+  void push_some_out();
   void opening_arrived(const std::shared_ptr<Talk>& talk, const std::string& remote_host,
                        std::span<const std::byte> bytes);
-  Unprovens::iterator forget(Unprovens::iterator one);
-  void forget_finished();
+  void forget(Unprovens::iterator one);
   void pause();
 
   Loop& loop_;
   Purpose purpose_;
-  std::uint64_t user_timeout_ms_;
   Opened opened_;
-  std::shared_ptr<RefusalLog> refusals_;  // talks that end later still say so
+  std::shared_ptr<Refusals> refusals_;  // talks that end later still say so
   std::uint16_t port_ = 0;
   std::vector<Listening> listening_;
-  Unprovens unproven_;  // oldest first
+  Unprovens unproven_;  // oldest first; none that is over
   Networks networks_;   // how many of `unproven_` each network has
   std::unique_ptr<Timer> paused_;
 };

@@ -17,7 +17,7 @@
 #include "base/ids.h"
 #include "transport/handshake.h"
 #include "transport/loop.h"
-#include "transport/refusal_log.h"
+#include "transport/refusals.h"
 #include "transport/stream.h"
 
 namespace pccl {
@@ -54,7 +54,7 @@ class Parking {
   Loop& loop_;
   std::size_t lanes_of_link_;
   std::size_t lanes_max_;
-  RefusalLog refusals_;
+  Refusals refusals_;
   std::map<PeerId, Parked> links_;
   std::uint64_t order_ = 0;
   std::unique_ptr<Timer> sweep_;

@@ -1,5 +1,7 @@
-// Log lines about connections of strangers, who decide how many there are and what they say: a line
-// for each sender and reason, so many of one sender in a minute, so many of all.
+// The connections that a port has refused. Strangers decide how many there are and what they say.
+// The log gets a line for each sender and reason, so many of one sender in a minute, so many of
+// all. While very many connections fail, the next ones of the senders that fail are not listened
+// to.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +14,38 @@
 
 namespace pccl {
 
-inline constexpr std::uint64_t kRefusalLogMs = 60000;
+inline constexpr std::uint64_t kRefusalsMs = 60000;
 inline constexpr std::size_t kRefusalLinesMax = 8;  // of one network (network_of)
 inline constexpr std::size_t kRefusalLinesOfAllMax =
     60;  // more than is read, less than fills a disk
 
+/// In a second with more refusals than that a network that was refused kRefusedMax times in it is
+/// turned away for the rest of the second. A handshake costs some hundred microseconds of CPU, the
+/// end of an accepted connection ten.
+inline constexpr std::size_t kRefusedOfAllMax = 50;
+inline constexpr std::size_t kRefusedMax = 1;
+
 /// On the clock's thread. The lines that are left out are counted; the first line of a later minute
 /// says how many.
-class RefusalLog {
+class Refusals {
  public:
-  explicit RefusalLog(const Clock& clock) : clock_(clock) {}
+  explicit Refusals(const Clock& clock) : clock_(clock) {}
   void refused(const std::string& remote_host, const std::string& reason);
+  /// Is this the time to turn away a connection from there unread?
+  [[nodiscard]] bool too_often(const std::string& remote_host);
 
  private:
+  void next_second();
+
   const Clock& clock_;
   std::uint64_t since_ms_ = 0;
   std::size_t lines_ = 0;  // since then
   std::size_t left_out_ = 0;
   std::map<std::string, std::set<std::string>> said_;  // of each network; one for each line
+
+  std::uint64_t second_ms_ = 0;                    // when it began
+  std::size_t refused_ = 0;                        // in this second
+  std::map<std::string, std::size_t> refused_of_;  // of each network
 };
 
 }  // namespace pccl

@@ -36,6 +36,9 @@ msghdr message_of(std::span<const iovec> parts) {
 
 }  // namespace
 
+TcpStream::TcpStream(Loop& loop, Socket socket)
+    : loop_(loop), socket_(std::move(socket)), remote_host_(remote_address(socket_.fd()).host()) {}
+
 Stream::Moved TcpStream::read(std::span<const iovec> parts) {
   msghdr message = message_of(parts);
   return uninterrupted([&] { return ::recvmsg(socket_.fd(), &message, 0); });
@@ -72,7 +75,7 @@ void TcpStream::close() {
 }
 
 std::string TcpStream::remote() const { return remote_address(socket_.fd()).text(); }
-std::string TcpStream::remote_host() const { return remote_address(socket_.fd()).host(); }
+std::string TcpStream::remote_host() const { return remote_host_; }
 std::string TcpStream::local_host() const { return local_address(socket_.fd()).host(); }
 bool TcpStream::same_machine() const { return is_same_machine(socket_.fd()); }
 bool TcpStream::loopback() const {

@@ -80,7 +80,7 @@ class Stream {
 /// A connected, non-blocking stream socket.
 class TcpStream : public Stream {
  public:
-  TcpStream(Loop& loop, Socket socket) : loop_(loop), socket_(std::move(socket)) {}
+  TcpStream(Loop& loop, Socket socket);
 
   using Stream::read;
   using Stream::write;
@@ -102,6 +102,7 @@ class TcpStream : public Stream {
  private:
   Loop& loop_;
   Socket socket_;
+  const std::string remote_host_;
   std::unique_ptr<Poll> poll_;  // goes before the socket that it watches
 };
 

@@ -280,7 +280,7 @@ Result<Socket> new_tcp_socket(Loop& loop, int family) {
   return Socket(loop, fd);
 }
 
-void tune_connection(int fd, std::uint64_t user_timeout_ms) {
+void tune_socket(int fd, std::uint64_t user_timeout_ms) {
   set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   // With a user time-out Linux ends an idle connection when that time is over and one probe is
@@ -297,12 +297,14 @@ void tune_connection(int fd, std::uint64_t user_timeout_ms) {
   // So that a connection goes on soon after a cut has healed, without a back-off of minutes. Linux
   // 6.15 and newer know the option.
   set_int(fd, IPPROTO_TCP, kTcpRtoMaxMs, kRtoMaxMs);
-  if (is_same_machine(fd)) {
-    for (const std::string_view name : {"cubic", "reno"}) {
-      if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
-                       static_cast<socklen_t>(name.size())) == 0) {
-        break;
-      }
+}
+
+void tune_congestion(int fd) {
+  if (!is_same_machine(fd)) return;
+  for (const std::string_view name : {"cubic", "reno"}) {
+    if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                     static_cast<socklen_t>(name.size())) == 0) {
+      break;
     }
   }
 }

@@ -68,10 +68,12 @@ struct SocketAddress {
 
 /// A non-blocking TCP socket, closed on exec.
 [[nodiscard]] Result<Socket> new_tcp_socket(Loop& loop, int family);
-/// Sets the options of an established connection: no Nagle, keepalive, and an end if bytes are not
-/// acknowledged within `user_timeout_ms`. For a connection within one machine CUBIC or Reno in
-/// place of BBR, which halves the rate there.
-void tune_connection(int fd, std::uint64_t user_timeout_ms);
+/// Sets the options of a connection, or of a listening socket, whose connections inherit them: no
+/// Nagle, keepalive, and an end if bytes are not acknowledged within `user_timeout_ms`.
+void tune_socket(int fd, std::uint64_t user_timeout_ms);
+/// For an established connection within one machine CUBIC or Reno in place of BBR, which halves
+/// the rate there.
+void tune_congestion(int fd);
 
 /// Listens on every host (none: all addresses, IPv6 and IPv4) at the same port: the first free one
 /// of first..last, any if `first` is 0. Non-blocking sockets.

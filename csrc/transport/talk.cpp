@@ -73,11 +73,22 @@ void Talk::protection_ended() {
   fail(end.error.empty() ? "the other side has closed the connection" : end.error);
 }
 
-std::unique_ptr<Stream> Talk::take(bool plain) {
+void Talk::tell_over() {
+  if (const auto over = std::exchange(over_, nullptr)) over();
+}
+
+/// The owner may release the talk when it is told.
+void Talk::leave() {
+  tell_over();
   deadline_.reset();
   failed_ = nullptr;
   protected_ = nullptr;
   if (stream_) stream_->on_ready(nullptr);
+}
+
+std::unique_ptr<Stream> Talk::take(bool plain) {
+  const auto self = shared_from_this();
+  leave();
   TlsStream* const tls = std::exchange(tls_, nullptr);
   if (tls == nullptr) return std::move(stream_);
   if (!plain) {
@@ -88,13 +99,20 @@ std::unique_ptr<Stream> Talk::take(bool plain) {
   return TlsStream::unwrap(std::unique_ptr<TlsStream>(tls));
 }
 
-void Talk::drop() { (void)take(); }
+void Talk::drop() {
+  const auto self = shared_from_this();
+  leave();
+  tls_ = nullptr;
+  stream_.reset();
+}
 
 void Talk::fail(const std::string& reason) {
   if (over()) return;
+  const auto self = shared_from_this();
   deadline_.reset();
   stream_->close();
-  loop_.defer([self = shared_from_this(), reason] {
+  tell_over();
+  loop_.defer([self, reason] {
     const auto failed = std::exchange(self->failed_, nullptr);
     if (failed) failed(reason);
   });

@@ -21,6 +21,7 @@ constexpr std::size_t kReadAheadBytes =
     8 * (std::size_t{16} << 10);  // of one call on the stream below
 constexpr std::array<unsigned char, 2> kAes128GcmSha256 = {0x13, 0x01};
 constexpr std::size_t kIdentityBytesMax = 255;
+constexpr std::byte kHandshakeRecord{22};  // the first byte of a ClientHello (RFC 8446, 5.1)
 
 SSL_CTX* new_context() {
   SSL_CTX* context = SSL_CTX_new(TLS_method());
@@ -34,12 +35,13 @@ SSL_CTX* new_context() {
   PCCL_ASSERT(made);
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_default_read_buffer_len(context, kReadAheadBytes);
   return context;
 }
 
 /// The session that stands for `key` before a handshake.
 SSL_SESSION* session_of(SSL* ssl, const Secret& key) {
+  // For the buffers that OpenSSL makes from now on: a stranger's handshake needs a small one.
+  SSL_set_default_read_buffer_len(ssl, kReadAheadBytes);
   SSL_SESSION* session = SSL_SESSION_new();
   const SSL_CIPHER* cipher = SSL_CIPHER_find(ssl, kAes128GcmSha256.data());
   const bool made = session != nullptr && cipher != nullptr &&
@@ -67,7 +69,9 @@ struct TlsStream::State : std::enable_shared_from_this<State> {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  void start(bool dials);
+  void make(bool dials);
+  [[nodiscard]] bool may_be_tls();
+  void listen();
   void under_ready(bool readable, bool writable);
   void handshake();
   void tell(bool readable, bool writable);
@@ -97,12 +101,12 @@ struct TlsStream::State : std::enable_shared_from_this<State> {
 
   Clock& clock;
   std::unique_ptr<Stream> under;  // null: the TlsStream is gone
-  SSL* ssl = nullptr;
-  std::string identity;  // at the acceptor: what the dialler has said
-  Secret key;            // at the dialler
-  Find find;             // at the acceptor
-  bool unknown = false;  // `find` knew no key
-  bool refused = false;  // `error` is no error of the stream below
+  SSL* ssl = nullptr;             // at the acceptor: none until the first bytes have come
+  std::string identity;           // at the acceptor: what the dialler has said
+  Secret key;                     // at the dialler
+  Find find;                      // at the acceptor
+  bool unknown = false;           // `find` knew no key
+  bool refused = false;           // `error` is no error of the stream below
   bool reads_ahead = false;
 
   bool started = false;
@@ -111,6 +115,7 @@ struct TlsStream::State : std::enable_shared_from_this<State> {
   std::string error;              // of both directions
   std::string write_error;        // of the stream below: what has arrived may still be read
   bool more = false;              // decrypted or undecrypted bytes may lie in OpenSSL's buffers
+  bool drained = false;           // the last read of the stream below has taken all that had come
   std::vector<std::byte> peeked;  // decrypted, and not read yet
   std::uint64_t bytes_of_one_key = 0;
   std::uint64_t encrypted = 0;  // with the present key
@@ -132,6 +137,7 @@ int TlsStream::State::bio_read(BIO* bio, char* into, std::size_t bytes, std::siz
   BIO_clear_retry_flags(bio);
   const Moved moved = state.under->read(std::span(reinterpret_cast<std::byte*>(into), bytes));
   *got = moved.bytes;
+  state.drained = moved.outcome == Outcome::moved && moved.bytes < bytes;
   switch (moved.outcome) {
     case Outcome::moved:
       return 1;
@@ -198,7 +204,7 @@ int TlsStream::State::psk_find(SSL* ssl, const unsigned char* id, std::size_t by
 
 // ------------------------------------------------------------------------------------ handshake
 
-void TlsStream::State::start(bool dials) {
+void TlsStream::State::make(bool dials) {
   static SSL_CTX* const context = new_context();  // for the process; a fork changes nothing in it
   ssl = SSL_new(context);
   BIO* bio = BIO_new(bio_method());
@@ -214,11 +220,26 @@ void TlsStream::State::start(bool dials) {
     SSL_set_accept_state(ssl);
     SSL_set_psk_find_session_callback(ssl, &State::psk_find);
   }
-  under->on_ready([this](bool readable, bool writable) { under_ready(readable, writable); });
-  watch();
+}
+
+/// Looks at what has come first: strangers that do not speak TLS cost no state of OpenSSL.
+bool TlsStream::State::may_be_tls() {
+  std::byte first{};
+  const Moved moved = under->peek(std::span(&first, 1));
+  ended = moved.outcome == Outcome::ended;
+  if (moved.outcome == Outcome::failed) error = moved.error;
+  if (moved.outcome != Outcome::moved) return false;
+  if (first == kHandshakeRecord) return true;
+  refused = true;
+  error = "the TLS handshake failed: the first bytes are not TLS";
+  return false;
 }
 
 void TlsStream::State::handshake() {
+  if (ssl == nullptr) {
+    if (!may_be_tls()) return;
+    make(false);
+  }
   started = true;
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl);
@@ -252,6 +273,11 @@ void TlsStream::State::failed(int result, const char* doing) {
 }
 
 // ------------------------------------------------------------------------------------ readiness
+
+void TlsStream::State::listen() {
+  under->on_ready([this](bool readable, bool writable) { under_ready(readable, writable); });
+  watch();
+}
 
 void TlsStream::State::under_ready(bool readable, bool writable) {
   const auto alive = shared_from_this();
@@ -294,8 +320,9 @@ void TlsStream::State::tell_later() {
 void TlsStream::State::watch() {
   if (under == nullptr || !under->open()) return;
   const bool busy = handshaking();
-  under->want(busy || (want_read && !over()),
-              pending() > 0 || (busy && !started) || (want_write && established && !broken()));
+  under->want(busy || (want_read && !over()), pending() > 0 ||
+                                                  (busy && !started && ssl != nullptr) ||
+                                                  (want_write && established && !broken()));
 }
 
 // ------------------------------------------------------------------------------------- bytes out
@@ -386,6 +413,10 @@ std::size_t TlsStream::State::decrypt(std::span<std::byte> into) {
       break;
     }
     done += got;
+    if (drained && SSL_has_pending(ssl) == 0) {
+      more = false;
+      break;
+    }
   }
   if (pending() > 0) flush();  // an answer to a change of key
   return done;
@@ -436,7 +467,8 @@ std::unique_ptr<TlsStream> TlsStream::dial(Clock& clock, std::unique_ptr<Stream>
   state->bytes_of_one_key = bytes_of_one_key;
   state->identity = identity;
   state->key = key;
-  state->start(true);
+  state->make(true);
+  state->listen();
   return std::unique_ptr<TlsStream>(new TlsStream(std::move(state)));
 }
 
@@ -445,7 +477,7 @@ std::unique_ptr<TlsStream> TlsStream::accept(Clock& clock, std::unique_ptr<Strea
   auto state = std::make_shared<State>(clock, std::move(under));
   state->bytes_of_one_key = bytes_of_one_key;
   state->find = std::move(find);
-  state->start(false);
+  state->listen();
   return std::unique_ptr<TlsStream>(new TlsStream(std::move(state)));
 }
 
@@ -471,6 +503,7 @@ std::unique_ptr<Stream> TlsStream::unwrap(std::unique_ptr<TlsStream> stream) {
 void TlsStream::read_ahead() {
   state_->reads_ahead = true;
   SSL_set_read_ahead(state_->ssl, 1);
+  SSL_free_buffers(state_->ssl);  // that of the handshake
 }
 
 Secret TlsStream::exported(std::string_view label) const {

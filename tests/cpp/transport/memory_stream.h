@@ -29,6 +29,7 @@ class MemoryStream : public Stream {
   using Stream::read;
   using Stream::write;
   Moved read(std::span<const iovec> parts) override {
+    ++reads;
     std::size_t moved = 0;
     for (const iovec& part : parts) {
       const std::size_t now = std::min({part.iov_len, piece_ - moved, in_->bytes.size() - moved});
@@ -92,6 +93,7 @@ class MemoryStream : public Stream {
   [[nodiscard]] bool same_machine() const override { return true; }
 
   bool write_fails = false;
+  int reads = 0;  // calls
 
  private:
   struct Pipe {

@@ -1,4 +1,4 @@
-#include "transport/refusal_log.h"
+#include "transport/refusals.h"
 
 #include <gtest/gtest.h>
 
@@ -21,10 +21,10 @@ class HandClock : public Clock {
   std::uint64_t now = 100000;
 };
 
-TEST(RefusalLog, who_says_something_else_each_time_has_few_lines_and_all_together_have_a_limit) {
+TEST(Refusals, who_says_something_else_each_time_has_few_lines_and_all_together_have_a_limit) {
   test::LogLines log;
   HandClock clock;
-  RefusalLog refusals(clock);
+  Refusals refusals(clock);
   for (int i = 0; i < 1000; ++i) {
     refusals.refused("10.0.0.1", "it speaks protocol version " + std::to_string(i));
   }
@@ -39,7 +39,7 @@ TEST(RefusalLog, who_says_something_else_each_time_has_few_lines_and_all_togethe
     refusals.refused("10.1." + std::to_string(i / 250) + "." + std::to_string(i % 250), "x");
   }
   EXPECT_EQ(log.count("refused"), kRefusalLinesOfAllMax);
-  clock.now += kRefusalLogMs;
+  clock.now += kRefusalsMs;
   refusals.refused("10.0.0.1", "x");
   EXPECT_EQ(log.count("10.0.0.1: x (and 3940 more before)"), 1U) << log.all();
   refusals.refused("10.0.0.1", "y");
@@ -47,10 +47,31 @@ TEST(RefusalLog, who_says_something_else_each_time_has_few_lines_and_all_togethe
   EXPECT_EQ(log.count("more before"), 1U);
 }
 
-TEST(RefusalLog, control_characters_reach_no_sink_of_the_log) {
+TEST(Refusals, while_very_many_fail_the_networks_that_fail_are_turned_away_and_no_others) {
+  const test::LogLines log;
+  HandClock clock;
+  Refusals refusals(clock);
+  for (std::size_t i = 0; i < kRefusedOfAllMax; ++i) {
+    EXPECT_FALSE(refusals.too_often("10.0.0.1"));
+    refusals.refused("10.0.0.1", "x");
+  }
+  EXPECT_FALSE(refusals.too_often("10.0.0.1")) << "one site with a wrong token, say";
+  refusals.refused("10.0.0.2", "x");
+  EXPECT_TRUE(refusals.too_often("10.0.0.1"));
+  EXPECT_TRUE(refusals.too_often("10.0.0.2"));
+  EXPECT_FALSE(refusals.too_often("10.0.0.3"));
+  refusals.refused("2001:db8:1:2::1", "x");
+  EXPECT_TRUE(refusals.too_often("2001:db8:1:2::9"));
+  clock.now += 999;
+  EXPECT_TRUE(refusals.too_often("10.0.0.1"));
+  clock.now += 1;
+  EXPECT_FALSE(refusals.too_often("10.0.0.1")) << "a connection between strangers may be a peer's";
+}
+
+TEST(Refusals, control_characters_reach_no_sink_of_the_log) {
   test::LogLines log;
   HandClock clock;
-  RefusalLog(clock).refused("10.0.0.1", "a\x1b[2J\nERROR all is lost");
+  Refusals(clock).refused("10.0.0.1", "a\x1b[2J\nERROR all is lost");
   EXPECT_EQ(log.all(), "refused a connection from 10.0.0.1: a?[2J?ERROR all is lost\n");
 }
 

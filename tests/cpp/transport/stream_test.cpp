@@ -3,6 +3,8 @@
 #include "transport/stream.h"
 
 #include <gtest/gtest.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -12,6 +14,7 @@
 #include "memory_stream.h"
 #include "support.h"
 #include "transport/stream_lane.h"
+#include "transport/sys.h"
 #include "transport/talk.h"
 
 namespace pccl {
@@ -167,6 +170,33 @@ TEST(Stream, tcp_gathers_scatters_peeks_and_says_what_it_saw) {
   const Stream::Moved failed = a.write(second);
   EXPECT_EQ(failed.outcome, Outcome::failed);
   EXPECT_FALSE(failed.error.empty());
+}
+
+int option(int fd, int level, int name) {
+  int value = -1;
+  socklen_t size = sizeof value;
+  return ::getsockopt(fd, level, name, &value, &size) == 0 ? value : -1;
+}
+
+TEST(Stream, connections_inherit_the_options_of_their_listening_socket) {
+  Loop loop;
+  const std::vector<Socket> listening = listen_on(loop, {"127.0.0.1"}, 0, 0).value();
+  tune_socket(listening[0].fd(), 24000);
+  const std::uint16_t port = local_address(listening[0].fd()).port();
+  const SocketAddress there = numeric_address("127.0.0.1", port).value();
+  const Socket near = new_tcp_socket(loop, AF_INET).value();
+  (void)::connect(near.fd(), there.raw(), there.length);
+  pollfd waits{listening[0].fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&waits, 1, 5000), 1);
+  const Socket far(loop, ::accept4(listening[0].fd(), nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_EQ(option(far.fd(), IPPROTO_TCP, TCP_NODELAY), 1);
+  EXPECT_EQ(option(far.fd(), SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(far.fd(), IPPROTO_TCP, TCP_KEEPIDLE), 8);
+  EXPECT_EQ(option(far.fd(), IPPROTO_TCP, TCP_KEEPINTVL), 3);
+  EXPECT_EQ(option(far.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT), 24000);
+  constexpr int kTcpRtoMaxMs = 44;
+  EXPECT_EQ(option(far.fd(), IPPROTO_TCP, kTcpRtoMaxMs),
+            option(listening[0].fd(), IPPROTO_TCP, kTcpRtoMaxMs));
 }
 
 }  // namespace

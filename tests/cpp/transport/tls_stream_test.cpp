@@ -147,6 +147,29 @@ TEST(TlsStream, bytes_that_have_left_the_socket_already_are_announced_all_the_sa
   expect_all_bytes(loop, a, b);
 }
 
+TEST(TlsStream, a_message_that_has_come_whole_is_read_by_one_call_on_the_stream_below) {
+  Loop loop;
+  const Secret key = random_secret();
+  auto [near, far] = MemoryStream::pair(loop, 1U << 20, 1U << 20);
+  const MemoryStream* below = far.get();
+  const auto a = TlsStream::dial(loop, std::move(near), kIdentity, key);
+  const auto b = TlsStream::accept(loop, std::move(far), knows(key));
+  ASSERT_TRUE(test::poll_until(loop, [&] { return a->established() && b->established(); }));
+  b->read_ahead();
+  std::vector<std::byte> into(200000);
+  while (b->read(into).outcome == Outcome::moved) {
+  }
+  for (const std::size_t bytes : {1U, 84U, 16384U, 100000U}) {
+    const std::vector<std::byte> message = random_bytes(bytes, bytes);
+    ASSERT_EQ(a->write(std::span<const std::byte>(message)).bytes, bytes);
+    const int reads = below->reads;
+    ASSERT_EQ(b->read(into).bytes, bytes);
+    EXPECT_EQ(below->reads - reads, 1) << bytes;
+    EXPECT_TRUE(std::equal(message.begin(), message.end(), into.begin()));
+    EXPECT_EQ(b->read(into).outcome, Outcome::later);
+  }
+}
+
 TEST(TlsStream, peek_shows_what_read_returns_afterwards) {
   Loop loop;
   const Secret key = random_secret();
@@ -207,6 +230,8 @@ TEST(TlsStream, bytes_that_are_no_tls_and_an_early_end_fail_the_handshake) {
     ASSERT_TRUE(test::poll_until(loop, [&] { return b.over() && !b.write_error.empty(); }));
     EXPECT_TRUE(b.received.empty());
     EXPECT_FALSE(b.stream->established());
+    EXPECT_EQ(b.error, text.empty() ? "" : "the TLS handshake failed: the first bytes are not TLS");
+    EXPECT_EQ(b.stream->refused(), !text.empty());
   }
 }
 
