@@ -1,9 +1,10 @@
 // The verdict: which operations in flight are committed, by the reports of the members that go on.
 //
-// An operation is committed if one of these members knows it to be committed, or if all of them
-// that are in the operation's peer group have completed it in the newest epoch that one of them has
-// started. Then no member lacks the result, and a commit of which only a lost peer or a lost master
-// knew is not undone.
+// An operation is committed if this master has committed it, or if one of these members knows it to
+// be committed by an earlier master, or if all of them that are in the operation's peer group have
+// completed it in the newest epoch that one of them has started. Then no member lacks the result,
+// and a commit of which only a lost peer or a lost master knew is not undone. What members say about
+// commits of this master is not needed, and a liar among them could call anything committed.
 #include <algorithm>
 
 #include "membership/master_rules.h"
@@ -11,18 +12,22 @@
 namespace pccl::master {
 namespace {
 
-/// Adds the operations that one mate (a member of the same peer group) knows to be committed. A
-/// mate that has left a step has all operations of that step below its `below`: it left when all
-/// were committed.
-void add_known(const std::vector<Begun>& begun, Judgement& verdict) {
+/// Adds the operations that this master has committed, and those that one mate (a member of the
+/// same peer group) knows from an earlier master. A mate that has left a step has all operations of
+/// that step below its `below`: it left when all were committed.
+void add_known(const State& s, const std::vector<Begun>& begun, Judgement& verdict) {
   for (const auto& [member, report] : begun) {
-    OpSet& set = verdict.committed[member->place.rank];
-    set.below = std::max(set.below, report->committed.below);
-    set.also.insert(set.also.end(), report->committed.also.begin(), report->committed.also.end());
-    if (report->committed.below.index > 0) {
-      verdict.commit_steps.insert(report->committed.below.step);
-    }
-    for (const OpKey key : report->committed.also) verdict.commit_steps.insert(key.step);
+    const std::uint32_t group = member->place.rank;
+    const auto own = s.committed.find(group);
+    const bool of_this_master = report->started->incarnation() == s.held->incarnation;
+    const bool knows = of_this_master && own != s.committed.end();
+    const OpSet& known = knows ? own->second : report->committed;
+    OpSet& set = verdict.committed[group];
+    set.below = std::max(set.below, known.below);
+    set.also.insert(set.also.end(), known.also.begin(), known.also.end());
+    if (knows) continue;  // it has said of these steps whether their boundaries vote
+    if (known.below.index > 0) verdict.commit_steps.insert(known.below.step);
+    for (const OpKey key : known.also) verdict.commit_steps.insert(key.step);
   }
 }
 
@@ -167,13 +172,13 @@ Judgement judge(const State& s, const Epoch& epoch) {
     for (const auto& [member, report] : begun) step = std::max(step, report->step);
     verdict.passed = std::min(step, kStepMax) + 1;
     verdict.pinned = ids_of(epoch.members);
-    add_known(begun, verdict);
+    add_known(s, begun, verdict);
     tidy(verdict);
     add_failure(begun, verdict);  // of a later step: newcomers learn it too
     return verdict;
   }
 
-  add_known(begun, verdict);
+  add_known(s, begun, verdict);
   add_completed(s, epoch, verdict);
   tidy(verdict);
 

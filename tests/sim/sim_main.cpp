@@ -184,7 +184,7 @@ const std::vector<Bug> kRare = {
     {"old_incarnation"},
     {"refound_near"},
     {"adopt_late"},
-    {"mix_epochs", 109297},
+    {"mix_epochs"},
     {"late_or_waiting", 1004249},
     {"forget_failure", 1820087},
 };

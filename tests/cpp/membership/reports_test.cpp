@@ -128,6 +128,27 @@ TEST(Reports, nobody_knows_commits_of_a_step_to_which_it_has_not_come) {
   }
 }
 
+TEST(Reports, one_that_says_it_has_left_a_step_commits_nothing_of_that_step_for_its_mates) {
+  State s = in_office(kTrio);
+  Report waits = said(4);
+  waits.issued = OpKey{4, 2};
+  static_cast<void>(all_ready(s, {{1, waits}, {2, waits}, {3, waits}}));
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    static_cast<void>(tells(s, p, Done{s.held->epoch->id, {OpKey{4, 0}}}));
+  }
+  waits.started = waits.accepted = s.held->epoch->id;
+  waits.committed.below = OpKey{4, 1};
+  Report liar = said(5);
+  liar.started = liar.accepted = *waits.started;
+  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{*waits.started, PeerId{2}}}));
+  const EpochId id = s.proposal->id;
+  Actions out;
+  for (const std::uint64_t p : {1U, 2U, 3U}) out = tells(s, p, Ready{id, p == 3 ? liar : waits});
+  ASSERT_EQ(sent<Start>(out).size(), 3U);
+  EXPECT_EQ(sent<Start>(out)[0].second.verdict.committed, (OpSet{OpKey{4, 1}, {}}))
+      << "operation 4.1 is in flight at the two others";
+}
+
 TEST(Reports, one_that_is_ready_for_an_epoch_that_was_not_proposed_lies) {
   State s = in_office(kTrio);
   s.config.adopt = true;
