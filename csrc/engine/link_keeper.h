@@ -61,10 +61,12 @@ class LinkKeeper {
   }
   /// An operation has succeeded: its links hold.
   void succeeded() { ends_.clear(); }
-  /// The link to this peer is tried no more; the peer may be a member by now.
+  /// The link to this peer is tried no more; the peer may be a member by now. What is not told yet
+  /// of it says nothing about the next try.
   void stop_trying(PeerId peer) {
     tried_.erase(peer);
     trying_.erase(peer);
+    std::erase_if(to_tell_, [peer](const TriedLink& link) { return link.peer == peer; });
   }
 
   [[nodiscard]] const std::map<PeerId, Handle>& proposed() const { return proposed_; }

@@ -117,27 +117,42 @@ bool RunServer::is_revoked(const TokenMark& token) const {
 
 // ------------------------------------------------------------------------------- what has happened
 
-std::optional<Propose> RunServer::marked(const MasterToPeer& message) const {
-  const auto* proposal = std::get_if<Propose>(&message);
-  if (proposal == nullptr || !marks_epochs_) return std::nullopt;
-  Propose with_mark = *proposal;
-  const Secret mark = epoch_mark(*marks_epochs_, options_.run, proposal->epoch.id);
-  std::copy(mark.bytes().begin(), mark.bytes().end(), with_mark.mark.begin());
-  return with_mark;
+Digest RunServer::mark_of(EpochId epoch, Named how) const {
+  const Secret mark = epoch_mark(*marks_epochs_, options_.run, epoch, how);
+  Digest digest{};
+  std::copy(mark.bytes().begin(), mark.bytes().end(), digest.begin());
+  return digest;
 }
 
-bool RunServer::is_marked(EpochId epoch, const Digest& mark) const {
+std::optional<MasterToPeer> RunServer::marked(const MasterToPeer& message) const {
+  if (!marks_epochs_) return std::nullopt;
+  if (const auto* proposal = std::get_if<Propose>(&message)) {
+    Propose with_mark = *proposal;
+    with_mark.mark = mark_of(proposal->epoch.id, Named::proposed);
+    return with_mark;
+  }
+  if (const auto* start = std::get_if<Start>(&message)) {
+    Start with_mark = *start;
+    with_mark.mark = mark_of(start->epoch, Named::started);
+    return with_mark;
+  }
+  return std::nullopt;
+}
+
+bool RunServer::is_marked(EpochId epoch, Named how, const Digest& mark) const {
   if (!marks_epochs_ || epoch == EpochId{}) return true;
-  return epoch_mark(*marks_epochs_, options_.run, epoch).same_as(Secret(mark));
+  return epoch_mark(*marks_epochs_, options_.run, epoch, how).same_as(Secret(mark));
 }
 
 Error RunServer::refusal(const Hello& hello, bool again) const {
   const EpochId started = hello.report.started.value_or(EpochId{});
-  for (const auto& [epoch, mark] : {std::pair(started, hello.started_mark),
-                                    std::pair(hello.report.accepted, hello.accepted_mark)}) {
-    if (is_marked(epoch, mark)) continue;
+  for (const auto& [epoch, how, mark] :
+       {std::tuple(started, Named::started, hello.started_mark),
+        std::tuple(hello.report.accepted, Named::proposed, hello.accepted_mark)}) {
+    if (is_marked(epoch, how, mark)) continue;
     return {ErrorCode::refused, "it reports epoch " + to_string(epoch) + " of run \"" +
-                                    options_.run + "\", which no master with this key has named"};
+                                    options_.run + "\", which no master with this key has " +
+                                    (how == Named::started ? "started" : "named")};
   }
   // The core refuses other peers in their turn.
   return again && in_charge_ && state_.holds ? check_hello(state_, hello) : Error{};
@@ -289,8 +304,9 @@ void RunServer::carry_out(const Send& action) {
     filled.package = master_.package;
     return connections_.send(action.peer, filled);
   }
-  if (const auto proposal = marked(action.message))
-    return connections_.send(action.peer, *proposal);
+  if (const auto with_mark = marked(action.message)) {
+    return connections_.send(action.peer, *with_mark);
+  }
   connections_.send(action.peer, action.message);
 }
 
@@ -299,7 +315,7 @@ void RunServer::carry_out(const SendAll& action) {
   for (const PeerId p : action.peers) {
     if (connections_.admitted(p)) to.push_back(p);
   }
-  if (const auto proposal = marked(action.message)) return connections_.send(to, *proposal);
+  if (const auto with_mark = marked(action.message)) return connections_.send(to, *with_mark);
   connections_.send(to, action.message);
 }
 

@@ -72,9 +72,10 @@ class RunServer final : private ConnectionEvents {
 
  private:
   [[nodiscard]] Error refusal(const Hello& hello, bool again) const override;
-  /// If epochs get marks: a proposal with its mark.
-  [[nodiscard]] std::optional<Propose> marked(const MasterToPeer& message) const;
-  [[nodiscard]] bool is_marked(EpochId epoch, const Digest& mark) const;
+  /// If epochs get marks: a proposal, or a start, with its mark.
+  [[nodiscard]] std::optional<MasterToPeer> marked(const MasterToPeer& message) const;
+  [[nodiscard]] Digest mark_of(EpochId epoch, Named how) const;
+  [[nodiscard]] bool is_marked(EpochId epoch, Named how, const Digest& mark) const;
   void connected(Hello hello, std::uint64_t connection) override;
   void message(PeerId peer, PeerToMaster message, std::size_t bytes) override;
   void room(PeerId peer) override;

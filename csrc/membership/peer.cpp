@@ -286,7 +286,6 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
   const bool first = !s.started;
   const std::optional<Epoch> before = std::move(s.started);
   s.started = s.accepted;
-  s.started_mark = s.accepted_mark;
   s.stopped = false;
   s.here.clear();
   for (const Member& m : s.started->members) s.here.insert(m.peer());
@@ -337,6 +336,7 @@ void on_master(State& s, const Start& m, Actions& out) {
   if (!is_epoch(s.accepted, m.epoch) || (s.started && s.started->id >= m.epoch)) return;
   if (s.preparing || s.adopting) return;  // a newer proposal has come since
   begin(s, m.verdict, out);
+  s.started_mark = m.mark;
 }
 
 /// Nothing more comes from this group: every pending operation gets its outcome, tensors restored.

@@ -3,8 +3,8 @@
 // An operation is committed if this master has committed it, or if one of these members knows it to
 // be committed by an earlier master, or if all of them that are in the operation's peer group have
 // completed it in the newest epoch that one of them has started. Then no member lacks the result,
-// and a commit of which only a lost peer or a lost master knew is not undone. What members say about
-// commits of this master is not needed, and a liar among them could call anything committed.
+// and a commit of which only a lost peer or a lost master knew is not undone. What members say
+// about commits of this master is not needed, and a liar among them could call anything committed.
 #include <algorithm>
 
 #include "membership/master_rules.h"

@@ -201,10 +201,11 @@ Secret token_mark(const Secret& master, const Token& token) {
   return derive(master, token.secret, "pccl1 revoked", std::as_bytes(std::span(token.name)));
 }
 
-Secret epoch_mark(const Secret& master, std::string_view run, EpochId epoch) {
+Secret epoch_mark(const Secret& master, std::string_view run, EpochId epoch, Named how) {
   std::string about = std::to_string(epoch.value) + " ";
   about += run;
-  return derive(master, "pccl1 epoch", std::as_bytes(std::span(about)));
+  return derive(master, how == Named::started ? "pccl1 started" : "pccl1 epoch",
+                std::as_bytes(std::span(about)));
 }
 
 std::string key_hash(const PublicKey& key) {

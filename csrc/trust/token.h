@@ -66,8 +66,11 @@ class Tokens {
 /// By which a register names a token that was revoked: HKDF of the secrets of master and token.
 [[nodiscard]] Secret token_mark(const Secret& master, const Token& token);
 
-/// Shows the masters of a run that one of them has named this epoch: HKDF of the master's secret.
-[[nodiscard]] Secret epoch_mark(const Secret& master, std::string_view run, EpochId epoch);
+/// Shows the masters of a run that one of them has proposed, or started, this epoch: HKDF of the
+/// master's secret. Only a started epoch is in the register.
+enum class Named : std::uint8_t { proposed, started };
+[[nodiscard]] Secret epoch_mark(const Secret& master, std::string_view run, EpochId epoch,
+                                Named how);
 
 /// Letters, digits, '-', '_' and '.', 1 to `bytes_max` of them.
 [[nodiscard]] bool is_plain_name(std::string_view text, std::size_t bytes_max);

@@ -344,11 +344,14 @@ struct Start {
   static constexpr std::string_view kName = "start";
   EpochId epoch;
   Verdict verdict;
+  Digest mark = {};  // as that of `propose`, and another one
+  static constexpr std::string_view kAddedFrom = "mark";
   bool operator==(const Start&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("epoch", self.epoch);
     visit("verdict", self.verdict);
+    visit("mark", self.mark);
   }
 };
 

@@ -112,6 +112,10 @@ TEST(LinkKeeper, a_tried_link_waits_for_another_one_no_longer_than_a_tick) {
   (void)keeper.up(kA);
   (void)keeper.try_none();
   EXPECT_TRUE(words(keeper.tell_tried()).empty()) << "a new master asks anew";
+  (void)keeper.try_links({{handle_of(kA), handle_of(kB)}, {}}, kRedialMs);
+  EXPECT_TRUE(words(keeper.down(kA, "no answer", Down::unopened, outside(kFirst))).empty());
+  (void)keeper.try_links({{}, {kA}}, kRedialMs);
+  EXPECT_EQ(words(keeper.up(kB)), Words{"has 3"}) << "of a link that is wanted no more";
 }
 
 TEST(LinkKeeper, a_tried_link_that_is_lost_is_dialled_again_and_stops_no_epoch) {

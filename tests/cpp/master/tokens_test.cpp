@@ -274,6 +274,29 @@ TEST_F(TokensOf, a_process_that_invents_an_epoch_is_refused_and_holds_up_no_foun
   ASSERT_TRUE(until([&] { return first.runs(2) && second.runs(2); })) << log_text();
 }
 
+TEST_F(TokensOf, an_epoch_that_was_only_proposed_is_none_that_has_been_started) {
+  start();
+  comes(holding("a"));
+  comes(holding("b"));
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  // As if a proposal had come and had never been started: another one took its place, say.
+  const EpochId proposed = EpochId::make(1, 1000);
+  peer::State& liar = peers_[1]->state;
+  const Secret mark = epoch_mark(read_master_files(master_.token_file).value().key, "default",
+                                 proposed, Named::proposed);
+  liar.started->id = liar.accepted->id = proposed;
+  std::copy(mark.bytes().begin(), mark.bytes().end(), liar.accepted_mark.begin());
+  liar.started_mark = liar.accepted_mark;
+  const std::uint16_t port = port_;
+  server_.reset();
+  master_.port = port;
+  start();
+  ASSERT_TRUE(until([&] { return peers_[1]->last<Refuse>() != nullptr; })) << log_text();
+  EXPECT_TRUE(has(peers_[1]->last<Refuse>()->error.text, "with this key has started"));
+  ASSERT_TRUE(until([&] { return peers_[0]->runs(1); })) << log_text();
+  EXPECT_EQ(said("is not known to the register"), 0U) << "the run does not wait for its operator";
+}
+
 TEST_F(TokensOf, members_show_their_epoch_to_a_master_whose_register_is_lost) {
   start();
   comes(holding("a"));

@@ -126,8 +126,9 @@ TEST(Peer, a_hello_shows_the_marks_of_the_epochs_that_it_reports) {
   ASSERT_EQ(told<Ready>(step(s, LinksUp{named.epoch.id})).size(), 1U);
   EXPECT_EQ(hello_again().accepted_mark, Digest{7});
   EXPECT_EQ(hello_again().started_mark, Digest{});
-  static_cast<void>(step(s, FromMaster{Start{named.epoch.id, {}}}));
-  EXPECT_EQ(hello_again().started_mark, Digest{7});
+  static_cast<void>(step(s, FromMaster{Start{named.epoch.id, {}, {8}}}));
+  EXPECT_EQ(hello_again().started_mark, Digest{8});
+  EXPECT_EQ(hello_again().accepted_mark, Digest{7});
 }
 
 TEST(Peer, only_newer_proposals_are_heard) {

@@ -196,12 +196,15 @@ TEST(Token, the_key_of_a_channel_needs_the_token_and_one_of_the_two_private_keys
 
 TEST(Token, the_mark_of_an_epoch_is_of_one_master_one_run_and_one_epoch) {
   const Secret master = KeyPair::make().secret();
-  const Secret mark = epoch_mark(master, "a", EpochId::make(1, 2));
-  EXPECT_TRUE(mark.same_as(epoch_mark(master, "a", EpochId::make(1, 2))));
-  EXPECT_FALSE(mark.same_as(epoch_mark(master, "a", EpochId::make(2, 2))));
-  EXPECT_FALSE(mark.same_as(epoch_mark(master, "b", EpochId::make(1, 2))));
-  EXPECT_FALSE(mark.same_as(epoch_mark(KeyPair::make().secret(), "a", EpochId::make(1, 2))));
-  EXPECT_FALSE(epoch_mark(master, "1", EpochId{1}).same_as(epoch_mark(master, "", EpochId{11})));
+  const EpochId epoch = EpochId::make(1, 2);
+  const Secret mark = epoch_mark(master, "a", epoch, Named::started);
+  EXPECT_TRUE(mark.same_as(epoch_mark(master, "a", epoch, Named::started)));
+  EXPECT_FALSE(mark.same_as(epoch_mark(master, "a", epoch, Named::proposed)));
+  EXPECT_FALSE(mark.same_as(epoch_mark(master, "a", EpochId::make(2, 2), Named::started)));
+  EXPECT_FALSE(mark.same_as(epoch_mark(master, "b", epoch, Named::started)));
+  EXPECT_FALSE(mark.same_as(epoch_mark(KeyPair::make().secret(), "a", epoch, Named::started)));
+  EXPECT_FALSE(epoch_mark(master, "1", EpochId{1}, Named::started)
+                   .same_as(epoch_mark(master, "", EpochId{11}, Named::started)));
 }
 
 }  // namespace
