@@ -1,5 +1,5 @@
 // The loops of reduce.h: one template per element type and operator, compiled twice on x86-64 (for
-// every CPU, and for those with AVX2 and F16C, which is asked for at each call).
+// every CPU, and for those with AVX2 and F16C; memory limits both, so there is none for AVX-512).
 //
 // Every NaN result is the same quiet NaN: which operand's payload an addition passes on, and the
 // sign of inf - inf, depend on the CPU and on the order of operands that the compiler chose, and
@@ -10,11 +10,10 @@
 #include <type_traits>
 
 #include "base/assert.h"
+#include "kernels/dispatch.h"
 #include "kernels/half.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define PCCL_AVX2 1
-#include <cpuid.h>
+#ifdef PCCL_X86
 #include <immintrin.h>
 #endif
 
@@ -222,20 +221,9 @@ struct Divide {
   }
 };
 
-#ifdef PCCL_AVX2
+#ifdef PCCL_X86
 
-#define PCCL_FOR_AVX2 __attribute__((target("avx2,f16c")))
-
-/// By cpuid, since not every compiler knows the word f16c.
-bool has_f16c() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-}
-/// Asked once: in a virtual machine each cpuid is a call of its host, which takes microseconds.
-bool has_avx2() {
-  static const bool has = __builtin_cpu_supports("avx2") && has_f16c();
-  return has;
-}
+bool has_avx2() { return instruction_sets().back() >= InstructionSet::avx2; }
 
 /// Does the same as the loop over F16, with the CPU's conversions, block by block.
 constexpr std::size_t kBlock = 256;
@@ -287,16 +275,11 @@ PCCL_FOR_AVX2 inline void divide_f16(void* data, std::size_t count, std::uint64_
   }
 }
 
-template <typename Loop, typename... Args>
-PCCL_FOR_AVX2 void run_avx2(Args... args) {
-  Loop::loop(args...);
-}
-
 #endif
 
 template <typename Loop, typename... Args>
 void run(Args... args) {
-#ifdef PCCL_AVX2
+#ifdef PCCL_X86
   if (has_avx2()) {
     run_avx2<Loop>(args...);
     return;
@@ -307,7 +290,7 @@ void run(Args... args) {
 
 template <typename Element, typename Op>
 void reduce(void* to, const void* a, const void* b, std::size_t count) {
-#ifdef PCCL_AVX2
+#ifdef PCCL_X86
   if constexpr (std::is_same_v<Element, F16>) {
     if (has_avx2()) {
       reduce_f16<Op>(to, a, b, count);
@@ -368,7 +351,7 @@ void reduce_complex(void* to, const void* a, const void* b, std::size_t count, R
 
 template <typename Element>
 void divide(void* data, std::size_t count, std::uint64_t by) {
-#ifdef PCCL_AVX2
+#ifdef PCCL_X86
   if constexpr (std::is_same_v<Element, F16>) {
     if (has_avx2()) return divide_f16(data, count, by);
   }
