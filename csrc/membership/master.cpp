@@ -562,7 +562,8 @@ void on_message(State& s, PeerId p, const Mismatch& m, Actions& out) {
       m.op, Error{no_memory ? ErrorCode::no_memory : ErrorCode::mismatch, printable(m.error.text)}};
   std::erase_if(s.accusations, [&](const auto& entry) { return entry.second.place >= m.op; });
   std::erase_if(s.done, [&](const auto& entry) { return entry.first.second >= m.op; });
-  out.push_back(Say{true, "operation " + to_string(m.op) + " fails: " + s.failure->error.text});
+  out.push_back(Say{true, "operation " + to_string(m.op) + " fails, says " + name(s, p) + ": " +
+                              s.failure->error.text});
   send_all(s, ids_of(own(s)->members), FailOp{m.epoch, *s.failure}, out);
 }
 
