@@ -21,7 +21,7 @@
 namespace pccl {
 namespace {
 
-using Order = std::vector<std::uint32_t>;
+using Ranks = std::vector<std::uint32_t>;
 
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
 constexpr std::size_t kMovedMax = 3;
@@ -30,14 +30,14 @@ constexpr std::size_t kKicks = 10000;  // 0.5 s for 256 ranks
 /// Time of a byte, in 2^-50 s.
 std::uint64_t time_of(std::uint64_t rate) { return (std::uint64_t{1} << 50) / rate; }
 
-void begin_with_zero(Order& order) {
+void begin_with_zero(Ranks& order) {
   std::rotate(order.begin(), std::find(order.begin(), order.end(), 0U), order.end());
 }
 
 // ----------------------------------------------------------------------------------------- exact
 
 /// The ring of links at or above `threshold` in which a byte takes the least time; empty: none.
-Order least_time(const Rates& rates, std::uint64_t threshold) {
+Ranks least_time(const Rates& rates, std::uint64_t threshold) {
   const std::uint32_t size = rates.size();
   const std::size_t sets = std::size_t{1} << size;
   // Of each set of ranks with rank 0, and each rank at the end of the path through it.
@@ -68,7 +68,7 @@ Order least_time(const Rates& rates, std::uint64_t threshold) {
     if (so_far + time_of(rate) < best) best = so_far + time_of(rate), last = end;
   }
   if (best == kNever) return {};
-  Order order;
+  Ranks order;
   for (std::size_t set = sets - 1; last != 0;) {
     order.push_back(last);
     const std::uint32_t previous = before[set * size + last];
@@ -80,7 +80,7 @@ Order least_time(const Rates& rates, std::uint64_t threshold) {
   return order;
 }
 
-Order exact(const Rates& rates) {
+Ranks exact(const Rates& rates) {
   std::vector<std::uint64_t> thresholds;
   for (std::uint32_t a = 0; a < rates.size(); ++a) {
     for (std::uint32_t b = 0; b < rates.size(); ++b) {
@@ -89,10 +89,10 @@ Order exact(const Rates& rates) {
   }
   std::sort(thresholds.begin(), thresholds.end());
   thresholds.erase(std::unique(thresholds.begin(), thresholds.end()), thresholds.end());
-  Order best;
+  Ranks best;
   for (std::size_t low = 0, high = thresholds.size(); low < high;) {
     const std::size_t middle = low + (high - low) / 2;
-    Order found = least_time(rates, thresholds[middle]);
+    Ranks found = least_time(rates, thresholds[middle]);
     if (found.empty()) {
       high = middle;
     } else {
@@ -107,9 +107,9 @@ Order exact(const Rates& rates) {
 
 class Search {
  public:
-  Search(const Rates& rates, Order order) : rates_(rates), order_(std::move(order)) {}
+  Search(const Rates& rates, Ranks order) : rates_(rates), order_(std::move(order)) {}
 
-  Order run() {
+  Ranks run() {
     while (replace_slowest()) {
     }
     return std::move(order_);
@@ -172,7 +172,7 @@ class Search {
       if (rate(order_[i + 1], order_[i]) <= limit_) return false;
     }
     const auto begin = order_.begin() + static_cast<std::ptrdiff_t>(from);
-    Order moved(begin, begin + static_cast<std::ptrdiff_t>(count));
+    Ranks moved(begin, begin + static_cast<std::ptrdiff_t>(count));
     if (turned) std::reverse(moved.begin(), moved.end());
     const std::uint32_t left = order_[gap];
     order_.erase(begin, begin + static_cast<std::ptrdiff_t>(count));
@@ -182,11 +182,11 @@ class Search {
   }
 
   const Rates& rates_;
-  Order order_;
+  Ranks order_;
   std::uint64_t limit_ = 0;
 };
 
-std::uint64_t time_of_all(const Rates& rates, const Order& order) {
+std::uint64_t time_of_all(const Rates& rates, const Ranks& order) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
     const std::uint64_t rate = rates.of(order[i], order[(i + 1) % order.size()]);
@@ -196,28 +196,28 @@ std::uint64_t time_of_all(const Rates& rates, const Order& order) {
 }
 
 /// The stretches b and c of the ring a, b, c, d change places: no link is used the other way round.
-Order kicked(const Order& order, Random& random) {
+Ranks kicked(const Ranks& order, Random& random) {
   std::size_t cuts[3];
   for (std::size_t& cut : cuts) cut = 1 + random.below(order.size() - 1);
   std::sort(cuts, cuts + 3);
-  Order out = order;
+  Ranks out = order;
   std::rotate(out.begin() + static_cast<std::ptrdiff_t>(cuts[0]),
               out.begin() + static_cast<std::ptrdiff_t>(cuts[1]),
               out.begin() + static_cast<std::ptrdiff_t>(cuts[2]));
   return out;
 }
 
-Order search(const Rates& rates) {
+Ranks search(const Rates& rates) {
   Random random(rates.size());
-  const auto worth = [&rates](const Order& order) {
+  const auto worth = [&rates](const Ranks& order) {
     return std::pair(slowest_of(rates, order), ~time_of_all(rates, order));
   };
-  Order best(rates.size());
+  Ranks best(rates.size());
   std::iota(best.begin(), best.end(), 0U);
   best = Search(rates, std::move(best)).run();
   auto most = worth(best);
   for (std::size_t kick = 0; kick < kKicks && rates.size() > 2; ++kick) {
-    Order order = Search(rates, kicked(best, random)).run();
+    Ranks order = Search(rates, kicked(best, random)).run();
     const auto its = worth(order);
     if (its <= most) continue;
     best = std::move(order);

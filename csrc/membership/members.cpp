@@ -44,8 +44,11 @@ std::string text_of_replica(const std::vector<Member>& members,
 
 void add(OpSet& set, OpKey key) {
   if (contains(set, key)) return;
-  if (key.step > set.below.step) set = OpSet{OpKey{key.step, 0}, {}};
   std::vector<OpKey>& also = set.also;
+  if (key.step > set.below.step) {
+    set.below = OpKey{key.step, 0};
+    std::erase_if(also, [&set](OpKey other) { return other < set.below; });
+  }
   also.insert(std::lower_bound(also.begin(), also.end(), key), key);
   auto joins = also.begin();
   for (; joins != also.end() && *joins == set.below; ++joins) ++set.below.index;

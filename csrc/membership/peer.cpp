@@ -296,6 +296,8 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
   const std::optional<Failure> own = std::exchange(s.failure, verdict.failure);
   const bool stays = own && own->from.step >= verdict.passed;
   if (stays) set_failure(s, *own);
+  // Newcomers know none of before a voted boundary: nothing that was said of later steps counts.
+  if (verdict.passed > s.passed) s.flags.clear();
   for (const StepFlag& flag : verdict.flags) s.flags[flag.step] = flag.votes;
   decide_all(s, verdict, before, out);
 
@@ -336,7 +338,7 @@ void on_master(State& s, const Start& m, Actions& out) {
   if (!is_epoch(s.accepted, m.epoch) || (s.started && s.started->id >= m.epoch)) return;
   if (s.preparing || s.adopting) return;  // a newer proposal has come since
   begin(s, m.verdict, out);
-  s.started_mark = m.mark;
+  s.started_mark = m.mark == Digest{} ? s.accepted_mark : m.mark;  // of an older master
 }
 
 /// Nothing more comes from this group: every pending operation gets its outcome, tensors restored.

@@ -189,7 +189,10 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
     }
     const auto made = s.newest_commit.find(member->place.rank);
     const bool made_here = made != s.newest_commit.end() && claim && made->second >= *claim;
-    const bool of_this_master = report->started->incarnation() == s.held->incarnation;
+    // Whatever it says about when it has begun: it was ready for an epoch that this master has
+    // started.
+    const bool of_this_master = report->started->incarnation() == s.held->incarnation ||
+                                s.committed.contains(member->place.rank);
     if (claim && !made_here && of_this_master) {
       return Lie{member->peer(), "it reports operation " + to_string(*claim) +
                                      " as committed, and this master has not committed it"};

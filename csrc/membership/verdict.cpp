@@ -15,19 +15,32 @@ namespace {
 /// Adds the operations that this master has committed, and those that one mate (a member of the
 /// same peer group) knows from an earlier master. A mate that has left a step has all operations of
 /// that step below its `below`: it left when all were committed.
+///
+/// A master that has started an epoch knows what is committed: that epoch's verdict rested on what
+/// all its members had said. A member that has left a step says then that no mate can be waiting in
+/// it for an operation; where there are three mates or more, two have to say so.
 void add_known(const State& s, const std::vector<Begun>& begun, Judgement& verdict) {
+  std::map<std::uint32_t, std::vector<OpKey>> left;  // `below` of each mate
   for (const auto& [member, report] : begun) {
     const std::uint32_t group = member->place.rank;
-    const auto own = s.committed.find(group);
-    const bool of_this_master = report->started->incarnation() == s.held->incarnation;
-    const bool knows = of_this_master && own != s.committed.end();
-    const OpSet& known = knows ? own->second : report->committed;
+    if (const auto own = s.committed.find(group); own != s.committed.end()) {
+      // Of its steps this master has said whether their boundaries vote.
+      verdict.committed[group] = own->second;
+      left[group].push_back(report->committed.below);
+      continue;
+    }
     OpSet& set = verdict.committed[group];
-    set.below = std::max(set.below, known.below);
-    set.also.insert(set.also.end(), known.also.begin(), known.also.end());
-    if (knows) continue;  // it has said of these steps whether their boundaries vote
-    if (known.below.index > 0) verdict.commit_steps.insert(known.below.step);
-    for (const OpKey key : known.also) verdict.commit_steps.insert(key.step);
+    set.below = std::max(set.below, report->committed.below);
+    set.also.insert(set.also.end(), report->committed.also.begin(), report->committed.also.end());
+    if (report->committed.below.index > 0) {
+      verdict.commit_steps.insert(report->committed.below.step);
+    }
+    for (const OpKey key : report->committed.also) verdict.commit_steps.insert(key.step);
+  }
+  for (auto& [group, below] : left) {
+    std::sort(below.rbegin(), below.rend());
+    OpSet& set = verdict.committed[group];
+    set.below = std::max(set.below, below[below.size() > 2 ? 1 : 0]);
   }
 }
 
@@ -61,6 +74,15 @@ void add_completed(const State& s, const Epoch& epoch, Judgement& verdict) {
       set.also.push_back(key);
       verdict.commit_steps.insert(key.step);
     }
+  }
+}
+
+/// At a boundary nothing of a later step is committed, whatever a member that was alone has said.
+void end_with_boundary(Judgement& verdict) {
+  const OpKey next{verdict.passed, 0};
+  for (auto& [group, set] : verdict.committed) {
+    set.below = std::min(set.below, next);
+    std::erase_if(set.also, [next](OpKey key) { return key >= next; });
   }
 }
 
@@ -173,6 +195,7 @@ Judgement judge(const State& s, const Epoch& epoch) {
     verdict.passed = std::min(step, kStepMax) + 1;
     verdict.pinned = ids_of(epoch.members);
     add_known(s, begun, verdict);
+    end_with_boundary(verdict);
     tidy(verdict);
     add_failure(begun, verdict);  // of a later step: newcomers learn it too
     return verdict;

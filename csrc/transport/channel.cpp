@@ -384,7 +384,7 @@ class TcpListener : public ChannelListener {
         entrance_(std::move(entrance)),
         limits_(limits),
         budget_(std::make_shared<ReceiveBudget>(limits.large_bytes_max)),
-        gate_(loop, std::move(sockets), Purpose::channel, kChannelUserTimeoutMs,
+        gate_(loop, std::move(sockets), Purpose::channel,
               [this](const std::shared_ptr<Talk>& talk) { opened(talk); }) {}
 
   [[nodiscard]] std::uint16_t port() const override { return gate_.port(); }
@@ -537,8 +537,8 @@ Result<std::unique_ptr<ChannelListener>> listen_channels(
     Loop& loop, const std::string& host, std::uint16_t port,
     std::function<void(std::unique_ptr<Channel>)> accepted, const ChannelLimits& limits,
     std::shared_ptr<const Entrance> entrance) {
-  auto sockets =
-      listen_on(loop, host.empty() ? std::vector<std::string>{} : std::vector{host}, port, port);
+  auto sockets = listen_on(loop, host.empty() ? std::vector<std::string>{} : std::vector{host},
+                           port, port, kChannelUserTimeoutMs);
   if (!sockets) return sockets.error();
   return std::unique_ptr<ChannelListener>(std::make_unique<TcpListener>(
       loop, std::move(sockets).value(), std::move(accepted), std::move(entrance), limits));

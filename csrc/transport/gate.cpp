@@ -19,8 +19,7 @@ constexpr int kAcceptsMax = 64;                // then other sockets have their 
 constexpr std::uint64_t kAcceptPauseMs = 100;  // after "too many open files"
 }  // namespace
 
-Gate::Gate(Loop& loop, std::vector<Socket> listening, Purpose purpose,
-           std::uint64_t user_timeout_ms, Opened opened)
+Gate::Gate(Loop& loop, std::vector<Socket> listening, Purpose purpose, Opened opened)
     : loop_(loop),
       purpose_(purpose),
       opened_(std::move(opened)),
@@ -28,7 +27,6 @@ Gate::Gate(Loop& loop, std::vector<Socket> listening, Purpose purpose,
   port_ = local_address(listening.front().fd()).port();
   for (Socket& socket : listening) {
     const int fd = socket.fd();
-    tune_socket(fd, user_timeout_ms);  // its connections, too: strangers decide how many there are
     auto poll = std::make_unique<Poll>(loop_, fd, [this, fd](bool, bool) { accept(fd); });
     poll->want(true, false);
     listening_.push_back({std::move(socket), std::move(poll)});
@@ -85,7 +83,10 @@ void Gate::admit(Socket socket) {
   const auto network = networks_.try_emplace(network_of(remote_host)).first;
   ++network->second;
   const auto here = unproven_.insert(unproven_.end(), {talk, network});
-  talk->on_over([this, here] { forget(here); });
+  talk->on_over([this, remote_host, here](bool taken) {
+    if (taken) refusals_->proven(remote_host);
+    forget(here);
+  });
   talk->on_failed([log = refusals_, remote_host, weak = std::weak_ptr(talk)](const auto& reason) {
     const auto ended = weak.lock();
     if (ended && ended->only_looked()) return;  // whether a process listens here

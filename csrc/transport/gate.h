@@ -27,8 +27,7 @@ namespace pccl {
 class Gate {
  public:
   using Opened = std::function<void(std::shared_ptr<Talk>)>;
-  Gate(Loop& loop, std::vector<Socket> listening, Purpose purpose, std::uint64_t user_timeout_ms,
-       Opened opened);
+  Gate(Loop& loop, std::vector<Socket> listening, Purpose purpose, Opened opened);
   ~Gate();
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;

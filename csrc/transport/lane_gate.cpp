@@ -7,19 +7,18 @@
 namespace pccl {
 
 LaneGate::LaneGate(Loop& loop, LaneGateOwner& owner, const KeyPair& identity, Plaintext plaintext,
-                   std::vector<Socket> listening, std::uint64_t user_timeout_ms)
+                   std::vector<Socket> listening)
     : loop_(loop),
       owner_(owner),
       identity_(identity),
       self_(peer_of(identity.public_key())),
       plaintext_(plaintext),
-      gate_(loop, std::move(listening), Purpose::lane, user_timeout_ms,
-            [this](const std::shared_ptr<Talk>& talk) {
-              talk->expect(kLaneHelloBytes,
-                           [this, weak = std::weak_ptr(talk)](std::span<const std::byte> bytes) {
-                             if (const auto open = weak.lock()) greeted(open, bytes);
-                           });
-            }) {}
+      gate_(loop, std::move(listening), Purpose::lane, [this](const std::shared_ptr<Talk>& talk) {
+        talk->expect(kLaneHelloBytes,
+                     [this, weak = std::weak_ptr(talk)](std::span<const std::byte> bytes) {
+                       if (const auto open = weak.lock()) greeted(open, bytes);
+                     });
+      }) {}
 
 void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::byte> bytes) {
   const auto decoded = decode_lane_hello(bytes);

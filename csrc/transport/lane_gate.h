@@ -33,7 +33,7 @@ class LaneGateOwner {
 class LaneGate {
  public:
   LaneGate(Loop& loop, LaneGateOwner& owner, const KeyPair& identity, Plaintext plaintext,
-           std::vector<Socket> listening, std::uint64_t user_timeout_ms);
+           std::vector<Socket> listening);
   LaneGate(const LaneGate&) = delete;
   LaneGate& operator=(const LaneGate&) = delete;
 

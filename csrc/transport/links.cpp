@@ -38,7 +38,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
         identity_(identity),
         self_(peer_of(identity.public_key())),
         gate_(loop, static_cast<LaneGateOwner&>(*this), identity, options.plaintext,
-              std::move(listening), options.tcp_user_timeout_ms),
+              std::move(listening)),
         parking_(loop, options.bulk_lanes + 1) {}
 
   [[nodiscard]] std::uint16_t port() const override { return gate_.port(); }
@@ -529,7 +529,8 @@ void TcpLinks::tell_down(const Told& told) {
 Result<std::unique_ptr<DirectLinks>> make_direct_links(Loop& loop, DirectEvents& events,
                                                        const KeyPair& identity,
                                                        const LinkOptions& options) {
-  auto listening = listen_on(loop, options.listen_hosts, options.port_first, options.port_last);
+  auto listening = listen_on(loop, options.listen_hosts, options.port_first, options.port_last,
+                             options.tcp_user_timeout_ms);
   if (!listening) return listening.error();
   return std::unique_ptr<DirectLinks>(
       std::make_unique<TcpLinks>(loop, events, identity, options, std::move(listening).value()));

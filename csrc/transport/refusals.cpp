@@ -1,5 +1,6 @@
 #include "transport/refusals.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -20,7 +21,7 @@ void Refusals::refused(const std::string& remote_host, const std::string& reason
   const std::string network = network_of(remote_host);
   next_second();
   ++refused_;
-  ++refused_of_[network];
+  refused_networks_.insert(network);
   const auto of = said_.find(network);
   const bool known = of != said_.end();
   if (lines_ >= kRefusalLinesOfAllMax ||
@@ -36,8 +37,17 @@ void Refusals::refused(const std::string& remote_host, const std::string& reason
 bool Refusals::too_often(const std::string& remote_host) {
   next_second();
   if (refused_ <= kRefusedOfAllMax) return false;
-  const auto of = refused_of_.find(network_of(remote_host));
-  return of != refused_of_.end() && of->second >= kRefusedMax;
+  const std::string network = network_of(remote_host);
+  if (!refused_networks_.contains(network)) return false;
+  const auto proven = proven_.find(network);
+  return proven == proven_.end() || clock_.now_ms() - proven->second > kProvenMs;
+}
+
+void Refusals::proven(const std::string& remote_host) {
+  proven_[network_of(remote_host)] = clock_.now_ms();
+  if (proven_.size() <= kProvenMax) return;
+  proven_.erase(std::min_element(proven_.begin(), proven_.end(),
+                                 [](const auto& a, const auto& b) { return a.second < b.second; }));
 }
 
 void Refusals::next_second() {
@@ -45,7 +55,7 @@ void Refusals::next_second() {
   if (now - second_ms_ < 1000) return;
   second_ms_ = now;
   refused_ = 0;
-  refused_of_.clear();
+  refused_networks_.clear();
 }
 
 }  // namespace pccl

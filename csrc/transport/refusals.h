@@ -19,11 +19,14 @@ inline constexpr std::size_t kRefusalLinesMax = 8;  // of one network (network_o
 inline constexpr std::size_t kRefusalLinesOfAllMax =
     60;  // more than is read, less than fills a disk
 
-/// In a second with more refusals than that a network that was refused kRefusedMax times in it is
-/// turned away for the rest of the second. A handshake costs some hundred microseconds of CPU, the
-/// end of an accepted connection ten.
+/// In a second with more refusals than that a network that was refused in it is turned away for the
+/// rest of the second, unless a connection of it was proven within the last kProvenMs: whoever is
+/// in the run comes in again, and its neighbours, too. A handshake costs some hundred microseconds
+/// of CPU, the end of an accepted connection ten.
 inline constexpr std::size_t kRefusedOfAllMax = 50;
-inline constexpr std::size_t kRefusedMax = 1;
+inline constexpr std::uint64_t kProvenMs = 24ULL * 3600 * 1000;
+inline constexpr std::size_t kProvenMax =
+    4096;  // networks; then the one that was proven first goes
 
 /// On the clock's thread. The lines that are left out are counted; the first line of a later minute
 /// says how many.
@@ -31,6 +34,8 @@ class Refusals {
  public:
   explicit Refusals(const Clock& clock) : clock_(clock) {}
   void refused(const std::string& remote_host, const std::string& reason);
+  /// A connection from there has proven itself.
+  void proven(const std::string& remote_host);
   /// Is this the time to turn away a connection from there unread?
   [[nodiscard]] bool too_often(const std::string& remote_host);
 
@@ -43,9 +48,10 @@ class Refusals {
   std::size_t left_out_ = 0;
   std::map<std::string, std::set<std::string>> said_;  // of each network; one for each line
 
-  std::uint64_t second_ms_ = 0;                    // when it began
-  std::size_t refused_ = 0;                        // in this second
-  std::map<std::string, std::size_t> refused_of_;  // of each network
+  std::uint64_t second_ms_ = 0;  // when it began
+  std::size_t refused_ = 0;      // in this second
+  std::set<std::string> refused_networks_;
+  std::map<std::string, std::uint64_t> proven_;  // network -> when, the last time
 };
 
 }  // namespace pccl

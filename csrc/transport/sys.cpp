@@ -41,12 +41,14 @@ void set_int(int fd, int level, int option, int value) {
   (void)::setsockopt(fd, level, option, &value, sizeof value);  // options are wishes
 }
 
-Result<Socket> listen_at(Loop& loop, const SocketAddress& address, bool also_v4) {
+Result<Socket> listen_at(Loop& loop, const SocketAddress& address, bool also_v4,
+                         std::uint64_t user_timeout_ms) {
   auto made = new_tcp_socket(loop, address.storage.ss_family);
   if (!made) return made.error();
   Socket socket = std::move(made).value();
   set_int(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (is_v6(address)) set_int(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, also_v4 ? 0 : 1);
+  tune_socket(socket.fd(), user_timeout_ms);
   if (::bind(socket.fd(), address.raw(), address.length) != 0 ||
       ::listen(socket.fd(), kAcceptBacklog) != 0) {
     return {ErrorCode::invalid, "cannot listen on " + address.text() + ": " + errno_text(errno)};
@@ -60,16 +62,17 @@ bool lacks_family(int error) {
 }
 
 Result<std::vector<Socket>> listen_at_port(Loop& loop, std::vector<SocketAddress> addresses,
-                                           bool everywhere, std::uint16_t port) {
+                                           bool everywhere, std::uint16_t port,
+                                           std::uint64_t user_timeout_ms) {
   std::vector<Socket> sockets;
   Error last;
   for (SocketAddress& address : addresses) {
     address.set_port(port);
     errno = 0;
-    auto socket = listen_at(loop, address, everywhere);
+    auto socket = listen_at(loop, address, everywhere, user_timeout_ms);
     if (!socket && everywhere && is_v6(address)) {
       auto v4 = numeric_address("0.0.0.0", port);
-      socket = listen_at(loop, v4.value(), false);
+      socket = listen_at(loop, v4.value(), false, user_timeout_ms);
     }
     if (!socket) {
       last = socket.error();
@@ -310,7 +313,8 @@ void tune_congestion(int fd) {
 }
 
 Result<std::vector<Socket>> listen_on(Loop& loop, const std::vector<std::string>& hosts,
-                                      std::uint16_t first, std::uint16_t last) {
+                                      std::uint16_t first, std::uint16_t last,
+                                      std::uint64_t user_timeout_ms) {
   std::vector<SocketAddress> addresses;
   for (const std::string& host : hosts) {
     auto found = resolve_blocking(host, first);
@@ -327,12 +331,13 @@ Result<std::vector<Socket>> listen_on(Loop& loop, const std::vector<std::string>
 
   if (first == 0) {
     for (int tries = 1;; ++tries) {
-      auto sockets = listen_at_port(loop, addresses, everywhere, 0);
+      auto sockets = listen_at_port(loop, addresses, everywhere, 0, user_timeout_ms);
       if (sockets || tries == kAnyPortTries) return sockets;
     }
   }
   for (unsigned port = first;; ++port) {
-    auto sockets = listen_at_port(loop, addresses, everywhere, static_cast<std::uint16_t>(port));
+    auto sockets = listen_at_port(loop, addresses, everywhere, static_cast<std::uint16_t>(port),
+                                  user_timeout_ms);
     if (sockets) return sockets;
     if (port >= last) {
       if (port == first) return sockets;

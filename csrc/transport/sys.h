@@ -76,10 +76,12 @@ void tune_socket(int fd, std::uint64_t user_timeout_ms);
 void tune_congestion(int fd);
 
 /// Listens on every host (none: all addresses, IPv6 and IPv4) at the same port: the first free one
-/// of first..last, any if `first` is 0. Non-blocking sockets.
+/// of first..last, any if `first` is 0. Non-blocking sockets, whose connections have the options of
+/// tune_socket from the beginning.
 [[nodiscard]] Result<std::vector<Socket>> listen_on(Loop& loop,
                                                     const std::vector<std::string>& hosts,
-                                                    std::uint16_t first, std::uint16_t last);
+                                                    std::uint16_t first, std::uint16_t last,
+                                                    std::uint64_t user_timeout_ms = 0);
 
 [[nodiscard]] std::string errno_text(int error);
 

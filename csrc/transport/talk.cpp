@@ -73,13 +73,13 @@ void Talk::protection_ended() {
   fail(end.error.empty() ? "the other side has closed the connection" : end.error);
 }
 
-void Talk::tell_over() {
-  if (const auto over = std::exchange(over_, nullptr)) over();
+void Talk::tell_over(bool taken) {
+  if (const auto over = std::exchange(over_, nullptr)) over(taken);
 }
 
 /// The owner may release the talk when it is told.
-void Talk::leave() {
-  tell_over();
+void Talk::leave(bool taken) {
+  tell_over(taken);
   deadline_.reset();
   failed_ = nullptr;
   protected_ = nullptr;
@@ -88,7 +88,7 @@ void Talk::leave() {
 
 std::unique_ptr<Stream> Talk::take(bool plain) {
   const auto self = shared_from_this();
-  leave();
+  leave(true);
   TlsStream* const tls = std::exchange(tls_, nullptr);
   if (tls == nullptr) return std::move(stream_);
   if (!plain) {
@@ -101,7 +101,7 @@ std::unique_ptr<Stream> Talk::take(bool plain) {
 
 void Talk::drop() {
   const auto self = shared_from_this();
-  leave();
+  leave(false);
   tls_ = nullptr;
   stream_.reset();
 }
@@ -111,7 +111,7 @@ void Talk::fail(const std::string& reason) {
   const auto self = shared_from_this();
   deadline_.reset();
   stream_->close();
-  tell_over();
+  tell_over(false);
   loop_.defer([self, reason] {
     const auto failed = std::exchange(self->failed_, nullptr);
     if (failed) failed(reason);

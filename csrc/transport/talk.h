@@ -36,8 +36,9 @@ class Talk : public std::enable_shared_from_this<Talk> {
 
   /// Called once at most, when the connection ended, broke or was too slow. Not after `take`.
   void on_failed(std::function<void(const std::string& reason)> failed);
-  /// Called once, from inside the call that takes or drops the talk, or in which it has failed.
-  void on_over(std::function<void()> over) { over_ = std::move(over); }
+  /// Called once, from inside the call that takes (`taken`) or drops the talk, or in which it has
+  /// failed.
+  void on_over(std::function<void(bool taken)> over) { over_ = std::move(over); }
   /// Sends a few dozen bytes, which a new connection takes at once.
   void send(std::span<const std::byte> bytes);
   /// Calls `got` with the next `size` bytes. `plausible` is called with each beginning of them;
@@ -71,8 +72,8 @@ class Talk : public std::enable_shared_from_this<Talk> {
   void listen();
   void ready();
   void protection_ended();
-  void tell_over();
-  void leave();
+  void tell_over(bool taken);
+  void leave(bool taken);
 
   Loop& loop_;
   std::unique_ptr<Stream> stream_;  // null once it is taken
@@ -82,7 +83,7 @@ class Talk : public std::enable_shared_from_this<Talk> {
   bool not_proven_ = false;
   std::unique_ptr<Timer> deadline_;
   std::function<void(const std::string&)> failed_;
-  std::function<void()> over_;
+  std::function<void(bool)> over_;
   std::vector<std::byte> have_;
   std::size_t want_ = 0;
   Got got_;

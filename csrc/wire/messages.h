@@ -41,7 +41,8 @@ struct Hello {
   StateRoot door_root;       // with at_door: the newcomer's own state
   std::string package = {};  // version of the peer's pccl, for people
   std::string host = {};     // name of the machine on which the peer runs, for people
-  /// As `propose` carried them, of the epochs in `report`: a master of this run has named these.
+  /// Those of `start` and of `propose`, of the epochs in `report`: a master of this run has started
+  /// the one and named the other.
   Digest started_mark = {};
   Digest accepted_mark = {};
   static constexpr std::string_view kAddedFrom = "package";

@@ -175,6 +175,18 @@ TEST(Peer, a_boundary_that_does_not_vote_sends_nothing) {
   EXPECT_EQ(s.step, 1U);
 }
 
+TEST(Peer, what_was_said_of_later_steps_does_not_outlive_a_voted_boundary) {
+  State s = founded();
+  s.flags[1] = false;  // a liar has said so to the members of then; newcomers know nothing of it
+  const AtBoundary resume{VoteKind::resume, false, false, {}};
+  EXPECT_EQ(told<Vote>(step(s, resume)).size(), 1U);
+  static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(2)}, true)}));
+  static_cast<void>(step(s, LinksUp{EpochId::make(1, 2)}));
+  static_cast<void>(step(s, FromMaster{start(2, 1, {PeerId{1}, PeerId{2}})}));
+  ASSERT_EQ(s.step, 1U);
+  EXPECT_EQ(told<Vote>(step(s, resume)).size(), 1U);
+}
+
 TEST(Peer, a_failure_of_this_step_votes_and_one_of_a_later_step_does_not) {
   State s = founded();
   s.passed = 1;

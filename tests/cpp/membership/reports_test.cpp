@@ -149,6 +149,141 @@ TEST(Reports, one_that_says_it_has_left_a_step_commits_nothing_of_that_step_for_
       << "operation 4.1 is in flight at the two others";
 }
 
+TEST(Reports, one_that_says_it_has_missed_the_start_commits_what_its_mates_have_in_flight) {
+  State s = in_office(kTrio);
+  s.held->incarnation = 2;  // a second master of the run, which has made epoch 2.x
+  s.counter = 0;
+  Report waits = said(4);
+  waits.issued = OpKey{4, 2};
+  static_cast<void>(all_ready(s, {{1, waits}, {2, waits}, {3, waits}}));
+  ASSERT_EQ(s.held->epoch->id.incarnation(), 2U);
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    static_cast<void>(tells(s, p, Done{s.held->epoch->id, {OpKey{4, 0}}}));
+  }
+  // The liar has been in this epoch: its Done made the commit. It connects anew, and says that it
+  // is in the epoch before still.
+  Hello hello;
+  hello.run = s.config.run;
+  hello.member = kTrio[2];
+  hello.report = said(5);  // started 1.1; left step 4
+  hello.report.accepted = s.held->epoch->id;
+  Actions out = step(s, PeerConnected{hello});
+  EXPECT_TRUE(evicted(out).empty());
+  ASSERT_TRUE(s.proposal);
+  const EpochId id = s.proposal->id;
+  waits.started = waits.accepted = s.held->epoch->id;
+  waits.committed.below = OpKey{4, 1};
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    out = tells(s, p, Ready{id, p == 3 ? hello.report : waits});
+  }
+  ASSERT_EQ(sent<Start>(out).size(), 3U);
+  EXPECT_EQ(sent<Start>(out)[0].second.verdict.committed, (OpSet{OpKey{4, 1}, {}}))
+      << "operation 4.1 is in flight at the two others";
+}
+
+/// All have left step 4 without a vote and have completed 5.0; the Done of some is lost with a
+/// loss, so the verdict commits it. Then 5.1 is committed by Done.
+State after_a_verdict_in_a_new_step(Report& now) {
+  State s = in_office(kTrio);
+  Report waits = said(4);
+  waits.issued = OpKey{4, 1};
+  static_cast<void>(all_ready(s, {{1, waits}, {2, waits}, {3, waits}}));
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    static_cast<void>(tells(s, p, Done{s.held->epoch->id, {OpKey{4, 0}}}));
+  }
+  now = said(5);
+  now.started = now.accepted = s.held->epoch->id;
+  now.issued = OpKey{5, 2};
+  now.done = {OpKey{5, 0}};
+  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{*now.started, PeerId{2}}}));
+  EpochId id = s.proposal->id;
+  Actions out;
+  for (const std::uint64_t p : {1U, 2U, 3U}) out = tells(s, p, Ready{id, now});
+  EXPECT_TRUE(contains(sent<Start>(out)[0].second.verdict.committed, OpKey{5, 0}));
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    out = tells(s, p, Done{s.held->epoch->id, {OpKey{5, 1}}});
+  }
+  EXPECT_EQ(sent<Commit>(out).size(), 3U);
+  now.started = now.accepted = s.held->epoch->id;
+  now.done.clear();
+  now.committed.below = OpKey{5, 2};
+  return s;
+}
+
+TEST(Reports, what_a_verdict_has_committed_stays_committed) {
+  Report now;
+  State s = after_a_verdict_in_a_new_step(now);
+  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{*now.started, PeerId{2}}}));
+  const EpochId id = s.proposal->id;
+  Actions out;
+  for (const std::uint64_t p : {1U, 2U, 3U}) out = tells(s, p, Ready{id, now});
+  ASSERT_EQ(sent<Start>(out).size(), 3U);
+  EXPECT_TRUE(contains(sent<Start>(out)[0].second.verdict.committed, OpKey{5, 0}))
+      << "all three report below 5.2";
+  EXPECT_TRUE(contains(s.committed.at(0), OpKey{5, 0}));
+}
+
+TEST(Reports, a_long_step_behind_such_a_verdict_costs_nobody_its_place) {
+  Report now;
+  State s = after_a_verdict_in_a_new_step(now);
+  std::uint64_t next = 2;
+  while (next < kReportOpsMax + 100) {
+    std::vector<OpKey> ops;
+    for (int i = 0; i < 1000; ++i) ops.push_back(OpKey{5, next++});
+    for (const std::uint64_t p : {1U, 2U, 3U}) {
+      static_cast<void>(tells(s, p, Done{s.held->epoch->id, ops}));
+    }
+  }
+  now.committed.below = now.issued = OpKey{5, next};
+  ++now.issued.index;
+  now.done = {OpKey{5, next}};
+  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{*now.started, PeerId{2}}}));
+  const EpochId id = s.proposal->id;
+  Actions out;
+  std::vector<PeerId> gone;
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    out = tells(s, p, Ready{id, now});
+    for (const PeerId q : evicted(out)) gone.push_back(q);
+  }
+  EXPECT_TRUE(gone.empty());
+}
+
+TEST(Reports, what_a_lone_member_has_committed_far_ahead_is_no_commit_of_those_that_come) {
+  State s = in_office({member(1)});
+  Report alone = said(1);
+  alone.started_members = alone.pinned = {PeerId{1}};
+  static_cast<void>(tells(s, 1, Done{s.held->epoch->id, {OpKey{300, 0}, OpKey{1, 0}}}));
+  s.committed[0] = OpSet{OpKey{300, 1}, {}};
+  s.proposal = Epoch{EpochId::make(1, 2), {member(1)}, {}, true};
+  s.peers.at(PeerId{1}).report = alone;
+  const Judgement verdict = judge(s, *s.proposal);
+  EXPECT_EQ(verdict.passed, 2U);
+  EXPECT_EQ(verdict.committed.at(0), (OpSet{OpKey{2, 0}, {}}));
+}
+
+TEST(Reports, one_of_three_that_waits_in_a_step_which_the_others_have_left_hears_of_it) {
+  State s = in_office(kTrio);
+  Report waits = said(4);
+  waits.issued = OpKey{4, 1};
+  static_cast<void>(all_ready(s, {{1, waits}, {2, waits}, {3, waits}}));
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    static_cast<void>(tells(s, p, Done{s.held->epoch->id, {OpKey{4, 0}}}));
+  }
+  Report gone = said(5);
+  gone.started = gone.accepted = s.held->epoch->id;
+  waits = gone;
+  waits.step = 4;
+  waits.committed.below = OpKey{4, 1};
+  waits.issued = OpKey{4, 2};
+  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{*gone.started, PeerId{2}}}));
+  const EpochId id = s.proposal->id;
+  Actions out;
+  for (const std::uint64_t p : {1U, 2U, 3U}) out = tells(s, p, Ready{id, p == 3 ? waits : gone});
+  ASSERT_EQ(sent<Start>(out).size(), 3U);
+  EXPECT_EQ(sent<Start>(out)[0].second.verdict.committed, (OpSet{OpKey{5, 0}, {}}))
+      << "nobody else will ever call 4.1";
+}
+
 TEST(Reports, one_that_is_ready_for_an_epoch_that_was_not_proposed_lies) {
   State s = in_office(kTrio);
   s.config.adopt = true;

@@ -195,7 +195,7 @@ TEST(Entrance, a_master_without_the_private_key_of_the_public_one_that_it_shows_
   const KeyPair liar = KeyPair::make();
   const Token token = new_token("a", master);  // stolen too
   Loop loop;
-  Gate gate(loop, listen_on(loop, {"127.0.0.1"}, 0, 0).value(), Purpose::channel, 5000,
+  Gate gate(loop, listen_on(loop, {"127.0.0.1"}, 0, 0).value(), Purpose::channel,
             [&](const std::shared_ptr<Talk>& talk) {
               talk->send(encode_master_offer({true, master.public_key()}));
               talk->protect(

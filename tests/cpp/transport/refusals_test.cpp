@@ -68,6 +68,30 @@ TEST(Refusals, while_very_many_fail_the_networks_that_fail_are_turned_away_and_n
   EXPECT_FALSE(refusals.too_often("10.0.0.1")) << "a connection between strangers may be a peer's";
 }
 
+TEST(Refusals, who_shares_an_address_with_a_proven_process_is_not_turned_away) {
+  const test::LogLines log;
+  HandClock clock;
+  Refusals refusals(clock);
+  refusals.proven("10.0.0.1");
+  const auto flood = [&] {
+    for (std::size_t i = 0; i <= kRefusedOfAllMax; ++i) refusals.refused("10.0.0.1", "x");
+  };
+  flood();
+  EXPECT_FALSE(refusals.too_often("10.0.0.1")) << "a member may be coming back";
+  refusals.refused("10.0.0.2", "x");
+  EXPECT_TRUE(refusals.too_often("10.0.0.2"));
+  for (std::size_t i = 0; i < kProvenMax; ++i) {
+    ++clock.now;
+    refusals.proven("10.1." + std::to_string(i / 250) + "." + std::to_string(i % 250));
+  }
+  flood();
+  EXPECT_TRUE(refusals.too_often("10.0.0.1")) << "the oldest of too many is forgotten";
+  refusals.proven("10.0.0.1");
+  clock.now += kProvenMs + 1;
+  flood();
+  EXPECT_TRUE(refusals.too_often("10.0.0.1"));
+}
+
 TEST(Refusals, control_characters_reach_no_sink_of_the_log) {
   test::LogLines log;
   HandClock clock;

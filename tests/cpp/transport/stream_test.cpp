@@ -180,8 +180,7 @@ int option(int fd, int level, int name) {
 
 TEST(Stream, connections_inherit_the_options_of_their_listening_socket) {
   Loop loop;
-  const std::vector<Socket> listening = listen_on(loop, {"127.0.0.1"}, 0, 0).value();
-  tune_socket(listening[0].fd(), 24000);
+  const std::vector<Socket> listening = listen_on(loop, {"127.0.0.1"}, 0, 0, 24000).value();
   const std::uint16_t port = local_address(listening[0].fd()).port();
   const SocketAddress there = numeric_address("127.0.0.1", port).value();
   const Socket near = new_tcp_socket(loop, AF_INET).value();

@@ -84,7 +84,7 @@ class Gates final : private LaneGateOwner {
  public:
   Gates()
       : gate_(loop, *this, own_key(), Plaintext::none,
-              std::move(listen_on(loop, {"127.0.0.1"}, 0, 0)).value(), 30000) {}
+              std::move(listen_on(loop, {"127.0.0.1"}, 0, 0)).value()) {}
   Loop loop;
   [[nodiscard]] std::uint16_t port() const { return gate_.port(); }
 
