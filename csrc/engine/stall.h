@@ -42,8 +42,9 @@ class Stall {
     std::uint64_t limit_ms = 0;
     bool of_two = false;  // the epoch has two members: the master takes the word of one of them
   };
-  /// Called once a tick while an epoch runs: looks at the oldest operation that runs. Operations
-  /// behind it are watched when it is done.
+  /// Called once a tick while an epoch runs: looks at the oldest operation that runs, or at a
+  /// barrier that waits to hear that messages have been received (barrier.cpp). Operations behind
+  /// it are watched when it is done.
   [[nodiscard]] Findings watch(const OperationTable& operations, const Now& now);
 
   enum class Verdict : std::uint8_t {
@@ -125,6 +126,9 @@ class Stall {
   void forget() { found_.clear(); }
 
  private:
+  [[nodiscard]] static bool is_held_back(const Pending& pending);
+  [[nodiscard]] Findings watch_held_back(const Pending& barrier, const Now& now);
+
   static constexpr std::uint64_t kLateMaxMs = 1'860'000;  // the master's 30 minutes, and one more
   /// Have the others said for too long why nothing moves?
   [[nodiscard]] bool doubts() const {

@@ -219,5 +219,38 @@ TEST(Stall, what_waits_for_its_turn_is_not_watched) {
   EXPECT_TRUE(sum.finds().faults.empty());
 }
 
+TEST(Stall, who_never_says_whether_messages_have_come_holds_a_barrier_back_not_for_ever) {
+  for (const bool of_two : {true, false}) {
+    BufferPool pool{0};
+    OperationTable operations{/*elastic=*/true, 100};
+    Stall stall;
+    OpRequest request;
+    request.descriptor.kind = OpKind::barrier;
+    request.timeout_ms = kTimeoutMs;
+    Pending& barrier = operations.add(
+        std::make_unique<Operation>(pool, kOp, std::move(request), std::make_shared<Ticket>()),
+        nullptr);
+    barrier.unanswered = {PeerId{2}};
+    std::uint64_t waited_ms = 0;
+    Stall::Findings found;
+    for (; found.faults.empty() && waited_ms < 3'600'000; waited_ms += 500) {
+      found = stall.watch(operations, {kEpoch, PeerId{1}, 0, 500, kLimitMs, of_two});
+      if (found.ask.empty()) continue;
+      EXPECT_EQ(found.ask, std::vector{PeerId{2}});
+      TellIssued said;
+      said.op = kOp;
+      said.issued = OpKey{kOp.step, kOp.index + 1};
+      stall.told(PeerId{2}, said);
+    }
+    ASSERT_EQ(found.faults.size(), 1U);
+    EXPECT_EQ(found.faults.front().peer, PeerId{2});
+    EXPECT_GT(waited_ms, kTimeoutMs) << "the answer may wait for messages, which have time-outs";
+    EXPECT_EQ(waited_ms < kTimeoutMs + 4 * kLimitMs, of_two);
+    barrier.unanswered.clear();
+    EXPECT_TRUE(
+        stall.watch(operations, {kEpoch, PeerId{1}, 0, 500, kLimitMs, of_two}).faults.empty());
+  }
+}
+
 }  // namespace
 }  // namespace pccl
