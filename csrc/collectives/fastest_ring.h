@@ -33,7 +33,7 @@ struct Ring {
 };
 
 /// So many ranks are tried in all orders (by dynamic programming: 1 ms); of more the best ring that
-/// a search from several beginnings finds.
+/// a search finds.
 inline constexpr std::uint32_t kExactRingMax = 12;
 
 /// Among the rings with that slowest link: the one in which the time of a byte over all links is

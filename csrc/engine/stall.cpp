@@ -9,14 +9,21 @@ Stall::Findings Stall::watch(const OperationTable& operations, const Now& now) {
   });
   if (oldest == operations.end()) return {};
   const Pending& pending = oldest->second;
-  if (is_held_back(pending)) return watch_held_back(pending, now);
   const Operation& op = *pending.op;
-  if (op.waits_for_inputs() || pending.contributors.size() == 1) return {};
-  std::vector<PeerId> others = pending.contributors;
-  std::erase(others, now.self);
+  const bool held_back = is_held_back(pending);
+  std::vector<PeerId> others(pending.unanswered.begin(), pending.unanswered.end());
+  if (!held_back) {
+    if (op.waits_for_inputs() || pending.contributors.size() == 1) return {};
+    others = pending.contributors;
+    std::erase(others, now.self);
+  }
   Findings found;
   found.operation = &pending;
-  const Seen seen{now.epoch, op.key(), op.progress(), now.received_bytes, op.request().timeout_ms,
+  const Seen seen{now.epoch,
+                  op.key(),
+                  held_back ? others.size() : op.progress(),
+                  now.received_bytes,
+                  op.request().timeout_ms,
                   now.of_two};
   switch (look(seen, others, now.elapsed_ms, now.limit_ms)) {
     case Verdict::moves:
@@ -27,9 +34,18 @@ Stall::Findings Stall::watch(const OperationTable& operations, const Now& now) {
     case Verdict::stalled:
       break;
   }
-  for (const std::uint32_t c : op.waiting_for()) {
-    const PeerId peer = pending.contributors[c];
-    if (owes(peer, op.waits_at())) found.faults.push_back({peer, !first_time(peer)});
+  const auto blame = [&](PeerId peer) { found.faults.push_back({peer, !first_time(peer)}); };
+  if (held_back) {
+    // The answer of a member waits for messages, which have time-outs of their own. One that has
+    // not come long after that of the barrier does not come.
+    for (const PeerId peer : others) {
+      if (doubts() || answers_[peer].age_ms >= limit_ms_) blame(peer);
+    }
+  } else {
+    for (const std::uint32_t c : op.waiting_for()) {
+      const PeerId peer = pending.contributors[c];
+      if (owes(peer, op.waits_at())) blame(peer);
+    }
   }
   acted();
   return found;
@@ -38,33 +54,6 @@ Stall::Findings Stall::watch(const OperationTable& operations, const Now& now) {
 bool Stall::is_held_back(const Pending& pending) {
   return pending.is_barrier() && !pending.op->running() && !pending.op->complete() &&
          !pending.unanswered.empty();
-}
-
-/// The answer of a member waits for messages, which have time-outs of their own. One that has not
-/// come long after that of the barrier does not come.
-Stall::Findings Stall::watch_held_back(const Pending& barrier, const Now& now) {
-  const std::vector<PeerId> others(barrier.unanswered.begin(), barrier.unanswered.end());
-  Findings found;
-  found.operation = &barrier;
-  const Operation& op = *barrier.op;
-  const Seen seen{now.epoch, op.key(), others.size(), now.received_bytes, op.request().timeout_ms,
-                  now.of_two};
-  switch (look(seen, others, now.elapsed_ms, now.limit_ms)) {
-    case Verdict::moves:
-      return {};
-    case Verdict::ask:
-      found.ask = others;
-      return found;
-    case Verdict::stalled:
-      break;
-  }
-  for (const PeerId peer : others) {
-    if (doubts() || answers_[peer].age_ms >= limit_ms_) {
-      found.faults.push_back({peer, !first_time(peer)});
-    }
-  }
-  acted();
-  return found;
 }
 
 }  // namespace pccl

@@ -127,7 +127,6 @@ class Stall {
 
  private:
   [[nodiscard]] static bool is_held_back(const Pending& pending);
-  [[nodiscard]] Findings watch_held_back(const Pending& barrier, const Now& now);
 
   static constexpr std::uint64_t kLateMaxMs = 1'860'000;  // the master's 30 minutes, and one more
   /// Have the others said for too long why nothing moves?

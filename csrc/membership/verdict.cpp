@@ -25,7 +25,7 @@ void add_known(const State& s, const std::vector<Begun>& begun, Judgement& verdi
     const std::uint32_t group = member->place.rank;
     if (const auto own = s.committed.find(group); own != s.committed.end()) {
       // Of its steps this master has said whether their boundaries vote.
-      verdict.committed[group] = own->second;
+      verdict.committed.try_emplace(group, own->second);
       left[group].push_back(report->committed.below);
       continue;
     }

@@ -11,7 +11,7 @@ namespace pccl {
 void Refusals::refused(const std::string& remote_host, const std::string& reason) {
   const std::uint64_t now = clock_.now_ms();
   std::string more;
-  if (lines_ == 0 || now - since_ms_ >= kRefusalsMs) {
+  if (lines_ == 0 || now - since_ms_ >= kRefusalLogMs) {
     since_ms_ = now;
     lines_ = 0;
     said_.clear();

@@ -14,7 +14,7 @@
 
 namespace pccl {
 
-inline constexpr std::uint64_t kRefusalsMs = 60000;
+inline constexpr std::uint64_t kRefusalLogMs = 60000;
 inline constexpr std::size_t kRefusalLinesMax = 8;  // of one network (network_of)
 inline constexpr std::size_t kRefusalLinesOfAllMax =
     60;  // more than is read, less than fills a disk

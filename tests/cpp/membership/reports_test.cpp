@@ -46,7 +46,7 @@ Report said(std::uint64_t step) {
 
 /// All of `reports` are said in answer to a proposal of the same members.
 Actions all_ready(State& s, const std::map<std::uint64_t, Report>& reports) {
-  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{EpochId::make(1, 1), PeerId{2}}}));
+  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{own(s)->id, PeerId{2}}}));
   const EpochId id = s.proposal->id;
   Actions out;
   for (const auto& [peer, its] : reports) {
@@ -59,6 +59,18 @@ std::vector<PeerId> evicted(const Actions& out) {
   std::vector<PeerId> peers;
   for (const auto& [peer, message] : sent<Evicted>(out)) peers.push_back(peer);
   return peers;
+}
+
+/// The three begin an epoch of this master in step 4, in which each has issued so many operations,
+/// and the first one is committed. Returns what each of them reported.
+Report begins_step_4(State& s, std::uint64_t issued) {
+  Report all = said(4);
+  all.issued = OpKey{4, issued};
+  static_cast<void>(all_ready(s, {{1, all}, {2, all}, {3, all}}));
+  for (const std::uint64_t p : {1U, 2U, 3U}) {
+    static_cast<void>(tells(s, p, Done{s.held->epoch->id, {OpKey{4, 0}}}));
+  }
+  return all;
 }
 
 TEST(Reports, sound_reports_start_the_epoch) {
@@ -130,20 +142,12 @@ TEST(Reports, nobody_knows_commits_of_a_step_to_which_it_has_not_come) {
 
 TEST(Reports, one_that_says_it_has_left_a_step_commits_nothing_of_that_step_for_its_mates) {
   State s = in_office(kTrio);
-  Report waits = said(4);
-  waits.issued = OpKey{4, 2};
-  static_cast<void>(all_ready(s, {{1, waits}, {2, waits}, {3, waits}}));
-  for (const std::uint64_t p : {1U, 2U, 3U}) {
-    static_cast<void>(tells(s, p, Done{s.held->epoch->id, {OpKey{4, 0}}}));
-  }
+  Report waits = begins_step_4(s, 2);
   waits.started = waits.accepted = s.held->epoch->id;
   waits.committed.below = OpKey{4, 1};
   Report liar = said(5);
   liar.started = liar.accepted = *waits.started;
-  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{*waits.started, PeerId{2}}}));
-  const EpochId id = s.proposal->id;
-  Actions out;
-  for (const std::uint64_t p : {1U, 2U, 3U}) out = tells(s, p, Ready{id, p == 3 ? liar : waits});
+  const Actions out = all_ready(s, {{1, waits}, {2, waits}, {3, liar}});
   ASSERT_EQ(sent<Start>(out).size(), 3U);
   EXPECT_EQ(sent<Start>(out)[0].second.verdict.committed, (OpSet{OpKey{4, 1}, {}}))
       << "operation 4.1 is in flight at the two others";
@@ -153,13 +157,8 @@ TEST(Reports, one_that_says_it_has_missed_the_start_commits_what_its_mates_have_
   State s = in_office(kTrio);
   s.held->incarnation = 2;  // a second master of the run, which has made epoch 2.x
   s.counter = 0;
-  Report waits = said(4);
-  waits.issued = OpKey{4, 2};
-  static_cast<void>(all_ready(s, {{1, waits}, {2, waits}, {3, waits}}));
+  Report waits = begins_step_4(s, 2);
   ASSERT_EQ(s.held->epoch->id.incarnation(), 2U);
-  for (const std::uint64_t p : {1U, 2U, 3U}) {
-    static_cast<void>(tells(s, p, Done{s.held->epoch->id, {OpKey{4, 0}}}));
-  }
   // The liar has been in this epoch: its Done made the commit. It connects anew, and says that it
   // is in the epoch before still.
   Hello hello;
@@ -185,20 +184,12 @@ TEST(Reports, one_that_says_it_has_missed_the_start_commits_what_its_mates_have_
 /// loss, so the verdict commits it. Then 5.1 is committed by Done.
 State after_a_verdict_in_a_new_step(Report& now) {
   State s = in_office(kTrio);
-  Report waits = said(4);
-  waits.issued = OpKey{4, 1};
-  static_cast<void>(all_ready(s, {{1, waits}, {2, waits}, {3, waits}}));
-  for (const std::uint64_t p : {1U, 2U, 3U}) {
-    static_cast<void>(tells(s, p, Done{s.held->epoch->id, {OpKey{4, 0}}}));
-  }
+  static_cast<void>(begins_step_4(s, 1));
   now = said(5);
   now.started = now.accepted = s.held->epoch->id;
   now.issued = OpKey{5, 2};
   now.done = {OpKey{5, 0}};
-  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{*now.started, PeerId{2}}}));
-  EpochId id = s.proposal->id;
-  Actions out;
-  for (const std::uint64_t p : {1U, 2U, 3U}) out = tells(s, p, Ready{id, now});
+  Actions out = all_ready(s, {{1, now}, {2, now}, {3, now}});
   EXPECT_TRUE(contains(sent<Start>(out)[0].second.verdict.committed, OpKey{5, 0}));
   for (const std::uint64_t p : {1U, 2U, 3U}) {
     out = tells(s, p, Done{s.held->epoch->id, {OpKey{5, 1}}});
@@ -213,10 +204,7 @@ State after_a_verdict_in_a_new_step(Report& now) {
 TEST(Reports, what_a_verdict_has_committed_stays_committed) {
   Report now;
   State s = after_a_verdict_in_a_new_step(now);
-  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{*now.started, PeerId{2}}}));
-  const EpochId id = s.proposal->id;
-  Actions out;
-  for (const std::uint64_t p : {1U, 2U, 3U}) out = tells(s, p, Ready{id, now});
+  const Actions out = all_ready(s, {{1, now}, {2, now}, {3, now}});
   ASSERT_EQ(sent<Start>(out).size(), 3U);
   EXPECT_TRUE(contains(sent<Start>(out)[0].second.verdict.committed, OpKey{5, 0}))
       << "all three report below 5.2";
@@ -237,15 +225,7 @@ TEST(Reports, a_long_step_behind_such_a_verdict_costs_nobody_its_place) {
   now.committed.below = now.issued = OpKey{5, next};
   ++now.issued.index;
   now.done = {OpKey{5, next}};
-  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{*now.started, PeerId{2}}}));
-  const EpochId id = s.proposal->id;
-  Actions out;
-  std::vector<PeerId> gone;
-  for (const std::uint64_t p : {1U, 2U, 3U}) {
-    out = tells(s, p, Ready{id, now});
-    for (const PeerId q : evicted(out)) gone.push_back(q);
-  }
-  EXPECT_TRUE(gone.empty());
+  EXPECT_TRUE(evicted(all_ready(s, {{1, now}, {2, now}, {3, now}})).empty());
 }
 
 TEST(Reports, what_a_lone_member_has_committed_far_ahead_is_no_commit_of_those_that_come) {
@@ -263,22 +243,14 @@ TEST(Reports, what_a_lone_member_has_committed_far_ahead_is_no_commit_of_those_t
 
 TEST(Reports, one_of_three_that_waits_in_a_step_which_the_others_have_left_hears_of_it) {
   State s = in_office(kTrio);
-  Report waits = said(4);
-  waits.issued = OpKey{4, 1};
-  static_cast<void>(all_ready(s, {{1, waits}, {2, waits}, {3, waits}}));
-  for (const std::uint64_t p : {1U, 2U, 3U}) {
-    static_cast<void>(tells(s, p, Done{s.held->epoch->id, {OpKey{4, 0}}}));
-  }
+  Report waits = begins_step_4(s, 1);
   Report gone = said(5);
   gone.started = gone.accepted = s.held->epoch->id;
   waits = gone;
   waits.step = 4;
   waits.committed.below = OpKey{4, 1};
   waits.issued = OpKey{4, 2};
-  static_cast<void>(step(s, PeerMessage{PeerId{1}, Relinked{*gone.started, PeerId{2}}}));
-  const EpochId id = s.proposal->id;
-  Actions out;
-  for (const std::uint64_t p : {1U, 2U, 3U}) out = tells(s, p, Ready{id, p == 3 ? waits : gone});
+  const Actions out = all_ready(s, {{1, gone}, {2, gone}, {3, waits}});
   ASSERT_EQ(sent<Start>(out).size(), 3U);
   EXPECT_EQ(sent<Start>(out)[0].second.verdict.committed, (OpSet{OpKey{5, 0}, {}}))
       << "nobody else will ever call 4.1";

@@ -39,7 +39,7 @@ TEST(Refusals, who_says_something_else_each_time_has_few_lines_and_all_together_
     refusals.refused("10.1." + std::to_string(i / 250) + "." + std::to_string(i % 250), "x");
   }
   EXPECT_EQ(log.count("refused"), kRefusalLinesOfAllMax);
-  clock.now += kRefusalsMs;
+  clock.now += kRefusalLogMs;
   refusals.refused("10.0.0.1", "x");
   EXPECT_EQ(log.count("10.0.0.1: x (and 3940 more before)"), 1U) << log.all();
   refusals.refused("10.0.0.1", "y");
