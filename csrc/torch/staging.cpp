@@ -125,8 +125,14 @@ bool wait_for_devices(std::optional<milliseconds> timeout) {
       check_signals();
     }
   }
+  // A failed run stays in the list while the device is at its copies. It is raised once.
+  Error failed;
+  for (const auto& run : runs) {
+    Error error = run->take_error();
+    if (!failed.failed()) failed = std::move(error);
+  }
   LateFailure::raise_any();
-  for (const auto& run : runs) check(run->error());
+  check(failed);
   return true;
 }
 
@@ -210,6 +216,13 @@ bool DeviceRun::over() const {
 
 Error DeviceRun::error() const {
   const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+Error DeviceRun::take_error() {
+  const std::lock_guard lock(mutex_);
+  if (waited_ || taken_) return {};
+  taken_ = error_.failed();
   return error_;
 }
 

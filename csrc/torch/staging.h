@@ -89,6 +89,8 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   /// Is the copy back done, or has the operation failed?
   [[nodiscard]] bool over() const;
   [[nodiscard]] Error error() const;  // after settled()
+  /// A failure that the group's LateFailure has not been told; at one call only.
+  [[nodiscard]] Error take_error();
   bool wait_settled(std::uint64_t timeout_ms);
   /// Calls `function` once the operation is settled, on the device thread or at once. `function`
   /// must not block.
@@ -188,6 +190,7 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   bool sealed_ = false;
   State state_ = State::running;
   Error error_;
+  bool taken_ = false;         // whether take_error() has returned the failure
   bool waited_ = false;        // whether a wait() has returned before the outcome
   bool with_kernels_ = false;  // the copies back are not plain ones
   std::vector<Hold> holds_;

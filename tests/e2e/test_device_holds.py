@@ -393,6 +393,7 @@ def asks_before_its_optimizer(rank: int, meet: str) -> None:
         say(ready=True)
         hear()
     gathered = torch.full((2000,), 7.0, device="slow")
+    slow.set_copy_delay_us(5_000_000)  # a failed operation stays until its copies have ended
     dist.all_gather_into_tensor(gathered, t)
     say(ready=True)
     with pytest.raises(pccl.OperationTimeoutError, match=r"0\.2 s"):
@@ -400,8 +401,9 @@ def asks_before_its_optimizer(rank: int, meet: str) -> None:
     say(timed_out=True)
     with pytest.raises(pccl.PeerLostError, match="rank 1"):
         pccl.wait_for_devices()
-    assert set(gathered.cpu().tolist()) == {7.0}
     pccl.wait_for_devices()
+    slow.set_copy_delay_us(0)
+    assert set(gathered.cpu().tolist()) == {7.0}
     say(done=True)
 
 
