@@ -79,6 +79,31 @@ std::set<PeerId> refuse_ahead(State& s, const std::vector<Member>& newcomers, co
   return refused;
 }
 
+/// Members of `id`, the newest epoch that any of `alive` has started. Of an epoch that the register
+/// does not hold, a member is who is named by more than half of those that have started it: one
+/// report that lies makes no newcomer a member.
+std::set<PeerId> members_of_started(const State& s, const std::vector<Member>& alive, EpochId id) {
+  std::set<PeerId> members;
+  if (id == own(s)->id) {
+    for (const Member& m : own(s)->members) members.insert(m.peer());
+    return members;
+  }
+  std::size_t reports = 0;
+  std::map<PeerId, std::size_t> named;
+  for (const Member& m : alive) {
+    const Report& r = s.peers.at(m.peer()).report;
+    if (r.started != id) continue;
+    ++reports;
+    for (const PeerId p : std::set<PeerId>(r.started_members.begin(), r.started_members.end())) {
+      ++named[p];
+    }
+  }
+  for (const auto& [p, times] : named) {
+    if (2 * times > reports) members.insert(p);
+  }
+  return members;
+}
+
 /// Decides which members vote, which newcomers are admitted, which members leave, and which shared
 /// state all will hold. `alive` is not empty.
 Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
@@ -99,18 +124,8 @@ Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
     if (admits) next.plans = elect(s, voters);
   } else {
     // A member that has started no epoch goes on only if it is a member of the newest epoch that
-    // another one has started. Else it is a stranger.
-    std::set<PeerId> begun_with;
-    if (newest == own(s)->id) {
-      for (const Member& m : own(s)->members) begun_with.insert(m.peer());
-    } else {
-      for (const Member& m : alive) {
-        const Report& r = s.peers.at(m.peer()).report;
-        if (r.started == newest) {
-          begun_with.insert(r.started_members.begin(), r.started_members.end());
-        }
-      }
-    }
+    // others have started. Else it is a stranger.
+    const std::set<PeerId> begun_with = members_of_started(s, alive, newest);
     for (const Member& m : alive) {
       const bool begun = s.peers.at(m.peer()).report.started.has_value();
       if (!begun && !begun_with.contains(m.peer())) strangers.insert(m.peer());
@@ -376,7 +391,7 @@ void reconsider(State& s, Actions& out) {
 
 void write_proposal(State& s, Actions& out) {
   std::optional<Lie> lie = find_lie(s, s.proposal->members);
-  const Judgement verdict = lie ? Judgement{} : judge(s, *s.proposal);
+  const Judgement verdict = lie ? Judgement{} : judge(s, own(s), *s.proposal);
   if (!lie) lie = find_excess(s, s.proposal->members, verdict);
   if (lie) {
     out.push_back(Say{true, "evicted " + name(s, lie->peer) + ": " + lie->why});
@@ -528,7 +543,7 @@ void forget_run(State& s) {
 void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   PCCL_ASSERT(s.proposal.has_value());
   const Epoch epoch = *s.proposal;
-  Judgement verdict = judge(s, epoch);
+  Judgement verdict = judge(s, before ? &*before : nullptr, epoch);
   const std::set<PeerId> leavers = s.leavers;
   const bool founding = verdict.passed == 0 && epoch.boundary;
   const std::string head =

@@ -278,8 +278,9 @@ struct Judgement {
 [[nodiscard]] std::vector<StepFlag> flags_for(const State& s, const Judgement& verdict,
                                               const std::vector<PeerId>& mates);
 
-/// The verdict on the operations in flight, from the reports of the members that go on.
-[[nodiscard]] Judgement judge(const State& s, const Epoch& epoch);
+/// The verdict on the operations in flight, from the reports of the members that go on. `before`:
+/// the register's epoch when `epoch` was proposed, or null.
+[[nodiscard]] Judgement judge(const State& s, const Epoch* before, const Epoch& epoch);
 
 inline constexpr std::uint64_t kStepsApartMax = 1U << 16;  // of the members of a run
 

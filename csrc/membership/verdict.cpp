@@ -145,6 +145,15 @@ std::vector<PeerId> pinned_of_most(const std::vector<Begun>& begun, EpochId star
   return found->report->pinned;
 }
 
+/// The numbering in `started`, the newest epoch that a member has started. The register knows that
+/// of a boundary, and this master that of an epoch which it has started, whatever members say.
+std::vector<PeerId> pinned_now(const State& s, const std::vector<Begun>& begun,
+                               const Epoch* current, EpochId started) {
+  if (current != nullptr && current->boundary) return ids_of(current->members);
+  if (current != nullptr && !s.pinned.empty()) return s.pinned;
+  return pinned_of_most(begun, started);
+}
+
 }  // namespace
 
 std::vector<StepFlag> flags_for(const State& s, const Judgement& verdict,
@@ -165,7 +174,7 @@ std::vector<StepFlag> flags_for(const State& s, const Judgement& verdict,
   return flags;
 }
 
-Judgement judge(const State& s, const Epoch& epoch) {
+Judgement judge(const State& s, const Epoch* before, const Epoch& epoch) {
   Judgement verdict;
   std::vector<Begun> begun;
   for (const Member& m : epoch.members) {
@@ -176,19 +185,18 @@ Judgement judge(const State& s, const Epoch& epoch) {
   }
   if (begun.empty()) {
     // No connected member has started the register's epoch: nothing was in flight.
-    verdict.passed = own(s) == nullptr ? 0 : s.held->passed;
+    verdict.passed = before == nullptr ? 0 : s.held->passed;
     verdict.pinned = ids_of(epoch.members);
     return verdict;
   }
   const Begun& newest = *std::max_element(
       begun.begin(), begun.end(),
       [](const Begun& a, const Begun& b) { return *a.report->started < *b.report->started; });
+  const EpochId started = *newest.report->started;
+  const Epoch* current = before != nullptr && before->id == started ? before : nullptr;
   // For its own epoch the register knows `passed`, whatever a member says.
-  const bool current = own(s) != nullptr && *newest.report->started == own(s)->id;
-  verdict.passed = current ? s.held->passed : newest.report->passed;
-  // So does this master the numbering, if it has started that epoch.
-  verdict.pinned =
-      current && !s.pinned.empty() ? s.pinned : pinned_of_most(begun, *newest.report->started);
+  verdict.passed = current != nullptr ? s.held->passed : newest.report->passed;
+  verdict.pinned = pinned_now(s, begun, current, started);
   if (epoch.boundary) {
     std::uint64_t step = 0;
     for (const auto& [member, report] : begun) step = std::max(step, report->step);

@@ -236,7 +236,7 @@ TEST(Reports, what_a_lone_member_has_committed_far_ahead_is_no_commit_of_those_t
   s.committed[0] = OpSet{OpKey{300, 1}, {}};
   s.proposal = Epoch{EpochId::make(1, 2), {member(1)}, {}, true};
   s.peers.at(PeerId{1}).report = alone;
-  const Judgement verdict = judge(s, *s.proposal);
+  const Judgement verdict = judge(s, own(s), *s.proposal);
   EXPECT_EQ(verdict.passed, 2U);
   EXPECT_EQ(verdict.committed.at(0), (OpSet{OpKey{2, 0}, {}}));
 }
@@ -479,7 +479,7 @@ TEST(Reports, peer_groups_that_are_far_apart_get_the_flags_that_each_needs) {
   report(s, 1).step = 3;
   report(s, 2).step = 1003;
   const Epoch next = next_epoch(replica);
-  const Judgement verdict = judge(s, next);
+  const Judgement verdict = judge(s, own(s), next);
   EXPECT_EQ(verdict.flags.size(), 1000U) << "all are kept: an answer is given once";
   const auto slow = flags_for(s, verdict, {PeerId{1}});
   ASSERT_EQ(slow.size(), kReportFlagsMax);
