@@ -390,8 +390,9 @@ void reconsider(State& s, Actions& out) {
 }
 
 void write_proposal(State& s, Actions& out) {
-  std::optional<Lie> lie = find_lie(s, s.proposal->members);
-  const Judgement verdict = lie ? Judgement{} : judge(s, own(s), *s.proposal);
+  std::optional<Lie> lie = find_lie(s, *s.proposal);
+  const Numbering numbering = numbering_of(s, *s.proposal);
+  const Judgement verdict = lie ? Judgement{} : judge(s, *s.proposal, numbering);
   if (!lie) lie = find_excess(s, s.proposal->members, verdict);
   if (lie) {
     out.push_back(Say{true, "evicted " + name(s, lie->peer) + ": " + lie->why});
@@ -403,7 +404,8 @@ void write_proposal(State& s, Actions& out) {
   Register to = *s.held;
   to.epoch = s.proposal;
   to.over = false;
-  to.passed = verdict.passed;
+  to.passed = numbering.passed;
+  to.pinned = numbering.pinned;
   out.push_back(WriteRegister{*s.held, to});
   s.writing = std::move(to);
 }
@@ -533,7 +535,6 @@ void forget_run(State& s) {
   s.flags.clear();
   s.newest_commit.clear();
   s.committed.clear();
-  s.pinned.clear();
   s.tried.reset();
   s.brought_step = 0;
 }
@@ -543,7 +544,7 @@ void forget_run(State& s) {
 void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   PCCL_ASSERT(s.proposal.has_value());
   const Epoch epoch = *s.proposal;
-  Judgement verdict = judge(s, before ? &*before : nullptr, epoch);
+  Judgement verdict = judge(s, epoch, Numbering{s.held->passed, s.held->pinned});
   const std::set<PeerId> leavers = s.leavers;
   const bool founding = verdict.passed == 0 && epoch.boundary;
   const std::string head =
@@ -600,7 +601,6 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   }
   s.flags = verdict.flags;
   s.failure = verdict.failure;
-  s.pinned = verdict.pinned;
   s.wishes = !who_leaves_at_once(s, epoch.members).empty();
   std::map<std::uint32_t, std::vector<StepFlag>> flags;
   for (const auto& [group, mates] : s.groups) flags[group] = flags_for(s, verdict, mates);

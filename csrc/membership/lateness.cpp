@@ -200,7 +200,7 @@ std::string why_late(const State& s, PeerId p, const Report& report) {
 
 std::string time_is_over(State& s, PeerId p, OpKey op) {
   const Seat* seat = seat_of(s, p);
-  if (seat == nullptr) return "";
+  if (seat == nullptr || op.step < s.held->passed) return "";  // all have left that step
   Report& report = s.peers.at(p).report;
   const bool stands = stands_at(report, op.step);
   if (!stands && s.failure && op >= s.failure->from) return "";

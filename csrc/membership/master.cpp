@@ -415,7 +415,7 @@ void on_message(State& s, PeerId p, const Relinked& m, Actions& out) {
 bool flag_of(State& s, std::uint64_t step) {
   const auto known = s.flags.find(step);
   if (known != s.flags.end()) return known->second;
-  const bool votes = wants_boundary(s, s.pinned, own(s)->members);
+  const bool votes = wants_boundary(s, s.held->pinned, own(s)->members);
   // Forgets the steps that every peer group has left behind with a commit.
   if (s.commit_step.size() == s.groups.size()) {
     std::uint64_t oldest = step;

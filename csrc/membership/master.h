@@ -88,6 +88,9 @@ struct Register {
   std::optional<Ending> ended = {};  // with `over`: the run is finished, and no other is founded
   std::vector<TokenMark> revoked =
       {};  // by which nobody enters, whatever the file of a master says
+  /// The members of the last voted boundary, in rank order: by their number means are divided.
+  /// Empty: an older master wrote this value, or the run was adopted.
+  std::vector<PeerId> pinned = {};
   static constexpr std::string_view kAddedFrom = "ended";
   bool operator==(const Register&) const = default;
 
@@ -98,6 +101,7 @@ struct Register {
     visit("over", self.over);
     visit("ended", self.ended);
     visit("revoked", self.revoked, kRevokedMax);
+    visit("pinned", self.pinned, kMembersMax);
   }
 };
 
@@ -331,7 +335,6 @@ struct State {
   bool running = false;  // the register's epoch is in force: commits are made
   std::map<std::pair<std::uint32_t, OpKey>, std::set<PeerId>> done;  // (peer group, operation)
   std::map<std::uint64_t, bool> flags;         // step -> does its boundary vote
-  std::vector<PeerId> pinned;                  // as of the last Start of this incarnation
   std::set<std::pair<PeerId, PeerId>> cannot;  // (younger, older) that cannot reach each other
   std::map<std::pair<PeerId, PeerId>, std::string> why_not;  // of `cannot`: the newest reason
   std::map<std::pair<PeerId, PeerId>, std::set<PeerId>>

@@ -264,6 +264,19 @@ void time_is_not_over(State& s, PeerId p, OpKey op);
 // ----------------------------------------------------------------------- what is committed
 // (verdict.cpp)
 
+/// What an epoch divides its steps by; from one voted boundary to the next it stays.
+struct Numbering {
+  std::uint64_t passed = 0;    // the step that the last voted boundary began
+  std::vector<PeerId> pinned;  // the members of that boundary, in rank order
+};
+
+/// The numbering in the newest epoch that a member of `epoch` has started. What members say counts
+/// only where the register does not know.
+[[nodiscard]] Numbering numbering_before(const State& s, const Epoch& epoch);
+/// The numbering of `epoch`, for the register: after a voted boundary that of its own members, else
+/// that of before.
+[[nodiscard]] Numbering numbering_of(const State& s, const Epoch& epoch);
+
 struct Judgement {
   std::map<std::uint32_t, OpSet> committed;  // by peer group
   std::set<std::uint64_t> commit_steps;      // steps with a committed operation, in any peer group
@@ -278,9 +291,8 @@ struct Judgement {
 [[nodiscard]] std::vector<StepFlag> flags_for(const State& s, const Judgement& verdict,
                                               const std::vector<PeerId>& mates);
 
-/// The verdict on the operations in flight, from the reports of the members that go on. `before`:
-/// the register's epoch when `epoch` was proposed, or null.
-[[nodiscard]] Judgement judge(const State& s, const Epoch* before, const Epoch& epoch);
+/// The verdict on the operations in flight, from the reports of the members that go on.
+[[nodiscard]] Judgement judge(const State& s, const Epoch& epoch, Numbering numbering);
 
 inline constexpr std::uint64_t kStepsApartMax = 1U << 16;  // of the members of a run
 
@@ -292,6 +304,8 @@ struct Begun {
   const Member* member;
   const Report* report;
 };
+
+[[nodiscard]] std::vector<Begun> begun_of(const State& s, const Epoch& epoch);
 
 /// A member whose report cannot be true, and why not.
 struct Lie {
@@ -308,7 +322,7 @@ struct Lie {
 [[nodiscard]] std::optional<std::uint64_t> furthest_step_without(const State& s, PeerId p);
 /// Finds, among members that are all ready, one whose report names a step or a commit that another
 /// member would have to know, and that no other report names.
-[[nodiscard]] std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members);
+[[nodiscard]] std::optional<Lie> find_lie(const State& s, const Epoch& epoch);
 /// A member whose operations make the verdict longer than a Start may be.
 [[nodiscard]] std::optional<Lie> find_excess(const State& s, const std::vector<Member>& members,
                                              const Judgement& verdict);

@@ -152,17 +152,15 @@ std::optional<std::uint64_t> furthest_step_without(const State& s, PeerId p) {
   return step;
 }
 
-std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) {
-  std::vector<Begun> begun;
-  for (const Member& m : members) {
-    const Report& report = s.peers.at(m.peer()).report;
-    if (!report.started) continue;
-    if (report.passed > s.held->passed) {
-      return Lie{m.peer(), "it reports a voted boundary that the register does not know"};
+std::optional<Lie> find_lie(const State& s, const Epoch& epoch) {
+  const std::vector<Begun> begun = begun_of(s, epoch);
+  for (const auto& [member, report] : begun) {
+    if (report->passed > s.held->passed) {
+      return Lie{member->peer(), "it reports a voted boundary that the register does not know"};
     }
-    begun.push_back(Begun{&m, &report});
   }
-  if (s.proposal && s.proposal->boundary) {
+  const std::uint64_t passed = numbering_before(s, epoch).passed;
+  if (epoch.boundary) {
     if (std::optional<Lie> lie = find_astray(begun)) return lie;
   }
   const std::optional<std::uint64_t> voting = first_voting(s);
@@ -209,7 +207,7 @@ std::optional<Lie> find_lie(const State& s, const std::vector<Member>& members) 
                                      std::to_string(step)};
     }
     const bool none_knows = alone ? unvoted >= s.brought_step : none_there;
-    if (unvoted && none_knows && *unvoted >= s.held->passed && !has_committed_in(s, *unvoted)) {
+    if (unvoted && none_knows && *unvoted >= passed && !has_committed_in(s, *unvoted)) {
       return Lie{member->peer(), "it reports that the boundary of step " +
                                      std::to_string(*unvoted) +
                                      " does not vote, and no other member has issued an operation "

@@ -68,6 +68,7 @@ void adopt(State& s, bool patience_over, Actions& out) {
   if (members.size() < all && !patience_over) return;  // the rest may be on its way
   ++to.incarnation;
   if (newest != nullptr) {
+    to.pinned.clear();
     to.epoch = Epoch{*newest->report.started, members, EpochId{}, false};
     to.over = false;
     to.ended.reset();

@@ -132,26 +132,18 @@ void add_flags(const State& s, const std::vector<Begun>& begun, bool all_begun,
   }
 }
 
-/// The numbering that most members of that epoch report; among equals that of the lowest rank.
-std::vector<PeerId> pinned_of_most(const std::vector<Begun>& begun, EpochId started) {
-  std::map<std::vector<PeerId>, std::size_t> number;
+/// What most members report that have started `epoch`; among equals that of the lowest rank.
+Numbering numbering_of_most(const std::vector<Begun>& begun, EpochId epoch) {
+  std::map<std::pair<std::uint64_t, std::vector<PeerId>>, std::size_t> number;
   std::size_t most = 0;
   for (const auto& [member, report] : begun) {
-    if (*report->started == started) most = std::max(most, ++number[report->pinned]);
+    if (report->started != epoch) continue;
+    most = std::max(most, ++number[{report->passed, report->pinned}]);
   }
   const auto found = std::find_if(begun.begin(), begun.end(), [&](const Begun& b) {
-    return *b.report->started == started && number[b.report->pinned] == most;
+    return b.report->started == epoch && number[{b.report->passed, b.report->pinned}] == most;
   });
-  return found->report->pinned;
-}
-
-/// The numbering in `started`, the newest epoch that a member has started. The register knows that
-/// of a boundary, and this master that of an epoch which it has started, whatever members say.
-std::vector<PeerId> pinned_now(const State& s, const std::vector<Begun>& begun,
-                               const Epoch* current, EpochId started) {
-  if (current != nullptr && current->boundary) return ids_of(current->members);
-  if (current != nullptr && !s.pinned.empty()) return s.pinned;
-  return pinned_of_most(begun, started);
+  return {found->report->passed, found->report->pinned};
 }
 
 }  // namespace
@@ -174,8 +166,7 @@ std::vector<StepFlag> flags_for(const State& s, const Judgement& verdict,
   return flags;
 }
 
-Judgement judge(const State& s, const Epoch* before, const Epoch& epoch) {
-  Judgement verdict;
+std::vector<Begun> begun_of(const State& s, const Epoch& epoch) {
   std::vector<Begun> begun;
   for (const Member& m : epoch.members) {
     const auto peer = s.peers.find(m.peer());
@@ -183,36 +174,49 @@ Judgement judge(const State& s, const Epoch* before, const Epoch& epoch) {
       begun.push_back(Begun{&m, &peer->second.report});
     }
   }
+  return begun;
+}
+
+Numbering numbering_before(const State& s, const Epoch& epoch) {
+  const Epoch* held = own(s);
+  const std::vector<Begun> begun = begun_of(s, epoch);
   if (begun.empty()) {
     // No connected member has started the register's epoch: nothing was in flight.
-    verdict.passed = before == nullptr ? 0 : s.held->passed;
-    verdict.pinned = ids_of(epoch.members);
-    return verdict;
+    return {held == nullptr ? 0 : s.held->passed, ids_of(epoch.members)};
   }
-  const Begun& newest = *std::max_element(
-      begun.begin(), begun.end(),
-      [](const Begun& a, const Begun& b) { return *a.report->started < *b.report->started; });
-  const EpochId started = *newest.report->started;
-  const Epoch* current = before != nullptr && before->id == started ? before : nullptr;
-  // For its own epoch the register knows `passed`, whatever a member says.
-  verdict.passed = current != nullptr ? s.held->passed : newest.report->passed;
-  verdict.pinned = pinned_now(s, begun, current, started);
+  EpochId newest;
+  for (const auto& [member, report] : begun) newest = std::max(newest, *report->started);
+  // A boundary that the register holds, and that nobody has started, has passed for nobody.
+  const bool holds = held != nullptr && (held->id == newest || !held->boundary);
+  Numbering numbering = numbering_of_most(begun, newest);
+  if (holds) numbering.passed = s.held->passed;
+  if (holds && !s.held->pinned.empty()) numbering.pinned = s.held->pinned;
+  return numbering;
+}
+
+Numbering numbering_of(const State& s, const Epoch& epoch) {
+  const std::vector<Begun> begun = begun_of(s, epoch);
+  if (begun.empty() || !epoch.boundary) return numbering_before(s, epoch);
+  std::uint64_t step = 0;
+  for (const auto& [member, report] : begun) step = std::max(step, report->step);
+  return {std::min(step, kStepMax) + 1, ids_of(epoch.members)};
+}
+
+Judgement judge(const State& s, const Epoch& epoch, Numbering numbering) {
+  Judgement verdict;
+  verdict.passed = numbering.passed;
+  verdict.pinned = std::move(numbering.pinned);
+  const std::vector<Begun> begun = begun_of(s, epoch);
+  if (begun.empty()) return verdict;
+  add_known(s, begun, verdict);
   if (epoch.boundary) {
-    std::uint64_t step = 0;
-    for (const auto& [member, report] : begun) step = std::max(step, report->step);
-    verdict.passed = std::min(step, kStepMax) + 1;
-    verdict.pinned = ids_of(epoch.members);
-    add_known(s, begun, verdict);
     end_with_boundary(verdict);
     tidy(verdict);
     add_failure(begun, verdict);  // of a later step: newcomers learn it too
     return verdict;
   }
-
-  add_known(s, begun, verdict);
   add_completed(s, epoch, verdict);
   tidy(verdict);
-
   add_failure(begun, verdict);
   add_flags(s, begun, begun.size() == epoch.members.size(), verdict);
   return verdict;

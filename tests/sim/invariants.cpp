@@ -18,6 +18,11 @@ struct Run {
   std::vector<int> going_on;  // members of its newest started epoch that have begun
 };
 
+bool has(const Epoch& epoch, PeerId p) {
+  return std::any_of(epoch.members.begin(), epoch.members.end(),
+                     [p](const Member& m) { return m.peer() == p; });
+}
+
 std::vector<Run> runs_of(const World& w) {
   std::map<EpochId, Run> runs;
   for (const auto& [id, who] : w.started) {
@@ -34,10 +39,7 @@ std::vector<Run> runs_of(const World& w) {
       if (w.lies(p)) continue;
       run.all.push_back(p);
       if (run.newest == nullptr) continue;
-      const auto& members = run.newest->members;
-      const bool in = std::any_of(members.begin(), members.end(),
-                                  [&](const Member& m) { return m.peer() == World::id(p); });
-      if (in) run.going_on.push_back(p);
+      if (has(*run.newest, World::id(p))) run.going_on.push_back(p);
     }
     out.push_back(std::move(run));
   }
@@ -192,7 +194,11 @@ std::string parity(const World& w, int p, int q) {
   if (w.rules.liar >= 0 && a.first_epoch == b.first_epoch) {
     const auto first = w.epochs.find(a.first_epoch);
     const auto base = first == w.epochs.end() ? first : w.epochs.find(first->second.base);
-    if (base != w.epochs.end() && sound_replicas(w, base->second) == 0) return "";
+    if (base != w.epochs.end()) {
+      Epoch stayed = first->second;
+      std::erase_if(stayed.members, [&](const Member& m) { return !has(base->second, m.peer()); });
+      if (sound_replicas(w, stayed) == 0) return "";
+    }
   }
   const std::uint64_t behind = std::min(a.core.step, b.core.step);
   const auto before = [&](const Content& content) {

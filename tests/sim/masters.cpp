@@ -99,6 +99,8 @@ void World::judge_eviction(int m, int p, const std::string& why) {
   const bool late = behind || begins("it waits in") || begins("it stands at");
   const auto& epoch = master(m).core->held->epoch;
   if (!epoch || master(m).core->held->over) return;
+  if (why == "left" && peer(p).leaving) return;  // comes back to hear what has become of its wish
+  if (why.ends_with(") said goodbye")) return;   // a rank of its replica, which may be at its end
   const bool hangs =
       std::any_of(peers.begin(), peers.end(), [](const PeerWorld& world) { return world.hung; });
   const std::size_t most = late && !behind ? 2 * static_cast<std::size_t>(rules.ranks) : 2;
@@ -107,7 +109,8 @@ void World::judge_eviction(int m, int p, const std::string& why) {
   for (const Member& member : epoch->members) {
     if (!goes_with_liar(index(member.peer()))) sound.insert(replica(index(member.peer())));
   }
-  if (why.find(" cannot reach ") != std::string::npos) {
+  // A member that comes back after it had to go does not hear why.
+  if (begins("the run has gone on") || why.find(" cannot reach ") != std::string::npos) {
     parted.insert(replica(p));
     if (parted.size() < 2) sound.clear();
   }

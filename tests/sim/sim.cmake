@@ -13,14 +13,14 @@ target_include_directories(pccl_sim PRIVATE ${SIM})
 # A copy of the cores with the bugs planted (planted.patch) goes before the cores themselves.
 set(SIM_PLANTED ${CMAKE_BINARY_DIR}/sim_planted)
 file(GLOB membership_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/membership/*.h)
-set(planted_sources)
-foreach(source ${membership_sources})
-  get_filename_component(name ${source} NAME)
-  list(APPEND planted_sources ${SIM_PLANTED}/membership/${name})
+set(planted_sources ${membership_sources})
+set(planted_headers ${membership_headers})
+foreach(files planted_sources planted_headers)
+  list(TRANSFORM ${files} REPLACE "^.*/" "${SIM_PLANTED}/membership/")
 endforeach()
 add_custom_command(
   OUTPUT ${SIM_PLANTED}/stamp
-  BYPRODUCTS ${planted_sources}
+  BYPRODUCTS ${planted_sources} ${planted_headers}
   COMMAND ${SIM}/plant ${SIM_PLANTED}
   COMMAND ${CMAKE_COMMAND} -E touch ${SIM_PLANTED}/stamp
   DEPENDS ${membership_sources} ${membership_headers} ${SIM}/planted.patch ${SIM}/plant)

@@ -63,6 +63,7 @@ Register sample() {
   }
   epoch.members[1].handle.addresses.clear();
   epoch.members[2].place.replica.clear();
+  for (const Member& member : epoch.members) value.pinned.push_back(member.peer());
   value.epoch = epoch;
   return value;
 }

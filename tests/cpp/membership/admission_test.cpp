@@ -63,15 +63,15 @@ TEST(Admission, one_rank_that_leaves_takes_its_replica_along) {
   cast::report(s, 4).leaving = true;
   const std::set<PeerId> leaving = who_leaves(s, own(s)->members);
   EXPECT_EQ(leaving, (std::set<PeerId>{PeerId{3}, PeerId{4}}));
-  EXPECT_TRUE(wants_boundary(s, s.pinned, own(s)->members));
+  EXPECT_TRUE(wants_boundary(s, s.held->pinned, own(s)->members));
 }
 
 TEST(Admission, a_boundary_votes_after_a_change_of_members_or_below_the_wanted_number) {
   State s = in_office({member(1), member(2)});
-  EXPECT_FALSE(wants_boundary(s, s.pinned, own(s)->members));
+  EXPECT_FALSE(wants_boundary(s, s.held->pinned, own(s)->members));
   EXPECT_TRUE(wants_boundary(s, peers({1, 2, 3}), own(s)->members));
   s.config.hold_below = 3;
-  EXPECT_TRUE(wants_boundary(s, s.pinned, own(s)->members));
+  EXPECT_TRUE(wants_boundary(s, s.held->pinned, own(s)->members));
 }
 
 TEST(Admission, who_comes_to_a_full_run_waits_at_the_door_and_is_told_once) {

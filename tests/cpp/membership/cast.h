@@ -49,12 +49,16 @@ inline master::State in_office(const std::vector<Member>& members, std::uint64_t
     peer.report.pinned = ids_of(members);
     peer.report.committed.below = peer.report.issued = OpKey{passed, 0};
   }
-  s.pinned = ids_of(members);
+  s.held->pinned = ids_of(members);
   return s;
 }
 
 inline master::Actions tell(master::State& s, std::uint64_t peer, PeerToMaster message) {
   return master::step(s, master::PeerMessage{PeerId{peer}, std::move(message)});
+}
+
+inline master::Judgement judged(const master::State& s, const Epoch& epoch) {
+  return judge(s, epoch, numbering_of(s, epoch));
 }
 
 inline Report& report(master::State& s, std::uint64_t peer) {

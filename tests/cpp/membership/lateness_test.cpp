@@ -102,6 +102,15 @@ TEST(Lateness, one_that_votes_for_a_far_boundary_and_calls_it_expired_goes) {
   EXPECT_EQ(out[0].first, PeerId{1});
 }
 
+TEST(Lateness, an_operation_of_a_step_that_all_have_left_makes_nobody_late) {
+  State s = in_office({member(1), member(2), member(3)}, 2);
+  cast::report(s, 3).vote = VoteKind::refresh;  // at the last boundary: it has not come on yet
+  cast::report(s, 3).step = 1;
+  for (const std::uint64_t p : {1, 2}) static_cast<void>(tell(s, p, Heartbeat{OpKey{2, 1}}));
+  static_cast<void>(tell(s, 1, Expired{kEpoch, OpKey{1, 5}}));
+  EXPECT_TRUE(sent<Evicted>(tell(s, 3, Heartbeat{OpKey{2, 0}})).empty());
+}
+
 TEST(Lateness, one_against_two_that_are_within_their_own_time_outs_evicts_nobody) {
   State s = in_office({member(1), member(2), member(3)});
   for (std::uint64_t i = 4; i < 20; ++i) {

@@ -50,7 +50,7 @@ TEST(Leaving, at_once_when_all_say_that_they_have_issued_nothing) {
   EXPECT_EQ(sent<Left>(started).size(), 1U);
   ASSERT_EQ(sent<Start>(started).size(), 2U);
   EXPECT_EQ(sent<Start>(started)[0].second.verdict.pinned.size(), 3U) << "the numbering stays";
-  EXPECT_TRUE(wants_boundary(s, s.pinned, own(s)->members));
+  EXPECT_TRUE(wants_boundary(s, s.held->pinned, own(s)->members));
   EXPECT_FALSE(s.wishes);
 }
 

@@ -7,6 +7,7 @@ namespace pccl::master {
 namespace {
 
 using cast::in_office;
+using cast::judged;
 using cast::member;
 using cast::next_epoch;
 using cast::report;
@@ -236,7 +237,7 @@ TEST(Reports, what_a_lone_member_has_committed_far_ahead_is_no_commit_of_those_t
   s.committed[0] = OpSet{OpKey{300, 1}, {}};
   s.proposal = Epoch{EpochId::make(1, 2), {member(1)}, {}, true};
   s.peers.at(PeerId{1}).report = alone;
-  const Judgement verdict = judge(s, own(s), *s.proposal);
+  const Judgement verdict = judged(s, *s.proposal);
   EXPECT_EQ(verdict.passed, 2U);
   EXPECT_EQ(verdict.committed.at(0), (OpSet{OpKey{2, 0}, {}}));
 }
@@ -479,7 +480,7 @@ TEST(Reports, peer_groups_that_are_far_apart_get_the_flags_that_each_needs) {
   report(s, 1).step = 3;
   report(s, 2).step = 1003;
   const Epoch next = next_epoch(replica);
-  const Judgement verdict = judge(s, own(s), next);
+  const Judgement verdict = judged(s, next);
   EXPECT_EQ(verdict.flags.size(), 1000U) << "all are kept: an answer is given once";
   const auto slow = flags_for(s, verdict, {PeerId{1}});
   ASSERT_EQ(slow.size(), kReportFlagsMax);
@@ -559,7 +560,7 @@ TEST(Reports, nobody_changes_what_this_master_has_said_about_a_boundary) {
 TEST(Reports, one_that_reports_another_numbering_numbers_nobody) {
   for (const bool taken_over : {false, true}) {
     State s = in_office(kTrio);
-    if (taken_over) s.pinned.clear();
+    if (taken_over) s.held->pinned.clear();
     Report liar = said(4);
     liar.pinned = {PeerId{77}};
     const auto starts = sent<Start>(all_ready(s, {{1, liar}, {2, said(4)}, {3, said(4)}}));

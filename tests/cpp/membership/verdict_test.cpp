@@ -6,6 +6,7 @@ namespace pccl::master {
 namespace {
 
 using cast::in_office;
+using cast::judged;
 using cast::member;
 using cast::next_epoch;
 using cast::report;
@@ -16,7 +17,7 @@ TEST(Verdict, what_one_survivor_knows_committed_is_committed) {
   State s = in_office({member(1), member(2), member(3)});
   report(s, 1).committed.below = OpKey{1, 2};
   report(s, 2).done = {OpKey{1, 0}, OpKey{1, 1}};
-  const Judgement verdict = judge(s, own(s), next_epoch(kTwo));
+  const Judgement verdict = judged(s, next_epoch(kTwo));
   EXPECT_EQ(verdict.committed.at(0).below, (OpKey{1, 2}));
   EXPECT_TRUE(verdict.commit_steps.contains(1));
 }
@@ -25,7 +26,7 @@ TEST(Verdict, what_all_survivors_have_completed_is_committed_and_nothing_else) {
   State s = in_office({member(1), member(2), member(3)});
   report(s, 1).done = {OpKey{1, 0}, OpKey{1, 2}};
   report(s, 2).done = {OpKey{1, 1}, OpKey{1, 2}};
-  const Judgement verdict = judge(s, own(s), next_epoch(kTwo));
+  const Judgement verdict = judged(s, next_epoch(kTwo));
   EXPECT_EQ(verdict.committed.at(0).also, std::vector<OpKey>{(OpKey{1, 2})});
 }
 
@@ -34,7 +35,7 @@ TEST(Verdict, results_of_different_epochs_are_not_mixed) {
   report(s, 1).done = report(s, 2).done = {OpKey{1, 0}};
   report(s, 2).started = EpochId::make(0, 9);
   report(s, 2).started_members = ids_of(kTwo);
-  EXPECT_TRUE(judge(s, own(s), next_epoch(kTwo)).committed.at(0).also.empty());
+  EXPECT_TRUE(judged(s, next_epoch(kTwo)).committed.at(0).also.empty());
 }
 
 TEST(Verdict, a_peer_group_that_has_missed_the_last_start_keeps_what_its_mates_have_completed) {
@@ -46,7 +47,7 @@ TEST(Verdict, a_peer_group_that_has_missed_the_last_start_keeps_what_its_mates_h
   report(s, 1).started_members = ids_of(own(s)->members);
   report(s, 1).done = {OpKey{1, 0}};
   report(s, 2).done = {};
-  const Judgement verdict = judge(s, own(s), next_epoch(replica));
+  const Judgement verdict = judged(s, next_epoch(replica));
   EXPECT_TRUE(contains(verdict.committed.at(0), OpKey{1, 0}));
   EXPECT_FALSE(contains(verdict.committed.at(1), OpKey{1, 0}));
 }
@@ -55,7 +56,7 @@ TEST(Verdict, who_has_begun_nothing_yet_learns_which_boundaries_have_not_voted) 
   State s = in_office({member(1, "a", 0, 2), member(2, "a", 1, 2)});
   report(s, 1).step = 3;
   report(s, 2) = Report{};
-  const Judgement verdict = judge(s, own(s), next_epoch(own(s)->members));
+  const Judgement verdict = judged(s, next_epoch(own(s)->members));
   EXPECT_FALSE(verdict.flags.at(1));
   EXPECT_FALSE(verdict.flags.at(2));
 }
@@ -65,7 +66,7 @@ TEST(Verdict, a_mate_that_has_left_the_step_testifies_for_its_commits_and_its_fl
   report(s, 1).step = 2;
   report(s, 1).committed.below = OpKey{2, 0};
   report(s, 2).done = {OpKey{1, 0}};
-  const Judgement verdict = judge(s, own(s), next_epoch(kTwo));
+  const Judgement verdict = judged(s, next_epoch(kTwo));
   EXPECT_TRUE(contains(verdict.committed.at(0), OpKey{1, 0}));
   EXPECT_FALSE(verdict.flags.at(1)) << "the boundary of step 1 did not vote";
 }
@@ -74,16 +75,16 @@ TEST(Verdict, the_first_failure_counts_and_one_before_the_voted_boundary_does_no
   State s = in_office(kTwo, 5);
   report(s, 1).failure = Failure{OpKey{5, 3}, Error{ErrorCode::peer_lost, "x"}};
   report(s, 2).failure = Failure{OpKey{5, 1}, Error{ErrorCode::mismatch, "y"}};
-  EXPECT_EQ(judge(s, own(s), next_epoch(kTwo)).failure->from, (OpKey{5, 1}));
+  EXPECT_EQ(judged(s, next_epoch(kTwo)).failure->from, (OpKey{5, 1}));
   report(s, 2).failure->from = OpKey{4, 1};
-  EXPECT_EQ(judge(s, own(s), next_epoch(kTwo)).failure->from, (OpKey{5, 3}));
+  EXPECT_EQ(judged(s, next_epoch(kTwo)).failure->from, (OpKey{5, 3}));
 }
 
 TEST(Verdict, a_boundary_gives_everybody_the_step_after_the_highest_and_pins_its_members) {
   State s = in_office(kTwo, 3);
   report(s, 1).step = report(s, 2).step = 7;
   const std::vector<Member> three = {member(1), member(2), member(3)};
-  const Judgement verdict = judge(s, own(s), next_epoch(three, true));
+  const Judgement verdict = judged(s, next_epoch(three, true));
   EXPECT_EQ(verdict.passed, 8U);
   EXPECT_EQ(verdict.pinned, ids_of(three));
   EXPECT_TRUE(verdict.flags.empty());
@@ -93,48 +94,47 @@ TEST(Verdict, a_boundary_gives_everybody_the_step_after_the_highest_and_pins_its
 TEST(Verdict, a_failure_of_a_later_step_outlives_a_boundary_at_all_its_members) {
   State s = in_office(kTwo, 3);
   report(s, 1).failure = Failure{OpKey{4, 1}, Error{ErrorCode::mismatch, "x"}};
-  EXPECT_EQ(judge(s, own(s), next_epoch(kTwo, true)).failure->from, (OpKey{4, 1}));
+  EXPECT_EQ(judged(s, next_epoch(kTwo, true)).failure->from, (OpKey{4, 1}));
   report(s, 1).failure->from = OpKey{3, 1};
-  EXPECT_FALSE(judge(s, own(s), next_epoch(kTwo, true)).failure.has_value());
+  EXPECT_FALSE(judged(s, next_epoch(kTwo, true)).failure.has_value());
 }
 
 TEST(Verdict, when_nobody_has_begun_the_register_says_where_the_run_stands) {
   State s = in_office(kTwo, 6);
   report(s, 1) = report(s, 2) = Report{};
-  EXPECT_EQ(judge(s, own(s), next_epoch(kTwo, true)).passed, 6U);
+  EXPECT_EQ(judged(s, next_epoch(kTwo, true)).passed, 6U);
   s.held->over = true;
-  EXPECT_EQ(judge(s, own(s), next_epoch(kTwo, true)).passed, 0U);
+  EXPECT_EQ(judged(s, next_epoch(kTwo, true)).passed, 0U);
 }
 
-/// The verdict of epoch `next`, which the register holds already, on that of `s`.
-Judgement at_start(State s, const Epoch& next) {
-  const Epoch before = *s.held->epoch;
-  s.held->epoch = next;
-  return judge(s, &before, next);
-}
-
-TEST(Verdict, at_its_start_an_epoch_divides_by_the_members_of_the_last_boundary_whatever_one_says) {
+TEST(Verdict, what_the_register_knows_of_the_numbering_no_member_changes) {
   State s = in_office(kTwo, 6);
-  s.pinned.clear();
   report(s, 1).pinned = {PeerId{1}};
   report(s, 1).passed = 9;
-  const Judgement verdict = at_start(s, next_epoch(kTwo));
-  EXPECT_EQ(verdict.pinned, ids_of(kTwo));
-  EXPECT_EQ(verdict.passed, 6U);
+  EXPECT_EQ(numbering_of(s, next_epoch(kTwo)).passed, 6U);
+  EXPECT_EQ(numbering_of(s, next_epoch(kTwo)).pinned, ids_of(kTwo));
+  // The register holds a later epoch that nobody has started; between them no boundary has voted.
+  s.held->epoch->id = EpochId::make(1, 7);
+  s.held->epoch->boundary = false;
+  EXPECT_EQ(numbering_of(s, next_epoch(kTwo)).passed, 6U);
+  EXPECT_EQ(numbering_of(s, next_epoch(kTwo)).pinned, ids_of(kTwo));
 }
 
-TEST(Verdict, a_master_that_has_started_an_epoch_knows_by_what_it_divides) {
-  State s = in_office(kTwo);
-  s.held->epoch->boundary = false;
-  s.pinned = {PeerId{1}, PeerId{2}, PeerId{3}};
+TEST(Verdict, of_a_boundary_that_nobody_has_started_most_say_what_was_before) {
+  const std::vector<Member> three = {member(1), member(2), member(3)};
+  State s = in_office(three, 6);
+  s.held->epoch->id = EpochId::make(1, 7);
+  s.held->passed = 7;
+  s.held->pinned = ids_of(kTwo);
   report(s, 1).pinned = {PeerId{1}};
-  EXPECT_EQ(at_start(s, next_epoch(kTwo)).pinned, s.pinned);
+  EXPECT_EQ(numbering_of(s, next_epoch(three)).passed, 6U);
+  EXPECT_EQ(numbering_of(s, next_epoch(three)).pinned, ids_of(three));
 }
 
 TEST(Verdict, a_step_that_is_far_ahead_makes_no_endless_list) {
   State s = in_office(kTwo, 1);
   report(s, 1).step = ~std::uint64_t{0};
-  const Judgement verdict = judge(s, own(s), next_epoch(kTwo));
+  const Judgement verdict = judged(s, next_epoch(kTwo));
   EXPECT_LE(verdict.flags.size(), 1U << 16);
   EXPECT_EQ(flags_for(s, verdict, ids_of(kTwo)).size(), kReportFlagsMax);
 }
