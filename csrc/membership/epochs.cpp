@@ -79,13 +79,24 @@ std::set<PeerId> refuse_ahead(State& s, const std::vector<Member>& newcomers, co
   return refused;
 }
 
-/// Members of `id`, the newest epoch that any of `alive` has started. Of an epoch that the register
-/// does not hold, a member is who is named by more than half of those that have started it: one
-/// report that lies makes no newcomer a member.
+EpochId newest_started(const State& s, const std::vector<Member>& alive) {
+  EpochId newest;
+  for (const Member& m : alive) {
+    newest = std::max(newest, s.peers.at(m.peer()).report.started.value_or(EpochId{}));
+  }
+  return newest;
+}
+
+/// Members of the register's epoch that go on with those that have started `id`, the newest epoch
+/// that any of `alive` has started. Where the register's epoch is a boundary that nobody has
+/// started, those that it admits do not. If an older master wrote it, a member is who is named by
+/// more than half of those that have started `id`.
 std::set<PeerId> members_of_started(const State& s, const std::vector<Member>& alive, EpochId id) {
   std::set<PeerId> members;
-  if (id == own(s)->id) {
+  if (id == own(s)->id || !own(s)->boundary || !s.held->before_pinned.empty()) {
     for (const Member& m : own(s)->members) members.insert(m.peer());
+    if (id == own(s)->id || !own(s)->boundary) return members;
+    for (const PeerId p : s.held->admitted) members.erase(p);
     return members;
   }
   std::size_t reports = 0;
@@ -108,10 +119,7 @@ std::set<PeerId> members_of_started(const State& s, const std::vector<Member>& a
 /// state all will hold. `alive` is not empty.
 Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {
   Next next;
-  EpochId newest;
-  for (const Member& m : alive) {
-    newest = std::max(newest, s.peers.at(m.peer()).report.started.value_or(EpochId{}));
-  }
+  const EpochId newest = newest_started(s, alive);
   std::vector<Member> newcomers = door(s);
   std::vector<Member> voters = alive;
   std::set<PeerId> strangers;
@@ -389,6 +397,27 @@ void reconsider(State& s, Actions& out) {
   }
 }
 
+namespace {
+
+/// The members of the proposal that it admits: they have begun nothing, and are no members of the
+/// newest epoch that others have started.
+std::vector<PeerId> admitted_by_proposal(const State& s) {
+  std::set<PeerId> members;
+  if (own(s) != nullptr) {
+    const std::vector<Member> alive = survivors(s);
+    const EpochId newest = newest_started(s, alive);
+    if (newest != EpochId{}) members = members_of_started(s, alive, newest);
+  }
+  std::vector<PeerId> admitted;
+  for (const Member& m : s.proposal->members) {
+    const bool begun = s.peers.at(m.peer()).report.started.has_value();
+    if (!begun && !members.contains(m.peer())) admitted.push_back(m.peer());
+  }
+  return admitted;
+}
+
+}  // namespace
+
 void write_proposal(State& s, Actions& out) {
   std::optional<Lie> lie = find_lie(s, *s.proposal);
   const Numbering numbering = numbering_of(s, *s.proposal);
@@ -406,6 +435,11 @@ void write_proposal(State& s, Actions& out) {
   to.over = false;
   to.passed = numbering.passed;
   to.pinned = numbering.pinned;
+  Numbering earlier;
+  if (s.proposal->boundary) earlier = numbering_before(s, *s.proposal);
+  to.before_passed = earlier.passed;
+  to.before_pinned = std::move(earlier.pinned);
+  to.admitted = s.proposal->boundary ? admitted_by_proposal(s) : std::vector<PeerId>{};
   out.push_back(WriteRegister{*s.held, to});
   s.writing = std::move(to);
 }

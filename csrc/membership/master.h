@@ -91,6 +91,11 @@ struct Register {
   /// The members of the last voted boundary, in rank order: by their number means are divided.
   /// Empty: an older master wrote this value, or the run was adopted.
   std::vector<PeerId> pinned = {};
+  /// With an epoch that is a boundary, for a master that finds it not started: the numbering of
+  /// before it, and the members that it admits.
+  std::uint64_t before_passed = 0;
+  std::vector<PeerId> before_pinned = {};
+  std::vector<PeerId> admitted = {};
   static constexpr std::string_view kAddedFrom = "ended";
   bool operator==(const Register&) const = default;
 
@@ -102,6 +107,9 @@ struct Register {
     visit("ended", self.ended);
     visit("revoked", self.revoked, kRevokedMax);
     visit("pinned", self.pinned, kMembersMax);
+    visit("before_passed", self.before_passed);
+    visit("before_pinned", self.before_pinned, kMembersMax);
+    visit("admitted", self.admitted, kMembersMax);
   }
 };
 

@@ -69,6 +69,9 @@ void adopt(State& s, bool patience_over, Actions& out) {
   ++to.incarnation;
   if (newest != nullptr) {
     to.pinned.clear();
+    to.before_passed = 0;
+    to.before_pinned.clear();
+    to.admitted.clear();
     to.epoch = Epoch{*newest->report.started, members, EpochId{}, false};
     to.over = false;
     to.ended.reset();

@@ -186,12 +186,21 @@ Numbering numbering_before(const State& s, const Epoch& epoch) {
   }
   EpochId newest;
   for (const auto& [member, report] : begun) newest = std::max(newest, *report->started);
+  if (held == nullptr) return numbering_of_most(begun, newest);
+  // Also a member that leaves may have started it.
+  const std::vector<Member> alive = survivors(s);
+  const bool started = std::any_of(alive.begin(), alive.end(), [&](const Member& m) {
+    return s.peers.at(m.peer()).report.started == held->id;
+  });
+  const bool known = !s.held->pinned.empty();
   // A boundary that the register holds, and that nobody has started, has passed for nobody.
-  const bool holds = held != nullptr && (held->id == newest || !held->boundary);
-  Numbering numbering = numbering_of_most(begun, newest);
-  if (holds) numbering.passed = s.held->passed;
-  if (holds && !s.held->pinned.empty()) numbering.pinned = s.held->pinned;
-  return numbering;
+  if (!started && held->boundary) {
+    if (!s.held->before_pinned.empty()) return {s.held->before_passed, s.held->before_pinned};
+    return numbering_of_most(begun, newest);
+  }
+  if (known) return {s.held->passed, s.held->pinned};
+  if (held->boundary) return {s.held->passed, ids_of(held->members)};
+  return {s.held->passed, numbering_of_most(begun, newest).pinned};
 }
 
 Numbering numbering_of(const State& s, const Epoch& epoch) {

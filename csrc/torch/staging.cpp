@@ -125,14 +125,9 @@ bool wait_for_devices(std::optional<milliseconds> timeout) {
       check_signals();
     }
   }
-  // A failed run stays in the list while the device is at its copies. It is raised once.
-  Error failed;
-  for (const auto& run : runs) {
-    Error error = run->take_error();
-    if (!failed.failed()) failed = std::move(error);
-  }
   LateFailure::raise_any();
-  check(failed);
+  // A failed run stays in the list while the device is at its copies.
+  for (const auto& run : runs) check(run->take_error());
   return true;
 }
 
