@@ -79,42 +79,6 @@ std::set<PeerId> refuse_ahead(State& s, const std::vector<Member>& newcomers, co
   return refused;
 }
 
-EpochId newest_started(const State& s, const std::vector<Member>& alive) {
-  EpochId newest;
-  for (const Member& m : alive) {
-    newest = std::max(newest, s.peers.at(m.peer()).report.started.value_or(EpochId{}));
-  }
-  return newest;
-}
-
-/// Members of the register's epoch that go on with those that have started `id`, the newest epoch
-/// that any of `alive` has started. Where the register's epoch is a boundary that nobody has
-/// started, those that it admits do not. If an older master wrote it, a member is who is named by
-/// more than half of those that have started `id`.
-std::set<PeerId> members_of_started(const State& s, const std::vector<Member>& alive, EpochId id) {
-  std::set<PeerId> members;
-  if (id == own(s)->id || !own(s)->boundary || !s.held->before_pinned.empty()) {
-    for (const Member& m : own(s)->members) members.insert(m.peer());
-    if (id == own(s)->id || !own(s)->boundary) return members;
-    for (const PeerId p : s.held->admitted) members.erase(p);
-    return members;
-  }
-  std::size_t reports = 0;
-  std::map<PeerId, std::size_t> named;
-  for (const Member& m : alive) {
-    const Report& r = s.peers.at(m.peer()).report;
-    if (r.started != id) continue;
-    ++reports;
-    for (const PeerId p : std::set<PeerId>(r.started_members.begin(), r.started_members.end())) {
-      ++named[p];
-    }
-  }
-  for (const auto& [p, times] : named) {
-    if (2 * times > reports) members.insert(p);
-  }
-  return members;
-}
-
 /// Decides which members vote, which newcomers are admitted, which members leave, and which shared
 /// state all will hold. `alive` is not empty.
 Next next_epoch(State& s, const std::vector<Member>& alive, Actions& out) {

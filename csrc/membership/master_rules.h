@@ -270,6 +270,16 @@ struct Numbering {
   std::vector<PeerId> pinned;  // the members of that boundary, in rank order
 };
 
+/// The newest epoch that any of `alive` has started; none: EpochId{}.
+[[nodiscard]] EpochId newest_started(const State& s, const std::vector<Member>& alive);
+
+/// Members of the register's epoch that go on with those that have started `id`, the newest epoch
+/// that any of `alive` has started. Where the register's epoch is a boundary that nobody has
+/// started, those that it admits do not. If an older master wrote it, a member is who is named by
+/// more than half of those that have started `id`.
+[[nodiscard]] std::set<PeerId> members_of_started(const State& s, const std::vector<Member>& alive,
+                                                  EpochId id);
+
 /// The numbering in the newest epoch that a member of `epoch` has started. What members say counts
 /// only where the register does not know.
 [[nodiscard]] Numbering numbering_before(const State& s, const Epoch& epoch);

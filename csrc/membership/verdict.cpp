@@ -177,6 +177,38 @@ std::vector<Begun> begun_of(const State& s, const Epoch& epoch) {
   return begun;
 }
 
+EpochId newest_started(const State& s, const std::vector<Member>& alive) {
+  EpochId newest;
+  for (const Member& m : alive) {
+    newest = std::max(newest, s.peers.at(m.peer()).report.started.value_or(EpochId{}));
+  }
+  return newest;
+}
+
+std::set<PeerId> members_of_started(const State& s, const std::vector<Member>& alive, EpochId id) {
+  std::set<PeerId> members;
+  if (id == own(s)->id || !own(s)->boundary || !s.held->before_pinned.empty()) {
+    for (const Member& m : own(s)->members) members.insert(m.peer());
+    if (id == own(s)->id || !own(s)->boundary) return members;
+    for (const PeerId p : s.held->admitted) members.erase(p);
+    return members;
+  }
+  std::size_t reports = 0;
+  std::map<PeerId, std::size_t> named;
+  for (const Member& m : alive) {
+    const Report& r = s.peers.at(m.peer()).report;
+    if (r.started != id) continue;
+    ++reports;
+    for (const PeerId p : std::set<PeerId>(r.started_members.begin(), r.started_members.end())) {
+      ++named[p];
+    }
+  }
+  for (const auto& [p, times] : named) {
+    if (2 * times > reports) members.insert(p);
+  }
+  return members;
+}
+
 Numbering numbering_before(const State& s, const Epoch& epoch) {
   const Epoch* held = own(s);
   const std::vector<Begun> begun = begun_of(s, epoch);
