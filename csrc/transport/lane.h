@@ -75,6 +75,13 @@ class Lane {
   virtual void flush() = 0;
   /// Would this lane take a frame of the shared queue at once?
   [[nodiscard]] virtual bool idle() const = 0;
+  /// What the lane has sent, as far as it knows.
+  struct Sent {
+    std::uint64_t bytes = 0;
+    std::size_t unacknowledged = 0;  // of them
+    std::uint64_t round_trip_us = 0;
+  };
+  [[nodiscard]] virtual Sent sent() const { return {}; }
 
   /// After this call no byte is read from or written to memory under `token`: the rest of a
   /// half-sent frame is copied, the rest of a half-received one is dropped. Returns the payload

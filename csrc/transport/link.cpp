@@ -5,18 +5,23 @@
 
 #include "base/assert.h"
 #include "base/limits.h"
+#include "base/log.h"
 
 namespace pccl {
 
 Link::Link(LinkOwner& owner, Handle to, std::uint64_t count)
     : handle(std::move(to)), serial(count), owner_(owner) {}
 
-void Link::attach(std::unique_ptr<Lane> lane) { lanes_.push_back({std::move(lane)}); }
+void Link::attach(std::unique_ptr<Lane> lane) {
+  lanes_.push_back({std::move(lane)});
+  choose();
+}
 
 void Link::join(std::unique_ptr<Lane> lane) {
   Lane& joined = *lane;
   lanes_.push_back({std::move(lane)});
   ++bulk_lanes_;
+  choose();
   Outgoing word;
   word.frame.type = FrameType::joined;
   joined.send(std::move(word));  // then frames of the shared queue
@@ -44,8 +49,45 @@ Link::Held& Link::held(const Lane& lane) {
   return *found;
 }
 
-bool Link::carries_bulk(const Held& held) const {
-  return &held == &lanes_.front() ? bulk_lanes_ == 0 : !held.awaited;
+/// The small lane alone, or the first of the bulk lanes that have joined.
+void Link::choose() {
+  std::size_t chosen = 0;
+  for (Held& held : lanes_) {
+    const bool small = &held == &lanes_.front();
+    held.used = small ? bulk_lanes_ == 0 : !held.awaited && chosen < wanted_lanes_;
+    if (held.used && !small) ++chosen;
+  }
+}
+
+void Link::use(std::size_t bulk_lanes) {
+  if (std::exchange(wanted_lanes_, bulk_lanes) == bulk_lanes) return;
+  log_debug("the link to peer " + name_of(handle) + " sends over " + std::to_string(bulk_lanes) +
+            (bulk_lanes == 1 ? " bulk lane" : " bulk lanes"));
+  choose();
+  for (const Held& held : lanes_) {
+    if (bulk_.empty()) return;
+    if (held.used && held.lane->idle()) held.lane->flush();
+  }
+}
+
+LinkLoad Link::load() const {
+  LinkLoad load;
+  load.lanes = bulk_lanes_;
+  load.joining = joining.size();
+  std::size_t used = 0;
+  std::size_t sending = 0;
+  for (const Held& held : lanes_) {
+    if (!held.lane->open()) continue;
+    const Lane::Sent sent = held.lane->sent();
+    load.delivered += sent.bytes - std::min<std::uint64_t>(sent.bytes, sent.unacknowledged);
+    if (!held.used) continue;
+    ++used;
+    if (sent.unacknowledged > 0 || !held.lane->idle()) ++sending;
+    load.round_trip_us = std::max(load.round_trip_us, sent.round_trip_us);
+  }
+  load.sends = sending > 0 || !bulk_.empty();
+  load.full = load.sends && 2 * sending >= used;
+  return load;
 }
 
 void Link::start() {
@@ -82,7 +124,7 @@ void Link::send_segment(const SegmentHeader& header, const std::byte* payload, M
   bulk_.push_back(std::move(out));
   for (const Held& held : lanes_) {
     if (bulk_.empty()) return;
-    if (carries_bulk(held) && held.lane->idle()) held.lane->flush();
+    if (held.used && held.lane->idle()) held.lane->flush();
   }
 }
 
@@ -97,11 +139,13 @@ void Link::cancel(MemoryToken token) {
 
 void Link::close() {
   state = State::closing;
+  widening.reset();
   joining.clear();
   for (const Held& held : lanes_) held.lane->close();
 }
 
 void Link::end() {
+  widening.reset();
   dial.reset();
   deadline.reset();
   retry.reset();
@@ -136,7 +180,7 @@ void Link::lane_sent(const Outgoing& frame) {
 }
 
 std::optional<Outgoing> Link::lane_next(const Lane& lane) {
-  if (bulk_.empty() || !carries_bulk(held(lane))) return std::nullopt;
+  if (bulk_.empty() || !held(lane).used) return std::nullopt;
   std::optional<Outgoing> next = std::move(bulk_.front());
   bulk_.pop_front();
   return next;
@@ -147,6 +191,7 @@ void Link::lane_joined(Lane& lane) {
   if (!joined.awaited) return owner_.link_lost(*this, "broken framing: a lane joins twice");
   joined.awaited = false;
   ++bulk_lanes_;
+  choose();
   if (!bulk_.empty()) lane.flush();
 }
 

@@ -26,6 +26,7 @@
 #include "transport/lane_dial.h"
 #include "transport/loop.h"
 #include "transport/transport.h"
+#include "transport/widening.h"
 
 namespace pccl {
 
@@ -66,6 +67,9 @@ class Link : public LaneOwner {
   /// The number of lanes that may still join.
   [[nodiscard]] std::size_t room() const;
   void start();
+  /// Sends large segments over so many bulk lanes of those that are there, from now on.
+  void use(std::size_t bulk_lanes);
+  [[nodiscard]] LinkLoad load() const;
   /// Sends a control or a relay frame, in order, on the small lane.
   void send_message(FrameType type, std::vector<std::byte> payload);
   void send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,
@@ -86,6 +90,7 @@ class Link : public LaneOwner {
   std::string address;  // the peer's address that the first lane has reached, if this side dialled
   std::unique_ptr<LaneDial> dial;  // of the first lane
   std::list<std::unique_ptr<LaneJoin>> joining;
+  std::unique_ptr<Widening> widening;  // while the link is up
   std::unique_ptr<Timer> deadline;
   std::unique_ptr<Timer> retry;
   std::uint64_t deadline_at_ms = 0;
@@ -112,14 +117,16 @@ class Link : public LaneOwner {
     std::unique_ptr<Lane> lane;
     bool awaited = false;  // its dialler has not sent `joined` yet
     bool over = false;     // no frame comes over the lane any more
+    bool used = false;     // carries large segments
     [[nodiscard]] bool vanished() const { return over && awaited; }
   };
   [[nodiscard]] Held& held(const Lane& lane);
-  [[nodiscard]] bool carries_bulk(const Held& held) const;
+  void choose();
 
   LinkOwner& owner_;
   std::vector<Held> lanes_;
   std::size_t bulk_lanes_ = 0;  // joined ones; without any the small lane does their work
+  std::size_t wanted_lanes_ = kLanesMax;
   bool started_ = false;
   std::deque<Outgoing> bulk_;  // taken by whichever bulk lane can write
   std::size_t queued_bytes_ = 0;

@@ -330,8 +330,14 @@ void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
                            link.join(lane_of(link, Lane::Kind::bulk, std::move(stream)));
                          },
                          [&link, join](const std::string& why) {
-                           log_warning("a lane to peer " + name_of(link.handle) +
-                                       " has not joined its link: " + why);
+                           const std::string line = "a lane to peer " + name_of(link.handle) +
+                                                    " has not joined its link: " + why;
+                           if (link.widening) link.widening->refused();
+                           if (link.load().lanes == 0) {
+                             log_warning(line);
+                           } else {
+                             log_debug(line);
+                           }
                            link.joining.erase(join);
                          }});
   }
@@ -439,7 +445,10 @@ void TcpLinks::send_relay(PeerId peer, std::vector<std::byte> payload) {
 
 void TcpLinks::send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
                             MemoryToken token, std::uint64_t cookie) {
-  if (Link* link = find_up(peer)) link->send_segment(header, payload, token, cookie);
+  Link* link = find_up(peer);
+  if (link == nullptr) return;
+  link->send_segment(header, payload, token, cookie);
+  if (header.bytes > kSmallSegmentBytesMax && link->widening) link->widening->wake();
 }
 
 void TcpLinks::cancel(MemoryToken token) {
@@ -512,6 +521,13 @@ void TcpLinks::tell_up(const Told& told) {
   if (link->state == Link::State::failed) return;  // the report of its loss comes next
   const bool first = link->state == Link::State::proven;
   link->state = Link::State::up;
+  if (first) {
+    link->widening = std::make_unique<Widening>(
+        loop_, options_.bulk_lanes, !link->address.empty(),
+        Widening::Calls{[&at = *link] { return at.load(); },
+                        [&at = *link](std::size_t lanes) { at.use(lanes); },
+                        [this, &at = *link](std::size_t more) { widen(at, more); }});
+  }
   events_.link_up(told.peer);
   // The owner has heard of the link before its first message.
   if (first && link->state == Link::State::up) link->start();

@@ -54,6 +54,8 @@ std::size_t TcpStream::unacknowledged_bytes() const {
   return ::ioctl(socket_.fd(), SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
+std::uint64_t TcpStream::round_trip_us() const { return pccl::round_trip_us(socket_.fd()); }
+
 Stream::Moved TcpStream::peek(std::span<std::byte> into) {
   return uninterrupted([&] { return ::recv(socket_.fd(), into.data(), into.size(), MSG_PEEK); });
 }

@@ -41,6 +41,9 @@ class Stream {
   [[nodiscard]] virtual Moved write(std::span<const iovec> parts) = 0;
   /// Bytes that were written and that the other side's machine has not acknowledged yet.
   [[nodiscard]] virtual std::size_t unacknowledged_bytes() const { return 0; }
+  /// The time that a byte takes there and its acknowledgement back where no queue delays them; 0:
+  /// not known.
+  [[nodiscard]] virtual std::uint64_t round_trip_us() const { return 0; }
   /// Copies the first bytes that have arrived; `read` still returns them.
   [[nodiscard]] virtual Moved peek(std::span<std::byte> into) = 0;
   /// Ends writing: the written bytes arrive, and then the other side reads the end.
@@ -87,6 +90,7 @@ class TcpStream : public Stream {
   [[nodiscard]] Moved read(std::span<const iovec> parts) override;
   [[nodiscard]] Moved write(std::span<const iovec> parts) override;
   [[nodiscard]] std::size_t unacknowledged_bytes() const override;
+  [[nodiscard]] std::uint64_t round_trip_us() const override;
   [[nodiscard]] Moved peek(std::span<std::byte> into) override;
   void shut() override;
   void on_ready(Ready ready) override;

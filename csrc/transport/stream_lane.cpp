@@ -135,8 +135,14 @@ void StreamLane::flush() {
   watch();
 }
 
+Lane::Sent StreamLane::sent() const {
+  if (!open()) return {written_, 0, 0};
+  return {written_, stream_->unacknowledged_bytes(), stream_->round_trip_us()};
+}
+
 void StreamLane::taken(std::size_t bytes) {
   moved_ += bytes;
+  written_ += bytes;
   while (bytes > 0) {
     Outgoing& frame = queue_.front();
     const std::size_t left = frame.header_size + frame.payload_bytes() - frame.sent;

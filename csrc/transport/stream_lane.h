@@ -31,6 +31,7 @@ class StreamLane final : public Lane {
   void send(Outgoing frame) override;
   void flush() override;
   [[nodiscard]] bool idle() const override { return queue_.empty() && open() && !write_failed_; }
+  [[nodiscard]] Sent sent() const override;
   [[nodiscard]] std::size_t cancel(MemoryToken token) override;
   void close() override;
   void end() override;
@@ -80,6 +81,7 @@ class StreamLane final : public Lane {
   bool shut_ = false;
   std::unique_ptr<Timer> progress_;
   std::uint64_t moved_ = 0;  // bytes, either way
+  std::uint64_t written_ = 0;
   std::uint64_t moved_before_ = 0;
   std::size_t unacknowledged_before_ = 0;
 };

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
@@ -27,7 +28,9 @@ constexpr std::uint64_t kKeepaliveS = 30;  // without a user time-out
 constexpr int kKeepaliveProbes = 4;
 constexpr int kTcpRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which headers do not know yet
 constexpr int kRtoMaxMs = 2000;
-constexpr int kAnyPortTries = 16;  // a free port of one host may be taken on the next
+constexpr std::size_t kMinRttOffset = 148;   // in Linux's tcp_info, which the C library's lacks
+constexpr std::uint64_t kLongTripUs = 5000;  // a way over which BBR is worth its price
+constexpr int kAnyPortTries = 16;            // a free port of one host may be taken on the next
 
 const sockaddr_in* as_v4(const SocketAddress& a) {
   return reinterpret_cast<const sockaddr_in*>(&a.storage);
@@ -302,14 +305,33 @@ void tune_socket(int fd, std::uint64_t user_timeout_ms) {
   set_int(fd, IPPROTO_TCP, kTcpRtoMaxMs, kRtoMaxMs);
 }
 
+namespace {
+
+bool set_congestion(int fd, std::string_view name) {
+  return ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                      static_cast<socklen_t>(name.size())) == 0;
+}
+
+}  // namespace
+
 void tune_congestion(int fd) {
-  if (!is_same_machine(fd)) return;
-  for (const std::string_view name : {"cubic", "reno"}) {
-    if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
-                     static_cast<socklen_t>(name.size())) == 0) {
-      break;
-    }
+  if (is_same_machine(fd)) {
+    if (!set_congestion(fd, "cubic")) static_cast<void>(set_congestion(fd, "reno"));
+  } else if (round_trip_us(fd) >= kLongTripUs) {
+    static_cast<void>(set_congestion(fd, "bbr"));  // not everywhere allowed: then as it was
   }
+}
+
+std::uint64_t round_trip_us(int fd) {
+  std::array<std::byte, 512> info{};
+  auto size = static_cast<socklen_t>(info.size());
+  std::uint32_t least_us = 0;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, info.data(), &size) != 0 ||
+      size < kMinRttOffset + sizeof least_us) {
+    return 0;
+  }
+  std::memcpy(&least_us, info.data() + kMinRttOffset, sizeof least_us);
+  return least_us == ~std::uint32_t{0} ? 0 : least_us;
 }
 
 Result<std::vector<Socket>> listen_on(Loop& loop, const std::vector<std::string>& hosts,

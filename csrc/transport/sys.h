@@ -71,9 +71,12 @@ struct SocketAddress {
 /// Sets the options of a connection, or of a listening socket, whose connections inherit them: no
 /// Nagle, keepalive, and an end if bytes are not acknowledged within `user_timeout_ms`.
 void tune_socket(int fd, std::uint64_t user_timeout_ms);
-/// For an established connection within one machine CUBIC or Reno in place of BBR, which halves
-/// the rate there.
+/// For an established connection within one machine CUBIC or Reno in place of BBR, which halves the
+/// rate there; over a long way BBR, where the system lets this process have it, since one lost
+/// packet halves the others' rate.
 void tune_congestion(int fd);
+/// The shortest that the system has measured, without what queues add; 0: nothing.
+[[nodiscard]] std::uint64_t round_trip_us(int fd);
 
 /// Listens on every host (none: all addresses, IPv6 and IPv4) at the same port: the first free one
 /// of first..last, any if `first` is 0. Non-blocking sockets, whose connections have the options of

@@ -525,6 +525,8 @@ std::size_t TlsStream::unacknowledged_bytes() const {
   return state_->pending() + state_->under->unacknowledged_bytes();
 }
 
+std::uint64_t TlsStream::round_trip_us() const { return state_->under->round_trip_us(); }
+
 void TlsStream::shut() {
   State& state = *state_;
   if (state.shut_asked || !open()) return;

@@ -67,7 +67,9 @@ Register unstarted_boundary() {
   return left;
 }
 
-Report sound() { return voted(begun(EpochId::make(1, 1), peers({1, 2, 3}), 6, 6, peers({1, 2, 3}))); }
+Report sound() {
+  return voted(begun(EpochId::make(1, 1), peers({1, 2, 3}), 6, 6, peers({1, 2, 3})));
+}
 
 /// What 1 says: it alone has started 1.5, a number between that of the others and the register's.
 Report lie(std::uint64_t passed, std::vector<PeerId> pinned, std::vector<PeerId> members) {

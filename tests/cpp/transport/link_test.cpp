@@ -119,6 +119,19 @@ TEST(Link, over_lanes_that_are_no_sockets_everything_arrives_in_both_directions)
   EXPECT_EQ(ends.a.link.queued_bytes(), 0U);
 }
 
+TEST(Link, that_uses_fewer_lanes_for_a_while_loses_nothing) {
+  LinkEnds ends(5);
+  const auto data = numbers(8U << 20, 7);
+  LinkEnds::send(ends.a, data, 128U << 10, 1);
+  for (const std::size_t lanes : {1U, 4U, 2U, 1U}) {
+    ends.a.link.use(lanes);
+    for (int round = 0; round < 3; ++round) static_cast<void>(ends.loop.run_once(false));
+  }
+  ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 64; }));
+  EXPECT_EQ(ends.b.memory, data);
+  EXPECT_EQ(ends.a.link.load().lanes, 4U);
+}
+
 TEST(Link, what_is_cancelled_is_not_read_any_more_by_a_lane_that_is_no_socket) {
   LinkEnds ends;
   {

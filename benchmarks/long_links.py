@@ -1,0 +1,161 @@
+"""How much of a long and lossy line does an all-reduce fill, next to gloo in the same run?
+
+Ranks on emulated hosts (tests/labs/wan: needs root and /dev/net/tun), each with a line of its own.
+The rate is that of a whole call: bytes of the tensor by seconds, in Mbit/s. With two ranks an
+all-reduce sends so many bytes each way, with n ranks 2 (n - 1) / n times as many: so the column
+`of the line` counts. For each line the first call, cold, and the median of the calls after it, one
+at a time behind a barrier.
+
+  hosts           their congestion control; pccl takes BBR over long lines where it may
+  formula         what one connection of Reno gets by Mathis et al. 1997: MSS / RTT * 1.22 / sqrt of
+                  the loss
+  overruns, late  of the emulator: packets that it had no room for, and that it sent too late
+
+    python benchmarks/long_links.py                     # the whole grid, hours
+    python benchmarks/long_links.py --rtt-ms 80 --loss-pct 0.01 --calls 3 --congestion reno
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "labs"))
+SEGMENT_BYTES = 1448  # of payload in a packet of 1,500 bytes
+
+
+def arguments() -> argparse.Namespace:
+    """The arguments of the command line."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--rtt-ms", type=float, nargs="+", default=[0.0, 20.0, 80.0, 200.0])
+    p.add_argument("--loss-pct", type=float, nargs="+", default=[0.0, 0.001, 0.01, 0.1])
+    p.add_argument("--rate-mbit", type=float, default=1000.0)
+    p.add_argument("--congestion", nargs="+", default=["reno", "bbr"], help="of the hosts")
+    p.add_argument("--backends", nargs="+", default=["pccl"], choices=["pccl", "gloo"])
+    p.add_argument("--world", type=int, default=2)
+    p.add_argument("--mib", type=int, default=256, help="of the tensor (default 256)")
+    p.add_argument("--calls", type=int, default=10, help="after the first one (default 10)")
+    p.add_argument("--limit-s", type=float, default=20, help="no call begins after so long")
+    p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    p.add_argument("--meet", help=argparse.SUPPRESS)
+    return p.parse_args()
+
+
+def run_rank(given: argparse.Namespace) -> None:
+    """Runs a rank: prints the seconds of each call."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    store = dist.FileStore(given.meet, given.world)
+    dist.init_process_group(
+        given.backends[0],
+        store=store,
+        rank=given.rank,
+        world_size=given.world,
+        timeout=timedelta(seconds=600),
+    )
+    tensor = torch.arange(given.mib << 18, dtype=torch.float32)
+    seconds: list[float] = []
+    goes_on = torch.ones(1)
+    begun = time.perf_counter()
+    while goes_on.item() > 0:
+        dist.barrier()
+        begin = time.perf_counter()
+        dist.all_reduce(tensor)
+        seconds.append(time.perf_counter() - begin)
+        if len(seconds) == 1:
+            expected = torch.arange(tensor.numel(), dtype=torch.float32) * given.world
+            assert torch.equal(tensor, expected)
+            tensor.zero_()
+        late = time.perf_counter() - begun > given.limit_s
+        goes_on.fill_(given.rank == 0 and len(seconds) <= given.calls and not late)
+        dist.broadcast(goes_on, 0)
+    print(json.dumps(seconds), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(given: argparse.Namespace, wan: Any, backend: str) -> list[float]:
+    """The seconds of each call at rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = []
+        for rank in range(given.world):
+            command = [sys.executable, __file__, "--rank", str(rank), "--meet", f"{folder}/meet"]
+            command += ["--backends", backend, "--world", str(given.world)]
+            command += ["--mib", str(given.mib), "--calls", str(given.calls)]
+            command += ["--limit-s", str(given.limit_s)]
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "wan0"}
+            env["PCCL_INTERFACE"] = wan.address(rank + 1)
+            env.setdefault("PCCL_LOG_LEVEL", "error")
+            ranks.append(
+                subprocess.Popen(
+                    wan.command(rank + 1, command), env=env, stdout=subprocess.PIPE, text=True
+                )
+            )
+        try:
+            said = [rank.communicate(timeout=900)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        return [float(s) for s in json.loads(said[0].splitlines()[-1])]
+
+
+def of_formula(rtt_ms: float, loss_pct: float) -> str:
+    """The rate of one connection of Reno, in Mbit/s."""
+    if rtt_ms == 0 or loss_pct == 0:
+        return "-"
+    rate = SEGMENT_BYTES * 8 / (rtt_ms / 1e3) * 1.22 / math.sqrt(loss_pct / 100)
+    return f"{rate / 1e6:.1f}"
+
+
+def main() -> None:
+    """Prints the table."""
+    given = arguments()
+    if given.rank is not None:
+        run_rank(given)
+        return
+    from wan.wan import Wan
+
+    sent = 2 * (given.world - 1) / given.world  # times the tensor, by each rank
+    print(f"All-reduce of {given.mib} MiB, {given.world} ranks, {given.rate_mbit:.0f} Mbit/s\n")
+    columns = ["hosts", "RTT, ms", "loss, %", "formula", "backend", "calls", "first", "median"]
+    columns += ["of the line", "overruns", "late over 1 ms"]
+    print("| " + " | ".join(columns) + " |")
+    print("|---" * len(columns) + "|")
+    mbit = (given.mib << 20) * 8 / 1e6
+    for congestion, rtt_ms, loss_pct, backend in itertools.product(
+        given.congestion, given.rtt_ms, given.loss_pct, given.backends
+    ):
+        with Wan(
+            given.world,
+            rate_mbit=given.rate_mbit,
+            rtt_ms=rtt_ms,
+            loss_pct=loss_pct,
+            congestion_control=congestion,
+        ) as wan:
+            seconds = measure(given, wan, backend)
+            stats = wan.stats()
+        median = mbit / statistics.median(seconds[1:] or seconds)
+        overruns = sum(host["overrun"] for host in stats["hosts"].values())
+        late = stats["forwarder"]["late_over_1ms"] / max(1, stats["forwarder"]["deliveries"])
+        row = [congestion, f"{rtt_ms:g}", f"{loss_pct:g}", of_formula(rtt_ms, loss_pct), backend]
+        row += [str(len(seconds)), f"{mbit / seconds[0]:.0f}", f"{median:.0f}"]
+        row += [f"{100 * median * sent / given.rate_mbit:.0f} %", str(overruns), f"{late:.1%}"]
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+#include "transport/lane_count.h"
+
+#include <algorithm>
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kLongTripUs = 2000;  // below, one connection fills the line
+constexpr std::uint64_t kWindowTrips = 8;
+constexpr std::uint64_t kWindowUsMin = 800'000;
+constexpr std::uint64_t kWindowUsMax = 3'000'000;
+constexpr double kFarBetter = 1.3;  // in one window
+constexpr double kBetter = 1.1;     // so much faster: more lanes help
+constexpr double kAsFast = 0.95;    // so fast still: fewer lanes do
+constexpr double kBrokenIn = 0.5;   // so slow: the line is another one
+constexpr double kNewest = 0.3;     // weight of a window in the rate of the base
+constexpr int kWindowsOfMore = 2;
+constexpr int kWindowsOfFewer = 3;
+constexpr std::uint64_t kHoldWindows = 8;
+constexpr std::uint64_t kHoldDoublings = 3;
+constexpr int kWindowsOfAnother = 4;
+
+}  // namespace
+
+std::size_t LaneCount::look(const Look& look) {
+  if (look.round_trip_us < kLongTripUs) return wanted_;
+  busy_us_ += look.busy_us;
+  bytes_ += look.bytes;
+  const std::uint64_t window =
+      std::clamp(kWindowTrips * look.round_trip_us, kWindowUsMin, kWindowUsMax);
+  if (busy_us_ < (settling_ ? window / 2 : window)) return wanted_;
+  const double rate = static_cast<double>(bytes_) / static_cast<double>(busy_us_);
+  busy_us_ = 0;
+  bytes_ = 0;
+  if (settling_) {
+    settling_ = false;
+  } else {
+    window_over(rate);
+  }
+  return wanted_;
+}
+
+void LaneCount::window_over(double rate) {
+  ++windows_;
+  switch (trial_) {
+    case Trial::none:
+      return goes_on(rate);
+    case Trial::more: {
+      trial_rate_ += rate;
+      const bool far_better = rate >= kFarBetter * base_rate_;
+      if (!far_better && windows_ < kWindowsOfMore) return;
+      if (!far_better && trial_rate_ < kBetter * base_rate_ * windows_) return settle(base_);
+      base_ = wanted_;
+      base_rate_ = far_better ? rate : trial_rate_ / windows_;
+      if (base_ == most_) return settle(base_);
+      // The first time fast: what is too many goes again.
+      return begin(Trial::more, failed_ == 0 ? 4 * base_ : 2 * base_);
+    }
+    case Trial::fewer: {
+      trial_rate_ += rate;
+      const bool as_fast = trial_rate_ >= kAsFast * base_rate_ * windows_;
+      if (as_fast && windows_ < kWindowsOfFewer) return;
+      return settle(as_fast ? wanted_ : base_);
+    }
+  }
+}
+
+void LaneCount::goes_on(double rate) {
+  slow_windows_ = rate < kBrokenIn * base_rate_ ? slow_windows_ + 1 : 0;
+  const bool another_line = slow_windows_ >= kWindowsOfAnother;
+  if (base_rate_ == 0 || another_line) {
+    base_rate_ = rate;
+    slow_windows_ = 0;
+  } else if (slow_windows_ == 0) {
+    base_rate_ += kNewest * (rate - base_rate_);
+  }
+  if (hold_ > 0 && !another_line) {
+    --hold_;
+    return;
+  }
+  const bool can_be_fewer = base_ > least_ && !another_line;
+  if (can_be_fewer && (fewer_next_ || base_ == most_)) return begin(Trial::fewer, base_ / 2);
+  if (base_ < most_) begin(Trial::more, failed_ == 0 ? 4 * base_ : 2 * base_);
+}
+
+void LaneCount::begin(Trial trial, std::size_t lanes) {
+  trial_ = trial;
+  windows_ = 0;
+  trial_rate_ = 0;
+  fewer_next_ = trial == Trial::more;
+  wanted_ = std::clamp(lanes, least_, most_);
+  settling_ = true;
+}
+
+void LaneCount::settle(std::size_t lanes) {
+  settling_ = lanes != wanted_;
+  wanted_ = base_ = lanes;
+  trial_ = Trial::none;
+  hold_ = kHoldWindows << std::min(failed_++, kHoldDoublings);
+}
+
+}  // namespace pccl

@@ -1,0 +1,54 @@
+// How many bulk lanes a link uses: more while more of them carry more, fewer when as much goes over
+// fewer. Pure: a function of what the link has carried.
+//
+// A TCP connection over a long way carries what its window lets it, and that shrinks with each lost
+// packet (Mathis et al. 1997: by 1 / RTT and 1 / sqrt(loss)), so on long or lossy ways several fill
+// a line that one cannot fill. On a short way one connection is the fastest.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace pccl {
+
+class LaneCount {
+ public:
+  LaneCount(std::size_t least, std::size_t most)
+      : least_(std::max<std::size_t>(1, least)), most_(std::max(least_, most)) {}
+
+  /// What a link that always had something to send has carried since the last call.
+  struct Look {
+    std::uint64_t busy_us = 0;
+    std::uint64_t bytes = 0;  // that have arrived
+    std::uint64_t round_trip_us = 0;
+  };
+  /// Returns the number of bulk lanes to use from now on.
+  std::size_t look(const Look& look);
+  [[nodiscard]] std::size_t wanted() const { return wanted_; }
+
+ private:
+  enum class Trial : std::uint8_t { none, more, fewer };
+  void window_over(double rate);
+  void goes_on(double rate);
+  void begin(Trial trial, std::size_t lanes);
+  void settle(std::size_t lanes);
+
+  std::size_t least_;
+  std::size_t most_;
+  std::size_t wanted_ = least_;
+  std::size_t base_ = least_;  // the number before the trial
+  double base_rate_ = 0;       // bytes a microsecond with it, over some windows
+  Trial trial_ = Trial::none;
+  int windows_ = 0;        // of the trial
+  double trial_rate_ = 0;  // the sum of its windows
+  int slow_windows_ = 0;   // one after the other
+  bool fewer_next_ = false;
+  std::uint64_t hold_ = 0;  // windows until the next trial
+  std::uint64_t failed_ = 0;
+  std::uint64_t busy_us_ = 0;
+  std::uint64_t bytes_ = 0;
+  bool settling_ = false;  // the number has changed: connections find their rates first
+};
+
+}  // namespace pccl

@@ -1,0 +1,114 @@
+// The number of lanes on lines whose rate is a function of it.
+#include "transport/lane_count.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/random.h"
+
+namespace pccl {
+namespace {
+
+/// A line that carries `most` Mbit/s, and `each` over one connection.
+struct Line {
+  double most;
+  double each;
+  std::uint64_t round_trip_us = 80'000;
+  double noise = 0;  // a window is so much faster or slower, at most
+
+  [[nodiscard]] double rate(std::size_t lanes) const {
+    return std::min(most, each * static_cast<double>(lanes));
+  }
+};
+
+struct Walk {
+  /// Looks each 50 ms for so long.
+  void busy(const Line& line, double seconds) {
+    for (double at = 0; at < seconds; at += 0.05) {
+      const double spread = 1 + line.noise * (static_cast<double>(random.below(2001)) / 1000.0 - 1);
+      const double bytes = line.rate(count.wanted()) * spread / 8 * 50'000;
+      static_cast<void>(
+          count.look({50'000, static_cast<std::uint64_t>(bytes), line.round_trip_us}));
+    }
+  }
+  /// The rate that the line gives for a while, as a part of the best.
+  double share(const Line& line, double seconds) {
+    double sum = 0;
+    int times = 0;
+    for (double at = 0; at < seconds; at += 0.05, ++times) {
+      busy(line, 0.05);
+      sum += line.rate(count.wanted());
+    }
+    return sum / times / line.rate(32);
+  }
+
+  LaneCount count{1, 32};
+  Random random{1};
+};
+
+TEST(LaneCount, a_short_line_has_one_lane_whatever_it_carries) {
+  Walk walk;
+  walk.busy({.most = 1000, .each = 10, .round_trip_us = 500}, 100);
+  EXPECT_EQ(walk.count.wanted(), 1U);
+}
+
+TEST(LaneCount, a_line_that_one_connection_cannot_fill_gets_lanes_until_it_is_full) {
+  for (const double each : {20.0, 100.0, 260.0, 600.0}) {
+    Walk walk;
+    walk.busy({.most = 1000, .each = each}, 15);
+    EXPECT_GE(walk.share({.most = 1000, .each = each}, 60), 0.9) << each;
+  }
+}
+
+TEST(LaneCount, a_line_that_one_connection_fills_keeps_one_lane_most_of_the_time) {
+  Walk walk;
+  int more = 0;
+  for (int i = 0; i < 1000; ++i) {
+    walk.busy({.most = 900, .each = 900}, 0.3);
+    more += walk.count.wanted() > 1 ? 1 : 0;
+  }
+  EXPECT_LT(more, 250);
+}
+
+TEST(LaneCount, never_fewer_than_the_least_nor_more_than_the_most) {
+  for (const double each : {1.0, 2000.0}) {
+    Walk walk;
+    walk.count = LaneCount(3, 5);
+    for (int i = 0; i < 2000; ++i) {
+      walk.busy({.most = 1000, .each = each}, 0.3);
+      EXPECT_GE(walk.count.wanted(), 3U);
+      EXPECT_LE(walk.count.wanted(), 5U);
+    }
+  }
+}
+
+TEST(LaneCount, lanes_that_do_not_help_any_more_go) {
+  Walk walk;
+  walk.busy({.most = 1000, .each = 30}, 30);
+  EXPECT_EQ(walk.count.wanted(), 32U);
+  walk.busy({.most = 1000, .each = 1000}, 600);
+  EXPECT_LE(walk.count.wanted(), 8U);
+}
+
+TEST(LaneCount, a_line_that_becomes_slow_and_comes_back_is_filled_again) {
+  Walk walk;
+  walk.busy({.most = 1000, .each = 100}, 60);
+  walk.busy({.most = 10, .each = 1}, 60);
+  EXPECT_GE(walk.share({.most = 10, .each = 1}, 60), 0.9);
+  walk.busy({.most = 1000, .each = 100}, 60);
+  EXPECT_GE(walk.share({.most = 1000, .each = 100}, 60), 0.9);
+}
+
+TEST(LaneCount, windows_that_are_uneven_make_no_line_slow) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    Walk walk;
+    walk.random = Random(seed);
+    const Line line{.most = 1000, .each = 120, .noise = 0.5};
+    walk.busy(line, 30);
+    EXPECT_GE(walk.share(line, 120), 0.8) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace pccl

@@ -1,0 +1,73 @@
+#include "transport/widening.h"
+
+#include <gtest/gtest.h>
+
+#include "support.h"
+
+namespace pccl {
+namespace {
+
+/// A link over which each lane carries so much for each look.
+struct Played {
+  explicit Played(bool dials)
+      : widening(loop, 1, dials,
+                 {[this] { return next(); }, [this](std::size_t lanes) { used = lanes; },
+                  [this](std::size_t more) {
+                    dialled += more;
+                    if (joins) load.lanes += more;
+                  }}) {}
+  LinkLoad next() {
+    ++looks;
+    load.delivered += 1'000'000 * std::min(used, load.lanes);
+    return load;
+  }
+  bool until(const std::function<bool()>& done) { return test::run_until(loop, done, 20000); }
+
+  Loop loop;
+  LinkLoad load{.sends = true, .full = true, .round_trip_us = 3000, .lanes = 1};
+  std::size_t used = 1;
+  std::size_t dialled = 0;
+  std::size_t looks = 0;
+  bool joins = true;
+  Widening widening;
+};
+
+TEST(Widening, dials_lanes_while_a_long_link_is_full) {
+  Played link(true);
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.used == 4; }));
+  EXPECT_EQ(link.dialled, 3U);
+  EXPECT_EQ(link.load.lanes, 4U);
+}
+
+TEST(Widening, looks_only_while_the_link_sends) {
+  Played link(true);
+  link.load.sends = link.load.full = false;
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.looks == 2; }));
+  EXPECT_FALSE(test::run_until(link.loop, [&] { return link.looks > 2; }, 300));
+  link.widening.wake();
+  EXPECT_EQ(link.looks, 3U);
+}
+
+TEST(Widening, the_side_that_was_dialled_waits_for_the_other_one_first) {
+  Played link(false);
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.used == 4; }));
+  EXPECT_EQ(link.dialled, 0U);
+  ASSERT_TRUE(link.until([&] { return link.dialled == 3; }));
+}
+
+TEST(Widening, a_lane_that_was_refused_is_not_dialled_again_at_once) {
+  Played link(true);
+  link.joins = false;
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.dialled == 3; }));
+  link.widening.refused();
+  const std::size_t looks = link.looks;
+  ASSERT_TRUE(link.until([&] { return link.looks > looks + 5; }));
+  EXPECT_EQ(link.dialled, 3U);
+}
+
+}  // namespace
+}  // namespace pccl
