@@ -5,7 +5,6 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kLongTripUs = 2000;  // below, one connection fills the line
 constexpr std::uint64_t kWindowTrips = 8;
 constexpr std::uint64_t kWindowUsMin = 800'000;
 constexpr std::uint64_t kWindowUsMax = 3'000'000;
@@ -29,6 +28,10 @@ std::size_t LaneCount::look(const Look& look) {
   const std::uint64_t window =
       std::clamp(kWindowTrips * look.round_trip_us, kWindowUsMin, kWindowUsMax);
   if (busy_us_ < (settling_ ? window / 2 : window)) return wanted_;
+  if (bytes_ == 0) {  // the peer takes nothing, which says nothing of the number of lanes
+    busy_us_ = 0;
+    return wanted_;
+  }
   const double rate = static_cast<double>(bytes_) / static_cast<double>(busy_us_);
   busy_us_ = 0;
   bytes_ = 0;
@@ -54,7 +57,7 @@ void LaneCount::window_over(double rate) {
       base_rate_ = far_better ? rate : trial_rate_ / windows_;
       if (base_ == most_) return settle(base_);
       // The first time fast: what is too many goes again.
-      return begin(Trial::more, failed_ == 0 ? 4 * base_ : 2 * base_);
+      return begin(Trial::more, settled_ == 0 ? 4 * base_ : 2 * base_);
     }
     case Trial::fewer: {
       trial_rate_ += rate;
@@ -80,7 +83,7 @@ void LaneCount::goes_on(double rate) {
   }
   const bool can_be_fewer = base_ > least_ && !another_line;
   if (can_be_fewer && (fewer_next_ || base_ == most_)) return begin(Trial::fewer, base_ / 2);
-  if (base_ < most_) begin(Trial::more, failed_ == 0 ? 4 * base_ : 2 * base_);
+  if (base_ < most_) begin(Trial::more, settled_ == 0 ? 4 * base_ : 2 * base_);
 }
 
 void LaneCount::begin(Trial trial, std::size_t lanes) {
@@ -96,7 +99,7 @@ void LaneCount::settle(std::size_t lanes) {
   settling_ = lanes != wanted_;
   wanted_ = base_ = lanes;
   trial_ = Trial::none;
-  hold_ = kHoldWindows << std::min(failed_++, kHoldDoublings);
+  hold_ = kHoldWindows << std::min(settled_++, kHoldDoublings);
 }
 
 }  // namespace pccl

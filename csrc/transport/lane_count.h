@@ -12,6 +12,9 @@
 
 namespace pccl {
 
+/// Round trips below are those of a short line, which one connection fills.
+inline constexpr std::uint64_t kLongTripUs = 2000;
+
 class LaneCount {
  public:
   LaneCount(std::size_t least, std::size_t most)
@@ -44,8 +47,8 @@ class LaneCount {
   double trial_rate_ = 0;  // the sum of its windows
   int slow_windows_ = 0;   // one after the other
   bool fewer_next_ = false;
-  std::uint64_t hold_ = 0;  // windows until the next trial
-  std::uint64_t failed_ = 0;
+  std::uint64_t hold_ = 0;     // windows until the next trial
+  std::uint64_t settled_ = 0;  // trials after which it has settled
   std::uint64_t busy_us_ = 0;
   std::uint64_t bytes_ = 0;
   bool settling_ = false;  // the number has changed: connections find their rates first

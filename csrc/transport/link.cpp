@@ -76,17 +76,20 @@ LinkLoad Link::load() const {
   load.joining = joining.size();
   std::size_t used = 0;
   std::size_t sending = 0;
+  std::uint64_t trip_us = ~std::uint64_t{0};
   for (const Held& held : lanes_) {
     if (!held.lane->open()) continue;
     const Lane::Sent sent = held.lane->sent();
     load.delivered += sent.bytes - std::min<std::uint64_t>(sent.bytes, sent.unacknowledged);
+    if (held.awaited && !held.over) ++load.joining;
     if (!held.used) continue;
     ++used;
     if (sent.unacknowledged > 0 || !held.lane->idle()) ++sending;
-    load.round_trip_us = std::max(load.round_trip_us, sent.round_trip_us);
+    if (sent.round_trip_us > 0) trip_us = std::min(trip_us, sent.round_trip_us);
   }
   load.sends = sending > 0 || !bulk_.empty();
   load.full = load.sends && 2 * sending >= used;
+  if (trip_us != ~std::uint64_t{0}) load.round_trip_us = trip_us;
   return load;
 }
 

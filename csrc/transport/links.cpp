@@ -278,7 +278,8 @@ void TcpLinks::deadline_over(Link& link) {
 bool TcpLinks::takes_lane(const LaneHello& hello) {
   const Link* link = find_standing(peer_of(hello.dialer), hello.link);
   if (link == nullptr) return parking_.takes_lane(hello);
-  return link->handle.key == hello.dialer && link->room() > 0;
+  if (link->handle.key != hello.dialer || link->room() == 0) return false;
+  return link->load().lanes < options_.bulk_lanes || descriptors_free() >= kDescriptorsLeft;
 }
 
 void TcpLinks::lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stream) {
@@ -327,13 +328,14 @@ void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
         loop_, dialler(), to, hello_to(link, link.number, /*joins=*/true), kJoinMs,
         LaneJoin::Events{[this, &link, join](std::unique_ptr<Stream> stream) {
                            link.joining.erase(join);
+                           if (link.widening) link.widening->joined();
                            link.join(lane_of(link, Lane::Kind::bulk, std::move(stream)));
                          },
                          [&link, join](const std::string& why) {
                            const std::string line = "a lane to peer " + name_of(link.handle) +
                                                     " has not joined its link: " + why;
                            if (link.widening) link.widening->refused();
-                           if (link.load().lanes == 0) {
+                           if (link.load().lanes == 0 && link.joining.size() == 1) {
                              log_warning(line);
                            } else {
                              log_debug(line);

@@ -11,12 +11,15 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <system_error>
 
 #include "base/assert.h"
 #include "base/limits.h"
@@ -28,9 +31,9 @@ constexpr std::uint64_t kKeepaliveS = 30;  // without a user time-out
 constexpr int kKeepaliveProbes = 4;
 constexpr int kTcpRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which headers do not know yet
 constexpr int kRtoMaxMs = 2000;
-constexpr std::size_t kMinRttOffset = 148;   // in Linux's tcp_info, which the C library's lacks
-constexpr std::uint64_t kLongTripUs = 5000;  // a way over which BBR is worth its price
-constexpr int kAnyPortTries = 16;            // a free port of one host may be taken on the next
+constexpr std::size_t kMinRttOffset = 148;  // in Linux's tcp_info, which the C library's lacks
+constexpr std::uint64_t kBbrTripUs = 5000;  // a way over which BBR is worth its price
+constexpr int kAnyPortTries = 16;           // a free port of one host may be taken on the next
 
 const sockaddr_in* as_v4(const SocketAddress& a) {
   return reinterpret_cast<const sockaddr_in*>(&a.storage);
@@ -269,6 +272,16 @@ std::size_t descriptors_max() {
   return static_cast<std::size_t>(std::min<rlim_t>(limit.rlim_cur, 1U << 20));
 }
 
+std::size_t descriptors_free() {
+  std::error_code unreadable;
+  std::size_t used = 0;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", unreadable), end;
+       !unreadable && at != end; at.increment(unreadable)) {
+    ++used;
+  }
+  return descriptors_max() - std::min(descriptors_max(), used);
+}
+
 bool descriptors_are_free(int count) {
   std::vector<int> opened;
   for (int i = 0; i < count; ++i) {
@@ -317,8 +330,11 @@ bool set_congestion(int fd, std::string_view name) {
 void tune_congestion(int fd) {
   if (is_same_machine(fd)) {
     if (!set_congestion(fd, "cubic")) static_cast<void>(set_congestion(fd, "reno"));
-  } else if (round_trip_us(fd) >= kLongTripUs) {
-    static_cast<void>(set_congestion(fd, "bbr"));  // not everywhere allowed: then as it was
+  } else if (round_trip_us(fd) >= kBbrTripUs) {
+    // Where it is not allowed or not there the connection stays as it was. The question is not
+    // asked again: each time the kernel might look for a module.
+    static std::atomic<bool> absent{false};
+    if (!absent && !set_congestion(fd, "bbr")) absent = errno == ENOENT || errno == EPERM;
   }
 }
 

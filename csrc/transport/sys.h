@@ -63,6 +63,8 @@ struct SocketAddress {
 
 /// The descriptors that this process may have open.
 [[nodiscard]] std::size_t descriptors_max();
+/// How many of them are not open, by what /proc says; where there is none, all.
+[[nodiscard]] std::size_t descriptors_free();
 /// Could so many descriptors be opened now?
 [[nodiscard]] bool descriptors_are_free(int count);
 

@@ -144,8 +144,9 @@ class LinksBase {
   virtual void give_up(PeerId peer, const std::string& reason) = 0;
   [[nodiscard]] virtual bool is_up(PeerId peer) const = 0;
   /// Dials so many more bulk lanes of a link that is up, to kLanesMax in all; either side may call
-  /// it. A lane carries segments as soon as it has joined; a lane that has not joined within
-  /// kJoinMs is given up, with a line in the log. Does nothing if the link is not up.
+  /// it. A lane that has joined carries segments, over a long line if the link wants so many
+  /// (Widening); one that has not joined within kJoinMs is given up, with a line in the log. Does
+  /// nothing if the link is not up.
   virtual void widen(PeerId peer, std::size_t bulk_lanes) = 0;
 
   /// These two do nothing if the link to the peer is not up.

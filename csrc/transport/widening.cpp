@@ -1,8 +1,10 @@
 #include "transport/widening.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
+#include "base/log.h"
 #include "transport/sys.h"
 
 namespace pccl {
@@ -11,7 +13,6 @@ namespace {
 constexpr std::uint64_t kLookMs = 50;
 constexpr std::uint64_t kOtherDialsMs = 500;
 constexpr std::uint64_t kRefusedMs = 600'000;  // then lanes are dialled again
-constexpr std::size_t kDescriptorsLeft = 256;  // for everything else
 
 }  // namespace
 
@@ -30,14 +31,18 @@ void Widening::look() {
   const LinkLoad before = std::exchange(last_, load);
   const std::uint64_t since_ms = std::exchange(last_ms_, now);
   if (!load.sends) {
+    lacks_since_ms_ = 0;
     timer_.reset();
     return;
   }
   if (!load.full || !before.full) return;
+  if (load.round_trip_us < kLongTripUs) return;  // all lanes that are there
+  const bool has_all = load.lanes + load.joining >= count_.wanted();
+  if (!has_all && now < not_before_ms_) return;  // a trial would be of lanes that are not there
   const std::uint64_t delivered = std::max(load.delivered, before.delivered) - before.delivered;
   const std::size_t wanted = count_.look({(now - since_ms) * 1000, delivered, load.round_trip_us});
   calls_.use(wanted);
-  if (wanted <= least_ || load.lanes + load.joining >= wanted) {
+  if (wanted <= std::max<std::size_t>(1, least_) || load.lanes + load.joining >= wanted) {
     lacks_since_ms_ = 0;
   } else {
     dial(load);
@@ -47,9 +52,18 @@ void Widening::look() {
 void Widening::dial(const LinkLoad& load) {
   const std::uint64_t now = loop_.now_ms();
   if (lacks_since_ms_ == 0) lacks_since_ms_ = now;
-  if (now < not_before_ms_ || (!dials_ && now - lacks_since_ms_ < kOtherDialsMs)) return;
-  const std::size_t more = count_.wanted() - load.lanes - load.joining;
-  if (!descriptors_are_free(static_cast<int>(more + kDescriptorsLeft))) return refused();
+  const std::uint64_t other_ms = std::max(kOtherDialsMs, 8 * load.round_trip_us / 1000);
+  if (now < not_before_ms_ || (!dials_ && now - lacks_since_ms_ < other_ms)) return;
+  std::size_t more = count_.wanted() - load.lanes - load.joining;
+  if (!dials_ && !reached_) {  // perhaps nobody can dial this peer (a NAT): one lane finds out
+    if (load.joining > 0) return;
+    more = 1;
+  }
+  if (descriptors_free() < more + kDescriptorsLeft) {
+    log_debug("no more lanes to a peer: fewer than " + std::to_string(more + kDescriptorsLeft) +
+              " descriptors are free");
+    return refused();
+  }
   calls_.dial(more);
 }
 

@@ -18,11 +18,12 @@ namespace pccl {
 /// an operation of 256 MiB, and the slowest of them would be waited for.
 inline constexpr std::size_t kWidestLanes = 32;
 static_assert(kWidestLanes < kLanesMax);
+inline constexpr std::size_t kDescriptorsLeft = 256;  // by further lanes, for everything else
 
 /// What the bulk lanes of a link carry.
 struct LinkLoad {
   bool sends = false;           // something waits to be sent, or to be acknowledged
-  bool full = false;            // so it does on most of the lanes: this is no end of an operation
+  bool full = false;            // so it does on half of the lanes: this is no end of an operation
   std::uint64_t delivered = 0;  // bytes that the other side's machine has acknowledged, so far
   std::uint64_t round_trip_us = 0;
   std::size_t lanes = 0;    // bulk lanes that are there
@@ -49,7 +50,8 @@ class Widening {
 
   /// The link has something to send.
   void wake();
-  /// A lane that was dialled has not joined.
+  /// A lane that was dialled has joined, or has not.
+  void joined() { reached_ = true; }
   void refused();
 
  private:
@@ -65,6 +67,7 @@ class Widening {
   std::uint64_t last_ms_ = 0;
   std::uint64_t lacks_since_ms_ = 0;  // 0: has all lanes that it wants
   std::uint64_t not_before_ms_ = 0;
+  bool reached_ = false;  // this side can dial the peer
   std::unique_ptr<Timer> timer_;
 };
 

@@ -47,6 +47,17 @@ struct Walk {
   Random random{1};
 };
 
+TEST(LaneCount, a_peer_that_takes_nothing_changes_no_number) {
+  Walk walk;
+  const Line stopped{.most = 0, .each = 0};
+  walk.busy(stopped, 600);
+  EXPECT_EQ(walk.count.wanted(), 1U);
+  walk.busy({.most = 900, .each = 900}, 20);
+  const std::size_t before = walk.count.wanted();
+  walk.busy(stopped, 600);
+  EXPECT_EQ(walk.count.wanted(), before);
+}
+
 TEST(LaneCount, a_short_line_has_one_lane_whatever_it_carries) {
   Walk walk;
   walk.busy({.most = 1000, .each = 10, .round_trip_us = 500}, 100);

@@ -14,7 +14,10 @@ struct Played {
                  {[this] { return next(); }, [this](std::size_t lanes) { used = lanes; },
                   [this](std::size_t more) {
                     dialled += more;
-                    if (joins) load.lanes += more;
+                    largest = std::max(largest, more);
+                    if (!joins) return;
+                    load.lanes += more;
+                    widening.joined();
                   }}) {}
   LinkLoad next() {
     ++looks;
@@ -27,6 +30,7 @@ struct Played {
   LinkLoad load{.sends = true, .full = true, .round_trip_us = 3000, .lanes = 1};
   std::size_t used = 1;
   std::size_t dialled = 0;
+  std::size_t largest = 0;  // number that was dialled at once
   std::size_t looks = 0;
   bool joins = true;
   Widening widening;
@@ -56,6 +60,28 @@ TEST(Widening, the_side_that_was_dialled_waits_for_the_other_one_first) {
   ASSERT_TRUE(link.until([&] { return link.used == 4; }));
   EXPECT_EQ(link.dialled, 0U);
   ASSERT_TRUE(link.until([&] { return link.dialled == 3; }));
+}
+
+TEST(Widening, the_side_that_was_dialled_tries_one_lane_before_it_dials_several) {
+  Played link(false);
+  link.joins = false;
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.dialled > 0; }));
+  link.load.joining = 1;
+  const std::size_t looks = link.looks;
+  ASSERT_TRUE(link.until([&] { return link.looks > looks + 5; }));
+  EXPECT_EQ(link.dialled, 1U);
+}
+
+TEST(Widening, leaves_a_short_link_alone) {
+  Played link(true);
+  link.load.round_trip_us = 100;
+  link.load.lanes = 5;
+  link.used = 5;
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.looks > 30; }));
+  EXPECT_EQ(link.used, 5U);
+  EXPECT_EQ(link.dialled, 0U);
 }
 
 TEST(Widening, a_lane_that_was_refused_is_not_dialled_again_at_once) {
