@@ -64,6 +64,10 @@ void Link::use(std::size_t bulk_lanes) {
   log_debug("the link to peer " + name_of(handle) + " sends over " + std::to_string(bulk_lanes) +
             (bulk_lanes == 1 ? " bulk lane" : " bulk lanes"));
   choose();
+  flush_bulk();
+}
+
+void Link::flush_bulk() {
   for (const Held& held : lanes_) {
     if (bulk_.empty()) return;
     if (held.used && held.lane->idle()) held.lane->flush();
@@ -125,10 +129,7 @@ void Link::send_segment(const SegmentHeader& header, const std::byte* payload, M
   queued_bytes_ += out.payload_bytes();
   if (header.bytes <= kSmallSegmentBytesMax) return lanes_.front().lane->send(std::move(out));
   bulk_.push_back(std::move(out));
-  for (const Held& held : lanes_) {
-    if (bulk_.empty()) return;
-    if (held.used && held.lane->idle()) held.lane->flush();
-  }
+  flush_bulk();
 }
 
 void Link::cancel(MemoryToken token) {

@@ -70,6 +70,7 @@ class Link : public LaneOwner {
   /// Sends large segments over so many bulk lanes of those that are there, from now on.
   void use(std::size_t bulk_lanes);
   [[nodiscard]] LinkLoad load() const;
+  [[nodiscard]] std::size_t bulk_lanes() const { return bulk_lanes_; }
   /// Sends a control or a relay frame, in order, on the small lane.
   void send_message(FrameType type, std::vector<std::byte> payload);
   void send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,
@@ -122,6 +123,7 @@ class Link : public LaneOwner {
   };
   [[nodiscard]] Held& held(const Lane& lane);
   void choose();
+  void flush_bulk();
 
   LinkOwner& owner_;
   std::vector<Held> lanes_;

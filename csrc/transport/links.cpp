@@ -279,7 +279,7 @@ bool TcpLinks::takes_lane(const LaneHello& hello) {
   const Link* link = find_standing(peer_of(hello.dialer), hello.link);
   if (link == nullptr) return parking_.takes_lane(hello);
   if (link->handle.key != hello.dialer || link->room() == 0) return false;
-  return link->load().lanes < options_.bulk_lanes || descriptors_free() >= kDescriptorsLeft;
+  return link->bulk_lanes() < options_.bulk_lanes || descriptors_free() >= kDescriptorsLeft;
 }
 
 void TcpLinks::lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stream) {
@@ -335,7 +335,7 @@ void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
                            const std::string line = "a lane to peer " + name_of(link.handle) +
                                                     " has not joined its link: " + why;
                            if (link.widening) link.widening->refused();
-                           if (link.load().lanes == 0 && link.joining.size() == 1) {
+                           if (link.bulk_lanes() == 0 && link.joining.size() == 1) {
                              log_warning(line);
                            } else {
                              log_debug(line);

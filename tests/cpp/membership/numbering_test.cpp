@@ -25,6 +25,7 @@ struct Successor {
     hello.report = report;
     out = step(s, PeerConnected{hello, ""});
   }
+  void all_hello(const Report& first);
   /// All members of the proposal are ready. Their reports are those of their hello.
   void all_ready() {
     const Epoch epoch = *s.proposal;
@@ -77,12 +78,17 @@ Report lie(std::uint64_t passed, std::vector<PeerId> pinned, std::vector<PeerId>
                std::move(pinned));
 }
 
+/// 1 says `first`; 2 and 3 say what is true, and 4 that it has begun nothing.
+void Successor::all_hello(const Report& first) {
+  hello(member(1), first);
+  hello(member(2), sound());
+  hello(member(3), sound());
+  hello(member(4), Report{});
+}
+
 TEST(Numbering, control_without_a_lie) {
   Successor next(unstarted_boundary());
-  next.hello(member(1), sound());
-  next.hello(member(2), sound());
-  next.hello(member(3), sound());
-  next.hello(member(4), Report{});
+  next.all_hello(sound());
   ASSERT_TRUE(next.s.proposal.has_value());
   EXPECT_EQ(proposed(next.out), peers({1, 2, 3}));
   next.all_ready();
@@ -91,13 +97,9 @@ TEST(Numbering, control_without_a_lie) {
   EXPECT_EQ(next.s.writing->pinned, peers({1, 2, 3}));
 }
 
-// F1a
 TEST(Numbering, one_that_alone_names_a_newer_epoch_does_not_say_by_what_the_others_divide) {
   Successor next(unstarted_boundary());
-  next.hello(member(1), lie(7, peers({1}), peers({1, 2, 3})));
-  next.hello(member(2), sound());
-  next.hello(member(3), sound());
-  next.hello(member(4), Report{});
+  next.all_hello(lie(7, peers({1}), peers({1, 2, 3})));
   ASSERT_TRUE(next.s.proposal.has_value());
   next.all_ready();
   ASSERT_TRUE(next.s.writing.has_value());
@@ -109,24 +111,16 @@ TEST(Numbering, one_that_alone_names_a_newer_epoch_does_not_say_by_what_the_othe
   }
 }
 
-// F1b
 TEST(Numbering, one_that_alone_names_a_newer_epoch_makes_no_newcomer_a_member) {
   Successor next(unstarted_boundary());
-  next.hello(member(1), lie(6, peers({1, 2, 3}), peers({1, 2, 3, 4})));
-  next.hello(member(2), sound());
-  next.hello(member(3), sound());
-  next.hello(member(4), Report{});
+  next.all_hello(lie(6, peers({1, 2, 3}), peers({1, 2, 3, 4})));
   ASSERT_TRUE(next.s.proposal.has_value());
   EXPECT_EQ(proposed(next.out), peers({1, 2, 3}));
 }
 
-// F1c
 TEST(Numbering, one_that_alone_names_a_newer_epoch_costs_no_sound_member_its_place) {
   Successor next(unstarted_boundary());
-  next.hello(member(1), lie(5, peers({1, 2, 3}), peers({1, 2, 3})));
-  next.hello(member(2), sound());
-  next.hello(member(3), sound());
-  next.hello(member(4), Report{});
+  next.all_hello(lie(5, peers({1, 2, 3}), peers({1, 2, 3})));
   ASSERT_TRUE(next.s.proposal.has_value());
   next.all_ready();
   ASSERT_TRUE(next.s.writing.has_value());
@@ -149,7 +143,6 @@ TEST(Numbering, one_that_alone_names_a_newer_epoch_costs_no_sound_member_its_pla
   EXPECT_EQ(evicted, 0U);
 }
 
-// F2
 TEST(Numbering, of_two_that_have_begun_an_epoch_one_puts_no_replica_out) {
   const std::vector<Member> six = {member(1, "a", 0, 2), member(2, "a", 1, 2),
                                    member(3, "b", 0, 2), member(4, "b", 1, 2),
@@ -177,7 +170,6 @@ TEST(Numbering, of_two_that_have_begun_an_epoch_one_puts_no_replica_out) {
   }
 }
 
-// F3
 TEST(Numbering, of_a_boundary_by_an_older_master_the_register_knows_who_was_pinned) {
   Register left = unstarted_boundary();
   left.pinned.clear();  // an older master wrote it
@@ -186,10 +178,7 @@ TEST(Numbering, of_a_boundary_by_an_older_master_the_register_knows_who_was_pinn
   left.admitted.clear();
   Successor next(left);
   auto first = begun(EpochId::make(1, 9), ids_of(kFour), 7, 7, peers({1}));
-  next.hello(member(1), first);  // the one that has heard its Start, or says so
-  next.hello(member(2), sound());
-  next.hello(member(3), sound());
-  next.hello(member(4), Report{});
+  next.all_hello(first);  // the one that has heard its Start, or says so
   ASSERT_TRUE(next.s.proposal.has_value());
   next.all_ready();
   ASSERT_TRUE(next.s.writing.has_value());
@@ -197,7 +186,6 @@ TEST(Numbering, of_a_boundary_by_an_older_master_the_register_knows_who_was_pinn
   EXPECT_EQ(next.s.writing->pinned, ids_of(kFour));
 }
 
-// F4
 TEST(Numbering, what_a_leaver_has_started_has_passed_for_those_that_stay) {
   // Epoch 1.1 is a boundary that began step 7 and admitted 4. 3 alone has heard its Start, and
   // wishes to leave at once; 1 and 2 vote at the boundary of step 6, in which nothing was issued.
