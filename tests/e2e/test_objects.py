@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conftest import common_store, failure, hear, say
+from elastic_members import Start
 
 NONE = {"PCCL_OBJECTS": "0"}
 
@@ -98,3 +99,29 @@ def test_a_program_that_a_member_sends_is_not_run(run_peers: Any, tmp_path: Path
         for peer in peers:
             peer.tell("end")
             peer.finish()
+
+
+def calls_them_in_a_run(rank: int, url: str) -> None:
+    import torch.distributed as dist
+
+    import pccl_backend as pccl
+
+    dist.init_process_group("pccl", init_method=url, timeout=timedelta(seconds=60))
+    pccl.group().refresh({"step": 0})
+    objects: list[Any] = [None]
+    say(
+        default=failure(lambda: dist.all_gather_object(objects, rank)),
+        group=failure(
+            lambda: dist.broadcast_object_list(objects, src=0, group=dist.new_group([0]))
+        ),
+    )
+    dist.destroy_process_group()
+
+
+def test_they_are_refused_on_the_groups_of_a_run(run_peers: Any, start_master: Start) -> None:
+    master = start_master("--min-peers", "1")
+    (peer,) = run_peers(calls_them_in_a_run, 1, master.url, env=NONE)
+    for text in peer.next().values():
+        assert text.startswith("RuntimeError: "), text
+        assert "PCCL_OBJECTS=0: torch unpickles what other members send" in text
+    peer.finish()

@@ -185,5 +185,5 @@ def test_strangers_and_a_flooded_store_cost_no_member_its_place_and_a_newcomer_c
     for peer in (*members, newcomer):
         peer.finish()
     said = "".join(master.errors)
-    assert "is lost" not in said
+    assert "lost:" not in said
     assert "evicted" not in said
