@@ -397,7 +397,8 @@ class Gateway:
 
     def _text(self, error: Exception) -> str:
         """What went wrong, for people."""
-        is_cut = isinstance(error, (http.client.BadStatusLine, ssl.SSLEOFError))
+        ends = (http.client.BadStatusLine, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+        is_cut = isinstance(error, ends)
         is_cut |= isinstance(error, (ConnectionResetError, BrokenPipeError))
         is_cut |= getattr(error, "reason", "") == "UNEXPECTED_EOF_WHILE_READING"
         if is_cut and self._access.tls is not None:

@@ -13,6 +13,7 @@ from chaos.run import why_not
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "long_links.py"
 
 
+@pytest.mark.long
 def test_a_long_line_gets_more_lanes_while_it_is_full() -> None:
     if reason := why_not():
         pytest.skip(reason)

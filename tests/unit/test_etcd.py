@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
 import time
 import traceback
@@ -20,6 +21,7 @@ from pccl_backend._etcd_gateway import (
     REQUEST_TIMEOUT_S,
     Access,
     EtcdError,
+    Gateway,
     Login,
     Tls,
     _login_text,
@@ -282,6 +284,14 @@ def test_an_error_of_etcd_3_6_is_understood_as_one_of_3_4() -> None:
     assert "the password is wrong" in _login_text(error, "u")
     stream = {"error": {"code": 16, "message": "etcdserver: invalid auth token"}}
     assert _status_error(200, stream, b"{}", shown=True, token="").wants_login
+
+
+@pytest.mark.parametrize(
+    "ends", [ssl.SSLEOFError(8, "EOF"), ssl.SSLZeroReturnError(6, "closed"), ConnectionResetError()]
+)
+def test_a_server_that_ends_the_handshake_may_speak_http(ends: Exception) -> None:
+    text = Gateway(["e:1"], Access(tls=Tls()))._text(ends)
+    assert "or it speaks http: then the URL begins with etcd://" in text
 
 
 def test_files_that_do_not_go_together_leave_the_certificate_of_before_in_use(

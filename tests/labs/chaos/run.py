@@ -219,6 +219,9 @@ def why_not(masters: int = 1) -> str:
         return "it needs root, to make network namespaces"
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return "it needs /dev/net/tun, which is not there or cannot be opened"
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    if not any(line.split()[4] == "/" for line in mounts):  # `ip netns exec` changes that mount
+        return "it needs / to be a mount, which it is not in a chroot"
     compiler = shlex.split(os.environ.get("CXX", "g++"))[0]
     needed = ["ip", compiler, *(["etcd"] if masters > 1 else [])]
     missing = [name for name in needed if not shutil.which(name)]
