@@ -49,7 +49,8 @@ inline constexpr std::size_t kKeptBytesMin = 4096;  // a smaller kept segment co
 // the small sends of both, and as much again for announcements and messages.
 inline constexpr std::size_t kKeptBytesMax = 256U << 20;
 inline constexpr std::size_t kKeptMessageBytes = 256;  // a waiting message counts as so many
-inline constexpr std::size_t kEagerSendsMax = 256;     // small sends to one peer, not received yet
+inline constexpr std::size_t kUnreadMessageBytesMax = 64U << 20;  // to a peer that goes on sending
+inline constexpr std::size_t kEagerSendsMax = 256;  // small sends to one peer, not received yet
 inline constexpr std::size_t kRelayWindowBytes =
     16U << 20;  // of one peer to another, under way over a third
 inline constexpr std::uint64_t kSealsOfOneKey = 1U << 16;  // then a relayed link has the next key
@@ -64,6 +65,8 @@ inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complet
 inline constexpr std::uint64_t kJoinMs = 30000;  // a lane that has not joined its link is given up
 inline constexpr std::size_t kLanesMax = 65;     // of a link: the small one and 64 bulk lanes
 inline constexpr int kAcceptBacklog = 1024;
+// Free descriptors that lanes beyond the first, and newcomers at a master, leave for the rest.
+inline constexpr std::size_t kDescriptorsLeft = 256;
 inline constexpr std::uint64_t kRedialMs =
     3000;  // a closed link is back by then, or its peer is gone
 inline constexpr std::uint64_t kBackoffMsMin = 50;

@@ -46,6 +46,7 @@ void StateExchange::withdraw() {
   snapshot_ = {};
   bytes_offered_ = 0;
   served_to_.clear();
+  sending_bytes_.clear();
   // The links drop the items that they held: peers that wait for these ask another source.
   for (const auto& [index, sending] : std::exchange(sending_, {})) {
     const PullReply reply{group_, sending.request, not_offered(), 0};
@@ -64,8 +65,15 @@ void StateExchange::pulled_from(PeerId peer, const Pull& request) {
   const std::uint64_t offset = std::min(request.offset, item.bytes);
   reply.bytes =
       request.bytes == 0 ? item.bytes - offset : std::min(request.bytes, item.bytes - offset);
+  std::uint64_t& on_the_way = sending_bytes_[peer];
+  // Twice: for a peer that has given an item up and asks again.
+  if (on_the_way + reply.bytes > 2 * bytes_offered_) {
+    reply.bytes = 0;
+    reply.error = {ErrorCode::closed, "the peer fetches more at once than this state has"};
+  }
   context_.links.send_control(peer, encode(PeerToPeer{reply}));
   if (reply.bytes == 0) return;
+  on_the_way += reply.bytes;
   const std::uint32_t index = ++last_sending_;
   const std::uint64_t segments = segments_of(reply.bytes);
   sending_[index] = {peer, request.request, segments, reply.bytes};
@@ -88,6 +96,7 @@ void StateExchange::segment_sent(MemoryToken, PeerId, std::uint32_t index) {
   Sending& sending = it->second;
   const std::uint64_t bytes = std::min<std::uint64_t>(sending.bytes, kSegmentBytesMax);
   sending.bytes -= bytes;
+  sending_bytes_[sending.to] -= bytes;
   // Who fetches the same again and again does not fetch more.
   std::uint64_t& served = served_to_[sending.to];
   const std::uint64_t more = std::min(bytes, bytes_offered_ - served);
@@ -188,6 +197,7 @@ void StateExchange::finish(std::uint64_t id, Error error) {
 
 void StateExchange::link_down(PeerId peer, const std::string& reason) {
   std::erase_if(sending_, [&](const auto& entry) { return entry.second.to == peer; });
+  sending_bytes_.erase(peer);
   std::vector<std::uint64_t> ids;
   for (const auto& [id, request] : requests_) {
     if (request.source == peer) ids.push_back(id);

@@ -80,7 +80,8 @@ class StateExchange : public SegmentOwner {
   bool offered_ = false;
   MemoryToken offer_token_ = 0;
   std::uint32_t last_sending_ = 0;
-  std::map<std::uint32_t, Sending> sending_;  // of the offer, by the index in cookies
+  std::map<std::uint32_t, Sending> sending_;       // of the offer, by the index in cookies
+  std::map<PeerId, std::uint64_t> sending_bytes_;  // of these
   std::uint64_t bytes_offered_ = 0;
   std::map<PeerId, std::uint64_t> served_to_;  // of the offer
   std::uint64_t bytes_served_ = 0;

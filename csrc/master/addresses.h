@@ -1,7 +1,7 @@
-// Which of the addresses in a peer's hello its mates may be told to dial. Without this whoever may
-// say hello lets all members dial any number of addresses of its choice, and services that only
-// their own machines should reach. A name is looked up by the members, which leave out what is
-// local to them (connector.h). Pure.
+// Where a process has come from, and which of the addresses in a peer's hello its mates may be told
+// to dial. Without this whoever may say hello lets all members dial any number of addresses of its
+// choice, and services that only their own machines should reach. A name is looked up by the
+// members, which leave out what is local to them (connector.h). Pure.
 #pragma once
 
 #include <algorithm>
@@ -28,6 +28,13 @@ inline constexpr std::size_t kAddressesDialledMax = 4;  // of one peer, the firs
   }
   if (addresses.size() > kAddressesDialledMax) addresses.resize(kAddressesDialledMax);
   return addresses;
+}
+
+/// By what a process is known that may choose its id anew each time: its token and its network,
+/// neither of which it can choose. Empty: not known.
+[[nodiscard]] inline std::string origin_of(const std::string& token, const std::string& remote) {
+  const auto address = parse_address(remote);
+  return address ? token + "@" + network_of(address.value().host) : "";
 }
 
 }  // namespace pccl::master

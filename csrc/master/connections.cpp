@@ -24,12 +24,6 @@ bool comes_from_here(const Channel& channel) {
 
 }  // namespace
 
-void refuse(Channel& channel, const std::string& whose, ErrorCode code, const std::string& text) {
-  log_warning("refused " + whose + " from " + channel.remote() + ": " + printable(text));
-  channel.send(encode(MasterToPeer{Refuse{Error{code, text}}}));
-  channel.close();
-}
-
 Connections::Connections(pccl::Clock& clock, ConnectionEvents& events, std::uint64_t heartbeat_ms,
                          std::uint64_t silence_ms, std::string log_prefix)
     : clock_(clock),
@@ -125,13 +119,14 @@ Connections::Number Connections::take(std::unique_ptr<Channel> channel, Hello he
   const PeerId peer = hello.member.peer();
   std::string name = name_of(hello.member.handle);
   if (!peers_.contains(peer) && peers_.size() >= kPeersMax) {
-    refuse(*channel, log_prefix_ + "peer " + name, ErrorCode::refused,
-           "this run has " + std::to_string(kPeersMax) + " peers and takes no more");
+    refuse(*channel, name,
+           {ErrorCode::refused,
+            "this run has " + std::to_string(kPeersMax) + " peers and takes no more"});
     return 0;
   }
   const bool again = peers_.contains(peer);
   if (const Error error = events_.refusal(hello, again); error.failed()) {
-    refuse(*channel, log_prefix_ + "peer " + name, error.code, error.text);
+    refuse(*channel, name, error);
     return 0;
   }
   if (again) end(peers_.at(peer));
@@ -183,11 +178,22 @@ void Connections::closed(Number number, const std::string& reason) {
   events_.disconnected(peer, std::move(remote), reason);
 }
 
+/// Tells the peer why the master ends this connection, and closes it.
+void Connections::refuse(Channel& channel, const std::string& name, const Error& error) {
+  const std::string origin = origin_of(channel.caller().token, channel.remote());
+  if (const auto more = refusals_.admit(origin, name + error.text, clock_.now_ms())) {
+    log_warning("refused " + log_prefix_ + "peer " + name + " from " + channel.remote() + ": " +
+                printable(error.text) + *more);
+  }
+  channel.send(encode(MasterToPeer{Refuse{error}}));
+  channel.close();
+}
+
 /// The peer has sent bytes that do not follow the protocol.
 void Connections::break_off(Number number, const std::string& text) {
   Connection& connection = connections_.at(number);
   const PeerId peer = connection.peer;
-  refuse(*connection.channel, log_prefix_ + "peer " + connection.name, ErrorCode::malformed, text);
+  refuse(*connection.channel, connection.name, {ErrorCode::malformed, text});
   end(number);
   events_.gone(peer, "it has sent a message that does not follow the protocol: " + text);
 }

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/ids.h"
+#include "base/line_limit.h"
 #include "membership/seen.h"
 #include "transport/channel.h"
 #include "wire/messages.h"
@@ -59,10 +60,6 @@ class ConnectionEvents {
   virtual void woke(std::uint64_t late_ms) = 0;
 };
 
-/// Tells the other side of a connection why the master ends it, logs the same, and closes it.
-/// `whose`: a subject for the log.
-void refuse(Channel& channel, const std::string& whose, ErrorCode code, const std::string& text);
-
 class Connections {
  public:
   using Number = std::uint64_t;  // of a connection; never reused, and not 0
@@ -97,6 +94,8 @@ class Connections {
   void admit(PeerId peer, std::uint64_t connection);
   /// Has the owner called `admit` for the newest connection of the peer?
   [[nodiscard]] bool admitted(PeerId peer) const;
+  /// Peers that are connected.
+  [[nodiscard]] std::size_t count() const { return connections_.size(); }
   /// Bytes that are queued for all peers.
   [[nodiscard]] std::size_t queued_bytes() const { return *queued_bytes_; }
   /// Does the peer read fast enough to be answered? If not, `room` is called when it has read.
@@ -121,6 +120,7 @@ class Connections {
     std::uint64_t acknowledged_before = 0;
     std::uint64_t received_before = 0;
   };
+  void refuse(Channel& channel, const std::string& name, const Error& error);
   void queue(Connection& to, std::span<const std::byte> bytes);
   void break_off(Number number, const std::string& text);
   void end(Number number);
@@ -133,6 +133,7 @@ class Connections {
   const std::uint64_t silence_ms_;
   const std::uint64_t tick_ms_;
   const std::string log_prefix_;
+  LineLimit refusals_;
   std::shared_ptr<std::size_t> queued_bytes_ = std::make_shared<std::size_t>(0);
   std::map<Number, Connection> connections_;
   std::map<PeerId, Number> peers_;  // newest connection of each

@@ -3,7 +3,8 @@
 #include <utility>
 #include <variant>
 
-#include "base/log.h"
+#include "base/text.h"
+#include "master/addresses.h"
 #include "transport/clock.h"
 #include "transport/network.h"
 #include "wire/codec.h"
@@ -60,7 +61,9 @@ void Reception::first_message(std::uint64_t stranger, std::span<const std::byte>
   if (node.empty()) return;
   const std::unique_ptr<Channel>& channel = node.mapped().channel;
   const auto refused = [&](ErrorCode code, const std::string& text) {
-    refuse(*channel, "a connection", code, text);
+    log_stranger(LogLevel::warning, *channel, "refused a connection from ", text);
+    channel->send(encode(MasterToPeer{Refuse{Error{code, text}}}));
+    channel->close();
   };
   auto message = decode_peer_to_master(payload);
   if (!message) return refused(ErrorCode::malformed, message.error().text);
@@ -87,8 +90,16 @@ void Reception::first_message(std::uint64_t stranger, std::span<const std::byte>
 void Reception::closed(std::uint64_t stranger, const std::string& reason) {
   const auto node = strangers_.extract(stranger);
   if (node.empty()) return;
-  log_info("a process at " + node.mapped().channel->remote() +
-           " has connected and sent no hello; the connection has closed: " + reason);
+  log_stranger(LogLevel::info, *node.mapped().channel,
+               "a connection that has sent no hello has closed, from ", reason);
+}
+
+void Reception::log_stranger(LogLevel level, const Channel& channel, const std::string& head,
+                             const std::string& reason) {
+  const std::string origin = origin_of(channel.caller().token, channel.remote());
+  if (const auto more = lines_.admit(origin, head + reason, network_.clock().now_ms())) {
+    log(level, head + channel.remote() + ": " + printable(reason) + *more);
+  }
 }
 
 MasterToPeer Reception::answer(const StatusRequest& request, const Channel& channel) {

@@ -1,9 +1,10 @@
 // Where connections to a master come in: takes the first message of each, and hands the connection
 // to the run that its Hello names. A status request is answered here and ends its connection.
 //
-// Strangers are untrusted: bad bytes are logged once and end the connection of their sender. The
-// transport limits how many connections may wait without a Hello, and for how long. A Hello touches
-// nothing of any other run than its own: not even the connection of a peer of the same id.
+// Strangers are untrusted: bad bytes are logged (base/line_limit.h) and end the connection of their
+// sender. The transport limits how many connections may wait without a Hello, and for how long. A
+// Hello touches nothing of any other run than its own: not even the connection of a peer of the
+// same id.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/line_limit.h"
+#include "base/log.h"
 #include "master/connections.h"
 #include "master/status_limit.h"
 #include "transport/channel.h"
@@ -54,6 +57,8 @@ class Reception {
   };
 
   void accepted(std::unique_ptr<Channel> channel);
+  void log_stranger(LogLevel level, const Channel& channel, const std::string& head,
+                    const std::string& reason);
   void first_message(std::uint64_t stranger, std::span<const std::byte> payload);
   void closed(std::uint64_t stranger, const std::string& reason);
   [[nodiscard]] MasterToPeer answer(const StatusRequest& request, const Channel& channel);
@@ -65,6 +70,7 @@ class Reception {
   std::map<std::uint64_t, Stranger> strangers_;
   std::uint64_t next_ = 0;
   StatusLimit status_limit_;
+  LineLimit lines_;
 };
 
 }  // namespace pccl::master

@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "master/addresses.h"
 #include "membership/master_rules.h"
 #include "membership/members.h"
 #include "membership/status.h"
@@ -154,6 +155,13 @@ Error RunServer::refusal(const Hello& hello, bool again) const {
                                     options_.run + "\", which no master with this key has " +
                                     (how == Named::started ? "started" : "named")};
   }
+  const bool known = again || is_own_member(state_, hello.member.peer());
+  if (in_charge_ && !known && connections_.count() >= descriptors_max() / 4 &&
+      descriptors_free() < kDescriptorsLeft) {
+    return {ErrorCode::refused, "this master has no more than " + std::to_string(kDescriptorsLeft) +
+                                    " free descriptors, which it keeps for the members: raise its "
+                                    "limit of open files (ulimit -n)"};
+  }
   // The core refuses other peers in their turn.
   return again && in_charge_ && state_.holds ? check_hello(state_, hello) : Error{};
 }
@@ -170,9 +178,7 @@ void RunServer::connected(Hello hello, std::uint64_t connection) {
     log_line(LogLevel::info, connections_.remote(peer) + " runs pccl " + printable(hello.package) +
                                  ", this master " + master_.package);
   }
-  // The token and the network: neither can be chosen at will, as an id can.
-  const auto address = parse_address(connections_.remote(peer));
-  std::string origin = address ? hello.member.token + "@" + network_of(address.value().host) : "";
+  std::string origin = origin_of(hello.member.token, connections_.remote(peer));
   post(PeerConnected{std::move(hello), std::move(origin)}, connection);
 }
 
@@ -192,8 +198,10 @@ Status RunServer::status() const {
   return status;
 }
 
-void RunServer::say(bool warning, const std::string& text) {
-  const std::string shown = printable(text);  // parts of it may be a peer's
+void RunServer::say(bool warning, const std::string& text, const std::string& origin) {
+  const auto more = origin.empty() ? std::string() : lines_.admit(origin, text, clock_.now_ms());
+  if (!more) return;
+  const std::string shown = printable(text) + *more;  // parts of it may be a peer's
   log_line(warning ? LogLevel::warning : LogLevel::info, shown);
   while (said_.size() >= kStatusEventsMax) said_.pop_front();
   said_.push_back({clock_.now_ms(), warning, cut_at_word(shown, kStatusTextBytesMax)});
@@ -214,10 +222,13 @@ void RunServer::message(PeerId peer, PeerToMaster message, std::size_t bytes) {
 }
 
 void RunServer::disconnected(PeerId peer, std::string remote, std::string why) {
-  // A member that does not come back, or that left, has a log line of its own.
-  const LogLevel level = is_own_member(state_, peer) ? LogLevel::debug : LogLevel::info;
-  log_line(level,
-           "the connection of " + name(state_, peer) + " (" + remote + ") has closed: " + why);
+  const std::string whose = "the connection of " + name(state_, peer) + " (" + remote + ")";
+  if (is_own_member(state_, peer)) {
+    // A member that does not come back, or that left, has a log line of its own.
+    log_line(LogLevel::debug, whose + " has closed: " + why);
+  } else if (const auto more = lines_.admit(origin_of("", remote), whose, clock_.now_ms())) {
+    log_line(LogLevel::info, whose + " has closed: " + why + *more);
+  }
   store_drop(peer);
   post(PeerDisconnected{peer});
 }
@@ -286,7 +297,7 @@ void RunServer::carry_out(const Action& action) {
     }
     void operator()(const StartTimer& a) const { server.carry_out(a); }
     void operator()(const StopTimer& a) const { server.timers_.erase({a.kind, a.peer}); }
-    void operator()(const Say& a) const { server.say(a.warning, a.text); }
+    void operator()(const Say& a) const { server.say(a.warning, a.text, a.origin); }
     void operator()(const Deposed& a) const { server.carry_out(a); }
     void operator()(const RunOver&) const {
       server.store_.clear();  // the keys of a run that is over would mislead the next

@@ -109,7 +109,7 @@ class RunServer final : private ConnectionEvents {
   void store_answers(const std::vector<StoreAnswer>& answers);
   void store_drop(PeerId peer);
   void log_line(LogLevel level, const std::string& text) const { log(level, log_prefix_ + text); }
-  void say(bool warning, const std::string& text);
+  void say(bool warning, const std::string& text, const std::string& origin);
   void say_waiting();
   void finish_stop();
 
@@ -159,6 +159,7 @@ class RunServer final : private ConnectionEvents {
     bool warning = false;
     std::string text;
   };
+  LineLimit lines_;        // about processes that are no members
   std::deque<Said> said_;  // for StatusRequest: the newest kStatusEventsMax
   std::uint64_t started_ms_ = 0;
   std::unique_ptr<Timer> clock_timer_;

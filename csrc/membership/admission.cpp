@@ -284,6 +284,22 @@ Error check_beside(const Member& mine, const Member& other) {
   return Error{};
 }
 
+/// A newcomer needs room at the door. Those of one token leave as much of it as they take, so that
+/// others can come by other tokens. Members always have room.
+Error check_room(const State& s, const Member& mine) {
+  if (s.peers.contains(mine.peer()) || is_own_member(s, mine.peer())) return Error{};
+  const std::size_t room = kMembersMax - std::min(kMembersMax, s.peers.size());
+  if (room == 0) return refuse("this run is full: " + count_of(kMembersMax, "peer"));
+  if (mine.token.empty()) return Error{};
+  const auto waiting = std::count_if(s.peers.begin(), s.peers.end(), [&](const auto& peer) {
+    return peer.second.member.token == mine.token && !is_own_member(s, peer.first);
+  });
+  if (static_cast<std::size_t>(waiting) < room) return Error{};
+  return refuse("by the token \"" + mine.token + "\" " + std::to_string(waiting) +
+                " processes wait at the door already, and the room for " + std::to_string(room) +
+                " more is kept for others: come by another token");
+}
+
 }  // namespace
 
 Error check_hello(const State& s, const Hello& hello) {
@@ -331,10 +347,7 @@ Error check_hello(const State& s, const Hello& hello) {
   for (const auto& [q, state] : s.peers) {
     if (Error error = check_beside(hello.member, state.member); error.failed()) return error;
   }
-  if (s.peers.size() >= kMembersMax && !s.peers.contains(p)) {
-    return refuse("this run is full: " + count_of(kMembersMax, "peer"));
-  }
-  return Error{};
+  return check_room(s, hello.member);
 }
 
 }  // namespace pccl::master

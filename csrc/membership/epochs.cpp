@@ -72,7 +72,7 @@ std::set<PeerId> refuse_ahead(State& s, const std::vector<Member>& newcomers, co
                              ": it comes from another run, or from a later checkpoint";
     send(s, m.peer(), Refuse{Error{ErrorCode::refused, text}}, out);
     out.push_back(Close{m.peer()});
-    out.push_back(Say{true, "refused " + name(s, m.peer()) + ": " + text});
+    out.push_back(warning_of(s, m.peer(), "refused " + name(s, m.peer()) + ": " + text));
     refused.insert(m.peer());
   }
   for (const PeerId p : refused) forget(s, p, "refused", out);
@@ -388,7 +388,7 @@ void write_proposal(State& s, Actions& out) {
   const Judgement verdict = lie ? Judgement{} : judge(s, *s.proposal, numbering);
   if (!lie) lie = find_excess(s, s.proposal->members, verdict);
   if (lie) {
-    out.push_back(Say{true, "evicted " + name(s, lie->peer) + ": " + lie->why});
+    out.push_back(warning_of(s, lie->peer, "evicted " + name(s, lie->peer) + ": " + lie->why));
     drop_proposal(s);
     expel(s, lie->peer, lie->why, out);
     reconsider(s, out);

@@ -221,7 +221,8 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   }
   if (Error error = check_hello(s, e.hello); error.failed()) {
     on(s, PeerDisconnected{p}, out);  // an earlier connection of this peer, if any, is gone
-    out.push_back(Say{true, "refused peer " + name_of(e.hello.member.handle) + ": " + error.text});
+    out.push_back(
+        Say{true, "refused peer " + name_of(e.hello.member.handle) + ": " + error.text, e.origin});
     out.push_back(Send{p, Refuse{std::move(error)}});
     out.push_back(Close{p});
     return;
@@ -351,7 +352,7 @@ void on(State& s, const TokensAre& e, Actions& out) {
 // ------------------------------------------------------------------------------------ messages
 
 void evict_liar(State& s, PeerId p, const std::string& why, Actions& out) {
-  out.push_back(Say{true, "evicted " + name(s, p) + ": " + why});
+  out.push_back(warning_of(s, p, "evicted " + name(s, p) + ": " + why));
   expel(s, p, why, out);
   reconsider(s, out);
 }

@@ -207,6 +207,9 @@ struct StopTimer {
 struct Say {
   bool warning = false;
   std::string text;
+  /// PeerConnected::origin of the process that it is about, where that is no member: any number of
+  /// them may come, so the server leaves lines out.
+  std::string origin = {};
 };
 /// Close all connections and read the register anew: another master may be in charge.
 struct Deposed {

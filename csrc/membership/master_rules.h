@@ -71,6 +71,8 @@ void explain_door(State& s, Actions& out);
 /// By what a newcomer is known beside its id: its token and its network; its id if neither is
 /// known.
 [[nodiscard]] std::string origin_name(const State& s, PeerId p);
+/// A line about this process; of those about newcomers the server leaves some out (Say::origin).
+[[nodiscard]] Say warning_of(const State& s, PeerId p, std::string text);
 /// Seconds that newcomers of this peer's origin have still to wait at the door.
 [[nodiscard]] std::uint64_t origin_waits_s(const State& s, PeerId p);
 /// This newcomer could not be reached. Returns the seconds until its links are tried again.

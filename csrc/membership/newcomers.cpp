@@ -44,6 +44,10 @@ std::string origin_name(const State& s, PeerId p) {
   return peer == s.peers.end() || peer->second.origin.empty() ? to_string(p) : peer->second.origin;
 }
 
+Say warning_of(const State& s, PeerId p, std::string text) {
+  return {true, std::move(text), is_own_member(s, p) ? "" : origin_name(s, p)};
+}
+
 std::uint64_t origin_waits_s(const State& s, PeerId p) {
   if (s.asked.let_in && s.asked.let_in->contains(p)) return 0;  // it was ready in time
   const auto origin = s.origins.find(origin_name(s, p));

@@ -27,7 +27,8 @@ class DirectLinks : public LinksBase {
  public:
   /// Does nothing if the link to the peer is not up.
   virtual void send_relay(PeerId peer, std::vector<std::byte> payload) = 0;
-  /// Bytes of control and relay messages that wait to be sent to the peer.
+  /// Bytes of control and relay messages that wait to be sent to the peer, each with
+  /// kKeptMessageBytes more.
   [[nodiscard]] virtual std::size_t queued_message_bytes(PeerId peer) const = 0;
 };
 

@@ -65,6 +65,10 @@ inline constexpr std::size_t kRelayBytesMax =
   return type == FrameType::segment || type == FrameType::routed;
 }
 
+[[nodiscard]] constexpr bool has_message(FrameType type) {
+  return type == FrameType::control || type == FrameType::relay;
+}
+
 struct FrameHeader {
   FrameType type = FrameType::control;
   bool has_payload_crc = false;

@@ -111,7 +111,7 @@ void Link::send_message(FrameType type, std::vector<std::byte> payload) {
   out.owned = std::move(payload);
   out.payload = out.owned.data();
   queued_bytes_ += out.payload_bytes();
-  queued_message_bytes_ += out.payload_bytes();
+  queued_message_bytes_ += out.payload_bytes() + kKeptMessageBytes;
   lanes_.front().lane->send(std::move(out));
 }
 
@@ -179,7 +179,9 @@ void Link::lane_received(std::size_t payload_bytes, FrameType of) {
 
 void Link::lane_sent(const Outgoing& frame) {
   queued_bytes_ -= frame.payload_bytes();
-  if (!has_segment(frame.frame.type)) queued_message_bytes_ -= frame.payload_bytes();
+  if (has_message(frame.frame.type)) {
+    queued_message_bytes_ -= frame.payload_bytes() + kKeptMessageBytes;
+  }
   owner_.link_sent(*this, frame);
 }
 

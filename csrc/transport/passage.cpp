@@ -27,17 +27,31 @@ void Passage::message(PeerId from, const RelayMessage& message,
     if (const auto open = routes_.find(route); open != routes_.end()) ++open->second;
     if (links_.queued_message_bytes(message.to) <= kMessagesFew) waiting_.erase(message.to);
     std::size_t& waiting = waiting_[message.to][from];
+    if (waiting > kMessagesMax) return;  // they have been told
     waiting += payload.size() + kKeptMessageBytes;
     if (waiting > kMessagesMax) {
-      return links_.give_up(from,
-                            "it sends messages over this peer that their receiver does not read");
+      routes_.erase(route);
+      return cut(from, message.to,
+                 "messages over the peer in between are not read by their receiver");
     }
     links_.send_relay(message.to, {payload.begin(), payload.end()});
     return;
   }
   if (message.kind == RelayKind::open) return;  // the peer repeats it
-  links_.send_relay(from, encode_relay({RelayKind::cut, message.to, from, 0, 0,
-                                        as_span("the peer in between has no link to it")}));
+  cut(from, message.to, "the peer in between has no link to it");
+}
+
+/// Tells `from` that its relayed link to `to` has ended.
+void Passage::cut(PeerId from, PeerId to, std::string_view why) {
+  links_.send_relay(from, encode_relay({RelayKind::cut, to, from, 0, 0, as_span(why)}));
+}
+
+std::size_t Passage::waits_for(PeerId peer) const {
+  std::size_t bytes = 0;
+  const auto waiting = waiting_.find(peer);
+  if (waiting == waiting_.end()) return bytes;
+  for (const auto& [from, of_sender] : waiting->second) bytes += of_sender;
+  return bytes;
 }
 
 Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
@@ -115,10 +129,7 @@ void Passage::unlink(PeerId peer) {
   const std::string why = "the peer in between has lost its link to it";
   std::erase_if(routes_, [&](const auto& entry) {
     const Pair& route = entry.first;
-    if (route.second == peer) {
-      links_.send_relay(route.first,
-                        encode_relay({RelayKind::cut, peer, route.first, 0, 0, as_span(why)}));
-    }
+    if (route.second == peer) cut(route.first, peer, why);
     return route.first == peer || route.second == peer;
   });
   std::vector<MemoryToken> ended;

@@ -3,7 +3,8 @@
 // segment is received into memory of this process and sent on from there. Its sender gets credit
 // when the kernel has taken the segment, and has at most kRelayWindowBytes without credit on their
 // way: so the memory here is bounded. Messages have no window: a sender of very many that their
-// receiver does not read loses its link.
+// receiver does not read loses its relayed link to that receiver, and no other link, because nobody
+// can tell here which of the two is at fault.
 //
 // A Passage serves any two peers that have a link to this process; the master decides which pairs
 // of members use one.
@@ -55,6 +56,9 @@ class Passage {
   /// opened.
   [[nodiscard]] std::uint64_t moved(PeerId peer) const;
 
+  /// At least the bytes of messages of others that wait for this peer to read.
+  [[nodiscard]] std::size_t waits_for(PeerId peer) const;
+
   /// Does the token name the memory of a segment that is passed on?
   [[nodiscard]] static bool owns(MemoryToken token) { return (token & kMark) != 0; }
   /// Payload bytes of all segments so far.
@@ -70,6 +74,7 @@ class Passage {
     std::size_t cost = 0;  // relay_cost
     bool whole = false;    // received
   };
+  void cut(PeerId from, PeerId to, std::string_view why);
   void over(MemoryToken token, bool credit);
 
   DirectLinks& links_;

@@ -9,29 +9,13 @@
 namespace pccl {
 
 void Refusals::refused(const std::string& remote_host, const std::string& reason) {
-  const std::uint64_t now = clock_.now_ms();
-  std::string more;
-  if (lines_ == 0 || now - since_ms_ >= kRefusalLogMs) {
-    since_ms_ = now;
-    lines_ = 0;
-    said_.clear();
-    if (left_out_ > 0) more = " (and " + std::to_string(left_out_) + " more before)";
-    left_out_ = 0;
-  }
   const std::string network = network_of(remote_host);
   next_second();
   ++refused_;
   refused_networks_.insert(network);
-  const auto of = said_.find(network);
-  const bool known = of != said_.end();
-  if (lines_ >= kRefusalLinesOfAllMax ||
-      (known && (of->second.size() >= kRefusalLinesMax || of->second.contains(reason)))) {
-    ++left_out_;
-    return;
+  if (const auto more = lines_.admit(network, reason, clock_.now_ms())) {
+    log_warning("refused a connection from " + remote_host + ": " + reason + *more);
   }
-  ++lines_;
-  said_[network].insert(reason);
-  log_warning("refused a connection from " + remote_host + ": " + reason + more);
 }
 
 bool Refusals::too_often(const std::string& remote_host) {

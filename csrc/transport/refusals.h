@@ -1,7 +1,6 @@
-// The connections that a port has refused. Strangers decide how many there are and what they say.
-// The log gets a line for each sender and reason, so many of one sender in a minute, so many of
-// all. While very many connections fail, the next ones of the senders that fail are not listened
-// to.
+// The connections that a port has refused. Strangers decide how many there are and what they say:
+// the log gets some of the lines (base/line_limit.h). While very many connections fail, the next
+// ones of the senders that fail are not listened to.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +9,10 @@
 #include <set>
 #include <string>
 
+#include "base/line_limit.h"
 #include "transport/clock.h"
 
 namespace pccl {
-
-inline constexpr std::uint64_t kRefusalLogMs = 60000;
-inline constexpr std::size_t kRefusalLinesMax = 8;  // of one network (network_of)
-inline constexpr std::size_t kRefusalLinesOfAllMax =
-    60;  // more than is read, less than fills a disk
 
 /// In a second with more refusals than that a network that was refused in it is turned away for the
 /// rest of the second, unless a connection of it was proven within the last kProvenMs: whoever is
@@ -28,8 +23,7 @@ inline constexpr std::uint64_t kProvenMs = 24ULL * 3600 * 1000;
 inline constexpr std::size_t kProvenMax =
     4096;  // networks; then the one that was proven first goes
 
-/// On the clock's thread. The lines that are left out are counted; the first line of a later minute
-/// says how many.
+/// On the clock's thread.
 class Refusals {
  public:
   explicit Refusals(const Clock& clock) : clock_(clock) {}
@@ -43,11 +37,7 @@ class Refusals {
   void next_second();
 
   const Clock& clock_;
-  std::uint64_t since_ms_ = 0;
-  std::size_t lines_ = 0;  // since then
-  std::size_t left_out_ = 0;
-  std::map<std::string, std::set<std::string>> said_;  // of each network; one for each line
-
+  LineLimit lines_;              // of each network (network_of)
   std::uint64_t second_ms_ = 0;  // when it began
   std::size_t refused_ = 0;      // in this second
   std::set<std::string> refused_networks_;

@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "transport/loop.h"
 #include "transport/sys.h"
@@ -195,7 +196,29 @@ void RelayLinks::link_down(PeerId peer, const std::string& reason, Down how) {
   if (!left && find(peer) == nullptr) events_.link_down(peer, reason, how);
 }
 
+/// Messages and segments of a peer may cost this process an answer: its link ends when very many of
+/// these wait for the peer to read.
+bool RelayLinks::reads_no_answers(PeerId peer) {
+  const std::size_t queued = direct_->queued_message_bytes(peer);
+  // What others have sent over this process is no answer.
+  if (queued <= kUnreadMessageBytesMax ||
+      queued <= kUnreadMessageBytesMax + passage_->waits_for(peer)) {
+    return false;
+  }
+  const std::string how = "it sends and does not read: more than " +
+                          std::to_string(kUnreadMessageBytesMax >> 20) +
+                          " MiB of messages wait for it here";
+  log_warning("the link to peer " + to_string(peer) + " is given up: " + how);
+  direct_->give_up(peer, how);
+  return true;
+}
+
+void RelayLinks::control_arrived(PeerId peer, std::span<const std::byte> payload) {
+  if (!is_leaving(peer) && !reads_no_answers(peer)) events_.control_arrived(peer, payload);
+}
+
 void RelayLinks::relay_arrived(PeerId peer, std::span<const std::byte> payload) {
+  if (reads_no_answers(peer)) return;
   const auto decoded = decode_relay(payload);
   if (!decoded) return direct_->give_up(peer, decoded.error().text);
   const RelayMessage& message = decoded.value();

@@ -114,9 +114,7 @@ class RelayLinks final : public Links, private DirectEvents {
   // DirectEvents
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;
-  void control_arrived(PeerId peer, std::span<const std::byte> payload) override {
-    if (!is_leaving(peer)) events_.control_arrived(peer, payload);
-  }
+  void control_arrived(PeerId peer, std::span<const std::byte> payload) override;
   void segment_sent(PeerId peer, std::uint64_t cookie) override {
     if (!is_leaving(peer)) events_.segment_sent(peer, cookie);
   }
@@ -129,6 +127,7 @@ class RelayLinks final : public Links, private DirectEvents {
   [[nodiscard]] Far* find_up(PeerId peer);
   /// This end of the relayed link of that session; null: the link has ended.
   [[nodiscard]] Far* find_session(PeerId peer, std::uint64_t session);
+  [[nodiscard]] bool reads_no_answers(PeerId peer);
   void say(Far& far, RelayKind kind, std::span<const std::byte> plain);
   void say_down(Far& far, std::uint64_t sent, std::string_view why);
   void say_open(PeerId peer);

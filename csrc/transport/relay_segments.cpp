@@ -134,6 +134,7 @@ Placement RelayLinks::segment_header(PeerId peer, const SegmentHeader& header) {
   if (!header.route.relayed()) {
     return is_leaving(peer) ? Placement{} : events_.segment_header(peer, header);
   }
+  if (reads_no_answers(peer)) return {};
   if (header.route.to != self()) return passage_->take_in(peer, header);
   Far* far = find_session(header.route.from, header.route.session);
   if (far == nullptr || far->via != peer || !far->seal->has_keys()) return {};

@@ -294,7 +294,7 @@ bool StreamLane::begin_frame(std::span<const std::byte> bytes, std::size_t heade
     return false;
   }
   const FrameType type = header.value().type;
-  if (kind_ == Kind::bulk && (type == FrameType::control || type == FrameType::relay)) {
+  if (kind_ == Kind::bulk && has_message(type)) {
     broken("a message on a bulk lane");
     return false;
   }
@@ -303,7 +303,7 @@ bool StreamLane::begin_frame(std::span<const std::byte> bytes, std::size_t heade
     return false;
   }
   frame_ = header.value();
-  const bool message = type == FrameType::control || type == FrameType::relay;
+  const bool message = has_message(type);
   if (message && bytes.size() - header_size < frame_.payload_bytes) return false;
   begin_ += header_size;
   if (type == FrameType::joined) {

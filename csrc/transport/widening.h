@@ -18,7 +18,6 @@ namespace pccl {
 /// an operation of 256 MiB, and the slowest of them would be waited for.
 inline constexpr std::size_t kWidestLanes = 32;
 static_assert(kWidestLanes < kLanesMax);
-inline constexpr std::size_t kDescriptorsLeft = 256;  // by further lanes, for everything else
 
 /// What the bulk lanes of a link carry.
 struct LinkLoad {

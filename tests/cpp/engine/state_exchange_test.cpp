@@ -61,6 +61,32 @@ TEST(StateExchange, an_item_comes_whole) {
   EXPECT_EQ(fetch.memory, fetch.item);
 }
 
+TEST(StateExchange, who_asks_for_the_same_without_end_is_sent_twice_what_there_is) {
+  Fetch fetch(3);
+  for (std::uint64_t request = 1; request <= 1000; ++request) {
+    fetch.source.pulled_from(kFetcher, {GroupId{1}, request, kDigest, 0, 0, 0});
+  }
+  std::size_t segments = 0;
+  std::size_t refusals = 0;
+  for (const FakeLinks::Sent& sent : fetch.here.links.sent) {
+    if (sent.control.empty()) {
+      ++segments;
+      continue;
+    }
+    const auto reply = std::get<PullReply>(decode_peer_to_peer(sent.control).value());
+    if (reply.error.failed()) ++refusals;
+  }
+  EXPECT_EQ(segments, 2U * 3U);
+  EXPECT_EQ(refusals, 998U);
+  // What it has read makes room for as much.
+  fetch.here.links.sent.clear();
+  for (std::uint32_t segment = 0; segment < 3; ++segment) {
+    fetch.source.segment_sent(0, kFetcher, 1);
+  }
+  fetch.source.pulled_from(kFetcher, {GroupId{1}, 1001, kDigest, 0, 0, 0});
+  EXPECT_EQ(fetch.here.links.sent.size(), 1U + 3U);
+}
+
 TEST(StateExchange, what_is_served_counts_once_for_each_peer_and_offer) {
   Fetch fetch(3);
   EXPECT_EQ(fetch.source.bytes_offered(), 3 * kSegmentBytesMax);

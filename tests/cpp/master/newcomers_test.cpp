@@ -1,6 +1,7 @@
 // Newcomers that die at each stage of their admission: the members go on at once, none of them is
 // evicted, and another newcomer is admitted afterwards. And replicas that lack ranks.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <functional>
 #include <string>
@@ -98,6 +99,54 @@ TEST_F(Newcomers, a_replica_that_lacks_a_rank_is_told_for_whom_it_waits) {
   EXPECT_TRUE(until([&] { return other->last<Hold>() != nullptr; })) << log_text();
   EXPECT_EQ(other->last<Hold>()->text, "replica east (attempt 0) has 2 ranks and waits for 0");
   EXPECT_EQ(said(text), 1U) << log_text();
+}
+
+TEST_F(Newcomers, those_that_come_and_go_without_end_have_few_lines_of_the_log) {
+  found(2);
+  for (int i = 0; i < 300; ++i) {
+    bool open = false;
+    const auto dial =
+        dial_channel(loop_, "127.0.0.1:" + std::to_string(port_), 1000, [&](auto dialled) {
+          EXPECT_TRUE(dialled.ok()) << dialled.error().text;
+          open = true;
+        });
+    ASSERT_TRUE(until([&] { return open; }));
+  }
+  for (std::uint64_t id = 10; id < 60; ++id) {  // under another id each time
+    FakePeer& newcomer = peer(id);
+    newcomer.dies_at = is<Welcome, MasterToPeer>;
+    EXPECT_TRUE(until([&] { return !newcomer.reconnects && !newcomer.connected(); }));
+    peers_.pop_back();
+  }
+  EXPECT_TRUE(until([&] { return run().state().peers.size() == 2; }));
+  EXPECT_EQ(said("a connection that has sent no hello has closed"), 1U) << log_text();
+  const std::size_t closed = said("the connection of ");
+  EXPECT_GE(closed, 1U);
+  EXPECT_LE(closed, kLinesOfOneMax) << log_text();
+  expect_commit();
+}
+
+TEST_F(Newcomers, they_leave_the_last_descriptors_of_the_master_to_the_members) {
+  constexpr std::uint32_t kMembers = 20;
+  found(kMembers);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  // Of this process: two for each member, because its other end is here, too.
+  const rlimit few{4 * kMembers, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  FakePeer& newcomer = peer(99);
+  EXPECT_TRUE(until([&] { return newcomer.last<Refuse>() != nullptr; })) << log_text();
+  peers_[0]->drop();
+  peers_[0]->connect();
+  EXPECT_TRUE(until([&] { return peers_[0]->connected() && peers_[0]->runs(kMembers); }));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_NE(newcomer.last<Refuse>(), nullptr);
+  EXPECT_NE(newcomer.last<Refuse>()->error.text.find("raise its limit of open files"),
+            std::string::npos)
+      << newcomer.last<Refuse>()->error.text;
+  peers_.pop_back();
+  EXPECT_TRUE(until([&] { return all_run(kMembers); })) << log_text();
+  expect_commit();
 }
 
 }  // namespace

@@ -218,5 +218,51 @@ TEST(Admission, a_hello_with_the_number_of_a_peer_and_another_key_is_refused) {
   }
 }
 
+TEST(Admission, those_of_one_token_leave_half_of_the_door_to_others_and_members_always_have_room) {
+  State s = in_office({member(1), member(2)});
+  const auto hello_of = [](std::uint64_t id, const std::string& token) {
+    Hello hello;
+    hello.member = member(id);
+    hello.member.token = token;
+    return hello;
+  };
+  std::uint64_t id = 10;
+  std::size_t in = 0;
+  while (!check_hello(s, hello_of(id, "bonn")).failed()) {
+    newcomer(s, hello_of(id++, "bonn").member);
+    ASSERT_LE(++in, kMembersMax);
+  }
+  EXPECT_EQ(in, (kMembersMax - 2) / 2);
+  const Error refused = check_hello(s, hello_of(id, "bonn"));
+  EXPECT_EQ(refused.code, ErrorCode::refused);
+  EXPECT_NE(refused.text.find("by the token \"bonn\" 2047 processes wait"), std::string::npos)
+      << refused.text;
+  EXPECT_FALSE(check_hello(s, hello_of(10, "bonn")).failed()) << "it is at the door already";
+  EXPECT_FALSE(check_hello(s, hello_of(id, "kiel")).failed()) << "by another token";
+  s.peers.erase(PeerId{2});
+  Hello back = hello_of(2, "");
+  back.report.started = s.held->epoch->id;
+  EXPECT_FALSE(check_hello(s, back).failed()) << "a member, on a new connection";
+}
+
+TEST(Admission, a_crowd_of_many_tokens_finds_the_run_full_and_a_member_does_not) {
+  State s = in_office({member(1), member(2)});
+  std::uint64_t id = 10;
+  while (s.peers.size() < kMembersMax) {
+    Member one = member(++id);
+    one.token = "t" + std::to_string(id % 64);
+    newcomer(s, one);
+  }
+  Hello hello;
+  hello.member = member(5);
+  hello.member.token = "bonn";
+  EXPECT_NE(check_hello(s, hello).text.find("this run is full: 4096 peers"), std::string::npos);
+  s.peers.erase(PeerId{2});
+  newcomer(s, member(++id));
+  hello.member = member(2);
+  hello.report.started = s.held->epoch->id;
+  EXPECT_FALSE(check_hello(s, hello).failed()) << check_hello(s, hello).text;
+}
+
 }  // namespace
 }  // namespace pccl::master

@@ -28,18 +28,18 @@ TEST(Refusals, who_says_something_else_each_time_has_few_lines_and_all_together_
   for (int i = 0; i < 1000; ++i) {
     refusals.refused("10.0.0.1", "it speaks protocol version " + std::to_string(i));
   }
-  EXPECT_EQ(log.count("10.0.0.1"), kRefusalLinesMax);
+  EXPECT_EQ(log.count("10.0.0.1"), kLinesOfOneMax);
   for (int i = 0; i < 1000; ++i) refusals.refused("10.0.0.2", "its first bytes are not pccl's");
   EXPECT_EQ(log.count("10.0.0.2"), 1U);
   for (int i = 0; i < 1000; ++i) {
     refusals.refused("2001:db8::" + std::to_string(i), "version " + std::to_string(i));
   }
-  EXPECT_EQ(log.count("2001:db8::"), kRefusalLinesMax) << "one network";
+  EXPECT_EQ(log.count("2001:db8::"), kLinesOfOneMax) << "one network";
   for (int i = 0; i < 1000; ++i) {
     refusals.refused("10.1." + std::to_string(i / 250) + "." + std::to_string(i % 250), "x");
   }
-  EXPECT_EQ(log.count("refused"), kRefusalLinesOfAllMax);
-  clock.now += kRefusalLogMs;
+  EXPECT_EQ(log.count("refused"), kLinesOfAllMax);
+  clock.now += kLineLimitMs;
   refusals.refused("10.0.0.1", "x");
   EXPECT_EQ(log.count("10.0.0.1: x (and 3940 more before)"), 1U) << log.all();
   refusals.refused("10.0.0.1", "y");

@@ -518,7 +518,7 @@ TEST(Relay, who_sends_segments_of_no_bytes_over_a_peer_without_end_loses_its_lin
   EXPECT_TRUE(flood.pair.high.links->is_up(flood.mute.id()));
 }
 
-TEST(Relay, who_sends_messages_over_a_peer_that_nobody_reads_loses_its_link) {
+TEST(Relay, messages_over_a_peer_that_nobody_reads_end_the_relayed_link_and_no_other) {
   Flood flood;
   const auto payload = encode_relay({RelayKind::control, flood.liar.id(), flood.mute.id(), 9, 0,
                                      bytes_of(std::string(kPeerMessageBytesMax, 'x'))});
@@ -526,9 +526,45 @@ TEST(Relay, who_sends_messages_over_a_peer_that_nobody_reads_loses_its_link) {
   header.type = FrameType::relay;
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   static_cast<void>(flood.pour(header, payload, 400U << 20));
-  ASSERT_EQ(flood.pair.high.events.down, std::vector<PeerId>{flood.liar.id()});
-  EXPECT_NE(flood.pair.high.events.reasons[0].find("does not read"), std::string::npos);
+  EXPECT_EQ(flood.pair.high.links->queued_bytes(flood.liar.id()), 0U) << "one word of the end";
+  EXPECT_LE(flood.pair.high.links->queued_bytes(flood.mute.id()), 130U << 20);
+  // Nobody can tell who is at fault: a sender that floods, or a receiver that does not read.
+  EXPECT_TRUE(flood.pair.high.events.down.empty());
+  EXPECT_TRUE(flood.pair.high.links->is_up(flood.liar.id()));
   EXPECT_TRUE(flood.pair.high.links->is_up(flood.mute.id()));
+}
+
+TEST(Relay, who_asks_without_end_and_does_not_read_loses_its_link) {
+  // Each question to a third that has no link to `high` is answered by a `cut`.
+  Flood flood;
+  const auto payload = encode_relay({RelayKind::control, flood.liar.id(), PeerId{77}, 9, 0,
+                                     bytes_of(std::string(2 * kSealTagBytes, '?'))});
+  FrameHeader header;
+  header.type = FrameType::relay;
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  static_cast<void>(flood.pour(header, payload, 400U << 20));
+  ASSERT_EQ(flood.pair.high.events.down, std::vector<PeerId>{flood.liar.id()});
+  EXPECT_NE(flood.pair.high.events.reasons[0].find("sends and does not read"), std::string::npos)
+      << flood.pair.high.events.reasons[0];
+  EXPECT_TRUE(flood.pair.high.links->is_up(flood.mute.id()));
+}
+
+TEST(Relay, who_reads_what_it_has_asked_for_keeps_its_link) {
+  test::Pair pair;
+  pair.open();
+  const std::string text(4096, '?');
+  constexpr std::size_t kAsks = kUnreadMessageBytesMax / 2 / 4096;
+  pair.high.events.on_control = [&] {
+    pair.high.links->send_control(pair.low_id(), bytes_of(text));
+  };
+  std::size_t asked = 0;
+  for (int round = 0; round < 4; ++round) {
+    for (std::size_t ask = 0; ask < kAsks; ++ask, ++asked) {
+      pair.low.links->send_control(pair.high_id(), bytes_of(text));
+    }
+    EXPECT_TRUE(pair.until([&] { return pair.low.events.controls.size() == asked; }));
+  }
+  EXPECT_TRUE(pair.high.events.down.empty());
 }
 
 TEST(Relay, who_speaks_for_another_loses_its_link) {
