@@ -339,8 +339,9 @@ void on(State& s, const TokensAre& e, Actions& out) {
     }
   }
   for (const Member& m : gone) {
-    const std::string why =
-        "the token \"" + m.token + "\" by which it came has been revoked, so it needs another one";
+    const std::string why = "the token \"" + m.token +
+                            "\" by which it came has been revoked, or is in no file of this "
+                            "master: it needs another one";
     out.push_back(Say{true, "evicts " + name_of(m.handle) + ": " + why});
     expel(s, m.peer(), why, out);
     if (Seat* seat = seat_of(s, m.peer())) seat->revoked = true;

@@ -147,6 +147,13 @@ class Meeting {
       check(opened.error());
       auto handle = decode_handle(opened.value());
       check(handle.error());
+      for (const int before : c10::irange(other)) {
+        if (handles[static_cast<std::size_t>(before)].peer != handle.value().peer) continue;
+        raise({ErrorCode::refused, "the store names one process as rank " + std::to_string(before) +
+                                       " and as rank " + std::to_string(other) +
+                                       ": two ranks were started with one handle, or somebody who "
+                                       "writes into the store has copied it"});
+      }
       handles.push_back(std::move(handle).value());
     }
     return handles;

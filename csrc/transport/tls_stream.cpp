@@ -345,7 +345,11 @@ void TlsStream::State::flush() {
 bool TlsStream::State::encrypt(std::span<const std::byte> bytes) {
   if (encrypted >= bytes_of_one_key) {
     encrypted = 0;
-    SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED);
+    ERR_clear_error();
+    if (const int asked = SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED); asked != 1) {
+      failed(asked, "the change of keys");
+      return false;
+    }
   }
   std::size_t taken = 0;
   ERR_clear_error();

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import fixed_group, hear, say
+from conftest import fixed_group, hear, say, wait_until
 from taps import taps
 
 SECRET = b"a gradient that nobody else reads"
@@ -129,6 +130,39 @@ def test_a_rank_without_the_token_makes_no_group_and_all_are_told(
         for peer in peers:
             assert not any(secret in peer.log() for secret in secrets)
             peer.finish()
+
+
+def entries(store: Path) -> Iterator[tuple[str, bytes]]:
+    """What a FileStore has written: lengths of 4 bytes before each key and each value."""
+    bytes_, at = store.read_bytes(), 0
+    while at < len(bytes_):
+        parts = []
+        for _ in range(2):
+            size = int.from_bytes(bytes_[at : at + 4], "little")
+            parts.append(bytes_[at + 4 : at + 4 + size])
+            at += 4 + size
+        yield parts[0].decode(), parts[1]
+
+
+def test_one_process_in_two_places_of_the_store_makes_no_group(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    import torch.distributed as dist
+
+    meet = tmp_path / "meet"
+    (rank,) = run_peers(makes_a_group, 1, 2, str(meet))
+    own = wait_until(
+        lambda: [
+            entry for entry in (entries(meet) if meet.exists() else ()) if "/handle/0" in entry[0]
+        ],
+        what="the handle of rank 0",
+    )
+    key, handle = own[0]
+    store = dist.FileStore(str(meet), 2)
+    store.set(key.removeprefix("/").replace("/handle/0", "/handle/1"), handle)
+    line = rank.next()
+    assert "the store names one process as rank 0 and as rank 1" in line["error"]
+    rank.finish()
 
 
 def test_rank_0_says_once_that_ranks_beyond_this_machine_have_no_token(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from certificates import Authority
@@ -90,11 +91,17 @@ def test_an_etcd_that_is_not_the_right_one_or_a_master_that_is_not_is_refused_by
     assert "the URL begins with etcds://" in refusal(etcd, Access(), in_the_clear)
 
 
-def test_an_expired_certificate_is_named(tmp_path: Path, authority: Authority) -> None:
-    etcd = Etcd(tmp_path, 1, authority=authority, server=authority.issue("old", days=-1))
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [({"days": -1}, "has expired"), ({"begins": "20990101000000Z"}, "is not valid yet")],
+)
+def test_a_certificate_of_another_time_is_named(
+    tmp_path: Path, authority: Authority, when: dict[str, Any], words: str
+) -> None:
+    etcd = Etcd(tmp_path, 1, authority=authority, server=authority.issue("other", **when))
     try:
         text = refusal(etcd, Access(tls=tls_of(authority)))
-        assert "its certificate has expired; or a clock is wrong" in text
+        assert f"its certificate {words}; or a clock is wrong" in text
     finally:
         etcd.close()
 

@@ -11,7 +11,20 @@ from pathlib import Path
 
 import pytest
 from conftest import PATIENCE_S, ROOT, Master, Peer, hear, say, wait_until
-from elastic_members import Run, Start, answers, end, member, one, tell, together, train_until
+from elastic_members import (
+    Run,
+    Start,
+    answers,
+    contribution,
+    digest,
+    end,
+    member,
+    one,
+    tell,
+    together,
+    train_until,
+)
+from taps import taps
 from token_files import command, copy_of, cut, holding, line_of, new_token, refused, secrets_of
 
 FRESH = True  # a member's environment and memory are its own
@@ -97,6 +110,83 @@ def test_a_token_that_is_taken_away_evicts_its_holder_for_good(
     (again,) = run_peers(refused, 1, master.url, first=3, env=holding(tokens.parent / "of-b"))
     assert 'refuses the token "b"' in again.next(raised="RefusedError")["text"]
     end(kept)
+
+
+def test_members_hold_while_somebody_else_listens_in_the_place_of_their_master(
+    run_peers: Run, start_master: Start, tokens: Path, tmp_path: Path
+) -> None:
+    """What is said before a handshake has ended proves nothing: it ends newcomers alone."""
+    state = ("--state", str(tmp_path / "state"))
+    master = start_master("--token-file", str(tokens), *state)
+    port = master.port
+    members = run_peers(member, 2, master.url, env=holding(copy_of(tokens, "a")))
+    answers(members, "join")
+    together(members, "refresh")
+    together(members, "train")
+    other = tmp_path / "other"
+    new_token(other, "a")
+    for words, arguments in (
+        ("is not the master of any token", ("--token-file", str(other))),
+        ("does not go on without protection", ()),
+    ):
+        master.kill()
+        master = start_master(*arguments, port=port)
+        for peer in members:
+            wait_until(lambda peer=peer, words=words: words in peer.log(), what=words)
+        (newcomer,) = run_peers(refused, 1, master.url, first=9, env=holding(copy_of(tokens, "a")))
+        assert words in newcomer.next(raised="RefusedError")["text"]
+        newcomer.tell("end")
+    tell(members, "issue", step=9, index=0)
+    answers(members, "issue")
+    master.kill()
+    start_master("--token-file", str(tokens), *state, port=port)
+    one(together(members, "wait"), "result")
+    together(members, "refresh")
+    together(members, "train")
+    end(members)
+
+
+def test_who_passes_on_what_members_and_master_say_reads_neither_state_nor_store(
+    run_peers: Run, start_master: Start, tokens: Path
+) -> None:
+    value = b"v" * 300
+    with taps(3) as made:
+        start_master("--token-file", str(tokens), "--listen", f"127.0.0.1:{made[2].port}")
+        members = []
+        for index, tap in enumerate(made[:2]):
+            env = holding(copy_of(tokens, "a")) | {
+                "PCCL_INTERFACE": "127.0.0.1",
+                "PCCL_ADVERTISE": "127.0.0.2",
+                "PCCL_PORTS": f"{tap.port}-{tap.port}",
+            }
+            url = f"pccl://127.0.0.2:{made[2].port}"
+            members += run_peers(member, 1, url, first=index, env=env)
+        answers(members, "join")
+        w = one(together(members, "refresh"), "w")  # one of them has fetched it
+        (whose,) = (x for x in (0, 1) if digest(contribution(x, 0, 0)) == w)
+        together(members, "put", key_bytes=50, value_bytes=len(value))
+        end(members)
+        seen = [bytes(one) for tap in made for one in tap.seen]
+        plain = contribution(whose, 0, 0).numpy().tobytes()
+        assert sum(map(len, seen)) > len(plain)
+        for place in range(0, len(plain) - 64, len(plain) // 8):
+            assert not any(plain[place : place + 64] in bytes_ for bytes_ in seen)
+        assert not any(value[:32] in bytes_ for bytes_ in seen)
+        assert not any(b"made by" in bytes_ for bytes_ in seen)
+        assert sum(map(len, made[2].seen)) > 2 * len(value)
+        for secret in secrets_of(tokens):
+            assert not any(secret in bytes_ for bytes_ in seen)
+
+
+def test_a_file_wins_over_the_variable(run_peers: Run, start_master: Start, tokens: Path) -> None:
+    master = start_master("--token-file", str(tokens), "--min-peers", "1")
+    env = holding(copy_of(tokens, "a")) | {"PCCL_TOKEN": line_of(tokens, "b")}
+    members = run_peers(member, 1, master.url, env=env)
+    answers(members, "join")
+    status = command("--status", master.url, "--token-file", str(copy_of(tokens, "b")))
+    assert "(token a)" in status.stdout
+    assert "(token b)" not in status.stdout
+    end(members)
 
 
 def test_wrong_files_are_named_and_no_secret_is_shown(
@@ -191,7 +281,7 @@ def leak(index: int, url: str) -> None:
     except Exception:
         traceback.print_exc()
     print(pccl.Options.from_environment(), group, vars(group), file=sys.stderr)
-    print(group.counters() if hasattr(group, "counters") else "", file=sys.stderr)
+    print(pccl.counters(), group.in_flight(), file=sys.stderr)
     faulthandler.dump_traceback(file=sys.stderr)
     say(
         did="leak",
@@ -221,7 +311,13 @@ def test_no_output_of_a_run_shows_a_secret(
     assert tokens_seen.returncode == 0, tokens_seen.stderr
     wrong = command("--status", master.url, env={"PCCL_TOKEN": line_of(tokens, "a") + "x"})
     assert wrong.returncode != 0
+    (malformed,) = run_peers(
+        refused, 1, master.url, first=2, env=env | {"PCCL_TOKEN": line_of(tokens, "b") + ":x"}
+    )
+    lines.append(malformed.next(raised="ValueError"))
     tell_all_to_end(peers)
+    malformed.tell("end")
+    malformed.finish()
     master.signal(signal.SIGHUP)
     wait_until(lambda: "was read again" in "".join(master.errors), what=master.log())
     master.signal(signal.SIGTERM)
@@ -231,11 +327,11 @@ def test_no_output_of_a_run_shows_a_secret(
         "the state file": state.read_bytes(),
         "the status": (tokens_seen.stdout + tokens_seen.stderr).encode(),
         "a wrong status": (wrong.stdout + wrong.stderr).encode(),
-        **{f"the output of {peer.name}": "".join(peer.errors).encode() for peer in peers},
-        **{f"what {p.name} says": repr(x).encode() for p, x in zip(peers, lines, strict=True)},
+        **{f"the output of {p.name}": "".join(p.errors).encode() for p in (*peers, malformed)},
+        **{f"what process {at} says": repr(line).encode() for at, line in enumerate(lines)},
         **{
             f"{what} of {p.name}": bytes.fromhex(x[what])
-            for p, x in zip(peers, lines, strict=True)
+            for p, x in zip(peers, lines[:2], strict=True)
             for what in ("of_the_kernel", "arguments")
         },
     }

@@ -661,3 +661,17 @@ def test_decisions_are_numbered_without_a_gap() -> None:
     for name in names:
         text = (ROOT / "docs" / "decisions" / name).read_text()
         assert headings(text, 2) == ["Context", "Decision", "Alternatives", "Consequences"], name
+
+
+def test_nothing_of_ours_unpickles_what_a_member_sends() -> None:
+    """Object collectives are for users; `check` tests that they work, `_patches` refuses them."""
+    names = r"\b(all_gather_object|gather_object|(?:broadcast|scatter|send|recv)_object_list)\b"
+    calling = rf"{names}\(|pickle\.loads?\(|torch\.load\((?![^)]*weights_only=True)"
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for folder in ("pccl_backend", "examples")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "check" not in path.relative_to(ROOT).parts
+        for match in re.finditer(calling, path.read_text())
+    ]
+    assert found == []

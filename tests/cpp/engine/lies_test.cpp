@@ -192,6 +192,14 @@ TEST_F(Lies, short_segments_and_messages_count_as_what_they_cost) {
   EXPECT_TRUE(b.links.given_up.empty()) << "of an epoch that has ended nothing is kept";
 }
 
+TEST_F(Lies, announcements_for_operations_that_are_never_called_are_bounded_too) {
+  for (std::uint64_t i = 0; i < kKeptBytesMax / kKeptMessageBytes + 10; ++i) {
+    b.hears(kLiar, Announce{kGroup, kEpoch, 0, i, kMiB});
+    if (!b.links.given_up.empty()) break;
+  }
+  expect_given_up("ignores its window");
+}
+
 TEST_F(Lies, what_came_for_operations_that_were_not_called_goes_with_their_step) {
   for (std::uint64_t i = 0; i < 10; ++i) {
     b.gets(kLiar, header(SegmentKind::collective, {0, i}, 0, kMiB), junk.data());

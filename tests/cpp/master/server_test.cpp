@@ -212,6 +212,7 @@ TEST_F(Server, who_does_not_read_large_values_of_the_store_is_heard_all_the_same
   const std::uint64_t gets = kHeldRequestsMax;
   for (std::uint64_t i = 1; i <= gets; ++i) slow.send(store_request(i, StoreOp::get, {"k"}));
   EXPECT_TRUE(until([&] { return run().state().peers.contains(RawPeer::kId); })) << log_text();
+  EXPECT_EQ(said("gives up peer"), 0U) << log_text();
   slow.send(Bye{});
   EXPECT_TRUE(until([&] { return !run().state().peers.contains(RawPeer::kId); }, 20000))
       << log_text();

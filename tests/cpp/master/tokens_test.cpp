@@ -1,9 +1,12 @@
 // A master that takes members with a token only: who is let in, and who is evicted when a line is
 // taken out of the file.
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "server_fixture.h"
@@ -14,6 +17,15 @@ namespace {
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+std::string base64(const Secret& secret) {
+  std::array<unsigned char, 64> text{};
+  const auto bytes = secret.bytes();
+  const int size =
+      ::EVP_EncodeBlock(text.data(), reinterpret_cast<const unsigned char*>(bytes.data()),
+                        static_cast<int>(bytes.size()));
+  return {text.begin(), text.begin() + size};
 }
 
 class TokensOf : public Server {
@@ -67,6 +79,37 @@ TEST_F(TokensOf, members_come_by_their_tokens_and_the_register_names_them) {
   EXPECT_EQ(members[0].token, "a");
   EXPECT_EQ(members[1].token, "b");
   EXPECT_EQ(run().status().members[1].token, "b");
+}
+
+TEST_F(TokensOf, no_member_is_told_a_secret) {
+  start();
+  std::vector<Secret> secrets;
+  for (const char* name : {"a", "b"}) {
+    const Entry entry = holding(name);
+    secrets.push_back(entry.tokens->find(name)->secret);
+    secrets.push_back(entry.identity->secret());
+    comes(entry);
+  }
+  ASSERT_TRUE(until([&] { return all_run(2); })) << log_text();
+  expect_commit();
+  const auto files = read_master_files(master_.token_file);
+  ASSERT_TRUE(files.ok());
+  secrets.push_back(files.value().key);
+  std::string told;
+  for (const auto& peer : peers_) {
+    EXPECT_GE(peer->inbox.size(), 3U);
+    for (const MasterToPeer& message : peer->inbox) {
+      for (const std::byte byte : encode(message)) told += static_cast<char>(byte);
+    }
+  }
+  std::ifstream state(options_.state_file, std::ios::binary);
+  told.append(std::istreambuf_iterator<char>(state), {});
+  for (const Secret& secret : secrets) {
+    const auto bytes = secret.bytes();
+    const std::string raw(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    EXPECT_EQ(told.find(raw), std::string::npos);
+    EXPECT_EQ(told.find(base64(secret)), std::string::npos);
+  }
 }
 
 TEST_F(TokensOf, a_process_without_a_token_or_with_another_one_sends_no_hello) {
@@ -123,7 +166,9 @@ TEST_F(TokensOf, a_token_that_is_taken_away_evicts_who_came_by_it_and_nobody_els
   remove("b");
   ASSERT_TRUE(until([&] { return !gone.evicted.empty(); })) << log_text();
   EXPECT_EQ(gone.evicted,
-            "the token \"b\" by which it came has been revoked, so it needs another one");
+            "the token \"b\" by which it came has been revoked, or is in no file of this master: "
+            "it needs another "
+            "one");
   gone.reconnects = true;
   gone.connect();
   ASSERT_TRUE(until([&] { return has(gone.refused, "refuses the token \"b\""); }));

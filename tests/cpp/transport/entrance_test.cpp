@@ -5,6 +5,7 @@
 
 #include "base/protocol.h"
 #include "support.h"
+#include "tap.h"
 #include "transport/channel.h"
 #include "transport/gate.h"
 #include "transport/handshake.h"
@@ -61,9 +62,12 @@ struct House {
   }
 
   Error dial(const Entry& entry) {
+    return dial(entry, "127.0.0.1:" + std::to_string(listener->port()));
+  }
+  Error dial(const Entry& entry, const std::string& address) {
     std::optional<Error> error;
     std::unique_ptr<Dial> dialled = dial_channel(
-        loop, "127.0.0.1:" + std::to_string(listener->port()), 5000,
+        loop, address, 5000,
         [&](Result<std::unique_ptr<Channel>> result) {
           error = result.ok() ? Error{} : result.error();
           kept_out = dialled->kept_out();
@@ -123,6 +127,71 @@ TEST(Entrance, messages_pass_in_tls_and_the_master_knows_token_key_and_run) {
   ASSERT_TRUE(run_until(house.loop, [&] { return !house.end.closed.empty(); }));
   EXPECT_EQ(house.end.arrived.back(), "last");
   EXPECT_EQ(house.end.closed, "the other side has closed the connection");
+}
+
+TEST(Entrance, who_passes_on_the_bytes_of_a_channel_with_tokens_reads_nothing_of_them) {
+  const std::string question = "what a member says to its master";
+  const std::string answer = "what the master says to it";
+  for (const bool tokens : {true, false}) {
+    const KeyPair master = KeyPair::make();
+    const Token token = new_token("bonn", master);
+    House house(master, tokens ? std::vector{token} : std::vector<Token>{});
+    test::Tap tap(house.loop, house.listener->port());
+    Entry entry = tokens ? holding({token}, "r") : Entry{};
+    entry.identity = KeyPair::make();
+    EXPECT_EQ(house.dial(entry, tap.address()).text, "");
+    ASSERT_TRUE(run_until(house.loop, [&] { return !house.accepted.empty(); }));
+    house.end.channel->send(bytes_of(question));
+    house.accepted.front()->channel->send(bytes_of(answer));
+    ASSERT_TRUE(run_until(house.loop, [&] {
+      return house.end.arrived.size() == 1 && house.accepted.front()->arrived.size() == 1;
+    }));
+    EXPECT_EQ(tap.has_seen(question), !tokens);
+    EXPECT_EQ(tap.has_seen(answer), !tokens);
+    const auto secret = token.secret.bytes();
+    EXPECT_FALSE(tap.has_seen(
+        std::string_view(reinterpret_cast<const char*>(secret.data()), secret.size())));
+  }
+}
+
+TEST(Entrance, a_byte_that_was_changed_on_its_way_ends_the_channel_and_is_not_read) {
+  const KeyPair master = KeyPair::make();
+  const Token token = new_token("bonn", master);
+  Entry entry = holding({token}, "r");
+  entry.identity = KeyPair::make();
+  const std::string message(1000, 'm');
+  std::size_t in_handshake = 0;
+  std::size_t in_message = 0;
+  for (std::size_t at = 0; at < 2000; at += 41) {
+    House house(master, {token});
+    test::Tap tap(house.loop, house.listener->port());
+    tap.changes = at;
+    if (house.dial(entry, tap.address()).failed()) {
+      ++in_handshake;
+      EXPECT_TRUE(house.accepted.empty());
+      continue;
+    }
+    house.end.channel->send(bytes_of(message));
+    house.end.channel->send(bytes_of(message));
+    ASSERT_TRUE(run_until(house.loop, [&] {
+      if (house.accepted.empty()) return !house.end.closed.empty();
+      return !house.accepted.front()->closed.empty() || house.accepted.front()->arrived.size() == 2;
+    })) << at;
+    if (house.accepted.empty()) {
+      ++in_handshake;  // its last message was changed
+      continue;
+    }
+    const Visitor& visitor = *house.accepted.front();
+    for (const std::string& text : visitor.arrived) EXPECT_TRUE(text == message) << at;
+    EXPECT_EQ(visitor.closed.empty(), visitor.arrived.size() == 2) << at;
+    if (visitor.closed.empty()) {
+      EXPECT_LE(tap.said(), at) << "it was changed, and nobody has seen that";
+    } else {
+      ++in_message;
+    }
+  }
+  EXPECT_GE(in_handshake, 10U);
+  EXPECT_GE(in_message, 10U);
 }
 
 TEST(Entrance, without_tokens_on_either_side_the_channel_is_plain_and_nobody_is_known) {

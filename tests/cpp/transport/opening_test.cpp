@@ -272,6 +272,21 @@ TEST(Open, who_cannot_prove_to_be_a_peer_is_refused_logged_and_disturbs_nobody) 
   ASSERT_TRUE(pair.until([&] { return pair.high.events.controls.size() == 1; }));
 }
 
+TEST(Open, nobody_is_told_that_it_is_the_process_which_it_dials) {
+  test::LogLines log;
+  Pair pair;
+  pair.open();
+  // An old copy of its own words must not come back to it as those of a peer.
+  test::BareClient mirror(pair.loop, pair.high.links->port());
+  mirror.send(encode_opening({kProtocolVersion, Purpose::lane}));
+  mirror.send(
+      encode_lane_hello({pair.high.links->key(), pair.high_id(), 1, false, capability::kPlain}));
+  ASSERT_TRUE(test::poll_until(pair.loop, [&] { return mirror.closed(); }));
+  EXPECT_LE(mirror.received.size(), kOpeningBytes) << "no offer";
+  EXPECT_EQ(log.count("it says that it is this process"), 1U) << log.all();
+  EXPECT_TRUE(pair.high.links->is_up(pair.low_id()));
+}
+
 TEST(Open, what_is_said_before_the_keys_are_proven_cannot_be_changed_on_the_way) {
   // Each field of the hello, and of the offer, enters the key of the handshake.
   const KeyPair a = KeyPair::make();

@@ -43,6 +43,12 @@ class Tap {
     return std::any_of(passing_.begin(), passing_.end(),
                        [&](const auto& one) { return in(one->said) || in(one->there.received); });
   }
+  /// Bytes that diallers have sent.
+  [[nodiscard]] std::size_t said() const {
+    std::size_t bytes = 0;
+    for (const auto& one : passing_) bytes += one->said.size();
+    return bytes;
+  }
   /// Cuts all connections, and passes on no more.
   void end() {
     for (const auto& one : passing_) {
@@ -51,6 +57,8 @@ class Tap {
     ticks_.reset();
   }
 
+  /// Changes one bit of that byte of those that a dialler sends.
+  std::optional<std::size_t> changes;
   /// Keeps what the port answers after a dialler's third message, the last one of its handshake.
   bool holds_answers = false;
 
@@ -83,6 +91,10 @@ class Tap {
     if (got > 0) {
       const auto bytes = std::span(buffer).first(static_cast<std::size_t>(got));
       one.said.insert(one.said.end(), bytes.begin(), bytes.end());
+      if (changes && one.sent <= *changes && *changes < one.said.size()) {
+        one.said[*changes] ^= std::byte{0x10};
+        changes.reset();
+      }
       ++one.messages;
       if (one.messages == 3 && holds_answers) one.held_at = one.there.received.size();
     }

@@ -5,9 +5,13 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <map>
+#include <utility>
+
 #include "base/random.h"
 #include "memory_stream.h"
 #include "support.h"
+#include "trust/sealer.h"
 
 namespace pccl {
 namespace {
@@ -16,6 +20,7 @@ using test::MemoryStream;
 using Outcome = Stream::Outcome;
 
 constexpr std::string_view kIdentity = "pccl lane a b 7";
+constexpr std::byte kPoison{0xa5};
 
 /// One end that sends `sends`, then says that it sends no more, and keeps what it receives.
 struct TlsEnd {
@@ -44,8 +49,10 @@ struct TlsEnd {
   }
   void read() {
     for (int turn = 0; turn < turns; ++turn) {
-      std::vector<std::byte> into(per_read);
+      std::vector<std::byte> into(per_read, kPoison);
       const Stream::Moved moved = stream->read(into);
+      untouched &= std::all_of(into.begin() + static_cast<std::ptrdiff_t>(moved.bytes), into.end(),
+                               [](std::byte byte) { return byte == kPoison; });
       received.insert(received.end(), into.begin(),
                       into.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
       ended = moved.outcome == Outcome::ended;
@@ -71,6 +78,7 @@ struct TlsEnd {
   bool shuts = true;
   bool reads = true;
   bool ended = false;
+  bool untouched = true;  // the memory behind the bytes that a read has returned
   std::string error;
   std::string write_error;
 };
@@ -109,6 +117,7 @@ void expect_all_bytes(Loop& loop, TlsEnd& a, TlsEnd& b) {
   EXPECT_EQ(a.error + b.error + a.write_error + b.write_error, "");
   EXPECT_TRUE(a.received == b.sends);
   EXPECT_TRUE(b.received == a.sends);
+  EXPECT_TRUE(a.untouched && b.untouched);
 }
 
 TEST(TlsStream, carries_every_byte_both_ways_whatever_the_pieces_of_the_stream_below) {
@@ -123,7 +132,95 @@ TEST(TlsStream, carries_every_byte_both_ways_whatever_the_pieces_of_the_stream_b
   }
 }
 
-TEST(TlsStream, carries_every_byte_over_sockets_and_replaces_its_keys) {
+/// Bytes on the wire for a MiB, in writes of a record each, with these bytes of one key.
+std::size_t bytes_on_the_wire(std::uint64_t bytes_of_one_key) {
+  constexpr std::size_t kRecord = 16384;
+  Loop loop;
+  const Secret key = random_secret();
+  auto [near, left] = MemoryStream::pair(loop, 1U << 20, 4U << 20);
+  auto [right, far] = MemoryStream::pair(loop, 1U << 20, 4U << 20);
+  const auto a = TlsStream::dial(loop, std::move(near), kIdentity, key, bytes_of_one_key);
+  const auto b = TlsStream::accept(loop, std::move(far), knows(key));
+  std::size_t there = 0;
+  const auto carry_all = [&, &left = left, &right = right] {
+    std::array<std::byte, 3000> bytes{};
+    for (auto [from, to] : {std::pair{left.get(), right.get()}, {right.get(), left.get()}}) {
+      for (auto got = from->read(bytes); got.outcome == Outcome::moved; got = from->read(bytes)) {
+        if (from == left.get()) there += got.bytes;
+        EXPECT_EQ(to->write(std::span(bytes).first(got.bytes)).bytes, got.bytes);
+      }
+    }
+  };
+  EXPECT_TRUE(test::poll_until(loop, [&] {
+    carry_all();
+    return a->established() && b->established();
+  }));
+  const auto record = random_bytes(5, kRecord);
+  std::size_t received = 0;
+  std::vector<std::byte> into(kRecord);
+  for (int i = 0; i < 64; ++i) {
+    EXPECT_EQ(a->write(std::span<const std::byte>(record)).bytes, kRecord);
+    EXPECT_TRUE(test::poll_until(loop, [&] {
+      carry_all();
+      const auto got = b->read(into);
+      EXPECT_TRUE(std::equal(into.begin(), into.begin() + static_cast<std::ptrdiff_t>(got.bytes),
+                             record.begin() + static_cast<std::ptrdiff_t>(received % kRecord)));
+      received += got.bytes;
+      return received == static_cast<std::size_t>(i + 1) * kRecord;
+    }));
+  }
+  return there;
+}
+
+TEST(TlsStream, the_keys_are_changed_after_so_many_bytes) {
+  // A change is a record of its own: its header, a message of 5 bytes, its type, the tag.
+  constexpr std::size_t kChange = 5 + 5 + 1 + 16;
+  const std::size_t without = bytes_on_the_wire(1ULL << 40);
+  EXPECT_EQ(bytes_on_the_wire(4 * 16384) - without, 15 * kChange);
+  EXPECT_EQ(bytes_on_the_wire(32 * 16384) - without, 1 * kChange);
+}
+
+TEST(TlsStream, a_dialler_offers_keys_that_nobody_keeps_and_the_cipher_of_its_hardware_first) {
+  Loop loop;
+  auto [near, far] = MemoryStream::pair(loop, 1U << 20, 1U << 20);
+  const auto a = TlsStream::dial(loop, std::move(near), kIdentity, random_secret());
+  std::vector<std::byte> hello(4096);
+  std::size_t came = 0;
+  ASSERT_TRUE(test::poll_until(loop, [&, &far = far] {
+    came = far->read(std::span(hello)).bytes;
+    return came > 0;
+  }));
+  std::size_t at = 0;
+  const auto number = [&](int bytes) {
+    std::size_t value = 0;
+    while (bytes-- > 0) value = value << 8 | static_cast<std::size_t>(hello.at(at++));
+    return value;
+  };
+  at = 5 + 4 + 2 + 32;  // the headers of record and message, an old version, a random number
+  at += number(1);      // a session
+  std::vector<std::size_t> suites;
+  for (std::size_t left = number(2) / 2; left > 0; --left) suites.push_back(number(2));
+  constexpr std::size_t kAes128Gcm = 0x1301;
+  constexpr std::size_t kChaCha20 = 0x1303;
+  ASSERT_GE(suites.size(), 2U);
+  EXPECT_EQ(suites[0], has_aes() ? kAes128Gcm : kChaCha20);
+  EXPECT_EQ(suites[1], has_aes() ? kChaCha20 : kAes128Gcm);
+  at += number(1);  // compression
+  std::map<std::size_t, std::vector<std::size_t>> extensions;
+  const std::size_t end = number(2) + at;
+  ASSERT_EQ(end, came);
+  while (at < end) {
+    auto& bytes = extensions[number(2)];
+    for (std::size_t left = number(2); left > 0; --left) bytes.push_back(number(1));
+  }
+  // RFC 8446, 4.2: 45 is psk_key_exchange_modes, and its mode 1 psk_dhe_ke; 43 supported_versions;
+  // 10 supported_groups, of which 29 is X25519.
+  EXPECT_EQ(extensions[45], (std::vector<std::size_t>{1, 1}));
+  EXPECT_EQ(extensions[43], (std::vector<std::size_t>{2, 3, 4}));
+  EXPECT_EQ(extensions[10], (std::vector<std::size_t>{0, 2, 0, 29}));
+}
+
+TEST(TlsStream, carries_every_byte_over_sockets_with_keys_that_change) {
   Loop loop;
   const Secret key = random_secret();
   auto [near, far] = socket_pair(loop);
@@ -267,6 +364,7 @@ TEST(TlsStream, no_byte_that_was_changed_on_its_way_is_handed_out) {
       return b.over();
     }));
     EXPECT_TRUE(std::equal(b.received.begin(), b.received.end(), text.begin()));
+    EXPECT_TRUE(b.untouched) << "bytes lie in memory that were not authenticated";
     changed += b.error.empty() ? 0 : 1;
     EXPECT_TRUE(!b.error.empty() || there <= at || b.received.size() == text.size());
   }

@@ -194,6 +194,17 @@ TEST(Token, the_key_of_a_channel_needs_the_token_and_one_of_the_two_private_keys
       channel_key(token, master, PublicKey{}, {"t", PublicKey{}, "r"}, master.public_key()));
 }
 
+TEST(Token, the_mark_of_a_revoked_token_is_of_its_secret_and_of_one_master) {
+  const Secret master = KeyPair::make().secret();
+  const Token token{"bonn", random_secret(), std::string(64, 'a'), {}};
+  const Secret mark = token_mark(master, token);
+  EXPECT_TRUE(mark.same_as(token_mark(master, token)));
+  EXPECT_FALSE(mark.same_as(token_mark(KeyPair::make().secret(), token))) << "of another master";
+  EXPECT_FALSE(mark.same_as(token_mark(master, {"bonn", random_secret(), token.master, {}})));
+  EXPECT_FALSE(mark.same_as(token.secret)) << "the register shows it";
+  EXPECT_FALSE(mark.same_as(master));
+}
+
 TEST(Token, the_mark_of_an_epoch_is_of_one_master_one_run_and_one_epoch) {
   const Secret master = KeyPair::make().secret();
   const EpochId epoch = EpochId::make(1, 2);

@@ -182,7 +182,7 @@ void Book::ended(PeerId at, const Call& call) {
     if (committed_.contains(key)) {
       throw Violation(what + " has failed (" + error.text + "), another member has committed it");
     }
-    failed_.emplace(key, at);
+    failed_[key].insert(at);
     for (std::size_t i = 0; i < call.outputs.size(); ++i) {
       const Memory& now = call.in_place ? call.inputs[i] : call.outputs[i];
       if (now != call.before[i]) throw Violation(what + " has failed and left other bits behind");
@@ -201,8 +201,11 @@ void Book::ended(PeerId at, const Call& call) {
     if (!first && known->second != sorted) {
       throw Violation(what + ": members name others as theirs");
     }
-    if (failed_.contains(key)) {
-      throw Violation(what + " was committed, and has failed at " + name_of(failed_.at(key)));
+    // Where the master and all that know of a failure are gone, the rest may do the call anew.
+    for (const PeerId other : sorted) {
+      if (failed_.contains(key) && failed_.at(key).contains(other)) {
+        throw Violation(what + " was committed, and has failed at " + name_of(other));
+      }
     }
   } else if (sorted.size() != call.numbering.size()) {
     throw Violation(what + " has succeeded without all members");

@@ -117,7 +117,7 @@ class Book {
   std::uint64_t last_run_ = 0;
   using Operation = std::pair<std::uint64_t, OpKey>;  // of a run
   std::map<Operation, std::vector<PeerId>> committed_;
-  std::map<Operation, PeerId> failed_;
+  std::map<Operation, std::set<PeerId>> failed_;  // and at whom
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::pair<std::uint64_t, PeerId>>
       states_;  // by run and step
   /// Of one receiver and tag, in the order in which they were posted.
