@@ -11,7 +11,8 @@ do so in turn
   attack   to pccl-master and to the ports of the members
 
 so what the attackers themselves take from two cores is in `beside` too. The figure is steps under
-attack to steps beside, of blocks that ran one after the other; the requirement is 0.95.
+attack to steps beside, of blocks that ran one after the other; the requirement is 0.95. With
+`--require 0.95` the program ends with status 1 if the figure is less, or a member was lost.
 
     python benchmarks/load.py                                     # the table of docs/benchmarks.md
     python benchmarks/load.py --rounds 1 --block-s 5 --rate 0.25  # a short look
@@ -58,6 +59,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--lanes", type=float, default=250.0, help="in a second, to all members")
     p.add_argument("--store", type=float, default=250.0, help="writes of 16 KiB in a second")
     p.add_argument("--json", help="also write the figures to this file")
+    p.add_argument("--require", type=float, default=0.0, help="status 1 below this ratio")
     p.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     p.add_argument("--url", help=argparse.SUPPRESS)
     return p.parse_args()
@@ -362,9 +364,12 @@ def main() -> None:
                     print(f"{i + 1}, {kind}: {figures[kind][-1]}", file=sys.stderr, flush=True)
         finally:
             bench.close()
-    report(figures)
+    ratio = report(figures)
     if a.json:
         Path(a.json).write_text(json.dumps(figures, indent=1) + "\n")
+    members = min(block["size"] for blocks in figures.values() for block in blocks)
+    if a.require and (ratio < a.require or members < a.world):
+        raise SystemExit(f"{ratio:.3f} with {members:.0f} members, {a.require} is required")
 
 
 ROWS = {
@@ -381,8 +386,8 @@ ROWS = {
 }
 
 
-def report(figures: dict[str, list[dict[str, float]]]) -> None:
-    """Prints medians (worst cases where a row says so), and medians of ratios of neighbours."""
+def report(figures: dict[str, list[dict[str, float]]]) -> float:
+    """Prints medians (worst cases where a row says so); returns the median ratio of neighbours."""
     print("| | quiet | beside | attack |\n| --- | --- | --- | --- |")
     for row, (title, form) in ROWS.items():
         of = min if "fewest" in title else max if "most" in title else statistics.median
@@ -396,6 +401,7 @@ def report(figures: dict[str, list[dict[str, float]]]) -> None:
         f"\nSteps under attack to steps beside: {statistics.median(ratios):.3f} "
         f"({min(ratios):.3f} to {max(ratios):.3f})."
     )
+    return statistics.median(ratios)
 
 
 if __name__ == "__main__":
