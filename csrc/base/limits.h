@@ -49,7 +49,7 @@ inline constexpr std::size_t kKeptBytesMin = 4096;  // a smaller kept segment co
 // the small sends of both, and as much again for announcements and messages.
 inline constexpr std::size_t kKeptBytesMax = 256U << 20;
 inline constexpr std::size_t kKeptMessageBytes = 256;  // a waiting message counts as so many
-inline constexpr std::size_t kUnreadMessageBytesMax = 64U << 20;  // to a peer that goes on sending
+inline constexpr std::size_t kUnreadMessageBytesMax = 128U << 20;  // to a peer that goes on sending
 inline constexpr std::size_t kEagerSendsMax = 256;  // small sends to one peer, not received yet
 inline constexpr std::size_t kRelayWindowBytes =
     16U << 20;  // of one peer to another, under way over a third

@@ -125,6 +125,11 @@ void ElasticGroup::link_up(PeerId peer) {
   move_links(keeper_.up(peer));
 }
 
+void ElasticGroup::link_gone(PeerId peer) {
+  Group::link_gone(peer);
+  exchange_.link_gone(peer);
+}
+
 void ElasticGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   exchange_.link_down(peer, reason);
   if (end_.over()) return;

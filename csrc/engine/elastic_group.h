@@ -43,6 +43,7 @@ class ElasticGroup : public Group {
   void join();
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;
+  void link_gone(PeerId peer) override;
   void control(PeerId peer, const PeerToPeer& message) override;
   void tick(std::uint64_t elapsed_ms) override;
   void close() override;

@@ -38,7 +38,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   virtual void link_down(PeerId peer, const std::string& reason, Down how) = 0;
   /// The link to this peer is gone, whether or not the group needs the link: drops the segments and
   /// messages that have arrived in part.
-  void link_gone(PeerId peer);
+  virtual void link_gone(PeerId peer);
   virtual void control(PeerId peer, const PeerToPeer& message);
   virtual void tick(std::uint64_t elapsed_ms);
   /// Leaves in good order. No operation of the group runs after this call.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/kept.h"
 #include "engine/placement.h"
 #include "wire/codec.h"
 
@@ -33,7 +34,10 @@ StateExchange::~StateExchange() {
 void StateExchange::offer(Snapshot snapshot) {
   withdraw();
   snapshot_ = std::move(snapshot);
-  for (const Buffer& item : snapshot_.items) bytes_offered_ += item.bytes;
+  for (const Buffer& item : snapshot_.items) {
+    bytes_offered_ += item.bytes;
+    cost_offered_ += kept_cost(item.bytes);
+  }
   offer_token_ = context_.token(*this);
   offered_ = true;
 }
@@ -44,9 +48,9 @@ void StateExchange::withdraw() {
   context_.retire(offer_token_);
   offer_token_ = 0;
   snapshot_ = {};
-  bytes_offered_ = 0;
+  bytes_offered_ = cost_offered_ = 0;
   served_to_.clear();
-  sending_bytes_.clear();
+  sending_cost_.clear();
   // The links drop the items that they held: peers that wait for these ask another source.
   for (const auto& [index, sending] : std::exchange(sending_, {})) {
     const PullReply reply{group_, sending.request, not_offered(), 0};
@@ -65,18 +69,19 @@ void StateExchange::pulled_from(PeerId peer, const Pull& request) {
   const std::uint64_t offset = std::min(request.offset, item.bytes);
   reply.bytes =
       request.bytes == 0 ? item.bytes - offset : std::min(request.bytes, item.bytes - offset);
-  std::uint64_t& on_the_way = sending_bytes_[peer];
+  std::uint64_t& on_the_way = sending_cost_[peer];
+  const std::uint64_t cost = kept_cost(reply.bytes);
   // Twice: for a peer that has given an item up and asks again.
-  if (on_the_way + reply.bytes > 2 * bytes_offered_) {
+  if (reply.bytes > 0 && on_the_way + cost > 2 * cost_offered_) {
     reply.bytes = 0;
     reply.error = {ErrorCode::closed, "the peer fetches more at once than this state has"};
   }
   context_.links.send_control(peer, encode(PeerToPeer{reply}));
   if (reply.bytes == 0) return;
-  on_the_way += reply.bytes;
+  on_the_way += cost;
   const std::uint32_t index = ++last_sending_;
   const std::uint64_t segments = segments_of(reply.bytes);
-  sending_[index] = {peer, request.request, segments, reply.bytes};
+  sending_[index] = {peer, request.request, segments, reply.bytes, cost};
   for (std::uint64_t segment = 0; segment < segments; ++segment) {
     SegmentHeader header;
     header.kind = SegmentKind::state;
@@ -96,7 +101,9 @@ void StateExchange::segment_sent(MemoryToken, PeerId, std::uint32_t index) {
   Sending& sending = it->second;
   const std::uint64_t bytes = std::min<std::uint64_t>(sending.bytes, kSegmentBytesMax);
   sending.bytes -= bytes;
-  sending_bytes_[sending.to] -= bytes;
+  const std::uint64_t cost = sending.segments == 1 ? sending.cost : bytes;
+  sending.cost -= cost;
+  sending_cost_[sending.to] -= cost;
   // Who fetches the same again and again does not fetch more.
   std::uint64_t& served = served_to_[sending.to];
   const std::uint64_t more = std::min(bytes, bytes_offered_ - served);
@@ -195,9 +202,13 @@ void StateExchange::finish(std::uint64_t id, Error error) {
   node.mapped().ticket->complete(std::move(error));
 }
 
-void StateExchange::link_down(PeerId peer, const std::string& reason) {
+void StateExchange::link_gone(PeerId peer) {
   std::erase_if(sending_, [&](const auto& entry) { return entry.second.to == peer; });
-  sending_bytes_.erase(peer);
+  sending_cost_.erase(peer);
+}
+
+void StateExchange::link_down(PeerId peer, const std::string& reason) {
+  link_gone(peer);
   std::vector<std::uint64_t> ids;
   for (const auto& [id, request] : requests_) {
     if (request.source == peer) ids.push_back(id);

@@ -33,6 +33,8 @@ class StateExchange : public SegmentOwner {
   /// The link is up: sends the requests that were made before.
   void link_up(PeerId peer);
   void link_down(PeerId peer, const std::string& reason);
+  /// What was on its way to the peer is not sent any more.
+  void link_gone(PeerId peer);
   /// The other members of the newest proposal: pulls from other peers fail.
   void sources(const std::map<PeerId, Handle>& proposed);
   void fail_all(const Error& error);
@@ -69,6 +71,7 @@ class StateExchange : public SegmentOwner {
     std::uint64_t request = 0;
     std::uint64_t segments = 0;  // that the links still hold
     std::uint64_t bytes = 0;     // of these
+    std::uint64_t cost = 0;      // kept_cost of the item, less what has been sent
   };
   [[nodiscard]] bool size(Request& request, std::uint64_t bytes);
   void ask(std::uint64_t id, Request& request);
@@ -80,9 +83,10 @@ class StateExchange : public SegmentOwner {
   bool offered_ = false;
   MemoryToken offer_token_ = 0;
   std::uint32_t last_sending_ = 0;
-  std::map<std::uint32_t, Sending> sending_;       // of the offer, by the index in cookies
-  std::map<PeerId, std::uint64_t> sending_bytes_;  // of these
+  std::map<std::uint32_t, Sending> sending_;      // of the offer, by the index in cookies
+  std::map<PeerId, std::uint64_t> sending_cost_;  // of these
   std::uint64_t bytes_offered_ = 0;
+  std::uint64_t cost_offered_ = 0;             // kept_cost of all items
   std::map<PeerId, std::uint64_t> served_to_;  // of the offer
   std::uint64_t bytes_served_ = 0;
   std::uint64_t bytes_received_ = 0;

@@ -22,6 +22,7 @@ struct MasterOptions {
   std::string port_file;           // gets the port that was opened; empty: none is written
   std::string log_level = "info";  // debug, info, warning, error, off
   std::string package;             // version of the package, for peers and logs
+  std::size_t descriptors = 0;     // that this process may open; 0: as the system says
 
   /// visit(name, field) for each option.
   static void fields(auto& self, auto&& visit) {

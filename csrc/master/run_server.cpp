@@ -41,12 +41,13 @@ State fresh_state(const RunOptions& options) {
 }  // namespace
 
 RunServer::RunServer(Network& network, const MasterOptions& master, ServedRun run,
-                     std::string log_prefix)
+                     std::string log_prefix, std::function<std::size_t()> peers_of_all_runs)
     : network_(network),
       clock_(network.clock()),
       master_(master),
       options_(std::move(run.options)),
       log_prefix_(std::move(log_prefix)),
+      peers_of_all_runs_(std::move(peers_of_all_runs)),
       register_(std::move(run.held)),
       connections_(clock_, *this, options_.heartbeat_ms, options_.silence_ms, log_prefix_),
       state_(fresh_state(options_)) {}
@@ -145,6 +146,14 @@ bool RunServer::is_marked(EpochId epoch, Named how, const Digest& mark) const {
   return epoch_mark(*marks_epochs_, options_.run, epoch, how).same_as(Secret(mark));
 }
 
+/// Are there descriptors for a further peer? Strangers that have proven nothing take some (gate.h),
+/// and they keep nobody out: so their share counts as taken whether it is or not.
+bool RunServer::has_descriptors() const {
+  const std::size_t all = master_.descriptors > 0 ? master_.descriptors : descriptors_max();
+  const std::size_t kept = std::min(2 * kDescriptorsLeft, all / 2);
+  return peers_of_all_runs_() + kept < all;
+}
+
 Error RunServer::refusal(const Hello& hello, bool again) const {
   const EpochId started = hello.report.started.value_or(EpochId{});
   for (const auto& [epoch, how, mark] :
@@ -155,12 +164,14 @@ Error RunServer::refusal(const Hello& hello, bool again) const {
                                     options_.run + "\", which no master with this key has " +
                                     (how == Named::started ? "started" : "named")};
   }
-  const bool known = again || is_own_member(state_, hello.member.peer());
-  if (in_charge_ && !known && connections_.count() >= descriptors_max() / 4 &&
-      descriptors_free() < kDescriptorsLeft) {
-    return {ErrorCode::refused, "this master has no more than " + std::to_string(kDescriptorsLeft) +
-                                    " free descriptors, which it keeps for the members: raise its "
-                                    "limit of open files (ulimit -n)"};
+  // What a process that comes back reports, or the register that is being read, may make it a
+  // member.
+  const bool known = again || !state_.holds || hello.report.started.has_value() ||
+                     is_own_member(state_, hello.member.peer());
+  if (in_charge_ && !known && !has_descriptors()) {
+    return {ErrorCode::refused,
+            "this master keeps its last descriptors for members that come back: raise its limit of "
+            "open files (ulimit -n)"};
   }
   // The core refuses other peers in their turn.
   return again && in_charge_ && state_.holds ? check_hello(state_, hello) : Error{};
@@ -226,7 +237,7 @@ void RunServer::disconnected(PeerId peer, std::string remote, std::string why) {
   if (is_own_member(state_, peer)) {
     // A member that does not come back, or that left, has a log line of its own.
     log_line(LogLevel::debug, whose + " has closed: " + why);
-  } else if (const auto more = lines_.admit(origin_of("", remote), whose, clock_.now_ms())) {
+  } else if (const auto more = closed_.admit(origin_of("", remote), whose, clock_.now_ms())) {
     log_line(LogLevel::info, whose + " has closed: " + why + *more);
   }
   store_drop(peer);

@@ -43,7 +43,9 @@ inline constexpr std::uint64_t kStopMs = 1000;  // at its end: to send the queue
 class RunServer final : private ConnectionEvents {
  public:
   /// `log_prefix`: in front of each log line, where a master serves several runs.
-  RunServer(Network& network, const MasterOptions& master, ServedRun run, std::string log_prefix);
+  /// `peers_of_all_runs`: how many are connected to this process.
+  RunServer(Network& network, const MasterOptions& master, ServedRun run, std::string log_prefix,
+            std::function<std::size_t()> peers_of_all_runs);
   ~RunServer() override;
 
   /// Opens the register and takes over. After an error, whose text says what to change, the object
@@ -72,6 +74,7 @@ class RunServer final : private ConnectionEvents {
 
  private:
   [[nodiscard]] Error refusal(const Hello& hello, bool again) const override;
+  [[nodiscard]] bool has_descriptors() const;
   /// If epochs get marks: a proposal, or a start, with its mark.
   [[nodiscard]] std::optional<MasterToPeer> marked(const MasterToPeer& message) const;
   [[nodiscard]] Digest mark_of(EpochId epoch, Named how) const;
@@ -118,6 +121,7 @@ class RunServer final : private ConnectionEvents {
   const MasterOptions& master_;
   const RunOptions options_;
   const std::string log_prefix_;
+  const std::function<std::size_t()> peers_of_all_runs_;
   std::shared_ptr<RegisterStore> register_;
   Connections connections_;
   State state_;
@@ -160,6 +164,7 @@ class RunServer final : private ConnectionEvents {
     std::string text;
   };
   LineLimit lines_;        // about processes that are no members
+  LineLimit closed_;       // about their connections: no warnings
   std::deque<Said> said_;  // for StatusRequest: the newest kStatusEventsMax
   std::uint64_t started_ms_ = 0;
   std::unique_ptr<Timer> clock_timer_;

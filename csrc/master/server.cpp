@@ -128,7 +128,11 @@ Result<std::uint16_t> MasterServer::start() {
     const std::string name = run.options.run;
     const std::string prefix = several ? "run \"" + name + "\": " : "";
     auto& server = runs_[name];
-    server = std::make_unique<RunServer>(network_, options_, std::move(run), prefix);
+    server = std::make_unique<RunServer>(network_, options_, std::move(run), prefix, [this] {
+      std::size_t peers = 0;
+      for (const auto& [_, served] : runs_) peers += served->connections().count();
+      return peers;
+    });
     if (entrance_) server->mark_epochs(entrance_->key.secret());
     if (Error error = server->start(); error.failed()) {
       error.text = prefix + error.text;

@@ -284,13 +284,14 @@ Error check_beside(const Member& mine, const Member& other) {
   return Error{};
 }
 
-/// A newcomer needs room at the door. Those of one token leave as much of it as they take, so that
-/// others can come by other tokens. Members always have room.
-Error check_room(const State& s, const Member& mine) {
+/// A newcomer needs room at the door. Where there are several tokens, those of one leave as much of
+/// it as they take, so that others can come. Members always have room.
+Error check_room(const State& s, const Hello& hello) {
+  const Member& mine = hello.member;
   if (s.peers.contains(mine.peer()) || is_own_member(s, mine.peer())) return Error{};
   const std::size_t room = kMembersMax - std::min(kMembersMax, s.peers.size());
   if (room == 0) return refuse("this run is full: " + count_of(kMembersMax, "peer"));
-  if (mine.token.empty()) return Error{};
+  if (s.tokens < 2 || hello.report.started.has_value()) return Error{};
   const auto waiting = std::count_if(s.peers.begin(), s.peers.end(), [&](const auto& peer) {
     return peer.second.member.token == mine.token && !is_own_member(s, peer.first);
   });
@@ -347,7 +348,7 @@ Error check_hello(const State& s, const Hello& hello) {
   for (const auto& [q, state] : s.peers) {
     if (Error error = check_beside(hello.member, state.member); error.failed()) return error;
   }
-  return check_room(s, hello.member);
+  return check_room(s, hello);
 }
 
 }  // namespace pccl::master

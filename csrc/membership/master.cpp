@@ -221,8 +221,8 @@ void on(State& s, const PeerConnected& e, Actions& out) {
   }
   if (Error error = check_hello(s, e.hello); error.failed()) {
     on(s, PeerDisconnected{p}, out);  // an earlier connection of this peer, if any, is gone
-    out.push_back(
-        Say{true, "refused peer " + name_of(e.hello.member.handle) + ": " + error.text, e.origin});
+    out.push_back(Say{true, "refused peer " + name_of(e.hello.member.handle) + ": " + error.text,
+                      is_own_member(s, p) ? "" : e.origin});
     out.push_back(Send{p, Refuse{std::move(error)}});
     out.push_back(Close{p});
     return;
@@ -322,6 +322,7 @@ void write_revoked(State& s, const std::vector<TokenMark>& gone, Actions& out) {
 }
 
 void on(State& s, const TokensAre& e, Actions& out) {
+  s.tokens = e.valid.size();
   if (!s.holds) return;
   const std::vector<TokenMark>& revoked = s.held->revoked;
   std::set<std::string> valid;

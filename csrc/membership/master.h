@@ -340,6 +340,7 @@ struct State {
   bool holds = false;               // this master has taken an incarnation: it is in charge
   std::uint32_t counter = 0;        // number of the newest epoch of this incarnation
   std::uint64_t arrivals = 0;
+  std::size_t tokens = 0;             // that open the run
   std::map<PeerId, PeerState> peers;  // connected
   std::optional<Epoch> proposal;
   std::set<PeerId> ready;

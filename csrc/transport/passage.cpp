@@ -30,9 +30,11 @@ void Passage::message(PeerId from, const RelayMessage& message,
     if (waiting > kMessagesMax) return;  // they have been told
     waiting += payload.size() + kKeptMessageBytes;
     if (waiting > kMessagesMax) {
+      const std::string why = "messages over the peer in between are not read by their receiver";
       routes_.erase(route);
-      return cut(from, message.to,
-                 "messages over the peer in between are not read by their receiver");
+      routes_.erase({message.to, from});
+      cut(message.to, from, why);  // before it misses one
+      return cut(from, message.to, why);
     }
     links_.send_relay(message.to, {payload.begin(), payload.end()});
     return;

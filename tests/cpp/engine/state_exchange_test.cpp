@@ -87,6 +87,27 @@ TEST(StateExchange, who_asks_for_the_same_without_end_is_sent_twice_what_there_i
   EXPECT_EQ(fetch.here.links.sent.size(), 1U + 3U);
 }
 
+TEST(StateExchange, short_questions_count_as_what_their_answers_cost) {
+  Fetch fetch(3);
+  constexpr std::uint64_t kMost = 2 * 3 * kSegmentBytesMax / kKeptBytesMin;
+  for (std::uint64_t request = 1; request <= kMost + 100; ++request) {
+    fetch.source.pulled_from(kFetcher, {GroupId{1}, request, kDigest, 0, 0, 1});
+  }
+  std::size_t segments = 0;
+  for (const FakeLinks::Sent& sent : fetch.here.links.sent) segments += sent.control.empty();
+  EXPECT_EQ(segments, kMost);
+}
+
+TEST(StateExchange, what_a_link_held_that_was_dropped_counts_no_more) {
+  Fetch fetch(3);
+  for (std::uint64_t round = 0; round < 10; ++round) {
+    fetch.here.links.sent.clear();
+    fetch.source.pulled_from(kFetcher, {GroupId{1}, round, kDigest, 0, 0, 0});
+    EXPECT_EQ(fetch.here.links.sent.size(), 1U + 3U) << round;
+    fetch.source.link_gone(kFetcher);  // no segment_sent comes for what it held
+  }
+}
+
 TEST(StateExchange, what_is_served_counts_once_for_each_peer_and_offer) {
   Fetch fetch(3);
   EXPECT_EQ(fetch.source.bytes_offered(), 3 * kSegmentBytesMax);

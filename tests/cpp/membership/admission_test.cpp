@@ -220,6 +220,7 @@ TEST(Admission, a_hello_with_the_number_of_a_peer_and_another_key_is_refused) {
 
 TEST(Admission, those_of_one_token_leave_half_of_the_door_to_others_and_members_always_have_room) {
   State s = in_office({member(1), member(2)});
+  s.tokens = 2;
   const auto hello_of = [](std::uint64_t id, const std::string& token) {
     Hello hello;
     hello.member = member(id);
@@ -239,6 +240,12 @@ TEST(Admission, those_of_one_token_leave_half_of_the_door_to_others_and_members_
       << refused.text;
   EXPECT_FALSE(check_hello(s, hello_of(10, "bonn")).failed()) << "it is at the door already";
   EXPECT_FALSE(check_hello(s, hello_of(id, "kiel")).failed()) << "by another token";
+  Hello unknown = hello_of(id, "bonn");
+  unknown.report.started = EpochId::make(1, 1);
+  EXPECT_FALSE(check_hello(s, unknown).failed()) << "a member that the register does not know";
+  s.tokens = 1;
+  EXPECT_FALSE(check_hello(s, hello_of(id, "bonn")).failed()) << "nobody can come by another one";
+  s.tokens = 2;
   s.peers.erase(PeerId{2});
   Hello back = hello_of(2, "");
   back.report.started = s.held->epoch->id;
