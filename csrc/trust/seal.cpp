@@ -64,8 +64,8 @@ Result<std::span<const std::byte>> unseal(const Tokens* tokens, const SealedPlac
   return {ErrorCode::refused, "the handle of " + rank +
                                   " is sealed with none of the tokens of this process (" +
                                   tokens->where() +
-                                  "): another process has written it into the store, or the ranks "
-                                  "have no token in common"};
+                                  "): another process has written it into the store, or this "
+                                  "process lacks the first line of that rank's token file"};
 }
 
 }  // namespace pccl
