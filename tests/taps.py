@@ -19,6 +19,15 @@ class Tap:
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
+    @property
+    def env(self) -> dict[str, str]:
+        """Of a member whose links to others are to go through the tap."""
+        return {
+            "PCCL_INTERFACE": "127.0.0.1",
+            "PCCL_ADVERTISE": "127.0.0.2",
+            "PCCL_PORTS": f"{self.port}-{self.port}",
+        }
+
     def _accept(self) -> None:
         while True:
             try:

@@ -65,7 +65,8 @@ inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complet
 inline constexpr std::uint64_t kJoinMs = 30000;  // a lane that has not joined its link is given up
 inline constexpr std::size_t kLanesMax = 65;     // of a link: the small one and 64 bulk lanes
 inline constexpr int kAcceptBacklog = 1024;
-// Free descriptors that lanes beyond the first, and newcomers at a master, leave for the rest.
+// Free descriptors that lanes beyond the first leave for the rest. Newcomers at a master leave
+// twice as many.
 inline constexpr std::size_t kDescriptorsLeft = 256;
 inline constexpr std::uint64_t kRedialMs =
     3000;  // a closed link is back by then, or its peer is gone

@@ -45,12 +45,7 @@ def test_a_link_is_encrypted_if_one_end_wants_that(
     with taps(2) as made:
         peers = []
         for rank, (tap, choice) in enumerate(zip(made, plaintext, strict=True)):
-            env = {
-                "PCCL_INTERFACE": "127.0.0.1",
-                "PCCL_ADVERTISE": "127.0.0.2",
-                "PCCL_PORTS": f"{tap.port}-{tap.port}",
-                "PCCL_PLAINTEXT": choice,
-            }
+            env = tap.env | {"PCCL_PLAINTEXT": choice}
             peers += run_peers(sends_bytes, 1, 2, str(tmp_path / "meet"), env=env, first=rank)
         for peer in peers:
             peer.next(done=True)
@@ -97,12 +92,7 @@ def test_ranks_with_a_common_token_need_no_other_option_to_be_encrypted(
     with taps(2) as made:
         peers = []
         for rank, (tap, path) in enumerate(zip(made, (both, str(second)), strict=True)):
-            env = {
-                "PCCL_INTERFACE": "127.0.0.1",
-                "PCCL_ADVERTISE": "127.0.0.2",
-                "PCCL_PORTS": f"{tap.port}-{tap.port}",
-                "PCCL_TOKEN_FILE": path,
-            }
+            env = tap.env | {"PCCL_TOKEN_FILE": path}
             peers += run_peers(sends_bytes, 1, 2, str(tmp_path / "meet"), env=env, first=rank)
         for peer in peers:
             peer.next(done=True)

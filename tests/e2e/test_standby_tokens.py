@@ -70,16 +70,6 @@ def flags(etcd: Etcd, authority: Authority, tmp_path: Path) -> tuple[str, ...]:
     )
 
 
-def of_taps(tap_port: int, token: Path) -> dict[str, str]:
-    """A member whose links to others go through a tap."""
-    return {
-        **holding(token),
-        "PCCL_PORTS": f"{tap_port}-{tap_port}",
-        "PCCL_ADVERTISE": "127.0.0.2",
-        "PCCL_INTERFACE": "127.0.0.1",
-    }
-
-
 def test_members_go_on_encrypted_under_the_standby_and_the_revoked_stay_out_at_both(
     etcd: Etcd, tokens: list[Path], flags: tuple[str, ...], start_master: Start, run_peers: Run
 ) -> None:
@@ -97,7 +87,7 @@ def test_members_go_on_encrypted_under_the_standby_and_the_revoked_stay_out_at_b
     with taps(2) as made:
         kept: list[Peer] = []
         for index, tap in enumerate(made):
-            env = of_taps(tap.port, copy_of(tokens[0], "a"))
+            env = tap.env | holding(copy_of(tokens[0], "a"))
             kept += run_peers(member, 1, url, first=index, env=env)
         (gone,) = run_peers(member, 1, url, first=2, env=holding(copy_of(tokens[0], "b")))
         everybody = [*kept, gone]

@@ -154,11 +154,7 @@ def test_who_passes_on_what_members_and_master_say_reads_neither_state_nor_store
         start_master("--token-file", str(tokens), "--listen", f"127.0.0.1:{made[2].port}")
         members = []
         for index, tap in enumerate(made[:2]):
-            env = holding(copy_of(tokens, "a")) | {
-                "PCCL_INTERFACE": "127.0.0.1",
-                "PCCL_ADVERTISE": "127.0.0.2",
-                "PCCL_PORTS": f"{tap.port}-{tap.port}",
-            }
+            env = tap.env | holding(copy_of(tokens, "a"))
             url = f"pccl://127.0.0.2:{made[2].port}"
             members += run_peers(member, 1, url, first=index, env=env)
         answers(members, "join")

@@ -167,8 +167,7 @@ TEST_F(TokensOf, a_token_that_is_taken_away_evicts_who_came_by_it_and_nobody_els
   ASSERT_TRUE(until([&] { return !gone.evicted.empty(); })) << log_text();
   EXPECT_EQ(gone.evicted,
             "the token \"b\" by which it came has been revoked, or is in no file of this master: "
-            "it needs another "
-            "one");
+            "it needs another one");
   gone.reconnects = true;
   gone.connect();
   ASSERT_TRUE(until([&] { return has(gone.refused, "refuses the token \"b\""); }));

@@ -132,6 +132,17 @@ TEST(TlsStream, carries_every_byte_both_ways_whatever_the_pieces_of_the_stream_b
   }
 }
 
+/// Carries bytes between two memory streams, and changes one bit of the byte at `at` of those that
+/// the dialler has sent.
+void carry(Stream& from, Stream& to, std::size_t& carried, std::size_t at = ~std::size_t{0}) {
+  std::array<std::byte, 3000> bytes{};
+  const Stream::Moved got = from.read(bytes);
+  if (got.outcome != Outcome::moved) return;
+  if (at >= carried && at < carried + got.bytes) bytes[at - carried] ^= std::byte{0x10};
+  carried += got.bytes;
+  ASSERT_EQ(to.write(std::span(bytes).first(got.bytes)).bytes, got.bytes);
+}
+
 /// Bytes on the wire for a MiB, in writes of a record each, with these bytes of one key.
 std::size_t bytes_on_the_wire(std::uint64_t bytes_of_one_key) {
   constexpr std::size_t kRecord = 16384;
@@ -142,14 +153,10 @@ std::size_t bytes_on_the_wire(std::uint64_t bytes_of_one_key) {
   const auto a = TlsStream::dial(loop, std::move(near), kIdentity, key, bytes_of_one_key);
   const auto b = TlsStream::accept(loop, std::move(far), knows(key));
   std::size_t there = 0;
+  std::size_t back = 0;
   const auto carry_all = [&, &left = left, &right = right] {
-    std::array<std::byte, 3000> bytes{};
-    for (auto [from, to] : {std::pair{left.get(), right.get()}, {right.get(), left.get()}}) {
-      for (auto got = from->read(bytes); got.outcome == Outcome::moved; got = from->read(bytes)) {
-        if (from == left.get()) there += got.bytes;
-        EXPECT_EQ(to->write(std::span(bytes).first(got.bytes)).bytes, got.bytes);
-      }
-    }
+    carry(*left, *right, there);
+    carry(*right, *left, back);
   };
   EXPECT_TRUE(test::poll_until(loop, [&] {
     carry_all();
@@ -332,17 +339,6 @@ TEST(TlsStream, bytes_that_are_no_tls_and_an_early_end_fail_the_handshake) {
   }
 }
 
-/// Carries bytes between two memory streams, and changes one bit of the byte at `at` of those that
-/// the dialler has sent.
-void carry(Stream& from, Stream& to, std::size_t& carried, std::size_t at) {
-  std::array<std::byte, 3000> bytes{};
-  const Stream::Moved got = from.read(bytes);
-  if (got.outcome != Outcome::moved) return;
-  if (at >= carried && at < carried + got.bytes) bytes[at - carried] ^= std::byte{0x10};
-  carried += got.bytes;
-  ASSERT_EQ(to.write(std::span(bytes).first(got.bytes)).bytes, got.bytes);
-}
-
 TEST(TlsStream, no_byte_that_was_changed_on_its_way_is_handed_out) {
   const auto text = random_bytes(3, 40000);
   int changed = 0;
@@ -360,7 +356,7 @@ TEST(TlsStream, no_byte_that_was_changed_on_its_way_is_handed_out) {
     std::size_t back = 0;
     ASSERT_TRUE(test::poll_until(loop, [&] {
       carry(*left, *right, there, at);
-      carry(*right, *left, back, ~std::size_t{0});
+      carry(*right, *left, back);
       return b.over();
     }));
     EXPECT_TRUE(std::equal(b.received.begin(), b.received.end(), text.begin()));
