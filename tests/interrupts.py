@@ -30,8 +30,9 @@ def answer_signals() -> None:
     """SIGUSR1 says where the main thread is; SIGINT raises KeyboardInterrupt."""
 
     def handled(_: int, frame: Any) -> None:
-        names = [f.name for f in traceback.extract_stack(frame)]
-        say(inside=waits.__name__ in names, at=[frame.f_code.co_name, frame.f_lasti])
+        stack = traceback.extract_stack(frame)
+        inside = any(f.name == waits.__name__ for f in stack)
+        say(inside=inside, at=[[f.filename, f.name, f.lineno] for f in stack] + [frame.f_lasti])
 
     signal.signal(signal.SIGUSR1, handled)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # some shells have it ignored
@@ -43,7 +44,8 @@ def answer_signals() -> None:
 def wait_inside(peer: Any, name: str) -> None:
     """Until the peer waits in that call, and its signal handler has run meanwhile.
 
-    It does when the handler finds it at one instruction three times in a row.
+    It does when the handler finds it at one instruction three times in a row, with one stack: a
+    call that still imports is often at one instruction of the importing, for another module.
     """
     peer.next(waits=name)
     seen: list[Any] = []

@@ -238,7 +238,10 @@ def test_ddp_trains_as_with_gloo_and_ends_with_equal_replicas(
     for backend in ("pccl", "gloo"):
         environment = {"GLOO_SOCKET_IFNAME": "lo"}
         peers = run_peers(trains_with_ddp, 2, 2, str(tmp_path / "meet"), backend, env=environment)
-        results[backend] = [p.finish()[0] for p in peers]
+        results[backend] = [p.next() for p in peers]
+        if backend == "pccl":  # gloo's destructors can lock up: tests/labs/programs/common.py
+            for p in peers:
+                p.finish()
         assert results[backend][0]["digest"] == results[backend][1]["digest"]
     for ours, theirs in zip(results["pccl"], results["gloo"], strict=True):
         assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
