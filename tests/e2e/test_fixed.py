@@ -206,6 +206,7 @@ def trains_with_ddp(rank: int, world: int, meet: str, backend: str) -> None:
 
     import torch
     import torch.distributed as dist
+    from labs.programs.common import finish
     from torch.nn.parallel import DistributedDataParallel
 
     store = dist.FileStore(meet + backend, world)
@@ -228,7 +229,7 @@ def trains_with_ddp(rank: int, world: int, meet: str, backend: str) -> None:
         digest.update(p.detach().numpy().tobytes())
     say(losses=losses, digest=digest.hexdigest())
     dist.barrier()
-    dist.destroy_process_group()
+    finish()  # gloo's destructors can lock up
 
 
 def test_ddp_trains_as_with_gloo_and_ends_with_equal_replicas(
@@ -238,10 +239,7 @@ def test_ddp_trains_as_with_gloo_and_ends_with_equal_replicas(
     for backend in ("pccl", "gloo"):
         environment = {"GLOO_SOCKET_IFNAME": "lo"}
         peers = run_peers(trains_with_ddp, 2, 2, str(tmp_path / "meet"), backend, env=environment)
-        results[backend] = [p.next() for p in peers]
-        if backend == "pccl":  # gloo's destructors can lock up: tests/labs/programs/common.py
-            for p in peers:
-                p.finish()
+        results[backend] = [p.finish()[0] for p in peers]
         assert results[backend][0]["digest"] == results[backend][1]["digest"]
     for ours, theirs in zip(results["pccl"], results["gloo"], strict=True):
         assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
