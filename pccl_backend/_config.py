@@ -151,6 +151,9 @@ class Options:
             they are: none, loopback (both ends at loopback addresses) or all. A link is encrypted
             if one of its two processes wants that. None: all in a process without a token, none in
             a process with one. PCCL_PLAINTEXT.
+        shared_memory: Whether data between processes of one machine and one user goes through
+            memory that only the two of them have, in place of TCP and of its encryption. Both have
+            to want that. PCCL_SHARED_MEMORY=0.
         objects: Whether torch's object collectives (`broadcast_object_list` and the like), which
             unpickle what other members send, may be called on groups of pccl. PCCL_OBJECTS=0.
         core_dumps: Whether the system may write the memory of this process, which has its keys,
@@ -177,6 +180,7 @@ class Options:
     on_loss: str = "retry"
     stream_wait: bool = False
     plaintext: str | None = None
+    shared_memory: bool = True
     objects: bool = True
     core_dumps: bool = True
 
@@ -271,6 +275,7 @@ class Options:
             "token_file": self.token_file or "",
             "preimage_bytes_max": self.preimage_bytes,
             "plaintext": self.plaintext or "",
+            "shared_memory": self.shared_memory,
         }
 
 
@@ -477,6 +482,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "on_loss": ("PCCL_ON_LOSS", str.lower),
     "stream_wait": ("PCCL_STREAM_WAIT", _read_switch),
     "plaintext": ("PCCL_PLAINTEXT", str.lower),
+    "shared_memory": ("PCCL_SHARED_MEMORY", _read_switch),
     "objects": ("PCCL_OBJECTS", _read_switch),
     "core_dumps": ("PCCL_CORE_DUMPS", _read_switch),
 }

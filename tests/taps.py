@@ -26,6 +26,7 @@ class Tap:
             "PCCL_INTERFACE": "127.0.0.1",
             "PCCL_ADVERTISE": "127.0.0.2",
             "PCCL_PORTS": f"{self.port}-{self.port}",
+            "PCCL_SHARED_MEMORY": "0",  # what goes through it no third process sees
         }
 
     def _accept(self) -> None:

@@ -33,6 +33,9 @@ class SegmentOwner {
   virtual ~SegmentOwner() = default;
   virtual void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) = 0;
   virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
+  /// Of an owner that places segments in parts.
+  virtual void segment_part(PeerId, const SegmentHeader&, const Placement&, std::uint32_t,
+                            std::span<const std::byte>) {}
 };
 
 template <typename Message>

@@ -41,6 +41,7 @@ Error EngineCore::listen() {
   link_options.connect_timeout_ms = options_.connect_timeout_ms;
   link_options.tcp_user_timeout_ms = options_.tcp_user_timeout_ms;
   link_options.plaintext = options_.plaintext;
+  link_options.shared_memory = options_.shared_memory;
   auto links = network_.make_links(*this, link_options);
   if (!links) return links.error();
   links_ = std::move(links).value();
@@ -279,6 +280,7 @@ EngineCounters EngineCore::counters() const {
   counters.bytes_sent = links_->bytes_sent();
   counters.bytes_received = links_->bytes_received();
   counters.bytes_relayed = links_->bytes_relayed();
+  counters.bytes_shared = links_->bytes_shared();
   return counters;
 }
 
@@ -371,6 +373,12 @@ Placement EngineCore::segment_header(PeerId peer, const SegmentHeader& header) {
     context_->breaks_rules(peer, "there is no memory here for what it sends early");
     return {};
   }
+}
+
+void EngineCore::segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,
+                              std::uint32_t offset, std::span<const std::byte> bytes) {
+  const auto owner = context_->owners.find(static_cast<std::uint32_t>(at.token));
+  if (owner != context_->owners.end()) owner->second->segment_part(peer, header, at, offset, bytes);
 }
 
 void EngineCore::segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) {

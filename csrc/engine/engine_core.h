@@ -53,6 +53,8 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   void link_down(PeerId peer, const std::string& reason, Down how) override;
   void control_arrived(PeerId peer, std::span<const std::byte> payload) override;
   Placement segment_header(PeerId peer, const SegmentHeader& header) override;
+  void segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,
+                    std::uint32_t offset, std::span<const std::byte> bytes) override;
   void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
   void segment_sent(PeerId peer, std::uint64_t cookie) override;
 

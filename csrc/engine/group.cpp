@@ -421,9 +421,23 @@ void Group::segment_arrived(PeerId peer, const SegmentHeader& header, const Plac
   if (run == run_->running.end()) return;
   const OpKey key = run->second;
   Pending& pending = ops_.at(key);
+  const std::uint32_t from = contributor(pending, peer);
+  if (with_memory(key, [&] { pending.op->arrived(from, header, at); })) progress(key);
+}
+
+void Group::segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,
+                         std::uint32_t offset, std::span<const std::byte> bytes) {
+  const auto run = run_->running.find(at.token);
+  if (run == run_->running.end()) return;
+  const OpKey key = run->second;
+  Pending& pending = ops_.at(key);
+  const std::uint32_t from = contributor(pending, peer);
+  with_memory(key, [&] { pending.op->use_part(from, header, offset, bytes); });
+}
+
+std::uint32_t Group::contributor(const Pending& pending, PeerId peer) {
   const auto from = std::find(pending.contributors.begin(), pending.contributors.end(), peer);
-  const auto contributor = static_cast<std::uint32_t>(from - pending.contributors.begin());
-  if (with_memory(key, [&] { pending.op->arrived(contributor, header, at); })) progress(key);
+  return static_cast<std::uint32_t>(from - pending.contributors.begin());
 }
 
 void Group::segment_sent(MemoryToken token, PeerId, std::uint32_t index) {

@@ -51,6 +51,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
 
   [[nodiscard]] Placement segment_header(PeerId from, const SegmentHeader& header);
   void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) override;
+  void segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,
+                    std::uint32_t offset, std::span<const std::byte> bytes) override;
   void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
   void send_segment(Operation& op, std::uint32_t contributor, std::uint32_t channel,
                     std::uint64_t offset, const std::byte* data, std::uint32_t bytes,
@@ -166,6 +168,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   [[nodiscard]] bool has_ended(const EpochRun& run, OpKey op) const;
   void use_early(EpochRun& run, EarlySegment segment);
   [[nodiscard]] bool deliver(Pending& pending, EarlySegment segment);
+  [[nodiscard]] static std::uint32_t contributor(const Pending& pending, PeerId peer);
   void refused(OpKey op, PeerId from, const Error& error);
   void starve(OpKey op);
   template <typename Body>

@@ -193,10 +193,21 @@ Result<Placement> Operation::place(std::uint32_t from, const SegmentHeader& head
     about_to_write(step.to, header.offset, header.bytes);
     return Placement{memory(step.to) + header.offset, token_, kNoCookie};
   }
+  if (step.kind == StepKind::recv_reduce && header.in_place && header.bytes > 0 &&
+      eligible(s, segment)) {
+    return Placement{nullptr, token_, kNoCookie, /*in_parts=*/true};
+  }
   PoolBuffer buffer = pool_.take(header.bytes);
   const Placement at{buffer.data(), token_, next_cookie_++};
   incoming_.emplace(at.cookie, std::move(buffer));
   return at;
+}
+
+void Operation::use_part(std::uint32_t from, const SegmentHeader& header, std::uint32_t offset,
+                         std::span<const std::byte> bytes) {
+  const Step& step = schedule_.steps[receives_.at(receive_key(from, header.channel))];
+  reduce_range(step, header.offset + offset, static_cast<std::uint32_t>(bytes.size()),
+               bytes.data());
 }
 
 void Operation::arrived(std::uint32_t from, const SegmentHeader& header, const Placement& at) {
@@ -301,7 +312,12 @@ void Operation::handle(std::uint32_t s, std::uint32_t segment) {
 void Operation::reduce_segment(const Step& step, std::uint32_t segment, const std::byte* other) {
   const std::uint64_t offset = static_cast<std::uint64_t>(segment) * kSegmentBytesMax;
   const std::uint32_t bytes = segment_bytes(step, segment);
-  if (bytes == 0) return;
+  if (bytes > 0) reduce_range(step, offset, bytes, other);
+}
+
+/// Of whole elements; `other` begins with the first of them.
+void Operation::reduce_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
+                             const std::byte* other) {
   const OpDescriptor& d = request_.descriptor;
   const std::size_t count = bytes / dtype_bytes(d.dtype);
   about_to_write(step.to, offset, bytes);

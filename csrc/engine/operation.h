@@ -65,6 +65,9 @@ class Operation {
   /// operation (mismatch), or has come before (malformed). Throws std::bad_alloc, as `start`,
   /// `arrived`, `deliver`, `inputs_came` and `sent` do; then the operation is stopped and restored.
   [[nodiscard]] Result<Placement> place(std::uint32_t from, const SegmentHeader& header);
+  /// A part of a segment that place() wants in parts (transport.h).
+  void use_part(std::uint32_t from, const SegmentHeader& header, std::uint32_t offset,
+                std::span<const std::byte> bytes);
   /// A segment has arrived in the place that place() returned.
   void arrived(std::uint32_t from, const SegmentHeader& header, const Placement& at);
   /// A segment that arrived before the operation was started.
@@ -142,6 +145,8 @@ class Operation {
   void handle(std::uint32_t step, std::uint32_t segment);
   void use_received(std::uint32_t step, std::uint32_t segment, const std::byte* payload);
   void reduce_segment(const Step& step, std::uint32_t segment, const std::byte* other);
+  void reduce_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
+                    const std::byte* other);
   void about_to_write(const Range& range, std::uint64_t offset, std::uint64_t bytes);
   void mark_done(std::uint32_t step, std::uint32_t segment);
   void drain();

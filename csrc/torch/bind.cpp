@@ -197,6 +197,7 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("silence_timeout_ms", options.silence_timeout_ms);
   fields.take("stall_timeout_ms", options.stall_timeout_ms);
   fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
+  fields.take("shared_memory", options.shared_memory);
   std::string plaintext;
   std::string token_file;
   std::string token;
@@ -403,7 +404,7 @@ std::map<std::string, std::uint64_t> counters() {
   return {{"bytes_sent", counters.bytes_sent},       {"bytes_received", counters.bytes_received},
           {"ops_committed", counters.ops_committed}, {"ops_replayed", counters.ops_replayed},
           {"ops_failed", counters.ops_failed},       {"epochs", counters.epochs},
-          {"bytes_relayed", counters.bytes_relayed}};
+          {"bytes_relayed", counters.bytes_relayed}, {"bytes_shared", counters.bytes_shared}};
 }
 
 std::string library_with(const std::string& symbol) {

@@ -455,7 +455,7 @@ class TcpDial : public Dial {
 
   void connected(Socket socket, const std::string& at) {
     at_ = at;
-    talk_ = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
+    talk_ = std::make_shared<Talk>(loop_, std::make_unique<SocketStream>(loop_, std::move(socket)),
                                    kHandshakeMs);
     talk_->on_failed([this](const std::string& reason) {
       if (talk_->not_proven()) {

@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/protocol.h"
+#include "transport/local_socket.h"
 #include "transport/sys.h"
 
 namespace pccl {
@@ -73,7 +74,10 @@ void Gate::pause() {
 
 void Gate::admit(Socket socket) {
   const int fd = socket.fd();
-  auto stream = std::make_unique<TcpStream>(loop_, std::move(socket));
+  if (is_local_socket(fd) && !is_same_user(fd)) {
+    return refusals_->refused("this machine", "it is a process of another user");
+  }
+  auto stream = std::make_unique<SocketStream>(loop_, std::move(socket));
   const std::string remote_host = stream->remote_host();
   if (refusals_->too_often(remote_host)) {
     return refusals_->refused(remote_host, "too many connections of this address have failed");

@@ -49,9 +49,9 @@ Result<Opening> decode_opening(std::span<const std::byte> bytes) {
   return opening;
 }
 
-std::uint32_t lane_capabilities(Plaintext allowed, bool loopback) {
+std::uint32_t lane_capabilities(Plaintext allowed, bool loopback, bool local) {
   const bool plain = allowed == Plaintext::all || (allowed == Plaintext::loopback && loopback);
-  return plain ? capability::kPlain : 0;
+  return (plain ? capability::kPlain : 0) | (local ? capability::kSharedMemory : 0);
 }
 
 std::array<std::byte, kLaneHelloBytes> encode_lane_hello(const LaneHello& hello) {

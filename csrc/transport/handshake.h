@@ -64,9 +64,21 @@ using OpeningBytes = std::array<std::byte, kOpeningBytes>;
 namespace capability {
 /// This lane may go on without encryption after the LaneAnswer.
 inline constexpr std::uint32_t kPlain = 1;
+/// This lane, over a unix socket, may go on through shared memory (shared_stream.h).
+inline constexpr std::uint32_t kSharedMemory = 2;
 }  // namespace capability
-/// Of a lane with both ends at loopback addresses, or not.
-[[nodiscard]] std::uint32_t lane_capabilities(Plaintext allowed, bool loopback);
+/// Of a lane with both ends at loopback addresses, or not; `local`: over a unix socket, whose ends
+/// count as loopback addresses.
+[[nodiscard]] std::uint32_t lane_capabilities(Plaintext allowed, bool loopback, bool local);
+/// What follows from the capabilities that both ends have named: does the lane go on through shared
+/// memory, and does it go on without TLS? Only the two processes have that memory, as they have
+/// their tensors; so there is nothing to encrypt.
+[[nodiscard]] constexpr bool goes_shared(std::uint32_t agreed) {
+  return (agreed & capability::kSharedMemory) != 0;
+}
+[[nodiscard]] constexpr bool goes_plain(std::uint32_t agreed) {
+  return goes_shared(agreed) || (agreed & capability::kPlain) != 0;
+}
 
 struct LaneHello {
   PublicKey dialer{};

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "transport/framing.h"
@@ -30,6 +31,7 @@ struct Outgoing {
   HeaderBytes header{};
   std::size_t header_size = 0;
   std::size_t sent = 0;  // of header and payload
+  bool shared = false;   // through memory that both ends share
 
   [[nodiscard]] std::size_t payload_bytes() const { return frame.payload_bytes; }
 };
@@ -43,9 +45,12 @@ class LaneOwner {
   virtual ~LaneOwner() = default;
   /// The payload of a control frame, or of a relay frame.
   virtual void lane_message(FrameType type, std::span<const std::byte> payload) = 0;
-  /// Returns the memory for a segment's payload. Without memory the payload is dropped, and
-  /// `lane_segment` is not called.
+  /// Returns the memory for a segment's payload. A payload that is dropped is followed by no
+  /// `lane_segment`.
   virtual Placement lane_segment_header(const SegmentHeader& header) = 0;
+  /// As LinkEvents::segment_part; of an owner that places segments in parts.
+  virtual void lane_part(const SegmentHeader&, const Placement&, std::uint32_t,
+                         std::span<const std::byte>) {}
   virtual void lane_segment(const SegmentHeader& header, const Placement& at) = 0;
   virtual void lane_received(std::size_t payload_bytes, FrameType of) = 0;
   /// The lane does not need the memory of this frame any more.
@@ -82,6 +87,8 @@ class Lane {
     std::uint64_t round_trip_us = 0;
   };
   [[nodiscard]] virtual Sent sent() const { return {}; }
+  /// What the frames go through, for people.
+  [[nodiscard]] virtual std::string_view carrier() const { return "memory"; }
 
   /// After this call no byte is read from or written to memory under `token`: the rest of a
   /// half-sent frame is copied, the rest of a half-received one is dropped. Returns the payload

@@ -6,15 +6,30 @@
 #include "base/limits.h"
 #include "base/protocol.h"
 #include "base/text.h"
+#include "transport/local_socket.h"
+#include "transport/shared_memory.h"
+#include "transport/shared_stream.h"
 #include "transport/sys.h"
 
 namespace pccl {
+namespace {
+constexpr const char* kHere = "the unix socket of this machine";
+}
 
 LaneDial::LaneDial(Loop& loop, const Dialler& dialler, const Handle& to, const LaneHello& hello,
                    Events events)
-    : loop_(loop), dialler_(dialler), key_(to.key), hello_(hello), events_(std::move(events)) {
+    : loop_(loop), dialler_(dialler), to_(to), hello_(hello), events_(std::move(events)) {
+  auto here = dialler.local ? connect_locally(loop, to.peer) : std::nullopt;
+  if (here) {
+    connected(std::move(*here), "");
+  } else {
+    connect();
+  }
+}
+
+void LaneDial::connect() {
   connector_ = std::make_unique<Connector>(
-      loop, to.addresses, Connector::From::peer, dialler.user_timeout_ms,
+      loop_, to_.addresses, Connector::From::peer, dialler_.user_timeout_ms,
       Connector::Events{
           [this](Socket socket, const std::string& at) { connected(std::move(socket), at); },
           [this](const std::string& what, bool refused) {
@@ -26,22 +41,23 @@ LaneDial::LaneDial(Loop& loop, const Dialler& dialler, const Handle& to, const L
 LaneDial::~LaneDial() { drop_talk(); }
 
 std::string LaneDial::report() const {
-  std::string text = connector_->report();
-  if (talk_) add_to_list(text, address_ + ": " + kNoAnswer, "; ");
+  std::string text = seen_locally_;
+  if (connector_ && !connector_->report().empty()) add_to_list(text, connector_->report(), "; ");
+  if (talk_) add_to_list(text, (connector_ ? address_ : kHere) + ": " + kNoAnswer, "; ");
   return text;
 }
 
 void LaneDial::connected(Socket socket, const std::string& address) {
   address_ = address;
   proven_ = false;
-  talk_ = std::make_shared<Talk>(loop_, std::make_unique<TcpStream>(loop_, std::move(socket)),
+  talk_ = std::make_shared<Talk>(loop_, std::make_unique<SocketStream>(loop_, std::move(socket)),
                                  kHandshakeMs);
   talk_->on_failed([this](const std::string& reason) {
     next(reason, reason == kNotPccl || talk_->not_proven());
   });
   talk_->expect(
       kOpeningBytes, [this](std::span<const std::byte> bytes) { opened(bytes); }, may_be_opening);
-  hello_.capabilities = lane_capabilities(dialler_.plaintext, talk_->loopback());
+  hello_.capabilities = lane_capabilities(dialler_.plaintext, talk_->loopback(), talk_->local());
   std::vector<std::byte> first;
   const OpeningBytes opening = encode_opening({kProtocolVersion, Purpose::lane});
   const auto hello = encode_lane_hello(hello_);
@@ -67,9 +83,9 @@ void LaneDial::offered(std::span<const std::byte> bytes) {
   if (!decoded) return next(decoded.error().text, true);
   offer_ = decoded.value();
   if (offer_.another) return next("another process answers there", true);
-  const std::optional<Secret> shared = dialler_.identity.shared_with(key_);
+  const std::optional<Secret> shared = dialler_.identity.shared_with(to_.key);
   if (!shared) return next("the public key of the peer is none", true);
-  const Secret key = lane_secret(*shared, hello_, key_, offer_);
+  const Secret key = lane_secret(*shared, hello_, to_.key, offer_);
   talk_->protect(
       [this, &key](std::unique_ptr<Stream> stream) {
         return TlsStream::dial(loop_, std::move(stream), kLaneIdentity, key);
@@ -90,18 +106,32 @@ void LaneDial::answered(std::span<const std::byte> bytes) {
   const auto verdict = decode_lane_answer(bytes);
   if (!verdict) return next(verdict.error().text, true);
   if (verdict.value() == LaneVerdict::no_such_link) return next("it has no such link", true);
-  const bool plain = (hello_.capabilities & offer_.capabilities & capability::kPlain) != 0;
-  std::unique_ptr<Stream> stream = talk_->take(plain);
+  const std::uint32_t agreed = hello_.capabilities & offer_.capabilities;
+  std::unique_ptr<Stream> stream = talk_->take(goes_plain(agreed));
   if (!stream) return next("it sends bytes before the end of the handshake", true);
   drop_talk();
+  if (goes_shared(agreed)) {
+    stream = offer_shared_memory(loop_, std::move(stream),
+                                 hello_.joins ? kBulkRingBytes : kSmallRingBytes);
+  }
   const auto done = events_.proven;  // the callback may destroy this
   const std::string address = address_;
   done(std::move(stream), address);
 }
 
 void LaneDial::next(const std::string& why, bool final) {
-  final_ = final_ || final;
   drop_talk();
+  if (!connector_) {
+    // A peer that has proven itself there says the same at its other addresses: the owner tries
+    // again. Another process may have its name; that is no reason to give the peer up.
+    if (proven_) {
+      const auto failed = events_.failed;
+      return failed({why, /*refused=*/false, /*final=*/false});
+    }
+    seen_locally_ = std::string(kHere) + ": " + why;
+    return connect();
+  }
+  final_ = final_ || final;
   connector_->next(address_, why == kNotPccl ? kAnotherProgram : why);
 }
 

@@ -24,10 +24,12 @@ struct Dialler {
   const KeyPair& identity;
   Plaintext plaintext;
   std::uint64_t user_timeout_ms;
+  bool local = false;  // a process of this machine by its unix socket
 };
 
-/// Dials one lane: to the first of several addresses at which the process proves to be the peer.
-/// Callbacks come from the loop and may destroy the dial.
+/// Dials one lane: to the unix socket of the peer if it is a process of this machine, else, or if
+/// no peer proves itself there, to the first of several addresses at which the process proves to be
+/// the peer. Callbacks come from the loop and may destroy the dial.
 class LaneDial {
  public:
   struct Failure {
@@ -36,6 +38,7 @@ class LaneDial {
     bool final = false;    // a process answered, and trying again cannot succeed
   };
   struct Events {
+    /// `address`: empty for the unix socket.
     std::function<void(std::unique_ptr<Stream> stream, const std::string& address)> proven;
     std::function<void(const Failure& failure)> failed;
   };
@@ -52,6 +55,7 @@ class LaneDial {
   [[nodiscard]] bool has_proven() const { return talk_ && proven_; }
 
  private:
+  void connect();
   void connected(Socket socket, const std::string& address);
   void opened(std::span<const std::byte> bytes);
   void offered(std::span<const std::byte> bytes);
@@ -62,15 +66,16 @@ class LaneDial {
 
   Loop& loop_;
   Dialler dialler_;
-  PublicKey key_;
+  Handle to_;
   LaneHello hello_;
   LaneOffer offer_;
   Events events_;
   std::shared_ptr<Talk> talk_;
-  std::string address_;
+  std::string address_;  // empty: the unix socket
   bool proven_ = false;  // in this talk
   bool final_ = false;
-  std::unique_ptr<Connector> connector_;
+  std::string seen_locally_;
+  std::unique_ptr<Connector> connector_;  // null: the unix socket comes first
 };
 
 /// Dials one more lane of an existing link until the lane has joined or the time is over. Callbacks

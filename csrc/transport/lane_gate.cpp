@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "transport/shared_stream.h"
 #include "transport/sys.h"
 
 namespace pccl {
@@ -42,8 +43,9 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
           if (ended && ended->not_proven()) log->refused(remote_host, reason);
         });
   }
-  const LaneOffer offer{.another = false,
-                        .capabilities = lane_capabilities(plaintext_, talk->loopback())};
+  const LaneOffer offer{
+      .another = false,
+      .capabilities = lane_capabilities(plaintext_, talk->loopback(), talk->local())};
   talk->send(encode_lane_offer(offer));
   // Strangers that stop here cost no exchange of keys: it is made when the dialler names the key.
   const auto find = [own = identity_, hello,
@@ -77,8 +79,11 @@ void LaneGate::proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello,
   }
   talk->send(encode_lane_answer(LaneVerdict::accepted));
   if (talk->over()) return;
-  const bool plain = (hello.capabilities & offer.capabilities & capability::kPlain) != 0;
-  if (auto stream = talk->take(plain)) owner_.lane_arrived(hello, std::move(stream));
+  const std::uint32_t agreed = hello.capabilities & offer.capabilities;
+  auto stream = talk->take(goes_plain(agreed));
+  if (!stream) return;
+  if (goes_shared(agreed)) stream = await_shared_memory(loop_, std::move(stream));
+  owner_.lane_arrived(hello, std::move(stream));
 }
 
 }  // namespace pccl

@@ -13,6 +13,8 @@ Link::Link(LinkOwner& owner, Handle to, std::uint64_t count)
     : handle(std::move(to)), serial(count), owner_(owner) {}
 
 void Link::attach(std::unique_ptr<Lane> lane) {
+  log_debug("the link to peer " + name_of(handle) + " goes through " +
+            std::string(lane->carrier()));
   lanes_.push_back({std::move(lane)});
   choose();
 }
@@ -167,6 +169,11 @@ void Link::lane_message(FrameType type, std::span<const std::byte> payload) {
 
 Placement Link::lane_segment_header(const SegmentHeader& header) {
   return owner_.link_events().segment_header(peer(), header);
+}
+
+void Link::lane_part(const SegmentHeader& header, const Placement& at, std::uint32_t offset,
+                     std::span<const std::byte> bytes) {
+  owner_.link_events().segment_part(peer(), header, at, offset, bytes);
 }
 
 void Link::lane_segment(const SegmentHeader& header, const Placement& at) {

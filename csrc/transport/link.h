@@ -88,7 +88,8 @@ class Link : public LaneOwner {
   Handle handle;
   std::uint64_t serial = 0;  // distinguishes this link from earlier ones to the same peer
   std::uint64_t number = 0;  // of LaneHello: a secret of the two peers, by which lanes join
-  std::string address;  // the peer's address that the first lane has reached, if this side dialled
+  bool dialled = false;      // by this side
+  std::string address;       // the peer's, which the first lane has reached; empty: its unix socket
   std::unique_ptr<LaneDial> dial;  // of the first lane
   std::list<std::unique_ptr<LaneJoin>> joining;
   std::unique_ptr<Widening> widening;  // while the link is up
@@ -106,6 +107,8 @@ class Link : public LaneOwner {
  private:
   void lane_message(FrameType type, std::span<const std::byte> payload) override;
   Placement lane_segment_header(const SegmentHeader& header) override;
+  void lane_part(const SegmentHeader& header, const Placement& at, std::uint32_t offset,
+                 std::span<const std::byte> bytes) override;
   void lane_segment(const SegmentHeader& header, const Placement& at) override;
   void lane_received(std::size_t payload_bytes, FrameType of) override;
   void lane_sent(const Outgoing& frame) override;

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "transport/lane_gate.h"
 #include "transport/link.h"
+#include "transport/local_socket.h"
 #include "transport/loop.h"
 #include "transport/parking.h"
 #include "transport/stream_lane.h"
@@ -61,6 +62,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void cancel(MemoryToken token) override;
 
   [[nodiscard]] std::uint64_t bytes_sent() const override { return bytes_sent_; }
+  [[nodiscard]] std::uint64_t bytes_shared() const override { return bytes_shared_; }
   [[nodiscard]] std::uint64_t bytes_received() const override { return bytes_received_; }
   [[nodiscard]] std::uint64_t segment_bytes_received() const override {
     return segment_bytes_received_;
@@ -114,7 +116,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void dial_later(Link& link, std::uint64_t delay_ms);
   void widen(Link& link, std::size_t bulk_lanes);
   [[nodiscard]] Dialler dialler() const {
-    return {identity_, options_.plaintext, options_.tcp_user_timeout_ms};
+    return {identity_, options_.plaintext, options_.tcp_user_timeout_ms, options_.shared_memory};
   }
   [[nodiscard]] LaneHello hello_to(const Link& link, std::uint64_t number, bool joins) const {
     return {identity_.public_key(), link.peer(), number, joins, 0};
@@ -149,6 +151,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   bool tells_ = false;
   std::uint64_t serials_ = 0;
   std::uint64_t bytes_sent_ = 0;
+  std::uint64_t bytes_shared_ = 0;
   std::uint64_t bytes_received_ = 0;
   std::uint64_t segment_bytes_received_ = 0;
   bool shut_ = false;
@@ -227,6 +230,7 @@ void TcpLinks::dial(Link& link) {
       LaneDial::Events{
           [this, &link, number = hello.link](auto stream, const std::string& address) {
             link.address = address;
+            link.dialled = true;
             adopt(link, number, std::move(stream));
             widen(link, options_.bulk_lanes);
           },
@@ -464,6 +468,7 @@ void TcpLinks::cancel(MemoryToken token) {
 
 void TcpLinks::link_sent(const Link& link, const Outgoing& frame) {
   bytes_sent_ += frame.payload_bytes();
+  if (frame.shared) bytes_shared_ += frame.payload_bytes();
   if (!frame.tells || link.state != Link::State::up) return;
   tell(Told::What::sent, link);
   told_.back().token = frame.token;
@@ -525,7 +530,7 @@ void TcpLinks::tell_up(const Told& told) {
   link->state = Link::State::up;
   if (first) {
     link->widening = std::make_unique<Widening>(
-        loop_, options_.bulk_lanes, !link->address.empty(),
+        loop_, options_.bulk_lanes, link->dialled,
         Widening::Calls{[&at = *link] { return at.load(); },
                         [&at = *link](std::size_t lanes) { at.use(lanes); },
                         [this, &at = *link](std::size_t more) { widen(at, more); }});
@@ -550,6 +555,14 @@ Result<std::unique_ptr<DirectLinks>> make_direct_links(Loop& loop, DirectEvents&
   auto listening = listen_on(loop, options.listen_hosts, options.port_first, options.port_last,
                              options.tcp_user_timeout_ms);
   if (!listening) return listening.error();
+  if (options.shared_memory) {
+    auto local = listen_locally(loop, peer_of(identity.public_key()));
+    if (local) {
+      listening.value().push_back(std::move(local).value());
+    } else {
+      log_debug("links within this machine go without shared memory: " + local.error().text);
+    }
+  }
   return std::unique_ptr<DirectLinks>(
       std::make_unique<TcpLinks>(loop, events, identity, options, std::move(listening).value()));
 }

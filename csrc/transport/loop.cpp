@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -45,6 +46,32 @@ void Loop::State::run_deferred() {
   }
 }
 
+/// Looks at what is watched. If nothing has come, and nothing comes while all are told, the loop
+/// may wait.
+void Loop::State::before_waiting() {
+  bool came = false;
+  for (std::size_t i = 0; i < watched.size(); ++i) {  // a look may add some, and end some
+    guard([&] { came = (watched[i] != nullptr && watched[i]->look()) || came; });
+  }
+  std::erase(watched, nullptr);
+  run_deferred();
+  if (watched.empty()) return;
+  if (!came && may_wait && uv_is_active(reinterpret_cast<uv_handle_t*>(&busy)) == 0) {
+    sleeps = true;
+    for (Watched* one : watched) came = !one->sleep() || came;
+  }
+  if (came) uv_idle_start(&busy, [](uv_idle_t*) {});
+}
+
+void Loop::State::after_waiting() {
+  if (std::exchange(sleeps, false)) {
+    for (Watched* one : watched) {
+      if (one != nullptr) one->wake();
+    }
+  }
+  run_deferred();
+}
+
 void Loop::State::rethrow() {
   if (!broken) return;
   const std::exception_ptr thrown = broken;
@@ -62,11 +89,11 @@ Loop::Loop() : state_(std::make_unique<State>()) {
   PCCL_ASSERT(made == 0, uv_strerror(made));
   uv_prepare_init(&s.uv, &s.before_wait);
   uv_prepare_start(&s.before_wait, [](uv_prepare_t* handle) {
-    State::of(reinterpret_cast<uv_handle_t*>(handle)).run_deferred();
+    State::of(reinterpret_cast<uv_handle_t*>(handle)).before_waiting();
   });
   uv_check_init(&s.uv, &s.after_wait);
   uv_check_start(&s.after_wait, [](uv_check_t* handle) {
-    State::of(reinterpret_cast<uv_handle_t*>(handle)).run_deferred();
+    State::of(reinterpret_cast<uv_handle_t*>(handle)).after_waiting();
   });
   uv_idle_init(&s.uv, &s.busy);
   s.fds.add(uv_backend_fd(&s.uv));
@@ -111,7 +138,9 @@ void Loop::run() {
 }
 
 void Loop::run_once(bool wait) {
+  state_->may_wait = wait;
   uv_run(&state_->uv, wait ? UV_RUN_ONCE : UV_RUN_NOWAIT);
+  state_->may_wait = true;
   state_->run_deferred();  // UV_RUN_ONCE ends with timers
   state_->rethrow();
 }
@@ -122,6 +151,13 @@ void Loop::run_now(const std::function<void()>& function) {
   state_->guard(function);
   state_->run_deferred();
   state_->rethrow();
+}
+
+void Loop::watch(Watched& one) { state_->watched.push_back(&one); }
+
+void Loop::unwatch(Watched& one) {
+  std::replace(state_->watched.begin(), state_->watched.end(), &one,
+               static_cast<Watched*>(nullptr));
 }
 
 bool Loop::stopping() const { return state_->stop_asked; }

@@ -54,6 +54,23 @@ class Loop final : public Clock {
   /// All descriptors of this loop and of the objects on it. A forked child closes them by
   /// `registry().close_in_child()`, and may call nothing else of this loop.
   [[nodiscard]] FdRegistry& registry() const;
+
+  /// Something that no descriptor announces, so that the loop looks at it in each of its rounds.
+  class Watched {
+   public:
+    virtual ~Watched() = default;
+    /// Handles what has come, and says whether anything had. May end its own watch, and others.
+    [[nodiscard]] virtual bool look() = 0;
+    /// The loop is about to wait: from now on a descriptor has to announce what comes. False:
+    /// something has come meanwhile.
+    [[nodiscard]] virtual bool sleep() = 0;
+    /// The loop has waited: it looks by itself again.
+    virtual void wake() = 0;
+  };
+  /// Until `unwatch`, which comes before the object goes.
+  void watch(Watched& watched);
+  void unwatch(Watched& watched);
+
   [[nodiscard]] uv_loop_s* raw() const;
 
   struct State;

@@ -28,6 +28,9 @@ struct Loop::State {
   std::vector<std::function<void()>> skipped;  // posted; `broken` came first
   bool refuses = false;                        // under posted_mutex
   std::vector<std::function<void()>> deferred;
+  std::vector<Loop::Watched*> watched;  // null: its watch has ended, in this round
+  bool may_wait = true;                 // in this round
+  bool sleeps = false;
   std::unordered_map<const void*, std::shared_ptr<void>> kept;
   std::exception_ptr broken;  // thrown by a callback: leaves through run or run_once
 
@@ -44,6 +47,8 @@ struct Loop::State {
   }
   void run_posted();
   void run_deferred();
+  void before_waiting();
+  void after_waiting();
   void rethrow();
 
   static State& of(const Loop& loop) { return *loop.state_; }

@@ -60,6 +60,7 @@ class RelayLinks final : public Links, private DirectEvents {
   void cancel(MemoryToken token) override;
   [[nodiscard]] std::uint64_t bytes_sent() const override { return direct_->bytes_sent(); }
   [[nodiscard]] std::uint64_t bytes_received() const override { return direct_->bytes_received(); }
+  [[nodiscard]] std::uint64_t bytes_shared() const override { return direct_->bytes_shared(); }
   [[nodiscard]] std::uint64_t segment_bytes_received() const override {
     return direct_->segment_bytes_received() - passage_->bytes();
   }
@@ -119,6 +120,8 @@ class RelayLinks final : public Links, private DirectEvents {
     if (!is_leaving(peer)) events_.segment_sent(peer, cookie);
   }
   Placement segment_header(PeerId peer, const SegmentHeader& header) override;
+  void segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,
+                    std::uint32_t offset, std::span<const std::byte> bytes) override;
   void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
   void relay_arrived(PeerId peer, std::span<const std::byte> payload) override;
   void routed_sent(PeerId far, MemoryToken token, std::uint64_t cookie) override;

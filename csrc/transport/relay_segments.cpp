@@ -144,6 +144,12 @@ Placement RelayLinks::segment_header(PeerId peer, const SegmentHeader& header) {
   return at;
 }
 
+/// What is relayed is copied: it has to be opened.
+void RelayLinks::segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,
+                              std::uint32_t offset, std::span<const std::byte> bytes) {
+  if (!is_leaving(peer)) events_.segment_part(peer, header, at, offset, bytes);
+}
+
 void RelayLinks::segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) {
   if (!header.route.relayed()) {
     if (!is_leaving(peer)) events_.segment_arrived(peer, header, at);

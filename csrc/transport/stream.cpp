@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "transport/local_socket.h"
 #include "transport/sys.h"
 
 namespace pccl {
@@ -36,51 +37,56 @@ msghdr message_of(std::span<const iovec> parts) {
 
 }  // namespace
 
-TcpStream::TcpStream(Loop& loop, Socket socket)
-    : loop_(loop), socket_(std::move(socket)), remote_host_(remote_address(socket_.fd()).host()) {}
+SocketStream::SocketStream(Loop& loop, Socket socket)
+    : loop_(loop),
+      socket_(std::move(socket)),
+      carrier_(is_local_socket(socket_.fd()) ? Carrier::unix_socket : Carrier::tcp),
+      remote_host_(remote_address(socket_.fd()).host()) {}
 
-Stream::Moved TcpStream::read(std::span<const iovec> parts) {
+Stream::Moved SocketStream::read(std::span<const iovec> parts) {
   msghdr message = message_of(parts);
   return uninterrupted([&] { return ::recvmsg(socket_.fd(), &message, 0); });
 }
 
-Stream::Moved TcpStream::write(std::span<const iovec> parts) {
+Stream::Moved SocketStream::write(std::span<const iovec> parts) {
   const msghdr message = message_of(parts);
   return uninterrupted([&] { return ::sendmsg(socket_.fd(), &message, MSG_NOSIGNAL); });
 }
 
-std::size_t TcpStream::unacknowledged_bytes() const {
+std::size_t SocketStream::unacknowledged_bytes() const {
   int bytes = 0;
   return ::ioctl(socket_.fd(), SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
-std::uint64_t TcpStream::round_trip_us() const { return pccl::round_trip_us(socket_.fd()); }
+std::uint64_t SocketStream::round_trip_us() const {
+  return carrier_ == Carrier::tcp ? pccl::round_trip_us(socket_.fd()) : 0;
+}
 
-Stream::Moved TcpStream::peek(std::span<std::byte> into) {
+Stream::Moved SocketStream::peek(std::span<std::byte> into) {
   return uninterrupted([&] { return ::recv(socket_.fd(), into.data(), into.size(), MSG_PEEK); });
 }
 
-void TcpStream::shut() { ::shutdown(socket_.fd(), SHUT_WR); }
+void SocketStream::shut() { ::shutdown(socket_.fd(), SHUT_WR); }
 
-void TcpStream::on_ready(Ready ready) {
+void SocketStream::on_ready(Ready ready) {
   poll_.reset();
   if (ready && open()) poll_ = std::make_unique<Poll>(loop_, socket_.fd(), std::move(ready));
 }
 
-void TcpStream::want(bool read, bool write) {
+void SocketStream::want(bool read, bool write) {
   if (poll_) poll_->want(read, write);
 }
 
-void TcpStream::close() {
+void SocketStream::close() {
   poll_.reset();
   socket_.reset();
 }
 
-std::string TcpStream::remote() const { return remote_address(socket_.fd()).text(); }
-std::string TcpStream::remote_host() const { return remote_host_; }
-std::string TcpStream::local_host() const { return local_address(socket_.fd()).host(); }
-bool TcpStream::same_machine() const { return is_same_machine(socket_.fd()); }
-bool TcpStream::loopback() const {
+std::string SocketStream::remote() const { return remote_address(socket_.fd()).text(); }
+std::string SocketStream::remote_host() const { return remote_host_; }
+std::string SocketStream::local_host() const { return local_address(socket_.fd()).host(); }
+bool SocketStream::same_machine() const { return is_same_machine(socket_.fd()); }
+bool SocketStream::loopback() const {
   return remote_address(socket_.fd()).is_loopback() && local_address(socket_.fd()).is_loopback();
 }
 

@@ -1,6 +1,6 @@
 // One byte stream between two processes: the only interface by which lanes, channels and handshakes
-// use a connection. TcpStream is the one implementation today; TLS, shared memory or another
-// system's sockets would be one file each beside it.
+// use a connection. SocketStream is a socket; TLS (tls_stream.h) and shared memory
+// (shared_stream.h) are streams over another one.
 #pragma once
 
 #include <sys/uio.h>
@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "transport/poll.h"
 
@@ -46,6 +47,13 @@ class Stream {
   [[nodiscard]] virtual std::uint64_t round_trip_us() const { return 0; }
   /// Copies the first bytes that have arrived; `read` still returns them.
   [[nodiscard]] virtual Moved peek(std::span<std::byte> into) = 0;
+  /// Do the bytes that have come lie in memory, so that `here` shows them?
+  [[nodiscard]] virtual bool in_place() const { return false; }
+  /// The bytes that have come, where they lie until `take`; none: `read` tells why. They may change
+  /// there, by a fault of the other side: who decides by a byte copies it before.
+  [[nodiscard]] virtual std::span<const std::byte> here() { return {}; }
+  /// The first bytes of `here` are not needed any more.
+  virtual void take(std::size_t bytes) { static_cast<void>(bytes); }
   /// Ends writing: the written bytes arrive, and then the other side reads the end.
   virtual void shut() = 0;
 
@@ -62,6 +70,11 @@ class Stream {
   [[nodiscard]] virtual std::string remote() const = 0;  // "host:port" of the other side
   [[nodiscard]] virtual std::string remote_host() const = 0;
   [[nodiscard]] virtual std::string local_host() const = 0;
+  /// What the bytes go through in the end.
+  enum class Carrier : std::uint8_t { tcp, unix_socket, shared_memory };
+  [[nodiscard]] virtual Carrier carrier() const { return Carrier::tcp; }
+  /// Of the socket, for what no stream does; -1: it has none.
+  [[nodiscard]] virtual int descriptor() const { return -1; }
   /// Are both ends on one machine? Then payloads need no checksums.
   [[nodiscard]] virtual bool same_machine() const = 0;
   /// Are both ends loopback addresses? Then no byte leaves the machine, whatever addresses mean
@@ -80,10 +93,23 @@ class Stream {
   }
 };
 
-/// A connected, non-blocking stream socket.
-class TcpStream : public Stream {
+/// For people.
+[[nodiscard]] constexpr std::string_view carrier_name(const Stream& stream) {
+  switch (stream.carrier()) {
+    case Stream::Carrier::tcp:
+      return stream.encrypted() ? "TCP, encrypted" : "TCP";
+    case Stream::Carrier::unix_socket:
+      return "a unix socket";
+    case Stream::Carrier::shared_memory:
+      return "shared memory";
+  }
+  return "";
+}
+
+/// A connected, non-blocking stream socket: of TCP, or a unix socket.
+class SocketStream : public Stream {
  public:
-  TcpStream(Loop& loop, Socket socket);
+  SocketStream(Loop& loop, Socket socket);
 
   using Stream::read;
   using Stream::write;
@@ -100,12 +126,15 @@ class TcpStream : public Stream {
   [[nodiscard]] std::string remote() const override;
   [[nodiscard]] std::string remote_host() const override;
   [[nodiscard]] std::string local_host() const override;
+  [[nodiscard]] Carrier carrier() const override { return carrier_; }
+  [[nodiscard]] int descriptor() const override { return socket_.fd(); }
   [[nodiscard]] bool same_machine() const override;
   [[nodiscard]] bool loopback() const override;
 
  private:
   Loop& loop_;
   Socket socket_;
+  const Carrier carrier_;
   const std::string remote_host_;
   std::unique_ptr<Poll> poll_;  // goes before the socket that it watches
 };

@@ -17,6 +17,8 @@ constexpr std::size_t kSmallBufferBytes = 256U << 10;
 constexpr std::size_t kBulkBufferBytes = 4096;
 constexpr std::size_t kTurnBytes = 4U << 20;  // then other sockets have their turn
 constexpr int kTurnCalls = 16;
+constexpr std::size_t kPartBytes = 128U << 10;    // of a payload that is used in place
+constexpr std::size_t kPartGrain = 16;            // the largest element
 constexpr std::size_t kGatheredMax = 32;          // frames in one call
 constexpr std::size_t kRefillBytes = 512U << 10;  // taken ahead from the shared queue
 static_assert(kSmallBufferBytes >= kFrameHeaderBytes + kRelayBytesMax);
@@ -91,6 +93,7 @@ void StreamLane::encode(Outgoing& frame) {
     frame.frame.payload_crc = crc32c(0, {frame.payload, frame.payload_bytes()});
   }
   frame.header_size = encode_frame_header(frame.frame, frame.header);
+  frame.shared = stream_->carrier() == Stream::Carrier::shared_memory;
 }
 
 void StreamLane::flush() {
@@ -212,6 +215,11 @@ void StreamLane::read() {
       begin_ = end_ = 0;
       parts[count++] = {nowhere().data(), nowhere().size()};
       room = nowhere().size();
+    } else if (in_payload_ && placement_.in_parts) {
+      const std::size_t before = moved_;
+      if (!read_part()) return;
+      turn += moved_ - before;
+      continue;
     } else {
       if (in_payload_) {
         payload = payload_room();
@@ -220,8 +228,9 @@ void StreamLane::read() {
       }
       // The buffer follows the payload only where this call can reach its end.
       if (!in_payload_ || payload.size() == frame_.payload_bytes - payload_done_) {
-        parts[count++] = {buffer_.data() + end_, buffer_.size() - end_};
-        room += buffer_.size() - end_;
+        const std::size_t wanted = wanted_bytes();
+        if (wanted > 0) parts[count++] = {buffer_.data() + end_, wanted};
+        room += wanted;
       }
     }
     const Stream::Moved got = stream_->read(std::span<const iovec>(parts).first(count));
@@ -241,6 +250,53 @@ void StreamLane::read() {
     }
     if (bytes < room) return;  // no more bytes have come
   }
+}
+
+/// Bytes that a call may read into the buffer. Where payloads are used in place they must not get
+/// there: then no more than the rest of a header, or of a message.
+std::size_t StreamLane::wanted_bytes() const {
+  if (!stream_->in_place()) return buffer_.size() - end_;
+  if (in_payload_) return 0;
+  const auto rest = std::span<const std::byte>(buffer_).subspan(begin_, end_ - begin_);
+  std::size_t whole = kFrameHeaderBytes;
+  if (const auto size = frame_header_size(rest); size && size.value() > 0) {
+    whole = size.value();
+    if (rest.size() >= whole) {
+      const auto header = decode_frame_header(rest.first(whole), kPeerMessageBytesMax);
+      if (header) whole += header.value().payload_bytes;
+    }
+  }
+  return std::min(whole - std::min(whole, rest.size()), buffer_.size() - end_);
+}
+
+/// Shows the owner the next part of a payload where it lies. False: nothing more has come, or the
+/// lane is over.
+bool StreamLane::read_part() {
+  const auto here = stream_->here();
+  const std::size_t left = frame_.payload_bytes - payload_done_;
+  const std::size_t now = std::min({left, here.size(), kPartBytes});
+  if (now == 0) {
+    const Stream::Moved end = stream_->peek(nowhere().first(1));
+    if (end.outcome == Stream::Outcome::ended) ended("the other side has closed the connection");
+    if (end.outcome == Stream::Outcome::failed) ended(end.error);
+    return false;
+  }
+  if (now < left && now % kPartGrain != 0) {
+    broken("a part of a number");
+    return false;
+  }
+  std::span<const std::byte> part = here.first(now);
+  if (reinterpret_cast<std::uintptr_t>(part.data()) % kPartGrain != 0) {
+    std::memcpy(nowhere().data(), part.data(), now);
+    part = nowhere().first(now);
+  }
+  const Placement at = placement_;
+  owner_.lane_part(frame_.segment, at, static_cast<std::uint32_t>(payload_done_), part);
+  if (!open()) return false;
+  stream_->take(now);
+  moved_ += now;
+  payload_moved(now);
+  return open() && !closing_;
 }
 
 void StreamLane::ended(const std::string& reason) {
@@ -335,6 +391,8 @@ void StreamLane::begin_payload() {
   payload_done_ = 0;
   payload_crc_seen_ = 0;
   placement_ = {};
+  // A checksum is of the whole payload: before it has been seen no part may be used.
+  frame_.segment.in_place = stream_->in_place() && !frame_.has_payload_crc;
   const Placement at = owner_.lane_segment_header(frame_.segment);
   if (!open() || closing_) return;
   placement_ = at;
@@ -349,8 +407,12 @@ std::span<std::byte> StreamLane::payload_room() {
 
 void StreamLane::payload_read(std::span<const std::byte> bytes) {
   if (frame_.has_payload_crc) payload_crc_seen_ = crc32c(payload_crc_seen_, bytes);
-  payload_done_ += bytes.size();
-  owner_.lane_received(bytes.size(), frame_.type);
+  payload_moved(bytes.size());
+}
+
+void StreamLane::payload_moved(std::size_t bytes) {
+  payload_done_ += bytes;
+  owner_.lane_received(bytes, frame_.type);
   if (payload_done_ == frame_.payload_bytes) finish_payload();
 }
 
@@ -359,7 +421,7 @@ void StreamLane::finish_payload() {
   if (frame_.has_payload_crc && payload_crc_seen_ != frame_.payload_crc) {
     return broken("the checksum of a payload does not fit");
   }
-  if (placement_.to != nullptr) {
+  if (!placement_.drops()) {
     const Placement at = placement_;
     owner_.lane_segment(frame_.segment, at);
   }

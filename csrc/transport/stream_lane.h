@@ -32,6 +32,7 @@ class StreamLane final : public Lane {
   void flush() override;
   [[nodiscard]] bool idle() const override { return queue_.empty() && open() && !write_failed_; }
   [[nodiscard]] Sent sent() const override;
+  [[nodiscard]] std::string_view carrier() const override { return carrier_name(*stream_); }
   [[nodiscard]] std::size_t cancel(MemoryToken token) override;
   void close() override;
   void end() override;
@@ -46,6 +47,9 @@ class StreamLane final : public Lane {
   void begin_payload();
   std::span<std::byte> payload_room();
   void payload_read(std::span<const std::byte> bytes);
+  bool read_part();
+  [[nodiscard]] std::size_t wanted_bytes() const;
+  void payload_moved(std::size_t bytes);
   void finish_payload();
   void broken(const std::string& reason);
   void ended(const std::string& reason);

@@ -125,10 +125,11 @@ std::string SocketAddress::host() const {
   if (storage.ss_family == AF_INET) {
     ::inet_ntop(AF_INET, &as_v4(*this)->sin_addr, text, sizeof text);
   }
-  return text;
+  return storage.ss_family == AF_UNIX ? "this machine" : text;
 }
 
 std::uint16_t SocketAddress::port() const {
+  if (storage.ss_family == AF_UNIX) return 0;
   return ntohs(is_v6(*this) ? as_v6(*this)->sin6_port : as_v4(*this)->sin_port);
 }
 
@@ -141,6 +142,7 @@ void SocketAddress::set_port(std::uint16_t port) {
 }
 
 std::string SocketAddress::text() const {
+  if (storage.ss_family == AF_UNIX) return host();
   const std::string name = host();
   const bool brackets = name.find(':') != std::string::npos;
   return (brackets ? "[" + name + "]" : name) + ":" + std::to_string(port());
@@ -148,7 +150,7 @@ std::string SocketAddress::text() const {
 
 bool SocketAddress::is_loopback() const {
   const std::string name = host();
-  return name == "::1" || name.starts_with("127.");
+  return storage.ss_family == AF_UNIX || name == "::1" || name.starts_with("127.");
 }
 
 bool SocketAddress::is_local() const {

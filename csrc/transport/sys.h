@@ -22,7 +22,7 @@ namespace pccl {
 void random_bytes(std::span<std::uint8_t> out);
 [[nodiscard]] std::uint64_t random_u64();
 
-/// An IPv4 or IPv6 address with its port.
+/// An IPv4 or IPv6 address with its port, or that of a unix socket ("this machine").
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;

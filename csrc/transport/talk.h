@@ -65,6 +65,7 @@ class Talk : public std::enable_shared_from_this<Talk> {
   [[nodiscard]] bool only_looked() const { return only_looked_; }
   [[nodiscard]] std::string remote_host() const { return stream_->remote_host(); }
   [[nodiscard]] bool loopback() const { return stream_->loopback(); }
+  [[nodiscard]] bool local() const { return stream_->carrier() == Stream::Carrier::unix_socket; }
   void fail(const std::string& reason);  // deferred
   void drop();                           // at once, without a callback
 

@@ -564,6 +564,7 @@ std::string TlsStream::remote() const { return state_->under->remote(); }
 std::string TlsStream::remote_host() const { return state_->under->remote_host(); }
 std::string TlsStream::local_host() const { return state_->under->local_host(); }
 bool TlsStream::same_machine() const { return state_->under->same_machine(); }
+Stream::Carrier TlsStream::carrier() const { return state_->under->carrier(); }
 bool TlsStream::loopback() const { return state_->under->loopback(); }
 
 }  // namespace pccl

@@ -71,6 +71,7 @@ class TlsStream final : public Stream {
   [[nodiscard]] std::string remote() const override;
   [[nodiscard]] std::string remote_host() const override;
   [[nodiscard]] std::string local_host() const override;
+  [[nodiscard]] Carrier carrier() const override;
   [[nodiscard]] bool same_machine() const override;
   [[nodiscard]] bool loopback() const override;
   [[nodiscard]] bool encrypted() const override { return true; }

@@ -57,6 +57,8 @@ struct SegmentHeader {
   std::uint32_t bytes = 0;    // of payload, at most kSegmentBytesMax
   OpDescriptor descriptor;
   Route route;  // used within transport only
+  /// Of an arriving segment: its payload lies in memory, so that it can be used there (Placement).
+  bool in_place = false;
 };
 
 /// Names the memory of one operation in one epoch at this peer. cancel(token) stops all reading
@@ -68,6 +70,10 @@ struct Placement {
   std::byte* to = nullptr;  // null: drop the payload
   MemoryToken token = 0;
   std::uint64_t cookie = 0;  // handed back in segment_arrived
+  /// The payload is not copied: segment_part shows it, part by part. Only for a segment that is
+  /// `in_place`, and with a token.
+  bool in_parts = false;
+  [[nodiscard]] bool drops() const { return to == nullptr && !in_parts; }
 };
 
 /// Why a link is down.
@@ -94,7 +100,13 @@ class LinkEvents {
   /// The header of a segment has arrived; returns the memory for its payload. Segments of one peer
   /// may arrive in any order.
   virtual Placement segment_header(PeerId peer, const SegmentHeader& header) = 0;
-  /// The payload is complete at Placement::to.
+  /// The next part of the payload of a segment that is placed `in_parts`: [offset, offset + bytes)
+  /// of it, for use within this call. A part begins at a multiple of 16 bytes, in the payload and
+  /// in memory.
+  virtual void segment_part(PeerId /*peer*/, const SegmentHeader& /*header*/,
+                            const Placement& /*at*/, std::uint32_t /*offset*/,
+                            std::span<const std::byte> /*bytes*/) {}
+  /// The payload is complete at Placement::to, or its last part has been shown.
   virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
   /// The kernel has taken the last byte of the segment that was sent with `cookie`.
   virtual void segment_sent(PeerId peer, std::uint64_t cookie) = 0;
@@ -113,6 +125,7 @@ struct LinkOptions {
   std::uint64_t tcp_user_timeout_ms = 30000;
   std::optional<bool> payload_crc;  // none: unless both ends are on one machine
   Plaintext plaintext = Plaintext::all;
+  bool shared_memory = false;  // with processes of this machine and user
 };
 
 /// A link has a small lane, its first, and bulk lanes, which join it: the side that dials adds
@@ -161,6 +174,8 @@ class LinksBase {
   /// Payload bytes of segments and control messages so far, all links.
   [[nodiscard]] virtual std::uint64_t bytes_sent() const = 0;
   [[nodiscard]] virtual std::uint64_t bytes_received() const = 0;
+  /// Those of the sent ones that went through memory which both ends share.
+  [[nodiscard]] virtual std::uint64_t bytes_shared() const { return 0; }
   /// Payload bytes of segments so far, unfinished ones included: the number grows as long as a link
   /// moves data, however slowly.
   [[nodiscard]] virtual std::uint64_t segment_bytes_received() const = 0;

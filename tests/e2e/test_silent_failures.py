@@ -102,6 +102,7 @@ def environment(index: int, port: int) -> dict[str, str]:
         "PCCL_INTERFACE": f"127.0.2.{index + 1}",
         "PCCL_ADVERTISE": f"127.0.1.{index + 1}",
         "PCCL_PORTS": f"{port}-{port}",
+        "PCCL_SHARED_MEMORY": "0",  # a forwarder carries TCP
         "PCCL_STALL_TIMEOUT_S": STALL_S,
         "PCCL_LOG_LEVEL": "info",
     }

@@ -98,7 +98,8 @@ void one(std::uint64_t seed) {
                 seed);
   Socket feeder(loop, fds[1]);
   const auto kind = random.below(2) == 0 ? Lane::Kind::small : Lane::Kind::bulk;
-  StreamLane lane(loop, sink, kind, std::make_unique<TcpStream>(loop, Socket(loop, fds[0])), true);
+  StreamLane lane(loop, sink, kind, std::make_unique<SocketStream>(loop, Socket(loop, fds[0])),
+                  true);
   lane.start();
   std::vector<std::byte> stream = random_frames(random, sink);
   if (random.below(5) != 0) fuzz::mutate(stream, random);

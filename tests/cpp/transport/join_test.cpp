@@ -301,7 +301,7 @@ TEST(Join, who_has_proven_itself_waits_for_the_answer_as_long_as_it_wants_the_la
   std::vector<std::byte> said(kOpeningBytes + kLaneHelloBytes);
   ASSERT_TRUE(test::poll_until(loop, [&] {
     const int fd = ::accept4(listening.value()[0].fd(), nullptr, nullptr, SOCK_NONBLOCK);
-    if (fd >= 0) stream = std::make_unique<TcpStream>(loop, Socket(loop, fd));
+    if (fd >= 0) stream = std::make_unique<SocketStream>(loop, Socket(loop, fd));
     return stream != nullptr;
   }));
   ASSERT_TRUE(test::poll_until(loop, [&] {

@@ -64,6 +64,7 @@ struct Shape {
   std::uint32_t bulk_lanes;
   bool crc;
   std::size_t segment_bytes;
+  bool shared_memory = false;
 };
 
 class Segments : public testing::TestWithParam<Shape> {};
@@ -73,6 +74,7 @@ TEST_P(Segments, of_64_mib_arrive_intact_in_both_directions_at_once) {
   LinkOptions options;
   options.bulk_lanes = shape.bulk_lanes;
   options.payload_crc = shape.crc;
+  options.shared_memory = shape.shared_memory;
   Pair pair(options);
   pair.open();
   const std::size_t size = (32U << 20) + 12345;
@@ -91,6 +93,7 @@ TEST_P(Segments, of_64_mib_arrive_intact_in_both_directions_at_once) {
   const std::size_t count = (size + shape.segment_bytes - 1) / shape.segment_bytes;
   ASSERT_TRUE(pair.until([&] { return pair.low.events.sent.size() == count; }));
   EXPECT_EQ(pair.low.links->bytes_sent(), size);
+  EXPECT_EQ(pair.low.links->bytes_shared(), shape.shared_memory ? size : 0U);
   EXPECT_EQ(pair.high.links->bytes_received(), size);
   EXPECT_EQ(pair.low.links->queued_bytes(pair.high_id()), 0U);
 }
@@ -98,7 +101,9 @@ TEST_P(Segments, of_64_mib_arrive_intact_in_both_directions_at_once) {
 INSTANTIATE_TEST_SUITE_P(Shapes, Segments,
                          testing::Values(Shape{1, false, 1U << 20}, Shape{4, true, 1U << 20},
                                          Shape{0, true, 1U << 20}, Shape{3, false, 100001},
-                                         Shape{1, true, 8000}));
+                                         Shape{1, true, 8000}, Shape{1, true, 1U << 20, true},
+                                         Shape{0, false, 100001, true},
+                                         Shape{4, false, 8000, true}));
 
 TEST(Links, segments_of_no_bytes_arrive_when_they_have_a_place) {
   Pair pair;

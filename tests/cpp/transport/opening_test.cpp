@@ -351,8 +351,8 @@ TEST(Open, lanes_are_plain_only_where_both_ends_allow_it) {
           << static_cast<int>(low) << static_cast<int>(high);
     }
   }
-  EXPECT_EQ(lane_capabilities(Plaintext::loopback, false), 0U);
-  EXPECT_EQ(lane_capabilities(Plaintext::all, false), capability::kPlain);
+  EXPECT_EQ(lane_capabilities(Plaintext::loopback, false, false), 0U);
+  EXPECT_EQ(lane_capabilities(Plaintext::all, false, false), capability::kPlain);
 }
 
 TEST(Open, strangers_and_half_handshakes_disturb_nobody) {

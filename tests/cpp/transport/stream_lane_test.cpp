@@ -36,7 +36,7 @@ TEST(StreamLane, control_and_relay_frames_break_a_bulk_lane_and_nothing_is_kept_
       int fds[2];
       ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
       Socket feeder(loop, fds[1]);
-      StreamLane lane(loop, owner, kind, std::make_unique<TcpStream>(loop, Socket(loop, fds[0])),
+      StreamLane lane(loop, owner, kind, std::make_unique<SocketStream>(loop, Socket(loop, fds[0])),
                       true);
       lane.start();
       FrameHeader header;

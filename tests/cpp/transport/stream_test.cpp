@@ -1,5 +1,5 @@
-// The seam under lanes and handshakes: TcpStream keeps its promises, and what is built on a Stream
-// works on one that is not TCP.
+// The seam under lanes and handshakes: SocketStream keeps its promises, and what is built on a
+// Stream works on one that is not TCP.
 #include "transport/stream.h"
 
 #include <gtest/gtest.h>
@@ -144,8 +144,8 @@ TEST(Stream, tcp_gathers_scatters_peeks_and_says_what_it_saw) {
   Loop loop;
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-  TcpStream a(loop, Socket(loop, fds[0]));
-  TcpStream b(loop, Socket(loop, fds[1]));
+  SocketStream a(loop, Socket(loop, fds[0]));
+  SocketStream b(loop, Socket(loop, fds[1]));
   std::array<std::byte, 16> into{};
   EXPECT_EQ(b.read(into).outcome, Outcome::later);
   EXPECT_EQ(b.peek(into).outcome, Outcome::later);

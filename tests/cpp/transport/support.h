@@ -68,7 +68,7 @@ class BareClient {
     EXPECT_EQ(::bind(fd_, own.raw(), own.length), 0);
     const auto to = numeric_address("127.0.0.1", port).value();
     ::connect(fd_, to.raw(), to.length);
-    stream_ = std::make_unique<TcpStream>(loop, std::move(socket));
+    stream_ = std::make_unique<SocketStream>(loop, std::move(socket));
   }
   /// Returns how many bytes were taken.
   std::size_t send(std::span<const std::byte> bytes) { return stream_->write(bytes).bytes; }

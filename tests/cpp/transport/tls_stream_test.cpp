@@ -100,8 +100,8 @@ TlsStream::Find knows(const Secret& key) {
 std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>> socket_pair(Loop& loop) {
   int fds[2];
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-  return {std::make_unique<TcpStream>(loop, Socket(loop, fds[0])),
-          std::make_unique<TcpStream>(loop, Socket(loop, fds[1]))};
+  return {std::make_unique<SocketStream>(loop, Socket(loop, fds[0])),
+          std::make_unique<SocketStream>(loop, Socket(loop, fds[1]))};
 }
 
 /// `a` dials and `b` accepts with one key, over the two ends of `below`.

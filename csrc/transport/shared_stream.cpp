@@ -1,0 +1,363 @@
+#include "transport/shared_stream.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "transport/bytes.h"
+#include "transport/fd_registry.h"
+#include "transport/local_socket.h"
+#include "transport/shared_memory.h"
+#include "transport/sys.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::size_t kMessageBytes = 8;
+constexpr std::byte kYes{1};
+constexpr std::byte kNo{2};
+constexpr const char* kLies = "the other process writes what cannot be into the shared memory";
+
+class SharedStream final : public Stream, private Loop::Watched {
+ public:
+  enum class State : std::uint8_t {
+    offering,  // waits for the acceptor's answer
+    awaiting,  // waits for the dialler's memory
+    shared,
+    plain  // bytes go over the socket
+  };
+  SharedStream(Loop& loop, std::unique_ptr<Stream> socket, State state)
+      : loop_(loop), socket_(std::move(socket)), state_(state) {
+    socket_->on_ready([this](bool readable, bool writable) { socket_ready(readable, writable); });
+    socket_->want(true, false);
+    loop_.watch(*this);
+  }
+  ~SharedStream() override { close(); }
+  SharedStream(const SharedStream&) = delete;
+  SharedStream& operator=(const SharedStream&) = delete;
+
+  void offer(std::size_t ring_bytes);
+
+  using Stream::read;
+  using Stream::write;
+  [[nodiscard]] Moved read(std::span<const iovec> parts) override;
+  [[nodiscard]] Moved write(std::span<const iovec> parts) override;
+  [[nodiscard]] std::size_t unacknowledged_bytes() const override {
+    if (state_ == State::plain) return socket_->unacknowledged_bytes();
+    return memory_ ? writer_->unread() : 0;
+  }
+  [[nodiscard]] Moved peek(std::span<std::byte> into) override;
+  [[nodiscard]] bool in_place() const override { return state_ == State::shared; }
+  [[nodiscard]] std::span<const std::byte> here() override;
+  void take(std::size_t bytes) override {
+    reader_->take(bytes);
+    if (reader_->wakes_writer()) ring();
+  }
+  void shut() override { socket_->shut(); }
+  void on_ready(Ready ready) override {
+    ready_ = std::make_shared<Ready>(std::move(ready));
+    want(false, false);
+  }
+  void want(bool read, bool write) override {
+    want_read_ = read;
+    want_write_ = write;
+    if (state_ == State::plain) socket_->want(read, write);
+  }
+  void close() override;
+  [[nodiscard]] bool open() const override { return socket_->open(); }
+  [[nodiscard]] std::string remote() const override { return socket_->remote(); }
+  [[nodiscard]] std::string remote_host() const override { return socket_->remote_host(); }
+  [[nodiscard]] std::string local_host() const override { return socket_->local_host(); }
+  [[nodiscard]] bool same_machine() const override { return true; }
+  [[nodiscard]] bool loopback() const override { return true; }
+  [[nodiscard]] Carrier carrier() const override {
+    return state_ == State::plain ? Carrier::unix_socket : Carrier::shared_memory;
+  }
+
+ private:
+  // Loop::Watched
+  [[nodiscard]] bool look() override;
+  [[nodiscard]] bool sleep() override;
+  void wake() override;
+
+  void socket_ready(bool readable, bool writable);
+  void take_answer();
+  void take_memory();
+  [[nodiscard]] bool message_is_whole(std::ptrdiff_t got);
+  void begin(SharedMemory memory);
+  void go_plain();
+  void hear_bell();
+  void ring() {
+    const std::byte any{1};
+    // A socket that takes no byte holds some that the other side has not read: it will wake.
+    static_cast<void>(socket_->write(std::span(&any, 1)));
+  }
+  [[nodiscard]] bool readable() const;
+  [[nodiscard]] bool writable() const;
+  [[nodiscard]] Moved nothing() const {
+    if (!failure_.empty()) return {Outcome::failed, 0, failure_};
+    return {state_ == State::shared && socket_over_ ? Outcome::ended : Outcome::later, 0, {}};
+  }
+
+  Loop& loop_;
+  std::unique_ptr<Stream> socket_;
+  State state_;
+  std::array<std::byte, kMessageBytes> message_{};
+  std::size_t message_bytes_ = 0;
+  std::optional<SharedMemory> offered_;
+  std::optional<SharedMemory> memory_;
+  std::optional<RingWriter> writer_;
+  std::optional<RingReader> reader_;
+  std::shared_ptr<Ready> ready_;
+  bool want_read_ = false;
+  bool want_write_ = false;
+  bool socket_over_ = false;  // no byte comes over it any more
+  std::string failure_;
+};
+
+// ---------------------------------------------------------------------------------- the beginning
+
+void SharedStream::offer(std::size_t ring_bytes) {
+  auto made = SharedMemory::make(ring_bytes);
+  std::array<std::byte, kMessageBytes> message{};
+  if (made) {
+    message[0] = kYes;
+    BytesOut(std::span(message).subspan(4)).number(static_cast<std::uint32_t>(ring_bytes));
+    if (send_with_descriptor(socket_->descriptor(), message, made.value().descriptor())) {
+      made.value().close_descriptor();
+      offered_ = std::move(made).value();
+      return;
+    }
+    failure_ = "the memory cannot be passed: " + errno_text(errno);
+    return;
+  }
+  log_debug("a link within this machine goes without shared memory: " + made.error().text);
+  message[0] = kNo;
+  if (socket_->write(message).bytes != message.size()) failure_ = "the socket takes no bytes";
+  go_plain();
+}
+
+void SharedStream::socket_ready(bool readable, bool writable) {
+  switch (state_) {
+    case State::offering:
+      return take_answer();
+    case State::awaiting:
+      return take_memory();
+    case State::shared:
+      return hear_bell();
+    case State::plain:
+      break;
+  }
+  const auto ready = ready_;
+  if (ready && *ready) (*ready)(readable, writable);
+}
+
+/// After a read of `got` bytes to the end of `message_`: have all come? If none will come any more
+/// the stream has failed.
+bool SharedStream::message_is_whole(std::ptrdiff_t got) {
+  if (got > 0) message_bytes_ += static_cast<std::size_t>(got);
+  if (got == 0) failure_ = "the other side has closed the connection";
+  if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+    failure_ = errno_text(errno);
+  }
+  if (!failure_.empty()) socket_->want(false, false);
+  return failure_.empty() && message_bytes_ == kMessageBytes;
+}
+
+void SharedStream::take_answer() {
+  int unasked = -1;
+  const auto rest = std::span(message_).subspan(message_bytes_);
+  const bool whole =
+      message_is_whole(receive_with_descriptor(socket_->descriptor(), rest, unasked));
+  if (unasked >= 0) ::close(unasked);
+  if (!whole) return;
+  if (message_[0] == kYes) return begin(std::move(*std::exchange(offered_, {})));
+  offered_.reset();
+  go_plain();
+}
+
+void SharedStream::take_memory() {
+  int descriptor = -1;
+  const auto rest = std::span(message_).subspan(message_bytes_);
+  const bool whole =
+      message_is_whole(receive_with_descriptor(socket_->descriptor(), rest, descriptor));
+  if (!whole) {
+    // The message is sent in one piece, and comes in one.
+    if (descriptor >= 0) ::close(descriptor);
+    if (failure_.empty() && message_bytes_ > 0) failure_ = "broken framing: a part of an offer";
+    return;
+  }
+  if (message_[0] != kYes) {
+    if (descriptor >= 0) ::close(descriptor);
+    return go_plain();
+  }
+  const auto ring_bytes = BytesIn(std::span(message_).subspan(4)).number<std::uint32_t>();
+  auto taken = SharedMemory::take(descriptor, ring_bytes);
+  if (descriptor >= 0) ::close(descriptor);
+  std::array<std::byte, kMessageBytes> answer{};
+  answer[0] = taken ? kYes : kNo;
+  if (socket_->write(answer).bytes != answer.size()) {
+    failure_ = "the socket takes no bytes";
+    return;
+  }
+  if (taken) return begin(std::move(taken).value());
+  log_debug("a link within this machine goes without shared memory: " + taken.error().text);
+  go_plain();
+}
+
+void SharedStream::begin(SharedMemory memory) {
+  memory_ = std::move(memory);
+  writer_ = memory_->writer();
+  reader_ = memory_->reader();
+  state_ = State::shared;
+}
+
+void SharedStream::go_plain() {
+  state_ = State::plain;
+  socket_->want(want_read_, want_write_);
+}
+
+// ---------------------------------------------------------------------------------- readiness
+
+bool SharedStream::readable() const {
+  if (!failure_.empty()) return true;
+  if (state_ != State::shared) return false;
+  const auto bytes = reader_->here();
+  return !bytes || !bytes->empty() || socket_over_;
+}
+
+bool SharedStream::writable() const {
+  if (!failure_.empty()) return true;
+  return state_ == State::shared && writer_->room() != std::size_t{0};
+}
+
+bool SharedStream::look() {
+  const bool read = want_read_ && readable();
+  const bool write = want_write_ && writable();
+  if (!read && !write) return false;
+  const auto ready = ready_;
+  if (ready && *ready) (*ready)(read, write);
+  return true;
+}
+
+bool SharedStream::sleep() {
+  if (state_ != State::shared) return true;
+  const bool reads = !want_read_ || reader_->sleep();
+  const bool writes = !want_write_ || writer_->sleep();
+  return reads && writes;
+}
+
+void SharedStream::wake() {
+  if (state_ != State::shared) return;
+  reader_->wake();
+  writer_->wake();
+}
+
+void SharedStream::hear_bell() {
+  std::array<std::byte, 256> rings;
+  const Moved got = socket_->read(rings);
+  if (got.outcome == Outcome::ended || got.outcome == Outcome::failed) {
+    // All that the other side has written before it ended lies in the memory.
+    socket_over_ = true;
+    socket_->want(false, false);
+  }
+  static_cast<void>(look());  // may destroy this stream
+}
+
+// ---------------------------------------------------------------------------------- bytes
+
+Stream::Moved SharedStream::read(std::span<const iovec> parts) {
+  if (state_ == State::plain) return socket_->read(parts);
+  if (state_ != State::shared || !failure_.empty()) return nothing();
+  std::size_t moved = 0;
+  for (const iovec& part : parts) {
+    std::size_t done = 0;
+    while (done < part.iov_len) {
+      const auto bytes = here();
+      const std::size_t now = std::min({part.iov_len - done, bytes.size(), kRingPieceBytes});
+      if (now == 0) break;
+      std::memcpy(static_cast<std::byte*>(part.iov_base) + done, bytes.data(), now);
+      take(now);
+      done += now;
+    }
+    moved += done;
+    if (done < part.iov_len) break;
+  }
+  return moved == 0 ? nothing() : Moved{Outcome::moved, moved, {}};
+}
+
+Stream::Moved SharedStream::peek(std::span<std::byte> into) {
+  if (state_ == State::plain) return socket_->peek(into);
+  const auto bytes = here();
+  const std::size_t seen = std::min(into.size(), bytes.size());
+  if (seen == 0) return nothing();
+  std::memcpy(into.data(), bytes.data(), seen);
+  return {Outcome::moved, seen, {}};
+}
+
+std::span<const std::byte> SharedStream::here() {
+  if (state_ != State::shared || !failure_.empty()) return {};
+  const auto bytes = reader_->here();
+  if (!bytes) failure_ = kLies;
+  return bytes.value_or(std::span<const std::byte>());
+}
+
+Stream::Moved SharedStream::write(std::span<const iovec> parts) {
+  if (state_ == State::plain) return socket_->write(parts);
+  if (state_ != State::shared || !failure_.empty()) return nothing();
+  std::size_t moved = 0;
+  for (const iovec& part : parts) {
+    std::size_t done = 0;
+    while (done < part.iov_len) {
+      const auto room = writer_->room();
+      if (!room) {
+        failure_ = kLies;
+        return nothing();
+      }
+      const std::size_t now = std::min({part.iov_len - done, *room, kRingPieceBytes});
+      if (now == 0) break;
+      writer_->write({static_cast<const std::byte*>(part.iov_base) + done, now});
+      if (writer_->wakes_reader()) ring();
+      done += now;
+    }
+    moved += done;
+    if (done < part.iov_len) break;
+  }
+  if (moved > 0) return {Outcome::moved, moved, {}};
+  return failure_.empty() ? Moved{} : nothing();
+}
+
+void SharedStream::close() {
+  if (!open()) return;
+  loop_.unwatch(*this);
+  socket_->close();
+  if (memory_ && loop_.registry().in_child()) memory_->forget();
+  memory_.reset();
+  offered_.reset();
+  writer_.reset();
+  reader_.reset();
+  ready_.reset();
+}
+
+}  // namespace
+
+std::unique_ptr<Stream> offer_shared_memory(Loop& loop, std::unique_ptr<Stream> socket,
+                                            std::size_t ring_bytes) {
+  auto stream =
+      std::make_unique<SharedStream>(loop, std::move(socket), SharedStream::State::offering);
+  stream->offer(ring_bytes);
+  return stream;
+}
+
+std::unique_ptr<Stream> await_shared_memory(Loop& loop, std::unique_ptr<Stream> socket) {
+  return std::make_unique<SharedStream>(loop, std::move(socket), SharedStream::State::awaiting);
+}
+
+}  // namespace pccl

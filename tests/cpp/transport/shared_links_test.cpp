@@ -1,0 +1,115 @@
+// Links between processes of one machine: who gets shared memory, and who does not.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "recorder.h"
+#include "support.h"
+#include "transport/local_socket.h"
+
+namespace pccl {
+namespace {
+
+using test::Pair;
+using test::place_in;
+using test::Tensor;
+
+LinkOptions shared_memory() {
+  LinkOptions options;
+  options.shared_memory = true;
+  return options;
+}
+
+/// The bytes of a tensor from one end to the other that went through memory.
+std::uint64_t shared_bytes(Pair& pair, std::size_t bytes, test::End& from, test::End& to) {
+  Tensor tensor(bytes, 1);
+  std::vector<std::byte> memory(bytes);
+  to.events.place = place_in(memory);
+  tensor.send(*from.links, to.id(), 1U << 20, 1);
+  EXPECT_TRUE(pair.until([&] { return to.events.arrived_bytes == bytes; }));
+  EXPECT_TRUE(tensor.is(memory));
+  return from.links->bytes_shared();
+}
+std::uint64_t shared_bytes(Pair& pair, std::size_t bytes) {
+  return shared_bytes(pair, bytes, pair.low, pair.high);
+}
+
+TEST(SharedLinks, both_processes_have_to_want_the_memory) {
+  constexpr std::size_t kBytes = 3U << 20;
+  for (const bool low : {false, true}) {
+    for (const bool high : {false, true}) {
+      Pair pair(high ? shared_memory() : LinkOptions{});
+      const KeyPair key = test::key_below(pair.high_id());
+      LinkOptions options = low ? shared_memory() : LinkOptions{};
+      options.listen_hosts = {"127.0.0.1"};
+      pair.low.links = std::move(make_tcp_links(pair.loop, pair.low.events, key, options)).value();
+      pair.open();
+      EXPECT_EQ(shared_bytes(pair, kBytes), low && high ? kBytes : 0U) << low << high;
+    }
+  }
+}
+
+TEST(SharedLinks, the_side_that_waits_to_be_dialled_sends_through_memory_too) {
+  Pair pair(shared_memory());
+  pair.open();
+  EXPECT_EQ(shared_bytes(pair, 3U << 20, pair.high, pair.low), 3U << 20);
+}
+
+TEST(SharedLinks, nobody_at_the_unix_socket_keeps_two_processes_apart) {
+  Pair pair;  // neither listens there
+  const auto impostor = listen_locally(pair.loop, pair.high_id());
+  ASSERT_TRUE(impostor.ok());
+  LinkOptions options = shared_memory();
+  options.listen_hosts = {"127.0.0.1"};
+  pair.low.links = std::move(make_tcp_links(pair.loop, pair.low.events,
+                                            test::key_below(pair.high_id()), options))
+                       .value();
+  pair.low.links->open(pair.high.handle(), 30000, false);
+  pair.high.links->open(pair.low.handle(), 30000, false);
+  int visitor = -1;
+  ASSERT_TRUE(test::poll_until(pair.loop, [&] {
+    visitor = ::accept4(impostor.value().fd(), nullptr, nullptr, SOCK_CLOEXEC);
+    return visitor >= 0;
+  }));
+  ::close(visitor);
+  ASSERT_TRUE(pair.until([&] { return pair.low.events.ups > 0 && pair.high.events.ups > 0; }));
+  EXPECT_EQ(shared_bytes(pair, 1000), 0U);
+}
+
+TEST(SharedLinks, whose_name_is_taken_goes_without) {
+  Loop loop;
+  const KeyPair key = KeyPair::make();
+  const auto taken = listen_locally(loop, peer_of(key.public_key()));
+  test::Recorder events;
+  EXPECT_TRUE(make_tcp_links(loop, events, key, shared_memory()).ok());
+}
+
+TEST(Links, a_process_of_another_user_is_refused_at_the_unix_socket) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  test::LogLines log;
+  Pair pair(shared_memory());
+  const std::string name = std::string(1, '\0') + "pccl/" + to_string(pair.high_id());
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(1);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::copy(name.begin(), name.end(), address.sun_path);
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+    if (::connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) ::_exit(2);
+    char byte = 0;
+    ::_exit(is_same_user(fd) ? 3 : ::recv(fd, &byte, 1, 0) == 0 ? 0 : 4);
+  }
+  int status = -1;
+  ASSERT_TRUE(
+      test::poll_until(pair.loop, [&] { return ::waitpid(child, &status, WNOHANG) == child; }));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(log.count("it is a process of another user"), 1U) << log.all();
+}
+
+}  // namespace
+}  // namespace pccl

@@ -1,0 +1,93 @@
+"""Which ranks pass data through memory that they share, and that it changes no result."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import fixed_group, hear, say
+
+SIZES = [1, 7, 1000, 300_001]  # elements: small segments, odd ones, several ones
+
+
+def reduces(rank: int, world: int, meet: str) -> None:
+    """All dtypes whose elements differ in size, by a reduction and by a copy; then the counters."""
+    import torch
+
+    import pccl_backend as pccl
+
+    dist = fixed_group(rank, world, meet)
+    for dtype in (torch.uint8, torch.bfloat16, torch.float32, torch.complex128):
+        for size in SIZES:
+            mine = (torch.arange(size) % 5 + rank).to(dtype)
+            expected = sum((torch.arange(size) % 5 + of).to(dtype) for of in range(world))
+            got = mine.clone()
+            dist.all_reduce(got)
+            assert torch.equal(got, torch.as_tensor(expected)), (dtype, size)
+            parts = [torch.empty_like(mine) for _ in range(world)]
+            dist.all_gather(parts, mine)
+            for of, part in enumerate(parts):
+                assert torch.equal(part, (torch.arange(size) % 5 + of).to(dtype)), (dtype, size)
+    counters = pccl.counters()
+    say(sent=counters["bytes_sent"], shared=counters["bytes_shared"])
+    hear()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("plaintext", ["all", "none"])
+def test_ranks_of_one_machine_share_memory_unless_one_of_them_does_not_want_that(
+    run_peers: Any, tmp_path: Path, plaintext: str
+) -> None:
+    env = {"PCCL_PLAINTEXT": plaintext}
+    meet = str(tmp_path / "meet")
+    peers = run_peers(reduces, 3, 4, meet, env=env)
+    peers += run_peers(reduces, 1, 4, meet, env=env | {"PCCL_SHARED_MEMORY": "0"}, first=3)
+    lines = [peer.next() for peer in peers]
+    for line in lines[:3]:
+        assert 0 < line["shared"] < line["sent"], "with two of the others"
+    assert lines[3]["shared"] == 0
+    for peer in peers:
+        peer.tell("go on")
+        peer.finish()
+
+
+def one_of_two(meet: str, rank: int, address: str) -> list[str]:
+    """The command of one rank, which prints its counters."""
+    program = f"""
+import json, torch, pccl_backend, torch.distributed as dist
+dist.init_process_group("pccl", store=dist.FileStore({meet!r}, 2), rank={rank}, world_size=2)
+t = torch.ones(300_000)
+dist.all_reduce(t)
+assert t.eq(2).all()
+print(json.dumps(pccl_backend.counters()), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+    return ["env", f"PCCL_INTERFACE={address}", sys.executable, "-c", program]
+
+
+def test_hosts_that_are_emulated_on_one_machine_use_tcp(tmp_path: Path) -> None:
+    from chaos.run import why_not
+    from wan.wan import Wan
+
+    if reason := why_not():
+        pytest.skip(reason)
+
+    with Wan(2) as wan:
+        ranks = [
+            wan.popen(
+                rank + 1,
+                one_of_two(str(tmp_path / "meet"), rank, wan.address(rank + 1)),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        lines = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    for line in lines:
+        assert line["bytes_sent"] > 1_000_000
+        assert line["bytes_shared"] == 0
