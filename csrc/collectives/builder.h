@@ -37,6 +37,7 @@ class Builder {
     step.kind = StepKind::recv;
     step.peer = peer;
     step.channel = channel;
+    step.turn = channel + 1;
     step.to = to;
     return add(std::move(step), std::move(order));
   }
@@ -51,6 +52,7 @@ class Builder {
     step.kind = StepKind::recv_reduce;
     step.peer = peer;
     step.channel = channel;
+    step.turn = channel + 1;
     step.from = from;
     step.to = to;
     step.received_second = place == Place::received_second;
@@ -67,6 +69,10 @@ class Builder {
     step.to = to;
     add(std::move(step), {});
   }
+
+  /// The turn of a receive. Without this call it is channel + 1, which is right where the channels
+  /// count the rounds of an algorithm.
+  void set_turn(std::uint32_t receive, std::uint32_t turn) { schedule_.steps[receive].turn = turn; }
 
   [[nodiscard]] Schedule take(std::uint64_t scratch_bytes = 0) {
     schedule_.scratch_bytes = scratch_bytes;

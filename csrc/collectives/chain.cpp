@@ -4,9 +4,10 @@
 //
 // Ranks are counted from the root; a broadcast goes up, a reduction comes down. Partial sums are
 // kept in scratch at ranks that are not the root (their buffers stay unchanged): in a few slots
-// that pieces take in turn; a slot is free again when its piece has been sent. Source: Träff,
-// Ripke, "Optimal broadcast for fully connected processor-node networks" (2008), section 2 (linear
-// pipeline). Time: (pieces + n - 2) pieces; each rank sends S.
+// that one piece after the other takes; a slot is free again when its piece has been sent. The turn
+// of a piece at a rank (Step::turn) is its index and the number of ranks that it has passed.
+// Source: Träff, Ripke, "Optimal broadcast for fully connected processor-node networks" (2008),
+// section 2 (linear pipeline). Time: (pieces + n - 2) pieces; each rank sends S.
 #include <algorithm>
 
 #include "base/limits.h"
@@ -48,7 +49,9 @@ Schedule chain_broadcast(const CollectiveArgs& args) {
     Order order;
     if (v != 0) {
       sends = output(0, piece.offset, piece.bytes);
-      order = following(b.recv(around(args.rank, -1, args.size), i, sends));
+      const std::uint32_t received = b.recv(around(args.rank, -1, args.size), i, sends);
+      b.set_turn(received, i + v);
+      order = following(received);
     }
     if (v + 1 < args.size) b.send(around(args.rank, 1, args.size), i, sends, order);
   }
@@ -75,9 +78,11 @@ Schedule chain_reduce(const CollectiveArgs& args) {
                    : scratch((i % kSlots) * slot_bytes, piece.bytes);
       Order slot_free;
       if (v != 0 && i >= kSlots) slot_free.after = {sent[i - kSlots]};
-      order = following(b.recv_reduce(around(args.rank, 1, args.size), i, own, sum,
-                                      Builder::Place::received_second,
-                                      v == 0 ? Builder::Last::yes : Builder::Last::no, slot_free));
+      const std::uint32_t reduced = b.recv_reduce(
+          around(args.rank, 1, args.size), i, own, sum, Builder::Place::received_second,
+          v == 0 ? Builder::Last::yes : Builder::Last::no, slot_free);
+      b.set_turn(reduced, i + args.size - 1 - v);
+      order = following(reduced);
     }
     if (v != 0) sent.push_back(b.send(around(args.rank, -1, args.size), i, sum, order));
   }

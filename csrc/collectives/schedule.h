@@ -10,6 +10,12 @@
 //  - The result has the same bits at all ranks that receive it: each element is reduced in one
 //    place, or by the same calls with the same operands in the same order.
 //  - Buffers of kind `input` are written only if input and output are the same memory.
+//  - The `turn` of a receive is 1 or more, and larger than the turns of all receives on which the
+//    matching send depends at its own rank (by `after` and `follows`, over any number of steps). A
+//    receive has no smaller turn than a receive on which it depends, or than the receive that
+//    matches a send on which it depends. So a rank that waits for data of another rank at turn t
+//    has nobody to blame but that rank, unless the other rank waits at a turn before t itself
+//    (engine/stall.h).
 #pragma once
 
 #include <cstdint>
@@ -45,6 +51,7 @@ struct Step {
   StepKind kind = StepKind::send;
   std::uint32_t peer = 0;     // index among the contributors; unused by copy and reduce
   std::uint32_t channel = 0;  // unused by copy and reduce
+  std::uint32_t turn = 0;     // of receives, comparable between ranks; 0: no receive
   Range from;
   Range to;
   bool received_second = false;

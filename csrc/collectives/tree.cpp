@@ -4,8 +4,9 @@
 // are v + 1, v + 2, v + 4 … up to that bit. The largest subtree is served first by a broadcast, and
 // reduced last. A reduction takes its children in this fixed order, so that a result does not
 // depend on timing; partial sums of ranks that are not the root are kept in scratch, their buffers
-// stay unchanged. Source: Thakur, Rabenseifner, Gropp (2005), sections 4.3 and 4.6. Steps:
-// ceil(log2 n), S bytes each.
+// stay unchanged. A broadcast reaches v over as many ranks as v has bits: its turn there. A
+// reduction's turn is one more than the levels below the child. Source: Thakur, Rabenseifner, Gropp
+// (2005), sections 4.3 and 4.6. Steps: ceil(log2 n), S bytes each.
 #include <bit>
 
 #include "collectives/algorithms.h"
@@ -37,7 +38,9 @@ Schedule tree_broadcast(const CollectiveArgs& args) {
   if (v != 0) {
     const std::uint32_t parent = around(args.root, v & (v - 1), args.size);
     sends = output(0, 0, bytes);
-    order = following(b.recv(parent, 0, sends));
+    const std::uint32_t received = b.recv(parent, 0, sends);
+    b.set_turn(received, static_cast<std::uint32_t>(std::popcount(v)));
+    order = following(received);
   }
   for (std::uint32_t j = levels(v, args.size); j-- > 0;) {
     const std::uint64_t child = v + (1ULL << j);
@@ -55,7 +58,7 @@ Schedule tree_reduce(const CollectiveArgs& args) {
   if (bytes == 0) return b.take();
 
   const Range sum = v == 0 ? output(0, 0, bytes) : scratch(0, bytes);
-  std::vector<std::uint32_t> children;  // smallest subtree first
+  std::vector<std::uint32_t> children;  // smallest subtree first: the i-th has i levels below it
   for (std::uint32_t j = 0; j < levels(v, args.size); ++j) {
     const std::uint64_t child = v + (1ULL << j);
     if (child < args.size) {
@@ -64,10 +67,13 @@ Schedule tree_reduce(const CollectiveArgs& args) {
   }
   Range own = input(0, 0, bytes);
   Order order;
-  for (std::size_t i = 0; i < children.size(); ++i) {
+  for (std::uint32_t i = 0; i < children.size(); ++i) {
     const bool last = v == 0 && i + 1 == children.size();
-    order = following(b.recv_reduce(children[i], 0, own, sum, Builder::Place::received_second,
-                                    last ? Builder::Last::yes : Builder::Last::no, order));
+    const std::uint32_t reduced =
+        b.recv_reduce(children[i], 0, own, sum, Builder::Place::received_second,
+                      last ? Builder::Last::yes : Builder::Last::no, order);
+    b.set_turn(reduced, i + 1);
+    order = following(reduced);
     own = sum;
   }
   if (v != 0) b.send(around(args.root, v & (v - 1), args.size), 0, own, order);

@@ -398,12 +398,17 @@ Operation::Progress Operation::moved() const {
   return {bytes_sent_, to_send, true};
 }
 
+bool Operation::misses_segments(std::uint32_t receive) const {
+  const StepState& state = states_[receive];
+  const std::size_t here = state.segments_done + state.held.size();
+  return here < state.segments;
+}
+
 std::vector<std::uint32_t> Operation::waiting_for() const {
   std::vector<std::uint32_t> peers;
-  for (std::size_t s = 0; s < states_.size(); ++s) {
+  for (std::uint32_t s = 0; s < states_.size(); ++s) {
     const Step& step = schedule_.steps[s];
-    const std::size_t here = states_[s].segments_done + states_[s].held.size();
-    if (receives(step) && here < states_[s].segments) peers.push_back(step.peer);
+    if (receives(step) && misses_segments(s)) peers.push_back(step.peer);
   }
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
@@ -411,10 +416,23 @@ std::vector<std::uint32_t> Operation::waiting_for() const {
 }
 
 std::uint32_t Operation::waits_at() const {
-  for (std::uint32_t s = 0; s < states_.size(); ++s) {
-    if (receives(schedule_.steps[s]) && states_[s].segments_done < states_[s].segments) return s;
+  std::uint32_t turn = TellIssued::kNoStep;
+  for (std::size_t s = 0; s < states_.size(); ++s) {
+    const Step& step = schedule_.steps[s];
+    const bool incomplete = states_[s].segments_done < states_[s].segments;
+    if (receives(step) && incomplete) turn = std::min(turn, step.turn);
   }
-  return TellIssued::kNoStep;
+  return turn;
+}
+
+std::uint32_t Operation::waits_at(std::uint32_t contributor) const {
+  std::uint32_t turn = TellIssued::kNoStep;
+  for (std::uint32_t s = 0; s < states_.size(); ++s) {
+    const Step& step = schedule_.steps[s];
+    const bool from_it = receives(step) && step.peer == contributor;
+    if (from_it && misses_segments(s)) turn = std::min(turn, step.turn);
+  }
+  return turn;
 }
 
 }  // namespace pccl

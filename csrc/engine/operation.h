@@ -98,8 +98,12 @@ class Operation {
   [[nodiscard]] Progress moved() const;
   /// Indexes of the contributors from which a segment is still missing.
   [[nodiscard]] std::vector<std::uint32_t> waiting_for() const;
-  /// The oldest step for which a segment is still missing; TellIssued::kNoStep: none.
+  /// The smallest turn of the receives that are not complete; TellIssued::kNoStep: none. A receive
+  /// is not complete either while its segments are held: it waits for a step before it.
   [[nodiscard]] std::uint32_t waits_at() const;
+  /// The smallest turn of the receives from this contributor of which a segment is missing;
+  /// TellIssued::kNoStep: none. A segment that is held has arrived, and is not missing.
+  [[nodiscard]] std::uint32_t waits_at(std::uint32_t contributor) const;
   /// Grows with every segment that was sent, received or reduced.
   [[nodiscard]] std::uint64_t progress() const { return progress_; }
   [[nodiscard]] const std::vector<std::uint32_t>& contributors() const { return contributors_; }
@@ -137,6 +141,7 @@ class Operation {
   [[nodiscard]] std::uint32_t output_index(const Range& range) const;
   [[nodiscard]] std::uint64_t length(const Step& step) const;
   [[nodiscard]] std::uint32_t segment_bytes(const Step& step, std::uint32_t segment) const;
+  [[nodiscard]] bool misses_segments(std::uint32_t receive) const;
   [[nodiscard]] bool eligible(std::uint32_t step, std::uint32_t segment) const;
   [[nodiscard]] bool input_is_there(const Step& step, std::uint32_t segment) const;
   [[nodiscard]] Result<std::uint32_t> take_receive(std::uint32_t from, const SegmentHeader& header);

@@ -24,7 +24,8 @@ Stall::Findings Stall::watch(const OperationTable& operations, const Now& now) {
                   held_back ? others.size() : op.progress(),
                   now.received_bytes,
                   op.request().timeout_ms,
-                  now.of_two};
+                  now.of_two,
+                  op.waits_at()};
   switch (look(seen, others, now.elapsed_ms, now.limit_ms)) {
     case Verdict::moves:
       return {};
@@ -44,7 +45,7 @@ Stall::Findings Stall::watch(const OperationTable& operations, const Now& now) {
   } else {
     for (const std::uint32_t c : op.waiting_for()) {
       const PeerId peer = pending.contributors[c];
-      if (owes(peer, op.waits_at())) blame(peer);
+      if (owes(peer, op.waits_at(c))) blame(peer);
     }
   }
   acted();

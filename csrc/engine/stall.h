@@ -1,12 +1,14 @@
 // Finds the members at fault if the oldest operation of an elastic group does not move. A member
 // that has not issued the operation is late and not at fault. When all members have issued it, and
-// no segment has moved for long enough, a member is at fault that owes data and does not wait for
-// older data itself; so is a member that does not answer. Pure: the caller reports what it sees,
-// and is told what to do.
+// no segment has moved for long enough, a member is at fault that owes data and does not itself
+// wait at an earlier turn than that data's (Step::turn); so is a member that does not answer. If
+// the link from a member a to a member b swallows data, b finds a at fault, and no other member
+// finds any (tests/cpp/engine/blame_test.cpp). Pure: the caller reports what it sees, and is told
+// what to do.
 //
-// A member may lie: say for ever that it has not issued the operation, or that it waits for older
-// data, or send what moves nothing. The master evicts one that has not issued it at the time-out of
-// the operation, and in an epoch of three or more 30 minutes later at the latest
+// A member may lie: say for ever that it has not issued the operation, or that it waits at an
+// earlier turn, or send what moves nothing. The master evicts one that has not issued it at the
+// time-out of the operation, and in an epoch of three or more 30 minutes later at the latest
 // (membership/lateness.cpp). What a member says longer than that is not believed.
 #pragma once
 
@@ -61,6 +63,8 @@ class Stall {
     std::uint64_t elsewhere = 0;   // grows while any link moves data
     std::uint64_t timeout_ms = 0;  // of the operation; 0: none
     bool of_two = false;           // the epoch has two members
+    /// The turn at which this process waits, as it says in TellIssued.
+    std::uint32_t waits_at = TellIssued::kNoStep;
   };
   /// Looks at one operation. `others`: its contributors without this peer.
   Verdict look(const Seen& seen, const std::vector<PeerId>& others, std::uint64_t elapsed_ms,
@@ -100,20 +104,22 @@ class Stall {
     const auto found = answers_.find(peer);
     return op == seen_.op && found != answers_.end() && found->second.said && !found->second.issued;
   }
-  /// Is this peer at fault? Yes if it is silent, or does not wait for older data than this process,
-  /// which waits at step `waits_at`.
-  [[nodiscard]] bool owes(PeerId peer, std::uint32_t waits_at) const {
+  /// Is this peer at fault, of which data is missing at `turn`? Yes if it is silent, or does not
+  /// wait at an earlier turn itself.
+  [[nodiscard]] bool owes(PeerId peer, std::uint32_t turn) const {
     const auto found = answers_.find(peer);
     if (found == answers_.end()) return false;
     const Answer& answer = found->second;
     if (answer.age_ms >= limit_ms_) return true;
     if (stalled_ms_ < limit_ms_) return false;
-    if (answer.waits_at >= waits_at) return true;
-    // If it waited for older data, somebody would have been found at fault long ago. But it may
-    // wait for one that lies.
-    return doubts() && std::all_of(answers_.begin(), answers_.end(), [&](const auto& other) {
-             return other.first == peer || other.second.waits_at >= waits_at;
-           });
+    if (answer.waits_at >= turn) return true;
+    // If the peer waited at an earlier turn, a member would have been found at fault long ago. The
+    // peer is believed only where another member, which may be the one that lies, or this process
+    // waits at an earlier turn as well: the peer may wait for that one.
+    if (!doubts() || seen_.waits_at < turn) return false;
+    return std::all_of(answers_.begin(), answers_.end(), [&](const auto& other) {
+      return other.first == peer || other.second.waits_at >= turn;
+    });
   }
   /// Notes that this peer is at fault. True: for the first time since an operation succeeded.
   [[nodiscard]] bool first_time(PeerId peer) { return found_.insert(peer).second; }

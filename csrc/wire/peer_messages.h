@@ -120,7 +120,8 @@ struct TellIssued {
   GroupId group;
   OpKey op;
   OpKey issued;  // one past the newest operation that the sender has issued
-  /// The oldest step of the schedule of `op` for which the sender waits; kNoStep: for none.
+  /// The smallest turn (Step::turn) at which the sender waits in `op`; kNoStep: it waits for no
+  /// data; 0: the operation does not run.
   std::uint32_t waits_at = 0;
   bool operator==(const TellIssued&) const = default;
 

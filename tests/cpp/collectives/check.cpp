@@ -4,6 +4,7 @@
 // `after` or the two use exactly the same range.
 #include "check.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,6 +36,7 @@ class Checker {
       first_.push_back(edges_.size());
       edges_.resize(edges_.size() + schedules_[r].steps.size());
       blocked_by_.resize(edges_.size());
+      turns_.resize(edges_.size());
     }
     for (std::uint32_t r = 0; r < schedules_.size(); ++r) {
       for (std::uint32_t s = 0; s < schedules_[r].steps.size(); ++s) {
@@ -43,6 +45,9 @@ class Checker {
     }
     if (Error e = pair_up(); e.failed()) return e;
     if (Error e = check_end(); e.failed()) return e;
+    for (std::uint32_t r = 0; r < schedules_.size(); ++r) {
+      if (Error e = check_turns(r); e.failed()) return e;
+    }
     for (std::uint32_t r = 0; r < schedules_.size(); ++r) {
       if (Error e = check_conflicts(r); e.failed()) return e;
     }
@@ -94,6 +99,8 @@ class Checker {
     if (is_send(step) || is_receive(step)) {
       if (step.peer >= args_.size() || step.peer == r) return broken(r, s, "no such peer");
     }
+    if (is_receive(step) != (step.turn > 0)) return broken(r, s, "receives have turns, no others");
+    if (is_receive(step)) turns_[first_[r] + s] = step.turn;
     for (const std::uint32_t earlier : step.after) {
       if (earlier >= s) return broken(r, s, "is after a step that is not earlier");
       add_edge(first_[r] + earlier, first_[r] + s, true);
@@ -131,6 +138,7 @@ class Checker {
       if (bytes_of(schedules_[from].steps[s]) != bytes_of(schedules_[to].steps[it->second])) {
         return broken(from, s, "sends another size than is received");
       }
+      turns_[first_[from] + s] = schedules_[to].steps[it->second].turn;
       add_edge(first_[from] + s, first_[to] + it->second, false);
       receives.erase(it);
     }
@@ -155,6 +163,30 @@ class Checker {
     }
     if (done == edges_.size()) return {};
     return {ErrorCode::invalid, "some steps wait for each other"};
+  }
+
+  /// Each step against the steps of its rank on which it depends.
+  Error check_turns(std::uint32_t r) const {
+    const std::vector<Step>& steps = schedules_[r].steps;
+    // The latest turn of the steps on which each step depends: of the receives, and of all.
+    std::vector<std::uint32_t> receives(steps.size(), 0);
+    std::vector<std::uint32_t> all(steps.size(), 0);
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+      std::vector<std::uint32_t> earlier = steps[s].after;
+      if (steps[s].follows >= 0) earlier.push_back(static_cast<std::uint32_t>(steps[s].follows));
+      for (const std::uint32_t e : earlier) {
+        receives[s] = std::max({receives[s], receives[e], steps[e].turn});
+        all[s] = std::max({all[s], all[e], turns_[first_[r] + e]});
+      }
+      const std::uint32_t turn = turns_[first_[r] + s];
+      if (is_send(steps[s]) && receives[s] >= turn) {
+        return broken(r, s, "waits for data of no smaller turn than its own");
+      }
+      if (is_receive(steps[s]) && all[s] > turn) {
+        return broken(r, s, "waits for a step of a larger turn");
+      }
+    }
+    return {};
   }
 
   /// Inputs and outputs that are the same memory count as the output.
@@ -232,6 +264,7 @@ class Checker {
   std::vector<std::size_t> first_;  // node of each rank's first step
   std::vector<std::vector<Edge>> edges_;
   std::vector<std::uint32_t> blocked_by_;
+  std::vector<std::uint32_t> turns_;  // of each node: a send has that of its receive
 };
 
 }  // namespace

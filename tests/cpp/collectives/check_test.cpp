@@ -99,6 +99,30 @@ TEST(Check, FindsStepsThatRefersToLaterOnes) {
   EXPECT_NE(w.error().find("not earlier"), std::string::npos) << w.error();
 }
 
+TEST(Check, FindsASendThatWaitsForDataOfNoSmallerTurn) {
+  // A chain in which each rank counts its pieces only: the ranks of one piece have one turn.
+  Whole w =
+      whole({.kind = OpKind::broadcast, .size = 3, .root = 0, .counts = {9}}, chain_broadcast);
+  EXPECT_EQ(w.error(false), "");
+  for (Schedule& s : w.schedules) {
+    for (Step& step : s.steps) step.turn = step.turn > 0 ? step.channel + 1 : 0;
+  }
+  EXPECT_NE(w.error(false).find("no smaller turn"), std::string::npos) << w.error(false);
+}
+
+TEST(Check, FindsAReceiveThatWaitsForAStepOfALargerTurn) {
+  // It waits for a send of its rank, whose receive at the other rank has turn 3.
+  Whole w = doubling();
+  w.schedules[0].steps[3].turn = 1;
+  EXPECT_NE(w.error().find("of a larger turn"), std::string::npos) << w.error();
+}
+
+TEST(Check, FindsAReceiveWithoutATurn) {
+  Whole w = doubling();
+  w.schedules[0].steps[1].turn = 0;
+  EXPECT_NE(w.error().find("receives have turns"), std::string::npos) << w.error();
+}
+
 TEST(Check, TheRunnerFindsAMissingDependencyToo) {
   // So that what the runner accepts means something.
   int wrong = 0;

@@ -15,16 +15,18 @@ struct Watch {
   std::uint64_t elsewhere = 0;
   std::uint64_t timeout_ms = 0;
   bool of_two = false;
+  std::uint32_t waits_at = TellIssued::kNoStep;
   std::vector<PeerId> others{PeerId{2}, PeerId{3}};
 
   Stall::Verdict tick(std::uint64_t ms = 500) {
-    return stall.look({kEpoch, kOp, progress, elsewhere, timeout_ms, of_two}, others, ms, kLimitMs);
+    return stall.look({kEpoch, kOp, progress, elsewhere, timeout_ms, of_two, waits_at}, others, ms,
+                      kLimitMs);
   }
-  void told(std::uint64_t peer, bool issued, std::uint32_t waits_at) {
+  void told(std::uint64_t peer, bool issued, std::uint32_t at) {
     TellIssued said;
     said.op = kOp;
     said.issued = issued ? OpKey{kOp.step, kOp.index + 1} : kOp;
-    said.waits_at = waits_at;
+    said.waits_at = at;
     stall.told(PeerId{peer}, said);
   }
   /// Ticks, with both answering each time, until something is found or `ms` are over.
@@ -62,7 +64,8 @@ TEST(Stall, when_all_have_issued_it_who_waits_for_nothing_older_is_at_fault) {
   Watch watch;
   EXPECT_TRUE(watch.stalls_within(kLimitMs + 1000, true, TellIssued::kNoStep, true, 1));
   EXPECT_TRUE(watch.stall.owes(PeerId{2}, 4));
-  EXPECT_FALSE(watch.stall.owes(PeerId{3}, 4)) << "it waits for an older step itself";
+  EXPECT_FALSE(watch.stall.owes(PeerId{3}, 4)) << "it waits at an earlier turn itself";
+  EXPECT_TRUE(watch.stall.owes(PeerId{3}, 1)) << "what it waits for does not keep it from sending";
   watch.stall.acted();
   EXPECT_NE(watch.tick(), Stall::Verdict::stalled);
 }
@@ -111,6 +114,16 @@ TEST(Stall, one_that_says_to_wait_for_older_data_is_believed_less_long_than_its_
   EXPECT_TRUE(watch.stalls_within(2 * kLimitMs, true, 0, true, 6));
   EXPECT_TRUE(watch.stall.owes(PeerId{2}, 4));
   EXPECT_FALSE(watch.stall.owes(PeerId{3}, 8)) << "the first one may be the reason";
+}
+
+TEST(Stall, one_that_waits_at_an_earlier_turn_may_wait_for_this_process) {
+  Watch watch;
+  watch.timeout_ms = kTimeoutMs;
+  watch.waits_at = 3;  // for member 2, which is found as soon as it says no lie any more
+  EXPECT_FALSE(watch.stalls_within(kTimeoutMs + kLateMs, false, 0, true, 6));
+  EXPECT_TRUE(watch.stalls_within(2 * kLimitMs, true, 9, true, 6));
+  EXPECT_TRUE(watch.stall.owes(PeerId{2}, 3));
+  EXPECT_FALSE(watch.stall.owes(PeerId{3}, 8));
 }
 
 TEST(Stall, who_does_not_answer_is_at_fault) {
