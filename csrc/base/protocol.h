@@ -6,6 +6,6 @@
 
 namespace pccl {
 
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 
 }  // namespace pccl

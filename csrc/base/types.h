@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/quantisation.h"
+
 namespace pccl {
 
 enum class DType : std::uint8_t {
@@ -186,8 +188,15 @@ struct OpDescriptor {
   DType dtype = DType::bytes;
   std::int32_t root = -1;   // in the numbering that the caller sees; -1: none
   std::uint64_t count = 0;  // elements
+  Quantisation quantisation = Quantisation::none;  // of what is sent; `quantisable` calls only
 
   bool operator==(const OpDescriptor&) const = default;
 };
+
+/// Can this call send its values as fewer bits?
+constexpr bool quantisable(OpKind kind, ReduceOp reduce, DType dtype) {
+  return kind == OpKind::all_reduce && (reduce == ReduceOp::sum || reduce == ReduceOp::avg) &&
+         dtype == DType::f32;
+}
 
 }  // namespace pccl

@@ -5,12 +5,14 @@
 // n: number of contributors, S: bytes of the whole buffer. Costs are in the head of each file.
 #pragma once
 
+#include "base/limits.h"
 #include "collectives/schedule.h"
 
 namespace pccl {
 
 [[nodiscard]] Schedule recursive_doubling_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_all_reduce(const CollectiveArgs& args);
+[[nodiscard]] Schedule quantised_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_reduce_scatter(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_all_gather(const CollectiveArgs& args);
 [[nodiscard]] Schedule tree_broadcast(const CollectiveArgs& args);
@@ -23,6 +25,13 @@ namespace pccl {
 [[nodiscard]] Schedule direct_scatter(const CollectiveArgs& args);
 [[nodiscard]] Schedule pairwise_all_to_all(const CollectiveArgs& args);
 [[nodiscard]] Schedule dissemination_barrier(const CollectiveArgs& args);
+
+/// How a quantised all-reduce cuts its values, and how many chunks it has under way at once.
+struct QuantisedChunks {
+  std::uint64_t values = kQuantisedChunkValues;  // of a chunk at most; a multiple of the block
+  std::uint32_t under_way = kQuantisedChunksMax;
+};
+[[nodiscard]] Schedule quantised_all_reduce(const CollectiveArgs& args, QuantisedChunks chunks);
 
 /// The number of pieces into which a chain cuts S bytes; they travel one behind the other.
 [[nodiscard]] std::uint64_t chain_pieces(std::uint64_t bytes, std::uint64_t element_bytes,

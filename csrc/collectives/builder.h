@@ -74,6 +74,17 @@ class Builder {
   /// count the rounds of an algorithm.
   void set_turn(std::uint32_t receive, std::uint32_t turn) { schedule_.steps[receive].turn = turn; }
 
+  /// quantise, dequantise, add_dequantised. `last`: as for recv_reduce.
+  std::uint32_t code(StepKind kind, Range from, Range to, std::vector<std::uint32_t> after,
+                     Last last = Last::no) {
+    Step step;
+    step.kind = kind;
+    step.from = from;
+    step.to = to;
+    step.finish = last == Last::yes && average_;
+    return add(std::move(step), Order{std::move(after), -1});
+  }
+
   [[nodiscard]] Schedule take(std::uint64_t scratch_bytes = 0) {
     schedule_.scratch_bytes = scratch_bytes;
     return std::move(schedule_);

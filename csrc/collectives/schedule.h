@@ -45,12 +45,26 @@ enum class StepKind : std::uint8_t {
   recv_reduce,  // to = reduce(received, from), or reduce(from, received) if `received_second`
   copy,         // to = from (memmove; nothing happens if both are the same memory)
   reduce,       // to = reduce(from, to), or reduce(to, from) if `received_second`: local
+
+  // Local, between float32 values and their codes (base/quantisation.h). Such a step is handled as
+  // a whole: its values take at most one segment, and no step follows it, nor it another one.
+  quantise,         // to (codes) = from (values)
+  dequantise,       // to (values) = from (codes)
+  add_dequantised,  // to (values) += from (codes)
 };
+
+constexpr bool receives(StepKind kind) {
+  return kind == StepKind::recv || kind == StepKind::recv_reduce;
+}
+constexpr bool codes(StepKind kind) {
+  return kind == StepKind::quantise || kind == StepKind::dequantise ||
+         kind == StepKind::add_dequantised;
+}
 
 struct Step {
   StepKind kind = StepKind::send;
-  std::uint32_t peer = 0;     // index among the contributors; unused by copy and reduce
-  std::uint32_t channel = 0;  // unused by copy and reduce
+  std::uint32_t peer = 0;     // index among the contributors; unused by local steps
+  std::uint32_t channel = 0;  // unused by local steps
   std::uint32_t turn = 0;     // of receives, comparable between ranks; 0: no receive
   Range from;
   Range to;
@@ -91,6 +105,7 @@ struct CollectiveArgs {
   std::uint32_t size = 1;
   std::uint32_t root = 0;
   std::uint64_t element_bytes = 1;
+  Quantisation quantisation = Quantisation::none;  // all_reduce of float32, sum or avg
   std::vector<std::uint64_t> input_bytes;
   std::vector<std::uint64_t> output_bytes;
 };

@@ -87,6 +87,9 @@ void check_arguments(const CollectiveArgs& a) {
   PCCL_ASSERT(a.output_bytes.size() >= outputs, kind_name(a.kind), a.output_bytes.size());
   for (const std::uint64_t bytes : a.input_bytes) PCCL_ASSERT(bytes % a.element_bytes == 0, bytes);
   for (const std::uint64_t bytes : a.output_bytes) PCCL_ASSERT(bytes % a.element_bytes == 0, bytes);
+  if (a.quantisation == Quantisation::none) return;
+  PCCL_ASSERT(quantisable(a.kind, a.reduce, DType::f32), kind_name(a.kind), reduce_name(a.reduce));
+  PCCL_ASSERT(a.element_bytes == sizeof(float), a.element_bytes);
 }
 
 Schedule alone(const CollectiveArgs& args) {
@@ -108,6 +111,7 @@ Schedule build_schedule(const CollectiveArgs& args) {
     case OpKind::all_reduce: {
       const std::uint64_t bytes = args.input_bytes[0];
       if (bytes == 0) return {};
+      if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
       return doubling(bytes, args.size) ? recursive_doubling_all_reduce(args)
                                         : ring_all_reduce(args);
     }

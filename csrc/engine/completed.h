@@ -19,13 +19,17 @@ namespace pccl {
 [[nodiscard]] inline bool alike(const OpDescriptor& a, const OpDescriptor& b) {
   const bool counts = a.count == 0 || b.count == 0 || a.count == b.count;
   return counts && a.kind == b.kind && a.reduce == b.reduce && a.dtype == b.dtype &&
-         a.root == b.root;
+         a.root == b.root && a.quantisation == b.quantisation;
 }
 
 /// The call that the sender of the question means.
 [[nodiscard]] inline OpDescriptor descriptor_of(const AskIssued& ask) {
-  return {static_cast<OpKind>(ask.kind), static_cast<ReduceOp>(ask.reduce),
-          static_cast<DType>(ask.dtype), static_cast<std::int32_t>(ask.root), ask.count};
+  return {static_cast<OpKind>(ask.kind),
+          static_cast<ReduceOp>(ask.reduce),
+          static_cast<DType>(ask.dtype),
+          static_cast<std::int32_t>(ask.root),
+          ask.count,
+          static_cast<Quantisation>(ask.quantisation)};
 }
 
 /// The call in words: "broadcast(float32, 4 elements, root 2)".

@@ -420,7 +420,7 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   for (const PeerId peer : members()) {
     if (peer == context_.links.self() || departed_.contains(peer)) continue;
     silent_ms_.try_emplace(peer, 0);
-    AskIssued probe{id_, kSignOfLife, 0, 0, 0, -1, 0};
+    AskIssued probe{id_, kSignOfLife, 0, 0, 0, -1, 0, 0};
     context_.links.send_control(peer, encode(PeerToPeer{probe}));
   }
 }

@@ -504,7 +504,8 @@ void Group::ask_issued(const Pending& pending, PeerId peer) {
   context_.links.send_control(
       peer, encode(PeerToPeer{AskIssued{id_, pending.op->key(), static_cast<std::uint32_t>(d.kind),
                                         static_cast<std::uint32_t>(d.reduce),
-                                        static_cast<std::uint32_t>(d.dtype), d.root, d.count}}));
+                                        static_cast<std::uint32_t>(d.dtype), d.root, d.count,
+                                        static_cast<std::uint32_t>(d.quantisation)}}));
 }
 
 // ----------------------------------------------------------------------------------------- waiting

@@ -79,6 +79,9 @@ std::string describe(const OpDescriptor& d) {
   if (d.kind != OpKind::barrier) add_detail(std::string(dtype_name(d.dtype)));
   if (d.count > 0) add_detail(std::to_string(d.count) + " elements");
   if (d.root >= 0) add_detail("root " + std::to_string(d.root));
+  if (d.quantisation != Quantisation::none) {
+    add_detail("quantised to " + std::string(quantisation_name(d.quantisation)));
+  }
   return details.empty() ? text : text + "(" + details + ")";
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "kernels/quantise.h"
 #include "kernels/reduce.h"
 
 namespace pccl {
@@ -14,9 +15,7 @@ constexpr std::uint64_t kNoCookie = 0;  // the payload goes straight to where it
 std::uint64_t receive_key(std::uint32_t from, std::uint32_t channel) {
   return (static_cast<std::uint64_t>(from) << 32) | channel;
 }
-bool receives(const Step& step) {
-  return step.kind == StepKind::recv || step.kind == StepKind::recv_reduce;
-}
+bool receives(const Step& step) { return receives(step.kind); }
 
 }  // namespace
 
@@ -49,7 +48,7 @@ void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributo
   for (std::uint32_t s = 0; s < count; ++s) {
     const Step& step = schedule_.steps[s];
     StepState& state = states_[s];
-    state.segments = static_cast<std::uint32_t>(segments_of(length(step)));
+    state.segments = codes(step.kind) ? 1 : static_cast<std::uint32_t>(segments_of(length(step)));
     state.done.assign(state.segments, false);
     if (receives(step)) state.taken.assign(state.segments, false);
     state.triggered.assign(state.segments, false);
@@ -92,6 +91,7 @@ CollectiveArgs Operation::arguments() const {
   args.rank = me_;
   args.size = static_cast<std::uint32_t>(contributors_.size());
   args.element_bytes = dtype_bytes(d.dtype);
+  args.quantisation = d.quantisation;
   if (d.root >= 0) {
     const auto at =
         std::find(contributors_.begin(), contributors_.end(), static_cast<std::uint32_t>(d.root));
@@ -152,7 +152,7 @@ bool Operation::eligible(std::uint32_t s, std::uint32_t segment) const {
 /// output are one memory: so only steps that read have to wait for the gate.
 bool Operation::input_is_there(const Step& step, std::uint32_t segment) const {
   if (step.kind == StepKind::recv || step.from.space != Space::input) return true;
-  const std::uint32_t bytes = segment_bytes(step, segment);
+  const std::uint64_t bytes = codes(step.kind) ? step.from.bytes : segment_bytes(step, segment);
   const std::uint64_t end = input_begins_[input_index(step.from)] + step.from.offset +
                             static_cast<std::uint64_t>(segment) * kSegmentBytesMax + bytes;
   return bytes == 0 || end <= request_.gate->bytes.load(std::memory_order_acquire);
@@ -303,6 +303,11 @@ void Operation::handle(std::uint32_t s, std::uint32_t segment) {
     case StepKind::reduce:
       if (bytes > 0) reduce_segment(step, segment, memory(step.to) + offset);
       break;
+    case StepKind::quantise:
+    case StepKind::dequantise:
+    case StepKind::add_dequantised:
+      code(step);
+      break;
   }
   mark_done(s, segment);
 }
@@ -328,6 +333,25 @@ void Operation::reduce_range(const Step& step, std::uint64_t offset, std::uint32
   if (step.finish && d.reduce == ReduceOp::avg) {
     finish_average(to, count, d.dtype, contributors_.size());
   }
+}
+
+void Operation::code(const Step& step) {
+  const Quantisation how = request_.descriptor.quantisation;
+  const std::byte* from = memory(step.from);
+  if (step.kind == StepKind::quantise) {
+    const auto* values = reinterpret_cast<const float*>(from);
+    quantise(memory(step.to), values, step.from.bytes / sizeof(float), how);
+    return;
+  }
+  const std::size_t count = step.to.bytes / sizeof(float);
+  about_to_write(step.to, 0, step.to.bytes);
+  auto* values = reinterpret_cast<float*>(memory(step.to));
+  if (step.kind == StepKind::dequantise) {
+    dequantise(values, from, count, how);
+  } else {
+    add_dequantised(values, from, count, how);
+  }
+  if (step.finish) finish_average(memory(step.to), count, DType::f32, contributors_.size());
 }
 
 void Operation::about_to_write(const Range& range, std::uint64_t offset, std::uint64_t bytes) {

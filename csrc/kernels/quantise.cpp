@@ -13,6 +13,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/assert.h"
 #include "kernels/half.h"
 
 // Vectorised also where the rest of the program is built with -O2.
@@ -27,7 +28,6 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t kLanes = 16;
 constexpr float kFloatMax = 3.40282347e38F;
-constexpr std::size_t kHeaderMax = 8;
 
 template <typename T>
 PCCL_INLINE void put(std::byte* to, T value) {
@@ -281,10 +281,18 @@ struct Decode16 {
 using E4m3 = Float8<float_to_e4m3, e4m3_to_float, 448>;
 using E5m2 = Float8<float_to_e5m2, e5m2_to_float, 57344>;
 
+static_assert(MinMax<255>::kHeader == quantised_header_bytes(Quantisation::int8_minmax));
+static_assert(ZeroPoint::kHeader == quantised_header_bytes(Quantisation::int8_zero_point));
+static_assert(MinMax<15>::kHeader == quantised_header_bytes(Quantisation::int4_minmax));
+static_assert(E4m3::kHeader == quantised_header_bytes(Quantisation::f8_e4m3));
+static_assert(E5m2::kHeader == quantised_header_bytes(Quantisation::f8_e5m2));
+
 template <bool kAdd>
 void decode(float* to, const std::byte* from, std::size_t count, Quantisation how,
             InstructionSet set) {
   switch (how) {
+    case Quantisation::none:
+      break;
     case Quantisation::int8_minmax:
       return run_loop<Decode<MinMax<255>, kAdd>>(set, to, from, count);
     case Quantisation::int8_zero_point:
@@ -300,31 +308,16 @@ void decode(float* to, const std::byte* from, std::size_t count, Quantisation ho
     case Quantisation::f8_e5m2:
       return run_loop<Decode<E5m2, kAdd>>(set, to, from, count);
   }
+  PCCL_ASSERT(false, "no way to quantise:", static_cast<int>(how));
 }
 
 }  // namespace
 
-std::size_t quantised_bytes(std::size_t count, Quantisation how) {
-  const std::size_t blocks = (count + kQuantisedBlock - 1) / kQuantisedBlock;
-  switch (how) {
-    case Quantisation::int8_minmax:
-    case Quantisation::int8_zero_point:
-      return blocks * kHeaderMax + count;
-    case Quantisation::int4_minmax:
-      return blocks * kHeaderMax + (count + 1) / 2;  // blocks but the last one are even
-    case Quantisation::f16:
-    case Quantisation::bf16:
-      return 2 * count;
-    case Quantisation::f8_e4m3:
-    case Quantisation::f8_e5m2:
-      return blocks * E4m3::kHeader + count;
-  }
-  return 0;
-}
-
 void quantise(std::byte* to, const float* from, std::size_t count, Quantisation how,
               InstructionSet set) {
   switch (how) {
+    case Quantisation::none:
+      break;
     case Quantisation::int8_minmax:
       return run_loop<Encode<MinMax<255>>>(set, to, from, count);
     case Quantisation::int8_zero_point:
@@ -340,6 +333,7 @@ void quantise(std::byte* to, const float* from, std::size_t count, Quantisation 
     case Quantisation::f8_e5m2:
       return run_loop<Encode<E5m2>>(set, to, from, count);
   }
+  PCCL_ASSERT(false, "no way to quantise:", static_cast<int>(how));
 }
 
 void dequantise(float* to, const std::byte* from, std::size_t count, Quantisation how,

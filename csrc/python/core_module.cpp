@@ -219,6 +219,7 @@ CollectiveArgs collective_args(const py::dict& given) {
   CollectiveArgs args;
   std::string kind = "barrier";
   std::string reduce = "none";
+  std::string quantisation = "none";
   Fields fields(given);
   fields.take("kind", kind);
   fields.take("reduce", reduce);
@@ -228,9 +229,11 @@ CollectiveArgs collective_args(const py::dict& given) {
   fields.take("element_bytes", args.element_bytes);
   fields.take("input_bytes", args.input_bytes);
   fields.take("output_bytes", args.output_bytes);
+  fields.take("quantisation", quantisation);
   fields.refuse_others();
   args.kind = kind_of(kind);
   args.reduce = reduce_of(reduce);
+  args.quantisation = by_name(quantisation, kQuantisationLast, quantisation_name, "quantisation");
   return args;
 }
 
@@ -245,7 +248,8 @@ py::dict range_dict(const Range& range) {
 }
 
 py::dict schedule_dict(const py::dict& given) {
-  constexpr const char* kKinds[] = {"send", "recv", "recv_reduce", "copy", "reduce"};
+  constexpr const char* kKinds[] = {"send",   "recv",     "recv_reduce", "copy",
+                                    "reduce", "quantise", "dequantise",  "add_dequantised"};
   const Schedule schedule = build_schedule(collective_args(given));
   py::list steps;
   for (const Step& step : schedule.steps) {

@@ -34,7 +34,8 @@ SegmentFields encode_segment_fields(const SegmentHeader& header) {
       .number(static_cast<std::uint8_t>(header.descriptor.kind))
       .number(static_cast<std::uint8_t>(header.descriptor.reduce))
       .number(static_cast<std::uint8_t>(header.descriptor.dtype))
-      .number(static_cast<std::uint8_t>(header.kind));
+      .number(static_cast<std::uint8_t>(header.kind))
+      .number(static_cast<std::uint8_t>(header.descriptor.quantisation));
   return fields;
 }
 
@@ -53,8 +54,9 @@ Result<SegmentHeader> decode_segment_fields(const SegmentFields& fields) {
   s.descriptor.reduce = static_cast<ReduceOp>(from.number<std::uint8_t>());
   s.descriptor.dtype = static_cast<DType>(from.number<std::uint8_t>());
   s.kind = static_cast<SegmentKind>(from.number<std::uint8_t>());
-  bool sound = known(s.kind);
-  for (const std::uint8_t byte : from.array<4>()) sound = sound && byte == 0;
+  s.descriptor.quantisation = static_cast<Quantisation>(from.number<std::uint8_t>());
+  bool sound = known(s.kind) && s.descriptor.quantisation <= kQuantisationLast;
+  for (const std::uint8_t byte : from.array<3>()) sound = sound && byte == 0;
   if (!sound) return {ErrorCode::malformed, std::string(kNamesNothing)};
   return s;
 }

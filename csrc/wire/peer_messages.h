@@ -90,8 +90,8 @@ struct Want {
   }
 };
 
-/// The sender waits in `op`, which it has issued as described here (numbers of base/types.h), and
-/// asks whether the receiver has issued the same. Answered by TellIssued.
+/// The sender waits in `op`, which it has issued as described here (numbers of base/types.h and
+/// base/quantisation.h), and asks whether the receiver has issued the same. Answered by TellIssued.
 struct AskIssued {
   static constexpr std::string_view kName = "ask_issued";
   GroupId group;
@@ -101,6 +101,7 @@ struct AskIssued {
   std::uint32_t dtype = 0;
   std::int64_t root = -1;
   std::uint64_t count = 0;
+  std::uint32_t quantisation = 0;
   bool operator==(const AskIssued&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -111,6 +112,7 @@ struct AskIssued {
     visit("dtype", self.dtype);
     visit("root", self.root);
     visit("count", self.count);
+    visit("quantisation", self.quantisation);
   }
 };
 

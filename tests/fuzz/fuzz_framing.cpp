@@ -74,6 +74,8 @@ std::vector<std::byte> random_frames(Random& random, Sink& sink) {
     header.payload_crc = crc32c(0, payload);
     header.segment.bytes = header.payload_bytes;
     header.segment.kind = static_cast<SegmentKind>(1 + random.below(4));
+    header.segment.descriptor.quantisation =
+        static_cast<Quantisation>(random.below(static_cast<std::uint64_t>(kQuantisationLast) + 1));
     header.segment.offset = random.next();
     header.segment.op.index = random.next();
     header.segment.route = {PeerId{1 + random.below(9)}, PeerId{1 + random.below(9)}, 3,

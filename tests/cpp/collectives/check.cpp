@@ -10,6 +10,8 @@
 #include <string>
 #include <tuple>
 
+#include "base/limits.h"
+
 namespace pccl {
 namespace {
 
@@ -19,9 +21,7 @@ struct Edge {
 };
 
 bool is_send(const Step& s) { return s.kind == StepKind::send; }
-bool is_receive(const Step& s) {
-  return s.kind == StepKind::recv || s.kind == StepKind::recv_reduce;
-}
+bool is_receive(const Step& s) { return receives(s.kind); }
 std::uint64_t bytes_of(const Step& s) { return is_send(s) ? s.from.bytes : s.to.bytes; }
 
 class Checker {
@@ -81,6 +81,23 @@ class Checker {
     return false;
   }
 
+  /// Between values and their codes, as a whole.
+  [[nodiscard]] Error check_code(std::uint32_t r, std::uint32_t s) const {
+    const Step& step = schedules_[r].steps[s];
+    const Quantisation how = args_[r].quantisation;
+    const Range& values = step.kind == StepKind::quantise ? step.from : step.to;
+    const Range& coded = step.kind == StepKind::quantise ? step.to : step.from;
+    if (how == Quantisation::none) return broken(r, s, "codes in an exact operation");
+    if (values.bytes % sizeof(float) != 0) return broken(r, s, "a part of a value");
+    if (values.space == Space::scratch) return broken(r, s, "values in the scratch");
+    if (values.bytes > kSegmentBytesMax) return broken(r, s, "codes more than one segment");
+    if (coded.bytes != quantised_bytes(values.bytes / sizeof(float), how)) {
+      return broken(r, s, "codes of another length");
+    }
+    if (step.follows >= 0) return broken(r, s, "codes and follows a step");
+    return {};
+  }
+
   Error check_step(std::uint32_t r, std::uint32_t s) {
     const Step& step = schedules_[r].steps[s];
     const CollectiveArgs& a = args_[r];
@@ -89,7 +106,11 @@ class Checker {
     if (reads && !inside(r, step.from)) return broken(r, s, "reads outside its buffers");
     if (writes && !inside(r, step.to)) return broken(r, s, "writes outside its buffers");
     if (writes && step.to.space == Space::input) return broken(r, s, "writes an input");
-    if (reads && writes && step.from.bytes != step.to.bytes) return broken(r, s, "sizes differ");
+    if (codes(step.kind)) {
+      if (Error e = check_code(r, s); e.failed()) return e;
+    } else if (reads && writes && step.from.bytes != step.to.bytes) {
+      return broken(r, s, "sizes differ");
+    }
     if (step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce) {
       if (bytes_of(step) % a.element_bytes != 0) return broken(r, s, "a part of an element");
       if (step.to.offset % a.element_bytes != 0 || step.from.offset % a.element_bytes != 0) {
@@ -108,6 +129,7 @@ class Checker {
     if (step.follows >= 0) {
       const auto earlier = static_cast<std::uint32_t>(step.follows);
       if (earlier >= s) return broken(r, s, "follows a step that is not earlier");
+      if (codes(schedules_[r].steps[earlier].kind)) return broken(r, s, "follows codes");
       if (bytes_of(schedules_[r].steps[earlier]) != bytes_of(step)) {
         return broken(r, s, "follows a step of another length");
       }

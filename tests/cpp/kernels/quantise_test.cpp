@@ -82,6 +82,8 @@ double bound(const std::vector<float>& x, std::size_t i, Quantisation how) {
   const double magnitude = std::abs(static_cast<double>(x[i]));
   const double rounding = most * 1e-6;
   switch (how) {
+    case Quantisation::none:
+      break;
     case Quantisation::int8_minmax:
       return range / 510 + rounding;
     case Quantisation::int8_zero_point:

@@ -50,7 +50,8 @@ FrameHeader some_segment() {
   header.segment.channel = 5;
   header.segment.offset = 6;
   header.segment.bytes = 70000;
-  header.segment.descriptor = {OpKind::reduce_scatter, ReduceOp::avg, DType::bf16, -1, 1ULL << 40};
+  header.segment.descriptor = {OpKind::reduce_scatter, ReduceOp::avg, DType::bf16, -1, 1ULL << 40,
+                               Quantisation::f8_e5m2};
   return header;
 }
 
@@ -154,7 +155,7 @@ TEST(Framing, the_fields_of_a_segment_come_back_as_they_were_and_nonsense_does_n
   EXPECT_EQ(encode_segment_fields(back.value()), fields);
   EXPECT_EQ(back.value().descriptor, segment.descriptor);
   EXPECT_EQ(back.value().offset, segment.offset);
-  for (const std::size_t at : {59, 60, 63}) {  // the kind of the segment; zeros
+  for (const std::size_t at : {59, 60, 61, 63}) {  // kinds of segment and quantisation; zeros
     SegmentFields wrong = fields;
     wrong[at] = std::byte{99};
     EXPECT_FALSE(decode_segment_fields(wrong).ok()) << at;
@@ -188,6 +189,15 @@ TEST(Framing,
     header = some_segment();
     header.segment.kind = static_cast<SegmentKind>(kind);
     EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok()) << kind;
+  }
+  header = some_segment();
+  header.segment.descriptor.quantisation = kQuantisationLast;
+  EXPECT_TRUE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
+  for (const unsigned unknown : {static_cast<unsigned>(kQuantisationLast) + 1, 255U}) {
+    header.segment.descriptor.quantisation = static_cast<Quantisation>(unknown);
+    const auto back = decode_frame_header(encoded(header, bytes), kControlBytesMax);
+    ASSERT_FALSE(back.ok()) << unknown;
+    EXPECT_EQ(back.error().code, ErrorCode::malformed);
   }
   header = {};
   header.payload_bytes = 0;
