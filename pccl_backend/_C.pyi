@@ -44,10 +44,23 @@ class Backend(_Backend):
 
     @property
     def options(self) -> GroupOptions: ...
+
+    quantise: str
+    """The quantisation of all-reduces that can be quantised; "none": exact."""
+
     def perform_nocolor_split(self, device: Any) -> None: ...
 
 class GroupOptions(_Backend.Options):
     """What `options` of a group's Backend is; it can be copied."""
+
+    @property
+    def quantise(self) -> str: ...
+
+def quantise_next_call(quantise: str | None) -> None:
+    """The quantisation of the next all-reduce that this thread calls; None: the group's."""
+
+def as_sent(tensor: Any, quantise: str) -> Any:
+    """A float32 CPU tensor as others get it as a contribution: quantised, and back; a new one."""
 
 def join(
     masters: list[str],
@@ -58,7 +71,7 @@ def join(
 ) -> tuple[int, int]:
     """Joins the run of a master; waits for the founding. Returns rank and size (provisional or not)."""
 
-def create_elastic(timeout_s: float, name: str, device_types: list[str]) -> Any:
+def create_elastic(timeout_s: float, name: str, device_types: list[str], quantise: str) -> Any:
     """The c10d ProcessGroup of the joined run, with its Backend registered for the device types."""
 
 def elastic_store(timeout_s: float) -> Store:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ._group import Boundary, ElasticGroup, group, join
     from ._models import hsdp_mesh
     from ._notice import leave_on
+    from ._quantised import all_reduce, quantised_hook
     from ._register import register
     from ._sampler import ElasticSampler
     from ._shared_state import SharedState
@@ -67,6 +68,7 @@ __all__ = [
     "SharedState",
     "UnreachableError",
     "__version__",
+    "all_reduce",
     "counters",
     "ddp_kwargs",
     "elastic",
@@ -74,6 +76,7 @@ __all__ = [
     "hsdp_mesh",
     "join",
     "leave_on",
+    "quantised_hook",
     "register",
     "wait_for_devices",
 ]
@@ -88,6 +91,7 @@ _HOMES = {
     "ElasticRun": "_elastic",
     "ElasticSampler": "_sampler",
     "LeftRun": "_elastic",
+    "all_reduce": "_quantised",
     "counters": "_counters",
     "ddp_kwargs": "_elastic",
     "elastic": "_elastic",
@@ -95,6 +99,7 @@ _HOMES = {
     "join": "_group",
     "hsdp_mesh": "_models",
     "leave_on": "_notice",
+    "quantised_hook": "_quantised",
     "register": "_register",
     "wait_for_devices": "_devices",
     "SharedState": "_shared_state",

@@ -32,6 +32,11 @@ REPLICA_SIZE_MAX = 4096
 SECONDS_MAX = 365.0 * 24 * 3600
 ON_LOSS = ("retry", "raise")
 PLAINTEXT = ("none", "loopback", "all")
+EXACT = "none"  # the name of no quantisation
+QUANTISATIONS = (
+    *("int8", "int8_zero_point", "int4"),
+    *("float16", "bfloat16", "float8_e4m3", "float8_e5m2"),
+)
 TOKEN = "PCCL_TOKEN"  # a secret, and so no option
 ETCD_PASSWORD = "PCCL_ETCD_PASSWORD"  # pccl-master's; a secret too
 OF_TOKENS = (TOKEN, "PCCL_TOKEN_FILE")  # of no use at a master of one's own on loopback
@@ -156,6 +161,11 @@ class Options:
             to want that. PCCL_SHARED_MEMORY=0.
         objects: Whether torch's object collectives (`broadcast_object_list` and the like), which
             unpickle what other members send, may be called on groups of pccl. PCCL_OBJECTS=0.
+        quantise: The fewer bits as which the group that is made with these options sends the values
+            of its all-reduces, if they are sums or averages of float32 values; the same at all
+            members: "int8", "int8_zero_point", "int4", "float16", "bfloat16", "float8_e4m3" or
+            "float8_e5m2". None: the values are sent as they are. The only option that differs
+            between groups. PCCL_QUANTISE, of the default group and of the group of `join`.
         core_dumps: Whether the system may write the memory of this process, which has its keys,
             into a file when it crashes, and let other processes of its user read that memory.
             Linux only. PCCL_CORE_DUMPS=0.
@@ -183,6 +193,7 @@ class Options:
     shared_memory: bool = True
     objects: bool = True
     core_dumps: bool = True
+    quantise: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, whoever gave them."""
@@ -204,6 +215,8 @@ class Options:
             raise _wrong("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
         if self.plaintext is not None and self.plaintext not in PLAINTEXT:
             raise _wrong("plaintext", self.plaintext, f"one of {', '.join(PLAINTEXT)}")
+        if self.quantise is not None and self.quantise not in QUANTISATIONS:
+            raise _wrong("quantise", self.quantise, f"one of {', '.join(QUANTISATIONS)}")
         for name in (
             "hold_timeout_s",
             "tcp_user_timeout_s",
@@ -485,6 +498,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "shared_memory": ("PCCL_SHARED_MEMORY", _read_switch),
     "objects": ("PCCL_OBJECTS", _read_switch),
     "core_dumps": ("PCCL_CORE_DUMPS", _read_switch),
+    "quantise": ("PCCL_QUANTISE", str.lower),
 }
 
 VARIABLES = {field: variable for field, (variable, _) in _VARIABLES.items()}

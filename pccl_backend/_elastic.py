@@ -89,10 +89,12 @@ class ElasticRun:
         group: ElasticGroup,
         state: Mapping[str, Any],
         checkpoints: Checkpoints | None = None,
+        hook: Callable[[Any, Any], torch.futures.Future[Any]] | None = None,
     ) -> None:
         """Takes objects that `elastic`, which programs call, has checked."""
         self.group = group
         self._checkpoints = checkpoints
+        self._hook = hook or _averaged
         self.boundary: Boundary
         self._is_member = False
         inner = model.module if isinstance(model, DistributedDataParallel) else model
@@ -276,10 +278,8 @@ class ElasticRun:
         buffer: torch.Tensor = bucket.buffer()
         done: torch.futures.Future[Any] = torch.futures.Future()
         try:
-            work = dist.all_reduce(
-                buffer, op=dist.ReduceOp.AVG, group=self.group.process_group, async_op=True
-            )
-        except PcclError as error:
+            done = self._hook(self.group.process_group, bucket)
+        except (PcclError, ValueError) as error:
             self._error = error
             done.set_result(buffer)
             return done
@@ -291,8 +291,7 @@ class ElasticRun:
                 self._error = error
             return buffer
 
-        assert work is not None
-        done = work.get_future().then(reduced)
+        done = done.then(reduced)
         return done
 
     def _end_backward(self) -> None:
@@ -400,6 +399,7 @@ def elastic(
     *,
     state: Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | None = None,
+    hook: Callable[[Any, Any], torch.futures.Future[Any]] | None = None,
 ) -> ElasticRun:
     """Makes a training loop elastic: boundaries between its steps, and shared state.
 
@@ -429,6 +429,9 @@ def elastic(
             writer's replica saves the state, while the training goes on; `ElasticRun.finish` saves
             the end. A write that fails is logged. Call `checkpoints.close()` before
             `destroy_process_group`. None: nothing is loaded or saved.
+        hook: For a DDP: the communication hook that averages a bucket in place of the one above, as
+            `quantised_hook("int8", error_feedback=True)` makes one. It is called with the elastic
+            process group and the bucket.
 
     Returns:
         The run: `boundary`, `state`, `left`, `samples`, `meet()`, `finish()`.
@@ -450,6 +453,11 @@ def elastic(
             "wrapped anew)"
         )
     _check_optimizers(model, several)
+    if hook is not None and not isinstance(model, DistributedDataParallel):
+        raise ValueError(
+            f"hook is given, and the model is a {type(model).__name__}; expected a "
+            "DistributedDataParallel, or a group with Options(quantise=...)"
+        )
     if isinstance(model, DistributedDataParallel):
         _check_ddp(model, elastic_group)
     elif any(module is model for module in _fsdp_modules(model)):
@@ -468,7 +476,7 @@ def elastic(
         raise ValueError(f"state has {len(samplers)} samplers; expected one at most")
     if checkpoints is not None and checkpoints.every is None:
         raise ValueError("checkpoints has no `every`; expected Checkpoints(folder, every=STEPS)")
-    run = ElasticRun(model, several, elastic_group, extra, checkpoints)
+    run = ElasticRun(model, several, elastic_group, extra, checkpoints, hook)
     _runs[model] = weakref.ref(run)
     return run
 
@@ -515,8 +523,16 @@ def _check_ddp(model: DistributedDataParallel, group: ElasticGroup) -> None:
     if model._comm_hooks:
         raise ValueError(
             "the model has a communication hook (mixed_precision is one); expected none: elastic "
-            "registers one that averages over those who contributed"
+            "registers one that averages over those who contributed, or the one that it is given "
+            "(hook=pccl_backend.quantised_hook(...))"
         )
+
+
+def _averaged(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Any]:
+    work = dist.all_reduce(bucket.buffer(), op=dist.ReduceOp.AVG, group=group, async_op=True)
+    assert work is not None
+    done: torch.futures.Future[Any] = work.get_future()
+    return done
 
 
 def _at_end_of_backward(function: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ Knows nothing of groups.
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
 import os
 import sys
@@ -53,12 +54,17 @@ def extension(options: Options | None = None) -> Any:
             _say_goodbye_at_exit(module)
             _patches.apply(objects=config.objects)
             _module, _options = module, config
-        elif options is not None and options != _options:
+        elif options is not None and _of_process(options) != _of_process(_options):
             raise ValueError(
                 f"options={options!r}: this process runs with {_options!r} since its first group; "
                 "expected the same, there is one engine a process"
             )
         return _module
+
+
+def _of_process(options: Options | None) -> Options | None:
+    """The options without the one that each group has for itself."""
+    return None if options is None else dataclasses.replace(options, quantise=None)
 
 
 def library() -> Any:

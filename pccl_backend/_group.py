@@ -518,7 +518,10 @@ def join(
             f"on_loss='raise' with replicas of {replica.size} ranks: a failure in one peer group "
             "would leave the ranks of a replica a step apart; expected 'retry'"
         )
-    joined = _rendezvous.join_master(module, target, timeout_s, ("cpu", "cuda"), on_loss, replica)
+    quantise = _rendezvous.quantise_of_default(options)
+    joined = _rendezvous.join_master(
+        module, target, timeout_s, ("cpu", "cuda"), on_loss, replica, quantise
+    )
     if dist.is_initialized():
         pg: dist.ProcessGroup = _making.create_beside(joined, timeout_s)
         if replica is not None and replica.size > 1:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from . import _calls, _extension, _rank_tables, _rendezvous, _session
-from ._config import NAME
+from ._config import EXACT, NAME
 from ._errors import NotAdmittedError
 
 BESIDE_NAME = "pccl-elastic"
@@ -17,19 +17,32 @@ BESIDE_NAME = "pccl-elastic"
 
 def create(options: Any, pg_options: Any) -> Any:
     """The creator that c10d calls: an elastic ProcessGroup, or the Backend of a fixed group."""
-    module = _extension.extension(_rendezvous.given_options(pg_options))
+    given = _rendezvous.given_options(pg_options)
+    module = _extension.extension(given)
     timeout_s = options.timeout.total_seconds()
-    if getattr(options, "enable_reconfigure", False):
-        return module.create_unconfigured(
-            options.store, options.group_rank, options.group_size, timeout_s
-        )
-    if len(options.global_ranks_in_group) == 0:
+    is_default = len(options.global_ranks_in_group) == 0
+    quantise = getattr(pg_options, "quantise", None) or EXACT  # also `options` of a group of pccl
+    if is_default:
+        quantise = _rendezvous.quantise_of_default(given)
+    if is_default and not getattr(options, "enable_reconfigure", False):
         joined = _rendezvous.take_joined(options.store) or _rendezvous.join_by_environment(
             module, timeout_s
         )
         if joined is not None:
             _session.watch(module)
-            return module.create_elastic(timeout_s, options.group_id, list(joined.device_types))
+            return module.create_elastic(
+                timeout_s, options.group_id, list(joined.device_types), joined.quantise or quantise
+            )
+    backend = _create_fixed(module, options, timeout_s)
+    backend.quantise = quantise
+    return backend
+
+
+def _create_fixed(module: Any, options: Any, timeout_s: float) -> Any:
+    if getattr(options, "enable_reconfigure", False):
+        return module.create_unconfigured(
+            options.store, options.group_rank, options.group_size, timeout_s
+        )
     _be_the_default()
     parent = _rank_tables.elastic_default(module)
     if parent is not None and len(options.global_ranks_in_group) > 0:

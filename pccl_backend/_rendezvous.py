@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore, Store
 
 from . import _calls
-from ._config import NAME, Options, Replica, Target, parse_url
+from ._config import EXACT, NAME, VARIABLES, Options, Replica, Target, parse_url
 from ._extension import config, extension
 
 BackendOptions: Any = Backend.Options
@@ -28,6 +28,7 @@ class Joined:
     rank: int
     size: int
     device_types: tuple[str, ...]
+    quantise: str | None = None  # as `join` was told; None: as the creator of the group is told
 
 
 _joined: Joined | None = None
@@ -71,6 +72,7 @@ def join_master(
     device_types: tuple[str, ...],
     on_loss: str | None = None,
     replica: Replica | None = None,
+    quantise: str | None = None,
 ) -> Joined:
     """Joins, and remembers it for `create`, which c10d calls next.
 
@@ -90,7 +92,7 @@ def join_master(
         (on_loss or config().on_loss) == "raise",
         timeout_s,
     )
-    _joined = Joined(module.elastic_store(timeout_s), rank, size, device_types)
+    _joined = Joined(module.elastic_store(timeout_s), rank, size, device_types, quantise)
     return _joined
 
 
@@ -151,6 +153,13 @@ def join_by_environment(module: Any, timeout_s: float) -> Joined | None:
         return None  # store=, tcp:// or file://: the argument wins
     backend = str(call.get("backend") or NAME)
     return join_master(module, _environment_target(), timeout_s, elastic_devices(backend))
+
+
+def quantise_of_default(given: Options | None) -> str:
+    """The quantisation of a default group, and of `join`'s: of its options, else the variable's."""
+    name = VARIABLES["quantise"]
+    by_variable = Options.from_environment({name: os.environ.get(name, "")}).quantise
+    return (None if given is None else given.quantise) or by_variable or EXACT
 
 
 def given_options(pg_options: object) -> Options | None:

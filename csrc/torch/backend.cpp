@@ -19,6 +19,7 @@
 #include "torch/device_thread.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
+#include "torch/quantise.h"
 
 namespace pccl {
 namespace {
@@ -176,6 +177,7 @@ c10::intrusive_ptr<c10d::Backend::Options> PcclBackend::getBackendOptions() {
   auto options = c10::make_intrusive<GroupOptions>(kBackendName, Millis(timeout_ms_.load()));
   options->group_name = getGroupUid();
   options->group_desc = getGroupDesc();
+  options->quantisation = quantisation_;
   return options;
 }
 
@@ -304,9 +306,11 @@ WorkPtr PcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
 
 WorkPtr PcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const at::Tensor& tensor = single(OpKind::all_reduce, tensors);
-  if (tensor.layout() == at::kSparse) return allreduce_sparse(tensors, opts);
+  const std::optional<Quantisation> asked = take_quantisation_of_call();
+  if (tensor.layout() == at::kSparse && !asked) return allreduce_sparse(tensors, opts);
   Call call(OpKind::all_reduce, tensor);
   call.reduce(opts.reduceOp);
+  call.quantise(quantisation_, asked);
   call.in_out(tensor);
   call.count(tensor.numel());
   return post(call, OpType::ALLREDUCE, opts.timeout, tensors, tensors);
@@ -322,6 +326,7 @@ WorkPtr PcclBackend::allreduce_coalesced(Tensors& tensors,
     const Tensors group = pick(tensors, places);
     Call call(kKind, group.front());
     call.reduce(opts.reduceOp);
+    call.quantise(quantisation_);
     const at::Tensor flat = flatten(group);
     call.in_out(flat);
     call.count(flat.numel());

@@ -17,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "base/quantisation.h"
 #include "engine/engine.h"
 #include "torch/convert.h"
 #include "torch/work.h"
@@ -30,6 +31,7 @@ inline constexpr GroupId kNotConfigured{};  // the number of a group that has no
 /// The options of a group, for c10d; `split_group` copies them for the new group.
 struct GroupOptions final : c10d::Backend::Options {
   using Options::Options;
+  Quantisation quantisation = Quantisation::none;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   c10::intrusive_ptr<Options> clone() const override {
     return c10::make_intrusive<GroupOptions>(*this);
@@ -59,6 +61,9 @@ class PcclBackend final : public c10d::Backend {
   };
   [[nodiscard]] Numbers numbers() const;
   [[nodiscard]] bool elastic() const { return elastic_; }
+  /// The quantisation of all-reduces that can be quantised, unless a call says otherwise.
+  [[nodiscard]] Quantisation quantisation() const { return quantisation_; }
+  void set_quantisation(Quantisation how) { quantisation_ = how; }
 
   const std::string getBackendName() const override { return kBackendName; }
   c10::intrusive_ptr<Options> getBackendOptions() override;
@@ -168,6 +173,8 @@ class PcclBackend final : public c10d::Backend {
   [[nodiscard]] std::shared_ptr<GroupContext> context() const;
   [[nodiscard]] c10::intrusive_ptr<PcclBackend> self();
   [[nodiscard]] std::vector<Handle> members() const;
+  /// The quantisation for a group that is made of this one.
+  [[nodiscard]] Quantisation quantisation_in(const c10::intrusive_ptr<Options>& opts) const;
   /// Takes over a new configuration; false if a later one has been asked for meanwhile.
   bool formed(GroupId group, std::vector<Handle> members, int rank);
 
@@ -190,6 +197,7 @@ class PcclBackend final : public c10d::Backend {
   std::set<std::int64_t> used_uuids_;          // uuids of all configurations so far
   std::map<std::vector<int>, int> shrunk_to_;  // number of shrinks, by the remaining ranks
   std::atomic<std::int64_t> timeout_ms_;
+  std::atomic<Quantisation> quantisation_{Quantisation::none};
   std::atomic<std::uint64_t> sequence_number_{0};
   std::atomic<std::uint64_t> monitored_barriers_{0};
   std::atomic<bool> closed_{false};

@@ -39,6 +39,11 @@ std::vector<Handle> PcclBackend::members() const {
 
 // ------------------------------------------------------------------------------- other groups
 
+Quantisation PcclBackend::quantisation_in(const c10::intrusive_ptr<Options>& opts) const {
+  const auto* own = dynamic_cast<const GroupOptions*>(opts.get());
+  return own == nullptr ? quantisation() : own->quantisation;
+}
+
 c10::intrusive_ptr<c10d::Backend> PcclBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const std::vector<int>& ranks,
                                                      const c10::intrusive_ptr<Options>& opts) {
@@ -55,9 +60,11 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::split(const c10::intrusive_ptr<c1
     bare = prefixed->getUnderlyingNonPrefixStore();
   }
   const auto meeting = c10::make_intrusive<c10d::PrefixStore>(place, bare);
-  return create_fixed(meeting, static_cast<int>(own - ranks.begin()),
-                      static_cast<int>(ranks.size()), timeout,
-                      opts ? opts->group_name : getGroupUid());
+  auto part =
+      create_fixed(meeting, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+                   timeout, opts ? opts->group_name : getGroupUid());
+  static_cast<PcclBackend&>(*part).set_quantisation(quantisation_in(opts));
+  return part;
 }
 
 c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
@@ -98,8 +105,10 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
   const Millis timeout = opts ? opts->timeout : Millis(timeout_ms_.load());
   open_group(context->engine, group, getGroupUid() + " shrunk to " + std::to_string(ranks.size()),
              survivors, rank, timeout, /*together=*/true);
-  return c10::make_intrusive<PcclBackend>(context->engine, group, survivors, rank,
-                                          static_cast<int>(survivors.size()), timeout);
+  auto rest = c10::make_intrusive<PcclBackend>(context->engine, group, survivors, rank,
+                                               static_cast<int>(survivors.size()), timeout);
+  rest->set_quantisation(quantisation_in(opts));
+  return rest;
 }
 
 // ------------------------------------------------------------------------------- other members

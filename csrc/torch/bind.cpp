@@ -21,6 +21,7 @@
 #include "torch/bind_state.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
+#include "torch/quantise.h"
 #include "torch/staging.h"
 #include "torch/store.h"
 #include "trust/token_file.h"
@@ -492,6 +493,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"));
   py::class_<GroupOptions, c10::intrusive_ptr<GroupOptions>, c10d::Backend::Options>(m,
                                                                                      "GroupOptions")
+      .def_property_readonly("quantise",
+                             [](const GroupOptions& self) {
+                               return std::string(quantisation_name(self.quantisation));
+                             })
       .def("__copy__",
            [](const GroupOptions& self) { return c10::make_intrusive<GroupOptions>(self); })
       .def(
@@ -503,17 +508,41 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   // torch.distributed.split_group asks a Backend for `options`, which up to 2.13 not all have.
   py::class_<PcclBackend, c10::intrusive_ptr<PcclBackend>, c10d::Backend>(m, "Backend")
       .def_property_readonly("options", &PcclBackend::getBackendOptions)
+      .def_property(
+          "quantise",
+          [](const PcclBackend& self) {
+            return std::string(quantisation_name(self.quantisation()));
+          },
+          [](PcclBackend& self, const std::string& name) {
+            self.set_quantisation(quantisation_of(name));
+          })
       // c10d calls it at the ranks of a group with `device_id` that are not in a new one.
       .def("perform_nocolor_split", [](PcclBackend&, const py::object&) {}, py::arg("device"));
+  m.def(
+      "quantise_next_call",
+      [](const std::optional<std::string>& name) {
+        quantise_next_call(name ? std::make_optional(quantisation_of(*name)) : std::nullopt);
+      },
+      py::arg("quantise"));
+  m.def(
+      "as_sent",
+      [](const at::Tensor& tensor, const std::string& quantise) {
+        const Quantisation how = quantisation_of(quantise);
+        const GilRelease release;
+        return as_sent(tensor, how);
+      },
+      py::arg("tensor"), py::arg("quantise"));
   m.def("join", &join, py::arg("masters"), py::arg("run"), py::arg("place"), py::arg("raises"),
         py::arg("timeout_s"));
   m.def(
       "create_elastic",
-      [](double timeout_s, const std::string& name, const std::vector<std::string>& devices) {
+      [](double timeout_s, const std::string& name, const std::vector<std::string>& devices,
+         const std::string& quantise) {
+        const Quantisation how = quantisation_of(quantise);
         const GilRelease release;
-        return create_elastic(to_milliseconds(timeout_s), name, devices);
+        return create_elastic(to_milliseconds(timeout_s), name, devices, how);
       },
-      py::arg("timeout_s"), py::arg("name"), py::arg("device_types"));
+      py::arg("timeout_s"), py::arg("name"), py::arg("device_types"), py::arg("quantise"));
   m.def(
       "elastic_store",
       [](double timeout_s) {

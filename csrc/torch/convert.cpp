@@ -202,6 +202,17 @@ void Call::reduce(const c10d::ReduceOp& op) {
   request_.descriptor.reduce = reduction;
 }
 
+void Call::quantise(Quantisation of_group, std::optional<Quantisation> asked) {
+  OpDescriptor& d = request_.descriptor;
+  const bool can = quantisable(d.kind, d.reduce, d.dtype);
+  if (can) d.quantisation = asked.value_or(of_group);
+  if (!can && asked.value_or(Quantisation::none) != Quantisation::none) {
+    fail("only sums and averages of float32 tensors can be quantised, got " +
+         std::string(reduce_name(d.reduce)) + " of " + std::string(c10::toString(scalar_type_)) +
+         "; leave quantise= out");
+  }
+}
+
 /// Each rank multiplies its contribution by a factor of its own, a number or a tensor with one
 /// element.
 void Call::premultiply(const c10d::ReduceOp& op) {

@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <cstdint>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
@@ -42,6 +43,8 @@ class Call {
   /// The numbering by which roots, ranks and lists of this call are checked.
   void numbered(Numbering numbering) { request_.numbering = std::move(numbering); }
   void reduce(const c10d::ReduceOp& op);
+  /// After `reduce`. `asked`: of this call alone, which must be one that can be quantised.
+  void quantise(Quantisation of_group, std::optional<Quantisation> asked = std::nullopt);
   [[noreturn]] void fail(const std::string& why) const;
 
   // Buffers, in the order in which collectives/schedule.h has them.

@@ -348,8 +348,9 @@ ElasticProcessGroup::ElasticProcessGroup(c10::intrusive_ptr<c10d::Store> store,
   setGroupName(name);
 }
 
-c10::intrusive_ptr<c10d::ProcessGroup> create_elastic(
-    milliseconds timeout, const std::string& name, const std::vector<std::string>& device_types) {
+c10::intrusive_ptr<c10d::ProcessGroup> create_elastic(milliseconds timeout, const std::string& name,
+                                                      const std::vector<std::string>& device_types,
+                                                      Quantisation quantisation) {
   const auto engine = joined_engine();
   TORCH_CHECK_VALUE(!device_types.empty(), "pccl: a group needs a device type");
   std::vector<c10::DeviceType> devices;
@@ -357,6 +358,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> create_elastic(
   const GroupView view = engine->view(kElasticGroup);
   auto backend = c10::make_intrusive<PcclBackend>(engine, kElasticGroup, std::vector<Handle>{},
                                                   view.rank, view.size, timeout);
+  backend->set_quantisation(quantisation);
   return c10::make_intrusive<ElasticProcessGroup>(c10::make_intrusive<EngineStore>(engine, timeout),
                                                   std::move(backend), name, devices);
 }

@@ -77,7 +77,7 @@ GroupView join_run(const JoinOptions& options);
 /// The elastic group of the joined run.
 [[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> create_elastic(
     std::chrono::milliseconds timeout, const std::string& name,
-    const std::vector<std::string>& device_types);
+    const std::vector<std::string>& device_types, Quantisation quantisation);
 
 /// The engine of a process that has joined a run; throws if the process has not.
 [[nodiscard]] std::shared_ptr<Engine> joined_engine();

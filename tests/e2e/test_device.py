@@ -45,6 +45,13 @@ def _calls(dist: Any, rank: int) -> dict[str, Callable[[str], list[Any]]]:
 
         return call
 
+    def quantised(device: str) -> list[Any]:
+        import pccl_backend as pccl
+
+        t = values(device, 700001)
+        pccl.all_reduce(t, quantise="int8")
+        return [t]
+
     def not_contiguous(device: str) -> list[Any]:
         t = values(device, 600).view(20, 30).t()
         dist.all_reduce(t)
@@ -124,6 +131,7 @@ def _calls(dist: Any, rank: int) -> dict[str, Callable[[str], list[Any]]]:
         "several segments": all_reduce(5_000_000, dist.ReduceOp.SUM),
         "broadcast": broadcast,
         "reduce": reduce,
+        "quantised": quantised,
         "not contiguous": not_contiguous,
         "all_gather": all_gather,
         "gather and scatter": gather_scatter,
@@ -186,7 +194,7 @@ def test_every_call_gives_on_a_device_what_it_gives_on_the_cpu(
     meet = str(tmp_path / "meet")
     for peer in run_peers(gives_what_the_cpu_gives, 2, meet, MAP, env=environment):
         lines = peer.finish()
-        assert lines[-1]["compared"] == 14
+        assert lines[-1]["compared"] == 15
         assert (lines[-1]["blocks"] > 0) == (stream_wait == "1")
         assert lines[-1]["open"] == 0
 

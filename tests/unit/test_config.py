@@ -87,6 +87,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         "PCCL_PLAINTEXT": "Loopback",
         "PCCL_OBJECTS": "0",
         "PCCL_CORE_DUMPS": "0",
+        "PCCL_QUANTISE": "INT8_zero_point",
         "PCCL_HOLD_TIMEOUT_S": "",
     }
     assert Options.from_environment(environment) == Options(
@@ -102,6 +103,7 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
         plaintext="loopback",
         objects=False,
         core_dumps=False,
+        quantise="int8_zero_point",
     )
     assert Options.from_environment({}) == Options()
 
@@ -139,6 +141,7 @@ def test_an_argument_wins_over_a_variable() -> None:
         ("PCCL_STREAM_WAIT", "yes"),
         ("PCCL_PLAINTEXT", "some"),
         ("PCCL_OBJECTS", "no"),
+        ("PCCL_QUANTISE", "int7"),
         ("PCCL_ADVERTISE", "a,,b"),
     ],
 )

@@ -276,3 +276,26 @@ def test_a_run_is_finished_where_all_say_so() -> None:
 
     run = testing.simulate(program, members=3, events=[testing.Lose(member=0, step=2)])
     assert [m.result for m in run[1:]] == [(True, 2, True), (True, 2, False)]
+
+
+def quantises() -> list[float]:
+    """A call and a hook; a simulated run reduces exactly."""
+    pg = pccl.join(URL)
+    t = torch.tensor([0.123456, float(pccl.group(pg).rank)])
+    pccl.all_reduce(t, group=pg, quantise="int4")
+    net = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(net.weight)
+    model = DistributedDataParallel(net, process_group=pg, **pccl.ddp_kwargs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    hook = pccl.quantised_hook("int8", error_feedback=True)
+    pccl.elastic(model, optimizer, pg, hook=hook)
+    model(torch.tensor([0.3, 1.0])).sum().backward()
+    assert net.weight.grad is not None
+    return [*t.tolist(), *net.weight.grad.flatten().tolist()]
+
+
+def test_a_quantised_call_and_hook_reduce_exactly_in_a_simulated_run() -> None:
+    members = testing.simulate(quantises)
+    for member in members:
+        assert member.error is None, member.error
+        assert member.result == pytest.approx([0.246912, 1.0, 0.3, 1.0], abs=1e-6)

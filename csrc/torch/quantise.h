@@ -1,0 +1,25 @@
+// How a program asks that the float32 values of its all-reduces are sent as fewer bits: by name, of
+// a group, or of the next all-reduce of a thread (c10d's arguments have no place for it).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+#include "base/quantisation.h"
+
+namespace pccl {
+
+/// Throws ValueError with the names that there are.
+[[nodiscard]] Quantisation quantisation_of(const std::string& name);
+
+/// Of the next all-reduce that this thread calls; the call takes it away. Nothing: the group's.
+void quantise_next_call(std::optional<Quantisation> how);
+[[nodiscard]] std::optional<Quantisation> take_quantisation_of_call();
+
+/// A float32 tensor on the CPU as other ranks get it when it is a contribution to a quantised
+/// all-reduce: quantised, and back. A new tensor.
+[[nodiscard]] at::Tensor as_sent(const at::Tensor& tensor, Quantisation how);
+
+}  // namespace pccl

@@ -1,0 +1,189 @@
+"""All-reduces whose values are sent as fewer bits: of one call, and of DDP's gradients.
+
+A whole group is set by `Options(quantise=...)`. Decides nothing about the wire: the kinds and their
+bounds are in csrc/base/quantisation.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from . import _extension, _simulated
+from ._config import EXACT, NAME, QUANTISATIONS
+from ._group import ElasticGroup
+
+Hook = Callable[[Any, Any], "torch.futures.Future[torch.Tensor]"]
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    op: Any = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | ElasticGroup | None = None,
+    async_op: bool = False,
+    *,
+    quantise: str | None = None,
+) -> dist.Work | None:
+    """`torch.distributed.all_reduce` whose values are sent as fewer bits.
+
+    Each contribution is quantised once, whatever the number of members, and the sum once. All
+    members end with the same bits. All of them pass the same `quantise`.
+
+    Args:
+        tensor: A float32 tensor; it becomes the sum or the average.
+        op: SUM or AVG.
+        group: A group of pccl; None: the default group.
+        async_op: Return a Work at once.
+        quantise: "int8", "int8_zero_point", "int4", "float16", "bfloat16", "float8_e4m3" or
+            "float8_e5m2"; "none": exact, also in a group that quantises. None: as the group is set.
+
+    Returns:
+        The Work if `async_op`, else None; None also at a rank that is not in the group.
+
+    Raises:
+        ValueError: There is no such name, or this call cannot be quantised. Nothing was sent.
+        MismatchError: Another member has called it with another `quantise`.
+    """
+    target: Any = group.process_group if isinstance(group, ElasticGroup) else group
+    if quantise is None or distributed_c10d._rank_not_in_group(target):
+        return _reduce(tensor, op, target, async_op)
+    check_name(quantise, EXACT)
+    if quantise != EXACT:
+        _check_call(tensor, op)
+    _check_group(target, tensor.device)
+    if _simulated.group_here() is not None:
+        return _reduce(tensor, op, target, async_op)
+    module = _extension.extension()
+    module.quantise_next_call(quantise)
+    try:
+        return _reduce(tensor, op, target, async_op)
+    finally:
+        module.quantise_next_call(None)
+
+
+def quantised_hook(quantise: str, *, error_feedback: bool = False) -> Hook:
+    """A communication hook for DDP that averages the gradients by quantised all-reduces.
+
+    `model.register_comm_hook(group, pccl_backend.quantised_hook("int8"))`; the group is the
+    model's, None the default group. With `pccl_backend.elastic` the hook is given to that:
+    `elastic(model, optimizer, hook=pccl_backend.quantised_hook("int8"))`.
+
+    Args:
+        quantise: As in `all_reduce`; the same at all members.
+        error_feedback: Add to each gradient what quantisation took from it the last time. This
+            takes the memory of the gradients once more, and their quantisation once more, on the
+            CPU.
+
+    Returns:
+        The hook, for one model. It raises ValueError for gradients that are not float32.
+    """
+    check_name(quantise)
+    feedback = _Feedback(quantise) if error_feedback else None
+
+    def hook(group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        buffer: torch.Tensor = bucket.buffer()
+        _check_call(buffer, dist.ReduceOp.AVG)
+        keep = _nothing if feedback is None else feedback.add(bucket, _size(group))
+        work = all_reduce(buffer, dist.ReduceOp.AVG, group, async_op=True, quantise=quantise)
+        assert work is not None
+
+        def reduced(future: Any) -> torch.Tensor:
+            future.value()  # raises what has failed
+            keep()
+            return buffer
+
+        done: torch.futures.Future[torch.Tensor] = work.get_future().then(reduced)
+        return done
+
+    hook.__annotations__.clear()  # DDP wants types here or nothing, and these are texts
+    return hook
+
+
+class _Feedback:
+    """What quantisation took from each gradient, by parameter: DDP makes its buckets anew."""
+
+    def __init__(self, quantise: str) -> None:
+        self._quantise = quantise
+        self._taken: Any = WeakTensorKeyDictionary()
+
+    def add(self, bucket: Any, size: int) -> Callable[[], None]:
+        """Adds what was taken to the bucket; the function that it returns keeps what is taken now.
+
+        A failed reduction keeps the old values: its step is not taken.
+        """
+        if size == 1 or _simulated.group_here() is not None:
+            return _nothing  # nothing is rounded
+        buffer: torch.Tensor = bucket.buffer()
+        parameters = bucket.parameters()
+        with torch.no_grad():
+            offset = 0
+            for parameter in parameters:
+                taken = self._taken.get(parameter)
+                if taken is not None:
+                    buffer[offset : offset + parameter.numel()].add_(taken)
+                offset += parameter.numel()
+            sent = _extension.extension().as_sent(buffer.cpu(), self._quantise)
+            error = buffer - sent.to(buffer.device)
+            error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # a lost block is not made up for
+
+        def keep() -> None:
+            parts = error.split([parameter.numel() for parameter in parameters])
+            for parameter, part in zip(parameters, parts, strict=True):
+                self._taken[parameter] = part
+
+        return keep
+
+
+def _reduce(tensor: torch.Tensor, op: Any, group: Any, async_op: bool) -> dist.Work | None:
+    work: dist.Work | None = dist.all_reduce(tensor, op=op, group=group, async_op=async_op)
+    return work
+
+
+def check_name(quantise: object, *others: str) -> None:
+    """Raises ValueError where there is no such quantisation."""
+    names = (*QUANTISATIONS, *others)
+    if quantise not in names:
+        raise ValueError(f"quantise is {quantise!r}; expected one of {', '.join(names)}")
+
+
+def _check_call(tensor: torch.Tensor, op: Any) -> None:
+    if tensor.dtype != torch.float32 or tensor.layout != torch.strided:
+        kind = "dense" if tensor.layout == torch.strided else "sparse"
+        raise ValueError(
+            f"tensor is a {kind} one of {tensor.dtype}; expected a dense one of torch.float32 for "
+            "a quantised all_reduce (quantise='none' reduces exactly)"
+        )
+    if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+        raise ValueError(
+            f"op is {op!r}; expected ReduceOp.SUM or ReduceOp.AVG for a quantised all_reduce "
+            "(quantise='none' reduces exactly)"
+        )
+
+
+def _check_group(group: Any, device: torch.device) -> None:
+    backends = str(dist.get_backend(group)).split(",")
+    names = [part.rpartition(":")[2] for part in backends if part.partition(":")[0] == device.type]
+    if (names or backends) != [NAME]:
+        raise ValueError(
+            f"group has the backend {','.join(backends)!r}; expected {NAME!r} for tensors on "
+            f"{device.type}: no other backend quantises"
+        )
+    target = dist.group.WORLD if group is None else group
+    if target in distributed_c10d._world.pg_coalesce_state:
+        raise ValueError(
+            "quantise is given inside of a coalescing manager; expected a call outside of it, or "
+            "a group with Options(quantise=...)"
+        )
+
+
+def _size(group: Any) -> int:
+    return dist.get_world_size(group.process_group if isinstance(group, ElasticGroup) else group)
+
+
+def _nothing() -> None:
+    """There is no feedback to keep."""

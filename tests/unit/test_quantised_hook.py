@@ -1,0 +1,112 @@
+"""Quantised all-reduces without a network: names, the hook, what a contribution becomes."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import ROOT
+
+import pccl_backend as pccl
+from pccl_backend import _C, _quantised
+from pccl_backend._config import EXACT, QUANTISATIONS, Options
+
+
+def test_the_names_are_those_of_the_engine() -> None:
+    text = (ROOT / "csrc" / "base" / "quantisation.h").read_text()
+    body = text[text.index("quantisation_name") : text.index("kQuantisedBlock")]
+    names = re.findall(r'return "(\w+)";', body)
+    assert names == [EXACT, *QUANTISATIONS, "unknown"]
+
+
+@pytest.mark.parametrize("name", ["int7", "INT8", "", EXACT])
+def test_a_wrong_name_is_refused_with_those_that_there_are(name: str) -> None:
+    for call in (lambda: Options(quantise=name), lambda: pccl.quantised_hook(name)):
+        with pytest.raises(ValueError, match=r"expected one of int8, .*float8_e5m2") as caught:
+            call()
+        assert f"quantise is {name!r}" in str(caught.value)
+    with pytest.raises(ValueError, match="expected one of none, int8"):
+        _C.as_sent(torch.ones(3), "int7")
+
+
+@pytest.mark.parametrize("error_feedback", [False, True])
+def test_ddp_takes_the_hook(error_feedback: bool) -> None:
+    hook = pccl.quantised_hook("int8", error_feedback=error_feedback)
+    signature = inspect.signature(hook)
+    assert list(signature.parameters) == ["group", "bucket"]
+    assert all(p.annotation is inspect.Parameter.empty for p in signature.parameters.values())
+    assert signature.return_annotation is inspect.Signature.empty
+
+
+@pytest.mark.parametrize("name", QUANTISATIONS)
+def test_a_contribution_arrives_near_to_what_it_was(name: str) -> None:
+    tensor = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    before = tensor.clone()
+    sent = _C.as_sent(tensor, name)
+    assert torch.equal(tensor, before)
+    most = tensor.abs().max().item()
+    assert (sent - tensor).abs().max().item() <= 2 * most / 15
+    assert torch.equal(_C.as_sent(tensor, EXACT), tensor)
+    assert _C.as_sent(tensor.view(10, 100).t(), name).shape == (100, 10)
+
+
+def test_tensors_of_other_types_are_refused() -> None:
+    with pytest.raises(TypeError, match="float32 tensor on the CPU"):
+        _C.as_sent(torch.ones(3, dtype=torch.float64), "int8")
+
+
+class Bucket:
+    """A bucket of DDP, with these parameters and gradients."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], *gradients: torch.Tensor) -> None:
+        self._parameters, self._buffer = parameters, torch.cat([g.flatten() for g in gradients])
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return self._parameters
+
+    def buffer(self) -> torch.Tensor:
+        return self._buffer
+
+
+def test_feedback_follows_the_parameter_into_another_bucket() -> None:
+    a, b = (torch.nn.Parameter(torch.zeros(4)) for _ in range(2))
+    gradient = torch.tensor([0.0, 0.3, 1.0, 0.62])
+    feedback = _quantised._Feedback("int4")
+    first = Bucket([a, b], gradient, -gradient)
+    feedback.add(first, 2)()
+    taken = torch.cat([gradient, -gradient]) - _C.as_sent(first.buffer(), "int4")
+    assert taken.abs().max() > 0
+    second = Bucket([b], torch.zeros(4))
+    feedback.add(second, 2)
+    assert torch.equal(second.buffer(), taken[4:])
+    third = Bucket([b], torch.zeros(4))
+    feedback.add(third, 2)  # the second reduction was not kept, as one that failed
+    assert torch.equal(third.buffer(), taken[4:])
+
+
+def test_feedback_keeps_nothing_where_nothing_is_rounded_or_a_block_is_lost() -> None:
+    a = torch.nn.Parameter(torch.zeros(2))
+    feedback = _quantised._Feedback("int8")
+    alone = Bucket([a], torch.tensor([0.1, 0.7]))
+    feedback.add(alone, 1)()
+    assert torch.equal(alone.buffer(), torch.tensor([0.1, 0.7]))
+    feedback.add(Bucket([a], torch.tensor([math.nan, 0.7])), 2)()
+    after = Bucket([a], torch.tensor([0.1, 0.7]))
+    feedback.add(after, 2)
+    assert torch.equal(after.buffer(), torch.tensor([0.1, 0.7]))
+
+
+def test_groups_of_other_backends_are_refused() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ValueError, match="group has the backend 'gloo'"):
+            pccl.all_reduce(torch.ones(3), quantise="int8")
+        tensor = torch.ones(3)
+        pccl.all_reduce(tensor)
+        assert torch.equal(tensor, torch.ones(3))
+    finally:
+        dist.destroy_process_group()
