@@ -12,7 +12,7 @@ import torch.distributed as dist
 from conftest import ROOT
 
 import pccl_backend as pccl
-from pccl_backend import _C, _quantised
+from pccl_backend import _C, _core, _quantised
 from pccl_backend._config import EXACT, QUANTISATIONS, Options
 
 
@@ -52,6 +52,28 @@ def test_a_contribution_arrives_near_to_what_it_was(name: str) -> None:
     assert (sent - tensor).abs().max().item() <= 2 * most / 15
     assert torch.equal(_C.as_sent(tensor, EXACT), tensor)
     assert _C.as_sent(tensor.view(10, 100).t(), name).shape == (100, 10)
+
+
+def test_a_schedule_codes_each_contribution_once_and_the_sum_once() -> None:
+    values = 6 * 256
+    args = {
+        "kind": "all_reduce",
+        "reduce": "avg",
+        "rank": 1,
+        "size": 3,
+        "element_bytes": 4,
+        "input_bytes": [4 * values],
+        "output_bytes": [4 * values],
+        "quantisation": "int8",
+    }
+    steps = _core.build_schedule(args)["steps"]
+    coded = [s for s in steps if s["kind"] == "quantise"]
+    assert sum(s["from"]["bytes"] for s in coded) == 4 * (values + values // 3)
+    assert [s["finish"] for s in steps if s["kind"] == "add_dequantised"] == [False, True]
+    sent = sum(s["from"]["bytes"] for s in steps if s["kind"] == "send")
+    assert sent == 2 * (values + 8 * 6) * 2 // 3
+    with pytest.raises(ValueError, match="no quantisation of this name"):
+        _core.build_schedule({**args, "quantisation": "int7"})
 
 
 def test_tensors_of_other_types_are_refused() -> None:

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "engine/elastic_group.h"
+#include "kernels/quantise.h"
 
 namespace pccl::sim {
 namespace {
@@ -58,6 +59,33 @@ void reduce(Memory& to, const Memory& with, const OpDescriptor& d) {
     default:
       return reduce_as<std::uint8_t>(to, with, d.reduce);
   }
+}
+
+/// Each contribution quantised once, added in this order, and the sum quantised once. Blocks begin
+/// at multiples of their length, so that no part or chunk shows in the result.
+Memory quantised_sum(const std::vector<Memory>& contributions, const OpDescriptor& d) {
+  const std::size_t count = contributions.front().size() / sizeof(float);
+  const auto floats = [](const Memory& memory) {
+    std::vector<float> values(memory.size() / sizeof(float));
+    std::memcpy(values.data(), memory.data(), memory.size());
+    return values;
+  };
+  std::vector<std::byte> codes(quantised_bytes(count, d.quantisation));
+  std::vector<float> sum(count);
+  for (std::size_t i = 0; i < contributions.size(); ++i) {
+    std::vector<float> values = floats(contributions[i]);
+    quantise(codes.data(), values.data(), count, d.quantisation);
+    dequantise(values.data(), codes.data(), count, d.quantisation);
+    for (std::size_t j = 0; j < count; ++j) sum[j] = i == 0 ? values[j] : sum[j] + values[j];
+  }
+  if (d.reduce == ReduceOp::avg) {
+    for (float& value : sum) value /= static_cast<float>(contributions.size());
+  }
+  quantise(codes.data(), sum.data(), count, d.quantisation);
+  dequantise(sum.data(), codes.data(), count, d.quantisation);
+  Memory result(contributions.front().size());
+  std::memcpy(result.data(), sum.data(), result.size());
+  return result;
 }
 
 std::string name_of(PeerId peer) { return to_string(peer).substr(0, 4); }
@@ -119,6 +147,11 @@ Memory Book::expected(const Call& call, std::size_t output,
         const auto place = std::find(theirs.begin(), theirs.end(), call.numbering.at(rank));
         return input_of(contributor, static_cast<std::size_t>(place - theirs.begin()));
       };
+      if (d.quantisation != Quantisation::none && contributors.size() > 1) {
+        std::vector<Memory> parts;
+        for (const PeerId contributor : contributors) parts.push_back(part_of(contributor));
+        return quantised_sum(parts, d);
+      }
       Memory sum = part_of(contributors.front());
       for (std::size_t i = 1; i < contributors.size(); ++i) {
         reduce(sum, part_of(contributors[i]), d);

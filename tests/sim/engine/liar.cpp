@@ -252,6 +252,7 @@ void Liar::spoil(SegmentHeader& header) {
       default:
         h.descriptor.dtype = static_cast<DType>(chance_.below(16));
         h.descriptor.reduce = static_cast<ReduceOp>(chance_.below(8));
+        h.descriptor.quantisation = static_cast<Quantisation>(h.descriptor.reduce);
     }
   }
   const FrameType type = h.route.relayed() ? FrameType::routed : FrameType::segment;
