@@ -162,6 +162,13 @@ def asks_for_too_much(rank: int, world: int, meet: str) -> None:
     most = contribution(rank, 300)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     assert torch.equal(most, torch.stack([contribution(r, 300) for r in range(world)]).amax(0))
+    flat = [contribution(r, 800) for r in range(world)]
+    both = [flat[rank][:300].clone(), flat[rank][300:].clone()]
+    dist.all_reduce_coalesced(both)  # one operation
+    assert same_bits(torch.cat(both), expected(flat, "int8"))
+    with dist.distributed_c10d._coalescing_manager():
+        text = failure(lambda: pccl.all_reduce(torch.ones(3), quantise="int4"))
+    assert "inside of a coalescing manager" in text
     exact = contribution(rank, 300)
     pccl.all_reduce(exact, quantise="none")
     assert torch.equal(exact, contribution(0, 300) + contribution(1, 300))
