@@ -75,7 +75,7 @@ void Gate::pause() {
 void Gate::admit(Socket socket) {
   const int fd = socket.fd();
   if (is_local_socket(fd) && !is_same_user(fd)) {
-    return refusals_->refused("this machine", "it is a process of another user");
+    return refusals_->refused("another user", "shared memory is for processes of one user");
   }
   auto stream = std::make_unique<SocketStream>(loop_, std::move(socket));
   const std::string remote_host = stream->remote_host();

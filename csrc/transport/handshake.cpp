@@ -1,6 +1,7 @@
 #include "transport/handshake.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/assert.h"
 #include "base/protocol.h"
@@ -117,13 +118,15 @@ Result<LaneVerdict> decode_lane_answer(std::span<const std::byte> bytes) {
 }
 
 Secret lane_secret(const Secret& shared, const LaneHello& hello, const PublicKey& acceptor,
-                   const LaneOffer& offer) {
-  std::array<std::byte, kLaneHelloBytes + kLaneOfferBytes + 32> said{};
+                   const LaneOffer& offer, std::string_view place) {
+  std::vector<std::byte> said(kLaneHelloBytes + kLaneOfferBytes + acceptor.size());
   const auto hello_bytes = encode_lane_hello(hello);
   const auto offer_bytes = encode_lane_offer(offer);
   std::copy(offer_bytes.begin(), offer_bytes.end(),
             std::copy(hello_bytes.begin(), hello_bytes.end(), said.begin()));
   BytesOut(std::span(said).last(acceptor.size())).array(acceptor);
+  const auto here = std::as_bytes(std::span(place));
+  said.insert(said.end(), here.begin(), here.end());
   return derive(shared, kLaneIdentity, said);
 }
 

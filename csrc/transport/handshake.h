@@ -112,8 +112,10 @@ inline constexpr std::size_t kLaneAnswerBytes = 8;
 /// The names under which TLS knows this key; the key itself says between which processes.
 inline constexpr std::string_view kLaneIdentity = "pccl1 lane";
 /// The key of a lane's TLS handshake: from the secret that the two key pairs share
-/// (KeyPair::shared_with) and from all that the two ends have said before in the clear.
+/// (KeyPair::shared_with) and from all that the two ends have said before in the clear. `place`: of
+/// a lane over a unix socket, the local_place of both ends; else empty.
 [[nodiscard]] Secret lane_secret(const Secret& shared, const LaneHello& hello,
-                                 const PublicKey& acceptor, const LaneOffer& offer);
+                                 const PublicKey& acceptor, const LaneOffer& offer,
+                                 std::string_view place = {});
 
 }  // namespace pccl

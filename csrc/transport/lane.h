@@ -31,7 +31,7 @@ struct Outgoing {
   HeaderBytes header{};
   std::size_t header_size = 0;
   std::size_t sent = 0;  // of header and payload
-  bool shared = false;   // through memory that both ends share
+  bool shared = false;   // went through memory that both ends share
 
   [[nodiscard]] std::size_t payload_bytes() const { return frame.payload_bytes; }
 };

@@ -33,8 +33,10 @@ void LaneDial::connect() {
       Connector::Events{
           [this](Socket socket, const std::string& at) { connected(std::move(socket), at); },
           [this](const std::string& what, bool refused) {
+            std::string seen = seen_locally_;
+            add_to_list(seen, what, "; ");
             const auto failed = events_.failed;
-            failed({what, refused, final_});
+            failed({seen, refused, final_});
           }});
 }
 
@@ -85,7 +87,8 @@ void LaneDial::offered(std::span<const std::byte> bytes) {
   if (offer_.another) return next("another process answers there", true);
   const std::optional<Secret> shared = dialler_.identity.shared_with(to_.key);
   if (!shared) return next("the public key of the peer is none", true);
-  const Secret key = lane_secret(*shared, hello_, to_.key, offer_);
+  const Secret key =
+      lane_secret(*shared, hello_, to_.key, offer_, talk_->local() ? local_place() : "");
   talk_->protect(
       [this, &key](std::unique_ptr<Stream> stream) {
         return TlsStream::dial(loop_, std::move(stream), kLaneIdentity, key);

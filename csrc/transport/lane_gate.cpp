@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "transport/local_socket.h"
 #include "transport/shared_stream.h"
 #include "transport/sys.h"
 
@@ -48,12 +49,12 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
       .capabilities = lane_capabilities(plaintext_, talk->loopback(), talk->local())};
   talk->send(encode_lane_offer(offer));
   // Strangers that stop here cost no exchange of keys: it is made when the dialler names the key.
-  const auto find = [own = identity_, hello,
-                     offer](std::string_view name) -> std::optional<Secret> {
+  const auto find = [own = identity_, hello, offer,
+                     local = talk->local()](std::string_view name) -> std::optional<Secret> {
     if (name != kLaneIdentity) return std::nullopt;
     const std::optional<Secret> shared = own.shared_with(hello.dialer);
     if (!shared) return std::nullopt;
-    return lane_secret(*shared, hello, own.public_key(), offer);
+    return lane_secret(*shared, hello, own.public_key(), offer, local ? local_place() : "");
   };
   talk->protect(
       [this, &find](std::unique_ptr<Stream> stream) {

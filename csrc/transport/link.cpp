@@ -13,8 +13,6 @@ Link::Link(LinkOwner& owner, Handle to, std::uint64_t count)
     : handle(std::move(to)), serial(count), owner_(owner) {}
 
 void Link::attach(std::unique_ptr<Lane> lane) {
-  log_debug("the link to peer " + name_of(handle) + " goes through " +
-            std::string(lane->carrier()));
   lanes_.push_back({std::move(lane)});
   choose();
 }
@@ -185,6 +183,10 @@ void Link::lane_received(std::size_t payload_bytes, FrameType of) {
 }
 
 void Link::lane_sent(const Outgoing& frame) {
+  if (!std::exchange(said_carrier_, true)) {
+    log_debug("the link to peer " + name_of(handle) + " goes through " +
+              std::string(lanes_.front().lane->carrier()));
+  }
   queued_bytes_ -= frame.payload_bytes();
   if (has_message(frame.frame.type)) {
     queued_message_bytes_ -= frame.payload_bytes() + kKeptMessageBytes;

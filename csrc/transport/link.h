@@ -133,6 +133,7 @@ class Link : public LaneOwner {
   std::size_t bulk_lanes_ = 0;  // joined ones; without any the small lane does their work
   std::size_t wanted_lanes_ = kLanesMax;
   bool started_ = false;
+  bool said_carrier_ = false;
   std::deque<Outgoing> bulk_;  // taken by whichever bulk lane can write
   std::size_t queued_bytes_ = 0;
   std::size_t queued_message_bytes_ = 0;  // part of it

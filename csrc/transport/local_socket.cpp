@@ -1,6 +1,7 @@
 #include "transport/local_socket.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "base/limits.h"
@@ -41,7 +43,21 @@ Socket local_socket(Loop& loop) {
 
 }  // namespace
 
+const std::string& local_place() {
+  static const std::string place = [] {
+    std::string boot;
+    struct stat seen{};
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+    if (boot.empty() || ::stat("/proc/self/ns/net", &seen) != 0) return std::string();
+    return boot + ", " + std::to_string(seen.st_ino);
+  }();
+  return place;
+}
+
 Result<Socket> listen_locally(Loop& loop, PeerId self) {
+  if (local_place().empty()) {
+    return {ErrorCode::unreachable, "the system does not tell its boot id or network namespace"};
+  }
   Socket socket = local_socket(loop);
   const LocalName name = name_for(self);
   if (!socket.open() || ::bind(socket.fd(), name.raw(), name.length) != 0 ||
@@ -52,6 +68,7 @@ Result<Socket> listen_locally(Loop& loop, PeerId self) {
 }
 
 std::optional<Socket> connect_locally(Loop& loop, PeerId peer) {
+  if (local_place().empty()) return {};
   Socket socket = local_socket(loop);
   const LocalName name = name_for(peer);
   if (!socket.open() || ::connect(socket.fd(), name.raw(), name.length) != 0 ||
@@ -75,7 +92,7 @@ bool is_same_user(int fd) {
          length == sizeof other && other.uid == ::geteuid();
 }
 
-bool send_with_descriptor(int fd, std::span<const std::byte> bytes, int descriptor) {
+std::ptrdiff_t send_with_descriptor(int fd, std::span<const std::byte> bytes, int descriptor) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof descriptor)> control{};
   msghdr message{};
@@ -88,7 +105,7 @@ bool send_with_descriptor(int fd, std::span<const std::byte> bytes, int descript
   head->cmsg_type = SCM_RIGHTS;
   head->cmsg_len = CMSG_LEN(sizeof descriptor);
   std::memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
-  return ::sendmsg(fd, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+  return ::sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
 std::ptrdiff_t receive_with_descriptor(int fd, std::span<std::byte> into, int& descriptor) {

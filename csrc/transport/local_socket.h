@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "base/error.h"
 #include "base/ids.h"
@@ -14,6 +15,11 @@
 #include "transport/poll.h"
 
 namespace pccl {
+
+/// The machine and the network namespace of this process, as only processes there can know it
+/// ("boot id, namespace"); empty: the system does not say. Two processes with the same place that
+/// reach each other by a name below have nobody in between: the name of the other one is its own.
+[[nodiscard]] const std::string& local_place();
 
 /// Listens under the name of this process. Non-blocking, as all sockets here.
 [[nodiscard]] Result<Socket> listen_locally(Loop& loop, PeerId self);
@@ -25,8 +31,9 @@ namespace pccl {
 /// Is the other end of this unix socket a process of the same user?
 [[nodiscard]] bool is_same_user(int fd);
 
-/// Sends all bytes, and a copy of the descriptor with them; false: the socket does not take them.
-[[nodiscard]] bool send_with_descriptor(int fd, std::span<const std::byte> bytes, int descriptor);
+/// Sends as `send` does, and a copy of the descriptor with the bytes.
+[[nodiscard]] std::ptrdiff_t send_with_descriptor(int fd, std::span<const std::byte> bytes,
+                                                  int descriptor);
 /// Reads as `recv` does, and sets `descriptor` to one that has come with the bytes; the caller
 /// closes it. Further ones are closed.
 [[nodiscard]] std::ptrdiff_t receive_with_descriptor(int fd, std::span<std::byte> into,

@@ -46,17 +46,17 @@ void Loop::State::run_deferred() {
   }
 }
 
-/// Looks at what is watched. If nothing has come, and nothing comes while all are told, the loop
-/// may wait.
+/// Looks at what is watched. If nothing has come, nothing was deferred, and nothing comes while all
+/// are told, the loop may wait: else who runs it once would wait although something has happened.
 void Loop::State::before_waiting() {
-  bool came = false;
+  bool came = !deferred.empty();
   for (std::size_t i = 0; i < watched.size(); ++i) {  // a look may add some, and end some
     guard([&] { came = (watched[i] != nullptr && watched[i]->look()) || came; });
   }
+  run_deferred();  // may end watches too
   std::erase(watched, nullptr);
-  run_deferred();
-  if (watched.empty()) return;
-  if (!came && may_wait && uv_is_active(reinterpret_cast<uv_handle_t*>(&busy)) == 0) {
+  if (!came && !watched.empty() && may_wait &&
+      uv_is_active(reinterpret_cast<uv_handle_t*>(&busy)) == 0) {
     sleeps = true;
     for (Watched* one : watched) came = !one->sleep() || came;
   }

@@ -23,6 +23,7 @@ namespace {
 constexpr std::size_t kMessageBytes = 8;
 constexpr std::byte kYes{1};
 constexpr std::byte kNo{2};
+constexpr const char* kTakesNothing = "the socket takes no bytes";
 constexpr const char* kLies = "the other process writes what cannot be into the shared memory";
 
 class SharedStream final : public Stream, private Loop::Watched {
@@ -78,7 +79,7 @@ class SharedStream final : public Stream, private Loop::Watched {
   [[nodiscard]] bool same_machine() const override { return true; }
   [[nodiscard]] bool loopback() const override { return true; }
   [[nodiscard]] Carrier carrier() const override {
-    return state_ == State::plain ? Carrier::unix_socket : Carrier::shared_memory;
+    return state_ == State::shared ? Carrier::shared_memory : Carrier::unix_socket;
   }
 
  private:
@@ -130,18 +131,24 @@ void SharedStream::offer(std::size_t ring_bytes) {
   if (made) {
     message[0] = kYes;
     BytesOut(std::span(message).subspan(4)).number(static_cast<std::uint32_t>(ring_bytes));
-    if (send_with_descriptor(socket_->descriptor(), message, made.value().descriptor())) {
+    const std::ptrdiff_t sent =
+        send_with_descriptor(socket_->descriptor(), message, made.value().descriptor());
+    if (sent == static_cast<std::ptrdiff_t>(message.size())) {
       made.value().close_descriptor();
       offered_ = std::move(made).value();
       return;
     }
-    failure_ = "the memory cannot be passed: " + errno_text(errno);
-    return;
+    if (sent > 0) {
+      failure_ = kTakesNothing;
+      return;
+    }
+    // Too many descriptors of this user are under way, or a rule of the system forbids it.
+    made = Error{ErrorCode::unreachable, "it cannot be passed: " + errno_text(errno)};
   }
   log_debug("a link within this machine goes without shared memory: " + made.error().text);
-  message[0] = kNo;
-  if (socket_->write(message).bytes != message.size()) failure_ = "the socket takes no bytes";
-  go_plain();
+  message = {kNo};
+  if (socket_->write(message).bytes == message.size()) return go_plain();
+  failure_ = kTakesNothing;
 }
 
 void SharedStream::socket_ready(bool readable, bool writable) {
@@ -204,7 +211,7 @@ void SharedStream::take_memory() {
   std::array<std::byte, kMessageBytes> answer{};
   answer[0] = taken ? kYes : kNo;
   if (socket_->write(answer).bytes != answer.size()) {
-    failure_ = "the socket takes no bytes";
+    failure_ = kTakesNothing;
     return;
   }
   if (taken) return begin(std::move(taken).value());
@@ -248,10 +255,13 @@ bool SharedStream::look() {
 }
 
 bool SharedStream::sleep() {
-  if (state_ != State::shared) return true;
-  const bool reads = !want_read_ || reader_->sleep();
-  const bool writes = !want_write_ || writer_->sleep();
-  return reads && writes;
+  if (state_ == State::shared) {
+    const bool reads = !want_read_ || reader_->sleep();
+    const bool writes = !want_write_ || writer_->sleep();
+    if (!reads || !writes) return false;
+  }
+  // Its end rings no bell any more.
+  return !(want_read_ && readable()) && !(want_write_ && writable());
 }
 
 void SharedStream::wake() {
@@ -338,7 +348,9 @@ void SharedStream::close() {
   if (!open()) return;
   loop_.unwatch(*this);
   socket_->close();
-  if (memory_ && loop_.registry().in_child()) memory_->forget();
+  for (auto* memory : {&memory_, &offered_}) {
+    if (*memory && loop_.registry().in_child()) (*memory)->forget();
+  }
   memory_.reset();
   offered_.reset();
   writer_.reset();

@@ -93,7 +93,6 @@ void StreamLane::encode(Outgoing& frame) {
     frame.frame.payload_crc = crc32c(0, {frame.payload, frame.payload_bytes()});
   }
   frame.header_size = encode_frame_header(frame.frame, frame.header);
-  frame.shared = stream_->carrier() == Stream::Carrier::shared_memory;
 }
 
 void StreamLane::flush() {
@@ -153,6 +152,7 @@ void StreamLane::taken(std::size_t bytes) {
     frame.sent += now;
     bytes -= now;
     if (now < left) return;
+    frame.shared = stream_->carrier() == Stream::Carrier::shared_memory;
     const Outgoing done = std::move(frame);
     queue_.pop_front();
     owner_.lane_sent(done);

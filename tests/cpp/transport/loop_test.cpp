@@ -110,6 +110,94 @@ TEST(Loop, it_wakes_for_post_while_it_waits) {
   thread.join();
 }
 
+TEST(Loop, it_does_not_wait_where_a_deferred_function_has_run) {
+  Loop loop;
+  bool late = false;
+  const auto timer = loop.timer(test::kTestMs, 0, [&] { late = true; });
+  bool ran = false;
+  loop.defer([&] { ran = true; });
+  loop.run_once(true);
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(late);
+}
+
+/// Has something when `come` is set.
+struct Seen : Loop::Watched {
+  bool look() override {
+    if (!come) return false;
+    come = false;
+    ++looks;
+    if (on_look) on_look();
+    return true;
+  }
+  bool sleep() override {
+    ++sleeps;
+    if (!comes_at_last) return true;
+    come = true;
+    comes_at_last = false;
+    return false;
+  }
+  void wake() override { ++wakes; }
+  std::function<void()> on_look;
+  bool come = false;
+  bool comes_at_last = false;
+  int looks = 0;
+  int sleeps = 0;
+  int wakes = 0;
+};
+
+TEST(Loop, it_looks_at_what_is_watched_and_tells_it_before_and_after_it_waits) {
+  Loop loop;
+  Seen seen;
+  loop.watch(seen);
+  seen.come = true;
+  loop.run_once(true);  // returns, though nothing else has come
+  EXPECT_EQ(seen.looks, 1);
+  EXPECT_EQ(seen.sleeps, 0);
+  loop.run_once(false);
+  EXPECT_EQ(seen.sleeps, 0) << "it does not wait";
+  seen.comes_at_last = true;
+  loop.run_once(true);  // what has come at last keeps it from waiting
+  EXPECT_EQ(seen.sleeps, 1);
+  EXPECT_EQ(seen.wakes, 1);
+  loop.run_once(true);
+  EXPECT_EQ(seen.looks, 2);
+  bool late = false;
+  const auto timer = loop.timer(1, 0, [&] { late = true; });
+  while (!late) loop.run_once(true);
+  EXPECT_GT(seen.sleeps, 1);
+  EXPECT_EQ(seen.wakes, seen.sleeps);
+  loop.unwatch(seen);
+  seen.come = true;
+  loop.run_once(false);
+  EXPECT_EQ(seen.looks, 2);
+}
+
+TEST(Loop, watches_may_end_in_a_look_and_in_what_runs_just_before_the_loop_waits) {
+  Loop loop;
+  std::vector<std::unique_ptr<Seen>> all;
+  for (int i = 0; i < 3; ++i) loop.watch(*all.emplace_back(std::make_unique<Seen>()));
+  all[0]->on_look = [&] {
+    loop.unwatch(*all[1]);
+    all[1].reset();
+    loop.unwatch(*all[0]);
+  };
+  all[0]->come = true;
+  loop.run_once(false);
+  EXPECT_EQ(all[0]->looks, 1);
+  // A timer that is due defers a function: it runs when the looks are over.
+  bool ended = false;
+  const auto timer = loop.timer(1, 0, [&] {
+    loop.defer([&] {
+      loop.unwatch(*all[2]);
+      all[2].reset();
+      ended = true;
+    });
+  });
+  while (!ended) loop.run_once(true);
+  loop.run_once(false);
+}
+
 TEST(FdRegistry, a_forked_child_closes_all_descriptors_of_the_loop_and_nothing_else) {
   Loop loop;
   int fds[2];

@@ -7,6 +7,7 @@
 
 #include "recorder.h"
 #include "support.h"
+#include "transport/handshake.h"
 #include "transport/local_socket.h"
 
 namespace pccl {
@@ -78,6 +79,17 @@ TEST(SharedLinks, nobody_at_the_unix_socket_keeps_two_processes_apart) {
   EXPECT_EQ(shared_bytes(pair, 1000), 0U);
 }
 
+TEST(SharedLinks, a_lane_that_is_led_to_another_machine_has_another_key) {
+  const Secret shared = random_secret();
+  const auto key = [&](std::string_view place) {
+    return lane_secret(shared, LaneHello{}, PublicKey{}, LaneOffer{}, place);
+  };
+  EXPECT_FALSE(local_place().empty());
+  EXPECT_TRUE(key(local_place()).same_as(key(local_place())));
+  EXPECT_FALSE(key(local_place()).same_as(key("another boot id, 4026531840")));
+  EXPECT_FALSE(key(local_place()).same_as(key("")));
+}
+
 TEST(SharedLinks, whose_name_is_taken_goes_without) {
   Loop loop;
   const KeyPair key = KeyPair::make();
@@ -108,7 +120,7 @@ TEST(Links, a_process_of_another_user_is_refused_at_the_unix_socket) {
   ASSERT_TRUE(
       test::poll_until(pair.loop, [&] { return ::waitpid(child, &status, WNOHANG) == child; }));
   EXPECT_EQ(WEXITSTATUS(status), 0);
-  EXPECT_EQ(log.count("it is a process of another user"), 1U) << log.all();
+  EXPECT_EQ(log.count("shared memory is for processes of one user"), 1U) << log.all();
 }
 
 }  // namespace

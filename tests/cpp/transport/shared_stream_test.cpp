@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 
 #include "base/random.h"
 #include "support.h"
+#include "transport/fd_registry.h"
 #include "transport/local_socket.h"
 #include "transport/shared_memory.h"
 #include "transport/stream_lane.h"
@@ -281,7 +283,7 @@ TEST(SharedStream, an_offer_that_is_none_is_refused_and_the_socket_goes_on) {
     liar.watch(liar.acceptor(liar.loop));
     const auto offer = offer_of(kStreamRing);
     if (passed >= 0) {
-      ASSERT_TRUE(send_with_descriptor(liar.fds[0], offer, passed));
+      ASSERT_EQ(send_with_descriptor(liar.fds[0], offer, passed), 8);
     } else {
       ASSERT_EQ(::send(liar.fds[0], offer.data(), offer.size(), 0), 8);
     }
@@ -318,7 +320,7 @@ TEST(SharedStream, counts_that_cannot_be_end_it_and_nothing_else) {
   LyingEnd liar;
   liar.watch(liar.acceptor(liar.loop));
   SharedMemory memory = std::move(SharedMemory::make(kStreamRing)).value();
-  ASSERT_TRUE(send_with_descriptor(liar.fds[0], offer_of(kStreamRing), memory.descriptor()));
+  ASSERT_EQ(send_with_descriptor(liar.fds[0], offer_of(kStreamRing), memory.descriptor()), 8);
   RingWriter writer = memory.writer();
   const std::vector<std::byte> bytes(kStreamRing);
   writer.write(bytes);
@@ -327,6 +329,77 @@ TEST(SharedStream, counts_that_cannot_be_end_it_and_nothing_else) {
   EXPECT_NE(liar.error.find("cannot be"), std::string::npos) << liar.error;
   EXPECT_EQ(liar.stream->write(bytes).outcome, Outcome::failed);
   ::close(liar.fds[0]);
+}
+
+TEST(SharedStream, an_end_that_came_before_anybody_wanted_to_read_is_told_at_once) {
+  BothEnds pair;
+  ASSERT_TRUE(pair.until([&] { return pair.can_write[0] && pair.can_write[1]; }));
+  pair.ends[1]->want(false, false);
+  pair.ends[0]->close();
+  ASSERT_TRUE(test::poll_until(pair.loop, [&] {
+    std::byte byte{};
+    return pair.ends[1]->read(std::span(&byte, 1)).outcome == Outcome::ended;
+  }));
+  bool late = false;
+  const auto timer = pair.loop.timer(test::kTestMs, 0, [&] { late = true; });
+  // Wanted by a deferred function, when the loop has looked already: nothing else wakes it.
+  pair.loop.defer([&] { pair.ends[1]->want(true, false); });
+  while (!pair.can_read[1] && !late) pair.loop.run_once(true);
+  EXPECT_FALSE(late);
+}
+
+TEST(SharedStream, a_forked_child_unmaps_nothing_of_its_own) {
+  for (const bool offered : {true, false}) {
+    BothEnds pair;
+    if (!offered) {
+      ASSERT_TRUE(pair.until([&] { return pair.can_write[0] && pair.can_write[1]; }));
+    }
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      pair.loop.registry().close_in_child();
+      // All of the holes that the memory has left are filled, then the streams end.
+      std::vector<unsigned char*> own;
+      for (int i = 0; i < 64; ++i) {
+        void* const here =
+            ::mmap(nullptr, 64U << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        own.push_back(static_cast<unsigned char*>(here));
+      }
+      for (const auto& end : pair.ends) end->close();
+      for (unsigned char* page : own) page[0] = 1;
+      ::_exit(0);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST(SharedStream, where_the_memory_cannot_be_passed_the_bytes_go_over_the_socket) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // A user may have so many descriptors under way as it may have open.
+    const rlimit few{64, 64};
+    if (::setrlimit(RLIMIT_NOFILE, &few) != 0 || ::setresuid(65534, 65534, 65534) != 0) ::_exit(1);
+    int fds[2];
+    if (::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, fds) != 0) ::_exit(2);
+    int other[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, other) != 0) ::_exit(3);
+    const auto offer = offer_of(0);
+    while (send_with_descriptor(other[0], offer, fds[0]) > 0) {
+    }
+    if (errno != ETOOMANYREFS) ::_exit(4);
+    BothEnds pair;
+    const bool done = pair.until([&] { return pair.can_write[0] && pair.can_write[1]; });
+    const bool plain = pair.ends[0]->carrier() == Stream::Carrier::unix_socket &&
+                       pair.ends[1]->carrier() == Stream::Carrier::unix_socket;
+    ::_exit(done && plain ? 0 : 5);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 /// Keeps what arrives; takes the payloads of segments in parts where it may.
@@ -477,7 +550,7 @@ TEST(SharedLane, a_number_that_is_cut_in_two_ends_it) {
   PartsOwner owner;
   StreamLane lane(liar.loop, owner, Lane::Kind::bulk, liar.acceptor(liar.loop), false);
   lane.start();
-  ASSERT_TRUE(send_with_descriptor(liar.fds[0], offer_of(kStreamRing), memory.descriptor()));
+  ASSERT_EQ(send_with_descriptor(liar.fds[0], offer_of(kStreamRing), memory.descriptor()), 8);
   FrameHeader frame;
   frame.type = FrameType::segment;
   frame.payload_bytes = frame.segment.bytes = 64;
