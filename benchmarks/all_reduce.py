@@ -1,8 +1,9 @@
 """How long does an all-reduce take, next to gloo in the same processes?
 
 For each world and kind of group, pccl and gloo run in turn, block by block, on the same tensors
-(float32 sum, in place, over TCP on one machine); medians, and the median of the ratios of
-neighbouring blocks, because machines are noisy and both get the same noise.
+(float32 sum, in place, on one machine); medians, and the median of the ratios of neighbouring
+blocks, because machines are noisy and both get the same noise. gloo goes over TCP; pccl through
+shared memory, as it does within one machine, and over TCP, as it does between machines.
 
     python benchmarks/all_reduce.py                     # the table of docs/benchmarks.md
     python benchmarks/all_reduce.py --worlds 2 --sizes 4,65536 --json out.json
@@ -11,6 +12,7 @@ neighbouring blocks, because machines are noisy and both get the same noise.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -22,7 +24,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-SIZES = "4,65536,1048576,67108864"
+SIZES = "4,65536,1048576,16777216,67108864,268435456"
+OVER = {"memory": "1", "TCP": "0"}  # PCCL_SHARED_MEMORY
 
 
 def arguments() -> argparse.Namespace:
@@ -31,6 +34,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--worlds", default="2,4", help="numbers of ranks (default 2,4)")
     p.add_argument("--sizes", default=SIZES, help=f"bytes of a tensor (default {SIZES})")
     p.add_argument("--groups", default="fixed,elastic", help="kinds of groups (default both)")
+    p.add_argument("--over", default="memory,TCP", help="what pccl goes through (default both)")
     p.add_argument("--rounds", type=int, default=7, help="alternations for each size (default 7)")
     p.add_argument("--seconds", type=float, default=0.3, help="of one block (default 0.3)")
     p.add_argument("--json", help="also write the figures to this file")
@@ -105,6 +109,7 @@ def start_master(world: int, folder: Path) -> tuple[subprocess.Popen[bytes], str
             *("--min-peers", str(world), "--state", "none", "--port-file", str(port_file)),
         ],
         stdout=subprocess.DEVNULL,
+        env={**os.environ, "PCCL_LOG_LEVEL": "warning"},
     )
     end = time.monotonic() + 20
     while not (port_file.exists() and port_file.read_text().strip()):
@@ -114,14 +119,19 @@ def start_master(world: int, folder: Path) -> tuple[subprocess.Popen[bytes], str
     return master, f"127.0.0.1:{port_file.read_text().strip()}"
 
 
-def measure(args: argparse.Namespace, world: int, kind: str, folder: Path) -> list[dict[str, Any]]:
-    """The rows of one world and kind of group."""
+def measure(
+    args: argparse.Namespace, world: int, kind: str, over: str, folder: Path
+) -> list[dict[str, Any]]:
+    """The rows of one world, kind of group and way."""
+    folder = folder / over
+    folder.mkdir(exist_ok=True)
     master, address = start_master(world, folder) if kind == "elastic" else (None, "")
     meet = folder / f"meet-{kind}-{world}"
     command = [sys.executable, __file__, "--world", str(world), "--meet", str(meet)]
     command += ["--sizes", args.sizes, "--rounds", str(args.rounds), "--master", address]
     command += ["--seconds", str(args.seconds)]
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PCCL_LOG_LEVEL": "warning"}
+    env["PCCL_SHARED_MEMORY"] = OVER[over]
     ranks = [
         subprocess.Popen([*command, "--rank", str(r)], stdout=subprocess.PIPE, env=env)
         for r in range(world)
@@ -136,8 +146,15 @@ def measure(args: argparse.Namespace, world: int, kind: str, folder: Path) -> li
         master.terminate()
         master.wait(timeout=20)
     for row in rows:
-        row.update(world=world, group=kind)
+        row.update(world=world, group=kind, over=over)
     return rows
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for people."""
+    if size >= 1 << 20:
+        return f"{size >> 20} MiB"
+    return f"{size >> 10} KiB" if size >= 1024 else f"{size} B"
 
 
 def main() -> None:
@@ -147,24 +164,19 @@ def main() -> None:
         worker(args)
         return
     rows: list[dict[str, Any]] = []
-    print("| group | ranks | size | pccl, us | gloo, us | gloo / pccl |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| group | ranks | pccl goes over | size | pccl, us | gloo, us | gloo / pccl |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
-        for kind in args.groups.split(","):
-            for world in (int(w) for w in args.worlds.split(",")):
-                for row in measure(args, world, kind, Path(folder)):
-                    rows.append(row)
-                    size = row["bytes"]
-                    text = (
-                        f"{size >> 20} MiB"
-                        if size >= 1 << 20
-                        else (f"{size >> 10} KiB" if size >= 1024 else f"{size} B")
-                    )
-                    print(
-                        f"| {kind} | {world} | {text} | {row['pccl_us']:.0f} "
-                        f"| {row['gloo_us']:.0f} | {row['ratio']:.1f} |",
-                        flush=True,
-                    )
+        for kind, world, over in itertools.product(
+            args.groups.split(","), args.worlds.split(","), args.over.split(",")
+        ):
+            for row in measure(args, int(world), kind, over, Path(folder)):
+                rows.append(row)
+                print(
+                    f"| {kind} | {world} | {over} | {size_text(row['bytes'])} "
+                    f"| {row['pccl_us']:.0f} | {row['gloo_us']:.0f} | {row['ratio']:.1f} |",
+                    flush=True,
+                )
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
 
