@@ -109,7 +109,6 @@ def start_master(world: int, folder: Path) -> tuple[subprocess.Popen[bytes], str
             *("--min-peers", str(world), "--state", "none", "--port-file", str(port_file)),
         ],
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "PCCL_LOG_LEVEL": "warning"},
     )
     end = time.monotonic() + 20
     while not (port_file.exists() and port_file.read_text().strip()):

@@ -193,7 +193,8 @@ def print_speeds(given: argparse.Namespace) -> None:
     columns = ["ranks", "RTT, ms", "sent as", "ms", "float32 / this", "overruns", "late over 1 ms"]
     print_row(columns, head=True)
     for world, rtt_ms in lines(given):
-        with Wan(world, rate_mbit=given.rate_mbit, rtt_ms=rtt_ms) as wan:
+        line = {"up_mbit": given.rate_mbit, "down_mbit": given.rate_mbit}
+        with Wan(world, rtt_ms=rtt_ms, **line) as wan:
             seconds = measure(given, wan, world)
             stats = wan.stats()
         overruns = sum(host["overrun"] for host in stats["hosts"].values())

@@ -42,10 +42,10 @@ inline constexpr std::size_t kStoreKeysMax = 4096;  // in one request
 inline constexpr std::size_t kSegmentBytesMax = 1U << 20;
 inline constexpr std::size_t kSmallSegmentBytesMax = 64U
                                                      << 10;  // up to here the small lane is used
-// A quantised all-reduce codes one segment of float32 values at a time, and has this many under way
-// at once, over all ranks that add; with its scratch memory twice as many codes.
-inline constexpr std::size_t kQuantisedChunkValues = 1U << 18;
-inline constexpr std::size_t kQuantisedChunksMax = 64;
+// A quantised all-reduce codes half a segment of float32 values at a time, and has this many under
+// way at once, over all ranks that add; with its scratch memory twice as many codes.
+inline constexpr std::size_t kQuantisedChunkValues = 1U << 17;
+inline constexpr std::size_t kQuantisedChunksMax = 128;
 inline constexpr std::size_t kUngrantedBytesMax =
     64U << 20;  // per peer, sent for operations not issued there
 inline constexpr std::size_t kKeptBytesMin = 4096;  // a smaller kept segment counts as so many

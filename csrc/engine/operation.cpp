@@ -74,6 +74,7 @@ void Operation::stop() {
   incoming_.clear();
   sends_.clear();
   work_.clear();
+  leaving_.clear();
   draining_ = false;  // also where the memory ran out in the middle of it
   schedule_ = {};
   scratch_.release();
@@ -274,7 +275,8 @@ void Operation::trigger(std::uint32_t s, std::uint32_t segment) {
   if (!eligible(s, segment) || state.triggered[segment]) return;
   if (receives(schedule_.steps[s]) && !state.held.contains(segment)) return;
   state.triggered[segment] = true;
-  work_.push_back({s, segment});
+  auto& queue = schedule_.steps[s].kind == StepKind::send ? leaving_ : work_;
+  queue.push_back({s, segment});
 }
 
 void Operation::handle(std::uint32_t s, std::uint32_t segment) {
@@ -382,11 +384,20 @@ void Operation::mark_done(std::uint32_t s, std::uint32_t segment) {
 }
 
 /// Does the work that has become possible, in a loop rather than by recursion: one step makes the
-/// next possible, through whole schedules.
+/// next possible, through whole schedules. What can be sent is sent at once, so that the line works
+/// while this thread computes.
 void Operation::drain() {
   if (draining_) return;
   draining_ = true;
-  for (std::size_t i = 0; i < work_.size(); ++i) handle(work_[i].step, work_[i].segment);
+  const auto send_all = [this] {
+    for (std::size_t i = 0; i < leaving_.size(); ++i) handle(leaving_[i].step, leaving_[i].segment);
+    leaving_.clear();
+  };
+  send_all();
+  for (std::size_t i = 0; i < work_.size(); ++i) {
+    handle(work_[i].step, work_[i].segment);
+    send_all();
+  }
   work_.clear();
   draining_ = false;
 }

@@ -174,6 +174,7 @@ class Operation {
       incoming_;             // by cookie: on its way into pool memory
   std::vector<Work> sends_;  // by index
   std::vector<Work> work_;
+  std::vector<Work> leaving_;  // sends among the work: they come first
   bool draining_ = false;
   std::uint32_t steps_left_ = 0;
   std::uint64_t next_cookie_ = 1;

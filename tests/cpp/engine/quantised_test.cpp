@@ -88,7 +88,7 @@ TEST(Quantised, EveryKindGivesTheBitsOfADirectComputationAtEveryRank) {
 
 TEST(Quantised, MoreChunksThanMayBeUnderWay) {
   FixedWorld world(2);
-  const std::size_t count = 70 * kQuantisedChunkValues + 3;
+  const std::size_t count = 140 * kQuantisedChunkValues + 3;
   reduce_and_check(world, {contribution(0, count), contribution(1, count)},
                    Quantisation::int8_minmax, ReduceOp::avg);
 }
