@@ -131,7 +131,7 @@ class Pairs:
         command = [sys.executable, __file__, "--rank", str(rank), "--messages", str(messages)]
         command += ["--meet", meet]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PCCL_LOG_LEVEL": "error"}
-        env["PCCL_PLAINTEXT"] = KINDS[kind]
+        env |= {"PCCL_PLAINTEXT": KINDS[kind], "PCCL_SHARED_MEMORY": "0"}
         if wan:
             env["PCCL_INTERFACE"] = wan.address(rank + 1)
         return subprocess.Popen(

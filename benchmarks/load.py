@@ -242,7 +242,7 @@ class Bench:
         wait(lambda: port_file.exists() and port_file.read_text().strip(), "the master")
         self.port = int(port_file.read_text())
         self.url = f"pccl://127.0.0.1:{self.port}"
-        env = {"PCCL_TOKEN_FILE": str(tokens), "PCCL_INTERFACE": "lo"}
+        env = {"PCCL_TOKEN_FILE": str(tokens), "PCCL_INTERFACE": "lo", "PCCL_SHARED_MEMORY": "0"}
         self.members = [
             self.start([__file__, *sys.argv[1:], "--worker", str(i), "--url", self.url], env)
             for i in range(a.world)

@@ -112,7 +112,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of pccl in this process; with None or () pccl uses the variable or the default.
+    """Options of pccl in this process; a field with its default value has that of its variable.
 
     Attributes:
         name: Of this process, in the log lines and errors of all; None: its host and process id.
@@ -215,8 +215,8 @@ class Options:
             raise _wrong("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
         if self.plaintext is not None and self.plaintext not in PLAINTEXT:
             raise _wrong("plaintext", self.plaintext, f"one of {', '.join(PLAINTEXT)}")
-        if self.quantise is not None and self.quantise not in QUANTISATIONS:
-            raise _wrong("quantise", self.quantise, f"one of {', '.join(QUANTISATIONS)}")
+        if self.quantise not in (None, EXACT, *QUANTISATIONS):
+            raise _wrong("quantise", self.quantise, f"one of {', '.join((EXACT, *QUANTISATIONS))}")
         for name in (
             "hold_timeout_s",
             "tcp_user_timeout_s",
@@ -253,6 +253,23 @@ class Options:
             except ValueError as error:
                 raise ValueError(f"{variable}={text!r}: {error}") from None
         return cls(**given)
+
+    def with_environment(self, environment: Mapping[str, str] | None = None) -> Options:
+        """These options; a field that has its default value is taken from its PCCL_* variable.
+
+        Args:
+            environment: Instead of `os.environ`.
+
+        Raises:
+            ValueError: As `from_environment`, also where the variable is not needed.
+        """
+        variables = Options.from_environment(environment)
+        of_variables = {
+            field.name: getattr(variables, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) == field.default
+        }
+        return dataclasses.replace(self, **of_variables)
 
     def join_target(self) -> Target:
         """The run that a `join` without a URL means. Raises ValueError where none is named."""

@@ -41,7 +41,7 @@ def extension(options: Options | None = None) -> Any:
     global _module, _options
     with _lock:
         if _module is None:
-            config = Options.from_environment() if options is None else options
+            config = (options or Options()).with_environment()
             module = _load()
             _apply_log_level(config, module)
             for text in unread_variables():
@@ -54,7 +54,7 @@ def extension(options: Options | None = None) -> Any:
             _say_goodbye_at_exit(module)
             _patches.apply(objects=config.objects)
             _module, _options = module, config
-        elif options is not None and _of_process(options) != _of_process(_options):
+        elif options is not None and not _fit(options.with_environment()):
             raise ValueError(
                 f"options={options!r}: this process runs with {_options!r} since its first group; "
                 "expected the same, there is one engine a process"
@@ -62,9 +62,10 @@ def extension(options: Options | None = None) -> Any:
         return _module
 
 
-def _of_process(options: Options | None) -> Options | None:
-    """The options without the one that each group has for itself."""
-    return None if options is None else dataclasses.replace(options, quantise=None)
+def _fit(options: Options) -> bool:
+    """Are they those of this process, but for the one that each group has for itself?"""
+    assert _options is not None
+    return dataclasses.replace(options, quantise=_options.quantise) == _options
 
 
 def library() -> Any:

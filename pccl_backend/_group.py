@@ -506,7 +506,7 @@ def join(
     if _rank_tables.elastic_group() is not None:
         raise ValueError("this process has an elastic group already; expected one join")
     if target is None:
-        target = (options or Options.from_environment()).join_target()
+        target = (options or Options()).with_environment().join_target()
     register()
     module = _extension.extension(options)
     if (

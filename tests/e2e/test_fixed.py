@@ -19,7 +19,7 @@ from conftest import PATIENCE_S, ROOT, failure, fixed_group, hear, resources, sa
 HERE = Path(__file__).resolve().parent
 
 
-def torchrun(world: int, *command: str, timeout_s: float = 240) -> str:
+def torchrun(world: int, *command: str, timeout_s: float = 240, **variables: str) -> str:
     """Runs a script under torchrun; its output. Fails if it does."""
     run = subprocess.run(
         [
@@ -29,18 +29,29 @@ def torchrun(world: int, *command: str, timeout_s: float = 240) -> str:
         capture_output=True,
         text=True,
         timeout=timeout_s,
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **variables},
         cwd=ROOT,
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     return run.stdout
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
-def test_every_call_gives_what_gloo_gives_with_no_import_of_ours(world: int) -> None:
+@pytest.mark.parametrize(
+    ("world", "variables"),
+    [
+        (2, {}),
+        (3, {}),
+        (4, {}),
+        (2, {"PCCL_SHARED_MEMORY": "0"}),
+        (3, {"PCCL_SHARED_MEMORY": "0", "PCCL_PLAINTEXT": "none"}),
+    ],
+)
+def test_every_call_gives_what_gloo_gives_with_no_import_of_ours(
+    world: int, variables: dict[str, str]
+) -> None:
     assert "import pccl" not in (HERE / "gloo_compare.py").read_text()
     end = ["--destroy"] if world == 3 else []  # the others end without destroying the group
-    out = torchrun(world, str(HERE / "gloo_compare.py"), *end)
+    out = torchrun(world, str(HERE / "gloo_compare.py"), *end, **variables)
     assert out.count("620 calls compared") == world
 
 

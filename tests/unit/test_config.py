@@ -108,6 +108,18 @@ def test_variables_are_read_and_the_rest_is_default() -> None:
     assert Options.from_environment({}) == Options()
 
 
+def test_a_field_wins_over_its_variable_and_the_variable_over_the_default() -> None:
+    variables = {"PCCL_NAME": "of the variable", "PCCL_PLAINTEXT": "none", "PCCL_QUANTISE": "int4"}
+    given = Options(name="of the field", hold_timeout_s=5.0, quantise="none")
+    merged = given.with_environment(variables)
+    assert merged == Options(
+        name="of the field", hold_timeout_s=5.0, quantise="none", plaintext="none"
+    )
+    assert Options().with_environment(variables) == Options.from_environment(variables)
+    with pytest.raises(ValueError, match="PCCL_PLAINTEXT='some'"):
+        given.with_environment({"PCCL_PLAINTEXT": "some"})
+
+
 @pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False), ("", False)])
 def test_cuda_says_whether_launches_block(value: str, expected: bool) -> None:
     assert launches_block({"CUDA_LAUNCH_BLOCKING": value}) is expected
