@@ -288,7 +288,8 @@ class ElasticRun:
             try:
                 future.value()
             except Exception as error:
-                self._error = error
+                # A hook that chains futures names its failure, whose class torch does not keep.
+                self._error = getattr(self._hook, "failure", None) or error
             return buffer
 
         done = done.then(reduced)

@@ -6,6 +6,7 @@ bounds are in csrc/base/quantisation.h.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,8 +60,8 @@ def all_reduce(
     if _simulated.group_here() is not None:
         return _reduce(tensor, op, target, async_op)
     module = _extension.extension()
-    module.quantise_next_call(quantise)
     try:
+        module.quantise_next_call(quantise)
         return _reduce(tensor, op, target, async_op)
     finally:
         module.quantise_next_call(None)
@@ -80,7 +81,9 @@ def quantised_hook(quantise: str, *, error_feedback: bool = False) -> Hook:
             CPU.
 
     Returns:
-        The hook, for one model. It raises ValueError for gradients that are not float32.
+        The hook. It raises ValueError for gradients that are not float32. Its attribute `failure`
+        is the error of the last reduction that failed, with its own class: torch makes a
+        RuntimeError of what a callback of a future raises.
     """
     check_name(quantise)
     feedback = _Feedback(quantise) if error_feedback else None
@@ -93,15 +96,33 @@ def quantised_hook(quantise: str, *, error_feedback: bool = False) -> Hook:
         assert work is not None
 
         def reduced(future: Any) -> torch.Tensor:
-            future.value()  # raises what has failed
+            try:
+                future.value()
+            except Exception as error:
+                hook.failure = error  # type: ignore[attr-defined]
+                raise
             keep()
             return buffer
 
         done: torch.futures.Future[torch.Tensor] = work.get_future().then(reduced)
         return done
 
+    hook.failure = None  # type: ignore[attr-defined]
     hook.__annotations__.clear()  # DDP wants types here or nothing, and these are texts
     return hook
+
+
+class _Backward:
+    """What quantisation has taken in one backward: kept when all its buckets are reduced."""
+
+    def __init__(self) -> None:
+        self.buckets = 0
+        self.last_seen = False
+        self.taken: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+
+    def is_whole(self) -> bool:
+        """Is every bucket reduced?"""
+        return self.last_seen and len(self.taken) == self.buckets
 
 
 class _Feedback:
@@ -110,14 +131,20 @@ class _Feedback:
     def __init__(self, quantise: str) -> None:
         self._quantise = quantise
         self._taken: Any = WeakTensorKeyDictionary()
+        self._backward = _Backward()
 
     def add(self, bucket: Any, size: int) -> Callable[[], None]:
         """Adds what was taken to the bucket; the function that it returns keeps what is taken now.
 
-        A failed reduction keeps the old values: its step is not taken.
+        If a reduction of this backward fails, all keep their old values: the step is not taken.
         """
-        if size == 1 or _simulated.group_here() is not None:
-            return _nothing  # nothing is rounded
+        if _simulated.group_here() is not None:
+            return _nothing
+        if bucket.index() == 0:
+            self._backward = _Backward()
+        backward = self._backward
+        backward.buckets += 1
+        backward.last_seen = bucket.is_last()
         buffer: torch.Tensor = bucket.buffer()
         parameters = bucket.parameters()
         with torch.no_grad():
@@ -127,14 +154,19 @@ class _Feedback:
                 if taken is not None:
                     buffer[offset : offset + parameter.numel()].add_(taken)
                 offset += parameter.numel()
-            sent = _extension.extension().as_sent(buffer.cpu(), self._quantise)
-            error = buffer - sent.to(buffer.device)
-            error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # a lost block is not made up for
+            if size == 1:  # nothing is rounded, and what was taken is given back
+                error = torch.zeros_like(buffer)
+            else:
+                sent = _extension.extension().as_sent(buffer.cpu(), self._quantise)
+                error = buffer - sent.to(buffer.device)
+                error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # a lost block is lost
 
         def keep() -> None:
-            parts = error.split([parameter.numel() for parameter in parameters])
-            for parameter, part in zip(parameters, parts, strict=True):
-                self._taken[parameter] = part
+            parts = torch.split(error, [parameter.numel() for parameter in parameters])
+            backward.taken.append(list(zip(parameters, parts, strict=True)))
+            if backward.is_whole():
+                for parameter, part in itertools.chain.from_iterable(backward.taken):
+                    self._taken[parameter] = part
 
         return keep
 

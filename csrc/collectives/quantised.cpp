@@ -51,6 +51,7 @@ class Quantised {
     window_ = std::min(window_, std::max<std::uint64_t>(rounds_, 1));
     slot_bytes_ = quantised_bytes(std::min(chunk_, longest), args.quantisation);
     users_.resize(window_ * slots());
+    coded_.resize(args.size);
   }
 
   Schedule build() {
@@ -113,16 +114,20 @@ class Quantised {
     const Values values = chunk(round, owner);
     if (values.count == 0) return;
     const std::uint64_t slot = exchanged(round, owner);
-    const auto coded = builder_.code(StepKind::quantise, of_input(values), codes(slot, values),
-                                     std::move(users_[slot]));
-    builder_.send(owner, channel_of_contributions(round), codes(slot, values), {{coded}, -1});
+    coded_[owner] = builder_.code(StepKind::quantise, of_input(values), codes(slot, values),
+                                  std::move(users_[slot]));
+    builder_.send(owner, channel_of_contributions(round), codes(slot, values),
+                  {{coded_[owner]}, -1});
   }
 
   void collect(std::uint64_t round, std::uint32_t owner) {
     const Values values = chunk(round, owner);
     if (values.count == 0) return;
     const std::uint64_t slot = exchanged(round, owner);
-    const auto came = builder_.recv(owner, channel_of_sum(round), codes(slot, values));
+    // An owner that sends its sum too early must not have it written over an input that has not
+    // been read yet.
+    const auto came =
+        builder_.recv(owner, channel_of_sum(round), codes(slot, values), {{coded_[owner]}, -1});
     users_[slot] = {
         builder_.code(StepKind::dequantise, codes(slot, values), of_output(values), {came})};
   }
@@ -166,6 +171,7 @@ class Quantised {
   std::uint64_t rounds_ = 0;
   std::uint64_t window_ = 1;  // chunks of a part under way at once
   std::uint64_t slot_bytes_ = 0;
+  Steps coded_;               // of this round, by owner: the step that has read the input
   std::vector<Steps> users_;  // by slot: the steps after which it may be written again
 };
 

@@ -384,8 +384,8 @@ void Operation::mark_done(std::uint32_t s, std::uint32_t segment) {
 }
 
 /// Does the work that has become possible, in a loop rather than by recursion: one step makes the
-/// next possible, through whole schedules. What can be sent is sent at once, so that the line works
-/// while this thread computes.
+/// next possible, through whole schedules. What can be sent is given to the links at once: what
+/// their sockets take moves while this thread computes.
 void Operation::drain() {
   if (draining_) return;
   draining_ = true;

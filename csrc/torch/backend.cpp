@@ -307,7 +307,8 @@ WorkPtr PcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
 WorkPtr PcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const at::Tensor& tensor = single(OpKind::all_reduce, tensors);
   const std::optional<Quantisation> asked = take_quantisation_of_call();
-  if (tensor.layout() == at::kSparse && !asked) return allreduce_sparse(tensors, opts);
+  const bool exact = asked.value_or(Quantisation::none) == Quantisation::none;
+  if (tensor.layout() == at::kSparse && exact) return allreduce_sparse(tensors, opts);
   Call call(OpKind::all_reduce, tensor);
   call.reduce(opts.reduceOp);
   call.quantise(quantisation_, asked);

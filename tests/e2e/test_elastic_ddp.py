@@ -514,7 +514,7 @@ def test_one_member_alone_passes_its_boundaries_where_it_should(
 # ------------------------------------------------------------------------------ nothing replayed
 
 
-def gives_again(index: int, url: str) -> None:
+def gives_again(index: int, url: str, quantise: str | None) -> None:
     """A loop that catches the error of a loss and takes the next batch."""
     import pccl_backend as pccl
 
@@ -522,7 +522,8 @@ def gives_again(index: int, url: str) -> None:
     ddp = DDP(make_net(), process_group=pg, bucket_cap_mb=BUCKET_MB, **pccl.ddp_kwargs)
     optimizer = torch.optim.SGD(ddp.parameters(), 1e-3)
     sampler = pccl.ElasticSampler(60, batch=2, global_batch=8)
-    run = pccl.elastic(ddp, optimizer, pg, state={"sampler": sampler})
+    hook_of_bits = None if quantise is None else pccl.quantised_hook(quantise, error_feedback=True)
+    run = pccl.elastic(ddp, optimizer, pg, state={"sampler": sampler}, hook=hook_of_bits)
     given: list[int] = []
     errors = []
     for indices in sampler.batches(passes=1):
@@ -546,10 +547,11 @@ def gives_again(index: int, url: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("quantise", [None, "int8"])
 def test_a_step_that_a_loss_has_failed_is_left_out_and_its_samples_given_again(
-    run_peers: Run, start_master: Start
+    run_peers: Run, start_master: Start, quantise: str | None
 ) -> None:
-    peers = run_peers(gives_again, 2, start_master("--min-peers", "2").url)
+    peers = run_peers(gives_again, 2, start_master("--min-peers", "2").url, quantise)
     last = peers[0].finish()[-1]
     assert peers[1].process.wait() == -signal.SIGKILL
     (error,) = last["errors"]

@@ -172,6 +172,9 @@ def asks_for_too_much(rank: int, world: int, meet: str) -> None:
     exact = contribution(rank, 300)
     pccl.all_reduce(exact, quantise="none")
     assert torch.equal(exact, contribution(0, 300) + contribution(1, 300))
+    sparse = ones.to_sparse()
+    pccl.all_reduce(sparse, quantise="none")
+    assert torch.equal(sparse.to_dense(), ones * world)
     dist.destroy_process_group()
 
 

@@ -84,10 +84,23 @@ def test_tensors_of_other_types_are_refused() -> None:
 
 
 class Bucket:
-    """A bucket of DDP, with these parameters and gradients."""
+    """A bucket of DDP, with these parameters and gradients; by default the only one."""
 
-    def __init__(self, parameters: list[torch.nn.Parameter], *gradients: torch.Tensor) -> None:
+    def __init__(
+        self,
+        parameters: list[torch.nn.Parameter],
+        *gradients: torch.Tensor,
+        index: int = 0,
+        last: bool = True,
+    ) -> None:
         self._parameters, self._buffer = parameters, torch.cat([g.flatten() for g in gradients])
+        self._index, self._last = index, last
+
+    def index(self) -> int:
+        return self._index
+
+    def is_last(self) -> bool:
+        return self._last
 
     def parameters(self) -> list[torch.nn.Parameter]:
         return self._parameters
@@ -110,6 +123,43 @@ def test_feedback_follows_the_parameter_into_another_bucket() -> None:
     third = Bucket([b], torch.zeros(4))
     feedback.add(third, 2)  # the second reduction was not kept, as one that failed
     assert torch.equal(third.buffer(), taken[4:])
+
+
+def test_feedback_of_a_backward_is_kept_as_a_whole_or_not_at_all() -> None:
+    a, b = (torch.nn.Parameter(torch.zeros(4)) for _ in range(2))
+    gradient = torch.tensor([0.0, 0.3, 1.0, 0.62])
+    feedback = _quantised._Feedback("int4")
+
+    def of_next_step() -> list[torch.Tensor]:
+        buckets = [Bucket([p], torch.zeros(4), index=i) for i, p in enumerate((a, b))]
+        return [(feedback.add(bucket, 2), bucket.buffer())[1] for bucket in buckets]
+
+    first = Bucket([a], gradient, last=False)
+    second = Bucket([b], -gradient, index=1)
+    keep_first = feedback.add(first, 2)
+    keep_first()
+    feedback.add(second, 2)  # its reduction fails
+    assert not torch.cat(of_next_step()).any()
+    keeps = [feedback.add(Bucket([a], gradient, last=False), 2)]
+    keeps.append(feedback.add(Bucket([b], -gradient, index=1), 2))
+    for keep in reversed(keeps):  # in whatever order they are reduced
+        keep()
+    assert all(part.any() for part in of_next_step())
+
+
+def test_feedback_is_given_back_to_one_that_is_alone() -> None:
+    a = torch.nn.Parameter(torch.zeros(4))
+    gradient = torch.tensor([0.0, 0.3, 1.0, 0.62])
+    feedback = _quantised._Feedback("int4")
+    first = Bucket([a], gradient)
+    feedback.add(first, 2)()
+    taken = gradient - _C.as_sent(gradient, "int4")
+    alone = Bucket([a], torch.zeros(4))
+    feedback.add(alone, 1)()
+    assert torch.equal(alone.buffer(), taken)
+    after = Bucket([a], torch.zeros(4))
+    feedback.add(after, 2)
+    assert not after.buffer().any()
 
 
 def test_feedback_keeps_nothing_where_nothing_is_rounded_or_a_block_is_lost() -> None:
