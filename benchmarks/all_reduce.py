@@ -7,6 +7,7 @@ shared memory, as it does within one machine, and over TCP, as it does between m
 
     python benchmarks/all_reduce.py                     # the table of docs/benchmarks.md
     python benchmarks/all_reduce.py --worlds 2 --sizes 4,65536 --json out.json
+    python benchmarks/all_reduce.py --behind-barrier    # one call at a time
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 SIZES = "4,65536,1048576,16777216,67108864,268435456"
 OVER = {"memory": "1", "TCP": "0"}  # PCCL_SHARED_MEMORY
+CALLS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
 
 def arguments() -> argparse.Namespace:
@@ -33,6 +36,8 @@ def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--worlds", default="2,4", help="numbers of ranks (default 2,4)")
     p.add_argument("--sizes", default=SIZES, help=f"bytes of a tensor (default {SIZES})")
+    p.add_argument("--calls", default="all_reduce", help=f"some of {','.join(CALLS)}")
+    p.add_argument("--behind-barrier", action="store_true", help="each call behind a barrier")
     p.add_argument("--groups", default="fixed,elastic", help="kinds of groups (default both)")
     p.add_argument("--over", default="memory,TCP", help="what pccl goes through (default both)")
     p.add_argument("--rounds", type=int, default=7, help="alternations for each size (default 7)")
@@ -45,8 +50,28 @@ def arguments() -> argparse.Namespace:
     return p.parse_args()
 
 
+def call_of(name: str, backend: Any, size: int, world: int) -> Callable[[], Any]:
+    """Issues a call of a backend; `size`: bytes of the larger of its tensors, divided evenly.
+
+    Without Python's functions of torch.distributed around it, which cost both backends the same.
+    """
+    import torch
+
+    whole = torch.zeros(max(world, size // 4 // world * world))
+    part = torch.zeros(whole.numel() // world)
+    other = torch.zeros_like(whole)
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: backend.allreduce([whole]),
+        "all_gather": lambda: backend._allgather_base(whole, part),
+        "reduce_scatter": lambda: backend._reduce_scatter_base(part, whole),
+        "broadcast": lambda: backend.broadcast([whole]),
+        "all_to_all": lambda: backend.alltoall_base(other, whole, [], []),
+    }
+    return calls[name]
+
+
 def worker(args: argparse.Namespace) -> None:
-    """One rank: measures all sizes; rank 0 prints one JSON line for each."""
+    """One rank: measures all calls and sizes; rank 0 prints one JSON line for each."""
     import torch
     import torch.distributed as dist
 
@@ -62,34 +87,32 @@ def worker(args: argparse.Namespace) -> None:
         dist.PrefixStore("gloo", store), rank, args.world, timedelta(seconds=300)
     )
 
-    # Both without Python's dist.all_reduce around them, which costs them the same.
-    def by_pccl(t: torch.Tensor) -> None:
-        pccl.allreduce([t]).wait()
-
-    def by_gloo(t: torch.Tensor) -> None:
-        gloo.allreduce([t]).wait()
-
-    def block(call: Any, t: torch.Tensor, count: int) -> float:
+    def block(call: Callable[[], Any], count: int) -> float:
         gloo.barrier().wait()
         began = time.perf_counter()
+        waited = 0.0
         for _ in range(count):
-            call(t)
-        return (time.perf_counter() - began) / count
+            if args.behind_barrier:
+                before = time.perf_counter()
+                gloo.barrier().wait()
+                waited += time.perf_counter() - before
+            call().wait()
+        return (time.perf_counter() - began - waited) / count
 
-    for size in (int(s) for s in args.sizes.split(",")):
-        tensor = torch.zeros(max(1, size // 4))
+    for name, size in itertools.product(args.calls.split(","), map(int, args.sizes.split(","))):
+        calls = [call_of(name, backend, size, args.world) for backend in (pccl, gloo)]
         counts = []
-        for call in (by_pccl, by_gloo):
-            once = max(block(call, tensor, 3), block(call, tensor, 3))
+        for call in calls:
+            once = max(block(call, 3), block(call, 3))
             agreed = torch.tensor([max(3.0, min(2000.0, args.seconds / once))])
             gloo.allreduce([agreed]).wait()
             counts.append(int(agreed.item() / args.world))
         pairs = [
-            (block(by_pccl, tensor, counts[0]), block(by_gloo, tensor, counts[1]))
-            for _ in range(args.rounds)
+            [block(*each) for each in zip(calls, counts, strict=True)] for _ in range(args.rounds)
         ]
         if rank == 0:
             row = {
+                "call": name,
                 "bytes": size,
                 "pccl_us": statistics.median(p for p, _ in pairs) * 1e6,
                 "gloo_us": statistics.median(g for _, g in pairs) * 1e6,
@@ -128,7 +151,8 @@ def measure(
     meet = folder / f"meet-{kind}-{world}"
     command = [sys.executable, __file__, "--world", str(world), "--meet", str(meet)]
     command += ["--sizes", args.sizes, "--rounds", str(args.rounds), "--master", address]
-    command += ["--seconds", str(args.seconds)]
+    command += ["--seconds", str(args.seconds), "--calls", args.calls]
+    command += ["--behind-barrier"] if args.behind_barrier else []
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PCCL_LOG_LEVEL": "warning"}
     env["PCCL_SHARED_MEMORY"] = OVER[over]
     ranks = [
@@ -163,8 +187,8 @@ def main() -> None:
         worker(args)
         return
     rows: list[dict[str, Any]] = []
-    print("| group | ranks | pccl goes over | size | pccl, us | gloo, us | gloo / pccl |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| call | group | ranks | pccl goes over | size | pccl, us | gloo, us | gloo / pccl |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         for kind, world, over in itertools.product(
             args.groups.split(","), args.worlds.split(","), args.over.split(",")
@@ -172,7 +196,7 @@ def main() -> None:
             for row in measure(args, int(world), kind, over, Path(folder)):
                 rows.append(row)
                 print(
-                    f"| {kind} | {world} | {over} | {size_text(row['bytes'])} "
+                    f"| {row['call']} | {kind} | {world} | {over} | {size_text(row['bytes'])} "
                     f"| {row['pccl_us']:.0f} | {row['gloo_us']:.0f} | {row['ratio']:.1f} |",
                     flush=True,
                 )

@@ -371,7 +371,8 @@ void Call::separate(std::int32_t own_rank) {
       const Buffer& output = request_.outputs[j];
       if (!touch(input, output)) continue;
       const bool same = input.data == output.data && input.bytes == output.bytes;
-      const bool its_own = each ? i == j
+      // Of an all_to_all the part of another rank may come before the one to it has left.
+      const bool its_own = each ? i == j && i == own
                                 : (request_.inputs.size() == 1 || i == own) &&
                                       (request_.outputs.size() == 1 || j == own);
       if (same && its_own) continue;

@@ -7,8 +7,8 @@
 // stretch of them lies in one piece.
 //
 // Sleeping. A side that is about to sleep says so in the header and then looks once more; a side
-// that has moved bytes looks whether the other one sleeps. Between the two steps each side has a
-// full fence, so at least one of the two sees the other's step, and no wake-up is lost.
+// that has moved bytes looks whether the other one sleeps. All four steps are sequentially
+// consistent, so at least one of the two sees the other's step, and no wake-up is lost.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,7 @@ class RingWriter {
 
   /// Bytes that fit now, in grains; nothing: the reader's count cannot be.
   [[nodiscard]] std::optional<std::size_t> room() const {
-    const std::uint64_t unread = written_ - header_->read.load(std::memory_order_acquire);
+    const std::uint64_t unread = written_ - header_->read.load();
     if (unread > size_) return {};
     return (size_ - static_cast<std::size_t>(unread)) / kRingGrainBytes * kRingGrainBytes;
   }
@@ -61,18 +61,15 @@ class RingWriter {
   void write(std::span<const std::byte> from) {
     std::memcpy(bytes_ + written_ % size_, from.data(), from.size());
     written_ += from.size();
-    header_->written.store(written_, std::memory_order_release);
+    header_->written.store(written_);
   }
   /// After a write: must the reader be woken?
   [[nodiscard]] bool wakes_reader() {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    return header_->reader_sleeps.load(std::memory_order_relaxed) != 0 &&
-           header_->reader_sleeps.exchange(0, std::memory_order_relaxed) != 0;
+    return header_->reader_sleeps.load() != 0 && header_->reader_sleeps.exchange(0) != 0;
   }
   /// The writer is about to sleep until there is room. False: there is some.
   [[nodiscard]] bool sleep() {
-    header_->writer_sleeps.store(1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    header_->writer_sleeps.store(1);
     if (room() == std::size_t{0}) return true;
     wake();
     return false;
@@ -94,28 +91,25 @@ class RingReader {
   /// Bytes that have come and are not taken yet; nothing: the writer's count cannot be. They may
   /// change while they lie there: a reader decides by a copy.
   [[nodiscard]] std::optional<std::span<const std::byte>> here() const {
-    const std::uint64_t unread = header_->written.load(std::memory_order_acquire) - read_;
+    const std::uint64_t unread = header_->written.load() - read_;
     if (unread > size_) return {};
     return std::span(bytes_ + read_ % size_, static_cast<std::size_t>(unread));
   }
   /// Gives so many bytes, which are here, back to the writer.
   void take(std::size_t bytes) {
     read_ += bytes;
-    header_->read.store(read_, std::memory_order_release);
+    header_->read.store(read_);
   }
   /// After a take: must the writer be woken? Not before half of the ring is free: each wake-up
   /// costs more than copying a few thousand bytes.
   [[nodiscard]] bool wakes_writer() {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (header_->writer_sleeps.load(std::memory_order_relaxed) == 0) return false;
+    if (header_->writer_sleeps.load() == 0) return false;
     const std::uint64_t unread = header_->written.load(std::memory_order_relaxed) - read_;
-    return unread <= size_ / 2 &&
-           header_->writer_sleeps.exchange(0, std::memory_order_relaxed) != 0;
+    return unread <= size_ / 2 && header_->writer_sleeps.exchange(0) != 0;
   }
   /// The reader is about to sleep until bytes come. False: some have.
   [[nodiscard]] bool sleep() {
-    header_->reader_sleeps.store(1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    header_->reader_sleeps.store(1);
     const auto bytes = here();
     if (bytes && bytes->empty()) return true;
     wake();
