@@ -182,6 +182,9 @@ constexpr std::uint64_t kLarge = 5U << 19;    // chains of more pieces than they
 class BlameOf : public ::testing::TestWithParam<Collective> {};
 
 TEST_P(BlameOf, the_member_whose_data_are_lost_is_blamed_by_the_one_that_misses_them_alone) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "there is one thread, and ThreadSanitizer makes minutes of these seconds";
+#endif
   const Collective what = GetParam();
   Memory memory(what.bytes);
   std::size_t losses = 0;
