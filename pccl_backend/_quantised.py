@@ -82,13 +82,15 @@ def quantised_hook(quantise: str, *, error_feedback: bool = False) -> Hook:
 
     Returns:
         The hook. It raises ValueError for gradients that are not float32. Its attribute `failure`
-        is the error of the last reduction that failed, with its own class: torch makes a
+        is the error of a reduction of this backward that failed, with its own class: torch makes a
         RuntimeError of what a callback of a future raises.
     """
     check_name(quantise)
     feedback = _Feedback(quantise) if error_feedback else None
 
     def hook(group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        if bucket.index() == 0:
+            hook.failure = None  # type: ignore[attr-defined]  # of the backward before
         buffer: torch.Tensor = bucket.buffer()
         _check_call(buffer, dist.ReduceOp.AVG)
         keep = _nothing if feedback is None else feedback.add(bucket, _size(group))
