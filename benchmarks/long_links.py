@@ -6,7 +6,8 @@ all-reduce sends so many bytes each way, with n ranks 2 (n - 1) / n times as man
 `of the line` counts. For each line the first call, cold, and the median of the calls after it, one
 at a time behind a barrier.
 
-  hosts           their congestion control; pccl takes BBR over long lines where it may
+  hosts           their congestion control; pccl takes BBR over long lines where it may, as
+                  pccl-no-bbr (PCCL_BBR=0) it takes that of the hosts
   formula         what one connection of Reno gets by Mathis et al. 1997: MSS / RTT * 1.22 / sqrt of
                   the loss
   overruns, late  of the emulator: packets that it had no room for, and that it sent too late
@@ -34,6 +35,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
 SEGMENT_BYTES = 1448  # of payload in a packet of 1,500 bytes
+BACKENDS = {"pccl": {}, "pccl-no-bbr": {"PCCL_BBR": "0"}, "gloo": {}}  # and their environment
 
 
 def arguments() -> argparse.Namespace:
@@ -43,7 +45,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--loss-pct", type=float, nargs="+", default=[0.0, 0.001, 0.01, 0.1])
     p.add_argument("--rate-mbit", type=float, default=1000.0)
     p.add_argument("--congestion", nargs="+", default=["reno", "bbr"], help="of the hosts")
-    p.add_argument("--backends", nargs="+", default=["pccl"], choices=["pccl", "gloo"])
+    p.add_argument("--backends", nargs="+", default=["pccl"], choices=list(BACKENDS))
     p.add_argument("--world", type=int, default=2)
     p.add_argument("--mib", type=int, default=256, help="of the tensor (default 256)")
     p.add_argument("--calls", type=int, default=10, help="after the first one (default 10)")
@@ -61,7 +63,7 @@ def run_rank(given: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(given.meet, given.world)
     dist.init_process_group(
-        given.backends[0],
+        given.backends[0].split("-", maxsplit=1)[0],
         store=store,
         rank=given.rank,
         world_size=given.world,
@@ -97,7 +99,12 @@ def measure(given: argparse.Namespace, wan: Any, backend: str) -> list[float]:
             command += ["--backends", backend, "--world", str(given.world)]
             command += ["--mib", str(given.mib), "--calls", str(given.calls)]
             command += ["--limit-s", str(given.limit_s)]
-            env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "wan0"}
+            env = {
+                **os.environ,
+                **BACKENDS[backend],
+                "OMP_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "wan0",
+            }
             env["PCCL_INTERFACE"] = wan.address(rank + 1)
             env.setdefault("PCCL_LOG_LEVEL", "error")
             ranks.append(

@@ -159,6 +159,9 @@ class Options:
         shared_memory: Whether data between processes of one machine and one user goes through
             memory that only the two of them have, in place of TCP and of its encryption. Both have
             to want that. PCCL_SHARED_MEMORY=0.
+        bbr: Whether connections over long lines (a round trip of 5 ms and more) use BBR where the
+            system lets this process have it. False: what the system has for all connections.
+            PCCL_BBR=0.
         objects: Whether torch's object collectives (`broadcast_object_list` and the like), which
             unpickle what other members send, may be called on groups of pccl. PCCL_OBJECTS=0.
         quantise: The fewer bits as which the group that is made with these options sends the values
@@ -191,6 +194,7 @@ class Options:
     stream_wait: bool = False
     plaintext: str | None = None
     shared_memory: bool = True
+    bbr: bool = True
     objects: bool = True
     core_dumps: bool = True
     quantise: str | None = None
@@ -306,6 +310,7 @@ class Options:
             "preimage_bytes_max": self.preimage_bytes,
             "plaintext": self.plaintext or "",
             "shared_memory": self.shared_memory,
+            "bbr": self.bbr,
         }
 
 
@@ -513,6 +518,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "stream_wait": ("PCCL_STREAM_WAIT", _read_switch),
     "plaintext": ("PCCL_PLAINTEXT", str.lower),
     "shared_memory": ("PCCL_SHARED_MEMORY", _read_switch),
+    "bbr": ("PCCL_BBR", _read_switch),
     "objects": ("PCCL_OBJECTS", _read_switch),
     "core_dumps": ("PCCL_CORE_DUMPS", _read_switch),
     "quantise": ("PCCL_QUANTISE", str.lower),

@@ -42,6 +42,9 @@ inline constexpr std::size_t kStoreKeysMax = 4096;  // in one request
 inline constexpr std::size_t kSegmentBytesMax = 1U << 20;
 inline constexpr std::size_t kSmallSegmentBytesMax = 64U
                                                      << 10;  // up to here the small lane is used
+inline constexpr std::size_t kSliceBytes = 64U << 10;        // of a segment over a long line
+// Segments of one link of which some slices have arrived: as many as slow lanes can hold up.
+inline constexpr std::size_t kSlicedSegmentsMax = 16384;
 // A quantised all-reduce codes half a segment of float32 values at a time, and has this many under
 // way at once, over all ranks that add; with its scratch memory twice as many codes.
 inline constexpr std::size_t kQuantisedChunkValues = 1U << 17;
@@ -67,7 +70,7 @@ inline constexpr std::size_t kRelayOpeningsMax =
 // Connections.
 inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complete handshake
 inline constexpr std::uint64_t kJoinMs = 30000;  // a lane that has not joined its link is given up
-inline constexpr std::size_t kLanesMax = 65;     // of a link: the small one and 64 bulk lanes
+inline constexpr std::size_t kLanesMax = 129;    // of a link: the small one and 128 bulk lanes
 inline constexpr int kAcceptBacklog = 1024;
 // Free descriptors that lanes beyond the first leave for the rest. Newcomers at a master leave
 // twice as many.

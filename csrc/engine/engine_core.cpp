@@ -42,6 +42,7 @@ Error EngineCore::listen() {
   link_options.tcp_user_timeout_ms = options_.tcp_user_timeout_ms;
   link_options.plaintext = options_.plaintext;
   link_options.shared_memory = options_.shared_memory;
+  link_options.bbr = options_.bbr;
   auto links = network_.make_links(*this, link_options);
   if (!links) return links.error();
   links_ = std::move(links).value();

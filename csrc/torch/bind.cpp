@@ -199,6 +199,7 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("stall_timeout_ms", options.stall_timeout_ms);
   fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
   fields.take("shared_memory", options.shared_memory);
+  fields.take("bbr", options.bbr);
   std::string plaintext;
   std::string token_file;
   std::string token;

@@ -154,7 +154,6 @@ void Connector::finish(std::list<Attempt>::iterator attempt) {
   slow_.reset();
   handed_out_ = true;
   tune_socket(socket.fd(), user_timeout_ms_);
-  tune_congestion(socket.fd());
   const auto connected = events_.connected;
   connected(std::move(socket), address);
 }

@@ -18,6 +18,19 @@ bool known(SegmentKind kind) {
   return kind >= SegmentKind::collective && kind <= SegmentKind::state;
 }
 
+/// What follows the fields of the segment. False: it is no slice of it.
+bool decode_slice(std::span<const std::byte> bytes, FrameHeader& header) {
+  SegmentHeader& segment = header.segment;
+  BytesIn from(bytes);
+  segment.slice.number = from.number<std::uint64_t>();
+  segment.slice.offset = from.number<std::uint32_t>();
+  segment.slice.bytes = header.payload_bytes;
+  segment.bytes = from.number<std::uint32_t>();
+  const std::uint32_t offset = segment.slice.offset;
+  return segment.bytes <= kSegmentBytesMax && offset % kSliceBytes == 0 && offset < segment.bytes &&
+         segment.slice.bytes == std::min<std::size_t>(kSliceBytes, segment.bytes - offset);
+}
+
 }  // namespace
 
 SegmentFields encode_segment_fields(const SegmentHeader& header) {
@@ -82,6 +95,11 @@ std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out) {
           .number(s.route.session)
           .number(s.route.number);
       std::copy(s.route.tag.begin(), s.route.tag.end(), out.end() - kSealTagBytes);
+    } else if (header.type == FrameType::slice) {
+      BytesOut{std::span(out).subspan(kSegmentHeaderBytes)}
+          .number(s.slice.number)
+          .number(s.slice.offset)
+          .number(s.bytes);
     }
   }
   BytesOut{std::span(out)}.number(crc32c(0, std::span(out).subspan(4, size - 4)));
@@ -98,6 +116,7 @@ Result<std::size_t> frame_header_size(std::span<const std::byte> bytes) {
     case FrameType::relay:
     case FrameType::routed:
     case FrameType::joined:
+    case FrameType::slice:
       return header_bytes(type);
   }
   return {ErrorCode::malformed,
@@ -153,6 +172,9 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
       header.segment = segment.value();
     }
     header.segment.bytes = header.payload_bytes;
+    if (header.type == FrameType::slice) {
+      sound = decode_slice(bytes.subspan(kSegmentHeaderBytes), header) && sound;
+    }
   }
   if (!sound) return {ErrorCode::malformed, std::string(kNamesNothing)};
   if (header.payload_bytes < bytes_min || header.payload_bytes > bytes_max) {

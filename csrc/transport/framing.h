@@ -22,9 +22,14 @@
 //   96  u64  session: the receiver's
 //  104  u64  number
 //  112  16 x tag of the seal
-// The header is 16 bytes long, that of a segment 80, that of a routed one 128. The payload follows
-// it at once. Limits: control 1..kControlBytesMax bytes, on a lane 1..kPeerMessageBytesMax, relay
-// kRelayHeadBytes to kRelayBytesMax, segments 0..kSegmentBytesMax, goodbye and joined 0. A
+//   slices of segments have bytes 16 to 79 as the segment, and go on with
+//   80  u64  number of the sliced segment, any that no unfinished one of the direction has
+//   88  u32  offset of the slice in the segment, a multiple of kSliceBytes
+//   92  u32  bytes of the whole segment
+// The header is 16 bytes long, that of a segment 80, of a slice 96, of a routed segment 128. The
+// payload follows it at once. Limits: control 1..kControlBytesMax bytes, on a lane
+// 1..kPeerMessageBytesMax, relay kRelayHeadBytes to kRelayBytesMax, segments 0..kSegmentBytesMax,
+// slices kSliceBytes or what is left of the segment, but not 0, goodbye and joined 0. A
 // goodbye is the last frame of a sender: a connection that ends after it has ended in good order,
 // without it the peer is lost. Joined is the first frame of the side that has dialled one more lane
 // of an existing link.
@@ -48,21 +53,24 @@ enum class FrameType : std::uint8_t {
   goodbye = 3,
   relay = 4,
   routed = 5,
-  joined = 6
+  joined = 6,
+  slice = 7
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kSegmentHeaderBytes = 80;
 inline constexpr std::size_t kSegmentFieldsBytes = kSegmentHeaderBytes - kFrameHeaderBytes;
+inline constexpr std::size_t kSliceHeaderBytes = 96;
 inline constexpr std::size_t kRoutedHeaderBytes = 128;
 inline constexpr std::size_t kRelayHeadBytes = 40;
 /// Of a relay frame: a message between peers, sealed, behind a head.
 inline constexpr std::size_t kRelayBytesMax =
     kRelayHeadBytes + kPeerMessageBytesMax + kSealTagBytes;
 
-/// Does a frame of this type carry a segment? The others carry a message, or nothing.
+/// Does a frame of this type carry a segment, or a slice of one? The others carry a message, or
+/// nothing.
 [[nodiscard]] constexpr bool has_segment(FrameType type) {
-  return type == FrameType::segment || type == FrameType::routed;
+  return type == FrameType::segment || type == FrameType::routed || type == FrameType::slice;
 }
 
 [[nodiscard]] constexpr bool has_message(FrameType type) {
@@ -74,13 +82,14 @@ struct FrameHeader {
   bool has_payload_crc = false;
   std::uint32_t payload_bytes = 0;
   std::uint32_t payload_crc = 0;
-  SegmentHeader segment;  // if the frame carries one: segment.bytes == payload_bytes; if it is
-                          // routed, `bytes` and `route` alone
+  SegmentHeader segment;  // if the frame carries one: segment.bytes == payload_bytes, of a slice
+                          // segment.slice.bytes; of a routed one `bytes` and `route` alone
 };
 
 /// Bytes of the whole header of a frame of that type.
 [[nodiscard]] constexpr std::size_t header_bytes(FrameType type) {
   if (type == FrameType::routed) return kRoutedHeaderBytes;
+  if (type == FrameType::slice) return kSliceHeaderBytes;
   return type == FrameType::segment ? kSegmentHeaderBytes : kFrameHeaderBytes;
 }
 

@@ -98,10 +98,9 @@ void Gate::admit(Socket socket) {
   });
   talk->expect(
       kOpeningBytes,
-      [this, remote_host, fd, weak = std::weak_ptr(talk)](std::span<const std::byte> bytes) {
+      [this, remote_host, weak = std::weak_ptr(talk)](std::span<const std::byte> bytes) {
         const auto open = weak.lock();
         if (!open) return;
-        tune_congestion(fd);
         opening_arrived(open, remote_host, bytes);
       },
       may_be_opening);

@@ -4,6 +4,7 @@
 // file below it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "transport/framing.h"
+#include "transport/line.h"
 #include "transport/transport.h"
 
 namespace pccl {
@@ -24,7 +26,9 @@ struct Outgoing {
   std::vector<std::byte> owned;
   MemoryToken token = 0;
   std::uint64_t cookie = 0;
-  bool tells = false;  // the owner of the links hears when it is sent (a segment)
+  /// The owner of the links hears when it is sent (a segment). A frame of borrowed memory that
+  /// tells nobody is a slice of one: it is sent whatever becomes of the memory.
+  bool tells = false;
 
   // Set by the lane, once it has taken the frame.
   bool encoded = false;
@@ -36,6 +40,17 @@ struct Outgoing {
   [[nodiscard]] std::size_t payload_bytes() const { return frame.payload_bytes; }
 };
 
+/// Copies what is left to be sent of a frame whose memory goes.
+inline void own_rest(Outgoing& frame) {
+  const std::size_t done = frame.sent > frame.header_size ? frame.sent - frame.header_size : 0;
+  frame.owned.resize(frame.payload_bytes());
+  std::copy(frame.payload + done, frame.payload + frame.payload_bytes(),
+            frame.owned.begin() + static_cast<std::ptrdiff_t>(done));
+  frame.payload = frame.owned.data();
+  frame.token = 0;
+  frame.tells = false;
+}
+
 class Lane;
 
 /// The link that a lane belongs to. Called from the loop; `lane_sent` and `lane_next` also inside
@@ -45,8 +60,8 @@ class LaneOwner {
   virtual ~LaneOwner() = default;
   /// The payload of a control frame, or of a relay frame.
   virtual void lane_message(FrameType type, std::span<const std::byte> payload) = 0;
-  /// Returns the memory for a segment's payload. A payload that is dropped is followed by no
-  /// `lane_segment`.
+  /// Returns the memory for a segment's payload, or a slice's. A segment that is dropped is
+  /// followed by no `lane_segment`, a slice is.
   virtual Placement lane_segment_header(const SegmentHeader& header) = 0;
   /// As LinkEvents::segment_part; of an owner that places segments in parts.
   virtual void lane_part(const SegmentHeader&, const Placement&, std::uint32_t,
@@ -84,9 +99,11 @@ class Lane {
   struct Sent {
     std::uint64_t bytes = 0;
     std::size_t unacknowledged = 0;  // of them
-    std::uint64_t round_trip_us = 0;
+    Line line;
   };
   [[nodiscard]] virtual Sent sent() const { return {}; }
+  /// Sends no faster than this from now on; 0: as fast as it can.
+  virtual void pace(std::uint64_t bytes_per_second) { static_cast<void>(bytes_per_second); }
   /// What the frames go through, for people.
   [[nodiscard]] virtual std::string_view carrier() const { return "memory"; }
 

@@ -17,47 +17,53 @@ constexpr int kWindowsOfMore = 2;
 constexpr int kWindowsOfFewer = 3;
 constexpr std::uint64_t kHoldWindows = 8;
 constexpr std::uint64_t kHoldDoublings = 3;
+// A line that could carry more is tried again so many times sooner, and with more lanes alone.
+constexpr std::uint64_t kQuietWeight = 4;
 constexpr int kWindowsOfAnother = 4;
 
 }  // namespace
 
 std::size_t LaneCount::look(const Look& look) {
   if (look.round_trip_us < kLongTripUs) return wanted_;
+  most_ = std::clamp(look.most, least_, limit_);
   busy_us_ += look.busy_us;
+  if (look.crowded) crowded_us_ += look.busy_us;
   bytes_ += look.bytes;
   const std::uint64_t window =
       std::clamp(kWindowTrips * look.round_trip_us, kWindowUsMin, kWindowUsMax);
   if (busy_us_ < (settling_ ? window / 2 : window)) return wanted_;
   if (bytes_ == 0) {  // the peer takes nothing, which says nothing of the number of lanes
-    busy_us_ = 0;
+    busy_us_ = crowded_us_ = 0;
     return wanted_;
   }
   const double rate = static_cast<double>(bytes_) / static_cast<double>(busy_us_);
-  busy_us_ = 0;
+  const bool crowded = 2 * crowded_us_ > busy_us_;
+  busy_us_ = crowded_us_ = 0;
   bytes_ = 0;
   if (settling_) {
     settling_ = false;
   } else {
-    window_over(rate);
+    window_over(rate, crowded);
   }
   return wanted_;
 }
 
-void LaneCount::window_over(double rate) {
+void LaneCount::window_over(double rate, bool crowded) {
   ++windows_;
   switch (trial_) {
     case Trial::none:
-      return goes_on(rate);
+      return goes_on(rate, crowded);
     case Trial::more: {
       trial_rate_ += rate;
       const bool far_better = rate >= kFarBetter * base_rate_;
-      if (!far_better && windows_ < kWindowsOfMore) return;
-      if (!far_better && trial_rate_ < kBetter * base_rate_ * windows_) return settle(base_);
+      // A line that is not full carries more over more lanes, once they have found their rates.
+      const bool helps = far_better || (!crowded && rate >= kBrokenIn * base_rate_);
+      if (!helps && windows_ < kWindowsOfMore) return;
+      if (!helps && trial_rate_ < kBetter * base_rate_ * windows_) return settle(base_);
       base_ = wanted_;
       base_rate_ = far_better ? rate : trial_rate_ / windows_;
-      if (base_ == most_) return settle(base_);
-      // The first time fast: what is too many goes again.
-      return begin(Trial::more, settled_ == 0 ? 4 * base_ : 2 * base_);
+      if (base_ >= most_) return settle(base_);
+      return begin(Trial::more, more_than(crowded));
     }
     case Trial::fewer: {
       trial_rate_ += rate;
@@ -68,7 +74,7 @@ void LaneCount::window_over(double rate) {
   }
 }
 
-void LaneCount::goes_on(double rate) {
+void LaneCount::goes_on(double rate, bool crowded) {
   slow_windows_ = rate < kBrokenIn * base_rate_ ? slow_windows_ + 1 : 0;
   const bool another_line = slow_windows_ >= kWindowsOfAnother;
   if (base_rate_ == 0 || another_line) {
@@ -78,12 +84,19 @@ void LaneCount::goes_on(double rate) {
     base_rate_ += kNewest * (rate - base_rate_);
   }
   if (hold_ > 0 && !another_line) {
-    --hold_;
+    hold_ -= std::min(hold_, crowded ? 1 : kQuietWeight);
     return;
   }
-  const bool can_be_fewer = base_ > least_ && !another_line;
-  if (can_be_fewer && (fewer_next_ || base_ == most_)) return begin(Trial::fewer, base_ / 2);
-  if (base_ < most_) begin(Trial::more, settled_ == 0 ? 4 * base_ : 2 * base_);
+  const bool can_be_fewer = base_ > least_ && !another_line && crowded;
+  if (can_be_fewer && (fewer_next_ || base_ >= most_)) {
+    return begin(Trial::fewer, base_ - (base_ + 3) / 4);
+  }
+  if (base_ < most_) begin(Trial::more, more_than(crowded));
+}
+
+/// The first time fast: what is too many goes again.
+std::size_t LaneCount::more_than(bool crowded) const {
+  return settled_ == 0 && !crowded ? 4 * base_ : 2 * base_;
 }
 
 void LaneCount::begin(Trial trial, std::size_t lanes) {

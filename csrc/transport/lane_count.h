@@ -18,13 +18,15 @@ inline constexpr std::uint64_t kLongTripUs = 2000;
 class LaneCount {
  public:
   LaneCount(std::size_t least, std::size_t most)
-      : least_(std::max<std::size_t>(1, least)), most_(std::max(least_, most)) {}
+      : least_(std::max<std::size_t>(1, least)), limit_(std::max(least_, most)) {}
 
   /// What a link that always had something to send has carried since the last call.
   struct Look {
     std::uint64_t busy_us = 0;
     std::uint64_t bytes = 0;  // that have arrived
     std::uint64_t round_trip_us = 0;
+    bool crowded = false;                // the line carries all that it can
+    std::size_t most = ~std::size_t{0};  // lanes that are worth a trial
   };
   /// Returns the number of bulk lanes to use from now on.
   std::size_t look(const Look& look);
@@ -32,13 +34,15 @@ class LaneCount {
 
  private:
   enum class Trial : std::uint8_t { none, more, fewer };
-  void window_over(double rate);
-  void goes_on(double rate);
+  void window_over(double rate, bool crowded);
+  void goes_on(double rate, bool crowded);
+  [[nodiscard]] std::size_t more_than(bool crowded) const;
   void begin(Trial trial, std::size_t lanes);
   void settle(std::size_t lanes);
 
   std::size_t least_;
-  std::size_t most_;
+  std::size_t limit_;
+  std::size_t most_ = limit_;
   std::size_t wanted_ = least_;
   std::size_t base_ = least_;  // the number before the trial
   double base_rate_ = 0;       // bytes a microsecond with it, over some windows
@@ -50,6 +54,7 @@ class LaneCount {
   std::uint64_t hold_ = 0;     // windows until the next trial
   std::uint64_t settled_ = 0;  // trials after which it has settled
   std::uint64_t busy_us_ = 0;
+  std::uint64_t crowded_us_ = 0;  // of the busy ones
   std::uint64_t bytes_ = 0;
   bool settling_ = false;  // the number has changed: connections find their rates first
 };

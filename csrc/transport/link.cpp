@@ -61,15 +61,26 @@ void Link::choose() {
 
 void Link::use(std::size_t bulk_lanes) {
   if (std::exchange(wanted_lanes_, bulk_lanes) == bulk_lanes) return;
+  cuts_ = bulk_lanes > 1;
   log_debug("the link to peer " + name_of(handle) + " sends over " + std::to_string(bulk_lanes) +
             (bulk_lanes == 1 ? " bulk lane" : " bulk lanes"));
   choose();
+  pace(pace_);
   flush_bulk();
+}
+
+void Link::pace(std::uint64_t bytes_per_second) {
+  pace_ = bytes_per_second;
+  const auto used =
+      std::count_if(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.used; });
+  for (const Held& held : lanes_) {
+    if (held.used) held.lane->pace(pace_ / static_cast<std::uint64_t>(used));
+  }
 }
 
 void Link::flush_bulk() {
   for (const Held& held : lanes_) {
-    if (bulk_.empty()) return;
+    if (!bulk_waits()) return;
     if (held.used && held.lane->idle()) held.lane->flush();
   }
 }
@@ -80,20 +91,30 @@ LinkLoad Link::load() const {
   load.joining = joining.size();
   std::size_t used = 0;
   std::size_t sending = 0;
-  std::uint64_t trip_us = ~std::uint64_t{0};
+  std::size_t measured = 0;
+  load.line.by_model = true;
   for (const Held& held : lanes_) {
     if (!held.lane->open()) continue;
     const Lane::Sent sent = held.lane->sent();
     load.delivered += sent.bytes - std::min<std::uint64_t>(sent.bytes, sent.unacknowledged);
     if (held.awaited && !held.over) ++load.joining;
+    const Line& line = sent.line;
+    load.line.arrived_bytes += line.arrived_bytes;
+    load.line.sent_bytes += line.sent_bytes;
+    load.line.resent_bytes += line.resent_bytes;
     if (!held.used) continue;
     ++used;
     if (sent.unacknowledged > 0 || !held.lane->idle()) ++sending;
-    if (sent.round_trip_us > 0) trip_us = std::min(trip_us, sent.round_trip_us);
+    if (line.least_trip_us == 0) continue;
+    ++measured;
+    const bool least = measured == 1 || line.least_trip_us < load.line.least_trip_us;
+    if (least) load.line.least_trip_us = line.least_trip_us;
+    load.line.trip_us += line.trip_us;
+    load.line.by_model = load.line.by_model && line.by_model;
   }
-  load.sends = sending > 0 || !bulk_.empty();
+  load.sends = sending > 0 || bulk_waits();
   load.full = load.sends && 2 * sending >= used;
-  if (trip_us != ~std::uint64_t{0}) load.round_trip_us = trip_us;
+  if (measured > 0) load.line.trip_us /= measured;
   return load;
 }
 
@@ -138,6 +159,8 @@ void Link::cancel(MemoryToken token) {
     if (hit) queued_bytes_ -= frame.payload_bytes();
     return hit;
   });
+  slices_out_.cancel(token);
+  slices_in_.cancel(token);
   for (const Held& held : lanes_) queued_bytes_ -= held.lane->cancel(token);
 }
 
@@ -156,6 +179,8 @@ void Link::end() {
   joining.clear();
   for (const Held& held : lanes_) held.lane->end();
   bulk_.clear();
+  slices_out_.clear();
+  slices_in_.clear();
   queued_bytes_ = 0;
   queued_message_bytes_ = 0;
 }
@@ -166,7 +191,19 @@ void Link::lane_message(FrameType type, std::span<const std::byte> payload) {
 }
 
 Placement Link::lane_segment_header(const SegmentHeader& header) {
-  return owner_.link_events().segment_header(peer(), header);
+  if (!header.slice.is_one()) return owner_.link_events().segment_header(peer(), header);
+  const auto found = slices_in_.find(header);
+  if (!found) {
+    owner_.link_lost(*this, "broken framing: " + found.error().text);
+    return {};
+  }
+  if (found.value()) return place_of_slice(*found.value(), header);
+  SegmentHeader whole = header;
+  whole.slice = {};
+  whole.in_place = false;
+  const Placement at = owner_.link_events().segment_header(peer(), whole);
+  slices_in_.place(header, at);
+  return place_of_slice(at, header);
 }
 
 void Link::lane_part(const SegmentHeader& header, const Placement& at, std::uint32_t offset,
@@ -175,7 +212,11 @@ void Link::lane_part(const SegmentHeader& header, const Placement& at, std::uint
 }
 
 void Link::lane_segment(const SegmentHeader& header, const Placement& at) {
-  owner_.link_events().segment_arrived(peer(), header, at);
+  if (!header.slice.is_one()) return owner_.link_events().segment_arrived(peer(), header, at);
+  const auto whole = slices_in_.arrived(header);
+  if (whole && !whole->at.drops()) {
+    owner_.link_events().segment_arrived(peer(), whole->header, whole->at);
+  }
 }
 
 void Link::lane_received(std::size_t payload_bytes, FrameType of) {
@@ -192,13 +233,24 @@ void Link::lane_sent(const Outgoing& frame) {
     queued_message_bytes_ -= frame.payload_bytes() + kKeptMessageBytes;
   }
   owner_.link_sent(*this, frame);
+  if (frame.frame.type != FrameType::slice) return;
+  if (auto segment = slices_out_.sent(frame)) {
+    segment->frame.payload_bytes = 0;  // its slices have been counted
+    owner_.link_sent(*this, *segment);
+  }
 }
 
 std::optional<Outgoing> Link::lane_next(const Lane& lane) {
-  if (bulk_.empty() || !held(lane).used) return std::nullopt;
-  std::optional<Outgoing> next = std::move(bulk_.front());
+  if (!bulk_waits() || !held(lane).used) return std::nullopt;
+  // A lane that has something to send leaves slices to the others.
+  const bool slices = slices_out_.cuts() || cuts_;
+  if (slices && !lane.idle()) return std::nullopt;
+  if (slices_out_.cuts()) return slices_out_.take();
+  Outgoing next = std::move(bulk_.front());
   bulk_.pop_front();
-  return next;
+  if (!cuts_ || next.frame.type != FrameType::segment) return next;
+  slices_out_.cut(std::move(next));
+  return slices_out_.take();
 }
 
 void Link::lane_joined(Lane& lane) {
@@ -207,7 +259,7 @@ void Link::lane_joined(Lane& lane) {
   joined.awaited = false;
   ++bulk_lanes_;
   choose();
-  if (!bulk_.empty()) lane.flush();
+  if (bulk_waits()) lane.flush();
 }
 
 void Link::lane_over(Lane& lane, const std::string& reason, bool broken) {

@@ -25,6 +25,7 @@
 #include "transport/lane.h"
 #include "transport/lane_dial.h"
 #include "transport/loop.h"
+#include "transport/slices.h"
 #include "transport/transport.h"
 #include "transport/widening.h"
 
@@ -67,8 +68,11 @@ class Link : public LaneOwner {
   /// The number of lanes that may still join.
   [[nodiscard]] std::size_t room() const;
   void start();
-  /// Sends large segments over so many bulk lanes of those that are there, from now on.
+  /// Sends large segments over so many bulk lanes of those that are there, from now on: in slices
+  /// if they are several.
   void use(std::size_t bulk_lanes);
+  /// Holds those lanes together to so many bytes a second; 0: to none.
+  void pace(std::uint64_t bytes_per_second);
   [[nodiscard]] LinkLoad load() const;
   [[nodiscard]] std::size_t bulk_lanes() const { return bulk_lanes_; }
   /// Sends a control or a relay frame, in order, on the small lane.
@@ -126,15 +130,20 @@ class Link : public LaneOwner {
   };
   [[nodiscard]] Held& held(const Lane& lane);
   void choose();
+  [[nodiscard]] bool bulk_waits() const { return !bulk_.empty() || slices_out_.cuts(); }
   void flush_bulk();
 
   LinkOwner& owner_;
   std::vector<Held> lanes_;
   std::size_t bulk_lanes_ = 0;  // joined ones; without any the small lane does their work
   std::size_t wanted_lanes_ = kLanesMax;
+  std::uint64_t pace_ = 0;
   bool started_ = false;
   bool said_carrier_ = false;
   std::deque<Outgoing> bulk_;  // taken by whichever bulk lane can write
+  bool cuts_ = false;          // large segments go in slices
+  SlicesOut slices_out_;
+  SlicesIn slices_in_;
   std::size_t queued_bytes_ = 0;
   std::size_t queued_message_bytes_ = 0;  // part of it
 };

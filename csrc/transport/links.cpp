@@ -319,6 +319,7 @@ void TcpLinks::adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> f
 
 std::unique_ptr<Lane> TcpLinks::lane_of(Link& link, Lane::Kind kind,
                                         std::unique_ptr<Stream> stream) {
+  stream->tune(options_.bbr);
   const bool crc = options_.payload_crc.value_or(!stream->encrypted() && !stream->same_machine());
   return std::make_unique<StreamLane>(loop_, link, kind, std::move(stream), crc);
 }
@@ -533,7 +534,8 @@ void TcpLinks::tell_up(const Told& told) {
         loop_, options_.bulk_lanes, link->dialled,
         Widening::Calls{[&at = *link] { return at.load(); },
                         [&at = *link](std::size_t lanes) { at.use(lanes); },
-                        [this, &at = *link](std::size_t more) { widen(at, more); }});
+                        [this, &at = *link](std::size_t more) { widen(at, more); },
+                        [&at = *link](std::uint64_t rate) { at.pace(rate); }});
   }
   events_.link_up(told.peer);
   // The owner has heard of the link before its first message.

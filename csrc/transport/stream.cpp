@@ -58,8 +58,16 @@ std::size_t SocketStream::unacknowledged_bytes() const {
   return ::ioctl(socket_.fd(), SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
-std::uint64_t SocketStream::round_trip_us() const {
-  return carrier_ == Carrier::tcp ? pccl::round_trip_us(socket_.fd()) : 0;
+Line SocketStream::line() const {
+  return carrier_ == Carrier::tcp ? line_of(socket_.fd()) : Line{};
+}
+
+void SocketStream::tune(bool bbr) {
+  if (carrier_ == Carrier::tcp) tune_congestion(socket_.fd(), bbr);
+}
+
+void SocketStream::pace(std::uint64_t bytes_per_second) {
+  if (carrier_ == Carrier::tcp) pccl::pace(socket_.fd(), bytes_per_second);
 }
 
 Stream::Moved SocketStream::peek(std::span<std::byte> into) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "transport/line.h"
 #include "transport/poll.h"
 
 namespace pccl {
@@ -42,9 +43,12 @@ class Stream {
   [[nodiscard]] virtual Moved write(std::span<const iovec> parts) = 0;
   /// Bytes that were written and that the other side's machine has not acknowledged yet.
   [[nodiscard]] virtual std::size_t unacknowledged_bytes() const { return 0; }
-  /// The time that a byte takes there and its acknowledgement back where no queue delays them; 0:
-  /// not known.
-  [[nodiscard]] virtual std::uint64_t round_trip_us() const { return 0; }
+  /// The way to the other side.
+  [[nodiscard]] virtual Line line() const { return {}; }
+  /// Suits the connection to its line, once its round trip is known: tune_congestion.
+  virtual void tune(bool bbr) { static_cast<void>(bbr); }
+  /// Sends no faster than this from now on; 0: as fast as it can.
+  virtual void pace(std::uint64_t bytes_per_second) { static_cast<void>(bytes_per_second); }
   /// Copies the first bytes that have arrived; `read` still returns them.
   [[nodiscard]] virtual Moved peek(std::span<std::byte> into) = 0;
   /// Do the bytes that have come lie in memory, so that `here` shows them?
@@ -116,7 +120,9 @@ class SocketStream : public Stream {
   [[nodiscard]] Moved read(std::span<const iovec> parts) override;
   [[nodiscard]] Moved write(std::span<const iovec> parts) override;
   [[nodiscard]] std::size_t unacknowledged_bytes() const override;
-  [[nodiscard]] std::uint64_t round_trip_us() const override;
+  [[nodiscard]] Line line() const override;
+  void tune(bool bbr) override;
+  void pace(std::uint64_t bytes_per_second) override;
   [[nodiscard]] Moved peek(std::span<std::byte> into) override;
   void shut() override;
   void on_ready(Ready ready) override;

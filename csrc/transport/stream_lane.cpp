@@ -138,8 +138,8 @@ void StreamLane::flush() {
 }
 
 Lane::Sent StreamLane::sent() const {
-  if (!open()) return {written_, 0, 0};
-  return {written_, stream_->unacknowledged_bytes(), stream_->round_trip_us()};
+  if (!open()) return {written_, 0, {}};
+  return {written_, stream_->unacknowledged_bytes(), stream_->line()};
 }
 
 void StreamLane::taken(std::size_t bytes) {
@@ -160,19 +160,12 @@ void StreamLane::taken(std::size_t bytes) {
 }
 
 std::size_t StreamLane::cancel(MemoryToken token) {
-  if (!queue_.empty() && queue_.front().token == token && queue_.front().sent > 0) {
-    Outgoing& half = queue_.front();
-    const std::size_t done = half.sent > half.header_size ? half.sent - half.header_size : 0;
-    half.owned.resize(half.payload_bytes());
-    std::copy(half.payload + done, half.payload + half.payload_bytes(),
-              half.owned.begin() + static_cast<std::ptrdiff_t>(done));
-    half.payload = half.owned.data();
-    half.token = 0;
-    half.tells = false;
+  for (Outgoing& frame : queue_) {
+    if (frame.token == token && (frame.sent > 0 || !frame.tells)) own_rest(frame);
   }
   std::size_t dropped = 0;
   std::erase_if(queue_, [&](const Outgoing& frame) {
-    const bool hit = frame.token == token && frame.tells;
+    const bool hit = frame.token == token;
     if (hit) dropped += frame.payload_bytes();
     return hit;
   });
@@ -421,7 +414,7 @@ void StreamLane::finish_payload() {
   if (frame_.has_payload_crc && payload_crc_seen_ != frame_.payload_crc) {
     return broken("the checksum of a payload does not fit");
   }
-  if (!placement_.drops()) {
+  if (!placement_.drops() || frame_.segment.slice.is_one()) {
     const Placement at = placement_;
     owner_.lane_segment(frame_.segment, at);
   }

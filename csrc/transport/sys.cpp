@@ -31,9 +31,17 @@ constexpr std::uint64_t kKeepaliveS = 30;  // without a user time-out
 constexpr int kKeepaliveProbes = 4;
 constexpr int kTcpRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which headers do not know yet
 constexpr int kRtoMaxMs = 2000;
-constexpr std::size_t kMinRttOffset = 148;  // in Linux's tcp_info, which the C library's lacks
-constexpr std::uint64_t kBbrTripUs = 5000;  // a way over which BBR is worth its price
-constexpr int kAnyPortTries = 16;           // a free port of one host may be taken on the next
+// Fields of Linux's tcp_info, some of which the C library's lacks.
+constexpr std::size_t kMssOffset = 16;
+constexpr std::size_t kRttOffset = 68;
+constexpr std::size_t kMinRttOffset = 148;
+constexpr std::size_t kPacketsArrivedOffset = 192;
+constexpr std::size_t kBytesSentOffset = 200;
+constexpr std::size_t kBytesResentOffset = 208;
+constexpr std::uint64_t kLongLineUs = 5000;  // a way over which BBR is worth its price
+// What a long line's connection takes ahead: more would be waited for at the end of an operation.
+constexpr int kUnsentBytes = 128 << 10;
+constexpr int kAnyPortTries = 16;  // a free port of one host may be taken on the next
 
 const sockaddr_in* as_v4(const SocketAddress& a) {
   return reinterpret_cast<const sockaddr_in*>(&a.storage);
@@ -329,27 +337,44 @@ bool set_congestion(int fd, std::string_view name) {
 
 }  // namespace
 
-void tune_congestion(int fd) {
+void tune_congestion(int fd, bool bbr) {
   if (is_same_machine(fd)) {
     if (!set_congestion(fd, "cubic")) static_cast<void>(set_congestion(fd, "reno"));
-  } else if (round_trip_us(fd) >= kBbrTripUs) {
+  } else if (line_of(fd).least_trip_us >= kLongLineUs) {
+    set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
     // Where it is not allowed or not there the connection stays as it was. The question is not
     // asked again: each time the kernel might look for a module.
     static std::atomic<bool> absent{false};
-    if (!absent && !set_congestion(fd, "bbr")) absent = errno == ENOENT || errno == EPERM;
+    if (bbr && !absent && !set_congestion(fd, "bbr")) absent = errno == ENOENT || errno == EPERM;
   }
 }
 
-std::uint64_t round_trip_us(int fd) {
+Line line_of(int fd) {
   std::array<std::byte, 512> info{};
   auto size = static_cast<socklen_t>(info.size());
-  std::uint32_t least_us = 0;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, info.data(), &size) != 0 ||
-      size < kMinRttOffset + sizeof least_us) {
-    return 0;
-  }
-  std::memcpy(&least_us, info.data() + kMinRttOffset, sizeof least_us);
-  return least_us == ~std::uint32_t{0} ? 0 : least_us;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, info.data(), &size) != 0) return {};
+  const auto number = [&](std::size_t offset, auto none) {
+    if (offset + sizeof none <= size) std::memcpy(&none, info.data() + offset, sizeof none);
+    return none;
+  };
+  Line line;
+  const std::uint32_t least_us = number(kMinRttOffset, std::uint32_t{0});
+  line.least_trip_us = least_us == ~std::uint32_t{0} ? 0 : least_us;
+  line.trip_us = number(kRttOffset, std::uint32_t{0});
+  line.arrived_bytes = std::uint64_t{number(kMssOffset, std::uint32_t{0})} *
+                       number(kPacketsArrivedOffset, std::uint32_t{0});
+  line.sent_bytes = number(kBytesSentOffset, std::uint64_t{0});
+  line.resent_bytes = number(kBytesResentOffset, std::uint64_t{0});
+  std::array<char, 16> name{};
+  size = static_cast<socklen_t>(name.size());
+  line.by_model = ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0 &&
+                  std::string_view(name.data(), 3) == "bbr";
+  return line;
+}
+
+void pace(int fd, std::uint64_t bytes_per_second) {
+  const std::uint64_t rate = bytes_per_second == 0 ? ~std::uint64_t{0} : bytes_per_second;
+  (void)::setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
 }
 
 Result<std::vector<Socket>> listen_on(Loop& loop, const std::vector<std::string>& hosts,

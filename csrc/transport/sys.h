@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "transport/channel.h"
+#include "transport/line.h"
 #include "transport/poll.h"
 
 namespace pccl {
@@ -74,11 +75,13 @@ struct SocketAddress {
 /// Nagle, keepalive, and an end if bytes are not acknowledged within `user_timeout_ms`.
 void tune_socket(int fd, std::uint64_t user_timeout_ms);
 /// For an established connection within one machine CUBIC or Reno in place of BBR, which halves the
-/// rate there; over a long way BBR, where the system lets this process have it, since one lost
-/// packet halves the others' rate.
-void tune_congestion(int fd);
-/// The shortest that the system has measured, without what queues add; 0: nothing.
-[[nodiscard]] std::uint64_t round_trip_us(int fd);
+/// rate there. Over a long way no more is taken ahead than what is sent soon, and with `bbr` BBR is
+/// chosen, where the system lets this process have it, since one lost packet halves the others'
+/// rate.
+void tune_congestion(int fd, bool bbr);
+[[nodiscard]] Line line_of(int fd);
+/// A connection sends no faster than this from now on; 0: as fast as it can.
+void pace(int fd, std::uint64_t bytes_per_second);
 
 /// Listens on every host (none: all addresses, IPv6 and IPv4) at the same port: the first free one
 /// of first..last, any if `first` is 0. Non-blocking sockets, whose connections have the options of

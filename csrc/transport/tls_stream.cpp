@@ -529,7 +529,9 @@ std::size_t TlsStream::unacknowledged_bytes() const {
   return state_->pending() + state_->under->unacknowledged_bytes();
 }
 
-std::uint64_t TlsStream::round_trip_us() const { return state_->under->round_trip_us(); }
+Line TlsStream::line() const { return state_->under->line(); }
+void TlsStream::tune(bool bbr) { state_->under->tune(bbr); }
+void TlsStream::pace(std::uint64_t bytes_per_second) { state_->under->pace(bytes_per_second); }
 
 void TlsStream::shut() {
   State& state = *state_;

@@ -61,7 +61,9 @@ class TlsStream final : public Stream {
   /// Encrypts and keeps at most kKeptBytes that the stream below does not take yet.
   [[nodiscard]] Moved write(std::span<const iovec> parts) override;
   [[nodiscard]] std::size_t unacknowledged_bytes() const override;
-  [[nodiscard]] std::uint64_t round_trip_us() const override;
+  [[nodiscard]] Line line() const override;
+  void tune(bool bbr) override;
+  void pace(std::uint64_t bytes_per_second) override;
   [[nodiscard]] Moved peek(std::span<std::byte> into) override;
   void shut() override;
   void on_ready(Ready ready) override;

@@ -36,6 +36,16 @@ struct Route {
   [[nodiscard]] bool relayed() const { return to != PeerId{}; }
 };
 
+/// A slice of a segment: of a long line's segments every lane carries some slices (slices.h), so
+/// that none is waited for. All zero: the segment goes in one piece.
+struct Slice {
+  std::uint64_t number = 0;  // of the sliced segment, among those of the link and direction
+  std::uint32_t offset = 0;  // in the segment; a multiple of kSliceBytes
+  std::uint32_t bytes = 0;
+  bool operator==(const Slice&) const = default;
+  [[nodiscard]] bool is_one() const { return bytes > 0; }
+};
+
 /// The protocol to which a segment belongs, which decides the code that places it. The numbers are
 /// on the wire, and are never reused.
 enum class SegmentKind : std::uint8_t {
@@ -57,6 +67,7 @@ struct SegmentHeader {
   std::uint32_t bytes = 0;    // of payload, at most kSegmentBytesMax
   OpDescriptor descriptor;
   Route route;  // used within transport only
+  Slice slice;  // used within transport only
   /// Of an arriving segment: its payload lies in memory, so that it can be used there (Placement).
   bool in_place = false;
 };
@@ -125,6 +136,7 @@ struct LinkOptions {
   std::uint64_t tcp_user_timeout_ms = 30000;
   std::optional<bool> payload_crc;  // none: unless both ends are on one machine
   Plaintext plaintext = Plaintext::all;
+  bool bbr = true;             // over long lines, where the system lets this process have it
   bool shared_memory = false;  // with processes of this machine and user
 };
 

@@ -36,11 +36,24 @@ void Widening::look() {
     return;
   }
   if (!load.full || !before.full) return;
-  if (load.round_trip_us < kLongTripUs) return;  // all lanes that are there
+  const Line& line = load.line;
+  if (line.least_trip_us < kLongTripUs) return;  // all lanes that are there
+  const std::uint64_t since_us = (now - since_ms) * 1000;
+  const auto since = [](std::uint64_t now_bytes, std::uint64_t before_bytes) {
+    return std::max(now_bytes, before_bytes) - before_bytes;  // a lane less is no news
+  };
+  const std::uint64_t delivered = since(load.delivered, before.delivered);
+  const std::uint64_t limit = pace_.look(
+      {since_us, since(line.arrived_bytes, before.line.arrived_bytes),
+       since(line.sent_bytes, before.line.sent_bytes),
+       since(line.resent_bytes, before.line.resent_bytes), line.least_trip_us, line.trip_us});
+  const bool held = line.by_model && limit > 0;
+  calls_.pace(held ? limit : 0);
   const bool has_all = load.lanes + load.joining >= count_.wanted();
   if (!has_all && now < not_before_ms_) return;  // a trial would be of lanes that are not there
-  const std::uint64_t delivered = std::max(load.delivered, before.delivered) - before.delivered;
-  const std::size_t wanted = count_.look({(now - since_ms) * 1000, delivered, load.round_trip_us});
+  const std::size_t wanted =
+      count_.look({since_us, delivered, line.least_trip_us, held || pace_.crowded(),
+                   line.by_model ? kWidestLanes : kWidestLossyLanes});
   calls_.use(wanted);
   if (wanted <= std::max<std::size_t>(1, least_) || load.lanes + load.joining >= wanted) {
     lacks_since_ms_ = 0;
@@ -52,7 +65,7 @@ void Widening::look() {
 void Widening::dial(const LinkLoad& load) {
   const std::uint64_t now = loop_.now_ms();
   if (lacks_since_ms_ == 0) lacks_since_ms_ = now;
-  const std::uint64_t other_ms = std::max(kOtherDialsMs, 8 * load.round_trip_us / 1000);
+  const std::uint64_t other_ms = std::max(kOtherDialsMs, 8 * load.line.least_trip_us / 1000);
   if (now < not_before_ms_ || (!dials_ && now - lacks_since_ms_ < other_ms)) return;
   std::size_t more = count_.wanted() - load.lanes - load.joining;
   if (!dials_ && !reached_) {  // perhaps nobody can dial this peer (a NAT): one lane finds out

@@ -1,5 +1,5 @@
-// Looks at a link while it is busy, lets it use as many bulk lanes as LaneCount wants, and dials
-// those that it has not.
+// Looks at a link over a long line while it is busy, lets it use as many bulk lanes as LaneCount
+// wants, dials those that it has not, and holds all of them to what LinePace allows.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +10,25 @@
 
 #include "base/limits.h"
 #include "transport/lane_count.h"
+#include "transport/line_pace.h"
 #include "transport/loop.h"
 
 namespace pccl {
 
-/// Bulk lanes of one link that this side asks for. More would have less than a few segments each of
-/// an operation of 256 MiB, and the slowest of them would be waited for.
+/// Bulk lanes of one link that this side asks for: where the system has BBR, and where each lost
+/// packet halves the rate of its connection.
 inline constexpr std::size_t kWidestLanes = 32;
-static_assert(kWidestLanes < kLanesMax);
+inline constexpr std::size_t kWidestLossyLanes = 128;
+static_assert(kWidestLanes < kLanesMax && kWidestLossyLanes < kLanesMax);
 
 /// What the bulk lanes of a link carry.
 struct LinkLoad {
   bool sends = false;           // something waits to be sent, or to be acknowledged
   bool full = false;            // so it does on half of the lanes: this is no end of an operation
   std::uint64_t delivered = 0;  // bytes that the other side's machine has acknowledged, so far
-  std::uint64_t round_trip_us = 0;
-  std::size_t lanes = 0;    // bulk lanes that are there
-  std::size_t joining = 0;  // bulk lanes on their way
+  Line line;                    // bytes of all lanes; the mean round trip of the used ones
+  std::size_t lanes = 0;        // bulk lanes that are there
+  std::size_t joining = 0;      // bulk lanes on their way
 };
 
 /// Used on the loop's thread.
@@ -36,6 +38,7 @@ class Widening {
     std::function<LinkLoad()> load;
     std::function<void(std::size_t bulk_lanes)> use;
     std::function<void(std::size_t more)> dial;
+    std::function<void(std::uint64_t bytes_per_second)> pace;
   };
   /// `least`: bulk lanes that a link has without this class. `dials`: this side has dialled the
   /// link, so it dials more lanes at once. The other one waits a while: both ends may want more,
@@ -45,7 +48,7 @@ class Widening {
         least_(least),
         dials_(dials),
         calls_(std::move(calls)),
-        count_(least, kWidestLanes) {}
+        count_(least, kWidestLossyLanes) {}
 
   /// The link has something to send.
   void wake();
@@ -62,6 +65,7 @@ class Widening {
   const bool dials_;
   Calls calls_;
   LaneCount count_;
+  LinePace pace_;
   LinkLoad last_;
   std::uint64_t last_ms_ = 0;
   std::uint64_t lacks_since_ms_ = 0;  // 0: has all lanes that it wants

@@ -98,7 +98,7 @@ TEST(Framing,
 
 TEST(Framing, a_header_that_is_shorter_or_longer_than_its_type_demands_is_refused_unread) {
   for (const FrameType type : {FrameType::control, FrameType::segment, FrameType::goodbye,
-                               FrameType::relay, FrameType::routed}) {
+                               FrameType::relay, FrameType::routed, FrameType::slice}) {
     HeaderBytes bytes;
     FrameHeader header = some_segment();
     header.type = type;
@@ -115,6 +115,39 @@ TEST(Framing, a_header_that_is_shorter_or_longer_than_its_type_demands_is_refuse
       ASSERT_FALSE(back.ok()) << size;
       EXPECT_EQ(back.error().code, ErrorCode::malformed);
     }
+  }
+}
+
+FrameHeader some_slice(std::uint32_t offset, std::uint32_t bytes, std::uint32_t whole) {
+  FrameHeader header = some_segment();
+  header.type = FrameType::slice;
+  header.segment.bytes = whole;
+  header.segment.slice = {17, offset, bytes};
+  header.payload_bytes = bytes;
+  return header;
+}
+
+TEST(Framing, a_slice_lies_on_the_grid_of_its_segment) {
+  constexpr std::uint32_t k = kSliceBytes;
+  const auto back = [](const FrameHeader& header) {
+    HeaderBytes bytes;
+    const auto in = encoded(header, bytes);
+    EXPECT_EQ(in.size(), kSliceHeaderBytes);
+    return decode_frame_header(in, kControlBytesMax);
+  };
+  const auto whole = back(some_slice(2 * k, 5, 2 * k + 5));
+  ASSERT_TRUE(whole.ok()) << whole.error().text;
+  EXPECT_EQ(whole.value().segment.slice, (Slice{17, 2 * k, 5}));
+  EXPECT_EQ(whole.value().segment.bytes, 2 * k + 5);
+  EXPECT_EQ(whole.value().segment.op, some_segment().segment.op);
+  EXPECT_TRUE(back(some_slice(0, k, kSegmentBytesMax)).ok());
+  EXPECT_TRUE(back(some_slice(kSegmentBytesMax - k, k, kSegmentBytesMax)).ok());
+  for (const FrameHeader& wrong :
+       {some_slice(1, k, 4 * k), some_slice(0, k - 1, 4 * k), some_slice(4 * k, k, 4 * k),
+        some_slice(3 * k, k, 3 * k + 1), some_slice(0, 0, 0), some_slice(0, 0, k),
+        some_slice(0xFFFF0000, k, 4 * k), some_slice(0, k, kSegmentBytesMax + 1),
+        some_slice(kSegmentBytesMax, k, kSegmentBytesMax + k), some_slice(0, 2 * k, 4 * k)}) {
+    EXPECT_FALSE(back(wrong).ok()) << wrong.segment.slice.offset << " " << wrong.payload_bytes;
   }
 }
 

@@ -158,18 +158,18 @@ TEST(Join, lanes_may_join_as_soon_as_each_side_has_heard_of_the_link) {
   }
 }
 
-TEST(Join, a_link_has_65_lanes_at_most) {
+TEST(Join, a_link_has_129_lanes_at_most) {
   Pair pair;
   pair.open();
   pair.low.links->widen(pair.high_id(), 1000);
-  ASSERT_TRUE(test::poll_until(pair.loop, [&] { return sockets() == 2U * 65; }));
+  ASSERT_TRUE(test::poll_until(pair.loop, [&] { return sockets() == 2U * kLanesMax; }));
   pair.low.links->widen(pair.high_id(), 1);
   pair.low.links->send_control(pair.high_id(), bytes_of("on"));
   ASSERT_TRUE(pair.until([&] { return pair.high.events.controls.size() == 1; }));
-  EXPECT_EQ(sockets(), 2U * 65);
+  EXPECT_EQ(sockets(), 2U * kLanesMax);
 }
 
-TEST(Join, the_66th_lane_is_refused_wherever_the_link_is) {
+TEST(Join, the_130th_lane_is_refused_wherever_the_link_is) {
   for (const bool parked : {false, true}) {
     Pair pair(bulk_lanes(kLanesMax - 1));
     BarePeer peer(pair, test::key_below(pair.high_id()), kNumber, kLanesMax);

@@ -11,7 +11,7 @@ namespace pccl {
 namespace {
 
 /// A line that carries `most` Mbit/s, and `each` over one connection.
-struct Line {
+struct PlayedLine {
   double most;
   double each;
   std::uint64_t round_trip_us = 80'000;
@@ -24,16 +24,17 @@ struct Line {
 
 struct Walk {
   /// Looks each 50 ms for so long.
-  void busy(const Line& line, double seconds) {
+  void busy(const PlayedLine& line, double seconds) {
     for (double at = 0; at < seconds; at += 0.05) {
       const double spread = 1 + line.noise * (static_cast<double>(random.below(2001)) / 1000.0 - 1);
       const double bytes = line.rate(count.wanted()) * spread / 8 * 50'000;
+      const bool crowded = line.each * static_cast<double>(count.wanted()) >= line.most;
       static_cast<void>(
-          count.look({50'000, static_cast<std::uint64_t>(bytes), line.round_trip_us}));
+          count.look({50'000, static_cast<std::uint64_t>(bytes), line.round_trip_us, crowded}));
     }
   }
   /// The rate that the line gives for a while, as a part of the best.
-  double share(const Line& line, double seconds) {
+  double share(const PlayedLine& line, double seconds) {
     double sum = 0;
     int times = 0;
     for (double at = 0; at < seconds; at += 0.05, ++times) {
@@ -49,7 +50,7 @@ struct Walk {
 
 TEST(LaneCount, a_peer_that_takes_nothing_changes_no_number) {
   Walk walk;
-  const Line stopped{.most = 0, .each = 0};
+  const PlayedLine stopped{.most = 0, .each = 0};
   walk.busy(stopped, 600);
   EXPECT_EQ(walk.count.wanted(), 1U);
   walk.busy({.most = 900, .each = 900}, 20);
@@ -102,6 +103,29 @@ TEST(LaneCount, lanes_that_do_not_help_any_more_go) {
   EXPECT_LE(walk.count.wanted(), 8U);
 }
 
+TEST(LaneCount, a_line_that_is_not_full_gets_lanes_although_new_ones_are_slow_at_first) {
+  Walk walk;
+  const PlayedLine lossy{.most = 1000, .each = 20};
+  for (int i = 0; i < 400; ++i) {  // each change of the number costs a while
+    const std::size_t before = walk.count.wanted();
+    walk.busy(lossy, 0.1);
+    if (walk.count.wanted() != before) walk.busy({.most = 1000, .each = 20 * 0.7}, 1.7);
+  }
+  EXPECT_EQ(walk.count.wanted(), 32U);
+}
+
+TEST(LaneCount, as_many_as_are_worth_a_trial) {
+  LaneCount count(1, 32);
+  const auto look = [&](std::size_t most, double seconds) {
+    for (double at = 0; at < seconds; at += 0.05) {
+      static_cast<void>(count.look({50'000, 100'000 * count.wanted(), 80'000, false, most}));
+    }
+    return count.wanted();
+  };
+  EXPECT_EQ(look(8, 60), 8U);
+  EXPECT_EQ(look(32, 60), 32U);
+}
+
 TEST(LaneCount, a_line_that_becomes_slow_and_comes_back_is_filled_again) {
   Walk walk;
   walk.busy({.most = 1000, .each = 100}, 60);
@@ -115,7 +139,7 @@ TEST(LaneCount, windows_that_are_uneven_make_no_line_slow) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     Walk walk;
     walk.random = Random(seed);
-    const Line line{.most = 1000, .each = 120, .noise = 0.5};
+    const PlayedLine line{.most = 1000, .each = 120, .noise = 0.5};
     walk.busy(line, 30);
     EXPECT_GE(walk.share(line, 120), 0.8) << seed;
   }

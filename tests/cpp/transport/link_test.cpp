@@ -19,7 +19,8 @@ struct LinkEnd : LinkOwner, DirectEvents {
 
   DirectEvents& link_events() override { return *this; }
   void link_sent(const Link&, const Outgoing& frame) override {
-    if (frame.payload_bytes() > 0) sent.push_back(frame.cookie);
+    sent_bytes += frame.payload_bytes();
+    if (frame.tells || has_message(frame.frame.type)) sent.push_back(frame.cookie);
   }
   void link_received(std::size_t, FrameType) override {}
   void link_lost(Link& ended, const std::string& reason) override {
@@ -49,6 +50,7 @@ struct LinkEnd : LinkOwner, DirectEvents {
   std::vector<std::byte> memory = std::vector<std::byte>(8U << 20);
   std::vector<std::string> messages, relayed;
   std::vector<std::uint64_t> arrived, sent;
+  std::size_t sent_bytes = 0;
   std::string lost;
   bool closed = false;
 };
@@ -159,6 +161,95 @@ TEST(Link, that_is_closed_delivers_what_was_queued_on_lanes_that_are_no_sockets)
   EXPECT_EQ(ends.b.memory, data);
   EXPECT_EQ(ends.b.messages.size(), 1U);
   ASSERT_TRUE(ends.until([&] { return ends.a.closed; }));
+}
+
+TEST(Link, sends_segments_in_slices_over_several_lanes_and_tells_of_whole_ones) {
+  LinkEnds ends(9);
+  const auto up = numbers(8U << 20, 1);
+  const auto down = numbers((5U << 20) + 4321, 5);
+  ends.a.link.use(8);
+  ends.b.link.use(3);
+  LinkEnds::send(ends.a, up, 1U << 20, 1);
+  LinkEnds::send(ends.b, down, 200000, 1);
+  const std::size_t back = (down.size() + 199999) / 200000;
+  ASSERT_TRUE(
+      ends.until([&] { return ends.b.arrived.size() == 8 && ends.a.arrived.size() == back; }));
+  EXPECT_EQ(ends.b.memory, up);
+  EXPECT_EQ(std::memcmp(ends.a.memory.data(), down.data(), down.size()), 0);
+  ASSERT_TRUE(ends.until([&] { return ends.a.sent.size() == 8 && ends.b.sent.size() == back; }));
+  EXPECT_EQ(ends.a.sent_bytes, up.size());
+  EXPECT_EQ(ends.a.link.queued_bytes(), 0U);
+  // The lanes that had slices before the change take whole segments again.
+  ends.a.link.use(1);
+  LinkEnds::send(ends.a, up, 1U << 20, 2);
+  ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 16; }));
+}
+
+TEST(Link, sends_the_slices_of_a_cancelled_segment_that_has_begun_and_no_other) {
+  for (std::size_t rounds = 0; rounds < 40; ++rounds) {
+    LinkEnds ends(5);
+    const auto expected = numbers(4U << 20, 9);
+    {
+      const auto data = numbers(4U << 20, 9);  // freed after cancel
+      ends.a.link.use(4);
+      LinkEnds::send(ends.a, data, 1U << 20, 4);
+      for (std::size_t i = 0; i < rounds; ++i) static_cast<void>(ends.loop.run_once(false));
+      ends.a.link.cancel(4);
+    }
+    ends.a.link.send_message(FrameType::control, test::bytes_of("end"));
+    ASSERT_TRUE(
+        ends.until([&] { return ends.b.messages.size() == 1 && ends.a.link.queued_bytes() == 0; }));
+    for (int i = 0; i < 200; ++i) static_cast<void>(ends.loop.run_once(false));
+    const std::size_t told = ends.a.sent.size() - 1;
+    EXPECT_LE(told, ends.b.arrived.size()) << "of whole ones alone";
+    EXPECT_EQ(ends.a.sent_bytes % (1U << 20), 3U) << "each one that has begun is whole";
+    EXPECT_EQ(ends.b.arrived.size(), ends.a.sent_bytes >> 20);
+    for (const std::uint64_t offset : ends.b.arrived) {
+      EXPECT_EQ(std::memcmp(&ends.b.memory[offset], &expected[offset], 1U << 20), 0);
+    }
+  }
+}
+
+/// The other end of a lane, which breaks the rules.
+struct Stranger : LaneOwner {
+  void lane_message(FrameType, std::span<const std::byte>) override {}
+  Placement lane_segment_header(const SegmentHeader&) override { return {}; }
+  void lane_segment(const SegmentHeader&, const Placement&) override {}
+  void lane_received(std::size_t, FrameType) override {}
+  void lane_sent(const Outgoing&) override {}
+  std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
+  void lane_joined(Lane&) override {}
+  void lane_over(Lane&, const std::string&, bool) override {}
+  void lane_closed(Lane&) override {}
+};
+
+TEST(Link, is_lost_where_the_other_end_sends_slices_that_cannot_be) {
+  for (const bool twice : {true, false}) {
+    LinkEnds ends;
+    Stranger stranger;
+    auto [lane, far] = MemoryLane::pair(ends.loop, stranger, ends.b.link);
+    lane->start();
+    ends.b.link.await(std::move(far));
+    const auto data = numbers(3 * kSliceBytes, 1);
+    for (int i = 0; i < 2; ++i) {
+      Outgoing slice;
+      slice.frame.type = FrameType::slice;
+      slice.frame.payload_bytes = kSliceBytes;
+      slice.frame.segment.bytes = 3 * kSliceBytes;
+      slice.frame.segment.slice = {7, 0, kSliceBytes};
+      if (i == 1 && !twice) {
+        slice.frame.segment.slice.offset = kSliceBytes;
+        slice.frame.segment.op.index = 1;
+      }
+      slice.payload = data.data();
+      lane->send(std::move(slice));
+    }
+    ASSERT_TRUE(ends.until([&] { return !ends.b.lost.empty(); }));
+    EXPECT_EQ(ends.b.lost, twice ? "broken framing: a slice comes twice"
+                                 : "broken framing: a slice of another segment than the one of its "
+                                   "number");
+    EXPECT_TRUE(ends.b.arrived.empty());
+  }
 }
 
 TEST(Link, is_lost_with_any_of_its_lanes) {

@@ -40,9 +40,12 @@ class MemoryLane final : public Lane {
   void flush() override { move_later(); }
   [[nodiscard]] bool idle() const override { return open_ && queue_.empty(); }
   [[nodiscard]] std::size_t cancel(MemoryToken token) override {
+    for (Outgoing& frame : queue_) {
+      if (frame.token == token && !frame.tells) own_rest(frame);
+    }
     std::size_t dropped = 0;
     std::erase_if(queue_, [&](const Outgoing& frame) {
-      const bool hit = frame.tells && frame.token == token;
+      const bool hit = frame.token == token;
       if (hit) dropped += frame.payload_bytes();
       return hit;
     });
@@ -100,8 +103,9 @@ class MemoryLane final : public Lane {
       return owner_.lane_message(frame.frame.type, {frame.payload, frame.payload_bytes()});
     }
     const Placement at = owner_.lane_segment_header(frame.frame.segment);
-    if (at.to == nullptr || !open_) return;
-    std::memcpy(at.to, frame.payload, frame.payload_bytes());
+    if (!open_) return;
+    if (at.to != nullptr) std::memcpy(at.to, frame.payload, frame.payload_bytes());
+    if (at.to == nullptr && !frame.frame.segment.slice.is_one()) return;
     owner_.lane_segment(frame.frame.segment, at);
   }
   void take_goodbye() {

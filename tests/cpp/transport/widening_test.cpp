@@ -18,20 +18,27 @@ struct Played {
                     if (!joins) return;
                     load.lanes += more;
                     widening.joined();
-                  }}) {}
+                  },
+                  [this](std::uint64_t rate) { pace = rate; }}) {}
   LinkLoad next() {
     ++looks;
-    load.delivered += 1'000'000 * std::min(used, load.lanes);
+    const std::uint64_t bytes = 1'000'000 * std::min(used, load.lanes);
+    load.delivered += bytes;
+    load.line.arrived_bytes += bytes;
+    load.line.sent_bytes += bytes;
+    load.line.resent_bytes += static_cast<std::uint64_t>(resends * static_cast<double>(bytes));
     return load;
   }
   bool until(const std::function<bool()>& done) { return test::run_until(loop, done, 20000); }
 
   Loop loop;
-  LinkLoad load{.sends = true, .full = true, .round_trip_us = 3000, .lanes = 1};
+  LinkLoad load{.sends = true, .full = true, .line = {.least_trip_us = 3000}, .lanes = 1};
   std::size_t used = 1;
   std::size_t dialled = 0;
   std::size_t largest = 0;  // number that was dialled at once
   std::size_t looks = 0;
+  std::uint64_t pace = 0;
+  double resends = 0;  // of what is sent
   bool joins = true;
   Widening widening;
 };
@@ -42,6 +49,17 @@ TEST(Widening, dials_lanes_while_a_long_link_is_full) {
   ASSERT_TRUE(link.until([&] { return link.used == 4; }));
   EXPECT_EQ(link.dialled, 3U);
   EXPECT_EQ(link.load.lanes, 4U);
+}
+
+TEST(Widening, holds_connections_of_bbr_alone_to_what_a_crowded_line_carries) {
+  for (const bool by_model : {true, false}) {
+    Played link(true);
+    link.load.line.by_model = by_model;
+    link.resends = 0.1;
+    link.widening.wake();
+    ASSERT_TRUE(link.until([&] { return link.looks > 20; }));
+    EXPECT_EQ(link.pace > 0, by_model);
+  }
 }
 
 TEST(Widening, looks_only_while_the_link_sends) {
@@ -75,7 +93,7 @@ TEST(Widening, the_side_that_was_dialled_tries_one_lane_before_it_dials_several)
 
 TEST(Widening, leaves_a_short_link_alone) {
   Played link(true);
-  link.load.round_trip_us = 100;
+  link.load.line.least_trip_us = 100;
   link.load.lanes = 5;
   link.used = 5;
   link.widening.wake();

@@ -133,11 +133,19 @@ void put_lane() {
     put("lane", {0},
         encode_relay({kind, PeerId{1}, PeerId{2}, 3, 4, std::as_bytes(std::span(rest))}));
   }
-  for (unsigned type = 0; type < 6; ++type) {
+  for (unsigned type = 0; type < 7; ++type) {
     std::string frames;
     for (unsigned i = 0; i < 3; ++i) {
-      frames += static_cast<char>(type | (i == 0 ? 32 : 0));
-      frames += std::string(type == 1 || type == 4 ? 72 : 8, '\1');
+      const bool crc = i == 0;  // guided/lane.cpp reads the type and the flags from one byte
+      unsigned what = type + (crc ? 7 * 5 : 0);
+      while ((what % 8 == 7) || ((what & 32) != 0) != crc || (what & 192) != 0) what += 7;
+      frames += static_cast<char>(what);
+      frames += std::string(type == 1 || type == 4 || type == 6 ? 72 : 8, '\1');
+      if (type == 6) {
+        std::string slice(16, '\0');
+        slice[12] = static_cast<char>(40);
+        frames += slice;
+      }
       if (type == 4) frames += std::string(kRoutedHeaderBytes - kSegmentHeaderBytes, '\2');
       frames += static_cast<char>(40);
       frames += std::string(40, 'p');

@@ -1,0 +1,18 @@
+// What is known of the way that a connection's bytes take.
+#pragma once
+
+#include <cstdint>
+
+namespace pccl {
+
+/// As the kernel tells it of one TCP connection; 0: not known.
+struct Line {
+  std::uint64_t least_trip_us = 0;  // there and back where no queue delays
+  std::uint64_t trip_us = 0;        // there and back now
+  std::uint64_t arrived_bytes = 0;  // also those behind one that is lost
+  std::uint64_t sent_bytes = 0;     // with those that were sent again
+  std::uint64_t resent_bytes = 0;
+  bool by_model = false;  // BBR sends: as fast as bytes arrive, whatever is lost
+};
+
+}  // namespace pccl

@@ -1,0 +1,56 @@
+#include "transport/line_pace.h"
+
+#include <algorithm>
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kPaceTrips = 4;
+constexpr std::uint64_t kPaceUsMin = 100'000;
+constexpr std::uint64_t kResentShare =
+    32;                                   // more than one byte of so many: the line's queue is full
+constexpr std::uint64_t kQueueShare = 4;  // a queue as long as that share of a round trip
+constexpr std::uint64_t kQueueUsMin = 5000;
+constexpr double kCrowded = 1.02;  // times what arrives
+constexpr double kQuiet = 1.05;    // times the limit, from window to window
+constexpr double kLongQuiet = 1.25;
+constexpr std::uint64_t kLongQuietWindows = 4;
+constexpr double kFree = 2;  // a limit of so many times what arrives is none
+
+/// Is the queue of the line long, or full?
+bool crowds(const LinePace::Look& window) {
+  if (window.resent_bytes > window.sent_bytes / kResentShare) return true;
+  const std::uint64_t queue_us = std::max(window.least_trip_us / kQueueShare, kQueueUsMin);
+  return window.trip_us > window.least_trip_us + queue_us;
+}
+
+}  // namespace
+
+std::uint64_t LinePace::look(const Look& look) {
+  window_.busy_us += look.busy_us;
+  window_.arrived_bytes += look.arrived_bytes;
+  window_.sent_bytes += look.sent_bytes;
+  window_.resent_bytes += look.resent_bytes;
+  window_.least_trip_us = look.least_trip_us;
+  window_.trip_us += look.trip_us * look.busy_us;
+  if (window_.busy_us < std::max(kPaceTrips * look.least_trip_us, kPaceUsMin)) return limit_;
+  window_.trip_us /= window_.busy_us;
+  const Look window = window_;
+  window_ = {};
+  if (window.arrived_bytes == 0) return limit_;  // the peer takes nothing
+  rates_[next_] = window.arrived_bytes * 1'000'000 / window.busy_us;
+  next_ = (next_ + 1) % kWindows;
+  const auto best = static_cast<double>(*std::max_element(rates_.begin(), rates_.end()));
+  crowded_ = crowds(window);
+  if (crowded_) {
+    quiet_windows_ = 0;
+    limit_ = static_cast<std::uint64_t>(kCrowded * best);
+  } else if (limit_ > 0) {
+    const double more = ++quiet_windows_ > kLongQuietWindows ? kLongQuiet : kQuiet;
+    const double limit = more * static_cast<double>(limit_);
+    limit_ = limit > kFree * best ? 0 : static_cast<std::uint64_t>(limit);
+  }
+  return limit_;
+}
+
+}  // namespace pccl

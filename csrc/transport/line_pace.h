@@ -1,0 +1,45 @@
+// How fast a link sends: no faster than its line carries.
+//
+// Several connections that each look for their own share of a line send more than the line carries
+// between them (BBR keeps up to two round trips of data under way on each): its queue fills, a
+// sixth of the bytes and more are lost and sent again, and small operations wait behind the queue.
+// So while a line is crowded, its connections together are held to a little more than what arrives.
+// That finds a line that has become faster, and leaves others as much as they have. It is for
+// connections that send as fast as bytes arrive (BBR): those that go by losses fill the queue
+// whatever they are held to. Pure: a function of what the link has seen.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace pccl {
+
+class LinePace {
+ public:
+  /// What has been seen since the last call while the link always had something to send.
+  struct Look {
+    std::uint64_t busy_us = 0;
+    std::uint64_t arrived_bytes = 0;
+    std::uint64_t sent_bytes = 0;  // with those that were sent again
+    std::uint64_t resent_bytes = 0;
+    std::uint64_t least_trip_us = 0;
+    std::uint64_t trip_us = 0;
+  };
+  /// Returns the bytes a second that all connections of the link may send; 0: no limit.
+  std::uint64_t look(const Look& look);
+  /// Did the line carry all that it can when it was last looked at?
+  [[nodiscard]] bool crowded() const { return crowded_; }
+
+ private:
+  static constexpr std::size_t kWindows = 4;
+
+  Look window_;                                  // trip_us: the sum over its microseconds
+  std::array<std::uint64_t, kWindows> rates_{};  // of the last windows, bytes a second
+  std::size_t next_ = 0;
+  std::uint64_t quiet_windows_ = 0;  // since the last crowded one
+  std::uint64_t limit_ = 0;
+  bool crowded_ = false;
+};
+
+}  // namespace pccl

@@ -1,0 +1,98 @@
+// The pace of a link on lines that are played: BBR in little, many connections that each send as
+// much as they have seen arrive, and a quarter more now and then.
+#include "transport/line_pace.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace pccl {
+namespace {
+
+constexpr double kLookS = 0.05;
+constexpr std::uint64_t kTripUs = 80'000;
+
+/// A line with a queue that drops what it cannot hold. Rates in bytes a second.
+struct Played {
+  /// The connections together would send `wish` if nothing held them. Returns the mean rate of what
+  /// arrives.
+  double run(double line, double wish, double seconds) {
+    double arrived = 0;
+    for (double at = 0; at < seconds; at += kLookS) {
+      const double sends = limit == 0 ? wish : std::min<double>(wish, static_cast<double>(limit));
+      const double came = std::min(line * kLookS, queue + sends * kLookS);
+      queue += sends * kLookS - came;
+      const double lost = std::max(0.0, queue - line * queue_s);
+      queue -= lost;
+      most_lost = std::max(most_lost, lost / (sends * kLookS));
+      arrived += came;
+      const auto trip_us = kTripUs + static_cast<std::uint64_t>(queue / line * 1e6) + jitter_us;
+      limit = pace.look({static_cast<std::uint64_t>(kLookS * 1e6), static_cast<std::uint64_t>(came),
+                         static_cast<std::uint64_t>(sends * kLookS),
+                         static_cast<std::uint64_t>(lost), kTripUs, trip_us});
+    }
+    return arrived / seconds;
+  }
+  LinePace pace;
+  double queue_s = 0.05;
+  double queue = 0;
+  double most_lost = 0;
+  std::uint64_t jitter_us = 0;
+  std::uint64_t limit = 0;
+};
+
+TEST(LinePace, a_line_that_is_not_full_has_no_limit) {
+  Played link;
+  EXPECT_GT(link.run(125e6, 60e6, 30), 59.9e6);
+  EXPECT_EQ(link.limit, 0U);
+  EXPECT_FALSE(link.pace.crowded());
+}
+
+TEST(LinePace, connections_that_together_send_too_much_are_held_to_what_arrives) {
+  Played link;
+  link.run(125e6, 200e6, 2);
+  EXPECT_GT(link.most_lost, 0.2) << "so much is lost where nothing holds them";
+  link.most_lost = 0;
+  EXPECT_GT(link.run(125e6, 200e6, 60), 0.97 * 125e6);
+  EXPECT_LT(link.most_lost, 0.25);
+  EXPECT_LT(static_cast<double>(link.limit), 1.3 * 125e6);
+}
+
+TEST(LinePace, a_line_that_becomes_faster_is_filled_again) {
+  Played link;
+  link.run(20e6, 200e6, 10);
+  ASSERT_GT(link.limit, 0U);
+  link.run(125e6, 200e6, 5);
+  EXPECT_GT(link.run(125e6, 200e6, 10), 0.95 * 125e6);
+}
+
+TEST(LinePace, a_line_that_becomes_slower_is_not_flooded_for_long) {
+  Played link;
+  link.run(125e6, 200e6, 10);
+  link.run(12e6, 200e6, 4);
+  link.most_lost = 0;
+  EXPECT_GT(link.run(12e6, 200e6, 20), 0.95 * 12e6);
+  EXPECT_LT(link.most_lost, 0.25);
+}
+
+TEST(LinePace, a_round_trip_that_others_make_long_costs_no_rate) {
+  Played link;
+  link.jitter_us = 60'000;
+  link.run(125e6, 60e6, 5);
+  EXPECT_GT(link.run(125e6, 60e6, 300), 59.9e6);
+  EXPECT_TRUE(link.pace.crowded());
+  link.run(125e6, 200e6, 60);
+  EXPECT_GT(link.run(125e6, 200e6, 10), 0.9 * 125e6) << "and more is found";
+}
+
+TEST(LinePace, nothing_that_arrives_is_no_news) {
+  Played link;
+  link.run(125e6, 200e6, 5);
+  const std::uint64_t before = link.limit;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(link.pace.look({50'000, 0, 0, 0, kTripUs, kTripUs}), before);
+  }
+}
+
+}  // namespace
+}  // namespace pccl
