@@ -71,10 +71,11 @@ void Link::use(std::size_t bulk_lanes) {
 
 void Link::pace(std::uint64_t bytes_per_second) {
   pace_ = bytes_per_second;
-  const auto used =
-      std::count_if(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.used; });
-  for (const Held& held : lanes_) {
-    if (held.used) held.lane->pace(pace_ / static_cast<std::uint64_t>(used));
+  const auto used = static_cast<std::uint64_t>(
+      std::count_if(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.used; }));
+  for (Held& held : lanes_) {
+    const std::uint64_t share = held.used ? pace_ / used : 0;
+    if (std::exchange(held.pace, share) != share) held.lane->pace(share);
   }
 }
 

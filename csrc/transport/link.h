@@ -126,6 +126,7 @@ class Link : public LaneOwner {
     bool awaited = false;  // its dialler has not sent `joined` yet
     bool over = false;     // no frame comes over the lane any more
     bool used = false;     // carries large segments
+    std::uint64_t pace = 0;
     [[nodiscard]] bool vanished() const { return over && awaited; }
   };
   [[nodiscard]] Held& held(const Lane& lane);

@@ -59,11 +59,16 @@ std::size_t SocketStream::unacknowledged_bytes() const {
 }
 
 Line SocketStream::line() const {
-  return carrier_ == Carrier::tcp ? line_of(socket_.fd()) : Line{};
+  if (carrier_ != Carrier::tcp) return {};
+  Line line = line_of(socket_.fd());
+  line.by_model = has_bbr_;
+  return line;
 }
 
 void SocketStream::tune(bool bbr) {
-  if (carrier_ == Carrier::tcp) tune_congestion(socket_.fd(), bbr);
+  if (carrier_ != Carrier::tcp) return;
+  tune_congestion(socket_.fd(), bbr);
+  has_bbr_ = has_bbr(socket_.fd());
 }
 
 void SocketStream::pace(std::uint64_t bytes_per_second) {

@@ -365,11 +365,14 @@ Line line_of(int fd) {
                        number(kPacketsArrivedOffset, std::uint32_t{0});
   line.sent_bytes = number(kBytesSentOffset, std::uint64_t{0});
   line.resent_bytes = number(kBytesResentOffset, std::uint64_t{0});
-  std::array<char, 16> name{};
-  size = static_cast<socklen_t>(name.size());
-  line.by_model = ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0 &&
-                  std::string_view(name.data(), 3) == "bbr";
   return line;
+}
+
+bool has_bbr(int fd) {
+  std::array<char, 16> name{};
+  auto size = static_cast<socklen_t>(name.size());
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0 &&
+         std::string_view(name.data(), 3) == "bbr";
 }
 
 void pace(int fd, std::uint64_t bytes_per_second) {

@@ -79,7 +79,9 @@ void tune_socket(int fd, std::uint64_t user_timeout_ms);
 /// chosen, where the system lets this process have it, since one lost packet halves the others'
 /// rate.
 void tune_congestion(int fd, bool bbr);
+/// But for `by_model`, which has_bbr tells.
 [[nodiscard]] Line line_of(int fd);
+[[nodiscard]] bool has_bbr(int fd);
 /// A connection sends no faster than this from now on; 0: as fast as it can.
 void pace(int fd, std::uint64_t bytes_per_second);
 
