@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._checkpoints import Checkpoints
     from ._config import Options, Replica
-    from ._counters import counters
+    from ._counters import counters, links
     from ._devices import wait_for_devices
     from ._elastic import ElasticRun, LeftRun, ddp_kwargs, elastic
     from ._errors import (
@@ -76,6 +76,7 @@ __all__ = [
     "hsdp_mesh",
     "join",
     "leave_on",
+    "links",
     "quantised_hook",
     "register",
     "wait_for_devices",
@@ -93,6 +94,7 @@ _HOMES = {
     "LeftRun": "_elastic",
     "all_reduce": "_quantised",
     "counters": "_counters",
+    "links": "_counters",
     "ddp_kwargs": "_elastic",
     "elastic": "_elastic",
     "group": "_group",

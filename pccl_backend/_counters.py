@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import _extension
 
 
@@ -18,3 +20,17 @@ def counters() -> dict[str, int]:
     """
     counted: dict[str, int] = _extension.library().counters()
     return counted
+
+
+def links() -> list[dict[str, Any]]:
+    """The links of this process that are up and go straight to their peers, one dict for each.
+
+    Returns:
+        `peer` (as logs name the process), `carrier` ("TCP", "TCP, encrypted", "shared memory", "a
+        unix socket"), `bytes_sent` and `bytes_received` (payload since the link came up),
+        `bytes_resent` (that TCP has sent again), `lanes` (connections, the small one among them),
+        `round_trip_s` (the shortest that TCP has seen, in seconds; 0.0: not known), `limit` (bytes
+        a second to which the link holds itself because its line carries no more; 0: none).
+    """
+    views: list[dict[str, Any]] = _extension.library().links()
+    return views

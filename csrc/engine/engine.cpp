@@ -145,6 +145,12 @@ class ThreadedEngine : public Engine {
     return *counters;
   }
 
+  std::vector<LinkView> links() const override {
+    auto views = std::make_shared<std::vector<LinkView>>();
+    calls_.ask([this, views] { *views = core_->link_views(); });
+    return *views;
+  }
+
   void set_timeout(GroupId id, std::uint64_t timeout_ms) override {
     calls_.post([this, id, timeout_ms] {
       if (Group* group = core_->find(id)) group->set_timeout(timeout_ms);

@@ -68,6 +68,8 @@ class Engine {
   [[nodiscard]] virtual GroupView view(GroupId group) const = 0;
   [[nodiscard]] virtual std::vector<OpInFlight> in_flight(GroupId group) const = 0;
   [[nodiscard]] virtual EngineCounters counters() const = 0;
+  /// The links of this process that are up and go straight to their peers.
+  [[nodiscard]] virtual std::vector<LinkView> links() const = 0;
   /// Sets the time-out of operations that are posted without one.
   virtual void set_timeout(GroupId group, std::uint64_t timeout_ms) = 0;
 

@@ -48,6 +48,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
 
   [[nodiscard]] Links& links() { return *links_; }
   [[nodiscard]] EngineCounters counters() const;
+  [[nodiscard]] std::vector<LinkView> link_views() const { return links_->views(); }
 
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;

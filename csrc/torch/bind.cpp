@@ -409,6 +409,30 @@ std::map<std::string, std::uint64_t> counters() {
           {"bytes_relayed", counters.bytes_relayed}, {"bytes_shared", counters.bytes_shared}};
 }
 
+py::list links() {
+  py::list list;
+  const auto engine = EngineOwner::instance().existing();
+  if (!engine) return list;
+  std::vector<LinkView> views;
+  {
+    const GilRelease release;
+    views = engine->links();
+  }
+  for (const LinkView& view : views) {
+    py::dict dict;
+    dict["peer"] = view.name;
+    dict["carrier"] = view.carrier;
+    dict["bytes_sent"] = view.bytes_sent;
+    dict["bytes_received"] = view.bytes_received;
+    dict["bytes_resent"] = view.bytes_resent;
+    dict["lanes"] = 1 + view.bulk_lanes;
+    dict["round_trip_s"] = static_cast<double>(view.round_trip_us) / 1e6;
+    dict["limit"] = view.pace;
+    list.append(dict);
+  }
+  return list;
+}
+
 std::string library_with(const std::string& symbol) {
   const auto library = library_of(symbol);
   TORCH_CHECK_VALUE(library.has_value(), "pccl: not a symbol that is looked after: '", symbol, "'");
@@ -566,6 +590,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   bind_state(m);
   m.def("in_flight", &in_flight);
   m.def("counters", &counters);
+  m.def("links", &links);
   m.def(
       "set_log_level",
       [](const std::string& level) { set_log_level(parse_log_level(level, log_level())); },

@@ -19,6 +19,7 @@ constexpr std::uint64_t kHoldWindows = 8;
 constexpr std::uint64_t kHoldDoublings = 3;
 // A line that could carry more is tried again so many times sooner, and with more lanes alone.
 constexpr std::uint64_t kQuietWeight = 4;
+constexpr std::uint64_t kTrustedTrials = 3;
 constexpr int kWindowsOfAnother = 4;
 
 }  // namespace
@@ -26,6 +27,7 @@ constexpr int kWindowsOfAnother = 4;
 std::size_t LaneCount::look(const Look& look) {
   if (look.round_trip_us < kLongTripUs) return wanted_;
   most_ = std::clamp(look.most, least_, limit_);
+  if (wanted_ > most_) settle(most_);
   busy_us_ += look.busy_us;
   if (look.crowded) crowded_us_ += look.busy_us;
   bytes_ += look.bytes;
@@ -56,8 +58,10 @@ void LaneCount::window_over(double rate, bool crowded) {
     case Trial::more: {
       trial_rate_ += rate;
       const bool far_better = rate >= kFarBetter * base_rate_;
-      // A line that is not full carries more over more lanes, once they have found their rates.
-      const bool helps = far_better || (!crowded && rate >= kBrokenIn * base_rate_);
+      // A line that is not full carries more over more lanes, once they have found their rates;
+      // unless something else is the limit, as later trials show.
+      const bool trusted = !crowded && settled_ < kTrustedTrials;
+      const bool helps = far_better || (trusted && rate >= kBrokenIn * base_rate_);
       if (!helps && windows_ < kWindowsOfMore) return;
       if (!helps && trial_rate_ < kBetter * base_rate_ * windows_) return settle(base_);
       base_ = wanted_;
@@ -80,14 +84,16 @@ void LaneCount::goes_on(double rate, bool crowded) {
   if (base_rate_ == 0 || another_line) {
     base_rate_ = rate;
     slow_windows_ = 0;
+    settled_ = 0;
   } else if (slow_windows_ == 0) {
     base_rate_ += kNewest * (rate - base_rate_);
   }
   if (hold_ > 0 && !another_line) {
-    hold_ -= std::min(hold_, crowded ? 1 : kQuietWeight);
+    hold_ -= std::min(hold_, crowded || base_ >= most_ ? 1 : kQuietWeight);
     return;
   }
-  const bool can_be_fewer = base_ > least_ && !another_line && crowded;
+  const bool may_be_fewer = crowded || base_ >= most_ || settled_ >= kTrustedTrials;
+  const bool can_be_fewer = base_ > least_ && !another_line && may_be_fewer;
   if (can_be_fewer && (fewer_next_ || base_ >= most_)) {
     return begin(Trial::fewer, base_ - (base_ + 3) / 4);
   }

@@ -11,8 +11,14 @@ constexpr std::uint64_t kResentShare =
     32;                                   // more than one byte of so many: the line's queue is full
 constexpr std::uint64_t kQueueShare = 4;  // a queue as long as that share of a round trip
 constexpr std::uint64_t kQueueUsMin = 5000;
-constexpr double kCrowded = 1.02;  // times what arrives
-constexpr double kQuiet = 1.05;    // times the limit, from window to window
+// While a line is crowded the limit is so many times what arrives, and in one window of kWindows
+// more, and what is lost on top: if more arrives then, the line carries it, whoever makes its
+// losses and queues. The window after that lets the queue go.
+constexpr double kCrowded = 1.02;
+constexpr double kProbe = 1.08;
+constexpr double kAfterProbe = 0.95;
+constexpr double kLostMost = 0.25;
+constexpr double kQuiet = 1.05;  // times the limit, from window to window
 constexpr double kLongQuiet = 1.25;
 constexpr std::uint64_t kLongQuietWindows = 4;
 constexpr double kFree = 2;  // a limit of so many times what arrives is none
@@ -44,7 +50,12 @@ std::uint64_t LinePace::look(const Look& look) {
   crowded_ = crowds(window);
   if (crowded_) {
     quiet_windows_ = 0;
-    limit_ = static_cast<std::uint64_t>(kCrowded * best);
+    turn_ = (turn_ + 1) % kWindows;
+    const double lost = static_cast<double>(window.resent_bytes) /
+                        static_cast<double>(std::max<std::uint64_t>(1, window.sent_bytes));
+    const double probe = kProbe / (1 - std::min(lost, kLostMost));
+    const double times = turn_ == 0 ? probe : turn_ == 1 ? kAfterProbe : kCrowded;
+    limit_ = static_cast<std::uint64_t>(times * best);
   } else if (limit_ > 0) {
     const double more = ++quiet_windows_ > kLongQuietWindows ? kLongQuiet : kQuiet;
     const double limit = more * static_cast<double>(limit_);

@@ -3,10 +3,11 @@
 // Several connections that each look for their own share of a line send more than the line carries
 // between them (BBR keeps up to two round trips of data under way on each): its queue fills, a
 // sixth of the bytes and more are lost and sent again, and small operations wait behind the queue.
-// So while a line is crowded, its connections together are held to a little more than what arrives.
-// That finds a line that has become faster, and leaves others as much as they have. It is for
-// connections that send as fast as bytes arrive (BBR): those that go by losses fill the queue
-// whatever they are held to. Pure: a function of what the link has seen.
+// So while a line is crowded, its connections together are held to what arrives, and to more than
+// that for a while now and then: so a line that has become faster is found, and one whose losses
+// and queues others make keeps its rate. It is for connections that send as fast as bytes arrive
+// (BBR): those that go by losses fill the queue whatever they are held to. Pure: a function of what
+// the link has seen.
 #pragma once
 
 #include <array>
@@ -17,6 +18,7 @@ namespace pccl {
 
 class LinePace {
  public:
+  static constexpr std::size_t kWindows = 8;  // so long is known what has arrived
   /// What has been seen since the last call while the link always had something to send.
   struct Look {
     std::uint64_t busy_us = 0;
@@ -32,11 +34,10 @@ class LinePace {
   [[nodiscard]] bool crowded() const { return crowded_; }
 
  private:
-  static constexpr std::size_t kWindows = 4;
-
   Look window_;                                  // trip_us: the sum over its microseconds
   std::array<std::uint64_t, kWindows> rates_{};  // of the last windows, bytes a second
   std::size_t next_ = 0;
+  std::size_t turn_ = 1;             // of the crowded windows
   std::uint64_t quiet_windows_ = 0;  // since the last crowded one
   std::uint64_t limit_ = 0;
   bool crowded_ = false;

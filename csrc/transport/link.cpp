@@ -8,6 +8,11 @@
 #include "base/log.h"
 
 namespace pccl {
+namespace {
+
+constexpr double kOfAllAlike = 0.25;  // the part of the pace that all lanes share alike
+
+}  // namespace
 
 Link::Link(LinkOwner& owner, Handle to, std::uint64_t count)
     : handle(std::move(to)), serial(count), owner_(owner) {}
@@ -57,6 +62,7 @@ void Link::choose() {
     held.used = small ? bulk_lanes_ == 0 : !held.awaited && chosen < wanted_lanes_;
     if (held.used && !small) ++chosen;
   }
+  if (pace_ > 0) share_pace(true);
 }
 
 void Link::use(std::size_t bulk_lanes) {
@@ -65,16 +71,38 @@ void Link::use(std::size_t bulk_lanes) {
   log_debug("the link to peer " + name_of(handle) + " sends over " + std::to_string(bulk_lanes) +
             (bulk_lanes == 1 ? " bulk lane" : " bulk lanes"));
   choose();
-  pace(pace_);
   flush_bulk();
 }
 
 void Link::pace(std::uint64_t bytes_per_second) {
-  pace_ = bytes_per_second;
-  const auto used = static_cast<std::uint64_t>(
-      std::count_if(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.used; }));
+  const bool anew = pace_ == 0;
+  if (std::exchange(pace_, bytes_per_second) != bytes_per_second) share_pace(anew);
+}
+
+/// Each lane gets as much of the pace as it has carried of what arrived since the last time, since
+/// lanes may take different ways; a part is for all alike, so that none stays slow. `anew`: all of
+/// it.
+void Link::share_pace(bool anew) {
+  std::uint64_t used = 0;
+  std::uint64_t all = 0;
   for (Held& held : lanes_) {
-    const std::uint64_t share = held.used ? pace_ / used : 0;
+    if (!held.lane->open()) continue;
+    const std::uint64_t arrived = pace_ > 0 ? held.lane->sent().line.arrived_bytes : 0;
+    const std::uint64_t before = std::exchange(held.arrived, arrived);
+    held.carried = anew || arrived < before ? 0 : arrived - before;
+    if (!held.used) continue;
+    ++used;
+    all += held.carried;
+  }
+  for (Held& held : lanes_) {
+    std::uint64_t share = 0;
+    if (held.used && pace_ > 0) {
+      const double carried = all > 0 ? static_cast<double>(held.carried) / static_cast<double>(all)
+                                     : 1 / static_cast<double>(used);
+      const double part = kOfAllAlike / static_cast<double>(used) + (1 - kOfAllAlike) * carried;
+      share =
+          std::max<std::uint64_t>(1, static_cast<std::uint64_t>(part * static_cast<double>(pace_)));
+    }
     if (std::exchange(held.pace, share) != share) held.lane->pace(share);
   }
 }
@@ -115,8 +143,24 @@ LinkLoad Link::load() const {
   }
   load.sends = sending > 0 || bulk_waits();
   load.full = load.sends && 2 * sending >= used;
+  load.waits = bulk_waits();
   if (measured > 0) load.line.trip_us /= measured;
   return load;
+}
+
+LinkView Link::view() const {
+  const LinkLoad now = load();
+  LinkView view;
+  view.peer = peer();
+  view.name = name_of(handle);
+  view.carrier = lanes_.empty() ? "" : lanes_.front().lane->carrier();
+  view.bytes_sent = bytes_sent_;
+  view.bytes_received = bytes_received_;
+  view.bytes_resent = now.line.resent_bytes;
+  view.bulk_lanes = bulk_lanes_;
+  view.round_trip_us = now.line.least_trip_us;
+  view.pace = pace_;
+  return view;
 }
 
 void Link::start() {
@@ -221,6 +265,7 @@ void Link::lane_segment(const SegmentHeader& header, const Placement& at) {
 }
 
 void Link::lane_received(std::size_t payload_bytes, FrameType of) {
+  bytes_received_ += payload_bytes;
   owner_.link_received(payload_bytes, of);
 }
 
@@ -230,6 +275,7 @@ void Link::lane_sent(const Outgoing& frame) {
               std::string(lanes_.front().lane->carrier()));
   }
   queued_bytes_ -= frame.payload_bytes();
+  bytes_sent_ += frame.payload_bytes();
   if (has_message(frame.frame.type)) {
     queued_message_bytes_ -= frame.payload_bytes() + kKeptMessageBytes;
   }

@@ -74,6 +74,7 @@ class Link : public LaneOwner {
   /// Holds those lanes together to so many bytes a second; 0: to none.
   void pace(std::uint64_t bytes_per_second);
   [[nodiscard]] LinkLoad load() const;
+  [[nodiscard]] LinkView view() const;
   [[nodiscard]] std::size_t bulk_lanes() const { return bulk_lanes_; }
   /// Sends a control or a relay frame, in order, on the small lane.
   void send_message(FrameType type, std::vector<std::byte> payload);
@@ -123,14 +124,17 @@ class Link : public LaneOwner {
 
   struct Held {
     std::unique_ptr<Lane> lane;
-    bool awaited = false;  // its dialler has not sent `joined` yet
-    bool over = false;     // no frame comes over the lane any more
-    bool used = false;     // carries large segments
-    std::uint64_t pace = 0;
+    bool awaited = false;       // its dialler has not sent `joined` yet
+    bool over = false;          // no frame comes over the lane any more
+    bool used = false;          // carries large segments
+    std::uint64_t pace = 0;     // its share
+    std::uint64_t arrived = 0;  // of its bytes, when shares were made
+    std::uint64_t carried = 0;  // since the time before
     [[nodiscard]] bool vanished() const { return over && awaited; }
   };
   [[nodiscard]] Held& held(const Lane& lane);
   void choose();
+  void share_pace(bool anew);
   [[nodiscard]] bool bulk_waits() const { return !bulk_.empty() || slices_out_.cuts(); }
   void flush_bulk();
 
@@ -147,6 +151,8 @@ class Link : public LaneOwner {
   SlicesIn slices_in_;
   std::size_t queued_bytes_ = 0;
   std::size_t queued_message_bytes_ = 0;  // part of it
+  std::uint64_t bytes_sent_ = 0;          // payload
+  std::uint64_t bytes_received_ = 0;
 };
 
 }  // namespace pccl

@@ -63,6 +63,13 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
 
   [[nodiscard]] std::uint64_t bytes_sent() const override { return bytes_sent_; }
   [[nodiscard]] std::uint64_t bytes_shared() const override { return bytes_shared_; }
+  [[nodiscard]] std::vector<LinkView> views() const override {
+    std::vector<LinkView> views;
+    for (const auto& [peer, link] : links_) {
+      if (link->state == Link::State::up) views.push_back(link->view());
+    }
+    return views;
+  }
   [[nodiscard]] std::uint64_t bytes_received() const override { return bytes_received_; }
   [[nodiscard]] std::uint64_t segment_bytes_received() const override {
     return segment_bytes_received_;

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <unordered_map>
 
@@ -70,7 +71,7 @@ class SlicesIn {
     std::uint32_t begun = 0;  // a bit for each slice
     std::uint32_t came = 0;   // bytes of whole slices
   };
-  std::unordered_map<std::uint64_t, Open> open_;
+  std::map<std::uint64_t, Open> open_;  // ordered: its keys are the peer's
 };
 
 /// Where a slice of the segment that has this place goes.

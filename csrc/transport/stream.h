@@ -142,7 +142,7 @@ class SocketStream : public Stream {
   Socket socket_;
   const Carrier carrier_;
   const std::string remote_host_;
-  bool has_bbr_ = false;  // since `tune`
+  bool has_bbr_ = false;        // since `tune`
   std::unique_ptr<Poll> poll_;  // goes before the socket that it watches
 };
 

@@ -140,6 +140,19 @@ struct LinkOptions {
   bool shared_memory = false;  // with processes of this machine and user
 };
 
+/// What a link that is up has carried since then, and over what, for people.
+struct LinkView {
+  PeerId peer;
+  std::string name;              // as logs name the peer
+  std::string carrier;           // what its bytes go through
+  std::uint64_t bytes_sent = 0;  // payload of segments and messages
+  std::uint64_t bytes_received = 0;
+  std::uint64_t bytes_resent = 0;  // that TCP has sent again
+  std::size_t bulk_lanes = 0;
+  std::uint64_t round_trip_us = 0;  // the shortest; 0: not known
+  std::uint64_t pace = 0;           // bytes a second that it is held to; 0: to none
+};
+
 /// A link has a small lane, its first, and bulk lanes, which join it: the side that dials adds
 /// `bulk_lanes` bulk lanes at once. Control messages and segments of up to kSmallSegmentBytesMax go
 /// over the small lane. Larger segments go over the bulk lanes; as long as there is none, over the
@@ -188,6 +201,8 @@ class LinksBase {
   [[nodiscard]] virtual std::uint64_t bytes_received() const = 0;
   /// Those of the sent ones that went through memory which both ends share.
   [[nodiscard]] virtual std::uint64_t bytes_shared() const { return 0; }
+  /// The links that are up and direct.
+  [[nodiscard]] virtual std::vector<LinkView> views() const { return {}; }
   /// Payload bytes of segments so far, unfinished ones included: the number grows as long as a link
   /// moves data, however slowly.
   [[nodiscard]] virtual std::uint64_t segment_bytes_received() const = 0;

@@ -37,23 +37,24 @@ void Widening::look() {
   }
   if (!load.full || !before.full) return;
   const Line& line = load.line;
-  if (line.least_trip_us < kLongTripUs) return;  // all lanes that are there
+  if (line.least_trip_us < kLongTripUs) return calls_.pace(0);  // and all lanes that are there
   const std::uint64_t since_us = (now - since_ms) * 1000;
   const auto since = [](std::uint64_t now_bytes, std::uint64_t before_bytes) {
     return std::max(now_bytes, before_bytes) - before_bytes;  // a lane less is no news
   };
-  const std::uint64_t delivered = since(load.delivered, before.delivered);
-  const std::uint64_t limit = pace_.look(
-      {since_us, since(line.arrived_bytes, before.line.arrived_bytes),
-       since(line.sent_bytes, before.line.sent_bytes),
-       since(line.resent_bytes, before.line.resent_bytes), line.least_trip_us, line.trip_us});
-  const bool held = line.by_model && limit > 0;
-  calls_.pace(held ? limit : 0);
+  if (load.waits && before.waits) {  // else what arrives is as much as was sent
+    limit_ = pace_.look({since_us, since(line.arrived_bytes, before.line.arrived_bytes),
+                         since(line.sent_bytes, before.line.sent_bytes),
+                         since(line.resent_bytes, before.line.resent_bytes), line.least_trip_us,
+                         line.trip_us});
+  }
+  const bool held = line.by_model && limit_ > 0;
+  calls_.pace(held ? limit_ : 0);
+  std::size_t most = line.by_model ? kWidestLanes : kWidestLossyLanes;
   const bool has_all = load.lanes + load.joining >= count_.wanted();
-  if (!has_all && now < not_before_ms_) return;  // a trial would be of lanes that are not there
-  const std::size_t wanted =
-      count_.look({since_us, delivered, line.least_trip_us, held || pace_.crowded(),
-                   line.by_model ? kWidestLanes : kWidestLossyLanes});
+  if (!has_all && now < not_before_ms_) most = load.lanes;  // no others are to be had
+  const std::size_t wanted = count_.look({since_us, since(load.delivered, before.delivered),
+                                          line.least_trip_us, held || pace_.crowded(), most});
   calls_.use(wanted);
   if (wanted <= std::max<std::size_t>(1, least_) || load.lanes + load.joining >= wanted) {
     lacks_since_ms_ = 0;

@@ -25,6 +25,7 @@ static_assert(kWidestLanes < kLanesMax && kWidestLossyLanes < kLanesMax);
 struct LinkLoad {
   bool sends = false;           // something waits to be sent, or to be acknowledged
   bool full = false;            // so it does on half of the lanes: this is no end of an operation
+  bool waits = false;           // more waits than its lanes take
   std::uint64_t delivered = 0;  // bytes that the other side's machine has acknowledged, so far
   Line line;                    // bytes of all lanes; the mean round trip of the used ones
   std::size_t lanes = 0;        // bulk lanes that are there
@@ -66,6 +67,7 @@ class Widening {
   Calls calls_;
   LaneCount count_;
   LinePace pace_;
+  std::uint64_t limit_ = 0;  // that pace_ has set
   LinkLoad last_;
   std::uint64_t last_ms_ = 0;
   std::uint64_t lacks_since_ms_ = 0;  // 0: has all lanes that it wants

@@ -33,7 +33,12 @@ def reduces(rank: int, world: int, meet: str) -> None:
             for of, part in enumerate(parts):
                 assert torch.equal(part, (torch.arange(size) % 5 + of).to(dtype)), (dtype, size)
     counters = pccl.counters()
-    say(sent=counters["bytes_sent"], shared=counters["bytes_shared"])
+    links = pccl.links()
+    assert sum(link["bytes_sent"] for link in links) >= counters["bytes_sent"] > 0
+    assert min(link["bytes_received"] for link in links) > 100_000
+    assert all(link["lanes"] >= 2 and link["limit"] == 0 for link in links)
+    carriers = sorted(link["carrier"] for link in links)
+    say(sent=counters["bytes_sent"], shared=counters["bytes_shared"], carriers=carriers)
     hear()
     dist.destroy_process_group()
 
@@ -43,13 +48,16 @@ def test_ranks_of_one_machine_share_memory_unless_one_of_them_does_not_want_that
     run_peers: Any, tmp_path: Path, plaintext: str
 ) -> None:
     env = {"PCCL_PLAINTEXT": plaintext}
+    tcp = "TCP" if plaintext == "all" else "TCP, encrypted"
     meet = str(tmp_path / "meet")
     peers = run_peers(reduces, 3, 4, meet, env=env)
     peers += run_peers(reduces, 1, 4, meet, env=env | {"PCCL_SHARED_MEMORY": "0"}, first=3)
     lines = [peer.next() for peer in peers]
     for line in lines[:3]:
         assert 0 < line["shared"] < line["sent"], "with two of the others"
+        assert line["carriers"] == [tcp, "shared memory", "shared memory"]
     assert lines[3]["shared"] == 0
+    assert lines[3]["carriers"] == [tcp, tcp, tcp]
     for peer in peers:
         peer.tell("go on")
         peer.finish()

@@ -114,6 +114,16 @@ TEST(LaneCount, a_line_that_is_not_full_gets_lanes_although_new_ones_are_slow_at
   EXPECT_EQ(walk.count.wanted(), 32U);
 }
 
+TEST(LaneCount, lanes_go_where_something_else_than_the_line_is_the_limit) {
+  LaneCount count(1, 128);
+  std::size_t many = 0;
+  for (int i = 0; i < 20 * 3600; ++i) {  // an hour; the line is never crowded
+    static_cast<void>(count.look({50'000, 1'000'000, 80'000, false}));
+    if (i > 20 * 1800 && count.wanted() > 32) ++many;
+  }
+  EXPECT_LT(many, 20U * 180);
+}
+
 TEST(LaneCount, as_many_as_are_worth_a_trial) {
   LaneCount count(1, 32);
   const auto look = [&](std::size_t most, double seconds) {

@@ -55,11 +55,35 @@ TEST(Widening, holds_connections_of_bbr_alone_to_what_a_crowded_line_carries) {
   for (const bool by_model : {true, false}) {
     Played link(true);
     link.load.line.by_model = by_model;
+    link.load.waits = true;
     link.resends = 0.1;
     link.widening.wake();
     ASSERT_TRUE(link.until([&] { return link.looks > 20; }));
     EXPECT_EQ(link.pace > 0, by_model);
   }
+}
+
+TEST(Widening, holds_a_link_to_nothing_that_has_no_more_to_send_than_its_lanes_take) {
+  Played link(true);
+  link.load.line.by_model = true;
+  link.resends = 0.1;
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.looks > 20; }));
+  EXPECT_EQ(link.pace, 0U);
+  link.load.waits = true;
+  ASSERT_TRUE(link.until([&] { return link.pace > 0; }));
+  link.load.line.least_trip_us = 100;  // another way, a short one
+  ASSERT_TRUE(link.until([&] { return link.pace == 0; }));
+}
+
+TEST(Widening, lanes_that_cannot_be_had_are_no_part_of_a_trial) {
+  Played link(true);
+  link.joins = false;
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.dialled == 3; }));
+  EXPECT_EQ(link.used, 4U);
+  link.widening.refused();
+  ASSERT_TRUE(link.until([&] { return link.used == 1; }));
 }
 
 TEST(Widening, looks_only_while_the_link_sends) {
