@@ -9,6 +9,7 @@ namespace pccl {
 struct Line {
   std::uint64_t least_trip_us = 0;  // there and back where no queue delays
   std::uint64_t trip_us = 0;        // there and back now
+  std::uint64_t unsent_bytes = 0;   // taken by the kernel, and still to be sent
   std::uint64_t arrived_bytes = 0;  // also those behind one that is lost
   std::uint64_t sent_bytes = 0;     // with those that were sent again
   std::uint64_t resent_bytes = 0;

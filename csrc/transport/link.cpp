@@ -120,6 +120,7 @@ LinkLoad Link::load() const {
   load.joining = joining.size();
   std::size_t used = 0;
   std::size_t sending = 0;
+  std::size_t waiting = 0;
   std::size_t measured = 0;
   load.line.by_model = true;
   for (const Held& held : lanes_) {
@@ -134,6 +135,7 @@ LinkLoad Link::load() const {
     if (!held.used) continue;
     ++used;
     if (sent.unacknowledged > 0 || !held.lane->idle()) ++sending;
+    if (line.unsent_bytes > 0 || !held.lane->idle()) ++waiting;
     if (line.least_trip_us == 0) continue;
     ++measured;
     const bool least = measured == 1 || line.least_trip_us < load.line.least_trip_us;
@@ -143,7 +145,7 @@ LinkLoad Link::load() const {
   }
   load.sends = sending > 0 || bulk_waits();
   load.full = load.sends && 2 * sending >= used;
-  load.waits = bulk_waits();
+  load.waits = bulk_waits() || (used > 0 && 2 * waiting >= used);
   if (measured > 0) load.line.trip_us /= measured;
   return load;
 }

@@ -34,6 +34,7 @@ constexpr int kRtoMaxMs = 2000;
 // Fields of Linux's tcp_info, some of which the C library's lacks.
 constexpr std::size_t kMssOffset = 16;
 constexpr std::size_t kRttOffset = 68;
+constexpr std::size_t kUnsentOffset = 144;
 constexpr std::size_t kMinRttOffset = 148;
 constexpr std::size_t kPacketsArrivedOffset = 192;
 constexpr std::size_t kBytesSentOffset = 200;
@@ -363,6 +364,7 @@ Line line_of(int fd) {
   line.trip_us = number(kRttOffset, std::uint32_t{0});
   line.arrived_bytes = std::uint64_t{number(kMssOffset, std::uint32_t{0})} *
                        number(kPacketsArrivedOffset, std::uint32_t{0});
+  line.unsent_bytes = number(kUnsentOffset, std::uint32_t{0});
   line.sent_bytes = number(kBytesSentOffset, std::uint64_t{0});
   line.resent_bytes = number(kBytesResentOffset, std::uint64_t{0});
   return line;

@@ -42,7 +42,7 @@ void Widening::look() {
   const auto since = [](std::uint64_t now_bytes, std::uint64_t before_bytes) {
     return std::max(now_bytes, before_bytes) - before_bytes;  // a lane less is no news
   };
-  if (load.waits && before.waits) {  // else what arrives is as much as was sent
+  if (load.waits && before.waits) {  // else as much arrives as was sent
     limit_ = pace_.look({since_us, since(line.arrived_bytes, before.line.arrived_bytes),
                          since(line.sent_bytes, before.line.sent_bytes),
                          since(line.resent_bytes, before.line.resent_bytes), line.least_trip_us,

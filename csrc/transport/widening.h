@@ -25,7 +25,7 @@ static_assert(kWidestLanes < kLanesMax && kWidestLossyLanes < kLanesMax);
 struct LinkLoad {
   bool sends = false;           // something waits to be sent, or to be acknowledged
   bool full = false;            // so it does on half of the lanes: this is no end of an operation
-  bool waits = false;           // more waits than its lanes take
+  bool waits = false;           // on half of the lanes something waits to be sent
   std::uint64_t delivered = 0;  // bytes that the other side's machine has acknowledged, so far
   Line line;                    // bytes of all lanes; the mean round trip of the used ones
   std::size_t lanes = 0;        // bulk lanes that are there
