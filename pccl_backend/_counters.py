@@ -28,9 +28,10 @@ def links() -> list[dict[str, Any]]:
     Returns:
         `peer` (as logs name the process), `carrier` ("TCP", "TCP, encrypted", "shared memory", "a
         unix socket"), `bytes_sent` and `bytes_received` (payload since the link came up),
-        `bytes_resent` (that TCP has sent again), `lanes` (connections, the small one among them),
-        `round_trip_s` (the shortest that TCP has seen, in seconds; 0.0: not known), `limit` (bytes
-        a second to which the link holds itself because its line carries no more; 0: none).
+        `bytes_resent` (that TCP has sent again), `lanes` (open connections, also those that carry
+        nothing now), `round_trip_s` (the shortest of the last minutes that TCP has seen, in
+        seconds; 0.0: not known), `bbr` (whether its connections use BBR), `limit` (bytes a second
+        to which the link has last held itself because its line carries no more; 0: none).
     """
     views: list[dict[str, Any]] = _extension.library().links()
     return views

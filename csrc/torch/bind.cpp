@@ -427,6 +427,7 @@ py::list links() {
     dict["bytes_resent"] = view.bytes_resent;
     dict["lanes"] = 1 + view.bulk_lanes;
     dict["round_trip_s"] = static_cast<double>(view.round_trip_us) / 1e6;
+    dict["bbr"] = view.bbr;
     dict["limit"] = view.pace;
     list.append(dict);
   }

@@ -147,6 +147,7 @@ LinkLoad Link::load() const {
   load.full = load.sends && 2 * sending >= used;
   load.waits = bulk_waits() || (used > 0 && 2 * waiting >= used);
   if (measured > 0) load.line.trip_us /= measured;
+  load.line.by_model = load.line.by_model && measured > 0;
   return load;
 }
 
@@ -161,6 +162,7 @@ LinkView Link::view() const {
   view.bytes_resent = now.line.resent_bytes;
   view.bulk_lanes = bulk_lanes_;
   view.round_trip_us = now.line.least_trip_us;
+  view.bbr = now.line.by_model;
   view.pace = pace_;
   return view;
 }

@@ -150,6 +150,7 @@ struct LinkView {
   std::uint64_t bytes_resent = 0;  // that TCP has sent again
   std::size_t bulk_lanes = 0;
   std::uint64_t round_trip_us = 0;  // the shortest; 0: not known
+  bool bbr = false;                 // its lanes use BBR
   std::uint64_t pace = 0;           // bytes a second that it is held to; 0: to none
 };
 

@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::uint64_t kLookMs = 50;
 constexpr std::uint64_t kOtherDialsMs = 500;
+// Lanes that are dialled at a time: several peers may do so, and a port has room for 256
+// connections that have not proven who they are.
+constexpr std::size_t kJoiningMax = 32;
 constexpr std::uint64_t kRefusedMs = 600'000;  // then lanes are dialled again
 
 }  // namespace
@@ -68,7 +71,9 @@ void Widening::dial(const LinkLoad& load) {
   if (lacks_since_ms_ == 0) lacks_since_ms_ = now;
   const std::uint64_t other_ms = std::max(kOtherDialsMs, 8 * load.line.least_trip_us / 1000);
   if (now < not_before_ms_ || (!dials_ && now - lacks_since_ms_ < other_ms)) return;
-  std::size_t more = count_.wanted() - load.lanes - load.joining;
+  if (load.joining >= kJoiningMax) return;
+  std::size_t more =
+      std::min(count_.wanted() - load.lanes - load.joining, kJoiningMax - load.joining);
   if (!dials_ && !reached_) {  // perhaps nobody can dial this peer (a NAT): one lane finds out
     if (load.joining > 0) return;
     more = 1;

@@ -86,6 +86,14 @@ TEST(Widening, lanes_that_cannot_be_had_are_no_part_of_a_trial) {
   ASSERT_TRUE(link.until([&] { return link.used == 1; }));
 }
 
+TEST(Widening, dials_32_lanes_at_a_time) {
+  Played link(true);
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.used == 64; }));
+  ASSERT_TRUE(link.until([&] { return link.load.lanes == 64; }));
+  EXPECT_LE(link.largest, 32U);
+}
+
 TEST(Widening, looks_only_while_the_link_sends) {
   Played link(true);
   link.load.sends = link.load.full = false;
