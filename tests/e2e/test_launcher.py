@@ -29,6 +29,8 @@ class Launcher(Peer):
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
         environment["TMPDIR"] = str(folder)  # a killed launcher leaves its own there
+        # Unbuffered, a worker writes a line and its end apart, and another one's comes in between.
+        environment.pop("PYTHONUNBUFFERED", None)
         command = [sys.executable, "-m", "pccl_backend.launch", *arguments]
         super().__init__(command, environment, "pccl-run")
 
