@@ -28,8 +28,10 @@ class LinePace {
     std::uint64_t least_trip_us = 0;
     std::uint64_t trip_us = 0;
   };
-  /// Returns the bytes a second that all connections of the link may send; 0: no limit.
+  /// Returns `limit`.
   std::uint64_t look(const Look& look);
+  /// The bytes a second that all connections of the link may send; 0: no limit.
+  [[nodiscard]] std::uint64_t limit() const { return limit_; }
   /// Did the line carry all that it can when it was last looked at?
   [[nodiscard]] bool crowded() const { return crowded_; }
 

@@ -46,13 +46,13 @@ void Widening::look() {
     return std::max(now_bytes, before_bytes) - before_bytes;  // a lane less is no news
   };
   if (load.waits && before.waits) {  // else as much arrives as was sent
-    limit_ = pace_.look({since_us, since(line.arrived_bytes, before.line.arrived_bytes),
-                         since(line.sent_bytes, before.line.sent_bytes),
-                         since(line.resent_bytes, before.line.resent_bytes), line.least_trip_us,
-                         line.trip_us});
+    pace_.look({since_us, since(line.arrived_bytes, before.line.arrived_bytes),
+                since(line.sent_bytes, before.line.sent_bytes),
+                since(line.resent_bytes, before.line.resent_bytes), line.least_trip_us,
+                line.trip_us});
   }
-  const bool held = line.by_model && limit_ > 0;
-  calls_.pace(held ? limit_ : 0);
+  const bool held = line.by_model && pace_.limit() > 0;
+  calls_.pace(held ? pace_.limit() : 0);
   std::size_t most = line.by_model ? kWidestLanes : kWidestLossyLanes;
   const bool has_all = load.lanes + load.joining >= count_.wanted();
   if (!has_all && now < not_before_ms_) most = load.lanes;  // no others are to be had

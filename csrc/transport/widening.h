@@ -67,7 +67,6 @@ class Widening {
   Calls calls_;
   LaneCount count_;
   LinePace pace_;
-  std::uint64_t limit_ = 0;  // that pace_ has set
   LinkLoad last_;
   std::uint64_t last_ms_ = 0;
   std::uint64_t lacks_since_ms_ = 0;  // 0: has all lanes that it wants
