@@ -10,6 +10,7 @@
 
 #include "base/limits.h"
 #include "transport/lane_count.h"
+#include "transport/line.h"
 #include "transport/line_pace.h"
 #include "transport/loop.h"
 
