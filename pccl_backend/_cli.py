@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 48148
 ALL_INTERFACES = "0.0.0.0"
+RING_RULES = ("fastest", "rank")
 PATIENCE_MARGIN_S = 5.0  # a reconnect, after a peer has found its old master silent
 SECONDS_MAX = 86400.0
 _DEFAULT_URL = f"{SCHEME}{DEFAULT_HOST}:{DEFAULT_PORT}"
@@ -104,6 +105,13 @@ def run_name(text: str) -> str:
     return text
 
 
+def ring_rule(text: str) -> str:
+    """How the order of a ring is chosen."""
+    if text not in RING_RULES:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(RING_RULES)}")
+    return text
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line: the flags would fill a screen above it."""
 
@@ -140,6 +148,7 @@ _RUN_VALUES: dict[str, Callable[[str], Any]] = {
     "min-peers": positive_count,
     "hold-below": positive_count,
     "max-peers": positive_count,
+    "ring": ring_rule,
     "heartbeat": positive_s,
     "evict-after": positive_s,
     "refound-after": positive_s,
@@ -273,6 +282,15 @@ def build_parser() -> argparse.ArgumentParser:
         type=positive_count,
         default=4096,
         help="most members of the run; further peers wait at the door (default: 4096)",
+    )
+    add(
+        "--ring",
+        metavar="|".join(RING_RULES),
+        type=ring_rule,
+        default=RING_RULES[0],
+        help="in which order data go round among four members and more: 'fastest' has the members "
+        "measure their links while they train, and a boundary adopts the order whose slowest link "
+        "is the fastest; 'rank' keeps the order of ranks and measures nothing (default: fastest)",
     )
     add(
         "--heartbeat",
@@ -415,6 +433,7 @@ def run_options(run: argparse.Namespace) -> dict[str, Any]:
         "min_peers": run.min_peers,
         "hold_below": run.hold_below,
         "max_peers": run.max_peers,
+        "measure_links": run.ring == "fastest",
         "adopt": run.adopt,
         "refound": run.refound,
         "again": run.again,

@@ -1,4 +1,5 @@
-// The order in which data go round: rank order, unless neighbours in it have no link of their own.
+// The order in which data go round: the given one, unless neighbours in it have no link of their
+// own.
 //
 // Where a neighbour can be reached over a third only, a stretch of the ring is turned round, so
 // that its two ends meet others: each turn leaves fewer such neighbours. Every choice is the first
@@ -6,15 +7,14 @@
 // hamiltonian cycles in graphs" (1997); it always ends without a bad pair where each can reach at
 // least half of the others, and elsewhere with as few as no single turn can mend.
 #include <algorithm>
-#include <numeric>
+#include <utility>
 
 #include "collectives/schedule.h"
 
 namespace pccl {
 
-std::vector<std::uint32_t> ring_order(std::uint32_t size, const RankPairs& apart) {
-  std::vector<std::uint32_t> order(size);
-  std::iota(order.begin(), order.end(), 0U);
+std::vector<std::uint32_t> ring_order(std::vector<std::uint32_t> order, const RankPairs& apart) {
+  const std::size_t size = order.size();
   if (size < 4 || apart.empty()) return order;  // three are all neighbours of each other
   const auto bad = [&](std::uint32_t a, std::uint32_t b) {
     return apart.contains({std::min(a, b), std::max(a, b)});

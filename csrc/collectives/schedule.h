@@ -113,10 +113,11 @@ struct CollectiveArgs {
 /// Pairs of contributors, the lower one first.
 using RankPairs = std::set<std::pair<std::uint32_t, std::uint32_t>>;
 
-/// The contributors in an order in which, if possible, no pair of `apart` are neighbours, also not
-/// as last and first; rank order if that is such an order. The rings of all algorithms follow the
-/// order in which the contributors are listed.
-[[nodiscard]] std::vector<std::uint32_t> ring_order(std::uint32_t size, const RankPairs& apart);
+/// The contributors, given in `order`, in an order in which, if possible, no pair of `apart` are
+/// neighbours, also not as last and first; `order` itself if that is such an order. The rings of
+/// all algorithms follow the order in which the contributors are listed.
+[[nodiscard]] std::vector<std::uint32_t> ring_order(std::vector<std::uint32_t> order,
+                                                    const RankPairs& apart);
 
 /// The schedule of `args` by the algorithm that selection.cpp picks for kind, size and bytes. A
 /// pure function; all ranks pick the same algorithm, because they decide by values that all know.

@@ -42,7 +42,11 @@ ElasticGroup::ElasticGroup(EngineContext& context, const JoinOptions& options,
                                   exchange_.bytes_served(),
                                   exchange_.bytes_offered()};
                }}),
-      exchange_(context, kElasticGroup) {
+      exchange_(context, kElasticGroup),
+      meter_(context, kElasticGroup,
+             [this](PeerId peer, std::uint64_t rate, std::uint64_t trip_us) {
+               feed(peer::LinkMeasured{peer, rate, trip_us});
+             }) {
   const PeerId self = context.links.self();
   core_.run = options.run;
   core_.self.handle.peer = self;
@@ -128,6 +132,7 @@ void ElasticGroup::link_up(PeerId peer) {
 void ElasticGroup::link_gone(PeerId peer) {
   Group::link_gone(peer);
   exchange_.link_gone(peer);
+  meter_.link_gone(peer);
 }
 
 void ElasticGroup::link_down(PeerId peer, const std::string& reason, Down how) {
@@ -242,7 +247,7 @@ void ElasticGroup::on(const peer::Configure& a) {
   const std::vector<PeerId> before = members();
   std::vector<PeerId> peers;
   for (const Member& m : a.members) peers.push_back(m.peer());
-  set_epoch(a.epoch, std::move(peers), a.relays);
+  set_epoch(a.epoch, std::move(peers), a.relays, a.ring);
   for (const Member& m : a.members) keeper_.stop_trying(m.peer());
   for (const PeerId peer : before) {
     if (!member(peer)) {
@@ -347,6 +352,7 @@ void ElasticGroup::end(Error error) {
 }
 
 void ElasticGroup::release_links(bool in_order) {
+  meter_.stop();
   std::set<PeerId> peers(members().begin(), members().end());
   for (const auto& [peer, handle] : keeper_.proposed()) peers.insert(peer);
   for (const PeerId peer : keeper_.try_none()) peers.insert(peer);

@@ -18,6 +18,7 @@
 #include "engine/idleness.h"
 #include "engine/join_wait.h"
 #include "engine/link_keeper.h"
+#include "engine/link_meter.h"
 #include "engine/master_client.h"
 #include "engine/run.h"
 #include "engine/run_end.h"
@@ -96,6 +97,7 @@ class ElasticGroup : public Group {
   void on(const peer::StopData& a);
   void on(const peer::Connect& a);
   void on(const peer::TryLinks& a);
+  void on(const peer::MeasureLink& a) { meter_.measure(a.peer); }
   void on(const peer::HashState& a);
   void on(const peer::Fetch& a);
   void on(const peer::Adopt& a);
@@ -142,6 +144,7 @@ class ElasticGroup : public Group {
   MasterClient client_;
   StateExchange exchange_;
   LinkKeeper keeper_;
+  LinkMeter meter_;
   bool admitted_ = false;
   RunEnd end_;
   bool said_left_ = false;  // the program has heard at a boundary that it has left

@@ -45,8 +45,8 @@ EpochRun* Group::run_of(PeerId from, EpochId epoch) {
   return ahead_.get();
 }
 
-void Group::set_epoch(EpochId epoch, std::vector<PeerId> members,
-                      const std::vector<Relay>& relays) {
+void Group::set_epoch(EpochId epoch, std::vector<PeerId> members, const std::vector<Relay>& relays,
+                      const std::vector<PeerId>& ring) {
   std::unique_ptr<EpochRun> before = std::move(run_);
   run_ = ahead_ && ahead_->id == epoch ? std::move(ahead_) : make_run(epoch);
   ahead_.reset();
@@ -56,7 +56,9 @@ void Group::set_epoch(EpochId epoch, std::vector<PeerId> members,
   };
   RankPairs apart;
   for (const Relay& relay : relays) apart.insert(std::minmax(place(relay.a), place(relay.b)));
-  for (const std::uint32_t m : ring_order(static_cast<std::uint32_t>(members.size()), apart)) {
+  std::vector<std::uint32_t> order;
+  for (const PeerId peer : ring.empty() ? members : ring) order.push_back(place(peer));
+  for (const std::uint32_t m : ring_order(std::move(order), apart)) {
     run_->ring.push_back(members[m]);
   }
   run_->members = std::move(members);
@@ -314,6 +316,7 @@ void Group::refused(OpKey op, PeerId from, const Error& error) {
 
 Placement Group::segment_header(PeerId from, const SegmentHeader& header) {
   if (header.kind == SegmentKind::state) return pull_header(from, header);
+  if (header.kind == SegmentKind::measure) return {};
   EpochRun* run = run_of(from, header.epoch);
   if (run == nullptr) return {};
   if (header.kind != SegmentKind::collective) {

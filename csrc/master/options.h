@@ -42,6 +42,7 @@ struct RunOptions {
   std::uint32_t min_peers = 2;        // replicas that found the run
   std::uint32_t hold_below = 1;       // with fewer replicas the run holds at its next boundary
   std::uint32_t max_peers = 4096;     // most members of an epoch; further peers wait at the door
+  bool measure_links = true;          // of members, and order the ring by what they carry
   bool adopt = false;                 // go on with an epoch that the register does not know
   bool refound = false;               // give up such an epoch, and one whose members stay away
   std::uint64_t again = 0;            // open the run anew if it was finished then (Unix time, s)
@@ -64,6 +65,7 @@ struct RunOptions {
     visit("min_peers", self.min_peers);
     visit("hold_below", self.hold_below);
     visit("max_peers", self.max_peers);
+    visit("measure_links", self.measure_links);
     visit("adopt", self.adopt);
     visit("refound", self.refound);
     visit("again", self.again);

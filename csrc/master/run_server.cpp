@@ -29,6 +29,7 @@ State fresh_state(const RunOptions& options) {
   state.config.min_peers = options.min_peers;
   state.config.hold_below = options.hold_below;
   state.config.max_peers = options.max_peers;
+  state.config.measure_links = options.measure_links;
   state.config.adopt = options.adopt;
   state.config.refound = options.refound;
   state.config.heartbeat_ms = options.heartbeat_ms;

@@ -235,7 +235,7 @@ std::map<PeerId, std::string> incomplete(const State& s) {
 bool wants_boundary(const State& s, const std::vector<PeerId>& pinned,
                     const std::vector<Member>& members) {
   return pinned != ids_of(members) || replicas(members) < s.config.hold_below ||
-         !who_leaves(s, members).empty() || !door(s).empty();
+         !who_leaves(s, members).empty() || !door(s).empty() || s.topology.wants_vote();
 }
 
 namespace {

@@ -180,8 +180,10 @@ void propose(State& s, Next next, Actions& out) {
                      std::move(next.members),
                      base,
                      next.boundary,
+                     {},
                      {}};
   s.proposal->relays = relays(s, s.proposal->members);
+  s.proposal->ring = rings(s, s.proposal->members);
   s.plans = std::move(next.plans);
   s.leavers = std::move(next.leavers);
   s.running = false;
@@ -559,6 +561,9 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     out.push_back(Say{false, head + named(relay.a) + " and " + named(relay.b) +
                                  " reach each other over " + named(relay.via)});
   }
+  for (const std::string& line : changed_rings(s, before ? &*before : nullptr, epoch)) {
+    out.push_back(Say{false, head + line});
+  }
   if (before) remember_parted(s, before->members, epoch.members);
   for (const Member& m : epoch.members) {
     const Report& report = s.peers.at(m.peer()).report;
@@ -586,6 +591,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     for (const std::uint64_t step : verdict.commit_steps) verdict.flags.try_emplace(step, votes);
   }
   s.running = true;
+  begin_rings(s);
   s.committed = verdict.committed;
   for (const auto& [group, mates] : s.groups) {
     OpSet& set = s.committed[group];

@@ -387,6 +387,8 @@ void on_message(State& s, PeerId p, const Cannot& m, Actions& out) { cannot_reac
 
 void on_message(State& s, PeerId p, const Tried& m, Actions& out) { hear_of_links(s, p, m, out); }
 
+void on_message(State& s, PeerId p, const Measured& m, Actions&) { hear_of_rate(s, p, m); }
+
 void on_message(State& s, PeerId p, const Suspect& m, Actions& out) {
   const Epoch* epoch = own(s);
   Seat* seat = seat_of(s, m.peer);
@@ -656,6 +658,7 @@ void on(State& s, const Clock& e, Actions& out) {
   s.trials_changed = s.trials_changed || !s.trials.empty() || s.peers.size() > s.seats.size();
   if (again) reconsider(s, out);
   tell_newcomers(s, out);
+  ask_to_measure(s, out);
 }
 
 void on(State& s, const OperatorStops&, Actions& out) {

@@ -22,6 +22,7 @@
 
 #include "base/ids.h"
 #include "base/limits.h"
+#include "membership/topology.h"
 #include "wire/messages.h"
 
 namespace pccl::master {
@@ -31,7 +32,8 @@ struct Config {
   std::uint32_t min_peers = 2;   // a run is founded when so many replicas wait
   std::uint32_t hold_below = 1;  // with fewer replicas the run holds at its next boundary
   std::uint32_t max_peers = static_cast<std::uint32_t>(
-      kMembersMax);  // members of an epoch; further newcomers wait at the door
+      kMembersMax);           // members of an epoch; further newcomers wait at the door
+  bool measure_links = true;  // and order rings by what the links of members carry
   // The operator's answer when members report an epoch that the register does not know:
   bool adopt = false;    // go on with that epoch; the operator says that no other master runs
   bool refound = false;  // give up its members, and members of the register's epoch that stay away
@@ -373,7 +375,8 @@ struct State {
   std::map<PeerId, Trial> trials;
   std::uint64_t trials_begun = 0;
   bool trials_changed = false;  // peers, or what is held against them
-  bool trials_later = false;    // the next second begins trials, and asks for links
+  Topology topology;
+  bool trials_later = false;  // the next second begins trials, and asks for links
   Pace asks_for_links;
   std::map<PeerId, Try> links_to_ask;  // by receiver
   NewcomersAsked asked;

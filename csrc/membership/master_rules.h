@@ -342,6 +342,20 @@ struct Lie {
 /// that has sent it most often for operations which the others of its peer group have not done.
 [[nodiscard]] std::optional<PeerId> find_hoarder(const State& s);
 
+// ------------------------------------------------------------- in which order data go round
+// (rings.cpp)
+
+/// The register's epoch runs: its links are measured from now on.
+void begin_rings(State& s);
+/// Asks members to measure links.
+void ask_to_measure(State& s, Actions& out);
+void hear_of_rate(State& s, PeerId p, const Measured& m);
+/// The ring of each peer group of these members, as places in the list; empty: rank order.
+[[nodiscard]] std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& members);
+/// A line for the log for each peer group whose members stay the same and whose ring changes.
+[[nodiscard]] std::vector<std::string> changed_rings(const State& s, const Epoch* before,
+                                                     const Epoch& epoch);
+
 // -------------------------------------------------------------------------- which epoch
 // (epochs.cpp)
 

@@ -57,6 +57,20 @@ void add(OpSet& set, OpKey key) {
   if (also.size() > kReportOpsMax) also.erase(also.begin());
 }
 
+std::vector<PeerId> ring_of(const Epoch& epoch, std::uint32_t group) {
+  std::vector<PeerId> ring;
+  std::vector<bool> named(epoch.members.size(), false);
+  const auto name = [&](std::size_t place) {
+    if (place >= named.size() || named[place]) return;
+    named[place] = true;
+    const Member& m = epoch.members[place];
+    if (m.place.rank == group) ring.push_back(m.peer());
+  };
+  for (const std::uint32_t place : epoch.ring) name(place);
+  for (std::size_t place = 0; place < named.size(); ++place) name(place);
+  return ring;
+}
+
 std::uint32_t rank_of(const std::vector<Member>& members, PeerId peer) {
   const auto self = std::find_if(members.begin(), members.end(),
                                  [&](const Member& m) { return m.peer() == peer; });

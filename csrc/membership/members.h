@@ -29,6 +29,10 @@ namespace pccl {
 /// Adds a committed operation to those of its step. All operations of earlier steps are committed.
 void add(OpSet& set, OpKey key);
 
+/// The members of a peer group of the epoch in the order of its ring. A place that is none, or that
+/// is named again, is passed over; members without a place come last.
+[[nodiscard]] std::vector<PeerId> ring_of(const Epoch& epoch, std::uint32_t group);
+
 /// The position of `peer` in its peer group; the size of the group if it is not a member.
 [[nodiscard]] std::uint32_t rank_of(const std::vector<Member>& members, PeerId peer);
 

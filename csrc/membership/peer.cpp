@@ -230,6 +230,22 @@ void on_master(State& s, const Try& m, Actions& out) {
   out.push_back(std::move(links));
 }
 
+/// Only links of the epoch that runs are measured; the master asks again where none is.
+void on_master(State& s, const Measure& m, Actions& out) {
+  const auto group = s.group_of.find(m.peer);
+  const bool mate = s.started && !s.stopped && s.here.contains(m.peer) && m.peer != s.self.peer() &&
+                    group != s.group_of.end() && group->second == s.self.place.rank;
+  if (mate) {
+    out.push_back(MeasureLink{m.peer});
+  } else {
+    tell(s, Measured{m.peer, 0, 0}, out);
+  }
+}
+
+void on(State& s, const LinkMeasured& e, Actions& out) {
+  tell(s, Measured{e.peer, e.rate, e.trip_us}, out);
+}
+
 // ------------------------------------------------------------------------------------------ Start
 
 /// Logs one line for an epoch: in the master's words, if these are about the epoch in which this
@@ -266,6 +282,7 @@ void configure(State& s, const std::optional<Epoch>& before, Actions& out) {
   for (const Relay& relay : s.started->relays) {
     if (contains(change.members, relay.a)) change.relays.push_back(relay);
   }
+  change.ring = ring_of(*s.started, s.self.place.rank);
   std::set<PeerId> previous;
   if (before) {
     for (const Member& m : before->members) {

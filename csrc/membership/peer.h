@@ -112,6 +112,13 @@ struct LinkBack {
 struct LinksTried {
   std::vector<TriedLink> links;
 };
+/// Answer to MeasureLink: bytes a second that the link carries (0: not measured), and the time
+/// there and back.
+struct LinkMeasured {
+  PeerId peer;
+  std::uint64_t rate = 0;
+  std::uint64_t trip_us = 0;
+};
 /// The program wants to leave. The event may come a second time, with `at_once`.
 struct WantsToLeave {
   bool at_once =
@@ -124,7 +131,7 @@ struct SaysBye {
 using Event =
     std::variant<MasterConnected, MasterLost, FromMaster, Issued, Completed, Returned, TimedOut,
                  FoundMismatch, AtBoundary, RootKnown, Verified, Fetched, LinksUp, LinkFailed,
-                 LinkClosed, LinkBack, LinksTried, WantsToLeave, SaysBye>;
+                 LinkClosed, LinkBack, LinksTried, LinkMeasured, WantsToLeave, SaysBye>;
 
 // ---------------------------------------------------------------------------------------- actions
 
@@ -155,12 +162,17 @@ struct Fetch {
 };
 /// Answer to Verified while the newest proposal asks for that state.
 struct Adopt {};
+/// Find out how much the link to this member of the own peer group carries; LinkMeasured answers.
+struct MeasureLink {
+  PeerId peer;
+};
 struct Configure {  // a new epoch has begun
   EpochId epoch;
   std::vector<Member> members;  // own peer group, in rank order, with self
   std::vector<PeerId> lost;     // members of the epoch before (all peer groups) that are gone
   std::vector<PeerId> joined;
   std::vector<Relay> relays = {};  // of the own peer group
+  std::vector<PeerId> ring = {};   // `members` in the order in which data go round
 };
 /// Run the operation (again) in the configured epoch.
 struct RunOp {
@@ -203,9 +215,9 @@ struct Say {
   std::string text;
 };
 
-using Action = std::variant<ToMaster, StopData, Connect, TryLinks, HashState, Fetch, Adopt,
-                            Configure, RunOp, RestoreOp, CommitOp, FailOp, EnterStep, Renumber,
-                            WasEvicted, WasRefused, HasLeft, Greeted, Say>;
+using Action = std::variant<ToMaster, StopData, Connect, TryLinks, MeasureLink, HashState, Fetch,
+                            Adopt, Configure, RunOp, RestoreOp, CommitOp, FailOp, EnterStep,
+                            Renumber, WasEvicted, WasRefused, HasLeft, Greeted, Say>;
 using Actions = std::vector<Action>;
 
 // ---------------------------------------------------------------------------------------- state

@@ -15,7 +15,7 @@ constexpr std::uint8_t kFlagPayloadCrc = 1;
 constexpr std::string_view kNamesNothing = "a frame header with fields that name nothing";
 
 bool known(SegmentKind kind) {
-  return kind >= SegmentKind::collective && kind <= SegmentKind::state;
+  return kind >= SegmentKind::collective && kind <= SegmentKind::measure;
 }
 
 /// What follows the fields of the segment. False: it is no slice of it.

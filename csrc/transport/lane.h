@@ -104,6 +104,8 @@ class Lane {
   [[nodiscard]] virtual Sent sent() const { return {}; }
   /// Sends no faster than this from now on; 0: as fast as it can.
   virtual void pace(std::uint64_t bytes_per_second) { static_cast<void>(bytes_per_second); }
+  /// Does the lane stay on this machine, without a network?
+  [[nodiscard]] virtual bool local() const { return false; }
   /// What the frames go through, for people.
   [[nodiscard]] virtual std::string_view carrier() const { return "memory"; }
 

@@ -70,6 +70,10 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
     }
     return views;
   }
+  [[nodiscard]] std::optional<LinkView> view(PeerId peer) const override {
+    const Link* link = find_up(peer);
+    return link == nullptr ? std::nullopt : std::optional(link->view());
+  }
   [[nodiscard]] std::uint64_t bytes_received() const override { return bytes_received_; }
   [[nodiscard]] std::uint64_t segment_bytes_received() const override {
     return segment_bytes_received_;

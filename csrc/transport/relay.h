@@ -62,6 +62,9 @@ class RelayLinks final : public Links, private DirectEvents {
   [[nodiscard]] std::uint64_t bytes_received() const override { return direct_->bytes_received(); }
   [[nodiscard]] std::uint64_t bytes_shared() const override { return direct_->bytes_shared(); }
   [[nodiscard]] std::vector<LinkView> views() const override { return direct_->views(); }
+  [[nodiscard]] std::optional<LinkView> view(PeerId peer) const override {
+    return is_leaving(peer) ? std::nullopt : direct_->view(peer);
+  }
   [[nodiscard]] std::uint64_t segment_bytes_received() const override {
     return direct_->segment_bytes_received() - passage_->bytes();
   }

@@ -33,6 +33,7 @@ class StreamLane final : public Lane {
   [[nodiscard]] bool idle() const override { return queue_.empty() && open() && !write_failed_; }
   [[nodiscard]] Sent sent() const override;
   void pace(std::uint64_t bytes_per_second) override { stream_->pace(bytes_per_second); }
+  [[nodiscard]] bool local() const override { return stream_->carrier() != Stream::Carrier::tcp; }
   [[nodiscard]] std::string_view carrier() const override { return carrier_name(*stream_); }
   [[nodiscard]] std::size_t cancel(MemoryToken token) override;
   void close() override;

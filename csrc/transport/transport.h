@@ -52,7 +52,8 @@ enum class SegmentKind : std::uint8_t {
   collective = 1,  // data of a step of a schedule
   message = 2,     // data of a send that was announced and accepted
   eager = 3,       // a whole small send, which comes without announcement
-  state = 4        // an answer to a `pull`
+  state = 4,       // an answer to a `pull`
+  measure = 5      // bytes without meaning: the receiver drops them
 };
 
 /// The header of a segment; fixed size on the wire (PROTOCOL.md, "Segments"). Transport reads the
@@ -147,7 +148,9 @@ struct LinkView {
   std::string carrier;           // what its bytes go through
   std::uint64_t bytes_sent = 0;  // payload of segments and messages
   std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_resent = 0;  // that TCP has sent again
+  std::uint64_t bytes_resent = 0;   // that TCP has sent again
+  std::uint64_t bytes_arrived = 0;  // that the other machine's TCP has, of all that lanes have sent
+  bool local = false;               // it stays on this machine, and needs no network
   std::size_t bulk_lanes = 0;
   std::uint64_t round_trip_us = 0;  // the shortest; 0: not known
   bool bbr = false;                 // its lanes use BBR
@@ -204,6 +207,8 @@ class LinksBase {
   [[nodiscard]] virtual std::uint64_t bytes_shared() const { return 0; }
   /// The links that are up and direct.
   [[nodiscard]] virtual std::vector<LinkView> views() const { return {}; }
+  /// The one to this peer.
+  [[nodiscard]] virtual std::optional<LinkView> view(PeerId) const { return std::nullopt; }
   /// Payload bytes of segments so far, unfinished ones included: the number grows as long as a link
   /// moves data, however slowly.
   [[nodiscard]] virtual std::uint64_t segment_bytes_received() const = 0;

@@ -192,6 +192,21 @@ struct Tried {
   static void fields(auto& self, auto&& visit) { visit("links", self.links, kTriedLinksMax); }
 };
 
+/// Answer to Measure.
+struct Measured {
+  static constexpr std::string_view kName = "measured";
+  PeerId peer;
+  std::uint64_t rate = 0;     // bytes a second that the link to `peer` carries; 0: not measured
+  std::uint64_t trip_us = 0;  // there and back where no queue delays; 0: not known
+  bool operator==(const Measured&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("peer", self.peer);
+    visit("rate", self.rate);
+    visit("trip_us", self.trip_us);
+  }
+};
+
 /// A newcomer has called refresh: from now on it waits at the door.
 struct Knock {
   static constexpr std::string_view kName = "knock";
@@ -319,6 +334,15 @@ struct Try {
     visit("open", self.open, kMembersMax);
     visit("drop", self.drop, kMembersMax);
   }
+};
+
+/// Find out how much the link to `peer`, a member of the receiver's peer group, carries.
+struct Measure {
+  static constexpr std::string_view kName = "measure";
+  PeerId peer;
+  bool operator==(const Measure&) const = default;
+
+  static void fields(auto& self, auto&& visit) { visit("peer", self.peer); }
 };
 
 /// Ends the epoch that the receiver runs, and names the members of the next.
@@ -493,7 +517,7 @@ struct StoreReply {
 
 using PeerToMaster =
     std::variant<Hello, Ready, Cannot, Suspect, Relinked, Done, Mismatch, Expired, Tried, Vote,
-                 Knock, Leave, Bye, Heartbeat, StatusRequest, StoreRequest>;
+                 Knock, Leave, Bye, Heartbeat, StatusRequest, StoreRequest, Measured>;
 using MasterToPeer = std::variant<Welcome, Try, Propose, Start, Commit, FailOp, Evicted, Left,
-                                  Refuse, Hold, Heartbeat, Status, StoreReply>;
+                                  Refuse, Hold, Heartbeat, Status, StoreReply, Measure>;
 }  // namespace pccl

@@ -93,6 +93,10 @@ struct Epoch {
   EpochId base;                    // the epoch that the register held when this one was proposed
   bool boundary = false;           // its Start ends a voted boundary (or founds the run)
   std::vector<Relay> relays = {};  // each pair once
+  /// The order in which data go round, as places in `members`; in each peer group that of its
+  /// members. Empty: rank order.
+  std::vector<std::uint32_t> ring = {};
+  static constexpr std::string_view kAddedFrom = "ring";
   bool operator==(const Epoch&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -101,6 +105,7 @@ struct Epoch {
     visit("base", self.base);
     visit("boundary", self.boundary);
     visit("relays", self.relays, kRelaysMax);
+    visit("ring", self.ring, kMembersMax);
   }
 };
 

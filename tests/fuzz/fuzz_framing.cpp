@@ -77,7 +77,7 @@ std::vector<std::byte> random_frames(Random& random, Sink& sink) {
     if (header.type == FrameType::slice) {
       header.segment.slice = {random.below(4), 0, header.payload_bytes};
     }
-    header.segment.kind = static_cast<SegmentKind>(1 + random.below(4));
+    header.segment.kind = static_cast<SegmentKind>(1 + random.below(5));
     header.segment.descriptor.quantisation =
         static_cast<Quantisation>(random.below(static_cast<std::uint64_t>(kQuantisationLast) + 1));
     header.segment.offset = random.next();

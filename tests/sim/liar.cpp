@@ -157,7 +157,9 @@ PeerToMaster spoiled(PeerToMaster said, const Known& known, Random& random) {
 }
 
 PeerToMaster invented(const Known& known, Random& random) {
-  switch (random.below(11)) {
+  switch (random.below(12)) {
+    case 10:
+      return Measured{someone(known, random), random.next() >> random.below(64), random.next()};
     case 9:
       return Tried{{{someone(known, random), random.below(2) == 0 ? "" : "no"}}};
     case 0:

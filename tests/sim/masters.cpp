@@ -422,6 +422,10 @@ bool World::apply_at_master(const Move& move) {
     case What::newcomers_again:
       to_master(m, master::Clock{next_retry_s(*master(m).core), 0});
       return true;
+    case What::has_measured:
+      ++master(m).measurings;
+      to_master(m, master::Clock{master(m).core->now_s + 1, 0});
+      return true;
     case What::outage:
       outage(m);
       return true;

@@ -8,6 +8,8 @@
 namespace pccl::sim {
 namespace {
 
+constexpr int kMeasuringsMax = 24;
+
 constexpr const char* kWhat[] = {"arrives",
                                  "connects",
                                  "finds silent",
@@ -72,7 +74,8 @@ constexpr const char* kWhat[] = {"arrives",
                                  "repeats <-",
                                  "loses all its connections",
                                  "lets founders try again",
-                                 "lets newcomers try again"};
+                                 "lets newcomers try again",
+                                 "has links measured"};
 
 constexpr int kBeatsMax = 3;     // enough for all to be heard after the first
 constexpr int kTimeoutsMax = 3;  // of one operation in one epoch, at one peer
@@ -351,6 +354,9 @@ void World::master_moves(int m, std::vector<Move>& out, std::vector<Move>& timer
   }
   if (next_retry_s(*world.core) > 0) {
     timers.push_back({What::newcomers_again, Sort::timer, -1, -1, {}, m});
+  }
+  if (world.core->running && world.core->topology.lacks() && world.measurings < kMeasuringsMax) {
+    out.push_back({What::has_measured, Sort::fair, -1, -1, {}, m});
   }
   for (const PeerId p : world.absences) {
     timers.push_back({What::absence, Sort::timer, index(p), -1, {}, m});

@@ -164,6 +164,7 @@ void World::enter_step(int p, const peer::EnterStep& action) {
 
 void World::act(int p, peer::Actions actions) {
   PeerWorld& world = peer(p);
+  std::vector<PeerId> measured;
   const auto on = [&](auto& action) {
     using T = std::decay_t<decltype(action)>;
     if constexpr (std::is_same_v<T, peer::ToMaster>) {
@@ -179,6 +180,8 @@ void World::act(int p, peer::Actions actions) {
     } else if constexpr (std::is_same_v<T, peer::TryLinks>) {
       for (const PeerId q : action.drop) world.tries.erase(q);
       for (const Handle& handle : action.open) world.tries[handle.peer] = false;
+    } else if constexpr (std::is_same_v<T, peer::MeasureLink>) {
+      measured.push_back(action.peer);
     } else if constexpr (std::is_same_v<T, peer::HashState>) {
       world.hash = true;
     } else if constexpr (std::is_same_v<T, peer::Fetch>) {
@@ -188,6 +191,7 @@ void World::act(int p, peer::Actions actions) {
     } else if constexpr (std::is_same_v<T, peer::Configure>) {
       world.configured = action.epoch;
       world.home = world.master;
+      check_ring(p, action);
       world.mates = std::move(action.members);
       for (const Member& m : world.mates) world.tries.erase(m.peer());
       world.stopped_data = false;
@@ -235,6 +239,23 @@ void World::act(int p, peer::Actions actions) {
     put(p, node(world.master), world.conn, std::monostate{});
     world.connected = false;
     net_.erase({node(world.master), p});
+  }
+  for (const PeerId q : measured) {  // its own chances, so that other walks stay as they are
+    Random rate(id(p).value * 1000 + q.value + 1'000'000 * world.step);
+    to_peer(p, peer::LinkMeasured{q, rate.below(4) * rate.below(1'000'000'000), rate.below(99999)});
+  }
+}
+
+/// All members of a peer group have the same ring in an epoch, and all of them are in it.
+void World::check_ring(int p, const peer::Configure& action) {
+  const std::pair place{action.epoch, peer(p).core.self.place.rank};
+  const auto& [entry, first] = rings.emplace(place, action.ring);
+  if (entry->second != action.ring) breaks(p, "the members of an epoch have different rings");
+  const std::set<PeerId> ring(action.ring.begin(), action.ring.end());
+  const std::vector<PeerId> members = ids_of(action.members);
+  if (action.ring.size() != members.size() ||
+      ring != std::set<PeerId>(members.begin(), members.end())) {
+    breaks(p, "a ring is not of the members of its epoch");
   }
 }
 

@@ -179,6 +179,7 @@ struct MasterWorld {
   bool woke = false;                     // it does not know yet that it was stopped
   bool refounds = false;                 // TimerKind::refound has just ended
   std::map<int, int> beats;              // heartbeats that each has sent since `expired`
+  int measurings = 0;                    // seconds in which it has had links measured
 };
 
 /// A request to the register. It outlives the master that has given it up or died.
@@ -258,7 +259,8 @@ enum class What {
   repeat_down,
   outage,
   founders_again,
-  newcomers_again
+  newcomers_again,
+  has_measured
 };
 
 /// Which way of a cut is lost.
@@ -294,6 +296,7 @@ class World {
   master::Register held;                        // what the register holds
   std::map<EpochId, Epoch> epochs;              // all that were proposed
   std::map<EpochId, std::set<PeerId>> started;  // by whom
+  std::map<std::pair<EpochId, std::uint32_t>, std::vector<PeerId>> rings;  // of peer groups
   std::set<EpochId> foundings;                  // epochs that found a run
   std::map<EpochId, std::set<PeerId>> at_once;  // who left with an epoch that ends no boundary
   std::set<int> faulty;
@@ -354,6 +357,7 @@ class World {
   }
   void to_peer(int p, const peer::Event& event);
   void act(int p, peer::Actions actions);
+  void check_ring(int p, const peer::Configure& action);
   void put(int from, int to, std::uint64_t conn, Message message);
   void deliver_to_peer(int p, int m, bool last);
   void cut(int a, int b, Way way);

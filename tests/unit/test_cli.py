@@ -85,6 +85,7 @@ def test_options_without_arguments_are_the_documented_defaults(
         "min_peers": 2,
         "hold_below": 1,
         "max_peers": 4096,
+        "measure_links": True,
         "adopt": False,
         "refound": False,
         "again": 0,

@@ -9,6 +9,12 @@
 namespace pccl {
 namespace {
 
+std::vector<std::uint32_t> rank_order(std::uint32_t n) {
+  std::vector<std::uint32_t> order(n);
+  std::iota(order.begin(), order.end(), 0U);
+  return order;
+}
+
 std::size_t bad_neighbours(const std::vector<std::uint32_t>& order, const RankPairs& apart) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
@@ -20,11 +26,21 @@ std::size_t bad_neighbours(const std::vector<std::uint32_t>& order, const RankPa
 }
 
 TEST(RingOrder, is_rank_order_where_all_neighbours_have_a_link) {
-  EXPECT_EQ(ring_order(5, {}), (std::vector<std::uint32_t>{0, 1, 2, 3, 4}));
-  EXPECT_EQ(ring_order(5, {{0, 2}, {1, 3}}), (std::vector<std::uint32_t>{0, 1, 2, 3, 4}));
-  EXPECT_EQ(ring_order(3, {{0, 1}}), (std::vector<std::uint32_t>{0, 1, 2})) << "there is no other";
-  EXPECT_EQ(ring_order(1, {}), std::vector<std::uint32_t>{0});
-  EXPECT_TRUE(ring_order(0, {}).empty());
+  EXPECT_EQ(ring_order(rank_order(5), {}), (std::vector<std::uint32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(ring_order(rank_order(5), {{0, 2}, {1, 3}}),
+            (std::vector<std::uint32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(ring_order(rank_order(3), {{0, 1}}), (std::vector<std::uint32_t>{0, 1, 2}))
+      << "there is no other";
+  EXPECT_EQ(ring_order(rank_order(1), {}), std::vector<std::uint32_t>{0});
+  EXPECT_TRUE(ring_order(rank_order(0), {}).empty());
+}
+
+TEST(RingOrder, changes_a_given_order_only_where_it_must) {
+  const std::vector<std::uint32_t> given = {0, 3, 1, 4, 2};
+  EXPECT_EQ(ring_order(given, {{0, 1}, {2, 3}}), given);
+  const auto mended = ring_order(given, {{1, 3}});
+  EXPECT_EQ(bad_neighbours(mended, {{1, 3}}), 0U);
+  EXPECT_NE(mended, given);
 }
 
 TEST(RingOrder, goes_round_pairs_that_have_no_link) {
@@ -32,7 +48,7 @@ TEST(RingOrder, goes_round_pairs_that_have_no_link) {
     for (std::uint32_t a = 0; a < n; ++a) {
       const std::uint32_t b = (a + 1) % n;
       const RankPairs apart = {{std::min(a, b), std::max(a, b)}};
-      EXPECT_EQ(bad_neighbours(ring_order(n, apart), apart), 0U) << n << " " << a;
+      EXPECT_EQ(bad_neighbours(ring_order(rank_order(n), apart), apart), 0U) << n << " " << a;
     }
   }
 }
@@ -49,12 +65,10 @@ TEST(RingOrder, names_everybody_once_and_is_found_wherever_half_can_be_reached) 
       if (a == b || 2 * (degree[a] - 1) < n || 2 * (degree[b] - 1) < n) continue;
       if (apart.emplace(std::min(a, b), std::max(a, b)).second) --degree[a], --degree[b];
     }
-    const auto order = ring_order(n, apart);
+    const auto order = ring_order(rank_order(n), apart);
     auto sorted = order;
     std::sort(sorted.begin(), sorted.end());
-    std::vector<std::uint32_t> all(n);
-    std::iota(all.begin(), all.end(), 0U);
-    ASSERT_EQ(sorted, all);
+    ASSERT_EQ(sorted, rank_order(n));
     ASSERT_EQ(bad_neighbours(order, apart), 0U) << "n " << n << ", case " << i;
   }
 }
@@ -62,7 +76,7 @@ TEST(RingOrder, names_everybody_once_and_is_found_wherever_half_can_be_reached) 
 TEST(RingOrder, ends_also_where_no_ring_exists) {
   RankPairs apart;  // 0 reaches 1 only
   for (std::uint32_t b = 2; b < 8; ++b) apart.emplace(0U, b);
-  EXPECT_EQ(bad_neighbours(ring_order(8, apart), apart), 1U);
+  EXPECT_EQ(bad_neighbours(ring_order(rank_order(8), apart), apart), 1U);
 }
 
 }  // namespace

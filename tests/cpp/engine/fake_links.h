@@ -60,6 +60,10 @@ class FakeLinks : public Links {
   }
   [[nodiscard]] std::uint64_t bytes_sent() const override { return 0; }
   [[nodiscard]] std::uint64_t bytes_received() const override { return 0; }
+  [[nodiscard]] std::optional<LinkView> view(PeerId peer) const override {
+    const auto found = links.find(peer);
+    return found == links.end() ? std::nullopt : std::optional(found->second);
+  }
   [[nodiscard]] std::uint64_t segment_bytes_received() const override { return 0; }
   [[nodiscard]] std::size_t queued_bytes(PeerId) const override { return 0; }
   void shutdown(std::uint64_t, std::function<void()>) override {}
@@ -76,6 +80,7 @@ class FakeLinks : public Links {
   std::vector<std::pair<PeerId, std::uint64_t>> opened;  // and the time for it
   std::set<PeerId> not_up;
   std::map<PeerId, PeerId> vias;
+  std::map<PeerId, LinkView> links;  // of which something is known
 
  private:
   PeerId self_;

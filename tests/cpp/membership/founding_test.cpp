@@ -40,7 +40,7 @@ State apart() {
 }
 
 /// Founder `id` connects, from `address`.
-Actions comes(State& s, std::uint64_t id, const std::string& address) {
+Actions founder_comes(State& s, std::uint64_t id, const std::string& address) {
   Hello hello;
   hello.member = member(id);
   hello.member.handle.addresses = {address};
@@ -80,14 +80,14 @@ TEST(Founding, they_are_proposed_ever_more_rarely) {
 
 TEST(Founding, a_founder_that_comes_lets_them_be_proposed_at_once_over_it) {
   State s = apart();
-  EXPECT_EQ(proposed(comes(s, 3, "10.0.0.3:4000")), peers({1, 2, 3}));
+  EXPECT_EQ(proposed(founder_comes(s, 3, "10.0.0.3:4000")), peers({1, 2, 3}));
   EXPECT_EQ(s.proposal->relays, (std::vector<Relay>{{PeerId{1}, PeerId{2}, PeerId{3}}}));
   EXPECT_EQ(founders_apart(s), "");
 }
 
 TEST(Founding, one_of_them_that_comes_again_is_proposed_at_once) {
   State s = apart();
-  EXPECT_EQ(proposed(comes(s, 2, "192.0.2.7:4000")), peers({1, 2}));
+  EXPECT_EQ(proposed(founder_comes(s, 2, "192.0.2.7:4000")), peers({1, 2}));
 }
 
 TEST(Founding, the_run_is_founded_without_one_that_nobody_reaches_who_is_told_why) {
@@ -106,7 +106,7 @@ TEST(Founding, many_are_proposed_once_in_a_second_whoever_comes_and_goes) {
   std::size_t proposals = 0;
   const auto count = [&](const Actions& out) { proposals += sent<Propose>(out).empty() ? 0 : 1; };
   for (std::uint64_t id = 1; id <= 200; ++id) {
-    count(comes(s, id, "10.0.0.1:1"));
+    count(founder_comes(s, id, "10.0.0.1:1"));
     if (id % 3 == 0) count(step(s, PeerDisconnected{PeerId{id - 1}}));
   }
   EXPECT_LE(proposals, 9U);

@@ -90,6 +90,9 @@ inline std::string line(const Tried& m) {
   }
   return all;
 }
+inline std::string line(const Measured& m) {
+  return "link to " + text(m.peer) + " carries " + std::to_string(m.rate);
+}
 inline std::string line(const Knock& m) { return "knocks, state " + text(m.root); }
 inline std::string line(const Leave& m) {
   return std::string("wants to leave") + (m.at_once ? " at once" : "");
@@ -112,6 +115,7 @@ inline std::string line(const Try& m) {
   for (const Handle& handle : m.open) out += " " + text(handle.peer);
   return out + (m.drop.empty() ? "" : " no more " + text(m.drop));
 }
+inline std::string line(const Measure& m) { return "measure " + text(m.peer); }
 inline std::string line(const Propose& m) {
   return "propose " + to_string(m.epoch.id) + " " + text(m.epoch.members) +
          (m.epoch.boundary ? " boundary" : "") + (m.sync ? " state " + text(m.sync->root) : "") +
@@ -142,6 +146,7 @@ inline std::string line(const peer::ToMaster&) { return ""; }
 inline std::string line(const peer::StopData&) { return "stops data"; }
 inline std::string line(const peer::Connect& a) { return "connects to " + text(a.members); }
 inline std::string line(const peer::TryLinks&) { return ""; }
+inline std::string line(const peer::MeasureLink&) { return ""; }
 inline std::string line(const peer::HashState&) { return "hashes its state"; }
 inline std::string line(const peer::Fetch& a) { return "fetches " + text(a.plan.root); }
 inline std::string line(const peer::Adopt&) { return "adopts it"; }

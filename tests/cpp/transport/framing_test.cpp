@@ -81,8 +81,8 @@ TEST(Framing, headers_come_back_as_they_were) {
 
 TEST(Framing,
      every_kind_of_segment_comes_back_and_the_descriptor_is_a_label_that_nobody_reads_here) {
-  for (const SegmentKind kind :
-       {SegmentKind::collective, SegmentKind::message, SegmentKind::eager, SegmentKind::state}) {
+  for (const SegmentKind kind : {SegmentKind::collective, SegmentKind::message, SegmentKind::eager,
+                                 SegmentKind::state, SegmentKind::measure}) {
     HeaderBytes bytes;
     FrameHeader header = some_segment();
     header.segment.kind = kind;
@@ -218,7 +218,7 @@ TEST(Framing,
   FrameHeader header = some_segment();
   header.payload_bytes = kSegmentBytesMax + 1;
   EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok());
-  for (const unsigned kind : {0U, 5U, 200U}) {
+  for (const unsigned kind : {0U, 6U, 200U}) {
     header = some_segment();
     header.segment.kind = static_cast<SegmentKind>(kind);
     EXPECT_FALSE(decode_frame_header(encoded(header, bytes), kControlBytesMax).ok()) << kind;

@@ -223,7 +223,7 @@ void Liar::spoil(SegmentHeader& header) {
   for (std::uint64_t changes = 1 + chance_.below(3); changes > 0; --changes) {
     switch (chance_.below(10)) {
       case 0:
-        h.kind = static_cast<SegmentKind>(1 + chance_.below(4));
+        h.kind = static_cast<SegmentKind>(1 + chance_.below(5));
         break;
       case 1:
         h.group = some_group();

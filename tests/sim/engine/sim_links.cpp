@@ -343,6 +343,17 @@ void SimLinks::send_segment(PeerId peer, const SegmentHeader& header, const std:
   send(peer, std::move(frame));
 }
 
+/// A link without a network, or one of which all that has been taken has arrived.
+std::optional<LinkView> SimLinks::view(PeerId peer) const {
+  const auto found = links_.find(peer);
+  if (found == links_.end() || found->second.state != State::up) return std::nullopt;
+  LinkView view;
+  view.peer = peer;
+  view.local = (peer.value ^ self_.value) % 3 == 0;
+  view.bytes_arrived = found->second.bytes_sent;
+  return view;
+}
+
 void SimLinks::cancel(MemoryToken token) {
   if (token == 0) return;
   for (auto& [peer, link] : links_) {
@@ -382,6 +393,7 @@ void SimLinks::whole(Wire& wire, const Frame& frame, const Placement& at) {
 void SimLinks::taken(Wire& wire, const Frame& frame) {
   bytes_sent_ += frame.size;
   Link* link = of(wire);
+  if (link != nullptr) link->bytes_sent += frame.size;
   if (!frame.tells || link == nullptr || link->state != State::up) return;
   tell({Told::What::sent, link->handle.peer, link->serial, "", Down::lost, frame.token,
         frame.cookie, frame.header.route.to});

@@ -49,6 +49,7 @@ class SimLinks final : public DirectLinks, private WireEnd {
   void drop(PeerId peer) override;
   void give_up(PeerId peer, const std::string& reason) override;
   [[nodiscard]] bool is_up(PeerId peer) const override;
+  [[nodiscard]] std::optional<LinkView> view(PeerId peer) const override;
   void widen(PeerId, std::size_t) override {}  // a wire has its lanes from the beginning
   void send_control(PeerId peer, std::vector<std::byte> payload) override;
   void send_relay(PeerId peer, std::vector<std::byte> payload) override;
@@ -78,6 +79,7 @@ class SimLinks final : public DirectLinks, private WireEnd {
     Handle handle;
     State state = State::opening;
     std::uint64_t serial = 0;
+    std::uint64_t bytes_sent = 0;
     std::shared_ptr<Wire> wire;
     int side = 0;
     bool dialling = false;

@@ -1,5 +1,5 @@
 // The fastest ring: against all orders, against the exact one, and where the best ring is known.
-#include "collectives/fastest_ring.h"
+#include "membership/fastest_ring.h"
 
 #include <gtest/gtest.h>
 

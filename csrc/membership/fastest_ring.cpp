@@ -9,7 +9,7 @@
 // new link is faster than the one that goes. Where that ends, two stretches change places, and the
 // search goes on if that is no loss (Martin, Otto and Felten, "Large-step Markov chains for the
 // traveling salesman problem", 1991).
-#include "collectives/fastest_ring.h"
+#include "membership/fastest_ring.h"
 
 #include <algorithm>
 #include <numeric>
@@ -25,10 +25,8 @@ using Ranks = std::vector<std::uint32_t>;
 
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
 constexpr std::size_t kMovedMax = 3;
-constexpr std::size_t kKicks = 10000;  // 0.5 s for 256 ranks
-
-/// Time of a byte, in 2^-50 s.
-std::uint64_t time_of(std::uint64_t rate) { return (std::uint64_t{1} << 50) / rate; }
+constexpr std::size_t kKicksMax = 10000;
+constexpr std::size_t kKicksOfAll = 256000;  // divided by the ranks: 50 ms for 256
 
 void begin_with_zero(Ranks& order) {
   std::rotate(order.begin(), std::find(order.begin(), order.end(), 0U), order.end());
@@ -52,7 +50,7 @@ Ranks least_time(const Rates& rates, std::uint64_t threshold) {
         const std::uint64_t rate = rates.of(last, next);
         if ((set >> next & 1U) != 0 || rate < threshold || rate == 0) continue;
         const std::size_t with = (set | std::size_t{1} << next) * size + next;
-        const std::uint64_t then = so_far + time_of(rate);
+        const std::uint64_t then = so_far + rates.byte_time(last, next);
         if (then >= spent[with]) continue;
         spent[with] = then;
         before[with] = static_cast<std::uint8_t>(last);
@@ -65,7 +63,8 @@ Ranks least_time(const Rates& rates, std::uint64_t threshold) {
     const std::uint64_t rate = rates.of(end, 0);
     const std::uint64_t so_far = spent[(sets - 1) * size + end];
     if (so_far == kNever || rate < threshold || rate == 0) continue;
-    if (so_far + time_of(rate) < best) best = so_far + time_of(rate), last = end;
+    const std::uint64_t all = so_far + rates.byte_time(end, 0);
+    if (all < best) best = all, last = end;
   }
   if (best == kNever) return {};
   Ranks order;
@@ -186,15 +185,6 @@ class Search {
   std::uint64_t limit_ = 0;
 };
 
-std::uint64_t time_of_all(const Rates& rates, const Ranks& order) {
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const std::uint64_t rate = rates.of(order[i], order[(i + 1) % order.size()]);
-    sum += time_of(std::max<std::uint64_t>(1, rate)) >> 8;
-  }
-  return sum;
-}
-
 /// The stretches b and c of the ring a, b, c, d change places: no link is used the other way round.
 Ranks kicked(const Ranks& order, Random& random) {
   std::size_t cuts[3];
@@ -216,7 +206,8 @@ Ranks search(const Rates& rates) {
   std::iota(best.begin(), best.end(), 0U);
   best = Search(rates, std::move(best)).run();
   auto most = worth(best);
-  for (std::size_t kick = 0; kick < kKicks && rates.size() > 2; ++kick) {
+  const std::size_t kicks = std::min(kKicksMax, kKicksOfAll / rates.size());
+  for (std::size_t kick = 0; kick < kicks && rates.size() > 2; ++kick) {
     Ranks order = Search(rates, kicked(best, random)).run();
     const auto its = worth(order);
     if (its <= most) continue;
@@ -234,6 +225,14 @@ std::uint64_t slowest_of(const Rates& rates, const std::vector<std::uint32_t>& o
     slowest = std::min(slowest, rates.of(order[i], order[(i + 1) % order.size()]));
   }
   return order.size() < 2 ? 0 : slowest;
+}
+
+std::uint64_t time_of_all(const Rates& rates, const std::vector<std::uint32_t>& order) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    sum += rates.byte_time(order[i], order[(i + 1) % order.size()]) >> 4;
+  }
+  return sum << 4;
 }
 
 Ring fastest_ring(const Rates& rates, std::uint32_t exact_max) {

@@ -1,0 +1,126 @@
+#include "engine/link_meter.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/limits.h"
+#include "base/random.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kMeterLookMs = 10;
+constexpr std::uint64_t kStretchMs = 100;
+constexpr std::uint64_t kLeastMs = 1000;  // a connection finds the rate of its line in this time
+constexpr std::uint64_t kMostMs = 4000;
+constexpr std::uint64_t kTrips = 20;  // as kLeastMs, where the way is long
+constexpr std::size_t kSegments = 64;
+constexpr std::size_t kAhead = 4;
+constexpr std::size_t kWaitingMax =
+    16;  // a master asks for one at a time, and another one may have
+
+}  // namespace
+
+void FastestStretch::saw(std::uint64_t now_ms, std::uint64_t bytes) {
+  if (!seen_.empty() && bytes < seen_.back().second) seen_.clear();  // a lane less
+  seen_.emplace_back(now_ms, bytes);
+  while (seen_.size() > 1 && now_ms - seen_[1].first >= least_ms_) seen_.pop_front();
+  const std::uint64_t ms = now_ms - seen_.front().first;
+  if (ms >= least_ms_) best_ = std::max(best_, (bytes - seen_.front().second) * 1000 / ms);
+}
+
+std::uint64_t FastestStretch::rate() const {
+  if (best_ > 0 || seen_.size() < 2) return best_;
+  const std::uint64_t ms = std::max<std::uint64_t>(1, seen_.back().first - seen_.front().first);
+  return (seen_.back().second - seen_.front().second) * 1000 / ms;
+}
+
+void LinkMeter::measure(PeerId peer) {
+  if (!run_) return begin(peer);
+  if (waiting_.size() >= kWaitingMax) return done_(peer, 0, 0);
+  waiting_.push_back(peer);
+}
+
+void LinkMeter::begin(PeerId peer) {
+  const std::optional<LinkView> link = context_.links.view(peer);
+  if (!link) return done_(peer, 0, 0);
+  if (link->local) return done_(peer, kLocalRate, 0);
+  const std::uint64_t trip_ms = link->round_trip_us / 1000;
+  const std::uint64_t now = context_.clock.now_ms();
+  run_ = std::make_unique<Run>();
+  run_->peer = peer;
+  run_->stretch = FastestStretch(std::max(kStretchMs, 2 * trip_ms));
+  run_->until_ms = now + std::clamp(kTrips * trip_ms, kLeastMs, kMostMs);
+  run_->arrived_before = link->bytes_arrived;
+  run_->trip_us = link->round_trip_us;
+  run_->payload.resize(kSegmentBytesMax);
+  Random random(now);  // nothing on the way can make the bytes fewer
+  for (std::size_t at = 0; at + sizeof(std::uint64_t) <= run_->payload.size();
+       at += sizeof(std::uint64_t)) {
+    const std::uint64_t number = random.next();
+    std::memcpy(&run_->payload[at], &number, sizeof number);
+  }
+  run_->stretch.saw(now, link->bytes_arrived);
+  run_->token = context_.token(*this);
+  run_->timer = context_.clock.timer(kMeterLookMs, kMeterLookMs, [this] { look(); });
+  send_more();
+}
+
+void LinkMeter::send_more() {
+  while (run_->on_the_way < kAhead && run_->sent < kSegments) {
+    SegmentHeader header;
+    header.kind = SegmentKind::measure;
+    header.group = group_;
+    header.bytes = static_cast<std::uint32_t>(run_->payload.size());
+    ++run_->sent;
+    ++run_->on_the_way;
+    context_.links.send_segment(run_->peer, header, run_->payload.data(), run_->token,
+                                EngineContext::cookie(run_->token, 0));
+  }
+}
+
+void LinkMeter::segment_sent(MemoryToken, PeerId, std::uint32_t) {
+  if (!run_) return;
+  --run_->on_the_way;
+  if (context_.clock.now_ms() < run_->until_ms) send_more();
+}
+
+void LinkMeter::look() {
+  const std::optional<LinkView> link = context_.links.view(run_->peer);
+  if (!link) return end(0);
+  const std::uint64_t now = context_.clock.now_ms();
+  run_->stretch.saw(now, link->bytes_arrived);
+  const std::uint64_t all = std::uint64_t{kSegments} * kSegmentBytesMax;
+  if (now >= run_->until_ms || link->bytes_arrived >= run_->arrived_before + all) {
+    end(run_->stretch.rate());
+  }
+}
+
+void LinkMeter::end(std::uint64_t rate) {
+  const PeerId peer = run_->peer;
+  const std::uint64_t trip_us = run_->trip_us;
+  retire();
+  done_(peer, rate, trip_us);
+  while (!run_ && !waiting_.empty()) {
+    const PeerId next = waiting_.front();
+    waiting_.pop_front();
+    begin(next);
+  }
+}
+
+void LinkMeter::link_gone(PeerId peer) {
+  if (run_ && run_->peer == peer) end(0);
+}
+
+void LinkMeter::stop() {
+  waiting_.clear();
+  retire();
+}
+
+void LinkMeter::retire() {
+  if (!run_) return;
+  context_.retire(run_->token);
+  run_.reset();
+}
+
+}  // namespace pccl

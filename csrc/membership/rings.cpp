@@ -1,0 +1,62 @@
+// The orders in which data go round, as the master knows them: what is measured (topology.h)
+// becomes the ring of the next epoch. All members get it in the proposal, so all have the same.
+#include <algorithm>
+#include <utility>
+
+#include "membership/master_rules.h"
+
+namespace pccl::master {
+
+void begin_rings(State& s) {
+  const Epoch& epoch = *own(s);
+  std::map<std::uint32_t, std::vector<PeerId>> rings;
+  for (const auto& [group, mates] : s.groups) rings[group] = ring_of(epoch, group);
+  std::set<Topology::Pair> apart;
+  for (const Relay& relay : epoch.relays) apart.insert({relay.a, relay.b});
+  s.topology.begin(std::move(rings), std::move(apart), s.now_s);
+}
+
+void ask_to_measure(State& s, Actions& out) {
+  if (!s.config.measure_links || !s.running || s.proposal) return;
+  for (const auto& [from, to] : s.topology.next(s.now_s)) send(s, from, Measure{to}, out);
+}
+
+void hear_of_rate(State& s, PeerId p, const Measured& m) {
+  s.topology.measured(p, m.peer, m.rate, m.trip_us, s.now_s);
+}
+
+std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& members) {
+  std::map<PeerId, std::uint32_t> places;
+  for (const Member& m : members) {
+    const auto place = static_cast<std::uint32_t>(places.size());
+    places.emplace(m.peer(), place);
+  }
+  std::vector<std::uint32_t> ring;
+  bool in_rank_order = true;
+  for (const auto& [group, mates] : by_group(members)) {
+    const std::vector<PeerId> order = s.topology.ring(group, mates);
+    in_rank_order = in_rank_order && order == mates;
+    for (const PeerId p : order) ring.push_back(places.at(p));
+  }
+  return in_rank_order ? std::vector<std::uint32_t>{} : ring;
+}
+
+std::vector<std::string> changed_rings(const State& s, const Epoch* before, const Epoch& epoch) {
+  std::vector<std::string> lines;
+  if (before == nullptr || before->members != epoch.members) return lines;
+  const auto groups = by_group(epoch.members);
+  for (const auto& [group, mates] : groups) {
+    const std::vector<PeerId> ring = ring_of(epoch, group);
+    if (ring == ring_of(*before, group)) continue;
+    const std::string of = groups.size() > 1 ? " of peer group " + std::to_string(group) : "";
+    std::string text = "data" + of + " go round in another order";
+    for (std::size_t i = 0; i < ring.size(); ++i) {
+      text += (i == 0 ? ": ranks " : ", ") + std::to_string(rank_of(epoch.members, ring[i]));
+    }
+    const std::string why = s.topology.why(group);
+    lines.push_back(cut_text(text + (why.empty() ? "" : "; " + why)));
+  }
+  return lines;
+}
+
+}  // namespace pccl::master

@@ -1,0 +1,78 @@
+// What the master makes of measured links: questions to members, and the rings of its proposals.
+#include <gtest/gtest.h>
+
+#include "cast.h"
+
+namespace pccl::rings_test {
+namespace {
+
+using namespace cast;
+using master::Clock;
+using master::State;
+
+/// An ocean between odd and even members.
+std::uint64_t oceans(PeerId from, PeerId to) {
+  return from.value % 2 == to.value % 2 ? 125'000'000 : 12'500'000;
+}
+
+std::size_t crossings(const std::vector<PeerId>& ring) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < ring.size(); ++i) {
+    count += ring[i].value % 2 != ring[(i + 1) % ring.size()].value % 2 ? 1 : 0;
+  }
+  return count;
+}
+
+/// Members measure what `oceans` says for some seconds.
+void measured(State& s, std::uint64_t seconds) {
+  for (; seconds > 0; --seconds) {
+    for (const auto& [from, asked] : sent<Measure>(step(s, Clock{s.now_s + 1, 0}))) {
+      static_cast<void>(tell(s, from.value, Measured{asked.peer, oceans(from, asked.peer), 1000}));
+    }
+  }
+}
+
+std::vector<Member> six() {
+  std::vector<Member> members;
+  for (std::uint64_t i = 1; i <= 6; ++i) members.push_back(member(i));
+  return members;
+}
+
+TEST(Rings, a_boundary_votes_for_a_better_ring_and_all_members_get_it) {
+  State s = in_office(six());
+  master::begin_rings(s);
+  measured(s, 30);
+  EXPECT_TRUE(wants_boundary(s, ids_of(six()), six()));
+  const std::vector<std::uint32_t> places = master::rings(s, six());
+  const Epoch epoch{kEpoch, six(), {}, true, {}, places};
+  const std::vector<PeerId> ring = ring_of(epoch, 0);
+  EXPECT_EQ(crossings(ring), 2U);
+  const auto lines = master::changed_rings(s, &*s.held->epoch, epoch);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find("another order: ranks 0, "), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("its slowest link carries 100 Mbit/s (before: 100), and 4 MiB go round "
+                          "in 808 ms (before: 2016)"),
+            std::string::npos)
+      << lines[0];
+}
+
+TEST(Rings, a_master_asks_for_no_measurement_while_no_epoch_runs_or_where_rank_order_is_kept) {
+  State s = in_office(six());
+  master::begin_rings(s);
+  s.running = false;
+  EXPECT_TRUE(sent<Measure>(step(s, Clock{1, 0})).empty());
+  s.running = true;
+  s.config.measure_links = false;
+  EXPECT_TRUE(sent<Measure>(step(s, Clock{2, 0})).empty());
+  s.config.measure_links = true;
+  EXPECT_FALSE(sent<Measure>(step(s, Clock{3, 0})).empty());
+}
+
+TEST(Rings, a_ring_of_an_epoch_names_each_member_once_whatever_its_places_say) {
+  const Epoch epoch{kEpoch, six(), {}, true, {}, {3, 3, 77, 0, ~0U, 5}};
+  EXPECT_EQ(ring_of(epoch, 0), peers({4, 1, 6, 2, 3, 5}));
+  EXPECT_TRUE(ring_of(epoch, 1).empty());
+}
+
+}  // namespace
+}  // namespace pccl::rings_test

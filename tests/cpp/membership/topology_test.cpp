@@ -1,0 +1,238 @@
+// Which links are measured when, and which ring follows.
+#include "membership/topology.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/random.h"
+#include "cast.h"
+
+namespace pccl::topology_test {
+namespace {
+
+using cast::peers;
+using master::Topology;
+
+constexpr std::uint64_t kLan = 125'000'000;
+
+using RateOf = std::function<std::uint64_t(PeerId from, PeerId to)>;
+
+/// Answers all that is asked in these seconds.
+void measure(Topology& topology, const RateOf& rate, std::uint64_t& now_s, std::uint64_t seconds,
+             std::uint64_t trip_us = 1000) {
+  for (const std::uint64_t end = now_s + seconds; now_s < end; ++now_s) {
+    for (const auto& [from, to] : topology.next(now_s)) {
+      topology.measured(from, to, rate(from, to), trip_us, now_s);
+    }
+  }
+}
+
+/// The first `europeans` odd and even: an ocean between them, and 1 Gbit/s on either side.
+std::uint64_t oceans(PeerId from, PeerId to) {
+  return from.value % 2 == to.value % 2 ? kLan : kLan / 10;
+}
+
+std::size_t crossings(const std::vector<PeerId>& ring) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < ring.size(); ++i) {
+    count += ring[i].value % 2 != ring[(i + 1) % ring.size()].value % 2 ? 1 : 0;
+  }
+  return count;
+}
+
+TEST(Topology, no_member_measures_two_links_at_a_time_and_all_are_measured) {
+  for (const std::size_t size : {4U, 5U, 6U, 13U}) {
+    std::vector<PeerId> members;
+    for (std::uint64_t i = 1; i <= size; ++i) members.push_back(PeerId{i});
+    Topology topology;
+    topology.begin({{0, members}}, {}, 0);
+    std::set<Topology::Pair> seen;
+    std::uint64_t now_s = 0;
+    for (; topology.lacks() && now_s < 1000; ++now_s) {
+      std::set<PeerId> busy;
+      const auto asked = topology.next(now_s);
+      if (!topology.lacks()) break;
+      for (const auto& [from, to] : asked) {
+        EXPECT_TRUE(busy.insert(from).second);
+        EXPECT_TRUE(busy.insert(to).second);
+        EXPECT_TRUE(seen.insert({from, to}).second) << "twice";
+      }
+      for (const auto& [from, to] : asked) topology.measured(from, to, 1000, 0, now_s);
+    }
+    EXPECT_EQ(seen.size(), size * (size - 1));
+    EXPECT_LE(now_s, 3 * size + 3);
+    EXPECT_FALSE(topology.wants_vote()) << "all are alike";
+    EXPECT_EQ(topology.ring(0, members), members);
+  }
+}
+
+TEST(Topology, members_that_came_in_the_worst_order_cross_an_ocean_twice) {
+  for (const std::uint64_t size : {4U, 6U, 12U, 30U}) {
+    std::vector<PeerId> members;
+    for (std::uint64_t i = 1; i <= size; ++i) members.push_back(PeerId{i});
+    Topology topology;
+    topology.begin({{0, members}}, {}, 0);
+    std::uint64_t now_s = 0;
+    measure(topology, oceans, now_s, 4 * size);
+    EXPECT_TRUE(topology.wants_vote()) << size;
+    const std::vector<PeerId> ring = topology.ring(0, members);
+    EXPECT_EQ(crossings(ring), 2U) << size;
+    EXPECT_FALSE(topology.why(0).empty());
+    topology.begin({{0, ring}}, {}, now_s);
+    measure(topology, oceans, now_s, 100);
+    EXPECT_FALSE(topology.wants_vote());
+    EXPECT_EQ(topology.ring(0, members), ring) << "and stays";
+  }
+}
+
+TEST(Topology, of_links_as_fast_as_each_other_the_shorter_ones_are_taken) {
+  const std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t now_s = 0;
+  for (; now_s < 20; ++now_s) {
+    for (const auto& [from, to] : topology.next(now_s)) {
+      const bool near = from.value % 2 == to.value % 2;
+      topology.measured(from, to, kLan, near ? 500 : 80'000, now_s);
+    }
+  }
+  EXPECT_TRUE(topology.wants_vote());
+  EXPECT_EQ(crossings(topology.ring(0, members)), 2U);
+}
+
+TEST(Topology, noise_makes_no_boundary_vote) {
+  const std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6, 7, 8});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  Random random(1);
+  std::uint64_t now_s = 0;
+  for (int i = 0; i < 3000; ++i) {
+    measure(
+        topology, [&](PeerId, PeerId) { return kLan * (95 + random.below(11)) / 100; }, now_s, 1);
+    ASSERT_FALSE(topology.wants_vote()) << i;
+  }
+}
+
+TEST(Topology, asks_for_few_votes_also_where_links_change_all_the_time) {
+  std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  Random random(2);
+  std::uint64_t now_s = 0;
+  std::size_t votes = 0;
+  while (now_s < 7200) {
+    measure(topology, [&](PeerId, PeerId) { return kLan / (1 + random.below(100)); }, now_s, 1);
+    if (!topology.wants_vote()) continue;
+    ++votes;
+    members = topology.ring(0, members);
+    topology.begin({{0, members}}, {}, now_s);
+  }
+  EXPECT_GE(votes, 1U);
+  EXPECT_LE(votes, 13U) << "in two hours";
+}
+
+TEST(Topology, a_link_of_the_ring_that_falls_is_found_within_minutes) {
+  std::vector<PeerId> members = peers({1, 2, 3, 4, 5});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t now_s = 0;
+  measure(topology, [](PeerId, PeerId) { return kLan; }, now_s, 30);
+  EXPECT_FALSE(topology.wants_vote());
+  const auto falls = [](PeerId from, PeerId to) {
+    return from == PeerId{1} && to == PeerId{2} ? kLan / 100 : kLan;
+  };
+  measure(topology, falls, now_s, 300);
+  ASSERT_TRUE(topology.wants_vote());
+  members = topology.ring(0, members);
+  const auto at = std::find(members.begin(), members.end(), PeerId{1});
+  EXPECT_NE(*(at + 1 == members.end() ? members.begin() : at + 1), PeerId{2});
+}
+
+TEST(Topology, a_member_that_does_not_answer_holds_up_nobody_and_is_asked_again) {
+  const std::vector<PeerId> members = peers({1, 2, 3, 4});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t asked_of_1 = 0;
+  std::uint64_t now_s = 0;
+  for (; now_s < 600; ++now_s) {
+    for (const auto& [from, to] : topology.next(now_s)) {
+      if (from == PeerId{1}) {
+        ++asked_of_1;
+      } else {
+        topology.measured(from, to, kLan, 0, now_s);
+      }
+    }
+    if (now_s == 120) {
+      EXPECT_FALSE(topology.lacks());
+    }
+  }
+  EXPECT_GT(asked_of_1, 5U);
+  EXPECT_FALSE(topology.wants_vote()) << "no ring goes round without a link from it";
+}
+
+TEST(Topology, an_answer_that_was_not_asked_for_changes_nothing) {
+  const std::vector<PeerId> members = peers({1, 2, 3, 4});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  topology.measured(PeerId{1}, PeerId{2}, 1, 0, 0);
+  topology.measured(PeerId{9}, PeerId{9}, ~0ULL, ~0ULL, 0);
+  std::uint64_t now_s = 0;
+  measure(topology, [](PeerId, PeerId) { return ~0ULL; }, now_s, 30, ~0ULL);
+  EXPECT_FALSE(topology.lacks());
+  EXPECT_FALSE(topology.wants_vote()) << "and numbers beyond all sense are alike";
+}
+
+TEST(Topology, relayed_pairs_are_not_measured_and_not_neighbours) {
+  const std::vector<PeerId> members = peers({1, 2, 3, 4});
+  Topology topology;
+  topology.begin({{0, members}}, {{PeerId{1}, PeerId{2}}}, 0);
+  std::uint64_t now_s = 0;
+  bool asked = false;
+  for (; now_s < 30; ++now_s) {
+    for (const auto& [from, to] : topology.next(now_s)) {
+      asked = asked || (from.value + to.value == 3);
+      topology.measured(from, to, kLan, 0, now_s);
+    }
+  }
+  EXPECT_FALSE(asked);
+  EXPECT_FALSE(topology.lacks());
+  EXPECT_EQ(topology.ring(0, members).size(), 4U);
+}
+
+TEST(Topology, newcomers_stand_at_the_end_of_the_ring_and_who_is_lost_leaves_it) {
+  const std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t now_s = 0;
+  measure(topology, oceans, now_s, 30);
+  const std::vector<PeerId> ring = topology.ring(0, members);
+  ASSERT_NE(ring, members);
+  std::vector<PeerId> expected = ring;
+  std::erase(expected, PeerId{3});
+  expected.push_back(PeerId{7});
+  EXPECT_EQ(topology.ring(0, peers({1, 2, 4, 5, 6, 7})), expected);
+  EXPECT_EQ(topology.ring(1, peers({8, 9})), peers({8, 9})) << "of a group that is not known";
+  topology.begin({{0, expected}}, {}, now_s);
+  std::set<Topology::Pair> asked;
+  for (; topology.lacks(); ++now_s) {
+    for (const auto& pair : topology.next(now_s)) {
+      if (topology.lacks()) asked.insert(pair);
+      topology.measured(pair.first, pair.second, kLan, 0, now_s);
+    }
+  }
+  EXPECT_EQ(asked.size(), 10U) << "to and from the newcomer: the others are known";
+}
+
+TEST(Topology, small_groups_and_very_large_ones_are_not_measured) {
+  std::vector<PeerId> many;
+  for (std::uint64_t i = 1; i <= master::kMeasuredMost + 1; ++i) many.push_back(PeerId{i});
+  Topology topology;
+  topology.begin({{0, peers({1001, 1002, 1003})}, {1, many}}, {}, 0);
+  EXPECT_TRUE(topology.next(0).empty());
+  EXPECT_FALSE(topology.lacks());
+}
+
+}  // namespace
+}  // namespace pccl::topology_test
