@@ -193,11 +193,13 @@ void ElasticGroup::on(const peer::ToMaster& a) {
 }
 
 void ElasticGroup::on(const peer::StopData& a) {
-  stop_epoch(a.error.failed() ? a.error
-                              : Error{ErrorCode::peer_lost,
-                                      "its epoch has ended before both sides were done: a member "
-                                      "was lost, has joined or has left, or a link between members "
-                                      "was made anew; a new call belongs to the next epoch"});
+  stop_epoch(a.error.failed()
+                 ? a.error
+                 : Error{ErrorCode::peer_lost,
+                         "its epoch has ended before both sides were done: a member "
+                         "was lost, has joined or has left, a link between members was "
+                         "made anew, or data go round in another order; a new call belongs to the "
+                         "next epoch"});
 }
 
 void ElasticGroup::on(const peer::Connect& a) {

@@ -11,11 +11,13 @@ namespace {
 
 constexpr std::uint64_t kMeterLookMs = 10;
 constexpr std::uint64_t kStretchMs = 100;
-constexpr std::uint64_t kLeastMs = 1000;  // a connection finds the rate of its line in this time
+constexpr std::uint64_t kLeastMs = 800;  // a connection finds the rate of its line in this time
 constexpr std::uint64_t kMostMs = 4000;
 constexpr std::uint64_t kTrips = 20;  // as kLeastMs, where the way is long
 constexpr std::size_t kSegments = 64;
 constexpr std::size_t kAhead = 4;
+// Faster links are alike: all is there before a stretch is over.
+constexpr std::uint64_t kRateMost = kSegments * kSegmentBytesMax * 1000 / kStretchMs;
 constexpr std::size_t kWaitingMax =
     16;  // a master asks for one at a time, and another one may have
 
@@ -92,7 +94,7 @@ void LinkMeter::look() {
   run_->stretch.saw(now, link->bytes_arrived);
   const std::uint64_t all = std::uint64_t{kSegments} * kSegmentBytesMax;
   if (now >= run_->until_ms || link->bytes_arrived >= run_->arrived_before + all) {
-    end(run_->stretch.rate());
+    end(std::min(run_->stretch.rate(), kRateMost));
   }
 }
 

@@ -189,7 +189,10 @@ void propose(State& s, Next next, Actions& out) {
   s.running = false;
   s.holding = false;
   std::string why = joined(changes(s, own(s), s.proposal->members));
-  if (why.empty() && next.boundary) why = "a boundary votes";
+  const bool turns = own(s) != nullptr && s.proposal->ring != own(s)->ring;
+  if (why.empty() && next.boundary) {
+    why = turns ? "a boundary votes, and data go round in another order" : "a boundary votes";
+  }
   if (why.empty() && s.tried && !who_leaves(s, s.proposal->members).empty()) {
     why = "a member has issued an operation: members that wish to leave do so at the boundary";
   }
@@ -572,6 +575,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     }
   }
   const Seats seats = change_epoch(s, out);
+  begin_rings(s);
   s.left = departed(seats);
   s.left.insert(leavers.begin(), leavers.end());
   if (before) count_losses(s, before->members, epoch.members);
@@ -591,7 +595,6 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     for (const std::uint64_t step : verdict.commit_steps) verdict.flags.try_emplace(step, votes);
   }
   s.running = true;
-  begin_rings(s);
   s.committed = verdict.committed;
   for (const auto& [group, mates] : s.groups) {
     OpSet& set = s.committed[group];
@@ -665,6 +668,7 @@ void adopted(State& s, Actions& out) {
   static_cast<void>(change_epoch(s, out));
   forget_run(s);
   recall_relays(s);
+  begin_rings(s);
   reconsider(s, out);
 }
 

@@ -128,6 +128,7 @@ void take_office(State& s, Actions& out) {
   if (s.held->ended) out.push_back(Say{false, ending_text(s, "the run")});
   index_members(s);
   recall_relays(s);
+  begin_rings(s);
   if (const Epoch* epoch = own(s)) {
     for (auto& [p, seat] : s.seats) seat.awaited = TimerKind::patience;
     s.deserted = true;

@@ -345,7 +345,7 @@ struct Lie {
 // ------------------------------------------------------------- in which order data go round
 // (rings.cpp)
 
-/// The register's epoch runs: its links are measured from now on.
+/// The register's epoch is another one: its links are measured when it runs.
 void begin_rings(State& s);
 /// Asks members to measure links.
 void ask_to_measure(State& s, Actions& out);

@@ -8,6 +8,7 @@
 namespace pccl::master {
 
 void begin_rings(State& s) {
+  if (own(s) == nullptr) return;
   const Epoch& epoch = *own(s);
   std::map<std::uint32_t, std::vector<PeerId>> rings;
   for (const auto& [group, mates] : s.groups) rings[group] = ring_of(epoch, group);

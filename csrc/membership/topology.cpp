@@ -2,23 +2,29 @@
 
 #include <algorithm>
 #include <bit>
-#include <optional>
-
-#include "membership/fastest_ring.h"
+#include <utility>
 
 namespace pccl::master {
 namespace {
 
-constexpr std::uint64_t kSilentS = 20;      // longer than a member measures
-constexpr std::uint64_t kAgainS = 20;       // from one pair that is measured again to the next one
+constexpr std::uint64_t kSilentLooks = 20;  // longer than a member measures
+constexpr std::uint64_t kAgainS = 20;       // from links that are measured again to the next ones
+constexpr std::size_t kAgainMembers = 6;    // so many have one link of the ring measured again
+constexpr std::uint64_t kPartS = 30;        // from a look at a part of a group to the next one
 constexpr std::uint64_t kVoteS = 600;       // from one vote for a ring to the next one
 constexpr std::uint64_t kVotePercent = 25;  // a ring is so much better, or no boundary votes for it
+constexpr std::uint64_t kSurePercent = 100;  // as kVotePercent: one measurement more confirms it,
+constexpr std::size_t kConfirms = 2;         // else so many
 constexpr std::uint64_t kChangePercent = 5;  // as kVotePercent, where an epoch begins anyway
+constexpr std::uint64_t kRateMin = 1000;
 constexpr std::uint64_t kRateMax = std::uint64_t{1} << 40;
 constexpr std::uint64_t kTripMaxUs = 60'000'000;
 // A ring passes pieces of some MiB on, and each waits for half a round trip: of two rings with
 // links of one rate the one with the shorter ways is the faster. 2^50 / 2^22 bytes / 2, for 1 us.
 constexpr std::uint64_t kTimeOfTripUs = 134;
+// A link that cannot be measured, or goes over a third member, counts as so much slower than the
+// slowest one: rings avoid it, and those that cannot are still compared.
+constexpr std::uint64_t kDeadIsSlower = 4;
 
 /// Rates that differ by less than measurements do are one: the three highest bits.
 std::uint64_t rough(std::uint64_t rate) {
@@ -26,8 +32,26 @@ std::uint64_t rough(std::uint64_t rate) {
   return rate >> low << low;
 }
 
-bool is_measured(std::size_t members) {
-  return members >= kMeasuredLeast && members <= kMeasuredMost;
+Rates roughly(const Rates& rates) {
+  Rates rough_rates(rates.size());
+  for (std::uint32_t a = 0; a < rates.size(); ++a) {
+    for (std::uint32_t b = 0; b < rates.size(); ++b) {
+      if (a != b) rough_rates.set(a, b, rough(rates.of(a, b)), rates.byte_time(a, b));
+    }
+  }
+  return rough_rates;
+}
+
+std::set<Topology::Pair> links_of(const std::vector<PeerId>& ring) {
+  std::set<Topology::Pair> links;
+  for (std::size_t i = 0; i < ring.size(); ++i) {
+    links.emplace(ring[i], ring[(i + 1) % ring.size()]);
+  }
+  return links;
+}
+
+bool contains(const std::vector<PeerId>& peers, PeerId peer) {
+  return std::find(peers.begin(), peers.end(), peer) != peers.end();
 }
 
 std::string in_mbit(std::uint64_t rate) {
@@ -51,148 +75,266 @@ bool Topology::better(const Worth& a, const Worth& b, std::uint64_t percent) {
 
 void Topology::begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::set<Pair> apart,
                      std::uint64_t now_s) {
+  if (wants_vote()) not_before_s_ = now_s + kVoteS;
   std::map<PeerId, std::uint32_t> group_of;
-  std::map<std::uint32_t, Group> groups;
+  const std::map<std::uint32_t, Group> before = std::exchange(groups_, {});
+  std::size_t pairs = 0;
   for (auto& [number, ring] : rings) {
     for (const PeerId p : ring) group_of[p] = number;
-    groups[number].ring = std::move(ring);
+    const std::size_t size = ring.size();
+    const std::size_t more = size * (size - 1);
+    Group& group = groups_[number];
+    group.is_measured =
+        size >= kMeasuredLeast && size <= kMeasuredMost && pairs + more <= kMeasuredPairsMax;
+    if (group.is_measured) pairs += more;
+    group.ring = std::move(ring);
+    const auto same = before.find(number);
+    const bool still_lacks = same != before.end() && !same->second.known;
+    group.lacks_since_s = still_lacks ? same->second.lacks_since_s : now_s;
+    group.part_s = now_s + kPartS;
+    group.again_s = now_s + kAgainS + number % kAgainS;
   }
   const auto is_gone = [&](const Pair& pair) {
     const auto from = group_of.find(pair.first);
     const auto to = group_of.find(pair.second);
-    return from == group_of.end() || to == group_of.end() || from->second != to->second;
+    return from == group_of.end() || to == group_of.end() || from->second != to->second ||
+           !groups_.at(from->second).is_measured;
   };
   std::erase_if(links_, [&](const auto& link) { return is_gone(link.first); });
   std::erase_if(asked_, [&](const auto& asked) { return is_gone(asked.first); });
   apart_ = std::move(apart);
-  if (std::exchange(wants_vote_, false)) not_before_s_ = now_s + kVoteS;
-  groups_ = std::move(groups);
-  for (auto& [number, group] : groups_) {
-    group.changed = true;
-    group.again_s = now_s + kAgainS;
-  }
 }
 
 std::vector<Topology::Pair> Topology::next(std::uint64_t now_s) {
   std::vector<Pair> out;
-  for (auto asked = asked_.begin(); asked != asked_.end();) {
-    const auto [pair, since_s] = *asked++;
-    if (since_s + kSilentS <= now_s) measured(pair.first, pair.second, 0, 0, now_s);
-  }
+  ++looks_;
   std::set<PeerId> busy;
-  for (const auto& [pair, since_s] : asked_) busy.insert({pair.first, pair.second});
-  wants_vote_ = false;
+  for (auto asked = asked_.begin(); asked != asked_.end();) {
+    const auto [pair, since] = *asked++;
+    if (since + kSilentLooks <= looks_) {
+      measured(pair.first, pair.second, 0, 0, now_s);
+    } else {
+      busy.insert({pair.first, pair.second});
+    }
+  }
+  // One in each call: a look at a large group takes 50 ms.
+  const std::uint32_t* due = nullptr;
   for (auto& [number, group] : groups_) {
-    if (!is_measured(group.ring.size())) continue;
-    if (!ask_new(group, busy, now_s, out)) ask_again(group, busy, now_s, out);
-    if (group.known && std::exchange(group.changed, false)) look_for_best(group);
-    wants_vote_ = wants_vote_ || (group.much_better && now_s >= not_before_s_);
+    if (!group.is_measured) continue;
+    for (const Pair& pair : group.to_confirm) ask(pair, busy, out);
+    ask_new(group, busy, out);
+    ask_again(group, busy, now_s, out);
+    if (!look_is_due(group, now_s)) continue;
+    if (due == nullptr || (*due <= looked_at_ && number > looked_at_)) due = &number;
+  }
+  if (due != nullptr) {
+    looked_at_ = *due;
+    look(groups_.at(*due), now_s);
   }
   return out;
 }
 
 bool Topology::lacks() const {
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
-    return is_measured(group.second.ring.size()) && !group.second.known;
+    return group.second.is_measured && !group.second.known;
   });
 }
 
-void Topology::ask(Pair pair, std::set<PeerId>& busy, std::uint64_t now_s, std::vector<Pair>& out) {
+bool Topology::wants_vote() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const auto& group) { return group.second.much_better; });
+}
+
+void Topology::ask(const Pair& pair, std::set<PeerId>& busy, std::vector<Pair>& out) {
+  if (busy.contains(pair.first) || busy.contains(pair.second)) return;
   busy.insert({pair.first, pair.second});
-  asked_[pair] = now_s;
+  asked_[pair] = looks_;
   out.push_back(pair);
 }
 
-/// False: all pairs of the group are known. In each round each member sends to another one.
-bool Topology::ask_new(Group& group, std::set<PeerId>& busy, std::uint64_t now_s,
-                       std::vector<Pair>& out) {
-  if (group.known) return false;
+/// In each round each member sends to another one.
+void Topology::ask_new(Group& group, std::set<PeerId>& busy, std::vector<Pair>& out) {
+  if (group.known) return;
+  const auto is_idle = [&](PeerId p) { return !busy.contains(p); };
+  if (std::count_if(group.ring.begin(), group.ring.end(), is_idle) < 2) return;
   const std::size_t size = group.ring.size();
-  auto idle = std::count_if(group.ring.begin(), group.ring.end(),
-                            [&](PeerId p) { return !busy.contains(p); });
-  if (idle < 2) return true;
-  group.known = true;
-  for (std::size_t far = 1; far < size && idle > 1; ++far) {
+  bool known = true;
+  for (std::size_t far = 1; far < size; ++far) {
     for (std::size_t i = 0; i < size; ++i) {
       const Pair pair{group.ring[i], group.ring[(i + far) % size]};
-      if (is_apart(pair) || links_.contains(pair)) continue;
-      group.known = false;
-      if (busy.contains(pair.first) || busy.contains(pair.second)) continue;
-      ask(pair, busy, now_s, out);
-      idle -= 2;
+      if (is_known(pair)) continue;
+      known = false;
+      ask(pair, busy, out);
     }
   }
-  return !group.known;
+  group.known = known;
 }
 
-/// The pair whose measurement is the oldest: now one of the ring, now one of all.
+/// Those whose measurements are the oldest: now some of the ring, now one of all.
 void Topology::ask_again(Group& group, std::set<PeerId>& busy, std::uint64_t now_s,
                          std::vector<Pair>& out) {
-  if (now_s < group.again_s) return;
+  if (!group.known || now_s < group.again_s) return;
   group.again_s = now_s + kAgainS;
   group.of_ring = !group.of_ring;
   const std::size_t size = group.ring.size();
-  std::optional<Pair> oldest;
+  std::vector<std::pair<std::uint64_t, Pair>> pairs;
   for (std::size_t i = 0; i < size; ++i) {
     for (std::size_t far = 1; far < (group.of_ring ? 2 : size); ++far) {
-      const auto link = links_.find({group.ring[i], group.ring[(i + far) % size]});
-      if (link == links_.end() || is_apart(link->first)) continue;
-      if (!oldest || link->second.at_s < links_.at(*oldest).at_s) oldest = link->first;
+      const Pair pair{group.ring[i], group.ring[(i + far) % size]};
+      const auto link = links_.find(pair);
+      if (link != links_.end() && !is_apart(pair)) pairs.emplace_back(link->second.at_s, pair);
     }
   }
-  if (!oldest || busy.contains(oldest->first) || busy.contains(oldest->second)) return;
-  ask(*oldest, busy, now_s, out);
+  const std::size_t wanted = group.of_ring ? std::max<std::size_t>(1, size / kAgainMembers) : 1;
+  const std::size_t before = out.size();
+  std::sort(pairs.begin(), pairs.end());
+  for (const auto& [at_s, pair] : pairs) {
+    if (out.size() == before + wanted) break;
+    ask(pair, busy, out);
+  }
 }
 
 void Topology::measured(PeerId from, PeerId to, std::uint64_t rate, std::uint64_t trip_us,
                         std::uint64_t now_s) {
-  if (asked_.erase({from, to}) == 0) return;
-  links_[{from, to}] = {std::min(rate, kRateMax), std::min(trip_us, kTripMaxUs), now_s};
+  const Pair pair{from, to};
+  if (asked_.erase(pair) == 0) return;
+  Link& link = links_[pair];
+  if (rate > 0) {
+    link = {std::clamp(rate, kRateMin, kRateMax), std::min(trip_us, kTripMaxUs), now_s, false};
+  } else if (!std::exchange(link.failed, true)) {
+    link.at_s = 0;  // the next to be measured again
+  } else {
+    link = {0, 0, now_s, true};
+  }
   for (auto& [number, group] : groups_) {
-    if (std::find(group.ring.begin(), group.ring.end(), from) == group.ring.end()) continue;
+    if (!contains(group.ring, from)) continue;
     group.changed = true;
+    group.to_confirm.erase(pair);
   }
 }
 
-void Topology::look_for_best(Group& group) {
-  const auto size = static_cast<std::uint32_t>(group.ring.size());
+// ---------------------------------------------------------------------------------------- rings
+
+bool Topology::look_is_due(const Group& group, std::uint64_t now_s) const {
+  if (!group.changed || group.much_better || !group.to_confirm.empty()) return false;
+  return group.known || now_s >= group.part_s;
+}
+
+/// The members of which all links to each other are known, in the order of the ring.
+std::vector<PeerId> Topology::known_members(const Group& group) const {
+  std::vector<PeerId> members = group.ring;
+  while (!group.known && members.size() > 1) {
+    std::size_t most = 0;
+    std::size_t worst = 0;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const auto unknown =
+          static_cast<std::size_t>(std::count_if(members.begin(), members.end(), [&](PeerId other) {
+            const PeerId p = members[i];
+            return p != other && (!is_known({p, other}) || !is_known({other, p}));
+          }));
+      if (unknown > most) most = unknown, worst = i;
+    }
+    if (most == 0) break;
+    members.erase(members.begin() + static_cast<std::ptrdiff_t>(worst));
+  }
+  return members;
+}
+
+Rates Topology::rates_of(const std::vector<PeerId>& members) const {
+  const auto size = static_cast<std::uint32_t>(members.size());
+  std::uint64_t least = kRateMax;
   Rates rates(size);
-  Rates roughly(size);
   for (std::uint32_t a = 0; a < size; ++a) {
     for (std::uint32_t b = 0; b < size; ++b) {
-      const auto link = links_.find({group.ring[a], group.ring[b]});
-      if (link == links_.end() || link->second.rate == 0 || is_apart(link->first)) continue;
-      const auto& [rate, trip_us, at_s] = link->second;
-      const std::uint64_t time = time_of_byte(rate) + trip_us * kTimeOfTripUs;
-      rates.set(a, b, rate, time);
-      roughly.set(a, b, rough(rate), time);
+      const auto found = links_.find({members[a], members[b]});
+      if (found == links_.end() || found->second.rate == 0 || is_apart(found->first)) continue;
+      const Link& link = found->second;
+      rates.set(a, b, link.rate, time_of_byte(link.rate) + link.trip_us * kTimeOfTripUs);
+      least = std::min(least, link.rate);
     }
   }
-  // The present ring is the order of these ranks.
-  std::vector<std::uint32_t> present(size);
-  for (std::uint32_t i = 0; i < size; ++i) present[i] = i;
-  const Ring ring = fastest_ring(roughly);
-  const Worth now{slowest_of(rates, present), time_of_all(rates, present)};
-  const Worth then{slowest_of(rates, ring.order), time_of_all(rates, ring.order)};
-  group.worth = now;
+  for (std::uint32_t a = 0; a < size; ++a) {
+    for (std::uint32_t b = 0; b < size; ++b) {
+      if (a != b && rates.of(a, b) == 0) rates.set(a, b, least / kDeadIsSlower);
+    }
+  }
+  return rates;
+}
+
+/// Of a ring of these members: `rates` has them by their places in `members`.
+Topology::Worth Topology::worth_of(const Rates& rates, const std::vector<PeerId>& members,
+                                   const std::vector<PeerId>& ring) {
+  std::vector<std::uint32_t> places;
+  for (const PeerId p : ring) {
+    const auto at = std::find(members.begin(), members.end(), p);
+    if (at != members.end()) places.push_back(static_cast<std::uint32_t>(at - members.begin()));
+  }
+  return {slowest_of(rates, places), time_of_all(rates, places)};
+}
+
+void Topology::look(Group& group, std::uint64_t now_s) {
+  group.changed = false;
+  group.part_s = now_s + kPartS;
+  const std::vector<PeerId> members = known_members(group);
+  if (members.size() < kMeasuredLeast) return;
+  const Rates rates = rates_of(members);
+  group.worth = worth_of(rates, members, members);
+  if (group.confirms == 0) return look_for_best(group, rates, members, now_s);
+  group.best_worth = worth_of(rates, members, group.best);
+  group.much_better = better(group.best_worth, group.worth, kVotePercent);
+  const bool sure = better(group.best_worth, group.worth, kSurePercent);
+  if (group.much_better && !sure && group.confirms < kConfirms) {
+    group.much_better = false;
+    return confirm(group);
+  }
+  group.confirms = 0;
+  if (!better(group.best_worth, group.worth, kChangePercent)) group.best.clear();
+  group.confirm_s = now_s + kVoteS;
+}
+
+void Topology::look_for_best(Group& group, const Rates& rates, const std::vector<PeerId>& members,
+                             std::uint64_t now_s) {
+  const Ring found = fastest_ring(roughly(rates));
+  std::vector<PeerId> ring;
+  for (const std::uint32_t place : found.order) ring.push_back(members[place]);
+  for (const PeerId p : group.ring) {
+    if (!contains(ring, p)) ring.push_back(p);
+  }
   group.best.clear();
-  group.much_better = better(then, now, kVotePercent);
-  if (!better(then, now, kChangePercent)) return;
-  group.best_worth = then;
-  for (const std::uint32_t place : ring.order) group.best.push_back(group.ring[place]);
+  group.best_worth = worth_of(rates, members, ring);
+  if (!better(group.best_worth, group.worth, kChangePercent)) return;
+  group.best = std::move(ring);
+  // Where members come and go all the time a part is never the whole.
+  const bool may_vote = now_s >= not_before_s_ && now_s >= group.confirm_s &&
+                        (group.known || now_s >= group.lacks_since_s + kVoteS);
+  if (!may_vote || !better(group.best_worth, group.worth, kVotePercent)) return;
+  confirm(group);
+}
+
+/// Has the links measured once more in which the two rings differ.
+void Topology::confirm(Group& group) {
+  ++group.confirms;
+  const std::set<Pair> present = links_of(group.ring);
+  const std::set<Pair> other = links_of(group.best);
+  for (const Pair& pair : other) {
+    if (!present.contains(pair) && !is_apart(pair)) group.to_confirm.insert(pair);
+  }
+  for (const Pair& pair : present) {
+    if (!other.contains(pair) && !is_apart(pair)) group.to_confirm.insert(pair);
+  }
 }
 
 std::vector<PeerId> Topology::ring(std::uint32_t number, const std::vector<PeerId>& mates) const {
   std::vector<PeerId> out;
   const auto group = groups_.find(number);
   if (group != groups_.end()) {
-    const auto& [ring, best] = std::pair(group->second.ring, group->second.best);
-    for (const PeerId p : best.empty() ? ring : best) {
-      if (std::find(mates.begin(), mates.end(), p) != mates.end()) out.push_back(p);
+    const Group& known = group->second;
+    for (const PeerId p : known.best.empty() ? known.ring : known.best) {
+      if (contains(mates, p)) out.push_back(p);
     }
   }
   for (const PeerId p : mates) {
-    if (std::find(out.begin(), out.end(), p) == out.end()) out.push_back(p);
+    if (!contains(out, p)) out.push_back(p);
   }
   return out;
 }
@@ -200,7 +342,8 @@ std::vector<PeerId> Topology::ring(std::uint32_t number, const std::vector<PeerI
 std::string Topology::why(std::uint32_t number) const {
   const auto group = groups_.find(number);
   if (group == groups_.end() || group->second.best.empty()) return "";
-  const auto& [now, then] = std::pair(group->second.worth, group->second.best_worth);
+  const Worth& now = group->second.worth;
+  const Worth& then = group->second.best_worth;
   return "its slowest link carries " + in_mbit(then.slowest) +
          " Mbit/s (before: " + in_mbit(now.slowest) + "), and 4 MiB go round in " +
          in_ms(then.time) + " ms (before: " + in_ms(now.time) + ")";

@@ -1,12 +1,14 @@
 // In which order data go round: the ring whose slowest link is the fastest (fastest_ring.h), by
 // what the members have measured of their links. The master has pairs of members measure while the
-// run goes on, no process two links at a time; once all pairs of a peer group are known it looks
-// for the fastest ring, and now and then it has a pair measured again, because links change.
+// run goes on, no process two links at a time, looks for the fastest ring among the members whose
+// links are all known, and now and then has links measured again, because they change.
 //
 // A new order begins with an epoch. Where none begins by itself, a boundary is made to vote for a
-// ring that is much better than the present one, and not often: a vote costs all members the hash
-// of their state. Source: the PCCL report (arXiv:2505.14065, section 2.4) measures all pairs and
-// solves the asymmetric travelling salesman problem while the members stand still.
+// ring that is much better than the present one, also when the links in which the two differ are
+// measured once more (of many numbers with errors the best ones are the luckiest), and not often: a
+// vote costs all members the hash of their state. Source: the PCCL report (arXiv:2505.14065,
+// section 2.4) measures all pairs and solves the asymmetric travelling salesman problem while the
+// members stand still.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +20,15 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "membership/fastest_ring.h"
 
 namespace pccl::master {
 
-/// Peer groups of fewer members have one ring, those of more keep rank order: the number of pairs
-/// grows with the square.
+/// Peer groups of fewer members have one ring. Those of more are not measured, nor are groups
+/// beyond so many pairs in all: the number of pairs grows with the square. They keep their order.
 inline constexpr std::size_t kMeasuredLeast = 4;
 inline constexpr std::size_t kMeasuredMost = 256;
+inline constexpr std::size_t kMeasuredPairsMax = 1U << 17;
 
 class Topology {
  public:
@@ -35,16 +39,17 @@ class Topology {
   void begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::set<Pair> apart,
              std::uint64_t now_s);
   /// Called about once a second while the epoch runs: the pairs to measure now. Each is answered by
-  /// `measured`; without an answer for kSilentS its link counts as one that carries nothing.
+  /// `measured`; one without an answer after kSilentLooks calls could not be measured.
   [[nodiscard]] std::vector<Pair> next(std::uint64_t now_s);
-  /// What `from` has measured of its link to `to`: bytes a second (0: it carries nothing) and the
-  /// time there and back. An answer that was not asked for changes nothing.
+  /// What `from` has measured of its link to `to`: bytes a second (0: the link could not be
+  /// measured) and the time there and back. An answer that was not asked for changes nothing. What
+  /// was known of a link that could not be measured holds until that happens a second time.
   void measured(PeerId from, PeerId to, std::uint64_t rate, std::uint64_t trip_us,
                 std::uint64_t now_s);
   /// Are there links that have still to be measured for the first time?
   [[nodiscard]] bool lacks() const;
   /// Is a ring known that is worth a vote?
-  [[nodiscard]] bool wants_vote() const { return wants_vote_; }
+  [[nodiscard]] bool wants_vote() const;
   /// The order in which data of the members `mates`, given in rank order, are to go round: the best
   /// that is known, with newcomers at its end.
   [[nodiscard]] std::vector<PeerId> ring(std::uint32_t group,
@@ -58,6 +63,7 @@ class Topology {
     std::uint64_t rate = 0;
     std::uint64_t trip_us = 0;
     std::uint64_t at_s = 0;
+    bool failed = false;  // could not be measured the last time
   };
   /// Of a ring.
   struct Worth {
@@ -67,30 +73,47 @@ class Topology {
   struct Group {
     std::vector<PeerId> ring;  // the present one
     std::vector<PeerId> best;  // empty: none better than `ring` is known
-    bool much_better = false;  // is `best`
     Worth worth;
     Worth best_worth;
-    bool known = false;         // all pairs have been measured
-    bool changed = true;        // since `best` was looked for
-    std::uint64_t again_s = 0;  // when a pair is measured again
-    bool of_ring = false;       // the last one of these was one of the ring
+    bool is_measured = false;
+    bool known = false;  // all pairs
+    std::uint64_t lacks_since_s = 0;
+    bool changed = true;          // since `best` was looked for
+    std::size_t confirms = 0;     // so often `to_confirm` was measured, or is being measured
+    bool much_better = false;     // is `best`, and confirmed
+    std::set<Pair> to_confirm;    // measured once more before a vote
+    std::uint64_t part_s = 0;     // when `best` is looked for though not all pairs are known
+    std::uint64_t confirm_s = 0;  // before then nothing is confirmed
+    std::uint64_t again_s = 0;    // when links are measured again
+    bool of_ring = false;         // the last of these were of the ring
   };
   [[nodiscard]] static bool better(const Worth& a, const Worth& b, std::uint64_t percent);
   [[nodiscard]] bool is_apart(const Pair& pair) const {
     return apart_.contains(pair) || apart_.contains({pair.second, pair.first});
   }
-  [[nodiscard]] bool ask_new(Group& group, std::set<PeerId>& busy, std::uint64_t now_s,
-                             std::vector<Pair>& out);
+  [[nodiscard]] bool is_known(const Pair& pair) const {
+    return links_.contains(pair) || is_apart(pair);
+  }
+  void ask(const Pair& pair, std::set<PeerId>& busy, std::vector<Pair>& out);
+  void ask_new(Group& group, std::set<PeerId>& busy, std::vector<Pair>& out);
   void ask_again(Group& group, std::set<PeerId>& busy, std::uint64_t now_s, std::vector<Pair>& out);
-  void ask(Pair pair, std::set<PeerId>& busy, std::uint64_t now_s, std::vector<Pair>& out);
-  void look_for_best(Group& group);
+  [[nodiscard]] std::vector<PeerId> known_members(const Group& group) const;
+  [[nodiscard]] bool look_is_due(const Group& group, std::uint64_t now_s) const;
+  void look(Group& group, std::uint64_t now_s);
+  void confirm(Group& group);
+  void look_for_best(Group& group, const Rates& rates, const std::vector<PeerId>& members,
+                     std::uint64_t now_s);
+  [[nodiscard]] Rates rates_of(const std::vector<PeerId>& members) const;
+  [[nodiscard]] static Worth worth_of(const Rates& rates, const std::vector<PeerId>& members,
+                                      const std::vector<PeerId>& ring);
 
   std::map<std::uint32_t, Group> groups_;
   std::set<Pair> apart_;
   std::map<Pair, Link> links_;
-  std::map<Pair, std::uint64_t> asked_;  // since when
+  std::map<Pair, std::uint64_t> asked_;  // at which call of `next`
+  std::uint64_t looks_ = 0;              // calls of `next`
+  std::uint32_t looked_at_ = 0;          // the group of which the best ring was looked for last
   std::uint64_t not_before_s_ = 0;       // the next vote
-  bool wants_vote_ = false;
 };
 
 }  // namespace pccl::master

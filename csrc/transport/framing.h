@@ -86,6 +86,11 @@ struct FrameHeader {
                           // segment.slice.bytes; of a routed one `bytes` and `route` alone
 };
 
+/// Does the payload of this frame belong to an operation, or to shared state?
+[[nodiscard]] constexpr bool has_data(const FrameHeader& header) {
+  return has_segment(header.type) && header.segment.kind != SegmentKind::measure;
+}
+
 /// Bytes of the whole header of a frame of that type.
 [[nodiscard]] constexpr std::size_t header_bytes(FrameType type) {
   if (type == FrameType::routed) return kRoutedHeaderBytes;

@@ -67,7 +67,8 @@ class LaneOwner {
   virtual void lane_part(const SegmentHeader&, const Placement&, std::uint32_t,
                          std::span<const std::byte>) {}
   virtual void lane_segment(const SegmentHeader& header, const Placement& at) = 0;
-  virtual void lane_received(std::size_t payload_bytes, FrameType of) = 0;
+  /// `data`: has_data (framing.h).
+  virtual void lane_received(std::size_t payload_bytes, bool data) = 0;
   /// The lane does not need the memory of this frame any more.
   virtual void lane_sent(const Outgoing& frame) = 0;
   /// The next frame of the queue that several lanes share.

@@ -270,9 +270,9 @@ void Link::lane_segment(const SegmentHeader& header, const Placement& at) {
   }
 }
 
-void Link::lane_received(std::size_t payload_bytes, FrameType of) {
+void Link::lane_received(std::size_t payload_bytes, bool data) {
   bytes_received_ += payload_bytes;
-  owner_.link_received(payload_bytes, of);
+  owner_.link_received(payload_bytes, data);
 }
 
 void Link::lane_sent(const Outgoing& frame) {

@@ -39,7 +39,7 @@ class LinkOwner {
   virtual ~LinkOwner() = default;
   virtual DirectEvents& link_events() = 0;
   virtual void link_sent(const Link& link, const Outgoing& frame) = 0;
-  virtual void link_received(std::size_t payload_bytes, FrameType of) = 0;
+  virtual void link_received(std::size_t payload_bytes, bool data) = 0;
   virtual void link_lost(Link& link, const std::string& reason) = 0;
   virtual void link_closed(Link& link) = 0;
 };
@@ -115,7 +115,7 @@ class Link : public LaneOwner {
   void lane_part(const SegmentHeader& header, const Placement& at, std::uint32_t offset,
                  std::span<const std::byte> bytes) override;
   void lane_segment(const SegmentHeader& header, const Placement& at) override;
-  void lane_received(std::size_t payload_bytes, FrameType of) override;
+  void lane_received(std::size_t payload_bytes, bool data) override;
   void lane_sent(const Outgoing& frame) override;
   std::optional<Outgoing> lane_next(const Lane& lane) override;
   void lane_joined(Lane& lane) override;

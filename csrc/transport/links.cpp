@@ -105,9 +105,9 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   // LinkOwner
   DirectEvents& link_events() override { return events_; }
   void link_sent(const Link& link, const Outgoing& frame) override;
-  void link_received(std::size_t payload_bytes, FrameType of) override {
+  void link_received(std::size_t payload_bytes, bool data) override {
     bytes_received_ += payload_bytes;
-    if (has_segment(of)) segment_bytes_received_ += payload_bytes;
+    if (data) segment_bytes_received_ += payload_bytes;
   }
   void link_lost(Link& link, const std::string& reason) override { fail(link, reason, false); }
   void link_closed(Link& link) override;

@@ -367,7 +367,7 @@ bool StreamLane::begin_frame(std::span<const std::byte> bytes, std::size_t heade
   if (message) {
     const auto payload = bytes.subspan(header_size, frame_.payload_bytes);
     begin_ += payload.size();
-    owner_.lane_received(payload.size(), frame_.type);
+    owner_.lane_received(payload.size(), /*data=*/false);
     if (frame_.has_payload_crc && crc32c(0, payload) != frame_.payload_crc) {
       broken("the checksum of a payload does not fit");
       return false;
@@ -405,7 +405,7 @@ void StreamLane::payload_read(std::span<const std::byte> bytes) {
 
 void StreamLane::payload_moved(std::size_t bytes) {
   payload_done_ += bytes;
-  owner_.lane_received(bytes, frame_.type);
+  owner_.lane_received(bytes, has_data(frame_));
   if (payload_done_ == frame_.payload_bytes) finish_payload();
 }
 

@@ -209,8 +209,8 @@ class LinksBase {
   [[nodiscard]] virtual std::vector<LinkView> views() const { return {}; }
   /// The one to this peer.
   [[nodiscard]] virtual std::optional<LinkView> view(PeerId) const { return std::nullopt; }
-  /// Payload bytes of segments so far, unfinished ones included: the number grows as long as a link
-  /// moves data, however slowly.
+  /// Payload bytes of segments so far, unfinished ones included, but not of those that measure: the
+  /// number grows as long as a link moves data, however slowly.
   [[nodiscard]] virtual std::uint64_t segment_bytes_received() const = 0;
   /// Payload bytes queued and not yet taken by the kernel, to one peer.
   [[nodiscard]] virtual std::size_t queued_bytes(PeerId peer) const = 0;

@@ -32,7 +32,7 @@ class Sink : public LaneOwner {
   void lane_segment(const SegmentHeader& header, const Placement& at) override {
     if (at.to != nullptr) check({at.to, header.bytes});
   }
-  void lane_received(std::size_t, FrameType) override {}
+  void lane_received(std::size_t, bool) override {}
   void lane_sent(const Outgoing&) override {}
   void lane_joined(Lane&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "base/random.h"
 #include "cast.h"
@@ -75,7 +76,7 @@ TEST(Topology, members_that_came_in_the_worst_order_cross_an_ocean_twice) {
     Topology topology;
     topology.begin({{0, members}}, {}, 0);
     std::uint64_t now_s = 0;
-    measure(topology, oceans, now_s, 4 * size);
+    measure(topology, oceans, now_s, 4 * size + 20);
     EXPECT_TRUE(topology.wants_vote()) << size;
     const std::vector<PeerId> ring = topology.ring(0, members);
     EXPECT_EQ(crossings(ring), 2U) << size;
@@ -92,7 +93,7 @@ TEST(Topology, of_links_as_fast_as_each_other_the_shorter_ones_are_taken) {
   Topology topology;
   topology.begin({{0, members}}, {}, 0);
   std::uint64_t now_s = 0;
-  for (; now_s < 20; ++now_s) {
+  for (; now_s < 40; ++now_s) {
     for (const auto& [from, to] : topology.next(now_s)) {
       const bool near = from.value % 2 == to.value % 2;
       topology.measured(from, to, kLan, near ? 500 : 80'000, now_s);
@@ -102,16 +103,36 @@ TEST(Topology, of_links_as_fast_as_each_other_the_shorter_ones_are_taken) {
   EXPECT_EQ(crossings(topology.ring(0, members)), 2U);
 }
 
-TEST(Topology, noise_makes_no_boundary_vote) {
-  const std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6, 7, 8});
+/// A day of measurements of like links whose errors have this deviation, in percent (about normal);
+/// returns how often a boundary votes.
+std::size_t votes_of_noise(std::size_t size, std::uint64_t percent, std::uint64_t seed) {
+  std::vector<PeerId> members;
+  for (std::uint64_t i = 1; i <= size; ++i) members.push_back(PeerId{i});
   Topology topology;
   topology.begin({{0, members}}, {}, 0);
-  Random random(1);
+  Random random(seed);
+  const auto rate = [&](PeerId, PeerId) {
+    std::uint64_t sum = 0;  // of four: the middle is the likeliest
+    for (int i = 0; i < 4; ++i) sum += random.below(2 * percent + 1);
+    return kLan * (1000 + 9 * sum - 36 * percent) / 1000;
+  };
+  std::size_t votes = 0;
   std::uint64_t now_s = 0;
-  for (int i = 0; i < 3000; ++i) {
-    measure(
-        topology, [&](PeerId, PeerId) { return kLan * (95 + random.below(11)) / 100; }, now_s, 1);
-    ASSERT_FALSE(topology.wants_vote()) << i;
+  while (now_s < 86'400) {
+    measure(topology, rate, now_s, 1);
+    if (!topology.wants_vote()) continue;
+    ++votes;
+    members = topology.ring(0, members);
+    topology.begin({{0, members}}, {}, now_s);
+  }
+  return votes;
+}
+
+TEST(Topology, noise_makes_hardly_a_boundary_vote_in_a_day) {
+  for (const std::size_t size : {6U, 8U}) {
+    EXPECT_EQ(votes_of_noise(size, 5, size), 0U) << size;
+    EXPECT_LE(votes_of_noise(size, 10, size), 1U) << size;
+    EXPECT_LE(votes_of_noise(size, 20, size), 10U) << size;
   }
 }
 
@@ -129,8 +150,7 @@ TEST(Topology, asks_for_few_votes_also_where_links_change_all_the_time) {
     members = topology.ring(0, members);
     topology.begin({{0, members}}, {}, now_s);
   }
-  EXPECT_GE(votes, 1U);
-  EXPECT_LE(votes, 13U) << "in two hours";
+  EXPECT_LE(votes, 2U) << "in two hours";
 }
 
 TEST(Topology, a_link_of_the_ring_that_falls_is_found_within_minutes) {
@@ -150,26 +170,79 @@ TEST(Topology, a_link_of_the_ring_that_falls_is_found_within_minutes) {
   EXPECT_NE(*(at + 1 == members.end() ? members.begin() : at + 1), PeerId{2});
 }
 
-TEST(Topology, a_member_that_does_not_answer_holds_up_nobody_and_is_asked_again) {
-  const std::vector<PeerId> members = peers({1, 2, 3, 4});
+TEST(Topology, one_answer_that_is_lost_changes_nothing_and_the_link_is_measured_next) {
+  std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6});
   Topology topology;
   topology.begin({{0, members}}, {}, 0);
-  std::uint64_t asked_of_1 = 0;
   std::uint64_t now_s = 0;
-  for (; now_s < 600; ++now_s) {
+  measure(topology, [](PeerId, PeerId) { return kLan; }, now_s, 30);
+  std::optional<Topology::Pair> lost;
+  std::uint64_t lost_s = 0;
+  bool again = false;
+  for (; now_s < 400 && !again; ++now_s) {
     for (const auto& [from, to] : topology.next(now_s)) {
-      if (from == PeerId{1}) {
-        ++asked_of_1;
+      again = again || (lost && *lost == Topology::Pair{from, to});
+      if (!lost && from == PeerId{1} && to == PeerId{2}) {
+        lost = {from, to};
+        lost_s = now_s;
       } else {
         topology.measured(from, to, kLan, 0, now_s);
       }
     }
-    if (now_s == 120) {
-      EXPECT_FALSE(topology.lacks());
+    ASSERT_FALSE(topology.wants_vote()) << now_s;
+  }
+  EXPECT_TRUE(again);
+  EXPECT_LE(now_s, lost_s + 80) << "20 s of silence, and the next turn";
+}
+
+TEST(Topology, a_member_that_measures_nothing_holds_up_nobody_and_rings_are_still_compared) {
+  std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t asked_of_6 = 0;
+  std::uint64_t now_s = 0;
+  for (; now_s < 1200; ++now_s) {
+    for (const auto& [from, to] : topology.next(now_s)) {
+      if (from == PeerId{6}) ++asked_of_6;
+      topology.measured(from, to, from == PeerId{6} ? 0 : oceans(from, to), 0, now_s);
+    }
+    if (!topology.wants_vote()) continue;
+    members = topology.ring(0, members);
+    topology.begin({{0, members}}, {}, now_s);
+  }
+  EXPECT_GT(asked_of_6, 5U);
+  EXPECT_LE(crossings(members), 4U);
+  EXPECT_FALSE(topology.lacks());
+}
+
+TEST(Topology, a_member_that_does_not_answer_is_waited_for_20_s_at_a_time) {
+  const std::vector<PeerId> members = peers({1, 2, 3, 4});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t now_s = 0;
+  for (; now_s < 120; ++now_s) {
+    for (const auto& [from, to] : topology.next(now_s)) {
+      if (from != PeerId{1}) topology.measured(from, to, kLan, 0, now_s);
     }
   }
-  EXPECT_GT(asked_of_1, 5U);
+  EXPECT_FALSE(topology.lacks());
   EXPECT_FALSE(topology.wants_vote()) << "no ring goes round without a link from it";
+}
+
+TEST(Topology, what_is_known_of_a_part_is_used_where_an_epoch_begins_anyway) {
+  std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6, 7});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t now_s = 0;
+  for (; now_s < 65; ++now_s) {
+    for (const auto& [from, to] : topology.next(now_s)) {
+      const bool silent = from == PeerId{7} || to == PeerId{7};
+      if (!silent) topology.measured(from, to, oceans(from, to), 0, now_s);
+    }
+    ASSERT_FALSE(topology.wants_vote()) << "for a part no boundary votes yet";
+  }
+  ASSERT_TRUE(topology.lacks());
+  EXPECT_LT(crossings(topology.ring(0, members)), crossings(members));
 }
 
 TEST(Topology, an_answer_that_was_not_asked_for_changes_nothing) {

@@ -22,7 +22,7 @@ struct LinkEnd : LinkOwner, DirectEvents {
     sent_bytes += frame.payload_bytes();
     if (frame.tells || has_message(frame.frame.type)) sent.push_back(frame.cookie);
   }
-  void link_received(std::size_t, FrameType) override {}
+  void link_received(std::size_t, bool) override {}
   void link_lost(Link& ended, const std::string& reason) override {
     lost = reason;
     ended.end();
@@ -215,7 +215,7 @@ struct Stranger : LaneOwner {
   void lane_message(FrameType, std::span<const std::byte>) override {}
   Placement lane_segment_header(const SegmentHeader&) override { return {}; }
   void lane_segment(const SegmentHeader&, const Placement&) override {}
-  void lane_received(std::size_t, FrameType) override {}
+  void lane_received(std::size_t, bool) override {}
   void lane_sent(const Outgoing&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
   void lane_joined(Lane&) override {}

@@ -98,7 +98,7 @@ class MemoryLane final : public Lane {
   void take(const Outgoing& frame) {
     if (closing_) return;
     if (frame.frame.type == FrameType::joined) return owner_.lane_joined(*this);
-    owner_.lane_received(frame.payload_bytes(), frame.frame.type);
+    owner_.lane_received(frame.payload_bytes(), has_data(frame.frame));
     if (!has_segment(frame.frame.type)) {
       return owner_.lane_message(frame.frame.type, {frame.payload, frame.payload_bytes()});
     }

@@ -430,7 +430,7 @@ struct PartsOwner : LaneOwner {
     if (header.channel == 1) parts_begin = parts.size();
     ++segments;
   }
-  void lane_received(std::size_t bytes, FrameType) override { received += bytes; }
+  void lane_received(std::size_t bytes, bool) override { received += bytes; }
   void lane_sent(const Outgoing&) override {}
   void lane_joined(Lane&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }

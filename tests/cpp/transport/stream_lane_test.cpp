@@ -18,13 +18,14 @@ struct Owner : LaneOwner {
   void lane_message(FrameType type, std::span<const std::byte>) override { types.push_back(type); }
   Placement lane_segment_header(const SegmentHeader&) override { return {}; }
   void lane_segment(const SegmentHeader&, const Placement&) override {}
-  void lane_received(std::size_t, FrameType type) override { types.push_back(type); }
+  void lane_received(std::size_t, bool) override { ++received; }
   void lane_sent(const Outgoing&) override {}
   void lane_joined(Lane&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
   void lane_over(Lane&, const std::string& reason, bool) override { over = reason; }
   void lane_closed(Lane&) override {}
   std::vector<FrameType> types;
+  std::size_t received = 0;
   std::string over;
 };
 

@@ -32,7 +32,7 @@ struct LaneEnd : LaneOwner {
     return {memory.data() + header.offset, 1, 0};
   }
   void lane_segment(const SegmentHeader&, const Placement&) override { ++segments; }
-  void lane_received(std::size_t, FrameType) override {}
+  void lane_received(std::size_t, bool) override {}
   void lane_sent(const Outgoing&) override { ++sent; }
   void lane_joined(Lane&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override {

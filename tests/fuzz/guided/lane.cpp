@@ -39,7 +39,7 @@ class Sink : public LaneOwner {
     lane_message(FrameType::segment,
                  {at.to, header.slice.is_one() ? header.slice.bytes : header.bytes});
   }
-  void lane_received(std::size_t, FrameType) override {}
+  void lane_received(std::size_t, bool) override {}
   void lane_sent(const Outgoing&) override {}
   void lane_joined(Lane&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }

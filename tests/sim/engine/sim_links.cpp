@@ -378,7 +378,7 @@ Placement SimLinks::header(Wire& wire, const Frame& frame) {
 
 void SimLinks::bytes(Wire&, const Frame& frame, std::size_t count) {
   bytes_received_ += count;
-  if (has_segment(frame.type)) segment_bytes_ += count;
+  if (has_segment(frame.type) && frame.header.kind != SegmentKind::measure) segment_bytes_ += count;
 }
 
 void SimLinks::whole(Wire& wire, const Frame& frame, const Placement& at) {
