@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import difflib
 import ipaddress
+import math
 import os
 import re
 import socket
@@ -30,6 +31,13 @@ NAME_BYTES_MAX = 64
 MASTERS_MAX = 16
 REPLICA_SIZE_MAX = 4096
 SECONDS_MAX = 365.0 * 24 * 3600
+MAX_RATE_LEAST = 1 << 20  # with less, members of a run would give each other up
+MAX_RATE_MOST = 10**12
+RATE_UNITS = {
+    **{"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9},
+    **{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
+    **{"kbit": 125, "Mbit": 125_000, "Gbit": 125_000_000},
+}
 ON_LOSS = ("retry", "raise")
 PLAINTEXT = ("none", "loopback", "all")
 EXACT = "none"  # the name of no quantisation
@@ -162,6 +170,10 @@ class Options:
         bbr: Whether connections over long lines (a round trip of 5 ms and more) use BBR where the
             system lets this process have it. False: what the system has for all connections.
             PCCL_BBR=0.
+        max_rate: Bytes a second that this process sends over the network at most, to all peers
+            together, at least 1048576. Bytes that go through shared memory, and bytes to the
+            master, do not count. None or 0: no cap. PCCL_MAX_RATE, which takes units: 10MB, 10MiB,
+            80Mbit.
         objects: Whether torch's object collectives (`broadcast_object_list` and the like), which
             unpickle what other members send, may be called on groups of pccl. PCCL_OBJECTS=0.
         quantise: The fewer bits as which the group that is made with these options sends the values
@@ -195,6 +207,7 @@ class Options:
     plaintext: str | None = None
     shared_memory: bool = True
     bbr: bool = True
+    max_rate: int | None = None
     objects: bool = True
     core_dumps: bool = True
     quantise: str | None = None
@@ -234,6 +247,9 @@ class Options:
                 _check_seconds(name, getattr(self, name))
         if self.preimage_bytes < 0:
             raise _wrong("preimage_bytes", self.preimage_bytes, "a number of bytes, 0 or more")
+        if self.max_rate is not None and not _is_rate(self.max_rate):
+            rates = f"bytes a second, {MAX_RATE_LEAST} (1MiB) to {MAX_RATE_MOST}"
+            raise _wrong("max_rate", self.max_rate, f"0 (no cap), or a whole number of {rates}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Options:
@@ -311,6 +327,7 @@ class Options:
             "plaintext": self.plaintext or "",
             "shared_memory": self.shared_memory,
             "bbr": self.bbr,
+            "max_rate": self.max_rate or 0,
         }
 
 
@@ -477,6 +494,21 @@ def _read_bytes(text: str) -> int:
     return int(text)
 
 
+def _is_rate(value: object) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return value == 0 or MAX_RATE_LEAST <= value <= MAX_RATE_MOST
+
+
+def _read_rate(text: str) -> int:
+    """Bytes a second of a text such as "10MB", "1.5 MiB/s" or "80Mbit"."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?", text)
+    if match is None or match[2] not in RATE_UNITS or len(match[1]) > 20:
+        units = ", ".join(unit for unit in RATE_UNITS if unit)
+        raise ValueError(f"expected bytes a second, or a number with one of {units}")
+    return math.ceil(float(match[1]) * RATE_UNITS[match[2]])
+
+
 def _read_switch(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError("expected 0 or 1")
@@ -519,6 +551,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "plaintext": ("PCCL_PLAINTEXT", str.lower),
     "shared_memory": ("PCCL_SHARED_MEMORY", _read_switch),
     "bbr": ("PCCL_BBR", _read_switch),
+    "max_rate": ("PCCL_MAX_RATE", _read_rate),
     "objects": ("PCCL_OBJECTS", _read_switch),
     "core_dumps": ("PCCL_CORE_DUMPS", _read_switch),
     "quantise": ("PCCL_QUANTISE", str.lower),

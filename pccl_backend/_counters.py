@@ -16,7 +16,8 @@ def counters() -> dict[str, int]:
         `bytes_sent`, `bytes_received` (payload of segments and control messages), `bytes_shared`
         (of the sent ones, those that went through shared memory), `bytes_relayed`
         (passed on between two members that cannot reach each other), `ops_committed`,
-        `ops_replayed`, `ops_failed` (collectives), `epochs` (of the elastic group).
+        `ops_replayed`, `ops_failed` (collectives), `epochs` (of the elastic group), `rate_held_ms`
+        (milliseconds in which data waited because of `max_rate`).
     """
     counted: dict[str, int] = _extension.library().counters()
     return counted

@@ -43,6 +43,7 @@ Error EngineCore::listen() {
   link_options.plaintext = options_.plaintext;
   link_options.shared_memory = options_.shared_memory;
   link_options.bbr = options_.bbr;
+  link_options.max_rate = options_.max_rate;
   auto links = network_.make_links(*this, link_options);
   if (!links) return links.error();
   links_ = std::move(links).value();
@@ -282,6 +283,7 @@ EngineCounters EngineCore::counters() const {
   counters.bytes_received = links_->bytes_received();
   counters.bytes_relayed = links_->bytes_relayed();
   counters.bytes_shared = links_->bytes_shared();
+  counters.rate_held_ms = links_->rate_held_ms();
   return counters;
 }
 

@@ -33,8 +33,9 @@ struct EngineOptions {
   std::uint64_t hold_timeout_ms = 30ULL * 60 * 1000;  // without a master
   std::uint64_t goodbye_timeout_ms = 5000;  // at destroy and exit: to send data that others need
   Plaintext plaintext = Plaintext::all;
-  bool bbr = true;                                 // over long lines, where the system has it
-  bool shared_memory = false;                      // with processes of this machine and user
+  bool bbr = true;             // over long lines, where the system has it
+  bool shared_memory = false;  // with processes of this machine and user
+  std::uint64_t max_rate = 0;  // bytes a second over TCP, to all peers together; 0: no cap
   std::shared_ptr<const Tokens> tokens = nullptr;  // with which it enters a run; null: none
 };
 

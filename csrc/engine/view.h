@@ -41,6 +41,7 @@ struct EngineCounters {
   std::uint64_t epochs = 0;
   std::uint64_t bytes_relayed = 0;
   std::uint64_t bytes_shared = 0;
+  std::uint64_t rate_held_ms = 0;
 };
 
 /// What an operation in flight looks like from outside (the demo's killer, diagnostics).

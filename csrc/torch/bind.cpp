@@ -200,6 +200,7 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
   fields.take("shared_memory", options.shared_memory);
   fields.take("bbr", options.bbr);
+  fields.take("max_rate", options.max_rate);
   std::string plaintext;
   std::string token_file;
   std::string token;
@@ -406,7 +407,8 @@ std::map<std::string, std::uint64_t> counters() {
   return {{"bytes_sent", counters.bytes_sent},       {"bytes_received", counters.bytes_received},
           {"ops_committed", counters.ops_committed}, {"ops_replayed", counters.ops_replayed},
           {"ops_failed", counters.ops_failed},       {"epochs", counters.epochs},
-          {"bytes_relayed", counters.bytes_relayed}, {"bytes_shared", counters.bytes_shared}};
+          {"bytes_relayed", counters.bytes_relayed}, {"bytes_shared", counters.bytes_shared},
+          {"rate_held_ms", counters.rate_held_ms}};
 }
 
 py::list links() {

@@ -101,6 +101,8 @@ class Lane {
     std::uint64_t bytes = 0;
     std::size_t unacknowledged = 0;  // of them
     Line line;
+    bool held = false;        // waits for its turn under the rate of the process (send_turns.h)
+    std::uint64_t holds = 0;  // how often it has begun to wait so
   };
   [[nodiscard]] virtual Sent sent() const { return {}; }
   /// Sends no faster than this from now on; 0: as fast as it can.

@@ -127,6 +127,8 @@ LinkLoad Link::load() const {
     if (!held.lane->open()) continue;
     const Lane::Sent sent = held.lane->sent();
     load.delivered += sent.bytes - std::min<std::uint64_t>(sent.bytes, sent.unacknowledged);
+    load.held = load.held || sent.held;
+    load.holds += sent.holds;
     if (held.awaited && !held.over) ++load.joining;
     const Line& line = sent.line;
     load.line.arrived_bytes += line.arrived_bytes;

@@ -17,6 +17,7 @@
 #include "transport/local_socket.h"
 #include "transport/loop.h"
 #include "transport/parking.h"
+#include "transport/send_turns.h"
 #include "transport/stream_lane.h"
 #include "transport/sys.h"
 #include "transport/transport.h"
@@ -38,6 +39,8 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
         jitter_(random_u64()),
         identity_(identity),
         self_(peer_of(identity.public_key())),
+        turns_(options.max_rate > 0 ? std::make_unique<SendTurns>(loop, options.max_rate)
+                                    : nullptr),
         gate_(loop, static_cast<LaneGateOwner&>(*this), identity, options.plaintext,
               std::move(listening)),
         parking_(loop, options.bulk_lanes + 1) {}
@@ -63,6 +66,9 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
 
   [[nodiscard]] std::uint64_t bytes_sent() const override { return bytes_sent_; }
   [[nodiscard]] std::uint64_t bytes_shared() const override { return bytes_shared_; }
+  [[nodiscard]] std::uint64_t rate_held_ms() const override {
+    return turns_ ? turns_->held_ms() : 0;
+  }
   [[nodiscard]] std::vector<LinkView> views() const override {
     std::vector<LinkView> views;
     for (const auto& [peer, link] : links_) {
@@ -153,6 +159,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   Random jitter_;
   KeyPair identity_;
   PeerId self_;
+  std::unique_ptr<SendTurns> turns_;  // of the lanes over TCP; null: they send under no rate
   LaneGate gate_;
   std::map<PeerId, std::shared_ptr<Link>> links_;
   std::vector<std::shared_ptr<Link>> closing_;  // send their rest
@@ -332,7 +339,8 @@ std::unique_ptr<Lane> TcpLinks::lane_of(Link& link, Lane::Kind kind,
                                         std::unique_ptr<Stream> stream) {
   stream->tune(options_.bbr);
   const bool crc = options_.payload_crc.value_or(!stream->encrypted() && !stream->same_machine());
-  return std::make_unique<StreamLane>(loop_, link, kind, std::move(stream), crc);
+  SendTurns* turns = stream->carrier() == Stream::Carrier::tcp ? turns_.get() : nullptr;
+  return std::make_unique<StreamLane>(loop_, link, kind, std::move(stream), crc, turns);
 }
 
 void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {

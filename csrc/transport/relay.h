@@ -61,6 +61,7 @@ class RelayLinks final : public Links, private DirectEvents {
   [[nodiscard]] std::uint64_t bytes_sent() const override { return direct_->bytes_sent(); }
   [[nodiscard]] std::uint64_t bytes_received() const override { return direct_->bytes_received(); }
   [[nodiscard]] std::uint64_t bytes_shared() const override { return direct_->bytes_shared(); }
+  [[nodiscard]] std::uint64_t rate_held_ms() const override { return direct_->rate_held_ms(); }
   [[nodiscard]] std::vector<LinkView> views() const override { return direct_->views(); }
   [[nodiscard]] std::optional<LinkView> view(PeerId peer) const override {
     return is_leaving(peer) ? std::nullopt : direct_->view(peer);

@@ -21,6 +21,10 @@ constexpr std::size_t kPartBytes = 128U << 10;    // of a payload that is used i
 constexpr std::size_t kPartGrain = 16;            // the largest element
 constexpr std::size_t kGatheredMax = 32;          // frames in one call
 constexpr std::size_t kRefillBytes = 512U << 10;  // taken ahead from the shared queue
+// Under a rate a message waits so long behind segments that it must not overtake: a sixth of the
+// silence time-out, since a question and its answer may each wait at two processes.
+constexpr std::uint64_t kMessageWaitMs = 5000;
+constexpr std::size_t kNoBudget = ~std::size_t{0};
 static_assert(kSmallBufferBytes >= kFrameHeaderBytes + kRelayBytesMax);
 
 /// Memory for payload that is not wanted. One for each thread, because it is never read.
@@ -29,18 +33,36 @@ std::span<std::byte> nowhere() {
   return scratch;
 }
 
+/// Is this a frame that never waits for a rate?
+bool is_free(const Outgoing& frame) {
+  return !has_segment(frame.frame.type) || frame.payload_bytes() == 0;
+}
+
+/// May messages overtake this one? Small sends and their withdrawals keep their order, and relays
+/// number what they pass on.
+bool is_loose(const Outgoing& frame) {
+  return frame.frame.type == FrameType::segment && frame.frame.segment.kind != SegmentKind::eager;
+}
+
+std::size_t left_of(const Outgoing& frame) {
+  return frame.header_size + frame.payload_bytes() - frame.sent;
+}
+
 }  // namespace
 
 StreamLane::StreamLane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream,
-                       bool payload_crc)
+                       bool payload_crc, SendTurns* turns)
     : loop_(loop),
       owner_(owner),
       kind_(kind),
       stream_(std::move(stream)),
       payload_crc_(payload_crc),
-      buffer_(kind == Kind::small ? kSmallBufferBytes : kBulkBufferBytes) {
+      buffer_(kind == Kind::small ? kSmallBufferBytes : kBulkBufferBytes),
+      turns_(turns) {
   stream_->on_ready([this](bool readable, bool writable) { ready(readable, writable); });
 }
+
+StreamLane::~StreamLane() { let_go(); }
 
 void StreamLane::start() {
   started_ = true;
@@ -55,24 +77,48 @@ void StreamLane::ready(bool readable, bool writable) {
 void StreamLane::watch() {
   if (!open()) return;
   const bool owes_goodbye = closing_ && !shut_;
-  stream_->want(started_ || closing_, (!queue_.empty() || owes_goodbye) && !write_failed_);
+  const bool sends = !queue_.empty() || !loose_.empty() || owes_goodbye;
+  if (!sends || write_failed_) let_go();
+  // A lane that waits for its turn does not ask whether its stream can write, which it can.
+  stream_->want(started_ || closing_, sends && !held_ && !write_failed_);
 }
 
 void StreamLane::end() {
   progress_.reset();
+  let_go();
   stream_->close();
   queue_.clear();
+  loose_.clear();
 }
 
 // ------------------------------------------------------------------------------------- writing
 
 void StreamLane::send(Outgoing frame) {
   if (!open() || write_failed_) return;
+  if (turns_ != nullptr && is_loose(frame)) {
+    loose_.push_back(std::move(frame));
+    if (queue_.empty() && !held_) flush();
+    return;
+  }
   queue_.push_back(std::move(frame));
-  if (queue_.size() == 1) flush();
+  if (queue_.size() == 1 || held_) flush();
+}
+
+/// Takes as many of the small segments that wait as the rate allows. False: they go on waiting.
+bool StreamLane::refill_loose() {
+  const std::size_t allowed = turns_->allowed(*this);
+  std::size_t bytes = 0;
+  while (!loose_.empty() && queue_.size() < kGatheredMax && bytes < allowed) {
+    bytes += loose_.front().payload_bytes();
+    queue_.push_back(std::move(loose_.front()));
+    loose_.pop_front();
+  }
+  return !queue_.empty();
 }
 
 void StreamLane::refill() {
+  if (!loose_.empty() && !refill_loose()) return hold();
+  if (!loose_.empty()) return;
   std::size_t bytes = 0;
   while (queue_.size() < kGatheredMax && bytes < kRefillBytes) {
     std::optional<Outgoing> next = owner_.lane_next(*this);
@@ -95,27 +141,84 @@ void StreamLane::encode(Outgoing& frame) {
   frame.header_size = encode_frame_header(frame.frame, frame.header);
 }
 
+/// Bytes of the queue that may be written now.
+std::size_t StreamLane::budget() {
+  if (turns_ == nullptr) return kNoBudget;
+  std::size_t last_message = 0;  // with those that it takes along
+  for (std::size_t i = 0; presses_ && i < queue_.size(); ++i) {
+    if (has_message(queue_[i].frame.type)) last_message = i + 1;
+  }
+  std::size_t free = 0;
+  for (std::size_t i = 0; i < std::min(queue_.size(), kGatheredMax); ++i) {
+    Outgoing& frame = queue_[i];
+    // On the small lane a segment that has begun goes whole: a message may come behind it.
+    const bool begun =
+        kind_ == Kind::small && frame.sent > 0 && frame.payload_bytes() <= kSmallSegmentBytesMax;
+    if (i >= last_message && !begun && !is_free(frame)) break;
+    if (!frame.encoded) encode(frame);
+    free += left_of(frame);
+  }
+  if (free > 0) return free;
+  const std::size_t allowed = turns_->allowed(*this);
+  Outgoing& next = queue_.front();
+  if (!next.encoded) encode(next);
+  const bool whole = kind_ == Kind::small && next.payload_bytes() <= kSmallSegmentBytesMax;
+  return allowed > 0 && whole ? std::max(allowed, left_of(next)) : allowed;
+}
+
+void StreamLane::hold() {
+  if (!std::exchange(held_, true)) ++holds_;
+  turns_->wait(*this);
+  const bool message = std::any_of(queue_.begin(), queue_.end(), [](const Outgoing& frame) {
+    return has_message(frame.frame.type);
+  });
+  if (!message) {
+    patience_.reset();
+    presses_ = false;
+  } else if (!patience_) {
+    patience_ = loop_.timer(kMessageWaitMs, 0, [this] {
+      presses_ = true;
+      flush();
+    });
+  }
+}
+
+/// The lane does not wait for its turn any more.
+void StreamLane::let_go() {
+  if (turns_ == nullptr) return;
+  held_ = false;
+  patience_.reset();
+  if (queue_.empty()) presses_ = false;
+  turns_->leave(*this);
+}
+
 void StreamLane::flush() {
   std::size_t turn = 0;
+  held_ = false;
   while (open() && !write_failed_ && turn < kTurnBytes) {
     if (queue_.empty()) refill();
     if (queue_.empty()) break;
+    const std::size_t budget_bytes = budget();
+    if (budget_bytes == 0) {
+      hold();
+      break;
+    }
     std::array<iovec, 2 * kGatheredMax> parts;
     std::size_t count = 0;
     std::size_t bytes = 0;
-    for (auto frame = queue_.begin();
-         frame != queue_.end() && count + 2 <= parts.size() && bytes < kTurnBytes; ++frame) {
+    const auto add = [&](std::byte* begin, std::size_t size) {
+      const std::size_t now = std::min(size, budget_bytes - bytes);
+      if (now > 0) parts[count++] = {begin, now};
+      bytes += now;
+    };
+    for (auto frame = queue_.begin(); frame != queue_.end() && count + 2 <= parts.size() &&
+                                      bytes < std::min(kTurnBytes, budget_bytes);
+         ++frame) {
       if (!frame->encoded) encode(*frame);
       const std::size_t of_header = std::min(frame->sent, frame->header_size);
       const std::size_t of_payload = frame->sent - of_header;
-      if (of_header < frame->header_size) {
-        parts[count++] = {frame->header.data() + of_header, frame->header_size - of_header};
-      }
-      if (of_payload < frame->payload_bytes()) {
-        parts[count++] = {const_cast<std::byte*>(frame->payload) + of_payload,
-                          frame->payload_bytes() - of_payload};
-      }
-      bytes += frame->header_size + frame->payload_bytes() - frame->sent;
+      add(frame->header.data() + of_header, frame->header_size - of_header);
+      add(const_cast<std::byte*>(frame->payload) + of_payload, frame->payload_bytes() - of_payload);
     }
     Stream::Moved sent = stream_->write(std::span<const iovec>(parts).first(count));
     if (sent.outcome == Stream::Outcome::later) break;
@@ -127,9 +230,12 @@ void StreamLane::flush() {
       break;
     }
     turn += sent.bytes;
+    if (turns_ != nullptr) turns_->took(sent.bytes);
     taken(sent.bytes);
   }
-  if (queue_.empty() && turn >= kTurnBytes) refill();  // there is more: the loop comes back for it
+  if (!held_) let_go();
+  // There is more: the loop comes back for it.
+  if (queue_.empty() && !held_ && turn >= kTurnBytes) refill();
   if (goodbye_sent_ && queue_.empty() && !shut_ && open()) {
     shut_ = true;
     stream_->shut();
@@ -138,8 +244,8 @@ void StreamLane::flush() {
 }
 
 Lane::Sent StreamLane::sent() const {
-  if (!open()) return {written_, 0, {}};
-  return {written_, stream_->unacknowledged_bytes(), stream_->line()};
+  if (!open()) return {written_, 0, {}, false, holds_};
+  return {written_, stream_->unacknowledged_bytes(), stream_->line(), held_, holds_};
 }
 
 void StreamLane::taken(std::size_t bytes) {
@@ -147,7 +253,7 @@ void StreamLane::taken(std::size_t bytes) {
   written_ += bytes;
   while (bytes > 0) {
     Outgoing& frame = queue_.front();
-    const std::size_t left = frame.header_size + frame.payload_bytes() - frame.sent;
+    const std::size_t left = left_of(frame);
     const std::size_t now = std::min(left, bytes);
     frame.sent += now;
     bytes -= now;
@@ -164,11 +270,13 @@ std::size_t StreamLane::cancel(MemoryToken token) {
     if (frame.token == token && (frame.sent > 0 || !frame.tells)) own_rest(frame);
   }
   std::size_t dropped = 0;
-  std::erase_if(queue_, [&](const Outgoing& frame) {
-    const bool hit = frame.token == token;
-    if (hit) dropped += frame.payload_bytes();
-    return hit;
-  });
+  for (std::deque<Outgoing>* frames : {&queue_, &loose_}) {
+    std::erase_if(*frames, [&](const Outgoing& frame) {
+      const bool hit = frame.token == token;
+      if (hit) dropped += frame.payload_bytes();
+      return hit;
+    });
+  }
   if (in_payload_ && placement_.token == token) placement_ = {};
   watch();
   return dropped;
@@ -184,10 +292,11 @@ void StreamLane::close() {
 }
 
 void StreamLane::watch_progress() {
-  // A slow link may take long to send its rest. A link that moves nothing is given up.
+  // A slow link may take long to send its rest, and a lane may wait for its turn. A link that moves
+  // nothing is given up.
   const std::size_t unacknowledged = stream_->unacknowledged_bytes();
   const bool sends = unacknowledged > 0 && unacknowledged != unacknowledged_before_;
-  if (!sends && (moved_ == moved_before_ || shut_)) {
+  if (!sends && !held_ && (moved_ == moved_before_ || shut_)) {
     end();
     return owner_.lane_closed(*this);
   }

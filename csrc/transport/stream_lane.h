@@ -1,6 +1,10 @@
 // A lane over a byte stream: frames in both directions. Reads payloads straight into their memory
 // and writes them straight from it. A lane knows exactly which frames are half read or half
 // written, so their memory can be taken away at any moment.
+//
+// Under a rate (send_turns.h) data waits for its turn. Messages do not: they overtake segments that
+// wait, but for those behind which they keep their order (small sends, and what is passed on for
+// others), and these they take along after some seconds.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +18,28 @@
 #include "transport/framing.h"
 #include "transport/lane.h"
 #include "transport/loop.h"
+#include "transport/send_turns.h"
 #include "transport/stream.h"
 #include "transport/transport.h"
 
 namespace pccl {
 
-/// `payload_crc`: payloads go out with a checksum.
-class StreamLane final : public Lane {
+/// `payload_crc`: payloads go out with a checksum. `turns`: the rate under which it sends; null:
+/// none.
+class StreamLane final : public Lane, private SendTurns::Sender {
  public:
   StreamLane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream,
-             bool payload_crc);
+             bool payload_crc, SendTurns* turns = nullptr);
+  ~StreamLane() override;
   StreamLane(const StreamLane&) = delete;
   StreamLane& operator=(const StreamLane&) = delete;
 
   void start() override;
   void send(Outgoing frame) override;
   void flush() override;
-  [[nodiscard]] bool idle() const override { return queue_.empty() && open() && !write_failed_; }
+  [[nodiscard]] bool idle() const override {
+    return queue_.empty() && loose_.empty() && open() && !write_failed_;
+  }
   [[nodiscard]] Sent sent() const override;
   void pace(std::uint64_t bytes_per_second) override { stream_->pace(bytes_per_second); }
   [[nodiscard]] bool local() const override { return stream_->carrier() != Stream::Carrier::tcp; }
@@ -55,7 +64,12 @@ class StreamLane final : public Lane {
   void finish_payload();
   void broken(const std::string& reason);
   void ended(const std::string& reason);
+  void send_on() override { flush(); }
   void refill();
+  [[nodiscard]] bool refill_loose();
+  [[nodiscard]] std::size_t budget();
+  void hold();
+  void let_go();
   void encode(Outgoing& frame);
   void taken(std::size_t bytes);
   void watch_progress();
@@ -85,6 +99,15 @@ class StreamLane final : public Lane {
   bool closing_ = false;
   bool goodbye_sent_ = false;
   bool shut_ = false;
+
+  // Under a rate.
+  SendTurns* turns_;
+  std::deque<Outgoing> loose_;       // small segments that messages may overtake; none has begun
+  bool held_ = false;                // waits for its turn
+  std::uint64_t holds_ = 0;          // how often
+  std::unique_ptr<Timer> patience_;  // while a message waits behind a segment
+  bool presses_ = false;             // it has waited long enough
+
   std::unique_ptr<Timer> progress_;
   std::uint64_t moved_ = 0;  // bytes, either way
   std::uint64_t written_ = 0;

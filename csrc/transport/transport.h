@@ -139,6 +139,7 @@ struct LinkOptions {
   Plaintext plaintext = Plaintext::all;
   bool bbr = true;             // over long lines, where the system lets this process have it
   bool shared_memory = false;  // with processes of this machine and user
+  std::uint64_t max_rate = 0;  // bytes a second that all lanes over TCP send together; 0: no cap
 };
 
 /// What a link that is up has carried since then, and over what, for people.
@@ -205,6 +206,8 @@ class LinksBase {
   [[nodiscard]] virtual std::uint64_t bytes_received() const = 0;
   /// Those of the sent ones that went through memory which both ends share.
   [[nodiscard]] virtual std::uint64_t bytes_shared() const { return 0; }
+  /// The time in which data has waited because of LinkOptions::max_rate.
+  [[nodiscard]] virtual std::uint64_t rate_held_ms() const { return 0; }
   /// The links that are up and direct.
   [[nodiscard]] virtual std::vector<LinkView> views() const { return {}; }
   /// The one to this peer.

@@ -41,6 +41,9 @@ void Widening::look() {
   if (!load.full || !before.full) return;
   const Line& line = load.line;
   if (line.least_trip_us < kLongTripUs) return calls_.pace(0);  // and all lanes that are there
+  // While the process sends under its rate, what arrives says nothing of the line, and more lanes
+  // carry no more.
+  if (load.held || before.held || load.holds != before.holds) return calls_.use(count_.wanted());
   const std::uint64_t since_us = (now - since_ms) * 1000;
   const auto since = [](std::uint64_t now_bytes, std::uint64_t before_bytes) {
     return std::max(now_bytes, before_bytes) - before_bytes;  // a lane less is no news

@@ -155,12 +155,53 @@ def test_an_argument_wins_over_a_variable() -> None:
         ("PCCL_OBJECTS", "no"),
         ("PCCL_QUANTISE", "int7"),
         ("PCCL_ADVERTISE", "a,,b"),
+        ("PCCL_MAX_RATE", "fast"),
+        ("PCCL_MAX_RATE", "-1"),
+        ("PCCL_MAX_RATE", "10mb"),
+        ("PCCL_MAX_RATE", "10MB/min"),
+        ("PCCL_MAX_RATE", "MB"),
+        ("PCCL_MAX_RATE", "nan"),
+        ("PCCL_MAX_RATE", "0.1"),
+        ("PCCL_MAX_RATE", "1MB"),
+        ("PCCL_MAX_RATE", "8Mbit"),
+        ("PCCL_MAX_RATE", "1000.1GB"),
+        ("PCCL_MAX_RATE", "9" * 400),
     ],
 )
 def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str) -> None:
     with pytest.raises(ValueError, match="expected") as caught:
         Options.from_environment({variable: value})
     assert str(caught.value).startswith(f"{variable}={value!r}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("0", 0),
+        ("1048576", 1 << 20),
+        ("1MiB", 1 << 20),
+        ("10MB", 10_000_000),
+        ("10 MB/s", 10_000_000),
+        ("1.5GiB", 3 << 29),
+        ("2000kB", 2_000_000),
+        ("80Mbit", 10_000_000),
+        ("1Gbit/s", 125_000_000),
+        ("1000GB", 10**12),
+    ],
+)
+def test_a_rate_has_a_unit_or_is_in_bytes_a_second(text: str, rate: int) -> None:
+    options = Options.from_environment({"PCCL_MAX_RATE": text})
+    assert options.max_rate == rate
+    assert options.to_engine()["max_rate"] == rate
+
+
+def test_a_rate_under_the_least_is_refused_with_the_least() -> None:
+    for wrong in (-1, 1, (1 << 20) - 1, 10**12 + 1, True, 2e6, "10MB"):
+        with pytest.raises(ValueError, match=r"max_rate is .*1048576 \(1MiB\)"):
+            Options(max_rate=wrong)  # type: ignore[arg-type]
+    assert Options().to_engine()["max_rate"] == 0
+    no_cap = Options(max_rate=0).with_environment({"PCCL_MAX_RATE": "10MB"})
+    assert no_cap.max_rate == 0
 
 
 def test_options_become_fields_of_the_engine() -> None:

@@ -19,8 +19,8 @@ namespace pccl::testing {
 /// slower.
 inline constexpr std::uint64_t kTestMs = 120000;
 
-inline std::vector<std::shared_ptr<Engine>> make_engines(std::size_t count) {
-  EngineOptions options;
+inline std::vector<std::shared_ptr<Engine>> make_engines(std::size_t count,
+                                                         EngineOptions options = {}) {
   options.interface_host = "127.0.0.1";
   options.goodbye_timeout_ms = 2000;
   std::vector<std::shared_ptr<Engine>> engines;
@@ -41,8 +41,8 @@ inline std::vector<Handle> handles_of(const std::vector<std::shared_ptr<Engine>>
 /// A fixed group of `size` engines, all connected.
 class FixedWorld {
  public:
-  explicit FixedWorld(std::size_t size, GroupId id = GroupId{77})
-      : engines(make_engines(size)), group(id) {
+  explicit FixedWorld(std::size_t size, GroupId id = GroupId{77}, EngineOptions options = {})
+      : engines(make_engines(size, std::move(options))), group(id) {
     connect(group);
   }
   void connect(GroupId id) {

@@ -13,7 +13,7 @@ constexpr double kLookS = 0.05;
 constexpr std::uint64_t kTripUs = 80'000;
 
 /// A line with a queue that drops what it cannot hold. Rates in bytes a second.
-struct Played {
+struct PlayedPace {
   /// The connections together would send `wish` if nothing held them. Returns the mean rate of what
   /// arrives.
   double run(double line, double wish, double seconds) {
@@ -45,14 +45,14 @@ struct Played {
 };
 
 TEST(LinePace, a_line_that_is_not_full_has_no_limit) {
-  Played link;
+  PlayedPace link;
   EXPECT_GT(link.run(125e6, 60e6, 30), 59.9e6);
   EXPECT_EQ(link.limit, 0U);
   EXPECT_FALSE(link.pace.crowded());
 }
 
 TEST(LinePace, connections_that_together_send_too_much_are_held_to_what_arrives) {
-  Played link;
+  PlayedPace link;
   link.run(125e6, 200e6, 2);
   EXPECT_GT(link.most_lost, 0.2) << "so much is lost where nothing holds them";
   link.most_lost = 0;
@@ -62,7 +62,7 @@ TEST(LinePace, connections_that_together_send_too_much_are_held_to_what_arrives)
 }
 
 TEST(LinePace, a_line_that_becomes_faster_is_filled_again) {
-  Played link;
+  PlayedPace link;
   link.run(20e6, 200e6, 10);
   ASSERT_GT(link.limit, 0U);
   link.run(125e6, 200e6, 5);
@@ -70,7 +70,7 @@ TEST(LinePace, a_line_that_becomes_faster_is_filled_again) {
 }
 
 TEST(LinePace, a_line_that_becomes_slower_is_not_flooded_for_long) {
-  Played link;
+  PlayedPace link;
   link.run(125e6, 200e6, 10);
   link.run(12e6, 200e6, 4);
   link.most_lost = 0;
@@ -79,7 +79,7 @@ TEST(LinePace, a_line_that_becomes_slower_is_not_flooded_for_long) {
 }
 
 TEST(LinePace, a_round_trip_that_others_make_long_costs_little) {
-  Played link;
+  PlayedPace link;
   link.jitter_us = 60'000;
   link.run(125e6, 60e6, 5);
   EXPECT_GT(link.run(125e6, 60e6, 300), 0.95 * 60e6);
@@ -91,7 +91,7 @@ TEST(LinePace, a_round_trip_that_others_make_long_costs_little) {
 TEST(LinePace, losses_and_queues_of_others_cost_no_rate) {
   for (const double loss : {0.0, 0.01, 0.02, 0.035, 0.05, 0.1, 0.15}) {
     for (const std::uint64_t jitter_us : {0U, 30'000U}) {
-      Played link;
+      PlayedPace link;
       link.random_loss = loss;
       link.jitter_us = jitter_us;
       link.run(125e6, 60e6, 600);
@@ -101,7 +101,7 @@ TEST(LinePace, losses_and_queues_of_others_cost_no_rate) {
 }
 
 TEST(LinePace, nothing_that_arrives_is_no_news) {
-  Played link;
+  PlayedPace link;
   link.run(125e6, 200e6, 5);
   const auto nothing = [&] { return link.pace.look({50'000, 0, 0, 0, kTripUs, kTripUs}); };
   for (int i = 0; i < 10; ++i) link.limit = nothing();  // ends the window that had begun

@@ -26,6 +26,7 @@ struct Played {
     load.delivered += bytes;
     load.line.arrived_bytes += bytes;
     load.line.sent_bytes += bytes;
+    if (holds) ++load.holds;
     load.line.resent_bytes += static_cast<std::uint64_t>(resends * static_cast<double>(bytes));
     return load;
   }
@@ -40,6 +41,7 @@ struct Played {
   std::uint64_t pace = 0;
   double resends = 0;  // of what is sent
   bool joins = true;
+  bool holds = false;  // a lane waits for its turn between two looks
   Widening widening;
 };
 
@@ -92,6 +94,25 @@ TEST(Widening, dials_32_lanes_at_a_time) {
   ASSERT_TRUE(link.until([&] { return link.used == 64; }));
   ASSERT_TRUE(link.until([&] { return link.load.lanes == 64; }));
   EXPECT_LE(link.largest, 32U);
+}
+
+TEST(Widening, asks_for_no_more_lanes_while_the_process_sends_under_its_rate) {
+  for (const bool always : {true, false}) {
+    Played link(true);
+    link.load.line.by_model = true;
+    link.load.waits = true;
+    link.load.held = always;
+    link.holds = !always;  // a lane has waited, and does not at the moment
+    link.resends = 0.1;
+    link.widening.wake();
+    ASSERT_TRUE(link.until([&] { return link.looks > 60; }));
+    EXPECT_EQ(link.used, 1U);
+    EXPECT_EQ(link.dialled, 0U);
+    EXPECT_EQ(link.pace, 0U) << "what the line carries is not known";
+    link.load.held = link.holds = false;
+    link.resends = 0;
+    ASSERT_TRUE(link.until([&] { return link.used == 4; }));
+  }
 }
 
 TEST(Widening, looks_only_while_the_link_sends) {
