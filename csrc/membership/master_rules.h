@@ -350,7 +350,8 @@ void begin_rings(State& s);
 /// Asks members to measure links.
 void ask_to_measure(State& s, Actions& out);
 void hear_of_rate(State& s, PeerId p, const Measured& m);
-/// The ring of each peer group of these members, as places in the list; empty: rank order.
+/// The ring of each peer group of these members, as places in the list; empty: rank order, also
+/// where the operator wants that.
 [[nodiscard]] std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& members);
 /// A line for the log for each peer group whose members stay the same and whose ring changes.
 [[nodiscard]] std::vector<std::string> changed_rings(const State& s, const Epoch* before,

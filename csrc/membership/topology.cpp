@@ -8,7 +8,7 @@ namespace pccl::master {
 namespace {
 
 constexpr std::uint64_t kSilentLooks = 20;  // longer than a member measures
-constexpr std::uint64_t kAgainS = 20;       // from links that are measured again to the next ones
+constexpr std::uint64_t kAgainS = 30;       // from links that are measured again to the next ones
 constexpr std::size_t kAgainMembers = 6;    // so many have one link of the ring measured again
 constexpr std::uint64_t kPartS = 30;        // from a look at a part of a group to the next one
 constexpr std::uint64_t kVoteS = 600;       // from one vote for a ring to the next one
@@ -220,22 +220,36 @@ bool Topology::look_is_due(const Group& group, std::uint64_t now_s) const {
   return group.known || now_s >= group.part_s;
 }
 
-/// The members of which all links to each other are known, in the order of the ring.
+/// Members of which all links to each other are known, in the order of the ring: those with the
+/// most unknown links are left out first.
 std::vector<PeerId> Topology::known_members(const Group& group) const {
-  std::vector<PeerId> members = group.ring;
-  while (!group.known && members.size() > 1) {
-    std::size_t most = 0;
-    std::size_t worst = 0;
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      const auto unknown =
-          static_cast<std::size_t>(std::count_if(members.begin(), members.end(), [&](PeerId other) {
-            const PeerId p = members[i];
-            return p != other && (!is_known({p, other}) || !is_known({other, p}));
-          }));
-      if (unknown > most) most = unknown, worst = i;
+  if (group.known) return group.ring;
+  const std::size_t size = group.ring.size();
+  std::vector<std::vector<bool>> unknown(size, std::vector<bool>(size, false));
+  for (std::size_t a = 0; a < size; ++a) {
+    for (std::size_t b = 0; b < size; ++b) {
+      if (a == b || is_known({group.ring[a], group.ring[b]})) continue;
+      unknown[a][b] = unknown[b][a] = true;
     }
-    if (most == 0) break;
-    members.erase(members.begin() + static_cast<std::ptrdiff_t>(worst));
+  }
+  std::vector<std::size_t> count;
+  for (const std::vector<bool>& of : unknown) {
+    count.push_back(static_cast<std::size_t>(std::count(of.begin(), of.end(), true)));
+  }
+  std::vector<bool> left_out(size, false);
+  for (;;) {
+    const auto worst = std::max_element(count.begin(), count.end());
+    if (worst == count.end() || *worst == 0) break;
+    const auto a = static_cast<std::size_t>(worst - count.begin());
+    left_out[a] = true;
+    count[a] = 0;
+    for (std::size_t b = 0; b < size; ++b) {
+      if (unknown[a][b] && count[b] > 0) --count[b];
+    }
+  }
+  std::vector<PeerId> members;
+  for (std::size_t a = 0; a < size; ++a) {
+    if (!left_out[a]) members.push_back(group.ring[a]);
   }
   return members;
 }
@@ -322,6 +336,7 @@ void Topology::confirm(Group& group) {
   for (const Pair& pair : present) {
     if (!other.contains(pair) && !is_apart(pair)) group.to_confirm.insert(pair);
   }
+  group.changed = group.to_confirm.empty();  // then there is nothing to wait for
 }
 
 std::vector<PeerId> Topology::ring(std::uint32_t number, const std::vector<PeerId>& mates) const {

@@ -215,6 +215,8 @@ void Link::cancel(MemoryToken token) {
   slices_out_.cancel(token);
   slices_in_.cancel(token);
   for (const Held& held : lanes_) queued_bytes_ -= held.lane->cancel(token);
+  // A lane that had nothing but these frames is idle now, and nothing else would wake it.
+  if (started_) flush_bulk();
 }
 
 void Link::close() {

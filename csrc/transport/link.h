@@ -80,6 +80,7 @@ class Link : public LaneOwner {
   void send_message(FrameType type, std::vector<std::byte> payload);
   void send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,
                     std::uint64_t cookie);
+  /// Goes on with what other tokens have queued.
   void cancel(MemoryToken token);
   void close();
   void end();

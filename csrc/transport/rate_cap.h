@@ -12,8 +12,8 @@ namespace pccl {
 class RateCap {
  public:
   static constexpr std::uint64_t kBurstMs = 100;
-  /// The longest time for which debt keeps data waiting; deeper debt is forgiven. So messages alone
-  /// can exceed the rate, and no process that is capped looks as if it had stopped.
+  /// The longest time for which debt keeps data waiting after the last message; deeper debt is
+  /// forgiven. So messages alone can exceed the rate.
   static constexpr std::uint64_t kDebtMs = 1000;
 
   /// The bucket is full at first. `bytes_per_second`: at least 1.

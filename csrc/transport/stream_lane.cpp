@@ -41,7 +41,8 @@ bool is_free(const Outgoing& frame) {
 /// May messages overtake this one? Small sends and their withdrawals keep their order, and relays
 /// number what they pass on.
 bool is_loose(const Outgoing& frame) {
-  return frame.frame.type == FrameType::segment && frame.frame.segment.kind != SegmentKind::eager;
+  return frame.frame.type == FrameType::segment && frame.frame.segment.kind != SegmentKind::eager &&
+         frame.payload_bytes() > 0;
 }
 
 std::size_t left_of(const Outgoing& frame) {
@@ -109,7 +110,7 @@ bool StreamLane::refill_loose() {
   const std::size_t allowed = turns_->allowed(*this);
   std::size_t bytes = 0;
   while (!loose_.empty() && queue_.size() < kGatheredMax && bytes < allowed) {
-    bytes += loose_.front().payload_bytes();
+    bytes += kSegmentHeaderBytes + loose_.front().payload_bytes();
     queue_.push_back(std::move(loose_.front()));
     loose_.pop_front();
   }

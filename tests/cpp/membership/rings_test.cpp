@@ -56,6 +56,15 @@ TEST(Rings, a_boundary_votes_for_a_better_ring_and_all_members_get_it) {
       << lines[0];
 }
 
+TEST(Rings, an_operator_that_wants_rank_order_gets_it_with_the_next_epoch) {
+  State s = in_office(six());
+  s.held->epoch->ring = {0, 2, 4, 1, 3, 5};
+  master::begin_rings(s);
+  EXPECT_EQ(master::rings(s, six()), s.held->epoch->ring) << "a new master keeps the order";
+  s.config.measure_links = false;
+  EXPECT_TRUE(master::rings(s, six()).empty());
+}
+
 TEST(Rings, a_master_asks_for_no_measurement_while_no_epoch_runs_or_where_rank_order_is_kept) {
   State s = in_office(six());
   master::begin_rings(s);

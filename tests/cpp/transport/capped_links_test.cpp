@@ -190,6 +190,22 @@ TEST(CappedLinks, what_is_cancelled_or_dropped_while_it_waits_is_not_sent) {
   EXPECT_EQ(pair.low.links->rate_held_ms(), held_ms) << "nobody waits any more";
 }
 
+TEST(CappedLinks, what_waits_behind_something_that_is_cancelled_goes_on_by_itself) {
+  Pair pair(capped());
+  pair.open();
+  EXPECT_FALSE(test::poll_until(pair.loop, [] { return false; }, 100)) << "bulk lanes join";
+  const std::string message(30'000, 'm');  // in debt for a while
+  for (int i = 0; i < 60; ++i) pair.low.links->send_control(pair.high_id(), bytes_of(message));
+  Tensor first(1U << 20);
+  Tensor second(1U << 20, 7);
+  std::vector<std::byte> memory(1U << 20);
+  pair.high.events.place = test::place_in(memory);
+  first.send(*pair.low.links, pair.high_id(), 1U << 20, 1);
+  second.send(*pair.low.links, pair.high_id(), 1U << 20, 2);
+  pair.low.links->cancel(1);
+  EXPECT_TRUE(pair.until([&] { return second.is(memory); }));
+}
+
 TEST(CappedLinks, memory_that_two_processes_share_is_no_network) {
   LinkOptions options = capped();
   options.max_rate = 100'000;
