@@ -84,8 +84,8 @@ TEST(LinkMeter, sends_so_much_and_says_how_fast_it_arrived) {
 
 TEST(LinkMeter, of_a_link_that_carries_nothing_it_says_so_after_its_time) {
   Meter test;
-  test.meter.measure(kOther);
   const std::uint64_t begun = test.node.loop.now_ms();
+  test.meter.measure(kOther);
   while (test.answers.empty()) test.node.loop.run_once(true);
   EXPECT_EQ(std::get<1>(test.answers.at(0)), 0U);
   EXPECT_GE(test.node.loop.now_ms() - begun, 800U);

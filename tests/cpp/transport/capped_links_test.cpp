@@ -349,6 +349,7 @@ TEST(CappedLane, what_is_passed_on_for_others_counts_and_keeps_its_order) {
     out.payload = at.memory.data();
     return out;
   };
+  const test::Stopwatch watch;  // a slow machine pays a part of the debt while it sends
   for (int i = 0; i < 3; ++i) at.lane->send(message(60000));
   EXPECT_EQ(at.sent, 3U) << "into debt";
   Outgoing routed = at.segment(1000, SegmentKind::collective);
@@ -357,9 +358,8 @@ TEST(CappedLane, what_is_passed_on_for_others_counts_and_keeps_its_order) {
   at.lane->send(message(100));
   EXPECT_EQ(at.sent, 3U);
   EXPECT_EQ(at.turns.waiting(), 1U);
-  const test::Stopwatch watch;
   ASSERT_TRUE(test::run_until(at.loop, [&] { return at.sent == 5; }));
-  EXPECT_GE(watch.ms(), 60) << "80 kB of debt";
+  EXPECT_GE(watch.ms(), 70) << "80 kB of debt";
   EXPECT_EQ(at.types[3], FrameType::routed);
   EXPECT_EQ(at.types[4], FrameType::relay);
 }
