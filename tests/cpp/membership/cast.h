@@ -81,6 +81,19 @@ inline Epoch next_epoch(const std::vector<Member>& members, bool boundary = fals
   return Epoch{EpochId::make(1, 2), members, EpochId::make(1, 1), boundary};
 }
 
+/// Two continents, of the odd and of the even peers: bytes a second from one to another.
+inline constexpr std::uint64_t kLan = 125'000'000;
+inline std::uint64_t oceans(PeerId from, PeerId to) {
+  return from.value % 2 == to.value % 2 ? kLan : kLan / 10;
+}
+inline std::size_t crossings(const std::vector<PeerId>& ring) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < ring.size(); ++i) {
+    count += ring[i].value % 2 != ring[(i + 1) % ring.size()].value % 2 ? 1 : 0;
+  }
+  return count;
+}
+
 template <typename T, typename Actions>
 std::vector<T> all(const Actions& actions) {
   std::vector<T> found;

@@ -10,19 +10,6 @@ using namespace cast;
 using master::Clock;
 using master::State;
 
-/// An ocean between odd and even members.
-std::uint64_t oceans(PeerId from, PeerId to) {
-  return from.value % 2 == to.value % 2 ? 125'000'000 : 12'500'000;
-}
-
-std::size_t crossings(const std::vector<PeerId>& ring) {
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < ring.size(); ++i) {
-    count += ring[i].value % 2 != ring[(i + 1) % ring.size()].value % 2 ? 1 : 0;
-  }
-  return count;
-}
-
 /// Members measure what `oceans` says for some seconds.
 void measured(State& s, std::uint64_t seconds) {
   for (; seconds > 0; --seconds) {

@@ -13,10 +13,11 @@
 namespace pccl::topology_test {
 namespace {
 
+using cast::crossings;
+using cast::kLan;
+using cast::oceans;
 using cast::peers;
 using master::Topology;
-
-constexpr std::uint64_t kLan = 125'000'000;
 
 using RateOf = std::function<std::uint64_t(PeerId from, PeerId to)>;
 
@@ -30,23 +31,15 @@ void measure(Topology& topology, const RateOf& rate, std::uint64_t& now_s, std::
   }
 }
 
-/// The first `europeans` odd and even: an ocean between them, and 1 Gbit/s on either side.
-std::uint64_t oceans(PeerId from, PeerId to) {
-  return from.value % 2 == to.value % 2 ? kLan : kLan / 10;
-}
-
-std::size_t crossings(const std::vector<PeerId>& ring) {
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < ring.size(); ++i) {
-    count += ring[i].value % 2 != ring[(i + 1) % ring.size()].value % 2 ? 1 : 0;
-  }
-  return count;
+std::vector<PeerId> numbered(std::size_t size) {
+  std::vector<PeerId> members;
+  for (std::uint64_t i = 1; i <= size; ++i) members.push_back(PeerId{i});
+  return members;
 }
 
 TEST(Topology, no_member_measures_two_links_at_a_time_and_all_are_measured) {
   for (const std::size_t size : {4U, 5U, 6U, 13U}) {
-    std::vector<PeerId> members;
-    for (std::uint64_t i = 1; i <= size; ++i) members.push_back(PeerId{i});
+    const std::vector<PeerId> members = numbered(size);
     Topology topology;
     topology.begin({{0, members}}, {}, 0);
     std::set<Topology::Pair> seen;
@@ -71,8 +64,7 @@ TEST(Topology, no_member_measures_two_links_at_a_time_and_all_are_measured) {
 
 TEST(Topology, members_that_came_in_the_worst_order_cross_an_ocean_twice) {
   for (const std::uint64_t size : {4U, 6U, 12U, 30U}) {
-    std::vector<PeerId> members;
-    for (std::uint64_t i = 1; i <= size; ++i) members.push_back(PeerId{i});
+    const std::vector<PeerId> members = numbered(size);
     Topology topology;
     topology.begin({{0, members}}, {}, 0);
     std::uint64_t now_s = 0;
@@ -106,8 +98,7 @@ TEST(Topology, of_links_as_fast_as_each_other_the_shorter_ones_are_taken) {
 /// A day of measurements of like links whose errors have this deviation, in percent (about normal);
 /// returns how often a boundary votes.
 std::size_t votes_of_noise(std::size_t size, std::uint64_t percent, std::uint64_t seed) {
-  std::vector<PeerId> members;
-  for (std::uint64_t i = 1; i <= size; ++i) members.push_back(PeerId{i});
+  std::vector<PeerId> members = numbered(size);
   Topology topology;
   topology.begin({{0, members}}, {}, 0);
   Random random(seed);
@@ -299,8 +290,7 @@ TEST(Topology, newcomers_stand_at_the_end_of_the_ring_and_who_is_lost_leaves_it)
 }
 
 TEST(Topology, small_groups_and_very_large_ones_are_not_measured) {
-  std::vector<PeerId> many;
-  for (std::uint64_t i = 1; i <= master::kMeasuredMost + 1; ++i) many.push_back(PeerId{i});
+  const std::vector<PeerId> many = numbered(master::kMeasuredMost + 1);
   Topology topology;
   topology.begin({{0, peers({1001, 1002, 1003})}, {1, many}}, {}, 0);
   EXPECT_TRUE(topology.next(0).empty());
