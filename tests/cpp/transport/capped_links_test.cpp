@@ -144,8 +144,8 @@ TEST(CappedLinks, a_message_comes_behind_the_small_sends_before_it_in_time) {
     header.bytes = static_cast<std::uint32_t>(payload.size());
     pair.low.links->send_segment(pair.high_id(), header, payload.data(), kOfTensor, 0);
   };
-  for (std::size_t i = 0; i < kSends; ++i) send();
   const test::Stopwatch watch;
+  for (std::size_t i = 0; i < kSends; ++i) send();
   pair.low.links->send_control(pair.high_id(), bytes_of("behind them"));
   for (std::size_t i = 0; i < kSends; ++i) send();
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.controls.empty(); }));
@@ -157,9 +157,9 @@ TEST(CappedLinks, a_message_comes_behind_the_small_sends_before_it_in_time) {
 }
 
 TEST(CappedLinks, a_link_that_is_closed_sends_its_rest_under_the_rate) {
+  const test::Stopwatch watch;
   Bulk bulk(6U << 20, capped(3));
   Pair& pair = bulk.pair;
-  const test::Stopwatch watch;
   pair.low.links->close(pair.high_id());
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));
   EXPECT_TRUE(bulk.tensor.is(bulk.memory));
@@ -341,6 +341,7 @@ TEST(CappedLane, one_whose_frames_are_cancelled_waits_for_those_alone_that_have_
 }
 
 TEST(CappedLane, what_is_passed_on_for_others_counts_and_keeps_its_order) {
+  const test::Stopwatch watch;  // the loop's clock stands still from here to its first turn
   HeldLane at(Lane::Kind::small);
   const auto message = [&](std::size_t bytes) {
     Outgoing out;
@@ -349,7 +350,6 @@ TEST(CappedLane, what_is_passed_on_for_others_counts_and_keeps_its_order) {
     out.payload = at.memory.data();
     return out;
   };
-  const test::Stopwatch watch;  // a slow machine pays a part of the debt while it sends
   for (int i = 0; i < 3; ++i) at.lane->send(message(60000));
   EXPECT_EQ(at.sent, 3U) << "into debt";
   Outgoing routed = at.segment(1000, SegmentKind::collective);
