@@ -30,7 +30,8 @@ def links() -> list[dict[str, Any]]:
         `peer` (as logs name the process), `carrier` ("TCP", "TCP, encrypted", "shared memory", "a
         unix socket"), `bytes_sent` and `bytes_received` (payload since the link came up),
         `bytes_resent` (that TCP has sent again), `lanes` (open connections, also those that carry
-        nothing now), `round_trip_s` (the shortest of the last minutes that TCP has seen, in
+        nothing now), `lanes_lost` (connections that the link has lost and gone on without),
+        `round_trip_s` (the shortest of the last minutes that TCP has seen, in
         seconds; 0.0: not known), `bbr` (whether its connections use BBR), `limit` (bytes a second
         to which the link has last held itself because its line carries no more; 0: none).
     """

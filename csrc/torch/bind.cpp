@@ -428,6 +428,7 @@ py::list links() {
     dict["bytes_received"] = view.bytes_received;
     dict["bytes_resent"] = view.bytes_resent;
     dict["lanes"] = 1 + view.bulk_lanes;
+    dict["lanes_lost"] = view.lanes_lost;
     dict["round_trip_s"] = static_cast<double>(view.round_trip_us) / 1e6;
     dict["bbr"] = view.bbr;
     dict["limit"] = view.pace;

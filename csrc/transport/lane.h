@@ -29,6 +29,10 @@ struct Outgoing {
   /// The owner of the links hears when it is sent (a segment). A frame of borrowed memory that
   /// tells nobody is a slice of one: it is sent whatever becomes of the memory.
   bool tells = false;
+  /// Of a slice. One that is sent `again` has been taken by the kernel before, for a connection
+  /// that was lost or is stuck. Another lane sends what a `spare` one holds, too.
+  enum class Turn : std::uint8_t { first, again, spare };
+  Turn turn = Turn::first;
 
   // Set by the lane, once it has taken the frame.
   bool encoded = false;
@@ -40,16 +44,19 @@ struct Outgoing {
   [[nodiscard]] std::size_t payload_bytes() const { return frame.payload_bytes; }
 };
 
-/// Copies what is left to be sent of a frame whose memory goes.
-inline void own_rest(Outgoing& frame) {
-  const std::size_t done = frame.sent > frame.header_size ? frame.sent - frame.header_size : 0;
-  frame.owned.resize(frame.payload_bytes());
-  std::copy(frame.payload + done, frame.payload + frame.payload_bytes(),
-            frame.owned.begin() + static_cast<std::ptrdiff_t>(done));
+/// Copies the payload of a frame whose memory goes. Throws std::bad_alloc.
+inline void own_payload(Outgoing& frame) {
+  if (frame.owned.empty()) frame.owned.assign(frame.payload, frame.payload + frame.payload_bytes());
   frame.payload = frame.owned.data();
   frame.token = 0;
   frame.tells = false;
 }
+
+/// What a lane has taken and not brought to the other side's machine, as far as it knows.
+struct Leftover {
+  std::vector<Outgoing> slices;  // to be sent over other lanes, in order
+  bool more = false;             // frames that are no slices, of which there are no copies
+};
 
 class Lane;
 
@@ -75,8 +82,12 @@ class LaneOwner {
   virtual std::optional<Outgoing> lane_next(const Lane& lane) = 0;
   /// The side that dialled this lane has said that it belongs to the link.
   virtual void lane_joined(Lane& lane) = 0;
-  /// No more frames will come: the other side has said goodbye, or (`broken`) the lane is lost.
+  /// The other side has said goodbye, so no more frames will come. Or (`broken`) the peer breaks
+  /// the rules of frames, and the lane has ended.
   virtual void lane_over(Lane& lane, const std::string& reason, bool broken) = 0;
+  /// The connection is lost, without a goodbye; the lane has ended. In `left` is what this side has
+  /// sent; `more` also if a frame was coming that the other side does not send again.
+  virtual void lane_lost(Lane& lane, const std::string& reason, Leftover left) = 0;
   /// After close(): the last byte is sent and the other side has closed, or no byte moves any more.
   virtual void lane_closed(Lane& lane) = 0;
 };
@@ -105,6 +116,16 @@ class Lane {
     std::uint64_t holds = 0;  // how often it has begun to wait so
   };
   [[nodiscard]] virtual Sent sent() const { return {}; }
+  /// Frees the copies of what has arrived at the other side's machine.
+  virtual void trim() {}
+  /// Hands over all slices that the other side's machine may not have, for other lanes to send too.
+  /// The lane goes on with those that have begun.
+  [[nodiscard]] virtual std::vector<Outgoing> share() { return {}; }
+  /// If this slice is being read, the rest of it is dropped: it has come over another lane.
+  virtual void drop_slice(std::uint64_t number, std::uint32_t offset) {
+    static_cast<void>(number);
+    static_cast<void>(offset);
+  }
   /// Sends no faster than this from now on; 0: as fast as it can.
   virtual void pace(std::uint64_t bytes_per_second) { static_cast<void>(bytes_per_second); }
   /// Does the lane stay on this machine, without a network?

@@ -34,16 +34,16 @@ void Link::join(std::unique_ptr<Lane> lane) {
 }
 
 void Link::await(std::unique_ptr<Lane> lane) {
-  std::erase_if(lanes_, [](const Held& held) { return held.vanished(); });
+  forget_gone();
   Lane& awaited = *lane;
   lanes_.push_back({std::move(lane), /*awaited=*/true});
   if (started_) awaited.start();
 }
 
 std::size_t Link::room() const {
-  const auto vanished =
-      std::count_if(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.vanished(); });
-  const std::size_t taken = lanes_.size() - static_cast<std::size_t>(vanished) + joining.size();
+  const auto gone =
+      std::count_if(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.gone; });
+  const std::size_t taken = lanes_.size() - static_cast<std::size_t>(gone) + joining.size();
   return kLanesMax - std::min(kLanesMax, taken);
 }
 
@@ -54,20 +54,26 @@ Link::Held& Link::held(const Lane& lane) {
   return *found;
 }
 
-/// The small lane alone, or the first of the bulk lanes that have joined.
+void Link::forget_gone() {
+  std::erase_if(lanes_, [](const Held& held) { return held.gone; });
+}
+
+/// The first of the bulk lanes that have joined, or the small lane alone.
 void Link::choose() {
+  if (lanes_.empty()) return;
   std::size_t chosen = 0;
-  for (Held& held : lanes_) {
-    const bool small = &held == &lanes_.front();
-    held.used = small ? bulk_lanes_ == 0 : !held.awaited && chosen < wanted_lanes_;
-    if (held.used && !small) ++chosen;
+  for (auto held = lanes_.begin() + 1; held != lanes_.end(); ++held) {
+    const bool there = !held->awaited && !held->over && !held->late;
+    held->used = there && chosen < wanted_lanes_;
+    if (held->used) ++chosen;
   }
+  lanes_.front().used = chosen == 0;
   if (pace_ > 0) share_pace(true);
 }
 
 void Link::use(std::size_t bulk_lanes) {
   if (std::exchange(wanted_lanes_, bulk_lanes) == bulk_lanes) return;
-  cuts_ = bulk_lanes > 1;
+  cuts_ = bulk_lanes > 1 || long_;
   log_debug("the link to peer " + name_of(handle) + " sends over " + std::to_string(bulk_lanes) +
             (bulk_lanes == 1 ? " bulk lane" : " bulk lanes"));
   choose();
@@ -114,9 +120,62 @@ void Link::flush_bulk() {
   }
 }
 
+/// They are taken before all others.
+void Link::send_again(std::vector<Outgoing> slices) {
+  for (const Outgoing& slice : slices) {
+    if (slice.turn == Outgoing::Turn::again) queued_bytes_ += slice.payload_bytes();
+  }
+  slices_out_.put_back(std::move(slices));
+}
+
+void Link::mend(std::uint64_t now_ms) {
+  forget_gone();
+  std::vector<Held*> used;
+  std::vector<LaneProgress> seen;
+  std::uint64_t trip_us = 0;
+  bool recovered = false;
+  for (Held& held : lanes_) {
+    if (!held.lane->open()) continue;
+    held.lane->trim();
+    const Lane::Sent sent = held.lane->sent();
+    const std::uint64_t delivered =
+        sent.bytes - std::min<std::uint64_t>(sent.bytes, sent.unacknowledged);
+    held.progress.drained = sent.unacknowledged == 0 && held.lane->idle();
+    const bool moved = std::exchange(held.delivered, delivered) != delivered;
+    if (moved || held.progress.drained || sent.held) held.progress.moved_at_ms = now_ms;
+    if (held.late && held.progress.drained) {
+      held.late = false;
+      recovered = true;
+    }
+    if (!held.used) continue;
+    used.push_back(&held);
+    seen.push_back(held.progress);
+    trip_us += sent.line.trip_us;
+  }
+  if (bulk_waits()) {
+    nothing_waits_since_ms_ = 0;
+  } else if (nothing_waits_since_ms_ == 0) {
+    nothing_waits_since_ms_ = now_ms;
+  }
+  if (!cuts_ || used.size() < 2) {
+    if (recovered) choose();
+    return;
+  }
+  const std::vector<std::size_t> late =
+      stragglers(seen, now_ms, trip_us / used.size(), nothing_waits_since_ms_);
+  for (const std::size_t place : late) {
+    used[place]->late = true;
+    send_again(used[place]->lane->share());
+  }
+  if (recovered || !late.empty()) choose();
+  flush_bulk();
+}
+
 LinkLoad Link::load() const {
   LinkLoad load;
-  load.lanes = bulk_lanes_;
+  load.lanes = bulk_lanes_ - static_cast<std::size_t>(std::count_if(
+                                 lanes_.begin(), lanes_.end(),
+                                 [](const Held& held) { return held.late && !held.over; }));
   load.joining = joining.size();
   std::size_t used = 0;
   std::size_t sending = 0;
@@ -165,6 +224,7 @@ LinkView Link::view() const {
   view.bytes_arrived = now.line.arrived_bytes;
   view.local = !lanes_.empty() && lanes_.front().lane->local();
   view.bulk_lanes = bulk_lanes_;
+  view.lanes_lost = lanes_lost_;
   view.round_trip_us = now.line.least_trip_us;
   view.bbr = now.line.by_model;
   view.pace = pace_;
@@ -173,6 +233,8 @@ LinkView Link::view() const {
 
 void Link::start() {
   started_ = true;
+  long_ = lanes_.front().lane->sent().line.least_trip_us >= kLongTripUs;
+  cuts_ = cuts_ || long_;
   for (const Held& held : lanes_) held.lane->start();
 }
 
@@ -222,6 +284,7 @@ void Link::cancel(MemoryToken token) {
 void Link::close() {
   state = State::closing;
   widening.reset();
+  retry.reset();
   joining.clear();
   for (const Held& held : lanes_) held.lane->close();
 }
@@ -268,7 +331,13 @@ void Link::lane_part(const SegmentHeader& header, const Placement& at, std::uint
 
 void Link::lane_segment(const SegmentHeader& header, const Placement& at) {
   if (!header.slice.is_one()) return owner_.link_events().segment_arrived(peer(), header, at);
-  const auto whole = slices_in_.arrived(header);
+  const SlicesIn::Arrival arrival = slices_in_.arrived(header);
+  if (arrival.twice) {
+    for (const Held& held : lanes_) {
+      held.lane->drop_slice(header.slice.number, header.slice.offset);
+    }
+  }
+  const auto& whole = arrival.whole;
   if (whole && !whole->at.drops()) {
     owner_.link_events().segment_arrived(peer(), whole->header, whole->at);
   }
@@ -284,7 +353,7 @@ void Link::lane_sent(const Outgoing& frame) {
     log_debug("the link to peer " + name_of(handle) + " goes through " +
               std::string(lanes_.front().lane->carrier()));
   }
-  queued_bytes_ -= frame.payload_bytes();
+  if (frame.turn != Outgoing::Turn::spare) queued_bytes_ -= frame.payload_bytes();
   bytes_sent_ += frame.payload_bytes();
   if (has_message(frame.frame.type)) {
     queued_message_bytes_ -= frame.payload_bytes() + kKeptMessageBytes;
@@ -302,6 +371,7 @@ std::optional<Outgoing> Link::lane_next(const Lane& lane) {
   // A lane that has something to send leaves slices to the others.
   const bool slices = slices_out_.cuts() || cuts_;
   if (slices && !lane.idle()) return std::nullopt;
+  nothing_waits_since_ms_ = 0;
   if (slices_out_.cuts()) return slices_out_.take();
   Outgoing next = std::move(bulk_.front());
   bulk_.pop_front();
@@ -324,10 +394,34 @@ void Link::lane_over(Lane& lane, const std::string& reason, bool broken) {
   Held& ended = held(lane);
   if (broken && !ended.awaited) return owner_.link_lost(*this, reason);
   ended.over = true;
+  ended.gone = ended.awaited;
+  end_if_over();
+}
+
+void Link::end_if_over() {
   const bool all =
       std::all_of(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.over; });
   // Until then the other lanes may still hold data.
   if (all) owner_.link_lost(*this, "the peer has closed the link");
+}
+
+void Link::lane_lost(Lane& lane, const std::string& reason, Leftover left) {
+  if (state == State::closing) return;
+  Held& lost = held(lane);
+  const bool small = &lost == &lanes_.front();
+  if (!lost.awaited && (small || left.more || lane.local())) {
+    return owner_.link_lost(*this, reason);
+  }
+  lost.over = lost.gone = true;
+  if (lost.awaited) return end_if_over();
+  --bulk_lanes_;
+  ++lanes_lost_;
+  log_debug("a lane to peer " + name_of(handle) + " is lost (" + reason +
+            "); the others send its " + std::to_string(left.slices.size()) + " slices again");
+  send_again(std::move(left.slices));
+  choose();
+  flush_bulk();
+  owner_.link_lacks(*this);
 }
 
 void Link::lane_closed(Lane&) {

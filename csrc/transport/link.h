@@ -5,10 +5,14 @@
 // The first lane makes the link; other lanes join at any time. The side that accepted a joining
 // lane counts the lane as part of the link earlier than the side that dialled it. So the acceptor
 // sends nothing over the lane until the dialler has sent `joined` on it: until then the lane may
-// vanish without a loss; from then on the link is lost with any of its lanes. The acceptor holds
+// vanish without a loss. The acceptor holds
 // the lane until then as long as the connection and the link last: a dialler that has stopped for a
 // while would miss a lane that had ended. A goodbye is sent on every lane, so a side that has
 // received it on all its lanes has missed no frame.
+//
+// A bulk lane may be lost without its link if all that was lost with it are slices, or nothing:
+// each side sends its own again over the other lanes. Slices of a lane that is late go over others
+// too, and the lane takes no more until it has brought over what it has.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +30,7 @@
 #include "transport/lane_dial.h"
 #include "transport/loop.h"
 #include "transport/slices.h"
+#include "transport/stragglers.h"
 #include "transport/transport.h"
 #include "transport/widening.h"
 
@@ -41,6 +46,8 @@ class LinkOwner {
   virtual void link_sent(const Link& link, const Outgoing& frame) = 0;
   virtual void link_received(std::size_t payload_bytes, bool data) = 0;
   virtual void link_lost(Link& link, const std::string& reason) = 0;
+  /// A bulk lane is gone, and the link goes on.
+  virtual void link_lacks(Link& link) = 0;
   virtual void link_closed(Link& link) = 0;
 };
 
@@ -69,11 +76,14 @@ class Link : public LaneOwner {
   [[nodiscard]] std::size_t room() const;
   void start();
   /// Sends large segments over so many bulk lanes of those that are there, from now on: in slices
-  /// if they are several.
+  /// if they are several, and over a long line always.
   void use(std::size_t bulk_lanes);
   /// Holds those lanes together to so many bytes a second; 0: to none.
   void pace(std::uint64_t bytes_per_second);
   [[nodiscard]] LinkLoad load() const;
+  /// Lets other lanes send what those hold that have become slow. To be called now and then while
+  /// the link sends.
+  void mend(std::uint64_t now_ms);
   [[nodiscard]] LinkView view() const;
   [[nodiscard]] std::size_t bulk_lanes() const { return bulk_lanes_; }
   /// Sends a control or a relay frame, in order, on the small lane.
@@ -121,19 +131,26 @@ class Link : public LaneOwner {
   std::optional<Outgoing> lane_next(const Lane& lane) override;
   void lane_joined(Lane& lane) override;
   void lane_over(Lane& lane, const std::string& reason, bool broken) override;
+  void lane_lost(Lane& lane, const std::string& reason, Leftover left) override;
   void lane_closed(Lane& lane) override;
 
   struct Held {
     std::unique_ptr<Lane> lane;
     bool awaited = false;       // its dialler has not sent `joined` yet
     bool over = false;          // no frame comes over the lane any more
+    bool gone = false;          // and it was no part of the link, or is none any more
+    bool late = false;          // until it is drained: others send what it holds
     bool used = false;          // carries large segments
     std::uint64_t pace = 0;     // its share
     std::uint64_t arrived = 0;  // of its bytes, when shares were made
     std::uint64_t carried = 0;  // since the time before
-    [[nodiscard]] bool vanished() const { return over && awaited; }
+    std::uint64_t delivered = 0;
+    LaneProgress progress = {};
   };
   [[nodiscard]] Held& held(const Lane& lane);
+  void forget_gone();
+  void send_again(std::vector<Outgoing> slices);
+  void end_if_over();
   void choose();
   void share_pace(bool anew);
   [[nodiscard]] bool bulk_waits() const { return !bulk_.empty() || slices_out_.cuts(); }
@@ -142,11 +159,14 @@ class Link : public LaneOwner {
   LinkOwner& owner_;
   std::vector<Held> lanes_;
   std::size_t bulk_lanes_ = 0;  // joined ones; without any the small lane does their work
+  std::uint64_t nothing_waits_since_ms_ = 0;  // 0: bulk waits, or nobody has looked
   std::size_t wanted_lanes_ = kLanesMax;
   std::uint64_t pace_ = 0;
   bool started_ = false;
   bool said_carrier_ = false;
+  std::uint64_t lanes_lost_ = 0;
   std::deque<Outgoing> bulk_;  // taken by whichever bulk lane can write
+  bool long_ = false;          // its round trip, when it came up
   bool cuts_ = false;          // large segments go in slices
   SlicesOut slices_out_;
   SlicesIn slices_in_;

@@ -26,6 +26,7 @@ namespace pccl {
 namespace {
 
 constexpr std::uint64_t kDialBackMs = 500;      // a peer that awaits a dial dials after this
+constexpr std::uint64_t kLackMs = 1000;         // a lost lane is dialled anew after this
 constexpr std::uint64_t kRefusedMs = 200;       // a refusal counts when it lasts that long
 constexpr std::uint64_t kRefusedLongMs = 2000;  // if the refused peer may dial itself
 
@@ -116,6 +117,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
     if (data) segment_bytes_received_ += payload_bytes;
   }
   void link_lost(Link& link, const std::string& reason) override { fail(link, reason, false); }
+  void link_lacks(Link& link) override;
   void link_closed(Link& link) override;
 
   // LaneGateOwner
@@ -369,6 +371,16 @@ void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
   }
 }
 
+/// The lanes that a link has from its beginning; Widening sees to the others.
+void TcpLinks::link_lacks(Link& link) {
+  if (link.widening) link.widening->lost();
+  if (!link.dialled) return;
+  link.retry = loop_.timer(kLackMs, 0, [this, &link] {
+    const std::size_t there = link.bulk_lanes() + link.joining.size();
+    if (there < options_.bulk_lanes) widen(link, options_.bulk_lanes - there);
+  });
+}
+
 // ---------------------------------------------------------------------------------------- ending
 
 void TcpLinks::fail(Link& link, const std::string& reason, bool refused) {
@@ -552,6 +564,7 @@ void TcpLinks::tell_up(const Told& told) {
     link->widening = std::make_unique<Widening>(
         loop_, options_.bulk_lanes, link->dialled,
         Widening::Calls{[&at = *link] { return at.load(); },
+                        [&at = *link](std::uint64_t now_ms) { at.mend(now_ms); },
                         [&at = *link](std::size_t lanes) { at.use(lanes); },
                         [this, &at = *link](std::size_t more) { widen(at, more); },
                         [&at = *link](std::uint64_t rate) { at.pace(rate); }});

@@ -1,6 +1,7 @@
 #include "transport/slices.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,12 @@ std::uint32_t bit_of(const SegmentHeader& slice) {
   return 1U << (slice.slice.offset / kSliceBytes);
 }
 
+/// Of all slices of this segment.
+std::uint32_t bits_of_all(const SegmentHeader& segment) {
+  const std::size_t slices = (segment.bytes + kSliceBytes - 1) / kSliceBytes;
+  return slices >= 32 ? ~0U : (1U << slices) - 1;
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------------------------------- out
@@ -29,6 +36,11 @@ void SlicesOut::cut(Outgoing segment) {
 
 Outgoing SlicesOut::take() {
   PCCL_ASSERT(cuts());
+  if (!back_.empty()) {
+    Outgoing slice = std::move(back_.front());
+    back_.pop_front();
+    return slice;
+  }
   Open& from = open_.at(cut_);
   const std::uint32_t offset = from.taken;
   const auto whole = static_cast<std::uint32_t>(from.segment.payload_bytes());
@@ -52,7 +64,12 @@ Outgoing SlicesOut::take() {
   return slice;
 }
 
+void SlicesOut::put_back(std::vector<Outgoing> slices) {
+  back_.insert(back_.begin(), std::move_iterator(slices.begin()), std::move_iterator(slices.end()));
+}
+
 std::optional<Outgoing> SlicesOut::sent(const Outgoing& slice) {
+  if (slice.turn != Outgoing::Turn::first) return std::nullopt;
   const auto found = open_.find(slice.frame.segment.slice.number);
   PCCL_ASSERT(found != open_.end(), slice.frame.segment.slice.number);
   Open& of = found->second;
@@ -74,47 +91,63 @@ void SlicesOut::cancel(MemoryToken token) {
     segment.token = 0;
     segment.tells = false;
   }
+  for (Outgoing& slice : back_) {
+    if (slice.token == token) own_payload(slice);
+  }
 }
 
 void SlicesOut::clear() {
   open_.clear();
+  back_.clear();
   cut_ = 0;
 }
 
 // ---------------------------------------------------------------------------------------- in
 
 Result<std::optional<Placement>> SlicesIn::find(const SegmentHeader& slice) {
-  const auto found = open_.find(slice.slice.number);
-  if (found == open_.end()) {
-    if (open_.size() < kSlicedSegmentsMax) return std::optional<Placement>{};
-    return {ErrorCode::malformed, "slices of more than " + std::to_string(kSlicedSegmentsMax) +
-                                      " segments, and the rest of none"};
+  const std::uint64_t number = slice.slice.number;
+  if (number > last_) {
+    if (number - last_ > kSlicedSegmentsMax - open_.size()) {
+      return {ErrorCode::malformed, "slices of more than " + std::to_string(kSlicedSegmentsMax) +
+                                        " segments, and the rest of none"};
+    }
+    while (last_ < number) open_.emplace(++last_, Open{});  // slices of the others come later
   }
+  const auto found = open_.find(number);
+  if (found == open_.end()) return std::optional(Placement{});
   Open& of = found->second;
+  if (of.begun == 0) return std::optional<Placement>{};
   const SegmentHeader& whole = of.segment.header;
   if (whole.bytes != slice.bytes || encode_segment_fields(whole) != encode_segment_fields(slice)) {
     return {ErrorCode::malformed, "a slice of another segment than the one of its number"};
   }
-  if ((of.begun & bit_of(slice)) != 0) return {ErrorCode::malformed, "a slice comes twice"};
-  of.begun |= bit_of(slice);
-  return std::optional<Placement>{of.segment.at};
+  const std::uint32_t bit = bit_of(slice);
+  if ((of.came & bit) != 0) return std::optional(Placement{});
+  of.twice |= of.begun & bit;
+  of.begun |= bit;
+  return std::optional(of.segment.at);
 }
 
 void SlicesIn::place(const SegmentHeader& slice, const Placement& at) {
+  const auto found = open_.find(slice.slice.number);
+  if (found == open_.end()) return;  // the owner has ended the link when it was asked
   SegmentHeader header = slice;
   header.slice = {};
-  open_.insert_or_assign(slice.slice.number, Open{{header, at}, bit_of(slice), 0});
+  found->second = Open{{header, at}, bit_of(slice)};
 }
 
-std::optional<SlicesIn::Whole> SlicesIn::arrived(const SegmentHeader& slice) {
+SlicesIn::Arrival SlicesIn::arrived(const SegmentHeader& slice) {
   const auto found = open_.find(slice.slice.number);
-  if (found == open_.end()) return std::nullopt;
+  if (found == open_.end()) return {};
   Open& of = found->second;
-  of.came += slice.slice.bytes;
-  if (of.came < of.segment.header.bytes) return std::nullopt;
-  const Whole whole = of.segment;
+  const std::uint32_t bit = bit_of(slice);
+  if ((of.came & bit) != 0) return {};
+  of.came |= bit;
+  Arrival arrival{(of.twice & bit) != 0, {}};
+  if (of.came != bits_of_all(of.segment.header)) return arrival;
+  arrival.whole = of.segment;
   open_.erase(found);
-  return whole;
+  return arrival;
 }
 
 void SlicesIn::cancel(MemoryToken token) {

@@ -43,6 +43,9 @@ class Stream {
   [[nodiscard]] virtual Moved write(std::span<const iovec> parts) = 0;
   /// Bytes that were written and that the other side's machine has not acknowledged yet.
   [[nodiscard]] virtual std::size_t unacknowledged_bytes() const { return 0; }
+  /// Written bytes of which some may never be read there if the connection is lost now: with those
+  /// that can be read only together.
+  [[nodiscard]] virtual std::size_t undelivered_bytes() const { return unacknowledged_bytes(); }
   /// The way to the other side.
   [[nodiscard]] virtual Line line() const { return {}; }
   /// Suits the connection to its line, once its round trip is known: tune_congestion.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/assert.h"
@@ -25,6 +26,8 @@ constexpr std::size_t kRefillBytes = 512U << 10;  // taken ahead from the shared
 // silence time-out, since a question and its answer may each wait at two processes.
 constexpr std::uint64_t kMessageWaitMs = 5000;
 constexpr std::size_t kNoBudget = ~std::size_t{0};
+constexpr std::size_t kCopiedBytesMax = 8U
+                                        << 20;  // of copies: twice what a socket holds by default
 static_assert(kSmallBufferBytes >= kFrameHeaderBytes + kRelayBytesMax);
 
 /// Memory for payload that is not wanted. One for each thread, because it is never read.
@@ -90,6 +93,8 @@ void StreamLane::end() {
   stream_->close();
   queue_.clear();
   loose_.clear();
+  kept_.clear();
+  kept_bytes_ = 0;
 }
 
 // ------------------------------------------------------------------------------------- writing
@@ -234,6 +239,7 @@ void StreamLane::flush() {
     if (turns_ != nullptr) turns_->took(sent.bytes);
     taken(sent.bytes);
   }
+  if (!kept_.empty()) trim();
   if (!held_) let_go();
   // There is more: the loop comes back for it.
   if (queue_.empty() && !held_ && turn >= kTurnBytes) refill();
@@ -260,15 +266,89 @@ void StreamLane::taken(std::size_t bytes) {
     bytes -= now;
     if (now < left) return;
     frame.shared = stream_->carrier() == Stream::Carrier::shared_memory;
-    const Outgoing done = std::move(frame);
+    Outgoing done = std::move(frame);
     queue_.pop_front();
+    // The payload is copied before the owner hears that it is not needed any more.
+    const bool slice = done.frame.type == FrameType::slice && kind_ == Kind::bulk && !local();
+    if (slice && done.turn != Outgoing::Turn::spare) {
+      keep(done, written_ - bytes);
+    } else if (has_segment(done.frame.type) && done.turn != Outgoing::Turn::spare) {
+      bare_until_ = written_ - bytes;
+    }
     owner_.lane_sent(done);
   }
 }
 
+// ---------------------------------------------------------------------------------- what is kept
+
+/// `end`: where the slice ends in what was written.
+void StreamLane::keep(Outgoing slice, std::uint64_t end) {
+  if (kept_bytes_ + slice.payload_bytes() > kCopiedBytesMax) {
+    bare_until_ = end;
+    return;
+  }
+  try {
+    own_payload(slice);
+  } catch (const std::bad_alloc&) {
+    bare_until_ = end;
+    return;
+  }
+  slice.turn = Outgoing::Turn::again;
+  kept_bytes_ += slice.payload_bytes();
+  kept_.push_back({end, std::move(slice)});
+}
+
+void StreamLane::trim() {
+  // A connection that has failed tells nothing any more.
+  if (!open() || write_failed_) return;
+  const std::uint64_t left = std::min<std::uint64_t>(written_, stream_->undelivered_bytes());
+  arrived_ = std::max(arrived_, written_ - left);
+  while (!kept_.empty() && kept_.front().end <= arrived_) {
+    kept_bytes_ -= kept_.front().slice.payload_bytes();
+    kept_.pop_front();
+  }
+}
+
+std::vector<Outgoing> StreamLane::share() {
+  trim();
+  std::vector<Outgoing> slices;
+  const auto add = [&](Outgoing slice) {
+    if (!slice.owned.empty()) slice.payload = slice.owned.data();
+    slice.sent = 0;
+    slice.encoded = false;
+    slices.push_back(std::move(slice));
+  };
+  for (Kept& kept : kept_) add(std::move(kept.slice));
+  kept_.clear();
+  kept_bytes_ = 0;
+  for (Outgoing& frame : queue_) {
+    if (frame.frame.type != FrameType::slice || frame.turn == Outgoing::Turn::spare) continue;
+    add(frame);
+    if (frame.sent > 0) own_payload(frame);
+    frame.turn = Outgoing::Turn::spare;
+  }
+  std::erase_if(queue_, [](const Outgoing& frame) {
+    return frame.turn == Outgoing::Turn::spare && frame.sent == 0;
+  });
+  watch();
+  return slices;
+}
+
+/// Of a lane that is about to end.
+Leftover StreamLane::leftover() {
+  Leftover left;
+  left.more = bare_until_ > arrived_ || !loose_.empty() ||
+              (in_payload_ && frame_.type != FrameType::slice) ||
+              std::any_of(queue_.begin(), queue_.end(), [](const Outgoing& frame) {
+                return has_segment(frame.frame.type) && frame.frame.type != FrameType::slice;
+              });
+  left.slices = share();
+  return left;
+}
+
 std::size_t StreamLane::cancel(MemoryToken token) {
   for (Outgoing& frame : queue_) {
-    if (frame.token == token && (frame.sent > 0 || !frame.tells)) own_rest(frame);
+    if (frame.token == token && (frame.sent > 0 || !frame.tells)) own_payload(frame);
   }
   std::size_t dropped = 0;
   for (std::deque<Outgoing>* frames : {&queue_, &loose_}) {
@@ -407,9 +487,11 @@ void StreamLane::ended(const std::string& reason) {
   const bool in_order = goodbye_seen_;
   std::string why = reason;
   if (write_failed_ && !write_error_.empty()) why = write_error_;
+  write_failed_ = true;  // what the system says of this connection means nothing any more
+  Leftover left = closing || in_order ? Leftover{} : leftover();
   end();
   if (closing) return owner_.lane_closed(*this);
-  if (!in_order) owner_.lane_over(*this, why, true);
+  if (!in_order) owner_.lane_lost(*this, why, std::move(left));
 }
 
 void StreamLane::broken(const std::string& reason) {
@@ -528,6 +610,13 @@ void StreamLane::finish_payload() {
     const Placement at = placement_;
     owner_.lane_segment(frame_.segment, at);
   }
+}
+
+void StreamLane::drop_slice(std::uint64_t number, std::uint32_t offset) {
+  const Slice& slice = frame_.segment.slice;
+  const bool is_it = in_payload_ && frame_.type == FrameType::slice && slice.number == number &&
+                     slice.offset == offset;
+  if (is_it) placement_ = {};
 }
 
 }  // namespace pccl

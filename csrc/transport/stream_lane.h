@@ -5,6 +5,10 @@
 // Under a rate (send_turns.h) data waits for its turn. Messages do not: they overtake segments that
 // wait, but for those behind which they keep their order (small sends, and what is passed on for
 // others), and these they take along after some seconds.
+//
+// A bulk lane over TCP keeps a copy of each slice that it has written until the other side's
+// machine has acknowledged it. So when the connection is lost, other lanes send what was lost with
+// it.
 #pragma once
 
 #include <cstddef>
@@ -41,6 +45,9 @@ class StreamLane final : public Lane, private SendTurns::Sender {
     return queue_.empty() && loose_.empty() && open() && !write_failed_;
   }
   [[nodiscard]] Sent sent() const override;
+  void trim() override;
+  [[nodiscard]] std::vector<Outgoing> share() override;
+  void drop_slice(std::uint64_t number, std::uint32_t offset) override;
   void pace(std::uint64_t bytes_per_second) override { stream_->pace(bytes_per_second); }
   [[nodiscard]] bool local() const override { return stream_->carrier() != Stream::Carrier::tcp; }
   [[nodiscard]] std::string_view carrier() const override { return carrier_name(*stream_); }
@@ -72,6 +79,8 @@ class StreamLane final : public Lane, private SendTurns::Sender {
   void let_go();
   void encode(Outgoing& frame);
   void taken(std::size_t bytes);
+  void keep(Outgoing slice, std::uint64_t end);
+  [[nodiscard]] Leftover leftover();
   void watch_progress();
 
   Loop& loop_;
@@ -100,6 +109,15 @@ class StreamLane final : public Lane, private SendTurns::Sender {
   bool goodbye_sent_ = false;
   bool shut_ = false;
 
+  // What is lost if the connection is. Offsets are those of `written_`.
+  struct Kept {
+    std::uint64_t end = 0;
+    Outgoing slice;
+  };
+  std::deque<Kept> kept_;         // slices that may not have arrived yet
+  std::size_t kept_bytes_ = 0;    // of their payloads
+  std::uint64_t bare_until_ = 0;  // some frame up to here has no copy
+  std::uint64_t arrived_ = 0;     // all up to here has arrived
   // Under a rate.
   SendTurns* turns_;
   std::deque<Outgoing> loose_;       // small segments that messages may overtake; none has begun

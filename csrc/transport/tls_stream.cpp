@@ -529,6 +529,12 @@ std::size_t TlsStream::unacknowledged_bytes() const {
   return state_->pending() + state_->under->unacknowledged_bytes();
 }
 
+std::size_t TlsStream::undelivered_bytes() const {
+  // A record is read as a whole, and its first bytes may have arrived.
+  const std::size_t bytes = unacknowledged_bytes();
+  return bytes == 0 ? 0 : bytes + kRecordBytes;
+}
+
 Line TlsStream::line() const { return state_->under->line(); }
 void TlsStream::tune(bool bbr) { state_->under->tune(bbr); }
 void TlsStream::pace(std::uint64_t bytes_per_second) { state_->under->pace(bytes_per_second); }

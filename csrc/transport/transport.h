@@ -153,6 +153,7 @@ struct LinkView {
   std::uint64_t bytes_arrived = 0;  // that the other machine's TCP has, of all that lanes have sent
   bool local = false;               // it stays on this machine, and needs no network
   std::size_t bulk_lanes = 0;
+  std::uint64_t lanes_lost = 0;     // without the link
   std::uint64_t round_trip_us = 0;  // the shortest; 0: not known
   bool bbr = false;                 // its lanes use BBR
   std::uint64_t pace = 0;           // bytes a second that it is held to; 0: to none

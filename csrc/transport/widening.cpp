@@ -15,6 +15,7 @@ constexpr std::uint64_t kOtherDialsMs = 500;
 // Lanes that are dialled at a time: several peers may do so, and a port has room for 256
 // connections that have not proven who they are.
 constexpr std::size_t kJoiningMax = 32;
+constexpr std::uint64_t kLostMs = 1000;
 constexpr std::uint64_t kRefusedMs = 600'000;  // then lanes are dialled again
 
 }  // namespace
@@ -23,14 +24,18 @@ void Widening::wake() {
   if (timer_) return;
   last_ = calls_.load();
   last_ms_ = loop_.now_ms();
+  calls_.mend(last_ms_);
   timer_ = loop_.timer(kLookMs, kLookMs, [this] { look(); });
 }
+
+void Widening::lost() { rests_until_ms_ = loop_.now_ms() + kLostMs; }
 
 void Widening::refused() { not_before_ms_ = loop_.now_ms() + kRefusedMs; }
 
 void Widening::look() {
   const LinkLoad load = calls_.load();
   const std::uint64_t now = loop_.now_ms();
+  calls_.mend(now);  // after the load: once nothing is on its way, no copy is left
   const LinkLoad before = std::exchange(last_, load);
   const std::uint64_t since_ms = std::exchange(last_ms_, now);
   if (!load.sends) {
@@ -74,7 +79,7 @@ void Widening::dial(const LinkLoad& load) {
   if (lacks_since_ms_ == 0) lacks_since_ms_ = now;
   const std::uint64_t other_ms = std::max(kOtherDialsMs, 8 * load.line.least_trip_us / 1000);
   if (now < not_before_ms_ || (!dials_ && now - lacks_since_ms_ < other_ms)) return;
-  if (load.joining >= kJoiningMax) return;
+  if (now < rests_until_ms_ || load.joining >= kJoiningMax) return;
   std::size_t more =
       std::min(count_.wanted() - load.lanes - load.joining, kJoiningMax - load.joining);
   if (!dials_ && !reached_) {  // perhaps nobody can dial this peer (a NAT): one lane finds out

@@ -40,6 +40,7 @@ class Widening {
  public:
   struct Calls {
     std::function<LinkLoad()> load;
+    std::function<void(std::uint64_t now_ms)> mend;
     std::function<void(std::size_t bulk_lanes)> use;
     std::function<void(std::size_t more)> dial;
     std::function<void(std::uint64_t bytes_per_second)> pace;
@@ -59,6 +60,8 @@ class Widening {
   /// A lane that was dialled has joined, or has not.
   void joined() { reached_ = true; }
   void refused();
+  /// A lane was lost: others may be, too.
+  void lost();
 
  private:
   void look();
@@ -74,7 +77,8 @@ class Widening {
   std::uint64_t last_ms_ = 0;
   std::uint64_t lacks_since_ms_ = 0;  // 0: has all lanes that it wants
   std::uint64_t not_before_ms_ = 0;
-  bool reached_ = false;  // this side can dial the peer
+  std::uint64_t rests_until_ms_ = 0;  // after a loss
+  bool reached_ = false;              // this side can dial the peer
   std::unique_ptr<Timer> timer_;
 };
 

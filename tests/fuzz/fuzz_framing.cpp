@@ -40,6 +40,9 @@ class Sink : public LaneOwner {
     if (broken) over = true;
     said = !reason.empty();
   }
+  void lane_lost(Lane& lane, const std::string& reason, Leftover) override {
+    lane_over(lane, reason, true);
+  }
   void lane_closed(Lane&) override {}
 
   std::set<std::string> sent;

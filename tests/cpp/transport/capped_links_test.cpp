@@ -240,6 +240,7 @@ struct HeldLane : LaneOwner {
     return segment(1U << 20, SegmentKind::collective);
   }
   void lane_over(Lane&, const std::string&, bool) override {}
+  void lane_lost(Lane&, const std::string&, Leftover) override {}
   void lane_closed(Lane&) override { closed = true; }
   Outgoing segment(std::size_t bytes, SegmentKind kind) const {
     Outgoing out;

@@ -1,12 +1,21 @@
 // A link over lanes that are no sockets: what it promises holds whatever its lanes are made of.
 #include "transport/link.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 
+#include "base/random.h"
 #include "memory_lane.h"
 #include "support.h"
+#include "transport/stream_lane.h"
+#include "transport/sys.h"
+#include "transport/tls_stream.h"
 
 namespace pccl {
 namespace {
@@ -27,6 +36,7 @@ struct LinkEnd : LinkOwner, DirectEvents {
     lost = reason;
     ended.end();
   }
+  void link_lacks(Link&) override { ++lacks; }
   void link_closed(Link&) override { closed = true; }
 
   void link_up(PeerId) override {}
@@ -52,14 +62,15 @@ struct LinkEnd : LinkOwner, DirectEvents {
   std::vector<std::uint64_t> arrived, sent;
   std::size_t sent_bytes = 0;
   std::string lost;
+  int lacks = 0;
   bool closed = false;
 };
 
 struct LinkEnds {
-  explicit LinkEnds(std::size_t lanes = 3) {
-    for (std::size_t i = 0; i < lanes; ++i) {
+  explicit LinkEnds(std::size_t count = 3) {
+    for (std::size_t i = 0; i < count; ++i) {
       auto [near, far] = MemoryLane::pair(loop, a.link, b.link);
-      last = near.get();
+      lanes.push_back(near.get());
       if (i == 0) {
         a.link.attach(std::move(near));
         b.link.attach(std::move(far));
@@ -72,6 +83,8 @@ struct LinkEnds {
       end->link.state = Link::State::up;
       end->link.start();
     }
+    first = lanes.front();
+    last = lanes.back();
   }
   static void send(LinkEnd& from, const std::vector<std::byte>& data, std::uint32_t segment_bytes,
                    MemoryToken token) {
@@ -88,6 +101,8 @@ struct LinkEnds {
   Loop loop;
   LinkEnd a{2};
   LinkEnd b{1};
+  std::vector<MemoryLane*> lanes;  // of `a`
+  MemoryLane* first = nullptr;
   MemoryLane* last = nullptr;
 };
 
@@ -220,11 +235,12 @@ struct Stranger : LaneOwner {
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
   void lane_joined(Lane&) override {}
   void lane_over(Lane&, const std::string&, bool) override {}
+  void lane_lost(Lane&, const std::string&, Leftover) override {}
   void lane_closed(Lane&) override {}
 };
 
 TEST(Link, is_lost_where_the_other_end_sends_slices_that_cannot_be) {
-  for (const bool twice : {true, false}) {
+  for (const bool far_away : {true, false}) {
     LinkEnds ends;
     Stranger stranger;
     auto [lane, far] = MemoryLane::pair(ends.loop, stranger, ends.b.link);
@@ -237,7 +253,8 @@ TEST(Link, is_lost_where_the_other_end_sends_slices_that_cannot_be) {
       slice.frame.payload_bytes = kSliceBytes;
       slice.frame.segment.bytes = 3 * kSliceBytes;
       slice.frame.segment.slice = {7, 0, kSliceBytes};
-      if (i == 1 && !twice) {
+      if (i == 1 && far_away) slice.frame.segment.slice.number = 1'000'000;
+      if (i == 1 && !far_away) {
         slice.frame.segment.slice.offset = kSliceBytes;
         slice.frame.segment.op.index = 1;
       }
@@ -245,22 +262,196 @@ TEST(Link, is_lost_where_the_other_end_sends_slices_that_cannot_be) {
       lane->send(std::move(slice));
     }
     ASSERT_TRUE(ends.until([&] { return !ends.b.lost.empty(); }));
-    EXPECT_EQ(ends.b.lost, twice ? "broken framing: a slice comes twice"
-                                 : "broken framing: a slice of another segment than the one of its "
-                                   "number");
+    EXPECT_EQ(ends.b.lost, far_away
+                               ? "broken framing: slices of more than 16384 segments, and the rest "
+                                 "of none"
+                               : "broken framing: a slice of another segment than the one of its "
+                                 "number");
     EXPECT_TRUE(ends.b.arrived.empty());
   }
 }
 
-TEST(Link, is_lost_with_any_of_its_lanes) {
-  LinkEnds ends;
+TEST(Link, is_lost_with_its_small_lane_and_with_a_lane_that_takes_whole_segments_along) {
+  for (const bool small : {true, false}) {
+    LinkEnds ends(4);
+    const auto data = numbers(8U << 20, 3);
+    ASSERT_TRUE(ends.until([&] { return ends.b.link.bulk_lanes() == 3; }));
+    ends.last->stick(true);  // with one segment
+    LinkEnds::send(ends.a, data, 1U << 20, 1);
+    ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 7; }));
+    (small ? ends.first : ends.last)->cut();
+    ASSERT_TRUE(ends.until([&] { return !ends.a.lost.empty(); }));
+    EXPECT_EQ(ends.a.lost, "the other end is gone");
+    EXPECT_EQ(ends.a.lacks, 0);
+  }
+}
+
+TEST(Link, goes_on_without_a_lane_that_carries_slices_or_nothing) {
+  LinkEnds ends(6);
   const auto data = numbers(8U << 20, 3);
+  ends.a.link.use(5);
+  for (int lost = 0; lost < 5; ++lost) {
+    const auto begun = ends.b.arrived.size();
+    LinkEnds::send(ends.a, data, 1U << 20, 1);
+    if (lost % 2 == 0) {
+      ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() >= begun + 2; }));
+    }
+    ends.lanes[5 - static_cast<std::size_t>(lost)]->cut();
+    ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == begun + 8; }));
+    ASSERT_TRUE(ends.until([&] { return ends.a.lacks == lost + 1 && ends.b.lacks == lost + 1; }));
+    EXPECT_EQ(ends.a.link.queued_bytes(), 0U);
+    EXPECT_EQ(ends.b.memory, data);
+    EXPECT_EQ(ends.a.sent.size(), begun + 8) << "each is told once";
+    EXPECT_EQ(ends.a.link.view().lanes_lost, static_cast<std::uint64_t>(lost) + 1);
+    std::fill(ends.b.memory.begin(), ends.b.memory.end(), std::byte{0});
+  }
+  EXPECT_EQ(ends.a.link.bulk_lanes(), 0U) << "the small lane carried the last of it";
+  EXPECT_TRUE(ends.a.lost.empty() && ends.b.lost.empty());
+  auto [near, far] = MemoryLane::pair(ends.loop, ends.a.link, ends.b.link);
+  ends.a.link.join(std::move(near));
+  ends.b.link.await(std::move(far));
+  LinkEnds::send(ends.a, data, 1U << 20, 2);
+  ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 48; }));
+  EXPECT_EQ(ends.b.link.bulk_lanes(), 1U);
+}
+
+TEST(Link, gives_the_slices_of_a_lane_that_is_stuck_to_the_others) {
+  LinkEnds ends(5);
+  const auto data = numbers(8U << 20, 3);
+  ends.a.link.use(4);
+  ASSERT_TRUE(ends.until([&] { return ends.b.link.bulk_lanes() == 4; }));
+  ends.last->stick(true);
   LinkEnds::send(ends.a, data, 1U << 20, 1);
-  ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 8; }));
-  ends.last->end();
-  ASSERT_TRUE(ends.until([&] { return !ends.b.lost.empty(); }));
-  EXPECT_EQ(ends.b.lost, "the other end is gone");
-  ASSERT_TRUE(ends.until([&] { return !ends.a.lost.empty(); }));
+  std::uint64_t now_ms = 1;
+  const auto look = [&] {
+    ends.a.link.mend(now_ms += 10);
+    return ends.b.arrived.size() == 8;
+  };
+  ASSERT_TRUE(ends.until(look));
+  EXPECT_EQ(ends.b.memory, data);
+  ASSERT_TRUE(ends.until([&] { return ends.a.sent.size() == 8; }));
+  EXPECT_EQ(ends.a.link.queued_bytes(), 0U);
+  EXPECT_TRUE(ends.a.lost.empty());
+  EXPECT_EQ(ends.a.link.view().lanes_lost, 0U);
+  // Once it goes on it is used again.
+  ends.last->stick(false);
+  ends.a.link.mend(now_ms += 10);
+  EXPECT_EQ(ends.a.link.load().lanes, 4U);
+}
+
+/// A link of sockets, whose connections a test can cut as a network does.
+struct TcpEnds {
+  explicit TcpEnds(bool encrypted, std::size_t lanes = 9) {
+    auto listening = std::move(listen_on(loop, {"127.0.0.1"}, 0, 0)).value();
+    for (std::size_t i = 0; i < lanes; ++i) {
+      const auto kind = i == 0 ? Lane::Kind::small : Lane::Kind::bulk;
+      auto [near, far] = connection(listening[0].fd(), encrypted);
+      auto here = std::make_unique<StreamLane>(loop, a.link, kind, std::move(near), !encrypted);
+      auto there = std::make_unique<StreamLane>(loop, b.link, kind, std::move(far), !encrypted);
+      if (i == 0) {
+        a.link.attach(std::move(here));
+        b.link.attach(std::move(there));
+      } else {
+        a.link.join(std::move(here));
+        b.link.await(std::move(there));
+      }
+    }
+    for (LinkEnd* end : {&a, &b}) {
+      end->link.state = Link::State::up;
+      end->link.use(lanes - 1);
+      end->link.start();
+    }
+  }
+  using Two = std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>>;
+  Two connection(int listening, bool encrypted) {
+    const int near = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in to{};
+    socklen_t size = sizeof to;
+    EXPECT_EQ(::getsockname(listening, reinterpret_cast<sockaddr*>(&to), &size), 0);
+    const int small = 64 << 10;  // so that something is under way
+    ::setsockopt(near, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    ::setsockopt(near, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    EXPECT_EQ(::connect(near, reinterpret_cast<sockaddr*>(&to), size), 0);
+    int far = -1;
+    while (far < 0) far = ::accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    EXPECT_EQ(::fcntl(near, F_SETFL, O_NONBLOCK), 0);
+    fds.push_back(near);
+    auto here = std::make_unique<SocketStream>(loop, Socket(loop, near));
+    auto there = std::make_unique<SocketStream>(loop, Socket(loop, far));
+    if (!encrypted) return {std::move(here), std::move(there)};
+    const Secret key = {};
+    auto dialled = TlsStream::dial(loop, std::move(here), "test", key);
+    auto accepted = TlsStream::accept(loop, std::move(there),
+                                      [key](std::string_view) { return std::optional(key); });
+    EXPECT_TRUE(
+        test::poll_until(loop, [&] { return dialled->established() && accepted->established(); }));
+    return {std::move(dialled), std::move(accepted)};
+  }
+  /// `a` loses the connection at once, with all that it has written and `b` has not acknowledged;
+  /// `b` hears of it.
+  void cut(std::size_t lane) const {
+    sockaddr none{};
+    none.sa_family = AF_UNSPEC;
+    EXPECT_EQ(::connect(fds[lane], &none, sizeof none), 0);
+  }
+
+  Loop loop;
+  LinkEnd a{2};
+  LinkEnd b{1};
+  std::vector<int> fds;  // of `a`
+};
+
+TEST(Link, sends_again_what_was_lost_with_a_connection_and_nothing_is_missed) {
+  for (const bool encrypted : {false, true}) {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      Random random(seed);
+      TcpEnds ends(encrypted);
+      const auto data = numbers(8U << 20, static_cast<unsigned>(seed));
+      ASSERT_TRUE(test::poll_until(ends.loop, [&] { return ends.b.link.bulk_lanes() == 8; }));
+      LinkEnds::send(ends.a, data, 1U << 20, 1);
+      std::size_t lost = 0;
+      std::uint64_t wait = random.below(20);
+      ASSERT_TRUE(test::poll_until(ends.loop,
+                                   [&] {
+                                     if (lost < 8 && wait-- == 0) {
+                                       ends.cut(++lost);
+                                       wait = random.below(20);
+                                     }
+                                     return ends.b.arrived.size() == 8;
+                                   }))
+          << "seed " << seed;
+      EXPECT_EQ(ends.b.memory, data) << "seed " << seed;
+      ASSERT_TRUE(test::poll_until(ends.loop, [&] { return ends.a.sent.size() == 8; }));
+      EXPECT_EQ(ends.a.link.queued_bytes(), 0U);
+      EXPECT_TRUE(ends.a.lost.empty() && ends.b.lost.empty()) << ends.a.lost << ends.b.lost;
+      ASSERT_TRUE(test::poll_until(ends.loop, [&] {
+        return ends.a.link.view().lanes_lost == lost && ends.b.link.view().lanes_lost == lost;
+      }));
+    }
+  }
+}
+
+TEST(Link, reads_no_memory_that_was_cancelled_for_what_it_sends_again) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    TcpEnds ends(/*encrypted=*/true, 4);
+    ASSERT_TRUE(test::poll_until(ends.loop, [&] { return ends.b.link.bulk_lanes() == 3; }));
+    {
+      const auto data = numbers(8U << 20, 9);  // freed after cancel: a sanitizer sees later touches
+      LinkEnds::send(ends.a, data, 1U << 20, 1);
+      for (std::uint64_t i = 0; i < seed; ++i) static_cast<void>(ends.loop.run_once(false));
+      if (seed % 2 == 0) ends.cut(1);
+      for (std::uint64_t i = 0; i < seed % 5; ++i) static_cast<void>(ends.loop.run_once(false));
+      ends.a.link.cancel(1);
+    }
+    ends.cut(2);
+    const auto next = numbers(8U << 20, 5);
+    const std::size_t arrived = ends.b.arrived.size();
+    LinkEnds::send(ends.a, next, 1U << 20, 2);
+    ASSERT_TRUE(test::poll_until(ends.loop, [&] {
+      return ends.a.link.queued_bytes() == 0 && ends.b.arrived.size() >= arrived + 8;
+    }));
+    EXPECT_TRUE(ends.a.lost.empty());
+  }
 }
 
 }  // namespace

@@ -260,21 +260,72 @@ TEST(Links, a_dropped_link_is_down_at_the_other_end_and_silent_at_the_own) {
   EXPECT_TRUE(pair.low.events.down.empty());
 }
 
-TEST(Links, one_lost_lane_takes_the_whole_link_down_at_once) {
-  for (const std::size_t lost : {0U, 1U, 2U}) {
+/// `high` and a peer with two bulk lanes.
+struct ThreeLanes {
+  ThreeLanes() : pair(two()) {
+    pair.high.links->open(peer.handle(), 30000, false);
+    EXPECT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
+  }
+  static LinkOptions two() {
     LinkOptions options;
     options.bulk_lanes = 2;  // as many as the peer dials
-    Pair pair(options);
-    test::BarePeer peer(pair, test::key_below(pair.high_id()), 5, 3);
-    pair.high.links->open(peer.handle(), 30000, false);
-    ASSERT_TRUE(pair.until([&] { return pair.high.events.ups == 1; }));
-    peer.clients[lost].reset();
-    ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }, 1000));
-    EXPECT_EQ(pair.high.events.reasons[0], "the other side has closed the connection");
-    for (std::size_t i = 0; i < 3; ++i) {
-      if (i == lost) continue;
-      ASSERT_TRUE(test::poll_until(pair.loop, [&] { return peer.clients[i]->closed(); }));
+    return options;
+  }
+  Pair pair;
+  test::BarePeer peer{pair, test::key_below(pair.high_id()), 5, 3};
+};
+
+TEST(Links, the_loss_of_the_small_lane_takes_the_whole_link_down_at_once) {
+  ThreeLanes at;
+  at.peer.clients[0].reset();
+  ASSERT_TRUE(at.pair.until([&] { return !at.pair.high.events.down.empty(); }, 1000));
+  EXPECT_EQ(at.pair.high.events.reasons[0], "the other side has closed the connection");
+  for (std::size_t i = 1; i < 3; ++i) {
+    ASSERT_TRUE(test::poll_until(at.pair.loop, [&] { return at.peer.clients[i]->closed(); }));
+  }
+}
+
+TEST(Links, the_loss_of_a_bulk_lane_that_carries_nothing_costs_that_lane_alone) {
+  ThreeLanes at;
+  Pair& pair = at.pair;
+  for (std::size_t lost = 1; lost < 3; ++lost) {
+    at.peer.clients[lost].reset();
+    ASSERT_TRUE(
+        pair.until([&] { return pair.high.links->view(at.peer.id())->lanes_lost == lost; }));
+    EXPECT_EQ(pair.high.links->view(at.peer.id())->bulk_lanes, 2 - lost);
+    const std::size_t heard = at.peer.clients[0]->received.size();
+    pair.high.links->send_control(at.peer.id(), bytes_of("still here"));
+    ASSERT_TRUE(test::poll_until(pair.loop, [&] {
+      return !at.peer.clients[0]->closed() && at.peer.clients[0]->received.size() > heard;
+    }));
+  }
+  EXPECT_TRUE(pair.high.events.down.empty());
+}
+
+TEST(Links, the_loss_of_a_lane_in_the_middle_of_a_whole_segment_is_that_of_the_link) {
+  for (const bool sends : {true, false}) {
+    ThreeLanes at;
+    Pair& pair = at.pair;
+    std::vector<std::byte> memory(1U << 20);
+    pair.high.events.place = test::place_in(memory);
+    if (sends) {  // and the peer does not read
+      for (int i = 0; i < 64; ++i) {
+        SegmentHeader header;
+        header.bytes = 1U << 20;
+        pair.high.links->send_segment(at.peer.id(), header, memory.data(), 1, 0);
+      }
+    } else {
+      FrameHeader header;
+      header.type = FrameType::segment;
+      header.payload_bytes = header.segment.bytes = 1U << 20;
+      HeaderBytes head;
+      const std::size_t size = encode_frame_header(header, head);
+      at.peer.clients[1]->send(std::span(head).first(size));
+      at.peer.clients[1]->send(std::span(memory).first(5000));
     }
+    EXPECT_FALSE(test::poll_until(pair.loop, [] { return false; }, 50));
+    at.peer.clients[1].reset();
+    ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }, 1000)) << sends;
   }
 }
 

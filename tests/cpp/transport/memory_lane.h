@@ -41,7 +41,7 @@ class MemoryLane final : public Lane {
   [[nodiscard]] bool idle() const override { return open_ && queue_.empty(); }
   [[nodiscard]] std::size_t cancel(MemoryToken token) override {
     for (Outgoing& frame : queue_) {
-      if (frame.token == token && !frame.tells) own_rest(frame);
+      if (frame.token == token && !frame.tells) own_payload(frame);
     }
     std::size_t dropped = 0;
     std::erase_if(queue_, [&](const Outgoing& frame) {
@@ -65,6 +65,32 @@ class MemoryLane final : public Lane {
     other_ = nullptr;
   }
   [[nodiscard]] bool open() const override { return open_; }
+  [[nodiscard]] Sent sent() const override {
+    std::size_t waits = 0;
+    for (const Outgoing& frame : queue_) waits += frame.payload_bytes();
+    return {moved_ + waits, waits, {}};
+  }
+  [[nodiscard]] std::vector<Outgoing> share() override {
+    std::vector<Outgoing> slices;
+    for (Outgoing& frame : queue_) {
+      if (frame.frame.type == FrameType::slice) slices.push_back(std::move(frame));
+    }
+    std::erase_if(queue_,
+                  [](const Outgoing& frame) { return frame.frame.type == FrameType::slice; });
+    return slices;
+  }
+  /// Takes one more frame and moves nothing any more, or (false) goes on.
+  void stick(bool sticks) {
+    sticks_ = sticks;
+    move_later();
+  }
+  /// Both ends are lost, with all that is under way.
+  void cut() {
+    MemoryLane* other = std::exchange(other_, nullptr);
+    other->other_ = nullptr;
+    move_later();
+    other->move_later();
+  }
 
  private:
   MemoryLane(Loop& loop, LaneOwner& owner) : loop_(loop), owner_(owner) {}
@@ -85,11 +111,12 @@ class MemoryLane final : public Lane {
     if (queue_.empty()) {
       if (auto next = owner_.lane_next(*this)) queue_.push_back(std::move(*next));
     }
-    if (!queue_.empty()) {
+    if (!queue_.empty() && !sticks_) {
       const Outgoing frame = std::move(queue_.front());
       queue_.pop_front();
       move_later();
       other_->take(frame);
+      moved_ += frame.payload_bytes();
       owner_.lane_sent(frame);
     } else if (closing_ && !std::exchange(goodbye_sent_, true)) {
       other_->take_goodbye();
@@ -117,8 +144,11 @@ class MemoryLane final : public Lane {
   /// The other end is gone.
   void ended() {
     open_ = false;
+    Leftover left;
+    left.slices = share();
+    left.more = !queue_.empty();
     if (closing_) return owner_.lane_closed(*this);
-    if (!goodbye_seen_) owner_.lane_over(*this, "the other end is gone", true);
+    if (!goodbye_seen_) owner_.lane_lost(*this, "the other end is gone", std::move(left));
   }
 
   Loop& loop_;
@@ -131,6 +161,8 @@ class MemoryLane final : public Lane {
   bool goodbye_sent_ = false;
   bool goodbye_seen_ = false;
   bool moves_ = false;
+  bool sticks_ = false;
+  std::uint64_t moved_ = 0;  // bytes
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 };
 

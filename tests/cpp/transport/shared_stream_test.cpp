@@ -435,6 +435,7 @@ struct PartsOwner : LaneOwner {
   void lane_joined(Lane&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
   void lane_over(Lane&, const std::string& reason, bool) override { over = reason; }
+  void lane_lost(Lane&, const std::string& reason, Leftover) override { over = reason; }
   void lane_closed(Lane&) override {}
 
   static constexpr MemoryToken kToken = 7;

@@ -23,6 +23,7 @@ struct Owner : LaneOwner {
   void lane_joined(Lane&) override {}
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
   void lane_over(Lane&, const std::string& reason, bool) override { over = reason; }
+  void lane_lost(Lane&, const std::string& reason, Leftover) override { over = reason; }
   void lane_closed(Lane&) override {}
   std::vector<FrameType> types;
   std::size_t received = 0;

@@ -42,6 +42,7 @@ struct LaneEnd : LaneOwner {
     return next;
   }
   void lane_over(Lane&, const std::string& reason, bool) override { over = reason; }
+  void lane_lost(Lane&, const std::string& reason, Leftover) override { over = reason; }
   void lane_closed(Lane&) override { closed = true; }
 
   std::deque<Outgoing> queue;

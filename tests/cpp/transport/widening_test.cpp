@@ -11,7 +11,8 @@ namespace {
 struct Played {
   explicit Played(bool dials)
       : widening(loop, 1, dials,
-                 {[this] { return next(); }, [this](std::size_t lanes) { used = lanes; },
+                 {[this] { return next(); }, [this](std::uint64_t) { ++mended; },
+                  [this](std::size_t lanes) { used = lanes; },
                   [this](std::size_t more) {
                     dialled += more;
                     largest = std::max(largest, more);
@@ -38,6 +39,7 @@ struct Played {
   std::size_t dialled = 0;
   std::size_t largest = 0;  // number that was dialled at once
   std::size_t looks = 0;
+  std::size_t mended = 0;
   std::uint64_t pace = 0;
   double resends = 0;  // of what is sent
   bool joins = true;

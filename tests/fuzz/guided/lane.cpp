@@ -46,6 +46,9 @@ class Sink : public LaneOwner {
   void lane_over(Lane&, const std::string& reason, bool) override {
     require(!reason.empty(), "a reason");
   }
+  void lane_lost(Lane&, const std::string& reason, Leftover) override {
+    require(!reason.empty(), "a reason");
+  }
   void lane_closed(Lane&) override {}
 
   std::unique_ptr<std::byte[]> memory;

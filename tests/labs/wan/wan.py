@@ -48,6 +48,7 @@ PAIR_SETTINGS = {
     "reorder_pct",
     "reorder_ms",
     "cut",
+    "cut_port",
 }
 HOST_SETTINGS = {
     "up_mbit",
@@ -334,7 +335,8 @@ def state_folder() -> Path:
 def build_forwarder() -> Path:
     """Compiles wan_forwarder.cpp, once for each version of it, into the user's cache folder."""
     source = Path(__file__).resolve().with_name("wan_forwarder.cpp")
-    version = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    content = source.read_bytes() + source.with_name("wan_packets.h").read_bytes()
+    version = hashlib.sha256(content).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     program = cache / "wan-emulator" / f"wan_forwarder-{version}"
     if not program.exists():
