@@ -74,6 +74,11 @@ class LaneOwner {
   virtual void lane_part(const SegmentHeader&, const Placement&, std::uint32_t,
                          std::span<const std::byte>) {}
   virtual void lane_segment(const SegmentHeader& header, const Placement& at) = 0;
+  /// May other lanes have written to the place of this slice, too?
+  [[nodiscard]] virtual bool lane_shares(const SegmentHeader& slice) const {
+    static_cast<void>(slice);
+    return false;
+  }
   /// `data`: has_data (framing.h).
   virtual void lane_received(std::size_t payload_bytes, bool data) = 0;
   /// The lane does not need the memory of this frame any more.

@@ -120,62 +120,65 @@ void Link::flush_bulk() {
   }
 }
 
-/// They are taken before all others.
-void Link::send_again(std::vector<Outgoing> slices) {
-  for (const Outgoing& slice : slices) {
-    if (slice.turn == Outgoing::Turn::again) queued_bytes_ += slice.payload_bytes();
-  }
-  slices_out_.put_back(std::move(slices));
-}
-
+/// What is late or stuck goes over other lanes too: before all else that waits.
 void Link::mend(std::uint64_t now_ms) {
   forget_gone();
-  std::vector<Held*> used;
-  std::vector<LaneProgress> seen;
+  const std::uint64_t since_ms = now_ms - std::exchange(mended_ms_, now_ms);
+  std::vector<Held*> moved;
   std::uint64_t trip_us = 0;
-  bool recovered = false;
+  std::size_t measured = 0;
   for (Held& held : lanes_) {
-    if (!held.lane->open()) continue;
+    if (!held.lane->open() || held.awaited) continue;
     held.lane->trim();
     const Lane::Sent sent = held.lane->sent();
     const std::uint64_t delivered =
         sent.bytes - std::min<std::uint64_t>(sent.bytes, sent.unacknowledged);
-    held.progress.drained = sent.unacknowledged == 0 && held.lane->idle();
-    const bool moved = std::exchange(held.delivered, delivered) != delivered;
-    if (moved || held.progress.drained || sent.held) held.progress.moved_at_ms = now_ms;
-    if (held.late && held.progress.drained) {
-      held.late = false;
-      recovered = true;
-    }
-    if (!held.used) continue;
-    used.push_back(&held);
-    seen.push_back(held.progress);
+    if (std::exchange(held.delivered, delivered) != delivered) moved.push_back(&held);
+    LaneProgress& progress = held.progress;
+    const bool was_drained = progress.drained;
+    progress.drained = sent.unacknowledged == 0 && held.lane->idle();
+    progress.held = sent.held;
+    if (was_drained || progress.drained || sent.held) progress.stuck_ms = 0;
+    held.late = held.late && !progress.drained;
+    if (sent.line.trip_us == 0) continue;
     trip_us += sent.line.trip_us;
+    ++measured;
   }
   if (bulk_waits()) {
     nothing_waits_since_ms_ = 0;
   } else if (nothing_waits_since_ms_ == 0) {
     nothing_waits_since_ms_ = now_ms;
   }
-  if (!cuts_ || used.size() < 2) {
-    if (recovered) choose();
-    return;
+  choose();
+  std::vector<Held*> lanes;  // bulk lanes alone: what the small one has begun has no copies
+  std::vector<LaneProgress> seen;
+  for (Held& held : lanes_) {
+    if (!held.lane->open() || held.awaited || held.late) continue;
+    const bool has_moved = std::find(moved.begin(), moved.end(), &held) != moved.end();
+    const bool others_have = moved.size() > (has_moved ? 1U : 0U);
+    LaneProgress& progress = held.progress;
+    progress.stuck_ms = has_moved ? 0 : progress.stuck_ms + (others_have ? since_ms : 0);
+    progress.used = held.used;
+    if (&held == &lanes_.front()) continue;
+    lanes.push_back(&held);
+    seen.push_back(progress);
   }
-  const std::vector<std::size_t> late =
-      stragglers(seen, now_ms, trip_us / used.size(), nothing_waits_since_ms_);
-  for (const std::size_t place : late) {
-    used[place]->late = true;
-    send_again(used[place]->lane->share());
+  if (cuts_ && lanes.size() > 1) {
+    const std::uint64_t waits_ms =
+        nothing_waits_since_ms_ == 0 ? 0 : now_ms - nothing_waits_since_ms_;
+    const auto late = stragglers(seen, measured > 0 ? trip_us / measured : 0, waits_ms);
+    for (const std::size_t place : late) {
+      lanes[place]->late = true;
+      slices_out_.put_back(lanes[place]->lane->share());
+    }
+    if (!late.empty()) choose();
   }
-  if (recovered || !late.empty()) choose();
   flush_bulk();
 }
 
 LinkLoad Link::load() const {
   LinkLoad load;
-  load.lanes = bulk_lanes_ - static_cast<std::size_t>(std::count_if(
-                                 lanes_.begin(), lanes_.end(),
-                                 [](const Held& held) { return held.late && !held.over; }));
+  load.lanes = bulk_lanes_;
   load.joining = joining.size();
   std::size_t used = 0;
   std::size_t sending = 0;
@@ -193,6 +196,7 @@ LinkLoad Link::load() const {
     load.line.arrived_bytes += line.arrived_bytes;
     load.line.sent_bytes += line.sent_bytes;
     load.line.resent_bytes += line.resent_bytes;
+    if (&held != &lanes_.front() && sent.unacknowledged > 0) load.sends = true;
     if (!held.used) continue;
     ++used;
     if (sent.unacknowledged > 0 || !held.lane->idle()) ++sending;
@@ -204,8 +208,8 @@ LinkLoad Link::load() const {
     load.line.trip_us += line.trip_us;
     load.line.by_model = load.line.by_model && line.by_model;
   }
-  load.sends = sending > 0 || bulk_waits();
-  load.full = load.sends && 2 * sending >= used;
+  load.full = (sending > 0 || bulk_waits()) && 2 * sending >= used;
+  load.sends = load.sends || sending > 0 || bulk_waits();
   load.waits = bulk_waits() || (used > 0 && 2 * waiting >= used);
   if (measured > 0) load.line.trip_us /= measured;
   load.line.by_model = load.line.by_model && measured > 0;
@@ -353,7 +357,7 @@ void Link::lane_sent(const Outgoing& frame) {
     log_debug("the link to peer " + name_of(handle) + " goes through " +
               std::string(lanes_.front().lane->carrier()));
   }
-  if (frame.turn != Outgoing::Turn::spare) queued_bytes_ -= frame.payload_bytes();
+  if (frame.turn == Outgoing::Turn::first) queued_bytes_ -= frame.payload_bytes();
   bytes_sent_ += frame.payload_bytes();
   if (has_message(frame.frame.type)) {
     queued_message_bytes_ -= frame.payload_bytes() + kKeptMessageBytes;
@@ -395,14 +399,15 @@ void Link::lane_over(Lane& lane, const std::string& reason, bool broken) {
   if (broken && !ended.awaited) return owner_.link_lost(*this, reason);
   ended.over = true;
   ended.gone = ended.awaited;
-  end_if_over();
+  static_cast<void>(end_if_over());
 }
 
-void Link::end_if_over() {
+/// Until all lanes are over, the others may still hold data.
+bool Link::end_if_over() {
   const bool all =
       std::all_of(lanes_.begin(), lanes_.end(), [](const Held& held) { return held.over; });
-  // Until then the other lanes may still hold data.
   if (all) owner_.link_lost(*this, "the peer has closed the link");
+  return all;
 }
 
 void Link::lane_lost(Lane& lane, const std::string& reason, Leftover left) {
@@ -413,12 +418,12 @@ void Link::lane_lost(Lane& lane, const std::string& reason, Leftover left) {
     return owner_.link_lost(*this, reason);
   }
   lost.over = lost.gone = true;
-  if (lost.awaited) return end_if_over();
+  if (end_if_over() || lost.awaited) return;
   --bulk_lanes_;
   ++lanes_lost_;
   log_debug("a lane to peer " + name_of(handle) + " is lost (" + reason +
             "); the others send its " + std::to_string(left.slices.size()) + " slices again");
-  send_again(std::move(left.slices));
+  slices_out_.put_back(std::move(left.slices));
   choose();
   flush_bulk();
   owner_.link_lacks(*this);

@@ -86,6 +86,7 @@ class Link : public LaneOwner {
   void mend(std::uint64_t now_ms);
   [[nodiscard]] LinkView view() const;
   [[nodiscard]] std::size_t bulk_lanes() const { return bulk_lanes_; }
+  [[nodiscard]] std::uint64_t lanes_lost() const { return lanes_lost_; }
   /// Sends a control or a relay frame, in order, on the small lane.
   void send_message(FrameType type, std::vector<std::byte> payload);
   void send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,
@@ -123,6 +124,9 @@ class Link : public LaneOwner {
  private:
   void lane_message(FrameType type, std::span<const std::byte> payload) override;
   Placement lane_segment_header(const SegmentHeader& header) override;
+  [[nodiscard]] bool lane_shares(const SegmentHeader& slice) const override {
+    return slices_in_.came_twice(slice);
+  }
   void lane_part(const SegmentHeader& header, const Placement& at, std::uint32_t offset,
                  std::span<const std::byte> bytes) override;
   void lane_segment(const SegmentHeader& header, const Placement& at) override;
@@ -149,8 +153,7 @@ class Link : public LaneOwner {
   };
   [[nodiscard]] Held& held(const Lane& lane);
   void forget_gone();
-  void send_again(std::vector<Outgoing> slices);
-  void end_if_over();
+  bool end_if_over();
   void choose();
   void share_pace(bool anew);
   [[nodiscard]] bool bulk_waits() const { return !bulk_.empty() || slices_out_.cuts(); }
@@ -158,7 +161,8 @@ class Link : public LaneOwner {
 
   LinkOwner& owner_;
   std::vector<Held> lanes_;
-  std::size_t bulk_lanes_ = 0;  // joined ones; without any the small lane does their work
+  std::size_t bulk_lanes_ = 0;   // joined ones; without any the small lane does their work
+  std::uint64_t mended_ms_ = 0;  // when the lanes were last looked at
   std::uint64_t nothing_waits_since_ms_ = 0;  // 0: bulk waits, or nobody has looked
   std::size_t wanted_lanes_ = kLanesMax;
   std::uint64_t pace_ = 0;

@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::uint64_t kDialBackMs = 500;      // a peer that awaits a dial dials after this
 constexpr std::uint64_t kLackMs = 1000;         // a lost lane is dialled anew after this
+constexpr std::uint64_t kLackLongMs = 60000;    // and after this if that comes to nothing
 constexpr std::uint64_t kRefusedMs = 200;       // a refusal counts when it lasts that long
 constexpr std::uint64_t kRefusedLongMs = 2000;  // if the refused peer may dial itself
 
@@ -134,6 +135,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void dial(Link& link);
   void dial_later(Link& link, std::uint64_t delay_ms);
   void widen(Link& link, std::size_t bulk_lanes);
+  void dial_lacking(Link& link, std::uint64_t delay_ms);
   [[nodiscard]] Dialler dialler() const {
     return {identity_, options_.plaintext, options_.tcp_user_timeout_ms, options_.shared_memory};
   }
@@ -357,7 +359,7 @@ void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
                            if (link.widening) link.widening->joined();
                            link.join(lane_of(link, Lane::Kind::bulk, std::move(stream)));
                          },
-                         [&link, join](const std::string& why) {
+                         [this, &link, join](const std::string& why) {
                            const std::string line = "a lane to peer " + name_of(link.handle) +
                                                     " has not joined its link: " + why;
                            if (link.widening) link.widening->refused();
@@ -366,6 +368,7 @@ void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
                            } else {
                              log_debug(line);
                            }
+                           if (link.lanes_lost() > 0) dial_lacking(link, kLackLongMs);
                            link.joining.erase(join);
                          }});
   }
@@ -374,8 +377,12 @@ void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
 /// The lanes that a link has from its beginning; Widening sees to the others.
 void TcpLinks::link_lacks(Link& link) {
   if (link.widening) link.widening->lost();
+  dial_lacking(link, kLackMs);
+}
+
+void TcpLinks::dial_lacking(Link& link, std::uint64_t delay_ms) {
   if (!link.dialled) return;
-  link.retry = loop_.timer(kLackMs, 0, [this, &link] {
+  link.retry = loop_.timer(delay_ms, 0, [this, &link] {
     const std::size_t there = link.bulk_lanes() + link.joining.size();
     if (there < options_.bulk_lanes) widen(link, options_.bulk_lanes - there);
   });

@@ -136,6 +136,11 @@ void SlicesIn::place(const SegmentHeader& slice, const Placement& at) {
   found->second = Open{{header, at}, bit_of(slice)};
 }
 
+bool SlicesIn::came_twice(const SegmentHeader& slice) const {
+  const auto found = open_.find(slice.slice.number);
+  return found != open_.end() && (found->second.twice & bit_of(slice)) != 0;
+}
+
 SlicesIn::Arrival SlicesIn::arrived(const SegmentHeader& slice) {
   const auto found = open_.find(slice.slice.number);
   if (found == open_.end()) return {};
@@ -143,7 +148,7 @@ SlicesIn::Arrival SlicesIn::arrived(const SegmentHeader& slice) {
   const std::uint32_t bit = bit_of(slice);
   if ((of.came & bit) != 0) return {};
   of.came |= bit;
-  Arrival arrival{(of.twice & bit) != 0, {}};
+  Arrival arrival{came_twice(slice), {}};
   if (of.came != bits_of_all(of.segment.header)) return arrival;
   arrival.whole = of.segment;
   open_.erase(found);

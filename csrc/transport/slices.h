@@ -68,6 +68,8 @@ class SlicesIn {
     bool twice = false;          // other lanes may be reading this slice too: they must drop it
     std::optional<Whole> whole;  // the segment, if this slice was the last one
   };
+  /// Have other lanes begun to read this slice, too?
+  [[nodiscard]] bool came_twice(const SegmentHeader& slice) const;
   /// The payload of a slice is complete.
   [[nodiscard]] Arrival arrived(const SegmentHeader& slice);
   /// The rest of its segments is dropped.

@@ -14,22 +14,23 @@ constexpr std::uint64_t kLateTrips = 3;
 
 }  // namespace
 
-std::vector<std::size_t> stragglers(std::span<const LaneProgress> lanes, std::uint64_t now_ms,
-                                    std::uint64_t trip_us, std::uint64_t nothing_waits_since_ms) {
-  const auto drained = static_cast<std::size_t>(std::count_if(
-      lanes.begin(), lanes.end(), [](const LaneProgress& lane) { return lane.drained; }));
-  const std::uint64_t late_ms = std::max(kLateMs, kLateTrips * trip_us / 1000);
-  const bool at_the_end = nothing_waits_since_ms > 0 && 2 * drained >= lanes.size() &&
-                          now_ms - nothing_waits_since_ms >= late_ms;
+std::vector<std::size_t> stragglers(std::span<const LaneProgress> lanes, std::uint64_t trip_us,
+                                    std::uint64_t nothing_waits_ms) {
+  std::size_t used = 0;
+  std::size_t waiting = 0;  // of the used ones, for the others
+  bool held = false;
+  for (const LaneProgress& lane : lanes) {
+    held = held || lane.held;
+    if (!lane.used) continue;
+    ++used;
+    if (lane.drained) ++waiting;
+  }
+  const bool at_the_end = !held && waiting > 0 && 2 * waiting >= used &&
+                          nothing_waits_ms >= std::max(kLateMs, kLateTrips * trip_us / 1000);
   const std::uint64_t stuck_ms = std::max(kStuckMs, kStuckTrips * trip_us / 1000);
-  const bool others_go = std::any_of(lanes.begin(), lanes.end(), [&](const LaneProgress& lane) {
-    return lane.drained || now_ms - lane.moved_at_ms < stuck_ms / 2;
-  });
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < lanes.size(); ++i) {
-    if (lanes[i].drained) continue;
-    const bool stuck = others_go && now_ms - lanes[i].moved_at_ms >= stuck_ms;
-    if (stuck || at_the_end) places.push_back(i);
+    if (!lanes[i].drained && (at_the_end || lanes[i].stuck_ms >= stuck_ms)) places.push_back(i);
   }
   return places;
 }

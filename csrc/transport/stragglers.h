@@ -1,7 +1,8 @@
 // Which lanes of a link hold an operation up: their slices go over other lanes as well. Connections
-// of one line differ. One that has lost the same packet twice waits for seconds; one whose way has
-// gone (a middlebox has forgotten it) waits until its time-out; and where only the last slices are
-// still to come, the slowest connection is waited for. Pure: a function of what was seen.
+// of one line differ. One that has lost the same packet several times waits for seconds; one whose
+// way has gone (a middlebox has forgotten it) waits until its time-out; and where only the last
+// slices are still to come, the slowest connection is waited for. Pure: a function of what was
+// seen.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +12,18 @@
 
 namespace pccl {
 
-/// A lane that carries slices.
+/// A lane that can carry slices.
 struct LaneProgress {
-  bool drained = false;           // all that it has taken has arrived
-  std::uint64_t moved_at_ms = 0;  // when something of it was last seen to arrive, or it was drained
+  bool used = false;           // takes slices
+  bool drained = true;         // all that it has taken has arrived
+  bool held = false;           // waits for its turn under the rate of the process
+  std::uint64_t stuck_ms = 0;  // for so long others have moved, and nothing of it has arrived
 };
 
-/// Places in `lanes`. `trip_us`: the mean round trip of now. `nothing_waits_since_ms`: since when
-/// no slice waits for a lane; 0: some do.
+/// Places in `lanes`. `trip_us`: the mean round trip of now. `nothing_waits_ms`: for so long no
+/// slice has waited for a lane; 0: some do.
 [[nodiscard]] std::vector<std::size_t> stragglers(std::span<const LaneProgress> lanes,
-                                                  std::uint64_t now_ms, std::uint64_t trip_us,
-                                                  std::uint64_t nothing_waits_since_ms);
+                                                  std::uint64_t trip_us,
+                                                  std::uint64_t nothing_waits_ms);
 
 }  // namespace pccl

@@ -87,6 +87,9 @@ class Stream {
   /// Are both ends loopback addresses? Then no byte leaves the machine, whatever addresses mean
   /// elsewhere.
   [[nodiscard]] virtual bool loopback() const { return false; }
+  /// Has something come that the other side cannot have sent? Then its system says of bytes that
+  /// they have arrived which nobody can read.
+  [[nodiscard]] virtual bool tampered() const { return false; }
   /// Is every byte authenticated before it is read? Then payloads need no checksums.
   [[nodiscard]] virtual bool encrypted() const { return false; }
 

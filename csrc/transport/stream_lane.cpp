@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
@@ -46,6 +47,11 @@ bool is_free(const Outgoing& frame) {
 bool is_loose(const Outgoing& frame) {
   return frame.frame.type == FrameType::segment && frame.frame.segment.kind != SegmentKind::eager &&
          frame.payload_bytes() > 0;
+}
+
+/// Is this a slice that no other lane sends?
+bool is_own_slice(const Outgoing& frame) {
+  return frame.frame.type == FrameType::slice && frame.turn != Outgoing::Turn::spare;
 }
 
 std::size_t left_of(const Outgoing& frame) {
@@ -282,20 +288,20 @@ void StreamLane::taken(std::size_t bytes) {
 // ---------------------------------------------------------------------------------- what is kept
 
 /// `end`: where the slice ends in what was written.
-void StreamLane::keep(Outgoing slice, std::uint64_t end) {
+void StreamLane::keep(const Outgoing& slice, std::uint64_t end) {
   if (kept_bytes_ + slice.payload_bytes() > kCopiedBytesMax) {
     bare_until_ = end;
     return;
   }
   try {
-    own_payload(slice);
+    Outgoing copy = slice;
+    own_payload(copy);
+    copy.turn = Outgoing::Turn::again;
+    kept_.push_back({end, std::move(copy)});
+    kept_bytes_ += slice.payload_bytes();
   } catch (const std::bad_alloc&) {
     bare_until_ = end;
-    return;
   }
-  slice.turn = Outgoing::Turn::again;
-  kept_bytes_ += slice.payload_bytes();
-  kept_.push_back({end, std::move(slice)});
 }
 
 void StreamLane::trim() {
@@ -312,23 +318,32 @@ void StreamLane::trim() {
 std::vector<Outgoing> StreamLane::share() {
   trim();
   std::vector<Outgoing> slices;
-  const auto add = [&](Outgoing slice) {
-    if (!slice.owned.empty()) slice.payload = slice.owned.data();
+  std::optional<Outgoing> begun;
+  try {
+    slices.reserve(kept_.size() + queue_.size());
+    const bool has_begun = !queue_.empty() && queue_.front().sent > 0;
+    if (has_begun && is_own_slice(queue_.front())) {
+      begun = queue_.front();
+      if (!begun->owned.empty()) begun->payload = begun->owned.data();
+      own_payload(queue_.front());  // the lane goes on with it
+      queue_.front().turn = Outgoing::Turn::spare;
+    }
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
+  const auto add = [&](Outgoing& slice) {
     slice.sent = 0;
     slice.encoded = false;
     slices.push_back(std::move(slice));
   };
-  for (Kept& kept : kept_) add(std::move(kept.slice));
+  for (Kept& kept : kept_) add(kept.slice);
   kept_.clear();
   kept_bytes_ = 0;
-  for (Outgoing& frame : queue_) {
-    if (frame.frame.type != FrameType::slice || frame.turn == Outgoing::Turn::spare) continue;
-    add(frame);
-    if (frame.sent > 0) own_payload(frame);
-    frame.turn = Outgoing::Turn::spare;
-  }
-  std::erase_if(queue_, [](const Outgoing& frame) {
-    return frame.turn == Outgoing::Turn::spare && frame.sent == 0;
+  if (begun) add(*begun);
+  std::erase_if(queue_, [&](Outgoing& frame) {
+    const bool goes = frame.sent == 0 && is_own_slice(frame);
+    if (goes) add(frame);
+    return goes;
   });
   watch();
   return slices;
@@ -343,6 +358,8 @@ Leftover StreamLane::leftover() {
                 return has_segment(frame.frame.type) && frame.frame.type != FrameType::slice;
               });
   left.slices = share();
+  const bool kept = std::any_of(queue_.begin(), queue_.end(), is_own_slice) || !kept_.empty();
+  left.more = left.more || kept;  // there was no memory to hand them over
   return left;
 }
 
@@ -488,9 +505,11 @@ void StreamLane::ended(const std::string& reason) {
   std::string why = reason;
   if (write_failed_ && !write_error_.empty()) why = write_error_;
   write_failed_ = true;  // what the system says of this connection means nothing any more
-  Leftover left = closing || in_order ? Leftover{} : leftover();
+  const bool tampered = stream_->tampered();
+  Leftover left = closing || in_order || tampered ? Leftover{} : leftover();
   end();
   if (closing) return owner_.lane_closed(*this);
+  if (tampered && !in_order) return owner_.lane_over(*this, why, true);
   if (!in_order) owner_.lane_lost(*this, why, std::move(left));
 }
 
@@ -608,6 +627,11 @@ void StreamLane::finish_payload() {
   }
   if (!placement_.drops() || frame_.segment.slice.is_one()) {
     const Placement at = placement_;
+    // Another lane may have written behind what this one had read.
+    if (frame_.has_payload_crc && at.to != nullptr && owner_.lane_shares(frame_.segment) &&
+        crc32c(0, {at.to, frame_.payload_bytes}) != frame_.payload_crc) {
+      return broken("the checksum of a payload does not fit");
+    }
     owner_.lane_segment(frame_.segment, at);
   }
 }

@@ -79,7 +79,7 @@ class StreamLane final : public Lane, private SendTurns::Sender {
   void let_go();
   void encode(Outgoing& frame);
   void taken(std::size_t bytes);
-  void keep(Outgoing slice, std::uint64_t end);
+  void keep(const Outgoing& slice, std::uint64_t end);
   [[nodiscard]] Leftover leftover();
   void watch_progress();
 

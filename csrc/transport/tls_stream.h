@@ -62,6 +62,7 @@ class TlsStream final : public Stream {
   [[nodiscard]] Moved write(std::span<const iovec> parts) override;
   [[nodiscard]] std::size_t unacknowledged_bytes() const override;
   [[nodiscard]] std::size_t undelivered_bytes() const override;
+  [[nodiscard]] bool tampered() const override;
   [[nodiscard]] Line line() const override;
   void tune(bool bbr) override;
   void pace(std::uint64_t bytes_per_second) override;

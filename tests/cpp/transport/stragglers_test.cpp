@@ -8,41 +8,44 @@ namespace pccl {
 namespace {
 
 using Places = std::vector<std::size_t>;
-constexpr std::uint64_t kNow = 100'000;
 constexpr std::uint64_t kTripUs = 80'000;
 
-LaneProgress moved(std::uint64_t ago_ms) { return {false, kNow - ago_ms}; }
-const LaneProgress kDrained{true, kNow};
+LaneProgress stuck(std::uint64_t ms) { return {true, false, false, ms}; }
+const LaneProgress kDrained{true, true, false, 0};
 
 TEST(Stragglers, are_lanes_over_which_nothing_arrives_while_something_does_over_others) {
-  const std::vector<LaneProgress> lanes = {moved(10), moved(1900), moved(2000), moved(9000)};
-  EXPECT_EQ(stragglers(lanes, kNow, kTripUs, 0), (Places{2, 3}));
+  const std::vector<LaneProgress> lanes = {stuck(0), stuck(1999), stuck(2000), stuck(9000)};
+  EXPECT_EQ(stragglers(lanes, kTripUs, 0), (Places{2, 3}));
 }
 
 TEST(Stragglers, have_more_time_where_packets_need_longer) {
-  const std::vector<LaneProgress> lanes = {moved(10), moved(3900), moved(4000)};
-  EXPECT_EQ(stragglers(lanes, kNow, 500'000, 0), (Places{2}));
+  EXPECT_EQ(stragglers(std::vector{stuck(0), stuck(3999), stuck(4000)}, 500'000, 0), (Places{2}));
 }
 
-TEST(Stragglers, are_none_where_nothing_arrives_over_any_lane) {
-  const std::vector<LaneProgress> lanes = {moved(5000), moved(9000), moved(1000)};
-  EXPECT_EQ(stragglers(lanes, kNow, kTripUs, 0), Places{}) << "the peer has stopped, or the line";
-  EXPECT_EQ(stragglers(lanes, kNow, kTripUs, kNow - 9000), Places{});
+TEST(Stragglers, are_also_lanes_that_are_not_used_any_more_and_hold_something) {
+  std::vector<LaneProgress> lanes = {stuck(0), stuck(3000)};
+  lanes[1].used = false;
+  EXPECT_EQ(stragglers(lanes, kTripUs, 0), (Places{1}));
 }
 
 TEST(Stragglers, at_the_end_are_those_for_which_half_of_the_lanes_wait) {
-  const std::vector<LaneProgress> few = {kDrained, moved(10), moved(20)};
-  const std::vector<LaneProgress> half = {kDrained, moved(10), kDrained, moved(20)};
-  EXPECT_EQ(stragglers(few, kNow, kTripUs, kNow - 500), Places{});
-  EXPECT_EQ(stragglers(half, kNow, kTripUs, kNow - 240), (Places{1, 3}));
-  EXPECT_EQ(stragglers(half, kNow, kTripUs, kNow - 239), Places{}) << "three round trips";
-  EXPECT_EQ(stragglers(half, kNow, 1000, kNow - 199), Places{}) << "200 ms at least";
-  EXPECT_EQ(stragglers(half, kNow, kTripUs, 0), Places{}) << "slices wait for these lanes";
+  const std::vector<LaneProgress> few = {kDrained, stuck(10), stuck(20)};
+  std::vector<LaneProgress> half = {kDrained, stuck(10), kDrained, stuck(20)};
+  EXPECT_EQ(stragglers(few, kTripUs, 500), Places{});
+  EXPECT_EQ(stragglers(half, kTripUs, 240), (Places{1, 3}));
+  EXPECT_EQ(stragglers(half, kTripUs, 239), Places{}) << "three round trips";
+  EXPECT_EQ(stragglers(half, 1000, 199), Places{}) << "200 ms at least";
+  EXPECT_EQ(stragglers(half, kTripUs, 0), Places{}) << "slices wait for these lanes";
+  half[1].held = true;
+  EXPECT_EQ(stragglers(half, kTripUs, 240), Places{}) << "the rate of the process is the limit";
+  half = {kDrained, stuck(10), kDrained, stuck(20)};
+  half[0].used = half[2].used = false;
+  EXPECT_EQ(stragglers(half, kTripUs, 240), Places{}) << "lanes that take no slices wait for none";
 }
 
 TEST(Stragglers, of_lanes_that_are_all_drained_are_none) {
-  EXPECT_EQ(stragglers(std::vector{kDrained, kDrained}, kNow, kTripUs, 1), Places{});
-  EXPECT_EQ(stragglers({}, kNow, kTripUs, 1), Places{});
+  EXPECT_EQ(stragglers(std::vector{kDrained, kDrained}, kTripUs, 10'000), Places{});
+  EXPECT_EQ(stragglers({}, kTripUs, 10'000), Places{});
 }
 
 }  // namespace

@@ -1,0 +1,247 @@
+// Two ends of a link whose connections are lost, stuck and slow as a seed says: every segment
+// arrives once and as it was sent, its sender is told once, and no memory is touched that is not
+// the link's.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "base/limits.h"
+#include "base/random.h"
+#include "played_connection.h"
+#include "support.h"
+#include "transport/link.h"
+#include "transport/stream_lane.h"
+
+namespace pccl {
+namespace {
+
+using test::PlayedConnection;
+
+std::byte byte_of(std::uint64_t id, std::size_t at) {
+  return static_cast<std::byte>((id * 131 + at * 7 + (at >> 8)) & 0xFF);
+}
+
+/// One end. Memory of each segment is a block of its own, freed as soon as its owner may free it: a
+/// sanitizer sees each later touch.
+struct End : LinkOwner, DirectEvents {
+  explicit End(std::uint64_t peer) : link(*this, {PeerId{peer}, {}, {}}, 1) {}
+
+  void send(std::uint64_t id, std::size_t bytes) {
+    auto& payload = going[id] = std::make_unique<std::vector<std::byte>>(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) (*payload)[i] = byte_of(id, i);
+    SegmentHeader header;
+    header.op.step = id;
+    header.bytes = static_cast<std::uint32_t>(bytes);
+    link.send_segment(header, payload->data(), id, id);
+  }
+  void cancel(std::uint64_t token) {
+    link.cancel(token);
+    if (going.erase(token) > 0) cancelled.insert(token);
+    if (coming.erase(token) > 0) dropped.insert(token);
+  }
+  /// What the owner does when it hears of what was sent, a round of the loop later.
+  void free_told() {
+    for (const std::uint64_t id : told_now) going.erase(id);
+    told_now.clear();
+  }
+
+  DirectEvents& link_events() override { return *this; }
+  void link_sent(const Link&, const Outgoing& frame) override {
+    if (!frame.tells) return;
+    EXPECT_TRUE(told.insert(frame.cookie).second) << frame.cookie;
+    EXPECT_FALSE(cancelled.contains(frame.cookie));
+    told_now.push_back(frame.cookie);
+  }
+  void link_received(std::size_t, bool) override {}
+  void link_lost(Link& ended, const std::string& reason) override {
+    lost = reason;
+    ended.end();
+  }
+  void link_lacks(Link&) override { ++lacks; }
+  void link_closed(Link&) override {}
+  void link_up(PeerId) override {}
+  void link_down(PeerId, const std::string&, Down) override {}
+  void control_arrived(PeerId, std::span<const std::byte> payload) override {
+    EXPECT_EQ(test::text_of(payload), std::to_string(heard));
+    ++heard;
+  }
+  void relay_arrived(PeerId, std::span<const std::byte>) override {}
+  Placement segment_header(PeerId, const SegmentHeader& header) override {
+    const std::uint64_t id = header.op.step;
+    EXPECT_TRUE(asked.insert(id).second) << "asked twice for " << id;
+    auto& memory = coming[id] = std::make_unique<std::vector<std::byte>>(header.bytes);
+    return {memory->data(), id, id};
+  }
+  void segment_arrived(PeerId, const SegmentHeader& header, const Placement& at) override {
+    const std::uint64_t id = header.op.step;
+    EXPECT_EQ(at.cookie, id);
+    ASSERT_TRUE(coming.contains(id)) << "twice, or after its end: " << id;
+    const auto& memory = *coming[id];
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+      ASSERT_EQ(memory[i], byte_of(id, i)) << "byte " << i << " of " << id;
+    }
+    coming.erase(id);
+    EXPECT_TRUE(arrived.insert(id).second);
+  }
+  void segment_sent(PeerId, std::uint64_t) override {}
+  void routed_sent(PeerId, MemoryToken, std::uint64_t) override {}
+
+  Link link;
+  std::map<std::uint64_t, std::unique_ptr<std::vector<std::byte>>> going, coming;
+  std::set<std::uint64_t> told, cancelled, asked, arrived, dropped;
+  std::vector<std::uint64_t> told_now;
+  std::uint64_t said = 0;   // messages
+  std::uint64_t heard = 0;  // of the other end
+  int lacks = 0;
+  std::string lost;
+};
+
+struct Play {
+  explicit Play(std::uint64_t seed) : random(seed) {
+    room = std::size_t{1} << (12 + random.below(9));
+    for (std::size_t i = 0; i < 2 + random.below(5); ++i) dial();
+    for (End* end : {&a, &b}) {
+      end->link.state = Link::State::up;
+      end->link.use(2 + random.below(5));
+      end->link.start();
+    }
+  }
+  ~Play() {
+    a.link.end();
+    b.link.end();
+  }
+  /// One more lane; the first one is small, and is never lost.
+  void dial() {
+    connections.push_back(std::make_unique<PlayedConnection>(loop, room));
+    const bool small = connections.size() == 1;
+    const auto kind = small ? Lane::Kind::small : Lane::Kind::bulk;
+    const bool crc = random.below(2) == 0;
+    const std::size_t dialler = random.below(2);
+    End& near = dialler == 0 ? a : b;
+    End& far = dialler == 0 ? b : a;
+    auto here =
+        std::make_unique<StreamLane>(loop, near.link, kind, connections.back()->end(0), crc);
+    auto there =
+        std::make_unique<StreamLane>(loop, far.link, kind, connections.back()->end(1), crc);
+    if (small) {
+      near.link.attach(std::move(here));
+      far.link.attach(std::move(there));
+    } else if (near.link.room() > 0 && far.link.room() > 0) {
+      far.link.await(std::move(there));
+      near.link.join(std::move(here));
+    }
+  }
+  void run() {
+    static_cast<void>(loop.run_once(false));
+    a.free_told();
+    b.free_told();
+  }
+  void move() {
+    PlayedConnection& at = *connections[random.below(connections.size())];
+    at.deliver(random.below(2), std::size_t{1} << random.below(18));
+  }
+  void step() {
+    End& end = random.below(2) == 0 ? a : b;
+    switch (random.below(24)) {
+      case 0:
+        return end.send(++ids, kSmallSegmentBytesMax + 1 + random.below(4 * kSliceBytes));
+      case 1:
+        return end.send(++ids, 1 + random.below(kSmallSegmentBytesMax));
+      case 2:
+        end.link.send_message(FrameType::control, test::bytes_of(std::to_string(end.said++)));
+        return;
+      case 3:
+        if (random.below(3) == 0) end.cancel(1 + random.below(ids + 1));
+        return;
+      case 4:
+      case 5:
+        return end.link.mend(now_ms += random.below(300));
+      case 6:
+        if (random.below(3) > 0 || connections.size() < 2) return;
+        return connections[1 + random.below(connections.size() - 1)]->lose();
+      case 7:
+        if (connections.size() < 12 && random.below(2) == 0) dial();
+        return;
+      case 8:
+        if (random.below(4) == 0) end.link.use(2 + random.below(5));
+        return;
+      case 9: {
+        PlayedConnection& at = *connections[random.below(connections.size())];
+        if (at.lost()) at.fail(random.below(2));
+        return;
+      }
+      default:
+        return move();
+    }
+  }
+  /// Nothing new is lost, and what is lost is heard of.
+  [[nodiscard]] bool settle() {
+    for (int round = 0; round < 4000; ++round) {
+      for (const auto& at : connections) {
+        for (const std::size_t from : {0U, 1U}) {
+          if (at->lost()) at->fail(from);
+          at->deliver(from, 1U << 20);
+        }
+      }
+      run();
+      if (round % 10 == 0) {
+        a.link.mend(now_ms += 50);
+        b.link.mend(now_ms);
+      }
+      if (done(a, b) && done(b, a)) return true;
+    }
+    return false;
+  }
+  [[nodiscard]] static bool done(const End& from, const End& to) {
+    return from.going.empty() && to.coming.empty() && to.heard == from.said &&
+           from.link.queued_bytes() == 0;
+  }
+
+  [[nodiscard]] std::string state() const {
+    std::string text;
+    for (const End* end : {&a, &b}) {
+      text += std::to_string(end->going.size()) + " go, " + std::to_string(end->coming.size()) +
+              " come, " + std::to_string(end->heard) + " of " + std::to_string(end->said) +
+              " heard, " + std::to_string(end->link.queued_bytes()) + " bytes queued, " +
+              std::to_string(end->link.bulk_lanes()) + " lanes, lost: " + end->lost + "; ";
+    }
+    return text;
+  }
+
+  Random random;
+  Loop loop;
+  std::vector<std::unique_ptr<PlayedConnection>> connections;
+  End a{2};
+  End b{1};
+  std::size_t room = 0;
+  std::uint64_t ids = 0;
+  std::uint64_t now_ms = 1000;
+};
+
+TEST(LossyLink, loses_no_segment_and_touches_no_memory_of_others) {
+  std::uint64_t lost = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    Play play(seed);
+    for (int i = 0; i < 600; ++i) {
+      play.step();
+      if (play.random.below(3) == 0) play.run();
+    }
+    ASSERT_TRUE(play.settle()) << "seed " << seed << ": " << play.state();
+    for (const auto& [from, to] : {std::pair(&play.a, &play.b), std::pair(&play.b, &play.a)}) {
+      ASSERT_EQ(from->lost, "") << "seed " << seed;
+      for (const std::uint64_t id : from->told) {
+        EXPECT_TRUE(to->arrived.contains(id) || to->dropped.contains(id)) << id;
+      }
+      EXPECT_EQ(from->link.load().lanes, from->link.bulk_lanes()) << "no lane is late any more";
+      lost += from->link.view().lanes_lost;
+    }
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+  EXPECT_GT(lost, 300U);
+}
+
+}  // namespace
+}  // namespace pccl

@@ -1,0 +1,172 @@
+// A connection as TCP has it, of which a test decides what arrives when: bytes that were written
+// are under way, then acknowledged and unread at the other end, then read. When it is lost, what is
+// under way is gone, and each end hears of it at a time of its own.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "transport/loop.h"
+#include "transport/stream.h"
+
+namespace pccl::test {
+
+class PlayedConnection {
+ public:
+  /// Each direction has so many bytes under way at most.
+  PlayedConnection(Loop& loop, std::size_t room) : loop_(loop), room_(room) {}
+
+  /// The stream of end 0 or 1. To be taken once; it must not outlive this object while it is open.
+  std::unique_ptr<Stream> end(std::size_t which) { return std::make_unique<End>(*this, which); }
+  /// So many of the bytes that this end has written arrive.
+  void deliver(std::size_t from, std::size_t bytes) {
+    Way& way = ways_[from];
+    Way& back = ways_[1 - from];
+    if (lost_ || way.failed) return;
+    if (back.closed && (!way.under_way.empty() || way.closed)) {
+      if (!way.under_way.empty()) fail(from);  // nobody is there
+      return;
+    }
+    const auto begin = way.under_way.begin();
+    const auto now = static_cast<std::ptrdiff_t>(std::min(bytes, way.under_way.size()));
+    way.unread.insert(way.unread.end(), begin, begin + now);
+    way.under_way.erase(begin, begin + now);
+    look();
+  }
+  /// From now on nothing arrives any more.
+  void lose() { lost_ = true; }
+  /// This end hears that the connection is lost. What it has under way still counts as such, as in
+  /// Linux.
+  void fail(std::size_t which) {
+    lost_ = true;
+    ways_[which].failed = true;
+    look();
+  }
+  [[nodiscard]] bool lost() const { return lost_; }
+  [[nodiscard]] bool over() const { return lost_ && ways_[0].failed && ways_[1].failed; }
+
+ private:
+  /// What one end writes.
+  struct Way {
+    std::deque<std::byte> under_way;
+    std::deque<std::byte> unread;  // by the other end
+    bool ended = false;            // no more is written
+    bool closed = false;           // by the end that writes
+    bool failed = false;           // as that end sees it
+  };
+
+  class End final : public Stream {
+   public:
+    End(PlayedConnection& of, std::size_t which) : of_(of), which_(which) {
+      of_.ends_[which] = this;
+    }
+    ~End() override { close(); }
+    using Stream::read;
+    using Stream::write;
+    Moved read(std::span<const iovec> parts) override {
+      std::size_t moved = 0;
+      for (const iovec& part : parts) {
+        const std::size_t now = std::min(part.iov_len, in().unread.size());
+        std::copy_n(in().unread.begin(), now, static_cast<std::byte*>(part.iov_base));
+        in().unread.erase(in().unread.begin(),
+                          in().unread.begin() + static_cast<std::ptrdiff_t>(now));
+        moved += now;
+      }
+      if (moved > 0) return {Outcome::moved, moved, {}};
+      if (out().failed) return {Outcome::failed, 0, "lost on purpose"};
+      return {ends() ? Outcome::ended : Outcome::later, 0, {}};
+    }
+    Moved write(std::span<const iovec> parts) override {
+      if (out().failed) return {Outcome::failed, 0, "lost on purpose"};
+      std::size_t moved = 0;
+      for (const iovec& part : parts) {
+        const std::size_t now = std::min(part.iov_len, of_.room_ - out().under_way.size());
+        const auto* from = static_cast<const std::byte*>(part.iov_base);
+        out().under_way.insert(out().under_way.end(), from, from + now);
+        moved += now;
+      }
+      if (moved == 0) return {};
+      return {Outcome::moved, moved, {}};
+    }
+    [[nodiscard]] std::size_t unacknowledged_bytes() const override {
+      return of_.ways_[which_].under_way.size();
+    }
+    Moved peek(std::span<std::byte> into) override {
+      std::copy_n(in().unread.begin(), std::min(into.size(), in().unread.size()), into.begin());
+      return {Outcome::moved, into.size(), {}};
+    }
+    void shut() override { out().ended = true; }
+    void on_ready(Ready ready) override { ready_ = std::make_shared<Ready>(std::move(ready)); }
+    void want(bool read, bool write) override {
+      read_ = read;
+      write_ = write;
+      look();
+    }
+    void close() override {
+      if (!std::exchange(open_, false)) return;
+      ready_.reset();
+      out().ended = out().closed = true;
+      of_.ends_[which_] = nullptr;
+      if (!in().unread.empty() && !of_.lost_) of_.fail(1 - which_);  // a reset
+      of_.look();
+    }
+    [[nodiscard]] bool open() const override { return open_; }
+    [[nodiscard]] std::string remote() const override { return "played:1"; }
+    [[nodiscard]] std::string remote_host() const override { return "played"; }
+    [[nodiscard]] std::string local_host() const override { return "played"; }
+    [[nodiscard]] bool same_machine() const override { return false; }
+
+    void look() {
+      if (told_ || !ready_ || (!readable() && !writable())) return;
+      told_ = true;
+      of_.loop_.defer([this, alive = std::weak_ptr(alive_)] {
+        if (alive.expired()) return;
+        told_ = false;
+        const auto ready = ready_;
+        if (!ready || (!readable() && !writable())) return;
+        (*ready)(readable(), writable());
+        if (!alive.expired()) look();
+      });
+    }
+
+   private:
+    [[nodiscard]] Way& out() { return of_.ways_[which_]; }
+    [[nodiscard]] Way& in() { return of_.ways_[1 - which_]; }
+    [[nodiscard]] bool ends() { return in().ended && in().under_way.empty() && !of_.lost_; }
+    [[nodiscard]] bool readable() {
+      return read_ && (!in().unread.empty() || ends() || out().failed);
+    }
+    [[nodiscard]] bool writable() {
+      return write_ && (out().failed || out().under_way.size() < of_.room_);
+    }
+
+    PlayedConnection& of_;
+    std::size_t which_;
+    std::shared_ptr<Ready> ready_;
+    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+    bool read_ = false;
+    bool write_ = false;
+    bool told_ = false;
+    bool open_ = true;
+  };
+
+  void look() {
+    for (End* end : ends_) {
+      if (end != nullptr) end->look();
+    }
+  }
+
+  Loop& loop_;
+  std::size_t room_;
+  std::array<Way, 2> ways_;
+  std::array<End*, 2> ends_{};
+  bool lost_ = false;
+};
+
+}  // namespace pccl::test
