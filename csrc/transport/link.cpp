@@ -10,6 +10,7 @@
 namespace pccl {
 namespace {
 
+constexpr std::uint64_t kLookMsMax = 100;
 constexpr double kOfAllAlike = 0.25;  // the part of the pace that all lanes share alike
 
 }  // namespace
@@ -123,8 +124,10 @@ void Link::flush_bulk() {
 /// What is late or stuck goes over other lanes too: before all else that waits.
 void Link::mend(std::uint64_t now_ms) {
   forget_gone();
-  const std::uint64_t since_ms = now_ms - std::exchange(mended_ms_, now_ms);
-  std::vector<Held*> moved;
+  // The first look after a while says nothing of the time before it.
+  const std::uint64_t since_ms = std::min(now_ms - std::exchange(mended_ms_, now_ms), kLookMsMax);
+  bool others_move = false;
+  bool recovered = false;
   std::uint64_t trip_us = 0;
   std::size_t measured = 0;
   for (Held& held : lanes_) {
@@ -133,13 +136,18 @@ void Link::mend(std::uint64_t now_ms) {
     const Lane::Sent sent = held.lane->sent();
     const std::uint64_t delivered =
         sent.bytes - std::min<std::uint64_t>(sent.bytes, sent.unacknowledged);
-    if (std::exchange(held.delivered, delivered) != delivered) moved.push_back(&held);
+    const bool carries = held.used || &held != &lanes_.front();  // not messages alone
+    const bool moves = std::exchange(held.delivered, delivered) != delivered;
+    others_move = others_move || (moves && carries);
     LaneProgress& progress = held.progress;
     const bool was_drained = progress.drained;
     progress.drained = sent.unacknowledged == 0 && held.lane->idle();
     progress.held = sent.held;
-    if (was_drained || progress.drained || sent.held) progress.stuck_ms = 0;
-    held.late = held.late && !progress.drained;
+    held.waits = !moves && !was_drained && !progress.drained && !sent.held;
+    if (held.late && progress.drained) {
+      held.late = false;
+      recovered = true;
+    }
     if (sent.line.trip_us == 0) continue;
     trip_us += sent.line.trip_us;
     ++measured;
@@ -149,17 +157,15 @@ void Link::mend(std::uint64_t now_ms) {
   } else if (nothing_waits_since_ms_ == 0) {
     nothing_waits_since_ms_ = now_ms;
   }
-  choose();
+  if (recovered) choose();
   std::vector<Held*> lanes;  // bulk lanes alone: what the small one has begun has no copies
   std::vector<LaneProgress> seen;
   for (Held& held : lanes_) {
     if (!held.lane->open() || held.awaited || held.late) continue;
-    const bool has_moved = std::find(moved.begin(), moved.end(), &held) != moved.end();
-    const bool others_have = moved.size() > (has_moved ? 1U : 0U);
-    LaneProgress& progress = held.progress;
-    progress.stuck_ms = has_moved ? 0 : progress.stuck_ms + (others_have ? since_ms : 0);
-    progress.used = held.used;
     if (&held == &lanes_.front()) continue;
+    LaneProgress& progress = held.progress;
+    progress.stuck_ms = held.waits ? progress.stuck_ms + (others_move ? since_ms : 0) : 0;
+    progress.used = held.used;
     lanes.push_back(&held);
     seen.push_back(progress);
   }

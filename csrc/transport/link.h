@@ -149,6 +149,7 @@ class Link : public LaneOwner {
     std::uint64_t arrived = 0;  // of its bytes, when shares were made
     std::uint64_t carried = 0;  // since the time before
     std::uint64_t delivered = 0;
+    bool waits = false;  // since the last look nothing that it had sent has arrived
     LaneProgress progress = {};
   };
   [[nodiscard]] Held& held(const Lane& lane);

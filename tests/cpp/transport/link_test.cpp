@@ -339,6 +339,24 @@ TEST(Link, gives_the_slices_of_a_lane_that_is_stuck_to_the_others) {
   EXPECT_EQ(ends.a.link.load().lanes, 4U);
 }
 
+TEST(Link, takes_no_lane_for_stuck_because_nobody_has_looked_for_long) {
+  LinkEnds ends(5);
+  const auto data = numbers(8U << 20, 3);
+  ends.a.link.use(4);
+  ASSERT_TRUE(ends.until([&] { return ends.b.link.bulk_lanes() == 4; }));
+  ends.a.link.mend(1000);
+  ends.last->stick(true);
+  LinkEnds::send(ends.a, data, 1U << 20, 1);
+  for (const std::uint64_t now_ms : {900'000U, 900'050U, 900'100U}) {
+    ends.a.link.mend(now_ms);
+    for (int round = 0; round < 500; ++round) static_cast<void>(ends.loop.run_once(false));
+  }
+  EXPECT_EQ(ends.b.arrived.size(), 7U) << "one waits for the last lane";
+  ends.last->stick(false);
+  ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 8; }));
+  EXPECT_EQ(ends.b.memory, data);
+}
+
 /// A link of sockets, whose connections a test can cut as a network does.
 struct TcpEnds {
   explicit TcpEnds(bool encrypted, std::size_t lanes = 9) {
