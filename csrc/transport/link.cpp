@@ -24,6 +24,7 @@ void Link::attach(std::unique_ptr<Lane> lane) {
 }
 
 void Link::join(std::unique_ptr<Lane> lane) {
+  forget_gone();
   Lane& joined = *lane;
   lanes_.push_back({std::move(lane)});
   ++bulk_lanes_;
@@ -137,7 +138,9 @@ void Link::mend(std::uint64_t now_ms) {
     const std::uint64_t delivered =
         sent.bytes - std::min<std::uint64_t>(sent.bytes, sent.unacknowledged);
     const bool carries = held.used || &held != &lanes_.front();  // not messages alone
-    const bool moves = std::exchange(held.delivered, delivered) != delivered;
+    // Under encryption what was written counts fewer bytes than what is on its way.
+    const bool moves = delivered > held.delivered;
+    held.delivered = std::max(held.delivered, delivered);
     others_move = others_move || (moves && carries);
     LaneProgress& progress = held.progress;
     const bool was_drained = progress.drained;
@@ -202,7 +205,8 @@ LinkLoad Link::load() const {
     load.line.arrived_bytes += line.arrived_bytes;
     load.line.sent_bytes += line.sent_bytes;
     load.line.resent_bytes += line.resent_bytes;
-    if (&held != &lanes_.front() && sent.unacknowledged > 0) load.sends = true;
+    const bool bulk = &held != &lanes_.front();
+    if (bulk && (sent.unacknowledged > 0 || !held.lane->idle())) load.sends = true;
     if (!held.used) continue;
     ++used;
     if (sent.unacknowledged > 0 || !held.lane->idle()) ++sending;

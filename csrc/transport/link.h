@@ -8,7 +8,7 @@
 // vanish without a loss. The acceptor holds
 // the lane until then as long as the connection and the link last: a dialler that has stopped for a
 // while would miss a lane that had ended. A goodbye is sent on every lane, so a side that has
-// received it on all its lanes has missed no frame.
+// received it on all its lanes has missed no frame, unless a lane was lost meanwhile.
 //
 // A bulk lane may be lost without its link if all that was lost with it are slices, or nothing:
 // each side sends its own again over the other lanes. Slices of a lane that is late go over others
@@ -120,6 +120,8 @@ class Link : public LaneOwner {
   std::uint64_t refused_long_ms = 0;   // a refusal counts when it lasts that long
   std::uint64_t proven_at_ms = 0;
   std::string last_failure;
+  std::uint64_t lacks_until_ms = 0;  // bulk lanes were lost, and `retry` sees to them then; 0: none
+  std::uint64_t lanes_lost_told = 0;
 
  private:
   void lane_message(FrameType type, std::span<const std::byte> payload) override;

@@ -374,15 +374,24 @@ void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
   }
 }
 
-/// The lanes that a link has from its beginning; Widening sees to the others.
 void TcpLinks::link_lacks(Link& link) {
   if (link.widening) link.widening->lost();
   dial_lacking(link, kLackMs);
 }
 
+/// Dials the lanes that a link has from its beginning; Widening sees to the others.
 void TcpLinks::dial_lacking(Link& link, std::uint64_t delay_ms) {
-  if (!link.dialled) return;
+  const std::uint64_t until_ms = loop_.now_ms() + delay_ms;
+  // Lanes that go on being lost put nothing off.
+  if (link.lacks_until_ms != 0 && link.lacks_until_ms <= until_ms) return;
+  link.lacks_until_ms = until_ms;
   link.retry = loop_.timer(delay_ms, 0, [this, &link] {
+    link.lacks_until_ms = 0;
+    if (link.lanes_lost() > std::exchange(link.lanes_lost_told, link.lanes_lost())) {
+      log_info("the link to peer " + name_of(link.handle) + " has lost " +
+               std::to_string(link.lanes_lost()) + " of its lanes since it came up, and goes on");
+    }
+    if (!link.dialled) return;
     const std::size_t there = link.bulk_lanes() + link.joining.size();
     if (there < options_.bulk_lanes) widen(link, options_.bulk_lanes - there);
   });

@@ -25,9 +25,11 @@ std::vector<std::size_t> stragglers(std::span<const LaneProgress> lanes, std::ui
     ++used;
     if (lane.drained) ++waiting;
   }
-  const bool at_the_end = !held && waiting > 0 && 2 * waiting >= used &&
-                          nothing_waits_ms >= std::max(kLateMs, kLateTrips * trip_us / 1000);
   const std::uint64_t stuck_ms = std::max(kStuckMs, kStuckTrips * trip_us / 1000);
+  // Half of the lanes may be stuck at once: then the others wait for longer, to be sure.
+  const std::uint64_t late_ms =
+      2 * waiting >= used ? std::max(kLateMs, kLateTrips * trip_us / 1000) : stuck_ms;
+  const bool at_the_end = !held && waiting > 0 && nothing_waits_ms >= late_ms;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     if (!lanes[i].drained && (at_the_end || lanes[i].stuck_ms >= stuck_ms)) places.push_back(i);

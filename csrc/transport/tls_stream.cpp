@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/assert.h"
@@ -530,6 +531,8 @@ std::size_t TlsStream::unacknowledged_bytes() const {
 }
 
 std::size_t TlsStream::undelivered_bytes() const {
+  // What a connection that has failed did not take is not counted any more.
+  if (!state_->write_error.empty()) return std::numeric_limits<std::size_t>::max();
   // A record is read as a whole, and its first bytes may have arrived.
   const std::size_t bytes = unacknowledged_bytes();
   return bytes == 0 ? 0 : bytes + kRecordBytes;

@@ -287,6 +287,7 @@ TEST(Links, the_loss_of_the_small_lane_takes_the_whole_link_down_at_once) {
 
 TEST(Links, the_loss_of_a_bulk_lane_that_carries_nothing_costs_that_lane_alone) {
   ThreeLanes at;
+  test::LogLines lines;
   Pair& pair = at.pair;
   for (std::size_t lost = 1; lost < 3; ++lost) {
     at.peer.clients[lost].reset();
@@ -299,6 +300,8 @@ TEST(Links, the_loss_of_a_bulk_lane_that_carries_nothing_costs_that_lane_alone) 
       return !at.peer.clients[0]->closed() && at.peer.clients[0]->received.size() > heard;
     }));
   }
+  ASSERT_TRUE(test::poll_until(
+      pair.loop, [&] { return lines.count("has lost 2 of its lanes since it came up") == 1; }));
   EXPECT_TRUE(pair.high.events.down.empty());
 }
 

@@ -32,6 +32,8 @@ TEST(Stragglers, at_the_end_are_those_for_which_half_of_the_lanes_wait) {
   const std::vector<LaneProgress> few = {kDrained, stuck(10), stuck(20)};
   std::vector<LaneProgress> half = {kDrained, stuck(10), kDrained, stuck(20)};
   EXPECT_EQ(stragglers(few, kTripUs, 500), Places{});
+  EXPECT_EQ(stragglers(few, kTripUs, 1999), Places{});
+  EXPECT_EQ(stragglers(few, kTripUs, 2000), (Places{1, 2})) << "a way of most lanes may be gone";
   EXPECT_EQ(stragglers(half, kTripUs, 240), (Places{1, 3}));
   EXPECT_EQ(stragglers(half, kTripUs, 239), Places{}) << "three round trips";
   EXPECT_EQ(stragglers(half, 1000, 199), Places{}) << "200 ms at least";
@@ -41,6 +43,11 @@ TEST(Stragglers, at_the_end_are_those_for_which_half_of_the_lanes_wait) {
   half = {kDrained, stuck(10), kDrained, stuck(20)};
   half[0].used = half[2].used = false;
   EXPECT_EQ(stragglers(half, kTripUs, 240), Places{}) << "lanes that take no slices wait for none";
+}
+
+TEST(Stragglers, are_none_where_nothing_arrives_over_any_lane) {
+  const std::vector<LaneProgress> lanes = {stuck(0), stuck(0), stuck(0)};
+  EXPECT_EQ(stragglers(lanes, kTripUs, 9000), Places{}) << "the peer has stopped, or the line";
 }
 
 TEST(Stragglers, of_lanes_that_are_all_drained_are_none) {
