@@ -10,8 +10,8 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kLookMsMax = 100;
-constexpr double kOfAllAlike = 0.25;  // the part of the pace that all lanes share alike
+constexpr std::uint64_t kLookMsMax = 100;  // of the time between two looks this much counts
+constexpr double kOfAllAlike = 0.25;       // the part of the pace that all lanes share alike
 
 }  // namespace
 
@@ -164,8 +164,8 @@ void Link::mend(std::uint64_t now_ms) {
   std::vector<Held*> lanes;  // bulk lanes alone: what the small one has begun has no copies
   std::vector<LaneProgress> seen;
   for (Held& held : lanes_) {
-    if (!held.lane->open() || held.awaited || held.late) continue;
-    if (&held == &lanes_.front()) continue;
+    const bool small = &held == &lanes_.front();
+    if (small || !held.lane->open() || held.awaited || held.late) continue;
     LaneProgress& progress = held.progress;
     progress.stuck_ms = held.waits ? progress.stuck_ms + (others_move ? since_ms : 0) : 0;
     progress.used = held.used;

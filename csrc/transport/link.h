@@ -5,10 +5,10 @@
 // The first lane makes the link; other lanes join at any time. The side that accepted a joining
 // lane counts the lane as part of the link earlier than the side that dialled it. So the acceptor
 // sends nothing over the lane until the dialler has sent `joined` on it: until then the lane may
-// vanish without a loss. The acceptor holds
-// the lane until then as long as the connection and the link last: a dialler that has stopped for a
-// while would miss a lane that had ended. A goodbye is sent on every lane, so a side that has
-// received it on all its lanes has missed no frame, unless a lane was lost meanwhile.
+// vanish without a loss. The acceptor holds the lane until then as long as the connection and the
+// link last: a dialler that has stopped for a while would miss a lane that had ended. A goodbye is
+// sent on every lane, so a side that has received it on all its lanes has missed no frame, unless a
+// lane was lost meanwhile.
 //
 // A bulk lane may be lost without its link if all that was lost with it are slices, or nothing:
 // each side sends its own again over the other lanes. Slices of a lane that is late go over others

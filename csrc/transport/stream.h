@@ -89,7 +89,7 @@ class Stream {
   [[nodiscard]] virtual bool loopback() const { return false; }
   /// Has something come that the other side cannot have sent? Then its system says of bytes that
   /// they have arrived which nobody can read.
-  [[nodiscard]] virtual bool tampered() const { return false; }
+  [[nodiscard]] virtual bool refused() const { return false; }
   /// Is every byte authenticated before it is read? Then payloads need no checksums.
   [[nodiscard]] virtual bool encrypted() const { return false; }
 

@@ -27,8 +27,7 @@ constexpr std::size_t kRefillBytes = 512U << 10;  // taken ahead from the shared
 // silence time-out, since a question and its answer may each wait at two processes.
 constexpr std::uint64_t kMessageWaitMs = 5000;
 constexpr std::size_t kNoBudget = ~std::size_t{0};
-constexpr std::size_t kCopiedBytesMax = 8U
-                                        << 20;  // of copies: twice what a socket holds by default
+constexpr std::size_t kCopiedBytesMax = 8U << 20;  // twice what a socket holds by default
 static_assert(kSmallBufferBytes >= kFrameHeaderBytes + kRelayBytesMax);
 
 /// Memory for payload that is not wanted. One for each thread, because it is never read.
@@ -505,7 +504,7 @@ void StreamLane::ended(const std::string& reason) {
   std::string why = reason;
   if (write_failed_ && !write_error_.empty()) why = write_error_;
   write_failed_ = true;  // what the system says of this connection means nothing any more
-  const bool tampered = stream_->tampered();
+  const bool tampered = stream_->refused();
   Leftover left = closing || in_order || tampered ? Leftover{} : leftover();
   end();
   if (closing) return owner_.lane_closed(*this);

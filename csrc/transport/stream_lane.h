@@ -118,6 +118,7 @@ class StreamLane final : public Lane, private SendTurns::Sender {
   std::size_t kept_bytes_ = 0;    // of their payloads
   std::uint64_t bare_until_ = 0;  // some frame up to here has no copy
   std::uint64_t arrived_ = 0;     // all up to here has arrived
+
   // Under a rate.
   SendTurns* turns_;
   std::deque<Outgoing> loose_;       // small segments that messages may overtake; none has begun

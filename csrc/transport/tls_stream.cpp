@@ -538,8 +538,6 @@ std::size_t TlsStream::undelivered_bytes() const {
   return bytes == 0 ? 0 : bytes + kRecordBytes;
 }
 
-bool TlsStream::tampered() const { return state_->refused; }
-
 Line TlsStream::line() const { return state_->under->line(); }
 void TlsStream::tune(bool bbr) { state_->under->tune(bbr); }
 void TlsStream::pace(std::uint64_t bytes_per_second) { state_->under->pace(bytes_per_second); }

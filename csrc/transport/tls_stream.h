@@ -42,9 +42,9 @@ class TlsStream final : public Stream {
 
   /// Has the handshake ended well?
   [[nodiscard]] bool established() const;
-  /// Has the handshake failed because one end does not hold the key? Otherwise the stream below has
-  /// failed.
-  [[nodiscard]] bool refused() const;
+  /// Has the handshake failed because one end does not hold the key, or has a record come that its
+  /// holder has not written? Otherwise the stream below has failed.
+  [[nodiscard]] bool refused() const override;
   /// The stream below, for ends that have proven themselves and go on without encryption. Both ends
   /// call it at the same place: what one of them writes next must not come before the other one has
   /// called it. Null if bytes wait to be read or written, or after `read_ahead`.
@@ -62,7 +62,6 @@ class TlsStream final : public Stream {
   [[nodiscard]] Moved write(std::span<const iovec> parts) override;
   [[nodiscard]] std::size_t unacknowledged_bytes() const override;
   [[nodiscard]] std::size_t undelivered_bytes() const override;
-  [[nodiscard]] bool tampered() const override;
   [[nodiscard]] Line line() const override;
   void tune(bool bbr) override;
   void pace(std::uint64_t bytes_per_second) override;

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "loop_stream.h"
 #include "transport/loop.h"
-#include "transport/stream.h"
 
 namespace pccl::test {
 
-class MemoryStream : public Stream {
+class MemoryStream : public LoopStream {
  public:
   /// Two ends. Each call moves `piece` bytes at most, and a direction holds `room` bytes.
   static std::pair<std::unique_ptr<MemoryStream>, std::unique_ptr<MemoryStream>> pair(
@@ -68,19 +68,10 @@ class MemoryStream : public Stream {
     out_->ended = true;
     if (out_->reader != nullptr) out_->reader->look();
   }
-  void on_ready(Ready ready) override {
-    ready_ = std::make_shared<Ready>(std::move(ready));
-    read_ = write_ = false;
-  }
-  void want(bool read, bool write) override {
-    read_ = read;
-    write_ = write;
-    look();
-  }
   void close() override {
     if (!open_) return;
     open_ = false;
-    ready_.reset();
+    tell_no_more();
     shut();
     in_->reader = nullptr;
     out_->writer = nullptr;
@@ -104,40 +95,23 @@ class MemoryStream : public Stream {
     MemoryStream* writer = nullptr;
   };
   MemoryStream(Loop& loop, std::size_t piece, std::shared_ptr<Pipe> in, std::shared_ptr<Pipe> out)
-      : loop_(loop), piece_(piece), in_(std::move(in)), out_(std::move(out)) {
+      : LoopStream(loop), piece_(piece), in_(std::move(in)), out_(std::move(out)) {
     in_->reader = this;
     out_->writer = this;
   }
   [[nodiscard]] Moved nothing_to_read() const {
     return {in_->ended ? Outcome::ended : Outcome::later, 0, {}};
   }
-  [[nodiscard]] bool readable() const { return read_ && (!in_->bytes.empty() || in_->ended); }
-  [[nodiscard]] bool writable() const {
-    return write_ && (out_->bytes.size() < out_->room || out_->reader == nullptr);
+  [[nodiscard]] bool readable() const override {
+    return wants_read() && (!in_->bytes.empty() || in_->ended);
   }
-  /// Readiness is told from the loop, again and again while it lasts.
-  void look() {
-    if (told_ || !ready_ || !*ready_ || (!readable() && !writable())) return;
-    told_ = true;
-    loop_.defer([this, alive = std::weak_ptr(alive_)] {
-      if (alive.expired()) return;
-      told_ = false;
-      const auto ready = ready_;
-      if (!ready || (!readable() && !writable())) return;
-      (*ready)(readable(), writable());
-      if (!alive.expired()) look();
-    });
+  [[nodiscard]] bool writable() const override {
+    return wants_write() && (out_->bytes.size() < out_->room || out_->reader == nullptr);
   }
 
-  Loop& loop_;
   std::size_t piece_;
   std::shared_ptr<Pipe> in_;
   std::shared_ptr<Pipe> out_;
-  std::shared_ptr<Ready> ready_;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
-  bool read_ = false;
-  bool write_ = false;
-  bool told_ = false;
   bool open_ = true;
 };
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "loop_stream.h"
 #include "transport/loop.h"
-#include "transport/stream.h"
 
 namespace pccl::test {
 
@@ -61,9 +61,9 @@ class PlayedConnection {
     bool failed = false;           // as that end sees it
   };
 
-  class End final : public Stream {
+  class End final : public LoopStream {
    public:
-    End(PlayedConnection& of, std::size_t which) : of_(of), which_(which) {
+    End(PlayedConnection& of, std::size_t which) : LoopStream(of.loop_), of_(of), which_(which) {
       of_.ends_[which] = this;
     }
     ~End() override { close(); }
@@ -102,15 +102,9 @@ class PlayedConnection {
       return {Outcome::moved, into.size(), {}};
     }
     void shut() override { out().ended = true; }
-    void on_ready(Ready ready) override { ready_ = std::make_shared<Ready>(std::move(ready)); }
-    void want(bool read, bool write) override {
-      read_ = read;
-      write_ = write;
-      look();
-    }
     void close() override {
       if (!std::exchange(open_, false)) return;
-      ready_.reset();
+      tell_no_more();
       out().ended = out().closed = true;
       of_.ends_[which_] = nullptr;
       if (!in().unread.empty() && !of_.lost_) of_.fail(1 - which_);  // a reset
@@ -122,37 +116,19 @@ class PlayedConnection {
     [[nodiscard]] std::string local_host() const override { return "played"; }
     [[nodiscard]] bool same_machine() const override { return false; }
 
-    void look() {
-      if (told_ || !ready_ || (!readable() && !writable())) return;
-      told_ = true;
-      of_.loop_.defer([this, alive = std::weak_ptr(alive_)] {
-        if (alive.expired()) return;
-        told_ = false;
-        const auto ready = ready_;
-        if (!ready || (!readable() && !writable())) return;
-        (*ready)(readable(), writable());
-        if (!alive.expired()) look();
-      });
-    }
-
    private:
-    [[nodiscard]] Way& out() { return of_.ways_[which_]; }
-    [[nodiscard]] Way& in() { return of_.ways_[1 - which_]; }
-    [[nodiscard]] bool ends() { return in().ended && in().under_way.empty() && !of_.lost_; }
-    [[nodiscard]] bool readable() {
-      return read_ && (!in().unread.empty() || ends() || out().failed);
+    [[nodiscard]] Way& out() const { return of_.ways_[which_]; }
+    [[nodiscard]] Way& in() const { return of_.ways_[1 - which_]; }
+    [[nodiscard]] bool ends() const { return in().ended && in().under_way.empty() && !of_.lost_; }
+    [[nodiscard]] bool readable() const override {
+      return wants_read() && (!in().unread.empty() || ends() || out().failed);
     }
-    [[nodiscard]] bool writable() {
-      return write_ && (out().failed || out().under_way.size() < of_.room_);
+    [[nodiscard]] bool writable() const override {
+      return wants_write() && (out().failed || out().under_way.size() < of_.room_);
     }
 
     PlayedConnection& of_;
     std::size_t which_;
-    std::shared_ptr<Ready> ready_;
-    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
-    bool read_ = false;
-    bool write_ = false;
-    bool told_ = false;
     bool open_ = true;
   };
 

@@ -43,6 +43,24 @@ std::vector<Outgoing> all_slices(SlicesOut& out) {
   return slices;
 }
 
+/// Of one segment for each payload, of the tokens 1, 2, …
+std::vector<Outgoing> all_slices(SlicesOut& out,
+                                 const std::vector<std::vector<std::byte>>& payloads) {
+  std::vector<Outgoing> slices;
+  for (std::size_t i = 0; i < payloads.size(); ++i) {
+    out.cut(segment_of(payloads[i], i + 1));
+    for (Outgoing& slice : all_slices(out)) slices.push_back(std::move(slice));
+  }
+  return slices;
+}
+
+template <class Item>
+void shuffle(std::vector<Item>& items, Random& random) {
+  for (std::size_t i = items.size() - 1; i > 0; --i) {
+    std::swap(items[i], items[random.below(i + 1)]);
+  }
+}
+
 /// The slices as the other end takes them, into memory of its own.
 struct Receiver {
   /// The header has come.
@@ -83,17 +101,11 @@ TEST(Slices, come_together_in_any_order_and_over_each_other) {
     Random random(seed);
     SlicesOut out;
     std::vector<std::vector<std::byte>> payloads;
-    std::vector<Outgoing> under_way;
     for (int i = 0; i < 10; ++i) {
       payloads.push_back(payload_of(1 + random.below(kSegmentBytesMax), i));
     }
-    for (std::size_t i = 0; i < payloads.size(); ++i) {
-      out.cut(segment_of(payloads[i], i + 1));
-      for (Outgoing& slice : all_slices(out)) under_way.push_back(std::move(slice));
-    }
-    for (std::size_t i = under_way.size() - 1; i > 0; --i) {
-      std::swap(under_way[i], under_way[random.below(i + 1)]);
-    }
+    std::vector<Outgoing> under_way = all_slices(out, payloads);
+    shuffle(under_way, random);
     Receiver receiver;
     std::vector<std::uint64_t> told;
     for (const Outgoing& slice : under_way) {
@@ -188,20 +200,14 @@ TEST(Slices, memory_of_a_whole_segment_is_written_by_no_lane_that_still_reads_a_
     Random random(seed);
     SlicesOut out;
     std::vector<std::vector<std::byte>> payloads;
-    std::vector<Outgoing> slices;
     for (int i = 0; i < 3; ++i)
       payloads.push_back(payload_of(kSlice + 1 + random.below(8 * kSlice), i));
-    for (std::size_t i = 0; i < payloads.size(); ++i) {
-      out.cut(segment_of(payloads[i], i + 1));
-      for (Outgoing& slice : all_slices(out)) slices.push_back(std::move(slice));
-    }
+    const std::vector<Outgoing> slices = all_slices(out, payloads);
     std::vector<const Outgoing*> under_way;  // each one to four times
     for (const Outgoing& slice : slices) {
       for (std::uint64_t i = random.below(4); i < 4; ++i) under_way.push_back(&slice);
     }
-    for (std::size_t i = under_way.size() - 1; i > 0; --i) {
-      std::swap(under_way[i], under_way[random.below(i + 1)]);
-    }
+    shuffle(under_way, random);
     Receiver receiver;
     std::vector<Reading> lanes;
     const auto write = [](const Reading& lane, std::size_t from, std::size_t to) {
