@@ -1,6 +1,7 @@
 // What is known of the way that a connection's bytes take.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace pccl {
@@ -15,5 +16,10 @@ struct Line {
   std::uint64_t resent_bytes = 0;
   bool by_model = false;  // BBR sends: as fast as bytes arrive, whatever is lost
 };
+
+/// Is the queue of a line long: a quarter of the shortest round trip, and 5 ms at least?
+[[nodiscard]] constexpr bool queues(std::uint64_t least_trip_us, std::uint64_t trip_us) {
+  return trip_us > least_trip_us + std::max<std::uint64_t>(least_trip_us / 4, 5000);
+}
 
 }  // namespace pccl

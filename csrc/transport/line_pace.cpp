@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
+#include "transport/line.h"
+
 namespace pccl {
 namespace {
 
 constexpr std::uint64_t kPaceTrips = 4;
 constexpr std::uint64_t kPaceUsMin = 100'000;
-constexpr std::uint64_t kResentShare =
-    32;                                   // more than one byte of so many: the line's queue is full
-constexpr std::uint64_t kQueueShare = 4;  // a queue as long as that share of a round trip
-constexpr std::uint64_t kQueueUsMin = 5000;
+// More than one byte of so many: the line's queue is full.
+constexpr std::uint64_t kResentShare = 32;
 // While a line is crowded the limit is so many times what arrives, and in one window of kWindows
 // more, and what is lost on top: if more arrives then, the line carries it, whoever makes its
 // losses and queues. The window after that lets the queue go.
@@ -26,8 +26,7 @@ constexpr double kFree = 2;  // a limit of so many times what arrives is none
 /// Is the queue of the line long, or full?
 bool crowds(const LinePace::Look& window) {
   if (window.resent_bytes > window.sent_bytes / kResentShare) return true;
-  const std::uint64_t queue_us = std::max(window.least_trip_us / kQueueShare, kQueueUsMin);
-  return window.trip_us > window.least_trip_us + queue_us;
+  return queues(window.least_trip_us, window.trip_us);
 }
 
 }  // namespace

@@ -11,11 +11,11 @@ constexpr std::uint64_t kStuckTrips = 8;
 // At the end of an operation, when the others have nothing to do.
 constexpr std::uint64_t kLateMs = 200;
 constexpr std::uint64_t kLateTrips = 3;
+constexpr std::uint64_t kNeeded = 5;  // quarters of what the line needs
 
 }  // namespace
 
-std::vector<std::size_t> stragglers(std::span<const LaneProgress> lanes, std::uint64_t trip_us,
-                                    std::uint64_t nothing_waits_ms) {
+std::vector<std::size_t> stragglers(std::span<const LaneProgress> lanes, const LinkProgress& link) {
   std::size_t used = 0;
   std::size_t waiting = 0;  // of the used ones, for the others
   bool held = false;
@@ -25,11 +25,13 @@ std::vector<std::size_t> stragglers(std::span<const LaneProgress> lanes, std::ui
     ++used;
     if (lane.drained) ++waiting;
   }
-  const std::uint64_t stuck_ms = std::max(kStuckMs, kStuckTrips * trip_us / 1000);
+  const std::uint64_t stuck_ms = std::max(kStuckMs, kStuckTrips * link.trip_us / 1000);
   // Half of the lanes may be stuck at once: then the others wait for longer, to be sure.
-  const std::uint64_t late_ms =
-      2 * waiting >= used ? std::max(kLateMs, kLateTrips * trip_us / 1000) : stuck_ms;
-  const bool at_the_end = !held && waiting > 0 && nothing_waits_ms >= late_ms;
+  const std::uint64_t wait_ms =
+      2 * waiting >= used ? std::max(kLateMs, kLateTrips * link.trip_us / 1000) : stuck_ms;
+  // A slow line needs its time, and what goes twice takes more of it.
+  const std::uint64_t late_ms = std::max(wait_ms, kNeeded * link.needs_ms / 4);
+  const bool at_the_end = !held && waiting > 0 && link.nothing_waits_ms >= late_ms;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     if (!lanes[i].drained && (at_the_end || lanes[i].stuck_ms >= stuck_ms)) places.push_back(i);

@@ -20,10 +20,15 @@ struct LaneProgress {
   std::uint64_t stuck_ms = 0;  // for so long others have moved, and nothing of it has arrived
 };
 
-/// Places in `lanes`. `trip_us`: the mean round trip of now. `nothing_waits_ms`: for so long no
-/// slice has waited for a lane; 0: some do.
+/// What holds for all lanes of the link.
+struct LinkProgress {
+  std::uint64_t trip_us = 0;           // the mean round trip of now
+  std::uint64_t nothing_waits_ms = 0;  // for so long no slice has waited for a lane; 0: some do
+  std::uint64_t needs_ms = 0;  // so long all lanes together need for what was under way then
+};
+
+/// Places in `lanes`.
 [[nodiscard]] std::vector<std::size_t> stragglers(std::span<const LaneProgress> lanes,
-                                                  std::uint64_t trip_us,
-                                                  std::uint64_t nothing_waits_ms);
+                                                  const LinkProgress& link);
 
 }  // namespace pccl

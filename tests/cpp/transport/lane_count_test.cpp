@@ -124,6 +124,27 @@ TEST(LaneCount, lanes_go_where_something_else_than_the_line_is_the_limit) {
   EXPECT_LT(many, 20U * 180);
 }
 
+TEST(LaneCount, no_more_than_a_line_whose_queue_is_long_has_packets_for) {
+  LaneCount count(1, 128);
+  Random random(1);
+  const auto look = [&](double mbit, double seconds, bool queued) {
+    for (double at = 0; at < seconds; at += 0.05) {
+      const double noise = 0.5 + static_cast<double>(random.below(1001)) / 1000;
+      const auto bytes = static_cast<std::uint64_t>(noise * mbit / 8 * 50'000);
+      static_cast<void>(count.look({50'000, bytes, 80'000, queued, 128, queued}));
+    }
+    return count.wanted();
+  };
+  std::size_t most = 0;
+  for (int i = 0; i < 1000; ++i) most = std::max(most, look(4, 1, true));
+  EXPECT_LE(most, 3U) << "4 Mbit/s and 80 ms: 40 kB";
+  LaneCount another(1, 128);
+  count = another;
+  for (int i = 0; i < 60; ++i) look(4 * static_cast<double>(count.wanted()), 1, false);
+  EXPECT_GT(count.wanted(), 64U) << "more lanes carry more, and nothing queues";
+  EXPECT_LE(look(4, 5, true), 3U);
+}
+
 TEST(LaneCount, as_many_as_are_worth_a_trial) {
   LaneCount count(1, 32);
   const auto look = [&](std::size_t most, double seconds) {
