@@ -304,8 +304,8 @@ void Topology::look(Group& group, std::uint64_t now_s) {
   }
   group.confirms = 0;
   if (!better(group.best_worth, group.worth, kChangePercent)) group.best.clear();
-  group.unsure_s =
-      group.much_better ? kVoteS : std::min(kVoteS, 2 * std::max(kUnsureS, group.unsure_s));
+  if (group.much_better) return;  // the next epoch begins anew
+  group.unsure_s = std::min(kVoteS, 2 * std::max(kUnsureS, group.unsure_s));
   group.confirm_s = now_s + group.unsure_s;
 }
 

@@ -21,8 +21,8 @@ constexpr std::uint64_t kHoldDoublings = 3;
 constexpr std::uint64_t kQuietWeight = 4;
 constexpr std::uint64_t kTrustedTrials = 3;
 constexpr int kWindowsOfAnother = 4;
-// A line whose queue is long is full. So much of what it holds is enough for a lane: one that has
-// fewer packets under way waits for time-outs when one of them is lost.
+// On a line that is full so much of what it holds (rate times the shortest round trip) is enough
+// for a lane: one that has few packets under way waits for a time-out when it loses one.
 constexpr double kLaneBytes = 16 << 10;
 
 }  // namespace
@@ -33,22 +33,24 @@ std::size_t LaneCount::look(const Look& look) {
   if (wanted_ > most_) settle(most_);
   busy_us_ += look.busy_us;
   if (look.crowded) crowded_us_ += look.busy_us;
-  if (look.queued) queued_us_ += look.busy_us;
+  if (look.full) full_us_ += look.busy_us;
   bytes_ += look.bytes;
   const std::uint64_t window =
       std::clamp(kWindowTrips * look.round_trip_us, kWindowUsMin, kWindowUsMax);
   if (busy_us_ < (settling_ ? window / 2 : window)) return wanted_;
   if (bytes_ == 0) {  // the peer takes nothing, which says nothing of the number of lanes
-    busy_us_ = crowded_us_ = queued_us_ = 0;
+    busy_us_ = crowded_us_ = full_us_ = 0;
     return wanted_;
   }
   const double rate = static_cast<double>(bytes_) / static_cast<double>(busy_us_);
   const bool crowded = 2 * crowded_us_ > busy_us_;
-  const bool queued = 2 * queued_us_ > busy_us_;
-  busy_us_ = crowded_us_ = queued_us_ = 0;
+  const bool full = 2 * full_us_ > busy_us_;
+  busy_us_ = crowded_us_ = full_us_ = 0;
   bytes_ = 0;
-  if (queued) {
-    const double held_bytes = rate * static_cast<double>(look.round_trip_us);
+  if (full) {
+    // One slow window may be that of a peer that takes nothing for a while.
+    const double line_rate = std::max(rate, base_rate_);
+    const double held_bytes = line_rate * static_cast<double>(look.round_trip_us);
     most_ = std::clamp(static_cast<std::size_t>(held_bytes / kLaneBytes), least_, most_);
     if (wanted_ > most_) {
       settle(most_);

@@ -27,7 +27,7 @@ class LaneCount {
     std::uint64_t round_trip_us = 0;
     bool crowded = false;                // the line carries all that it can
     std::size_t most = ~std::size_t{0};  // lanes that are worth a trial
-    bool queued = false;                 // bytes wait in the line's queue
+    bool full = false;                   // and so would one lane, were its window large enough
   };
   /// Returns the number of bulk lanes to use from now on.
   std::size_t look(const Look& look);
@@ -56,7 +56,7 @@ class LaneCount {
   std::uint64_t settled_ = 0;  // trials after which it has settled
   std::uint64_t busy_us_ = 0;
   std::uint64_t crowded_us_ = 0;  // of the busy ones
-  std::uint64_t queued_us_ = 0;
+  std::uint64_t full_us_ = 0;
   std::uint64_t bytes_ = 0;
   bool settling_ = false;  // the number has changed: connections find their rates first
 };

@@ -10,10 +10,7 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kLookMsMax = 100;  // of the time between two looks this much counts
-constexpr double kLately = 0.95;           // what a look counts less than the one after it
-constexpr double kNeedsMsMax = 60'000;     // of a line on which hardly anything has arrived
-constexpr double kOfAllAlike = 0.25;       // the part of the pace that all lanes share alike
+constexpr double kOfAllAlike = 0.25;  // the part of the pace that all lanes share alike
 
 }  // namespace
 
@@ -128,15 +125,12 @@ void Link::flush_bulk() {
 void Link::mend(std::uint64_t now_ms) {
   forget_gone();
   // The first look after a while says nothing of the time before it.
-  const std::uint64_t since_ms = std::min(now_ms - std::exchange(mended_ms_, now_ms), kLookMsMax);
+  TimeNeeded::Look look{.since_ms = now_ms - std::exchange(mended_ms_, now_ms)};
+  const std::uint64_t since_ms = std::min(look.since_ms, TimeNeeded::kLookMsMax);
   bool others_move = false;
   bool recovered = false;
   std::uint64_t trip_us = 0;
   std::size_t measured = 0;
-  std::uint64_t arrived_bytes = 0;
-  std::size_t under_way_bytes = 0;
-  std::size_t used = 0;
-  std::size_t sending = 0;
   for (Held& held : lanes_) {
     if (!held.lane->open() || held.awaited) continue;
     held.lane->trim();
@@ -146,11 +140,8 @@ void Link::mend(std::uint64_t now_ms) {
     const bool carries = held.used || &held != &lanes_.front();  // not messages alone
     // Under encryption what was written counts fewer bytes than what is on its way.
     const bool moves = delivered > held.delivered;
-    if (moves) arrived_bytes += delivered - held.delivered;
+    if (moves && carries) look.arrived_bytes += delivered - held.delivered;
     held.delivered = std::max(held.delivered, delivered);
-    under_way_bytes += sent.unacknowledged;
-    if (held.used) ++used;
-    if (held.used && sent.unacknowledged > 0) ++sending;
     others_move = others_move || (moves && carries);
     LaneProgress& progress = held.progress;
     const bool was_drained = progress.drained;
@@ -161,22 +152,19 @@ void Link::mend(std::uint64_t now_ms) {
       held.late = false;
       recovered = true;
     }
+    if (held.used) ++look.used;
+    if (held.used && !progress.drained) ++look.sending;
+    if (!held.late) {  // else others send what it holds
+      look.under_way_bytes += sent.unacknowledged + (held.lane->idle() ? 0 : kSliceBytes);
+    }
     if (sent.line.trip_us == 0) continue;
     trip_us += sent.line.trip_us;
     ++measured;
   }
-  if (bulk_waits()) {
-    nothing_waits_since_ms_ = 0;
-  } else if (nothing_waits_since_ms_ == 0) {
-    nothing_waits_since_ms_ = now_ms;
-    under_way_bytes_ = under_way_bytes;
-  }
-  if (2 * sending >= used) {
-    lately_bytes_ = kLately * lately_bytes_ + static_cast<double>(arrived_bytes);
-    lately_ms_ = kLately * lately_ms_ + static_cast<double>(since_ms);
-  }
-  const double needs_ms =
-      static_cast<double>(under_way_bytes_) * lately_ms_ / std::max(1.0, lately_bytes_);
+  look.ends = !bulk_waits() && nothing_waits_since_ms_ == 0;
+  if (look.ends) nothing_waits_since_ms_ = now_ms;
+  if (bulk_waits()) nothing_waits_since_ms_ = 0;
+  const std::uint64_t needs_ms = time_needed_.look(look);
   if (recovered) choose();
   std::vector<Held*> lanes;  // bulk lanes alone: what the small one has begun has no copies
   std::vector<LaneProgress> seen;
@@ -192,9 +180,7 @@ void Link::mend(std::uint64_t now_ms) {
   if (cuts_ && lanes.size() > 1) {
     const std::uint64_t waits_ms =
         nothing_waits_since_ms_ == 0 ? 0 : now_ms - nothing_waits_since_ms_;
-    const auto late =
-        stragglers(seen, {measured > 0 ? trip_us / measured : 0, waits_ms,
-                          static_cast<std::uint64_t>(std::min(needs_ms, kNeedsMsMax))});
+    const auto late = stragglers(seen, {measured > 0 ? trip_us / measured : 0, waits_ms, needs_ms});
     for (const std::size_t place : late) {
       lanes[place]->late = true;
       slices_out_.put_back(lanes[place]->lane->share());

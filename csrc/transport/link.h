@@ -167,9 +167,7 @@ class Link : public LaneOwner {
   std::size_t bulk_lanes_ = 0;   // joined ones; without any the small lane does their work
   std::uint64_t mended_ms_ = 0;  // when the lanes were last looked at
   std::uint64_t nothing_waits_since_ms_ = 0;  // 0: bulk waits, or nobody has looked
-  std::size_t under_way_bytes_ = 0;           // at that time
-  double lately_bytes_ = 0;  // have arrived while most lanes sent; the older the less they count
-  double lately_ms_ = 0;
+  TimeNeeded time_needed_;
   std::size_t wanted_lanes_ = kLanesMax;
   std::uint64_t pace_ = 0;
   bool started_ = false;

@@ -12,8 +12,21 @@ constexpr std::uint64_t kStuckTrips = 8;
 constexpr std::uint64_t kLateMs = 200;
 constexpr std::uint64_t kLateTrips = 3;
 constexpr std::uint64_t kNeeded = 5;  // quarters of what the line needs
+constexpr double kOlder = 0.95;  // a look counts so much less than the next one: a second at 50 ms
 
 }  // namespace
+
+std::uint64_t TimeNeeded::look(const Look& look) {
+  // Where most lanes wait for others, or nothing arrives, this is not what the line carries.
+  const bool most_send = 2 * look.sending >= look.used;
+  if (most_send && look.arrived_bytes > 0 && look.since_ms <= kLookMsMax) {
+    bytes_ = kOlder * bytes_ + static_cast<double>(look.arrived_bytes);
+    ms_ = kOlder * ms_ + static_cast<double>(look.since_ms);
+  }
+  if (look.ends) under_way_bytes_ = look.under_way_bytes;
+  const double ms = static_cast<double>(under_way_bytes_) * ms_ / std::max(1.0, bytes_);
+  return static_cast<std::uint64_t>(std::min(ms, static_cast<double>(kNeedsMsMax)));
+}
 
 std::vector<std::size_t> stragglers(std::span<const LaneProgress> lanes, const LinkProgress& link) {
   std::size_t used = 0;

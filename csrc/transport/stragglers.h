@@ -24,7 +24,30 @@ struct LaneProgress {
 struct LinkProgress {
   std::uint64_t trip_us = 0;           // the mean round trip of now
   std::uint64_t nothing_waits_ms = 0;  // for so long no slice has waited for a lane; 0: some do
-  std::uint64_t needs_ms = 0;  // so long all lanes together need for what was under way then
+  std::uint64_t needs_ms = 0;          // TimeNeeded
+};
+
+/// How long a link needs for what is under way when the last slices have been taken: at the rate at
+/// which bytes have lately arrived while most of its lanes sent.
+class TimeNeeded {
+ public:
+  static constexpr std::uint64_t kLookMsMax = 100;  // a longer one counts what came before it
+  static constexpr std::uint64_t kNeedsMsMax = 8000;
+  struct Look {
+    std::uint64_t since_ms = 0;         // the last look
+    std::uint64_t arrived_bytes = 0;    // since then
+    std::uint64_t under_way_bytes = 0;  // taken by lanes, and not arrived
+    bool ends = false;                  // since the last look no slice waits for a lane any more
+    std::size_t used = 0;               // lanes that take slices
+    std::size_t sending = 0;            // those of them that have something
+  };
+  /// Returns milliseconds, counted from the last look that `ends`.
+  std::uint64_t look(const Look& look);
+
+ private:
+  double bytes_ = 0;  // the older they are the less they count
+  double ms_ = 0;
+  std::uint64_t under_way_bytes_ = 0;
 };
 
 /// Places in `lanes`.

@@ -64,9 +64,10 @@ void Widening::look() {
   std::size_t most = line.by_model ? kWidestLanes : kWidestLossyLanes;
   const bool has_all = load.lanes + load.joining >= count_.wanted();
   if (!has_all && now < not_before_ms_) most = load.lanes;  // no others are to be had
-  const std::size_t wanted =
-      count_.look({since_us, since(load.delivered, before.delivered), line.least_trip_us,
-                   held || pace_.crowded(), most, queues(line.least_trip_us, line.trip_us)});
+  // Connections that go by losses may have a long queue, made by others, and need more lanes.
+  const bool full = line.by_model && queues(line.least_trip_us, line.trip_us);
+  const std::size_t wanted = count_.look({since_us, since(load.delivered, before.delivered),
+                                          line.least_trip_us, held || pace_.crowded(), most, full});
   calls_.use(wanted);
   if (wanted <= std::max<std::size_t>(1, least_) || load.lanes + load.joining >= wanted) {
     lacks_since_ms_ = 0;

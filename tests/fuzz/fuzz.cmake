@@ -2,7 +2,7 @@
 # test. Coverage-guided ones (guided/targets.h) where clang is: with PCCL_FUZZ each is a program of libFuzzer
 # (scripts/fuzz); without it all are one program, a test, that goes through their corpora and mutates them.
 set(FUZZ ${CMAKE_CURRENT_LIST_DIR})
-set(fuzz_targets wire lane tokens registers state doors relays)
+set(fuzz_targets wire lane slices tokens registers state doors relays)
 if(PCCL_FUZZ)
   foreach(name ${fuzz_targets})
     add_executable(guided_${name} ${FUZZ}/guided/${name}.cpp ${FUZZ}/guided/libfuzzer.cpp)

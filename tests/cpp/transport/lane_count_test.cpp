@@ -124,14 +124,14 @@ TEST(LaneCount, lanes_go_where_something_else_than_the_line_is_the_limit) {
   EXPECT_LT(many, 20U * 180);
 }
 
-TEST(LaneCount, no_more_than_a_line_whose_queue_is_long_has_packets_for) {
+TEST(LaneCount, no_more_than_a_full_line_has_packets_for) {
   LaneCount count(1, 128);
   Random random(1);
-  const auto look = [&](double mbit, double seconds, bool queued) {
+  const auto look = [&](double mbit, double seconds, bool full) {
     for (double at = 0; at < seconds; at += 0.05) {
       const double noise = 0.5 + static_cast<double>(random.below(1001)) / 1000;
       const auto bytes = static_cast<std::uint64_t>(noise * mbit / 8 * 50'000);
-      static_cast<void>(count.look({50'000, bytes, 80'000, queued, 128, queued}));
+      static_cast<void>(count.look({50'000, bytes, 80'000, full, 128, full}));
     }
     return count.wanted();
   };
@@ -141,8 +141,12 @@ TEST(LaneCount, no_more_than_a_line_whose_queue_is_long_has_packets_for) {
   LaneCount another(1, 128);
   count = another;
   for (int i = 0; i < 60; ++i) look(4 * static_cast<double>(count.wanted()), 1, false);
-  EXPECT_GT(count.wanted(), 64U) << "more lanes carry more, and nothing queues";
-  EXPECT_LE(look(4, 5, true), 3U);
+  EXPECT_GT(count.wanted(), 64U) << "more lanes carry more, and it is not full";
+  const std::size_t before = count.wanted();
+  look(0.01, 1, true);
+  EXPECT_EQ(count.wanted(), before) << "one window in which hardly anything arrives";
+  look(4 * static_cast<double>(before), 5, false);
+  EXPECT_LE(look(4, 30, true), 3U);
 }
 
 TEST(LaneCount, as_many_as_are_worth_a_trial) {

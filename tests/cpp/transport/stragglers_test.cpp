@@ -53,6 +53,34 @@ TEST(Stragglers, have_more_time_where_the_line_needs_it_for_what_is_under_way) {
   EXPECT_EQ(stragglers(half, {kTripUs, 1250, 1000}), (Places{1}));
 }
 
+/// Looks each 50 ms while so much arrives.
+std::uint64_t needed(TimeNeeded& time, int looks, const TimeNeeded::Look& look) {
+  std::uint64_t ms = 0;
+  for (int i = 0; i < looks; ++i) ms = time.look(look);
+  return ms;
+}
+
+TEST(TimeNeeded, is_that_of_the_bytes_under_way_at_the_rate_of_before) {
+  TimeNeeded time;
+  EXPECT_EQ(time.look({50, 0, 400'000, true, 4, 4}), 0U) << "nothing is known yet";
+  needed(time, 20, {50, 25'000, 0, false, 4, 4});  // 500 bytes a millisecond
+  EXPECT_NEAR(static_cast<double>(time.look({50, 25'000, 400'000, true, 4, 4})), 800, 1);
+  needed(time, 100, {50, 12'500, 0, false, 4, 4});
+  EXPECT_NEAR(static_cast<double>(time.look({50, 12'500, 400'000, true, 4, 4})), 1600, 20);
+  EXPECT_EQ(time.look({50, 12'500, 100'000'000, true, 4, 4}), TimeNeeded::kNeedsMsMax);
+}
+
+TEST(TimeNeeded, does_not_grow_while_dead_lanes_are_waited_for) {
+  for (const std::size_t used : {2U, 4U, 8U}) {
+    TimeNeeded time;
+    needed(time, 20, {50, 25'000, 0, false, used, used});
+    const std::uint64_t before = time.look({50, 25'000, 150'000 * used, true, used, used});
+    EXPECT_EQ(needed(time, 200, {50, 0, 0, false, used, used / 2}), before);
+    EXPECT_EQ(needed(time, 200, {50, 100, 0, false, used, used / 2 - 1}), before) << "few trickle";
+    EXPECT_EQ(needed(time, 1, {5000, 10'000'000, 0, false, used, used}), before) << "a long gap";
+  }
+}
+
 TEST(Stragglers, are_none_where_nothing_arrives_over_any_lane) {
   const std::vector<LaneProgress> lanes = {stuck(0), stuck(0), stuck(0)};
   EXPECT_EQ(stragglers(lanes, {kTripUs, 9000}), Places{}) << "the peer has stopped, or the line";

@@ -156,9 +156,29 @@ void put_lane() {
   }
 }
 
+/// Each slice of some segments, whole, over the lanes in turn; and in parts, over two at a time.
+void put_slices() {
+  std::vector<unsigned> whole;
+  std::vector<unsigned> parts;
+  for (unsigned i = 0; i < 24; ++i) {
+    const unsigned number = i / 3;  // an action: a lane, what, the segment, the slice, no lie
+    const std::vector<unsigned> moves_on = {0, 0, 1};
+    whole.insert(whole.end(), {i % 4, 5, 0, i % 3, 31});
+    parts.insert(parts.end(), {i % 4, 12, number % 2, i % 3, 31, i % 64});
+    parts.insert(parts.end(), {(i + 1) % 4, 12, number % 2, i % 3, 31, 20});
+    parts.insert(parts.end(), {i % 4, 5, (i + 1) % 4, 5});
+    if (i % 3 < 2) continue;
+    whole.insert(whole.end(), moves_on.begin(), moves_on.end());
+    parts.insert(parts.end(), moves_on.begin(), moves_on.end());
+  }
+  put("slices", whole, "");
+  put("slices", parts, "");
+}
+
 void make() {
   Random random(1);
   put_relays();
+  put_slices();
   put_all<PeerToMaster>(0, random);
   put_all<MasterToPeer>(1, random);
   put_all<PeerToPeer>(2, random);

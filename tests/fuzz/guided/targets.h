@@ -14,6 +14,7 @@ using Bytes = std::span<const std::byte>;
 
 void wire(Bytes input);       // control messages, and what the register holds
 void lane(Bytes input);       // frames on a lane; what is said before the first one; relay messages
+void slices(Bytes input);     // slices of segments over the lanes of one link
 void tokens(Bytes input);     // token files and lines, identities, seals
 void registers(Bytes input);  // the state file of a master, and a master that takes over from it
 void state(Bytes input);      // the plan and the fetch of a shared state
@@ -24,9 +25,9 @@ struct Target {
   std::string_view name;
   void (*run)(Bytes input);
 };
-inline constexpr std::array kTargets = {Target{"wire", wire},     Target{"lane", lane},
-                                        Target{"tokens", tokens}, Target{"registers", registers},
-                                        Target{"state", state},   Target{"doors", doors},
-                                        Target{"relays", relays}};
+inline constexpr std::array kTargets = {Target{"wire", wire},           Target{"lane", lane},
+                                        Target{"slices", slices},       Target{"tokens", tokens},
+                                        Target{"registers", registers}, Target{"state", state},
+                                        Target{"doors", doors},         Target{"relays", relays}};
 
 }  // namespace pccl::fuzz
