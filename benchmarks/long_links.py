@@ -14,6 +14,7 @@ at a time behind a barrier.
 
     python benchmarks/long_links.py                     # the whole grid, hours
     python benchmarks/long_links.py --rtt-ms 80 --loss-pct 0.01 --calls 3 --congestion reno
+    python benchmarks/long_links.py --rtt-ms 80 --loss-pct 0 --rate-mbit 4 10 40 --congestion reno
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--rtt-ms", type=float, nargs="+", default=[0.0, 20.0, 80.0, 200.0])
     p.add_argument("--loss-pct", type=float, nargs="+", default=[0.0, 0.001, 0.01, 0.1])
-    p.add_argument("--rate-mbit", type=float, default=1000.0)
+    p.add_argument("--rate-mbit", type=float, nargs="+", default=[1000.0])
     p.add_argument("--congestion", nargs="+", default=["reno", "bbr"], help="of the hosts")
     p.add_argument("--backends", nargs="+", default=["pccl"], choices=list(BACKENDS))
     p.add_argument("--world", type=int, default=2)
     p.add_argument("--mib", type=int, default=256, help="of the tensor (default 256)")
+    p.add_argument("--carry-s", type=float, default=4, help="or, of slower lines, what they carry")
     p.add_argument("--calls", type=int, default=10, help="after the first one (default 10)")
     p.add_argument("--limit-s", type=float, default=20, help="no call begins after so long")
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -90,14 +92,14 @@ def run_rank(given: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def measure(given: argparse.Namespace, wan: Any, backend: str) -> list[float]:
+def measure(given: argparse.Namespace, wan: Any, backend: str, mib: int) -> list[float]:
     """The seconds of each call at rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = []
         for rank in range(given.world):
             command = [sys.executable, __file__, "--rank", str(rank), "--meet", f"{folder}/meet"]
             command += ["--backends", backend, "--world", str(given.world)]
-            command += ["--mib", str(given.mib), "--calls", str(given.calls)]
+            command += ["--mib", str(mib), "--calls", str(given.calls)]
             command += ["--limit-s", str(given.limit_s)]
             env = {
                 **os.environ,
@@ -137,30 +139,50 @@ def main() -> None:
     from wan.wan import Wan
 
     sent = 2 * (given.world - 1) / given.world  # times the tensor, by each rank
-    print(f"All-reduce of {given.mib} MiB, {given.world} ranks, {given.rate_mbit:.0f} Mbit/s\n")
-    columns = ["hosts", "RTT, ms", "loss, %", "formula", "backend", "calls", "first", "median"]
+    print(f"All-reduce, {given.world} ranks\n")
+    columns = [
+        "line, Mbit/s",
+        "MiB",
+        "hosts",
+        "RTT, ms",
+        "loss, %",
+        "formula",
+        "backend",
+        "calls",
+        "first",
+        "median",
+    ]
     columns += ["of the line", "overruns", "late over 1 ms"]
     print("| " + " | ".join(columns) + " |")
     print("|---" * len(columns) + "|")
-    mbit = (given.mib << 20) * 8 / 1e6
-    for congestion, rtt_ms, loss_pct, backend in itertools.product(
-        given.congestion, given.rtt_ms, given.loss_pct, given.backends
+    for rate, congestion, rtt_ms, loss_pct, backend in itertools.product(
+        given.rate_mbit, given.congestion, given.rtt_ms, given.loss_pct, given.backends
     ):
+        mib = min(given.mib, math.ceil(rate * 1e6 / 8 * given.carry_s / 2**20))
+        mbit = (mib << 20) * 8 / 1e6
         with Wan(
             given.world,
-            rate_mbit=given.rate_mbit,
+            rate_mbit=rate,
             rtt_ms=rtt_ms,
             loss_pct=loss_pct,
             congestion_control=congestion,
         ) as wan:
-            seconds = measure(given, wan, backend)
+            seconds = measure(given, wan, backend, mib)
             stats = wan.stats()
         median = mbit / statistics.median(seconds[1:] or seconds)
         overruns = sum(host["overrun"] for host in stats["hosts"].values())
         late = stats["forwarder"]["late_over_1ms"] / max(1, stats["forwarder"]["deliveries"])
-        row = [congestion, f"{rtt_ms:g}", f"{loss_pct:g}", of_formula(rtt_ms, loss_pct), backend]
-        row += [str(len(seconds)), f"{mbit / seconds[0]:.0f}", f"{median:.0f}"]
-        row += [f"{100 * median * sent / given.rate_mbit:.0f} %", str(overruns), f"{late:.1%}"]
+        row = [
+            f"{rate:g}",
+            str(mib),
+            congestion,
+            f"{rtt_ms:g}",
+            f"{loss_pct:g}",
+            of_formula(rtt_ms, loss_pct),
+            backend,
+        ]
+        row += [str(len(seconds)), f"{mbit / seconds[0]:.3g}", f"{median:.3g}"]
+        row += [f"{100 * median * sent / rate:.0f} %", str(overruns), f"{late:.1%}"]
         print("| " + " | ".join(row) + " |", flush=True)
 
 

@@ -123,6 +123,7 @@ struct Play {
     const auto kind = small ? Lane::Kind::small : Lane::Kind::bulk;
     const bool crc = random.below(2) == 0;
     const std::size_t dialler = random.below(2);
+    ends_of_a.push_back(dialler);
     End& near = dialler == 0 ? a : b;
     End& far = dialler == 0 ? b : a;
     auto [dialled, accepted] = streams();
@@ -235,6 +236,7 @@ struct Play {
   bool encrypted;
   Loop loop;
   std::vector<std::unique_ptr<PlayedConnection>> connections;
+  std::vector<std::size_t> ends_of_a;
   End a{2};
   End b{1};
   std::size_t room = 0;
@@ -259,6 +261,60 @@ TEST(LossyLink, loses_no_segment_and_touches_no_memory_of_others) {
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
   EXPECT_GT(lost, 300U);
+}
+
+/// A link with four bulk lanes whose line carries 4 Mbit/s, over one connection after the other;
+/// those from `dead` on bring nothing over.
+struct SlowLine : Play {
+  SlowLine() : Play(1, false) {
+    while (connections.size() < 5) dial();
+    a.link.use(4);
+  }
+  void look(std::size_t dead) {
+    std::size_t carries = 25'000;  // in 50 ms
+    for (std::size_t idle = 0; carries > 0 && idle < connections.size();) {
+      const std::size_t place = next++ % connections.size();
+      connections[place]->deliver(1 - ends_of_a[place], 1U << 20);
+      const std::size_t before = a.link.load().delivered;
+      const std::size_t some = place < dead ? std::min<std::size_t>(2500, carries) : 0;
+      connections[place]->deliver(ends_of_a[place], some);
+      const std::size_t moved = a.link.load().delivered - before;
+      idle = moved > 0 ? 0 : idle + 1;
+      carries -= moved;
+    }
+    for (int i = 0; i < 10; ++i) run();
+    a.link.mend(now_ms += 50);
+  }
+  /// Milliseconds until all that was sent has arrived.
+  std::uint64_t arrives(std::size_t dead = kLanesMax) {
+    const std::uint64_t began_ms = now_ms;
+    while (!done(a, b) && now_ms < began_ms + 120'000) look(dead);
+    return now_ms - began_ms;
+  }
+  std::size_t next = 0;
+};
+
+TEST(LossyLink, sends_nothing_twice_only_because_the_line_is_slow) {
+  SlowLine line;
+  std::uint64_t bytes = 0;
+  for (int call = 0; call < 3; ++call) {
+    for (int i = 0; i < 4; ++i) line.a.send(++line.ids, 4 * kSliceBytes);
+    bytes += 16 * kSliceBytes;
+    EXPECT_LT(line.arrives(), 5'000U);
+    // Of the first call's end the rate is not known when it begins.
+    EXPECT_LE(line.a.link.view().bytes_sent, bytes + 2 * kSliceBytes) << call;
+  }
+}
+
+TEST(LossyLink, waits_no_minute_for_lanes_that_are_dead) {
+  SlowLine line;
+  line.a.send(++line.ids, 8 * kSliceBytes);
+  EXPECT_LT(line.arrives(), 5'000U);
+  for (const std::size_t dead : {4U, 3U, 2U}) {  // one of the four, two, three
+    for (int i = 0; i < 3; ++i) line.a.send(++line.ids, 4 * kSliceBytes);
+    EXPECT_LT(line.arrives(dead), 5'000U) << dead;
+    EXPECT_LT(line.arrives(), 5'000U);
+  }
 }
 
 }  // namespace
