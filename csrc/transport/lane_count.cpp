@@ -22,7 +22,8 @@ constexpr std::uint64_t kQuietWeight = 4;
 constexpr std::uint64_t kTrustedTrials = 3;
 constexpr int kWindowsOfAnother = 4;
 // On a line that is full so much of what it holds (rate times the shortest round trip) is enough
-// for a lane: one that has few packets under way waits for a time-out when it loses one.
+// for a lane: one that has few packets under way waits for a time-out when it loses one. Two lanes
+// are never too many: where one is dead, the other one brings over what it holds.
 constexpr double kLaneBytes = 16 << 10;
 
 }  // namespace
@@ -51,7 +52,8 @@ std::size_t LaneCount::look(const Look& look) {
     // One slow window may be that of a peer that takes nothing for a while.
     const double line_rate = std::max(rate, base_rate_);
     const double held_bytes = line_rate * static_cast<double>(look.round_trip_us);
-    most_ = std::clamp(static_cast<std::size_t>(held_bytes / kLaneBytes), least_, most_);
+    const auto enough = static_cast<std::size_t>(held_bytes / kLaneBytes);
+    most_ = std::clamp(std::max<std::size_t>(2, enough), least_, most_);
     if (wanted_ > most_) {
       settle(most_);
       return wanted_;

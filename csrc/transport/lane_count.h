@@ -27,7 +27,7 @@ class LaneCount {
     std::uint64_t round_trip_us = 0;
     bool crowded = false;                // the line carries all that it can
     std::size_t most = ~std::size_t{0};  // lanes that are worth a trial
-    bool full = false;                   // and so would one lane, were its window large enough
+    bool full = false;                   // and neither losses nor others' queues show it
   };
   /// Returns the number of bulk lanes to use from now on.
   std::size_t look(const Look& look);

@@ -154,16 +154,17 @@ void Link::mend(std::uint64_t now_ms) {
     }
     if (held.used) ++look.used;
     if (held.used && !progress.drained) ++look.sending;
-    if (!held.late) {  // else others send what it holds
+    if (carries && !held.late) {  // else others send what it holds
       look.under_way_bytes += sent.unacknowledged + (held.lane->idle() ? 0 : kSliceBytes);
     }
     if (sent.line.trip_us == 0) continue;
     trip_us += sent.line.trip_us;
     ++measured;
   }
-  look.ends = !bulk_waits() && nothing_waits_since_ms_ == 0;
+  look.waits = bulk_waits();
+  look.ends = !look.waits && nothing_waits_since_ms_ == 0;
   if (look.ends) nothing_waits_since_ms_ = now_ms;
-  if (bulk_waits()) nothing_waits_since_ms_ = 0;
+  if (look.waits) nothing_waits_since_ms_ = 0;
   const std::uint64_t needs_ms = time_needed_.look(look);
   if (recovered) choose();
   std::vector<Held*> lanes;  // bulk lanes alone: what the small one has begun has no copies

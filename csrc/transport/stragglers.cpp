@@ -1,6 +1,7 @@
 #include "transport/stragglers.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace pccl {
 namespace {
@@ -12,18 +13,33 @@ constexpr std::uint64_t kStuckTrips = 8;
 constexpr std::uint64_t kLateMs = 200;
 constexpr std::uint64_t kLateTrips = 3;
 constexpr std::uint64_t kNeeded = 5;  // quarters of what the line needs
+// A time in which nothing arrives counts once something does: so nothing is learnt of a dead line.
+constexpr std::uint64_t kEmptyMsMax = 1000;
+constexpr std::uint64_t kIdleMs = 10'000;
+constexpr double kAfterIdle = 0.1;
 constexpr double kOlder = 0.95;  // a look counts so much less than the next one: a second at 50 ms
 
 }  // namespace
 
 std::uint64_t TimeNeeded::look(const Look& look) {
-  // Where most lanes wait for others, or nothing arrives, this is not what the line carries.
-  const bool most_send = 2 * look.sending >= look.used;
-  if (most_send && look.arrived_bytes > 0 && look.since_ms <= kLookMsMax) {
-    bytes_ = kOlder * bytes_ + static_cast<double>(look.arrived_bytes);
-    ms_ = kOlder * ms_ + static_cast<double>(look.since_ms);
+  if (look.ends) {
+    under_way_bytes_ = look.under_way_bytes;
+    at_the_end_ = look.sending;
   }
-  if (look.ends) under_way_bytes_ = look.under_way_bytes;
+  if (look.since_ms > kIdleMs) {
+    bytes_ *= kAfterIdle;
+    ms_ *= kAfterIdle;
+  }
+  // Once a lane waits for others, what arrives is not what the line carries.
+  const bool all_send = look.waits ? 2 * look.sending >= look.used : look.sending >= at_the_end_;
+  if (!all_send || look.since_ms > kLookMsMax) {
+    empty_ms_ = 0;
+  } else if (look.arrived_bytes == 0) {
+    empty_ms_ = std::min(empty_ms_ + look.since_ms, kEmptyMsMax);
+  } else {
+    bytes_ = kOlder * bytes_ + static_cast<double>(look.arrived_bytes);
+    ms_ = kOlder * ms_ + static_cast<double>(std::exchange(empty_ms_, 0) + look.since_ms);
+  }
   const double ms = static_cast<double>(under_way_bytes_) * ms_ / std::max(1.0, bytes_);
   return static_cast<std::uint64_t>(std::min(ms, static_cast<double>(kNeedsMsMax)));
 }

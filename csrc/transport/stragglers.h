@@ -28,7 +28,7 @@ struct LinkProgress {
 };
 
 /// How long a link needs for what is under way when the last slices have been taken: at the rate at
-/// which bytes have lately arrived while most of its lanes sent.
+/// which bytes have lately arrived while no lane waited for others.
 class TimeNeeded {
  public:
   static constexpr std::uint64_t kLookMsMax = 100;  // a longer one counts what came before it
@@ -37,7 +37,8 @@ class TimeNeeded {
     std::uint64_t since_ms = 0;         // the last look
     std::uint64_t arrived_bytes = 0;    // since then
     std::uint64_t under_way_bytes = 0;  // taken by lanes, and not arrived
-    bool ends = false;                  // since the last look no slice waits for a lane any more
+    bool waits = false;                 // a slice waits for a lane
+    bool ends = false;                  // since the last look none waits any more
     std::size_t used = 0;               // lanes that take slices
     std::size_t sending = 0;            // those of them that have something
   };
@@ -47,7 +48,9 @@ class TimeNeeded {
  private:
   double bytes_ = 0;  // the older they are the less they count
   double ms_ = 0;
-  std::uint64_t under_way_bytes_ = 0;
+  std::uint64_t empty_ms_ = 0;         // since something has arrived
+  std::uint64_t under_way_bytes_ = 0;  // when the last slice was taken
+  std::size_t at_the_end_ = 0;         // lanes that had something then
 };
 
 /// Places in `lanes`.

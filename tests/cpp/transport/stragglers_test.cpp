@@ -53,7 +53,12 @@ TEST(Stragglers, have_more_time_where_the_line_needs_it_for_what_is_under_way) {
   EXPECT_EQ(stragglers(half, {kTripUs, 1250, 1000}), (Places{1}));
 }
 
-/// Looks each 50 ms while so much arrives.
+/// A look of 50 ms while slices wait.
+TimeNeeded::Look waits(std::uint64_t arrived, std::size_t used, std::size_t sending) {
+  return {
+      .since_ms = 50, .arrived_bytes = arrived, .waits = true, .used = used, .sending = sending};
+}
+
 std::uint64_t needed(TimeNeeded& time, int looks, const TimeNeeded::Look& look) {
   std::uint64_t ms = 0;
   for (int i = 0; i < looks; ++i) ms = time.look(look);
@@ -62,23 +67,63 @@ std::uint64_t needed(TimeNeeded& time, int looks, const TimeNeeded::Look& look) 
 
 TEST(TimeNeeded, is_that_of_the_bytes_under_way_at_the_rate_of_before) {
   TimeNeeded time;
-  EXPECT_EQ(time.look({50, 0, 400'000, true, 4, 4}), 0U) << "nothing is known yet";
-  needed(time, 20, {50, 25'000, 0, false, 4, 4});  // 500 bytes a millisecond
-  EXPECT_NEAR(static_cast<double>(time.look({50, 25'000, 400'000, true, 4, 4})), 800, 1);
-  needed(time, 100, {50, 12'500, 0, false, 4, 4});
-  EXPECT_NEAR(static_cast<double>(time.look({50, 12'500, 400'000, true, 4, 4})), 1600, 20);
-  EXPECT_EQ(time.look({50, 12'500, 100'000'000, true, 4, 4}), TimeNeeded::kNeedsMsMax);
+  const auto ends = [&](std::uint64_t arrived, std::uint64_t under_way) {
+    return static_cast<double>(time.look({.since_ms = 50,
+                                          .arrived_bytes = arrived,
+                                          .under_way_bytes = under_way,
+                                          .ends = true,
+                                          .used = 4,
+                                          .sending = 4}));
+  };
+  EXPECT_EQ(ends(0, 400'000), 0) << "nothing is known yet";
+  needed(time, 60, waits(25'000, 4, 4));  // 500 bytes a millisecond
+  EXPECT_NEAR(ends(25'000, 400'000), 800, 5);
+  needed(time, 100, waits(12'500, 4, 4));
+  EXPECT_NEAR(ends(12'500, 400'000), 1600, 20);
+  for (int i = 0; i < 100; ++i) {  // what arrives comes in bursts
+    needed(time, 3, waits(0, 4, 4));
+    needed(time, 1, waits(50'000, 4, 4));
+  }
+  EXPECT_NEAR(ends(12'500, 400'000), 1600, 40);
+  EXPECT_EQ(ends(12'500, 100'000'000), TimeNeeded::kNeedsMsMax);
 }
 
-TEST(TimeNeeded, does_not_grow_while_dead_lanes_are_waited_for) {
+TEST(TimeNeeded, does_not_grow_while_dead_or_slow_lanes_are_waited_for) {
   for (const std::size_t used : {2U, 4U, 8U}) {
     TimeNeeded time;
-    needed(time, 20, {50, 25'000, 0, false, used, used});
-    const std::uint64_t before = time.look({50, 25'000, 150'000 * used, true, used, used});
-    EXPECT_EQ(needed(time, 200, {50, 0, 0, false, used, used / 2}), before);
-    EXPECT_EQ(needed(time, 200, {50, 100, 0, false, used, used / 2 - 1}), before) << "few trickle";
-    EXPECT_EQ(needed(time, 1, {5000, 10'000'000, 0, false, used, used}), before) << "a long gap";
+    needed(time, 60, waits(25'000, used, used));
+    TimeNeeded::Look look{.since_ms = 50, .used = used, .sending = used};
+    look.under_way_bytes = 150'000 * used;
+    look.ends = true;
+    const std::uint64_t before = time.look(look);
+    EXPECT_NEAR(static_cast<double>(before), 300.0 * static_cast<double>(used), 5);
+    look.ends = false;
+    for (std::size_t slow = 1; slow < used; ++slow) {
+      look.sending = slow;
+      for (const std::uint64_t arrived : {0U, 500U}) {
+        look.arrived_bytes = arrived;
+        EXPECT_EQ(needed(time, 200, look), before) << slow << " of " << used;
+      }
+    }
+    look.sending = used;
+    look.arrived_bytes = 0;
+    EXPECT_EQ(needed(time, 200, look), before) << "the peer has stopped";
+    look.since_ms = 5000;
+    look.arrived_bytes = 10'000'000;
+    EXPECT_EQ(needed(time, 1, look), before) << "a long gap";
   }
+}
+
+TEST(TimeNeeded, of_a_line_that_has_become_slow_while_nothing_was_sent_is_soon_right) {
+  TimeNeeded time;
+  needed(time, 200, waits(625'000, 4, 4));
+  time.look({.since_ms = 3'600'000, .used = 4});
+  needed(time, 20, waits(25'000, 4, 4));
+  TimeNeeded::Look end = waits(25'000, 4, 4);
+  end.under_way_bytes = 1'000'000;
+  end.waits = false;
+  end.ends = true;
+  EXPECT_GT(time.look(end), 500U) << "of 2,000";
 }
 
 TEST(Stragglers, are_none_where_nothing_arrives_over_any_lane) {

@@ -163,9 +163,9 @@ void put_slices() {
   for (unsigned i = 0; i < 24; ++i) {
     const unsigned number = i / 3;  // an action: a lane, what, the segment, the slice, no lie
     const std::vector<unsigned> moves_on = {0, 0, 1};
-    whole.insert(whole.end(), {i % 4, 5, 0, i % 3, 31});
-    parts.insert(parts.end(), {i % 4, 12, number % 2, i % 3, 31, i % 64});
-    parts.insert(parts.end(), {(i + 1) % 4, 12, number % 2, i % 3, 31, 20});
+    whole.insert(whole.end(), {i % 4, 5, 0, i % 3, 31, 1});
+    parts.insert(parts.end(), {i % 4, 12, number % 2, i % 3, 31, 1, i % 64});
+    parts.insert(parts.end(), {(i + 1) % 4, 12, number % 2, i % 3, 31, 1, 20});
     parts.insert(parts.end(), {i % 4, 5, (i + 1) % 4, 5});
     if (i % 3 < 2) continue;
     whole.insert(whole.end(), moves_on.begin(), moves_on.end());

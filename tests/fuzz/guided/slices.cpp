@@ -13,6 +13,7 @@
 #include "base/limits.h"
 #include "input.h"
 #include "targets.h"
+#include "transport/crc32c.h"
 #include "transport/framing.h"
 #include "transport/link.h"
 #include "transport/loop.h"
@@ -22,6 +23,10 @@ namespace pccl::fuzz {
 namespace {
 
 constexpr std::size_t kLanes = 4;  // the first one is small
+
+std::byte byte_of(std::uint64_t number, std::size_t slice) {
+  return static_cast<std::byte>(4 * number + slice);
+}
 
 class Receiver : public LinkOwner, public DirectEvents {
  public:
@@ -59,10 +64,9 @@ class Receiver : public LinkOwner, public DirectEvents {
     const auto found = coming.find(at.token);
     require(found != coming.end(), "once, and not after its end");
     require(at.to == found->second.get() && at.cookie == header.bytes, "where it was told");
-    const auto of_segment = static_cast<std::byte>(header.op.step);
-    require(std::all_of(at.to, at.to + header.bytes,
-                        [&](std::byte byte) { return byte == of_segment; }),
-            "all bytes of it, and no others");
+    for (std::size_t i = 0; i < header.bytes; ++i) {
+      require(at.to[i] == byte_of(header.op.step, i / kSliceBytes), "each slice in its place");
+    }
     coming.erase(found);
   }
   void segment_sent(PeerId, std::uint64_t) override {}
@@ -109,10 +113,13 @@ std::vector<std::byte> slice_of(std::uint64_t number, Input& in) {
   const std::uint32_t rest = segment.bytes - segment.slice.offset;
   segment.slice.bytes = std::min<std::uint32_t>(kSliceBytes, rest);
   header.payload_bytes = segment.slice.bytes;
+  const std::vector<std::byte> payload(header.payload_bytes, byte_of(number, place));
+  header.has_payload_crc = in.below(4) == 0;
+  if (header.has_payload_crc) header.payload_crc = crc32c(0, payload);
   HeaderBytes bytes;
   const std::size_t size = encode_frame_header(header, bytes);
   std::vector<std::byte> frame(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
-  frame.insert(frame.end(), header.payload_bytes, static_cast<std::byte>(number));
+  frame.insert(frame.end(), payload.begin(), payload.end());
   return frame;
 }
 
