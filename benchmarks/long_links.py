@@ -140,19 +140,8 @@ def main() -> None:
 
     sent = 2 * (given.world - 1) / given.world  # times the tensor, by each rank
     print(f"All-reduce, {given.world} ranks\n")
-    columns = [
-        "line, Mbit/s",
-        "MiB",
-        "hosts",
-        "RTT, ms",
-        "loss, %",
-        "formula",
-        "backend",
-        "calls",
-        "first",
-        "median",
-    ]
-    columns += ["of the line", "overruns", "late over 1 ms"]
+    columns = ["line, Mbit/s", "MiB", "hosts", "RTT, ms", "loss, %", "formula", "backend"]
+    columns += ["calls", "first", "median", "of the line", "overruns", "late over 1 ms"]
     print("| " + " | ".join(columns) + " |")
     print("|---" * len(columns) + "|")
     for rate, congestion, rtt_ms, loss_pct, backend in itertools.product(
@@ -172,15 +161,8 @@ def main() -> None:
         median = mbit / statistics.median(seconds[1:] or seconds)
         overruns = sum(host["overrun"] for host in stats["hosts"].values())
         late = stats["forwarder"]["late_over_1ms"] / max(1, stats["forwarder"]["deliveries"])
-        row = [
-            f"{rate:g}",
-            str(mib),
-            congestion,
-            f"{rtt_ms:g}",
-            f"{loss_pct:g}",
-            of_formula(rtt_ms, loss_pct),
-            backend,
-        ]
+        row = [f"{rate:g}", str(mib), congestion, f"{rtt_ms:g}", f"{loss_pct:g}"]
+        row += [of_formula(rtt_ms, loss_pct), backend]
         row += [str(len(seconds)), f"{mbit / seconds[0]:.3g}", f"{median:.3g}"]
         row += [f"{100 * median * sent / rate:.0f} %", str(overruns), f"{late:.1%}"]
         print("| " + " | ".join(row) + " |", flush=True)

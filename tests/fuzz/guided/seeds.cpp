@@ -160,12 +160,12 @@ void put_lane() {
 void put_slices() {
   std::vector<unsigned> whole;
   std::vector<unsigned> parts;
+  const std::vector<unsigned> moves_on = {0, 0, 1};
+  // An action: a lane, what it does, the segment, the slice, no lie, no checksum, how much of it.
   for (unsigned i = 0; i < 24; ++i) {
-    const unsigned number = i / 3;  // an action: a lane, what, the segment, the slice, no lie
-    const std::vector<unsigned> moves_on = {0, 0, 1};
     whole.insert(whole.end(), {i % 4, 5, 0, i % 3, 31, 1});
-    parts.insert(parts.end(), {i % 4, 12, number % 2, i % 3, 31, 1, i % 64});
-    parts.insert(parts.end(), {(i + 1) % 4, 12, number % 2, i % 3, 31, 1, 20});
+    parts.insert(parts.end(), {i % 4, 12, i / 3 % 2, i % 3, 31, 1, i % 64});
+    parts.insert(parts.end(), {(i + 1) % 4, 12, i / 3 % 2, i % 3, 31, 1, 20});
     parts.insert(parts.end(), {i % 4, 5, (i + 1) % 4, 5});
     if (i % 3 < 2) continue;
     whole.insert(whole.end(), moves_on.begin(), moves_on.end());
