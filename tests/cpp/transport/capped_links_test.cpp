@@ -182,6 +182,7 @@ TEST(CappedLinks, what_is_cancelled_or_dropped_while_it_waits_is_not_sent) {
   ASSERT_TRUE(pair.until([&] { return next.is(memory); }));
   EXPECT_LT(pair.high.links->segment_bytes_received(), 6U << 20) << "what had begun, and the next";
   EXPECT_EQ(pair.low.links->queued_bytes(pair.high_id()), 0U);
+  pair.high.events.place = test::place_in(bulk.memory);
   bulk.tensor.send(*pair.low.links, pair.high_id(), 1U << 20, 4);
   pair.low.links->drop(pair.high_id());
   ASSERT_TRUE(pair.until([&] { return !pair.high.events.down.empty(); }));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/protocol.h"
 #include "support.h"
 #include "transport/framing.h"
@@ -235,6 +236,7 @@ struct Tensor {
 inline std::function<Placement(const SegmentHeader&)> place_in(std::vector<std::byte>& memory,
                                                                MemoryToken token = 9) {
   return [&memory, token](const SegmentHeader& header) {
+    PCCL_ASSERT(header.offset + header.bytes <= memory.size(), header.offset, header.bytes);
     return Placement{memory.data() + header.offset, token, header.offset};
   };
 }
