@@ -11,6 +11,8 @@
 namespace pccl {
 
 [[nodiscard]] Schedule recursive_doubling_all_reduce(const CollectiveArgs& args);
+[[nodiscard]] Schedule exchange_all_reduce(const CollectiveArgs& args);
+[[nodiscard]] Schedule direct_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule quantised_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_reduce_scatter(const CollectiveArgs& args);

@@ -62,12 +62,25 @@ class Builder {
 
   /// Adds no step if there is nothing to copy.
   void copy(Range from, Range to) {
-    if (from.bytes == 0) return;
+    if (from.bytes > 0) add_copy(from, to);
+  }
+  std::uint32_t add_copy(Range from, Range to) {
     Step step;
     step.kind = StepKind::copy;
     step.from = from;
     step.to = to;
-    add(std::move(step), {});
+    return add(std::move(step), {});
+  }
+
+  /// to = reduce(from, to). `last`: as for recv_reduce.
+  std::uint32_t reduce(Range from, Range to, Last last, Order order) {
+    Step step;
+    step.kind = StepKind::reduce;
+    step.from = from;
+    step.to = to;
+    step.received_second = true;
+    step.finish = last == Last::yes && average_;
+    return add(std::move(step), std::move(order));
   }
 
   /// The turn of a receive. Without this call it is channel + 1, which is right where the channels

@@ -1,10 +1,15 @@
-// Gather, scatter, small all-gathers and small reduce-scatters: each rank sends straight to the
-// receivers of its parts, in one step.
+// Gather, scatter, and over long lines and for little data all-gather, reduce-scatter and
+// all-reduce: each rank sends straight to the receivers of its parts, in one step (all-reduce:
+// two).
 //
 // Parts may differ in size; one of 0 bytes is sent as an empty segment, since its receiver or
 // sender may not know that there is nothing. A reduction takes the contributions in a fixed order,
 // its own first, then those of the ranks after it, so that a result does not depend on timing.
 // Steps: 1. Sent: all parts but the own one (gather: one part, except by the root).
+//
+// The all-reduce is a reduce-scatter and an all-gather of n parts. In place a part is overwritten
+// by its sum, segment by segment, and a segment of the sum has been made of what this rank has sent
+// of it. Steps: 2. Sent: 2 S (n - 1) / n.
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 
@@ -27,6 +32,36 @@ Schedule direct_reduce_scatter(const CollectiveArgs& args) {
                                     Builder::Place::received_second,
                                     d + 1 == n ? Builder::Last::yes : Builder::Last::no, order));
     own = sum;
+  }
+  return b.take();
+}
+
+Schedule direct_all_reduce(const CollectiveArgs& args) {
+  const std::uint32_t n = args.size;
+  const auto part = [&](std::uint32_t rank) {
+    return part_of(args.input_bytes.at(0), args.element_bytes, n, rank);
+  };
+  const auto in = [&](Part p) { return input(0, p.offset, p.bytes); };
+  const auto out = [&](Part p) { return output(0, p.offset, p.bytes); };
+  Builder b(args);
+  for (std::uint32_t d = 1; d < n; ++d) {
+    const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
+    if (const Part theirs = part(peer); theirs.bytes > 0) b.send(peer, 0, in(theirs));
+  }
+  if (const Part mine = part(args.rank); mine.bytes > 0) {
+    Range own = in(mine);
+    Order order;
+    for (std::uint32_t d = 1; d < n; ++d) {
+      order = following(b.recv_reduce(around(args.rank, d, n), 0, own, out(mine),
+                                      Builder::Place::received_second,
+                                      d + 1 == n ? Builder::Last::yes : Builder::Last::no, order));
+      own = out(mine);
+    }
+    for (std::uint32_t d = 1; d < n; ++d) b.send(around(args.rank, d, n), 1, own, order);
+  }
+  for (std::uint32_t d = 1; d < n; ++d) {
+    const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
+    if (const Part theirs = part(peer); theirs.bytes > 0) b.recv(peer, 1, out(theirs));
   }
   return b.take();
 }

@@ -1,6 +1,6 @@
 // A collective operation as data: for one rank, the steps that move and reduce ranges of its
 // buffers, and what each step waits for. Built by pure functions (one file per algorithm, chosen in
-// selection.h), run by engine/operation.cpp, which knows no algorithm.
+// selection.cpp), run by engine/operation.cpp, which knows no algorithm.
 //
 // Rules that every schedule keeps, and tests check for 1 to 9 ranks:
 //  - The sends of a rank a to a rank b match the receives of b from a by `channel`: equal channel,
@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/trips.h"
 #include "base/types.h"
 
 namespace pccl {
@@ -106,6 +107,7 @@ struct CollectiveArgs {
   std::uint32_t root = 0;
   std::uint64_t element_bytes = 1;
   Quantisation quantisation = Quantisation::none;  // all_reduce of float32, sum or avg
+  Trips trips = {};                                // the same ones at all ranks
   std::vector<std::uint64_t> input_bytes;
   std::vector<std::uint64_t> output_bytes;
 };

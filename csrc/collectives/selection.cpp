@@ -2,9 +2,10 @@
 // only from bytes that all ranks know, so that all decide alike. If sizes may differ and only the
 // two ends know them (gather, scatter, all_to_all), there is no choice.
 //
-// The limits: on one host and on a LAN recursive doubling wins to 32 KiB, the ring above (measured
-// on loopback with 2 to 4 ranks); they grow with n, whose latencies a ring pays one by one. A chain
-// beats a tree when (pieces + n - 2) pieces pass faster than ceil(log2 n) whole buffers.
+// Over long lines the steps decide (cost.h). Elsewhere limits do: on one host and on a LAN
+// recursive doubling wins to 32 KiB, the ring above (measured on loopback with 2 to 4 ranks); they
+// grow with n, whose latencies a ring pays one by one. A chain beats a tree when (pieces + n - 2)
+// pieces pass faster than ceil(log2 n) whole buffers.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -12,6 +13,7 @@
 #include "base/assert.h"
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/cost.h"
 #include "collectives/schedule.h"
 
 namespace pccl {
@@ -27,12 +29,11 @@ std::uint64_t sum_of(const std::vector<std::uint64_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
 }
 
-bool doubling(std::uint64_t bytes, std::uint32_t size) {
-  return bytes <= std::max(kDoublingBytesMax, size * kDoublingBytesMaxPerRank);
-}
+bool far(const CollectiveArgs& args) { return args.trips.farthest_us >= kLongTripsUs; }
 
-bool direct(std::uint64_t bytes, std::uint32_t size) {
-  return bytes <= std::max(kDirectBytesMax, size * kDirectBytesMaxPerRank);
+bool direct(std::uint64_t bytes, const CollectiveArgs& args) {
+  const std::uint64_t always = std::max(kDirectBytesMax, args.size * kDirectBytesMaxPerRank);
+  return bytes <= always || (far(args) && direct_half_is_faster(bytes, args.size, args.trips));
 }
 
 bool chain(std::uint64_t bytes, const CollectiveArgs& args) {
@@ -102,19 +103,33 @@ Schedule alone(const CollectiveArgs& args) {
   return b.take();
 }
 
+Schedule all_reduce(const CollectiveArgs& args) {
+  const std::uint64_t bytes = args.input_bytes[0];
+  if (bytes == 0) return {};
+  if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
+  if (!far(args)) {
+    const bool little = bytes <= std::max(kDoublingBytesMax, args.size * kDoublingBytesMaxPerRank);
+    return little ? recursive_doubling_all_reduce(args) : ring_all_reduce(args);
+  }
+  switch (fastest_all_reduce(bytes, args.size, args.trips)) {
+    case AllReduceBy::exchange:
+      return exchange_all_reduce(args);
+    case AllReduceBy::direct:
+      return direct_all_reduce(args);
+    case AllReduceBy::ring:
+      break;
+  }
+  return ring_all_reduce(args);
+}
+
 }  // namespace
 
 Schedule build_schedule(const CollectiveArgs& args) {
   check_arguments(args);
   if (args.size == 1) return alone(args);
   switch (args.kind) {
-    case OpKind::all_reduce: {
-      const std::uint64_t bytes = args.input_bytes[0];
-      if (bytes == 0) return {};
-      if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
-      return doubling(bytes, args.size) ? recursive_doubling_all_reduce(args)
-                                        : ring_all_reduce(args);
-    }
+    case OpKind::all_reduce:
+      return all_reduce(args);
     case OpKind::reduce:
       return chain(args.input_bytes[0], args) ? chain_reduce(args) : tree_reduce(args);
     case OpKind::broadcast:
@@ -122,12 +137,12 @@ Schedule build_schedule(const CollectiveArgs& args) {
     case OpKind::all_gather: {
       const std::uint64_t bytes = sum_of(args.output_bytes);
       if (bytes == 0) return {};
-      return direct(bytes, args.size) ? direct_all_gather(args) : ring_all_gather(args);
+      return direct(bytes, args) ? direct_all_gather(args) : ring_all_gather(args);
     }
     case OpKind::reduce_scatter: {
       const std::uint64_t bytes = sum_of(args.input_bytes);
       if (bytes == 0) return {};
-      return direct(bytes, args.size) ? direct_reduce_scatter(args) : ring_reduce_scatter(args);
+      return direct(bytes, args) ? direct_reduce_scatter(args) : ring_reduce_scatter(args);
     }
     case OpKind::gather:
       return direct_gather(args);

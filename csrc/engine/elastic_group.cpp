@@ -4,6 +4,8 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "membership/members.h"
+#include "membership/trips.h"
 #include "wire/codec.h"
 
 namespace pccl {
@@ -156,7 +158,20 @@ void ElasticGroup::move_links(const LinkKeeper::Moves& moves) {
       context_.links.open(dial.peer, dial.deadline_ms, false);
     }
   }
-  for (const peer::Event& event : moves.events) feed(event);
+  for (const peer::Event& event : moves.events) {
+    const auto* up = std::get_if<peer::LinksUp>(&event);
+    feed(up == nullptr ? event : peer::LinksUp{up->epoch, trips()});
+  }
+}
+
+/// Of the links to the members of the newest proposal.
+Trips ElasticGroup::trips() const {
+  if (!core_.preparing) return {};
+  const std::uint32_t group = core_.self.place.rank;
+  return own_trips(core_.self.peer(), ring_of(core_.preparing->epoch, group), [this](PeerId peer) {
+    const std::optional<LinkView> link = context_.links.view(peer);
+    return link ? link->round_trip_us : 0;
+  });
 }
 
 void ElasticGroup::control(PeerId peer, const PeerToPeer& message) {
@@ -249,7 +264,7 @@ void ElasticGroup::on(const peer::Configure& a) {
   const std::vector<PeerId> before = members();
   std::vector<PeerId> peers;
   for (const Member& m : a.members) peers.push_back(m.peer());
-  set_epoch(a.epoch, std::move(peers), a.relays, a.ring);
+  set_epoch(a.epoch, std::move(peers), a.relays, a.ring, a.trips);
   for (const Member& m : a.members) keeper_.stop_trying(m.peer());
   for (const PeerId peer : before) {
     if (!member(peer)) {

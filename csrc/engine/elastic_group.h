@@ -115,6 +115,7 @@ class ElasticGroup : public Group {
   void on(const peer::Say& a);
 
   void move_links(const LinkKeeper::Moves& moves);
+  [[nodiscard]] Trips trips() const;
   void end_old_ways();
   void master_connected();
   void master_lost(const std::string& reason, bool news);

@@ -619,8 +619,11 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   }
   for (const auto& [group, mates] : s.groups) {
     send_all(s, mates,
-             Start{epoch.id, Verdict{verdict.committed[group], verdict.failure, flags[group],
-                                     verdict.passed, verdict.pinned}},
+             Start{epoch.id,
+                   Verdict{verdict.committed[group], verdict.failure, flags[group], verdict.passed,
+                           verdict.pinned},
+                   {},
+                   trips(s, mates)},
              out);
   }
   dismiss(s, leavers, before ? before->members : std::vector<Member>{}, seats,

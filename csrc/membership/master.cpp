@@ -380,6 +380,7 @@ void on_message(State& s, PeerId p, const Ready& m, Actions& out) {
     reconsider(s, out);
     return;
   }
+  peer.trips = m.trips;
   s.ready.insert(p);
   if (s.ready.size() >= s.proposal->members.size()) write_proposal(s, out);
 }

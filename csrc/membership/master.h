@@ -333,6 +333,7 @@ struct PeerState {
   std::uint64_t moved_s = 0;    // when its program has come further
   OpKey furthest;               // to which it has come; who says less later has not moved
   std::uint64_t arrived = 0;    // order of arrival: newcomers come last, in this order
+  Trips trips = {};             // of its links, as it said when it was ready
 };
 
 struct State {

@@ -116,7 +116,7 @@ void answer_if_ready(State& s, Actions& out) {
   s.accepted_mark = s.preparing->mark;
   s.accepted = std::move(s.preparing->epoch);
   s.preparing.reset();
-  tell(s, Ready{s.accepted->id, report_of(s)}, out);
+  tell(s, Ready{s.accepted->id, report_of(s), s.trips}, out);
 }
 
 /// The members that this peer reaches over a relay in this epoch, each with its relay.
@@ -156,6 +156,7 @@ void on_master(State& s, const Propose& m, Actions& out) {
   std::vector<Member> others = peer_group(m.epoch.members, s.self.place.rank);
   std::erase_if(others, [&](const Member& member) { return member.peer() == s.self.peer(); });
   s.links_up = others.empty();
+  s.trips = {};
   out.push_back(Connect{id, std::move(others), vias(s, m.epoch)});
 
   compare(s, out);
@@ -164,6 +165,7 @@ void on_master(State& s, const Propose& m, Actions& out) {
 void on(State& s, const LinksUp& e, Actions& out) {
   if (!s.preparing || s.preparing->epoch.id != e.epoch) return;
   s.links_up = true;
+  s.trips = e.trips;
   answer_if_ready(s, out);
 }
 
@@ -277,12 +279,13 @@ void say_changes(const State& s, const Configure& change, const std::optional<Ep
   out.push_back(Say{false, head + joined(texts)});
 }
 
-void configure(State& s, const std::optional<Epoch>& before, Actions& out) {
+void configure(State& s, const std::optional<Epoch>& before, Trips trips, Actions& out) {
   Configure change{s.started->id, peer_group(s.started->members, s.self.place.rank), {}, {}, {}};
   for (const Relay& relay : s.started->relays) {
     if (contains(change.members, relay.a)) change.relays.push_back(relay);
   }
   change.ring = ring_of(*s.started, s.self.place.rank);
+  change.trips = trips;
   std::set<PeerId> previous;
   if (before) {
     for (const Member& m : before->members) {
@@ -299,14 +302,15 @@ void configure(State& s, const std::optional<Epoch>& before, Actions& out) {
 
 /// Start: every operation in flight gets its verdict, in program order; the rest is restored and
 /// runs again in the new epoch.
-void begin(State& s, const Verdict& verdict, Actions& out) {
+void begin(State& s, const Start& start, Actions& out) {
+  const Verdict& verdict = start.verdict;
   const bool first = !s.started;
   const std::optional<Epoch> before = std::move(s.started);
   s.started = s.accepted;
   s.stopped = false;
   s.here.clear();
   for (const Member& m : s.started->members) s.here.insert(m.peer());
-  configure(s, before, out);
+  configure(s, before, start.trips, out);
 
   // An operation that was issued after Ready may have failed at this peer alone; no verdict knows
   // this failure. It stays until a voted boundary clears it.
@@ -354,7 +358,7 @@ void begin(State& s, const Verdict& verdict, Actions& out) {
 void on_master(State& s, const Start& m, Actions& out) {
   if (!is_epoch(s.accepted, m.epoch) || (s.started && s.started->id >= m.epoch)) return;
   if (s.preparing || s.adopting) return;  // a newer proposal has come since
-  begin(s, m.verdict, out);
+  begin(s, m, out);
   s.started_mark = m.mark == Digest{} ? s.accepted_mark : m.mark;  // of an older master
 }
 

@@ -88,9 +88,10 @@ struct Verified {
 struct Fetched {
   StateRoot root;
 };
-/// Answer to Connect.
+/// Answer to Connect. `trips`: those of this peer's links to the members that Connect has named.
 struct LinksUp {
   EpochId epoch;
+  Trips trips = {};
 };
 /// The link to this peer was not up again in time.
 struct LinkFailed {
@@ -173,6 +174,7 @@ struct Configure {  // a new epoch has begun
   std::vector<PeerId> joined;
   std::vector<Relay> relays = {};  // of the own peer group
   std::vector<PeerId> ring = {};   // `members` in the order in which data go round
+  Trips trips = {};                // of the own peer group, the same ones at all its members
 };
 /// Run the operation (again) in the configured epoch.
 struct RunOp {
@@ -245,6 +247,7 @@ struct State {
   Digest accepted_mark{};
   std::optional<Propose> preparing;  // newest proposal, while it is not answered yet
   bool links_up = false;             // for `preparing`
+  Trips trips;                       // of these links
   bool synced = false;               // for `preparing`
   bool stopped = false;              // between StopData and Configure
   std::uint64_t step = 0;

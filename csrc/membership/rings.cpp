@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "membership/master_rules.h"
+#include "membership/trips.h"
 
 namespace pccl::master {
 
@@ -41,6 +42,13 @@ std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& memb
     for (const PeerId p : order) ring.push_back(places.at(p));
   }
   return in_rank_order ? std::vector<std::uint32_t>{} : ring;
+}
+
+Trips trips(const State& s, const std::vector<PeerId>& mates) {
+  if (!s.config.measure_links) return {};
+  std::vector<Trips> said;
+  for (const PeerId p : mates) said.push_back(s.peers.at(p).trips);
+  return trips_of_all(said);
 }
 
 std::vector<std::string> changed_rings(const State& s, const Epoch* before, const Epoch& epoch) {

@@ -230,6 +230,8 @@ CollectiveArgs collective_args(const py::dict& given) {
   fields.take("input_bytes", args.input_bytes);
   fields.take("output_bytes", args.output_bytes);
   fields.take("quantisation", quantisation);
+  fields.take("farthest_us", args.trips.farthest_us);
+  fields.take("neighbour_us", args.trips.neighbour_us);
   fields.refuse_others();
   args.kind = kind_of(kind);
   args.reduce = reduce_of(reduce);

@@ -24,6 +24,7 @@
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/protocol.h"
+#include "base/trips.h"
 #include "wire/parts.h"
 #include "wire/peer_messages.h"
 
@@ -67,11 +68,14 @@ struct Ready {
   static constexpr std::string_view kName = "ready";
   EpochId epoch;
   Report report;
+  Trips trips = {};  // of the sender's own links in its peer group (membership/trips.h)
+  static constexpr std::string_view kAddedFrom = "trips";
   bool operator==(const Ready&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("epoch", self.epoch);
     visit("report", self.report);
+    visit("trips", self.trips);
   }
 };
 
@@ -370,6 +374,7 @@ struct Start {
   EpochId epoch;
   Verdict verdict;
   Digest mark = {};  // as that of `propose`, and another one
+  Trips trips = {};  // of the receiver's peer group: the same ones for all its members
   static constexpr std::string_view kAddedFrom = "mark";
   bool operator==(const Start&) const = default;
 
@@ -377,6 +382,7 @@ struct Start {
     visit("epoch", self.epoch);
     visit("verdict", self.verdict);
     visit("mark", self.mark);
+    visit("trips", self.trips);
   }
 };
 

@@ -246,11 +246,14 @@ void World::act(int p, peer::Actions actions) {
   }
 }
 
-/// All members of a peer group have the same ring in an epoch, and all of them are in it.
+/// All members of a peer group have the same ring and the same trips in an epoch, and the ring has
+/// all of them.
 void World::check_ring(int p, const peer::Configure& action) {
   const std::pair place{action.epoch, peer(p).core.self.place.rank};
   const auto& [entry, first] = rings.emplace(place, action.ring);
   if (entry->second != action.ring) breaks(p, "the members of an epoch have different rings");
+  const auto& [trips, new_here] = trips_of_epochs.emplace(place, action.trips);
+  if (trips->second != action.trips) breaks(p, "the members of an epoch have different trips");
   const std::set<PeerId> ring(action.ring.begin(), action.ring.end());
   const std::vector<PeerId> members = ids_of(action.members);
   if (action.ring.size() != members.size() ||
@@ -517,7 +520,9 @@ void World::apply(const Move& move) {
     case What::links_up: {
       const EpochId epoch = peer(a).connect->epoch;
       peer(a).connect.reset();
-      to_peer(a, peer::LinksUp{epoch});
+      Random trip(id(a).value * 1000 + epoch.value);  // its own chances, as for rates
+      const auto longest = static_cast<std::uint32_t>(trip.below(100'000));
+      to_peer(a, peer::LinksUp{epoch, {longest, static_cast<std::uint32_t>(trip.below(100'000))}});
       break;
     }
     case What::link_fails: {

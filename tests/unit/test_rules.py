@@ -402,6 +402,7 @@ def described_structs() -> dict[str, tuple[str, list[str]]]:
     for header in (
         "base/handle.h",
         "base/process_name.h",
+        "base/trips.h",
         "wire/parts.h",
         "wire/messages.h",
         "wire/peer_messages.h",

@@ -221,6 +221,7 @@ def run(
     in_place: bool = False,
     seed: int = 0,
     make: Callable[[str, int, int], torch.Tensor] = values,
+    trip_us: int = 0,
 ) -> Outcome:
     width = torch.empty(0, dtype=DTYPES[dtype]).element_size()
     ranks, inputs, outputs, schedules, originals = [], [], [], [], []
@@ -243,6 +244,8 @@ def run(
                 "size": size,
                 "root": root,
                 "element_bytes": width,
+                "farthest_us": trip_us,
+                "neighbour_us": trip_us,
                 "input_bytes": [n * width for n in ins],
                 "output_bytes": [n * width for n in outs],
             }
@@ -373,6 +376,27 @@ def test_large_reductions_are_right_in_and_out_of_place(dtype: str, size: int) -
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("dtype", "reduction"), combinations())
+def test_every_reduction_is_right_over_long_lines(dtype: str, reduction: str, size: int) -> None:
+    width = torch.empty(0, dtype=DTYPES[dtype]).element_size()
+    for kind in ("all_reduce", "reduce_scatter"):
+        for seed, count in enumerate((1, 37, 600_000 // width // size)):
+            counts = [count] * size
+            for in_place in (False, True):
+                o = run(
+                    kind,
+                    dtype,
+                    reduction,
+                    size,
+                    counts,
+                    in_place=in_place,
+                    seed=seed,
+                    trip_us=80_000,
+                )
+                check(kind, o, reduction=reduction)
+
+
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", MOVING)
 def test_data_arrives_where_it_belongs(kind: str, size: int) -> None:
     for root in range(size if kind in ("broadcast", "gather", "scatter") else 1):
@@ -417,9 +441,11 @@ def test_parts_of_different_sizes_are_right(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8, 9])
-@pytest.mark.parametrize("count", [64, 20_000])
+@pytest.mark.parametrize(("count", "trip_us"), [(64, 0), (20_000, 0), (64, 80_000), (99_999, 9000)])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_special_floats_give_the_same_bits_at_all_ranks(dtype: str, count: int, size: int) -> None:
+def test_special_floats_give_the_same_bits_at_all_ranks(
+    dtype: str, count: int, trip_us: int, size: int
+) -> None:
     def special(name: str, n: int, seed: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(seed)
         info = torch.finfo(DTYPES[name])
@@ -429,7 +455,10 @@ def test_special_floats_give_the_same_bits_at_all_ranks(dtype: str, count: int, 
         return pool[torch.randint(0, len(table), (n,), generator=generator)]
 
     for reduction in ("sum", "product", "min", "max", "avg"):
-        o = run("all_reduce", dtype, reduction, size, [count] * size, make=special, seed=count)
+        counts = [count] * size
+        o = run(
+            "all_reduce", dtype, reduction, size, counts, make=special, seed=count, trip_us=trip_us
+        )
         for outputs in o.outputs[1:]:
             assert np.array_equal(as_bytes(outputs[0]), as_bytes(o.outputs[0][0]))
         if reduction in ("min", "max"):

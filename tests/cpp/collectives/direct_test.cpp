@@ -24,5 +24,27 @@ TEST(Direct, ScattersFromTheRootInEveryInterleaving) {
   run_all({.kind = OpKind::scatter}, direct_scatter);
 }
 
+TEST(Direct, ReducesAtAllInEveryInterleaving) {
+  run_all({.kind = OpKind::all_reduce}, direct_all_reduce);
+}
+
+TEST(Direct, AnAllReduceDividesAnAverageOnce) {
+  run_all({.kind = OpKind::all_reduce, .reduce = ReduceOp::avg}, direct_all_reduce);
+}
+
+TEST(Direct, AnAllReduceEvaluatesTheSameExpressionAtAllRanks) {
+  expect_one_expression({.kind = OpKind::all_reduce, .counts = {40}}, direct_all_reduce);
+}
+
+TEST(Direct, AnAllReduceTakesTwoTurns) {
+  const CollectiveArgs args = args_of({.kind = OpKind::all_reduce, .size = 9, .counts = {90}}, 4);
+  std::uint64_t sent = 0;
+  for (const Step& step : direct_all_reduce(args).steps) {
+    EXPECT_LE(step.turn, 2U);
+    if (step.kind == StepKind::send) sent += step.from.bytes;
+  }
+  EXPECT_EQ(sent, 2 * 8 * 80U);
+}
+
 }  // namespace
 }  // namespace pccl::test

@@ -101,6 +101,47 @@ TEST(Selection, AllReduceOfLittleTakesFewStepsAndOfMuchFewBytes) {
   EXPECT_EQ(sent(8192), 2 * 8192 * 8U * 3 / 4);  // 2 S (n - 1) / n
 }
 
+TEST(Selection, EveryKindIsRightOverLongLines) {
+  for (const OpKind kind : kKinds) {
+    for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U, 9U}) {
+      for (const std::uint64_t count :
+           {std::uint64_t{0}, std::uint64_t{5}, kRingElements, kChainElements}) {
+        run_and_check({.kind = kind,
+                       .size = size,
+                       .root = size / 2,
+                       .in_place = count % 2 == 0,
+                       .counts = {count},
+                       .segment_bytes = 16'384,
+                       .trips = {80'000, 80'000}},
+                      build_schedule);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Selection, OverLongLinesFewStepsAreTakenForMoreBytes) {
+  const auto turns = [](OpKind kind, std::uint64_t count, Trips trips) {
+    const Case c{.kind = kind, .size = 4, .counts = {count}, .trips = trips};
+    std::uint32_t most = 0;
+    for (const Step& s : build_schedule(args_of(c, 0)).steps) most = std::max(most, s.turn);
+    return most;
+  };
+  constexpr Trips kNear{1'999, 1'999};
+  constexpr Trips kFar{80'000, 80'000};
+  EXPECT_EQ(turns(OpKind::all_reduce, 1, kNear), 3U);
+  EXPECT_EQ(turns(OpKind::all_reduce, 1, kFar), 1U);
+  EXPECT_EQ(turns(OpKind::all_reduce, 1U << 18, kNear), 6U);
+  EXPECT_EQ(turns(OpKind::all_reduce, 1U << 17, kFar), 2U);
+  EXPECT_EQ(turns(OpKind::all_reduce, 1U << 23, kFar), 6U)
+      << "the bytes take longer than the steps";
+  for (const OpKind kind : {OpKind::all_gather, OpKind::reduce_scatter}) {
+    EXPECT_EQ(turns(kind, 1U << 16, kNear), 3U);
+    EXPECT_EQ(turns(kind, 1U << 16, kFar), 1U);
+    EXPECT_EQ(turns(kind, 1U << 22, kFar), 3U);
+  }
+}
+
 TEST(Selection, OfNothingNothingIsSentWhereAllRanksKnowThatItIsNothing) {
   for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::broadcast,
                             OpKind::all_gather, OpKind::reduce_scatter}) {

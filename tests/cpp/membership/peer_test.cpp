@@ -72,6 +72,20 @@ TEST(Peer, a_proposal_is_answered_when_links_and_state_are_there) {
   EXPECT_TRUE(step(s, Verified{plan.root}).empty()) << "what it has promised stays";
 }
 
+TEST(Peer, the_round_trips_of_its_links_go_to_the_master_and_those_of_all_come_back) {
+  State s = at_door(3, root(0, 'z'));
+  static_cast<void>(step(s, FromMaster{propose(2, {member(1), member(3)}, true)}));
+  static_cast<void>(step(s, LinksUp{EpochId::make(1, 2), {70'000, 60'000}}));
+  static_cast<void>(step(s, FromMaster{propose(3, {member(1), member(3)}, true)}));
+  const auto ready = told<Ready>(step(s, LinksUp{EpochId::make(1, 3), {80'000, 90'000}}));
+  ASSERT_EQ(ready.size(), 1U);
+  EXPECT_EQ(ready[0].trips, (Trips{80'000, 90'000}));
+  const Trips of_group{81'000, 82'000};
+  const auto begun = all<Configure>(step(s, FromMaster{Start{ready[0].epoch, {}, {}, of_group}}));
+  ASSERT_EQ(begun.size(), 1U);
+  EXPECT_EQ(begun[0].trips, of_group);
+}
+
 TEST(Peer, what_was_taken_back_is_fetched_again) {
   State s = at_door(3, root(0, 'z'));
   const SyncPlan plan{root(4, 'a'), {PeerId{1}}, ""};

@@ -70,5 +70,35 @@ TEST(Rings, a_ring_of_an_epoch_names_each_member_once_whatever_its_places_say) {
   EXPECT_TRUE(ring_of(epoch, 1).empty());
 }
 
+/// What the members of each peer group hear of their round trips when the next epoch starts.
+std::map<PeerId, Trips> heard(bool measure_links) {
+  const std::vector<Member> members{member(1, "a", 0, 2), member(2, "a", 1, 2),
+                                    member(3, "b", 0, 2), member(4, "b", 1, 2)};
+  State s = in_office(members);
+  s.config.measure_links = measure_links;
+  static_cast<void>(tell(s, 1, Relinked{kEpoch, PeerId{3}}));
+  for (const std::uint64_t p : {1U, 2U, 3U, 4U}) {
+    const bool other = p % 2 == 0;
+    const Trips own{other ? 300U : 80'000U + static_cast<std::uint32_t>(p), other ? 300U : 80'000U};
+    static_cast<void>(tell(s, p, Ready{s.proposal->id, report(s, p), own}));
+  }
+  std::map<PeerId, Trips> trips;
+  for (const auto& [p, start] : sent<Start>(step(s, master::RegisterWritten{*s.writing, true}))) {
+    trips[p] = start.trips;
+  }
+  return trips;
+}
+
+TEST(Rings, all_members_of_a_peer_group_hear_the_same_round_trips) {
+  const Trips ocean{80'001, 80'000};
+  const Trips site{300, 300};
+  EXPECT_EQ(heard(true),
+            (std::map<PeerId, Trips>{
+                {PeerId{1}, ocean}, {PeerId{2}, site}, {PeerId{3}, ocean}, {PeerId{4}, site}}));
+  for (const auto& [p, trips] : heard(false)) {
+    EXPECT_EQ(trips, Trips{}) << "rank order: nothing that is measured decides how data go";
+  }
+}
+
 }  // namespace
 }  // namespace pccl::rings_test

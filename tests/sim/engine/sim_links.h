@@ -23,8 +23,9 @@ class Cables {
   Time& time;
   std::map<PeerId, SimLinks*> links;  // of processes that live
   std::size_t bulk_lanes = 1;
-  bool slow = false;     // some wires have small windows and long delays
-  Liar* liar = nullptr;  // null: nobody lies
+  bool slow = false;          // some wires have small windows and long delays
+  std::uint64_t trip_us = 0;  // as links say, except those within one machine
+  Liar* liar = nullptr;       // null: nobody lies
 
   void cut(PeerId a, PeerId b) { cut_[std::minmax(a, b)] = true; }
   void mend_all() { cut_.clear(); }

@@ -1,0 +1,168 @@
+"""How long does an all-reduce between distant hosts take, by the algorithm that its steps ask for?
+
+Ranks on emulated hosts (tests/labs/wan: needs root and /dev/net/tun), each with a line of its own,
+and a master one millisecond away. An all-reduce takes as many halves of a round trip as it has
+steps one after the other, and the time of its bytes. Members of an elastic group know their round
+trips, and choose by them (docs/architecture/costs.md):
+
+  pccl        chosen by round trips and bytes
+  by size     by bytes alone, as within one site (pccl-master --ring rank)
+  gloo        a group that is not elastic, in the same lab
+
+Medians of calls behind a barrier, at rank 0; in the first few of them connections find their
+rates. `sent`: MB that rank 0 has sent to each other rank in all calls of the size, by pccl.
+
+    python benchmarks/few_steps.py
+    python benchmarks/few_steps.py --world 3 --rtt-ms 20 --sizes 65536 --calls 5 --kinds pccl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "labs"))
+PORT = 48149
+KINDS = ["pccl", "by size", "gloo"]
+
+
+def arguments() -> argparse.Namespace:
+    """Of the command line."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--world", type=int, nargs="+", default=[2, 3, 4])
+    p.add_argument("--rtt-ms", type=float, nargs="+", default=[80.0])
+    p.add_argument("--rate-mbit", type=float, default=1000.0)
+    p.add_argument("--sizes", default="4,65536,1048576,4194304", help="of the tensor, bytes")
+    p.add_argument("--calls", type=int, default=30, help="of each size, after the first one")
+    p.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    p.add_argument("--meet", help=argparse.SUPPRESS)
+    return p.parse_args()
+
+
+def run_rank(a: argparse.Namespace) -> None:
+    """Runs a rank; rank 0 prints, for each size, seconds of each call and bytes sent to others."""
+    import torch
+    import torch.distributed as dist
+
+    import pccl_backend as pccl
+
+    torch.set_num_threads(1)
+    if a.kinds == ["gloo"]:
+        limit = timedelta(seconds=600)
+        store = dist.FileStore(a.meet, a.world[0])
+        dist.init_process_group(
+            "gloo", store=store, rank=a.rank, world_size=a.world[0], timeout=limit
+        )
+        pg = dist.group.WORLD
+        links: Any = list
+    else:
+        pg = pccl.join(a.meet, timeout_s=600.0)
+        pccl.group(pg).refresh(pccl.SharedState(step=0))
+        links = pccl.links
+    found = {}
+    for size in json.loads(f"[{a.sizes}]"):
+        tensor = torch.ones(size // 4)
+        before = [link["bytes_sent"] for link in links()]
+        seconds = []
+        for _ in range(a.calls + 1):
+            dist.barrier(pg)
+            began = time.perf_counter()
+            dist.all_reduce(tensor, group=pg)
+            seconds.append(time.perf_counter() - began)
+            assert tensor[-1].item() == a.world[0]
+            tensor.fill_(1)
+        sent = [link["bytes_sent"] - was for link, was in zip(links(), before, strict=True)]
+        found[size] = {"seconds": seconds, "sent": sent}
+    if dist.get_rank(pg) == 0:
+        print(json.dumps(found), flush=True)
+    if a.kinds != ["gloo"]:
+        pccl.group(pg).leave()
+    dist.destroy_process_group()
+
+
+def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict[str, Any]:
+    """What rank 0 has printed."""
+    from wan.wan import Wan
+
+    master = world + 1
+    with (
+        Wan(master, rate_mbit=a.rate_mbit, rtt_ms=rtt_ms) as wan,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        for host in range(1, master):
+            wan.set(master, host, delay_ms=0.5)
+            wan.set(host, master, delay_ms=0.5)
+        address = f"{wan.address(master)}:{PORT}"
+        command = [sys.executable, "-m", "pccl_backend._cli", "--insecure", "--state", "none"]
+        command += ["--listen", address, "--min-peers", str(world)]
+        command += ["--ring", "rank"] if kind == "by size" else []
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "wan0"}
+        env.setdefault("PCCL_LOG_LEVEL", "error")
+        processes = [
+            subprocess.Popen(
+                wan.command(master, command),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=env,
+            )
+        ]
+        meet = f"{folder}/meet" if kind == "gloo" else f"pccl://{address}"
+        try:
+            for rank in range(world):
+                peer = [sys.executable, __file__, "--rank", str(rank), "--meet", meet]
+                peer += ["--world", str(world), "--kinds", kind, "--sizes", a.sizes]
+                peer += ["--calls", str(a.calls)]
+                processes.append(
+                    subprocess.Popen(
+                        wan.command(rank + 1, peer), env=env, stdout=subprocess.PIPE, text=True
+                    )
+                )
+            said = [rank.communicate(timeout=900)[0] for rank in processes[1:]]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        printed = [line for text in said for line in text.splitlines() if line.startswith("{")]
+        assert len(printed) == 1, said
+        found: dict[str, Any] = json.loads(printed[0])
+        return found
+
+
+def main() -> None:
+    """Prints the table."""
+    a = arguments()
+    if a.rank is not None:
+        run_rank(a)
+        return
+    print(f"All-reduces, lines of {a.rate_mbit:g} Mbit/s, times in ms\n")
+    others = [kind for kind in a.kinds if kind != "pccl"]
+    columns = ["ranks", "RTT, ms", "bytes", "pccl", "sent, MB"]
+    columns += [text for kind in others for text in (kind, f"{kind} / pccl")]
+    print("| " + " | ".join(columns) + " |")
+    print("|---" * len(columns) + "|")
+    for world in a.world:
+        for rtt_ms in a.rtt_ms:
+            found = {kind: measure(a, world, rtt_ms, kind) for kind in ["pccl", *others]}
+            for size, own in found["pccl"].items():
+                own_s = statistics.median(own["seconds"][1:])
+                row = [str(world), f"{rtt_ms:g}", size, f"{1000 * own_s:.1f}"]
+                row.append(" ".join(f"{sent / 1e6:.2f}" for sent in own["sent"]))
+                for kind in others:
+                    other_s = statistics.median(found[kind][size]["seconds"][1:])
+                    row += [f"{1000 * other_s:.1f}", f"{other_s / own_s:.2f}"]
+                print("| " + " | ".join(row) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+// All-reduce by one exchange: each rank sends all that it has to each other rank, and each reduces
+// everything. For little data over long lines, where one step is half of a round trip.
+//
+// Every rank evaluates the same expression, in the order of the ranks. What comes before the own
+// operand is reduced in scratch, since in place the own operand lies where the result will. Nothing
+// is written there before it has been sent. Steps: 1; each rank sends (n - 1) S, and keeps as much.
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+
+namespace pccl {
+
+Schedule exchange_all_reduce(const CollectiveArgs& args) {
+  const std::uint32_t n = args.size;
+  const std::uint64_t bytes = args.input_bytes.at(0);
+  const Range in = input(0, 0, bytes);
+  const Range out = output(0, 0, bytes);
+  const auto last = [&](std::uint32_t rank) {
+    return rank + 1 == n ? Builder::Last::yes : Builder::Last::no;
+  };
+  Builder b(args);
+  std::vector<std::uint32_t> written;  // steps after which the output may be written
+  for (std::uint32_t d = 1; d < n; ++d) written.push_back(b.send(around(args.rank, d, n), 0, in));
+
+  Order order{written, -1};
+  Range sum = in;  // of the operands up to the one before `next`
+  std::uint32_t next = args.rank + 1;
+  if (args.rank == 1) {
+    order = following(
+        b.recv_reduce(0, 0, in, out, Builder::Place::received_first, last(args.rank), order));
+    sum = out;
+  } else if (args.rank > 1) {
+    const Range before = scratch(0, bytes);
+    Order received = following(b.recv(0, 0, before));
+    for (std::uint32_t rank = 1; rank < args.rank; ++rank) {
+      received = following(b.recv_reduce(rank, 0, before, before, Builder::Place::received_second,
+                                         Builder::Last::no, received));
+    }
+    written.push_back(b.add_copy(in, out));
+    order = following(b.reduce(before, out, last(args.rank), {written, received.follows}));
+    sum = out;
+  }
+  for (; next < n; ++next) {
+    order = following(
+        b.recv_reduce(next, 0, sum, out, Builder::Place::received_second, last(next), order));
+    sum = out;
+  }
+  return b.take(args.rank > 1 ? bytes : 0);
+}
+
+}  // namespace pccl

@@ -1,0 +1,36 @@
+#include "membership/trips.h"
+
+#include <algorithm>
+
+namespace pccl {
+
+Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
+                const std::function<std::uint64_t(PeerId)>& trip_us) {
+  Trips own;
+  const auto at = std::find(ring.begin(), ring.end(), self);
+  if (at == ring.end()) return own;
+  const PeerId next = at + 1 == ring.end() ? ring.front() : *(at + 1);
+  for (const PeerId peer : ring) {
+    if (peer == self) continue;
+    const auto us = static_cast<std::uint32_t>(std::min<std::uint64_t>(trip_us(peer), kTripUsMax));
+    own.farthest_us = std::max(own.farthest_us, us);
+    if (peer == next) own.neighbour_us = us;
+  }
+  return own;
+}
+
+Trips trips_of_all(const std::vector<Trips>& said) {
+  if (said.size() < 2) return {};
+  std::uint32_t first = 0;
+  std::uint32_t second = 0;
+  for (const Trips& trips : said) {
+    second = std::max(second, std::min(first, trips.farthest_us));
+    first = std::max(first, trips.farthest_us);
+  }
+  const std::uint32_t farthest_us = std::min(second, kTripUsMax);
+  std::uint64_t sum_us = 0;
+  for (const Trips& trips : said) sum_us += std::min(trips.neighbour_us, farthest_us);
+  return {farthest_us, static_cast<std::uint32_t>(sum_us / said.size())};
+}
+
+}  // namespace pccl

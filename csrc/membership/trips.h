@@ -1,0 +1,27 @@
+// The round trips of a peer group, by which its members choose how data go (collectives/cost.h):
+// each member says those of its own links, and all take the same ones from the master. Pure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/trips.h"
+
+namespace pccl {
+
+/// Longer ones count as these.
+inline constexpr std::uint32_t kTripUsMax = 10'000'000;
+
+/// What `self` says: the longest round trip of its links to the others of `ring`, and that of its
+/// link to the next one there. `trip_us`: of the link to a peer; 0: not known.
+[[nodiscard]] Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
+                              const std::function<std::uint64_t(PeerId)>& trip_us);
+
+/// What holds for a group whose members have said these. One member that says too much changes
+/// little: each trip has two ends, so the farthest one is said twice; and the mean of the
+/// neighbours' trips takes none for longer than that.
+[[nodiscard]] Trips trips_of_all(const std::vector<Trips>& said);
+
+}  // namespace pccl

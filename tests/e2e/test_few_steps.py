@@ -1,0 +1,32 @@
+"""Over long lines small all-reduces take few steps (benchmarks/few_steps.py, small)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from chaos.run import why_not
+
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "few_steps.py"
+
+
+@pytest.mark.long
+def test_members_that_are_far_from_each_other_send_straight_to_all_others() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    line = ["--world", "3", "--rtt-ms", "20", "--kinds", "pccl"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), *line, "--sizes", "65536", "--calls", "9"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    row = [cell.strip() for cell in done.stdout.splitlines()[-1].split("|")[1:-1]]
+    assert row[:3] == ["3", "20", "65536"]
+    # A ring would have sent 0.87 to one of them and messages to the other.
+    for megabytes in row[4].split():
+        assert 0.65 < float(megabytes) < 0.75, row
