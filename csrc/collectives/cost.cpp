@@ -2,28 +2,45 @@
 // bytes that cross it decide. Each pair of ranks that crosses sends
 //
 //   exchange  S                 over floor(n / 2) ceil(n / 2) pairs
-//   direct    2 S / n           over as many
+//   doubling  S                 over floor(n / 2) pairs, in each far round
+//   direct    2 S / n           over as many pairs as an exchange
 //   ring      2 S (n - 1) / n   over one pair in each direction
 //
-// Where each rank has a line of its own, direct and ring move as many bytes over it, so the model
-// takes the ring too soon, never too late.
+// The order of the ring has ranks of one site behind each other. So the last round of doubling is a
+// far one, and the others are as far as neighbours are in the mean. Where each rank has a line of
+// its own, direct and ring move as many bytes over it, and direct is better than this model says.
 #include "collectives/cost.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/assert.h"
+#include "base/limits.h"
 
 namespace pccl {
 namespace {
 
 constexpr std::uint64_t kNever = ~0ULL;
 constexpr std::uint64_t kNsPerUs = 1000;
-constexpr std::uint64_t kBytesMax = 1ULL << 36;  // more cost as much as these: no overflow
+constexpr std::uint64_t kBytesMax = 1ULL << 33;  // more cost as much as these: no overflow
 // A ring sends to one rank at a time, and is disturbed the least: so others must be faster by a
 // tenth.
 constexpr std::uint64_t kGain = 10;
+constexpr std::uint64_t kDoublingBytesMax = 32U << 10;
+constexpr std::uint64_t kDoublingBytesMaxPerRank = 2U << 10;
+
+/// `round_ns` in the last round; the rounds before it, and folding, by how far neighbours are.
+std::uint64_t doubling_ns(std::uint64_t round_ns, std::uint32_t size, Trips trips) {
+  const auto rounds = static_cast<std::uint64_t>(std::bit_width(std::bit_floor(size)) - 1);
+  const std::uint64_t others = rounds - 1 + (std::has_single_bit(size) ? 0 : 2);
+  return round_ns + round_ns / std::max(1U, trips.farthest_us) * others * trips.neighbour_us;
+}
 
 }  // namespace
+
+bool is_little(std::uint64_t bytes, std::uint32_t size) {
+  return bytes <= std::max(kDoublingBytesMax, size * kDoublingBytesMaxPerRank);
+}
 
 std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size, Trips trips) {
   PCCL_ASSERT(size > 1, size);
@@ -33,8 +50,12 @@ std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t s
   const std::uint64_t farthest_ns = trips.farthest_us * kNsPerUs;
   switch (by) {
     case AllReduceBy::exchange:
-      if (bytes > kExchangedBytesMax / (n - 1)) return kNever;
+      if (std::max<std::uint64_t>(bytes, kKeptBytesMin) > kExchangedBytesMax / (n - 1))
+        return kNever;
       return farthest_ns / 2 + crossing * byte_ns;
+    case AllReduceBy::doubling:
+      if (!is_little(bytes, size)) return kNever;
+      return doubling_ns(farthest_ns / 2 + n / 2 * byte_ns, size, trips);
     case AllReduceBy::direct:
       return farthest_ns + 2 * crossing * byte_ns / n;
     case AllReduceBy::ring:
@@ -44,11 +65,16 @@ std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t s
 }
 
 AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Trips trips) {
-  const std::uint64_t exchange_ns = all_reduce_ns(AllReduceBy::exchange, bytes, size, trips);
-  const std::uint64_t direct_ns = all_reduce_ns(AllReduceBy::direct, bytes, size, trips);
-  const std::uint64_t ring_ns = all_reduce_ns(AllReduceBy::ring, bytes, size, trips);
-  if (std::min(exchange_ns, direct_ns) > ring_ns - ring_ns / kGain) return AllReduceBy::ring;
-  return exchange_ns <= direct_ns ? AllReduceBy::exchange : AllReduceBy::direct;
+  AllReduceBy best = AllReduceBy::ring;
+  const std::uint64_t ring_ns = all_reduce_ns(best, bytes, size, trips);
+  std::uint64_t best_ns = is_little(bytes, size) ? kNever : ring_ns - ring_ns / kGain;
+  for (const AllReduceBy by : {AllReduceBy::exchange, AllReduceBy::doubling, AllReduceBy::direct}) {
+    const std::uint64_t ns = all_reduce_ns(by, bytes, size, trips);
+    if (ns > best_ns || (ns == best_ns && best != AllReduceBy::ring)) continue;
+    best = by;
+    best_ns = ns;
+  }
+  return best;
 }
 
 bool direct_half_is_faster(std::uint64_t bytes, std::uint32_t size, Trips trips) {

@@ -8,21 +8,25 @@
 
 #include <cstdint>
 
-#include "collectives/schedule.h"
+#include "base/trips.h"
 
 namespace pccl {
 
 /// From this round trip on of the two farthest ranks the model decides.
 inline constexpr std::uint32_t kLongTripsUs = 2000;
 /// Of a byte on the line that all have in common: 100 Mbit/s. Over faster lines a ring is taken
-/// sooner than it would have to be.
+/// sooner than it would have to be, over slower ones later.
 inline constexpr std::uint64_t kNsPerByte = 80;
 /// An exchange keeps so many bytes at each rank, at most.
 inline constexpr std::uint64_t kExchangedBytesMax = 4U << 20;
 
-enum class AllReduceBy : std::uint8_t { exchange, direct, ring };
+enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, ring };
 
-/// Nanoseconds; ~0: not by this one. `bytes`: of the tensor; `size`: ranks, 2 or more.
+/// Recursive doubling is for so little, and a ring never is.
+[[nodiscard]] bool is_little(std::uint64_t bytes, std::uint32_t size);
+
+/// Nanoseconds; ~0: not by this one. `bytes`: of the tensor; `size`: ranks, 2 or more. Trips: 1 s
+/// at most.
 [[nodiscard]] std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size,
                                           Trips trips);
 /// The fastest; the ring unless another one takes a tenth less.

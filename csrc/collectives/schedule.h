@@ -45,7 +45,7 @@ enum class StepKind : std::uint8_t {
   recv,         // from `peer` into `to`
   recv_reduce,  // to = reduce(received, from), or reduce(from, received) if `received_second`
   copy,         // to = from (memmove; nothing happens if both are the same memory)
-  reduce,       // to = reduce(from, to), or reduce(to, from) if `received_second`: local
+  reduce,       // to = reduce(from, to) if `received_second`, else reduce(to, from): local
 
   // Local, between float32 values and their codes (base/quantisation.h). Such a step is handled as
   // a whole: its values take at most one segment, and no step follows it, nor it another one.
@@ -121,7 +121,7 @@ using RankPairs = std::set<std::pair<std::uint32_t, std::uint32_t>>;
 [[nodiscard]] std::vector<std::uint32_t> ring_order(std::vector<std::uint32_t> order,
                                                     const RankPairs& apart);
 
-/// The schedule of `args` by the algorithm that selection.cpp picks for kind, size and bytes. A
+/// The schedule of `args` by the algorithm that selection.cpp picks for kind, size, bytes, trips. A
 /// pure function; all ranks pick the same algorithm, because they decide by values that all know.
 [[nodiscard]] Schedule build_schedule(const CollectiveArgs& args);
 

@@ -1,6 +1,6 @@
-// Which algorithm runs a collective: decided from kind, number of contributors and bytes alone, and
-// only from bytes that all ranks know, so that all decide alike. If sizes may differ and only the
-// two ends know them (gather, scatter, all_to_all), there is no choice.
+// Which algorithm runs a collective: decided from kind, number of contributors, bytes and round
+// trips, and only from those that all ranks know, so that all decide alike. If sizes may differ and
+// only the two ends know them (gather, scatter, all_to_all), there is no choice.
 //
 // Over long lines the steps decide (cost.h). Elsewhere limits do: on one host and on a LAN
 // recursive doubling wins to 32 KiB, the ring above (measured on loopback with 2 to 4 ranks); they
@@ -19,8 +19,6 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kDoublingBytesMax = 32U << 10;
-constexpr std::uint64_t kDoublingBytesMaxPerRank = 2U << 10;
 constexpr std::uint64_t kDirectBytesMax = 256U << 10;  // of all parts together
 constexpr std::uint64_t kDirectBytesMaxPerRank = 4U << 10;
 constexpr std::uint64_t kChainBytesMin = 512U << 10;
@@ -108,12 +106,14 @@ Schedule all_reduce(const CollectiveArgs& args) {
   if (bytes == 0) return {};
   if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
   if (!far(args)) {
-    const bool little = bytes <= std::max(kDoublingBytesMax, args.size * kDoublingBytesMaxPerRank);
-    return little ? recursive_doubling_all_reduce(args) : ring_all_reduce(args);
+    return is_little(bytes, args.size) ? recursive_doubling_all_reduce(args)
+                                       : ring_all_reduce(args);
   }
   switch (fastest_all_reduce(bytes, args.size, args.trips)) {
     case AllReduceBy::exchange:
       return exchange_all_reduce(args);
+    case AllReduceBy::doubling:
+      return recursive_doubling_all_reduce(args);
     case AllReduceBy::direct:
       return direct_all_reduce(args);
     case AllReduceBy::ring:

@@ -548,6 +548,7 @@ GroupView ElasticGroup::view() const {
   view.step = core_.step;
   view.numbering = numbering_;
   view.ring = std::make_shared<const std::vector<PeerId>>(run_->ring);
+  view.trips = run_->trips;
   view.admitted = admitted_;
   view.left = end_.in_order();
   if (const auto& ranks = contributors_.so_far()) {

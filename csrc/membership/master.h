@@ -324,16 +324,16 @@ struct PeerState {
   bool at_door = false;                      // a newcomer that has called refresh
   std::optional<std::uint64_t> told_s = {};  // when it heard for whom the run stands still
   StateRoot door_root;
-  std::string host;             // as its hello says, for people
-  std::string origin;           // its token and network; empty: not known
-  Heartbeat beat;               // the newest
-  bool beats = false;           // there has been one
-  Heartbeat beat_before;        // at the last look (fetches.cpp)
-  std::uint64_t unready_s = 0;  // for which it has been asked to be ready
-  std::uint64_t moved_s = 0;    // when its program has come further
-  OpKey furthest;               // to which it has come; who says less later has not moved
-  std::uint64_t arrived = 0;    // order of arrival: newcomers come last, in this order
-  Trips trips = {};             // of its links, as it said when it was ready
+  std::string host;                 // as its hello says, for people
+  std::string origin;               // its token and network; empty: not known
+  Heartbeat beat;                   // the newest
+  bool beats = false;               // there has been one
+  Heartbeat beat_before;            // at the last look (fetches.cpp)
+  std::uint64_t unready_s = 0;      // for which it has been asked to be ready
+  std::uint64_t moved_s = 0;        // when its program has come further
+  OpKey furthest;                   // to which it has come; who says less later has not moved
+  std::uint64_t arrived = 0;        // order of arrival: newcomers come last, in this order
+  std::optional<Trips> trips = {};  // of its links, as it said when it was ready
 };
 
 struct State {

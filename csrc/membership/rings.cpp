@@ -46,8 +46,17 @@ std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& memb
 
 Trips trips(const State& s, const std::vector<PeerId>& mates) {
   if (!s.config.measure_links) return {};
+  // Those of two that reach each other over a third are not known, and its line carries all of
+  // them.
+  for (const Relay& relay : own(s)->relays) {
+    if (std::find(mates.begin(), mates.end(), relay.a) != mates.end()) return {};
+  }
   std::vector<Trips> said;
-  for (const PeerId p : mates) said.push_back(s.peers.at(p).trips);
+  for (const PeerId p : mates) {
+    const std::optional<Trips>& trips = s.peers.at(p).trips;
+    if (!trips) return {};  // an older build, which would choose as it always has
+    said.push_back(*trips);
+  }
   return trips_of_all(said);
 }
 

@@ -12,7 +12,7 @@
 namespace pccl {
 
 /// Longer ones count as these.
-inline constexpr std::uint32_t kTripUsMax = 10'000'000;
+inline constexpr std::uint32_t kTripUsMax = 1'000'000;
 
 /// What `self` says: the longest round trip of its links to the others of `ring`, and that of its
 /// link to the next one there. `trip_us`: of the link to a peer; 0: not known.

@@ -68,7 +68,7 @@ struct Ready {
   static constexpr std::string_view kName = "ready";
   EpochId epoch;
   Report report;
-  Trips trips = {};  // of the sender's own links in its peer group (membership/trips.h)
+  std::optional<Trips> trips = {};  // of the sender's links in its peer group; none: says nothing
   static constexpr std::string_view kAddedFrom = "trips";
   bool operator==(const Ready&) const = default;
 

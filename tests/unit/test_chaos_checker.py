@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from chaos import checker, work
-from chaos.checker import check
+from chaos import checker, reference, work
+from chaos.checker import check, compute
 from chaos.right import (
     MEMBERS,
     STEPS,
@@ -30,7 +30,45 @@ def test_data_may_go_round_in_another_order_than_that_of_ranks_if_members_say_so
     assert any("in the order" in text for text in check(records).contradictions)
     for m in MEMBERS:
         for line in lines(records, m, "step"):
-            line["ops"][0]["rings"] = [[0, 1, 2], ring]
+            line["ops"][0]["ways"] = [
+                {"ring": order, "trips_us": [0, 0]} for order in ([0, 1, 2], ring)
+            ]
+    assert check(records).contradictions == []
+
+
+@pytest.mark.parametrize(
+    ("trips", "count", "turns"),
+    [
+        ((0, 0), 1, 2),
+        ((80_000, 80_000), 1, 1),
+        ((80_000, 80_000), 20_000, 1),
+        ((80_000, 80_000), 200_000, 2),
+        ((9000, 3000), 20_000, 6),
+    ],
+)
+def test_the_reference_goes_the_way_of_members_that_are_far_from_each_other(
+    trips: tuple[int, int], count: int, turns: int
+) -> None:
+    parts = [np.random.default_rng(rank).random(count) for rank in range(4)]
+    far = reference.all_reduce(parts, "sum", trips)
+    assert np.allclose(far, sum(parts))
+    steps, scratch_bytes = reference.schedule("sum", 3, 4, count, 8, trips)
+    assert len({s["channel"] for s in steps if s["kind"].startswith("recv")}) == turns
+    assert scratch_bytes == (8 * count if turns == 1 else 0)
+
+
+def test_members_may_know_their_round_trips() -> None:
+    def summed(step: int, index: int, result: np.ndarray) -> np.ndarray:
+        op = work.plan(step)[index]
+        if (step, op.dtype, op.reduce) != (1, "float32", "sum"):
+            return result
+        return compute(step, index, op, contributors(step, index), {}, (80_000, 80_000))
+
+    records = recorded(summed)
+    assert check(records).contradictions
+    for m in MEMBERS:
+        for line in lines(records, m, "step"):
+            line["ops"][0]["ways"] = [{"ring": [0, 1, 2], "trips_us": [80_000, 80_000]}]
     assert check(records).contradictions == []
 
 

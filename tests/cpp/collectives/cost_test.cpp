@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/limits.h"
+
 namespace pccl {
 namespace {
 
@@ -43,7 +45,7 @@ TEST(Cost, ARingWhoseNeighboursAreNearStaysForSmallerTensors) {
   EXPECT_EQ(fastest_all_reduce(1 * kMiB, 6, kOcean), By::direct);
   EXPECT_EQ(fastest_all_reduce(1 * kMiB, 6, {80'000, 27'000}), By::ring);
   EXPECT_EQ(fastest_all_reduce(kMiB / 8, 6, {80'000, 27'000}), By::direct);
-  EXPECT_EQ(fastest_all_reduce(4, 6, {80'000, 0}), By::ring) << "a lie, and no harm";
+  EXPECT_EQ(fastest_all_reduce(kMiB / 8, 6, {80'000, 0}), By::ring) << "a lie, and no harm";
 }
 
 TEST(Cost, HalvesOfAnAllReduceAreChosenAlike) {
@@ -51,14 +53,42 @@ TEST(Cost, HalvesOfAnAllReduceAreChosenAlike) {
   EXPECT_FALSE(direct_half_is_faster(4 * kMiB, 4, kOcean));
 }
 
+// Two sites, whose ranks are behind each other in the ring: only the last round of doubling is far.
+TEST(Cost, OfTwoSitesDoublingCrossesOnceAndSendsLessThanAnExchange) {
+  const auto two_sites = [](std::uint32_t size) { return Trips{80'000, 2 * 80'000 / size}; };
+  EXPECT_EQ(all_reduce_ns(By::doubling, 1000, 8, two_sites(8)),
+            (40 * kMs + 4 * 80'000) + (40 * kMs + 4 * 80'000) / 80'000 * 2 * 20'000);
+  EXPECT_EQ(fastest_all_reduce(4, 8, two_sites(8)), By::exchange);
+  EXPECT_EQ(fastest_all_reduce(32U << 10, 8, two_sites(8)), By::doubling);
+  EXPECT_EQ(fastest_all_reduce(16U << 10, 16, two_sites(16)), By::doubling);
+  EXPECT_EQ(fastest_all_reduce(128U << 10, 8, two_sites(8)), By::direct) << "above its limit";
+  EXPECT_EQ(all_reduce_ns(By::doubling, 64U << 10, 8, kOcean), ~0ULL);
+  EXPECT_EQ(all_reduce_ns(By::doubling, 8, 6, kOcean),
+            (40 * kMs + 3 * 640) + (40 * kMs + 3 * 640) / 80'000 * 3 * 80'000)
+      << "two more rounds fold";
+}
+
+TEST(Cost, OfLittleNoMoreStepsAreTakenThanByDoubling) {
+  for (const Trips trips : {Trips{2000, 2000}, Trips{2000, 300}, Trips{5000, 2500}, kOcean}) {
+    for (std::uint32_t size = 2; size <= 300; ++size) {
+      for (const std::uint64_t bytes : {4U, 1000U, 32U << 10, size * (2U << 10)}) {
+        EXPECT_NE(fastest_all_reduce(bytes, size, trips), By::ring) << size << " ranks, " << bytes;
+      }
+    }
+  }
+}
+
 TEST(Cost, NothingOverflows) {
-  constexpr Trips kMost{~0U, ~0U};
-  for (const std::uint32_t size : {2U, 1024U}) {
-    const std::uint64_t ring = all_reduce_ns(By::ring, ~0ULL, size, kMost);
-    EXPECT_GT(ring, all_reduce_ns(By::ring, 1, size, kMost));
-    EXPECT_GT(all_reduce_ns(By::direct, ~0ULL, size, kMost),
-              all_reduce_ns(By::direct, 1, size, kMost));
-    EXPECT_EQ(all_reduce_ns(By::exchange, ~0ULL, size, kMost), ~0ULL);
+  constexpr Trips kMost{1'000'000, 1'000'000};
+  for (const std::uint32_t size : {2U, 1024U, static_cast<std::uint32_t>(kMembersMax)}) {
+    for (const By by : {By::exchange, By::doubling, By::direct, By::ring}) {
+      std::uint64_t last = 0;
+      for (std::uint64_t bytes = 1; bytes != 0; bytes *= 2) {
+        const std::uint64_t ns = all_reduce_ns(by, bytes, size, kMost);
+        EXPECT_GE(ns, last) << size << " ranks, " << bytes;
+        last = ns;
+      }
+    }
   }
 }
 

@@ -27,9 +27,10 @@ struct Collective {
   OpKind kind = OpKind::barrier;
   std::uint64_t bytes = 0;  // of each buffer
   bool rooted = false;
+  Trips trips = {};
 
   friend void PrintTo(const Collective& c, std::ostream* out) {
-    *out << kind_name(c.kind) << " of " << c.bytes << " bytes";
+    *out << kind_name(c.kind) << " of " << c.bytes << " bytes, " << c.trips.farthest_us << " us";
   }
 };
 
@@ -52,7 +53,8 @@ struct Memory {
 /// The ranks of one operation.
 class Ranks {
  public:
-  Ranks(const Collective& what, std::uint32_t size, std::uint32_t root, Memory& memory) {
+  Ranks(const Collective& what, std::uint32_t size, std::uint32_t root, Memory& memory)
+      : trips_(what.trips) {
     for (std::uint32_t r = 0; r < size; ++r) {
       members_.push_back(std::make_unique<Member>());
       Member& member = *members_.back();
@@ -73,7 +75,7 @@ class Ranks {
   bool run(const Fault& fault) {
     for (std::uint32_t r = 0; r < members_.size(); ++r) {
       members_[r]->pending().contributors = peers_;
-      op(r).start(members_[r]->sends, contributors_, r, 1, /*keep_preimage=*/false);
+      op(r).start(members_[r]->sends, contributors_, r, 1, /*keep_preimage=*/false, trips_);
     }
     std::size_t seen = 0;
     bool lost = false;
@@ -172,12 +174,15 @@ class Ranks {
   std::deque<Message> messages_;
   std::vector<std::uint32_t> contributors_;
   std::vector<PeerId> peers_;
+  Trips trips_;
   std::vector<std::unique_ptr<Member>> members_;
 };
 
 constexpr std::uint64_t kSmall = 64;
 constexpr std::uint64_t kParts = 256U << 10;  // one for each rank: too large to be sent directly
 constexpr std::uint64_t kLarge = 5U << 19;    // chains of more pieces than they have slots
+
+constexpr Trips kFar{80'000, 80'000};
 
 class BlameOf : public ::testing::TestWithParam<Collective> {};
 
@@ -227,10 +232,15 @@ INSTANTIATE_TEST_SUITE_P(
         Collective{OpKind::all_gather, kSmall}, Collective{OpKind::all_gather, kParts},
         Collective{OpKind::reduce_scatter, kSmall}, Collective{OpKind::reduce_scatter, kParts},
         Collective{OpKind::gather, kSmall, true}, Collective{OpKind::scatter, kSmall, true},
-        Collective{OpKind::all_to_all, kSmall}, Collective{OpKind::barrier}),
+        Collective{OpKind::all_to_all, kSmall}, Collective{OpKind::barrier},
+        Collective{OpKind::all_reduce, kSmall, false, kFar},
+        Collective{OpKind::all_reduce, kParts, false, kFar},
+        Collective{OpKind::all_gather, kParts, false, kFar},
+        Collective{OpKind::reduce_scatter, kParts, false, kFar}),
     [](const auto& collective) {
       return std::string(kind_name(collective.param.kind)) +
-             (collective.param.bytes > kSmall ? "_large" : "");
+             (collective.param.bytes > kSmall ? "_large" : "") +
+             (collective.param.trips == kFar ? "_far" : "");
     });
 
 }  // namespace

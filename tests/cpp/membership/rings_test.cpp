@@ -71,15 +71,18 @@ TEST(Rings, a_ring_of_an_epoch_names_each_member_once_whatever_its_places_say) {
 }
 
 /// What the members of each peer group hear of their round trips when the next epoch starts.
-std::map<PeerId, Trips> heard(bool measure_links) {
+/// `change` is made before it is proposed; `silent` says nothing of its own.
+std::map<PeerId, Trips> heard(const std::function<void(State&)>& change, std::uint64_t silent = 0) {
   const std::vector<Member> members{member(1, "a", 0, 2), member(2, "a", 1, 2),
                                     member(3, "b", 0, 2), member(4, "b", 1, 2)};
   State s = in_office(members);
-  s.config.measure_links = measure_links;
+  change(s);
   static_cast<void>(tell(s, 1, Relinked{kEpoch, PeerId{3}}));
   for (const std::uint64_t p : {1U, 2U, 3U, 4U}) {
     const bool other = p % 2 == 0;
-    const Trips own{other ? 300U : 80'000U + static_cast<std::uint32_t>(p), other ? 300U : 80'000U};
+    std::optional<Trips> own = Trips{80'000U + static_cast<std::uint32_t>(p), 80'000U};
+    if (other) own = Trips{300, 300};
+    if (p == silent) own.reset();
     static_cast<void>(tell(s, p, Ready{s.proposal->id, report(s, p), own}));
   }
   std::map<PeerId, Trips> trips;
@@ -89,15 +92,26 @@ std::map<PeerId, Trips> heard(bool measure_links) {
   return trips;
 }
 
+std::map<PeerId, Trips> four(Trips odd, Trips even) {
+  return {{PeerId{1}, odd}, {PeerId{2}, even}, {PeerId{3}, odd}, {PeerId{4}, even}};
+}
+
 TEST(Rings, all_members_of_a_peer_group_hear_the_same_round_trips) {
-  const Trips ocean{80'001, 80'000};
-  const Trips site{300, 300};
-  EXPECT_EQ(heard(true),
-            (std::map<PeerId, Trips>{
-                {PeerId{1}, ocean}, {PeerId{2}, site}, {PeerId{3}, ocean}, {PeerId{4}, site}}));
-  for (const auto& [p, trips] : heard(false)) {
-    EXPECT_EQ(trips, Trips{}) << "rank order: nothing that is measured decides how data go";
-  }
+  EXPECT_EQ(heard([](State&) {}), four({80'001, 80'000}, {300, 300}));
+}
+
+TEST(Rings, round_trips_that_one_member_does_not_know_or_nobody_wants_are_told_to_none) {
+  EXPECT_EQ(heard([](State&) {}, 3), four({}, {300, 300})) << "an older build";
+  EXPECT_EQ(heard([](State& s) { s.config.measure_links = false; }), four({}, {}));
+}
+
+TEST(Rings, members_that_reach_each_other_over_a_third_go_by_no_round_trips) {
+  State s = in_office(six());
+  for (auto& [p, peer] : s.peers) peer.trips = Trips{80'000, 80'000};
+  EXPECT_EQ(master::trips(s, ids_of(six())), (Trips{80'000, 80'000}));
+  s.held->epoch->relays = {Relay{PeerId{2}, PeerId{4}, PeerId{1}}};
+  EXPECT_EQ(master::trips(s, ids_of(six())), Trips{});
+  EXPECT_EQ(master::trips(s, peers({1, 3})), (Trips{80'000, 80'000})) << "another peer group";
 }
 
 }  // namespace

@@ -22,6 +22,9 @@ from chaos.verdict import Record, Records, Verdict
 ORDERS_MAX = 120  # tried to say more about bits that are wrong
 
 
+Way = tuple[tuple[int, ...], tuple[int, int]]  # members in the order of the ring, and round trips
+
+
 @dataclass
 class Step:
     """All that members have recorded of one step."""
@@ -30,7 +33,7 @@ class Step:
     results: dict[int, Record] = field(default_factory=dict)
     contributors: list[tuple[int, ...]] = field(default_factory=list)  # as found, of each operation
 
-    rings: set[tuple[int, ...]] = field(default_factory=set)  # orders in which data went round
+    ways: set[Way] = field(default_factory=set)  # in which data went
 
     def ranks(self) -> dict[int, int]:
         """Rank -> member, in the numbering of the step."""
@@ -136,14 +139,15 @@ def _by_step(records: Records) -> dict[int, Step]:
                 steps[line["step"]].boundaries[member] = line
             elif line["what"] == "step":
                 steps[line["step"]].results[member] = line
-    # Members look at the ring when an operation returns, which may be an epoch later: those of the
+    # Members look at the way when an operation returns, which may be an epoch later: those of the
     # steps beside it count too.
     for number, here in steps.items():
         for near in (number - 1, number, number + 1):
             for line in steps[near].results.values() if near in steps else ():
                 member_of = steps[near].ranks()
-                for ring in line["ops"][0].get("rings", ()) if line["ops"] else ():
-                    here.rings.add(tuple(member_of[r] for r in ring if r in member_of))
+                for way in line["ops"][0].get("ways", ()) if line["ops"] else ():
+                    ring = tuple(member_of[r] for r in way["ring"] if r in member_of)
+                    here.ways.add((ring, tuple(way["trips_us"])))
     return dict(steps)
 
 
@@ -222,19 +226,19 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
         wanted = next(iter(recorded.values()))
         contributors = sets[i]
         tried = candidates if contributors is None else [contributors]
-        tried = [round_ for members in tried for round_ in _rounds(members, here.rings)]
+        ways = [way for members in tried for way in _ways(members, here.ways)]
         result = None
-        for members in tried:
-            result = compute(number, i, op, members, stops)
+        for members, trips in ways:
+            result = compute(number, i, op, members, stops, trips)
             if work.digest(result) == wanted:
                 contributors = members
                 break
         else:
-            why = _explain(number, i, op, tried, order, stops, wanted)
+            why = _explain(number, i, op, ways, order, stops, wanted)
             verdict.say(
                 f"step {number}, operation {i} ({op}): the members {sorted(recorded)} hold "
                 f"{wanted[:16]}, which is not what the contributors "
-                f"{' or '.join(map(str, tried))} give; {why}"
+                f"{' or '.join(map(str, ways))} give; {why}"
             )
             return
         assert result is not None
@@ -245,13 +249,13 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
         verdict.with_fewer += len(contributors) < len(order)
 
 
-def _rounds(members: tuple[int, ...], rings: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """These contributors in the order of ranks, and as their data may have gone round."""
-    found = [members]
-    for ring in sorted(rings):
+def _ways(members: tuple[int, ...], ways: set[Way]) -> list[Way]:
+    """These contributors in the order of ranks, and as their data may have gone."""
+    found: list[Way] = [(members, (0, 0))]
+    for ring, trips in sorted(ways):
         round_ = tuple(m for m in ring if m in members)
-        if len(round_) == len(members) and round_ not in found:
-            found.append(round_)
+        if len(round_) == len(members) and (round_, trips) not in found:
+            found.append((round_, trips))
     return found
 
 
@@ -266,13 +270,18 @@ def _possible(order: list[int], finished: set[int]) -> list[tuple[int, ...]]:
 
 
 def compute(
-    number: int, index: int, op: work.Op, members: tuple[int, ...], stops: dict[int, bool]
+    number: int,
+    index: int,
+    op: work.Op,
+    members: tuple[int, ...],
+    stops: dict[int, bool],
+    trips: tuple[int, int] = (0, 0),
 ) -> np.ndarray:
     parts = [
         work.contribution(m, number, index, op, stop=stops.get(m, False) and op.dtype == "int64")
         for m in members
     ]
-    return reference.all_reduce(parts, op.reduce)
+    return reference.all_reduce(parts, op.reduce, trips)
 
 
 def _contributors(number: int, i: int, here: Step, verdict: Verdict) -> tuple[int, ...] | None:
@@ -319,29 +328,29 @@ def _explain(
     number: int,
     i: int,
     op: work.Op,
-    tried: list[tuple[int, ...]],
+    ways: list[Way],
     order: list[int],
     stops: dict[int, bool],
     wanted: str,
 ) -> str:
     """Would another order, or one contributor more or less, give these bits?"""
 
-    def gives(members: tuple[int, ...]) -> bool:
-        return work.digest(compute(number, i, op, members, stops)) == wanted
+    def gives(members: tuple[int, ...], trips: tuple[int, int]) -> bool:
+        return work.digest(compute(number, i, op, members, stops, trips)) == wanted
 
-    for members in tried:
-        for other in list(permutations(members))[:ORDERS_MAX]:
-            if gives(other):
+    for tried, trips in ways:
+        for other in list(permutations(tried))[:ORDERS_MAX]:
+            if gives(other, trips):
                 return f"in the order {other} they do"
         for member in order:
-            fewer = tuple(m for m in members if m != member)
-            if member in members and fewer and gives(fewer):
+            fewer = tuple(m for m in tried if m != member)
+            if member in tried and fewer and gives(fewer, trips):
                 return f"without member {member} they do: a lost contribution"
-            more = tuple(m for m in order if m in members or m == member)
-            if member not in members and gives(more):
+            more = tuple(m for m in order if m in tried or m == member)
+            if member not in tried and gives(more, trips):
                 return f"with member {member} they do"
-            twice = tuple(m for m in members for _ in range(1 + (m == member)))
-            if member in members and gives(twice):
+            twice = tuple(m for m in tried for _ in range(1 + (m == member)))
+            if member in tried and gives(twice, trips):
                 return f"with member {member} counted twice they do"
     return "no other order and no member more or less gives it"
 

@@ -63,7 +63,7 @@ def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: boo
     ops = work.plan(number)
     results = [torch.empty(0)] * len(ops)
     epochs = [["", ""] for _ in ops]
-    rings = [ring()]
+    ways = [way()]
     for issued, waited in work.batches(number):
         works = {}
         for i in issued:
@@ -78,8 +78,8 @@ def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: boo
             if works[i] is not None:
                 works[i].wait()
             epochs[i][1] = group.epoch
-            if ring() not in rings:
-                rings.append(ring())
+            if way() not in ways:
+                ways.append(way())
     records = []
     for i, op in enumerate(ops):
         result = results[i].numpy()
@@ -89,18 +89,20 @@ def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: boo
                 "digest": work.digest(result),
                 "slots": work.slots_of(result, op),
                 "epochs": epochs[i],
-                "rings": rings,
+                "ways": ways,
             }
         )
     return records
 
 
-def ring() -> list[int]:
-    """Ranks in the order in which data go round now."""
+def way() -> dict[str, list[int]]:
+    """How data go now: ranks in the order of the ring, and the round trips."""
     from pccl_backend import _extension
 
     view = _extension.extension().group_view()
-    return [view["numbering"].index(peer) for peer in view["ring"] if peer in view["numbering"]]
+    numbering = view["numbering"]
+    ring = [numbering.index(peer) for peer in view["ring"] if peer in numbering]
+    return {"ring": ring, "trips_us": list(view["trips_us"])}
 
 
 class Siblings:

@@ -15,7 +15,10 @@ from pccl_backend import _core
 
 
 @functools.lru_cache(maxsize=256)
-def schedule(reduce: str, rank: int, size: int, count: int, width: int) -> list[dict[str, Any]]:
+def schedule(
+    reduce: str, rank: int, size: int, count: int, width: int, trips: tuple[int, int]
+) -> tuple[list[dict[str, Any]], int]:
+    """Its steps, and the bytes of scratch memory."""
     made = _core.build_schedule(
         {
             "kind": "all_reduce",
@@ -26,24 +29,30 @@ def schedule(reduce: str, rank: int, size: int, count: int, width: int) -> list[
             "element_bytes": width,
             "input_bytes": [count * width],
             "output_bytes": [count * width],
+            "farthest_us": trips[0],
+            "neighbour_us": trips[1],
         }
     )
-    assert made["scratch_bytes"] == 0
-    steps: list[dict[str, Any]] = made["steps"]
-    return steps
+    return made["steps"], made["scratch_bytes"]
 
 
-def all_reduce(parts: list[np.ndarray], reduce: str) -> np.ndarray:
-    """The result for contributors in this order; `parts` are left as they are."""
+def all_reduce(parts: list[np.ndarray], reduce: str, trips: tuple[int, int] = (0, 0)) -> np.ndarray:
+    """The result for contributors in this order; `parts` are left as they are.
+
+    `trips`: the longest round trip, and that of neighbours, in microseconds.
+    """
     memory = [part.copy() for part in parts]  # in place: input and output are one
     size, count, width = len(parts), parts[0].size, parts[0].itemsize
-    steps = [schedule(reduce, rank, size, count, width) for rank in range(size)]
+    made = [schedule(reduce, rank, size, count, width, trips) for rank in range(size)]
+    steps = [its for its, _ in made]
+    scratch = [np.zeros(nbytes // width, parts[0].dtype) for _, nbytes in made]
     at = [0] * size
     mail: dict[tuple[int, int, int], np.ndarray] = {}
 
     def view(rank: int, where: dict[str, Any]) -> np.ndarray:
         begin = where["offset"] // width
-        return memory[rank][begin : begin + where["bytes"] // width]
+        of = scratch if where["space"] == "scratch" else memory
+        return of[rank][begin : begin + where["bytes"] // width]
 
     def do(rank: int, step: dict[str, Any]) -> bool:
         kind = step["kind"]
