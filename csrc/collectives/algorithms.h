@@ -25,6 +25,9 @@ namespace pccl {
 [[nodiscard]] Schedule direct_all_gather(const CollectiveArgs& args);
 [[nodiscard]] Schedule direct_gather(const CollectiveArgs& args);
 [[nodiscard]] Schedule direct_scatter(const CollectiveArgs& args);
+[[nodiscard]] Schedule direct_broadcast(const CollectiveArgs& args);
+[[nodiscard]] Schedule direct_reduce(const CollectiveArgs& args);
+[[nodiscard]] Schedule direct_barrier(const CollectiveArgs& args);
 [[nodiscard]] Schedule pairwise_all_to_all(const CollectiveArgs& args);
 [[nodiscard]] Schedule dissemination_barrier(const CollectiveArgs& args);
 

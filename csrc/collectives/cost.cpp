@@ -2,13 +2,14 @@
 // bytes that cross it decide. Each pair of ranks that crosses sends
 //
 //   exchange  S                 over floor(n / 2) ceil(n / 2) pairs
-//   doubling  S                 over floor(n / 2) pairs, in each far round
+//   doubling  S                 over floor(n / 2) pairs, in the last round
 //   direct    2 S / n           over as many pairs as an exchange
 //   ring      2 S (n - 1) / n   over one pair in each direction
 //
-// The order of the ring has ranks of one site behind each other. So the last round of doubling is a
-// far one, and the others are as far as neighbours are in the mean. Where each rank has a line of
-// its own, direct and ring move as many bytes over it, and direct is better than this model says.
+// The order of the ring has ranks of one site behind each other. So the last round of doubling, and
+// of a tree, is a far one, and the others are as far as neighbours are in the mean. Where each rank
+// has a line of its own, direct and ring move as many bytes over it, and direct is better than this
+// model says.
 #include "collectives/cost.h"
 
 #include <algorithm>
@@ -29,12 +30,17 @@ constexpr std::uint64_t kGain = 10;
 constexpr std::uint64_t kDoublingBytesMax = 32U << 10;
 constexpr std::uint64_t kDoublingBytesMaxPerRank = 2U << 10;
 
-/// `round_ns` in the last round; the rounds before it, and folding, by how far neighbours are.
-std::uint64_t doubling_ns(std::uint64_t round_ns, std::uint32_t size, Trips trips) {
-  const auto rounds = static_cast<std::uint64_t>(std::bit_width(std::bit_floor(size)) - 1);
-  const std::uint64_t others = rounds - 1 + (std::has_single_bit(size) ? 0 : 2);
-  return round_ns + round_ns / std::max(1U, trips.farthest_us) * others * trips.neighbour_us;
+/// `far_ns` in the far round; the others by how far neighbours are.
+std::uint64_t rounds_ns(std::uint64_t far_ns, std::uint64_t rounds, Trips trips) {
+  return far_ns + far_ns / std::max(1U, trips.farthest_us) * (rounds - 1) * trips.neighbour_us;
 }
+
+std::uint64_t doubling_rounds(std::uint32_t size) {
+  const auto rounds = static_cast<std::uint64_t>(std::bit_width(std::bit_floor(size)) - 1);
+  return rounds + (std::has_single_bit(size) ? 0 : 2);  // to fold in, and out
+}
+
+std::uint64_t time_of(std::uint64_t bytes) { return std::min(bytes, kBytesMax) * kNsPerByte; }
 
 }  // namespace
 
@@ -46,7 +52,7 @@ std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t s
   PCCL_ASSERT(size > 1, size);
   const std::uint64_t n = size;
   const std::uint64_t crossing = (n / 2) * ((n + 1) / 2);  // pairs
-  const std::uint64_t byte_ns = std::min(bytes, kBytesMax) * kNsPerByte;
+  const std::uint64_t byte_ns = time_of(bytes);
   const std::uint64_t farthest_ns = trips.farthest_us * kNsPerUs;
   switch (by) {
     case AllReduceBy::exchange:
@@ -55,7 +61,7 @@ std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t s
       return farthest_ns / 2 + crossing * byte_ns;
     case AllReduceBy::doubling:
       if (!is_little(bytes, size)) return kNever;
-      return doubling_ns(farthest_ns / 2 + n / 2 * byte_ns, size, trips);
+      return rounds_ns(farthest_ns / 2 + n / 2 * byte_ns, doubling_rounds(size), trips);
     case AllReduceBy::direct:
       return farthest_ns + 2 * crossing * byte_ns / n;
     case AllReduceBy::ring:
@@ -75,6 +81,15 @@ AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Trips tr
     best_ns = ns;
   }
   return best;
+}
+
+bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Trips trips) {
+  PCCL_ASSERT(size > 1, size);
+  const std::uint64_t half_ns = trips.farthest_us * kNsPerUs / 2;
+  const auto rounds = static_cast<std::uint64_t>(std::bit_width(size - 1));
+  const std::uint64_t tree_ns = rounds_ns(half_ns + time_of(bytes), rounds, trips);
+  const std::uint64_t direct_ns = half_ns + (size + 1) / 2 * time_of(bytes);
+  return direct_ns <= tree_ns - tree_ns / kGain;
 }
 
 bool direct_half_is_faster(std::uint64_t bytes, std::uint32_t size, Trips trips) {

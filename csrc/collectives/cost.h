@@ -1,6 +1,5 @@
-// What an all-reduce, an all-gather and a reduce-scatter take over long lines, by each algorithm:
-// the time until a byte has come through all steps, and the time of the bytes on the line that all
-// ranks may have in common.
+// What collectives take over long lines, by each algorithm: the time until a byte has come through
+// all steps, and the time of the bytes on the line that all ranks may have in common.
 //
 // Pure, and in whole nanoseconds: all ranks compute the same numbers. Over short lines other things
 // decide (selection.cpp).
@@ -14,23 +13,26 @@ namespace pccl {
 
 /// From this round trip on of the two farthest ranks the model decides.
 inline constexpr std::uint32_t kLongTripsUs = 2000;
-/// Of a byte on the line that all have in common: 100 Mbit/s. Over faster lines a ring is taken
-/// sooner than it would have to be, over slower ones later.
+/// For a byte on the line that all ranks have in common: 100 Mbit/s. Over faster lines a ring is
+/// taken sooner than it would have to be, over slower ones later.
 inline constexpr std::uint64_t kNsPerByte = 80;
-/// An exchange keeps so many bytes at each rank, at most.
+/// An exchange keeps so many bytes at each rank, at most; of each other one kKeptBytesMin at least.
 inline constexpr std::uint64_t kExchangedBytesMax = 4U << 20;
 
 enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, ring };
 
-/// Recursive doubling is for so little, and a ring never is.
+/// So little that recursive doubling may be taken, and a ring may not.
 [[nodiscard]] bool is_little(std::uint64_t bytes, std::uint32_t size);
 
 /// Nanoseconds; ~0: not by this one. `bytes`: of the tensor; `size`: ranks, 2 or more. Trips: 1 s
 /// at most.
 [[nodiscard]] std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size,
                                           Trips trips);
-/// The fastest; the ring unless another one takes a tenth less.
+/// The fastest; the ring, except for little, unless another one takes a tenth less.
 [[nodiscard]] AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Trips trips);
+/// Broadcast and reduce: is it faster, by a tenth, if all data go between the root and each other
+/// rank than along a tree?
+[[nodiscard]] bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Trips trips);
 /// All-gather and reduce-scatter are halves of an all-reduce: is the direct one the faster one, by
 /// a tenth? `bytes`: of all parts.
 [[nodiscard]] bool direct_half_is_faster(std::uint64_t bytes, std::uint32_t size, Trips trips);

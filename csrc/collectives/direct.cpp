@@ -1,6 +1,6 @@
-// Gather, scatter, and over long lines and for little data all-gather, reduce-scatter and
-// all-reduce: each rank sends straight to the receivers of its parts, in one step (all-reduce:
-// two).
+// Gather, scatter, small all-gathers and reduce-scatters, and over long lines barriers, small
+// broadcasts and reductions, and middle all-reduces: each rank sends straight to the receivers of
+// its parts, in one step (all-reduce: two).
 //
 // Parts may differ in size; one of 0 bytes is sent as an empty segment, since its receiver or
 // sender may not know that there is nothing. A reduction takes the contributions in a fixed order,
@@ -8,8 +8,8 @@
 // Steps: 1. Sent: all parts but the own one (gather: one part, except by the root).
 //
 // The all-reduce is a reduce-scatter and an all-gather of n parts. In place a part is overwritten
-// by its sum, segment by segment, and a segment of the sum has been made of what this rank has sent
-// of it. Steps: 2. Sent: 2 S (n - 1) / n.
+// by its sum, segment by segment; a segment of the sum arrives only after this rank has sent its
+// own values of that segment. Steps: 2. Sent: 2 S (n - 1) / n.
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 
@@ -76,6 +76,54 @@ Schedule direct_all_gather(const CollectiveArgs& args) {
     b.recv(peer, 0, output(peer, 0, args.output_bytes[peer]));
   }
   b.copy(own, output(args.rank, 0, own.bytes));
+  return b.take();
+}
+
+Schedule direct_broadcast(const CollectiveArgs& args) {
+  const std::uint64_t bytes = args.output_bytes.at(0);
+  Builder b(args);
+  if (bytes == 0) return b.take();
+  if (args.rank != args.root) {
+    b.recv(args.root, 0, output(0, 0, bytes));
+    return b.take();
+  }
+  for (std::uint32_t d = 1; d < args.size; ++d) {
+    b.send(around(args.rank, d, args.size), 0, input(0, 0, bytes));
+  }
+  b.copy(input(0, 0, bytes), output(0, 0, bytes));
+  return b.take();
+}
+
+Schedule direct_reduce(const CollectiveArgs& args) {
+  const std::uint32_t n = args.size;
+  const std::uint64_t bytes = args.input_bytes.at(0);
+  Range own = input(0, 0, bytes);
+  Builder b(args);
+  if (bytes == 0) return b.take();
+  if (args.rank != args.root) {
+    b.send(args.root, 0, own);
+    return b.take();
+  }
+  const Range sum = output(0, 0, bytes);
+  Order order;
+  for (std::uint32_t d = 1; d < n; ++d) {
+    order = following(b.recv_reduce(around(args.rank, d, n), 0, own, sum,
+                                    Builder::Place::received_second,
+                                    d + 1 == n ? Builder::Last::yes : Builder::Last::no, order));
+    own = sum;
+  }
+  return b.take();
+}
+
+Schedule direct_barrier(const CollectiveArgs& args) {
+  const Range nothing = scratch(0, 0);
+  Builder b(args);
+  for (std::uint32_t d = 1; d < args.size; ++d) {
+    b.send(around(args.rank, d, args.size), 0, nothing);
+  }
+  for (std::uint32_t d = 1; d < args.size; ++d) {
+    b.recv(around(args.rank, -static_cast<std::int64_t>(d), args.size), 0, nothing);
+  }
   return b.take();
 }
 

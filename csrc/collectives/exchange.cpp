@@ -1,9 +1,10 @@
 // All-reduce by one exchange: each rank sends all that it has to each other rank, and each reduces
 // everything. For little data over long lines, where one step is half of a round trip.
 //
-// Every rank evaluates the same expression, in the order of the ranks. What comes before the own
-// operand is reduced in scratch, since in place the own operand lies where the result will. Nothing
-// is written there before it has been sent. Steps: 1; each rank sends (n - 1) S, and keeps as much.
+// Every rank evaluates the same expression, in the order of the ranks. From rank 2 on, what comes
+// before the own operand is reduced in scratch, since in place the own operand lies where the
+// result will. The output is written only after the own operand has been sent. Steps: 1; each rank
+// sends (n - 1) S, and keeps as much.
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 

@@ -2,10 +2,10 @@
 // trips, and only from those that all ranks know, so that all decide alike. If sizes may differ and
 // only the two ends know them (gather, scatter, all_to_all), there is no choice.
 //
-// Over long lines the steps decide (cost.h). Elsewhere limits do: on one host and on a LAN
-// recursive doubling wins to 32 KiB, the ring above (measured on loopback with 2 to 4 ranks); they
-// grow with n, whose latencies a ring pays one by one. A chain beats a tree when (pieces + n - 2)
-// pieces pass faster than ceil(log2 n) whole buffers.
+// Over long lines cost.h decides. Elsewhere limits do: on one host and on a LAN recursive doubling
+// wins to 32 KiB, the ring above (measured on loopback with 2 to 4 ranks); the limits grow with n,
+// since a ring pays n - 1 latencies one by one. A chain beats a tree when (pieces + n - 2) pieces
+// pass faster than ceil(log2 n) whole buffers.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -22,6 +22,7 @@ namespace {
 constexpr std::uint64_t kDirectBytesMax = 256U << 10;  // of all parts together
 constexpr std::uint64_t kDirectBytesMaxPerRank = 4U << 10;
 constexpr std::uint64_t kChainBytesMin = 512U << 10;
+constexpr std::uint32_t kDirectBarrierMax = 64;  // ranks: more messages take longer than steps
 
 std::uint64_t sum_of(const std::vector<std::uint64_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
@@ -32,6 +33,10 @@ bool far(const CollectiveArgs& args) { return args.trips.farthest_us >= kLongTri
 bool direct(std::uint64_t bytes, const CollectiveArgs& args) {
   const std::uint64_t always = std::max(kDirectBytesMax, args.size * kDirectBytesMaxPerRank);
   return bytes <= always || (far(args) && direct_half_is_faster(bytes, args.size, args.trips));
+}
+
+bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {
+  return far(args) && direct_beats_tree(bytes, args.size, args.trips);
 }
 
 bool chain(std::uint64_t bytes, const CollectiveArgs& args) {
@@ -131,8 +136,10 @@ Schedule build_schedule(const CollectiveArgs& args) {
     case OpKind::all_reduce:
       return all_reduce(args);
     case OpKind::reduce:
+      if (direct_rooted(args.input_bytes[0], args)) return direct_reduce(args);
       return chain(args.input_bytes[0], args) ? chain_reduce(args) : tree_reduce(args);
     case OpKind::broadcast:
+      if (direct_rooted(args.output_bytes[0], args)) return direct_broadcast(args);
       return chain(args.output_bytes[0], args) ? chain_broadcast(args) : tree_broadcast(args);
     case OpKind::all_gather: {
       const std::uint64_t bytes = sum_of(args.output_bytes);
@@ -151,7 +158,8 @@ Schedule build_schedule(const CollectiveArgs& args) {
     case OpKind::all_to_all:
       return pairwise_all_to_all(args);
     case OpKind::barrier:
-      return dissemination_barrier(args);
+      return far(args) && args.size <= kDirectBarrierMax ? direct_barrier(args)
+                                                         : dissemination_barrier(args);
     case OpKind::send:
     case OpKind::recv:
       break;

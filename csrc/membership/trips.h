@@ -11,7 +11,7 @@
 
 namespace pccl {
 
-/// Longer ones count as these.
+/// Longer trips count as this one.
 inline constexpr std::uint32_t kTripUsMax = 1'000'000;
 
 /// What `self` says: the longest round trip of its links to the others of `ring`, and that of its
@@ -21,7 +21,7 @@ inline constexpr std::uint32_t kTripUsMax = 1'000'000;
 
 /// What holds for a group whose members have said these. One member that says too much changes
 /// little: each trip has two ends, so the farthest one is said twice; and the mean of the
-/// neighbours' trips takes none for longer than that.
+/// neighbours' trips counts none as longer than the farthest one.
 [[nodiscard]] Trips trips_of_all(const std::vector<Trips>& said);
 
 }  // namespace pccl

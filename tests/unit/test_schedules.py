@@ -379,7 +379,8 @@ def test_large_reductions_are_right_in_and_out_of_place(dtype: str, size: int) -
 @pytest.mark.parametrize(("dtype", "reduction"), combinations())
 def test_every_reduction_is_right_over_long_lines(dtype: str, reduction: str, size: int) -> None:
     width = torch.empty(0, dtype=DTYPES[dtype]).element_size()
-    for kind in ("all_reduce", "reduce_scatter"):
+    for kind in REDUCING:
+        root = size // 2 if kind == "reduce" else 0
         for seed, count in enumerate((1, 37, 600_000 // width // size)):
             counts = [count] * size
             for in_place in (False, True):
@@ -389,11 +390,12 @@ def test_every_reduction_is_right_over_long_lines(dtype: str, reduction: str, si
                     reduction,
                     size,
                     counts,
+                    root=root,
                     in_place=in_place,
                     seed=seed,
                     trip_us=80_000,
                 )
-                check(kind, o, reduction=reduction)
+                check(kind, o, root=root, reduction=reduction)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -402,11 +404,19 @@ def test_data_arrives_where_it_belongs(kind: str, size: int) -> None:
     for root in range(size if kind in ("broadcast", "gather", "scatter") else 1):
         for seed, count in enumerate((0, 1, 37, 5000)):
             for in_place in (False, True):
-                counts = [count] * size
-                o = run(
-                    kind, "int64", "none", size, counts, root=root, in_place=in_place, seed=seed
-                )
-                check(kind, o, root=root)
+                for trip_us in (0, 80_000):
+                    o = run(
+                        kind,
+                        "int64",
+                        "none",
+                        size,
+                        [count] * size,
+                        root=root,
+                        in_place=in_place,
+                        seed=seed,
+                        trip_us=trip_us,
+                    )
+                    check(kind, o, root=root)
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))

@@ -78,6 +78,15 @@ TEST(Cost, OfLittleNoMoreStepsAreTakenThanByDoubling) {
   }
 }
 
+TEST(Cost, ARootSendsLittleToAllItself) {
+  for (const std::uint32_t size : {3U, 4U, 8U, 64U}) {
+    EXPECT_TRUE(direct_beats_tree(1000, size, kOcean)) << size;
+    EXPECT_FALSE(direct_beats_tree(4 * kMiB, size, kOcean)) << size;
+  }
+  EXPECT_FALSE(direct_beats_tree(4, 2, kOcean)) << "the same";
+  EXPECT_FALSE(direct_beats_tree(128U << 10, 8, {80'000, 20'000})) << "a tree crosses once";
+}
+
 TEST(Cost, NothingOverflows) {
   constexpr Trips kMost{1'000'000, 1'000'000};
   for (const std::uint32_t size : {2U, 1024U, static_cast<std::uint32_t>(kMembersMax)}) {

@@ -24,6 +24,13 @@ TEST(Direct, ScattersFromTheRootInEveryInterleaving) {
   run_all({.kind = OpKind::scatter}, direct_scatter);
 }
 
+TEST(Direct, BroadcastsReducesAndMeetsInEveryInterleaving) {
+  run_all({.kind = OpKind::broadcast}, direct_broadcast);
+  run_all({.kind = OpKind::reduce}, direct_reduce);
+  run_all({.kind = OpKind::reduce, .reduce = ReduceOp::avg}, direct_reduce);
+  run_all({.kind = OpKind::barrier}, direct_barrier);
+}
+
 TEST(Direct, ReducesAtAllInEveryInterleaving) {
   run_all({.kind = OpKind::all_reduce}, direct_all_reduce);
 }

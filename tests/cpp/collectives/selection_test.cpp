@@ -135,6 +135,10 @@ TEST(Selection, OverLongLinesFewStepsAreTakenForMoreBytes) {
   EXPECT_EQ(turns(OpKind::all_reduce, 1U << 17, kFar), 2U);
   EXPECT_EQ(turns(OpKind::all_reduce, 1U << 23, kFar), 6U)
       << "the bytes take longer than the steps";
+  for (const OpKind kind : {OpKind::broadcast, OpKind::reduce, OpKind::barrier}) {
+    EXPECT_EQ(turns(kind, 5, kFar), kind == OpKind::broadcast ? 0U : 1U) << "rank 0 is the root";
+    EXPECT_EQ(turns(kind, 5, kNear), kind == OpKind::broadcast ? 0U : 2U);
+  }
   for (const OpKind kind : {OpKind::all_gather, OpKind::reduce_scatter}) {
     EXPECT_EQ(turns(kind, 1U << 16, kNear), 3U);
     EXPECT_EQ(turns(kind, 1U << 16, kFar), 1U);

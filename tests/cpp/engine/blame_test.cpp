@@ -236,7 +236,10 @@ INSTANTIATE_TEST_SUITE_P(
         Collective{OpKind::all_reduce, kSmall, false, kFar},
         Collective{OpKind::all_reduce, kParts, false, kFar},
         Collective{OpKind::all_gather, kParts, false, kFar},
-        Collective{OpKind::reduce_scatter, kParts, false, kFar}),
+        Collective{OpKind::reduce_scatter, kParts, false, kFar},
+        Collective{OpKind::broadcast, kSmall, true, kFar},
+        Collective{OpKind::reduce, kSmall, true, kFar},
+        Collective{OpKind::barrier, 0, false, kFar}),
     [](const auto& collective) {
       return std::string(kind_name(collective.param.kind)) +
              (collective.param.bytes > kSmall ? "_large" : "") +
