@@ -14,6 +14,22 @@
 #include "collectives/builder.h"
 
 namespace pccl {
+namespace {
+
+/// sum = own + the contributions of all other ranks, in the order in which they follow this one.
+Order add_all(Builder& b, const CollectiveArgs& args, Range own, Range sum) {
+  const std::uint32_t n = args.size;
+  Order order;
+  for (std::uint32_t d = 1; d < n; ++d) {
+    order = following(b.recv_reduce(around(args.rank, d, n), 0, own, sum,
+                                    Builder::Place::received_second,
+                                    d + 1 == n ? Builder::Last::yes : Builder::Last::no, order));
+    own = sum;
+  }
+  return order;
+}
+
+}  // namespace
 
 Schedule direct_reduce_scatter(const CollectiveArgs& args) {
   const std::uint32_t n = args.size;
@@ -24,15 +40,7 @@ Schedule direct_reduce_scatter(const CollectiveArgs& args) {
     const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
     b.send(peer, 0, input(peer, 0, args.input_bytes[peer]));
   }
-  Range own = input(args.rank, 0, bytes);
-  const Range sum = output(0, 0, bytes);
-  Order order;
-  for (std::uint32_t d = 1; d < n; ++d) {
-    order = following(b.recv_reduce(around(args.rank, d, n), 0, own, sum,
-                                    Builder::Place::received_second,
-                                    d + 1 == n ? Builder::Last::yes : Builder::Last::no, order));
-    own = sum;
-  }
+  add_all(b, args, input(args.rank, 0, bytes), output(0, 0, bytes));
   return b.take();
 }
 
@@ -49,15 +57,8 @@ Schedule direct_all_reduce(const CollectiveArgs& args) {
     if (const Part theirs = part(peer); theirs.bytes > 0) b.send(peer, 0, in(theirs));
   }
   if (const Part mine = part(args.rank); mine.bytes > 0) {
-    Range own = in(mine);
-    Order order;
-    for (std::uint32_t d = 1; d < n; ++d) {
-      order = following(b.recv_reduce(around(args.rank, d, n), 0, own, out(mine),
-                                      Builder::Place::received_second,
-                                      d + 1 == n ? Builder::Last::yes : Builder::Last::no, order));
-      own = out(mine);
-    }
-    for (std::uint32_t d = 1; d < n; ++d) b.send(around(args.rank, d, n), 1, own, order);
+    const Order added = add_all(b, args, in(mine), out(mine));
+    for (std::uint32_t d = 1; d < n; ++d) b.send(around(args.rank, d, n), 1, out(mine), added);
   }
   for (std::uint32_t d = 1; d < n; ++d) {
     const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
@@ -95,22 +96,14 @@ Schedule direct_broadcast(const CollectiveArgs& args) {
 }
 
 Schedule direct_reduce(const CollectiveArgs& args) {
-  const std::uint32_t n = args.size;
   const std::uint64_t bytes = args.input_bytes.at(0);
-  Range own = input(0, 0, bytes);
+  const Range own = input(0, 0, bytes);
   Builder b(args);
   if (bytes == 0) return b.take();
   if (args.rank != args.root) {
     b.send(args.root, 0, own);
-    return b.take();
-  }
-  const Range sum = output(0, 0, bytes);
-  Order order;
-  for (std::uint32_t d = 1; d < n; ++d) {
-    order = following(b.recv_reduce(around(args.rank, d, n), 0, own, sum,
-                                    Builder::Place::received_second,
-                                    d + 1 == n ? Builder::Last::yes : Builder::Last::no, order));
-    own = sum;
+  } else {
+    add_all(b, args, own, output(0, 0, bytes));
   }
   return b.take();
 }
