@@ -1,0 +1,23 @@
+"""The pictures of docs/benchmarks.md are those of the tables in benchmarks/results."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_pictures_are_of_the_newest_figures() -> None:
+    spec = importlib.util.spec_from_file_location("plots", ROOT / "benchmarks" / "plots.py")
+    assert spec is not None
+    assert spec.loader is not None
+    plots = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plots)
+    drawn = plots.drawn()
+    assert {path.name for path in drawn} == {"long-lines.svg", "few-steps.svg"}
+    for path, picture in drawn.items():
+        assert path.read_text() == picture, f"{path}: run python benchmarks/plots.py"
+        assert "nan" not in picture
+    shown = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert all(f"images/{path.name}" in shown for path in drawn)
