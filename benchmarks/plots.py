@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from all_reduce import size_text
+
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH, HEIGHT = 760, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 66, 54  # margins
@@ -52,9 +54,8 @@ def long_lines(rows: list[Row]) -> Chart:
 
 def few_steps(rows: list[Row]) -> Chart:
     """Times of all-reduces between distant members (few_steps)."""
-    names = {"4": "4 B", "65536": "64 KiB", "1048576": "1 MiB", "4194304": "4 MiB"}
     rows = [row for row in rows if row["ranks"] != "2"]
-    groups = [f"{names[row['bytes']]}\n{row['ranks']} members" for row in rows]
+    groups = [f"{size_text(int(row['bytes']))}\n{row['ranks']} members" for row in rows]
     columns = ["pccl", "by size", "gloo"]
     values: list[list[float | None]] = [[float(row[c]) for c in columns] for row in rows]
     title = f"All-reduce of members with round trips of {rows[0]['RTT, ms']} ms: time of a call"

@@ -24,11 +24,13 @@ namespace {
 constexpr std::uint64_t kNever = ~0ULL;
 constexpr std::uint64_t kNsPerUs = 1000;
 constexpr std::uint64_t kBytesMax = 1ULL << 33;  // more cost as much as these: no overflow
-// A ring sends to one rank at a time, and is disturbed the least: so others must be faster by a
-// tenth.
 constexpr std::uint64_t kGain = 10;
 constexpr std::uint64_t kDoublingBytesMax = 32U << 10;
 constexpr std::uint64_t kDoublingBytesMaxPerRank = 2U << 10;
+
+/// A ring, or a tree, sends to few ranks at a time, and is disturbed the least: so others must be
+/// faster by a tenth.
+bool gains(std::uint64_t ns, std::uint64_t than_ns) { return ns <= than_ns - than_ns / kGain; }
 
 /// `far_ns` in the far round; the others by how far neighbours are.
 std::uint64_t rounds_ns(std::uint64_t far_ns, std::uint64_t rounds, Trips trips) {
@@ -71,16 +73,13 @@ std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t s
 }
 
 AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Trips trips) {
-  AllReduceBy best = AllReduceBy::ring;
-  const std::uint64_t ring_ns = all_reduce_ns(best, bytes, size, trips);
-  std::uint64_t best_ns = is_little(bytes, size) ? kNever : ring_ns - ring_ns / kGain;
-  for (const AllReduceBy by : {AllReduceBy::exchange, AllReduceBy::doubling, AllReduceBy::direct}) {
-    const std::uint64_t ns = all_reduce_ns(by, bytes, size, trips);
-    if (ns > best_ns || (ns == best_ns && best != AllReduceBy::ring)) continue;
-    best = by;
-    best_ns = ns;
+  const auto ns = [&](AllReduceBy by) { return all_reduce_ns(by, bytes, size, trips); };
+  AllReduceBy best = AllReduceBy::exchange;
+  for (const AllReduceBy by : {AllReduceBy::doubling, AllReduceBy::direct}) {
+    if (ns(by) < ns(best)) best = by;
   }
-  return best;
+  const bool beats_ring = is_little(bytes, size) || gains(ns(best), ns(AllReduceBy::ring));
+  return beats_ring ? best : AllReduceBy::ring;
 }
 
 bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Trips trips) {
@@ -89,12 +88,12 @@ bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Trips trips) {
   const auto rounds = static_cast<std::uint64_t>(std::bit_width(size - 1));
   const std::uint64_t tree_ns = rounds_ns(half_ns + time_of(bytes), rounds, trips);
   const std::uint64_t direct_ns = half_ns + (size + 1) / 2 * time_of(bytes);
-  return direct_ns <= tree_ns - tree_ns / kGain;
+  return gains(direct_ns, tree_ns);
 }
 
 bool direct_half_is_faster(std::uint64_t bytes, std::uint32_t size, Trips trips) {
-  const std::uint64_t ring_ns = all_reduce_ns(AllReduceBy::ring, bytes, size, trips);
-  return all_reduce_ns(AllReduceBy::direct, bytes, size, trips) <= ring_ns - ring_ns / kGain;
+  return gains(all_reduce_ns(AllReduceBy::direct, bytes, size, trips),
+               all_reduce_ns(AllReduceBy::ring, bytes, size, trips));
 }
 
 }  // namespace pccl

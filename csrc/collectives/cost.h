@@ -1,8 +1,9 @@
 // What collectives take over long lines, by each algorithm: the time until a byte has come through
 // all steps, and the time of the bytes on the line that all ranks may have in common.
 //
-// Pure, and in whole nanoseconds: all ranks compute the same numbers. Over short lines other things
-// decide (selection.cpp).
+// Pure, and in whole nanoseconds: all ranks compute the same numbers. So numbers and formulas here
+// are a part of the protocol (PROTOCOL.md, Trips). Over short lines other things decide
+// (selection.cpp).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 namespace pccl {
 
 /// From this round trip on of the two farthest ranks the model decides.
-inline constexpr std::uint32_t kLongTripsUs = 2000;
+inline constexpr std::uint32_t kFarUs = 2000;
 /// For a byte on the line that all ranks have in common: 100 Mbit/s. Over faster lines a ring is
 /// taken sooner than it would have to be, over slower ones later.
 inline constexpr std::uint64_t kNsPerByte = 80;

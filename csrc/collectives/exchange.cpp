@@ -23,12 +23,9 @@ Schedule exchange_all_reduce(const CollectiveArgs& args) {
   for (std::uint32_t d = 1; d < n; ++d) written.push_back(b.send(around(args.rank, d, n), 0, in));
 
   Order order{written, -1};
-  Range sum = in;  // of the operands up to the one before `next`
-  std::uint32_t next = args.rank + 1;
   if (args.rank == 1) {
     order = following(
         b.recv_reduce(0, 0, in, out, Builder::Place::received_first, last(args.rank), order));
-    sum = out;
   } else if (args.rank > 1) {
     const Range before = scratch(0, bytes);
     Order received = following(b.recv(0, 0, before));
@@ -38,12 +35,11 @@ Schedule exchange_all_reduce(const CollectiveArgs& args) {
     }
     written.push_back(b.add_copy(in, out));
     order = following(b.reduce(before, out, last(args.rank), {written, received.follows}));
-    sum = out;
   }
-  for (; next < n; ++next) {
+  for (std::uint32_t rank = args.rank + 1; rank < n; ++rank) {
+    const Range sum = rank == 1 ? in : out;  // rank 0 begins with its own operand
     order = following(
-        b.recv_reduce(next, 0, sum, out, Builder::Place::received_second, last(next), order));
-    sum = out;
+        b.recv_reduce(rank, 0, sum, out, Builder::Place::received_second, last(rank), order));
   }
   return b.take(args.rank > 1 ? bytes : 0);
 }

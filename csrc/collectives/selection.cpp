@@ -28,7 +28,7 @@ std::uint64_t sum_of(const std::vector<std::uint64_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
 }
 
-bool far(const CollectiveArgs& args) { return args.trips.farthest_us >= kLongTripsUs; }
+bool far(const CollectiveArgs& args) { return args.trips.farthest_us >= kFarUs; }
 
 bool direct(std::uint64_t bytes, const CollectiveArgs& args) {
   const std::uint64_t always = std::max(kDirectBytesMax, args.size * kDirectBytesMaxPerRank);
