@@ -8,6 +8,7 @@ shared memory, as it does within one machine, and over TCP, as it does between m
     python benchmarks/all_reduce.py                     # the table of docs/benchmarks.md
     python benchmarks/all_reduce.py --worlds 2 --sizes 4,65536 --json out.json
     python benchmarks/all_reduce.py --behind-barrier    # one call at a time
+    python benchmarks/all_reduce.py --sizes 268435456 --at-once 1,16   # 16 tensors of 16 MiB
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--sizes", default=SIZES, help=f"bytes of a tensor (default {SIZES})")
     p.add_argument("--calls", default="all_reduce", help=f"some of {','.join(CALLS)}")
     p.add_argument("--behind-barrier", action="store_true", help="each call behind a barrier")
+    p.add_argument("--at-once", default="1", help="equal parts of a size, issued together")
     p.add_argument("--groups", default="fixed,elastic", help="kinds of groups (default both)")
     p.add_argument("--over", default="memory,TCP", help="what pccl goes through (default both)")
     p.add_argument("--rounds", type=int, default=7, help="alternations for each size (default 7)")
@@ -70,6 +72,17 @@ def call_of(name: str, backend: Any, size: int, world: int) -> Callable[[], Any]
     return calls[name]
 
 
+def calls_of(name: str, backend: Any, size: int, world: int, parts: int) -> Callable[[], None]:
+    """Issues `parts` calls on tensors of `size / parts` bytes, then waits for all of them."""
+    calls = [call_of(name, backend, size // parts, world) for _ in range(parts)]
+
+    def run() -> None:
+        for work in [call() for call in calls]:
+            work.wait()
+
+    return run
+
+
 def worker(args: argparse.Namespace) -> None:
     """One rank: measures all calls and sizes; rank 0 prints one JSON line for each."""
     import torch
@@ -87,7 +100,7 @@ def worker(args: argparse.Namespace) -> None:
         dist.PrefixStore("gloo", store), rank, args.world, timedelta(seconds=300)
     )
 
-    def block(call: Callable[[], Any], count: int) -> float:
+    def block(call: Callable[[], None], count: int) -> float:
         gloo.barrier().wait()
         began = time.perf_counter()
         waited = 0.0
@@ -96,11 +109,13 @@ def worker(args: argparse.Namespace) -> None:
                 before = time.perf_counter()
                 gloo.barrier().wait()
                 waited += time.perf_counter() - before
-            call().wait()
+            call()
         return (time.perf_counter() - began - waited) / count
 
-    for name, size in itertools.product(args.calls.split(","), map(int, args.sizes.split(","))):
-        calls = [call_of(name, backend, size, args.world) for backend in (pccl, gloo)]
+    for name, size, parts in itertools.product(
+        args.calls.split(","), map(int, args.sizes.split(",")), map(int, args.at_once.split(","))
+    ):
+        calls = [calls_of(name, backend, size, args.world, parts) for backend in (pccl, gloo)]
         counts = []
         for call in calls:
             once = max(block(call, 3), block(call, 3))
@@ -113,7 +128,8 @@ def worker(args: argparse.Namespace) -> None:
         if rank == 0:
             row = {
                 "call": name,
-                "bytes": size,
+                "bytes": size // parts,
+                "at_once": parts,
                 "pccl_us": statistics.median(p for p, _ in pairs) * 1e6,
                 "gloo_us": statistics.median(g for _, g in pairs) * 1e6,
                 "ratio": statistics.median(g / p for p, g in pairs),
@@ -151,7 +167,7 @@ def measure(
     meet = folder / f"meet-{kind}-{world}"
     command = [sys.executable, __file__, "--world", str(world), "--meet", str(meet)]
     command += ["--sizes", args.sizes, "--rounds", str(args.rounds), "--master", address]
-    command += ["--seconds", str(args.seconds), "--calls", args.calls]
+    command += ["--seconds", str(args.seconds), "--calls", args.calls, "--at-once", args.at_once]
     command += ["--behind-barrier"] if args.behind_barrier else []
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PCCL_LOG_LEVEL": "warning"}
     env["PCCL_SHARED_MEMORY"] = OVER[over]
@@ -180,6 +196,12 @@ def size_text(size: int) -> str:
     return f"{size >> 10} KiB" if size >= 1024 else f"{size} B"
 
 
+def size_of(row: dict[str, Any]) -> str:
+    """Of the tensors that are in flight at once."""
+    text = size_text(row["bytes"])
+    return text if row["at_once"] == 1 else f"{row['at_once']} x {text}"
+
+
 def main() -> None:
     """Measures and prints the table."""
     args = arguments()
@@ -196,7 +218,7 @@ def main() -> None:
             for row in measure(args, int(world), kind, over, Path(folder)):
                 rows.append(row)
                 print(
-                    f"| {row['call']} | {kind} | {world} | {over} | {size_text(row['bytes'])} "
+                    f"| {row['call']} | {kind} | {world} | {over} | {size_of(row)} "
                     f"| {row['pccl_us']:.0f} | {row['gloo_us']:.0f} | {row['ratio']:.1f} |",
                     flush=True,
                 )

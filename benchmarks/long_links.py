@@ -15,6 +15,7 @@ at a time behind a barrier.
     python benchmarks/long_links.py                     # the whole grid, hours
     python benchmarks/long_links.py --rtt-ms 80 --loss-pct 0.01 --calls 3 --congestion reno
     python benchmarks/long_links.py --rtt-ms 80 --loss-pct 0 --rate-mbit 4 10 40 --congestion reno
+    python benchmarks/long_links.py --rtt-ms 80 --loss-pct 0.01 --congestion reno --at-once 1 16
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--backends", nargs="+", default=["pccl"], choices=list(BACKENDS))
     p.add_argument("--world", type=int, default=2)
     p.add_argument("--mib", type=int, default=256, help="of the tensor (default 256)")
+    p.add_argument("--at-once", type=int, nargs="+", default=[1], help="equal parts of the tensor")
     p.add_argument("--carry-s", type=float, default=4, help="or, of slower lines, what they carry")
     p.add_argument("--calls", type=int, default=10, help="after the first one (default 10)")
     p.add_argument("--limit-s", type=float, default=20, help="no call begins after so long")
@@ -72,13 +74,16 @@ def run_rank(given: argparse.Namespace) -> None:
         timeout=timedelta(seconds=600),
     )
     tensor = torch.arange(given.mib << 18, dtype=torch.float32)
+    parts = tensor.chunk(given.at_once[0])
     seconds: list[float] = []
     goes_on = torch.ones(1)
     begun = time.perf_counter()
     while goes_on.item() > 0:
         dist.barrier()
         begin = time.perf_counter()
-        dist.all_reduce(tensor)
+        works = [dist.all_reduce(part, async_op=True) for part in parts]
+        for work in works:
+            work.wait()
         seconds.append(time.perf_counter() - begin)
         if len(seconds) == 1:
             expected = torch.arange(tensor.numel(), dtype=torch.float32) * given.world
@@ -92,14 +97,16 @@ def run_rank(given: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def measure(given: argparse.Namespace, wan: Any, backend: str, mib: int) -> list[float]:
+def measure(
+    given: argparse.Namespace, wan: Any, backend: str, mib: int, at_once: int
+) -> list[float]:
     """The seconds of each call at rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = []
         for rank in range(given.world):
             command = [sys.executable, __file__, "--rank", str(rank), "--meet", f"{folder}/meet"]
             command += ["--backends", backend, "--world", str(given.world)]
-            command += ["--mib", str(mib), "--calls", str(given.calls)]
+            command += ["--mib", str(mib), "--calls", str(given.calls), "--at-once", str(at_once)]
             command += ["--limit-s", str(given.limit_s)]
             env = {
                 **os.environ,
@@ -144,8 +151,9 @@ def main() -> None:
     columns += ["calls", "first", "median", "of the line", "overruns", "late over 1 ms"]
     print("| " + " | ".join(columns) + " |")
     print("|---" * len(columns) + "|")
-    for rate, congestion, rtt_ms, loss_pct, backend in itertools.product(
-        given.rate_mbit, given.congestion, given.rtt_ms, given.loss_pct, given.backends
+    for rate, congestion, rtt_ms, loss_pct, backend, at_once in itertools.product(
+        *(given.rate_mbit, given.congestion, given.rtt_ms, given.loss_pct, given.backends),
+        given.at_once,
     ):
         mib = min(given.mib, math.ceil(rate * 1e6 / 8 * given.carry_s / 2**20))
         mbit = (mib << 20) * 8 / 1e6
@@ -156,12 +164,13 @@ def main() -> None:
             loss_pct=loss_pct,
             congestion_control=congestion,
         ) as wan:
-            seconds = measure(given, wan, backend, mib)
+            seconds = measure(given, wan, backend, mib, at_once)
             stats = wan.stats()
         median = mbit / statistics.median(seconds[1:] or seconds)
         overruns = sum(host["overrun"] for host in stats["hosts"].values())
         late = stats["forwarder"]["late_over_1ms"] / max(1, stats["forwarder"]["deliveries"])
-        row = [f"{rate:g}", str(mib), congestion, f"{rtt_ms:g}", f"{loss_pct:g}"]
+        size = f"{mib}" if at_once == 1 else f"{at_once} x {mib / at_once:g}"
+        row = [f"{rate:g}", size, congestion, f"{rtt_ms:g}", f"{loss_pct:g}"]
         row += [of_formula(rtt_ms, loss_pct), backend]
         row += [str(len(seconds)), f"{mbit / seconds[0]:.3g}", f"{median:.3g}"]
         row += [f"{100 * median * sent / rate:.0f} %", str(overruns), f"{late:.1%}"]

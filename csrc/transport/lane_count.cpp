@@ -25,6 +25,9 @@ constexpr int kWindowsOfAnother = 4;
 // for a lane: one that has few packets under way waits for a time-out when it loses one. Two lanes
 // are never too many: where one is dead, the other one brings over what it holds.
 constexpr double kLaneBytes = 16 << 10;
+// A lane that goes by losses need hold no more than this of the line: a little more than half of
+// what it holds in the mean where one packet of 10,000 is lost (Mathis et al. 1997).
+constexpr double kLossyLaneBytes = 96 << 10;
 
 }  // namespace
 
@@ -59,12 +62,30 @@ std::size_t LaneCount::look(const Look& look) {
       return wanted_;
     }
   }
+  if (needs_more(rate, look)) return wanted_;
   if (settling_) {
     settling_ = false;
   } else {
     window_over(rate, crowded);
   }
   return wanted_;
+}
+
+/// Of lanes that go by losses a trial compares those that have lost a packet with those that have
+/// not yet. So there are as many from the beginning as may fill the line after losses. Returns
+/// whether the number has changed.
+bool LaneCount::needs_more(double rate, const Look& look) {
+  needed_ = least_;
+  if (!look.by_losses) return false;
+  const double held_bytes = std::max(rate, base_rate_) * static_cast<double>(look.round_trip_us);
+  needed_ = std::clamp(static_cast<std::size_t>(held_bytes / kLossyLaneBytes), least_, most_);
+  if (wanted_ >= needed_) return false;
+  wanted_ = base_ = needed_;
+  base_rate_ = rate;
+  trial_ = Trial::none;
+  hold_ = kHoldWindows;
+  settling_ = true;
+  return true;
 }
 
 void LaneCount::window_over(double rate, bool crowded) {
@@ -110,7 +131,7 @@ void LaneCount::goes_on(double rate, bool crowded) {
     return;
   }
   const bool may_be_fewer = crowded || base_ >= most_ || settled_ >= kTrustedTrials;
-  const bool can_be_fewer = base_ > least_ && !another_line && may_be_fewer;
+  const bool can_be_fewer = base_ > needed_ && !another_line && may_be_fewer;
   if (can_be_fewer && (fewer_next_ || base_ >= most_)) {
     return begin(Trial::fewer, base_ - (base_ + 3) / 4);
   }
@@ -127,7 +148,7 @@ void LaneCount::begin(Trial trial, std::size_t lanes) {
   windows_ = 0;
   trial_rate_ = 0;
   fewer_next_ = trial == Trial::more;
-  wanted_ = std::clamp(lanes, least_, most_);
+  wanted_ = std::clamp(lanes, needed_, most_);
   settling_ = true;
 }
 

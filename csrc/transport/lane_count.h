@@ -28,6 +28,7 @@ class LaneCount {
     bool crowded = false;                // the line carries all that it can
     std::size_t most = ~std::size_t{0};  // lanes that are worth a trial
     bool full = false;                   // and neither losses nor others' queues show it
+    bool by_losses = false;              // a lost packet halves the rate of its lane
   };
   /// Returns the number of bulk lanes to use from now on.
   std::size_t look(const Look& look);
@@ -35,6 +36,7 @@ class LaneCount {
 
  private:
   enum class Trial : std::uint8_t { none, more, fewer };
+  [[nodiscard]] bool needs_more(double rate, const Look& look);
   void window_over(double rate, bool crowded);
   void goes_on(double rate, bool crowded);
   [[nodiscard]] std::size_t more_than(bool crowded) const;
@@ -44,6 +46,7 @@ class LaneCount {
   std::size_t least_;
   std::size_t limit_;
   std::size_t most_ = limit_;
+  std::size_t needed_ = least_;  // no trial goes below
   std::size_t wanted_ = least_;
   std::size_t base_ = least_;  // the number before the trial
   double base_rate_ = 0;       // bytes a microsecond with it, over some windows

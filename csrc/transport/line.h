@@ -6,6 +6,9 @@
 
 namespace pccl {
 
+/// From here on BBR is worth its price, and connections that go by losses are spread and held.
+inline constexpr std::uint64_t kLongLineUs = 5000;
+
 /// As the kernel tells it of one TCP connection; 0: not known.
 struct Line {
   std::uint64_t least_trip_us = 0;  // there and back where no queue delays

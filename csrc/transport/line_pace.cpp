@@ -22,6 +22,8 @@ constexpr double kQuiet = 1.05;  // times the limit, from window to window
 constexpr double kLongQuiet = 1.25;
 constexpr std::uint64_t kLongQuietWindows = 4;
 constexpr double kFree = 2;  // a limit of so many times what arrives is none
+// The highest limit of connections that go by losses: their queue takes some round trips to fill.
+constexpr double kQuietLossy = 1.15;
 
 /// Is the queue of the line long, or full?
 bool crowds(const LinePace::Look& window) {
@@ -38,6 +40,7 @@ std::uint64_t LinePace::look(const Look& look) {
   window_.resent_bytes += look.resent_bytes;
   window_.least_trip_us = look.least_trip_us;
   window_.trip_us += look.trip_us * look.busy_us;
+  window_.by_losses = look.by_losses;
   if (window_.busy_us < std::max(kPaceTrips * look.least_trip_us, kPaceUsMin)) return limit_;
   window_.trip_us /= window_.busy_us;
   const Look window = window_;
@@ -58,7 +61,11 @@ std::uint64_t LinePace::look(const Look& look) {
   } else if (limit_ > 0) {
     const double more = ++quiet_windows_ > kLongQuietWindows ? kLongQuiet : kQuiet;
     const double limit = more * static_cast<double>(limit_);
-    limit_ = limit > kFree * best ? 0 : static_cast<std::uint64_t>(limit);
+    if (window.by_losses) {
+      limit_ = static_cast<std::uint64_t>(std::min(limit, kQuietLossy * best));
+    } else {
+      limit_ = limit > kFree * best ? 0 : static_cast<std::uint64_t>(limit);
+    }
   }
   return limit_;
 }

@@ -5,9 +5,9 @@
 // sixth of the bytes and more are lost and sent again, and small operations wait behind the queue.
 // So while a line is crowded, its connections together are held to what arrives, and to more than
 // that for a while now and then: so a line that has become faster is found, and one whose losses
-// and queues others make keeps its rate. It is for connections that send as fast as bytes arrive
-// (BBR): those that go by losses fill the queue whatever they are held to. Pure: a function of what
-// the link has seen.
+// and queues others make keeps its rate. Connections that go by losses are held from their first
+// crowded line on: each time that they overfill the queue most of them lose packets at once, and
+// then they leave a part of the line empty for seconds. Pure: a function of what the link has seen.
 #pragma once
 
 #include <array>
@@ -27,6 +27,7 @@ class LinePace {
     std::uint64_t resent_bytes = 0;
     std::uint64_t least_trip_us = 0;
     std::uint64_t trip_us = 0;
+    bool by_losses = false;  // connections for which a lost packet halves their rate
   };
   /// Returns `limit`.
   std::uint64_t look(const Look& look);

@@ -87,14 +87,18 @@ void Link::pace(std::uint64_t bytes_per_second) {
 }
 
 /// Each lane gets as much of the pace as it has carried of what arrived since the last time, since
-/// lanes may take different ways; a part is for all alike, so that none stays slow. `anew`: all of
-/// it.
+/// lanes may take different ways; a part is for all alike, so that none stays slow. `anew`, and
+/// where lanes go by losses, all of it: what such a lane has carried says when it has lost a
+/// packet.
 void Link::share_pace(bool anew) {
   std::uint64_t used = 0;
   std::uint64_t all = 0;
+  double alike = kOfAllAlike;
   for (Held& held : lanes_) {
     if (!held.lane->open()) continue;
-    const std::uint64_t arrived = pace_ > 0 ? held.lane->sent().line.arrived_bytes : 0;
+    const Line line = pace_ > 0 ? held.lane->sent().line : Line{};
+    if (held.used && !line.by_model) alike = 1;
+    const std::uint64_t arrived = line.arrived_bytes;
     const std::uint64_t before = std::exchange(held.arrived, arrived);
     held.carried = anew || arrived < before ? 0 : arrived - before;
     if (!held.used) continue;
@@ -106,7 +110,7 @@ void Link::share_pace(bool anew) {
     if (held.used && pace_ > 0) {
       const double carried = all > 0 ? static_cast<double>(held.carried) / static_cast<double>(all)
                                      : 1 / static_cast<double>(used);
-      const double part = kOfAllAlike / static_cast<double>(used) + (1 - kOfAllAlike) * carried;
+      const double part = alike / static_cast<double>(used) + (1 - alike) * carried;
       share =
           std::max<std::uint64_t>(1, static_cast<std::uint64_t>(part * static_cast<double>(pace_)));
     }

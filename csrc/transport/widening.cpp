@@ -53,21 +53,23 @@ void Widening::look() {
   const auto since = [](std::uint64_t now_bytes, std::uint64_t before_bytes) {
     return std::max(now_bytes, before_bytes) - before_bytes;  // a lane less is no news
   };
+  const bool by_losses = !line.by_model && line.least_trip_us >= kLongLineUs;
   if (load.waits && before.waits) {  // else as much arrives as was sent
     pace_.look({since_us, since(line.arrived_bytes, before.line.arrived_bytes),
                 since(line.sent_bytes, before.line.sent_bytes),
                 since(line.resent_bytes, before.line.resent_bytes), line.least_trip_us,
-                line.trip_us});
+                line.trip_us, by_losses});
   }
-  const bool held = line.by_model && pace_.limit() > 0;
-  calls_.pace(held ? pace_.limit() : 0);
+  const std::uint64_t pace = line.by_model || by_losses ? pace_.limit() : 0;
+  calls_.pace(pace);
   std::size_t most = line.by_model ? kWidestLanes : kWidestLossyLanes;
-  const bool has_all = load.lanes + load.joining >= count_.wanted();
-  if (!has_all && now < not_before_ms_) most = load.lanes;  // no others are to be had
+  if (now < not_before_ms_) most = std::min(most, load.lanes);  // no others are to be had
   // Connections that go by losses may have a long queue, made by others, and need more lanes.
   const bool full = line.by_model && queues(line.least_trip_us, line.trip_us);
+  // While BBR is held its line is full, although it shows no queue. What goes by losses stays held.
+  const bool crowded = pace_.crowded() || (line.by_model && pace > 0);
   const std::size_t wanted = count_.look({since_us, since(load.delivered, before.delivered),
-                                          line.least_trip_us, held || pace_.crowded(), most, full});
+                                          line.least_trip_us, crowded, most, full, by_losses});
   calls_.use(wanted);
   if (wanted <= std::max<std::size_t>(1, least_) || load.lanes + load.joining >= wanted) {
     lacks_since_ms_ = 0;

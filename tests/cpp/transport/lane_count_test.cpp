@@ -16,6 +16,7 @@ struct PlayedLine {
   double each;
   std::uint64_t round_trip_us = 80'000;
   double noise = 0;  // a window is so much faster or slower, at most
+  bool by_losses = false;
 
   [[nodiscard]] double rate(std::size_t lanes) const {
     return std::min(most, each * static_cast<double>(lanes));
@@ -29,8 +30,11 @@ struct Walk {
       const double spread = 1 + line.noise * (static_cast<double>(random.below(2001)) / 1000.0 - 1);
       const double bytes = line.rate(count.wanted()) * spread / 8 * 50'000;
       const bool crowded = line.each * static_cast<double>(count.wanted()) >= line.most;
-      static_cast<void>(
-          count.look({50'000, static_cast<std::uint64_t>(bytes), line.round_trip_us, crowded}));
+      static_cast<void>(count.look({.busy_us = 50'000,
+                                    .bytes = static_cast<std::uint64_t>(bytes),
+                                    .round_trip_us = line.round_trip_us,
+                                    .crowded = crowded,
+                                    .by_losses = line.by_losses}));
     }
   }
   /// The rate that the line gives for a while, as a part of the best.
@@ -147,6 +151,47 @@ TEST(LaneCount, no_more_than_a_full_line_has_packets_for) {
   EXPECT_EQ(count.wanted(), before) << "one window in which hardly anything arrives";
   look(4 * static_cast<double>(before), 5, false);
   EXPECT_LE(look(4, 30, true), 3U);
+}
+
+TEST(LaneCount, lanes_that_go_by_losses_are_at_once_as_many_as_may_fill_the_line) {
+  // 1 Gbit/s and 80 ms hold 10 MB. Reno has 17.7 Mbit/s over a lane that loses one packet of
+  // 10,000.
+  const PlayedLine line{.most = 1000, .each = 17.7, .noise = 0.5, .by_losses = true};
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    Walk walk;
+    walk.count = LaneCount(1, 128);
+    walk.random = Random(seed);
+    walk.busy(line, 5);
+    for (int i = 0; i < 600; ++i) {
+      EXPECT_GE(walk.count.wanted(), 57U)
+          << "enough to fill it, after " << 5 + i << " s of " << seed;
+      walk.busy(line, 1);
+    }
+  }
+}
+
+TEST(LaneCount, lanes_that_go_by_losses_may_be_fewer_on_a_line_that_holds_little) {
+  Walk walk;
+  walk.count = LaneCount(1, 128);
+  walk.busy({.most = 10, .each = 10, .by_losses = true}, 60);
+  EXPECT_LE(walk.count.wanted(), 2U) << "10 Mbit/s and 80 ms hold 100 kB";
+  walk.busy({.most = 1000, .each = 20, .by_losses = true}, 60);
+  EXPECT_GE(walk.count.wanted(), 64U);
+  walk.busy({.most = 10, .each = 10, .by_losses = true}, 900);
+  EXPECT_LE(walk.count.wanted(), 8U);
+}
+
+TEST(LaneCount, no_more_lanes_by_losses_than_are_worth_a_trial) {
+  Walk walk;
+  walk.count = LaneCount(1, 128);
+  for (int i = 0; i < 2000; ++i) {
+    static_cast<void>(walk.count.look({.busy_us = 50'000,
+                                       .bytes = 6'250'000,
+                                       .round_trip_us = 80'000,
+                                       .most = 5,
+                                       .by_losses = true}));
+    ASSERT_LE(walk.count.wanted(), 5U);
+  }
 }
 
 TEST(LaneCount, as_many_as_are_worth_a_trial) {

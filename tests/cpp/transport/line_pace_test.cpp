@@ -31,7 +31,7 @@ struct PlayedPace {
       const auto trip_us = kTripUs + static_cast<std::uint64_t>(queue / line * 1e6) + jitter_us;
       limit = pace.look({static_cast<std::uint64_t>(kLookS * 1e6), static_cast<std::uint64_t>(came),
                          static_cast<std::uint64_t>(sends * kLookS),
-                         static_cast<std::uint64_t>(lost), kTripUs, trip_us});
+                         static_cast<std::uint64_t>(lost), kTripUs, trip_us, by_losses});
     }
     return arrived / seconds;
   }
@@ -40,6 +40,7 @@ struct PlayedPace {
   double queue = 0;
   double most_lost = 0;
   std::uint64_t jitter_us = 0;
+  bool by_losses = false;
   double random_loss = 0;
   std::uint64_t limit = 0;
 };
@@ -98,6 +99,26 @@ TEST(LinePace, losses_and_queues_of_others_cost_no_rate) {
       EXPECT_GT(link.run(125e6, 60e6, 60), 0.85 * (1 - loss) * 60e6) << loss << " " << jitter_us;
     }
   }
+}
+
+TEST(LinePace, connections_that_go_by_losses_are_held_once_they_have_filled_a_line) {
+  PlayedPace link;
+  link.by_losses = true;
+  link.run(125e6, 60e6, 10);
+  EXPECT_EQ(link.limit, 0U);
+  link.run(125e6, 200e6, 2);
+  link.most_lost = 0;
+  EXPECT_GT(link.run(125e6, 200e6, 60), 0.97 * 125e6);
+  EXPECT_LT(link.most_lost, 0.1);
+  for (int i = 0; i < 600; ++i) {  // losses have halved what they send: the queue stays empty
+    link.run(125e6, 80e6, 0.1);
+    EXPECT_GT(link.limit, 0U);
+    EXPECT_LT(static_cast<double>(link.limit), 1.2 * 125e6);
+  }
+  EXPECT_GT(link.run(125e6, 80e6, 10), 0.99 * 80e6) << "and they may send what they have sent";
+  EXPECT_GT(link.limit, 80e6);
+  link.run(500e6, 600e6, 10);
+  EXPECT_GT(link.run(500e6, 600e6, 10), 0.95 * 500e6) << "a line that becomes faster";
 }
 
 TEST(LinePace, nothing_that_arrives_is_no_news) {

@@ -55,16 +55,40 @@ TEST(Widening, dials_lanes_while_a_long_link_is_full) {
   EXPECT_EQ(link.load.lanes, 4U);
 }
 
-TEST(Widening, holds_connections_of_bbr_alone_to_what_a_crowded_line_carries) {
-  for (const bool by_model : {true, false}) {
+TEST(Widening, holds_connections_to_what_a_crowded_line_carries_those_by_losses_from_5_ms_on) {
+  struct Case {
+    bool by_model;
+    std::uint64_t trip_us;
+    bool held;
+  };
+  for (const Case& at :
+       {Case{true, 3000, true}, Case{false, 3000, false}, Case{false, 5000, true}}) {
     Played link(true);
-    link.load.line.by_model = by_model;
+    link.load.line.by_model = at.by_model;
+    link.load.line.least_trip_us = link.load.line.trip_us = at.trip_us;
     link.load.waits = true;
     link.resends = 0.1;
     link.widening.wake();
     ASSERT_TRUE(link.until([&] { return link.looks > 20; }));
-    EXPECT_EQ(link.pace > 0, by_model);
+    EXPECT_EQ(link.pace > 0, at.held) << at.by_model << " " << at.trip_us;
   }
+}
+
+TEST(Widening, wants_no_lanes_that_cannot_be_had_where_losses_ask_for_many) {
+  Played link(true);
+  link.joins = false;
+  link.load.line.least_trip_us = link.load.line.trip_us = 80'000;
+  link.widening.refused();
+  link.widening.wake();
+  std::size_t changes = 0;
+  std::size_t before = link.used;
+  ASSERT_TRUE(link.until([&] {
+    if (std::exchange(before, link.used) != link.used) ++changes;
+    return link.looks > 60;
+  }));
+  EXPECT_EQ(changes, 0U);
+  EXPECT_EQ(link.dialled, 0U);
+  EXPECT_EQ(link.used, 1U);
 }
 
 TEST(Widening, holds_a_link_to_nothing_that_has_no_more_to_send_than_its_lanes_take) {
