@@ -1,6 +1,7 @@
 #include "transport/lane_count.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace pccl {
 namespace {
@@ -25,9 +26,13 @@ constexpr int kWindowsOfAnother = 4;
 // for a lane: one that has few packets under way waits for a time-out when it loses one. Two lanes
 // are never too many: where one is dead, the other one brings over what it holds.
 constexpr double kLaneBytes = 16 << 10;
-// A lane that goes by losses need hold no more than this of the line: a little more than half of
-// what it holds in the mean where one packet of 10,000 is lost (Mathis et al. 1997).
-constexpr double kLossyLaneBytes = 96 << 10;
+// A lane that goes by losses need hold no more of the line than half of what it holds in the mean:
+// 1.22 packets by the square root of the part that is lost (Mathis et al. 1997). And no less than
+// where one packet of 10,000 is lost: what overfills a queue is counted too.
+constexpr double kPacketBytes = 1448;
+constexpr double kHeldPackets = 1.22 / 2;
+constexpr double kLossyLaneBytesMin = 96 << 10;
+constexpr double kOlderLosses = 0.95;  // a window counts so much less than the next one
 
 }  // namespace
 
@@ -39,6 +44,8 @@ std::size_t LaneCount::look(const Look& look) {
   if (look.crowded) crowded_us_ += look.busy_us;
   if (look.full) full_us_ += look.busy_us;
   bytes_ += look.bytes;
+  sent_ += static_cast<double>(look.sent_bytes);
+  resent_ += static_cast<double>(look.resent_bytes);
   const std::uint64_t window =
       std::clamp(kWindowTrips * look.round_trip_us, kWindowUsMin, kWindowUsMax);
   if (busy_us_ < (settling_ ? window / 2 : window)) return wanted_;
@@ -76,9 +83,14 @@ std::size_t LaneCount::look(const Look& look) {
 /// whether the number has changed.
 bool LaneCount::needs_more(double rate, const Look& look) {
   needed_ = least_;
-  if (!look.by_losses) return false;
+  sent_ *= kOlderLosses;
+  resent_ *= kOlderLosses;
+  if (!look.by_losses || resent_ == 0) return false;
+  const double lost = std::min(1.0, resent_ / std::max(1.0, sent_));
+  const double lane_bytes =
+      std::max(kLossyLaneBytesMin, kHeldPackets * kPacketBytes / std::sqrt(lost));
   const double held_bytes = std::max(rate, base_rate_) * static_cast<double>(look.round_trip_us);
-  needed_ = std::clamp(static_cast<std::size_t>(held_bytes / kLossyLaneBytes), least_, most_);
+  needed_ = std::clamp(static_cast<std::size_t>(held_bytes / lane_bytes), least_, most_);
   if (wanted_ >= needed_) return false;
   wanted_ = base_ = needed_;
   base_rate_ = rate;

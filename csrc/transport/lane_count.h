@@ -29,6 +29,8 @@ class LaneCount {
     std::size_t most = ~std::size_t{0};  // lanes that are worth a trial
     bool full = false;                   // and neither losses nor others' queues show it
     bool by_losses = false;              // a lost packet halves the rate of its lane
+    std::uint64_t sent_bytes = 0;        // with those that were sent again
+    std::uint64_t resent_bytes = 0;
   };
   /// Returns the number of bulk lanes to use from now on.
   std::size_t look(const Look& look);
@@ -61,6 +63,8 @@ class LaneCount {
   std::uint64_t crowded_us_ = 0;  // of the busy ones
   std::uint64_t full_us_ = 0;
   std::uint64_t bytes_ = 0;
+  double sent_ = 0;  // bytes; the older they are the less they count
+  double resent_ = 0;
   bool settling_ = false;  // the number has changed: connections find their rates first
 };
 

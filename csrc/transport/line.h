@@ -6,7 +6,7 @@
 
 namespace pccl {
 
-/// From here on BBR is worth its price, and connections that go by losses are spread and held.
+/// From here on BBR is worth its price, and connections that go by losses are held (LinePace).
 inline constexpr std::uint64_t kLongLineUs = 5000;
 
 /// As the kernel tells it of one TCP connection; 0: not known.

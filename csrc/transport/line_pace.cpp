@@ -22,8 +22,12 @@ constexpr double kQuiet = 1.05;  // times the limit, from window to window
 constexpr double kLongQuiet = 1.25;
 constexpr std::uint64_t kLongQuietWindows = 4;
 constexpr double kFree = 2;  // a limit of so many times what arrives is none
-// The highest limit of connections that go by losses: their queue takes some round trips to fill.
+// Of connections that go by losses. At first their queue takes some round trips to fill; where it
+// stays empty for long, losses of the line keep each below what it may send: by a third at most in
+// the mean.
 constexpr double kQuietLossy = 1.15;
+constexpr double kLongQuietLossy = 1.5;
+constexpr std::uint64_t kLongQuietLossyWindows = 128;
 
 /// Is the queue of the line long, or full?
 bool crowds(const LinePace::Look& window) {
@@ -48,8 +52,11 @@ std::uint64_t LinePace::look(const Look& look) {
   if (window.arrived_bytes == 0) return limit_;  // the peer takes nothing
   rates_[next_] = window.arrived_bytes * 1'000'000 / window.busy_us;
   next_ = (next_ + 1) % kWindows;
+  seen_ = std::min(seen_ + 1, kWindows);
   const auto best = static_cast<double>(*std::max_element(rates_.begin(), rates_.end()));
   crowded_ = crowds(window);
+  // The first slow start overfills a queue long before all connections are there.
+  if (window.by_losses && limit_ == 0 && seen_ < kWindows) return limit_;
   if (crowded_) {
     quiet_windows_ = 0;
     turn_ = (turn_ + 1) % kWindows;
@@ -61,8 +68,10 @@ std::uint64_t LinePace::look(const Look& look) {
   } else if (limit_ > 0) {
     const double more = ++quiet_windows_ > kLongQuietWindows ? kLongQuiet : kQuiet;
     const double limit = more * static_cast<double>(limit_);
-    if (window.by_losses) {
-      limit_ = static_cast<std::uint64_t>(std::min(limit, kQuietLossy * best));
+    if (window.by_losses) {  // what arrives may be little for another reason, so it lowers nothing
+      const bool long_quiet = quiet_windows_ > kLongQuietLossyWindows;
+      const double most = (long_quiet ? kLongQuietLossy : kQuietLossy) * best;
+      limit_ = std::max(limit_, static_cast<std::uint64_t>(std::min(limit, most)));
     } else {
       limit_ = limit > kFree * best ? 0 : static_cast<std::uint64_t>(limit);
     }

@@ -5,9 +5,10 @@
 // sixth of the bytes and more are lost and sent again, and small operations wait behind the queue.
 // So while a line is crowded, its connections together are held to what arrives, and to more than
 // that for a while now and then: so a line that has become faster is found, and one whose losses
-// and queues others make keeps its rate. Connections that go by losses are held from their first
-// crowded line on: each time that they overfill the queue most of them lose packets at once, and
-// then they leave a part of the line empty for seconds. Pure: a function of what the link has seen.
+// and queues others make keeps its rate. Connections that go by losses are held for good once
+// they have filled their line: each time that they overfill the queue most of them lose packets at
+// once, and then they leave a part of the line empty for seconds. Pure: a function of what the link
+// has seen.
 #pragma once
 
 #include <array>
@@ -35,11 +36,14 @@ class LinePace {
   [[nodiscard]] std::uint64_t limit() const { return limit_; }
   /// Did the line carry all that it can when it was last looked at?
   [[nodiscard]] bool crowded() const { return crowded_; }
+  /// Or lately, before the limit let its queue go?
+  [[nodiscard]] bool crowded_lately() const { return limit_ > 0 && quiet_windows_ < kWindows; }
 
  private:
   Look window_;                                  // trip_us: the sum over its microseconds
   std::array<std::uint64_t, kWindows> rates_{};  // of the last windows, bytes a second
   std::size_t next_ = 0;
+  std::size_t seen_ = 0;             // windows, at most kWindows
   std::size_t turn_ = 1;             // of the crowded windows
   std::uint64_t quiet_windows_ = 0;  // since the last crowded one
   std::uint64_t limit_ = 0;

@@ -89,15 +89,15 @@ void Link::pace(std::uint64_t bytes_per_second) {
 /// Each lane gets as much of the pace as it has carried of what arrived since the last time, since
 /// lanes may take different ways; a part is for all alike, so that none stays slow. `anew`, and
 /// where lanes go by losses, all of it: what such a lane has carried says when it has lost a
-/// packet.
+/// packet (and hold_one shares what few slices leave).
 void Link::share_pace(bool anew) {
   std::uint64_t used = 0;
   std::uint64_t all = 0;
-  double alike = kOfAllAlike;
+  held_alike_ = false;
   for (Held& held : lanes_) {
     if (!held.lane->open()) continue;
     const Line line = pace_ > 0 ? held.lane->sent().line : Line{};
-    if (held.used && !line.by_model) alike = 1;
+    held_alike_ = held_alike_ || (pace_ > 0 && held.used && !line.by_model);
     const std::uint64_t arrived = line.arrived_bytes;
     const std::uint64_t before = std::exchange(held.arrived, arrived);
     held.carried = anew || arrived < before ? 0 : arrived - before;
@@ -105,6 +105,8 @@ void Link::share_pace(bool anew) {
     ++used;
     all += held.carried;
   }
+  used_ = std::max<std::size_t>(1, used);
+  const double alike = held_alike_ ? 1 : kOfAllAlike;
   for (Held& held : lanes_) {
     std::uint64_t share = 0;
     if (held.used && pace_ > 0) {
@@ -116,6 +118,16 @@ void Link::share_pace(bool anew) {
     }
     if (std::exchange(held.pace, share) != share) held.lane->pace(share);
   }
+}
+
+/// Lanes that go by losses are many. Where fewer slices are to be sent, those lanes that take one
+/// share the pace: a small operation would wait for the share of each.
+void Link::hold_one(Held& held) {
+  if (!held_alike_) return;
+  const std::size_t slices = queued_bytes_ / kSliceBytes + 1;
+  const std::uint64_t share = std::max<std::uint64_t>(1, pace_ / std::min(used_, slices));
+  const std::uint64_t before = std::exchange(held.pace, share);
+  if (share != before) held.lane->pace(share);
 }
 
 void Link::flush_bulk() {
@@ -391,11 +403,14 @@ void Link::lane_sent(const Outgoing& frame) {
 }
 
 std::optional<Outgoing> Link::lane_next(const Lane& lane) {
-  if (!bulk_waits() || !held(lane).used) return std::nullopt;
+  if (!bulk_waits()) return std::nullopt;
+  Held& taking = held(lane);
+  if (!taking.used) return std::nullopt;
   // A lane that has something to send leaves slices to the others.
   const bool slices = slices_out_.cuts() || cuts_;
   if (slices && !lane.idle()) return std::nullopt;
   nothing_waits_since_ms_ = 0;
+  hold_one(taking);
   if (slices_out_.cuts()) return slices_out_.take();
   Outgoing next = std::move(bulk_.front());
   bulk_.pop_front();

@@ -159,6 +159,7 @@ class Link : public LaneOwner {
   bool end_if_over();
   void choose();
   void share_pace(bool anew);
+  void hold_one(Held& held);
   [[nodiscard]] bool bulk_waits() const { return !bulk_.empty() || slices_out_.cuts(); }
   void flush_bulk();
 
@@ -179,6 +180,8 @@ class Link : public LaneOwner {
   SlicesOut slices_out_;
   SlicesIn slices_in_;
   std::size_t queued_bytes_ = 0;
+  std::size_t used_ = 1;                  // lanes between which the pace was shared
+  bool held_alike_ = false;               // they go by losses
   std::size_t queued_message_bytes_ = 0;  // part of it
   std::uint64_t bytes_sent_ = 0;          // payload
   std::uint64_t bytes_received_ = 0;

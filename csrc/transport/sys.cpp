@@ -41,9 +41,6 @@ constexpr std::size_t kBytesSentOffset = 200;
 constexpr std::size_t kBytesResentOffset = 208;
 // What a long line's connection takes ahead: more would be waited for at the end of an operation.
 constexpr int kUnsentBytes = 128 << 10;
-// Bytes a second that no connection reaches: under a limit the kernel spreads what a window allows
-// over the round trip, and a burst that overfills the line's queue loses packets of many lanes.
-constexpr std::uint64_t kSpread = std::uint64_t{1} << 40;
 constexpr int kAnyPortTries = 16;  // a free port of one host may be taken on the next
 
 const sockaddr_in* as_v4(const SocketAddress& a) {
@@ -349,7 +346,6 @@ void tune_congestion(int fd, bool bbr) {
     // asked again: each time the kernel might look for a module.
     static std::atomic<bool> absent{false};
     if (bbr && !absent && !set_congestion(fd, "bbr")) absent = errno == ENOENT || errno == EPERM;
-    if (!has_bbr(fd)) pace(fd, kSpread);
   }
 }
 

@@ -66,10 +66,12 @@ void Widening::look() {
   if (now < not_before_ms_) most = std::min(most, load.lanes);  // no others are to be had
   // Connections that go by losses may have a long queue, made by others, and need more lanes.
   const bool full = line.by_model && queues(line.least_trip_us, line.trip_us);
-  // While BBR is held its line is full, although it shows no queue. What goes by losses stays held.
-  const bool crowded = pace_.crowded() || (line.by_model && pace > 0);
-  const std::size_t wanted = count_.look({since_us, since(load.delivered, before.delivered),
-                                          line.least_trip_us, crowded, most, full, by_losses});
+  // A line whose connections are held is full, although it shows no queue.
+  const bool crowded = pace_.crowded() || (line.by_model ? pace > 0 : pace_.crowded_lately());
+  const std::size_t wanted =
+      count_.look({since_us, since(load.delivered, before.delivered), line.least_trip_us, crowded,
+                   most, full, by_losses, since(line.sent_bytes, before.line.sent_bytes),
+                   since(line.resent_bytes, before.line.resent_bytes)});
   calls_.use(wanted);
   if (wanted <= std::max<std::size_t>(1, least_) || load.lanes + load.joining >= wanted) {
     lacks_since_ms_ = 0;

@@ -17,6 +17,7 @@ struct PlayedLine {
   std::uint64_t round_trip_us = 80'000;
   double noise = 0;  // a window is so much faster or slower, at most
   bool by_losses = false;
+  double lost = 1e-4;
 
   [[nodiscard]] double rate(std::size_t lanes) const {
     return std::min(most, each * static_cast<double>(lanes));
@@ -30,11 +31,14 @@ struct Walk {
       const double spread = 1 + line.noise * (static_cast<double>(random.below(2001)) / 1000.0 - 1);
       const double bytes = line.rate(count.wanted()) * spread / 8 * 50'000;
       const bool crowded = line.each * static_cast<double>(count.wanted()) >= line.most;
-      static_cast<void>(count.look({.busy_us = 50'000,
-                                    .bytes = static_cast<std::uint64_t>(bytes),
-                                    .round_trip_us = line.round_trip_us,
-                                    .crowded = crowded,
-                                    .by_losses = line.by_losses}));
+      static_cast<void>(
+          count.look({.busy_us = 50'000,
+                      .bytes = static_cast<std::uint64_t>(bytes),
+                      .round_trip_us = line.round_trip_us,
+                      .crowded = crowded,
+                      .by_losses = line.by_losses,
+                      .sent_bytes = static_cast<std::uint64_t>(bytes),
+                      .resent_bytes = static_cast<std::uint64_t>(bytes * line.lost)}));
     }
   }
   /// The rate that the line gives for a while, as a part of the best.
@@ -181,6 +185,17 @@ TEST(LaneCount, lanes_that_go_by_losses_may_be_fewer_on_a_line_that_holds_little
   EXPECT_LE(walk.count.wanted(), 8U);
 }
 
+TEST(LaneCount, lanes_by_losses_are_few_where_nothing_is_lost) {
+  for (const double lost : {0.0, 1e-7}) {
+    Walk walk;
+    walk.count = LaneCount(1, 128);
+    walk.busy(
+        {.most = 25'000, .each = 25'000, .round_trip_us = 5'000, .by_losses = true, .lost = lost},
+        600);
+    EXPECT_LE(walk.count.wanted(), 8U) << lost << ": the line holds 16 MB";
+  }
+}
+
 TEST(LaneCount, no_more_lanes_by_losses_than_are_worth_a_trial) {
   Walk walk;
   walk.count = LaneCount(1, 128);
@@ -189,7 +204,9 @@ TEST(LaneCount, no_more_lanes_by_losses_than_are_worth_a_trial) {
                                        .bytes = 6'250'000,
                                        .round_trip_us = 80'000,
                                        .most = 5,
-                                       .by_losses = true}));
+                                       .by_losses = true,
+                                       .sent_bytes = 6'250'000,
+                                       .resent_bytes = 6'250}));
     ASSERT_LE(walk.count.wanted(), 5U);
   }
 }

@@ -101,6 +101,35 @@ TEST(LinePace, losses_and_queues_of_others_cost_no_rate) {
   }
 }
 
+TEST(LinePace, the_slow_start_of_connections_that_go_by_losses_is_not_held) {
+  PlayedPace link;
+  link.by_losses = true;
+  link.run(1e6, 2e6, 1);  // the first of many overfills the queue
+  EXPECT_EQ(link.limit, 0U);
+  link.run(125e6, 100e6, 10);
+  EXPECT_EQ(link.limit, 0U);
+}
+
+TEST(LinePace, what_arrives_lowers_no_limit_of_connections_by_losses_while_the_queue_is_empty) {
+  PlayedPace link;
+  link.by_losses = true;
+  link.run(125e6, 200e6, 10);
+  ASSERT_GT(static_cast<double>(link.limit), 0.9 * 125e6);
+  link.run(125e6, 60e6, 3);
+  const std::uint64_t before = link.limit;
+  link.run(125e6, 1e6, 60);  // a receiver that is slow for a minute, or a process without a core
+  EXPECT_GE(link.limit, before);
+  EXPECT_GT(link.run(125e6, 120e6, 1), 0.95 * 120e6) << "and back at once";
+}
+
+TEST(LinePace, connections_that_losses_keep_small_get_a_limit_above_what_they_may_send) {
+  PlayedPace link;
+  link.by_losses = true;
+  link.run(20e6, 200e6, 10);  // others' traffic, which ends
+  link.run(125e6, 40e6, 100);
+  EXPECT_GT(static_cast<double>(link.limit), 1.4 * 40e6);
+}
+
 TEST(LinePace, connections_that_go_by_losses_are_held_once_they_have_filled_a_line) {
   PlayedPace link;
   link.by_losses = true;

@@ -315,6 +315,53 @@ TEST(Link, goes_on_without_a_lane_that_carries_slices_or_nothing) {
   EXPECT_EQ(ends.b.link.bulk_lanes(), 1U);
 }
 
+TEST(Link, shares_its_pace_alike_between_lanes_that_go_by_losses_and_all_of_it_where_few_send) {
+  for (const bool by_model : {true, false}) {
+    LinkEnds ends(5);
+    for (MemoryLane* lane : ends.lanes) lane->line.by_model = by_model;
+    ends.a.link.use(4);
+    ASSERT_TRUE(ends.until([&] { return ends.b.link.bulk_lanes() == 4; }));
+    ends.a.link.pace(8'000'000);
+    ends.lanes[1]->line.arrived_bytes = 3'000'000;
+    for (std::size_t i = 2; i < 5; ++i) ends.lanes[i]->line.arrived_bytes = 1'000'000;
+    ends.a.link.pace(8'000'004);
+    const auto last = [&](std::size_t lane) { return ends.lanes[lane]->paces.back(); };
+    if (by_model) {
+      EXPECT_EQ(last(1), 3'500'001U) << "a quarter alike, of the rest the half that it has carried";
+      EXPECT_LT(last(2), 2'000'000U);
+    } else {
+      EXPECT_EQ(last(1), 2'000'001U);
+      EXPECT_EQ(last(2), 2'000'001U);
+    }
+    EXPECT_EQ(ends.lanes[0]->paces, std::vector<std::uint64_t>()) << "the small lane is not held";
+    for (MemoryLane* lane : ends.lanes) lane->paces.clear();
+    const auto large = numbers(8U << 20, 3);
+    LinkEnds::send(ends.a, large, 1U << 20, 1);
+    ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 8; }));
+    std::uint64_t most = 0;
+    for (MemoryLane* lane : ends.lanes) {
+      for (const std::uint64_t pace : lane->paces) most = std::max(most, pace);
+      lane->paces.clear();
+    }
+    EXPECT_EQ(most > 2'000'001, !by_model) << "the last slices have the shares of idle lanes";
+    const auto small = numbers(kSliceBytes + 100, 4);
+    LinkEnds::send(ends.a, small, kSliceBytes + 100, 2);
+    ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 9; }));
+    for (MemoryLane* lane : ends.lanes) {
+      for (const std::uint64_t pace : lane->paces) EXPECT_GE(pace, 4'000'002U);
+    }
+    LinkEnds::send(ends.a, large, 1U << 20, 3);
+    ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() >= 12; }));
+    if (!by_model) {
+      EXPECT_EQ(last(1), 2'000'001U) << "while many wait";
+    }
+    ends.a.link.pace(0);
+    for (std::size_t i = 1; i < 5; ++i) EXPECT_EQ(last(i), 0U);
+    ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 17; }));
+    for (std::size_t i = 1; i < 5; ++i) EXPECT_EQ(last(i), 0U) << "and stays so";
+  }
+}
+
 TEST(Link, gives_the_slices_of_a_lane_that_is_stuck_to_the_others) {
   LinkEnds ends(5);
   const auto data = numbers(8U << 20, 3);

@@ -68,7 +68,7 @@ class MemoryLane final : public Lane {
   [[nodiscard]] Sent sent() const override {
     std::size_t waits = 0;
     for (const Outgoing& frame : queue_) waits += frame.payload_bytes();
-    return {moved_ + waits, waits, {}};
+    return {moved_ + waits, waits, line};
   }
   [[nodiscard]] std::vector<Outgoing> share() override {
     std::vector<Outgoing> slices;
@@ -79,6 +79,9 @@ class MemoryLane final : public Lane {
                   [](const Outgoing& frame) { return frame.frame.type == FrameType::slice; });
     return slices;
   }
+  void pace(std::uint64_t bytes_per_second) override { paces.push_back(bytes_per_second); }
+  Line line;                         // as the lane tells it
+  std::vector<std::uint64_t> paces;  // that it was given
   /// Takes one more frame and moves nothing any more, or (false) goes on.
   void stick(bool sticks) {
     sticks_ = sticks;
