@@ -22,12 +22,13 @@ constexpr double kQuiet = 1.05;  // times the limit, from window to window
 constexpr double kLongQuiet = 1.25;
 constexpr std::uint64_t kLongQuietWindows = 4;
 constexpr double kFree = 2;  // a limit of so many times what arrives is none
-// Of connections that go by losses. At first their queue takes some round trips to fill; where it
-// stays empty for long, losses of the line keep each below what it may send: by a third at most in
-// the mean.
-constexpr double kQuietLossy = 1.15;
-constexpr double kLongQuietLossy = 1.5;
-constexpr std::uint64_t kLongQuietLossyWindows = 128;
+// Of connections that go by losses: so much of a limit is used where the line may carry more. Else
+// losses keep some of them below their shares, and what they leave goes to all, slowly: the queue
+// takes some round trips to fill.
+constexpr double kUsed = 0.95;
+constexpr double kQuietLossy = 1.01;
+constexpr double kFreeLossy = 1.5;
+constexpr std::size_t kSlowStartWindows = 3;
 
 /// Is the queue of the line long, or full?
 bool crowds(const LinePace::Look& window) {
@@ -51,12 +52,13 @@ std::uint64_t LinePace::look(const Look& look) {
   window_ = {};
   if (window.arrived_bytes == 0) return limit_;  // the peer takes nothing
   rates_[next_] = window.arrived_bytes * 1'000'000 / window.busy_us;
+  const auto arrived = static_cast<double>(rates_[next_]);
   next_ = (next_ + 1) % kWindows;
   seen_ = std::min(seen_ + 1, kWindows);
   const auto best = static_cast<double>(*std::max_element(rates_.begin(), rates_.end()));
   crowded_ = crowds(window);
   // The first slow start overfills a queue long before all connections are there.
-  if (window.by_losses && limit_ == 0 && seen_ < kWindows) return limit_;
+  if (window.by_losses && limit_ == 0 && seen_ < kSlowStartWindows) return limit_;
   if (crowded_) {
     quiet_windows_ = 0;
     turn_ = (turn_ + 1) % kWindows;
@@ -66,14 +68,15 @@ std::uint64_t LinePace::look(const Look& look) {
     const double times = turn_ == 0 ? probe : turn_ == 1 ? kAfterProbe : kCrowded;
     limit_ = static_cast<std::uint64_t>(times * best);
   } else if (limit_ > 0) {
-    const double more = ++quiet_windows_ > kLongQuietWindows ? kLongQuiet : kQuiet;
-    const double limit = more * static_cast<double>(limit_);
+    ++quiet_windows_;
+    const auto limit = static_cast<double>(limit_);
     if (window.by_losses) {  // what arrives may be little for another reason, so it lowers nothing
-      const bool long_quiet = quiet_windows_ > kLongQuietLossyWindows;
-      const double most = (long_quiet ? kLongQuietLossy : kQuietLossy) * best;
-      limit_ = std::max(limit_, static_cast<std::uint64_t>(std::min(limit, most)));
+      const double times = arrived >= kUsed * limit ? kQuiet : kQuietLossy;
+      const double higher = std::min(times * limit, kFreeLossy * best);
+      limit_ = std::max(limit_, static_cast<std::uint64_t>(higher));
     } else {
-      limit_ = limit > kFree * best ? 0 : static_cast<std::uint64_t>(limit);
+      const double higher = (quiet_windows_ > kLongQuietWindows ? kLongQuiet : kQuiet) * limit;
+      limit_ = higher > kFree * best ? 0 : static_cast<std::uint64_t>(higher);
     }
   }
   return limit_;

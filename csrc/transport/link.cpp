@@ -11,6 +11,9 @@ namespace pccl {
 namespace {
 
 constexpr double kOfAllAlike = 0.25;  // the part of the pace that all lanes share alike
+// Bytes a second that no lane reaches: under a limit the kernel spreads what a window allows over
+// the round trip. Bursts of many lanes overfill the line's queue.
+constexpr std::uint64_t kSpread = 0xFFFFFFFE;
 
 }  // namespace
 
@@ -69,7 +72,7 @@ void Link::choose() {
     if (held->used) ++chosen;
   }
   lanes_.front().used = chosen == 0;
-  if (pace_ > 0) share_pace(true);
+  share_pace(true);
 }
 
 void Link::use(std::size_t bulk_lanes) {
@@ -93,11 +96,11 @@ void Link::pace(std::uint64_t bytes_per_second) {
 void Link::share_pace(bool anew) {
   std::uint64_t used = 0;
   std::uint64_t all = 0;
-  held_alike_ = false;
+  bool by_losses = false;
   for (Held& held : lanes_) {
     if (!held.lane->open()) continue;
-    const Line line = pace_ > 0 ? held.lane->sent().line : Line{};
-    held_alike_ = held_alike_ || (pace_ > 0 && held.used && !line.by_model);
+    const Line line = cuts_ ? held.lane->sent().line : Line{};
+    by_losses = by_losses || (held.used && !line.by_model && line.least_trip_us >= kLongLineUs);
     const std::uint64_t arrived = line.arrived_bytes;
     const std::uint64_t before = std::exchange(held.arrived, arrived);
     held.carried = anew || arrived < before ? 0 : arrived - before;
@@ -106,9 +109,10 @@ void Link::share_pace(bool anew) {
     all += held.carried;
   }
   used_ = std::max<std::size_t>(1, used);
-  const double alike = held_alike_ ? 1 : kOfAllAlike;
+  held_alike_ = by_losses && pace_ > 0;
+  const double alike = by_losses ? 1 : kOfAllAlike;
   for (Held& held : lanes_) {
-    std::uint64_t share = 0;
+    std::uint64_t share = held.used && by_losses && used > 1 ? kSpread : 0;
     if (held.used && pace_ > 0) {
       const double carried = all > 0 ? static_cast<double>(held.carried) / static_cast<double>(all)
                                      : 1 / static_cast<double>(used);
