@@ -32,7 +32,7 @@ constexpr double kLaneBytes = 16 << 10;
 constexpr double kPacketBytes = 1448;
 constexpr double kHeldPackets = 1.22 / 2;
 constexpr double kLossyLaneBytesMin = 96 << 10;
-constexpr double kOlderLosses = 0.95;  // a window counts so much less than the next one
+constexpr double kOlderLosses = 0.9;  // a window counts so much less than the next one
 
 }  // namespace
 
@@ -44,8 +44,10 @@ std::size_t LaneCount::look(const Look& look) {
   if (look.crowded) crowded_us_ += look.busy_us;
   if (look.full) full_us_ += look.busy_us;
   bytes_ += look.bytes;
-  sent_ += static_cast<double>(look.sent_bytes);
-  resent_ += static_cast<double>(look.resent_bytes);
+  if (base_rate_ > 0) {  // the first window is a slow start, which says nothing of the line
+    sent_ += static_cast<double>(look.sent_bytes);
+    resent_ += static_cast<double>(look.resent_bytes);
+  }
   const std::uint64_t window =
       std::clamp(kWindowTrips * look.round_trip_us, kWindowUsMin, kWindowUsMax);
   if (busy_us_ < (settling_ ? window / 2 : window)) return wanted_;
@@ -92,7 +94,7 @@ bool LaneCount::needs_more(double rate, const Look& look) {
   const double held_bytes = std::max(rate, base_rate_) * static_cast<double>(look.round_trip_us);
   needed_ = std::clamp(static_cast<std::size_t>(held_bytes / lane_bytes), least_, most_);
   if (wanted_ >= needed_) return false;
-  wanted_ = base_ = needed_;
+  wanted_ = base_ = trial_ == Trial::fewer ? std::max(base_, needed_) : needed_;
   base_rate_ = rate;
   trial_ = Trial::none;
   hold_ = kHoldWindows;

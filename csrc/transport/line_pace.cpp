@@ -30,9 +30,13 @@ constexpr double kQuietLossy = 1.01;
 constexpr double kFreeLossy = 1.5;
 constexpr std::size_t kSlowStartWindows = 3;
 
-/// Is the queue of the line long, or full?
+// A limit that is far below what the line has carried grows fast.
+constexpr double kFarBelow = 0.9;
+constexpr double kOlderRates = 0.99;  // from window to window
+
+/// Is the queue of the line long, or full? Connections that go by losses have losses anyway.
 bool crowds(const LinePace::Look& window) {
-  if (window.resent_bytes > window.sent_bytes / kResentShare) return true;
+  if (!window.by_losses && window.resent_bytes > window.sent_bytes / kResentShare) return true;
   return queues(window.least_trip_us, window.trip_us);
 }
 
@@ -56,6 +60,7 @@ std::uint64_t LinePace::look(const Look& look) {
   next_ = (next_ + 1) % kWindows;
   seen_ = std::min(seen_ + 1, kWindows);
   const auto best = static_cast<double>(*std::max_element(rates_.begin(), rates_.end()));
+  known_ = std::max(kOlderRates * known_, best);
   crowded_ = crowds(window);
   // The first slow start overfills a queue long before all connections are there.
   if (window.by_losses && limit_ == 0 && seen_ < kSlowStartWindows) return limit_;
@@ -71,8 +76,9 @@ std::uint64_t LinePace::look(const Look& look) {
     ++quiet_windows_;
     const auto limit = static_cast<double>(limit_);
     if (window.by_losses) {  // what arrives may be little for another reason, so it lowers nothing
-      const double times = arrived >= kUsed * limit ? kQuiet : kQuietLossy;
-      const double higher = std::min(times * limit, kFreeLossy * best);
+      const double times = limit < kFarBelow * known_ ? kLongQuiet : kQuiet;
+      const bool used = arrived >= kUsed * limit;
+      const double higher = std::min((used ? times : kQuietLossy) * limit, kFreeLossy * best);
       limit_ = std::max(limit_, static_cast<std::uint64_t>(higher));
     } else {
       const double higher = (quiet_windows_ > kLongQuietWindows ? kLongQuiet : kQuiet) * limit;

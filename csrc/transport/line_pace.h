@@ -46,6 +46,7 @@ class LinePace {
   std::size_t seen_ = 0;             // windows, at most kWindows
   std::size_t turn_ = 1;             // of the crowded windows
   std::uint64_t quiet_windows_ = 0;  // since the last crowded one
+  double known_ = 0;  // the best rate of all windows; the older it is the less it counts
   std::uint64_t limit_ = 0;
   bool crowded_ = false;
 };

@@ -14,6 +14,9 @@ constexpr double kOfAllAlike = 0.25;  // the part of the pace that all lanes sha
 // Bytes a second that no lane reaches: under a limit the kernel spreads what a window allows over
 // the round trip. Bursts of many lanes overfill the line's queue.
 constexpr std::uint64_t kSpread = 0xFFFFFFFE;
+// A lane that is held to less than that is stuck: the kernel keeps to what it has planned.
+constexpr std::uint64_t kLeastPace = 16U << 10;
+constexpr std::size_t kSharersMin = 4;  // of the pace, while few slices are to be sent
 
 }  // namespace
 
@@ -117,10 +120,9 @@ void Link::share_pace(bool anew) {
       const double carried = all > 0 ? static_cast<double>(held.carried) / static_cast<double>(all)
                                      : 1 / static_cast<double>(used);
       const double part = alike / static_cast<double>(used) + (1 - alike) * carried;
-      share =
-          std::max<std::uint64_t>(1, static_cast<std::uint64_t>(part * static_cast<double>(pace_)));
+      share = std::max(kLeastPace, static_cast<std::uint64_t>(part * static_cast<double>(pace_)));
     }
-    if (std::exchange(held.pace, share) != share) held.lane->pace(share);
+    if (std::exchange(held.pace, share) != share && held.lane->open()) held.lane->pace(share);
   }
 }
 
@@ -128,17 +130,27 @@ void Link::share_pace(bool anew) {
 /// share the pace: a small operation would wait for the share of each.
 void Link::hold_one(Held& held) {
   if (!held_alike_) return;
-  const std::size_t slices = queued_bytes_ / kSliceBytes + 1;
-  const std::uint64_t share = std::max<std::uint64_t>(1, pace_ / std::min(used_, slices));
+  const std::size_t slices = std::max(kSharersMin, queued_bytes_ / kSliceBytes + 1);
+  const std::uint64_t share = std::max(kLeastPace, pace_ / std::min(used_, slices));
   const std::uint64_t before = std::exchange(held.pace, share);
   if (share != before) held.lane->pace(share);
 }
 
+/// Each idle lane takes one slice, then each a second one: a lane alone would take what its kernel
+/// buffer holds, and small operations would wait until it has opened its window. A lane that is
+/// closing takes what is left, then says goodbye.
 void Link::flush_bulk() {
-  for (const Held& held : lanes_) {
-    if (!bulk_waits()) return;
-    if (held.used && held.lane->idle()) held.lane->flush();
-  }
+  std::uint64_t before = 0;
+  do {
+    before = taken_;
+    for (const Held& held : lanes_) {
+      if (!bulk_waits()) return;
+      if (!held.used || !held.lane->idle()) continue;
+      turn_ends_ = state == State::closing ? 0 : taken_ + 1;
+      held.lane->flush();
+      turn_ends_ = 0;
+    }
+  } while (taken_ != before);
 }
 
 /// What is late or stuck goes over other lanes too: before all else that waits.
@@ -413,6 +425,8 @@ std::optional<Outgoing> Link::lane_next(const Lane& lane) {
   // A lane that has something to send leaves slices to the others.
   const bool slices = slices_out_.cuts() || cuts_;
   if (slices && !lane.idle()) return std::nullopt;
+  if (slices && turn_ends_ == taken_ && turn_ends_ > 0) return std::nullopt;
+  ++taken_;
   nothing_waits_since_ms_ = 0;
   hold_one(taking);
   if (slices_out_.cuts()) return slices_out_.take();

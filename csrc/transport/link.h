@@ -180,6 +180,8 @@ class Link : public LaneOwner {
   SlicesOut slices_out_;
   SlicesIn slices_in_;
   std::size_t queued_bytes_ = 0;
+  std::uint64_t taken_ = 0;               // frames of the shared queue, by lanes
+  std::uint64_t turn_ends_ = 0;           // a lane takes no more now; 0: takes as many as it can
   std::size_t used_ = 1;                  // lanes between which the pace was shared
   bool held_alike_ = false;               // they go by losses
   std::size_t queued_message_bytes_ = 0;  // part of it

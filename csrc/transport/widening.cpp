@@ -67,7 +67,7 @@ void Widening::look() {
   // Connections that go by losses may have a long queue, made by others, and need more lanes.
   const bool full = line.by_model && queues(line.least_trip_us, line.trip_us);
   // A line whose connections are held is full, although it shows no queue.
-  const bool crowded = pace_.crowded() || (line.by_model ? pace > 0 : pace_.crowded_lately());
+  const bool crowded = pace_.crowded() || (by_losses ? pace_.crowded_lately() : pace > 0);
   const std::size_t wanted =
       count_.look({since_us, since(load.delivered, before.delivered), line.least_trip_us, crowded,
                    most, full, by_losses, since(line.sent_bytes, before.line.sent_bytes),

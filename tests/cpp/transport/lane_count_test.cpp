@@ -196,6 +196,19 @@ TEST(LaneCount, lanes_by_losses_are_few_where_nothing_is_lost) {
   }
 }
 
+TEST(LaneCount, the_losses_of_the_first_slow_start_ask_for_no_lanes) {
+  Walk walk;
+  walk.count = LaneCount(1, 128);
+  PlayedLine line{.most = 25'000, .each = 25'000, .round_trip_us = 5'000, .by_losses = true};
+  line.lost = 0.01;
+  walk.busy(line, 0.75);
+  line.lost = 0;
+  for (int i = 0; i < 600; ++i) {
+    walk.busy(line, 0.1);
+    ASSERT_LE(walk.count.wanted(), 8U) << i;
+  }
+}
+
 TEST(LaneCount, no_more_lanes_by_losses_than_are_worth_a_trial) {
   Walk walk;
   walk.count = LaneCount(1, 128);

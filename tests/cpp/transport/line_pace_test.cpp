@@ -122,6 +122,26 @@ TEST(LinePace, what_arrives_lowers_no_limit_of_connections_by_losses_while_the_q
   EXPECT_GT(link.run(125e6, 120e6, 1), 0.95 * 120e6) << "and back at once";
 }
 
+TEST(LinePace, losses_of_the_line_hold_no_connections_that_go_by_losses) {
+  for (const double loss : {0.01, 0.05, 0.15}) {
+    PlayedPace link;
+    link.by_losses = true;
+    link.random_loss = loss;
+    link.run(125e6, 60e6, 60);
+    EXPECT_EQ(link.limit, 0U) << loss;
+  }
+}
+
+TEST(LinePace, connections_that_go_by_losses_are_soon_as_fast_as_before_a_dip) {
+  PlayedPace link;
+  link.by_losses = true;
+  link.run(125e6, 200e6, 10);
+  link.run(1.25e6, 200e6, 10);
+  EXPECT_LT(static_cast<double>(link.limit), 2e6);
+  link.run(125e6, 200e6, 9);
+  EXPECT_GT(link.run(125e6, 200e6, 2), 0.9 * 125e6);
+}
+
 TEST(LinePace, connections_that_losses_keep_small_get_a_limit_above_what_they_may_send) {
   PlayedPace link;
   link.by_losses = true;

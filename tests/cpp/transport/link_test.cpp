@@ -317,20 +317,21 @@ TEST(Link, goes_on_without_a_lane_that_carries_slices_or_nothing) {
 
 TEST(Link, shares_its_pace_alike_between_lanes_that_go_by_losses_and_all_of_it_where_few_send) {
   for (const bool by_model : {true, false}) {
-    LinkEnds ends(5);
+    LinkEnds ends(9);
     for (MemoryLane* lane : ends.lanes) {
       lane->line.by_model = by_model;
       lane->line.least_trip_us = 80'000;
     }
-    ends.a.link.use(4);
-    ASSERT_TRUE(ends.until([&] { return ends.b.link.bulk_lanes() == 4; }));
-    ends.a.link.pace(8'000'000);
+    ends.a.link.use(8);
+    ASSERT_TRUE(ends.until([&] { return ends.b.link.bulk_lanes() == 8; }));
+    ends.a.link.pace(16'000'000);
     ends.lanes[1]->line.arrived_bytes = 3'000'000;
-    for (std::size_t i = 2; i < 5; ++i) ends.lanes[i]->line.arrived_bytes = 1'000'000;
-    ends.a.link.pace(8'000'004);
+    for (std::size_t i = 2; i < 9; ++i) ends.lanes[i]->line.arrived_bytes = 1'000'000;
+    ends.a.link.pace(16'000'008);
     const auto last = [&](std::size_t lane) { return ends.lanes[lane]->paces.back(); };
     if (by_model) {
-      EXPECT_EQ(last(1), 3'500'001U) << "a quarter alike, of the rest the half that it has carried";
+      EXPECT_EQ(last(1), 4'100'002U)
+          << "a quarter alike, of the rest the three tenths that it has carried";
       EXPECT_LT(last(2), 2'000'000U);
     } else {
       EXPECT_EQ(last(1), 2'000'001U);
@@ -360,12 +361,44 @@ TEST(Link, shares_its_pace_alike_between_lanes_that_go_by_losses_and_all_of_it_w
     }
     ends.a.link.pace(0);
     const std::uint64_t free = by_model ? 0 : 0xFFFFFFFE;  // but spread over the round trip
-    for (std::size_t i = 1; i < 5; ++i) EXPECT_EQ(last(i), free);
+    for (std::size_t i = 1; i < 9; ++i) EXPECT_EQ(last(i), free);
     ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 17; }));
-    for (std::size_t i = 1; i < 5; ++i) EXPECT_EQ(last(i), free) << "and stays so";
+    for (std::size_t i = 1; i < 9; ++i) EXPECT_EQ(last(i), free) << "and stays so";
     ends.a.link.use(1);
-    for (std::size_t i = 1; i < 5; ++i) EXPECT_EQ(last(i), 0U) << "one lane, or none";
+    for (std::size_t i = 1; i < 9; ++i) EXPECT_EQ(last(i), 0U) << "one lane, or none";
   }
+}
+
+TEST(Link, gives_one_slice_to_each_lane_before_any_takes_what_its_buffer_holds) {
+  LinkEnds ends(5);
+  ends.a.link.use(4);
+  ASSERT_TRUE(ends.until([&] { return ends.b.link.bulk_lanes() == 4; }));
+  for (MemoryLane* lane : ends.lanes) lane->buffers = 4;
+  const auto took = [&] {
+    std::vector<std::size_t> slices;
+    for (MemoryLane* lane : ends.lanes) slices.push_back(std::exchange(lane->buffered, 0));
+    return slices;
+  };
+  const auto six = numbers(6 * kSliceBytes, 3);
+  LinkEnds::send(ends.a, six, 1U << 20, 1);
+  EXPECT_EQ(took(), (std::vector<std::size_t>{0, 2, 2, 1, 1}));
+  const auto two = numbers(2 * kSliceBytes, 3);
+  LinkEnds::send(ends.a, two, 1U << 20, 2);
+  EXPECT_EQ(took(), (std::vector<std::size_t>{0, 1, 1, 0, 0}));
+  const auto many = numbers(18 * kSliceBytes, 3);
+  LinkEnds::send(ends.a, many, 1U << 20, 3);
+  EXPECT_EQ(took(), (std::vector<std::size_t>{0, 4, 4, 4, 4})) << "and what is left waits";
+  ends.lanes[2]->flush();
+  EXPECT_EQ(took(), (std::vector<std::size_t>{0, 0, 2, 0, 0})) << "for the lane that can send";
+  EXPECT_EQ(ends.a.link.queued_bytes(), 0U);
+  for (MemoryLane* lane : ends.lanes) lane->buffers = 1;
+  LinkEnds::send(ends.a, six, 1U << 20, 4);
+  EXPECT_EQ(took(), (std::vector<std::size_t>{0, 1, 1, 1, 1}));
+  for (MemoryLane* lane : ends.lanes) lane->buffers = 4;
+  ends.a.link.state = Link::State::closing;
+  ends.a.link.cancel(5);  // that of others, which wakes the lanes
+  EXPECT_EQ(took(), (std::vector<std::size_t>{0, 2, 0, 0, 0}))
+      << "it says goodbye when none is left";
 }
 
 TEST(Link, gives_the_slices_of_a_lane_that_is_stuck_to_the_others) {

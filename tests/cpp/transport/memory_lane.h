@@ -37,8 +37,18 @@ class MemoryLane final : public Lane {
     queue_.push_back(std::move(frame));
     move_later();
   }
-  void flush() override { move_later(); }
-  [[nodiscard]] bool idle() const override { return open_ && queue_.empty(); }
+  void flush() override {
+    if (buffers == 0) return move_later();
+    while (buffered < buffers) {  // and brings nothing over
+      const auto next = owner_.lane_next(*this);
+      if (!next) return;
+      ++buffered;
+      owner_.lane_sent(*next);
+    }
+  }
+  [[nodiscard]] bool idle() const override {
+    return open_ && queue_.empty() && (buffers == 0 || buffered < buffers);
+  }
   [[nodiscard]] std::size_t cancel(MemoryToken token) override {
     for (Outgoing& frame : queue_) {
       if (frame.token == token && !frame.tells) own_payload(frame);
@@ -82,6 +92,8 @@ class MemoryLane final : public Lane {
   void pace(std::uint64_t bytes_per_second) override { paces.push_back(bytes_per_second); }
   Line line;                         // as the lane tells it
   std::vector<std::uint64_t> paces;  // that it was given
+  std::size_t buffers = 0;  // frames that it takes at once, as a kernel does; 0: it moves them
+  std::size_t buffered = 0;
   /// Takes one more frame and moves nothing any more, or (false) goes on.
   void stick(bool sticks) {
     sticks_ = sticks;

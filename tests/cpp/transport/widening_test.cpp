@@ -65,9 +65,9 @@ TEST(Widening, holds_connections_to_what_a_crowded_line_carries_those_by_losses_
        {Case{true, 3000, true}, Case{false, 3000, false}, Case{false, 5000, true}}) {
     Played link(true);
     link.load.line.by_model = at.by_model;
-    link.load.line.least_trip_us = link.load.line.trip_us = at.trip_us;
+    link.load.line.least_trip_us = at.trip_us;
+    link.load.line.trip_us = at.trip_us + 10'000;  // a queue
     link.load.waits = true;
-    link.resends = 0.1;
     link.widening.wake();
     ASSERT_TRUE(link.until([&] { return link.looks > 20; }));
     EXPECT_EQ(link.pace > 0, at.held) << at.by_model << " " << at.trip_us;
