@@ -61,10 +61,7 @@ std::size_t LaneCount::look(const Look& look) {
   busy_us_ = crowded_us_ = full_us_ = 0;
   bytes_ = 0;
   if (full) {
-    // One slow window may be that of a peer that takes nothing for a while.
-    const double line_rate = std::max(rate, base_rate_);
-    const double held_bytes = line_rate * static_cast<double>(look.round_trip_us);
-    const auto enough = static_cast<std::size_t>(held_bytes / kLaneBytes);
+    const auto enough = static_cast<std::size_t>(line_bytes(rate, look) / kLaneBytes);
     most_ = std::clamp(std::max<std::size_t>(2, enough), least_, most_);
     if (wanted_ > most_) {
       settle(most_);
@@ -80,6 +77,12 @@ std::size_t LaneCount::look(const Look& look) {
   return wanted_;
 }
 
+/// What the line holds without its queue. One slow window may be that of a peer that takes nothing
+/// for a while.
+double LaneCount::line_bytes(double rate, const Look& look) const {
+  return std::max(rate, base_rate_) * static_cast<double>(look.round_trip_us);
+}
+
 /// Of lanes that go by losses a trial compares those that have lost a packet with those that have
 /// not yet. So there are as many from the beginning as may fill the line after losses. Returns
 /// whether the number has changed.
@@ -91,8 +94,8 @@ bool LaneCount::needs_more(double rate, const Look& look) {
   const double lost = std::min(1.0, resent_ / std::max(1.0, sent_));
   const double lane_bytes =
       std::max(kLossyLaneBytesMin, kHeldPackets * kPacketBytes / std::sqrt(lost));
-  const double held_bytes = std::max(rate, base_rate_) * static_cast<double>(look.round_trip_us);
-  needed_ = std::clamp(static_cast<std::size_t>(held_bytes / lane_bytes), least_, most_);
+  const auto enough = static_cast<std::size_t>(line_bytes(rate, look) / lane_bytes);
+  needed_ = std::clamp(enough, least_, most_);
   if (wanted_ >= needed_) return false;
   wanted_ = base_ = trial_ == Trial::fewer ? std::max(base_, needed_) : needed_;
   base_rate_ = rate;

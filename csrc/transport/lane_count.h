@@ -38,6 +38,7 @@ class LaneCount {
 
  private:
   enum class Trial : std::uint8_t { none, more, fewer };
+  [[nodiscard]] double line_bytes(double rate, const Look& look) const;
   [[nodiscard]] bool needs_more(double rate, const Look& look);
   void window_over(double rate, bool crowded);
   void goes_on(double rate, bool crowded);

@@ -171,6 +171,10 @@ class Link : public LaneOwner {
   TimeNeeded time_needed_;
   std::size_t wanted_lanes_ = kLanesMax;
   std::uint64_t pace_ = 0;
+  std::size_t used_ = 1;         // lanes between which it was shared
+  bool held_alike_ = false;      // they go by losses
+  std::uint64_t taken_ = 0;      // frames of the shared queue, by lanes
+  std::uint64_t turn_ends_ = 0;  // a lane takes no more then; 0: takes as many as it can
   bool started_ = false;
   bool said_carrier_ = false;
   std::uint64_t lanes_lost_ = 0;
@@ -180,10 +184,6 @@ class Link : public LaneOwner {
   SlicesOut slices_out_;
   SlicesIn slices_in_;
   std::size_t queued_bytes_ = 0;
-  std::uint64_t taken_ = 0;               // frames of the shared queue, by lanes
-  std::uint64_t turn_ends_ = 0;           // a lane takes no more now; 0: takes as many as it can
-  std::size_t used_ = 1;                  // lanes between which the pace was shared
-  bool held_alike_ = false;               // they go by losses
   std::size_t queued_message_bytes_ = 0;  // part of it
   std::uint64_t bytes_sent_ = 0;          // payload
   std::uint64_t bytes_received_ = 0;
