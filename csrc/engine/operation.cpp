@@ -11,6 +11,7 @@ namespace pccl {
 namespace {
 
 constexpr std::uint64_t kNoCookie = 0;  // the payload goes straight to where it belongs
+constexpr std::uint64_t kStreamedOutputBytesMin = 8U << 20;
 
 std::uint64_t receive_key(std::uint32_t from, std::uint32_t channel) {
   return (static_cast<std::uint64_t>(from) << 32) | channel;
@@ -192,13 +193,14 @@ Result<Placement> Operation::place(std::uint32_t from, const SegmentHeader& head
   const std::uint32_t s = found.value();
   const Step& step = schedule_.steps[s];
   const auto segment = static_cast<std::uint32_t>(header.offset / kSegmentBytesMax);
-  if (step.kind == StepKind::recv && header.bytes > 0 && eligible(s, segment)) {
-    about_to_write(step.to, header.offset, header.bytes);
-    return Placement{memory(step.to) + header.offset, token_, kNoCookie};
-  }
-  if (step.kind == StepKind::recv_reduce && header.in_place && header.bytes > 0 &&
-      eligible(s, segment)) {
-    return Placement{nullptr, token_, kNoCookie, /*in_parts=*/true};
+  if (header.bytes > 0 && eligible(s, segment)) {
+    if (header.in_place && (step.kind == StepKind::recv_reduce || streams(step.to))) {
+      return Placement{nullptr, token_, kNoCookie, /*in_parts=*/true};
+    }
+    if (step.kind == StepKind::recv) {
+      about_to_write(step.to, header.offset, header.bytes);
+      return Placement{memory(step.to) + header.offset, token_, kNoCookie};
+    }
   }
   PoolBuffer buffer = pool_.take(header.bytes);
   const Placement at{buffer.data(), token_, next_cookie_++};
@@ -209,8 +211,12 @@ Result<Placement> Operation::place(std::uint32_t from, const SegmentHeader& head
 void Operation::use_part(std::uint32_t from, const SegmentHeader& header, std::uint32_t offset,
                          std::span<const std::byte> bytes) {
   const Step& step = schedule_.steps[receives_.at(receive_key(from, header.channel))];
-  reduce_range(step, header.offset + offset, static_cast<std::uint32_t>(bytes.size()),
-               bytes.data());
+  const auto size = static_cast<std::uint32_t>(bytes.size());
+  if (step.kind == StepKind::recv) {
+    write_range(step, header.offset + offset, size, bytes.data());
+  } else {
+    reduce_range(step, header.offset + offset, size, bytes.data());
+  }
 }
 
 void Operation::arrived(std::uint32_t from, const SegmentHeader& header, const Placement& at) {
@@ -250,9 +256,7 @@ void Operation::use_received(std::uint32_t s, std::uint32_t segment, const std::
   if (step.kind == StepKind::recv_reduce) {
     reduce_segment(step, segment, payload);
   } else if (const std::uint32_t bytes = segment_bytes(step, segment); bytes > 0) {
-    const std::uint64_t offset = static_cast<std::uint64_t>(segment) * kSegmentBytesMax;
-    about_to_write(step.to, offset, bytes);
-    std::memcpy(memory(step.to) + offset, payload, bytes);
+    write_range(step, static_cast<std::uint64_t>(segment) * kSegmentBytesMax, bytes, payload);
   }
   mark_done(s, segment);
 }
@@ -300,8 +304,7 @@ void Operation::handle(std::uint32_t s, std::uint32_t segment) {
     }
     case StepKind::copy:
       if (bytes > 0 && memory(step.to) != memory(step.from)) {
-        about_to_write(step.to, offset, bytes);
-        std::memmove(memory(step.to) + offset, memory(step.from) + offset, bytes);
+        write_range(step, offset, bytes, memory(step.from) + offset);
       }
       break;
     case StepKind::reduce:
@@ -337,6 +340,25 @@ void Operation::reduce_range(const Step& step, std::uint64_t offset, std::uint32
   if (step.finish && d.reduce == ReduceOp::avg) {
     finish_average(to, count, d.dtype, contributors_.size());
   }
+}
+
+/// `from` may overlap the range: a caller's input may lie across its output.
+void Operation::write_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
+                            const std::byte* from) {
+  about_to_write(step.to, offset, bytes);
+  std::byte* to = memory(step.to) + offset;
+  const bool apart = from + bytes <= to || to + bytes <= from;
+  if (apart && streams(step.to)) {
+    copy_streaming(to, from, bytes);
+  } else {
+    std::memmove(to, from, bytes);
+  }
+}
+
+/// What is written to an output as large as the caches is pushed out of them before it is read:
+/// then it goes around them.
+bool Operation::streams(const Range& to) const {
+  return to.space == Space::output && output_bytes() >= kStreamedOutputBytesMin;
 }
 
 void Operation::code(const Step& step) {

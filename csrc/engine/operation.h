@@ -153,6 +153,9 @@ class Operation {
   void reduce_segment(const Step& step, std::uint32_t segment, const std::byte* other);
   void reduce_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
                     const std::byte* other);
+  void write_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
+                   const std::byte* from);
+  [[nodiscard]] bool streams(const Range& to) const;
   void code(const Step& step);
   void about_to_write(const Range& range, std::uint64_t offset, std::uint64_t bytes);
   void mark_done(std::uint32_t step, std::uint32_t segment);

@@ -26,7 +26,8 @@ void reduce_into(void* to, const void* a, const void* b, std::size_t count, DTyp
 /// truncate toward zero, bool unchanged.
 void finish_average(void* data, std::size_t count, DType dtype, std::uint64_t contributors);
 
-/// Copies with non-temporal stores where the CPU has them: for logs that are not read again soon.
+/// Copies with non-temporal stores where the CPU has them: for what is not read again soon.
+/// `to` and `from` do not overlap.
 void copy_streaming(void* to, const void* from, std::size_t bytes);
 
 }  // namespace pccl

@@ -1,5 +1,5 @@
-// copy_streaming: stores that go around the caches, so that an undo log, which is not read soon,
-// does not push out the tensors in use.
+// copy_streaming: stores that go around the caches, so that an undo log or a large result, which is
+// not read soon, does not push out what is in use. They do not fetch what they overwrite, either.
 //
 // SSE2 is part of every x86-64; elsewhere it is memcpy.
 #include <cstdint>

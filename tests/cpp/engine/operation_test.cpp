@@ -1,0 +1,188 @@
+// Operations of two or three ranks that run in one process, over a network that hands each segment
+// on at once: as a whole into its place, or part by part where it lies, as in shared memory.
+#include "engine/operation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+
+#include "base/random.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kLarge = (2U << 20) + 1001;  // values; more bytes than are kept in caches
+constexpr std::uint64_t kSmall = 100000;
+constexpr std::size_t kPart = 128U << 10;
+
+using Values = std::vector<float>;
+
+Buffer bytes_of(Values& values) {
+  return {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)};
+}
+
+class Ranks {
+ public:
+  Ranks(OpKind kind, std::uint32_t size, std::uint64_t count, bool in_place)
+      : kind_(kind), size_(size), count_(count), in_place_(in_place), ports_(size) {
+    for (std::uint32_t r = 0; r < size; ++r) add(r);
+  }
+
+  void run() {
+    std::vector<std::uint32_t> all(size_);
+    for (std::uint32_t r = 0; r < size_; ++r) all[r] = r;
+    for (std::uint32_t r = 0; r < size_; ++r) {
+      ports_[r].owner = this;
+      ports_[r].rank = r;
+      ops_[r]->start(ports_[r], all, r, /*token=*/r + 1, /*keep_preimage=*/true);
+    }
+    while (!flying_.empty()) {
+      const Flying segment = std::move(flying_.front());
+      flying_.pop_front();
+      arrive(segment);
+    }
+    for (const auto& op : ops_) EXPECT_TRUE(op->complete());
+  }
+  void restore() {
+    for (const auto& op : ops_) op->restore();
+  }
+  [[nodiscard]] const std::vector<Values>& outputs() const { return outputs_; }
+  [[nodiscard]] std::size_t shown_in_parts() const { return shown_in_parts_; }
+
+ private:
+  struct Port final : OperationPort {
+    Ranks* owner = nullptr;
+    std::uint32_t rank = 0;
+    void send_segment(Operation& /*op*/, std::uint32_t to, std::uint32_t channel,
+                      std::uint64_t offset, const std::byte* data, std::uint32_t bytes,
+                      std::uint32_t index) override {
+      SegmentHeader header;
+      header.channel = channel;
+      header.offset = offset;
+      header.bytes = bytes;
+      header.in_place = owner->in_place_;
+      owner->flying_.push_back({rank, to, index, header, {data, data + bytes}});
+    }
+  };
+  struct Flying {
+    std::uint32_t from;
+    std::uint32_t to;
+    std::uint32_t index;
+    SegmentHeader header;
+    std::vector<std::byte> payload;
+  };
+
+  void add(std::uint32_t rank) {
+    Random random(rank + 1);
+    Values in(count_);
+    for (float& value : in) value = static_cast<float>(random.below(1000));
+    inputs_.push_back(std::move(in));
+    const bool gathers = kind_ == OpKind::all_gather;
+    outputs_.emplace_back(count_ * (gathers ? size_ : 1), -1.0F);
+    OpRequest request;
+    request.descriptor = {kind_, kind_ == OpKind::all_reduce ? ReduceOp::sum : ReduceOp::none,
+                          DType::f32, kind_ == OpKind::broadcast ? 0 : -1, count_};
+    request.inputs = {bytes_of(inputs_.back())};
+    if (kind_ == OpKind::broadcast && rank > 0) request.inputs.clear();
+    const Buffer whole = bytes_of(outputs_.back());
+    request.outputs = {whole};
+    if (gathers) {
+      request.outputs.clear();
+      const std::uint64_t bytes = count_ * sizeof(float);
+      for (std::uint32_t r = 0; r < size_; ++r) {
+        request.outputs.push_back({whole.data + r * bytes, bytes});
+      }
+    }
+    ops_.push_back(std::make_unique<Operation>(pool_, OpKey{0, 0}, std::move(request),
+                                               std::make_shared<Ticket>()));
+  }
+
+  void arrive(const Flying& segment) {
+    ops_[segment.from]->sent(segment.index);
+    Operation& op = *ops_[segment.to];
+    const auto placed = op.place(segment.from, segment.header);
+    ASSERT_TRUE(placed) << placed.error().text;
+    const Placement at = placed.value();
+    const std::span<const std::byte> payload(segment.payload);
+    if (at.in_parts) {
+      ++shown_in_parts_;
+      for (std::size_t done = 0; done < payload.size(); done += kPart) {
+        op.use_part(segment.from, segment.header, static_cast<std::uint32_t>(done),
+                    payload.subspan(done, std::min(kPart, payload.size() - done)));
+      }
+    } else {
+      std::memcpy(at.to, payload.data(), payload.size());
+    }
+    op.arrived(segment.from, segment.header, at);
+  }
+
+  OpKind kind_;
+  std::uint32_t size_;
+  std::uint64_t count_;
+  bool in_place_;
+  BufferPool pool_{1U << 20};
+  std::vector<Port> ports_;
+  std::deque<Flying> flying_;
+  std::deque<Values> inputs_;
+  std::vector<Values> outputs_;
+  std::vector<std::unique_ptr<Operation>> ops_;
+  std::size_t shown_in_parts_ = 0;
+};
+
+TEST(Operation, gives_the_same_bits_in_parts_and_restores_what_it_has_written) {
+  for (const OpKind kind : {OpKind::all_reduce, OpKind::all_gather, OpKind::broadcast}) {
+    for (const std::uint64_t count : {kSmall, kLarge}) {
+      for (const std::uint32_t size : {2U, 3U}) {
+        Ranks whole(kind, size, count, /*in_place=*/false);
+        Ranks in_parts(kind, size, count, /*in_place=*/true);
+        whole.run();
+        in_parts.run();
+        EXPECT_EQ(whole.outputs(), in_parts.outputs()) << kind_name(kind) << size << " " << count;
+        EXPECT_EQ(whole.shown_in_parts(), 0U);
+        in_parts.restore();
+        for (const Values& output : in_parts.outputs()) {
+          EXPECT_EQ(std::count(output.begin(), output.end(), -1.0F),
+                    static_cast<std::ptrdiff_t>(output.size()));
+        }
+      }
+    }
+  }
+}
+
+TEST(Operation, copies_a_small_output_through_the_caches_and_a_large_one_around_them) {
+  Ranks small(OpKind::broadcast, 2, kSmall, /*in_place=*/true);
+  Ranks large(OpKind::broadcast, 2, kLarge, /*in_place=*/true);
+  small.run();
+  large.run();
+  EXPECT_EQ(small.shown_in_parts(), 0U);
+  EXPECT_GT(large.shown_in_parts(), 0U);
+}
+
+TEST(Operation, copies_an_input_that_lies_across_its_output) {
+  BufferPool pool(1U << 20);
+  Values memory(kLarge + 10);
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<float>(i % 997);
+  const Values before = memory;
+  const Buffer all = bytes_of(memory);
+  constexpr std::uint64_t kShift = 10 * sizeof(float);
+  OpRequest request;
+  request.descriptor = {OpKind::all_reduce, ReduceOp::sum, DType::f32, -1, kLarge};
+  request.inputs = {{all.data + kShift, all.bytes - kShift}};
+  request.outputs = {{all.data, all.bytes - kShift}};
+  struct Alone final : OperationPort {
+    void send_segment(Operation& /*op*/, std::uint32_t /*to*/, std::uint32_t /*channel*/,
+                      std::uint64_t /*offset*/, const std::byte* /*data*/, std::uint32_t /*bytes*/,
+                      std::uint32_t /*index*/) override {
+      FAIL();
+    }
+  } port;
+  Operation op(pool, OpKey{0, 0}, std::move(request), std::make_shared<Ticket>());
+  op.start(port, {0}, 0, 1, /*keep_preimage=*/false);
+  ASSERT_TRUE(op.complete());
+  EXPECT_TRUE(std::equal(before.begin() + 10, before.end(), memory.begin()));
+}
+
+}  // namespace
+}  // namespace pccl
