@@ -1,6 +1,6 @@
-// Gather, scatter, small all-gathers and reduce-scatters, and over long lines barriers, small
-// broadcasts and reductions, and middle all-reduces: each rank sends straight to the receivers of
-// its parts, in one step (all-reduce: two).
+// Gather, scatter, small all-gathers and reduce-scatters, middle all-reduces, and over long lines
+// barriers and small broadcasts and reductions: each rank sends straight to the receivers of its
+// parts, in one step (all-reduce: two).
 //
 // Parts may differ in size; one of 0 bytes is sent as an empty segment, since its receiver or
 // sender may not know that there is nothing. A reduction takes the contributions in a fixed order,

@@ -3,9 +3,9 @@
 // only the two ends know them (gather, scatter, all_to_all), there is no choice.
 //
 // Over long lines cost.h decides. Elsewhere limits do: on one host and on a LAN recursive doubling
-// wins to 32 KiB, the ring above (measured on loopback with 2 to 4 ranks); the limits grow with n,
-// since a ring pays n - 1 latencies one by one. A chain beats a tree when (pieces + n - 2) pieces
-// pass faster than ceil(log2 n) whole buffers.
+// wins to 32 KiB, the direct way to 256 KiB, the ring above (measured on one host with 2 to 8
+// ranks); the limits grow with n, since a ring pays n - 1 latencies one by one. A chain beats a
+// tree when (pieces + n - 2) pieces pass faster than ceil(log2 n) whole buffers.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -30,9 +30,13 @@ std::uint64_t sum_of(const std::vector<std::uint64_t>& bytes) {
 
 bool far(const CollectiveArgs& args) { return args.trips.farthest_us >= kFarUs; }
 
+bool is_middle(std::uint64_t bytes, const CollectiveArgs& args) {
+  return bytes <= std::max(kDirectBytesMax, args.size * kDirectBytesMaxPerRank);
+}
+
 bool direct(std::uint64_t bytes, const CollectiveArgs& args) {
-  const std::uint64_t always = std::max(kDirectBytesMax, args.size * kDirectBytesMaxPerRank);
-  return bytes <= always || (far(args) && direct_half_is_faster(bytes, args.size, args.trips));
+  return is_middle(bytes, args) ||
+         (far(args) && direct_half_is_faster(bytes, args.size, args.trips));
 }
 
 bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {
@@ -111,8 +115,8 @@ Schedule all_reduce(const CollectiveArgs& args) {
   if (bytes == 0) return {};
   if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
   if (!far(args)) {
-    return is_little(bytes, args.size) ? recursive_doubling_all_reduce(args)
-                                       : ring_all_reduce(args);
+    if (is_little(bytes, args.size)) return recursive_doubling_all_reduce(args);
+    return is_middle(bytes, args) ? direct_all_reduce(args) : ring_all_reduce(args);
   }
   switch (fastest_all_reduce(bytes, args.size, args.trips)) {
     case AllReduceBy::exchange:
