@@ -1,4 +1,4 @@
-"""What does it cost, in each step, that a group is elastic?
+"""How long is a training step next to gloo's, and what does it cost that a group is elastic?
 
 The same training on CPUs over a fixed group of gloo, a fixed one of pccl and an elastic one, with
 the master on this machine and 80 ms away (over tests/labs/wan: needs root and /dev/net/tun; left
@@ -7,11 +7,14 @@ for its commit, one round trip to the master; operations in flight share it.
 
   ddp   8 layers of 1 MiB, a bucket for each, averaged by a hook in the elastic group
   hsdp  20 parameter groups of 256 KiB, replicas of one rank
+  gpt-ddp    a GPT of 11 million parameters, batches of 64 tokens, DDP's own buckets
+  gpt-fsdp2  the same, sharded over all ranks (fully_shard): in fixed groups only
 
 Medians of steps; the kinds take turns, because machines are noisy.
 
     python benchmarks/elastic_step.py
     python benchmarks/elastic_step.py --programs ddp --rounds 1
+    python benchmarks/elastic_step.py --programs gpt-ddp gpt-fsdp2 --world 4 --near
 """
 
 from __future__ import annotations
@@ -35,13 +38,17 @@ KINDS = ["gloo", "fixed", "elastic", FAR]
 PORT = 48148
 WARM_UP = 10
 LIMIT_S = 300
+PROGRAMS = ["ddp", "hsdp", "gpt-ddp", "gpt-fsdp2"]
+TOKENS = 1024  # of the GPT: kinds, and the length of a batch is CONTEXT
+CONTEXT = 64
 
 
 def arguments() -> argparse.Namespace:
     """Of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--world", type=int, default=2, help="members (default 2)")
-    p.add_argument("--programs", nargs="+", default=["ddp", "hsdp"], choices=["ddp", "hsdp"])
+    p.add_argument("--programs", nargs="+", default=PROGRAMS, choices=PROGRAMS)
+    p.add_argument("--near", action="store_true", help="without the master 80 ms away")
     p.add_argument("--rounds", type=int, default=3, help="runs of each kind (default 3)")
     p.add_argument("--steps", type=int, default=50, help="of a run (default 50)")
     p.add_argument("--json", help="also write the figures to this file")
@@ -67,6 +74,10 @@ def member(a: argparse.Namespace) -> None:
     elastic = a.kind not in ("gloo", "fixed")
     width, layers = (512, 8) if a.program == "ddp" else (256, 20)
     model: nn.Module = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+    x = torch.randn(8, width)
+    if a.program.startswith("gpt"):
+        model = small_gpt()
+        x = torch.randint(TOKENS, (1, CONTEXT))
     if elastic and a.program == "hsdp":  # beside the fixed group of the replica, here of one rank
         store = dist.FileStore(f"{a.meet}-{a.rank}", 1)
         dist.init_process_group("pccl", store=store, rank=0, world_size=1)
@@ -77,10 +88,10 @@ def member(a: argparse.Namespace) -> None:
         store = dist.FileStore(a.meet, a.world)
         dist.init_process_group(backend, store=store, rank=a.rank, world_size=a.world)
         pg = dist.group.WORLD
-    model = wrap_ddp(model, pg, elastic) if a.program == "ddp" else wrap_hsdp(model, pg, elastic, a)
+    wrap = wrap_ddp if a.program.endswith("ddp") else wrap_fsdp
+    model = wrap(model, pg, elastic, a)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     state = pccl.SharedState(model=model, optimizer=optimizer, step=0) if elastic else None
-    x = torch.randn(8, width)
     times = []
     for _ in range(WARM_UP + a.steps):
         began = time.perf_counter()
@@ -96,12 +107,39 @@ def member(a: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def wrap_ddp(model: Any, pg: Any, elastic: bool) -> Any:
-    """A bucket for each layer."""
+def small_gpt() -> Any:
+    """A decoder of 3 blocks over 512 features, 11 million parameters; takes tokens."""
+    import torch
+    from torch import nn
+
+    class Gpt(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(TOKENS, 512)
+            self.places = nn.Embedding(CONTEXT, 512)
+            self.blocks = nn.ModuleList(
+                nn.TransformerEncoderLayer(512, 8, 2048, 0.0, batch_first=True, norm_first=True)
+                for _ in range(3)
+            )
+            self.head = nn.Linear(512, TOKENS, bias=False)
+            self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
+
+        def forward(self, x: Any) -> Any:
+            y = self.tokens(x) + self.places(torch.arange(CONTEXT))
+            for block in self.blocks:
+                y = block(y, src_mask=self.mask, is_causal=True)
+            return self.head(y)
+
+    return Gpt()
+
+
+def wrap_ddp(model: Any, pg: Any, elastic: bool, a: argparse.Namespace) -> Any:
+    """A bucket for each layer; of the GPT those of DDP."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    ddp = DistributedDataParallel(model, process_group=pg, bucket_cap_mb=1)
+    bucket_mb = 1 if a.program == "ddp" else 25  # 25: the default of DDP
+    ddp = DistributedDataParallel(model, process_group=pg, bucket_cap_mb=bucket_mb)
     if elastic:
 
         def average(_, bucket):  # noqa: ANN001, ANN202  # DDP takes no other annotations
@@ -112,18 +150,20 @@ def wrap_ddp(model: Any, pg: Any, elastic: bool) -> Any:
     return ddp
 
 
-def wrap_hsdp(model: Any, pg: Any, elastic: bool, a: argparse.Namespace) -> Any:
-    """A parameter group for each layer."""
+def wrap_fsdp(model: Any, pg: Any, elastic: bool, a: argparse.Namespace) -> Any:
+    """A parameter group for each layer; the GPT is sharded, the other model replicated."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     import pccl_backend as pccl
 
-    if elastic:
+    if a.program == "gpt-fsdp2":
+        mesh = init_device_mesh("cpu", (a.world,))
+    elif elastic:
         mesh = pccl.hsdp_mesh(pg, device_type="cpu")
     else:
         mesh = init_device_mesh("cpu", (a.world, 1), mesh_dim_names=("replicate", "shard"))
-    for layer in model:
+    for layer in model.blocks if a.program == "gpt-fsdp2" else model:
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
@@ -197,13 +237,13 @@ def main() -> None:
     figures: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        wan = network()
+        wan = None if a.near else network()
         kinds = KINDS if wan else KINDS[:-1]
         if wan:
             stack.callback(wan.down)
         for i in range(a.rounds):
             for program in a.programs:
-                for kind in kinds:
+                for kind in kinds if program != "gpt-fsdp2" else KINDS[:2]:
                     times = run(a, program, kind, wan, folder)
                     figures.setdefault(f"{program} | {kind}", []).extend(times)
                     text = f"round {i + 1}: {program}, {kind}: {1e3 * statistics.median(times):.1f}"

@@ -1,6 +1,8 @@
 // Which algorithm runs a collective: decided from kind, number of contributors, bytes and round
-// trips, and only from those that all ranks know, so that all decide alike. If sizes may differ and
-// only the two ends know them (gather, scatter, all_to_all), there is no choice.
+// trips, and only from those that all ranks know, so that all decide alike. Another choice is
+// another protocol version: ranks that choose differently add the wrong values to each other. If
+// sizes may differ and only the two ends know them (gather, scatter, all_to_all), there is no
+// choice.
 //
 // Over long lines cost.h decides. Elsewhere limits do: on one host and on a LAN recursive doubling
 // wins to 32 KiB, the direct way to 256 KiB, the ring above (measured on one host with 2 to 8
@@ -116,19 +118,20 @@ Schedule all_reduce(const CollectiveArgs& args) {
   if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
   if (!far(args)) {
     if (is_little(bytes, args.size)) return recursive_doubling_all_reduce(args);
-    return is_middle(bytes, args) ? direct_all_reduce(args) : ring_all_reduce(args);
+  } else {
+    switch (fastest_all_reduce(bytes, args.size, args.trips)) {
+      case AllReduceBy::exchange:
+        return exchange_all_reduce(args);
+      case AllReduceBy::doubling:
+        return recursive_doubling_all_reduce(args);
+      case AllReduceBy::direct:
+        return direct_all_reduce(args);
+      case AllReduceBy::ring:
+        break;
+    }
   }
-  switch (fastest_all_reduce(bytes, args.size, args.trips)) {
-    case AllReduceBy::exchange:
-      return exchange_all_reduce(args);
-    case AllReduceBy::doubling:
-      return recursive_doubling_all_reduce(args);
-    case AllReduceBy::direct:
-      return direct_all_reduce(args);
-    case AllReduceBy::ring:
-      break;
-  }
-  return ring_all_reduce(args);
+  // What takes two steps on a short line takes no more on a longer one.
+  return is_middle(bytes, args) ? direct_all_reduce(args) : ring_all_reduce(args);
 }
 
 }  // namespace

@@ -18,15 +18,25 @@ void Preimage::save(std::uint32_t index, std::uint64_t offset, std::uint64_t byt
   if (it != log.saved.begin() && std::prev(it)->second >= begin) --it;
   std::uint64_t merged_begin = begin;
   std::uint64_t merged_end = end;
+  const auto first = it;
   while (it != log.saved.end() && it->first <= end) {
     if (begin < it->first) save_gap(log, index, begin, it->first);
     begin = std::max(begin, it->second);
     merged_begin = std::min(merged_begin, it->first);
     merged_end = std::max(merged_end, it->second);
-    it = log.saved.erase(it);
+    ++it;
   }
   if (begin < end) save_gap(log, index, begin, end);
-  log.saved[merged_begin] = merged_end;
+  if (first == it) {
+    log.saved.emplace(merged_begin, merged_end);
+    return;
+  }
+  // With memory that is there: what is saved is never forgotten.
+  log.saved.erase(std::next(first), it);
+  auto merged = log.saved.extract(first);
+  merged.key() = merged_begin;
+  merged.mapped() = merged_end;
+  log.saved.insert(std::move(merged));
 }
 
 void Preimage::save_gap(Log& log, std::uint32_t index, std::uint64_t begin, std::uint64_t end) {

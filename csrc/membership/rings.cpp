@@ -54,7 +54,7 @@ Trips trips(const State& s, const std::vector<PeerId>& mates) {
   std::vector<Trips> said;
   for (const PeerId p : mates) {
     const std::optional<Trips>& trips = s.peers.at(p).trips;
-    if (!trips) return {};  // an older build, which would choose as it always has
+    if (!trips) return {};  // it has said none
     said.push_back(*trips);
   }
   return trips_of_all(said);

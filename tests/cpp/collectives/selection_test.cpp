@@ -1,12 +1,12 @@
 #include "base/assert.h"
+#include "base/protocol.h"
 #include "collectives/schedule.h"
 #include "runner.h"
 
 namespace pccl::test {
 namespace {
 
-constexpr std::uint64_t kRingElements =
-    9'001;  // above 32 KiB for an all-reduce, for n parts above 256 KiB
+constexpr std::uint64_t kRingElements = 33'001;   // above 256 KiB
 constexpr std::uint64_t kChainElements = 70'003;  // above 512 KiB
 
 const std::vector<OpKind> kKinds{OpKind::all_reduce,     OpKind::reduce,     OpKind::broadcast,
@@ -101,6 +101,70 @@ TEST(Selection, AllReduceOfLittleTakesFewStepsAndOfMuchFewBytes) {
   EXPECT_EQ(sent(8192), 2 * 8192 * 8U * 3 / 4);  // 2 S (n - 1) / n
 }
 
+std::uint32_t turns(OpKind kind, std::uint32_t size, std::uint64_t count, Trips trips = {}) {
+  const Case c{.kind = kind, .size = size, .counts = {count}, .trips = trips};
+  std::uint32_t most = 0;
+  for (const Step& s : build_schedule(args_of(c, 0)).steps) most = std::max(most, s.turn);
+  return most;
+}
+
+TEST(Selection, AllReduceOfTheMiddleTakesTwoSteps) {
+  constexpr std::uint64_t kMiddle = (256U << 10) / 8;
+  for (const std::uint32_t size : {2U, 3U, 4U, 8U, 63U, 64U}) {
+    EXPECT_EQ(turns(OpKind::all_reduce, size, kMiddle), 2U) << size;
+    EXPECT_EQ(turns(OpKind::all_reduce, size, kMiddle + 1), 2 * (size - 1)) << size;
+  }
+  for (const std::uint32_t size : {65U, 128U}) {
+    EXPECT_EQ(turns(OpKind::all_reduce, size, size * 512U), 2U) << size;
+    EXPECT_EQ(turns(OpKind::all_reduce, size, size * 512U + 1), 2 * (size - 1)) << size;
+  }
+}
+
+TEST(Selection, ALongerLineNeverTakesMoreSteps) {
+  for (const std::uint32_t size : {2U, 3U, 4U, 5U, 8U, 16U}) {
+    for (const std::uint64_t kib : {1, 32, 33, 64, 128, 256, 257, 1024, 8192}) {
+      std::uint32_t most = turns(OpKind::all_reduce, size, kib * 128, {1'999, 1'999});
+      for (const std::uint32_t trip :
+           {2'000U, 3'000U, 5'000U, 10'000U, 20'000U, 80'000U, 300'000U}) {
+        const std::uint32_t now = turns(OpKind::all_reduce, size, kib * 128, {trip, trip});
+        EXPECT_LE(now, most) << size << " ranks, " << kib << " KiB, " << trip << " us";
+        most = now;
+      }
+    }
+  }
+}
+
+/// Of all that the ranks must agree on, over kinds, sizes and lines.
+std::uint64_t digest_of_choices() {
+  std::uint64_t digest = 0xcbf29ce484222325ULL;  // FNV-1a
+  const auto add = [&](std::uint64_t value) { digest = (digest ^ value) * 0x100000001b3ULL; };
+  for (const OpKind kind : kKinds) {
+    for (const std::uint32_t size : {2U, 3U, 4U, 7U, 64U, 65U}) {
+      for (const std::uint64_t kib : {1, 32, 33, 64, 256, 257, 512, 1024, 4096}) {
+        for (const std::uint32_t trip : {0U, 2'000U, 20'000U, 80'000U}) {
+          const Case c{.kind = kind, .size = size, .counts = {kib * 128}, .trips = {trip, trip}};
+          for (const std::uint32_t rank : {0U, size - 1}) {
+            for (const Step& s : build_schedule(args_of(c, rank)).steps) {
+              if (s.kind != StepKind::send) continue;
+              for (const std::uint64_t value :
+                   {std::uint64_t{s.peer}, std::uint64_t{s.channel}, s.from.offset, s.from.bytes}) {
+                add(value);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return digest;
+}
+
+TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
+  EXPECT_EQ(std::pair(kProtocolVersion, digest_of_choices()),
+            std::pair(5U, std::uint64_t{1321114856016447395}))
+      << "ranks of two builds would choose differently: raise kProtocolVersion (base/protocol.h)";
+}
+
 TEST(Selection, EveryKindIsRightOverLongLines) {
   for (const OpKind kind : kKinds) {
     for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U, 9U}) {
@@ -121,28 +185,22 @@ TEST(Selection, EveryKindIsRightOverLongLines) {
 }
 
 TEST(Selection, OverLongLinesFewStepsAreTakenForMoreBytes) {
-  const auto turns = [](OpKind kind, std::uint64_t count, Trips trips) {
-    const Case c{.kind = kind, .size = 4, .counts = {count}, .trips = trips};
-    std::uint32_t most = 0;
-    for (const Step& s : build_schedule(args_of(c, 0)).steps) most = std::max(most, s.turn);
-    return most;
-  };
   constexpr Trips kNear{1'999, 1'999};
   constexpr Trips kFar{80'000, 80'000};
-  EXPECT_EQ(turns(OpKind::all_reduce, 1, kNear), 3U);
-  EXPECT_EQ(turns(OpKind::all_reduce, 1, kFar), 1U);
-  EXPECT_EQ(turns(OpKind::all_reduce, 1U << 18, kNear), 6U);
-  EXPECT_EQ(turns(OpKind::all_reduce, 1U << 17, kFar), 2U);
-  EXPECT_EQ(turns(OpKind::all_reduce, 1U << 23, kFar), 6U)
+  EXPECT_EQ(turns(OpKind::all_reduce, 4, 1, kNear), 3U);
+  EXPECT_EQ(turns(OpKind::all_reduce, 4, 1, kFar), 1U);
+  EXPECT_EQ(turns(OpKind::all_reduce, 4, 1U << 18, kNear), 6U);
+  EXPECT_EQ(turns(OpKind::all_reduce, 4, 1U << 17, kFar), 2U);
+  EXPECT_EQ(turns(OpKind::all_reduce, 4, 1U << 23, kFar), 6U)
       << "the bytes take longer than the steps";
   for (const OpKind kind : {OpKind::broadcast, OpKind::reduce, OpKind::barrier}) {
-    EXPECT_EQ(turns(kind, 5, kFar), kind == OpKind::broadcast ? 0U : 1U) << "rank 0 is the root";
-    EXPECT_EQ(turns(kind, 5, kNear), kind == OpKind::broadcast ? 0U : 2U);
+    EXPECT_EQ(turns(kind, 4, 5, kFar), kind == OpKind::broadcast ? 0U : 1U) << "rank 0 is the root";
+    EXPECT_EQ(turns(kind, 4, 5, kNear), kind == OpKind::broadcast ? 0U : 2U);
   }
   for (const OpKind kind : {OpKind::all_gather, OpKind::reduce_scatter}) {
-    EXPECT_EQ(turns(kind, 1U << 16, kNear), 3U);
-    EXPECT_EQ(turns(kind, 1U << 16, kFar), 1U);
-    EXPECT_EQ(turns(kind, 1U << 22, kFar), 3U);
+    EXPECT_EQ(turns(kind, 4, 1U << 16, kNear), 3U);
+    EXPECT_EQ(turns(kind, 4, 1U << 16, kFar), 1U);
+    EXPECT_EQ(turns(kind, 4, 1U << 22, kFar), 3U);
   }
 }
 

@@ -16,6 +16,7 @@ namespace {
 constexpr std::uint64_t kLarge = (2U << 20) + 1001;  // values; more bytes than are kept in caches
 constexpr std::uint64_t kSmall = 100000;
 constexpr std::size_t kPart = 128U << 10;
+constexpr float kBefore = -1.0F;  // in the outputs
 
 using Values = std::vector<float>;
 
@@ -31,22 +32,28 @@ class Ranks {
   }
 
   void run() {
-    std::vector<std::uint32_t> all(size_);
-    for (std::uint32_t r = 0; r < size_; ++r) all[r] = r;
-    for (std::uint32_t r = 0; r < size_; ++r) {
-      ports_[r].owner = this;
-      ports_[r].rank = r;
-      ops_[r]->start(ports_[r], all, r, /*token=*/r + 1, /*keep_preimage=*/true);
-    }
-    while (!flying_.empty()) {
-      const Flying segment = std::move(flying_.front());
-      flying_.pop_front();
-      arrive(segment);
-    }
+    start();
+    while (!flying_.empty()) arrive_next();
     for (const auto& op : ops_) EXPECT_TRUE(op->complete());
+  }
+  /// As where a peer is lost: after so many parts of segments all stop and restore.
+  void run_until(std::size_t parts) {
+    parts_left_ = parts;
+    start();
+    while (!flying_.empty() && parts_left_ > 0) arrive_next();
+    EXPECT_EQ(parts_left_, 0U);
+    flying_.clear();
+    for (const auto& op : ops_) op->stop();
+    restore();
+    parts_left_ = kAll;
   }
   void restore() {
     for (const auto& op : ops_) op->restore();
+  }
+  [[nodiscard]] bool untouched() const {
+    return std::all_of(outputs_.begin(), outputs_.end(), [](const Values& output) {
+      return std::all_of(output.begin(), output.end(), [](float v) { return v == kBefore; });
+    });
   }
   [[nodiscard]] const std::vector<Values>& outputs() const { return outputs_; }
   [[nodiscard]] std::size_t shown_in_parts() const { return shown_in_parts_; }
@@ -74,13 +81,28 @@ class Ranks {
     std::vector<std::byte> payload;
   };
 
+  void start() {
+    std::vector<std::uint32_t> all(size_);
+    for (std::uint32_t r = 0; r < size_; ++r) all[r] = r;
+    for (std::uint32_t r = 0; r < size_; ++r) {
+      ports_[r].owner = this;
+      ports_[r].rank = r;
+      ops_[r]->start(ports_[r], all, r, /*token=*/++token_, /*keep_preimage=*/true);
+    }
+  }
+  void arrive_next() {
+    const Flying segment = std::move(flying_.front());
+    flying_.pop_front();
+    arrive(segment);
+  }
+
   void add(std::uint32_t rank) {
     Random random(rank + 1);
     Values in(count_);
     for (float& value : in) value = static_cast<float>(random.below(1000));
     inputs_.push_back(std::move(in));
     const bool gathers = kind_ == OpKind::all_gather;
-    outputs_.emplace_back(count_ * (gathers ? size_ : 1), -1.0F);
+    outputs_.emplace_back(count_ * (gathers ? size_ : 1), kBefore);
     OpRequest request;
     request.descriptor = {kind_, kind_ == OpKind::all_reduce ? ReduceOp::sum : ReduceOp::none,
                           DType::f32, kind_ == OpKind::broadcast ? 0 : -1, count_};
@@ -109,6 +131,8 @@ class Ranks {
     if (at.in_parts) {
       ++shown_in_parts_;
       for (std::size_t done = 0; done < payload.size(); done += kPart) {
+        if (parts_left_ == 0) return;
+        --parts_left_;
         op.use_part(segment.from, segment.header, static_cast<std::uint32_t>(done),
                     payload.subspan(done, std::min(kPart, payload.size() - done)));
       }
@@ -128,7 +152,10 @@ class Ranks {
   std::deque<Values> inputs_;
   std::vector<Values> outputs_;
   std::vector<std::unique_ptr<Operation>> ops_;
+  MemoryToken token_ = 0;
   std::size_t shown_in_parts_ = 0;
+  static constexpr std::size_t kAll = ~std::size_t{0};
+  std::size_t parts_left_ = kAll;
 };
 
 TEST(Operation, gives_the_same_bits_in_parts_and_restores_what_it_has_written) {
@@ -142,11 +169,22 @@ TEST(Operation, gives_the_same_bits_in_parts_and_restores_what_it_has_written) {
         EXPECT_EQ(whole.outputs(), in_parts.outputs()) << kind_name(kind) << size << " " << count;
         EXPECT_EQ(whole.shown_in_parts(), 0U);
         in_parts.restore();
-        for (const Values& output : in_parts.outputs()) {
-          EXPECT_EQ(std::count(output.begin(), output.end(), -1.0F),
-                    static_cast<std::ptrdiff_t>(output.size()));
-        }
+        EXPECT_TRUE(in_parts.untouched());
       }
+    }
+  }
+}
+
+TEST(Operation, that_stops_within_a_segment_undoes_its_parts_and_is_right_in_its_next_run) {
+  for (const OpKind kind : {OpKind::all_reduce, OpKind::all_gather, OpKind::broadcast}) {
+    Ranks whole(kind, 3, kLarge, /*in_place=*/false);
+    whole.run();
+    for (const std::size_t parts : {1U, 3U, 8U, 9U, 60U}) {
+      Ranks lost(kind, 3, kLarge, /*in_place=*/true);
+      lost.run_until(parts);
+      EXPECT_TRUE(lost.untouched()) << kind_name(kind) << " " << parts;
+      lost.run();
+      EXPECT_EQ(lost.outputs(), whole.outputs()) << kind_name(kind) << " " << parts;
     }
   }
 }

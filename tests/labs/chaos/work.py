@@ -17,7 +17,7 @@ import numpy as np
 
 SLOTS = 64  # elements at the head of an operation: a one at the slot of each contributor
 STOP = SLOTS  # element of the int64 operation that counts who has been asked to end
-DOUBLING = 8192  # float32 elements up to which recursive doubling runs; the ring above
+DOUBLING = 8192  # float32 elements up to which recursive doubling runs; others above
 LARGEST = 700_000
 TIERS = ((1, SLOTS), (SLOTS + 1, DOUBLING), (DOUBLING + 1, 200_000), (DOUBLING + 1, LARGEST))
 
