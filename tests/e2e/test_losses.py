@@ -1,8 +1,11 @@
 """What a loss means to the operations in flight: the same to all survivors, bit for bit."""
 
+import time
 from pathlib import Path
+from random import Random
 
 import pytest
+from conftest import say
 from elastic_members import (
     Run,
     Start,
@@ -136,3 +139,52 @@ def test_all_members_but_one_may_go(run_peers: Run, start_master: Start) -> None
     assert together([peers[1]], "refresh")[0]["size"] == 1
     assert together([peers[1]], "train")[0]["result"] == mean([1], 0, 0)
     end([peers[1]])
+
+
+LARGE = 6_000_000  # float32 elements: written around the caches, in parts of segments
+
+
+def averages(index: int, url: str) -> None:
+    """Averages and gathers large tensors, over and over; says the means."""
+    import torch
+    import torch.distributed as dist
+
+    import pccl_backend as pccl
+
+    pccl.join(url, timeout_s=120.0)
+    state = {"step": 0}
+    mine = torch.empty(LARGE)
+    for step in range(40):
+        parts = [torch.empty(LARGE // 2) for _ in range(pccl.group().refresh(state).size)]
+        mine.fill_(float(12 << index))
+        dist.all_reduce(mine, op=dist.ReduceOp.AVG)
+        mean = int(mine[0])
+        assert torch.all(mine == mean), step
+        try:
+            dist.all_gather(parts, torch.full((LARGE // 2,), float(step)))
+            assert all(torch.all(part == step) for part in parts), step
+        except pccl.PeerLostError:
+            pass  # it needs all of its members
+        state["step"] += 1
+        say(step=step, mean=mean)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_members_killed_within_large_operations_through_memory_leave_whole_results(
+    run_peers: Run, start_master: Start, seed: int
+) -> None:
+    random = Random(seed)
+    members = run_peers(averages, 4, start_master("--min-peers", "4").url)
+    survivors, victims = members[:2], members[2:]
+    for victim in victims:
+        victim.next(step=2)
+    for victim in victims:
+        time.sleep(0.2 * random.random())  # anywhere within an operation
+        victim.kill()
+    means = [one([peer.next() for peer in survivors], "mean") for _ in range(40)]
+    assert means[0] == 45  # of 12, 24, 48, 96
+    assert means[-1] == 18
+    assert set(means) <= {45, 44, 28, 18}
+    for peer in survivors:
+        peer.finish()
