@@ -355,8 +355,8 @@ void Operation::write_range(const Step& step, std::uint64_t offset, std::uint32_
   }
 }
 
-/// What is written to an output as large as the caches is pushed out of them before it is read:
-/// then it goes around them.
+/// The caches lose an output as large as they are before the program reads it: what is written
+/// there goes around them.
 bool Operation::streams(const Range& to) const {
   return to.space == Space::output && output_bytes() >= kStreamedOutputBytesMin;
 }
