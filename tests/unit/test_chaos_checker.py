@@ -43,7 +43,8 @@ def test_data_may_go_round_in_another_order_than_that_of_ranks_if_members_say_so
         ((80_000, 80_000), 1, 1),
         ((80_000, 80_000), 20_000, 1),
         ((80_000, 80_000), 200_000, 2),
-        ((9000, 3000), 20_000, 6),
+        ((9000, 3000), 20_000, 2),
+        ((9000, 3000), 40_000, 6),
     ],
 )
 def test_the_reference_goes_the_way_of_members_that_are_far_from_each_other(
