@@ -39,8 +39,8 @@ PORT = 48148
 WARM_UP = 10
 LIMIT_S = 300
 PROGRAMS = ["ddp", "hsdp", "gpt-ddp", "gpt-fsdp2"]
-TOKENS = 1024  # of the GPT: kinds, and the length of a batch is CONTEXT
-CONTEXT = 64
+TOKENS = 1024  # that the GPT knows
+CONTEXT = 64  # tokens of a batch
 
 
 def arguments() -> argparse.Namespace:
@@ -65,19 +65,13 @@ def member(a: argparse.Namespace) -> None:
     """Trains; rank 0 prints the seconds of each step."""
     import torch
     import torch.distributed as dist
-    from torch import nn
 
     import pccl_backend as pccl
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     elastic = a.kind not in ("gloo", "fixed")
-    width, layers = (512, 8) if a.program == "ddp" else (256, 20)
-    model: nn.Module = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
-    x = torch.randn(8, width)
-    if a.program.startswith("gpt"):
-        model = small_gpt()
-        x = torch.randint(TOKENS, (1, CONTEXT))
+    model, x = model_and_batch(a.program)
     if elastic and a.program == "hsdp":  # beside the fixed group of the replica, here of one rank
         store = dist.FileStore(f"{a.meet}-{a.rank}", 1)
         dist.init_process_group("pccl", store=store, rank=0, world_size=1)
@@ -105,6 +99,17 @@ def member(a: argparse.Namespace) -> None:
     if pg.rank() == 0:
         print(json.dumps(times[WARM_UP:]), flush=True)
     dist.destroy_process_group()
+
+
+def model_and_batch(program: str) -> tuple[Any, Any]:
+    """What a program trains, and on what."""
+    import torch
+    from torch import nn
+
+    if program.startswith("gpt"):
+        return small_gpt(), torch.randint(TOKENS, (1, CONTEXT))
+    width, layers = (512, 8) if program == "ddp" else (256, 20)
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))), torch.randn(8, width)
 
 
 def small_gpt() -> Any:
