@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/limits.h"
@@ -114,18 +116,25 @@ struct Master {
     EXPECT_TRUE(test::run_until(loop, [&] { return peers.size() > before; }));
     return {std::move(client), peers.back().get()};
   }
-  /// Sends `bytes` more of the message of a liar, which the kernel may take in pieces.
-  void bring(test::BareClient& client, std::size_t bytes) {
+  /// Sends `bytes` more of the message of a liar, which the kernel may take in pieces; false where
+  /// the connection has ended before.
+  [[nodiscard]] bool bring(test::BareClient& client, std::size_t bytes) {
     const std::vector<std::byte> piece(64U << 10);
-    EXPECT_TRUE(poll_until(loop, [&] {
-      while (bytes > 0) {
+    bool ended = false;
+    const bool done = poll_until(loop, [&] {
+      while (bytes > 0 && !ended) {
         const auto sent =
             ::send(client.fd(), piece.data(), std::min(bytes, piece.size()), MSG_NOSIGNAL);
-        if (sent <= 0) return false;
-        bytes -= static_cast<std::size_t>(sent);
+        if (sent < 0 && errno == EAGAIN) return false;
+        if (sent < 0) {
+          ended = true;
+        } else {
+          bytes -= static_cast<std::size_t>(sent);
+        }
       }
       return true;
-    }));
+    });
+    return done && !ended;
   }
   void pass(std::uint64_t ms) {
     const test::Stopwatch watch;
@@ -144,7 +153,7 @@ ChannelLimits patient(std::size_t bytes) {
 TEST(LargeMessages, without_room_a_connection_is_not_read_until_others_have_come) {
   Master master(patient(8 * kMiB));
   const auto [slow, slow_peer] = master.liar(6 * kMiB);
-  master.bring(*slow, kMiB);
+  ASSERT_TRUE(master.bring(*slow, kMiB));
   const auto [first, first_peer] = master.connect();
   const auto [second, second_peer] = master.connect();
   const auto [small, small_peer] = master.connect();
@@ -158,7 +167,7 @@ TEST(LargeMessages, without_room_a_connection_is_not_read_until_others_have_come
   EXPECT_LT(first_peer->channel->received_bytes(), 2 * kHandshakeBytesMax);
   EXPECT_TRUE(first_peer->arrived.empty() && second_peer->arrived.empty());
   EXPECT_FALSE(slow_peer->channel->held_back());
-  master.bring(*slow, 5 * kMiB);
+  ASSERT_TRUE(master.bring(*slow, 5 * kMiB));
   ASSERT_TRUE(poll_until(master.loop, [&, p = second_peer] { return p->arrived.size() == 1; }));
   ASSERT_TRUE(poll_until(master.loop, [&, p = first_peer] { return p->arrived.size() == 2; }));
   EXPECT_EQ(slow_peer->arrived, std::vector<std::size_t>{6 * kMiB});
@@ -184,7 +193,7 @@ TEST(LargeMessages, a_slow_one_is_given_up_while_others_wait_and_only_then) {
   limits.look_bytes_min = 64U << 10;
   Master master(limits);
   const auto [trickles, peer] = master.liar(8 * kMiB);
-  master.bring(*trickles, kMiB);
+  ASSERT_TRUE(master.bring(*trickles, kMiB));
   const auto drip =
       master.loop.timer(10, 10, [&, client = trickles.get()] { client->send("drip"); });
   master.pass(1000);
@@ -199,17 +208,17 @@ TEST(LargeMessages, a_slow_one_is_given_up_while_others_wait_and_only_then) {
 TEST(LargeMessages, a_fast_one_is_not_given_up_however_many_wait) {
   ChannelLimits limits;
   limits.large_bytes_max = 32 * kMiB;
-  limits.look_ms = 200;
+  limits.look_ms = 1000;  // longer than a busy machine keeps this thread waiting
   limits.look_bytes_min = 64U << 10;
   Master master(limits);
   const auto [steady, peer] = master.liar(32 * kMiB);
-  master.bring(*steady, kMiB);
+  ASSERT_TRUE(master.bring(*steady, kMiB));
   const auto [waits, waiting] = master.connect();
   waits->send(bytes_of(std::string(4 * kMiB, 'x')));
   ASSERT_TRUE(poll_until(master.loop, [&, p = waiting] { return p->channel->held_back(); }));
   for (int i = 0; i < 31; ++i) {
-    master.pass(50);
-    master.bring(*steady, kMiB);
+    master.pass(100);
+    ASSERT_TRUE(master.bring(*steady, kMiB));
   }
   ASSERT_TRUE(poll_until(master.loop, [&, p = waiting] { return p->arrived.size() == 1; }));
   EXPECT_EQ(peer->arrived.size(), 1U);
@@ -219,20 +228,21 @@ TEST(LargeMessages, a_fast_one_is_not_given_up_however_many_wait) {
 TEST(LargeMessages, a_crowd_of_liars_delays_an_honest_one_for_a_bounded_time) {
   ChannelLimits limits;
   limits.large_bytes_max = 64 * kMiB;
-  limits.look_ms = 100;
+  limits.look_ms = 400;
   limits.look_bytes_min = 64U << 10;
   Master master(limits);
   std::vector<std::unique_ptr<test::BareClient>> liars;
   for (int i = 0; i < 24; ++i) {
     liars.push_back(master.liar(32 * kMiB).first);
-    master.bring(*liars.back(), 300U << 10);  // less does not stand in the queue
+    // Less does not stand in the queue. On a busy machine some are given up before.
+    std::ignore = master.bring(*liars.back(), 300U << 10);
   }
   for (int i = 0; i < 100; ++i) liars.push_back(master.liar(64 * kMiB).first);
   const auto [honest, honest_peer] = master.connect();
   honest->send(bytes_of(std::string(40 * kMiB, 'x')));
   const test::Stopwatch watch;
   ASSERT_TRUE(poll_until(master.loop, [&, p = honest_peer] { return p->arrived.size() == 1; }));
-  EXPECT_GE(watch.ms(), 100);
+  EXPECT_GE(watch.ms(), 400);
   EXPECT_EQ(honest_peer->closed, "");
 }
 
@@ -242,21 +252,21 @@ TEST(LargeMessages, waiting_for_room_has_an_end) {
   limits.wait_ms = 300;
   Master master(limits);
   const auto [slow, slow_peer] = master.liar(8 * kMiB);
-  master.bring(*slow, kMiB);
+  ASSERT_TRUE(master.bring(*slow, kMiB));
   const auto [waits, peer] = master.connect();
   waits->send(bytes_of(std::string(4 * kMiB, 'x')));
   ASSERT_TRUE(poll_until(master.loop, [&, p = peer] { return !p->closed.empty(); }));
   EXPECT_EQ(peer->closed, "a message of 4194304 bytes has waited 0.3 s for room");
-  master.bring(*slow, 7 * kMiB);
+  ASSERT_TRUE(master.bring(*slow, 7 * kMiB));
   EXPECT_TRUE(poll_until(master.loop, [&, p = slow_peer] { return p->arrived.size() == 1; }));
 }
 
 TEST(LargeMessages, a_connection_that_closes_gives_its_room_back) {
   Master master(patient(8 * kMiB));
   const auto [held, held_peer] = master.liar(8 * kMiB);
-  master.bring(*held, kMiB);
+  ASSERT_TRUE(master.bring(*held, kMiB));
   const auto [waits, waiting] = master.liar(8 * kMiB);
-  master.bring(*waits, kMiB);
+  ASSERT_TRUE(master.bring(*waits, kMiB));
   const auto [honest, honest_peer] = master.connect();
   honest->send(bytes_of(std::string(4 * kMiB, 'x')));
   ASSERT_TRUE(poll_until(master.loop, [&, p = honest_peer] { return p->channel->held_back(); }));
