@@ -17,6 +17,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ._version import __version__
@@ -30,6 +31,7 @@ RUN_NAME = f"1 to {RUN_NAME_BYTES_MAX} letters of ASCII, digits, '-', '_' and '.
 NAME_BYTES_MAX = 64
 MASTERS_MAX = 16
 REPLICA_SIZE_MAX = 4096
+IPV6_ADDRESSES = Path("/proc/net/if_inet6")  # of Linux: all of this machine
 SECONDS_MAX = 365.0 * 24 * 3600
 MAX_RATE_LEAST = 1 << 20  # with less, members of a run would give each other up
 MAX_RATE_MOST = 10**12
@@ -420,8 +422,10 @@ def is_run_name(text: str) -> bool:
 def interface_host(interface: str) -> str:
     """The address of a network interface; an address is returned as it is.
 
+    Where an interface has addresses of both kinds, the IPv4 one; never one of a single link.
+
     Raises:
-        ValueError: There is no such interface, or it has no IPv4 address.
+        ValueError: There is no such interface, or it has no address.
     """
     try:
         return str(ipaddress.ip_address(interface.strip("[]")))
@@ -434,13 +438,29 @@ def interface_host(interface: str) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             answer = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR
     except (ImportError, OSError) as error:
+        if host := _ipv6_host(interface):
+            return host
         names = ", ".join(name for _, name in socket.if_nameindex())
         raise _wrong(
             "interface",
             interface,
-            f"an address, or an interface with an IPv4 address among {names}",
+            f"an address, or an interface that has one among {names}",
         ) from error
     return socket.inet_ntoa(answer[20:24])
+
+
+def _ipv6_host(interface: str) -> str:
+    """Of those of an interface that others can use the one that lasts longest; "" if none."""
+    temporary, failed, tentative = 0x01, 0x08, 0x40  # IFA_F_* of linux/if_addr.h
+    found = []
+    with contextlib.suppress(OSError):
+        for line in IPV6_ADDRESSES.read_text().splitlines():
+            digits, _, _, scope, flags, name = line.split()
+            address = ipaddress.IPv6Address(bytes.fromhex(digits))
+            usable = not address.is_link_local and not int(flags, 16) & (failed | tentative)
+            if name == interface and usable:
+                found.append((int(scope, 16), int(flags, 16) & temporary, str(address)))
+    return min(found, default=(0, 0, ""))[-1]
 
 
 def _check_address(part: str, url: str, name: str, expected: str) -> str:

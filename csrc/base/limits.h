@@ -69,6 +69,12 @@ inline constexpr std::size_t kRelayOpeningsMax =
 
 // Connections.
 inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complete handshake
+// A dialler whose packets of full size are without an answer for so long, and four round trips,
+// goes on with small ones.
+inline constexpr std::uint64_t kFullPacketMs = 1000;
+// Of such a connection, and of all to a master, whose messages are small: the payload of a packet.
+// With it an IP packet is not longer than the 1,280 bytes that every IPv6 path carries.
+inline constexpr int kSmallPacketPayloadBytes = 1220;
 inline constexpr std::uint64_t kJoinMs = 30000;  // a lane that has not joined its link is given up
 inline constexpr std::size_t kLanesMax = 129;    // of a link: the small one and 128 bulk lanes
 inline constexpr int kAcceptBacklog = 1024;

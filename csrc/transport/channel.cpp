@@ -427,7 +427,8 @@ class TcpDial : public Dial {
           std::function<void(Result<std::unique_ptr<Channel>>)> done, const Entry& entry)
       : loop_(loop), address_(address), entry_(entry), done_(std::move(done)) {
     connector_ = std::make_unique<Connector>(
-        loop, std::vector{address}, Connector::From::user, kDialledUserTimeoutMs,
+        loop, std::vector{address}, Connector::From::user, /*small_packets=*/true,
+        kDialledUserTimeoutMs,
         Connector::Events{
             [this](Socket socket, const std::string& at) { connected(std::move(socket), at); },
             [this](const std::string& what, bool) {

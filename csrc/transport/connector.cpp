@@ -29,8 +29,12 @@ bool leads_astray(const std::string& name, const SocketAddress& found) {
 }
 
 Connector::Connector(Loop& loop, const std::vector<std::string>& addresses, From from,
-                     std::uint64_t user_timeout_ms, Events events)
-    : loop_(loop), from_(from), user_timeout_ms_(user_timeout_ms), events_(std::move(events)) {
+                     bool small_packets, std::uint64_t user_timeout_ms, Events events)
+    : loop_(loop),
+      from_(from),
+      small_packets_(small_packets),
+      user_timeout_ms_(user_timeout_ms),
+      events_(std::move(events)) {
   for (const std::string& address : addresses) resolve(address);
   loop_.defer([this, alive = std::weak_ptr(alive_)] {
     if (!alive.expired()) advance();
@@ -116,7 +120,7 @@ void Connector::advance() {
 void Connector::start_one() {
   const SocketAddress address = waiting_.front();
   waiting_.pop_front();
-  auto socket = new_tcp_socket(loop_, address.storage.ss_family);
+  auto socket = new_tcp_socket(loop_, address.storage.ss_family, small_packets_);
   if (!socket) return note(address.text(), socket.error().text, false);
   const int fd = socket.value().fd();
   if (::connect(fd, address.raw(), address.length) != 0 && errno != EINPROGRESS) {

@@ -33,7 +33,7 @@ class Connector {
     user,
     peer  // names that lead astray are left out
   };
-  Connector(Loop& loop, const std::vector<std::string>& addresses, From from,
+  Connector(Loop& loop, const std::vector<std::string>& addresses, From from, bool small_packets,
             std::uint64_t user_timeout_ms, Events events);
   ~Connector();
   Connector(const Connector&) = delete;
@@ -65,6 +65,7 @@ class Connector {
 
   Loop& loop_;
   From from_;
+  bool small_packets_;
   std::uint64_t user_timeout_ms_;
   Events events_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -62,7 +62,8 @@ std::array<std::byte, kLaneHelloBytes> encode_lane_hello(const LaneHello& hello)
       .number(hello.acceptor.value)
       .number(hello.link)
       .number(static_cast<std::uint8_t>(hello.joins ? 1 : 0))
-      .array(std::array<std::uint8_t, 3>{})
+      .number(static_cast<std::uint8_t>(hello.fills ? 1 : 0))
+      .array(std::array<std::uint8_t, 2>{})
       .number(hello.capabilities);
   return out;
 }
@@ -75,9 +76,11 @@ Result<LaneHello> decode_lane_hello(std::span<const std::byte> bytes) {
   hello.link = from.number<std::uint64_t>();
   const auto joins = from.number<std::uint8_t>();
   hello.joins = joins == 1;
-  const auto zero = from.array<3>();
+  const auto fills = from.number<std::uint8_t>();
+  hello.fills = fills == 1;
+  const auto zero = from.array<2>();
   hello.capabilities = from.number<std::uint32_t>();
-  if (!all_zero(zero) || joins > 1) {
+  if (!all_zero(zero) || joins > 1 || fills > 1) {
     return {ErrorCode::malformed, "a lane hello with fields that name nothing"};
   }
   return hello;

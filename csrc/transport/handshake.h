@@ -13,9 +13,11 @@
 //      dialer    LaneHello  56 bytes: 32 x public key of the dialer, u64 acceptor, u64 link
 //      (random,
 //                           chosen with its first lane), u8 joins (0: the first lane, which makes
-//                           the link; 1: one more lane of it), 3 x zero, u32 C
+//                           the link; 1: one more lane of it), u8 fills, 2 x zero, u32 C
+//      dialer    if it fills: 9,216 bytes of any value
 //      acceptor  LaneOffer   8 bytes: u8 (1: this is the acceptor; 2: another process), 3 x zero,
 //                           u32 B
+//      acceptor  if the dialer fills, and this is the acceptor: 9,216 bytes of any value
 //      both      a TLS 1.3 handshake (tls_stream.h) with the key lane_secret(...), which only the
 //                holders of the two private keys know and which depends on hello and offer
 //      acceptor  LaneAnswer  8 bytes, under TLS: u8 LaneVerdict, 7 x zero
@@ -23,7 +25,8 @@
 //    dialled that link. For the acceptor the lane is part of the link when the LaneAnswer is sent;
 //    the acceptor sends over the lane when the dialer has sent a `joined` frame on it (framing.h).
 //    The dialer sends its opening and LaneHello at once. A process that is not `acceptor` offers
-//    "another process", and closes.
+//    "another process", and closes. The filler shows that packets of full size pass in both
+//    directions, before a link is up that could carry small messages only (lane_dial.h).
 //    Each bit of the capabilities is something that a process can do and an older version cannot.
 //    Both sides use the capabilities that both have named; an unknown bit is not an error.
 #pragma once
@@ -86,6 +89,7 @@ struct LaneHello {
   std::uint64_t link = 0;
   bool joins = false;
   std::uint32_t capabilities = 0;
+  bool fills = false;
   bool operator==(const LaneHello&) const = default;
 };
 inline constexpr std::size_t kLaneHelloBytes = 56;
@@ -97,6 +101,8 @@ struct LaneOffer {
   std::uint32_t capabilities = 0;
   bool operator==(const LaneOffer&) const = default;
 };
+/// More than one packet of the largest size that is usual (a jumbo frame).
+inline constexpr std::size_t kFillerBytes = 9216;
 inline constexpr std::size_t kLaneOfferBytes = 8;
 [[nodiscard]] std::array<std::byte, kLaneOfferBytes> encode_lane_offer(const LaneOffer& offer);
 [[nodiscard]] Result<LaneOffer> decode_lane_offer(std::span<const std::byte> bytes);

@@ -29,14 +29,14 @@ LaneDial::LaneDial(Loop& loop, const Dialler& dialler, const Handle& to, const L
 
 void LaneDial::connect() {
   connector_ = std::make_unique<Connector>(
-      loop_, to_.addresses, Connector::From::peer, dialler_.user_timeout_ms,
+      loop_, to_.addresses, Connector::From::peer, dialler_.small_packets, dialler_.user_timeout_ms,
       Connector::Events{
           [this](Socket socket, const std::string& at) { connected(std::move(socket), at); },
           [this](const std::string& what, bool refused) {
             std::string seen = seen_locally_;
             add_to_list(seen, what, "; ");
             const auto failed = events_.failed;
-            failed({seen, refused, final_});
+            failed({seen, refused, final_, swallowed_});
           }});
 }
 
@@ -52,6 +52,7 @@ std::string LaneDial::report() const {
 void LaneDial::connected(Socket socket, const std::string& address) {
   address_ = address;
   proven_ = false;
+  opened_ = false;
   talk_ = std::make_shared<Talk>(loop_, std::make_unique<SocketStream>(loop_, std::move(socket)),
                                  kHandshakeMs);
   talk_->on_failed([this](const std::string& reason) {
@@ -60,12 +61,26 @@ void LaneDial::connected(Socket socket, const std::string& address) {
   talk_->expect(
       kOpeningBytes, [this](std::span<const std::byte> bytes) { opened(bytes); }, may_be_opening);
   hello_.capabilities = lane_capabilities(dialler_.plaintext, talk_->loopback(), talk_->local());
+  hello_.fills = !hello_.joins && !dialler_.small_packets && !talk_->local();
   std::vector<std::byte> first;
   const OpeningBytes opening = encode_opening({kProtocolVersion, Purpose::lane});
   const auto hello = encode_lane_hello(hello_);
   first.insert(first.end(), opening.begin(), opening.end());
   first.insert(first.end(), hello.begin(), hello.end());
+  if (hello_.fills) first.resize(first.size() + kFillerBytes);
   talk_->send(first);
+  if (hello_.fills && !talk_->over()) {
+    const std::uint64_t trips_ms = 4 * talk_->trip_us() / 1000;
+    full_packets_ =
+        loop_.timer(kFullPacketMs + trips_ms, kFullPacketMs, [this] { look_for_full_packets(); });
+  }
+}
+
+/// A process that is stopped has its bytes acknowledged by its kernel, and sends no opening.
+void LaneDial::look_for_full_packets() {
+  if (!opened_ && talk_->unacknowledged_bytes() == 0) return;
+  swallowed_ = true;
+  next("packets of full size have no answer there", false);
 }
 
 void LaneDial::opened(std::span<const std::byte> bytes) {
@@ -77,6 +92,7 @@ void LaneDial::opened(std::span<const std::byte> bytes) {
                 true);
   }
   if (opening.value().purpose != Purpose::lane) return next("a master answers there", true);
+  opened_ = true;
   talk_->expect(kLaneOfferBytes, [this](std::span<const std::byte> offer) { offered(offer); });
 }
 
@@ -85,6 +101,12 @@ void LaneDial::offered(std::span<const std::byte> bytes) {
   if (!decoded) return next(decoded.error().text, true);
   offer_ = decoded.value();
   if (offer_.another) return next("another process answers there", true);
+  if (!hello_.fills) return protect();
+  talk_->expect(kFillerBytes, [this](std::span<const std::byte>) { protect(); });
+}
+
+void LaneDial::protect() {
+  full_packets_.reset();
   const std::optional<Secret> shared = dialler_.identity.shared_with(to_.key);
   if (!shared) return next("the public key of the peer is none", true);
   const Secret key =
@@ -129,7 +151,7 @@ void LaneDial::next(const std::string& why, bool final) {
     // again. Another process may have its name; that is no reason to give the peer up.
     if (proven_) {
       const auto failed = events_.failed;
-      return failed({why, /*refused=*/false, /*final=*/false});
+      return failed({why, /*refused=*/false, /*final=*/false, /*swallowed=*/false});
     }
     seen_locally_ = std::string(kHere) + ": " + why;
     return connect();
@@ -139,6 +161,7 @@ void LaneDial::next(const std::string& why, bool final) {
 }
 
 void LaneDial::drop_talk() {
+  full_packets_.reset();
   if (!talk_) return;
   talk_->on_failed(nullptr);
   if (!talk_->over()) talk_->drop();

@@ -24,18 +24,23 @@ struct Dialler {
   const KeyPair& identity;
   Plaintext plaintext;
   std::uint64_t user_timeout_ms;
-  bool local = false;  // a process of this machine by its unix socket
+  bool local = false;          // a process of this machine by its unix socket
+  bool small_packets = false;  // those of full size had no answer
 };
 
 /// Dials one lane: to the unix socket of the peer if it is a process of this machine, else, or if
 /// no peer proves itself there, to the first of several addresses at which the process proves to be
-/// the peer. Callbacks come from the loop and may destroy the dial.
+/// the peer. Some paths (tunnels, networks that drop what ICMP would say of it) swallow packets of
+/// full size without a word, so that a link would be up and carry no data: a first lane sends a
+/// filler that takes such packets, and fails where they have no answer, so that its owner can dial
+/// with small packets. Callbacks come from the loop and may destroy the dial.
 class LaneDial {
  public:
   struct Failure {
     std::string what;
-    bool refused = false;  // no process listens at any address
-    bool final = false;    // a process answered, and trying again cannot succeed
+    bool refused = false;    // no process listens at any address
+    bool final = false;      // a process answered, and trying again cannot succeed
+    bool swallowed = false;  // packets of full size had no answer at one address at least
   };
   struct Events {
     /// `address`: empty for the unix socket.
@@ -59,6 +64,8 @@ class LaneDial {
   void connected(Socket socket, const std::string& address);
   void opened(std::span<const std::byte> bytes);
   void offered(std::span<const std::byte> bytes);
+  void protect();
+  void look_for_full_packets();
   void proven();
   void answered(std::span<const std::byte> bytes);
   void next(const std::string& why, bool final);
@@ -74,6 +81,9 @@ class LaneDial {
   std::string address_;  // empty: the unix socket
   bool proven_ = false;  // in this talk
   bool final_ = false;
+  bool opened_ = false;  // in this talk, the peer's opening has come
+  bool swallowed_ = false;
+  std::unique_ptr<Timer> full_packets_;  // until they have passed in both directions
   std::string seen_locally_;
   std::unique_ptr<Connector> connector_;  // null: the unix socket comes first
 };

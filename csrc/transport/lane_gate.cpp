@@ -44,10 +44,20 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
           if (ended && ended->not_proven()) log->refused(remote_host, reason);
         });
   }
+  if (!hello.fills) return offer(talk, hello);
+  talk->expect(kFillerBytes, [this, hello, weak = std::weak_ptr(talk)](std::span<const std::byte>) {
+    if (const auto open = weak.lock()) offer(open, hello);
+  });
+}
+
+void LaneGate::offer(const std::shared_ptr<Talk>& talk, const LaneHello& hello) {
   const LaneOffer offer{
       .another = false,
       .capabilities = lane_capabilities(plaintext_, talk->loopback(), talk->local())};
-  talk->send(encode_lane_offer(offer));
+  const auto encoded = encode_lane_offer(offer);
+  std::vector<std::byte> bytes(encoded.begin(), encoded.end());
+  if (hello.fills) bytes.resize(bytes.size() + kFillerBytes);
+  talk->send(bytes);
   // Strangers that stop here cost no exchange of keys: it is made when the dialler names the key.
   const auto find = [own = identity_, hello, offer,
                      local = talk->local()](std::string_view name) -> std::optional<Secret> {

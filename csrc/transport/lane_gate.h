@@ -42,6 +42,7 @@ class LaneGate {
 
  private:
   void greeted(const std::shared_ptr<Talk>& talk, std::span<const std::byte> bytes);
+  void offer(const std::shared_ptr<Talk>& talk, const LaneHello& hello);
   void proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello, const LaneOffer& offer);
 
   Loop& loop_;

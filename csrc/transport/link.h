@@ -103,10 +103,11 @@ class Link : public LaneOwner {
   // Used by Links: how the link is being opened.
   State state = State::opening;
   Handle handle;
-  std::uint64_t serial = 0;  // distinguishes this link from earlier ones to the same peer
-  std::uint64_t number = 0;  // of LaneHello: a secret of the two peers, by which lanes join
-  bool dialled = false;      // by this side
-  std::string address;       // the peer's, which the first lane has reached; empty: its unix socket
+  std::uint64_t serial = 0;    // distinguishes this link from earlier ones to the same peer
+  std::uint64_t number = 0;    // of LaneHello: a secret of the two peers, by which lanes join
+  bool dialled = false;        // by this side
+  bool small_packets = false;  // to dial with: those of full size had no answer
+  std::string address;  // the peer's, which the first lane has reached; empty: its unix socket
   std::unique_ptr<LaneDial> dial;  // of the first lane
   std::list<std::unique_ptr<LaneJoin>> joining;
   std::unique_ptr<Widening> widening;  // while the link is up

@@ -136,11 +136,12 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void dial_later(Link& link, std::uint64_t delay_ms);
   void widen(Link& link, std::size_t bulk_lanes);
   void dial_lacking(Link& link, std::uint64_t delay_ms);
-  [[nodiscard]] Dialler dialler() const {
-    return {identity_, options_.plaintext, options_.tcp_user_timeout_ms, options_.shared_memory};
+  [[nodiscard]] Dialler dialler(const Link& link) const {
+    return {identity_, options_.plaintext, options_.tcp_user_timeout_ms, options_.shared_memory,
+            link.small_packets};
   }
   [[nodiscard]] LaneHello hello_to(const Link& link, std::uint64_t number, bool joins) const {
-    return {identity_.public_key(), link.peer(), number, joins, 0};
+    return {identity_.public_key(), link.peer(), number, joins, 0, /*fills=*/false};
   }
   [[nodiscard]] std::unique_ptr<Lane> lane_of(Link& link, Lane::Kind kind,
                                               std::unique_ptr<Stream> stream);
@@ -248,11 +249,18 @@ bool TcpLinks::may_dial(const LaneHello& hello) {
 void TcpLinks::dial(Link& link) {
   const LaneHello hello = hello_to(link, random_u64(), /*joins=*/false);
   link.dial = std::make_unique<LaneDial>(
-      loop_, dialler(), link.handle, hello,
+      loop_, dialler(link), link.handle, hello,
       LaneDial::Events{
           [this, &link, number = hello.link](auto stream, const std::string& address) {
             link.address = address;
             link.dialled = true;
+            if (link.small_packets && !address.empty()) {
+              log_warning(
+                  "the path to peer " + name_of(link.handle) + " at " + address +
+                  " swallows packets of full size, and carries small ones: the connections of "
+                  "this link send packets of 1,280 bytes at most. A smaller MTU of the "
+                  "interface, or ICMP that passes, would mend the path");
+            }
             adopt(link, number, std::move(stream));
             widen(link, options_.bulk_lanes);
           },
@@ -266,6 +274,8 @@ void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
     link.refused_since_ms = std::max<std::uint64_t>(now, 1);
   const bool refused = failure.refused && now - link.refused_since_ms >= link.refused_long_ms;
   link.last_failure = failure.what;
+  link.small_packets =
+      failure.swallowed;  // if those have no answer either, the next ones are large
   if (link.overdue) return deadline_over(link);
   if (failure.final || refused) {
     return fail(link, "cannot connect to peer " + name_of(link.handle) + ": " + failure.what,
@@ -353,7 +363,7 @@ void TcpLinks::widen(Link& link, std::size_t bulk_lanes) {
   for (std::size_t more = std::min(bulk_lanes, link.room()); more > 0; --more) {
     const auto join = link.joining.emplace(link.joining.end());
     *join = std::make_unique<LaneJoin>(
-        loop_, dialler(), to, hello_to(link, link.number, /*joins=*/true), kJoinMs,
+        loop_, dialler(link), to, hello_to(link, link.number, /*joins=*/true), kJoinMs,
         LaneJoin::Events{[this, &link, join](std::unique_ptr<Stream> stream) {
                            link.joining.erase(join);
                            if (link.widening) link.widening->joined();

@@ -303,9 +303,10 @@ bool descriptors_are_free(int count) {
   return opened.size() == static_cast<std::size_t>(count);
 }
 
-Result<Socket> new_tcp_socket(Loop& loop, int family) {
+Result<Socket> new_tcp_socket(Loop& loop, int family, bool small_packets) {
   const int fd = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return {ErrorCode::unreachable, "cannot make a socket: " + errno_text(errno)};
+  if (small_packets) set_int(fd, IPPROTO_TCP, TCP_MAXSEG, kSmallPacketPayloadBytes);
   return Socket(loop, fd);
 }
 

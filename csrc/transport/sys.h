@@ -69,8 +69,9 @@ struct SocketAddress {
 /// Could so many descriptors be opened now?
 [[nodiscard]] bool descriptors_are_free(int count);
 
-/// A non-blocking TCP socket, closed on exec.
-[[nodiscard]] Result<Socket> new_tcp_socket(Loop& loop, int family);
+/// A non-blocking TCP socket, closed on exec. `small_packets`: once it is connected, no packet of
+/// either side carries more than kSmallPacketPayloadBytes.
+[[nodiscard]] Result<Socket> new_tcp_socket(Loop& loop, int family, bool small_packets = false);
 /// Sets the options of a connection, or of a listening socket, whose connections inherit them: no
 /// Nagle, keepalive, and an end if bytes are not acknowledged within `user_timeout_ms`.
 void tune_socket(int fd, std::uint64_t user_timeout_ms);

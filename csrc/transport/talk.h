@@ -39,7 +39,7 @@ class Talk : public std::enable_shared_from_this<Talk> {
   /// Called once, from inside the call that takes (`taken`) or drops the talk, or in which it has
   /// failed.
   void on_over(std::function<void(bool taken)> over) { over_ = std::move(over); }
-  /// Sends a few dozen bytes, which a new connection takes at once.
+  /// Sends some bytes, a dozen KB at most, which a new connection takes at once.
   void send(std::span<const std::byte> bytes);
   /// Calls `got` with the next `size` bytes. `plausible` is called with each beginning of them;
   /// false ends the talk before the rest has come.
@@ -64,6 +64,8 @@ class Talk : public std::enable_shared_from_this<Talk> {
   /// Has the other side closed the connection without having sent a byte?
   [[nodiscard]] bool only_looked() const { return only_looked_; }
   [[nodiscard]] std::string remote_host() const { return stream_->remote_host(); }
+  [[nodiscard]] std::uint64_t trip_us() const { return stream_->line().trip_us; }
+  [[nodiscard]] std::size_t unacknowledged_bytes() const { return stream_->unacknowledged_bytes(); }
   [[nodiscard]] bool loopback() const { return stream_->loopback(); }
   [[nodiscard]] bool local() const { return stream_->carrier() == Stream::Carrier::unix_socket; }
   void fail(const std::string& reason);  // deferred

@@ -2,10 +2,12 @@
 
 import dataclasses
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pccl_backend import _config
 from pccl_backend._config import (
     VARIABLES,
     Options,
@@ -233,6 +235,28 @@ def test_an_interface_is_its_address_and_is_advertised() -> None:
     assert options["advertise"] == ["127.0.0.1"]
     with pytest.raises(ValueError, match=r"among .*lo"):
         interface_host("no-such-interface")
+
+
+def test_an_interface_without_ipv4_is_its_lasting_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = tmp_path / "if_inet6"
+    table.write_text(
+        "fe800000000000000000000000000001 02 40 20 80  no-ipv4\n"  # of its link
+        "20010db8000000000000000000000003 02 40 00 01  no-ipv4\n"  # temporary
+        "20010db8000000000000000000000004 02 40 00 88  no-ipv4\n"  # another host has it
+        "20010db8000000000000000000000002 02 40 00 80  no-ipv4\n"
+        "20010db8000000000000000000000001 03 40 00 80  another\n"
+        "fe800000000000000000000000000001 04 40 20 80  link-only\n"
+    )
+    monkeypatch.setattr(_config, "IPV6_ADDRESSES", table)
+    assert interface_host("no-ipv4") == "2001:db8::2"
+    assert interface_host("lo") == "127.0.0.1"
+    with pytest.raises(ValueError, match="an interface that has one"):
+        interface_host("link-only")
+    table.unlink()
+    with pytest.raises(ValueError, match="an interface that has one"):
+        interface_host("no-ipv4")
 
 
 def test_the_fields_are_those_of_the_engine() -> None:

@@ -49,6 +49,8 @@ PAIR_SETTINGS = {
     "reorder_ms",
     "cut",
     "cut_port",
+    "swallow_above",
+    "forget_s",
 }
 HOST_SETTINGS = {
     "up_mbit",
@@ -335,7 +337,8 @@ def state_folder() -> Path:
 def build_forwarder() -> Path:
     """Compiles wan_forwarder.cpp, once for each version of it, into the user's cache folder."""
     source = Path(__file__).resolve().with_name("wan_forwarder.cpp")
-    content = source.read_bytes() + source.with_name("wan_packets.h").read_bytes()
+    files = [source, *sorted(source.parent.glob("*.h"))]
+    content = b"".join(file.read_bytes() for file in files)
     version = hashlib.sha256(content).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     program = cache / "wan-emulator" / f"wan_forwarder-{version}"

@@ -118,13 +118,24 @@ struct Segments {
   uint32_t total_bytes() const { return payload + count * header; }
 };
 
-// Does the packet belong to a TCP connection over IPv4 one end of which has that port?
-inline bool uses(const Packet& packet, double port) {
-  constexpr uint8_t kTcp = 6;
-  if (packet.length < 40 || packet.data[0] >> 4 != 4 || packet.data[9] != kTcp) return false;
-  const uint8_t* ports = packet.data + (packet.data[0] & 15) * 4u;
-  return get16(ports) == port || get16(ports + 2) == port;
-}
+// The TCP header of a packet, if it has one.
+class TcpView {
+ public:
+  explicit TcpView(const Packet& packet) {
+    constexpr uint8_t kTcp = 6;
+    const uint8_t* ip = packet.data;
+    const bool v4 = ip[0] >> 4 == 4;
+    const uint32_t start = v4 ? (ip[0] & 15) * 4u : 40;
+    if (packet.length >= start + 20 && ip[v4 ? 9 : 6] == kTcp) header_ = ip + start;
+  }
+  bool there() const { return header_ != nullptr; }
+  uint32_t ports() const { return get32(header_); }
+  bool uses(double port) const { return get16(header_) == port || get16(header_ + 2) == port; }
+  bool opens() const { return (header_[13] & 2) != 0; }  // SYN
+
+ private:
+  const uint8_t* header_ = nullptr;
+};
 
 // A packet of its own with `count` neighbouring segments out of a super-packet.
 inline Packet* extract(PacketPool& pool, const Packet& whole, const Segments& segments,

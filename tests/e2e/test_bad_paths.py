@@ -1,0 +1,190 @@
+"""Paths between machines as they are met: packets of full size that vanish, IPv6 alone, boxes that
+forget silent connections, a line that falls to one percent of its rate and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import conftest
+import pytest
+from conftest import Peer, fixed_group, hear, say
+
+PORT = 48148
+MASTER = 3  # its host; the members are on hosts 1 and 2
+FLOATS = 4 << 20  # 16 MiB
+
+
+def reduces(group: Any) -> None:
+    """For each word an all-reduce, its time and the links."""
+    import torch
+    import torch.distributed as dist
+
+    import pccl_backend as pccl
+
+    say(ready=True)
+    while (count := hear()) != "end":
+        began = time.monotonic()
+        for _ in range(count):
+            mine = torch.full((FLOATS,), float(dist.get_rank(group) + 1))
+            dist.all_reduce(mine, group=group)
+            assert mine.unique().tolist() == [3.0]
+        say(took_s=time.monotonic() - began, links=pccl.links())
+
+
+def in_a_run(index: int, url: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import pccl_backend as pccl
+
+    group = pccl.join(url, timeout_s=60.0)
+    # The state of the run, which the second member fetches, is large too.
+    pccl.group(group).refresh(pccl.SharedState(weights=torch.arange(FLOATS) * (1.0 - index)))
+    reduces(group)
+    pccl.group(group).leave()
+    dist.destroy_process_group()
+
+
+def in_a_fixed_group(index: int, meet: str) -> None:
+    dist = fixed_group(index, 2, meet)
+    reduces(dist.group.WORLD)
+    dist.destroy_process_group()
+
+
+class Members:
+    """Two processes on two hosts, in a run whose master is on a third one, or in a fixed group."""
+
+    def __init__(self, stack: ExitStack, wan: Any, meet: str, address: str = "") -> None:
+        self._stack = stack
+        self._wan = wan
+        self._address = address
+        function, where = in_a_fixed_group, meet
+        if address:
+            function, where = in_a_run, f"pccl://{address}:{PORT}"
+            master = ["-m", "pccl_backend._cli", "--insecure", "--state", "none"]
+            master += ["--min-peers", "2", "--listen", f"{address}:{PORT}"]
+            self._start(MASTER, master, "master")
+        self.peers: list[Peer] = []
+        for index in range(2):
+            call = json.dumps([__file__, function.__name__, index, where])
+            self.peers.append(self._start(index + 1, [conftest.__file__, call], f"peer {index}"))
+        for peer in self.peers:
+            peer.next(ready=True)
+
+    def _start(self, host: int, command: list[str], name: str) -> Peer:
+        path = os.pathsep.join([str(conftest.ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        if not self._address:  # who meet in a file have not seen which of their addresses to name
+            environment["PCCL_INTERFACE"] = "wan0"
+        peer = Peer(self._wan.command(host, [sys.executable, *command]), environment, name)
+        self._stack.callback(peer.close)
+        return peer
+
+    def reduce(self, count: int = 1) -> list[dict[str, Any]]:
+        """All-reduces; what each member says of them."""
+        for peer in self.peers:
+            peer.tell(count)
+        return [peer.next() for peer in self.peers]
+
+    def end(self) -> str:
+        """Ends the members; what they have logged."""
+        for peer in self.peers:
+            peer.tell("end")
+        for peer in self.peers:
+            peer.finish()
+        return "".join(line for peer in self.peers for line in peer.errors)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    from chaos.run import why_not
+
+    if reason := why_not():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("kind", ["run", "fixed"])
+@pytest.mark.parametrize("ways", [[(1, 2), (2, 1)], [(1, 2)], [(2, 1)]], ids=str)
+def test_packets_of_full_size_that_vanish_cost_a_moment_and_no_member(
+    stack: ExitStack, tmp_path: Path, kind: str, ways: list[tuple[int, int]]
+) -> None:
+    from wan.wan import Wan
+
+    wan = stack.enter_context(Wan(MASTER, rtt_ms=10))
+    for way in ways:
+        wan.set(*way, swallow_above=1280)
+    if kind == "run":
+        for host in (1, 2):  # the master is behind the same tunnel
+            wan.set(host, MASTER, both=True, swallow_above=1280)
+    members = Members(stack, wan, str(tmp_path / "meet"), wan.address(3) if kind == "run" else "")
+    for said in members.reduce(3):
+        assert said["links"][0]["carrier"].startswith("TCP")
+        assert said["links"][0]["bytes_sent"] > 3 * FLOATS * 4
+    cut = {pair: counters["cut"] for pair, counters in wan.stats()["pairs"].items()}
+    assert sum(cut[way] for way in ways) > 0
+    assert all(count == 0 or set(pair) == {1, 2} for pair, count in cut.items()), cut
+    assert "swallows packets of full size, and carries small ones" in members.end()
+
+
+@pytest.mark.parametrize("kind", ["run", "fixed"])
+def test_hosts_without_ipv4_form_a_group(stack: ExitStack, tmp_path: Path, kind: str) -> None:
+    from wan.wan import Wan
+
+    wan = stack.enter_context(Wan(MASTER, rtt_ms=2))
+    for host in range(1, MASTER + 1):
+        wan.run(host, ["ip", "-4", "addr", "flush", "dev", "wan0"], check=True)
+        wan.run(host, ["ip", "-4", "addr", "flush", "dev", "lo"], check=True)
+    address = f"[{wan.address6(MASTER)}]" if kind == "run" else ""
+    members = Members(stack, wan, str(tmp_path / "meet"), address)
+    for said in members.reduce(2):
+        assert said["links"][0]["bytes_sent"] > 2 * FLOATS * 4
+    members.end()
+
+
+@pytest.mark.long
+def test_a_box_that_forgets_silent_connections_finds_none(stack: ExitStack, tmp_path: Path) -> None:
+    from wan.wan import Wan
+
+    # Keepalives go after a third of PCCL_TCP_USER_TIMEOUT_S, 30 s; boxes forget after a minute.
+    wan = stack.enter_context(Wan(MASTER, rtt_ms=20, forget_s=15))
+    members = Members(stack, wan, str(tmp_path / "meet"), wan.address(MASTER))
+    members.reduce(3)
+    time.sleep(40)
+    for said in members.reduce(3):
+        assert said["took_s"] < 20
+        assert said["links"][0]["lanes_lost"] == 0
+    cut = {pair: counters["cut"] for pair, counters in wan.stats()["pairs"].items()}
+    assert sum(cut.values()) == 0, cut
+    members.end()
+
+
+@pytest.mark.long
+def test_a_line_that_falls_to_one_percent_and_comes_back(stack: ExitStack, tmp_path: Path) -> None:
+    from wan.wan import Wan
+
+    wan = stack.enter_context(Wan(MASTER, rtt_ms=20, rate_mbit=400))
+    members = Members(stack, wan, str(tmp_path / "meet"), wan.address(MASTER))
+    members.reduce(10)
+    before = max(said["took_s"] for said in members.reduce(10))
+    for peer in members.peers:
+        peer.tell(5)
+    time.sleep(before / 10)
+    wan.set(rate_mbit=4)
+    time.sleep(8)
+    wan.set(rate_mbit=400)
+    during = [peer.next() for peer in members.peers]
+    assert all(said["took_s"] > 7 for said in during)
+    members.reduce(10)
+    after = max(said["took_s"] for said in members.reduce(10))
+    assert after < 3 * before, (before, after)
+    log = members.end()
+    assert "lost" not in log, log
