@@ -264,10 +264,12 @@ TEST(Handshake, capabilities_that_are_not_known_are_no_error_and_other_bytes_sta
   auto said = encode_lane_hello(hello);
   ASSERT_TRUE(decode_lane_hello(said).ok());
   EXPECT_EQ(decode_lane_hello(said).value().capabilities, ~0U);
-  for (const std::size_t zero : {49U, 50U, 51U}) {
+  hello.fills = true;
+  EXPECT_EQ(decode_lane_hello(encode_lane_hello(hello)).value(), hello);
+  for (const std::size_t field : {48U, 49U, 50U, 51U}) {
     auto wrong = said;
-    wrong[zero] = std::byte{1};
-    EXPECT_FALSE(decode_lane_hello(wrong).ok()) << zero;
+    wrong[field] = std::byte{2};
+    EXPECT_FALSE(decode_lane_hello(wrong).ok()) << field;
   }
   for (const bool another : {true, false}) {
     const LaneOffer offer{another, ~0U};

@@ -298,7 +298,7 @@ TEST(Join, who_has_proven_itself_waits_for_the_answer_as_long_as_it_wants_the_la
       LaneDial::Events{[&](std::unique_ptr<Stream>, const std::string&) { proven = true; },
                        [](const LaneDial::Failure& failure) { FAIL() << failure.what; }});
   std::unique_ptr<Stream> stream;
-  std::vector<std::byte> said(kOpeningBytes + kLaneHelloBytes);
+  std::vector<std::byte> said(kOpeningBytes + kLaneHelloBytes + kFillerBytes);
   ASSERT_TRUE(test::poll_until(loop, [&] {
     const int fd = ::accept4(listening.value()[0].fd(), nullptr, nullptr, SOCK_NONBLOCK);
     if (fd >= 0) stream = std::make_unique<SocketStream>(loop, Socket(loop, fd));
@@ -307,10 +307,12 @@ TEST(Join, who_has_proven_itself_waits_for_the_answer_as_long_as_it_wants_the_la
   ASSERT_TRUE(test::poll_until(loop, [&] {
     return stream->peek(said).bytes == said.size() && stream->read(said).bytes == said.size();
   }));
-  const auto hello = decode_lane_hello(std::span(said).subspan(kOpeningBytes)).value();
+  const auto hello =
+      decode_lane_hello(std::span(said).subspan(kOpeningBytes, kLaneHelloBytes)).value();
   EXPECT_EQ(hello.capabilities, capability::kPlain);
   static_cast<void>(stream->write(encode_opening({kProtocolVersion, Purpose::lane})));
   static_cast<void>(stream->write(encode_lane_offer({})));
+  static_cast<void>(stream->write(std::vector<std::byte>(kFillerBytes)));
   const Secret key =
       lane_secret(*there.shared_with(hello.dialer), hello, there.public_key(), LaneOffer{});
   const auto tls = TlsStream::accept(loop, std::move(stream), [&](auto) { return key; });

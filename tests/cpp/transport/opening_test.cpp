@@ -307,6 +307,7 @@ TEST(Open, what_is_said_before_the_keys_are_proven_cannot_be_changed_on_the_way)
   said.link ^= 1, add(said, acceptor, {});
   said.joins = true, add(said, acceptor, {});
   said.capabilities = 1, add(said, acceptor, {});
+  said.fills = true, add(said, acceptor, {});
   add(said, a.public_key(), {});
   add(said, acceptor, {true, 0});
   add(said, acceptor, {false, 1});

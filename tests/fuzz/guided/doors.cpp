@@ -136,6 +136,7 @@ void at_gate(Input& in) {
       hello.acceptor = peer_of(own_key().public_key());
       hello.link = 5;
       hello.joins = in.flag();
+      hello.fills = in.flag();
       const auto bytes = encode_lane_hello(hello);
       first.insert(first.end(), bytes.begin(), bytes.end());
     }
@@ -148,7 +149,8 @@ void at_gate(Input& in) {
 void at_dial(Input& in) {
   static Loop loop;
   static std::vector<Socket> listening = std::move(listen_on(loop, {"127.0.0.1"}, 0, 0)).value();
-  const Dialler dialler{own_key(), Plaintext::none, 30000};
+  const Dialler dialler{own_key(), Plaintext::none, 30000, /*local=*/false,
+                        /*small_packets=*/in.flag()};
   Handle to;
   to.key = master_key().public_key();
   to.peer = peer_of(to.key);
