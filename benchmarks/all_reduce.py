@@ -3,12 +3,14 @@
 For each world and kind of group, pccl and gloo run in turn, block by block, on the same tensors
 (float32 sum, in place, on one machine); medians, and the median of the ratios of neighbouring
 blocks, because machines are noisy and both get the same noise. gloo goes over TCP; pccl through
-shared memory, as it does within one machine, and over TCP, as it does between machines.
+shared memory, as it does within one machine, and over TCP, as it does between machines. CPU: what a
+rank uses for one call, with all its threads and in the kernel, the average of the ranks.
 
     python benchmarks/all_reduce.py                     # the table of docs/benchmarks.md
     python benchmarks/all_reduce.py --worlds 2 --sizes 4,65536 --json out.json
     python benchmarks/all_reduce.py --behind-barrier    # one call at a time
     python benchmarks/all_reduce.py --sizes 268435456 --at-once 1,16   # 16 tensors of 16 MiB
+    python benchmarks/all_reduce.py --busy 2            # beside two programs that compute
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--calls", default="all_reduce", help=f"some of {','.join(CALLS)}")
     p.add_argument("--behind-barrier", action="store_true", help="each call behind a barrier")
     p.add_argument("--at-once", default="1", help="equal parts of a size, issued together")
+    p.add_argument("--busy", type=int, default=0, help="programs that compute beside (default 0)")
     p.add_argument("--groups", default="fixed,elastic", help="kinds of groups (default both)")
     p.add_argument("--over", default="memory,TCP", help="what pccl goes through (default both)")
     p.add_argument("--rounds", type=int, default=7, help="alternations for each size (default 7)")
@@ -125,8 +128,10 @@ def worker(args: argparse.Namespace) -> None:
 
     barrier = barrier_of(Path(f"{args.meet}-barrier"), rank, args.world)
 
-    def block(call: Callable[[], None], count: int) -> float:
+    def block(call: Callable[[], None], count: int) -> tuple[float, float]:
+        """Seconds, and CPU seconds of this process, of one call."""
         gloo.barrier().wait()
+        began_cpu = time.process_time()
         began = time.perf_counter()
         waited = 0.0
         for _ in range(count):
@@ -135,7 +140,8 @@ def worker(args: argparse.Namespace) -> None:
                 barrier()
                 waited += time.perf_counter() - before
             call()
-        return (time.perf_counter() - began - waited) / count
+        took = (time.perf_counter() - began - waited) / count
+        return took, (time.process_time() - began_cpu) / count
 
     for name, size, parts in itertools.product(
         args.calls.split(","), map(int, args.sizes.split(",")), map(int, args.at_once.split(","))
@@ -143,21 +149,26 @@ def worker(args: argparse.Namespace) -> None:
         calls = [calls_of(name, backend, size, args.world, parts) for backend in (pccl, gloo)]
         counts = []
         for call in calls:
-            once = max(block(call, 3), block(call, 3))
+            once = max(block(call, 3)[0], block(call, 3)[0])
             agreed = torch.tensor([max(3.0, min(2000.0, args.seconds / once))])
             gloo.allreduce([agreed]).wait()
             counts.append(int(agreed.item() / args.world))
         pairs = [
             [block(*each) for each in zip(calls, counts, strict=True)] for _ in range(args.rounds)
         ]
+        cpu = torch.tensor([[both[1] for both in pair] for pair in pairs]).median(0).values
+        gloo.allreduce([cpu]).wait()
+        pccl_cpu, gloo_cpu = (cpu / args.world).tolist()
         if rank == 0:
             row = {
                 "call": name,
                 "bytes": size // parts,
                 "at_once": parts,
-                "pccl_us": statistics.median(p for p, _ in pairs) * 1e6,
-                "gloo_us": statistics.median(g for _, g in pairs) * 1e6,
-                "ratio": statistics.median(g / p for p, g in pairs),
+                "pccl_us": statistics.median(p for (p, _), _ in pairs) * 1e6,
+                "gloo_us": statistics.median(g for _, (g, _) in pairs) * 1e6,
+                "ratio": statistics.median(g / p for (p, _), (g, _) in pairs),
+                "pccl_cpu_us": pccl_cpu * 1e6,
+                "gloo_cpu_us": gloo_cpu * 1e6,
             }
             print(json.dumps(row), flush=True)
     gloo.barrier().wait()
@@ -200,12 +211,18 @@ def measure(
         subprocess.Popen([*command, "--rank", str(r)], stdout=subprocess.PIPE, env=env)
         for r in range(world)
     ]
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(args.busy)]
     rows: list[dict[str, Any]] = []
-    for rank in ranks:
-        out, _ = rank.communicate(timeout=1200)
-        if rank.returncode != 0:
-            raise SystemExit(f"a rank ended with status {rank.returncode}")
-        rows += [json.loads(line) for line in out.splitlines()]
+    try:
+        for rank in ranks:
+            out, _ = rank.communicate(timeout=1200)
+            if rank.returncode != 0:
+                raise SystemExit(f"a rank ended with status {rank.returncode}")
+            rows += [json.loads(line) for line in out.splitlines()]
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
     if master:
         master.terminate()
         master.wait(timeout=20)
@@ -234,8 +251,9 @@ def main() -> None:
         worker(args)
         return
     rows: list[dict[str, Any]] = []
-    print("| call | group | ranks | pccl goes over | size | pccl, us | gloo, us | gloo / pccl |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    columns = "call | group | ranks | pccl goes over | size | pccl, us | gloo, us | gloo / pccl"
+    columns += " | pccl, CPU us | gloo, CPU us"
+    print(f"| {columns} |\n|{' --- |' * len(columns.split('|'))}")
     with tempfile.TemporaryDirectory() as folder:
         for kind, world, over in itertools.product(
             args.groups.split(","), args.worlds.split(","), args.over.split(",")
@@ -244,7 +262,8 @@ def main() -> None:
                 rows.append(row)
                 print(
                     f"| {row['call']} | {kind} | {world} | {over} | {size_of(row)} "
-                    f"| {row['pccl_us']:.0f} | {row['gloo_us']:.0f} | {row['ratio']:.1f} |",
+                    f"| {row['pccl_us']:.0f} | {row['gloo_us']:.0f} | {row['ratio']:.1f} "
+                    f"| {row['pccl_cpu_us']:.0f} | {row['gloo_cpu_us']:.0f} |",
                     flush=True,
                 )
     if args.json:
