@@ -422,7 +422,7 @@ def is_run_name(text: str) -> bool:
 def interface_host(interface: str) -> str:
     """The address of a network interface; an address is returned as it is.
 
-    Where an interface has addresses of both kinds, the IPv4 one; never one of a single link.
+    Where an interface has addresses of both kinds, the IPv4 one, unless it is one of a single link.
 
     Raises:
         ValueError: There is no such interface, or it has no address.
@@ -437,6 +437,7 @@ def interface_host(interface: str) -> str:
         request = struct.pack("256s", interface.encode()[:15])
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             answer = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR
+        host = socket.inet_ntoa(answer[20:24])
     except (ImportError, OSError) as error:
         if host := _ipv6_host(interface):
             return host
@@ -446,21 +447,23 @@ def interface_host(interface: str) -> str:
             interface,
             f"an address, or an interface that has one among {names}",
         ) from error
-    return socket.inet_ntoa(answer[20:24])
+    alone = ipaddress.IPv4Address(host).is_link_local
+    return (alone and _ipv6_host(interface)) or host
 
 
 def _ipv6_host(interface: str) -> str:
     """Of those of an interface that others can use the one that lasts longest; "" if none."""
-    temporary, failed, tentative = 0x01, 0x08, 0x40  # IFA_F_* of linux/if_addr.h
+    temporary, failed, deprecated, tentative = 0x01, 0x08, 0x20, 0x40  # IFA_F_* of linux/if_addr.h
     found = []
     with contextlib.suppress(OSError):
         for line in IPV6_ADDRESSES.read_text().splitlines():
-            digits, _, _, scope, flags, name = line.split()
+            digits, _, _, scope, text, name = line.split()
             address = ipaddress.IPv6Address(bytes.fromhex(digits))
-            usable = not address.is_link_local and not int(flags, 16) & (failed | tentative)
-            if name == interface and usable:
-                found.append((int(scope, 16), int(flags, 16) & temporary, str(address)))
-    return min(found, default=(0, 0, ""))[-1]
+            flags = int(text, 16)
+            if name == interface and not address.is_link_local and not flags & (failed | tentative):
+                worse = (flags & deprecated, flags & temporary, int(scope, 16))
+                found.append((worse, str(address)))
+    return min(found)[1] if found else ""
 
 
 def _check_address(part: str, url: str, name: str, expected: str) -> str:

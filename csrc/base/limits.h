@@ -72,9 +72,10 @@ inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complet
 // A dialler whose packets of full size are without an answer for so long, and four round trips,
 // goes on with small ones.
 inline constexpr std::uint64_t kFullPacketMs = 1000;
+inline constexpr std::uint64_t kSmallPathMs = 600000;  // links made anew are so from the start
 // Of such a connection, and of all to a master, whose messages are small: the payload of a packet.
 // With it an IP packet is not longer than the 1,280 bytes that every IPv6 path carries.
-inline constexpr int kSmallPacketPayloadBytes = 1220;
+inline constexpr std::uint32_t kSmallPacketPayloadBytes = 1220;
 inline constexpr std::uint64_t kJoinMs = 30000;  // a lane that has not joined its link is given up
 inline constexpr std::size_t kLanesMax = 129;    // of a link: the small one and 128 bulk lanes
 inline constexpr int kAcceptBacklog = 1024;

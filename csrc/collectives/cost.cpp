@@ -1,15 +1,17 @@
-// Two halves of the ranks are taken to stand at two sites, which have one line in common: then the
-// bytes that cross it decide. Each pair of ranks that crosses sends
+// Ranks are taken to stand at sites of m ranks each, which have one line in common: then the bytes
+// that cross it decide. The order of the ring has ranks of one site behind each other, so one of m
+// neighbours is far, and m follows from the two trips: half of all ranks where the mean of the
+// neighbours is 2 / n of the farthest, one where all are equally far. Of a site
 //
-//   exchange  S                 over floor(n / 2) ceil(n / 2) pairs
-//   doubling  S                 over floor(n / 2) pairs, in the last round
+//   exchange  S                 over m (n - m) pairs
+//   doubling  S                 over m pairs, in the last round
 //   direct    2 S / n           over as many pairs as an exchange
 //   ring      2 S (n - 1) / n   over one pair in each direction
 //
-// The order of the ring has ranks of one site behind each other. So the last round of doubling, and
-// of a tree, is a far one, and the others are as far as neighbours are in the mean. Where each rank
-// has a line of its own, direct and ring move as many bytes over it, and direct is better than this
-// model says.
+// cross its line. The last round of doubling, and of a tree, is a far one, and the others are as
+// far as neighbours are in the mean. In a ring parts follow each other, segment by segment: a step
+// takes the time of a part on the line, or that in which a segment comes to the next rank, if that
+// is longer. tests/labs/costs compares all this with a simulation of the schedules.
 #include "collectives/cost.h"
 
 #include <algorithm>
@@ -27,6 +29,9 @@ constexpr std::uint64_t kBytesMax = 1ULL << 33;  // more cost as much as these: 
 constexpr std::uint64_t kGain = 10;
 constexpr std::uint64_t kDoublingBytesMax = 32U << 10;
 constexpr std::uint64_t kDoublingBytesMaxPerRank = 2U << 10;
+constexpr std::uint64_t kOwnLineFaster = 10;  // than kNsPerByte says, 1 Gbit/s
+// A rank keeps what comes for a direct all-reduce out of order.
+constexpr std::uint64_t kDirectBytesMax = 64U << 20;
 
 /// A ring, or a tree, sends to few ranks at a time, and is disturbed the least: so others must be
 /// faster by a tenth.
@@ -42,7 +47,40 @@ std::uint64_t doubling_rounds(std::uint32_t size) {
   return rounds + (std::has_single_bit(size) ? 0 : 2);  // to fold in, and out
 }
 
+/// Ranks of a site.
+std::uint64_t at_a_site(std::uint32_t size, Trips trips) {
+  const std::uint64_t most = (size + 1) / 2;
+  if (trips.neighbour_us == 0) return most;
+  const std::uint64_t rounded = (std::uint64_t{2} * trips.farthest_us + trips.neighbour_us) /
+                                (std::uint64_t{2} * trips.neighbour_us);
+  return std::clamp<std::uint64_t>(rounded, 1, most);
+}
+
 std::uint64_t time_of(std::uint64_t bytes) { return std::min(bytes, kBytesMax) * kNsPerByte; }
+
+std::uint64_t direct_ns(std::uint64_t byte_ns, std::uint32_t size, Trips trips) {
+  const std::uint64_t n = size;
+  const std::uint64_t m = at_a_site(size, trips);
+  return trips.farthest_us * kNsPerUs + 2 * m * (n - m) * byte_ns / n;
+}
+std::uint64_t ring_ns(std::uint64_t byte_ns, std::uint64_t segment_ns, std::uint32_t size,
+                      Trips trips) {
+  const std::uint64_t n = size;
+  const std::uint64_t part_ns = byte_ns / n;
+  const std::uint64_t hop_ns =
+      trips.neighbour_us * kNsPerUs / 2 + std::min(part_ns, segment_ns) / at_a_site(size, trips);
+  return 2 * (n - 1) * std::max(hop_ns, part_ns);
+}
+
+/// Where each rank has a line of its own the two send as many bytes over it: there the direct way
+/// loses little if the line is slower than it is taken to be, and wins much if it is not.
+bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Trips trips) {
+  if (bytes > kDirectBytesMax) return false;
+  const std::uint64_t faster = at_a_site(size, trips) == 1 ? kOwnLineFaster : 1;
+  const std::uint64_t byte_ns = time_of(bytes) / faster;
+  const std::uint64_t segment_ns = time_of(kSegmentBytesMax) / faster;
+  return gains(direct_ns(byte_ns, size, trips), ring_ns(byte_ns, segment_ns, size, trips));
+}
 
 }  // namespace
 
@@ -53,21 +91,23 @@ bool is_little(std::uint64_t bytes, std::uint32_t size) {
 std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size, Trips trips) {
   PCCL_ASSERT(size > 1, size);
   const std::uint64_t n = size;
-  const std::uint64_t crossing = (n / 2) * ((n + 1) / 2);  // pairs
+  const std::uint64_t m = at_a_site(size, trips);
   const std::uint64_t byte_ns = time_of(bytes);
   const std::uint64_t farthest_ns = trips.farthest_us * kNsPerUs;
   switch (by) {
     case AllReduceBy::exchange:
       if (std::max<std::uint64_t>(bytes, kKeptBytesMin) > kExchangedBytesMax / (n - 1))
         return kNever;
-      return farthest_ns / 2 + crossing * byte_ns;
+      return farthest_ns / 2 + m * (n - m) * byte_ns;
     case AllReduceBy::doubling:
       if (!is_little(bytes, size)) return kNever;
-      return rounds_ns(farthest_ns / 2 + n / 2 * byte_ns, doubling_rounds(size), trips);
+      return rounds_ns(farthest_ns / 2 + std::min(m, n / 2) * byte_ns, doubling_rounds(size),
+                       trips);
     case AllReduceBy::direct:
-      return farthest_ns + 2 * crossing * byte_ns / n;
+      if (bytes > kDirectBytesMax) return kNever;
+      return direct_ns(byte_ns, size, trips);
     case AllReduceBy::ring:
-      return (n - 1) * trips.neighbour_us * kNsPerUs + 2 * (n - 1) * byte_ns / n;
+      return ring_ns(byte_ns, time_of(kSegmentBytesMax), size, trips);
   }
   return kNever;
 }
@@ -78,8 +118,8 @@ AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Trips tr
   for (const AllReduceBy by : {AllReduceBy::doubling, AllReduceBy::direct}) {
     if (ns(by) < ns(best)) best = by;
   }
-  const bool beats_ring = is_little(bytes, size) || gains(ns(best), ns(AllReduceBy::ring));
-  return beats_ring ? best : AllReduceBy::ring;
+  if (is_little(bytes, size) || gains(ns(best), ns(AllReduceBy::ring))) return best;
+  return direct_beats_ring(bytes, size, trips) ? AllReduceBy::direct : AllReduceBy::ring;
 }
 
 bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Trips trips) {
@@ -87,13 +127,11 @@ bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Trips trips) {
   const std::uint64_t half_ns = trips.farthest_us * kNsPerUs / 2;
   const auto rounds = static_cast<std::uint64_t>(std::bit_width(size - 1));
   const std::uint64_t tree_ns = rounds_ns(half_ns + time_of(bytes), rounds, trips);
-  const std::uint64_t direct_ns = half_ns + (size + 1) / 2 * time_of(bytes);
-  return gains(direct_ns, tree_ns);
+  return gains(half_ns + (size + 1) / 2 * time_of(bytes), tree_ns);
 }
 
 bool direct_half_is_faster(std::uint64_t bytes, std::uint32_t size, Trips trips) {
-  return gains(all_reduce_ns(AllReduceBy::direct, bytes, size, trips),
-               all_reduce_ns(AllReduceBy::ring, bytes, size, trips));
+  return direct_beats_ring(bytes, size, trips);
 }
 
 }  // namespace pccl

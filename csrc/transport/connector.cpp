@@ -55,7 +55,7 @@ void Connector::resolve(const std::string& address) {
   if (!parsed) return note(address, parsed.error().text, false);
   const HostPort& to = parsed.value();
   if (auto numeric = numeric_address(to.host, to.port)) {
-    waiting_.push_back(numeric.value());
+    waiting_.push_back({numeric.value(), small_packets_});
     return;
   }
   auto* resolving = new Resolving;
@@ -100,7 +100,7 @@ void Connector::found(const Resolving& name, const SocketAddress& address) {
     return note(name.address,
                 "here it leads to " + address.host() + ", which is no address of the peer", false);
   }
-  waiting_.push_back(address);
+  waiting_.push_back({address, small_packets_});
 }
 
 void Connector::advance() {
@@ -118,15 +118,16 @@ void Connector::advance() {
 }
 
 void Connector::start_one() {
-  const SocketAddress address = waiting_.front();
+  const Target target = waiting_.front();
+  const SocketAddress& address = target.address;
   waiting_.pop_front();
-  auto socket = new_tcp_socket(loop_, address.storage.ss_family, small_packets_);
+  auto socket = new_tcp_socket(loop_, address.storage.ss_family, target.small_packets);
   if (!socket) return note(address.text(), socket.error().text, false);
   const int fd = socket.value().fd();
   if (::connect(fd, address.raw(), address.length) != 0 && errno != EINPROGRESS) {
     return note(address.text(), errno_text(errno), errno == ECONNREFUSED);
   }
-  attempts_.push_back({address, std::move(socket).value(), nullptr});
+  attempts_.push_back({target, std::move(socket).value(), nullptr});
   const auto attempt = std::prev(attempts_.end());
   attempt->poll =
       std::make_unique<Poll>(loop_, fd, [this, attempt](bool, bool) { finish(attempt); });
@@ -141,7 +142,8 @@ void Connector::finish(std::list<Attempt>::iterator attempt) {
   int error = 0;
   socklen_t length = sizeof error;
   ::getsockopt(attempt->socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
-  const std::string address = attempt->address.text();
+  const Target target = attempt->target;
+  const std::string address = target.address.text();
   attempt->poll.reset();
   Socket socket = std::move(attempt->socket);
   attempts_.erase(attempt);
@@ -153,10 +155,11 @@ void Connector::finish(std::list<Attempt>::iterator attempt) {
     return advance();
   }
   // The attempts beside this one start anew if this connection proves to be of no use.
-  for (const Attempt& other : attempts_) waiting_.push_front(other.address);
+  for (const Attempt& other : attempts_) waiting_.push_front(other.target);
   attempts_.clear();
   slow_.reset();
   handed_out_ = true;
+  handed_out_to_ = target;
   tune_socket(socket.fd(), user_timeout_ms_);
   const auto connected = events_.connected;
   connected(std::move(socket), address);
@@ -164,6 +167,15 @@ void Connector::finish(std::list<Attempt>::iterator attempt) {
 
 void Connector::next(const std::string& address, const std::string& why) {
   note(address, why, false);
+  advance_later();
+}
+
+void Connector::again_with_small_packets() {
+  waiting_.push_front({handed_out_to_.address, /*small_packets=*/true});
+  advance_later();
+}
+
+void Connector::advance_later() {
   loop_.defer([this, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
     handed_out_ = false;
@@ -179,8 +191,8 @@ std::string Connector::report() const {
   std::string text;
   const auto add = [&](const std::string& line) { add_to_list(text, line, "; "); };
   for (const Outcome& outcome : outcomes_) add(outcome.text);
-  for (const Attempt& attempt : attempts_) add(attempt.address.text() + ": no answer");
-  for (const SocketAddress& address : waiting_) add(address.text() + ": not tried yet");
+  for (const Attempt& attempt : attempts_) add(attempt.target.address.text() + ": no answer");
+  for (const Target& target : waiting_) add(target.address.text() + ": not tried yet");
   for (const Resolving* resolving : resolving_) add(resolving->address + ": not resolved yet");
   return text;
 }

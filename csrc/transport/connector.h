@@ -41,13 +41,19 @@ class Connector {
 
   /// The connected address was of no use, for this reason: goes on with the others.
   void next(const std::string& address, const std::string& why);
+  /// Connects to the same address once more, before all others, with small packets.
+  void again_with_small_packets();
   /// "127.0.0.1:4711: connection refused; [::1]:4711: no answer yet".
   [[nodiscard]] std::string report() const;
 
  private:
   struct Resolving;
-  struct Attempt {
+  struct Target {
     SocketAddress address;
+    bool small_packets = false;
+  };
+  struct Attempt {
+    Target target;
     Socket socket;
     std::unique_ptr<Poll> poll;
   };
@@ -60,6 +66,7 @@ class Connector {
   void found(const Resolving& name, const SocketAddress& address);
   void advance();
   void start_one();
+  void advance_later();
   void finish(std::list<Attempt>::iterator attempt);
   void note(const std::string& address, const std::string& what, bool refused);
 
@@ -70,7 +77,8 @@ class Connector {
   Events events_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<Resolving*> resolving_;  // each owns itself until libuv has answered
-  std::deque<SocketAddress> waiting_;
+  std::deque<Target> waiting_;
+  Target handed_out_to_;
   std::list<Attempt> attempts_;
   std::vector<Outcome> outcomes_;
   std::unique_ptr<Timer> slow_;  // the newest attempt takes long: try the next beside it

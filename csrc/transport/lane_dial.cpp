@@ -36,7 +36,7 @@ void LaneDial::connect() {
             std::string seen = seen_locally_;
             add_to_list(seen, what, "; ");
             const auto failed = events_.failed;
-            failed({seen, refused, final_, swallowed_});
+            failed({seen, refused, final_});
           }});
 }
 
@@ -52,7 +52,7 @@ std::string LaneDial::report() const {
 void LaneDial::connected(Socket socket, const std::string& address) {
   address_ = address;
   proven_ = false;
-  opened_ = false;
+  offered_ = false;
   talk_ = std::make_shared<Talk>(loop_, std::make_unique<SocketStream>(loop_, std::move(socket)),
                                  kHandshakeMs);
   talk_->on_failed([this](const std::string& reason) {
@@ -61,26 +61,37 @@ void LaneDial::connected(Socket socket, const std::string& address) {
   talk_->expect(
       kOpeningBytes, [this](std::span<const std::byte> bytes) { opened(bytes); }, may_be_opening);
   hello_.capabilities = lane_capabilities(dialler_.plaintext, talk_->loopback(), talk_->local());
-  hello_.fills = !hello_.joins && !dialler_.small_packets && !talk_->local();
+  hello_.fills = !hello_.joins && !talk_->local();
   std::vector<std::byte> first;
   const OpeningBytes opening = encode_opening({kProtocolVersion, Purpose::lane});
   const auto hello = encode_lane_hello(hello_);
   first.insert(first.end(), opening.begin(), opening.end());
   first.insert(first.end(), hello.begin(), hello.end());
-  if (hello_.fills) first.resize(first.size() + kFillerBytes);
   talk_->send(first);
-  if (hello_.fills && !talk_->over()) {
-    const std::uint64_t trips_ms = 4 * talk_->trip_us() / 1000;
-    full_packets_ =
-        loop_.timer(kFullPacketMs + trips_ms, kFullPacketMs, [this] { look_for_full_packets(); });
-  }
+  if (!hello_.fills || talk_->over()) return;
+  talk_->send(std::vector<std::byte>(kFillerBytes));  // behind a packet that is small
+  if (!talk_->over()) look_for_packets_later(kFullPacketMs + 4 * talk_->trip_us() / 1000);
 }
 
-/// A process that is stopped has its bytes acknowledged by its kernel, and sends no opening.
-void LaneDial::look_for_full_packets() {
-  if (!opened_ && talk_->unacknowledged_bytes() == 0) return;
-  swallowed_ = true;
-  next("packets of full size have no answer there", false);
+void LaneDial::look_for_packets_later(std::uint64_t after_ms) {
+  look_ = loop_.timer(std::min(after_ms, kHandshakeMs - kFullPacketMs), 0,
+                      [this] { look_for_packets(); });
+}
+
+/// What was sent before the filler has arrived, and not a byte of the filler; or the peer's offer
+/// has come, and not a byte of its filler. A line that is slow, and a process that is stopped, show
+/// something else; so does a line that carries nothing.
+void LaneDial::look_for_packets() {
+  if (talk_->over()) return;
+  const bool there = talk_->unacknowledged_bytes() != kFillerBytes;
+  const bool back = !offered_ || !talk_->waits_for_all();
+  if (there && back) return look_for_packets_later(kFullPacketMs / 4);
+  if (swallows_ || dialler_.small_packets) {
+    return next("packets of full size have no answer there, and small ones neither", false);
+  }
+  swallows_ = true;
+  drop_talk();
+  connector_->again_with_small_packets();
 }
 
 void LaneDial::opened(std::span<const std::byte> bytes) {
@@ -92,7 +103,6 @@ void LaneDial::opened(std::span<const std::byte> bytes) {
                 true);
   }
   if (opening.value().purpose != Purpose::lane) return next("a master answers there", true);
-  opened_ = true;
   talk_->expect(kLaneOfferBytes, [this](std::span<const std::byte> offer) { offered(offer); });
 }
 
@@ -102,11 +112,13 @@ void LaneDial::offered(std::span<const std::byte> bytes) {
   offer_ = decoded.value();
   if (offer_.another) return next("another process answers there", true);
   if (!hello_.fills) return protect();
+  offered_ = true;
+  look_for_packets_later(kFullPacketMs + 2 * talk_->trip_us() / 1000);
   talk_->expect(kFillerBytes, [this](std::span<const std::byte>) { protect(); });
 }
 
 void LaneDial::protect() {
-  full_packets_.reset();
+  look_.reset();
   const std::optional<Secret> shared = dialler_.identity.shared_with(to_.key);
   if (!shared) return next("the public key of the peer is none", true);
   const Secret key =
@@ -151,17 +163,18 @@ void LaneDial::next(const std::string& why, bool final) {
     // again. Another process may have its name; that is no reason to give the peer up.
     if (proven_) {
       const auto failed = events_.failed;
-      return failed({why, /*refused=*/false, /*final=*/false, /*swallowed=*/false});
+      return failed({why, /*refused=*/false, /*final=*/false});
     }
     seen_locally_ = std::string(kHere) + ": " + why;
     return connect();
   }
   final_ = final_ || final;
+  swallows_ = false;
   connector_->next(address_, why == kNotPccl ? kAnotherProgram : why);
 }
 
 void LaneDial::drop_talk() {
-  full_packets_.reset();
+  look_.reset();
   if (!talk_) return;
   talk_->on_failed(nullptr);
   if (!talk_->over()) talk_->drop();

@@ -25,22 +25,21 @@ struct Dialler {
   Plaintext plaintext;
   std::uint64_t user_timeout_ms;
   bool local = false;          // a process of this machine by its unix socket
-  bool small_packets = false;  // those of full size had no answer
+  bool small_packets = false;  // from the beginning
 };
 
 /// Dials one lane: to the unix socket of the peer if it is a process of this machine, else, or if
 /// no peer proves itself there, to the first of several addresses at which the process proves to be
 /// the peer. Some paths (tunnels, networks that drop what ICMP would say of it) swallow packets of
 /// full size without a word, so that a link would be up and carry no data: a first lane sends a
-/// filler that takes such packets, and fails where they have no answer, so that its owner can dial
-/// with small packets. Callbacks come from the loop and may destroy the dial.
+/// filler that takes such packets, and where they have no answer the dial goes on with small ones.
+/// Callbacks come from the loop and may destroy the dial.
 class LaneDial {
  public:
   struct Failure {
     std::string what;
-    bool refused = false;    // no process listens at any address
-    bool final = false;      // a process answered, and trying again cannot succeed
-    bool swallowed = false;  // packets of full size had no answer at one address at least
+    bool refused = false;  // no process listens at any address
+    bool final = false;    // a process answered, and trying again cannot succeed
   };
   struct Events {
     /// `address`: empty for the unix socket.
@@ -55,6 +54,8 @@ class LaneDial {
   LaneDial& operator=(const LaneDial&) = delete;
 
   [[nodiscard]] std::string report() const;
+  /// Have packets of full size had no answer at the address that is tried now?
+  [[nodiscard]] bool swallows() const { return swallows_; }
   [[nodiscard]] bool talks() const { return talk_ != nullptr; }
   /// The peer has our proof: it may have taken the lane for its own.
   [[nodiscard]] bool has_proven() const { return talk_ && proven_; }
@@ -65,7 +66,8 @@ class LaneDial {
   void opened(std::span<const std::byte> bytes);
   void offered(std::span<const std::byte> bytes);
   void protect();
-  void look_for_full_packets();
+  void look_for_packets_later(std::uint64_t after_ms);
+  void look_for_packets();
   void proven();
   void answered(std::span<const std::byte> bytes);
   void next(const std::string& why, bool final);
@@ -81,9 +83,9 @@ class LaneDial {
   std::string address_;  // empty: the unix socket
   bool proven_ = false;  // in this talk
   bool final_ = false;
-  bool opened_ = false;  // in this talk, the peer's opening has come
-  bool swallowed_ = false;
-  std::unique_ptr<Timer> full_packets_;  // until they have passed in both directions
+  bool offered_ = false;  // in this talk
+  bool swallows_ = false;
+  std::unique_ptr<Timer> look_;  // until the fillers have passed in both directions
   std::string seen_locally_;
   std::unique_ptr<Connector> connector_;  // null: the unix socket comes first
 };

@@ -36,8 +36,9 @@ void LaneGate::greeted(const std::shared_ptr<Talk>& talk, std::span<const std::b
   if (hello.dialer == identity_.public_key()) {
     return talk->fail("it says that it is this process");
   }
-  if (hello.joins) {
-    // A dialler drops a lane whose link it has closed meanwhile: no line in the log.
+  if (hello.joins || hello.fills) {
+    // A dialler drops a lane whose link it has closed meanwhile, and a first one whose packets have
+    // no answer: no line in the log.
     talk->on_failed(
         [log = gate_.refusals(), remote_host, weak = std::weak_ptr(talk)](auto& reason) {
           const auto ended = weak.lock();
@@ -54,10 +55,8 @@ void LaneGate::offer(const std::shared_ptr<Talk>& talk, const LaneHello& hello) 
   const LaneOffer offer{
       .another = false,
       .capabilities = lane_capabilities(plaintext_, talk->loopback(), talk->local())};
-  const auto encoded = encode_lane_offer(offer);
-  std::vector<std::byte> bytes(encoded.begin(), encoded.end());
-  if (hello.fills) bytes.resize(bytes.size() + kFillerBytes);
-  talk->send(bytes);
+  talk->send(encode_lane_offer(offer));
+  if (hello.fills) talk->send(std::vector<std::byte>(kFillerBytes));
   // Strangers that stop here cost no exchange of keys: it is made when the dialler names the key.
   const auto find = [own = identity_, hello, offer,
                      local = talk->local()](std::string_view name) -> std::optional<Secret> {

@@ -11,6 +11,7 @@ inline constexpr std::uint64_t kLongLineUs = 5000;
 
 /// As the kernel tells it of one TCP connection; 0: not known.
 struct Line {
+  std::uint32_t packet_bytes = 0;   // payload of one of full size
   std::uint64_t least_trip_us = 0;  // there and back where no queue delays
   std::uint64_t trip_us = 0;        // there and back now
   std::uint64_t unsent_bytes = 0;   // taken by the kernel, and still to be sent

@@ -106,7 +106,7 @@ class Link : public LaneOwner {
   std::uint64_t serial = 0;    // distinguishes this link from earlier ones to the same peer
   std::uint64_t number = 0;    // of LaneHello: a secret of the two peers, by which lanes join
   bool dialled = false;        // by this side
-  bool small_packets = false;  // to dial with: those of full size had no answer
+  bool small_packets = false;  // of all its connections
   std::string address;  // the peer's, which the first lane has reached; empty: its unix socket
   std::unique_ptr<LaneDial> dial;  // of the first lane
   std::list<std::unique_ptr<LaneJoin>> joining;

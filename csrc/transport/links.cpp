@@ -141,12 +141,14 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
             link.small_packets};
   }
   [[nodiscard]] LaneHello hello_to(const Link& link, std::uint64_t number, bool joins) const {
-    return {identity_.public_key(), link.peer(), number, joins, 0, /*fills=*/false};
+    return {identity_.public_key(), link.peer(), number, joins, 0, false};
   }
   [[nodiscard]] std::unique_ptr<Lane> lane_of(Link& link, Lane::Kind kind,
                                               std::unique_ptr<Stream> stream);
   void dial_failed(Link& link, const LaneDial::Failure& failure);
   void deadline_over(Link& link);
+  void note_packets(Link& link, const Stream& first);
+  [[nodiscard]] bool path_is_small(PeerId peer);
   void adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> first);
   [[nodiscard]] Link* find_standing(PeerId peer, std::uint64_t number) const;
   void fail(Link& link, const std::string& reason, bool refused);
@@ -167,8 +169,9 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   std::unique_ptr<SendTurns> turns_;  // of the lanes over TCP; null: they send under no rate
   LaneGate gate_;
   std::map<PeerId, std::shared_ptr<Link>> links_;
-  std::vector<std::shared_ptr<Link>> closing_;  // send their rest
-  std::vector<std::shared_ptr<Link>> buried_;   // freed when no call on the stack uses them
+  std::vector<std::shared_ptr<Link>> closing_;   // send their rest
+  std::vector<std::shared_ptr<Link>> buried_;    // freed when no call on the stack uses them
+  std::map<PeerId, std::uint64_t> small_paths_;  // since when they carry small packets only
   Parking parking_;
   std::deque<Told> told_;
   bool tells_ = false;
@@ -209,6 +212,7 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
   link.deadline_at_ms = loop_.now_ms() + deadline_ms;
   link.deadline_after_ms = deadline_ms;
   link.deadline = loop_.timer(deadline_ms, 0, [this, &link] { deadline_over(link); });
+  link.small_packets = path_is_small(peer.peer);
   link.refused_long_ms = refusal_tells ? kRefusedMs : kRefusedLongMs;
   if (auto parked = parking_.take(peer)) {
     adopt(link, parked->link, std::move(parked->lanes.front()));
@@ -219,6 +223,14 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
   }
   if (self_ < peer.peer) return dial(link);
   dial_later(link, std::min(kDialBackMs, deadline_ms / 4));
+}
+
+bool TcpLinks::path_is_small(PeerId peer) {
+  const auto found = small_paths_.find(peer);
+  if (found == small_paths_.end()) return false;
+  if (loop_.now_ms() - found->second < kSmallPathMs) return true;
+  small_paths_.erase(found);
+  return false;
 }
 
 void TcpLinks::dial_later(Link& link, std::uint64_t delay_ms) {
@@ -254,7 +266,7 @@ void TcpLinks::dial(Link& link) {
           [this, &link, number = hello.link](auto stream, const std::string& address) {
             link.address = address;
             link.dialled = true;
-            if (link.small_packets && !address.empty()) {
+            if (link.dial->swallows()) {
               log_warning(
                   "the path to peer " + name_of(link.handle) + " at " + address +
                   " swallows packets of full size, and carries small ones: the connections of "
@@ -274,8 +286,7 @@ void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
     link.refused_since_ms = std::max<std::uint64_t>(now, 1);
   const bool refused = failure.refused && now - link.refused_since_ms >= link.refused_long_ms;
   link.last_failure = failure.what;
-  link.small_packets =
-      failure.swallowed;  // if those have no answer either, the next ones are large
+  link.small_packets = false;
   if (link.overdue) return deadline_over(link);
   if (failure.final || refused) {
     return fail(link, "cannot connect to peer " + name_of(link.handle) + ": " + failure.what,
@@ -338,9 +349,23 @@ void TcpLinks::lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stre
   }
 }
 
+/// Whoever has dialled it: all further lanes, of both sides, are as the first one is. What was seen
+/// of the path to a peer holds for its next links, too, until it may have been mended.
+void TcpLinks::note_packets(Link& link, const Stream& first) {
+  const std::uint32_t bytes = first.line().packet_bytes;
+  link.small_packets = bytes > 0 && bytes <= kSmallPacketPayloadBytes;
+  if (!link.small_packets) {
+    small_paths_.erase(link.peer());
+  } else {
+    if (small_paths_.size() >= kMembersMax) small_paths_.clear();
+    small_paths_.try_emplace(link.peer(), loop_.now_ms());
+  }
+}
+
 void TcpLinks::adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> first) {
   link.state = Link::State::proven;
   link.number = number;
+  note_packets(link, *first);
   link.proven_at_ms = loop_.now_ms();
   link.dial.reset();
   link.retry.reset();

@@ -306,7 +306,8 @@ bool descriptors_are_free(int count) {
 Result<Socket> new_tcp_socket(Loop& loop, int family, bool small_packets) {
   const int fd = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return {ErrorCode::unreachable, "cannot make a socket: " + errno_text(errno)};
-  if (small_packets) set_int(fd, IPPROTO_TCP, TCP_MAXSEG, kSmallPacketPayloadBytes);
+  if (small_packets)
+    set_int(fd, IPPROTO_TCP, TCP_MAXSEG, static_cast<int>(kSmallPacketPayloadBytes));
   return Socket(loop, fd);
 }
 
@@ -362,8 +363,9 @@ Line line_of(int fd) {
   const std::uint32_t least_us = number(kMinRttOffset, std::uint32_t{0});
   line.least_trip_us = least_us == ~std::uint32_t{0} ? 0 : least_us;
   line.trip_us = number(kRttOffset, std::uint32_t{0});
-  line.arrived_bytes = std::uint64_t{number(kMssOffset, std::uint32_t{0})} *
-                       number(kPacketsArrivedOffset, std::uint32_t{0});
+  line.packet_bytes = number(kMssOffset, std::uint32_t{0});
+  line.arrived_bytes =
+      std::uint64_t{line.packet_bytes} * number(kPacketsArrivedOffset, std::uint32_t{0});
   line.unsent_bytes = number(kUnsentOffset, std::uint32_t{0});
   line.sent_bytes = number(kBytesSentOffset, std::uint64_t{0});
   line.resent_bytes = number(kBytesResentOffset, std::uint64_t{0});

@@ -43,6 +43,11 @@ void Talk::expect(std::size_t size, Got got,
   stream_->want(true, false);
 }
 
+bool Talk::waits_for_all() {
+  std::byte first{};
+  return have_.empty() && stream_->peek(std::span(&first, 1)).outcome == Stream::Outcome::later;
+}
+
 void Talk::finish() {
   if (over()) return;
   finishing_ = true;

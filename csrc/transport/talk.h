@@ -66,6 +66,8 @@ class Talk : public std::enable_shared_from_this<Talk> {
   [[nodiscard]] std::string remote_host() const { return stream_->remote_host(); }
   [[nodiscard]] std::uint64_t trip_us() const { return stream_->line().trip_us; }
   [[nodiscard]] std::size_t unacknowledged_bytes() const { return stream_->unacknowledged_bytes(); }
+  /// Has nothing come of the message that is expected, and is nothing there to be read?
+  [[nodiscard]] bool waits_for_all();
   [[nodiscard]] bool loopback() const { return stream_->loopback(); }
   [[nodiscard]] bool local() const { return stream_->carrier() == Stream::Carrier::unix_socket; }
   void fail(const std::string& reason);  // deferred

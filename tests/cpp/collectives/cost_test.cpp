@@ -13,17 +13,33 @@ constexpr std::uint64_t kMiB = 1U << 20;
 constexpr Trips kOcean{80'000, 80'000};  // between any two
 
 TEST(Cost, IsTheStepsAndTheBytesThatCross) {
-  EXPECT_EQ(all_reduce_ns(By::exchange, 1000, 4, kOcean), 40 * kMs + 4 * 80000);
-  EXPECT_EQ(all_reduce_ns(By::direct, 1000, 4, kOcean), 80 * kMs + 2 * 80000);
+  // Each rank has a line of its own.
+  EXPECT_EQ(all_reduce_ns(By::exchange, 1000, 4, kOcean), 40 * kMs + 3 * 80000);
+  EXPECT_EQ(all_reduce_ns(By::direct, 1000, 4, kOcean), 80 * kMs + 2 * 3 * 80000 / 4);
   EXPECT_EQ(all_reduce_ns(By::ring, 1000, 4, kOcean), 240 * kMs + 2 * 3 * 80000 / 4);
-  // Two sites of three: the best ring crosses between them twice.
-  EXPECT_EQ(all_reduce_ns(By::ring, 0, 6, {80'000, 27'000}), 5 * 27 * kMs);
+  // Two sites of three have one: the best ring crosses between them twice.
+  constexpr Trips kSites{80'000, 26'667};
+  EXPECT_EQ(all_reduce_ns(By::exchange, 1000, 6, kSites), 40 * kMs + 9 * 80000);
+  EXPECT_EQ(all_reduce_ns(By::direct, 6000, 6, kSites), 80 * kMs + 2 * 9 * 80000);
+  EXPECT_EQ(all_reduce_ns(By::ring, 0, 6, kSites), 5 * 26'667'000);
+  EXPECT_EQ(all_reduce_ns(By::ring, 18, 6, kSites), 10 * (13'333'500 + 3 * 80 / 3));
+}
+
+TEST(Cost, ARingSendsItsPartsBehindEachOther) {
+  // Parts of less than a segment come step by step, larger ones are on their way meanwhile.
+  const auto part = [](std::uint64_t bytes) {
+    return all_reduce_ns(By::ring, 4 * bytes, 4, {10'000, 10'000}) / 6;
+  };
+  EXPECT_EQ(part(kMiB), 5 * kMs + kMiB * 80);
+  EXPECT_EQ(part(kMiB + (60U << 10)), 5 * kMs + kMiB * 80);
+  EXPECT_EQ(part(2 * kMiB), 2 * kMiB * 80);
 }
 
 TEST(Cost, OfTwoAnExchangeHalvesTheTimeOfLittle) {
   EXPECT_EQ(fastest_all_reduce(4, 2, kOcean), By::exchange);
-  EXPECT_EQ(fastest_all_reduce(3 * kMiB, 2, kOcean), By::exchange);
+  EXPECT_EQ(fastest_all_reduce(2 * kMiB, 2, kOcean), By::exchange);
   EXPECT_EQ(fastest_all_reduce(4 * kMiB + 4, 2, kOcean), By::ring) << "direct would be the same";
+  EXPECT_EQ(fastest_all_reduce(64 * kMiB, 2, kOcean), By::ring);
 }
 
 TEST(Cost, TheMoreBytesTheFewerTimesTheyCross) {
@@ -38,7 +54,11 @@ TEST(Cost, TheMoreBytesTheFewerTimesTheyCross) {
   }
   EXPECT_EQ(fastest_all_reduce(kMiB / 8, 4, kOcean), By::exchange);
   EXPECT_EQ(fastest_all_reduce(1 * kMiB, 4, kOcean), By::direct);
-  EXPECT_EQ(fastest_all_reduce(4 * kMiB, 4, kOcean), By::ring);
+  EXPECT_EQ(fastest_all_reduce(4 * kMiB, 4, kOcean), By::direct);
+  EXPECT_EQ(fastest_all_reduce(12 * kMiB, 4, kOcean), By::direct) << "over 1 Gbit/s it would win";
+  EXPECT_EQ(fastest_all_reduce(16 * kMiB, 4, kOcean), By::ring);
+  EXPECT_EQ(fastest_all_reduce(64 * kMiB, 64, kOcean), By::direct);
+  EXPECT_EQ(fastest_all_reduce(64 * kMiB + 4, 64, kOcean), By::ring) << "more is not kept";
 }
 
 TEST(Cost, ARingWhoseNeighboursAreNearStaysForSmallerTensors) {
@@ -50,7 +70,9 @@ TEST(Cost, ARingWhoseNeighboursAreNearStaysForSmallerTensors) {
 
 TEST(Cost, HalvesOfAnAllReduceAreChosenAlike) {
   EXPECT_TRUE(direct_half_is_faster(1 * kMiB, 4, kOcean));
-  EXPECT_FALSE(direct_half_is_faster(4 * kMiB, 4, kOcean));
+  EXPECT_TRUE(direct_half_is_faster(12 * kMiB, 4, kOcean));
+  EXPECT_FALSE(direct_half_is_faster(16 * kMiB, 4, kOcean));
+  EXPECT_FALSE(direct_half_is_faster(4 * kMiB, 4, {80'000, 40'000})) << "two sites, one line";
 }
 
 // Two sites, whose ranks are behind each other in the ring: only the last round of doubling is far.
@@ -64,7 +86,7 @@ TEST(Cost, OfTwoSitesDoublingCrossesOnceAndSendsLessThanAnExchange) {
   EXPECT_EQ(fastest_all_reduce(128U << 10, 8, two_sites(8)), By::direct) << "above its limit";
   EXPECT_EQ(all_reduce_ns(By::doubling, 64U << 10, 8, kOcean), ~0ULL);
   EXPECT_EQ(all_reduce_ns(By::doubling, 8, 6, kOcean),
-            (40 * kMs + 3 * 640) + (40 * kMs + 3 * 640) / 80'000 * 3 * 80'000)
+            (40 * kMs + 640) + (40 * kMs + 640) / 80'000 * 3 * 80'000)
       << "two more rounds fold";
 }
 

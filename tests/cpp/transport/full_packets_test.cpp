@@ -1,12 +1,18 @@
 // Paths that carry small packets and swallow those of full size: what shows them before a link is
 // up, what is done then, and what is not taken for one.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <chrono>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/limits.h"
@@ -28,11 +34,18 @@ constexpr std::size_t kFirstBytes = kOpeningBytes + kLaneHelloBytes;
 /// The far end of a path, which stands for what the path does to a connection.
 class Far {
  public:
-  explicit Far(Loop& loop, int receive_buffer = 0)
+  enum class Path : std::uint8_t { carries_all, swallows_large_packets };
+  explicit Far(Loop& loop, Path path = Path::carries_all)
       : listening_(std::move(std::move(listen_on(loop, {"127.0.0.1"}, 0, 0)).value().front())) {
-    if (receive_buffer > 0) {
-      ::setsockopt(listening_.fd(), SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
-    }
+    if (path == Path::carries_all) return;
+    // Neither those of full size pass, nor those of kSmallPacketPayloadBytes.
+    std::array<sock_filter, 4> code = {{{BPF_LD | BPF_W | BPF_LEN, 0, 0, 0},
+                                        {BPF_JMP | BPF_JGT | BPF_K, 0, 1, 500},
+                                        {BPF_RET | BPF_K, 0, 0, 0},
+                                        {BPF_RET | BPF_K, 0, 0, ~0U}}};
+    const sock_fprog program{code.size(), code.data()};
+    EXPECT_EQ(::setsockopt(listening_.fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program),
+              0);
   }
   ~Far() {
     for (const int fd : connections) ::close(fd);
@@ -56,8 +69,12 @@ class Far {
     bytes.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
     return bytes;
   }
-  [[nodiscard]] int packet_payload(std::size_t index) const {
-    int bytes = 0;
+  void say(std::size_t index, std::span<const std::byte> bytes) const {
+    EXPECT_EQ(::send(connections[index], bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  [[nodiscard]] std::uint32_t packet_payload(std::size_t index) const {
+    std::uint32_t bytes = 0;
     socklen_t size = sizeof bytes;
     ::getsockopt(connections[index], IPPROTO_TCP, TCP_MAXSEG, &bytes, &size);
     return bytes;
@@ -81,17 +98,31 @@ LaneHello hello_of(const std::vector<std::byte>& said) {
 
 TEST(FullPackets, that_do_not_arrive_are_followed_by_small_ones) {
   Pair pair;
-  Far far(pair.loop, 2048);  // takes as much as one small packet, and no more
-  pair.low.links->open(at(pair, far.address()), 30000, false);
+  Far far(pair.loop, Far::Path::swallows_large_packets);
+  // Small packets come before another address, and before what another process says there.
+  Pair strangers;
+  Handle handle = at(pair, far.address());
+  handle.addresses.push_back(strangers.low.handle().addresses[0]);
+  pair.low.links->open(handle, 30000, false);
+  const auto ticks = pair.loop.timer(1, 1, [&] { strangers.loop.run_once(false); });
   ASSERT_TRUE(poll_until(pair.loop, [&] { return far.has(1); }));
   EXPECT_GT(far.packet_payload(0), kSmallPacketPayloadBytes);
   ASSERT_TRUE(poll_until(pair.loop, [&] { return far.has(2); }));
   EXPECT_LE(far.packet_payload(1), kSmallPacketPayloadBytes);
-  // Those have no answer either (this far end has none at all): the next ones are large again.
-  ASSERT_TRUE(poll_until(pair.loop, [&] { return far.said(1).size() >= kFirstBytes; }));
-  EXPECT_EQ(far.said(1).size(), kFirstBytes) << "no filler";
-  EXPECT_FALSE(hello_of(far.said(1)).fills);
+  // Those have no answer either: this far end has none at all.
+  EXPECT_TRUE(pair.low.events.down.empty());
+  ASSERT_TRUE(poll_until(pair.loop, [&] { return !pair.low.events.down.empty(); }));
+  EXPECT_NE(pair.low.events.reasons[0].find("and small ones neither"), std::string::npos)
+      << pair.low.events.reasons[0];
+  EXPECT_NE(pair.low.events.reasons[0].find("another process"), std::string::npos);
+}
+
+TEST(FullPackets, that_have_no_answer_are_tried_again_when_small_ones_have_none) {
+  Pair pair;
+  Far far(pair.loop, Far::Path::swallows_large_packets);
+  pair.low.links->open(at(pair, far.address()), 30000, false);
   ASSERT_TRUE(poll_until(pair.loop, [&] { return far.has(3); }));
+  EXPECT_LE(far.packet_payload(1), kSmallPacketPayloadBytes);
   EXPECT_GT(far.packet_payload(2), kSmallPacketPayloadBytes);
 }
 
@@ -102,11 +133,43 @@ TEST(FullPackets, that_do_not_come_back_are_followed_by_small_ones) {
   ASSERT_TRUE(poll_until(pair.loop, [&] { return far.has(1); }));
   ASSERT_TRUE(poll_until(pair.loop, [&] { return far.said(0).size() > kFirstBytes; }));
   EXPECT_TRUE(hello_of(far.said(0)).fills);
-  const auto opening = encode_opening({kProtocolVersion, Purpose::lane});
-  ASSERT_EQ(::send(far.connections[0], opening.data(), opening.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(opening.size()));
+  far.say(0, encode_opening({kProtocolVersion, Purpose::lane}));
+  const test::Stopwatch watch;
+  ASSERT_TRUE(poll_until(pair.loop, [&] { return watch.ms() > 2 * std::int64_t{kFullPacketMs}; }));
+  EXPECT_FALSE(far.has(2)) << "a process that was stopped before its offer";
+  far.say(0, encode_lane_offer({}));
   ASSERT_TRUE(poll_until(pair.loop, [&] { return far.has(2); }));
   EXPECT_LE(far.packet_payload(1), kSmallPacketPayloadBytes);
+}
+
+TEST(FullPackets, that_come_slowly_are_waited_for) {
+  Pair pair;
+  Far far(pair.loop);
+  pair.low.links->open(at(pair, far.address()), 30000, false);
+  ASSERT_TRUE(
+      poll_until(pair.loop, [&] { return far.has(1) && far.said(0).size() > kFirstBytes; }));
+  far.say(0, encode_opening({kProtocolVersion, Purpose::lane}));
+  far.say(0, encode_lane_offer({}));
+  far.say(0, std::vector<std::byte>(1));
+  const test::Stopwatch watch;
+  ASSERT_TRUE(poll_until(pair.loop, [&] { return watch.ms() > 3 * std::int64_t{kFullPacketMs}; }));
+  EXPECT_FALSE(far.has(2));
+}
+
+TEST(FullPackets, that_are_there_when_a_process_goes_on_have_an_answer) {
+  Pair pair;
+  Far far(pair.loop);
+  pair.low.links->open(at(pair, far.address()), 30000, false);
+  ASSERT_TRUE(
+      poll_until(pair.loop, [&] { return far.has(1) && far.said(0).size() > kFirstBytes; }));
+  far.say(0, encode_opening({kProtocolVersion, Purpose::lane}));
+  far.say(0, encode_lane_offer({}));
+  far.say(0, std::vector<std::byte>(kFillerBytes));
+  // As after SIGSTOP: the time is over before anything is read.
+  std::this_thread::sleep_for(std::chrono::milliseconds(kFullPacketMs + 300));
+  const test::Stopwatch watch;
+  ASSERT_TRUE(poll_until(pair.loop, [&] { return watch.ms() > 500; }));
+  EXPECT_FALSE(far.has(2));
 }
 
 TEST(FullPackets, to_a_process_that_is_stopped_are_waited_for) {
@@ -151,7 +214,7 @@ TEST(FullPackets, of_a_dialler_with_small_ones_are_those_of_both_ends) {
   ASSERT_TRUE(poll_until(
       pair.loop, [&] { return (fd = ::accept(listening.front().fd(), nullptr, nullptr)) >= 0; }));
   for (const int end : {near.fd(), fd}) {
-    int bytes = 0;
+    std::uint32_t bytes = 0;
     socklen_t size = sizeof bytes;
     ASSERT_EQ(::getsockopt(end, IPPROTO_TCP, TCP_MAXSEG, &bytes, &size), 0);
     EXPECT_LE(bytes, kSmallPacketPayloadBytes);
