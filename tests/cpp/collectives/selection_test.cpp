@@ -168,7 +168,7 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
     }
   }
   EXPECT_EQ(std::pair(kProtocolVersion, digest.value()),
-            std::pair(5U, std::uint64_t{10267448843739214066}))
+            std::pair(5U, std::uint64_t{10267448843739214066ULL}))
       << "ranks of two builds would choose differently: raise kProtocolVersion (base/protocol.h)";
 }
 
