@@ -43,6 +43,8 @@ class Connector {
   void next(const std::string& address, const std::string& why);
   /// Connects to the same address once more, before all others, with small packets.
   void again_with_small_packets();
+  /// Has the connection that was handed out last small packets?
+  [[nodiscard]] bool small_packets() const { return handed_out_to_.small_packets; }
   /// "127.0.0.1:4711: connection refused; [::1]:4711: no answer yet".
   [[nodiscard]] std::string report() const;
 

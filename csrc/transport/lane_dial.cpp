@@ -86,10 +86,9 @@ void LaneDial::look_for_packets() {
   const bool there = talk_->unacknowledged_bytes() != kFillerBytes;
   const bool back = !offered_ || !talk_->waits_for_all();
   if (there && back) return look_for_packets_later(kFullPacketMs / 4);
-  if (swallows_ || dialler_.small_packets) {
+  if (connector_->small_packets()) {
     return next("packets of full size have no answer there, and small ones neither", false);
   }
-  swallows_ = true;
   drop_talk();
   connector_->again_with_small_packets();
 }
@@ -169,7 +168,6 @@ void LaneDial::next(const std::string& why, bool final) {
     return connect();
   }
   final_ = final_ || final;
-  swallows_ = false;
   connector_->next(address_, why == kNotPccl ? kAnotherProgram : why);
 }
 

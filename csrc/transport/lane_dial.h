@@ -55,7 +55,9 @@ class LaneDial {
 
   [[nodiscard]] std::string report() const;
   /// Have packets of full size had no answer at the address that is tried now?
-  [[nodiscard]] bool swallows() const { return swallows_; }
+  [[nodiscard]] bool swallows() const {
+    return connector_ && connector_->small_packets() && !dialler_.small_packets;
+  }
   [[nodiscard]] bool talks() const { return talk_ != nullptr; }
   /// The peer has our proof: it may have taken the lane for its own.
   [[nodiscard]] bool has_proven() const { return talk_ && proven_; }
@@ -83,8 +85,7 @@ class LaneDial {
   std::string address_;  // empty: the unix socket
   bool proven_ = false;  // in this talk
   bool final_ = false;
-  bool offered_ = false;  // in this talk
-  bool swallows_ = false;
+  bool offered_ = false;         // in this talk
   std::unique_ptr<Timer> look_;  // until the fillers have passed in both directions
   std::string seen_locally_;
   std::unique_ptr<Connector> connector_;  // null: the unix socket comes first

@@ -286,7 +286,7 @@ void TcpLinks::dial_failed(Link& link, const LaneDial::Failure& failure) {
     link.refused_since_ms = std::max<std::uint64_t>(now, 1);
   const bool refused = failure.refused && now - link.refused_since_ms >= link.refused_long_ms;
   link.last_failure = failure.what;
-  link.small_packets = false;
+  link.small_packets = path_is_small(link.peer());
   if (link.overdue) return deadline_over(link);
   if (failure.final || refused) {
     return fail(link, "cannot connect to peer " + name_of(link.handle) + ": " + failure.what,
