@@ -31,7 +31,7 @@ constexpr std::uint64_t kDoublingBytesMax = 32U << 10;
 constexpr std::uint64_t kDoublingBytesMaxPerRank = 2U << 10;
 constexpr std::uint64_t kOwnLineFaster = 10;  // than kNsPerByte says, 1 Gbit/s
 // A rank keeps what comes for a direct all-reduce out of order.
-constexpr std::uint64_t kDirectBytesMax = 64U << 20;
+constexpr std::uint64_t kFarDirectBytesMax = 64U << 20;
 
 /// A ring, or a tree, sends to few ranks at a time, and is disturbed the least: so others must be
 /// faster by a tenth.
@@ -72,16 +72,6 @@ std::uint64_t ring_ns(std::uint64_t byte_ns, std::uint64_t segment_ns, std::uint
   return 2 * (n - 1) * std::max(hop_ns, part_ns);
 }
 
-/// Where each rank has a line of its own the two send as many bytes over it: there the direct way
-/// loses little if the line is slower than it is taken to be, and wins much if it is not.
-bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Trips trips) {
-  if (bytes > kDirectBytesMax) return false;
-  const std::uint64_t faster = at_a_site(size, trips) == 1 ? kOwnLineFaster : 1;
-  const std::uint64_t byte_ns = time_of(bytes) / faster;
-  const std::uint64_t segment_ns = time_of(kSegmentBytesMax) / faster;
-  return gains(direct_ns(byte_ns, size, trips), ring_ns(byte_ns, segment_ns, size, trips));
-}
-
 }  // namespace
 
 bool is_little(std::uint64_t bytes, std::uint32_t size) {
@@ -104,12 +94,21 @@ std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t s
       return rounds_ns(farthest_ns / 2 + std::min(m, n / 2) * byte_ns, doubling_rounds(size),
                        trips);
     case AllReduceBy::direct:
-      if (bytes > kDirectBytesMax) return kNever;
+      if (bytes > kFarDirectBytesMax) return kNever;
       return direct_ns(byte_ns, size, trips);
     case AllReduceBy::ring:
       return ring_ns(byte_ns, time_of(kSegmentBytesMax), size, trips);
   }
   return kNever;
+}
+
+bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Trips trips) {
+  PCCL_ASSERT(size > 1, size);
+  if (bytes > kFarDirectBytesMax) return false;
+  const std::uint64_t faster = at_a_site(size, trips) == 1 ? kOwnLineFaster : 1;
+  const std::uint64_t byte_ns = time_of(bytes) / faster;
+  const std::uint64_t segment_ns = time_of(kSegmentBytesMax) / faster;
+  return gains(direct_ns(byte_ns, size, trips), ring_ns(byte_ns, segment_ns, size, trips));
 }
 
 AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Trips trips) {
@@ -128,10 +127,6 @@ bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Trips trips) {
   const auto rounds = static_cast<std::uint64_t>(std::bit_width(size - 1));
   const std::uint64_t tree_ns = rounds_ns(half_ns + time_of(bytes), rounds, trips);
   return gains(half_ns + (size + 1) / 2 * time_of(bytes), tree_ns);
-}
-
-bool direct_half_is_faster(std::uint64_t bytes, std::uint32_t size, Trips trips) {
-  return direct_beats_ring(bytes, size, trips);
 }
 
 }  // namespace pccl

@@ -34,8 +34,10 @@ enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, ring };
 /// Broadcast and reduce: is it faster, by a tenth, if all data go between the root and each other
 /// rank than along a tree?
 [[nodiscard]] bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Trips trips);
-/// All-gather and reduce-scatter are halves of an all-reduce: is the direct one the faster one, by
-/// a tenth? `bytes`: of all parts.
-[[nodiscard]] bool direct_half_is_faster(std::uint64_t bytes, std::uint32_t size, Trips trips);
+/// All-gather and reduce-scatter are halves of an all-reduce, and chosen like it: is the direct one
+/// faster, by a tenth? `bytes`: of all parts. Where each rank has a line of its own the two send as
+/// many bytes over it: there the direct way loses little if the line is slower than it is taken to
+/// be, and wins much if it is not.
+[[nodiscard]] bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Trips trips);
 
 }  // namespace pccl

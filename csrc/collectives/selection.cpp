@@ -37,8 +37,7 @@ bool is_middle(std::uint64_t bytes, const CollectiveArgs& args) {
 }
 
 bool direct(std::uint64_t bytes, const CollectiveArgs& args) {
-  return is_middle(bytes, args) ||
-         (far(args) && direct_half_is_faster(bytes, args.size, args.trips));
+  return is_middle(bytes, args) || (far(args) && direct_beats_ring(bytes, args.size, args.trips));
 }
 
 bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {

@@ -106,6 +106,13 @@ class Members:
         return "".join(line for peer in self.peers for line in peer.errors)
 
 
+def hosts(stack: ExitStack, **settings: float) -> Any:
+    """Of two members and their master; `settings` of the paths between them."""
+    from wan.wan import Wan
+
+    return stack.enter_context(Wan(MASTER, **settings))
+
+
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
     from chaos.run import why_not
@@ -121,9 +128,7 @@ def stack() -> Iterator[ExitStack]:
 def test_packets_of_full_size_that_vanish_cost_a_moment_and_no_member(
     stack: ExitStack, tmp_path: Path, kind: str, ways: list[tuple[int, int]]
 ) -> None:
-    from wan.wan import Wan
-
-    wan = stack.enter_context(Wan(MASTER, rtt_ms=10))
+    wan = hosts(stack, rtt_ms=10)
     for way in ways:
         wan.set(*way, swallow_above=1280)
     if kind == "run":
@@ -144,9 +149,7 @@ def test_packets_of_full_size_that_vanish_cost_a_moment_and_no_member(
 
 @pytest.mark.parametrize("kind", ["run", "fixed"])
 def test_hosts_without_ipv4_form_a_group(stack: ExitStack, tmp_path: Path, kind: str) -> None:
-    from wan.wan import Wan
-
-    wan = stack.enter_context(Wan(MASTER, rtt_ms=2))
+    wan = hosts(stack, rtt_ms=2)
     for host in range(1, MASTER + 1):
         wan.run(host, ["ip", "-4", "addr", "flush", "dev", "wan0"], check=True)
         wan.run(host, ["ip", "-4", "addr", "flush", "dev", "lo"], check=True)
@@ -159,10 +162,8 @@ def test_hosts_without_ipv4_form_a_group(stack: ExitStack, tmp_path: Path, kind:
 
 @pytest.mark.long
 def test_a_box_that_forgets_silent_connections_finds_none(stack: ExitStack, tmp_path: Path) -> None:
-    from wan.wan import Wan
-
     # Keepalives go after a third of PCCL_TCP_USER_TIMEOUT_S, 30 s; boxes forget after a minute.
-    wan = stack.enter_context(Wan(MASTER, rtt_ms=20, forget_s=15))
+    wan = hosts(stack, rtt_ms=20, forget_s=15)
     members = Members(stack, wan, str(tmp_path / "meet"), wan.address(MASTER))
     members.reduce(3)
     time.sleep(40)
@@ -176,9 +177,7 @@ def test_a_box_that_forgets_silent_connections_finds_none(stack: ExitStack, tmp_
 
 @pytest.mark.long
 def test_a_line_that_falls_to_one_percent_and_comes_back(stack: ExitStack, tmp_path: Path) -> None:
-    from wan.wan import Wan
-
-    wan = stack.enter_context(Wan(MASTER, rtt_ms=20, rate_mbit=400))
+    wan = hosts(stack, rtt_ms=20, rate_mbit=400)
     members = Members(stack, wan, str(tmp_path / "meet"), wan.address(MASTER))
     members.reduce(10)
     before = max(said["took_s"] for said in members.reduce(10))

@@ -69,10 +69,10 @@ TEST(Cost, ARingWhoseNeighboursAreNearStaysForSmallerTensors) {
 }
 
 TEST(Cost, HalvesOfAnAllReduceAreChosenAlike) {
-  EXPECT_TRUE(direct_half_is_faster(1 * kMiB, 4, kOcean));
-  EXPECT_TRUE(direct_half_is_faster(12 * kMiB, 4, kOcean));
-  EXPECT_FALSE(direct_half_is_faster(16 * kMiB, 4, kOcean));
-  EXPECT_FALSE(direct_half_is_faster(4 * kMiB, 4, {80'000, 40'000})) << "two sites, one line";
+  EXPECT_TRUE(direct_beats_ring(1 * kMiB, 4, kOcean));
+  EXPECT_TRUE(direct_beats_ring(12 * kMiB, 4, kOcean));
+  EXPECT_FALSE(direct_beats_ring(16 * kMiB, 4, kOcean));
+  EXPECT_FALSE(direct_beats_ring(4 * kMiB, 4, {80'000, 40'000})) << "two sites, one line";
 }
 
 // Two sites, whose ranks are behind each other in the ring: only the last round of doubling is far.

@@ -31,6 +31,13 @@ using test::poll_until;
 
 constexpr std::size_t kFirstBytes = kOpeningBytes + kLaneHelloBytes;
 
+std::uint32_t payload_of(int fd) {
+  std::uint32_t bytes = 0;
+  socklen_t size = sizeof bytes;
+  EXPECT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &bytes, &size), 0);
+  return bytes;
+}
+
 /// The far end of a path, which stands for what the path does to a connection.
 class Far {
  public:
@@ -74,10 +81,7 @@ class Far {
               static_cast<ssize_t>(bytes.size()));
   }
   [[nodiscard]] std::uint32_t packet_payload(std::size_t index) const {
-    std::uint32_t bytes = 0;
-    socklen_t size = sizeof bytes;
-    ::getsockopt(connections[index], IPPROTO_TCP, TCP_MAXSEG, &bytes, &size);
-    return bytes;
+    return payload_of(connections[index]);
   }
   std::vector<int> connections;
 
@@ -94,6 +98,17 @@ Handle at(const Pair& pair, const std::string& address) {
 LaneHello hello_of(const std::vector<std::byte>& said) {
   EXPECT_GE(said.size(), kFirstBytes);
   return decode_lane_hello(std::span(said).subspan(kOpeningBytes, kLaneHelloBytes)).value();
+}
+
+/// Dials, and answers with an opening what a dialler of full packets says; false: it says nothing.
+bool answers(Pair& pair, Far& far) {
+  pair.low.links->open(at(pair, far.address()), 30000, false);
+  if (!poll_until(pair.loop, [&] { return far.has(1) && far.said(0).size() > kFirstBytes; })) {
+    return false;
+  }
+  EXPECT_TRUE(hello_of(far.said(0)).fills);
+  far.say(0, encode_opening({kProtocolVersion, Purpose::lane}));
+  return true;
 }
 
 TEST(FullPackets, that_do_not_arrive_are_followed_by_small_ones) {
@@ -129,13 +144,8 @@ TEST(FullPackets, that_have_no_answer_are_tried_again_when_small_ones_have_none)
 TEST(FullPackets, that_do_not_come_back_are_followed_by_small_ones) {
   Pair pair;
   Far far(pair.loop);
-  pair.low.links->open(at(pair, far.address()), 30000, false);
-  ASSERT_TRUE(poll_until(pair.loop, [&] { return far.has(1); }));
-  ASSERT_TRUE(poll_until(pair.loop, [&] { return far.said(0).size() > kFirstBytes; }));
-  EXPECT_TRUE(hello_of(far.said(0)).fills);
-  far.say(0, encode_opening({kProtocolVersion, Purpose::lane}));
-  const test::Stopwatch watch;
-  ASSERT_TRUE(poll_until(pair.loop, [&] { return watch.ms() > 2 * std::int64_t{kFullPacketMs}; }));
+  ASSERT_TRUE(answers(pair, far));
+  test::pass(pair.loop, 2 * kFullPacketMs);
   EXPECT_FALSE(far.has(2)) << "a process that was stopped before its offer";
   far.say(0, encode_lane_offer({}));
   ASSERT_TRUE(poll_until(pair.loop, [&] { return far.has(2); }));
@@ -145,30 +155,22 @@ TEST(FullPackets, that_do_not_come_back_are_followed_by_small_ones) {
 TEST(FullPackets, that_come_slowly_are_waited_for) {
   Pair pair;
   Far far(pair.loop);
-  pair.low.links->open(at(pair, far.address()), 30000, false);
-  ASSERT_TRUE(
-      poll_until(pair.loop, [&] { return far.has(1) && far.said(0).size() > kFirstBytes; }));
-  far.say(0, encode_opening({kProtocolVersion, Purpose::lane}));
+  ASSERT_TRUE(answers(pair, far));
   far.say(0, encode_lane_offer({}));
   far.say(0, std::vector<std::byte>(1));
-  const test::Stopwatch watch;
-  ASSERT_TRUE(poll_until(pair.loop, [&] { return watch.ms() > 3 * std::int64_t{kFullPacketMs}; }));
+  test::pass(pair.loop, 3 * kFullPacketMs);
   EXPECT_FALSE(far.has(2));
 }
 
 TEST(FullPackets, that_are_there_when_a_process_goes_on_have_an_answer) {
   Pair pair;
   Far far(pair.loop);
-  pair.low.links->open(at(pair, far.address()), 30000, false);
-  ASSERT_TRUE(
-      poll_until(pair.loop, [&] { return far.has(1) && far.said(0).size() > kFirstBytes; }));
-  far.say(0, encode_opening({kProtocolVersion, Purpose::lane}));
+  ASSERT_TRUE(answers(pair, far));
   far.say(0, encode_lane_offer({}));
   far.say(0, std::vector<std::byte>(kFillerBytes));
   // As after SIGSTOP: the time is over before anything is read.
   std::this_thread::sleep_for(std::chrono::milliseconds(kFullPacketMs + 300));
-  const test::Stopwatch watch;
-  ASSERT_TRUE(poll_until(pair.loop, [&] { return watch.ms() > 500; }));
+  test::pass(pair.loop, 500);
   EXPECT_FALSE(far.has(2));
 }
 
@@ -177,8 +179,7 @@ TEST(FullPackets, to_a_process_that_is_stopped_are_waited_for) {
   Far far(pair.loop);
   pair.low.links->open(at(pair, far.address()), 30000, false);
   ASSERT_TRUE(poll_until(pair.loop, [&] { return far.has(1); }));
-  const test::Stopwatch watch;
-  ASSERT_TRUE(poll_until(pair.loop, [&] { return watch.ms() > 3 * std::int64_t{kFullPacketMs}; }));
+  test::pass(pair.loop, 3 * kFullPacketMs);
   EXPECT_FALSE(far.has(2));
 }
 
@@ -214,11 +215,8 @@ TEST(FullPackets, of_a_dialler_with_small_ones_are_those_of_both_ends) {
   ASSERT_TRUE(poll_until(
       pair.loop, [&] { return (fd = ::accept(listening.front().fd(), nullptr, nullptr)) >= 0; }));
   for (const int end : {near.fd(), fd}) {
-    std::uint32_t bytes = 0;
-    socklen_t size = sizeof bytes;
-    ASSERT_EQ(::getsockopt(end, IPPROTO_TCP, TCP_MAXSEG, &bytes, &size), 0);
-    EXPECT_LE(bytes, kSmallPacketPayloadBytes);
-    EXPECT_GT(bytes, kSmallPacketPayloadBytes - 40);  // but for TCP's options
+    EXPECT_LE(payload_of(end), kSmallPacketPayloadBytes);
+    EXPECT_GT(payload_of(end), kSmallPacketPayloadBytes - 40);  // but for TCP's options
   }
   ::close(fd);
 }

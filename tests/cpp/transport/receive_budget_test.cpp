@@ -136,10 +136,6 @@ struct Master {
     });
     return done && !ended;
   }
-  void pass(std::uint64_t ms) {
-    const test::Stopwatch watch;
-    poll_until(loop, [&] { return watch.ms() >= static_cast<std::int64_t>(ms); });
-  }
 };
 
 /// Nobody is given up for being slow.
@@ -196,7 +192,7 @@ TEST(LargeMessages, a_slow_one_is_given_up_while_others_wait_and_only_then) {
   ASSERT_TRUE(master.bring(*trickles, kMiB));
   const auto drip =
       master.loop.timer(10, 10, [&, client = trickles.get()] { client->send("drip"); });
-  master.pass(1000);
+  test::pass(master.loop, 1000);
   EXPECT_EQ(peer->closed, "");  // it disturbs nobody
   const auto [honest, honest_peer] = master.connect();
   honest->send(bytes_of(std::string(4 * kMiB, 'x')));
@@ -217,7 +213,7 @@ TEST(LargeMessages, a_fast_one_is_not_given_up_however_many_wait) {
   waits->send(bytes_of(std::string(4 * kMiB, 'x')));
   ASSERT_TRUE(poll_until(master.loop, [&, p = waiting] { return p->channel->held_back(); }));
   for (int i = 0; i < 31; ++i) {
-    master.pass(100);
+    test::pass(master.loop, 100);
     ASSERT_TRUE(master.bring(*steady, kMiB));
   }
   ASSERT_TRUE(poll_until(master.loop, [&, p = waiting] { return p->arrived.size() == 1; }));

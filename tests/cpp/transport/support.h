@@ -113,6 +113,12 @@ inline bool poll_until(Loop& loop, const std::function<bool()>& done,
   return run_until(loop, done, timeout_ms);
 }
 
+/// Runs the loop for so long.
+inline void pass(Loop& loop, std::uint64_t ms) {
+  const Stopwatch watch;
+  poll_until(loop, [&] { return watch.ms() >= static_cast<std::int64_t>(ms); });
+}
+
 /// Collects log lines while it lives.
 class LogLines {
  public:
