@@ -176,6 +176,20 @@ def test_pure_folders_touch_nothing_of_the_outside_world() -> None:
     none_of(wrong, "no threads, sockets, files, environment, clocks, chance or unordered_* here")
 
 
+def test_the_thread_sanitizer_is_given_each_test_with_threads() -> None:
+    cmake = (CSRC / "CMakeLists.txt").read_text()
+    quoted = re.search(r"string\(CONCAT ONE_THREAD\n([^)]*)\)", cmake)
+    assert quoted
+    names = "".join(re.findall(r'"([^"]*)"', quoted[1])).split("|")
+    threads = re.compile(r"\b(std::j?thread|std::async|fork|in_background|Engine|MasterThread)\b")
+    wrong = []
+    for name in names:
+        found = list(TESTS.glob(f"*/{name}_test.cpp"))
+        wrong += [] if found else [f"{name}_test.cpp is not there"]
+        wrong += [name_of(path) for path in found if threads.search(path.read_text())]
+    none_of(wrong, "ONE_THREAD of csrc/CMakeLists.txt names tests with one thread alone")
+
+
 def test_nothing_but_gil_h_takes_pythons_lock_or_gives_it() -> None:
     words = re.compile(r"gil_scoped_|PyGILState_Release|PyEval_RestoreThread")
     wrong = [

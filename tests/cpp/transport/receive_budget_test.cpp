@@ -172,11 +172,11 @@ TEST(LargeMessages, without_room_a_connection_is_not_read_until_others_have_come
 }
 
 TEST(LargeMessages, many_honest_ones_come_in_turn_through_little_room) {
-  Master master(patient(6 * kMiB));
+  Master master(patient(3 * kMiB / 2));
   std::vector<std::unique_ptr<Channel>> senders;
   for (int i = 0; i < 12; ++i) senders.push_back(master.connect().first);
   for (const auto& sender : senders) {
-    for (int i = 0; i < 3; ++i) sender->send(bytes_of(std::string(5 * kMiB, 'x')));
+    for (int i = 0; i < 3; ++i) sender->send(bytes_of(std::string(5 * kMiB / 4, 'x')));
   }
   ASSERT_TRUE(poll_until(master.loop, [&] { return master.order.size() == 36; }));
   for (const auto& peer : master.peers) EXPECT_EQ(peer->arrived.size(), 3U);
