@@ -1,4 +1,4 @@
-// Round trips between the ranks of a group, as far as they decide how data go.
+// Round trips of the links of one member of a group.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@ namespace pccl {
 
 /// In microseconds; 0: short, or not known.
 struct Trips {
-  std::uint32_t farthest_us = 0;   // between the two that are the farthest from each other
-  std::uint32_t neighbour_us = 0;  // between two neighbours in the ring, in the mean
+  std::uint32_t farthest_us = 0;   // to the member that is the farthest from it
+  std::uint32_t neighbour_us = 0;  // to the next one in the ring
   bool operator==(const Trips&) const = default;
 
   static void fields(auto& self, auto&& visit) {

@@ -1,7 +1,7 @@
 // Ranks are taken to stand at sites of m ranks each, which have one line in common: then the bytes
 // that cross it decide. The order of the ring has ranks of one site behind each other, so one of m
-// neighbours is far, and m follows from the two trips: half of all ranks where the mean of the
-// neighbours is 2 / n of the farthest, one where all are equally far. Of a site
+// neighbours is far, and m follows from the two round trips: half of all ranks where the mean of
+// the neighbours is 2 / n of the farthest, one where all are equally far. Of a site
 //
 //   exchange  S                 over m (n - m) pairs
 //   doubling  S                 over m pairs, in the last round
@@ -11,7 +11,8 @@
 // cross its line. The last round of doubling, and of a tree, is a far one, and the others are as
 // far as neighbours are in the mean. In a ring parts follow each other, segment by segment: a step
 // takes the time of a part on the line, or that in which a segment comes to the next rank, if that
-// is longer. tests/labs/costs compares all this with a simulation of the schedules.
+// is longer; and at the end the shorter one of both is left. tests/labs/costs compares all this
+// with a simulation of the schedules.
 #include "collectives/cost.h"
 
 #include <algorithm>
@@ -29,17 +30,27 @@ constexpr std::uint64_t kBytesMax = 1ULL << 33;  // more cost as much as these: 
 constexpr std::uint64_t kGain = 10;
 constexpr std::uint64_t kDoublingBytesMax = 32U << 10;
 constexpr std::uint64_t kDoublingBytesMaxPerRank = 2U << 10;
-constexpr std::uint64_t kOwnLineFaster = 10;  // than kNsPerByte says, 1 Gbit/s
+constexpr std::uint64_t kOwnMbit = 1000;   // of a line whose rate nobody knows, and of a rank alone
+constexpr std::uint64_t kMbitMax = 10000;  // of faster lines a core is the limit
+constexpr std::uint64_t kNsPerByteOfMbit = 8000;
 // A rank keeps what comes for a direct all-reduce out of order.
 constexpr std::uint64_t kFarDirectBytesMax = 64U << 20;
 
 /// A ring, or a tree, sends to few ranks at a time, and is disturbed the least: so others must be
 /// faster by a tenth.
-bool gains(std::uint64_t ns, std::uint64_t than_ns) { return ns <= than_ns - than_ns / kGain; }
+bool gains(std::uint64_t ns, std::uint64_t than_ns) {
+  return ns <= kNever / 2 && ns + ns / kGain <= than_ns;
+}
+
+bool is_measured(Lines lines) { return lines.mbit_per_s > 0; }
+
+std::uint64_t mbit_of(Lines lines) {
+  return is_measured(lines) ? std::min<std::uint64_t>(lines.mbit_per_s, kMbitMax) : kMbitAssumed;
+}
 
 /// `far_ns` in the far round; the others by how far neighbours are.
-std::uint64_t rounds_ns(std::uint64_t far_ns, std::uint64_t rounds, Trips trips) {
-  return far_ns + far_ns / std::max(1U, trips.farthest_us) * (rounds - 1) * trips.neighbour_us;
+std::uint64_t rounds_ns(std::uint64_t far_ns, std::uint64_t rounds, Lines lines) {
+  return far_ns + far_ns / std::max(1U, lines.farthest_us) * (rounds - 1) * lines.neighbour_us;
 }
 
 std::uint64_t doubling_rounds(std::uint32_t size) {
@@ -48,28 +59,41 @@ std::uint64_t doubling_rounds(std::uint32_t size) {
 }
 
 /// Ranks of a site.
-std::uint64_t at_a_site(std::uint32_t size, Trips trips) {
+std::uint64_t at_a_site(std::uint32_t size, Lines lines) {
   const std::uint64_t most = (size + 1) / 2;
-  if (trips.neighbour_us == 0) return most;
-  const std::uint64_t rounded = (std::uint64_t{2} * trips.farthest_us + trips.neighbour_us) /
-                                (std::uint64_t{2} * trips.neighbour_us);
+  if (lines.neighbour_us == 0) return most;
+  const std::uint64_t rounded = (std::uint64_t{2} * lines.farthest_us + lines.neighbour_us) /
+                                (std::uint64_t{2} * lines.neighbour_us);
   return std::clamp<std::uint64_t>(rounded, 1, most);
 }
 
-std::uint64_t time_of(std::uint64_t bytes) { return std::min(bytes, kBytesMax) * kNsPerByte; }
+std::uint64_t time_of(std::uint64_t bytes, std::uint64_t mbit) {
+  return std::min(bytes, kBytesMax) * kNsPerByteOfMbit / mbit;
+}
 
-std::uint64_t direct_ns(std::uint64_t byte_ns, std::uint32_t size, Trips trips) {
+/// To be kept at a rank beyond input and output. What is not measured may be slow, and then such
+/// ways are the wrong ones for much.
+std::uint64_t kept_bytes_max(Lines lines) {
+  return is_measured(lines) ? kMeasuredKeptBytesMax : kExchangedBytesMax;
+}
+
+bool may_double(std::uint64_t bytes, std::uint32_t size, Lines lines) {
+  return is_little(bytes, size) || (is_measured(lines) && bytes <= kMeasuredKeptBytesMax);
+}
+
+std::uint64_t direct_ns(std::uint64_t byte_ns, std::uint32_t size, Lines lines) {
   const std::uint64_t n = size;
-  const std::uint64_t m = at_a_site(size, trips);
-  return trips.farthest_us * kNsPerUs + 2 * m * (n - m) * byte_ns / n;
+  const std::uint64_t m = at_a_site(size, lines);
+  return lines.farthest_us * kNsPerUs + 2 * m * (n - m) * byte_ns / n;
 }
 std::uint64_t ring_ns(std::uint64_t byte_ns, std::uint64_t segment_ns, std::uint32_t size,
-                      Trips trips) {
+                      Lines lines) {
   const std::uint64_t n = size;
   const std::uint64_t part_ns = byte_ns / n;
+  const std::uint64_t first_ns = std::min(part_ns, segment_ns);
   const std::uint64_t hop_ns =
-      trips.neighbour_us * kNsPerUs / 2 + std::min(part_ns, segment_ns) / at_a_site(size, trips);
-  return 2 * (n - 1) * std::max(hop_ns, part_ns);
+      lines.neighbour_us * kNsPerUs / 2 + first_ns / at_a_site(size, lines);
+  return 2 * (n - 1) * std::max(hop_ns, part_ns) + std::min(hop_ns, part_ns - first_ns);
 }
 
 }  // namespace
@@ -78,55 +102,59 @@ bool is_little(std::uint64_t bytes, std::uint32_t size) {
   return bytes <= std::max(kDoublingBytesMax, size * kDoublingBytesMaxPerRank);
 }
 
-std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size, Trips trips) {
+std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size, Lines lines) {
   PCCL_ASSERT(size > 1, size);
   const std::uint64_t n = size;
-  const std::uint64_t m = at_a_site(size, trips);
-  const std::uint64_t byte_ns = time_of(bytes);
-  const std::uint64_t farthest_ns = trips.farthest_us * kNsPerUs;
+  const std::uint64_t m = at_a_site(size, lines);
+  const std::uint64_t mbit = mbit_of(lines);
+  const std::uint64_t byte_ns = time_of(bytes, mbit);
+  const std::uint64_t farthest_ns = lines.farthest_us * kNsPerUs;
   switch (by) {
     case AllReduceBy::exchange:
-      if (std::max<std::uint64_t>(bytes, kKeptBytesMin) > kExchangedBytesMax / (n - 1))
+      if (std::max<std::uint64_t>(bytes, kKeptBytesMin) > kept_bytes_max(lines) / (n - 1))
         return kNever;
       return farthest_ns / 2 + m * (n - m) * byte_ns;
     case AllReduceBy::doubling:
-      if (!is_little(bytes, size)) return kNever;
+      if (!may_double(bytes, size, lines)) return kNever;
       return rounds_ns(farthest_ns / 2 + std::min(m, n / 2) * byte_ns, doubling_rounds(size),
-                       trips);
+                       lines);
     case AllReduceBy::direct:
       if (bytes > kFarDirectBytesMax) return kNever;
-      return direct_ns(byte_ns, size, trips);
+      return direct_ns(byte_ns, size, lines);
     case AllReduceBy::ring:
-      return ring_ns(byte_ns, time_of(kSegmentBytesMax), size, trips);
+      return ring_ns(byte_ns, time_of(kSegmentBytesMax, mbit), size, lines);
   }
   return kNever;
 }
 
-bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Trips trips) {
+bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Lines lines) {
   PCCL_ASSERT(size > 1, size);
   if (bytes > kFarDirectBytesMax) return false;
-  const std::uint64_t faster = at_a_site(size, trips) == 1 ? kOwnLineFaster : 1;
-  const std::uint64_t byte_ns = time_of(bytes) / faster;
-  const std::uint64_t segment_ns = time_of(kSegmentBytesMax) / faster;
-  return gains(direct_ns(byte_ns, size, trips), ring_ns(byte_ns, segment_ns, size, trips));
+  const bool own = at_a_site(size, lines) == 1 && !is_measured(lines);
+  const std::uint64_t mbit = own ? kOwnMbit : mbit_of(lines);
+  const std::uint64_t byte_ns = time_of(bytes, mbit);
+  const std::uint64_t segment_ns = time_of(kSegmentBytesMax, mbit);
+  return gains(direct_ns(byte_ns, size, lines), ring_ns(byte_ns, segment_ns, size, lines));
 }
 
-AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Trips trips) {
-  const auto ns = [&](AllReduceBy by) { return all_reduce_ns(by, bytes, size, trips); };
+AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Lines lines) {
+  const auto ns = [&](AllReduceBy by) { return all_reduce_ns(by, bytes, size, lines); };
   AllReduceBy best = AllReduceBy::exchange;
   for (const AllReduceBy by : {AllReduceBy::doubling, AllReduceBy::direct}) {
     if (ns(by) < ns(best)) best = by;
   }
-  if (is_little(bytes, size) || gains(ns(best), ns(AllReduceBy::ring))) return best;
-  return direct_beats_ring(bytes, size, trips) ? AllReduceBy::direct : AllReduceBy::ring;
+  const bool no_ring = is_little(bytes, size) && !is_measured(lines);
+  if (no_ring || gains(ns(best), ns(AllReduceBy::ring))) return best;
+  return direct_beats_ring(bytes, size, lines) ? AllReduceBy::direct : AllReduceBy::ring;
 }
 
-bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Trips trips) {
+bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Lines lines) {
   PCCL_ASSERT(size > 1, size);
-  const std::uint64_t half_ns = trips.farthest_us * kNsPerUs / 2;
+  const std::uint64_t half_ns = lines.farthest_us * kNsPerUs / 2;
   const auto rounds = static_cast<std::uint64_t>(std::bit_width(size - 1));
-  const std::uint64_t tree_ns = rounds_ns(half_ns + time_of(bytes), rounds, trips);
-  return gains(half_ns + (size + 1) / 2 * time_of(bytes), tree_ns);
+  const std::uint64_t byte_ns = time_of(bytes, mbit_of(lines));
+  const std::uint64_t tree_ns = rounds_ns(half_ns + byte_ns, rounds, lines);
+  return gains(half_ns + (size + 1) / 2 * byte_ns, tree_ns);
 }
 
 }  // namespace pccl

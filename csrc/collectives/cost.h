@@ -2,42 +2,42 @@
 // all steps, and the time of the bytes on the line that all ranks may have in common.
 //
 // Pure, and in whole nanoseconds: all ranks compute the same numbers. So numbers and formulas here
-// are a part of the protocol (PROTOCOL.md, Trips). Over short lines other things decide
+// are a part of the protocol (PROTOCOL.md, Lines). Over short lines other things decide
 // (selection.cpp).
 #pragma once
 
 #include <cstdint>
 
-#include "base/trips.h"
+#include "base/lines.h"
 
 namespace pccl {
 
-/// From this round trip on of the two farthest ranks the model decides.
-inline constexpr std::uint32_t kFarUs = 2000;
-/// For a byte on the line that all ranks have in common: 100 Mbit/s. Over faster lines a ring is
+/// Of the line that all ranks have in common, where it is not measured. Over faster lines a ring is
 /// taken sooner than it would have to be, over slower ones later.
-inline constexpr std::uint64_t kNsPerByte = 80;
+inline constexpr std::uint64_t kMbitAssumed = 100;
 /// An exchange keeps so many bytes at each rank, at most; of each other one kKeptBytesMin at least.
 inline constexpr std::uint64_t kExchangedBytesMax = 4U << 20;
+/// As many an exchange and doubling, where the rate of the lines is known.
+inline constexpr std::uint64_t kMeasuredKeptBytesMax = 16U << 20;
 
 enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, ring };
 
 /// So little that recursive doubling may be taken, and a ring may not.
 [[nodiscard]] bool is_little(std::uint64_t bytes, std::uint32_t size);
 
-/// Nanoseconds; ~0: not by this one. `bytes`: of the tensor; `size`: ranks, 2 or more. Trips: 1 s
+/// Nanoseconds; ~0: not by this one. `bytes`: of the tensor; `size`: ranks, 2 or more. Lines: 1 s
 /// at most.
 [[nodiscard]] std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size,
-                                          Trips trips);
+                                          Lines lines);
 /// The fastest; the ring, except for little, unless another one takes a tenth less.
-[[nodiscard]] AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Trips trips);
+[[nodiscard]] AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Lines lines);
 /// Broadcast and reduce: is it faster, by a tenth, if all data go between the root and each other
 /// rank than along a tree?
-[[nodiscard]] bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Trips trips);
+[[nodiscard]] bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Lines lines);
 /// All-gather and reduce-scatter are halves of an all-reduce, and chosen like it: is the direct one
 /// faster, by a tenth? `bytes`: of all parts. Where each rank has a line of its own the two send as
 /// many bytes over it: there the direct way loses little if the line is slower than it is taken to
 /// be, and wins much if it is not.
-[[nodiscard]] bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Trips trips);
+[[nodiscard]] bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Lines lines);
 
 }  // namespace pccl

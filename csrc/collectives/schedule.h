@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/trips.h"
+#include "base/lines.h"
 #include "base/types.h"
 
 namespace pccl {
@@ -107,7 +107,7 @@ struct CollectiveArgs {
   std::uint32_t root = 0;
   std::uint64_t element_bytes = 1;
   Quantisation quantisation = Quantisation::none;  // all_reduce of float32, sum or avg
-  Trips trips = {};                                // the same ones at all ranks
+  Lines lines = {};                                // the same ones at all ranks
   std::vector<std::uint64_t> input_bytes;
   std::vector<std::uint64_t> output_bytes;
 };
@@ -121,7 +121,7 @@ using RankPairs = std::set<std::pair<std::uint32_t, std::uint32_t>>;
 [[nodiscard]] std::vector<std::uint32_t> ring_order(std::vector<std::uint32_t> order,
                                                     const RankPairs& apart);
 
-/// The schedule of `args` by the algorithm that selection.cpp picks for kind, size, bytes, trips. A
+/// The schedule of `args` by the algorithm that selection.cpp picks for kind, size, bytes, lines. A
 /// pure function; all ranks pick the same algorithm, because they decide by values that all know.
 [[nodiscard]] Schedule build_schedule(const CollectiveArgs& args);
 

@@ -30,18 +30,21 @@ std::uint64_t sum_of(const std::vector<std::uint64_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
 }
 
-bool far(const CollectiveArgs& args) { return args.trips.farthest_us >= kFarUs; }
+bool far(const CollectiveArgs& args) { return args.lines.farthest_us >= kFarUs; }
 
 bool is_middle(std::uint64_t bytes, const CollectiveArgs& args) {
   return bytes <= std::max(kDirectBytesMax, args.size * kDirectBytesMaxPerRank);
 }
 
+/// What takes two steps on a short line takes no more on a longer one, unless its rate is known.
 bool direct(std::uint64_t bytes, const CollectiveArgs& args) {
-  return is_middle(bytes, args) || (far(args) && direct_beats_ring(bytes, args.size, args.trips));
+  const bool measured = far(args) && args.lines.mbit_per_s > 0;
+  if (!measured && is_middle(bytes, args)) return true;
+  return far(args) && direct_beats_ring(bytes, args.size, args.lines);
 }
 
 bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {
-  return far(args) && direct_beats_tree(bytes, args.size, args.trips);
+  return far(args) && direct_beats_tree(bytes, args.size, args.lines);
 }
 
 bool chain(std::uint64_t bytes, const CollectiveArgs& args) {
@@ -118,7 +121,7 @@ Schedule all_reduce(const CollectiveArgs& args) {
   if (!far(args)) {
     if (is_little(bytes, args.size)) return recursive_doubling_all_reduce(args);
   } else {
-    switch (fastest_all_reduce(bytes, args.size, args.trips)) {
+    switch (fastest_all_reduce(bytes, args.size, args.lines)) {
       case AllReduceBy::exchange:
         return exchange_all_reduce(args);
       case AllReduceBy::doubling:
@@ -129,8 +132,7 @@ Schedule all_reduce(const CollectiveArgs& args) {
         break;
     }
   }
-  // What takes two steps on a short line takes no more on a longer one.
-  return is_middle(bytes, args) ? direct_all_reduce(args) : ring_all_reduce(args);
+  return direct(bytes, args) ? direct_all_reduce(args) : ring_all_reduce(args);
 }
 
 }  // namespace

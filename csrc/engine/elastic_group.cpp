@@ -264,7 +264,7 @@ void ElasticGroup::on(const peer::Configure& a) {
   const std::vector<PeerId> before = members();
   std::vector<PeerId> peers;
   for (const Member& m : a.members) peers.push_back(m.peer());
-  set_epoch(a.epoch, std::move(peers), a.relays, a.ring, a.trips);
+  set_epoch(a.epoch, std::move(peers), a.relays, a.ring, a.lines);
   for (const Member& m : a.members) keeper_.stop_trying(m.peer());
   for (const PeerId peer : before) {
     if (!member(peer)) {
@@ -548,7 +548,7 @@ GroupView ElasticGroup::view() const {
   view.step = core_.step;
   view.numbering = numbering_;
   view.ring = std::make_shared<const std::vector<PeerId>>(run_->ring);
-  view.trips = run_->trips;
+  view.lines = run_->lines;
   view.admitted = admitted_;
   view.left = end_.in_order();
   if (const auto& ranks = contributors_.so_far()) {

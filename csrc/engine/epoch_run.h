@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "base/trips.h"
+#include "base/lines.h"
 #include "engine/context.h"
 #include "engine/early.h"
 #include "engine/flow.h"
@@ -30,7 +30,7 @@ struct EpochRun {
   const EpochId id;
   std::vector<PeerId> members;  // in rank order, with this peer; empty before the epoch begins
   std::vector<PeerId> ring;     // the members in the order of the ring
-  Trips trips;                  // of the members
+  Lines lines;                  // of the members
   bool stopped = false;         // the epoch has ended: its frames are dropped
   Flow flow;
   Early early;

@@ -46,7 +46,7 @@ EpochRun* Group::run_of(PeerId from, EpochId epoch) {
 }
 
 void Group::set_epoch(EpochId epoch, std::vector<PeerId> members, const std::vector<Relay>& relays,
-                      const std::vector<PeerId>& ring, Trips trips) {
+                      const std::vector<PeerId>& ring, Lines lines) {
   std::unique_ptr<EpochRun> before = std::move(run_);
   run_ = ahead_ && ahead_->id == epoch ? std::move(ahead_) : make_run(epoch);
   ahead_.reset();
@@ -62,7 +62,7 @@ void Group::set_epoch(EpochId epoch, std::vector<PeerId> members, const std::vec
     run_->ring.push_back(members[m]);
   }
   run_->members = std::move(members);
-  run_->trips = trips;
+  run_->lines = lines;
   for (auto& [key, pending] : ops_) {
     pending.early_bytes.clear();
     run_->early.issued(key);
@@ -157,7 +157,7 @@ void Group::start_now(Pending& pending) {
   run_->running[token] = key;
   ops_.started(pending);
   const bool runs = with_memory(
-      key, [&] { op.start(*this, std::move(ranks), me, token, elastic_, run_->trips); });
+      key, [&] { op.start(*this, std::move(ranks), me, token, elastic_, run_->lines); });
   if (!runs) return;
   for (EarlySegment& segment : run_->early.take(key)) {
     Pending* still = ops_.find(key);

@@ -131,10 +131,10 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void ask_issued(const Pending& pending, PeerId peer);
   /// Begins an epoch. `relays`: pairs of members that reach each other over a third member only;
   /// the ring makes no neighbours of such a pair if another order of the ring is possible. `ring`:
-  /// the members in the order in which data go round; empty: rank order. `trips`: the same ones at
+  /// the members in the order in which data go round; empty: rank order. `lines`: the same ones at
   /// all members.
   void set_epoch(EpochId epoch, std::vector<PeerId> members, const std::vector<Relay>& relays = {},
-                 const std::vector<PeerId>& ring = {}, Trips trips = {});
+                 const std::vector<PeerId>& ring = {}, Lines lines = {});
   /// Drops the segments that came early for operations of earlier steps, which were not called
   /// here.
   void begin_step(std::uint64_t step) { run_->early.drop_before(OpKey{step, 0}); }

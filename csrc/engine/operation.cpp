@@ -31,12 +31,12 @@ Operation::Operation(BufferPool& pool, OpKey key, OpRequest request, std::shared
 }
 
 void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributors,
-                      std::uint32_t me, MemoryToken token, bool keep_preimage, Trips trips) {
+                      std::uint32_t me, MemoryToken token, bool keep_preimage, Lines lines) {
   PCCL_ASSERT(!running());
   port_ = &port;
   contributors_ = std::move(contributors);
   me_ = me;
-  trips_ = trips;
+  lines_ = lines;
   token_ = token;
   bytes_sent_ = 0;
   bytes_received_ = 0;
@@ -95,7 +95,7 @@ CollectiveArgs Operation::arguments() const {
   args.size = static_cast<std::uint32_t>(contributors_.size());
   args.element_bytes = dtype_bytes(d.dtype);
   args.quantisation = d.quantisation;
-  args.trips = trips_;
+  args.lines = lines_;
   if (d.root >= 0) {
     const auto at =
         std::find(contributors_.begin(), contributors_.end(), static_cast<std::uint32_t>(d.root));

@@ -54,10 +54,10 @@ class Operation {
   Operation& operator=(const Operation&) = delete;
 
   /// Begins to run among `contributors` (indexes into the caller's numbering, ascending; `me` is
-  /// our place among them). `keep_preimage`: restore() will be able to undo it. `trips`: the same
+  /// our place among them). `keep_preimage`: restore() will be able to undo it. `lines`: the same
   /// ones at all contributors.
   void start(OperationPort& port, std::vector<std::uint32_t> contributors, std::uint32_t me,
-             MemoryToken token, bool keep_preimage, Trips trips = {});
+             MemoryToken token, bool keep_preimage, Lines lines = {});
   /// Forgets the run; the caller has cancelled `token()` in the links before.
   void stop();
   void restore();
@@ -171,7 +171,7 @@ class Operation {
   MemoryToken token_ = 0;
   std::vector<std::uint32_t> contributors_;
   std::uint32_t me_ = 0;
-  Trips trips_;
+  Lines lines_;
   Schedule schedule_;
   std::vector<StepState> states_;
   std::unordered_map<std::uint64_t, std::uint32_t> receives_;  // (contributor, channel) -> step

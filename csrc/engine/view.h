@@ -22,7 +22,7 @@ struct GroupView {
   Numbering numbering = std::make_shared<const std::vector<PeerId>>();
   /// Members of the epoch, in the order in which data go round.
   std::shared_ptr<const std::vector<PeerId>> ring = numbering;
-  Trips trips;  // of the members
+  Lines lines;  // of the members
   /// Ranks that have contributed to all operations of this step so far; none: there is none yet.
   std::shared_ptr<const std::vector<std::uint32_t>> contributors =
       std::make_shared<const std::vector<std::uint32_t>>();

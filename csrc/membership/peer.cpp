@@ -279,13 +279,13 @@ void say_changes(const State& s, const Configure& change, const std::optional<Ep
   out.push_back(Say{false, head + joined(texts)});
 }
 
-void configure(State& s, const std::optional<Epoch>& before, Trips trips, Actions& out) {
+void configure(State& s, const std::optional<Epoch>& before, Lines lines, Actions& out) {
   Configure change{s.started->id, peer_group(s.started->members, s.self.place.rank), {}, {}, {}};
   for (const Relay& relay : s.started->relays) {
     if (contains(change.members, relay.a)) change.relays.push_back(relay);
   }
   change.ring = ring_of(*s.started, s.self.place.rank);
-  change.trips = trips;
+  change.lines = lines;
   std::set<PeerId> previous;
   if (before) {
     for (const Member& m : before->members) {
@@ -310,7 +310,7 @@ void begin(State& s, const Start& start, Actions& out) {
   s.stopped = false;
   s.here.clear();
   for (const Member& m : s.started->members) s.here.insert(m.peer());
-  configure(s, before, start.trips, out);
+  configure(s, before, start.lines, out);
 
   // An operation that was issued after Ready may have failed at this peer alone; no verdict knows
   // this failure. It stays until a voted boundary clears it.

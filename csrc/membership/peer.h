@@ -174,7 +174,7 @@ struct Configure {  // a new epoch has begun
   std::vector<PeerId> joined;
   std::vector<Relay> relays = {};  // of the own peer group
   std::vector<PeerId> ring = {};   // `members` in the order in which data go round
-  Trips trips = {};                // of the own peer group, the same ones at all its members
+  Lines lines = {};                // of the own peer group, the same ones at all its members
 };
 /// Run the operation (again) in the configured epoch.
 struct RunOp {

@@ -44,7 +44,7 @@ std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& memb
   return in_rank_order ? std::vector<std::uint32_t>{} : ring;
 }
 
-Trips trips(const State& s, const std::vector<PeerId>& mates) {
+Lines lines(const State& s, std::uint32_t group, const std::vector<PeerId>& mates) {
   if (!s.config.measure_links) return {};
   // Those of two that reach each other over a third are not known, and its line carries all of
   // them.
@@ -57,7 +57,7 @@ Trips trips(const State& s, const std::vector<PeerId>& mates) {
     if (!trips) return {};  // it has said none
     said.push_back(*trips);
   }
-  return trips_of_all(said);
+  return lines_of_all(said, s.topology.slowest(group, mates));
 }
 
 std::vector<std::string> changed_rings(const State& s, const Epoch* before, const Epoch& epoch) {

@@ -106,6 +106,11 @@ void Topology::begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::se
   apart_ = std::move(apart);
 }
 
+void Topology::wants_rates(std::uint32_t number) {
+  const auto group = groups_.find(number);
+  if (group != groups_.end()) group->second.wants_rates = group->second.is_measured;
+}
+
 std::vector<Topology::Pair> Topology::next(std::uint64_t now_s) {
   std::vector<Pair> out;
   ++looks_;
@@ -132,6 +137,12 @@ std::vector<Topology::Pair> Topology::next(std::uint64_t now_s) {
     looked_at_ = *due;
     look(groups_.at(*due), now_s);
   }
+  for (auto& [number, group] : groups_) {
+    // A better ring is confirmed first, and comes with the same vote.
+    const bool settled = group.known && !group.changed && group.confirms == 0;
+    group.has_rates =
+        group.wants_rates && settled && now_s >= not_before_s_ && slowest(number, group.ring) > 0;
+  }
   return out;
 }
 
@@ -142,8 +153,9 @@ bool Topology::lacks() const {
 }
 
 bool Topology::wants_vote() const {
-  return std::any_of(groups_.begin(), groups_.end(),
-                     [](const auto& group) { return group.second.much_better; });
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group.second.much_better || group.second.has_rates;
+  });
 }
 
 void Topology::ask(const Pair& pair, std::set<PeerId>& busy, std::vector<Pair>& out) {
@@ -355,6 +367,16 @@ std::vector<PeerId> Topology::ring(std::uint32_t number, const std::vector<PeerI
     if (!contains(out, p)) out.push_back(p);
   }
   return out;
+}
+
+std::uint64_t Topology::slowest(std::uint32_t number, const std::vector<PeerId>& mates) const {
+  std::uint64_t slowest = 0;
+  for (const Pair& pair : links_of(ring(number, mates))) {
+    const auto link = links_.find(pair);
+    if (link == links_.end() || link->second.rate == 0) continue;
+    if (slowest == 0 || link->second.rate < slowest) slowest = link->second.rate;
+  }
+  return slowest;
 }
 
 std::string Topology::why(std::uint32_t number) const {

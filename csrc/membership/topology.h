@@ -38,6 +38,9 @@ class Topology {
   /// pairs without a link of their own. What was measured of other peers is forgotten.
   void begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::set<Pair> apart,
              std::uint64_t now_s);
+  /// The members of this peer group choose how data go by rates (base/lines.h), and the epoch began
+  /// when none was known: when all are, that is worth a vote.
+  void wants_rates(std::uint32_t group);
   /// Called about once a second while the epoch runs: the pairs to measure now. Each is answered by
   /// `measured`; one without an answer after kSilentLooks calls could not be measured.
   [[nodiscard]] std::vector<Pair> next(std::uint64_t now_s);
@@ -48,12 +51,14 @@ class Topology {
                 std::uint64_t now_s);
   /// Are there links that have still to be measured for the first time?
   [[nodiscard]] bool lacks() const;
-  /// Is a ring known that is worth a vote?
+  /// Is a ring known that is worth a vote, or what a peer group wants_rates for?
   [[nodiscard]] bool wants_vote() const;
   /// The order in which data of the members `mates`, given in rank order, are to go round: the best
   /// that is known, with newcomers at its end.
   [[nodiscard]] std::vector<PeerId> ring(std::uint32_t group,
                                          const std::vector<PeerId>& mates) const;
+  /// Bytes a second of the slowest link of the `ring` of these; 0: of none that is known.
+  [[nodiscard]] std::uint64_t slowest(std::uint32_t group, const std::vector<PeerId>& mates) const;
   /// For the log: how much better the ring of this peer group is that `ring` returns; empty: it is
   /// the present one.
   [[nodiscard]] std::string why(std::uint32_t group) const;
@@ -78,9 +83,11 @@ class Topology {
     bool is_measured = false;
     bool known = false;  // all pairs
     std::uint64_t lacks_since_s = 0;
-    bool changed = true;          // since `best` was looked for
-    std::size_t confirms = 0;     // so often `to_confirm` was measured, or is being measured
-    bool much_better = false;     // is `best`, and confirmed
+    bool changed = true;       // since `best` was looked for
+    std::size_t confirms = 0;  // so often `to_confirm` was measured, or is being measured
+    bool much_better = false;  // is `best`, and confirmed
+    bool wants_rates = false;
+    bool has_rates = false;       // which it did want, and may vote for
     std::set<Pair> to_confirm;    // measured once more before a vote
     std::uint64_t part_s = 0;     // when `best` is looked for though not all pairs are known
     std::uint64_t confirm_s = 0;  // before then nothing is confirmed

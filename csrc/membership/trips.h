@@ -1,5 +1,6 @@
-// The round trips of a peer group, by which its members choose how data go (collectives/cost.h):
-// each member says those of its own links, and all take the same ones from the master. Pure.
+// The lines of a peer group, by which its members choose how data go (collectives/cost.h): each
+// member says the round trips of its own links, the master has measured rates, and all members take
+// the same lines from it. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +8,26 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/lines.h"
 #include "base/trips.h"
 
 namespace pccl {
 
 /// Longer trips count as this one.
 inline constexpr std::uint32_t kTripUsMax = 1'000'000;
+/// Of lines: slower and faster ones count as these.
+inline constexpr std::uint64_t kMbitMin = 1;
+inline constexpr std::uint64_t kMbitMax = 100'000;
 
 /// What `self` says: the longest round trip of its links to the others of `ring`, and that of its
 /// link to the next one there. `trip_us`: of the link to a peer; 0: not known.
 [[nodiscard]] Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
                               const std::function<std::uint64_t(PeerId)>& trip_us);
 
-/// What holds for a group whose members have said these. One member that says too much changes
-/// little: each trip has two ends, so the farthest one is said twice; and the mean of the
-/// neighbours' trips counts none as longer than the farthest one.
-[[nodiscard]] Trips trips_of_all(const std::vector<Trips>& said);
+/// What holds for a group whose members have said these, and whose slowest link carries `rate`
+/// bytes a second (0: not known). One member that says too much changes little: each trip has two
+/// ends, so the farthest one is said twice; and the mean of the neighbours' trips counts none as
+/// longer than the farthest one.
+[[nodiscard]] Lines lines_of_all(const std::vector<Trips>& said, std::uint64_t rate);
 
 }  // namespace pccl

@@ -230,8 +230,9 @@ CollectiveArgs collective_args(const py::dict& given) {
   fields.take("input_bytes", args.input_bytes);
   fields.take("output_bytes", args.output_bytes);
   fields.take("quantisation", quantisation);
-  fields.take("farthest_us", args.trips.farthest_us);
-  fields.take("neighbour_us", args.trips.neighbour_us);
+  fields.take("farthest_us", args.lines.farthest_us);
+  fields.take("neighbour_us", args.lines.neighbour_us);
+  fields.take("mbit_per_s", args.lines.mbit_per_s);
   fields.refuse_others();
   args.kind = kind_of(kind);
   args.reduce = reduce_of(reduce);

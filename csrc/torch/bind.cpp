@@ -262,7 +262,8 @@ py::dict group_view() {
   dict["step"] = view.step;
   dict["numbering"] = to_hex(*view.numbering);
   dict["ring"] = to_hex(*view.ring);
-  dict["trips_us"] = py::make_tuple(view.trips.farthest_us, view.trips.neighbour_us);
+  dict["lines"] =
+      py::make_tuple(view.lines.farthest_us, view.lines.neighbour_us, view.lines.mbit_per_s);
   dict["self"] = to_string(engine->handle("").peer);
   dict["admitted"] = view.admitted;
   dict["evicted"] = view.evicted;

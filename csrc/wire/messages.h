@@ -23,6 +23,7 @@
 #include "base/handle.h"
 #include "base/ids.h"
 #include "base/limits.h"
+#include "base/lines.h"
 #include "base/protocol.h"
 #include "base/trips.h"
 #include "wire/parts.h"
@@ -374,7 +375,7 @@ struct Start {
   EpochId epoch;
   Verdict verdict;
   Digest mark = {};  // as that of `propose`, and another one
-  Trips trips = {};  // of the receiver's peer group: the same ones for all its members
+  Lines lines = {};  // of the receiver's peer group: the same ones for all its members
   static constexpr std::string_view kAddedFrom = "mark";
   bool operator==(const Start&) const = default;
 
@@ -382,7 +383,7 @@ struct Start {
     visit("epoch", self.epoch);
     visit("verdict", self.verdict);
     visit("mark", self.mark);
-    visit("trips", self.trips);
+    visit("lines", self.lines);
   }
 };
 

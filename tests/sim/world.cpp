@@ -246,14 +246,14 @@ void World::act(int p, peer::Actions actions) {
   }
 }
 
-/// All members of a peer group have the same ring and the same trips in an epoch, and the ring has
+/// All members of a peer group have the same ring and the same lines in an epoch, and the ring has
 /// all of them.
 void World::check_ring(int p, const peer::Configure& action) {
   const std::pair place{action.epoch, peer(p).core.self.place.rank};
   const auto& [entry, first] = rings.emplace(place, action.ring);
   if (entry->second != action.ring) breaks(p, "the members of an epoch have different rings");
-  const auto& [trips, new_here] = trips_of_epochs.emplace(place, action.trips);
-  if (trips->second != action.trips) breaks(p, "the members of an epoch have different trips");
+  const auto& [lines, new_here] = lines_of_epochs.emplace(place, action.lines);
+  if (lines->second != action.lines) breaks(p, "the members of an epoch have different lines");
   const std::set<PeerId> ring(action.ring.begin(), action.ring.end());
   const std::vector<PeerId> members = ids_of(action.members);
   if (action.ring.size() != members.size() ||

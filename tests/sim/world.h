@@ -297,7 +297,7 @@ class World {
   std::map<EpochId, Epoch> epochs;              // all that were proposed
   std::map<EpochId, std::set<PeerId>> started;  // by whom
   std::map<std::pair<EpochId, std::uint32_t>, std::vector<PeerId>> rings;  // of peer groups
-  std::map<std::pair<EpochId, std::uint32_t>, Trips> trips_of_epochs;      // the same
+  std::map<std::pair<EpochId, std::uint32_t>, Lines> lines_of_epochs;      // the same
   std::set<EpochId> foundings;                  // epochs that found a run
   std::map<EpochId, std::set<PeerId>> at_once;  // who left with an epoch that ends no boundary
   std::set<int> faulty;

@@ -31,29 +31,31 @@ def test_data_may_go_round_in_another_order_than_that_of_ranks_if_members_say_so
     for m in MEMBERS:
         for line in lines(records, m, "step"):
             line["ops"][0]["ways"] = [
-                {"ring": order, "trips_us": [0, 0]} for order in ([0, 1, 2], ring)
+                {"ring": order, "lines": [0, 0, 0]} for order in ([0, 1, 2], ring)
             ]
     assert check(records).contradictions == []
 
 
 @pytest.mark.parametrize(
-    ("trips", "count", "turns"),
+    ("lines", "count", "turns"),
     [
-        ((0, 0), 1, 2),
-        ((80_000, 80_000), 1, 1),
-        ((80_000, 80_000), 20_000, 1),
-        ((80_000, 80_000), 200_000, 2),
-        ((9000, 3000), 20_000, 2),
-        ((9000, 3000), 40_000, 6),
+        ((0, 0, 0), 1, 2),
+        ((80_000, 80_000, 0), 1, 1),
+        ((80_000, 80_000, 0), 20_000, 1),
+        ((80_000, 80_000, 0), 200_000, 2),
+        ((9000, 3000, 0), 20_000, 2),
+        ((9000, 3000, 0), 40_000, 6),
+        ((80_000, 80_000, 10), 20_000, 2),
+        ((80_000, 80_000, 1000), 200_000, 1),
     ],
 )
 def test_the_reference_goes_the_way_of_members_that_are_far_from_each_other(
-    trips: tuple[int, int], count: int, turns: int
+    lines: tuple[int, int, int], count: int, turns: int
 ) -> None:
     parts = [np.random.default_rng(rank).random(count) for rank in range(4)]
-    far = reference.all_reduce(parts, "sum", trips)
+    far = reference.all_reduce(parts, "sum", lines)
     assert np.allclose(far, sum(parts))
-    steps, scratch_bytes = reference.schedule("sum", 3, 4, count, 8, trips)
+    steps, scratch_bytes = reference.schedule("sum", 3, 4, count, 8, lines)
     assert len({s["channel"] for s in steps if s["kind"].startswith("recv")}) == turns
     assert scratch_bytes == (8 * count if turns == 1 else 0)
 
@@ -63,13 +65,13 @@ def test_members_may_know_their_round_trips() -> None:
         op = work.plan(step)[index]
         if (step, op.dtype, op.reduce) != (1, "float32", "sum"):
             return result
-        return compute(step, index, op, contributors(step, index), {}, (80_000, 80_000))
+        return compute(step, index, op, contributors(step, index), {}, (80_000, 80_000, 0))
 
     records = recorded(summed)
     assert check(records).contradictions
     for m in MEMBERS:
         for line in lines(records, m, "step"):
-            line["ops"][0]["ways"] = [{"ring": [0, 1, 2], "trips_us": [80_000, 80_000]}]
+            line["ops"][0]["ways"] = [{"ring": [0, 1, 2], "lines": [80_000, 80_000, 0]}]
     assert check(records).contradictions == []
 
 

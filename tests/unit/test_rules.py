@@ -417,6 +417,7 @@ def described_structs() -> dict[str, tuple[str, list[str]]]:
         "base/handle.h",
         "base/process_name.h",
         "base/trips.h",
+        "base/lines.h",
         "wire/parts.h",
         "wire/messages.h",
         "wire/peer_messages.h",

@@ -222,6 +222,7 @@ def run(
     seed: int = 0,
     make: Callable[[str, int, int], torch.Tensor] = values,
     trip_us: int = 0,
+    mbit: int = 0,
 ) -> Outcome:
     width = torch.empty(0, dtype=DTYPES[dtype]).element_size()
     ranks, inputs, outputs, schedules, originals = [], [], [], [], []
@@ -246,6 +247,7 @@ def run(
                 "element_bytes": width,
                 "farthest_us": trip_us,
                 "neighbour_us": trip_us,
+                "mbit_per_s": mbit,
                 "input_bytes": [n * width for n in ins],
                 "output_bytes": [n * width for n in outs],
             }
@@ -394,6 +396,7 @@ def test_every_reduction_is_right_over_long_lines(dtype: str, reduction: str, si
                     in_place=in_place,
                     seed=seed,
                     trip_us=80_000,
+                    mbit=(0, 10, 10_000)[seed],
                 )
                 check(kind, o, root=root, reduction=reduction)
 

@@ -10,7 +10,7 @@ namespace {
 using By = AllReduceBy;
 constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::uint64_t kMiB = 1U << 20;
-constexpr Trips kOcean{80'000, 80'000};  // between any two
+constexpr Lines kOcean{80'000, 80'000};  // between any two
 
 TEST(Cost, IsTheStepsAndTheBytesThatCross) {
   // Each rank has a line of its own.
@@ -18,7 +18,7 @@ TEST(Cost, IsTheStepsAndTheBytesThatCross) {
   EXPECT_EQ(all_reduce_ns(By::direct, 1000, 4, kOcean), 80 * kMs + 2 * 3 * 80000 / 4);
   EXPECT_EQ(all_reduce_ns(By::ring, 1000, 4, kOcean), 240 * kMs + 2 * 3 * 80000 / 4);
   // Two sites of three have one: the best ring crosses between them twice.
-  constexpr Trips kSites{80'000, 26'667};
+  constexpr Lines kSites{80'000, 26'667};
   EXPECT_EQ(all_reduce_ns(By::exchange, 1000, 6, kSites), 40 * kMs + 9 * 80000);
   EXPECT_EQ(all_reduce_ns(By::direct, 6000, 6, kSites), 80 * kMs + 2 * 9 * 80000);
   EXPECT_EQ(all_reduce_ns(By::ring, 0, 6, kSites), 5 * 26'667'000);
@@ -27,12 +27,16 @@ TEST(Cost, IsTheStepsAndTheBytesThatCross) {
 
 TEST(Cost, ARingSendsItsPartsBehindEachOther) {
   // Parts of less than a segment come step by step, larger ones are on their way meanwhile.
-  const auto part = [](std::uint64_t bytes) {
-    return all_reduce_ns(By::ring, 4 * bytes, 4, {10'000, 10'000}) / 6;
+  const auto parts = [](std::uint64_t bytes) {
+    return all_reduce_ns(By::ring, 4 * bytes, 4, {10'000, 10'000});
   };
-  EXPECT_EQ(part(kMiB), 5 * kMs + kMiB * 80);
-  EXPECT_EQ(part(kMiB + (60U << 10)), 5 * kMs + kMiB * 80);
-  EXPECT_EQ(part(2 * kMiB), 2 * kMiB * 80);
+  constexpr std::uint64_t kHop = 5 * kMs + kMiB * 80;
+  constexpr std::uint64_t kRest = 60U << 10;
+  EXPECT_EQ(parts(kMiB / 2), 6 * (5 * kMs + kMiB / 2 * 80));
+  EXPECT_EQ(parts(kMiB), 6 * kHop);
+  EXPECT_EQ(parts(kMiB + kRest), 6 * kHop + kRest * 80);
+  EXPECT_EQ(parts(2 * kMiB), 6 * 2 * kMiB * 80 + kMiB * 80);
+  EXPECT_EQ(parts(8 * kMiB), 6 * 8 * kMiB * 80 + kHop);
 }
 
 TEST(Cost, OfTwoAnExchangeHalvesTheTimeOfLittle) {
@@ -56,7 +60,7 @@ TEST(Cost, TheMoreBytesTheFewerTimesTheyCross) {
   EXPECT_EQ(fastest_all_reduce(1 * kMiB, 4, kOcean), By::direct);
   EXPECT_EQ(fastest_all_reduce(4 * kMiB, 4, kOcean), By::direct);
   EXPECT_EQ(fastest_all_reduce(12 * kMiB, 4, kOcean), By::direct) << "over 1 Gbit/s it would win";
-  EXPECT_EQ(fastest_all_reduce(16 * kMiB, 4, kOcean), By::ring);
+  EXPECT_EQ(fastest_all_reduce(32 * kMiB, 4, kOcean), By::ring);
   EXPECT_EQ(fastest_all_reduce(64 * kMiB, 64, kOcean), By::direct);
   EXPECT_EQ(fastest_all_reduce(64 * kMiB + 4, 64, kOcean), By::ring) << "more is not kept";
 }
@@ -71,13 +75,13 @@ TEST(Cost, ARingWhoseNeighboursAreNearStaysForSmallerTensors) {
 TEST(Cost, HalvesOfAnAllReduceAreChosenAlike) {
   EXPECT_TRUE(direct_beats_ring(1 * kMiB, 4, kOcean));
   EXPECT_TRUE(direct_beats_ring(12 * kMiB, 4, kOcean));
-  EXPECT_FALSE(direct_beats_ring(16 * kMiB, 4, kOcean));
+  EXPECT_FALSE(direct_beats_ring(32 * kMiB, 4, kOcean));
   EXPECT_FALSE(direct_beats_ring(4 * kMiB, 4, {80'000, 40'000})) << "two sites, one line";
 }
 
 // Two sites, whose ranks are behind each other in the ring: only the last round of doubling is far.
 TEST(Cost, OfTwoSitesDoublingCrossesOnceAndSendsLessThanAnExchange) {
-  const auto two_sites = [](std::uint32_t size) { return Trips{80'000, 2 * 80'000 / size}; };
+  const auto two_sites = [](std::uint32_t size) { return Lines{80'000, 2 * 80'000 / size}; };
   EXPECT_EQ(all_reduce_ns(By::doubling, 1000, 8, two_sites(8)),
             (40 * kMs + 4 * 80'000) + (40 * kMs + 4 * 80'000) / 80'000 * 2 * 20'000);
   EXPECT_EQ(fastest_all_reduce(4, 8, two_sites(8)), By::exchange);
@@ -91,10 +95,10 @@ TEST(Cost, OfTwoSitesDoublingCrossesOnceAndSendsLessThanAnExchange) {
 }
 
 TEST(Cost, OfLittleNoMoreStepsAreTakenThanByDoubling) {
-  for (const Trips trips : {Trips{2000, 2000}, Trips{2000, 300}, Trips{5000, 2500}, kOcean}) {
+  for (const Lines lines : {Lines{2000, 2000}, Lines{2000, 300}, Lines{5000, 2500}, kOcean}) {
     for (std::uint32_t size = 2; size <= 300; ++size) {
       for (const std::uint64_t bytes : {4U, 1000U, 32U << 10, size * (2U << 10)}) {
-        EXPECT_NE(fastest_all_reduce(bytes, size, trips), By::ring) << size << " ranks, " << bytes;
+        EXPECT_NE(fastest_all_reduce(bytes, size, lines), By::ring) << size << " ranks, " << bytes;
       }
     }
   }
@@ -109,8 +113,52 @@ TEST(Cost, ARootSendsLittleToAllItself) {
   EXPECT_FALSE(direct_beats_tree(128U << 10, 8, {80'000, 20'000})) << "a tree crosses once";
 }
 
+TEST(Cost, AMeasuredRateDecides) {
+  const auto at = [](std::uint32_t mbit) { return Lines{80'000, 80'000, mbit}; };
+  EXPECT_EQ(all_reduce_ns(By::exchange, 1000, 4, at(10)), 40 * kMs + 3 * 800'000);
+  EXPECT_EQ(all_reduce_ns(By::direct, 1000, 4, at(10'000)), 80 * kMs + 2 * 3 * 800 / 4);
+  EXPECT_EQ(all_reduce_ns(By::ring, kMiB, 4, at(100'000)),
+            all_reduce_ns(By::ring, kMiB, 4, at(10'000)))
+      << "of faster lines a core is the limit";
+  // As where nothing is measured, but that more may be kept, and little may go round.
+  for (const By by : {By::exchange, By::doubling, By::direct, By::ring}) {
+    EXPECT_EQ(all_reduce_ns(by, 30'000, 4, at(100)), all_reduce_ns(by, 30'000, 4, kOcean));
+  }
+  EXPECT_EQ(fastest_all_reduce(8 * kMiB, 2, at(10'000)), By::exchange);
+  EXPECT_EQ(fastest_all_reduce(8 * kMiB, 2, at(1000)), By::exchange);
+  EXPECT_EQ(fastest_all_reduce(12 * kMiB, 2, at(1000)), By::ring);
+  EXPECT_EQ(fastest_all_reduce(8 * kMiB, 2, kOcean), By::ring);
+  EXPECT_EQ(fastest_all_reduce(16 * kMiB + 4, 2, at(10'000)), By::ring) << "more is not kept";
+  EXPECT_EQ(fastest_all_reduce(2 * kMiB, 4, at(10)), By::ring);
+  EXPECT_EQ(fastest_all_reduce(kMiB, 4, at(100)), By::direct);
+  EXPECT_EQ(fastest_all_reduce(4 * kMiB, 4, at(10'000)), By::exchange);
+  EXPECT_EQ(fastest_all_reduce(128U << 10, 32, {5000, 2 * 5000 / 32, 10}), By::ring) << "one line";
+  EXPECT_TRUE(direct_beats_ring(12 * kMiB, 4, at(1000)));
+  EXPECT_FALSE(direct_beats_ring(12 * kMiB, 4, at(10)));
+  EXPECT_TRUE(direct_beats_tree(4 * kMiB, 4, at(10'000)));
+  EXPECT_FALSE(direct_beats_tree(512U << 10, 4, at(10)));
+}
+
+TEST(Cost, WhatItTakesFallsWithTheRateAndTheChoiceIsTheBestButATenth) {
+  for (const std::uint32_t size : {2U, 3U, 8U, 33U, 300U}) {
+    for (std::uint64_t bytes = 4; bytes < 1ULL << 32; bytes *= 4) {
+      for (std::uint32_t mbit = 1; mbit < 100'000; mbit *= 3) {
+        const Lines lines{20'000, 15'000, mbit};
+        const auto ns = [&](By by) { return all_reduce_ns(by, bytes, size, lines); };
+        const std::uint64_t chosen = ns(fastest_all_reduce(bytes, size, lines));
+        for (const By by : {By::exchange, By::doubling, By::direct, By::ring}) {
+          EXPECT_LE(chosen, ns(by) == ~0ULL ? ~0ULL : ns(by) + ns(by) / 10)
+              << size << ", " << bytes;
+          const Lines faster{20'000, 15'000, 2 * mbit};
+          EXPECT_LE(all_reduce_ns(by, bytes, size, faster), ns(by));
+        }
+      }
+    }
+  }
+}
+
 TEST(Cost, NothingOverflows) {
-  constexpr Trips kMost{1'000'000, 1'000'000};
+  constexpr Lines kMost{1'000'000, 1'000'000, 1};
   for (const std::uint32_t size : {2U, 1024U, static_cast<std::uint32_t>(kMembersMax)}) {
     for (const By by : {By::exchange, By::doubling, By::direct, By::ring}) {
       std::uint64_t last = 0;

@@ -251,7 +251,7 @@ struct Case {
   std::vector<std::uint64_t> counts{1};
   std::uint64_t segment_bytes = 32;
   std::uint64_t seed = 1;
-  Trips trips = {};
+  Lines lines = {};
 
   [[nodiscard]] std::uint64_t count(std::uint32_t rank) const {
     return counts.size() == 1 ? counts[0] : counts[rank];
@@ -277,7 +277,7 @@ inline CollectiveArgs args_of(const Case& c, std::uint32_t rank) {
   a.size = c.size;
   a.root = c.root;
   a.element_bytes = 8;
-  a.trips = c.trips;
+  a.lines = c.lines;
   const bool at_root = rank == c.root;
   const auto all = [&] {
     std::vector<std::uint64_t> bytes;

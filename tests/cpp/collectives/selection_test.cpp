@@ -101,8 +101,8 @@ TEST(Selection, AllReduceOfLittleTakesFewStepsAndOfMuchFewBytes) {
   EXPECT_EQ(sent(8192), 2 * 8192 * 8U * 3 / 4);  // 2 S (n - 1) / n
 }
 
-std::uint32_t turns(OpKind kind, std::uint32_t size, std::uint64_t count, Trips trips = {}) {
-  const Case c{.kind = kind, .size = size, .counts = {count}, .trips = trips};
+std::uint32_t turns(OpKind kind, std::uint32_t size, std::uint64_t count, Lines lines = {}) {
+  const Case c{.kind = kind, .size = size, .counts = {count}, .lines = lines};
   std::uint32_t most = 0;
   for (const Step& s : build_schedule(args_of(c, 0)).steps) most = std::max(most, s.turn);
   return most;
@@ -161,14 +161,16 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
     for (const std::uint32_t size : {2U, 3U, 4U, 7U, 64U, 65U}) {
       for (const std::uint64_t kib : {1, 32, 33, 64, 256, 257, 512, 1024, 4096}) {
         for (const std::uint32_t trip : {0U, 2'000U, 20'000U, 80'000U}) {
-          digest.add_sends(
-              {.kind = kind, .size = size, .counts = {kib * 128}, .trips = {trip, trip}});
+          for (const std::uint32_t mbit : {0U, 10U, 1'000U, 20'000U}) {
+            digest.add_sends(
+                {.kind = kind, .size = size, .counts = {kib * 128}, .lines = {trip, trip, mbit}});
+          }
         }
       }
     }
   }
   EXPECT_EQ(std::pair(kProtocolVersion, digest.value()),
-            std::pair(5U, std::uint64_t{10267448843739214066ULL}))
+            std::pair(5U, std::uint64_t{11147517874260233777ULL}))
       << "ranks of two builds would choose differently: raise kProtocolVersion (base/protocol.h)";
 }
 
@@ -183,7 +185,7 @@ TEST(Selection, EveryKindIsRightOverLongLines) {
                        .in_place = count % 2 == 0,
                        .counts = {count},
                        .segment_bytes = 16'384,
-                       .trips = {80'000, 80'000}},
+                       .lines = {80'000, 80'000}},
                       build_schedule);
         if (HasFatalFailure()) return;
       }
@@ -192,8 +194,8 @@ TEST(Selection, EveryKindIsRightOverLongLines) {
 }
 
 TEST(Selection, OverLongLinesFewStepsAreTakenForMoreBytes) {
-  constexpr Trips kNear{1'999, 1'999};
-  constexpr Trips kFar{80'000, 80'000};
+  constexpr Lines kNear{1'999, 1'999};
+  constexpr Lines kFar{80'000, 80'000};
   EXPECT_EQ(turns(OpKind::all_reduce, 4, 1, kNear), 3U);
   EXPECT_EQ(turns(OpKind::all_reduce, 4, 1, kFar), 1U);
   EXPECT_EQ(turns(OpKind::all_reduce, 4, 1U << 18, kNear), 6U);

@@ -27,10 +27,10 @@ struct Collective {
   OpKind kind = OpKind::barrier;
   std::uint64_t bytes = 0;  // of each buffer
   bool rooted = false;
-  Trips trips = {};
+  Lines lines = {};
 
   friend void PrintTo(const Collective& c, std::ostream* out) {
-    *out << kind_name(c.kind) << " of " << c.bytes << " bytes, " << c.trips.farthest_us << " us";
+    *out << kind_name(c.kind) << " of " << c.bytes << " bytes, " << c.lines.farthest_us << " us";
   }
 };
 
@@ -54,7 +54,7 @@ struct Memory {
 class Ranks {
  public:
   Ranks(const Collective& what, std::uint32_t size, std::uint32_t root, Memory& memory)
-      : trips_(what.trips) {
+      : lines_(what.lines) {
     for (std::uint32_t r = 0; r < size; ++r) {
       members_.push_back(std::make_unique<Member>());
       Member& member = *members_.back();
@@ -75,7 +75,7 @@ class Ranks {
   bool run(const Fault& fault) {
     for (std::uint32_t r = 0; r < members_.size(); ++r) {
       members_[r]->pending().contributors = peers_;
-      op(r).start(members_[r]->sends, contributors_, r, 1, /*keep_preimage=*/false, trips_);
+      op(r).start(members_[r]->sends, contributors_, r, 1, /*keep_preimage=*/false, lines_);
     }
     std::size_t seen = 0;
     bool lost = false;
@@ -174,7 +174,7 @@ class Ranks {
   std::deque<Message> messages_;
   std::vector<std::uint32_t> contributors_;
   std::vector<PeerId> peers_;
-  Trips trips_;
+  Lines lines_;
   std::vector<std::unique_ptr<Member>> members_;
 };
 
@@ -182,7 +182,7 @@ constexpr std::uint64_t kSmall = 64;
 constexpr std::uint64_t kParts = 256U << 10;  // one for each rank: too large to be sent directly
 constexpr std::uint64_t kLarge = 5U << 19;    // chains of more pieces than they have slots
 
-constexpr Trips kFar{80'000, 80'000};
+constexpr Lines kFar{80'000, 80'000};
 
 class BlameOf : public ::testing::TestWithParam<Collective> {};
 
@@ -243,7 +243,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& collective) {
       return std::string(kind_name(collective.param.kind)) +
              (collective.param.bytes > kSmall ? "_large" : "") +
-             (collective.param.trips == kFar ? "_far" : "");
+             (collective.param.lines == kFar ? "_far" : "");
     });
 
 }  // namespace

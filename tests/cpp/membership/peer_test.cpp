@@ -80,10 +80,10 @@ TEST(Peer, the_round_trips_of_its_links_go_to_the_master_and_those_of_all_come_b
   const auto ready = told<Ready>(step(s, LinksUp{EpochId::make(1, 3), {80'000, 90'000}}));
   ASSERT_EQ(ready.size(), 1U);
   EXPECT_EQ(ready[0].trips, (Trips{80'000, 90'000}));
-  const Trips of_group{81'000, 82'000};
+  const Lines of_group{81'000, 82'000, 40};
   const auto begun = all<Configure>(step(s, FromMaster{Start{ready[0].epoch, {}, {}, of_group}}));
   ASSERT_EQ(begun.size(), 1U);
-  EXPECT_EQ(begun[0].trips, of_group);
+  EXPECT_EQ(begun[0].lines, of_group);
 }
 
 TEST(Peer, what_was_taken_back_is_fetched_again) {

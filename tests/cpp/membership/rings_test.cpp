@@ -72,7 +72,7 @@ TEST(Rings, a_ring_of_an_epoch_names_each_member_once_whatever_its_places_say) {
 
 /// What the members of each peer group hear of their round trips when the next epoch starts.
 /// `change` is made before it is proposed; `silent` says nothing of its own.
-std::map<PeerId, Trips> heard(const std::function<void(State&)>& change, std::uint64_t silent = 0) {
+std::map<PeerId, Lines> heard(const std::function<void(State&)>& change, std::uint64_t silent = 0) {
   const std::vector<Member> members{member(1, "a", 0, 2), member(2, "a", 1, 2),
                                     member(3, "b", 0, 2), member(4, "b", 1, 2)};
   State s = in_office(members);
@@ -85,14 +85,14 @@ std::map<PeerId, Trips> heard(const std::function<void(State&)>& change, std::ui
     if (p == silent) own.reset();
     static_cast<void>(tell(s, p, Ready{s.proposal->id, report(s, p), own}));
   }
-  std::map<PeerId, Trips> trips;
+  std::map<PeerId, Lines> lines;
   for (const auto& [p, start] : sent<Start>(step(s, master::RegisterWritten{*s.writing, true}))) {
-    trips[p] = start.trips;
+    lines[p] = start.lines;
   }
-  return trips;
+  return lines;
 }
 
-std::map<PeerId, Trips> four(Trips odd, Trips even) {
+std::map<PeerId, Lines> four(Lines odd, Lines even) {
   return {{PeerId{1}, odd}, {PeerId{2}, even}, {PeerId{3}, odd}, {PeerId{4}, even}};
 }
 
@@ -105,13 +105,44 @@ TEST(Rings, round_trips_that_one_member_does_not_know_or_nobody_wants_are_told_t
   EXPECT_EQ(heard([](State& s) { s.config.measure_links = false; }), four({}, {}));
 }
 
+TEST(Rings, with_measured_links_members_hear_of_the_slowest_one_of_their_ring) {
+  State s = in_office(six());
+  master::begin_rings(s);
+  for (auto& [p, peer] : s.peers) peer.trips = Trips{80'000, 80'000};
+  measured(s, 30);
+  EXPECT_EQ(master::lines(s, 0, ids_of(six())).mbit_per_s, 100U);
+}
+
+TEST(Rings, far_members_that_heard_of_no_rates_vote_when_they_are_measured) {
+  std::vector<Member> members = six();
+  for (const std::uint32_t trip_us : {kFarUs, kFarUs - 1}) {
+    State s = in_office(members);
+    static_cast<void>(tell(s, 1, Relinked{kEpoch, PeerId{3}}));
+    for (const Member& m : members) {
+      const std::uint64_t p = m.peer().value;
+      static_cast<void>(tell(s, p, Ready{s.proposal->id, report(s, p), Trips{trip_us, trip_us}}));
+    }
+    const auto starts = sent<Start>(step(s, master::RegisterWritten{*s.writing, true}));
+    ASSERT_EQ(starts.size(), members.size());
+    EXPECT_EQ(starts.begin()->second.lines, (Lines{trip_us, trip_us, 0}));
+    const auto alike = [](PeerId, PeerId) { return std::uint64_t{12'500'000}; };
+    for (int i = 0; i < 40; ++i) {
+      for (const auto& [from, asked] : sent<Measure>(step(s, Clock{s.now_s + 1, 0}))) {
+        static_cast<void>(
+            tell(s, from.value, Measured{asked.peer, alike(from, asked.peer), trip_us}));
+      }
+    }
+    EXPECT_EQ(wants_boundary(s, ids_of(members), members), trip_us == kFarUs) << trip_us;
+  }
+}
+
 TEST(Rings, members_that_reach_each_other_over_a_third_go_by_no_round_trips) {
   State s = in_office(six());
   for (auto& [p, peer] : s.peers) peer.trips = Trips{80'000, 80'000};
-  EXPECT_EQ(master::trips(s, ids_of(six())), (Trips{80'000, 80'000}));
+  EXPECT_EQ(master::lines(s, 0, ids_of(six())), (Lines{80'000, 80'000}));
   s.held->epoch->relays = {Relay{PeerId{2}, PeerId{4}, PeerId{1}}};
-  EXPECT_EQ(master::trips(s, ids_of(six())), Trips{});
-  EXPECT_EQ(master::trips(s, peers({1, 3})), (Trips{80'000, 80'000})) << "another peer group";
+  EXPECT_EQ(master::lines(s, 0, ids_of(six())), Lines{});
+  EXPECT_EQ(master::lines(s, 0, peers({1, 3})), (Lines{80'000, 80'000})) << "another peer group";
 }
 
 }  // namespace

@@ -80,6 +80,68 @@ TEST(Topology, members_that_came_in_the_worst_order_cross_an_ocean_twice) {
   }
 }
 
+TEST(Topology, knows_the_slowest_link_of_a_ring) {
+  const std::vector<PeerId> members = numbered(4);
+  Topology topology;
+  EXPECT_EQ(topology.slowest(0, members), 0U) << "of no group";
+  topology.begin({{0, members}}, {}, 0);
+  EXPECT_EQ(topology.slowest(0, members), 0U) << "nothing is measured";
+  const auto rate = [](PeerId from, PeerId to) {
+    return from == PeerId{2} && to == PeerId{3} ? kLan / 5 : kLan;
+  };
+  std::uint64_t now_s = 0;
+  measure(topology, rate, now_s, 12);
+  const std::vector<PeerId> ring = topology.ring(0, members);
+  EXPECT_EQ(topology.slowest(0, members), kLan) << "the ring goes another way";
+  std::vector<PeerId> more = members;
+  more.push_back(PeerId{9});
+  EXPECT_EQ(topology.slowest(0, more), kLan) << "of the links that are known";
+  EXPECT_EQ(topology.slowest(0, peers({2, 3})), kLan / 5);
+}
+
+/// Seconds to the vote of a group that wants rates; 0: none in so many.
+std::uint64_t vote_for_rates(Topology& topology, const RateOf& rate, std::uint64_t from_s,
+                             std::uint64_t seconds) {
+  for (std::uint64_t now_s = from_s; now_s < from_s + seconds;) {
+    measure(topology, rate, now_s, 1);
+    if (topology.wants_vote()) return now_s;
+  }
+  return 0;
+}
+
+TEST(Topology, votes_once_for_rates_where_they_decide) {
+  const std::vector<PeerId> members = numbered(4);
+  const auto alike = [](PeerId, PeerId) { return kLan; };
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  EXPECT_EQ(vote_for_rates(topology, alike, 0, 60), 0U) << "nobody goes by them";
+  topology.begin({{0, members}}, {}, 60);
+  topology.wants_rates(0);
+  topology.wants_rates(7);  // there is no such group
+  const std::uint64_t voted_s = vote_for_rates(topology, alike, 60, 60);
+  EXPECT_GT(voted_s, 60U);
+  topology.begin({{0, members}}, {}, voted_s);
+  topology.wants_rates(0);  // and are still none: then not again at once
+  EXPECT_EQ(vote_for_rates(topology, alike, voted_s, 500), 0U);
+}
+
+TEST(Topology, links_that_cannot_be_measured_are_worth_no_vote_for_rates) {
+  const std::vector<PeerId> members = numbered(4);
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  topology.wants_rates(0);
+  EXPECT_EQ(vote_for_rates(topology, [](PeerId, PeerId) { return 0; }, 0, 900), 0U);
+}
+
+TEST(Topology, a_vote_for_rates_brings_the_better_ring_with_it) {
+  const std::vector<PeerId> members = numbered(6);
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  topology.wants_rates(0);
+  ASSERT_GT(vote_for_rates(topology, oceans, 0, 100), 0U);
+  EXPECT_EQ(crossings(topology.ring(0, members)), 2U);
+}
+
 TEST(Topology, of_links_as_fast_as_each_other_the_shorter_ones_are_taken) {
   const std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6});
   Topology topology;

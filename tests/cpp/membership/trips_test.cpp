@@ -22,10 +22,20 @@ TEST(Trips, AMemberSaysItsLongestAndThatToTheNextInTheRing) {
 }
 
 TEST(Trips, TheGroupTakesWhatTwoSayAndTheMeanOfTheNeighbours) {
-  EXPECT_EQ(trips_of_all({}), Trips{});
-  EXPECT_EQ(trips_of_all({{500, 500}}), Trips{});
-  EXPECT_EQ(trips_of_all({{500, 500}, {480, 480}}), (Trips{480, 480}));
-  EXPECT_EQ(trips_of_all({{900, 70}, {70, 10}, {890, 890}}), (Trips{890, 970 / 3}));
+  EXPECT_EQ(lines_of_all({}, 1), Lines{});
+  EXPECT_EQ(lines_of_all({{500, 500}}, 1), Lines{});
+  EXPECT_EQ(lines_of_all({{500, 500}, {480, 480}}, 0), (Lines{480, 480, 0}));
+  EXPECT_EQ(lines_of_all({{900, 70}, {70, 10}, {890, 890}}, 0), (Lines{890, 970 / 3, 0}));
+}
+
+TEST(Trips, ARateIsToldInMbit) {
+  const auto mbit = [](std::uint64_t rate) {
+    return lines_of_all({{500, 500}, {500, 500}}, rate).mbit_per_s;
+  };
+  EXPECT_EQ(mbit(0), 0U) << "not known";
+  EXPECT_EQ(mbit(1), 1U) << "known, and next to nothing";
+  EXPECT_EQ(mbit(12'600'000), 100U);
+  EXPECT_EQ(mbit(~0ULL), 100'000U);
 }
 
 TEST(Trips, OneThatLiesChangesLittle) {
@@ -35,12 +45,12 @@ TEST(Trips, OneThatLiesChangesLittle) {
     for (const Trips lie : {Trips{kAll, kAll}, Trips{0, kAll}, Trips{kAll, 0}, Trips{}}) {
       std::vector<Trips> said = sound;
       said[liar] = lie;
-      const Trips all = trips_of_all(said);
+      const Lines all = lines_of_all(said, 0);
       EXPECT_LE(all.farthest_us, 900U);
       EXPECT_LE(all.neighbour_us, (970U + 900U) / 3);
     }
   }
-  EXPECT_EQ(trips_of_all({{kAll, kAll}, {kAll, kAll}}), (Trips{kTripUsMax, kTripUsMax}));
+  EXPECT_EQ(lines_of_all({{kAll, kAll}, {kAll, kAll}}, 0), (Lines{kTripUsMax, kTripUsMax, 0}));
 }
 
 }  // namespace

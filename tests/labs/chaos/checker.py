@@ -22,7 +22,7 @@ from chaos.verdict import Record, Records, Verdict
 ORDERS_MAX = 120  # tried to say more about bits that are wrong
 
 
-Way = tuple[tuple[int, ...], tuple[int, int]]  # members in the order of the ring, and round trips
+Way = tuple[tuple[int, ...], tuple[int, int, int]]  # members in the order of the ring, and lines
 
 
 @dataclass
@@ -147,7 +147,7 @@ def _by_step(records: Records) -> dict[int, Step]:
                 member_of = steps[near].ranks()
                 for way in line["ops"][0].get("ways", ()) if line["ops"] else ():
                     ring = tuple(member_of[r] for r in way["ring"] if r in member_of)
-                    here.ways.add((ring, tuple(way["trips_us"])))
+                    here.ways.add((ring, tuple(way["lines"])))
     return dict(steps)
 
 
@@ -228,8 +228,8 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
         tried = candidates if contributors is None else [contributors]
         ways = [way for members in tried for way in _ways(members, here.ways)]
         result = None
-        for members, trips in ways:
-            result = compute(number, i, op, members, stops, trips)
+        for members, lines in ways:
+            result = compute(number, i, op, members, stops, lines)
             if work.digest(result) == wanted:
                 contributors = members
                 break
@@ -251,11 +251,11 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
 
 def _ways(members: tuple[int, ...], ways: set[Way]) -> list[Way]:
     """These contributors in the order of ranks, and as their data may have gone."""
-    found: list[Way] = [(members, (0, 0))]
-    for ring, trips in sorted(ways):
+    found: list[Way] = [(members, (0, 0, 0))]
+    for ring, lines in sorted(ways):
         round_ = tuple(m for m in ring if m in members)
-        if len(round_) == len(members) and (round_, trips) not in found:
-            found.append((round_, trips))
+        if len(round_) == len(members) and (round_, lines) not in found:
+            found.append((round_, lines))
     return found
 
 
@@ -275,13 +275,13 @@ def compute(
     op: work.Op,
     members: tuple[int, ...],
     stops: dict[int, bool],
-    trips: tuple[int, int] = (0, 0),
+    lines: tuple[int, int, int] = (0, 0, 0),
 ) -> np.ndarray:
     parts = [
         work.contribution(m, number, index, op, stop=stops.get(m, False) and op.dtype == "int64")
         for m in members
     ]
-    return reference.all_reduce(parts, op.reduce, trips)
+    return reference.all_reduce(parts, op.reduce, lines)
 
 
 def _contributors(number: int, i: int, here: Step, verdict: Verdict) -> tuple[int, ...] | None:
@@ -335,22 +335,22 @@ def _explain(
 ) -> str:
     """Would another order, or one contributor more or less, give these bits?"""
 
-    def gives(members: tuple[int, ...], trips: tuple[int, int]) -> bool:
-        return work.digest(compute(number, i, op, members, stops, trips)) == wanted
+    def gives(members: tuple[int, ...], lines: tuple[int, int, int]) -> bool:
+        return work.digest(compute(number, i, op, members, stops, lines)) == wanted
 
-    for tried, trips in ways:
+    for tried, lines in ways:
         for other in list(permutations(tried))[:ORDERS_MAX]:
-            if gives(other, trips):
+            if gives(other, lines):
                 return f"in the order {other} they do"
         for member in order:
             fewer = tuple(m for m in tried if m != member)
-            if member in tried and fewer and gives(fewer, trips):
+            if member in tried and fewer and gives(fewer, lines):
                 return f"without member {member} they do: a lost contribution"
             more = tuple(m for m in order if m in tried or m == member)
-            if member not in tried and gives(more, trips):
+            if member not in tried and gives(more, lines):
                 return f"with member {member} they do"
             twice = tuple(m for m in tried for _ in range(1 + (m == member)))
-            if member in tried and gives(twice, trips):
+            if member in tried and gives(twice, lines):
                 return f"with member {member} counted twice they do"
     return "no other order and no member more or less gives it"
 

@@ -96,13 +96,13 @@ def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: boo
 
 
 def way() -> dict[str, list[int]]:
-    """How data go now: ranks in the order of the ring, and the round trips."""
+    """How data go now: ranks in the order of the ring, and the lines."""
     from pccl_backend import _extension
 
     view = _extension.extension().group_view()
     numbering = view["numbering"]
     ring = [numbering.index(peer) for peer in view["ring"] if peer in numbering]
-    return {"ring": ring, "trips_us": list(view["trips_us"])}
+    return {"ring": ring, "lines": list(view["lines"])}
 
 
 class Siblings:

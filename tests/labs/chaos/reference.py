@@ -16,7 +16,7 @@ from pccl_backend import _core
 
 @functools.lru_cache(maxsize=256)
 def schedule(
-    reduce: str, rank: int, size: int, count: int, width: int, trips: tuple[int, int]
+    reduce: str, rank: int, size: int, count: int, width: int, lines: tuple[int, int, int]
 ) -> tuple[list[dict[str, Any]], int]:
     """Its steps, and the bytes of scratch memory."""
     made = _core.build_schedule(
@@ -29,21 +29,24 @@ def schedule(
             "element_bytes": width,
             "input_bytes": [count * width],
             "output_bytes": [count * width],
-            "farthest_us": trips[0],
-            "neighbour_us": trips[1],
+            "farthest_us": lines[0],
+            "neighbour_us": lines[1],
+            "mbit_per_s": lines[2],
         }
     )
     return made["steps"], made["scratch_bytes"]
 
 
-def all_reduce(parts: list[np.ndarray], reduce: str, trips: tuple[int, int] = (0, 0)) -> np.ndarray:
+def all_reduce(
+    parts: list[np.ndarray], reduce: str, lines: tuple[int, int, int] = (0, 0, 0)
+) -> np.ndarray:
     """The result for contributors in this order; `parts` are left as they are.
 
-    `trips`: the longest round trip, and that of neighbours, in microseconds.
+    `lines`: the longest round trip, that of neighbours, in microseconds, and Mbit/s.
     """
     memory = [part.copy() for part in parts]  # in place: input and output are one
     size, count, width = len(parts), parts[0].size, parts[0].itemsize
-    made = [schedule(reduce, rank, size, count, width, trips) for rank in range(size)]
+    made = [schedule(reduce, rank, size, count, width, lines) for rank in range(size)]
     steps = [its for its, _ in made]
     scratch = [np.zeros(nbytes // width, parts[0].dtype) for _, nbytes in made]
     at = [0] * size

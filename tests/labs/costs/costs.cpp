@@ -26,14 +26,14 @@ namespace {
 
 constexpr double kOff = 0.15;  // a prediction may be
 
-CollectiveArgs args_of(std::uint32_t rank, std::uint32_t size, std::uint64_t bytes, Trips trips) {
+CollectiveArgs args_of(std::uint32_t rank, std::uint32_t size, std::uint64_t bytes, Lines lines) {
   CollectiveArgs args;
   args.kind = OpKind::all_reduce;
   args.reduce = ReduceOp::sum;
   args.rank = rank;
   args.size = size;
   args.element_bytes = 4;
-  args.trips = trips;
+  args.lines = lines;
   args.input_bytes = args.output_bytes = {bytes};
   return args;
 }
@@ -42,10 +42,10 @@ using Algorithm = std::function<Schedule(const CollectiveArgs&)>;
 
 /// Seconds of an all_reduce; in place, as DDP calls it.
 Seconds simulate(const Algorithm& algorithm, const Network& network, std::uint32_t size,
-                 std::uint64_t bytes, Trips trips = {}) {
+                 std::uint64_t bytes, Lines lines = {}) {
   Simulation simulation(network, size);
   for (std::uint32_t rank = 0; rank < size; ++rank) {
-    simulation.add(algorithm(args_of(rank, size, bytes, trips)));
+    simulation.add(algorithm(args_of(rank, size, bytes, lines)));
   }
   const Seconds took = simulation.run();
   if (took >= 0) return took;
@@ -140,13 +140,13 @@ bool compare_model(const std::vector<std::uint32_t>& sizes) {
       network.near_s = network.far_s = line.one_way_s;
       network.own_rate = line.rate;
       const auto trip_us = static_cast<std::uint32_t>(2e6 * line.one_way_s);
-      const Trips trips{trip_us, trip_us};
+      const Lines lines{trip_us, trip_us};
       for (const std::uint64_t bytes : {std::uint64_t{4}, std::uint64_t{1} << 20,
                                         std::uint64_t{1} << 26, std::uint64_t{1} << 30}) {
-        const CollectiveArgs args = args_of(0, size, bytes, trips);
+        const CollectiveArgs args = args_of(0, size, bytes, lines);
         const Kind& kind = kind_of(build_schedule(args), args);
         const Seconds predicted = (Model(network, size, bytes).*kind.predict)();
-        const Seconds simulated = simulate(build_schedule, network, size, bytes, trips);
+        const Seconds simulated = simulate(build_schedule, network, size, bytes, lines);
         const double ratio = predicted / simulated;
         std::printf("| %u | %s | %s | %s | %.4g | %.4g | %.2f |\n", size, line.text,
                     bytes_text(bytes).c_str(), kind.name, 1e3 * predicted, 1e3 * simulated, ratio);
@@ -158,11 +158,12 @@ bool compare_model(const std::vector<std::uint32_t>& sizes) {
   return good;
 }
 
-/// The lines of all cases of one row.
-struct Lines {
-  bool common;  // one between two sites, else one for each rank
+/// The network of all cases of one row.
+struct Setting {
+  bool common;  // one line between two sites, else one for each rank
   double mbit;
-  double worst;  // the choice may take so many times as long as the best one
+  // The choice may take so many times as long as the best one, and where rates are measured.
+  double worst, worst_measured;
 
   [[nodiscard]] Network network(std::uint32_t trip_ms) const {
     Network made;
@@ -172,10 +173,11 @@ struct Lines {
     made.common_rate = common ? mbit / 8e-6 : 0;
     return made;
   }
-  /// As the ranks measure them.
-  [[nodiscard]] Trips trips(std::uint32_t trip_ms, std::uint32_t size) const {
+  /// As the ranks know them.
+  [[nodiscard]] Lines lines(std::uint32_t trip_ms, std::uint32_t size, bool measured) const {
     const std::uint32_t far_us = 1000 * trip_ms;
-    return {far_us, common ? (2 * far_us + (size - 2) * 200) / size : far_us};
+    return {far_us, common ? (2 * far_us + (size - 2) * 200) / size : far_us,
+            measured ? static_cast<std::uint32_t>(mbit) : 0};
   }
 };
 
@@ -184,14 +186,15 @@ struct Tally {
   double worst = 1;
   std::string where;
 
-  void add(const Lines& lines, std::uint32_t size, std::uint32_t trip_ms, std::uint64_t bytes) {
-    const Network network = lines.network(trip_ms);
-    const Trips trips = lines.trips(trip_ms, size);
-    const Seconds chosen = simulate(build_schedule, network, size, bytes, trips);
+  void add(const Setting& setting, std::uint32_t size, std::uint32_t trip_ms, std::uint64_t bytes,
+           bool measured) {
+    const Network network = setting.network(trip_ms);
+    const Lines lines = setting.lines(trip_ms, size, measured);
+    const Seconds chosen = simulate(build_schedule, network, size, bytes, lines);
     Seconds best = chosen;
     const char* name = "";
     for (const Kind& kind : kKinds) {
-      const Seconds other = simulate(kind.algorithm, network, size, bytes, trips);
+      const Seconds other = simulate(kind.algorithm, network, size, bytes, lines);
       if (other < best) best = other, name = kind.name;
     }
     ++cases;
@@ -204,32 +207,40 @@ struct Tally {
 };
 
 bool compare_choice(const std::vector<std::uint32_t>& sizes) {
-  // The model takes 100 Mbit/s. To 256 KiB a ring is not taken, which 32 ranks at two sites feel.
-  const std::array<Lines, 8> all = {{{false, 10, 4.5},
-                                     {false, 100, 1.15},
-                                     {false, 1000, 1.8},
-                                     {false, 10000, 6},
-                                     {true, 10, 8.5},
-                                     {true, 100, 8},
-                                     {true, 1000, 3.1},
-                                     {true, 10000, 4}}};
+  // Not measured, the model takes 100 Mbit/s, and no ring to 256 KiB, which 32 ranks at two sites
+  // feel. Measured, it takes doubling for slower between two sites than it is where the sites are
+  // as large as its rounds want them.
+  const std::array<Setting, 8> all = {{{false, 10, 4.5, 1.1},
+                                       {false, 100, 1.1, 1.1},
+                                       {false, 1000, 1.8, 1.16},
+                                       {false, 10000, 6, 1.75},
+                                       {true, 10, 8.5, 1.6},
+                                       {true, 100, 8, 1.6},
+                                       {true, 1000, 3.1, 1.6},
+                                       {true, 10000, 4, 1.6}}};
   bool good = true;
-  std::printf("| lines | rate, Mbit/s | cases | within 10 %% | chosen / best at worst | there |\n");
-  std::printf("| --- | --- | --- | --- | --- | --- |\n");
-  for (const Lines& lines : all) {
-    Tally tally;
-    for (const std::uint32_t size : sizes) {
-      for (const std::uint32_t trip_ms : {5U, 20U, 80U, 200U}) {
-        for (std::uint64_t bytes = 4; bytes <= 64U << 20; bytes *= 8) {
-          tally.add(lines, size, trip_ms, bytes);
+  std::printf(
+      "| lines | rate, Mbit/s | it is known | cases | within 10 %% | chosen / best at worst | "
+      "there "
+      "|\n");
+  std::printf("| --- | --- | --- | --- | --- | --- | --- |\n");
+  for (const Setting& setting : all) {
+    for (const bool measured : {false, true}) {
+      Tally tally;
+      for (const std::uint32_t size : sizes) {
+        for (const std::uint32_t trip_ms : {5U, 20U, 80U, 200U}) {
+          for (std::uint64_t bytes = 4; bytes <= 64U << 20; bytes *= 8) {
+            tally.add(setting, size, trip_ms, bytes, measured);
+          }
         }
       }
+      std::printf("| %s | %g | %s | %d | %d | %.2f | %s |\n",
+                  setting.common ? "one between two sites" : "one for each rank", setting.mbit,
+                  measured ? "yes" : "no", tally.cases, tally.right, tally.worst,
+                  tally.where.c_str());
+      std::fflush(stdout);
+      good = good && tally.worst <= (measured ? setting.worst_measured : setting.worst);
     }
-    std::printf("| %s | %g | %d | %d | %.2f | %s |\n",
-                lines.common ? "one between two sites" : "one for each rank", lines.mbit,
-                tally.cases, tally.right, tally.worst, tally.where.c_str());
-    std::fflush(stdout);
-    good = good && tally.worst <= lines.worst;
   }
   return good;
 }
