@@ -12,7 +12,7 @@ inline constexpr std::uint32_t kFarUs = 2000;
 struct Lines {
   std::uint32_t farthest_us = 0;   // there and back between the two that are the farthest apart
   std::uint32_t neighbour_us = 0;  // between two neighbours in the ring, in the mean
-  std::uint32_t mbit_per_s = 0;    // of the slowest link of the ring
+  std::uint32_t mbit_per_s = 0;    // of the slowest link between two
   bool operator==(const Lines&) const = default;
 
   static void fields(auto& self, auto&& visit) {

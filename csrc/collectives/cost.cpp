@@ -71,14 +71,9 @@ std::uint64_t time_of(std::uint64_t bytes, std::uint64_t mbit) {
   return std::min(bytes, kBytesMax) * kNsPerByteOfMbit / mbit;
 }
 
-/// To be kept at a rank beyond input and output. What is not measured may be slow, and then such
-/// ways are the wrong ones for much.
+/// By an exchange. A line that is not measured may be slow, and then it is the wrong way for much.
 std::uint64_t kept_bytes_max(Lines lines) {
-  return is_measured(lines) ? kMeasuredKeptBytesMax : kExchangedBytesMax;
-}
-
-bool may_double(std::uint64_t bytes, std::uint32_t size, Lines lines) {
-  return is_little(bytes, size) || (is_measured(lines) && bytes <= kMeasuredKeptBytesMax);
+  return is_measured(lines) ? kMeasuredExchangedBytesMax : kExchangedBytesMax;
 }
 
 std::uint64_t direct_ns(std::uint64_t byte_ns, std::uint32_t size, Lines lines) {
@@ -115,7 +110,7 @@ std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t s
         return kNever;
       return farthest_ns / 2 + m * (n - m) * byte_ns;
     case AllReduceBy::doubling:
-      if (!may_double(bytes, size, lines)) return kNever;
+      if (!is_little(bytes, size)) return kNever;
       return rounds_ns(farthest_ns / 2 + std::min(m, n / 2) * byte_ns, doubling_rounds(size),
                        lines);
     case AllReduceBy::direct:
@@ -154,7 +149,8 @@ bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Lines lines) {
   const auto rounds = static_cast<std::uint64_t>(std::bit_width(size - 1));
   const std::uint64_t byte_ns = time_of(bytes, mbit_of(lines));
   const std::uint64_t tree_ns = rounds_ns(half_ns + byte_ns, rounds, lines);
-  return gains(half_ns + (size + 1) / 2 * byte_ns, tree_ns);
+  const std::uint64_t copies = at_a_site(size, lines) == 1 ? size - 1 : (size + 1) / 2;
+  return gains(half_ns + copies * byte_ns, tree_ns);
 }
 
 }  // namespace pccl

@@ -17,19 +17,19 @@ namespace pccl {
 inline constexpr std::uint64_t kMbitAssumed = 100;
 /// An exchange keeps so many bytes at each rank, at most; of each other one kKeptBytesMin at least.
 inline constexpr std::uint64_t kExchangedBytesMax = 4U << 20;
-/// As many an exchange and doubling, where the rate of the lines is known.
-inline constexpr std::uint64_t kMeasuredKeptBytesMax = 16U << 20;
+/// The same where the rate of the lines is known.
+inline constexpr std::uint64_t kMeasuredExchangedBytesMax = 16U << 20;
 
 enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, ring };
 
-/// So little that recursive doubling may be taken, and a ring may not.
+/// So little that recursive doubling may be taken, and a ring may not where no rate is known.
 [[nodiscard]] bool is_little(std::uint64_t bytes, std::uint32_t size);
 
 /// Nanoseconds; ~0: not by this one. `bytes`: of the tensor; `size`: ranks, 2 or more. Lines: 1 s
 /// at most.
 [[nodiscard]] std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size,
                                           Lines lines);
-/// The fastest; the ring, except for little, unless another one takes a tenth less.
+/// The fastest; the ring unless it takes a tenth more than another one, or `is_little` forbids it.
 [[nodiscard]] AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Lines lines);
 /// Broadcast and reduce: is it faster, by a tenth, if all data go between the root and each other
 /// rank than along a tree?

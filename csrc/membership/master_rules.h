@@ -353,9 +353,10 @@ void hear_of_rate(State& s, PeerId p, const Measured& m);
 /// The ring of each peer group of these members, as places in the list; empty: rank order, also
 /// where the operator wants that.
 [[nodiscard]] std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& members);
-/// Those of a peer group whose members are these, and have been ready.
-[[nodiscard]] Lines lines(const State& s, std::uint32_t group, const std::vector<PeerId>& mates);
-/// A line for the log for each peer group whose members stay the same and whose ring changes.
+/// The lines of a peer group whose members are these, and have been ready.
+[[nodiscard]] Lines lines(const State& s, const std::vector<PeerId>& mates);
+/// Lines for the log for each peer group whose members stay the same and whose ring, or rate,
+/// changes.
 [[nodiscard]] std::vector<std::string> changed_rings(const State& s, const Epoch* before,
                                                      const Epoch& epoch);
 

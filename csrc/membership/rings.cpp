@@ -44,7 +44,7 @@ std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& memb
   return in_rank_order ? std::vector<std::uint32_t>{} : ring;
 }
 
-Lines lines(const State& s, std::uint32_t group, const std::vector<PeerId>& mates) {
+Lines lines(const State& s, const std::vector<PeerId>& mates) {
   if (!s.config.measure_links) return {};
   // Those of two that reach each other over a third are not known, and its line carries all of
   // them.
@@ -57,7 +57,7 @@ Lines lines(const State& s, std::uint32_t group, const std::vector<PeerId>& mate
     if (!trips) return {};  // it has said none
     said.push_back(*trips);
   }
-  return lines_of_all(said, s.topology.slowest(group, mates));
+  return lines_of_all(said, s.topology.slowest(mates));
 }
 
 std::vector<std::string> changed_rings(const State& s, const Epoch* before, const Epoch& epoch) {
@@ -66,8 +66,10 @@ std::vector<std::string> changed_rings(const State& s, const Epoch* before, cons
   const auto groups = by_group(epoch.members);
   for (const auto& [group, mates] : groups) {
     const std::vector<PeerId> ring = ring_of(epoch, group);
-    if (ring == ring_of(*before, group)) continue;
     const std::string of = groups.size() > 1 ? " of peer group " + std::to_string(group) : "";
+    const std::string rate = s.topology.rate_text(group);
+    if (!rate.empty()) lines.push_back("data" + of + " go as fits a group far apart: " + rate);
+    if (ring == ring_of(*before, group)) continue;
     std::string text = "data" + of + " go round in another order";
     for (std::size_t i = 0; i < ring.size(); ++i) {
       text += (i == 0 ? ": ranks " : ", ") + std::to_string(rank_of(epoch.members, ring[i]));

@@ -26,6 +26,7 @@ constexpr std::uint64_t kTimeOfTripUs = 134;
 // A link that cannot be measured, or goes over a third member, counts as so much slower than the
 // slowest one: rings avoid it, and those that cannot are still compared.
 constexpr std::uint64_t kDeadIsSlower = 4;
+constexpr std::uint64_t kOtherRate = 4;  // a rate is so many times another one, or worth no vote
 
 /// Rates that differ by less than measurements do are one: the three highest bits.
 std::uint64_t rough(std::uint64_t rate) {
@@ -76,7 +77,10 @@ bool Topology::better(const Worth& a, const Worth& b, std::uint64_t percent) {
 
 void Topology::begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::set<Pair> apart,
                      std::uint64_t now_s) {
-  if (wants_vote()) not_before_s_ = now_s + kVoteS;
+  for (const auto& [number, group] : groups_) {
+    if (group.much_better) not_before_s_ = now_s + kVoteS;
+    if (group.votes_for_rate) no_rate_before_s_ = now_s + kVoteS;
+  }
   std::map<PeerId, std::uint32_t> group_of;
   const std::map<std::uint32_t, Group> before = std::exchange(groups_, {});
   std::size_t pairs = 0;
@@ -106,9 +110,9 @@ void Topology::begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::se
   apart_ = std::move(apart);
 }
 
-void Topology::wants_rates(std::uint32_t number) {
+void Topology::told(std::uint32_t number, std::uint64_t rate) {
   const auto group = groups_.find(number);
-  if (group != groups_.end()) group->second.wants_rates = group->second.is_measured;
+  if (group != groups_.end() && group->second.is_measured) group->second.told = rate;
 }
 
 std::vector<Topology::Pair> Topology::next(std::uint64_t now_s) {
@@ -137,12 +141,7 @@ std::vector<Topology::Pair> Topology::next(std::uint64_t now_s) {
     looked_at_ = *due;
     look(groups_.at(*due), now_s);
   }
-  for (auto& [number, group] : groups_) {
-    // A better ring is confirmed first, and comes with the same vote.
-    const bool settled = group.known && !group.changed && group.confirms == 0;
-    group.has_rates =
-        group.wants_rates && settled && now_s >= not_before_s_ && slowest(number, group.ring) > 0;
-  }
+  look_for_rates(now_s);
   return out;
 }
 
@@ -154,7 +153,7 @@ bool Topology::lacks() const {
 
 bool Topology::wants_vote() const {
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
-    return group.second.much_better || group.second.has_rates;
+    return group.second.much_better || group.second.votes_for_rate;
   });
 }
 
@@ -213,11 +212,12 @@ void Topology::measured(PeerId from, PeerId to, std::uint64_t rate, std::uint64_
   if (asked_.erase(pair) == 0) return;
   Link& link = links_[pair];
   if (rate > 0) {
-    link = {std::clamp(rate, kRateMin, kRateMax), std::min(trip_us, kTripMaxUs), now_s, false};
+    link = {std::clamp(rate, kRateMin, kRateMax), std::min(trip_us, kTripMaxUs), now_s, false,
+            link.rate};
   } else if (!std::exchange(link.failed, true)) {
     link.at_s = 0;  // the next to be measured again
   } else {
-    link = {0, 0, now_s, true};
+    link = {0, 0, now_s, true, 0};
   }
   for (auto& [number, group] : groups_) {
     if (!contains(group.ring, from)) continue;
@@ -359,7 +359,9 @@ std::vector<PeerId> Topology::ring(std::uint32_t number, const std::vector<PeerI
   const auto group = groups_.find(number);
   if (group != groups_.end()) {
     const Group& known = group->second;
-    for (const PeerId p : known.best.empty() ? known.ring : known.best) {
+    // What a vote is not for was not confirmed.
+    const bool stays = known.best.empty() || (known.votes_for_rate && !known.much_better);
+    for (const PeerId p : stays ? known.ring : known.best) {
       if (contains(mates, p)) out.push_back(p);
     }
   }
@@ -367,16 +369,6 @@ std::vector<PeerId> Topology::ring(std::uint32_t number, const std::vector<PeerI
     if (!contains(out, p)) out.push_back(p);
   }
   return out;
-}
-
-std::uint64_t Topology::slowest(std::uint32_t number, const std::vector<PeerId>& mates) const {
-  std::uint64_t slowest = 0;
-  for (const Pair& pair : links_of(ring(number, mates))) {
-    const auto link = links_.find(pair);
-    if (link == links_.end() || link->second.rate == 0) continue;
-    if (slowest == 0 || link->second.rate < slowest) slowest = link->second.rate;
-  }
-  return slowest;
 }
 
 std::string Topology::why(std::uint32_t number) const {
@@ -387,6 +379,48 @@ std::string Topology::why(std::uint32_t number) const {
   return "its slowest link carries " + in_mbit(then.slowest) +
          " Mbit/s (before: " + in_mbit(now.slowest) + "), and 4 MiB go round in " +
          in_ms(then.time) + " ms (before: " + in_ms(now.time) + ")";
+}
+
+// ---------------------------------------------------------------------------------------- rates
+
+std::uint64_t Topology::slowest(const std::vector<PeerId>& members) const {
+  std::uint64_t slowest = 0;
+  bool dead = false;
+  for (const PeerId from : members) {
+    for (const PeerId to : members) {
+      if (from == to) continue;
+      const auto link = links_.find({from, to});
+      if (link == links_.end()) return 0;
+      const std::uint64_t rate = std::max(link->second.rate, link->second.rate_before);
+      dead = dead || rate == 0;
+      if (slowest == 0 || (rate > 0 && rate < slowest)) slowest = rate;
+    }
+  }
+  return dead ? slowest / kDeadIsSlower : slowest;
+}
+
+/// While no group has a ring to find: that is worth more.
+void Topology::look_for_rates(std::uint64_t now_s) {
+  const bool finds_a_ring = std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
+    const Group& group = entry.second;
+    return group.is_measured && (!group.known || group.confirms > 0);
+  });
+  if (finds_a_ring || now_s < no_rate_before_s_) return;
+  for (auto& [number, group] : groups_) {
+    if (!group.told || group.votes_for_rate || group.changed || now_s < group.rate_s) continue;
+    group.rate_s = now_s + kPartS;
+    const std::uint64_t rate = slowest(group.ring);
+    const std::uint64_t told = *group.told;
+    group.votes_for_rate = rate > 0 && (rate / kOtherRate >= told || rate <= told / kOtherRate);
+  }
+}
+
+std::string Topology::rate_text(std::uint32_t number) const {
+  const auto group = groups_.find(number);
+  if (group == groups_.end() || !group->second.votes_for_rate) return "";
+  const std::uint64_t told = *group->second.told;
+  return "its slowest link carries " + in_mbit(slowest(group->second.ring)) +
+         " Mbit/s (before: " + (told == 0 ? "not measured" : in_mbit(told)) + ")";
 }
 
 }  // namespace pccl::master

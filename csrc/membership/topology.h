@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -38,9 +39,9 @@ class Topology {
   /// pairs without a link of their own. What was measured of other peers is forgotten.
   void begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::set<Pair> apart,
              std::uint64_t now_s);
-  /// The members of this peer group choose how data go by rates (base/lines.h), and the epoch began
-  /// when none was known: when all are, that is worth a vote.
-  void wants_rates(std::uint32_t group);
+  /// The members of this peer group go by this `slowest` rate while the epoch runs. When it is
+  /// known (told: 0), or has changed much, that is worth a vote, but for no other ring.
+  void told(std::uint32_t group, std::uint64_t rate);
   /// Called about once a second while the epoch runs: the pairs to measure now. Each is answered by
   /// `measured`; one without an answer after kSilentLooks calls could not be measured.
   [[nodiscard]] std::vector<Pair> next(std::uint64_t now_s);
@@ -51,14 +52,18 @@ class Topology {
                 std::uint64_t now_s);
   /// Are there links that have still to be measured for the first time?
   [[nodiscard]] bool lacks() const;
-  /// Is a ring known that is worth a vote, or what a peer group wants_rates for?
+  /// Is a ring known that is worth a vote, or a rate?
   [[nodiscard]] bool wants_vote() const;
   /// The order in which data of the members `mates`, given in rank order, are to go round: the best
   /// that is known, with newcomers at its end.
   [[nodiscard]] std::vector<PeerId> ring(std::uint32_t group,
                                          const std::vector<PeerId>& mates) const;
-  /// Bytes a second of the slowest link of the `ring` of these; 0: of none that is known.
-  [[nodiscard]] std::uint64_t slowest(std::uint32_t group, const std::vector<PeerId>& mates) const;
+  /// Bytes a second of the slowest link of these members to each other; 0: not all are measured. Of
+  /// a link the faster one of its last two measurements counts: what is sent meanwhile errs one
+  /// way.
+  [[nodiscard]] std::uint64_t slowest(const std::vector<PeerId>& members) const;
+  /// For the log: the rate of which a vote is to tell; empty: of none.
+  [[nodiscard]] std::string rate_text(std::uint32_t group) const;
   /// For the log: how much better the ring of this peer group is that `ring` returns; empty: it is
   /// the present one.
   [[nodiscard]] std::string why(std::uint32_t group) const;
@@ -69,6 +74,7 @@ class Topology {
     std::uint64_t trip_us = 0;
     std::uint64_t at_s = 0;
     bool failed = false;  // could not be measured the last time
+    std::uint64_t rate_before = 0;
   };
   /// Of a ring.
   struct Worth {
@@ -83,17 +89,18 @@ class Topology {
     bool is_measured = false;
     bool known = false;  // all pairs
     std::uint64_t lacks_since_s = 0;
-    bool changed = true;       // since `best` was looked for
-    std::size_t confirms = 0;  // so often `to_confirm` was measured, or is being measured
-    bool much_better = false;  // is `best`, and confirmed
-    bool wants_rates = false;
-    bool has_rates = false;       // which it did want, and may vote for
-    std::set<Pair> to_confirm;    // measured once more before a vote
-    std::uint64_t part_s = 0;     // when `best` is looked for though not all pairs are known
-    std::uint64_t confirm_s = 0;  // before then nothing is confirmed
-    std::uint64_t unsure_s = 0;   // from the last ring that was looked at again to the next one
-    std::uint64_t again_s = 0;    // when links are measured again
-    bool of_ring = false;         // the last of these were of the ring
+    bool changed = true;                // since `best` was looked for
+    std::size_t confirms = 0;           // so often `to_confirm` was measured, or is being measured
+    bool much_better = false;           // is `best`, and confirmed
+    std::optional<std::uint64_t> told;  // the rate by which its members go
+    bool votes_for_rate = false;        // since another one is known; until the epoch ends
+    std::uint64_t rate_s = 0;           // when the rate is looked for
+    std::set<Pair> to_confirm;          // measured once more before a vote
+    std::uint64_t part_s = 0;           // when `best` is looked for though not all pairs are known
+    std::uint64_t confirm_s = 0;        // before then nothing is confirmed
+    std::uint64_t unsure_s = 0;  // from the last ring that was looked at again to the next one
+    std::uint64_t again_s = 0;   // when links are measured again
+    bool of_ring = false;        // the last of these were of the ring
   };
   [[nodiscard]] static bool better(const Worth& a, const Worth& b, std::uint64_t percent);
   [[nodiscard]] bool is_apart(const Pair& pair) const {
@@ -109,6 +116,7 @@ class Topology {
   [[nodiscard]] bool look_is_due(const Group& group, std::uint64_t now_s) const;
   void look(Group& group, std::uint64_t now_s);
   void confirm(Group& group);
+  void look_for_rates(std::uint64_t now_s);
   void look_for_best(Group& group, const Rates& rates, const std::vector<PeerId>& members,
                      std::uint64_t now_s);
   [[nodiscard]] Rates rates_of(const std::vector<PeerId>& members) const;
@@ -121,7 +129,8 @@ class Topology {
   std::map<Pair, std::uint64_t> asked_;  // at which call of `next`
   std::uint64_t looks_ = 0;              // calls of `next`
   std::uint32_t looked_at_ = 0;          // the group of which the best ring was looked for last
-  std::uint64_t not_before_s_ = 0;       // the next vote
+  std::uint64_t not_before_s_ = 0;       // the next vote for a ring
+  std::uint64_t no_rate_before_s_ = 0;   // and for a rate
 };
 
 }  // namespace pccl::master

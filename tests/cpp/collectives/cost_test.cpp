@@ -120,7 +120,7 @@ TEST(Cost, AMeasuredRateDecides) {
   EXPECT_EQ(all_reduce_ns(By::ring, kMiB, 4, at(100'000)),
             all_reduce_ns(By::ring, kMiB, 4, at(10'000)))
       << "of faster lines a core is the limit";
-  // As where nothing is measured, but that more may be kept, and little may go round.
+  // As where nothing is measured, but that more may be exchanged, and little may go round.
   for (const By by : {By::exchange, By::doubling, By::direct, By::ring}) {
     EXPECT_EQ(all_reduce_ns(by, 30'000, 4, at(100)), all_reduce_ns(by, 30'000, 4, kOcean));
   }

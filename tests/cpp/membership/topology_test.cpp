@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "base/random.h"
@@ -80,66 +81,149 @@ TEST(Topology, members_that_came_in_the_worst_order_cross_an_ocean_twice) {
   }
 }
 
-TEST(Topology, knows_the_slowest_link_of_a_ring) {
+TEST(Topology, the_slowest_link_counts_when_all_are_measured_whether_the_ring_has_it_or_not) {
   const std::vector<PeerId> members = numbered(4);
   Topology topology;
-  EXPECT_EQ(topology.slowest(0, members), 0U) << "of no group";
   topology.begin({{0, members}}, {}, 0);
-  EXPECT_EQ(topology.slowest(0, members), 0U) << "nothing is measured";
+  EXPECT_EQ(topology.slowest(members), 0U);
   const auto rate = [](PeerId from, PeerId to) {
     return from == PeerId{2} && to == PeerId{3} ? kLan / 5 : kLan;
   };
   std::uint64_t now_s = 0;
+  measure(topology, rate, now_s, 2);
+  EXPECT_EQ(topology.slowest(members), 0U) << "the ones that are not measured may be slow";
   measure(topology, rate, now_s, 12);
-  const std::vector<PeerId> ring = topology.ring(0, members);
-  EXPECT_EQ(topology.slowest(0, members), kLan) << "the ring goes another way";
+  EXPECT_EQ(topology.slowest(members), kLan / 5);
+  EXPECT_EQ(topology.slowest(peers({1, 2, 4})), kLan);
   std::vector<PeerId> more = members;
   more.push_back(PeerId{9});
-  EXPECT_EQ(topology.slowest(0, more), kLan) << "of the links that are known";
-  EXPECT_EQ(topology.slowest(0, peers({2, 3})), kLan / 5);
+  EXPECT_EQ(topology.slowest(more), 0U) << "a newcomer may be slow";
 }
 
-/// Seconds to the vote of a group that wants rates; 0: none in so many.
-std::uint64_t vote_for_rates(Topology& topology, const RateOf& rate, std::uint64_t from_s,
-                             std::uint64_t seconds) {
-  for (std::uint64_t now_s = from_s; now_s < from_s + seconds;) {
+TEST(Topology, a_link_that_was_busy_or_fails_once_counts_as_before) {
+  const std::vector<PeerId> members = numbered(4);
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t now_s = 0;
+  std::map<Topology::Pair, int> times;
+  const auto busy_at_the_second = [&](PeerId from, PeerId to) {
+    return ++times[{from, to}] == 2 ? kLan / 50 : kLan;
+  };
+  for (int i = 0; i < 200; ++i) {
+    measure(topology, busy_at_the_second, now_s, 10);
+    const std::uint64_t slowest = topology.slowest(members);
+    EXPECT_TRUE(slowest == kLan || now_s < 20) << now_s;
+  }
+  EXPECT_GT((times[{members[0], members[1]}]), 2);
+}
+
+TEST(Topology, a_dead_link_counts_as_slower_than_those_that_live) {
+  const std::vector<PeerId> members = numbered(4);
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t now_s = 0;
+  const auto one_is_dead = [](PeerId from, PeerId to) {
+    return from == PeerId{2} && to == PeerId{4} ? 0 : kLan;
+  };
+  measure(topology, one_is_dead, now_s, 7200);
+  EXPECT_EQ(topology.slowest(members), kLan / 4);
+  measure(topology, [](PeerId, PeerId) { return std::uint64_t{0}; }, now_s, 40'000);
+  EXPECT_EQ(topology.slowest(members), 0U) << "nothing is known";
+}
+
+/// Seconds until a boundary votes; 0: not in so many.
+std::uint64_t vote_s(Topology& topology, const RateOf& rate, std::uint64_t& now_s,
+                     std::uint64_t seconds) {
+  const std::uint64_t begun_s = now_s;
+  while (now_s < begun_s + seconds) {
     measure(topology, rate, now_s, 1);
-    if (topology.wants_vote()) return now_s;
+    if (topology.wants_vote()) return now_s - begun_s;
   }
   return 0;
 }
-
-TEST(Topology, votes_once_for_rates_where_they_decide) {
-  const std::vector<PeerId> members = numbered(4);
-  const auto alike = [](PeerId, PeerId) { return kLan; };
-  Topology topology;
-  topology.begin({{0, members}}, {}, 0);
-  EXPECT_EQ(vote_for_rates(topology, alike, 0, 60), 0U) << "nobody goes by them";
-  topology.begin({{0, members}}, {}, 60);
-  topology.wants_rates(0);
-  topology.wants_rates(7);  // there is no such group
-  const std::uint64_t voted_s = vote_for_rates(topology, alike, 60, 60);
-  EXPECT_GT(voted_s, 60U);
-  topology.begin({{0, members}}, {}, voted_s);
-  topology.wants_rates(0);  // and are still none: then not again at once
-  EXPECT_EQ(vote_for_rates(topology, alike, voted_s, 500), 0U);
+RateOf all(std::uint64_t rate) {
+  return [rate](PeerId, PeerId) { return rate; };
 }
 
-TEST(Topology, links_that_cannot_be_measured_are_worth_no_vote_for_rates) {
+TEST(Topology, a_boundary_votes_for_a_rate_that_far_members_do_not_go_by) {
+  constexpr std::uint64_t kHour = 3600;
+  const std::vector<PeerId> members = numbered(4);
+  Topology topology;
+  std::uint64_t now_s = 0;
+  topology.begin({{0, members}}, {}, now_s);
+  topology.told(7, 0);  // there is no such group
+  EXPECT_EQ(vote_s(topology, all(kLan), now_s, kHour), 0U) << "near ones go by none";
+  topology.begin({{0, members}}, {}, now_s);
+  topology.told(0, 0);
+  EXPECT_LT(vote_s(topology, all(kLan), now_s, 60) - 1, 40U);
+  topology.begin({{0, members}}, {}, now_s);
+  topology.told(0, topology.slowest(members));
+  EXPECT_EQ(vote_s(topology, all(kLan / 3), now_s, 4 * kHour), 0U) << "that is no other rate";
+  const std::uint64_t fell_s = vote_s(topology, all(kLan / 100), now_s, 4 * kHour);
+  EXPECT_GT(fell_s, 0U);
+  topology.begin({{0, members}}, {}, now_s);
+  topology.told(0, topology.slowest(members));
+  EXPECT_GE(vote_s(topology, all(kLan), now_s, 12 * kHour), 600U) << "not again at once";
+}
+
+TEST(Topology, links_that_cannot_be_measured_are_worth_no_vote_for_a_rate) {
   const std::vector<PeerId> members = numbered(4);
   Topology topology;
   topology.begin({{0, members}}, {}, 0);
-  topology.wants_rates(0);
-  EXPECT_EQ(vote_for_rates(topology, [](PeerId, PeerId) { return 0; }, 0, 900), 0U);
+  topology.told(0, topology.slowest(members));
+  std::uint64_t now_s = 0;
+  measure(topology, all(0), now_s, 60);
+  topology.begin({{0, members}}, {}, now_s);
+  topology.told(0, topology.slowest(members));
+  EXPECT_EQ(vote_s(topology, all(0), now_s, 3600), 0U);
 }
 
-TEST(Topology, a_vote_for_rates_brings_the_better_ring_with_it) {
-  const std::vector<PeerId> members = numbered(6);
-  Topology topology;
-  topology.begin({{0, members}}, {}, 0);
-  topology.wants_rates(0);
-  ASSERT_GT(vote_for_rates(topology, oceans, 0, 100), 0U);
-  EXPECT_EQ(crossings(topology.ring(0, members)), 2U);
+TEST(Topology, a_vote_for_a_ring_of_one_group_is_not_put_off_by_a_rate_of_another_one) {
+  const std::vector<PeerId> few = peers({21, 23, 25, 27});
+  const std::vector<PeerId> more = numbered(6);
+  std::map<bool, std::uint64_t> found_s;
+  for (const bool told : {false, true}) {
+    Topology topology;
+    std::uint64_t now_s = 0;
+    topology.begin({{0, few}, {1, more}}, {}, now_s);
+    if (told) topology.told(0, 0);
+    std::vector<PeerId> ring = more;
+    while (crossings(ring) != 2) {
+      ASSERT_GT(vote_s(topology, oceans, now_s, 2000), 0U) << told;
+      ring = topology.ring(1, more);
+      topology.begin({{0, few}, {1, ring}}, {}, now_s);
+      if (told) topology.told(0, topology.slowest(few));
+    }
+    found_s[told] = now_s;
+  }
+  EXPECT_EQ(found_s[true], found_s[false]);
+}
+
+TEST(Topology, a_vote_for_a_rate_brings_no_ring_that_was_not_confirmed) {
+  const std::vector<PeerId> members = numbered(4);
+  std::size_t votes = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    Topology without;
+    Topology topology;
+    Random random(seed);
+    Random same(seed);
+    without.begin({{0, members}}, {}, 0);
+    topology.begin({{0, members}}, {}, 0);
+    topology.told(0, 0);
+    const auto noisy = [](Random& chance) {
+      return [&chance](PeerId, PeerId) { return kLan / (1 + chance.below(3)); };
+    };
+    std::uint64_t now_s = 0;
+    std::uint64_t then_s = 0;
+    while (now_s < 100 && !topology.wants_vote()) {
+      measure(topology, noisy(random), now_s, 1);
+      measure(without, noisy(same), then_s, 1);
+    }
+    if (!topology.wants_vote() || without.wants_vote()) continue;
+    ++votes;
+    EXPECT_EQ(topology.ring(0, members), members) << seed;
+  }
+  EXPECT_GT(votes, 50U);
 }
 
 TEST(Topology, of_links_as_fast_as_each_other_the_shorter_ones_are_taken) {
