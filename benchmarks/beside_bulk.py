@@ -4,6 +4,7 @@ Two ranks on emulated hosts (tests/labs/wan: needs root and /dev/net/tun). Small
 after the other, first alone, then while an all-reduce of --mib runs in another group; the first
 large one, in which connections find their rates, is not counted.
 
+  calls           small ones that ended before the large one
   alone, beside   mean, ms: of two ranks the one that calls later waits for nothing, and the other
                   one for a whole round trip
   slowest         of those beside, ms
@@ -72,12 +73,14 @@ def run_rank(a: argparse.Namespace) -> None:
     tensor = torch.zeros(a.mib << 18)
     small = torch.zeros(a.sizes[0] // 4)
 
-    def small_ones() -> list[float]:
+    def small_ones(large: dist.Work | None = None) -> list[float]:
+        """Of those that have ended before the large one."""
         seconds = []
         for _ in range(a.small):
             begin = time.perf_counter()
             dist.all_reduce(small)
-            seconds.append(time.perf_counter() - begin)
+            if large is None or not large.is_completed():
+                seconds.append(time.perf_counter() - begin)
             time.sleep(0.02)
         return seconds
 
@@ -89,11 +92,10 @@ def run_rank(a: argparse.Namespace) -> None:
         dist.barrier()
         begin = time.perf_counter()
         work = dist.all_reduce(tensor, group=bulk, async_op=True)
-        took = small_ones()
-        while_it_ran = not work.is_completed()
+        took = small_ones(work)
         work.wait()
         large.append(time.perf_counter() - begin)
-        if while_it_ran and len(large) > 1:
+        if len(large) > 1:
             beside += took
     dist.barrier()
     print(json.dumps([alone, beside, large[1:]]), flush=True)
@@ -134,7 +136,7 @@ def main() -> None:
 
     print(f"All-reduces of two ranks, a line of {a.rate_mbit:g} Mbit/s\n")
     columns = ["hosts", "RTT, ms", "loss, %", "backend", "large, MiB", "bytes", "alone", "beside"]
-    columns += ["slowest", "more / RTT", "large", "overruns"]
+    columns += ["calls", "slowest", "more / RTT", "large", "overruns"]
     print("| " + " | ".join(columns) + " |")
     print("|---" * len(columns) + "|")
     for congestion, rtt_ms, loss_pct, backend, size in itertools.product(
@@ -155,9 +157,10 @@ def main() -> None:
         row += [f"{mean:.1f}"]
         if beside:
             more = 1e3 * statistics.mean(beside) - mean
-            row += [f"{mean + more:.1f}", f"{1e3 * max(beside):.1f}", f"{more / rtt_ms:.2f}"]
+            row += [f"{mean + more:.1f}", str(len(beside)), f"{1e3 * max(beside):.1f}"]
+            row += [f"{more / rtt_ms:.2f}"]
         else:
-            row += ["-"] * 3
+            row += ["-", "0", "-", "-"]
         mbit = (mib << 20) * 8 / 1e6 / statistics.median(large)
         row += [f"{mbit:.0f}", str(overruns)]
         print("| " + " | ".join(row) + " |", flush=True)

@@ -12,9 +12,6 @@
 
 namespace pccl {
 
-/// Of the line that all ranks have in common, where it is not measured. Over faster lines a ring is
-/// taken sooner than it would have to be, over slower ones later.
-inline constexpr std::uint64_t kMbitAssumed = 100;
 /// An exchange keeps so many bytes at each rank, at most; of each other one kKeptBytesMin at least.
 inline constexpr std::uint64_t kExchangedBytesMax = 4U << 20;
 /// The same where the rate of the lines is known.

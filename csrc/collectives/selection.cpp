@@ -47,6 +47,11 @@ bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {
   return far(args) && direct_beats_tree(bytes, args.size, args.lines);
 }
 
+/// Of what comes out of order for a direct reduce.
+bool root_keeps_little(const CollectiveArgs& args) {
+  return args.input_bytes[0] <= kMeasuredExchangedBytesMax / (args.size - 1);
+}
+
 bool chain(std::uint64_t bytes, const CollectiveArgs& args) {
   if (bytes < kChainBytesMin) return false;
   const std::uint64_t pieces = chain_pieces(bytes, args.element_bytes, args.size);
@@ -144,7 +149,9 @@ Schedule build_schedule(const CollectiveArgs& args) {
     case OpKind::all_reduce:
       return all_reduce(args);
     case OpKind::reduce:
-      if (direct_rooted(args.input_bytes[0], args)) return direct_reduce(args);
+      if (root_keeps_little(args) && direct_rooted(args.input_bytes[0], args)) {
+        return direct_reduce(args);
+      }
       return chain(args.input_bytes[0], args) ? chain_reduce(args) : tree_reduce(args);
     case OpKind::broadcast:
       if (direct_rooted(args.output_bytes[0], args)) return direct_broadcast(args);

@@ -44,7 +44,7 @@ std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& memb
   return in_rank_order ? std::vector<std::uint32_t>{} : ring;
 }
 
-Lines lines(const State& s, const std::vector<PeerId>& mates) {
+Lines lines(const State& s, std::uint32_t group, const std::vector<PeerId>& mates) {
   if (!s.config.measure_links) return {};
   // Those of two that reach each other over a third are not known, and its line carries all of
   // them.
@@ -57,7 +57,14 @@ Lines lines(const State& s, const std::vector<PeerId>& mates) {
     if (!trips) return {};  // it has said none
     said.push_back(*trips);
   }
-  return lines_of_all(said, s.topology.slowest(mates));
+  return lines_of_all(said, s.topology.mbit(group, mates));
+}
+
+std::string rate_text(const State& s, std::uint32_t group, std::uint32_t mbit) {
+  const std::string of = s.groups.size() > 1 ? " of peer group " + std::to_string(group) : "";
+  return "the members" + of + " are far from each other, and choose the steps of their calls by " +
+         (mbit == 0 ? "no rate: their links are not measured"
+                    : "the rate of their slowest link, " + std::to_string(mbit) + " Mbit/s");
 }
 
 std::vector<std::string> changed_rings(const State& s, const Epoch* before, const Epoch& epoch) {
@@ -66,10 +73,8 @@ std::vector<std::string> changed_rings(const State& s, const Epoch* before, cons
   const auto groups = by_group(epoch.members);
   for (const auto& [group, mates] : groups) {
     const std::vector<PeerId> ring = ring_of(epoch, group);
-    const std::string of = groups.size() > 1 ? " of peer group " + std::to_string(group) : "";
-    const std::string rate = s.topology.rate_text(group);
-    if (!rate.empty()) lines.push_back("data" + of + " go as fits a group far apart: " + rate);
     if (ring == ring_of(*before, group)) continue;
+    const std::string of = groups.size() > 1 ? " of peer group " + std::to_string(group) : "";
     std::string text = "data" + of + " go round in another order";
     for (std::size_t i = 0; i < ring.size(); ++i) {
       text += (i == 0 ? ": ranks " : ", ") + std::to_string(rank_of(epoch.members, ring[i]));

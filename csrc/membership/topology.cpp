@@ -26,7 +26,9 @@ constexpr std::uint64_t kTimeOfTripUs = 134;
 // A link that cannot be measured, or goes over a third member, counts as so much slower than the
 // slowest one: rings avoid it, and those that cannot are still compared.
 constexpr std::uint64_t kDeadIsSlower = 4;
-constexpr std::uint64_t kOtherRate = 4;  // a rate is so many times another one, or worth no vote
+constexpr std::uint32_t kOtherRate = 4;  // a rate is so many times another one, or worth no vote
+constexpr std::size_t kAloneLinks = 3;
+constexpr std::uint64_t kRateWaitS = 14'400;  // twice kUnsureS, four times, ... from look to look
 
 /// Rates that differ by less than measurements do are one: the three highest bits.
 std::uint64_t rough(std::uint64_t rate) {
@@ -54,6 +56,20 @@ std::set<Topology::Pair> links_of(const std::vector<PeerId>& ring) {
 
 bool contains(const std::vector<PeerId>& peers, PeerId peer) {
   return std::find(peers.begin(), peers.end(), peer) != peers.end();
+}
+
+bool has_members(const std::vector<PeerId>& ring, const std::vector<PeerId>& peers) {
+  return ring.size() == peers.size() &&
+         std::all_of(peers.begin(), peers.end(), [&](PeerId p) { return contains(ring, p); });
+}
+
+std::uint32_t mbit_of(std::uint64_t rate) {
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(rate / 125'000, 1, kMbitMost));
+}
+
+bool is_other(std::uint32_t mbit, std::uint32_t than) {
+  if (mbit == 0 || than == 0) return mbit != than;
+  return mbit / kOtherRate >= than || mbit <= than / kOtherRate;
 }
 
 std::string in_mbit(std::uint64_t rate) {
@@ -94,6 +110,15 @@ void Topology::begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::se
     if (group.is_measured) pairs += more;
     group.ring = std::move(ring);
     const auto same = before.find(number);
+    if (same != before.end()) {
+      const Group& was = same->second;
+      group.told_before = was.told;
+      group.rate = group.is_measured ? was.rate : 0;
+      if (has_members(was.ring, group.ring)) {
+        group.rate_s = was.rate_s;
+        group.rate_wait_s = was.rate_wait_s;
+      }
+    }
     const bool still_lacks = same != before.end() && !same->second.known;
     group.lacks_since_s = still_lacks ? same->second.lacks_since_s : now_s;
     group.part_s = now_s + kPartS;
@@ -108,11 +133,6 @@ void Topology::begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::se
   std::erase_if(links_, [&](const auto& link) { return is_gone(link.first); });
   std::erase_if(asked_, [&](const auto& asked) { return is_gone(asked.first); });
   apart_ = std::move(apart);
-}
-
-void Topology::told(std::uint32_t number, std::uint64_t rate) {
-  const auto group = groups_.find(number);
-  if (group != groups_.end() && group->second.is_measured) group->second.told = rate;
 }
 
 std::vector<Topology::Pair> Topology::next(std::uint64_t now_s) {
@@ -132,6 +152,15 @@ std::vector<Topology::Pair> Topology::next(std::uint64_t now_s) {
   for (auto& [number, group] : groups_) {
     if (!group.is_measured) continue;
     for (const Pair& pair : group.to_confirm) ask(pair, busy, out);
+    look_for_rate(group, now_s);
+    if (!group.alone.empty()) {
+      const auto measures = [&](const auto& asked) {
+        return contains(group.ring, asked.first.first);
+      };
+      if (std::none_of(asked_.begin(), asked_.end(), measures))
+        ask(*group.alone.begin(), busy, out);
+      continue;
+    }
     ask_new(group, busy, out);
     ask_again(group, busy, now_s, out);
     if (!look_is_due(group, now_s)) continue;
@@ -141,7 +170,6 @@ std::vector<Topology::Pair> Topology::next(std::uint64_t now_s) {
     looked_at_ = *due;
     look(groups_.at(*due), now_s);
   }
-  look_for_rates(now_s);
   return out;
 }
 
@@ -223,6 +251,7 @@ void Topology::measured(PeerId from, PeerId to, std::uint64_t rate, std::uint64_
     if (!contains(group.ring, from)) continue;
     group.changed = true;
     group.to_confirm.erase(pair);
+    measured_alone(group, pair, rate > 0 ? link.rate : 0, now_s);
   }
 }
 
@@ -360,7 +389,9 @@ std::vector<PeerId> Topology::ring(std::uint32_t number, const std::vector<PeerI
   if (group != groups_.end()) {
     const Group& known = group->second;
     // What a vote is not for was not confirmed.
-    const bool stays = known.best.empty() || (known.votes_for_rate && !known.much_better);
+    const auto much_better = [](const auto& entry) { return entry.second.much_better; };
+    const bool for_rate = wants_vote() && std::none_of(groups_.begin(), groups_.end(), much_better);
+    const bool stays = known.best.empty() || (for_rate && has_members(known.ring, mates));
     for (const PeerId p : stays ? known.ring : known.best) {
       if (contains(mates, p)) out.push_back(p);
     }
@@ -383,44 +414,61 @@ std::string Topology::why(std::uint32_t number) const {
 
 // ---------------------------------------------------------------------------------------- rates
 
-std::uint64_t Topology::slowest(const std::vector<PeerId>& members) const {
-  std::uint64_t slowest = 0;
-  bool dead = false;
-  for (const PeerId from : members) {
-    for (const PeerId to : members) {
-      if (from == to) continue;
-      const auto link = links_.find({from, to});
-      if (link == links_.end()) return 0;
-      const std::uint64_t rate = std::max(link->second.rate, link->second.rate_before);
-      dead = dead || rate == 0;
-      if (slowest == 0 || (rate > 0 && rate < slowest)) slowest = rate;
+bool Topology::told(std::uint32_t number, std::uint32_t mbit) {
+  const auto found = groups_.find(number);
+  if (found == groups_.end() || !found->second.is_measured) return false;
+  found->second.told = mbit;
+  return is_other(mbit, found->second.told_before.value_or(0));
+}
+
+std::uint32_t Topology::mbit(std::uint32_t number, const std::vector<PeerId>& mates) const {
+  const auto found = groups_.find(number);
+  if (found == groups_.end() || found->second.rate == 0) return 0;
+  const std::uint32_t mbit = mbit_of(found->second.rate);
+  for (const PeerId from : mates) {
+    for (const PeerId to : mates) {
+      if (from != to && !is_known({from, to})) return std::min(mbit, kMbitAssumed);
     }
   }
-  return dead ? slowest / kDeadIsSlower : slowest;
+  return mbit;
 }
 
-/// While no group has a ring to find: that is worth more.
-void Topology::look_for_rates(std::uint64_t now_s) {
-  const bool finds_a_ring = std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
-    const Group& group = entry.second;
-    return group.is_measured && (!group.known || group.confirms > 0);
-  });
-  if (finds_a_ring || now_s < no_rate_before_s_) return;
-  for (auto& [number, group] : groups_) {
-    if (!group.told || group.votes_for_rate || group.changed || now_s < group.rate_s) continue;
-    group.rate_s = now_s + kPartS;
-    const std::uint64_t rate = slowest(group.ring);
-    const std::uint64_t told = *group.told;
-    group.votes_for_rate = rate > 0 && (rate / kOtherRate >= told || rate <= told / kOtherRate);
+/// Has the slowest links measured, if that may be worth a vote: links that were measured at the
+/// same time may have one line in common. Of each the faster one of its last two measurements
+/// counts.
+void Topology::look_for_rate(Group& group, std::uint64_t now_s) {
+  const bool finds_a_ring = !group.known || group.changed || group.confirms > 0;
+  if (!group.told || group.votes_for_rate || !group.alone.empty() || finds_a_ring) return;
+  if (now_s < group.rate_s || now_s < no_rate_before_s_) return;
+  group.rate_s = now_s + kPartS;
+  std::vector<std::pair<std::uint64_t, Pair>> slowest;
+  for (const PeerId from : group.ring) {
+    for (const PeerId to : group.ring) {
+      const auto link = links_.find({from, to});
+      if (link == links_.end() || is_apart(link->first)) continue;
+      const std::uint64_t rate = std::max(link->second.rate, link->second.rate_before);
+      if (rate == 0) continue;  // it cannot be measured
+      slowest.emplace_back(rate, link->first);
+    }
   }
+  const std::size_t count = std::min(kAloneLinks, slowest.size());
+  std::partial_sort(slowest.begin(), slowest.begin() + static_cast<std::ptrdiff_t>(count),
+                    slowest.end());
+  if (count == 0 || !is_other(mbit_of(slowest.front().first), *group.told)) return;
+  for (std::size_t i = 0; i < count; ++i) group.alone.insert(slowest[i].second);
+  group.alone_rate = 0;
 }
 
-std::string Topology::rate_text(std::uint32_t number) const {
-  const auto group = groups_.find(number);
-  if (group == groups_.end() || !group->second.votes_for_rate) return "";
-  const std::uint64_t told = *group->second.told;
-  return "its slowest link carries " + in_mbit(slowest(group->second.ring)) +
-         " Mbit/s (before: " + (told == 0 ? "not measured" : in_mbit(told)) + ")";
+void Topology::measured_alone(Group& group, const Pair& pair, std::uint64_t rate,
+                              std::uint64_t now_s) {
+  if (group.alone.erase(pair) == 0) return;
+  if (rate > 0 && (group.alone_rate == 0 || rate < group.alone_rate)) group.alone_rate = rate;
+  if (!group.alone.empty()) return;
+  group.rate_wait_s = std::min(kRateWaitS, 2 * std::max(kUnsureS, group.rate_wait_s));
+  group.rate_s = now_s + group.rate_wait_s;
+  if (group.alone_rate == 0) return;
+  group.rate = group.alone_rate;
+  group.votes_for_rate = is_other(mbit_of(group.rate), *group.told);
 }
 
 }  // namespace pccl::master

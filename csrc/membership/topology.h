@@ -39,9 +39,10 @@ class Topology {
   /// pairs without a link of their own. What was measured of other peers is forgotten.
   void begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::set<Pair> apart,
              std::uint64_t now_s);
-  /// The members of this peer group go by this `slowest` rate while the epoch runs. When it is
-  /// known (told: 0), or has changed much, that is worth a vote, but for no other ring.
-  void told(std::uint32_t group, std::uint64_t rate);
+  /// The members of this peer group, which are far from each other, go by this rate while the epoch
+  /// runs: when another one is known, that is worth a vote, but for no other ring. True: they went
+  /// by quite another one, or by none, before.
+  bool told(std::uint32_t group, std::uint32_t mbit);
   /// Called about once a second while the epoch runs: the pairs to measure now. Each is answered by
   /// `measured`; one without an answer after kSilentLooks calls could not be measured.
   [[nodiscard]] std::vector<Pair> next(std::uint64_t now_s);
@@ -58,12 +59,9 @@ class Topology {
   /// that is known, with newcomers at its end.
   [[nodiscard]] std::vector<PeerId> ring(std::uint32_t group,
                                          const std::vector<PeerId>& mates) const;
-  /// Bytes a second of the slowest link of these members to each other; 0: not all are measured. Of
-  /// a link the faster one of its last two measurements counts: what is sent meanwhile errs one
-  /// way.
-  [[nodiscard]] std::uint64_t slowest(const std::vector<PeerId>& members) const;
-  /// For the log: the rate of which a vote is to tell; empty: of none.
-  [[nodiscard]] std::string rate_text(std::uint32_t group) const;
+  /// Mbit/s of the slowest link of these members of the group to each other; 0: not known. While
+  /// links of newcomers are not measured, kMbitAssumed at most.
+  [[nodiscard]] std::uint32_t mbit(std::uint32_t group, const std::vector<PeerId>& mates) const;
   /// For the log: how much better the ring of this peer group is that `ring` returns; empty: it is
   /// the present one.
   [[nodiscard]] std::string why(std::uint32_t group) const;
@@ -92,15 +90,20 @@ class Topology {
     bool changed = true;                // since `best` was looked for
     std::size_t confirms = 0;           // so often `to_confirm` was measured, or is being measured
     bool much_better = false;           // is `best`, and confirmed
-    std::optional<std::uint64_t> told;  // the rate by which its members go
-    bool votes_for_rate = false;        // since another one is known; until the epoch ends
-    std::uint64_t rate_s = 0;           // when the rate is looked for
-    std::set<Pair> to_confirm;          // measured once more before a vote
-    std::uint64_t part_s = 0;           // when `best` is looked for though not all pairs are known
-    std::uint64_t confirm_s = 0;        // before then nothing is confirmed
-    std::uint64_t unsure_s = 0;  // from the last ring that was looked at again to the next one
-    std::uint64_t again_s = 0;   // when links are measured again
-    bool of_ring = false;        // the last of these were of the ring
+    std::optional<std::uint32_t> told;  // Mbit/s by which far members go, 0: by none
+    std::optional<std::uint32_t> told_before;  // in the epoch before
+    std::uint64_t rate = 0;                    // bytes a second of the slowest link
+    std::set<Pair> alone;          // the slowest ones, each to be measured beside no other one
+    std::uint64_t alone_rate = 0;  // of those of them that are measured
+    bool votes_for_rate = false;   // since it is not the one that was told
+    std::uint64_t rate_s = 0;      // when it is looked for again
+    std::uint64_t rate_wait_s = 0;
+    std::set<Pair> to_confirm;    // measured once more before a vote
+    std::uint64_t part_s = 0;     // when `best` is looked for though not all pairs are known
+    std::uint64_t confirm_s = 0;  // before then nothing is confirmed
+    std::uint64_t unsure_s = 0;   // from the last ring that was looked at again to the next one
+    std::uint64_t again_s = 0;    // when links are measured again
+    bool of_ring = false;         // the last of these were of the ring
   };
   [[nodiscard]] static bool better(const Worth& a, const Worth& b, std::uint64_t percent);
   [[nodiscard]] bool is_apart(const Pair& pair) const {
@@ -116,7 +119,8 @@ class Topology {
   [[nodiscard]] bool look_is_due(const Group& group, std::uint64_t now_s) const;
   void look(Group& group, std::uint64_t now_s);
   void confirm(Group& group);
-  void look_for_rates(std::uint64_t now_s);
+  void look_for_rate(Group& group, std::uint64_t now_s);
+  void measured_alone(Group& group, const Pair& pair, std::uint64_t rate, std::uint64_t now_s);
   void look_for_best(Group& group, const Rates& rates, const std::vector<PeerId>& members,
                      std::uint64_t now_s);
   [[nodiscard]] Rates rates_of(const std::vector<PeerId>& members) const;

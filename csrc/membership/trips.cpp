@@ -19,7 +19,7 @@ Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
   return own;
 }
 
-Lines lines_of_all(const std::vector<Trips>& said, std::uint64_t rate) {
+Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit) {
   if (said.size() < 2) return {};
   std::uint32_t first = 0;
   std::uint32_t second = 0;
@@ -30,9 +30,7 @@ Lines lines_of_all(const std::vector<Trips>& said, std::uint64_t rate) {
   const std::uint32_t farthest_us = std::min(second, kTripUsMax);
   std::uint64_t sum_us = 0;
   for (const Trips& trips : said) sum_us += std::min(trips.neighbour_us, farthest_us);
-  const std::uint64_t mbit = rate == 0 ? 0 : std::clamp(rate / 125'000, kMbitMin, kMbitMax);
-  return {farthest_us, static_cast<std::uint32_t>(sum_us / said.size()),
-          static_cast<std::uint32_t>(mbit)};
+  return {farthest_us, static_cast<std::uint32_t>(sum_us / said.size()), mbit};
 }
 
 }  // namespace pccl

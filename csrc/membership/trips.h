@@ -15,19 +15,16 @@ namespace pccl {
 
 /// Longer trips count as this one.
 inline constexpr std::uint32_t kTripUsMax = 1'000'000;
-/// Of lines: slower and faster ones count as these.
-inline constexpr std::uint64_t kMbitMin = 1;
-inline constexpr std::uint64_t kMbitMax = 100'000;
 
 /// What `self` says: the longest round trip of its links to the others of `ring`, and that of its
 /// link to the next one there. `trip_us`: of the link to a peer; 0: not known.
 [[nodiscard]] Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
                               const std::function<std::uint64_t(PeerId)>& trip_us);
 
-/// What holds for a group whose members have said these, and whose slowest link carries `rate`
-/// bytes a second (0: not known). One member that says too much changes little: each trip has two
-/// ends, so the farthest one is said twice; and the mean of the neighbours' trips counts none as
-/// longer than the farthest one.
-[[nodiscard]] Lines lines_of_all(const std::vector<Trips>& said, std::uint64_t rate);
+/// What holds for a group whose members have said these, and whose slowest link carries `mbit` a
+/// second. One member that says too much changes little: each trip has two ends, so the farthest
+/// one is said twice; and the mean of the neighbours' trips counts none as longer than the farthest
+/// one.
+[[nodiscard]] Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit);
 
 }  // namespace pccl

@@ -81,56 +81,6 @@ TEST(Topology, members_that_came_in_the_worst_order_cross_an_ocean_twice) {
   }
 }
 
-TEST(Topology, the_slowest_link_counts_when_all_are_measured_whether_the_ring_has_it_or_not) {
-  const std::vector<PeerId> members = numbered(4);
-  Topology topology;
-  topology.begin({{0, members}}, {}, 0);
-  EXPECT_EQ(topology.slowest(members), 0U);
-  const auto rate = [](PeerId from, PeerId to) {
-    return from == PeerId{2} && to == PeerId{3} ? kLan / 5 : kLan;
-  };
-  std::uint64_t now_s = 0;
-  measure(topology, rate, now_s, 2);
-  EXPECT_EQ(topology.slowest(members), 0U) << "the ones that are not measured may be slow";
-  measure(topology, rate, now_s, 12);
-  EXPECT_EQ(topology.slowest(members), kLan / 5);
-  EXPECT_EQ(topology.slowest(peers({1, 2, 4})), kLan);
-  std::vector<PeerId> more = members;
-  more.push_back(PeerId{9});
-  EXPECT_EQ(topology.slowest(more), 0U) << "a newcomer may be slow";
-}
-
-TEST(Topology, a_link_that_was_busy_or_fails_once_counts_as_before) {
-  const std::vector<PeerId> members = numbered(4);
-  Topology topology;
-  topology.begin({{0, members}}, {}, 0);
-  std::uint64_t now_s = 0;
-  std::map<Topology::Pair, int> times;
-  const auto busy_at_the_second = [&](PeerId from, PeerId to) {
-    return ++times[{from, to}] == 2 ? kLan / 50 : kLan;
-  };
-  for (int i = 0; i < 200; ++i) {
-    measure(topology, busy_at_the_second, now_s, 10);
-    const std::uint64_t slowest = topology.slowest(members);
-    EXPECT_TRUE(slowest == kLan || now_s < 20) << now_s;
-  }
-  EXPECT_GT((times[{members[0], members[1]}]), 2);
-}
-
-TEST(Topology, a_dead_link_counts_as_slower_than_those_that_live) {
-  const std::vector<PeerId> members = numbered(4);
-  Topology topology;
-  topology.begin({{0, members}}, {}, 0);
-  std::uint64_t now_s = 0;
-  const auto one_is_dead = [](PeerId from, PeerId to) {
-    return from == PeerId{2} && to == PeerId{4} ? 0 : kLan;
-  };
-  measure(topology, one_is_dead, now_s, 7200);
-  EXPECT_EQ(topology.slowest(members), kLan / 4);
-  measure(topology, [](PeerId, PeerId) { return std::uint64_t{0}; }, now_s, 40'000);
-  EXPECT_EQ(topology.slowest(members), 0U) << "nothing is known";
-}
-
 /// Seconds until a boundary votes; 0: not in so many.
 std::uint64_t vote_s(Topology& topology, const RateOf& rate, std::uint64_t& now_s,
                      std::uint64_t seconds) {
@@ -145,83 +95,156 @@ RateOf all(std::uint64_t rate) {
   return [rate](PeerId, PeerId) { return rate; };
 }
 
-TEST(Topology, a_boundary_votes_for_a_rate_that_far_members_do_not_go_by) {
-  constexpr std::uint64_t kHour = 3600;
+constexpr std::uint64_t kHour = 3600;
+constexpr std::uint32_t kLanMbit = kLan / 125'000;
+
+/// A group whose members are far from each other, through its epochs.
+struct Far {
+  Topology topology;
+  std::vector<PeerId> members;
+  std::uint64_t now_s = 0;
+  std::uint32_t told = 0;
+  bool news = false;
+
+  explicit Far(std::vector<PeerId> who) : members(std::move(who)) { next_epoch(); }
+  void next_epoch() {
+    topology.begin({{0, topology.ring(0, members)}}, {}, now_s);
+    told = topology.mbit(0, members);
+    news = topology.told(0, told);
+  }
+  std::uint64_t votes_in(std::uint64_t seconds, const RateOf& rate) {
+    std::uint64_t votes = 0;
+    for (const std::uint64_t end_s = now_s + seconds; now_s < end_s;) {
+      if (vote_s(topology, rate, now_s, end_s - now_s) == 0) break;
+      ++votes;
+      next_epoch();
+    }
+    return votes;
+  }
+};
+
+TEST(Topology, a_boundary_votes_for_the_rate_of_far_members_when_all_links_are_measured) {
+  Far far(numbered(4));
+  EXPECT_EQ(far.told, 0U);
+  EXPECT_FALSE(far.news);
+  EXPECT_FALSE(far.topology.told(7, 0)) << "there is no such group";
+  EXPECT_EQ(far.votes_in(60, all(kLan)), 1U);
+  EXPECT_EQ(far.told, kLanMbit);
+  EXPECT_TRUE(far.news);
+  EXPECT_EQ(far.votes_in(48 * kHour, all(kLan)), 0U);
+  EXPECT_EQ(far.votes_in(48 * kHour, all(kLan / 3)), 0U) << "that is no other rate";
+  EXPECT_EQ(far.votes_in(96 * kHour, all(kLan / 100)), 1U);
+  EXPECT_EQ(far.told, kLanMbit / 100);
+}
+
+TEST(Topology, near_members_vote_for_no_rate) {
   const std::vector<PeerId> members = numbered(4);
   Topology topology;
   std::uint64_t now_s = 0;
   topology.begin({{0, members}}, {}, now_s);
-  topology.told(7, 0);  // there is no such group
-  EXPECT_EQ(vote_s(topology, all(kLan), now_s, kHour), 0U) << "near ones go by none";
-  topology.begin({{0, members}}, {}, now_s);
-  topology.told(0, 0);
-  EXPECT_LT(vote_s(topology, all(kLan), now_s, 60) - 1, 40U);
-  topology.begin({{0, members}}, {}, now_s);
-  topology.told(0, topology.slowest(members));
-  EXPECT_EQ(vote_s(topology, all(kLan / 3), now_s, 4 * kHour), 0U) << "that is no other rate";
-  const std::uint64_t fell_s = vote_s(topology, all(kLan / 100), now_s, 4 * kHour);
-  EXPECT_GT(fell_s, 0U);
-  topology.begin({{0, members}}, {}, now_s);
-  topology.told(0, topology.slowest(members));
-  EXPECT_GE(vote_s(topology, all(kLan), now_s, 12 * kHour), 600U) << "not again at once";
+  EXPECT_EQ(vote_s(topology, all(kLan), now_s, kHour), 0U);
+}
+
+TEST(Topology, one_slow_link_makes_a_slow_rate_also_beside_the_ring) {
+  Far far(numbered(4));
+  const auto rate = [](PeerId from, PeerId to) {
+    return from == PeerId{2} && to == PeerId{3} ? kLan / 50 : kLan;
+  };
+  EXPECT_GE(far.votes_in(kHour, rate), 1U);
+  EXPECT_EQ(far.told, kLanMbit / 50);
+}
+
+/// Links that cross from odd to even members, or back, have one line in common.
+TEST(Topology, links_that_were_measured_at_once_over_one_line_are_measured_alone) {
+  for (const std::uint64_t size : {4U, 8U, 16U}) {
+    Far far(numbered(size));
+    std::uint64_t votes = 0;
+    for (std::uint64_t s = 0; s < kHour; ++s) {
+      const auto asked = far.topology.next(++far.now_s);
+      const auto crosses = [](const Topology::Pair& pair) {
+        return pair.first.value % 2 != pair.second.value % 2;
+      };
+      const auto share = static_cast<std::uint64_t>(
+          std::max<std::ptrdiff_t>(1, std::count_if(asked.begin(), asked.end(), crosses)));
+      for (const auto& pair : asked) {
+        far.topology.measured(pair.first, pair.second, crosses(pair) ? kLan / 10 / share : kLan,
+                              80'000, far.now_s);
+      }
+      if (!far.topology.wants_vote()) continue;
+      ++votes;
+      far.next_epoch();
+    }
+    EXPECT_EQ(far.told, kLanMbit / 10) << size;
+    EXPECT_LE(votes, 2U) << size << ": for a ring and a rate";
+  }
+}
+
+TEST(Topology, a_link_that_fails_once_is_no_slow_one) {
+  Far far(numbered(4));
+  int failures = 1;
+  const auto rate = [&](PeerId, PeerId) { return failures-- > 0 ? 0 : kLan; };
+  EXPECT_EQ(far.votes_in(kHour, rate), 1U);
+  EXPECT_EQ(far.told, kLanMbit);
 }
 
 TEST(Topology, links_that_cannot_be_measured_are_worth_no_vote_for_a_rate) {
-  const std::vector<PeerId> members = numbered(4);
-  Topology topology;
-  topology.begin({{0, members}}, {}, 0);
-  topology.told(0, topology.slowest(members));
-  std::uint64_t now_s = 0;
-  measure(topology, all(0), now_s, 60);
-  topology.begin({{0, members}}, {}, now_s);
-  topology.told(0, topology.slowest(members));
-  EXPECT_EQ(vote_s(topology, all(0), now_s, 3600), 0U);
+  Far far(numbered(4));
+  EXPECT_EQ(far.votes_in(48 * kHour, all(0)), 0U);
 }
 
-TEST(Topology, a_vote_for_a_ring_of_one_group_is_not_put_off_by_a_rate_of_another_one) {
-  const std::vector<PeerId> few = peers({21, 23, 25, 27});
-  const std::vector<PeerId> more = numbered(6);
-  std::map<bool, std::uint64_t> found_s;
-  for (const bool told : {false, true}) {
-    Topology topology;
-    std::uint64_t now_s = 0;
-    topology.begin({{0, few}, {1, more}}, {}, now_s);
-    if (told) topology.told(0, 0);
-    std::vector<PeerId> ring = more;
-    while (crossings(ring) != 2) {
-      ASSERT_GT(vote_s(topology, oceans, now_s, 2000), 0U) << told;
-      ring = topology.ring(1, more);
-      topology.begin({{0, few}, {1, ring}}, {}, now_s);
-      if (told) topology.told(0, topology.slowest(few));
-    }
-    found_s[told] = now_s;
+TEST(Topology, a_rate_that_comes_and_goes_makes_few_boundaries_vote) {
+  for (const std::size_t size : {4U, 6U}) {
+    Far far(numbered(size));
+    Random random(size);
+    const auto one_is_shaky = [&](PeerId from, PeerId to) {
+      return from == PeerId{1} && to == PeerId{2} && random.below(2) == 0 ? kLan / 5 : kLan;
+    };
+    EXPECT_LE(far.votes_in(24 * kHour, one_is_shaky), 10U) << size;
   }
-  EXPECT_EQ(found_s[true], found_s[false]);
 }
 
-TEST(Topology, a_vote_for_a_rate_brings_no_ring_that_was_not_confirmed) {
-  const std::vector<PeerId> members = numbered(4);
+TEST(Topology, newcomers_that_are_not_measured_count_as_slow_and_no_rate_is_forgotten) {
+  Far far(numbered(4));
+  ASSERT_EQ(far.votes_in(kHour, all(kLan)), 1U);
+  far.members.push_back(PeerId{5});
+  far.next_epoch();
+  EXPECT_EQ(far.told, kMbitAssumed);
+  EXPECT_EQ(far.votes_in(kHour, all(kLan)), 1U);
+  EXPECT_EQ(far.told, kLanMbit);
+  ASSERT_EQ(far.votes_in(96 * kHour, all(kLan / 100)), 1U);
+  far.members.push_back(PeerId{6});
+  far.next_epoch();
+  EXPECT_EQ(far.told, kLanMbit / 100) << "slower than what nobody knows";
+  far.members.pop_back();
+  far.next_epoch();
+  EXPECT_EQ(far.told, kLanMbit / 100);
+}
+
+TEST(Topology, a_vote_for_a_rate_brings_no_ring_that_was_not_confirmed_to_any_group) {
+  const std::vector<PeerId> steady = peers({21, 22, 23, 24});
+  const std::vector<PeerId> noisy = numbered(4);
   std::size_t votes = 0;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     Topology without;
     Topology topology;
     Random random(seed);
     Random same(seed);
-    without.begin({{0, members}}, {}, 0);
-    topology.begin({{0, members}}, {}, 0);
-    topology.told(0, 0);
-    const auto noisy = [](Random& chance) {
-      return [&chance](PeerId, PeerId) { return kLan / (1 + chance.below(3)); };
+    for (Topology* t : {&without, &topology}) t->begin({{0, steady}, {1, noisy}}, {}, 0);
+    static_cast<void>(topology.told(0, 0));
+    const auto rates = [](Random& chance) {
+      return [&chance](PeerId from, PeerId) {
+        return from.value > 20 ? kLan : kLan / (1 + chance.below(3));
+      };
     };
     std::uint64_t now_s = 0;
     std::uint64_t then_s = 0;
     while (now_s < 100 && !topology.wants_vote()) {
-      measure(topology, noisy(random), now_s, 1);
-      measure(without, noisy(same), then_s, 1);
+      measure(topology, rates(random), now_s, 1);
+      measure(without, rates(same), then_s, 1);
     }
     if (!topology.wants_vote() || without.wants_vote()) continue;
     ++votes;
-    EXPECT_EQ(topology.ring(0, members), members) << seed;
+    EXPECT_EQ(topology.ring(1, noisy), noisy) << seed;
   }
   EXPECT_GT(votes, 50U);
 }

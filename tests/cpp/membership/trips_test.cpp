@@ -24,18 +24,8 @@ TEST(Trips, AMemberSaysItsLongestAndThatToTheNextInTheRing) {
 TEST(Trips, TheGroupTakesWhatTwoSayAndTheMeanOfTheNeighbours) {
   EXPECT_EQ(lines_of_all({}, 1), Lines{});
   EXPECT_EQ(lines_of_all({{500, 500}}, 1), Lines{});
-  EXPECT_EQ(lines_of_all({{500, 500}, {480, 480}}, 0), (Lines{480, 480, 0}));
+  EXPECT_EQ(lines_of_all({{500, 500}, {480, 480}}, 70), (Lines{480, 480, 70}));
   EXPECT_EQ(lines_of_all({{900, 70}, {70, 10}, {890, 890}}, 0), (Lines{890, 970 / 3, 0}));
-}
-
-TEST(Trips, ARateIsToldInMbit) {
-  const auto mbit = [](std::uint64_t rate) {
-    return lines_of_all({{500, 500}, {500, 500}}, rate).mbit_per_s;
-  };
-  EXPECT_EQ(mbit(0), 0U) << "not known";
-  EXPECT_EQ(mbit(1), 1U) << "known, and next to nothing";
-  EXPECT_EQ(mbit(12'600'000), 100U);
-  EXPECT_EQ(mbit(~0ULL), 100'000U);
 }
 
 TEST(Trips, OneThatLiesChangesLittle) {
