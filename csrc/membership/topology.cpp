@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "base/lines.h"
+
 namespace pccl::master {
 namespace {
 
