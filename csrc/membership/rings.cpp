@@ -57,7 +57,7 @@ Lines lines(const State& s, std::uint32_t group, const std::vector<PeerId>& mate
     if (!trips) return {};  // it has said none
     said.push_back(*trips);
   }
-  return lines_of_all(said, s.topology.mbit(group, mates));
+  return lines_of_all(said, s.topology.mbit(group));
 }
 
 std::string rate_text(const State& s, std::uint32_t group, std::uint32_t mbit) {

@@ -30,6 +30,7 @@ constexpr std::uint64_t kTimeOfTripUs = 134;
 constexpr std::uint64_t kDeadIsSlower = 4;
 constexpr std::uint32_t kOtherRate = 4;  // a rate is so many times another one, or worth no vote
 constexpr std::size_t kAloneLinks = 3;
+constexpr std::uint64_t kAssumedRate = kMbitAssumed * 125'000ULL;  // of links to newcomers, at most
 constexpr std::uint64_t kRateWaitS = 14'400;  // twice kUnsureS, four times, ... from look to look
 
 /// Rates that differ by less than measurements do are one: the three highest bits.
@@ -116,6 +117,10 @@ void Topology::begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::se
       const Group& was = same->second;
       group.told_before = was.told;
       group.rate = group.is_measured ? was.rate : 0;
+      const auto is_old = [&](PeerId p) { return contains(was.ring, p); };
+      if (!std::all_of(group.ring.begin(), group.ring.end(), is_old)) {
+        group.rate = std::min(group.rate, kAssumedRate);
+      }
       if (has_members(was.ring, group.ring)) {
         group.rate_s = was.rate_s;
         group.rate_wait_s = was.rate_wait_s;
@@ -156,11 +161,7 @@ std::vector<Topology::Pair> Topology::next(std::uint64_t now_s) {
     for (const Pair& pair : group.to_confirm) ask(pair, busy, out);
     look_for_rate(group, now_s);
     if (!group.alone.empty()) {
-      const auto measures = [&](const auto& asked) {
-        return contains(group.ring, asked.first.first);
-      };
-      if (std::none_of(asked_.begin(), asked_.end(), measures))
-        ask(*group.alone.begin(), busy, out);
+      if (!is_measuring(group)) ask(*group.alone.begin(), busy, out);
       continue;
     }
     ask_new(group, busy, out);
@@ -423,16 +424,14 @@ bool Topology::told(std::uint32_t number, std::uint32_t mbit) {
   return is_other(mbit, found->second.told_before.value_or(0));
 }
 
-std::uint32_t Topology::mbit(std::uint32_t number, const std::vector<PeerId>& mates) const {
+std::uint32_t Topology::mbit(std::uint32_t number) const {
   const auto found = groups_.find(number);
-  if (found == groups_.end() || found->second.rate == 0) return 0;
-  const std::uint32_t mbit = mbit_of(found->second.rate);
-  for (const PeerId from : mates) {
-    for (const PeerId to : mates) {
-      if (from != to && !is_known({from, to})) return std::min(mbit, kMbitAssumed);
-    }
-  }
-  return mbit;
+  return found == groups_.end() || found->second.rate == 0 ? 0 : mbit_of(found->second.rate);
+}
+
+bool Topology::is_measuring(const Group& group) const {
+  return std::any_of(asked_.begin(), asked_.end(),
+                     [&](const auto& asked) { return contains(group.ring, asked.first.first); });
 }
 
 /// Has the slowest links measured, if that may be worth a vote: links that were measured at the
@@ -441,7 +440,7 @@ std::uint32_t Topology::mbit(std::uint32_t number, const std::vector<PeerId>& ma
 void Topology::look_for_rate(Group& group, std::uint64_t now_s) {
   const bool finds_a_ring = !group.known || group.changed || group.confirms > 0;
   if (!group.told || group.votes_for_rate || !group.alone.empty() || finds_a_ring) return;
-  if (now_s < group.rate_s || now_s < no_rate_before_s_) return;
+  if (now_s < group.rate_s || now_s < no_rate_before_s_ || is_measuring(group)) return;
   group.rate_s = now_s + kPartS;
   std::vector<std::pair<std::uint64_t, Pair>> slowest;
   for (const PeerId from : group.ring) {

@@ -59,9 +59,9 @@ class Topology {
   /// that is known, with newcomers at its end.
   [[nodiscard]] std::vector<PeerId> ring(std::uint32_t group,
                                          const std::vector<PeerId>& mates) const;
-  /// Mbit/s of the slowest link of these members of the group to each other; 0: not known. While
-  /// links of newcomers are not measured, kMbitAssumed at most.
-  [[nodiscard]] std::uint32_t mbit(std::uint32_t group, const std::vector<PeerId>& mates) const;
+  /// Mbit/s of the slowest link of the group's members to each other; 0: not known. While links of
+  /// newcomers are not measured, kMbitAssumed at most.
+  [[nodiscard]] std::uint32_t mbit(std::uint32_t group) const;
   /// For the log: how much better the ring of this peer group is that `ring` returns; empty: it is
   /// the present one.
   [[nodiscard]] std::string why(std::uint32_t group) const;
@@ -119,6 +119,7 @@ class Topology {
   [[nodiscard]] bool look_is_due(const Group& group, std::uint64_t now_s) const;
   void look(Group& group, std::uint64_t now_s);
   void confirm(Group& group);
+  [[nodiscard]] bool is_measuring(const Group& group) const;
   void look_for_rate(Group& group, std::uint64_t now_s);
   void measured_alone(Group& group, const Pair& pair, std::uint64_t rate, std::uint64_t now_s);
   void look_for_best(Group& group, const Rates& rates, const std::vector<PeerId>& members,

@@ -109,7 +109,7 @@ struct Far {
   explicit Far(std::vector<PeerId> who) : members(std::move(who)) { next_epoch(); }
   void next_epoch() {
     topology.begin({{0, topology.ring(0, members)}}, {}, now_s);
-    told = topology.mbit(0, members);
+    told = topology.mbit(0);
     news = topology.told(0, told);
   }
   std::uint64_t votes_in(std::uint64_t seconds, const RateOf& rate) {
@@ -179,6 +179,29 @@ TEST(Topology, links_that_were_measured_at_once_over_one_line_are_measured_alone
   }
 }
 
+TEST(Topology, the_slowest_links_are_measured_beside_no_other_one_of_the_group) {
+  // Answers take five seconds, and 18 members have three links measured again at the same time.
+  Far far(numbered(18));
+  std::map<Topology::Pair, std::uint64_t> under_way;
+  std::uint64_t votes = 0;
+  for (; far.now_s < 2 * kHour; ++far.now_s) {
+    std::map<Topology::Pair, std::uint64_t> shared = under_way;
+    for (const auto& [pair, since_s] : shared) {
+      if (far.now_s < since_s + 5) continue;
+      // All have one line in common.
+      far.topology.measured(pair.first, pair.second, kLan / shared.size(), 80'000, far.now_s);
+      under_way.erase(pair);
+    }
+    for (const auto& pair : far.topology.next(far.now_s)) under_way[pair] = far.now_s;
+    if (!far.topology.wants_vote()) continue;
+    ++votes;
+    under_way.clear();
+    far.next_epoch();
+  }
+  EXPECT_EQ(votes, 1U);
+  EXPECT_EQ(far.told, kLanMbit);
+}
+
 TEST(Topology, a_link_that_fails_once_is_no_slow_one) {
   Far far(numbered(4));
   int failures = 1;
@@ -218,6 +241,25 @@ TEST(Topology, newcomers_that_are_not_measured_count_as_slow_and_no_rate_is_forg
   far.members.pop_back();
   far.next_epoch();
   EXPECT_EQ(far.told, kLanMbit / 100);
+}
+
+TEST(Topology, a_slow_newcomer_is_not_told_as_fast_as_those_before_it) {
+  for (const std::uint64_t slower : {5U, 20U, 50U}) {
+    Far far(numbered(4));
+    const auto rate = [&](PeerId from, PeerId to) {
+      return from == PeerId{5} || to == PeerId{5} ? kLan / slower : kLan;
+    };
+    ASSERT_EQ(far.votes_in(kHour, rate), 1U);
+    far.members.push_back(PeerId{5});
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      far.next_epoch();
+      EXPECT_LE(far.told, std::max(kMbitAssumed, kLanMbit / 5)) << slower;
+      static_cast<void>(far.votes_in(60, rate));
+    }
+    static_cast<void>(far.votes_in(kHour, rate));
+    EXPECT_LT(far.told, 4 * kLanMbit / slower);
+    EXPECT_GT(4 * far.told, kLanMbit / slower);
+  }
 }
 
 TEST(Topology, a_vote_for_a_rate_brings_no_ring_that_was_not_confirmed_to_any_group) {
