@@ -30,7 +30,7 @@ constexpr std::uint64_t kBytesMax = 1ULL << 33;  // more cost as much as these: 
 constexpr std::uint64_t kGain = 10;
 constexpr std::uint64_t kDoublingBytesMax = 32U << 10;
 constexpr std::uint64_t kDoublingBytesMaxPerRank = 2U << 10;
-constexpr std::uint64_t kOwnMbit = 1000;   // of a line whose rate nobody knows, and of a rank alone
+constexpr std::uint64_t kOwnMbit = 1000;   // taken for a rank's own line that is not measured
 constexpr std::uint64_t kMbitMax = 10000;  // of faster lines a core is the limit
 constexpr std::uint64_t kNsPerByteOfMbit = 8000;
 // A rank keeps what comes for a direct all-reduce out of order.

@@ -60,9 +60,18 @@ Lines lines(const State& s, std::uint32_t group, const std::vector<PeerId>& mate
   return lines_of_all(said, s.topology.mbit(group));
 }
 
+namespace {
+
+/// For the log; nothing where there is but one.
+std::string of_group(std::uint32_t group, std::size_t groups) {
+  return groups > 1 ? " of peer group " + std::to_string(group) : "";
+}
+
+}  // namespace
+
 std::string rate_text(const State& s, std::uint32_t group, std::uint32_t mbit) {
-  const std::string of = s.groups.size() > 1 ? " of peer group " + std::to_string(group) : "";
-  return "the members" + of + " are far from each other, and choose the steps of their calls by " +
+  return "the members" + of_group(group, s.groups.size()) +
+         " are far from each other, and choose the steps of their calls by " +
          (mbit == 0 ? "no rate: their links are not measured"
                     : "the rate of their slowest link, " + std::to_string(mbit) + " Mbit/s");
 }
@@ -74,8 +83,7 @@ std::vector<std::string> changed_rings(const State& s, const Epoch* before, cons
   for (const auto& [group, mates] : groups) {
     const std::vector<PeerId> ring = ring_of(epoch, group);
     if (ring == ring_of(*before, group)) continue;
-    const std::string of = groups.size() > 1 ? " of peer group " + std::to_string(group) : "";
-    std::string text = "data" + of + " go round in another order";
+    std::string text = "data" + of_group(group, groups.size()) + " go round in another order";
     for (std::size_t i = 0; i < ring.size(); ++i) {
       text += (i == 0 ? ": ranks " : ", ") + std::to_string(rank_of(epoch.members, ring[i]));
     }

@@ -224,9 +224,8 @@ bool compare_choice(const std::vector<std::uint32_t>& sizes) {
                                        {true, 10000, 4, 3.1}}};
   bool good = true;
   std::printf(
-      "| lines | rate, Mbit/s | it is known | cases | within 10 %% | chosen / best at worst | "
-      "there "
-      "|\n");
+      "| lines | rate, Mbit/s | it is known | cases | within 10 %% | chosen / best at worst "
+      "| there |\n");
   std::printf("| --- | --- | --- | --- | --- | --- | --- |\n");
   for (const Setting& setting : all) {
     for (const bool measured : {false, true}) {
