@@ -7,10 +7,13 @@ trips, and choose by them (docs/architecture/costs.md):
 
   pccl        chosen by round trips and bytes
   by size     by bytes alone, as within one site (pccl-master --ring rank)
-  gloo        a group that is not elastic, in the same lab
+  fixed       a group that is not elastic, and has no master: no call waits for a commit
+  gloo        the same, in the same lab
 
-Medians of calls behind a barrier, at rank 0; in the first few of them connections find their
-rates. `sent`: MB that rank 0 has sent to each other rank in all calls of the size, by pccl.
+Means of calls that follow each other, after the first one, at rank 0 (a rank that calls late waits
+for nothing, and the next time for the other one); in the first few of them connections find their
+rates. `sent`: MB that rank 0 has sent to each other rank in all calls of the size, by the first
+of the kinds.
 
     python benchmarks/few_steps.py
     python benchmarks/few_steps.py --world 3 --rtt-ms 20 --sizes 65536 --calls 5 --kinds pccl
@@ -33,7 +36,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
 PORT = 48149
-KINDS = ["pccl", "by size", "gloo"]
+KINDS = ["pccl", "by size", "fixed", "gloo"]
+FIXED = {"fixed": "pccl", "gloo": "gloo"}  # kind -> backend
 
 
 def arguments() -> argparse.Namespace:
@@ -58,25 +62,25 @@ def run_rank(a: argparse.Namespace) -> None:
     import pccl_backend as pccl
 
     torch.set_num_threads(1)
-    if a.kinds == ["gloo"]:
+    backend = FIXED.get(a.kinds[0])
+    if backend is None:
+        pg = pccl.join(a.meet, timeout_s=600.0)
+        pccl.group(pg).refresh(pccl.SharedState(step=0))
+    else:
         limit = timedelta(seconds=600)
         store = dist.FileStore(a.meet, a.world[0])
         dist.init_process_group(
-            "gloo", store=store, rank=a.rank, world_size=a.world[0], timeout=limit
+            backend, store=store, rank=a.rank, world_size=a.world[0], timeout=limit
         )
         pg = dist.group.WORLD
-        links: Any = list
-    else:
-        pg = pccl.join(a.meet, timeout_s=600.0)
-        pccl.group(pg).refresh(pccl.SharedState(step=0))
-        links = pccl.links
+    links: Any = list if backend == "gloo" else pccl.links
     found = {}
     for size in json.loads(f"[{a.sizes}]"):
         tensor = torch.ones(size // 4)
         before = [link["bytes_sent"] for link in links()]
         seconds = []
+        dist.barrier(pg)
         for _ in range(a.calls + 1):
-            dist.barrier(pg)
             began = time.perf_counter()
             dist.all_reduce(tensor, group=pg)
             seconds.append(time.perf_counter() - began)
@@ -86,7 +90,7 @@ def run_rank(a: argparse.Namespace) -> None:
         found[size] = {"seconds": seconds, "sent": sent}
     if dist.get_rank(pg) == 0:
         print(json.dumps(found), flush=True)
-    if a.kinds != ["gloo"]:
+    if backend is None:
         pccl.group(pg).leave()
     dist.destroy_process_group()
 
@@ -117,12 +121,13 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
                 env=env,
             )
         ]
-        meet = f"{folder}/meet" if kind == "gloo" else f"pccl://{address}"
+        meet = f"{folder}/meet" if kind in FIXED else f"pccl://{address}"
         try:
             for rank in range(world):
                 peer = [sys.executable, __file__, "--rank", str(rank), "--meet", meet]
                 peer += ["--world", str(world), "--kinds", kind, "--sizes", a.sizes]
                 peer += ["--calls", str(a.calls)]
+                env["PCCL_INTERFACE"] = wan.address(rank + 1)
                 processes.append(
                     subprocess.Popen(
                         wan.command(rank + 1, peer), env=env, stdout=subprocess.PIPE, text=True
@@ -146,20 +151,20 @@ def main() -> None:
         run_rank(a)
         return
     print(f"All-reduces, lines of {a.rate_mbit:g} Mbit/s, times in ms\n")
-    others = [kind for kind in a.kinds if kind != "pccl"]
-    columns = ["ranks", "RTT, ms", "bytes", "pccl", "sent, MB"]
-    columns += [text for kind in others for text in (kind, f"{kind} / pccl")]
+    first, *others = a.kinds
+    columns = ["ranks", "RTT, ms", "bytes", first, "sent, MB"]
+    columns += [text for kind in others for text in (kind, f"{kind} / {first}")]
     print("| " + " | ".join(columns) + " |")
     print("|---" * len(columns) + "|")
     for world in a.world:
         for rtt_ms in a.rtt_ms:
-            found = {kind: measure(a, world, rtt_ms, kind) for kind in ["pccl", *others]}
-            for size, own in found["pccl"].items():
-                own_s = statistics.median(own["seconds"][1:])
+            found = {kind: measure(a, world, rtt_ms, kind) for kind in a.kinds}
+            for size, own in found[first].items():
+                own_s = statistics.mean(own["seconds"][1:])
                 row = [str(world), f"{rtt_ms:g}", size, f"{1000 * own_s:.1f}"]
                 row.append(" ".join(f"{sent / 1e6:.2f}" for sent in own["sent"]))
                 for kind in others:
-                    other_s = statistics.median(found[kind][size]["seconds"][1:])
+                    other_s = statistics.mean(found[kind][size]["seconds"][1:])
                     row += [f"{1000 * other_s:.1f}", f"{other_s / own_s:.2f}"]
                 print("| " + " | ".join(row) + " |", flush=True)
 

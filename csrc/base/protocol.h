@@ -7,6 +7,6 @@
 
 namespace pccl {
 
-inline constexpr std::uint32_t kProtocolVersion = 5;
+inline constexpr std::uint32_t kProtocolVersion = 6;
 
 }  // namespace pccl

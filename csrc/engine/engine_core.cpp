@@ -209,6 +209,9 @@ void EngineCore::ended(GroupId id) {
 void EngineCore::answer_ended(PeerId peer, const PeerToPeer& message) {
   if (const auto* want = std::get_if<Want>(&message)) {
     links_->send_control(peer, encode(PeerToPeer{Grant{want->group, want->epoch, kGroupClosed}}));
+  } else if (const auto* up = std::get_if<Connected>(&message)) {  // ours was not up before its end
+    const Error error{ErrorCode::closed, "the group has ended here"};
+    links_->send_control(peer, encode(PeerToPeer{GroupFailed{up->group, error}}));
   }
 }
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "membership/members.h"
+#include "membership/trips.h"
 #include "wire/cbor.h"
 #include "wire/codec.h"
 
@@ -58,7 +59,7 @@ void FixedGroup::connect() {
   for (const Handle& handle : handles_) {
     if (handle.peer != context_.links.self()) awaited_.insert(handle.peer);
   }
-  if (awaited_.empty()) return now_connected();
+  if (awaited_.empty()) return links_may_be_up();
   // A link that the run makes anew keeps the run's time, and its way over a third member: the run
   // waits for its end, and decides by it what becomes of the peer.
   Links& links = context_.links;
@@ -73,7 +74,53 @@ void FixedGroup::connect() {
 
 void FixedGroup::link_up(PeerId peer) {
   awaited_.erase(peer);
-  if (awaited_.empty() && connected_) now_connected();
+  links_may_be_up();
+}
+
+/// None where the line of a third member would carry what two exchange.
+std::optional<Trips> FixedGroup::trips() const {
+  const Links& links = context_.links;
+  for (const PeerId peer : members()) {
+    if (links.via(peer)) return {};
+  }
+  return own_trips(links.self(), run_->ring, [&](PeerId peer) {
+    const std::optional<LinkView> link = links.view(peer);
+    return link ? link->round_trip_us : 0;
+  });
+}
+
+void FixedGroup::links_may_be_up() {
+  const PeerId self = context_.links.self();
+  if (!connected_ || !awaited_.empty() || trips_.contains(self)) return;
+  if (of_run_) return now_connected();  // the others need not have called yet
+  const std::optional<Trips> own = trips();
+  trips_.emplace(self, own);
+  said_waiting_ = false;
+  for (const PeerId peer : members()) {
+    if (peer == self || departed_.contains(peer)) continue;
+    context_.links.send_control(peer, encode(PeerToPeer{Connected{id_, own}}));
+  }
+  all_may_be_connected();
+}
+
+/// A member that has left before it was connected has told nobody, else all: its messages have an
+/// order.
+void FixedGroup::all_may_be_connected() {
+  if (!connected_ || !trips_.contains(context_.links.self())) return;
+  std::vector<Trips> said;
+  bool all = true;
+  for (const PeerId peer : members()) {
+    const auto trips = trips_.find(peer);
+    if (trips != trips_.end()) {
+      all = all && trips->second.has_value();
+      said.push_back(trips->second.value_or(Trips{}));
+    } else if (!departed_.contains(peer)) {
+      return;
+    }
+  }
+  if (all) run_->lines = lines_of_all(said, /*mbit=*/0);
+  publish();
+  now_connected();
 }
 
 void FixedGroup::now_connected() {
@@ -92,7 +139,8 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   const bool left = departed_.contains(peer);  // it may have, before we are connected to the rest
   // The loss of a sibling is this process's eviction, also while a group of the two is made.
   const bool evicts = how != Down::unopened && context_.sibling(peer);
-  if (!left && connected_ && !of_run_ && !evicts) {
+  const bool never_up = how != Down::lost || awaited_.contains(peer);
+  if (!left && connected_ && !of_run_ && !evicts && never_up) {
     fail_group({ErrorCode::unreachable, who + " cannot be reached: " + reason}, true);
     return;
   }
@@ -106,6 +154,7 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   fail_short_of_data();
   run_->point_to_point.peer_gone(peer, error);
   link_up(peer);  // nobody waits for the link to a rank that has left
+  all_may_be_connected();
 }
 
 /// After a rank has left in good order, and its link is gone, only what still waits for its data
@@ -284,7 +333,10 @@ void FixedGroup::fail(Error error) { fail_group(std::move(error), true); }
 
 void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
   if (!member(peer)) return;
-  if (const auto* farewell = std::get_if<Farewell>(&message)) {
+  if (const auto* up = std::get_if<Connected>(&message)) {
+    trips_.emplace(peer, up->trips);
+    all_may_be_connected();
+  } else if (const auto* farewell = std::get_if<Farewell>(&message)) {
     departed_[peer] = farewell->finished;
     std::vector<OpKey> ended;
     for (const auto& [key, pending] : ops_) {
@@ -296,7 +348,9 @@ void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
     }
     for (const OpKey key : ended) fail_op(key, *departure(key), Tell::others);
     fail_departed();
+    all_may_be_connected();
   } else if (const auto* failed = std::get_if<GroupFailed>(&message)) {
+    if (departed_.contains(peer)) return;            // it has left before we were connected
     if (failed->error.code == ErrorCode::evicted) {  // its replica; perhaps not this one
       return fail_group(lost(peer, failed->error.text), false);
     }
@@ -311,6 +365,7 @@ void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
     }
   } else if (const auto* told = std::get_if<TellIssued>(&message)) {
     silent_ms_.erase(peer);
+    answered_.insert(peer);
     const auto it = questions_.find(told->op);
     if (it == questions_.end()) return;
     it->second.unanswered.erase(peer);
@@ -368,22 +423,8 @@ void FixedGroup::answer(OpKey op, Question& question) {
 
 void FixedGroup::tick(std::uint64_t elapsed_ms) {
   if (failure_.failed()) return;
-  if (connected_) {
-    waited_for_links_ms_ += elapsed_ms;
-    const bool over = of_run_ && waited_for_links_ms_ >= connect_timeout_ms_;
-    const bool long_wait = waited_for_links_ms_ >= kSayWaitingMs;
-    if (over || (long_wait && !std::exchange(said_links_, true))) {
-      std::string whom;
-      for (const PeerId peer : awaited_) {
-        add_to_list(whom, describe_peer(peer, *numbering_));
-      }
-      if (over) {
-        const std::string waited = " within " + seconds(waited_for_links_ms_);
-        return fail_group({ErrorCode::unreachable, "no connection with " + whom + waited}, true);
-      }
-      log_info(name_ + ": waiting for a connection with " + whom);
-    }
-  }
+  look_at_wait(elapsed_ms);
+  if (failure_.failed()) return;
   Group::tick(elapsed_ms);
   if (!gone_.empty()) fail_short_of_data();
   std::vector<OpKey> over;
@@ -398,10 +439,35 @@ void FixedGroup::tick(std::uint64_t elapsed_ms) {
   look_for_life(elapsed_ms);
 }
 
+/// While the group is being made. Links that are not the run's have their own limit.
+void FixedGroup::look_at_wait(std::uint64_t elapsed_ms) {
+  if (!connected_) return;
+  waited_ms_ += std::min(elapsed_ms, kProbeMs);  // a late tick is our own silence
+  // A member whose links do not come up says why itself, before that.
+  const std::uint64_t margin_ms = of_run_ ? 0 : std::min(2 * kHandshakeMs, connect_timeout_ms_ / 8);
+  const std::uint64_t limit_ms = connect_timeout_ms_ + margin_ms;
+  const bool over = (of_run_ || awaited_.empty()) && waited_ms_ >= limit_ms;
+  const bool long_wait = waited_ms_ >= kSayWaitingMs;
+  if (!over && (!long_wait || std::exchange(said_waiting_, true))) return;
+  std::string whom;
+  for (const PeerId peer : members()) {
+    const bool late = awaited_.empty() ? !trips_.contains(peer) && !departed_.contains(peer)
+                                       : awaited_.contains(peer);
+    if (late) add_to_list(whom, describe_peer(peer, *numbering_));
+  }
+  const std::string links = awaited_.empty() ? "" : "a connection with ";
+  const std::string made = awaited_.empty() ? " to have made this group and its links" : "";
+  if (!over) return log_info(name_ + ": waiting for " + links + whom + made);
+  fail_group(
+      {ErrorCode::unreachable, "waited " + seconds(waited_ms_) + " for " + links + whom + made},
+      true);
+}
+
 /// A late rank answers: its program is elsewhere, but its engine is there. A rank that does not
 /// answer has stopped.
 void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
-  if (connected_ || (ops_.empty() && run_->point_to_point.idle())) {
+  const bool waits = connected_ ? awaited_.empty() : !ops_.empty() || !run_->point_to_point.idle();
+  if (!waits) {
     silent_ms_.clear();
     since_probe_ms_ = 0;
     return;
@@ -419,7 +485,9 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   since_probe_ms_ = 0;
   for (const PeerId peer : members()) {
     if (peer == context_.links.self() || departed_.contains(peer)) continue;
-    silent_ms_.try_emplace(peer, 0);
+    if (connected_ && trips_.contains(peer)) continue;
+    // Until its program asks for the link, a peer does not read what comes over it.
+    if (!connected_ || answered_.contains(peer)) silent_ms_.try_emplace(peer, 0);
     AskIssued probe{id_, kSignOfLife, 0, 0, 0, -1, 0, 0};
     context_.links.send_control(peer, encode(PeerToPeer{probe}));
   }
@@ -465,6 +533,7 @@ GroupView FixedGroup::view() const {
   view.size = static_cast<std::int32_t>(handles_.size());
   view.epoch = run_->id;
   view.numbering = numbering_;
+  view.lines = run_->lines;
   view.failure = closed_ ? Error{ErrorCode::closed, "the group has been closed"} : failure_;
   return view;
 }

@@ -38,8 +38,8 @@ class FixedGroup : public Group {
   /// have not closed the group; none: nobody needs an answer.
   [[nodiscard]] ClosedGroup last_words();
 
-  /// Opens the links. `connected` is completed when all are up, or with an error that names the
-  /// members that could not be reached.
+  /// Opens the links. `connected` is completed when all members have all their links up (of a run:
+  /// when this one has), or with an error that names the members that could not be reached.
   void connect();
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;
@@ -69,7 +69,11 @@ class FixedGroup : public Group {
   };
   /// `lost`: the peer whose loss it is.
   void fail_group(Error error, bool tell, PeerId lost = {});
+  [[nodiscard]] std::optional<Trips> trips() const;
+  void links_may_be_up();
+  void all_may_be_connected();
   void now_connected();
+  void look_at_wait(std::uint64_t elapsed_ms);
   [[nodiscard]] Error lost(PeerId peer, const std::string& reason) const;
   enum class Tell : std::uint8_t { nobody, others, others_late };
   void fail_op(OpKey op, Error error, Tell tell);
@@ -89,8 +93,10 @@ class FixedGroup : public Group {
   std::shared_ptr<Ticket> connected_;
   const bool of_run_;
   std::set<PeerId> awaited_;  // links that are not up yet, while connecting
-  std::uint64_t waited_for_links_ms_ = 0;
-  bool said_links_ = false;
+  /// Of the members that have all their links: what they have said.
+  std::map<PeerId, std::optional<Trips>> trips_;
+  std::uint64_t waited_ms_ = 0;  // while connecting
+  bool said_waiting_ = false;
   /// Members that have left in good order -> the first operation that the member has not completed.
   std::map<PeerId, OpKey> departed_;
   std::map<PeerId, Error> gone_;       // departed members whose links have ended since
@@ -99,6 +105,7 @@ class FixedGroup : public Group {
   std::set<OpKey> failed_here_;
   Error late_failure_;  // for the next operation
   std::map<OpKey, Question> questions_;
+  std::set<PeerId> answered_;                  // have told anything that they were asked
   std::map<PeerId, std::uint64_t> silent_ms_;  // time since the peer was asked for a sign of life
   std::uint64_t since_probe_ms_ = 0;
   std::uint64_t next_ = 0;

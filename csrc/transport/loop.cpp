@@ -17,6 +17,7 @@ namespace pccl {
 namespace {
 constexpr int kDeferRoundsMax = 64;  // then sockets have their turn again
 constexpr int kCloseRoundsMax = 200;
+constexpr std::uint64_t kTurnsNs = 4'000'000;  // of a round, for those that give way
 }  // namespace
 
 void Loop::State::run_posted() {
@@ -39,7 +40,7 @@ void Loop::State::run_deferred() {
     now.clear();                               // destructors of the functions may defer more
     if (deferred.empty()) deferred.swap(now);  // keeps the memory: it runs several times a segment
   }
-  if (deferred.empty()) {
+  if (deferred.empty() && patient.empty()) {
     uv_idle_stop(&busy);
   } else {
     uv_idle_start(&busy, [](uv_idle_t*) {});
@@ -49,7 +50,8 @@ void Loop::State::run_deferred() {
 /// Looks at what is watched. If nothing has come, nothing was deferred, and nothing comes while all
 /// are told, the loop may wait: else who runs it once would wait although something has happened.
 void Loop::State::before_waiting() {
-  bool came = !deferred.empty();
+  bool came = !deferred.empty() || !patient.empty();
+  run_patient();
   for (std::size_t i = 0; i < watched.size(); ++i) {  // a look may add some, and end some
     guard([&] { came = (watched[i] != nullptr && watched[i]->look()) || came; });
   }
@@ -69,7 +71,33 @@ void Loop::State::after_waiting() {
       if (one != nullptr) one->wake();
     }
   }
+  if (!std::exchange(left_out, false)) ++cycle;
+  turns_ns = 0;
   run_deferred();
+}
+
+/// A hundred connections that bring data may take a tenth of a second, more if the thread has to
+/// share its core. Messages and small operations must not wait for all of them: what is left out
+/// is ready again in the next round, and then before what has had its turn.
+bool Loop::State::takes_turn(std::uint64_t& had) {
+  if (had == cycle) return false;
+  if (turns_ns > kTurnsNs) {
+    left_out = true;
+    return false;
+  }
+  had = cycle;
+  return true;
+}
+
+/// They have a time of their own, since connections that bring data may use up theirs in each
+/// round.
+void Loop::State::run_patient() {
+  turns_ns = 0;
+  while (!patient.empty() && turns_ns <= kTurnsNs) {
+    const std::function<void()> next = std::move(patient.front());
+    patient.pop_front();
+    turn(next);
+  }
 }
 
 void Loop::State::rethrow() {
@@ -111,8 +139,10 @@ Loop::~Loop() {
     return;
   }
   s.deferred.clear();
+  s.patient.clear();
   s.kept.clear();
   s.deferred.clear();
+  s.patient.clear();
   for (uv_handle_t* handle :
        {reinterpret_cast<uv_handle_t*>(&s.wake), reinterpret_cast<uv_handle_t*>(&s.before_wait),
         reinterpret_cast<uv_handle_t*>(&s.after_wait), reinterpret_cast<uv_handle_t*>(&s.busy)}) {
@@ -193,6 +223,10 @@ void Loop::refuse_posts() {
 
 void Loop::defer(std::function<void()> function) {
   state_->deferred.push_back(std::move(function));
+}
+
+void Loop::defer_patiently(std::function<void()> function) {
+  state_->patient.push_back(std::move(function));
 }
 
 void Loop::keep(std::shared_ptr<void> object) {

@@ -47,6 +47,7 @@ class Loop final : public Clock {
   [[nodiscard]] std::unique_ptr<Timer> timer(std::uint64_t delay_ms, std::uint64_t repeat_ms,
                                              std::function<void()> function) override;
   void defer(std::function<void()> function) override;
+  void defer_patiently(std::function<void()> function) override;
   /// Keeps `object` (a connection that still sends its queue) until `release`, or until the loop is
   /// destroyed.
   void keep(std::shared_ptr<void> object);

@@ -3,11 +3,13 @@
 
 #include <uv.h>
 
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "transport/fd_registry.h"
@@ -32,6 +34,11 @@ struct Loop::State {
   bool may_wait = true;                 // in this round
   bool sleeps = false;
   std::unordered_map<const void*, std::shared_ptr<void>> kept;
+  // What gives way (Poll::give_way) has one turn in each cycle, which may take several rounds.
+  std::uint64_t cycle = 1;
+  std::uint64_t turns_ns = 0;                 // what its turns have taken in this round
+  bool left_out = false;                      // in this round: its turn is still to come
+  std::deque<std::function<void()>> patient;  // deferred, and gives way
   std::exception_ptr broken;  // thrown by a callback: leaves through run or run_once
 
   /// Calls `function` on behalf of libuv, whose C frames an exception must not pass.
@@ -50,6 +57,15 @@ struct Loop::State {
   void before_waiting();
   void after_waiting();
   void rethrow();
+  /// May the one whose last turn was in cycle `had` go on in this round?
+  bool takes_turn(std::uint64_t& had);
+  template <typename Function>
+  void turn(Function&& function) noexcept {
+    const std::uint64_t began_ns = uv_hrtime();
+    guard(std::forward<Function>(function));
+    turns_ns += uv_hrtime() - began_ns;
+  }
+  void run_patient();
 
   static State& of(const Loop& loop) { return *loop.state_; }
   static State& of(const uv_handle_t* handle) { return *static_cast<State*>(handle->loop->data); }

@@ -49,6 +49,8 @@ class Poll {
   Poll& operator=(const Poll&) = delete;
 
   void want(bool read, bool write);
+  /// From now on others come first where a round of the loop takes long.
+  void give_way();
 
  private:
   struct State;

@@ -69,6 +69,8 @@ class Stream {
   /// call returns the failure. The function may destroy the stream.
   virtual void on_ready(Ready ready) = 0;
   virtual void want(bool read, bool write) = 0;
+  /// From now on others come first where much has to be moved: Poll::give_way.
+  virtual void give_way() {}
 
   /// Closes both directions. After that only `open` may be called.
   virtual void close() = 0;
@@ -133,6 +135,7 @@ class SocketStream : public Stream {
   void shut() override;
   void on_ready(Ready ready) override;
   void want(bool read, bool write) override;
+  void give_way() override;
   void close() override;
   [[nodiscard]] bool open() const override { return socket_.open(); }
   [[nodiscard]] std::string remote() const override;
@@ -148,7 +151,8 @@ class SocketStream : public Stream {
   Socket socket_;
   const Carrier carrier_;
   const std::string remote_host_;
-  bool has_bbr_ = false;        // since `tune`
+  bool has_bbr_ = false;  // since `tune`
+  bool gives_way_ = false;
   std::unique_ptr<Poll> poll_;  // goes before the socket that it watches
 };
 

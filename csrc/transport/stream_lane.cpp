@@ -68,6 +68,7 @@ StreamLane::StreamLane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<
       payload_crc_(payload_crc),
       buffer_(kind == Kind::small ? kSmallBufferBytes : kBulkBufferBytes),
       turns_(turns) {
+  if (kind_ == Kind::bulk) stream_->give_way();
   stream_->on_ready([this](bool readable, bool writable) { ready(readable, writable); });
 }
 

@@ -129,6 +129,7 @@ struct TlsStream::State : std::enable_shared_from_this<State> {
   bool want_read = false;
   bool want_write = false;
   bool tells_later = false;
+  bool gives_way = false;
 };
 
 // ------------------------------------------------------------------------------- OpenSSL's side
@@ -310,12 +311,17 @@ void TlsStream::State::tell_later() {
   const bool bytes_wait = want_read && (!peeked.empty() || (more && SSL_has_pending(ssl) == 1));
   if (!bytes_wait && !(want_read && over()) && !(want_write && broken())) return;
   tells_later = true;
-  clock.defer([state = weak_from_this()] {
+  const auto tell_now = [state = weak_from_this()] {
     const auto alive = state.lock();
     if (!alive) return;
     alive->tells_later = false;
     alive->tell(alive->more || !alive->peeked.empty(), false);
-  });
+  };
+  if (gives_way) {
+    clock.defer_patiently(tell_now);
+  } else {
+    clock.defer(tell_now);
+  }
 }
 
 void TlsStream::State::watch() {
@@ -563,6 +569,11 @@ void TlsStream::want(bool read, bool write) {
   state_->want_write = write;
   state_->watch();
   state_->tell_later();
+}
+
+void TlsStream::give_way() {
+  state_->gives_way = true;
+  state_->under->give_way();
 }
 
 void TlsStream::close() {

@@ -69,6 +69,7 @@ class TlsStream final : public Stream {
   void shut() override;
   void on_ready(Ready ready) override;
   void want(bool read, bool write) override;
+  void give_way() override;
   void close() override;
   [[nodiscard]] bool open() const override;
   [[nodiscard]] std::string remote() const override;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <variant>
 
@@ -10,9 +11,24 @@
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/protocol.h"
+#include "base/trips.h"
 #include "wire/parts.h"
 
 namespace pccl {
+
+/// Fixed groups that are of no run: the sender has links to all other members. All say so before
+/// they begin, since all have to choose how data go by the same trips.
+struct Connected {
+  static constexpr std::string_view kName = "connected";
+  GroupId group;
+  std::optional<Trips> trips = {};  // of its links; none: it reaches a member over a third one
+  bool operator==(const Connected&) const = default;
+
+  static void fields(auto& self, auto&& visit) {
+    visit("group", self.group);
+    visit("trips", self.trips);
+  }
+};
 
 /// Fixed groups: the sender leaves `group` in good order. It has completed all operations before
 /// `finished`, and has sent all data that other ranks need from it for these.
@@ -274,7 +290,8 @@ struct PullReply {
   }
 };
 
-using PeerToPeer = std::variant<Farewell, GroupFailed, OpFailed, Grant, Want, AskIssued, TellIssued,
-                                Announce, Accept, Withdraw, Flush, Flushed, Pull, PullReply>;
+using PeerToPeer =
+    std::variant<Connected, Farewell, GroupFailed, OpFailed, Grant, Want, AskIssued, TellIssued,
+                 Announce, Accept, Withdraw, Flush, Flushed, Pull, PullReply>;
 
 }  // namespace pccl

@@ -13,10 +13,11 @@ BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "few_steps.py"
 
 
 @pytest.mark.long
-def test_members_that_are_far_from_each_other_send_straight_to_all_others() -> None:
+@pytest.mark.parametrize("kind", ["pccl", "fixed"])
+def test_members_that_are_far_from_each_other_send_straight_to_all_others(kind: str) -> None:
     if reason := why_not():
         pytest.skip(reason)
-    line = ["--world", "3", "--rtt-ms", "20", "--kinds", "pccl"]
+    line = ["--world", "3", "--rtt-ms", "20", "--kinds", kind]
     done = subprocess.run(
         [sys.executable, str(BENCHMARK), *line, "--sizes", "65536", "--calls", "9"],
         capture_output=True,

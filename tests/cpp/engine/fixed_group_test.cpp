@@ -352,13 +352,36 @@ TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_take
     made.push_back(
         engines[r]->configure_fixed(id, "world", seen, static_cast<std::int32_t>(r), 3000));
   }
-  expect_success(made[0]);
+  EXPECT_TRUE(wait_until([&] { return engines[0]->links().size() == 2; }));
+  EXPECT_FALSE(made[0]->done()) << "all begin together";
   engines[0]->shutdown();
   for (const std::size_t r : {1U, 2U}) {
     const Error error = outcome(made[r]);
     EXPECT_EQ(error.code, ErrorCode::unreachable);
     EXPECT_EQ(error.text.find("rank 0"), std::string::npos) << error.text;
   }
+}
+
+TEST(FixedGroup, who_gave_up_before_a_link_was_up_tells_those_that_still_wait) {
+  const std::vector<std::shared_ptr<Engine>> engines = make_engines(2);
+  std::vector<Handle> handles = handles_of(engines);
+  const GroupId first{7};
+  const GroupId id{8};
+  // The number is used up at rank 0, which has no link to rank 1 then.
+  auto alone = handles;
+  alone[1].addresses = {"127.0.0.1:1"};
+  const auto given_up = engines[0]->configure_fixed(id, "world", alone, 0, kTestMs);
+  engines[0]->abort(id, "enough");
+  EXPECT_TRUE(outcome(given_up).failed());
+  engines[0]->close(id);
+  for (std::size_t r = 0; r < 2; ++r) {
+    static_cast<void>(engines[r]->configure_fixed(first, "other", handles,
+                                                  static_cast<std::int32_t>(r), kTestMs));
+  }
+  const auto made = engines[1]->configure_fixed(id, "world", handles, 1, kTestMs);
+  const Error error = outcome(made);
+  EXPECT_NE(error.text.find("rank 0"), std::string::npos) << error.text;
+  EXPECT_NE(error.text.find("has ended here"), std::string::npos) << error.text;
 }
 
 TEST(FixedGroup, who_gives_up_while_the_group_connects_ends_the_waiting_of_the_others) {

@@ -17,6 +17,10 @@ class FixedLinks : public ::testing::Test {
     make(/*of_run=*/false);
     group->link_up(kA);
     group->link_up(kC);
+    others_are_connected();
+  }
+  void others_are_connected() {
+    for (const PeerId peer : {kA, kC}) group->control(peer, Connected{kMade, Trips{}});
   }
   void make(bool of_run) {
     std::vector<Handle> handles(3);
@@ -114,6 +118,8 @@ TEST_F(FixedLinks, a_rank_that_has_left_before_its_link_was_up_is_not_awaited) {
     EXPECT_FALSE(connected->done());
     group->link_gone(kA);
     group->link_down(kA, "the other side has closed the connection", how);
+    EXPECT_FALSE(connected->done()) << "rank 2 has no link to rank 0 yet";
+    group->control(kC, Connected{kMade, Trips{}});
     expect_success(connected);
     const auto call = post(broadcast(values, 0));
     ASSERT_TRUE(call->done());
@@ -156,9 +162,9 @@ TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run)
   make(true);
   group->link_up(kC);
   group->link_down(kA, "nobody answers", Down::unopened);
-  group->tick(kTestMs - 1);
+  for (std::uint64_t ms = 1000; ms < kTestMs; ms += 1000) group->tick(1000);
   EXPECT_FALSE(connected->done());
-  group->tick(1);
+  group->tick(1000);
   const Error late = outcome(connected);
   EXPECT_EQ(late.code, ErrorCode::unreachable);
   EXPECT_NE(late.text.find("rank 0"), std::string::npos) << late.text;
@@ -172,6 +178,104 @@ TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run)
   group->link_up(kA);
   group->run_over({ErrorCode::evicted, "this replica was evicted"});
   EXPECT_FALSE(group->view().failure.failed()) << "it has all that it needs";
+}
+
+TEST_F(FixedLinks, all_begin_together_and_choose_by_the_trips_that_all_have_said) {
+  node.links.sent.clear();
+  make(false);
+  LinkView far;
+  far.round_trip_us = 90'000;
+  node.links.links[kA] = far;
+  far.round_trip_us = 30'000;
+  node.links.links[kC] = far;
+  group->control(kA, Connected{kMade, Trips{80'000, 70'000}});  // it was faster
+  group->link_up(kA);
+  EXPECT_TRUE(node.links.sent.empty()) << "it has no link to rank 2 yet";
+  group->link_up(kC);
+  ASSERT_EQ(node.links.sent.size(), 2U);
+  for (const FakeLinks::Sent& sent : node.links.sent) {
+    const auto message = decode_peer_to_peer(sent.control);
+    ASSERT_TRUE(message);
+    const auto* said = std::get_if<Connected>(&message.value());
+    ASSERT_NE(said, nullptr);
+    EXPECT_EQ(said->trips, (Trips{90'000, 30'000}));
+  }
+  EXPECT_FALSE(connected->done()) << "rank 2 has not said that it has its links";
+  group->control(kC, Connected{kMade, Trips{80'000, 80'000}});
+  expect_success(connected);
+  EXPECT_EQ(group->view().lines, (Lines{80'000, 60'000, 0}));
+  group->control(kC, Connected{kMade, Trips{5'000'000, 5'000'000}});  // it thinks otherwise now
+  group->control(kA, Connected{kMade, {}});
+  EXPECT_EQ(group->view().lines, (Lines{80'000, 60'000, 0}));
+}
+
+TEST_F(FixedLinks, where_two_reach_each_other_over_a_third_bytes_alone_choose) {
+  make(false);
+  group->link_up(kA);
+  group->link_up(kC);
+  group->control(kA, Connected{kMade, {}});
+  group->control(kC, Connected{kMade, Trips{80'000, 80'000}});
+  expect_success(connected);
+  EXPECT_EQ(group->view().lines, Lines{});
+  node.links.vias = {{kA, kC}};
+  node.links.sent.clear();
+  make(false);
+  group->link_up(kA);
+  group->link_up(kC);
+  EXPECT_EQ(node.links.sent.size(), 2U);
+  for (const FakeLinks::Sent& sent : node.links.sent) {
+    const auto message = decode_peer_to_peer(sent.control);
+    ASSERT_TRUE(message);
+    EXPECT_EQ(std::get<Connected>(message.value()).trips, std::nullopt);
+  }
+}
+
+TEST_F(FixedLinks, a_member_that_dies_while_others_are_waited_for_was_lost) {
+  make(false);
+  group->link_up(kA);
+  group->link_up(kC);
+  group->control(kC, Connected{kMade, Trips{}});
+  group->link_down(kC, "the other side has closed the connection", Down::lost);
+  const Error error = outcome(connected);
+  EXPECT_EQ(error.code, ErrorCode::peer_lost);
+  EXPECT_NE(error.text.find("rank 2"), std::string::npos) << error.text;
+  EXPECT_EQ(error.text.find("cannot be reached"), std::string::npos) << error.text;
+}
+
+TEST_F(FixedLinks, a_member_that_does_not_make_the_group_is_named_when_the_time_is_over) {
+  make(false);
+  group->link_up(kA);
+  group->link_up(kC);
+  group->control(kA, Connected{kMade, Trips{}});
+  for (std::uint64_t ms = 0; ms < kTestMs; ms += 1000) {
+    group->tick(1000);
+    group->control(kC, TellIssued{kMade, kSignOfLife, OpKey{}, 0});  // its program is elsewhere
+  }
+  EXPECT_FALSE(connected->done()) << "it may not reach rank 0, and will say so";
+  for (int i = 0; i < 11; ++i) group->tick(1000);
+  const Error late = outcome(connected);
+  EXPECT_EQ(late.code, ErrorCode::unreachable);
+  EXPECT_NE(late.text.find("rank 2"), std::string::npos) << late.text;
+  EXPECT_EQ(late.text.find("rank 0"), std::string::npos) << late.text;
+}
+
+TEST_F(FixedLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_after_a_silence) {
+  make(false);
+  group->link_up(kA);
+  group->link_up(kC);
+  group->control(kA, Connected{kMade, Trips{}});
+  for (int i = 0; i < 60; ++i) group->tick(1000);
+  EXPECT_FALSE(connected->done()) << "perhaps its program has not asked for the link yet";
+  group->control(kC, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
+  std::uint64_t waited_ms = 0;
+  while (!connected->done() && waited_ms < kTestMs) {
+    group->tick(1000);
+    waited_ms += 1000;
+  }
+  const Error lost = outcome(connected);
+  EXPECT_EQ(lost.code, ErrorCode::peer_lost) << lost.text;
+  EXPECT_NE(lost.text.find("rank 2"), std::string::npos) << lost.text;
+  EXPECT_LT(waited_ms, 3 * node.context.options.silence_timeout_ms);
 }
 
 TEST_F(FixedLinks, a_sibling_that_is_lost_while_a_group_is_made_takes_this_process_with_it) {

@@ -68,7 +68,7 @@ Task Member::in_fixed_group(std::uint64_t salt, bool part) {
   fixed_groups_.push_back(group_id);
   const std::uint64_t begun_us = time_.now_us();
   co_await done(connected);
-  judge_time(begun_us, plan_.group_ms, "the making of a group");
+  judge_time(begun_us, plan_.group_ms + plan_.group_ms / 8, "the making of a group");
   ++book_.made[group_id];
   if (const Error error = connected->error(); error.failed()) {
     time_.say(&process_, "has no group: " + error.text);
