@@ -2,18 +2,18 @@
 
 Ranks on emulated hosts (tests/labs/wan: needs root and /dev/net/tun), each with a line of its own,
 and a master one millisecond away. An all-reduce takes as many halves of a round trip as it has
-steps one after the other, and the time of its bytes. Members of an elastic group know their round
-trips, and choose by them (docs/architecture/costs.md):
+steps one after the other, and the time of its bytes. Members of a run and ranks of a fixed group
+know their round trips, and choose by them (docs/architecture/costs.md):
 
-  pccl        chosen by round trips and bytes
+  pccl        an elastic group, by round trips and bytes
   by size     by bytes alone, as within one site (pccl-master --ring rank)
   fixed       a group that is not elastic, and has no master: no call waits for a commit
-  gloo        the same, in the same lab
+  gloo        as fixed, by gloo
 
-Means of calls that follow each other, after the first one, at rank 0 (a rank that calls late waits
-for nothing, and the next time for the other one); in the first few of them connections find their
-rates. `sent`: MB that rank 0 has sent to each other rank in all calls of the size, by the first
-of the kinds.
+Means, at rank 0, of calls without a barrier between them; the first call is left out. A rank that
+calls late waits less, and waits longer in its next call: single times alternate, and only the mean
+counts. Connections find their rates in the first few calls. `sent`: MB that rank 0 has sent to
+each other rank in all calls of the size, by the first of --kinds.
 
     python benchmarks/few_steps.py
     python benchmarks/few_steps.py --world 3 --rtt-ms 20 --sizes 65536 --calls 5 --kinds pccl

@@ -89,6 +89,13 @@ std::optional<Trips> FixedGroup::trips() const {
   });
 }
 
+void FixedGroup::tell_others(const PeerToPeer& message) {
+  for (const PeerId peer : members()) {
+    if (peer == context_.links.self() || departed_.contains(peer)) continue;
+    context_.links.send_control(peer, encode(message));
+  }
+}
+
 void FixedGroup::links_may_be_up() {
   const PeerId self = context_.links.self();
   if (!connected_ || !awaited_.empty() || trips_.contains(self)) return;
@@ -96,10 +103,7 @@ void FixedGroup::links_may_be_up() {
   const std::optional<Trips> own = trips();
   trips_.emplace(self, own);
   said_waiting_ = false;
-  for (const PeerId peer : members()) {
-    if (peer == self || departed_.contains(peer)) continue;
-    context_.links.send_control(peer, encode(PeerToPeer{Connected{id_, own}}));
-  }
+  tell_others(Connected{id_, own});
   all_may_be_connected();
 }
 
@@ -259,10 +263,7 @@ void FixedGroup::op_starved(Pending& pending, const Error& error) {
 void FixedGroup::fail_op(OpKey op, Error error, Tell tell) {
   if (tell != Tell::nobody) {
     const OpFailed message{id_, op, error, tell == Tell::others_late};
-    for (const PeerId peer : members()) {
-      if (peer == context_.links.self() || departed_.contains(peer)) continue;
-      context_.links.send_control(peer, encode(PeerToPeer{message}));
-    }
+    tell_others(message);
   }
   const Pending* pending = ops_.find(op);
   if (pending == nullptr && !(op < next_key())) {
@@ -300,12 +301,7 @@ void FixedGroup::fail_late(OpKey op, Error error) {
 void FixedGroup::fail_group(Error error, bool tell, PeerId lost) {
   if (failure_.failed()) return;
   failure_ = error;
-  if (tell) {
-    for (const PeerId peer : members()) {
-      if (peer == context_.links.self() || departed_.contains(peer)) continue;
-      context_.links.send_control(peer, encode(PeerToPeer{GroupFailed{id_, error}}));
-    }
-  }
+  if (tell) tell_others(GroupFailed{id_, error});
   const bool is_loss = error.code == ErrorCode::peer_lost || error.code == ErrorCode::evicted;
   const bool said = is_loss && !context_.is_news(lost);
   log(said ? LogLevel::debug : LogLevel::warning, name_ + ": " + error.text);
@@ -334,10 +330,14 @@ void FixedGroup::fail(Error error) { fail_group(std::move(error), true); }
 void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
   if (!member(peer)) return;
   if (const auto* up = std::get_if<Connected>(&message)) {
+    if (failure_.failed()) {  // perhaps before the link was up
+      return context_.links.send_control(peer, encode(PeerToPeer{GroupFailed{id_, failure_}}));
+    }
     trips_.emplace(peer, up->trips);
     all_may_be_connected();
   } else if (const auto* farewell = std::get_if<Farewell>(&message)) {
     departed_[peer] = farewell->finished;
+    silent_ms_.erase(peer);
     std::vector<OpKey> ended;
     for (const auto& [key, pending] : ops_) {
       if (!(key < farewell->finished)) {
@@ -350,7 +350,8 @@ void FixedGroup::control(PeerId peer, const PeerToPeer& message) {
     fail_departed();
     all_may_be_connected();
   } else if (const auto* failed = std::get_if<GroupFailed>(&message)) {
-    if (departed_.contains(peer)) return;            // it has left before we were connected
+    if (failure_.failed() || departed_.contains(peer)) return;
+    if (connected_) tell_others(*failed);            // may not have a link to the sender
     if (failed->error.code == ErrorCode::evicted) {  // its replica; perhaps not this one
       return fail_group(lost(peer, failed->error.text), false);
     }
@@ -511,10 +512,7 @@ void FixedGroup::close() {
   if (!failure_.failed()) {
     run_->point_to_point.withdraw_all({ErrorCode::peer_lost, "it has left the group"});
     const OpKey finished = ops_.empty() ? next_key() : ops_.begin()->first;
-    for (const PeerId peer : members()) {
-      if (peer == context_.links.self() || departed_.contains(peer)) continue;
-      context_.links.send_control(peer, encode(PeerToPeer{Farewell{id_, finished}}));
-    }
+    tell_others(Farewell{id_, finished});
   }
   end_waits({ErrorCode::closed, name_ + ": the group has been closed"});
 }

@@ -70,6 +70,8 @@ class FixedGroup : public Group {
   /// `lost`: the peer whose loss it is.
   void fail_group(Error error, bool tell, PeerId lost = {});
   [[nodiscard]] std::optional<Trips> trips() const;
+  /// All members but this one and those that have left.
+  void tell_others(const PeerToPeer& message);
   void links_may_be_up();
   void all_may_be_connected();
   void now_connected();

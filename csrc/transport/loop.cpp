@@ -89,15 +89,16 @@ bool Loop::State::takes_turn(std::uint64_t& had) {
   return true;
 }
 
-/// They have a time of their own, since connections that bring data may use up theirs in each
-/// round.
+/// They have a time of their own, and so have the connections that come after them. What they add
+/// waits for the next round.
 void Loop::State::run_patient() {
   turns_ns = 0;
-  while (!patient.empty() && turns_ns <= kTurnsNs) {
+  for (std::size_t left = patient.size(); left > 0 && turns_ns <= kTurnsNs; --left) {
     const std::function<void()> next = std::move(patient.front());
     patient.pop_front();
     turn(next);
   }
+  turns_ns = 0;
 }
 
 void Loop::State::rethrow() {

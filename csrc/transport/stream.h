@@ -69,7 +69,7 @@ class Stream {
   /// call returns the failure. The function may destroy the stream.
   virtual void on_ready(Ready ready) = 0;
   virtual void want(bool read, bool write) = 0;
-  /// From now on others come first where much has to be moved: Poll::give_way.
+  /// From now on readiness may be reported some rounds of the loop late: Poll::give_way.
   virtual void give_way() {}
 
   /// Closes both directions. After that only `open` may be called.

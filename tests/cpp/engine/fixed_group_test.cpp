@@ -353,7 +353,6 @@ TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_take
         engines[r]->configure_fixed(id, "world", seen, static_cast<std::int32_t>(r), 3000));
   }
   EXPECT_TRUE(wait_until([&] { return engines[0]->links().size() == 2; }));
-  EXPECT_FALSE(made[0]->done()) << "all begin together";
   engines[0]->shutdown();
   for (const std::size_t r : {1U, 2U}) {
     const Error error = outcome(made[r]);

@@ -230,6 +230,42 @@ TEST_F(FixedLinks, where_two_reach_each_other_over_a_third_bytes_alone_choose) {
   }
 }
 
+TEST_F(FixedLinks, a_failure_that_comes_while_the_group_is_made_is_told_to_the_others) {
+  make(false);
+  group->link_up(kA);
+  group->link_up(kC);
+  node.links.sent.clear();
+  const GroupFailed failed{kMade, {ErrorCode::closed, "the group has ended here"}};
+  group->control(kA, failed);  // rank 2 may have had no link to it then
+  EXPECT_EQ(outcome(connected).code, ErrorCode::closed);
+  std::set<PeerId> told;
+  for (const FakeLinks::Sent& sent : node.links.sent) {
+    EXPECT_EQ(decode_peer_to_peer(sent.control).value(), PeerToPeer{failed});
+    told.insert(sent.to);
+  }
+  EXPECT_TRUE(told.contains(kC));
+  node.links.sent.clear();
+  group->control(kC, failed);  // it knows
+  EXPECT_TRUE(node.links.sent.empty());
+  group->control(kC, Connected{kMade, Trips{}});  // its link came up after that
+  ASSERT_EQ(node.links.sent.size(), 1U);
+  const auto answer = decode_peer_to_peer(node.links.sent.front().control);
+  EXPECT_TRUE(std::holds_alternative<GroupFailed>(answer.value()));
+}
+
+TEST_F(FixedLinks, a_member_that_has_left_is_not_lost_for_its_silence) {
+  make(false);
+  group->link_up(kA);
+  group->link_up(kC);
+  group->control(kA, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
+  group->tick(1000);
+  group->tick(1000);  // a question is on its way
+  group->control(kA, Farewell{kMade, OpKey{0, 0}});
+  for (int i = 0; i < 60; ++i) group->tick(1000);
+  EXPECT_FALSE(connected->done()) << "rank 2 is late";
+  EXPECT_FALSE(group->view().failure.failed());
+}
+
 TEST_F(FixedLinks, a_member_that_dies_while_others_are_waited_for_was_lost) {
   make(false);
   group->link_up(kA);

@@ -276,6 +276,23 @@ TEST(Loop, what_was_deferred_patiently_takes_turns_and_the_loop_does_not_wait_fo
   while (!order.empty()) loop.run_once(/*wait=*/true);  // nothing else would end a wait
 }
 
+TEST(Loop, what_was_deferred_patiently_and_sockets_that_give_way_leave_time_to_each_other) {
+  Loop loop;
+  int turns = 0;
+  int ran = 0;
+  AlwaysReady socket(loop, [&] { ++turns; });
+  socket.poll->give_way();
+  std::function<void()> slow = [&] {
+    ++ran;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    loop.defer_patiently(slow);
+  };
+  loop.defer_patiently(slow);
+  for (int i = 0; i < 10; ++i) loop.run_once(/*wait=*/true);
+  EXPECT_EQ(ran, 10);
+  EXPECT_GE(turns, 5);
+}
+
 TEST(Loop, all_that_gives_way_has_its_turn_in_one_short_round) {
   Loop loop;
   int turns = 0;
