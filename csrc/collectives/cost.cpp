@@ -71,8 +71,10 @@ std::uint64_t time_of(std::uint64_t bytes, std::uint64_t mbit) {
   return std::min(bytes, kBytesMax) * kNsPerByteOfMbit / mbit;
 }
 
-/// By an exchange. A line that is not measured may be slow, and then it is the wrong way for much.
-std::uint64_t kept_bytes_max(Lines lines) {
+/// By an exchange. A line that is not measured may be slow, and then it is the wrong way for much,
+/// but not of two ranks, which send no more than by a ring.
+std::uint64_t kept_bytes_max(std::uint32_t size, Lines lines) {
+  if (size == 2) return kFarDirectBytesMax;
   return is_measured(lines) ? kMeasuredExchangedBytesMax : kExchangedBytesMax;
 }
 
@@ -106,7 +108,7 @@ std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t s
   const std::uint64_t farthest_ns = lines.farthest_us * kNsPerUs;
   switch (by) {
     case AllReduceBy::exchange:
-      if (std::max<std::uint64_t>(bytes, kKeptBytesMin) > kept_bytes_max(lines) / (n - 1))
+      if (std::max<std::uint64_t>(bytes, kKeptBytesMin) > kept_bytes_max(size, lines) / (n - 1))
         return kNever;
       return farthest_ns / 2 + m * (n - m) * byte_ns;
     case AllReduceBy::doubling:
@@ -138,6 +140,7 @@ AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Lines li
   for (const AllReduceBy by : {AllReduceBy::doubling, AllReduceBy::direct}) {
     if (ns(by) < ns(best)) best = by;
   }
+  if (size == 2 && ns(AllReduceBy::exchange) != kNever) return AllReduceBy::exchange;
   const bool no_ring = is_little(bytes, size) && !is_measured(lines);
   if (no_ring || gains(ns(best), ns(AllReduceBy::ring))) return best;
   return direct_beats_ring(bytes, size, lines) ? AllReduceBy::direct : AllReduceBy::ring;

@@ -12,7 +12,8 @@
 
 namespace pccl {
 
-/// An exchange keeps so many bytes at each rank, at most; of each other one kKeptBytesMin at least.
+/// An exchange of three and more keeps so many bytes at each rank, at most; of each other one
+/// kKeptBytesMin at least.
 inline constexpr std::uint64_t kExchangedBytesMax = 4U << 20;
 /// The same where the rate of the lines is known.
 inline constexpr std::uint64_t kMeasuredExchangedBytesMax = 16U << 20;
@@ -26,7 +27,8 @@ enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, ring };
 /// at most.
 [[nodiscard]] std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size,
                                           Lines lines);
-/// The fastest; the ring unless it takes a tenth more than another one, or `is_little` forbids it.
+/// The fastest; the ring unless it takes a tenth more than another one, or `is_little` forbids it,
+/// or two ranks may exchange.
 [[nodiscard]] AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Lines lines);
 /// Broadcast and reduce: is it faster, by a tenth, if all data go between the root and each other
 /// rank than along a tree?

@@ -4,14 +4,44 @@
 // Every rank evaluates the same expression, in the order of the ranks. From rank 2 on, what comes
 // before the own operand is reduced in scratch, since in place the own operand lies where the
 // result will. The output is written only after the own operand has been sent. Steps: 1; each rank
-// sends (n - 1) S, and keeps as much.
+// sends (n - 1) S, and keeps as much. Two ranks send as little as by any other way, S, so theirs
+// may be large, and is cut into pieces: a rank keeps what comes before it has sent the same piece.
+#include <algorithm>
+
+#include "base/limits.h"
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 
 namespace pccl {
+namespace {
+
+constexpr std::uint64_t kExchangedPiecesMax = 1024;  // larger tensors: pieces of several segments
+
+Schedule exchange_of_two(const CollectiveArgs& args) {
+  const std::uint64_t bytes = args.input_bytes.at(0);
+  const std::uint64_t segments = (bytes + kSegmentBytesMax - 1) / kSegmentBytesMax;
+  const std::uint64_t pieces = std::min(segments, kExchangedPiecesMax);
+  const std::uint32_t other = 1 - args.rank;
+  const auto place = args.rank == 0
+                         ? Builder::Place::received_second  // rank 0 is the first operand
+                         : Builder::Place::received_first;
+  Builder b(args);
+  for (std::uint32_t i = 0; i < pieces; ++i) {
+    const Part piece = part_of(bytes, args.element_bytes, pieces, i);
+    const Range in = input(0, piece.offset, piece.bytes);
+    const std::uint32_t sent = b.send(other, i, in);
+    const std::uint32_t received = b.recv_reduce(other, i, in, output(0, piece.offset, piece.bytes),
+                                                 place, Builder::Last::yes, {{sent}, -1});
+    b.set_turn(received, 1);  // no send waits for anything
+  }
+  return b.take();
+}
+
+}  // namespace
 
 Schedule exchange_all_reduce(const CollectiveArgs& args) {
   const std::uint32_t n = args.size;
+  if (n == 2) return exchange_of_two(args);
   const std::uint64_t bytes = args.input_bytes.at(0);
   const Range in = input(0, 0, bytes);
   const Range out = output(0, 0, bytes);

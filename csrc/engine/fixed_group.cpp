@@ -456,12 +456,17 @@ void FixedGroup::look_at_wait(std::uint64_t elapsed_ms) {
                                        : awaited_.contains(peer);
     if (late) add_to_list(whom, describe_peer(peer, *numbering_));
   }
-  const std::string links = awaited_.empty() ? "" : "a connection with ";
-  const std::string made = awaited_.empty() ? " to have made this group and its links" : "";
-  if (!over) return log_info(name_ + ": waiting for " + links + whom + made);
-  fail_group(
-      {ErrorCode::unreachable, "waited " + seconds(waited_ms_) + " for " + links + whom + made},
-      true);
+  const bool linked = awaited_.empty();
+  if (!over) {
+    return log_info(name_ + ": waiting for " +
+                    (linked ? whom + " to make this group" : "a connection with " + whom));
+  }
+  const std::string within = " within " + seconds(waited_ms_);
+  fail_group(linked
+                 ? Error{ErrorCode::timed_out,
+                         whom + " did not make this group, or has not all links for it," + within}
+                 : Error{ErrorCode::unreachable, "no connection with " + whom + within},
+             true);
 }
 
 /// A late rank answers: its program is elsewhere, but its engine is there. A rank that does not

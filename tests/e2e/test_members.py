@@ -71,7 +71,7 @@ def test_a_survivor_that_does_not_shrink_is_named_and_the_group_stays(
     text = peers[0].next()["text"]
     assert text.startswith("OperationTimeoutError")
     assert "rank 1" in text
-    assert "did not call it" in text
+    assert "did not make this group" in text
     text = peers[2].next()["text"]
     assert "excludes itself" in text
 

@@ -290,7 +290,7 @@ TEST_F(FixedLinks, a_member_that_does_not_make_the_group_is_named_when_the_time_
   EXPECT_FALSE(connected->done()) << "it may not reach rank 0, and will say so";
   for (int i = 0; i < 11; ++i) group->tick(1000);
   const Error late = outcome(connected);
-  EXPECT_EQ(late.code, ErrorCode::unreachable);
+  EXPECT_EQ(late.code, ErrorCode::timed_out);
   EXPECT_NE(late.text.find("rank 2"), std::string::npos) << late.text;
   EXPECT_EQ(late.text.find("rank 0"), std::string::npos) << late.text;
 }
