@@ -86,6 +86,7 @@ def run_rank(a: argparse.Namespace) -> None:
             seconds.append(time.perf_counter() - began)
             assert tensor[-1].item() == a.world[0]
             tensor.fill_(1)
+        dist.barrier(pg)  # nobody leaves before all have looked
         sent = [link["bytes_sent"] - was for link, was in zip(links(), before, strict=True)]
         found[size] = {"seconds": seconds, "sent": sent}
     if dist.get_rank(pg) == 0:
