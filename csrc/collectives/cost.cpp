@@ -33,7 +33,7 @@ constexpr std::uint64_t kDoublingBytesMaxPerRank = 2U << 10;
 constexpr std::uint64_t kOwnMbit = 1000;   // taken for a rank's own line that is not measured
 constexpr std::uint64_t kMbitMax = 10000;  // of faster lines a core is the limit
 constexpr std::uint64_t kNsPerByteOfMbit = 8000;
-// A rank keeps what comes for a direct all-reduce out of order.
+// A rank keeps what comes for a direct all-reduce out of order, and of two ranks for an exchange.
 constexpr std::uint64_t kFarDirectBytesMax = 64U << 20;
 
 /// A ring, or a tree, sends to few ranks at a time, and is disturbed the least: so others must be
@@ -137,10 +137,10 @@ bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Lines lines) {
 AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Lines lines) {
   const auto ns = [&](AllReduceBy by) { return all_reduce_ns(by, bytes, size, lines); };
   AllReduceBy best = AllReduceBy::exchange;
+  if (size == 2 && ns(best) != kNever) return best;
   for (const AllReduceBy by : {AllReduceBy::doubling, AllReduceBy::direct}) {
     if (ns(by) < ns(best)) best = by;
   }
-  if (size == 2 && ns(AllReduceBy::exchange) != kNever) return AllReduceBy::exchange;
   const bool no_ring = is_little(bytes, size) && !is_measured(lines);
   if (no_ring || gains(ns(best), ns(AllReduceBy::ring))) return best;
   return direct_beats_ring(bytes, size, lines) ? AllReduceBy::direct : AllReduceBy::ring;

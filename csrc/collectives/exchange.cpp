@@ -6,8 +6,6 @@
 // result will. The output is written only after the own operand has been sent. Steps: 1; each rank
 // sends (n - 1) S, and keeps as much. Two ranks send as little as by any other way, S, so theirs
 // may be large, and is cut into pieces: a rank keeps what comes before it has sent the same piece.
-#include <algorithm>
-
 #include "base/limits.h"
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
@@ -15,12 +13,9 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kExchangedPiecesMax = 1024;  // larger tensors: pieces of several segments
-
 Schedule exchange_of_two(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes.at(0);
-  const std::uint64_t segments = (bytes + kSegmentBytesMax - 1) / kSegmentBytesMax;
-  const std::uint64_t pieces = std::min(segments, kExchangedPiecesMax);
+  const std::uint64_t pieces = (bytes + kSegmentBytesMax - 1) / kSegmentBytesMax;
   const std::uint32_t other = 1 - args.rank;
   const auto place = args.rank == 0
                          ? Builder::Place::received_second  // rank 0 is the first operand

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "membership/members.h"
-#include "membership/trips.h"
 #include "wire/codec.h"
 
 namespace pccl {
@@ -168,10 +167,7 @@ void ElasticGroup::move_links(const LinkKeeper::Moves& moves) {
 Trips ElasticGroup::trips() const {
   if (!core_.preparing) return {};
   const std::uint32_t group = core_.self.place.rank;
-  return own_trips(core_.self.peer(), ring_of(core_.preparing->epoch, group), [this](PeerId peer) {
-    const std::optional<LinkView> link = context_.links.view(peer);
-    return link ? link->round_trip_us : 0;
-  });
+  return trips_along(ring_of(core_.preparing->epoch, group));
 }
 
 void ElasticGroup::control(PeerId peer, const PeerToPeer& message) {

@@ -79,14 +79,10 @@ void FixedGroup::link_up(PeerId peer) {
 
 /// None where the line of a third member would carry what two exchange.
 std::optional<Trips> FixedGroup::trips() const {
-  const Links& links = context_.links;
   for (const PeerId peer : members()) {
-    if (links.via(peer)) return {};
+    if (context_.links.via(peer)) return {};
   }
-  return own_trips(links.self(), run_->ring, [&](PeerId peer) {
-    const std::optional<LinkView> link = links.view(peer);
-    return link ? link->round_trip_us : 0;
-  });
+  return trips_along(run_->ring);
 }
 
 void FixedGroup::tell_others(const PeerToPeer& message) {
@@ -158,7 +154,6 @@ void FixedGroup::link_down(PeerId peer, const std::string& reason, Down how) {
   fail_short_of_data();
   run_->point_to_point.peer_gone(peer, error);
   link_up(peer);  // nobody waits for the link to a rank that has left
-  all_may_be_connected();
 }
 
 /// After a rank has left in good order, and its link is gone, only what still waits for its data

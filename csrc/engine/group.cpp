@@ -7,6 +7,7 @@
 #include "collectives/schedule.h"
 #include "engine/numbering.h"
 #include "engine/state_exchange.h"
+#include "membership/trips.h"
 #include "wire/codec.h"
 
 namespace pccl {
@@ -82,6 +83,13 @@ void Group::stop_epoch(const Error& error) {
 
 bool Group::member(PeerId peer) const {
   return std::find(run_->members.begin(), run_->members.end(), peer) != run_->members.end();
+}
+
+Trips Group::trips_along(const std::vector<PeerId>& ring) const {
+  return own_trips(context_.links.self(), ring, [this](PeerId peer) {
+    const std::optional<LinkView> link = context_.links.view(peer);
+    return link ? link->round_trip_us : 0;
+  });
 }
 
 void Group::link_gone(PeerId peer) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/trips.h"
 #include "engine/completed.h"
 #include "engine/context.h"
 #include "engine/epoch_run.h"
@@ -142,6 +143,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void stop_epoch(const Error& error);
   [[nodiscard]] bool member(PeerId peer) const;
   [[nodiscard]] const std::vector<PeerId>& members() const { return run_->members; }
+  /// Round trips of the links to the others of `ring`.
+  [[nodiscard]] Trips trips_along(const std::vector<PeerId>& ring) const;
   void publish() { context_.publish(id_, view()); }
   [[nodiscard]] std::string describe_op(const Pending& pending) const;
   [[nodiscard]] std::string describe_wait(const Pending& pending) const;

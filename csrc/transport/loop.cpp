@@ -72,7 +72,6 @@ void Loop::State::after_waiting() {
     }
   }
   if (!std::exchange(left_out, false)) ++cycle;
-  turns_ns = 0;
   run_deferred();
 }
 

@@ -14,10 +14,13 @@ class FixedLinks : public ::testing::Test {
   static constexpr GroupId kMade{5};
 
   FixedLinks() {
+    make_with_links();
+    others_are_connected();
+  }
+  void make_with_links() {
     make(/*of_run=*/false);
     group->link_up(kA);
     group->link_up(kC);
-    others_are_connected();
   }
   void others_are_connected() {
     for (const PeerId peer : {kA, kC}) group->control(peer, Connected{kMade, Trips{}});
@@ -210,18 +213,14 @@ TEST_F(FixedLinks, all_begin_together_and_choose_by_the_trips_that_all_have_said
 }
 
 TEST_F(FixedLinks, where_two_reach_each_other_over_a_third_bytes_alone_choose) {
-  make(false);
-  group->link_up(kA);
-  group->link_up(kC);
+  make_with_links();
   group->control(kA, Connected{kMade, {}});
   group->control(kC, Connected{kMade, Trips{80'000, 80'000}});
   expect_success(connected);
   EXPECT_EQ(group->view().lines, Lines{});
   node.links.vias = {{kA, kC}};
   node.links.sent.clear();
-  make(false);
-  group->link_up(kA);
-  group->link_up(kC);
+  make_with_links();
   EXPECT_EQ(node.links.sent.size(), 2U);
   for (const FakeLinks::Sent& sent : node.links.sent) {
     const auto message = decode_peer_to_peer(sent.control);
@@ -231,9 +230,7 @@ TEST_F(FixedLinks, where_two_reach_each_other_over_a_third_bytes_alone_choose) {
 }
 
 TEST_F(FixedLinks, a_failure_that_comes_while_the_group_is_made_is_told_to_the_others) {
-  make(false);
-  group->link_up(kA);
-  group->link_up(kC);
+  make_with_links();
   node.links.sent.clear();
   const GroupFailed failed{kMade, {ErrorCode::closed, "the group has ended here"}};
   group->control(kA, failed);  // rank 2 may have had no link to it then
@@ -254,9 +251,7 @@ TEST_F(FixedLinks, a_failure_that_comes_while_the_group_is_made_is_told_to_the_o
 }
 
 TEST_F(FixedLinks, a_member_that_has_left_is_not_lost_for_its_silence) {
-  make(false);
-  group->link_up(kA);
-  group->link_up(kC);
+  make_with_links();
   group->control(kA, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
   group->tick(1000);
   group->tick(1000);  // a question is on its way
@@ -267,9 +262,7 @@ TEST_F(FixedLinks, a_member_that_has_left_is_not_lost_for_its_silence) {
 }
 
 TEST_F(FixedLinks, a_member_that_dies_while_others_are_waited_for_was_lost) {
-  make(false);
-  group->link_up(kA);
-  group->link_up(kC);
+  make_with_links();
   group->control(kC, Connected{kMade, Trips{}});
   group->link_down(kC, "the other side has closed the connection", Down::lost);
   const Error error = outcome(connected);
@@ -279,9 +272,7 @@ TEST_F(FixedLinks, a_member_that_dies_while_others_are_waited_for_was_lost) {
 }
 
 TEST_F(FixedLinks, a_member_that_does_not_make_the_group_is_named_when_the_time_is_over) {
-  make(false);
-  group->link_up(kA);
-  group->link_up(kC);
+  make_with_links();
   group->control(kA, Connected{kMade, Trips{}});
   for (std::uint64_t ms = 0; ms < kTestMs; ms += 1000) {
     group->tick(1000);
@@ -296,9 +287,7 @@ TEST_F(FixedLinks, a_member_that_does_not_make_the_group_is_named_when_the_time_
 }
 
 TEST_F(FixedLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_after_a_silence) {
-  make(false);
-  group->link_up(kA);
-  group->link_up(kC);
+  make_with_links();
   group->control(kA, Connected{kMade, Trips{}});
   for (int i = 0; i < 60; ++i) group->tick(1000);
   EXPECT_FALSE(connected->done()) << "perhaps its program has not asked for the link yet";
