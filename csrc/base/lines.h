@@ -3,6 +3,9 @@
 
 #include <cstdint>
 
+#include "base/limits.h"
+#include "base/sites.h"
+
 namespace pccl {
 
 /// From this round trip on of the two farthest ranks lines decide how data go.
@@ -19,12 +22,14 @@ struct Lines {
   std::uint32_t farthest_us = 0;   // there and back between the two that are the farthest apart
   std::uint32_t neighbour_us = 0;  // between two neighbours in the ring, in the mean
   std::uint32_t mbit_per_s = 0;    // of the slowest link between two
+  Sites sites = {};                // of these ranks, in the order of the ring
   bool operator==(const Lines&) const = default;
 
   static void fields(auto& self, auto&& visit) {
     visit("farthest_us", self.farthest_us);
     visit("neighbour_us", self.neighbour_us);
     visit("mbit_per_s", self.mbit_per_s);
+    visit("sites", self.sites, kMembersMax);
   }
 };
 

@@ -7,6 +7,6 @@
 
 namespace pccl {
 
-inline constexpr std::uint32_t kProtocolVersion = 6;
+inline constexpr std::uint32_t kProtocolVersion = 7;
 
 }  // namespace pccl

@@ -14,6 +14,8 @@ namespace pccl {
 [[nodiscard]] Schedule exchange_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule direct_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_all_reduce(const CollectiveArgs& args);
+/// Needs `lines.sites`.
+[[nodiscard]] Schedule two_level_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule quantised_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_reduce_scatter(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_all_gather(const CollectiveArgs& args);

@@ -7,16 +7,20 @@
 //   doubling  S                 over m pairs, in the last round
 //   direct    2 S / n           over as many pairs as an exchange
 //   ring      2 S (n - 1) / n   over one pair in each direction
+//   levels    S                 over m pairs; of k > 2 sites 2 S (k - 1) / k
 //
-// cross its line. The last round of doubling, and of a tree, is a far one, and the others are as
-// far as neighbours are in the mean. In a ring parts follow each other, segment by segment: a step
-// takes the time of a part on the line, or that in which a segment comes to the next rank, if that
-// is longer; and at the end the shorter one of both is left. tests/labs/costs compares all this
-// with a simulation of the schedules.
+// cross its line. Two levels are taken where the sites are known (base/sites.h); the k borders
+// between them in the ring are far, and what is left of the mean is how far the others are. The
+// last round of doubling, and of a tree, is a far one, and the others are as far as neighbours are
+// in the mean. In a ring parts follow each other, segment by segment: a step takes the time of a
+// part on the line, or that in which a segment comes to the next rank, if that is longer; and at
+// the end the shorter one of both is left. tests/labs/costs compares all this with a simulation of
+// the schedules.
 #include "collectives/cost.h"
 
 #include <algorithm>
 #include <bit>
+#include <vector>
 
 #include "base/assert.h"
 #include "base/limits.h"
@@ -42,14 +46,14 @@ bool gains(std::uint64_t ns, std::uint64_t than_ns) {
   return ns <= kNever / 2 && ns + ns / kGain <= than_ns;
 }
 
-bool is_measured(Lines lines) { return lines.mbit_per_s > 0; }
+bool is_measured(const Lines& lines) { return lines.mbit_per_s > 0; }
 
-std::uint64_t mbit_of(Lines lines) {
+std::uint64_t mbit_of(const Lines& lines) {
   return is_measured(lines) ? std::min<std::uint64_t>(lines.mbit_per_s, kMbitMax) : kMbitAssumed;
 }
 
 /// `far_ns` in the far round; the others by how far neighbours are.
-std::uint64_t rounds_ns(std::uint64_t far_ns, std::uint64_t rounds, Lines lines) {
+std::uint64_t rounds_ns(std::uint64_t far_ns, std::uint64_t rounds, const Lines& lines) {
   return far_ns + far_ns / std::max(1U, lines.farthest_us) * (rounds - 1) * lines.neighbour_us;
 }
 
@@ -59,7 +63,7 @@ std::uint64_t doubling_rounds(std::uint32_t size) {
 }
 
 /// Ranks of a site.
-std::uint64_t at_a_site(std::uint32_t size, Lines lines) {
+std::uint64_t at_a_site(std::uint32_t size, const Lines& lines) {
   const std::uint64_t most = (size + 1) / 2;
   if (lines.neighbour_us == 0) return most;
   const std::uint64_t rounded = (std::uint64_t{2} * lines.farthest_us + lines.neighbour_us) /
@@ -73,18 +77,40 @@ std::uint64_t time_of(std::uint64_t bytes, std::uint64_t mbit) {
 
 /// By an exchange. A line that is not measured may be slow, and then it is the wrong way for much,
 /// but not of two ranks, which send no more than by a ring.
-std::uint64_t kept_bytes_max(std::uint32_t size, Lines lines) {
+std::uint64_t kept_bytes_max(std::uint32_t size, const Lines& lines) {
   if (size == 2) return kFarDirectBytesMax;
   return is_measured(lines) ? kMeasuredExchangedBytesMax : kExchangedBytesMax;
 }
 
-std::uint64_t direct_ns(std::uint64_t byte_ns, std::uint32_t size, Lines lines) {
+std::uint64_t direct_ns(std::uint64_t byte_ns, std::uint32_t size, const Lines& lines) {
   const std::uint64_t n = size;
   const std::uint64_t m = at_a_site(size, lines);
   return lines.farthest_us * kNsPerUs + 2 * m * (n - m) * byte_ns / n;
 }
+
+/// A round trip between neighbours within a site.
+std::uint64_t near_ns(std::uint64_t size, std::uint64_t sites, const Lines& lines) {
+  const std::uint64_t all_us = size * lines.neighbour_us;
+  const std::uint64_t far_us = sites * lines.farthest_us;
+  return all_us > far_us ? (all_us - far_us) * kNsPerUs / (size - sites) : 0;
+}
+
+std::uint64_t two_levels_ns(std::uint64_t byte_ns, const Lines& lines) {
+  std::vector<std::uint64_t> ranks;
+  for (const std::uint32_t site : lines.sites) {
+    if (site >= ranks.size()) ranks.resize(site + 1);
+    ++ranks[site];
+  }
+  const std::uint64_t k = ranks.size();
+  const std::uint64_t most = *std::max_element(ranks.begin(), ranks.end());
+  const std::uint64_t steps_ns = (most - 1) * near_ns(lines.sites.size(), k, lines);
+  const std::uint64_t far_ns = lines.farthest_us * kNsPerUs;
+  if (k == 2) return steps_ns + far_ns / 2 + byte_ns;
+  return steps_ns + far_ns + 2 * (k - 1) * byte_ns / k;
+}
+
 std::uint64_t ring_ns(std::uint64_t byte_ns, std::uint64_t segment_ns, std::uint32_t size,
-                      Lines lines) {
+                      const Lines& lines) {
   const std::uint64_t n = size;
   const std::uint64_t part_ns = byte_ns / n;
   const std::uint64_t first_ns = std::min(part_ns, segment_ns);
@@ -99,7 +125,8 @@ bool is_little(std::uint64_t bytes, std::uint32_t size) {
   return bytes <= std::max(kDoublingBytesMax, size * kDoublingBytesMaxPerRank);
 }
 
-std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size, Lines lines) {
+std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size,
+                            const Lines& lines) {
   PCCL_ASSERT(size > 1, size);
   const std::uint64_t n = size;
   const std::uint64_t m = at_a_site(size, lines);
@@ -118,13 +145,15 @@ std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t s
     case AllReduceBy::direct:
       if (bytes > kFarDirectBytesMax) return kNever;
       return direct_ns(byte_ns, size, lines);
+    case AllReduceBy::two_levels:
+      return lines.sites.empty() ? kNever : two_levels_ns(byte_ns, lines);
     case AllReduceBy::ring:
       return ring_ns(byte_ns, time_of(kSegmentBytesMax, mbit), size, lines);
   }
   return kNever;
 }
 
-bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Lines lines) {
+bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, const Lines& lines) {
   PCCL_ASSERT(size > 1, size);
   if (bytes > kFarDirectBytesMax) return false;
   const bool own = at_a_site(size, lines) == 1 && !is_measured(lines);
@@ -134,11 +163,12 @@ bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Lines lines) {
   return gains(direct_ns(byte_ns, size, lines), ring_ns(byte_ns, segment_ns, size, lines));
 }
 
-AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Lines lines) {
+AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, const Lines& lines) {
   const auto ns = [&](AllReduceBy by) { return all_reduce_ns(by, bytes, size, lines); };
   AllReduceBy best = AllReduceBy::exchange;
   if (size == 2 && ns(best) != kNever) return best;
-  for (const AllReduceBy by : {AllReduceBy::doubling, AllReduceBy::direct}) {
+  for (const AllReduceBy by :
+       {AllReduceBy::doubling, AllReduceBy::direct, AllReduceBy::two_levels}) {
     if (ns(by) < ns(best)) best = by;
   }
   const bool no_ring = is_little(bytes, size) && !is_measured(lines);
@@ -146,7 +176,7 @@ AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Lines li
   return direct_beats_ring(bytes, size, lines) ? AllReduceBy::direct : AllReduceBy::ring;
 }
 
-bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Lines lines) {
+bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, const Lines& lines) {
   PCCL_ASSERT(size > 1, size);
   const std::uint64_t half_ns = lines.farthest_us * kNsPerUs / 2;
   const auto rounds = static_cast<std::uint64_t>(std::bit_width(size - 1));

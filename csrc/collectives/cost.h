@@ -18,25 +18,26 @@ inline constexpr std::uint64_t kExchangedBytesMax = 4U << 20;
 /// The same where the rate of the lines is known.
 inline constexpr std::uint64_t kMeasuredExchangedBytesMax = 16U << 20;
 
-enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, ring };
+enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, two_levels, ring };
 
 /// So little that recursive doubling may be taken, and a ring may not where no rate is known.
 [[nodiscard]] bool is_little(std::uint64_t bytes, std::uint32_t size);
 
 /// Nanoseconds; ~0: not by this one. `bytes`: of the tensor; `size`: ranks, 2 or more. Lines: 1 s
-/// at most.
+/// at most. Two levels need sites.
 [[nodiscard]] std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size,
-                                          Lines lines);
+                                          const Lines& lines);
 /// The fastest; the ring unless it takes a tenth more than another one, or `is_little` forbids it,
 /// or two ranks may exchange.
-[[nodiscard]] AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, Lines lines);
+[[nodiscard]] AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size,
+                                             const Lines& lines);
 /// Broadcast and reduce: is it faster, by a tenth, if all data go between the root and each other
 /// rank than along a tree?
-[[nodiscard]] bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, Lines lines);
+[[nodiscard]] bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, const Lines& lines);
 /// All-gather and reduce-scatter are halves of an all-reduce, and chosen like it: is the direct one
 /// faster, by a tenth? `bytes`: of all parts. Where each rank has a line of its own the two send as
 /// many bytes over it: there the direct way loses little if the line is slower than it is taken to
 /// be, and wins much if it is not.
-[[nodiscard]] bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, Lines lines);
+[[nodiscard]] bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, const Lines& lines);
 
 }  // namespace pccl

@@ -64,6 +64,9 @@ void check_arguments(const CollectiveArgs& a) {
   PCCL_ASSERT(a.rank < a.size, a.rank, a.size);
   PCCL_ASSERT(a.root < a.size, a.root, a.size);
   PCCL_ASSERT(a.element_bytes > 0);
+  const Sites& sites = a.lines.sites;
+  PCCL_ASSERT(sites == numbered_sites(sites), sites.size());
+  PCCL_ASSERT(sites.empty() || sites.size() == a.size, sites.size(), a.size);
   const bool at_root = a.rank == a.root;
   std::size_t inputs = 1;
   std::size_t outputs = 1;
@@ -133,6 +136,8 @@ Schedule all_reduce(const CollectiveArgs& args) {
         return recursive_doubling_all_reduce(args);
       case AllReduceBy::direct:
         return direct_all_reduce(args);
+      case AllReduceBy::two_levels:
+        return two_level_all_reduce(args);
       case AllReduceBy::ring:
         break;
     }

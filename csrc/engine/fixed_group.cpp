@@ -118,7 +118,7 @@ void FixedGroup::all_may_be_connected() {
       return;
     }
   }
-  if (all) run_->lines = lines_of_all(said, /*mbit=*/0);
+  if (all) run_->lines = lines_of_all(said, /*mbit=*/0);  // a ring in rank order
   publish();
   now_connected();
 }

@@ -47,7 +47,7 @@ EpochRun* Group::run_of(PeerId from, EpochId epoch) {
 }
 
 void Group::set_epoch(EpochId epoch, std::vector<PeerId> members, const std::vector<Relay>& relays,
-                      const std::vector<PeerId>& ring, Lines lines) {
+                      const std::vector<PeerId>& ring, const Lines& lines) {
   std::unique_ptr<EpochRun> before = std::move(run_);
   run_ = ahead_ && ahead_->id == epoch ? std::move(ahead_) : make_run(epoch);
   ahead_.reset();
@@ -164,8 +164,9 @@ void Group::start_now(Pending& pending) {
   const MemoryToken token = context_.token(*this);
   run_->running[token] = key;
   ops_.started(pending);
-  const bool runs = with_memory(
-      key, [&] { op.start(*this, std::move(ranks), me, token, elastic_, run_->lines); });
+  const bool runs = with_memory(key, [&] {
+    op.start(*this, std::move(ranks), me, token, elastic_, lines_among(pending.contributors));
+  });
   if (!runs) return;
   for (EarlySegment& segment : run_->early.take(key)) {
     Pending* still = ops_.find(key);
@@ -173,6 +174,23 @@ void Group::start_now(Pending& pending) {
     if (!deliver(*still, std::move(segment))) return;
   }
   progress(key);
+}
+
+/// The lines of the epoch, with the sites of these of its members, who are in the order of the
+/// ring.
+Lines Group::lines_among(const std::vector<PeerId>& contributors) const {
+  Lines lines = run_->lines;
+  std::vector<std::uint32_t> sites;
+  auto contributor = contributors.begin();
+  for (std::size_t i = 0; i < std::min(run_->ring.size(), lines.sites.size()); ++i) {
+    if (contributor == contributors.end()) break;
+    if (run_->ring[i] != *contributor) continue;
+    sites.push_back(lines.sites[i]);
+    ++contributor;
+  }
+  const bool all = sites.size() == contributors.size();
+  lines.sites = all ? numbered_sites(sites) : Sites{};
+  return lines;
 }
 
 /// Runs a part of the operation. False: there was no memory for it, and it is given up here.

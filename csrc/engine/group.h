@@ -135,7 +135,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   /// the members in the order in which data go round; empty: rank order. `lines`: the same ones at
   /// all members.
   void set_epoch(EpochId epoch, std::vector<PeerId> members, const std::vector<Relay>& relays = {},
-                 const std::vector<PeerId>& ring = {}, Lines lines = {});
+                 const std::vector<PeerId>& ring = {}, const Lines& lines = {});
   /// Drops the segments that came early for operations of earlier steps, which were not called
   /// here.
   void begin_step(std::uint64_t step) { run_->early.drop_before(OpKey{step, 0}); }
@@ -169,6 +169,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
  private:
   [[nodiscard]] std::unique_ptr<EpochRun> make_run(EpochId epoch);
   /// The EpochRun that takes frames of this epoch from this peer; null: such frames are dropped.
+  [[nodiscard]] Lines lines_among(const std::vector<PeerId>& contributors) const;
   [[nodiscard]] EpochRun* run_of(PeerId from, EpochId epoch);
   [[nodiscard]] Placement keep_early(EpochRun& run, PeerId from, const SegmentHeader& header);
   [[nodiscard]] bool has_ended(const EpochRun& run, OpKey op) const;

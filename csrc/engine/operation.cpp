@@ -31,7 +31,7 @@ Operation::Operation(BufferPool& pool, OpKey key, OpRequest request, std::shared
 }
 
 void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributors,
-                      std::uint32_t me, MemoryToken token, bool keep_preimage, Lines lines) {
+                      std::uint32_t me, MemoryToken token, bool keep_preimage, const Lines& lines) {
   PCCL_ASSERT(!running());
   port_ = &port;
   contributors_ = std::move(contributors);

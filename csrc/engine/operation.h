@@ -55,9 +55,9 @@ class Operation {
 
   /// Begins to run among `contributors` (indexes into the caller's numbering, ascending; `me` is
   /// our place among them). `keep_preimage`: restore() will be able to undo it. `lines`: the same
-  /// ones at all contributors.
+  /// ones at all contributors, with their sites.
   void start(OperationPort& port, std::vector<std::uint32_t> contributors, std::uint32_t me,
-             MemoryToken token, bool keep_preimage, Lines lines = {});
+             MemoryToken token, bool keep_preimage, const Lines& lines = {});
   /// Forgets the run; the caller has cancelled `token()` in the links before.
   void stop();
   void restore();

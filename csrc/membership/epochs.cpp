@@ -618,7 +618,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     if (epoch.boundary) peer.report.issued = OpKey{verdict.passed, 0};
   }
   for (const auto& [group, mates] : s.groups) {
-    const Lines lines = master::lines(s, group, mates);
+    const Lines lines = master::lines(s, group);
     if (lines.farthest_us >= kFarUs && s.topology.told(group, lines.mbit_per_s)) {
       out.push_back(Say{false, rate_text(s, group, lines.mbit_per_s)});
     }

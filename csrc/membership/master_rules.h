@@ -354,7 +354,7 @@ void hear_of_rate(State& s, PeerId p, const Measured& m);
 /// where the operator wants that.
 [[nodiscard]] std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& members);
 /// The lines of a peer group whose members are these, and have been ready.
-[[nodiscard]] Lines lines(const State& s, std::uint32_t group, const std::vector<PeerId>& mates);
+[[nodiscard]] Lines lines(const State& s, std::uint32_t group);
 /// For the log: the rate that these far members are told.
 [[nodiscard]] std::string rate_text(const State& s, std::uint32_t group, std::uint32_t mbit);
 /// A line for the log for each peer group whose members stay the same and whose ring changes.

@@ -279,7 +279,7 @@ void say_changes(const State& s, const Configure& change, const std::optional<Ep
   out.push_back(Say{false, head + joined(texts)});
 }
 
-void configure(State& s, const std::optional<Epoch>& before, Lines lines, Actions& out) {
+void configure(State& s, const std::optional<Epoch>& before, const Lines& lines, Actions& out) {
   Configure change{s.started->id, peer_group(s.started->members, s.self.place.rank), {}, {}, {}};
   for (const Relay& relay : s.started->relays) {
     if (contains(change.members, relay.a)) change.relays.push_back(relay);

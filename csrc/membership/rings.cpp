@@ -44,15 +44,16 @@ std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& memb
   return in_rank_order ? std::vector<std::uint32_t>{} : ring;
 }
 
-Lines lines(const State& s, std::uint32_t group, const std::vector<PeerId>& mates) {
+Lines lines(const State& s, std::uint32_t group) {
   if (!s.config.measure_links) return {};
+  const std::vector<PeerId> ring = ring_of(*own(s), group);
   // Those of two that reach each other over a third are not known, and its line carries all of
   // them.
   for (const Relay& relay : own(s)->relays) {
-    if (std::find(mates.begin(), mates.end(), relay.a) != mates.end()) return {};
+    if (std::find(ring.begin(), ring.end(), relay.a) != ring.end()) return {};
   }
   std::vector<Trips> said;
-  for (const PeerId p : mates) {
+  for (const PeerId p : ring) {
     const std::optional<Trips>& trips = s.peers.at(p).trips;
     if (!trips) return {};  // it has said none
     said.push_back(*trips);

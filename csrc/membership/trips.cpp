@@ -19,6 +19,26 @@ Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
   return own;
 }
 
+namespace {
+
+constexpr std::uint32_t kSitesApart = 8;  // times nearer than the farthest are those of one site
+
+Sites sites_of(const std::vector<Trips>& said, std::uint32_t farthest_us) {
+  const std::uint32_t far_us = std::max(kFarUs, farthest_us / kSitesApart);
+  if (farthest_us < kFarUs) return {};
+  std::vector<std::uint32_t> sites;
+  std::uint32_t site = 0;
+  for (const Trips& trips : said) {
+    sites.push_back(site);
+    site += trips.neighbour_us >= far_us ? 1 : 0;
+  }
+  // The ring is closed: what comes after its last border belongs to its begin.
+  for (std::uint32_t& last : sites) last = last == site ? 0 : last;
+  return numbered_sites(sites);
+}
+
+}  // namespace
+
 Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit) {
   if (said.size() < 2) return {};
   std::uint32_t first = 0;
@@ -30,7 +50,8 @@ Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit) {
   const std::uint32_t farthest_us = std::min(second, kTripUsMax);
   std::uint64_t sum_us = 0;
   for (const Trips& trips : said) sum_us += std::min(trips.neighbour_us, farthest_us);
-  return {farthest_us, static_cast<std::uint32_t>(sum_us / said.size()), mbit};
+  const auto mean_us = static_cast<std::uint32_t>(sum_us / said.size());
+  return {farthest_us, mean_us, mbit, sites_of(said, farthest_us)};
 }
 
 }  // namespace pccl

@@ -21,10 +21,11 @@ inline constexpr std::uint32_t kTripUsMax = 1'000'000;
 [[nodiscard]] Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
                               const std::function<std::uint64_t(PeerId)>& trip_us);
 
-/// What holds for a group whose members have said these, and whose slowest link carries `mbit` a
-/// second. One member that says too much changes little: each trip has two ends, so the farthest
-/// one is said twice; and the mean of the neighbours' trips counts none as longer than the farthest
-/// one.
+/// What holds for a group whose members have said these, in the order of the ring, and whose
+/// slowest link carries `mbit` a second. One member that says too much changes little: each trip
+/// has two ends, so the farthest one is said twice; and the mean of the neighbours' trips counts
+/// none as longer than the farthest one. Neighbours are of two sites if an eighth of the farthest
+/// trip (kFarUs at least) lies between them.
 [[nodiscard]] Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit);
 
 }  // namespace pccl

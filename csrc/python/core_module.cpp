@@ -233,7 +233,11 @@ CollectiveArgs collective_args(const py::dict& given) {
   fields.take("farthest_us", args.lines.farthest_us);
   fields.take("neighbour_us", args.lines.neighbour_us);
   fields.take("mbit_per_s", args.lines.mbit_per_s);
+  fields.take("sites", args.lines.sites);
   fields.refuse_others();
+  Sites& sites = args.lines.sites;
+  if (!sites.empty() && sites.size() != args.size) throw py::value_error("sites: not one a rank");
+  sites = numbered_sites(sites);
   args.kind = kind_of(kind);
   args.reduce = reduce_of(reduce);
   args.quantisation = by_name(quantisation, kQuantisationLast, quantisation_name, "quantisation");

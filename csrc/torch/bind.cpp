@@ -264,6 +264,7 @@ py::dict group_view() {
   dict["ring"] = to_hex(*view.ring);
   dict["lines"] =
       py::make_tuple(view.lines.farthest_us, view.lines.neighbour_us, view.lines.mbit_per_s);
+  dict["sites"] = view.lines.sites;
   dict["self"] = to_string(engine->handle("").peer);
   dict["admitted"] = view.admitted;
   dict["evicted"] = view.evicted;

@@ -10,7 +10,9 @@ namespace {
 using By = AllReduceBy;
 constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::uint64_t kMiB = 1U << 20;
-constexpr Lines kOcean{80'000, 80'000};  // between any two
+const Lines kOcean{80'000, 80'000};  // between any two
+
+Lines two_sites(std::uint32_t size) { return {80'000, 2 * 80'000 / size}; }
 
 TEST(Cost, IsTheStepsAndTheBytesThatCross) {
   // Each rank has a line of its own.
@@ -18,7 +20,7 @@ TEST(Cost, IsTheStepsAndTheBytesThatCross) {
   EXPECT_EQ(all_reduce_ns(By::direct, 1000, 4, kOcean), 80 * kMs + 2 * 3 * 80000 / 4);
   EXPECT_EQ(all_reduce_ns(By::ring, 1000, 4, kOcean), 240 * kMs + 2 * 3 * 80000 / 4);
   // Two sites of three have one: the best ring crosses between them twice.
-  constexpr Lines kSites{80'000, 26'667};
+  const Lines kSites{80'000, 26'667};
   EXPECT_EQ(all_reduce_ns(By::exchange, 1000, 6, kSites), 40 * kMs + 9 * 80000);
   EXPECT_EQ(all_reduce_ns(By::direct, 6000, 6, kSites), 80 * kMs + 2 * 9 * 80000);
   EXPECT_EQ(all_reduce_ns(By::ring, 0, 6, kSites), 5 * 26'667'000);
@@ -81,7 +83,6 @@ TEST(Cost, HalvesOfAnAllReduceAreChosenAlike) {
 
 // Two sites, whose ranks are behind each other in the ring: only the last round of doubling is far.
 TEST(Cost, OfTwoSitesDoublingCrossesOnceAndSendsLessThanAnExchange) {
-  const auto two_sites = [](std::uint32_t size) { return Lines{80'000, 2 * 80'000 / size}; };
   EXPECT_EQ(all_reduce_ns(By::doubling, 1000, 8, two_sites(8)),
             (40 * kMs + 4 * 80'000) + (40 * kMs + 4 * 80'000) / 80'000 * 2 * 20'000);
   EXPECT_EQ(fastest_all_reduce(4, 8, two_sites(8)), By::exchange);
@@ -94,8 +95,29 @@ TEST(Cost, OfTwoSitesDoublingCrossesOnceAndSendsLessThanAnExchange) {
       << "two more rounds fold";
 }
 
+Lines with_sites(Lines lines, Sites sites) {
+  lines.sites = std::move(sites);
+  return lines;
+}
+
+TEST(Cost, TwoLevelsCrossTheLineOnce) {
+  const Lines halves = with_sites(two_sites(8), {0, 0, 0, 0, 1, 1, 1, 1});
+  EXPECT_EQ(all_reduce_ns(By::two_levels, 1000, 8, two_sites(8)), ~0ULL) << "sites not known";
+  EXPECT_EQ(all_reduce_ns(By::two_levels, 1000, 8, halves), 40 * kMs + 80'000);
+  const Lines thirds = with_sites({80'000, 40'000}, {0, 0, 1, 1, 2, 2});
+  EXPECT_EQ(all_reduce_ns(By::two_levels, 900, 6, thirds), 80 * kMs + 2 * 2 * 72'000 / 3);
+  const Lines near = with_sites({80'000, 20'500}, {0, 0, 0, 0, 0, 1, 1, 1});
+  EXPECT_EQ(all_reduce_ns(By::two_levels, 1000, 8, near),
+            (8 * 20'500'000 - 160 * kMs) / 6 * 4 + 40 * kMs + 80'000)
+      << "four trips within the larger site";
+  EXPECT_EQ(fastest_all_reduce(4, 8, halves), By::two_levels);
+  for (std::uint64_t bytes = 4; bytes <= 4096 * kMiB; bytes *= 8) {
+    EXPECT_EQ(fastest_all_reduce(bytes, 8, halves), By::two_levels) << bytes;
+  }
+}
+
 TEST(Cost, OfLittleNoMoreStepsAreTakenThanByDoubling) {
-  for (const Lines lines : {Lines{2000, 2000}, Lines{2000, 300}, Lines{5000, 2500}, kOcean}) {
+  for (const Lines& lines : {Lines{2000, 2000}, Lines{2000, 300}, Lines{5000, 2500}, kOcean}) {
     for (std::uint32_t size = 2; size <= 300; ++size) {
       for (const std::uint64_t bytes : {4U, 1000U, 32U << 10, size * (2U << 10)}) {
         EXPECT_NE(fastest_all_reduce(bytes, size, lines), By::ring) << size << " ranks, " << bytes;
@@ -155,7 +177,7 @@ TEST(Cost, WhatItTakesFallsWithTheRateAndTheChoiceIsTheBestButATenth) {
 }
 
 TEST(Cost, NothingOverflows) {
-  constexpr Lines kMost{1'000'000, 1'000'000, 1};
+  const Lines kMost{1'000'000, 1'000'000, 1};
   for (const std::uint32_t size : {2U, 1024U, static_cast<std::uint32_t>(kMembersMax)}) {
     for (const By by : {By::exchange, By::doubling, By::direct, By::ring}) {
       std::uint64_t last = 0;

@@ -164,13 +164,22 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
           for (const std::uint32_t mbit : {0U, 10U, 1'000U, 20'000U}) {
             digest.add_sends(
                 {.kind = kind, .size = size, .counts = {kib * 128}, .lines = {trip, trip, mbit}});
+            // Ranks 0 and 1 at one site, the others at another one.
+            Sites sites(size, 1);
+            sites[0] = sites[1] = 0;
+            if (trip > 0 && size > 2 && kind == OpKind::all_reduce) {
+              digest.add_sends({.kind = kind,
+                                .size = size,
+                                .counts = {kib * 128},
+                                .lines = {trip, 2 * trip / size, mbit, sites}});
+            }
           }
         }
       }
     }
   }
   EXPECT_EQ(std::pair(kProtocolVersion, digest.value()),
-            std::pair(6U, std::uint64_t{2968068685699219919ULL}))
+            std::pair(7U, std::uint64_t{3165620717132441339ULL}))
       << "ranks of two builds would choose differently: raise kProtocolVersion (base/protocol.h)";
 }
 
@@ -194,8 +203,8 @@ TEST(Selection, EveryKindIsRightOverLongLines) {
 }
 
 TEST(Selection, OverLongLinesFewStepsAreTakenForMoreBytes) {
-  constexpr Lines kNear{1'999, 1'999};
-  constexpr Lines kFar{80'000, 80'000};
+  const Lines kNear{1'999, 1'999};
+  const Lines kFar{80'000, 80'000};
   EXPECT_EQ(turns(OpKind::all_reduce, 4, 1, kNear), 3U);
   EXPECT_EQ(turns(OpKind::all_reduce, 4, 1, kFar), 1U);
   EXPECT_EQ(turns(OpKind::all_reduce, 4, 1U << 18, kNear), 6U);

@@ -182,7 +182,7 @@ constexpr std::uint64_t kSmall = 64;
 constexpr std::uint64_t kParts = 256U << 10;  // one for each rank: too large to be sent directly
 constexpr std::uint64_t kLarge = 5U << 19;    // chains of more pieces than they have slots
 
-constexpr Lines kFar{80'000, 80'000};
+const Lines kFar{80'000, 80'000};
 
 class BlameOf : public ::testing::TestWithParam<Collective> {};
 

@@ -212,6 +212,17 @@ TEST_F(FixedLinks, all_begin_together_and_choose_by_the_trips_that_all_have_said
   EXPECT_EQ(group->view().lines, (Lines{80'000, 60'000, 0}));
 }
 
+TEST_F(FixedLinks, sites_are_found_in_the_order_of_ranks) {
+  make_with_links();
+  LinkView far;
+  far.round_trip_us = 80'000;
+  node.links.links[kC] = far;  // this rank, 1, is the last one of its site
+  group->control(kA, Connected{kMade, Trips{80'000, 300}});
+  group->control(kC, Connected{kMade, Trips{80'000, 80'000}});
+  expect_success(connected);
+  EXPECT_EQ(group->view().lines.sites, (Sites{0, 0, 1}));
+}
+
 TEST_F(FixedLinks, where_two_reach_each_other_over_a_third_bytes_alone_choose) {
   make_with_links();
   group->control(kA, Connected{kMade, {}});

@@ -126,7 +126,7 @@ TEST(Rings, far_members_that_heard_of_no_rates_vote_when_they_are_measured) {
     }
     EXPECT_EQ(wants_boundary(s, ids_of(members), members), trip_us == kFarUs) << trip_us;
     if (trip_us < kFarUs) continue;
-    const Lines known = master::lines(s, 0, ids_of(members));
+    const Lines known = master::lines(s, 0);
     EXPECT_EQ(known, (Lines{trip_us, trip_us, 100}));
     EXPECT_EQ(
         master::rate_text(s, 0, known.mbit_per_s),
@@ -138,10 +138,23 @@ TEST(Rings, far_members_that_heard_of_no_rates_vote_when_they_are_measured) {
 TEST(Rings, members_that_reach_each_other_over_a_third_go_by_no_round_trips) {
   State s = in_office(six());
   for (auto& [p, peer] : s.peers) peer.trips = Trips{80'000, 80'000};
-  EXPECT_EQ(master::lines(s, 0, ids_of(six())), (Lines{80'000, 80'000}));
+  EXPECT_EQ(master::lines(s, 0), (Lines{80'000, 80'000}));
   s.held->epoch->relays = {Relay{PeerId{2}, PeerId{4}, PeerId{1}}};
-  EXPECT_EQ(master::lines(s, 0, ids_of(six())), Lines{});
-  EXPECT_EQ(master::lines(s, 0, peers({1, 3})), (Lines{80'000, 80'000})) << "another peer group";
+  EXPECT_EQ(master::lines(s, 0), Lines{});
+  s.held->epoch->relays = {Relay{PeerId{7}, PeerId{8}, PeerId{1}}};
+  EXPECT_EQ(master::lines(s, 0), (Lines{80'000, 80'000})) << "another peer group";
+}
+
+TEST(Rings, sites_follow_the_ring_and_not_the_ranks) {
+  State s = in_office(six());
+  s.held->epoch->ring = {0, 2, 4, 1, 3, 5};
+  for (auto& [p, peer] : s.peers) {
+    const bool last = p.value == 5 || p.value == 6;  // of a continent, in that ring
+    peer.trips = Trips{80'000, last ? 80'000U : 300U};
+  }
+  EXPECT_EQ(master::lines(s, 0).sites, (Sites{0, 0, 0, 1, 1, 1}));
+  s.held->epoch->ring = {};
+  EXPECT_EQ(master::lines(s, 0).sites, (Sites{0, 0, 0, 0, 0, 1}));
 }
 
 }  // namespace

@@ -43,5 +43,31 @@ TEST(Trips, OneThatLiesChangesLittle) {
   EXPECT_EQ(lines_of_all({{kAll, kAll}, {kAll, kAll}}, 0), (Lines{kTripUsMax, kTripUsMax, 0}));
 }
 
+/// The sites of a ring whose neighbours are so far from each other; the farthest two: 80 ms.
+Sites sites(const std::vector<std::uint32_t>& neighbours_ms) {
+  std::vector<Trips> said;
+  for (const std::uint32_t ms : neighbours_ms) said.push_back({80'000, ms * 1000});
+  return lines_of_all(said, 0).sites;
+}
+
+TEST(Trips, SitesLieBetweenFarNeighbours) {
+  EXPECT_EQ(sites({0, 80, 1, 80}), (Sites{0, 0, 1, 1}));
+  EXPECT_EQ(sites({80, 0, 80, 0}), (Sites{0, 1, 1, 0})) << "the ring begins within one";
+  EXPECT_EQ(sites({80, 9, 9, 80}), (Sites{0, 1, 1, 1})) << "less than an eighth is near";
+  EXPECT_EQ(sites({80, 10, 0, 80}), (Sites{0, 1, 2, 2}));
+  EXPECT_EQ(sites({0, 20, 0, 80, 80}), (Sites{0, 0, 1, 1, 2}));
+  EXPECT_EQ(sites({80, 80, 80, 80}), Sites{}) << "each alone";
+  EXPECT_EQ(sites({0, 0, 0, 80}), Sites{}) << "a border on one side only is none";
+  EXPECT_EQ(sites({0, 0}), Sites{});
+  EXPECT_EQ(sites({80, 80}), Sites{});
+}
+
+TEST(Trips, NearRanksHaveNoSites) {
+  EXPECT_EQ(lines_of_all({{1999, 0}, {1999, 1999}, {1999, 0}, {1999, 1999}}, 0).sites, Sites{});
+  EXPECT_EQ(lines_of_all({{2000, 0}, {2000, 2000}, {2000, 0}, {2000, 2000}}, 0).sites,
+            (Sites{0, 0, 1, 1}));
+  EXPECT_EQ(lines_of_all({{4000, 0}, {4000, 1999}, {4000, 0}, {4000, 4000}}, 0).sites, Sites{});
+}
+
 }  // namespace
 }  // namespace pccl

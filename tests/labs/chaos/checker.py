@@ -22,7 +22,7 @@ from chaos.verdict import Record, Records, Verdict
 ORDERS_MAX = 120  # tried to say more about bits that are wrong
 
 
-Way = tuple[tuple[int, ...], tuple[int, int, int]]  # members in the order of the ring, and lines
+Way = tuple[tuple[int, ...], reference.Lines]  # members in the order of the ring, and lines
 
 
 @dataclass
@@ -147,7 +147,9 @@ def _by_step(records: Records) -> dict[int, Step]:
                 member_of = steps[near].ranks()
                 for way in line["ops"][0].get("ways", ()) if line["ops"] else ():
                     ring = tuple(member_of[r] for r in way["ring"] if r in member_of)
-                    here.ways.add((ring, tuple(way["lines"])))
+                    in_ring = zip(way["ring"], way["sites"], strict=False)
+                    sites = tuple(site for r, site in in_ring if r in member_of)
+                    here.ways.add((ring, (*way["lines"], sites)))
     return dict(steps)
 
 
@@ -251,9 +253,11 @@ def _check_results(number: int, here: Step, state: dict[str, Any], verdict: Verd
 
 def _ways(members: tuple[int, ...], ways: set[Way]) -> list[Way]:
     """These contributors in the order of ranks, and as their data may have gone."""
-    found: list[Way] = [(members, (0, 0, 0))]
-    for ring, lines in sorted(ways):
+    found: list[Way] = [(members, reference.NEAR)]
+    for ring, (*lengths, sites) in sorted(ways):
         round_ = tuple(m for m in ring if m in members)
+        of_these = tuple(site for m, site in zip(ring, sites, strict=False) if m in members)
+        lines: reference.Lines = (*lengths, of_these)
         if len(round_) == len(members) and (round_, lines) not in found:
             found.append((round_, lines))
     return found
@@ -275,7 +279,7 @@ def compute(
     op: work.Op,
     members: tuple[int, ...],
     stops: dict[int, bool],
-    lines: tuple[int, int, int] = (0, 0, 0),
+    lines: reference.Lines = reference.NEAR,
 ) -> np.ndarray:
     parts = [
         work.contribution(m, number, index, op, stop=stops.get(m, False) and op.dtype == "int64")
@@ -335,7 +339,7 @@ def _explain(
 ) -> str:
     """Would another order, or one contributor more or less, give these bits?"""
 
-    def gives(members: tuple[int, ...], lines: tuple[int, int, int]) -> bool:
+    def gives(members: tuple[int, ...], lines: reference.Lines) -> bool:
         return work.digest(compute(number, i, op, members, stops, lines)) == wanted
 
     for tried, lines in ways:

@@ -96,13 +96,15 @@ def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: boo
 
 
 def way() -> dict[str, list[int]]:
-    """How data go now: ranks in the order of the ring, and the lines."""
+    """How data go now: ranks in the order of the ring, the lines, and the sites of these ranks."""
     from pccl_backend import _extension
 
     view = _extension.extension().group_view()
-    numbering = view["numbering"]
-    ring = [numbering.index(peer) for peer in view["ring"] if peer in numbering]
-    return {"ring": ring, "lines": list(view["lines"])}
+    rank_of = {peer: rank for rank, peer in enumerate(view["numbering"])}
+    ring = [rank_of[peer] for peer in view["ring"] if peer in rank_of]
+    in_ring = zip(view["ring"], view["sites"], strict=False)  # there may be no sites
+    sites = [site for peer, site in in_ring if peer in rank_of]
+    return {"ring": ring, "lines": list(view["lines"]), "sites": sites}
 
 
 class Siblings:

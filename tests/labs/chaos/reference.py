@@ -13,10 +13,15 @@ import numpy as np
 
 from pccl_backend import _core
 
+# Microseconds of the longest round trip and of that of neighbours, Mbit/s, and the sites of the
+# contributors.
+Lines = tuple[int, int, int, tuple[int, ...]]
+NEAR: Lines = (0, 0, 0, ())
+
 
 @functools.lru_cache(maxsize=256)
 def schedule(
-    reduce: str, rank: int, size: int, count: int, width: int, lines: tuple[int, int, int]
+    reduce: str, rank: int, size: int, count: int, width: int, lines: Lines
 ) -> tuple[list[dict[str, Any]], int]:
     """Its steps, and the bytes of scratch memory."""
     made = _core.build_schedule(
@@ -32,18 +37,14 @@ def schedule(
             "farthest_us": lines[0],
             "neighbour_us": lines[1],
             "mbit_per_s": lines[2],
+            "sites": lines[3] if len(lines[3]) == size else (),
         }
     )
     return made["steps"], made["scratch_bytes"]
 
 
-def all_reduce(
-    parts: list[np.ndarray], reduce: str, lines: tuple[int, int, int] = (0, 0, 0)
-) -> np.ndarray:
-    """The result for contributors in this order; `parts` are left as they are.
-
-    `lines`: the longest round trip, that of neighbours, in microseconds, and Mbit/s.
-    """
+def all_reduce(parts: list[np.ndarray], reduce: str, lines: Lines = NEAR) -> np.ndarray:
+    """The result for contributors in this order; `parts` are left as they are."""
     memory = [part.copy() for part in parts]  # in place: input and output are one
     size, count, width = len(parts), parts[0].size, parts[0].itemsize
     made = [schedule(reduce, rank, size, count, width, lines) for rank in range(size)]

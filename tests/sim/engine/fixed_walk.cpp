@@ -26,6 +26,7 @@ class FixedWalk {
     book_.faults = plan_.faults;
     cables_.bulk_lanes = time_.between(1, 2);
     cables_.slow = time_.hit(25);
+    cables_.stretch(seed);
     if (cables_.slow && !plan_.faults) plan_.group_ms = 200000;  // 60 KB may take 20 s there
     const std::uint64_t size = time_.between(2, 5);
     for (std::uint64_t i = 0; i < size; ++i) {

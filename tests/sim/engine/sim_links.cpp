@@ -351,7 +351,9 @@ std::optional<LinkView> SimLinks::view(PeerId peer) const {
   view.peer = peer;
   view.local = (peer.value ^ self_.value) % 3 == 0;
   view.bytes_arrived = found->second.bytes_sent;
-  view.round_trip_us = view.local ? 0 : cables_.trip_us * (1 + (peer.value ^ self_.value) % 2);
+  const bool same_site = peer.value % cables_.sites == self_.value % cables_.sites;
+  const bool near = view.local || (cables_.sites > 1 && same_site);
+  view.round_trip_us = near ? 0 : cables_.trip_us * (1 + (peer.value ^ self_.value) % 2);
   return view;
 }
 

@@ -24,13 +24,20 @@ class Cables {
   std::map<PeerId, SimLinks*> links;  // of processes that live
   std::size_t bulk_lanes = 1;
   bool slow = false;          // some wires have small windows and long delays
-  std::uint64_t trip_us = 0;  // as links say, except those within one machine
+  std::uint64_t trip_us = 0;  // as links say, except those within one machine or site
+  std::uint64_t sites = 1;    // of which processes stand at one by chance; 1: none is a site
   Liar* liar = nullptr;       // null: nobody lies
 
   void cut(PeerId a, PeerId b) { cut_[std::minmax(a, b)] = true; }
   void mend_all() { cut_.clear(); }
   [[nodiscard]] bool is_cut(PeerId a, PeerId b) const { return cut_.contains(std::minmax(a, b)); }
   [[nodiscard]] Weather weather();
+  /// By chances of their own, so that all else is as without long lines.
+  void stretch(std::uint64_t seed) {
+    Random chance(seed);
+    trip_us = chance.below(2) * 80'000;
+    sites = 1 + chance.below(3);
+  }
 
  private:
   std::map<std::pair<PeerId, PeerId>, bool> cut_;

@@ -85,7 +85,7 @@ class Walk {
     book_.faults = plan_.faults;
     cables_.bulk_lanes = time_.between(1, 2);
     cables_.slow = time_.hit(25);
-    cables_.trip_us = Random(seed).below(2) * 80'000;  // its own chance, as for rates
+    cables_.stretch(seed);
     board_.delay_us = time_.hit(30) ? time_.between(1000, 20000) : time_.between(20, 500);
     founders_ = time_.between(1, 4);
     options_.min_peers = static_cast<std::uint32_t>(founders_);

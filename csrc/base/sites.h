@@ -1,0 +1,32 @@
+// Which ranks are near each other: those of one host, of one data centre.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace pccl {
+
+/// The number of the site of each rank, in the order of the ring, from 0 in the order in which
+/// sites come there. Empty: not known, or of no use (all at one site, or nobody beside another
+/// one).
+using Sites = std::vector<std::uint32_t>;
+
+/// More sites are of no use: what their ranks send to each other grows with their number.
+inline constexpr std::uint32_t kSitesMax = 16;
+
+/// The sites of some ranks, given by any numbers; numbered anew. Empty: as above, or too many.
+[[nodiscard]] inline Sites numbered_sites(const std::vector<std::uint32_t>& given) {
+  std::vector<std::uint32_t> seen;
+  Sites out;
+  for (const std::uint32_t site : given) {
+    std::uint32_t number = 0;
+    while (number < seen.size() && seen[number] != site) ++number;
+    if (number == seen.size()) seen.push_back(site);
+    if (seen.size() > kSitesMax) return {};
+    out.push_back(number);
+  }
+  return seen.size() > 1 && seen.size() < out.size() ? out : Sites{};
+}
+
+}  // namespace pccl

@@ -1,0 +1,258 @@
+// All-reduce in two levels, where ranks stand at sites: a reduce-scatter within each site, an
+// all-reduce of each part between the sites, an all-gather within each site. What crosses a far
+// line does so once: of two sites S each way, half of what a ring sends over it, and from all ranks
+// of a site at once, not from one.
+//
+// A site of m ranks cuts the tensor into m parts, one for each of its ranks. Sites may have
+// different numbers of ranks, so the cuts of all of them make columns; a column has one rank at
+// each site. Two sites exchange their sums and add them in the same order (exchange.cpp); more of
+// them cut a column into parts once more (direct.cpp). So all ranks end with the same bits. Within
+// a site parts go round as in a ring (ring_all_reduce.cpp), and for its reasons wait for nothing.
+//
+// The tensor is worked on in chunks, so that both levels are busy at once. A rank keeps what comes
+// from far before its own site is so far; a chunk is sent only when the one kAheadBytes before it
+// has come from the other sites, so it is no more than that. k: sites. Steps: 2 (m - 1) near, 1
+// far (k > 2: 2). Sent: 2 S (m - 1) / m near, S / m far (k > 2: 2 S (k - 1) / (k m)).
+#include <algorithm>
+
+#include "base/limits.h"
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+
+namespace pccl {
+namespace {
+
+constexpr std::uint64_t kPartBytesMin = 256U << 10;  // of a chunk: smaller ones are of no use
+constexpr std::uint64_t kChunksMost = 64;
+constexpr std::uint64_t kAheadBytes = 64U << 20;
+
+/// Bytes of a chunk that have one rank at each site.
+struct Column {
+  Part part;
+  std::vector<std::uint32_t> ranks;  // by site
+};
+
+class TwoLevels {
+ public:
+  explicit TwoLevels(const CollectiveArgs& args) : args_(args), b_(args) {
+    const Sites& sites = args.lines.sites;
+    PCCL_ASSERT(sites.size() == args.size, sites.size(), args.size);
+    for (std::uint32_t rank = 0; rank < args.size; ++rank) {
+      const std::uint32_t site = sites[rank];
+      if (site >= sites_.size()) sites_.resize(site + 1);
+      if (rank == args.rank) place_ = static_cast<std::uint32_t>(sites_[site].size());
+      sites_[site].push_back(rank);
+      most_ = std::max(most_, static_cast<std::uint32_t>(sites_[site].size()));
+    }
+    home_ = sites[args.rank];
+    const std::vector<std::uint32_t>& home = sites_[home_];
+    mates_ = static_cast<std::uint32_t>(home.size());
+    next_ = home[around(place_, 1, mates_)];
+    previous_ = home[around(place_, -1, mates_)];
+  }
+
+  Schedule build() {
+    const std::uint64_t bytes = args_.input_bytes.at(0);
+    const std::uint64_t chunks =
+        std::clamp<std::uint64_t>(bytes / (most_ * kPartBytesMin), 1, kChunksMost);
+    const std::uint64_t part_bytes = std::max<std::uint64_t>(1, bytes / (chunks * most_));
+    ahead_ = static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(kAheadBytes / part_bytes, 1, kChunksMost));
+    for (std::uint32_t i = 0; i < chunks; ++i)
+      add(i, part_of(bytes, args_.element_bytes, chunks, i));
+    return b_.take();
+  }
+
+ private:
+  void add(std::uint32_t number, Part chunk) {
+    chunk_ = chunk;
+    channel_ = number * (2 * most_ + 2 * args_.size);
+    turn_ = number / ahead_ * (2 * most_ + 2);
+    const std::vector<std::uint32_t> before =
+        number < ahead_ ? std::vector<std::uint32_t>{} : came_[number - ahead_];
+    const std::vector<std::uint32_t> summed = reduce_scatter();
+    came_.emplace_back();
+    const std::vector<Column> all = columns();
+    for (std::uint32_t c = 0; c < all.size(); ++c) {
+      if (all[c].ranks[home_] != args_.rank) continue;
+      if (sites_.size() == 2) {
+        exchange(all[c], c, summed, before);
+      } else {
+        reduce_and_gather(all[c], c, summed, before);
+      }
+    }
+    all_gather();
+  }
+
+  /// That of the rank at `place` of a site of so many.
+  [[nodiscard]] Part part(std::uint32_t place, std::uint64_t mates) const {
+    Part p = part_of(chunk_.bytes, args_.element_bytes, mates, place);
+    p.offset += chunk_.offset;
+    return p;
+  }
+  /// Of the own site.
+  [[nodiscard]] Part near(std::int64_t distance) const {
+    return part(around(place_, distance, mates_), mates_);
+  }
+  static Range in(Part p) { return input(0, p.offset, p.bytes); }
+  static Range out(Part p) { return output(0, p.offset, p.bytes); }
+  /// The sum of the own site.
+  [[nodiscard]] Range sum(Part p) const { return mates_ == 1 ? in(p) : out(p); }
+
+  /// The own part becomes the site's sum. Returns the step that makes it.
+  std::vector<std::uint32_t> reduce_scatter() {
+    Range sends = in(near(-1));
+    Order order;
+    for (std::uint32_t s = 0; s + 1 < mates_; ++s) {
+      if (sends.bytes > 0) b_.send(next_, channel_ + s, sends, order);
+      const Part p = near(-2 - static_cast<std::int64_t>(s));
+      sends = out(p);
+      if (p.bytes == 0) continue;
+      const std::uint32_t received =
+          b_.recv_reduce(previous_, channel_ + s, in(p), sends, Builder::Place::received_second,
+                         Builder::Last::no);
+      b_.set_turn(received, turn_ + 1 + s);
+      order = following(received);
+    }
+    if (mates_ == 1 || near(0).bytes == 0) return {};
+    return {static_cast<std::uint32_t>(order.follows)};
+  }
+
+  [[nodiscard]] std::vector<Column> columns() const {
+    std::vector<std::uint64_t> cuts;
+    for (const auto& ranks : sites_) {
+      for (std::uint32_t i = 0; i < ranks.size(); ++i) {
+        const Part p = part(i, ranks.size());
+        cuts.push_back(p.offset);
+        cuts.push_back(p.offset + p.bytes);
+      }
+    }
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    std::vector<Column> all;
+    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+      Column& column = all.emplace_back(Column{{cuts[i], cuts[i + 1] - cuts[i]}, {}});
+      for (const auto& ranks : sites_) column.ranks.push_back(owner(ranks, cuts[i]));
+    }
+    return all;
+  }
+
+  [[nodiscard]] std::uint32_t owner(const std::vector<std::uint32_t>& ranks,
+                                    std::uint64_t offset) const {
+    std::uint32_t i = 0;
+    while (true) {
+      const Part p = part(i, ranks.size());
+      if (offset < p.offset + p.bytes) return ranks[i];
+      ++i;
+    }
+  }
+
+  [[nodiscard]] std::uint32_t far_channel(std::uint32_t column) const {
+    return channel_ + 2 * most_ + column;
+  }
+
+  static std::vector<std::uint32_t> both(std::vector<std::uint32_t> a,
+                                         const std::vector<std::uint32_t>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+
+  void exchange(const Column& column, std::uint32_t number,
+                const std::vector<std::uint32_t>& summed,
+                const std::vector<std::uint32_t>& before) {
+    const std::uint32_t peer = column.ranks[1 - home_];
+    const std::uint32_t channel = far_channel(number);
+    const Range own = sum(column.part);
+    const std::uint32_t sent = b_.send(peer, channel, own, {both(summed, before), -1});
+    const auto place =
+        home_ == 0 ? Builder::Place::received_second : Builder::Place::received_first;
+    const std::uint32_t received = b_.recv_reduce(peer, channel, own, out(column.part), place,
+                                                  Builder::Last::yes, {{sent}, -1});
+    b_.set_turn(received, turn_ + most_);
+    came_.back().push_back(received);
+  }
+
+  void reduce_and_gather(const Column& column, std::uint32_t number,
+                         const std::vector<std::uint32_t>& summed,
+                         const std::vector<std::uint32_t>& before) {
+    const auto k = static_cast<std::uint32_t>(sites_.size());
+    const std::uint32_t channel = far_channel(number);
+    const std::uint32_t again = channel + args_.size;
+    const auto part_at = [&](std::uint32_t site) {
+      Part p = part_of(column.part.bytes, args_.element_bytes, k, site);
+      p.offset += column.part.offset;
+      return p;
+    };
+    for (std::uint32_t d = 1; d < k; ++d) {
+      const std::uint32_t site = around(home_, -static_cast<std::int64_t>(d), k);
+      const Part theirs = part_at(site);
+      if (theirs.bytes > 0) {
+        b_.send(column.ranks[site], channel, sum(theirs), {both(summed, before), -1});
+      }
+    }
+    if (const Part mine = part_at(home_); mine.bytes > 0) {
+      Range own = sum(mine);
+      Order order{summed, -1};
+      for (std::uint32_t d = 1; d < k; ++d) {
+        const std::uint32_t received =
+            b_.recv_reduce(column.ranks[around(home_, d, k)], channel, own, out(mine),
+                           Builder::Place::received_second,
+                           d + 1 == k ? Builder::Last::yes : Builder::Last::no, order);
+        b_.set_turn(received, turn_ + most_);
+        own = out(mine);
+        order = following(received);
+      }
+      for (std::uint32_t d = 1; d < k; ++d) {
+        b_.send(column.ranks[around(home_, d, k)], again, own, order);
+      }
+      came_.back().push_back(static_cast<std::uint32_t>(order.follows));
+    }
+    for (std::uint32_t d = 1; d < k; ++d) {
+      const std::uint32_t site = around(home_, -static_cast<std::int64_t>(d), k);
+      const Part theirs = part_at(site);
+      if (theirs.bytes == 0) continue;
+      const std::uint32_t received = b_.recv(column.ranks[site], again, out(theirs));
+      b_.set_turn(received, turn_ + most_ + 1);
+      came_.back().push_back(received);
+    }
+  }
+
+  void all_gather() {
+    Range sends = out(near(0));
+    Order order{came_.back(), -1};
+    for (std::uint32_t s = 0; s + 1 < mates_; ++s) {
+      const std::uint32_t channel = channel_ + most_ + s;
+      if (sends.bytes > 0) b_.send(next_, channel, sends, order);
+      const Part p = near(-1 - static_cast<std::int64_t>(s));
+      sends = out(p);
+      if (p.bytes == 0) continue;
+      const std::uint32_t received = b_.recv(previous_, channel, sends);
+      b_.set_turn(received, turn_ + most_ + 2 + s);
+      order = following(received);
+    }
+  }
+
+  const CollectiveArgs& args_;
+  Builder b_;
+  std::vector<std::vector<std::uint32_t>> sites_;  // their ranks
+  std::uint32_t home_ = 0;                         // the own site
+  std::uint32_t place_ = 0;                        // and the place there
+  std::uint32_t mates_ = 1;                        // ranks there
+  std::uint32_t most_ = 1;                         // of any site
+  std::uint32_t next_ = 0;
+  std::uint32_t previous_ = 0;
+  std::uint32_t ahead_ = 1;  // chunks
+  Part chunk_;               // the one that is added
+  std::uint32_t channel_ = 0;
+  std::uint32_t turn_ = 0;
+  std::vector<std::vector<std::uint32_t>> came_;  // by chunk: the steps with what came from far
+};
+
+}  // namespace
+
+Schedule two_level_all_reduce(const CollectiveArgs& args) {
+  if (args.input_bytes.at(0) == 0) return {};
+  return TwoLevels(args).build();
+}
+
+}  // namespace pccl
