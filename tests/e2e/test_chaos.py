@@ -44,18 +44,19 @@ def chaos(
 
 
 @pytest.mark.parametrize(
-    ("seed", "replica_size", "only"),
-    [(1, 1, PROCESSES), (2, 1, LINKS), (3, 2, PROCESSES)],
-    ids=["processes", "links", "replicas"],
+    ("seed", "replica_size", "only", "carrier"),
+    [(1, 1, PROCESSES, "memory"), (2, 1, LINKS, "TLS"), (3, 2, PROCESSES, "TCP")],
+    ids=["processes", "links-encrypted", "replicas-no-memory"],
 )
 def test_all_bits_are_those_of_the_reference_whatever_is_done_to(
-    seed: int, replica_size: int, only: list[str], tmp_path: Path
+    seed: int, replica_size: int, only: list[str], carrier: str, tmp_path: Path
 ) -> None:
     reason = why_not()
     if reason:
         pytest.skip(f"no network can be emulated here: {reason}")
     arguments = ["--seed", str(seed), "--minutes", str(MINUTES), "--out", str(tmp_path / "out")]
     arguments += ["--replica-size", str(replica_size), "--evict-after", "3"]
+    arguments += ["--carrier", carrier]
     done = chaos(*arguments, "--only", *only)
     print(done.stdout)
     if done.returncode == NO_NAMESPACES:

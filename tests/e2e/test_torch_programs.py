@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from carriers import CARRIERS
 from conftest import ROOT, TORCH, Master, Peer
 
 PROGRAMS = Path(__file__).resolve().parent / "torch_programs"
@@ -84,7 +85,7 @@ Plays = Callable[..., Play]
 def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
     """`plays(size, {cast: names}, **env)`: run once for all tests that ask for it.
 
-    A cast is a backend or "elastic": pccl with a master.
+    A cast is "gloo", or pccl by a carrier, or "elastic": pccl with a master.
     """
     ended: dict[Any, Play] = {}
 
@@ -95,7 +96,8 @@ def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
         casts = ended[key] = {}  # whatever comes: no test waits for it a second time
         with contextlib.ExitStack() as stack:
             for cast, its_names in names.items():
-                folder, settings = tmp_path_factory.mktemp(cast), dict(env)
+                folder = tmp_path_factory.mktemp(cast)
+                settings = env | CARRIERS.get(cast, {})
                 if cast == "elastic":
                     master = Master(folder, ["--min-peers", str(size)])
                     stack.callback(master.close)
@@ -146,21 +148,24 @@ def tolerance(dtype: torch.dtype) -> dict[str, float]:
 
 
 def pair(plays: Plays) -> Play:
-    return plays(2, {"gloo": BOTH, "pccl": BOTH + OURS, "elastic": BOTH})
+    return plays(
+        2, {"gloo": BOTH, "memory": BOTH + OURS, "TCP": BOTH, "TLS": BOTH, "elastic": BOTH}
+    )
 
 
 def grid(plays: Plays) -> Play:
-    return plays(4, {"gloo": GRID, "pccl": GRID})
+    return plays(4, {"gloo": GRID, "memory": GRID})
 
 
 def checked(plays: Plays) -> Play:
-    names = {"gloo": CHECKED, "pccl": CHECKED + NOT_GLOO}
+    names = {"gloo": CHECKED, "memory": CHECKED + NOT_GLOO}
     return plays(2, names, TORCH_DISTRIBUTED_DEBUG="DETAIL")
 
 
+@pytest.mark.parametrize("carrier", list(CARRIERS))
 @pytest.mark.parametrize("name", BOTH)
-def test_two_ranks_see_what_they_see_with_gloo(name: str, plays: Plays) -> None:
-    compare(name, pair(plays)["pccl"], pair(plays)["gloo"])
+def test_two_ranks_see_what_they_see_with_gloo(name: str, carrier: str, plays: Plays) -> None:
+    compare(name, pair(plays)[carrier], pair(plays)["gloo"])
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -170,23 +175,23 @@ def test_two_members_of_an_elastic_group_see_it_too(name: str, plays: Plays) -> 
 
 @pytest.mark.parametrize("name", OURS)
 def test_what_gloo_refuses_comes_out_right(name: str, plays: Plays) -> None:
-    outcomes = pair(plays)["pccl"].outcomes(name)  # the program itself has compared
+    outcomes = pair(plays)["memory"].outcomes(name)  # the program itself has compared
     assert len(outcomes) == 2
 
 
 @pytest.mark.parametrize("name", GRID)
 def test_four_ranks_in_a_grid_see_what_they_see_with_gloo(name: str, plays: Plays) -> None:
-    compare(name, grid(plays)["pccl"], grid(plays)["gloo"])
+    compare(name, grid(plays)["memory"], grid(plays)["gloo"])
 
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_under_torchs_own_checks_ranks_see_what_they_see_with_gloo(name: str, plays: Plays) -> None:
-    compare(name, checked(plays)["pccl"], checked(plays)["gloo"])
+    compare(name, checked(plays)["memory"], checked(plays)["gloo"])
 
 
 @pytest.mark.parametrize("name", NOT_GLOO)
 def test_under_torchs_own_checks_models_see_what_they_see_without(name: str, plays: Plays) -> None:
-    compare(name, checked(plays)["pccl"], pair(plays)["gloo"])
+    compare(name, checked(plays)["memory"], pair(plays)["gloo"])
 
 
 def test_every_rank_ends_well(plays: Plays) -> None:

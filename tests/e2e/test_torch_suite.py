@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carriers import CARRIERS
 from conftest import ROOT
 
 pytestmark = pytest.mark.long
@@ -19,14 +20,16 @@ pytestmark = pytest.mark.long
 SUITE = ROOT / "tests" / "labs" / "torch_suite"
 
 
-def run_suite(out: Path, world: int, *options: str | Path) -> tuple[dict[str, Any], str]:
+def run_suite(
+    out: Path, world: int, *options: str | Path, carrier: str = "memory"
+) -> tuple[dict[str, Any], str]:
     """The report of the runner, and what it has printed."""
     run = subprocess.run(
         [
             *(sys.executable, SUITE / "run_suite.py", "--backend", "pccl"),
             *("--world-size", str(world), *options, "--json", out),
         ],
-        env={**os.environ, "PCCL_LOG_LEVEL": "warning"},
+        env={**os.environ, "PCCL_LOG_LEVEL": "warning", **CARRIERS[carrier]},
         capture_output=True,
         text=True,
         timeout=600,
@@ -34,9 +37,10 @@ def run_suite(out: Path, world: int, *options: str | Path) -> tuple[dict[str, An
     return json.loads(out.read_text())["suites"][f"ws{world}"], run.stdout[-5000:]
 
 
-def test_what_gloo_passes_of_pytorchs_own_tests_pccl_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("carrier", list(CARRIERS))
+def test_what_gloo_passes_of_pytorchs_own_tests_pccl_passes(tmp_path: Path, carrier: str) -> None:
     baseline = ("--baseline", SUITE / "dist_base.gloo.json", "--only-baseline-passed")
-    suite, text = run_suite(tmp_path / "report.json", 2, *baseline)
+    suite, text = run_suite(tmp_path / "report.json", 2, *baseline, carrier=carrier)
     impossible = json.loads((SUITE / "ceiling.json").read_text())["dist_base"]
     others = {name for name, test in suite["tests"].items() if test["status"] != "passed"}
     assert others == set(impossible), text

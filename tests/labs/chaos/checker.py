@@ -285,6 +285,8 @@ def compute(
         work.contribution(m, number, index, op, stop=stops.get(m, False) and op.dtype == "int64")
         for m in members
     ]
+    if op.quantise and len(parts) > 1:
+        return reference.all_reduce_quantised(parts)
     return reference.all_reduce(parts, op.reduce, lines)
 
 

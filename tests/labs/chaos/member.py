@@ -71,8 +71,8 @@ def step(group: pccl.ElasticGroup, state: dict[str, Any], member: int, stop: boo
             results[i] = torch.from_numpy(given)
             epochs[i][0] = group.epoch
             reduce = REDUCE[ops[i].reduce]
-            works[i] = dist.all_reduce(
-                results[i], op=reduce, group=group.process_group, async_op=len(issued) > 1
+            works[i] = pccl.all_reduce(
+                results[i], reduce, group, async_op=len(issued) > 1, quantise=ops[i].quantise
             )
         for i in waited:
             if works[i] is not None:

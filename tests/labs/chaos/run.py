@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+from carriers import CARRIERS
 from chaos import checker
 from chaos.harm import KINDS, SEVERAL, Harm, Harms
 from chaos.world import EVICTED, ROOT, Member, Options, Span, World
@@ -200,6 +201,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--keep-going", action="store_true", help="after an exit that nothing explains")
     add("--out", type=Path, help="folder for logs and records (default: build/chaos/seed-N)")
     add("--log-level", default=defaults.log_level, help="of the engines")
+    add(
+        "--carrier",
+        default=defaults.carrier,
+        choices=list(CARRIERS),
+        help="of data; memory: of one host",
+    )
     add("--check", type=Path, metavar="FOLDER", help="judge the records of an earlier run again")
     a = parser.parse_args(argv)
     left_out = [*a.without, *(SEVERAL if a.masters == 1 else ())]
@@ -301,6 +308,7 @@ def main(argv: list[str] | None = None) -> int:
         rate_mbit=a.rate_mbit,
         user_timeout_s=a.user_timeout,
         log_level=a.log_level,
+        carrier=a.carrier,
     )
     failure = ""
     try:

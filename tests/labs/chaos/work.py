@@ -35,6 +35,7 @@ class Op:
     dtype: str
     reduce: str
     count: int
+    quantise: str | None = None
 
     @property
     def says_who(self) -> bool:
@@ -62,6 +63,7 @@ def plan(step: int) -> list[Op]:
         Op("float32", "avg", small),
         Op("float32", "avg", large),
         Op("float32", "sum", largest),
+        Op("float32", "sum", size(TIERS[2]), quantise="bfloat16"),
     ]
     chance.shuffle(ops)
     return ops

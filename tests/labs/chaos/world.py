@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from carriers import CARRIERS
 from chaos import work
 from chaos.masters import ETCDS, LEASE_S, Masters, Server
 from wan.wan import Wan
@@ -58,6 +59,7 @@ class Options:
     rate_mbit: float = 1000.0
     user_timeout_s: float = 20.0  # so long a pair that is cut holds everybody up
     log_level: str = "info"
+    carrier: str = "memory"  # within a host
 
     @property
     def other_hosts(self) -> int:
@@ -153,6 +155,7 @@ class World:
             "PCCL_ADVERTISE": self.wan.address(host),  # the ranks of a replica meet in a file
             "PCCL_LOG_LEVEL": self.options.log_level,
             "PCCL_TCP_USER_TIMEOUT_S": str(self.options.user_timeout_s),
+            **CARRIERS[self.options.carrier],
         }
 
     def _popen(self, host: int, command: list[str], log: Path) -> subprocess.Popen[bytes]:
