@@ -1,11 +1,11 @@
 """How long does an all-reduce between distant hosts take, by the algorithm that its steps ask for?
 
-Ranks on emulated hosts (tests/labs/wan: needs root and /dev/net/tun), each with a line of its own,
-and a master one millisecond away. An all-reduce takes as many halves of a round trip as it has
+Ranks on emulated hosts (tests/labs/wan: needs root and /dev/net/tun), each pair with a line of its
+own, and a master one millisecond away. An all-reduce takes as many halves of a round trip as it has
 steps one after the other, and the time of its bytes. Members of a run and ranks of a fixed group
 know their round trips, and choose by them (docs/architecture/costs.md):
 
-  pccl        an elastic group, by round trips and bytes
+  pccl        an elastic group, by round trips, sites, measured rates and bytes
   by size     by bytes alone, as within one site (pccl-master --ring rank)
   fixed       a group that is not elastic, and has no master: no call waits for a commit
   gloo        as fixed, by gloo
@@ -17,6 +17,10 @@ each other rank in all calls of the size, by the first of --kinds.
 
     python benchmarks/few_steps.py
     python benchmarks/few_steps.py --world 3 --rtt-ms 20 --sizes 65536 --calls 5 --kinds pccl
+    python benchmarks/few_steps.py --sites 2 --world 4 --rate-mbit 100 --sizes 65536,16777216
+
+--sites K: consecutive ranks share a site. Two ranks of one site are 1 ms apart, with a line ten
+times as fast. Each pair of hosts has a line of its own, also between sites.
 """
 
 from __future__ import annotations
@@ -46,6 +50,12 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--world", type=int, nargs="+", default=[2, 3, 4])
     p.add_argument("--rtt-ms", type=float, nargs="+", default=[80.0])
     p.add_argument("--rate-mbit", type=float, default=1000.0)
+    p.add_argument(
+        "--sites",
+        type=int,
+        default=0,
+        help="their number (default: each rank is far from all others)",
+    )
     p.add_argument("--sizes", default="4,65536,1048576,4194304", help="of the tensor, bytes")
     p.add_argument("--calls", type=int, default=30, help="of each size, after the first one")
     p.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
@@ -108,6 +118,10 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
         for host in range(1, master):
             wan.set(master, host, delay_ms=0.5)
             wan.set(host, master, delay_ms=0.5)
+            site = (host - 1) * a.sites // world
+            for other in range(1, master) if a.sites else ():
+                if other != host and (other - 1) * a.sites // world == site:
+                    wan.set(host, other, delay_ms=0.5, rate_mbit=10 * a.rate_mbit)
         address = f"{wan.address(master)}:{PORT}"
         command = [sys.executable, "-m", "pccl_backend._cli", "--insecure", "--state", "none"]
         command += ["--listen", address, "--min-peers", str(world)]
@@ -151,7 +165,8 @@ def main() -> None:
     if a.rank is not None:
         run_rank(a)
         return
-    print(f"All-reduces, lines of {a.rate_mbit:g} Mbit/s, times in ms\n")
+    where = f" between {a.sites} sites" if a.sites else ""
+    print(f"All-reduces, lines of {a.rate_mbit:g} Mbit/s{where}, times in ms\n")
     first, *others = a.kinds
     columns = ["ranks", "RTT, ms", "bytes", first, "sent, MB"]
     columns += [text for kind in others for text in (kind, f"{kind} / {first}")]

@@ -14,6 +14,8 @@ using Sites = std::vector<std::uint32_t>;
 
 /// More sites are of no use: what their ranks send to each other grows with their number.
 inline constexpr std::uint32_t kSitesMax = 16;
+/// So many times nearer than the two farthest are those of one site.
+inline constexpr std::uint32_t kSiteIsNearer = 8;
 
 /// The sites of some ranks, given by any numbers; numbered anew. Empty: as above, or too many.
 [[nodiscard]] inline Sites numbered_sites(const std::vector<std::uint32_t>& given) {

@@ -88,11 +88,13 @@ std::uint64_t direct_ns(std::uint64_t byte_ns, std::uint32_t size, const Lines& 
   return lines.farthest_us * kNsPerUs + 2 * m * (n - m) * byte_ns / n;
 }
 
-/// A round trip between neighbours within a site.
+/// A round trip between neighbours within a site; where borders are nearer than the farthest two it
+/// may be any that makes no border.
 std::uint64_t near_ns(std::uint64_t size, std::uint64_t sites, const Lines& lines) {
   const std::uint64_t all_us = size * lines.neighbour_us;
   const std::uint64_t far_us = sites * lines.farthest_us;
-  return all_us > far_us ? (all_us - far_us) * kNsPerUs / (size - sites) : 0;
+  if (all_us < far_us) return lines.farthest_us * kNsPerUs / kSiteIsNearer;
+  return (all_us - far_us) * kNsPerUs / (size - sites);
 }
 
 std::uint64_t two_levels_ns(std::uint64_t byte_ns, const Lines& lines) {

@@ -9,11 +9,15 @@
 // them cut a column into parts once more (direct.cpp). So all ranks end with the same bits. Within
 // a site parts go round as in a ring (ring_all_reduce.cpp), and for its reasons wait for nothing.
 //
-// The tensor is worked on in chunks, so that both levels are busy at once. A rank keeps what comes
-// from far before its own site is so far; a chunk is sent only when the one kAheadBytes before it
-// has come from the other sites, so it is no more than that. k: sites. Steps: 2 (m - 1) near, 1
-// far (k > 2: 2). Sent: 2 S (m - 1) / m near, S / m far (k > 2: 2 S (k - 1) / (k m)).
+// The tensor is worked on in chunks, so that both levels are busy at once, with columns that are
+// large enough for bulk lanes. A rank keeps what comes from far before its own site is so far; a
+// chunk is sent only when the one kAheadBytes before it has come from the other sites, so it is no
+// more than that. k: sites. Steps: 2 (m - 1) near, 1 far (k > 2: 2). Sent: 2 S (m - 1) / m near,
+// S / m far (k > 2: 2 S (k - 1) / (k m)).
 #include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
 
 #include "base/limits.h"
 #include "collectives/algorithms.h"
@@ -22,9 +26,11 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kPartBytesMin = 256U << 10;  // of a chunk: smaller ones are of no use
+constexpr std::uint64_t kFarBytes = 256U << 10;  // of a column of equal sites, as it is sent
 constexpr std::uint64_t kChunksMost = 64;
+constexpr std::uint64_t kChunksOfRanksMost = 4096;  // chunks times ranks of a site: steps
 constexpr std::uint64_t kAheadBytes = 64U << 20;
+static_assert(kFarBytes > 2 * kSmallSegmentBytesMax);
 
 /// Bytes of a chunk that have one rank at each site.
 struct Column {
@@ -53,17 +59,39 @@ class TwoLevels {
 
   Schedule build() {
     const std::uint64_t bytes = args_.input_bytes.at(0);
-    const std::uint64_t chunks =
-        std::clamp<std::uint64_t>(bytes / (most_ * kPartBytesMin), 1, kChunksMost);
-    const std::uint64_t part_bytes = std::max<std::uint64_t>(1, bytes / (chunks * most_));
+    const std::uint64_t chunks = chunks_of(bytes);
+    const std::uint64_t part_bytes = std::max<std::uint64_t>(1, bytes / (chunks * least()));
     ahead_ = static_cast<std::uint32_t>(
         std::clamp<std::uint64_t>(kAheadBytes / part_bytes, 1, kChunksMost));
-    for (std::uint32_t i = 0; i < chunks; ++i)
+    for (std::uint32_t i = 0; i < chunks; ++i) {
       add(i, part_of(bytes, args_.element_bytes, chunks, i));
+    }
     return b_.take();
   }
 
  private:
+  /// Ranks of the smallest site, whose parts are the largest ones.
+  [[nodiscard]] std::uint64_t least() const {
+    std::uint64_t ranks = most_;
+    for (const auto& site : sites_) ranks = std::min<std::uint64_t>(ranks, site.size());
+    return ranks;
+  }
+
+  [[nodiscard]] std::uint64_t chunks_of(std::uint64_t bytes) const {
+    std::set<std::pair<std::uint64_t, std::uint64_t>> cuts;  // numerator and denominator
+    for (const auto& site : sites_) {
+      for (std::uint64_t i = 0; i < site.size(); ++i) {
+        const std::uint64_t common = std::gcd(i, site.size());
+        cuts.emplace(i / common, site.size() / common);
+      }
+    }
+    const std::uint64_t sends = cuts.size() * (sites_.size() > 2 ? sites_.size() : 1);
+    const std::uint64_t most =
+        std::clamp<std::uint64_t>(kChunksOfRanksMost / most_, 1, kChunksMost);
+    const std::uint64_t chunks = std::clamp<std::uint64_t>(bytes / (sends * kFarBytes), 1, most);
+    return std::max(chunks, (bytes / least() + kAheadBytes - 1) / kAheadBytes);
+  }
+
   void add(std::uint32_t number, Part chunk) {
     chunk_ = chunk;
     channel_ = number * (2 * most_ + 2 * args_.size);
@@ -119,32 +147,26 @@ class TwoLevels {
   }
 
   [[nodiscard]] std::vector<Column> columns() const {
-    std::vector<std::uint64_t> cuts;
-    for (const auto& ranks : sites_) {
-      for (std::uint32_t i = 0; i < ranks.size(); ++i) {
-        const Part p = part(i, ranks.size());
-        cuts.push_back(p.offset);
-        cuts.push_back(p.offset + p.bytes);
-      }
-    }
-    std::sort(cuts.begin(), cuts.end());
-    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    std::vector<std::uint32_t> at(sites_.size(), 0);  // by site: whose part it is
     std::vector<Column> all;
-    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-      Column& column = all.emplace_back(Column{{cuts[i], cuts[i + 1] - cuts[i]}, {}});
-      for (const auto& ranks : sites_) column.ranks.push_back(owner(ranks, cuts[i]));
+    const std::uint64_t chunk_end = chunk_.offset + chunk_.bytes;
+    for (std::uint64_t begin = chunk_.offset; begin < chunk_end;) {
+      Column column;
+      std::uint64_t end = chunk_end;
+      for (std::size_t site = 0; site < sites_.size(); ++site) {
+        const auto end_of_part = [&] {
+          const Part p = part(at[site], sites_[site].size());
+          return p.offset + p.bytes;
+        };
+        while (end_of_part() <= begin) ++at[site];
+        end = std::min(end, end_of_part());
+        column.ranks.push_back(sites_[site][at[site]]);
+      }
+      column.part = {begin, end - begin};
+      all.push_back(std::move(column));
+      begin = end;
     }
     return all;
-  }
-
-  [[nodiscard]] std::uint32_t owner(const std::vector<std::uint32_t>& ranks,
-                                    std::uint64_t offset) const {
-    std::uint32_t i = 0;
-    while (true) {
-      const Part p = part(i, ranks.size());
-      if (offset < p.offset + p.bytes) return ranks[i];
-      ++i;
-    }
   }
 
   [[nodiscard]] std::uint32_t far_channel(std::uint32_t column) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "base/log.h"
@@ -123,11 +124,19 @@ void FixedGroup::all_may_be_connected() {
   now_connected();
 }
 
+std::string FixedGroup::text_of_sites() const {
+  const Sites& sites = run_->lines.sites;
+  if (sites.empty()) return "";
+  std::vector<std::uint32_t> ranks(sites.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return "; they stand at " + sites_text(sites, ranks);
+}
+
 void FixedGroup::now_connected() {
   if (!of_run_ && !std::exchange(context_.said_fixed, true) && rank_ == 0) {
     log_info(name_ + " runs over pccl " + context_.options.package + ": " +
              count_of(handles_.size(), "rank") + ", a fixed group; this process is rank 0 (" +
-             context_.name(context_.links.self()) + ")");
+             context_.name(context_.links.self()) + ")" + text_of_sites());
   }
   std::exchange(connected_, nullptr)->complete({});
 }

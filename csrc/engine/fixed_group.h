@@ -75,6 +75,7 @@ class FixedGroup : public Group {
   void links_may_be_up();
   void all_may_be_connected();
   void now_connected();
+  [[nodiscard]] std::string text_of_sites() const;  // for the log
   void look_at_wait(std::uint64_t elapsed_ms);
   [[nodiscard]] Error lost(PeerId peer, const std::string& reason) const;
   enum class Tell : std::uint8_t { nobody, others, others_late };

@@ -168,8 +168,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
 
  private:
   [[nodiscard]] std::unique_ptr<EpochRun> make_run(EpochId epoch);
-  /// The EpochRun that takes frames of this epoch from this peer; null: such frames are dropped.
   [[nodiscard]] Lines lines_among(const std::vector<PeerId>& contributors) const;
+  /// The EpochRun that takes frames of this epoch from this peer; null: such frames are dropped.
   [[nodiscard]] EpochRun* run_of(PeerId from, EpochId epoch);
   [[nodiscard]] Placement keep_early(EpochRun& run, PeerId from, const SegmentHeader& header);
   [[nodiscard]] bool has_ended(const EpochRun& run, OpKey op) const;

@@ -622,6 +622,8 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     if (lines.farthest_us >= kFarUs && s.topology.told(group, lines.mbit_per_s)) {
       out.push_back(Say{false, rate_text(s, group, lines.mbit_per_s)});
     }
+    const std::string text = text_of_sites(s, group, lines.sites);
+    if (!text.empty()) out.push_back(Say{false, text});
     send_all(s, mates,
              Start{epoch.id,
                    Verdict{verdict.committed[group], verdict.failure, flags[group], verdict.passed,

@@ -377,6 +377,7 @@ struct State {
   std::uint64_t trials_begun = 0;
   bool trials_changed = false;  // peers, or what is held against them
   Topology topology;
+  std::map<std::uint32_t, std::string> sites_said;  // by peer group: the log's last word
   bool trials_later = false;  // the next second begins trials, and asks for links
   Pace asks_for_links;
   std::map<PeerId, Try> links_to_ask;  // by receiver

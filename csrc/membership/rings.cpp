@@ -58,7 +58,9 @@ Lines lines(const State& s, std::uint32_t group) {
     if (!trips) return {};  // it has said none
     said.push_back(*trips);
   }
-  return lines_of_all(said, s.topology.mbit(group));
+  Lines lines = lines_of_all(said, s.topology.mbit(group));
+  if (!lines.sites.empty() && !s.topology.may_cross(ring, lines.sites)) lines.sites.clear();
+  return lines;
 }
 
 namespace {
@@ -75,6 +77,21 @@ std::string rate_text(const State& s, std::uint32_t group, std::uint32_t mbit) {
          " are far from each other, and choose the steps of their calls by " +
          (mbit == 0 ? "no rate: their links are not measured"
                     : "the rate of their slowest link, " + std::to_string(mbit) + " Mbit/s");
+}
+
+std::string text_of_sites(State& s, std::uint32_t group, const Sites& sites) {
+  std::string& before = s.sites_said[group];
+  std::string now;
+  if (!sites.empty()) {
+    std::vector<std::uint32_t> ranks;
+    for (const PeerId p : ring_of(*own(s), group)) ranks.push_back(rank_of(own(s)->members, p));
+    now = sites_text(sites, ranks);
+  }
+  if (now == before) return "";
+  before = now;
+  const std::string who = "the members" + of_group(group, s.groups.size());
+  if (now.empty()) return who + " stand at no sites any more: all-reduces go in one level";
+  return who + " stand at " + now + "; all-reduces may go in two levels";
 }
 
 std::vector<std::string> changed_rings(const State& s, const Epoch* before, const Epoch& epoch) {

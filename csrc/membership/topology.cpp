@@ -429,6 +429,29 @@ std::uint32_t Topology::mbit(std::uint32_t number) const {
   return found == groups_.end() || found->second.rate == 0 ? 0 : mbit_of(found->second.rate);
 }
 
+bool Topology::may_cross(const std::vector<PeerId>& ring, const Sites& sites) const {
+  std::uint64_t far = kRateMax;
+  std::uint64_t round = kRateMax;
+  std::vector<std::uint64_t> ranks(kSitesMax);
+  for (std::size_t a = 0; a < ring.size(); ++a) {
+    ++ranks.at(sites.at(a));
+    for (std::size_t b = 0; b < ring.size(); ++b) {
+      const auto link = links_.find({ring[a], ring[b]});
+      if (link == links_.end() || is_apart(link->first)) continue;
+      const std::uint64_t rate = std::max(link->second.rate, link->second.rate_before);
+      if (rate == 0) continue;  // it cannot be measured
+      if (sites[a] != sites[b]) far = std::min(far, rate);
+      if (b == (a + 1) % ring.size()) round = std::min(round, rate);
+    }
+  }
+  // A pair carries S / most (of k > 2 sites 2 S / (k most)), a link of the ring 2 S (n - 1) / n.
+  const std::uint64_t n = ring.size();
+  const std::uint64_t most = *std::max_element(ranks.begin(), ranks.end());
+  const auto k = static_cast<std::uint64_t>(
+      std::count_if(ranks.begin(), ranks.end(), [](std::uint64_t of_site) { return of_site > 0; }));
+  return n * round <= (n - 1) * k * most * far;
+}
+
 bool Topology::is_measuring(const Group& group) const {
   return std::any_of(asked_.begin(), asked_.end(),
                      [&](const auto& asked) { return contains(group.ring, asked.first.first); });

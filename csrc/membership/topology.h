@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/sites.h"
 #include "membership/fastest_ring.h"
 
 namespace pccl::master {
@@ -62,6 +63,9 @@ class Topology {
   /// Mbit/s of the slowest link of the group's members to each other; 0: not known. While links of
   /// newcomers are not measured, kMbitAssumed at most.
   [[nodiscard]] std::uint32_t mbit(std::uint32_t group) const;
+  /// Is an all-reduce in two levels (collectives/two_levels.cpp) no slower than round this ring, by
+  /// what is measured? It goes over all pairs of two sites; a ring may leave a slow one out.
+  [[nodiscard]] bool may_cross(const std::vector<PeerId>& ring, const Sites& sites) const;
   /// For the log: how much better the ring of this peer group is that `ring` returns; empty: it is
   /// the present one.
   [[nodiscard]] std::string why(std::uint32_t group) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "membership/members.h"
+
 namespace pccl {
 
 Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
@@ -21,10 +23,8 @@ Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
 
 namespace {
 
-constexpr std::uint32_t kSitesApart = 8;  // times nearer than the farthest are those of one site
-
 Sites sites_of(const std::vector<Trips>& said, std::uint32_t farthest_us) {
-  const std::uint32_t far_us = std::max(kFarUs, farthest_us / kSitesApart);
+  const std::uint32_t far_us = std::max(kFarUs, farthest_us / kSiteIsNearer);
   if (farthest_us < kFarUs) return {};
   std::vector<std::uint32_t> sites;
   std::uint32_t site = 0;
@@ -52,6 +52,20 @@ Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit) {
   for (const Trips& trips : said) sum_us += std::min(trips.neighbour_us, farthest_us);
   const auto mean_us = static_cast<std::uint32_t>(sum_us / said.size());
   return {farthest_us, mean_us, mbit, sites_of(said, farthest_us)};
+}
+
+std::string sites_text(const Sites& sites, const std::vector<std::uint32_t>& ranks) {
+  std::vector<std::string> of_site;
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    if (sites[i] >= of_site.size()) of_site.resize(sites[i] + 1);
+    std::string& text = of_site[sites[i]];
+    text += (text.empty() ? "" : ", ") + std::to_string(ranks.at(i));
+  }
+  std::string text = std::to_string(of_site.size()) + " sites: ranks ";
+  for (std::size_t site = 0; site < of_site.size(); ++site) {
+    text += (site == 0 ? "" : " | ") + of_site[site];
+  }
+  return cut_text(text);
 }
 
 }  // namespace pccl

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -25,7 +26,11 @@ inline constexpr std::uint32_t kTripUsMax = 1'000'000;
 /// slowest link carries `mbit` a second. One member that says too much changes little: each trip
 /// has two ends, so the farthest one is said twice; and the mean of the neighbours' trips counts
 /// none as longer than the farthest one. Neighbours are of two sites if an eighth of the farthest
-/// trip (kFarUs at least) lies between them.
+/// trip (kFarUs at least) lies between them; the first of the two says so, and one that lies adds a
+/// border or takes one away, for all alike.
 [[nodiscard]] Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit);
+
+/// For the log: "2 sites: ranks 0, 1 | 2, 3". `ranks`: in the order of the ring.
+[[nodiscard]] std::string sites_text(const Sites& sites, const std::vector<std::uint32_t>& ranks);
 
 }  // namespace pccl

@@ -31,3 +31,24 @@ def test_members_that_are_far_from_each_other_send_straight_to_all_others(kind: 
     # A ring would have sent 0.87 to one of them and messages to the other.
     for megabytes in row[4].split():
         assert 0.65 < float(megabytes) < 0.75, row
+
+
+@pytest.mark.long
+def test_ranks_at_two_sites_cross_the_line_between_them_once() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    line = ["--world", "4", "--sites", "2", "--rtt-ms", "40", "--kinds", "fixed"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), *line, "--sizes", "1048576", "--calls", "9"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    row = [cell.strip() for cell in done.stdout.splitlines()[-1].split("|")[1:-1]]
+    # Of ten tensors rank 0 has sent two halves to its neighbour, and one to its partner far away.
+    nothing, far, near = sorted(float(megabytes) for megabytes in row[4].split())
+    assert nothing < 0.05, row
+    assert 5.2 < far < 5.7, row
+    assert 10.4 < near < 11.2, row

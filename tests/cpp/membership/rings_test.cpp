@@ -157,5 +157,43 @@ TEST(Rings, sites_follow_the_ring_and_not_the_ranks) {
   EXPECT_EQ(master::lines(s, 0).sites, (Sites{0, 0, 0, 0, 0, 1}));
 }
 
+TEST(Rings, the_log_names_the_sites_when_they_change) {
+  State s = in_office(six());
+  s.held->epoch->ring = {0, 2, 4, 1, 3, 5};
+  const Sites halves{0, 0, 0, 1, 1, 1};
+  EXPECT_EQ(master::text_of_sites(s, 0, {}), "");
+  EXPECT_EQ(master::text_of_sites(s, 0, halves),
+            "the members stand at 2 sites: ranks 0, 2, 4 | 1, 3, 5; all-reduces may go in two "
+            "levels");
+  EXPECT_EQ(master::text_of_sites(s, 0, halves), "");
+  EXPECT_EQ(master::text_of_sites(s, 0, {}),
+            "the members stand at no sites any more: all-reduces go in one level");
+}
+
+TEST(Rings, a_slow_pair_that_the_ring_leaves_out_leaves_no_sites) {
+  // Two levels send S / 3 over each pair, the ring 5 / 3 S over its links: a fifth of its rate is
+  // enough.
+  for (const std::uint64_t mbit : {100U, 20U, 19U}) {
+    State s = in_office(six());
+    static_cast<void>(tell(s, 1, Relinked{kEpoch, PeerId{3}}));
+    for (const std::uint64_t p : {1U, 2U, 3U, 4U, 5U, 6U}) {
+      const Trips own{80'000, p == 3 || p == 6 ? 80'000U : 300U};
+      static_cast<void>(tell(s, p, Ready{s.proposal->id, report(s, p), own}));
+    }
+    static_cast<void>(step(s, master::RegisterWritten{*s.writing, true}));
+    const auto rate = [&](PeerId a, PeerId b) {
+      return (a.value == 2 && b.value == 5 ? mbit : 100) * 125'000;
+    };
+    EXPECT_FALSE(master::lines(s, 0).sites.empty()) << "not measured";
+    for (int i = 0; i < 40; ++i) {
+      for (const auto& [from, asked] : sent<Measure>(step(s, Clock{s.now_s + 1, 0}))) {
+        static_cast<void>(
+            tell(s, from.value, Measured{asked.peer, rate(from, asked.peer), 80'000}));
+      }
+    }
+    EXPECT_EQ(master::lines(s, 0).sites.empty(), mbit == 19) << mbit;
+  }
+}
+
 }  // namespace
 }  // namespace pccl::rings_test

@@ -62,6 +62,13 @@ TEST(Trips, SitesLieBetweenFarNeighbours) {
   EXPECT_EQ(sites({80, 80}), Sites{});
 }
 
+TEST(Trips, TheLogNamesTheRanksOfEachSite) {
+  EXPECT_EQ(sites_text({0, 1, 1, 0}, {3, 0, 2, 1}), "2 sites: ranks 3, 1 | 0, 2");
+  const Sites many(4096, 0);
+  const std::vector<std::uint32_t> ranks(4096, 1234);
+  EXPECT_LE(sites_text(many, ranks).size(), kTextBytesMax);
+}
+
 TEST(Trips, NearRanksHaveNoSites) {
   EXPECT_EQ(lines_of_all({{1999, 0}, {1999, 1999}, {1999, 0}, {1999, 1999}}, 0).sites, Sites{});
   EXPECT_EQ(lines_of_all({{2000, 0}, {2000, 2000}, {2000, 0}, {2000, 2000}}, 0).sites,
