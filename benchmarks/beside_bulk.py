@@ -21,17 +21,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from long_links import BACKENDS
+from ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
@@ -106,24 +104,11 @@ def measure(
     a: argparse.Namespace, wan: Any, backend: str, size: int, mib: int
 ) -> list[list[float]]:
     """What rank 0 prints."""
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = []
-        for rank in range(WORLD):
-            command = [sys.executable, __file__, "--rank", str(rank), "--meet", f"{folder}/meet"]
-            command += ["--backends", backend, "--sizes", str(size), "--mib", str(mib)]
-            command += ["--calls", str(a.calls), "--small", str(a.small)]
-            env = {**os.environ, **BACKENDS[backend], "OMP_NUM_THREADS": "1"}
-            env |= {"GLOO_SOCKET_IFNAME": "wan0", "PCCL_INTERFACE": wan.address(rank + 1)}
-            env.setdefault("PCCL_LOG_LEVEL", "error")
-            command = wan.command(rank + 1, command)
-            ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
-        try:
-            said = [rank.communicate(timeout=900)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        figures: list[list[float]] = json.loads(said[0].splitlines()[-1])
-        return figures
+    options = ["--backends", backend, "--sizes", size, "--mib", mib]
+    options += ["--calls", a.calls, "--small", a.small]
+    said = run_ranks(wan, WORLD, __file__, options, BACKENDS[backend])
+    figures: list[list[float]] = json.loads(said[0].splitlines()[-1])
+    return figures
 
 
 def main() -> None:

@@ -31,11 +31,12 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
@@ -111,10 +112,7 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
     from wan.wan import Wan
 
     master = world + 1
-    with (
-        Wan(master, rate_mbit=a.rate_mbit, rtt_ms=rtt_ms) as wan,
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with Wan(master, rate_mbit=a.rate_mbit, rtt_ms=rtt_ms) as wan:
         for host in range(1, master):
             wan.set(master, host, delay_ms=0.5)
             wan.set(host, master, delay_ms=0.5)
@@ -122,41 +120,27 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
             for other in range(1, master) if a.sites else ():
                 if other != host and (other - 1) * a.sites // world == site:
                     wan.set(host, other, delay_ms=0.5, rate_mbit=10 * a.rate_mbit)
-        address = f"{wan.address(master)}:{PORT}"
-        command = [sys.executable, "-m", "pccl_backend._cli", "--insecure", "--state", "none"]
-        command += ["--listen", address, "--min-peers", str(world)]
-        command += ["--ring", "rank"] if kind == "by size" else []
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "wan0"}
-        env.setdefault("PCCL_LOG_LEVEL", "error")
-        processes = [
-            subprocess.Popen(
-                wan.command(master, command),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=env,
+        options = ["--world", world, "--kinds", kind, "--sizes", a.sizes, "--calls", a.calls]
+        if kind in FIXED:
+            said = run_ranks(wan, world, __file__, options, {})
+        else:
+            address = f"{wan.address(master)}:{PORT}"
+            command = [sys.executable, "-m", "pccl_backend._cli", "--insecure", "--state", "none"]
+            command += ["--listen", address, "--min-peers", str(world)]
+            command += ["--ring", "rank"] if kind == "by size" else []
+            env = {**os.environ, "PCCL_LOG_LEVEL": "error"}
+            process = subprocess.Popen(
+                wan.command(master, command), env=env, stdout=subprocess.DEVNULL
             )
-        ]
-        meet = f"{folder}/meet" if kind in FIXED else f"pccl://{address}"
-        try:
-            for rank in range(world):
-                peer = [sys.executable, __file__, "--rank", str(rank), "--meet", meet]
-                peer += ["--world", str(world), "--kinds", kind, "--sizes", a.sizes]
-                peer += ["--calls", str(a.calls)]
-                env["PCCL_INTERFACE"] = wan.address(rank + 1)
-                processes.append(
-                    subprocess.Popen(
-                        wan.command(rank + 1, peer), env=env, stdout=subprocess.PIPE, text=True
-                    )
-                )
-            said = [rank.communicate(timeout=900)[0] for rank in processes[1:]]
-        finally:
-            for process in processes:
+            try:
+                said = run_ranks(wan, world, __file__, options, {}, meet=f"pccl://{address}")
+            finally:
                 process.kill()
                 process.wait()
-        printed = [line for text in said for line in text.splitlines() if line.startswith("{")]
-        assert len(printed) == 1, said
-        found: dict[str, Any] = json.loads(printed[0])
-        return found
+    printed = [line for text in said for line in text.splitlines() if line.startswith("{")]
+    assert len(printed) == 1, said
+    found: dict[str, Any] = json.loads(printed[0])
+    return found
 
 
 def main() -> None:

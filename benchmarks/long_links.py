@@ -24,15 +24,14 @@ import argparse
 import itertools
 import json
 import math
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
@@ -101,32 +100,10 @@ def measure(
     given: argparse.Namespace, wan: Any, backend: str, mib: int, at_once: int
 ) -> list[float]:
     """The seconds of each call at rank 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = []
-        for rank in range(given.world):
-            command = [sys.executable, __file__, "--rank", str(rank), "--meet", f"{folder}/meet"]
-            command += ["--backends", backend, "--world", str(given.world)]
-            command += ["--mib", str(mib), "--calls", str(given.calls), "--at-once", str(at_once)]
-            command += ["--limit-s", str(given.limit_s)]
-            env = {
-                **os.environ,
-                **BACKENDS[backend],
-                "OMP_NUM_THREADS": "1",
-                "GLOO_SOCKET_IFNAME": "wan0",
-            }
-            env["PCCL_INTERFACE"] = wan.address(rank + 1)
-            env.setdefault("PCCL_LOG_LEVEL", "error")
-            ranks.append(
-                subprocess.Popen(
-                    wan.command(rank + 1, command), env=env, stdout=subprocess.PIPE, text=True
-                )
-            )
-        try:
-            said = [rank.communicate(timeout=900)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        return [float(s) for s in json.loads(said[0].splitlines()[-1])]
+    options = ["--backends", backend, "--world", given.world, "--mib", mib]
+    options += ["--calls", given.calls, "--at-once", at_once, "--limit-s", given.limit_s]
+    said = run_ranks(wan, given.world, __file__, options, BACKENDS[backend])
+    return [float(s) for s in json.loads(said[0].splitlines()[-1])]
 
 
 def of_formula(rtt_ms: float, loss_pct: float) -> str:

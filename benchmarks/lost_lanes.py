@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from ranks import Ranks, run_ranks
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
@@ -86,7 +85,7 @@ def connections(wan: Any) -> set[tuple[int, int]]:
     return {(int(here.rsplit(":", 1)[1]), int(there.rsplit(":", 1)[1])) for here, there in pairs}
 
 
-def disturb(kind: str, wan: Any, ranks: list[subprocess.Popen[str]]) -> None:
+def disturb(kind: str, wan: Any, ranks: Ranks) -> None:
     """Until the ranks have ended."""
     choice = random.Random(1)
     spared: set[tuple[int, int]] = set()
@@ -114,39 +113,20 @@ def measure(given: argparse.Namespace, kind: str) -> dict[str, Any]:
     """What rank 0 says."""
     from wan.wan import Wan
 
-    with (
-        Wan(
-            2,
-            rate_mbit=given.rate_mbit,
-            rtt_ms=given.rtt_ms,
-            loss_pct=given.loss_pct,
-            congestion_control="reno",
-        ) as wan,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        ranks: list[subprocess.Popen[str]] = []
-        for rank in range(2):
-            command = [sys.executable, __file__, "--rank", str(rank), "--meet", f"{folder}/meet"]
-            command += ["--mib", str(given.mib), "--calls", str(given.calls)]
-            env = {**os.environ, "OMP_NUM_THREADS": "1", "PCCL_INTERFACE": wan.address(rank + 1)}
-            env.setdefault("PCCL_LOG_LEVEL", "error")
-            if given.no_bbr:
-                env["PCCL_BBR"] = "0"
-            ranks.append(
-                subprocess.Popen(
-                    wan.command(rank + 1, command), env=env, stdout=subprocess.PIPE, text=True
-                )
-            )
-        try:
-            disturb(kind, wan, ranks)
-            said = [rank.communicate(timeout=900)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        for rank in ranks:
-            assert rank.wait() == 0, f"a rank ended with {rank.returncode}"
-        result: dict[str, Any] = json.loads(said[0].splitlines()[-1])
-        return result
+    with Wan(
+        2,
+        rate_mbit=given.rate_mbit,
+        rtt_ms=given.rtt_ms,
+        loss_pct=given.loss_pct,
+        congestion_control="reno",
+    ) as wan:
+        said = run_ranks(
+            *(wan, 2, __file__, ["--mib", given.mib, "--calls", given.calls]),
+            {"PCCL_BBR": "0"} if given.no_bbr else {},
+            beside=lambda ranks: disturb(kind, wan, ranks),
+        )
+    result: dict[str, Any] = json.loads(said[0].splitlines()[-1])
+    return result
 
 
 def main() -> None:

@@ -21,14 +21,14 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
@@ -156,24 +156,8 @@ def run_rank(given: argparse.Namespace) -> None:
 
 def measure(given: argparse.Namespace, wan: Any, world: int) -> dict[str, list[float]]:
     """The seconds of each kind's calls at rank 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = []
-        for rank in range(world):
-            command = [sys.executable, __file__, "--rank", str(rank), "--meet", f"{folder}/meet"]
-            command += ["--world", str(world), "--mib", str(given.mib)]
-            command += ["--calls", str(given.calls), "--kinds", *given.kinds]
-            env = {**os.environ, "OMP_NUM_THREADS": "1", "PCCL_INTERFACE": wan.address(rank + 1)}
-            env.setdefault("PCCL_LOG_LEVEL", "error")
-            ranks.append(
-                subprocess.Popen(
-                    wan.command(rank + 1, command), env=env, stdout=subprocess.PIPE, text=True
-                )
-            )
-        try:
-            said = [rank.communicate(timeout=900)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
+    options = ["--world", world, "--mib", given.mib, "--calls", given.calls]
+    said = run_ranks(wan, world, __file__, [*options, "--kinds", *given.kinds], {})
     seconds: dict[str, list[float]] = json.loads(said[0].splitlines()[-1])
     return seconds
 

@@ -28,6 +28,7 @@ struct Collective {
   std::uint64_t bytes = 0;  // of each buffer
   bool rooted = false;
   Lines lines = {};
+  std::uint32_t sites = 0;  // at which the ranks stand, one behind the other
 
   friend void PrintTo(const Collective& c, std::ostream* out) {
     *out << kind_name(c.kind) << " of " << c.bytes << " bytes, " << c.lines.farthest_us << " us";
@@ -55,6 +56,12 @@ class Ranks {
  public:
   Ranks(const Collective& what, std::uint32_t size, std::uint32_t root, Memory& memory)
       : lines_(what.lines) {
+    if (what.sites > 0) {
+      lines_.neighbour_us = lines_.farthest_us * what.sites / std::max(size, what.sites);
+      std::vector<std::uint32_t> sites(size);
+      for (std::uint32_t r = 0; r < size; ++r) sites[r] = r * what.sites / size;
+      lines_.sites = numbered_sites(sites);
+    }
     for (std::uint32_t r = 0; r < size; ++r) {
       members_.push_back(std::make_unique<Member>());
       Member& member = *members_.back();
@@ -235,6 +242,9 @@ INSTANTIATE_TEST_SUITE_P(
         Collective{OpKind::all_to_all, kSmall}, Collective{OpKind::barrier},
         Collective{OpKind::all_reduce, kSmall, false, kFar},
         Collective{OpKind::all_reduce, kParts, false, kFar},
+        Collective{OpKind::all_reduce, kSmall, false, kFar, 2},
+        Collective{OpKind::all_reduce, kLarge, false, kFar, 2},
+        Collective{OpKind::all_reduce, kLarge, false, kFar, 3},
         Collective{OpKind::all_gather, kParts, false, kFar},
         Collective{OpKind::reduce_scatter, kParts, false, kFar},
         Collective{OpKind::broadcast, kSmall, true, kFar},
@@ -243,7 +253,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& collective) {
       return std::string(kind_name(collective.param.kind)) +
              (collective.param.bytes > kSmall ? "_large" : "") +
-             (collective.param.lines == kFar ? "_far" : "");
+             (collective.param.lines == kFar ? "_far" : "") +
+             (collective.param.sites > 0 ? "_sites" + std::to_string(collective.param.sites) : "");
     });
 
 }  // namespace
