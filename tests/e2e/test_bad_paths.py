@@ -3,20 +3,16 @@ forget silent connections, a line that falls to one percent of its rate and come
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import conftest
 import pytest
-from conftest import Peer, fixed_group, hear, say
+from conftest import fixed_group, hear, say
+from hosts import Hosts
 
-PORT = 48148
 MASTER = 3  # its host; the members are on hosts 1 and 2
 FLOATS = 4 << 20  # 16 MiB
 
@@ -66,30 +62,17 @@ class Members:
     """Two processes on two hosts, in a run whose master is on a third one, or in a fixed group."""
 
     def __init__(self, stack: ExitStack, wan: Any, meet: str, address: str = "") -> None:
-        self._stack = stack
-        self._wan = wan
-        self._address = address
-        function, where = in_a_fixed_group, meet
+        on = Hosts(stack, wan)
+        function, where, variables = "in_a_run", "", {}
         if address:
-            function, where = in_a_run, f"pccl://{address}:{PORT}"
-            master = ["-m", "pccl_backend._cli", "--insecure", "--state", "none"]
-            master += ["--min-peers", "2", "--listen", f"{address}:{PORT}"]
-            self._start(MASTER, master, "master")
-        self.peers: list[Peer] = []
-        for index in range(2):
-            call = json.dumps([__file__, function.__name__, index, where])
-            self.peers.append(self._start(index + 1, [conftest.__file__, call], f"peer {index}"))
+            where = on.master(MASTER, 2, address)
+        else:  # who meet in a file have not seen which of their addresses to name
+            function, where, variables = "in_a_fixed_group", meet, {"PCCL_INTERFACE": "wan0"}
+        self.peers = [
+            on.peer(index + 1, __file__, function, index, where, **variables) for index in range(2)
+        ]
         for peer in self.peers:
             peer.next(ready=True)
-
-    def _start(self, host: int, command: list[str], name: str) -> Peer:
-        path = os.pathsep.join([str(conftest.ROOT), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-        if not self._address:  # who meet in a file have not seen which of their addresses to name
-            environment["PCCL_INTERFACE"] = "wan0"
-        peer = Peer(self._wan.command(host, [sys.executable, *command]), environment, name)
-        self._stack.callback(peer.close)
-        return peer
 
     def reduce(self, word: Any = 1) -> list[dict[str, Any]]:
         """All-reduces, or [root]: a broadcast; what each member says of them."""

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import sys
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
-import conftest
 import pytest
-from conftest import Peer, hear, say
+from conftest import hear, say
+from hosts import Hosts
 
-PORT = 48150
 SIZE = 4
 MBIT = 10
 FLOATS = 1 << 16  # 256 KiB: an exchange where nobody knows the rate, and here twice too slow
@@ -56,23 +51,9 @@ def test_the_next_boundary_after_all_is_measured_tells_the_rate_to_all() -> None
 
     with ExitStack() as stack:
         wan = stack.enter_context(Wan(SIZE + 1, rate_mbit=MBIT, rtt_ms=80))
-        address = wan.address(SIZE + 1)
-        path = os.pathsep.join([str(conftest.ROOT), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-
-        def start(host: int, command: list[str], name: str) -> Peer:
-            peer = Peer(wan.command(host, [sys.executable, *command]), environment, name)
-            stack.callback(peer.close)
-            return peer
-
-        master = ["-m", "pccl_backend._cli", "--insecure", "--state", "none"]
-        master += ["--min-peers", str(SIZE), "--listen", f"{address}:{PORT}"]
-        start(SIZE + 1, master, "master")
-        file = str(Path(__file__))
-        peers = []
-        for index in range(SIZE):
-            call = json.dumps([file, "reduces", index, f"pccl://{address}:{PORT}"])
-            peers.append(start(index + 1, [conftest.__file__, call], f"peer {index}"))
+        hosts = Hosts(stack, wan)
+        url = hosts.master(SIZE + 1, SIZE)
+        peers = [hosts.peer(i + 1, __file__, "reduces", i, url) for i in range(SIZE)]
         for peer in peers:
             peer.next(ready=True)
 

@@ -1,0 +1,94 @@
+"""Members at two sites, and one of them dies while a tensor crosses between the sites."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from conftest import hear, say
+from hosts import Hosts
+
+SITES = ([1, 2], [3, 4])  # hosts
+MASTER = 5
+FLOATS = 8 << 20
+
+
+def reduces(index: int, url: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import pccl_backend as pccl
+    from pccl_backend import _extension
+
+    pg = pccl.join(url, timeout_s=60.0)
+    group = pccl.group(pg)
+    state = pccl.SharedState(step=0)
+    say(ready=True)
+    while hear() != "end":
+        group.refresh(state)
+        state["step"] += 1
+        mine = torch.full((FLOATS,), float(1 << pg.rank()))
+        dist.barrier(pg)
+        view = _extension.extension().group_view()
+        say(begins=True, sites=view["sites"], rank=pg.rank(), lines=list(view["lines"]))
+        began = time.monotonic()
+        dist.all_reduce(mine, group=pg)
+        say(sums=mine.unique().tolist(), took_s=time.monotonic() - began)
+    group.leave()
+    dist.destroy_process_group()
+
+
+@pytest.mark.long
+def test_a_member_that_dies_while_a_tensor_crosses_is_left_out(tmp_path: Path) -> None:
+    from chaos.run import why_not
+
+    if reason := why_not():
+        pytest.skip(reason)
+    from wan.wan import Wan
+
+    with ExitStack() as stack:
+        wan = stack.enter_context(Wan(MASTER, rate_mbit=60, rtt_ms=80))
+        for site in SITES:
+            for one in site:
+                for other in set(site) - {one}:
+                    wan.set(one, other, rate_mbit=600, delay_ms=0.5)
+        hosts = Hosts(stack, wan)
+        url = hosts.master(MASTER, 4)
+        peers = [hosts.peer(i + 1, __file__, "reduces", i, url) for i in range(4)]
+        for peer in peers:
+            peer.next(ready=True)
+        for _ in range(2):  # all, in two levels
+            for peer in peers:
+                peer.tell("go")
+            began = [peer.next(begins=True) for peer in peers]
+            ranks = [one["rank"] for one in began]
+            sites = began[0]["sites"]
+            assert all(one["sites"] == sites for one in began), began
+            assert len(set(sites)) == 2, began
+            assert sites.count(0) == 2, began
+            for peer in peers:
+                assert peer.next()["sums"] == [15.0]
+
+        for peer in peers:
+            peer.tell("go")
+        for peer in peers:
+            peer.next(begins=True)
+        time.sleep(0.5)  # of two seconds and more
+        peers[3].process.send_signal(signal.SIGKILL)
+        expected = [float(15 - (1 << ranks[3]))]
+        survivors = peers[:3]
+        for peer in survivors:
+            assert peer.next()["sums"] == expected
+        for peer in survivors:
+            peer.tell("go")
+        began = [peer.next(begins=True) for peer in survivors]
+        assert sorted(began[0]["sites"].count(site) for site in (0, 1)) == [1, 2], began
+        for peer in survivors:
+            assert peer.next()["sums"] == [7.0]
+        for peer in survivors:
+            peer.tell("end")
+        for peer in survivors:
+            peer.finish()

@@ -1,0 +1,41 @@
+"""Processes of a test on the hosts of an emulated network (tests/labs/wan)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import conftest
+from conftest import Peer
+
+PORT = 48163
+
+
+class Hosts:
+    """Closes all that it has started when `stack` ends."""
+
+    def __init__(self, stack: ExitStack, wan: Any) -> None:
+        self._stack = stack
+        self.wan = wan
+
+    def master(self, host: int, peers: int, address: str = "") -> str:
+        """Starts one that founds a run of so many, at the host's IPv4 address; its URL."""
+        listen = f"{address or self.wan.address(host)}:{PORT}"
+        command = ["-m", "pccl_backend._cli", "--insecure", "--state", "none"]
+        self._start(host, [*command, "--min-peers", str(peers), "--listen", listen], "master")
+        return f"pccl://{listen}"
+
+    def peer(self, host: int, file: str, function: str, *arguments: Any, **variables: str) -> Peer:
+        """Calls a function of a test's file in a process of its own."""
+        call = json.dumps([file, function, *arguments])
+        return self._start(host, [conftest.__file__, call], f"peer of host {host}", **variables)
+
+    def _start(self, host: int, command: list[str], name: str, **variables: str) -> Peer:
+        path = os.pathsep.join([str(conftest.ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
+        peer = Peer(self.wan.command(host, [sys.executable, *command]), environment, name)
+        self._stack.callback(peer.close)
+        return peer
