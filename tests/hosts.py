@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import conftest
-from conftest import Peer
+from conftest import Peer, wait_until
 
 PORT = 48163
 
@@ -32,6 +32,17 @@ class Hosts:
         """Calls a function of a test's file in a process of its own."""
         call = json.dumps([file, function, *arguments])
         return self._start(host, [conftest.__file__, call], f"peer of host {host}", **variables)
+
+    def wait_for(self, host: int, url: str, count: int) -> None:
+        """Until so many have come to the master on that host. Ranks follow the order of arrival."""
+        command = [sys.executable, "-m", "pccl_backend._cli", "--status", url, "--json"]
+
+        def have_come() -> bool:
+            said = self.wan.run(host, command, capture_output=True, text=True)
+            status = json.loads(said.stdout) if said.returncode == 0 else {}
+            return len(status.get("members", ())) + len(status.get("door", ())) >= count
+
+        wait_until(have_come, 60.0)
 
     def _start(self, host: int, command: list[str], name: str, **variables: str) -> Peer:
         path = os.pathsep.join([str(conftest.ROOT), os.environ.get("PYTHONPATH", "")])

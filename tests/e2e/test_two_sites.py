@@ -57,7 +57,10 @@ def test_a_member_that_dies_while_a_tensor_crosses_is_left_out(tmp_path: Path) -
                     wan.set(one, other, rate_mbit=600, delay_ms=0.5)
         hosts = Hosts(stack, wan)
         url = hosts.master(MASTER, 4)
-        peers = [hosts.peer(i + 1, __file__, "reduces", i, url) for i in range(4)]
+        peers = []
+        for i in range(4):
+            peers.append(hosts.peer(i + 1, __file__, "reduces", i, url))
+            hosts.wait_for(MASTER, url, i + 1)
         for peer in peers:
             peer.next(ready=True)
         for _ in range(2):  # all, in two levels
