@@ -42,10 +42,13 @@ def run_ranks(
                 ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
             beside(ranks)
             said = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]
+        except subprocess.TimeoutExpired as error:
+            ended = {rank: process.poll() for rank, process in enumerate(ranks)}
+            raise SystemExit(f"not within {LIMIT_S:.0f} s; exit status by rank: {ended}") from error
         finally:
             for process in ranks:
                 process.kill()
                 process.wait()
-    failed = {rank: ended.returncode for rank, ended in enumerate(ranks) if ended.returncode != 0}
+    failed = {rank: process.returncode for rank, process in enumerate(ranks) if process.returncode}
     assert not failed, f"these ranks have ended with this status: {failed}"
     return said

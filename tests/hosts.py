@@ -38,15 +38,21 @@ class Hosts:
         command = [sys.executable, "-m", "pccl_backend._cli", "--status", url, "--json"]
 
         def have_come() -> bool:
-            said = self.wan.run(host, command, capture_output=True, text=True)
+            said = self.wan.run(
+                host, command, capture_output=True, text=True, env=environment(), timeout=30
+            )
             status = json.loads(said.stdout) if said.returncode == 0 else {}
             return len(status.get("members", ())) + len(status.get("door", ())) >= count
 
-        wait_until(have_come, 60.0)
+        wait_until(have_come, what=f"{count} peers at {url}")
 
     def _start(self, host: int, command: list[str], name: str, **variables: str) -> Peer:
-        path = os.pathsep.join([str(conftest.ROOT), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
-        peer = Peer(self.wan.command(host, [sys.executable, *command]), environment, name)
+        with_these = environment() | variables
+        peer = Peer(self.wan.command(host, [sys.executable, *command]), with_these, name)
         self._stack.callback(peer.close)
         return peer
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(conftest.ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}

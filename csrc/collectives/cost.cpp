@@ -9,13 +9,12 @@
 //   ring      2 S (n - 1) / n   over one pair in each direction
 //   levels    S                 over m pairs; of k > 2 sites 2 S (k - 1) / k
 //
-// cross its line. Two levels are taken where the sites are known (base/sites.h); the k borders
-// between them in the ring are far, and what is left of the mean is how far the others are. The
-// last round of doubling, and of a tree, is a far one, and the others are as far as neighbours are
-// in the mean. In a ring parts follow each other, segment by segment: a step takes the time of a
-// part on the line, or that in which a segment comes to the next rank, if that is longer; and at
-// the end the shorter one of both is left. tests/labs/costs compares all this with a simulation of
-// the schedules.
+// cross its line. Two levels are taken where the sites are known (base/sites.h). The last round of
+// doubling, and of a tree, is a far one, and the others are as far as neighbours are in the mean.
+// In a ring parts follow each other, segment by segment: a step takes the time of a part on the
+// line, or that in which a segment comes to the next rank, if that is longer; and at the end the
+// shorter one of both is left. tests/labs/costs compares all this with a simulation of the
+// schedules.
 #include "collectives/cost.h"
 
 #include <algorithm>
@@ -88,15 +87,6 @@ std::uint64_t direct_ns(std::uint64_t byte_ns, std::uint32_t size, const Lines& 
   return lines.farthest_us * kNsPerUs + 2 * m * (n - m) * byte_ns / n;
 }
 
-/// A round trip between neighbours within a site; where borders are nearer than the farthest two it
-/// may be any that makes no border.
-std::uint64_t near_ns(std::uint64_t size, std::uint64_t sites, const Lines& lines) {
-  const std::uint64_t all_us = size * lines.neighbour_us;
-  const std::uint64_t far_us = sites * lines.farthest_us;
-  if (all_us < far_us) return lines.farthest_us * kNsPerUs / kSiteIsNearer;
-  return (all_us - far_us) * kNsPerUs / (size - sites);
-}
-
 std::uint64_t two_levels_ns(std::uint64_t byte_ns, const Lines& lines) {
   std::vector<std::uint64_t> ranks;
   for (const std::uint32_t site : lines.sites) {
@@ -105,7 +95,7 @@ std::uint64_t two_levels_ns(std::uint64_t byte_ns, const Lines& lines) {
   }
   const std::uint64_t k = ranks.size();
   const std::uint64_t most = *std::max_element(ranks.begin(), ranks.end());
-  const std::uint64_t steps_ns = (most - 1) * near_ns(lines.sites.size(), k, lines);
+  const std::uint64_t steps_ns = (most - 1) * lines.near_us * kNsPerUs;
   const std::uint64_t far_ns = lines.farthest_us * kNsPerUs;
   if (k == 2) return steps_ns + far_ns / 2 + byte_ns;
   return steps_ns + far_ns + 2 * (k - 1) * byte_ns / k;

@@ -11,9 +11,9 @@
 //
 // The tensor is worked on in chunks, so that both levels are busy at once, with columns that are
 // large enough for bulk lanes. A rank keeps what comes from far before its own site is so far; a
-// chunk is sent only when the one kAheadBytes before it has come from the other sites, so it is no
-// more than that. k: sites. Steps: 2 (m - 1) near, 1 far (k > 2: 2). Sent: 2 S (m - 1) / m near,
-// S / m far (k > 2: 2 S (k - 1) / (k m)).
+// column is sent only when that of the chunk kAheadBytes before it has come from the other sites,
+// so it is no more than that. k: sites. Steps: 2 (m - 1) near, 1 far (k > 2: 2). Sent: 2 S (m - 1)
+// / m near, S / m far (k > 2: 2 S (k - 1) / (k m)).
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -96,17 +96,20 @@ class TwoLevels {
     chunk_ = chunk;
     channel_ = number * (2 * most_ + 2 * args_.size);
     turn_ = number / ahead_ * (2 * most_ + 2);
-    const std::vector<std::uint32_t> before =
-        number < ahead_ ? std::vector<std::uint32_t>{} : came_[number - ahead_];
     const std::vector<std::uint32_t> summed = reduce_scatter();
-    came_.emplace_back();
     const std::vector<Column> all = columns();
+    came_.emplace_back(all.size());
     for (std::uint32_t c = 0; c < all.size(); ++c) {
       if (all[c].ranks[home_] != args_.rank) continue;
+      std::vector<std::uint32_t> after = summed;
+      if (number >= ahead_ && c < came_[number - ahead_].size()) {
+        const std::vector<std::uint32_t>& before = came_[number - ahead_][c];
+        after.insert(after.end(), before.begin(), before.end());
+      }
       if (sites_.size() == 2) {
-        exchange(all[c], c, summed, before);
+        exchange(all[c], c, after);
       } else {
-        reduce_and_gather(all[c], c, summed, before);
+        reduce_and_gather(all[c], c, summed, after);
       }
     }
     all_gather();
@@ -173,30 +176,23 @@ class TwoLevels {
     return channel_ + 2 * most_ + column;
   }
 
-  static std::vector<std::uint32_t> both(std::vector<std::uint32_t> a,
-                                         const std::vector<std::uint32_t>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-  }
-
   void exchange(const Column& column, std::uint32_t number,
-                const std::vector<std::uint32_t>& summed,
-                const std::vector<std::uint32_t>& before) {
+                const std::vector<std::uint32_t>& after) {
     const std::uint32_t peer = column.ranks[1 - home_];
     const std::uint32_t channel = far_channel(number);
     const Range own = sum(column.part);
-    const std::uint32_t sent = b_.send(peer, channel, own, {both(summed, before), -1});
+    const std::uint32_t sent = b_.send(peer, channel, own, {after, -1});
     const auto place =
         home_ == 0 ? Builder::Place::received_second : Builder::Place::received_first;
     const std::uint32_t received = b_.recv_reduce(peer, channel, own, out(column.part), place,
                                                   Builder::Last::yes, {{sent}, -1});
     b_.set_turn(received, turn_ + most_);
-    came_.back().push_back(received);
+    came_.back()[number].push_back(received);
   }
 
   void reduce_and_gather(const Column& column, std::uint32_t number,
                          const std::vector<std::uint32_t>& summed,
-                         const std::vector<std::uint32_t>& before) {
+                         const std::vector<std::uint32_t>& after) {
     const auto k = static_cast<std::uint32_t>(sites_.size());
     const std::uint32_t channel = far_channel(number);
     const std::uint32_t again = channel + args_.size;
@@ -209,7 +205,7 @@ class TwoLevels {
       const std::uint32_t site = around(home_, -static_cast<std::int64_t>(d), k);
       const Part theirs = part_at(site);
       if (theirs.bytes > 0) {
-        b_.send(column.ranks[site], channel, sum(theirs), {both(summed, before), -1});
+        b_.send(column.ranks[site], channel, sum(theirs), {after, -1});
       }
     }
     if (const Part mine = part_at(home_); mine.bytes > 0) {
@@ -227,7 +223,7 @@ class TwoLevels {
       for (std::uint32_t d = 1; d < k; ++d) {
         b_.send(column.ranks[around(home_, d, k)], again, own, order);
       }
-      came_.back().push_back(static_cast<std::uint32_t>(order.follows));
+      came_.back()[number].push_back(static_cast<std::uint32_t>(order.follows));
     }
     for (std::uint32_t d = 1; d < k; ++d) {
       const std::uint32_t site = around(home_, -static_cast<std::int64_t>(d), k);
@@ -235,13 +231,16 @@ class TwoLevels {
       if (theirs.bytes == 0) continue;
       const std::uint32_t received = b_.recv(column.ranks[site], again, out(theirs));
       b_.set_turn(received, turn_ + most_ + 1);
-      came_.back().push_back(received);
+      came_.back()[number].push_back(received);
     }
   }
 
   void all_gather() {
     Range sends = out(near(0));
-    Order order{came_.back(), -1};
+    Order order;
+    for (const std::vector<std::uint32_t>& column : came_.back()) {
+      order.after.insert(order.after.end(), column.begin(), column.end());
+    }
     for (std::uint32_t s = 0; s + 1 < mates_; ++s) {
       const std::uint32_t channel = channel_ + most_ + s;
       if (sends.bytes > 0) b_.send(next_, channel, sends, order);
@@ -267,7 +266,8 @@ class TwoLevels {
   Part chunk_;               // the one that is added
   std::uint32_t channel_ = 0;
   std::uint32_t turn_ = 0;
-  std::vector<std::vector<std::uint32_t>> came_;  // by chunk: the steps with what came from far
+  /// By chunk and column: the steps with what came from far.
+  std::vector<std::vector<std::vector<std::uint32_t>>> came_;
 };
 
 }  // namespace

@@ -59,7 +59,10 @@ Lines lines(const State& s, std::uint32_t group) {
     said.push_back(*trips);
   }
   Lines lines = lines_of_all(said, s.topology.mbit(group));
-  if (!lines.sites.empty() && !s.topology.may_cross(ring, lines.sites)) lines.sites.clear();
+  if (!lines.sites.empty() && !s.topology.may_cross(ring, lines.sites)) {
+    lines.sites.clear();
+    lines.near_us = 0;
+  }
   return lines;
 }
 
@@ -80,7 +83,7 @@ std::string rate_text(const State& s, std::uint32_t group, std::uint32_t mbit) {
 }
 
 std::string text_of_sites(State& s, std::uint32_t group, const Sites& sites) {
-  std::string& before = s.sites_said[group];
+  std::string& before = s.sites_said[group];  // a master that has just begun has said nothing
   std::string now;
   if (!sites.empty()) {
     std::vector<std::uint32_t> ranks;

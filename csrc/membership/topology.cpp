@@ -21,6 +21,7 @@ constexpr std::size_t kConfirms = 2;         // else so many
 constexpr std::uint64_t kChangePercent = 5;  // as kVotePercent, where an epoch begins anyway
 constexpr std::uint64_t kRateMin = 1000;
 constexpr std::uint64_t kRateMax = std::uint64_t{1} << 40;
+constexpr std::uint64_t kRateCompared = std::uint64_t{1} << 32;  // times members^2: no overflow
 constexpr std::uint64_t kTripMaxUs = 60'000'000;
 // A ring passes pieces of some MiB on, and each waits for half a round trip: of two rings with
 // links of one rate the one with the shorter ways is the faster. 2^50 / 2^22 bytes / 2, for 1 us.
@@ -430,26 +431,49 @@ std::uint32_t Topology::mbit(std::uint32_t number) const {
 }
 
 bool Topology::may_cross(const std::vector<PeerId>& ring, const Sites& sites) const {
-  std::uint64_t far = kRateMax;
-  std::uint64_t round = kRateMax;
+  const std::size_t n = ring.size();
   std::vector<std::uint64_t> ranks(kSitesMax);
-  for (std::size_t a = 0; a < ring.size(); ++a) {
-    ++ranks.at(sites.at(a));
-    for (std::size_t b = 0; b < ring.size(); ++b) {
-      const auto link = links_.find({ring[a], ring[b]});
-      if (link == links_.end() || is_apart(link->first)) continue;
-      const std::uint64_t rate = std::max(link->second.rate, link->second.rate_before);
-      if (rate == 0) continue;  // it cannot be measured
-      if (sites[a] != sites[b]) far = std::min(far, rate);
-      if (b == (a + 1) % ring.size()) round = std::min(round, rate);
-    }
-  }
-  // A pair carries S / most (of k > 2 sites 2 S / (k most)), a link of the ring 2 S (n - 1) / n.
-  const std::uint64_t n = ring.size();
-  const std::uint64_t most = *std::max_element(ranks.begin(), ranks.end());
+  for (const std::uint32_t site : sites) ++ranks.at(site);
   const auto k = static_cast<std::uint64_t>(
       std::count_if(ranks.begin(), ranks.end(), [](std::uint64_t of_site) { return of_site > 0; }));
-  return n * round <= (n - 1) * k * most * far;
+  // 0: not measured. A link that could not be measured may carry nothing.
+  const auto rate_of = [&](std::size_t a, std::size_t b) -> std::optional<std::uint64_t> {
+    const auto link = links_.find({ring[a], ring[b]});
+    if (link == links_.end() || is_apart(link->first)) return 0;
+    const std::uint64_t rate = std::max(link->second.rate, link->second.rate_before);
+    if (rate == 0 && link->second.failed) return std::nullopt;
+    return std::min(rate, kRateCompared);
+  };
+  std::uint64_t round = kRateCompared;
+  bool knows = false;
+  for (std::size_t a = 0; a < n; ++a) {
+    const auto rate = rate_of(a, (a + 1) % n);
+    if (rate.value_or(0) == 0) continue;
+    round = std::min(round, *rate);
+    knows = true;
+  }
+  if (!knows) return true;
+  // In a ring each link carries 2 S (n - 1) / n. In two levels a pair of two sites carries S / m of
+  // the larger one (of k > 2 sites 2 S / (k m)), and one that closes the ring of a site
+  // 2 S (m - 1) / m.
+  for (std::size_t a = 0; a < n; ++a) {
+    std::size_t next = a;  // in the ring of the own site
+    do {
+      next = (next + 1) % n;
+    } while (sites[next] != sites[a]);
+    for (std::size_t b = 0; b < n; ++b) {
+      const bool far = sites[a] != sites[b];
+      if (!far && (b != next || b == a || b == (a + 1) % n)) continue;
+      const auto rate = rate_of(a, b);
+      if (!rate) return false;
+      if (*rate == 0) continue;
+      const std::uint64_t m = std::max(ranks[sites[a]], ranks[sites[b]]);
+      const bool keeps_up =
+          far ? n * round <= (n - 1) * k * m * *rate : n * (m - 1) * round <= (n - 1) * m * *rate;
+      if (!keeps_up) return false;
+    }
+  }
+  return true;
 }
 
 bool Topology::is_measuring(const Group& group) const {

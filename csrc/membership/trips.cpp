@@ -23,14 +23,18 @@ Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
 
 namespace {
 
+/// From this trip on two neighbours are of two sites.
+std::uint32_t border_us(std::uint32_t farthest_us) {
+  return std::max(kFarUs, farthest_us / kSiteIsNearer);
+}
+
 Sites sites_of(const std::vector<Trips>& said, std::uint32_t farthest_us) {
-  const std::uint32_t far_us = std::max(kFarUs, farthest_us / kSiteIsNearer);
   if (farthest_us < kFarUs) return {};
   std::vector<std::uint32_t> sites;
   std::uint32_t site = 0;
   for (const Trips& trips : said) {
     sites.push_back(site);
-    site += trips.neighbour_us >= far_us ? 1 : 0;
+    site += trips.neighbour_us >= border_us(farthest_us) ? 1 : 0;
   }
   // The ring is closed: what comes after its last border belongs to its begin.
   for (std::uint32_t& last : sites) last = last == site ? 0 : last;
@@ -49,9 +53,20 @@ Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit) {
   }
   const std::uint32_t farthest_us = std::min(second, kTripUsMax);
   std::uint64_t sum_us = 0;
-  for (const Trips& trips : said) sum_us += std::min(trips.neighbour_us, farthest_us);
-  const auto mean_us = static_cast<std::uint32_t>(sum_us / said.size());
-  return {farthest_us, mean_us, mbit, sites_of(said, farthest_us)};
+  std::uint64_t near_sum_us = 0;
+  std::uint64_t near = 0;
+  for (const Trips& trips : said) {
+    sum_us += std::min(trips.neighbour_us, farthest_us);
+    if (trips.neighbour_us >= border_us(farthest_us)) continue;
+    near_sum_us += trips.neighbour_us;
+    ++near;
+  }
+  Lines lines{farthest_us, static_cast<std::uint32_t>(sum_us / said.size()), mbit,
+              sites_of(said, farthest_us)};
+  if (!lines.sites.empty() && near > 0) {
+    lines.near_us = static_cast<std::uint32_t>(near_sum_us / near);
+  }
+  return lines;
 }
 
 std::string sites_text(const Sites& sites, const std::vector<std::uint32_t>& ranks) {

@@ -234,6 +234,7 @@ CollectiveArgs collective_args(const py::dict& given) {
   fields.take("neighbour_us", args.lines.neighbour_us);
   fields.take("mbit_per_s", args.lines.mbit_per_s);
   fields.take("sites", args.lines.sites);
+  fields.take("near_us", args.lines.near_us);
   fields.refuse_others();
   Sites& sites = args.lines.sites;
   if (!sites.empty() && sites.size() != args.size) throw py::value_error("sites: not one a rank");

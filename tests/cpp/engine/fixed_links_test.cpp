@@ -213,14 +213,19 @@ TEST_F(FixedLinks, all_begin_together_and_choose_by_the_trips_that_all_have_said
 }
 
 TEST_F(FixedLinks, sites_are_found_in_the_order_of_ranks) {
-  make_with_links();
-  LinkView far;
-  far.round_trip_us = 80'000;
-  node.links.links[kC] = far;  // this rank, 1, is the last one of its site
+  make(false);
+  LinkView link;
+  link.round_trip_us = 300;
+  node.links.links[kA] = link;
+  link.round_trip_us = 80'000;
+  node.links.links[kC] = link;  // this rank, 1, is the last one of its site
+  group->link_up(kA);
+  group->link_up(kC);
   group->control(kA, Connected{kMade, Trips{80'000, 300}});
   group->control(kC, Connected{kMade, Trips{80'000, 80'000}});
   expect_success(connected);
   EXPECT_EQ(group->view().lines.sites, (Sites{0, 0, 1}));
+  EXPECT_EQ(group->view().lines.near_us, 300U);
 }
 
 TEST_F(FixedLinks, where_two_reach_each_other_over_a_third_bytes_alone_choose) {

@@ -62,6 +62,19 @@ TEST(Trips, SitesLieBetweenFarNeighbours) {
   EXPECT_EQ(sites({80, 80}), Sites{});
 }
 
+TEST(Trips, NeighboursOfOneSiteHaveAMeanOfTheirOwn) {
+  // Far ones that are not the farthest, and near ones of no time at all, change nothing about it.
+  const auto near = [](const std::vector<std::uint32_t>& neighbours_us) {
+    std::vector<Trips> said;
+    for (const std::uint32_t us : neighbours_us) said.push_back({80'123, us});
+    return lines_of_all(said, 0).near_us;
+  };
+  EXPECT_EQ(near({0, 80'000, 0, 80'123}), 0U);
+  EXPECT_EQ(near({200, 80'000, 400, 30'000}), 300U);
+  EXPECT_EQ(near({80'000, 80'000, 80'000, 80'000}), 0U) << "no sites";
+  EXPECT_EQ(near({200, 300, 400, 500}), 0U) << "no sites";
+}
+
 TEST(Trips, TheLogNamesTheRanksOfEachSite) {
   EXPECT_EQ(sites_text({0, 1, 1, 0}, {3, 0, 2, 1}), "2 sites: ranks 3, 1 | 0, 2");
   const Sites many(4096, 0);

@@ -13,10 +13,10 @@ import numpy as np
 
 from pccl_backend import _core
 
-# Microseconds of the longest round trip and of that of neighbours, Mbit/s, and the sites of the
-# contributors.
-Lines = tuple[int, int, int, tuple[int, ...]]
-NEAR: Lines = (0, 0, 0, ())
+# Microseconds of the longest round trip and of that of neighbours, Mbit/s, microseconds of that of
+# neighbours of one site, and the sites of the contributors.
+Lines = tuple[int, int, int, int, tuple[int, ...]]
+NEAR: Lines = (0, 0, 0, 0, ())
 
 
 @functools.lru_cache(maxsize=256)
@@ -37,7 +37,8 @@ def schedule(
             "farthest_us": lines[0],
             "neighbour_us": lines[1],
             "mbit_per_s": lines[2],
-            "sites": lines[3] if len(lines[3]) == size else (),
+            "near_us": lines[3],
+            "sites": lines[4] if len(lines[4]) == size else (),
         }
     )
     return made["steps"], made["scratch_bytes"]

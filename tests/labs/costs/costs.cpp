@@ -179,7 +179,7 @@ struct Setting {
     const std::uint32_t far_us = 1000 * trip_ms;
     return {far_us, common ? (2 * far_us + (size - 2) * 200) / size : far_us,
             measured ? static_cast<std::uint32_t>(std::min(mbit, most_measured(trip_ms))) : 0,
-            sites(size)};
+            sites(size), common ? 200U : 0U};
   }
   /// The ranks of each half are near each other, and say so.
   [[nodiscard]] Sites sites(std::uint32_t size) const {
