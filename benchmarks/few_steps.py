@@ -128,7 +128,7 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
             command = [sys.executable, "-m", "pccl_backend._cli", "--insecure", "--state", "none"]
             command += ["--listen", address, "--min-peers", str(world)]
             command += ["--ring", "rank"] if kind == "by size" else []
-            env = {**os.environ, "PCCL_LOG_LEVEL": "error"}
+            env = {"PCCL_LOG_LEVEL": "error", **os.environ}
             process = subprocess.Popen(
                 wan.command(master, command), env=env, stdout=subprocess.DEVNULL
             )

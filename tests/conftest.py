@@ -53,6 +53,12 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what
         pause.wait(0.005)
 
 
+def peer_environment() -> dict[str, str]:
+    """Of a process that runs functions of a test's file, or pccl's command."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+
+
 def free_port() -> int:
     """A port that nobody listens on; for programs that cannot be given port 0."""
     with socket.socket() as probe:
@@ -325,8 +331,7 @@ def run_peers(
         new = []
         for index in range(first, first + count):
             call = json.dumps([str(request.path), function.__name__, index, *arguments])
-            path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **(env or {})}
+            environment = peer_environment() | (env or {})
             command, name = [sys.executable, __file__, call], f"peer {index}"
             if not is_fresh and not servers:
                 servers.extend(Server(environment) for _ in range(2))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import conftest
-from conftest import Peer, wait_until
+from conftest import Peer, hear, peer_environment, say, wait_until
 
 PORT = 48163
 
@@ -39,7 +39,7 @@ class Hosts:
 
         def have_come() -> bool:
             said = self.wan.run(
-                host, command, capture_output=True, text=True, env=environment(), timeout=30
+                host, command, capture_output=True, text=True, env=peer_environment(), timeout=30
             )
             status = json.loads(said.stdout) if said.returncode == 0 else {}
             return len(status.get("members", ())) + len(status.get("door", ())) >= count
@@ -47,12 +47,28 @@ class Hosts:
         wait_until(have_come, what=f"{count} peers at {url}")
 
     def _start(self, host: int, command: list[str], name: str, **variables: str) -> Peer:
-        with_these = environment() | variables
+        with_these = peer_environment() | variables
         peer = Peer(self.wan.command(host, [sys.executable, *command]), with_these, name)
         self._stack.callback(peer.close)
         return peer
 
 
-def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(conftest.ROOT), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+def steps_of_member(url: str) -> Iterator[Any]:
+    """Joins a run and says `ready`; for each word but "end" a boundary, then the process group.
+
+    Called in a peer's process: a loop over it is the body of a member's steps.
+    """
+    import torch.distributed as dist
+
+    import pccl_backend as pccl
+
+    pg = pccl.join(url, timeout_s=60.0)
+    group = pccl.group(pg)
+    state = pccl.SharedState(step=0)
+    say(ready=True)
+    while hear() != "end":
+        group.refresh(state)
+        state["step"] += 1
+        yield pg
+    group.leave()
+    dist.destroy_process_group()

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from chaos.run import why_not
-
-BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "few_steps.py"
+from small_benchmarks import last_row
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["pccl", "fixed"])
 def test_members_that_are_far_from_each_other_send_straight_to_all_others(kind: str) -> None:
-    if reason := why_not():
-        pytest.skip(reason)
     line = ["--world", "3", "--rtt-ms", "20", "--kinds", kind]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), *line, "--sizes", "65536", "--calls", "9"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    row = [cell.strip() for cell in done.stdout.splitlines()[-1].split("|")[1:-1]]
+    row, _ = last_row("few_steps", *line, "--sizes", "65536", "--calls", "9")
     assert row[:3] == ["3", "20", "65536"]
     # A ring would have sent 0.87 to one of them and messages to the other.
     for megabytes in row[4].split():
@@ -35,18 +19,8 @@ def test_members_that_are_far_from_each_other_send_straight_to_all_others(kind: 
 
 @pytest.mark.long
 def test_ranks_at_two_sites_cross_the_line_between_them_once() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
     line = ["--world", "4", "--sites", "2", "--rtt-ms", "40", "--kinds", "fixed"]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), *line, "--sizes", "1048576", "--calls", "9"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    row = [cell.strip() for cell in done.stdout.splitlines()[-1].split("|")[1:-1]]
+    row, _ = last_row("few_steps", *line, "--sizes", "1048576", "--calls", "9")
     # Of ten tensors rank 0 has sent two halves to its neighbour, and one to its partner far away.
     nothing, far, near = sorted(float(megabytes) for megabytes in row[4].split())
     assert nothing < 0.05, row

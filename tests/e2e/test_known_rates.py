@@ -7,8 +7,8 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from conftest import hear, say
-from hosts import Hosts
+from conftest import say
+from hosts import Hosts, steps_of_member
 
 SIZE = 4
 MBIT = 10
@@ -20,16 +20,9 @@ def reduces(index: int, url: str) -> None:
     import torch
     import torch.distributed as dist
 
-    import pccl_backend as pccl
     from pccl_backend import _extension
 
-    pg = pccl.join(url, timeout_s=60.0)
-    group = pccl.group(pg)
-    state = pccl.SharedState(step=0)
-    say(ready=True)
-    while hear() != "end":
-        group.refresh(state)
-        state["step"] += 1
+    for pg in steps_of_member(url):
         mine = torch.full((FLOATS,), float(pg.rank() + 1))
         dist.barrier(pg)
         began = time.monotonic()
@@ -37,8 +30,6 @@ def reduces(index: int, url: str) -> None:
         took_s = time.monotonic() - began
         assert mine.unique().tolist() == [10.0]
         say(took_s=took_s, lines=list(_extension.extension().group_view()["lines"]))
-    group.leave()
-    dist.destroy_process_group()
 
 
 @pytest.mark.long
