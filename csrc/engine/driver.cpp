@@ -1,8 +1,5 @@
 #include "engine/driver.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -10,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "transport/threads.h"
 
 namespace pccl {
 namespace {
@@ -35,17 +33,7 @@ std::optional<std::uint64_t> left_until(
 
 Driver::Driver(Loop& loop, std::function<void(const std::string&)> broken)
     : loop_(loop), broken_(std::move(broken)) {
-  // Signals are the program's: they go to its threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const std::unique_ptr<sigset_t, void (*)(sigset_t*)> restore(  // also if there is no thread
-      &before, [](sigset_t* set) { pthread_sigmask(SIG_SETMASK, set, nullptr); });
-  state_->thread = std::thread([this] {
-    pthread_setname_np(pthread_self(), "pccl-engine");
-    run();
-  });
+  state_->thread = start_thread("pccl-engine", [this] { run(); });
 }
 
 // ------------------------------------------------------------------------------- taking turns

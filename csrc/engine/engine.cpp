@@ -31,7 +31,7 @@ Calls::Cost cost_of(std::uint64_t bytes) {
 class ThreadedEngine : public Engine {
  public:
   explicit ThreadedEngine(const EngineOptions& options)
-      : options_(options), core_(std::in_place, network_, options_) {}
+      : options_(options), loop_(options_.threads), core_(std::in_place, network_, options_) {}
   ~ThreadedEngine() override { shutdown({}); }
 
   Error open() {

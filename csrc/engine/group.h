@@ -55,6 +55,10 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,
                     std::uint32_t offset, std::span<const std::byte> bytes) override;
   void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
+  [[nodiscard]] std::size_t threads() const override { return context_.network.threads(); }
+  void each(std::size_t count, const std::function<void(std::size_t)>& work) override {
+    context_.network.each(count, work);
+  }
   void send_segment(Operation& op, std::uint32_t contributor, std::uint32_t channel,
                     std::uint64_t offset, const std::byte* data, std::uint32_t bytes,
                     std::uint32_t index) override;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uint64_t kNoCookie = 0;  // the payload goes straight to where it belongs
 constexpr std::uint64_t kStreamedOutputBytesMin = 8U << 20;
+constexpr std::size_t kSpreadBytes = 64U << 10;  // worth to hand over to another thread
 
 std::uint64_t receive_key(std::uint32_t from, std::uint32_t channel) {
   return (static_cast<std::uint64_t>(from) << 32) | channel;
@@ -335,11 +336,31 @@ void Operation::reduce_range(const Step& step, std::uint64_t offset, std::uint32
   about_to_write(step.to, offset, bytes);
   std::byte* to = memory(step.to) + offset;
   const std::byte* own = memory(step.from) + offset;
-  const bool second = step.received_second;
-  reduce_into(to, second ? own : other, second ? other : own, count, d.dtype, d.reduce);
-  if (step.finish && d.reduce == ReduceOp::avg) {
-    finish_average(to, count, d.dtype, contributors_.size());
-  }
+  const std::byte* first = step.received_second ? own : other;
+  const std::byte* second = step.received_second ? other : own;
+  const bool averages = step.finish && d.reduce == ReduceOp::avg;
+  const std::size_t size = dtype_bytes(d.dtype);
+  spread(count, size, [&](std::size_t begin, std::size_t end) {
+    const std::size_t at = begin * size;
+    reduce_into(to + at, first + at, second + at, end - begin, d.dtype, d.reduce);
+    if (averages) finish_average(to + at, end - begin, d.dtype, contributors_.size());
+  });
+}
+
+/// Calls part(begin, end) for parts of `count` elements, which are blocks of a quantisation too:
+/// on several threads if there is enough to do.
+template <typename Part>
+void Operation::spread(std::size_t count, std::size_t element_bytes, const Part& part) {
+  const std::size_t blocks = (count + kQuantisedBlock - 1) / kQuantisedBlock;
+  const std::size_t worth = count * element_bytes / kSpreadBytes;
+  const std::size_t parts = std::min({worth, blocks, port_->threads()});
+  if (parts <= 1) return part(0, count);
+  port_->each(parts, [&](std::size_t i) {
+    const auto border = [&](std::size_t at) {
+      return std::min(count, blocks * at / parts * kQuantisedBlock);
+    };
+    part(border(i), border(i + 1));
+  });
 }
 
 /// `from` may overlap the range: a caller's input may lie across its output.
@@ -348,11 +369,18 @@ void Operation::write_range(const Step& step, std::uint64_t offset, std::uint32_
   about_to_write(step.to, offset, bytes);
   std::byte* to = memory(step.to) + offset;
   const bool apart = from + bytes <= to || to + bytes <= from;
-  if (apart && streams(step.to)) {
-    copy_streaming(to, from, bytes);
-  } else {
+  if (!apart) {
     std::memmove(to, from, bytes);
+    return;
   }
+  const bool streaming = streams(step.to);
+  spread(bytes, 1, [&](std::size_t begin, std::size_t end) {
+    if (streaming) {
+      copy_streaming(to + begin, from + begin, end - begin);
+    } else {
+      std::memcpy(to + begin, from + begin, end - begin);
+    }
+  });
 }
 
 /// The caches lose an output as large as they are before the program reads it: what is written
@@ -366,18 +394,26 @@ void Operation::code(const Step& step) {
   const std::byte* from = memory(step.from);
   if (step.kind == StepKind::quantise) {
     const auto* values = reinterpret_cast<const float*>(from);
-    quantise(memory(step.to), values, step.from.bytes / sizeof(float), how);
+    std::byte* to = memory(step.to);
+    spread(step.from.bytes / sizeof(float), sizeof(float), [&](std::size_t begin, std::size_t end) {
+      quantise(to + quantised_bytes(begin, how), values + begin, end - begin, how);
+    });
     return;
   }
   const std::size_t count = step.to.bytes / sizeof(float);
   about_to_write(step.to, 0, step.to.bytes);
   auto* values = reinterpret_cast<float*>(memory(step.to));
-  if (step.kind == StepKind::dequantise) {
-    dequantise(values, from, count, how);
-  } else {
-    add_dequantised(values, from, count, how);
-  }
-  if (step.finish) finish_average(memory(step.to), count, DType::f32, contributors_.size());
+  spread(count, sizeof(float), [&](std::size_t begin, std::size_t end) {
+    const std::byte* codes = from + quantised_bytes(begin, how);
+    if (step.kind == StepKind::dequantise) {
+      dequantise(values + begin, codes, end - begin, how);
+    } else {
+      add_dequantised(values + begin, codes, end - begin, how);
+    }
+    if (step.finish) {
+      finish_average(values + begin, end - begin, DType::f32, contributors_.size());
+    }
+  });
 }
 
 void Operation::about_to_write(const Range& range, std::uint64_t offset, std::uint64_t bytes) {

@@ -7,6 +7,7 @@
 // that may not start yet is kept. Owned and used by the engine's thread only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -45,6 +46,11 @@ class OperationPort {
   virtual void send_segment(Operation& op, std::uint32_t contributor, std::uint32_t channel,
                             std::uint64_t offset, const std::byte* data, std::uint32_t bytes,
                             std::uint32_t index) = 0;
+  /// Of the threads on which Network::each works.
+  [[nodiscard]] virtual std::size_t threads() const { return 1; }
+  virtual void each(std::size_t count, const std::function<void(std::size_t)>& work) {
+    for (std::size_t i = 0; i < count; ++i) work(i);
+  }
 };
 
 class Operation {
@@ -153,6 +159,8 @@ class Operation {
   void reduce_segment(const Step& step, std::uint32_t segment, const std::byte* other);
   void reduce_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
                     const std::byte* other);
+  template <typename Part>
+  void spread(std::size_t count, std::size_t element_bytes, const Part& part);
   void write_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
                    const std::byte* from);
   [[nodiscard]] bool streams(const Range& to) const;

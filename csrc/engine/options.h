@@ -22,6 +22,7 @@ struct EngineOptions {
   std::uint16_t port_first = 0;        // 0: any free port
   std::uint16_t port_last = 0;
   std::uint32_t bulk_lanes = 1;
+  std::uint32_t threads = 1;                 // that move, encrypt and add up data
   std::uint64_t connect_timeout_ms = 10000;  // to reach a peer
   std::uint64_t master_timeout_ms = 60000;   // to reach a master, which may be started later
   std::uint64_t tcp_user_timeout_ms = 30000;

@@ -190,6 +190,7 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("port_first", options.port_first);
   fields.take("port_last", options.port_last);
   fields.take("bulk_lanes", options.bulk_lanes);
+  fields.take("threads", options.threads);
   fields.take("connect_timeout_ms", options.connect_timeout_ms);
   fields.take("master_timeout_ms", options.master_timeout_ms);
   fields.take("tcp_user_timeout_ms", options.tcp_user_timeout_ms);

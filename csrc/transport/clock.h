@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <utility>
 
 namespace pccl {
 
@@ -31,9 +30,6 @@ class Clock {
                                                      std::function<void()> function) = 0;
   /// Runs `function` on this thread before the loop waits again. Not thread-safe, no system call.
   virtual void defer(std::function<void()> function) = 0;
-  /// As `defer`, but `function` may wait for several rounds of the loop (Poll::give_way), in which
-  /// the loop does not wait.
-  virtual void defer_patiently(std::function<void()> function) { defer(std::move(function)); }
   /// Runs `function` on the loop's thread, after what was posted before. Thread-safe; wakes the
   /// loop.
   virtual void post(std::function<void()> function) = 0;

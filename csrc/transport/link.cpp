@@ -274,7 +274,7 @@ LinkView Link::view() const {
   view.bytes_received = bytes_received_;
   view.bytes_resent = now.line.resent_bytes;
   view.bytes_arrived = now.line.arrived_bytes;
-  view.local = !lanes_.empty() && lanes_.front().lane->local();
+  view.local = local();
   view.bulk_lanes = bulk_lanes_;
   view.lanes_lost = lanes_lost_;
   view.round_trip_us = now.line.least_trip_us;

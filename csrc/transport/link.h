@@ -85,6 +85,8 @@ class Link : public LaneOwner {
   /// the link sends.
   void mend(std::uint64_t now_ms);
   [[nodiscard]] LinkView view() const;
+  /// Does it stay on this machine, without a network?
+  [[nodiscard]] bool local() const { return !lanes_.empty() && lanes_.front().lane->local(); }
   [[nodiscard]] std::size_t bulk_lanes() const { return bulk_lanes_; }
   [[nodiscard]] std::uint64_t lanes_lost() const { return lanes_lost_; }
   /// Sends a control or a relay frame, in order, on the small lane.

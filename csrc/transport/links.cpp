@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "transport/helpers.h"
 #include "transport/lane_gate.h"
 #include "transport/link.h"
 #include "transport/local_socket.h"
@@ -613,7 +614,7 @@ void TcpLinks::tell_up(const Told& told) {
   link->state = Link::State::up;
   if (first) {
     link->widening = std::make_unique<Widening>(
-        loop_, options_.bulk_lanes, link->dialled,
+        loop_, options_.bulk_lanes, link->dialled, link->local() ? 1 : loop_.helpers().threads(),
         Widening::Calls{[&at = *link] { return at.load(); },
                         [&at = *link](std::uint64_t now_ms) { at.mend(now_ms); },
                         [&at = *link](std::size_t lanes) { at.use(lanes); },

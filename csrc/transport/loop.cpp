@@ -17,7 +17,6 @@ namespace pccl {
 namespace {
 constexpr int kDeferRoundsMax = 64;  // then sockets have their turn again
 constexpr int kCloseRoundsMax = 200;
-constexpr std::uint64_t kTurnsNs = 4'000'000;  // of a round, for those that give way
 }  // namespace
 
 void Loop::State::run_posted() {
@@ -40,7 +39,7 @@ void Loop::State::run_deferred() {
     now.clear();                               // destructors of the functions may defer more
     if (deferred.empty()) deferred.swap(now);  // keeps the memory: it runs several times a segment
   }
-  if (deferred.empty() && patient.empty()) {
+  if (deferred.empty() && turns.empty()) {
     uv_idle_stop(&busy);
   } else {
     uv_idle_start(&busy, [](uv_idle_t*) {});
@@ -50,8 +49,7 @@ void Loop::State::run_deferred() {
 /// Looks at what is watched. If nothing has come, nothing was deferred, and nothing comes while all
 /// are told, the loop may wait: else who runs it once would wait although something has happened.
 void Loop::State::before_waiting() {
-  bool came = !deferred.empty() || !patient.empty();
-  run_patient();
+  bool came = !deferred.empty() || !turns.empty();
   for (std::size_t i = 0; i < watched.size(); ++i) {  // a look may add some, and end some
     guard([&] { came = (watched[i] != nullptr && watched[i]->look()) || came; });
   }
@@ -71,33 +69,12 @@ void Loop::State::after_waiting() {
       if (one != nullptr) one->wake();
     }
   }
-  if (!std::exchange(left_out, false)) ++cycle;
+  serve();
   run_deferred();
 }
 
-/// A hundred connections that bring data may take a tenth of a second, more if the thread has to
-/// share its core. Messages and small operations must not wait for all of them: what is left out
-/// is ready again in the next round, and then before what has had its turn.
-bool Loop::State::takes_turn(std::uint64_t& had) {
-  if (had == cycle) return false;
-  if (turns_ns > kTurnsNs) {
-    left_out = true;
-    return false;
-  }
-  had = cycle;
-  return true;
-}
-
-/// They have a time of their own, and so have the connections that come after them. What they add
-/// waits for the next round.
-void Loop::State::run_patient() {
-  turns_ns = 0;
-  for (std::size_t left = patient.size(); left > 0 && turns_ns <= kTurnsNs; --left) {
-    const std::function<void()> next = std::move(patient.front());
-    patient.pop_front();
-    turn(next);
-  }
-  turns_ns = 0;
+void Loop::State::serve() {
+  if (!turns.empty()) guard([&] { turns.serve(helpers, &uv_hrtime); });
 }
 
 void Loop::State::rethrow() {
@@ -107,7 +84,7 @@ void Loop::State::rethrow() {
   std::rethrow_exception(thrown);
 }
 
-Loop::Loop() : state_(std::make_unique<State>()) {
+Loop::Loop(std::size_t threads) : state_(std::make_unique<State>(threads)) {
   State& s = *state_;
   PCCL_ASSERT(uv_loop_init(&s.uv) == 0, "libuv could not make a loop (out of descriptors?)");
   s.uv.data = &s;
@@ -139,10 +116,8 @@ Loop::~Loop() {
     return;
   }
   s.deferred.clear();
-  s.patient.clear();
   s.kept.clear();
   s.deferred.clear();
-  s.patient.clear();
   for (uv_handle_t* handle :
        {reinterpret_cast<uv_handle_t*>(&s.wake), reinterpret_cast<uv_handle_t*>(&s.before_wait),
         reinterpret_cast<uv_handle_t*>(&s.after_wait), reinterpret_cast<uv_handle_t*>(&s.busy)}) {
@@ -180,6 +155,7 @@ void Loop::run_now(const std::function<void()>& function) {
   state_->run_posted();
   state_->guard(function);
   state_->run_deferred();
+  state_->serve();
   state_->rethrow();
 }
 
@@ -225,10 +201,6 @@ void Loop::defer(std::function<void()> function) {
   state_->deferred.push_back(std::move(function));
 }
 
-void Loop::defer_patiently(std::function<void()> function) {
-  state_->patient.push_back(std::move(function));
-}
-
 void Loop::keep(std::shared_ptr<void> object) {
   const void* key = object.get();
   state_->kept[key] = std::move(object);
@@ -239,6 +211,8 @@ void Loop::release(const void* object) { state_->kept.erase(object); }
 std::uint64_t Loop::now_ms() const { return uv_now(&state_->uv); }
 std::uint64_t Loop::boot_ms() const { return pccl::boot_ms(); }
 FdRegistry& Loop::registry() const { return state_->fds; }
+Turns& Loop::turns() const { return state_->turns; }
+Helpers& Loop::helpers() const { return state_->helpers; }
 uv_loop_s* Loop::raw() const { return &state_->uv; }
 
 namespace {

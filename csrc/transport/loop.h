@@ -6,6 +6,7 @@
 // and `stop` are called on the thread that runs the loop.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,10 +18,13 @@ struct uv_loop_s;
 namespace pccl {
 
 class FdRegistry;
+class Helpers;
+class Turns;
 
 class Loop final : public Clock {
  public:
-  Loop();
+  /// `threads`: with the one that runs the loop; the others help it (helpers.h).
+  explicit Loop(std::size_t threads = 1);
   ~Loop() override;
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -47,7 +51,6 @@ class Loop final : public Clock {
   [[nodiscard]] std::unique_ptr<Timer> timer(std::uint64_t delay_ms, std::uint64_t repeat_ms,
                                              std::function<void()> function) override;
   void defer(std::function<void()> function) override;
-  void defer_patiently(std::function<void()> function) override;
   /// Keeps `object` (a connection that still sends its queue) until `release`, or until the loop is
   /// destroyed.
   void keep(std::shared_ptr<void> object);
@@ -68,6 +71,9 @@ class Loop final : public Clock {
     /// The loop has waited: it looks by itself again.
     virtual void wake() = 0;
   };
+  /// Of what moves much, in each round after the sockets have said what is ready.
+  [[nodiscard]] Turns& turns() const;
+  [[nodiscard]] Helpers& helpers() const;
   /// Until `unwatch`, which comes before the object goes.
   void watch(Watched& watched);
   void unwatch(Watched& watched);

@@ -3,7 +3,6 @@
 
 #include <uv.h>
 
-#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -13,11 +12,15 @@
 #include <vector>
 
 #include "transport/fd_registry.h"
+#include "transport/helpers.h"
 #include "transport/loop.h"
+#include "transport/turns.h"
 
 namespace pccl {
 
 struct Loop::State {
+  explicit State(std::size_t threads) : helpers(threads) {}
+
   uv_loop_t uv{};
   uv_async_t wake{};
   uv_prepare_t before_wait{};
@@ -34,11 +37,8 @@ struct Loop::State {
   bool may_wait = true;                 // in this round
   bool sleeps = false;
   std::unordered_map<const void*, std::shared_ptr<void>> kept;
-  // What gives way (Poll::give_way) has one turn in each cycle, which may take several rounds.
-  std::uint64_t cycle = 1;
-  std::uint64_t turns_ns = 0;                 // what its turns have taken in this round
-  bool left_out = false;                      // in this round: its turn is still to come
-  std::deque<std::function<void()>> patient;  // deferred, and gives way
+  Turns turns;
+  Helpers helpers;
   std::exception_ptr broken;  // thrown by a callback: leaves through run or run_once
 
   /// Calls `function` on behalf of libuv, whose C frames an exception must not pass.
@@ -56,16 +56,8 @@ struct Loop::State {
   void run_deferred();
   void before_waiting();
   void after_waiting();
+  void serve();
   void rethrow();
-  /// May the one whose last turn was in cycle `had` go on in this round?
-  bool takes_turn(std::uint64_t& had);
-  template <typename Function>
-  void turn(Function&& function) noexcept {
-    const std::uint64_t began_ns = uv_hrtime();
-    guard(std::forward<Function>(function));
-    turns_ns += uv_hrtime() - began_ns;
-  }
-  void run_patient();
 
   static State& of(const Loop& loop) { return *loop.state_; }
   static State& of(const uv_handle_t* handle) { return *static_cast<State*>(handle->loop->data); }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "transport/background.h"
+#include "transport/helpers.h"
 #include "transport/loop.h"
 
 namespace pccl {
@@ -29,6 +30,12 @@ std::unique_ptr<Dial> TcpNetwork::dial(const std::string& address, const std::st
 
 void TcpNetwork::in_background(std::function<void()> work, std::function<void()> done) {
   run_in_background(loop_, std::move(work), std::move(done));
+}
+
+std::size_t TcpNetwork::threads() const { return loop_.helpers().threads(); }
+
+void TcpNetwork::each(std::size_t count, const std::function<void(std::size_t)>& work) {
+  loop_.helpers().each(count, work);
 }
 
 }  // namespace pccl

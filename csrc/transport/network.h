@@ -3,6 +3,7 @@
 // virtual time, in which whole engines and masters are simulated.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,6 +39,12 @@ class Network {
       std::function<void(Result<std::unique_ptr<Channel>>)> done) = 0;
   /// As run_in_background (background.h).
   virtual void in_background(std::function<void()> work, std::function<void()> done) = 0;
+  /// Of the threads on which `each` works; by default there is only the one that asks.
+  [[nodiscard]] virtual std::size_t threads() const { return 1; }
+  /// As Helpers::each (helpers.h).
+  virtual void each(std::size_t count, const std::function<void(std::size_t)>& work) {
+    for (std::size_t i = 0; i < count; ++i) work(i);
+  }
   /// As this_process and has_ended (process.h); by default nothing is known of processes.
   [[nodiscard]] virtual ProcessName process() const { return {}; }
   [[nodiscard]] virtual bool ended(const ProcessName&) const { return false; }
@@ -61,6 +68,8 @@ class TcpNetwork final : public Network {
       const std::string& address, const std::string& run, std::uint64_t timeout_ms,
       std::function<void(Result<std::unique_ptr<Channel>>)> done) override;
   void in_background(std::function<void()> work, std::function<void()> done) override;
+  [[nodiscard]] std::size_t threads() const override;
+  void each(std::size_t count, const std::function<void(std::size_t)>& work) override;
   [[nodiscard]] ProcessName process() const override { return this_process(); }
   [[nodiscard]] bool ended(const ProcessName& other) const override { return has_ended(other); }
 

@@ -28,8 +28,6 @@ struct Poll::State {
   bool read = false;
   bool write = false;
   bool closed = false;
-  bool gives_way = false;
-  std::uint64_t had_turn = 0;  // in this cycle of the loop's
 
   void apply() {
     const int events = (read ? UV_READABLE : 0) | (write ? UV_WRITABLE : 0);
@@ -39,16 +37,10 @@ struct Poll::State {
       uv_poll_start(&uv, events, [](uv_poll_t* handle, int status, int seen) {
         auto* state = static_cast<State*>(handle->data);
         const bool failed = status < 0;  // libuv has stopped the watch: EPOLLERR
-        auto& loop = Loop::State::of(reinterpret_cast<uv_handle_t*>(handle));
-        const auto tell = [&] {
+        Loop::State::of(reinterpret_cast<uv_handle_t*>(handle)).guard([&] {
           state->ready(state->read && (failed || (seen & UV_READABLE) != 0),
                        state->write && (failed || (seen & UV_WRITABLE) != 0));
-        };
-        if (!state->gives_way) {
-          loop.guard(tell);
-        } else if (loop.takes_turn(state->had_turn)) {
-          loop.turn(tell);
-        }
+        });
         if (failed && !state->closed) state->apply();
       });
     }
@@ -76,7 +68,5 @@ void Poll::want(bool read, bool write) {
   state_->write = write;
   state_->apply();
 }
-
-void Poll::give_way() { state_->gives_way = true; }
 
 }  // namespace pccl

@@ -49,9 +49,6 @@ class Poll {
   Poll& operator=(const Poll&) = delete;
 
   void want(bool read, bool write);
-  /// From now on `ready` may come some rounds of the loop late: those that give way share 4 ms of
-  /// each round, and each has one turn before any has a second.
-  void give_way();
 
  private:
   struct State;

@@ -71,7 +71,6 @@ class SharedStream final : public Stream, private Loop::Watched {
     want_write_ = write;
     if (state_ == State::plain) socket_->want(read, write);
   }
-  void give_way() override { socket_->give_way(); }  // memory is looked at in each round
   void close() override;
   [[nodiscard]] bool open() const override { return socket_->open(); }
   [[nodiscard]] std::string remote() const override { return socket_->remote(); }

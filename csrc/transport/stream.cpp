@@ -85,12 +85,6 @@ void SocketStream::on_ready(Ready ready) {
   poll_.reset();
   if (!ready || !open()) return;
   poll_ = std::make_unique<Poll>(loop_, socket_.fd(), std::move(ready));
-  if (gives_way_) poll_->give_way();
-}
-
-void SocketStream::give_way() {
-  gives_way_ = true;
-  if (poll_) poll_->give_way();
 }
 
 void SocketStream::want(bool read, bool write) {

@@ -41,6 +41,11 @@ class Stream {
   /// Writes from the parts in their order. Written bytes are copied: their memory may be changed
   /// afterwards.
   [[nodiscard]] virtual Moved write(std::span<const iovec> parts) = 0;
+  /// As `read` and `write`, on any thread while the loop's waits; one call at a time. When all
+  /// is moved `settle` follows on the loop's thread: before that no readiness is reported.
+  [[nodiscard]] virtual Moved read_apart(std::span<const iovec> parts) { return read(parts); }
+  [[nodiscard]] virtual Moved write_apart(std::span<const iovec> parts) { return write(parts); }
+  virtual void settle() {}
   /// Bytes that were written and that the other side's machine has not acknowledged yet.
   [[nodiscard]] virtual std::size_t unacknowledged_bytes() const { return 0; }
   /// Written bytes of which some may never be read there if the connection is lost now: with those
@@ -69,8 +74,6 @@ class Stream {
   /// call returns the failure. The function may destroy the stream.
   virtual void on_ready(Ready ready) = 0;
   virtual void want(bool read, bool write) = 0;
-  /// From now on readiness may be reported some rounds of the loop late: Poll::give_way.
-  virtual void give_way() {}
 
   /// Closes both directions. After that only `open` may be called.
   virtual void close() = 0;
@@ -135,7 +138,6 @@ class SocketStream : public Stream {
   void shut() override;
   void on_ready(Ready ready) override;
   void want(bool read, bool write) override;
-  void give_way() override;
   void close() override;
   [[nodiscard]] bool open() const override { return socket_.open(); }
   [[nodiscard]] std::string remote() const override;
@@ -151,8 +153,7 @@ class SocketStream : public Stream {
   Socket socket_;
   const Carrier carrier_;
   const std::string remote_host_;
-  bool has_bbr_ = false;  // since `tune`
-  bool gives_way_ = false;
+  bool has_bbr_ = false;        // since `tune`
   std::unique_ptr<Poll> poll_;  // goes before the socket that it watches
 };
 

@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/limits.h"
 #include "transport/crc32c.h"
+#include "transport/helpers.h"
 
 namespace pccl {
 namespace {
@@ -17,10 +18,6 @@ namespace {
 // Headers and messages are read into the buffer; payloads of segments go straight to their place.
 constexpr std::size_t kSmallBufferBytes = 256U << 10;
 constexpr std::size_t kBulkBufferBytes = 4096;
-constexpr std::size_t kTurnBytes = 4U << 20;  // then other sockets have their turn
-constexpr int kTurnCalls = 16;
-constexpr std::size_t kPartBytes = 128U << 10;    // of a payload that is used in place
-constexpr std::size_t kPartGrain = 16;            // the largest element
 constexpr std::size_t kGatheredMax = 32;          // frames in one call
 constexpr std::size_t kRefillBytes = 512U << 10;  // taken ahead from the shared queue
 // Under a rate a message waits so long behind segments that it must not overtake: a sixth of the
@@ -29,12 +26,6 @@ constexpr std::uint64_t kMessageWaitMs = 5000;
 constexpr std::size_t kNoBudget = ~std::size_t{0};
 constexpr std::size_t kCopiedBytesMax = 8U << 20;  // twice what a socket holds by default
 static_assert(kSmallBufferBytes >= kFrameHeaderBytes + kRelayBytesMax);
-
-/// Memory for payload that is not wanted. One for each thread, because it is never read.
-std::span<std::byte> nowhere() {
-  thread_local std::vector<std::byte> scratch(256U << 10);
-  return scratch;
-}
 
 /// Is this a frame that never waits for a rate?
 bool is_free(const Outgoing& frame) {
@@ -68,11 +59,13 @@ StreamLane::StreamLane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<
       payload_crc_(payload_crc),
       buffer_(kind == Kind::small ? kSmallBufferBytes : kBulkBufferBytes),
       turns_(turns) {
-  if (kind_ == Kind::bulk) stream_->give_way();
   stream_->on_ready([this](bool readable, bool writable) { ready(readable, writable); });
 }
 
-StreamLane::~StreamLane() { let_go(); }
+StreamLane::~StreamLane() {
+  let_go();
+  loop_.turns().leave(*this);
+}
 
 void StreamLane::start() {
   started_ = true;
@@ -80,8 +73,64 @@ void StreamLane::start() {
 }
 
 void StreamLane::ready(bool readable, bool writable) {
+  if (!takes_turns()) return move_all(readable, writable);
+  // Lanes under one rate ask for their parts of it one after the other.
+  if (writable && turns_ != nullptr) flush();
+  in_.goes_on = in_.goes_on || readable;
+  out_.goes_on = out_.goes_on || (writable && turns_ == nullptr);
+  if (!has_turn_ && (in_.goes_on || out_.goes_on)) loop_.turns().enter(*this);
+}
+
+void StreamLane::move_all(bool readable, bool writable) {
   if (writable) flush();
   if (readable && open()) read();
+}
+
+// --------------------------------------------------------------------------------------- turns
+
+bool StreamLane::prepare() {
+  if (!takes_turns()) {  // it has begun to use memory in place while it waited
+    move_all(in_.goes_on, std::exchange(out_.goes_on, false));
+    return false;
+  }
+  if (!std::exchange(has_turn_, true)) {
+    in_.turn = out_.turn = 0;
+    reads_ = 0;
+  }
+  out_.moves = out_.goes_on && out_.turn < kTurnBytes && prepare_write();
+  in_.moves = in_.goes_on && in_.turn < kTurnBytes && reads_ < kTurnCalls && open();
+  // What asks for more while the step is under way is not forgotten.
+  if (out_.moves) out_.goes_on = false;
+  if (in_.moves) in_.goes_on = false;
+  writes_in_turn_ = writes_in_turn_ || out_.moves;
+  alone_ = in_.moves && in_payload_ && frame_.type == FrameType::slice &&
+           owner_.lane_shares(frame_.segment);
+  return out_.moves || in_.moves;
+}
+
+std::size_t StreamLane::move() {
+  const std::uint64_t before = moved_;
+  if (out_.moves) move_write();
+  if (in_.moves && !alone_) move_read();
+  return moved_ - before;
+}
+
+void StreamLane::settle() {
+  if (!open()) return;
+  if (alone_) move_read();
+  stream_->settle();
+  if (std::exchange(out_.moves, false)) {
+    out_.turn += out_.moved.bytes;
+    if (settle_write()) out_.goes_on = true;
+  }
+  if (std::exchange(in_.moves, false) && open() && settle_read()) in_.goes_on = true;
+}
+
+void StreamLane::rest() {
+  has_turn_ = false;
+  in_.goes_on = false;
+  const bool more = std::exchange(out_.goes_on, false);
+  if (std::exchange(writes_in_turn_, false) || more) rest_write(more);
 }
 
 void StreamLane::watch() {
@@ -96,8 +145,11 @@ void StreamLane::watch() {
 void StreamLane::end() {
   progress_.reset();
   let_go();
+  loop_.turns().leave(*this);
+  has_turn_ = false;
   stream_->close();
   queue_.clear();
+  sent_.clear();
   loose_.clear();
   kept_.clear();
   kept_bytes_ = 0;
@@ -205,50 +257,79 @@ void StreamLane::let_go() {
 }
 
 void StreamLane::flush() {
-  std::size_t turn = 0;
-  held_ = false;
-  while (open() && !write_failed_ && turn < kTurnBytes) {
-    if (queue_.empty()) refill();
-    if (queue_.empty()) break;
-    const std::size_t budget_bytes = budget();
-    if (budget_bytes == 0) {
-      hold();
-      break;
-    }
-    std::array<iovec, 2 * kGatheredMax> parts;
-    std::size_t count = 0;
-    std::size_t bytes = 0;
-    const auto add = [&](std::byte* begin, std::size_t size) {
-      const std::size_t now = std::min(size, budget_bytes - bytes);
-      if (now > 0) parts[count++] = {begin, now};
-      bytes += now;
-    };
-    for (auto frame = queue_.begin(); frame != queue_.end() && count + 2 <= parts.size() &&
-                                      bytes < std::min(kTurnBytes, budget_bytes);
-         ++frame) {
-      if (!frame->encoded) encode(*frame);
-      const std::size_t of_header = std::min(frame->sent, frame->header_size);
-      const std::size_t of_payload = frame->sent - of_header;
-      add(frame->header.data() + of_header, frame->header_size - of_header);
-      add(const_cast<std::byte*>(frame->payload) + of_payload, frame->payload_bytes() - of_payload);
-    }
-    Stream::Moved sent = stream_->write(std::span<const iovec>(parts).first(count));
-    if (sent.outcome == Stream::Outcome::later) break;
-    if (sent.outcome != Stream::Outcome::moved) {
-      // The other side may have sent data before it closed: the reader takes them, then ends the
-      // lane.
-      write_failed_ = true;
-      write_error_ = std::move(sent.error);
-      break;
-    }
-    turn += sent.bytes;
-    if (turns_ != nullptr) turns_->took(sent.bytes);
-    taken(sent.bytes);
+  // Helpers may take a part of what is written in a turn.
+  if (takes_turns() && turns_ == nullptr && loop_.helpers().threads() > 1) {
+    return ready(/*readable=*/false, /*writable=*/true);
   }
+  std::size_t written = 0;
+  while (written < kTurnBytes && prepare_write()) {
+    move_write();
+    written += out_.moved.bytes;
+    if (!settle_write()) break;
+  }
+  rest_write(written >= kTurnBytes);
+}
+
+/// Puts frames into the queue. False: there are none, or they have to wait.
+bool StreamLane::prepare_write() {
+  held_ = false;
+  if (!open() || write_failed_) return false;
+  if (queue_.empty()) refill();
+  if (queue_.empty()) return false;
+  budget_ = budget();
+  if (budget_ == 0) hold();
+  return budget_ > 0;
+}
+
+/// Writes as much of the queue as the stream takes in one call.
+void StreamLane::move_write() {
+  std::array<iovec, 2 * kGatheredMax> parts;
+  std::size_t count = 0;
+  std::size_t bytes = 0;
+  const auto add = [&](std::byte* begin, std::size_t size) {
+    const std::size_t now = std::min(size, budget_ - bytes);
+    if (now > 0) parts[count++] = {begin, now};
+    bytes += now;
+  };
+  for (auto frame = queue_.begin();
+       frame != queue_.end() && count + 2 <= parts.size() && bytes < std::min(kTurnBytes, budget_);
+       ++frame) {
+    if (!frame->encoded) encode(*frame);
+    const std::size_t of_header = std::min(frame->sent, frame->header_size);
+    const std::size_t of_payload = frame->sent - of_header;
+    add(frame->header.data() + of_header, frame->header_size - of_header);
+    add(const_cast<std::byte*>(frame->payload) + of_payload, frame->payload_bytes() - of_payload);
+  }
+  out_.moved = {};
+  if (count == 0) return;  // they were cancelled
+  out_.moved = stream_->write_apart(std::span<const iovec>(parts).first(count));
+  if (out_.moved.outcome == Stream::Outcome::moved) taken(out_.moved.bytes);
+}
+
+/// False: the stream takes no more now, or never again.
+bool StreamLane::settle_write() {
+  if (out_.moved.outcome == Stream::Outcome::later) return false;
+  if (out_.moved.outcome != Stream::Outcome::moved) {
+    // The other side may have sent data before it closed: the reader takes them, then ends the
+    // lane.
+    write_failed_ = true;
+    write_error_ = std::move(out_.moved.error);
+    return false;
+  }
+  if (turns_ != nullptr) turns_->took(out_.moved.bytes);
+  while (!sent_.empty()) {
+    const Outgoing done = std::move(sent_.front());
+    sent_.pop_front();
+    owner_.lane_sent(done);
+  }
+  return true;
+}
+
+/// `more`: there may be more, for which the loop has to come back.
+void StreamLane::rest_write(bool more) {
   if (!kept_.empty()) trim();
   if (!held_) let_go();
-  // There is more: the loop comes back for it.
-  if (queue_.empty() && !held_ && turn >= kTurnBytes) refill();
+  if (queue_.empty() && !held_ && more) refill();
   if (goodbye_sent_ && queue_.empty() && !shut_ && open()) {
     shut_ = true;
     stream_->shut();
@@ -272,16 +353,15 @@ void StreamLane::taken(std::size_t bytes) {
     bytes -= now;
     if (now < left) return;
     frame.shared = stream_->carrier() == Stream::Carrier::shared_memory;
-    Outgoing done = std::move(frame);
-    queue_.pop_front();
     // The payload is copied before the owner hears that it is not needed any more.
-    const bool slice = done.frame.type == FrameType::slice && kind_ == Kind::bulk && !local();
-    if (slice && done.turn != Outgoing::Turn::spare) {
-      keep(done, written_ - bytes);
-    } else if (has_segment(done.frame.type) && done.turn != Outgoing::Turn::spare) {
+    const bool slice = frame.frame.type == FrameType::slice && kind_ == Kind::bulk && !local();
+    if (slice && frame.turn != Outgoing::Turn::spare) {
+      keep(frame, written_ - bytes);
+    } else if (has_segment(frame.frame.type) && frame.turn != Outgoing::Turn::spare) {
       bare_until_ = written_ - bytes;
     }
-    owner_.lane_sent(done);
+    sent_.push_back(std::move(frame));
+    queue_.pop_front();
   }
 }
 
@@ -368,9 +448,10 @@ std::size_t StreamLane::cancel(MemoryToken token) {
     if (frame.token == token && (frame.sent > 0 || !frame.tells)) own_payload(frame);
   }
   std::size_t dropped = 0;
-  for (std::deque<Outgoing>* frames : {&queue_, &loose_}) {
+  for (std::deque<Outgoing>* frames : {&queue_, &loose_, &sent_}) {
     std::erase_if(*frames, [&](const Outgoing& frame) {
-      const bool hit = frame.token == token;
+      // Of slices that are sent the link hears, whatever becomes of the memory.
+      const bool hit = frame.token == token && (frame.tells || frames != &sent_);
       if (hit) dropped += frame.payload_bytes();
       return hit;
     });
@@ -400,247 +481,6 @@ void StreamLane::watch_progress() {
   }
   moved_before_ = moved_;
   unacknowledged_before_ = unacknowledged;
-}
-
-// ------------------------------------------------------------------------------------- reading
-
-void StreamLane::read() {
-  std::size_t turn = 0;
-  for (int call = 0; call < kTurnCalls && turn < kTurnBytes && open(); ++call) {
-    std::array<iovec, 2> parts;
-    std::size_t count = 0;
-    std::size_t room = 0;
-    std::span<std::byte> payload;
-    if (closing_) {
-      begin_ = end_ = 0;
-      parts[count++] = {nowhere().data(), nowhere().size()};
-      room = nowhere().size();
-    } else if (in_payload_ && placement_.in_parts) {
-      const std::size_t before = moved_;
-      if (!read_part()) return;
-      turn += moved_ - before;
-      continue;
-    } else {
-      if (in_payload_) {
-        payload = payload_room();
-        parts[count++] = {payload.data(), payload.size()};
-        room += payload.size();
-      }
-      // The buffer follows the payload only where this call can reach its end.
-      if (!in_payload_ || payload.size() == frame_.payload_bytes - payload_done_) {
-        const std::size_t wanted = wanted_bytes();
-        if (wanted > 0) parts[count++] = {buffer_.data() + end_, wanted};
-        room += wanted;
-      }
-    }
-    const Stream::Moved got = stream_->read(std::span<const iovec>(parts).first(count));
-    if (got.outcome == Stream::Outcome::later) return;
-    if (got.outcome == Stream::Outcome::failed) return ended(got.error);
-    if (got.outcome == Stream::Outcome::ended) {
-      return ended("the other side has closed the connection");
-    }
-    const std::size_t bytes = got.bytes;
-    turn += bytes;
-    moved_ += bytes;
-    if (!closing_) {
-      const std::size_t of_payload = std::min(bytes, payload.size());
-      end_ += bytes - of_payload;
-      if (of_payload > 0) payload_read(payload.first(of_payload));
-      if (open() && !closing_) parse();
-    }
-    if (bytes < room) return;  // no more bytes have come
-  }
-}
-
-/// Bytes that a call may read into the buffer. Where payloads are used in place they must not get
-/// there: then no more than the rest of a header, or of a message.
-std::size_t StreamLane::wanted_bytes() const {
-  if (!stream_->in_place()) return buffer_.size() - end_;
-  if (in_payload_) return 0;
-  const auto rest = std::span<const std::byte>(buffer_).subspan(begin_, end_ - begin_);
-  std::size_t whole = kFrameHeaderBytes;
-  if (const auto size = frame_header_size(rest); size && size.value() > 0) {
-    whole = size.value();
-    if (rest.size() >= whole) {
-      const auto header = decode_frame_header(rest.first(whole), kPeerMessageBytesMax);
-      if (header) whole += header.value().payload_bytes;
-    }
-  }
-  return std::min(whole - std::min(whole, rest.size()), buffer_.size() - end_);
-}
-
-/// Shows the owner the next part of a payload where it lies. False: nothing more has come, or the
-/// lane is over.
-bool StreamLane::read_part() {
-  const auto here = stream_->here();
-  const std::size_t left = frame_.payload_bytes - payload_done_;
-  const std::size_t now = std::min({left, here.size(), kPartBytes});
-  if (now == 0) {
-    const Stream::Moved end = stream_->peek(nowhere().first(1));
-    if (end.outcome == Stream::Outcome::ended) ended("the other side has closed the connection");
-    if (end.outcome == Stream::Outcome::failed) ended(end.error);
-    return false;
-  }
-  if (now < left && now % kPartGrain != 0) {
-    broken("a part of a number");
-    return false;
-  }
-  std::span<const std::byte> part = here.first(now);
-  if (reinterpret_cast<std::uintptr_t>(part.data()) % kPartGrain != 0) {
-    std::memcpy(nowhere().data(), part.data(), now);
-    part = nowhere().first(now);
-  }
-  const Placement at = placement_;
-  owner_.lane_part(frame_.segment, at, static_cast<std::uint32_t>(payload_done_), part);
-  if (!open()) return false;
-  stream_->take(now);
-  moved_ += now;
-  payload_moved(now);
-  return open() && !closing_;
-}
-
-void StreamLane::ended(const std::string& reason) {
-  const bool closing = closing_;
-  const bool in_order = goodbye_seen_;
-  std::string why = reason;
-  if (write_failed_ && !write_error_.empty()) why = write_error_;
-  write_failed_ = true;  // what the system says of this connection means nothing any more
-  const bool tampered = stream_->refused();
-  Leftover left = closing || in_order || tampered ? Leftover{} : leftover();
-  end();
-  if (closing) return owner_.lane_closed(*this);
-  if (tampered && !in_order) return owner_.lane_over(*this, why, true);
-  if (!in_order) owner_.lane_lost(*this, why, std::move(left));
-}
-
-void StreamLane::broken(const std::string& reason) {
-  end();
-  owner_.lane_over(*this, "broken framing: " + reason, true);
-}
-
-void StreamLane::parse() {
-  while (open() && !closing_) {
-    if (in_payload_) {
-      if (begin_ == end_) break;
-      const auto room = payload_room();
-      const std::size_t now = std::min(room.size(), end_ - begin_);
-      std::memcpy(room.data(), buffer_.data() + begin_, now);
-      begin_ += now;
-      payload_read(room.first(now));
-      continue;
-    }
-    const auto rest = std::span<const std::byte>(buffer_).subspan(begin_, end_ - begin_);
-    const auto size = frame_header_size(rest);
-    if (!size) return broken(size.error().text);
-    if (size.value() == 0 || rest.size() < size.value()) break;
-    if (!begin_frame(rest, size.value())) break;
-  }
-  if (begin_ > 0) {
-    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
-    end_ -= begin_;
-    begin_ = 0;
-  }
-}
-
-/// False: the rest of a message is still to come, or nothing more is read.
-bool StreamLane::begin_frame(std::span<const std::byte> bytes, std::size_t header_size) {
-  const auto header = decode_frame_header(bytes.first(header_size), kPeerMessageBytesMax);
-  if (!header) {
-    broken(header.error().text);
-    return false;
-  }
-  if (goodbye_seen_) {
-    broken("a frame after the goodbye");
-    return false;
-  }
-  const FrameType type = header.value().type;
-  if (kind_ == Kind::bulk && has_message(type)) {
-    broken("a message on a bulk lane");
-    return false;
-  }
-  if (kind_ == Kind::small && type == FrameType::joined) {
-    broken("the small lane joins nothing");
-    return false;
-  }
-  frame_ = header.value();
-  const bool message = has_message(type);
-  if (message && bytes.size() - header_size < frame_.payload_bytes) return false;
-  begin_ += header_size;
-  if (type == FrameType::joined) {
-    owner_.lane_joined(*this);
-    return open();
-  }
-  if (type == FrameType::goodbye) {
-    goodbye_seen_ = true;
-    owner_.lane_over(*this, "the peer has closed the link", false);
-    return true;
-  }
-  if (message) {
-    const auto payload = bytes.subspan(header_size, frame_.payload_bytes);
-    begin_ += payload.size();
-    owner_.lane_received(payload.size(), /*data=*/false);
-    if (frame_.has_payload_crc && crc32c(0, payload) != frame_.payload_crc) {
-      broken("the checksum of a payload does not fit");
-      return false;
-    }
-    owner_.lane_message(frame_.type, payload);
-    return open();
-  }
-  begin_payload();
-  return open();
-}
-
-void StreamLane::begin_payload() {
-  in_payload_ = true;
-  payload_done_ = 0;
-  payload_crc_seen_ = 0;
-  placement_ = {};
-  // A checksum is of the whole payload: before it has been seen no part may be used.
-  frame_.segment.in_place = stream_->in_place() && !frame_.has_payload_crc;
-  const Placement at = owner_.lane_segment_header(frame_.segment);
-  if (!open() || closing_) return;
-  placement_ = at;
-  if (frame_.payload_bytes == 0) finish_payload();
-}
-
-std::span<std::byte> StreamLane::payload_room() {
-  const std::size_t left = frame_.payload_bytes - payload_done_;
-  if (placement_.to == nullptr) return nowhere().first(std::min(left, nowhere().size()));
-  return {placement_.to + payload_done_, left};
-}
-
-void StreamLane::payload_read(std::span<const std::byte> bytes) {
-  if (frame_.has_payload_crc) payload_crc_seen_ = crc32c(payload_crc_seen_, bytes);
-  payload_moved(bytes.size());
-}
-
-void StreamLane::payload_moved(std::size_t bytes) {
-  payload_done_ += bytes;
-  owner_.lane_received(bytes, has_data(frame_));
-  if (payload_done_ == frame_.payload_bytes) finish_payload();
-}
-
-void StreamLane::finish_payload() {
-  in_payload_ = false;
-  if (frame_.has_payload_crc && payload_crc_seen_ != frame_.payload_crc) {
-    return broken("the checksum of a payload does not fit");
-  }
-  if (!placement_.drops() || frame_.segment.slice.is_one()) {
-    const Placement at = placement_;
-    // Another lane may have written behind what this one had read.
-    if (frame_.has_payload_crc && at.to != nullptr && owner_.lane_shares(frame_.segment) &&
-        crc32c(0, {at.to, frame_.payload_bytes}) != frame_.payload_crc) {
-      return broken("the checksum of a payload does not fit");
-    }
-    owner_.lane_segment(frame_.segment, at);
-  }
-}
-
-void StreamLane::drop_slice(std::uint64_t number, std::uint32_t offset) {
-  const Slice& slice = frame_.segment.slice;
-  const bool is_it = in_payload_ && frame_.type == FrameType::slice && slice.number == number &&
-                     slice.offset == offset;
-  if (is_it) placement_ = {};
 }
 
 }  // namespace pccl

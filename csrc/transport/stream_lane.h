@@ -6,6 +6,10 @@
 // wait, but for those behind which they keep their order (small sends, and what is passed on for
 // others), and these they take along after some seconds.
 //
+// Bytes are moved in steps of three parts: what to move, the moving itself, and what others are
+// told of it. A bulk lane over a socket takes its steps in turns (turns.h), so that the second part
+// may run on any thread; all other lanes take theirs at once.
+//
 // A bulk lane over TCP keeps a copy of each slice that it has written until the other side's
 // machine has acknowledged it. So when the connection is lost, other lanes send what was lost with
 // it.
@@ -25,12 +29,13 @@
 #include "transport/send_turns.h"
 #include "transport/stream.h"
 #include "transport/transport.h"
+#include "transport/turns.h"
 
 namespace pccl {
 
 /// `payload_crc`: payloads go out with a checksum. `turns`: the rate under which it sends; null:
 /// none.
-class StreamLane final : public Lane, private SendTurns::Sender {
+class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
  public:
   StreamLane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<Stream> stream,
              bool payload_crc, SendTurns* turns = nullptr);
@@ -58,13 +63,22 @@ class StreamLane final : public Lane, private SendTurns::Sender {
 
  private:
   void ready(bool readable, bool writable);
+  void move_all(bool readable, bool writable);
+  /// What is used in place moves no bytes, and has to be used where it lies.
+  [[nodiscard]] bool takes_turns() const { return kind_ == Kind::bulk && !stream_->in_place(); }
   void watch();
+  [[nodiscard]] bool prepare() override;
+  [[nodiscard]] std::size_t move() override;
+  void settle() override;
+  void rest() override;
   void read();
+  void move_read();
+  bool settle_read();
   void parse();
   bool begin_frame(std::span<const std::byte> bytes, std::size_t header_size);
   void begin_payload();
   std::span<std::byte> payload_room();
-  void payload_read(std::span<const std::byte> bytes);
+  void look_at(std::span<const std::byte> payload);
   bool read_part();
   [[nodiscard]] std::size_t wanted_bytes() const;
   void payload_moved(std::size_t bytes);
@@ -72,6 +86,10 @@ class StreamLane final : public Lane, private SendTurns::Sender {
   void broken(const std::string& reason);
   void ended(const std::string& reason);
   void send_on() override { flush(); }
+  [[nodiscard]] bool prepare_write();
+  void move_write();
+  bool settle_write();
+  void rest_write(bool more);
   void refill();
   [[nodiscard]] bool refill_loose();
   [[nodiscard]] std::size_t budget();
@@ -90,6 +108,24 @@ class StreamLane final : public Lane, private SendTurns::Sender {
   bool payload_crc_;
   bool started_ = false;
 
+  static constexpr std::size_t kTurnBytes = 4U << 20;  // then others have their turn
+  static constexpr int kTurnCalls = 16;
+  // A turn, and the step that is under way.
+  struct Way {
+    bool goes_on = false;  // there may be more to move, in this turn or the next one
+    bool moves = false;    // in this step, of which others have not been told
+    std::size_t turn = 0;  // bytes
+    Stream::Moved moved;
+  };
+  bool has_turn_ = false;
+  bool writes_in_turn_ = false;
+  Way in_;
+  Way out_;
+  int reads_ = 0;               // of the turn
+  std::size_t room_ = 0;        // of the step: bytes that could have been read
+  std::size_t of_payload_ = 0;  // of them
+  bool alone_ = false;  // other lanes may write to the same place: reads on the loop's thread
+
   // Reading. `buffer_` holds what follows the payload that is being read.
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0;
@@ -103,6 +139,8 @@ class StreamLane final : public Lane, private SendTurns::Sender {
 
   // Writing.
   std::deque<Outgoing> queue_;
+  std::deque<Outgoing> sent_;  // whole, and the owner has not been told
+  std::size_t budget_ = 0;     // of the step
   bool write_failed_ = false;
   std::string write_error_;
   bool closing_ = false;

@@ -84,7 +84,7 @@ struct TlsStream::State : std::enable_shared_from_this<State> {
   [[nodiscard]] Moved read(std::span<const iovec> parts);
   [[nodiscard]] Moved peek(std::span<std::byte> into);
   [[nodiscard]] std::size_t decrypt(std::span<std::byte> into);
-  [[nodiscard]] Moved outcome_of(std::size_t moved);
+  [[nodiscard]] Moved outcome_of(std::size_t moved) const;
   void failed(int result, const char* doing);
   /// Will `read` never again say `later`?
   [[nodiscard]] bool over() const { return !error.empty() || ended; }
@@ -129,7 +129,7 @@ struct TlsStream::State : std::enable_shared_from_this<State> {
   bool want_read = false;
   bool want_write = false;
   bool tells_later = false;
-  bool gives_way = false;
+  bool moves_apart = false;  // who writes does so in its turn, and flushes then
 };
 
 // ------------------------------------------------------------------------------- OpenSSL's side
@@ -286,7 +286,7 @@ void TlsStream::State::under_ready(bool readable, bool writable) {
   const bool waited = handshaking();
   if (waited) {
     handshake();
-  } else if (writable) {
+  } else if (writable && !(moves_apart && want_write)) {
     flush();
   }
   const bool all = waited && !handshaking();
@@ -297,8 +297,8 @@ void TlsStream::State::tell(bool readable, bool writable) {
   if (under == nullptr) return;
   if (!handshaking() && ready && *ready) {
     const bool readable_now = want_read && (readable || over());
-    const bool writable_now =
-        want_write && ((writable && pending() == 0) || broken() || !write_error.empty());
+    const bool writable_now = want_write && ((writable && (moves_apart || pending() == 0)) ||
+                                             broken() || !write_error.empty());
     const auto called = ready;
     if (readable_now || writable_now) (*called)(readable_now, writable_now);
   }
@@ -311,17 +311,12 @@ void TlsStream::State::tell_later() {
   const bool bytes_wait = want_read && (!peeked.empty() || (more && SSL_has_pending(ssl) == 1));
   if (!bytes_wait && !(want_read && over()) && !(want_write && broken())) return;
   tells_later = true;
-  const auto tell_now = [state = weak_from_this()] {
+  clock.defer([state = weak_from_this()] {
     const auto alive = state.lock();
     if (!alive) return;
     alive->tells_later = false;
     alive->tell(alive->more || !alive->peeked.empty(), false);
-  };
-  if (gives_way) {
-    clock.defer_patiently(tell_now);
-  } else {
-    clock.defer(tell_now);
-  }
+  });
 }
 
 void TlsStream::State::watch() {
@@ -402,7 +397,6 @@ Stream::Moved TlsStream::State::write(std::span<const iovec> parts) {
   if (well) encrypt_gathered();
   if (!well) return {Outcome::failed, 0, error};
   flush();
-  watch();
   if (moved == 0) return {};
   return {Outcome::moved, moved, {}};
 }
@@ -459,8 +453,7 @@ Stream::Moved TlsStream::State::peek(std::span<std::byte> into) {
   return outcome_of(moved);
 }
 
-Stream::Moved TlsStream::State::outcome_of(std::size_t moved) {
-  tell_later();
+Stream::Moved TlsStream::State::outcome_of(std::size_t moved) const {
   if (moved > 0) return {Outcome::moved, moved, {}};
   if (!error.empty()) return {Outcome::failed, 0, error};
   return {ended ? Outcome::ended : Outcome::later, 0, {}};
@@ -526,11 +519,35 @@ Secret TlsStream::exported(std::string_view label) const {
   return Secret(bytes);
 }
 
-Stream::Moved TlsStream::read(std::span<const iovec> parts) { return state_->read(parts); }
+Stream::Moved TlsStream::read(std::span<const iovec> parts) {
+  Moved moved = state_->read(parts);
+  state_->tell_later();
+  return moved;
+}
 
-Stream::Moved TlsStream::peek(std::span<std::byte> into) { return state_->peek(into); }
+Stream::Moved TlsStream::peek(std::span<std::byte> into) {
+  Moved moved = state_->peek(into);
+  state_->tell_later();
+  return moved;
+}
 
-Stream::Moved TlsStream::write(std::span<const iovec> parts) { return state_->write(parts); }
+Stream::Moved TlsStream::write(std::span<const iovec> parts) {
+  Moved moved = state_->write(parts);
+  if (moved.outcome == Outcome::moved) state_->watch();
+  return moved;
+}
+
+Stream::Moved TlsStream::read_apart(std::span<const iovec> parts) { return state_->read(parts); }
+
+Stream::Moved TlsStream::write_apart(std::span<const iovec> parts) {
+  state_->moves_apart = true;
+  return state_->write(parts);
+}
+
+void TlsStream::settle() {
+  state_->watch();
+  state_->tell_later();
+}
 
 std::size_t TlsStream::unacknowledged_bytes() const {
   return state_->pending() + state_->under->unacknowledged_bytes();
@@ -569,11 +586,6 @@ void TlsStream::want(bool read, bool write) {
   state_->want_write = write;
   state_->watch();
   state_->tell_later();
-}
-
-void TlsStream::give_way() {
-  state_->gives_way = true;
-  state_->under->give_way();
 }
 
 void TlsStream::close() {

@@ -69,7 +69,9 @@ class TlsStream final : public Stream {
   void shut() override;
   void on_ready(Ready ready) override;
   void want(bool read, bool write) override;
-  void give_way() override;
+  [[nodiscard]] Moved read_apart(std::span<const iovec> parts) override;
+  [[nodiscard]] Moved write_apart(std::span<const iovec> parts) override;
+  void settle() override;
   void close() override;
   [[nodiscard]] bool open() const override;
   [[nodiscard]] std::string remote() const override;

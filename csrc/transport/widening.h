@@ -47,11 +47,14 @@ class Widening {
   };
   /// `least`: bulk lanes that a link has without this class. `dials`: this side has dialled the
   /// link, so it dials more lanes at once. The other one waits a while: both ends may want more,
-  /// and a lane serves both.
-  Widening(Loop& loop, std::size_t least, bool dials, Calls calls)
+  /// and a lane serves both. `of_short_line`: bulk lanes that a link with much to carry
+  /// gets over a short line,
+  /// on which one connection carries what one thread can move.
+  Widening(Loop& loop, std::size_t least, bool dials, std::size_t of_short_line, Calls calls)
       : loop_(loop),
         least_(least),
         dials_(dials),
+        of_short_line_(of_short_line),
         calls_(std::move(calls)),
         count_(least, kWidestLossyLanes) {}
 
@@ -65,16 +68,19 @@ class Widening {
 
  private:
   void look();
-  void dial(const LinkLoad& load);
+  void dial_lacking(const LinkLoad& load, std::size_t wanted);
+  void dial(const LinkLoad& load, std::size_t wanted);
 
   Loop& loop_;
   const std::size_t least_;
   const bool dials_;
+  const std::size_t of_short_line_;
   Calls calls_;
   LaneCount count_;
   LinePace pace_;
   LinkLoad last_;
   std::uint64_t last_ms_ = 0;
+  std::uint64_t carried_ = 0;         // bytes, while somebody looked
   std::uint64_t lacks_since_ms_ = 0;  // 0: has all lanes that it wants
   std::uint64_t not_before_ms_ = 0;
   std::uint64_t rests_until_ms_ = 0;  // after a loss

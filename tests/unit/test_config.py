@@ -17,6 +17,7 @@ from pccl_backend._config import (
     launches_block,
     parse_url,
     unread_variables,
+    usual_threads,
 )
 
 
@@ -204,6 +205,30 @@ def test_a_rate_under_the_least_is_refused_with_the_least() -> None:
     assert Options().to_engine()["max_rate"] == 0
     no_cap = Options(max_rate=0).with_environment({"PCCL_MAX_RATE": "10MB"})
     assert no_cap.max_rate == 0
+
+
+def test_threads_are_half_of_the_cores_divided_among_the_processes_of_the_machine() -> None:
+    for cores, processes, threads in [
+        (1, "", 1),
+        (2, "", 1),
+        (4, "", 2),
+        (64, "", 4),
+        (96, "8", 4),
+        (16, "4", 2),
+        (16, "16", 1),
+        (8, "0", 4),
+        (8, "many", 4),
+    ]:
+        assert usual_threads(cores, {"LOCAL_WORLD_SIZE": processes}) == threads
+    assert usual_threads(8, {}) == 4
+    assert Options().to_engine()["threads"] == usual_threads()
+    assert Options.from_environment({"PCCL_THREADS": "64"}).to_engine()["threads"] == 64
+
+
+@pytest.mark.parametrize("wrong", ["0", "65", "-1", "two", "1.5"])
+def test_a_wrong_number_of_threads_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="PCCL_THREADS='"):
+        Options.from_environment({"PCCL_THREADS": wrong})
 
 
 def test_options_become_fields_of_the_engine() -> None:

@@ -65,6 +65,8 @@ struct Shape {
   bool crc;
   std::size_t segment_bytes;
   bool shared_memory = false;
+  bool encrypted = false;
+  std::size_t threads = 1;  // that move the bytes
 };
 
 class Segments : public testing::TestWithParam<Shape> {};
@@ -75,7 +77,8 @@ TEST_P(Segments, of_64_mib_arrive_intact_in_both_directions_at_once) {
   options.bulk_lanes = shape.bulk_lanes;
   options.payload_crc = shape.crc;
   options.shared_memory = shape.shared_memory;
-  Pair pair(options);
+  if (shape.encrypted) options.plaintext = Plaintext::none;
+  Pair pair(options, shape.threads);
   pair.open();
   const std::size_t size = (32U << 20) + 12345;
   Tensor up(size, 1);
@@ -102,8 +105,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Segments,
                          testing::Values(Shape{1, false, 1U << 20}, Shape{4, true, 1U << 20},
                                          Shape{0, true, 1U << 20}, Shape{3, false, 100001},
                                          Shape{1, true, 8000}, Shape{1, true, 1U << 20, true},
-                                         Shape{0, false, 100001, true},
-                                         Shape{4, false, 8000, true}));
+                                         Shape{0, false, 100001, true}, Shape{4, false, 8000, true},
+                                         Shape{1, false, 1U << 20, false, true},
+                                         Shape{4, true, 1U << 20, false, false, 3},
+                                         Shape{4, false, 1U << 20, false, true, 3},
+                                         Shape{1, false, 100001, false, true, 2}));
 
 TEST(Links, segments_of_no_bytes_arrive_when_they_have_a_place) {
   Pair pair;

@@ -19,6 +19,7 @@
 #include "support.h"
 #include "transport/fd_registry.h"
 #include "transport/poll.h"
+#include "transport/turns.h"
 
 namespace pccl {
 namespace {
@@ -206,104 +207,41 @@ TEST(Loop, watches_may_end_in_a_look_and_in_what_runs_just_before_the_loop_waits
   loop.run_once(false);
 }
 
-/// A socket that always has a byte to read, and a watch over it that reads none.
-struct AlwaysReady {
-  AlwaysReady(Loop& loop, std::function<void()> seen) {
-    int fds[2] = {-1, -1};
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-    near = Socket(loop, fds[0]);
-    far = Socket(loop, fds[1]);
-    EXPECT_EQ(::write(far.fd(), "x", 1), 1);
-    poll =
-        std::make_unique<Poll>(loop, near.fd(), [seen = std::move(seen)](bool, bool) { seen(); });
-    poll->want(true, false);
+/// Moves a byte in each turn, and enters again.
+struct Restless : Mover {
+  explicit Restless(Loop& loop_) : loop(loop_) { loop.turns().enter(*this); }
+  ~Restless() override { loop.turns().leave(*this); }
+  bool prepare() override { return std::exchange(fresh, false); }
+  std::size_t move() override { return 1; }
+  void settle() override {}
+  void rest() override {
+    ++rests;
+    fresh = true;
+    loop.turns().enter(*this);
   }
-  Socket near, far;
-  std::unique_ptr<Poll> poll;
+  Loop& loop;
+  bool fresh = true;
+  int rests = 0;
 };
 
-TEST(Loop, what_gives_way_takes_turns_where_a_round_would_take_long) {
+TEST(Loop, gives_turns_in_each_round_and_does_not_wait_while_a_mover_does) {
   Loop loop;
-  constexpr std::size_t kMany = 12;
-  std::vector<int> turns(kMany);
-  std::vector<std::unique_ptr<AlwaysReady>> many;
-  for (std::size_t i = 0; i < kMany; ++i) {
-    many.push_back(std::make_unique<AlwaysReady>(loop, [&turns, i] {
-      ++turns[i];
-      std::this_thread::sleep_for(std::chrono::milliseconds(3));
-    }));
-    many.back()->poll->give_way();
-  }
-  int first_come = 0;
-  AlwaysReady urgent(loop, [&] { ++first_come; });
-  int rounds = 0;
-  const auto least = [&] { return *std::min_element(turns.begin(), turns.end()); };
-  while (least() < 3 && rounds < 1000) {
+  Restless mover(loop);
+  int timers = 0;
+  const auto timer = loop.timer(1, 1, [&] { ++timers; });
+  for (int round = 1; round <= 50; ++round) {
     loop.run_once(/*wait=*/true);
-    ++rounds;
-    EXPECT_EQ(first_come, rounds);
-    // Nobody has a second turn before all have had the first one.
-    EXPECT_LE(*std::max_element(turns.begin(), turns.end()) - least(), 1);
+    EXPECT_EQ(mover.rests, round);
   }
-  EXPECT_EQ(least(), 3);
-  // Two have a turn in a round of more than 4 ms; three where the machine's clock is generous.
-  EXPECT_GE(rounds, 3 * static_cast<int>(kMany) / 3);
+  while (timers == 0) loop.run_once(/*wait=*/true);
 }
 
-TEST(Loop, what_was_deferred_patiently_takes_turns_and_the_loop_does_not_wait_for_it) {
-  Loop loop;
-  std::vector<int> order;
-  const auto slow = [&](int number) {
-    order.push_back(number);
-    std::this_thread::sleep_for(std::chrono::milliseconds(3));
-  };
-  for (int i = 0; i < 6; ++i) {
-    loop.defer_patiently([&, i] {
-      slow(i);
-      if (i == 0) loop.defer_patiently([&] { slow(6); });
-    });
-  }
-  int first_come = 0;
-  int rounds = 0;
-  for (AlwaysReady urgent(loop, [&] { ++first_come; }); order.size() < 7 && rounds < 100;) {
-    loop.run_once(/*wait=*/true);
-    ++rounds;
-    EXPECT_EQ(first_come, rounds);
-  }
-  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6}));
-  EXPECT_GE(rounds, 3);
-  loop.defer_patiently([&] { order.clear(); });
-  while (!order.empty()) loop.run_once(/*wait=*/true);  // nothing else would end a wait
-}
-
-TEST(Loop, what_was_deferred_patiently_and_sockets_that_give_way_leave_time_to_each_other) {
-  Loop loop;
-  int turns = 0;
-  int ran = 0;
-  AlwaysReady socket(loop, [&] { ++turns; });
-  socket.poll->give_way();
-  std::function<void()> slow = [&] {
-    ++ran;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    loop.defer_patiently(slow);
-  };
-  loop.defer_patiently(slow);
-  for (int i = 0; i < 10; ++i) loop.run_once(/*wait=*/true);
-  EXPECT_EQ(ran, 10);
-  EXPECT_GE(turns, 5);
-}
-
-TEST(Loop, all_that_gives_way_has_its_turn_in_one_short_round) {
-  Loop loop;
-  int turns = 0;
-  std::vector<std::unique_ptr<AlwaysReady>> many;
-  for (int i = 0; i < 12; ++i) {
-    many.push_back(std::make_unique<AlwaysReady>(loop, [&] { ++turns; }));
-    many.back()->poll->give_way();
-  }
-  int rounds = 0;
-  for (; rounds < 100 && turns < 12 * 50; ++rounds) loop.run_once(/*wait=*/true);
-  EXPECT_LT(rounds, 100);  // unless the thread was stopped for milliseconds half of the time
+TEST(Loop, that_goes_with_a_mover_that_waits) {
+  auto loop = std::make_unique<Loop>(/*threads=*/3);
+  auto mover = std::make_unique<Restless>(*loop);
+  loop->run_once(/*wait=*/true);
+  mover.reset();
+  loop->run_once(/*wait=*/false);
 }
 
 TEST(FdRegistry, a_forked_child_closes_all_descriptors_of_the_loop_and_nothing_else) {

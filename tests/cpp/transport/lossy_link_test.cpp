@@ -103,7 +103,8 @@ struct End : LinkOwner, DirectEvents {
 };
 
 struct Play {
-  Play(std::uint64_t seed, bool encrypted_) : random(seed), encrypted(encrypted_) {
+  Play(std::uint64_t seed, bool encrypted_, std::size_t threads = 1)
+      : random(seed), encrypted(encrypted_), loop(threads) {
     room = std::size_t{1} << (12 + random.below(9));
     for (std::size_t i = 0; i < 2 + random.below(5); ++i) dial();
     for (End* end : {&a, &b}) {
@@ -245,15 +246,18 @@ struct Play {
 };
 
 #ifdef __SANITIZE_THREAD__
-constexpr std::uint64_t kSeeds = 16;  // on one thread there are no races to find, and it is slow
+constexpr std::uint64_t kSeeds = 16;  // it is slow
 #else
 constexpr std::uint64_t kSeeds = 160;
 #endif
 
-TEST(LossyLink, loses_no_segment_and_touches_no_memory_of_others) {
+/// Of the loop; with several the lanes of both ends move their bytes at the same time.
+class LossyLink : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(LossyLink, loses_no_segment_and_touches_no_memory_of_others) {
   std::uint64_t lost = 0;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    Play play(seed, /*encrypted=*/seed % 2 == 0);
+    Play play(seed, /*encrypted=*/seed % 2 == 0, GetParam());
     for (int i = 0; i < 600; ++i) {
       play.step();
       if (play.random.below(3) == 0) play.run();
@@ -268,6 +272,8 @@ TEST(LossyLink, loses_no_segment_and_touches_no_memory_of_others) {
   }
   EXPECT_GT(lost, kSeeds * 3 / 2);
 }
+
+INSTANTIATE_TEST_SUITE_P(Threads, LossyLink, testing::Values(1, 3));
 
 /// A link with four bulk lanes whose line carries 4 Mbit/s, over one connection after the other;
 /// those from `dead` on bring nothing over.
@@ -300,7 +306,7 @@ struct SlowLine : Play {
   std::size_t next = 0;
 };
 
-TEST(LossyLink, sends_nothing_twice_only_because_the_line_is_slow) {
+TEST(SlowLink, sends_nothing_twice_only_because_the_line_is_slow) {
   SlowLine line;
   std::uint64_t bytes = 0;
   for (int call = 0; call < 3; ++call) {
@@ -312,7 +318,7 @@ TEST(LossyLink, sends_nothing_twice_only_because_the_line_is_slow) {
   }
 }
 
-TEST(LossyLink, waits_no_minute_for_lanes_that_are_dead) {
+TEST(SlowLink, waits_no_minute_for_lanes_that_are_dead) {
   SlowLine line;
   line.a.send(++line.ids, 8 * kSliceBytes);
   EXPECT_LT(line.arrives(), 5'000U);

@@ -9,6 +9,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -70,6 +71,7 @@ class PlayedConnection {
     using Stream::read;
     using Stream::write;
     Moved read(std::span<const iovec> parts) override {
+      const std::lock_guard lock(of_.mutex_);
       std::size_t moved = 0;
       for (const iovec& part : parts) {
         const std::size_t now = std::min(part.iov_len, in().unread.size());
@@ -83,6 +85,7 @@ class PlayedConnection {
       return {ends() ? Outcome::ended : Outcome::later, 0, {}};
     }
     Moved write(std::span<const iovec> parts) override {
+      const std::lock_guard lock(of_.mutex_);
       if (out().failed) return {Outcome::failed, 0, "lost on purpose"};
       std::size_t moved = 0;
       for (const iovec& part : parts) {
@@ -139,6 +142,7 @@ class PlayedConnection {
   }
 
   Loop& loop_;
+  std::mutex mutex_;  // both ends may move bytes at once, on threads that help the loop
   std::size_t room_;
   std::array<Way, 2> ways_;
   std::array<End*, 2> ends_{};

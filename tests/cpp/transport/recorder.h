@@ -81,7 +81,7 @@ struct End {
 
 /// Two processes in one, `low` (it dials) and `high` (it accepts), on one loop.
 struct Pair {
-  explicit Pair(LinkOptions options = {}) {
+  explicit Pair(LinkOptions options = {}, std::size_t threads = 1) : loop(threads) {
     options.listen_hosts = {"127.0.0.1"};
     for (End* end : {&low, &high}) {
       auto made = make_tcp_links(loop, end->events, KeyPair::make(), options);

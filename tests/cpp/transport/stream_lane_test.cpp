@@ -4,6 +4,12 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
 #include "base/limits.h"
 #include "memory_stream.h"
 #include "support.h"
@@ -55,6 +61,61 @@ TEST(StreamLane, control_and_relay_frames_break_a_bulk_lane_and_nothing_is_kept_
           test::run_until(loop, [&] { return !owner.types.empty() || !owner.over.empty(); }));
       EXPECT_EQ(owner.over.empty(), kind == Lane::Kind::small) << owner.over;
       EXPECT_EQ(owner.types.empty(), kind == Lane::Kind::bulk);
+    }
+  }
+}
+
+/// Works on each segment for longer than turns last, and then sends one back.
+struct Answering : Owner {
+  Placement lane_segment_header(const SegmentHeader&) override { return {memory.data(), 1, 0}; }
+  void lane_segment(const SegmentHeader&, const Placement&) override {
+    ++segments;
+    if (!answers) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(6));
+    push();
+  }
+  void push() {
+    Outgoing frame;
+    frame.frame.type = FrameType::segment;
+    frame.frame.payload_bytes = frame.frame.segment.bytes = kBytes;
+    frame.payload = memory.data();
+    waiting.push_back(std::move(frame));
+    if (lane->idle()) lane->flush();
+  }
+  std::optional<Outgoing> lane_next(const Lane&) override {
+    if (waiting.empty()) return std::nullopt;
+    Outgoing next = std::move(waiting.front());
+    waiting.pop_front();
+    return next;
+  }
+  static constexpr std::uint32_t kBytes = 100'000;
+  std::vector<std::byte> memory = std::vector<std::byte>(kBytes);
+  std::deque<Outgoing> waiting;
+  StreamLane* lane = nullptr;
+  bool answers = false;
+  int segments = 0;
+};
+
+TEST(StreamLane, what_is_flushed_in_a_turn_goes_when_the_time_of_the_turn_is_over) {
+  for (const std::size_t threads : {1U, 3U}) {
+    Loop loop(threads);
+    int fds[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    Answering asks;
+    Answering answers;
+    answers.answers = true;
+    std::vector<std::unique_ptr<StreamLane>> lanes;
+    for (std::size_t i = 0; i < 2; ++i) {
+      Answering& owner = i == 0 ? asks : answers;
+      lanes.push_back(std::make_unique<StreamLane>(
+          loop, owner, Lane::Kind::bulk, std::make_unique<SocketStream>(loop, Socket(loop, fds[i])),
+          false));
+      owner.lane = lanes.back().get();
+      lanes.back()->start();
+    }
+    for (int i = 1; i <= 5; ++i) {
+      asks.push();
+      ASSERT_TRUE(test::run_until(loop, [&] { return asks.segments == i; }, 5000)) << threads;
     }
   }
 }

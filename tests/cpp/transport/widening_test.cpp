@@ -9,8 +9,8 @@ namespace {
 
 /// A link over which each lane carries so much for each look.
 struct Played {
-  explicit Played(bool dials)
-      : widening(loop, 1, dials,
+  explicit Played(bool dials, std::size_t of_short_line = 1)
+      : widening(loop, 1, dials, of_short_line,
                  {[this] { return next(); }, [this](std::uint64_t) { ++mended; },
                   [this](std::size_t lanes) { used = lanes; },
                   [this](std::size_t more) {
@@ -53,6 +53,22 @@ TEST(Widening, dials_lanes_while_a_long_link_is_full) {
   ASSERT_TRUE(link.until([&] { return link.used == 4; }));
   EXPECT_EQ(link.dialled, 3U);
   EXPECT_EQ(link.load.lanes, 4U);
+}
+
+TEST(Widening, dials_a_lane_for_each_thread_once_a_short_link_has_carried_64_mib) {
+  for (const std::size_t threads : {1U, 4U}) {
+    Played link(true, threads);
+    link.load.line.least_trip_us = 50;
+    link.load.full = false;  // bursts
+    link.widening.wake();
+    ASSERT_TRUE(link.until([&] { return link.looks > 5; }));
+    EXPECT_EQ(link.dialled, 0U);
+    link.load.delivered += 60U << 20;
+    ASSERT_TRUE(link.until([&] { return link.looks > 15; }));
+    EXPECT_EQ(link.dialled, threads - 1);
+    EXPECT_EQ(link.used, 1U) << "it is not told how many, and so cuts no slices";
+    EXPECT_EQ(link.pace, 0U);
+  }
 }
 
 TEST(Widening, holds_connections_to_what_a_crowded_line_carries_those_by_losses_from_5_ms_on) {

@@ -1,0 +1,78 @@
+#include "transport/helpers.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace pccl {
+namespace {
+
+std::size_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+TEST(Helpers, do_each_piece_once_and_what_they_wrote_is_there) {
+  for (const std::size_t threads : {1U, 2U, 5U}) {
+    Helpers helpers(threads);
+    EXPECT_EQ(helpers.threads(), threads);
+    for (std::size_t round = 0; round < 3000; ++round) {
+      std::vector<std::size_t> done(round % 17);
+      helpers.each(done.size(), [&](std::size_t piece) { done[piece] += piece + round; });
+      for (std::size_t piece = 0; piece < done.size(); ++piece) {
+        ASSERT_EQ(done[piece], piece + round);
+      }
+    }
+  }
+}
+
+TEST(Helpers, are_woken_when_they_have_slept) {
+  Helpers helpers(3);
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // they look for some 50 us
+    std::vector<int> done(6);
+    helpers.each(done.size(), [&](std::size_t piece) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));  // so does the one that asks
+      done[piece] = 1;
+    });
+    EXPECT_EQ(std::accumulate(done.begin(), done.end(), 0), 6);
+  }
+}
+
+TEST(Helpers, start_when_they_are_needed) {
+  const std::size_t before = threads_of_this_process();
+  Helpers helpers(4);
+  helpers.each(1, [](std::size_t) {});
+  EXPECT_EQ(threads_of_this_process(), before);
+  helpers.each(2, [](std::size_t) {});
+  EXPECT_EQ(threads_of_this_process(), before + 3);
+}
+
+TEST(Helpers, tell_of_an_exception_when_all_pieces_are_done_and_go_on) {
+  Helpers helpers(3);
+  std::vector<int> done(8);
+  const auto work = [&](std::size_t piece) {
+    if (piece % 3 == 0) throw std::runtime_error("a piece");
+    done[piece] = 1;
+  };
+  EXPECT_THROW(helpers.each(done.size(), work), std::runtime_error);
+  EXPECT_EQ(done, (std::vector<int>{0, 1, 1, 0, 1, 1, 0, 1}));
+  helpers.each(done.size(), [&](std::size_t piece) { done[piece] = 2; });
+  EXPECT_EQ(done, std::vector<int>(8, 2));
+}
+
+TEST(Helpers, of_one_thread_only_have_the_one_that_asks) {
+  Helpers helpers(1);
+  std::vector<std::thread::id> ids(4);
+  helpers.each(4, [&](std::size_t piece) { ids[piece] = std::this_thread::get_id(); });
+  EXPECT_EQ(ids, std::vector<std::thread::id>(4, std::this_thread::get_id()));
+}
+
+}  // namespace
+}  // namespace pccl

@@ -1,0 +1,123 @@
+"""Ranks whose bytes are moved, encrypted and added up by several threads: the same results."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import fixed_group, hear, say
+
+MANY = 8
+ELEMENTS = 3_000_001
+LANES = 1 + 3  # a small one, and a bulk one for each thread once a link has been full for a while
+CALLS_MAX = 100
+
+
+def threads_of(pid: int) -> list[str]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [(task / "comm").read_text().strip() for task in tasks]
+
+
+def reduces_much(rank: int, world: int, meet: str) -> None:
+    """Large tensors, several in flight, exact and quantised; then its links and threads."""
+    import pccl_backend as pccl
+
+    dist = fixed_group(rank, world, meet)
+    for call in range(CALLS_MAX):
+        tensors = [
+            torch.arange(ELEMENTS, dtype=torch.float32) % 97 + rank + i + call for i in range(MANY)
+        ]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for work in works:
+            work.wait()
+        for i, tensor in enumerate(tensors):
+            of_all = (torch.arange(ELEMENTS, dtype=torch.float32) % 97 + i + call) * world
+            assert torch.equal(tensor, of_all + sum(range(world))), (call, i)
+        lanes = torch.tensor(max(link["lanes"] for link in pccl.links()))
+        dist.all_reduce(lanes, dist.ReduceOp.MIN)
+        if call >= 3 and lanes == LANES:
+            break
+    fewer = torch.full((ELEMENTS,), 0.5) * (rank + 1)
+    pccl.all_reduce(fewer, quantise="int8")
+    assert torch.allclose(fewer, torch.tensor(0.5 * sum(range(1, world + 1))))
+    parts = [torch.empty(ELEMENTS, dtype=torch.bfloat16) for _ in range(world)]
+    dist.all_gather(parts, torch.full((ELEMENTS,), float(rank), dtype=torch.bfloat16))
+    assert all(part.eq(of).all() for of, part in enumerate(parts))
+    say(threads=threads_of(os.getpid()), lanes=[link["lanes"] for link in pccl.links()])
+    hear()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("plaintext", "world"), [("all", 2), ("none", 2), ("none", 3)])
+def test_several_threads_give_the_same_results(
+    run_peers: Any, tmp_path: Path, plaintext: str, world: int
+) -> None:
+    env = {"PCCL_THREADS": "3", "PCCL_SHARED_MEMORY": "0", "PCCL_PLAINTEXT": plaintext}
+    peers = run_peers(reduces_much, world, world, str(tmp_path / "meet"), env=env)
+    said = [peer.next() for peer in peers]
+    for line in said:
+        assert line["threads"].count("pccl-helper") == 2
+        assert max(line["lanes"]) == LANES
+    for peer in peers:
+        peer.tell("go on")
+        peer.finish()
+
+
+def reduces_until_killed(rank: int, world: int, meet: str) -> None:
+    dist = fixed_group(rank, world, meet)
+    ones = torch.ones(16_000_000)
+    done = 0
+    try:
+        while True:
+            dist.all_reduce(ones)
+            ones.fill_(1)
+            done += 1
+            if done == 2:
+                say(done=done)
+    except RuntimeError as error:
+        say(error=str(error))
+
+
+def test_a_rank_that_dies_while_threads_move_bytes_ends_the_call_of_the_others(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    env = {"PCCL_THREADS": "3", "PCCL_SHARED_MEMORY": "0", "PCCL_PLAINTEXT": "none"}
+    peers = run_peers(reduces_until_killed, 3, 3, str(tmp_path / "meet"), env=env)
+    for peer in peers:
+        assert peer.next() == {"done": 2}
+    os.kill(peers[1].pid, signal.SIGKILL)
+    for peer in (peers[0], peers[2]):
+        assert "rank 1" in peer.next()["error"]
+        peer.finish()
+
+
+def forks_between_calls(rank: int, world: int, meet: str) -> None:
+    dist = fixed_group(rank, world, meet)
+    for call in range(2):
+        ones = torch.ones(8_000_000)
+        for _ in range(20):
+            dist.all_reduce(ones)
+            assert ones.eq(world).all()
+            ones.fill_(1)
+        if call == 0:
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    say(helpers=threads_of(os.getpid()).count("pccl-helper"))
+    hear()
+    dist.destroy_process_group()
+
+
+def test_threads_go_on_after_a_fork_of_their_process(run_peers: Any, tmp_path: Path) -> None:
+    env = {"PCCL_THREADS": "2", "PCCL_SHARED_MEMORY": "0", "PCCL_PLAINTEXT": "none"}
+    peers = run_peers(forks_between_calls, 2, 2, str(tmp_path / "meet"), env=env)
+    for peer in peers:
+        assert peer.next() == {"helpers": 1}
+    for peer in peers:
+        peer.tell("go on")
+        peer.finish()
