@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ._cores import usual_threads
 from ._version import __version__
 
 NAME = "pccl"  # of the backend; _register.py has its own, since it loads nothing
@@ -36,7 +37,6 @@ SECONDS_MAX = 365.0 * 24 * 3600
 MAX_RATE_LEAST = 1 << 20  # with less, members of a run would give each other up
 MAX_RATE_MOST = 10**12
 THREADS_MAX = 64
-USUAL_THREADS_MAX = 4
 RATE_UNITS = {
     **{"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9},
     **{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
@@ -175,9 +175,9 @@ class Options:
             system lets this process have it. False: what the system has for all connections.
             PCCL_BBR=0.
         threads: Threads of this process, 1 to 64, that move and encrypt data and add up tensors;
-            with the one thread that decides. None: a half of the cores that this process may use,
-            divided among the processes of torchrun or pccl-run on this machine, 1 at least and 4
-            at most. PCCL_THREADS.
+            with the one thread that decides. None: half of the cores that this process has time
+            for, divided among the processes of torchrun or pccl-run on this machine, 1 at least
+            and 4 at most. PCCL_THREADS.
         max_rate: Bytes a second that this process sends over the network at most, to all peers
             together, at least 1048576. Bytes that go through shared memory, and bytes to the
             master, do not count. None or 0: no cap. PCCL_MAX_RATE, which takes units: 10MB, 10MiB,
@@ -256,8 +256,8 @@ class Options:
                 _check_seconds(name, getattr(self, name))
         if self.preimage_bytes < 0:
             raise _wrong("preimage_bytes", self.preimage_bytes, "a number of bytes, 0 or more")
-        if self.threads is not None and not 1 <= self.threads <= THREADS_MAX:
-            raise _wrong("threads", self.threads, f"1 to {THREADS_MAX}")
+        if self.threads is not None and not _is_whole(self.threads, 1, THREADS_MAX):
+            raise _wrong("threads", self.threads, f"a whole number, 1 to {THREADS_MAX}")
         if self.max_rate is not None and not _is_rate(self.max_rate):
             rates = f"bytes a second, {MAX_RATE_LEAST} (1MiB) to {MAX_RATE_MOST}"
             raise _wrong("max_rate", self.max_rate, f"0 (no cap), or a whole number of {rates}")
@@ -341,20 +341,6 @@ class Options:
             "threads": self.threads or usual_threads(),
             "max_rate": self.max_rate or 0,
         }
-
-
-def usual_threads(cores: int | None = None, environment: Mapping[str, str] | None = None) -> int:
-    """The threads of a process that is given no number.
-
-    Args:
-        cores: Instead of those that this process may use.
-        environment: Instead of `os.environ`.
-    """
-    source = os.environ if environment is None else environment
-    processes = source.get("LOCAL_WORLD_SIZE", "")
-    sharers = max(1, int(processes)) if processes.isascii() and processes.isdigit() else 1
-    of_machine = len(os.sched_getaffinity(0)) if cores is None else cores
-    return min(max(1, of_machine // (2 * sharers)), USUAL_THREADS_MAX)
 
 
 def unread_variables(environment: Mapping[str, str] | None = None) -> list[str]:
@@ -547,10 +533,12 @@ def _read_bytes(text: str) -> int:
     return int(text)
 
 
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
 def _is_rate(value: object) -> bool:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return False
-    return value == 0 or MAX_RATE_LEAST <= value <= MAX_RATE_MOST
+    return _is_whole(value, 0, 0) or _is_whole(value, MAX_RATE_LEAST, MAX_RATE_MOST)
 
 
 def _read_rate(text: str) -> int:

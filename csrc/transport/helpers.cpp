@@ -1,5 +1,7 @@
 #include "transport/helpers.h"
 
+#include <algorithm>
+#include <chrono>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -10,8 +12,11 @@
 namespace pccl {
 namespace {
 
-// How often a thread looks before it sleeps: some 50 us, since being woken takes as long.
-constexpr int kLooks = 1000;
+using Clock = std::chrono::steady_clock;
+
+// A thread looks for so long before it sleeps: being woken takes as long.
+constexpr std::chrono::microseconds kLooksFor{50};
+constexpr int kLooksAtOnce = 64;  // between two looks at the clock
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -29,16 +34,24 @@ constexpr std::uint32_t untaken(std::uint64_t open) { return static_cast<std::ui
 /// Waits until `value` is another one than `seen`, and returns it.
 template <typename Value>
 Value changed(const std::atomic<Value>& value, Value seen) {
-  for (int look = 0; look < kLooks; ++look) {
-    const Value now = value.load(std::memory_order_acquire);
-    if (now != seen) return now;
-    pause_briefly();
-  }
+  const Clock::time_point until = Clock::now() + kLooksFor;
+  do {
+    for (int look = 0; look < kLooksAtOnce; ++look) {
+      const Value now = value.load(std::memory_order_acquire);
+      if (now != seen) return now;
+      pause_briefly();
+    }
+  } while (Clock::now() < until);
   value.wait(seen, std::memory_order_acquire);
   return value.load(std::memory_order_acquire);
 }
 
 }  // namespace
+
+Helpers::Helpers(std::size_t threads) : wanted_(std::max<std::size_t>(threads, 1) - 1) {
+  CPU_ZERO(&cores_);
+  ::sched_getaffinity(0, sizeof cores_, &cores_);
+}
 
 Helpers::~Helpers() {
   stops_.store(true, std::memory_order_relaxed);
@@ -63,6 +76,7 @@ void Helpers::start() {
 
 /// `round`: the last one that needs no help.
 void Helpers::run(std::uint32_t round) {
+  if (CPU_COUNT(&cores_) > 0) ::sched_setaffinity(0, sizeof cores_, &cores_);
   while (true) {
     // Within a round the number of pieces changes: only the next round is news.
     std::uint64_t open = open_.load(std::memory_order_acquire);

@@ -4,6 +4,8 @@
 // and what the pieces touch needs no locks.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -18,9 +20,9 @@ namespace pccl {
 /// Used by one thread at a time, which is the one that asks.
 class Helpers {
  public:
-  /// `threads`: with the one that asks, at least 1. The others start when they are first needed;
+  /// `threads`: with the one that asks; 0 counts as 1. The others start when they are first needed;
   /// fewer if the system gives no more.
-  explicit Helpers(std::size_t threads) : wanted_(threads - 1) {}
+  explicit Helpers(std::size_t threads);
   ~Helpers();
   Helpers(const Helpers&) = delete;
   Helpers& operator=(const Helpers&) = delete;
@@ -39,6 +41,7 @@ class Helpers {
   void work_on(std::size_t piece);
 
   std::size_t wanted_;  // threads beside the one that asks
+  cpu_set_t cores_;     // of the thread that has made this: the one that asks may be bound to one
   std::vector<std::thread> threads_;
   // The round in the upper half, the pieces that nobody has taken in the lower: so a thread that
   // comes late takes nothing of a round that it does not know.

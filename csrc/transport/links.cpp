@@ -614,7 +614,8 @@ void TcpLinks::tell_up(const Told& told) {
   link->state = Link::State::up;
   if (first) {
     link->widening = std::make_unique<Widening>(
-        loop_, options_.bulk_lanes, link->dialled, link->local() ? 1 : loop_.helpers().threads(),
+        loop_, options_.bulk_lanes, link->dialled,
+        link->local() || turns_ ? 1 : loop_.helpers().threads(),
         Widening::Calls{[&at = *link] { return at.load(); },
                         [&at = *link](std::uint64_t now_ms) { at.mend(now_ms); },
                         [&at = *link](std::size_t lanes) { at.use(lanes); },

@@ -69,12 +69,8 @@ void Loop::State::after_waiting() {
       if (one != nullptr) one->wake();
     }
   }
-  serve();
-  run_deferred();
-}
-
-void Loop::State::serve() {
   if (!turns.empty()) guard([&] { turns.serve(helpers, &uv_hrtime); });
+  run_deferred();
 }
 
 void Loop::State::rethrow() {
@@ -155,7 +151,6 @@ void Loop::run_now(const std::function<void()>& function) {
   state_->run_posted();
   state_->guard(function);
   state_->run_deferred();
-  state_->serve();
   state_->rethrow();
 }
 

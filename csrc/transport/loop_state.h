@@ -56,7 +56,6 @@ struct Loop::State {
   void run_deferred();
   void before_waiting();
   void after_waiting();
-  void serve();
   void rethrow();
 
   static State& of(const Loop& loop) { return *loop.state_; }

@@ -257,17 +257,23 @@ void StreamLane::let_go() {
 }
 
 void StreamLane::flush() {
-  // Helpers may take a part of what is written in a turn.
-  if (takes_turns() && turns_ == nullptr && loop_.helpers().threads() > 1) {
+  // What several threads may write goes in turns, but for a first piece, which leaves at once.
+  const bool in_turns = takes_turns() && turns_ == nullptr && loop_.helpers().threads() > 1;
+  if (out_.moves || (in_turns && loop_.turns().serving())) {
+    if (queue_.empty() && open() && !write_failed_) refill();  // the lane's share of what waits
     return ready(/*readable=*/false, /*writable=*/true);
   }
+  const std::size_t most = in_turns ? 1 : kTurnBytes;
   std::size_t written = 0;
-  while (written < kTurnBytes && prepare_write()) {
+  bool more = true;
+  while (more && written < most && prepare_write()) {
     move_write();
     written += out_.moved.bytes;
-    if (!settle_write()) break;
+    more = settle_write();
   }
-  rest_write(written >= kTurnBytes);
+  more = more && written >= most;
+  if (more && in_turns) return ready(/*readable=*/false, /*writable=*/true);
+  rest_write(more);
 }
 
 /// Puts frames into the queue. False: there are none, or they have to wait.

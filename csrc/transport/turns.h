@@ -52,6 +52,8 @@ class Turns {
   /// Neither waits for a turn nor has one any more.
   void leave(Mover& mover);
   [[nodiscard]] bool empty() const { return waiting_.empty(); }
+  /// Does some mover have its turn?
+  [[nodiscard]] bool serving() const { return !having_.empty(); }
   /// Gives each of those that wait now one turn, until `now_ns` says that 4 ms are over: the others
   /// come first in the next round.
   void serve(Helpers& helpers, std::uint64_t (*now_ns)());
@@ -61,7 +63,7 @@ class Turns {
   void step(Helpers& helpers);
 
   std::deque<Mover*> waiting_;
-  std::vector<Mover*> having_;  // their turn; null: has left
+  std::vector<Mover*> having_;  // their turn; null: has left it
 };
 
 }  // namespace pccl

@@ -17,8 +17,8 @@ from pccl_backend._config import (
     launches_block,
     parse_url,
     unread_variables,
-    usual_threads,
 )
+from pccl_backend._cores import usual_threads
 
 
 @pytest.mark.parametrize(
@@ -207,22 +207,12 @@ def test_a_rate_under_the_least_is_refused_with_the_least() -> None:
     assert no_cap.max_rate == 0
 
 
-def test_threads_are_half_of_the_cores_divided_among_the_processes_of_the_machine() -> None:
-    for cores, processes, threads in [
-        (1, "", 1),
-        (2, "", 1),
-        (4, "", 2),
-        (64, "", 4),
-        (96, "8", 4),
-        (16, "4", 2),
-        (16, "16", 1),
-        (8, "0", 4),
-        (8, "many", 4),
-    ]:
-        assert usual_threads(cores, {"LOCAL_WORLD_SIZE": processes}) == threads
-    assert usual_threads(8, {}) == 4
+def test_threads_are_whole_numbers_from_1_to_64() -> None:
     assert Options().to_engine()["threads"] == usual_threads()
     assert Options.from_environment({"PCCL_THREADS": "64"}).to_engine()["threads"] == 64
+    for wrong in (0, 65, -1, True, 2.0, "2"):
+        with pytest.raises(ValueError, match=r"threads is .* expected a whole number, 1 to 64"):
+            Options(threads=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", ["0", "65", "-1", "two", "1.5"])

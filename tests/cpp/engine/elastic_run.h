@@ -43,8 +43,9 @@ inline Peer start_peer(const std::string& address, EngineOptions options = {}) {
 
 /// A master and the `size` peers that have founded its run.
 struct Founded {
-  explicit Founded(std::uint32_t size) : master(master_of(size)) {
-    for (std::uint32_t i = 0; i < size; ++i) peers.push_back(start_peer(master.address));
+  explicit Founded(std::uint32_t size, const EngineOptions& options = {})
+      : master(master_of(size)) {
+    for (std::uint32_t i = 0; i < size; ++i) peers.push_back(start_peer(master.address, options));
     for (const Peer& p : peers) expect_success(p.joined);
     group = kElasticGroup;
   }

@@ -1,7 +1,9 @@
 #include "transport/helpers.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -52,6 +54,28 @@ TEST(Helpers, start_when_they_are_needed) {
   EXPECT_EQ(threads_of_this_process(), before);
   helpers.each(2, [](std::size_t) {});
   EXPECT_EQ(threads_of_this_process(), before + 3);
+}
+
+TEST(Helpers, run_on_the_cores_of_the_thread_that_made_them_not_of_the_one_that_asks) {
+  cpu_set_t all;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
+  Helpers helpers(2);
+  int first = 0;
+  while (!CPU_ISSET(first, &all)) ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  std::atomic<int> there{0};
+  std::vector<cpu_set_t> seen(2);
+  helpers.each(2, [&](std::size_t piece) {  // each thread has one piece, since both wait here
+    ::sched_getaffinity(0, sizeof seen[piece], &seen[piece]);
+    ++there;
+    while (there < 2) std::this_thread::yield();
+  });
+  ASSERT_EQ(::sched_setaffinity(0, sizeof all, &all), 0);
+  const auto is = [&](const cpu_set_t& set) { return CPU_EQUAL(&set, &all) != 0; };
+  EXPECT_TRUE(is(seen[0]) || is(seen[1]));
 }
 
 TEST(Helpers, tell_of_an_exception_when_all_pieces_are_done_and_go_on) {

@@ -306,6 +306,26 @@ struct SlowLine : Play {
   std::size_t next = 0;
 };
 
+TEST(SlowLink, each_idle_lane_takes_a_slice_before_one_takes_a_second) {
+  for (const std::size_t threads : {1U, 2U}) {  // two of which serve four lanes at once
+    Play play(1, /*encrypted=*/false, threads);
+    play.room = 256U << 10;
+    while (play.connections.size() < 13) play.dial();
+    play.a.link.use(12);
+    for (int i = 0; i < 20; ++i) {
+      for (const auto& at : play.connections) at->deliver(0, 1U << 20), at->deliver(1, 1U << 20);
+      play.run();
+    }
+    play.a.send(++play.ids, 12 * kSliceBytes);
+    for (int i = 0; i < 5; ++i) play.run();
+    std::size_t carry = 0;
+    for (std::size_t i = 1; i < play.connections.size(); ++i) {
+      if (play.connections[i]->under_way(play.ends_of_a[i]) > 1000) ++carry;
+    }
+    EXPECT_EQ(carry, 12U) << threads;
+  }
+}
+
 TEST(SlowLink, sends_nothing_twice_only_because_the_line_is_slow) {
   SlowLine line;
   std::uint64_t bytes = 0;

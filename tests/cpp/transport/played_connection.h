@@ -40,6 +40,10 @@ class PlayedConnection {
     way.under_way.erase(begin, begin + now);
     look();
   }
+  /// Bytes that this end has written and that have not arrived.
+  [[nodiscard]] std::size_t under_way(std::size_t from) const {
+    return ways_[from].under_way.size();
+  }
   /// From now on nothing arrives any more.
   void lose() { lost_ = true; }
   /// This end hears that the connection is lost. What it has under way still counts as such, as in

@@ -120,6 +120,23 @@ TEST(StreamLane, what_is_flushed_in_a_turn_goes_when_the_time_of_the_turn_is_ove
   }
 }
 
+TEST(StreamLane, a_first_piece_leaves_at_once_whatever_the_number_of_threads) {
+  for (const std::size_t threads : {1U, 3U}) {
+    Loop loop(threads);
+    int fds[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    Socket peer(loop, fds[1]);
+    Answering owner;
+    StreamLane lane(loop, owner, Lane::Kind::bulk,
+                    std::make_unique<SocketStream>(loop, Socket(loop, fds[0])), false);
+    owner.lane = &lane;
+    lane.start();
+    owner.push();
+    std::vector<std::byte> come(2 * Answering::kBytes);
+    EXPECT_GT(::recv(peer.fd(), come.data(), come.size(), 0), 10'000) << threads;
+  }
+}
+
 TEST(StreamLane, the_rest_of_a_closed_encrypted_lane_arrives_over_a_slow_connection) {
   Loop loop;
   Owner owner;
