@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "engine/ticket.h"
-#include "engine/yield_guard.h"
 #include "transport/loop.h"
+#include "transport/yield_guard.h"
 
 namespace pccl {
 

@@ -12,7 +12,7 @@
 namespace pccl {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = YieldGuard::Clock;
 
 // A thread looks for so long before it sleeps: being woken takes as long.
 constexpr std::chrono::microseconds kLooksFor{50};
@@ -34,14 +34,14 @@ constexpr std::uint32_t untaken(std::uint64_t open) { return static_cast<std::ui
 /// Waits until `value` is another one than `seen`, and returns it.
 template <typename Value>
 Value changed(const std::atomic<Value>& value, Value seen) {
-  const Clock::time_point until = Clock::now() + kLooksFor;
+  const SteadyClock::time_point until = SteadyClock::now() + kLooksFor;
   do {
     for (int look = 0; look < kLooksAtOnce; ++look) {
       const Value now = value.load(std::memory_order_acquire);
       if (now != seen) return now;
       pause_briefly();
     }
-  } while (Clock::now() < until);
+  } while (SteadyClock::now() < until);
   value.wait(seen, std::memory_order_acquire);
   return value.load(std::memory_order_acquire);
 }
@@ -109,7 +109,7 @@ void Helpers::work_on(std::size_t piece) {
 
 void Helpers::each(std::size_t count, const std::function<void(std::size_t)>& work) {
   if (count > 1 && threads_.size() < wanted_) start();
-  if (count <= 1 || threads_.empty()) {
+  if (count <= 1 || threads_.empty() || !waits_.open(SteadyClock::now())) {
     for (std::size_t piece = 0; piece < count; ++piece) work(piece);
     return;
   }
@@ -120,9 +120,11 @@ void Helpers::each(std::size_t count, const std::function<void(std::size_t)>& wo
   open_.store((std::uint64_t{round} << 32) | pieces, std::memory_order_release);
   open_.notify_all();
   work_off(round);
+  const SteadyClock::time_point done = SteadyClock::now();
   for (std::uint32_t left = left_.load(std::memory_order_acquire); left > 0;) {
     left = changed(left_, left);
   }
+  waits_.took(done, SteadyClock::now());
   work_ = nullptr;
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }

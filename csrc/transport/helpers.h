@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "transport/yield_guard.h"
+
 namespace pccl {
 
 /// Used by one thread at a time, which is the one that asks.
@@ -31,6 +33,7 @@ class Helpers {
   [[nodiscard]] std::size_t threads() const { return 1 + wanted_; }
   /// Calls work(0), …, work(count - 1), each once and in any order, on this thread and on the
   /// others, and returns when all have returned. Rethrows one of the exceptions that they threw.
+  /// On this thread alone, for a while, after the others have had to wait for a core.
   void each(std::size_t count, const std::function<void(std::size_t)>& work);
 
  private:
@@ -49,6 +52,7 @@ class Helpers {
   std::atomic<std::uint32_t> left_{0};  // pieces that are not done
   const std::function<void(std::size_t)>* work_ = nullptr;
   std::atomic<bool> stops_{false};
+  YieldGuard waits_;
   std::mutex thrown_mutex_;
   std::exception_ptr thrown_;
 };

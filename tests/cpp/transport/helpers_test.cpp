@@ -78,6 +78,28 @@ TEST(Helpers, run_on_the_cores_of_the_thread_that_made_them_not_of_the_one_that_
   EXPECT_TRUE(is(seen[0]) || is(seen[1]));
 }
 
+TEST(Helpers, are_left_alone_for_a_while_when_the_one_that_asks_has_waited_for_them) {
+  Helpers helpers(2);
+  const std::thread::id asks = std::this_thread::get_id();
+  std::vector<std::thread::id> ids(2);
+  const auto meet = [&](std::chrono::milliseconds late) {
+    std::atomic<int> there{0};
+    helpers.each(2, [&](std::size_t piece) {
+      ids[piece] = std::this_thread::get_id();
+      ++there;
+      while (there < 2) std::this_thread::yield();
+      if (ids[piece] != asks) std::this_thread::sleep_for(late);
+    });
+    return ids[0] == asks ? ids[1] : ids[0];
+  };
+  const std::thread::id other = meet(std::chrono::milliseconds(5));
+  EXPECT_NE(other, asks);
+  helpers.each(2, [&](std::size_t piece) { ids[piece] = std::this_thread::get_id(); });
+  EXPECT_EQ(ids, std::vector<std::thread::id>(2, asks));
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  EXPECT_EQ(meet(std::chrono::milliseconds(0)), other);
+}
+
 TEST(Helpers, tell_of_an_exception_when_all_pieces_are_done_and_go_on) {
   Helpers helpers(3);
   std::vector<int> done(8);

@@ -2,7 +2,8 @@
 // five times what a small message does (docs/architecture/costs.md, "Measurements"), so a waiting
 // thread looks again and again, and yields its core in between. If a yield takes long, another
 // thread (of a data loader, of another job) needs the core: then polling pauses, for longer each
-// time. Used by one thread at a time.
+// time. In the same way a thread that others help (helpers.h) goes on alone for a while where the
+// others do not get their cores. Used by one thread at a time.
 #pragma once
 
 #include <sched.h>
