@@ -174,8 +174,8 @@ class Options:
         bbr: Whether connections over long lines (a round trip of 5 ms and more) use BBR where the
             system lets this process have it. False: what the system has for all connections.
             PCCL_BBR=0.
-        threads: Threads of this process, 1 to 64, that move and encrypt data and add up tensors;
-            with the one thread that decides. None: half of the cores that this process has time
+        threads: Threads that move, encrypt, quantise and add up the data of large operations, 1 to
+            64; the engine's thread is one of them. Results do not depend on it. None: half of the cores that this process has time
             for, divided among the processes of torchrun or pccl-run on this machine, 1 at least
             and 4 at most. PCCL_THREADS.
         max_rate: Bytes a second that this process sends over the network at most, to all peers

@@ -1,4 +1,4 @@
-"""How many threads the engine of a process takes that is given no number. Loads without torch."""
+"""The default of `PCCL_THREADS`. Loads without torch."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ void Helpers::work_on(std::size_t piece) {
 
 void Helpers::each(std::size_t count, const std::function<void(std::size_t)>& work) {
   if (count > 1 && threads_.size() < wanted_) start();
-  if (count <= 1 || threads_.empty() || !waits_.open(SteadyClock::now())) {
+  if (count <= 1 || threads_.empty() || !guard_.open(SteadyClock::now())) {
     for (std::size_t piece = 0; piece < count; ++piece) work(piece);
     return;
   }
@@ -124,7 +124,7 @@ void Helpers::each(std::size_t count, const std::function<void(std::size_t)>& wo
   for (std::uint32_t left = left_.load(std::memory_order_acquire); left > 0;) {
     left = changed(left_, left);
   }
-  waits_.took(done, SteadyClock::now());
+  guard_.took(done, SteadyClock::now());
   work_ = nullptr;
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }

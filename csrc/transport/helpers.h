@@ -52,7 +52,7 @@ class Helpers {
   std::atomic<std::uint32_t> left_{0};  // pieces that are not done
   const std::function<void(std::size_t)>* work_ = nullptr;
   std::atomic<bool> stops_{false};
-  YieldGuard waits_;
+  YieldGuard guard_;
   std::mutex thrown_mutex_;
   std::exception_ptr thrown_;
 };

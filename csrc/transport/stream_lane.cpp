@@ -10,7 +10,6 @@
 #include "base/assert.h"
 #include "base/limits.h"
 #include "transport/crc32c.h"
-#include "transport/helpers.h"
 
 namespace pccl {
 namespace {
@@ -58,7 +57,7 @@ StreamLane::StreamLane(Loop& loop, LaneOwner& owner, Kind kind, std::unique_ptr<
       stream_(std::move(stream)),
       payload_crc_(payload_crc),
       buffer_(kind == Kind::small ? kSmallBufferBytes : kBulkBufferBytes),
-      turns_(turns) {
+      rate_turns_(turns) {
   stream_->on_ready([this](bool readable, bool writable) { ready(readable, writable); });
 }
 
@@ -75,9 +74,9 @@ void StreamLane::start() {
 void StreamLane::ready(bool readable, bool writable) {
   if (!takes_turns()) return move_all(readable, writable);
   // Lanes under one rate ask for their parts of it one after the other.
-  if (writable && turns_ != nullptr) flush();
+  if (writable && rate_turns_ != nullptr) flush();
   in_.goes_on = in_.goes_on || readable;
-  out_.goes_on = out_.goes_on || (writable && turns_ == nullptr);
+  out_.goes_on = out_.goes_on || (writable && rate_turns_ == nullptr);
   if (!has_turn_ && (in_.goes_on || out_.goes_on)) loop_.turns().enter(*this);
 }
 
@@ -103,21 +102,21 @@ bool StreamLane::prepare() {
   if (out_.moves) out_.goes_on = false;
   if (in_.moves) in_.goes_on = false;
   writes_in_turn_ = writes_in_turn_ || out_.moves;
-  alone_ = in_.moves && in_payload_ && frame_.type == FrameType::slice &&
-           owner_.lane_shares(frame_.segment);
+  reads_on_loop_ = in_.moves && in_payload_ && frame_.type == FrameType::slice &&
+                   owner_.lane_shares(frame_.segment);
   return out_.moves || in_.moves;
 }
 
 std::size_t StreamLane::move() {
   const std::uint64_t before = moved_;
   if (out_.moves) move_write();
-  if (in_.moves && !alone_) move_read();
+  if (in_.moves && !reads_on_loop_) move_read();
   return moved_ - before;
 }
 
 void StreamLane::settle() {
   if (!open()) return;
-  if (alone_) move_read();
+  if (reads_on_loop_) move_read();
   stream_->settle();
   if (std::exchange(out_.moves, false)) {
     out_.turn += out_.moved.bytes;
@@ -159,7 +158,7 @@ void StreamLane::end() {
 
 void StreamLane::send(Outgoing frame) {
   if (!open() || write_failed_) return;
-  if (turns_ != nullptr && is_loose(frame)) {
+  if (rate_turns_ != nullptr && is_loose(frame)) {
     loose_.push_back(std::move(frame));
     if (queue_.empty() && !held_) flush();
     return;
@@ -170,7 +169,7 @@ void StreamLane::send(Outgoing frame) {
 
 /// Takes as many of the small segments that wait as the rate allows. False: they go on waiting.
 bool StreamLane::refill_loose() {
-  const std::size_t allowed = turns_->allowed(*this);
+  const std::size_t allowed = rate_turns_->allowed(*this);
   std::size_t bytes = 0;
   while (!loose_.empty() && queue_.size() < kGatheredMax && bytes < allowed) {
     bytes += kSegmentHeaderBytes + loose_.front().payload_bytes();
@@ -207,7 +206,7 @@ void StreamLane::encode(Outgoing& frame) {
 
 /// Bytes of the queue that may be written now.
 std::size_t StreamLane::budget() {
-  if (turns_ == nullptr) return kNoBudget;
+  if (rate_turns_ == nullptr) return kNoBudget;
   std::size_t last_message = 0;  // with those that it takes along
   for (std::size_t i = 0; presses_ && i < queue_.size(); ++i) {
     if (has_message(queue_[i].frame.type)) last_message = i + 1;
@@ -223,7 +222,7 @@ std::size_t StreamLane::budget() {
     free += left_of(frame);
   }
   if (free > 0) return free;
-  const std::size_t allowed = turns_->allowed(*this);
+  const std::size_t allowed = rate_turns_->allowed(*this);
   Outgoing& next = queue_.front();
   if (!next.encoded) encode(next);
   const bool whole = kind_ == Kind::small && next.payload_bytes() <= kSmallSegmentBytesMax;
@@ -232,7 +231,7 @@ std::size_t StreamLane::budget() {
 
 void StreamLane::hold() {
   if (!std::exchange(held_, true)) ++holds_;
-  turns_->wait(*this);
+  rate_turns_->wait(*this);
   const bool message = std::any_of(queue_.begin(), queue_.end(), [](const Outgoing& frame) {
     return has_message(frame.frame.type);
   });
@@ -249,16 +248,16 @@ void StreamLane::hold() {
 
 /// The lane does not wait for its turn any more.
 void StreamLane::let_go() {
-  if (turns_ == nullptr) return;
+  if (rate_turns_ == nullptr) return;
   held_ = false;
   patience_.reset();
   if (queue_.empty()) presses_ = false;
-  turns_->leave(*this);
+  rate_turns_->leave(*this);
 }
 
 void StreamLane::flush() {
   // What several threads may write goes in turns, but for a first piece, which leaves at once.
-  const bool in_turns = takes_turns() && turns_ == nullptr && loop_.helpers().threads() > 1;
+  const bool in_turns = is_helped() && rate_turns_ == nullptr;
   if (out_.moves || (in_turns && loop_.turns().serving())) {
     if (queue_.empty() && open() && !write_failed_) refill();  // the lane's share of what waits
     return ready(/*readable=*/false, /*writable=*/true);
@@ -282,7 +281,7 @@ bool StreamLane::prepare_write() {
   if (!open() || write_failed_) return false;
   if (queue_.empty()) refill();
   if (queue_.empty()) return false;
-  budget_ = budget();
+  budget_ = is_helped() ? std::min(budget(), kSharedStepBytes) : budget();
   if (budget_ == 0) hold();
   return budget_ > 0;
 }
@@ -322,7 +321,7 @@ bool StreamLane::settle_write() {
     write_error_ = std::move(out_.moved.error);
     return false;
   }
-  if (turns_ != nullptr) turns_->took(out_.moved.bytes);
+  if (rate_turns_ != nullptr) rate_turns_->took(out_.moved.bytes);
   while (!sent_.empty()) {
     const Outgoing done = std::move(sent_.front());
     sent_.pop_front();

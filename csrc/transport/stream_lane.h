@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "transport/framing.h"
+#include "transport/helpers.h"
 #include "transport/lane.h"
 #include "transport/loop.h"
 #include "transport/send_turns.h"
@@ -64,6 +65,7 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
  private:
   void ready(bool readable, bool writable);
   void move_all(bool readable, bool writable);
+  [[nodiscard]] bool is_helped() const { return takes_turns() && loop_.helpers().threads() > 1; }
   /// What is used in place moves no bytes, and has to be used where it lies.
   [[nodiscard]] bool takes_turns() const { return kind_ == Kind::bulk && !stream_->in_place(); }
   void watch();
@@ -110,6 +112,8 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
 
   static constexpr std::size_t kTurnBytes = 4U << 20;  // then others have their turn
   static constexpr int kTurnCalls = 16;
+  // Of a step, each way, where several threads share the work: none waits long for another one.
+  static constexpr std::size_t kSharedStepBytes = 256U << 10;
   // A turn, and the step that is under way.
   struct Way {
     bool goes_on = false;  // there may be more to move, in this turn or the next one
@@ -124,7 +128,8 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   int reads_ = 0;               // of the turn
   std::size_t room_ = 0;        // of the step: bytes that could have been read
   std::size_t of_payload_ = 0;  // of them
-  bool alone_ = false;  // other lanes may write to the same place: reads on the loop's thread
+  bool reads_on_loop_ =
+      false;  // other lanes may write to the same place: reads on the loop's thread
 
   // Reading. `buffer_` holds what follows the payload that is being read.
   std::vector<std::byte> buffer_;
@@ -158,7 +163,7 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   std::uint64_t arrived_ = 0;     // all up to here has arrived
 
   // Under a rate.
-  SendTurns* turns_;
+  SendTurns* rate_turns_;
   std::deque<Outgoing> loose_;       // small segments that messages may overtake; none has begun
   bool held_ = false;                // waits for its turn
   std::uint64_t holds_ = 0;          // how often

@@ -54,6 +54,7 @@ void StreamLane::move_read() {
     add(nowhere());
   } else {
     if (in_payload_) payload = payload_room();
+    if (is_helped()) payload = payload.first(std::min(payload.size(), kSharedStepBytes));
     add(payload);
     // The buffer follows the payload only where this call can reach its end.
     if (!in_payload_ || payload.size() == frame_.payload_bytes - payload_done_) {

@@ -21,7 +21,7 @@ void Turns::enter(Mover& mover) {
 
 void Turns::leave(Mover& mover) {
   if (std::exchange(mover.waits_, false)) std::erase(waiting_, &mover);
-  std::replace(having_.begin(), having_.end(), &mover, static_cast<Mover*>(nullptr));
+  std::replace(served_.begin(), served_.end(), &mover, static_cast<Mover*>(nullptr));
 }
 
 void Turns::serve(Helpers& helpers, std::uint64_t (*now_ns)()) {
@@ -34,10 +34,10 @@ void Turns::serve(Helpers& helpers, std::uint64_t (*now_ns)()) {
     begin(count);
     do {
       step(helpers);
-    } while (!having_.empty() && !over());
-    while (!having_.empty()) {  // in any order: a mover that rests may end others
-      Mover* last = having_.back();
-      having_.pop_back();
+    } while (!served_.empty() && !over());
+    while (!served_.empty()) {  // in any order: a mover that rests may end others
+      Mover* last = served_.back();
+      served_.pop_back();
       if (last != nullptr) last->rest();
     }
   }
@@ -48,34 +48,34 @@ void Turns::begin(std::size_t count) {
     Mover* mover = waiting_.front();
     waiting_.pop_front();
     mover->waits_ = false;
-    mover->moved_before_ = std::exchange(mover->moved_, 0);
-    having_.push_back(mover);
+    mover->largest_before_ = std::exchange(mover->largest_, 0);
+    served_.push_back(mover);
   }
 }
 
 void Turns::step(Helpers& helpers) {
   std::size_t heavy = 0;
-  for (std::size_t i = 0; i < having_.size(); ++i) {
-    Mover* mover = having_[i];
+  for (std::size_t i = 0; i < served_.size(); ++i) {
+    Mover* mover = served_[i];
     if (mover == nullptr) continue;
     if (mover->prepare()) {
-      const bool stays = having_[i] != nullptr;
-      if (stays && std::max(mover->moved_, mover->moved_before_) >= kWorthHelpBytes) ++heavy;
+      const bool stays = served_[i] != nullptr;
+      if (stays && std::max(mover->largest_, mover->largest_before_) >= kWorthHelpBytes) ++heavy;
       continue;
     }
-    if (std::exchange(having_[i], nullptr) != nullptr) mover->rest();
+    if (std::exchange(served_[i], nullptr) != nullptr) mover->rest();
   }
-  std::erase(having_, nullptr);
+  std::erase(served_, nullptr);
   const auto move = [this](std::size_t i) {
-    having_[i]->moved_ = std::max(having_[i]->moved_, having_[i]->move());
+    served_[i]->largest_ = std::max(served_[i]->largest_, served_[i]->move());
   };
   if (heavy > 1) {
-    helpers.each(having_.size(), move);
+    helpers.each(served_.size(), move);
   } else {
-    for (std::size_t i = 0; i < having_.size(); ++i) move(i);
+    for (std::size_t i = 0; i < served_.size(); ++i) move(i);
   }
-  for (std::size_t i = 0; i < having_.size(); ++i) {
-    if (having_[i] != nullptr) having_[i]->settle();
+  for (std::size_t i = 0; i < served_.size(); ++i) {
+    if (served_[i] != nullptr) served_[i]->settle();
   }
 }
 

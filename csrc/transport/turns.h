@@ -40,8 +40,8 @@ class Mover {
   friend class Turns;
   bool waits_ = false;  // for its turn
   // The most in one step, of this turn and of the one before: the last step of most moves nothing.
-  std::size_t moved_ = 0;
-  std::size_t moved_before_ = 0;
+  std::size_t largest_ = 0;
+  std::size_t largest_before_ = 0;
 };
 
 /// Used on the loop's thread.
@@ -53,7 +53,7 @@ class Turns {
   void leave(Mover& mover);
   [[nodiscard]] bool empty() const { return waiting_.empty(); }
   /// Does some mover have its turn?
-  [[nodiscard]] bool serving() const { return !having_.empty(); }
+  [[nodiscard]] bool serving() const { return !served_.empty(); }
   /// Gives each of those that wait now one turn, until `now_ns` says that 4 ms are over: the others
   /// come first in the next round.
   void serve(Helpers& helpers, std::uint64_t (*now_ns)());
@@ -63,7 +63,7 @@ class Turns {
   void step(Helpers& helpers);
 
   std::deque<Mover*> waiting_;
-  std::vector<Mover*> having_;  // their turn; null: has left it
+  std::vector<Mover*> served_;  // their turn; null: has left it
 };
 
 }  // namespace pccl

@@ -49,7 +49,7 @@ void Widening::look() {
     return std::max(now_bytes, before_bytes) - before_bytes;  // a lane less is no news
   };
   carried_ += since(load.delivered, before.delivered);
-  if (is_short && !held && carried_ >= kWorthThreadsBytes) dial_lacking(load, of_short_line_);
+  if (is_short && !held && carried_ >= kWorthThreadsBytes) dial_lacking(load, short_line_lanes_);
   if (!load.sends) {
     if (!is_short) lacks_since_ms_ = 0;
     timer_.reset();

@@ -1,5 +1,6 @@
-// Looks at a link over a long line while it is busy, lets it use as many bulk lanes as LaneCount
-// wants, dials those that it has not, and holds all of them to what LinePace allows.
+// Looks at a link while it is busy. Over a long line it lets the link use as many bulk lanes as
+// LaneCount wants, dials those that it has not, and holds all of them to what LinePace allows. Over
+// a short one it dials one for each thread.
 #pragma once
 
 #include <cstddef>
@@ -47,14 +48,14 @@ class Widening {
   };
   /// `least`: bulk lanes that a link has without this class. `dials`: this side has dialled the
   /// link, so it dials more lanes at once. The other one waits a while: both ends may want more,
-  /// and a lane serves both. `of_short_line`: bulk lanes that a link with much to carry
+  /// and a lane serves both. `short_line_lanes`: bulk lanes that a link with much to send
   /// gets over a short line,
   /// on which one connection carries what one thread can move.
-  Widening(Loop& loop, std::size_t least, bool dials, std::size_t of_short_line, Calls calls)
+  Widening(Loop& loop, std::size_t least, bool dials, std::size_t short_line_lanes, Calls calls)
       : loop_(loop),
         least_(least),
         dials_(dials),
-        of_short_line_(of_short_line),
+        short_line_lanes_(short_line_lanes),
         calls_(std::move(calls)),
         count_(least, kWidestLossyLanes) {}
 
@@ -74,7 +75,7 @@ class Widening {
   Loop& loop_;
   const std::size_t least_;
   const bool dials_;
-  const std::size_t of_short_line_;
+  const std::size_t short_line_lanes_;
   Calls calls_;
   LaneCount count_;
   LinePace pace_;

@@ -28,7 +28,7 @@ class YieldGuard {
     took(before, Clock::now());
   }
 
-  /// Reports a yield that lasted from `before` to `after`.
+  /// Reports a yield, or a wait for a helper, that lasted from `before` to `after`.
   void took(Clock::time_point before, Clock::time_point after) {
     if (after - before > kLongYieldMs) {
       pause_ = std::clamp(2 * pause_, kPauseMsMin, kPauseMsMax);

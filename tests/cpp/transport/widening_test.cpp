@@ -9,8 +9,8 @@ namespace {
 
 /// A link over which each lane carries so much for each look.
 struct Played {
-  explicit Played(bool dials, std::size_t of_short_line = 1)
-      : widening(loop, 1, dials, of_short_line,
+  explicit Played(bool dials, std::size_t short_line_lanes = 1)
+      : widening(loop, 1, dials, short_line_lanes,
                  {[this] { return next(); }, [this](std::uint64_t) { ++mended; },
                   [this](std::size_t lanes) { used = lanes; },
                   [this](std::size_t more) {
