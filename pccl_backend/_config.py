@@ -175,9 +175,9 @@ class Options:
             system lets this process have it. False: what the system has for all connections.
             PCCL_BBR=0.
         threads: Threads that move, encrypt, quantise and add up the data of large operations, 1 to
-            64; the engine's thread is one of them. Results do not depend on it. None: half of the cores that this process has time
-            for, divided among the processes of torchrun or pccl-run on this machine, 1 at least
-            and 4 at most. PCCL_THREADS.
+            64; the engine's thread is one of them. Results do not depend on it. None: half of the
+            cores that this process has time for, divided among the processes of torchrun or
+            pccl-run on this machine, 1 at least and 4 at most. PCCL_THREADS.
         max_rate: Bytes a second that this process sends over the network at most, to all peers
             together, at least 1048576. Bytes that go through shared memory, and bytes to the
             master, do not count. None or 0: no cap. PCCL_MAX_RATE, which takes units: 10MB, 10MiB,
