@@ -31,6 +31,7 @@ from conftest import (
     hear,
     resources,
     say,
+    wait_until,
 )
 from interrupts import answer_signals, interrupt, interrupted, wait_inside, waits
 
@@ -48,11 +49,16 @@ def uses_many_groups(rank: int, world: int, meet: str) -> None:
     import torch
     import torch.distributed as dist
 
+    import pccl_backend as pccl
+
     store = common_store(rank, meet)  # a file would take 10 s to make the groups in
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     dist.init_process_group(
         "pccl", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60)
     )
+    dist.all_reduce(torch.ones(1))
+    # The bulk lane joins meanwhile, with descriptors of its own for a moment.
+    wait_until(lambda: all(link["lanes"] == 2 for link in pccl.links()))
     dist.all_reduce(torch.ones(1))
 
     def round_of_groups() -> dict[str, Any]:
