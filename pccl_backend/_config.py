@@ -521,16 +521,14 @@ def _read_seconds(text: str) -> float:
         raise ValueError("expected a number of seconds") from None
 
 
-def _read_number(text: str) -> int:
+def _read_number(text: str, expected: str = "a whole number") -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ValueError("expected a whole number")
+        raise ValueError(f"expected {expected}")
     return int(text)
 
 
 def _read_bytes(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError("expected a number of bytes")
-    return int(text)
+    return _read_number(text, "a number of bytes")
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:

@@ -1,4 +1,4 @@
-"""The default of `PCCL_THREADS`. Loads without torch."""
+"""The cores of this process, and the default of `PCCL_THREADS`. Loads without torch."""
 
 from __future__ import annotations
 
@@ -34,8 +34,13 @@ def usable_cores(cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int:
         cgroups: Where the file systems of control groups are.
         own: Which ones this process is in, as /proc/self/cgroup says.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return max(1, min([cores, *(math.ceil(quota) for quota in _quotas(cgroups, own))]))
+    quotas = [math.ceil(quota) for quota in _quotas(cgroups, own)]
+    return max(1, min([allowed_cores(), *quotas]))
+
+
+def allowed_cores() -> int:
+    """Cores on which the system lets this process run."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def _quotas(cgroups: Path, own: Path) -> Iterator[float]:

@@ -49,8 +49,7 @@ class Widening {
   /// `least`: bulk lanes that a link has without this class. `dials`: this side has dialled the
   /// link, so it dials more lanes at once. The other one waits a while: both ends may want more,
   /// and a lane serves both. `short_line_lanes`: bulk lanes that a link with much to send
-  /// gets over a short line,
-  /// on which one connection carries what one thread can move.
+  /// gets over a short line, on which one connection carries what one thread can move.
   Widening(Loop& loop, std::size_t least, bool dials, std::size_t short_line_lanes, Calls calls)
       : loop_(loop),
         least_(least),

@@ -18,6 +18,7 @@ def versions(at: Rank) -> None:
     """What runs here; torch can be imported."""
     import torch
 
+    from .._cores import allowed_cores
     from .._version import __version__
 
     python = platform.python_version()
@@ -28,7 +29,7 @@ def versions(at: Rank) -> None:
         torch=torch.__version__,
         python=python,
         system=f"{platform.system()} {platform.release()} {platform.machine()}, {glibc}",
-        cores=len(os.sched_getaffinity(0)),
+        cores=allowed_cores(),
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         cuda=torch.version.cuda or torch.version.hip or "none",
     )

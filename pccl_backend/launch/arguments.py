@@ -18,6 +18,7 @@ from pathlib import Path
 
 from .._cli import positive_count, positive_s
 from .._config import parse_url
+from .._cores import allowed_cores
 from .._version import __version__
 from .spot import PROVIDERS
 from .supervisor import Rules
@@ -240,7 +241,7 @@ def count_processes(text: str) -> int:
     if text not in DEVICES:
         raise ValueError(f"{text!r}; expected a number from 1 to 4096 or {', '.join(DEVICES)}")
     if text == "cpu":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        return allowed_cores()
     from torch.distributed.run import determine_local_world_size  # loads torch: two seconds
 
     return int(determine_local_world_size(text))
