@@ -1,5 +1,7 @@
 """How long does an all-reduce between distant hosts take, by the algorithm that its steps ask for?
 
+Or an all-gather or a reduce-scatter of one tensor (--call).
+
 Ranks on emulated hosts (tests/labs/wan: needs root and /dev/net/tun), each pair with a line of its
 own, and a master one millisecond away. An all-reduce takes as many halves of a round trip as it has
 steps one after the other, and the time of its bytes. Members of a run and ranks of a fixed group
@@ -18,9 +20,12 @@ each other rank in all calls of the size, by the first of --kinds.
     python benchmarks/few_steps.py
     python benchmarks/few_steps.py --world 3 --rtt-ms 20 --sizes 65536 --calls 5 --kinds pccl
     python benchmarks/few_steps.py --sites 2 --world 4 --rate-mbit 100 --sizes 65536,16777216
+    python benchmarks/few_steps.py --sites 2 --world 8 --common --quantise int8 --sizes 16777216
 
 --sites K: consecutive ranks share a site. Two ranks of one site are 1 ms apart, with a line ten
-times as fast. Each pair of hosts has a line of its own, also between sites.
+times as fast. Each pair of hosts has a line of its own, also between sites; with --common two sites
+have one line, in each direction, which all their ranks share.
+--quantise KIND: what all kinds but gloo send codes of (docs/how-to/quantise.md).
 """
 
 from __future__ import annotations
@@ -42,6 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "labs"))
 PORT = 48149
 KINDS = ["pccl", "by size", "fixed", "gloo"]
+CALLS = ["all_reduce", "all_gather", "reduce_scatter"]
 FIXED = {"fixed": "pccl", "gloo": "gloo"}  # kind -> backend
 
 
@@ -57,7 +63,12 @@ def arguments() -> argparse.Namespace:
         default=0,
         help="their number (default: each rank is far from all others)",
     )
-    p.add_argument("--sizes", default="4,65536,1048576,4194304", help="of the tensor, bytes")
+    p.add_argument("--common", action="store_true", help="one line between two sites")
+    p.add_argument("--quantise", default="none", help="of pccl: int8, int4, float16, ...")
+    p.add_argument("--call", choices=CALLS, default="all_reduce")
+    p.add_argument(
+        "--sizes", default="4,65536,1048576,4194304", help="of the tensor, bytes (of all parts)"
+    )
     p.add_argument("--calls", type=int, default=30, help="of each size, after the first one")
     p.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -88,15 +99,23 @@ def run_rank(a: argparse.Namespace) -> None:
     found = {}
     for size in json.loads(f"[{a.sizes}]"):
         tensor = torch.ones(size // 4)
+        part = torch.ones(size // 4 // a.world[0])
         before = [link["bytes_sent"] for link in links()]
         seconds = []
         dist.barrier(pg)
         for _ in range(a.calls + 1):
             began = time.perf_counter()
-            dist.all_reduce(tensor, group=pg)
+            if a.call == "all_reduce":
+                dist.all_reduce(tensor, group=pg)
+            elif a.call == "all_gather":
+                dist.all_gather_into_tensor(tensor, part, group=pg)
+            else:
+                dist.reduce_scatter_tensor(part, tensor, group=pg)
             seconds.append(time.perf_counter() - began)
-            assert tensor[-1].item() == a.world[0]
+            sums = part if a.call == "reduce_scatter" else tensor
+            assert sums[-1].item() == (1 if a.call == "all_gather" else a.world[0])
             tensor.fill_(1)
+            part.fill_(1)
         dist.barrier(pg)  # nobody leaves before all have looked
         sent = [link["bytes_sent"] - was for link, was in zip(links(), before, strict=True)]
         found[size] = {"seconds": seconds, "sent": sent}
@@ -118,11 +137,16 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
             wan.set(host, master, delay_ms=0.5)
             site = (host - 1) * a.sites // world
             for other in range(1, master) if a.sites else ():
-                if other != host and (other - 1) * a.sites // world == site:
+                there = (other - 1) * a.sites // world
+                if there != site and a.common:
+                    wan.set(host, other, line=1 + site * a.sites + there, rate_mbit=a.rate_mbit)
+                if other != host and there == site:
                     wan.set(host, other, delay_ms=0.5, rate_mbit=10 * a.rate_mbit)
+        settings = {"PCCL_QUANTISE": a.quantise}
         options = ["--world", world, "--kinds", kind, "--sizes", a.sizes, "--calls", a.calls]
+        options += ["--call", a.call]
         if kind in FIXED:
-            said = run_ranks(wan, world, __file__, options, {})
+            said = run_ranks(wan, world, __file__, options, settings)
         else:
             address = f"{wan.address(master)}:{PORT}"
             command = [sys.executable, "-m", "pccl_backend._cli", "--insecure", "--state", "none"]
@@ -133,7 +157,7 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
                 wan.command(master, command), env=env, stdout=subprocess.DEVNULL
             )
             try:
-                said = run_ranks(wan, world, __file__, options, {}, meet=f"pccl://{address}")
+                said = run_ranks(wan, world, __file__, options, settings, meet=f"pccl://{address}")
             finally:
                 process.kill()
                 process.wait()
@@ -150,7 +174,7 @@ def main() -> None:
         run_rank(a)
         return
     where = f" between {a.sites} sites" if a.sites else ""
-    print(f"All-reduces, lines of {a.rate_mbit:g} Mbit/s{where}, times in ms\n")
+    print(f"{a.call}, lines of {a.rate_mbit:g} Mbit/s{where}, times in ms\n")
     first, *others = a.kinds
     columns = ["ranks", "RTT, ms", "bytes", first, "sent, MB"]
     columns += [text for kind in others for text in (kind, f"{kind} / {first}")]

@@ -2,10 +2,10 @@
 
 error  The relative error of a sum, |result - exact| / |exact|, over 2^20 values of each rank,
        normal and heavy-tailed ones (Student's t of 2 degrees of freedom: the largest of them is
-       hundreds of times the usual). The results are those of the operation, bit for bit. Next to
-       it: the same with one range for a whole tensor, as torch's per-tensor quantisation has it,
-       and a model of a ring that quantises the partial sums of each part anew at every hop,
-       with one range for a part, as the first PCCL does.
+       hundreds of times the usual). The results are those of the operation, bit for bit, also
+       where members stand at sites. Next to it: the same with one range for a whole tensor, as
+       torch's per-tensor quantisation has it, and a model of a ring that quantises the partial
+       sums of each part anew at every hop, with one range for a part, as the first PCCL does.
 speed  An all-reduce of --mib MiB between emulated hosts (tests/labs/wan: needs root and
        /dev/net/tun), each with a line of its own; float32 and quantised calls in turn, in the
        same processes. Medians at rank 0.
@@ -89,6 +89,19 @@ def print_errors(given: argparse.Namespace) -> None:
             total = total + sent(values)
         return sent(total)
 
+    def at_sites(inputs: list[Tensor], sites: int) -> Tensor:
+        """By int8: the sum of each site, and of more than two sites then that of all."""
+        if len(inputs) <= sites:  # nobody stands beside another one: there are no sites
+            return once(inputs, of("int8"))
+        sums = []
+        for site in range(sites):
+            mates = inputs[site * len(inputs) // sites : (site + 1) * len(inputs) // sites]
+            sums.append(once(mates, of("int8")) if len(mates) > 1 else of("int8")(mates[0]))
+        total = sums[0]
+        for values in sums[1:]:
+            total = total + values
+        return total if sites == 2 else of("int8")(total)
+
     def at_every_hop(inputs: list[Tensor]) -> Tensor:
         parts = []
         for number in range(len(inputs)):
@@ -108,6 +121,8 @@ def print_errors(given: argparse.Namespace) -> None:
         rows: dict[str, Callable[[list[Tensor]], Tensor]] = {
             name: (lambda inputs, name=name: once(inputs, of(name))) for name in NAMES
         }
+        rows["int8, at two sites"] = lambda inputs: at_sites(inputs, 2)
+        rows["int8, at four sites"] = lambda inputs: at_sites(inputs, 4)
         rows["8 bits, one range for a tensor"] = lambda inputs: once(inputs, whole)
         rows["8 bits, at every hop of a ring"] = at_every_hop
         for row, reduced in rows.items():

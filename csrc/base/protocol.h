@@ -7,6 +7,6 @@
 
 namespace pccl {
 
-inline constexpr std::uint32_t kProtocolVersion = 7;
+inline constexpr std::uint32_t kProtocolVersion = 8;
 
 }  // namespace pccl

@@ -31,4 +31,14 @@ inline constexpr std::uint32_t kSiteIsNearer = 8;
   return seen.size() > 1 && seen.size() < out.size() ? out : Sites{};
 }
 
+/// Of each site its ranks, in the order of the ring. `sites`: numbered from 0, or empty.
+[[nodiscard]] inline std::vector<std::vector<std::uint32_t>> ranks_by_site(const Sites& sites) {
+  std::vector<std::vector<std::uint32_t>> ranks;
+  for (std::uint32_t rank = 0; rank < sites.size(); ++rank) {
+    if (sites[rank] >= ranks.size()) ranks.resize(sites[rank] + 1);
+    ranks[sites[rank]].push_back(rank);
+  }
+  return ranks;
+}
+
 }  // namespace pccl

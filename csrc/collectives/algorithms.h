@@ -16,6 +16,12 @@ namespace pccl {
 [[nodiscard]] Schedule ring_all_reduce(const CollectiveArgs& args);
 /// Needs `lines.sites`.
 [[nodiscard]] Schedule two_level_all_reduce(const CollectiveArgs& args);
+[[nodiscard]] Schedule two_level_all_gather(const CollectiveArgs& args);
+[[nodiscard]] Schedule two_level_reduce_scatter(const CollectiveArgs& args);
+[[nodiscard]] Schedule two_level_reduce_scatter_in(const CollectiveArgs& args,
+                                                   std::uint64_t chunk_bytes);
+/// Of sites that differ so much that a rank sums for many others it would take too much memory.
+[[nodiscard]] bool two_level_reduce_scatter_fits(const CollectiveArgs& args);
 [[nodiscard]] Schedule quantised_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_reduce_scatter(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_all_gather(const CollectiveArgs& args);

@@ -141,6 +141,10 @@ inline Part part_of(std::uint64_t bytes, std::uint64_t element_bytes, std::uint6
   return {begin * element_bytes, (each + (index < longer ? 1 : 0)) * element_bytes};
 }
 
+inline std::uint64_t divide_up(std::uint64_t what, std::uint64_t by) {
+  return (what + by - 1) / by;
+}
+
 /// (rank + distance) mod size, also for distances below zero (> -size).
 inline std::uint32_t around(std::uint32_t rank, std::int64_t distance, std::uint32_t size) {
   const auto n = static_cast<std::int64_t>(size);

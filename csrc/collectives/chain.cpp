@@ -22,8 +22,6 @@ constexpr std::uint64_t kPieceBytesMax = kSegmentBytesMax;
 constexpr std::uint64_t kPiecesMax = 1024;  // larger buffers: pieces of several segments
 constexpr std::uint32_t kSlots = 16;
 
-std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
-
 std::uint32_t place_of(const CollectiveArgs& args) {
   return around(args.rank, -static_cast<std::int64_t>(args.root), args.size);
 }

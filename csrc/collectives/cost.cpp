@@ -9,16 +9,18 @@
 //   ring      2 S (n - 1) / n   over one pair in each direction
 //   levels    S                 over m pairs; of k > 2 sites 2 S (k - 1) / k
 //
-// cross its line. Two levels are taken where the sites are known (base/sites.h). The last round of
-// doubling, and of a tree, is a far one, and the others are as far as neighbours are in the mean.
-// In a ring parts follow each other, segment by segment: a step takes the time of a part on the
-// line, or that in which a segment comes to the next rank, if that is longer; and at the end the
-// shorter one of both is left. tests/labs/costs compares all this with a simulation of the
-// schedules.
+// cross its line; of an all-gather or a reduce-scatter half of that, in two levels what m ranks
+// send to k - 1 sites, or n - m ranks are sent. Two levels are taken where the sites are known
+// (base/sites.h). The last round of doubling, and of a tree, is a far one, and the others are as
+// far as neighbours are in the mean. In a ring parts follow each other, segment by segment: a step
+// takes the time of a part on the line, or that in which a segment comes to the next rank, if that
+// is longer; and at the end the shorter one of both is left. tests/labs/costs compares all this
+// with a simulation of the schedules.
 #include "collectives/cost.h"
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <vector>
 
 #include "base/assert.h"
@@ -88,13 +90,10 @@ std::uint64_t direct_ns(std::uint64_t byte_ns, std::uint32_t size, const Lines& 
 }
 
 std::uint64_t two_levels_ns(std::uint64_t byte_ns, const Lines& lines) {
-  std::vector<std::uint64_t> ranks;
-  for (const std::uint32_t site : lines.sites) {
-    if (site >= ranks.size()) ranks.resize(site + 1);
-    ++ranks[site];
-  }
+  const auto ranks = ranks_by_site(lines.sites);
   const std::uint64_t k = ranks.size();
-  const std::uint64_t most = *std::max_element(ranks.begin(), ranks.end());
+  std::uint64_t most = 1;
+  for (const auto& site : ranks) most = std::max<std::uint64_t>(most, site.size());
   const std::uint64_t steps_ns = (most - 1) * lines.near_us * kNsPerUs;
   const std::uint64_t far_ns = lines.farthest_us * kNsPerUs;
   if (k == 2) return steps_ns + far_ns / 2 + byte_ns;
@@ -153,6 +152,34 @@ bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, const Lines& lin
   const std::uint64_t byte_ns = time_of(bytes, mbit);
   const std::uint64_t segment_ns = time_of(kSegmentBytesMax, mbit);
   return gains(direct_ns(byte_ns, size, lines), ring_ns(byte_ns, segment_ns, size, lines));
+}
+
+bool two_levels_gather_first(const std::vector<std::uint64_t>& parts, const Lines& lines) {
+  if (lines.sites.empty()) return false;
+  PCCL_ASSERT(lines.sites.size() == parts.size(), lines.sites.size(), parts.size());
+  const auto size = static_cast<std::uint32_t>(parts.size());
+  const std::uint64_t n = size;
+  const std::uint64_t m = at_a_site(size, lines);
+  const std::uint64_t mbit = mbit_of(lines);
+  const std::uint64_t bytes = std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
+  const auto sites = ranks_by_site(lines.sites);
+  std::uint64_t most = 1;
+  // What goes round within a site: near lines are taken to be twice as fast.
+  std::uint64_t busiest = bytes / 2;
+  for (const auto& ranks : sites) {
+    most = std::max<std::uint64_t>(most, ranks.size());
+    std::uint64_t of_site = 0;
+    for (const std::uint32_t rank : ranks) of_site += parts[rank];
+    busiest = std::max({busiest, of_site * (sites.size() - 1), bytes - of_site});
+  }
+  const std::uint64_t far_ns = lines.farthest_us * kNsPerUs / 2;
+  const std::uint64_t steps_ns = (most - 1) * lines.near_us * kNsPerUs / 2;
+  const std::uint64_t ns = steps_ns + far_ns + time_of(busiest, mbit);
+  const std::uint64_t byte_ns = time_of(bytes, mbit);
+  const std::uint64_t direct =
+      bytes > kFarDirectBytesMax ? kNever : far_ns + m * (n - m) * byte_ns / n;
+  const std::uint64_t ring = ring_ns(byte_ns, time_of(kSegmentBytesMax, mbit), size, lines) / 2;
+  return gains(ns, direct) && gains(ns, ring);
 }
 
 AllReduceBy fastest_all_reduce(std::uint64_t bytes, std::uint32_t size, const Lines& lines) {

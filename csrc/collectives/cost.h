@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/lines.h"
 
@@ -34,6 +35,10 @@ enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, two_levels, 
 /// Broadcast and reduce: is it faster, by a tenth, if all data go between the root and each other
 /// rank than along a tree?
 [[nodiscard]] bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, const Lines& lines);
+/// All-gather and reduce-scatter: are two levels faster, by a tenth, than the direct way and than
+/// the ring? `parts`: their bytes, by rank. Without sites never.
+[[nodiscard]] bool two_levels_gather_first(const std::vector<std::uint64_t>& parts,
+                                           const Lines& lines);
 /// All-gather and reduce-scatter are halves of an all-reduce, and chosen like it: is the direct one
 /// faster, by a tenth? `bytes`: of all parts. Where each rank has a line of its own the two send as
 /// many bytes over it: there the direct way loses little if the line is slower than it is taken to

@@ -43,6 +43,13 @@ bool direct(std::uint64_t bytes, const CollectiveArgs& args) {
   return far(args) && direct_beats_ring(bytes, args.size, args.lines);
 }
 
+/// `parts`: bytes by rank.
+bool two_levels(const std::vector<std::uint64_t>& parts, const CollectiveArgs& args) {
+  return far(args) && !is_middle(sum_of(parts), args) &&
+         two_levels_gather_first(parts, args.lines) &&
+         (args.kind != OpKind::reduce_scatter || two_level_reduce_scatter_fits(args));
+}
+
 bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {
   return far(args) && direct_beats_tree(bytes, args.size, args.lines);
 }
@@ -164,11 +171,13 @@ Schedule build_schedule(const CollectiveArgs& args) {
     case OpKind::all_gather: {
       const std::uint64_t bytes = sum_of(args.output_bytes);
       if (bytes == 0) return {};
+      if (two_levels(args.output_bytes, args)) return two_level_all_gather(args);
       return direct(bytes, args) ? direct_all_gather(args) : ring_all_gather(args);
     }
     case OpKind::reduce_scatter: {
       const std::uint64_t bytes = sum_of(args.input_bytes);
       if (bytes == 0) return {};
+      if (two_levels(args.input_bytes, args)) return two_level_reduce_scatter(args);
       return direct(bytes, args) ? direct_reduce_scatter(args) : ring_reduce_scatter(args);
     }
     case OpKind::gather:

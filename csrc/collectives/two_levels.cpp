@@ -22,6 +22,7 @@
 #include "base/limits.h"
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/own_site.h"
 
 namespace pccl {
 namespace {
@@ -40,21 +41,8 @@ struct Column {
 
 class TwoLevels {
  public:
-  explicit TwoLevels(const CollectiveArgs& args) : args_(args), b_(args) {
-    const Sites& sites = args.lines.sites;
-    PCCL_ASSERT(sites.size() == args.size, sites.size(), args.size);
-    for (std::uint32_t rank = 0; rank < args.size; ++rank) {
-      const std::uint32_t site = sites[rank];
-      if (site >= sites_.size()) sites_.resize(site + 1);
-      if (rank == args.rank) place_ = static_cast<std::uint32_t>(sites_[site].size());
-      sites_[site].push_back(rank);
-      most_ = std::max(most_, static_cast<std::uint32_t>(sites_[site].size()));
-    }
-    home_ = sites[args.rank];
-    const std::vector<std::uint32_t>& home = sites_[home_];
-    mates_ = static_cast<std::uint32_t>(home.size());
-    next_ = home[around(place_, 1, mates_)];
-    previous_ = home[around(place_, -1, mates_)];
+  explicit TwoLevels(const CollectiveArgs& args) : args_(args), b_(args), site_(args) {
+    PCCL_ASSERT(site_.count() > 1, site_.count());
   }
 
   Schedule build() {
@@ -72,41 +60,41 @@ class TwoLevels {
  private:
   /// Ranks of the smallest site, whose parts are the largest ones.
   [[nodiscard]] std::uint64_t least() const {
-    std::uint64_t ranks = most_;
-    for (const auto& site : sites_) ranks = std::min<std::uint64_t>(ranks, site.size());
+    std::uint64_t ranks = site_.most;
+    for (const auto& site : site_.sites) ranks = std::min<std::uint64_t>(ranks, site.size());
     return ranks;
   }
 
   [[nodiscard]] std::uint64_t chunks_of(std::uint64_t bytes) const {
     std::set<std::pair<std::uint64_t, std::uint64_t>> cuts;  // numerator and denominator
-    for (const auto& site : sites_) {
+    for (const auto& site : site_.sites) {
       for (std::uint64_t i = 0; i < site.size(); ++i) {
         const std::uint64_t common = std::gcd(i, site.size());
         cuts.emplace(i / common, site.size() / common);
       }
     }
-    const std::uint64_t sends = cuts.size() * (sites_.size() > 2 ? sites_.size() : 1);
+    const std::uint64_t sends = cuts.size() * (site_.count() > 2 ? site_.count() : 1);
     const std::uint64_t most =
-        std::clamp<std::uint64_t>(kChunksOfRanksMost / most_, 1, kChunksMost);
+        std::clamp<std::uint64_t>(kChunksOfRanksMost / site_.most, 1, kChunksMost);
     const std::uint64_t chunks = std::clamp<std::uint64_t>(bytes / (sends * kFarBytes), 1, most);
     return std::max(chunks, (bytes / least() + kAheadBytes - 1) / kAheadBytes);
   }
 
   void add(std::uint32_t number, Part chunk) {
     chunk_ = chunk;
-    channel_ = number * (2 * most_ + 2 * args_.size);
-    turn_ = number / ahead_ * (2 * most_ + 2);
+    channel_ = number * (2 * site_.most + 2 * args_.size);
+    turn_ = number / ahead_ * (2 * site_.most + 2);
     const std::vector<std::uint32_t> summed = reduce_scatter();
     const std::vector<Column> all = columns();
     came_.emplace_back(all.size());
     for (std::uint32_t c = 0; c < all.size(); ++c) {
-      if (all[c].ranks[home_] != args_.rank) continue;
+      if (all[c].ranks[site_.home] != args_.rank) continue;
       std::vector<std::uint32_t> after = summed;
       if (number >= ahead_ && c < came_[number - ahead_].size()) {
         const std::vector<std::uint32_t>& before = came_[number - ahead_][c];
         after.insert(after.end(), before.begin(), before.end());
       }
-      if (sites_.size() == 2) {
+      if (site_.count() == 2) {
         exchange(all[c], c, after);
       } else {
         reduce_and_gather(all[c], c, summed, after);
@@ -123,47 +111,47 @@ class TwoLevels {
   }
   /// Of the own site.
   [[nodiscard]] Part near(std::int64_t distance) const {
-    return part(around(place_, distance, mates_), mates_);
+    return part(around(site_.place, distance, site_.size()), site_.size());
   }
   static Range in(Part p) { return input(0, p.offset, p.bytes); }
   static Range out(Part p) { return output(0, p.offset, p.bytes); }
   /// The sum of the own site.
-  [[nodiscard]] Range sum(Part p) const { return mates_ == 1 ? in(p) : out(p); }
+  [[nodiscard]] Range sum(Part p) const { return site_.size() == 1 ? in(p) : out(p); }
 
   /// The own part becomes the site's sum. Returns the step that makes it.
   std::vector<std::uint32_t> reduce_scatter() {
     Range sends = in(near(-1));
     Order order;
-    for (std::uint32_t s = 0; s + 1 < mates_; ++s) {
-      if (sends.bytes > 0) b_.send(next_, channel_ + s, sends, order);
+    for (std::uint32_t s = 0; s + 1 < site_.size(); ++s) {
+      if (sends.bytes > 0) b_.send(site_.mate(1), channel_ + s, sends, order);
       const Part p = near(-2 - static_cast<std::int64_t>(s));
       sends = out(p);
       if (p.bytes == 0) continue;
       const std::uint32_t received =
-          b_.recv_reduce(previous_, channel_ + s, in(p), sends, Builder::Place::received_second,
-                         Builder::Last::no);
+          b_.recv_reduce(site_.mate(-1), channel_ + s, in(p), sends,
+                         Builder::Place::received_second, Builder::Last::no);
       b_.set_turn(received, turn_ + 1 + s);
       order = following(received);
     }
-    if (mates_ == 1 || near(0).bytes == 0) return {};
+    if (site_.size() == 1 || near(0).bytes == 0) return {};
     return {static_cast<std::uint32_t>(order.follows)};
   }
 
   [[nodiscard]] std::vector<Column> columns() const {
-    std::vector<std::uint32_t> at(sites_.size(), 0);  // by site: whose part it is
+    std::vector<std::uint32_t> at(site_.count(), 0);  // by site: whose part it is
     std::vector<Column> all;
     const std::uint64_t chunk_end = chunk_.offset + chunk_.bytes;
     for (std::uint64_t begin = chunk_.offset; begin < chunk_end;) {
       Column column;
       std::uint64_t end = chunk_end;
-      for (std::size_t site = 0; site < sites_.size(); ++site) {
+      for (std::size_t site = 0; site < site_.count(); ++site) {
         const auto end_of_part = [&] {
-          const Part p = part(at[site], sites_[site].size());
+          const Part p = part(at[site], site_.sites[site].size());
           return p.offset + p.bytes;
         };
         while (end_of_part() <= begin) ++at[site];
         end = std::min(end, end_of_part());
-        column.ranks.push_back(sites_[site][at[site]]);
+        column.ranks.push_back(site_.sites[site][at[site]]);
       }
       column.part = {begin, end - begin};
       all.push_back(std::move(column));
@@ -173,27 +161,27 @@ class TwoLevels {
   }
 
   [[nodiscard]] std::uint32_t far_channel(std::uint32_t column) const {
-    return channel_ + 2 * most_ + column;
+    return channel_ + 2 * site_.most + column;
   }
 
   void exchange(const Column& column, std::uint32_t number,
                 const std::vector<std::uint32_t>& after) {
-    const std::uint32_t peer = column.ranks[1 - home_];
+    const std::uint32_t peer = column.ranks[1 - site_.home];
     const std::uint32_t channel = far_channel(number);
     const Range own = sum(column.part);
     const std::uint32_t sent = b_.send(peer, channel, own, {after, -1});
     const auto place =
-        home_ == 0 ? Builder::Place::received_second : Builder::Place::received_first;
+        site_.home == 0 ? Builder::Place::received_second : Builder::Place::received_first;
     const std::uint32_t received = b_.recv_reduce(peer, channel, own, out(column.part), place,
                                                   Builder::Last::yes, {{sent}, -1});
-    b_.set_turn(received, turn_ + most_);
+    b_.set_turn(received, turn_ + site_.most);
     came_.back()[number].push_back(received);
   }
 
   void reduce_and_gather(const Column& column, std::uint32_t number,
                          const std::vector<std::uint32_t>& summed,
                          const std::vector<std::uint32_t>& after) {
-    const auto k = static_cast<std::uint32_t>(sites_.size());
+    const std::uint32_t k = site_.count();
     const std::uint32_t channel = far_channel(number);
     const std::uint32_t again = channel + args_.size;
     const auto part_at = [&](std::uint32_t site) {
@@ -202,35 +190,35 @@ class TwoLevels {
       return p;
     };
     for (std::uint32_t d = 1; d < k; ++d) {
-      const std::uint32_t site = around(home_, -static_cast<std::int64_t>(d), k);
+      const std::uint32_t site = around(site_.home, -static_cast<std::int64_t>(d), k);
       const Part theirs = part_at(site);
       if (theirs.bytes > 0) {
         b_.send(column.ranks[site], channel, sum(theirs), {after, -1});
       }
     }
-    if (const Part mine = part_at(home_); mine.bytes > 0) {
+    if (const Part mine = part_at(site_.home); mine.bytes > 0) {
       Range own = sum(mine);
       Order order{summed, -1};
       for (std::uint32_t d = 1; d < k; ++d) {
         const std::uint32_t received =
-            b_.recv_reduce(column.ranks[around(home_, d, k)], channel, own, out(mine),
+            b_.recv_reduce(column.ranks[around(site_.home, d, k)], channel, own, out(mine),
                            Builder::Place::received_second,
                            d + 1 == k ? Builder::Last::yes : Builder::Last::no, order);
-        b_.set_turn(received, turn_ + most_);
+        b_.set_turn(received, turn_ + site_.most);
         own = out(mine);
         order = following(received);
       }
       for (std::uint32_t d = 1; d < k; ++d) {
-        b_.send(column.ranks[around(home_, d, k)], again, own, order);
+        b_.send(column.ranks[around(site_.home, d, k)], again, own, order);
       }
       came_.back()[number].push_back(static_cast<std::uint32_t>(order.follows));
     }
     for (std::uint32_t d = 1; d < k; ++d) {
-      const std::uint32_t site = around(home_, -static_cast<std::int64_t>(d), k);
+      const std::uint32_t site = around(site_.home, -static_cast<std::int64_t>(d), k);
       const Part theirs = part_at(site);
       if (theirs.bytes == 0) continue;
       const std::uint32_t received = b_.recv(column.ranks[site], again, out(theirs));
-      b_.set_turn(received, turn_ + most_ + 1);
+      b_.set_turn(received, turn_ + site_.most + 1);
       came_.back()[number].push_back(received);
     }
   }
@@ -241,27 +229,21 @@ class TwoLevels {
     for (const std::vector<std::uint32_t>& column : came_.back()) {
       order.after.insert(order.after.end(), column.begin(), column.end());
     }
-    for (std::uint32_t s = 0; s + 1 < mates_; ++s) {
-      const std::uint32_t channel = channel_ + most_ + s;
-      if (sends.bytes > 0) b_.send(next_, channel, sends, order);
+    for (std::uint32_t s = 0; s + 1 < site_.size(); ++s) {
+      const std::uint32_t channel = channel_ + site_.most + s;
+      if (sends.bytes > 0) b_.send(site_.mate(1), channel, sends, order);
       const Part p = near(-1 - static_cast<std::int64_t>(s));
       sends = out(p);
       if (p.bytes == 0) continue;
-      const std::uint32_t received = b_.recv(previous_, channel, sends);
-      b_.set_turn(received, turn_ + most_ + 2 + s);
+      const std::uint32_t received = b_.recv(site_.mate(-1), channel, sends);
+      b_.set_turn(received, turn_ + site_.most + 2 + s);
       order = following(received);
     }
   }
 
   const CollectiveArgs& args_;
   Builder b_;
-  std::vector<std::vector<std::uint32_t>> sites_;  // their ranks
-  std::uint32_t home_ = 0;                         // the own site
-  std::uint32_t place_ = 0;                        // and the place there
-  std::uint32_t mates_ = 1;                        // ranks there
-  std::uint32_t most_ = 1;                         // of any site
-  std::uint32_t next_ = 0;
-  std::uint32_t previous_ = 0;
+  OwnSite site_;
   std::uint32_t ahead_ = 1;  // chunks
   Part chunk_;               // the one that is added
   std::uint32_t channel_ = 0;

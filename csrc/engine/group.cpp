@@ -165,7 +165,9 @@ void Group::start_now(Pending& pending) {
   run_->running[token] = key;
   ops_.started(pending);
   const bool runs = with_memory(key, [&] {
-    op.start(*this, std::move(ranks), me, token, elastic_, lines_among(pending.contributors));
+    const Lines lines = lines_among(pending.contributors);
+    op.ticket()->sites = lines.sites;
+    op.start(*this, std::move(ranks), me, token, elastic_, lines);
   });
   if (!runs) return;
   for (EarlySegment& segment : run_->early.take(key)) {

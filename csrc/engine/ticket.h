@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/ids.h"
+#include "base/sites.h"
 #include "wire/messages.h"
 
 namespace pccl {
@@ -34,6 +35,7 @@ class Ticket {
   // Set before completion, read after it.
   OpKey op = kNoOp;                  // of a collective that the group has taken
   std::vector<PeerId> contributors;  // whose contributions a committed collective took
+  Sites sites;                       // and at which sites it took them to stand
   std::int32_t source = -1;          // recv: the rank that sent it
   std::uint64_t amount = 0;   // pull: bytes; store: StoreReply::amount; boundary_adopt: 1: yes
   std::vector<Bytes> values;  // store replies

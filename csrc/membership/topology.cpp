@@ -432,10 +432,8 @@ std::uint32_t Topology::mbit(std::uint32_t number) const {
 
 bool Topology::may_cross(const std::vector<PeerId>& ring, const Sites& sites) const {
   const std::size_t n = ring.size();
-  std::vector<std::uint64_t> ranks(kSitesMax);
-  for (const std::uint32_t site : sites) ++ranks.at(site);
-  const auto k = static_cast<std::uint64_t>(
-      std::count_if(ranks.begin(), ranks.end(), [](std::uint64_t of_site) { return of_site > 0; }));
+  const auto ranks = ranks_by_site(sites);
+  const std::uint64_t k = ranks.size();
   // 0: not measured. A link that could not be measured may carry nothing.
   const auto rate_of = [&](std::size_t a, std::size_t b) -> std::optional<std::uint64_t> {
     const auto link = links_.find({ring[a], ring[b]});
@@ -467,7 +465,7 @@ bool Topology::may_cross(const std::vector<PeerId>& ring, const Sites& sites) co
       const auto rate = rate_of(a, b);
       if (!rate) return false;
       if (*rate == 0) continue;
-      const std::uint64_t m = std::max(ranks[sites[a]], ranks[sites[b]]);
+      const std::uint64_t m = std::max(ranks[sites[a]].size(), ranks[sites[b]].size());
       const bool keeps_up =
           far ? n * round <= (n - 1) * k * m * *rate : n * (m - 1) * round <= (n - 1) * m * *rate;
       if (!keeps_up) return false;

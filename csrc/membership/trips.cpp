@@ -70,15 +70,14 @@ Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit) {
 }
 
 std::string sites_text(const Sites& sites, const std::vector<std::uint32_t>& ranks) {
-  std::vector<std::string> of_site;
-  for (std::size_t i = 0; i < sites.size(); ++i) {
-    if (sites[i] >= of_site.size()) of_site.resize(sites[i] + 1);
-    std::string& text = of_site[sites[i]];
-    text += (text.empty() ? "" : ", ") + std::to_string(ranks.at(i));
-  }
-  std::string text = std::to_string(of_site.size()) + " sites: ranks ";
-  for (std::size_t site = 0; site < of_site.size(); ++site) {
-    text += (site == 0 ? "" : " | ") + of_site[site];
+  const auto places = ranks_by_site(sites);
+  std::string text = std::to_string(places.size()) + " sites: ranks ";
+  for (std::size_t site = 0; site < places.size(); ++site) {
+    if (site > 0) text += " | ";
+    for (const std::uint32_t place : places[site]) {
+      if (place != places[site].front()) text += ", ";
+      text += std::to_string(ranks.at(place));
+    }
   }
   return cut_text(text);
 }

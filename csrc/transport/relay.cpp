@@ -48,13 +48,14 @@ RelayLinks::Far* RelayLinks::find_session(PeerId peer, std::uint64_t session) {
 void RelayLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_tells) {
   end_rest(peer.peer);
   end_leaving(peer.peer);
-  const Far* far = find(peer.peer);
+  Far* far = find(peer.peer);
   if (far == nullptr) return direct_->open(peer, deadline_ms, refusal_tells);
   if (far->state == State::failed) return;  // down will be told
   if (far->state == State::opening) {
     far_.erase(peer.peer);
     return direct_->open(peer, deadline_ms, refusal_tells);
   }
+  far->asked = far->via;
   clock_.defer([this, id = peer.peer, serial = far->serial, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
     const Far* still = find_up(id);
@@ -66,7 +67,11 @@ void RelayLinks::open_via(const Handle& peer, PeerId via, std::uint64_t deadline
   PCCL_ASSERT(peer.peer != self(), "a link to itself");
   PCCL_ASSERT(via != self(), "over itself");
   PCCL_ASSERT(via != peer.peer, "over the peer itself");
-  if (is_up(peer.peer)) return open(peer, deadline_ms, false);
+  if (is_up(peer.peer)) {
+    open(peer, deadline_ms, false);
+    if (Far* far = find_up(peer.peer)) far->asked = via;
+    return;
+  }
   end_rest(peer.peer);
   end_leaving(peer.peer);
   if (const Far* far = find(peer.peer)) {
@@ -79,7 +84,7 @@ void RelayLinks::open_via(const Handle& peer, PeerId via, std::uint64_t deadline
   const PeerId id = peer.peer;
   Far& far = far_[id];
   far.handle = peer;
-  far.via = via;
+  far.via = far.asked = via;
   far.serial = ++serials_;
   if (trust_.ids_follow_keys && peer_of(peer.key) != id) {
     return fail(far, "the id of peer " + name_of(peer) + " is not that of its key");
@@ -132,6 +137,9 @@ void RelayLinks::opened(PeerId via, const RelayMessage& message) {
       if (message.number != far->seal->mine()) say_open(message.from);
       return;
     }
+    // Over another one it comes late, by a way that the two have left; or it comes early, and is
+    // repeated until the owner has heard of that way.
+    if (via != far->via && via != far->asked) return;
     return fail(*far, "the peer has lost the link and opened it anew");
   }
   if (via != far->via) return;

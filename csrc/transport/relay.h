@@ -87,6 +87,7 @@ class RelayLinks final : public Links, private DirectEvents {
   struct Far {
     Handle handle;
     PeerId via;
+    PeerId asked;  // over which the owner wants it: `via`, or the next way of a link that is up
     State state = State::opening;
     std::uint64_t serial = 0;
     std::unique_ptr<RelaySeal> seal;  // null: `state` is failed

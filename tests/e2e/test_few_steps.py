@@ -18,11 +18,26 @@ def test_members_that_are_far_from_each_other_send_straight_to_all_others(kind: 
 
 
 @pytest.mark.long
-def test_ranks_at_two_sites_cross_the_line_between_them_once() -> None:
-    line = ["--world", "4", "--sites", "2", "--rtt-ms", "40", "--kinds", "fixed"]
-    row, _ = last_row("few_steps", *line, "--sizes", "1048576", "--calls", "9")
-    # Of ten tensors rank 0 has sent two halves to its neighbour, and one to its partner far away.
-    nothing, far, near = sorted(float(megabytes) for megabytes in row[4].split())
+@pytest.mark.parametrize(
+    ("what", "far", "near"),
+    [
+        # Of each tensor rank 0 sends one half to its partner far away and two to its neighbour;
+        ([], 0.5, 1.0),
+        # a quarter of the bytes, and what comes from far to its neighbour, too;
+        (["--quantise", "int8"], 0.129, 0.387),
+        # its own part, or the sum of its site for its partner, and two parts.
+        (["--call", "all_gather"], 0.25, 0.5),
+        (["--call", "reduce_scatter"], 0.25, 0.5),
+    ],
+    ids=["all_reduce", "int8", "all_gather", "reduce_scatter"],
+)
+def test_ranks_at_two_sites_cross_the_line_between_them_once(
+    what: list[str], far: float, near: float
+) -> None:
+    line = ["--world", "4", "--sites", "2", "--common", "--rtt-ms", "40", "--kinds", "fixed"]
+    row, _ = last_row("few_steps", *line, "--sizes", str(4 << 20), "--calls", "9", *what)
+    tensors = 10 * (4 << 20) / 1e6
+    nothing, sent_far, sent_near = sorted(float(megabytes) for megabytes in row[4].split())
     assert nothing < 0.05, row
-    assert 5.2 < far < 5.7, row
-    assert 10.4 < near < 11.2, row
+    assert 0.98 * far < sent_far / tensors < 1.08 * far, row
+    assert 0.98 * near < sent_near / tensors < 1.08 * near, row

@@ -12,26 +12,30 @@ from hosts import Hosts, steps_of_member
 
 SITES = ([1, 2], [3, 4])  # hosts
 MASTER = 5
-FLOATS = 8 << 20
+FLOATS = {"none": 8 << 20, "int8": 32 << 20}  # some 2 s on the line between two hosts
 
 
-def reduces(index: int, url: str) -> None:
+def reduces(index: int, url: str, kind: str) -> None:
     import torch
     import torch.distributed as dist
 
+    import pccl_backend as pccl
     from pccl_backend import _extension
 
     for pg in steps_of_member(url):
-        mine = torch.full((FLOATS,), float(1 << pg.rank()))
+        mine = torch.full(
+            (FLOATS[kind],), float(1 << pg.rank())
+        )  # int8 keeps constants as they are
         dist.barrier(pg)
         view = _extension.extension().group_view()
         say(begins=True, sites=view["sites"], rank=pg.rank())
-        dist.all_reduce(mine, group=pg)
+        pccl.all_reduce(mine, group=pg, quantise=kind)
         say(sums=mine.unique().tolist())
 
 
 @pytest.mark.long
-def test_a_member_that_dies_while_a_tensor_crosses_is_left_out() -> None:
+@pytest.mark.parametrize("kind", FLOATS)
+def test_a_member_that_dies_while_a_tensor_crosses_is_left_out(kind: str) -> None:
     from chaos.run import why_not
 
     if reason := why_not():
@@ -48,7 +52,7 @@ def test_a_member_that_dies_while_a_tensor_crosses_is_left_out() -> None:
         url = hosts.master(MASTER, 4)
         peers = []
         for i in range(4):
-            peers.append(hosts.peer(i + 1, __file__, "reduces", i, url))
+            peers.append(hosts.peer(i + 1, __file__, "reduces", i, url, kind))
             hosts.wait_for(MASTER, url, i + 1)
         for peer in peers:
             peer.next(ready=True)

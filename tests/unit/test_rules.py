@@ -82,7 +82,7 @@ HOMES = {
 LINES_MAX = 700
 # Files that are longer, with the number of their lines: a number may fall and not rise.
 LONGER = {
-    "tests/labs/wan/wan_forwarder.cpp": 727,
+    "tests/labs/wan/wan_forwarder.cpp": 709,
 }
 
 

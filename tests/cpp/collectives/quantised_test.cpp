@@ -3,6 +3,8 @@
 // some later moment than it is allowed to. Every rank must have the bits of a direct computation.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
@@ -15,6 +17,7 @@
 #include "collectives/algorithms.h"
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"
+#include "mixed_sites.h"
 
 namespace pccl::quantised_test {
 namespace {
@@ -34,10 +37,14 @@ struct Case {
   ReduceOp reduce = ReduceOp::sum;
   QuantisedChunks chunks = kSmall;
   std::uint64_t seed = 1;
+  Sites sites = {};
+  float scale = 1;  // of the contributions
   [[nodiscard]] bool in_place() const { return seed % 2 == 0; }
   [[nodiscard]] std::string text() const {
-    return std::to_string(size) + " ranks, " + std::to_string(count) + " values, " +
-           std::string(quantisation_name(how)) + ", seed " + std::to_string(seed);
+    std::string text = std::to_string(size) + " ranks, " + std::to_string(count) + " values, " +
+                       std::string(quantisation_name(how)) + ", seed " + std::to_string(seed);
+    for (const std::uint32_t site : sites) text += " " + std::to_string(site);
+    return text;
   }
 };
 
@@ -50,6 +57,7 @@ CollectiveArgs args_of(const Case& c, std::uint32_t rank) {
   a.element_bytes = sizeof(float);
   a.input_bytes = a.output_bytes = {sizeof(float) * c.count};
   a.quantisation = c.how;
+  a.lines = {80'000, 20'000, 0, c.sites};
   return a;
 }
 
@@ -57,30 +65,55 @@ Values contribution(const Case& c, std::uint32_t rank) {
   Random random(c.seed * 100 + rank);
   Values values(c.count);
   for (float& value : values) {
-    value = static_cast<float>(static_cast<double>(random.below(2000001)) / 1e6 - 1);
+    value = static_cast<float>(static_cast<double>(random.below(2000001)) / 1e6 - 1) * c.scale;
   }
   return values;
 }
 
 /// Blocks begin at multiples of their length, so it does not matter who owns which part.
-Values expected(const Case& c) {
-  Values sum(c.count);
-  std::vector<std::byte> codes(quantised_bytes(c.count, c.how));
-  for (std::uint32_t rank = 0; rank < c.size; ++rank) {
-    const Values own = contribution(c, rank);
-    quantise(codes.data(), own.data(), c.count, c.how);
-    if (rank == 0) {
-      dequantise(sum.data(), codes.data(), c.count, c.how);
+Values as_sent(Values values, Quantisation how) {
+  std::vector<std::byte> codes(quantised_bytes(values.size(), how));
+  quantise(codes.data(), values.data(), values.size(), how);
+  dequantise(values.data(), codes.data(), values.size(), how);
+  return values;
+}
+
+Values sum_of(const std::vector<Values>& all, Quantisation how) {
+  Values sum = all.front();
+  std::vector<std::byte> codes(quantised_bytes(sum.size(), how));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    quantise(codes.data(), all[i].data(), sum.size(), how);
+    if (i == 0) {
+      dequantise(sum.data(), codes.data(), sum.size(), how);
     } else {
-      add_dequantised(sum.data(), codes.data(), c.count, c.how);
+      add_dequantised(sum.data(), codes.data(), sum.size(), how);
     }
   }
-  if (c.reduce == ReduceOp::avg) {
-    finish_average(reinterpret_cast<std::byte*>(sum.data()), c.count, DType::f32, c.size);
-  }
-  quantise(codes.data(), sum.data(), c.count, c.how);
-  dequantise(sum.data(), codes.data(), c.count, c.how);
   return sum;
+}
+
+/// Contributions are added at each site, then the sums of the sites. An average is divided before
+/// the first of these is quantised.
+Values expected(const Case& c) {
+  const auto divided = [&](Values sum) {
+    if (c.reduce == ReduceOp::avg) {
+      finish_average(reinterpret_cast<std::byte*>(sum.data()), c.count, DType::f32, c.size);
+    }
+    return sum;
+  };
+  std::vector<Values> all;
+  if (c.sites.empty()) {
+    for (std::uint32_t rank = 0; rank < c.size; ++rank) all.push_back(contribution(c, rank));
+  }
+  for (const auto& site : ranks_by_site(c.sites)) {
+    std::vector<Values> own;
+    for (const std::uint32_t rank : site) own.push_back(contribution(c, rank));
+    const bool is_sum = own.size() == 1 && c.reduce != ReduceOp::avg;
+    all.push_back(is_sum ? own[0] : divided(sum_of(own, c.how)));
+  }
+  Values sum = sum_of(all, c.how);
+  if (c.sites.empty()) sum = divided(std::move(sum));
+  return c.sites.empty() || all.size() > 2 ? as_sent(std::move(sum), c.how) : sum;
 }
 
 /// One rank: its memory, and how far each of its steps is.
@@ -196,6 +229,7 @@ class Ranks {
         break;
       case StepKind::dequantise:
         dequantise(reinterpret_cast<float*>(to), from, count, case_.how);
+        if (step.finish) finish_average(to, count, DType::f32, case_.size);
         break;
       case StepKind::add_dequantised:
         add_dequantised(reinterpret_cast<float*>(to), from, count, case_.how);
@@ -245,6 +279,109 @@ TEST(Quantised, GivesTheSameBitsAtEveryRankInEveryInterleaving) {
   }
 }
 
+Case at(const Sites& sites, std::size_t count) {
+  return {.size = static_cast<std::uint32_t>(sites.size()), .count = count, .sites = sites};
+}
+
+TEST(Quantised, GivesTheSameBitsAtSites) {
+  for (const Sites& sites : test::kMixedSites) {
+    for (const std::size_t count : {0U, 1U, 257U, 1000U, 4096U, 10001U}) {
+      Case c = at(sites, count);
+      for (c.seed = 1; c.seed <= 6; ++c.seed) {
+        c.reduce = c.seed % 3 == 0 ? ReduceOp::avg : ReduceOp::sum;
+        c.how = kKinds[c.seed % std::size(kKinds)];
+        run_and_check(c);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+/// Bytes that ranks of site 0 send to other sites, and that rank 0 sends to its own.
+struct Sent {
+  std::uint64_t far = 0;
+  std::uint64_t near = 0;
+};
+Sent sent_by(const Sites& sites, std::size_t count) {
+  Sent sent;
+  for (std::uint32_t rank = 0; rank < sites.size(); ++rank) {
+    if (sites[rank] != 0) continue;
+    for (const Step& step : quantised_all_reduce(args_of(at(sites, count), rank)).steps) {
+      if (step.kind != StepKind::send) continue;
+      if (sites[step.peer] != 0) sent.far += step.from.bytes;
+      if (sites[step.peer] == 0 && rank == 0) sent.near += step.from.bytes;
+    }
+  }
+  return sent;
+}
+
+TEST(Quantised, TheSumOfASiteCrossesOnce) {
+  constexpr std::size_t kCount = 4U << 20;
+  const std::size_t codes = quantised_bytes(kCount, Quantisation::int8_minmax);
+  for (const Sites& sites :
+       {Sites{0, 0, 1}, Sites{0, 1, 1}, Sites{0, 0, 1, 1}, Sites{0, 0, 0, 0, 1, 1, 1, 1}}) {
+    EXPECT_EQ(sent_by(sites, kCount).far, codes) << sites.size();
+  }
+  EXPECT_EQ(sent_by({0, 0, 0, 0, 1, 1, 1, 1}, kCount).near, codes * 3 * 3 / 4);
+  // Of three sites 2 (k - 1) / k each, for which the adding site goes round.
+  const Sent three = sent_by({0, 0, 1, 1, 2, 2}, 3 * kCount);
+  EXPECT_NEAR(static_cast<double>(three.far) / static_cast<double>(3 * codes), 4.0 / 3, 0.01);
+  EXPECT_EQ(three.near, 3 * codes);
+}
+
+/// Bytes that the busiest rank sends, by those of the codes of all values.
+double sent_at_most(const Sites& sites, std::size_t count) {
+  std::uint64_t most = 0;
+  for (std::uint32_t rank = 0; rank < sites.size(); ++rank) {
+    std::uint64_t bytes = 0;
+    for (const Step& step : quantised_all_reduce(args_of(at(sites, count), rank)).steps) {
+      if (step.kind == StepKind::send) bytes += step.from.bytes;
+    }
+    most = std::max(most, bytes);
+  }
+  return static_cast<double>(most) /
+         static_cast<double>(quantised_bytes(count, Quantisation::int8_minmax));
+}
+
+Sites of_sizes(const std::vector<std::size_t>& sizes) {
+  Sites sites;
+  for (std::uint32_t site = 0; site < sizes.size(); ++site) {
+    sites.insert(sites.end(), sizes[site], site);
+  }
+  return sites;
+}
+
+TEST(Quantised, NoRankSendsMuchMoreThanItsMates) {
+  constexpr std::size_t kMiB = 1U << 18;  // values
+  struct Shape {
+    std::vector<std::size_t> sizes;
+    double sent;  // on the average, at the site where that is most
+  };
+  const std::vector<std::size_t> sixteen(16, 2);
+  const std::vector<std::size_t> nines{9, 8, 8, 8, 8, 8, 8, 8};
+  for (const auto& [sizes, sent] :
+       {Shape{{4, 4}, 2.5}, Shape{{5, 4}, 2.6}, Shape{{4, 3}, 2.5}, Shape{{8, 1}, 2.75},
+        Shape{{2, 2, 2, 2}, 1.75}, Shape{{5, 4, 4, 4}, 1.9}, Shape{{3, 2, 2, 2}, 1.8},
+        Shape{{4, 3, 3}, 1.8}, Shape{nines, 2.0}, Shape{sixteen, 1.94}, Shape{{33, 32}, 3.0}}) {
+    const Sites sites = of_sizes(sizes);
+    for (const std::size_t mib : {1, 4, 64}) {
+      EXPECT_LE(sent_at_most(sites, mib * kMiB), 1.3 * sent)
+          << sizes.size() << " sites, the first of " << sizes[0] << ", " << mib << " MiB";
+    }
+  }
+}
+
+TEST(Quantised, SmallFloatsHoldTheAverageOfLargeValues) {
+  for (const Sites& sites : {Sites{0, 0, 1, 1}, Sites{0, 1, 1}, Sites{0, 0, 1, 1, 2, 2}}) {
+    Case c = at(sites, 300);
+    c.how = Quantisation::f16;
+    c.reduce = ReduceOp::avg;
+    c.scale = 40000;
+    run_and_check(c);
+    for (const float value : expected(c)) ASSERT_TRUE(std::isfinite(value)) << c.text();
+  }
+}
+
 TEST(Quantised, EveryKindSumsAndAverages) {
   for (const Quantisation how : kKinds) {
     for (const ReduceOp reduce : {ReduceOp::sum, ReduceOp::avg}) {
@@ -263,8 +400,20 @@ TEST(Quantised, ChunksOfTheRealSizeDoTheSame) {
 }
 
 TEST(Quantised, NoMoreChunksAreUnderWayThanAllowed) {
-  for (const std::uint32_t size : {2U, 5U, 64U, 100U, 1000U}) {
+  std::vector<Sites> all;
+  for (const std::size_t size : {2U, 5U, 64U, 100U, 1000U}) all.emplace_back(size);
+  for (const std::size_t size : {16U, 200U, 1000U}) {
+    for (const std::uint32_t sites : {2U, 3U, 16U}) {
+      Sites& even = all.emplace_back(size);
+      for (std::size_t i = 0; i < size; ++i) even[i] = static_cast<std::uint32_t>(i) % sites;
+      Sites& lonely = all.emplace_back(size);  // the largest site has nearly all
+      for (std::uint32_t i = 0; i < sites; ++i) lonely[(size / 2 + i) % size] = i;
+    }
+  }
+  for (const Sites& sites : all) {
+    const auto size = static_cast<std::uint32_t>(sites.size());
     CollectiveArgs args = args_of({.size = size, .count = 100}, size / 2);
+    args.lines.sites = numbered_sites(sites);
     args.input_bytes = args.output_bytes = {std::uint64_t{1} << 32};
     const Schedule schedule = quantised_all_reduce(args);
     const std::size_t codes = quantised_bytes(kQuantisedChunkValues, args.quantisation);
@@ -297,8 +446,11 @@ TEST(Quantised, SendsAsFewBytesAsADirectExchangeCan) {
 }
 
 TEST(Quantised, ASendDependsOnReceivesOfSmallerChannelsOnly) {
-  for (const std::uint32_t size : {2U, 3U, 7U}) {
-    const Ranks ranks({.size = size, .count = 20001});
+  std::vector<Case> cases;
+  for (const std::uint32_t size : {2U, 3U, 7U}) cases.push_back({.size = size, .count = 20001});
+  for (const Sites& sites : test::kMixedSites) cases.push_back(at(sites, 20001));
+  for (const Case& c : cases) {
+    const Ranks ranks(c);
     for (const Schedule& schedule : ranks.schedules()) {
       std::vector<std::int64_t> newest(schedule.steps.size(), -1);  // channel of a receive before
       for (std::size_t s = 0; s < schedule.steps.size(); ++s) {

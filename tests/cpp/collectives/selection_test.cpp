@@ -137,9 +137,12 @@ TEST(Selection, ALongerLineNeverTakesMoreSteps) {
 /// FNV-1a of what the ranks must agree on: all that two of them send.
 class ChoiceDigest {
  public:
-  void add_sends(const Case& c) {
+  void add_sends(const Case& c, Quantisation how = Quantisation::none) {
     for (const std::uint32_t rank : {0U, c.size - 1}) {
-      for (const Step& s : build_schedule(args_of(c, rank)).steps) {
+      CollectiveArgs args = args_of(c, rank);
+      args.quantisation = how;
+      if (how != Quantisation::none) args.element_bytes = sizeof(float);
+      for (const Step& s : build_schedule(args).steps) {
         if (s.kind != StepKind::send) continue;
         add(s.peer);
         add(s.channel);
@@ -167,11 +170,13 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
             // Ranks 0 and 1 at one site, the others at another one.
             Sites sites(size, 1);
             sites[0] = sites[1] = 0;
-            if (trip > 0 && size > 2 && kind == OpKind::all_reduce) {
-              digest.add_sends({.kind = kind,
-                                .size = size,
-                                .counts = {kib * 128},
-                                .lines = {trip, 2 * trip / size, mbit, sites}});
+            if (trip > 0 && size > 2) {
+              const Case c{.kind = kind,
+                           .size = size,
+                           .counts = {kib * 128},
+                           .lines = {trip, 2 * trip / size, mbit, sites}};
+              digest.add_sends(c);
+              if (kind == OpKind::all_reduce) digest.add_sends(c, Quantisation::int8_minmax);
             }
           }
         }
@@ -179,7 +184,7 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
     }
   }
   EXPECT_EQ(std::pair(kProtocolVersion, digest.value()),
-            std::pair(7U, std::uint64_t{9685727334834862763ULL}))
+            std::pair(8U, std::uint64_t{1309674663351086535ULL}))
       << "ranks of two builds would choose differently: raise kProtocolVersion (base/protocol.h)";
 }
 

@@ -1,16 +1,10 @@
 #include "base/limits.h"
 #include "collectives/algorithms.h"
+#include "mixed_sites.h"
 #include "runner.h"
 
 namespace pccl::test {
 namespace {
-
-/// Sites of one to four ranks, in a row and mixed, and two to five of them.
-const std::vector<Sites> kSites{
-    {0, 0, 1, 1},          {0, 1, 1},          {0, 0, 1},
-    {0, 1, 0, 1},          {0, 0, 0, 1, 1},    {0, 1, 1, 1, 1},
-    {0, 0, 0, 0, 1, 1, 1}, {0, 0, 1, 1, 2, 2}, {0, 1, 1, 2, 2, 2},
-    {0, 0, 1, 2, 1, 0},    {0, 0, 1, 2, 3, 4}, {0, 0, 0, 1, 1, 2, 3, 3}};
 
 Case of(const Sites& sites, std::uint64_t count, ReduceOp reduce = ReduceOp::sum) {
   return {.kind = OpKind::all_reduce,
@@ -24,7 +18,7 @@ Case of(const Sites& sites, std::uint64_t count, ReduceOp reduce = ReduceOp::sum
 std::uint64_t many(const Sites& sites) { return sites.size() * (200U << 10) / 8 * 3 + 5; }
 
 TEST(TwoLevels, GiveTheSumAtEveryRankInEveryInterleaving) {
-  for (const Sites& sites : kSites) {
+  for (const Sites& sites : kMixedSites) {
     for (const std::uint64_t count : {0, 1, 2, 3, 7, 24, 101}) {
       for (const ReduceOp reduce : {ReduceOp::sum, ReduceOp::avg}) {
         Case c = of(sites, count, reduce);
@@ -39,7 +33,7 @@ TEST(TwoLevels, GiveTheSumAtEveryRankInEveryInterleaving) {
 }
 
 TEST(TwoLevels, GiveItInSeveralChunks) {
-  for (const Sites& sites : kSites) {
+  for (const Sites& sites : kMixedSites) {
     for (const bool in_place : {false, true}) {
       Case c = of(sites, many(sites));
       c.in_place = in_place;
@@ -51,7 +45,7 @@ TEST(TwoLevels, GiveItInSeveralChunks) {
 }
 
 TEST(TwoLevels, EvaluateTheSameExpressionAtAllRanks) {
-  for (const Sites& sites : kSites) {
+  for (const Sites& sites : kMixedSites) {
     for (const bool in_place : {false, true}) {
       Case c = of(sites, 43);
       c.in_place = in_place;
@@ -74,10 +68,11 @@ std::uint64_t far_bytes(const Sites& sites, std::uint64_t count) {
 }
 
 TEST(TwoLevels, SendATensorOnceBetweenTwoSites) {
-  for (const Sites& sites : {kSites[0], kSites[1], kSites[4], kSites[6]}) {
+  for (const Sites& sites :
+       {Sites{0, 0, 1, 1}, Sites{0, 1, 1}, Sites{0, 0, 0, 1, 1}, Sites{0, 0, 0, 0, 1, 1, 1}}) {
     EXPECT_EQ(far_bytes(sites, 96'000), 8U * 96'000);
   }
-  EXPECT_EQ(far_bytes(kSites[7], 96'000), 8U * 96'000 * 4 / 3);  // three: 2 (k - 1) / k
+  EXPECT_EQ(far_bytes({0, 0, 1, 1, 2, 2}, 96'000), 8U * 96'000 * 4 / 3);  // three: 2 (k - 1) / k
 }
 
 /// Bytes that one rank may be sent from other sites before it has sent anything there itself, at
@@ -104,7 +99,8 @@ TEST(TwoLevels, ARankIsNeverFurtherAheadThanIsKept) {
   constexpr std::uint64_t kKept = 64U << 20;
   Sites lonely(32, 1);
   lonely[0] = 0;
-  for (const Sites& sites : {Sites{0, 0, 1, 1}, Sites{0, 1, 1}, lonely, kSites[7], kSites[11]}) {
+  for (const Sites& sites : {Sites{0, 0, 1, 1}, Sites{0, 1, 1}, lonely, Sites{0, 0, 1, 1, 2, 2},
+                             Sites{0, 0, 0, 1, 1, 2, 3, 3}}) {
     for (const std::uint64_t gib : {1, 5, 32}) {
       EXPECT_LE(free_bytes(sites, gib << 27), kKept + (1U << 10)) << sites.size() << ", " << gib;
     }
@@ -114,7 +110,8 @@ TEST(TwoLevels, ARankIsNeverFurtherAheadThanIsKept) {
 TEST(TwoLevels, WhatCrossesIsLargeEnoughForBulkLanesAndFewSteps) {
   const Sites fours{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
   const Sites mixed{0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3};
-  for (const Sites& sites : {kSites[0], kSites[4], kSites[6], fours, mixed}) {
+  for (const Sites& sites :
+       {Sites{0, 0, 1, 1}, Sites{0, 0, 0, 1, 1}, Sites{0, 0, 0, 0, 1, 1, 1}, fours, mixed}) {
     for (const std::uint64_t mib : {25, 64, 256}) {
       std::uint64_t bytes = 0;
       std::uint64_t small_bytes = 0;

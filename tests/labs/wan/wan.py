@@ -44,6 +44,7 @@ PAIR_SETTINGS = {
     "rate_mbit",
     "queue_ms",
     "queue_kib",
+    "line",
     "duplicate_pct",
     "reorder_pct",
     "reorder_ms",

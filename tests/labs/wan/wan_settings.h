@@ -13,6 +13,7 @@ struct PairSettings {
   double loss_pct = 0, burst_packets = 1, burst_loss_pct = 100;
   double rate_mbit = 0, queue_ms = 50, queue_kib = 0;
   double duplicate_pct = 0, reorder_pct = 0, reorder_ms = 5;
+  double line = 0;
   double cut = 0, cut_port = 0, swallow_above = 0, forget_s = 0;
 };
 inline const std::map<std::string, double PairSettings::*> kPairSettings = {
@@ -25,6 +26,7 @@ inline const std::map<std::string, double PairSettings::*> kPairSettings = {
     {"rate_mbit", &PairSettings::rate_mbit},
     {"queue_ms", &PairSettings::queue_ms},
     {"queue_kib", &PairSettings::queue_kib},
+    {"line", &PairSettings::line},
     {"duplicate_pct", &PairSettings::duplicate_pct},
     {"reorder_pct", &PairSettings::reorder_pct},
     {"reorder_ms", &PairSettings::reorder_ms},

@@ -61,28 +61,55 @@ void reduce(Memory& to, const Memory& with, const OpDescriptor& d) {
   }
 }
 
-/// Each contribution quantised once, added in this order, and the sum quantised once. Blocks begin
-/// at multiples of their length, so that no part or chunk shows in the result.
-Memory quantised_sum(const std::vector<Memory>& contributions, const OpDescriptor& d) {
-  const std::size_t count = contributions.front().size() / sizeof(float);
-  const auto floats = [](const Memory& memory) {
-    std::vector<float> values(memory.size() / sizeof(float));
-    std::memcpy(values.data(), memory.data(), memory.size());
+using Floats = std::vector<float>;
+
+/// Blocks begin at multiples of their length, so that no chunk shows in the result.
+Floats as_sent(Floats values, Quantisation how) {
+  std::vector<std::byte> codes(quantised_bytes(values.size(), how));
+  quantise(codes.data(), values.data(), values.size(), how);
+  dequantise(values.data(), codes.data(), values.size(), how);
+  return values;
+}
+
+/// Of what has been sent, added in this order.
+Floats sum_as_sent(const std::vector<Floats>& all, Quantisation how) {
+  Floats sum = as_sent(all.front(), how);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    const Floats values = as_sent(all[i], how);
+    for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += values[j];
+  }
+  return sum;
+}
+
+/// Each contribution is quantised once, and the sum once; or, where contributors stand at sites,
+/// the sum of each site, and then that of all sites unless there are two. An average is divided
+/// before the first sum is quantised.
+Memory quantised_sum(const std::vector<Memory>& contributions, const Sites& sites,
+                     const OpDescriptor& d) {
+  std::vector<Floats> all;
+  for (const Memory& contribution : contributions) {
+    Floats& values = all.emplace_back(contribution.size() / sizeof(float));
+    std::memcpy(values.data(), contribution.data(), contribution.size());
+  }
+  const auto divided = [&](Floats values) {
+    if (d.reduce == ReduceOp::avg) {
+      for (float& value : values) value /= static_cast<float>(contributions.size());
+    }
     return values;
   };
-  std::vector<std::byte> codes(quantised_bytes(count, d.quantisation));
-  std::vector<float> sum(count);
-  for (std::size_t i = 0; i < contributions.size(); ++i) {
-    std::vector<float> values = floats(contributions[i]);
-    quantise(codes.data(), values.data(), count, d.quantisation);
-    dequantise(values.data(), codes.data(), count, d.quantisation);
-    for (std::size_t j = 0; j < count; ++j) sum[j] = i == 0 ? values[j] : sum[j] + values[j];
+  if (!sites.empty()) {
+    std::vector<Floats> sums;
+    for (const auto& site : ranks_by_site(sites)) {
+      std::vector<Floats> own;
+      for (const std::uint32_t rank : site) own.push_back(all.at(rank));
+      const bool is_sum = own.size() == 1 && d.reduce != ReduceOp::avg;
+      sums.push_back(is_sum ? own[0] : divided(sum_as_sent(own, d.quantisation)));
+    }
+    all = std::move(sums);
   }
-  if (d.reduce == ReduceOp::avg) {
-    for (float& value : sum) value /= static_cast<float>(contributions.size());
-  }
-  quantise(codes.data(), sum.data(), count, d.quantisation);
-  dequantise(sum.data(), codes.data(), count, d.quantisation);
+  Floats sum = sum_as_sent(all, d.quantisation);
+  if (sites.empty()) sum = divided(std::move(sum));
+  if (sites.empty() || all.size() > 2) sum = as_sent(std::move(sum), d.quantisation);
   Memory result(contributions.front().size());
   std::memcpy(result.data(), sum.data(), result.size());
   return result;
@@ -150,7 +177,7 @@ Memory Book::expected(const Call& call, std::size_t output,
       if (d.quantisation != Quantisation::none && contributors.size() > 1) {
         std::vector<Memory> parts;
         for (const PeerId contributor : contributors) parts.push_back(part_of(contributor));
-        return quantised_sum(parts, d);
+        return quantised_sum(parts, call.ticket->sites, d);
       }
       Memory sum = part_of(contributors.front());
       for (std::size_t i = 1; i < contributors.size(); ++i) {
