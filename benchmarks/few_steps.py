@@ -116,8 +116,8 @@ def run_rank(a: argparse.Namespace) -> None:
             assert sums[-1].item() == (1 if a.call == "all_gather" else a.world[0])
             tensor.fill_(1)
             part.fill_(1)
-        dist.barrier(pg)  # nobody leaves before all have looked
         sent = [link["bytes_sent"] - was for link, was in zip(links(), before, strict=True)]
+        dist.barrier(pg)  # nobody leaves before all have looked
         found[size] = {"seconds": seconds, "sent": sent}
     if dist.get_rank(pg) == 0:
         print(json.dumps(found), flush=True)
