@@ -32,9 +32,9 @@ def all_reduce(
 ) -> dist.Work | None:
     """`torch.distributed.all_reduce` whose values are sent as fewer bits.
 
-    Each contribution is quantised once, whatever the number of members, and the sum once (where
-    members stand at sites: the sum of each site, and of more than two sites then that of all). All
-    members end with the same bits. All of them pass the same `quantise`.
+    Each contribution is quantised once, whatever the number of members, and the sum once. Where
+    members stand at several sites, each site's sum is quantised, and of more than two sites then
+    the sum of these. All members end with the same bits. All of them pass the same `quantise`.
 
     Args:
         tensor: A float32 tensor; it becomes the sum or the average.

@@ -49,6 +49,9 @@ inline constexpr std::size_t kSlicedSegmentsMax = 16384;
 // way at once, over all ranks that add; with its scratch memory twice as many codes.
 inline constexpr std::size_t kQuantisedChunkValues = 1U << 17;
 inline constexpr std::size_t kQuantisedChunksMax = 128;
+// Of all parts together, or by rank, if that is more: goes straight to its receivers.
+inline constexpr std::size_t kDirectBytesMax = 256U << 10;
+inline constexpr std::size_t kDirectBytesMaxPerRank = 4U << 10;
 inline constexpr std::size_t kUngrantedBytesMax =
     64U << 20;  // per peer, sent for operations not issued there
 inline constexpr std::size_t kKeptBytesMin = 4096;  // a smaller kept segment counts as so many

@@ -15,16 +15,17 @@
 // the others pass the codes of its sum on. A rank that is alone at its site quantises no sum: its
 // contribution is one.
 //
-// A round has as many chunks as the largest site has ranks, or of more than two sites as there are
-// sites. Of `under_way` chunks, with a scratch memory of twice as many, so many rounds as fit are
-// under way at once, but at least one; where a round needs more memory, chunks are smaller instead.
-// So memory is bounded, and so are the values that the start or one arrival gives to code. Channels
-// of chunk c: 4 c for contributions, 4 c + 1 for sums of sites on the way to where they are added,
-// 4 c + 2 for the sum of all, 4 c + 3 for what ranks make their results of (of two sites 4 c + 2
-// and 4 c + 3). What is sent depends on receives of smaller channels only. Steps: 2 for each chunk
-// (two sites: 2 near, 1 far; more: 2 near, 2 far). With Q the bytes of the codes of all values and
-// m ranks at each site a rank sends 2 Q (n - 1) / n; at two sites 3 Q (m - 1) / m near and Q / m
-// far, at more 2 Q (m - 1) / m near and 2 Q (k - 1) / (k m) far.
+// A round has as many chunks as the largest site has ranks; of more than two sites as many as there
+// are sites, if that is more. Of `under_way` chunks, with a scratch memory of twice as many, so
+// many rounds as fit are under way at once, but at least one; where a round needs more memory,
+// chunks are smaller instead. So memory is bounded, and so are the values that the start or one
+// arrival gives to code. Channels of chunk c: 4 c for contributions, 4 c + 1 for sums of sites on
+// the way to where they are added, 4 c + 2 for the sum of all, 4 c + 3 for what ranks make their
+// results of (of two sites 4 c + 2 and 4 c + 3). What is sent depends on receives of smaller
+// channels only. Steps: 2 for each chunk (two sites: 2 near, 1 far; more: 2 near, 2 far). With Q
+// the bytes of the codes of all values and m ranks at each site a rank sends 2 Q (n - 1) / n; at
+// two sites 3 Q (m - 1) / m near and Q / m far, at more 2 Q (m - 1) / m near and 2 Q (k - 1) / (k
+// m) far.
 #include <algorithm>
 #include <utility>
 #include <vector>

@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "base/assert.h"
+#include "base/limits.h"
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/cost.h"
@@ -21,8 +22,6 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kDirectBytesMax = 256U << 10;  // of all parts together
-constexpr std::uint64_t kDirectBytesMaxPerRank = 4U << 10;
 constexpr std::uint64_t kChainBytesMin = 512U << 10;
 constexpr std::uint32_t kDirectBarrierMax = 64;  // ranks: more messages take longer than steps
 
@@ -33,7 +32,7 @@ std::uint64_t sum_of(const std::vector<std::uint64_t>& bytes) {
 bool far(const CollectiveArgs& args) { return args.lines.farthest_us >= kFarUs; }
 
 bool is_middle(std::uint64_t bytes, const CollectiveArgs& args) {
-  return bytes <= std::max(kDirectBytesMax, args.size * kDirectBytesMaxPerRank);
+  return bytes <= std::max<std::uint64_t>(kDirectBytesMax, args.size * kDirectBytesMaxPerRank);
 }
 
 /// What takes two steps on a short line takes no more on a longer one, unless its rate is known.

@@ -1,5 +1,6 @@
-// All-gather and reduce-scatter in two levels, where ranks stand at sites: what one site sends to
-// another crosses once for each rank there that needs it, and no more.
+// All-gather and reduce-scatter in two levels, where ranks stand at sites. In an all-gather a part
+// crosses once to each other site; in a reduce-scatter a site's sum crosses once, to the rank that
+// it is for.
 //
 // A rank at another site has a partner here: the rank whose place at this site is its own one
 // there, modulo the number of ranks here. All-gather: each rank sends its part to its partners at

@@ -93,8 +93,8 @@ std::string text_of_sites(State& s, std::uint32_t group, const Sites& sites) {
   if (now == before) return "";
   before = now;
   const std::string who = "the members" + of_group(group, s.groups.size());
-  if (now.empty()) return who + " stand at no sites any more: all-reduces go in one level";
-  return who + " stand at " + now + "; large tensors may cross in two levels";
+  if (now.empty()) return who + " stand at no sites any more: calls go in one level";
+  return who + " stand at " + now + "; calls may go in two levels";
 }
 
 std::vector<std::string> changed_rings(const State& s, const Epoch* before, const Epoch& epoch) {

@@ -163,11 +163,10 @@ TEST(Rings, the_log_names_the_sites_when_they_change) {
   const Sites halves{0, 0, 0, 1, 1, 1};
   EXPECT_EQ(master::text_of_sites(s, 0, {}), "");
   EXPECT_EQ(master::text_of_sites(s, 0, halves),
-            "the members stand at 2 sites: ranks 0, 2, 4 | 1, 3, 5; large tensors may cross in "
-            "two levels");
+            "the members stand at 2 sites: ranks 0, 2, 4 | 1, 3, 5; calls may go in two levels");
   EXPECT_EQ(master::text_of_sites(s, 0, halves), "");
   EXPECT_EQ(master::text_of_sites(s, 0, {}),
-            "the members stand at no sites any more: all-reduces go in one level");
+            "the members stand at no sites any more: calls go in one level");
 }
 
 /// Are sites told to six members, three at each of two, when all links are measured? `slow`: one
