@@ -98,15 +98,26 @@ def all_reduce(parts: list[np.ndarray], reduce: str, lines: Lines = NEAR) -> np.
     return memory[0]
 
 
-def all_reduce_quantised(parts: list[np.ndarray]) -> np.ndarray:
-    """The same of bfloat16: each contribution is rounded once, added as float32, and the sum once.
+def all_reduce_quantised(parts: list[np.ndarray], lines: Lines = NEAR) -> np.ndarray:
+    """The sum of bfloat16: each contribution is rounded once, added as float32, and the sum once.
 
-    Blocks, chunks and parts leave no trace in these bits.
+    At sites the sum of each site is rounded, and that of more than two sites once more. Blocks and
+    chunks leave no trace in these bits.
     """
-    total = as_bfloat16(parts[0])
-    for part in parts[1:]:
-        total = total + as_bfloat16(part)
-    return as_bfloat16(total)
+
+    def added(all_of_them: list[np.ndarray]) -> np.ndarray:
+        total = as_bfloat16(all_of_them[0])
+        for part in all_of_them[1:]:
+            total = total + as_bfloat16(part)
+        return total
+
+    sites = lines[4]
+    numbers = list(dict.fromkeys(sites))
+    if len(sites) != len(parts) or not 1 < len(numbers) < len(parts):
+        return as_bfloat16(added(parts))
+    sums = [added([p for p, s in zip(parts, sites, strict=True) if s == one]) for one in numbers]
+    total = added(sums)
+    return total if len(sums) == 2 else as_bfloat16(total)
 
 
 def as_bfloat16(values: np.ndarray) -> np.ndarray:
