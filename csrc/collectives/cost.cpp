@@ -158,8 +158,6 @@ bool two_levels_gather_first(const std::vector<std::uint64_t>& parts, const Line
   if (lines.sites.empty()) return false;
   PCCL_ASSERT(lines.sites.size() == parts.size(), lines.sites.size(), parts.size());
   const auto size = static_cast<std::uint32_t>(parts.size());
-  const std::uint64_t n = size;
-  const std::uint64_t m = at_a_site(size, lines);
   const std::uint64_t mbit = mbit_of(lines);
   const std::uint64_t bytes = std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
   const auto sites = ranks_by_site(lines.sites);
@@ -177,7 +175,7 @@ bool two_levels_gather_first(const std::vector<std::uint64_t>& parts, const Line
   const std::uint64_t ns = steps_ns + far_ns + time_of(busiest, mbit);
   const std::uint64_t byte_ns = time_of(bytes, mbit);
   const std::uint64_t direct =
-      bytes > kFarDirectBytesMax ? kNever : far_ns + m * (n - m) * byte_ns / n;
+      bytes > kFarDirectBytesMax ? kNever : direct_ns(byte_ns, size, lines) / 2;
   const std::uint64_t ring = ring_ns(byte_ns, time_of(kSegmentBytesMax, mbit), size, lines) / 2;
   return gains(ns, direct) && gains(ns, ring);
 }

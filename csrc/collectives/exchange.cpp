@@ -15,7 +15,7 @@ namespace {
 
 Schedule exchange_of_two(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes.at(0);
-  const std::uint64_t pieces = (bytes + kSegmentBytesMax - 1) / kSegmentBytesMax;
+  const std::uint64_t pieces = divide_up(bytes, kSegmentBytesMax);
   const std::uint32_t other = 1 - args.rank;
   const auto place = args.rank == 0
                          ? Builder::Place::received_second  // rank 0 is the first operand

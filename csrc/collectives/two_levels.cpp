@@ -77,7 +77,7 @@ class TwoLevels {
     const std::uint64_t most =
         std::clamp<std::uint64_t>(kChunksOfRanksMost / site_.most, 1, kChunksMost);
     const std::uint64_t chunks = std::clamp<std::uint64_t>(bytes / (sends * kFarBytes), 1, most);
-    return std::max(chunks, (bytes / least() + kAheadBytes - 1) / kAheadBytes);
+    return std::max(chunks, divide_up(bytes / least(), kAheadBytes));
   }
 
   void add(std::uint32_t number, Part chunk) {
