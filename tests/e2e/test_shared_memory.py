@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +65,33 @@ def test_ranks_of_one_machine_share_memory_unless_one_of_them_does_not_want_that
         peer.finish()
 
 
+def reduces_with_small_files(rank: int, world: int, meet: str, limited: list[int]) -> None:
+    """As `reduces`; a rank of `limited` can have no file of 64 KiB, nor memory to share."""
+    if rank in limited:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    reduces(rank, world, meet)
+
+
+@pytest.mark.parametrize("limited", [[0], [1], [0, 1, 2]])
+def test_ranks_without_memory_to_share_use_a_socket_of_the_machine(
+    run_peers: Any, tmp_path: Path, limited: list[int]
+) -> None:
+    peers = run_peers(reduces_with_small_files, 3, 3, str(tmp_path / "meet"), limited)
+    lines = [peer.next() for peer in peers]
+    for rank, line in enumerate(lines):
+        shared = line["carriers"].count("shared memory")
+        assert line["carriers"] == ["a unix socket"] * (2 - shared) + ["shared memory"] * shared
+        assert (line["shared"] > 0) == (shared > 0)
+        if rank not in limited:  # with the other one that has memory, at least
+            assert shared >= 1
+        elif len(limited) == len(lines):
+            assert shared == 0
+    for peer in peers:
+        peer.tell("go on")
+        peer.finish()
+
+
 def one_of_two(meet: str, rank: int, address: str) -> list[str]:
     """The command of one rank, which prints its counters."""
     program = f"""
@@ -99,3 +128,22 @@ def test_hosts_that_are_emulated_on_one_machine_use_tcp(tmp_path: Path) -> None:
     for line in lines:
         assert line["bytes_sent"] > 1_000_000
         assert line["bytes_shared"] == 0
+
+
+def test_ranks_in_containers_whose_dev_shm_is_of_no_use_share_memory(tmp_path: Path) -> None:
+    """Each in a mount namespace of its own, as in two containers that share a network."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"]).returncode != 0:
+        pytest.skip("it needs root, to make mount namespaces")
+    useless = 'mount -t tmpfs -o ro none /dev/shm && ! touch /dev/shm/x 2>&- && exec "$@"'
+    start = ["unshare", "--mount", "sh", "-c", useless, "sh"]
+    ranks = [
+        subprocess.Popen(
+            [*start, *one_of_two(str(tmp_path / "meet"), rank, "127.0.0.1")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    lines = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    for line in lines:
+        assert line["bytes_shared"] > 1_000_000
