@@ -73,6 +73,7 @@ def configure(cmake: str, torches: list[Path]) -> None:
         f"-DPCCL_STATIC={os.environ.get('PCCL_STATIC', 'OFF')}",
     ]
     settings = [f"{name}={os.environ.get(name, '')}" for name in FOR_CMAKE]
+    settings.append(f"ccache={shutil.which('ccache')}")
     versions = [(folder / "version.py").read_text() for folder in torches]
     made_for = BUILD / "made_for"
     text = "\n".join([*command, *settings, *versions])
