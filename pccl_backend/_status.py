@@ -96,6 +96,9 @@ def to_text(answer: Answer) -> str:
     lines = [head]
     if status["waits_for"]:
         lines += _wrapped(status["waits_for"])
+    if status["member_count"] == len(status["members"]):  # else some of a site are not listed
+        for text in _sites(status["members"]):
+            lines += _wrapped(text)
     if status["members"]:
         lines += ["", f"{'rank':<6}{'name':<22}{'host, process':<20}{'late':>7}  doing"]
         lines += [_row(_rank(member), member) for member in status["members"]]
@@ -122,6 +125,7 @@ def _member(member: Answer, *, at_door: bool = False) -> Answer:
         "replica": member["replica"],
         "rank": None if at_door else member["rank"],
         "peer_group": member["group"],
+        "site": member["site"] - 1 if member["site"] else None,
         "doing": member["doing"],
         "detail": member["detail"],
         "step": member["step"],
@@ -129,6 +133,33 @@ def _member(member: Answer, *, at_door: bool = False) -> Answer:
         "late_s": member["late_s"],
         "token": member["token"] or None,
     }
+
+
+def _sites(members: list[Answer]) -> list[str]:
+    """A sentence for each peer group whose members stand at sites: "2 sites: ranks 0-3 | 4-7"."""
+    ranks: dict[int, dict[int, list[int]]] = {}  # by peer group and site
+    for member in members:
+        if member["site"] is not None:
+            sites = ranks.setdefault(member["peer_group"], {})
+            sites.setdefault(member["site"], []).append(member["rank"])
+    several = any(member["peer_group"] for member in members)
+    return [
+        (f"peer group {group} at " if several else "")
+        + f"{_count(len(sites), 'site')}: ranks "
+        + " | ".join(_ranges(sites[site]) for site in sorted(sites))
+        for group, sites in sorted(ranks.items())
+    ]
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Of ascending numbers: "0-3, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _rank(member: Answer) -> str:

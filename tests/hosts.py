@@ -33,15 +33,20 @@ class Hosts:
         call = json.dumps([file, function, *arguments])
         return self._start(host, [conftest.__file__, call], f"peer of host {host}", **variables)
 
+    def status(self, host: int, url: str) -> dict[str, Any]:
+        """What the master on that host answers; {} without an answer."""
+        command = [sys.executable, "-m", "pccl_backend._cli", "--status", url, "--json"]
+        said = self.wan.run(
+            host, command, capture_output=True, text=True, env=peer_environment(), timeout=30
+        )
+        found: dict[str, Any] = json.loads(said.stdout) if said.returncode == 0 else {}
+        return found
+
     def wait_for(self, host: int, url: str, count: int) -> None:
         """Until so many have come to the master on that host. Ranks follow the order of arrival."""
-        command = [sys.executable, "-m", "pccl_backend._cli", "--status", url, "--json"]
 
         def have_come() -> bool:
-            said = self.wan.run(
-                host, command, capture_output=True, text=True, env=peer_environment(), timeout=30
-            )
-            status = json.loads(said.stdout) if said.returncode == 0 else {}
+            status = self.status(host, url)
             return len(status.get("members", ())) + len(status.get("door", ())) >= count
 
         wait_until(have_come, what=f"{count} peers at {url}")

@@ -52,6 +52,9 @@ inline constexpr std::size_t kQuantisedChunksMax = 128;
 // Of all parts together, or by rank, if that is more: goes straight to its receivers.
 inline constexpr std::size_t kDirectBytesMax = 256U << 10;
 inline constexpr std::size_t kDirectBytesMaxPerRank = 4U << 10;
+// Mbit/s of the line that far ranks have in common, where it is not measured. Over faster lines a
+// ring is taken sooner than it would have to be, over slower ones later.
+inline constexpr std::uint32_t kMbitAssumed = 100;
 inline constexpr std::size_t kUngrantedBytesMax =
     64U << 20;  // per peer, sent for operations not issued there
 inline constexpr std::size_t kKeptBytesMin = 4096;  // a smaller kept segment counts as so many

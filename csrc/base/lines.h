@@ -11,9 +11,6 @@ namespace pccl {
 /// From this round trip on of the two farthest ranks lines decide how data go.
 inline constexpr std::uint32_t kFarUs = 2000;
 
-/// Of the line that all ranks have in common, where it is not measured. Over faster lines a ring is
-/// taken sooner than it would have to be, over slower ones later.
-inline constexpr std::uint32_t kMbitAssumed = 100;
 /// Faster ones are told as this one.
 inline constexpr std::uint32_t kMbitMost = 100'000;
 

@@ -540,7 +540,7 @@ void forget_run(State& s) {
   s.committed.clear();
   s.tried.reset();
   s.brought_step = 0;
-  s.sites_said.clear();
+  s.sites_told.clear();
 }
 
 }  // namespace
@@ -618,7 +618,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     peer.report.started_members.clear();  // they are the register's
     if (epoch.boundary) peer.report.issued = OpKey{verdict.passed, 0};
   }
-  std::erase_if(s.sites_said, [&](const auto& said) { return !s.groups.contains(said.first); });
+  std::erase_if(s.sites_told, [&](const auto& told) { return !s.groups.contains(told.first); });
   for (const auto& [group, mates] : s.groups) {
     const Lines lines = master::lines(s, group);
     if (lines.farthest_us >= kFarUs && s.topology.told(group, lines.mbit_per_s)) {

@@ -309,6 +309,11 @@ struct Unreachable {
   std::uint64_t retry_s = 0;  // when it is tried again; 0: that time has come
   std::string why = {};
 };
+/// At which sites the members of a peer group stand, as the last Start has told them.
+struct SitesTold {
+  std::string text;                      // the log's last word
+  std::map<PeerId, std::uint32_t> site;  // of each member, from 1
+};
 /// What is held against the newcomers of one token and network.
 struct Origin {
   std::uint64_t unready = 0;    // times that one was not ready in time
@@ -377,7 +382,7 @@ struct State {
   std::uint64_t trials_begun = 0;
   bool trials_changed = false;  // peers, or what is held against them
   Topology topology;
-  std::map<std::uint32_t, std::string> sites_said;  // by peer group: the log's last word
+  std::map<std::uint32_t, SitesTold> sites_told;  // by peer group
   bool trials_later = false;  // the next second begins trials, and asks for links
   Pace asks_for_links;
   std::map<PeerId, Try> links_to_ask;  // by receiver

@@ -357,7 +357,8 @@ void hear_of_rate(State& s, PeerId p, const Measured& m);
 [[nodiscard]] Lines lines(const State& s, std::uint32_t group);
 /// For the log: the rate that these far members are told.
 [[nodiscard]] std::string rate_text(const State& s, std::uint32_t group, std::uint32_t mbit);
-/// The same for the sites at which they stand; empty if they stand as before.
+/// The same for the sites at which they stand, which are kept for `status`; empty if they stand as
+/// before.
 [[nodiscard]] std::string text_of_sites(State& s, std::uint32_t group, const Sites& sites);
 /// A line for the log for each peer group whose members stay the same and whose ring changes.
 [[nodiscard]] std::vector<std::string> changed_rings(const State& s, const Epoch* before,

@@ -83,15 +83,19 @@ std::string rate_text(const State& s, std::uint32_t group, std::uint32_t mbit) {
 }
 
 std::string text_of_sites(State& s, std::uint32_t group, const Sites& sites) {
-  std::string& before = s.sites_said[group];  // a master that has just begun has said nothing
+  SitesTold& told = s.sites_told[group];  // a master that has just begun has told none
+  told.site.clear();
   std::string now;
   if (!sites.empty()) {
     std::vector<std::uint32_t> ranks;
-    for (const PeerId p : ring_of(*own(s), group)) ranks.push_back(rank_of(own(s)->members, p));
+    for (const PeerId p : ring_of(*own(s), group)) {
+      told.site[p] = 1 + sites.at(ranks.size());
+      ranks.push_back(rank_of(own(s)->members, p));
+    }
     now = sites_text(sites, ranks);
   }
-  if (now == before) return "";
-  before = now;
+  if (now == told.text) return "";
+  told.text = now;
   const std::string who = "the members" + of_group(group, s.groups.size());
   if (now.empty()) return who + " stand at no sites any more: calls go in one level";
   return who + " stand at " + now + "; calls may go in two levels";

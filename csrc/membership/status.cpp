@@ -68,6 +68,13 @@ MemberStatus about(const State& s, const Member& member, const std::map<PeerId, 
   return m;
 }
 
+std::uint32_t site_of(const State& s, const Member& member) {
+  const auto told = s.sites_told.find(member.place.rank);
+  if (told == s.sites_told.end()) return 0;
+  const auto site = told->second.site.find(member.peer());
+  return site == told->second.site.end() ? 0 : site->second;
+}
+
 void say(MemberStatus& m, const char* doing, std::string detail) {
   m.doing = doing;
   m.detail = shown(detail, kStatusTextBytesMax);
@@ -157,6 +164,7 @@ Status status_of(const State& s, const std::map<PeerId, Seen>& seen) {
       out.step = std::max(out.step, m.step);
       if (out.members.size() >= kStatusMembersMax) continue;
       describe_member(s, m);
+      m.site = site_of(s, member);
       if (s.running && m.doing == "running") m.late_s = late[m.peer];
       out.members.push_back(std::move(m));
     }

@@ -280,6 +280,7 @@ struct MemberStatus {
   std::uint64_t silent_ms = 0;  // since the master's last news of the peer
   std::uint64_t late_s = 0;     // for how long others have waited for the peer
   std::string token = {};       // by which it came in; empty: without one
+  std::uint32_t site = 0;       // its site in its peer group, from 1; 0: not known
   static constexpr std::string_view kAddedFrom = "token";
   bool operator==(const MemberStatus&) const = default;
 
@@ -298,6 +299,7 @@ struct MemberStatus {
     visit("silent_ms", self.silent_ms);
     visit("late_s", self.late_s);
     visit("token", self.token, kTokenNameBytesMax);
+    visit("site", self.site);
   }
 };
 

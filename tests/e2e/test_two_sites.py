@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from conftest import say
+from conftest import say, wait_until
 from hosts import Hosts, steps_of_member
 
 SITES = ([1, 2], [3, 4])  # hosts
@@ -31,6 +31,12 @@ def reduces(index: int, url: str, kind: str) -> None:
         say(begins=True, sites=view["sites"], rank=pg.rank())
         pccl.all_reduce(mine, group=pg, quantise=kind)
         say(sums=mine.unique().tolist())
+
+
+def sites_told(hosts: Hosts, url: str) -> list[int | None]:
+    """By rank, as the master says to anybody who asks."""
+    members = wait_until(lambda: hosts.status(MASTER, url).get("members"))
+    return [member["site"] for member in members]
 
 
 @pytest.mark.long
@@ -65,6 +71,7 @@ def test_a_member_that_dies_while_a_tensor_crosses_is_left_out(kind: str) -> Non
             assert all(one["sites"] == sites for one in began), began
             assert len(set(sites)) == 2, began
             assert sites.count(0) == 2, began
+            assert sites_told(hosts, url) in ([0, 0, 1, 1], [1, 1, 0, 0])
             for peer in peers:
                 assert peer.next()["sums"] == [15.0]
 
@@ -82,6 +89,7 @@ def test_a_member_that_dies_while_a_tensor_crosses_is_left_out(kind: str) -> Non
             peer.tell("go")
         began = [peer.next(begins=True) for peer in survivors]
         assert sorted(began[0]["sites"].count(site) for site in (0, 1)) == [1, 2], began
+        assert sites_told(hosts, url) in ([0, 0, 1], [1, 1, 0])
         for peer in survivors:
             assert peer.next()["sums"] == [7.0]
         for peer in survivors:

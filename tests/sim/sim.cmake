@@ -52,6 +52,7 @@ foreach(part pccl_sim_product pccl_sim_engine)
   target_include_directories(${part} PRIVATE ${SIM}/engine)
   target_compile_options(${part} PRIVATE -O2 -iquote ${SIM_LIMITS})
 endforeach()
+set_target_properties(pccl_sim_product PROPERTIES UNITY_BUILD_BATCH_SIZE 12)
 target_link_libraries(pccl_sim_engine PRIVATE pccl_sim_product OpenSSL::SSL OpenSSL::Crypto ${UV_LIBRARY}
                       Threads::Threads)
 set_target_properties(pccl_sim_engine PROPERTIES UNITY_BUILD OFF

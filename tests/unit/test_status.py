@@ -31,6 +31,7 @@ def answer(**fields: Any) -> dict[str, Any]:
         "silent_ms": 300,
         "late_s": 0,
         "token": "",
+        "site": 0,
     }
     late = {**member, "name": "x" * 64, "rank": 1, "silent_ms": 7200, "late_s": 7}
     gone = {**member, "host": "", "process": 0, "address": "", "rank": 2, "doing": "away"}
@@ -75,6 +76,26 @@ def test_the_json_says_what_is_not_known_as_null() -> None:
     assert status["door"][0]["rank"] is None
     assert status["events"][0]["ago_s"] == 1.5
     assert status["events"][0]["level"] == "warning"
+
+
+def test_members_at_sites_are_named_by_their_ranks() -> None:
+    sites = [1, 1, 1, 2, 1, 2, 0]
+    [member, *_] = answer()["members"]
+    members = [{**member, "rank": rank, "site": site} for rank, site in enumerate(sites)]
+    status = answer(members=members, member_count=len(members))
+    assert _status.to_text(status).splitlines()[1] == "  2 sites: ranks 0-2, 4 | 3, 5"
+    told = [one["site"] for one in _status.to_json(status)["members"]]
+    assert told == [0, 0, 0, 1, 0, 1, None]
+
+    of_two = [{**one, "group": group} for group in (0, 1) for one in members[2:4]]
+    text = _status.to_text(answer(members=of_two, member_count=4)).splitlines()
+    assert text[1:3] == [f"  peer group {group} at 2 sites: ranks 2 | 3" for group in (0, 1)]
+
+
+def test_sites_are_not_named_where_not_all_members_are_listed() -> None:
+    [member, *_] = answer()["members"]
+    members = [{**member, "rank": rank, "site": 1 + rank} for rank in range(2)]
+    assert "sites" not in _status.to_text(answer(members=members, member_count=3))
 
 
 def test_json_without_status_and_a_url_that_is_none_are_refused(

@@ -24,7 +24,7 @@ float value_of(std::size_t rank, std::size_t call, std::size_t i) {
   return static_cast<float>((rank + 1) * ((i * 7 + call) % 1001)) / 8;
 }
 
-Values contribution(std::size_t rank, std::size_t call) {
+Values terms_of(std::size_t rank, std::size_t call) {
   Values values(kCount);
   for (std::size_t i = 0; i < kCount; ++i) values[i] = value_of(rank, call, i);
   return values;
@@ -37,7 +37,7 @@ std::vector<std::vector<Values>> results(FixedWorld& world) {
   std::vector<std::vector<Values>> all(world.engines.size());
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    for (std::size_t call = 0; call < 8; ++call) all[rank].push_back(contribution(rank, call));
+    for (std::size_t call = 0; call < 8; ++call) all[rank].push_back(terms_of(rank, call));
   }
   for (std::size_t call = 0; call < 8; ++call) {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {

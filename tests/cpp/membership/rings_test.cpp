@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cast.h"
+#include "membership/status.h"
 
 namespace pccl::rings_test {
 namespace {
@@ -165,8 +166,12 @@ TEST(Rings, the_log_names_the_sites_when_they_change) {
   EXPECT_EQ(master::text_of_sites(s, 0, halves),
             "the members stand at 2 sites: ranks 0, 2, 4 | 1, 3, 5; calls may go in two levels");
   EXPECT_EQ(master::text_of_sites(s, 0, halves), "");
+  std::vector<std::uint32_t> told;
+  for (const MemberStatus& m : master::status_of(s, {}).members) told.push_back(m.site);
+  EXPECT_EQ(told, (std::vector<std::uint32_t>{1, 2, 1, 2, 1, 2}));
   EXPECT_EQ(master::text_of_sites(s, 0, {}),
             "the members stand at no sites any more: calls go in one level");
+  EXPECT_EQ(master::status_of(s, {}).members[1].site, 0U);
 }
 
 /// Are sites told to six members, three at each of two, when all links are measured? `slow`: one

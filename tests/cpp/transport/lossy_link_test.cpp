@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/limits.h"
 #include "base/random.h"
 #include "played_connection.h"
@@ -36,14 +37,14 @@ const std::byte* bytes_of_segment(std::uint64_t id, std::size_t bytes) {
     for (std::byte& byte : all) byte = static_cast<std::byte>(random.below(256));
     return all;
   }();
-  EXPECT_LE(bytes, kMost);
+  PCCL_ASSERT(bytes <= kMost, bytes);
   return made.data() + id % kShifts;
 }
 
 /// One end. Memory of each segment is a block of its own, freed as soon as its owner may free it: a
 /// sanitizer sees each later touch.
-struct End : LinkOwner, DirectEvents {
-  explicit End(std::uint64_t peer) : link(*this, {PeerId{peer}, {}, {}}, 1) {}
+struct LossyEnd : LinkOwner, DirectEvents {
+  explicit LossyEnd(std::uint64_t peer) : link(*this, {PeerId{peer}, {}, {}}, 1) {}
 
   void send(std::uint64_t id, std::size_t bytes) {
     const std::byte* const made = bytes_of_segment(id, bytes);
@@ -122,7 +123,7 @@ struct Play {
       : random(seed), encrypted(encrypted_), loop(threads) {
     room = std::size_t{1} << (12 + random.below(9));
     for (std::size_t i = 0; i < 2 + random.below(5); ++i) dial();
-    for (End* end : {&a, &b}) {
+    for (LossyEnd* end : {&a, &b}) {
       end->link.state = Link::State::up;
       end->link.use(2 + random.below(5));
       end->link.start();
@@ -140,8 +141,8 @@ struct Play {
     const bool crc = random.below(2) == 0;
     const std::size_t dialler = random.below(2);
     ends_of_a.push_back(dialler);
-    End& near = dialler == 0 ? a : b;
-    End& far = dialler == 0 ? b : a;
+    LossyEnd& near = dialler == 0 ? a : b;
+    LossyEnd& far = dialler == 0 ? b : a;
     auto [dialled, accepted] = streams();
     auto here = std::make_unique<StreamLane>(loop, near.link, kind, std::move(dialled), crc);
     auto there = std::make_unique<StreamLane>(loop, far.link, kind, std::move(accepted), crc);
@@ -178,7 +179,7 @@ struct Play {
     at.deliver(random.below(2), std::size_t{1} << random.below(18));
   }
   void step() {
-    End& end = random.below(2) == 0 ? a : b;
+    LossyEnd& end = random.below(2) == 0 ? a : b;
     switch (random.below(24)) {
       case 0:
         return end.send(++ids, kSmallSegmentBytesMax + 1 + random.below(4 * kSliceBytes));
@@ -229,7 +230,7 @@ struct Play {
     }
     return false;
   }
-  [[nodiscard]] static bool done(const End& from, const End& to) {
+  [[nodiscard]] static bool done(const LossyEnd& from, const LossyEnd& to) {
     return from.going.empty() && to.coming.empty() && to.heard == from.said &&
            from.link.queued_bytes() == 0 &&
            std::all_of(from.told.begin(), from.told.end(), [&](std::uint64_t id) {
@@ -239,7 +240,7 @@ struct Play {
 
   [[nodiscard]] std::string state() const {
     std::string text;
-    for (const End* end : {&a, &b}) {
+    for (const LossyEnd* end : {&a, &b}) {
       text += std::to_string(end->going.size()) + " go, " + std::to_string(end->coming.size()) +
               " come, " + std::to_string(end->heard) + " of " + std::to_string(end->said) +
               " heard, " + std::to_string(end->link.queued_bytes()) + " bytes queued, " +
@@ -253,8 +254,8 @@ struct Play {
   Loop loop;
   std::vector<std::unique_ptr<PlayedConnection>> connections;
   std::vector<std::size_t> ends_of_a;
-  End a{2};
-  End b{1};
+  LossyEnd a{2};
+  LossyEnd b{1};
   std::size_t room = 0;
   std::uint64_t ids = 0;
   std::uint64_t now_ms = 1000;
@@ -278,7 +279,7 @@ TEST_P(LossyLink, loses_no_segment_and_touches_no_memory_of_others) {
       if (play.random.below(3) == 0) play.run();
     }
     ASSERT_TRUE(play.settle()) << "seed " << seed << ": " << play.state();
-    for (const End* from : {&play.a, &play.b}) {
+    for (const LossyEnd* from : {&play.a, &play.b}) {
       ASSERT_EQ(from->lost, "") << "seed " << seed;
       EXPECT_EQ(from->link.load().lanes, from->link.bulk_lanes()) << "no lane is late any more";
       lost += from->link.view().lanes_lost;

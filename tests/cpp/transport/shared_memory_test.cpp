@@ -5,10 +5,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <deque>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -147,6 +149,30 @@ TEST(SharedMemory, only_a_sealed_memory_of_the_right_size_is_taken) {
     EXPECT_FALSE(taken(memory(2 * ring + (64U << 10), kAll), ring)) << ring;
   }
   EXPECT_FALSE(SharedMemory::make(2 * kRingBytesMax).ok());
+}
+
+TEST(SharedMemory, what_cannot_be_mapped_is_an_error_at_both_ends_and_leaves_nothing) {
+  Shared shared;
+  const auto pages = [] {
+    std::size_t pages_mapped = 0;
+    std::ifstream("/proc/self/statm") >> pages_mapped;
+    return pages_mapped;
+  };
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const auto page_bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t mapped = pages();
+  const rlimit little{mapped * page_bytes, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+  const auto made = SharedMemory::make(kRing);
+  const auto taken = SharedMemory::take(shared.maker.descriptor(), kRing);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().text, "shared memory cannot be mapped: Cannot allocate memory");
+  ASSERT_FALSE(taken.ok());
+  EXPECT_EQ(taken.error().text, made.error().text);
+  EXPECT_LT(pages(), mapped + kRing / page_bytes);
+  EXPECT_TRUE(SharedMemory::take(shared.maker.descriptor(), kRing).ok());
 }
 
 TEST(SharedMemory, a_forked_child_does_not_have_it) {
