@@ -168,7 +168,7 @@ TEST(SharedMemory, what_cannot_be_mapped_is_an_error_at_both_ends_and_leaves_not
   const auto taken = SharedMemory::take(shared.maker.descriptor(), kRing);
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
   ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().text, "shared memory cannot be mapped: Cannot allocate memory");
+  EXPECT_EQ(made.error().text, "shared memory cannot be mapped: cannot allocate memory");
   ASSERT_FALSE(taken.ok());
   EXPECT_EQ(taken.error().text, made.error().text);
   EXPECT_LT(pages(), mapped + kRing / page_bytes);
