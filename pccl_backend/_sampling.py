@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-ORDERS_KEPT = 2  # permutations in memory: of the pass that ends and of the next one
+from ._ranges import Range, ranges
 
-Range = list[int]
-"""First position and count, as the shared state holds it."""
+ORDERS_KEPT = 2  # permutations in memory: of the pass that ends and of the next one
 
 
 class Orders:
@@ -95,7 +94,7 @@ class Deal:
         self.per_pass = samples // shares
         self.seed = seed
         self.cursor = 0
-        self.returned: list[Range] = []
+        self.returned: list[Range] = []  # as the shared state holds them
         self.given: Range | None = None
         self.counted = 0
         self.counted_last = 0
@@ -201,7 +200,7 @@ class Deal:
             for position in self._positions((number * members + rank) * size, size)
         ]
         self._advance(self.samples)
-        self.returned = _ranges(sorted([*self._returned_positions(), *back]))
+        self.returned = ranges(sorted([*self._returned_positions(), *back]))
         self.counted_last = len(counted) * micro_batches * size
         self.counted += self.counted_last
         self.steps += 1
@@ -252,13 +251,3 @@ class Deal:
                 left.append([start + taken, length - taken])
         self.returned = left
         self.cursor += count
-
-
-def _ranges(positions: list[int]) -> list[Range]:
-    ranges: list[Range] = []
-    for position in positions:
-        if ranges and sum(ranges[-1]) == position:
-            ranges[-1][1] += 1
-        else:
-            ranges.append([position, 1])
-    return ranges

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from ._config import parse_url
+from ._ranges import ranges
 from ._say import say
 
 TIMEOUT_S = 5.0
@@ -146,20 +147,17 @@ def _sites(members: list[Answer]) -> list[str]:
     return [
         (f"peer group {group} at " if several else "")
         + f"{_count(len(sites), 'site')}: ranks "
-        + " | ".join(_ranges(sites[site]) for site in sorted(sites))
+        + " | ".join(_text_of(sites[site]) for site in sorted(sites))
         for group, sites in sorted(ranks.items())
     ]
 
 
-def _ranges(numbers: list[int]) -> str:
-    """Of ascending numbers: "0-3, 5"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+def _text_of(ranks: list[int]) -> str:
+    """Of ascending ranks: "0-3, 5"."""
+    return ", ".join(
+        str(first) if count == 1 else f"{first}-{first + count - 1}"
+        for first, count in ranges(ranks)
+    )
 
 
 def _rank(member: Answer) -> str:
