@@ -71,8 +71,9 @@ struct Shape {
 
 class Segments : public testing::TestWithParam<Shape> {};
 
-TEST_P(Segments, of_64_mib_arrive_intact_in_both_directions_at_once) {
-  const Shape shape = GetParam();
+/// Carries `size` bytes each way over a link of its own; returns how many of one direction went
+/// through shared memory.
+std::uint64_t carry(const Shape& shape, std::size_t size) {
   LinkOptions options;
   options.bulk_lanes = shape.bulk_lanes;
   options.payload_crc = shape.crc;
@@ -80,7 +81,6 @@ TEST_P(Segments, of_64_mib_arrive_intact_in_both_directions_at_once) {
   if (shape.encrypted) options.plaintext = Plaintext::none;
   Pair pair(options, shape.threads);
   pair.open();
-  const std::size_t size = (32U << 20) + 12345;
   Tensor up(size, 1);
   Tensor down(size, 2);
   std::vector<std::byte> at_high(size), at_low(size);
@@ -88,17 +88,29 @@ TEST_P(Segments, of_64_mib_arrive_intact_in_both_directions_at_once) {
   pair.low.events.place = place_in(at_low);
   up.send(*pair.low.links, pair.high_id(), shape.segment_bytes, 1);
   down.send(*pair.high.links, pair.low_id(), shape.segment_bytes, 2);
-  ASSERT_TRUE(pair.until([&] {
+  EXPECT_TRUE(pair.until([&] {
     return pair.high.events.arrived_bytes == size && pair.low.events.arrived_bytes == size;
   }));
   EXPECT_TRUE(up.is(at_high));
   EXPECT_TRUE(down.is(at_low));
   const std::size_t count = (size + shape.segment_bytes - 1) / shape.segment_bytes;
-  ASSERT_TRUE(pair.until([&] { return pair.low.events.sent.size() == count; }));
+  EXPECT_TRUE(pair.until([&] { return pair.low.events.sent.size() == count; }));
   EXPECT_EQ(pair.low.links->bytes_sent(), size);
-  EXPECT_EQ(pair.low.links->bytes_shared(), shape.shared_memory ? size : 0U);
   EXPECT_EQ(pair.high.links->bytes_received(), size);
   EXPECT_EQ(pair.low.links->queued_bytes(pair.high_id()), 0U);
+  return pair.low.links->bytes_shared();
+}
+
+TEST_P(Segments, of_64_mib_arrive_intact_in_both_directions_at_once) {
+  const Shape& shape = GetParam();
+  const std::size_t size = (32U << 20) + 12345;
+  const std::uint64_t wanted = shape.shared_memory ? size : 0;
+  std::uint64_t shared = carry(shape, size);
+  // A handshake over the unix socket that takes five seconds, on a busy machine, goes on over TCP.
+  for (int again = 0; shared != wanted && shape.shared_memory && again < 3; ++again) {
+    shared = carry(shape, size);
+  }
+  EXPECT_EQ(shared, wanted);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Segments,

@@ -36,7 +36,7 @@ TEST(SharedMemory, what_one_end_writes_the_other_one_reads_in_both_directions) {
     Random random(7);
     std::deque<std::byte> under_way;
     std::vector<std::byte> bytes;
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < 300; ++i) {
       bytes.resize(random.below(*writer.room() + 1));
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(256));
       writer.write(bytes);
@@ -56,7 +56,7 @@ TEST(SharedMemory, what_one_end_writes_the_other_one_reads_in_both_directions) {
 
 TEST(SharedMemory, two_threads_see_every_byte_in_its_order) {
   Shared shared;
-  constexpr std::size_t kBytes = 32U << 20;
+  constexpr std::size_t kBytes = 8U << 20;
   std::thread other([&] {
     RingWriter writer = shared.maker.writer();
     std::vector<std::byte> piece(5001);
