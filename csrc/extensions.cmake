@@ -47,7 +47,8 @@ add_library(pccl_python STATIC ${python_sources})
 foreach(name _core pccl_python)
   set_target_properties(${name} PROPERTIES
     POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
-  target_include_directories(${name} SYSTEM PRIVATE ${PCCL_PYTHON_INCLUDE} ${first_torch}/include)
+  # `/.`: so ccache, which gives what lies below the checkout a relative name, leaves torch its own in each folder.
+  target_include_directories(${name} SYSTEM PRIVATE ${PCCL_PYTHON_INCLUDE} /.${first_torch}/include)
 endforeach()
 
 file(GLOB torch_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/torch/*.cpp)
@@ -62,7 +63,7 @@ foreach(torch IN LISTS PCCL_TORCH)
   # torch's headers are most of it, and a source takes long.
   set_target_properties(${layer} PROPERTIES UNITY_BUILD_BATCH_SIZE 3)
   target_include_directories(${layer} SYSTEM PRIVATE
-    ${PCCL_PYTHON_INCLUDE} ${torch}/include ${torch}/include/torch/csrc/api/include)
+    ${PCCL_PYTHON_INCLUDE} /.${torch}/include /.${torch}/include/torch/csrc/api/include)
   # The version stands in the command, so another torch in the same folder compiles all again.
   target_compile_definitions(${layer} PRIVATE
     PCCL_TORCH_VERSION="${version}" TORCH_EXTENSION_NAME=${layer})

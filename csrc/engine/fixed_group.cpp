@@ -41,8 +41,9 @@ FixedGroup::FixedGroup(EngineContext& context, GroupId id, const std::string& na
 }
 
 FixedGroup::~FixedGroup() {
-  fail_pending({ErrorCode::closed, "the group has been closed"});
   if (connected_) connected_->complete({ErrorCode::closed, "the group has been closed"});
+  if (stopped()) return;  // the engine is broken
+  fail_pending({ErrorCode::closed, "the group has been closed"});
   run_->flow.close();
   run_->point_to_point.close();
   for (const PeerId peer : members()) {

@@ -145,6 +145,8 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void begin_step(std::uint64_t step) { run_->early.drop_before(OpKey{step, 0}); }
   /// Ends the running epoch: operations stop, sends and receives fail with `error`.
   void stop_epoch(const Error& error);
+  /// A bug has stopped the engine.
+  [[nodiscard]] bool stopped() const { return stopped_; }
   [[nodiscard]] bool member(PeerId peer) const;
   [[nodiscard]] const std::vector<PeerId>& members() const { return run_->members; }
   /// Round trips of the links to the others of `ring`.

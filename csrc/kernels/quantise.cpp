@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "base/assert.h"
+#include "kernels/float_mode.h"
 #include "kernels/half.h"
 
 // Vectorised also where the rest of the program is built with -O2.
@@ -140,7 +141,8 @@ struct ZeroPoint {
     const float range = high - low;
     const bool usable = limits.finite && range <= kFloatMax;
     const Steps steps = usable ? steps_of(range, 255) : Steps{};
-    const float zero = to_integer(-low * steps.per_unit);
+    // An infinity times zero would be a NaN, whose sign depends on the CPU.
+    const float zero = usable ? to_integer(-low * steps.per_unit) : 0;
     put(header, usable ? steps.step : cast_bits<float>(kFloatNan));
     put(header + 4, zero);
     if (!usable) {
@@ -290,6 +292,7 @@ static_assert(E5m2::kHeader == quantised_header_bytes(Quantisation::f8_e5m2));
 template <bool kAdd>
 void decode(float* to, const std::byte* from, std::size_t count, Quantisation how,
             InstructionSet set) {
+  const DefaultFloatMode mode;
   switch (how) {
     case Quantisation::none:
       break;
@@ -315,6 +318,7 @@ void decode(float* to, const std::byte* from, std::size_t count, Quantisation ho
 
 void quantise(std::byte* to, const float* from, std::size_t count, Quantisation how,
               InstructionSet set) {
+  const DefaultFloatMode mode;
   switch (how) {
     case Quantisation::none:
       break;

@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "kernels/dispatch.h"
+#include "kernels/float_mode.h"
 #include "kernels/half.h"
 
 #ifdef PCCL_X86
@@ -394,6 +395,7 @@ bool reducible(DType dtype, ReduceOp op) {
 void reduce_into(void* to, const void* a, const void* b, std::size_t count, DType dtype,
                  ReduceOp op) {
   PCCL_ASSERT(reducible(dtype, op), dtype_name(dtype), reduce_name(op));
+  const DefaultFloatMode mode;
   switch (dtype) {
     case DType::u8:
       return reduce_any<Plain<std::uint8_t>>(to, a, b, count, op);
@@ -437,6 +439,7 @@ void reduce_into(void* to, const void* a, const void* b, std::size_t count, DTyp
 void finish_average(void* data, std::size_t count, DType dtype, std::uint64_t contributors) {
   PCCL_ASSERT(reducible(dtype, ReduceOp::avg), dtype_name(dtype));
   PCCL_ASSERT(contributors > 0);
+  const DefaultFloatMode mode;
   switch (dtype) {
     case DType::u8:
       return divide<Plain<std::uint8_t>>(data, count, contributors);

@@ -84,7 +84,8 @@ void EngineOwner::shutdown(const std::string& failure) {
   }
   if (engine) {
     engine->shutdown(failure);
-    current_.store(nullptr);
+    Engine* ended = engine.get();  // another thread may have made a new one meanwhile
+    current_.compare_exchange_strong(ended, nullptr);
   }
   for (const AtShutdown& entry : entries) {
     if (const auto alive = entry.owner.lock()) entry.function();

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
+#include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace pccl {
@@ -26,19 +29,32 @@ std::vector<Digest> hash_items(std::span<const std::span<const std::byte>> items
   }
 
   std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
   const auto work = [&] {
-    for (std::size_t i = next++; i < chunks.size(); i = next++) {
-      const Chunk chunk = chunks[i];
-      digests[chunk.item][chunk.index] =
-          chunk_digests(items[chunk.item], chunk.index, chunk.index + 1).front();
+    try {
+      for (std::size_t i = next++; i < chunks.size(); i = next++) {
+        const Chunk chunk = chunks[i];
+        digests[chunk.item][chunk.index] =
+            chunk_digests(items[chunk.item], chunk.index, chunk.index + 1).front();
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
     }
   };
   const std::size_t cores = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
   const std::size_t helpers = std::min({cores, chunks.size(), kThreadsMax});
   std::vector<std::jthread> threads;
-  for (std::size_t i = 1; i < helpers; ++i) threads.emplace_back(work);
+  threads.reserve(helpers);
+  try {
+    for (std::size_t i = 1; i < helpers; ++i) threads.emplace_back(work);
+  } catch (const std::system_error&) {
+    // The system starts no more threads: those that there are do it.
+  }
   work();
   threads.clear();  // joins
+  if (failure) std::rethrow_exception(failure);
 
   std::vector<Digest> result;
   result.reserve(items.size());

@@ -48,7 +48,7 @@ std::uint64_t to_ms(double seconds) {
 // ------------------------------------------------------------------------------- threads of Python
 
 /// The queue for work that needs the GIL, filled by the engine's thread. Never destroyed, like the
-/// owner.
+/// owner. Made on a thread of the program, whose signal mask its threads have.
 struct PythonThreads {
   std::shared_ptr<Completions> events = std::make_shared<Completions>("pccl-events", true);
   std::shared_ptr<Completions> logs = std::make_shared<Completions>("pccl-log", true);
@@ -277,8 +277,9 @@ py::dict group_view() {
 void set_event_sink(const std::optional<py::function>& function) {
   std::function<void(const GroupEvent&)> sink;
   if (function) {
-    sink = [target = held(*function)](const GroupEvent& event) {
-      PythonThreads::instance().events->run([target, event] {
+    PythonThreads& threads = PythonThreads::instance();
+    sink = [&threads, target = held(*function)](const GroupEvent& event) {
+      threads.events->run([target, event] {
         call_python(target, "the function of pccl's group events",
                     [&] { return py::make_tuple(to_dict(event)); });
       });
@@ -291,8 +292,9 @@ void set_event_sink(const std::optional<py::function>& function) {
 void set_log_sink_to(const std::optional<py::function>& function) {
   LogSink sink;
   if (function) {
-    sink = [target = held(*function)](LogLevel level, std::string_view text) {
-      PythonThreads::instance().logs->run([target, level, line = std::string(text)] {
+    PythonThreads& threads = PythonThreads::instance();
+    sink = [&threads, target = held(*function)](LogLevel level, std::string_view text) {
+      threads.logs->run([target, level, line = std::string(text)] {
         call_python(target, "the function of pccl's log",
                     [&] { return py::make_tuple(static_cast<int>(level), line); });
       });

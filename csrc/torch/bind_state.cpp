@@ -45,7 +45,7 @@ Error pull(Engine& engine, const Digest& root, const TransferPlan::Pull& next,
     wait_interruptibly(engine, *ticket, std::nullopt);
   } catch (...) {
     engine.run().cancel_pull(ticket);
-    ticket->wait(std::nullopt);
+    static_cast<void>(engine.wait(*ticket, std::nullopt));
     throw;
   }
   if (!ticket->error().failed() && !next.item.bytes) {

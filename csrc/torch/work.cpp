@@ -83,7 +83,8 @@ bool Completions::keep_spare() {
 /// Detached: the last reference may go on any thread, this one included, and none may block there.
 bool Completions::start(std::function<void()> body) {
   try {
-    std::thread([name = thread_name_, b = std::move(body)] {
+    std::thread([name = thread_name_, signals = signals_, b = std::move(body)] {
+      pthread_sigmask(SIG_SETMASK, &signals, nullptr);
       pthread_setname_np(pthread_self(), name);
       runs_callbacks = true;
       b();

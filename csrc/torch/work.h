@@ -4,10 +4,12 @@
 #pragma once
 
 #include <c10/core/Stream.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -29,8 +31,12 @@ namespace pccl {
 class Completions : public std::enable_shared_from_this<Completions> {
  public:
   /// `stays`: the thread does not end when it has no tasks.
+  /// The threads have the signal mask that the calling thread, one of the program, has now: a
+  /// process that a callback starts inherits it.
   explicit Completions(const char* thread_name, bool stays = false)
-      : thread_name_(thread_name), stays_(stays) {}
+      : thread_name_(thread_name), stays_(stays) {
+    pthread_sigmask(SIG_SETMASK, nullptr, &signals_);
+  }
   /// Queues `task`; never blocks and never runs it on the calling thread. `apart`: runs it on a
   /// thread of its own, because a callback may wait for it.
   void run(std::function<void()> task, bool apart = false);
@@ -49,6 +55,7 @@ class Completions : public std::enable_shared_from_this<Completions> {
   static void run_task(std::function<void()> task);
 
   const char* thread_name_;  // 15 characters at most
+  sigset_t signals_;
   std::mutex mutex_;
   std::condition_variable added_, idle_;
   std::deque<std::function<void()>> tasks_;

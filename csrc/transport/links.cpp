@@ -544,7 +544,11 @@ void TcpLinks::send_segment(PeerId peer, const SegmentHeader& header, const std:
 void TcpLinks::cancel(MemoryToken token) {
   if (token == 0) return;
   for (const auto& [peer, link] : links_) link->cancel(token);
-  for (const auto& link : closing_) link->cancel(token);
+  for (std::size_t i = 0; i < closing_.size();) {
+    const std::shared_ptr<Link> link = closing_[i];
+    link->cancel(token);
+    if (i < closing_.size() && closing_[i] == link) ++i;  // else it has ended, for want of memory
+  }
   std::erase_if(told_, [token](const Told& told) {
     return told.what == Told::What::sent && told.token == token;
   });

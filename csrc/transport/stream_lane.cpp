@@ -408,9 +408,11 @@ std::vector<Outgoing> StreamLane::share() {
     slices.reserve(kept_.size() + queue_.size());
     const bool has_begun = !queue_.empty() && queue_.front().sent > 0;
     if (has_begun && is_own_slice(queue_.front())) {
+      // Both go on from a copy: when one has brought the slice over, the owner may write to its
+      // memory, and the other one would end with a checksum that does not fit.
       begun = queue_.front();
-      if (!begun->owned.empty()) begun->payload = begun->owned.data();
-      own_payload(queue_.front());  // the lane goes on with it
+      own_payload(*begun);
+      own_payload(queue_.front());
       queue_.front().turn = Outgoing::Turn::spare;
     }
   } catch (const std::bad_alloc&) {

@@ -104,10 +104,15 @@ struct LossyEnd : LinkOwner, DirectEvents {
     }
     coming.erase(id);
     EXPECT_TRUE(arrived.insert(id).second);
+    // The other end's owner hears of that (a result comes back), and writes to its memory, though
+    // lanes may still have to send of it what has arrived by others.
+    const auto sent = other->going.find(id);
+    if (sent != other->going.end()) std::memset(sent->second->data(), 0xEE, sent->second->size());
   }
   void segment_sent(PeerId, std::uint64_t) override {}
   void routed_sent(PeerId, MemoryToken, std::uint64_t) override {}
 
+  LossyEnd* other = nullptr;
   Link link;
   std::map<std::uint64_t, std::unique_ptr<std::vector<std::byte>>> going, coming;
   std::set<std::uint64_t> told, cancelled, asked, arrived, dropped;
@@ -121,6 +126,8 @@ struct LossyEnd : LinkOwner, DirectEvents {
 struct Play {
   Play(std::uint64_t seed, bool encrypted_, std::size_t threads = 1)
       : random(seed), encrypted(encrypted_), loop(threads) {
+    a.other = &b;
+    b.other = &a;
     room = std::size_t{1} << (12 + random.below(9));
     for (std::size_t i = 0; i < 2 + random.below(5); ++i) dial();
     for (LossyEnd* end : {&a, &b}) {

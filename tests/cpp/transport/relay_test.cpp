@@ -1,28 +1,13 @@
 // Links over a third peer: three processes in one, `a` and `b`, which open each other over `r`.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <limits>
-#include <new>
-
 #include "base/limits.h"
+#include "no_memory.h"
 #include "played_relay.h"
 #include "recorder.h"
 #include "support.h"
 #include "transport/relay_message.h"
 #include "transport/relay_seal.h"
-
-/// What asks for so much finds no memory.
-static std::size_t no_memory_from = std::numeric_limits<std::size_t>::max();
-
-// Not inline: else the compiler sees `new` beside `free`.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  void* memory = bytes >= no_memory_from ? nullptr : std::malloc(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace pccl {
 namespace {
@@ -393,9 +378,9 @@ TEST(Relay, without_memory_for_what_it_passes_on_it_gives_up_the_link_of_the_sen
   trio.open_over(trio.r);
   Tensor tensor(1U << 20);
   tensor.send(*trio.a.links, trio.b.id(), 1U << 20, 1);
-  no_memory_from = tensor.bytes.size();
+  test::no_memory_from = tensor.bytes.size();
   EXPECT_TRUE(trio.until([&] { return !trio.r.events.down.empty(); }));
-  no_memory_from = std::numeric_limits<std::size_t>::max();
+  test::no_memory_from = test::kNoLimit;
   EXPECT_EQ(trio.r.events.down, std::vector<PeerId>{trio.a.id()});
   EXPECT_NE(trio.r.events.reasons.at(0).find("no memory"), std::string::npos)
       << trio.r.events.reasons.at(0);
@@ -407,14 +392,14 @@ TEST(Relay, without_memory_at_an_end_the_relayed_link_ends_and_no_other) {
     test::PlayedRelay relay;
     relay.open();
     Tensor tensor(1U << 20);
-    if (sender) no_memory_from = tensor.bytes.size();
+    if (sender) test::no_memory_from = tensor.bytes.size();
     relay.send(tensor, 1U << 20);
     if (!sender) {
       const test::Passed frame = relay.take(relay.a);
-      no_memory_from = tensor.bytes.size();
+      test::no_memory_from = tensor.bytes.size();
       relay.b.direct->hear(frame);
     }
-    no_memory_from = std::numeric_limits<std::size_t>::max();
+    test::no_memory_from = test::kNoLimit;
     relay.pass();
     test::PlayedEnd& end = sender ? relay.a : relay.b;
     ASSERT_EQ(end.events.down, std::vector<PeerId>{relay.other(end).id()});

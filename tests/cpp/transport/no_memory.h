@@ -1,0 +1,13 @@
+// Want of memory, for tests: no_memory.cpp replaces `operator new` of the whole program.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+
+namespace pccl::test {
+
+/// What asks for so many bytes or more finds no memory.
+extern std::size_t no_memory_from;
+inline constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
+}  // namespace pccl::test
