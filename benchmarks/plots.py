@@ -38,18 +38,34 @@ def rows_of(text: str) -> list[Row]:
     return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
 
 
-def long_lines(rows: list[Row]) -> Chart:
+def filled(title: str, rows: list[Row], group_of: Callable[[Row], str]) -> Chart:
     """Which part of a line all-reduces fill (long_links)."""
     series = {"pccl": "pccl", "pccl-no-bbr": "pccl without BBR", "gloo": "gloo"}
     found: dict[str, dict[str, float]] = {}
     for row in rows:
+        of = found.setdefault(group_of(row), {})
+        of[row["backend"]] = float(row["of the line"].rstrip(" %"))
+    values = [[by.get(backend) for backend in series] for by in found.values()]
+    return Chart(title, "%", list(found), list(series.values()), values)
+
+
+def long_lines(rows: list[Row]) -> Chart:
+    """Lines of several rates (long_links)."""
+
+    def group_of(row: Row) -> str:
         rate = float(row["line, Mbit/s"])
         line = f"{rate / 1000:g} Gbit/s" if rate >= 1000 else f"{rate:g} Mbit/s"
-        group = f"{line}\n{row['RTT, ms']} ms, {row['loss, %']} %"
-        found.setdefault(group, {})[row["backend"]] = float(row["of the line"].rstrip(" %"))
-    values = [[by.get(backend) for backend in series] for by in found.values()]
+        return f"{line}\n{row['RTT, ms']} ms, {row['loss, %']} %"
+
     title = "All-reduce of two members: part of the line that it fills (round trip, loss)"
-    return Chart(title, "%", list(found), list(series.values()), values)
+    return filled(title, rows, group_of)
+
+
+def grid(rows: list[Row]) -> Chart:
+    """Lines of 1 Gbit/s with all round trips and losses (long_links)."""
+    rows = [row for row in rows if row["ranks"] == "2" and row["hosts"] == "reno"]
+    title = "All-reduce of two members: part of 1 Gbit/s that it fills, by round trip and loss"
+    return filled(title, rows, lambda row: f"{row['RTT, ms']} ms\n{row['loss, %']} %")
 
 
 def few_steps(rows: list[Row]) -> Chart:
@@ -64,6 +80,7 @@ def few_steps(rows: list[Row]) -> Chart:
 
 PLOTS: dict[str, tuple[str, Callable[[list[Row]], Chart]]] = {
     "long-lines": ("long_links", long_lines),
+    "grid": ("grid", grid),
     "few-steps": ("few_steps", few_steps),
 }
 
