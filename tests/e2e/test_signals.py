@@ -29,6 +29,11 @@ def blocked() -> dict[str, list[int]]:
     return found
 
 
+def own_mask() -> list[int]:
+    """The signals that the calling thread blocks."""
+    return sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+
+
 def starts_a_process_in_a_callback(rank: int, world: int, meet: str) -> None:
     import torch
 
@@ -47,8 +52,7 @@ def starts_a_process_in_a_callback(rank: int, world: int, meet: str) -> None:
         )
     )
     say(called=True)
-    own = sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
-    say(inherited=json.loads(inherited.wait()), own=own, blocked=blocked())
+    say(inherited=json.loads(inherited.wait()), own=own_mask(), blocked=blocked())
     dist.barrier()
 
 
@@ -69,8 +73,7 @@ def joins_with_a_blocked_signal(_: int, url: str) -> None:
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     pccl.join(url)
-    own = sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
-    say(own=own)
+    say(own=own_mask())
     say(blocked=wait_until(lambda: "pccl-events" in blocked() and blocked()))
     hear()
 
