@@ -317,16 +317,12 @@ void Link::send_segment(const SegmentHeader& header, const std::byte* payload, M
   out.tells = true;
   queued_bytes_ += out.payload_bytes();
   if (header.bytes <= kSmallSegmentBytesMax) return lanes_.front().lane->send(std::move(out));
-  bulk_.push_back(std::move(out));
+  bulk_.push(std::move(out));
   flush_bulk();
 }
 
 void Link::cancel(MemoryToken token) {
-  std::erase_if(bulk_, [&](const Outgoing& frame) {
-    const bool hit = frame.token == token;
-    if (hit) queued_bytes_ -= frame.payload_bytes();
-    return hit;
-  });
+  queued_bytes_ -= bulk_.cancel(token);
   try {
     slices_out_.cancel(token);
     slices_in_.cancel(token);
@@ -437,8 +433,7 @@ std::optional<Outgoing> Link::lane_next(const Lane& lane) {
   nothing_waits_since_ms_ = 0;
   hold_one(taking);
   if (slices_out_.cuts()) return slices_out_.take();
-  Outgoing next = std::move(bulk_.front());
-  bulk_.pop_front();
+  Outgoing next = bulk_.pop();
   if (!cuts_ || next.frame.type != FrameType::segment) return next;
   slices_out_.cut(std::move(next));
   return slices_out_.take();

@@ -17,7 +17,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <memory>
 #include <string>
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "base/handle.h"
+#include "transport/bulk_queue.h"
 #include "transport/direct_links.h"
 #include "transport/lane.h"
 #include "transport/lane_dial.h"
@@ -181,9 +181,9 @@ class Link : public LaneOwner {
   bool started_ = false;
   bool said_carrier_ = false;
   std::uint64_t lanes_lost_ = 0;
-  std::deque<Outgoing> bulk_;  // taken by whichever bulk lane can write
-  bool long_ = false;          // its round trip, when it came up
-  bool cuts_ = false;          // large segments go in slices
+  BulkQueue bulk_;     // taken by whichever bulk lane can write
+  bool long_ = false;  // its round trip, when it came up
+  bool cuts_ = false;  // large segments go in slices
   SlicesOut slices_out_;
   SlicesIn slices_in_;
   std::size_t queued_bytes_ = 0;

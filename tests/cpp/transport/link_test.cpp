@@ -149,6 +149,20 @@ TEST(Link, that_uses_fewer_lanes_for_a_while_loses_nothing) {
   EXPECT_EQ(ends.a.link.load().lanes, 4U);
 }
 
+TEST(Link, sends_a_small_operation_between_the_turns_of_a_large_one) {
+  LinkEnds ends;
+  const std::vector<std::byte> data(7U << 20);
+  for (int i = 0; i < 10; ++i) LinkEnds::send(ends.a, data, 1U << 20, 1);
+  SegmentHeader last;
+  last.offset = 7U << 20;
+  last.bytes = 1U << 20;
+  ends.a.link.send_segment(last, data.data(), 2, last.offset);
+  ASSERT_TRUE(ends.until([&] { return ends.b.arrived.size() == 71; }));
+  const auto at = std::find(ends.b.arrived.begin(), ends.b.arrived.end(), last.offset);
+  const auto before = static_cast<std::size_t>(at - ends.b.arrived.begin());
+  EXPECT_LE(before, (BulkQueue::kTurnBytes >> 20) + 2 * ends.lanes.size());
+}
+
 TEST(Link, what_is_cancelled_is_not_read_any_more_by_a_lane_that_is_no_socket) {
   LinkEnds ends;
   {
