@@ -31,6 +31,7 @@ from typing import Any
 
 SIZES = "4,65536,1048576,16777216,67108864,268435456"
 OVER = {"memory": "1", "TCP": "0"}  # PCCL_SHARED_MEMORY
+GROUPS = ("fixed", "elastic")
 CALLS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
 
@@ -43,8 +44,8 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--behind-barrier", action="store_true", help="each call behind a barrier")
     p.add_argument("--at-once", default="1", help="equal parts of a size, issued together")
     p.add_argument("--busy", type=int, default=0, help="programs that compute beside (default 0)")
-    p.add_argument("--groups", default="fixed,elastic", help="kinds of groups (default both)")
-    p.add_argument("--over", default="memory,TCP", help="what pccl goes through (default both)")
+    p.add_argument("--groups", default=",".join(GROUPS), help="kinds of groups (default both)")
+    p.add_argument("--over", default=",".join(OVER), help="what pccl goes through (default both)")
     p.add_argument("--rounds", type=int, default=7, help="alternations for each size (default 7)")
     p.add_argument("--seconds", type=float, default=0.3, help="of one block (default 0.3)")
     p.add_argument("--json", help="also write the figures to this file")
@@ -52,7 +53,12 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--world", type=int, help=argparse.SUPPRESS)
     p.add_argument("--meet", help=argparse.SUPPRESS)
     p.add_argument("--master", default="", help=argparse.SUPPRESS)
-    return p.parse_args()
+    given = p.parse_args()
+    for option, known in (("calls", CALLS), ("groups", GROUPS), ("over", tuple(OVER))):
+        other = set(getattr(given, option).split(",")) - set(known)
+        if other:
+            p.error(f"--{option}: {','.join(sorted(other))} is none of {','.join(known)}")
+    return given
 
 
 def call_of(name: str, backend: Any, size: int, world: int) -> Callable[[], Any]:

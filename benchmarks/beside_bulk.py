@@ -47,7 +47,11 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--mib", type=int, default=256, help="of the large tensor (default 256)")
     p.add_argument("--gloo-mib", type=int, default=32, help="the same for gloo (default 32)")
     p.add_argument(
-        "--sizes", type=int, nargs="+", default=[4, 65536, 1048576], help="small ones, bytes"
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[4, 65536, 1 << 20, 8 << 20],
+        help="small ones, bytes",
     )
     p.add_argument("--calls", type=int, default=6, help="large ones for each size (default 6)")
     p.add_argument("--small", type=int, default=12, help="small ones beside each (default 12)")

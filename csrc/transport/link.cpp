@@ -315,9 +315,12 @@ void Link::send_segment(const SegmentHeader& header, const std::byte* payload, M
   out.token = token;
   out.cookie = cookie;
   out.tells = true;
-  queued_bytes_ += out.payload_bytes();
-  if (header.bytes <= kSmallSegmentBytesMax) return lanes_.front().lane->send(std::move(out));
+  if (header.bytes <= kSmallSegmentBytesMax) {
+    queued_bytes_ += header.bytes;
+    return lanes_.front().lane->send(std::move(out));
+  }
   bulk_.push(std::move(out));
+  queued_bytes_ += header.bytes;
   flush_bulk();
 }
 

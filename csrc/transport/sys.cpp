@@ -40,7 +40,7 @@ constexpr std::size_t kPacketsArrivedOffset = 192;
 constexpr std::size_t kBytesSentOffset = 200;
 constexpr std::size_t kBytesResentOffset = 208;
 // What a long line's connection takes ahead: more would be waited for at the end of an operation.
-constexpr int kUnsentBytes = 128 << 10;
+constexpr int kUnsentBytes = 64 << 10;
 constexpr int kAnyPortTries = 16;  // a free port of one host may be taken on the next
 
 const sockaddr_in* as_v4(const SocketAddress& a) {

@@ -157,6 +157,7 @@ def end(peers: list[Peer]) -> None:
         peer.finish()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("master_dies", [False, True])
 def test_where_the_master_sees_all_members_end_nobody_waits(
     run_peers: Run, start_master: Start, tmp_path: Any, master_dies: bool
@@ -212,6 +213,7 @@ def test_deaths_that_nobody_sees_are_waited_for_and_both_sides_say_so(
     end(newcomers)
 
 
+@pytest.mark.long
 def test_a_router_that_fails_at_the_master_is_no_death(
     run_peers: Run, start_master: Start, routers: Callable[[int], Router]
 ) -> None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import failure, fixed_group, hear, say
 
 CLEAR = (RuntimeError, ValueError, TypeError)  # DistBackendError is a RuntimeError
@@ -321,6 +322,7 @@ def sends_more_than_2_to_the_31(rank: int, world: int, meet: str) -> None:
     dist.barrier()
 
 
+@pytest.mark.long
 def test_more_than_2_to_the_31_elements(run_peers: Any, tmp_path: Path) -> None:
     for peer in run_peers(sends_more_than_2_to_the_31, 2, 2, str(tmp_path / "meet")):
         line = peer.next(timeout_s=180)  # of a busy machine

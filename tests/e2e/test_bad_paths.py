@@ -106,6 +106,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["run", "fixed"])
 @pytest.mark.parametrize("ways", [[(1, 2), (2, 1)], [(1, 2)], [(2, 1)]], ids=str)
 def test_packets_of_full_size_that_vanish_cost_a_moment_and_no_member(

@@ -33,6 +33,7 @@ def check(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.long
 def test_an_installation_that_is_in_order(tmp_path: Path) -> None:
     done = check("--report", str(tmp_path / "report"), RANK="3", PCCL_MASTER="pccl://127.0.0.1:1")
     assert done.returncode == 0, done.stdout
@@ -142,6 +143,7 @@ def test_a_process_that_hangs_is_killed_and_its_stacks_are_in_the_report(
     assert not left_behind()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("function", "ranks", "expected"),
     [

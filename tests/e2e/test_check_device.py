@@ -70,6 +70,7 @@ def test_all_checks_hold_on_the_fake_device() -> None:
     assert lines[-2].startswith("everything holds")
 
 
+@pytest.mark.long
 def test_a_machine_without_a_gpu() -> None:
     command = [sys.executable, "-m", "pccl_backend.check", "--cuda", "--limit", str(LIMIT_S)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)

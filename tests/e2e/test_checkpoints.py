@@ -356,6 +356,7 @@ def test_a_loop_of_elastic_goes_on_with_every_sample_counted_once_and_the_same_b
     assert end["weights"] == model.weight.tolist()[0]
 
 
+@pytest.mark.long
 def test_elastic_replicas_of_two_ranks_go_on_from_a_checkpoint_to_the_bits_that_were_lost(
     run_peers: Run, start_master: Start, tmp_path: Path
 ) -> None:
@@ -396,6 +397,7 @@ def test_elastic_replicas_of_two_ranks_go_on_from_a_checkpoint_to_the_bits_that_
         peer.finish()
 
 
+@pytest.mark.long
 def test_shards_of_a_replica_are_divided_anew_among_other_ranks(
     run_peers: Run, tmp_path: Path
 ) -> None:
@@ -441,6 +443,7 @@ def example(index: int, *arguments: str) -> None:
     runpy.run_path(program, run_name="__main__")
 
 
+@pytest.mark.long
 def test_the_example_of_hsdp_goes_on_from_its_checkpoint_to_the_same_weights(
     run_peers: Run, start_master: Start, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from conftest import say
 
 
@@ -40,6 +41,7 @@ def is_interrupted(_: int, url: str) -> None:
     say(interrupts=interrupts)
 
 
+@pytest.mark.long
 def test_no_moment_of_ctrl_c_loses_what_the_engine_has_said(
     run_peers: Callable[..., list[Any]], start_master: Callable[..., Any]
 ) -> None:

@@ -362,6 +362,7 @@ def has_a_device_that_hangs(rank: int, meet: str, how: str) -> None:
     say(error=str(caught.value), limit_s=slow.block_timeout_ms() / 1000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["a call", "a hold"])
 def test_a_device_that_does_not_answer_ends_the_hold_with_an_error(
     run_peers: Any, tmp_path: Path, how: str

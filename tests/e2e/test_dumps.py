@@ -51,6 +51,7 @@ def abort(peer: Peer) -> None:
     peer.finish(status=-signal.SIGABRT)
 
 
+@pytest.mark.long
 def test_a_worker_that_forbids_them_leaves_no_core_dump(
     run_peers: Run, start_master: Start, tokens: Path, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def ends(index: int, url: str, ending: str) -> None:
         raise KeyboardInterrupt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_log_says_how_a_program_has_ended(
     run_peers: Callable[..., list[Any]], start_master: Callable[..., Any], ending: str
@@ -103,6 +104,7 @@ def _status(master: Any, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_who_comes_to_a_finished_run_is_told_when_it_ended(
     run_peers: Callable[..., list[Any]], start_master: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -179,6 +181,7 @@ def test_finish_of_some_is_a_mismatch_and_the_run_goes_on(
     assert "is finished" not in master.log()
 
 
+@pytest.mark.long
 def test_that_all_leave_is_a_pause(
     run_peers: Callable[..., list[Any]], start_master: Callable[..., Any]
 ) -> None:

@@ -134,6 +134,7 @@ def waits_for_one_that_is_late(rank: int, world: int, meet: str) -> None:
     say(text=failure(kinds[rank]))
 
 
+@pytest.mark.long
 def test_a_stopped_rank_is_lost_after_the_silence_and_a_late_one_is_not(
     run_peers: Any, tmp_path: Path
 ) -> None:
@@ -290,6 +291,7 @@ def sleeps_in_a_hook(rank: int, world: int, meet: str) -> None:
     dist.barrier()
 
 
+@pytest.mark.long
 def test_a_hook_that_sleeps_delays_no_other_group(run_peers: Any, tmp_path: Path) -> None:
     peers = run_peers(sleeps_in_a_hook, 2, 2, str(tmp_path / "meet"))
     for peer in peers:

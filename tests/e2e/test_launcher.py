@@ -132,6 +132,7 @@ def test_the_master_of_standalone_is_started_again_and_the_run_goes_on(launch: L
     assert "the master was ended by SIGKILL" in launcher.ends(0)
 
 
+@pytest.mark.long
 def test_a_replica_that_loses_a_rank_is_replaced_as_a_whole(
     launch: Launch, start_master: Callable[..., Any]
 ) -> None:
@@ -329,6 +330,7 @@ sys.exit(1)
     assert "worker 0 ended with status 1: its run is finished" in said
 
 
+@pytest.mark.long
 def test_a_worker_that_comes_back_after_the_end_of_the_run_ends_the_launcher_in_good_order(
     launch: Launch,
 ) -> None:

@@ -428,6 +428,7 @@ def is_interrupted(rank: int, world: int, meet: str) -> None:
 INTERRUPTED = ("all_reduce", "wait", "recv", "barrier")
 
 
+@pytest.mark.long
 def test_signals_are_handled_while_a_collective_waits(run_peers: Any, tmp_path: Path) -> None:
     peers = run_peers(is_interrupted, 2, 2, str(tmp_path / "meet"))
     for name in INTERRUPTED:

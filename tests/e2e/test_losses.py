@@ -170,6 +170,7 @@ def averages(index: int, url: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_members_killed_within_large_operations_through_memory_leave_whole_results(
     run_peers: Run, start_master: Start, seed: int

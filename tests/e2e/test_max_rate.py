@@ -41,6 +41,7 @@ def reduces(rank: int, world: int, meet: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plaintext", ["all", "none"])
 def test_an_all_reduce_takes_as_long_as_the_rate_says(
     run_peers: Any, tmp_path: Path, plaintext: str

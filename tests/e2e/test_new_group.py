@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from conftest import Peer, say
@@ -94,6 +95,7 @@ def test_a_member_that_dies_before_or_while_a_group_is_made_ends_the_making_at_a
         goes_on(survivors)
 
 
+@pytest.mark.long
 def test_a_group_of_another_backend_that_waits_for_a_lost_member_says_so_when_its_time_is_over(
     run_peers: Run, start_master: Start
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_group_of_another_backend_that_waits_for_a_lost_member_says_so_when_it
     goes_on(survivors)
 
 
+@pytest.mark.long
 def test_a_member_that_is_stopped_while_a_group_is_made_ends_the_making_by_its_silence(
     run_peers: Run, start_master: Start
 ) -> None:

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from conftest import Master, wait_until
 from elastic_members import Run, Start, answers, end, member, one, status, tell, together
 from half_newcomers import half_newcomer
@@ -13,6 +14,7 @@ def doings(master: Master) -> list[str]:
     return [peer["doing"] for peer in status(master)["door"]]
 
 
+@pytest.mark.long
 def test_a_newcomer_that_answers_no_peer_stops_nobody_and_a_sound_one_comes_in(
     run_peers: Run, start_master: Start
 ) -> None:
@@ -58,6 +60,7 @@ def test_a_newcomer_that_answers_no_peer_stops_nobody_and_a_sound_one_comes_in(
     end(everybody)
 
 
+@pytest.mark.long
 def test_a_newcomer_that_lies_about_its_links_is_not_believed(
     run_peers: Run, start_master: Start
 ) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from conftest import ROOT, Peer, failure, hear, say, wait_until
@@ -58,6 +59,7 @@ class Launcher:
         self.peer.finish(status=None)  # torchrun itself says that it was ended
 
 
+@pytest.mark.long
 def test_torchrun_gets_notice_and_the_others_lose_and_replay_nothing(
     start_master: Start, tmp_path: Path
 ) -> None:

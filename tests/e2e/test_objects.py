@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import common_store, failure, hear, say
 from elastic_members import Start
 
@@ -88,6 +89,7 @@ def sends_a_program(rank: int, meet: str, file: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_a_program_that_a_member_sends_is_not_run(run_peers: Any, tmp_path: Path) -> None:
     for option, is_run in (({}, True), (NONE, False)):
         meet, file = str(tmp_path / f"meet-{is_run}"), tmp_path / f"made-{is_run}"

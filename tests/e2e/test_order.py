@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from conftest import fixed_group, say
 from elastic_members import Run, Start
@@ -110,6 +111,7 @@ def test_a_barrier_of_a_fixed_group_ends_after_what_was_called_before_it(
     _none_wrong(run_peers(fixed_member, WORLD, str(tmp_path / "meet")))
 
 
+@pytest.mark.long
 def test_a_barrier_of_an_elastic_group_ends_after_what_was_called_before_it(
     run_peers: Run, start_master: Start
 ) -> None:

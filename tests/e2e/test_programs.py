@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT
 
 PROGRAMS = ROOT / "tests" / "labs" / "programs"
 
 
+@pytest.mark.long
 def test_ddp_ends_with_the_bits_that_gloo_gives() -> None:
     run = subprocess.run(
         [sys.executable, PROGRAMS / "run.py", "ddp", "--timeout", "90"],

@@ -171,6 +171,7 @@ def test_peer_groups_reduce_and_share_state_for_themselves(replicas: Replicas) -
     end(replicas.all("ab"))
 
 
+@pytest.mark.long
 @two
 @pytest.mark.parametrize("victim", range(RANKS))
 def test_who_makes_a_group_with_a_rank_that_was_lost_hears_of_the_eviction(
@@ -285,6 +286,7 @@ def launchers(start_master: Start) -> Iterator[Launchers]:
         peer.close()
 
 
+@pytest.mark.long
 def test_the_example_of_hsdp_survives_a_kill_and_ends_with_the_same_weights(
     launchers: Launchers,
 ) -> None:

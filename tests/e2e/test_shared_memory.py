@@ -73,6 +73,7 @@ def reduces_with_small_files(rank: int, world: int, meet: str, limited: list[int
     reduces(rank, world, meet)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limited", [[0], [1], [0, 1, 2]])
 def test_ranks_without_memory_to_share_use_a_socket_of_the_machine(
     run_peers: Any, tmp_path: Path, limited: list[int]

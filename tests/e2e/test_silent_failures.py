@@ -170,6 +170,7 @@ def test_a_member_that_can_only_dial_out_is_one_like_the_others(
     end(peers)
 
 
+@pytest.mark.long
 def test_two_that_can_only_dial_out_reach_each_other_over_a_third(
     run_peers: Run, start_master: Start
 ) -> None:
@@ -212,6 +213,7 @@ def test_two_that_can_only_dial_out_reach_each_other_over_a_third(
     end(rest)
 
 
+@pytest.mark.long
 def test_two_that_can_only_dial_out_are_told_so_until_a_third_comes(
     run_peers: Run, start_master: Start
 ) -> None:
@@ -273,6 +275,7 @@ def test_a_pair_between_which_no_data_move_even_over_a_new_link_loses_one_of_the
     end([survivor])
 
 
+@pytest.mark.long
 def test_a_link_that_crawls_is_no_reason_to_evict(
     run_peers: Run, start_master: Start, forward: Callable[[int, int], Forwarder]
 ) -> None:

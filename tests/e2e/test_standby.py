@@ -45,6 +45,7 @@ def pair(etcd: Etcd, start_master: Start) -> Pair:
     return make
 
 
+@pytest.mark.long
 def test_a_standby_takes_over_from_a_master_that_was_killed_with_an_etcd_and_a_member(
     etcd: Etcd, pair: Pair, run_peers: Run
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_standby_takes_over_from_a_master_that_was_killed_with_an_etcd_and_a_m
         again.close()
 
 
+@pytest.mark.long
 def test_half_of_the_members_may_go_with_the_master(pair: Pair, run_peers: Run) -> None:
     a, b, url = pair(min_peers=4)
     peers = run_peers(member, 4, url)
@@ -126,6 +128,7 @@ def test_a_master_that_was_stopped_and_wakes_later_starts_nothing(
     end(peers)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_without_etcd_until_an_epoch_has_to_start_and_then_says_why_it_holds(
     etcd: Etcd, pair: Pair, run_peers: Run
 ) -> None:

@@ -70,6 +70,7 @@ def flags(etcd: Etcd, authority: Authority, tmp_path: Path) -> tuple[str, ...]:
     )
 
 
+@pytest.mark.long
 def test_members_go_on_encrypted_under_the_standby_and_the_revoked_stay_out_at_both(
     etcd: Etcd, tokens: list[Path], flags: tuple[str, ...], start_master: Start, run_peers: Run
 ) -> None:

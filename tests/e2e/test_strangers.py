@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import PATIENCE_S, ROOT, Peer, hear, say, wait_until
 from elastic_members import Run, Start
 from strangers import LANE, client_hello, lane_hello, opening
@@ -133,6 +134,7 @@ def steps_in_a_second(member: Peer, seconds: float) -> float:
             return float((line["step"] - first["step"]) / (line["t"] - first["t"]))
 
 
+@pytest.mark.long
 def test_strangers_and_a_flooded_store_cost_no_member_its_place_and_a_newcomer_comes_in(
     run_peers: Run, start_master: Start, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import signal
 import time
 
+import pytest
 from conftest import Master, Peer, wait_until
 from elastic_members import Run, Start, answers, end, member, one, tell, together
 
@@ -18,6 +19,7 @@ def suspend(seconds: float, *processes: Peer | Master) -> None:
         process.signal(signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_all_its_members_when_the_machine_of_its_master_wakes_up(
     run_peers: Run, start_master: Start
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_token_that_is_taken_away_evicts_its_holder_for_good(
     end(kept)
 
 
+@pytest.mark.long
 def test_members_hold_while_somebody_else_listens_in_the_place_of_their_master(
     run_peers: Run, start_master: Start, tokens: Path, tmp_path: Path
 ) -> None:

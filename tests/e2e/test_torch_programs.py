@@ -20,6 +20,7 @@ import torch
 from carriers import CARRIERS
 from conftest import ROOT, TORCH, Master, Peer
 
+pytestmark = pytest.mark.long
 PROGRAMS = Path(__file__).resolve().parent / "torch_programs"
 DEADLINE_S = 600.0  # for all programs of a cast; a minute where two cores are idle
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
 from conftest import ROOT, Peer, wait_until
 from elastic_members import Run, Start, answers, end, mean, member, one, tell, together, train_until
 
@@ -51,6 +52,7 @@ def replaced(old: list[Peer], new: Peer) -> list[Peer]:
     return members[1:]
 
 
+@pytest.mark.long
 def test_master_and_members_are_replaced_by_a_newer_package_and_the_master_by_the_old_one_again(
     run_peers: Run, start_master: Start, tmp_path: Path
 ) -> None:

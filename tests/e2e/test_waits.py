@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import torch
 import torch.distributed as dist
 from conftest import Peer, hear, say
@@ -138,6 +139,7 @@ def waiter(index: int, url: str) -> None:
     obey(Waiter(index))
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_every_wait_of_an_elastic_group_and_the_run_goes_on(
     run_peers: Run, start_master: Start
 ) -> None:

@@ -4,10 +4,12 @@ import os
 import signal
 from typing import Any
 
+import pytest
 from conftest import wait_until
 from elastic_members import Run, Start, answers, ask, end, member, status, tell, together
 
 
+@pytest.mark.long
 def test_a_stopped_member_and_a_newcomer_are_seen(run_peers: Run, start_master: Start) -> None:
     master = start_master("--min-peers", "3")
     [named] = run_peers(member, 1, master.url, env={"PCCL_NAME": "the first"})

@@ -40,81 +40,140 @@ std::vector<std::pair<MemoryToken, std::size_t>> runs_of(BulkQueue& queue) {
 
 using Runs = std::vector<std::pair<MemoryToken, std::size_t>>;
 
-TEST(BulkQueue, OperationsNoLargerThanATurnGoInTheirOrder) {
-  BulkQueue queue;
-  for (MemoryToken token = 1; token <= 4; ++token) push_pieces(queue, token, kTurnPieces);
-  EXPECT_EQ(runs_of(queue),
-            (Runs{{1, kTurnPieces}, {2, kTurnPieces}, {3, kTurnPieces}, {4, kTurnPieces}}));
+TEST(BulkQueue, OperationsOfASizeGoInTheirOrder) {
+  for (const std::size_t pieces : {1UL, kTurnPieces, 3 * kTurnPieces, 100 * kTurnPieces}) {
+    BulkQueue queue;
+    for (MemoryToken token = 1; token <= 3; ++token) push_pieces(queue, token, pieces);
+    EXPECT_EQ(runs_of(queue), (Runs{{1, pieces}, {2, pieces}, {3, pieces}}));
+  }
 }
 
-TEST(BulkQueue, ASmallOperationWaitsForOneTurnOfALargeOne) {
-  BulkQueue queue;
-  push_pieces(queue, 1, 1000);
-  static_cast<void>(queue.pop());
-  push_pieces(queue, 2, 2);
-  EXPECT_EQ(runs_of(queue), (Runs{{1, kTurnPieces - 1}, {2, 2}, {1, 1000 - kTurnPieces}}));
+TEST(BulkQueue, ASmallOperationWaitsForOneTurnOfALargeOneAtMost) {
+  for (std::size_t sent = 0; sent < 4 * kTurnPieces; ++sent) {
+    BulkQueue queue;
+    push_pieces(queue, 1, 1000);
+    for (std::size_t i = 0; i < sent; ++i) static_cast<void>(queue.pop());
+    push_pieces(queue, 2, 1);
+    std::size_t before = 0;
+    while (queue.pop().token == 1) ++before;
+    EXPECT_LE(before, kTurnPieces) << sent;
+  }
 }
 
-TEST(BulkQueue, LargeOperationsShareTheLinkEvenly) {
+TEST(BulkQueue, EachSizeGoesBeforeLargerOnesInEverySecondTurn) {
   BulkQueue queue;
-  push_pieces(queue, 1, 3 * kTurnPieces);
-  push_pieces(queue, 2, 2 * kTurnPieces);
-  EXPECT_EQ(runs_of(queue), (Runs{{1, kTurnPieces},
+  push_pieces(queue, 1, 300);
+  push_pieces(queue, 2, 20);
+  push_pieces(queue, 3, 2 * kTurnPieces);
+  push_pieces(queue, 4, 2);
+  EXPECT_EQ(runs_of(queue), (Runs{{4, 2},
+                                  {3, kTurnPieces - 2},
+                                  {1, kTurnPieces},
+                                  {3, kTurnPieces},
+                                  {1, kTurnPieces},
+                                  {3, 2},
+                                  {2, kTurnPieces - 2},
+                                  {1, kTurnPieces},
                                   {2, kTurnPieces},
                                   {1, kTurnPieces},
                                   {2, kTurnPieces},
-                                  {1, kTurnPieces}}));
+                                  {1, kTurnPieces},
+                                  {2, kTurnPieces},
+                                  {1, kTurnPieces},
+                                  {2, kTurnPieces},
+                                  {1, kTurnPieces},
+                                  {2, 2},
+                                  {1, 300 - 7 * kTurnPieces}}));
 }
 
-TEST(BulkQueue, AnOperationThatIsGivenUpEndsItsTurnAndLeavesNothing) {
+TEST(BulkQueue, TheOldestOperationHasEverySecondTurnBesideManySmallOnes) {
+  BulkQueue queue;
+  push_pieces(queue, 1, 1000);
+  for (MemoryToken token = 2; token < 102; ++token) push_pieces(queue, token, 1);
+  std::size_t large = 0;
+  for (std::size_t i = 1; i <= 100; ++i) {
+    large += queue.pop().token == 1 ? 1U : 0U;
+    EXPECT_GE(2 * (large + kTurnPieces), i);
+    EXPECT_LE(2 * large, i + 2 * kTurnPieces);
+  }
+}
+
+TEST(BulkQueue, AnOperationThatIsGivenUpLeavesNothing) {
   BulkQueue queue;
   push_pieces(queue, 1, 20);
   push_pieces(queue, 2, 20);
-  for (std::size_t i = 0; i < kTurnPieces - 1; ++i) static_cast<void>(queue.pop());
-  EXPECT_EQ(queue.cancel(1), (20 - (kTurnPieces - 1)) * std::size_t{kPieceBytes});
-  EXPECT_EQ(queue.cancel(1), 0U);
   push_pieces(queue, 3, 1);
-  EXPECT_EQ(runs_of(queue), (Runs{{2, kTurnPieces}, {3, 1}, {2, 20 - kTurnPieces}}));
+  for (std::size_t i = 0; i < 3; ++i) static_cast<void>(queue.pop());  // the first: the small one's
+  EXPECT_EQ(queue.cancel(1), std::size_t{18} * kPieceBytes);
+  EXPECT_EQ(queue.cancel(1), 0U);
+  EXPECT_EQ(runs_of(queue), (Runs{{2, 20}}));
   push_pieces(queue, 1, 1);
   queue.clear();
   EXPECT_TRUE(queue.empty());
   EXPECT_EQ(queue.cancel(1), 0U);
 }
 
-/// Random operations that come and go: each piece once and in its order, and an operation that
-/// waits sees at most one turn of each other one before its own.
-TEST(BulkQueue, NobodyWaitsForMoreThanATurnOfEach) {
+/// What the queue should know of an operation.
+struct Known {
+  std::uint64_t pushed = 0;
+  std::uint64_t popped = 0;
+  std::uint64_t most = 0;   // pieces that have waited at a time
+  std::uint64_t since = 0;  // it waits
+  std::uint64_t place = 0;  // among those of its size
+  [[nodiscard]] std::uint64_t waits() const { return pushed - popped; }
+  [[nodiscard]] int size() const {
+    int size = 0;
+    for (std::uint64_t pieces = kTurnPieces; most > pieces && size < 4; pieces *= 4) ++size;
+    return size;
+  }
+};
+
+/// Random operations that come, go on and are given up: each piece once and in its order, the first
+/// that has come of its size, and of the smallest size but for the turns of the oldest.
+TEST(BulkQueue, KeepsItsOrdersWhateverComes) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     Random random(seed);
     BulkQueue queue;
-    std::map<MemoryToken, std::uint64_t> pushed, popped;
-    std::map<MemoryToken, std::map<MemoryToken, std::size_t>> seen;  // while it waited: pieces
-    for (int step = 0; step < 400; ++step) {
-      const MemoryToken token = 1 + random.below(5);
+    std::map<MemoryToken, Known> all;
+    std::uint64_t places = 0;
+    std::size_t others = 0;  // pieces, one after the other, that were not of the smallest size
+    const auto none = [&](auto&& before) {
+      return std::none_of(all.begin(), all.end(), [&](const auto& other) {
+        return other.second.waits() > 0 && before(other.second);
+      });
+    };
+    for (int step = 0; step < 600; ++step) {
+      const MemoryToken token = 1 + random.below(6);
       const std::uint64_t kind = random.below(20);
       if (kind == 0) {
-        const std::uint64_t waits = pushed[token] - popped[token];
-        ASSERT_EQ(queue.cancel(token), waits * kPieceBytes) << seed;
-        popped[token] = pushed[token];
-        seen.erase(token);
+        Known& known = all[token];
+        ASSERT_EQ(queue.cancel(token), known.waits() * kPieceBytes) << seed;
+        known.popped = known.pushed;
       } else if (kind < 8) {
-        const std::size_t pieces = 1 + random.below(30);
-        push_pieces(queue, token, pieces, pushed[token]);
-        pushed[token] += pieces;
-        seen.try_emplace(token);
+        Known& known = all[token];
+        const std::size_t pieces = 1 + random.below(random.below(8) == 0 ? 100 : 6);
+        push_pieces(queue, token, pieces, known.pushed);
+        if (known.waits() == 0) {
+          known.most = 0;
+          known.since = known.place = ++places;
+        }
+        known.pushed += pieces;
+        const int before = known.size();
+        known.most = std::max(known.most, known.waits());
+        if (known.size() > before) known.place = ++places;
       } else if (!queue.empty()) {
         const Outgoing next = queue.pop();
-        ASSERT_EQ(next.cookie, popped[next.token]++) << seed;
-        for (auto& [waits, others] : seen) {
-          if (waits == next.token) continue;
-          ASSERT_LE(++others[next.token], kTurnPieces) << "seed " << seed << ": " << waits;
-        }
-        seen[next.token].clear();
-        if (popped[next.token] == pushed[next.token]) seen.erase(next.token);
+        Known& known = all[next.token];
+        ASSERT_EQ(next.cookie, known.popped) << seed;
+        ASSERT_TRUE(none([&](const Known& other) {
+          return other.size() == known.size() && other.place < known.place;
+        })) << seed;
+        const bool smallest = none([&](const Known& other) { return other.size() < known.size(); });
+        others = smallest ? 0 : others + 1;
+        ASSERT_LE(others, kTurnPieces) << seed;
+        ++known.popped;
       }
-      const bool waits = std::any_of(pushed.begin(), pushed.end(),
-                                     [&](const auto& of) { return popped[of.first] < of.second; });
-      ASSERT_EQ(queue.empty(), !waits) << seed;
+      ASSERT_EQ(queue.empty(), none([](const Known&) { return true; })) << seed;
     }
   }
 }

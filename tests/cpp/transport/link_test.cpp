@@ -149,7 +149,7 @@ TEST(Link, that_uses_fewer_lanes_for_a_while_loses_nothing) {
   EXPECT_EQ(ends.a.link.load().lanes, 4U);
 }
 
-TEST(Link, sends_a_small_operation_between_the_turns_of_a_large_one) {
+TEST(Link, sends_a_small_operation_before_the_rest_of_a_large_one) {
   LinkEnds ends;
   const std::vector<std::byte> data(7U << 20);
   for (int i = 0; i < 10; ++i) LinkEnds::send(ends.a, data, 1U << 20, 1);
