@@ -1,7 +1,7 @@
 # make setup   system packages, .venv, torch (unless one is there), both extensions, editable install
 # make demo    the main job on real text: peers that are killed and come back
 # make test    the tests, under 20 minutes on two cores
-# make ci      everything that CI runs: make test, what takes longer, and make docs
+# make ci      everything that CI runs: these tests, the C++ ones under sanitizers, what takes longer, and make docs
 # make docs    the documentation site, into build/site
 # make clean   what was built, but not .venv
 #

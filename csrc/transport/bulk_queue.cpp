@@ -22,41 +22,43 @@ void BulkQueue::push(Outgoing segment) {
     last.emplace_back().token = segment.token;
     last.front().segments.push_back(std::move(segment));
     found = of_.emplace(last.front().token, last.begin()).first;
-    last.front().since = ++came_;
     lines_.front().splice(lines_.front().end(), last);
   }
   Waiting& waiting = *found->second;
   waiting.bytes += bytes;
-  const std::size_t size = size_of(waiting.bytes);
+  waiting.brought += bytes;
+  const std::size_t size = size_of(waiting.brought);
   if (size <= waiting.size) return;
   Line& larger = lines_[size];
   larger.splice(larger.end(), lines_[waiting.size], found->second);
   waiting.size = size;
 }
 
-BulkQueue::Line::iterator BulkQueue::smallest() {
+std::size_t BulkQueue::smallest() const {
   std::size_t size = 0;
   while (lines_[size].empty()) ++size;
-  return lines_[size].begin();
+  return size;
 }
 
-/// Of those that are the first ones of their sizes.
-BulkQueue::Line::iterator BulkQueue::oldest() {
-  Line::iterator found = smallest();
-  for (std::size_t size = found->size + 1; size < kSizes; ++size) {
-    Line& line = lines_[size];
-    if (!line.empty() && line.front().since < found->since) found = line.begin();
-  }
-  return found;
+/// After a turn of the smallest ones that of the next larger size that waits, and the other way
+/// round.
+void BulkQueue::begin_turn() {
+  turn_bytes_ = 0;
+  smallest_first_ = !smallest_first_;
+  if (smallest_first_) return;
+  const std::size_t least = smallest();
+  std::size_t next = turn_size_;
+  do {
+    next = (next + 1) % kSizes;
+  } while (next != turn_size_ && (next == least || lines_[next].empty()));
+  turn_size_ = lines_[next].empty() ? least : next;
 }
 
 Outgoing BulkQueue::pop() {
   PCCL_ASSERT(!empty());
-  if (turn_bytes_ >= kTurnBytes) {
-    turn_of_oldest_ = !turn_of_oldest_;
-    turn_bytes_ = 0;
-  }
-  const auto next = turn_of_oldest_ ? oldest() : smallest();
+  const bool over = !smallest_first_ && lines_[turn_size_].empty();
+  if (over || turn_bytes_ >= kTurnBytes) begin_turn();
+  const auto next = lines_[smallest_first_ ? smallest() : turn_size_].begin();
   Outgoing segment = std::move(next->segments.front());
   next->segments.pop_front();
   next->bytes -= segment.payload_bytes();
@@ -76,6 +78,7 @@ std::size_t BulkQueue::cancel(MemoryToken token) {
 void BulkQueue::clear() {
   of_.clear();
   for (Line& line : lines_) line.clear();
+  turn_bytes_ = 0;
 }
 
 void BulkQueue::leave(Line::iterator waiting) {

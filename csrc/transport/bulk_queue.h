@@ -1,13 +1,12 @@
-// The large segments that wait for a lane of one link. Operations of which little waits go first,
-// but for every second turn of kTurnBytes, which is the oldest one's: so an operation of a MiB does
-// not wait until one of a GiB is over that was issued before it, and no operation waits for ever.
-// Among operations of a size the first that has come is the first to be sent: so they end one after
-// the other, and those that have ended are not lost with a peer.
+// The large segments that wait for a lane of one link. Operations that send little go first. Every
+// second turn of kTurnBytes goes round the larger ones, by size: so an operation of a MiB does not
+// wait until one of a GiB is over that was issued before it, and no size waits for ever. Among
+// operations of a size the first that has come is the first to be sent: so they end one after the
+// other, and those that have ended are not lost with a peer.
 #pragma once
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <list>
 #include <unordered_map>
@@ -21,7 +20,8 @@ namespace pccl {
 class BulkQueue {
  public:
   static constexpr std::size_t kTurnBytes = 4U << 20;
-  /// Sizes: up to kTurnBytes, then each kSizeTimes as large as the one before, and all above.
+  /// Sizes, by what an operation has brought here since it last had nothing that waited: up to
+  /// kTurnBytes, then each kSizeTimes as large as the one before, and all above.
   static constexpr std::size_t kSizes = 5;
   static constexpr std::size_t kSizeTimes = 4;
 
@@ -37,23 +37,23 @@ class BulkQueue {
  private:
   struct Waiting {
     MemoryToken token = 0;
-    std::uint64_t since = 0;        // counts up
     std::deque<Outgoing> segments;  // at least one
     std::size_t bytes = 0;          // of their payloads
-    std::size_t size = 0;           // the largest one, until nothing of it waits
+    std::size_t brought = 0;        // with those that have been taken
+    std::size_t size = 0;
   };
   using Line = std::list<Waiting>;
 
   [[nodiscard]] static std::size_t size_of(std::size_t bytes);
-  [[nodiscard]] Line::iterator smallest();
-  [[nodiscard]] Line::iterator oldest();
+  [[nodiscard]] std::size_t smallest() const;
+  void begin_turn();
   void leave(Line::iterator waiting);
 
   std::array<Line, kSizes> lines_;  // by size
   std::unordered_map<MemoryToken, Line::iterator> of_;
-  std::uint64_t came_ = 0;
-  bool turn_of_oldest_ = false;
+  bool smallest_first_ = true;
   std::size_t turn_bytes_ = 0;  // sent in this turn
+  std::size_t turn_size_ = 0;   // whose turn it is, or was
 };
 
 }  // namespace pccl

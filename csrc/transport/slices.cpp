@@ -30,8 +30,8 @@ std::uint32_t bits_of_all(const SegmentHeader& segment) {
 void SlicesOut::cut(Outgoing segment) {
   PCCL_ASSERT(!cuts() && segment.frame.type == FrameType::segment);
   PCCL_ASSERT(segment.payload_bytes() > 0);
+  open_.emplace(last_number_ + 1, Open{std::move(segment)});
   cut_ = ++last_number_;
-  open_.emplace(cut_, Open{std::move(segment)});
 }
 
 Outgoing SlicesOut::take() {

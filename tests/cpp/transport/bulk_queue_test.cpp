@@ -1,10 +1,11 @@
-// Operations that share a link take turns: a small one does not wait for the end of a large one,
-// small ones keep their order, and nothing is lost, doubled or taken after its memory has gone.
+// A small operation does not wait for the end of a large one, no size waits for ever, operations of
+// a size keep their order, and nothing is lost, doubled or taken after its memory has gone.
 #include "transport/bulk_queue.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -60,7 +61,7 @@ TEST(BulkQueue, ASmallOperationWaitsForOneTurnOfALargeOneAtMost) {
   }
 }
 
-TEST(BulkQueue, EachSizeGoesBeforeLargerOnesInEverySecondTurn) {
+TEST(BulkQueue, EverySecondTurnGoesRoundTheLargerSizes) {
   BulkQueue queue;
   push_pieces(queue, 1, 300);
   push_pieces(queue, 2, 20);
@@ -68,7 +69,7 @@ TEST(BulkQueue, EachSizeGoesBeforeLargerOnesInEverySecondTurn) {
   push_pieces(queue, 4, 2);
   EXPECT_EQ(runs_of(queue), (Runs{{4, 2},
                                   {3, kTurnPieces - 2},
-                                  {1, kTurnPieces},
+                                  {2, kTurnPieces},
                                   {3, kTurnPieces},
                                   {1, kTurnPieces},
                                   {3, 2},
@@ -80,13 +81,23 @@ TEST(BulkQueue, EachSizeGoesBeforeLargerOnesInEverySecondTurn) {
                                   {1, kTurnPieces},
                                   {2, kTurnPieces},
                                   {1, kTurnPieces},
-                                  {2, kTurnPieces},
-                                  {1, kTurnPieces},
                                   {2, 2},
-                                  {1, 300 - 7 * kTurnPieces}}));
+                                  {1, 300 - 5 * kTurnPieces}}));
 }
 
-TEST(BulkQueue, TheOldestOperationHasEverySecondTurnBesideManySmallOnes) {
+TEST(BulkQueue, AnOperationThatAlwaysHasALittleMoreKeepsNobodyWaiting) {
+  BulkQueue queue;
+  push_pieces(queue, 1, 2);
+  push_pieces(queue, 2, 1);
+  std::size_t before = 0;
+  while (queue.pop().token == 1) {
+    push_pieces(queue, 1, 1);
+    ++before;
+  }
+  EXPECT_LE(before, kTurnPieces);
+}
+
+TEST(BulkQueue, ALargeOperationHasEverySecondTurnBesideManySmallOnes) {
   BulkQueue queue;
   push_pieces(queue, 1, 1000);
   for (MemoryToken token = 2; token < 102; ++token) push_pieces(queue, token, 1);
@@ -117,19 +128,18 @@ TEST(BulkQueue, AnOperationThatIsGivenUpLeavesNothing) {
 struct Known {
   std::uint64_t pushed = 0;
   std::uint64_t popped = 0;
-  std::uint64_t most = 0;   // pieces that have waited at a time
-  std::uint64_t since = 0;  // it waits
-  std::uint64_t place = 0;  // among those of its size
+  std::uint64_t brought = 0;  // since it last had nothing that waited
+  std::uint64_t place = 0;    // among those of its size
   [[nodiscard]] std::uint64_t waits() const { return pushed - popped; }
   [[nodiscard]] int size() const {
     int size = 0;
-    for (std::uint64_t pieces = kTurnPieces; most > pieces && size < 4; pieces *= 4) ++size;
+    for (std::uint64_t pieces = kTurnPieces; brought > pieces && size < 4; pieces *= 4) ++size;
     return size;
   }
 };
 
 /// Random operations that come, go on and are given up: each piece once and in its order, the first
-/// that has come of its size, and of the smallest size but for the turns of the oldest.
+/// that has come of its size, of the smallest size in every second turn, and no size waits long.
 TEST(BulkQueue, KeepsItsOrdersWhateverComes) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     Random random(seed);
@@ -137,6 +147,7 @@ TEST(BulkQueue, KeepsItsOrdersWhateverComes) {
     std::map<MemoryToken, Known> all;
     std::uint64_t places = 0;
     std::size_t others = 0;  // pieces, one after the other, that were not of the smallest size
+    std::array<std::size_t, BulkQueue::kSizes> passed{};  // of others, while one of a size waited
     const auto none = [&](auto&& before) {
       return std::none_of(all.begin(), all.end(), [&](const auto& other) {
         return other.second.waits() > 0 && before(other.second);
@@ -154,12 +165,12 @@ TEST(BulkQueue, KeepsItsOrdersWhateverComes) {
         const std::size_t pieces = 1 + random.below(random.below(8) == 0 ? 100 : 6);
         push_pieces(queue, token, pieces, known.pushed);
         if (known.waits() == 0) {
-          known.most = 0;
-          known.since = known.place = ++places;
+          known.brought = 0;
+          known.place = ++places;
         }
         known.pushed += pieces;
         const int before = known.size();
-        known.most = std::max(known.most, known.waits());
+        known.brought += pieces;
         if (known.size() > before) known.place = ++places;
       } else if (!queue.empty()) {
         const Outgoing next = queue.pop();
@@ -171,6 +182,13 @@ TEST(BulkQueue, KeepsItsOrdersWhateverComes) {
         const bool smallest = none([&](const Known& other) { return other.size() < known.size(); });
         others = smallest ? 0 : others + 1;
         ASSERT_LE(others, kTurnPieces) << seed;
+        for (std::size_t size = 0; size < passed.size(); ++size) {
+          const bool is_other = static_cast<std::size_t>(known.size()) != size;
+          const bool waits = !none(
+              [&](const Known& other) { return static_cast<std::size_t>(other.size()) == size; });
+          passed[size] = is_other && waits ? passed[size] + 1 : 0;
+          ASSERT_LE(passed[size], 2 * kTurnPieces * BulkQueue::kSizes) << seed;
+        }
         ++known.popped;
       }
       ASSERT_EQ(queue.empty(), none([](const Known&) { return true; })) << seed;
