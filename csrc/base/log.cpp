@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <exception>
 #include <mutex>
 #include <string>
 
@@ -76,14 +77,19 @@ void set_log_sink(LogSink new_sink) {
   sink() = std::move(new_sink);
 }
 
-void log(LogLevel level, std::string_view text) {
+void log(LogLevel level, std::string_view text) noexcept {
   if (static_cast<int>(level) < level_now.load(std::memory_order_relaxed)) return;
-  const std::string line = printable(text);  // words of others are in it
   const std::lock_guard lock(sink_mutex());
-  if (sink()) {
-    sink()(level, line);
-  } else {
-    write_stderr(level, line);
+  try {
+    const std::string line = printable(text);  // words of others are in it
+    if (sink()) {
+      sink()(level, line);
+    } else {
+      write_stderr(level, line);
+    }
+  } catch (const std::exception& e) {
+    write_stderr(LogLevel::error, "a line of the log is lost:");
+    write_stderr(LogLevel::error, e.what());
   }
 }
 

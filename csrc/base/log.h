@@ -22,7 +22,8 @@ void set_log_level(LogLevel level);
 /// Replaces the sink (an empty one restores stderr). The sink is called under a lock: it must not
 /// log.
 void set_log_sink(LogSink sink);
-void log(LogLevel level, std::string_view text);
+/// Where there is no memory for the line, or its sink throws, stderr says so.
+void log(LogLevel level, std::string_view text) noexcept;
 /// Seconds since 1970: the time of day, for people. Nothing is waited for by it.
 [[nodiscard]] std::uint64_t unix_s();
 

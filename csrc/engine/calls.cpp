@@ -1,14 +1,11 @@
 #include "engine/calls.h"
 
-#include <chrono>
-#include <future>
-
 namespace pccl {
 
 void Calls::start(Loop& loop, std::function<void(const Error&)> broken) {
   driver_.emplace(loop, [this, end = std::move(broken)](const std::string& what) {
-    ending_->set({ErrorCode::broken, "the engine has stopped: " + what});
     stopped_ = true;
+    ending_->set({ErrorCode::broken, "the engine has stopped: " + what});
     end(ending_->error());
   });
 }
@@ -17,22 +14,6 @@ bool Calls::post(std::function<void()> function, Cost cost) const {
   if (stopped_ || !driver_) return false;
   driver_->post(std::move(function), cost);
   return true;
-}
-
-void Calls::ask(std::function<void()> function) const {
-  if (driver_ && driver_->is_current()) {
-    function();
-    return;
-  }
-  auto promise = std::make_shared<std::promise<void>>();
-  auto future = promise->get_future();
-  if (!post([promise, f = std::move(function)] {
-        f();
-        promise->set_value();
-      })) {
-    return;
-  }
-  future.wait_for(std::chrono::milliseconds(kAnswerMs));
 }
 
 bool Calls::wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) const {

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -45,8 +48,33 @@ class Calls {
         std::make_shared<Owed<F, Otherwise>>(std::move(function), std::move(otherwise), ending_);
     post([owed = std::move(owed)] { owed->run(); }, cost);
   }
-  /// Runs `function` on the thread that drives and waits until it has run, or for kAnswerMs.
-  void ask(std::function<void()> function) const;
+  /// What `function` returns, which runs on the thread that drives; nothing: it has not run within
+  /// kAnswerMs, or never will. It may still run after that, so it keeps to what it owns.
+  template <typename F>
+  [[nodiscard]] std::optional<std::invoke_result_t<F&>> ask(F function) const {
+    using Answer = std::invoke_result_t<F&>;
+    if (driver_ && driver_->is_current()) return function();
+    auto promise = std::make_shared<std::promise<Answer>>();
+    auto answer = promise->get_future();
+    post([promise = std::move(promise), f = std::move(function)]() mutable {
+      promise->set_value(f());
+    });
+    if (answer.wait_for(std::chrono::milliseconds(kAnswerMs)) != std::future_status::ready) {
+      return std::nullopt;
+    }
+    try {
+      return answer.get();
+    } catch (const std::future_error&) {  // the function was destroyed without having run
+      return std::nullopt;
+    }
+  }
+  /// As `ask`, of a function that has no answer.
+  void carry_out(std::function<void()> function) const {
+    static_cast<void>(ask([f = std::move(function)] {
+      f();
+      return true;
+    }));
+  }
   /// As Engine::wait.
   bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) const;
 

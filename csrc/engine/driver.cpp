@@ -4,6 +4,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "base/log.h"
@@ -60,11 +61,25 @@ void Driver::guard(const std::function<void()>& body) {
   try {
     body();
   } catch (const std::exception& e) {
-    log_error(std::string("the engine has stopped, this is a bug in pccl: ") + e.what());
-    broken_(e.what());
+    say_broken(e.what());
     loop_.refuse_posts();
     const Lock lock(state_->mutex);
     state_->ended = true;
+  }
+}
+
+/// Where memory has run out it may do so here, too. Then callers that wait learn from `ended` that
+/// no outcome comes.
+void Driver::say_broken(const char* what) noexcept {
+  try {
+    log_error(std::string("the engine has stopped, this is a bug in pccl: ") + what);
+  } catch (const std::bad_alloc&) {
+    log_error(what);
+  }
+  try {
+    broken_(what);
+  } catch (const std::exception& again) {
+    log_error(again.what());
   }
 }
 

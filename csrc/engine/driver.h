@@ -80,6 +80,7 @@ class Driver {
   void enter(Lock& lock, User user);
   void leave(Lock& lock);
   void guard(const std::function<void()>& body);
+  void say_broken(const char* what) noexcept;
   void drive_until(const Ticket& ticket, std::optional<Clock::time_point> deadline);
 
   Loop& loop_;

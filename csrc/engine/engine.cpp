@@ -92,9 +92,7 @@ class ThreadedEngine : public Engine {
   }
 
   std::vector<Handle> members_of(GroupId id) const override {
-    auto list = std::make_shared<std::vector<Handle>>();
-    calls_.ask([this, id, list] { *list = core_->members_of(id); });
-    return *list;
+    return calls_.ask([this, id] { return core_->members_of(id); }).value_or(std::vector<Handle>{});
   }
 
   Run& run() override { return *run_; }
@@ -132,23 +130,19 @@ class ThreadedEngine : public Engine {
   }
 
   std::vector<OpInFlight> in_flight(GroupId id) const override {
-    auto list = std::make_shared<std::vector<OpInFlight>>();
-    calls_.ask([this, id, list] {
-      if (Group* group = core_->find(id)) *list = group->in_flight();
-    });
-    return *list;
+    const auto of_group = [this, id] {
+      const Group* group = core_->find(id);
+      return group == nullptr ? std::vector<OpInFlight>{} : group->in_flight();
+    };
+    return calls_.ask(of_group).value_or(std::vector<OpInFlight>{});
   }
 
   EngineCounters counters() const override {
-    auto counters = std::make_shared<EngineCounters>();
-    calls_.ask([this, counters] { *counters = core_->counters(); });
-    return *counters;
+    return calls_.ask([this] { return core_->counters(); }).value_or(EngineCounters{});
   }
 
   std::vector<LinkView> links() const override {
-    auto views = std::make_shared<std::vector<LinkView>>();
-    calls_.ask([this, views] { *views = core_->link_views(); });
-    return *views;
+    return calls_.ask([this] { return core_->link_views(); }).value_or(std::vector<LinkView>{});
   }
 
   void set_timeout(GroupId id, std::uint64_t timeout_ms) override {
@@ -158,7 +152,7 @@ class ThreadedEngine : public Engine {
   }
 
   void close(GroupId group) override {
-    calls_.ask([this, group] { core_->close(group); });
+    calls_.carry_out([this, group] { core_->close(group); });
     const std::lock_guard lock(views_mutex_);
     if (group != kElasticGroup) {
       views_.erase(group);

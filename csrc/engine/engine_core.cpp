@@ -263,7 +263,8 @@ void EngineCore::broken(const Error& error) {
   try {
     log_error(report());
   } catch (const std::exception& e) {
-    log_error(std::string("no report: ") + e.what());
+    log_error("no report:");
+    log_error(e.what());
   }
   for (auto& [id, group] : groups_) group->stop_for_good(error);
 }

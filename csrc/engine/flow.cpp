@@ -22,8 +22,8 @@ bool Flow::may_leave(PeerId peer, const PeerFlow& flow, const SegmentHeader& hea
 void Flow::pass(PeerId peer, PeerFlow& flow, const Held& segment) {
   if (!(segment.header.op < flow.granted)) {
     const std::uint64_t cost = kept_cost(segment.header.bytes);
-    context_.windows.of(peer).ungranted_bytes += cost;
     flow.ungranted[segment.header.op] += cost;
+    context_.windows.of(peer).ungranted_bytes += cost;
   }
   context_.links.send_segment(peer, segment.header, segment.data, segment.token,
                               EngineContext::cookie(segment.token, segment.index));

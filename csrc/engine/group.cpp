@@ -275,13 +275,14 @@ void Group::fail_pending(const Error& error) {
 }
 
 void Group::stop_for_good(const Error& error) {
-  std::vector<std::shared_ptr<Ticket>> tickets = run_->point_to_point.tickets();
-  for (const auto& [key, pending] : ops_) tickets.push_back(pending.op->ticket());
-  for (const auto& [request, ticket] : between_epochs_) tickets.push_back(ticket);
+  std::vector<std::shared_ptr<Ticket>> tickets;
   try {
+    tickets = run_->point_to_point.tickets();
+    for (const auto& [key, pending] : ops_) tickets.push_back(pending.op->ticket());
+    for (const auto& [request, ticket] : between_epochs_) tickets.push_back(ticket);
     end_waits(error);
   } catch (const std::exception& e) {  // what broke the engine may do so again
-    log_error(name_ + ": " + e.what());
+    log_error(e.what());
   }
   stopped_ = true;
   for (const auto& ticket : tickets) ticket->complete(error);

@@ -52,7 +52,7 @@ class ThreadedRun : public Run {
       pending = renumber_pending_;
     }
     if (!pending || !pending->load()) return;
-    calls_.ask([this, op] {
+    calls_.carry_out([this, op] {
       if (ElasticGroup* group = core_.elastic()) group->returned(op);
     });
   }

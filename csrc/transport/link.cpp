@@ -326,15 +326,9 @@ void Link::send_segment(const SegmentHeader& header, const std::byte* payload, M
 
 void Link::cancel(MemoryToken token) {
   queued_bytes_ -= bulk_.cancel(token);
-  try {
-    slices_out_.cancel(token);
-    slices_in_.cancel(token);
-    for (const Held& held : lanes_) queued_bytes_ -= held.lane->cancel(token);
-  } catch (const std::bad_alloc&) {
-    // What is half sent cannot go on from a copy, and its memory goes.
-    if (state == State::closing) return owner_.link_closed(*this);
-    return owner_.link_lost(*this, "no memory for a copy of what was half sent and is given up");
-  }
+  slices_out_.cancel(token);
+  slices_in_.cancel(token);
+  for (const Held& held : lanes_) queued_bytes_ -= held.lane->cancel(token);
   // A lane that had nothing but these frames is idle now, and nothing else would wake it.
   if (started_) flush_bulk();
 }

@@ -89,6 +89,8 @@ class Link : public LaneOwner {
   [[nodiscard]] bool local() const { return !lanes_.empty() && lanes_.front().lane->local(); }
   [[nodiscard]] std::size_t bulk_lanes() const { return bulk_lanes_; }
   [[nodiscard]] std::uint64_t lanes_lost() const { return lanes_lost_; }
+  // Where one of the next three throws std::bad_alloc, the link has to end: frames of any operation
+  // may be lost, or what is half sent cannot go on from a copy.
   /// Sends a control or a relay frame, in order, on the small lane.
   void send_message(FrameType type, std::vector<std::byte> payload);
   void send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,

@@ -1,10 +1,9 @@
 // Links over TCP: which peers are wanted, who dials, what is parked, and when the owner is told.
-// Reports wait in a list until the loop has finished the call they come from (`told_`), so that the
-// owner is never called from inside its own call.
+// The owner is told by Reports, never from inside its own call.
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "base/assert.h"
@@ -14,10 +13,12 @@
 #include "base/text.h"
 #include "transport/helpers.h"
 #include "transport/lane_gate.h"
+#include "transport/last_word.h"
 #include "transport/link.h"
 #include "transport/local_socket.h"
 #include "transport/loop.h"
 #include "transport/parking.h"
+#include "transport/reports.h"
 #include "transport/send_turns.h"
 #include "transport/stream_lane.h"
 #include "transport/sys.h"
@@ -46,7 +47,8 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
                                     : nullptr),
         gate_(loop, static_cast<LaneGateOwner&>(*this), identity, options.plaintext,
               std::move(listening)),
-        parking_(loop, options.bulk_lanes + 1) {}
+        parking_(loop, options.bulk_lanes + 1),
+        reports_(loop, [this](const LinkReport& report) { tell(report); }) {}
 
   [[nodiscard]] std::uint16_t port() const override { return gate_.port(); }
   [[nodiscard]] PeerId self() const override { return self_; }
@@ -98,19 +100,6 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void shutdown(std::uint64_t deadline_ms, std::function<void()> done) override;
 
  private:
-  /// A report to the owner.
-  struct Told {
-    enum class What : std::uint8_t { up, down, sent };
-    What what = What::up;
-    PeerId peer;
-    std::uint64_t serial = 0;
-    std::string reason;
-    Down how = Down::lost;
-    MemoryToken token = 0;
-    std::uint64_t cookie = 0;
-    PeerId far;  // of a routed segment: its receiver
-  };
-
   // LinkOwner
   DirectEvents& link_events() override { return events_; }
   void link_sent(const Link& link, const Outgoing& frame) override;
@@ -127,11 +116,10 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   [[nodiscard]] bool takes_lane(const LaneHello& hello) override;
   void lane_arrived(const LaneHello& hello, std::unique_ptr<Stream> stream) override;
 
-  void tell(Told::What what, const Link& link, std::string reason = {}, Down how = Down::lost);
-  void tell_later();
-  void tell_owner();
-  void tell_up(const Told& told);
-  void tell_down(const Told& told);
+  [[nodiscard]] static LinkReport report(LinkReport::What what, const Link& link);
+  void tell(const LinkReport& report);
+  void tell_up(const LinkReport& report);
+  void tell_down(const LinkReport& report);
 
   void dial(Link& link);
   void dial_later(Link& link, std::uint64_t delay_ms);
@@ -159,6 +147,9 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   std::shared_ptr<Link> take(PeerId peer);
   void bury(std::shared_ptr<Link> link);
   void finish_shutdown();
+  template <typename Body>
+  void moving(Link& link, Body body);
+  void end_starved(Link& link);
   [[nodiscard]] Link* find_up(PeerId peer) const;
 
   Loop& loop_;
@@ -174,8 +165,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   std::vector<std::shared_ptr<Link>> buried_;    // freed when no call on the stack uses them
   std::map<PeerId, std::uint64_t> small_paths_;  // since when they carry small packets only
   Parking parking_;
-  std::deque<Told> told_;
-  bool tells_ = false;
+  Reports reports_;
   std::uint64_t serials_ = 0;
   std::uint64_t bytes_sent_ = 0;
   std::uint64_t bytes_shared_ = 0;
@@ -194,7 +184,7 @@ void TcpLinks::open(const Handle& peer, std::uint64_t deadline_ms, bool refusal_
   const auto found = links_.find(peer.peer);
   if (found != links_.end()) {
     Link& link = *found->second;
-    if (link.state == Link::State::up) return tell(Told::What::up, link);
+    if (link.state == Link::State::up) return reports_.add(report(LinkReport::What::up, link));
     if (link.state != Link::State::opening) return;  // up or down will be told
     if (peer_of(peer.key) != peer.peer) return fail_misnamed(link, peer);
     link.handle = peer;
@@ -372,7 +362,7 @@ void TcpLinks::adopt(Link& link, std::uint64_t number, std::unique_ptr<Stream> f
   link.retry.reset();
   link.deadline.reset();
   link.attach(lane_of(link, Lane::Kind::small, std::move(first)));
-  tell(Told::What::up, link);
+  reports_.add(report(LinkReport::What::up, link));
 }
 
 std::unique_ptr<Lane> TcpLinks::lane_of(Link& link, Lane::Kind kind,
@@ -441,7 +431,10 @@ void TcpLinks::fail(Link& link, const std::string& reason, bool refused) {
   link.state = Link::State::failed;
   link.end();
   const Down how = refused ? Down::refused : was_up ? Down::lost : Down::unopened;
-  tell(Told::What::down, link, reason, how);
+  LinkReport down = report(LinkReport::What::down, link);
+  down.reason = reason;
+  down.how = how;
+  reports_.add(std::move(down));
 }
 
 /// Removes the link to the peer, and returns it, if there is one.
@@ -525,94 +518,94 @@ Link* TcpLinks::find_standing(PeerId peer, std::uint64_t number) const {
   return stands ? found->second.get() : nullptr;
 }
 
+/// Runs a call of the owner, which may move what other operations have queued, too. Where memory
+/// runs out in the middle, frames may be lost, or written twice: the link ends.
+template <typename Body>
+void TcpLinks::moving(Link& link, Body body) {
+  try {
+    body();
+  } catch (const std::bad_alloc&) {
+    end_starved(link);
+  }
+}
+
+void TcpLinks::end_starved(Link& link) {
+  last_word([&] {
+    if (link.state == Link::State::closing) return link_closed(link);
+    fail(link, "there was no memory here for what goes over it", false);
+  });
+}
+
 void TcpLinks::send_control(PeerId peer, std::vector<std::byte> payload) {
-  if (Link* link = find_up(peer)) link->send_message(FrameType::control, std::move(payload));
+  Link* link = find_up(peer);
+  if (link == nullptr) return;
+  moving(*link, [&] { link->send_message(FrameType::control, std::move(payload)); });
 }
 
 void TcpLinks::send_relay(PeerId peer, std::vector<std::byte> payload) {
-  if (Link* link = find_up(peer)) link->send_message(FrameType::relay, std::move(payload));
+  Link* link = find_up(peer);
+  if (link == nullptr) return;
+  moving(*link, [&] { link->send_message(FrameType::relay, std::move(payload)); });
 }
 
 void TcpLinks::send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
                             MemoryToken token, std::uint64_t cookie) {
   Link* link = find_up(peer);
   if (link == nullptr) return;
-  link->send_segment(header, payload, token, cookie);
-  if (header.bytes > kSmallSegmentBytesMax && link->widening) link->widening->wake();
+  moving(*link, [&] {
+    link->send_segment(header, payload, token, cookie);
+    if (header.bytes > kSmallSegmentBytesMax && link->widening) link->widening->wake();
+  });
 }
 
 void TcpLinks::cancel(MemoryToken token) {
   if (token == 0) return;
-  for (const auto& [peer, link] : links_) link->cancel(token);
+  for (const auto& [peer, link] : links_) moving(*link, [&] { link->cancel(token); });
   for (std::size_t i = 0; i < closing_.size();) {
     const std::shared_ptr<Link> link = closing_[i];
-    link->cancel(token);
+    moving(*link, [&] { link->cancel(token); });
     if (i < closing_.size() && closing_[i] == link) ++i;  // else it has ended, for want of memory
   }
-  std::erase_if(told_, [token](const Told& told) {
-    return told.what == Told::What::sent && told.token == token;
-  });
+  reports_.cancel(token);
 }
 
 void TcpLinks::link_sent(const Link& link, const Outgoing& frame) {
   bytes_sent_ += frame.payload_bytes();
   if (frame.shared) bytes_shared_ += frame.payload_bytes();
   if (!frame.tells || link.state != Link::State::up) return;
-  tell(Told::What::sent, link);
-  told_.back().token = frame.token;
-  told_.back().cookie = frame.cookie;
-  told_.back().far = frame.frame.segment.route.to;
+  LinkReport sent = report(LinkReport::What::sent, link);
+  sent.token = frame.token;
+  sent.cookie = frame.cookie;
+  sent.far = frame.frame.segment.route.to;
+  reports_.add(std::move(sent));
 }
 
 // ---------------------------------------------------------------------------------------- telling
 
-void TcpLinks::tell(Told::What what, const Link& link, std::string reason, Down how) {
-  Told& told = told_.emplace_back();
-  told.what = what;
-  told.peer = link.peer();
-  told.serial = link.serial;
-  told.reason = std::move(reason);
-  told.how = how;
-  if (!std::exchange(tells_, true)) tell_later();
+LinkReport TcpLinks::report(LinkReport::What what, const Link& link) {
+  LinkReport report;
+  report.what = what;
+  report.peer = link.peer();
+  report.serial = link.serial;
+  return report;
 }
 
-void TcpLinks::tell_later() {
-  loop_.defer([this, alive = std::weak_ptr(alive_)] {
-    if (!alive.expired()) tell_owner();
-  });
-}
-
-void TcpLinks::tell_owner() {
-  // Reports are taken one by one: each call may cancel, close or open, and so change the reports
-  // that follow. Reports that these calls add have their turn later, so that sockets need not wait
-  // for an owner that sends in every call.
-  for (std::size_t left = told_.size(); left > 0 && !told_.empty(); --left) {
-    const Told told = std::move(told_.front());
-    told_.pop_front();
-    const auto found = links_.find(told.peer);
-    if (found == links_.end() || found->second->serial != told.serial) continue;
-    switch (told.what) {
-      case Told::What::up:
-        tell_up(told);
-        break;
-      case Told::What::down:
-        tell_down(told);
-        break;
-      case Told::What::sent:
-        if (told.far == PeerId{}) {
-          events_.segment_sent(told.peer, told.cookie);
-        } else {
-          events_.routed_sent(told.far, told.token, told.cookie);
-        }
-        break;
-    }
+void TcpLinks::tell(const LinkReport& report) {
+  const auto found = links_.find(report.peer);
+  if (found == links_.end() || found->second->serial != report.serial) return;
+  switch (report.what) {
+    case LinkReport::What::up:
+      return tell_up(report);
+    case LinkReport::What::down:
+      return tell_down(report);
+    case LinkReport::What::sent:
+      if (report.far == PeerId{}) return events_.segment_sent(report.peer, report.cookie);
+      return events_.routed_sent(report.far, report.token, report.cookie);
   }
-  tells_ = !told_.empty();
-  if (tells_) tell_later();
 }
 
-void TcpLinks::tell_up(const Told& told) {
-  const std::shared_ptr<Link> link = links_[told.peer];
+void TcpLinks::tell_up(const LinkReport& report) {
+  const std::shared_ptr<Link> link = links_[report.peer];
   if (link->state == Link::State::failed) return;  // the report of its loss comes next
   const bool first = link->state == Link::State::proven;
   link->state = Link::State::up;
@@ -626,16 +619,16 @@ void TcpLinks::tell_up(const Told& told) {
                         [this, &at = *link](std::size_t more) { widen(at, more); },
                         [&at = *link](std::uint64_t rate) { at.pace(rate); }});
   }
-  events_.link_up(told.peer);
+  events_.link_up(report.peer);
   // The owner has heard of the link before its first message.
   if (first && link->state == Link::State::up) link->start();
 }
 
-void TcpLinks::tell_down(const Told& told) {
-  const std::shared_ptr<Link> link = links_[told.peer];
-  links_.erase(told.peer);
+void TcpLinks::tell_down(const LinkReport& report) {
+  const std::shared_ptr<Link> link = links_[report.peer];
+  links_.erase(report.peer);
   bury(link);
-  events_.link_down(told.peer, told.reason, told.how);
+  events_.link_down(report.peer, report.reason, report.how);
 }
 
 }  // namespace

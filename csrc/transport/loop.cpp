@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <utility>
 
 #include "base/assert.h"
@@ -28,7 +27,7 @@ void Loop::State::run_posted() {
   for (auto& function : now) {
     guard(function);
   }
-  if (broken) std::move(now.begin(), now.end(), std::back_inserter(skipped));
+  if (broken) skipped = std::move(now);  // nothing runs any more
 }
 
 void Loop::State::run_deferred() {
@@ -235,19 +234,22 @@ class LoopTimer final : public Timer {
 
 std::unique_ptr<Timer> Loop::timer(std::uint64_t delay_ms, std::uint64_t repeat_ms,
                                    std::function<void()> function) {
-  auto* timer = new LoopTimer::State;
-  timer->function = std::move(function);
-  timer->uv.data = timer;
-  uv_timer_init(&state_->uv, &timer->uv);
+  auto state = std::make_unique<LoopTimer::State>();
+  state->function = std::move(function);
+  state->uv.data = state.get();
+  // Owned before libuv has heard of it: memory may run out until then.
+  auto timer = std::make_unique<LoopTimer>(state.get());
+  LoopTimer::State* const started = state.release();
+  uv_timer_init(&state_->uv, &started->uv);
   uv_update_time(&state_->uv);  // a callback that ran long must not shorten the delay
   uv_timer_start(
-      &timer->uv,
+      &started->uv,
       [](uv_timer_t* handle) {
         auto* fired = static_cast<LoopTimer::State*>(handle->data);
         State::of(reinterpret_cast<uv_handle_t*>(handle)).guard(fired->function);
       },
       delay_ms, repeat_ms);
-  return std::make_unique<LoopTimer>(timer);
+  return timer;
 }
 
 }  // namespace pccl

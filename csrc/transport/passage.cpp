@@ -69,6 +69,10 @@ Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
     links_.give_up(from, "it sends more over this peer than it has credit for");
     return {};
   }
+  if (held_of(from) >= of_one_max_) {
+    links_.give_up(from, "it has more under way over this peer than there is room for");
+    return {};
+  }
   std::vector<std::byte> buffer;
   try {
     buffer = buffers_.take(header.bytes);
@@ -81,6 +85,16 @@ Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
   Passing& passing = passing_[token];
   passing = {between, std::move(buffer), relay_cost(header.bytes), false};
   return {passing.buffer.data(), token, 0};
+}
+
+/// To all receivers.
+std::size_t Passage::held_of(PeerId from) const {
+  std::size_t bytes = 0;
+  for (auto held = held_bytes_.lower_bound({from, PeerId{}});
+       held != held_bytes_.end() && held->first.first == from; ++held) {
+    bytes += held->second;
+  }
+  return bytes;
 }
 
 void Passage::arrived(const SegmentHeader& header, MemoryToken token) {

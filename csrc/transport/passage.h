@@ -2,9 +2,9 @@
 // two other peers that cannot reach each other. What they seal for each other it cannot read. A
 // segment is received into memory of this process and sent on from there. Its sender gets credit
 // when the kernel has taken the segment, and has at most kRelayWindowBytes without credit on their
-// way: so the memory here is bounded. Messages have no window: a sender of very many that their
-// receiver does not read loses its relayed link to that receiver, and no other link, because nobody
-// can tell here which of the two is at fault.
+// way to one receiver: so the memory here is bounded, for each pair and for each sender. Messages
+// have no window: a sender of very many that their receiver does not read loses its relayed link to
+// that receiver, and no other link, because nobody can tell here which of the two is at fault.
 //
 // A Passage serves any two peers that have a link to this process; the master decides which pairs
 // of members use one.
@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/limits.h"
 #include "transport/buffers.h"
 #include "transport/direct_links.h"
 #include "transport/relay_message.h"
@@ -34,7 +35,9 @@ namespace pccl {
 /// receiver. On the loop's thread. The links outlive the Passage.
 class Passage {
  public:
-  explicit Passage(DirectLinks& links) : links_(links) {}
+  /// `of_one_max`: bytes of one sender under way to all receivers: the windows of 64.
+  explicit Passage(DirectLinks& links, std::size_t of_one_max = 64 * kRelayWindowBytes)
+      : links_(links), of_one_max_(of_one_max) {}
 
   /// Passes on a relay message of `from` to another peer. `payload`: the encoded message.
   void message(PeerId from, const RelayMessage& message, std::span<const std::byte> payload);
@@ -76,8 +79,10 @@ class Passage {
   };
   void cut(PeerId from, PeerId to, std::string_view why);
   void over(MemoryToken token, bool credit);
+  [[nodiscard]] std::size_t held_of(PeerId from) const;
 
   DirectLinks& links_;
+  std::size_t of_one_max_;
   std::map<Pair, std::uint64_t> routes_;  // opened (from, to) -> messages and segments passed on
   std::map<MemoryToken, Passing> passing_;
   std::map<Pair, std::size_t> held_bytes_;  // sum over `passing_`

@@ -148,6 +148,7 @@ class RelayLinks final : public Links, private DirectEvents {
   void take_credit(Far& far, std::uint64_t bytes);
   void now_up(Far& far);
   void pump(Far& far);
+  void hand_over(Far& far);
   void count_received(const Route& route);
 
   [[nodiscard]] std::byte* copy(std::map<MemoryToken, Copy>& copies, PeerId via, std::size_t bytes,

@@ -6,20 +6,17 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "transport/last_word.h"
 #include "transport/relay.h"
 
 namespace pccl {
 
-/// Memory for `bytes` on their way over `via`, and its token; null: there is none.
+/// Memory for `bytes` on their way over `via`, and its token. Throws std::bad_alloc.
 std::byte* RelayLinks::copy(std::map<MemoryToken, Copy>& copies, PeerId via, std::size_t bytes,
                             MemoryToken& token) {
-  try {
-    token = kMark | ++copies_;
-    const auto made = copies.emplace(token, Copy{via, buffers_.take(bytes)}).first;
-    return made->second.buffer.data();
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+  token = kMark | ++copies_;
+  const auto made = copies.emplace(token, Copy{via, buffers_.take(bytes)}).first;
+  return made->second.buffer.data();
 }
 
 /// The direct link to `via` has ended, or ends: neither sends nor writes any of these.
@@ -56,14 +53,21 @@ void RelayLinks::send_segment(PeerId peer, const SegmentHeader& header, const st
 }
 
 void RelayLinks::pump(Far& far) {
+  try {
+    hand_over(far);
+  } catch (const std::bad_alloc&) {
+    // The number of a sealed segment may be used and the segment not sent.
+    last_word([&] { fail(far, "there is no memory here for what goes over a third peer"); });
+  }
+}
+
+void RelayLinks::hand_over(Far& far) {
   while (!far.queue.empty()) {
     Queued next = far.queue.front();
     const std::size_t out = far.handed_bytes + far.on_the_way;
     const std::size_t cost = relay_cost(next.header.bytes);
     if (out > 0 && out + cost > kRelayWindowBytes) return;
     std::byte* into = copy(sealed_, far.via, next.header.bytes, next.sent_as);
-    if (into == nullptr)
-      return fail(far, "there is no memory here for what goes over a third peer");
     far.queue.pop_front();
     far.queued_bytes -= cost;
     far.handed_bytes += cost;
@@ -139,8 +143,11 @@ Placement RelayLinks::segment_header(PeerId peer, const SegmentHeader& header) {
   Far* far = find_session(header.route.from, header.route.session);
   if (far == nullptr || far->via != peer || !far->seal->has_keys()) return {};
   Placement at;
-  at.to = copy(arriving_, peer, header.bytes, at.token);
-  if (at.to == nullptr) give_up(header.route.from, "there is no memory here for what it sends");
+  try {
+    at.to = copy(arriving_, peer, header.bytes, at.token);
+  } catch (const std::bad_alloc&) {
+    give_up(header.route.from, "there is no memory here for what it sends");
+  }
   return at;
 }
 

@@ -93,11 +93,11 @@ bool StreamLane::prepare() {
     return false;
   }
   if (!std::exchange(has_turn_, true)) {
-    in_.turn = out_.turn = 0;
-    reads_ = 0;
+    in_.begin();
+    out_.begin();
   }
-  out_.moves = out_.goes_on && out_.turn < kTurnBytes && prepare_write();
-  in_.moves = in_.goes_on && in_.turn < kTurnBytes && reads_ < kTurnCalls && open();
+  out_.moves = out_.goes_on && !out_.over() && prepare_write();
+  in_.moves = in_.goes_on && !in_.over() && open();
   // What asks for more while the step is under way is not forgotten.
   if (out_.moves) out_.goes_on = false;
   if (in_.moves) in_.goes_on = false;
@@ -119,7 +119,7 @@ void StreamLane::settle() {
   if (reads_on_loop_) move_read();
   stream_->settle();
   if (std::exchange(out_.moves, false)) {
-    out_.turn += out_.moved.bytes;
+    out_.bytes += out_.moved.bytes;
     if (settle_write()) out_.goes_on = true;
   }
   if (std::exchange(in_.moves, false) && open() && settle_read()) in_.goes_on = true;
@@ -143,6 +143,7 @@ void StreamLane::watch() {
 
 void StreamLane::end() {
   progress_.reset();
+  last_.reset();
   let_go();
   loop_.turns().leave(*this);
   has_turn_ = false;
@@ -319,6 +320,9 @@ bool StreamLane::settle_write() {
     // lane.
     write_failed_ = true;
     write_error_ = std::move(out_.moved.error);
+    // A connection that goes on to live (the system could not read the memory that it was to send)
+    // has no end for the reader to see.
+    if (!closing_) last_ = loop_.timer(kHandshakeMs, 0, [this] { ended(write_error_); });
     return false;
   }
   if (rate_turns_ != nullptr) rate_turns_->took(out_.moved.bytes);
@@ -471,22 +475,23 @@ std::size_t StreamLane::cancel(MemoryToken token) {
 void StreamLane::close() {
   if (!open() || closing_) return;
   closing_ = true;
-  moved_before_ = moved_;
+  last_.reset();
+  written_before_ = written_;
   unacknowledged_before_ = stream_->unacknowledged_bytes();
   progress_ = loop_.timer(kHandshakeMs, kHandshakeMs, [this] { watch_progress(); });
   watch();  // the goodbye goes out from the loop: this may be called inside lane_sent
 }
 
 void StreamLane::watch_progress() {
-  // A slow link may take long to send its rest, and a lane may wait for its turn. A link that moves
-  // nothing is given up.
+  // A slow link may take long to send its rest, and a lane may wait for its turn. A link that sends
+  // nothing is given up, whatever comes over it.
   const std::size_t unacknowledged = stream_->unacknowledged_bytes();
   const bool sends = unacknowledged > 0 && unacknowledged != unacknowledged_before_;
-  if (!sends && !held_ && (moved_ == moved_before_ || shut_)) {
+  if (!sends && !held_ && (written_ == written_before_ || shut_)) {
     end();
     return owner_.lane_closed(*this);
   }
-  moved_before_ = moved_;
+  written_before_ = written_;
   unacknowledged_before_ = unacknowledged;
 }
 

@@ -118,14 +118,25 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   struct Way {
     bool goes_on = false;  // there may be more to move, in this turn or the next one
     bool moves = false;    // in this step, of which others have not been told
-    std::size_t turn = 0;  // bytes
     Stream::Moved moved;
+    // Of the turn.
+    std::size_t bytes = 0;
+    int calls = 0;
+
+    void begin() {
+      bytes = 0;
+      calls = 0;
+    }
+    void moved_on(std::size_t now) {
+      bytes += now;
+      ++calls;
+    }
+    [[nodiscard]] bool over() const { return bytes >= kTurnBytes || calls >= kTurnCalls; }
   };
   bool has_turn_ = false;
   bool writes_in_turn_ = false;
   Way in_;
   Way out_;
-  int reads_ = 0;               // of the turn
   std::size_t room_ = 0;        // of the step: bytes that could have been read
   std::size_t of_payload_ = 0;  // of them
   bool reads_on_loop_ =
@@ -171,9 +182,10 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   bool presses_ = false;             // it has waited long enough
 
   std::unique_ptr<Timer> progress_;
-  std::uint64_t moved_ = 0;  // bytes, either way
+  std::unique_ptr<Timer> last_;  // of a connection that takes nothing any more
+  std::uint64_t moved_ = 0;      // bytes, either way
   std::uint64_t written_ = 0;
-  std::uint64_t moved_before_ = 0;
+  std::uint64_t written_before_ = 0;
   std::size_t unacknowledged_before_ = 0;
 };
 

@@ -25,12 +25,11 @@ std::span<std::byte> nowhere() {
 
 /// Of a lane that takes no turns.
 void StreamLane::read() {
-  in_.turn = 0;
-  for (int call = 0; call < kTurnCalls && in_.turn < kTurnBytes && open(); ++call) {
+  for (in_.begin(); !in_.over() && open();) {
     if (in_payload_ && placement_.in_parts && !closing_) {
       const std::uint64_t before = moved_;
       if (!read_part()) return;
-      in_.turn += moved_ - before;
+      in_.moved_on(moved_ - before);
       continue;
     }
     move_read();
@@ -74,8 +73,7 @@ void StreamLane::move_read() {
 /// False: no more has come, or the lane is over.
 bool StreamLane::settle_read() {
   const std::size_t bytes = in_.moved.bytes;
-  ++reads_;
-  in_.turn += bytes;
+  in_.moved_on(bytes);
   if (in_.moved.outcome == Stream::Outcome::later) return false;
   if (in_.moved.outcome == Stream::Outcome::moved) {
     if (!closing_) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "base/assert.h"
@@ -22,7 +23,8 @@ constexpr std::size_t kReadAheadBytes =
     8 * (std::size_t{16} << 10);  // of one call on the stream below
 constexpr std::array<unsigned char, 2> kAes128GcmSha256 = {0x13, 0x01};
 constexpr std::size_t kIdentityBytesMax = 255;
-constexpr std::byte kHandshakeRecord{22};  // the first byte of a ClientHello (RFC 8446, 5.1)
+constexpr const char* kNoMemory = "no memory";  // short: to keep it takes none
+constexpr std::byte kHandshakeRecord{22};       // the first byte of a ClientHello (RFC 8446, 5.1)
 
 SSL_CTX* new_context() {
   SSL_CTX* context = SSL_CTX_new(TLS_method());
@@ -160,7 +162,13 @@ int TlsStream::State::bio_write(BIO* bio, const char* from, std::size_t bytes,
                                 std::size_t* written) {
   auto& state = *static_cast<State*>(BIO_get_data(bio));
   const auto* data = reinterpret_cast<const std::byte*>(from);
-  state.out.insert(state.out.end(), data, data + bytes);
+  *written = 0;
+  try {
+    state.out.insert(state.out.end(), data, data + bytes);
+  } catch (const std::bad_alloc&) {  // must not pass through OpenSSL's frames
+    state.error = kNoMemory;
+    return 0;
+  }
   *written = bytes;
   return 1;
 }

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -173,6 +175,21 @@ TEST(Driver, a_broken_invariant_on_a_callers_thread_ends_the_engine_once_and_thr
   EXPECT_FALSE(d.driver.wait(*never, 20));
   EXPECT_EQ(d.breaks, 1);
   EXPECT_EQ(d.why, "planted");
+}
+
+TEST(Driver, ends_also_where_who_is_told_that_it_is_broken_fails) {
+  Loop loop;
+  Driver driver(loop, [](const std::string&) { throw std::bad_alloc(); });
+  const auto never = std::make_shared<Ticket>();
+  std::vector<std::thread> callers;
+  std::atomic<int> without_outcome = 0;
+  for (int c = 0; c < 3; ++c) {
+    callers.emplace_back([&] { without_outcome += !driver.wait(*never, std::nullopt); });
+  }
+  driver.post([] { throw std::bad_alloc(); }, Driver::Cost::large);
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(without_outcome, 3);
+  EXPECT_TRUE(driver.ended());
 }
 
 TEST(Driver, a_stop_ends_a_wait_that_drives) {

@@ -11,11 +11,13 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/assert.h"
+#include "no_memory.h"
 #include "support.h"
 #include "transport/fd_registry.h"
 #include "transport/poll.h"
@@ -90,6 +92,27 @@ TEST(Loop, a_destroyed_timer_does_not_fire) {
   const auto end = loop.timer(10, 0, [&] { later = true; });
   ASSERT_TRUE(test::run_until(loop, [&] { return later; }));
   EXPECT_FALSE(fired);
+}
+
+TEST(Loop, a_timer_for_which_memory_has_run_out_never_fires) {
+  Loop loop;
+  int fired = 0;
+  bool failed = true;
+  for (std::size_t nth = 0; failed; ++nth) {
+    std::unique_ptr<Timer> timer;
+    test::requests_until_none = nth;
+    try {
+      timer = loop.timer(1, 1, [&] { ++fired; });
+    } catch (const std::bad_alloc&) {
+    }
+    failed = test::requests_until_none == test::kNoLimit;
+    test::requests_until_none = test::kNoLimit;
+    EXPECT_EQ(timer == nullptr, failed);
+    timer.reset();
+    const auto enough = loop.timer(20, 0, [&] { loop.stop(); });
+    loop.run();
+    EXPECT_EQ(fired, 0) << nth;
+  }
 }
 
 TEST(Loop, deferred_functions_run_before_it_waits_also_when_they_defer_more) {

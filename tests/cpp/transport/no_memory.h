@@ -10,4 +10,8 @@ namespace pccl::test {
 extern std::size_t no_memory_from;
 inline constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
+/// The next requests that find memory; the one after them finds none, and all later ones do. With
+/// kNoLimit all do, as after the one that did not.
+extern std::size_t requests_until_none;
+
 }  // namespace pccl::test

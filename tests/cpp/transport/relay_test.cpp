@@ -6,6 +6,7 @@
 #include "played_relay.h"
 #include "recorder.h"
 #include "support.h"
+#include "transport/passage.h"
 #include "transport/relay_message.h"
 #include "transport/relay_seal.h"
 
@@ -406,6 +407,67 @@ TEST(Relay, without_memory_at_an_end_the_relayed_link_ends_and_no_other) {
     EXPECT_NE(end.events.reasons[0].find("no memory"), std::string::npos);
     EXPECT_EQ(end.direct->gave_up, "");
   }
+}
+
+TEST(Relay, memory_that_runs_out_in_the_middle_of_a_send_makes_no_relay_a_suspect) {
+  bool failed = true;
+  int ended = 0;
+  for (std::size_t nth = 0; failed; ++nth) {
+    test::PlayedRelay relay;
+    relay.open();
+    const Tensor tensor(40'000);
+    bool threw = false;
+    test::requests_until_none = nth;
+    try {
+      relay.send(tensor, 1000);
+    } catch (const std::bad_alloc&) {  // before anything was changed: the operation's own
+      threw = true;
+    }
+    failed = test::requests_until_none == test::kNoLimit;
+    test::requests_until_none = test::kNoLimit;
+    relay.say(relay.a, "and a message");
+    relay.pass();
+    ASSERT_NE(relay.b.events.last_down, Down::spoiled) << nth;
+    if (relay.a.events.down.empty()) {
+      EXPECT_TRUE(threw || relay.b.events.arrived.size() == 40) << nth;
+    } else {
+      ++ended;
+    }
+    ASSERT_LT(nth, 2000U);
+  }
+  EXPECT_GT(ended, 0);
+}
+
+TEST(Passage, gives_up_one_that_has_too_much_under_way_to_all) {
+  struct Nobody final : DirectEvents {
+    void link_up(PeerId) override {}
+    void link_down(PeerId, const std::string&, Down) override {}
+    void control_arrived(PeerId, std::span<const std::byte>) override {}
+    void relay_arrived(PeerId, std::span<const std::byte>) override {}
+    Placement segment_header(PeerId, const SegmentHeader&) override { return {}; }
+    void segment_arrived(PeerId, const SegmentHeader&, const Placement&) override {}
+    void segment_sent(PeerId, std::uint64_t) override {}
+    void routed_sent(PeerId, MemoryToken, std::uint64_t) override {}
+  } nobody;
+  test::PlayedLinks links(nobody, KeyPair::make().public_key());
+  links.also_up = [](PeerId) { return true; };
+  Passage passage(links, 3U << 20);
+  SegmentHeader header;
+  header.bytes = 1U << 20;
+  header.route.from = PeerId{70};
+  header.route.session = 1;
+  for (std::uint64_t receiver = 100; receiver < 103; ++receiver) {
+    header.route.to = PeerId{receiver};
+    EXPECT_NE(passage.take_in(PeerId{70}, header).to, nullptr);
+    EXPECT_EQ(links.gave_up, "");
+  }
+  header.route.to = PeerId{103};
+  EXPECT_EQ(passage.take_in(PeerId{70}, header).to, nullptr);
+  EXPECT_NE(links.gave_up.find("more under way over this peer"), std::string::npos);
+  links.gave_up.clear();
+  header.route.from = PeerId{71};
+  EXPECT_NE(passage.take_in(PeerId{71}, header).to, nullptr) << "another sender";
+  EXPECT_EQ(links.gave_up, "");
 }
 
 TEST(RelayMessage, comes_back_as_it_was_and_nonsense_does_not) {

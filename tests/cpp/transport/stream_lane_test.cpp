@@ -30,7 +30,8 @@ struct Owner : LaneOwner {
   std::optional<Outgoing> lane_next(const Lane&) override { return std::nullopt; }
   void lane_over(Lane&, const std::string& reason, bool) override { over = reason; }
   void lane_lost(Lane&, const std::string& reason, Leftover) override { over = reason; }
-  void lane_closed(Lane&) override {}
+  void lane_closed(Lane&) override { closed = true; }
+  bool closed = false;
   std::vector<FrameType> types;
   std::size_t received = 0;
   std::string over;
@@ -137,6 +138,44 @@ TEST(StreamLane, a_first_piece_leaves_at_once_whatever_the_number_of_threads) {
   }
 }
 
+Outgoing message_of(std::size_t bytes) {
+  Outgoing frame;
+  frame.frame.type = FrameType::control;
+  frame.owned.resize(bytes);
+  frame.frame.payload_bytes = static_cast<std::uint32_t>(bytes);
+  frame.payload = frame.owned.data();
+  return frame;
+}
+
+TEST(StreamLane, ends_when_its_connection_takes_nothing_any_more_and_goes_on_to_live) {
+  Loop loop;
+  Owner owner;
+  auto [near, far] = test::MemoryStream::pair(loop, 1U << 20, 30000);
+  near->write_fails = true;
+  StreamLane lane(loop, owner, Lane::Kind::small, std::move(near), false);
+  lane.start();
+  lane.send(message_of(1000));
+  EXPECT_EQ(owner.over, "") << "what the other side sent before is still to be read";
+  ASSERT_TRUE(test::run_until(loop, [&] { return !owner.over.empty(); }, 2 * kHandshakeMs));
+  EXPECT_EQ(owner.over, "broken on purpose");
+  EXPECT_FALSE(lane.open());
+}
+
+TEST(StreamLane, a_closed_one_ends_where_the_peer_reads_nothing_whatever_it_sends) {
+  Loop loop;
+  Owner owner;
+  auto [near, far] = test::MemoryStream::pair(loop, 1U << 20, 30000);
+  StreamLane lane(loop, owner, Lane::Kind::small, std::move(near), false);
+  lane.start();
+  lane.send(message_of(100'000));
+  lane.close();
+  const auto talks = loop.timer(1000, 1000, [&] {
+    static_cast<void>(far->write(std::span<const std::byte>(std::vector<std::byte>(100))));
+  });
+  ASSERT_TRUE(test::run_until(loop, [&] { return owner.closed; }, 3 * kHandshakeMs));
+  EXPECT_FALSE(lane.open());
+}
+
 TEST(StreamLane, the_rest_of_a_closed_encrypted_lane_arrives_over_a_slow_connection) {
   Loop loop;
   Owner owner;
@@ -148,11 +187,7 @@ TEST(StreamLane, the_rest_of_a_closed_encrypted_lane_arrives_over_a_slow_connect
       test::poll_until(loop, [&] { return dials->established() && reader->established(); }));
   StreamLane lane(loop, owner, Lane::Kind::small, std::move(dials), false);
   lane.start();
-  Outgoing frame;
-  frame.frame.type = FrameType::control;
-  frame.owned.resize(450U << 10);
-  frame.frame.payload_bytes = static_cast<std::uint32_t>(frame.owned.size());
-  frame.payload = frame.owned.data();
+  Outgoing frame = message_of(450U << 10);
   const std::size_t all = 2 * kFrameHeaderBytes + frame.owned.size();  // and the goodbye
   lane.send(std::move(frame));
   lane.close();

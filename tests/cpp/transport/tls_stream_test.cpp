@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "memory_stream.h"
+#include "no_memory.h"
 #include "support.h"
 #include "trust/sealer.h"
 
@@ -379,6 +380,22 @@ TEST(TlsStream, what_is_kept_of_a_peer_that_does_not_read_is_bounded) {
   for (int turn = 0; turn < 100; ++turn) loop.run_once(false);
   EXPECT_LE(a.sent, TlsStream::kKeptBytes);
   EXPECT_LE(a.stream->unacknowledged_bytes(), TlsStream::kKeptBytes + (20U << 10));
+}
+
+TEST(TlsStream, without_memory_for_what_it_sends_it_fails_and_says_so_and_blames_nobody) {
+  Loop loop;
+  TlsEnd a;
+  TlsEnd b;
+  a.shuts = b.shuts = false;
+  connect(loop, MemoryStream::pair(loop, 1U << 20, 20000), a, b);
+  ASSERT_TRUE(test::poll_until(loop, [&] { return a.stream->established(); }));
+  const auto data = random_bytes(1, 1U << 20);
+  test::no_memory_from = 64U << 10;
+  const Stream::Moved moved = a.stream->write(std::span<const std::byte>(data));
+  test::no_memory_from = test::kNoLimit;
+  EXPECT_EQ(moved.outcome, Outcome::failed);
+  EXPECT_EQ(moved.error, "no memory");
+  EXPECT_FALSE(a.stream->refused());
 }
 
 TEST(TlsStream, both_ends_export_one_secret_of_each_connection) {

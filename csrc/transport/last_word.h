@@ -1,0 +1,28 @@
+// The end of a link for which memory has run out.
+#pragma once
+
+#include <exception>
+#include <new>
+
+namespace pccl {
+
+/// There was not even memory to report the end of a link. No std::bad_alloc, which an operation
+/// would take for its own and give up: all would wait for a report that never comes. The engine
+/// ends.
+struct NobodyHears final : std::exception {
+  [[nodiscard]] const char* what() const noexcept override {
+    return "there was no memory to report the end of a link";
+  }
+};
+
+/// Runs `body`, which ends a link and reports it.
+template <typename Body>
+void last_word(Body body) {
+  try {
+    body();
+  } catch (const std::bad_alloc&) {
+    throw NobodyHears();
+  }
+}
+
+}  // namespace pccl
