@@ -5,6 +5,9 @@
 // n: number of contributors, S: bytes of the whole buffer. Costs are in the head of each file.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "base/limits.h"
 #include "collectives/schedule.h"
 
@@ -17,11 +20,8 @@ namespace pccl {
 /// Needs `lines.sites`.
 [[nodiscard]] Schedule two_level_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule two_level_all_gather(const CollectiveArgs& args);
-[[nodiscard]] Schedule two_level_reduce_scatter(const CollectiveArgs& args);
-[[nodiscard]] Schedule two_level_reduce_scatter_in(const CollectiveArgs& args,
-                                                   std::uint64_t chunk_bytes);
-/// Of sites that differ so much that a rank sums for many others it would take too much memory.
-[[nodiscard]] bool two_level_reduce_scatter_fits(const CollectiveArgs& args);
+/// Nothing where sites differ so much that a rank would sum for many others, in too much memory.
+[[nodiscard]] std::optional<Schedule> two_level_reduce_scatter(const CollectiveArgs& args);
 [[nodiscard]] Schedule quantised_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_reduce_scatter(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_all_gather(const CollectiveArgs& args);

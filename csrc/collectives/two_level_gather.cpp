@@ -17,6 +17,7 @@
 // place, in turn, and for the sums for far ranks as many less one. Steps: 1 far, m - 1 near. Sent
 // by each rank of k equal sites: S (m - 1) / m near, and (k - 1) S / n far.
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -111,8 +112,7 @@ Schedule two_level_all_gather(const CollectiveArgs& args) {
 namespace {
 
 /// Of a chunk, at any site: all ranks have the same chunks.
-std::uint64_t most_slots(const CollectiveArgs& args) {
-  const OwnSite own(args);
+std::uint64_t most_slots(const OwnSite& own) {
   std::uint64_t most = 1;
   for (const auto& site : own.sites) {
     std::uint64_t targets = 0;
@@ -124,8 +124,12 @@ std::uint64_t most_slots(const CollectiveArgs& args) {
 
 class ReduceScatter {
  public:
-  ReduceScatter(const CollectiveArgs& args, std::uint64_t chunk_bytes)
-      : args_(args), b_(args), own_(args), partners_(own_), targets_(partners_.of(0).size()) {
+  ReduceScatter(const CollectiveArgs& args, OwnSite own, std::uint64_t chunk_bytes)
+      : args_(args),
+        b_(args),
+        own_(std::move(own)),
+        partners_(own_),
+        targets_(partners_.of(0).size()) {
     const std::uint64_t largest =
         *std::max_element(args.input_bytes.begin(), args.input_bytes.end());
     chunks_ = std::clamp<std::uint64_t>(divide_up(largest, chunk_bytes), 1,
@@ -227,18 +231,11 @@ class ReduceScatter {
 
 }  // namespace
 
-bool two_level_reduce_scatter_fits(const CollectiveArgs& args) {
-  return most_slots(args) * kChunksAtOnce * kChunkBytesMin <= kScratchBytes;
-}
-
-Schedule two_level_reduce_scatter_in(const CollectiveArgs& args, std::uint64_t chunk_bytes) {
-  return ReduceScatter(args, chunk_bytes).build();
-}
-
-Schedule two_level_reduce_scatter(const CollectiveArgs& args) {
-  return two_level_reduce_scatter_in(
-      args, std::clamp(kScratchBytes / (kChunksAtOnce * most_slots(args)), kChunkBytesMin,
-                       kChunkBytesMax));
+std::optional<Schedule> two_level_reduce_scatter(const CollectiveArgs& args) {
+  OwnSite own(args);
+  const std::uint64_t chunk_bytes = kScratchBytes / (kChunksAtOnce * most_slots(own));
+  if (chunk_bytes < kChunkBytesMin) return std::nullopt;
+  return ReduceScatter(args, std::move(own), std::min(chunk_bytes, kChunkBytesMax)).build();
 }
 
 }  // namespace pccl
