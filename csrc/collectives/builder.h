@@ -141,6 +141,10 @@ inline Part part_of(std::uint64_t bytes, std::uint64_t element_bytes, std::uint6
   return {begin * element_bytes, (each + (index < longer ? 1 : 0)) * element_bytes};
 }
 
+/// Of the first input, or output.
+inline Range input(Part part) { return input(0, part.offset, part.bytes); }
+inline Range output(Part part) { return output(0, part.offset, part.bytes); }
+
 inline std::uint64_t divide_up(std::uint64_t what, std::uint64_t by) {
   return (what + by - 1) / by;
 }

@@ -49,20 +49,18 @@ Schedule direct_all_reduce(const CollectiveArgs& args) {
   const auto part = [&](std::uint32_t rank) {
     return part_of(args.input_bytes.at(0), args.element_bytes, n, rank);
   };
-  const auto in = [&](Part p) { return input(0, p.offset, p.bytes); };
-  const auto out = [&](Part p) { return output(0, p.offset, p.bytes); };
   Builder b(args);
   for (std::uint32_t d = 1; d < n; ++d) {
     const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
-    if (const Part theirs = part(peer); theirs.bytes > 0) b.send(peer, 0, in(theirs));
+    if (const Part theirs = part(peer); theirs.bytes > 0) b.send(peer, 0, input(theirs));
   }
   if (const Part mine = part(args.rank); mine.bytes > 0) {
-    const Order added = add_all(b, args, in(mine), out(mine));
-    for (std::uint32_t d = 1; d < n; ++d) b.send(around(args.rank, d, n), 1, out(mine), added);
+    const Order added = add_all(b, args, input(mine), output(mine));
+    for (std::uint32_t d = 1; d < n; ++d) b.send(around(args.rank, d, n), 1, output(mine), added);
   }
   for (std::uint32_t d = 1; d < n; ++d) {
     const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
-    if (const Part theirs = part(peer); theirs.bytes > 0) b.recv(peer, 1, out(theirs));
+    if (const Part theirs = part(peer); theirs.bytes > 0) b.recv(peer, 1, output(theirs));
   }
   return b.take();
 }
