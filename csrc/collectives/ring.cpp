@@ -8,7 +8,7 @@ namespace {
 /// The part that the rank so many places before this one sums.
 Part part_before(const RingOfParts& ring, std::uint32_t distance) {
   const auto size = static_cast<std::uint32_t>(ring.parts.size());
-  return ring.parts[around(ring.own, -static_cast<std::int64_t>(distance), size)];
+  return ring.parts[before(ring.own, distance, size)];
 }
 
 }  // namespace

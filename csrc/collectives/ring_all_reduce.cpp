@@ -17,7 +17,7 @@ Schedule ring_all_reduce(const CollectiveArgs& args) {
   const std::uint32_t n = args.size;
   RingOfParts ring;
   ring.next = around(args.rank, 1, n);
-  ring.previous = around(args.rank, -1, n);
+  ring.previous = before(args.rank, 1, n);
   for (std::uint32_t i = 0; i < n; ++i) {
     ring.parts.push_back(part_of(args.input_bytes.at(0), args.element_bytes, n, i));
   }

@@ -74,7 +74,7 @@ std::uint32_t site_after(const OwnSite& own, std::uint32_t distance) {
 
 /// The place `distance` before this rank's, within the site.
 std::uint32_t place_before(const OwnSite& own, std::uint32_t distance) {
-  return around(own.place, -static_cast<std::int64_t>(distance % own.size()), own.size());
+  return before(own.place, distance, own.size());
 }
 
 }  // namespace
@@ -195,9 +195,9 @@ class ReduceScatter {
                                              : slot(s % 2 * targets_ + i, rank);
         const Order free = now.slot < free_.size() ? std::move(free_[now.slot]) : Order{};
         const bool all = last && own_.count() == 1;
-        const std::uint32_t received = b_.recv_reduce(
-            own_.mate(-1), channel(rank), in(rank), now.range, Builder::Place::received_second,
-            all ? Builder::Last::yes : Builder::Last::no, free);
+        const std::uint32_t received =
+            b_.recv_reduce(own_.mate(-1), channel(rank), in(rank), now.range,
+                           Builder::Place::received_second, Builder::last_if(all), free);
         b_.set_turn(received, turn(s));
         now.order = following(received);
         has[rank] = std::move(now);
@@ -210,8 +210,7 @@ class ReduceScatter {
     for (std::uint32_t d = 1; d < own_.count(); ++d) {
       const std::uint32_t received = b_.recv_reduce(
           partner(own_, site_after(own_, d)), channel(args_.rank), mine.range, result,
-          Builder::Place::received_second,
-          d + 1 == own_.count() ? Builder::Last::yes : Builder::Last::no, mine.order);
+          Builder::Place::received_second, Builder::last_if(d + 1 == own_.count()), mine.order);
       b_.set_turn(received, turn(own_.most - 1));
       mine = {result, following(received)};
     }

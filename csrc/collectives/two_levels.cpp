@@ -182,7 +182,7 @@ class TwoLevels {
       return p;
     };
     for (std::uint32_t d = 1; d < k; ++d) {
-      const std::uint32_t site = around(site_.home, -static_cast<std::int64_t>(d), k);
+      const std::uint32_t site = before(site_.home, d, k);
       const Part theirs = part_at(site);
       if (theirs.bytes > 0) {
         b_.send(column.ranks[site], channel, sum(theirs), {after, -1});
@@ -194,8 +194,7 @@ class TwoLevels {
       for (std::uint32_t d = 1; d < k; ++d) {
         const std::uint32_t received =
             b_.recv_reduce(column.ranks[around(site_.home, d, k)], channel, own, output(mine),
-                           Builder::Place::received_second,
-                           d + 1 == k ? Builder::Last::yes : Builder::Last::no, order);
+                           Builder::Place::received_second, Builder::last_if(d + 1 == k), order);
         b_.set_turn(received, turn_ + site_.most);
         own = output(mine);
         order = following(received);
@@ -206,7 +205,7 @@ class TwoLevels {
       came_.back()[number].push_back(static_cast<std::uint32_t>(order.follows));
     }
     for (std::uint32_t d = 1; d < k; ++d) {
-      const std::uint32_t site = around(site_.home, -static_cast<std::int64_t>(d), k);
+      const std::uint32_t site = before(site_.home, d, k);
       const Part theirs = part_at(site);
       if (theirs.bytes == 0) continue;
       const std::uint32_t received = b_.recv(column.ranks[site], again, output(theirs));
