@@ -1,6 +1,7 @@
-// The algorithms, one per file; selection.cpp picks among them. Each takes arguments that fit
-// schedule.h, with size >= 2, and returns the schedule of one rank. All are pure, and each is right
-// for every size in bytes (also 0): selection is a matter of speed only.
+// The algorithms, one file for each or for a family of them; selection.cpp picks among them. Each
+// takes arguments that fit schedule.h, with size >= 2, and returns the schedule of one rank. All
+// are pure, and each is right for every size in bytes (also 0): selection is a matter of speed
+// only.
 //
 // n: number of contributors, S: bytes of the whole buffer. Costs are in the head of each file.
 #pragma once

@@ -1,5 +1,5 @@
 // The two halves of an all-reduce in which the parts of a tensor go round among ranks: among all
-// of them (ring_all_reduce.cpp), or those of a site (two_levels.cpp).
+// of them (ring_all_reduce.cpp), or those of a site (two_level_all_reduce.cpp).
 //
 // In each step a rank sends the next one the part that has come from the one before it, segment by
 // segment. A part of 0 bytes is not sent: all ranks know the sizes. Where they may not know them,

@@ -1,6 +1,6 @@
 // A collective operation as data: for one rank, the steps that move and reduce ranges of its
-// buffers, and what each step waits for. Built by pure functions (one file per algorithm, chosen in
-// selection.cpp), run by engine/operation.cpp, which knows no algorithm.
+// buffers, and what each step waits for. Built by pure functions (one file per algorithm or family
+// of them, chosen in selection.cpp), run by engine/operation.cpp, which knows no algorithm.
 //
 // Rules that every schedule keeps, and tests check for 1 to 9 ranks:
 //  - The sends of a rank a to a rank b match the receives of b from a by `channel`: equal channel,
