@@ -32,6 +32,17 @@ bool is_seen(std::string_view character) {
 
 }  // namespace
 
+std::string hex_text(std::span<const std::uint8_t> bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::uint8_t byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
 // Table 3-7 of the Unicode standard.
 std::size_t utf8_character(std::string_view text) {
   const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };

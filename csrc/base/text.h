@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,9 @@ inline std::string bytes_text(std::uint64_t bytes) {
   for (; tenths >= 10000 && unit < 3; ++unit) tenths /= 1000;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + units[unit];
 }
+
+/// "00ff": two digits for each byte.
+[[nodiscard]] std::string hex_text(std::span<const std::uint8_t> bytes);
 
 /// "a", then "a, b"
 inline void add_to_list(std::string& text, std::string_view item, std::string_view between = ", ") {

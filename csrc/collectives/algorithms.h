@@ -1,9 +1,13 @@
-// The algorithms, one per file; selection.cpp picks among them. Each takes arguments that fit
-// schedule.h, with size >= 2, and returns the schedule of one rank. All are pure, and each is right
-// for every size in bytes (also 0): selection is a matter of speed only.
+// The algorithms, one file for each or for a family of them; selection.cpp picks among them. Each
+// takes arguments that fit schedule.h, with size >= 2, and returns the schedule of one rank. All
+// are pure, and each is right for every size in bytes (also 0): selection is a matter of speed
+// only.
 //
 // n: number of contributors, S: bytes of the whole buffer. Costs are in the head of each file.
 #pragma once
+
+#include <cstdint>
+#include <optional>
 
 #include "base/limits.h"
 #include "collectives/schedule.h"
@@ -17,11 +21,8 @@ namespace pccl {
 /// Needs `lines.sites`.
 [[nodiscard]] Schedule two_level_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule two_level_all_gather(const CollectiveArgs& args);
-[[nodiscard]] Schedule two_level_reduce_scatter(const CollectiveArgs& args);
-[[nodiscard]] Schedule two_level_reduce_scatter_in(const CollectiveArgs& args,
-                                                   std::uint64_t chunk_bytes);
-/// Of sites that differ so much that a rank sums for many others it would take too much memory.
-[[nodiscard]] bool two_level_reduce_scatter_fits(const CollectiveArgs& args);
+/// Nothing where sites differ so much that a rank would sum for many others, in too much memory.
+[[nodiscard]] std::optional<Schedule> two_level_reduce_scatter(const CollectiveArgs& args);
 [[nodiscard]] Schedule quantised_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_reduce_scatter(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_all_gather(const CollectiveArgs& args);

@@ -44,6 +44,7 @@ class Builder {
 
   enum class Place : std::uint8_t { received_first, received_second };
   enum class Last : std::uint8_t { no, yes };
+  static Last last_if(bool is_last) { return is_last ? Last::yes : Last::no; }
 
   /// `last`: this is the last reduction of the range, so an average is divided here.
   std::uint32_t recv_reduce(std::uint32_t peer, std::uint32_t channel, Range from, Range to,
@@ -141,14 +142,26 @@ inline Part part_of(std::uint64_t bytes, std::uint64_t element_bytes, std::uint6
   return {begin * element_bytes, (each + (index < longer ? 1 : 0)) * element_bytes};
 }
 
+/// Of the first input, or output.
+inline Range input(Part part) { return input(0, part.offset, part.bytes); }
+inline Range output(Part part) { return output(0, part.offset, part.bytes); }
+
 inline std::uint64_t divide_up(std::uint64_t what, std::uint64_t by) {
   return (what + by - 1) / by;
 }
 
-/// (rank + distance) mod size, also for distances below zero (> -size).
+/// (rank + distance) mod size, also for distances below zero.
 inline std::uint32_t around(std::uint32_t rank, std::int64_t distance, std::uint32_t size) {
   const auto n = static_cast<std::int64_t>(size);
   return static_cast<std::uint32_t>(((static_cast<std::int64_t>(rank) + distance) % n + n) % n);
+}
+/// The rank from which it is `distance` to this one.
+inline std::uint32_t before(std::uint32_t rank, std::uint64_t distance, std::uint32_t size) {
+  return around(rank, -static_cast<std::int64_t>(distance % size), size);
+}
+/// How far this rank is from the root: 0 at the root itself.
+inline std::uint32_t from_root(const CollectiveArgs& args) {
+  return before(args.rank, args.root, args.size);
 }
 
 }  // namespace pccl

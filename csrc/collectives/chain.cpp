@@ -22,10 +22,6 @@ constexpr std::uint64_t kPieceBytesMax = kSegmentBytesMax;
 constexpr std::uint64_t kPiecesMax = 1024;  // larger buffers: pieces of several segments
 constexpr std::uint32_t kSlots = 16;
 
-std::uint32_t place_of(const CollectiveArgs& args) {
-  return around(args.rank, -static_cast<std::int64_t>(args.root), args.size);
-}
-
 }  // namespace
 
 std::uint64_t chain_pieces(std::uint64_t bytes, std::uint64_t element_bytes, std::uint32_t size) {
@@ -39,7 +35,7 @@ std::uint64_t chain_pieces(std::uint64_t bytes, std::uint64_t element_bytes, std
 Schedule chain_broadcast(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.output_bytes.at(0);
   const std::uint64_t pieces = chain_pieces(bytes, args.element_bytes, args.size);
-  const std::uint32_t v = place_of(args);
+  const std::uint32_t v = from_root(args);
   Builder b(args);
   for (std::uint32_t i = 0; i < pieces; ++i) {
     const Part piece = part_of(bytes, args.element_bytes, pieces, i);
@@ -47,7 +43,7 @@ Schedule chain_broadcast(const CollectiveArgs& args) {
     Order order;
     if (v != 0) {
       sends = output(0, piece.offset, piece.bytes);
-      const std::uint32_t received = b.recv(around(args.rank, -1, args.size), i, sends);
+      const std::uint32_t received = b.recv(before(args.rank, 1, args.size), i, sends);
       b.set_turn(received, i + v);
       order = following(received);
     }
@@ -60,7 +56,7 @@ Schedule chain_broadcast(const CollectiveArgs& args) {
 Schedule chain_reduce(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes.at(0);
   const std::uint64_t pieces = chain_pieces(bytes, args.element_bytes, args.size);
-  const std::uint32_t v = place_of(args);
+  const std::uint32_t v = from_root(args);
   const bool tail = v + 1 == args.size;
   const std::uint64_t slot_bytes =
       pieces == 0 ? 0 : part_of(bytes, args.element_bytes, pieces, 0).bytes;
@@ -76,13 +72,13 @@ Schedule chain_reduce(const CollectiveArgs& args) {
                    : scratch((i % kSlots) * slot_bytes, piece.bytes);
       Order slot_free;
       if (v != 0 && i >= kSlots) slot_free.after = {sent[i - kSlots]};
-      const std::uint32_t reduced = b.recv_reduce(
-          around(args.rank, 1, args.size), i, own, sum, Builder::Place::received_second,
-          v == 0 ? Builder::Last::yes : Builder::Last::no, slot_free);
+      const std::uint32_t reduced =
+          b.recv_reduce(around(args.rank, 1, args.size), i, own, sum,
+                        Builder::Place::received_second, Builder::last_if(v == 0), slot_free);
       b.set_turn(reduced, i + args.size - 1 - v);
       order = following(reduced);
     }
-    if (v != 0) sent.push_back(b.send(around(args.rank, -1, args.size), i, sum, order));
+    if (v != 0) sent.push_back(b.send(before(args.rank, 1, args.size), i, sum, order));
   }
   const bool middle = v != 0 && !tail;
   return b.take(middle ? std::min<std::uint64_t>(pieces, kSlots) * slot_bytes : 0);

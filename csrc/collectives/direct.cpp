@@ -22,8 +22,8 @@ Order add_all(Builder& b, const CollectiveArgs& args, Range own, Range sum) {
   Order order;
   for (std::uint32_t d = 1; d < n; ++d) {
     order = following(b.recv_reduce(around(args.rank, d, n), 0, own, sum,
-                                    Builder::Place::received_second,
-                                    d + 1 == n ? Builder::Last::yes : Builder::Last::no, order));
+                                    Builder::Place::received_second, Builder::last_if(d + 1 == n),
+                                    order));
     own = sum;
   }
   return order;
@@ -37,7 +37,7 @@ Schedule direct_reduce_scatter(const CollectiveArgs& args) {
   Builder b(args);
   // Sends first to the rank before this one, which needs this rank's part first.
   for (std::uint32_t d = 1; d < n; ++d) {
-    const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
+    const std::uint32_t peer = before(args.rank, d, n);
     b.send(peer, 0, input(peer, 0, args.input_bytes[peer]));
   }
   add_all(b, args, input(args.rank, 0, bytes), output(0, 0, bytes));
@@ -49,20 +49,18 @@ Schedule direct_all_reduce(const CollectiveArgs& args) {
   const auto part = [&](std::uint32_t rank) {
     return part_of(args.input_bytes.at(0), args.element_bytes, n, rank);
   };
-  const auto in = [&](Part p) { return input(0, p.offset, p.bytes); };
-  const auto out = [&](Part p) { return output(0, p.offset, p.bytes); };
   Builder b(args);
   for (std::uint32_t d = 1; d < n; ++d) {
-    const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
-    if (const Part theirs = part(peer); theirs.bytes > 0) b.send(peer, 0, in(theirs));
+    const std::uint32_t peer = before(args.rank, d, n);
+    if (const Part theirs = part(peer); theirs.bytes > 0) b.send(peer, 0, input(theirs));
   }
   if (const Part mine = part(args.rank); mine.bytes > 0) {
-    const Order added = add_all(b, args, in(mine), out(mine));
-    for (std::uint32_t d = 1; d < n; ++d) b.send(around(args.rank, d, n), 1, out(mine), added);
+    const Order added = add_all(b, args, input(mine), output(mine));
+    for (std::uint32_t d = 1; d < n; ++d) b.send(around(args.rank, d, n), 1, output(mine), added);
   }
   for (std::uint32_t d = 1; d < n; ++d) {
-    const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
-    if (const Part theirs = part(peer); theirs.bytes > 0) b.recv(peer, 1, out(theirs));
+    const std::uint32_t peer = before(args.rank, d, n);
+    if (const Part theirs = part(peer); theirs.bytes > 0) b.recv(peer, 1, output(theirs));
   }
   return b.take();
 }
@@ -73,7 +71,7 @@ Schedule direct_all_gather(const CollectiveArgs& args) {
   Builder b(args);
   for (std::uint32_t d = 1; d < n; ++d) b.send(around(args.rank, d, n), 0, own);
   for (std::uint32_t d = 1; d < n; ++d) {
-    const std::uint32_t peer = around(args.rank, -static_cast<std::int64_t>(d), n);
+    const std::uint32_t peer = before(args.rank, d, n);
     b.recv(peer, 0, output(peer, 0, args.output_bytes[peer]));
   }
   b.copy(own, output(args.rank, 0, own.bytes));
@@ -115,7 +113,7 @@ Schedule direct_barrier(const CollectiveArgs& args) {
     b.send(around(args.rank, d, args.size), 0, nothing);
   }
   for (std::uint32_t d = 1; d < args.size; ++d) {
-    b.recv(around(args.rank, -static_cast<std::int64_t>(d), args.size), 0, nothing);
+    b.recv(before(args.rank, d, args.size), 0, nothing);
   }
   return b.take();
 }

@@ -16,9 +16,9 @@ Schedule dissemination_barrier(const CollectiveArgs& args) {
   std::vector<std::uint32_t> heard;
   std::uint32_t round = 0;
   for (std::uint64_t distance = 1; distance < args.size; distance *= 2, ++round) {
-    const auto d = static_cast<std::int64_t>(distance);
-    b.send(around(args.rank, d, args.size), round, nothing, {heard, -1});
-    heard.push_back(b.recv(around(args.rank, -d, args.size), round, nothing));
+    const std::uint32_t to = around(args.rank, static_cast<std::int64_t>(distance), args.size);
+    b.send(to, round, nothing, {heard, -1});
+    heard.push_back(b.recv(before(args.rank, distance, args.size), round, nothing));
   }
   return b.take();
 }

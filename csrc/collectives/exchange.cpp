@@ -40,9 +40,7 @@ Schedule exchange_all_reduce(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes.at(0);
   const Range in = input(0, 0, bytes);
   const Range out = output(0, 0, bytes);
-  const auto last = [&](std::uint32_t rank) {
-    return rank + 1 == n ? Builder::Last::yes : Builder::Last::no;
-  };
+  const auto last = [&](std::uint32_t rank) { return Builder::last_if(rank + 1 == n); };
   Builder b(args);
   std::vector<std::uint32_t> written;  // steps after which the output may be written
   for (std::uint32_t d = 1; d < n; ++d) written.push_back(b.send(around(args.rank, d, n), 0, in));

@@ -33,7 +33,15 @@ struct OwnSite {
   [[nodiscard]] std::uint32_t mate(std::int64_t distance) const {
     return mates()[around(place, distance, size())];
   }
+  /// At the own site, by `distance` before that of this rank.
+  [[nodiscard]] std::uint32_t place_before(std::uint32_t distance) const {
+    return before(place, distance, size());
+  }
+  /// Number of sites.
   [[nodiscard]] std::uint32_t count() const { return static_cast<std::uint32_t>(sites.size()); }
+  [[nodiscard]] std::uint32_t site_after(std::uint32_t distance) const {
+    return around(home, distance, count());
+  }
 
   std::vector<std::vector<std::uint32_t>> sites;  // their ranks, in the order of the ring
   std::uint32_t home = 0;                         // the own site

@@ -16,7 +16,7 @@ Schedule pairwise_all_to_all(const CollectiveArgs& args) {
          output(args.rank, 0, args.output_bytes[args.rank]));
   for (std::uint32_t d = 1; d < args.size; ++d) {
     const std::uint32_t to = around(args.rank, d, args.size);
-    const std::uint32_t from = around(args.rank, -static_cast<std::int64_t>(d), args.size);
+    const std::uint32_t from = before(args.rank, d, args.size);
     b.send(to, 0, input(to, 0, args.input_bytes[to]));
     b.recv(from, 0, output(from, 0, args.output_bytes[from]));
   }

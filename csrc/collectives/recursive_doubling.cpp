@@ -13,11 +13,6 @@
 #include "collectives/builder.h"
 
 namespace pccl {
-namespace {
-
-using Last = Builder::Last;
-
-}  // namespace
 
 Schedule recursive_doubling_all_reduce(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes.at(0);
@@ -40,8 +35,8 @@ Schedule recursive_doubling_all_reduce(const CollectiveArgs& args) {
   Range own = in;
   std::vector<std::uint32_t> reduced;  // the step that made `own`
   if (paired) {
-    reduced = {
-        b.recv_reduce(args.rank + 1, fold_in, own, out, Builder::Place::received_second, Last::no)};
+    reduced = {b.recv_reduce(args.rank + 1, fold_in, own, out, Builder::Place::received_second,
+                             Builder::Last::no)};
     own = out;
   }
   const std::uint32_t place = paired ? args.rank / 2 : args.rank - extra;
@@ -53,7 +48,7 @@ Schedule recursive_doubling_all_reduce(const CollectiveArgs& args) {
     reduced = {b.recv_reduce(
         partner, 1 + k, own, out,
         place < partner_place ? Builder::Place::received_second : Builder::Place::received_first,
-        k + 1 == rounds ? Last::yes : Last::no, {{sent}, -1})};
+        Builder::last_if(k + 1 == rounds), {{sent}, -1})};
     own = out;
   }
   if (paired) b.send(args.rank + 1, fold_out, out, {reduced, -1});

@@ -12,7 +12,7 @@ namespace pccl {
 Schedule ring_all_gather(const CollectiveArgs& args) {
   const std::uint32_t n = args.size;
   const std::uint32_t next = around(args.rank, 1, n);
-  const std::uint32_t previous = around(args.rank, -1, n);
+  const std::uint32_t previous = before(args.rank, 1, n);
   Builder b(args);
 
   Range sends = input(0, 0, args.output_bytes[args.rank]);
@@ -20,7 +20,7 @@ Schedule ring_all_gather(const CollectiveArgs& args) {
   b.copy(sends, output(args.rank, 0, sends.bytes));
   for (std::uint32_t s = 0; s + 1 < n; ++s) {
     b.send(next, s, sends, order);
-    const std::uint32_t part = around(args.rank, -static_cast<std::int64_t>(s) - 1, n);
+    const std::uint32_t part = before(args.rank, s + 1, n);
     sends = output(part, 0, args.output_bytes[part]);
     order = following(b.recv(previous, s, sends));
   }

@@ -9,40 +9,22 @@
 // sends 2 S (n - 1) / n.
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/ring.h"
 
 namespace pccl {
 
 Schedule ring_all_reduce(const CollectiveArgs& args) {
   const std::uint32_t n = args.size;
-  const std::uint32_t next = around(args.rank, 1, n);
-  const std::uint32_t previous = around(args.rank, -1, n);
-  const auto chunk = [&](std::int64_t distance) {
-    return part_of(args.input_bytes.at(0), args.element_bytes, n, around(args.rank, distance, n));
-  };
+  RingOfParts ring;
+  ring.next = around(args.rank, 1, n);
+  ring.previous = before(args.rank, 1, n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    ring.parts.push_back(part_of(args.input_bytes.at(0), args.element_bytes, n, i));
+  }
+  ring.own = ring.next;  // so that the first part that a rank sends is that of its number
   Builder b(args);
-
-  // The first send is our own input of our own chunk; each later one is the received chunk, segment
-  // by segment as it comes.
-  const Part mine = chunk(0);
-  Range sends = input(0, mine.offset, mine.bytes);
-  Order order;
-  for (std::uint32_t s = 0; s + 1 < n; ++s) {
-    if (sends.bytes > 0) b.send(next, s, sends, order);
-    const Part c = chunk(-static_cast<std::int64_t>(s) - 1);
-    sends = output(0, c.offset, c.bytes);
-    if (c.bytes == 0) continue;
-    order = following(b.recv_reduce(previous, s, input(0, c.offset, c.bytes), sends,
-                                    Builder::Place::received_second,
-                                    s + 2 == n ? Builder::Last::yes : Builder::Last::no));
-  }
-  for (std::uint32_t s = 0; s + 1 < n; ++s) {
-    const std::uint32_t channel = n - 1 + s;
-    if (sends.bytes > 0) b.send(next, channel, sends, order);
-    const Part c = chunk(-static_cast<std::int64_t>(s));
-    sends = output(0, c.offset, c.bytes);
-    if (c.bytes == 0) continue;
-    order = following(b.recv(previous, channel, sends));
-  }
+  const auto summed = reduce_half(b, ring, {0, 1}, Builder::Last::yes);
+  gather_half(b, ring, {n - 1, n}, summed ? following(*summed) : Order{});
   return b.take();
 }
 

@@ -1,6 +1,6 @@
 // A collective operation as data: for one rank, the steps that move and reduce ranges of its
-// buffers, and what each step waits for. Built by pure functions (one file per algorithm, chosen in
-// selection.cpp), run by engine/operation.cpp, which knows no algorithm.
+// buffers, and what each step waits for. Built by pure functions (one file per algorithm or family
+// of them, chosen in selection.cpp), run by engine/operation.cpp, which knows no algorithm.
 //
 // Rules that every schedule keeps, and tests check for 1 to 9 ranks:
 //  - The sends of a rank a to a rank b match the receives of b from a by `channel`: equal channel,
@@ -89,16 +89,20 @@ struct Schedule {
 /// part, in rank order (or in ring_order, below); `rank` is this rank's place among them.
 ///
 /// Buffers, all sizes in bytes, by contributor index where there is one per rank:
-///  all_reduce, broadcast, reduce  inputs[0] and outputs[0], which may be the same memory;
-///  broadcast:
-///                                 inputs[0] at the root, outputs[0] at all; reduce: outputs[0] at
-///                                 the root only (elsewhere there is none), inputs[0] at all
-///  all_gather                     inputs[0]; outputs[i] from rank i (sizes may differ)
-///  gather                         inputs[0]; outputs[i] at the root
-///  scatter                        inputs[i] at the root; outputs[0]
-///  reduce_scatter                 inputs[i] for rank i; outputs[0] (sizes may differ by rank)
-///  all_to_all                     inputs[i] to rank i; outputs[i] from rank i (sizes may differ)
-///  barrier                        none
+///
+///  all_reduce      inputs[0]; outputs[0]
+///  broadcast       inputs[0] at the root; outputs[0]
+///  reduce          inputs[0]; outputs[0] at the root
+///  all_gather      inputs[0]; outputs[i] from rank i (sizes may differ)
+///  gather          inputs[0]; outputs[i] at the root, from rank i (sizes may differ)
+///  scatter         inputs[i] at the root, to rank i (sizes may differ); outputs[0]
+///  reduce_scatter  inputs[i] for rank i (sizes may differ); outputs[0]
+///  all_to_all      inputs[i] to rank i; outputs[i] from rank i (sizes may differ)
+///  barrier         none
+///
+/// "At the root": elsewhere there is none. Where a rank has both, its own input (inputs[0], or
+/// inputs[rank]) and its own output (outputs[0], or outputs[rank]) may be the same memory, except
+/// in an all_to_all.
 struct CollectiveArgs {
   OpKind kind = OpKind::barrier;
   ReduceOp reduce = ReduceOp::none;

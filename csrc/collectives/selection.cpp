@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/limits.h"
@@ -44,9 +45,7 @@ bool direct(std::uint64_t bytes, const CollectiveArgs& args) {
 
 /// `parts`: bytes by rank.
 bool two_levels(const std::vector<std::uint64_t>& parts, const CollectiveArgs& args) {
-  return far(args) && !is_middle(sum_of(parts), args) &&
-         two_levels_gather_first(parts, args.lines) &&
-         (args.kind != OpKind::reduce_scatter || two_level_reduce_scatter_fits(args));
+  return far(args) && !is_middle(sum_of(parts), args) && two_levels_gather_first(parts, args.lines);
 }
 
 bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {
@@ -176,7 +175,9 @@ Schedule build_schedule(const CollectiveArgs& args) {
     case OpKind::reduce_scatter: {
       const std::uint64_t bytes = sum_of(args.input_bytes);
       if (bytes == 0) return {};
-      if (two_levels(args.input_bytes, args)) return two_level_reduce_scatter(args);
+      if (two_levels(args.input_bytes, args)) {
+        if (auto schedule = two_level_reduce_scatter(args)) return *std::move(schedule);
+      }
       return direct(bytes, args) ? direct_reduce_scatter(args) : ring_reduce_scatter(args);
     }
     case OpKind::gather:

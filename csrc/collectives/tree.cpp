@@ -21,15 +21,11 @@ std::uint32_t levels(std::uint32_t v, std::uint32_t size) {
   return static_cast<std::uint32_t>(v == 0 ? std::bit_width(size - 1) : std::countr_zero(v));
 }
 
-std::uint32_t place_of(const CollectiveArgs& args) {
-  return around(args.rank, -static_cast<std::int64_t>(args.root), args.size);
-}
-
 }  // namespace
 
 Schedule tree_broadcast(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.output_bytes.at(0);
-  const std::uint32_t v = place_of(args);
+  const std::uint32_t v = from_root(args);
   Builder b(args);
   if (bytes == 0) return b.take();
 
@@ -53,7 +49,7 @@ Schedule tree_broadcast(const CollectiveArgs& args) {
 
 Schedule tree_reduce(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes.at(0);
-  const std::uint32_t v = place_of(args);
+  const std::uint32_t v = from_root(args);
   Builder b(args);
   if (bytes == 0) return b.take();
 
@@ -69,9 +65,8 @@ Schedule tree_reduce(const CollectiveArgs& args) {
   Order order;
   for (std::uint32_t i = 0; i < children.size(); ++i) {
     const bool last = v == 0 && i + 1 == children.size();
-    const std::uint32_t reduced =
-        b.recv_reduce(children[i], 0, own, sum, Builder::Place::received_second,
-                      last ? Builder::Last::yes : Builder::Last::no, order);
+    const std::uint32_t reduced = b.recv_reduce(
+        children[i], 0, own, sum, Builder::Place::received_second, Builder::last_if(last), order);
     b.set_turn(reduced, i + 1);
     order = following(reduced);
     own = sum;

@@ -63,8 +63,9 @@ class Topology {
   /// Mbit/s of the slowest link of the group's members to each other; 0: not known. While links of
   /// newcomers are not measured, kMbitAssumed at most.
   [[nodiscard]] std::uint32_t mbit(std::uint32_t group) const;
-  /// Is an all-reduce in two levels (collectives/two_levels.cpp) no slower than round this ring, by
-  /// what is measured? It goes over all pairs of two sites; a ring may leave a slow one out.
+  /// Is an all-reduce in two levels (collectives/two_level_all_reduce.cpp) no slower than round
+  /// this ring, by what is measured? It goes over all pairs of two sites; a ring may leave a slow
+  /// one out.
   [[nodiscard]] bool may_cross(const std::vector<PeerId>& ring, const Sites& sites) const;
   /// For the log: how much better the ring of this peer group is that `ring` returns; empty: it is
   /// the present one.

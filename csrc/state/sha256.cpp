@@ -45,15 +45,4 @@ Digest hash_item(std::span<const std::byte> bytes) {
   return combine(chunk_digests(bytes, 0, chunk_count(bytes.size())));
 }
 
-std::string to_hex(const Digest& digest) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * digest.size());
-  for (const std::uint8_t byte : digest) {
-    text += kHex[byte >> 4];
-    text += kHex[byte & 15];
-  }
-  return text;
-}
-
 }  // namespace pccl

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace pccl {
@@ -30,7 +29,5 @@ inline constexpr std::size_t kStateChunkBytes = 4U << 20;
 
 /// combine(chunk_digests(all)).
 [[nodiscard]] Digest hash_item(std::span<const std::byte> bytes);
-
-[[nodiscard]] std::string to_hex(const Digest& digest);
 
 }  // namespace pccl

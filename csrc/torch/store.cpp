@@ -17,7 +17,7 @@ namespace pccl {
 namespace {
 
 constexpr std::uint64_t kStoreGraceMs = 5000;  // for the master's own answer that the time is over
-constexpr std::size_t kStoreEntryBytes = 64;   // around a key or a value on the wire, at most
+constexpr std::size_t kWireEntryBytes = 64;    // around a key or a value on the wire, at most
 
 /// Refuses requests that the master would refuse, before anything is sent.
 void check_sizes(const EngineStore::Keys& keys, const std::vector<EngineStore::Value>& values) {
@@ -25,10 +25,10 @@ void check_sizes(const EngineStore::Keys& keys, const std::vector<EngineStore::V
   for (const std::string& key : keys) {
     TORCH_CHECK_VALUE(key.size() <= kStoreKeyBytesMax, "pccl store: a key of ", key.size(),
                       " bytes; at most ", kStoreKeyBytesMax);
-    bytes += key.size() + kStoreEntryBytes;
+    bytes += key.size() + kWireEntryBytes;
   }
-  for (const EngineStore::Value& value : values) bytes += value.size() + kStoreEntryBytes;
-  TORCH_CHECK_VALUE(bytes + kStoreEntryBytes <= kControlBytesMax, "pccl store: ", bytes,
+  for (const EngineStore::Value& value : values) bytes += value.size() + kWireEntryBytes;
+  TORCH_CHECK_VALUE(bytes + kWireEntryBytes <= kControlBytesMax, "pccl store: ", bytes,
                     " bytes in one call; at most ", kControlBytesMax);
 }
 

@@ -12,20 +12,21 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
 
+#include "base/fnv.h"
+
 namespace pccl {
 namespace {
 
-/// FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv): no secret is kept by it.
+/// Never 0. No secret is kept by it.
 std::uint64_t hash(std::string_view text) {
-  std::uint64_t value = 0xcbf29ce484222325U;
-  for (const char c : text) {
-    value = (value ^ static_cast<std::uint8_t>(c)) * 0x100000001b3U;
-  }
-  return value == 0 ? 1 : value;
+  Fnv1a fnv;
+  fnv.add(std::as_bytes(std::span(text)));
+  return fnv.value() == 0 ? 1 : fnv.value();
 }
 
 std::string content(const std::string& path) {

@@ -209,17 +209,11 @@ Secret epoch_mark(const Secret& master, std::string_view run, EpochId epoch, Nam
 }
 
 std::string key_hash(const PublicKey& key) {
-  static constexpr char kHex[] = "0123456789abcdef";
   std::array<std::uint8_t, 32> digest{};
   const bool made =
       EVP_Digest(key.data(), key.size(), digest.data(), nullptr, EVP_sha256(), nullptr) == 1;
   PCCL_ASSERT(made);
-  std::string text;
-  for (const std::uint8_t byte : digest) {
-    text += kHex[byte >> 4];
-    text += kHex[byte & 15];
-  }
-  return text;
+  return hex_text(digest);
 }
 
 std::string to_base64(std::span<const std::uint8_t, 32> bytes) {

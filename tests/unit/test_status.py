@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from half_newcomers import crc32c
 from strangers import CHANNEL, opening
 
 from pccl_backend import _cli, _core, _status
@@ -173,15 +174,6 @@ def test_a_reader_that_has_closed_its_pipe_is_no_error(tmp_path: Path) -> None:
 def test_without_a_master_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert _cli.main(["--status", "pccl://127.0.0.1:1"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
-
-
-def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def text(words: bytes, major: int = 0x60) -> bytes:

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
 #include <string>
 
 #include "base/log.h"
@@ -16,6 +18,11 @@ TEST(Text, bytes_are_read_in_units) {
   EXPECT_EQ(bytes_text(999'999), "999.9 kB");
   EXPECT_EQ(bytes_text(2'400'000'000), "2.4 GB");
   EXPECT_EQ(bytes_text(123'456'789'000'000), "123.4 TB");
+}
+
+TEST(Text, bytes_are_two_hexadecimal_digits_each) {
+  EXPECT_EQ(hex_text({}), "");
+  EXPECT_EQ(hex_text(std::array<std::uint8_t, 4>{0x00, 0x0F, 0xA0, 0xFF}), "000fa0ff");
 }
 
 TEST(Text, what_reaches_a_terminal_can_be_printed) {

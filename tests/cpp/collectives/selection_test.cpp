@@ -1,4 +1,5 @@
 #include "base/assert.h"
+#include "base/fnv.h"
 #include "base/protocol.h"
 #include "collectives/schedule.h"
 #include "runner.h"
@@ -134,7 +135,7 @@ TEST(Selection, ALongerLineNeverTakesMoreSteps) {
   }
 }
 
-/// FNV-1a of what the ranks must agree on: all that two of them send.
+/// Of what the ranks must agree on: all that two of them send.
 class ChoiceDigest {
  public:
   void add_sends(const Case& c, Quantisation how = Quantisation::none) {
@@ -144,18 +145,17 @@ class ChoiceDigest {
       if (how != Quantisation::none) args.element_bytes = sizeof(float);
       for (const Step& s : build_schedule(args).steps) {
         if (s.kind != StepKind::send) continue;
-        add(s.peer);
-        add(s.channel);
-        add(s.from.offset);
-        add(s.from.bytes);
+        fnv_.add(s.peer);
+        fnv_.add(s.channel);
+        fnv_.add(s.from.offset);
+        fnv_.add(s.from.bytes);
       }
     }
   }
-  [[nodiscard]] std::uint64_t value() const { return value_; }
+  [[nodiscard]] std::uint64_t value() const { return fnv_.value(); }
 
  private:
-  void add(std::uint64_t number) { value_ = (value_ ^ number) * 0x100000001b3ULL; }
-  std::uint64_t value_ = 0xcbf29ce484222325ULL;
+  Fnv1a fnv_;
 };
 
 TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {

@@ -5,8 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
+#include "base/fnv.h"
 #include "base/random.h"
 #include "kernels/dispatch.h"
 #include "kernels/quantise.h"
@@ -17,22 +19,6 @@ namespace {
 
 constexpr std::size_t kCount = 5 * kQuantisedBlock + 77;
 
-/// FNV-1a, 64 bits.
-class Digest {
- public:
-  template <typename T>
-  void add(const std::vector<T>& values) {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(values.data());
-    for (std::size_t i = 0; i < values.size() * sizeof(T); ++i) {
-      value_ = (value_ ^ bytes[i]) * 0x100000001B3U;
-    }
-  }
-  [[nodiscard]] std::uint64_t value() const { return value_; }
-
- private:
-  std::uint64_t value_ = 0xCBF29CE484222325U;
-};
-
 /// Any bits: of floats some are NaN, infinite or denormal.
 std::vector<std::byte> any_bytes(Random& random, std::size_t count) {
   std::vector<std::byte> bytes(count);
@@ -41,7 +27,7 @@ std::vector<std::byte> any_bytes(Random& random, std::size_t count) {
 }
 
 std::uint64_t digest_of_reductions(DType dtype) {
-  Digest digest;
+  Fnv1a digest;
   Random random(static_cast<std::uint64_t>(dtype) + 1);
   const std::size_t bytes = kCount * dtype_bytes(dtype);
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max,
@@ -78,7 +64,7 @@ std::vector<float> blocks(Random& random) {
 }
 
 std::uint64_t digest_of_codes(Quantisation how, InstructionSet set) {
-  Digest digest;
+  Fnv1a digest;
   Random random(static_cast<std::uint64_t>(how) + 100);
   std::vector<float> sum(kCount);
   for (int again = 0; again < 3; ++again) {
@@ -91,7 +77,7 @@ std::uint64_t digest_of_codes(Quantisation how, InstructionSet set) {
     } else {
       add_dequantised(sum.data(), codes.data(), kCount, how, set);
     }
-    digest.add(sum);
+    digest.add(std::as_bytes(std::span(sum)));
   }
   return digest.value();
 }

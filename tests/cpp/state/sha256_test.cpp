@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/random.h"
+#include "base/text.h"
 
 namespace pccl::test {
 namespace {
@@ -17,8 +18,9 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 
 TEST(Sha256, GivesThePublishedValues) {
   // FIPS 180-4 examples.
-  EXPECT_EQ(to_hex(sha256({})), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  EXPECT_EQ(to_hex(sha256(bytes_of("abc"))),
+  EXPECT_EQ(hex_text(sha256({})),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(hex_text(sha256(bytes_of("abc"))),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fnv.h"
 #include "base/random.h"
 #include "transport/clock.h"
 
@@ -41,7 +42,7 @@ class Time {
   bool step();
   void say(const Process* process, const std::string& text);
   /// Of all that has happened and was said so far: a seed gives the same one always.
-  [[nodiscard]] std::uint64_t hash() const { return hash_; }
+  [[nodiscard]] std::uint64_t hash() const { return hash_.value(); }
   [[nodiscard]] const Process* running() const { return running_; }
 
  private:
@@ -55,11 +56,11 @@ class Time {
       return at_us != other.at_us ? at_us > other.at_us : order > other.order;
     }
   };
-  void note(std::uint64_t what) { hash_ = (hash_ ^ what) * 0x100000001B3ULL; }
+  void note(std::uint64_t what) { hash_.add(what); }
 
   std::uint64_t now_us_ = 0;
   std::uint64_t count_ = 0;
-  std::uint64_t hash_ = 0xCBF29CE484222325ULL;  // FNV-1a, of numbers
+  Fnv1a hash_;
   std::priority_queue<Entry> entries_;
   const Process* running_ = nullptr;
 };

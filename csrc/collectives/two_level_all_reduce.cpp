@@ -23,6 +23,7 @@
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
 #include "collectives/own_site.h"
+#include "collectives/ring.h"
 
 namespace pccl {
 namespace {
@@ -84,7 +85,10 @@ class TwoLevels {
     chunk_ = chunk;
     channel_ = number * (2 * site_.most + 2 * args_.size);
     turn_ = number / ahead_ * (2 * site_.most + 2);
-    const std::vector<std::uint32_t> summed = reduce_scatter();
+    const RingOfParts near = near_ring();
+    const auto reduced = reduce_half(b_, near, {channel_, turn_ + 1}, Builder::Last::no);
+    std::vector<std::uint32_t> summed;  // the step that makes the site's sum of the own part
+    if (reduced) summed.push_back(*reduced);
     const std::vector<Column> all = columns();
     came_.emplace_back(all.size());
     for (std::uint32_t c = 0; c < all.size(); ++c) {
@@ -100,7 +104,11 @@ class TwoLevels {
         reduce_and_gather(all[c], c, summed, after);
       }
     }
-    all_gather();
+    Order all_summed;
+    for (const std::vector<std::uint32_t>& column : came_.back()) {
+      all_summed.after.insert(all_summed.after.end(), column.begin(), column.end());
+    }
+    gather_half(b_, near, {channel_ + site_.most, turn_ + site_.most + 2}, all_summed);
   }
 
   /// That of the rank at `place` of a site of so many.
@@ -110,32 +118,16 @@ class TwoLevels {
     return p;
   }
   /// Of the own site.
-  [[nodiscard]] Part near(std::int64_t distance) const {
-    return part(around(site_.place, distance, site_.size()), site_.size());
+  [[nodiscard]] RingOfParts near_ring() const {
+    RingOfParts ring;
+    ring.next = site_.mate(1);
+    ring.previous = site_.mate(-1);
+    for (std::uint32_t i = 0; i < site_.size(); ++i) ring.parts.push_back(part(i, site_.size()));
+    ring.own = site_.place;
+    return ring;
   }
-  static Range in(Part p) { return input(0, p.offset, p.bytes); }
-  static Range out(Part p) { return output(0, p.offset, p.bytes); }
   /// The sum of the own site.
-  [[nodiscard]] Range sum(Part p) const { return site_.size() == 1 ? in(p) : out(p); }
-
-  /// The own part becomes the site's sum. Returns the step that makes it.
-  std::vector<std::uint32_t> reduce_scatter() {
-    Range sends = in(near(-1));
-    Order order;
-    for (std::uint32_t s = 0; s + 1 < site_.size(); ++s) {
-      if (sends.bytes > 0) b_.send(site_.mate(1), channel_ + s, sends, order);
-      const Part p = near(-2 - static_cast<std::int64_t>(s));
-      sends = out(p);
-      if (p.bytes == 0) continue;
-      const std::uint32_t received =
-          b_.recv_reduce(site_.mate(-1), channel_ + s, in(p), sends,
-                         Builder::Place::received_second, Builder::Last::no);
-      b_.set_turn(received, turn_ + 1 + s);
-      order = following(received);
-    }
-    if (site_.size() == 1 || near(0).bytes == 0) return {};
-    return {static_cast<std::uint32_t>(order.follows)};
-  }
+  [[nodiscard]] Range sum(Part p) const { return site_.size() == 1 ? input(p) : output(p); }
 
   [[nodiscard]] std::vector<Column> columns() const {
     std::vector<std::uint32_t> at(site_.count(), 0);  // by site: whose part it is
@@ -172,7 +164,7 @@ class TwoLevels {
     const std::uint32_t sent = b_.send(peer, channel, own, {after, -1});
     const auto place =
         site_.home == 0 ? Builder::Place::received_second : Builder::Place::received_first;
-    const std::uint32_t received = b_.recv_reduce(peer, channel, own, out(column.part), place,
+    const std::uint32_t received = b_.recv_reduce(peer, channel, own, output(column.part), place,
                                                   Builder::Last::yes, {{sent}, -1});
     b_.set_turn(received, turn_ + site_.most);
     came_.back()[number].push_back(received);
@@ -190,7 +182,7 @@ class TwoLevels {
       return p;
     };
     for (std::uint32_t d = 1; d < k; ++d) {
-      const std::uint32_t site = around(site_.home, -static_cast<std::int64_t>(d), k);
+      const std::uint32_t site = before(site_.home, d, k);
       const Part theirs = part_at(site);
       if (theirs.bytes > 0) {
         b_.send(column.ranks[site], channel, sum(theirs), {after, -1});
@@ -201,11 +193,10 @@ class TwoLevels {
       Order order{summed, -1};
       for (std::uint32_t d = 1; d < k; ++d) {
         const std::uint32_t received =
-            b_.recv_reduce(column.ranks[around(site_.home, d, k)], channel, own, out(mine),
-                           Builder::Place::received_second,
-                           d + 1 == k ? Builder::Last::yes : Builder::Last::no, order);
+            b_.recv_reduce(column.ranks[around(site_.home, d, k)], channel, own, output(mine),
+                           Builder::Place::received_second, Builder::last_if(d + 1 == k), order);
         b_.set_turn(received, turn_ + site_.most);
-        own = out(mine);
+        own = output(mine);
         order = following(received);
       }
       for (std::uint32_t d = 1; d < k; ++d) {
@@ -214,30 +205,12 @@ class TwoLevels {
       came_.back()[number].push_back(static_cast<std::uint32_t>(order.follows));
     }
     for (std::uint32_t d = 1; d < k; ++d) {
-      const std::uint32_t site = around(site_.home, -static_cast<std::int64_t>(d), k);
+      const std::uint32_t site = before(site_.home, d, k);
       const Part theirs = part_at(site);
       if (theirs.bytes == 0) continue;
-      const std::uint32_t received = b_.recv(column.ranks[site], again, out(theirs));
+      const std::uint32_t received = b_.recv(column.ranks[site], again, output(theirs));
       b_.set_turn(received, turn_ + site_.most + 1);
       came_.back()[number].push_back(received);
-    }
-  }
-
-  void all_gather() {
-    Range sends = out(near(0));
-    Order order;
-    for (const std::vector<std::uint32_t>& column : came_.back()) {
-      order.after.insert(order.after.end(), column.begin(), column.end());
-    }
-    for (std::uint32_t s = 0; s + 1 < site_.size(); ++s) {
-      const std::uint32_t channel = channel_ + site_.most + s;
-      if (sends.bytes > 0) b_.send(site_.mate(1), channel, sends, order);
-      const Part p = near(-1 - static_cast<std::int64_t>(s));
-      sends = out(p);
-      if (p.bytes == 0) continue;
-      const std::uint32_t received = b_.recv(site_.mate(-1), channel, sends);
-      b_.set_turn(received, turn_ + site_.most + 2 + s);
-      order = following(received);
     }
   }
 

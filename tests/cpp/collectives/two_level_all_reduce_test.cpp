@@ -6,22 +6,19 @@
 namespace pccl::test {
 namespace {
 
-Case of(const Sites& sites, std::uint64_t count, ReduceOp reduce = ReduceOp::sum) {
-  return {.kind = OpKind::all_reduce,
-          .reduce = reduce,
-          .size = static_cast<std::uint32_t>(sites.size()),
-          .counts = {count},
-          .lines = {80'000, 20'000, 0, sites}};
+Case of(const Sites& sites, std::uint64_t count) {
+  return at_sites(OpKind::all_reduce, sites, {count});
 }
 
 /// So many elements that there are several chunks, of which some wait for others.
 std::uint64_t many(const Sites& sites) { return sites.size() * (200U << 10) / 8 * 3 + 5; }
 
-TEST(TwoLevels, GiveTheSumAtEveryRankInEveryInterleaving) {
+TEST(TwoLevelAllReduce, GivesTheSumAtEveryRankInEveryInterleaving) {
   for (const Sites& sites : kMixedSites) {
     for (const std::uint64_t count : {0, 1, 2, 3, 7, 24, 101}) {
       for (const ReduceOp reduce : {ReduceOp::sum, ReduceOp::avg}) {
-        Case c = of(sites, count, reduce);
+        Case c = of(sites, count);
+        c.reduce = reduce;
         for (c.seed = 1; c.seed <= 6; ++c.seed) {
           c.in_place = c.seed % 2 == 0;
           run_and_check(c, two_level_all_reduce);
@@ -32,7 +29,7 @@ TEST(TwoLevels, GiveTheSumAtEveryRankInEveryInterleaving) {
   }
 }
 
-TEST(TwoLevels, GiveItInSeveralChunks) {
+TEST(TwoLevelAllReduce, GivesItInSeveralChunks) {
   for (const Sites& sites : kMixedSites) {
     for (const bool in_place : {false, true}) {
       Case c = of(sites, many(sites));
@@ -44,7 +41,7 @@ TEST(TwoLevels, GiveItInSeveralChunks) {
   }
 }
 
-TEST(TwoLevels, EvaluateTheSameExpressionAtAllRanks) {
+TEST(TwoLevelAllReduce, EvaluatesTheSameExpressionAtAllRanks) {
   for (const Sites& sites : kMixedSites) {
     for (const bool in_place : {false, true}) {
       Case c = of(sites, 43);
@@ -55,24 +52,13 @@ TEST(TwoLevels, EvaluateTheSameExpressionAtAllRanks) {
   }
 }
 
-/// Bytes that ranks of site 0 send to other sites.
-std::uint64_t far_bytes(const Sites& sites, std::uint64_t count) {
-  std::uint64_t bytes = 0;
-  for (std::uint32_t rank = 0; rank < sites.size(); ++rank) {
-    if (sites[rank] != 0) continue;
-    for (const Step& step : two_level_all_reduce(args_of(of(sites, count), rank)).steps) {
-      if (step.kind == StepKind::send && sites[step.peer] != 0) bytes += step.from.bytes;
-    }
-  }
-  return bytes;
-}
-
-TEST(TwoLevels, SendATensorOnceBetweenTwoSites) {
+TEST(TwoLevelAllReduce, SendsATensorOnceBetweenTwoSites) {
   for (const Sites& sites :
        {Sites{0, 0, 1, 1}, Sites{0, 1, 1}, Sites{0, 0, 0, 1, 1}, Sites{0, 0, 0, 0, 1, 1, 1}}) {
-    EXPECT_EQ(far_bytes(sites, 96'000), 8U * 96'000);
+    EXPECT_EQ(far_elements(of(sites, 96'000), two_level_all_reduce), 96'000U);
   }
-  EXPECT_EQ(far_bytes({0, 0, 1, 1, 2, 2}, 96'000), 8U * 96'000 * 4 / 3);  // three: 2 (k - 1) / k
+  // Of three: 2 (k - 1) / k.
+  EXPECT_EQ(far_elements(of({0, 0, 1, 1, 2, 2}, 96'000), two_level_all_reduce), 96'000U * 4 / 3);
 }
 
 /// Bytes that one rank may be sent from other sites before it has sent anything there itself, at
@@ -95,7 +81,7 @@ std::uint64_t free_bytes(const Sites& sites, std::uint64_t count) {
   return *std::max_element(free.begin(), free.end());
 }
 
-TEST(TwoLevels, ARankIsNeverFurtherAheadThanIsKept) {
+TEST(TwoLevelAllReduce, ARankIsNeverFurtherAheadThanIsKept) {
   constexpr std::uint64_t kKept = 64U << 20;
   Sites lonely(32, 1);
   lonely[0] = 0;
@@ -107,7 +93,7 @@ TEST(TwoLevels, ARankIsNeverFurtherAheadThanIsKept) {
   }
 }
 
-TEST(TwoLevels, WhatCrossesIsLargeEnoughForBulkLanesAndFewSteps) {
+TEST(TwoLevelAllReduce, WhatCrossesIsLargeEnoughForBulkLanesAndFewSteps) {
   const Sites fours{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
   const Sites mixed{0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3};
   for (const Sites& sites :
