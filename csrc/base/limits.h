@@ -40,6 +40,10 @@ inline constexpr std::size_t kStoreKeysMax = 4096;  // in one request
 // Data.
 // Facts of docs/architecture/costs.md: 1 MiB is best on loopback and LAN.
 inline constexpr std::size_t kSegmentBytesMax = 1U << 20;
+// Over a short line a part goes in so many segments, of a power of two of bytes and no less than
+// that.
+inline constexpr std::size_t kSegmentsOfPart = 4;
+inline constexpr std::size_t kNearSegmentBytesMin = 128U << 10;
 inline constexpr std::size_t kSmallSegmentBytesMax = 64U
                                                      << 10;  // up to here the small lane is used
 inline constexpr std::size_t kSliceBytes = 64U << 10;        // of a segment over a long line
@@ -52,6 +56,8 @@ inline constexpr std::size_t kQuantisedChunksMax = 128;
 // Of all parts together, or by rank, if that is more: goes straight to its receivers.
 inline constexpr std::size_t kDirectBytesMax = 256U << 10;
 inline constexpr std::size_t kDirectBytesMaxPerRank = 4U << 10;
+// What two ranks exchange whole. Of more each would add up all of it, where a ring adds up half.
+inline constexpr std::size_t kTwoExchangeBytesMax = 1U << 20;
 // Mbit/s of the line that far ranks have in common, where it is not measured. Over faster lines a
 // ring is taken sooner than it would have to be, over slower ones later.
 inline constexpr std::uint32_t kMbitAssumed = 100;

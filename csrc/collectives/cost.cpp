@@ -116,6 +116,16 @@ bool is_little(std::uint64_t bytes, std::uint32_t size) {
   return bytes <= std::max(kDoublingBytesMax, size * kDoublingBytesMaxPerRank);
 }
 
+std::uint64_t segment_bytes_of(std::uint64_t bytes, const Lines& lines) {
+  if (lines.farthest_us >= kFarUs) return kSegmentBytesMax;
+  return std::clamp<std::uint64_t>(std::bit_floor(bytes / kSegmentsOfPart), kNearSegmentBytesMin,
+                                   kSegmentBytesMax);
+}
+
+bool two_exchange(std::uint64_t bytes, std::uint32_t size) {
+  return size == 2 && bytes <= kTwoExchangeBytesMax;
+}
+
 std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size,
                             const Lines& lines) {
   PCCL_ASSERT(size > 1, size);

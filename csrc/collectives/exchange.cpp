@@ -6,16 +6,16 @@
 // result will. The output is written only after the own operand has been sent. Steps: 1; each rank
 // sends (n - 1) S, and keeps as much. Two ranks send as little as by any other way, S, so theirs
 // may be large, and is cut into pieces: a rank keeps what comes before it has sent the same piece.
-#include "base/limits.h"
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
+#include "collectives/cost.h"
 
 namespace pccl {
 namespace {
 
 Schedule exchange_of_two(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes.at(0);
-  const std::uint64_t pieces = divide_up(bytes, kSegmentBytesMax);
+  const std::uint64_t pieces = divide_up(bytes, segment_bytes_of(bytes, args.lines));
   const std::uint32_t other = 1 - args.rank;
   const auto place = args.rank == 0
                          ? Builder::Place::received_second  // rank 0 is the first operand

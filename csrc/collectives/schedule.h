@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/lines.h"
 #include "base/types.h"
 
@@ -83,6 +84,8 @@ struct Step {
 struct Schedule {
   std::vector<Step> steps;
   std::uint64_t scratch_bytes = 0;
+  /// Of each segment of a step but the last one; the same at all ranks.
+  std::uint64_t segment_bytes = kSegmentBytesMax;
 };
 
 /// The arguments of a builder: an operation at one rank. Contributors are the members that take

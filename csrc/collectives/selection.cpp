@@ -6,7 +6,8 @@
 //
 // Over long lines cost.h decides. Elsewhere limits do: on one host and on a LAN recursive doubling
 // wins to 32 KiB, the direct way to 256 KiB, the ring above (measured on one host with 2 to 8
-// ranks); the limits grow with n, since a ring pays n - 1 latencies one by one. A chain beats a
+// ranks); the limits grow with n, since a ring pays n - 1 latencies one by one. Two ranks exchange
+// up to 1 MiB: one step in place of two, for as many bytes. A chain beats a
 // tree when (pieces + n - 2) pieces pass faster than ceil(log2 n) whole buffers.
 #include <algorithm>
 #include <bit>
@@ -127,13 +128,19 @@ Schedule alone(const CollectiveArgs& args) {
   return b.take();
 }
 
+/// `bytes`: of the parts of all ranks.
+Schedule in_segments(std::uint64_t bytes, const CollectiveArgs& args, Schedule schedule) {
+  schedule.segment_bytes = segment_bytes_of(bytes / args.size, args.lines);
+  return schedule;
+}
+
 Schedule all_reduce(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes[0];
   if (bytes == 0) return {};
   if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
-  if (!far(args)) {
-    if (is_little(bytes, args.size)) return recursive_doubling_all_reduce(args);
-  } else {
+  if (!far(args) && is_little(bytes, args.size)) return recursive_doubling_all_reduce(args);
+  if (two_exchange(bytes, args.size)) return exchange_all_reduce(args);
+  if (far(args)) {
     switch (fastest_all_reduce(bytes, args.size, args.lines)) {
       case AllReduceBy::exchange:
         return exchange_all_reduce(args);
@@ -147,7 +154,8 @@ Schedule all_reduce(const CollectiveArgs& args) {
         break;
     }
   }
-  return direct(bytes, args) ? direct_all_reduce(args) : ring_all_reduce(args);
+  return in_segments(bytes, args,
+                     direct(bytes, args) ? direct_all_reduce(args) : ring_all_reduce(args));
 }
 
 }  // namespace
@@ -170,7 +178,8 @@ Schedule build_schedule(const CollectiveArgs& args) {
       const std::uint64_t bytes = sum_of(args.output_bytes);
       if (bytes == 0) return {};
       if (two_levels(args.output_bytes, args)) return two_level_all_gather(args);
-      return direct(bytes, args) ? direct_all_gather(args) : ring_all_gather(args);
+      return in_segments(bytes, args,
+                         direct(bytes, args) ? direct_all_gather(args) : ring_all_gather(args));
     }
     case OpKind::reduce_scatter: {
       const std::uint64_t bytes = sum_of(args.input_bytes);
@@ -178,7 +187,9 @@ Schedule build_schedule(const CollectiveArgs& args) {
       if (two_levels(args.input_bytes, args)) {
         if (auto schedule = two_level_reduce_scatter(args)) return *std::move(schedule);
       }
-      return direct(bytes, args) ? direct_reduce_scatter(args) : ring_reduce_scatter(args);
+      return in_segments(
+          bytes, args,
+          direct(bytes, args) ? direct_reduce_scatter(args) : ring_reduce_scatter(args));
     }
     case OpKind::gather:
       return direct_gather(args);

@@ -51,7 +51,10 @@ void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributo
   for (std::uint32_t s = 0; s < count; ++s) {
     const Step& step = schedule_.steps[s];
     StepState& state = states_[s];
-    state.segments = codes(step.kind) ? 1 : static_cast<std::uint32_t>(segments_of(length(step)));
+    state.segments =
+        codes(step.kind)
+            ? 1
+            : static_cast<std::uint32_t>(segments_of(length(step), schedule_.segment_bytes));
     state.done.assign(state.segments, false);
     if (receives(step)) state.taken.assign(state.segments, false);
     state.triggered.assign(state.segments, false);
@@ -142,7 +145,7 @@ std::uint64_t Operation::length(const Step& step) const {
 }
 
 std::uint32_t Operation::segment_bytes(const Step& step, std::uint32_t segment) const {
-  return bytes_of_segment(length(step), segment);
+  return bytes_of_segment(length(step), segment, schedule_.segment_bytes);
 }
 
 bool Operation::eligible(std::uint32_t s, std::uint32_t segment) const {
@@ -158,8 +161,8 @@ bool Operation::eligible(std::uint32_t s, std::uint32_t segment) const {
 bool Operation::input_is_there(const Step& step, std::uint32_t segment) const {
   if (step.kind == StepKind::recv || step.from.space != Space::input) return true;
   const std::uint64_t bytes = codes(step.kind) ? step.from.bytes : segment_bytes(step, segment);
-  const std::uint64_t end = input_begins_[input_index(step.from)] + step.from.offset +
-                            static_cast<std::uint64_t>(segment) * kSegmentBytesMax + bytes;
+  const std::uint64_t end =
+      input_begins_[input_index(step.from)] + step.from.offset + offset_of(segment) + bytes;
   return bytes == 0 || end <= request_.gate->bytes.load(std::memory_order_acquire);
 }
 
@@ -172,7 +175,7 @@ Result<std::uint32_t> Operation::take_receive(std::uint32_t from, const SegmentH
     return {ErrorCode::mismatch, "a segment that this rank does not expect"};
   }
   const std::uint64_t bytes = length(schedule_.steps[it->second]);
-  const auto segment = segment_at(bytes, header.offset, header.bytes);
+  const auto segment = segment_at(bytes, header.offset, header.bytes, schedule_.segment_bytes);
   if (!segment) {
     return {ErrorCode::mismatch, "sizes differ: " + std::to_string(header.bytes) + " bytes at " +
                                      std::to_string(header.offset) +
@@ -193,7 +196,7 @@ Result<Placement> Operation::place(std::uint32_t from, const SegmentHeader& head
   if (!found) return found.error();
   const std::uint32_t s = found.value();
   const Step& step = schedule_.steps[s];
-  const auto segment = static_cast<std::uint32_t>(header.offset / kSegmentBytesMax);
+  const auto segment = segment_of(header);
   if (header.bytes > 0 && eligible(s, segment)) {
     if (header.in_place && (step.kind == StepKind::recv_reduce || streams(step.to))) {
       return Placement{nullptr, token_, kNoCookie, /*in_parts=*/true};
@@ -221,7 +224,7 @@ void Operation::use_part(std::uint32_t from, const SegmentHeader& header, std::u
 }
 
 void Operation::arrived(std::uint32_t from, const SegmentHeader& header, const Placement& at) {
-  const auto segment = static_cast<std::uint32_t>(header.offset / kSegmentBytesMax);
+  const auto segment = segment_of(header);
   const std::uint32_t s = receives_.at(receive_key(from, header.channel));
   bytes_received_ += header.bytes;
   if (at.cookie == kNoCookie) {
@@ -238,8 +241,7 @@ Error Operation::deliver(std::uint32_t from, const SegmentHeader& header, PoolBu
   auto found = take_receive(from, header);
   if (!found) return found.error();
   bytes_received_ += header.bytes;
-  use_or_hold(found.value(), static_cast<std::uint32_t>(header.offset / kSegmentBytesMax),
-              std::move(payload));
+  use_or_hold(found.value(), segment_of(header), std::move(payload));
   return {};
 }
 
@@ -257,7 +259,7 @@ void Operation::use_received(std::uint32_t s, std::uint32_t segment, const std::
   if (step.kind == StepKind::recv_reduce) {
     reduce_segment(step, segment, payload);
   } else if (const std::uint32_t bytes = segment_bytes(step, segment); bytes > 0) {
-    write_range(step, static_cast<std::uint64_t>(segment) * kSegmentBytesMax, bytes, payload);
+    write_range(step, offset_of(segment), bytes, payload);
   }
   mark_done(s, segment);
 }
@@ -288,7 +290,7 @@ void Operation::trigger(std::uint32_t s, std::uint32_t segment) {
 
 void Operation::handle(std::uint32_t s, std::uint32_t segment) {
   const Step& step = schedule_.steps[s];
-  const std::uint64_t offset = static_cast<std::uint64_t>(segment) * kSegmentBytesMax;
+  const std::uint64_t offset = offset_of(segment);
   const std::uint32_t bytes = segment_bytes(step, segment);
   switch (step.kind) {
     case StepKind::send:
@@ -323,7 +325,7 @@ void Operation::handle(std::uint32_t s, std::uint32_t segment) {
 /// Computes to = other op from, or to = from op other: `other` is the received data, or `to`
 /// itself.
 void Operation::reduce_segment(const Step& step, std::uint32_t segment, const std::byte* other) {
-  const std::uint64_t offset = static_cast<std::uint64_t>(segment) * kSegmentBytesMax;
+  const std::uint64_t offset = offset_of(segment);
   const std::uint32_t bytes = segment_bytes(step, segment);
   if (bytes > 0) reduce_range(step, offset, bytes, other);
 }

@@ -148,6 +148,12 @@ class Operation {
   [[nodiscard]] std::uint32_t output_index(const Range& range) const;
   [[nodiscard]] std::uint64_t length(const Step& step) const;
   [[nodiscard]] std::uint32_t segment_bytes(const Step& step, std::uint32_t segment) const;
+  [[nodiscard]] std::uint64_t offset_of(std::uint32_t segment) const {
+    return segment * schedule_.segment_bytes;
+  }
+  [[nodiscard]] std::uint32_t segment_of(const SegmentHeader& header) const {
+    return static_cast<std::uint32_t>(header.offset / schedule_.segment_bytes);
+  }
   [[nodiscard]] bool misses_segments(std::uint32_t receive) const;
   [[nodiscard]] bool eligible(std::uint32_t step, std::uint32_t segment) const;
   [[nodiscard]] bool input_is_there(const Step& step, std::uint32_t segment) const;

@@ -11,16 +11,19 @@
 
 namespace pccl {
 
+// `whole`, in all of them: bytes of each segment but the last one.
+
 /// Number of segments of a range of so many bytes. A range of no bytes has one segment, an empty
 /// one.
-[[nodiscard]] constexpr std::uint64_t segments_of(std::uint64_t bytes) {
-  return bytes == 0 ? 1 : (bytes - 1) / kSegmentBytesMax + 1;
+[[nodiscard]] constexpr std::uint64_t segments_of(std::uint64_t bytes,
+                                                  std::uint64_t whole = kSegmentBytesMax) {
+  return bytes == 0 ? 1 : (bytes - 1) / whole + 1;
 }
 
-/// Bytes of this segment of a range; `segment` is below segments_of(bytes).
-[[nodiscard]] constexpr std::uint32_t bytes_of_segment(std::uint64_t bytes, std::uint64_t segment) {
-  return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(kSegmentBytesMax, bytes - segment * kSegmentBytesMax));
+/// Bytes of this segment of a range; `segment` is below segments_of(bytes, whole).
+[[nodiscard]] constexpr std::uint32_t bytes_of_segment(std::uint64_t bytes, std::uint64_t segment,
+                                                       std::uint64_t whole = kSegmentBytesMax) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(whole, bytes - segment * whole));
 }
 
 /// Does [offset, offset + length) lie in a range of `bytes`? Nothing here can overflow.
@@ -31,12 +34,13 @@ namespace pccl {
 
 /// The segment of a range of `bytes` that a header names by offset and length; nothing if the range
 /// has no such segment.
-[[nodiscard]] constexpr std::optional<std::uint64_t> segment_at(std::uint64_t bytes,
-                                                                std::uint64_t offset,
-                                                                std::uint32_t length) {
-  const std::uint64_t segment = offset / kSegmentBytesMax;
-  if (offset % kSegmentBytesMax != 0 || !lies_inside(bytes, offset, length)) return {};
-  if (segment >= segments_of(bytes) || length != bytes_of_segment(bytes, segment)) return {};
+[[nodiscard]] constexpr std::optional<std::uint64_t> segment_at(
+    std::uint64_t bytes, std::uint64_t offset, std::uint32_t length,
+    std::uint64_t whole = kSegmentBytesMax) {
+  const std::uint64_t segment = offset / whole;
+  if (offset % whole != 0 || !lies_inside(bytes, offset, length)) return {};
+  if (segment >= segments_of(bytes, whole)) return {};
+  if (length != bytes_of_segment(bytes, segment, whole)) return {};
   return segment;
 }
 

@@ -111,13 +111,44 @@ std::uint32_t turns(OpKind kind, std::uint32_t size, std::uint64_t count, Lines 
 
 TEST(Selection, AllReduceOfTheMiddleTakesTwoSteps) {
   constexpr std::uint64_t kMiddle = (256U << 10) / 8;
-  for (const std::uint32_t size : {2U, 3U, 4U, 8U, 63U, 64U}) {
+  for (const std::uint32_t size : {3U, 4U, 8U, 63U, 64U}) {
     EXPECT_EQ(turns(OpKind::all_reduce, size, kMiddle), 2U) << size;
     EXPECT_EQ(turns(OpKind::all_reduce, size, kMiddle + 1), 2 * (size - 1)) << size;
   }
   for (const std::uint32_t size : {65U, 128U}) {
     EXPECT_EQ(turns(OpKind::all_reduce, size, size * 512U), 2U) << size;
     EXPECT_EQ(turns(OpKind::all_reduce, size, size * 512U + 1), 2 * (size - 1)) << size;
+  }
+}
+
+TEST(Selection, TwoRanksExchangeUpToAMebibyteOverAnyLine) {
+  for (const Lines& lines : {Lines{}, Lines{1'000, 1'000}, Lines{2'000, 2'000},
+                             Lines{80'000, 80'000, 10}, Lines{80'000, 80'000, 20'000}}) {
+    for (const std::uint64_t kib : {33U, 64U, 256U, 257U, 1024U}) {
+      EXPECT_EQ(turns(OpKind::all_reduce, 2, kib * 128, lines), 1U) << kib;
+    }
+  }
+  EXPECT_EQ(turns(OpKind::all_reduce, 2, 1024 * 128 + 1), 2U);
+}
+
+TEST(Selection, OverAShortLineAPartGoesInSeveralSegments) {
+  const auto segment_kib = [](OpKind kind, std::uint32_t size, std::uint64_t kib, Lines lines) {
+    const Case c{.kind = kind, .size = size, .counts = {kib * 128}, .lines = lines};
+    const std::uint64_t bytes = build_schedule(args_of(c, 0)).segment_bytes;
+    for (std::uint32_t rank = 1; rank < size; ++rank) {
+      EXPECT_EQ(build_schedule(args_of(c, rank)).segment_bytes, bytes) << "all ranks alike";
+    }
+    return bytes >> 10;
+  };
+  EXPECT_EQ(segment_kib(OpKind::all_reduce, 2, 1025, {}), 128U);
+  EXPECT_EQ(segment_kib(OpKind::all_reduce, 2, 2048, {}), 256U);
+  EXPECT_EQ(segment_kib(OpKind::all_reduce, 4, 6000, {}), 256U);
+  EXPECT_EQ(segment_kib(OpKind::all_reduce, 2, 8192, {}), 1024U);
+  EXPECT_EQ(segment_kib(OpKind::all_reduce, 2, 65536, {}), 1024U);
+  EXPECT_EQ(segment_kib(OpKind::all_gather, 2, 2048, {}), 512U) << "a part of 2 MiB";
+  EXPECT_EQ(segment_kib(OpKind::reduce_scatter, 2, 2048, {}), 512U);
+  for (const OpKind kind : {OpKind::all_reduce, OpKind::all_gather, OpKind::reduce_scatter}) {
+    EXPECT_EQ(segment_kib(kind, 4, 4096, {2'000, 2'000}), 1024U) << "a long line has slices";
   }
 }
 
@@ -135,7 +166,7 @@ TEST(Selection, ALongerLineNeverTakesMoreSteps) {
   }
 }
 
-/// Of what the ranks must agree on: all that two of them send.
+/// Of what the ranks must agree on: all that two of them send, and in which segments.
 class ChoiceDigest {
  public:
   void add_sends(const Case& c, Quantisation how = Quantisation::none) {
@@ -143,7 +174,9 @@ class ChoiceDigest {
       CollectiveArgs args = args_of(c, rank);
       args.quantisation = how;
       if (how != Quantisation::none) args.element_bytes = sizeof(float);
-      for (const Step& s : build_schedule(args).steps) {
+      const Schedule schedule = build_schedule(args);
+      fnv_.add(schedule.segment_bytes);
+      for (const Step& s : schedule.steps) {
         if (s.kind != StepKind::send) continue;
         fnv_.add(s.peer);
         fnv_.add(s.channel);
@@ -184,7 +217,7 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
     }
   }
   EXPECT_EQ(std::pair(kProtocolVersion, digest.value()),
-            std::pair(8U, std::uint64_t{1309674663351086535ULL}))
+            std::pair(9U, std::uint64_t{626708617608727207ULL}))
       << "ranks of two builds would choose differently: raise kProtocolVersion (base/protocol.h)";
 }
 

@@ -14,6 +14,11 @@ TEST(Placement, a_range_is_cut_into_segments_of_one_mebibyte_and_a_rest) {
   EXPECT_EQ(segments_of(kMiB), 1U);
   EXPECT_EQ(segments_of(kMiB + 1), 2U);
   EXPECT_EQ(segments_of(kLast), kLast / kMiB + 1);
+  EXPECT_EQ(segments_of(kMiB + 1, kMiB / 4), 5U) << "or of a fourth of it";
+  EXPECT_EQ(bytes_of_segment(kMiB + 1, 4, kMiB / 4), 1U);
+  EXPECT_EQ(segment_at(kMiB + 1, 3 * kMiB / 4, kMiB / 4, kMiB / 4), 3U);
+  EXPECT_EQ(segment_at(kMiB + 1, kMiB / 8, kMiB / 4, kMiB / 4), std::nullopt);
+  EXPECT_EQ(segment_at(kMiB + 1, 0, kMiB, kMiB / 4), std::nullopt);
   EXPECT_EQ(bytes_of_segment(0, 0), 0U);
   EXPECT_EQ(bytes_of_segment(kMiB + 5, 0), kMiB);
   EXPECT_EQ(bytes_of_segment(kMiB + 5, 1), 5U);
