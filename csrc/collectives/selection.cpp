@@ -11,8 +11,10 @@
 // tree when (pieces + n - 2) pieces pass faster than ceil(log2 n) whole buffers.
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "base/assert.h"
 #include "base/limits.h"
@@ -128,10 +130,19 @@ Schedule alone(const CollectiveArgs& args) {
   return b.take();
 }
 
-/// `bytes`: of the parts of all ranks.
-Schedule in_segments(std::uint64_t bytes, const CollectiveArgs& args, Schedule schedule) {
-  schedule.segment_bytes = segment_bytes_of(bytes / args.size, args.lines);
+/// Of parts of this size.
+Schedule in_segments(std::uint64_t part_bytes, const CollectiveArgs& args, Schedule schedule) {
+  schedule.segment_bytes = segment_bytes_of(part_bytes, args.lines);
   return schedule;
+}
+
+/// `parts`: bytes by rank. Where they differ, segments are as large as they can be: ranks that
+/// disagree about a size find out by the first one, which is the whole part if that is small.
+Schedule in_segments(const std::vector<std::uint64_t>& parts, const CollectiveArgs& args,
+                     Schedule schedule) {
+  const bool equal =
+      std::adjacent_find(parts.begin(), parts.end(), std::not_equal_to<>()) == parts.end();
+  return equal ? in_segments(parts[0], args, std::move(schedule)) : schedule;
 }
 
 Schedule all_reduce(const CollectiveArgs& args) {
@@ -154,7 +165,7 @@ Schedule all_reduce(const CollectiveArgs& args) {
         break;
     }
   }
-  return in_segments(bytes, args,
+  return in_segments(bytes / args.size, args,
                      direct(bytes, args) ? direct_all_reduce(args) : ring_all_reduce(args));
 }
 
@@ -178,7 +189,7 @@ Schedule build_schedule(const CollectiveArgs& args) {
       const std::uint64_t bytes = sum_of(args.output_bytes);
       if (bytes == 0) return {};
       if (two_levels(args.output_bytes, args)) return two_level_all_gather(args);
-      return in_segments(bytes, args,
+      return in_segments(args.output_bytes, args,
                          direct(bytes, args) ? direct_all_gather(args) : ring_all_gather(args));
     }
     case OpKind::reduce_scatter: {
@@ -188,7 +199,7 @@ Schedule build_schedule(const CollectiveArgs& args) {
         if (auto schedule = two_level_reduce_scatter(args)) return *std::move(schedule);
       }
       return in_segments(
-          bytes, args,
+          args.input_bytes, args,
           direct(bytes, args) ? direct_reduce_scatter(args) : ring_reduce_scatter(args));
     }
     case OpKind::gather:

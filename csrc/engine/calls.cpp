@@ -1,11 +1,19 @@
 #include "engine/calls.h"
 
+#include <new>
+
+#include "base/log.h"
+
 namespace pccl {
 
 void Calls::start(Loop& loop, std::function<void(const Error&)> broken) {
   driver_.emplace(loop, [this, end = std::move(broken)](const std::string& what) {
+    try {
+      ending_->set({ErrorCode::broken, "the engine has stopped: " + what});
+    } catch (const std::bad_alloc&) {
+      log_error("no memory for the reason: calls say that the engine has been closed");
+    }
     stopped_ = true;
-    ending_->set({ErrorCode::broken, "the engine has stopped: " + what});
     end(ending_->error());
   });
 }

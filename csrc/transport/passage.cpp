@@ -69,8 +69,9 @@ Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
     links_.give_up(from, "it sends more over this peer than it has credit for");
     return {};
   }
-  if (held_of(from) >= of_one_max_) {
-    links_.give_up(from, "it has more under way over this peer than there is room for");
+  const std::size_t held_of_one = held_of(from);
+  if (held_of_one >= of_one_max_ && held_of_one >= routes_of(from) * kRelayWindowBytes) {
+    links_.give_up(from, "it sends more over this peer than it has credit for");
     return {};
   }
   std::vector<std::byte> buffer;
@@ -95,6 +96,15 @@ std::size_t Passage::held_of(PeerId from) const {
     bytes += held->second;
   }
   return bytes;
+}
+
+std::size_t Passage::routes_of(PeerId from) const {
+  std::size_t count = 0;
+  for (auto route = routes_.lower_bound({from, PeerId{}});
+       route != routes_.end() && route->first.first == from; ++route) {
+    ++count;
+  }
+  return count;
 }
 
 void Passage::arrived(const SegmentHeader& header, MemoryToken token) {

@@ -35,7 +35,8 @@ namespace pccl {
 /// receiver. On the loop's thread. The links outlive the Passage.
 class Passage {
  public:
-  /// `of_one_max`: bytes of one sender under way to all receivers: the windows of 64.
+  /// `of_one_max`: bytes of one sender under way to all receivers, or the windows of all to which
+  /// it has opened relayed links, where that is more. By default the windows of 64.
   explicit Passage(DirectLinks& links, std::size_t of_one_max = 64 * kRelayWindowBytes)
       : links_(links), of_one_max_(of_one_max) {}
 
@@ -80,6 +81,7 @@ class Passage {
   void cut(PeerId from, PeerId to, std::string_view why);
   void over(MemoryToken token, bool credit);
   [[nodiscard]] std::size_t held_of(PeerId from) const;
+  [[nodiscard]] std::size_t routes_of(PeerId from) const;
 
   DirectLinks& links_;
   std::size_t of_one_max_;

@@ -322,7 +322,7 @@ bool StreamLane::settle_write() {
     write_error_ = std::move(out_.moved.error);
     // A connection that goes on to live (the system could not read the memory that it was to send)
     // has no end for the reader to see.
-    if (!closing_) last_ = loop_.timer(kHandshakeMs, 0, [this] { ended(write_error_); });
+    if (!closing_) give_up_later();
     return false;
   }
   if (rate_turns_ != nullptr) rate_turns_->took(out_.moved.bytes);
@@ -332,6 +332,15 @@ bool StreamLane::settle_write() {
     owner_.lane_sent(done);
   }
   return true;
+}
+
+/// Without memory for a timer the other side is told that nothing more comes: it ends its lane.
+void StreamLane::give_up_later() {
+  try {
+    last_ = loop_.timer(kHandshakeMs, 0, [this] { ended(write_error_); });
+  } catch (const std::bad_alloc&) {
+    stream_->shut();
+  }
 }
 
 /// `more`: there may be more, for which the loop has to come back.

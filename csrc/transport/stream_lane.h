@@ -91,6 +91,7 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   [[nodiscard]] bool prepare_write();
   void move_write();
   bool settle_write();
+  void give_up_later();
   void rest_write(bool more);
   void refill();
   [[nodiscard]] bool refill_loose();

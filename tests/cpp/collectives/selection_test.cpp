@@ -150,6 +150,11 @@ TEST(Selection, OverAShortLineAPartGoesInSeveralSegments) {
   for (const OpKind kind : {OpKind::all_reduce, OpKind::all_gather, OpKind::reduce_scatter}) {
     EXPECT_EQ(segment_kib(kind, 4, 4096, {2'000, 2'000}), 1024U) << "a long line has slices";
   }
+  for (const OpKind kind : {OpKind::all_gather, OpKind::reduce_scatter}) {
+    const Case c{.kind = kind, .size = 2, .counts = {64U << 10, 48U << 10}};
+    EXPECT_EQ(build_schedule(args_of(c, 0)).segment_bytes, kSegmentBytesMax)
+        << "parts that differ: a part is one segment, and another size is seen at once";
+  }
 }
 
 TEST(Selection, ALongerLineNeverTakesMoreSteps) {
