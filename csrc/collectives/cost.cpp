@@ -122,10 +122,6 @@ std::uint64_t segment_bytes_of(std::uint64_t bytes, const Lines& lines) {
                                    kSegmentBytesMax);
 }
 
-bool two_exchange(std::uint64_t bytes, std::uint32_t size) {
-  return size == 2 && bytes <= kTwoExchangeBytesMax;
-}
-
 std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t size,
                             const Lines& lines) {
   PCCL_ASSERT(size > 1, size);

@@ -26,8 +26,6 @@ enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, two_levels, 
 /// Bytes of a segment where so many go from one rank to another. On a short line they go in several
 /// segments, so that a rank adds up one of them while the next one is on its way.
 [[nodiscard]] std::uint64_t segment_bytes_of(std::uint64_t bytes, const Lines& lines);
-/// Do two ranks exchange so much over any line?
-[[nodiscard]] bool two_exchange(std::uint64_t bytes, std::uint32_t size);
 
 /// Nanoseconds; ~0: not by this one. `bytes`: of the tensor; `size`: ranks, 2 or more. Lines: 1 s
 /// at most. Two levels need sites.

@@ -149,9 +149,10 @@ Schedule all_reduce(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes[0];
   if (bytes == 0) return {};
   if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
-  if (!far(args) && is_little(bytes, args.size)) return recursive_doubling_all_reduce(args);
-  if (two_exchange(bytes, args.size)) return exchange_all_reduce(args);
-  if (far(args)) {
+  if (!far(args)) {
+    if (is_little(bytes, args.size)) return recursive_doubling_all_reduce(args);
+    if (args.size == 2 && bytes <= kTwoExchangeBytesMax) return exchange_all_reduce(args);
+  } else {
     switch (fastest_all_reduce(bytes, args.size, args.lines)) {
       case AllReduceBy::exchange:
         return exchange_all_reduce(args);

@@ -76,4 +76,20 @@ inline bool is_taken(const Case& c, const Algorithm& algorithm) {
   return built.scratch_bytes == named.scratch_bytes && built.steps.size() == named.steps.size();
 }
 
+/// Of two sites of four ranks. `kind` has parts that may differ in size by rank.
+inline void expect_taken_for_much(OpKind kind, const Algorithm& two_levels, const Algorithm& direct,
+                                  const Algorithm& ring) {
+  const Sites sites{0, 0, 0, 0, 1, 1, 1, 1};
+  const std::uint64_t mib = (1U << 20) / 8 / sites.size();  // elements of a part
+  const auto takes = [&](const std::vector<std::uint64_t>& counts, const Algorithm& algorithm) {
+    return is_taken(at_sites(kind, sites, counts), algorithm);
+  };
+  for (const std::uint64_t many : {4, 64, 256}) {
+    EXPECT_TRUE(takes({many * mib}, two_levels)) << many;
+  }
+  EXPECT_TRUE(takes({mib / 4}, direct));
+  // A part of one rank alone crosses once by a ring, too.
+  EXPECT_TRUE(takes({512 * mib, 0, 0, 0, 0, 0, 0, 0}, ring));
+}
+
 }  // namespace pccl::test

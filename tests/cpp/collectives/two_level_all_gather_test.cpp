@@ -18,17 +18,8 @@ TEST(TwoLevelAllGather, APartCrossesOnceToEachSite) {
 }
 
 TEST(TwoLevelAllGather, IsTakenForMuchOfRanksAtSites) {
-  const Sites sites{0, 0, 0, 0, 1, 1, 1, 1};
-  const std::uint64_t mib = (1U << 20) / 8 / sites.size();  // elements of a part
-  const auto takes = [&](const std::vector<std::uint64_t>& counts, const Algorithm& algorithm) {
-    return is_taken(at_sites(OpKind::all_gather, sites, counts), algorithm);
-  };
-  for (const std::uint64_t many : {4, 64, 256}) {
-    EXPECT_TRUE(takes({many * mib}, two_level_all_gather)) << many;
-  }
-  EXPECT_TRUE(takes({mib / 4}, direct_all_gather));
-  // A part of one rank alone crosses once by a ring, too.
-  EXPECT_TRUE(takes({512 * mib, 0, 0, 0, 0, 0, 0, 0}, ring_all_gather));
+  expect_taken_for_much(OpKind::all_gather, two_level_all_gather, direct_all_gather,
+                        ring_all_gather);
 }
 
 }  // namespace

@@ -75,17 +75,8 @@ TEST(TwoLevelReduceScatter, IsNotTakenWhereSumsWouldTakeMuchMemory) {
 }
 
 TEST(TwoLevelReduceScatter, IsTakenForMuchOfRanksAtSites) {
-  const Sites sites{0, 0, 0, 0, 1, 1, 1, 1};
-  const std::uint64_t mib = (1U << 20) / 8 / sites.size();  // elements of a part
-  const auto takes = [&](const std::vector<std::uint64_t>& counts, const Algorithm& algorithm) {
-    return is_taken(at_sites(OpKind::reduce_scatter, sites, counts), algorithm);
-  };
-  for (const std::uint64_t many : {4, 64, 256}) {
-    EXPECT_TRUE(takes({many * mib}, reduce_scatter)) << many;
-  }
-  EXPECT_TRUE(takes({mib / 4}, direct_reduce_scatter));
-  // A part of one rank alone crosses once by a ring, too.
-  EXPECT_TRUE(takes({512 * mib, 0, 0, 0, 0, 0, 0, 0}, ring_reduce_scatter));
+  expect_taken_for_much(OpKind::reduce_scatter, reduce_scatter, direct_reduce_scatter,
+                        ring_reduce_scatter);
 }
 
 }  // namespace
