@@ -9,6 +9,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,13 +30,11 @@ PATH = [str(ROOT), str(ROOT / "tests" / "fake_device"), os.environ.get("PYTHONPA
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _built() -> None:
+def _built() -> Iterator[None]:
     fake_device.build()
-
-
-@pytest.fixture(autouse=True)
-def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(PATH))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(PATH))
+        yield
 
 
 def run(folder: Path, name: str, case: Case, limit_s: float = LIMIT_S) -> Result:
@@ -124,6 +124,29 @@ def test_what_is_not_in_order_is_named_once() -> None:
 # ------------------------------------------------------------------------------ planted faults
 
 
+Plant = tuple[str, str, str, str]  # the fault, the check, the name of its case, what the check says
+FOUND_BY_WAITING: list[Plant] = [
+    ("no hold", "streams", "stream waits", "rank 0 did not come to 'held-0'"),
+    ("queue", "queue full", "stream waits", "rank 0 was still at work"),
+    ("calls", "held calls", "stream waits", "ended after"),
+    ("stuck", "first use", "stream waits", "has not returned from a call"),
+    ("stuck", "copies", "stream waits", "rank 0 was still at work"),
+    ("leak", "memory", "CPU waits", "was not given back"),
+]
+FOUND_AT_ONCE: list[Plant] = [
+    ("wrong", "GPU results", "CPU waits", "1 of 2000001 values are wrong; at 2000000 is"),
+    ("context", "GPU results", "one GPU, CPU waits", "it has used [0, 1]"),
+    ("unordered", "order", "CPU waits", "a reader behind wait(), round 0"),
+    ("unordered", "order", "stream waits", "a reader behind wait(), round 0"),
+    ("no hold", "order", "stream waits", "wait() held the CPU: no stream was held"),
+    ("capture", "graphs", "stream waits", "the capture was spoiled"),
+    ("busy", "ends", "killed, stream waits", "the stream was not free after the kill"),
+    ("barrier", "torch calls", "device_id, CPU waits", "barrier() passed an open all_reduce"),
+    ("alone", "trainers", "CPU waits", "DDP trains other weights than gloo"),
+    ("leak", "soak", "stream waits", "MiB more than after"),
+]
+
+
 def planted(folder: Path, plant: str, check: str, name: str, limit_s: float) -> Result:
     case = case_of(check, name)
     environment = {**case.environment, "CHECK_PLANT": plant}
@@ -133,34 +156,36 @@ def planted(folder: Path, plant: str, check: str, name: str, limit_s: float) -> 
     return run(folder, check, changed, limit_s)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("plant", "check", "name", "expected"),
-    [
-        ("wrong", "GPU results", "CPU waits", "1 of 2000001 values are wrong; at 2000000 is"),
-        ("context", "GPU results", "one GPU, CPU waits", "it has used [0, 1]"),
-        ("unordered", "order", "CPU waits", "a reader behind wait(), round 0"),
-        ("unordered", "order", "stream waits", "a reader behind wait(), round 0"),
-        ("no hold", "order", "stream waits", "wait() held the CPU: no stream was held"),
-        ("no hold", "streams", "stream waits", "rank 0 did not come to 'held-0'"),
-        ("queue", "queue full", "stream waits", "rank 0 was still at work"),
-        ("calls", "held calls", "stream waits", "ended after"),
-        ("stuck", "first use", "stream waits", "has not returned from a call"),
-        ("stuck", "copies", "stream waits", "rank 0 was still at work"),
-        ("capture", "graphs", "stream waits", "the capture was spoiled"),
-        ("busy", "ends", "killed, stream waits", "the stream was not free after the kill"),
-        ("leak", "memory", "CPU waits", "was not given back"),
-        ("barrier", "torch calls", "device_id, CPU waits", "barrier() passed an open all_reduce"),
-        ("alone", "trainers", "CPU waits", "DDP trains other weights than gloo"),
-        ("leak", "soak", "stream waits", "MiB more than after"),
-    ],
-)
-def test_a_check_finds_what_is_planted(
-    tmp_path: Path, plant: str, check: str, name: str, expected: str
-) -> None:
-    limit_s = 40.0 if "still at work" in expected else LIMIT_S
-    found = planted(tmp_path, plant, check, name, limit_s)
+def expect_found(found: Result, expected: str) -> None:
     assert any(expected in failure for failure in found.failures), (found.failures, found.logs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FOUND_AT_ONCE, ids="-".join)
+def test_a_check_finds_what_is_planted(tmp_path: Path, fault: Plant) -> None:
+    *asked, expected = fault
+    expect_found(planted(tmp_path, *asked, LIMIT_S), expected)
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Plant, Future[Result]]]:
+    """All of these cases at once: each waits idly for a limit that shows its fault."""
+
+    def begin(fault: Plant) -> Future[Result]:
+        *asked, expected = fault
+        limit_s = 40.0 if "still at work" in expected else LIMIT_S
+        return pool.submit(planted, tmp_path_factory.mktemp("planted"), *asked, limit_s)
+
+    with ThreadPoolExecutor(len(FOUND_BY_WAITING)) as pool:
+        yield {fault: begin(fault) for fault in FOUND_BY_WAITING}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FOUND_BY_WAITING, ids="-".join)
+def test_a_check_finds_what_is_planted_when_it_has_waited(
+    waiting: dict[Plant, Future[Result]], fault: Plant
+) -> None:
+    expect_found(waiting[fault].result(), fault[-1])
 
 
 def test_a_device_whose_kernels_are_ended_is_unsafe(tmp_path: Path) -> None:
