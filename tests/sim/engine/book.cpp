@@ -10,12 +10,12 @@
 namespace pccl::sim {
 namespace {
 
-std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { return Random(a ^ (b << 20)).next(); }
+std::uint64_t filler(std::uint64_t a, std::uint64_t b) { return Random(a ^ (b << 20)).next(); }
 
 template <typename T>
 void fill_as(Memory& to, std::uint64_t salt) {
   for (std::size_t i = 0; i < to.size() / sizeof(T); ++i) {
-    const T value = static_cast<T>(mixed(salt, i / 64) % 61 + (i * 7) % 59);
+    const T value = static_cast<T>(filler(salt, i / 64) % 61 + (i * 7) % 59);
     std::memcpy(to.data() + i * sizeof(T), &value, sizeof(T));
   }
 }
@@ -129,7 +129,7 @@ void fill(Memory& to, std::uint64_t salt, DType dtype) {
       return fill_as<float>(to, salt);
     case DType::bytes:
       for (std::size_t i = 0; i < to.size(); ++i) {
-        to[i] = static_cast<std::byte>(mixed(salt, i / 8) >> (8 * (i % 8)));
+        to[i] = static_cast<std::byte>(filler(salt, i / 8) >> (8 * (i % 8)));
       }
       return;
     default:
