@@ -94,4 +94,10 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+bool is_loopback_host(std::string_view host) {
+  const bool numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return host == "localhost" || host == "::1" || host == "[::1]" ||
+         (numeric && host.starts_with("127."));
+}
+
 }  // namespace pccl

@@ -1,4 +1,4 @@
-// Numbers and lists as people read them, in errors and log lines.
+// Numbers and lists as people read them, in errors and log lines; hosts as people write them.
 #pragma once
 
 #include <cstddef>
@@ -45,5 +45,9 @@ inline void add_to_list(std::string& text, std::string_view item, std::string_vi
 /// character, each character that is invisible or turns the direction of a line, and each byte that
 /// is not UTF-8.
 [[nodiscard]] std::string printable(std::string_view text);
+
+/// Does only this machine reach the host? "localhost", "::1" (also in brackets), an IPv4 address
+/// that begins with 127. A name that merely begins so may be any machine's.
+[[nodiscard]] bool is_loopback_host(std::string_view host);
 
 }  // namespace pccl

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "trust/owned_file.h"
 #include "wire/cbor.h"
 
 namespace pccl::master {
@@ -45,52 +46,18 @@ std::string crc32(std::string_view text) {
   return digits.data();
 }
 
-std::string why(int error) { return std::generic_category().message(error); }
-
 Error invalid(std::string text) { return Error{ErrorCode::invalid, std::move(text)}; }
 
-/// A file descriptor with one owner.
-class File {
- public:
-  explicit File(int fd = -1) : fd_(fd) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  File& operator=(File&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  [[nodiscard]] bool open() const { return fd_ >= 0; }
-  [[nodiscard]] int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-/// Opens, also when a signal comes in between; follows no link, and waits for no other end of a
-/// pipe.
-File open_file(const std::string& path, int flags, mode_t mode = 0600) {
-  int fd = -1;
-  do {
-    fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK, mode);
-  } while (fd < 0 && errno == EINTR);
-  return File(fd);
+/// Follows no link: another user may have put one there.
+File open_no_link(const std::string& path, int flags) {
+  return open_file(path, flags | O_NOFOLLOW);
 }
 
-/// In a folder that others may write to, a file at `path` may be theirs. `named`: "the state file
-/// X".
+/// `named`: "the state file X".
 Error check_owner(const File& file, const std::string& named) {
-  struct stat seen{};
-  if (::fstat(file.fd(), &seen) != 0) return invalid(named + " cannot be read: " + why(errno));
-  if (!S_ISREG(seen.st_mode)) return invalid(named + " is no regular file");
-  if (seen.st_uid != ::geteuid() && seen.st_uid != 0) {
-    return invalid(named + " belongs to another user (id " + std::to_string(seen.st_uid) +
-                   "), who can change it: name another file with --state");
-  }
-  if ((seen.st_mode & S_IWOTH) != 0) {  // a group may be a volume's (fsGroup of Kubernetes)
+  const auto seen = owned(file, named, "name another file with --state");
+  if (!seen) return seen.error();
+  if ((seen.value().st_mode & S_IWOTH) != 0) {  // a group may be a volume's (fsGroup of Kubernetes)
     return invalid(named + " may be changed by all users: chmod 600 it, if its content is right");
   }
   return {};
@@ -98,7 +65,7 @@ Error check_owner(const File& file, const std::string& named) {
 
 /// The whole file; none: there is no such file.
 Result<std::optional<std::string>> read_file(const std::string& path) {
-  const File file = open_file(path, O_RDONLY);
+  const File file = open_no_link(path, O_RDONLY);
   if (!file.open()) {
     if (errno == ENOENT) return std::optional<std::string>{};
     if (errno == ELOOP) return invalid("the state file " + path + " is a link: name its target");
@@ -118,36 +85,6 @@ Result<std::optional<std::string>> read_file(const std::string& path) {
     if (text.size() > kFileBytesMax) return invalid("the state file " + path + " is too large");
   }
 }
-
-}  // namespace
-
-Error replace_file(const std::string& path, const std::string& text, unsigned mode) {
-  const std::string fresh = path + std::string(kNew);
-  const auto failed = [](const std::string& what, const std::string& where) {
-    return invalid(what + " " + where + " failed: " + why(errno));
-  };
-  ::unlink(fresh.c_str());  // of a master that was killed, or what another user has put there
-  {
-    const File file = open_file(fresh, O_WRONLY | O_CREAT | O_EXCL, static_cast<mode_t>(mode));
-    if (!file.open()) return failed("making", fresh);
-    for (std::size_t done = 0; done < text.size();) {
-      const ssize_t put = ::write(file.fd(), text.data() + done, text.size() - done);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return failed("writing", fresh);
-      done += static_cast<std::size_t>(put);
-    }
-    if (::fsync(file.fd()) != 0) return failed("syncing", fresh);
-  }
-  if (::rename(fresh.c_str(), path.c_str()) != 0) return failed("renaming to", path);
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  const std::string folder = parent.empty() ? "." : parent;
-  const File directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.open()) return failed("opening the folder", folder);
-  if (::fsync(directory.fd()) != 0) return failed("syncing the folder", folder);
-  return Error{};
-}
-
-namespace {
 
 class MemoryRegister final : public RegisterStore {
  public:
@@ -186,7 +123,8 @@ class FileRegister final : public RegisterStore {
     auto held = read();
     if (!held) return held.error();
     if (!(held.value() == from)) return false;
-    if (Error error = replace_file(path_, format_register({run_, to}), 0600); error.failed()) {
+    const std::string text = format_register({run_, to});
+    if (Error error = replace_file(path_, path_ + std::string(kNew), text, 0600); error.failed()) {
       error.text = "the state file " + path_ + " cannot be written: " + error.text;
       return error;
     }
@@ -254,7 +192,7 @@ Result<std::unique_ptr<RegisterStore>> open_register_file(const std::string& pat
                    "; name another file with --state");
   }
   const std::string lock_path = path + std::string(kLock);
-  File lock = open_file(lock_path, O_RDWR | O_CREAT);
+  File lock = open_no_link(lock_path, O_RDWR | O_CREAT);
   if (!lock.open()) {
     return invalid("the lock of the state file, " + lock_path +
                    ", cannot be opened: " + why(errno) + "; name another file with --state");

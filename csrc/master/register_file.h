@@ -48,11 +48,6 @@ class RegisterStore {
 [[nodiscard]] Result<std::unique_ptr<RegisterStore>> open_register_file(
     const std::string& path, const std::string& run, bool replace_damaged = false);
 
-/// Replaces `path` by a file with this text; a crash at any moment leaves the old file or the new
-/// one. What another user has put at `path` or at PATH.new is neither written to nor followed.
-/// After an error, which names the step that failed, the file may be the old one or the new one.
-[[nodiscard]] Error replace_file(const std::string& path, const std::string& text, unsigned mode);
-
 /// From a register to the content of its file, and back. A change of any byte is an error.
 struct NamedRegister {
   std::string run;

@@ -21,6 +21,7 @@
 #include "transport/background.h"
 #include "transport/loop.h"
 #include "transport/network.h"
+#include "trust/owned_file.h"
 #include "trust/token_file.h"
 
 namespace pccl {
@@ -145,7 +146,8 @@ int run_master(const MasterOptions& options, std::vector<ServedRun> runs) {
     if (!port) return could_not_start(port.error().text);
     if (!options.port_file.empty()) {
       const std::string text = std::to_string(port.value()) + "\n";
-      if (Error error = master::replace_file(options.port_file, text, 0644); error.failed()) {
+      const std::string& path = options.port_file;
+      if (Error error = replace_file(path, path + ".new", text, 0644); error.failed()) {
         return could_not_start("the port file cannot be written: " + error.text);
       }
     }

@@ -16,17 +16,11 @@
 namespace pccl::master {
 namespace {
 
-/// An address that only this machine reaches.
-bool is_loopback(const std::string& host) {
-  const bool numeric = host.find_first_not_of("0123456789.") == std::string::npos;
-  return host == "localhost" || host == "::1" || (numeric && host.starts_with("127."));
-}
-
 Error unusable(std::string text) { return Error{ErrorCode::invalid, std::move(text)}; }
 
 Error check(const MasterOptions& options) {
   const bool open = options.token_file.empty();
-  if (open && !options.insecure && !is_loopback(options.host)) {
+  if (open && !options.insecure && !is_loopback_host(options.host)) {
     return unusable("listening on " + options.host +
                     " without tokens lets every machine that reaches it join the run: name a "
                     "token file with --token-file, say --insecure if you trust that network, or "

@@ -53,10 +53,6 @@ std::shared_ptr<Engine> own_engine() {
   return std::move(engine).value();
 }
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
-}
-
 /// Addresses under which the other ranks may reach this process: that from which the store's host
 /// is reached. If the host name leads to a loopback address (the store is on this machine, and its
 /// name is in /etc/hosts), the others need another address.
@@ -71,7 +67,7 @@ Handle own_handle(const Engine& engine, const c10::intrusive_ptr<c10d::Store>& s
   const std::string host = name.find(':') == std::string::npos ? name : "[" + name + "]";
   const std::string seen = engine.local_host_towards(host + ":" + std::to_string(tcp->getPort()));
   Handle handle = engine.handle(seen.empty() ? kLoopback : seen);
-  if ((seen.empty() || is_loopback(seen)) && !is_loopback(name)) {
+  if ((seen.empty() || is_loopback_host(seen)) && !is_loopback_host(name)) {
     const std::string outside = engine.local_host_towards(kFarAway);
     if (!outside.empty()) {
       const Handle second = engine.handle(outside);
@@ -95,7 +91,7 @@ void warn_without_token(const Engine& engine, const std::vector<Handle>& members
   if (engine.tokens() != nullptr) return;
   const bool beyond = std::any_of(members.begin(), members.end(), [](const Handle& member) {
     return std::any_of(member.addresses.begin(), member.addresses.end(), [](const auto& address) {
-      return !is_loopback(address.substr(0, address.rfind(':')));
+      return !is_loopback_host(address.substr(0, address.rfind(':')));
     });
   });
   if (!beyond || said.exchange(true)) return;

@@ -1,7 +1,11 @@
 #include "transport/passage.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <limits>
 #include <new>
+#include <ranges>
 
 #include "base/limits.h"
 
@@ -13,6 +17,13 @@ constexpr std::size_t kPassingMax = 4 * kRelayWindowBytes;  // from one to anoth
 // bytes of them for each operation, and its receiver reads.
 constexpr std::size_t kMessagesMax = 2 * kPassingMax;
 constexpr std::size_t kMessagesFew = 1U << 20;  // wait for a receiver that reads
+
+/// What a map of (from, to) holds of one sender.
+template <typename Map>
+auto of_sender(const Map& map, PeerId from) {
+  constexpr PeerId kLast{std::numeric_limits<std::uint64_t>::max()};
+  return std::ranges::subrange(map.lower_bound({from, PeerId{}}), map.upper_bound({from, kLast}));
+}
 
 }  // namespace
 
@@ -52,7 +63,7 @@ std::size_t Passage::waits_for(PeerId peer) const {
   std::size_t bytes = 0;
   const auto waiting = waiting_.find(peer);
   if (waiting == waiting_.end()) return bytes;
-  for (const auto& [from, of_sender] : waiting->second) bytes += of_sender;
+  for (const auto& [from, of_one] : waiting->second) bytes += of_one;
   return bytes;
 }
 
@@ -69,8 +80,10 @@ Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
     links_.give_up(from, "it sends more over this peer than it has credit for");
     return {};
   }
-  const std::size_t held_of_one = held_of(from);
-  if (held_of_one >= of_one_max_ && held_of_one >= routes_of(from) * kRelayWindowBytes) {
+  std::size_t held_of_one = 0;  // to all receivers
+  for (const auto& [pair, bytes] : of_sender(held_bytes_, from)) held_of_one += bytes;
+  const auto routes = static_cast<std::size_t>(std::ranges::distance(of_sender(routes_, from)));
+  if (held_of_one >= of_one_max_ && held_of_one >= routes * kRelayWindowBytes) {
     links_.give_up(from, "it sends more over this peer than it has credit for");
     return {};
   }
@@ -86,25 +99,6 @@ Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
   Passing& passing = passing_[token];
   passing = {between, std::move(buffer), relay_cost(header.bytes), false};
   return {passing.buffer.data(), token, 0};
-}
-
-/// To all receivers.
-std::size_t Passage::held_of(PeerId from) const {
-  std::size_t bytes = 0;
-  for (auto held = held_bytes_.lower_bound({from, PeerId{}});
-       held != held_bytes_.end() && held->first.first == from; ++held) {
-    bytes += held->second;
-  }
-  return bytes;
-}
-
-std::size_t Passage::routes_of(PeerId from) const {
-  std::size_t count = 0;
-  for (auto route = routes_.lower_bound({from, PeerId{}});
-       route != routes_.end() && route->first.first == from; ++route) {
-    ++count;
-  }
-  return count;
 }
 
 void Passage::arrived(const SegmentHeader& header, MemoryToken token) {

@@ -80,8 +80,6 @@ class Passage {
   };
   void cut(PeerId from, PeerId to, std::string_view why);
   void over(MemoryToken token, bool credit);
-  [[nodiscard]] std::size_t held_of(PeerId from) const;
-  [[nodiscard]] std::size_t routes_of(PeerId from) const;
 
   DirectLinks& links_;
   std::size_t of_one_max_;

@@ -42,11 +42,6 @@ namespace pccl {
 
 enum class RelayKind : std::uint8_t { open = 1, control = 2, down = 3, credit = 4, cut = 5 };
 
-/// Is a message of this kind sealed by one end for the other?
-[[nodiscard]] constexpr bool is_sealed(RelayKind kind) {
-  return kind == RelayKind::control || kind == RelayKind::down;
-}
-
 /// What an end says of itself when it opens a relayed link (trust/route_keys.h).
 struct RelayOpening {
   bool aes = false;

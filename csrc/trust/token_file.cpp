@@ -15,9 +15,10 @@
 #include <filesystem>
 #include <optional>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "trust/owned_file.h"
 
 namespace pccl {
 namespace {
@@ -28,31 +29,6 @@ constexpr std::chrono::milliseconds kLockMs{5000};  // another command holds the
 constexpr std::chrono::milliseconds kLockLookMs{20};
 
 Error invalid(std::string text) { return {ErrorCode::invalid, std::move(text)}; }
-
-std::string why(int error) { return std::generic_category().message(error); }
-
-class File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  [[nodiscard]] bool open() const { return fd_ >= 0; }
-  [[nodiscard]] int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-int open_file(const std::string& path, int flags) {
-  int fd = -1;
-  do {
-    fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY, 0600);
-  } while (fd < 0 && errno == EINTR);
-  return fd;
-}
 
 /// Has root given the file to a group of this process? Kubernetes hands a Secret so to a Pod that
 /// does not run as root: the file is root's, the group (fsGroup) reads it. Who is in that group,
@@ -92,11 +68,6 @@ Result<Secret> key_of(const std::string& path) {
   return *secret;
 }
 
-std::string folder_of(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
-
 /// The folder and those above it, for this user alone.
 Error make_folder(const std::string& folder) {
   std::filesystem::path made;
@@ -109,30 +80,9 @@ Error make_folder(const std::string& folder) {
   return {};
 }
 
-/// Makes or replaces `path`; after a crash it has its old content or the new one.
+/// For this user alone.
 Error write_private(const std::string& path, std::string_view text) {
-  const std::string fresh = path + ".new." + std::to_string(::getpid());
-  const auto failed = [&](const std::string& doing, const std::string& where) {
-    const int error = errno;
-    ::unlink(fresh.c_str());
-    return invalid(doing + " " + where + " failed: " + why(error));
-  };
-  ::unlink(fresh.c_str());  // of a process of the same number that was killed
-  {
-    const File file(open_file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW));
-    if (!file.open()) return failed("making", fresh);
-    while (!text.empty()) {
-      const ssize_t put = ::write(file.fd(), text.data(), text.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return failed("writing", fresh);
-      text.remove_prefix(static_cast<std::size_t>(put));
-    }
-    if (::fsync(file.fd()) != 0) return failed("syncing", fresh);
-  }
-  if (::rename(fresh.c_str(), path.c_str()) != 0) return failed("renaming to", path);
-  const File folder(open_file(folder_of(path), O_RDONLY | O_DIRECTORY));
-  if (!folder.open() || ::fsync(folder.fd()) != 0) return failed("syncing the folder of", path);
-  return {};
+  return replace_file(path, path + ".new." + std::to_string(::getpid()), text, 0600);
 }
 
 Error lock(const File& file, const std::string& path) {
@@ -166,18 +116,12 @@ SecretText::~SecretText() { OPENSSL_cleanse(text_.data(), text_.capacity()); }
 Error read_private(const std::string& what, const std::string& path, SecretText& to) {
   std::string& into = to.get();
   const std::string named = what + " " + path;
-  // A pipe at that path would hold this process up for ever.
-  const File file(open_file(path, O_RDONLY | O_NONBLOCK));
+  const File file = open_file(path, O_RDONLY);
   if (!file.open()) return invalid(named + " cannot be opened: " + why(errno));
-  struct stat seen{};
-  if (::fstat(file.fd(), &seen) != 0) return invalid(named + " cannot be read: " + why(errno));
-  if (!S_ISREG(seen.st_mode)) return invalid(named + " is no regular file");
-  if (seen.st_uid != ::geteuid() && seen.st_uid != 0) {
-    return invalid(named + " belongs to another user (id " + std::to_string(seen.st_uid) +
-                   "), who can change it: make a copy that is your own");
-  }
-  const unsigned others = seen.st_mode & 077U;
-  if (others != 0 && !(others == 040 && is_handed_out(seen))) {
+  const auto seen = owned(file, named, "make a copy that is your own");
+  if (!seen) return seen.error();
+  const unsigned others = seen.value().st_mode & 077U;
+  if (others != 0 && !(others == 040 && is_handed_out(seen.value()))) {
     return invalid(named + " may be read or changed by other users: chmod 600 " + path +
                    ", and if others could read it, replace what it holds");
   }
@@ -243,7 +187,7 @@ Error add_token(const std::string& path, const std::string& name,
   }
   if (Error error = make_folder(folder_of(path)); error.failed()) return error;
   const std::string lock_path = path + ".lock";
-  const File locked(open_file(lock_path, O_RDWR | O_CREAT | O_NOFOLLOW));
+  const File locked = open_file(lock_path, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (Error error = lock(locked, lock_path); error.failed()) return error;
   if (std::filesystem::is_symlink(std::filesystem::symlink_status(path))) {
     return invalid(path + " is a link: name the file itself");

@@ -25,6 +25,16 @@ TEST(Text, bytes_are_two_hexadecimal_digits_each) {
   EXPECT_EQ(hex_text(std::array<std::uint8_t, 4>{0x00, 0x0F, 0xA0, 0xFF}), "000fa0ff");
 }
 
+TEST(Text, a_loopback_host_is_what_only_this_machine_reaches) {
+  for (const char* host : {"localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"}) {
+    EXPECT_TRUE(is_loopback_host(host)) << host;
+  }
+  for (const char* host :
+       {"", "127.example.org", "128.0.0.1", "::", "0.0.0.0", "node1", "::ffff:1"}) {
+    EXPECT_FALSE(is_loopback_host(host)) << host;
+  }
+}
+
 TEST(Text, what_reaches_a_terminal_can_be_printed) {
   EXPECT_EQ(printable("node7/4711 \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"),
             "node7/4711 \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");

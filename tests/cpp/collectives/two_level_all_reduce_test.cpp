@@ -115,21 +115,5 @@ TEST(TwoLevelAllReduce, WhatCrossesIsLargeEnoughForBulkLanesAndFewSteps) {
   }
 }
 
-TEST(Sites, AreNumberedAsTheyComeAndLeftOutWhereTheyAreOfNoUse) {
-  EXPECT_EQ(numbered_sites({7, 7, 3, 7}), (Sites{0, 0, 1, 0}));
-  EXPECT_EQ(numbered_sites({}), Sites{});
-  EXPECT_EQ(numbered_sites({4}), Sites{});
-  EXPECT_EQ(numbered_sites({4, 4, 4}), Sites{});
-  EXPECT_EQ(numbered_sites({4, 5, 6}), Sites{});
-  std::vector<std::uint32_t> many(kSitesMax + 1);
-  for (std::uint32_t i = 0; i < many.size(); ++i) many[i] = i;
-  many.push_back(0);
-  EXPECT_EQ(numbered_sites(many), Sites{});
-  many.erase(many.begin());
-  EXPECT_EQ(numbered_sites(many).size(), 0U);  // nobody is beside another one
-  many.push_back(many.back());
-  EXPECT_EQ(numbered_sites({1, 1}), Sites{});
-}
-
 }  // namespace
 }  // namespace pccl::test
