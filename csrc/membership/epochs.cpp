@@ -543,6 +543,69 @@ void forget_run(State& s) {
   s.sites_told.clear();
 }
 
+/// How the epoch differs from the one before: members, relays, rings.
+void say_start(State& s, const Epoch* before, const Epoch& epoch, Actions& out) {
+  const std::string head =
+      "epoch " + to_string(epoch.id) + ", " + count_of(epoch.members.size(), "member") + ": ";
+  for (const std::string& line : changes(s, before, epoch.members)) {
+    out.push_back(Say{false, head + line});
+  }
+  for (const std::string& line : new_relays(before, epoch)) {
+    out.push_back(Say{false, head + line});
+  }
+  for (const std::string& line : changed_rings(s, before, epoch)) {
+    out.push_back(Say{false, head + line});
+  }
+}
+
+/// Forgets what was said of peers that are gone.
+void forget_gone(State& s) {
+  std::erase_if(s.unreachable, [&](const auto& entry) {
+    return !s.peers.contains(entry.first) || is_own_member(s, entry.first);
+  });
+  std::erase_if(s.cannot, [&](const auto& pair) {
+    return !s.peers.contains(pair.first) ||
+           (!s.peers.contains(pair.second) && !is_own_member(s, pair.second));
+  });
+  forget_reached(s);
+}
+
+/// What the verdict says is committed, and what it answers, is so from now on.
+void take_verdict(State& s, const Judgement& verdict) {
+  s.committed = verdict.committed;
+  for (const auto& [group, mates] : s.groups) {
+    OpSet& set = s.committed[group];
+    if (set.below.step < verdict.passed) set = OpSet{OpKey{verdict.passed, 0}, {}};
+  }
+  for (const auto& [group, set] : verdict.committed) {
+    const std::optional<OpKey> newest = newest_of(set);
+    if (newest) s.newest_commit[group] = std::max(s.newest_commit[group], *newest);
+  }
+  s.flags = verdict.flags;
+  s.failure = verdict.failure;
+}
+
+/// Each group's members are told to start, with the verdict and the lines that hold for the group.
+void send_starts(State& s, EpochId epoch, Judgement& verdict,
+                 std::map<std::uint32_t, std::vector<StepFlag>>& flags, Actions& out) {
+  std::erase_if(s.sites_told, [&](const auto& told) { return !s.groups.contains(told.first); });
+  for (const auto& [group, mates] : s.groups) {
+    const Lines lines = master::lines(s, group);
+    if (lines.farthest_us >= kFarUs && s.topology.told(group, lines.mbit_per_s)) {
+      out.push_back(Say{false, rate_text(s, group, lines.mbit_per_s)});
+    }
+    const std::string text = text_of_sites(s, group, lines.sites);
+    if (!text.empty()) out.push_back(Say{false, text});
+    send_all(s, mates,
+             Start{epoch,
+                   Verdict{verdict.committed[group], verdict.failure, flags[group], verdict.passed,
+                           verdict.pinned},
+                   {},
+                   lines},
+             out);
+  }
+}
+
 }  // namespace
 
 void start(State& s, const std::optional<Epoch>& before, Actions& out) {
@@ -551,23 +614,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   Judgement verdict = judge(s, epoch, Numbering{s.held->passed, s.held->pinned});
   const std::set<PeerId> leavers = s.leavers;
   const bool founding = verdict.passed == 0 && epoch.boundary;
-  const std::string head =
-      "epoch " + to_string(epoch.id) + ", " + count_of(epoch.members.size(), "member") + ": ";
-  for (std::string& line : changes(s, before ? &*before : nullptr, epoch.members)) {
-    out.push_back(Say{false, head + line});
-  }
-  for (const Relay& relay : epoch.relays) {
-    if (before && contains_relays(before->relays, {relay})) continue;
-    const auto named = [&](PeerId p) {
-      return name_of(epoch.members, *std::find_if(epoch.members.begin(), epoch.members.end(),
-                                                  [&](const Member& m) { return m.peer() == p; }));
-    };
-    out.push_back(Say{false, head + named(relay.a) + " and " + named(relay.b) +
-                                 " reach each other over " + named(relay.via)});
-  }
-  for (const std::string& line : changed_rings(s, before ? &*before : nullptr, epoch)) {
-    out.push_back(Say{false, head + line});
-  }
+  say_start(s, before ? &*before : nullptr, epoch, out);
   if (before) remember_parted(s, before->members, epoch.members);
   for (const Member& m : epoch.members) {
     const Report& report = s.peers.at(m.peer()).report;
@@ -581,14 +628,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   s.left.insert(leavers.begin(), leavers.end());
   if (before) count_losses(s, before->members, epoch.members);
   s.kept_waiting.clear();
-  std::erase_if(s.unreachable, [&](const auto& entry) {
-    return !s.peers.contains(entry.first) || is_own_member(s, entry.first);
-  });
-  std::erase_if(s.cannot, [&](const auto& pair) {
-    return !s.peers.contains(pair.first) ||
-           (!s.peers.contains(pair.second) && !is_own_member(s, pair.second));
-  });
-  forget_reached(s);
+  forget_gone(s);
 
   // A verdict fixes the answers about its steps, as a commit does.
   if (!epoch.boundary) {
@@ -596,19 +636,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     for (const std::uint64_t step : verdict.commit_steps) verdict.flags.try_emplace(step, votes);
   }
   s.running = true;
-  s.committed = verdict.committed;
-  for (const auto& [group, mates] : s.groups) {
-    OpSet& set = s.committed[group];
-    if (set.below.step < verdict.passed) set = OpSet{OpKey{verdict.passed, 0}, {}};
-  }
-  for (const auto& [group, set] : verdict.committed) {
-    const std::optional<OpKey> newest = newest_of(set);
-    if (!newest) continue;
-    auto& made = s.newest_commit[group];
-    made = std::max(made, *newest);
-  }
-  s.flags = verdict.flags;
-  s.failure = verdict.failure;
+  take_verdict(s, verdict);
   s.wishes = !who_leaves_at_once(s, epoch.members).empty();
   std::map<std::uint32_t, std::vector<StepFlag>> flags;
   for (const auto& [group, mates] : s.groups) flags[group] = flags_for(s, verdict, mates);
@@ -618,22 +646,7 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
     peer.report.started_members.clear();  // they are the register's
     if (epoch.boundary) peer.report.issued = OpKey{verdict.passed, 0};
   }
-  std::erase_if(s.sites_told, [&](const auto& told) { return !s.groups.contains(told.first); });
-  for (const auto& [group, mates] : s.groups) {
-    const Lines lines = master::lines(s, group);
-    if (lines.farthest_us >= kFarUs && s.topology.told(group, lines.mbit_per_s)) {
-      out.push_back(Say{false, rate_text(s, group, lines.mbit_per_s)});
-    }
-    const std::string text = text_of_sites(s, group, lines.sites);
-    if (!text.empty()) out.push_back(Say{false, text});
-    send_all(s, mates,
-             Start{epoch.id,
-                   Verdict{verdict.committed[group], verdict.failure, flags[group], verdict.passed,
-                           verdict.pinned},
-                   {},
-                   lines},
-             out);
-  }
+  send_starts(s, epoch.id, verdict, flags, out);
   dismiss(s, leavers, before ? before->members : std::vector<Member>{}, seats,
           "epoch " + to_string(epoch.id) + " goes on without this peer", out);
   if (founding) {

@@ -164,6 +164,8 @@ bool reaches_again(State& s, PeerId p);
 [[nodiscard]] std::set<PeerId> let_try_again(State& s);
 /// Forgets of pairs which can reach each other again the third members that were tried, and why.
 void forget_reached(State& s);
+/// A line for the log for each relay that the epoch before, if there was one, had not.
+[[nodiscard]] std::vector<std::string> new_relays(const Epoch* before, const Epoch& epoch);
 /// Takes from the register's epoch which members cannot reach each other, for a master that takes
 /// over.
 void recall_relays(State& s);

@@ -95,6 +95,22 @@ std::vector<Relay> relays(const State& s, const std::vector<Member>& members) {
   return out;
 }
 
+std::vector<std::string> new_relays(const Epoch* before, const Epoch& epoch) {
+  const auto named = [&](PeerId p) {
+    return name_of(epoch.members, *std::find_if(epoch.members.begin(), epoch.members.end(),
+                                                [&](const Member& m) { return m.peer() == p; }));
+  };
+  std::vector<std::string> lines;
+  for (const Relay& relay : epoch.relays) {
+    if (before != nullptr &&
+        std::find(before->relays.begin(), before->relays.end(), relay) != before->relays.end())
+      continue;
+    lines.push_back(named(relay.a) + " and " + named(relay.b) + " reach each other over " +
+                    named(relay.via));
+  }
+  return lines;
+}
+
 void recall_relays(State& s) {
   if (const Epoch* epoch = own(s)) {
     for (const Relay& relay : epoch->relays) s.cannot.insert({relay.b, relay.a});
