@@ -113,5 +113,5 @@ def file_to_serve(arguments: argparse.Namespace, *, shared: bool) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this machine alone reaches the address, as csrc/master/server.cpp sees it."""
+    """Whether this machine alone reaches the address, as is_loopback_host of csrc/base/text.h says."""
     return host in ("localhost", "::1") or bool(re.fullmatch(r"127\.[0-9.]+", host))

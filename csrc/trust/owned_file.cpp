@@ -45,7 +45,9 @@ Error replace_file(const std::string& path, const std::string& fresh, std::strin
   ::unlink(fresh.c_str());  // of a process that was killed, or what another user has put there
   {
     const File file = open_file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
-    if (!file.open()) return failed("making", fresh);
+    if (!file.open()) {  // another process may have made one that is its own
+      return Error{ErrorCode::invalid, "making " + fresh + " failed: " + why(errno)};
+    }
     while (!text.empty()) {
       const ssize_t put = ::write(file.fd(), text.data(), text.size());
       if (put < 0 && errno == EINTR) continue;
@@ -56,7 +58,8 @@ Error replace_file(const std::string& path, const std::string& fresh, std::strin
   }
   if (::rename(fresh.c_str(), path.c_str()) != 0) return failed("renaming to", path);
   const File folder = open_file(folder_of(path), O_RDONLY | O_DIRECTORY);
-  if (!folder.open() || ::fsync(folder.fd()) != 0) return failed("syncing the folder of", path);
+  if (!folder.open()) return failed("opening the folder of", path);
+  if (::fsync(folder.fd()) != 0) return failed("syncing the folder of", path);
   return {};
 }
 

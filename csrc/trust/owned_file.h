@@ -47,7 +47,7 @@ class File {
 /// Makes or replaces `path`; a crash at any moment leaves the old file or the new one. `fresh` lies
 /// beside it and is made anew: what a killed process or another user has put there, or at `path`,
 /// is neither written to nor followed. An error names the step that failed; `path` is as it was
-/// then, but where its folder could not be synced.
+/// then, but where its folder could not be opened or synced.
 [[nodiscard]] Error replace_file(const std::string& path, const std::string& fresh,
                                  std::string_view text, mode_t mode);
 

@@ -131,7 +131,6 @@ FOUND_BY_WAITING: list[Plant] = [
     ("calls", "held calls", "stream waits", "ended after"),
     ("stuck", "first use", "stream waits", "has not returned from a call"),
     ("stuck", "copies", "stream waits", "rank 0 was still at work"),
-    ("leak", "memory", "CPU waits", "was not given back"),
 ]
 FOUND_AT_ONCE: list[Plant] = [
     ("wrong", "GPU results", "CPU waits", "1 of 2000001 values are wrong; at 2000000 is"),
@@ -143,6 +142,7 @@ FOUND_AT_ONCE: list[Plant] = [
     ("busy", "ends", "killed, stream waits", "the stream was not free after the kill"),
     ("barrier", "torch calls", "device_id, CPU waits", "barrier() passed an open all_reduce"),
     ("alone", "trainers", "CPU waits", "DDP trains other weights than gloo"),
+    ("leak", "memory", "CPU waits", "was not given back"),
     ("leak", "soak", "stream waits", "MiB more than after"),
 ]
 
@@ -173,7 +173,8 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Plant, Fu
 
     def begin(fault: Plant) -> Future[Result]:
         *asked, expected = fault
-        limit_s = 40.0 if "still at work" in expected else LIMIT_S
+        # Without a fault these take 18 s beside each other, and 37 s on one core.
+        limit_s = 90.0 if "still at work" in expected else LIMIT_S
         return pool.submit(planted, tmp_path_factory.mktemp("planted"), *asked, limit_s)
 
     with ThreadPoolExecutor(len(FOUND_BY_WAITING)) as pool:

@@ -41,8 +41,13 @@ TEST_F(OwnedFile, IsMadeAndReplacedWithItsModeAndLeavesNothingBesideIt) {
     EXPECT_FALSE(replace(text).failed());
     EXPECT_EQ(text_of(path_), text);
   }
-  EXPECT_EQ(fs::status(path_).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(fs::status(path_).permissions(), fs::perms(0600));
   EXPECT_FALSE(fs::exists(fresh_));
+
+  const mode_t umask = ::umask(022);
+  EXPECT_FALSE(replace_file(path_, fresh_, "for all", 0644).failed());
+  ::umask(umask);
+  EXPECT_EQ(fs::status(path_).permissions(), fs::perms(0644));
 }
 
 TEST_F(OwnedFile, WhatLiesAtTheFreshOneOrAtThePathIsNotFollowed) {
@@ -72,10 +77,16 @@ TEST_F(OwnedFile, APipeIsRefusedWithoutWaitingForItsOtherEnd) {
   EXPECT_EQ(seen.error().text, "the file X is no regular file");
 }
 
-TEST_F(OwnedFile, OfAnotherUserIsRefusedAndRootsIsNot) {
+TEST_F(OwnedFile, OfThisUserAndOfRootAreTaken) {
   put(path_, "text");
-  ASSERT_TRUE(owned(open_file(path_, O_RDONLY), "the file X", "copy it"));
-  if (::chown(path_.c_str(), 12345, 12345) != 0) return;  // only root may give a file away
+  EXPECT_TRUE(owned(open_file(path_, O_RDONLY), "the file X", "copy it"));
+  EXPECT_TRUE(owned(open_file("/etc/passwd", O_RDONLY), "the file X", "copy it"));
+}
+
+TEST_F(OwnedFile, OfAnotherUserIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root gives files to others";
+  put(path_, "text");
+  ASSERT_EQ(::chown(path_.c_str(), 12345, 12345), 0);
   const auto seen = owned(open_file(path_, O_RDONLY), "the file X", "copy it");
   ASSERT_FALSE(seen);
   EXPECT_EQ(seen.error().text,

@@ -20,10 +20,10 @@ namespace {
 constexpr std::uint64_t kTogetherMs = 45000;  // a send and its receive meet within this
 constexpr std::uint64_t kTogetherInGroupMs = 15000;
 
-std::string name_of(PeerId peer) { return peer == PeerId{} ? "any" : to_string(peer).substr(0, 4); }
+std::string end_of(PeerId peer) { return peer == PeerId{} ? "any" : to_string(peer).substr(0, 4); }
 
 std::string told(const Message& m) {
-  return name_of(m.from) + " to " + name_of(m.to) + ", tag " + std::to_string(m.tag) + ", " +
+  return end_of(m.from) + " to " + end_of(m.to) + ", tag " + std::to_string(m.tag) + ", " +
          std::to_string(m.bytes.size()) + " bytes, posted at " + std::to_string(m.posted_ms) +
          " ms" +
          (m.completions == 0
