@@ -113,5 +113,5 @@ def file_to_serve(arguments: argparse.Namespace, *, shared: bool) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this machine alone reaches the address, as is_loopback_host of csrc/base/text.h says."""
+    """Whether this machine alone reaches the address, as csrc/base/text.h says it of a host."""
     return host in ("localhost", "::1") or bool(re.fullmatch(r"127\.[0-9.]+", host))
