@@ -16,7 +16,6 @@
 
 #include "base/assert.h"
 #include "base/log.h"
-#include "master/register_file.h"
 #include "master/server.h"
 #include "transport/background.h"
 #include "transport/loop.h"

@@ -558,7 +558,7 @@ void say_start(State& s, const Epoch* before, const Epoch& epoch, Actions& out) 
   }
 }
 
-/// Forgets what was said of peers that are gone.
+/// Forgets who could not be reached, where that peer is gone or has become a member.
 void forget_gone(State& s) {
   std::erase_if(s.unreachable, [&](const auto& entry) {
     return !s.peers.contains(entry.first) || is_own_member(s, entry.first);

@@ -82,8 +82,10 @@ Placement Passage::take_in(PeerId from, const SegmentHeader& header) {
   }
   std::size_t held_of_one = 0;  // to all receivers
   for (const auto& [pair, bytes] : of_sender(held_bytes_, from)) held_of_one += bytes;
-  const auto routes = static_cast<std::size_t>(std::ranges::distance(of_sender(routes_, from)));
-  if (held_of_one >= of_one_max_ && held_of_one >= routes * kRelayWindowBytes) {
+  const auto routes = [&] {
+    return static_cast<std::size_t>(std::ranges::distance(of_sender(routes_, from)));
+  };
+  if (held_of_one >= of_one_max_ && held_of_one >= routes() * kRelayWindowBytes) {
     links_.give_up(from, "it sends more over this peer than it has credit for");
     return {};
   }
