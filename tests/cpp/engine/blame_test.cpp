@@ -161,8 +161,9 @@ class Ranks {
     const bool has_outputs =
         at_root || (what.kind != OpKind::reduce && what.kind != OpKind::gather);
     OpRequest request;
-    request.descriptor = {what.kind, reduces ? ReduceOp::sum : ReduceOp::none, DType::u8, root,
-                          what.bytes};
+    // Large elements: there are fewer of them to add, and adding them is most of the time.
+    request.descriptor = {what.kind, reduces ? ReduceOp::sum : ReduceOp::none, DType::i64, root,
+                          what.bytes / sizeof(std::int64_t)};
     const Buffer one{nullptr, what.bytes};
     if (!barrier && has_inputs) request.inputs.assign(input_per_rank(what.kind) ? size : 1, one);
     if (!barrier && has_outputs) request.outputs.assign(output_per_rank(what.kind) ? size : 1, one);
