@@ -1,5 +1,5 @@
 // A small seeded generator (splitmix64) for simulation, back-off and tests. Not for secrets: those
-// come from OpenSSL, in transport/.
+// come from OpenSSL (trust/random_bytes.h).
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "engine/calls.h"
 #include "engine/engine_core.h"
+#include "transport/address.h"
 #include "transport/channel.h"
 #include "transport/fd_registry.h"
 #include "transport/loop.h"

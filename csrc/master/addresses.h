@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "transport/address.h"
 #include "transport/channel.h"
-#include "transport/sys.h"
 
 namespace pccl::master {
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "master/addresses.h"
+#include "transport/address.h"
 #include "transport/clock.h"
 #include "wire/codec.h"
 

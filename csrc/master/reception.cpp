@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "master/addresses.h"
+#include "transport/address.h"
 #include "transport/clock.h"
 #include "transport/network.h"
 #include "wire/codec.h"

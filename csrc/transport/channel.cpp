@@ -17,10 +17,10 @@
 #include "transport/framing.h"
 #include "transport/gate.h"
 #include "transport/handshake.h"
+#include "transport/listen.h"
 #include "transport/loop.h"
 #include "transport/receive_budget.h"
 #include "transport/stream.h"
-#include "transport/sys.h"
 #include "transport/talk.h"
 
 namespace pccl {

@@ -110,11 +110,4 @@ class Dial {
     Loop& loop, const std::string& address, std::uint64_t timeout_ms,
     std::function<void(Result<std::unique_ptr<Channel>>)> done, const Entry& entry = {});
 
-/// "host:port", "[v6]:port" -> host and port.
-struct HostPort {
-  std::string host;
-  std::uint16_t port = 0;
-};
-[[nodiscard]] Result<HostPort> parse_address(const std::string& address);
-
 }  // namespace pccl

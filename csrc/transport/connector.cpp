@@ -8,7 +8,10 @@
 
 #include "base/limits.h"
 #include "base/text.h"
+#include "transport/address.h"
+#include "transport/listen.h"
 #include "transport/loop_state.h"
+#include "transport/sys.h"
 
 namespace pccl {
 namespace {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "transport/address.h"
 #include "transport/loop.h"
 #include "transport/poll.h"
-#include "transport/sys.h"
 
 namespace pccl {
 

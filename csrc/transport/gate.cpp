@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/protocol.h"
+#include "transport/address.h"
 #include "transport/local_socket.h"
 #include "transport/sys.h"
 

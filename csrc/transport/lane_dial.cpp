@@ -9,7 +9,7 @@
 #include "transport/local_socket.h"
 #include "transport/shared_memory.h"
 #include "transport/shared_stream.h"
-#include "transport/sys.h"
+#include "trust/random_bytes.h"
 
 namespace pccl {
 namespace {

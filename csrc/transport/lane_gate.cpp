@@ -4,7 +4,6 @@
 
 #include "transport/local_socket.h"
 #include "transport/shared_stream.h"
-#include "transport/sys.h"
 
 namespace pccl {
 

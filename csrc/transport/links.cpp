@@ -15,6 +15,7 @@
 #include "transport/lane_gate.h"
 #include "transport/last_word.h"
 #include "transport/link.h"
+#include "transport/listen.h"
 #include "transport/local_socket.h"
 #include "transport/loop.h"
 #include "transport/parking.h"
@@ -23,6 +24,7 @@
 #include "transport/stream_lane.h"
 #include "transport/sys.h"
 #include "transport/transport.h"
+#include "trust/random_bytes.h"
 
 namespace pccl {
 namespace {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/limits.h"
+#include "transport/address.h"
 #include "transport/framing.h"
 #include "transport/sys.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "transport/sys.h"
+#include "transport/address.h"
 
 namespace pccl {
 

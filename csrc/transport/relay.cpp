@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "transport/loop.h"
-#include "transport/sys.h"
 
 namespace pccl {
 namespace {

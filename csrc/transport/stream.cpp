@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "transport/address.h"
 #include "transport/local_socket.h"
 #include "transport/sys.h"
 

@@ -3,13 +3,13 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "base/assert.h"
+#include "trust/random_bytes.h"
 
 namespace pccl {
 namespace {
@@ -65,7 +65,7 @@ bool Secret::same_as(const Secret& other) const {
 
 Secret random_secret() {
   std::array<std::uint8_t, Secret::kBytes> bytes{};
-  PCCL_ASSERT(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1);
+  random_bytes(bytes);
   const Secret secret(bytes);
   OPENSSL_cleanse(bytes.data(), bytes.size());
   return secret;

@@ -5,6 +5,8 @@
 
 #include <climits>
 
+#include "transport/address.h"
+
 namespace pccl {
 namespace {
 

@@ -19,8 +19,9 @@
 #include "base/protocol.h"
 #include "recorder.h"
 #include "support.h"
+#include "transport/address.h"
 #include "transport/handshake.h"
-#include "transport/sys.h"
+#include "transport/listen.h"
 #include "transport/transport.h"
 
 namespace pccl {

@@ -11,7 +11,9 @@
 #include "base/limits.h"
 #include "recorder.h"
 #include "support.h"
+#include "transport/address.h"
 #include "transport/lane_dial.h"
+#include "transport/listen.h"
 #include "transport/transport.h"
 
 namespace pccl {

@@ -14,7 +14,6 @@
 #include "memory_lane.h"
 #include "support.h"
 #include "transport/stream_lane.h"
-#include "transport/sys.h"
 #include "transport/tls_stream.h"
 
 namespace pccl {

@@ -9,9 +9,10 @@
 #include "recorder.h"
 #include "support.h"
 #include "tap.h"
+#include "transport/address.h"
 #include "transport/handshake.h"
 #include "transport/lane_dial.h"
-#include "transport/sys.h"
+#include "transport/listen.h"
 #include "transport/transport.h"
 
 namespace pccl {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "support.h"
-#include "transport/sys.h"
+#include "transport/address.h"
 
 namespace pccl {
 namespace {

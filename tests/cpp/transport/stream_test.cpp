@@ -14,7 +14,6 @@
 #include "memory_stream.h"
 #include "support.h"
 #include "transport/stream_lane.h"
-#include "transport/sys.h"
 #include "transport/talk.h"
 
 namespace pccl {

@@ -16,9 +16,10 @@
 #include <vector>
 
 #include "base/log.h"
+#include "transport/address.h"
+#include "transport/listen.h"
 #include "transport/loop.h"
 #include "transport/stream.h"
-#include "transport/sys.h"
 #include "transport/tls_stream.h"
 
 namespace pccl::test {

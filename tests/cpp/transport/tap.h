@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "support.h"
+#include "transport/address.h"
+#include "transport/listen.h"
 
 namespace pccl::test {
 

@@ -13,11 +13,12 @@
 #include "base/protocol.h"
 #include "input.h"
 #include "targets.h"
+#include "transport/address.h"
 #include "transport/entrance.h"
 #include "transport/lane_dial.h"
 #include "transport/lane_gate.h"
+#include "transport/listen.h"
 #include "transport/loop.h"
-#include "transport/sys.h"
 #include "transport/talk.h"
 
 namespace pccl::fuzz {

@@ -15,7 +15,6 @@
 #include "input.h"
 #include "targets.h"
 #include "transport/loop.h"
-#include "transport/sys.h"
 
 namespace pccl::fuzz {
 namespace {
