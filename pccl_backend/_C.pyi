@@ -106,6 +106,11 @@ def boundary_next(timeout_s: float, talk: object) -> bool:
     boundary sets `talk.is_open` to False.
     """
 
+def copy_results() -> None:
+    """Copies results that lie in temporaries into their tensors, of all operations that are over,
+    waited for or not: at a boundary tensors are read.
+    """
+
 def boundary_root(
     present: bool, revision: int, digest: bytes, items: list[tuple[int, int]], keep: object
 ) -> None:

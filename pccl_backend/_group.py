@@ -335,6 +335,7 @@ class ElasticGroup:
         if shared is None:
             self._module.boundary_root(False, 0, NO_STATE, [], None)
             return
+        self._module.copy_results()
         shared.settle(contributors or None)
         offer = shared.snapshot()
         self._module.boundary_root(True, offer.revision, offer.digest, offer.items, offer.keep)

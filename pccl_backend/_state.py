@@ -408,6 +408,7 @@ def decode_manifest(text: bytes) -> Manifest:
     except (
         ValueError,
         TypeError,
+        OverflowError,  # a float that is too large
         RecursionError,
     ) as error:  # UnicodeError, JSONDecodeError: ValueError
         raise ProtocolError(f"a received manifest cannot be read: {error}") from None

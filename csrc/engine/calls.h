@@ -49,9 +49,10 @@ class Calls {
     post([owed = std::move(owed)] { owed->run(); }, cost);
   }
   /// What `function` returns, which runs on the thread that drives; nothing: it has not run within
-  /// kAnswerMs, or never will. It may still run after that, so it keeps to what it owns.
+  /// `limit_ms`, or never will. It may still run after that, so it keeps to what it owns.
   template <typename F>
-  [[nodiscard]] std::optional<std::invoke_result_t<F&>> ask(F function) const {
+  [[nodiscard]] std::optional<std::invoke_result_t<F&>> ask(
+      F function, std::uint64_t limit_ms = kAnswerMs) const {
     using Answer = std::invoke_result_t<F&>;
     if (driver_ && driver_->is_current()) return function();
     auto promise = std::make_shared<std::promise<Answer>>();
@@ -59,7 +60,7 @@ class Calls {
     post([promise = std::move(promise), f = std::move(function)]() mutable {
       promise->set_value(f());
     });
-    if (answer.wait_for(std::chrono::milliseconds(kAnswerMs)) != std::future_status::ready) {
+    if (answer.wait_for(std::chrono::milliseconds(limit_ms)) != std::future_status::ready) {
       return std::nullopt;
     }
     try {

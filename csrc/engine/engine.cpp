@@ -20,7 +20,8 @@
 namespace pccl {
 namespace {
 
-constexpr int kDescriptorsToStart = 16;  // libuv aborts the process where it finds too few
+constexpr int kDescriptorsToStart = 16;      // libuv aborts the process where it finds too few
+constexpr std::uint64_t kMembersMs = 30000;  // to say who is in a group that has just been made
 // To here the caller's own thread begins an operation; above, sending the first segments takes so
 // long that a program which overlaps communication with its own work would notice.
 constexpr std::uint64_t kBeginInCallerBytes = 256U << 10;
@@ -93,7 +94,8 @@ class ThreadedEngine : public Engine {
   }
 
   std::vector<Handle> members_of(GroupId id) const override {
-    return calls_.ask([this, id] { return core_->members_of(id); }).value_or(std::vector<Handle>{});
+    return calls_.ask([this, id] { return core_->members_of(id); }, kMembersMs)
+        .value_or(std::vector<Handle>{});
   }
 
   Run& run() override { return *run_; }
@@ -118,6 +120,13 @@ class ThreadedEngine : public Engine {
           if (Group* group = core_->find(id)) group->inputs_came(*g);
         },
         cost);
+  }
+
+  std::shared_ptr<Ticket> memory_free(GroupId id, std::vector<Buffer> memory) override {
+    return calls_.posted([this, id, m = std::move(memory)](const std::shared_ptr<Ticket>& ticket) {
+      const Group* group = core_->find(id);
+      complete_after(group == nullptr ? Tickets{} : group->users_of(m), ticket);
+    });
   }
 
   bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) override {

@@ -52,7 +52,8 @@ class Engine {
                                                                  std::vector<PeerId> members,
                                                                  std::int32_t rank,
                                                                  std::uint64_t timeout_ms) = 0;
-  /// The members by rank; empty: there is no such group.
+  /// The members by rank; empty: there is no such group, or the engine has not answered in half a
+  /// minute.
   [[nodiscard]] virtual std::vector<Handle> members_of(GroupId fixed_group) const = 0;
 
   /// The run that this process takes part in, whose members are the elastic group.
@@ -62,6 +63,10 @@ class Engine {
   [[nodiscard]] virtual std::shared_ptr<Ticket> post(GroupId group, OpRequest request) = 0;
   /// More of the inputs of the operation with this gate has come. (If the rest never comes: abort.)
   virtual void inputs_came(GroupId group, std::shared_ptr<const InputGate> gate) = 0;
+  /// Completes when the collectives of the group that were posted before, and that use this memory,
+  /// have their outcomes, whatever these are.
+  [[nodiscard]] virtual std::shared_ptr<Ticket> memory_free(GroupId group,
+                                                            std::vector<Buffer> memory) = 0;
   /// Waits as Ticket::wait does; meanwhile this thread drives the engine, which is the fastest way
   /// for a small operation.
   virtual bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) = 0;

@@ -260,6 +260,14 @@ void Group::start_deferred() {
   starting_deferred_ = false;
 }
 
+Tickets Group::users_of(const std::vector<Buffer>& memory) const {
+  Tickets tickets;
+  for (const auto& [key, pending] : ops_) {
+    if (pending.op->uses(memory)) tickets.push_back(pending.op->ticket());
+  }
+  return tickets;
+}
+
 void Group::fail_pending(const Error& error) {
   for (auto& [key, pending] : ops_) stop(pending);  // so that none begins when one has ended
   for (const OpKey key : ops_.keys()) {

@@ -469,14 +469,13 @@ void Operation::drain() {
 std::uint64_t Operation::output_bytes() const { return total_bytes(request_.outputs); }
 
 bool Operation::overlaps(const Operation& other) const {
-  const auto any = [](const std::vector<Buffer>& as, const std::vector<Buffer>& bs) {
-    return std::any_of(as.begin(), as.end(), [&](const Buffer& a) {
-      return std::any_of(bs.begin(), bs.end(), [&](const Buffer& b) { return touch(a, b); });
-    });
-  };
   const OpRequest& o = other.request_;
-  return any(request_.outputs, o.outputs) || any(request_.outputs, o.inputs) ||
-         any(request_.inputs, o.outputs);
+  return touch(request_.outputs, o.outputs) || touch(request_.outputs, o.inputs) ||
+         touch(request_.inputs, o.outputs);
+}
+
+bool Operation::uses(const std::vector<Buffer>& memory) const {
+  return touch(request_.inputs, memory) || touch(request_.outputs, memory);
 }
 
 bool Operation::waits_for_inputs() const {

@@ -1,6 +1,7 @@
 // A program's call on a group: one operation, its memory, and the numbering of its ranks.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,13 @@ struct Buffer {
 /// Do the two overlap?
 inline bool touch(const Buffer& a, const Buffer& b) {
   return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
+
+/// Does one of the first overlap one of the second?
+inline bool touch(const std::vector<Buffer>& some, const std::vector<Buffer>& others) {
+  return std::any_of(some.begin(), some.end(), [&](const Buffer& a) {
+    return std::any_of(others.begin(), others.end(), [&](const Buffer& b) { return touch(a, b); });
+  });
 }
 
 inline std::uint64_t total_bytes(const std::vector<Buffer>& buffers) {

@@ -1,7 +1,9 @@
 // Ticket: where a user's thread meets the engine's.
 #include "engine/ticket.h"
 
+#include <atomic>
 #include <chrono>
+#include <utility>
 
 namespace pccl {
 
@@ -46,6 +48,15 @@ void Ticket::complete(Error error) {
     changed_.notify_all();
   }
   for (const auto& callback : callbacks) callback();
+}
+
+void complete_after(const Tickets& those, std::shared_ptr<Ticket> ticket) {
+  const auto left = std::make_shared<std::atomic<std::size_t>>(those.size() + 1);
+  const auto one_less = [left, ticket = std::move(ticket)] {
+    if (left->fetch_sub(1) == 1) ticket->complete({});
+  };
+  for (const auto& one : those) one->on_done(one_less);
+  one_less();
 }
 
 }  // namespace pccl

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -49,5 +50,10 @@ class Ticket {
   Error error_;
   std::vector<std::function<void()>> callbacks_;
 };
+
+using Tickets = std::vector<std::shared_ptr<Ticket>>;
+
+/// Completes `ticket`, without an error, when all of `those` have their outcomes.
+void complete_after(const Tickets& those, std::shared_ptr<Ticket> ticket);
 
 }  // namespace pccl

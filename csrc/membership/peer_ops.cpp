@@ -239,10 +239,11 @@ void decide_all(State& s, const Verdict& verdict, const std::optional<Epoch>& be
 }
 
 void returned(State& s, OpKey key, Actions& out) {
-  const auto found = s.renumber.find(key);
-  if (found == s.renumber.end()) return;
-  s.pinned = std::move(found->second);
-  s.renumber.erase(s.renumber.begin(), std::next(found));
+  // A program need not wait for every operation: what an earlier one would have brought counts too.
+  const auto later = s.renumber.upper_bound(key);
+  if (later == s.renumber.begin()) return;
+  s.pinned = std::move(std::prev(later)->second);
+  s.renumber.erase(s.renumber.begin(), later);
   out.push_back(Renumber{own_group(s, s.pinned)});
 }
 

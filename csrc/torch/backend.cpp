@@ -29,9 +29,9 @@ using Millis = PcclBackend::Millis;
 using WorkPtr = PcclBackend::WorkPtr;
 
 constexpr int kAnyRank = -1;
-std::atomic<std::uint64_t> instances{0};     // of Backends in this process
-constexpr std::size_t kCoalescedMin = 1024;  // of one thread, before completed ones are dropped
-constexpr std::uint64_t kDrainMs = 5000;     // for callbacks of users, at the end of the process
+std::atomic<std::uint64_t> instances{0};   // of Backends in this process
+constexpr std::size_t kCoalescedMin = 16;  // of one thread, before completed ones are dropped
+constexpr std::uint64_t kDrainMs = 5000;   // for callbacks of users, at the end of the process
 
 /// Titles of the profiler's events, in gloo's words, as torch's own tests expect them.
 const char* title_of(OpKind kind) {
@@ -201,6 +201,26 @@ c10d::ErrorType PcclBackend::getError() {
 
 // ------------------------------------------------------------------------------- posting
 
+/// A collective begins after earlier ones of its group whose memory it shares. The engine sees to
+/// it where it uses that memory itself. Where a temporary stands between, the call waits.
+void PcclBackend::wait_for_memory(const GroupContext& context, const Call& call) {
+  const std::vector<Buffer> apart = call.apart();
+  if (apart.empty() && context.uncopied->empty()) return;
+  const std::vector<Buffer> memory = call.all_memory();
+  for (const auto& work : context.uncopied->all()) {
+    const bool shared =
+        std::any_of(work->copies().begin(), work->copies().end(), [&](const CopyBack& copy) {
+          const Buffer result = extent_of(copy.to);
+          return std::any_of(memory.begin(), memory.end(),
+                             [&](const Buffer& used) { return touch(result, used); });
+        });
+    if (shared) work->settle();
+  }
+  if (apart.empty()) return;
+  const auto free = context.engine->memory_free(context.group, apart);
+  static_cast<void>(wait_interruptibly(*context.engine, *free, std::nullopt));
+}
+
 void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   if (EngineOwner::instance().forked()) raise(forked_error());
   stay_if_ends_elsewhere(Completions::inside());
@@ -210,6 +230,10 @@ void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
     raise({ErrorCode::closed, "the group has no members yet: call reconfigure, and wait for it"});
   }
   context->late_failure->raise_once();
+  if (call.device().is_cpu()) {
+    if (parts.collective) wait_for_memory(*context, call);
+    call.fill();
+  }
   if (call.touches_itself()) call.separate(numbers().rank);
   OpRequest request = call.take(completions_);
   const std::int64_t limit_ms =
@@ -246,14 +270,12 @@ WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const T
   parts.outputs = std::move(outputs);
   if (parts.collective) parts.sequence_number = ++sequence_number_;
   const bool copies = !parts.device && !parts.copies.empty();
+  const auto context = this->context();
   auto work =
-      c10::make_intrusive<PcclWork>(context(), rank_, type, title, profiled, std::move(parts));
+      c10::make_intrusive<PcclWork>(context, rank_, type, title, profiled, std::move(parts));
+  if (copies) context->uncopied->add(work);
   work->follow_up();
   const std::lock_guard lock(coalescing_mutex_);
-  if (copies) {
-    std::erase_if(copying_, [](const auto& other) { return other.expired(); });
-    copying_.emplace_back(work);
-  }
   const auto coalescing = coalescing_.find(std::this_thread::get_id());
   if (coalescing == coalescing_.end()) return work;
   Coalescing& issued = coalescing->second;
@@ -321,20 +343,23 @@ WorkPtr PcclBackend::allreduce_coalesced(Tensors& tensors,
                                          const c10d::AllreduceCoalescedOptions& opts) {
   constexpr OpKind kKind = OpKind::all_reduce;
   same_lengths(kKind, tensors, tensors);
-  for (const at::Tensor& tensor : tensors) Call(kKind, tensor).reduce(opts.reduceOp);
+  for (const at::Tensor& tensor : tensors) {
+    Call check(kKind, tensor);
+    check.reduce(opts.reduceOp);
+    check.writes(tensor);
+  }
   Parts parts;
   for (const auto& places : places_by_type(tensors)) {
     const Tensors group = pick(tensors, places);
     Call call(kKind, group.front());
     call.reduce(opts.reduceOp);
     call.quantise(quantisation_);
-    const at::Tensor flat = flatten(group);
+    const at::Tensor flat = call.joined(group);
     call.in_out(flat);
     call.count(flat.numel());
     std::int64_t offset = 0;
     for (const at::Tensor& tensor : group) {
-      call.copies().push_back(
-          {tensor, flat.narrow(0, offset, tensor.numel()).view(tensor.sizes())});
+      call.copies_back(tensor, flat.narrow(0, offset, tensor.numel()));
       offset += tensor.numel();
     }
     add(parts, call, opts.timeout);
@@ -396,12 +421,13 @@ WorkPtr PcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
     check.same_type(outputs[i]);
     check.same_numel(outputs[i], inputs[i].numel() * group.size);
     if (!outputs[i].is_contiguous()) check.fail("outputs have to be contiguous");
+    check.writes(outputs[i]);
   }
   Parts parts;
   for (const auto& places : places_by_type(inputs)) {
     Call call(kKind, inputs[places.front()]);
     call.numbered(group.numbering);
-    const at::Tensor from = flatten(pick(inputs, places));
+    const at::Tensor from = call.joined(pick(inputs, places));
     const at::Tensor to = at::empty({group.size, from.numel()}, from.options());
     call.input(from);
     call.output_parts(to, equal_parts(to.numel(), group.size));
@@ -545,17 +571,14 @@ WorkPtr PcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
     check.reduce(opts.reduceOp);
     check.same_type(inputs[i]);
     check.same_numel(inputs[i], outputs[i].numel() * group.size);
+    check.writes(outputs[i]);
   }
   Parts parts;
   for (const auto& places : places_by_type(outputs)) {
     Call call(kKind, outputs[places.front()]);
     call.numbered(group.numbering);
     call.reduce(opts.reduceOp);
-    Tensors rows;
-    for (const std::size_t i : places) {
-      rows.push_back(inputs[i].reshape({group.size, outputs[i].numel()}));
-    }
-    const at::Tensor from = at::cat(rows, 1);
+    const at::Tensor from = call.joined(pick(inputs, places), group.size);
     const at::Tensor to = at::empty({from.size(1)}, from.options());
     call.input_parts(from, equal_parts(from.numel(), group.size));
     call.output(to);
@@ -563,7 +586,7 @@ WorkPtr PcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
     std::int64_t offset = 0;
     for (const std::size_t i : places) {
       const std::int64_t numel = outputs[i].numel();
-      call.copies().push_back({outputs[i], to.narrow(0, offset, numel).view(outputs[i].sizes())});
+      call.copies_back(outputs[i], to.narrow(0, offset, numel));
       offset += numel;
     }
     add(parts, call, opts.timeout);

@@ -156,6 +156,7 @@ class PcclBackend final : public c10d::Backend {
   /// Sees to it that the abort hooks are called if the operation fails by a lost rank or a
   /// time-out.
   void watch(const std::shared_ptr<Ticket>& ticket);
+  static void wait_for_memory(const GroupContext& context, const Call& call);
   /// Posts `call` as one part of an operation; throws if the engine refuses it at once.
   void add(Parts& parts, Call& call, Millis timeout);
   WorkPtr finish(Parts parts, c10d::OpType type, const char* title, const Tensors& profiled,
@@ -164,10 +165,10 @@ class PcclBackend final : public c10d::Backend {
   WorkPtr post(Call& call, c10d::OpType type, Millis timeout, const Tensors& profiled,
                Tensors outputs);
   WorkPtr point_to_point(OpKind kind, c10d::OpType type, Tensors& tensors, int peer, int tag);
-  /// Sends or receives one byte of the monitored barrier.
+  /// Sends or receives a word of the monitored barrier.
   WorkPtr message(OpKind kind, at::Tensor& token, int peer, std::uint64_t tag, Millis timeout);
-  void report_to_root(std::uint64_t tag, Millis timeout);
-  void collect_at_root(std::uint64_t tag, Millis timeout, bool wait_all_ranks);
+  void report_to_root(Millis timeout);
+  void collect_at_root(std::uint64_t number, Millis timeout, bool wait_all_ranks);
 
   /// The context of the present configuration.
   [[nodiscard]] std::shared_ptr<GroupContext> context() const;
@@ -208,8 +209,6 @@ class PcclBackend final : public c10d::Backend {
     std::size_t sweep_at = 0;  // when there are so many: drop the completed ones; 0: at once
   };
   std::map<std::thread::id, Coalescing> coalescing_;  // by the thread that issues
-  std::vector<c10::weak_intrusive_ptr<c10d::Work>>
-      copying_;  // Works that copy temporaries back after their outcome
 };
 
 }  // namespace pccl

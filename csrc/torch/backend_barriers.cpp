@@ -1,7 +1,9 @@
 // See backend.h. The barrier, and the monitored one, which names the ranks that do not come.
+#include <ATen/Functions.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,7 +14,17 @@
 namespace pccl {
 namespace {
 
-constexpr std::uint64_t kMonitorTag = 1ULL << 40;  // above all tags of users, which are an int
+// Tags above all tags of users, which are an int.
+constexpr std::uint64_t kFromRoot = 1ULL << 40;
+constexpr std::uint64_t kToRoot = kFromRoot + 1;  // and above it, by the number of the barrier
+
+// Words of the root, each with the number of its barrier.
+constexpr std::int64_t kIsThere = 0;
+constexpr std::int64_t kGoesOn = 1;
+
+at::Tensor word_of(std::int64_t what, std::uint64_t number) {
+  return at::tensor({what, static_cast<std::int64_t>(number)}, at::kLong);
+}
 
 }  // namespace
 
@@ -20,31 +32,26 @@ PcclBackend::WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
   Call call(OpKind::barrier);
   Parts parts;
   // Calls before the barrier end before it in the engine; here their copies back end too.
-  auto before = std::make_shared<std::vector<WorkPtr>>();
-  {
-    const std::lock_guard lock(coalescing_mutex_);
-    for (const auto& weak : copying_) {
-      if (auto work = weak.lock()) before->push_back(std::move(work));
-    }
-  }
-  if (!before->empty()) {
-    parts.after = [before] {
-      for (const WorkPtr& work : std::exchange(*before, {})) static_cast<void>(work->isCompleted());
+  if (auto before = context()->uncopied->all(); !before.empty()) {
+    parts.after = [before = std::move(before)] {
+      for (const auto& work : before) static_cast<void>(work->isCompleted());
     };
   }
   add(parts, call, opts.timeout);
   return finish(std::move(parts), c10d::OpType::BARRIER, "pccl:barrier", {}, {});
 }
 
-// Rank 0 hears from all ranks, then answers all, so that it can name the ranks that did not come.
+// Rank 0 asks all ranks, hears from them, then lets them go on, so that it can name the ranks that
+// did not come. The number is of rank 0's calls: no other rank need have counted as many, since a
+// rank may have joined later, or missed a barrier. What is left of a barrier that has failed has an
+// older number, and is no answer in a later one.
 void PcclBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const Millis timeout =
       opts.timeout == c10d::kUnsetTimeout ? Millis(timeout_ms_.load()) : opts.timeout;
-  const std::uint64_t tag = kMonitorTag + 2 * monitored_barriers_++;
   if (numbers().rank == 0) {
-    collect_at_root(tag, timeout, wait_all_ranks);
+    collect_at_root(monitored_barriers_++, timeout, wait_all_ranks);
   } else {
-    report_to_root(tag, timeout);
+    report_to_root(timeout);
   }
 }
 
@@ -64,11 +71,26 @@ PcclBackend::WorkPtr PcclBackend::message(OpKind kind, at::Tensor& token, int pe
                 nullptr, {}, {});
 }
 
-void PcclBackend::report_to_root(std::uint64_t tag, Millis timeout) {
+void PcclBackend::report_to_root(Millis timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  at::Tensor word = word_of(0, 0);
   at::Tensor token = at::zeros({1}, at::kByte);
+  std::optional<std::int64_t> answered;
   try {
-    message(OpKind::send, token, 0, tag, timeout)->wait(timeout);
-    message(OpKind::recv, token, 0, tag + 1, timeout)->wait(timeout);
+    for (;;) {
+      const auto left =
+          std::chrono::duration_cast<Millis>(deadline - std::chrono::steady_clock::now());
+      message(OpKind::recv, word, 0, kFromRoot, std::max(left, Millis(1)))->wait();
+      const auto number = word[1].item<std::int64_t>();
+      if (word[0].item<std::int64_t>() == kGoesOn) {
+        if (answered == number) return;
+        continue;  // from a barrier for which this rank had waited too long
+      }
+      answered = number;
+      const std::uint64_t tag = kToRoot + static_cast<std::uint64_t>(number);
+      // Not waited for: rank 0 takes no answer to a barrier that it has given up.
+      message(OpKind::send, token, 0, tag, std::max(left, Millis(1)));
+    }
   } catch (const PcclError& error) {
     raise({error.code(), "Rank " + std::to_string(numbers().rank) +
                              " successfully reached monitoredBarrier, but received errors while "
@@ -78,15 +100,17 @@ void PcclBackend::report_to_root(std::uint64_t tag, Millis timeout) {
   }
 }
 
-void PcclBackend::collect_at_root(std::uint64_t tag, Millis timeout, bool wait_all_ranks) {
+void PcclBackend::collect_at_root(std::uint64_t number, Millis timeout, bool wait_all_ranks) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const std::int32_t size = numbers().size;
   std::vector<at::Tensor> tokens(static_cast<std::size_t>(size));
   std::vector<WorkPtr> works(static_cast<std::size_t>(size));
+  at::Tensor asks = word_of(kIsThere, number);
   for (const auto rank : c10::irange(1, size)) {
     const auto place = static_cast<std::size_t>(rank);
     tokens[place] = at::zeros({1}, at::kByte);
-    works[place] = message(OpKind::recv, tokens[place], rank, tag, timeout);
+    works[place] = message(OpKind::recv, tokens[place], rank, kToRoot + number, timeout);
+    message(OpKind::send, asks, rank, kFromRoot, timeout);  // its outcome shows in the answer's
   }
   std::string missing;
   ErrorCode code = ErrorCode::timed_out;
@@ -113,9 +137,10 @@ void PcclBackend::collect_at_root(std::uint64_t tag, Millis timeout, bool wait_a
                      " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) +
                      " ms"});
   }
+  at::Tensor lets_go = word_of(kGoesOn, number);
   for (const auto rank : c10::irange(1, size)) {
-    const auto place = static_cast<std::size_t>(rank);
-    works[place] = message(OpKind::send, tokens[place], rank, tag + 1, timeout);
+    works[static_cast<std::size_t>(rank)] =
+        message(OpKind::send, lets_go, rank, kFromRoot, timeout);
   }
   for (const auto rank : c10::irange(1, size)) works[static_cast<std::size_t>(rank)]->wait(timeout);
 }

@@ -264,7 +264,6 @@ bool PcclBackend::formed(GroupId group, std::vector<Handle> members, int rank) {
   size_ = static_cast<int>(members.size());
   members_ = std::move(members);
   sequence_number_ = 0;
-  monitored_barriers_ = 0;
   aborted_ = false;
   context_->engine->set_timeout(group, static_cast<std::uint64_t>(timeout_ms_.load()));
   context_ = std::make_shared<GroupContext>(GroupContext{context_->engine, group, completions_});

@@ -42,6 +42,23 @@ void check_same_shape(const Tensors& words, std::size_t own) {
   }
 }
 
+/// Indices of other ranks are used without a check: beyond the sizes they would be addresses.
+void check_indices(const Tensors& by_rank, const at::Tensor& tensor) {
+  for (const auto rank : c10::irange(by_rank.size())) {
+    if (by_rank[rank].size(1) == 0) continue;
+    for (const auto d : c10::irange(by_rank[rank].size(0))) {
+      const at::Tensor along = by_rank[rank][d];
+      const auto least = along.min().item<std::int64_t>();
+      const auto most = along.max().item<std::int64_t>();
+      if (least >= 0 && most < tensor.size(d)) continue;
+      raise({ErrorCode::mismatch, "all_reduce of sparse tensors: rank " + std::to_string(rank) +
+                                      " has the index " + std::to_string(least < 0 ? least : most) +
+                                      " in dimension " + std::to_string(d) + ", of size " +
+                                      std::to_string(tensor.size(d))});
+    }
+  }
+}
+
 }  // namespace
 
 PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
@@ -89,6 +106,7 @@ PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
   gather(parts, indices, all_indices);
   gather(parts, values, all_values);
   parts.after = [tensor, all_indices, all_values] {
+    check_indices(all_indices, tensor);
     const at::Tensor sum = at::sparse_coo_tensor(at::cat(all_indices, 1), at::cat(all_values, 0),
                                                  tensor.sizes(), tensor.options());
     at::Tensor(tensor).copy_(sum.coalesce());

@@ -20,6 +20,7 @@
 #include "python/gil.h"
 #include "torch/bind_state.h"
 #include "torch/errors.h"
+#include "torch/group_context.h"
 #include "torch/process_group.h"
 #include "torch/quantise.h"
 #include "torch/staging.h"
@@ -352,6 +353,11 @@ bool boundary_next(double timeout_s, const py::object& talk) {
   return true;
 }
 
+void copy_results() {
+  const GilRelease release;
+  Uncopied::copy_all_that_is_done();
+}
+
 void boundary_root(bool present, std::uint64_t revision, const py::bytes& digest,
                    const Items& items, py::object keep) {
   const StateRoot root = to_root(present, revision, digest);
@@ -592,6 +598,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("boundary_begin", &boundary_begin, py::arg("kind"), py::arg("verify"), py::arg("timeout_s"),
         py::arg("talk"), py::arg("finish") = py::none());
   m.def("boundary_next", &boundary_next, py::arg("timeout_s"), py::arg("talk"));
+  m.def("copy_results", &copy_results);
   m.def("boundary_root", &boundary_root, py::arg("present"), py::arg("revision"), py::arg("digest"),
         py::arg("items"), py::arg("keep"));
   m.def("boundary_adopt", &boundary_adopt, py::arg("revision"), py::arg("digest"));

@@ -254,28 +254,77 @@ void Call::count_if_equal(const Tensors& tensors) {
 
 // ------------------------------------------------------------------------------- buffers
 
-at::Tensor Call::readable(const at::Tensor& tensor) {
-  if (factor_.defined()) {
-    temporaries_.push_back(multiplied(tensor));
-    return temporaries_.back();
+at::Tensor Call::temporary_of(const at::Tensor& tensor) {
+  const bool multiplies = factor_.defined();
+  if (!device_.is_cpu()) {
+    return multiplies ? multiplied(tensor) : tensor.resolve_conj().resolve_neg().contiguous();
   }
-  if (usable(tensor)) return tensor;
-  temporaries_.push_back(tensor.resolve_conj().resolve_neg().contiguous());
+  fills_.push_back({at::empty(tensor.sizes(), tensor.options()), tensor, multiplies});
+  return fills_.back().to;
+}
+
+at::Tensor Call::readable(const at::Tensor& tensor) {
+  if (usable(tensor) && !factor_.defined()) return tensor;
+  temporaries_.push_back(temporary_of(tensor));
   return temporaries_.back();
 }
 
 at::Tensor Call::writable(const at::Tensor& tensor, bool with_contents) {
   const bool multiply = with_contents && factor_.defined();
-  if (usable(tensor) && !multiply && !touches_output(tensor)) return tensor;
+  const bool direct = usable(tensor) && !multiply && !touches_output(tensor);
+  if (device_.is_cpu()) written_.push_back(tensor);
+  if (direct) return tensor;
+  writes(tensor);
+  const at::Tensor temporary =
+      with_contents ? temporary_of(tensor) : at::empty(tensor.sizes(), tensor.options());
+  copies_.push_back({tensor, temporary});
+  return temporary;
+}
+
+void Call::writes(const at::Tensor& tensor) const {
   if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     fail(
         "several elements of a tensor that is written share one place in memory; clone() it first");
   }
-  at::Tensor temporary =
-      multiply ? multiplied(tensor) : at::empty(tensor.sizes(), tensor.options());
-  if (with_contents && !multiply) temporary.copy_(tensor);
-  copies_.push_back({tensor, temporary});
-  return temporary;
+}
+
+at::Tensor Call::joined(const Tensors& tensors, std::int64_t rows) {
+  std::int64_t numel = 0;
+  for (const at::Tensor& tensor : tensors) numel += tensor.numel();
+  const at::Tensor whole = at::empty({rows, numel / rows}, tensors.front().options());
+  std::int64_t offset = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const std::int64_t columns = tensor.numel() / rows;
+    fills_.push_back({whole.narrow(1, offset, columns), tensor});
+    offset += columns;
+  }
+  if (!device_.is_cpu()) fill();
+  return rows == 1 ? whole.view({-1}) : whole;
+}
+
+void Call::copies_back(const at::Tensor& to, const at::Tensor& from) {
+  copies_.push_back({to, from.view(to.sizes())});
+}
+
+void Call::fill() {
+  for (const Fill& one : std::exchange(fills_, {})) {
+    const at::Tensor from = one.multiplies ? multiplied(one.from) : one.from;
+    at::Tensor(one.to).copy_(from.reshape(one.to.sizes()));
+  }
+}
+
+std::vector<Buffer> Call::apart() const {
+  std::vector<Buffer> memory;
+  for (const Fill& one : fills_) memory.push_back(extent_of(one.from));
+  for (const CopyBack& copy : copies_) memory.push_back(extent_of(copy.to));
+  return memory;
+}
+
+std::vector<Buffer> Call::all_memory() const {
+  std::vector<Buffer> memory = apart();
+  memory.insert(memory.end(), request_.inputs.begin(), request_.inputs.end());
+  memory.insert(memory.end(), request_.outputs.begin(), request_.outputs.end());
+  return memory;
 }
 
 at::Tensor Call::on_host(const at::Tensor& tensor, bool input, bool output) {
@@ -342,11 +391,10 @@ void Call::message(std::int32_t peer, std::uint64_t tag) {
 }
 
 bool Call::touches_output(const at::Tensor& tensor) const {
-  if (request_.outputs.empty() || !device_.is_cpu() || tensor.numel() == 0) return false;
-  const Buffer own{static_cast<std::byte*>(tensor.mutable_data_ptr()),
-                   static_cast<std::uint64_t>(tensor.nbytes())};
-  return std::any_of(request_.outputs.begin(), request_.outputs.end(),
-                     [&](const Buffer& output) { return touch(own, output); });
+  if (!device_.is_cpu()) return false;
+  const Buffer own = extent_of(tensor);
+  return std::any_of(written_.begin(), written_.end(),
+                     [&](const at::Tensor& other) { return touch(own, extent_of(other)); });
 }
 
 bool Call::touches_itself() const {
@@ -397,11 +445,12 @@ std::vector<std::int64_t> equal_parts(std::int64_t numel, std::int32_t parts) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(parts), numel / parts);
 }
 
-at::Tensor flatten(const Tensors& tensors) {
-  Tensors flat;
-  flat.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
-  return at::cat(flat);
+Buffer extent_of(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return {};
+  std::int64_t last = 0;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()),
+          static_cast<std::uint64_t>((last + 1) * tensor.element_size())};
 }
 
 }  // namespace pccl

@@ -13,9 +13,10 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/request.h"
+#include "torch/completions.h"
+#include "torch/copy_back.h"
 #include "torch/staging.h"
-#include "torch/work.h"
 
 namespace pccl {
 
@@ -53,6 +54,13 @@ class Call {
   void in_out(const at::Tensor& tensor);  // one memory for both
   void inputs(const Tensors& tensors);
   void outputs(const Tensors& tensors);
+  /// A tensor with the elements of all tensors, one after the other; in `rows` rows, each of which
+  /// has an equal part of each tensor. Filled by `fill`.
+  at::Tensor joined(const Tensors& tensors, std::int64_t rows = 1);
+  /// The result in `from`, a temporary, is that of `to`; its sizes may differ from those of `to`.
+  void copies_back(const at::Tensor& to, const at::Tensor& from);
+  /// Refuses a tensor that cannot be written: several of its elements share one place.
+  void writes(const at::Tensor& tensor) const;
   /// One tensor cut along its memory into parts of these many elements.
   void input_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& numels);
   void output_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& numels);
@@ -67,8 +75,16 @@ class Call {
 
   /// Does an input overlap an output? No if both are exactly the same memory, as in place.
   [[nodiscard]] bool touches_itself() const;
+  /// The memory of the program that this call reads into temporaries, or that their results are
+  /// copied to: `take` and the outcome do so, and the engine does not see it.
+  [[nodiscard]] std::vector<Buffer> apart() const;
+  /// And the memory that the engine uses itself.
+  [[nodiscard]] std::vector<Buffer> all_memory() const;
+  /// Fills the temporaries, on the CPU: before, their contents are nothing. On a device they are
+  /// filled at once.
+  void fill();
   /// Copies the inputs that overlap an output, unless they are that rank's own part of it: the
-  /// engine reads and writes in an order of its own.
+  /// engine reads and writes in an order of its own. After `fill`.
   void separate(std::int32_t own_rank);
 
   /// Moves the request out; the storages of its tensors stay alive until the outcome.
@@ -84,6 +100,8 @@ class Call {
  private:
   void premultiply(const c10d::ReduceOp& op);
   [[nodiscard]] at::Tensor multiplied(const at::Tensor& tensor) const;
+  /// Of the sizes of `tensor`, to be filled with its elements.
+  at::Tensor temporary_of(const at::Tensor& tensor);
   at::Tensor readable(const at::Tensor& tensor);
   at::Tensor writable(const at::Tensor& tensor, bool with_contents);
   /// The memory that the engine uses for a tensor.
@@ -101,7 +119,14 @@ class Call {
   c10::Device device_ = at::kCPU;
   OpRequest request_;
   std::vector<c10::Storage> storages_;
+  struct Fill {
+    at::Tensor to;  // a temporary
+    at::Tensor from;
+    bool multiplies = false;  // by factor_
+  };
+  std::vector<Fill> fills_;
   std::vector<CopyBack> copies_;
+  Tensors written_;  // by outputs so far
   std::vector<Staged> staged_;
   Tensors temporaries_;
 };
@@ -109,7 +134,8 @@ class Call {
 /// Equal parts of `numel` elements: `parts` times the same number.
 [[nodiscard]] std::vector<std::int64_t> equal_parts(std::int64_t numel, std::int32_t parts);
 
-/// A tensor with the elements of all tensors, one after the other.
-[[nodiscard]] at::Tensor flatten(const Tensors& tensors);
+/// The memory between the first and the last element, and between them also what is not the
+/// tensor's.
+[[nodiscard]] Buffer extent_of(const at::Tensor& tensor);
 
 }  // namespace pccl

@@ -306,7 +306,15 @@ c10::intrusive_ptr<c10d::Backend> create_of_run(const std::vector<PeerId>& peers
   const auto connected = engine->configure_of_run(group, name, peers, rank,
                                                   static_cast<std::uint64_t>(timeout.count()));
   open(engine, group, connected, deadline, /*together=*/true);
-  return c10::make_intrusive<PcclBackend>(engine, group, engine->members_of(group), rank,
+  std::vector<Handle> members = engine->members_of(group);
+  if (members.empty()) {
+    engine->close(group);
+    raise({ErrorCode::timed_out,
+           "the engine of this process was too busy to say who is in the new "
+           "group " +
+               name});
+  }
+  return c10::make_intrusive<PcclBackend>(engine, group, std::move(members), rank,
                                           static_cast<int>(peers.size()), timeout);
 }
 

@@ -22,6 +22,7 @@
 #include "torch/device_thread.h"
 #include "torch/device_watch.h"
 #include "torch/errors.h"
+#include "torch/work.h"
 
 namespace pccl {
 namespace {

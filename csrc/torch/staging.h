@@ -30,7 +30,8 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "torch/work.h"
+#include "torch/copy_back.h"
+#include "torch/group_context.h"
 
 namespace pccl {
 

@@ -7,16 +7,12 @@
 #include <ATen/core/jit_type.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
-#include <pthread.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <string>
-#include <system_error>
-#include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
@@ -33,100 +29,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::uint64_t kSignalSliceMs = 100;
-constexpr milliseconds kIdleThreadMs{10000};
-
-thread_local bool runs_callbacks = false;
 
 }  // namespace
-
-// ------------------------------------------------------------------------------- Completions
-
-bool Completions::inside() { return runs_callbacks; }
-
-void Completions::run(std::function<void()> task, bool apart) {
-  const std::lock_guard lock(mutex_);
-  const auto keep = shared_from_this();
-  if (apart && running_) {
-    const bool started = start([this, keep, task] {
-      run_task(task);
-      const std::lock_guard done(mutex_);
-      --apart_;
-      idle_.notify_all();
-    });
-    apart_ += started;
-    if (!started) spare()->run(std::move(task));
-    return;
-  }
-  tasks_.push_back(std::move(task));
-  if (running_) {
-    added_.notify_one();
-    return;
-  }
-  running_ = start([keep] { keep->loop(); });
-  if (running_ || this == spare().get()) return;
-  for (auto& waiting : std::exchange(tasks_, {})) spare()->run(std::move(waiting));
-}
-
-const std::shared_ptr<Completions>& Completions::spare() {
-  static const auto& one = *new auto(std::make_shared<Completions>("pccl-spare"));  // never ends
-  return one;
-}
-
-bool Completions::keep_spare() {
-  Completions& one = *spare();
-  const std::lock_guard lock(one.mutex_);
-  one.stays_ = true;
-  if (!one.running_) one.running_ = one.start([] { spare()->loop(); });
-  return one.running_;
-}
-
-/// Detached: the last reference may go on any thread, this one included, and none may block there.
-bool Completions::start(std::function<void()> body) {
-  try {
-    std::thread([name = thread_name_, signals = signals_, b = std::move(body)] {
-      pthread_sigmask(SIG_SETMASK, &signals, nullptr);
-      pthread_setname_np(pthread_self(), name);
-      runs_callbacks = true;
-      b();
-    }).detach();
-    return true;
-  } catch (const std::system_error& error) {
-    log_error(std::string("no thread for callbacks, another one takes them over: ") + error.what());
-    return false;
-  }
-}
-
-void Completions::run_task(std::function<void()> task) {
-  try {
-    task();
-  } catch (const std::exception& error) {
-    log_error(std::string("an exception left a callback: ") + error.what());
-  }
-}
-
-void Completions::loop() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    const bool due = added_.wait_for(lock, kIdleThreadMs, [&] { return !tasks_.empty(); });
-    if (!due && stays_) continue;
-    if (!due) break;
-    std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
-    busy_ = true;
-    lock.unlock();
-    run_task(std::move(task));  // its contents are released without the lock
-    lock.lock();
-    busy_ = false;
-    if (tasks_.empty()) idle_.notify_all();
-  }
-  running_ = false;
-}
-
-bool Completions::drain(std::uint64_t timeout_ms) {
-  std::unique_lock lock(mutex_);
-  return idle_.wait_for(lock, milliseconds(timeout_ms),
-                        [&] { return tasks_.empty() && !busy_ && apart_ == 0; });
-}
 
 // ------------------------------------------------------------------------------- waiting
 
@@ -154,60 +58,6 @@ bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint6
     if (done) return true;
     check_signals();
   }
-}
-
-// ------------------------------------------------------------------------------- LateFailure
-
-namespace {
-
-struct LateFailures {  // of the process; outlives every thread
-  std::mutex mutex;
-  std::unordered_map<GroupId, std::weak_ptr<LateFailure>> by_group;
-
-  static LateFailures& instance() {
-    static auto* one = new LateFailures;
-    return *one;
-  }
-};
-
-}  // namespace
-
-std::shared_ptr<LateFailure> LateFailure::of(GroupId group) {
-  LateFailures& all = LateFailures::instance();
-  const std::lock_guard lock(all.mutex);
-  std::erase_if(all.by_group, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<LateFailure>& known = all.by_group[group];
-  auto found = known.lock();
-  if (!found) known = found = std::make_shared<LateFailure>();
-  return found;
-}
-
-void LateFailure::raise_any() {
-  std::vector<std::shared_ptr<LateFailure>> failures;
-  {
-    LateFailures& all = LateFailures::instance();
-    const std::lock_guard lock(all.mutex);
-    for (const auto& [group, weak] : all.by_group) failures.push_back(weak.lock());
-  }
-  for (const auto& failure : failures) {
-    if (failure) failure->raise_once();
-  }
-}
-
-void LateFailure::set(const Error& error) {
-  const std::lock_guard lock(mutex_);
-  if (!error_.failed()) error_ = error;
-}
-
-void LateFailure::raise_once() {
-  Error error;
-  {
-    const std::lock_guard lock(mutex_);
-    error = std::exchange(error_, {});
-  }
-  if (!error.failed()) return;
-  error.text = "an earlier operation has failed, its tensors are unchanged: " + error.text;
-  raise(error);
 }
 
 // ------------------------------------------------------------------------------- PcclWork
@@ -283,13 +133,37 @@ void PcclWork::finish() {
   if (!parts_.device && !error().failed()) {
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView plain;
-    for (const CopyBack& copy : parts_.copies) at::Tensor(copy.to).copy_(copy.from);
-    if (parts_.after) parts_.after();
+    try {
+      for (const CopyBack& copy : parts_.copies) at::Tensor(copy.to).copy_(copy.from);
+      if (parts_.after) parts_.after();
+    } catch (const std::exception& thrown) {
+      log_error(std::string("the result of ") + c10d::opTypeToString(opType_) +
+                " could not be copied into its tensors: " + thrown.what());
+      not_copied_ = std::current_exception();
+    }
   }
+  context_->uncopied->remove(this);
   if (recordFunctionEndCallback_) {
     recordFunctionEndCallback_();
     recordFunctionEndCallback_ = nullptr;
   }
+}
+
+void PcclWork::settle() {
+  wait_settled(kNoTimeout);
+  finish();
+}
+
+std::exception_ptr PcclWork::failure() const {
+  const Error failed = error();
+  if (failed.failed()) return to_exception(failed);
+  const std::lock_guard lock(finish_mutex_);
+  return not_copied_;
+}
+
+void PcclWork::raise_failure() const {
+  check(error());
+  if (const std::exception_ptr thrown = failure()) std::rethrow_exception(thrown);
 }
 
 void PcclWork::say_returned() {
@@ -304,13 +178,9 @@ bool PcclWork::isCompleted() {
   return true;
 }
 
-bool PcclWork::isSuccess() const { return !done() || !error().failed(); }
+bool PcclWork::isSuccess() const { return !done() || failure() == nullptr; }
 
-std::exception_ptr PcclWork::exception() const {
-  if (!done()) return nullptr;
-  const Error failed = error();
-  return failed.failed() ? to_exception(failed) : nullptr;
-}
+std::exception_ptr PcclWork::exception() const { return done() ? failure() : nullptr; }
 
 int PcclWork::sourceRank() const {
   TORCH_CHECK(opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE,
@@ -365,7 +235,7 @@ bool PcclWork::wait(milliseconds timeout) {
   if (!at_once) say_returned();
   complete_future();
   stay_if_ends_elsewhere(Completions::inside());
-  check(error());
+  raise_failure();
   return true;
 }
 
@@ -425,7 +295,7 @@ void PcclWork::complete_future() {
   try {
     finish();
     say_returned();
-    check(error());
+    raise_failure();
   } catch (...) {
     future->setErrorIfNeeded(std::current_exception());
     return;

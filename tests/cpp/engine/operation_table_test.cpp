@@ -29,6 +29,7 @@ class Table : public ::testing::Test, public OperationPort {
   Pending& sum(std::uint64_t begin, std::uint64_t bytes) {
     return add(OpKind::all_reduce, begin, bytes);
   }
+  Buffer at(std::uint64_t begin, std::uint64_t bytes) { return {memory_.data() + begin, bytes}; }
   Pending& barrier() { return add(OpKind::barrier, 0, 0); }
   void complete(Pending& pending) { pending.op->start(*this, {0}, 0, 1, false); }
   void finish(OpKey key) {
@@ -60,6 +61,13 @@ TEST_F(Table, what_touches_the_same_memory_runs_in_the_order_of_the_calls) {
   EXPECT_FALSE(table.must_wait(beside));
   finish(first);
   EXPECT_FALSE(table.must_wait(same));
+}
+
+TEST_F(Table, an_operation_uses_its_inputs_and_outputs_and_nothing_beside_them) {
+  const Pending& op = sum(10, 10);
+  EXPECT_TRUE(op.op->uses({at(0, 5), at(19, 1)}));
+  EXPECT_FALSE(op.op->uses({at(0, 10), at(20, 10), Buffer{}}));
+  EXPECT_FALSE(op.op->uses({}));
 }
 
 TEST_F(Table, a_barrier_waits_until_all_before_it_is_complete_and_nothing_waits_for_it) {

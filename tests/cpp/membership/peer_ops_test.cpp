@@ -174,6 +174,24 @@ TEST(PeerOps, without_boundaries_ranks_change_when_the_first_operation_of_a_new_
   EXPECT_EQ(s.pinned, all<Renumber>(out)[0].pinned);
 }
 
+TEST(PeerOps, ranks_change_with_a_later_operation_where_the_first_one_is_not_waited_for) {
+  State s = running();
+  Actions out;
+  static_cast<void>(issue_one(s));
+  static_cast<void>(issue_one(s));
+  const auto before = lose_three(s);
+  static_cast<void>(decide(s, Verdict{}, before));
+  for (const OpKey key : {OpKey{0, 0}, OpKey{0, 1}}) {
+    EXPECT_TRUE(complete(s, key));
+    commit(s, key, out);
+  }
+  returned(s, OpKey{0, 1}, out);
+  ASSERT_EQ(all<Renumber>(out).size(), 1U);
+  EXPECT_EQ(all<Renumber>(out)[0].pinned, (std::vector<PeerId>{PeerId{1}, PeerId{2}}));
+  returned(s, OpKey{0, 0}, out);
+  EXPECT_EQ(all<Renumber>(out).size(), 1U) << "it is waited for after all: nothing is left to say";
+}
+
 TEST(PeerOps, with_boundaries_the_numbering_stays_until_one_votes) {
   State s = running();
   s.has_boundaries = true;
