@@ -102,7 +102,8 @@ void ElasticGroup::boundary_timed_out() {
     return;
   }
   log_warning("the boundary has not ended within " + limit +
-              ": the master evicts the members that have not come to it");
+              ": the master evicts the members that have not come to it, but for those that wait "
+              "in an operation which this process has not called");
   feed(peer::TimedOut{next_key()});
 }
 

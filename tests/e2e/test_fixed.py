@@ -73,7 +73,10 @@ def waits_for_a_loss(rank: int, world: int, meet: str) -> None:
     dist.all_reduce(t)
     loader = torch.utils.data.DataLoader(torch.arange(100000), num_workers=2, batch_size=1)
     batches = iter(loader)
-    next(batches)
+    for _ in range(
+        2
+    ):  # one of each worker: a worker that begins when its parent is dead never ends
+        next(batches)
     say(ready=True)
     if rank == 2:
         hear()
