@@ -138,8 +138,8 @@ def _watch(group: weakref.ref[Any], name: str, grace_s: float) -> None:
             continue
         _log.error(
             "no boundary within %g s of %s: this process aborts its group, which the others see as "
-            "a loss. The master was away; or refresh is called too seldom for this grace_s; or this "
-            "process waits at a boundary to which the others do not come",
+            "a loss. The master was away; or refresh is called too seldom for this grace_s; or "
+            "this process waits at a boundary to which the others do not come",
             grace_s,
             name,
         )
