@@ -71,6 +71,9 @@ class FakeExtension:
         talk.unanswered = event
         return True
 
+    def copy_results(self) -> None:
+        self.calls.append(("copy",))
+
     def boundary_root(self, *arguments: Any) -> None:
         self.calls.append(("root", *arguments))
 
@@ -225,8 +228,9 @@ def test_a_vote_is_answered_with_root_and_memory_of_the_state(fake: FakeExtensio
     fake.events = [{"what": "hash"}, finished(voted=True)]
     fake.after = {"size": 3, "numbering": ["aa", "bb", "cc"], "epoch": "1.2", "step": 5}
     boundary = ElasticGroup(None).refresh(state, verify=True, timeout_s=2.0)
-    begin, root = fake.calls
+    begin, copy, root = fake.calls
     assert begin == ("begin", "refresh", True, 2.0)
+    assert copy == ("copy",), "before the state is read"
     _, present, revision, digest, items, keep = root
     assert (present, revision) == (True, 3)
     assert digest == Exchange(dict(state), hasher).snapshot().digest
