@@ -29,9 +29,9 @@ using Millis = PcclBackend::Millis;
 using WorkPtr = PcclBackend::WorkPtr;
 
 constexpr int kAnyRank = -1;
-std::atomic<std::uint64_t> instances{0};   // of Backends in this process
-constexpr std::size_t kCoalescedMin = 16;  // of one thread, before completed ones are dropped
-constexpr std::uint64_t kDrainMs = 5000;   // for callbacks of users, at the end of the process
+std::atomic<std::uint64_t> instances{0};     // of Backends in this process
+constexpr std::size_t kCoalescedMin = 1024;  // of one thread, before completed ones are dropped
+constexpr std::uint64_t kDrainMs = 5000;     // for callbacks of users, at the end of the process
 
 /// Titles of the profiler's events, in gloo's words, as torch's own tests expect them.
 const char* title_of(OpKind kind) {
@@ -269,7 +269,7 @@ WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const T
                             Tensors outputs) {
   parts.outputs = std::move(outputs);
   if (parts.collective) parts.sequence_number = ++sequence_number_;
-  const bool copies = !parts.device && !parts.copies.empty();
+  const bool copies = parts.collective && !parts.device && !parts.copies.empty();
   const auto context = this->context();
   auto work =
       c10::make_intrusive<PcclWork>(context, rank_, type, title, profiled, std::move(parts));
