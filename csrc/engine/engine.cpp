@@ -125,7 +125,8 @@ class ThreadedEngine : public Engine {
   std::shared_ptr<Ticket> memory_free(GroupId id, std::vector<Buffer> memory) override {
     return calls_.posted([this, id, m = std::move(memory)](const std::shared_ptr<Ticket>& ticket) {
       const Group* group = core_->find(id);
-      complete_after(group == nullptr ? Tickets{} : group->users_of(m), ticket);
+      on_all_done(group == nullptr ? Tickets{} : group->users_of(m),
+                  [ticket] { ticket->complete({}); });
     });
   }
 

@@ -50,12 +50,17 @@ void Ticket::complete(Error error) {
   for (const auto& callback : callbacks) callback();
 }
 
-void complete_after(const Tickets& those, std::shared_ptr<Ticket> ticket) {
-  const auto left = std::make_shared<std::atomic<std::size_t>>(those.size() + 1);
-  const auto one_less = [left, ticket = std::move(ticket)] {
-    if (left->fetch_sub(1) == 1) ticket->complete({});
+void on_all_done(const Tickets& tickets, std::function<void()> function) {
+  struct Countdown {
+    std::atomic<std::size_t> left;  // the tickets, and this call
+    std::function<void()> function;
   };
-  for (const auto& one : those) one->on_done(one_less);
+  const std::shared_ptr<Countdown> countdown(
+      new Countdown{tickets.size() + 1, std::move(function)});
+  const auto one_less = [countdown] {
+    if (countdown->left.fetch_sub(1) == 1) countdown->function();
+  };
+  for (const auto& ticket : tickets) ticket->on_done(one_less);
   one_less();
 }
 

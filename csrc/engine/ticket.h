@@ -53,7 +53,7 @@ class Ticket {
 
 using Tickets = std::vector<std::shared_ptr<Ticket>>;
 
-/// Completes `ticket`, without an error, when all of `those` have their outcomes.
-void complete_after(const Tickets& those, std::shared_ptr<Ticket> ticket);
+/// Calls `function`, once, when all tickets have their outcomes, as Ticket::on_done does.
+void on_all_done(const Tickets& tickets, std::function<void()> function);
 
 }  // namespace pccl

@@ -208,13 +208,7 @@ void PcclBackend::wait_for_memory(const GroupContext& context, const Call& call)
   if (apart.empty() && context.uncopied->empty()) return;
   const std::vector<Buffer> memory = call.all_memory();
   for (const auto& work : context.uncopied->all()) {
-    const bool shared =
-        std::any_of(work->copies().begin(), work->copies().end(), [&](const CopyBack& copy) {
-          const Buffer result = extent_of(copy.to);
-          return std::any_of(memory.begin(), memory.end(),
-                             [&](const Buffer& used) { return touch(result, used); });
-        });
-    if (shared) work->settle();
+    if (touch(work->results(), memory)) work->settle();
   }
   if (apart.empty()) return;
   const auto free = context.engine->memory_free(context.group, apart);

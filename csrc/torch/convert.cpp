@@ -259,7 +259,7 @@ at::Tensor Call::temporary_of(const at::Tensor& tensor) {
   if (!device_.is_cpu()) {
     return multiplies ? multiplied(tensor) : tensor.resolve_conj().resolve_neg().contiguous();
   }
-  fills_.push_back({at::empty(tensor.sizes(), tensor.options()), tensor, multiplies});
+  fills_.push_back({at::empty(tensor.sizes(), tensor.options()), {tensor}, multiplies});
   return fills_.back().to;
 }
 
@@ -292,12 +292,7 @@ at::Tensor Call::joined(const Tensors& tensors, std::int64_t rows) {
   std::int64_t numel = 0;
   for (const at::Tensor& tensor : tensors) numel += tensor.numel();
   const at::Tensor whole = at::empty({rows, numel / rows}, tensors.front().options());
-  std::int64_t offset = 0;
-  for (const at::Tensor& tensor : tensors) {
-    const std::int64_t columns = tensor.numel() / rows;
-    fills_.push_back({whole.narrow(1, offset, columns), tensor});
-    offset += columns;
-  }
+  fills_.push_back({whole, tensors});
   if (!device_.is_cpu()) fill();
   return rows == 1 ? whole.view({-1}) : whole;
 }
@@ -307,16 +302,23 @@ void Call::copies_back(const at::Tensor& to, const at::Tensor& from) {
 }
 
 void Call::fill() {
-  for (const Fill& one : std::exchange(fills_, {})) {
-    const at::Tensor from = one.multiplies ? multiplied(one.from) : one.from;
-    at::Tensor(one.to).copy_(from.reshape(one.to.sizes()));
+  for (Fill& one : std::exchange(fills_, {})) {
+    if (one.from.size() == 1) {
+      const at::Tensor& from = one.from.front();
+      one.to.copy_((one.multiplies ? multiplied(from) : from).reshape(one.to.sizes()));
+      continue;
+    }
+    const std::int64_t rows = one.to.size(0);
+    for (at::Tensor& from : one.from) from = from.reshape({rows, from.numel() / rows});
+    at::cat_out(one.to, one.from, 1);
   }
 }
 
 std::vector<Buffer> Call::apart() const {
-  std::vector<Buffer> memory;
-  for (const Fill& one : fills_) memory.push_back(extent_of(one.from));
-  for (const CopyBack& copy : copies_) memory.push_back(extent_of(copy.to));
+  std::vector<Buffer> memory = results_of(copies_);
+  for (const Fill& one : fills_) {
+    for (const at::Tensor& from : one.from) memory.push_back(extent_of(from));
+  }
   return memory;
 }
 
@@ -404,10 +406,7 @@ bool Call::touches_itself() const {
       request_.inputs.front().bytes == request_.outputs.front().bytes) {
     return false;
   }
-  return std::any_of(request_.inputs.begin(), request_.inputs.end(), [&](const Buffer& input) {
-    return std::any_of(request_.outputs.begin(), request_.outputs.end(),
-                       [&](const Buffer& output) { return touch(input, output); });
-  });
+  return touch(request_.inputs, request_.outputs);
 }
 
 void Call::separate(std::int32_t own_rank) {
@@ -443,14 +442,6 @@ OpRequest Call::take(const std::shared_ptr<Completions>& completions) {
 
 std::vector<std::int64_t> equal_parts(std::int64_t numel, std::int32_t parts) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(parts), numel / parts);
-}
-
-Buffer extent_of(const at::Tensor& tensor) {
-  if (tensor.numel() == 0) return {};
-  std::int64_t last = 0;
-  for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()),
-          static_cast<std::uint64_t>((last + 1) * tensor.element_size())};
 }
 
 }  // namespace pccl

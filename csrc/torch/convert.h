@@ -76,7 +76,7 @@ class Call {
   /// Does an input overlap an output? No if both are exactly the same memory, as in place.
   [[nodiscard]] bool touches_itself() const;
   /// The memory of the program that this call reads into temporaries, or that their results are
-  /// copied to: `take` and the outcome do so, and the engine does not see it.
+  /// copied to. `fill` reads it, the outcome writes it, and the engine does not see it.
   [[nodiscard]] std::vector<Buffer> apart() const;
   /// And the memory that the engine uses itself.
   [[nodiscard]] std::vector<Buffer> all_memory() const;
@@ -120,9 +120,9 @@ class Call {
   OpRequest request_;
   std::vector<c10::Storage> storages_;
   struct Fill {
-    at::Tensor to;  // a temporary
-    at::Tensor from;
-    bool multiplies = false;  // by factor_
+    at::Tensor to;            // a temporary
+    Tensors from;             // several: joined, in rows
+    bool multiplies = false;  // by factor_, the only one
   };
   std::vector<Fill> fills_;
   std::vector<CopyBack> copies_;
@@ -133,9 +133,5 @@ class Call {
 
 /// Equal parts of `numel` elements: `parts` times the same number.
 [[nodiscard]] std::vector<std::int64_t> equal_parts(std::int64_t numel, std::int32_t parts);
-
-/// The memory between the first and the last element, and between them also what is not the
-/// tensor's.
-[[nodiscard]] Buffer extent_of(const at::Tensor& tensor);
 
 }  // namespace pccl

@@ -54,24 +54,8 @@ std::string registered_name(c10::DeviceType type) {
   return c10::DeviceTypeName(type, /*lower_case=*/false);
 }
 
-DeviceRun::Extent extent_of(const at::Tensor& tensor) {
-  if (tensor.numel() == 0) return {};
-  std::int64_t last = 0;  // element
-  for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());  // NOLINT
-  return {begin, begin + static_cast<std::uintptr_t>(last + 1) * tensor.element_size()};
-}
-
 std::uint64_t hold_limit_s(std::uint64_t timeout_ms) {
   return std::min(timeout_ms / 1000, kHoldSecondsMax) + kHoldGraceS;
-}
-
-bool touch(const std::vector<DeviceRun::Extent>& as, const std::vector<DeviceRun::Extent>& bs) {
-  return std::any_of(as.begin(), as.end(), [&](const auto& a) {
-    return std::any_of(bs.begin(), bs.end(), [&](const auto& b) {
-      return std::max(a.begin, b.begin) < std::min(a.end, b.end);
-    });
-  });
 }
 
 }  // namespace
@@ -151,11 +135,11 @@ std::shared_ptr<const InputGate> DeviceRun::add(std::vector<Staged> tensors,
   const c10::DeviceGuard guard(device_);
   Part part(device_.type());
   part.tensors = std::move(tensors);
+  part.writes = results_of(copies);
   for (const Staged& staged : part.tensors) {
     if (staged.input) part.reads.push_back(extent_of(staged.device));
     if (staged.output) part.writes.push_back(extent_of(staged.device));
   }
-  for (const CopyBack& copy : copies) part.writes.push_back(extent_of(copy.to));
   if (!copies.empty()) {
     const std::lock_guard lock(mutex_);
     with_kernels_ = true;

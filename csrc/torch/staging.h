@@ -121,10 +121,6 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
   /// Has the operation advanced since the last call of this function? On the device thread.
   [[nodiscard]] bool has_moved() { return moved_.exchange(false); }
 
-  struct Extent {  // of device memory
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-  };
   struct Mark {  // an event behind a copy in, and how far the gate opens then
     c10::Event event;
     std::uint64_t bytes;
@@ -137,8 +133,8 @@ class DeviceRun : public std::enable_shared_from_this<DeviceRun> {
     std::deque<Mark> marks;
     bool begun = false;
     bool inputs_kept = true;
-    std::vector<Extent> reads;
-    std::vector<Extent> writes;
+    std::vector<Buffer> reads;  // device memory
+    std::vector<Buffer> writes;
   };
   /// Takes a part, and waits for those of the `earlier` runs that touch the same memory. Called by
   /// DeviceThread::add, one run at a time.

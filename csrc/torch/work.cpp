@@ -10,7 +10,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -91,29 +90,24 @@ c10::intrusive_ptr<PcclWork> PcclWork::self() {
 
 template <typename Function>
 void PcclWork::when_done(Function function) {
-  // Counts the tickets down; the last one hands over to another thread. The Work is never released
-  // on the engine's thread: that could release tensors of Python objects, and wait for the GIL.
+  // The last ticket hands over to another thread. The Work is never released on the engine's
+  // thread: that could release tensors of Python objects, and wait for the GIL.
   struct Pending {
-    Pending(PcclWork& of, Function f)
-        : left(of.parts_.tickets.size()), work(of.self()), function(std::move(f)) {}
-    std::atomic<std::size_t> left;
     c10::intrusive_ptr<PcclWork> work;
     Function function;
   };
-  auto pending = std::make_shared<Pending>(*this, std::move(function));
+  auto pending = std::make_shared<Pending>(Pending{self(), std::move(function)});
   // A callback may ask for a future and wait for it: the callback's own thread cannot complete that
   // one.
-  const auto one_less = [pending, completions = context_->completions,
-                         apart = Completions::inside()] {
-    if (pending->left.fetch_sub(1) != 1) return;
+  const auto hand_over = [pending, completions = context_->completions,
+                          apart = Completions::inside()] {
     completions->run(
         [work = std::move(pending->work), f = std::move(pending->function)] { f(*work); }, apart);
   };
   if (parts_.device) {
-    pending->left = 1;
-    parts_.device->when_settled(one_less);
+    parts_.device->when_settled(hand_over);
   } else {
-    for (const auto& ticket : parts_.tickets) ticket->on_done(one_less);
+    on_all_done(parts_.tickets, hand_over);
   }
 }
 
@@ -162,7 +156,6 @@ std::exception_ptr PcclWork::failure() const {
 }
 
 void PcclWork::raise_failure() const {
-  check(error());
   if (const std::exception_ptr thrown = failure()) std::rethrow_exception(thrown);
 }
 

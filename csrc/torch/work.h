@@ -64,7 +64,8 @@ class PcclWork final : public c10d::Work {
 
   /// Waits for the outcome as wait() does, and copies back; throws no failure of the operation.
   void settle();
-  [[nodiscard]] const std::vector<CopyBack>& copies() const { return parts_.copies; }
+  /// The memory to which its results are copied.
+  [[nodiscard]] std::vector<Buffer> results() const { return results_of(parts_.copies); }
   /// For device tensors: the stream of the copies back.
   [[nodiscard]] std::optional<c10::Stream> copies_back_on() const;
 

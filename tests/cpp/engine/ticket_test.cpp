@@ -7,23 +7,22 @@ namespace {
 
 std::shared_ptr<Ticket> ticket() { return std::make_shared<Ticket>(); }
 
-TEST(Ticket, that_completes_after_others_waits_for_the_last_of_them_whatever_their_outcomes) {
-  const Tickets those{ticket(), ticket(), ticket()};
-  const auto then = ticket();
-  those[1]->complete({});
-  complete_after(those, then);
-  EXPECT_FALSE(then->done());
-  those[2]->complete({ErrorCode::peer_lost, "lost"});
-  EXPECT_FALSE(then->done());
-  those[0]->complete({});
-  ASSERT_TRUE(then->done());
-  EXPECT_FALSE(then->error().failed());
+TEST(Tickets, all_done_is_said_once_after_the_last_of_them_whatever_their_outcomes) {
+  const Tickets tickets{ticket(), ticket(), ticket()};
+  int calls = 0;
+  tickets[1]->complete({});
+  on_all_done(tickets, [&] { ++calls; });
+  EXPECT_EQ(calls, 0);
+  tickets[2]->complete({ErrorCode::peer_lost, "lost"});
+  EXPECT_EQ(calls, 0);
+  tickets[0]->complete({});
+  EXPECT_EQ(calls, 1);
 }
 
-TEST(Ticket, that_completes_after_none_does_so_at_once) {
-  const auto then = ticket();
-  complete_after({}, then);
-  EXPECT_TRUE(then->done());
+TEST(Tickets, none_are_all_done_at_once) {
+  int calls = 0;
+  on_all_done({}, [&] { ++calls; });
+  EXPECT_EQ(calls, 1);
 }
 
 }  // namespace

@@ -48,6 +48,16 @@ Actions decide(State& s, const Verdict& verdict, const std::optional<Epoch>& bef
   return out;
 }
 
+/// Of a run without boundaries that has lost peer 3 while two operations were in flight.
+State after_a_loss() {
+  State s = running();
+  static_cast<void>(issue_one(s));
+  static_cast<void>(issue_one(s));
+  const auto before = lose_three(s);
+  static_cast<void>(decide(s, Verdict{}, before));
+  return s;
+}
+
 TEST(PeerOps, a_report_has_as_many_answers_about_boundaries_as_the_wire_takes) {
   State s = running();
   for (std::uint64_t step = 0; step < 3 * kReportFlagsMax; ++step) s.flags[step] = false;
@@ -155,12 +165,8 @@ TEST(PeerOps, an_operation_that_others_went_on_without_fails_as_a_mismatch) {
 }
 
 TEST(PeerOps, without_boundaries_ranks_change_when_the_first_operation_of_a_new_epoch_returns) {
-  State s = running();
+  State s = after_a_loss();
   Actions out;
-  static_cast<void>(issue_one(s));
-  static_cast<void>(issue_one(s));
-  const auto before = lose_three(s);
-  static_cast<void>(decide(s, Verdict{}, before));
   EXPECT_TRUE(complete(s, OpKey{0, 1}));
   commit(s, OpKey{0, 1}, out);
   returned(s, OpKey{0, 1}, out);
@@ -175,12 +181,8 @@ TEST(PeerOps, without_boundaries_ranks_change_when_the_first_operation_of_a_new_
 }
 
 TEST(PeerOps, ranks_change_with_a_later_operation_where_the_first_one_is_not_waited_for) {
-  State s = running();
+  State s = after_a_loss();
   Actions out;
-  static_cast<void>(issue_one(s));
-  static_cast<void>(issue_one(s));
-  const auto before = lose_three(s);
-  static_cast<void>(decide(s, Verdict{}, before));
   for (const OpKey key : {OpKey{0, 0}, OpKey{0, 1}}) {
     EXPECT_TRUE(complete(s, key));
     commit(s, key, out);
