@@ -203,10 +203,8 @@ c10d::ErrorType PcclBackend::getError() {
 
 /// A collective begins after earlier ones of its group whose memory it shares. The engine sees to
 /// it where it uses that memory itself. Where a temporary stands between, the call waits.
-void PcclBackend::wait_for_memory(const GroupContext& context, const Call& call) {
-  const std::vector<Buffer> apart = call.apart();
-  if (apart.empty() && context.uncopied->empty()) return;
-  const std::vector<Buffer> memory = call.all_memory();
+void PcclBackend::wait_for_memory(const GroupContext& context, const std::vector<Buffer>& apart,
+                                  const std::vector<Buffer>& memory) {
   for (const auto& work : context.uncopied->all()) {
     if (touch(work->results(), memory)) work->settle();
   }
@@ -215,7 +213,7 @@ void PcclBackend::wait_for_memory(const GroupContext& context, const Call& call)
   static_cast<void>(wait_interruptibly(*context.engine, *free, std::nullopt));
 }
 
-void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
+std::shared_ptr<GroupContext> PcclBackend::ready() {
   if (EngineOwner::instance().forked()) raise(forked_error());
   stay_if_ends_elsewhere(Completions::inside());
   if (closed_) raise({ErrorCode::closed, "the group has been destroyed"});
@@ -224,11 +222,19 @@ void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
     raise({ErrorCode::closed, "the group has no members yet: call reconfigure, and wait for it"});
   }
   context->late_failure->raise_once();
+  return context;
+}
+
+void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
+  const auto context = ready();
   if (call.device().is_cpu()) {
-    if (parts.collective) wait_for_memory(*context, call);
+    if (call.touches_itself()) call.separate(numbers().rank);
+    const std::vector<Buffer> apart = call.apart();
+    if (parts.collective && !(apart.empty() && context->uncopied->empty())) {
+      wait_for_memory(*context, apart, call.all_memory());
+    }
     call.fill();
   }
-  if (call.touches_itself()) call.separate(numbers().rank);
   OpRequest request = call.take(completions_);
   const std::int64_t limit_ms =
       timeout == c10d::kUnsetTimeout ? timeout_ms_.load() : timeout.count();
@@ -261,13 +267,15 @@ void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
 
 WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const Tensors& profiled,
                             Tensors outputs) {
+  // A barrier has no outputs, so that no barrier holds the one before it.
+  const bool written_later = parts.collective && !parts.device && !outputs.empty() &&
+                             (!parts.copies.empty() || parts.after);
   parts.outputs = std::move(outputs);
   if (parts.collective) parts.sequence_number = ++sequence_number_;
-  const bool copies = parts.collective && !parts.device && !parts.copies.empty();
   const auto context = this->context();
   auto work =
       c10::make_intrusive<PcclWork>(context, rank_, type, title, profiled, std::move(parts));
-  if (copies) context->uncopied->add(work);
+  if (written_later) context->uncopied->add(work);
   work->follow_up();
   const std::lock_guard lock(coalescing_mutex_);
   const auto coalescing = coalescing_.find(std::this_thread::get_id());

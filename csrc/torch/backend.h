@@ -156,7 +156,9 @@ class PcclBackend final : public c10d::Backend {
   /// Sees to it that the abort hooks are called if the operation fails by a lost rank or a
   /// time-out.
   void watch(const std::shared_ptr<Ticket>& ticket);
-  static void wait_for_memory(const GroupContext& context, const Call& call);
+  /// `apart`: what the call itself reads or writes; `memory`: that, and what the engine uses.
+  static void wait_for_memory(const GroupContext& context, const std::vector<Buffer>& apart,
+                              const std::vector<Buffer>& memory);
   /// Posts `call` as one part of an operation; throws if the engine refuses it at once.
   void add(Parts& parts, Call& call, Millis timeout);
   WorkPtr finish(Parts parts, c10d::OpType type, const char* title, const Tensors& profiled,
@@ -167,11 +169,14 @@ class PcclBackend final : public c10d::Backend {
   WorkPtr point_to_point(OpKind kind, c10d::OpType type, Tensors& tensors, int peer, int tag);
   /// Sends or receives a word of the monitored barrier.
   WorkPtr message(OpKind kind, at::Tensor& token, int peer, std::uint64_t tag, Millis timeout);
-  void report_to_root(Millis timeout);
-  void collect_at_root(std::uint64_t number, Millis timeout, bool wait_all_ranks);
+  void report_to_root(std::chrono::steady_clock::time_point deadline);
+  void collect_at_root(std::chrono::steady_clock::time_point deadline, Millis timeout,
+                       bool wait_all_ranks);
 
   /// The context of the present configuration.
   [[nodiscard]] std::shared_ptr<GroupContext> context() const;
+  /// The same, for a call; throws if the group takes none, or if an earlier operation has failed.
+  [[nodiscard]] std::shared_ptr<GroupContext> ready();
   [[nodiscard]] c10::intrusive_ptr<PcclBackend> self();
   [[nodiscard]] std::vector<Handle> members() const;
   /// The quantisation for a group that is made of this one.
@@ -200,7 +205,8 @@ class PcclBackend final : public c10d::Backend {
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<Quantisation> quantisation_{Quantisation::none};
   std::atomic<std::uint64_t> sequence_number_{0};
-  std::atomic<std::uint64_t> monitored_barriers_{0};
+  std::timed_mutex monitored_;            // of one thread at a time: their words have no names
+  std::uint64_t monitored_barriers_ = 0;  // of rank 0; under monitored_
   std::atomic<bool> closed_{false};
   std::atomic<bool> aborted_{false};
   std::mutex coalescing_mutex_;

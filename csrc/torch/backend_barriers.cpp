@@ -14,6 +14,9 @@
 namespace pccl {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+using Millis = PcclBackend::Millis;
+
 // Tags above all tags of users, which are an int.
 constexpr std::uint64_t kFromRoot = 1ULL << 40;
 constexpr std::uint64_t kToRoot = kFromRoot + 1;  // and above it, by the number of the barrier
@@ -21,6 +24,13 @@ constexpr std::uint64_t kToRoot = kFromRoot + 1;  // and above it, by the number
 // Words of the root, each with the number of its barrier.
 constexpr std::int64_t kIsThere = 0;
 constexpr std::int64_t kGoesOn = 1;
+
+constexpr Millis kSignalSlice{100};
+
+/// Down to zero.
+Millis left_until(Clock::time_point deadline) {
+  return std::max(std::chrono::duration_cast<Millis>(deadline - Clock::now()), Millis::zero());
+}
 
 at::Tensor word_of(std::int64_t what, std::uint64_t number) {
   return at::tensor({what, static_cast<std::int64_t>(number)}, at::kLong);
@@ -31,7 +41,7 @@ at::Tensor word_of(std::int64_t what, std::uint64_t number) {
 PcclBackend::WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
   Call call(OpKind::barrier);
   Parts parts;
-  // Calls before the barrier end before it in the engine; here their copies back end too.
+  // Calls before the barrier end before it in the engine; here their results are written too.
   if (auto before = context()->uncopied->all(); !before.empty()) {
     parts.after = [before = std::move(before)] {
       for (const auto& work : before) static_cast<void>(work->isCompleted());
@@ -48,10 +58,20 @@ PcclBackend::WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
 void PcclBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const Millis timeout =
       opts.timeout == c10d::kUnsetTimeout ? Millis(timeout_ms_.load()) : opts.timeout;
+  const auto deadline = Clock::now() + timeout;
+  std::unique_lock turn(monitored_, std::defer_lock);
+  while (!turn.try_lock_for(std::min(kSignalSlice, left_until(deadline)))) {
+    if (left_until(deadline) == Millis::zero()) {
+      raise({ErrorCode::timed_out, "monitoredBarrier has timed out after " +
+                                       std::to_string(timeout.count()) +
+                                       " ms: another thread of this process has been in one"});
+    }
+    check_signals();
+  }
   if (numbers().rank == 0) {
-    collect_at_root(monitored_barriers_++, timeout, wait_all_ranks);
+    collect_at_root(deadline, timeout, wait_all_ranks);
   } else {
-    report_to_root(timeout);
+    report_to_root(deadline);
   }
 }
 
@@ -71,16 +91,14 @@ PcclBackend::WorkPtr PcclBackend::message(OpKind kind, at::Tensor& token, int pe
                 nullptr, {}, {});
 }
 
-void PcclBackend::report_to_root(Millis timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+void PcclBackend::report_to_root(Clock::time_point deadline) {
   at::Tensor word = word_of(0, 0);
   at::Tensor token = at::zeros({1}, at::kByte);
   std::optional<std::int64_t> answered;
   try {
     for (;;) {
-      const auto left =
-          std::chrono::duration_cast<Millis>(deadline - std::chrono::steady_clock::now());
-      message(OpKind::recv, word, 0, kFromRoot, std::max(left, Millis(1)))->wait();
+      const Millis left = std::max(left_until(deadline), Millis(1));
+      message(OpKind::recv, word, 0, kFromRoot, left)->wait();
       const auto number = word[1].item<std::int64_t>();
       if (word[0].item<std::int64_t>() == kGoesOn) {
         if (answered == number) return;
@@ -89,7 +107,7 @@ void PcclBackend::report_to_root(Millis timeout) {
       answered = number;
       const std::uint64_t tag = kToRoot + static_cast<std::uint64_t>(number);
       // Not waited for: rank 0 takes no answer to a barrier that it has given up.
-      message(OpKind::send, token, 0, tag, std::max(left, Millis(1)));
+      message(OpKind::send, token, 0, tag, left);
     }
   } catch (const PcclError& error) {
     raise({error.code(), "Rank " + std::to_string(numbers().rank) +
@@ -100,8 +118,9 @@ void PcclBackend::report_to_root(Millis timeout) {
   }
 }
 
-void PcclBackend::collect_at_root(std::uint64_t number, Millis timeout, bool wait_all_ranks) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+void PcclBackend::collect_at_root(Clock::time_point deadline, Millis timeout, bool wait_all_ranks) {
+  const std::uint64_t number = monitored_barriers_++;
+  const Millis limit = std::max(left_until(deadline), Millis(1));  // of each message
   const std::int32_t size = numbers().size;
   std::vector<at::Tensor> tokens(static_cast<std::size_t>(size));
   std::vector<WorkPtr> works(static_cast<std::size_t>(size));
@@ -109,16 +128,15 @@ void PcclBackend::collect_at_root(std::uint64_t number, Millis timeout, bool wai
   for (const auto rank : c10::irange(1, size)) {
     const auto place = static_cast<std::size_t>(rank);
     tokens[place] = at::zeros({1}, at::kByte);
-    works[place] = message(OpKind::recv, tokens[place], rank, kToRoot + number, timeout);
-    message(OpKind::send, asks, rank, kFromRoot, timeout);  // its outcome shows in the answer's
+    works[place] = message(OpKind::recv, tokens[place], rank, kToRoot + number, limit);
+    message(OpKind::send, asks, rank, kFromRoot, limit);  // its outcome shows in the answer's
   }
   std::string missing;
   ErrorCode code = ErrorCode::timed_out;
   for (const auto rank : c10::irange(1, size)) {
-    const auto left =
-        std::chrono::duration_cast<Millis>(deadline - std::chrono::steady_clock::now());
+    const Millis left = left_until(deadline);
     WorkPtr& work = works[static_cast<std::size_t>(rank)];
-    const bool late = left <= Millis::zero() && !work->isCompleted();
+    const bool late = left == Millis::zero() && !work->isCompleted();
     if (late && missing.empty() && !wait_all_ranks) {
       raise({ErrorCode::timed_out, "[Rank 0]: Rank 0 timed out in monitoredBarrier after " +
                                        std::to_string(timeout.count()) + " ms, before rank " +
@@ -139,10 +157,16 @@ void PcclBackend::collect_at_root(std::uint64_t number, Millis timeout, bool wai
   }
   at::Tensor lets_go = word_of(kGoesOn, number);
   for (const auto rank : c10::irange(1, size)) {
-    works[static_cast<std::size_t>(rank)] =
-        message(OpKind::send, lets_go, rank, kFromRoot, timeout);
+    works[static_cast<std::size_t>(rank)] = message(OpKind::send, lets_go, rank, kFromRoot, limit);
   }
-  for (const auto rank : c10::irange(1, size)) works[static_cast<std::size_t>(rank)]->wait(timeout);
+  for (const auto rank : c10::irange(1, size)) {
+    try {
+      works[static_cast<std::size_t>(rank)]->wait(limit);
+    } catch (const PcclError& error) {
+      // This rank has come. It may have gone on, and left, before its word was confirmed.
+      if (error.code() != ErrorCode::peer_lost) throw;
+    }
+  }
 }
 
 }  // namespace pccl

@@ -3,8 +3,10 @@
 #include <ATen/Functions.h>
 #include <c10/util/irange.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "torch/backend.h"
 #include "torch/errors.h"
@@ -72,6 +74,14 @@ PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
               "the CPU (got one on ", tensors.front().device(), ")");
   const at::Tensor tensor = tensors.front();  // itself: detach() of a sparse one shares no indices
   const at::NoGradGuard no_grad;
+  const auto context = ready();
+  for (const auto& work : context->uncopied->all()) {
+    const bool same = std::any_of(work->outputs().begin(), work->outputs().end(),
+                                  [&](const at::Tensor& other) { return other.is_same(tensor); });
+    if (same) work->settle();
+  }
+  const std::vector<Buffer> memory = {extent_of(tensor._indices()), extent_of(tensor._values())};
+  wait_for_memory(*context, memory, memory);
   const at::Tensor own = tensor.coalesce();
   const at::Tensor indices = own.indices().contiguous();
   const at::Tensor values = own.values().contiguous();

@@ -312,6 +312,14 @@ void Call::fill() {
     for (at::Tensor& from : one.from) from = from.reshape({rows, from.numel() / rows});
     at::cat_out(one.to, one.from, 1);
   }
+  for (const std::size_t i : std::exchange(separated_, {})) {
+    Buffer& input = request_.inputs[i];
+    const auto options = at::TensorOptions().dtype(at::kByte);
+    const at::Tensor copy =
+        at::from_blob(input.data, {static_cast<std::int64_t>(input.bytes)}, options).clone();
+    storages_.push_back(copy.storage());
+    input.data = static_cast<std::byte*>(copy.mutable_data_ptr());
+  }
 }
 
 std::vector<Buffer> Call::apart() const {
@@ -319,6 +327,7 @@ std::vector<Buffer> Call::apart() const {
   for (const Fill& one : fills_) {
     for (const at::Tensor& from : one.from) memory.push_back(extent_of(from));
   }
+  for (const std::size_t i : separated_) memory.push_back(request_.inputs[i]);
   return memory;
 }
 
@@ -412,22 +421,18 @@ bool Call::touches_itself() const {
 void Call::separate(std::int32_t own_rank) {
   const auto own = static_cast<std::size_t>(own_rank);
   const bool each = kind() == OpKind::all_to_all;
+  const std::vector<Buffer>& outputs = request_.outputs;
   for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
-    Buffer& input = request_.inputs[i];
-    for (std::size_t j = 0; j < request_.outputs.size(); ++j) {
-      const Buffer& output = request_.outputs[j];
-      if (!touch(input, output)) continue;
-      const bool same = input.data == output.data && input.bytes == output.bytes;
+    const Buffer& input = request_.inputs[i];
+    for (std::size_t j = 0; j < outputs.size(); ++j) {
+      if (!touch(input, outputs[j])) continue;
+      const bool same = input.data == outputs[j].data && input.bytes == outputs[j].bytes;
       // Of an all_to_all the part of another rank may come before the one to it has left.
-      const bool its_own = each ? i == j && i == own
-                                : (request_.inputs.size() == 1 || i == own) &&
-                                      (request_.outputs.size() == 1 || j == own);
+      const bool its_own =
+          each ? i == j && i == own
+               : (request_.inputs.size() == 1 || i == own) && (outputs.size() == 1 || j == own);
       if (same && its_own) continue;
-      const auto options = at::TensorOptions().dtype(at::kByte);
-      const at::Tensor copy =
-          at::from_blob(input.data, {static_cast<std::int64_t>(input.bytes)}, options).clone();
-      storages_.push_back(copy.storage());
-      input.data = static_cast<std::byte*>(copy.mutable_data_ptr());
+      separated_.push_back(i);
       break;
     }
   }

@@ -80,12 +80,12 @@ class Call {
   [[nodiscard]] std::vector<Buffer> apart() const;
   /// And the memory that the engine uses itself.
   [[nodiscard]] std::vector<Buffer> all_memory() const;
+  /// The inputs that overlap an output go through temporaries, unless they are that rank's own part
+  /// of it: the engine reads and writes in an order of its own.
+  void separate(std::int32_t own_rank);
   /// Fills the temporaries, on the CPU: before, their contents are nothing. On a device they are
   /// filled at once.
   void fill();
-  /// Copies the inputs that overlap an output, unless they are that rank's own part of it: the
-  /// engine reads and writes in an order of its own. After `fill`.
-  void separate(std::int32_t own_rank);
 
   /// Moves the request out; the storages of its tensors stay alive until the outcome.
   [[nodiscard]] OpRequest take(const std::shared_ptr<Completions>& completions);
@@ -125,6 +125,7 @@ class Call {
     bool multiplies = false;  // by factor_, the only one
   };
   std::vector<Fill> fills_;
+  std::vector<std::size_t> separated_;  // inputs of the request: the program's memory until `fill`
   std::vector<CopyBack> copies_;
   Tensors written_;  // by outputs so far
   std::vector<Staged> staged_;

@@ -65,6 +65,7 @@ PcclWork::PcclWork(std::shared_ptr<GroupContext> context, int rank, c10d::OpType
                    const char* title, const std::vector<at::Tensor>& profiled, Parts parts)
     : c10d::Work(rank, type, title, profiled),
       context_(std::move(context)),
+      after_(std::exchange(parts.after, nullptr)),
       parts_(std::move(parts)) {}
 
 bool PcclWork::done() const {
@@ -115,21 +116,23 @@ void PcclWork::follow_up() {
   if (parts_.device) {
     parts_.device->seal(parts_.tickets, parts_.copies);
     if (!recordFunctionEndCallback_) return;
-  } else if (parts_.copies.empty() && !parts_.after && !recordFunctionEndCallback_) {
+  } else if (parts_.copies.empty() && !after_ && !recordFunctionEndCallback_) {
     return;
   }
   when_done([](PcclWork& work) { work.finish(); });
 }
 
 void PcclWork::finish() {
+  std::function<void()> after;  // what it holds is released without the lock
   const std::lock_guard lock(finish_mutex_);
   if (std::exchange(finished_, true)) return;
+  after = std::exchange(after_, nullptr);
   if (!parts_.device && !error().failed()) {
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView plain;
     try {
       for (const CopyBack& copy : parts_.copies) at::Tensor(copy.to).copy_(copy.from);
-      if (parts_.after) parts_.after();
+      if (after) after();
     } catch (const std::exception& thrown) {
       log_error(std::string("the result of ") + c10d::opTypeToString(opType_) +
                 " could not be copied into its tensors: " + thrown.what());

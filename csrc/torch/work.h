@@ -36,7 +36,7 @@ class PcclWork final : public c10d::Work {
     std::vector<CopyBack> copies;
     std::shared_ptr<DeviceRun>
         device;                   // for device tensors: copies them, and knows when that is done
-    std::function<void()> after;  // after success, once; empty: nothing
+    std::function<void()> after;  // after success, once, then released; empty: nothing
     std::vector<at::Tensor> temporaries;
     std::uint64_t sequence_number = 0;
     bool collective = true;
@@ -66,6 +66,7 @@ class PcclWork final : public c10d::Work {
   void settle();
   /// The memory to which its results are copied.
   [[nodiscard]] std::vector<Buffer> results() const { return results_of(parts_.copies); }
+  [[nodiscard]] const std::vector<at::Tensor>& outputs() const { return parts_.outputs; }
   /// For device tensors: the stream of the copies back.
   [[nodiscard]] std::optional<c10::Stream> copies_back_on() const;
 
@@ -85,6 +86,7 @@ class PcclWork final : public c10d::Work {
   void complete_future();             // after done(); once it returns, the future is complete
 
   const std::shared_ptr<GroupContext> context_;
+  std::function<void()> after_;  // of the parts; under finish_mutex_
   const Parts parts_;
   mutable std::mutex finish_mutex_;  // not std::call_once: that makes a system call each time
   bool finished_ = false;            // under finish_mutex_

@@ -3,6 +3,7 @@ for, or does not come to."""
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from conftest import fixed_group, hear, resources, say
 from elastic_members import Run, Start
 
 ROUNDS = 5
+BIG = 1 << 20  # elements
 
 
 def _coalesced(dist: Any, tensors: list[torch.Tensor]) -> Any:
@@ -75,9 +77,68 @@ def _gathered_then_reduced(dist: Any, rank: int) -> bool:
     return bool(wide.tolist() == [[2.0, 4.0]] * 3)
 
 
+def _all_to_all_in_place(dist: Any, rank: int) -> bool:
+    tensor = torch.ones(BIG)
+    first = dist.all_reduce(tensor, async_op=True)
+    second = dist.all_to_all_single(tensor, tensor, async_op=True)
+    second.wait()
+    first.wait()
+    return bool((tensor == 2).all())
+
+
+def _gathered_over_its_input(dist: Any, rank: int) -> bool:
+    tensor = torch.ones(2 * BIG)
+    first = dist.all_reduce(tensor[:BIG], async_op=True)
+    second = dist.all_gather_into_tensor(tensor, tensor[:BIG], async_op=True)
+    second.wait()
+    first.wait()
+    return bool((tensor == 2).all())
+
+
+def _scattered_over_its_input(dist: Any, rank: int) -> bool:
+    tensor = torch.ones(2 * BIG)
+    first = dist.all_reduce(tensor, async_op=True)
+    second = dist.reduce_scatter_tensor(tensor[:BIG], tensor, async_op=True)
+    second.wait()
+    first.wait()
+    return bool((tensor[:BIG] == 4).all() and (tensor[BIG:] == 2).all())
+
+
+def _sparse(count: int = BIG // 16) -> torch.Tensor:
+    return torch.sparse_coo_tensor(torch.arange(count)[None], torch.ones(count), (count,))
+
+
+def _sparse_twice(dist: Any, rank: int) -> bool:
+    tensor = _sparse()
+    works = [dist.all_reduce(tensor, async_op=True) for _ in range(2)]
+    for work in works:
+        work.wait()
+    return bool((tensor.to_dense() == 4).all())
+
+
+def _sparse_before_a_barrier(dist: Any, rank: int) -> bool:
+    tensor = _sparse()
+    work = dist.all_reduce(tensor, async_op=True)
+    dist.barrier()
+    right = bool((tensor.to_dense() == 2).all())
+    work.wait()
+    return right
+
+
+def _sparse_after_its_values(dist: Any, rank: int) -> bool:
+    tensor = _sparse().coalesce()
+    first = dist.all_reduce(tensor.values(), async_op=True)
+    second = dist.all_reduce(tensor, async_op=True)
+    second.wait()
+    first.wait()
+    return bool((tensor.to_dense() == 4).all())
+
+
 CASES = [
     *(_transposed_twice, _view_then_base, _base_then_view),
     *(_coalesced_then_plain, _column_then_base, _gathered_then_reduced),
+    *(_all_to_all_in_place, _gathered_over_its_input, _scattered_over_its_input),
+    *(_sparse_twice, _sparse_before_a_barrier, _sparse_after_its_values),
 ]
 
 
@@ -285,6 +346,7 @@ def meets_with_a_newcomer(index: int, url: str) -> None:
             time.sleep(0.01)
     dist.monitored_barrier(timeout=timedelta(seconds=60))
     say(met=3)
+    hear()  # whose word is on its way when another one leaves has an error
     dist.destroy_process_group()
 
 
@@ -298,4 +360,32 @@ def test_a_newcomer_has_not_counted_the_monitored_barriers_before_it(
     peers += run_peers(meets_with_a_newcomer, 1, master.url, first=2)
     for peer in peers:
         peer.next(met=3)
+    for peer in peers:
+        peer.tell("end")
+        peer.finish()
+
+
+def meets_in_two_threads(rank: int, meet: str) -> None:
+    dist = fixed_group(rank, 2, meet)
+    errors: list[str] = []
+
+    def meets() -> None:
+        try:
+            for _ in range(20):
+                dist.monitored_barrier(timeout=timedelta(seconds=60))
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=meets) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    say(errors=errors)
+    dist.destroy_process_group()
+
+
+def test_two_threads_may_call_monitored_barriers_at_once(run_peers: Run, tmp_path: Path) -> None:
+    for peer in run_peers(meets_in_two_threads, 2, str(tmp_path / "meet")):
+        peer.next(errors=[])
         peer.finish()

@@ -43,6 +43,7 @@ std::atomic<std::int64_t> pinned_bytes{0};
 std::atomic<std::int64_t> pinned_peak{0};
 std::atomic<std::int64_t> blocks_made{0};
 std::atomic<std::int64_t> blocks_open{0};
+std::atomic<bool> fills_held{false};
 std::atomic<std::int64_t> block_timeout_ms{0};
 std::atomic<std::int64_t> contexts{0};          // bit i: somebody has used device i
 std::atomic<std::int64_t> captures_spoiled{0};  // by a query of another thread
@@ -416,12 +417,13 @@ void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
-/// A kernel: after `us` it fills the tensor.
+/// A kernel: after `us`, and when no fills are held, it fills the tensor.
 void fill_later(const at::Tensor& tensor, double value, std::int64_t us) {
   current_queue(tensor.device().index()).add([target = host_view(tensor), value, us] {
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below;
     pause_us(us);
+    pause_until([] { return !fills_held; });
     target.fill_(value);
   });
 }
@@ -513,6 +515,7 @@ TORCH_LIBRARY(slowdev, m) {
   m.def("set_copy_delay_us(int us) -> ()", [](std::int64_t us) { copy_delay_us = us; });
   m.def("fail_copies(bool fail) -> ()", [](bool fail) { copies_fail = fail; });
   m.def("hang_copies(bool hang) -> ()", [](bool hang) { copies_hang = hang; });
+  m.def("hold_fills(bool hold) -> ()", [](bool hold) { fills_held = hold; });
   m.def("load_kernels(bool load) -> ()", [](bool load) { kernels_load = load; });
   m.def("capture(bool begin) -> ()", [](bool begin) { capturing = begin; });
   m.def("fail_queries(int count) -> ()", [](std::int64_t count) { queries_to_fail = count; });

@@ -194,6 +194,17 @@ TEST(PeerOps, ranks_change_with_a_later_operation_where_the_first_one_is_not_wai
   EXPECT_EQ(all<Renumber>(out).size(), 1U) << "it is waited for after all: nothing is left to say";
 }
 
+TEST(PeerOps, the_return_of_a_refused_call_changes_no_rank) {
+  State s = after_a_loss();
+  Actions out;
+  EXPECT_TRUE(complete(s, OpKey{0, 0}));
+  commit(s, OpKey{0, 0}, out);
+  returned(s, kNoOp, out);
+  EXPECT_TRUE(all<Renumber>(out).empty());
+  returned(s, OpKey{0, 0}, out);
+  EXPECT_EQ(all<Renumber>(out).size(), 1U);
+}
+
 TEST(PeerOps, with_boundaries_the_numbering_stays_until_one_votes) {
   State s = running();
   s.has_boundaries = true;
