@@ -323,7 +323,7 @@ class Options:
             "name": self.name or f"{_cut_name(socket.gethostname(), 48)}/{os.getpid()}",
             "host": _cut_name(socket.gethostname(), NAME_BYTES_MAX),
             "advertise": advertise,
-            "interface_host": host,
+            "listen_hosts": [host] if host else [],
             "port_first": first,
             "port_last": last,
             "connect_timeout_ms": _milliseconds(self.connect_timeout_s or 10),

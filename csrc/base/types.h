@@ -30,6 +30,7 @@ enum class DType : std::uint8_t {
   f8_e5m2 = 16,
   bytes = 17  // moved only: any other type, one element is one byte
 };
+inline constexpr DType kLastDType = DType::bytes;
 
 constexpr std::size_t dtype_bytes(DType t) {
   switch (t) {
@@ -113,6 +114,7 @@ enum class ReduceOp : std::uint8_t {
   bxor = 7,
   avg = 8
 };
+inline constexpr ReduceOp kLastReduceOp = ReduceOp::avg;
 
 constexpr std::string_view reduce_name(ReduceOp op) {
   switch (op) {
@@ -151,6 +153,7 @@ enum class OpKind : std::uint8_t {
   send = 10,
   recv = 11
 };
+inline constexpr OpKind kLastOpKind = OpKind::recv;
 
 constexpr std::string_view kind_name(OpKind kind) {
   switch (kind) {

@@ -24,6 +24,16 @@ class Door {
     calls_.push_back({std::move(request), std::move(ticket)});
   }
   [[nodiscard]] bool empty() const { return calls_.empty(); }
+  /// The calls that use some of this memory.
+  [[nodiscard]] Tickets users_of(const std::vector<Buffer>& memory) const {
+    Tickets tickets;
+    for (const Call& call : calls_) {
+      if (touch(call.request.inputs, memory) || touch(call.request.outputs, memory)) {
+        tickets.push_back(call.ticket);
+      }
+    }
+    return tickets;
+  }
   /// Takes out all calls, in the order in which they came.
   [[nodiscard]] std::deque<Call> take() { return std::exchange(calls_, {}); }
   /// Takes out the calls that have timed out, in program order. `timeout_ms`: the time-out of a

@@ -89,6 +89,7 @@ void ElasticGroup::feed(const peer::Event& event) {
     for (const peer::Action& action : peer::step(core_, next)) act(action);
   }
   feeding_ = false;
+  settle_returns();
   if (admitted_ && !door_.empty()) come_in();
 }
 
@@ -387,6 +388,7 @@ void ElasticGroup::end_waits(const Error& error) {
   client_.close(error);
   exchange_.fail_all(error);
   fail_pending(error);
+  for (const Return& one : std::exchange(returns_, {})) one.ticket->complete(error);
 }
 
 // ------------------------------------------------------------------------ calls that are passed on
@@ -420,6 +422,7 @@ void ElasticGroup::tick(std::uint64_t elapsed_ms) {
   if (core_.hashing || core_.adopting) ++state_ticks_;
   idleness_.tick(elapsed_ms, next_key(), stay_.here() || !ops_.empty(), admitted_ && !holding());
   Group::tick(elapsed_ms);
+  settle_returns();
   exchange_.tick(elapsed_ms);
   move_links(keeper_.tell_tried());
   watch_stall(elapsed_ms);

@@ -53,7 +53,8 @@ class ElasticGroup : public Group {
   [[nodiscard]] GroupView view() const override;
   [[nodiscard]] bool needs(PeerId peer) const override;
 
-  void returned(OpKey op);
+  [[nodiscard]] Tickets users_of(const std::vector<Buffer>& memory) const override;
+  void returned(OpKey op, std::shared_ptr<Ticket> ticket);
   void leave(bool at_once);
   /// The program ends with an error: the goodbye to the master has this text.
   void program_fails(const std::string& failure) { program_failure_ = failure; }
@@ -132,6 +133,7 @@ class ElasticGroup : public Group {
   void start_message(OpRequest request, std::shared_ptr<Ticket> ticket);
   [[nodiscard]] std::optional<Error> refuse_post(const OpRequest& request) const;
   [[nodiscard]] peer::LossClass loss_class(const OpRequest& request) const;
+  void settle_returns();
   void update_renumber();
   void watch_stall(std::uint64_t elapsed_ms);
 
@@ -166,6 +168,11 @@ class ElasticGroup : public Group {
   BoundaryStay stay_;
   Contributors contributors_;
   Door door_;
+  struct Return {
+    OpKey op;
+    std::shared_ptr<Ticket> ticket;
+  };
+  std::vector<Return> returns_;  // that wait for the outcomes of earlier calls
 
  public:
   /// Set while rank and size may change when a caller returns from its operation (peer::Returned).

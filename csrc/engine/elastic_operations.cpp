@@ -187,8 +187,8 @@ void ElasticGroup::on(const peer::CommitOp& a) {
   if (pending != nullptr && !pending->is_barrier()) {
     if (contributors_.note(pending->op->contributors())) publish();
   }
+  update_renumber();  // before a caller returns
   finish(a.op, {});
-  update_renumber();
   fail_late();
 }
 
@@ -204,9 +204,33 @@ void ElasticGroup::on(const peer::FailOp& a) {
   finish(a.op, std::move(error));
 }
 
-void ElasticGroup::returned(OpKey op) {
-  feed(peer::Returned{op});
-  update_renumber();
+Tickets ElasticGroup::users_of(const std::vector<Buffer>& memory) const {
+  Tickets tickets = Group::users_of(memory);
+  const Tickets waiting = door_.users_of(memory);
+  tickets.insert(tickets.end(), waiting.begin(), waiting.end());
+  return tickets;
+}
+
+void ElasticGroup::returned(OpKey op, std::shared_ptr<Ticket> ticket) {
+  returns_.push_back({op, std::move(ticket)});
+  settle_returns();
+}
+
+/// Rank and size change at a return behind which no earlier call is open: that place of the program
+/// is the same at all members, in whichever order they hear of the commits.
+void ElasticGroup::settle_returns() {
+  const auto due = [&](const Return& one) {
+    return ops_.empty() || one.op < ops_.begin()->first || one.op == ops_.begin()->first;
+  };
+  for (;;) {
+    const auto next = std::find_if(returns_.begin(), returns_.end(), due);
+    if (next == returns_.end()) return;
+    const Return over = *next;
+    returns_.erase(next);
+    feed(peer::Returned{over.op});
+    update_renumber();
+    over.ticket->complete({});
+  }
 }
 
 /// May the next return of a committed operation change rank and size?

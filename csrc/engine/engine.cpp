@@ -70,7 +70,7 @@ class ThreadedEngine : public Engine {
   }
 
   const Tokens* tokens() const override { return options_.tokens.get(); }
-  bool encrypts() const override { return options_.plaintext == Plaintext::none; }
+  bool encrypts() const override { return options_.links.plaintext == Plaintext::none; }
 
   std::string local_host_towards(const std::string& address) const override {
     const auto parsed = parse_address(address);

@@ -32,19 +32,7 @@ EngineCore::~EngineCore() {
 }
 
 Error EngineCore::listen() {
-  LinkOptions link_options;
-  if (!options_.interface_host.empty())
-    link_options.listen_hosts.push_back(options_.interface_host);
-  link_options.port_first = options_.port_first;
-  link_options.port_last = options_.port_last;
-  link_options.bulk_lanes = options_.bulk_lanes;
-  link_options.connect_timeout_ms = options_.connect_timeout_ms;
-  link_options.tcp_user_timeout_ms = options_.tcp_user_timeout_ms;
-  link_options.plaintext = options_.plaintext;
-  link_options.shared_memory = options_.shared_memory;
-  link_options.bbr = options_.bbr;
-  link_options.max_rate = options_.max_rate;
-  auto links = network_.make_links(*this, link_options);
+  auto links = network_.make_links(*this, options_.links);
   if (!links) return links.error();
   links_ = std::move(links).value();
   context_ = std::make_unique<EngineContext>(EngineContext{

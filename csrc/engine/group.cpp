@@ -105,7 +105,8 @@ void Group::link_gone(PeerId peer) {
 void Group::post(OpRequest request, std::shared_ptr<Ticket> ticket) {
   if (stays_out(request, ticket)) return;
   if (!request.numbering) request.numbering = numbering_;
-  if (auto error = misfit(request)) return ticket->complete(std::move(*error));
+  if (auto error = misfit(request, context_.links.self()))
+    return ticket->complete(std::move(*error));
   request.order = ++calls_;
   const OpKind kind = request.descriptor.kind;
   if (kind == OpKind::send || kind == OpKind::recv) {

@@ -77,7 +77,7 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   [[nodiscard]] GroupId id() const { return id_; }
   [[nodiscard]] std::vector<OpInFlight> in_flight() const;
   /// The tickets of the collectives in flight that read or write this memory.
-  [[nodiscard]] Tickets users_of(const std::vector<Buffer>& memory) const;
+  [[nodiscard]] virtual Tickets users_of(const std::vector<Buffer>& memory) const;
   void set_timeout(std::uint64_t timeout_ms) { timeout_ms_ = timeout_ms; }
 
  protected:

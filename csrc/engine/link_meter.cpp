@@ -101,7 +101,7 @@ void LinkMeter::look() {
 void LinkMeter::end(std::uint64_t rate) {
   const PeerId peer = run_->peer;
   const std::uint64_t trip_us = run_->trip_us;
-  const std::uint64_t cap = context_.options.max_rate;  // a burst is faster
+  const std::uint64_t cap = context_.options.links.max_rate;  // a burst is faster
   if (cap > 0) rate = std::min(rate, cap);
   retire();
   done_(peer, rate, trip_us);

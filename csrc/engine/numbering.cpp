@@ -9,7 +9,7 @@
 
 namespace pccl {
 
-std::optional<Error> misfit(const OpRequest& request) {
+std::optional<Error> misfit(const OpRequest& request, PeerId self) {
   const OpDescriptor& d = request.descriptor;
   const auto size = static_cast<std::int64_t>(request.numbering->size());
   const std::string head = std::string(kind_name(d.kind)) + ": ";
@@ -25,6 +25,18 @@ std::optional<Error> misfit(const OpRequest& request) {
       (output_per_rank(d.kind) && !one_per_rank(request.outputs))) {
     return Error{ErrorCode::invalid,
                  head + "one tensor for each of the " + std::to_string(size) + " ranks is needed"};
+  }
+  const auto own = std::find(request.numbering->begin(), request.numbering->end(), self);
+  const bool lists = !request.inputs.empty() && !request.outputs.empty();
+  if (d.kind == OpKind::all_to_all && lists && own != request.numbering->end()) {
+    const auto place = static_cast<std::size_t>(own - request.numbering->begin());
+    const std::uint64_t sent = request.inputs.at(place).bytes;
+    const std::uint64_t received = request.outputs.at(place).bytes;
+    if (sent != received) {
+      return Error{ErrorCode::invalid, head + "this rank sends itself " + std::to_string(sent) +
+                                           " bytes and wants to receive " +
+                                           std::to_string(received)};
+    }
   }
   return {};
 }

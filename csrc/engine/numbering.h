@@ -13,7 +13,7 @@
 namespace pccl {
 
 /// Why the ranks and lists of this request do not fit the request's own numbering; none: they fit.
-[[nodiscard]] std::optional<Error> misfit(const OpRequest& request);
+[[nodiscard]] std::optional<Error> misfit(const OpRequest& request, PeerId self);
 
 /// Translates a collective's request into the numbering `now`, so that it names the same peers.
 /// False: impossible, because `now` has a peer that the old numbering lacks, or lacks the root.

@@ -14,18 +14,13 @@
 namespace pccl {
 
 struct EngineOptions {
-  std::string package;                 // version of the package, for masters and their logs
-  std::string name;                    // of this process in logs and errors; empty: its id
-  std::string host;                    // name of this machine, for people
-  std::vector<std::string> advertise;  // hosts that others are told; empty: see advertise_for
-  std::string interface_host;          // listen on this address only; empty: all
-  std::uint16_t port_first = 0;        // 0: any free port
-  std::uint16_t port_last = 0;
-  std::uint32_t bulk_lanes = 1;
+  std::string package;                       // version of the package, for masters and their logs
+  std::string name;                          // of this process in logs and errors; empty: its id
+  std::string host;                          // name of this machine, for people
+  std::vector<std::string> advertise;        // hosts that others are told; empty: see advertise_for
   std::uint32_t threads = 1;                 // that move, encrypt and add up data
   std::uint64_t connect_timeout_ms = 10000;  // to reach a peer
   std::uint64_t master_timeout_ms = 60000;   // to reach a master, which may be started later
-  std::uint64_t tcp_user_timeout_ms = 30000;
   std::uint64_t silence_timeout_ms =
       30000;  // fixed groups: without a sign of life while others wait
   std::uint64_t stall_timeout_ms =
@@ -33,10 +28,7 @@ struct EngineOptions {
   std::uint64_t preimage_bytes_max = 1ULL << 30;  // copies of outputs, to restore them after a loss
   std::uint64_t hold_timeout_ms = 30ULL * 60 * 1000;  // without a master
   std::uint64_t goodbye_timeout_ms = 5000;  // at destroy and exit: to send data that others need
-  Plaintext plaintext = Plaintext::all;
-  bool bbr = true;             // over long lines, where the system has it
-  bool shared_memory = false;  // with processes of this machine and user
-  std::uint64_t max_rate = 0;  // bytes a second over TCP, to all peers together; 0: no cap
+  LinkOptions links;
   std::shared_ptr<const Tokens> tokens = nullptr;  // with which it enters a run; null: none
 };
 

@@ -45,16 +45,16 @@ class ThreadedRun : public Run {
         {ErrorCode::closed, "there is no elastic group, so no store of a master"});
   }
 
-  void returned(OpKey op) override {
+  std::shared_ptr<Ticket> returned(OpKey op) override {
     std::shared_ptr<std::atomic<bool>> pending;
     {
       const std::lock_guard lock(mutex_);
       pending = renumber_pending_;
     }
-    if (!pending || !pending->load()) return;
-    calls_.carry_out([this, op] {
-      if (ElasticGroup* group = core_.elastic()) group->returned(op);
-    });
+    if (op == kNoOp || !pending || !pending->load()) return nullptr;
+    return posted([op](ElasticGroup& group,
+                       const std::shared_ptr<Ticket>& ticket) { group.returned(op, ticket); },
+                  {ErrorCode::closed, "the group has been closed"});
   }
 
   Error boundary_begin(const BoundaryRequest& request) override {

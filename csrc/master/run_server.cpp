@@ -20,7 +20,6 @@
 #include "wire/cbor.h"
 
 namespace pccl::master {
-static_assert(kStoreQueuedBytesMax < kUnreadBytesOfAllMax);  // the store is refused first
 namespace {
 
 State fresh_state(const RunOptions& options) {
@@ -51,7 +50,10 @@ RunServer::RunServer(Network& network, const MasterOptions& master, ServedRun ru
       peers_of_all_runs_(std::move(peers_of_all_runs)),
       register_(std::move(run.held)),
       connections_(clock_, *this, options_.heartbeat_ms, options_.silence_ms, log_prefix_),
-      state_(fresh_state(options_)) {}
+      state_(fresh_state(options_)),
+      store_(clock_, connections_,
+             {[this](PeerId peer) { return owner_of(peer); },
+              [this](PeerId peer, const std::string& why) { give_up(peer, why); }}) {}
 
 RunServer::~RunServer() = default;
 
@@ -120,33 +122,6 @@ bool RunServer::is_revoked(const TokenMark& token) const {
 
 // ------------------------------------------------------------------------------- what has happened
 
-Digest RunServer::mark_of(EpochId epoch, Named how) const {
-  const Secret mark = epoch_mark(*marks_epochs_, options_.run, epoch, how);
-  Digest digest{};
-  std::copy(mark.bytes().begin(), mark.bytes().end(), digest.begin());
-  return digest;
-}
-
-std::optional<MasterToPeer> RunServer::marked(const MasterToPeer& message) const {
-  if (!marks_epochs_) return std::nullopt;
-  if (const auto* proposal = std::get_if<Propose>(&message)) {
-    Propose with_mark = *proposal;
-    with_mark.mark = mark_of(proposal->epoch.id, Named::proposed);
-    return with_mark;
-  }
-  if (const auto* start = std::get_if<Start>(&message)) {
-    Start with_mark = *start;
-    with_mark.mark = mark_of(start->epoch, Named::started);
-    return with_mark;
-  }
-  return std::nullopt;
-}
-
-bool RunServer::is_marked(EpochId epoch, Named how, const Digest& mark) const {
-  if (!marks_epochs_ || epoch == EpochId{}) return true;
-  return epoch_mark(*marks_epochs_, options_.run, epoch, how).same_as(Secret(mark));
-}
-
 /// Are there descriptors for a further peer? Strangers that have proven nothing take some (gate.h),
 /// and they keep nobody out: so their share counts as taken whether it is or not.
 bool RunServer::has_descriptors() const {
@@ -160,7 +135,7 @@ Error RunServer::refusal(const Hello& hello, bool again) const {
   for (const auto& [epoch, how, mark] :
        {std::tuple(started, Named::started, hello.started_mark),
         std::tuple(hello.report.accepted, Named::proposed, hello.accepted_mark)}) {
-    if (is_marked(epoch, how, mark)) continue;
+    if (marks_.is_marked(epoch, how, mark)) continue;
     return {ErrorCode::refused, "it reports epoch " + to_string(epoch) + " of run \"" +
                                     options_.run + "\", which no master with this key has " +
                                     (how == Named::started ? "started" : "named")};
@@ -180,7 +155,7 @@ Error RunServer::refusal(const Hello& hello, bool again) const {
 
 void RunServer::connected(Hello hello, std::uint64_t connection) {
   const PeerId peer = hello.member.peer();
-  store_drop(peer);  // its answers would go to the new connection, which has not asked
+  store_.drop(peer);  // its answers would go to the new connection, which has not asked
   if (!in_charge_) {
     connections_.send(
         peer, Hold{"it stands by: " + (idle_why_.empty() ? "it has just begun" : idle_why_)});
@@ -221,7 +196,7 @@ void RunServer::say(bool warning, const std::string& text, const std::string& or
 
 void RunServer::message(PeerId peer, PeerToMaster message, std::size_t bytes) {
   if (auto* request = std::get_if<StoreRequest>(&message)) {
-    return store_request(peer, std::move(*request));
+    return store_.request(peer, std::move(*request));
   }
   if (!in_charge_) return;
   if (write_ == 0) return post(PeerMessage{peer, std::move(message)});
@@ -241,12 +216,12 @@ void RunServer::disconnected(PeerId peer, std::string remote, std::string why) {
   } else if (const auto more = closed_.admit(origin_of("", remote), whose, clock_.now_ms())) {
     log_line(LogLevel::info, whose + " has closed: " + why + *more);
   }
-  store_drop(peer);
+  store_.drop(peer);
   post(PeerDisconnected{peer});
 }
 
 void RunServer::gone(PeerId peer, std::string why) {
-  store_drop(peer);
+  store_.drop(peer);
   post(PeerGone{peer, std::move(why)});
 }
 
@@ -304,7 +279,7 @@ void RunServer::carry_out(const Action& action) {
     void operator()(const WriteRegister& a) const { server.carry_out(a); }
     void operator()(const Close& a) const {
       if (!server.connections_.admitted(a.peer)) return;
-      server.store_drop(a.peer);
+      server.store_.drop(a.peer);
       server.connections_.close(a.peer);
     }
     void operator()(const StartTimer& a) const { server.carry_out(a); }
@@ -327,7 +302,7 @@ void RunServer::carry_out(const Send& action) {
     filled.package = master_.package;
     return connections_.send(action.peer, filled);
   }
-  if (const auto with_mark = marked(action.message)) {
+  if (const auto with_mark = marks_.marked(action.message)) {
     return connections_.send(action.peer, *with_mark);
   }
   connections_.send(action.peer, action.message);
@@ -338,7 +313,8 @@ void RunServer::carry_out(const SendAll& action) {
   for (const PeerId p : action.peers) {
     if (connections_.admitted(p)) to.push_back(p);
   }
-  if (const auto with_mark = marked(action.message)) return connections_.send(to, *with_mark);
+  if (const auto with_mark = marks_.marked(action.message))
+    return connections_.send(to, *with_mark);
   connections_.send(to, action.message);
 }
 
@@ -432,9 +408,7 @@ void RunServer::step_down(const std::string& why) {
   events_.clear();
   unapplied_ = Unapplied();
   timers_.clear();
-  store_timers_.clear();
-  store_ = KeyValueStore();
-  held_requests_ = HeldRequests();
+  store_.close();
   connections_.close_all();
   const Config config = state_.config;  // without the flags that have been answered
   state_ = State{};
@@ -529,31 +503,7 @@ void RunServer::lease_answered(const Result<bool>& answer, const std::string& ho
 
 // --------------------------------------------------------------------------------------- the store
 
-void RunServer::store_request(PeerId peer, StoreRequest request) {
-  if (connections_.has_room(peer) && !held_requests_.any(peer)) return serve(peer, request);
-  hold(peer, std::move(request));
-}
-
-void RunServer::hold(PeerId peer, StoreRequest request) {
-  if (held_requests_.hold(peer, std::move(request))) return;
-  const std::string why = "it goes on asking the store without reading the answers";
-  log_line(LogLevel::warning,
-           "gives up " + name(state_, peer) + " at " + connections_.remote(peer) + ": " + why);
-  connections_.give_up(peer, why);
-}
-
-void RunServer::room(PeerId peer) {
-  while (connections_.has_room(peer)) {
-    const auto held = held_requests_.next(peer);
-    if (!held) return;
-    if (!held->refused) {
-      serve(peer, held->request);
-    } else {
-      connections_.send(peer,
-                        no_room(held->request.id, "this peer does not read what it has asked for"));
-    }
-  }
-}
+void RunServer::room(PeerId peer) { store_.room(peer); }
 
 /// On whose account this peer writes to the store: that of its token, or, without tokens, that of
 /// its network.
@@ -564,40 +514,10 @@ std::string RunServer::owner_of(PeerId peer) const {
   return token.empty() ? known->second.origin : token;
 }
 
-void RunServer::serve(PeerId peer, const StoreRequest& request) {
-  store_answers(store_.request(peer, request, owner_of(peer)));
-  const Waiter waiter{peer, request.id};
-  if (!store_.waits(waiter) || store_timers_.contains(waiter)) return;
-  store_timers_[waiter] = clock_.timer(request.timeout_ms, 0, [this, waiter] {
-    if (auto answer = store_.expire(waiter)) store_answers({*std::move(answer)});
-  });
-}
-
-void RunServer::store_answers(const std::vector<StoreAnswer>& answers) {
-  for (const StoreAnswer& answer : answers) {
-    if (!store_.waits(answer.to)) store_timers_.erase(answer.to);
-    if (answer.waited && !connections_.has_room(answer.to.peer)) {
-      hold(answer.to.peer,
-           *answer.waited);  // several keys: the request is repeated when the peer has read
-      continue;
-    }
-    const std::size_t bytes = value_bytes(answer.reply);
-    if (bytes > kStoreSmallBytes && connections_.queued_bytes() + bytes > kStoreQueuedBytesMax) {
-      connections_.send(answer.to.peer,
-                        no_room(answer.to.request, "its peers do not read what it has sent them"));
-    } else {
-      connections_.send(answer.to.peer, answer.reply);
-    }
-  }
-}
-
-void RunServer::store_drop(PeerId peer) {
-  held_requests_.drop(peer);
-  store_.drop(peer);
-  const auto first = store_timers_.lower_bound(Waiter{peer, 0});
-  auto last = first;
-  while (last != store_timers_.end() && last->first.peer == peer) ++last;
-  store_timers_.erase(first, last);
+void RunServer::give_up(PeerId peer, const std::string& why) {
+  log_line(LogLevel::warning,
+           "gives up " + name(state_, peer) + " at " + connections_.remote(peer) + ": " + why);
+  connections_.give_up(peer, why);
 }
 
 // -------------------------------------------------------------------------------- waiting, the end
@@ -636,34 +556,7 @@ std::string RunServer::whom_it_waits_for() const {
     return standby ? "" : "waiting for the register: " + idle_why_;
   }
   if (write_ != 0) return "waiting for the register to be written";
-  if (state_.running || !state_.held) return "";
-  const auto name = [&](const std::vector<Member>& members, const Member& member) {
-    const std::string remote = connections_.remote(member.peer());
-    return " " + name_of(members, member) + (remote.empty() ? "," : " at " + remote + ",");
-  };
-  if (std::string text = standstill(state_); !text.empty()) return text;
-  if (std::string text = founders_apart(state_); !text.empty()) return text;
-  if (state_.proposal) {
-    std::string text = "epoch " + to_string(state_.proposal->id) + " waits until ready are:";
-    for (const Member& member : state_.proposal->members) {
-      if (!state_.ready.contains(member.peer())) text += name(state_.proposal->members, member);
-    }
-    text.pop_back();
-    return text;
-  }
-  if (state_.held->ended) return "";
-  if (!state_.held->epoch || state_.held->over) {
-    return "waiting for " + count_of(options_.min_peers, "replica") + " to found the run; " +
-           count_of(state_.peers.size(), "peer") + " connected";
-  }
-  std::string text = "waiting for members of epoch " + to_string(state_.held->epoch->id) + ":";
-  const std::size_t nobody = text.size();
-  for (const Member& member : state_.held->epoch->members) {
-    if (!state_.peers.contains(member.peer())) text += name(state_.held->epoch->members, member);
-  }
-  if (text.size() == nobody) return "";
-  text.pop_back();
-  return text;
+  return whom_a_run_waits_for(state_, [this](PeerId peer) { return connections_.remote(peer); });
 }
 
 void RunServer::stop(std::function<void()> done) {

@@ -17,10 +17,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "master/connections.h"
-#include "master/held_requests.h"
+#include "master/epoch_marks.h"
 #include "master/options.h"
 #include "master/register_file.h"
-#include "master/store.h"
+#include "master/store_desk.h"
 #include "master/unapplied.h"
 #include "membership/master.h"
 #include "trust/secrets.h"
@@ -33,10 +33,6 @@ namespace pccl::master {
 
 inline constexpr std::uint64_t kTakeOverAgainMs = 1000;  // after it was deposed
 inline constexpr std::uint64_t kClockMs = 1000;
-/// Most bytes that are queued for all peers; a reply of the store beyond it is refused.
-inline constexpr std::size_t kStoreQueuedBytesMax = 1ULL << 30;
-inline constexpr std::size_t kStoreSmallBytes =
-    4096;                                       // a reply up to this size is sent in any case
 inline constexpr std::uint64_t kStopMs = 1000;  // at its end: to send the queue
 
 /// All calls on the loop's thread. Destroy it before the loop.
@@ -68,17 +64,13 @@ class RunServer final : private ConnectionEvents {
   void tokens_are(std::vector<TokenMark> valid, std::vector<TokenMark> gone);
   /// Epochs get marks of this secret, and a hello that reports an epoch without its mark is
   /// refused.
-  void mark_epochs(const Secret& master) { marks_epochs_ = master; }
+  void mark_epochs(const Secret& master) { marks_ = EpochMarks(master, options_.run); }
   /// Does the register say that this token was revoked?
   [[nodiscard]] bool is_revoked(const TokenMark& token) const;
 
  private:
   [[nodiscard]] Error refusal(const Hello& hello, bool again) const override;
   [[nodiscard]] bool has_descriptors() const;
-  /// If epochs get marks: a proposal, or a start, with its mark.
-  [[nodiscard]] std::optional<MasterToPeer> marked(const MasterToPeer& message) const;
-  [[nodiscard]] Digest mark_of(EpochId epoch, Named how) const;
-  [[nodiscard]] bool is_marked(EpochId epoch, Named how, const Digest& mark) const;
   void connected(Hello hello, std::uint64_t connection) override;
   void message(PeerId peer, PeerToMaster message, std::size_t bytes) override;
   void room(PeerId peer) override;
@@ -105,12 +97,8 @@ class RunServer final : private ConnectionEvents {
   void take_over_later();
   void take_over();
   void take_charge(Register held);
-  void store_request(PeerId peer, StoreRequest request);
-  void hold(PeerId peer, StoreRequest request);
   [[nodiscard]] std::string owner_of(PeerId peer) const;
-  void serve(PeerId peer, const StoreRequest& request);
-  void store_answers(const std::vector<StoreAnswer>& answers);
-  void store_drop(PeerId peer);
+  void give_up(PeerId peer, const std::string& why);
   void log_line(LogLevel level, const std::string& text) const { log(level, log_prefix_ + text); }
   void say(bool warning, const std::string& text, const std::string& origin);
   void say_waiting();
@@ -126,9 +114,8 @@ class RunServer final : private ConnectionEvents {
   Connections connections_;
   State state_;
   std::optional<TokensAre> tokens_;  // none: no token is asked for
-  std::optional<Secret> marks_epochs_;
-  KeyValueStore store_;
-  HeldRequests held_requests_;
+  EpochMarks marks_;
+  StoreDesk store_;
   bool in_charge_ = false;  // between a take-over and being deposed
   struct Queued {
     Event event;
@@ -148,7 +135,6 @@ class RunServer final : private ConnectionEvents {
   bool lease_failed_ = false;  // the last call for it had no answer
   std::uint64_t lease_renewed_ms_ = 0;
   std::map<std::pair<TimerKind, PeerId>, std::unique_ptr<Timer>> timers_;
-  std::map<Waiter, std::unique_ptr<Timer>> store_timers_;
   std::unique_ptr<Timer> write_deadline_;
   std::unique_ptr<Timer> take_over_timer_;
   std::unique_ptr<Timer> waiting_timer_;

@@ -240,6 +240,8 @@ void decide_all(State& s, const Verdict& verdict, const std::optional<Epoch>& be
 
 void returned(State& s, OpKey key, Actions& out) {
   if (key == kNoOp) return;  // a call that the group has refused
+  // Which numberings there are up to here is known when all calls up to here have their outcomes.
+  if (!s.ops.empty() && s.ops.begin()->first <= key) return;
   // A program need not wait for every operation: what an earlier one would have brought counts too.
   const auto later = s.renumber.upper_bound(key);
   if (later == s.renumber.begin()) return;

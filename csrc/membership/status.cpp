@@ -198,4 +198,36 @@ Status status_of(const State& s, const std::map<PeerId, Seen>& seen) {
   return out;
 }
 
+std::string whom_a_run_waits_for(const State& s,
+                                 const std::function<std::string(PeerId)>& remote_of) {
+  if (s.running || !s.held) return "";
+  const auto name = [&](const std::vector<Member>& members, const Member& member) {
+    const std::string remote = remote_of(member.peer());
+    return " " + name_of(members, member) + (remote.empty() ? "," : " at " + remote + ",");
+  };
+  if (std::string text = standstill(s); !text.empty()) return text;
+  if (std::string text = founders_apart(s); !text.empty()) return text;
+  if (s.proposal) {
+    std::string text = "epoch " + to_string(s.proposal->id) + " waits until ready are:";
+    for (const Member& member : s.proposal->members) {
+      if (!s.ready.contains(member.peer())) text += name(s.proposal->members, member);
+    }
+    text.pop_back();
+    return text;
+  }
+  if (s.held->ended) return "";
+  if (!s.held->epoch || s.held->over) {
+    return "waiting for " + count_of(s.config.min_peers, "replica") + " to found the run; " +
+           count_of(s.peers.size(), "peer") + " connected";
+  }
+  std::string text = "waiting for members of epoch " + to_string(s.held->epoch->id) + ":";
+  const std::size_t nobody = text.size();
+  for (const Member& member : s.held->epoch->members) {
+    if (!s.peers.contains(member.peer())) text += name(s.held->epoch->members, member);
+  }
+  if (text.size() == nobody) return "";
+  text.pop_back();
+  return text;
+}
+
 }  // namespace pccl::master

@@ -44,12 +44,12 @@ Enum by_name(const std::string& text, Enum last, std::string_view (*name_of)(Enu
   throw py::value_error("no " + std::string(what) + " of this name: \"" + text + "\"");
 }
 
-DType dtype_of(const std::string& name) { return by_name(name, DType::bytes, dtype_name, "dtype"); }
+DType dtype_of(const std::string& name) { return by_name(name, kLastDType, dtype_name, "dtype"); }
 ReduceOp reduce_of(const std::string& name) {
-  return by_name(name, ReduceOp::avg, reduce_name, "reduction");
+  return by_name(name, kLastReduceOp, reduce_name, "reduction");
 }
 OpKind kind_of(const std::string& name) {
-  return by_name(name, OpKind::recv, kind_name, "collective");
+  return by_name(name, kLastOpKind, kind_name, "collective");
 }
 
 // ------------------------------------------------------------------------------------ dictionaries

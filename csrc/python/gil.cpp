@@ -37,8 +37,7 @@ void stay_if_ends_elsewhere(bool is_callback) {
   if (!is_main_thread()) seen.store(steady_clock::now());
   const std::thread::id by = ender.load();
   if (by == std::thread::id() || by == std::this_thread::get_id() || is_callback) return;
-  std::optional<GilRelease> release;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const GilReleaseIfHeld release;
   stay_for_good();
 }
 

@@ -9,6 +9,7 @@
 #include <cxxabi.h>
 #include <unistd.h>
 
+#include <optional>
 #include <utility>
 
 namespace pccl {
@@ -56,6 +57,17 @@ class GilRelease {
 
  private:
   PyThreadState* state_;
+};
+
+/// As long as the object lives, the thread is without the lock, whether or not it had it before.
+class GilReleaseIfHeld {
+ public:
+  GilReleaseIfHeld() {
+    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release_.emplace();
+  }
+
+ private:
+  std::optional<GilRelease> release_;
 };
 
 /// As long as the object lives, the thread has the lock, whether or not it had it before.

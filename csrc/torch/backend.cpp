@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <list>
 #include <string>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 #include <utility>
@@ -204,10 +205,8 @@ c10d::ErrorType PcclBackend::getError() {
 /// A collective begins after earlier ones of its group whose memory it shares. The engine sees to
 /// it where it uses that memory itself. Where a temporary stands between, the call waits.
 void PcclBackend::wait_for_memory(const GroupContext& context, const std::vector<Buffer>& apart,
-                                  const std::vector<Buffer>& memory) {
-  for (const auto& work : context.uncopied->all()) {
-    if (touch(work->results(), memory)) work->settle();
-  }
+                                  const Extents& memory) {
+  for (const auto& work : context.uncopied->touching(memory)) work->settle();
   if (apart.empty()) return;
   const auto free = context.engine->memory_free(context.group, apart);
   static_cast<void>(wait_interruptibly(*context.engine, *free, std::nullopt));
@@ -225,16 +224,18 @@ std::shared_ptr<GroupContext> PcclBackend::ready() {
   return context;
 }
 
-void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
-  const auto context = ready();
-  if (call.device().is_cpu()) {
-    if (call.touches_itself()) call.separate(numbers().rank);
-    const std::vector<Buffer> apart = call.apart();
-    if (parts.collective && !(apart.empty() && context->uncopied->empty())) {
-      wait_for_memory(*context, apart, call.all_memory());
-    }
-    call.fill();
-  }
+void PcclBackend::begin(Parts& parts, Call& call) {
+  if (!parts.context) parts.context = ready();
+  if (!parts.collective || !call.device().is_cpu()) return;
+  if (call.touches_itself()) call.separate();
+  const std::vector<Buffer> apart = call.apart();
+  if (apart.empty() && parts.context->uncopied->empty()) return;
+  wait_for_memory(*parts.context, apart, Extents(call.all_memory()));
+}
+
+void PcclBackend::issue(Parts& parts, Call& call, Millis timeout) {
+  const auto& context = parts.context;
+  if (call.device().is_cpu()) call.fill();
   OpRequest request = call.take(completions_);
   const std::int64_t limit_ms =
       timeout == c10d::kUnsetTimeout ? timeout_ms_.load() : timeout.count();
@@ -265,6 +266,16 @@ void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   }
 }
 
+void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
+  begin(parts, call);
+  issue(parts, call, timeout);
+}
+
+void PcclBackend::add(Parts& parts, std::list<Call>& calls, Millis timeout) {
+  for (Call& call : calls) begin(parts, call);
+  for (Call& call : calls) issue(parts, call, timeout);
+}
+
 WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const Tensors& profiled,
                             Tensors outputs) {
   // A barrier has no outputs, so that no barrier holds the one before it.
@@ -272,9 +283,8 @@ WorkPtr PcclBackend::finish(Parts parts, OpType type, const char* title, const T
                              (!parts.copies.empty() || parts.after);
   parts.outputs = std::move(outputs);
   if (parts.collective) parts.sequence_number = ++sequence_number_;
-  const auto context = this->context();
-  auto work =
-      c10::make_intrusive<PcclWork>(context, rank_, type, title, profiled, std::move(parts));
+  const auto context = parts.context;
+  auto work = c10::make_intrusive<PcclWork>(rank_, type, title, profiled, std::move(parts));
   if (written_later) context->uncopied->add(work);
   work->follow_up();
   const std::lock_guard lock(coalescing_mutex_);
@@ -316,7 +326,7 @@ WorkPtr PcclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
   const at::Tensor& tensor = single(OpKind::broadcast, tensors);
   Call call(OpKind::broadcast, tensor);
   const Numbers group = numbers();
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.root(opts.rootRank, group.size);
   if (opts.rootTensor != 0) call.fail("invalid root tensor: " + std::to_string(opts.rootTensor));
   if (opts.rootRank == group.rank) {
@@ -350,10 +360,10 @@ WorkPtr PcclBackend::allreduce_coalesced(Tensors& tensors,
     check.reduce(opts.reduceOp);
     check.writes(tensor);
   }
-  Parts parts;
+  std::list<Call> calls;
   for (const auto& places : places_by_type(tensors)) {
     const Tensors group = pick(tensors, places);
-    Call call(kKind, group.front());
+    Call& call = calls.emplace_back(kKind, group.front());
     call.reduce(opts.reduceOp);
     call.quantise(quantisation_);
     const at::Tensor flat = call.joined(group);
@@ -364,8 +374,9 @@ WorkPtr PcclBackend::allreduce_coalesced(Tensors& tensors,
       call.copies_back(tensor, flat.narrow(0, offset, tensor.numel()));
       offset += tensor.numel();
     }
-    add(parts, call, opts.timeout);
   }
+  Parts parts;
+  add(parts, calls, opts.timeout);
   return finish(std::move(parts), OpType::ALLREDUCE_COALESCED, title_of(kKind), tensors, tensors);
 }
 
@@ -373,7 +384,7 @@ WorkPtr PcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const at::Tensor& tensor = single(OpKind::reduce, tensors);
   Call call(OpKind::reduce, tensor);
   const Numbers group = numbers();
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.root(opts.rootRank, group.size);
   if (opts.rootTensor != 0) call.fail("invalid root tensor: " + std::to_string(opts.rootTensor));
   call.reduce(opts.reduceOp);
@@ -392,7 +403,7 @@ WorkPtr PcclBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
   Call call(OpKind::all_gather, input);
   const Numbers group = numbers();
   const Tensors& list = single(OpKind::all_gather, outputs, group.size);
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.one_per_rank(list, group.size, group.rank, input.numel());
   call.input(input);
   call.outputs(list);
@@ -404,7 +415,7 @@ WorkPtr PcclBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                      const c10d::AllgatherOptions& opts) {
   Call call(OpKind::all_gather, input);
   const Numbers group = numbers();
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.same_type(output);
   call.same_numel(output, input.numel() * group.size);
   call.input(input);
@@ -425,10 +436,10 @@ WorkPtr PcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
     if (!outputs[i].is_contiguous()) check.fail("outputs have to be contiguous");
     check.writes(outputs[i]);
   }
-  Parts parts;
+  std::list<Call> calls;
   for (const auto& places : places_by_type(inputs)) {
-    Call call(kKind, inputs[places.front()]);
-    call.numbered(group.numbering);
+    Call& call = calls.emplace_back(kKind, inputs[places.front()]);
+    call.numbered(group.numbering, group.rank);
     const at::Tensor from = call.joined(pick(inputs, places));
     const at::Tensor to = at::empty({group.size, from.numel()}, from.options());
     call.input(from);
@@ -440,8 +451,9 @@ WorkPtr PcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
       call.copies().push_back({outputs[i].view({group.size, numel}), to.narrow(1, offset, numel)});
       offset += numel;
     }
-    add(parts, call, opts.timeout);
   }
+  Parts parts;
+  add(parts, calls, opts.timeout);
   return finish(std::move(parts), OpType::ALLGATHER_COALESCED, title_of(kKind), inputs, outputs);
 }
 
@@ -457,21 +469,23 @@ WorkPtr PcclBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors&
       const Call check(kKind, inputs[i]);
       check.same_type(list[i]);
       check.same_numel(list[i], inputs[i].numel());
+      check.writes(list[i]);
     }
   }
-  Parts parts;
+  std::list<Call> calls;
   Tensors flat_outputs;
   for (const std::size_t i : c10::irange(inputs.size())) {
-    Call call(kKind, inputs[i]);
-    call.numbered(group.numbering);
+    Call& call = calls.emplace_back(kKind, inputs[i]);
+    call.numbered(group.numbering, group.rank);
     call.input(inputs[i]);
     for (const Tensors& list : outputs) call.output(list[i]);
     call.count(inputs[i].numel());
-    add(parts, call, opts.timeout);
   }
   for (const Tensors& list : outputs) {
     flat_outputs.insert(flat_outputs.end(), list.begin(), list.end());
   }
+  Parts parts;
+  add(parts, calls, opts.timeout);
   return finish(std::move(parts), OpType::ALLGATHER_COALESCED, title_of(kKind), inputs,
                 std::move(flat_outputs));
 }
@@ -481,7 +495,7 @@ WorkPtr PcclBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   const at::Tensor& input = single(OpKind::gather, inputs);
   Call call(OpKind::gather, input);
   const Numbers group = numbers();
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.root(opts.rootRank, group.size);
   Tensors list;
   if (opts.rootRank == group.rank) {
@@ -500,7 +514,7 @@ WorkPtr PcclBackend::gather_single(at::Tensor& output, at::Tensor& input,
                                    const c10d::GatherOptions& opts) {
   Call call(OpKind::gather, input);
   const Numbers group = numbers();
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.root(opts.rootRank, group.size);
   Tensors outputs;
   if (opts.rootRank == group.rank) {
@@ -520,7 +534,7 @@ WorkPtr PcclBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   const at::Tensor& output = single(OpKind::scatter, outputs);
   Call call(OpKind::scatter, output);
   const Numbers group = numbers();
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.root(opts.rootRank, group.size);
   Tensors list;
   if (opts.rootRank == group.rank) {
@@ -540,7 +554,7 @@ WorkPtr PcclBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inpu
   Call call(OpKind::reduce_scatter, output);
   const Numbers group = numbers();
   const Tensors& list = single(OpKind::reduce_scatter, inputs, group.size);
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.reduce(opts.reduceOp);
   call.one_per_rank(list, group.size, group.rank, output.numel());
   call.inputs(list);
@@ -553,7 +567,7 @@ WorkPtr PcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::ReduceScatterOptions& opts) {
   Call call(OpKind::reduce_scatter, output);
   const Numbers group = numbers();
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.reduce(opts.reduceOp);
   call.same_type(input);
   call.same_numel(input, output.numel() * group.size);
@@ -575,10 +589,10 @@ WorkPtr PcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
     check.same_numel(inputs[i], outputs[i].numel() * group.size);
     check.writes(outputs[i]);
   }
-  Parts parts;
+  std::list<Call> calls;
   for (const auto& places : places_by_type(outputs)) {
-    Call call(kKind, outputs[places.front()]);
-    call.numbered(group.numbering);
+    Call& call = calls.emplace_back(kKind, outputs[places.front()]);
+    call.numbered(group.numbering, group.rank);
     call.reduce(opts.reduceOp);
     const at::Tensor from = call.joined(pick(inputs, places), group.size);
     const at::Tensor to = at::empty({from.size(1)}, from.options());
@@ -591,8 +605,9 @@ WorkPtr PcclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
       call.copies_back(outputs[i], to.narrow(0, offset, numel));
       offset += numel;
     }
-    add(parts, call, opts.timeout);
   }
+  Parts parts;
+  add(parts, calls, opts.timeout);
   return finish(std::move(parts), OpType::_REDUCE_SCATTER_BASE, title_of(kKind), inputs, outputs);
 }
 
@@ -602,11 +617,17 @@ WorkPtr PcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                    const c10d::AllToAllOptions& opts) {
   Call call(OpKind::all_to_all, input);
   const Numbers group = numbers();
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.same_type(output);
   const auto from = numels_by_rank(input, input_splits, group.size);
   const auto to = numels_by_rank(output, output_splits, group.size);
   if (input_splits.empty() && output_splits.empty()) call.same_numel(output, input.numel());
+  const auto own = static_cast<std::size_t>(group.rank);
+  if (from[own] != to[own]) {
+    call.fail("rank " + std::to_string(group.rank) + " sends itself " + std::to_string(from[own]) +
+              " elements and wants to receive " + std::to_string(to[own]) +
+              ": its own input split and output split have to be equal");
+  }
   call.input_parts(input, from);
   call.output_parts(output, to);
   return post(call, OpType::ALLTOALL_BASE, opts.timeout, {input}, {output});
@@ -617,7 +638,7 @@ WorkPtr PcclBackend::alltoall(Tensors& outputs, Tensors& inputs,
   const Numbers group = numbers();
   TORCH_CHECK(!inputs.empty(), "pccl all_to_all: requires a non-empty tensor list");
   Call call(OpKind::all_to_all, inputs.front());
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   call.length(inputs, group.size, "input");
   call.same_type(inputs);
   call.one_per_rank(outputs, group.size, group.rank,
@@ -645,7 +666,7 @@ WorkPtr PcclBackend::point_to_point(OpKind kind, OpType type, Tensors& tensors, 
   const at::Tensor& tensor = single(kind, tensors);
   Call call(kind, tensor);
   const Numbers group = numbers();
-  call.numbered(group.numbering);
+  call.numbered(group.numbering, group.rank);
   if (tag < 0) call.fail("Tag must be nonnegative, got " + std::to_string(tag));
   if (!tensor.is_contiguous()) call.fail("input tensor has to be contiguous");
   if (type != OpType::RECVANYSOURCE && (peer < 0 || peer >= group.size)) {

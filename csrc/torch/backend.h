@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -158,17 +159,24 @@ class PcclBackend final : public c10d::Backend {
   void watch(const std::shared_ptr<Ticket>& ticket);
   /// `apart`: what the call itself reads or writes; `memory`: that, and what the engine uses.
   static void wait_for_memory(const GroupContext& context, const std::vector<Buffer>& apart,
-                              const std::vector<Buffer>& memory);
-  /// Posts `call` as one part of an operation; throws if the engine refuses it at once.
+                              const Extents& memory);
+  /// The first step for a part of an operation: waits for the memory. Only here a signal's handler
+  /// may throw, and then no part has been posted.
+  void begin(Parts& parts, Call& call);
+  /// The second step: posts the part; throws if the engine refuses it at once.
+  void issue(Parts& parts, Call& call, Millis timeout);
+  /// Both steps: for a part, for all parts of an operation.
   void add(Parts& parts, Call& call, Millis timeout);
+  void add(Parts& parts, std::list<Call>& calls, Millis timeout);
   WorkPtr finish(Parts parts, c10d::OpType type, const char* title, const Tensors& profiled,
                  Tensors outputs);
-  /// Both steps for an operation of one part.
+  /// All steps for an operation of one part.
   WorkPtr post(Call& call, c10d::OpType type, Millis timeout, const Tensors& profiled,
                Tensors outputs);
   WorkPtr point_to_point(OpKind kind, c10d::OpType type, Tensors& tensors, int peer, int tag);
   /// Sends or receives a word of the monitored barrier.
   WorkPtr message(OpKind kind, at::Tensor& token, int peer, std::uint64_t tag, Millis timeout);
+  at::Tensor word_of_root(std::chrono::steady_clock::time_point deadline);
   void report_to_root(std::chrono::steady_clock::time_point deadline);
   void collect_at_root(std::chrono::steady_clock::time_point deadline, Millis timeout,
                        bool wait_all_ranks);
@@ -207,6 +215,11 @@ class PcclBackend final : public c10d::Backend {
   std::atomic<std::uint64_t> sequence_number_{0};
   std::timed_mutex monitored_;            // of one thread at a time: their words have no names
   std::uint64_t monitored_barriers_ = 0;  // of rank 0; under monitored_
+  struct Asked {
+    WorkPtr work;
+    at::Tensor word;
+  };
+  std::optional<Asked> asked_;  // the receive of rank 0's next word; under monitored_
   std::atomic<bool> closed_{false};
   std::atomic<bool> aborted_{false};
   std::mutex coalescing_mutex_;

@@ -41,8 +41,9 @@ at::Tensor word_of(std::int64_t what, std::uint64_t number) {
 PcclBackend::WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
   Call call(OpKind::barrier);
   Parts parts;
+  parts.context = ready();
   // Calls before the barrier end before it in the engine; here their results are written too.
-  if (auto before = context()->uncopied->all(); !before.empty()) {
+  if (auto before = parts.context->uncopied->all(); !before.empty()) {
     parts.after = [before = std::move(before)] {
       for (const auto& work : before) static_cast<void>(work->isCompleted());
     };
@@ -56,8 +57,10 @@ PcclBackend::WorkPtr PcclBackend::barrier(const c10d::BarrierOptions& opts) {
 // rank may have joined later, or missed a barrier. What is left of a barrier that has failed has an
 // older number, and is no answer in a later one.
 void PcclBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  const Millis timeout =
+  static_cast<void>(ready());  // for a fork, and a group that is closed
+  const Millis asked =
       opts.timeout == c10d::kUnsetTimeout ? Millis(timeout_ms_.load()) : opts.timeout;
+  const Millis timeout = std::min(asked, kLongest);
   const auto deadline = Clock::now() + timeout;
   std::unique_lock turn(monitored_, std::defer_lock);
   while (!turn.try_lock_for(std::min(kSignalSlice, left_until(deadline)))) {
@@ -91,14 +94,33 @@ PcclBackend::WorkPtr PcclBackend::message(OpKind kind, at::Tensor& token, int pe
                 nullptr, {}, {});
 }
 
+/// The next word of rank 0. An earlier call, which a signal's handler has ended, may have left its
+/// receive behind: its word is this one's.
+at::Tensor PcclBackend::word_of_root(Clock::time_point deadline) {
+  for (;;) {
+    const bool left_behind = asked_.has_value();
+    const Millis left = std::max(left_until(deadline), Millis(1));
+    if (!left_behind) {
+      at::Tensor word = word_of(0, 0);
+      asked_ = Asked{message(OpKind::recv, word, 0, kFromRoot, left), word};
+    }
+    try {
+      asked_->work->wait(left);
+      return std::exchange(asked_, std::nullopt)->word;
+    } catch (const PcclError&) {
+      if (!asked_->work->isCompleted()) throw;  // the next call takes it up
+      asked_.reset();
+      if (!left_behind) throw;  // else the time of the earlier call is over, not that of this one
+    }
+  }
+}
+
 void PcclBackend::report_to_root(Clock::time_point deadline) {
-  at::Tensor word = word_of(0, 0);
   at::Tensor token = at::zeros({1}, at::kByte);
   std::optional<std::int64_t> answered;
   try {
     for (;;) {
-      const Millis left = std::max(left_until(deadline), Millis(1));
-      message(OpKind::recv, word, 0, kFromRoot, left)->wait();
+      const at::Tensor word = word_of_root(deadline);
       const auto number = word[1].item<std::int64_t>();
       if (word[0].item<std::int64_t>() == kGoesOn) {
         if (answered == number) return;
@@ -107,7 +129,7 @@ void PcclBackend::report_to_root(Clock::time_point deadline) {
       answered = number;
       const std::uint64_t tag = kToRoot + static_cast<std::uint64_t>(number);
       // Not waited for: rank 0 takes no answer to a barrier that it has given up.
-      message(OpKind::send, token, 0, tag, left);
+      message(OpKind::send, token, 0, tag, std::max(left_until(deadline), Millis(1)));
     }
   } catch (const PcclError& error) {
     raise({error.code(), "Rank " + std::to_string(numbers().rank) +

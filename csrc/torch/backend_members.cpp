@@ -249,11 +249,11 @@ PcclBackend::WorkPtr PcclBackend::reconfigure(const c10d::ReconfigureOptions& op
             /*apart=*/true);
       });
   Parts parts;
+  parts.context = std::make_shared<GroupContext>(GroupContext{engine, group, completions_});
   parts.tickets.push_back(done);
   parts.collective = false;
-  return c10::make_intrusive<PcclWork>(
-      std::make_shared<GroupContext>(GroupContext{engine, group, completions_}), rank,
-      c10d::OpType::UNKNOWN, nullptr, Tensors{}, std::move(parts));
+  return c10::make_intrusive<PcclWork>(rank, c10d::OpType::UNKNOWN, nullptr, Tensors{},
+                                       std::move(parts));
 }
 
 bool PcclBackend::formed(GroupId group, std::vector<Handle> members, int rank) {

@@ -17,14 +17,14 @@ namespace {
 constexpr std::int64_t kDimsMax = 16;
 
 /// The data that other ranks must know: sparse dimensions, dimensions, elements, sizes.
-at::Tensor describe(const at::Tensor& tensor) {
+at::Tensor describe(const at::Tensor& tensor, std::int64_t elements) {
   TORCH_CHECK(tensor.dim() <= kDimsMax, "pccl all_reduce: sparse tensors have at most ", kDimsMax,
               " dimensions, got ", tensor.dim());
   at::Tensor words = at::zeros({3 + kDimsMax}, at::kLong);
   auto word = words.accessor<std::int64_t, 1>();
   word[0] = tensor.sparse_dim();
   word[1] = tensor.dim();
-  word[2] = tensor._nnz();
+  word[2] = elements;
   for (const auto d : c10::irange(tensor.dim())) word[3 + d] = tensor.size(d);
   return words;
 }
@@ -61,6 +61,20 @@ void check_indices(const Tensors& by_rank, const at::Tensor& tensor) {
   }
 }
 
+struct SparseParts {
+  at::Tensor indices;
+  at::Tensor values;
+};
+
+/// Of the coalesced tensor. Its values are on the CPU, and of a type that can be moved.
+SparseParts parts_of(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor own = tensor.coalesce();
+  SparseParts parts{own.indices().contiguous(), own.values().contiguous()};
+  static_cast<void>(Call(OpKind::all_reduce, parts.values));
+  return parts;
+}
+
 }  // namespace
 
 PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
@@ -73,7 +87,6 @@ PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
   TORCH_CHECK(tensors.front().device().is_cpu(), "pccl all_reduce: sparse tensors have to be on ",
               "the CPU (got one on ", tensors.front().device(), ")");
   const at::Tensor tensor = tensors.front();  // itself: detach() of a sparse one shares no indices
-  const at::NoGradGuard no_grad;
   const auto context = ready();
   for (const auto& work : context->uncopied->all()) {
     const bool same = std::any_of(work->outputs().begin(), work->outputs().end(),
@@ -81,11 +94,8 @@ PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
     if (same) work->settle();
   }
   const std::vector<Buffer> memory = {extent_of(tensor._indices()), extent_of(tensor._values())};
-  wait_for_memory(*context, memory, memory);
-  const at::Tensor own = tensor.coalesce();
-  const at::Tensor indices = own.indices().contiguous();
-  const at::Tensor values = own.values().contiguous();
-  const Call check(OpKind::all_reduce, values);  // on the CPU, of a type that can be moved
+  wait_for_memory(*context, memory, Extents(memory));
+  const auto [indices, values] = parts_of(tensor);
   const Numbers group = numbers();
 
   const auto gather = [&](Parts& parts, const at::Tensor& input, const Tensors& list) {
@@ -94,7 +104,7 @@ PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
     call.outputs(list);
     add(parts, call, opts.timeout);
   };
-  const at::Tensor words = describe(own);
+  const at::Tensor words = describe(tensor, values.size(0));
   Tensors all_words(static_cast<std::size_t>(group.size));
   for (at::Tensor& each : all_words) each = at::empty_like(words);
   Parts first;

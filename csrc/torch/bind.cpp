@@ -187,22 +187,22 @@ EngineOptions to_options(const py::dict& dict) {
   fields.take("name", options.name);
   fields.take("host", options.host);
   fields.take("advertise", options.advertise);
-  fields.take("interface_host", options.interface_host);
-  fields.take("port_first", options.port_first);
-  fields.take("port_last", options.port_last);
-  fields.take("bulk_lanes", options.bulk_lanes);
   fields.take("threads", options.threads);
   fields.take("connect_timeout_ms", options.connect_timeout_ms);
   fields.take("master_timeout_ms", options.master_timeout_ms);
-  fields.take("tcp_user_timeout_ms", options.tcp_user_timeout_ms);
   fields.take("preimage_bytes_max", options.preimage_bytes_max);
   fields.take("hold_timeout_ms", options.hold_timeout_ms);
   fields.take("silence_timeout_ms", options.silence_timeout_ms);
   fields.take("stall_timeout_ms", options.stall_timeout_ms);
   fields.take("goodbye_timeout_ms", options.goodbye_timeout_ms);
-  fields.take("shared_memory", options.shared_memory);
-  fields.take("bbr", options.bbr);
-  fields.take("max_rate", options.max_rate);
+  LinkOptions& links = options.links;
+  fields.take("listen_hosts", links.listen_hosts);
+  fields.take("port_first", links.port_first);
+  fields.take("port_last", links.port_last);
+  fields.take("tcp_user_timeout_ms", links.tcp_user_timeout_ms);
+  fields.take("shared_memory", links.shared_memory);
+  fields.take("bbr", links.bbr);
+  fields.take("max_rate", links.max_rate);
   std::string plaintext;
   std::string token_file;
   std::string token;
@@ -213,7 +213,7 @@ EngineOptions to_options(const py::dict& dict) {
   auto tokens = held_tokens(token_file, token);
   check(tokens.error());
   options.tokens = std::move(tokens).value();
-  options.plaintext = to_plaintext(plaintext, options.tokens != nullptr);
+  links.plaintext = to_plaintext(plaintext, options.tokens != nullptr);
   return options;
 }
 

@@ -3,7 +3,9 @@
 
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
@@ -80,6 +82,13 @@ ReduceOp reduce_of(const c10d::ReduceOp& op) {
       return ReduceOp::none;
   }
 }
+
+/// As long as it lives, no operation is recorded. Never while the call waits: handlers of signals
+/// run then.
+struct BelowAutograd {
+  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView plain;
+};
 
 bool usable(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
@@ -216,6 +225,7 @@ void Call::quantise(Quantisation of_group, std::optional<Quantisation> asked) {
 /// Each rank multiplies its contribution by a factor of its own, a number or a tensor with one
 /// element.
 void Call::premultiply(const c10d::ReduceOp& op) {
+  const BelowAutograd quiet;
   const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   if (supplement == nullptr) fail("ReduceOp.PREMUL_SUM without a factor");
   if (!at::isFloatingType(scalar_type_) && !at::isComplexType(scalar_type_)) {
@@ -255,6 +265,7 @@ void Call::count_if_equal(const Tensors& tensors) {
 // ------------------------------------------------------------------------------- buffers
 
 at::Tensor Call::temporary_of(const at::Tensor& tensor) {
+  const BelowAutograd quiet;
   const bool multiplies = factor_.defined();
   if (!device_.is_cpu()) {
     return multiplies ? multiplied(tensor) : tensor.resolve_conj().resolve_neg().contiguous();
@@ -270,6 +281,7 @@ at::Tensor Call::readable(const at::Tensor& tensor) {
 }
 
 at::Tensor Call::writable(const at::Tensor& tensor, bool with_contents) {
+  const BelowAutograd quiet;
   const bool multiply = with_contents && factor_.defined();
   const bool direct = usable(tensor) && !multiply && !touches_output(tensor);
   if (device_.is_cpu()) written_.push_back(tensor);
@@ -289,6 +301,7 @@ void Call::writes(const at::Tensor& tensor) const {
 }
 
 at::Tensor Call::joined(const Tensors& tensors, std::int64_t rows) {
+  const BelowAutograd quiet;
   std::int64_t numel = 0;
   for (const at::Tensor& tensor : tensors) numel += tensor.numel();
   const at::Tensor whole = at::empty({rows, numel / rows}, tensors.front().options());
@@ -298,10 +311,12 @@ at::Tensor Call::joined(const Tensors& tensors, std::int64_t rows) {
 }
 
 void Call::copies_back(const at::Tensor& to, const at::Tensor& from) {
+  const BelowAutograd quiet;
   copies_.push_back({to, from.view(to.sizes())});
 }
 
 void Call::fill() {
+  const BelowAutograd quiet;
   for (Fill& one : std::exchange(fills_, {})) {
     if (one.from.size() == 1) {
       const at::Tensor& from = one.from.front();
@@ -340,6 +355,7 @@ std::vector<Buffer> Call::all_memory() const {
 
 at::Tensor Call::on_host(const at::Tensor& tensor, bool input, bool output) {
   if (device_.is_cpu()) return tensor;
+  const BelowAutograd quiet;
   staged_.push_back(stage(tensor, input, output));
   return staged_.back().host;
 }
@@ -415,11 +431,11 @@ bool Call::touches_itself() const {
       request_.inputs.front().bytes == request_.outputs.front().bytes) {
     return false;
   }
-  return touch(request_.inputs, request_.outputs);
+  return Extents(request_.inputs).touches(Extents(request_.outputs));
 }
 
-void Call::separate(std::int32_t own_rank) {
-  const auto own = static_cast<std::size_t>(own_rank);
+void Call::separate() {
+  const auto own = static_cast<std::size_t>(own_rank_);
   const bool each = kind() == OpKind::all_to_all;
   const std::vector<Buffer>& outputs = request_.outputs;
   for (std::size_t i = 0; i < request_.inputs.size(); ++i) {

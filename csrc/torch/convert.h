@@ -4,9 +4,7 @@
 // nothing else.
 #pragma once
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 
 #include <cstdint>
 #include <optional>
@@ -41,8 +39,12 @@ class Call {
   void one_per_rank(const Tensors& tensors, std::int32_t size, std::int32_t own_rank,
                     std::int64_t own_numel) const;
   void root(std::int64_t rank, std::int32_t size);
-  /// The numbering by which roots, ranks and lists of this call are checked.
-  void numbered(Numbering numbering) { request_.numbering = std::move(numbering); }
+  /// The numbering by which roots, ranks and lists of this call are checked, and the own rank in
+  /// it.
+  void numbered(Numbering numbering, std::int32_t own_rank) {
+    request_.numbering = std::move(numbering);
+    own_rank_ = own_rank;
+  }
   void reduce(const c10d::ReduceOp& op);
   /// After `reduce`. `asked`: of this call alone, which must be one that can be quantised.
   void quantise(Quantisation of_group, std::optional<Quantisation> asked = std::nullopt);
@@ -82,7 +84,7 @@ class Call {
   [[nodiscard]] std::vector<Buffer> all_memory() const;
   /// The inputs that overlap an output go through temporaries, unless they are that rank's own part
   /// of it: the engine reads and writes in an order of its own.
-  void separate(std::int32_t own_rank);
+  void separate();
   /// Fills the temporaries, on the CPU: before, their contents are nothing. On a device they are
   /// filled at once.
   void fill();
@@ -111,10 +113,9 @@ class Call {
   [[nodiscard]] bool touches_output(const at::Tensor& tensor) const;
   Buffer buffer(const at::Tensor& tensor, std::int64_t offset, std::int64_t numel);
 
-  const at::NoGradGuard no_grad_;
-  const at::AutoDispatchBelowADInplaceOrView plain_;
   at::ScalarType scalar_type_ = at::ScalarType::Undefined;
   std::int64_t element_bytes_ = 1;
+  std::int32_t own_rank_ = 0;
   at::Tensor factor_;  // PREMUL_SUM
   c10::Device device_ = at::kCPU;
   OpRequest request_;

@@ -97,6 +97,15 @@ void Uncopied::remove(const PcclWork* work) {
   count_ = works_.size();
 }
 
+std::vector<c10::intrusive_ptr<PcclWork>> Uncopied::touching(const Extents& memory) const {
+  std::vector<c10::intrusive_ptr<PcclWork>> found;
+  const std::lock_guard lock(mutex_);
+  for (const auto& work : works_) {
+    if (work->results().touches(memory)) found.push_back(work);
+  }
+  return found;
+}
+
 std::vector<c10::intrusive_ptr<PcclWork>> Uncopied::all() const {
   const std::lock_guard lock(mutex_);
   return works_;

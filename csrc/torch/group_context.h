@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "torch/completions.h"
+#include "torch/extent.h"
 
 namespace pccl {
 
@@ -45,6 +46,8 @@ class Uncopied {
   void remove(const PcclWork* work);
   [[nodiscard]] bool empty() const { return count_ == 0; }
   [[nodiscard]] std::vector<c10::intrusive_ptr<PcclWork>> all() const;
+  /// Those whose results lie in this memory.
+  [[nodiscard]] std::vector<c10::intrusive_ptr<PcclWork>> touching(const Extents& memory) const;
 
  private:
   mutable std::mutex mutex_;

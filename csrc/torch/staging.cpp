@@ -83,8 +83,7 @@ void wait_for_room(c10::Device device, const std::vector<Staged>& tensors) {
   for (const Staged& staged : tensors) bytes += staged.host.nbytes();
   DeviceThread& thread = DeviceThread::instance();
   if (thread.has_room(device, bytes, milliseconds(0))) return;
-  std::optional<GilRelease> release;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const GilReleaseIfHeld release;
   auto since = Clock::now();
   std::uint64_t ended = thread.ended();
   while (!thread.has_room(device, bytes, kSlice)) {
@@ -100,8 +99,7 @@ void wait_for_room(c10::Device device, const std::vector<Staged>& tensors) {
 }
 
 bool wait_for_devices(std::optional<milliseconds> timeout) {
-  std::optional<GilRelease> release;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const GilReleaseIfHeld release;
   const auto start = Clock::now();
   const auto runs = DeviceThread::instance().runs();
   for (const auto& run : runs) {

@@ -29,6 +29,15 @@ using std::chrono::steady_clock;
 
 constexpr std::uint64_t kSignalSliceMs = 100;
 
+/// Locks a mutex under which Python may be called: no thread may wait for it with the GIL.
+std::unique_lock<std::mutex> lock_without_gil(std::mutex& mutex) {
+  std::unique_lock lock(mutex, std::try_to_lock);
+  if (lock) return lock;
+  const GilReleaseIfHeld release;
+  lock.lock();
+  return lock;
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------------------- waiting
@@ -41,8 +50,7 @@ void check_signals() {
 
 bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint64_t> timeout_ms) {
   if (ticket.done()) return true;
-  std::optional<GilRelease> release;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const GilReleaseIfHeld release;
   const auto start = steady_clock::now();
   for (;;) {
     std::uint64_t slice = kSignalSliceMs;
@@ -61,10 +69,12 @@ bool wait_interruptibly(Engine& engine, Ticket& ticket, std::optional<std::uint6
 
 // ------------------------------------------------------------------------------- PcclWork
 
-PcclWork::PcclWork(std::shared_ptr<GroupContext> context, int rank, c10d::OpType type,
-                   const char* title, const std::vector<at::Tensor>& profiled, Parts parts)
+PcclWork::PcclWork(int rank, c10d::OpType type, const char* title,
+                   const std::vector<at::Tensor>& profiled, Parts parts)
     : c10d::Work(rank, type, title, profiled),
-      context_(std::move(context)),
+      context_(std::move(parts.context)),
+      writes_later_(!parts.copies.empty() || parts.after),
+      results_(results_of(parts.copies)),
       after_(std::exchange(parts.after, nullptr)),
       parts_(std::move(parts)) {}
 
@@ -116,15 +126,15 @@ void PcclWork::follow_up() {
   if (parts_.device) {
     parts_.device->seal(parts_.tickets, parts_.copies);
     if (!recordFunctionEndCallback_) return;
-  } else if (parts_.copies.empty() && !after_ && !recordFunctionEndCallback_) {
+  } else if (!writes_later_ && !recordFunctionEndCallback_) {
     return;
   }
   when_done([](PcclWork& work) { work.finish(); });
 }
 
 void PcclWork::finish() {
-  std::function<void()> after;  // what it holds is released without the lock
-  const std::lock_guard lock(finish_mutex_);
+  std::function<void()> after;                        // what it holds is released without the lock
+  const auto lock = lock_without_gil(finish_mutex_);  // a copy may be one of a subclass in Python
   if (std::exchange(finished_, true)) return;
   after = std::exchange(after_, nullptr);
   if (!parts_.device && !error().failed()) {
@@ -154,7 +164,7 @@ void PcclWork::settle() {
 std::exception_ptr PcclWork::failure() const {
   const Error failed = error();
   if (failed.failed()) return to_exception(failed);
-  const std::lock_guard lock(finish_mutex_);
+  const auto lock = lock_without_gil(finish_mutex_);
   return not_copied_;
 }
 
@@ -165,7 +175,10 @@ void PcclWork::raise_failure() const {
 void PcclWork::say_returned() {
   if (!parts_.collective || returned_.exchange(true)) return;
   if (context_->group != kElasticGroup) return;
-  for (const auto& ticket : parts_.tickets) context_->engine->run().returned(ticket->op);
+  for (const auto& ticket : parts_.tickets) {
+    const auto renumbered = context_->engine->run().returned(ticket->op);
+    if (renumbered) wait_interruptibly(*context_->engine, *renumbered, std::nullopt);
+  }
 }
 
 bool PcclWork::isCompleted() {
@@ -250,8 +263,7 @@ void PcclWork::wait_settled(milliseconds timeout) {
                                      " ms; the operation itself goes on"});
   }
   if (!parts_.device) return;
-  std::optional<GilRelease> release;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) release.emplace();
+  const GilReleaseIfHeld release;
   while (!parts_.device->wait_settled(kSignalSliceMs)) check_signals();  // a moment later
 }
 
@@ -285,6 +297,7 @@ void PcclWork::complete_future() {
   std::optional<c10::DeviceGuard> there;  // see DeviceRun::add
   if (parts_.device) there.emplace(parts_.device->device());
   if (future_taken_.exchange(true)) {
+    const GilReleaseIfHeld release;
     future->wait();  // another thread does it
     return;
   }
@@ -341,7 +354,7 @@ void CoalescedWork::synchronize() {
 
 bool CoalescedWork::wait(milliseconds timeout) {
   const bool limited = timeout != kNoTimeout;  // below zero: over at once
-  const auto deadline = steady_clock::now() + timeout;
+  const auto deadline = steady_clock::now() + std::min(timeout, kLongest);
   std::exception_ptr first;
   for (const auto& work : works_) {
     milliseconds left = timeout;

@@ -23,6 +23,9 @@ namespace pccl {
 
 class DeviceRun;
 
+/// A longer time-out is as long: beyond some 300 years the clock overflows.
+inline constexpr std::chrono::milliseconds kLongest{1'000'000'000'000};
+
 /// Thread-safe. The engine keeps the memory of its operations alive by itself: a Work may be
 /// dropped.
 ///
@@ -31,6 +34,7 @@ class DeviceRun;
 class PcclWork final : public c10d::Work {
  public:
   struct Parts {
+    std::shared_ptr<GroupContext> context;         // of the first part
     std::vector<std::shared_ptr<Ticket>> tickets;  // the operation is complete when all are
     std::vector<at::Tensor> outputs;               // value of the future
     std::vector<CopyBack> copies;
@@ -42,8 +46,8 @@ class PcclWork final : public c10d::Work {
     bool collective = true;
   };
 
-  PcclWork(std::shared_ptr<GroupContext> context, int rank, c10d::OpType type, const char* title,
-           const std::vector<at::Tensor>& profiled, Parts parts);
+  PcclWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& profiled,
+           Parts parts);
 
   /// Sees to it that copies and hooks follow the outcome, even if no thread waits. Called once,
   /// before all else.
@@ -65,7 +69,7 @@ class PcclWork final : public c10d::Work {
   /// Waits for the outcome as wait() does, and copies back; throws no failure of the operation.
   void settle();
   /// The memory to which its results are copied.
-  [[nodiscard]] std::vector<Buffer> results() const { return results_of(parts_.copies); }
+  [[nodiscard]] const Extents& results() const { return results_; }
   [[nodiscard]] const std::vector<at::Tensor>& outputs() const { return parts_.outputs; }
   /// For device tensors: the stream of the copies back.
   [[nodiscard]] std::optional<c10::Stream> copies_back_on() const;
@@ -86,6 +90,8 @@ class PcclWork final : public c10d::Work {
   void complete_future();             // after done(); once it returns, the future is complete
 
   const std::shared_ptr<GroupContext> context_;
+  const bool writes_later_;  // by a copy, or by `after`
+  const Extents results_;
   std::function<void()> after_;  // of the parts; under finish_mutex_
   const Parts parts_;
   mutable std::mutex finish_mutex_;  // not std::call_once: that makes a system call each time

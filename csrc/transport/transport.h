@@ -133,7 +133,6 @@ struct LinkOptions {
   std::uint16_t port_first = 0;           // 0: any free port
   std::uint16_t port_last = 0;
   std::uint32_t bulk_lanes = 1;
-  std::uint64_t connect_timeout_ms = 10000;
   std::uint64_t tcp_user_timeout_ms = 30000;
   std::optional<bool> payload_crc;  // none: unless both ends are on one machine
   Plaintext plaintext = Plaintext::all;

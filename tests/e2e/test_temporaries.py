@@ -222,6 +222,39 @@ def test_a_result_that_cannot_be_copied_is_a_failure_of_its_operation(
         peer.finish()
 
 
+def has_unequal_own_parts(rank: int, meet: str) -> None:
+    dist = fixed_group(rank, 2, meet)
+    mine, other = torch.arange(4.0), torch.zeros(4)
+    splits = ([1, 3], [3, 1]) if rank == 1 else ([3, 1], [1, 3])
+    try:
+        dist.all_to_all_single(other, mine, *splits)
+    except RuntimeError as error:
+        say(all_to_all=str(error), other=other.tolist())
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    good = [[torch.zeros(2), torch.zeros(2)] for _ in range(2)]
+    bad = [[torch.zeros(2), torch.zeros(1).expand(2)] for _ in range(2)]
+    inputs = [torch.full((2,), 10.0 + rank), torch.full((2,), 20.0 + rank)]
+    if rank == 0:
+        try:
+            backend.allgather_coalesced(bad, inputs)
+        except RuntimeError as error:
+            say(gather=str(error))
+    backend.allgather_coalesced(good, inputs).wait()
+    say(good=[[part[0].item() for part in parts] for parts in good])
+    dist.destroy_process_group()
+
+
+def test_a_call_that_is_refused_has_sent_nothing(run_peers: Run, tmp_path: Path) -> None:
+    peers = run_peers(has_unequal_own_parts, 2, str(tmp_path / "meet"))
+    for rank, peer in enumerate(peers):
+        said = peer.next(other=[0.0] * 4)
+        assert f"rank {rank} sends itself 1 elements and wants to receive 3" in said["all_to_all"]
+        if rank == 0:
+            assert "share one place in memory" in peer.next()["gather"]
+        peer.next(good=[[10.0, 20.0], [11.0, 21.0]])
+        peer.finish()
+
+
 def drops_tensors(rank: int, meet: str) -> None:
     dist = fixed_group(rank, 1, meet)
     dist.all_reduce(torch.ones(4).t())

@@ -229,7 +229,7 @@ def test_options_become_fields_of_the_engine() -> None:
     default = Options().to_engine()
     assert (default["connect_timeout_ms"], default["master_timeout_ms"]) == (10_000, 60_000)
     assert options["advertise"] == ["a"]
-    assert options["interface_host"] == ""
+    assert options["listen_hosts"] == []
 
 
 def test_a_process_is_called_by_host_and_number_or_as_it_wishes() -> None:
@@ -246,7 +246,7 @@ def test_an_interface_is_its_address_and_is_advertised() -> None:
     assert interface_host("[::1]") == "::1"
     assert interface_host("lo") == "127.0.0.1"
     options = Options(interface="lo").to_engine()
-    assert options["interface_host"] == "127.0.0.1"
+    assert options["listen_hosts"] == ["127.0.0.1"]
     assert options["advertise"] == ["127.0.0.1"]
     with pytest.raises(ValueError, match=r"among .*lo"):
         interface_host("no-such-interface")
@@ -284,7 +284,8 @@ def test_an_interface_without_ipv4_is_its_lasting_address(
 def test_the_fields_are_those_of_the_engine() -> None:
     from conftest import ROOT
 
-    text = (ROOT / "csrc" / "engine" / "options.h").read_text()
+    sources = ("engine/options.h", "transport/transport.h")  # EngineOptions, LinkOptions
+    text = "".join((ROOT / "csrc" / source).read_text() for source in sources)
     for name in set(Options().to_engine()) - {"token_file"}:  # what is in it becomes `tokens`
         assert f" {name}" in text, name
 

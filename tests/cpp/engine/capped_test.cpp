@@ -8,7 +8,7 @@ namespace {
 /// A megabyte takes 3 s.
 EngineOptions slow() {
   EngineOptions options;
-  options.max_rate = 300'000;
+  options.links.max_rate = 300'000;
   options.stall_timeout_ms = 2000;
   options.silence_timeout_ms = 8000;
   return options;

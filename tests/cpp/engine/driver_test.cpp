@@ -126,7 +126,7 @@ TEST(Driver, functions_run_in_the_order_of_their_posts_whoever_drives) {
   for (int i = 0; i < 2000; ++i) EXPECT_EQ(seen[static_cast<std::size_t>(i)], i);
 }
 
-TEST(Driver, several_callers_wait_at_once_and_one_drives_for_all) {
+TEST(Driver, several_callers_wait_at_once_and_each_has_its_outcome) {
   Driven d;
   std::atomic<int> done = 0;
   std::vector<std::thread> callers;

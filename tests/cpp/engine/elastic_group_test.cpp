@@ -27,6 +27,12 @@ TEST(ElasticGroup, two_peers_found_a_run_and_commit) {
   }
 }
 
+/// A wait for this operation returns to the program.
+void returns_from(const Peer& peer, const std::shared_ptr<Ticket>& operation) {
+  const auto ticket = peer.engine->run().returned(operation->op);
+  if (ticket) expect_success(ticket);
+}
+
 TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors) {
   Founded run(3);
   auto& [master, peers, group] = run;
@@ -50,7 +56,7 @@ TEST(ElasticGroup, a_loss_in_the_middle_restores_and_replays_among_the_survivors
   EXPECT_EQ(values[0].front(), 6.0F);
   EXPECT_GE(peers[0].engine->counters().ops_replayed, 1U);
   EXPECT_EQ(peers[0].engine->view(group).size, 3);  // until the first return in the new epoch
-  peers[0].engine->run().returned(tickets[0]->op);
+  returns_from(peers[0], tickets[0]);
   EXPECT_EQ(peers[0].engine->view(group).size, 2);
 }
 
@@ -76,7 +82,7 @@ TEST(ElasticGroup, an_event_names_the_members_that_were_lost) {
 TEST(ElasticGroup, a_run_that_is_not_founded_in_time_says_what_founds_it) {
   MasterThread master(master_of(2));
   EngineOptions options;
-  options.interface_host = "127.0.0.1";
+  options.links.listen_hosts = {"127.0.0.1"};
   auto engine = Engine::create(options);
   ASSERT_TRUE(engine.ok());
   JoinOptions join;
@@ -102,10 +108,30 @@ TEST(ElasticGroup, the_return_of_a_call_that_was_refused_changes_no_rank) {
   wrong.descriptor.root = 3;
   const auto refused = peers[0].engine->post(group, std::move(wrong));
   EXPECT_EQ(outcome(refused).code, ErrorCode::invalid);
-  peers[0].engine->run().returned(refused->op);
+  EXPECT_EQ(peers[0].engine->run().returned(refused->op), nullptr);
   EXPECT_EQ(peers[0].engine->view(group).size, 3);
-  peers[0].engine->run().returned(tickets[0]->op);
+  returns_from(peers[0], tickets[0]);
   EXPECT_EQ(peers[0].engine->view(group).size, 2);
+}
+
+TEST(ElasticGroup, ranks_change_at_a_return_behind_which_no_earlier_call_is_open) {
+  Founded run(3);
+  auto& [master, peers, group] = run;
+  std::vector<std::vector<float>> large(2, std::vector<float>(4'000'000, 1.0F));
+  std::vector<std::vector<float>> small(2, std::vector<float>(10, 1.0F));
+  std::vector<std::shared_ptr<Ticket>> first;
+  std::vector<std::shared_ptr<Ticket>> second;
+  for (std::size_t i = 0; i < 2; ++i) {
+    first.push_back(peers[i].engine->post(group, all_reduce(large[i])));
+    second.push_back(peers[i].engine->post(group, all_reduce(small[i])));
+  }
+  peers[2].engine->vanish();
+  for (std::size_t i = 0; i < 2; ++i) {
+    expect_success(second[i]);
+    returns_from(peers[i], second[i]);
+    EXPECT_TRUE(first[i]->done());
+    EXPECT_EQ(peers[i].engine->view(group).size, 2);
+  }
 }
 
 TEST(ElasticGroup, what_a_newcomer_has_called_runs_where_it_founds_the_next_run) {
@@ -353,7 +379,7 @@ TEST(ElasticGroup, different_roots_are_named_also_where_all_only_send_and_it_was
 
 TEST(ElasticGroup, no_master_is_an_error_that_names_the_address) {
   EngineOptions options;
-  options.interface_host = "127.0.0.1";
+  options.links.listen_hosts = {"127.0.0.1"};
   options.master_timeout_ms = 500;
   auto engine = Engine::create(options);
   ASSERT_TRUE(engine.ok());

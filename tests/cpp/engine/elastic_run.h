@@ -30,7 +30,7 @@ struct Peer {
 };
 
 inline Peer start_peer(const std::string& address, EngineOptions options = {}) {
-  options.interface_host = "127.0.0.1";
+  options.links.listen_hosts = {"127.0.0.1"};
   options.goodbye_timeout_ms = 2000;
   auto engine = Engine::create(options);
   EXPECT_TRUE(engine.ok()) << engine.error().text;

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <set>
@@ -21,7 +23,7 @@ inline constexpr std::uint64_t kTestMs = 120000;
 
 inline std::vector<std::shared_ptr<Engine>> make_engines(std::size_t count,
                                                          EngineOptions options = {}) {
-  options.interface_host = "127.0.0.1";
+  options.links.listen_hosts = {"127.0.0.1"};
   options.goodbye_timeout_ms = 2000;
   std::vector<std::shared_ptr<Engine>> engines;
   for (std::size_t i = 0; i < count; ++i) {
@@ -61,6 +63,26 @@ class FixedWorld {
   std::vector<std::shared_ptr<Engine>> engines;
   GroupId group;
 };
+
+/// `count` values; value_of(i) for i below `period`, which come again and again. A sanitizer, which
+/// looks at each access, sees few: millions of values take no time.
+template <typename Function>
+std::vector<float> repeating(std::size_t count, std::size_t period, Function value_of) {
+  std::vector<float> values(count);
+  std::size_t done = std::min(count, period);
+  for (std::size_t i = 0; i < done; ++i) values[i] = value_of(i);
+  while (done < count) {
+    const std::size_t more = std::min(done, count - done);
+    std::memcpy(values.data() + done, values.data(), more * sizeof(float));
+    done += more;
+  }
+  return values;
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
 
 template <typename T>
 Buffer buffer(std::vector<T>& values) {

@@ -94,7 +94,7 @@ class HeldNetwork final : public Network {
 struct Member {
   Member(Loop& loop, const std::string& master) : network(loop) {
     EngineOptions options;
-    options.interface_host = "127.0.0.1";
+    options.links.listen_hosts = {"127.0.0.1"};
     core = std::make_unique<EngineCore>(network, options);
     EXPECT_FALSE(core->listen().failed());
     JoinOptions join;

@@ -71,7 +71,7 @@ struct Joining {
 
   explicit Joining(std::vector<std::string> masters) {
     EngineOptions options;
-    options.interface_host = "127.0.0.1";
+    options.links.listen_hosts = {"127.0.0.1"};
     options.master_timeout_ms = 1200;
     auto made = Engine::create(options);
     EXPECT_TRUE(made.ok()) << made.error().text;

@@ -22,8 +22,10 @@ OpRequest request_of(OpKind kind, std::int32_t root = -1) {
   return request;
 }
 
+constexpr PeerId kSelf{2};
+
 std::string misfit_of(const OpRequest& request) {
-  const auto error = misfit(request);
+  const auto error = misfit(request, kSelf);
   return error ? error->text : "";
 }
 
@@ -43,6 +45,17 @@ TEST(Numbering, lists_have_one_tensor_for_each_rank_or_none) {
   request.inputs.resize(3);
   request.outputs.resize(2);
   EXPECT_EQ(misfit_of(request), "all_to_all: one tensor for each of the 3 ranks is needed");
+}
+
+TEST(Numbering, what_a_rank_sends_itself_it_receives) {
+  std::array<std::byte, 8> memory{};
+  OpRequest request = request_of(OpKind::all_to_all);
+  request.inputs = {{memory.data(), 1}, {memory.data(), 4}, {memory.data(), 2}};
+  request.outputs = {{memory.data(), 3}, {memory.data(), 4}, {memory.data(), 1}};
+  EXPECT_EQ(misfit_of(request), "");
+  request.outputs[1].bytes = 1;
+  EXPECT_EQ(misfit_of(request),
+            "all_to_all: this rank sends itself 4 bytes and wants to receive 1");
 }
 
 TEST(Numbering, a_request_follows_its_peers_when_others_have_gone) {

@@ -2,7 +2,6 @@
 // every rank, restored inputs and a replay after a loss, and a mismatch where ranks differ.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -29,19 +28,12 @@ OpRequest quantised(Values& values, Quantisation how, ReduceOp op = ReduceOp::su
   return request;
 }
 
-/// Random values that repeat after a prime number of them: no two blocks begin alike. Made one by
-/// one they were most of the time of these tests under a sanitizer.
+/// Random values that repeat after a prime number of them: no two blocks begin alike.
 Values contribution(std::size_t rank, std::size_t count) {
   constexpr std::size_t kPeriod = 65537;
   Random random(rank + 1);
-  Values values(count);
-  for (std::size_t i = 0; i < std::min(count, kPeriod); ++i) {
-    values[i] = static_cast<float>(random.below(20001)) / 1e4F - 1;
-  }
-  for (std::size_t at = kPeriod; at < count; at += kPeriod) {
-    std::memcpy(&values[at], values.data(), std::min(kPeriod, count - at) * sizeof(float));
-  }
-  return values;
+  return repeating(count, kPeriod,
+                   [&](std::size_t) { return static_cast<float>(random.below(20001)) / 1e4F - 1; });
 }
 
 Values expected(const std::vector<Values>& inputs, Quantisation how, ReduceOp op) {
@@ -62,11 +54,6 @@ Values expected(const std::vector<Values>& inputs, Quantisation how, ReduceOp op
   quantise(codes.data(), sum.data(), count, how);
   dequantise(sum.data(), codes.data(), count, how);
   return sum;
-}
-
-bool same_bits(const Values& a, const Values& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 void reduce_and_check(FixedWorld& world, std::vector<Values> memory, Quantisation how,

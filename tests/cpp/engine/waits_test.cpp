@@ -294,7 +294,7 @@ class Scene {
     if (call_ == Call::join) {
       master_ = std::make_unique<MasterThread>(master_of(2));
       EngineOptions options;
-      options.interface_host = "127.0.0.1";
+      options.links.listen_hosts = {"127.0.0.1"};
       options.goodbye_timeout_ms = 2000;
       alone_ = Engine::create(options).value();
       engine_ = alone_.get();

@@ -170,7 +170,7 @@ TEST(PeerOps, without_boundaries_ranks_change_when_the_first_operation_of_a_new_
   EXPECT_TRUE(complete(s, OpKey{0, 1}));
   commit(s, OpKey{0, 1}, out);
   returned(s, OpKey{0, 1}, out);
-  EXPECT_TRUE(all<Renumber>(out).empty()) << "an older one is pending";
+  EXPECT_TRUE(all<Renumber>(out).empty()) << "an older one is pending: the caller waits for it";
   EXPECT_TRUE(complete(s, OpKey{0, 0}));
   commit(s, OpKey{0, 0}, out);
   EXPECT_TRUE(all<Renumber>(out).empty()) << "committed, but its caller does not know yet";

@@ -64,8 +64,14 @@ TEST(Loop, functions_posted_by_several_threads_all_run) {
 
 TEST(Loop, stop_before_run_makes_run_return_at_once) {
   Loop loop;
+  bool before = false;
+  loop.post([&] { before = true; });
   loop.stop();
+  bool after = false;
+  const auto timer = loop.timer(test::kTestMs, 0, [&] { after = true; });
   loop.run();
+  EXPECT_TRUE(before);
+  EXPECT_FALSE(after);
 }
 
 TEST(Loop, a_timer_fires_once_and_a_repeating_one_until_it_is_destroyed) {
@@ -263,8 +269,12 @@ TEST(Loop, that_goes_with_a_mover_that_waits) {
   auto loop = std::make_unique<Loop>(/*threads=*/3);
   auto mover = std::make_unique<Restless>(*loop);
   loop->run_once(/*wait=*/true);
+  EXPECT_EQ(mover->rests, 1);
   mover.reset();
+  bool ran = false;
+  loop->post([&] { ran = true; });
   loop->run_once(/*wait=*/false);
+  EXPECT_TRUE(ran);
 }
 
 TEST(FdRegistry, a_forked_child_closes_all_descriptors_of_the_loop_and_nothing_else) {

@@ -90,12 +90,19 @@ TEST(SharedLinks, a_lane_that_is_led_to_another_machine_has_another_key) {
   EXPECT_FALSE(key(local_place()).same_as(key("")));
 }
 
-TEST(SharedLinks, whose_name_is_taken_goes_without) {
-  Loop loop;
-  const KeyPair key = KeyPair::make();
-  const auto taken = listen_locally(loop, peer_of(key.public_key()));
-  test::Recorder events;
-  EXPECT_TRUE(make_tcp_links(loop, events, key, shared_memory()).ok());
+TEST(SharedLinks, whose_name_is_taken_has_its_links_all_the_same) {
+  constexpr std::size_t kBytes = 3U << 20;
+  Pair pair(shared_memory());
+  const KeyPair key = test::key_below(pair.high_id());
+  const auto taken = listen_locally(pair.loop, peer_of(key.public_key()));
+  ASSERT_TRUE(taken.ok());
+  LinkOptions options = shared_memory();
+  options.listen_hosts = {"127.0.0.1"};
+  auto links = make_tcp_links(pair.loop, pair.low.events, key, options);
+  ASSERT_TRUE(links.ok());
+  pair.low.links = std::move(links).value();
+  pair.open();
+  shared_bytes(pair, kBytes);  // which looks at what has arrived
 }
 
 TEST(Links, a_process_of_another_user_is_refused_at_the_unix_socket) {

@@ -56,7 +56,7 @@ using Peers = std::vector<std::unique_ptr<Peer>>;
 
 std::unique_ptr<Peer> start_peer(const std::string& address) {
   EngineOptions options;
-  options.interface_host = "127.0.0.1";
+  options.links.listen_hosts = {"127.0.0.1"};
   options.connect_timeout_ms = 60000;
   auto engine = Engine::create(options);
   check(engine.ok(), "an engine did not start");

@@ -109,7 +109,12 @@ Task Member::step(std::uint64_t number) {
 
 Task Member::wait(const std::shared_ptr<Call>& call) {
   co_await done(call->ticket);
-  if (ElasticGroup* group = core_->elastic()) group->returned(call->ticket->op);
+  ElasticGroup* group = core_->elastic();
+  const OpKey op = call->ticket->op;
+  if (group == nullptr || op == kNoOp || !group->renumber_pending->load()) co_return;
+  const auto renumbered = std::make_shared<Ticket>();
+  group->returned(op, renumbered);
+  co_await done(renumbered);
 }
 
 /// A thread of a program without boundaries: all its calls are alike, and each is made ready
