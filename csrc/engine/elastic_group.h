@@ -54,7 +54,7 @@ class ElasticGroup : public Group {
   [[nodiscard]] bool needs(PeerId peer) const override;
 
   [[nodiscard]] Tickets users_of(const std::vector<Buffer>& memory) const override;
-  void returned(OpKey op, std::shared_ptr<Ticket> ticket);
+  void returned(const peer::Returned& over, std::shared_ptr<Ticket> ticket);
   void leave(bool at_once);
   /// The program ends with an error: the goodbye to the master has this text.
   void program_fails(const std::string& failure) { program_failure_ = failure; }
@@ -169,7 +169,7 @@ class ElasticGroup : public Group {
   Contributors contributors_;
   Door door_;
   struct Return {
-    OpKey op;
+    peer::Returned over;
     std::shared_ptr<Ticket> ticket;
   };
   std::vector<Return> returns_;  // that wait for the outcomes of earlier calls

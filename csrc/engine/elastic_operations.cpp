@@ -184,6 +184,7 @@ void ElasticGroup::on(const peer::CommitOp& a) {
   stall_.forget();
   keeper_.succeeded();
   const Pending* pending = ops_.find(a.op);
+  if (pending != nullptr) pending->op->ticket()->epoch = a.in;
   if (pending != nullptr && !pending->is_barrier()) {
     if (contributors_.note(pending->op->contributors())) publish();
   }
@@ -211,8 +212,9 @@ Tickets ElasticGroup::users_of(const std::vector<Buffer>& memory) const {
   return tickets;
 }
 
-void ElasticGroup::returned(OpKey op, std::shared_ptr<Ticket> ticket) {
-  returns_.push_back({op, std::move(ticket)});
+void ElasticGroup::returned(const peer::Returned& over, std::shared_ptr<Ticket> ticket) {
+  if (!(core_.pinned_in < over.in)) return ticket->complete({});  // nothing newer can come here
+  returns_.push_back({over, std::move(ticket)});
   settle_returns();
 }
 
@@ -220,16 +222,16 @@ void ElasticGroup::returned(OpKey op, std::shared_ptr<Ticket> ticket) {
 /// is the same at all members, in whichever order they hear of the commits.
 void ElasticGroup::settle_returns() {
   const auto due = [&](const Return& one) {
-    return ops_.empty() || one.op < ops_.begin()->first || one.op == ops_.begin()->first;
+    return ops_.empty() || one.over.op < ops_.begin()->first;
   };
   for (;;) {
     const auto next = std::find_if(returns_.begin(), returns_.end(), due);
     if (next == returns_.end()) return;
-    const Return over = *next;
+    const Return one = *next;
     returns_.erase(next);
-    feed(peer::Returned{over.op});
+    feed(one.over);
     update_renumber();
-    over.ticket->complete({});
+    one.ticket->complete({});
   }
 }
 

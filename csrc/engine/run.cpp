@@ -45,15 +45,16 @@ class ThreadedRun : public Run {
         {ErrorCode::closed, "there is no elastic group, so no store of a master"});
   }
 
-  std::shared_ptr<Ticket> returned(OpKey op) override {
+  std::shared_ptr<Ticket> returned(const Ticket& operation) override {
     std::shared_ptr<std::atomic<bool>> pending;
     {
       const std::lock_guard lock(mutex_);
       pending = renumber_pending_;
     }
-    if (op == kNoOp || !pending || !pending->load()) return nullptr;
-    return posted([op](ElasticGroup& group,
-                       const std::shared_ptr<Ticket>& ticket) { group.returned(op, ticket); },
+    if (operation.op == kNoOp || !pending || !pending->load()) return nullptr;
+    return posted([over = peer::Returned{operation.op, operation.epoch}](
+                      ElasticGroup& group,
+                      const std::shared_ptr<Ticket>& ticket) { group.returned(over, ticket); },
                   {ErrorCode::closed, "the group has been closed"});
   }
 

@@ -39,11 +39,11 @@ class Run {
   /// Asks to leave: at the next boundary, or before it if no member has issued an operation.
   virtual void leave(bool at_once) = 0;
   [[nodiscard]] virtual std::shared_ptr<Ticket> store(StoreRequest request) = 0;
-  /// The caller's wait for this operation has returned: in a run without boundaries rank and size
-  /// may change here. The ticket is complete when they have changed: when all calls before this one
+  /// The caller's wait for this operation returns: in a run without boundaries rank and size may
+  /// change here. The ticket is complete when they have changed: when all calls before this one
   /// have their outcomes, so that they change at one place of the program at all members. Null:
   /// they do not change here.
-  [[nodiscard]] virtual std::shared_ptr<Ticket> returned(OpKey op) = 0;
+  [[nodiscard]] virtual std::shared_ptr<Ticket> returned(const Ticket& operation) = 0;
 
   // Boundaries, one at a time.
   [[nodiscard]] virtual Error boundary_begin(const BoundaryRequest& request) = 0;

@@ -35,6 +35,7 @@ class Ticket {
 
   // Set before completion, read after it.
   OpKey op = kNoOp;                  // of a collective that the group has taken
+  EpochId epoch;                     // in which a committed one was completed
   std::vector<PeerId> contributors;  // whose contributions a committed collective took
   Sites sites;                       // and at which sites it took them to stand
   std::int32_t source = -1;          // recv: the rank that sent it

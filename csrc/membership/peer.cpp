@@ -328,6 +328,7 @@ void begin(State& s, const Start& start, Actions& out) {
   if (first || verdict.passed > s.passed) {
     s.pinned = verdict.pinned;
     s.numbered_in = s.started->boundary ? s.started->id : EpochId{};  // of an older one
+    s.pinned_in = s.numbered_in;
     s.renumber.clear();
     out.push_back(Renumber{own_group(s, s.pinned)});
   }
@@ -466,7 +467,7 @@ void on(State& s, const Completed& e, Actions& out) {
   if (complete(s, e.op)) tell(s, Done{s.started->id, {e.op}}, out);
 }
 
-void on(State& s, const Returned& e, Actions& out) { returned(s, e.op, out); }
+void on(State& s, const Returned& e, Actions& out) { returned(s, e.op, e.in, out); }
 
 void on(State& s, const TimedOut& e, Actions& out) {
   if (!s.started || s.stopped) return;  // time-outs stand still while no epoch is in force

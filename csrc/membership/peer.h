@@ -58,6 +58,7 @@ struct Completed {
 /// The wait() of a committed operation has returned.
 struct Returned {
   OpKey op;
+  EpochId in;  // CommitOp::in
 };
 /// The time-out of the operation has passed at this peer.
 struct TimedOut {
@@ -185,6 +186,7 @@ struct RestoreOp {
 };
 struct CommitOp {
   OpKey op;
+  EpochId in;  // the epoch in which it was completed: the same at all members
 };
 /// The operation fails; its tensors have been restored before.
 struct FailOp {
@@ -276,8 +278,13 @@ struct State {
   std::map<PeerId, std::uint32_t>
       group_of;                         // peer groups of all in `pinned`, `started` and proposals
   std::map<PeerId, std::string> names;  // of the same
-  EpochId numbered_in;                  // epoch whose members the newest numbering names
-  std::map<OpKey, std::vector<PeerId>>
+  EpochId pinned_in;                    // epoch whose members `pinned` names
+  EpochId numbered_in;                  // and the newest numbering
+  struct Renumbering {
+    EpochId in;
+    std::vector<PeerId> pinned;
+  };
+  std::map<OpKey, Renumbering>
       renumber;  // numberings that wait until wait() of an operation has returned
   /// The newest step with an operation in which all pinned members must take part.
   std::optional<std::uint64_t> rigid_step;

@@ -25,9 +25,9 @@ void take_off_front(State& s, const std::optional<Epoch>& before) {
       const Epoch* epoch = s.started->id == in            ? &*s.started
                            : (before && before->id == in) ? &*before
                                                           : nullptr;
-      const auto& newest = s.renumber.empty() ? s.pinned : s.renumber.rbegin()->second;
+      const auto& newest = s.renumber.empty() ? s.pinned : s.renumber.rbegin()->second.pinned;
       if (epoch != nullptr && epoch->members.size() != newest.size()) {
-        s.renumber[front->first] = ids_of(epoch->members);
+        s.renumber[front->first] = {in, ids_of(epoch->members)};
       }
     }
     s.ops.erase(front);
@@ -38,7 +38,7 @@ void take_off_front(State& s, const std::optional<Epoch>& before) {
 void set_committed(State& s, OpKey key, Op& op, Actions& out) {
   op.phase = Phase::committed;
   --s.pending;
-  out.push_back(CommitOp{key});
+  out.push_back(CommitOp{key, op.completed_in});
 }
 
 /// The lost members without which the operation makes no sense. The result follows from kind,
@@ -238,14 +238,16 @@ void decide_all(State& s, const Verdict& verdict, const std::optional<Epoch>& be
   }
 }
 
-void returned(State& s, OpKey key, Actions& out) {
+void returned(State& s, OpKey key, EpochId in, Actions& out) {
   if (key == kNoOp) return;  // a call that the group has refused
   // Which numberings there are up to here is known when all calls up to here have their outcomes.
   if (!s.ops.empty() && s.ops.begin()->first <= key) return;
   // A program need not wait for every operation: what an earlier one would have brought counts too.
-  const auto later = s.renumber.upper_bound(key);
+  auto later = s.renumber.upper_bound(key);
+  while (later != s.renumber.begin() && in < std::prev(later)->second.in) --later;
   if (later == s.renumber.begin()) return;
-  s.pinned = std::move(std::prev(later)->second);
+  s.pinned_in = std::prev(later)->second.in;
+  s.pinned = std::move(std::prev(later)->second.pinned);
   s.renumber.erase(s.renumber.begin(), later);
   out.push_back(Renumber{own_group(s, s.pinned)});
 }

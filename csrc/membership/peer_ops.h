@@ -44,8 +44,9 @@ void fail_all(State& s, const Error& error, Actions& out);
 /// `s.started`.
 void decide_all(State& s, const Verdict& verdict, const std::optional<Epoch>& before, Actions& out);
 
-/// wait() of this operation has returned. In a program without boundaries rank and size may change
-/// here.
-void returned(State& s, OpKey key, Actions& out);
+/// wait() of this operation, which was completed in epoch `in`, has returned. In a program without
+/// boundaries rank and size may change here, to those of an epoch no newer than `in`: all members
+/// know that one when they return, so they change at the same place.
+void returned(State& s, OpKey key, EpochId in, Actions& out);
 
 }  // namespace pccl::peer

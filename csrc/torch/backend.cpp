@@ -235,7 +235,6 @@ void PcclBackend::begin(Parts& parts, Call& call) {
 
 void PcclBackend::issue(Parts& parts, Call& call, Millis timeout) {
   const auto& context = parts.context;
-  if (call.device().is_cpu()) call.fill();
   OpRequest request = call.take(completions_);
   const std::int64_t limit_ms =
       timeout == c10d::kUnsetTimeout ? timeout_ms_.load() : timeout.count();
@@ -268,11 +267,15 @@ void PcclBackend::issue(Parts& parts, Call& call, Millis timeout) {
 
 void PcclBackend::add(Parts& parts, Call& call, Millis timeout) {
   begin(parts, call);
+  if (call.device().is_cpu()) call.fill();
   issue(parts, call, timeout);
 }
 
 void PcclBackend::add(Parts& parts, std::list<Call>& calls, Millis timeout) {
   for (Call& call : calls) begin(parts, call);
+  for (Call& call : calls) {
+    if (call.device().is_cpu()) call.fill();
+  }
   for (Call& call : calls) issue(parts, call, timeout);
 }
 
@@ -448,7 +451,7 @@ WorkPtr PcclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
     std::int64_t offset = 0;
     for (const std::size_t i : places) {
       const std::int64_t numel = inputs[i].numel();
-      call.copies().push_back({outputs[i].view({group.size, numel}), to.narrow(1, offset, numel)});
+      call.rows_copied_back(outputs[i], to.narrow(1, offset, numel));
       offset += numel;
     }
   }

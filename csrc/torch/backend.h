@@ -160,12 +160,12 @@ class PcclBackend final : public c10d::Backend {
   /// `apart`: what the call itself reads or writes; `memory`: that, and what the engine uses.
   static void wait_for_memory(const GroupContext& context, const std::vector<Buffer>& apart,
                               const Extents& memory);
-  /// The first step for a part of an operation: waits for the memory. Only here a signal's handler
-  /// may throw, and then no part has been posted.
+  /// The first step for a part of an operation, before any is posted: waits for the memory. A
+  /// signal's handler may throw here.
   void begin(Parts& parts, Call& call);
-  /// The second step: posts the part; throws if the engine refuses it at once.
+  /// The last step: posts the part; throws if the engine refuses it at once.
   void issue(Parts& parts, Call& call, Millis timeout);
-  /// Both steps: for a part, for all parts of an operation.
+  /// All steps: for a part, for all parts of an operation.
   void add(Parts& parts, Call& call, Millis timeout);
   void add(Parts& parts, std::list<Call>& calls, Millis timeout);
   WorkPtr finish(Parts parts, c10d::OpType type, const char* title, const Tensors& profiled,
@@ -216,6 +216,7 @@ class PcclBackend final : public c10d::Backend {
   std::timed_mutex monitored_;            // of one thread at a time: their words have no names
   std::uint64_t monitored_barriers_ = 0;  // of rank 0; under monitored_
   struct Asked {
+    std::shared_ptr<GroupContext> context;
     WorkPtr work;
     at::Tensor word;
   };

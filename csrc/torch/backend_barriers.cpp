@@ -98,18 +98,21 @@ PcclBackend::WorkPtr PcclBackend::message(OpKind kind, at::Tensor& token, int pe
 /// receive behind: its word is this one's.
 at::Tensor PcclBackend::word_of_root(Clock::time_point deadline) {
   for (;;) {
+    if (asked_ && asked_->context != context()) asked_.reset();  // of an earlier configuration
     const bool left_behind = asked_.has_value();
     const Millis left = std::max(left_until(deadline), Millis(1));
     if (!left_behind) {
       at::Tensor word = word_of(0, 0);
-      asked_ = Asked{message(OpKind::recv, word, 0, kFromRoot, left), word};
+      auto received_in = context();
+      asked_ = Asked{std::move(received_in), message(OpKind::recv, word, 0, kFromRoot, left), word};
     }
     try {
       asked_->work->wait(left);
       return std::exchange(asked_, std::nullopt)->word;
     } catch (const PcclError&) {
       if (!asked_->work->isCompleted()) throw;  // the next call takes it up
-      asked_.reset();
+      const Asked ended = *std::exchange(asked_, std::nullopt);
+      if (ended.work->isSuccess()) return ended.word;  // it came just now
       if (!left_behind) throw;  // else the time of the earlier call is over, not that of this one
     }
   }

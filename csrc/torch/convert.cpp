@@ -315,6 +315,11 @@ void Call::copies_back(const at::Tensor& to, const at::Tensor& from) {
   copies_.push_back({to, from.view(to.sizes())});
 }
 
+void Call::rows_copied_back(const at::Tensor& to, const at::Tensor& from) {
+  const BelowAutograd quiet;
+  copies_.push_back({to.view(from.sizes()), from});
+}
+
 void Call::fill() {
   const BelowAutograd quiet;
   for (Fill& one : std::exchange(fills_, {})) {

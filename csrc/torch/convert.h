@@ -61,6 +61,8 @@ class Call {
   at::Tensor joined(const Tensors& tensors, std::int64_t rows = 1);
   /// The result in `from`, a temporary, is that of `to`; its sizes may differ from those of `to`.
   void copies_back(const at::Tensor& to, const at::Tensor& from);
+  /// The same, where `from` has rows that do not lie side by side, and `to` is contiguous.
+  void rows_copied_back(const at::Tensor& to, const at::Tensor& from);
   /// Refuses a tensor that cannot be written: several of its elements share one place.
   void writes(const at::Tensor& tensor) const;
   /// One tensor cut along its memory into parts of these many elements.

@@ -172,6 +172,8 @@ void DeviceRun::enter(const std::vector<std::shared_ptr<DeviceRun>>& earlier, Pa
 void DeviceRun::seal(std::vector<std::shared_ptr<Ticket>> tickets,
                      const std::vector<CopyBack>& copies) {
   {
+    const at::NoGradGuard no_grad;  // an alias that is recorded would keep a Python object
+    const at::AutoDispatchBelowADInplaceOrView plain;
     const std::lock_guard lock(mutex_);
     tickets_ = tickets;
     for (const CopyBack& copy : copies) copies_.push_back({copy.to.alias(), copy.from});

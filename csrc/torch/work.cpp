@@ -100,7 +100,7 @@ c10::intrusive_ptr<PcclWork> PcclWork::self() {
 }
 
 template <typename Function>
-void PcclWork::when_done(Function function) {
+std::function<void()> PcclWork::on_completion_thread(Function function) {
   // The last ticket hands over to another thread. The Work is never released on the engine's
   // thread: that could release tensors of Python objects, and wait for the GIL.
   struct Pending {
@@ -110,15 +110,19 @@ void PcclWork::when_done(Function function) {
   auto pending = std::make_shared<Pending>(Pending{self(), std::move(function)});
   // A callback may ask for a future and wait for it: the callback's own thread cannot complete that
   // one.
-  const auto hand_over = [pending, completions = context_->completions,
-                          apart = Completions::inside()] {
+  return [pending, completions = context_->completions, apart = Completions::inside()] {
     completions->run(
         [work = std::move(pending->work), f = std::move(pending->function)] { f(*work); }, apart);
   };
+}
+
+template <typename Function>
+void PcclWork::when_done(Function function) {
+  auto hand_over = on_completion_thread(std::move(function));
   if (parts_.device) {
-    parts_.device->when_settled(hand_over);
+    parts_.device->when_settled(std::move(hand_over));
   } else {
-    on_all_done(parts_.tickets, hand_over);
+    on_all_done(parts_.tickets, std::move(hand_over));
   }
 }
 
@@ -172,13 +176,18 @@ void PcclWork::raise_failure() const {
   if (const std::exception_ptr thrown = failure()) std::rethrow_exception(thrown);
 }
 
-void PcclWork::say_returned() {
-  if (!parts_.collective || returned_.exchange(true)) return;
-  if (context_->group != kElasticGroup) return;
-  for (const auto& ticket : parts_.tickets) {
-    const auto renumbered = context_->engine->run().returned(ticket->op);
-    if (renumbered) wait_interruptibly(*context_->engine, *renumbered, std::nullopt);
+Tickets PcclWork::returns() {
+  if (!parts_.collective || context_->group != kElasticGroup) return {};
+  const std::lock_guard lock(returns_mutex_);
+  if (!returns_) {
+    returns_.emplace();
+    for (const auto& ticket : parts_.tickets) {
+      if (auto over = context_->engine->run().returned(*ticket)) {
+        returns_->push_back(std::move(over));
+      }
+    }
   }
+  return *returns_;
 }
 
 bool PcclWork::isCompleted() {
@@ -238,20 +247,21 @@ bool PcclWork::wait(milliseconds timeout) {
   stay_if_ends_elsewhere(Completions::inside());
   if (parts_.device) refuse_capture(parts_.device->device(), "wait");
   const bool at_once = timeout == kNoTimeout && !outcome_at_wait();
+  const auto start = steady_clock::now();
   if (!at_once) wait_settled(timeout);
   if (parts_.device && parts_.device->hold_stream()) return true;
   finish();
-  if (!at_once) say_returned();
+  if (!at_once) wait_for(returns(), timeout, start);
   complete_future();
   stay_if_ends_elsewhere(Completions::inside());
   raise_failure();
   return true;
 }
 
-void PcclWork::wait_settled(milliseconds timeout) {
+void PcclWork::wait_for(const Tickets& tickets, milliseconds timeout,
+                        steady_clock::time_point start) const {
   const bool limited = timeout != kNoTimeout;  // below zero: over at once
-  const auto start = steady_clock::now();
-  for (const auto& ticket : parts_.tickets) {
+  for (const auto& ticket : tickets) {
     std::optional<std::uint64_t> left_ms;
     if (limited) {
       const auto passed =
@@ -262,6 +272,10 @@ void PcclWork::wait_settled(milliseconds timeout) {
     raise({ErrorCode::timed_out, "wait() has timed out after " + std::to_string(timeout.count()) +
                                      " ms; the operation itself goes on"});
   }
+}
+
+void PcclWork::wait_settled(milliseconds timeout) {
+  wait_for(parts_.tickets, timeout, steady_clock::now());
   if (!parts_.device) return;
   const GilReleaseIfHeld release;
   while (!parts_.device->wait_settled(kSignalSliceMs)) check_signals();  // a moment later
@@ -280,11 +294,20 @@ c10::intrusive_ptr<c10::ivalue::Future> PcclWork::getFuture() {
   }
   // DDP asks for the value of a future as soon as wait() has returned.
   if (settled()) {
-    complete_future();
+    complete_future_in_turn();
   } else {
-    when_done([](PcclWork& work) { work.complete_future(); });
+    when_done([](PcclWork& work) { work.complete_future_in_turn(); });
   }
   return future_;
+}
+
+void PcclWork::complete_future_in_turn() {
+  const Tickets open = returns();
+  if (std::all_of(open.begin(), open.end(), [](const auto& ticket) { return ticket->done(); })) {
+    complete_future();
+  } else {
+    on_all_done(open, on_completion_thread([](PcclWork& work) { work.complete_future(); }));
+  }
 }
 
 void PcclWork::complete_future() {
@@ -303,7 +326,6 @@ void PcclWork::complete_future() {
   }
   try {
     finish();
-    say_returned();
     raise_failure();
   } catch (...) {
     future->setErrorIfNeeded(std::current_exception());

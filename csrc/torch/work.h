@@ -79,15 +79,22 @@ class PcclWork final : public c10d::Work {
   [[nodiscard]] bool settled() const;  // with a device: the copies back are on their stream
   [[nodiscard]] bool outcome_at_wait() const;
   void wait_settled(std::chrono::milliseconds timeout);
+  void wait_for(const Tickets& tickets, std::chrono::milliseconds timeout,
+                std::chrono::steady_clock::time_point start) const;
   [[nodiscard]] Error error() const;  // after done()
   void finish();                      // after done(): copies back, once; keeps what that throws
   [[nodiscard]] std::exception_ptr failure() const;  // after finish()
   void raise_failure() const;                        // after finish()
-  void say_returned();                               // after done(): once
+  /// After done(). In a run without boundaries rank and size may change where a wait returns: it
+  /// returns when these are over.
+  [[nodiscard]] Tickets returns();
   c10::intrusive_ptr<PcclWork> self();
   template <typename Function>
+  std::function<void()> on_completion_thread(Function function);
+  template <typename Function>
   void when_done(Function function);  // on the completion thread
-  void complete_future();             // after done(); once it returns, the future is complete
+  void complete_future_in_turn();     // after done(): when the returns are over
+  void complete_future();             // after that; once it returns, the future is complete
 
   const std::shared_ptr<GroupContext> context_;
   const bool writes_later_;  // by a copy, or by `after`
@@ -97,7 +104,8 @@ class PcclWork final : public c10d::Work {
   mutable std::mutex finish_mutex_;  // not std::call_once: that makes a system call each time
   bool finished_ = false;            // under finish_mutex_
   std::exception_ptr not_copied_;    // under finish_mutex_: why the results are not in the tensors
-  std::atomic<bool> returned_ = false;
+  std::mutex returns_mutex_;
+  std::optional<Tickets> returns_;                  // under returns_mutex_; none: not asked for yet
   std::atomic<bool> future_taken_ = false;          // set by the thread that completes it
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // under mutex_
 };

@@ -209,6 +209,7 @@ void World::act(int p, peer::Actions actions) {
       op.active = op.dirty = false;
       op.result.reset();
     } else if constexpr (std::is_same_v<T, peer::CommitOp>) {
+      world.committed_in[action.op] = action.in;
       set_outcome(p, action.op, false);
     } else if constexpr (std::is_same_v<T, peer::FailOp>) {
       set_outcome(p, action.op, true);
@@ -605,7 +606,9 @@ void World::apply(const Move& move) {
       break;
     case What::returned:
       ++peer(a).waited;
-      if (peer(a).committed.contains(move.op)) to_peer(a, peer::Returned{move.op});
+      if (peer(a).committed.contains(move.op)) {
+        to_peer(a, peer::Returned{move.op, peer(a).committed_in.at(move.op)});
+      }
       break;
     case What::times_out:
       ++timeouts_[{a, peer(a).configured, move.op}];

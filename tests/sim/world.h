@@ -134,6 +134,7 @@ struct PeerWorld {
   std::vector<Member> mates;
   std::map<OpKey, OpWorld> ops;  // without an outcome
   std::set<OpKey> committed;     // of this step
+  std::map<OpKey, EpochId> committed_in;
   std::deque<LinkEvent> link_events;
   std::set<std::pair<EpochId, OpKey>> mismatch_said;
   std::tuple<std::uint64_t, EpochId, OpKey> beat;  // its last heartbeat: connection, epoch, issued

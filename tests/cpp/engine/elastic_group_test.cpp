@@ -29,7 +29,7 @@ TEST(ElasticGroup, two_peers_found_a_run_and_commit) {
 
 /// A wait for this operation returns to the program.
 void returns_from(const Peer& peer, const std::shared_ptr<Ticket>& operation) {
-  const auto ticket = peer.engine->run().returned(operation->op);
+  const auto ticket = peer.engine->run().returned(*operation);
   if (ticket) expect_success(ticket);
 }
 
@@ -108,7 +108,7 @@ TEST(ElasticGroup, the_return_of_a_call_that_was_refused_changes_no_rank) {
   wrong.descriptor.root = 3;
   const auto refused = peers[0].engine->post(group, std::move(wrong));
   EXPECT_EQ(outcome(refused).code, ErrorCode::invalid);
-  EXPECT_EQ(peers[0].engine->run().returned(refused->op), nullptr);
+  EXPECT_EQ(peers[0].engine->run().returned(*refused), nullptr);
   EXPECT_EQ(peers[0].engine->view(group).size, 3);
   returns_from(peers[0], tickets[0]);
   EXPECT_EQ(peers[0].engine->view(group).size, 2);

@@ -163,7 +163,7 @@ class FakePeer {
   void act(const peer::RunOp& a) { later(peer::Completed{a.op}); }
   void act(const peer::CommitOp& a) {
     committed.push_back(a.op);
-    later(peer::Returned{a.op});
+    later(peer::Returned{a.op, a.in});
   }
   void act(const peer::FailOp& a) { failed.push_back(a.op); }
   void act(const peer::WasEvicted& a) { evicted = a.text; }

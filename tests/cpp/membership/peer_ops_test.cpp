@@ -169,12 +169,12 @@ TEST(PeerOps, without_boundaries_ranks_change_when_the_first_operation_of_a_new_
   Actions out;
   EXPECT_TRUE(complete(s, OpKey{0, 1}));
   commit(s, OpKey{0, 1}, out);
-  returned(s, OpKey{0, 1}, out);
+  returned(s, OpKey{0, 1}, s.started->id, out);
   EXPECT_TRUE(all<Renumber>(out).empty()) << "an older one is pending: the caller waits for it";
   EXPECT_TRUE(complete(s, OpKey{0, 0}));
   commit(s, OpKey{0, 0}, out);
   EXPECT_TRUE(all<Renumber>(out).empty()) << "committed, but its caller does not know yet";
-  returned(s, OpKey{0, 0}, out);
+  returned(s, OpKey{0, 0}, s.started->id, out);
   ASSERT_EQ(all<Renumber>(out).size(), 1U);
   EXPECT_EQ(all<Renumber>(out)[0].pinned, (std::vector<PeerId>{PeerId{1}, PeerId{2}}));
   EXPECT_EQ(s.pinned, all<Renumber>(out)[0].pinned);
@@ -187,11 +187,29 @@ TEST(PeerOps, ranks_change_with_a_later_operation_where_the_first_one_is_not_wai
     EXPECT_TRUE(complete(s, key));
     commit(s, key, out);
   }
-  returned(s, OpKey{0, 1}, out);
+  returned(s, OpKey{0, 1}, s.started->id, out);
   ASSERT_EQ(all<Renumber>(out).size(), 1U);
   EXPECT_EQ(all<Renumber>(out)[0].pinned, (std::vector<PeerId>{PeerId{1}, PeerId{2}}));
-  returned(s, OpKey{0, 0}, out);
+  returned(s, OpKey{0, 0}, s.started->id, out);
   EXPECT_EQ(all<Renumber>(out).size(), 1U) << "it is waited for after all: nothing is left to say";
+}
+
+TEST(PeerOps, a_return_brings_no_numbering_of_an_epoch_newer_than_its_operation) {
+  State s = running();
+  Actions out;
+  for (int i = 0; i < 2; ++i) static_cast<void>(issue_one(s));
+  const EpochId first = s.started->id;
+  EXPECT_TRUE(complete(s, OpKey{0, 1}));
+  commit(s, OpKey{0, 1}, out);  // before the loss, and others may have returned from it
+  EXPECT_EQ(all<CommitOp>(out)[0].in, first);
+  const auto before = lose_three(s);
+  static_cast<void>(decide(s, Verdict{}, before));
+  EXPECT_TRUE(complete(s, OpKey{0, 0}));
+  commit(s, OpKey{0, 0}, out);
+  returned(s, OpKey{0, 1}, first, out);
+  EXPECT_TRUE(all<Renumber>(out).empty());
+  returned(s, OpKey{0, 0}, s.started->id, out);
+  EXPECT_EQ(all<Renumber>(out).size(), 1U);
 }
 
 TEST(PeerOps, the_return_of_a_refused_call_changes_no_rank) {
@@ -199,9 +217,9 @@ TEST(PeerOps, the_return_of_a_refused_call_changes_no_rank) {
   Actions out;
   EXPECT_TRUE(complete(s, OpKey{0, 0}));
   commit(s, OpKey{0, 0}, out);
-  returned(s, kNoOp, out);
+  returned(s, kNoOp, s.started->id, out);
   EXPECT_TRUE(all<Renumber>(out).empty());
-  returned(s, OpKey{0, 0}, out);
+  returned(s, OpKey{0, 0}, s.started->id, out);
   EXPECT_EQ(all<Renumber>(out).size(), 1U);
 }
 
@@ -214,7 +232,7 @@ TEST(PeerOps, with_boundaries_the_numbering_stays_until_one_votes) {
   static_cast<void>(decide(s, Verdict{}, before));
   EXPECT_TRUE(complete(s, OpKey{0, 0}));
   commit(s, OpKey{0, 0}, out);
-  returned(s, OpKey{0, 0}, out);
+  returned(s, OpKey{0, 0}, s.started->id, out);
   EXPECT_TRUE(all<Renumber>(out).empty());
 }
 

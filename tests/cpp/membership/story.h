@@ -301,7 +301,7 @@ class Story {
     } else if (verb == "complete") {
       to_peer(p, peer::Completed{key()});
     } else if (verb == "returned") {
-      to_peer(p, peer::Returned{key()});
+      to_peer(p, peer::Returned{key(), player.core.started->id});
     } else if (verb == "time_out") {
       to_peer(p, peer::TimedOut{key()});
     } else if (verb == "beat") {

@@ -113,7 +113,7 @@ Task Member::wait(const std::shared_ptr<Call>& call) {
   const OpKey op = call->ticket->op;
   if (group == nullptr || op == kNoOp || !group->renumber_pending->load()) co_return;
   const auto renumbered = std::make_shared<Ticket>();
-  group->returned(op, renumbered);
+  group->returned({op, call->ticket->epoch}, renumbered);
   co_await done(renumbered);
 }
 
