@@ -100,7 +100,7 @@ double gigabytes_a_second(std::size_t threads, bool encrypted, bool checksums) {
   LinkOptions options;
   options.listen_hosts = {"127.0.0.1"};
   options.payload_crc = checksums;
-  if (encrypted) options.links.plaintext = Plaintext::none;
+  if (encrypted) options.plaintext = Plaintext::none;
   for (End& end : ends) {
     end.links = std::move(make_tcp_links(loop, end, KeyPair::make(), options)).value();
   }
