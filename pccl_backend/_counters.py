@@ -18,6 +18,10 @@ def counters() -> dict[str, int]:
         (passed on between two members that cannot reach each other), `ops_committed`,
         `ops_replayed`, `ops_failed` (collectives), `epochs` (of the elastic group), `rate_held_ms`
         (milliseconds in which data waited because of `max_rate`).
+
+    Raises:
+        OperationTimeoutError: The engine's thread was busy for 30 s.
+        EngineError: A bug has stopped the engine.
     """
     counted: dict[str, int] = _extension.library().counters()
     return counted
@@ -34,6 +38,10 @@ def links() -> list[dict[str, Any]]:
         `round_trip_s` (the shortest of the last minutes that TCP has seen, in
         seconds; 0.0: not known), `bbr` (whether its connections use BBR), `limit` (bytes a second
         to which the link has last held itself because its line carries no more; 0: none).
+
+    Raises:
+        OperationTimeoutError: The engine's thread was busy for 30 s.
+        EngineError: A bug has stopped the engine.
     """
     views: list[dict[str, Any]] = _extension.library().links()
     return views

@@ -125,6 +125,10 @@ class ElasticGroup:
         Returns:
             For each a dict: `op` ("step.index"), `kind`, `bytes_sent`, `bytes_received`, and
             `complete` (this peer's part is done, and the commit is still to come).
+
+        Raises:
+            OperationTimeoutError: The engine's thread was busy for 30 s.
+            EngineError: A bug has stopped the engine.
         """
         operations: list[dict[str, Any]] = self._module.in_flight()
         return operations

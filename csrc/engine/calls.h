@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -24,8 +25,9 @@ namespace pccl {
 class Calls {
  public:
   using Cost = Driver::Cost;
-  static constexpr std::uint64_t kAnswerMs =
-      2000;  // within which the driving thread has to answer a question
+  /// Within which the driving thread has to answer a question. One function that was posted (a copy
+  /// of gigabytes) holds it up at most.
+  static constexpr std::uint64_t kAnswerMs = 30'000;
 
   /// From now on `loop` is driven. `broken`: called when a bug has stopped the loop.
   void start(Loop& loop, std::function<void(const Error&)> broken);
@@ -48,25 +50,28 @@ class Calls {
         std::make_shared<Owed<F, Otherwise>>(std::move(function), std::move(otherwise), ending_);
     post([owed = std::move(owed)] { owed->run(); }, cost);
   }
-  /// What `function` returns, which runs on the thread that drives; nothing: it has not run within
+  /// What `function` returns, which runs on the thread that drives; an error: it has not run within
   /// `limit_ms`, or never will. It may still run after that, so it keeps to what it owns.
   template <typename F>
-  [[nodiscard]] std::optional<std::invoke_result_t<F&>> ask(
-      F function, std::uint64_t limit_ms = kAnswerMs) const {
+  [[nodiscard]] Result<std::invoke_result_t<F&>> ask(F function, Cost cost = Cost::small,
+                                                     std::uint64_t limit_ms = kAnswerMs) const {
     using Answer = std::invoke_result_t<F&>;
     if (driver_ && driver_->is_current()) return function();
     auto promise = std::make_shared<std::promise<Answer>>();
     auto answer = promise->get_future();
-    post([promise = std::move(promise), f = std::move(function)]() mutable {
-      promise->set_value(f());
-    });
+    const bool posted = post([promise = std::move(promise),
+                              f = std::move(function)]() mutable { promise->set_value(f()); },
+                             cost);
+    if (!posted) return error();
     if (answer.wait_for(std::chrono::milliseconds(limit_ms)) != std::future_status::ready) {
-      return std::nullopt;
+      return Error{ErrorCode::timed_out,
+                   "the engine's thread is busy, and has not answered within " +
+                       std::to_string(limit_ms / 1000) + " s"};
     }
     try {
       return answer.get();
     } catch (const std::future_error&) {  // the function was destroyed without having run
-      return std::nullopt;
+      return error();
     }
   }
   /// As `ask`, of a function that has no answer.

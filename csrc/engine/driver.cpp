@@ -130,9 +130,9 @@ void Driver::post(std::function<void()> function, Cost cost) {
     Lock lock(state_->mutex);
     State& s = *state_;
     const bool free = s.user == User::none && !s.ended;
-    if (free && cost == Cost::small && !s.called) {
+    if (free && cost != Cost::large && !s.called) {
       enter(lock, User::poster);
-      guard([&] { loop_.run_now(function); });
+      guard([&] { loop_.run_now(std::move(function)); });
       return leave(lock);
     }
     if (free) {
@@ -140,7 +140,11 @@ void Driver::post(std::function<void()> function, Cost cost) {
       s.stand_by.notify_one();
     }
   }
-  loop_.post(std::move(function));
+  if (cost == Cost::look) {
+    loop_.post_ahead(std::move(function));
+  } else {
+    loop_.post(std::move(function));
+  }
 }
 
 bool Driver::wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) {

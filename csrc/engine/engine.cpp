@@ -20,8 +20,7 @@
 namespace pccl {
 namespace {
 
-constexpr int kDescriptorsToStart = 16;      // libuv aborts the process where it finds too few
-constexpr std::uint64_t kMembersMs = 30000;  // to say who is in a group that has just been made
+constexpr int kDescriptorsToStart = 16;  // libuv aborts the process where it finds too few
 // To here the caller's own thread begins an operation; above, sending the first segments takes so
 // long that a program which overlaps communication with its own work would notice.
 constexpr std::uint64_t kBeginInCallerBytes = 256U << 10;
@@ -93,9 +92,8 @@ class ThreadedEngine : public Engine {
     });
   }
 
-  std::vector<Handle> members_of(GroupId id) const override {
-    return calls_.ask([this, id] { return core_->members_of(id); }, kMembersMs)
-        .value_or(std::vector<Handle>{});
+  Result<std::vector<Handle>> members_of(GroupId id) const override {
+    return calls_.ask([this, id] { return core_->members_of(id); });
   }
 
   Run& run() override { return *run_; }
@@ -140,20 +138,19 @@ class ThreadedEngine : public Engine {
     return it == views_.end() ? GroupView{} : *it->second;
   }
 
-  std::vector<OpInFlight> in_flight(GroupId id) const override {
-    const auto of_group = [this, id] {
+  Result<std::vector<OpInFlight>> in_flight(GroupId id) const override {
+    return calls_.ask([this, id] {
       const Group* group = core_->find(id);
       return group == nullptr ? std::vector<OpInFlight>{} : group->in_flight();
-    };
-    return calls_.ask(of_group).value_or(std::vector<OpInFlight>{});
+    });
   }
 
-  EngineCounters counters() const override {
-    return calls_.ask([this] { return core_->counters(); }).value_or(EngineCounters{});
+  Result<EngineCounters> counters() const override {
+    return calls_.ask([this] { return core_->counters(); }, Calls::Cost::look);
   }
 
-  std::vector<LinkView> links() const override {
-    return calls_.ask([this] { return core_->link_views(); }).value_or(std::vector<LinkView>{});
+  Result<std::vector<LinkView>> links() const override {
+    return calls_.ask([this] { return core_->link_views(); }, Calls::Cost::look);
   }
 
   void set_timeout(GroupId id, std::uint64_t timeout_ms) override {

@@ -1,5 +1,6 @@
 // The engine of a process: all groups, all links, one loop (driver.h says which thread runs it).
-// The interface for csrc/torch/ and the tests. Knows no torch, takes no GIL, never blocks.
+// The interface for csrc/torch/ and the tests. Knows no torch and takes no GIL. Waits in `wait`,
+// and for the engine's thread, half a minute at most, in what returns a Result.
 //
 // Thread-safety: every member function may be called on any thread but those of the engine's own
 // callbacks. Memory named in an OpRequest stays valid and unwritten by the caller from `post` to
@@ -52,9 +53,8 @@ class Engine {
                                                                  std::vector<PeerId> members,
                                                                  std::int32_t rank,
                                                                  std::uint64_t timeout_ms) = 0;
-  /// The members by rank; empty: there is no such group, or the engine has not answered in half a
-  /// minute.
-  [[nodiscard]] virtual std::vector<Handle> members_of(GroupId fixed_group) const = 0;
+  /// The members by rank; empty: there is no such group.
+  [[nodiscard]] virtual Result<std::vector<Handle>> members_of(GroupId fixed_group) const = 0;
 
   /// The run that this process takes part in, whose members are the elastic group.
   [[nodiscard]] virtual Run& run() = 0;
@@ -71,10 +71,10 @@ class Engine {
   /// for a small operation.
   virtual bool wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) = 0;
   [[nodiscard]] virtual GroupView view(GroupId group) const = 0;
-  [[nodiscard]] virtual std::vector<OpInFlight> in_flight(GroupId group) const = 0;
-  [[nodiscard]] virtual EngineCounters counters() const = 0;
+  [[nodiscard]] virtual Result<std::vector<OpInFlight>> in_flight(GroupId group) const = 0;
+  [[nodiscard]] virtual Result<EngineCounters> counters() const = 0;
   /// The links of this process that are up and go straight to their peers.
-  [[nodiscard]] virtual std::vector<LinkView> links() const = 0;
+  [[nodiscard]] virtual Result<std::vector<LinkView>> links() const = 0;
   /// Sets the time-out of operations that are posted without one.
   virtual void set_timeout(GroupId group, std::uint64_t timeout_ms) = 0;
 

@@ -11,6 +11,10 @@
 #include "wire/codec.h"
 
 namespace pccl {
+namespace {
+// Lines of one look at operations that wait; of hundreds the first ones name the peer.
+constexpr std::size_t kSaidAtOnceMax = 3;
+}  // namespace
 
 Group::Group(EngineContext& context, GroupId id, std::string name, bool elastic)
     : context_(context),
@@ -556,6 +560,8 @@ void Group::tick(std::uint64_t elapsed_ms) {
   const bool held = holding();
   if (!held) run_->point_to_point.tick(elapsed_ms);
   std::vector<OpKey> expired;
+  std::size_t said = 0;
+  std::string last_unsaid;
   for (auto& [key, pending] : ops_) {
     Operation& op = *pending.op;
     op.waited_total_ms += elapsed_ms;
@@ -567,7 +573,11 @@ void Group::tick(std::uint64_t elapsed_ms) {
     }
     if (op.waited_total_ms >= op.say_waiting_ms) {
       op.say_waiting_ms *= 2;
-      log_info(name_ + ": " + waiting_text(pending));
+      if (++said <= kSaidAtOnceMax) {
+        log_info(name_ + ": " + waiting_text(pending));
+      } else {
+        last_unsaid = describe_op(pending);
+      }
       op.said_ms = op.waited_total_ms;
       op.said_bytes = op.moved().done;
     }
@@ -577,6 +587,10 @@ void Group::tick(std::uint64_t elapsed_ms) {
       op.expired = true;
       expired.push_back(key);
     }
+  }
+  if (said > kSaidAtOnceMax) {
+    log_info(name_ + ": " + std::to_string(said - kSaidAtOnceMax) +
+             " more operations have been waiting for as long, the newest of them " + last_unsaid);
   }
   for (const OpKey key : expired) {
     if (Pending* pending = ops_.find(key)) op_timed_out(*pending);

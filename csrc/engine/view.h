@@ -43,6 +43,19 @@ struct EngineCounters {
   std::uint64_t bytes_relayed = 0;
   std::uint64_t bytes_shared = 0;
   std::uint64_t rate_held_ms = 0;
+
+  /// Calls `visit(name, value)` for each.
+  static void fields(auto& self, auto&& visit) {
+    visit("bytes_sent", self.bytes_sent);
+    visit("bytes_received", self.bytes_received);
+    visit("ops_committed", self.ops_committed);
+    visit("ops_replayed", self.ops_replayed);
+    visit("ops_failed", self.ops_failed);
+    visit("epochs", self.epochs);
+    visit("bytes_relayed", self.bytes_relayed);
+    visit("bytes_shared", self.bytes_shared);
+    visit("rate_held_ms", self.rate_held_ms);
+  }
 };
 
 /// What an operation in flight looks like from outside (the demo's killer, diagnostics).

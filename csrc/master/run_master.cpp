@@ -130,13 +130,13 @@ int run_master(const MasterOptions& options, std::vector<ServedRun> runs) {
     for (const ServedRun& run : runs) served.push_back(run.options);
     master::MasterServer server(network, options, std::move(runs));
     int signals = 0;
-    const auto on_signal = [&] {
+    const auto stop = [&](bool ends_wait) {
       if (++signals > 1) return loop.stop();  // the second signal ends the master at once
       log_info("stopping");
-      server.stop([&loop] { loop.stop(); });
+      server.stop(ends_wait, [&loop] { loop.stop(); });
     };
-    const SignalWatch terminate(loop, SIGTERM, on_signal);
-    const SignalWatch interrupt(loop, SIGINT, on_signal);
+    const SignalWatch terminate(loop, SIGTERM, [&stop] { stop(false); });
+    const SignalWatch interrupt(loop, SIGINT, [&stop] { stop(true); });
     std::optional<SignalWatch> hangup;
     if (!options.token_file.empty()) {
       hangup.emplace(loop, SIGHUP, [&server] { server.reload_tokens(); });

@@ -559,12 +559,12 @@ std::string RunServer::whom_it_waits_for() const {
   return whom_a_run_waits_for(state_, [this](PeerId peer) { return connections_.remote(peer); });
 }
 
-void RunServer::stop(std::function<void()> done) {
+void RunServer::stop(bool ends_wait, std::function<void()> done) {
   stopping_ = true;
   stopped_ = std::move(done);
   stop_by_ms_ = clock_.now_ms() + options_.register_deadline_ms + kStopMs;
   stop_timer_ = clock_.timer(10, 10, [this] { finish_stop(); });
-  post(OperatorStops{});
+  post(OperatorStops{ends_wait});
 }
 
 void RunServer::finish_stop() {

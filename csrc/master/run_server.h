@@ -49,9 +49,10 @@ class RunServer final : private ConnectionEvents {
   [[nodiscard]] Error start();
   /// The peers of this run come in here.
   [[nodiscard]] Connections& connections() { return connections_; }
-  /// Ends it as SIGTERM does: the run is over if no member is connected. Calls `done` when the
-  /// register is written and the queues are sent, or after their deadlines.
-  void stop(std::function<void()> done);
+  /// Ends the master of this run. `ends_wait`: the run too, if its members are lost and had the
+  /// time to come back (OperatorStops). Calls `done` when the register is written and the queues
+  /// are sent, or after their deadlines.
+  void stop(bool ends_wait, std::function<void()> done);
 
   [[nodiscard]] const RunOptions& options() const { return options_; }
   [[nodiscard]] const State& state() const { return state_; }

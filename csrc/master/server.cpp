@@ -138,12 +138,12 @@ Result<std::uint16_t> MasterServer::start() {
   return port;
 }
 
-void MasterServer::stop(std::function<void()> done) {
+void MasterServer::stop(bool ends_wait, std::function<void()> done) {
   reception_.stop_listening();
   const auto all = std::make_shared<std::size_t>(runs_.size());
   if (*all == 0) return network_.clock().post(std::move(done));
   for (const auto& [name, server] : runs_) {
-    server->stop([all, done] {
+    server->stop(ends_wait, [all, done] {
       if (--*all == 0) done();
     });
   }

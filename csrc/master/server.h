@@ -36,8 +36,8 @@ class MasterServer {
   /// Checks the options, listens, opens the registers and takes over. Returns the port. An error
   /// says what to change; the server cannot be used then.
   [[nodiscard]] Result<std::uint16_t> start();
-  /// Ends the runs as SIGTERM does (RunServer::stop), then calls `done`.
-  void stop(std::function<void()> done);
+  /// Stops the masters of all runs (RunServer::stop), then calls `done`.
+  void stop(bool ends_wait, std::function<void()> done);
 
   /// Reads the token file again. Who has come by a token that is not in it any more is evicted; if
   /// it is wrong, the log says so and nothing changes.

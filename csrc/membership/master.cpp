@@ -663,16 +663,17 @@ void on(State& s, const Clock& e, Actions& out) {
   ask_to_measure(s, out);
 }
 
-void on(State& s, const OperatorStops&, Actions& out) {
+/// A master whose members are away says nothing of their end: those that live come back to the next
+/// master. The run ends where each is known to be gone, or where the operator says so after the
+/// members have had the time to come back.
+void on(State& s, const OperatorStops& e, Actions& out) {
   if (!s.holds) return;
   const Epoch* epoch = own(s);
   if (epoch == nullptr) {
     out.push_back(RunOver{});
     return;
   }
-  const bool somebody = std::any_of(epoch->members.begin(), epoch->members.end(),
-                                    [&](const Member& m) { return s.peers.contains(m.peer()); });
-  if (!somebody) write_over(s, out);
+  if (nobody_can_come_back(s) || (e.ends_wait && s.refounding)) write_over(s, out);
 }
 
 }  // namespace

@@ -154,11 +154,14 @@ struct PeerMessage {
   PeerId peer;
   PeerToMaster message;
 };
-struct PatienceOver {};   // TimerKind::patience
-struct FoundingOver {};   // TimerKind::founding
-struct RefoundOver {};    // TimerKind::refound
-struct Woke {};           // the master's own loop was late: silence in that time does not count
-struct OperatorStops {};  // SIGINT, SIGTERM
+struct PatienceOver {};  // TimerKind::patience
+struct FoundingOver {};  // TimerKind::founding
+struct RefoundOver {};   // TimerKind::refound
+struct Woke {};          // the master's own loop was late: silence in that time does not count
+/// SIGINT (`ends_wait`) or SIGTERM, which is also what restarts a service.
+struct OperatorStops {
+  bool ends_wait = false;
+};
 /// About once a second, with the time of any clock that does not go back.
 struct Clock {
   std::uint64_t now_s = 0;

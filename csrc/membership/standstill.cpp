@@ -120,9 +120,9 @@ std::string standstill(const State& s) {
   if (!s.config.refound) text += " (--refound-after)";
   text += ", then newcomers found another run; " + count_of(waiting, "newcomer") +
           (waiting == 1 ? " waits" : " wait");
-  return cut_text(text +
-                  ". If those members are dead, end the wait: stop this master with Ctrl-C or "
-                  "SIGTERM, and start it again");
+  return cut_text(text + ". If those members are dead, end the wait: " +
+                  (s.refounding ? "stop this master with Ctrl-C (SIGINT), and start it again"
+                                : "start this master anew with --refound"));
 }
 
 void tell_newcomer(State& s, PeerId peer, Actions& out) {

@@ -389,15 +389,20 @@ void boundary_fetched(bool present, std::uint64_t revision, const py::bytes& dig
   engine->run().boundary_fetched(root, std::move(snapshot));
 }
 
+/// What the engine answers to a question. Raises where it does not.
+template <typename Question>
+auto answer_of(const Question& question) {
+  const GilRelease release;
+  auto answer = question();
+  check(answer.error());
+  return std::move(answer).value();
+}
+
 py::list in_flight() {
   py::list list;
   const auto engine = EngineOwner::instance().existing();
   if (!engine) return list;
-  std::vector<OpInFlight> operations;
-  {
-    const GilRelease release;
-    operations = engine->in_flight(kElasticGroup);
-  }
+  const auto operations = answer_of([&] { return engine->in_flight(kElasticGroup); });
   for (const OpInFlight& operation : operations) {
     py::dict dict;
     dict["op"] = to_string(operation.op);
@@ -413,25 +418,19 @@ py::list in_flight() {
 std::map<std::string, std::uint64_t> counters() {
   EngineCounters counters;
   if (const auto engine = EngineOwner::instance().existing()) {
-    const GilRelease release;
-    counters = engine->counters();
+    counters = answer_of([&] { return engine->counters(); });
   }
-  return {{"bytes_sent", counters.bytes_sent},       {"bytes_received", counters.bytes_received},
-          {"ops_committed", counters.ops_committed}, {"ops_replayed", counters.ops_replayed},
-          {"ops_failed", counters.ops_failed},       {"epochs", counters.epochs},
-          {"bytes_relayed", counters.bytes_relayed}, {"bytes_shared", counters.bytes_shared},
-          {"rate_held_ms", counters.rate_held_ms}};
+  std::map<std::string, std::uint64_t> named;
+  EngineCounters::fields(counters,
+                         [&](const char* name, std::uint64_t value) { named[name] = value; });
+  return named;
 }
 
 py::list links() {
   py::list list;
   const auto engine = EngineOwner::instance().existing();
   if (!engine) return list;
-  std::vector<LinkView> views;
-  {
-    const GilRelease release;
-    views = engine->links();
-  }
+  const auto views = answer_of([&] { return engine->links(); });
   for (const LinkView& view : views) {
     py::dict dict;
     dict["peer"] = view.name;

@@ -306,15 +306,12 @@ c10::intrusive_ptr<c10d::Backend> create_of_run(const std::vector<PeerId>& peers
   const auto connected = engine->configure_of_run(group, name, peers, rank,
                                                   static_cast<std::uint64_t>(timeout.count()));
   open(engine, group, connected, deadline, /*together=*/true);
-  std::vector<Handle> members = engine->members_of(group);
-  if (members.empty()) {
+  Result<std::vector<Handle>> members = engine->members_of(group);
+  if (!members.ok()) {
     engine->close(group);
-    raise({ErrorCode::timed_out,
-           "the engine of this process was too busy to say who is in the new "
-           "group " +
-               name});
+    raise({members.error().code, "the new group " + name + ": " + members.error().text});
   }
-  return c10::make_intrusive<PcclBackend>(engine, group, std::move(members), rank,
+  return c10::make_intrusive<PcclBackend>(engine, group, std::move(members).value(), rank,
                                           static_cast<int>(peers.size()), timeout);
 }
 

@@ -16,18 +16,26 @@ namespace pccl {
 namespace {
 constexpr int kDeferRoundsMax = 64;  // then sockets have their turn again
 constexpr int kCloseRoundsMax = 200;
+// Then timers (heartbeats) and sockets have their turn: a program may post copies of gigabytes.
+constexpr std::uint64_t kPostedTurnNs = 5'000'000;
 }  // namespace
 
-void Loop::State::run_posted() {
-  std::vector<std::function<void()>> now;
-  {
-    const std::lock_guard lock(posted_mutex);
-    now.swap(posted);
-  }
-  for (auto& function : now) {
+bool Loop::State::run_posted() {
+  const std::uint64_t until = uv_hrtime() + kPostedTurnNs;
+  while (!broken) {
+    std::function<void()> function;
+    {
+      const std::lock_guard lock(posted_mutex);
+      if (posted.empty()) return true;
+      if (uv_hrtime() >= until) break;
+      function = std::move(posted.front());
+      posted.pop_front();
+    }
     guard(function);
+    if (broken) broke = std::move(function);
   }
-  if (broken) skipped = std::move(now);  // nothing runs any more
+  uv_async_send(&wake);
+  return false;
 }
 
 void Loop::State::run_deferred() {
@@ -145,10 +153,13 @@ void Loop::run_once(bool wait) {
   state_->rethrow();
 }
 
-void Loop::run_now(const std::function<void()>& function) {
+void Loop::run_now(std::function<void()> function) {
   uv_update_time(&state_->uv);
-  state_->run_posted();
-  state_->guard(function);
+  if (state_->run_posted()) {
+    state_->guard(function);
+  } else {
+    post(std::move(function));
+  }
   state_->run_deferred();
   state_->rethrow();
 }
@@ -171,24 +182,28 @@ void Loop::stop() {
   });
 }
 
-void Loop::post(std::function<void()> function) {
+void Loop::post(std::function<void()> function) { state_->add(std::move(function), false); }
+
+void Loop::post_ahead(std::function<void()> function) { state_->add(std::move(function), true); }
+
+void Loop::State::add(std::function<void()> function, bool ahead) {
   {
-    const std::lock_guard lock(state_->posted_mutex);
-    if (state_->refuses) return;  // destroyed by the caller, without the lock
-    state_->posted.push_back(std::move(function));
+    const std::lock_guard lock(posted_mutex);
+    if (refuses) return;  // destroyed by the caller, without the lock
+    posted.insert(ahead ? posted.begin() : posted.end(), std::move(function));
   }
-  wake();
+  uv_async_send(&wake);
 }
 
 void Loop::refuse_posts() {
-  std::vector<std::function<void()>> dropped;
+  std::deque<std::function<void()>> dropped;
   {
     const std::lock_guard lock(state_->posted_mutex);
     state_->refuses = true;
     dropped.swap(state_->posted);
   }
   dropped.clear();
-  state_->skipped.clear();
+  state_->broke = nullptr;
 }
 
 void Loop::defer(std::function<void()> function) {

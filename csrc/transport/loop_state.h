@@ -3,6 +3,7 @@
 
 #include <uv.h>
 
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -29,9 +30,9 @@ struct Loop::State {
   FdRegistry fds;
   bool stop_asked = false;
   std::mutex posted_mutex;
-  std::vector<std::function<void()>> posted;   // under posted_mutex
-  std::vector<std::function<void()>> skipped;  // posted; `broken` came first
-  bool refuses = false;                        // under posted_mutex
+  std::deque<std::function<void()>> posted;  // under posted_mutex
+  std::function<void()> broke;               // the posted function in which `broken` came
+  bool refuses = false;                      // under posted_mutex
   std::vector<std::function<void()>> deferred;
   std::vector<Loop::Watched*> watched;  // null: its watch has ended, in this round
   bool may_wait = true;                 // in this round
@@ -52,7 +53,9 @@ struct Loop::State {
       uv_stop(&uv);
     }
   }
-  void run_posted();
+  /// Runs the functions that were posted, for a turn. False: some are left for the next one.
+  bool run_posted();
+  void add(std::function<void()> function, bool ahead);
   void run_deferred();
   void before_waiting();
   void after_waiting();

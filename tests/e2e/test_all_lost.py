@@ -198,7 +198,7 @@ def test_deaths_that_nobody_sees_are_waited_for_and_both_sides_say_so(
 
     for process in (master, *newcomers):
         wait_until(lambda: left(process.log()))  # noqa: B023
-        assert "stop this master with Ctrl-C or SIGTERM, and start it again" in process.log()
+        assert "stop this master with Ctrl-C (SIGINT), and start it again" in process.log()
         assert LONG_S - 60 < left(process.log())[-1] <= LONG_S
     wait_until(lambda: len(left(master.log())) > 1 and left(master.log())[-1] < LONG_S)
     assert "waiting at the door" in newcomers[0].log()

@@ -121,10 +121,11 @@ def test_a_master_that_was_stopped_and_wakes_later_starts_nothing(
     a.signal(signal.SIGSTOP)
     train(peers)  # stands still until the others find it silent, then goes on under the standby
     says(b, "incarnation")
+    epoch = one(together(peers, "look"), "epoch")
     a.signal(signal.SIGCONT)
     says(a, "stands by")
     train(peers)
-    one(together(peers, "look"), "epoch")
+    assert one(together(peers, "look"), "epoch") == epoch
     end(peers)
 
 
@@ -148,6 +149,27 @@ def test_a_run_goes_on_without_etcd_until_an_epoch_has_to_start_and_then_says_wh
     one(answers(peers[:2], "train"), "result")
     assert one(together(peers[:2], "refresh"), "size") == 2
     end(peers[:2])
+
+
+def test_a_supervisor_may_stop_the_master_again_before_the_members_are_back(
+    tmp_path: Path, start_master: Start, run_peers: Run
+) -> None:
+    register = ("--state", str(tmp_path / "state"))
+    master = start_master(*register)
+    peers = run_peers(member, 2, master.url)
+    answers(peers, "join")
+    together(peers, "refresh")
+    train(peers)
+    tell(peers, "train")
+    for down_s in (3.0, 0.0):  # members dial less often the longer nobody answers
+        master.signal(signal.SIGTERM)
+        master.finish()
+        time.sleep(down_s)
+        master = start_master(*register, port=master.port)
+        says(master, "goes on when they have come back")
+    one(answers(peers, "train"), "result")
+    train(peers)
+    end(peers)
 
 
 def test_a_run_whose_state_file_was_lost_goes_on_when_the_operator_says_adopt(

@@ -52,9 +52,9 @@ class Breakable(Member):
                     self.refresh,
                     self.resume,
                     lambda: dist.new_group([dist.get_rank(self.pg)]),
+                    self.group.in_flight,
                 )
             ],
-            "counters": len(self.group.in_flight()),
         }
 
 

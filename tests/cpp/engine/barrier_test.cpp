@@ -146,7 +146,8 @@ TEST(Barrier, a_loss_replays_it_behind_what_was_called_before_it) {
   const Tickets ends = barriers(engines, run.group);
   victim->vanish();
   const auto replayed = [&] {
-    return engines[0]->counters().ops_replayed > 0 && engines[1]->counters().ops_replayed > 0;
+    return engines[0]->counters().value().ops_replayed > 0 &&
+           engines[1]->counters().value().ops_replayed > 0;
   };
   EXPECT_TRUE(wait_until(replayed));
   for (const auto& end : ends) EXPECT_FALSE(end->wait(kNotYetMs));

@@ -64,7 +64,7 @@ TEST(Broken, every_call_after_it_fails_at_once_and_shutdown_returns) {
   expect_broken(
       outcome(broken.configure_fixed(GroupId{79}, "late", handles_of(world.engines), 0, kTestMs)));
   expect_broken(broken.run().boundary_begin({}));
-  EXPECT_TRUE(broken.in_flight(world.group).empty());
+  expect_broken(broken.in_flight(world.group).error());
   broken.close(world.group);
   broken.abort(world.group, "");
   broken.shutdown();

@@ -29,9 +29,9 @@ TEST(Capped, an_operation_of_a_run_takes_longer_than_a_stall_and_nobody_is_blame
   EXPECT_GT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(3500));
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(values[i], std::vector<float>(250'000, 3.0F));
-    EXPECT_EQ(peers[i].engine->counters().ops_replayed, 0U);
-    EXPECT_EQ(peers[i].engine->counters().epochs, 1U);
-    EXPECT_GT(peers[i].engine->counters().rate_held_ms, 2000U);
+    EXPECT_EQ(peers[i].engine->counters().value().ops_replayed, 0U);
+    EXPECT_EQ(peers[i].engine->counters().value().epochs, 1U);
+    EXPECT_GT(peers[i].engine->counters().value().rate_held_ms, 2000U);
   }
 }
 

@@ -71,8 +71,8 @@ TEST(FixedGroup, more_than_the_window_for_operations_that_are_not_issued_yet_is_
   std::vector<std::vector<float>> second(kOps, std::vector<float>(4U << 20, 2.0F));
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (auto& v : first) tickets.push_back(world.engines[0]->post(world.group, all_reduce(v)));
-  EXPECT_TRUE(
-      wait_until([&] { return world.engines[0]->counters().bytes_sent >= kUngrantedBytesMax; }));
+  EXPECT_TRUE(wait_until(
+      [&] { return world.engines[0]->counters().value().bytes_sent >= kUngrantedBytesMax; }));
   for (auto& v : second) tickets.push_back(world.engines[1]->post(world.group, all_reduce(v)));
   for (const auto& ticket : tickets) expect_success(ticket);
   for (const auto& v : second) EXPECT_EQ(v.front() + v.back(), 6.0F);
@@ -350,7 +350,7 @@ TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_take
     made.push_back(
         engines[r]->configure_fixed(id, "world", seen, static_cast<std::int32_t>(r), 3000));
   }
-  EXPECT_TRUE(wait_until([&] { return engines[0]->links().size() == 2; }));
+  EXPECT_TRUE(wait_until([&] { return engines[0]->links().value().size() == 2; }));
   engines[0]->shutdown();
   for (const std::size_t r : {1U, 2U}) {
     const Error error = outcome(made[r]);

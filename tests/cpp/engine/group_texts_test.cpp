@@ -85,5 +85,20 @@ TEST_F(GroupTexts, a_loss_that_several_groups_have_is_news_once) {
   EXPECT_TRUE(a.context.is_news(PeerId{30})) << "another peer";
 }
 
+TEST_F(GroupTexts, of_hundreds_of_operations_that_wait_three_have_a_line_and_the_rest_one) {
+  std::vector<std::vector<float>> values(200, std::vector<float>(8));
+  for (auto& one : values) b.post(broadcast(one));
+  lines.clear();
+  b.group->tick(kSayWaitingMs);
+  const auto waiting = std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.find("waiting for") != std::string::npos;
+  });
+  EXPECT_EQ(waiting, 4);
+  EXPECT_NE(lines.back().find("197 more operations have been waiting for as long, the newest of "
+                              "them broadcast(float32, 8 elements, root 0) #0.199"),
+            std::string::npos)
+      << lines.back();
+}
+
 }  // namespace
 }  // namespace pccl::testing

@@ -41,7 +41,7 @@ class MasterThread {
   ~MasterThread() { stop(); }
   void stop() {
     if (!thread_.joinable()) return;
-    loop_.post([this] { server_->stop([this] { loop_.stop(); }); });
+    loop_.post([this] { server_->stop(/*ends_wait=*/false, [this] { loop_.stop(); }); });
     thread_.join();
   }
   std::string address;

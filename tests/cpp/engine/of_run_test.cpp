@@ -31,7 +31,7 @@ TEST(OfRun, a_group_of_the_members_needs_no_master) {
   }
   for (const auto& ticket : tickets) expect_success(ticket);
   for (const auto& v : values) EXPECT_EQ(v, std::vector<float>(1000, 3.0F));
-  const std::vector<Handle> members = run.peers[0].engine->members_of(kMade);
+  const std::vector<Handle> members = run.peers[0].engine->members_of(kMade).value();
   ASSERT_EQ(members.size(), 3U);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(members[i].peer, numbering(run)[i]);
 }

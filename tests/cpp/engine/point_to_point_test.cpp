@@ -95,7 +95,9 @@ TEST(PointToPoint, who_gives_up_a_send_tells_its_receiver) {
 
   const auto closed = half_sent(0);
   const auto received = post(world, 1, message(OpKind::recv, 0, into));
-  const auto moves = [&] { return world.engines[1]->counters().bytes_received > 3 * kLarge / 2; };
+  const auto moves = [&] {
+    return world.engines[1]->counters().value().bytes_received > 3 * kLarge / 2;
+  };
   EXPECT_TRUE(wait_until(moves));
   world.engines[0]->close(world.group);
   expect_lost(received, "rank 0 has given up its send: it has left the group");

@@ -56,12 +56,12 @@ TEST(RelayLeaves, the_pair_has_its_next_way_before_the_epoch_begins) {
   for (const Peer& p : peers) expect_success(p.joined);
   ASSERT_EQ(step(peers).size(), 4U);
   send_over(peers[0], peers[1]);
-  const bool first = peers[2].engine->counters().bytes_relayed > 0;
+  const bool first = peers[2].engine->counters().value().bytes_relayed > 0;
   if (!first) std::swap(peers[2], peers[3]);
-  ASSERT_GT(peers[2].engine->counters().bytes_relayed, 0U);
-  EXPECT_EQ(peers[3].engine->counters().bytes_relayed, 0U);
+  ASSERT_GT(peers[2].engine->counters().value().bytes_relayed, 0U);
+  EXPECT_EQ(peers[3].engine->counters().value().bytes_relayed, 0U);
 
-  const std::uint64_t epochs = peers[0].engine->counters().epochs;
+  const std::uint64_t epochs = peers[0].engine->counters().value().epochs;
   peers[2].engine->run().leave(/*at_once=*/false);
   bool left = false;
   for (int i = 0; i < 20 && !left; ++i) {
@@ -72,10 +72,11 @@ TEST(RelayLeaves, the_pair_has_its_next_way_before_the_epoch_begins) {
   ASSERT_TRUE(left);
   peers.erase(peers.begin() + 2);
   send_over(peers[0], peers[1]);
-  EXPECT_GT(peers[2].engine->counters().bytes_relayed, 0U);
+  EXPECT_GT(peers[2].engine->counters().value().bytes_relayed, 0U);
   ASSERT_EQ(step(peers).size(), 3U);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(peers[i].engine->counters().epochs, epochs + 1) << "one that a lost link ended";
+    EXPECT_EQ(peers[i].engine->counters().value().epochs, epochs + 1)
+        << "one that a lost link ended";
   }
 }
 

@@ -83,8 +83,8 @@ TEST(Threads, a_member_that_vanishes_while_they_move_bytes_is_left_out_and_all_i
         if (i < 2) tickets.push_back(ticket);
       }
     }
-    ASSERT_TRUE(
-        wait_until([&] { return run.peers[0].engine->counters().bytes_received > 1 << 20; }));
+    ASSERT_TRUE(wait_until(
+        [&] { return run.peers[0].engine->counters().value().bytes_received > 1 << 20; }));
     run.peers[2].engine->vanish();
     for (const auto& ticket : tickets) expect_success(ticket);
     for (std::size_t call = 0; call < 4; ++call) {

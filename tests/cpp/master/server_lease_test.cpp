@@ -145,7 +145,7 @@ TEST_F(Lease, again_opens_the_ending_that_it_names_and_no_later_one_at_whatever_
 TEST_F(Lease, a_master_that_is_stopped_in_good_order_gives_the_lease_up) {
   found(2);
   bool stopped = false;
-  server_->stop([&] { stopped = true; });
+  server_->stop(/*ends_wait=*/false, [&] { stopped = true; });
   EXPECT_TRUE(until([&] { return stopped; }));
   EXPECT_TRUE(lease_->released());
 }
@@ -165,7 +165,7 @@ TEST_F(Lease, a_run_that_has_stopped_does_not_take_its_lease_again_while_another
   slow->set(true);
   ASSERT_TRUE(until([&] { return slow->asked() > 0; }));
   bool stopped = false;
-  server_->stop([&] { stopped = true; });
+  server_->stop(/*ends_wait=*/false, [&] { stopped = true; });
   ASSERT_TRUE(until([&] { return lease_->released(); }));
   lease_->set(true);
   static_cast<void>(until([&] { return lease_->asked() > 0; }, 500));

@@ -128,27 +128,22 @@ TEST_F(Server, when_all_have_said_goodbye_the_run_is_over_and_the_next_peers_fou
   EXPECT_EQ(reply(*peers_[0], 2)->amount, 0);
 }
 
-TEST_F(Server, stop_ends_the_run_when_nobody_is_connected_and_not_otherwise) {
+TEST_F(Server, stopped_while_its_members_are_away_after_a_start_it_ends_no_run) {
   use_state_file();
   found(2);
-  bool stopped = false;
-  server_->stop([&] { stopped = true; });
-  ASSERT_TRUE(until([&] { return stopped; })) << log_text();
-  server_.reset();
-  {
-    auto file = open_register_file(options_.state_file, options_.run);
-    ASSERT_TRUE(file.ok()) << file.error().text;
-    EXPECT_FALSE(file.value()->read().value().over);
+  for (const bool ends_wait : {false, false, true}) {  // members are connected the first time only
+    bool stopped = false;
+    server_->stop(ends_wait, [&] { stopped = true; });
+    ASSERT_TRUE(until([&] { return stopped; })) << log_text();
+    server_.reset();
+    {
+      auto file = open_register_file(options_.state_file, options_.run);
+      ASSERT_TRUE(file.ok()) << file.error().text;
+      EXPECT_FALSE(file.value()->read().value().over);
+    }
+    peers_.clear();
+    start();
   }
-  peers_.clear();
-  start();
-  stopped = false;
-  server_->stop([&] { stopped = true; });
-  ASSERT_TRUE(until([&] { return stopped; })) << log_text();
-  server_.reset();
-  auto file = open_register_file(options_.state_file, options_.run);
-  ASSERT_TRUE(file.ok()) << file.error().text;
-  EXPECT_TRUE(file.value()->read().value().over);
 }
 
 TEST_F(Server, it_knows_for_whom_it_waits) {

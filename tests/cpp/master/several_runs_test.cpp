@@ -86,7 +86,7 @@ TEST_F(SeveralRuns, it_ends_when_all_of_them_have_ended) {
   FakePeer& alone = peer_of("b", 2);
   ASSERT_TRUE(until([&] { return alone.runs(1); })) << log_text();
   bool stopped = false;
-  server_->stop([&] { stopped = true; });
+  server_->stop(/*ends_wait=*/false, [&] { stopped = true; });
   EXPECT_TRUE(until([&] { return stopped; }));
   EXPECT_FALSE(alone.connected());
 }

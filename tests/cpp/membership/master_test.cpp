@@ -288,10 +288,26 @@ TEST(Master, who_was_stopped_gives_its_members_time_to_come_back) {
   EXPECT_FALSE(sent<Propose>(step(s, PatienceOver{})).empty());
 }
 
-TEST(Master, an_operator_who_stops_it_without_members_ends_the_run) {
+TEST(Master, a_signal_ends_the_run_only_by_ctrl_c_and_after_the_members_could_have_come_back) {
   State s = in_office({member(1)});
-  EXPECT_TRUE(step(s, OperatorStops{}).empty());
+  const auto write_nothing = [&](bool ends_wait) {
+    return cast::all<WriteRegister>(step(s, OperatorStops{ends_wait})).empty();
+  };
+  EXPECT_TRUE(write_nothing(true)) << "connected";
   static_cast<void>(step(s, PeerDisconnected{PeerId{1}}));
+  static_cast<void>(step(s, Woke{}));
+  ASSERT_TRUE(s.patient);
+  EXPECT_TRUE(write_nothing(true)) << "it may be dialling";
+  static_cast<void>(step(s, PatienceOver{}));
+  ASSERT_TRUE(s.refounding);
+  EXPECT_TRUE(write_nothing(false)) << "a supervisor restarts this master";
+  EXPECT_TRUE(cast::all<WriteRegister>(step(s, OperatorStops{true})).at(0).to.over);
+}
+
+TEST(Master, a_signal_ends_a_run_whose_members_are_all_known_to_be_gone) {
+  State s = in_office({member(1)});
+  s.seats.at(PeerId{1}).departed = true;
+  s.peers.clear();
   EXPECT_TRUE(cast::all<WriteRegister>(step(s, OperatorStops{})).at(0).to.over);
 }
 

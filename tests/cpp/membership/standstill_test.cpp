@@ -30,7 +30,7 @@ TEST(Standstill, it_says_who_may_come_back_and_how_long) {
             std::string::npos)
       << text;
   EXPECT_NE(text.find("1 newcomer waits"), std::string::npos) << text;
-  EXPECT_NE(text.find("stop this master with Ctrl-C or SIGTERM, and start it again"),
+  EXPECT_NE(text.find("stop this master with Ctrl-C (SIGINT), and start it again"),
             std::string::npos)
       << text;
 }

@@ -62,6 +62,36 @@ TEST(Loop, functions_posted_by_several_threads_all_run) {
   EXPECT_EQ(count, 2000);
 }
 
+TEST(Loop, a_timer_fires_between_posted_functions_that_take_long_and_their_order_stays) {
+  Loop loop;
+  std::vector<int> seen;
+  int at = -1;
+  const auto timer = loop.timer(20, 0, [&] { at = static_cast<int>(seen.size()); });
+  for (int i = 0; i < 20; ++i) {
+    loop.post([&, i] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      seen.push_back(i);
+    });
+  }
+  loop.run_now([&] { seen.push_back(20); });  // a turn of those before it, and then posted itself
+  EXPECT_LT(seen.size(), 20U);
+  loop.post([&] { loop.stop(); });
+  loop.run();
+  EXPECT_LT(at, 20);
+  ASSERT_EQ(seen.size(), 21U);
+  for (int i = 0; i < 21; ++i) EXPECT_EQ(seen[static_cast<std::size_t>(i)], i);
+}
+
+TEST(Loop, what_is_posted_ahead_overtakes_what_has_not_run) {
+  Loop loop;
+  std::vector<int> seen;
+  loop.post([&] { seen.push_back(1); });
+  loop.post_ahead([&] { seen.push_back(0); });
+  loop.stop();
+  loop.run();
+  EXPECT_EQ(seen, (std::vector<int>{0, 1}));
+}
+
 TEST(Loop, stop_before_run_makes_run_return_at_once) {
   Loop loop;
   bool before = false;
