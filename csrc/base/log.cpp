@@ -1,8 +1,11 @@
 #include "base/log.h"
 
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -34,7 +37,41 @@ const char* level_name(LogLevel level) {
   return "DEBUG";
 }
 
+// A pipe that poll calls writable takes so many bytes without a wait (PIPE_BUF).
+constexpr std::size_t kWrittenAtOnceMax = 4096;
+// A terminal stopped by Ctrl-S and a pipe that nobody reads take nothing: then lines are lost, and
+// not the heartbeats of the thread that logs.
+constexpr int kStderrPatienceMs = 200;
+
+/// False: stderr takes no more bytes within `wait_ms`; the rest is lost.
+bool write_all(std::string_view bytes, int wait_ms) {
+  while (!bytes.empty()) {
+    pollfd one{STDERR_FILENO, POLLOUT, 0};
+    const int ready = ::poll(&one, 1, wait_ms);
+    if (ready == 0) return false;
+    if (ready < 0) continue;  // a signal
+    const ssize_t written =
+        ::write(STDERR_FILENO, bytes.data(), std::min(bytes.size(), kWrittenAtOnceMax));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno != EAGAIN;  // closed: nobody will ever read it
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
 void write_stderr(LogLevel level, std::string_view text) {
+  static std::uint64_t lost = 0;  // lines; under the sink's lock
+  if (lost > 0) {
+    char line[80];
+    const int length =
+        std::snprintf(line, sizeof line, "\n[%llu lines are lost: stderr took none]\n",
+                      static_cast<unsigned long long>(lost));
+    if (!write_all({line, static_cast<std::size_t>(length)}, 0)) {
+      ++lost;
+      return;
+    }
+    lost = 0;
+  }
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
   const std::time_t seconds = static_cast<std::time_t>(ms / 1000);
@@ -42,9 +79,13 @@ void write_stderr(LogLevel level, std::string_view text) {
   localtime_r(&seconds, &parts);
   char when[16];
   static_cast<void>(std::strftime(when, sizeof when, "%H:%M:%S", &parts));
-  static_cast<void>(std::fprintf(stderr, "%s.%03d pccl[%d] %s %.*s\n", when,
-                                 static_cast<int>(ms % 1000), static_cast<int>(::getpid()),
-                                 level_name(level), static_cast<int>(text.size()), text.data()));
+  char head[64];
+  static_cast<void>(std::snprintf(head, sizeof head, "%s.%03d pccl[%d] %s ", when,
+                                  static_cast<int>(ms % 1000), static_cast<int>(::getpid()),
+                                  level_name(level)));
+  std::string line(head);
+  line.append(text).push_back('\n');
+  if (!write_all(line, kStderrPatienceMs)) ++lost;
 }
 
 }  // namespace
@@ -88,8 +129,10 @@ void log(LogLevel level, std::string_view text) noexcept {
       write_stderr(level, line);
     }
   } catch (const std::exception& e) {
-    write_stderr(LogLevel::error, "a line of the log is lost:");
-    write_stderr(LogLevel::error, e.what());
+    for (const std::string_view words : {std::string_view("pccl: a line of the log is lost: "),
+                                         std::string_view(e.what()), std::string_view("\n")}) {
+      static_cast<void>(write_all(words, 0));
+    }
   }
 }
 

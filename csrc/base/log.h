@@ -1,4 +1,5 @@
-// One log line: level, subsystem, text. Lines go to a sink; the default one writes to stderr. The
+// One log line: level, subsystem, text. Lines go to a sink; the default one writes to stderr, and
+// where stderr takes nothing for a moment it loses lines, counts them, and says so later. The
 // only part of base with state: the sink and the level of the process (PCCL_LOG_LEVEL), because a
 // log line may be written before anything has been wired. Thread-safe.
 #pragma once
