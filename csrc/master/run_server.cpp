@@ -357,9 +357,8 @@ void RunServer::carry_out(const WriteRegister& action) {
   write_ = ++writes_;
   register_busy_ = true;
   write_deadline_ = clock_.timer(options_.register_deadline_ms, 0, [this] {
-    answer_write(RegisterUnanswered{});
-    log_line(LogLevel::warning,
-             "the register was not written within " + seconds(options_.register_deadline_ms));
+    answer_write(RegisterUnanswered{"the register did not answer within " +
+                                    seconds(options_.register_deadline_ms)});
   });
   const auto answer = std::make_shared<std::optional<Result<bool>>>();
   network_.in_background(
@@ -377,8 +376,8 @@ void RunServer::register_answered(std::uint64_t write, const Result<bool>& answe
                                   const Register& value) {
   if (write != write_) return;  // too late: the write was given up
   if (!answer.ok()) {
-    log_line(LogLevel::error, "the register could not be written: " + answer.error().text);
-    return answer_write(RegisterUnanswered{});
+    return answer_write(
+        RegisterUnanswered{"the register could not be written: " + answer.error().text});
   }
   answer_write(RegisterWritten{value, answer.value()});
 }
@@ -391,9 +390,9 @@ void RunServer::answer_write(Event event) {
 }
 
 void RunServer::carry_out(const Deposed& action) {
-  log_line(LogLevel::warning, "this master is deposed: " + action.why +
-                                  "; it closes its connections and takes over " +
-                                  "again after reading the register anew");
+  say_of_register(LogLevel::warning, "this master is deposed: " + action.why +
+                                         "; it closes its connections and takes over " +
+                                         "again after reading the register anew");
   step_down(action.why);
   take_over_later();
 }
@@ -415,15 +414,29 @@ void RunServer::step_down(const std::string& why) {
   state_.config = config;
 }
 
+/// Each time that it fails soon after the last one, members come and are sent away again.
 void RunServer::take_over_later() {
-  take_over_timer_ = clock_.timer(kTakeOverAgainMs, 0, [this] { take_over(); });
+  const std::uint64_t now = clock_.now_ms();
+  const bool soon = failed_ms_ > 0 && now - failed_ms_ < kTakeOverCalmMs;
+  take_over_again_ms_ =
+      soon ? std::min(2 * take_over_again_ms_, kTakeOverAgainMsMax) : kTakeOverAgainMs;
+  failed_ms_ = now;
+  take_over_timer_ = clock_.timer(take_over_again_ms_, 0, [this] { take_over(); });
+}
+
+/// A register that fails for hours has a line of each kind in a minute.
+void RunServer::say_of_register(LogLevel level, const std::string& text) {
+  if (const auto more = register_lines_.admit("", text, clock_.now_ms())) {
+    log_line(level, text + *more);
+  }
 }
 
 void RunServer::take_over() {
   if (in_charge_ || stopping_) return;
   if (register_->shared() && !has_lease_) return;  // called again when it has the lease
   if (register_busy_) {
-    log_line(LogLevel::warning, "the register still does not answer; it is read when it does");
+    say_of_register(LogLevel::warning,
+                    "the register still does not answer; it is read when it does");
     return take_over_later();
   }
   register_busy_ = true;
@@ -434,7 +447,7 @@ void RunServer::take_over() {
                            register_busy_ = false;
                            if (!(*held)->ok()) {
                              idle_why_ = "the register could not be read: " + (*held)->error().text;
-                             log_line(LogLevel::error, idle_why_);
+                             say_of_register(LogLevel::error, idle_why_);
                              return take_over_later();
                            }
                            if (in_charge_ || stopping_ || (register_->shared() && !has_lease_))
@@ -470,9 +483,11 @@ void RunServer::lease_answered(const Result<bool>& answer, const std::string& ho
     const std::string why = "the lease could not be renewed: " + answer.error().text;
     if (!lease_failed_) log_line(LogLevel::warning, why);
     lease_failed_ = true;
+    const bool lapsed = now - lease_renewed_ms_ > options_.lease_lapse_ms;
     if (!in_charge_) {
+      if (lapsed) has_lease_ = false;  // another master may have it by now
       idle_why_ = why;
-    } else if (now - lease_renewed_ms_ > options_.lease_lapse_ms) {
+    } else if (lapsed) {
       log_line(LogLevel::warning, "this master has been without its lease for " +
                                       seconds(now - lease_renewed_ms_) + ": it stands by");
       has_lease_ = false;
@@ -525,7 +540,7 @@ void RunServer::give_up(PeerId peer, const std::string& why) {
 void RunServer::say_waiting() {
   const std::string whom = whom_it_waits_for();
   const bool counts_down = !standstill(state_).empty() || !founders_apart(state_).empty();
-  const std::string about = counts_down ? "a countdown" : whom;
+  const std::string about = counts_down ? "a countdown" : in_charge_ ? whom : "the register";
   const std::uint64_t now = clock_.now_ms();
   if (about != said_waiting_) say_again_ms_ = 0;
   if (!whom.empty() && (say_again_ms_ == 0 || now - said_waiting_ms_ >= say_again_ms_)) {

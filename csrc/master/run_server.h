@@ -31,7 +31,9 @@ class Network;
 
 namespace pccl::master {
 
-inline constexpr std::uint64_t kTakeOverAgainMs = 1000;  // after it was deposed
+inline constexpr std::uint64_t kTakeOverAgainMs = 1000;      // after it was deposed,
+inline constexpr std::uint64_t kTakeOverAgainMsMax = 16000;  // and twice as long each time that
+inline constexpr std::uint64_t kTakeOverCalmMs = 60000;      // comes so soon after the last one
 inline constexpr std::uint64_t kClockMs = 1000;
 inline constexpr std::uint64_t kStopMs = 1000;  // at its end: to send the queue
 
@@ -96,6 +98,7 @@ class RunServer final : private ConnectionEvents {
   void renew_lease();
   void lease_answered(const Result<bool>& answer, const std::string& holder);
   void take_over_later();
+  void say_of_register(LogLevel level, const std::string& text);
   void take_over();
   void take_charge(Register held);
   [[nodiscard]] std::string owner_of(PeerId peer) const;
@@ -138,6 +141,8 @@ class RunServer final : private ConnectionEvents {
   std::map<std::pair<TimerKind, PeerId>, std::unique_ptr<Timer>> timers_;
   std::unique_ptr<Timer> write_deadline_;
   std::unique_ptr<Timer> take_over_timer_;
+  std::uint64_t take_over_again_ms_ = kTakeOverAgainMs;
+  std::uint64_t failed_ms_ = 0;  // when it was to take over again the last time
   std::unique_ptr<Timer> waiting_timer_;
   std::map<PeerId, std::string> incomplete_;  // as of the last time
   std::set<std::string> said_incomplete_;
@@ -150,8 +155,9 @@ class RunServer final : private ConnectionEvents {
     bool warning = false;
     std::string text;
   };
-  LineLimit lines_;        // about processes that are no members
-  LineLimit closed_;       // about their connections: no warnings
+  LineLimit lines_;   // about processes that are no members
+  LineLimit closed_;  // about their connections: no warnings
+  LineLimit register_lines_;
   std::deque<Said> said_;  // for StatusRequest: the newest kStatusEventsMax
   std::uint64_t started_ms_ = 0;
   std::unique_ptr<Timer> clock_timer_;

@@ -166,9 +166,9 @@ void on(State& s, const RegisterWritten& e, Actions& out) {
   }
 }
 
-void on(State& s, const RegisterUnanswered&, Actions& out) {
+void on(State& s, const RegisterUnanswered& e, Actions& out) {
   // Nobody knows whether it was written: the register has to be read anew.
-  if (s.writing) depose(s, "the register did not answer", out);
+  if (s.writing) depose(s, e.why, out);
 }
 
 // ------------------------------------------------------------------------------------- peers

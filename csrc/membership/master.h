@@ -125,7 +125,9 @@ struct RegisterWritten {
   Register value;
   bool ok = false;
 };
-struct RegisterUnanswered {};
+struct RegisterUnanswered {
+  std::string why;
+};
 struct PeerConnected {
   Hello hello;
   std::string origin = {};  // its token and network, which it cannot choose

@@ -347,7 +347,7 @@ bool World::apply_at_master(const Move& move) {
     case What::gives_up_write:
       if (write() != writes_.end() && write()->answered) writes_.erase(write());
       master(m).write = 0;
-      to_master(m, master::RegisterUnanswered{});
+      to_master(m, master::RegisterUnanswered{"the register did not answer"});
       return true;
     case What::boots:
       master(m).core = fresh_master();

@@ -270,10 +270,44 @@ TEST_F(Server, a_disk_that_never_answers_deposes_it_and_it_takes_over_when_it_do
   peers_[2]->reconnects = false;
   peers_[2]->drop();
   EXPECT_TRUE(until([&] { return said("is deposed") == 1; })) << log_text();
-  EXPECT_EQ(said("not written within 0.1 s"), 1U);
+  EXPECT_EQ(said("the register did not answer within 0.1 s"), 1U);
   EXPECT_TRUE(until([&] { return said("still does not answer") > 0; })) << log_text();
-  EXPECT_EQ(run().whom_it_waits_for(), "waiting for the register: the register did not answer");
+  EXPECT_EQ(run().whom_it_waits_for(),
+            "waiting for the register: the register did not answer within 0.1 s");
   slow->set_open(true);
+  EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
+  expect_commit();
+}
+
+/// A register on a disk that may be full.
+class FullRegister final : public RegisterStore {
+ public:
+  Result<Register> read() override { return inner_->read(); }
+  Result<bool> compare_and_write(const Register& from, const Register& to) override {
+    if (!full) return inner_->compare_and_write(from, to);
+    ++refused;
+    return Error{ErrorCode::closed, "No space left on device"};
+  }
+  std::atomic<bool> full = false;
+  std::atomic<int> refused = 0;
+
+ private:
+  std::unique_ptr<RegisterStore> inner_ = make_memory_register();
+};
+
+TEST_F(Server, a_full_disk_has_a_line_that_says_so_and_is_tried_less_and_less_often) {
+  const auto disk = std::make_shared<FullRegister>();
+  register_ = disk;
+  options_.patience_ms = 500;
+  found(3);
+  disk->full = true;
+  peers_[2]->reconnects = false;
+  peers_[2]->drop();
+  EXPECT_TRUE(until([&] { return disk->refused >= 3; })) << log_text();
+  const std::string why = "the register could not be written: No space left on device";
+  EXPECT_EQ(said("this master is deposed: " + why), 1U) << log_text();
+  EXPECT_TRUE(until([&] { return run().whom_it_waits_for().ends_with(why); })) << log_text();
+  disk->full = false;
   EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
   expect_commit();
 }
