@@ -5,11 +5,17 @@ and results that ranks exchange. A pickle is a program of whoever wrote it. So p
 of its own beside `.metadata`, in JSON, reads that one alone, and exchanges plans and results as
 JSON. The data files are DCP's, read with `weights_only=True`; `.metadata` is there for DCP's tools.
 
+The files know a tensor by its key. That of a DTensor, and of any tensor at rank 0, is the name in
+the state, with "@@" for each "@". Another tensor may differ among the ranks of the replica, and has
+the key "NAME@RANK" at rank 1 and above. The plain values of rank 0 are "@values", those of another
+rank "@values@RANK".
+
 Everything that is read here is checked: it may have been written by anybody.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -40,9 +46,11 @@ from torch.distributed.checkpoint.planner import (
     WriteItem,
     WriteItemType,
 )
+from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
 from torch.distributed.checkpoint.storage import WriteResult
 
 from ._checked import count_in, list_in, text_in
+from ._shared_state import Wanted
 
 INDEX = "index.json"
 FORMAT = "pccl checkpoint 1"
@@ -50,6 +58,34 @@ FAILURE_CHARACTERS_MAX = 1000  # of a failure, that the other ranks are told
 INDEX_BYTES_MAX = 256 << 20
 DIMENSIONS_MAX = 64
 _FILE = re.compile(r"__\d{1,9}_\d{1,9}\.distcp")
+_VALUES = "@values"
+_AT_RANK = re.compile(
+    r"(.*?(?<!@)(?:@@)*)@([1-9][0-9]{0,8})", re.DOTALL
+)  # an "@@" separates nothing
+
+
+# ------------------------------------------------------------------------------------------ keys
+
+
+Name = str | None
+"""Of a tensor in the state; None: the plain values."""
+
+
+def key_of(name: Name, rank: int) -> str:
+    """The key of what this rank alone has, or (0) of what all ranks have in common."""
+    key = _VALUES if name is None else name.replace("@", "@@")
+    return key if rank == 0 else f"{key}@{rank}"
+
+
+def parse_key(key: str) -> tuple[Name, int]:
+    """Name and rank of a key.
+
+    An older pccl wrote names as they are. A name of such a checkpoint is read rightly, unless it
+    has "@@", or ends with "@" and the number of a rank from 1 on.
+    """
+    match = _AT_RANK.fullmatch(key)
+    name, rank = (match[1], int(match[2])) if match else (key, 0)
+    return None if name == _VALUES else name.replace("@@", "@"), rank
 
 
 # -------------------------------------------------------------------------------- between ranks
@@ -220,6 +256,18 @@ def _write_index(path: Path, metadata: Metadata) -> None:
         os.fsync(file.fileno())
 
 
+def sync(folder: Path) -> None:
+    """Returns when the names in a folder are on the disk, where its file system can do so."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot do it for folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def _item_out(item: WriteItem) -> list[Any]:
     data = item.tensor_data
     assert data is not None, item.index  # a state of pccl's has tensors only
@@ -309,6 +357,56 @@ class Reader(FileSystemReader):
             raise RuntimeError(f"{path} is damaged: {error}") from None
         metadata.storage_meta = StorageMeta(load_id=self.load_id)
         return metadata
+
+
+def wanted_of(metadata: Metadata, key: str) -> Wanted:
+    """Dtype and shape of a tensor of the checkpoint.
+
+    Raises:
+        ValueError: It is no tensor.
+    """
+    entry = metadata.state_dict_metadata[key]
+    if not isinstance(entry, TensorStorageMetadata):
+        raise ValueError(f"the checkpoint has {key!r}, which is no tensor; expected one of pccl's")
+    return str(entry.properties.dtype).removeprefix("torch."), tuple(entry.size)
+
+
+def load_tensors(reader: Reader, metadata: Metadata, keys: list[str]) -> dict[str, torch.Tensor]:
+    """The tensors of these keys, in new memory."""
+    loaded: dict[str, torch.Tensor] = {}
+    for key in keys:
+        dtype, shape = wanted_of(metadata, key)
+        loaded[key] = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
+    load_with_dcp(loaded, storage_reader=reader, no_dist=True)
+    return loaded
+
+
+def check_alike(
+    reader: Reader,
+    metadata: Metadata,
+    keys: dict[tuple[Name, int], str],
+    writers: int,
+    readers: int,
+) -> None:
+    """Checks that all ranks have written the same of all that is no DTensor.
+
+    Raises:
+        ValueError: A value differs among them, and cannot be divided anew.
+    """
+    pairs = [(name, key, keys[name, 0]) for (name, rank), key in keys.items() if rank > 0]
+    loaded = load_tensors(reader, metadata, sorted({key for _, *pair in pairs for key in pair}))
+    for name, key, first in pairs:
+        if not torch.equal(_raw(loaded[key]), _raw(loaded[first])):
+            what = "a plain value" if name is None else repr(name)
+            raise ValueError(
+                f"{reader.path} was written by {writers} ranks and this replica has {readers}: "
+                f"{what} is no DTensor and differs among them; expected a replica of {writers} "
+                "ranks"
+            )
+
+
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def _open_file(path: str, flags: int) -> int:

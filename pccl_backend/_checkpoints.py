@@ -5,9 +5,8 @@ written under another name and renamed when it is whole, so every `step-N` can b
 state that `refresh` shares, from just after a boundary: so the run is never behind its checkpoints.
 Decides nothing about membership and calls nothing on the elastic group.
 
-Names in a checkpoint: a DTensor has that of the state; another tensor has it at rank 0 and
-"NAME@RANK" at the other ranks of the replica, because there it may differ; the plain values are
-"@values", in the encoding of the manifest (`_state.py`).
+The plain values of the state are one tensor of bytes, in the encoding of the manifest
+(`_state.py`). `_checkpoint_files.py` says by which keys a checkpoint holds its tensors.
 """
 
 from __future__ import annotations
@@ -32,12 +31,23 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_with_dcp
 
 from . import _rank_tables
-from ._checkpoint_files import Planner, Ranks, Reader, Writer, from_rank_0
+from ._checkpoint_files import (
+    Planner,
+    Ranks,
+    Reader,
+    Writer,
+    check_alike,
+    from_rank_0,
+    key_of,
+    load_tensors,
+    parse_key,
+    sync,
+    wanted_of,
+)
 from ._group import Boundary
 from ._shared_state import State, Wanted, state_of
 from ._state import (
@@ -48,16 +58,14 @@ from ._state import (
     dtype_name,
     encode_manifest,
     plain_of,
-    replace_plain,
     revision_of,
     steps_to_plain,
 )
 
-VALUES = "@values"
 WRITING, GONE = ".writing-", ".gone-"  # prefixes of what is not, or no longer, a checkpoint
 MARK = "pccl"  # file in the folder that rank 0 has made
-# The last write; the ranks of a replica act on their highest.
-FREE, BUSY, FAILED, LATE = 0, 1, 2, 3
+# The last write, or a load; the ranks of a replica act on their highest.
+FREE, BUSY, FAILED, LATE, REFUSED = 0, 1, 2, 3, 4
 WRITE_S = 1200.0  # below the default time-out of groups: ranks wait for each other's writes
 
 _log = logging.getLogger("pccl")
@@ -76,8 +84,13 @@ class Checkpoints:
             boundary = group.refresh(state)
             if state["step"] % 100 == 0:
                 checkpoints.save(state, boundary)
+        if not boundary.left:
+            checkpoints.save_end(state, boundary)
+            boundary = group.finish()
+            checkpoints.save_end(state, boundary)
         checkpoints.close()
 
+    A checkpoint is named after its step: the state has an integer under "step", which grows.
     With `elastic`, which loads and saves by itself:
 
         checkpoints = pccl.Checkpoints("checkpoints", every=100)
@@ -119,6 +132,8 @@ class Checkpoints:
         self._timeout_s = timeout_s
         self._unpickle = unpickle
         self._was_writer = False  # at the last boundary that `save_when_due` was told of
+        # Step of the last load, or step and boundary of the last save at whichever member.
+        self._last: tuple[int, int | None] | None = None
         self._folder = Path(folder).absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._keep = keep
@@ -141,7 +156,9 @@ class Checkpoints:
 
         All members call `save` with what `refresh` has returned, before `state` changes. The call
         copies the state and returns; the write goes on beside the training. If the write before is
-        still in flight, this checkpoint is left out, and the log says so.
+        still in flight, this checkpoint is left out, and the log says so (`save_end` leaves none
+        out). If the folder has a checkpoint of this step already, nothing is written, with a
+        warning unless this process has loaded that one, or a member has saved it at this boundary.
 
         Args:
             state: The state, as `refresh` takes it.
@@ -151,16 +168,18 @@ class Checkpoints:
             Whether a write has begun.
 
         Raises:
+            ValueError: `state` has no integer under "step". Nothing is written.
             RuntimeError: The write before has failed (it was logged then). Nothing is written now;
                 `state` and the older checkpoints are unchanged, and the next call tries again.
         """
+        is_known = self._knows(state, boundary)
         if not boundary.writer:
             return False
         word, error = self._outcome()
         word = self._agree(word)
         if word == FAILED:
             raise _failed(error)
-        return self._begin_write(state, word)
+        return self._begin_write(state, word, is_known)
 
     def save_when_due(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
         """Saves after every `every` steps; `elastic` calls it at each boundary that ends a step.
@@ -175,6 +194,7 @@ class Checkpoints:
             Whether a write has begun.
         """
         assert self.every is not None
+        is_known = self._knows(state, boundary)
         is_new, self._was_writer = not self._was_writer, boundary.writer
         if not boundary.writer:
             return False
@@ -189,48 +209,69 @@ class Checkpoints:
         word = self._agree(self._outcome()[0])
         while word == FAILED:  # at another rank it may still be going on, and fail later
             word = self._agree(self._outcome()[0])
-        return self._begin_write(state, word)
+        return self._begin_write(state, word, is_known)
 
     def save_end(
         self, state: MutableMapping[str, Any], boundary: Boundary, *, may_fail: bool = False
     ) -> None:
-        """Saves the end of a run, at the writer's replica, and waits for the write (`elastic`).
+        """Saves the end of a run, at the writer's replica, and returns when it is written.
 
-        Writes nothing if this very step has been saved already.
+        All members call `save_end` after the last boundary of the loop, before `group.finish`. The
+        writer waits for the write in flight, writes the state if the checkpoint of this step is not
+        there, and waits for that write too, each time for `timeout_s` at most. The other members
+        return at once, and wait in `finish`. Called again with the boundary that `finish` has
+        returned, `save_end` does nothing, unless the writer was lost before its write had ended:
+        then the member that has got rank 0 writes. `elastic` makes both calls.
 
         Args:
-            state: As `refresh` takes it.
-            boundary: Of this state.
+            state: The state, as `refresh` takes it, as it is after the last boundary of the loop.
+            boundary: What the last `refresh`, or `finish`, has returned.
             may_fail: A write that fails, or does not end in time, is logged and not raised.
 
         Raises:
+            ValueError: `state` has no integer under "step". Nothing is written.
             RuntimeError: The write has failed, or has not ended within `timeout_s`. The older
                 checkpoints are unchanged.
         """
+        is_known = self._knows(state, boundary)
         if not boundary.writer:
             return
         step = revision_of(state)
         for attempt in range(2):  # a write that was under way may be the one of this step
             word, error = self._waited_for()
             word = self._agree(word)
-            (is_there,) = self._from_rank_0([(self._folder / f"step-{step}").exists()])
+            (is_there,) = self._from_rank_0([self._path(step).exists()])
             if is_there:
+                if attempt == 0:
+                    self._say_there(step, is_known)
                 return
             if word == LATE:
                 error = self._late()
                 _log.error("the end of the run, step %d, is not saved: %s", step, error)
                 break
             if attempt == 0:
-                self._begin_write(state, FREE)
+                self._begin_write(state, FREE, is_known)
         if not may_fail:
             raise _failed(error)
 
-    def _begin_write(self, state: MutableMapping[str, Any], word: int) -> bool:
+    def _knows(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
+        """Notes a save, at the writer or not; may the checkpoint of this step be there already?
+
+        A checkpoint that this process has loaded may, and one that a member has saved at this same
+        boundary: `finish` changes no state, so its boundary counts as the one before.
+        """
+        step = _step_of(state)
+        before, self._last = self._last, (step, boundary.step)
+        if before is None or before[0] != step:
+            return False
+        return boundary.finished or before[1] in (None, boundary.step)
+
+    def _begin_write(self, state: MutableMapping[str, Any], word: int, is_known: bool) -> bool:
         step = revision_of(state)
         if word == BUSY:
             _log.warning("checkpoint of step %d is left out: one is still being written", step)
             return False
-        self._writing = _Background(self._write, step, self._snapshot(state_of(state)))
+        self._writing = _Background(self._write, step, self._snapshot(state_of(state)), is_known)
         return True
 
     def load(self, state: MutableMapping[str, Any]) -> int | None:
@@ -245,11 +286,14 @@ class Checkpoints:
             The step of the checkpoint; None if there is none, and `state` is unchanged.
 
         Raises:
-            ValueError: Names, dtypes or shapes differ from those of the checkpoint; or an object
-                does not take its values; or the number of ranks differs, and a value that is no
-                DTensor was not the same at all ranks. Tensors and plain values are unchanged.
+            ValueError: `state` has no integer under "step"; or names, dtypes or shapes differ from
+                those of the checkpoint; or an object does not take its values; or the number of
+                ranks differs, and a value that is no DTensor was not the same at all ranks. Tensors
+                and plain values are unchanged. The other ranks of the replica raise too, and may
+                hold the checkpoint.
             RuntimeError: The checkpoint cannot be read. `state` may hold a part of it.
         """
+        _step_of(state)
         failed: tuple[str, BaseException | None] | None = None
         while True:
             names = self._names()
@@ -262,13 +306,22 @@ class Checkpoints:
             error: BaseException | None = None
             try:
                 self._read(self._folder / name, state_of(state))
-            except ValueError:
-                raise
             except (Exception, CheckpointException) as raised:
                 error = raised  # it may have been cleared away for a newer one
-            if self._agree(FREE if error is None else FAILED) == FREE:
-                _log.info("checkpoint of step %d loaded from %s", revision_of(state), self._folder)
-                return revision_of(state)
+            is_refused = isinstance(error, ValueError)
+            word = self._agree(FREE if error is None else REFUSED if is_refused else FAILED)
+            if word == FREE:
+                step = revision_of(state)
+                self._last = step, None
+                _log.info("checkpoint of step %d loaded from %s", step, self._folder)
+                return step
+            if error is not None and is_refused:
+                raise error
+            if word == REFUSED:
+                raise ValueError(
+                    f"another rank of this replica has refused {self._folder / name}; the error "
+                    "of that rank says why"
+                )
             failed = name, error or RuntimeError("another rank of this replica failed")
 
     def close(self) -> None:
@@ -332,26 +385,21 @@ class Checkpoints:
         The memory is used again by the next snapshot, which must not be made during a write.
         """
         tensors = {
-            self._key(name, tensor): tensor
+            key_of(name, 0 if hasattr(tensor, "to_local") else self._rank): tensor
             for name, tensor in state.wholes().items()
             if isinstance(tensor, torch.Tensor)
         }
         copies: Any = self._stager.stage(tensors)
         text = encode_manifest([], plain_of(state))
-        own = VALUES if self._rank == 0 else f"{VALUES}@{self._rank}"
+        own = key_of(None, self._rank)
         return {**copies, own: torch.frombuffer(bytearray(text), dtype=torch.uint8)}
 
-    def _key(self, name: str, tensor: torch.Tensor) -> str:
-        is_alike = self._rank == 0 or hasattr(tensor, "to_local")
-        return name if is_alike else f"{name}@{self._rank}"
-
-    def _write(self, step: int, snapshot: dict[str, Any]) -> None:
+    def _write(self, step: int, snapshot: dict[str, Any], is_known: bool) -> None:
         """Runs on the thread: writes a whole checkpoint, or fails and leaves only a `.writing-`."""
         began = time.monotonic()
         try:
-            name = self._begin(step)
+            name = self._begin(step, is_known)
             if name is None:
-                _log.info("checkpoint of step %d is there already", step)
                 return
             self._write_files(self._folder / name, snapshot)
             if self._rank == 0:
@@ -360,7 +408,7 @@ class Checkpoints:
                     "checkpoint of step %d written in %.1f s: %s",
                     step,
                     time.monotonic() - began,
-                    self._folder / f"step-{step}",
+                    self._path(step),
                 )
         except BaseException as error:  # DCP's own is no Exception
             _log.error("checkpoint of step %d was not written: %s", step, error)
@@ -380,12 +428,12 @@ class Checkpoints:
             ranks.tell(error)
             raise
 
-    def _begin(self, step: int) -> str | None:
+    def _begin(self, step: int, is_known: bool) -> str | None:
         """Makes the folder to write in, at rank 0; its name, None if the checkpoint is there."""
         word: list[Any] = [None, ""]
         if self._rank == 0:
             try:
-                word[0] = self._make_folder(step)
+                word[0] = self._make_folder(step, is_known)
             except OSError as error:
                 word[1] = str(error)
         name, error_text = self._from_rank_0(word, writing=True)
@@ -394,16 +442,32 @@ class Checkpoints:
         made: str | None = name
         return made
 
-    def _make_folder(self, step: int) -> str | None:
+    def _make_folder(self, step: int, is_known: bool) -> str | None:
         for leftover in self._folder.iterdir():
             if leftover.name.startswith((WRITING, GONE)):
                 self._remove(leftover)
-        if (self._folder / f"step-{step}").exists():  # the run was resumed from it
+        if self._path(step).exists():
+            self._say_there(step, is_known)
             return None
         path = self._folder / f"{WRITING}{step}-{secrets.token_hex(4)}"
         path.mkdir()
         (path / MARK).touch()
         return path.name
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step-{step}"
+
+    def _say_there(self, step: int, is_known: bool) -> None:
+        if self._rank != 0:
+            return
+        if is_known:
+            _log.info("checkpoint of step %d is there already", step)
+        else:
+            _log.warning(
+                "nothing is saved at step %d: %s is there already, from another run or an earlier "
+                "boundary; state['step'] has to grow, and each run needs a folder of its own",
+                *(step, self._path(step)),
+            )
 
     def _publish(self, name: str, step: int) -> None:
         """Gives the folder its name, durably.
@@ -414,14 +478,14 @@ class Checkpoints:
         path = self._folder / name
         if not (path / MARK).exists():
             raise OSError(f"{path} was cleared away by another writer")
-        _sync(path)
+        sync(path)
         try:
-            path.rename(self._folder / f"step-{step}")
+            path.rename(self._path(step))
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             self._remove(path)  # another writer was faster, with the same state
-        _sync(self._folder)
+        sync(self._folder)
         for old in self._names()[: -self._keep]:
             self._remove(self._folder / old)
 
@@ -462,17 +526,18 @@ class Checkpoints:
         from ._C import or_back  # not before there is an engine
 
         metadata = self._reader(path).read_metadata()
-        writers = sum(key.partition("@")[0] == "" for key in metadata.state_dict_metadata)
+        keys = {parse_key(key): key for key in metadata.state_dict_metadata}
+        writers = sum(name is None for name, _ in keys)
         own = self._rank if writers == self._size else 0
         if writers != self._size:
-            _check_alike(self._reader(path), metadata, writers, self._size)
-        key = VALUES if own == 0 else f"{VALUES}@{own}"
-        text = _load(self._reader(path), metadata, [key])[key]
+            check_alike(self._reader(path), metadata, keys, writers, self._size)
+        key = keys[None, own]
+        text = load_tensors(self._reader(path), metadata, [key])[key]
         values = decode_manifest(text.numpy().tobytes()).values
         wanted = {
-            name: _wanted(metadata, name)
-            for name in metadata.state_dict_metadata
-            if "@" not in name
+            name: wanted_of(metadata, key)
+            for (name, rank), key in keys.items()
+            if name is not None and rank == 0
         }
         _compare(path, wanted, state, but_adopted=True)
         if missing := sorted(state.objects() - values.keys()):
@@ -484,15 +549,17 @@ class Checkpoints:
         def replace() -> None:
             state.adopt_wholes(wanted)
             _compare(path, wanted, state)
-            replace_plain(state, values)
+            drop_others, *sets = steps_to_plain(state, values)
+            drop_others()
+            for name, step in zip(values, sets, strict=True):
+                _set(path, name, step)
 
         way_back = [state.keep(), *steps_to_plain(state, copy.deepcopy(plain_of(state)))]
         or_back(replace, way_back, INTERRUPTS_MAX)
         targets = {}
         for name, tensor in state.wholes().items():
             if isinstance(tensor, torch.Tensor):
-                key = f"{name}@{own}"
-                targets[key if key in metadata.state_dict_metadata else name] = tensor
+                targets[keys.get((name, own)) or keys[name, 0]] = tensor
         load_with_dcp(targets, storage_reader=self._reader(path), no_dist=True)
 
     def _reader(self, path: Path) -> Reader:
@@ -533,11 +600,28 @@ def _failed(error: BaseException | None) -> RuntimeError:
     return failure
 
 
-def _wanted(metadata: Metadata, key: str) -> Wanted:
-    entry = metadata.state_dict_metadata[key]
-    if not isinstance(entry, TensorStorageMetadata):
-        raise ValueError(f"the checkpoint has {key!r}, which is no tensor; expected one of pccl's")
-    return str(entry.properties.dtype).removeprefix("torch."), tuple(entry.size)
+def _step_of(state: MutableMapping[str, Any]) -> int:
+    """The number in the name of a checkpoint.
+
+    Raises:
+        ValueError: `state` has no integer under "step".
+    """
+    if state.get("step") is None:
+        raise ValueError(
+            "the state has no 'step', after which a checkpoint is named; expected an int under "
+            "'step' that grows: state['step'] += 1 in each step of the loop"
+        )
+    return revision_of(state)
+
+
+def _set(path: Path, name: str, step: Callable[[], None]) -> None:
+    """Sets a plain value; whatever its setter raises, the files are sound."""
+    try:
+        step()
+    except Exception as error:
+        raise ValueError(
+            f"state[{name!r}] does not take its value in {path}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _compare(
@@ -557,41 +641,3 @@ def _compare(
                 f"{describe(wanted.get(name))} in {path}; "
                 "expected the same names, dtypes and shapes"
             )
-
-
-def _check_alike(reader: Reader, metadata: Metadata, writers: int, readers: int) -> None:
-    """Raises if a value that is no DTensor differs between ranks: it cannot be divided anew."""
-    pairs = [(key, key.rpartition("@")[0]) for key in metadata.state_dict_metadata]
-    pairs = [(key, name) for key, name in pairs if name]
-    loaded = _load(reader, metadata, sorted({key for pair in pairs for key in pair}))
-    for key, name in pairs:
-        if not torch.equal(_bytes(loaded[key]), _bytes(loaded[name])):
-            raise ValueError(
-                f"{reader.path} was written by {writers} ranks and this replica has {readers}: "
-                f"{name!r} is no DTensor and differs among them; expected a replica of {writers} "
-                "ranks"
-            )
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
-
-
-def _load(reader: Reader, metadata: Metadata, keys: list[str]) -> dict[str, torch.Tensor]:
-    loaded: dict[str, torch.Tensor] = {}
-    for key in keys:
-        dtype, shape = _wanted(metadata, key)
-        loaded[key] = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
-    load_with_dcp(loaded, storage_reader=reader, no_dist=True)
-    return loaded
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that cannot do it for folders
-            raise
-    finally:
-        os.close(descriptor)

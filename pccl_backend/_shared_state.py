@@ -6,6 +6,7 @@ is such a mapping over modules, optimizers and schedulers: its tensors are their
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -387,12 +388,17 @@ def _numbers(value: Any) -> Any:
 
 
 def _as(template: Any, value: Any) -> Any:
-    """`value` of the types that `template` has: the Counter of MultiStepLR, tensors of numbers."""
+    """`value` of the types that `template` has: a Counter, a namedtuple, tensors of numbers."""
     if isinstance(template, torch.Tensor) and isinstance(value, (bool, int, float)):
         return torch.full_like(template, value)
     if isinstance(template, dict) and isinstance(value, dict):
-        inner = {key: _as(template.get(key), item) for key, item in value.items()}
-        return inner if type(template) is dict else type(template)(inner)
-    if isinstance(template, list) and isinstance(value, list) and len(template) == len(value):
-        return [_as(mine, item) for mine, item in zip(template, value, strict=True)]
+        made = copy.copy(template)  # of the same class: a defaultdict keeps its factory
+        made.clear()
+        made.update({key: _as(template.get(key), item) for key, item in value.items()})
+        return made
+    for kind in (list, tuple):
+        alike = isinstance(template, kind) and isinstance(value, kind)
+        if alike and len(template) == len(value):
+            items = [_as(mine, item) for mine, item in zip(template, value, strict=True)]
+            return getattr(type(template), "_make", kind)(items)  # a namedtuple has `_make`
     return value

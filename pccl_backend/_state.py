@@ -308,7 +308,10 @@ def replace_plain(mapping: MutableMapping[str, Any], values: dict[str, Any]) -> 
 def steps_to_plain(
     mapping: MutableMapping[str, Any], values: dict[str, Any]
 ) -> list[Callable[[], None]]:
-    """`replace_plain` as steps, one for each value, so that a failing step stops no other."""
+    """`replace_plain` as steps, so that a failing step stops no other.
+
+    The first step drops the values of other names; each of the rest sets one value, in their order.
+    """
 
     def drop_others() -> None:
         for name in plain_of(mapping):

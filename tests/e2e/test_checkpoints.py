@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from pccl_backend._sampling import Deal
 WIDTH = 33  # not divisible: the last shard is smaller
 SAMPLES = list(range(40))
 NO_OBJECTS = {"PCCL_OBJECTS": "0"}  # nothing that pccl does by itself needs them
+WRITER: Any = SimpleNamespace(writer=True, step=1, finished=False)  # a boundary without a run
 
 # ------------------------------------------------------------------------------ in the peers
 
@@ -202,16 +204,15 @@ def shard(index: int, folder: str) -> None:
 def write_shard(index: int, folder: str) -> None:
     import pccl_backend as pccl
 
-    writer: Any = SimpleNamespace(writer=True)
     state = make(0, sharded=True)
     checkpoints = pccl.Checkpoints(f"{folder}/even")
     train(state, index)
-    assert checkpoints.save(state, writer)
+    assert checkpoints.save(state, WRITER)
     say(step=state["step"], bits=bits(state))
     train(state, index)  # meanwhile
     checkpoints.close()
     odd = pccl.Checkpoints(f"{folder}/odd")
-    assert odd.save({"seen": torch.ones(1) * index, "step": 1}, writer)
+    assert odd.save({"seen": torch.ones(1) * index, "step": 1}, WRITER)
     odd.close()
 
 
@@ -222,7 +223,7 @@ def fails_once(index: int, folder: str) -> None:
 
     fixed_group(index, 2, f"{folder}/meet")
     checkpoints = pccl.Checkpoints(f"{folder}/kept")
-    state, writer = make(0, sharded=True), SimpleNamespace(writer=True)
+    state = make(0, sharded=True)
     train(state, 0)
     writes = _checkpoint_files.Writer.write_data
 
@@ -232,12 +233,68 @@ def fails_once(index: int, folder: str) -> None:
 
     if index == 1:
         _checkpoint_files.Writer.write_data = fails  # type: ignore[assignment, method-assign]
-    assert checkpoints.save(state, writer)  # type: ignore[arg-type]
+    assert checkpoints.save(state, WRITER)
     with pytest.raises(RuntimeError) as raised:
         checkpoints.close()
     say(text=str(raised.value), there=names(Path(folder) / "kept"))
     again = pccl.Checkpoints(f"{folder}/kept")
-    assert again.save(state, writer)  # type: ignore[arg-type]
+    assert again.save(state, WRITER)
+    again.close()
+    dist.destroy_process_group()
+
+
+def by_hand(index: int, url: str, folder: str, program: str, steps: int, trouble: str) -> None:
+    """Runs the loop of the how-to page; all its writes are slow, or the first one has trouble."""
+    import pccl_backend as pccl
+    from pccl_backend import _checkpoints
+
+    group = pccl.group(pccl.join(url, timeout_s=120.0))
+    writes = _checkpoints.Writer.finish
+
+    def finish(*arguments: Any, **options: Any) -> None:
+        if trouble == "slow":
+            time.sleep(1.0)
+        elif not Path(f"{folder}.troubled").exists():
+            Path(f"{folder}.troubled").touch()
+            if trouble == "fails":
+                raise OSError("the disk is full")
+            say(did="held")
+            threading.Event().wait()
+        writes(*arguments, **options)
+
+    def train(state: dict[str, Any]) -> None:
+        dist.all_reduce(state["w"], op=dist.ReduceOp.AVG)
+        state["step"] += 1
+
+    _checkpoints.Writer.finish = finish  # type: ignore[assignment, method-assign]
+    state = {"step": 0, "w": torch.ones(3)}
+    given = {"pccl": pccl, "group": group, "state": state, "steps": steps, "train": train}
+    runpy.run_path(program, init_globals=given)
+    say(did="end", there=names(Path(folder)))
+    dist.destroy_process_group()
+
+
+def at_signs(index: int, folder: str) -> None:
+    """Two ranks of a replica write and read names with "@", and then one refuses to read."""
+    import pccl_backend as pccl
+
+    fixed_group(index, 2, f"{folder}/meet")
+
+    def state(fill: float) -> dict[str, Any]:
+        at = ["w", "w@1", "w@@1", "a@values", "@values", "en@de.bias"]
+        return {"step": 1, **{name: torch.full((2,), fill + i) for i, name in enumerate(at)}}
+
+    checkpoints = pccl.Checkpoints(f"{folder}/kept")
+    assert checkpoints.save(state(10.0 * index), WRITER)
+    checkpoints.close()
+    again, loaded = pccl.Checkpoints(f"{folder}/kept"), state(-100.0)
+    assert again.load(loaded) == 1
+    assert str(loaded) == str(state(10.0 * index))
+    if index == 1:
+        loaded["w@1"] = torch.zeros(5)
+    with pytest.raises(ValueError, match="step-1") as raised:
+        again.load(loaded)
+    say(text=str(raised.value))
     again.close()
     dist.destroy_process_group()
 
@@ -419,6 +476,37 @@ def test_a_rank_that_cannot_write_its_file_ends_the_write_of_its_replica(
     for peer in peers:
         peer.finish()
     assert "step-1" in names(tmp_path / "kept")
+
+
+@pytest.mark.parametrize(("trouble", "steps"), [("slow", 101), ("fails", 1), ("held", 1)])
+def test_the_end_of_a_loop_by_hand_is_saved_where_a_write_is_slow_or_its_writer_is_lost(
+    run_peers: Run, start_master: Start, tmp_path: Path, trouble: str, steps: int
+) -> None:
+    from test_docs import block
+
+    folder, program = tmp_path / "checkpoints", tmp_path / "by_hand.py"
+    text = block("docs/how-to/checkpoints.md", "by-hand")
+    program.write_text(text.replace("/shared/checkpoints", str(folder)))
+    url = start_master("--min-peers", "2").url
+    peers = run_peers(by_hand, 2, url, str(folder), str(program), steps, trouble)
+    if trouble == "held":
+        wait_until(lambda: any(peer.lines for peer in peers), what="a write that is held")
+        writer = next(peer for peer in peers if peer.lines)
+        writer.kill()
+    for peer in peers:
+        peer.finish(status=0 if trouble == "slow" else None)
+    ends = [line for peer in peers for line in peer.lines if line["did"] == "end"]
+    assert len(ends) == (2 if trouble == "slow" else 1), peers[0].log() + peers[1].log()
+    assert f"step-{steps}" in names(folder)
+
+
+def test_names_with_at_signs_come_back_at_both_ranks_and_both_refuse_what_one_does(
+    run_peers: Run, tmp_path: Path
+) -> None:
+    peers = run_peers(at_signs, 2, str(tmp_path), env=NO_OBJECTS)
+    first, second = [peer.finish()[0]["text"] for peer in peers]
+    assert "another rank of this replica has refused" in first
+    assert "state['w@1'] is float32 of shape (5,) here" in second
 
 
 # ------------------------------------------------------------------------------ the example

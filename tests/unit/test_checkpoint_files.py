@@ -22,8 +22,10 @@ from pccl_backend import Boundary, Checkpoints, SharedState, _checkpoint_files, 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 
-def boundary(*, rank: int = 0, left: bool = False) -> Boundary:
-    return Boundary("1.0", rank, 2, 0, False, False, left, 0, (), False, 0.0)
+def boundary(
+    *, rank: int = 0, left: bool = False, step: int = 0, finished: bool = False
+) -> Boundary:
+    return Boundary("1.0", rank, 2, step, False, False, left, 0, (), False, 0.0, finished=finished)
 
 
 class Training:
@@ -168,7 +170,7 @@ def slow(*arguments, **options):
     return whole(*arguments, **options)
 _checkpoints.save_with_dcp = slow
 checkpoints = _checkpoints.Checkpoints({str(tmp_path)!r}, timeout_s={600 if ends else 2})
-checkpoints._begin_write({{"step": 1, "w": torch.zeros(3)}}, _checkpoints.FREE)
+checkpoints._begin_write({{"step": 1, "w": torch.zeros(3)}}, _checkpoints.FREE, False)
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
     assert (tmp_path / "step-1").exists() == ends

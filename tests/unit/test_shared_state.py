@@ -1,5 +1,6 @@
 """Modules, optimizers and schedulers as shared state: what a newcomer gets, and that it goes on."""
 
+import collections
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -195,6 +196,58 @@ def test_what_cannot_be_set_or_named_raises() -> None:
     trainer.state["note"] = "x"
     del trainer.state["note"]
     assert "note" not in trainer.state
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+class Named(dict[str, int]):
+    """It cannot be made of a mapping."""
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+
+
+class Meter:
+    """Its values are of classes that no manifest has, and it needs these classes."""
+
+    def __init__(self) -> None:
+        self.counts: Any = collections.defaultdict(int)
+        self.order: Any = collections.OrderedDict()
+        self.seen: Any = collections.Counter()
+        self.named: Any = Named(name="m")
+        self.point: Any = Point(0, [collections.defaultdict(list)])
+        self.pair: Any = (0, Point(0, 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def test_plain_values_of_an_object_come_in_the_classes_that_it_has() -> None:
+    theirs, mine = Meter(), Meter()
+    theirs.counts["a"] += 3
+    theirs.order.update(b=1, c=2)
+    theirs.seen.update("aab")
+    theirs.named["d"] = 4
+    theirs.point = Point(5, [collections.defaultdict(list, e=[6])])
+    theirs.pair = (1, Point(2, 3))
+    before = mine.state_dict()
+    offer = Exchange(SharedState(meter=theirs, step=5), hasher).snapshot()
+    shared = Exchange(SharedState(meter=mine, step=3), hasher, Sources(a=offer))
+    assert shared.fetch(offer.digest, ["a"], agree).digest == offer.digest
+    assert vars(mine) == vars(theirs)
+    for name, value in vars(theirs).items():
+        assert type(vars(mine)[name]) is type(value)
+    mine.counts["new"] += 1
+    mine.point.y[0]["new"].append(1)
+    mine.seen.update("a")
+    assert mine.seen["a"] == 3
+    assert mine.pair[1].y == 3
+    assert mine.named.name == "m"
+    assert before["counts"] == {}, "what the object had is unchanged"
 
 
 class Scaled(nn.Module):
