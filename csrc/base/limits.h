@@ -9,12 +9,12 @@
 namespace pccl {
 
 // Messages.
-inline constexpr std::size_t kControlBytesMax =
-    64U << 20;  // one control message (store values are large)
-inline constexpr std::size_t kHandshakeBytesMax =
-    256U << 10;  // before a peer is trusted: a Hello with its report
-inline constexpr std::size_t kPeerMessageBytesMax =
-    64U << 10;  // one control message between two peers: numbers and an error text
+// One control message (store values are large).
+inline constexpr std::size_t kControlBytesMax = 64U << 20;
+// Before a peer is trusted: a Hello with its report.
+inline constexpr std::size_t kHandshakeBytesMax = 256U << 10;
+// One control message between two peers: numbers and an error text.
+inline constexpr std::size_t kPeerMessageBytesMax = 64U << 10;
 inline constexpr std::size_t kRunNameBytesMax = 128;
 inline constexpr std::size_t kTokenNameBytesMax = 64;
 inline constexpr std::size_t kNameBytesMax = 64;     // of a member or a host, for people
@@ -26,8 +26,8 @@ inline constexpr std::size_t kTriedReasonBytesMax = 512;  // why one of them did
 inline constexpr std::size_t kAddressesMax = 16;
 inline constexpr std::size_t kAddressBytesMax = 300;
 inline constexpr std::size_t kMembersMax = 4096;
-inline constexpr std::size_t kRelaysMax =
-    4096;  // pairs of members that reach each other over a third
+// Pairs of members that reach each other over a third.
+inline constexpr std::size_t kRelaysMax = 4096;
 inline constexpr std::size_t kStatusMembersMax = 1024;  // in an answer; and as many at the door
 inline constexpr std::size_t kStatusEventsMax = 10;
 inline constexpr std::size_t kStatusTextBytesMax = 256;
@@ -61,8 +61,8 @@ inline constexpr std::size_t kTwoExchangeBytesMax = 1U << 20;
 // Mbit/s of the line that far ranks have in common, where it is not measured. Over faster lines a
 // ring is taken sooner than it would have to be, over slower ones later.
 inline constexpr std::uint32_t kMbitAssumed = 100;
-inline constexpr std::size_t kUngrantedBytesMax =
-    64U << 20;  // per peer, sent for operations not issued there
+// Per peer, sent for operations not issued there.
+inline constexpr std::size_t kUngrantedBytesMax = 64U << 20;
 inline constexpr std::size_t kKeptBytesMin = 4096;  // a smaller kept segment counts as so many
 // Of one link, at its receiver: two windows (an epoch that runs and one that has been accepted),
 // the small sends of both, and as much again for announcements and messages.
@@ -70,14 +70,14 @@ inline constexpr std::size_t kKeptBytesMax = 256U << 20;
 inline constexpr std::size_t kKeptMessageBytes = 256;  // a waiting message counts as so many
 inline constexpr std::size_t kUnreadMessageBytesMax = 128U << 20;  // to a peer that goes on sending
 inline constexpr std::size_t kEagerSendsMax = 256;  // small sends to one peer, not received yet
-inline constexpr std::size_t kRelayWindowBytes =
-    16U << 20;  // of one peer to another, under way over a third
+// Of one peer to another, under way over a third.
+inline constexpr std::size_t kRelayWindowBytes = 16U << 20;
 inline constexpr std::uint64_t kSealsOfOneKey = 1U << 16;  // then a relayed link has the next key
-inline constexpr std::size_t kRelayMissingMax =
-    16384;  // large segments that are late over a third peer, while later ones have come
+// Large segments that are late over a third peer, while later ones have come.
+inline constexpr std::size_t kRelayMissingMax = 16384;
 inline constexpr std::uint64_t kRelayMissingMs = 30000;  // and for how long at most
-inline constexpr std::size_t kRelayOpeningsMax =
-    256;  // other ends that one opening of a relayed link answers
+// Other ends that one opening of a relayed link answers.
+inline constexpr std::size_t kRelayOpeningsMax = 256;
 
 // Connections.
 inline constexpr std::uint64_t kHandshakeMs = 5000;  // from accept to a complete handshake
@@ -94,8 +94,8 @@ inline constexpr int kAcceptBacklog = 1024;
 // Free descriptors that lanes beyond the first leave for the rest. Newcomers at a master leave
 // twice as many.
 inline constexpr std::size_t kDescriptorsLeft = 256;
-inline constexpr std::uint64_t kRedialMs =
-    3000;  // a closed link is back by then, or its peer is gone
+// A closed link is back by then, or its peer is gone.
+inline constexpr std::uint64_t kRedialMs = 3000;
 inline constexpr std::uint64_t kBackoffMsMin = 50;
 inline constexpr std::uint64_t kBackoffMsMax = 1000;
 // A master that has not yet sent its Welcome is given up after so long without a sign of life.
@@ -109,8 +109,8 @@ inline constexpr std::uint64_t kPullBytesPerSecondMin = 1U << 20;
 
 // Waiting.
 inline constexpr std::uint64_t kSayWaitingMs = 5000;  // a longer wait logs the peers it waits for
-inline constexpr std::uint64_t kAskMs =
-    1000;  // a longer wait asks the other peers which operations they have called
+// A longer wait asks the other peers which operations they have called.
+inline constexpr std::uint64_t kAskMs = 1000;
 inline constexpr std::uint64_t kProbeMs = 1000;  // between two questions for a sign of life
 // After an operation's time-out: the wait for the answers to "have you issued it?"
 inline constexpr std::uint64_t kMissingReplyMs = 500;

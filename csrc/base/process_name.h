@@ -10,8 +10,8 @@ namespace pccl {
 /// again; `machine`, because id and start are unique only within one boot of a kernel and its
 /// namespaces.
 struct ProcessName {
-  std::uint64_t machine =
-      0;  // of the kernel's boot and the namespaces of `id`, `started`; 0: not known
+  // Of the kernel's boot and the namespaces of `id`, `started`; 0: not known.
+  std::uint64_t machine = 0;
   std::uint64_t id = 0;
   std::uint64_t started = 0;  // ticks of the kernel's clock since its boot
   bool operator==(const ProcessName&) const = default;

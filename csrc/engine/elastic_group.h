@@ -157,13 +157,13 @@ class ElasticGroup : public Group {
   };
   void fail_late();
 
-  std::optional<Late>
-      late_;  // a mismatch in a completed operation, for which no call has failed yet
+  // A mismatch in a completed operation, for which no call has failed yet.
+  std::optional<Late> late_;
   std::optional<Welcome> welcome_;
   Stall stall_;
   Idleness idleness_;
-  std::uint64_t state_ticks_ =
-      0;  // in which the program hashed the state, or took a fetched one over
+  // In which the program hashed the state, or took a fetched one over.
+  std::uint64_t state_ticks_ = 0;
   std::string program_failure_;
   BoundaryStay stay_;
   Contributors contributors_;

@@ -18,8 +18,8 @@ constexpr std::size_t kSegments = 64;
 constexpr std::size_t kAhead = 4;
 // Faster links are alike: all is there before a stretch is over.
 constexpr std::uint64_t kRateMost = kSegments * kSegmentBytesMax * 1000 / kStretchMs;
-constexpr std::size_t kWaitingMax =
-    16;  // a master asks for one at a time, and another one may have
+// A master asks for one at a time, and another one may have.
+constexpr std::size_t kWaitingMax = 16;
 
 }  // namespace
 

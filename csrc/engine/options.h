@@ -17,14 +17,14 @@ struct EngineOptions {
   std::string package;                       // version of the package, for masters and their logs
   std::string name;                          // of this process in logs and errors; empty: its id
   std::string host;                          // name of this machine, for people
-  std::vector<std::string> advertise;        // hosts that others are told; empty: see advertise_for
+  std::vector<std::string> advertise;        // hosts that others are told; empty: Engine::handle
   std::uint32_t threads = 1;                 // that move, encrypt and add up data
   std::uint64_t connect_timeout_ms = 10000;  // to reach a peer
   std::uint64_t master_timeout_ms = 60000;   // to reach a master, which may be started later
-  std::uint64_t silence_timeout_ms =
-      30000;  // fixed groups: without a sign of life while others wait
-  std::uint64_t stall_timeout_ms =
-      15000;  // elastic groups: all have issued an operation, and no data moves
+  // Fixed groups: without a sign of life while others wait.
+  std::uint64_t silence_timeout_ms = 30000;
+  // Elastic groups: all have issued an operation, and no data moves.
+  std::uint64_t stall_timeout_ms = 15000;
   std::uint64_t preimage_bytes_max = 1ULL << 30;  // copies of outputs, to restore them after a loss
   std::uint64_t hold_timeout_ms = 30ULL * 60 * 1000;  // without a master
   std::uint64_t goodbye_timeout_ms = 5000;  // at destroy and exit: to send data that others need

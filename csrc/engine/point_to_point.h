@@ -177,8 +177,8 @@ class PointToPoint : public SegmentOwner {
     Kept kept;
   };
   std::map<std::pair<PeerId, OpKey>, Question> questions_;  // of ranks at a barrier
-  std::map<PeerId, std::uint64_t>
-      confirmed_sends_;  // number of sends that the peer has received, by its Flushed
+  // Number of sends that the peer has received, by its Flushed.
+  std::map<PeerId, std::uint64_t> confirmed_sends_;
 };
 
 }  // namespace pccl

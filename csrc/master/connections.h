@@ -31,12 +31,12 @@ namespace pccl::master {
 
 inline constexpr std::uint64_t kTickMs = 200;  // between two looks at heartbeats and silence
 inline constexpr std::size_t kPeersMax = 2 * kMembersMax;
-inline constexpr std::size_t kUnreadBytesMax =
-    2 * kControlBytesMax;  // queued for a peer that does not read
-inline constexpr std::size_t kUnreadBytesOfAllMax =
-    5ULL << 28;  // of all peers, beyond kAnswerBelowBytes for each of them
-inline constexpr std::size_t kAnswerBelowBytes =
-    4U << 20;  // queued for a peer; above it the peer's store requests wait
+// Queued for a peer that does not read.
+inline constexpr std::size_t kUnreadBytesMax = 2 * kControlBytesMax;
+// Of all peers, beyond kAnswerBelowBytes for each of them.
+inline constexpr std::size_t kUnreadBytesOfAllMax = 5ULL << 28;
+// Queued for a peer; above it the peer's store requests wait.
+inline constexpr std::size_t kAnswerBelowBytes = 4U << 20;
 
 /// The calls of Connections to its owner, on the loop's thread. Events of a peer come in order, and
 /// from its newest connection only.

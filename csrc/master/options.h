@@ -55,8 +55,8 @@ struct RunOptions {
   std::uint64_t refound_after_ms = 60000;  // members may come back for so long when all are lost
   std::uint64_t register_deadline_ms = 10000;  // for one write of the register
   std::uint64_t lease_renew_ms = 1250;         // of a register that several masters share
-  std::uint64_t lease_lapse_ms =
-      600000;  // a master stays in charge for so long without a renewed lease
+  // A master stays in charge for so long without a renewed lease.
+  std::uint64_t lease_lapse_ms = 600000;
   std::uint64_t say_waiting_ms = 5000;  // between two log lines about peers that the run waits for
 
   /// visit(name, field) for each option.

@@ -29,10 +29,10 @@ inline constexpr std::size_t kStoreBytesOfLittleMax = kStoreBytesMax / 4 * 3;  /
 inline constexpr std::size_t kStoreEntryBytes = 128;  // memory of an entry beside its bytes
 inline constexpr std::size_t kStoreAnswersBytesMax = 512U << 20;  // of one request
 inline constexpr std::size_t kStoreWaitsMax = 1024;               // unanswered requests of one peer
-inline constexpr std::size_t kStoreReplyBytesMax =
-    kControlBytesMax - (1U << 20);  // payload of a reply
-inline constexpr std::size_t kStoreValueBytesMax =
-    kStoreReplyBytesMax - kStoreEntryBytes;  // of one value: it fits in a reply
+// Payload of a reply.
+inline constexpr std::size_t kStoreReplyBytesMax = kControlBytesMax - (1U << 20);
+// Of one value: it fits in a reply.
+inline constexpr std::size_t kStoreValueBytesMax = kStoreReplyBytesMax - kStoreEntryBytes;
 
 /// A request of a peer that waits.
 struct Waiter {

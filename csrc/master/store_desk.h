@@ -20,8 +20,8 @@ namespace pccl::master {
 
 /// Most bytes that are queued for all peers; a reply of the store beyond it is refused.
 inline constexpr std::size_t kStoreQueuedBytesMax = 1ULL << 30;
-inline constexpr std::size_t kStoreSmallBytes =
-    4096;  // a reply up to this size is sent in any case
+// A reply up to this size is sent in any case.
+inline constexpr std::size_t kStoreSmallBytes = 4096;
 
 class StoreDesk {
  public:

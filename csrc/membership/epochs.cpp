@@ -236,9 +236,9 @@ void found(State& s, Actions& out) {
     return !next.members.empty() && replicas(next.members) >= s.config.min_peers;
   };
   if (s.asked.let_in && !is_enough()) {
-    s.asked = {};  // those that are ready are too few,
-    s.origins
-        .clear();  // and without all of them there is no run: none waits for another one's sake
+    // Those that are ready are too few: there is no run for another one's sake.
+    s.asked = {};
+    s.origins.clear();
     next.members = door(s);
   }
   const bool enough = is_enough();

@@ -87,8 +87,8 @@ constexpr std::uint32_t kRefoundStep = 1U << 16;   // take-overs that a lost reg
 constexpr std::uint32_t kRefoundBelow = 1U << 31;  // from here on incarnations go by one
 
 constexpr std::uint64_t kTickMaxS = 2;  // a tick that came late counts for no more
-constexpr std::uint64_t kWakingS =
-    3;  // connections that ended while it was stopped are seen by then
+// Connections that ended while it was stopped are seen by then.
+constexpr std::uint64_t kWakingS = 3;
 
 // -------------------------------------------------------------------------------- the register
 

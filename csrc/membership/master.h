@@ -83,13 +83,13 @@ struct TokenMark {
 /// same value twice.
 struct Register {
   std::uint32_t incarnation = 0;  // the highest that a master has taken
-  std::optional<Epoch>
-      epoch;  // the last epoch that was, or may have been, started; none: not founded
+  // The last epoch that was, or may have been, started; none: not founded.
+  std::optional<Epoch> epoch;
   std::uint64_t passed = 0;          // the step that its last voted boundary began
   bool over = false;                 // the run is over: the next newcomers found another
   std::optional<Ending> ended = {};  // with `over`: the run is finished, and no other is founded
-  std::vector<TokenMark> revoked =
-      {};  // by which nobody enters, whatever the file of a master says
+  // By which nobody enters, whatever the file of a master says.
+  std::vector<TokenMark> revoked = {};
   /// The members of the last voted boundary, in rank order: by their number means are divided.
   /// Empty: an older master wrote this value, or the run was adopted.
   std::vector<PeerId> pinned = {};
@@ -246,8 +246,8 @@ struct Seat {
   bool failed = false;     // with `departed`: an error ended its program
   bool said = false;       // with `departed`: the log has the line
   bool quiet = false;  // has issued nothing in this step, said after a wish to leave (leaving.cpp)
-  std::string
-      reason;  // why the member is gone, for the log; empty: it is connected, or nothing is known
+  // Why the member is gone, for the log; empty: it is connected, or nothing is known.
+  std::string reason;
   bool of_mate = false;  // `reason` is about another rank of its replica
 };
 
@@ -362,8 +362,8 @@ struct State {
   std::map<std::uint64_t, bool> flags;         // step -> does its boundary vote
   std::set<std::pair<PeerId, PeerId>> cannot;  // (younger, older) that cannot reach each other
   std::map<std::pair<PeerId, PeerId>, std::string> why_not;  // of `cannot`: the newest reason
-  std::map<std::pair<PeerId, PeerId>, std::set<PeerId>>
-      useless;  // third members over which such a pair did not reach each other
+  // Third members over which such a pair did not reach each other.
+  std::map<std::pair<PeerId, PeerId>, std::set<PeerId>> useless;
   std::map<PeerId, std::map<PeerId, Parted>> parted;  // by member, then by who had to go
   Unready unready;
   std::map<std::pair<PeerId, PeerId>, Restarts> restarts;  // (p, q): p about its link to q
@@ -380,8 +380,8 @@ struct State {
   bool revoking = false;                // `writing` names more tokens as revoked, and nothing else
   std::uint64_t now_s = 0;
   std::uint64_t unix_s = 0;
-  std::map<std::string, std::vector<std::uint64_t>>
-      losses;  // replica name -> times of its recent losses
+  // Replica name -> times of its recent losses.
+  std::map<std::string, std::vector<std::uint64_t>> losses;
   std::map<PeerId, Unreachable> unreachable;
   std::map<PeerId, Trial> trials;
   std::uint64_t trials_begun = 0;
@@ -401,15 +401,15 @@ struct State {
   // Leaving at once (leaving.cpp).
   bool wishes = false;   // a member wishes to leave at once
   bool at_once = false;  // `proposal` is, or will be, without those members
-  std::optional<std::uint64_t>
-      tried;  // leaving at once has failed up to this step: its boundary decides
+  // Leaving at once has failed up to this step: its boundary decides.
+  std::optional<std::uint64_t> tried;
 
   // Of the register's epoch.
   std::map<PeerId, Seat> seats;                         // its members
   std::map<std::uint32_t, std::vector<PeerId>> groups;  // its peer groups, in rank order
   std::map<std::uint32_t, std::uint64_t> commit_step;   // peer group -> step of its newest commit
-  std::map<std::uint32_t, OpKey>
-      newest_commit;  // peer group -> newest commit of this master, in any epoch
+  // Peer group -> newest commit of this master, in any epoch.
+  std::map<std::uint32_t, OpKey> newest_commit;
   std::map<std::uint32_t, OpSet> committed;  // peer group -> what is known to be committed
   std::optional<Failure> failure;  // no operation from there on is committed until a boundary votes
   std::set<PeerId> left;           // departed with the newest change of members

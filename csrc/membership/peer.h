@@ -123,8 +123,8 @@ struct LinkMeasured {
 };
 /// The program wants to leave. The event may come a second time, with `at_once`.
 struct WantsToLeave {
-  bool at_once =
-      false;  // this program issues no more operations in this step: leave before its end
+  // This program issues no more operations in this step: leave before its end.
+  bool at_once = false;
 };
 struct SaysBye {
   std::string failure = {};  // the error that ends the program; empty: it ends in good order
@@ -284,8 +284,8 @@ struct State {
     EpochId in;
     std::vector<PeerId> pinned;
   };
-  std::map<OpKey, Renumbering>
-      renumber;  // numberings that wait until wait() of an operation has returned
+  // Numberings that wait until wait() of an operation has returned.
+  std::map<OpKey, Renumbering> renumber;
   /// The newest step with an operation in which all pinned members must take part.
   std::optional<std::uint64_t> rigid_step;
   bool leaving = false;

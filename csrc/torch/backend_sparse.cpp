@@ -109,8 +109,8 @@ PcclBackend::WorkPtr PcclBackend::allreduce_sparse(Tensors& tensors,
   for (at::Tensor& each : all_words) each = at::empty_like(words);
   Parts first;
   gather(first, words, all_words);
-  finish(std::move(first), c10d::OpType::ALLGATHER, nullptr, {}, all_words)
-      ->wait();  // its time-out is the operation's
+  // Its time-out is the operation's.
+  finish(std::move(first), c10d::OpType::ALLGATHER, nullptr, {}, all_words)->wait();
   check_same_shape(all_words, static_cast<std::size_t>(group.rank));
 
   Tensors all_indices;

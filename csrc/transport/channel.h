@@ -54,8 +54,8 @@ class Channel {
   [[nodiscard]] virtual const std::string& remote() const = 0;  // "host:port" of the other side
   /// Who has dialled this channel; at the dialling side, and without TLS, nobody is known.
   [[nodiscard]] virtual Caller caller() const { return {}; }
-  [[nodiscard]] virtual const std::string& local_host()
-      const = 0;  // our address on that connection
+  // Our address on that connection.
+  [[nodiscard]] virtual const std::string& local_host() const = 0;
   [[nodiscard]] virtual std::size_t queued_bytes() const = 0;
   /// Bytes that the other side's machine has acknowledged so far. They grow even while that side
   /// reads so slowly that `queued_bytes` stays as it is. 0 if the connection cannot tell.

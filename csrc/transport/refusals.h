@@ -20,8 +20,8 @@ namespace pccl {
 /// of CPU, the end of an accepted connection ten.
 inline constexpr std::size_t kRefusedOfAllMax = 50;
 inline constexpr std::uint64_t kProvenMs = 24ULL * 3600 * 1000;
-inline constexpr std::size_t kProvenMax =
-    4096;  // networks; then the one that was proven first goes
+// Networks; then the one that was proven first goes.
+inline constexpr std::size_t kProvenMax = 4096;
 
 /// On the clock's thread.
 class Refusals {

@@ -140,8 +140,8 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   Way out_;
   std::size_t room_ = 0;        // of the step: bytes that could have been read
   std::size_t of_payload_ = 0;  // of them
-  bool reads_on_loop_ =
-      false;  // other lanes may write to the same place: reads on the loop's thread
+  // Other lanes may write to the same place: reads on the loop's thread.
+  bool reads_on_loop_ = false;
 
   // Reading. `buffer_` holds what follows the payload that is being read.
   std::vector<std::byte> buffer_;

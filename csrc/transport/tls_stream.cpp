@@ -19,8 +19,8 @@ namespace pccl {
 namespace {
 
 constexpr std::size_t kRecordBytes = 16384;  // most that one TLS record holds
-constexpr std::size_t kReadAheadBytes =
-    8 * (std::size_t{16} << 10);  // of one call on the stream below
+// Of one call on the stream below.
+constexpr std::size_t kReadAheadBytes = 8 * (std::size_t{16} << 10);
 constexpr std::array<unsigned char, 2> kAes128GcmSha256 = {0x13, 0x01};
 constexpr std::size_t kIdentityBytesMax = 255;
 constexpr const char* kNoMemory = "no memory";  // short: to keep it takes none

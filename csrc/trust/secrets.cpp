@@ -29,8 +29,8 @@ Secret hkdf_of(const Secret& from, const Secret* salt, std::string_view label,
                std::span<const std::byte> context) {
   const auto* label_bytes = reinterpret_cast<const unsigned char*>(label.data());
   const auto* context_bytes = reinterpret_cast<const unsigned char*>(context.data());
-  const unsigned char between =
-      0;  // no label holds it: no two pairs of label and context are equal
+  // No label holds it: no two pairs of label and context are equal.
+  const unsigned char between = 0;
   const Context hkdf(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr), &EVP_PKEY_CTX_free);
   std::array<std::uint8_t, Secret::kBytes> bytes{};
   std::size_t length = bytes.size();

@@ -45,7 +45,7 @@ def test_two_runs_of_one_master_go_on_by_themselves_also_under_the_next_master(
     again.finish()
 
 
-def test_a_register_that_does_not_answer_holds_up_no_other_run(start_master: Start) -> None:
+def test_the_register_of_each_run_has_a_thread_of_its_own(start_master: Start) -> None:
     runs = [word for name in "abcdef" for word in ("--run", name)]
     master = start_master(*runs, "--state", "none")
     threads = Path(f"/proc/{master.process.pid}/task")

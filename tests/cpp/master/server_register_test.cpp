@@ -222,8 +222,8 @@ TEST_F(Server, while_the_disk_is_slow_hearts_beat_and_events_keep_their_order) {
   slow->set_open(true);
   EXPECT_TRUE(until([&] { return all_run(2); })) << log_text();
   expect_commit();
-  EXPECT_EQ(peers_[1]->times_closed, 1)
-      << log_text();  // its new connection was not closed for the old
+  // Its new connection was not closed for the old.
+  EXPECT_EQ(peers_[1]->times_closed, 1) << log_text();
   EXPECT_EQ(peers_[0]->times_closed, 0);
 }
 

@@ -1,10 +1,8 @@
 // What collectives take on a network that is computed (network.h):
-//   pccl_costs model RANKS...   all_reduce by the algorithm that is chosen, predicted by the
-//   formulas
-//                               of docs/architecture/costs.md, and simulated
+//   pccl_costs model RANKS...   all_reduce by the algorithm that is chosen: predicted by the
+//                               formulas of docs/architecture/costs.md, and simulated
 //   pccl_costs choice RANKS...  the algorithm that is chosen over long lines next to the best one
-// Prints tables; the exit status is 1 if a prediction, or the choice, is further off than it may
-// be.
+// Prints tables. The exit status is 1 if a prediction, or the choice, is too far off.
 #include <algorithm>
 #include <array>
 #include <bit>

@@ -118,8 +118,8 @@ class Book {
   using Operation = std::pair<std::uint64_t, OpKey>;  // of a run
   std::map<Operation, std::vector<PeerId>> committed_;
   std::map<Operation, std::set<PeerId>> failed_;  // and at whom
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::pair<std::uint64_t, PeerId>>
-      states_;  // by run and step
+  // By run and step.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::pair<std::uint64_t, PeerId>> states_;
   /// Of one receiver and tag, in the order in which they were posted.
   struct Mailbox {
     std::vector<std::shared_ptr<Message>> sends;

@@ -7,8 +7,8 @@ namespace pccl::sim {
 namespace {
 
 constexpr std::uint64_t kEndMs = 600000;  // everything has ended by then, or so long after a doze
-constexpr std::uint64_t kLiarMs =
-    43200000;  // one alone with a liar waits half an hour in each call
+// One alone with a liar waits half an hour in each call.
+constexpr std::uint64_t kLiarMs = 43200000;
 constexpr std::uint64_t kEventsMax = 4000000;  // of one walk
 
 std::string where(const Time& time, const std::vector<std::unique_ptr<Member>>& members) {
