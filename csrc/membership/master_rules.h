@@ -373,18 +373,28 @@ void hear_of_rate(State& s, PeerId p, const Measured& m);
 void reconsider(State& s, Actions& out);
 /// Has some connected member not voted yet? Cheap, because it is called at each vote.
 [[nodiscard]] bool somebody_has_not_voted(State& s);
-/// The register holds the proposed epoch, where `before` was: the epoch begins.
-void start(State& s, const std::optional<Epoch>& before, Actions& out);
 /// No epoch is proposed any more.
 void drop_proposal(State& s);
 /// All members of the proposed epoch are ready: writes the epoch to the register.
 void write_proposal(State& s, Actions& out);
 /// The run is over: by all members' leave, or finished.
 void write_over(State& s, Actions& out, std::optional<Ending> ended = {});
-/// The register says that the run is over.
-void end_run(State& s, const std::vector<Member>& before, Actions& out);
 /// Recomputes what is derived from the register's epoch.
 void index_members(State& s);
+/// A member leaves in good order.
+void let_go(State& s, PeerId p, Actions& out);
+
+// ------------------------------------------------------------- what a written register begins
+// (starts.cpp)
+
+/// A line for each member that comes or goes from `before` to `members`; one line for all ranks of
+/// a replica.
+[[nodiscard]] std::vector<std::string> changes(const State& s, const Epoch* before,
+                                               const std::vector<Member>& members);
+/// The register holds the proposed epoch, where `before` was: the epoch begins.
+void start(State& s, const std::optional<Epoch>& before, Actions& out);
+/// The register says that the run is over.
+void end_run(State& s, const std::vector<Member>& before, Actions& out);
 /// The register holds the adopted epoch.
 void adopted(State& s, Actions& out);
 

@@ -22,21 +22,6 @@ TEST(Epochs, nothing_is_proposed_while_a_member_may_come_back) {
   EXPECT_EQ(ids_of(sent<Propose>(gone)[0].second.epoch.members), std::vector<PeerId>{PeerId{1}});
 }
 
-TEST(Epochs, start_follows_the_answer_of_the_register_only) {
-  State s = in_office({member(1), member(2)});
-  static_cast<void>(step(s, PeerGone{PeerId{2}, "silent"}));
-  const EpochId id = s.proposal->id;
-  Report ready = report(s, 1);
-  ready.accepted = id;
-  const Actions written = step(s, PeerMessage{PeerId{1}, Ready{id, ready}});
-  EXPECT_TRUE(sent<Start>(written).empty());
-  ASSERT_EQ(cast::all<WriteRegister>(written).size(), 1U);
-  const Register to = cast::all<WriteRegister>(written)[0].to;
-  EXPECT_EQ(to.epoch->id, id);
-  EXPECT_EQ(sent<Start>(step(s, RegisterWritten{to, true})).size(), 1U);
-  EXPECT_TRUE(s.running);
-}
-
 TEST(Epochs, a_refused_write_deposes_the_master) {
   State s = in_office({member(1)});
   static_cast<void>(step(s, PeerConnected{Hello{"", member(1), report(s, 1), false, {}}}));
@@ -98,30 +83,6 @@ TEST(Epochs, a_proposal_that_is_right_is_not_repeated) {
   EXPECT_EQ(s.proposal->id, id);
 }
 
-TEST(Epochs, when_all_have_said_goodbye_the_run_is_over) {
-  story::Story story;
-  for (const char* command : {"config min_peers=2", "boot", "connect 1", "connect 2",
-                              "over founding", "bye 1", "bye 2"}) {
-    story.run(command);
-  }
-  EXPECT_TRUE(story.held().over);
-}
-
-TEST(Epochs, when_all_are_lost_the_run_is_over_after_a_while_and_late_ones_are_evicted) {
-  story::Story story;
-  for (const char* command :
-       {"config min_peers=2", "boot", "connect 1", "connect 2", "over founding", "crash 2",
-        "over absence 2", "close 1", "over absence 1"}) {
-    story.run(command);
-  }
-  EXPECT_FALSE(story.held().over);
-  EXPECT_TRUE(story.master().refounding);
-  story.run("over refound");
-  EXPECT_TRUE(story.held().over);
-  const auto lines = story.run("connect 1");
-  EXPECT_EQ(lines.back(), "  1 is evicted");
-}
-
 TEST(Epochs, a_proposal_that_this_master_never_made_shows_that_its_register_was_set_back) {
   State s = in_office({member(1), member(2)});
   s.running = false;
@@ -148,16 +109,6 @@ TEST(Epochs, the_last_vote_opens_the_boundary_in_whatever_order_they_come) {
     }
     EXPECT_TRUE(s.proposal.has_value());
   }
-}
-
-TEST(Epochs, a_member_that_comes_back_in_time_stops_the_refounding) {
-  story::Story story;
-  for (const char* command : {"config min_peers=1", "boot", "connect 1", "over founding", "close 1",
-                              "over absence 1", "connect 1", "over refound"}) {
-    story.run(command);
-  }
-  EXPECT_FALSE(story.held().over);
-  EXPECT_TRUE(story.master().running);
 }
 
 }  // namespace
