@@ -272,11 +272,10 @@ void on(State& s, const PeerConnected& e, Actions& out) {
     out.push_back(Close{p});
     forget(s, p, "left", out);
   } else if (report.started && !member) {
-    evict(s, p,
-          own(s) == nullptr
-              ? "no member is left"
-              : "the run has gone on to epoch " + to_string(own(s)->id) + " without this peer",
-          out);
+    const std::string what = own(s) == nullptr ? "no member is left"
+                                               : "the run has gone on to epoch " +
+                                                     to_string(own(s)->id) + " without this peer";
+    evict(s, p, what + why_lost(s, p), out);
   } else {
     send(s, p, welcome(s, p), out);
   }

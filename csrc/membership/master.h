@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -403,6 +404,9 @@ struct State {
   bool at_once = false;  // `proposal` is, or will be, without those members
   // Leaving at once has failed up to this step: its boundary decides.
   std::optional<std::uint64_t> tried;
+
+  /// Why members of earlier epochs are gone, the newest last.
+  std::deque<std::pair<PeerId, std::string>> lost_lately;
 
   // Of the register's epoch.
   std::map<PeerId, Seat> seats;                         // its members

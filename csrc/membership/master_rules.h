@@ -397,6 +397,9 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out);
 void end_run(State& s, const std::vector<Member>& before, Actions& out);
 /// The register holds the adopted epoch.
 void adopted(State& s, Actions& out);
+/// ": silent for 10.0 s", of a member of an earlier epoch that comes back; empty: not known.
+[[nodiscard]] std::string why_lost(const State& s, PeerId peer);
+inline constexpr std::size_t kLostLatelyMax = 256;  // members of which that is known
 
 // ------------------------------------------------ epochs that the register does not know
 // (unknown.cpp)

@@ -129,6 +129,20 @@ void dismiss(State& s, const std::set<PeerId>& leavers, const std::vector<Member
   }
 }
 
+/// For members that come back later.
+void remember_why(State& s, const std::vector<Member>& before, const std::vector<Member>& now,
+                  const Seats& seats) {
+  std::set<PeerId> here;
+  for (const Member& m : now) here.insert(m.peer());
+  for (const Member& m : before) {
+    if (here.contains(m.peer())) continue;
+    const std::string reason = reason_of(seats, m.peer());
+    if (reason.empty()) continue;
+    s.lost_lately.emplace_back(m.peer(), reason);
+    if (s.lost_lately.size() > kLostLatelyMax) s.lost_lately.pop_front();
+  }
+}
+
 /// Counts one loss for each replica, however many ranks it has.
 void count_losses(State& s, const std::vector<Member>& before, const std::vector<Member>& now) {
   std::set<PeerId> here;
@@ -217,6 +231,13 @@ void send_starts(State& s, EpochId epoch, Judgement& verdict,
 
 }  // namespace
 
+std::string why_lost(const State& s, PeerId peer) {
+  for (const auto& [p, why] : s.lost_lately) {
+    if (p == peer) return ": " + why;
+  }
+  return "";
+}
+
 void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   PCCL_ASSERT(s.proposal.has_value());
   const Epoch epoch = *s.proposal;
@@ -235,7 +256,10 @@ void start(State& s, const std::optional<Epoch>& before, Actions& out) {
   begin_rings(s);
   s.left = departed(seats);
   s.left.insert(leavers.begin(), leavers.end());
-  if (before) count_losses(s, before->members, epoch.members);
+  if (before) {
+    remember_why(s, before->members, epoch.members, seats);
+    count_losses(s, before->members, epoch.members);
+  }
   s.kept_waiting.clear();
   forget_gone(s);
 
@@ -277,6 +301,7 @@ void end_run(State& s, const std::vector<Member>& before, Actions& out) {
     for (std::string& line : texts_of(before, gone)) out.push_back(Say{false, std::move(line)});
   }
   const Seats seats = change_epoch(s, out);
+  remember_why(s, before, {}, seats);
   s.left = departed(seats);
   forget_run(s);
   if (s.held->ended) {

@@ -62,5 +62,25 @@ TEST(Starts, a_member_that_comes_back_in_time_stops_the_refounding) {
   EXPECT_TRUE(story.master().running);
 }
 
+TEST(Starts, it_is_remembered_why_members_were_lost_of_the_newest_ones) {
+  State s = in_office({member(1), member(2)});
+  static_cast<void>(step(s, PeerGone{PeerId{2}, "silent for 10.0 s"}));
+  Report ready = report(s, 1);
+  ready.accepted = s.proposal->id;
+  const Actions written = step(s, PeerMessage{PeerId{1}, Ready{s.proposal->id, ready}});
+  EXPECT_EQ(why_lost(s, PeerId{2}), "") << "it may still come back";
+  static_cast<void>(step(s, RegisterWritten{cast::all<WriteRegister>(written).at(0).to, true}));
+  EXPECT_EQ(why_lost(s, PeerId{2}), ": silent for 10.0 s");
+  EXPECT_EQ(why_lost(s, PeerId{1}), "");
+  while (s.lost_lately.size() < kLostLatelyMax) s.lost_lately.emplace_back(PeerId{9}, "gone");
+  static_cast<void>(step(s, PeerDisconnected{PeerId{1}}));
+  static_cast<void>(step(s, PeerGone{PeerId{1}, "its process has ended"}));
+  static_cast<void>(step(s, RefoundOver{}));
+  static_cast<void>(step(s, RegisterWritten{*s.writing, true}));
+  EXPECT_EQ(s.lost_lately.size(), kLostLatelyMax);
+  EXPECT_EQ(why_lost(s, PeerId{2}), "") << "the oldest one";
+  EXPECT_EQ(why_lost(s, PeerId{1}), ": its process has ended");
+}
+
 }  // namespace
 }  // namespace pccl::master
