@@ -41,13 +41,20 @@ const char* level_name(LogLevel level) {
 constexpr std::size_t kWrittenAtOnceMax = 4096;
 // A terminal stopped by Ctrl-S and a pipe that nobody reads take nothing: then lines are lost, and
 // not the heartbeats of the thread that logs.
-constexpr int kStderrPatienceMs = 200;
+constexpr int kPatienceMs = 200;
+constexpr std::chrono::seconds kImpatientS{2};  // after such a wait: a slow reader is no excuse
 
-/// False: stderr takes no more bytes within `wait_ms`; the rest is lost.
-bool write_all(std::string_view bytes, int wait_ms) {
+/// False: stderr takes no more bytes for now; the rest is lost. Under the sink's lock.
+bool write_all(std::string_view bytes) {
+  static std::chrono::steady_clock::time_point waited{};
   while (!bytes.empty()) {
     pollfd one{STDERR_FILENO, POLLOUT, 0};
-    const int ready = ::poll(&one, 1, wait_ms);
+    int ready = ::poll(&one, 1, 0);
+    const auto now = std::chrono::steady_clock::now();
+    if (ready == 0 && now - waited >= kImpatientS) {
+      waited = now;
+      ready = ::poll(&one, 1, kPatienceMs);
+    }
     if (ready == 0) return false;
     if (ready < 0) continue;  // a signal
     const ssize_t written =
@@ -66,7 +73,7 @@ void write_stderr(LogLevel level, std::string_view text) {
     const int length =
         std::snprintf(line, sizeof line, "\n[%llu lines are lost: stderr took none]\n",
                       static_cast<unsigned long long>(lost));
-    if (!write_all({line, static_cast<std::size_t>(length)}, 0)) {
+    if (!write_all({line, static_cast<std::size_t>(length)})) {
       ++lost;
       return;
     }
@@ -85,7 +92,7 @@ void write_stderr(LogLevel level, std::string_view text) {
                                   level_name(level)));
   std::string line(head);
   line.append(text).push_back('\n');
-  if (!write_all(line, kStderrPatienceMs)) ++lost;
+  if (!write_all(line)) ++lost;
 }
 
 }  // namespace
@@ -131,7 +138,7 @@ void log(LogLevel level, std::string_view text) noexcept {
   } catch (const std::exception& e) {
     for (const std::string_view words : {std::string_view("pccl: a line of the log is lost: "),
                                          std::string_view(e.what()), std::string_view("\n")}) {
-      static_cast<void>(write_all(words, 0));
+      static_cast<void>(write_all(words));
     }
   }
 }

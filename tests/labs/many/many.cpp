@@ -188,7 +188,8 @@ void walk(std::size_t count) {
 
   // A quarter leaves, and nobody replays anything.
   std::uint64_t before = 0;
-  for (std::size_t i = lost; i < count; ++i) before += peers[i]->engine->counters().ops_replayed;
+  for (std::size_t i = lost; i < count; ++i)
+    before += peers[i]->engine->counters().value().ops_replayed;
   refresh(all(peers));  // the wish counts for a step of which nothing is committed yet
   for (std::size_t i = 0; i < lost; ++i) peers[i]->engine->run().leave(/*at_once=*/false);
   reduce(all(peers), group, 1);
@@ -197,7 +198,7 @@ void walk(std::size_t count) {
   peers.erase(peers.begin(), peers.begin() + static_cast<std::ptrdiff_t>(lost));
   reduce(all(peers), group, 1);
   std::uint64_t after = 0;
-  for (const auto& peer : peers) after += peer->engine->counters().ops_replayed;
+  for (const auto& peer : peers) after += peer->engine->counters().value().ops_replayed;
   check(after == before, "those who left have cost a replay");
   std::printf("| %zu | %.2f | %.2f | %.3f | %.0f | %.0f |\n", count, founded, alone * 1e3,
               eight * 1e3 / kTogether, loss * 1e3, admission * 1e3);
