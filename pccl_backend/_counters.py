@@ -22,6 +22,7 @@ def counters() -> dict[str, int]:
     Raises:
         OperationTimeoutError: The engine's thread was busy for 30 s.
         EngineError: A bug has stopped the engine.
+        GroupClosedError: The engine is being shut down.
     """
     counted: dict[str, int] = _extension.library().counters()
     return counted
@@ -42,6 +43,7 @@ def links() -> list[dict[str, Any]]:
     Raises:
         OperationTimeoutError: The engine's thread was busy for 30 s.
         EngineError: A bug has stopped the engine.
+        GroupClosedError: The engine is being shut down.
     """
     views: list[dict[str, Any]] = _extension.library().links()
     return views

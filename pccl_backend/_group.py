@@ -129,6 +129,7 @@ class ElasticGroup:
         Raises:
             OperationTimeoutError: The engine's thread was busy for 30 s.
             EngineError: A bug has stopped the engine.
+            GroupClosedError: The engine is being shut down.
         """
         operations: list[dict[str, Any]] = self._module.in_flight()
         return operations

@@ -126,13 +126,14 @@ void Driver::sleep_until(Lock& lock, Condition condition) {
 // ------------------------------------------------------------------------------- callers
 
 void Driver::post(std::function<void()> function, Cost cost) {
+  const auto place = cost == Cost::look ? Loop::Place::first : Loop::Place::last;
   {
     Lock lock(state_->mutex);
     State& s = *state_;
     const bool free = s.user == User::none && !s.ended;
     if (free && cost != Cost::large && !s.called) {
       enter(lock, User::poster);
-      guard([&] { loop_.run_now(std::move(function)); });
+      guard([&] { loop_.run_now(std::move(function), place); });
       return leave(lock);
     }
     if (free) {
@@ -140,11 +141,7 @@ void Driver::post(std::function<void()> function, Cost cost) {
       s.stand_by.notify_one();
     }
   }
-  if (cost == Cost::look) {
-    loop_.post_ahead(std::move(function));
-  } else {
-    loop_.post(std::move(function));
-  }
+  loop_.post(std::move(function), place);
 }
 
 bool Driver::wait(Ticket& ticket, std::optional<std::uint64_t> timeout_ms) {

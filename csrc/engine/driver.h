@@ -38,9 +38,9 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
-  /// Runs `function` on the loop, after the functions posted before; a `look` may overtake those
-  /// that are left for a later turn. A `small` function and a `look` may run on the calling thread,
-  /// before the call returns; a `large` one never does.
+  /// Runs `function` on the loop, after the functions posted before; a `look` overtakes them. A
+  /// `small` function and a `look` may run on the calling thread, before the call returns; a
+  /// `large` one never does.
   void post(std::function<void()> function, Cost cost);
   /// Waits for the outcome as Ticket::wait does, and drives the loop meanwhile if no other caller
   /// does. The time-out is exact to the loop's tick. False if the loop has ended and the ticket has

@@ -307,6 +307,9 @@ c10::intrusive_ptr<c10d::Backend> create_of_run(const std::vector<PeerId>& peers
                                                   static_cast<std::uint64_t>(timeout.count()));
   open(engine, group, connected, deadline, /*together=*/true);
   Result<std::vector<Handle>> members = engine->members_of(group);
+  if (members.ok() && members.value().empty()) {
+    members = Error{ErrorCode::closed, "it was closed while it was made"};
+  }
   if (!members.ok()) {
     engine->close(group);
     raise({members.error().code, "the new group " + name + ": " + members.error().text});

@@ -20,13 +20,13 @@ constexpr int kCloseRoundsMax = 200;
 constexpr std::uint64_t kPostedTurnNs = 5'000'000;
 }  // namespace
 
-bool Loop::State::run_posted() {
+void Loop::State::run_posted() {
   const std::uint64_t until = uv_hrtime() + kPostedTurnNs;
   while (!broken) {
     std::function<void()> function;
     {
       const std::lock_guard lock(posted_mutex);
-      if (posted.empty()) return true;
+      if (posted.empty()) return;
       if (uv_hrtime() >= until) break;
       function = std::move(posted.front());
       posted.pop_front();
@@ -35,7 +35,6 @@ bool Loop::State::run_posted() {
     if (broken) broke = std::move(function);
   }
   uv_async_send(&wake);
-  return false;
 }
 
 void Loop::State::run_deferred() {
@@ -153,13 +152,10 @@ void Loop::run_once(bool wait) {
   state_->rethrow();
 }
 
-void Loop::run_now(std::function<void()> function) {
+void Loop::run_now(std::function<void()> function, Place place) {
   uv_update_time(&state_->uv);
-  if (state_->run_posted()) {
-    state_->guard(function);
-  } else {
-    post(std::move(function));
-  }
+  state_->add(std::move(function), place);
+  state_->run_posted();
   state_->run_deferred();
   state_->rethrow();
 }
@@ -182,17 +178,17 @@ void Loop::stop() {
   });
 }
 
-void Loop::post(std::function<void()> function) { state_->add(std::move(function), false); }
+void Loop::post(std::function<void()> function) { post(std::move(function), Place::last); }
 
-void Loop::post_ahead(std::function<void()> function) { state_->add(std::move(function), true); }
+void Loop::post(std::function<void()> function, Place place) {
+  if (state_->add(std::move(function), place)) wake();
+}
 
-void Loop::State::add(std::function<void()> function, bool ahead) {
-  {
-    const std::lock_guard lock(posted_mutex);
-    if (refuses) return;  // destroyed by the caller, without the lock
-    posted.insert(ahead ? posted.begin() : posted.end(), std::move(function));
-  }
-  uv_async_send(&wake);
+bool Loop::State::add(std::function<void()>&& function, Place place) {
+  const std::lock_guard lock(posted_mutex);
+  if (refuses) return false;  // destroyed by the caller, without the lock
+  posted.insert(place == Place::first ? posted.begin() : posted.end(), std::move(function));
+  return true;
 }
 
 void Loop::refuse_posts() {

@@ -33,10 +33,11 @@ class Loop final : public Clock {
   void run();
   /// Handles the events that have come; `wait`: waits for one if there is none.
   void run_once(bool wait);
-  /// Runs `function` on this thread, after the functions posted before; handles no event. Where
-  /// those take longer than a turn, `function` is posted behind them. No other thread may run the
-  /// loop meanwhile.
-  void run_now(std::function<void()> function);
+  /// Among the functions that were posted and have not run.
+  enum class Place : std::uint8_t { first, last };
+  /// Posts `function`, and runs what is posted on this thread for one turn; handles no event. No
+  /// other thread may run the loop meanwhile.
+  void run_now(std::function<void()> function, Place place = Place::last);
   /// Ends `run` after the functions posted before. Thread-safe.
   void stop();
   /// Has stop() had its effect?
@@ -44,8 +45,7 @@ class Loop final : public Clock {
   /// Makes a thread that waits in the loop return from run_once. Thread-safe.
   void wake();
   void post(std::function<void()> function) override;
-  /// As `post`, before what was posted and has not run. Thread-safe.
-  void post_ahead(std::function<void()> function);
+  void post(std::function<void()> function, Place place);
   /// The loop will not run any more: functions that have not run are destroyed, now and when they
   /// are posted. Thread-safe.
   void refuse_posts();

@@ -53,9 +53,10 @@ struct Loop::State {
       uv_stop(&uv);
     }
   }
-  /// Runs the functions that were posted, for a turn. False: some are left for the next one.
-  bool run_posted();
-  void add(std::function<void()> function, bool ahead);
+  /// Runs the functions that were posted, for a turn; wakes the loop for those that are left.
+  void run_posted();
+  /// False: it was refused, and is left to the caller.
+  bool add(std::function<void()>&& function, Place place);
   void run_deferred();
   void before_waiting();
   void after_waiting();

@@ -53,6 +53,20 @@ TEST(Calls, a_look_has_its_answer_while_much_is_posted) {
   EXPECT_EQ(d.calls.ask(look).value(), 100) << "what is no look waits for its turn";
 }
 
+TEST(Calls, a_call_that_breaks_the_engine_on_its_callers_thread_says_how) {
+  Driven d;
+  for (int i = 0; i < 20; ++i) {  // the first ones find the engine's thread there, or not
+    const auto ticket = d.calls.posted([i](const std::shared_ptr<Ticket>& done) {
+      if (i == 19) throw std::runtime_error("planted");
+      done->complete({});
+    });
+    EXPECT_TRUE(d.calls.wait(*ticket, 60000));
+    if (i < 19) continue;
+    EXPECT_EQ(ticket->error().code, ErrorCode::broken) << ticket->error().text;
+    EXPECT_NE(ticket->error().text.find("planted"), std::string::npos) << ticket->error().text;
+  }
+}
+
 TEST(Calls, an_answer_that_comes_too_late_touches_nothing_of_the_one_who_asked) {
   Driven d;
   const std::uint64_t limit_ms = 100;

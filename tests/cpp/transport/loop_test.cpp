@@ -82,14 +82,29 @@ TEST(Loop, a_timer_fires_between_posted_functions_that_take_long_and_their_order
   for (int i = 0; i < 21; ++i) EXPECT_EQ(seen[static_cast<std::size_t>(i)], i);
 }
 
-TEST(Loop, what_is_posted_ahead_overtakes_what_has_not_run) {
+TEST(Loop, what_is_posted_first_overtakes_what_has_not_run) {
   Loop loop;
   std::vector<int> seen;
   loop.post([&] { seen.push_back(1); });
-  loop.post_ahead([&] { seen.push_back(0); });
+  loop.post([&] { seen.push_back(0); }, Loop::Place::first);
   loop.stop();
   loop.run();
   EXPECT_EQ(seen, (std::vector<int>{0, 1}));
+}
+
+TEST(Loop, what_is_run_now_in_the_first_place_runs_before_what_was_posted) {
+  Loop loop;
+  std::vector<int> seen;
+  for (int i = 0; i < 10; ++i) {
+    loop.post([&seen] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      seen.push_back(1);
+    });
+  }
+  loop.run_now([&seen] { seen.push_back(0); }, Loop::Place::first);
+  ASSERT_FALSE(seen.empty());
+  EXPECT_EQ(seen.front(), 0);
+  EXPECT_LT(seen.size(), 11U);
 }
 
 TEST(Loop, stop_before_run_makes_run_return_at_once) {
