@@ -172,14 +172,15 @@ class Checkpoints:
             RuntimeError: The write before has failed (it was logged then). Nothing is written now;
                 `state` and the older checkpoints are unchanged, and the next call tries again.
         """
-        is_known = self._knows(state, boundary)
+        step = _step_of(state)
         if not boundary.writer:
+            self._last = step, boundary.step
             return False
         word, error = self._outcome()
         word = self._agree(word)
         if word == FAILED:
             raise _failed(error)
-        return self._begin_write(state, word, is_known)
+        return self._begin_write(state, boundary, word)
 
     def save_when_due(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
         """Saves after every `every` steps; `elastic` calls it at each boundary that ends a step.
@@ -194,12 +195,13 @@ class Checkpoints:
             Whether a write has begun.
         """
         assert self.every is not None
-        is_known = self._knows(state, boundary)
+        step = _step_of(state)
+        last_due = step - step % self.every
         is_new, self._was_writer = not self._was_writer, boundary.writer
         if not boundary.writer:
+            if step == last_due:
+                self._last = step, boundary.step
             return False
-        step = revision_of(state)
-        last_due = step - step % self.every
         if step != last_due:
             if not is_new:
                 return False
@@ -209,7 +211,7 @@ class Checkpoints:
         word = self._agree(self._outcome()[0])
         while word == FAILED:  # at another rank it may still be going on, and fail later
             word = self._agree(self._outcome()[0])
-        return self._begin_write(state, word, is_known)
+        return self._begin_write(state, boundary, word)
 
     def save_end(
         self, state: MutableMapping[str, Any], boundary: Boundary, *, may_fail: bool = False
@@ -233,44 +235,44 @@ class Checkpoints:
             RuntimeError: The write has failed, or has not ended within `timeout_s`. The older
                 checkpoints are unchanged.
         """
-        is_known = self._knows(state, boundary)
+        step = _step_of(state)
         if not boundary.writer:
+            self._last = step, boundary.step
             return
-        step = revision_of(state)
         for attempt in range(2):  # a write that was under way may be the one of this step
             word, error = self._waited_for()
             word = self._agree(word)
             (is_there,) = self._from_rank_0([self._path(step).exists()])
             if is_there:
                 if attempt == 0:
-                    self._say_there(step, is_known)
+                    self._say_there(step, self._knows(step, boundary))
                 return
             if word == LATE:
                 error = self._late()
                 _log.error("the end of the run, step %d, is not saved: %s", step, error)
                 break
             if attempt == 0:
-                self._begin_write(state, FREE, is_known)
+                self._begin_write(state, boundary, FREE)
         if not may_fail:
             raise _failed(error)
 
-    def _knows(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
-        """Notes a save, at the writer or not; may the checkpoint of this step be there already?
+    def _knows(self, step: int, boundary: Boundary) -> bool:
+        """May the checkpoint of this step be there already?
 
         A checkpoint that this process has loaded may, and one that a member has saved at this same
         boundary: `finish` changes no state, so its boundary counts as the one before.
         """
-        step = _step_of(state)
-        before, self._last = self._last, (step, boundary.step)
-        if before is None or before[0] != step:
+        if self._last is None or self._last[0] != step:
             return False
-        return boundary.finished or before[1] in (None, boundary.step)
+        return boundary.finished or self._last[1] in (None, boundary.step)
 
-    def _begin_write(self, state: MutableMapping[str, Any], word: int, is_known: bool) -> bool:
+    def _begin_write(self, state: MutableMapping[str, Any], boundary: Boundary, word: int) -> bool:
         step = revision_of(state)
         if word == BUSY:
             _log.warning("checkpoint of step %d is left out: one is still being written", step)
             return False
+        is_known = self._knows(step, boundary)
+        self._last = step, boundary.step
         self._writing = _Background(self._write, step, self._snapshot(state_of(state)), is_known)
         return True
 

@@ -76,6 +76,18 @@ def test_a_checkpoint_of_another_run_is_no_checkpoint_of_this_one(
     assert not resumed.warned(1, at=1, end=True)
 
 
+def test_a_boundary_at_which_nothing_was_due_makes_no_checkpoint_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path, Training(0))  # step-1 of another run
+    checkpoints = Checkpoints(tmp_path, every=3)
+    state = {"step": 1, "w": torch.ones(2)}
+    assert not checkpoints.save_when_due(state, boundary(step=5))
+    checkpoints.save_end(state, boundary(step=5))
+    assert "nothing is saved at step 1: " in caplog.text
+    checkpoints.close()
+
+
 def test_a_new_writer_finds_what_the_writer_before_it_has_saved_at_the_same_boundary(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -163,14 +163,15 @@ def test_the_program_ends_when_its_last_write_has_ended_or_is_late(
     program = f"""
 import time
 import torch
-from pccl_backend import _checkpoints
+from pccl_backend import Boundary, _checkpoints
 whole = _checkpoints.save_with_dcp
 def slow(*arguments, **options):
     time.sleep({2 if ends else 1000})
     return whole(*arguments, **options)
 _checkpoints.save_with_dcp = slow
 checkpoints = _checkpoints.Checkpoints({str(tmp_path)!r}, timeout_s={600 if ends else 2})
-checkpoints._begin_write({{"step": 1, "w": torch.zeros(3)}}, _checkpoints.FREE, False)
+boundary = Boundary("1.0", 0, 1, 1, False, False, False, 0, (), False, 0.0)
+assert checkpoints.save({{"step": 1, "w": torch.zeros(3)}}, boundary)
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
     assert (tmp_path / "step-1").exists() == ends
