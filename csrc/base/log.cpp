@@ -1,6 +1,8 @@
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,28 +41,50 @@ const char* level_name(LogLevel level) {
 
 // A pipe that poll calls writable takes so many bytes without a wait (PIPE_BUF).
 constexpr std::size_t kWrittenAtOnceMax = 4096;
-// A terminal stopped by Ctrl-S and a pipe that nobody reads take nothing: then lines are lost, and
-// not the heartbeats of the thread that logs.
-constexpr int kPatienceMs = 200;
-constexpr std::chrono::seconds kImpatientS{2};  // after such a wait: a slow reader is no excuse
+// A stopped terminal and a pipe that nobody reads take nothing: then lines are lost, and not the
+// heartbeats of the thread that logs. A slow reader is waited for, in a tenth of the time.
+constexpr std::chrono::nanoseconds kPatience = std::chrono::milliseconds(200);
+
+/// stderr; of a terminal a description of its own that does not block, since a terminal blocks a
+/// writer although poll calls it writable. The program's description stays as it is.
+int stderr_descriptor() {
+  static int own = -1;
+  struct stat it{};
+  struct stat mine{};
+  if (::fstat(STDERR_FILENO, &it) != 0 || !S_ISCHR(it.st_mode)) return STDERR_FILENO;
+  const auto is_own = [&] {  // and not what the program has opened under this number since
+    return ::fstat(own, &mine) == 0 && S_ISCHR(mine.st_mode) && mine.st_rdev == it.st_rdev;
+  };
+  if (own < 0 || !is_own()) {
+    own = ::open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  }
+  return own < 0 ? STDERR_FILENO : own;
+}
+
+/// Is there room now, or before patience ends?
+bool has_room(int descriptor) {
+  static std::chrono::nanoseconds patience = kPatience;
+  static std::chrono::steady_clock::time_point then{};
+  pollfd one{descriptor, POLLOUT, 0};
+  if (::poll(&one, 1, 0) > 0) return true;
+  const auto began = std::chrono::steady_clock::now();
+  patience = std::min(kPatience, patience + (began - then) / 10);
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
+  const int ready = ms > 0 ? ::poll(&one, 1, static_cast<int>(ms)) : 0;
+  then = std::chrono::steady_clock::now();
+  patience -= then - began;
+  return ready > 0 || (ready < 0 && errno == EINTR);
+}
 
 /// False: stderr takes no more bytes for now; the rest is lost. Under the sink's lock.
 bool write_all(std::string_view bytes) {
-  static std::chrono::steady_clock::time_point waited{};
+  const int descriptor = stderr_descriptor();
   while (!bytes.empty()) {
-    pollfd one{STDERR_FILENO, POLLOUT, 0};
-    int ready = ::poll(&one, 1, 0);
-    const auto now = std::chrono::steady_clock::now();
-    if (ready == 0 && now - waited >= kImpatientS) {
-      waited = now;
-      ready = ::poll(&one, 1, kPatienceMs);
-    }
-    if (ready == 0) return false;
-    if (ready < 0) continue;  // a signal
+    if (!has_room(descriptor)) return false;
     const ssize_t written =
-        ::write(STDERR_FILENO, bytes.data(), std::min(bytes.size(), kWrittenAtOnceMax));
+        ::write(descriptor, bytes.data(), std::min(bytes.size(), kWrittenAtOnceMax));
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno != EAGAIN;  // closed: nobody will ever read it
+    if (written < 0) return errno == EBADF || errno == EPIPE;  // nobody will ever read it
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
   return true;

@@ -5,9 +5,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <string>
+#include <thread>
 
 namespace pccl {
 namespace {
@@ -41,6 +45,27 @@ class NarrowStderr {
   std::array<int, 2> ends_{};
 };
 
+// First, since the tests below use the patience up.
+TEST(Log, waits_for_a_reader_that_is_a_moment_late) {
+  std::string seen;
+  {
+    NarrowStderr narrow;
+    std::atomic<bool> written = false;
+    std::thread reader([&] {
+      while (!written) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        seen += narrow.read_all();
+      }
+    });
+    for (int i = 0; i < 300; ++i) log_error("line " + std::to_string(i) + std::string(10, '.'));
+    written = true;
+    reader.join();
+    seen += narrow.read_all();
+  }
+  EXPECT_EQ(seen.find("lines are lost"), std::string::npos);
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), '\n'), 300);
+}
+
 TEST(Log, loses_lines_and_no_time_where_stderr_takes_nothing_and_says_how_many) {
   const auto began = std::chrono::steady_clock::now();
   std::string first;
@@ -67,6 +92,24 @@ TEST(Log, writes_a_line_that_is_of_several_kilobytes_whole) {
     seen = narrow.read_all();
   }
   EXPECT_NE(seen.find("xend\n"), std::string::npos);
+}
+
+TEST(Log, does_not_wait_for_a_terminal_that_nobody_reads) {
+  const int far_end = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_GE(far_end, 0);
+  ASSERT_EQ(::grantpt(far_end), 0);
+  ASSERT_EQ(::unlockpt(far_end), 0);
+  const int terminal = ::open(::ptsname(far_end), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_GE(terminal, 0);
+  const int before = ::dup(STDERR_FILENO);
+  ::dup2(terminal, STDERR_FILENO);
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < 2000; ++i) log_error("line " + std::to_string(i) + std::string(100, '.'));
+  const auto took = std::chrono::steady_clock::now() - began;
+  EXPECT_EQ(::fcntl(STDERR_FILENO, F_GETFL) & O_NONBLOCK, 0) << "that is the program's own";
+  ::dup2(before, STDERR_FILENO);
+  for (const int fd : {before, terminal, far_end}) ::close(fd);
+  EXPECT_LT(took, std::chrono::seconds(30));
 }
 
 }  // namespace
