@@ -10,6 +10,18 @@
 namespace pccl::master {
 namespace {
 
+/// Those of `some` that are not in `others`, in their order.
+std::vector<const Member*> only_in(const std::vector<Member>& some,
+                                   const std::vector<Member>& others) {
+  std::set<PeerId> there;
+  for (const Member& m : others) there.insert(m.peer());
+  std::vector<const Member*> only;
+  for (const Member& m : some) {
+    if (!there.contains(m.peer())) only.push_back(&m);
+  }
+  return only;
+}
+
 /// Why a member is not in the next epoch.
 Change departure(const State& s, const Member& member, const std::set<PeerId>& must_go) {
   const PeerId p = member.peer();
@@ -26,23 +38,14 @@ Change departure(const State& s, const Member& member, const std::set<PeerId>& m
 
 std::vector<std::string> changes(const State& s, const Epoch* before,
                                  const std::vector<Member>& members) {
-  std::vector<std::string> lines;
-  std::set<PeerId> known;
-  if (before != nullptr) {
-    const std::set<PeerId> must_go = excluded(s);
-    std::set<PeerId> now;
-    for (const Member& m : members) now.insert(m.peer());
-    std::vector<Change> gone;
-    for (const Member& m : before->members) {
-      known.insert(m.peer());
-      if (!now.contains(m.peer())) gone.push_back(departure(s, m, must_go));
-    }
-    lines = texts_of(before->members, gone);
-  }
+  const std::vector<Member> none;
+  const std::vector<Member>& former = before == nullptr ? none : before->members;
+  const std::set<PeerId> must_go = excluded(s);
+  std::vector<Change> gone;
+  for (const Member* m : only_in(former, members)) gone.push_back(departure(s, *m, must_go));
+  std::vector<std::string> lines = texts_of(former, gone);
   std::vector<Change> come;
-  for (const Member& m : members) {
-    if (!known.contains(m.peer())) come.push_back({&m, "joined", ""});
-  }
+  for (const Member* m : only_in(members, former)) come.push_back({m, "joined", ""});
   const std::vector<std::string> newcomers = texts_of(members, come);
   lines.insert(lines.end(), newcomers.begin(), newcomers.end());
   return lines;
@@ -132,25 +135,18 @@ void dismiss(State& s, const std::set<PeerId>& leavers, const std::vector<Member
 /// For members that come back later.
 void remember_why(State& s, const std::vector<Member>& before, const std::vector<Member>& now,
                   const Seats& seats) {
-  std::set<PeerId> here;
-  for (const Member& m : now) here.insert(m.peer());
-  for (const Member& m : before) {
-    if (here.contains(m.peer())) continue;
-    const std::string reason = reason_of(seats, m.peer());
+  for (const Member* m : only_in(before, now)) {
+    const std::string reason = reason_of(seats, m->peer());
     if (reason.empty()) continue;
-    s.lost_lately.emplace_back(m.peer(), reason);
+    s.lost_lately.emplace_back(m->peer(), reason);
     if (s.lost_lately.size() > kLostLatelyMax) s.lost_lately.pop_front();
   }
 }
 
 /// Counts one loss for each replica, however many ranks it has.
 void count_losses(State& s, const std::vector<Member>& before, const std::vector<Member>& now) {
-  std::set<PeerId> here;
-  for (const Member& m : now) here.insert(m.peer());
-  for (const Member& m : before) {
-    if (m.place.rank == 0 && !here.contains(m.peer()) && !s.left.contains(m.peer())) {
-      count_loss(s, m);
-    }
+  for (const Member* m : only_in(before, now)) {
+    if (m->place.rank == 0 && !s.left.contains(m->peer())) count_loss(s, *m);
   }
 }
 
