@@ -394,7 +394,13 @@ void RunServer::carry_out(const Deposed& action) {
                                          "; it closes its connections and takes over " +
                                          "again after reading the register anew");
   step_down(action.why);
-  take_over_later();
+  // If writes fail again and again, members come each time and are sent away.
+  const std::uint64_t now = clock_.now_ms();
+  const bool soon = deposed_ms_ > 0 && now - deposed_ms_ < kTakeOverCalmMs;
+  deposed_ms_ = now;
+  take_over_again_ms_ =
+      soon ? std::min(2 * take_over_again_ms_, kTakeOverAgainMsMax) : kTakeOverAgainMs;
+  take_over_in(take_over_again_ms_);
 }
 
 /// Forgets the state of the run. The peers are told why before their connections close.
@@ -414,14 +420,8 @@ void RunServer::step_down(const std::string& why) {
   state_.config = config;
 }
 
-/// Each time that it fails soon after the last one, members come and are sent away again.
-void RunServer::take_over_later() {
-  const std::uint64_t now = clock_.now_ms();
-  const bool soon = failed_ms_ > 0 && now - failed_ms_ < kTakeOverCalmMs;
-  take_over_again_ms_ =
-      soon ? std::min(2 * take_over_again_ms_, kTakeOverAgainMsMax) : kTakeOverAgainMs;
-  failed_ms_ = now;
-  take_over_timer_ = clock_.timer(take_over_again_ms_, 0, [this] { take_over(); });
+void RunServer::take_over_in(std::uint64_t delay_ms) {
+  take_over_timer_ = clock_.timer(delay_ms, 0, [this] { take_over(); });
 }
 
 /// A register that fails for hours has a line of each kind in a minute.
@@ -432,12 +432,13 @@ void RunServer::say_of_register(LogLevel level, const std::string& text) {
 }
 
 void RunServer::take_over() {
+  take_over_timer_.reset();
   if (in_charge_ || stopping_) return;
   if (register_->shared() && !has_lease_) return;  // called again when it has the lease
   if (register_busy_) {
     say_of_register(LogLevel::warning,
                     "the register still does not answer; it is read when it does");
-    return take_over_later();
+    return take_over_in(kTakeOverAgainMs);
   }
   register_busy_ = true;
   const auto held = std::make_shared<std::optional<Result<Register>>>();
@@ -448,7 +449,7 @@ void RunServer::take_over() {
                            if (!(*held)->ok()) {
                              idle_why_ = "the register could not be read: " + (*held)->error().text;
                              say_of_register(LogLevel::error, idle_why_);
-                             return take_over_later();
+                             return take_over_in(kTakeOverAgainMs);
                            }
                            if (in_charge_ || stopping_ || (register_->shared() && !has_lease_))
                              return;

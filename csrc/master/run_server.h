@@ -31,9 +31,11 @@ class Network;
 
 namespace pccl::master {
 
-inline constexpr std::uint64_t kTakeOverAgainMs = 1000;      // after it was deposed,
-inline constexpr std::uint64_t kTakeOverAgainMsMax = 16000;  // and twice as long each time that
-inline constexpr std::uint64_t kTakeOverCalmMs = 60000;      // comes so soon after the last one
+// A master that was deposed, or could not read the register, tries again after this time; twice as
+// late each time that it is deposed so soon (kTakeOverCalmMs) after the last time.
+inline constexpr std::uint64_t kTakeOverAgainMs = 1000;
+inline constexpr std::uint64_t kTakeOverAgainMsMax = 16000;
+inline constexpr std::uint64_t kTakeOverCalmMs = 60000;
 inline constexpr std::uint64_t kClockMs = 1000;
 inline constexpr std::uint64_t kStopMs = 1000;  // at its end: to send the queue
 
@@ -97,7 +99,7 @@ class RunServer final : private ConnectionEvents {
   void step_down(const std::string& why);
   void renew_lease();
   void lease_answered(const Result<bool>& answer, const std::string& holder);
-  void take_over_later();
+  void take_over_in(std::uint64_t delay_ms);
   void say_of_register(LogLevel level, const std::string& text);
   void take_over();
   void take_charge(Register held);
@@ -142,7 +144,7 @@ class RunServer final : private ConnectionEvents {
   std::unique_ptr<Timer> write_deadline_;
   std::unique_ptr<Timer> take_over_timer_;
   std::uint64_t take_over_again_ms_ = kTakeOverAgainMs;
-  std::uint64_t failed_ms_ = 0;  // when it was to take over again the last time
+  std::uint64_t deposed_ms_ = 0;  // the last time; 0: never
   std::unique_ptr<Timer> waiting_timer_;
   std::map<PeerId, std::string> incomplete_;  // as of the last time
   std::set<std::string> said_incomplete_;

@@ -617,11 +617,13 @@ void on(State& s, const FoundingOver&, Actions& out) {
   reconsider(s, out);
 }
 
+/// No member is back, and none is waited for.
+bool all_are_lost(const State& s) {
+  return own(s) != nullptr && survivors(s).empty() && !awaits(s) && s.unknown.empty();
+}
+
 void on(State& s, const RefoundOver&, Actions& out) {
-  if (!s.refounding) return;
-  s.refounding = false;
-  if (own(s) == nullptr || !survivors(s).empty() || awaits(s) || !s.unknown.empty()) return;
-  write_over(s, out);
+  if (std::exchange(s.refounding, false) && all_are_lost(s)) write_over(s, out);
 }
 
 void on(State& s, const Woke&, Actions& out) {
@@ -672,7 +674,8 @@ void on(State& s, const OperatorStops& e, Actions& out) {
     out.push_back(RunOver{});
     return;
   }
-  if (nobody_can_come_back(s) || (e.ends_wait && s.refounding)) write_over(s, out);
+  const bool ends_wait = e.ends_wait && s.refounding && all_are_lost(s);
+  if (ends_wait || nobody_can_come_back(s)) write_over(s, out);
 }
 
 }  // namespace

@@ -120,9 +120,10 @@ std::string standstill(const State& s) {
   if (!s.config.refound) text += " (--refound-after)";
   text += ", then newcomers found another run; " + count_of(waiting, "newcomer") +
           (waiting == 1 ? " waits" : " wait");
-  return cut_text(text + ". If those members are dead, end the wait: " +
-                  (s.refounding ? "stop this master with Ctrl-C (SIGINT), and start it again"
-                                : "start this master anew with --refound"));
+  if (s.config.refound) return cut_text(text);
+  return cut_text(text + ". If those members are dead, " +
+                  (s.refounding ? "end the wait: " : "end the second wait when it has begun: ") +
+                  "stop this master with Ctrl-C (SIGINT), and start it again");
 }
 
 void tell_newcomer(State& s, PeerId peer, Actions& out) {

@@ -301,6 +301,9 @@ TEST(Master, a_signal_ends_the_run_only_by_ctrl_c_and_after_the_members_could_ha
   static_cast<void>(step(s, PatienceOver{}));
   ASSERT_TRUE(s.refounding);
   EXPECT_TRUE(write_nothing(false)) << "a supervisor restarts this master";
+  s.unknown.insert(PeerId{7});
+  EXPECT_TRUE(write_nothing(true)) << "the operator is asked about that peer";
+  s.unknown.clear();
   EXPECT_TRUE(cast::all<WriteRegister>(step(s, OperatorStops{true})).at(0).to.over);
 }
 

@@ -35,6 +35,16 @@ TEST(Standstill, it_says_who_may_come_back_and_how_long) {
       << text;
 }
 
+TEST(Standstill, it_advises_nothing_where_the_operator_has_given_the_members_up) {
+  Story story;
+  lose_two(story);
+  master::State s = story.master();
+  EXPECT_NE(standstill(s).find("Ctrl-C"), std::string::npos);
+  s.config.refound = true;
+  EXPECT_NE(standstill(s), "");
+  EXPECT_EQ(standstill(s).find("If those members are dead"), std::string::npos);
+}
+
 /// The text names members, so making it takes as long as there are members.
 TEST(Standstill, newcomers_are_told_again_by_one_message_to_all) {
   Story story;
