@@ -201,7 +201,7 @@ def test_deaths_that_nobody_sees_are_waited_for_and_both_sides_say_so(
         assert "stop this master with Ctrl-C (SIGINT), and start it again" in process.log()
         assert LONG_S - 60 < left(process.log())[-1] <= LONG_S
     wait_until(lambda: len(left(master.log())) > 1 and left(master.log())[-1] < LONG_S)
-    assert "waiting at the door" in newcomers[0].log()
+    wait_until(lambda: "waiting at the door" in newcomers[0].log())
     assert all(newcomer.lines == [] for newcomer in newcomers)
 
     port = master.port

@@ -79,11 +79,12 @@ std::uint64_t carry(const Shape& shape, std::size_t size) {
   options.payload_crc = shape.crc;
   options.shared_memory = shape.shared_memory;
   if (shape.encrypted) options.plaintext = Plaintext::none;
-  Pair pair(options, shape.threads);
-  pair.open();
+  // Made before the loop runs: seconds under a sanitizer, in which a handshake would expire.
   Tensor up(size, 1);
   Tensor down(size, 2);
   std::vector<std::byte> at_high(size), at_low(size);
+  Pair pair(options, shape.threads);
+  pair.open();
   pair.high.events.place = place_in(at_high);
   pair.low.events.place = place_in(at_low);
   up.send(*pair.low.links, pair.high_id(), shape.segment_bytes, 1);
