@@ -147,8 +147,8 @@ void LaneDial::answered(std::span<const std::byte> bytes) {
   if (!stream) return next("it sends bytes before the end of the handshake", true);
   drop_talk();
   if (goes_shared(agreed)) {
-    stream = offer_shared_memory(loop_, std::move(stream),
-                                 hello_.joins ? kBulkRingBytes : kSmallRingBytes);
+    const std::size_t bulk = dialler_.only_peer ? kOnlyBulkRingBytes : kBulkRingBytes;
+    stream = offer_shared_memory(loop_, std::move(stream), hello_.joins ? bulk : kSmallRingBytes);
   }
   const auto done = events_.proven;  // the callback may destroy this
   const std::string address = address_;

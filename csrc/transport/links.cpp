@@ -128,8 +128,12 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void widen(Link& link, std::size_t bulk_lanes);
   void dial_lacking(Link& link, std::uint64_t delay_ms);
   [[nodiscard]] Dialler dialler(const Link& link) const {
-    return {identity_, options_.plaintext, options_.tcp_user_timeout_ms, options_.shared_memory,
-            link.small_packets};
+    return {identity_,
+            options_.plaintext,
+            options_.tcp_user_timeout_ms,
+            options_.shared_memory,
+            link.small_packets,
+            /*only_peer=*/links_.size() == 1};
   }
   [[nodiscard]] LaneHello hello_to(const Link& link, std::uint64_t number, bool joins) const {
     return {identity_.public_key(), link.peer(), number, joins, 0, false};

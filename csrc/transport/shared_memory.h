@@ -18,6 +18,9 @@ inline constexpr std::size_t kRingBytesMin = 64U << 10;
 inline constexpr std::size_t kRingBytesMax = 64U << 20;
 inline constexpr std::size_t kSmallRingBytes = 256U << 10;
 inline constexpr std::size_t kBulkRingBytes = 1U << 20;
+/// Of two processes that have no other peers: larger ones are faster there, while with more ranks
+/// they take room in the caches from each other.
+inline constexpr std::size_t kOnlyBulkRingBytes = 2U << 20;
 [[nodiscard]] bool is_ring_size(std::size_t bytes);
 
 class SharedMemory {

@@ -5,10 +5,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+
 #include "recorder.h"
 #include "support.h"
 #include "transport/handshake.h"
 #include "transport/local_socket.h"
+#include "transport/shared_memory.h"
 
 namespace pccl {
 namespace {
@@ -56,6 +63,46 @@ TEST(SharedLinks, the_side_that_waits_to_be_dialled_sends_through_memory_too) {
   Pair pair(shared_memory());
   pair.open();
   EXPECT_EQ(shared_bytes(pair, 3U << 20, pair.high, pair.low), 3U << 20);
+}
+
+/// How many links share a memory of two rings of this size: mappings of one memory may lie beside
+/// each other and be told as one, so its size is the end of the last one.
+std::size_t links_with(std::size_t ring_bytes) {
+  std::map<std::string, std::uint64_t> bytes;  // by inode
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:pccl") == std::string::npos) continue;
+    std::uint64_t begin = 0, end = 0, offset = 0;
+    std::string flags, device, inode;
+    char dash = 0;
+    std::istringstream(line) >> std::hex >> begin >> dash >> end >> flags >> offset >> device >>
+        inode;
+    std::uint64_t& most = bytes[inode];
+    most = std::max(most, offset + end - begin);
+  }
+  return static_cast<std::size_t>(std::ranges::count_if(
+      bytes, [&](const auto& one) { return one.second / (2 * ring_bytes) == 1; }));
+}
+
+TEST(SharedLinks, two_processes_without_other_peers_have_larger_rings) {
+  Pair pair(shared_memory());
+  pair.open();
+  EXPECT_TRUE(pair.until([] { return links_with(kOnlyBulkRingBytes) == 1; }));
+  EXPECT_EQ(links_with(kBulkRingBytes), 0U);
+}
+
+TEST(SharedLinks, rings_of_a_process_with_two_peers_are_smaller) {
+  Pair pair(shared_memory());
+  LinkOptions options = shared_memory();
+  options.listen_hosts = {"127.0.0.1"};
+  test::End third;
+  const KeyPair key = test::key_above(pair.low_id());
+  third.links = std::move(make_tcp_links(pair.loop, third.events, key, options)).value();
+  third.links->open(pair.low.handle(), 30000, false);
+  pair.low.links->open(third.handle(), 30000, false);
+  pair.open();
+  EXPECT_TRUE(pair.until([] { return links_with(kBulkRingBytes) == 2; }));
+  EXPECT_EQ(links_with(kOnlyBulkRingBytes), 0U);
 }
 
 TEST(SharedLinks, nobody_at_the_unix_socket_keeps_two_processes_apart) {
