@@ -281,8 +281,10 @@ class Checkpoints:
 
         Collective among the ranks of a replica. The replica may have another number of ranks than
         the replica that wrote: DTensors are divided anew. An optimizer that has not stepped gets
-        its state too. At the first boundary of a run the highest step that a replica has loaded
-        wins; a newcomer of a running run receives the state of the run, whatever it has loaded.
+        its state too. A plain value that the checkpoint lacks, since the program is newer, is
+        kept, and the log says so. At the first boundary of a run the highest step that a replica
+        has loaded wins; a newcomer of a running run receives the state of the run, whatever it has
+        loaded.
 
         Returns:
             The step of the checkpoint; None if there is none, and `state` is unchanged.
@@ -556,6 +558,11 @@ class Checkpoints:
             for name, step in zip(values, sets, strict=True):
                 _set(path, name, step)
 
+        plain = plain_of(state)
+        new = sorted(n for n in plain.keys() - values.keys() if not state.adopts(n))
+        if new:
+            _log.info("not in %s, and kept as it is: %s", path, ", ".join(map(repr, new)))
+            values |= {name: plain[name] for name in new}
         way_back = [state.keep(), *steps_to_plain(state, copy.deepcopy(plain_of(state)))]
         or_back(replace, way_back, INTERRUPTS_MAX)
         targets = {}

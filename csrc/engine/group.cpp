@@ -589,8 +589,8 @@ void Group::tick(std::uint64_t elapsed_ms) {
     }
   }
   if (said > kSaidAtOnceMax) {
-    log_info(name_ + ": " + std::to_string(said - kSaidAtOnceMax) +
-             " more operations have been waiting for as long, the newest of them " + last_unsaid);
+    log_info(name_ + ": more operations have been waiting for as long (" +
+             std::to_string(said - kSaidAtOnceMax) + "), the newest of them " + last_unsaid);
   }
   for (const OpKey key : expired) {
     if (Pending* pending = ops_.find(key)) op_timed_out(*pending);

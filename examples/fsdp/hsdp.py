@@ -77,10 +77,14 @@ def main() -> None:
                 flush=True,
             )
         time.sleep(options.pause)
+    if not boundary.left:
+        if checkpoints:
+            checkpoints.save_end(state, boundary)
+        boundary = group.finish()  # called by all members: nobody can join the finished run
+        if checkpoints:
+            checkpoints.save_end(state, boundary)  # writes only if the writer was lost before
     if checkpoints:
         checkpoints.close()
-    if not boundary.left:
-        group.finish()  # called by all members: nobody can join the finished run
     weights = b"".join(p.to_local().detach().numpy().tobytes() for p in model.parameters())
     digest = hashlib.sha256(weights).hexdigest()[:16]
     print(f"rank {rank} ends after step {state['step']} with weights {digest}", flush=True)

@@ -230,3 +230,18 @@ def test_values_of_objects_keep_their_classes(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path).load(SharedState(meter=meter, place=place, step=0)) == 1
     meter.value["b"] += 1
     assert (meter.value, place.value) == ({"a": 3, "b": 1}, Point(1, 2.5))
+
+
+def test_a_plain_value_that_the_checkpoint_lacks_keeps_what_the_newer_program_gave_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = {"step": 3, "rate": 0.5, "w": torch.ones(2)}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save_end(old, boundary(step=1))
+    state: dict[str, Any] = {"step": 0, "rate": 0.1, "best": 9.0, "w": torch.zeros(2)}
+    with caplog.at_level("INFO"):
+        assert checkpoints.load(state) == 3
+    assert (state["rate"], state["best"]) == (0.5, 9.0)
+    assert state["w"].tolist() == [1, 1]
+    assert "kept as it is: 'best'" in caplog.text
+    checkpoints.close()

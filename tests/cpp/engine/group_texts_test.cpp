@@ -94,7 +94,7 @@ TEST_F(GroupTexts, of_hundreds_of_operations_that_wait_three_have_a_line_and_the
     return line.find("waiting for") != std::string::npos;
   });
   EXPECT_EQ(waiting, 4);
-  EXPECT_NE(lines.back().find("197 more operations have been waiting for as long, the newest of "
+  EXPECT_NE(lines.back().find("more operations have been waiting for as long (197), the newest of "
                               "them broadcast(float32, 8 elements, root 0) #0.199"),
             std::string::npos)
       << lines.back();
