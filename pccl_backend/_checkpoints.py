@@ -113,7 +113,8 @@ class Checkpoints:
         Args:
             folder: Folder that all replicas see; made if it is missing.
             every: For `elastic`: number of steps between two checkpoints.
-            keep: Number of checkpoints that are kept, the newest ones.
+            keep: Number of checkpoints that are kept: the one just written, and those of the steps
+                before. Checkpoints of later steps, which another run has left, are kept, too.
             timeout_s: Seconds for which `close`, and `finish` of `elastic`, wait for a write.
             unpickle: Load checkpoints that have no `index.json`, too; pccl 0.1 wrote none. Their
                 index is a pickle: whoever can write to the folder runs code in this process.
@@ -490,8 +491,16 @@ class Checkpoints:
                 raise
             self._remove(path)  # another writer was faster, with the same state
         sync(self._folder)
-        for old in self._names()[: -self._keep]:
+        names = self._names()
+        at = names.index(self._path(step).name) if self._path(step).name in names else 0
+        for old in names[: max(0, at + 1 - self._keep)]:
             self._remove(self._folder / old)
+        if names[at + 1 :]:
+            _log.warning(
+                "%s has checkpoints of later steps than %d, up to %s: load takes the latest one; a "
+                "run that begins anew needs a folder of its own",
+                *(self._folder, step, names[-1]),
+            )
 
     def _remove(self, path: Path) -> None:
         """Renames the folder first, because a half-removed folder is no checkpoint."""

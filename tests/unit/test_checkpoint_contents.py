@@ -245,3 +245,20 @@ def test_a_plain_value_that_the_checkpoint_lacks_keeps_what_the_newer_program_ga
     assert state["w"].tolist() == [1, 1]
     assert "kept as it is: 'best'" in caplog.text
     checkpoints.close()
+
+
+def test_a_new_checkpoint_stays_beside_those_of_later_steps_of_another_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def save(checkpoints: Checkpoints, *steps: int) -> None:
+        for step in steps:
+            checkpoints.save_end({"step": step, "w": torch.ones(2)}, boundary(step=step))
+        checkpoints.close()
+
+    save(Checkpoints(tmp_path), 8, 9)
+    assert "later steps" not in caplog.text
+    save(Checkpoints(tmp_path, keep=2), 1, 2, 3)
+    assert names(tmp_path) == ["step-2", "step-3", "step-8", "step-9"]
+    assert "has checkpoints of later steps than 3, up to step-9: load takes" in caplog.text
+    save(Checkpoints(tmp_path, keep=1), 4)
+    assert names(tmp_path) == ["step-4", "step-8", "step-9"]
