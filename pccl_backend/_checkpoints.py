@@ -284,8 +284,8 @@ class Checkpoints:
         the replica that wrote: DTensors are divided anew. An optimizer that has not stepped gets
         its state too. A plain value that the checkpoint lacks, since the program is newer, is
         kept, and the log says so. At the first boundary of a run the highest step that a replica
-        has loaded wins; a newcomer of a running run receives the state of the run, whatever it has
-        loaded.
+        has loaded wins; a newcomer of a running run receives the state of the run if it has loaded
+        an older one, and is refused if it has loaded a later one (`RefusedError`).
 
         Returns:
             The step of the checkpoint; None if there is none, and `state` is unchanged.

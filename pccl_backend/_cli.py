@@ -264,7 +264,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--refound",
         action="store_true",
         help="when members report an epoch that the register does not know, or do not come back: "
-        "give them up, the next newcomers found another run. You answer for it that no other "
+        "give them up, the next newcomers found the run anew. You answer for it that no other "
         "master runs (default: nothing goes on)",
     )
     add(
@@ -313,7 +313,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=positive_s,
         default=60.0,
         help="when all members are lost, the run is kept for so many seconds, in which they may "
-        "come back; only then may newcomers found another run (default: 60)",
+        "come back; only then may newcomers found the run anew (default: 60)",
     )
     add(
         "--token-file",

@@ -118,7 +118,7 @@ std::string standstill(const State& s) {
                      std::to_string(left_s) + " s";
   if (!s.refounding && !s.config.refound) text += ", then for " + whole_seconds(refound_ms(s));
   if (!s.config.refound) text += " (--refound-after)";
-  text += ", then newcomers found another run; " + count_of(waiting, "newcomer") +
+  text += ", then newcomers found the run anew; " + count_of(waiting, "newcomer") +
           (waiting == 1 ? " waits" : " wait");
   if (s.config.refound) return cut_text(text);
   return cut_text(text + ". If those members are dead, " +

@@ -410,4 +410,4 @@ def test_hsdp_loses_a_rank_and_gets_its_replica_back(desk: Desk) -> None:
     loser.workers("hsdp.py")[0].send_signal(signal.SIGKILL)
     survivor.sees("1 replicas")
     survivor.sees(r"1 replicas(?s:.*)2 replicas")
-    assert (desk.folder / "checkpoints").exists()
+    assert (desk.folder / "checkpoints-hsdp").exists()
