@@ -21,6 +21,7 @@ import math
 import os
 import re
 import stat
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,28 @@ def wanted_of(metadata: Metadata, key: str) -> Wanted:
     return str(entry.properties.dtype).removeprefix("torch."), tuple(entry.size)
 
 
+def wanted_at(
+    own: int,
+    metadata: Metadata,
+    keys: Mapping[tuple[Name, int], str],
+    is_mine: Callable[[str], bool],
+) -> dict[str, Wanted]:
+    """Dtypes and shapes of the tensors that rank `own` of the writing replica had.
+
+    A DTensor has one key, that of rank 0; other tensors have one for each rank, and may differ in
+    name and shape. A tensor of rank 0 in one piece, which `is_mine` does not name, is of rank 0
+    alone.
+    """
+    chosen = {name: key for (name, rank), key in keys.items() if name is not None and rank == own}
+    for (name, rank), key in keys.items():
+        if name is None or rank != 0 or name in chosen:
+            continue
+        pieces = getattr(metadata.state_dict_metadata[key], "chunks", ())
+        if is_mine(name) or len(pieces) > 1:
+            chosen[name] = key
+    return {name: wanted_of(metadata, key) for name, key in chosen.items()}
+
+
 def load_tensors(reader: Reader, metadata: Metadata, keys: list[str]) -> dict[str, torch.Tensor]:
     """The tensors of these keys, in new memory."""
     loaded: dict[str, torch.Tensor] = {}
@@ -393,15 +416,20 @@ def check_alike(
     Raises:
         ValueError: A value differs among them, and cannot be divided anew.
     """
+    what = f"{reader.path} was written by {writers} ranks and this replica has {readers}"
+    for name, rank in keys:
+        if (name, 0) not in keys:
+            raise ValueError(
+                f"{what}: only rank {rank} has {name!r}; expected a replica of {writers} ranks"
+            )
     pairs = [(name, key, keys[name, 0]) for (name, rank), key in keys.items() if rank > 0]
     loaded = load_tensors(reader, metadata, sorted({key for _, *pair in pairs for key in pair}))
     for name, key, first in pairs:
         if not torch.equal(_raw(loaded[key]), _raw(loaded[first])):
-            what = "a plain value" if name is None else repr(name)
+            which = "a plain value" if name is None else repr(name)
             raise ValueError(
-                f"{reader.path} was written by {writers} ranks and this replica has {readers}: "
-                f"{what} is no DTensor and differs among them; expected a replica of {writers} "
-                "ranks"
+                f"{what}: {which} is no DTensor and differs among them; expected a replica of "
+                f"{writers} ranks"
             )
 
 

@@ -17,6 +17,7 @@ import copy
 import errno
 import logging
 import os
+import queue
 import re
 import secrets
 import shutil
@@ -46,7 +47,7 @@ from ._checkpoint_files import (
     load_tensors,
     parse_key,
     sync,
-    wanted_of,
+    wanted_at,
 )
 from ._group import Boundary
 from ._shared_state import State, Wanted, state_of
@@ -123,8 +124,8 @@ class Checkpoints:
             ValueError: `every` or `keep` is less than 1, or `timeout_s` is not above 0.
             OSError: The folder cannot be made.
         """
-        if not keep >= 1:
-            raise ValueError(f"keep is {keep!r}; expected 1 or more")
+        if type(keep) is not int or keep < 1:
+            raise ValueError(f"keep is {keep!r}; expected an int, 1 or more")
         if every is not None and not (type(every) is int and every >= 1):
             raise ValueError(f"every is {every!r}; expected a number of steps, 1 or more")
         if not timeout_s > 0:
@@ -148,6 +149,7 @@ class Checkpoints:
         ):
             self._rank, self._size = dist.get_rank(), dist.get_world_size()
             self._write_group, self._ask_group = dist.new_group(), dist.new_group()
+        self._found = self._names() if self._rank == 0 else []  # of other runs, if they are later
         self._stager: Any = StateDictStager()  # torch's DefaultStager serves once up to torch 2.12
         self._writing: _Background | None = None
         atexit.register(self._waited_for)  # the end of the program does not cut a write off
@@ -206,7 +208,7 @@ class Checkpoints:
         if step != last_due:
             if not is_new:
                 return False
-            (begun,) = self._from_rank_0([self._newest_begun()])
+            (begun,) = self._from_rank_0([self._newest_begun(step)])
             if begun >= last_due:
                 return False
         word = self._agree(self._outcome()[0])
@@ -273,8 +275,16 @@ class Checkpoints:
             _log.warning("checkpoint of step %d is left out: one is still being written", step)
             return False
         is_known = self._knows(step, boundary)
+        snapshot: dict[str, Any] | Exception
+        try:
+            snapshot = self._snapshot(state_of(state))
+        except Exception as error:
+            if self._size == 1:
+                raise
+            snapshot = error  # the other ranks write already, and hear of it in the write
+        self._writing = _Background(self._write, step, snapshot, is_known)
+        self._writing.begin()  # known by now, so that Ctrl-C loses no write from sight
         self._last = step, boundary.step
-        self._writing = _Background(self._write, step, self._snapshot(state_of(state)), is_known)
         return True
 
     def load(self, state: MutableMapping[str, Any]) -> int | None:
@@ -394,14 +404,19 @@ class Checkpoints:
             for name, tensor in state.wholes().items()
             if isinstance(tensor, torch.Tensor)
         }
-        copies: Any = self._stager.stage(tensors)
+        try:
+            copies: Any = self._stager.stage(tensors)
+        except AssertionError:  # the memory of a tensor has another size than before
+            self._stager = StateDictStager()
+            copies = self._stager.stage(tensors)
         text = encode_manifest([], plain_of(state))
         own = key_of(None, self._rank)
         return {**copies, own: torch.frombuffer(bytearray(text), dtype=torch.uint8)}
 
-    def _write(self, step: int, snapshot: dict[str, Any], is_known: bool) -> None:
+    def _write(self, step: int, snapshot: dict[str, Any] | Exception, is_known: bool) -> None:
         """Runs on the thread: writes a whole checkpoint, or fails and leaves only a `.writing-`."""
         began = time.monotonic()
+        name = None
         try:
             name = self._begin(step, is_known)
             if name is None:
@@ -417,12 +432,16 @@ class Checkpoints:
                 )
         except BaseException as error:  # DCP's own is no Exception
             _log.error("checkpoint of step %d was not written: %s", step, error)
+            if name is not None and self._rank == 0:  # else it would count as begun
+                self._remove(self._folder / name)
             raise RuntimeError(f"the checkpoint of step {step} was not written: {error}") from error
 
-    def _write_files(self, path: Path, snapshot: dict[str, Any]) -> None:
+    def _write_files(self, path: Path, snapshot: dict[str, Any] | Exception) -> None:
         """Collective: each rank writes its files; DCP, for which each is alone, sees no group."""
         ranks = Ranks(self._write_group)
         try:
+            if isinstance(snapshot, Exception):
+                raise snapshot
             save_with_dcp(
                 snapshot,
                 storage_writer=Writer(path, ranks),
@@ -495,11 +514,12 @@ class Checkpoints:
         at = names.index(self._path(step).name) if self._path(step).name in names else 0
         for old in names[: max(0, at + 1 - self._keep)]:
             self._remove(self._folder / old)
-        if names[at + 1 :]:
+        later = [name for name in names[at + 1 :] if name in self._found]
+        if later:
             _log.warning(
                 "%s has checkpoints of later steps than %d, up to %s: load takes the latest one; a "
                 "run that begins anew needs a folder of its own",
-                *(self._folder, step, names[-1]),
+                *(self._folder, step, later[-1]),
             )
 
     def _remove(self, path: Path) -> None:
@@ -519,8 +539,8 @@ class Checkpoints:
             key=lambda name: int(name.removeprefix("step-")),
         )
 
-    def _newest_begun(self) -> int:
-        """Highest step with a checkpoint that exists or is being written; 0 without one."""
+    def _newest_begun(self, step: int) -> int:
+        """Highest step up to this one with a checkpoint, or one that is being written; 0: none."""
         if self._rank != 0:
             return 0
         try:
@@ -530,7 +550,8 @@ class Checkpoints:
             return REVISION_MAX  # the next one is written when it is due
         pattern = rf"(?:step-(\d+)|{re.escape(WRITING)}(\d+)-\w+)"
         matches = [match for name in found if (match := re.fullmatch(pattern, name))]
-        return max((int(match[1] or match[2]) for match in matches), default=0)
+        steps = [int(match[1] or match[2]) for match in matches]
+        return max((one for one in steps if one <= step), default=0)
 
     # -------------------------------------------------------------------------- reading
 
@@ -547,11 +568,8 @@ class Checkpoints:
         key = keys[None, own]
         text = load_tensors(self._reader(path), metadata, [key])[key]
         values = decode_manifest(text.numpy().tobytes()).values
-        wanted = {
-            name: wanted_of(metadata, key)
-            for (name, rank), key in keys.items()
-            if name is not None and rank == 0
-        }
+        tensors = {n for n, v in state.items() if isinstance(v, torch.Tensor)}
+        wanted = wanted_at(own, metadata, keys, lambda name: name in tensors or state.adopts(name))
         _compare(path, wanted, state, but_adopted=True)
         if missing := sorted(state.objects() - values.keys()):
             raise ValueError(
@@ -562,16 +580,14 @@ class Checkpoints:
         def replace() -> None:
             state.adopt_wholes(wanted)
             _compare(path, wanted, state)
-            drop_others, *sets = steps_to_plain(state, values)
+            drop_others, *sets = steps_to_plain(state, values, new)
             drop_others()
             for name, step in zip(values, sets, strict=True):
                 _set(path, name, step)
 
-        plain = plain_of(state)
-        new = sorted(n for n in plain.keys() - values.keys() if not state.adopts(n))
+        new = sorted(n for n in plain_of(state).keys() - values.keys() if not state.adopts(n))
         if new:
             _log.info("not in %s, and kept as it is: %s", path, ", ".join(map(repr, new)))
-            values |= {name: plain[name] for name in new}
         way_back = [state.keep(), *steps_to_plain(state, copy.deepcopy(plain_of(state)))]
         or_back(replace, way_back, INTERRUPTS_MAX)
         targets = {}
@@ -594,12 +610,18 @@ class _Background:
 
     def __init__(self, call: Callable[..., None], *arguments: Any) -> None:
         self.error: BaseException | None = None
+        self._word: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, args=(call, *arguments), name="pccl-checkpoint", daemon=True
         )
         self._thread.start()
 
+    def begin(self) -> None:
+        """Lets the call begin, which its owner knows by now; a second time it does nothing."""
+        self._word.put(None)
+
     def _run(self, call: Callable[..., None], *arguments: Any) -> None:
+        self._word.get()
         try:
             call(*arguments)
         except BaseException as error:
@@ -607,6 +629,7 @@ class _Background:
 
     def has_ended(self, timeout_s: float = 0.0) -> bool:
         """Whether the call has ended, for which this waits so long at most."""
+        self.begin()  # Ctrl-C may have come before
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

@@ -106,6 +106,7 @@ class ElasticRun:
         self._step_counted = False
         self._closures = 0  # that run now
         self._in_backward = False
+        self._passed: Boundary | None = None  # a boundary whose step has not been ended here yet
         self._error: Exception | None = None  # of a reduction in this backward
         self._sharded = _fsdp_modules(inner)
         self._sampler = next((p for p in state.values() if isinstance(p, ElasticSampler)), None)
@@ -176,12 +177,19 @@ class ElasticRun:
             self._count_step()
         for module in self._sharded:  # an evaluation may have left parameters gathered
             module.reshard()
-        self.boundary = self.group.refresh(self.state, timeout_s=timeout_s)
+        if self._passed is None:  # else Ctrl-C has ended the call that has passed it
+            try:
+                self._passed = self.group.refresh(self.state, timeout_s=timeout_s)
+            except PcclError as error:
+                self._passed = error.boundary
+                raise
+        self.boundary = self._passed
         self._settle(() if self.failed else _contributors(self.boundary))
         self._count_samples()
         saves = self._step_counted
         self._stepped.clear()
         self._step_counted = self._in_backward = False
+        self._passed = None
         if saves and self._checkpoints is not None:
             self._checkpoints.save_when_due(self.state, self.boundary)
         return self.boundary

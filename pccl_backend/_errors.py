@@ -25,11 +25,19 @@ The extension raises through BY_CODE; the codes are those of csrc/base/error.h, 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch.distributed import DistBackendError
+
+if TYPE_CHECKING:
+    from ._group import Boundary
 
 
 class PcclError(DistBackendError):
     """Something went wrong in the backend; the subclass says what a caller can do about it."""
+
+    boundary: Boundary | None = None
+    """The boundary that `refresh` had passed before it raised this error; None: it passed none."""
 
 
 class PeerLostError(PcclError):

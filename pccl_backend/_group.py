@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _events, _eviction, _extension, _making, _rank_tables, _rendezvous, _simulated
 from ._config import NAME, ON_LOSS, Options, Replica, parse_url
-from ._errors import GroupClosedError, MismatchError
+from ._errors import GroupClosedError, MismatchError, PcclError
 from ._register import register
 from ._session import talk as _talk
 from ._state import Exchange, RunMovedOnError, Snapshot, SourceFailedError, revision_of
@@ -295,7 +295,11 @@ class ElasticGroup:
         event = self._converse(kind, shared, _talk.before["step"], began, timeout_s)
         boundary = self._finished(event, shared, _talk.before, time.monotonic() - began)
         _talk.end()  # until here a call that Ctrl-C has ended is taken up by the next one
-        module.raise_late_failure()
+        try:
+            module.raise_late_failure()
+        except PcclError as error:
+            error.boundary = boundary
+            raise
         return boundary
 
     def _converse(

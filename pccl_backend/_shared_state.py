@@ -59,7 +59,7 @@ class State(MutableMapping[str, Any]):
         return lambda: None
 
     def objects(self) -> set[str]:
-        """Names of the parts that give one plain value: schedulers, scalers, samplers."""
+        """Names of the values without which a part is not whole: one of each object."""
         return set()
 
     def wholes(self) -> dict[str, Any]:
@@ -176,10 +176,14 @@ class SharedState(State):
         return self._flat().items()
 
     def objects(self) -> set[str]:
-        """Names of the parts that give one plain value: schedulers, scalers, samplers."""
-        none = (nn.Module, torch.optim.Optimizer, torch.Tensor)
+        """Names of the values without which a part is not whole: one of each object.
+
+        Schedulers, scalers and samplers give one plain value each. Of an optimizer, whose tensors
+        may be missing, it is that of its options.
+        """
+        none = (nn.Module, torch.Tensor)
         return {
-            name
+            f"{name}.groups" if isinstance(part, torch.optim.Optimizer) else name
             for name, part in self._parts.items()
             if isinstance(part, Stateful) and not isinstance(part, none)
         }

@@ -14,7 +14,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -306,16 +306,17 @@ def replace_plain(mapping: MutableMapping[str, Any], values: dict[str, Any]) -> 
 
 
 def steps_to_plain(
-    mapping: MutableMapping[str, Any], values: dict[str, Any]
+    mapping: MutableMapping[str, Any], values: dict[str, Any], kept: Collection[str] = ()
 ) -> list[Callable[[], None]]:
     """`replace_plain` as steps, so that a failing step stops no other.
 
-    The first step drops the values of other names; each of the rest sets one value, in their order.
+    The first step drops the values of other names, but those of `kept`; each of the rest sets one
+    value, in their order.
     """
 
     def drop_others() -> None:
         for name in plain_of(mapping):
-            if name not in values:
+            if name not in values and name not in kept:
                 del mapping[name]
 
     sets = [functools.partial(mapping.__setitem__, name, values[name]) for name in values]

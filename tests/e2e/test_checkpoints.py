@@ -217,6 +217,28 @@ def write_shard(index: int, folder: str) -> None:
     odd.close()
 
 
+def own_tensors(index: int, folder: str) -> None:
+    """Two ranks whose tensors have other names, and other shapes; then one rank alone reads."""
+    import pccl_backend as pccl
+
+    fixed_group(index, 2, f"{folder}/meet")
+
+    def state(value: float, step: int) -> dict[str, Any]:
+        uneven, stage = torch.full((3 - index,), value), torch.full((2,), value)
+        return {"step": step, "uneven": uneven, f"stage{index}": stage}
+
+    checkpoints = pccl.Checkpoints(f"{folder}/kept")
+    checkpoints.save_end(state(1.0 + index, 5), WRITER)
+    back = state(0.0, 0)
+    step = checkpoints.load(back)
+    checkpoints.close()
+    say(step=step, uneven=back["uneven"].tolist(), stage=back[f"stage{index}"].tolist())
+    dist.destroy_process_group()
+    if index == 0:
+        with pytest.raises(ValueError, match=r"only rank 1 has 'stage1'; expected a replica of 2"):
+            pccl.Checkpoints(f"{folder}/kept").load(state(0.0, 0))
+
+
 def fails_once(index: int, folder: str) -> None:
     """Two ranks of a replica, of which one cannot write its file the first time."""
     import pccl_backend as pccl
@@ -499,6 +521,14 @@ def test_the_end_of_a_loop_by_hand_is_saved_where_a_write_is_slow_or_its_writer_
     ends = [line for peer in peers for line in peer.lines if line["did"] == "end"]
     assert len(ends) == (2 if trouble == "slow" else 1), peers[0].log() + peers[1].log()
     assert f"step-{steps}" in names(folder)
+
+
+def test_ranks_whose_tensors_differ_in_name_and_shape_get_their_own_back(
+    run_peers: Run, tmp_path: Path
+) -> None:
+    first, second = [peer.finish()[0] for peer in run_peers(own_tensors, 2, str(tmp_path))]
+    assert first == {"step": 5, "uneven": [1.0] * 3, "stage": [1.0] * 2}
+    assert second == {"step": 5, "uneven": [2.0] * 2, "stage": [2.0] * 2}
 
 
 def test_names_with_at_signs_come_back_at_both_ranks_and_both_refuse_what_one_does(

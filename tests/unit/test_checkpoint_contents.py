@@ -262,3 +262,55 @@ def test_a_new_checkpoint_stays_beside_those_of_later_steps_of_another_run(
     assert "has checkpoints of later steps than 3, up to step-9: load takes" in caplog.text
     save(Checkpoints(tmp_path, keep=1), 4)
     assert names(tmp_path) == ["step-4", "step-8", "step-9"]
+
+
+class Counting(nn.Module):
+    """A module whose extra state is the dict that it fills itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.counts = {"seen": 7}
+
+    def get_extra_state(self) -> dict[str, int]:
+        return self.counts
+
+    def set_extra_state(self, values: dict[str, int]) -> None:
+        self.counts.clear()
+        self.counts.update(values)
+
+
+def test_a_value_that_is_kept_is_not_set(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save_end({"step": 3, "model.weight": torch.zeros(2)}, boundary(step=1))
+    model = Counting()
+    assert checkpoints.load(SharedState(step=0, model=model)) == 3
+    assert (model.counts, model.weight.tolist()) == ({"seen": 7}, [0, 0])
+    checkpoints.close()
+
+
+def test_an_optimizer_that_is_not_in_the_checkpoint_is_refused_and_keeps_its_state(
+    tmp_path: Path,
+) -> None:
+    model = nn.Linear(2, 1)
+    second = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    model(torch.ones(1, 2)).sum().backward()
+    second.step()
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save_end(SharedState(step=3, model=model), boundary(step=1))
+    with pytest.raises(ValueError, match=r"state\['second.groups'\] is not in"):
+        checkpoints.load(SharedState(step=0, model=model, second=second))
+    assert all("momentum_buffer" in one for one in second.state.values())
+    checkpoints.close()
+
+
+def test_a_tensor_whose_memory_has_grown_is_saved(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    state: dict[str, Any] = {"step": 1, "w": torch.ones(2)}
+    checkpoints.save_end(state, boundary(step=1))
+    state["step"], state["w"] = 2, state["w"].resize_(5).fill_(3.0)
+    checkpoints.save_end(state, boundary(step=2))
+    back = {"step": 0, "w": torch.zeros(5)}
+    assert checkpoints.load(back) == 2
+    assert back["w"].tolist() == [3] * 5  # type: ignore[attr-defined]
+    checkpoints.close()

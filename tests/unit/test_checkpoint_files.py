@@ -326,8 +326,9 @@ def test_a_mapping_of_tensors_will_do(tmp_path: Path) -> None:
 
 
 def test_one_at_least_is_kept_and_steps_are_counted_from_one(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keep is 0"):
-        Checkpoints(tmp_path, keep=0)
+    for keep in (0, 2.0):
+        with pytest.raises(ValueError, match=f"keep is {keep}; expected an int, 1 or more"):
+            Checkpoints(tmp_path, keep=keep)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout_s is 0; expected seconds above 0"):
         Checkpoints(tmp_path, timeout_s=0)
     for wrong in (0, 2.5, True):
@@ -455,3 +456,53 @@ def test_who_fails_tells_the_end_of_a_long_text_where_the_cause_stands() -> None
     assert told[0][0] == "failed"
     assert told[0][1].endswith("No space left on device")
     assert len(told[0][1]) == 1001
+
+
+def test_ctrl_c_before_a_write_has_begun_loses_it_not_from_sight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+
+    def interrupted(_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_checkpoints._Background, "begin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save({"step": 1, "w": torch.ones(2)}, boundary(step=1))
+    assert names(tmp_path) == []
+    checkpoints.close()
+    assert names(tmp_path) == ["step-1"]
+
+
+def test_a_write_that_has_failed_leaves_nothing_and_the_next_writer_saves_what_is_overdue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    state = {"step": 100, "w": torch.ones(2)}
+    first, second = (Checkpoints(tmp_path, every=50) for _ in range(2))
+    monkeypatch.setattr(_checkpoint_files.Writer, "write_data", full)
+    assert first.save_when_due(state, boundary(step=1))
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        first.close()
+    assert names(tmp_path) == []
+    monkeypatch.undo()
+    (tmp_path / "step-5000").mkdir()  # of another run
+    state["step"] = 102
+    assert second.save_when_due(state, boundary(step=3))
+    second.close()
+    assert names(tmp_path) == ["step-102", "step-5000"]
+
+
+def test_a_late_writer_warns_of_no_other_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    late, next_one = Checkpoints(tmp_path), Checkpoints(tmp_path)
+    next_one.save_end({"step": 2, "w": torch.ones(2)}, boundary(step=2))
+    late.save_end({"step": 1, "w": torch.ones(2)}, boundary(step=1))
+    assert names(tmp_path) == ["step-1", "step-2"]
+    assert "later steps" not in caplog.text
+    late.close()
+    next_one.close()

@@ -17,6 +17,7 @@ from pccl_backend import (
     ElasticSampler,
     GroupClosedError,
     LeftRun,
+    PcclError,
     _checkpoints,
     ddp_kwargs,
 )
@@ -259,6 +260,39 @@ def test_a_boundary_that_is_interrupted_counts_its_step_once() -> None:
     loop.group.fails = None
     loop.run.meet()
     assert (loop.run.state["step"], loop.run.boundary.step, mine.steps) == (1, 2, 1)
+
+
+def test_a_boundary_that_was_passed_is_not_passed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = sampler()
+    loop = Loop(FakeGroup(size=1), sampler=mine)
+    batches = mine.batches()
+    for _ in range(4):
+        next(batches)
+    loop.step()
+
+    def interrupted(_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ElasticRun, "_count_samples", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run.meet()
+    loop.run.meet()
+    assert (loop.group.step, loop.run.state["step"], loop.run.boundary.step) == (2, 1, 2)
+    assert mine.steps == 1
+
+
+def test_an_error_that_comes_after_the_boundary_passes_it_no_second_time() -> None:
+    loop = Loop(FakeGroup())
+    loop.step()
+    error = PcclError("an operation on device tensors has failed after its wait()")
+    error.boundary = loop.group.refresh(loop.run.state)  # before it raises
+    loop.group.fails = error
+    with pytest.raises(PcclError, match="after its wait"):
+        loop.run.meet()
+    loop.group.fails = None
+    loop.step()
+    assert (loop.group.step, loop.run.boundary.step, loop.run.state["step"]) == (2, 2, 2)
 
 
 def test_who_leaves_at_once_in_the_middle_of_a_step_ends_in_good_order() -> None:
