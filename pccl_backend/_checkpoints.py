@@ -17,11 +17,9 @@ import copy
 import errno
 import logging
 import os
-import queue
 import re
 import secrets
 import shutil
-import threading
 import time
 import warnings
 from collections.abc import Callable, MutableMapping
@@ -36,6 +34,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_with_dcp
 
 from . import _rank_tables
+from ._background import Background
 from ._checkpoint_files import (
     Planner,
     Ranks,
@@ -151,7 +150,7 @@ class Checkpoints:
             self._write_group, self._ask_group = dist.new_group(), dist.new_group()
         self._found = self._names() if self._rank == 0 else []  # of other runs, if they are later
         self._stager: Any = StateDictStager()  # torch's DefaultStager serves once up to torch 2.12
-        self._writing: _Background | None = None
+        self._writing: Background | None = None
         atexit.register(self._waited_for)  # the end of the program does not cut a write off
 
     def save(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
@@ -214,7 +213,12 @@ class Checkpoints:
         word = self._agree(self._outcome()[0])
         while word == FAILED:  # at another rank it may still be going on, and fail later
             word = self._agree(self._outcome()[0])
-        return self._begin_write(state, boundary, word)
+        try:
+            return self._begin_write(state, boundary, word)
+        except BaseException:  # Ctrl-C, or no memory: overdue at the next boundary
+            if self._size == 1:
+                self._was_writer = False
+            raise
 
     def save_end(
         self, state: MutableMapping[str, Any], boundary: Boundary, *, may_fail: bool = False
@@ -282,7 +286,7 @@ class Checkpoints:
             if self._size == 1:
                 raise
             snapshot = error  # the other ranks write already, and hear of it in the write
-        self._writing = _Background(self._write, step, snapshot, is_known)
+        self._writing = Background(self._write, step, snapshot, is_known)
         self._writing.begin()  # known by now, so that Ctrl-C loses no write from sight
         self._last = step, boundary.step
         return True
@@ -384,7 +388,7 @@ class Checkpoints:
         """The highest state of all ranks, so that all begin a write or all leave it out."""
         if self._ask_group is None:
             return word
-        highest = torch.tensor([word])
+        highest = torch.tensor([word], device="cpu")
         dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=self._ask_group)
         return int(highest.item())
 
@@ -598,40 +602,6 @@ class Checkpoints:
 
     def _reader(self, path: Path) -> Reader:
         return Reader(path, unpickle=self._unpickle)
-
-
-class _Background:
-    """A call in a thread of its own, which does not keep the program from its end.
-
-    The call has ended when its thread has. A thread that is inside torch while the interpreter
-    ends, if only to free a tensor, aborts the process ("terminate called without an active
-    exception").
-    """
-
-    def __init__(self, call: Callable[..., None], *arguments: Any) -> None:
-        self.error: BaseException | None = None
-        self._word: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=self._run, args=(call, *arguments), name="pccl-checkpoint", daemon=True
-        )
-        self._thread.start()
-
-    def begin(self) -> None:
-        """Lets the call begin, which its owner knows by now; a second time it does nothing."""
-        self._word.put(None)
-
-    def _run(self, call: Callable[..., None], *arguments: Any) -> None:
-        self._word.get()
-        try:
-            call(*arguments)
-        except BaseException as error:
-            self.error = error
-
-    def has_ended(self, timeout_s: float = 0.0) -> bool:
-        """Whether the call has ended, for which this waits so long at most."""
-        self.begin()  # Ctrl-C may have come before
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
 
 def _failed(error: BaseException | None) -> RuntimeError:

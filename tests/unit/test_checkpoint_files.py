@@ -18,6 +18,7 @@ from conftest import ROOT
 from torch import nn
 
 from pccl_backend import Boundary, Checkpoints, SharedState, _checkpoint_files, _checkpoints
+from pccl_backend._background import Background
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -188,7 +189,7 @@ def test_a_write_has_ended_when_its_thread_has_let_go_of_the_memory(tmp_path: Pa
     def call(_: Slow) -> None:
         begins.wait(60)
 
-    background = _checkpoints._Background(call, Slow())
+    background = Background(call, Slow())
     begins.set()
     assert not background.has_ended(0.5)
     ends.set()
@@ -467,7 +468,7 @@ def test_ctrl_c_before_a_write_has_begun_loses_it_not_from_sight(
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_checkpoints._Background, "begin", interrupted)
+    monkeypatch.setattr(Background, "begin", interrupted)
     with pytest.raises(KeyboardInterrupt):
         checkpoints.save({"step": 1, "w": torch.ones(2)}, boundary(step=1))
     assert names(tmp_path) == []
@@ -506,3 +507,22 @@ def test_a_late_writer_warns_of_no_other_run(
     assert "later steps" not in caplog.text
     late.close()
     next_one.close()
+
+
+def test_a_due_checkpoint_that_ctrl_c_has_stopped_is_saved_at_the_next_boundary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, every=50)
+    state = {"step": 100, "w": torch.ones(2)}
+
+    def interrupted(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoints, "_snapshot", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save_when_due(state, boundary(step=1))
+    state["step"] = 101
+    assert checkpoints.save_when_due(state, boundary(step=2))
+    checkpoints.close()
+    assert names(tmp_path) == ["step-101"]
