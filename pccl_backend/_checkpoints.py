@@ -148,7 +148,7 @@ class Checkpoints:
         ):
             self._rank, self._size = dist.get_rank(), dist.get_world_size()
             self._write_group, self._ask_group = dist.new_group(), dist.new_group()
-        self._found = self._names() if self._rank == 0 else []  # of other runs, if they are later
+        self._found = self._found_by_rank_0(self._names)  # of other runs, if they are later
         self._stager: Any = StateDictStager()  # torch's DefaultStager serves once up to torch 2.12
         self._writing: Background | None = None
         atexit.register(self._waited_for)  # the end of the program does not cut a write off
@@ -207,8 +207,7 @@ class Checkpoints:
         if step != last_due:
             if not is_new:
                 return False
-            (begun,) = self._from_rank_0([self._newest_begun(step)])
-            if begun >= last_due:
+            if self._found_by_rank_0(lambda: self._newest_begun(step)) >= last_due:
                 return False
         word = self._agree(self._outcome()[0])
         while word == FAILED:  # at another rank it may still be going on, and fail later
@@ -249,7 +248,7 @@ class Checkpoints:
         for attempt in range(2):  # a write that was under way may be the one of this step
             word, error = self._waited_for()
             word = self._agree(word)
-            (is_there,) = self._from_rank_0([self._path(step).exists()])
+            is_there = self._found_by_rank_0(self._path(step).exists)
             if is_there:
                 if attempt == 0:
                     self._say_there(step, self._knows(step, boundary))
@@ -315,10 +314,10 @@ class Checkpoints:
         _step_of(state)
         failed: tuple[str, BaseException | None] | None = None
         while True:
-            names = self._names()
-            (name,) = self._from_rank_0([names[-1] if names else None])
-            if name is None:
+            newest = self._found_by_rank_0(lambda: self._names()[-1:])
+            if not newest:
                 return None
+            (name,) = newest
             if failed is not None and failed[0] == name:
                 text = f"the checkpoint {self._folder / name} cannot be read: {failed[1]}"
                 raise RuntimeError(text) from failed[1]
@@ -392,9 +391,18 @@ class Checkpoints:
         dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=self._ask_group)
         return int(highest.item())
 
-    def _from_rank_0(self, what: list[Any], *, writing: bool = False) -> list[Any]:
-        group = self._write_group if writing else self._ask_group
-        return from_rank_0(what, group)
+    def _found_by_rank_0(self, look: Callable[[], Any], *, writing: bool = False) -> Any:
+        """What rank 0 finds in the folder; all ranks raise its OSError."""
+        said: list[Any] = [None, ""]
+        if self._rank == 0:
+            try:
+                said[0] = look()
+            except OSError as error:
+                said[1] = str(error) or repr(error)
+        found, error_text = from_rank_0(said, self._write_group if writing else self._ask_group)
+        if error_text:
+            raise OSError(error_text)
+        return found
 
     # -------------------------------------------------------------------------- writing
 
@@ -458,16 +466,9 @@ class Checkpoints:
 
     def _begin(self, step: int, is_known: bool) -> str | None:
         """Makes the folder to write in, at rank 0; its name, None if the checkpoint is there."""
-        word: list[Any] = [None, ""]
-        if self._rank == 0:
-            try:
-                word[0] = self._make_folder(step, is_known)
-            except OSError as error:
-                word[1] = str(error)
-        name, error_text = self._from_rank_0(word, writing=True)
-        if error_text:
-            raise OSError(error_text)
-        made: str | None = name
+        made: str | None = self._found_by_rank_0(
+            lambda: self._make_folder(step, is_known), writing=True
+        )
         return made
 
     def _make_folder(self, step: int, is_known: bool) -> str | None:
@@ -545,8 +546,6 @@ class Checkpoints:
 
     def _newest_begun(self, step: int) -> int:
         """Highest step up to this one with a checkpoint, or one that is being written; 0: none."""
-        if self._rank != 0:
-            return 0
         try:
             found = [path.name for path in self._folder.iterdir()]
         except OSError as error:

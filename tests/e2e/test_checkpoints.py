@@ -232,6 +232,16 @@ def own_tensors(index: int, folder: str) -> None:
     back = state(0.0, 0)
     step = checkpoints.load(back)
     checkpoints.close()
+    broken: Any = pccl.Checkpoints(f"{folder}/kept")
+    if index == 0:
+
+        def names() -> list[str]:
+            raise OSError("stale file handle")
+
+        broken._names = names
+    with pytest.raises(OSError, match="stale file handle"):  # at both
+        broken.load(back)
+    broken.close()
     say(step=step, uneven=back["uneven"].tolist(), stage=back[f"stage{index}"].tolist())
     dist.destroy_process_group()
     if index == 0:
