@@ -20,8 +20,9 @@ class Background:
         self._word: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._errors: list[BaseException] = []
         what = (self._word, self._errors, call, *arguments)
-        self._thread = threading.Thread(target=self._run, args=what, daemon=True)
-        self._thread.name = "pccl-checkpoint"
+        self._thread = threading.Thread(
+            target=self._run, args=what, name="pccl-checkpoint", daemon=True
+        )
         self._thread.start()
 
     def __del__(self) -> None:

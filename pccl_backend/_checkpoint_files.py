@@ -414,7 +414,7 @@ def check_alike(
     """Checks that all ranks have written the same of all that is no DTensor.
 
     Raises:
-        ValueError: A value differs among them, and cannot be divided anew.
+        ValueError: A value differs among them, or only some have it: it cannot be divided anew.
     """
     what = f"{reader.path} was written by {writers} ranks and this replica has {readers}"
     for name, rank in keys:

@@ -120,8 +120,8 @@ class Checkpoints:
                 index is a pickle: whoever can write to the folder runs code in this process.
 
         Raises:
-            ValueError: `every` or `keep` is less than 1, or `timeout_s` is not above 0.
-            OSError: The folder cannot be made.
+            ValueError: `every` or `keep` is no int or less than 1, or `timeout_s` is not above 0.
+            OSError: The folder cannot be made, or rank 0 cannot read it.
         """
         if type(keep) is not int or keep < 1:
             raise ValueError(f"keep is {keep!r}; expected an int, 1 or more")
@@ -309,6 +309,7 @@ class Checkpoints:
                 ranks differs, and a value that is no DTensor was not the same at all ranks. Tensors
                 and plain values are unchanged. The other ranks of the replica raise too, and may
                 hold the checkpoint.
+            OSError: Rank 0 of the replica cannot read the folder. `state` is unchanged.
             RuntimeError: The checkpoint cannot be read. `state` may hold a part of it.
         """
         _step_of(state)
@@ -426,7 +427,7 @@ class Checkpoints:
         return {**copies, own: torch.frombuffer(bytearray(text), dtype=torch.uint8)}
 
     def _write(self, step: int, snapshot: dict[str, Any] | Exception, is_known: bool) -> None:
-        """Runs on the thread: writes a whole checkpoint, or fails and leaves only a `.writing-`."""
+        """Runs on the thread: writes a whole checkpoint, or fails and leaves nothing."""
         began = time.monotonic()
         name = None
         try:
@@ -516,11 +517,10 @@ class Checkpoints:
             self._remove(path)  # another writer was faster, with the same state
         sync(self._folder)
         names = self._names()
-        at = names.index(self._path(step).name) if self._path(step).name in names else 0
-        for old in names[: max(0, at + 1 - self._keep)]:
+        ours = [name for name in names if _number(name) <= step]
+        for old in ours[: -self._keep]:
             self._remove(self._folder / old)
-        later = [name for name in names[at + 1 :] if name in self._found]
-        if later:
+        if later := [name for name in names[len(ours) :] if name in self._found]:
             _log.warning(
                 "%s has checkpoints of later steps than %d, up to %s: load takes the latest one; a "
                 "run that begins anew needs a folder of its own",
@@ -541,7 +541,7 @@ class Checkpoints:
         found = [path.name for path in self._folder.iterdir()]
         return sorted(
             (name for name in found if re.fullmatch(r"step-\d+", name)),
-            key=lambda name: int(name.removeprefix("step-")),
+            key=_number,
         )
 
     def _newest_begun(self, step: int) -> int:
@@ -608,6 +608,11 @@ def _failed(error: BaseException | None) -> RuntimeError:
     failure = RuntimeError(f"{text}; the older ones are unchanged")
     failure.__cause__ = error
     return failure
+
+
+def _number(name: str) -> int:
+    """Of a whole checkpoint's name."""
+    return int(name.removeprefix("step-"))
 
 
 def _step_of(state: MutableMapping[str, Any]) -> int:

@@ -105,7 +105,7 @@ def test_checkpoints_by_hand(desk: Desk) -> None:
     )
     run.ends()
     assert run.text().count("ended\n") == 2
-    assert run.text().count("0 0.5 2") == 1, "one member logs"
+    assert run.text().count("0 0.5 2\n") == 1, "one member logs"
     assert (desk.folder / "checkpoints" / "step-100").is_dir()
 
 

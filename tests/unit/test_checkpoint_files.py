@@ -459,16 +459,21 @@ def test_who_fails_tells_the_end_of_a_long_text_where_the_cause_stands() -> None
     assert len(told[0][1]) == 1001
 
 
+def ctrl_c_in(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:
+    """Ctrl-C comes as the next call of this method begins, and does so once."""
+
+    def interrupted(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, method, interrupted)
+
+
 def test_ctrl_c_before_a_write_has_begun_loses_it_not_from_sight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = Checkpoints(tmp_path)
-
-    def interrupted(_: Any) -> None:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Background, "begin", interrupted)
+    ctrl_c_in(monkeypatch, Background, "begin")
     with pytest.raises(KeyboardInterrupt):
         checkpoints.save({"step": 1, "w": torch.ones(2)}, boundary(step=1))
     assert names(tmp_path) == []
@@ -514,12 +519,7 @@ def test_a_due_checkpoint_that_ctrl_c_has_stopped_is_saved_at_the_next_boundary(
 ) -> None:
     checkpoints = Checkpoints(tmp_path, every=50)
     state = {"step": 100, "w": torch.ones(2)}
-
-    def interrupted(*_: Any) -> None:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Checkpoints, "_snapshot", interrupted)
+    ctrl_c_in(monkeypatch, Checkpoints, "_snapshot")
     with pytest.raises(KeyboardInterrupt):
         checkpoints.save_when_due(state, boundary(step=1))
     state["step"] = 101

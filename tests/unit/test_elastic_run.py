@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_checkpoint_files import ctrl_c_in
 from torch import nn
 
 import pccl_backend
@@ -246,13 +247,19 @@ def test_what_is_read_after_the_optimizer_is_of_its_step() -> None:
     assert read == [(1, 8, 8), (2, 4, 12), (3, 8, 20)]
 
 
-def test_a_boundary_that_is_interrupted_counts_its_step_once() -> None:
+def a_loop_after_its_first_step() -> tuple[ElasticSampler, Loop]:
+    """Its boundary is still to be passed."""
     mine = sampler()
     loop = Loop(FakeGroup(size=1), sampler=mine)
     batches = mine.batches()
     for _ in range(4):
         next(batches)
     loop.step()
+    return mine, loop
+
+
+def test_a_boundary_that_is_interrupted_counts_its_step_once() -> None:
+    mine, loop = a_loop_after_its_first_step()
     loop.group.fails = RuntimeError("interrupted")
     for _ in range(2):
         with pytest.raises(RuntimeError, match="interrupted"):
@@ -263,18 +270,8 @@ def test_a_boundary_that_is_interrupted_counts_its_step_once() -> None:
 
 
 def test_a_boundary_that_was_passed_is_not_passed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = sampler()
-    loop = Loop(FakeGroup(size=1), sampler=mine)
-    batches = mine.batches()
-    for _ in range(4):
-        next(batches)
-    loop.step()
-
-    def interrupted(_: Any) -> None:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ElasticRun, "_count_samples", interrupted)
+    mine, loop = a_loop_after_its_first_step()
+    ctrl_c_in(monkeypatch, ElasticRun, "_count_samples")
     with pytest.raises(KeyboardInterrupt):
         loop.run.meet()
     loop.run.meet()
