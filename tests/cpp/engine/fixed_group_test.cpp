@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "engines.h"
+#include "mute.h"
 
 namespace pccl::testing {
 namespace {
@@ -343,10 +344,11 @@ TEST(FixedGroup, who_leaves_in_good_order_while_others_still_connect_is_not_take
   const std::vector<std::shared_ptr<Engine>> engines = make_engines(3);
   const std::vector<Handle> handles = handles_of(engines);
   const GroupId id{7};
+  const Mute mute;  // which refuses nobody: neither gives up before rank 0 has left
   std::vector<std::shared_ptr<Ticket>> made;
   for (std::size_t r = 0; r < 3; ++r) {
     std::vector<Handle> seen = handles;  // 1 and 2 do not reach each other
-    if (r > 0) seen[3 - r].addresses = {"127.0.0.1:1"};
+    if (r > 0) seen[3 - r].addresses = {mute.address()};
     made.push_back(
         engines[r]->configure_fixed(id, "world", seen, static_cast<std::int32_t>(r), 3000));
   }

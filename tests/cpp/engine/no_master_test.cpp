@@ -1,6 +1,5 @@
 // What a peer says that joins where no master is, or something else: each address is named with
 // what was seen there.
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <functional>
 
 #include "engines.h"
+#include "mute.h"
 #include "transport/entrance.h"
 #include "transport/handshake.h"
 
@@ -18,40 +18,30 @@ namespace {
 /// Listens on loopback and treats who connects as a test says; keeps the connections.
 class Stranger {
  public:
-  explicit Stranger(std::function<void(int)> greet)
-      : greet_(std::move(greet)), listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof at;
-    EXPECT_EQ(::bind(listener_, reinterpret_cast<const sockaddr*>(&at), size), 0);
-    EXPECT_EQ(::listen(listener_, 64), 0);
-    EXPECT_EQ(::getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &size), 0);
-    address = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  explicit Stranger(std::function<void(int)> greet) : greet_(std::move(greet)) {
     thread_ = std::thread([this] { serve(); });
   }
   ~Stranger() {
     ends_ = true;
     thread_.join();
     for (const int fd : kept_) ::close(fd);
-    ::close(listener_);
   }
   Stranger(const Stranger&) = delete;
   Stranger& operator=(const Stranger&) = delete;
-  std::string address;
+  [[nodiscard]] const std::string& address() const { return listener_.address(); }
 
  private:
   void serve() {
     while (!ends_) {
-      pollfd waits{listener_, POLLIN, 0};
+      pollfd waits{listener_.fd(), POLLIN, 0};
       if (::poll(&waits, 1, 20) <= 0) continue;
-      kept_.push_back(::accept(listener_, nullptr, nullptr));
+      kept_.push_back(::accept(listener_.fd(), nullptr, nullptr));
       greet_(kept_.back());
     }
   }
 
+  const Mute listener_;
   std::function<void(int)> greet_;
-  int listener_;
   std::vector<int> kept_;
   std::atomic<bool> ends_ = false;
   std::thread thread_;
@@ -109,21 +99,21 @@ TEST(NoMaster, whatever_answers_in_its_place_is_named_with_what_it_did) {
   const auto peer = make_engines(1);
   const std::string lane = peer[0]->handle("127.0.0.1").addresses.at(0);
 
-  Joining to_web({web.address});
-  Joining to_silent({silent.address});
-  Joining to_closes({closes.address});
-  Joining to_newer({newer.address});
-  Joining to_mute({mute.address});
+  Joining to_web({web.address()});
+  Joining to_silent({silent.address()});
+  Joining to_closes({closes.address()});
+  Joining to_newer({newer.address()});
+  Joining to_mute({mute.address()});
   Joining to_peer({lane});
-  Joining to_several({"127.0.0.1:1", newer.address, mute.address});
+  Joining to_several({"127.0.0.1:1", newer.address(), mute.address()});
   const std::string ours = ", this process " + std::to_string(kProtocolVersion);
   const std::string theirs =
       "it speaks protocol version " + std::to_string(kProtocolVersion + 1) + ours;
-  to_web.expect(ErrorCode::refused, {web.address, "another program listens there"});
-  to_silent.expect(ErrorCode::unreachable, {silent.address, "connected, but no answer"});
-  to_closes.expect(ErrorCode::unreachable, {closes.address, "clos"});
-  to_newer.expect(ErrorCode::refused, {newer.address, theirs});
-  to_mute.expect(ErrorCode::unreachable, {mute.address, "connected, but no answer to hello"});
+  to_web.expect(ErrorCode::refused, {web.address(), "another program listens there"});
+  to_silent.expect(ErrorCode::unreachable, {silent.address(), "connected, but no answer"});
+  to_closes.expect(ErrorCode::unreachable, {closes.address(), "clos"});
+  to_newer.expect(ErrorCode::refused, {newer.address(), theirs});
+  to_mute.expect(ErrorCode::unreachable, {mute.address(), "connected, but no answer to hello"});
   to_peer.expect(ErrorCode::refused, {lane, "a pccl peer answers there, not a master"});
   to_several.expect(ErrorCode::unreachable,
                     {"127.0.0.1:1: connection refused", theirs, "no answer to hello"});

@@ -1,16 +1,13 @@
 // Every call of an engine that can wait, ended from outside by every cause: the table says which
 // error its caller gets, or why that cause cannot come. No call may wait for its own end only.
 // Ctrl-C, fork and what else needs Python are in tests/e2e/test_waits.py.
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <future>
 #include <list>
 #include <map>
 
 #include "elastic_run.h"
 #include "engine/elastic_group.h"
+#include "mute.h"
 
 namespace pccl::testing {
 namespace {
@@ -200,30 +197,6 @@ const char* name_of(Cause cause) {
       {Cause::timed_out, "timed_out"}};
   return names.at(cause);
 }
-
-/// Accepts connections (the kernel does) and says nothing.
-class Mute {
- public:
-  Mute() : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* raw = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(fd_, raw, size), 0);
-    EXPECT_EQ(::listen(fd_, 8), 0);
-    EXPECT_EQ(::getsockname(fd_, raw, &size), 0);
-    address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-  }
-  ~Mute() { ::close(fd_); }
-  Mute(const Mute&) = delete;
-  Mute& operator=(const Mute&) = delete;
-  [[nodiscard]] const std::string& address() const { return address_; }
-
- private:
-  int fd_;
-  std::string address_;
-};
 
 /// One engine with a call that waits, and the others that it waits for.
 class Scene {
