@@ -49,6 +49,16 @@ inline constexpr std::size_t kSmallSegmentBytesMax = 64U
 inline constexpr std::size_t kSliceBytes = 64U << 10;        // of a segment over a long line
 // Segments of one link of which some slices have arrived: as many as slow lanes can hold up.
 inline constexpr std::size_t kSlicedSegmentsMax = 16384;
+// The area of a process, which the other processes of its machine read: in slots of one segment
+// each. Pages are taken as slots are. An all-reduce has so many segments of each part under way.
+inline constexpr std::size_t kAreaSlotBytes = 128U << 10;
+inline constexpr std::uint32_t kAreaSlots = 128;
+inline constexpr std::uint32_t kAreaDepth = 3;
+// More ranks than that do not go through areas: each of them holds kAreaDepth slots for each rank.
+inline constexpr std::uint32_t kAreaRanksMax = 16;
+// Of an all-reduce that goes through areas, by rank. The parts of a smaller one stay in the caches,
+// and take fewer messages in a ring.
+inline constexpr std::size_t kAreaBytesMinPerRank = 2U << 20;
 // A quantised all-reduce codes half a segment of float32 values at a time, and has this many under
 // way at once, over all ranks that add; with its scratch memory twice as many codes.
 inline constexpr std::size_t kQuantisedChunkValues = 1U << 17;

@@ -21,6 +21,7 @@ struct Lines {
   std::uint32_t mbit_per_s = 0;    // of the slowest link between two
   Sites sites = {};                // of these ranks, in the order of the ring
   std::uint32_t near_us = 0;       // between two neighbours of one site, in the mean
+  bool local = false;              // all links stay on one machine, and need no network
   bool operator==(const Lines&) const = default;
 
   static void fields(auto& self, auto&& visit) {
@@ -29,6 +30,7 @@ struct Lines {
     visit("mbit_per_s", self.mbit_per_s);
     visit("sites", self.sites, kMembersMax);
     visit("near_us", self.near_us);
+    visit("local", self.local);
   }
 };
 

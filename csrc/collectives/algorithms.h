@@ -18,6 +18,9 @@ namespace pccl {
 [[nodiscard]] Schedule exchange_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule direct_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule ring_all_reduce(const CollectiveArgs& args);
+/// In segments of so many bytes, which fit into a slot.
+[[nodiscard]] Schedule area_all_reduce(const CollectiveArgs& args,
+                                       std::uint64_t segment_bytes = kAreaSlotBytes);
 /// Needs `lines.sites`.
 [[nodiscard]] Schedule two_level_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule two_level_all_gather(const CollectiveArgs& args);

@@ -32,9 +32,10 @@ class Builder {
     return add(std::move(step), std::move(order));
   }
 
-  std::uint32_t recv(std::uint32_t peer, std::uint32_t channel, Range to, Order order = {}) {
+  std::uint32_t recv(std::uint32_t peer, std::uint32_t channel, Range to, Order order = {},
+                     StepKind kind = StepKind::recv) {
     Step step;
-    step.kind = StepKind::recv;
+    step.kind = kind;
     step.peer = peer;
     step.channel = channel;
     step.turn = channel + 1;
@@ -61,16 +62,33 @@ class Builder {
     return add(std::move(step), std::move(order));
   }
 
+  /// What `peer` sends, until add_borrowed uses it.
+  std::uint32_t borrow(std::uint32_t peer, std::uint32_t channel, std::uint64_t bytes) {
+    return recv(peer, channel, {Space::area, 0, 0, bytes}, {}, StepKind::borrow);
+  }
+
+  /// to = from and all that these steps have borrowed.
+  std::uint32_t add_borrowed(Range from, Range to, std::vector<std::uint32_t> borrowed) {
+    Step step;
+    step.kind = StepKind::add_borrowed;
+    step.from = from;
+    step.to = to;
+    step.finish = average_;
+    for (const std::uint32_t earlier : borrowed) step.behind.push_back({earlier, 0});
+    step.borrowed = std::move(borrowed);
+    return add(std::move(step), {});
+  }
+
   /// Adds no step if there is nothing to copy.
   void copy(Range from, Range to) {
     if (from.bytes > 0) add_copy(from, to);
   }
-  std::uint32_t add_copy(Range from, Range to) {
+  std::uint32_t add_copy(Range from, Range to, Order order = {}) {
     Step step;
     step.kind = StepKind::copy;
     step.from = from;
     step.to = to;
-    return add(std::move(step), {});
+    return add(std::move(step), std::move(order));
   }
 
   /// to = reduce(from, to). `last`: as for recv_reduce.
@@ -86,7 +104,15 @@ class Builder {
 
   /// The turn of a receive. Without this call it is channel + 1, which is right where the channels
   /// count the rounds of an algorithm.
-  void set_turn(std::uint32_t receive, std::uint32_t turn) { schedule_.steps[receive].turn = turn; }
+  void set_turn(std::uint32_t receive, std::uint32_t turn, std::uint32_t turns = 0) {
+    schedule_.steps[receive].turn = turn;
+    schedule_.steps[receive].turns = turns;
+  }
+
+  /// Each segment of `step` waits for the one of `other` that comes so many before it.
+  void lag(std::uint32_t step, std::uint32_t other, std::uint32_t segments) {
+    schedule_.steps[step].behind.push_back({other, segments});
+  }
 
   /// quantise, dequantise, add_dequantised. `last`: as for recv_reduce.
   std::uint32_t code(StepKind kind, Range from, Range to, std::vector<std::uint32_t> after,

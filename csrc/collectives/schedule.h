@@ -5,17 +5,19 @@
 // Rules that every schedule keeps, and tests check for 1 to 9 ranks:
 //  - The sends of a rank a to a rank b match the receives of b from a by `channel`: equal channel,
 //    equal bytes. A channel is used once for each direction and pair in an operation.
-//  - Steps are listed in an order in which they could run one after the other; `after` and
-//    `follows` name earlier steps only.
+//  - Steps are listed in an order in which they could run one after the other; `after`, `follows`
+//    and a `behind` of no segments name earlier steps only.
 //  - The result has the same bits at all ranks that receive it: each element is reduced in one
 //    place, or by the same calls with the same operands in the same order.
 //  - Buffers of kind `input` are written only if input and output are the same memory.
+//  - What is sent from the area may be read there until the matching receive has its segment (a
+//    borrowed one: until it is added), so nothing is written to a slot before that is sure.
 //  - The `turn` of a receive is 1 or more, and larger than the turns of all receives on which the
 //    matching send depends at its own rank (by `after` and `follows`, over any number of steps). A
 //    receive has no smaller turn than a receive on which it depends, or than the receive that
 //    matches a send on which it depends. So a rank that waits for data of another rank at turn t
 //    has nobody to blame but that rank, unless the other rank waits at a turn before t itself
-//    (engine/stall.h).
+//    (engine/stall.h). Where `turns` is set this holds for the turns of its segments.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +31,11 @@
 
 namespace pccl {
 
-enum class Space : std::uint8_t { input, output, scratch };
+enum class Space : std::uint8_t { input, output, scratch, area };
 
 /// Bytes [offset, offset + bytes) of a buffer: the index-th of the inputs or outputs, or the
-/// scratch.
+/// scratch. In the area `index` names kAreaDepth slots, which the segments of the range use in
+/// turn: the offset is 0, and the bytes may be more than fit there at once.
 struct Range {
   Space space = Space::input;
   std::uint32_t index = 0;
@@ -42,11 +45,13 @@ struct Range {
 };
 
 enum class StepKind : std::uint8_t {
-  send,         // `from` to `peer`
-  recv,         // from `peer` into `to`
-  recv_reduce,  // to = reduce(received, from), or reduce(from, received) if `received_second`
-  copy,         // to = from (memmove; nothing happens if both are the same memory)
-  reduce,       // to = reduce(from, to) if `received_second`, else reduce(to, from): local
+  send,          // `from` to `peer`
+  recv,          // from `peer` into `to`
+  recv_reduce,   // to = reduce(received, from), or reduce(from, received) if `received_second`
+  borrow,        // from `peer`, kept where it lies until it is added; of `to` the bytes count
+  add_borrowed,  // to = reduce(from, what the steps `borrowed` have), in their order; gives it back
+  copy,          // to = from (memmove; nothing happens if both are the same memory)
+  reduce,        // to = reduce(from, to) if `received_second`, else reduce(to, from): local
 
   // Local, between float32 values and their codes (base/quantisation.h). Such a step is handled as
   // a whole: its values take at most one segment, and no step follows it, nor it another one.
@@ -56,18 +61,26 @@ enum class StepKind : std::uint8_t {
 };
 
 constexpr bool receives(StepKind kind) {
-  return kind == StepKind::recv || kind == StepKind::recv_reduce;
+  return kind == StepKind::recv || kind == StepKind::recv_reduce || kind == StepKind::borrow;
 }
 constexpr bool codes(StepKind kind) {
   return kind == StepKind::quantise || kind == StepKind::dequantise ||
          kind == StepKind::add_dequantised;
 }
 
+/// Segment i of a step waits for segment i - `segments` of `step`, which has the same length; the
+/// first `segments` ones do not wait.
+struct Behind {
+  std::uint32_t step = 0;
+  std::uint32_t segments = 0;
+};
+
 struct Step {
   StepKind kind = StepKind::send;
   std::uint32_t peer = 0;     // index among the contributors; unused by local steps
   std::uint32_t channel = 0;  // unused by local steps
   std::uint32_t turn = 0;     // of receives, comparable between ranks; 0: no receive
+  std::uint32_t turns = 0;    // from one segment to the next
   Range from;
   Range to;
   bool received_second = false;
@@ -79,11 +92,14 @@ struct Step {
   std::vector<std::uint32_t> after;
   /// A step of the same length that this one follows segment by segment; -1: none.
   std::int32_t follows = -1;
+  std::vector<Behind> behind;
+  std::vector<std::uint32_t> borrowed;  // of add_borrowed: steps of the same length
 };
 
 struct Schedule {
   std::vector<Step> steps;
   std::uint64_t scratch_bytes = 0;
+  std::uint32_t area_rings = 0;  // of kAreaDepth slots each
   /// Of each segment of a step but the last one; the same at all ranks.
   std::uint64_t segment_bytes = kSegmentBytesMax;
 };

@@ -6,9 +6,10 @@
 //
 // Over long lines cost.h decides. Elsewhere limits do: on one host and on a LAN recursive doubling
 // wins to 32 KiB, the direct way to 256 KiB, the ring above (measured on one host with 2 to 8
-// ranks); the limits grow with n, since a ring pays n - 1 latencies one by one. Two ranks exchange
-// up to 1 MiB: one step in place of two, for as many bytes. A chain beats a
-// tree when (pieces + n - 2) pieces pass faster than ceil(log2 n) whole buffers.
+// ranks); the limits grow with n, since a ring pays n - 1 latencies one by one. On one machine
+// large tensors go through areas. Two ranks exchange up to 1 MiB: one step in place of two, for as
+// many bytes. A chain beats a tree when (pieces + n - 2) pieces pass faster than ceil(log2 n) whole
+// buffers.
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -53,6 +54,12 @@ bool two_levels(const std::vector<std::uint64_t>& parts, const CollectiveArgs& a
 
 bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {
   return far(args) && direct_beats_tree(bytes, args.size, args.lines);
+}
+
+/// Of two ranks a ring moves no more.
+bool through_areas(std::uint64_t bytes, const CollectiveArgs& args) {
+  return args.lines.local && args.size > 2 && args.size <= kAreaRanksMax &&
+         bytes >= args.size * kAreaBytesMinPerRank;
 }
 
 /// Of what comes out of order for a direct reduce.
@@ -166,8 +173,9 @@ Schedule all_reduce(const CollectiveArgs& args) {
         break;
     }
   }
-  return in_segments(bytes / args.size, args,
-                     direct(bytes, args) ? direct_all_reduce(args) : ring_all_reduce(args));
+  if (direct(bytes, args)) return in_segments(bytes / args.size, args, direct_all_reduce(args));
+  if (through_areas(bytes, args)) return area_all_reduce(args);
+  return in_segments(bytes / args.size, args, ring_all_reduce(args));
 }
 
 }  // namespace

@@ -33,6 +33,8 @@ class SegmentOwner {
   virtual ~SegmentOwner() = default;
   virtual void segment_sent(MemoryToken token, PeerId peer, std::uint32_t index) = 0;
   virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
+  /// As LinkEvents::segment_lost; of an owner that keeps what has not arrived yet.
+  virtual void segment_lost(PeerId, const Placement&) {}
   /// Of an owner that places segments in parts.
   virtual void segment_part(PeerId, const SegmentHeader&, const Placement&, std::uint32_t,
                             std::span<const std::byte>) {}

@@ -47,6 +47,8 @@ class Early {
   [[nodiscard]] EarlySegment take(const Placement& at) {
     return std::move(arriving_.extract(at.cookie).mapped());
   }
+  /// It does not come any more.
+  void forget(const Placement& at) { arriving_.erase(at.cookie); }
   void keep(EarlySegment segment) {
     const OpKey op = segment.header.op;
     kept_[op].push_back(std::move(segment));

@@ -391,6 +391,12 @@ void EngineCore::segment_arrived(PeerId peer, const SegmentHeader& header, const
   if (owner != context_->owners.end()) owner->second->segment_arrived(peer, header, at);
 }
 
+void EngineCore::segment_lost(PeerId peer, const SegmentHeader&, const Placement& at) {
+  if (early_->owns(peer, at)) return early_->forget(at);
+  const auto owner = context_->owners.find(static_cast<std::uint32_t>(at.token));
+  if (owner != context_->owners.end()) owner->second->segment_lost(peer, at);
+}
+
 void EngineCore::segment_sent(PeerId peer, std::uint64_t cookie) {
   const MemoryToken token = cookie >> 32;
   const auto owner = context_->owners.find(static_cast<std::uint32_t>(token));

@@ -57,6 +57,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   void segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,
                     std::uint32_t offset, std::span<const std::byte> bytes) override;
   void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
+  void segment_lost(PeerId peer, const SegmentHeader& header, const Placement& at) override;
   void segment_sent(PeerId peer, std::uint64_t cookie) override;
 
  private:

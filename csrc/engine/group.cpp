@@ -92,7 +92,7 @@ bool Group::member(PeerId peer) const {
 Trips Group::trips_along(const std::vector<PeerId>& ring) const {
   return own_trips(context_.links.self(), ring, [this](PeerId peer) {
     const std::optional<LinkView> link = context_.links.view(peer);
-    return link ? link->round_trip_us : 0;
+    return link ? Trip{link->round_trip_us, link->local} : Trip{};
   });
 }
 
@@ -469,6 +469,13 @@ void Group::segment_arrived(PeerId peer, const SegmentHeader& header, const Plac
   Pending& pending = ops_.at(key);
   const std::uint32_t from = contributor(pending, peer);
   if (with_memory(key, [&] { pending.op->arrived(from, header, at); })) progress(key);
+}
+
+/// An operation that runs has its own place for the segment, and ends without it.
+void Group::segment_lost(PeerId peer, const Placement& at) {
+  for (EpochRun* run : {run_.get(), ahead_.get()}) {
+    if (run != nullptr && run->early.owns(peer, at)) return run->early.forget(at);
+  }
 }
 
 void Group::segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,

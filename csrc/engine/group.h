@@ -55,6 +55,11 @@ class Group : public OperationPort, public SegmentOwner, public MessageWatcher {
   void segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,
                     std::uint32_t offset, std::span<const std::byte> bytes) override;
   void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
+  void segment_lost(PeerId peer, const Placement& at) override;
+  [[nodiscard]] std::optional<OwnArea::Part> take_area(std::uint32_t slots) override {
+    OwnArea* const area = context_.links.area();
+    return area == nullptr ? std::nullopt : area->take(slots);
+  }
   [[nodiscard]] std::size_t threads() const override { return context_.network.threads(); }
   void each(std::size_t count, const std::function<void(std::size_t)>& work) override {
     context_.network.each(count, work);

@@ -13,6 +13,8 @@ namespace {
 constexpr std::uint64_t kNoCookie = 0;  // the payload goes straight to where it belongs
 constexpr std::uint64_t kStreamedOutputBytesMin = 8U << 20;
 constexpr std::size_t kSpreadBytes = 64U << 10;  // worth to hand over to another thread
+// Several operands are added in blocks of so many bytes, so that partial sums stay in the cache.
+constexpr std::size_t kAddedBlockBytes = 8U << 10;
 
 std::uint64_t receive_key(std::uint32_t from, std::uint32_t channel) {
   return (static_cast<std::uint64_t>(from) << 32) | channel;
@@ -43,6 +45,10 @@ void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributo
   bytes_received_ = 0;
   schedule_ = build_schedule(arguments());
   if (schedule_.scratch_bytes > 0) scratch_ = pool_.take(schedule_.scratch_bytes);
+  if (const std::uint32_t slots = schedule_.area_rings * kAreaDepth; slots > 0) {
+    area_ = port.take_area(slots);
+    if (!area_) no_area_ = pool_.take(slots * kAreaSlotBytes);
+  }
   if (keep_preimage && !preimage_) preimage_.emplace(pool_, request_.outputs);
 
   const auto count = static_cast<std::uint32_t>(schedule_.steps.size());
@@ -63,6 +69,7 @@ void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributo
     if (step.follows >= 0) {
       states_[static_cast<std::uint32_t>(step.follows)].followers.push_back(s);
     }
+    for (const Behind& b : step.behind) states_[b.step].waiters.push_back({s, b.segments});
     if (receives(step)) receives_[receive_key(step.peer, step.channel)] = s;
   }
   for (std::uint32_t s = 0; s < count; ++s) {
@@ -84,6 +91,8 @@ void Operation::stop() {
   draining_ = false;  // also where the memory ran out in the middle of it
   schedule_ = {};
   scratch_.release();
+  area_.reset();
+  no_area_.release();
 }
 
 void Operation::restore() {
@@ -136,8 +145,17 @@ std::byte* Operation::memory(const Range& range) const {
       return request_.outputs[output_index(range)].data + range.offset;
     case Space::scratch:
       return scratch_.data() + range.offset;
+    case Space::area:
+      return (area_ ? area_->data() : no_area_.data()) + range.index * kAreaDepth * kAreaSlotBytes;
   }
   return nullptr;
+}
+
+/// Byte `offset` of a range, whose segments use its slots in turn if it lies in the area.
+std::byte* Operation::at(const Range& range, std::uint64_t offset) const {
+  if (range.space != Space::area) return memory(range) + offset;
+  const std::uint64_t whole = schedule_.segment_bytes;
+  return memory(range) + offset / whole % kAreaDepth * kAreaSlotBytes + offset % whole;
 }
 
 std::uint64_t Operation::length(const Step& step) const {
@@ -153,13 +171,19 @@ bool Operation::eligible(std::uint32_t s, std::uint32_t segment) const {
   const Step& step = schedule_.steps[s];
   const bool in_turn =
       step.follows < 0 || states_[static_cast<std::uint32_t>(step.follows)].done[segment];
+  for (const Behind& b : step.behind) {
+    if (segment >= b.segments && !states_[b.step].done[segment - b.segments]) return false;
+  }
   return in_turn && (!request_.gate || input_is_there(step, segment));
 }
 
 /// Every byte that a step writes is made of bytes that were read before, also where input and
 /// output are one memory: so only steps that read have to wait for the gate.
 bool Operation::input_is_there(const Step& step, std::uint32_t segment) const {
-  if (step.kind == StepKind::recv || step.from.space != Space::input) return true;
+  if (step.kind == StepKind::recv || step.kind == StepKind::borrow ||
+      step.from.space != Space::input) {
+    return true;
+  }
   const std::uint64_t bytes = codes(step.kind) ? step.from.bytes : segment_bytes(step, segment);
   const std::uint64_t end =
       input_begins_[input_index(step.from)] + step.from.offset + offset_of(segment) + bytes;
@@ -197,13 +221,17 @@ Result<Placement> Operation::place(std::uint32_t from, const SegmentHeader& head
   const std::uint32_t s = found.value();
   const Step& step = schedule_.steps[s];
   const auto segment = segment_of(header);
-  if (header.bytes > 0 && eligible(s, segment)) {
+  const bool lends = header.area.generation != 0;
+  if (lends && step.kind == StepKind::borrow) {
+    return Placement{nullptr, token_, kNoCookie, /*in_parts=*/false, /*lends=*/true};
+  }
+  if (header.bytes > 0 && eligible(s, segment) && step.kind != StepKind::borrow) {
     if (header.in_place && (step.kind == StepKind::recv_reduce || streams(step.to))) {
       return Placement{nullptr, token_, kNoCookie, /*in_parts=*/true};
     }
     if (step.kind == StepKind::recv) {
       about_to_write(step.to, header.offset, header.bytes);
-      return Placement{memory(step.to) + header.offset, token_, kNoCookie};
+      return Placement{at(step.to, header.offset), token_, kNoCookie};
     }
   }
   PoolBuffer buffer = pool_.take(header.bytes);
@@ -227,6 +255,10 @@ void Operation::arrived(std::uint32_t from, const SegmentHeader& header, const P
   const auto segment = segment_of(header);
   const std::uint32_t s = receives_.at(receive_key(from, header.channel));
   bytes_received_ += header.bytes;
+  if (at.lends) {
+    borrowed(s, segment, {at.lender, header.area, {}});
+    return drain();
+  }
   if (at.cookie == kNoCookie) {
     mark_done(s, segment);
     drain();
@@ -246,7 +278,10 @@ Error Operation::deliver(std::uint32_t from, const SegmentHeader& header, PoolBu
 }
 
 void Operation::use_or_hold(std::uint32_t s, std::uint32_t segment, PoolBuffer payload) {
-  if (eligible(s, segment)) {
+  if (schedule_.steps[s].kind == StepKind::borrow) {
+    borrowed(s, segment, {nullptr, {}, std::move(payload)});
+    drain();
+  } else if (eligible(s, segment)) {
     use_received(s, segment, payload.data());
     drain();
   } else {
@@ -264,12 +299,21 @@ void Operation::use_received(std::uint32_t s, std::uint32_t segment, const std::
   mark_done(s, segment);
 }
 
+/// A borrowed segment waits for nothing but the others of its sum.
+void Operation::borrowed(std::uint32_t s, std::uint32_t segment, Borrowed what) {
+  states_[s].borrowed.emplace(segment, std::move(what));
+  mark_done(s, segment);
+}
+
 void Operation::inputs_came() {
   if (!running()) return;
   for (std::uint32_t s = 0; s < states_.size(); ++s) {
-    if (schedule_.steps[s].from.space != Space::input) continue;
-    for (std::uint32_t segment = 0; segment < states_[s].segments; ++segment) {
-      if (!states_[s].done[segment]) trigger(s, segment);
+    const Step& step = schedule_.steps[s];
+    if (step.from.space != Space::input) continue;
+    // Those that were there before wait for nothing but other steps, which trigger them.
+    std::uint32_t& there = states_[s].inputs_there;
+    for (; there < states_[s].segments && input_is_there(step, there); ++there) {
+      if (!states_[s].done[there]) trigger(s, there);
     }
   }
   drain();
@@ -296,7 +340,7 @@ void Operation::handle(std::uint32_t s, std::uint32_t segment) {
     case StepKind::send:
       sends_.push_back({s, segment});
       port_->send_segment(*this, step.peer, step.channel, offset,
-                          bytes > 0 ? memory(step.from) + offset : nullptr, bytes,
+                          bytes > 0 ? at(step.from, offset) : nullptr, bytes,
                           static_cast<std::uint32_t>(sends_.size() - 1));
       return;
     case StepKind::recv:
@@ -305,13 +349,19 @@ void Operation::handle(std::uint32_t s, std::uint32_t segment) {
       use_received(s, segment, node.mapped().data());
       return;
     }
+    case StepKind::borrow:
+      PCCL_ASSERT(false, "borrowed at once");
+      return;
+    case StepKind::add_borrowed:
+      if (!add_borrowed(step, segment)) return;
+      break;
     case StepKind::copy:
-      if (bytes > 0 && memory(step.to) != memory(step.from)) {
-        write_range(step, offset, bytes, memory(step.from) + offset);
+      if (bytes > 0 && at(step.to, offset) != at(step.from, offset)) {
+        write_range(step, offset, bytes, at(step.from, offset));
       }
       break;
     case StepKind::reduce:
-      if (bytes > 0) reduce_segment(step, segment, memory(step.to) + offset);
+      if (bytes > 0) reduce_segment(step, segment, at(step.to, offset));
       break;
     case StepKind::quantise:
     case StepKind::dequantise:
@@ -336,8 +386,8 @@ void Operation::reduce_range(const Step& step, std::uint64_t offset, std::uint32
   const OpDescriptor& d = request_.descriptor;
   const std::size_t count = bytes / dtype_bytes(d.dtype);
   about_to_write(step.to, offset, bytes);
-  std::byte* to = memory(step.to) + offset;
-  const std::byte* own = memory(step.from) + offset;
+  std::byte* to = at(step.to, offset);
+  const std::byte* own = at(step.from, offset);
   const std::byte* first = step.received_second ? own : other;
   const std::byte* second = step.received_second ? other : own;
   const bool averages = step.finish && d.reduce == ReduceOp::avg;
@@ -347,6 +397,42 @@ void Operation::reduce_range(const Step& step, std::uint64_t offset, std::uint32
     reduce_into(to + at, first + at, second + at, end - begin, d.dtype, d.reduce);
     if (averages) finish_average(to + at, end - begin, d.dtype, contributors_.size());
   });
+}
+
+/// False: another rank has written to what it had lent, since its run of the operation is over;
+/// this one ends too, or begins anew.
+bool Operation::add_borrowed(const Step& step, std::uint32_t segment) {
+  const OpDescriptor& d = request_.descriptor;
+  const std::uint64_t offset = offset_of(segment);
+  const std::uint32_t bytes = segment_bytes(step, segment);
+  std::vector<const std::byte*> others;
+  for (const std::uint32_t b : step.borrowed) {
+    const Borrowed& one = states_[b].borrowed.at(segment);
+    others.push_back(one.lender ? one.lender->at(one.place.slot) : one.buffer.data());
+  }
+  about_to_write(step.to, offset, bytes);
+  std::byte* to = at(step.to, offset);
+  const std::byte* own = at(step.from, offset);
+  const std::size_t size = dtype_bytes(d.dtype);
+  const bool averages = step.finish && d.reduce == ReduceOp::avg;
+  spread(bytes / size, size, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t block = begin; block < end; block += kAddedBlockBytes / size) {
+      const std::size_t count = std::min(end - block, kAddedBlockBytes / size);
+      const std::size_t place = block * size;
+      const std::byte* sum = own;
+      for (const std::byte* other : others) {
+        reduce_into(to + place, sum + place, other + place, count, d.dtype, d.reduce);
+        sum = to;
+      }
+      if (averages) finish_average(to + place, count, d.dtype, contributors_.size());
+    }
+  });
+  bool held = true;
+  for (const std::uint32_t b : step.borrowed) {
+    const auto one = states_[b].borrowed.extract(segment);
+    held = held && (!one.mapped().lender || one.mapped().lender->holds(one.mapped().place));
+  }
+  return held;
 }
 
 /// Calls part(begin, end) for parts of `count` elements, which are blocks of a quantisation too:
@@ -369,7 +455,7 @@ void Operation::spread(std::size_t count, std::size_t element_bytes, const Part&
 void Operation::write_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
                             const std::byte* from) {
   about_to_write(step.to, offset, bytes);
-  std::byte* to = memory(step.to) + offset;
+  std::byte* to = at(step.to, offset);
   const bool apart = from + bytes <= to || to + bytes <= from;
   if (!apart) {
     std::memmove(to, from, bytes);
@@ -437,8 +523,15 @@ void Operation::mark_done(std::uint32_t s, std::uint32_t segment) {
   state.done[segment] = true;
   ++progress_;
   for (const std::uint32_t follower : state.followers) trigger(follower, segment);
+  for (const Behind& waiter : state.waiters) {
+    const std::uint32_t later = segment + waiter.segments;
+    if (later < state.segments) trigger(waiter.step, later);
+  }
   if (++state.segments_done < state.segments) return;
-  --steps_left_;
+  if (--steps_left_ == 0) {
+    area_.reset();
+    no_area_.release();
+  }
   for (const std::uint32_t dependent : state.dependents) {
     if (--states_[dependent].after_left > 0) continue;
     for (std::uint32_t i = 0; i < states_[dependent].segments; ++i) trigger(dependent, i);
@@ -511,12 +604,20 @@ std::vector<std::uint32_t> Operation::waiting_for() const {
   return peers;
 }
 
+/// Of the first segment that is not done, or (`held_counts`) that has not come either.
+std::uint32_t Operation::turn_of(std::uint32_t receive, bool held_counts) const {
+  const Step& step = schedule_.steps[receive];
+  const StepState& state = states_[receive];
+  std::uint32_t segment = 0;
+  while (state.done[segment] || (held_counts && state.held.contains(segment))) ++segment;
+  return step.turn + step.turns * segment;
+}
+
 std::uint32_t Operation::waits_at() const {
   std::uint32_t turn = TellIssued::kNoStep;
-  for (std::size_t s = 0; s < states_.size(); ++s) {
-    const Step& step = schedule_.steps[s];
+  for (std::uint32_t s = 0; s < states_.size(); ++s) {
     const bool incomplete = states_[s].segments_done < states_[s].segments;
-    if (receives(step) && incomplete) turn = std::min(turn, step.turn);
+    if (receives(schedule_.steps[s]) && incomplete) turn = std::min(turn, turn_of(s, false));
   }
   return turn;
 }
@@ -526,7 +627,7 @@ std::uint32_t Operation::waits_at(std::uint32_t contributor) const {
   for (std::uint32_t s = 0; s < states_.size(); ++s) {
     const Step& step = schedule_.steps[s];
     const bool from_it = receives(step) && step.peer == contributor;
-    if (from_it && misses_segments(s)) turn = std::min(turn, step.turn);
+    if (from_it && misses_segments(s)) turn = std::min(turn, turn_of(s, true));
   }
   return turn;
 }

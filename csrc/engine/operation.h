@@ -24,6 +24,7 @@
 #include "engine/preimage.h"
 #include "engine/request.h"
 #include "engine/ticket.h"
+#include "transport/area.h"
 #include "transport/transport.h"
 
 namespace pccl {
@@ -46,6 +47,11 @@ class OperationPort {
   virtual void send_segment(Operation& op, std::uint32_t contributor, std::uint32_t channel,
                             std::uint64_t offset, const std::byte* data, std::uint32_t bytes,
                             std::uint32_t index) = 0;
+  /// Of the area from which other processes of this machine read; none: there is none, or not so
+  /// much is free.
+  [[nodiscard]] virtual std::optional<OwnArea::Part> take_area(std::uint32_t /*slots*/) {
+    return {};
+  }
   /// Of the threads on which Network::each works.
   [[nodiscard]] virtual std::size_t threads() const { return 1; }
   virtual void each(std::size_t count, const std::function<void(std::size_t)>& work) {
@@ -128,6 +134,12 @@ class Operation {
   bool expired = false;          // its time-out has been reported
 
  private:
+  /// Data of another rank: in its area, or as it came.
+  struct Borrowed {
+    std::shared_ptr<const PeerArea> lender;
+    AreaPlace place;
+    PoolBuffer buffer;
+  };
   struct StepState {
     std::uint32_t segments = 1;
     std::uint32_t segments_done = 0;
@@ -136,8 +148,11 @@ class Operation {
     std::vector<bool> taken;                // receives: given a place, or delivered
     std::vector<std::uint32_t> dependents;  // steps with this one in `after`
     std::vector<std::uint32_t> followers;
-    std::unordered_map<std::uint32_t, PoolBuffer> held;  // receives: arrived, may not be used yet
-    std::vector<bool> triggered;                         // sends: handed to the port
+    std::vector<Behind> waiters;                           // steps that are behind this one
+    std::unordered_map<std::uint32_t, Borrowed> borrowed;  // arrived, not added yet
+    std::unordered_map<std::uint32_t, PoolBuffer> held;    // receives: arrived, may not be used yet
+    std::vector<bool> triggered;                           // sends: handed to the port
+    std::uint32_t inputs_there = 0;                        // segments that the gate has let through
   };
   struct Work {
     std::uint32_t step;
@@ -146,6 +161,7 @@ class Operation {
 
   [[nodiscard]] CollectiveArgs arguments() const;
   [[nodiscard]] std::byte* memory(const Range& range) const;
+  [[nodiscard]] std::byte* at(const Range& range, std::uint64_t offset) const;
   [[nodiscard]] std::uint32_t input_index(const Range& range) const;
   [[nodiscard]] std::uint32_t output_index(const Range& range) const;
   [[nodiscard]] std::uint64_t length(const Step& step) const;
@@ -157,6 +173,7 @@ class Operation {
     return static_cast<std::uint32_t>(header.offset / schedule_.segment_bytes);
   }
   [[nodiscard]] bool misses_segments(std::uint32_t receive) const;
+  [[nodiscard]] std::uint32_t turn_of(std::uint32_t receive, bool held_counts) const;
   [[nodiscard]] bool eligible(std::uint32_t step, std::uint32_t segment) const;
   [[nodiscard]] bool input_is_there(const Step& step, std::uint32_t segment) const;
   [[nodiscard]] Result<std::uint32_t> take_receive(std::uint32_t from, const SegmentHeader& header);
@@ -164,6 +181,8 @@ class Operation {
   void trigger(std::uint32_t step, std::uint32_t segment);
   void handle(std::uint32_t step, std::uint32_t segment);
   void use_received(std::uint32_t step, std::uint32_t segment, const std::byte* payload);
+  void borrowed(std::uint32_t step, std::uint32_t segment, Borrowed what);
+  [[nodiscard]] bool add_borrowed(const Step& step, std::uint32_t segment);
   void reduce_segment(const Step& step, std::uint32_t segment, const std::byte* other);
   void reduce_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
                     const std::byte* other);
@@ -200,6 +219,8 @@ class Operation {
   std::uint32_t steps_left_ = 0;
   std::uint64_t next_cookie_ = 1;
   PoolBuffer scratch_;
+  std::optional<OwnArea::Part> area_;
+  PoolBuffer no_area_;  // in place of it
   std::optional<Preimage> preimage_;
   std::uint64_t bytes_sent_ = 0;
   std::uint64_t bytes_received_ = 0;

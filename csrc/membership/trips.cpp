@@ -7,14 +7,17 @@
 namespace pccl {
 
 Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
-                const std::function<std::uint64_t(PeerId)>& trip_us) {
+                const std::function<Trip(PeerId)>& trip_to) {
   Trips own;
   const auto at = std::find(ring.begin(), ring.end(), self);
   if (at == ring.end()) return own;
   const PeerId next = at + 1 == ring.end() ? ring.front() : *(at + 1);
+  own.local = ring.size() > 1;
   for (const PeerId peer : ring) {
     if (peer == self) continue;
-    const auto us = static_cast<std::uint32_t>(std::min<std::uint64_t>(trip_us(peer), kTripUsMax));
+    const Trip trip = trip_to(peer);
+    own.local = own.local && trip.local;
+    const auto us = static_cast<std::uint32_t>(std::min<std::uint64_t>(trip.us, kTripUsMax));
     own.farthest_us = std::max(own.farthest_us, us);
     if (peer == next) own.neighbour_us = us;
   }
@@ -66,6 +69,7 @@ Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit) {
   if (!lines.sites.empty() && near > 0) {
     lines.near_us = static_cast<std::uint32_t>(near_sum_us / near);
   }
+  lines.local = std::ranges::all_of(said, &Trips::local);
   return lines;
 }
 

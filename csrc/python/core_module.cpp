@@ -235,6 +235,7 @@ CollectiveArgs collective_args(const py::dict& given) {
   fields.take("mbit_per_s", args.lines.mbit_per_s);
   fields.take("sites", args.lines.sites);
   fields.take("near_us", args.lines.near_us);
+  fields.take("local", args.lines.local);
   fields.refuse_others();
   Sites& sites = args.lines.sites;
   if (!sites.empty() && sites.size() != args.size) throw py::value_error("sites: not one a rank");
@@ -246,7 +247,7 @@ CollectiveArgs collective_args(const py::dict& given) {
 }
 
 py::dict range_dict(const Range& range) {
-  constexpr const char* kSpaces[] = {"input", "output", "scratch"};
+  constexpr const char* kSpaces[] = {"input", "output", "scratch", "area"};
   py::dict d;
   d["space"] = kSpaces[static_cast<int>(range.space)];
   d["index"] = range.index;
@@ -256,8 +257,9 @@ py::dict range_dict(const Range& range) {
 }
 
 py::dict schedule_dict(const py::dict& given) {
-  constexpr const char* kKinds[] = {"send",   "recv",     "recv_reduce", "copy",
-                                    "reduce", "quantise", "dequantise",  "add_dequantised"};
+  constexpr const char* kKinds[] = {"send",         "recv",           "recv_reduce", "borrow",
+                                    "add_borrowed", "copy",           "reduce",      "quantise",
+                                    "dequantise",   "add_dequantised"};
   const Schedule schedule = build_schedule(collective_args(given));
   py::list steps;
   for (const Step& step : schedule.steps) {
@@ -271,6 +273,7 @@ py::dict schedule_dict(const py::dict& given) {
     d["finish"] = step.finish;
     d["after"] = step.after;
     d["follows"] = step.follows;
+    d["borrowed"] = step.borrowed;
     steps.append(std::move(d));
   }
   py::dict result;

@@ -265,7 +265,7 @@ py::dict group_view() {
   dict["numbering"] = to_hex(*view.numbering);
   dict["ring"] = to_hex(*view.ring);
   dict["lines"] = py::make_tuple(view.lines.farthest_us, view.lines.neighbour_us,
-                                 view.lines.mbit_per_s, view.lines.near_us);
+                                 view.lines.mbit_per_s, view.lines.near_us, view.lines.local);
   dict["sites"] = view.lines.sites;
   dict["self"] = to_string(engine->handle("").peer);
   dict["admitted"] = view.admitted;

@@ -31,6 +31,18 @@ bool decode_slice(std::span<const std::byte> bytes, FrameHeader& header) {
          segment.slice.bytes == std::min<std::size_t>(kSliceBytes, segment.bytes - offset);
 }
 
+/// The same of a reference.
+bool decode_reference(std::span<const std::byte> bytes, FrameHeader& header) {
+  SegmentHeader& segment = header.segment;
+  BytesIn from(bytes);
+  segment.area.generation = from.number<std::uint64_t>();
+  segment.area.slot = from.number<std::uint32_t>();
+  segment.bytes = from.number<std::uint32_t>();
+  return segment.kind == SegmentKind::collective && segment.area.generation != 0 &&
+         segment.area.slot < kAreaSlots && segment.bytes > 0 && segment.bytes <= kAreaSlotBytes &&
+         !header.has_payload_crc;
+}
+
 }  // namespace
 
 SegmentFields encode_segment_fields(const SegmentHeader& header) {
@@ -100,6 +112,11 @@ std::size_t encode_frame_header(const FrameHeader& header, HeaderBytes& out) {
           .number(s.slice.number)
           .number(s.slice.offset)
           .number(s.bytes);
+    } else if (header.type == FrameType::reference) {
+      BytesOut{std::span(out).subspan(kSegmentHeaderBytes)}
+          .number(s.area.generation)
+          .number(s.area.slot)
+          .number(s.bytes);
     }
   }
   BytesOut{std::span(out)}.number(crc32c(0, std::span(out).subspan(4, size - 4)));
@@ -117,6 +134,7 @@ Result<std::size_t> frame_header_size(std::span<const std::byte> bytes) {
     case FrameType::routed:
     case FrameType::joined:
     case FrameType::slice:
+    case FrameType::reference:
       return header_bytes(type);
   }
   return {ErrorCode::malformed,
@@ -152,7 +170,7 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
     bytes_min = kRelayHeadBytes;
     bytes_max = control_bytes_max + kRelayHeadBytes + kSealTagBytes;
   } else if (has_segment(header.type)) {
-    bytes_max = kSegmentBytesMax;
+    bytes_max = header.type == FrameType::reference ? 0 : kSegmentBytesMax;
     SegmentFields fields;
     const auto raw = bytes.subspan(kFrameHeaderBytes, kSegmentFieldsBytes);
     std::copy(raw.begin(), raw.end(), fields.begin());
@@ -174,6 +192,8 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte> bytes,
     header.segment.bytes = header.payload_bytes;
     if (header.type == FrameType::slice) {
       sound = decode_slice(bytes.subspan(kSegmentHeaderBytes), header) && sound;
+    } else if (header.type == FrameType::reference) {
+      sound = decode_reference(bytes.subspan(kSegmentHeaderBytes), header) && sound;
     }
   }
   if (!sound) return {ErrorCode::malformed, std::string(kNamesNothing)};

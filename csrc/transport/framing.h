@@ -26,8 +26,13 @@
 //   80  u64  number of the sliced segment, any that no unfinished one of the direction has
 //   88  u32  offset of the slice in the segment, a multiple of kSliceBytes
 //   92  u32  bytes of the whole segment
-// The header is 16 bytes long, that of a segment 80, of a slice 96, of a routed segment 128. The
-// payload follows it at once. Limits: control 1..kControlBytesMax bytes, on a lane
+//   references to segments, whose payload lies in the sender's area (area.h), have no payload, and
+//   go on with
+//   80  u64  generation of the slot, not 0
+//   88  u32  slot
+//   92  u32  bytes of the segment, 1 to those of a slot
+// The header is 16 bytes long, that of a segment 80, of a slice or reference 96, of a routed
+// segment 128. The payload follows it at once. Limits: control 1..kControlBytesMax bytes, on a lane
 // 1..kPeerMessageBytesMax, relay kRelayHeadBytes to kRelayBytesMax, segments 0..kSegmentBytesMax,
 // slices kSliceBytes or what is left of the segment, but not 0, goodbye and joined 0. A
 // goodbye is the last frame of a sender: a connection that ends after it has ended in good order,
@@ -54,7 +59,8 @@ enum class FrameType : std::uint8_t {
   relay = 4,
   routed = 5,
   joined = 6,
-  slice = 7
+  slice = 7,
+  reference = 8
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 16;
@@ -67,10 +73,11 @@ inline constexpr std::size_t kRelayHeadBytes = 40;
 inline constexpr std::size_t kRelayBytesMax =
     kRelayHeadBytes + kPeerMessageBytesMax + kSealTagBytes;
 
-/// Does a frame of this type carry a segment, or a slice of one? The others carry a message, or
-/// nothing.
+/// Does a frame of this type carry a segment, a slice of one, or a reference to one? The others
+/// carry a message, or nothing.
 [[nodiscard]] constexpr bool has_segment(FrameType type) {
-  return type == FrameType::segment || type == FrameType::routed || type == FrameType::slice;
+  return type == FrameType::segment || type == FrameType::routed || type == FrameType::slice ||
+         type == FrameType::reference;
 }
 
 [[nodiscard]] constexpr bool has_message(FrameType type) {
@@ -83,7 +90,8 @@ struct FrameHeader {
   std::uint32_t payload_bytes = 0;
   std::uint32_t payload_crc = 0;
   SegmentHeader segment;  // if the frame carries one: segment.bytes == payload_bytes, of a slice
-                          // segment.slice.bytes; of a routed one `bytes` and `route` alone
+                          // segment.slice.bytes, of a reference 0 == payload_bytes; of a routed
+                          // one `bytes` and `route` alone
 };
 
 /// Does the payload of this frame belong to an operation, or to shared state?
@@ -94,7 +102,7 @@ struct FrameHeader {
 /// Bytes of the whole header of a frame of that type.
 [[nodiscard]] constexpr std::size_t header_bytes(FrameType type) {
   if (type == FrameType::routed) return kRoutedHeaderBytes;
-  if (type == FrameType::slice) return kSliceHeaderBytes;
+  if (type == FrameType::slice || type == FrameType::reference) return kSliceHeaderBytes;
   return type == FrameType::segment ? kSegmentHeaderBytes : kFrameHeaderBytes;
 }
 

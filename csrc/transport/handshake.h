@@ -74,8 +74,8 @@ inline constexpr std::uint32_t kSharedMemory = 2;
 /// count as loopback addresses.
 [[nodiscard]] std::uint32_t lane_capabilities(Plaintext allowed, bool loopback, bool local);
 /// What follows from the capabilities that both ends have named: does the lane go on through shared
-/// memory, and does it go on without TLS? Only the two processes have that memory, as they have
-/// their tensors; so there is nothing to encrypt.
+/// memory, and does it go on without TLS? Only processes of this user read that memory, and they
+/// could read the tensors, too; so there is nothing to encrypt.
 [[nodiscard]] constexpr bool goes_shared(std::uint32_t agreed) {
   return (agreed & capability::kSharedMemory) != 0;
 }

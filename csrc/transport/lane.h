@@ -42,6 +42,10 @@ struct Outgoing {
   bool shared = false;   // went through memory that both ends share
 
   [[nodiscard]] std::size_t payload_bytes() const { return frame.payload_bytes; }
+  /// That the other side gets: also what a reference names.
+  [[nodiscard]] std::size_t data_bytes() const {
+    return frame.type == FrameType::reference ? frame.segment.bytes : frame.payload_bytes;
+  }
 };
 
 /// Copies the payload of a frame whose memory goes. Throws std::bad_alloc.
@@ -74,6 +78,8 @@ class LaneOwner {
   virtual void lane_part(const SegmentHeader&, const Placement&, std::uint32_t,
                          std::span<const std::byte>) {}
   virtual void lane_segment(const SegmentHeader& header, const Placement& at) = 0;
+  /// As LinkEvents::segment_lost; of an owner whose lanes lend.
+  virtual void lane_segment_lost(const SegmentHeader&, const Placement&) {}
   /// May other lanes have written to the place of this slice, too?
   [[nodiscard]] virtual bool lane_shares(const SegmentHeader& slice) const {
     static_cast<void>(slice);
@@ -133,6 +139,8 @@ class Lane {
   }
   /// Sends no faster than this from now on; 0: as fast as it can.
   virtual void pace(std::uint64_t bytes_per_second) { static_cast<void>(bytes_per_second); }
+  /// Does the other side read the area of this process, so that segments may go as references?
+  [[nodiscard]] virtual bool lends() const { return false; }
   /// Does the lane stay on this machine, without a network?
   [[nodiscard]] virtual bool local() const { return false; }
   /// What the frames go through, for people.

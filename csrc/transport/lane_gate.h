@@ -17,6 +17,8 @@
 
 namespace pccl {
 
+class OwnArea;
+
 /// The owner of a gate, which answers its questions and takes its lanes. Called from the loop.
 class LaneGateOwner {
  public:
@@ -32,8 +34,9 @@ class LaneGateOwner {
 /// On the loop's thread.
 class LaneGate {
  public:
+  /// `area`: of this process, for first lanes within the machine; null: none.
   LaneGate(Loop& loop, LaneGateOwner& owner, const KeyPair& identity, Plaintext plaintext,
-           std::vector<Socket> listening);
+           std::vector<Socket> listening, std::shared_ptr<OwnArea> area = nullptr);
   LaneGate(const LaneGate&) = delete;
   LaneGate& operator=(const LaneGate&) = delete;
 
@@ -50,6 +53,7 @@ class LaneGate {
   KeyPair identity_;
   PeerId self_;
   Plaintext plaintext_;
+  std::shared_ptr<OwnArea> area_;
   Gate gate_;
 };
 

@@ -315,6 +315,11 @@ void Link::send_segment(const SegmentHeader& header, const std::byte* payload, M
   out.token = token;
   out.cookie = cookie;
   out.tells = true;
+  if (header.area.generation != 0 && lanes_.front().lane->lends()) {
+    out.frame.type = FrameType::reference;
+    out.frame.payload_bytes = 0;
+    return lanes_.front().lane->send(std::move(out));
+  }
   if (header.bytes <= kSmallSegmentBytesMax) {
     queued_bytes_ += header.bytes;
     return lanes_.front().lane->send(std::move(out));
@@ -406,7 +411,7 @@ void Link::lane_sent(const Outgoing& frame) {
               std::string(lanes_.front().lane->carrier()));
   }
   if (frame.turn == Outgoing::Turn::first) queued_bytes_ -= frame.payload_bytes();
-  bytes_sent_ += frame.payload_bytes();
+  bytes_sent_ += frame.data_bytes();
   if (has_message(frame.frame.type)) {
     queued_message_bytes_ -= frame.payload_bytes() + kKeptMessageBytes;
   }

@@ -137,6 +137,9 @@ class Link : public LaneOwner {
   void lane_part(const SegmentHeader& header, const Placement& at, std::uint32_t offset,
                  std::span<const std::byte> bytes) override;
   void lane_segment(const SegmentHeader& header, const Placement& at) override;
+  void lane_segment_lost(const SegmentHeader& header, const Placement& at) override {
+    owner_.link_events().segment_lost(peer(), header, at);
+  }
   void lane_received(std::size_t payload_bytes, bool data) override;
   void lane_sent(const Outgoing& frame) override;
   std::optional<Outgoing> lane_next(const Lane& lane) override;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "transport/area.h"
 #include "transport/helpers.h"
 #include "transport/lane_gate.h"
 #include "transport/last_word.h"
@@ -38,7 +39,7 @@ constexpr std::uint64_t kRefusedLongMs = 2000;  // if the refused peer may dial 
 class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
  public:
   TcpLinks(Loop& loop, DirectEvents& events, const KeyPair& identity, const LinkOptions& options,
-           std::vector<Socket> listening)
+           std::vector<Socket> listening, std::shared_ptr<OwnArea> area)
       : loop_(loop),
         events_(events),
         options_(options),
@@ -47,10 +48,18 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
         self_(peer_of(identity.public_key())),
         turns_(options.max_rate > 0 ? std::make_unique<SendTurns>(loop, options.max_rate)
                                     : nullptr),
+        area_(std::move(area)),
         gate_(loop, static_cast<LaneGateOwner&>(*this), identity, options.plaintext,
-              std::move(listening)),
+              std::move(listening), area_),
         parking_(loop, options.bulk_lanes + 1),
-        reports_(loop, [this](const LinkReport& report) { tell(report); }) {}
+        reports_(loop, [this](const LinkReport& report) { tell(report); }) {
+    if (area_) loop_.registry().add(area_->descriptor());
+  }
+  ~TcpLinks() override {
+    if (area_ && !loop_.registry().in_child()) loop_.registry().remove(area_->descriptor());
+  }
+  TcpLinks(const TcpLinks&) = delete;
+  TcpLinks& operator=(const TcpLinks&) = delete;
 
   [[nodiscard]] std::uint16_t port() const override { return gate_.port(); }
   [[nodiscard]] PeerId self() const override { return self_; }
@@ -69,6 +78,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   void send_relay(PeerId peer, std::vector<std::byte> payload) override;
   void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
                     MemoryToken token, std::uint64_t cookie) override;
+  [[nodiscard]] OwnArea* area() override { return area_.get(); }
   void cancel(MemoryToken token) override;
 
   [[nodiscard]] std::uint64_t bytes_sent() const override { return bytes_sent_; }
@@ -133,7 +143,8 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
             options_.tcp_user_timeout_ms,
             options_.shared_memory,
             link.small_packets,
-            /*only_peer=*/links_.size() == 1};
+            /*only_peer=*/links_.size() == 1,
+            area_};
   }
   [[nodiscard]] LaneHello hello_to(const Link& link, std::uint64_t number, bool joins) const {
     return {identity_.public_key(), link.peer(), number, joins, 0, false};
@@ -165,6 +176,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
   KeyPair identity_;
   PeerId self_;
   std::unique_ptr<SendTurns> turns_;  // of the lanes over TCP; null: they send under no rate
+  std::shared_ptr<OwnArea> area_;     // null: links within the machine have none
   LaneGate gate_;
   std::map<PeerId, std::shared_ptr<Link>> links_;
   std::vector<std::shared_ptr<Link>> closing_;   // send their rest
@@ -558,8 +570,15 @@ void TcpLinks::send_segment(PeerId peer, const SegmentHeader& header, const std:
                             MemoryToken token, std::uint64_t cookie) {
   Link* link = find_up(peer);
   if (link == nullptr) return;
+  const auto place = area_ ? area_->place_of(payload) : std::nullopt;
   moving(*link, [&] {
-    link->send_segment(header, payload, token, cookie);
+    if (place) {
+      SegmentHeader placed = header;
+      placed.area = *place;
+      link->send_segment(placed, payload, token, cookie);
+    } else {
+      link->send_segment(header, payload, token, cookie);
+    }
     if (header.bytes > kSmallSegmentBytesMax && link->widening) link->widening->wake();
   });
 }
@@ -576,8 +595,8 @@ void TcpLinks::cancel(MemoryToken token) {
 }
 
 void TcpLinks::link_sent(const Link& link, const Outgoing& frame) {
-  bytes_sent_ += frame.payload_bytes();
-  if (frame.shared) bytes_shared_ += frame.payload_bytes();
+  bytes_sent_ += frame.data_bytes();
+  if (frame.shared) bytes_shared_ += frame.data_bytes();
   if (!frame.tells || link.state != Link::State::up) return;
   LinkReport sent = report(LinkReport::What::sent, link);
   sent.token = frame.token;
@@ -645,16 +664,22 @@ Result<std::unique_ptr<DirectLinks>> make_direct_links(Loop& loop, DirectEvents&
   auto listening = listen_on(loop, options.listen_hosts, options.port_first, options.port_last,
                              options.tcp_user_timeout_ms);
   if (!listening) return listening.error();
+  std::shared_ptr<OwnArea> area;
   if (options.shared_memory) {
     auto local = listen_locally(loop, peer_of(identity.public_key()));
     if (local) {
       listening.value().push_back(std::move(local).value());
+      if (auto made = OwnArea::make()) {
+        area = std::move(made).value();
+      } else {
+        log_debug("this process has no area: " + made.error().text);
+      }
     } else {
       log_debug("links within this machine go without shared memory: " + local.error().text);
     }
   }
-  return std::unique_ptr<DirectLinks>(
-      std::make_unique<TcpLinks>(loop, events, identity, options, std::move(listening).value()));
+  return std::unique_ptr<DirectLinks>(std::make_unique<TcpLinks>(
+      loop, events, identity, options, std::move(listening).value(), std::move(area)));
 }
 
 }  // namespace pccl

@@ -57,6 +57,7 @@ class RelayLinks final : public Links, private DirectEvents {
   void send_control(PeerId peer, std::vector<std::byte> payload) override;
   void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
                     MemoryToken token, std::uint64_t cookie) override;
+  [[nodiscard]] OwnArea* area() override { return direct_->area(); }
   void cancel(MemoryToken token) override;
   [[nodiscard]] std::uint64_t bytes_sent() const override { return direct_->bytes_sent(); }
   [[nodiscard]] std::uint64_t bytes_received() const override { return direct_->bytes_received(); }
@@ -129,6 +130,9 @@ class RelayLinks final : public Links, private DirectEvents {
   void segment_part(PeerId peer, const SegmentHeader& header, const Placement& at,
                     std::uint32_t offset, std::span<const std::byte> bytes) override;
   void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) override;
+  void segment_lost(PeerId peer, const SegmentHeader& header, const Placement& at) override {
+    if (!is_leaving(peer)) events_.segment_lost(peer, header, at);
+  }
   void relay_arrived(PeerId peer, std::span<const std::byte> payload) override;
   void routed_sent(PeerId far, MemoryToken token, std::uint64_t cookie) override;
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "transport/area.h"
 #include "transport/bytes.h"
 #include "transport/fd_registry.h"
 #include "transport/local_socket.h"
@@ -23,8 +24,25 @@ namespace {
 constexpr std::size_t kMessageBytes = 8;
 constexpr std::byte kYes{1};
 constexpr std::byte kNo{2};
+// In these bytes of the messages 1 says something, and anything else nothing.
+constexpr std::size_t kOfferedAreaAt = 1;
+constexpr std::size_t kMappedAreaAt = 1;
+constexpr std::size_t kAnsweredAreaAt = 2;
 constexpr const char* kTakesNothing = "the socket takes no bytes";
 constexpr const char* kLies = "the other process writes what cannot be into the shared memory";
+
+/// What has come with a message: the memory, or the acceptor's area; then the dialler's area.
+struct Passed {
+  Passed() = default;
+  Passed(const Passed&) = delete;
+  Passed& operator=(const Passed&) = delete;
+  ~Passed() {
+    for (const int descriptor : descriptors) {
+      if (descriptor >= 0) ::close(descriptor);
+    }
+  }
+  std::array<int, 2> descriptors{-1, -1};
+};
 
 class SharedStream final : public Stream, private Loop::Watched {
  public:
@@ -34,8 +52,9 @@ class SharedStream final : public Stream, private Loop::Watched {
     shared,
     plain  // bytes go over the socket
   };
-  SharedStream(Loop& loop, std::unique_ptr<Stream> socket, State state)
-      : loop_(loop), socket_(std::move(socket)), state_(state) {
+  SharedStream(Loop& loop, std::unique_ptr<Stream> socket, std::shared_ptr<OwnArea> own,
+               State state)
+      : loop_(loop), socket_(std::move(socket)), state_(state), own_(std::move(own)) {
     socket_->on_ready([this](bool readable, bool writable) { socket_ready(readable, writable); });
     socket_->want(true, false);
     loop_.watch(*this);
@@ -81,6 +100,8 @@ class SharedStream final : public Stream, private Loop::Watched {
   [[nodiscard]] Carrier carrier() const override {
     return state_ == State::shared ? Carrier::shared_memory : Carrier::unix_socket;
   }
+  [[nodiscard]] std::shared_ptr<const PeerArea> peer_area() const override { return peer_area_; }
+  [[nodiscard]] bool lends() const override { return lends_; }
 
  private:
   // Loop::Watched
@@ -91,7 +112,10 @@ class SharedStream final : public Stream, private Loop::Watched {
   void socket_ready(bool readable, bool writable);
   void take_answer();
   void take_memory();
-  [[nodiscard]] bool message_is_whole(std::ptrdiff_t got);
+  [[nodiscard]] std::ptrdiff_t send_message(std::span<std::byte> message, int memory,
+                                            std::size_t own_area_at);
+  [[nodiscard]] bool receive_message(Passed& passed);
+  void take_area(int descriptor);
   void begin(SharedMemory memory);
   void go_plain();
   void hear_bell();
@@ -111,7 +135,6 @@ class SharedStream final : public Stream, private Loop::Watched {
   std::unique_ptr<Stream> socket_;
   State state_;
   std::array<std::byte, kMessageBytes> message_{};
-  std::size_t message_bytes_ = 0;
   std::optional<SharedMemory> offered_;
   std::optional<SharedMemory> memory_;
   std::optional<RingWriter> writer_;
@@ -119,6 +142,11 @@ class SharedStream final : public Stream, private Loop::Watched {
   std::shared_ptr<Ready> ready_;
   bool want_read_ = false;
   bool want_write_ = false;
+  std::shared_ptr<OwnArea> own_;               // until it is passed
+  std::shared_ptr<const PeerArea> peer_area_;  // null: none
+  bool passed_own_ = false;
+  bool awaits_word_ = false;  // whether the dialler has mapped the own area
+  bool lends_ = false;
   bool socket_over_ = false;  // no byte comes over it any more
   std::string failure_;
 };
@@ -131,8 +159,7 @@ void SharedStream::offer(std::size_t ring_bytes) {
   if (made) {
     message[0] = kYes;
     BytesOut(std::span(message).subspan(4)).number(static_cast<std::uint32_t>(ring_bytes));
-    const std::ptrdiff_t sent =
-        send_with_descriptor(socket_->descriptor(), message, made.value().descriptor());
+    const std::ptrdiff_t sent = send_message(message, made.value().descriptor(), kOfferedAreaAt);
     if (sent == static_cast<std::ptrdiff_t>(message.size())) {
       made.value().close_descriptor();
       offered_ = std::move(made).value();
@@ -145,6 +172,7 @@ void SharedStream::offer(std::size_t ring_bytes) {
     // Too many descriptors of this user are under way, or a rule of the system forbids it.
     made = Error{ErrorCode::unreachable, "it cannot be passed: " + errno_text(errno)};
   }
+  own_.reset();
   log_debug("a link within this machine goes without shared memory: " + made.error().text);
   message = {kNo};
   if (socket_->write(message).bytes == message.size()) return go_plain();
@@ -166,54 +194,86 @@ void SharedStream::socket_ready(bool readable, bool writable) {
   if (ready && *ready) (*ready)(readable, writable);
 }
 
-/// After a read of `got` bytes to the end of `message_`: have all come? If none will come any more
-/// the stream has failed.
-bool SharedStream::message_is_whole(std::ptrdiff_t got) {
-  if (got > 0) message_bytes_ += static_cast<std::size_t>(got);
+/// Sends a message of the beginning with the descriptor of the memory (-1: without one), and the
+/// own area behind it, if there is one: the message says so at `own_area_at`.
+std::ptrdiff_t SharedStream::send_message(std::span<std::byte> message, int memory,
+                                          std::size_t own_area_at) {
+  const auto own = std::exchange(own_, nullptr);
+  const int area = own ? own->descriptor() : -1;
+  const std::array<int, 2> both{memory, area};
+  if (area >= 0) {
+    message[own_area_at] = kYes;
+    const std::ptrdiff_t sent = send_with_descriptors(socket_->descriptor(), message,
+                                                      std::span(both).subspan(memory >= 0 ? 0 : 1));
+    passed_own_ = sent == static_cast<std::ptrdiff_t>(message.size());
+    if (sent >= 0) return sent;
+    log_debug("a link within this machine goes without the area of this process: " +
+              errno_text(errno));
+    message[own_area_at] = std::byte{0};
+  }
+  return send_with_descriptors(socket_->descriptor(), message,
+                               std::span(both).first(memory >= 0 ? 1 : 0));
+}
+
+/// Have all bytes of the message come, with what it passes? If none will come any more the stream
+/// has failed.
+bool SharedStream::receive_message(Passed& passed) {
+  const std::ptrdiff_t got =
+      receive_with_descriptors(socket_->descriptor(), message_, passed.descriptors);
+  if (got == static_cast<std::ptrdiff_t>(kMessageBytes)) return true;
+  // The message is sent in one piece, and comes in one.
+  if (got > 0) failure_ = "broken framing: a part of a message about the shared memory";
   if (got == 0) failure_ = "the other side has closed the connection";
   if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
     failure_ = errno_text(errno);
   }
   if (!failure_.empty()) socket_->want(false, false);
-  return failure_.empty() && message_bytes_ == kMessageBytes;
+  return false;
+}
+
+void SharedStream::take_area(int descriptor) {
+  auto taken = PeerArea::take(descriptor);
+  if (taken) {
+    peer_area_ = std::move(taken).value();
+  } else {
+    log_debug("a link within this machine goes without the area of the other process: " +
+              taken.error().text);
+  }
 }
 
 void SharedStream::take_answer() {
-  int unasked = -1;
-  const auto rest = std::span(message_).subspan(message_bytes_);
-  const bool whole =
-      message_is_whole(receive_with_descriptor(socket_->descriptor(), rest, unasked));
-  if (unasked >= 0) ::close(unasked);
-  if (!whole) return;
-  if (message_[0] == kYes) return begin(std::move(*std::exchange(offered_, {})));
-  offered_.reset();
-  go_plain();
+  Passed passed;
+  if (!receive_message(passed)) return;
+  if (message_[0] != kYes) {
+    offered_.reset();
+    return go_plain();
+  }
+  lends_ = passed_own_ && message_[kMappedAreaAt] == kYes;
+  if (message_[kAnsweredAreaAt] == kYes) {
+    take_area(passed.descriptors[0]);
+    const std::byte word = peer_area_ ? kYes : kNo;
+    // An acceptor that has ended before may have left frames in the rings.
+    static_cast<void>(socket_->write(std::span(&word, 1)));
+  }
+  begin(std::move(*std::exchange(offered_, {})));
 }
 
 void SharedStream::take_memory() {
-  int descriptor = -1;
-  const auto rest = std::span(message_).subspan(message_bytes_);
-  const bool whole =
-      message_is_whole(receive_with_descriptor(socket_->descriptor(), rest, descriptor));
-  if (!whole) {
-    // The message is sent in one piece, and comes in one.
-    if (descriptor >= 0) ::close(descriptor);
-    if (failure_.empty() && message_bytes_ > 0) failure_ = "broken framing: a part of an offer";
-    return;
-  }
-  if (message_[0] != kYes) {
-    if (descriptor >= 0) ::close(descriptor);
-    return go_plain();
-  }
+  Passed passed;
+  if (!receive_message(passed)) return;
+  if (message_[0] != kYes) return go_plain();
   const auto ring_bytes = BytesIn(std::span(message_).subspan(4)).number<std::uint32_t>();
-  auto taken = SharedMemory::take(descriptor, ring_bytes);
-  if (descriptor >= 0) ::close(descriptor);
+  auto taken = SharedMemory::take(passed.descriptors[0], ring_bytes);
+  if (taken && message_[kOfferedAreaAt] == kYes) take_area(passed.descriptors[1]);
   std::array<std::byte, kMessageBytes> answer{};
   answer[0] = taken ? kYes : kNo;
-  if (socket_->write(answer).bytes != answer.size()) {
+  if (peer_area_) answer[kMappedAreaAt] = kYes;
+  if (!taken) own_.reset();
+  if (send_message(answer, -1, kAnsweredAreaAt) != static_cast<std::ptrdiff_t>(answer.size())) {
     failure_ = kTakesNothing;
     return;
   }
+  awaits_word_ = passed_own_;
   if (taken) return begin(std::move(taken).value());
   log_debug("a link within this machine goes without shared memory: " + taken.error().text);
   go_plain();
@@ -273,6 +333,10 @@ void SharedStream::wake() {
 void SharedStream::hear_bell() {
   std::array<std::byte, 256> rings;
   const Moved got = socket_->read(rings);
+  if (awaits_word_ && got.outcome == Outcome::moved) {
+    awaits_word_ = false;
+    lends_ = rings[0] == kYes;
+  }
   if (got.outcome == Outcome::ended || got.outcome == Outcome::failed) {
     // All that the other side has written before it ended lies in the memory.
     socket_over_ = true;
@@ -355,21 +419,26 @@ void SharedStream::close() {
   offered_.reset();
   writer_.reset();
   reader_.reset();
+  own_.reset();
+  peer_area_.reset();
+  lends_ = false;
   ready_.reset();
 }
 
 }  // namespace
 
 std::unique_ptr<Stream> offer_shared_memory(Loop& loop, std::unique_ptr<Stream> socket,
-                                            std::size_t ring_bytes) {
-  auto stream =
-      std::make_unique<SharedStream>(loop, std::move(socket), SharedStream::State::offering);
+                                            std::size_t ring_bytes, std::shared_ptr<OwnArea> own) {
+  auto stream = std::make_unique<SharedStream>(loop, std::move(socket), std::move(own),
+                                               SharedStream::State::offering);
   stream->offer(ring_bytes);
   return stream;
 }
 
-std::unique_ptr<Stream> await_shared_memory(Loop& loop, std::unique_ptr<Stream> socket) {
-  return std::make_unique<SharedStream>(loop, std::move(socket), SharedStream::State::awaiting);
+std::unique_ptr<Stream> await_shared_memory(Loop& loop, std::unique_ptr<Stream> socket,
+                                            std::shared_ptr<OwnArea> own) {
+  return std::make_unique<SharedStream>(loop, std::move(socket), std::move(own),
+                                        SharedStream::State::awaiting);
 }
 
 }  // namespace pccl

@@ -18,6 +18,8 @@
 
 namespace pccl {
 
+class PeerArea;
+
 /// Used on the loop's thread. No call blocks, and no callback comes from inside a call: readiness
 /// is reported from the loop.
 class Stream {
@@ -85,6 +87,10 @@ class Stream {
   /// What the bytes go through in the end.
   enum class Carrier : std::uint8_t { tcp, unix_socket, shared_memory };
   [[nodiscard]] virtual Carrier carrier() const { return Carrier::tcp; }
+  /// The area (area.h) of the other process, which this one has mapped; null: none.
+  [[nodiscard]] virtual std::shared_ptr<const PeerArea> peer_area() const { return nullptr; }
+  /// Has the other process mapped the area of this one? May become true after the beginning.
+  [[nodiscard]] virtual bool lends() const { return false; }
   /// Of the socket, for what no stream does; -1: it has none.
   [[nodiscard]] virtual int descriptor() const { return -1; }
   /// Are both ends on one machine? Then payloads need no checksums.

@@ -55,6 +55,7 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   [[nodiscard]] std::vector<Outgoing> share() override;
   void drop_slice(std::uint64_t number, std::uint32_t offset) override;
   void pace(std::uint64_t bytes_per_second) override { stream_->pace(bytes_per_second); }
+  [[nodiscard]] bool lends() const override { return stream_->lends(); }
   [[nodiscard]] bool local() const override { return stream_->carrier() != Stream::Carrier::tcp; }
   [[nodiscard]] std::string_view carrier() const override { return carrier_name(*stream_); }
   [[nodiscard]] std::size_t cancel(MemoryToken token) override;
@@ -79,6 +80,7 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   void parse();
   bool begin_frame(std::span<const std::byte> bytes, std::size_t header_size);
   void begin_payload();
+  void take_reference();
   std::span<std::byte> payload_room();
   void look_at(std::span<const std::byte> payload);
   bool read_part();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "transport/area.h"
 #include "transport/crc32c.h"
 #include "transport/stream_lane.h"
 
@@ -222,8 +223,40 @@ bool StreamLane::begin_frame(std::span<const std::byte> bytes, std::size_t heade
     owner_.lane_message(frame_.type, payload);
     return open();
   }
-  begin_payload();
+  if (type == FrameType::reference) {
+    take_reference();
+  } else {
+    begin_payload();
+  }
   return open();
+}
+
+/// A segment whose payload lies in the area of the other side. That is used there now, or lent. One
+/// whose slot is of something else by now belongs to a run that is over at the other side: it never
+/// arrives, and where it had a place the owner hears of that.
+void StreamLane::take_reference() {
+  const std::shared_ptr<const PeerArea> area = stream_->peer_area();
+  SegmentHeader& segment = frame_.segment;
+  const std::byte* const payload = area ? area->at(segment.area.slot) : nullptr;
+  if (payload == nullptr || kind_ != Kind::small) {
+    return broken("a reference to memory that was not passed");
+  }
+  if (!area->holds(segment.area)) return;
+  segment.in_place = true;
+  Placement at = owner_.lane_segment_header(segment);
+  if (!open() || closing_ || at.drops()) return;
+  const std::span bytes(payload, segment.bytes);
+  if (at.lends) {
+    at.lender = area;
+  } else if (at.in_parts) {
+    owner_.lane_part(segment, at, 0, bytes);
+  } else {
+    std::memcpy(at.to, bytes.data(), bytes.size());
+  }
+  if (!open()) return;
+  if (!area->holds(segment.area)) return owner_.lane_segment_lost(segment, at);
+  owner_.lane_received(bytes.size(), has_data(frame_));
+  owner_.lane_segment(segment, at);
 }
 
 void StreamLane::begin_payload() {

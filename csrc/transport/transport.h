@@ -46,6 +46,17 @@ struct Slice {
   [[nodiscard]] bool is_one() const { return bytes > 0; }
 };
 
+class OwnArea;
+class PeerArea;
+
+/// Where the payload of a segment lies in the area of the process that sends it (area.h): the
+/// segment itself carries none.
+struct AreaPlace {
+  std::uint32_t slot = 0;
+  std::uint64_t generation = 0;  // of the slot; 0: it lies in no area
+  bool operator==(const AreaPlace&) const = default;
+};
+
 /// The protocol to which a segment belongs, which decides the code that places it. The numbers are
 /// on the wire, and are never reused.
 enum class SegmentKind : std::uint8_t {
@@ -67,8 +78,9 @@ struct SegmentHeader {
   std::uint64_t offset = 0;   // in the range of the step, in the message or in the item
   std::uint32_t bytes = 0;    // of payload, at most kSegmentBytesMax
   OpDescriptor descriptor;
-  Route route;  // used within transport only
-  Slice slice;  // used within transport only
+  Route route;     // used within transport only
+  Slice slice;     // used within transport only
+  AreaPlace area;  // of an arriving one: where its payload lies
   /// Of an arriving segment: its payload lies in memory, so that it can be used there (Placement).
   bool in_place = false;
 };
@@ -85,7 +97,11 @@ struct Placement {
   /// The payload is not copied: segment_part shows it, part by part. Only for a segment that is
   /// `in_place`, and with a token.
   bool in_parts = false;
-  [[nodiscard]] bool drops() const { return to == nullptr && !in_parts; }
+  /// The payload is not copied: it is used where it lies in the sender's area, any time later. Only
+  /// for a segment that has such a place, and with a token.
+  bool lends = false;
+  std::shared_ptr<const PeerArea> lender = {};  // of one that lends, in segment_arrived
+  [[nodiscard]] bool drops() const { return to == nullptr && !in_parts && !lends; }
 };
 
 /// Why a link is down.
@@ -120,6 +136,10 @@ class LinkEvents {
                             std::span<const std::byte> /*bytes*/) {}
   /// The payload is complete at Placement::to, or its last part has been shown.
   virtual void segment_arrived(PeerId peer, const SegmentHeader& header, const Placement& at) = 0;
+  /// In place of it: the other side has begun to write something else where the payload lay. What
+  /// was copied, or shown, is of no use, and the segment does not come any more.
+  virtual void segment_lost(PeerId /*peer*/, const SegmentHeader& /*header*/,
+                            const Placement& /*at*/) {}
   /// The kernel has taken the last byte of the segment that was sent with `cookie`.
   virtual void segment_sent(PeerId peer, std::uint64_t cookie) = 0;
 };
@@ -197,6 +217,11 @@ class LinksBase {
   /// The payload is borrowed until segment_sent, or until cancel(token).
   virtual void send_segment(PeerId peer, const SegmentHeader& header, const std::byte* payload,
                             MemoryToken token, std::uint64_t cookie) = 0;
+  /// The memory of this process that others of its machine read. A segment whose payload begins a
+  /// slot there goes as a reference to a process that reads it: what it lies in may be written
+  /// again when the other side has said by data of its own that it has read it. Null: there is
+  /// none.
+  [[nodiscard]] virtual OwnArea* area() { return nullptr; }
   /// After this call no byte is read from or written to memory under `token`: queued segments are
   /// dropped, the rest of a half-sent one is copied, the rest of a half-received one is dropped.
   virtual void cancel(MemoryToken token) = 0;

@@ -31,7 +31,8 @@ def test_data_may_go_round_in_another_order_than_that_of_ranks_if_members_say_so
     for m in MEMBERS:
         for line in lines(records, m, "step"):
             line["ops"][0]["ways"] = [
-                {"ring": order, "lines": [0, 0, 0, 0], "sites": []} for order in ([0, 1, 2], ring)
+                {"ring": order, "lines": [0, 0, 0, 0, False], "sites": []}
+                for order in ([0, 1, 2], ring)
             ]
     assert check(records).contradictions == []
 
@@ -39,15 +40,16 @@ def test_data_may_go_round_in_another_order_than_that_of_ranks_if_members_say_so
 @pytest.mark.parametrize(
     ("lines", "count", "turns"),
     [
-        ((0, 0, 0, 0, ()), 1, 2),
-        ((80_000, 80_000, 0, 0, ()), 1, 1),
-        ((80_000, 80_000, 0, 0, ()), 20_000, 1),
-        ((80_000, 80_000, 0, 0, ()), 200_000, 2),
-        ((9000, 3000, 0, 0, ()), 20_000, 2),
-        ((9000, 3000, 0, 0, ()), 40_000, 6),
-        ((80_000, 80_000, 10, 0, ()), 20_000, 2),
-        ((80_000, 80_000, 1000, 0, ()), 200_000, 1),
-        ((80_000, 40_000, 0, 0, (0, 0, 1, 1)), 20_000, 3),
+        ((0, 0, 0, 0, False, ()), 1, 2),
+        ((80_000, 80_000, 0, 0, False, ()), 1, 1),
+        ((80_000, 80_000, 0, 0, False, ()), 20_000, 1),
+        ((80_000, 80_000, 0, 0, False, ()), 200_000, 2),
+        ((9000, 3000, 0, 0, False, ()), 20_000, 2),
+        ((9000, 3000, 0, 0, False, ()), 40_000, 6),
+        ((80_000, 80_000, 10, 0, False, ()), 20_000, 2),
+        ((80_000, 80_000, 1000, 0, False, ()), 200_000, 1),
+        ((80_000, 40_000, 0, 0, False, (0, 0, 1, 1)), 20_000, 3),
+        ((0, 0, 0, 0, True, ()), 1 << 20, 2),  # and the word of the last readers
     ],
 )
 def test_the_reference_goes_the_way_of_members_that_are_far_from_each_other(
@@ -57,7 +59,8 @@ def test_the_reference_goes_the_way_of_members_that_are_far_from_each_other(
     far = reference.all_reduce(parts, "sum", lines)
     assert np.allclose(far, sum(parts))
     steps, scratch_bytes = reference.schedule("sum", 3, 4, count, 8, lines)
-    assert len({s["channel"] for s in steps if s["kind"].startswith("recv")}) == turns
+    arrives = {"recv", "recv_reduce", "borrow"}
+    assert len({s["channel"] for s in steps if s["kind"] in arrives and s["to"]["bytes"]}) == turns
     assert scratch_bytes == (8 * count if turns == 1 else 0)
 
 
@@ -66,20 +69,22 @@ def test_members_may_know_their_round_trips() -> None:
         op = work.plan(step)[index]
         if (step, op.dtype, op.reduce) != (1, "float32", "sum"):
             return result
-        return compute(step, index, op, contributors(step, index), {}, (80_000, 80_000, 0, 0, ()))
+        return compute(
+            step, index, op, contributors(step, index), {}, (80_000, 80_000, 0, 0, False, ())
+        )
 
     records = recorded(summed)
     assert check(records).contradictions
     for m in MEMBERS:
         for line in lines(records, m, "step"):
             line["ops"][0]["ways"] = [
-                {"ring": [0, 1, 2], "lines": [80_000, 80_000, 0, 0], "sites": []}
+                {"ring": [0, 1, 2], "lines": [80_000, 80_000, 0, 0, False], "sites": []}
             ]
     assert check(records).contradictions == []
 
 
 def test_members_may_stand_at_two_sites() -> None:
-    far = (80_000, 53_333, 0, 400)
+    far = (80_000, 53_333, 0, 400, False)
 
     def summed(step: int, index: int, result: np.ndarray) -> np.ndarray:
         op, who = work.plan(step)[index], contributors(step, index)

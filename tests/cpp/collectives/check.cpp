@@ -15,6 +15,68 @@
 namespace pccl {
 namespace {
 
+bool goes_by_segments(const Step& step) { return !step.behind.empty(); }
+
+/// The same schedule with a step for each segment, and for each slot of the area a range of its
+/// own.
+Schedule unrolled(const Schedule& schedule) {
+  const auto segments = [&](const Step& step) {
+    const std::uint64_t bytes = step.kind == StepKind::send ? step.from.bytes : step.to.bytes;
+    return std::max<std::uint64_t>(1,
+                                   (bytes + schedule.segment_bytes - 1) / schedule.segment_bytes);
+  };
+  std::uint64_t most = 1;
+  for (const Step& step : schedule.steps) most = std::max(most, segments(step));
+  const auto count = static_cast<std::uint32_t>(schedule.steps.size());
+  // First all first segments; what comes after whole steps comes last.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> places;
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> order;
+  for (std::uint64_t i = 0; i <= most; ++i) {
+    for (std::uint32_t s = 0; s < count; ++s) {
+      const Step& step = schedule.steps[s];
+      const bool last = !step.after.empty();
+      if (last ? i < most : i >= segments(step)) continue;
+      places[{s, last ? 0 : i}] = static_cast<std::uint32_t>(order.size());
+      order.emplace_back(s, last ? 0 : i);
+    }
+  }
+  Schedule flat = schedule;
+  flat.steps.clear();
+  for (const auto& [s, i] : order) {
+    Step step = schedule.steps[s];
+    for (Range* range : {&step.from, &step.to}) {
+      const std::uint64_t before = i * schedule.segment_bytes;
+      if (range->bytes > 0) range->bytes = std::min(schedule.segment_bytes, range->bytes - before);
+      if (range->space == Space::area) {
+        range->index = static_cast<std::uint32_t>(range->index * kAreaDepth + i % kAreaDepth);
+      } else {
+        range->offset += before;
+      }
+    }
+    std::vector<std::uint32_t> after;
+    for (const std::uint32_t earlier : step.after) {
+      for (std::uint64_t k = 0; k < segments(schedule.steps[earlier]); ++k) {
+        after.push_back(places.at({earlier, k}));
+      }
+    }
+    for (const Behind& b : step.behind) {
+      if (i >= b.segments) after.push_back(places.at({b.step, i - b.segments}));
+    }
+    step.after = std::move(after);
+    step.behind.clear();
+    if (step.follows >= 0) {
+      step.follows =
+          static_cast<std::int32_t>(places.at({static_cast<std::uint32_t>(step.follows), i}));
+    }
+    for (std::uint32_t& borrowed : step.borrowed) borrowed = places.at({borrowed, i});
+    step.turn += static_cast<std::uint32_t>(step.turns * i);
+    // Segments of one step have the channel of the step: here each has its own.
+    step.channel += static_cast<std::uint32_t>(i * 1000);
+    flat.steps.push_back(std::move(step));
+  }
+  return flat;
+}
+
 struct Edge {
   std::size_t to = 0;
   bool whole = false;
@@ -23,6 +85,8 @@ struct Edge {
 bool is_send(const Step& s) { return s.kind == StepKind::send; }
 bool is_receive(const Step& s) { return receives(s.kind); }
 std::uint64_t bytes_of(const Step& s) { return is_send(s) ? s.from.bytes : s.to.bytes; }
+bool reads_own(const Step& s) { return s.kind != StepKind::recv && s.kind != StepKind::borrow; }
+bool writes_own(const Step& s) { return !is_send(s) && s.kind != StepKind::borrow; }
 
 class Checker {
  public:
@@ -45,6 +109,9 @@ class Checker {
     }
     if (Error e = pair_up(); e.failed()) return e;
     if (Error e = check_end(); e.failed()) return e;
+    for (std::uint32_t r = 0; r < schedules_.size(); ++r) {
+      if (Error e = check_area(r); e.failed()) return e;
+    }
     for (std::uint32_t r = 0; r < schedules_.size(); ++r) {
       if (Error e = check_turns(r); e.failed()) return e;
     }
@@ -77,6 +144,9 @@ class Checker {
         return range.index < a.output_bytes.size() && fits(a.output_bytes[range.index]);
       case Space::scratch:
         return range.index == 0 && fits(schedules_[rank].scratch_bytes);
+      case Space::area:
+        return range.index < schedules_[rank].area_rings * kAreaDepth &&
+               fits(schedules_[rank].segment_bytes);
     }
     return false;
   }
@@ -101,8 +171,8 @@ class Checker {
   Error check_step(std::uint32_t r, std::uint32_t s) {
     const Step& step = schedules_[r].steps[s];
     const CollectiveArgs& a = args_[r];
-    const bool reads = step.kind != StepKind::recv;
-    const bool writes = !is_send(step);
+    const bool reads = reads_own(step);
+    const bool writes = writes_own(step);
     if (reads && !inside(r, step.from)) return broken(r, s, "reads outside its buffers");
     if (writes && !inside(r, step.to)) return broken(r, s, "writes outside its buffers");
     if (writes && step.to.space == Space::input) return broken(r, s, "writes an input");
@@ -111,7 +181,8 @@ class Checker {
     } else if (reads && writes && step.from.bytes != step.to.bytes) {
       return broken(r, s, "sizes differ");
     }
-    if (step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce) {
+    if (step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce ||
+        step.kind == StepKind::add_borrowed) {
       if (bytes_of(step) % a.element_bytes != 0) return broken(r, s, "a part of an element");
       if (step.to.offset % a.element_bytes != 0 || step.from.offset % a.element_bytes != 0) {
         return broken(r, s, "begins inside an element");
@@ -122,6 +193,21 @@ class Checker {
     }
     if (is_receive(step) != (step.turn > 0)) return broken(r, s, "receives have turns, no others");
     if (is_receive(step)) turns_[first_[r] + s] = step.turn;
+    if (step.borrowed.empty() == (step.kind == StepKind::add_borrowed)) {
+      return broken(r, s, "adds what is borrowed, or does not");
+    }
+    for (const std::uint32_t borrowed : step.borrowed) {
+      if (borrowed >= s || schedules_[r].steps[borrowed].kind != StepKind::borrow) {
+        return broken(r, s, "has borrowed nothing");
+      }
+      if (schedules_[r].steps[borrowed].to.bytes != step.to.bytes) {
+        return broken(r, s, "has borrowed another length");
+      }
+      if (std::ranges::find(step.after, borrowed) == step.after.end()) {
+        return broken(r, s, "adds what has not come");
+      }
+      added_in_[first_[r] + borrowed] = first_[r] + s;
+    }
     for (const std::uint32_t earlier : step.after) {
       if (earlier >= s) return broken(r, s, "is after a step that is not earlier");
       add_edge(first_[r] + earlier, first_[r] + s, true);
@@ -162,6 +248,7 @@ class Checker {
       }
       turns_[first_[from] + s] = schedules_[to].steps[it->second].turn;
       add_edge(first_[from] + s, first_[to] + it->second, false);
+      received_in_[first_[from] + s] = first_[to] + it->second;
       receives.erase(it);
     }
     for (const auto& [key, s] : receives) {
@@ -185,6 +272,28 @@ class Checker {
     }
     if (done == edges_.size()) return {};
     return {ErrorCode::invalid, "some steps wait for each other"};
+  }
+
+  /// What is sent from the area is read there by the other rank: before anything is written to the
+  /// slot, and before this rank is done.
+  Error check_area(std::uint32_t r) const {
+    const std::vector<Step>& steps = schedules_[r].steps;
+    for (std::uint32_t s = 0; s < steps.size(); ++s) {
+      if (!is_send(steps[s]) || steps[s].from.space != Space::area) continue;
+      std::size_t read = received_in_.at(first_[r] + s);
+      if (const auto added = added_in_.find(read); added != added_in_.end()) read = added->second;
+      const std::vector<std::uint8_t> from_read = reach(read);
+      bool known = false;
+      for (std::uint32_t other = 0; other < steps.size(); ++other) {
+        known = known || from_read[first_[r] + other] > 0;
+        if (!writes_own(steps[other]) || !overlap(steps[other].to, steps[s].from)) continue;
+        if (from_read[first_[r] + other] > 0) continue;
+        if (reach(first_[r] + other)[first_[r] + s] > 0) continue;
+        return broken(r, other, "writes to a slot that another rank may still read");
+      }
+      if (!known) return broken(r, s, "the rank may be done before its area has been read");
+    }
+    return {};
   }
 
   /// Each step against the steps of its rank on which it depends.
@@ -233,8 +342,8 @@ class Checker {
 
   [[nodiscard]] Uses uses(std::uint32_t rank, const Step& step) const {
     Uses u;
-    if (step.kind != StepKind::recv) u.reads = canonical(rank, step.from);
-    if (!is_send(step)) u.writes = canonical(rank, step.to);
+    if (reads_own(step)) u.reads = canonical(rank, step.from);
+    if (writes_own(step)) u.writes = canonical(rank, step.to);
     if (step.kind == StepKind::copy && *u.reads == *u.writes) return {};  // nothing happens
     return u;
   }
@@ -286,7 +395,9 @@ class Checker {
   std::vector<std::size_t> first_;  // node of each rank's first step
   std::vector<std::vector<Edge>> edges_;
   std::vector<std::uint32_t> blocked_by_;
-  std::vector<std::uint32_t> turns_;  // of each node: a send has that of its receive
+  std::vector<std::uint32_t> turns_;                // of each node: a send has that of its receive
+  std::map<std::size_t, std::size_t> received_in_;  // node of a send -> of its receive
+  std::map<std::size_t, std::size_t> added_in_;     // node of a borrow -> where it is added
 };
 
 }  // namespace
@@ -318,7 +429,11 @@ Aliased aliased_in_place(const CollectiveArgs& args) {
 
 Error check_schedules(const std::vector<Schedule>& schedules,
                       const std::vector<CollectiveArgs>& args, bool in_place) {
-  return Checker(schedules, args, in_place).run();
+  std::vector<Schedule> flat = schedules;
+  for (Schedule& schedule : flat) {
+    if (std::ranges::any_of(schedule.steps, goes_by_segments)) schedule = unrolled(schedule);
+  }
+  return Checker(flat, args, in_place).run();
 }
 
 }  // namespace pccl

@@ -236,6 +236,8 @@ class Ranks {
         if (step.finish) finish_average(to, count, DType::f32, case_.size);
         break;
       case StepKind::recv_reduce:
+      case StepKind::borrow:
+      case StepKind::add_borrowed:
       case StepKind::copy:
       case StepKind::reduce:
         FAIL() << "not in such a schedule";

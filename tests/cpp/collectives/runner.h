@@ -1,7 +1,8 @@
 // Runs the schedules of all ranks of one operation in this process, in a random interleaving that a
 // seed decides: segments are small, arrive in any order, and a send reads its memory at some later
-// moment than it is allowed to. So a dependency that is missing shows as a wrong result, and one
-// that is too many as an operation that does not end.
+// moment than it is allowed to. What lies in an area is read at the receiver's moment, or carried
+// as all else, and a rank that is done spoils its area. So a dependency that is missing shows as a
+// wrong result, and one that is too many as an operation that does not end.
 //
 // `run_and_check` makes the memory of all ranks, runs, and compares with a direct computation.
 // Elements are 64-bit numbers; "sum" wraps, so it is exact, and a contribution that is missing or
@@ -57,9 +58,18 @@ class Memory {
       case Space::output:
         return range.bytes == 0 ? nullptr : outputs_[range.index].data() + range.offset / 8;
       case Space::scratch:
+      case Space::area:  // by `slot`
         break;
     }
     return scratch_.data() + range.offset / 8;
+  }
+  [[nodiscard]] Element* slot(std::uint32_t ring, std::size_t segment, std::size_t elements) {
+    Numbers& slot = area_[{ring, segment % kAreaDepth}];
+    if (slot.empty()) slot.assign(elements, kPoison);
+    return slot.data();
+  }
+  void spoil_area() {
+    for (auto& [place, slot] : area_) std::fill(slot.begin(), slot.end(), kPoison);
   }
   [[nodiscard]] bool is_aliased(std::uint32_t index) const {
     return same_.any && index == same_.input;
@@ -70,6 +80,7 @@ class Memory {
   std::vector<Numbers> inputs_;
   std::vector<Numbers> outputs_;
   Numbers scratch_;
+  std::map<std::pair<std::uint32_t, std::size_t>, Numbers> area_;
   Aliased same_;
 };
 
@@ -111,11 +122,13 @@ class Runner {
     std::vector<bool> done;  // by segment
     std::vector<bool> begun;
     std::vector<std::vector<Element>> arrived;
+    std::vector<const Element*> lent;  // in place of `arrived`
     std::vector<bool> has_arrived;
     std::size_t done_count = 0;
     std::size_t after_left = 0;
     std::vector<std::uint32_t> dependents;
     std::vector<std::uint32_t> followers;
+    std::vector<Behind> waiters;  // the steps that are behind this one
   };
   struct Task {
     std::uint32_t rank = 0;
@@ -123,6 +136,7 @@ class Runner {
     std::size_t segment = 0;
     bool delivers = false;  // else: the step handles the segment
     std::vector<Element> payload;
+    const Element* lent = nullptr;
   };
 
   static bool receives(const Step& s) { return pccl::receives(s.kind); }
@@ -133,6 +147,7 @@ class Runner {
   void prepare(std::uint32_t r) {
     const auto& steps = schedules_[r].steps;
     states_[r].resize(steps.size());
+    left_.push_back(steps.size());
     for (std::uint32_t s = 0; s < steps.size(); ++s) {
       State& state = states_[r][s];
       const std::size_t segments =
@@ -140,12 +155,14 @@ class Runner {
       state.done.assign(segments, false);
       state.begun.assign(segments, false);
       state.arrived.resize(segments);
+      state.lent.resize(segments);
       state.has_arrived.assign(segments, false);
       state.after_left = steps[s].after.size();
       for (const std::uint32_t a : steps[s].after) states_[r][a].dependents.push_back(s);
       if (steps[s].follows >= 0) {
         states_[r][static_cast<std::uint32_t>(steps[s].follows)].followers.push_back(s);
       }
+      for (const Behind& b : steps[s].behind) states_[r][b.step].waiters.push_back({s, b.segments});
       if (receives(steps[s])) receives_[{r, steps[s].peer, steps[s].channel}] = s;
     }
   }
@@ -161,15 +178,19 @@ class Runner {
     if (step.follows >= 0 && !states_[r][static_cast<std::uint32_t>(step.follows)].done[segment]) {
       return;
     }
+    for (const Behind& b : step.behind) {
+      if (segment >= b.segments && !states_[r][b.step].done[segment - b.segments]) return;
+    }
     if (receives(step) && !state.has_arrived[segment]) return;
     state.begun[segment] = true;
-    tasks_.push_back({r, s, segment, false, {}});
+    tasks_.push_back({r, s, segment, false, {}, nullptr});
   }
 
   void carry_out(const Task& task) {
     State& state = states_[task.rank][task.step];
     if (task.delivers) {
       state.arrived[task.segment] = task.payload;
+      state.lent[task.segment] = task.lent;
       state.has_arrived[task.segment] = true;
       try_segment(task.rank, task.step, task.segment);
       return;
@@ -178,7 +199,12 @@ class Runner {
     state.done[task.segment] = true;
     ++state.done_count;
     for (const std::uint32_t f : state.followers) try_segment(task.rank, f, task.segment);
+    for (const Behind& waiter : state.waiters) {
+      const std::size_t later = task.segment + waiter.segments;
+      if (later < state.done.size()) try_segment(task.rank, waiter.step, later);
+    }
     if (state.done_count < state.done.size()) return;
+    if (--left_[task.rank] == 0) memory_[task.rank].spoil_area();
     for (const std::uint32_t d : state.dependents) {
       if (--states_[task.rank][d].after_left == 0) try_step(task.rank, d);
     }
@@ -188,7 +214,10 @@ class Runner {
     const Step& step = schedules_[r].steps[s];
     const std::uint64_t offset = segment * segment_bytes_;
     const std::size_t count = std::min(segment_bytes_, bytes_of(step) - offset) / 8;
-    const auto place = [&](Range range) { return memory_[r].at(range) + offset / 8; };
+    const auto place = [&](Range range) {
+      return range.space == Space::area ? memory_[r].slot(range.index, segment, segment_bytes_ / 8)
+                                        : memory_[r].at(range) + offset / 8;
+    };
     const auto reduce = [&](const Element* other) {
       Element* to = place(step.to);
       const Element* own = place(step.from);
@@ -199,19 +228,39 @@ class Runner {
       }
     };
     State& state = states_[r][s];
+    const auto come = [&](const State& from) {
+      return from.lent[segment] != nullptr ? from.lent[segment] : from.arrived[segment].data();
+    };
     switch (step.kind) {
       case StepKind::send: {
-        Task message{step.peer, receives_.at({step.peer, r, step.channel}), segment, true, {}};
-        if (count > 0) message.payload.assign(place(step.from), place(step.from) + count);
+        Task message{step.peer, receives_.at({step.peer, r, step.channel}), segment, true, {},
+                     nullptr};
+        if (step.from.space == Space::area && random_.below(3) > 0) {
+          message.lent = place(step.from);
+        } else if (count > 0) {
+          message.payload.assign(place(step.from), place(step.from) + count);
+        }
         tasks_.push_back(std::move(message));
         break;
       }
       case StepKind::recv:
-        if (count > 0)
-          std::copy(state.arrived[segment].begin(), state.arrived[segment].end(), place(step.to));
+        if (count > 0) std::copy_n(come(state), count, place(step.to));
         break;
+      case StepKind::borrow:
+        break;
+      case StepKind::add_borrowed: {
+        Element* to = place(step.to);
+        for (std::size_t i = 0; i < count; ++i) {
+          Element sum = place(step.from)[i];
+          for (const std::uint32_t b : step.borrowed) {
+            sum = arithmetic_.combine(sum, come(states_[r][b])[i]);
+          }
+          to[i] = step.finish ? arithmetic_.finish(sum) : sum;
+        }
+        break;
+      }
       case StepKind::recv_reduce:
-        if (count > 0) reduce(state.arrived[segment].data());
+        if (count > 0) reduce(come(state));
         break;
       case StepKind::copy:
         if (count > 0) std::memmove(place(step.to), place(step.from), count * 8);
@@ -232,6 +281,7 @@ class Runner {
   Random random_;
   Arithmetic arithmetic_;
   std::vector<std::vector<State>> states_;
+  std::vector<std::size_t> left_;  // steps, by rank
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> receives_;
   std::vector<Task> tasks_;
 };

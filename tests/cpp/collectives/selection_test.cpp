@@ -121,6 +121,28 @@ TEST(Selection, AllReduceOfTheMiddleTakesTwoSteps) {
   }
 }
 
+TEST(Selection, LargeAllReducesOfThreeRanksOfAMachineAndMoreGoThroughAreas) {
+  const auto areas = [](const Case& c) {
+    const std::uint32_t rings = build_schedule(args_of(c, 0)).area_rings;
+    for (std::uint32_t rank = 1; rank < c.size; ++rank) {
+      EXPECT_EQ(build_schedule(args_of(c, rank)).area_rings, rings) << "all ranks alike";
+    }
+    return rings > 0;
+  };
+  const Lines local{.local = true};
+  for (const std::uint32_t size : {2U, 3U, 4U, kAreaRanksMax, kAreaRanksMax + 1}) {
+    const std::uint64_t least = size * kAreaBytesMinPerRank / 8;
+    const Case c{.kind = OpKind::all_reduce, .size = size, .counts = {least}, .lines = local};
+    EXPECT_EQ(areas(c), size > 2 && size <= kAreaRanksMax) << size;
+    Case less = c;
+    less.counts = {least - 1};
+    EXPECT_FALSE(areas(less)) << size;
+    Case elsewhere = c;
+    elsewhere.lines = {};
+    EXPECT_FALSE(areas(elsewhere)) << size;
+  }
+}
+
 TEST(Selection, TwoRanksExchangeUpToAMebibyteOverAnyLine) {
   for (const Lines& lines : {Lines{}, Lines{1'000, 1'000}, Lines{2'000, 2'000},
                              Lines{80'000, 80'000, 10}, Lines{80'000, 80'000, 20'000}}) {
@@ -221,8 +243,16 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
       }
     }
   }
+  for (const std::uint32_t size : {2U, 3U, 4U, 16U, 17U}) {
+    for (const std::uint64_t mib : {4, 6, 8, 32, 64}) {
+      digest.add_sends({.kind = OpKind::all_reduce,
+                        .size = size,
+                        .counts = {mib << 17},
+                        .lines = {.local = true}});
+    }
+  }
   EXPECT_EQ(std::pair(kProtocolVersion, digest.value()),
-            std::pair(9U, std::uint64_t{626708617608727207ULL}))
+            std::pair(10U, std::uint64_t{2509997150423471394ULL}))
       << "ranks of two builds would choose differently: raise kProtocolVersion (base/protocol.h)";
 }
 

@@ -190,7 +190,10 @@ constexpr std::uint64_t kSmall = 64;
 constexpr std::uint64_t kParts = 256U << 10;  // one for each rank: too large to be sent directly
 constexpr std::uint64_t kLarge = 5U << 19;    // chains of more pieces than they have slots
 
+constexpr std::uint64_t kAreas = 12U << 20;  // through areas, of up to six ranks
+
 const Lines kFar{80'000, 80'000};
+const Lines kLocal{.local = true};
 
 class BlameOf : public ::testing::TestWithParam<Collective> {};
 
@@ -219,7 +222,9 @@ TEST_P(BlameOf, the_member_whose_data_are_lost_is_blamed_by_the_one_that_misses_
       for (std::uint32_t from = 0; from < size; ++from) {
         for (std::uint32_t to = 0; to < size; ++to) {
           if (from == to) continue;
-          for (const std::size_t passed : {0U, 1U, 5U}) {
+          const std::size_t many =
+              what.bytes == kAreas ? 23 : 5;  // beyond what is under way at once
+          for (const std::size_t passed : {std::size_t{0}, std::size_t{1}, many}) {
             for (const bool taken : {true, false}) {
               ASSERT_NO_FATAL_FAILURE(check(size, root, {from, to, passed, taken}));
             }
@@ -235,6 +240,7 @@ INSTANTIATE_TEST_SUITE_P(
     Stall, BlameOf,
     ::testing::Values(
         Collective{OpKind::all_reduce, kSmall}, Collective{OpKind::all_reduce, kLarge},
+        Collective{OpKind::all_reduce, kAreas, false, kLocal},
         Collective{OpKind::reduce, kSmall, true}, Collective{OpKind::reduce, kLarge, true},
         Collective{OpKind::broadcast, kSmall, true}, Collective{OpKind::broadcast, kLarge, true},
         Collective{OpKind::all_gather, kSmall}, Collective{OpKind::all_gather, kParts},
@@ -255,6 +261,7 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(kind_name(collective.param.kind)) +
              (collective.param.bytes > kSmall ? "_large" : "") +
              (collective.param.lines == kFar ? "_far" : "") +
+             (collective.param.lines.local ? "_local" : "") +
              (collective.param.sites > 0 ? "_sites" + std::to_string(collective.param.sites) : "");
     });
 

@@ -98,6 +98,20 @@ TEST_F(Lies, memory_in_which_a_lane_writes_is_not_given_to_another_message) {
   EXPECT_TRUE(b.links.half_read.empty()) << "no lane writes there any more";
 }
 
+TEST_F(Lies, segments_that_are_lost_while_they_are_read_take_no_memory) {
+  const std::size_t before = b.pool.used_bytes();
+  for (std::uint64_t i = 0; i < 2 * kKeptBytesMax / kMiB; ++i) {
+    SegmentHeader early = header(SegmentKind::collective, {0, 5}, i * kMiB, kMiB);
+    const Placement at = b.group->segment_header(kLiar, early);
+    ASSERT_NE(at.to, nullptr);
+    const auto owner = b.context.owners.find(static_cast<std::uint32_t>(at.token));
+    ASSERT_NE(owner, b.context.owners.end());
+    owner->second->segment_lost(kLiar, at);
+  }
+  EXPECT_EQ(b.pool.used_bytes(), before);
+  EXPECT_TRUE(b.links.given_up.empty()) << "nothing of it is kept";
+}
+
 TEST_F(Lies, a_small_send_is_small_and_whole) {
   b.gets(kLiar, header(SegmentKind::eager, {0, 0}, 0, kMiB), junk.data());
   expect_given_up("one segment");

@@ -10,7 +10,7 @@ namespace {
 const std::vector<PeerId> kRing{PeerId{3}, PeerId{1}, PeerId{2}};
 
 Trips own(std::uint64_t self, std::map<std::uint64_t, std::uint64_t> trips_us) {
-  return own_trips(PeerId{self}, kRing, [&](PeerId peer) { return trips_us[peer.value]; });
+  return own_trips(PeerId{self}, kRing, [&](PeerId peer) { return Trip{trips_us[peer.value]}; });
 }
 
 TEST(Trips, AMemberSaysItsLongestAndThatToTheNextInTheRing) {
@@ -19,6 +19,17 @@ TEST(Trips, AMemberSaysItsLongestAndThatToTheNextInTheRing) {
   EXPECT_EQ(own(2, {{1, 70}}), (Trips{70, 0})) << "that is not known";
   EXPECT_EQ(own(4, {{1, 70}}), Trips{}) << "no member";
   EXPECT_EQ(own(1, {{1, 50}, {2, ~0ULL}}), (Trips{kTripUsMax, kTripUsMax}));
+}
+
+TEST(Trips, AGroupIsLocalIfAllLinksOfAllMembersAre) {
+  const auto own_local = [](std::vector<PeerId> ring, std::uint64_t far) {
+    return own_trips(PeerId{1}, ring, [&](PeerId peer) { return Trip{0, peer.value != far}; });
+  };
+  EXPECT_TRUE(own_local(kRing, 0).local);
+  EXPECT_FALSE(own_local(kRing, 3).local);
+  EXPECT_FALSE(own_local({PeerId{1}}, 0).local) << "it has no link";
+  EXPECT_TRUE(lines_of_all({{0, 0, true}, {0, 0, true}}, 0).local);
+  EXPECT_FALSE(lines_of_all({{0, 0, true}, {0, 0, false}}, 0).local);
 }
 
 TEST(Trips, TheGroupTakesWhatTwoSayAndTheMeanOfTheNeighbours) {

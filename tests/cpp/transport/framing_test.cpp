@@ -97,8 +97,9 @@ TEST(Framing,
 }
 
 TEST(Framing, a_header_that_is_shorter_or_longer_than_its_type_demands_is_refused_unread) {
-  for (const FrameType type : {FrameType::control, FrameType::segment, FrameType::goodbye,
-                               FrameType::relay, FrameType::routed, FrameType::slice}) {
+  for (const FrameType type :
+       {FrameType::control, FrameType::segment, FrameType::goodbye, FrameType::relay,
+        FrameType::routed, FrameType::slice, FrameType::reference}) {
     HeaderBytes bytes;
     FrameHeader header = some_segment();
     header.type = type;
@@ -125,6 +126,39 @@ FrameHeader some_slice(std::uint32_t offset, std::uint32_t bytes, std::uint32_t 
   header.segment.slice = {17, offset, bytes};
   header.payload_bytes = bytes;
   return header;
+}
+
+FrameHeader some_reference(AreaPlace place, std::uint32_t bytes, std::uint32_t payload = 0) {
+  FrameHeader header = some_segment();
+  header.type = FrameType::reference;
+  header.has_payload_crc = false;
+  header.payload_crc = 0;
+  header.payload_bytes = payload;
+  header.segment.bytes = bytes;
+  header.segment.area = place;
+  return header;
+}
+
+TEST(Framing, a_reference_names_a_slot_and_carries_nothing) {
+  const auto back = [](const FrameHeader& header) {
+    HeaderBytes bytes;
+    return decode_frame_header(encoded(header, bytes), kControlBytesMax);
+  };
+  const AreaPlace last{kAreaSlots - 1, ~0ULL};
+  const auto whole = back(some_reference(last, kAreaSlotBytes));
+  ASSERT_TRUE(whole.ok()) << whole.error().text;
+  EXPECT_EQ(whole.value().segment.area, last);
+  EXPECT_EQ(whole.value().segment.bytes, kAreaSlotBytes);
+  EXPECT_EQ(whole.value().payload_bytes, 0U);
+  EXPECT_EQ(whole.value().segment.descriptor, some_segment().segment.descriptor);
+  EXPECT_TRUE(back(some_reference({0, 1}, 1)).ok());
+  FrameHeader checked = some_reference({0, 1}, 1);
+  checked.has_payload_crc = true;
+  for (const FrameHeader& wrong :
+       {some_reference({kAreaSlots, 1}, 1), some_reference({0, 0}, 1), some_reference({0, 1}, 0),
+        some_reference({0, 1}, kAreaSlotBytes + 1), some_reference({0, 1}, 1, 1), checked}) {
+    EXPECT_FALSE(back(wrong).ok());
+  }
 }
 
 TEST(Framing, a_slice_lies_on_the_grid_of_its_segment) {

@@ -47,6 +47,10 @@ class Recorder : public LinkEvents {
     last = at;
     if (on_segment) on_segment(header);
   }
+  void segment_lost(PeerId, const SegmentHeader&, const Placement& at) override {
+    ++losses;
+    last = at;
+  }
   void segment_sent(PeerId, std::uint64_t cookie) override {
     sent.push_back(cookie);
     if (on_sent) on_sent(cookie);
@@ -63,6 +67,7 @@ class Recorder : public LinkEvents {
   std::optional<Down> last_down;
   std::vector<std::string> controls;
   std::size_t headers = 0;
+  std::size_t losses = 0;
   std::vector<SegmentHeader> arrived;
   std::uint64_t arrived_bytes = 0;
   std::vector<std::uint64_t> sent;

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "shared_ends.h"
 #include "support.h"
 #include "transport/fd_registry.h"
 #include "transport/local_socket.h"
@@ -23,49 +24,16 @@ namespace pccl {
 namespace {
 
 using Outcome = Stream::Outcome;
-constexpr std::size_t kStreamRing = kRingBytesMin;
+using test::BothEnds;
+using test::Ends;
+using test::kStreamRing;
+using test::LyingEnd;
+using test::offer_of;
+using test::pass_to;
 /// Many turns of a ring, and few enough for ThreadSanitizer, which takes 100 ns a byte.
 constexpr std::size_t kExchanged = 4U << 20;
 
 std::byte at(std::size_t index) { return static_cast<std::byte>(index * 7 >> 2); }
-
-std::unique_ptr<Stream> over(Loop& loop, int fd) {
-  EXPECT_EQ(::fcntl(fd, F_SETFL, O_NONBLOCK), 0);
-  return std::make_unique<SocketStream>(loop, Socket(loop, fd));
-}
-
-/// A socket pair whose ends are streams of two loops.
-struct Ends {
-  Ends() { EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0); }
-  std::unique_ptr<Stream> dialler(Loop& loop, std::size_t ring = kStreamRing) {
-    return offer_shared_memory(loop, over(loop, fds[0]), ring);
-  }
-  std::unique_ptr<Stream> acceptor(Loop& loop) {
-    return await_shared_memory(loop, over(loop, fds[1]));
-  }
-  int fds[2] = {-1, -1};
-};
-
-/// Both ends on one loop, with what they are ready for.
-struct BothEnds : Ends {
-  explicit BothEnds(std::size_t ring = kStreamRing) {
-    ends[0] = dialler(loop, ring);
-    ends[1] = acceptor(loop);
-    for (int i = 0; i < 2; ++i) {
-      ends[i]->on_ready([this, i](bool readable, bool writable) {
-        can_read[i] = can_read[i] || readable;
-        can_write[i] = can_write[i] || writable;
-        ends[i]->want(!can_read[i], !can_write[i]);
-      });
-      ends[i]->want(true, true);
-    }
-  }
-  bool until(const std::function<bool()>& done) { return test::run_until(loop, done); }
-  Loop loop;
-  std::unique_ptr<Stream> ends[2];
-  bool can_read[2] = {false, false};
-  bool can_write[2] = {false, false};
-};
 
 /// Sends and receives `bytes` bytes in pieces of chance, both at once, until both are done.
 void exchange(Loop& loop, Stream& stream, std::size_t bytes, std::uint64_t seed) {
@@ -250,35 +218,6 @@ TEST(SharedStream, without_memory_the_bytes_go_over_the_socket) {
   }
 }
 
-/// The other end is a bare socket that says what it wants.
-struct LyingEnd : Ends {
-  Loop loop;
-  Outcome outcome = Outcome::later;
-  std::string error;
-  std::unique_ptr<Stream> stream;
-
-  void watch(std::unique_ptr<Stream> made) {
-    stream = std::move(made);
-    stream->on_ready([this](bool, bool) {
-      std::array<std::byte, 64> in;
-      const Stream::Moved moved = stream->read(in);
-      outcome = moved.outcome;
-      error = moved.error;
-      stream->want(false, false);
-    });
-    stream->want(true, false);
-  }
-  bool ends_with(Outcome expected) {
-    return test::run_until(loop, [&] { return outcome == expected; });
-  }
-};
-
-std::array<std::byte, 8> offer_of(std::uint32_t ring, std::byte first = std::byte{1}) {
-  std::array<std::byte, 8> offer{first};
-  for (std::size_t i = 0; i < 4; ++i) offer[4 + i] = static_cast<std::byte>(ring >> (8 * i));
-  return offer;
-}
-
 TEST(SharedStream, an_offer_that_is_none_is_refused_and_the_socket_goes_on) {
   const int file = ::open("/dev/zero", O_RDWR | O_CLOEXEC);
   for (const int passed : {file, -1}) {
@@ -286,7 +225,7 @@ TEST(SharedStream, an_offer_that_is_none_is_refused_and_the_socket_goes_on) {
     liar.watch(liar.acceptor(liar.loop));
     const auto offer = offer_of(kStreamRing);
     if (passed >= 0) {
-      ASSERT_EQ(send_with_descriptor(liar.fds[0], offer, passed), 8);
+      ASSERT_EQ(pass_to(liar.fds[0], offer, {passed}), 8);
     } else {
       ASSERT_EQ(::send(liar.fds[0], offer.data(), offer.size(), 0), 8);
     }
@@ -323,7 +262,7 @@ TEST(SharedStream, counts_that_cannot_be_end_it_and_nothing_else) {
   LyingEnd liar;
   liar.watch(liar.acceptor(liar.loop));
   SharedMemory memory = std::move(SharedMemory::make(kStreamRing)).value();
-  ASSERT_EQ(send_with_descriptor(liar.fds[0], offer_of(kStreamRing), memory.descriptor()), 8);
+  ASSERT_EQ(pass_to(liar.fds[0], offer_of(kStreamRing), {memory.descriptor()}), 8);
   RingWriter writer = memory.writer();
   const std::vector<std::byte> bytes(kStreamRing);
   writer.write(bytes);
@@ -353,7 +292,8 @@ TEST(SharedStream, an_end_that_came_before_anybody_wanted_to_read_is_told_at_onc
 
 TEST(SharedStream, a_forked_child_unmaps_nothing_of_its_own) {
   for (const bool offered : {true, false}) {
-    BothEnds pair;
+    const auto own = std::move(OwnArea::make()).value();
+    BothEnds pair(kStreamRing, own, own);
     if (!offered) {
       ASSERT_TRUE(pair.until([&] { return pair.can_write[0] && pair.can_write[1]; }));
     }
@@ -362,14 +302,14 @@ TEST(SharedStream, a_forked_child_unmaps_nothing_of_its_own) {
     if (child == 0) {
       pair.loop.registry().close_in_child();
       // All of the holes that the memory has left are filled, then the streams end.
-      std::vector<unsigned char*> own;
+      std::vector<unsigned char*> pages;
       for (int i = 0; i < 64; ++i) {
         void* const here =
             ::mmap(nullptr, 64U << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        own.push_back(static_cast<unsigned char*>(here));
+        pages.push_back(static_cast<unsigned char*>(here));
       }
       for (const auto& end : pair.ends) end->close();
-      for (unsigned char* page : own) page[0] = 1;
+      for (unsigned char* page : pages) page[0] = 1;
       ::_exit(0);
     }
     int status = -1;
@@ -391,7 +331,7 @@ TEST(SharedStream, where_the_memory_cannot_be_passed_the_bytes_go_over_the_socke
     int other[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, other) != 0) ::_exit(3);
     const auto offer = offer_of(0);
-    while (send_with_descriptor(other[0], offer, fds[0]) > 0) {
+    while (pass_to(other[0], offer, {fds[0]}) > 0) {
     }
     if (errno != ETOOMANYREFS) ::_exit(4);
     BothEnds pair;
@@ -554,7 +494,7 @@ TEST(SharedLane, a_number_that_is_cut_in_two_ends_it) {
   PartsOwner owner;
   StreamLane lane(liar.loop, owner, Lane::Kind::bulk, liar.acceptor(liar.loop), false);
   lane.start();
-  ASSERT_EQ(send_with_descriptor(liar.fds[0], offer_of(kStreamRing), memory.descriptor()), 8);
+  ASSERT_EQ(pass_to(liar.fds[0], offer_of(kStreamRing), {memory.descriptor()}), 8);
   FrameHeader frame;
   frame.type = FrameType::segment;
   frame.payload_bytes = frame.segment.bytes = 64;
@@ -568,29 +508,6 @@ TEST(SharedLane, a_number_that_is_cut_in_two_ends_it) {
   EXPECT_NE(owner.over.find("a part of a number"), std::string::npos) << owner.over;
   EXPECT_TRUE(owner.parts.empty());
   ::close(liar.fds[0]);
-}
-
-TEST(LocalSocket, a_process_is_found_by_its_name_and_tells_its_user) {
-  Loop loop;
-  const PeerId self{0x1234567890abcdefULL};
-  EXPECT_FALSE(connect_locally(loop, self)) << "nobody listens";
-  const auto listening = listen_locally(loop, self);
-  ASSERT_TRUE(listening.ok()) << listening.error().text;
-  EXPECT_FALSE(listen_locally(loop, self).ok()) << "the name is taken";
-  EXPECT_FALSE(connect_locally(loop, PeerId{1}));
-  const auto near = connect_locally(loop, self);
-  ASSERT_TRUE(near.has_value());
-  const int far = ::accept4(listening.value().fd(), nullptr, nullptr, SOCK_CLOEXEC);
-  ASSERT_GE(far, 0);
-  for (const int fd : {near->fd(), far}) {
-    EXPECT_TRUE(is_local_socket(fd));
-    EXPECT_TRUE(is_same_user(fd));
-  }
-  const SocketStream stream(loop, Socket(loop, far));
-  EXPECT_EQ(stream.remote_host(), "this machine");
-  EXPECT_TRUE(stream.loopback());
-  EXPECT_TRUE(stream.same_machine());
-  EXPECT_FALSE(is_local_socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)));
 }
 
 }  // namespace

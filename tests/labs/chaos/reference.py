@@ -14,9 +14,9 @@ import numpy as np
 from pccl_backend import _core
 
 # Microseconds of the longest round trip and of that of neighbours, Mbit/s, microseconds of that of
-# neighbours of one site, and the sites of the contributors.
-Lines = tuple[int, int, int, int, tuple[int, ...]]
-NEAR: Lines = (0, 0, 0, 0, ())
+# neighbours of one site, whether all are on one machine, and the sites of the contributors.
+Lines = tuple[int, int, int, int, bool, tuple[int, ...]]
+NEAR: Lines = (0, 0, 0, 0, False, ())
 
 
 @functools.lru_cache(maxsize=256)
@@ -38,7 +38,8 @@ def schedule(
             "neighbour_us": lines[1],
             "mbit_per_s": lines[2],
             "near_us": lines[3],
-            "sites": lines[4] if len(lines[4]) == size else (),
+            "local": lines[4],
+            "sites": lines[5] if len(lines[5]) == size else (),
         }
     )
     return made["steps"], made["scratch_bytes"]
@@ -51,13 +52,21 @@ def all_reduce(parts: list[np.ndarray], reduce: str, lines: Lines = NEAR) -> np.
     made = [schedule(reduce, rank, size, count, width, lines) for rank in range(size)]
     steps = [its for its, _ in made]
     scratch = [np.zeros(nbytes // width, parts[0].dtype) for _, nbytes in made]
+    area: dict[tuple[int, int], np.ndarray] = {}  # of rank and index
     at = [0] * size
     mail: dict[tuple[int, int, int], np.ndarray] = {}
 
     def view(rank: int, where: dict[str, Any]) -> np.ndarray:
+        if where["space"] == "area":
+            fresh = np.zeros(where["bytes"] // width, parts[0].dtype)
+            return area.setdefault((rank, where["index"]), fresh)
         begin = where["offset"] // width
         of = scratch if where["space"] == "scratch" else memory
         return of[rank][begin : begin + where["bytes"] // width]
+
+    def divide_at_last(step: dict[str, Any], total: np.ndarray) -> None:
+        if step["finish"] and reduce == "avg":
+            total /= total.dtype.type(size)
 
     def do(rank: int, step: dict[str, Any]) -> bool:
         kind = step["kind"]
@@ -67,7 +76,16 @@ def all_reduce(parts: list[np.ndarray], reduce: str, lines: Lines = NEAR) -> np.
         if kind == "copy":
             view(rank, step["to"])[:] = view(rank, step["from"]).copy()
             return True
+        if kind == "borrow":  # it stays in the mail until it is added
+            return (step["peer"], rank, step["channel"]) in mail
         to = view(rank, step["to"])
+        if kind == "add_borrowed":
+            total = view(rank, step["from"]).copy()
+            for borrowed in (steps[rank][s] for s in step["borrowed"]):
+                total = total + mail.pop((borrowed["peer"], rank, borrowed["channel"]))
+            to[:] = total
+            divide_at_last(step, to)
+            return True
         if kind in ("recv", "recv_reduce"):
             key = (step["peer"], rank, step["channel"])
             if key not in mail:
@@ -81,8 +99,7 @@ def all_reduce(parts: list[np.ndarray], reduce: str, lines: Lines = NEAR) -> np.
         own = view(rank, step["from"])
         first, second = (own, other) if step["received_second"] else (other, own)
         to[:] = first + second
-        if step["finish"] and reduce == "avg":
-            to /= to.dtype.type(size)
+        divide_at_last(step, to)
         return True
 
     moved = True
@@ -111,7 +128,7 @@ def all_reduce_quantised(parts: list[np.ndarray], lines: Lines = NEAR) -> np.nda
             total = total + as_bfloat16(part)
         return total
 
-    sites = lines[4]
+    sites = lines[5]
     numbers = list(dict.fromkeys(sites))
     if len(sites) != len(parts) or not 1 < len(numbers) < len(parts):
         return as_bfloat16(added(parts))
