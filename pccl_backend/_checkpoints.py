@@ -132,6 +132,7 @@ class Checkpoints:
         self.every = every
         self._timeout_s = timeout_s
         self._unpickle = unpickle
+        self._closed = False
         self._was_writer = False  # at the last boundary that `save_when_due` was told of
         # Step of the last load, or step and boundary of the last save at whichever member.
         self._last: tuple[int, int | None] | None = None
@@ -171,8 +172,9 @@ class Checkpoints:
 
         Raises:
             ValueError: `state` has no integer under "step". Nothing is written.
-            RuntimeError: The write before has failed (it was logged then). Nothing is written now;
-                `state` and the older checkpoints are unchanged, and the next call tries again.
+            RuntimeError: The write before has failed (it was logged then), or these Checkpoints are
+                closed. Nothing is written now; `state` and the older checkpoints are unchanged.
+                After a failure the next call tries again.
         """
         step = _step_of(state)
         if not boundary.writer:
@@ -274,6 +276,8 @@ class Checkpoints:
 
     def _begin_write(self, state: MutableMapping[str, Any], boundary: Boundary, word: int) -> bool:
         step = revision_of(state)
+        if self._closed:
+            raise RuntimeError(f"step {step} is not saved: these Checkpoints are closed")
         if word == BUSY:
             _log.warning("checkpoint of step %d is left out: one is still being written", step)
             return False
@@ -350,6 +354,7 @@ class Checkpoints:
             RuntimeError: The write has failed, or has not ended within `timeout_s`. The older
                 checkpoints are unchanged.
         """
+        self._closed = True
         word, error = self._waited_for()
         atexit.unregister(self._waited_for)
         if word == LATE:  # the write may go on, from the memory of the stager

@@ -47,7 +47,7 @@ void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributo
   if (schedule_.scratch_bytes > 0) scratch_ = pool_.take(schedule_.scratch_bytes);
   if (const std::uint32_t slots = schedule_.area_rings * kAreaDepth; slots > 0) {
     area_ = port.take_area(slots);
-    if (!area_) no_area_ = pool_.take(slots * kAreaSlotBytes);
+    if (!area_) no_area_ = pool_.take(std::size_t{slots} * kAreaSlotBytes);
   }
   if (keep_preimage && !preimage_) preimage_.emplace(pool_, request_.outputs);
 
@@ -145,8 +145,10 @@ std::byte* Operation::memory(const Range& range) const {
       return request_.outputs[output_index(range)].data + range.offset;
     case Space::scratch:
       return scratch_.data() + range.offset;
-    case Space::area:
-      return (area_ ? area_->data() : no_area_.data()) + range.index * kAreaDepth * kAreaSlotBytes;
+    case Space::area: {
+      const std::uint64_t slot = std::uint64_t{range.index} * kAreaDepth;
+      return (area_ ? area_->data() : no_area_.data()) + slot * kAreaSlotBytes;
+    }
   }
   return nullptr;
 }

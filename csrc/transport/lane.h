@@ -139,6 +139,8 @@ class Lane {
   }
   /// Sends no faster than this from now on; 0: as fast as it can.
   virtual void pace(std::uint64_t bytes_per_second) { static_cast<void>(bytes_per_second); }
+  /// Lets the other side read the area of this process, if the lane can pass it.
+  virtual void lend(std::shared_ptr<OwnArea> own) { static_cast<void>(own); }
   /// Does the other side read the area of this process, so that segments may go as references?
   [[nodiscard]] virtual bool lends() const { return false; }
   /// Does the lane stay on this machine, without a network?

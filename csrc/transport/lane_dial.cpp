@@ -148,9 +148,7 @@ void LaneDial::answered(std::span<const std::byte> bytes) {
   drop_talk();
   if (goes_shared(agreed)) {
     const std::size_t bulk = dialler_.only_peer ? kOnlyBulkRingBytes : kBulkRingBytes;
-    stream = hello_.joins
-                 ? offer_shared_memory(loop_, std::move(stream), bulk)
-                 : offer_shared_memory(loop_, std::move(stream), kSmallRingBytes, dialler_.area);
+    stream = offer_shared_memory(loop_, std::move(stream), hello_.joins ? bulk : kSmallRingBytes);
   }
   const auto done = events_.proven;  // the callback may destroy this
   const std::string address = address_;

@@ -19,17 +19,14 @@
 
 namespace pccl {
 
-class OwnArea;
-
 /// What a process dials with.
 struct Dialler {
   const KeyPair& identity;
   Plaintext plaintext;
   std::uint64_t user_timeout_ms;
-  bool local = false;                       // a process of this machine by its unix socket
-  bool small_packets = false;               // from the beginning
-  bool only_peer = false;                   // it has no other ones
-  std::shared_ptr<OwnArea> area = nullptr;  // goes with first lanes; null: none
+  bool local = false;          // a process of this machine by its unix socket
+  bool small_packets = false;  // from the beginning
+  bool only_peer = false;      // it has no other ones
 };
 
 /// Dials one lane: to the unix socket of the peer if it is a process of this machine, else, or if

@@ -8,13 +8,12 @@
 namespace pccl {
 
 LaneGate::LaneGate(Loop& loop, LaneGateOwner& owner, const KeyPair& identity, Plaintext plaintext,
-                   std::vector<Socket> listening, std::shared_ptr<OwnArea> area)
+                   std::vector<Socket> listening)
     : loop_(loop),
       owner_(owner),
       identity_(identity),
       self_(peer_of(identity.public_key())),
       plaintext_(plaintext),
-      area_(std::move(area)),
       gate_(loop, std::move(listening), Purpose::lane, [this](const std::shared_ptr<Talk>& talk) {
         talk->expect(kLaneHelloBytes,
                      [this, weak = std::weak_ptr(talk)](std::span<const std::byte> bytes) {
@@ -92,9 +91,7 @@ void LaneGate::proven(const std::shared_ptr<Talk>& talk, const LaneHello& hello,
   const std::uint32_t agreed = hello.capabilities & offer.capabilities;
   auto stream = talk->take(goes_plain(agreed));
   if (!stream) return;
-  if (goes_shared(agreed)) {
-    stream = await_shared_memory(loop_, std::move(stream), hello.joins ? nullptr : area_);
-  }
+  if (goes_shared(agreed)) stream = await_shared_memory(loop_, std::move(stream));
   owner_.lane_arrived(hello, std::move(stream));
 }
 

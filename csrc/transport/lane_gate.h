@@ -17,8 +17,6 @@
 
 namespace pccl {
 
-class OwnArea;
-
 /// The owner of a gate, which answers its questions and takes its lanes. Called from the loop.
 class LaneGateOwner {
  public:
@@ -34,9 +32,8 @@ class LaneGateOwner {
 /// On the loop's thread.
 class LaneGate {
  public:
-  /// `area`: of this process, for first lanes within the machine; null: none.
   LaneGate(Loop& loop, LaneGateOwner& owner, const KeyPair& identity, Plaintext plaintext,
-           std::vector<Socket> listening, std::shared_ptr<OwnArea> area = nullptr);
+           std::vector<Socket> listening);
   LaneGate(const LaneGate&) = delete;
   LaneGate& operator=(const LaneGate&) = delete;
 
@@ -53,7 +50,6 @@ class LaneGate {
   KeyPair identity_;
   PeerId self_;
   Plaintext plaintext_;
-  std::shared_ptr<OwnArea> area_;
   Gate gate_;
 };
 

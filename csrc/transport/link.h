@@ -75,6 +75,8 @@ class Link : public LaneOwner {
   /// The number of lanes that may still join.
   [[nodiscard]] std::size_t room() const;
   void start();
+  /// Lets the peer read the area of this process.
+  void lend(std::shared_ptr<OwnArea> own) { lanes_.front().lane->lend(std::move(own)); }
   /// Sends large segments over so many bulk lanes of those that are there, from now on: in slices
   /// if they are several, and over a long line always.
   void use(std::size_t bulk_lanes);

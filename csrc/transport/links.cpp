@@ -50,7 +50,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
                                     : nullptr),
         area_(std::move(area)),
         gate_(loop, static_cast<LaneGateOwner&>(*this), identity, options.plaintext,
-              std::move(listening), area_),
+              std::move(listening)),
         parking_(loop, options.bulk_lanes + 1),
         reports_(loop, [this](const LinkReport& report) { tell(report); }) {
     if (area_) loop_.registry().add(area_->descriptor());
@@ -143,8 +143,7 @@ class TcpLinks : public DirectLinks, private LinkOwner, private LaneGateOwner {
             options_.tcp_user_timeout_ms,
             options_.shared_memory,
             link.small_packets,
-            /*only_peer=*/links_.size() == 1,
-            area_};
+            /*only_peer=*/links_.size() == 1};
   }
   [[nodiscard]] LaneHello hello_to(const Link& link, std::uint64_t number, bool joins) const {
     return {identity_.public_key(), link.peer(), number, joins, 0, false};
@@ -646,7 +645,11 @@ void TcpLinks::tell_up(const LinkReport& report) {
   }
   events_.link_up(report.peer);
   // The owner has heard of the link before its first message.
-  if (first && link->state == Link::State::up) link->start();
+  if (first && link->state == Link::State::up) {
+    link->start();
+    // A process that has dialled and that nobody here wants (parking.h) reads nothing.
+    if (area_) link->lend(area_);
+  }
 }
 
 void TcpLinks::tell_down(const LinkReport& report) {

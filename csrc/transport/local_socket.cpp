@@ -12,14 +12,13 @@
 #include <fstream>
 #include <string>
 
-#include "base/assert.h"
 #include "base/limits.h"
 #include "transport/sys.h"
 
 namespace pccl {
 namespace {
 
-constexpr std::size_t kPassingBytes = CMSG_SPACE(kDescriptorsMax * sizeof(int));
+constexpr std::size_t kDescriptorsMax = 8;  // that the system would pass with one message
 
 struct LocalName {
   sockaddr_un address{};
@@ -93,31 +92,25 @@ bool is_same_user(int fd) {
          length == sizeof other && other.uid == ::geteuid();
 }
 
-std::ptrdiff_t send_with_descriptors(int fd, std::span<const std::byte> bytes,
-                                     std::span<const int> descriptors) {
-  PCCL_ASSERT(descriptors.size() <= kDescriptorsMax, descriptors.size());
+std::ptrdiff_t send_with_descriptor(int fd, std::span<const std::byte> bytes, int descriptor) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) std::array<std::byte, kPassingBytes> control{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof descriptor)> control{};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (!descriptors.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-    cmsghdr* const head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-    std::memcpy(CMSG_DATA(head), descriptors.data(), descriptors.size_bytes());
-  }
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof descriptor);
+  std::memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
   return ::sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
-std::ptrdiff_t receive_with_descriptors(int fd, std::span<std::byte> into,
-                                        std::span<int> descriptors) {
-  std::fill(descriptors.begin(), descriptors.end(), -1);
+std::ptrdiff_t receive_with_descriptor(int fd, std::span<std::byte> into, int& descriptor) {
   iovec part{into.data(), into.size()};
-  alignas(cmsghdr) std::array<std::byte, kPassingBytes> control{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kDescriptorsMax * sizeof(int))> control{};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -125,7 +118,6 @@ std::ptrdiff_t receive_with_descriptors(int fd, std::span<std::byte> into,
   message.msg_controllen = control.size();
   const ssize_t read = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
   if (read < 0) return read;
-  std::size_t taken = 0;
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
        head = CMSG_NXTHDR(&message, head)) {
     if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
@@ -133,11 +125,8 @@ std::ptrdiff_t receive_with_descriptors(int fd, std::span<std::byte> into,
     for (std::size_t i = 0; i < count; ++i) {
       int passed = -1;
       std::memcpy(&passed, CMSG_DATA(head) + i * sizeof passed, sizeof passed);
-      if (taken < descriptors.size()) {
-        descriptors[taken++] = passed;
-      } else {
-        ::close(passed);
-      }
+      if (descriptor >= 0) ::close(descriptor);
+      descriptor = passed;
     }
   }
   return read;

@@ -31,15 +31,12 @@ namespace pccl {
 /// Is the other end of this unix socket a process of the same user?
 [[nodiscard]] bool is_same_user(int fd);
 
-/// With the bytes of one message.
-inline constexpr std::size_t kDescriptorsMax = 8;
-
-/// Sends as `send` does, and copies of the descriptors with the bytes.
-[[nodiscard]] std::ptrdiff_t send_with_descriptors(int fd, std::span<const std::byte> bytes,
-                                                   std::span<const int> descriptors);
-/// Reads as `recv` does, and fills `descriptors` with those that have come with the bytes, in their
-/// order, and with -1 behind them; the caller closes them. Further ones are closed.
-[[nodiscard]] std::ptrdiff_t receive_with_descriptors(int fd, std::span<std::byte> into,
-                                                      std::span<int> descriptors);
+/// Sends as `send` does, and a copy of the descriptor with the bytes.
+[[nodiscard]] std::ptrdiff_t send_with_descriptor(int fd, std::span<const std::byte> bytes,
+                                                  int descriptor);
+/// Reads as `recv` does, and sets `descriptor` to one that has come with the bytes; the caller
+/// closes it. Further ones are closed.
+[[nodiscard]] std::ptrdiff_t receive_with_descriptor(int fd, std::span<std::byte> into,
+                                                     int& descriptor);
 
 }  // namespace pccl

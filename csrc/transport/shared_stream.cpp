@@ -24,24 +24,22 @@ namespace {
 constexpr std::size_t kMessageBytes = 8;
 constexpr std::byte kYes{1};
 constexpr std::byte kNo{2};
-// In these bytes of the messages 1 says something, and anything else nothing.
-constexpr std::size_t kOfferedAreaAt = 1;
-constexpr std::size_t kMappedAreaAt = 1;
-constexpr std::size_t kAnsweredAreaAt = 2;
+// Once the memory is there each byte rings. Two say something besides.
+constexpr std::byte kRings{1};
+constexpr std::byte kPassesArea{2};
+constexpr std::byte kHasMapped{3};
 constexpr const char* kTakesNothing = "the socket takes no bytes";
 constexpr const char* kLies = "the other process writes what cannot be into the shared memory";
 
-/// What has come with a message: the memory, or the acceptor's area; then the dialler's area.
+/// What has come with bytes of the socket.
 struct Passed {
   Passed() = default;
   Passed(const Passed&) = delete;
   Passed& operator=(const Passed&) = delete;
   ~Passed() {
-    for (const int descriptor : descriptors) {
-      if (descriptor >= 0) ::close(descriptor);
-    }
+    if (descriptor >= 0) ::close(descriptor);
   }
-  std::array<int, 2> descriptors{-1, -1};
+  int descriptor = -1;
 };
 
 class SharedStream final : public Stream, private Loop::Watched {
@@ -52,9 +50,8 @@ class SharedStream final : public Stream, private Loop::Watched {
     shared,
     plain  // bytes go over the socket
   };
-  SharedStream(Loop& loop, std::unique_ptr<Stream> socket, std::shared_ptr<OwnArea> own,
-               State state)
-      : loop_(loop), socket_(std::move(socket)), state_(state), own_(std::move(own)) {
+  SharedStream(Loop& loop, std::unique_ptr<Stream> socket, State state)
+      : loop_(loop), socket_(std::move(socket)), state_(state) {
     socket_->on_ready([this](bool readable, bool writable) { socket_ready(readable, writable); });
     socket_->want(true, false);
     loop_.watch(*this);
@@ -101,6 +98,10 @@ class SharedStream final : public Stream, private Loop::Watched {
     return state_ == State::shared ? Carrier::shared_memory : Carrier::unix_socket;
   }
   [[nodiscard]] std::shared_ptr<const PeerArea> peer_area() const override { return peer_area_; }
+  void lend(std::shared_ptr<OwnArea> own) override {
+    own_ = std::move(own);
+    if (state_ == State::shared) pass_area();
+  }
   [[nodiscard]] bool lends() const override { return lends_; }
 
  private:
@@ -112,17 +113,15 @@ class SharedStream final : public Stream, private Loop::Watched {
   void socket_ready(bool readable, bool writable);
   void take_answer();
   void take_memory();
-  [[nodiscard]] std::ptrdiff_t send_message(std::span<std::byte> message, int memory,
-                                            std::size_t own_area_at);
   [[nodiscard]] bool receive_message(Passed& passed);
+  void pass_area();
   void take_area(int descriptor);
   void begin(SharedMemory memory);
   void go_plain();
   void hear_bell();
-  void ring() {
-    const std::byte any{1};
+  void ring(std::byte what = kRings) {
     // A socket that takes no byte holds some that the other side has not read: it will wake.
-    static_cast<void>(socket_->write(std::span(&any, 1)));
+    static_cast<void>(socket_->write(std::span(&what, 1)));
   }
   [[nodiscard]] bool readable() const;
   [[nodiscard]] bool writable() const;
@@ -145,7 +144,6 @@ class SharedStream final : public Stream, private Loop::Watched {
   std::shared_ptr<OwnArea> own_;               // until it is passed
   std::shared_ptr<const PeerArea> peer_area_;  // null: none
   bool passed_own_ = false;
-  bool awaits_word_ = false;  // whether the dialler has mapped the own area
   bool lends_ = false;
   bool socket_over_ = false;  // no byte comes over it any more
   std::string failure_;
@@ -159,7 +157,8 @@ void SharedStream::offer(std::size_t ring_bytes) {
   if (made) {
     message[0] = kYes;
     BytesOut(std::span(message).subspan(4)).number(static_cast<std::uint32_t>(ring_bytes));
-    const std::ptrdiff_t sent = send_message(message, made.value().descriptor(), kOfferedAreaAt);
+    const std::ptrdiff_t sent =
+        send_with_descriptor(socket_->descriptor(), message, made.value().descriptor());
     if (sent == static_cast<std::ptrdiff_t>(message.size())) {
       made.value().close_descriptor();
       offered_ = std::move(made).value();
@@ -172,7 +171,6 @@ void SharedStream::offer(std::size_t ring_bytes) {
     // Too many descriptors of this user are under way, or a rule of the system forbids it.
     made = Error{ErrorCode::unreachable, "it cannot be passed: " + errno_text(errno)};
   }
-  own_.reset();
   log_debug("a link within this machine goes without shared memory: " + made.error().text);
   message = {kNo};
   if (socket_->write(message).bytes == message.size()) return go_plain();
@@ -194,32 +192,11 @@ void SharedStream::socket_ready(bool readable, bool writable) {
   if (ready && *ready) (*ready)(readable, writable);
 }
 
-/// Sends a message of the beginning with the descriptor of the memory (-1: without one), and the
-/// own area behind it, if there is one: the message says so at `own_area_at`.
-std::ptrdiff_t SharedStream::send_message(std::span<std::byte> message, int memory,
-                                          std::size_t own_area_at) {
-  const auto own = std::exchange(own_, nullptr);
-  const int area = own ? own->descriptor() : -1;
-  const std::array<int, 2> both{memory, area};
-  if (area >= 0) {
-    message[own_area_at] = kYes;
-    const std::ptrdiff_t sent = send_with_descriptors(socket_->descriptor(), message,
-                                                      std::span(both).subspan(memory >= 0 ? 0 : 1));
-    passed_own_ = sent == static_cast<std::ptrdiff_t>(message.size());
-    if (sent >= 0) return sent;
-    log_debug("a link within this machine goes without the area of this process: " +
-              errno_text(errno));
-    message[own_area_at] = std::byte{0};
-  }
-  return send_with_descriptors(socket_->descriptor(), message,
-                               std::span(both).first(memory >= 0 ? 1 : 0));
-}
-
-/// Have all bytes of the message come, with what it passes? If none will come any more the stream
-/// has failed.
+/// Have all bytes of a message of the beginning come, with what it passes? If none will come any
+/// more the stream has failed.
 bool SharedStream::receive_message(Passed& passed) {
   const std::ptrdiff_t got =
-      receive_with_descriptors(socket_->descriptor(), message_, passed.descriptors);
+      receive_with_descriptor(socket_->descriptor(), message_, passed.descriptor);
   if (got == static_cast<std::ptrdiff_t>(kMessageBytes)) return true;
   // The message is sent in one piece, and comes in one.
   if (got > 0) failure_ = "broken framing: a part of a message about the shared memory";
@@ -231,31 +208,12 @@ bool SharedStream::receive_message(Passed& passed) {
   return false;
 }
 
-void SharedStream::take_area(int descriptor) {
-  auto taken = PeerArea::take(descriptor);
-  if (taken) {
-    peer_area_ = std::move(taken).value();
-  } else {
-    log_debug("a link within this machine goes without the area of the other process: " +
-              taken.error().text);
-  }
-}
-
 void SharedStream::take_answer() {
-  Passed passed;
-  if (!receive_message(passed)) return;
-  if (message_[0] != kYes) {
-    offered_.reset();
-    return go_plain();
-  }
-  lends_ = passed_own_ && message_[kMappedAreaAt] == kYes;
-  if (message_[kAnsweredAreaAt] == kYes) {
-    take_area(passed.descriptors[0]);
-    const std::byte word = peer_area_ ? kYes : kNo;
-    // An acceptor that has ended before may have left frames in the rings.
-    static_cast<void>(socket_->write(std::span(&word, 1)));
-  }
-  begin(std::move(*std::exchange(offered_, {})));
+  Passed nothing;
+  if (!receive_message(nothing)) return;
+  if (message_[0] == kYes) return begin(std::move(*std::exchange(offered_, {})));
+  offered_.reset();
+  go_plain();
 }
 
 void SharedStream::take_memory() {
@@ -263,17 +221,13 @@ void SharedStream::take_memory() {
   if (!receive_message(passed)) return;
   if (message_[0] != kYes) return go_plain();
   const auto ring_bytes = BytesIn(std::span(message_).subspan(4)).number<std::uint32_t>();
-  auto taken = SharedMemory::take(passed.descriptors[0], ring_bytes);
-  if (taken && message_[kOfferedAreaAt] == kYes) take_area(passed.descriptors[1]);
+  auto taken = SharedMemory::take(passed.descriptor, ring_bytes);
   std::array<std::byte, kMessageBytes> answer{};
   answer[0] = taken ? kYes : kNo;
-  if (peer_area_) answer[kMappedAreaAt] = kYes;
-  if (!taken) own_.reset();
-  if (send_message(answer, -1, kAnsweredAreaAt) != static_cast<std::ptrdiff_t>(answer.size())) {
+  if (socket_->write(answer).bytes != answer.size()) {
     failure_ = kTakesNothing;
     return;
   }
-  awaits_word_ = passed_own_;
   if (taken) return begin(std::move(taken).value());
   log_debug("a link within this machine goes without shared memory: " + taken.error().text);
   go_plain();
@@ -284,6 +238,7 @@ void SharedStream::begin(SharedMemory memory) {
   writer_ = memory_->writer();
   reader_ = memory_->reader();
   state_ = State::shared;
+  if (own_) pass_area();
 }
 
 void SharedStream::go_plain() {
@@ -332,17 +287,41 @@ void SharedStream::wake() {
 
 void SharedStream::hear_bell() {
   std::array<std::byte, 256> rings;
-  const Moved got = socket_->read(rings);
-  if (awaits_word_ && got.outcome == Outcome::moved) {
-    awaits_word_ = false;
-    lends_ = rings[0] == kYes;
-  }
-  if (got.outcome == Outcome::ended || got.outcome == Outcome::failed) {
+  Passed passed;
+  const std::ptrdiff_t got =
+      receive_with_descriptor(socket_->descriptor(), rings, passed.descriptor);
+  if (got > 0) {
+    const auto heard = std::span(rings).first(static_cast<std::size_t>(got));
+    if (passed.descriptor >= 0) take_area(passed.descriptor);
+    if (passed_own_ && std::ranges::count(heard, kHasMapped) > 0) lends_ = true;
+  } else if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
     // All that the other side has written before it ended lies in the memory.
     socket_over_ = true;
     socket_->want(false, false);
   }
   static_cast<void>(look());  // may destroy this stream
+}
+
+// ---------------------------------------------------------------------------------- areas
+
+void SharedStream::pass_area() {
+  const auto own = std::exchange(own_, nullptr);
+  passed_own_ = send_with_descriptor(socket_->descriptor(), std::span(&kPassesArea, 1),
+                                     own->descriptor()) == 1;
+  if (passed_own_) return;
+  log_debug("a link within this machine goes without the area of this process: " +
+            errno_text(errno));
+}
+
+void SharedStream::take_area(int descriptor) {
+  if (peer_area_) return;
+  auto taken = PeerArea::take(descriptor);
+  if (taken) {
+    peer_area_ = std::move(taken).value();
+    return ring(kHasMapped);
+  }
+  log_debug("a link within this machine goes without the area of the other process: " +
+            taken.error().text);
 }
 
 // ---------------------------------------------------------------------------------- bytes
@@ -428,17 +407,15 @@ void SharedStream::close() {
 }  // namespace
 
 std::unique_ptr<Stream> offer_shared_memory(Loop& loop, std::unique_ptr<Stream> socket,
-                                            std::size_t ring_bytes, std::shared_ptr<OwnArea> own) {
-  auto stream = std::make_unique<SharedStream>(loop, std::move(socket), std::move(own),
-                                               SharedStream::State::offering);
+                                            std::size_t ring_bytes) {
+  auto stream =
+      std::make_unique<SharedStream>(loop, std::move(socket), SharedStream::State::offering);
   stream->offer(ring_bytes);
   return stream;
 }
 
-std::unique_ptr<Stream> await_shared_memory(Loop& loop, std::unique_ptr<Stream> socket,
-                                            std::shared_ptr<OwnArea> own) {
-  return std::make_unique<SharedStream>(loop, std::move(socket), std::move(own),
-                                        SharedStream::State::awaiting);
+std::unique_ptr<Stream> await_shared_memory(Loop& loop, std::unique_ptr<Stream> socket) {
+  return std::make_unique<SharedStream>(loop, std::move(socket), SharedStream::State::awaiting);
 }
 
 }  // namespace pccl

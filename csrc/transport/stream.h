@@ -18,6 +18,7 @@
 
 namespace pccl {
 
+class OwnArea;
 class PeerArea;
 
 /// Used on the loop's thread. No call blocks, and no callback comes from inside a call: readiness
@@ -87,9 +88,12 @@ class Stream {
   /// What the bytes go through in the end.
   enum class Carrier : std::uint8_t { tcp, unix_socket, shared_memory };
   [[nodiscard]] virtual Carrier carrier() const { return Carrier::tcp; }
-  /// The area (area.h) of the other process, which this one has mapped; null: none.
+  /// Passes the area of this process (area.h) to the other one, which may read it from then on.
+  /// Where no area can be passed nothing happens. Once.
+  virtual void lend(std::shared_ptr<OwnArea> own) { static_cast<void>(own); }
+  /// The area of the other process, which this one has mapped; null: none.
   [[nodiscard]] virtual std::shared_ptr<const PeerArea> peer_area() const { return nullptr; }
-  /// Has the other process mapped the area of this one? May become true after the beginning.
+  /// Has the other process mapped the area of this one?
   [[nodiscard]] virtual bool lends() const { return false; }
   /// Of the socket, for what no stream does; -1: it has none.
   [[nodiscard]] virtual int descriptor() const { return -1; }

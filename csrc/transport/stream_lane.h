@@ -55,6 +55,7 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   [[nodiscard]] std::vector<Outgoing> share() override;
   void drop_slice(std::uint64_t number, std::uint32_t offset) override;
   void pace(std::uint64_t bytes_per_second) override { stream_->pace(bytes_per_second); }
+  void lend(std::shared_ptr<OwnArea> own) override { stream_->lend(std::move(own)); }
   [[nodiscard]] bool lends() const override { return stream_->lends(); }
   [[nodiscard]] bool local() const override { return stream_->carrier() != Stream::Carrier::tcp; }
   [[nodiscard]] std::string_view carrier() const override { return carrier_name(*stream_); }

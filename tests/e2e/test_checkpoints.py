@@ -232,6 +232,9 @@ def own_tensors(index: int, folder: str) -> None:
     back = state(0.0, 0)
     step = checkpoints.load(back)
     checkpoints.close()
+    for save in (checkpoints.save, checkpoints.save_end):
+        with pytest.raises(RuntimeError, match="step 6 is not saved: these Checkpoints are closed"):
+            save(state(1.0, 6), WRITER)
     broken: Any = pccl.Checkpoints(f"{folder}/kept")
     if index == 0:
 

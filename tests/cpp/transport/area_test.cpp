@@ -15,9 +15,6 @@
 #include <vector>
 
 #include "support.h"
-#include "transport/lane_dial.h"
-#include "transport/lane_gate.h"
-#include "transport/local_socket.h"
 
 namespace pccl {
 namespace {
@@ -330,54 +327,6 @@ TEST(Area, a_forked_child_does_not_have_it_and_unmaps_nothing_of_its_own) {
   EXPECT_EQ(status, 0);
   std::ranges::fill(bytes_of(*part), std::byte{6});
   EXPECT_EQ(*lent.peer->at(1), std::byte{6}) << "the parent goes on";
-}
-
-/// Takes every lane.
-struct Welcome : LaneGateOwner {
-  bool may_dial(const LaneHello&) override { return true; }
-  bool takes_lane(const LaneHello&) override { return true; }
-  void lane_arrived(const LaneHello&, std::unique_ptr<Stream> arrived) override {
-    stream = std::move(arrived);
-  }
-  std::unique_ptr<Stream> stream;
-};
-
-TEST(Area, only_the_first_lane_of_a_link_passes_areas) {
-  for (const bool joins : {false, true}) {
-    const Lent near, far;
-    Loop loop;
-    const KeyPair here = KeyPair::make();
-    const KeyPair there = KeyPair::make();
-    Handle to;
-    to.peer = peer_of(there.public_key());
-    to.key = there.public_key();
-    auto listening = listen_locally(loop, to.peer);
-    ASSERT_TRUE(listening.ok());
-    std::vector<Socket> sockets;
-    sockets.push_back(std::move(listening).value());
-    Welcome owner;
-    LaneGate gate(loop, owner, there, Plaintext::all, std::move(sockets), far.own);
-    Dialler dialler{here, Plaintext::all, 30000, /*local=*/true};
-    dialler.area = near.own;
-    std::unique_ptr<Stream> stream;
-    LaneDial dial(
-        loop, dialler, to, {here.public_key(), to.peer, 1, joins, 0, false},
-        {[&](std::unique_ptr<Stream> proven, const std::string&) { stream = std::move(proven); },
-         [](const LaneDial::Failure& failure) { FAIL() << failure.what; }});
-    ASSERT_TRUE(test::run_until(loop, [&] {
-      return stream && owner.stream && stream->carrier() == Stream::Carrier::shared_memory &&
-             (joins || owner.stream->lends());
-    }));
-    const auto part = near.own->take(1);
-    for (const Stream* end : {stream.get(), owner.stream.get()}) {
-      EXPECT_EQ(end->peer_area() != nullptr, !joins);
-      EXPECT_EQ(end->lends(), !joins);
-    }
-    if (!joins) {
-      EXPECT_TRUE(owner.stream->peer_area()->holds({0, 1}));
-      EXPECT_FALSE(stream->peer_area()->holds({0, 1})) << "it is the own area";
-    }
-  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <vector>
 
+#include "recorder.h"
 #include "shared_ends.h"
 #include "support.h"
 #include "transport/area.h"
@@ -26,7 +27,6 @@ using test::Ends;
 using test::kStreamRing;
 using test::LyingEnd;
 using test::offer_of;
-using test::pass_to;
 
 std::shared_ptr<OwnArea> an_area() { return std::move(OwnArea::make()).value(); }
 
@@ -58,6 +58,19 @@ bool works(BothEnds& pair) {
   return true;
 }
 
+/// Both ends, which lend these areas; null: none.
+struct Lenders : BothEnds {
+  Lenders(std::shared_ptr<OwnArea> diallers, std::shared_ptr<OwnArea> acceptors,
+          std::size_t ring = kStreamRing)
+      : BothEnds(ring) {
+    if (diallers) ends[0]->lend(std::move(diallers));
+    if (acceptors) ends[1]->lend(std::move(acceptors));
+  }
+  bool begun() {
+    return until([&] { return can_write[0] && can_write[1]; });
+  }
+};
+
 TEST(PassedArea, each_end_reads_the_area_of_the_other_one_if_that_has_one) {
   for (const bool dials : {false, true}) {
     for (const bool accepts : {false, true}) {
@@ -65,11 +78,10 @@ TEST(PassedArea, each_end_reads_the_area_of_the_other_one_if_that_has_one) {
       {
         const std::shared_ptr<OwnArea> owns[2] = {dials ? an_area() : nullptr,
                                                   accepts ? an_area() : nullptr};
-        BothEnds pair(kStreamRing, owns[0], owns[1]);
-        ASSERT_TRUE(pair.until([&] {
-          return pair.can_write[0] && pair.can_write[1] &&
-                 pair.ends[1]->lends() == (owns[1] != nullptr);
-        }));
+        Lenders pair(owns[0], owns[1]);
+        ASSERT_TRUE(pair.begun());
+        ASSERT_TRUE(pair.until(
+            [&] { return pair.ends[0]->lends() == dials && pair.ends[1]->lends() == accepts; }));
         EXPECT_TRUE(works(pair));
         for (int i = 0; i < 2; ++i) {
           EXPECT_EQ(pair.ends[i]->carrier(), Stream::Carrier::shared_memory);
@@ -95,10 +107,24 @@ TEST(PassedArea, each_end_reads_the_area_of_the_other_one_if_that_has_one) {
   }
 }
 
-TEST(PassedArea, without_memory_there_are_no_areas) {
-  const auto own = an_area();
-  BothEnds pair(2 * kRingBytesMax, own, own);
+TEST(PassedArea, an_area_may_come_long_after_the_beginning_and_only_once) {
+  BothEnds pair;
   ASSERT_TRUE(pair.until([&] { return pair.can_write[0] && pair.can_write[1]; }));
+  EXPECT_TRUE(works(pair));
+  EXPECT_EQ(pair.ends[1]->peer_area(), nullptr);
+  const auto first = an_area();
+  pair.ends[0]->lend(first);
+  ASSERT_TRUE(pair.until([&] { return pair.ends[0]->lends(); }));
+  EXPECT_TRUE(reads_from(*pair.ends[1], *first));
+  pair.ends[0]->lend(an_area());
+  test::pass(pair.loop, 5);
+  EXPECT_TRUE(works(pair));
+  EXPECT_TRUE(reads_from(*pair.ends[1], *first));
+}
+
+TEST(PassedArea, without_memory_there_are_no_areas) {
+  Lenders pair(an_area(), an_area(), 2 * kRingBytesMax);
+  ASSERT_TRUE(pair.begun());
   EXPECT_TRUE(works(pair));
   for (const auto& end : pair.ends) {
     EXPECT_EQ(end->carrier(), Stream::Carrier::unix_socket);
@@ -116,25 +142,6 @@ std::shared_ptr<OwnArea> no_area_at_all() {
   return own;
 }
 
-TEST(PassedArea, an_area_that_is_none_is_not_mapped_and_its_owner_learns_it) {
-  set_log_level(LogLevel::debug);
-  for (const int lies : {0, 1}) {
-    test::LogLines log;
-    const std::shared_ptr<OwnArea> owns[2] = {lies == 0 ? no_area_at_all() : an_area(),
-                                              lies == 1 ? no_area_at_all() : an_area()};
-    BothEnds pair(kStreamRing, owns[0], owns[1]);
-    ASSERT_TRUE(pair.until(
-        [&] { return pair.can_write[0] && pair.can_write[1] && pair.ends[1 - lies]->lends(); }));
-    EXPECT_TRUE(works(pair)) << "the rings are there";
-    EXPECT_TRUE(reads_from(*pair.ends[lies], *owns[1 - lies]));
-    EXPECT_EQ(pair.ends[1 - lies]->peer_area(), nullptr);
-    EXPECT_FALSE(pair.ends[lies]->lends());
-    EXPECT_EQ(log.count("goes without the area of the other process: what it passes is not"), 1U);
-    EXPECT_EQ(log.count("goes without"), 1U);
-  }
-  set_log_level(LogLevel::warning);
-}
-
 /// Of an area whose descriptor is closed; the number is not the next one that is given out.
 std::shared_ptr<OwnArea> closed_area() {
   std::vector<int> lower;
@@ -145,28 +152,33 @@ std::shared_ptr<OwnArea> closed_area() {
   return own;
 }
 
-TEST(PassedArea, an_area_that_cannot_be_passed_leaves_the_rings_and_the_other_area) {
+TEST(PassedArea, an_area_that_is_none_or_cannot_be_passed_leaves_the_rings_and_the_other_area) {
   set_log_level(LogLevel::debug);
-  for (const int lacks : {0, 1}) {
-    test::LogLines log;
-    const std::shared_ptr<OwnArea> owns[2] = {lacks == 0 ? closed_area() : an_area(),
-                                              lacks == 1 ? closed_area() : an_area()};
-    BothEnds pair(kStreamRing, owns[0], owns[1]);
-    ASSERT_TRUE(pair.until(
-        [&] { return pair.can_write[0] && pair.can_write[1] && pair.ends[1 - lacks]->lends(); }));
-    EXPECT_TRUE(works(pair));
-    EXPECT_TRUE(reads_from(*pair.ends[lacks], *owns[1 - lacks]));
-    EXPECT_EQ(pair.ends[1 - lacks]->peer_area(), nullptr);
-    EXPECT_FALSE(pair.ends[lacks]->lends());
-    EXPECT_EQ(log.count("goes without the area of this process: bad file descriptor"), 1U);
-    EXPECT_EQ(log.count("goes without"), 1U);
+  for (const bool closed : {false, true}) {
+    for (const int lacks : {0, 1}) {
+      test::LogLines log;
+      const auto bad = closed ? closed_area() : no_area_at_all();
+      const std::shared_ptr<OwnArea> owns[2] = {lacks == 0 ? bad : an_area(),
+                                                lacks == 1 ? bad : an_area()};
+      Lenders pair(owns[0], owns[1]);
+      ASSERT_TRUE(pair.begun());
+      ASSERT_TRUE(pair.until([&] { return pair.ends[1 - lacks]->lends(); }));
+      EXPECT_TRUE(works(pair)) << "the rings are there";
+      EXPECT_TRUE(reads_from(*pair.ends[lacks], *owns[1 - lacks]));
+      EXPECT_EQ(pair.ends[1 - lacks]->peer_area(), nullptr);
+      EXPECT_FALSE(pair.ends[lacks]->lends());
+      EXPECT_EQ(log.count(closed ? "goes without the area of this process: bad file descriptor"
+                                 : "goes without the area of the other process: what it passes"),
+                1U);
+      EXPECT_EQ(log.count("goes without"), 1U);
+    }
   }
   set_log_level(LogLevel::warning);
 }
 
 TEST(PassedArea, an_area_that_cannot_be_mapped_leaves_the_rings) {
-  const auto own = an_area();
-  BothEnds pair(kStreamRing, own);
+  const auto own = an_area();  // which stays mapped
+  Lenders pair(own, nullptr);
   std::size_t mapped = 0;
   std::ifstream("/proc/self/statm") >> mapped;
   mapped *= static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -175,8 +187,13 @@ TEST(PassedArea, an_area_that_cannot_be_mapped_leaves_the_rings) {
   // Half of an area is left for the rings and for a sanitizer's own needs.
   const rlimit little{mapped + kAreaBytes / 2, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
-  const bool begun = pair.until([&] { return pair.can_write[0] && pair.can_write[1]; });
+  set_log_level(LogLevel::debug);
+  test::LogLines log;
+  const bool begun = pair.begun();
+  EXPECT_TRUE(pair.until(
+      [&] { return log.count("the area of the other process: shared memory cannot be mapped"); }));
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  set_log_level(LogLevel::warning);
   ASSERT_TRUE(begun);
   EXPECT_TRUE(works(pair));
   EXPECT_EQ(pair.ends[1]->carrier(), Stream::Carrier::shared_memory);
@@ -184,173 +201,97 @@ TEST(PassedArea, an_area_that_cannot_be_mapped_leaves_the_rings) {
   EXPECT_FALSE(pair.ends[0]->lends());
 }
 
-/// The acceptor's answer to an offer, and what comes with it.
-struct Answer {
-  std::array<std::byte, 8> bytes{};
-  std::array<int, 2> passed{-1, -1};
+/// A bare socket with the rings' memory, whose other end has begun.
+struct LyingDialler : LyingEnd {
+  explicit LyingDialler(std::shared_ptr<OwnArea> lent = nullptr) {
+    watch(acceptor(loop));
+    if (lent) stream->lend(std::move(lent));
+    EXPECT_EQ(::fcntl(fds[0], F_SETFL, O_NONBLOCK), 0);
+    EXPECT_EQ(send_with_descriptor(fds[0], offer_of(kStreamRing), memory.descriptor()), 8);
+    EXPECT_TRUE(test::poll_until(
+        loop, [&] { return stream->carrier() == Stream::Carrier::shared_memory; }));
+  }
+  void say(int byte, int descriptor = -1) {
+    const auto what = static_cast<std::byte>(byte);
+    const auto bytes = std::span(&what, 1);
+    const auto sent = descriptor < 0 ? ::send(fds[0], &what, 1, 0)
+                                     : send_with_descriptor(fds[0], bytes, descriptor);
+    EXPECT_EQ(sent, 1);
+    test::pass(loop, 5);
+  }
+  /// What it has heard since the answer, or since the last time.
+  std::vector<std::byte> heard() {
+    std::array<std::byte, 64> in{};
+    const auto got = ::recv(fds[0], in.data(), in.size(), MSG_DONTWAIT);
+    const auto end = in.begin() + std::max<std::ptrdiff_t>(got, 0);
+    return {in.begin(), end};
+  }
+  SharedMemory memory = std::move(SharedMemory::make(kStreamRing)).value();
 };
-Answer answer_at(LyingEnd& liar) {
-  Answer answer;
-  EXPECT_TRUE(test::poll_until(liar.loop, [&] {
-    return receive_with_descriptors(liar.fds[0], answer.bytes, answer.passed) == 8;
-  }));
-  return answer;
-}
 
-TEST(PassedArea, an_offer_that_lies_about_an_area_brings_none) {
+TEST(PassedArea, only_a_descriptor_of_an_area_brings_one_whatever_is_said) {
   const auto before = open_descriptors();
   {
     const auto own = an_area();
-    SharedMemory memory = std::move(SharedMemory::make(kStreamRing)).value();
-    const int rings = memory.descriptor();
-    const int area = own->descriptor();
-    struct Offer {
-      int says;
-      std::vector<int> passed;
-      int mapped;
-    };
-    for (const auto& [says, passed, mapped] :
-         {Offer{0, {rings}, 0}, Offer{1, {rings}, 0}, Offer{1, {rings, rings}, 0},
-          Offer{0, {rings, area}, 0}, Offer{2, {rings, area}, 0}, Offer{255, {rings, area}, 0},
-          Offer{1, {rings, area}, 1}, Offer{1, {rings, area, area, rings}, 1}}) {
-      LyingEnd liar;
-      liar.watch(liar.acceptor(liar.loop));
-      auto offer = offer_of(kStreamRing);
-      offer[1] = static_cast<std::byte>(says);
-      ASSERT_EQ(::fcntl(liar.fds[0], F_SETFL, O_NONBLOCK), 0);
-      ASSERT_EQ(pass_to(liar.fds[0], offer, passed), 8);
-      const Answer answer = answer_at(liar);
-      const std::array<std::byte, 8> expected{std::byte{1}, static_cast<std::byte>(mapped)};
-      EXPECT_EQ(answer.bytes, expected) << says << " " << passed.size();
-      EXPECT_EQ(answer.passed, (std::array<int, 2>{-1, -1}));
-      EXPECT_EQ(liar.stream->peer_area() != nullptr, mapped == 1);
-      ::close(liar.fds[0]);
-      EXPECT_TRUE(liar.ends_with(Outcome::ended));
-    }
-    // The area in place of the rings.
-    LyingEnd liar;
-    liar.watch(liar.acceptor(liar.loop, own));
-    auto offer = offer_of(kStreamRing);
-    offer[1] = std::byte{1};
-    ASSERT_EQ(::fcntl(liar.fds[0], F_SETFL, O_NONBLOCK), 0);
-    ASSERT_EQ(pass_to(liar.fds[0], offer, {area, rings}), 8);
-    const Answer answer = answer_at(liar);
-    EXPECT_EQ(answer.bytes, (std::array<std::byte, 8>{std::byte{2}}));
-    EXPECT_EQ(answer.passed[0], -1) << "without rings no area is passed";
+    LyingDialler liar;
+    EXPECT_EQ(liar.heard().size(), 8U) << "the answer";
+    liar.say(2);
+    liar.say(1, liar.memory.descriptor());
+    liar.say(2, liar.memory.descriptor());
+    liar.say(2, liar.fds[0]);
     EXPECT_EQ(liar.stream->peer_area(), nullptr);
+    EXPECT_TRUE(liar.heard().empty());
+    liar.say(2, own->descriptor());
+    const auto area = liar.stream->peer_area();
+    EXPECT_NE(area, nullptr);
+    EXPECT_EQ(liar.heard(), std::vector<std::byte>{std::byte{3}});
+    for (int i = 0; i < 100; ++i) liar.say(2, an_area()->descriptor());
+    EXPECT_EQ(liar.stream->peer_area(), area);
+    EXPECT_EQ(liar.outcome, Outcome::later);
     ::close(liar.fds[0]);
     EXPECT_TRUE(liar.ends_with(Outcome::ended));
   }
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(PassedArea, the_acceptor_learns_whether_its_area_is_mapped_from_the_first_byte_alone) {
-  for (const int word : {0, 1, 2, 255}) {
-    const auto before = open_descriptors();
-    {
-      LyingEnd liar;
-      liar.watch(liar.acceptor(liar.loop, an_area()));
-      SharedMemory memory = std::move(SharedMemory::make(kStreamRing)).value();
-      ASSERT_EQ(::fcntl(liar.fds[0], F_SETFL, O_NONBLOCK), 0);
-      ASSERT_EQ(pass_to(liar.fds[0], offer_of(kStreamRing), {memory.descriptor()}), 8);
-      const Answer answer = answer_at(liar);
-      EXPECT_EQ(answer.bytes[2], std::byte{1});
-      EXPECT_TRUE(PeerArea::take(answer.passed[0]).ok());
-      EXPECT_EQ(answer.passed[1], -1);
-      ::close(answer.passed[0]);
-      EXPECT_FALSE(liar.stream->lends());
-      const std::byte bytes[] = {static_cast<std::byte>(word), std::byte{1}, std::byte{1}};
-      ASSERT_EQ(::send(liar.fds[0], bytes, 1, 0), 1);
-      test::pass(liar.loop, 5);
-      EXPECT_EQ(liar.stream->lends(), word == 1) << word;
-      ASSERT_EQ(::send(liar.fds[0], bytes + 1, 2, 0), 2);
-      memory.writer().write(bytes);
-      EXPECT_TRUE(liar.ends_with(Outcome::moved));
-      EXPECT_EQ(liar.stream->lends(), word == 1) << "the others are bells";
-      ::close(liar.fds[0]);
-    }
-    EXPECT_EQ(open_descriptors(), before);
-  }
-}
-
-TEST(PassedArea, what_an_acceptor_has_written_before_it_ended_is_read) {
+TEST(PassedArea, only_who_has_passed_an_area_believes_that_it_is_mapped) {
   for (const bool passes : {false, true}) {
-    Ends ends;
-    Loop diallers;
-    Loop acceptors;
-    const auto dialler = ends.dialler(diallers);
-    const auto acceptor = ends.acceptor(acceptors, passes ? an_area() : nullptr);
-    bool can_write = false;
-    acceptor->on_ready([&](bool, bool writable) {
-      can_write = can_write || writable;
-      acceptor->want(false, !can_write);
-    });
-    acceptor->want(false, true);
-    ASSERT_TRUE(test::run_until(acceptors, [&] { return can_write; }));
-    const std::byte bytes[] = {std::byte{1}, std::byte{2}};
-    ASSERT_EQ(acceptor->write(bytes).bytes, 2U);
-    acceptor->close();  // the dialler has not seen the answer yet, and owes its word
-    Stream::Moved got;
-    std::array<std::byte, 8> in{};
-    dialler->on_ready([&](bool, bool) {
-      got = dialler->read(in);
-      dialler->want(false, false);
-    });
-    dialler->want(true, false);
-    ASSERT_TRUE(test::run_until(diallers, [&] { return got.outcome != Outcome::later; }));
-    EXPECT_EQ(got.outcome, Outcome::moved) << got.error;
-    EXPECT_EQ(got.bytes, 2U);
-    EXPECT_EQ(in[1], std::byte{2});
+    LyingDialler liar(passes ? an_area() : nullptr);
+    for (const int any : {0, 1, 2, 255}) {
+      liar.say(any);
+      EXPECT_FALSE(liar.stream->lends()) << any;
+    }
+    liar.say(3);
+    EXPECT_EQ(liar.stream->lends(), passes);
+    const std::byte bytes[3] = {};
+    liar.memory.writer().write(bytes);
+    liar.say(1);
+    EXPECT_EQ(liar.outcome, Outcome::moved) << "each of them rings";
+    ::close(liar.fds[0]);
   }
 }
 
-TEST(PassedArea, an_answer_that_lies_about_an_area_brings_none) {
-  const auto before = open_descriptors();
-  {
-    const auto own = an_area();
-    const int area = own->descriptor();
-    struct Case {
-      bool offers;
-      std::array<int, 3> answer;
-      std::vector<int> passed;
-      int word;  // 0: none comes
-    };
-    for (const auto& [offers, said, passed, word] :
-         {Case{false, {1, 1, 0}, {}, 0}, Case{true, {1, 7, 0}, {}, 0},
-          Case{true, {1, 1, 0}, {area}, 0}, Case{false, {1, 0, 3}, {area}, 0},
-          Case{false, {1, 0, 1}, {}, 2}, Case{false, {1, 0, 1}, {0}, 2},
-          Case{false, {1, 0, 1}, {area, area}, 1}, Case{true, {2, 1, 1}, {area}, 0}}) {
-      LyingEnd liar;
-      liar.watch(liar.dialler(liar.loop, kStreamRing, offers ? own : nullptr));
-      const int other = liar.fds[1];
-      ASSERT_EQ(::fcntl(other, F_SETFL, O_NONBLOCK), 0);
-      std::array<std::byte, 8> offer{};
-      std::array<int, 2> offered{};
-      ASSERT_EQ(receive_with_descriptors(other, offer, offered), 8);
-      EXPECT_EQ(offer[1], static_cast<std::byte>(offers ? 1 : 0));
-      EXPECT_EQ(offered[1] >= 0, offers);
-      for (const int fd : offered) {
-        if (fd >= 0) ::close(fd);
-      }
-      std::array<std::byte, 8> answer{};
-      for (std::size_t i = 0; i < 3; ++i) answer[i] = static_cast<std::byte>(said[i]);
-      ASSERT_EQ(pass_to(other, answer, passed), 8);
-      const auto carrier =
-          said[0] == 1 ? Stream::Carrier::shared_memory : Stream::Carrier::unix_socket;
-      ASSERT_TRUE(test::poll_until(liar.loop, [&] { return liar.stream->carrier() == carrier; }));
-      test::pass(liar.loop, 5);
-      std::array<std::byte, 4> words{};
-      const auto came = ::recv(other, words.data(), words.size(), MSG_DONTWAIT);
-      EXPECT_EQ(came, word == 0 ? -1 : 1);
-      EXPECT_EQ(words[0], static_cast<std::byte>(word));
-      EXPECT_EQ(liar.stream->peer_area() != nullptr, word == 1);
-      EXPECT_EQ(liar.stream->lends(), offers && said[0] == 1 && said[1] == 1);
-      EXPECT_EQ(liar.outcome, Outcome::later);
-      ::close(other);
-      EXPECT_TRUE(liar.ends_with(Outcome::ended));
-    }
+/// Of the links of a process: which of its peers have its area.
+std::size_t areas_in_use() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t areas = 0;
+  for (std::string line; std::getline(maps, line);) {
+    areas += line.find("/memfd:pccl area") != std::string::npos ? 1 : 0;
   }
-  EXPECT_EQ(open_descriptors(), before);
+  return areas;
+}
+
+TEST(PassedArea, who_only_dials_a_process_gets_none) {
+  LinkOptions options;
+  options.shared_memory = true;
+  test::Pair pair(options);
+  ASSERT_EQ(areas_in_use(), 2U) << "one of each process";
+  pair.low.links->open(pair.high.handle(), 30000, false);
+  ASSERT_TRUE(pair.until([&] { return pair.low.events.ups == 1; }));
+  test::pass(pair.loop, 20);
+  EXPECT_EQ(areas_in_use(), 3U) << "the one that dials wants the link, and lends";
+  pair.high.links->open(pair.low.handle(), 30000, false);
+  ASSERT_TRUE(pair.until([&] { return areas_in_use() == 4; }));
 }
 
 }  // namespace

@@ -30,22 +30,20 @@ inline std::unique_ptr<Stream> over(Loop& loop, int fd) {
 /// A socket pair whose ends are streams of two loops.
 struct Ends {
   Ends() { EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0); }
-  std::unique_ptr<Stream> dialler(Loop& loop, std::size_t ring = kStreamRing,
-                                  std::shared_ptr<OwnArea> own = nullptr) {
-    return offer_shared_memory(loop, over(loop, fds[0]), ring, std::move(own));
+  std::unique_ptr<Stream> dialler(Loop& loop, std::size_t ring = kStreamRing) {
+    return offer_shared_memory(loop, over(loop, fds[0]), ring);
   }
-  std::unique_ptr<Stream> acceptor(Loop& loop, std::shared_ptr<OwnArea> own = nullptr) {
-    return await_shared_memory(loop, over(loop, fds[1]), std::move(own));
+  std::unique_ptr<Stream> acceptor(Loop& loop) {
+    return await_shared_memory(loop, over(loop, fds[1]));
   }
   int fds[2] = {-1, -1};
 };
 
 /// Both ends on one loop, with what they are ready for.
 struct BothEnds : Ends {
-  explicit BothEnds(std::size_t ring = kStreamRing, std::shared_ptr<OwnArea> diallers = nullptr,
-                    std::shared_ptr<OwnArea> acceptors = nullptr) {
-    ends[0] = dialler(loop, ring, std::move(diallers));
-    ends[1] = acceptor(loop, std::move(acceptors));
+  explicit BothEnds(std::size_t ring = kStreamRing) {
+    ends[0] = dialler(loop, ring);
+    ends[1] = acceptor(loop);
     for (int i = 0; i < 2; ++i) {
       ends[i]->on_ready([this, i](bool readable, bool writable) {
         can_read[i] = can_read[i] || readable;
@@ -89,12 +87,6 @@ inline std::array<std::byte, 8> offer_of(std::uint32_t ring, std::byte first = s
   std::array<std::byte, 8> offer{first};
   for (std::size_t i = 0; i < 4; ++i) offer[4 + i] = static_cast<std::byte>(ring >> (8 * i));
   return offer;
-}
-
-/// Sends `bytes`, and these descriptors with them.
-inline std::ptrdiff_t pass_to(int fd, std::span<const std::byte> bytes,
-                              const std::vector<int>& passed) {
-  return send_with_descriptors(fd, bytes, passed);
 }
 
 }  // namespace pccl::test

@@ -29,7 +29,6 @@ using test::Ends;
 using test::kStreamRing;
 using test::LyingEnd;
 using test::offer_of;
-using test::pass_to;
 /// Many turns of a ring, and few enough for ThreadSanitizer, which takes 100 ns a byte.
 constexpr std::size_t kExchanged = 4U << 20;
 
@@ -225,7 +224,7 @@ TEST(SharedStream, an_offer_that_is_none_is_refused_and_the_socket_goes_on) {
     liar.watch(liar.acceptor(liar.loop));
     const auto offer = offer_of(kStreamRing);
     if (passed >= 0) {
-      ASSERT_EQ(pass_to(liar.fds[0], offer, {passed}), 8);
+      ASSERT_EQ(send_with_descriptor(liar.fds[0], offer, passed), 8);
     } else {
       ASSERT_EQ(::send(liar.fds[0], offer.data(), offer.size(), 0), 8);
     }
@@ -262,7 +261,7 @@ TEST(SharedStream, counts_that_cannot_be_end_it_and_nothing_else) {
   LyingEnd liar;
   liar.watch(liar.acceptor(liar.loop));
   SharedMemory memory = std::move(SharedMemory::make(kStreamRing)).value();
-  ASSERT_EQ(pass_to(liar.fds[0], offer_of(kStreamRing), {memory.descriptor()}), 8);
+  ASSERT_EQ(send_with_descriptor(liar.fds[0], offer_of(kStreamRing), memory.descriptor()), 8);
   RingWriter writer = memory.writer();
   const std::vector<std::byte> bytes(kStreamRing);
   writer.write(bytes);
@@ -293,7 +292,8 @@ TEST(SharedStream, an_end_that_came_before_anybody_wanted_to_read_is_told_at_onc
 TEST(SharedStream, a_forked_child_unmaps_nothing_of_its_own) {
   for (const bool offered : {true, false}) {
     const auto own = std::move(OwnArea::make()).value();
-    BothEnds pair(kStreamRing, own, own);
+    BothEnds pair;
+    for (const auto& end : pair.ends) end->lend(own);
     if (!offered) {
       ASSERT_TRUE(pair.until([&] { return pair.can_write[0] && pair.can_write[1]; }));
     }
@@ -331,7 +331,7 @@ TEST(SharedStream, where_the_memory_cannot_be_passed_the_bytes_go_over_the_socke
     int other[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, other) != 0) ::_exit(3);
     const auto offer = offer_of(0);
-    while (pass_to(other[0], offer, {fds[0]}) > 0) {
+    while (send_with_descriptor(other[0], offer, fds[0]) > 0) {
     }
     if (errno != ETOOMANYREFS) ::_exit(4);
     BothEnds pair;
@@ -494,7 +494,7 @@ TEST(SharedLane, a_number_that_is_cut_in_two_ends_it) {
   PartsOwner owner;
   StreamLane lane(liar.loop, owner, Lane::Kind::bulk, liar.acceptor(liar.loop), false);
   lane.start();
-  ASSERT_EQ(pass_to(liar.fds[0], offer_of(kStreamRing), {memory.descriptor()}), 8);
+  ASSERT_EQ(send_with_descriptor(liar.fds[0], offer_of(kStreamRing), memory.descriptor()), 8);
   FrameHeader frame;
   frame.type = FrameType::segment;
   frame.payload_bytes = frame.segment.bytes = 64;
