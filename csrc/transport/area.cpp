@@ -22,7 +22,6 @@ namespace {
 using Generation = std::atomic<std::uint64_t>;
 static_assert(Generation::is_always_lock_free);
 static_assert(kAreaHeaderBytes >= kAreaSlots * sizeof(Generation));
-static_assert(kAreaSlotBytes % kAreaHeaderBytes == 0);
 constexpr int kAreaSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 #ifdef F_SEAL_FUTURE_WRITE
 constexpr int kNoOtherWriter = F_SEAL_FUTURE_WRITE;
