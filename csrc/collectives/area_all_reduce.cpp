@@ -6,10 +6,10 @@
 // written at all. A result takes the contributions in a fixed order: the rank's own first, then
 // those of the ranks after it.
 //
-// kAreaDepth segments of each part are under way. The slots need no word that they are free: rank j
-// has added what this rank has published once its sum is here, and has read this rank's sum once
-// its next contribution comes, which it sends only then. The last sums have no contribution behind
-// them: there an empty segment says so.
+// At most kAreaDepth segments of each part are under way. A slot is free when the data that follow
+// say so: once the sum of rank j is here, j has added what this rank had published; and rank j
+// sends its values of a later segment only when it has copied this rank's sum. After the last sums
+// nothing follows: there each rank sends an empty segment.
 //
 // Without an area the same segments carry their bytes, and the algorithm is the direct one with a
 // copy more.
@@ -26,13 +26,13 @@ Schedule area_all_reduce(const CollectiveArgs& args, std::uint64_t segment_bytes
   const auto part = [&](std::uint32_t rank) {
     return part_of(args.input_bytes.at(0), args.element_bytes, n, rank);
   };
-  const auto in_area = [](std::uint32_t ring, Part of) {
-    return Range{Space::area, ring, 0, of.bytes};
+  const auto in_area = [](std::uint32_t row, Part of) {
+    return Range{Space::area, row, 0, of.bytes};
   };
   const Part mine = part(args.rank);
   Builder b(args);
 
-  // The slots of ring 0 hold sums, those of ring d what goes to the rank d places before this one,
+  // The slots of row 0 hold sums, those of row d what goes to the rank d places before this one,
   // which needs it first where d is 1.
   struct Published {
     std::uint32_t copied = 0;
@@ -79,7 +79,7 @@ Schedule area_all_reduce(const CollectiveArgs& args, std::uint64_t segment_bytes
     b.set_turn(b.recv(around(args.rank, d, n), 2, nothing), turn);
   }
   Schedule schedule = b.take();
-  schedule.area_rings = n;
+  schedule.area_rows = n;
   schedule.segment_bytes = segment_bytes;
   return schedule;
 }

@@ -10,8 +10,8 @@
 //  - The result has the same bits at all ranks that receive it: each element is reduced in one
 //    place, or by the same calls with the same operands in the same order.
 //  - Buffers of kind `input` are written only if input and output are the same memory.
-//  - What is sent from the area may be read there until the matching receive has its segment (a
-//    borrowed one: until it is added), so nothing is written to a slot before that is sure.
+//  - A reader may read a slot of the area until its receive is done; if it borrows, until its
+//    add_borrowed is done. No step writes the slot before.
 //  - The `turn` of a receive is 1 or more, and larger than the turns of all receives on which the
 //    matching send depends at its own rank (by `after` and `follows`, over any number of steps). A
 //    receive has no smaller turn than a receive on which it depends, or than the receive that
@@ -34,8 +34,8 @@ namespace pccl {
 enum class Space : std::uint8_t { input, output, scratch, area };
 
 /// Bytes [offset, offset + bytes) of a buffer: the index-th of the inputs or outputs, or the
-/// scratch. In the area `index` names kAreaDepth slots, which the segments of the range use in
-/// turn: the offset is 0, and the bytes may be more than fit there at once.
+/// scratch. A range in the area begins at offset 0 of row `index`, which has kAreaDepth slots.
+/// Segment i lies in slot i mod kAreaDepth, so the range may be longer than the row.
 struct Range {
   Space space = Space::input;
   std::uint32_t index = 0;
@@ -99,7 +99,7 @@ struct Step {
 struct Schedule {
   std::vector<Step> steps;
   std::uint64_t scratch_bytes = 0;
-  std::uint32_t area_rings = 0;  // of kAreaDepth slots each
+  std::uint32_t area_rows = 0;  // of kAreaDepth slots each
   /// Of each segment of a step but the last one; the same at all ranks.
   std::uint64_t segment_bytes = kSegmentBytesMax;
 };

@@ -45,7 +45,7 @@ void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributo
   bytes_received_ = 0;
   schedule_ = build_schedule(arguments());
   if (schedule_.scratch_bytes > 0) scratch_ = pool_.take(schedule_.scratch_bytes);
-  if (const std::uint32_t slots = schedule_.area_rings * kAreaDepth; slots > 0) {
+  if (const std::uint32_t slots = schedule_.area_rows * kAreaDepth; slots > 0) {
     area_ = port.take_area(slots);
     if (!area_) no_area_ = pool_.take(std::size_t{slots} * kAreaSlotBytes);
   }

@@ -45,7 +45,6 @@ std::vector<std::uint32_t> rings(const State& s, const std::vector<Member>& memb
 }
 
 Lines lines(const State& s, std::uint32_t group) {
-  if (!s.config.measure_links) return {};
   const std::vector<PeerId> ring = ring_of(*own(s), group);
   // Those of two that reach each other over a third are not known, and its line carries all of
   // them.
@@ -59,6 +58,7 @@ Lines lines(const State& s, std::uint32_t group) {
     said.push_back(*trips);
   }
   Lines lines = lines_of_all(said, s.topology.mbit(group));
+  if (!s.config.measure_links) lines = {.local = lines.local};
   if (!lines.sites.empty() && !s.topology.may_cross(ring, lines.sites)) {
     lines.sites.clear();
     lines.near_us = 0;

@@ -49,7 +49,6 @@ class AreaMapping {
   [[nodiscard]] std::byte* slot(std::uint32_t index) const {
     return begin_ + kAreaHeaderBytes + index * kAreaSlotBytes;
   }
-  /// The memory stays mapped where this process has it.
   /// Is this the process that has mapped it?
   [[nodiscard]] bool is_here() const;
 
@@ -80,8 +79,8 @@ class OwnArea : public std::enable_shared_from_this<OwnArea> {
 
   class Part;
   /// So many slots in a row, at the lowest place where as many are free: memory that is in the
-  /// caches is used again. Their generations have grown, and their bytes are those of an earlier
-  /// use. Nothing: so many in a row are not free, or the system has no memory for them.
+  /// caches is used again. Their generations have been raised, and the bytes in them are old.
+  /// Nothing: so many in a row are not free, or the system has no memory for them.
   [[nodiscard]] std::optional<Part> take(std::uint32_t slots);
   /// The place of the slot that begins at this address; nothing: no taken slot of this area begins
   /// there.

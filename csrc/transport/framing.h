@@ -90,8 +90,8 @@ struct FrameHeader {
   std::uint32_t payload_bytes = 0;
   std::uint32_t payload_crc = 0;
   SegmentHeader segment;  // if the frame carries one: segment.bytes == payload_bytes, of a slice
-                          // segment.slice.bytes, of a reference 0 == payload_bytes; of a routed
-                          // one `bytes` and `route` alone
+                          // segment.slice.bytes, of a reference that of the slot (payload_bytes 0);
+                          // of a routed one `bytes` and `route` alone
 };
 
 /// Does the payload of this frame belong to an operation, or to shared state?

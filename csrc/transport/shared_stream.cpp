@@ -119,10 +119,8 @@ class SharedStream final : public Stream, private Loop::Watched {
   void begin(SharedMemory memory);
   void go_plain();
   void hear_bell();
-  void ring(std::byte what = kRings) {
-    // A socket that takes no byte holds some that the other side has not read: it will wake.
-    static_cast<void>(socket_->write(std::span(&what, 1)));
-  }
+  /// A socket that takes no byte holds some that the other side has not read: it will wake.
+  bool ring(std::byte what = kRings) { return socket_->write(std::span(&what, 1)).bytes == 1; }
   [[nodiscard]] bool readable() const;
   [[nodiscard]] bool writable() const;
   [[nodiscard]] Moved nothing() const {
@@ -318,7 +316,8 @@ void SharedStream::take_area(int descriptor) {
   auto taken = PeerArea::take(descriptor);
   if (taken) {
     peer_area_ = std::move(taken).value();
-    return ring(kHasMapped);
+    if (!ring(kHasMapped)) log_debug("a process does not hear that its area is mapped");
+    return;
   }
   log_debug("a link within this machine goes without the area of the other process: " +
             taken.error().text);

@@ -231,9 +231,9 @@ bool StreamLane::begin_frame(std::span<const std::byte> bytes, std::size_t heade
   return open();
 }
 
-/// A segment whose payload lies in the area of the other side. That is used there now, or lent. One
-/// whose slot is of something else by now belongs to a run that is over at the other side: it never
-/// arrives, and where it had a place the owner hears of that.
+/// The payload lies in the area of the other side, and is read now, or lent to the owner. If the
+/// slot has another generation the sender's run has ended: the segment never arrives, and the owner
+/// hears of it if it had given a place.
 void StreamLane::take_reference() {
   const std::shared_ptr<const PeerArea> area = stream_->peer_area();
   SegmentHeader& segment = frame_.segment;

@@ -14,6 +14,7 @@ import pytest
 from conftest import fixed_group, hear, say
 
 SIZES = [1, 7, 1000, 300_001]  # elements: small segments, odd ones, several ones
+AREA_BYTES_PER_RANK = 2 << 20  # from there on ranks of one machine read each other's areas
 
 
 def reduces(rank: int, world: int, meet: str) -> None:
@@ -34,6 +35,11 @@ def reduces(rank: int, world: int, meet: str) -> None:
             dist.all_gather(parts, mine)
             for of, part in enumerate(parts):
                 assert torch.equal(part, (torch.arange(size) % 5 + of).to(dtype)), (dtype, size)
+        large = world * AREA_BYTES_PER_RANK // mine.element_size() + 3
+        got = (torch.arange(large) % 5 + rank).to(dtype)
+        dist.all_reduce(got)
+        expected = sum((torch.arange(large) % 5 + of).to(dtype) for of in range(world))
+        assert torch.equal(got, torch.as_tensor(expected)), (dtype, large)
     counters = pccl.counters()
     links = pccl.links()
     assert sum(link["bytes_sent"] for link in links) >= counters["bytes_sent"] > 0

@@ -45,7 +45,7 @@ TEST(AreaAllReduce, HoldsAsManySlotsAsAreUnderWayWhateverTheSize) {
     const CollectiveArgs args =
         args_of({.kind = OpKind::all_reduce, .size = 4, .counts = {count}}, 1);
     const Schedule schedule = area_all_reduce(args);
-    EXPECT_EQ(schedule.area_rings, 4U);
+    EXPECT_EQ(schedule.area_rows, 4U);
     EXPECT_EQ(schedule.scratch_bytes, 0U);
     EXPECT_EQ(schedule.steps.size(), 23U);
   }

@@ -145,7 +145,7 @@ class Checker {
       case Space::scratch:
         return range.index == 0 && fits(schedules_[rank].scratch_bytes);
       case Space::area:
-        return range.index < schedules_[rank].area_rings * kAreaDepth &&
+        return range.index < schedules_[rank].area_rows * kAreaDepth &&
                fits(schedules_[rank].segment_bytes);
     }
     return false;

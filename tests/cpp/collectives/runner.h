@@ -63,8 +63,8 @@ class Memory {
     }
     return scratch_.data() + range.offset / 8;
   }
-  [[nodiscard]] Element* slot(std::uint32_t ring, std::size_t segment, std::size_t elements) {
-    Numbers& slot = area_[{ring, segment % kAreaDepth}];
+  [[nodiscard]] Element* slot(std::uint32_t row, std::size_t segment, std::size_t elements) {
+    Numbers& slot = area_[{row, segment % kAreaDepth}];
     if (slot.empty()) slot.assign(elements, kPoison);
     return slot.data();
   }

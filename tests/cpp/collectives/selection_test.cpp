@@ -123,11 +123,11 @@ TEST(Selection, AllReduceOfTheMiddleTakesTwoSteps) {
 
 TEST(Selection, LargeAllReducesOfThreeRanksOfAMachineAndMoreGoThroughAreas) {
   const auto areas = [](const Case& c) {
-    const std::uint32_t rings = build_schedule(args_of(c, 0)).area_rings;
+    const std::uint32_t rows = build_schedule(args_of(c, 0)).area_rows;
     for (std::uint32_t rank = 1; rank < c.size; ++rank) {
-      EXPECT_EQ(build_schedule(args_of(c, rank)).area_rings, rings) << "all ranks alike";
+      EXPECT_EQ(build_schedule(args_of(c, rank)).area_rows, rows) << "all ranks alike";
     }
-    return rings > 0;
+    return rows > 0;
   };
   const Lines local{.local = true};
   for (const std::uint32_t size : {2U, 3U, 4U, kAreaRanksMax, kAreaRanksMax + 1}) {

@@ -136,6 +136,16 @@ TEST(Rings, far_members_that_heard_of_no_rates_vote_when_they_are_measured) {
   }
 }
 
+TEST(Rings, members_of_one_machine_know_that_also_where_rank_order_is_wanted) {
+  State s = in_office(six());
+  for (auto& [p, peer] : s.peers) peer.trips = Trips{70, 50, /*local=*/true};
+  EXPECT_EQ(master::lines(s, 0), (Lines{.farthest_us = 70, .neighbour_us = 50, .local = true}));
+  s.config.measure_links = false;
+  EXPECT_EQ(master::lines(s, 0), Lines{.local = true});
+  s.peers.at(PeerId{3}).trips->local = false;
+  EXPECT_EQ(master::lines(s, 0), Lines{});
+}
+
 TEST(Rings, members_that_reach_each_other_over_a_third_go_by_no_round_trips) {
   State s = in_office(six());
   for (auto& [p, peer] : s.peers) peer.trips = Trips{80'000, 80'000};
