@@ -59,9 +59,9 @@ bool works(BothEnds& pair) {
 }
 
 /// Both ends, which lend these areas; null: none.
-struct Lenders : BothEnds {
-  Lenders(std::shared_ptr<OwnArea> diallers, std::shared_ptr<OwnArea> acceptors,
-          std::size_t ring = kStreamRing)
+struct LendingEnds : BothEnds {
+  LendingEnds(std::shared_ptr<OwnArea> diallers, std::shared_ptr<OwnArea> acceptors,
+              std::size_t ring = kStreamRing)
       : BothEnds(ring) {
     if (diallers) ends[0]->lend(std::move(diallers));
     if (acceptors) ends[1]->lend(std::move(acceptors));
@@ -78,7 +78,7 @@ TEST(PassedArea, each_end_reads_the_area_of_the_other_one_if_that_has_one) {
       {
         const std::shared_ptr<OwnArea> owns[2] = {dials ? an_area() : nullptr,
                                                   accepts ? an_area() : nullptr};
-        Lenders pair(owns[0], owns[1]);
+        LendingEnds pair(owns[0], owns[1]);
         ASSERT_TRUE(pair.begun());
         ASSERT_TRUE(pair.until(
             [&] { return pair.ends[0]->lends() == dials && pair.ends[1]->lends() == accepts; }));
@@ -123,7 +123,7 @@ TEST(PassedArea, an_area_may_come_long_after_the_beginning_and_only_once) {
 }
 
 TEST(PassedArea, without_memory_there_are_no_areas) {
-  Lenders pair(an_area(), an_area(), 2 * kRingBytesMax);
+  LendingEnds pair(an_area(), an_area(), 2 * kRingBytesMax);
   ASSERT_TRUE(pair.begun());
   EXPECT_TRUE(works(pair));
   for (const auto& end : pair.ends) {
@@ -160,7 +160,7 @@ TEST(PassedArea, an_area_that_is_none_or_cannot_be_passed_leaves_the_rings_and_t
       const auto bad = closed ? closed_area() : no_area_at_all();
       const std::shared_ptr<OwnArea> owns[2] = {lacks == 0 ? bad : an_area(),
                                                 lacks == 1 ? bad : an_area()};
-      Lenders pair(owns[0], owns[1]);
+      LendingEnds pair(owns[0], owns[1]);
       ASSERT_TRUE(pair.begun());
       ASSERT_TRUE(pair.until([&] { return pair.ends[1 - lacks]->lends(); }));
       EXPECT_TRUE(works(pair)) << "the rings are there";
@@ -178,7 +178,7 @@ TEST(PassedArea, an_area_that_is_none_or_cannot_be_passed_leaves_the_rings_and_t
 
 TEST(PassedArea, an_area_that_cannot_be_mapped_leaves_the_rings) {
   const auto own = an_area();  // which stays mapped
-  Lenders pair(own, nullptr);
+  LendingEnds pair(own, nullptr);
   std::size_t mapped = 0;
   std::ifstream("/proc/self/statm") >> mapped;
   mapped *= static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));

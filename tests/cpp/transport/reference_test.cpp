@@ -13,7 +13,7 @@ namespace {
 
 using test::Pair;
 
-constexpr std::uint32_t kBytes = 100'000;
+constexpr std::uint32_t kReferredBytes = 100'000;
 
 LinkOptions in_memory() {
   LinkOptions options;
@@ -46,7 +46,7 @@ struct Lenders : Pair {
   }
   void send(const std::byte* from, std::uint64_t cookie = 5) {
     SegmentHeader header;
-    header.bytes = kBytes;
+    header.bytes = kReferredBytes;
     low.links->send_segment(high_id(), header, from, 1, cookie);
   }
   /// High places segments here.
@@ -60,7 +60,7 @@ struct Lenders : Pair {
   std::optional<OwnArea::Part> part;
   std::uint64_t sent_before = 0;
   std::uint64_t received_before = 0;
-  std::vector<std::byte> memory = std::vector<std::byte>(kBytes);
+  std::vector<std::byte> memory = std::vector<std::byte>(kReferredBytes);
   std::vector<SegmentHeader> seen;
 };
 
@@ -69,17 +69,18 @@ TEST(Reference, what_lies_in_the_area_arrives_without_going_through_the_rings) {
   const auto& memory = pair.place_in_memory();
   pair.send(pair.part->data() + kAreaSlotBytes);
   ASSERT_TRUE(pair.until([&] { return pair.high.events.arrived.size() == 1; }));
-  EXPECT_EQ(std::ranges::count(memory, std::byte{7}), kBytes);
+  EXPECT_EQ(std::ranges::count(memory, std::byte{7}), kReferredBytes);
   EXPECT_EQ(pair.seen.at(0).area.slot, 1U);
   EXPECT_NE(pair.seen.at(0).area.generation, 0U);
   EXPECT_TRUE(pair.seen.at(0).in_place);
-  EXPECT_EQ(pair.high.events.arrived[0].bytes, kBytes);
+  EXPECT_EQ(pair.high.events.arrived[0].bytes, kReferredBytes);
   EXPECT_EQ(pair.high.events.last.cookie, 3U);
   ASSERT_TRUE(pair.until([&] { return pair.low.events.sent.size() == 1; }));
   EXPECT_EQ(pair.low.events.sent[0], 5U);
-  EXPECT_EQ(pair.low.links->bytes_sent() - pair.sent_before, kBytes) << "as if it had gone there";
-  EXPECT_EQ(pair.high.links->bytes_received() - pair.received_before, kBytes);
-  EXPECT_GE(pair.low.links->bytes_shared(), kBytes);
+  EXPECT_EQ(pair.low.links->bytes_sent() - pair.sent_before, kReferredBytes)
+      << "as if it had gone there";
+  EXPECT_EQ(pair.high.links->bytes_received() - pair.received_before, kReferredBytes);
+  EXPECT_GE(pair.low.links->bytes_shared(), kReferredBytes);
   EXPECT_EQ(pair.low.links->queued_bytes(pair.high_id()), 0U);
 }
 
@@ -89,7 +90,7 @@ TEST(Reference, memory_beside_the_begin_of_a_slot_and_free_slots_travel_with_the
   const std::byte* const free = pair.part->data();
   pair.send(free + 64);
   ASSERT_TRUE(pair.until([&] { return pair.high.events.arrived.size() == 1; }));
-  EXPECT_EQ(std::ranges::count(memory, std::byte{7}), kBytes);
+  EXPECT_EQ(std::ranges::count(memory, std::byte{7}), kReferredBytes);
   pair.part.reset();
   pair.send(free);
   ASSERT_TRUE(pair.until([&] { return pair.high.events.arrived.size() == 2; }));
@@ -106,8 +107,9 @@ TEST(Reference, a_segment_that_is_lent_lies_there_until_its_reader_is_done) {
   const Placement at = pair.high.events.last;
   ASSERT_TRUE(at.lends && at.lender);
   const AreaPlace place = pair.high.events.arrived[0].area;
-  EXPECT_EQ(std::count(at.lender->at(place.slot), at.lender->at(place.slot) + kBytes, std::byte{7}),
-            kBytes);
+  EXPECT_EQ(std::count(at.lender->at(place.slot), at.lender->at(place.slot) + kReferredBytes,
+                       std::byte{7}),
+            kReferredBytes);
   EXPECT_TRUE(at.lender->holds(place));
   pair.part.reset();
   EXPECT_TRUE(at.lender->holds(place)) << "nothing is written to a free slot";
@@ -141,12 +143,12 @@ TEST(Reference, parts_are_shown_where_they_lie) {
   ASSERT_TRUE(test::run_until(loop, [&] { return events.ups > 0 && parts.ups > 0; }));
   parts.place = [](const SegmentHeader&) { return Placement{nullptr, 9, 3, /*in_parts=*/true}; };
   const auto part = from->area()->take(1);
-  std::fill_n(part->data(), kBytes, std::byte{4});
+  std::fill_n(part->data(), kReferredBytes, std::byte{4});
   SegmentHeader header;
-  header.bytes = kBytes;
+  header.bytes = kReferredBytes;
   from->send_segment(to->self(), header, part->data(), 1, 1);
   ASSERT_TRUE(test::run_until(loop, [&] { return parts.arrived.size() == 1; }));
-  EXPECT_EQ(parts.shown, std::vector<std::byte>(kBytes, std::byte{4}));
+  EXPECT_EQ(parts.shown, std::vector<std::byte>(kReferredBytes, std::byte{4}));
 }
 
 TEST(Reference, what_has_another_generation_by_then_never_arrives_and_the_link_goes_on) {
@@ -177,10 +179,10 @@ TEST(Reference, a_link_without_memory_carries_the_bytes) {
   const auto area = std::move(OwnArea::make()).value();
   const auto part = area->take(1);
   const auto& memory = pair.place_in_memory();
-  std::fill_n(part->data(), kBytes, std::byte{2});
+  std::fill_n(part->data(), kReferredBytes, std::byte{2});
   pair.send(part->data());
   ASSERT_TRUE(pair.until([&] { return pair.high.events.arrived.size() == 1; }));
-  EXPECT_EQ(std::ranges::count(memory, std::byte{2}), kBytes);
+  EXPECT_EQ(std::ranges::count(memory, std::byte{2}), kReferredBytes);
 }
 
 TEST(Reference, a_reference_to_memory_that_was_not_passed_ends_the_link) {
@@ -193,7 +195,7 @@ TEST(Reference, a_reference_to_memory_that_was_not_passed_ends_the_link) {
     FrameHeader frame;
     frame.type = FrameType::reference;
     frame.segment.area = {3, 1};
-    frame.segment.bytes = kBytes;
+    frame.segment.bytes = kReferredBytes;
     HeaderBytes bytes;
     const std::size_t size = encode_frame_header(frame, bytes);
     peer.clients[lane]->send(std::span<const std::byte>(bytes).first(size));
