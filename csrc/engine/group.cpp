@@ -304,8 +304,10 @@ void Group::stop_for_good(const Error& error) {
 void Group::progress(OpKey key) {
   Pending* pending = ops_.find(key);
   if (pending == nullptr || !pending->op->complete()) return;
+  const bool frees_areas = pending->op->through_areas();
   op_complete(*pending);
-  if (ops_.barrier_deferred()) start_deferred();  // they wait for its end here, not at all ranks
+  // They wait for its end here, not at all ranks.
+  if (ops_.barrier_deferred() || frees_areas) start_deferred();
 }
 
 // ---------------------------------------------------------------------------------------- segments

@@ -92,6 +92,8 @@ class Operation {
 
   [[nodiscard]] bool running() const { return port_ != nullptr; }
   [[nodiscard]] bool complete() const { return running() && steps_left_ == 0; }
+  /// Does its run go through areas?
+  [[nodiscard]] bool through_areas() const { return schedule_.area_rows > 0; }
   [[nodiscard]] OpKey key() const { return key_; }
   [[nodiscard]] MemoryToken token() const { return token_; }
   [[nodiscard]] const OpRequest& request() const { return request_; }

@@ -3,6 +3,17 @@
 #include <utility>
 
 namespace pccl {
+namespace {
+
+constexpr std::size_t kThroughAreasMax = 2;
+
+/// So large that it goes through areas, if three or more ranks of one machine call it.
+bool is_large(const Operation& op) {
+  return op.request().descriptor.kind == OpKind::all_reduce &&
+         op.output_bytes() >= 3 * kAreaBytesMinPerRank;
+}
+
+}  // namespace
 
 Pending& OperationTable::add(std::unique_ptr<Operation> op, Numbering numbering) {
   Pending& pending = ops_[op->key()];
@@ -36,11 +47,13 @@ bool OperationTable::must_wait(const Pending& pending) const {
     const std::uint64_t bytes = preimage_bytes_ + op.output_bytes();
     if (preimage_bytes_ > 0 && bytes > preimage_bytes_max_) return true;
   }
+  std::size_t through_areas = 0;
   for (const auto& [key, other] : ops_) {
     if (!(key < op.key())) break;
     if (op.overlaps(*other.op) || (pending.is_barrier() && !other.op->complete())) return true;
+    if (other.op->through_areas() && !other.op->complete()) ++through_areas;
   }
-  return false;
+  return through_areas >= kThroughAreasMax && is_large(op);
 }
 
 void OperationTable::defer(const Pending& pending) {

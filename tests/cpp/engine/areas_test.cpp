@@ -85,20 +85,23 @@ TEST(Areas, an_average_is_divided_once) {
 
 TEST(Areas, more_operations_than_an_area_has_room_for_end_rightly_at_once) {
   constexpr std::size_t kRanks = 3;
-  constexpr std::size_t kAtOnce = kAreaSlots / (kRanks * kAreaDepth) + 4;
-  FixedWorld world(kRanks, GroupId{77}, in_memory());
+  constexpr std::size_t kOfGroup = 3;  // of which two run at once
+  constexpr std::size_t kGroups = kAreaSlots / (2 * kRanks * kAreaDepth) + 1;
+  FixedWorld world(kRanks, GroupId{100}, in_memory());
+  for (std::size_t g = 1; g < kGroups; ++g) world.connect(GroupId{100 + g});
   const std::size_t count = count_for(kRanks);
   std::vector<std::vector<float>> values;
   std::vector<std::shared_ptr<Ticket>> tickets;
-  values.reserve(kRanks * kAtOnce);
-  for (std::size_t i = 0; i < kRanks * kAtOnce; ++i) {
+  values.reserve(kGroups * kOfGroup * kRanks);
+  for (std::size_t i = 0; i < kGroups * kOfGroup * kRanks; ++i) {
     const auto part = static_cast<float>(i / kRanks + 1);
     values.emplace_back(count, static_cast<float>(i % kRanks + 1) * part);
   }
   // Rank 0 has all of them under way before another one has begun any.
   for (std::size_t r = 0; r < kRanks; ++r) {
-    for (std::size_t i = 0; i < kAtOnce; ++i) {
-      tickets.push_back(world.engines[r]->post(world.group, all_reduce(values[i * kRanks + r])));
+    for (std::size_t i = 0; i < kGroups * kOfGroup; ++i) {
+      const GroupId group{100 + i % kGroups};
+      tickets.push_back(world.engines[r]->post(group, all_reduce(values[i * kRanks + r])));
     }
   }
   for (const auto& ticket : tickets) expect_success(ticket);

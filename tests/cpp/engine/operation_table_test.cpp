@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <vector>
 
 namespace pccl {
 namespace {
@@ -16,10 +17,13 @@ class Table : public ::testing::Test, public OperationPort {
   explicit Table(bool elastic = false) : table(elastic, kPreimageBytesMax) {}
 
   Pending& add(OpKind kind, std::uint64_t begin, std::uint64_t bytes) {
+    return add(kind, kind == OpKind::barrier ? Buffer{} : Buffer{memory_.data() + begin, bytes});
+  }
+  Pending& add(OpKind kind, Buffer memory) {
     OpRequest request;
-    request.descriptor = {kind, ReduceOp::none, DType::u8, -1, bytes};
+    request.descriptor = {kind, ReduceOp::sum, DType::u8, -1, memory.bytes};
     if (kind != OpKind::barrier) {
-      request.outputs = {{memory_.data() + begin, bytes}};
+      request.outputs = {memory};
       request.inputs = request.outputs;
     }
     return table.add(std::make_unique<Operation>(pool_, OpKey{0, issued_++}, std::move(request),
@@ -28,6 +32,16 @@ class Table : public ::testing::Test, public OperationPort {
   }
   Pending& sum(std::uint64_t begin, std::uint64_t bytes) {
     return add(OpKind::all_reduce, begin, bytes);
+  }
+  /// Of so many bytes as go through areas where three ranks are on one machine.
+  Pending& large(std::size_t number) {
+    constexpr std::size_t kLarge = 3 * kAreaBytesMinPerRank;
+    large_.resize(8 * kLarge);
+    return add(OpKind::all_reduce, Buffer{large_.data() + number * kLarge, kLarge});
+  }
+  /// It begins, among three ranks, and hears of no other one.
+  void begin(Pending& pending, bool local) {
+    pending.op->start(*this, {0, 1, 2}, 0, 1, false, {.local = local});
   }
   Buffer at(std::uint64_t begin, std::uint64_t bytes) { return {memory_.data() + begin, bytes}; }
   Pending& barrier() { return add(OpKind::barrier, 0, 0); }
@@ -44,6 +58,7 @@ class Table : public ::testing::Test, public OperationPort {
  private:
   BufferPool pool_{0};
   std::array<std::byte, 1000> memory_{};
+  std::vector<std::byte> large_;
   std::uint64_t issued_ = 0;
 };
 
@@ -61,6 +76,23 @@ TEST_F(Table, what_touches_the_same_memory_runs_in_the_order_of_the_calls) {
   EXPECT_FALSE(table.must_wait(beside));
   finish(first);
   EXPECT_FALSE(table.must_wait(same));
+}
+
+TEST_F(Table, two_large_all_reduces_at_most_go_through_areas_at_once_and_small_ones_pass_them) {
+  Pending& first = large(0);
+  Pending& over_a_line = large(1);
+  Pending& second = large(2);
+  Pending& third = large(3);
+  Pending& copied = add(OpKind::broadcast, third.op->request().outputs[0]);
+  begin(first, /*local=*/true);
+  begin(over_a_line, /*local=*/false);
+  EXPECT_FALSE(table.must_wait(second));
+  begin(second, /*local=*/true);
+  EXPECT_TRUE(table.must_wait(third));
+  EXPECT_TRUE(table.must_wait(copied)) << "it uses the memory of one that waits";
+  EXPECT_FALSE(table.must_wait(sum(0, 10)));
+  first.op->stop();
+  EXPECT_FALSE(table.must_wait(third));
 }
 
 TEST_F(Table, an_operation_uses_its_inputs_and_outputs_and_nothing_beside_them) {
