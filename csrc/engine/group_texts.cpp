@@ -27,8 +27,8 @@ std::string Group::waiting_text(const Pending& pending) const {
   const std::string for_so_long = std::to_string(op.waited_total_ms / 1000) + " s";
   std::string text = describe_op(pending) + " has been waiting for " + for_so_long + " ";
   if (ops_.is_deferred(op.key()))
-    return text + "for an earlier call (a barrier waits for all, others for the same memory, or " +
-           "for room for a preimage)";
+    return text + "for an earlier call (a barrier waits for all, others for the same memory, for " +
+           "room for a preimage, or for large ones that are under way)";
   if (op.complete()) return text + "for the commit";
   if (pending.gave_up) return text + "to fail at all members: there is no memory for it here";
   if (!op.running()) return text + "for the next epoch";
