@@ -63,6 +63,8 @@ enum class StepKind : std::uint8_t {
 constexpr bool receives(StepKind kind) {
   return kind == StepKind::recv || kind == StepKind::recv_reduce || kind == StepKind::borrow;
 }
+/// Does the step read `from`?
+constexpr bool reads(StepKind kind) { return kind != StepKind::recv && kind != StepKind::borrow; }
 constexpr bool codes(StepKind kind) {
   return kind == StepKind::quantise || kind == StepKind::dequantise ||
          kind == StepKind::add_dequantised;

@@ -1,6 +1,7 @@
 #include "engine/operation.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/assert.h"
@@ -13,7 +14,7 @@ namespace {
 constexpr std::uint64_t kNoCookie = 0;  // the payload goes straight to where it belongs
 constexpr std::uint64_t kStreamedOutputBytesMin = 8U << 20;
 constexpr std::size_t kSpreadBytes = 64U << 10;  // worth to hand over to another thread
-// Several operands are added in blocks of so many bytes, so that partial sums stay in the cache.
+// More than two operands are added in blocks of so many bytes.
 constexpr std::size_t kAddedBlockBytes = 8U << 10;
 
 std::uint64_t receive_key(std::uint32_t from, std::uint32_t channel) {
@@ -182,10 +183,7 @@ bool Operation::eligible(std::uint32_t s, std::uint32_t segment) const {
 /// Every byte that a step writes is made of bytes that were read before, also where input and
 /// output are one memory: so only steps that read have to wait for the gate.
 bool Operation::input_is_there(const Step& step, std::uint32_t segment) const {
-  if (step.kind == StepKind::recv || step.kind == StepKind::borrow ||
-      step.from.space != Space::input) {
-    return true;
-  }
+  if (!reads(step.kind) || step.from.space != Space::input) return true;
   const std::uint64_t bytes = codes(step.kind) ? step.from.bytes : segment_bytes(step, segment);
   const std::uint64_t end =
       input_begins_[input_index(step.from)] + step.from.offset + offset_of(segment) + bytes;
@@ -385,50 +383,44 @@ void Operation::reduce_segment(const Step& step, std::uint32_t segment, const st
 /// Of whole elements; `other` begins with the first of them.
 void Operation::reduce_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
                              const std::byte* other) {
-  const OpDescriptor& d = request_.descriptor;
-  const std::size_t count = bytes / dtype_bytes(d.dtype);
-  about_to_write(step.to, offset, bytes);
-  std::byte* to = at(step.to, offset);
   const std::byte* own = at(step.from, offset);
-  const std::byte* first = step.received_second ? own : other;
-  const std::byte* second = step.received_second ? other : own;
-  const bool averages = step.finish && d.reduce == ReduceOp::avg;
-  const std::size_t size = dtype_bytes(d.dtype);
-  spread(count, size, [&](std::size_t begin, std::size_t end) {
-    const std::size_t at = begin * size;
-    reduce_into(to + at, first + at, second + at, end - begin, d.dtype, d.reduce);
-    if (averages) finish_average(to + at, end - begin, d.dtype, contributors_.size());
-  });
+  if (step.received_second) return reduce_all(step, offset, bytes, std::array{own, other});
+  reduce_all(step, offset, bytes, std::array{other, own});
 }
 
-/// False: another rank has written to what it had lent, since its run of the operation is over;
-/// this one ends too, or begins anew.
-bool Operation::add_borrowed(const Step& step, std::uint32_t segment) {
+/// to = the operands, two or more, in their order.
+void Operation::reduce_all(const Step& step, std::uint64_t offset, std::uint32_t bytes,
+                           std::span<const std::byte* const> operands) {
   const OpDescriptor& d = request_.descriptor;
-  const std::uint64_t offset = offset_of(segment);
-  const std::uint32_t bytes = segment_bytes(step, segment);
-  std::vector<const std::byte*> others;
-  for (const std::uint32_t b : step.borrowed) {
-    const Borrowed& one = states_[b].borrowed.at(segment);
-    others.push_back(one.lender ? one.lender->at(one.place.slot) : one.buffer.data());
-  }
   about_to_write(step.to, offset, bytes);
   std::byte* to = at(step.to, offset);
-  const std::byte* own = at(step.from, offset);
-  const std::size_t size = dtype_bytes(d.dtype);
   const bool averages = step.finish && d.reduce == ReduceOp::avg;
+  const std::size_t size = dtype_bytes(d.dtype);
   spread(bytes / size, size, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t block = begin; block < end; block += kAddedBlockBytes / size) {
-      const std::size_t count = std::min(end - block, kAddedBlockBytes / size);
+    // The partial sums of several operands stay in the cache.
+    const std::size_t whole = operands.size() > 2 ? kAddedBlockBytes / size : end - begin;
+    for (std::size_t block = begin; block < end; block += whole) {
+      const std::size_t count = std::min(end - block, whole);
       const std::size_t place = block * size;
-      const std::byte* sum = own;
-      for (const std::byte* other : others) {
+      const std::byte* sum = operands[0];
+      for (const std::byte* other : operands.subspan(1)) {
         reduce_into(to + place, sum + place, other + place, count, d.dtype, d.reduce);
         sum = to;
       }
       if (averages) finish_average(to + place, count, d.dtype, contributors_.size());
     }
   });
+}
+
+/// False: another rank has written to what it had lent, since its run of the operation is over;
+/// this one ends too, or begins anew.
+bool Operation::add_borrowed(const Step& step, std::uint32_t segment) {
+  std::vector<const std::byte*> operands{at(step.from, offset_of(segment))};
+  for (const std::uint32_t b : step.borrowed) {
+    const Borrowed& one = states_[b].borrowed.at(segment);
+    operands.push_back(one.lender ? one.lender->at(one.place.slot) : one.buffer.data());
+  }
+  reduce_all(step, offset_of(segment), segment_bytes(step, segment), operands);
   bool held = true;
   for (const std::uint32_t b : step.borrowed) {
     const auto one = states_[b].borrowed.extract(segment);

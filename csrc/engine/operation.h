@@ -188,6 +188,8 @@ class Operation {
   void reduce_segment(const Step& step, std::uint32_t segment, const std::byte* other);
   void reduce_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,
                     const std::byte* other);
+  void reduce_all(const Step& step, std::uint64_t offset, std::uint32_t bytes,
+                  std::span<const std::byte* const> operands);
   template <typename Part>
   void spread(std::size_t count, std::size_t element_bytes, const Part& part);
   void write_range(const Step& step, std::uint64_t offset, std::uint32_t bytes,

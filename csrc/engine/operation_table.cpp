@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kThroughAreasMax = 2;
 
-/// So large that it goes through areas, if three or more ranks of one machine call it.
+/// So large that it may go through areas, where three or more ranks of one machine call it.
 bool is_large(const Operation& op) {
   return op.request().descriptor.kind == OpKind::all_reduce &&
          op.output_bytes() >= 3 * kAreaBytesMinPerRank;

@@ -2,14 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <new>
-#include <string>
 
-#include "transport/sys.h"
+#include "transport/sealed_memory.h"
 
 // ThreadSanitizer does not know fences: what it would miss lies in another process.
 #if defined(__SANITIZE_THREAD__) && !defined(__clang__)
@@ -22,23 +19,11 @@ namespace {
 using Generation = std::atomic<std::uint64_t>;
 static_assert(Generation::is_always_lock_free);
 static_assert(kAreaHeaderBytes >= kAreaSlots * sizeof(Generation));
-constexpr int kAreaSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 #ifdef F_SEAL_FUTURE_WRITE
 constexpr int kNoOtherWriter = F_SEAL_FUTURE_WRITE;
 #else
 constexpr int kNoOtherWriter = 0x0010;  // since Linux 5.1
 #endif
-
-Error no_area(const char* what) {
-  return {ErrorCode::unreachable, std::string(what) + ": " + errno_text(errno)};
-}
-
-bool allocate(int descriptor, std::size_t offset, std::size_t bytes) {
-  const int error =
-      ::posix_fallocate(descriptor, static_cast<off_t>(offset), static_cast<off_t>(bytes));
-  if (error != 0) errno = error;
-  return error == 0;
-}
 
 Generation& generation_at(std::byte* begin, std::uint32_t slot) {
   return reinterpret_cast<Generation*>(begin)[slot];
@@ -50,12 +35,12 @@ Generation& generation_at(std::byte* begin, std::uint32_t slot) {
 
 Result<AreaMapping> AreaMapping::make(int descriptor, int protection) {
   void* const mapped = ::mmap(nullptr, kAreaBytes, protection, MAP_SHARED, descriptor, 0);
-  if (mapped == MAP_FAILED) return no_area("shared memory cannot be mapped");
+  if (mapped == MAP_FAILED) return memory_error("shared memory cannot be mapped");
   AreaMapping mapping;
   mapping.begin_ = static_cast<std::byte*>(mapped);
   mapping.process_ = ::getpid();
   if (::madvise(mapped, kAreaBytes, MADV_DONTFORK) != 0) {
-    return no_area("shared memory cannot be mapped");
+    return memory_error("shared memory cannot be mapped");
   }
   return mapping;
 }
@@ -70,18 +55,18 @@ bool AreaMapping::is_here() const { return process_ == ::getpid(); }
 
 Result<std::shared_ptr<OwnArea>> OwnArea::make() {
   const int descriptor = ::memfd_create("pccl area", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (descriptor < 0) return no_area("no shared memory");
+  if (descriptor < 0) return memory_error("no shared memory");
   // The header has its pages at once: readers look at the generations of slots without memory too.
   const bool sealed = ::ftruncate(descriptor, static_cast<off_t>(kAreaBytes)) == 0 &&
-                      allocate(descriptor, 0, kAreaHeaderBytes) &&
+                      allocate_memory(descriptor, 0, kAreaHeaderBytes) &&
                       ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;
   auto mapping = sealed ? AreaMapping::make(descriptor, PROT_READ | PROT_WRITE)
-                        : Result<AreaMapping>(no_area("no shared memory"));
+                        : Result<AreaMapping>(memory_error("no shared memory"));
   // From now on nobody maps it to write. A kernel that cannot forbid it trusts its user's
   // processes.
   if (mapping && ::fcntl(descriptor, F_ADD_SEALS, kNoOtherWriter | F_SEAL_SEAL) != 0 &&
       ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SEAL) != 0) {
-    mapping = no_area("no shared memory");
+    mapping = memory_error("no shared memory");
   }
   if (!mapping) {
     ::close(descriptor);
@@ -119,8 +104,7 @@ std::optional<OwnArea::Part> OwnArea::take(std::uint32_t slots) {
 bool OwnArea::back(std::uint32_t first, std::uint32_t slots) {
   for (std::uint32_t slot = first; slot < first + slots; ++slot) {
     if (backed_[slot]) continue;
-    // A system without memory says so here, and does not end the process at the first write.
-    if (!allocate(descriptor_, kAreaHeaderBytes + slot * kAreaSlotBytes, kAreaSlotBytes)) {
+    if (!allocate_memory(descriptor_, kAreaHeaderBytes + slot * kAreaSlotBytes, kAreaSlotBytes)) {
       return false;
     }
     backed_[slot] = true;
@@ -143,10 +127,7 @@ std::optional<AreaPlace> OwnArea::place_of(const std::byte* at) const {
 // ---------------------------------------------------------------------------------- another area
 
 Result<std::shared_ptr<const PeerArea>> PeerArea::take(int descriptor) {
-  struct stat seen{};
-  const int seals = ::fcntl(descriptor, F_GET_SEALS);
-  if (seals < 0 || (seals & kAreaSeals) != kAreaSeals || ::fstat(descriptor, &seen) != 0 ||
-      seen.st_size != static_cast<off_t>(kAreaBytes)) {
+  if (!is_sealed_memory(descriptor, kAreaBytes)) {
     return {ErrorCode::malformed, "what it passes is not a sealed memory of an area"};
   }
   auto mapping = AreaMapping::make(descriptor, PROT_READ);

@@ -305,7 +305,7 @@ void Link::send_message(FrameType type, std::vector<std::byte> payload) {
 }
 
 void Link::send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,
-                        std::uint64_t cookie) {
+                        std::uint64_t cookie, std::optional<AreaPlace> place) {
   PCCL_ASSERT(header.bytes <= kSegmentBytesMax, header.bytes);
   Outgoing out;
   out.frame.type = header.route.relayed() ? FrameType::routed : FrameType::segment;
@@ -315,9 +315,10 @@ void Link::send_segment(const SegmentHeader& header, const std::byte* payload, M
   out.token = token;
   out.cookie = cookie;
   out.tells = true;
-  if (header.area.generation != 0 && lanes_.front().lane->lends()) {
+  if (place && lanes_.front().lane->lends()) {
     out.frame.type = FrameType::reference;
     out.frame.payload_bytes = 0;
+    out.frame.segment.area = *place;
     return lanes_.front().lane->send(std::move(out));
   }
   if (header.bytes <= kSmallSegmentBytesMax) {

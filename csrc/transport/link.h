@@ -95,8 +95,9 @@ class Link : public LaneOwner {
   // may be lost, or what is half sent cannot go on from a copy.
   /// Sends a control or a relay frame, in order, on the small lane.
   void send_message(FrameType type, std::vector<std::byte> payload);
+  /// `place`: of the payload in the area of this process, if it lies there.
   void send_segment(const SegmentHeader& header, const std::byte* payload, MemoryToken token,
-                    std::uint64_t cookie);
+                    std::uint64_t cookie, std::optional<AreaPlace> place = {});
   /// Goes on with what other tokens have queued.
   void cancel(MemoryToken token);
   void close();

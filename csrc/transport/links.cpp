@@ -571,13 +571,7 @@ void TcpLinks::send_segment(PeerId peer, const SegmentHeader& header, const std:
   if (link == nullptr) return;
   const auto place = area_ ? area_->place_of(payload) : std::nullopt;
   moving(*link, [&] {
-    if (place) {
-      SegmentHeader placed = header;
-      placed.area = *place;
-      link->send_segment(placed, payload, token, cookie);
-    } else {
-      link->send_segment(header, payload, token, cookie);
-    }
+    link->send_segment(header, payload, token, cookie, place);
     if (header.bytes > kSmallSegmentBytesMax && link->widening) link->widening->wake();
   });
 }

@@ -2,15 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <bit>
 #include <cerrno>
 #include <new>
-#include <string>
 
-#include "transport/sys.h"
+#include "transport/sealed_memory.h"
 
 namespace pccl {
 namespace {
@@ -19,13 +17,8 @@ namespace {
 constexpr std::size_t kHeaderBytes = 64U << 10;
 static_assert(kHeaderBytes >= 2 * sizeof(RingHeader));
 static_assert(kRingBytesMin % kHeaderBytes == 0);
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::size_t bytes_of_rings(std::size_t ring_bytes) { return kHeaderBytes + 2 * ring_bytes; }
-
-Error refused(const char* what) {
-  return {ErrorCode::unreachable, std::string(what) + ": " + errno_text(errno)};
-}
 
 std::byte* map_part(void* at, int descriptor, std::size_t offset, std::size_t bytes) {
   const int where = at == nullptr ? 0 : MAP_FIXED;
@@ -61,13 +54,10 @@ Result<SharedMemory> SharedMemory::make(std::size_t ring_bytes) {
   if (!is_ring_size(ring_bytes)) return {ErrorCode::invalid, "no ring has this size"};
   SharedMemory made;
   made.descriptor_ = ::memfd_create("pccl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (made.descriptor_ < 0) return refused("no shared memory");
-  const auto bytes = static_cast<off_t>(bytes_of_rings(ring_bytes));
-  // Allocated now: a machine without memory says so here, and does not end the process later.
-  const int full = ::posix_fallocate(made.descriptor_, 0, bytes);
-  if (full != 0) errno = full;
-  if (full != 0 || ::fcntl(made.descriptor_, F_ADD_SEALS, kSeals) != 0) {
-    return refused("no shared memory");
+  if (made.descriptor_ < 0) return memory_error("no shared memory");
+  if (!allocate_memory(made.descriptor_, 0, bytes_of_rings(ring_bytes)) ||
+      ::fcntl(made.descriptor_, F_ADD_SEALS, kMemorySeals) != 0) {
+    return memory_error("no shared memory");
   }
   if (Error error = made.map(made.descriptor_, ring_bytes, Side::maker); error.failed()) {
     return error;
@@ -76,11 +66,8 @@ Result<SharedMemory> SharedMemory::make(std::size_t ring_bytes) {
 }
 
 Result<SharedMemory> SharedMemory::take(int descriptor, std::size_t ring_bytes) {
-  struct stat seen{};
-  const int seals = ::fcntl(descriptor, F_GET_SEALS);
-  if (!is_ring_size(ring_bytes) || seals < 0 || (seals & kSeals) != kSeals ||
-      (seals & F_SEAL_WRITE) != 0 || ::fstat(descriptor, &seen) != 0 ||
-      seen.st_size != static_cast<off_t>(bytes_of_rings(ring_bytes))) {
+  if (!is_ring_size(ring_bytes) || !is_sealed_memory(descriptor, bytes_of_rings(ring_bytes)) ||
+      (::fcntl(descriptor, F_GET_SEALS) & F_SEAL_WRITE) != 0) {
     return {ErrorCode::malformed, "what it passes is not a sealed memory of two rings"};
   }
   SharedMemory taken;
@@ -93,11 +80,11 @@ Error SharedMemory::map(int descriptor, std::size_t ring_bytes, Side side) {
   ring_bytes_ = ring_bytes;
   headers_ = map_part(nullptr, descriptor, 0, kHeaderBytes);
   if (headers_ == nullptr || ::madvise(headers_, kHeaderBytes, MADV_DONTFORK) != 0) {
-    return refused("shared memory cannot be mapped");
+    return memory_error("shared memory cannot be mapped");
   }
   for (std::size_t i = 0; i < 2; ++i) {
     rings_[i] = map_twice(descriptor, kHeaderBytes + i * ring_bytes, ring_bytes);
-    if (rings_[i] == nullptr) return refused("shared memory cannot be mapped");
+    if (rings_[i] == nullptr) return memory_error("shared memory cannot be mapped");
   }
   // New memory is zero: nothing written, nothing read. The maker has the first word.
   if (side == Side::maker) {

@@ -54,10 +54,10 @@ TEST(AreaAllReduce, HoldsAsManySlotsAsAreUnderWayWhateverTheSize) {
 
 TEST(AreaAllReduce, EveryWaitForAFreeSlotIsNeeded) {
   EXPECT_FALSE(check(large(), [](Schedule&) {}).failed());
-  const std::size_t steps = in_small_segments(args_of(large(), 0)).steps.size();
+  const std::vector<Step> steps = in_small_segments(args_of(large(), 0)).steps;
   std::size_t waits = 0;
-  for (std::size_t s = 0; s < steps; ++s) {
-    const auto behind = in_small_segments(args_of(large(), 0)).steps[s].behind;
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    const std::vector<Behind>& behind = steps[s].behind;
     for (std::size_t i = 0; i < behind.size(); ++i) {
       if (behind[i].segments == 0) continue;  // what add_borrowed adds
       ++waits;
@@ -65,8 +65,7 @@ TEST(AreaAllReduce, EveryWaitForAFreeSlotIsNeeded) {
         auto& spoilt = schedule.steps[s].behind;
         spoilt.erase(spoilt.begin() + static_cast<std::ptrdiff_t>(i));
       });
-      const bool sent =
-          in_small_segments(args_of(large(), 0)).steps[behind[i].step].kind == StepKind::send;
+      const bool sent = steps[behind[i].step].kind == StepKind::send;
       // Of a send the matching receive tells as well, since the other rank goes on by it.
       EXPECT_TRUE(sent || error.failed()) << "step " << s << " behind " << behind[i].step;
     }

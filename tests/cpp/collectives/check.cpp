@@ -11,19 +11,22 @@
 #include <tuple>
 
 #include "base/limits.h"
+#include "collectives/builder.h"
 
 namespace pccl {
 namespace {
 
+bool is_send(const Step& s) { return s.kind == StepKind::send; }
+bool is_receive(const Step& s) { return receives(s.kind); }
+std::uint64_t bytes_of(const Step& s) { return is_send(s) ? s.from.bytes : s.to.bytes; }
+bool writes_own(const Step& s) { return !is_send(s) && s.kind != StepKind::borrow; }
 bool goes_by_segments(const Step& step) { return !step.behind.empty(); }
 
 /// The same schedule with a step for each segment, and for each slot of the area a range of its
 /// own.
 Schedule unrolled(const Schedule& schedule) {
   const auto segments = [&](const Step& step) {
-    const std::uint64_t bytes = step.kind == StepKind::send ? step.from.bytes : step.to.bytes;
-    return std::max<std::uint64_t>(1,
-                                   (bytes + schedule.segment_bytes - 1) / schedule.segment_bytes);
+    return std::max<std::uint64_t>(1, divide_up(bytes_of(step), schedule.segment_bytes));
   };
   std::uint64_t most = 1;
   for (const Step& step : schedule.steps) most = std::max(most, segments(step));
@@ -81,12 +84,6 @@ struct Edge {
   std::size_t to = 0;
   bool whole = false;
 };
-
-bool is_send(const Step& s) { return s.kind == StepKind::send; }
-bool is_receive(const Step& s) { return receives(s.kind); }
-std::uint64_t bytes_of(const Step& s) { return is_send(s) ? s.from.bytes : s.to.bytes; }
-bool reads_own(const Step& s) { return s.kind != StepKind::recv && s.kind != StepKind::borrow; }
-bool writes_own(const Step& s) { return !is_send(s) && s.kind != StepKind::borrow; }
 
 class Checker {
  public:
@@ -171,7 +168,7 @@ class Checker {
   Error check_step(std::uint32_t r, std::uint32_t s) {
     const Step& step = schedules_[r].steps[s];
     const CollectiveArgs& a = args_[r];
-    const bool reads = reads_own(step);
+    const bool reads = pccl::reads(step.kind);
     const bool writes = writes_own(step);
     if (reads && !inside(r, step.from)) return broken(r, s, "reads outside its buffers");
     if (writes && !inside(r, step.to)) return broken(r, s, "writes outside its buffers");
@@ -342,7 +339,7 @@ class Checker {
 
   [[nodiscard]] Uses uses(std::uint32_t rank, const Step& step) const {
     Uses u;
-    if (reads_own(step)) u.reads = canonical(rank, step.from);
+    if (reads(step.kind)) u.reads = canonical(rank, step.from);
     if (writes_own(step)) u.writes = canonical(rank, step.to);
     if (step.kind == StepKind::copy && *u.reads == *u.writes) return {};  // nothing happens
     return u;
