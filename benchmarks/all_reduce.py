@@ -4,7 +4,9 @@ For each world and kind of group, pccl and gloo run in turn, block by block, on 
 (float32 sum, in place, on one machine); medians, and the median of the ratios of neighbouring
 blocks, because machines are noisy and both get the same noise. gloo goes over TCP; pccl through
 shared memory, as it does within one machine, and over TCP, as it does between machines. CPU: what a
-rank uses for one call, with all its threads and in the kernel, the average of the ranks.
+rank uses for one call, with all its threads and in the kernel, the average of the ranks. Once:
+reading and writing each byte of such a tensor once, by all ranks at once, which the bandwidth of
+the memory limits as it does the calls.
 
     python benchmarks/all_reduce.py                     # the table of docs/benchmarks.md
     python benchmarks/all_reduce.py --worlds 2 --sizes 4,65536 --json out.json
@@ -92,6 +94,18 @@ def calls_of(name: str, backend: Any, size: int, world: int, parts: int) -> Call
     return run
 
 
+def once_of(size: int) -> Callable[[], None]:
+    """Reads and writes each byte of a tensor of `size` bytes once."""
+    import torch
+
+    whole = torch.zeros(max(1, size // 4))
+
+    def run() -> None:
+        whole.neg_()
+
+    return run
+
+
 def barrier_of(file: Path, rank: int, world: int) -> Callable[[], None]:
     """A barrier in memory: the ranks leave it within microseconds of each other.
 
@@ -153,26 +167,29 @@ def worker(args: argparse.Namespace) -> None:
         args.calls.split(","), map(int, args.sizes.split(",")), map(int, args.at_once.split(","))
     ):
         calls = [calls_of(name, backend, size, args.world, parts) for backend in (pccl, gloo)]
+        calls.append(once_of(size))
         counts = []
         for call in calls:
             once = max(block(call, 3)[0], block(call, 3)[0])
             agreed = torch.tensor([max(3.0, min(2000.0, args.seconds / once))])
             gloo.allreduce([agreed]).wait()
             counts.append(int(agreed.item() / args.world))
-        pairs = [
+        rounds = [
             [block(*each) for each in zip(calls, counts, strict=True)] for _ in range(args.rounds)
         ]
-        cpu = torch.tensor([[both[1] for both in pair] for pair in pairs]).median(0).values
+        cpu = torch.tensor([[each[1] for each in round_] for round_ in rounds]).median(0).values
         gloo.allreduce([cpu]).wait()
-        pccl_cpu, gloo_cpu = (cpu / args.world).tolist()
+        pccl_cpu, gloo_cpu, _ = (cpu / args.world).tolist()
         if rank == 0:
             row = {
                 "call": name,
                 "bytes": size // parts,
                 "at_once": parts,
-                "pccl_us": statistics.median(p for (p, _), _ in pairs) * 1e6,
-                "gloo_us": statistics.median(g for _, (g, _) in pairs) * 1e6,
-                "ratio": statistics.median(g / p for (p, _), (g, _) in pairs),
+                "pccl_us": statistics.median(p for (p, _), _, _ in rounds) * 1e6,
+                "gloo_us": statistics.median(g for _, (g, _), _ in rounds) * 1e6,
+                "once_us": statistics.median(o for _, _, (o, _) in rounds) * 1e6,
+                "ratio": statistics.median(g / p for (p, _), (g, _), _ in rounds),
+                "pccl_once": statistics.median(p / o for (p, _), _, (o, _) in rounds),
                 "pccl_cpu_us": pccl_cpu * 1e6,
                 "gloo_cpu_us": gloo_cpu * 1e6,
             }
@@ -258,7 +275,7 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = []
     columns = "call | group | ranks | pccl goes over | size | pccl, us | gloo, us | gloo / pccl"
-    columns += " | pccl, CPU us | gloo, CPU us"
+    columns += " | pccl, CPU us | gloo, CPU us | once, us | pccl / once"
     print(f"| {columns} |\n|{' --- |' * len(columns.split('|'))}")
     with tempfile.TemporaryDirectory() as folder:
         for kind, world, over in itertools.product(
@@ -269,7 +286,8 @@ def main() -> None:
                 print(
                     f"| {row['call']} | {kind} | {world} | {over} | {size_of(row)} "
                     f"| {row['pccl_us']:.0f} | {row['gloo_us']:.0f} | {row['ratio']:.1f} "
-                    f"| {row['pccl_cpu_us']:.0f} | {row['gloo_cpu_us']:.0f} |",
+                    f"| {row['pccl_cpu_us']:.0f} | {row['gloo_cpu_us']:.0f} "
+                    f"| {row['once_us']:.0f} | {row['pccl_once']:.1f} |",
                     flush=True,
                 )
     if args.json:

@@ -127,6 +127,7 @@ void Connector::start_one() {
   auto socket = new_tcp_socket(loop_, address.storage.ss_family, target.small_packets);
   if (!socket) return note(address.text(), socket.error().text, false);
   const int fd = socket.value().fd();
+  if (from_ == From::peer) put_off_bbr(fd);
   if (::connect(fd, address.raw(), address.length) != 0 && errno != EINPROGRESS) {
     return note(address.text(), errno_text(errno), errno == ECONNREFUSED);
   }

@@ -31,7 +31,7 @@ class Connector {
   };
   enum class From : std::uint8_t {
     user,
-    peer  // names that lead astray are left out
+    peer  // names that lead astray are left out, and BBR is put off
   };
   Connector(Loop& loop, const std::vector<std::string>& addresses, From from, bool small_packets,
             std::uint64_t user_timeout_ms, Events events);

@@ -661,6 +661,7 @@ Result<std::unique_ptr<DirectLinks>> make_direct_links(Loop& loop, DirectEvents&
   auto listening = listen_on(loop, options.listen_hosts, options.port_first, options.port_last,
                              options.tcp_user_timeout_ms);
   if (!listening) return listening.error();
+  for (const Socket& socket : listening.value()) put_off_bbr(socket.fd());
   std::shared_ptr<OwnArea> area;
   if (options.shared_memory) {
     auto local = listen_locally(loop, peer_of(identity.public_key()));

@@ -98,18 +98,30 @@ bool set_congestion(int fd, std::string_view name) {
                       static_cast<socklen_t>(name.size())) == 0;
 }
 
+void set_short_line_congestion(int fd) {
+  if (!set_congestion(fd, "cubic")) static_cast<void>(set_congestion(fd, "reno"));
+}
+
+std::atomic<bool> g_host_has_bbr{false};  // for all its connections
+
 }  // namespace
 
+void put_off_bbr(int fd) {
+  if (!has_bbr(fd)) return;
+  g_host_has_bbr = true;
+  set_short_line_congestion(fd);
+}
+
 void tune_congestion(int fd, bool bbr) {
-  if (is_same_machine(fd)) {
-    if (!set_congestion(fd, "cubic")) static_cast<void>(set_congestion(fd, "reno"));
-  } else if (line_of(fd).least_trip_us >= kLongLineUs) {
+  if (is_same_machine(fd)) return set_short_line_congestion(fd);
+  if (line_of(fd).least_trip_us >= kLongLineUs) {
     set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
     // Where it is not allowed or not there the connection stays as it was. The question is not
     // asked again: each time the kernel might look for a module.
     static std::atomic<bool> absent{false};
     if (bbr && !absent && !set_congestion(fd, "bbr")) absent = errno == ENOENT || errno == EPERM;
   }
+  if (g_host_has_bbr) static_cast<void>(set_congestion(fd, "bbr"));
 }
 
 Line line_of(int fd) {

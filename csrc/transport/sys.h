@@ -22,10 +22,14 @@ void set_option(int fd, int level, int option, int value);
 /// Sets the options of a connection, or of a listening socket, whose connections inherit them: no
 /// Nagle, keepalive, and an end if bytes are not acknowledged within `user_timeout_ms`.
 void tune_socket(int fd, std::uint64_t user_timeout_ms);
+/// Before a socket listens or connects: CUBIC or Reno in place of the BBR that the host has for
+/// all, until tune_congestion knows the line. A connection that began with BBR is paced by a timer
+/// for ever, whatever it has later.
+void put_off_bbr(int fd);
 /// For an established connection within one machine CUBIC or Reno in place of BBR, which halves the
-/// rate there. Over a long way no more is taken ahead than what is sent soon, and with `bbr` BBR is
-/// chosen, where the system lets this process have it, since one lost packet halves the others'
-/// rate.
+/// rate there; otherwise what put_off_bbr put off. Over a long way no more is taken ahead than what
+/// is sent soon, and with `bbr` BBR is chosen, where the system lets this process have it, since
+/// one lost packet halves the others' rate.
 void tune_congestion(int fd, bool bbr);
 /// But for `by_model`, which has_bbr tells.
 [[nodiscard]] Line line_of(int fd);

@@ -34,16 +34,20 @@ def says_its_control(rank: int, world: int, meet: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("rtt_ms", "variables", "expected"),
+    ("hosts_have", "rtt_ms", "variables", "expected"),
     [
-        (1, ({}, {}), (False, False)),
-        (40, ({}, {}), (True, True)),
-        (40, ({}, {"PCCL_BBR": "0"}), (True, False)),  # each sends as its own host wants
+        ("reno", 1, ({}, {}), (False, False)),
+        ("bbr", 1, ({}, {}), (True, True)),  # links begin without it, and get it back
+        ("reno", 40, ({}, {}), (True, True)),
+        # Each sends as its own host wants.
+        ("reno", 40, ({}, {"PCCL_BBR": "0"}), (True, False)),
+        ("bbr", 40, ({}, {"PCCL_BBR": "0"}), (True, True)),
     ],
-    ids=["short", "long", "long, not wanted by one"],
+    ids=["short", "short, of BBR", "long", "long, not wanted by one", "long, of BBR, not wanted"],
 )
 def test_long_lines_use_bbr_and_short_ones_what_the_host_uses(
     tmp_path: Path,
+    hosts_have: str,
     rtt_ms: int,
     variables: tuple[dict[str, str], ...],
     expected: tuple[bool, ...],
@@ -58,7 +62,9 @@ def test_long_lines_use_bbr_and_short_ones_what_the_host_uses(
 
     meet = str(tmp_path / "meet")
     with ExitStack() as stack:
-        wan = stack.enter_context(Wan(2, rate_mbit=100, rtt_ms=rtt_ms, congestion_control="reno"))
+        wan = stack.enter_context(
+            Wan(2, rate_mbit=100, rtt_ms=rtt_ms, congestion_control=hosts_have)
+        )
         hosts = Hosts(stack, wan)
         peers = [
             hosts.peer(

@@ -1,0 +1,65 @@
+// Which congestion control a connection begins with, and which it has once its line is known.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <string>
+
+#include "transport/listen.h"
+#include "transport/loop.h"
+#include "transport/sys.h"
+
+namespace pccl {
+namespace {
+
+std::string control_of(int fd) {
+  std::array<char, 16> name{};
+  auto size = static_cast<socklen_t>(name.size());
+  EXPECT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size), 0);
+  return name.data();
+}
+
+void set_control(int fd, const std::string& name) {
+  EXPECT_EQ(::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                         static_cast<socklen_t>(name.size())),
+            0);
+}
+
+class Congestion : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::setsockopt(socket_.fd(), IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) != 0) {
+      GTEST_SKIP() << "the kernel has no BBR for this process";
+    }
+  }
+
+  Loop loop_;
+  Socket socket_ = new_tcp_socket(loop_, AF_INET).value();  // as on a host that has BBR for all
+};
+
+TEST_F(Congestion, nothing_begins_with_the_bbr_of_the_host) {
+  put_off_bbr(socket_.fd());
+  EXPECT_TRUE(control_of(socket_.fd()) == "cubic" || control_of(socket_.fd()) == "reno");
+}
+
+TEST_F(Congestion, what_the_host_has_in_place_of_bbr_stays) {
+  set_control(socket_.fd(), "reno");
+  put_off_bbr(socket_.fd());
+  EXPECT_EQ(control_of(socket_.fd()), "reno");
+}
+
+TEST_F(Congestion, a_connection_within_the_machine_goes_on_without_bbr) {
+  const Socket listening = std::move(listen_on(loop_, {"127.0.0.1"}, 0, 0).value().front());
+  put_off_bbr(socket_.fd());
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  static_cast<void>(::connect(socket_.fd(), reinterpret_cast<sockaddr*>(&address), size));
+  tune_congestion(socket_.fd(), /*bbr=*/true);
+  EXPECT_FALSE(has_bbr(socket_.fd()));
+}
+
+}  // namespace
+}  // namespace pccl
