@@ -21,10 +21,12 @@ each other rank in all calls of the size, by the first of --kinds.
     python benchmarks/few_steps.py --world 3 --rtt-ms 20 --sizes 65536 --calls 5 --kinds pccl
     python benchmarks/few_steps.py --sites 2 --world 4 --rate-mbit 100 --sizes 65536,16777216
     python benchmarks/few_steps.py --sites 2 --world 8 --common --quantise int8 --sizes 16777216
+    python benchmarks/few_steps.py --per-host 2 --world 4 --rtt-ms 0.2 --sizes 1048576,67108864
 
 --sites K: consecutive ranks share a site. Two ranks of one site are 1 ms apart, with a line ten
 times as fast. Each pair of hosts has a line of its own, also between sites; with --common two sites
 have one line, in each direction, which all their ranks share.
+--per-host M: so many consecutive ranks share a host, and its line to all other hosts.
 --quantise KIND: what all kinds but gloo send codes of (docs/how-to/quantise.md).
 """
 
@@ -64,6 +66,7 @@ def arguments() -> argparse.Namespace:
         help="their number (default: each rank is far from all others)",
     )
     p.add_argument("--common", action="store_true", help="one line between two sites")
+    p.add_argument("--per-host", type=int, default=1, help="ranks (default 1)")
     p.add_argument("--quantise", default="none", help="of pccl: int8, int4, float16, ...")
     p.add_argument("--call", choices=CALLS, default="all_reduce")
     p.add_argument(
@@ -130,11 +133,14 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
     """What rank 0 has printed."""
     from wan.wan import Wan
 
-    master = world + 1
-    with Wan(master, rate_mbit=a.rate_mbit, rtt_ms=rtt_ms) as wan:
+    master = world // a.per_host + 1
+    rate = {"rate_mbit": a.rate_mbit}
+    if a.per_host > 1:
+        rate = {"up_mbit": a.rate_mbit, "down_mbit": a.rate_mbit}
+    with Wan(master, rtt_ms=rtt_ms, **rate) as wan:
         for host in range(1, master):
-            wan.set(master, host, delay_ms=0.5)
-            wan.set(host, master, delay_ms=0.5)
+            wan.set(master, host, delay_ms=min(0.5, rtt_ms / 2))
+            wan.set(host, master, delay_ms=min(0.5, rtt_ms / 2))
             site = (host - 1) * a.sites // world
             for other in range(1, master) if a.sites else ():
                 there = (other - 1) * a.sites // world
@@ -146,7 +152,7 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
         options = ["--world", world, "--kinds", kind, "--sizes", a.sizes, "--calls", a.calls]
         options += ["--call", a.call]
         if kind in FIXED:
-            said = run_ranks(wan, world, __file__, options, settings)
+            said = run_ranks(wan, world, __file__, options, settings, per_host=a.per_host)
         else:
             address = f"{wan.address(master)}:{PORT}"
             command = [sys.executable, "-m", "pccl_backend._cli", "--insecure", "--state", "none"]
@@ -157,7 +163,8 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
                 wan.command(master, command), env=env, stdout=subprocess.DEVNULL
             )
             try:
-                said = run_ranks(wan, world, __file__, options, settings, meet=f"pccl://{address}")
+                meet = {"meet": f"pccl://{address}", "per_host": a.per_host}
+                said = run_ranks(wan, world, __file__, options, settings, **meet)
             finally:
                 process.kill()
                 process.wait()

@@ -22,9 +22,10 @@ def run_ranks(
     variables: Mapping[str, str],
     *,
     meet: str | None = None,
+    per_host: int = 1,
     beside: Callable[[Ranks], None] = lambda _: None,
 ) -> list[str]:
-    """Runs a rank on each of the first hosts, and returns what each has printed.
+    """Runs `per_host` ranks on each of the first hosts, and returns what each has printed.
 
     Each gets --rank, --meet (a file that is not there yet, unless `meet` says where else) and
     `options`. `beside` is called while they run. A rank that fails is an error.
@@ -33,12 +34,13 @@ def run_ranks(
         ranks: Ranks = []
         try:
             for rank in range(world):
+                host = rank // per_host + 1
                 command = [sys.executable, file, "--rank", str(rank)]
                 command += ["--meet", meet or f"{folder}/meet", *map(str, options)]
                 env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "wan0"}
-                env |= {"PCCL_INTERFACE": wan.address(rank + 1), **variables}
+                env |= {"PCCL_INTERFACE": wan.address(host), **variables}
                 env.setdefault("PCCL_LOG_LEVEL", "error")
-                command = wan.command(rank + 1, command)
+                command = wan.command(host, command)
                 ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
             beside(ranks)
             said = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]

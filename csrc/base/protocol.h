@@ -7,6 +7,6 @@
 
 namespace pccl {
 
-inline constexpr std::uint32_t kProtocolVersion = 10;
+inline constexpr std::uint32_t kProtocolVersion = 11;
 
 }  // namespace pccl

@@ -8,8 +8,8 @@
 namespace pccl {
 
 /// The number of the site of each rank, in the order of the ring, from 0 in the order in which
-/// sites come there. Empty: not known, or of no use (all at one site, or nobody beside another
-/// one).
+/// sites come there; where no two ranks are far from each other, of its machine. Empty: not known,
+/// or of no use (all at one site, or nobody beside another one).
 using Sites = std::vector<std::uint32_t>;
 
 /// More sites are of no use: what their ranks send to each other grows with their number.

@@ -7,9 +7,10 @@
 // Over long lines cost.h decides. Elsewhere limits do: on one host and on a LAN recursive doubling
 // wins to 32 KiB, the direct way to 256 KiB, the ring above (measured on one host with 2 to 8
 // ranks); the limits grow with n, since a ring pays n - 1 latencies one by one. On one machine
-// large tensors go through areas. Two ranks exchange up to 1 MiB: one step in place of two, for as
-// many bytes. A chain beats a tree when (pieces + n - 2) pieces pass faster than ceil(log2 n) whole
-// buffers.
+// large tensors go through areas. Of machines with several ranks each sends what leaves it once, in
+// two levels: of two of them half of what a ring sends over one of its ranks. Two ranks exchange up
+// to 1 MiB: one step in place of two, for as many bytes. A chain beats a tree when (pieces + n - 2)
+// pieces pass faster than ceil(log2 n) whole buffers.
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -47,9 +48,23 @@ bool direct(std::uint64_t bytes, const CollectiveArgs& args) {
   return far(args) && direct_beats_ring(bytes, args.size, args.lines);
 }
 
+/// Machines on a LAN with several ranks each: no more crosses in two levels, in fewer steps.
+bool between_machines(std::uint64_t bytes, const CollectiveArgs& args) {
+  return !far(args) && !args.lines.sites.empty() && !is_middle(bytes, args);
+}
+
 /// `parts`: bytes by rank.
 bool two_levels(const std::vector<std::uint64_t>& parts, const CollectiveArgs& args) {
-  return far(args) && !is_middle(sum_of(parts), args) && two_levels_gather_first(parts, args.lines);
+  const std::uint64_t bytes = sum_of(parts);
+  return between_machines(bytes, args) ||
+         (far(args) && !is_middle(bytes, args) && two_levels_gather_first(parts, args.lines));
+}
+
+/// Between machines on a LAN codes go straight to all: the sum of each machine would be quantised
+/// once more.
+Schedule quantised(CollectiveArgs args) {
+  if (!far(args)) args.lines.sites.clear();
+  return quantised_all_reduce(args);
 }
 
 bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {
@@ -155,7 +170,7 @@ Schedule in_segments(const std::vector<std::uint64_t>& parts, const CollectiveAr
 Schedule all_reduce(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes[0];
   if (bytes == 0) return {};
-  if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
+  if (args.quantisation != Quantisation::none) return quantised(args);
   if (!far(args)) {
     if (is_little(bytes, args.size)) return recursive_doubling_all_reduce(args);
     if (args.size == 2 && bytes <= kTwoExchangeBytesMax) return exchange_all_reduce(args);
@@ -175,6 +190,7 @@ Schedule all_reduce(const CollectiveArgs& args) {
   }
   if (direct(bytes, args)) return in_segments(bytes / args.size, args, direct_all_reduce(args));
   if (through_areas(bytes, args)) return area_all_reduce(args);
+  if (between_machines(bytes, args)) return two_level_all_reduce(args);
   return in_segments(bytes / args.size, args, ring_all_reduce(args));
 }
 

@@ -13,10 +13,13 @@ Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
   if (at == ring.end()) return own;
   const PeerId next = at + 1 == ring.end() ? ring.front() : *(at + 1);
   own.local = ring.size() > 1;
-  for (const PeerId peer : ring) {
+  own.host = static_cast<std::uint32_t>(at - ring.begin());
+  for (std::uint32_t place = 0; place < ring.size(); ++place) {
+    const PeerId peer = ring[place];
     if (peer == self) continue;
     const Trip trip = trip_to(peer);
     own.local = own.local && trip.local;
+    if (trip.local) own.host = std::min(own.host, place);
     const auto us = static_cast<std::uint32_t>(std::min<std::uint64_t>(trip.us, kTripUsMax));
     own.farthest_us = std::max(own.farthest_us, us);
     if (peer == next) own.neighbour_us = us;
@@ -32,8 +35,11 @@ std::uint32_t border_us(std::uint32_t farthest_us) {
 }
 
 Sites sites_of(const std::vector<Trips>& said, std::uint32_t farthest_us) {
-  if (farthest_us < kFarUs) return {};
   std::vector<std::uint32_t> sites;
+  if (farthest_us < kFarUs) {
+    for (const Trips& trips : said) sites.push_back(trips.host);
+    return numbered_sites(sites);
+  }
   std::uint32_t site = 0;
   for (const Trips& trips : said) {
     sites.push_back(site);
@@ -66,7 +72,7 @@ Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit) {
   }
   Lines lines{farthest_us, static_cast<std::uint32_t>(sum_us / said.size()), mbit,
               sites_of(said, farthest_us)};
-  if (!lines.sites.empty() && near > 0) {
+  if (!lines.sites.empty() && farthest_us >= kFarUs && near > 0) {
     lines.near_us = static_cast<std::uint32_t>(near_sum_us / near);
   }
   lines.local = std::ranges::all_of(said, &Trips::local);

@@ -24,16 +24,17 @@ struct Trip {
 };
 
 /// What `self` says: the longest round trip of its links to the others of `ring`, that of its link
-/// to the next one there, and whether all of them are local.
+/// to the next one there, whether all of them are local, and who is the first of its machine there.
 [[nodiscard]] Trips own_trips(PeerId self, const std::vector<PeerId>& ring,
                               const std::function<Trip(PeerId)>& trip_to);
 
 /// What holds for a group whose members have said these, in the order of the ring, and whose
 /// slowest link carries `mbit` a second. One member that says too much changes little: each trip
 /// has two ends, so the farthest one is said twice; and the mean of the neighbours' trips counts
-/// none as longer than the farthest one. Neighbours are of two sites if an eighth of the farthest
-/// trip (kFarUs at least) lies between them; the first of the two says so, and one that lies adds a
-/// border or takes one away, for all alike. The lines are local if all members say so.
+/// none as longer than the farthest one. Where the farthest trip is short (below kFarUs), machines
+/// are the sites. Elsewhere neighbours are of two sites if an eighth of the farthest trip (kFarUs
+/// at least) lies between them; the first of the two says so. A member that lies is at another
+/// site, adds a border or takes one away, for all alike. The lines are local if all members say so.
 [[nodiscard]] Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit);
 
 /// For the log: "2 sites: ranks 0, 1 | 2, 3". `ranks`: in the order of the ring.

@@ -21,6 +21,31 @@ def test_members_that_are_far_from_each_other_send_straight_to_all_others(kind: 
 @pytest.mark.parametrize(
     ("what", "far", "near"),
     [
+        # Of each tensor rank 0 sends one half to its partner at the other host and two to its mate;
+        ([], 0.5, 1.0),
+        # its own part, or the sum of its host for its partner, and two parts.
+        (["--call", "all_gather"], 0.25, 0.5),
+        (["--call", "reduce_scatter"], 0.25, 0.5),
+    ],
+    ids=["all_reduce", "all_gather", "reduce_scatter"],
+)
+@pytest.mark.parametrize("kind", ["pccl", "fixed"])
+def test_hosts_with_several_ranks_cross_the_line_between_them_once(
+    kind: str, what: list[str], far: float, near: float
+) -> None:
+    line = ["--world", "4", "--per-host", "2", "--rtt-ms", "0.2", "--kinds", kind]
+    row, _ = last_row("few_steps", *line, "--sizes", str(4 << 20), "--calls", "9", *what)
+    tensors = 10 * (4 << 20) / 1e6
+    nothing, sent_far, sent_near = sorted(float(megabytes) for megabytes in row[4].split())
+    assert nothing < 0.05, row
+    assert 0.98 * far < sent_far / tensors < 1.08 * far, row
+    assert 0.98 * near < sent_near / tensors < 1.08 * near, row
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("what", "far", "near"),
+    [
         # Of each tensor rank 0 sends one half to its partner far away and two to its neighbour;
         ([], 0.5, 1.0),
         # a quarter of the bytes, and what comes from far to its neighbour, too;

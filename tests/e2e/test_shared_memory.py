@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def reduces(rank: int, world: int, meet: str) -> None:
 def test_ranks_of_one_machine_share_memory_unless_one_of_them_does_not_want_that(
     run_peers: Any, tmp_path: Path, plaintext: str
 ) -> None:
-    env = {"PCCL_PLAINTEXT": plaintext}
+    env = {"PCCL_PLAINTEXT": plaintext, "PCCL_LOG_LEVEL": "debug"}
     tcp = "TCP" if plaintext == "all" else "TCP, encrypted"
     meet = str(tmp_path / "meet")
     peers = run_peers(reduces, 3, 4, meet, env=env)
@@ -69,6 +70,9 @@ def test_ranks_of_one_machine_share_memory_unless_one_of_them_does_not_want_that
     for peer in peers:
         peer.tell("go on")
         peer.finish()
+    for peer, line in zip(peers, lines, strict=True):
+        said = re.findall(r"the link to peer \S+ goes through (.*)$", "".join(peer.errors), re.M)
+        assert sorted(said) == line["carriers"]
 
 
 def reduces_with_small_files(rank: int, world: int, meet: str, limited: list[int]) -> None:

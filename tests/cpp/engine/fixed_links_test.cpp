@@ -201,7 +201,7 @@ TEST_F(FixedLinks, all_begin_together_and_choose_by_the_trips_that_all_have_said
     ASSERT_TRUE(message);
     const auto* said = std::get_if<Connected>(&message.value());
     ASSERT_NE(said, nullptr);
-    EXPECT_EQ(said->trips, (Trips{90'000, 30'000}));
+    EXPECT_EQ(said->trips, (Trips{90'000, 30'000, /*local=*/false, /*host=*/1}));
   }
   EXPECT_FALSE(connected->done()) << "rank 2 has not said that it has its links";
   group->control(kC, Connected{kMade, Trips{80'000, 80'000}});

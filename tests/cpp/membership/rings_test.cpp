@@ -146,6 +146,16 @@ TEST(Rings, members_of_one_machine_know_that_also_where_rank_order_is_wanted) {
   EXPECT_EQ(master::lines(s, 0), Lines{});
 }
 
+TEST(Rings, members_of_several_machines_know_who_is_with_whom_unless_rank_order_is_wanted) {
+  State s = in_office(six());
+  for (auto& [p, peer] : s.peers) {
+    peer.trips = Trips{200, 100, /*local=*/false, static_cast<std::uint32_t>(p.value % 2)};
+  }
+  EXPECT_EQ(master::lines(s, 0).sites, (Sites{0, 1, 0, 1, 0, 1}));
+  s.config.measure_links = false;
+  EXPECT_EQ(master::lines(s, 0), Lines{});
+}
+
 TEST(Rings, members_that_reach_each_other_over_a_third_go_by_no_round_trips) {
   State s = in_office(six());
   for (auto& [p, peer] : s.peers) peer.trips = Trips{80'000, 80'000};

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 namespace pccl {
@@ -10,7 +11,10 @@ namespace {
 const std::vector<PeerId> kRing{PeerId{3}, PeerId{1}, PeerId{2}};
 
 Trips own(std::uint64_t self, std::map<std::uint64_t, std::uint64_t> trips_us) {
-  return own_trips(PeerId{self}, kRing, [&](PeerId peer) { return Trip{trips_us[peer.value]}; });
+  Trips own =
+      own_trips(PeerId{self}, kRing, [&](PeerId peer) { return Trip{trips_us[peer.value]}; });
+  own.host = 0;  // where nobody is on its machine: its own place
+  return own;
 }
 
 TEST(Trips, AMemberSaysItsLongestAndThatToTheNextInTheRing) {
@@ -91,6 +95,48 @@ TEST(Trips, TheLogNamesTheRanksOfEachSite) {
   const Sites many(4096, 0);
   const std::vector<std::uint32_t> ranks(4096, 1234);
   EXPECT_LE(sites_text(many, ranks).size(), kTextBytesMax);
+}
+
+TEST(Trips, AMemberSaysWhoIsTheFirstOfItsMachine) {
+  const std::vector<PeerId> ring{PeerId{3}, PeerId{1}, PeerId{2}, PeerId{4}};
+  const auto host = [&](std::uint64_t self, std::vector<std::uint64_t> local) {
+    return own_trips(PeerId{self}, ring,
+                     [&](PeerId peer) {
+                       return Trip{0, std::ranges::find(local, peer.value) != local.end()};
+                     })
+        .host;
+  };
+  EXPECT_EQ(host(3, {}), 0U);
+  EXPECT_EQ(host(2, {}), 2U);
+  EXPECT_EQ(host(2, {4}), 2U);
+  EXPECT_EQ(host(4, {2}), 2U);
+  EXPECT_EQ(host(4, {1, 2}), 1U);
+  EXPECT_EQ(host(1, {2, 3, 4}), 0U);
+}
+
+/// The sites of a ring whose members say so of their machines; the farthest two: `us`.
+Sites machines(const std::vector<std::uint32_t>& hosts, std::uint32_t us = 200) {
+  std::vector<Trips> said;
+  for (const std::uint32_t host : hosts) said.push_back({us, us, /*local=*/false, host});
+  return lines_of_all(said, 0).sites;
+}
+
+TEST(Trips, MachinesAreTheSitesOfNearRanks) {
+  EXPECT_EQ(machines({0, 0, 2, 2}), (Sites{0, 0, 1, 1}));
+  EXPECT_EQ(machines({0, 1, 0, 1}), (Sites{0, 1, 0, 1})) << "in any order";
+  EXPECT_EQ(machines({0, 0, 2}), (Sites{0, 0, 1}));
+  EXPECT_EQ(machines({0, 0, 0}), Sites{}) << "one machine";
+  EXPECT_EQ(machines({0, 1, 2}), Sites{}) << "each alone";
+  EXPECT_EQ(machines({0, 0, 2, 2}, kFarUs), Sites{}) << "not over long lines";
+  EXPECT_EQ(machines({0, 0, ~0U, 2}), (Sites{0, 0, 1, 2})) << "a lie is a site of its own";
+  std::vector<std::uint32_t> many(2 * (kSitesMax + 1));
+  for (std::uint32_t i = 0; i < many.size(); ++i) many[i] = i / 2 * 2;
+  EXPECT_EQ(machines(many), Sites{});
+  many.resize(2 * std::size_t{kSitesMax});
+  EXPECT_EQ(machines(many).back(), kSitesMax - 1);
+  EXPECT_EQ(lines_of_all({{9, 9, true, 0}, {9, 9, false, 0}, {9, 9, false, 2}}, 7),
+            (Lines{9, 9, 7, {0, 0, 1}}))
+      << "no mean of near neighbours";
 }
 
 TEST(Trips, NearRanksHaveNoSites) {
