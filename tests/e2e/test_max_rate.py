@@ -15,12 +15,25 @@ FLOATS = 4 << 20  # 16 MiB
 
 
 def reduces(rank: int, world: int, meet: str) -> None:
+    fixed_group(rank, world, meet)
+    reduce_and_say()
+
+
+def reduces_in_a_run(_: int, url: str) -> None:
+    import pccl_backend as pccl
+
+    pccl.join(url, timeout_s=60.0)
+    reduce_and_say()
+
+
+def reduce_and_say() -> None:
     """An all-reduce of 16 MiB, after a small one; says how long it took and what it sent."""
     import torch
+    import torch.distributed as dist
 
     import pccl_backend as pccl
 
-    dist = fixed_group(rank, world, meet)
+    rank, world = dist.get_rank(), dist.get_world_size()
     small = torch.ones(10)
     dist.all_reduce(small)
     mine = torch.arange(FLOATS, dtype=torch.float32) % 1000 + rank
@@ -55,6 +68,22 @@ def test_an_all_reduce_takes_as_long_as_the_rate_says(
         assert at_least_s > 0.4
         assert at_least_s <= line["took_s"] < 4 * at_least_s + 5
         assert line["held_ms"] > 200
+    for peer in peers:
+        peer.tell("go on")
+        peer.finish()
+
+
+def test_a_member_that_alone_has_a_rate_keeps_to_it_and_all_get_the_results(
+    run_peers: Any, start_master: Any
+) -> None:
+    url = start_master("--min-peers", "2").url
+    env = {"PCCL_SHARED_MEMORY": "0"}
+    peers = run_peers(reduces_in_a_run, 1, url, env=env)
+    peers += run_peers(reduces_in_a_run, 1, url, env={**env, "PCCL_MAX_RATE": "32MB"}, first=1)
+    free, held = (peer.next() for peer in peers)
+    assert free["held_ms"] == 0
+    assert held["held_ms"] > 200
+    assert held["took_s"] >= (held["sent"] - BURST_BYTES) / RATE > 0.4
     for peer in peers:
         peer.tell("go on")
         peer.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 from pathlib import Path
@@ -62,6 +63,43 @@ def test_several_threads_give_the_same_results(
     for line in said:
         assert line["threads"].count("pccl-helper") == 2
         assert max(line["lanes"]) == LANES
+    for peer in peers:
+        peer.tell("go on")
+        peer.finish()
+
+
+def reduces_once(rank: int, world: int, meet: str) -> None:
+    """Large tensors: added, gathered, added as codes; then what came out, and its threads."""
+    import pccl_backend as pccl
+
+    dist = fixed_group(rank, world, meet)
+    mine = torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(rank))
+    total, rounded = mine.clone(), mine.clone()
+    parts = [torch.empty(ELEMENTS) for _ in range(world)]
+    dist.all_reduce(total)
+    dist.all_gather(parts, mine)
+    pccl.all_reduce(rounded, quantise="int8")
+    exact = torch.stack(parts).double().sum(0)
+    assert torch.allclose(total.double(), exact, atol=1e-5)
+    assert torch.allclose(rounded.double(), exact, atol=0.2)
+    results = [hashlib.sha256(t.numpy().tobytes()).hexdigest() for t in (total, rounded, *parts)]
+    say(results=results, threads=threads_of(os.getpid()))
+    hear()
+    dist.destroy_process_group()
+
+
+def test_ranks_with_different_numbers_of_threads_get_the_same_bits(
+    run_peers: Any, tmp_path: Path
+) -> None:
+    env = {"PCCL_SHARED_MEMORY": "0", "PCCL_PLAINTEXT": "none"}
+    threads = [1, 2, 4]
+    peers = []
+    for rank, count in enumerate(threads):
+        its = {**env, "PCCL_THREADS": str(count)}
+        peers += run_peers(reduces_once, 1, 3, str(tmp_path / "meet"), env=its, first=rank)
+    said = [peer.next() for peer in peers]
+    assert [line["threads"].count("pccl-helper") + 1 for line in said] == threads
+    assert all(line["results"] == said[0]["results"] for line in said)
     for peer in peers:
         peer.tell("go on")
         peer.finish()

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from chaos import checker, reference, work
 from chaos.checker import check, compute
 from chaos.right import (
@@ -18,6 +19,8 @@ from chaos.right import (
     replicas,
     the_one,
 )
+
+from pccl_backend import _C
 
 
 def test_data_may_go_round_in_another_order_than_that_of_ranks_if_members_say_so() -> None:
@@ -116,7 +119,7 @@ def test_records_of_a_right_run_hold() -> None:
     assert verdict.final
 
 
-@pytest.mark.parametrize("tier", range(5))
+@pytest.mark.parametrize("tier", range(6))
 def test_one_wrong_bit_is_found_in_an_operation_of_any_size(tier: int) -> None:
     def flip(step: int, index: int, result: np.ndarray) -> np.ndarray:
         if (step, index) == (1, tier):
@@ -312,6 +315,23 @@ def test_contributions_have_full_mantissas_and_sums_depend_on_the_order() -> Non
     assert len(np.unique(parts[0])) == parts[0].size
     first, second = (parts[0] + parts[1]) + parts[2], parts[0] + (parts[1] + parts[2])
     assert np.mean(first != second) > 0.1
+
+
+@pytest.mark.parametrize("quantise", work.QUANTISED)
+def test_the_reference_rounds_as_members_do(quantise: str) -> None:
+    op = work.Op("float32", "sum", 10_001, quantise=quantise)
+    parts = [work.contribution(m, 7, 1, op) for m in range(3)]
+    rounded = reference.ROUNDED[quantise]
+    for values in (*parts, sum(parts), rounded(parts[0])):
+        sent = _C.as_sent(torch.from_numpy(values), quantise)
+        assert np.array_equal(rounded(values).view(np.uint32), sent.numpy().view(np.uint32))
+    total = reference.all_reduce_quantised(parts, quantise)
+    assert work.slots_of(total, op) == {0: 1.0, 1: 1.0, 2: 1.0}
+
+
+def test_each_way_to_quantise_has_its_turn() -> None:
+    seen = {op.quantise for step in range(3) for op in work.plan(step) if op.quantise}
+    assert seen == set(work.QUANTISED) == set(reference.ROUNDED)
 
 
 def test_a_step_has_operations_of_all_sizes_and_some_are_in_flight_together() -> None:

@@ -1,11 +1,14 @@
-// The fastest ring: against all orders, against the exact one, and where the best ring is known.
+// The fastest ring: against all orders and all rings, against the exact one, and where the best
+// ring is known.
 #include "membership/fastest_ring.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "base/random.h"
 
@@ -49,6 +52,40 @@ std::pair<std::uint64_t, double> of_all_orders(const Rates& rates) {
   return best;
 }
 
+/// Walks along every ring whose links are all faster than `above`. Few links of random rates are,
+/// so it ends soon.
+class RingsAbove {
+ public:
+  RingsAbove(const Rates& rates, std::uint64_t above) : rates_(rates), above_(above) { go_on(0); }
+  /// The time of a byte over all links of the best one; infinite: there is no such ring.
+  [[nodiscard]] double least_time() const { return least_; }
+
+ private:
+  void go_on(std::uint32_t last) {
+    for (std::uint32_t next = 0; next < rates_.size(); ++next) {
+      const bool closes = next == 0 && visited_ + 1 == 1U << rates_.size();
+      if ((!closes && (visited_ >> next & 1U) != 0) || rates_.of(last, next) <= above_) continue;
+      const double time = 1 / static_cast<double>(rates_.of(last, next));
+      if (time_ + time >= least_) continue;
+      if (closes) {
+        least_ = time_ + time;
+        continue;
+      }
+      const double before = std::exchange(time_, time_ + time);
+      visited_ |= 1U << next;
+      go_on(next);
+      visited_ &= ~(1U << next);
+      time_ = before;
+    }
+  }
+
+  const Rates& rates_;
+  const std::uint64_t above_;
+  std::uint32_t visited_ = 1;  // a bit for each rank
+  double time_ = 0;
+  double least_ = std::numeric_limits<double>::infinity();
+};
+
 void expect_ring(const Ring& ring, std::uint32_t size) {
   ASSERT_EQ(ring.order.size(), size);
   std::vector<std::uint32_t> sorted = ring.order;
@@ -66,6 +103,20 @@ TEST(FastestRing, is_the_best_of_all_orders_of_few_ranks) {
       const auto [slowest, time] = of_all_orders(rates);
       ASSERT_EQ(ring.slowest, slowest) << size << " ranks, seed " << seed;
       ASSERT_NEAR(time_of(rates, ring.order), time, time * 1e-6);
+    }
+  }
+}
+
+TEST(FastestRing, of_8_to_12_ranks_has_the_best_slowest_link_and_then_the_least_time) {
+  for (std::uint32_t size = 8; size <= 12; ++size) {
+    for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+      const Rates rates = random_rates(size, seed, seed % 2 == 0);
+      const Ring ring = fastest_ring(rates);
+      expect_ring(ring, size);
+      const double time = RingsAbove(rates, ring.slowest - 1).least_time();
+      ASSERT_NEAR(time_of(rates, ring.order) / time, 1, 1e-6) << size << " ranks, seed " << seed;
+      ASSERT_TRUE(std::isinf(RingsAbove(rates, ring.slowest).least_time()))
+          << size << " ranks, seed " << seed << ": a ring has a faster slowest link";
     }
   }
 }

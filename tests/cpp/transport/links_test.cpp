@@ -9,6 +9,7 @@
 #include "base/protocol.h"
 #include "recorder.h"
 #include "support.h"
+#include "tap.h"
 #include "transport/fd_registry.h"
 #include "transport/framing.h"
 #include "transport/handshake.h"
@@ -322,6 +323,27 @@ TEST(Links, the_loss_of_a_bulk_lane_that_carries_nothing_costs_that_lane_alone) 
   ASSERT_TRUE(test::poll_until(
       pair.loop, [&] { return lines.count("has lost 2 of its lanes since it came up") == 1; }));
   EXPECT_TRUE(pair.high.events.down.empty());
+}
+
+TEST(Links, a_bulk_lane_that_is_lost_is_dialled_anew) {
+  Pair pair(three_lanes());
+  test::Tap tap(pair.loop, pair.high.links->port());
+  Handle through = pair.high.handle();
+  through.addresses = {tap.address()};
+  pair.low.links->open(through, 30000, false);
+  pair.high.links->open(pair.low.handle(), 30000, false);
+  const auto both_have = [&](std::size_t lanes, std::uint64_t lost) {
+    const auto low = pair.low.links->view(pair.high_id());
+    const auto high = pair.high.links->view(pair.low_id());
+    return low && low->bulk_lanes == lanes && low->lanes_lost == lost &&  //
+           high && high->bulk_lanes == lanes && high->lanes_lost == lost;
+  };
+  ASSERT_TRUE(pair.until([&] { return both_have(3, 0); }));
+  ASSERT_EQ(tap.connections(), 4U);
+  tap.cut(2);  // the first one is the small lane
+  ASSERT_TRUE(pair.until([&] { return both_have(3, 1); }, 20000));
+  EXPECT_EQ(tap.connections(), 5U);
+  EXPECT_EQ(pair.low.events.ups, 1) << "it is the same link";
 }
 
 TEST(Links, the_loss_of_a_lane_in_the_middle_of_a_whole_segment_is_that_of_the_link) {

@@ -1,4 +1,5 @@
 // Links between processes of one machine: who gets shared memory, and who does not.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -152,21 +153,30 @@ TEST(SharedLinks, whose_name_is_taken_has_its_links_all_the_same) {
   shared_bytes(pair, kBytes);  // which looks at what has arrived
 }
 
+/// The name at which a process listens, as others write it.
+struct Name {
+  explicit Name(PeerId peer) {
+    const std::string name = std::string(1, '\0') + "pccl/" + to_string(peer);
+    address.sun_family = AF_UNIX;
+    std::copy(name.begin(), name.end(), address.sun_path);
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+  }
+  [[nodiscard]] const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&address); }
+  sockaddr_un address{};
+  socklen_t length = 0;
+};
+
 TEST(Links, a_process_of_another_user_is_refused_at_the_unix_socket) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   test::LogLines log;
   Pair pair(shared_memory());
-  const std::string name = std::string(1, '\0') + "pccl/" + to_string(pair.high_id());
+  const Name name(pair.high_id());
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     if (::setresuid(65534, 65534, 65534) != 0) ::_exit(1);
     const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::copy(name.begin(), name.end(), address.sun_path);
-    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
-    if (::connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) ::_exit(2);
+    if (::connect(fd, name.raw(), name.length) != 0) ::_exit(2);
     char byte = 0;
     ::_exit(is_same_user(fd) ? 3 : ::recv(fd, &byte, 1, 0) == 0 ? 0 : 4);
   }
@@ -175,6 +185,40 @@ TEST(Links, a_process_of_another_user_is_refused_at_the_unix_socket) {
       test::poll_until(pair.loop, [&] { return ::waitpid(child, &status, WNOHANG) == child; }));
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_EQ(log.count("shared memory is for processes of one user"), 1U) << log.all();
+}
+
+TEST(Links, a_process_of_another_user_that_took_the_name_of_a_peer_is_told_nothing) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  Pair pair;  // neither listens there
+  const Name name(pair.high_id());
+  int ready[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(1);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    if (::bind(fd, name.raw(), name.length) != 0 || ::listen(fd, 1) != 0) ::_exit(2);
+    char byte = 0;
+    if (::write(ready[1], &byte, 1) != 1) ::_exit(3);
+    const int visitor = ::accept(fd, nullptr, nullptr);
+    ::_exit(visitor < 0 ? 4 : ::recv(visitor, &byte, 1, 0) == 0 ? 0 : 5);
+  }
+  ::close(ready[1]);
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1) << "nobody listens";
+  ::close(ready[0]);
+  LinkOptions options = shared_memory();
+  options.listen_hosts = {"127.0.0.1"};
+  pair.low.links = std::move(make_tcp_links(pair.loop, pair.low.events,
+                                            test::key_below(pair.high_id()), options))
+                       .value();
+  pair.open();
+  EXPECT_EQ(shared_bytes(pair, 1000), 0U);
+  int status = -1;
+  ASSERT_TRUE(
+      test::poll_until(pair.loop, [&] { return ::waitpid(child, &status, WNOHANG) == child; }));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Sits between a dialler and a port: passes on every byte, keeps a copy, and holds the answers back
-// when it is told to.
+// or cuts a connection when it is told to.
 #pragma once
 
 #include <sys/socket.h>
@@ -50,6 +50,13 @@ class Tap {
     std::size_t bytes = 0;
     for (const auto& one : passing_) bytes += one->said.size();
     return bytes;
+  }
+  [[nodiscard]] std::size_t connections() const { return passing_.size(); }
+  /// Cuts one connection, by the order in which they came.
+  void cut(std::size_t index) {
+    Passing& one = *passing_[index];
+    ::shutdown(one.here, SHUT_RDWR);
+    ::shutdown(one.there.fd(), SHUT_RDWR);
   }
   /// Cuts all connections, and passes on no more.
   void end() {

@@ -186,6 +186,17 @@ TEST(Widening, the_side_that_was_dialled_tries_one_lane_before_it_dials_several)
   EXPECT_EQ(link.dialled, 1U);
 }
 
+TEST(Widening, a_lane_that_was_lost_is_dialled_anew_after_a_second) {
+  Played link(true);
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.used == 4 && link.load.lanes == 4; }));
+  --link.load.lanes;
+  link.widening.lost();
+  const test::Stopwatch watch;
+  ASSERT_TRUE(link.until([&] { return link.load.lanes >= 4; }));
+  EXPECT_GE(watch.ms(), 900);
+}
+
 TEST(Widening, leaves_a_short_link_alone) {
   Played link(true);
   link.load.line.least_trip_us = 100;

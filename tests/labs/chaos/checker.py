@@ -286,7 +286,7 @@ def compute(
         for m in members
     ]
     if op.quantise and len(parts) > 1:
-        return reference.all_reduce_quantised(parts, lines)
+        return reference.all_reduce_quantised(parts, op.quantise, lines)
     return reference.all_reduce(parts, op.reduce, lines)
 
 

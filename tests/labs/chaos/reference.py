@@ -17,6 +17,8 @@ from pccl_backend import _core
 # neighbours of one site, whether all are on one machine, and the sites of the contributors.
 Lines = tuple[int, int, int, int, bool, tuple[int, ...]]
 NEAR: Lines = (0, 0, 0, 0, False, ())
+FAR_US = 2000
+BLOCK = 256  # values that int8 rounds together
 
 
 @functools.lru_cache(maxsize=256)
@@ -115,26 +117,26 @@ def all_reduce(parts: list[np.ndarray], reduce: str, lines: Lines = NEAR) -> np.
     return memory[0]
 
 
-def all_reduce_quantised(parts: list[np.ndarray], lines: Lines = NEAR) -> np.ndarray:
-    """The sum of bfloat16: each contribution is rounded once, added as float32, and the sum once.
+def all_reduce_quantised(parts: list[np.ndarray], quantise: str, lines: Lines = NEAR) -> np.ndarray:
+    """The sum: each contribution is rounded once, added as float32, and the sum once.
 
-    At sites the sum of each site is rounded, and that of more than two sites once more. Blocks and
-    chunks leave no trace in these bits.
+    Over long lines the sum of each site is rounded, and that of more than two sites once more; a
+    rank that is alone at its site rounds its contribution alone. Chunks leave no trace in these
+    bits: they are whole blocks.
     """
+    rounded = ROUNDED[quantise]
 
-    def added(all_of_them: list[np.ndarray]) -> np.ndarray:
-        total = as_bfloat16(all_of_them[0])
-        for part in all_of_them[1:]:
-            total = total + as_bfloat16(part)
-        return total
+    def added(values: list[np.ndarray]) -> np.ndarray:
+        return functools.reduce(np.add, values)
 
-    sites = lines[5]
+    sent = [rounded(part) for part in parts]
+    sites = lines[5] if lines[0] >= FAR_US else ()
     numbers = list(dict.fromkeys(sites))
     if len(sites) != len(parts) or not 1 < len(numbers) < len(parts):
-        return as_bfloat16(added(parts))
-    sums = [added([p for p, s in zip(parts, sites, strict=True) if s == one]) for one in numbers]
-    total = added(sums)
-    return total if len(sums) == 2 else as_bfloat16(total)
+        return rounded(added(sent))
+    of_sites = [[p for p, s in zip(sent, sites, strict=True) if s == one] for one in numbers]
+    sums = [rounded(added(its)) if len(its) > 1 else its[0] for its in of_sites]
+    return added(sums) if len(sums) == 2 else rounded(added(sums))
 
 
 def as_bfloat16(values: np.ndarray) -> np.ndarray:
@@ -142,3 +144,20 @@ def as_bfloat16(values: np.ndarray) -> np.ndarray:
     bits = values.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
     return rounded.astype(np.uint32).view(np.float32)
+
+
+def as_float16(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float16).astype(np.float32)
+
+
+def as_int8(values: np.ndarray) -> np.ndarray:
+    """The nearest of 256 values at equal distances, from the smallest of a block to the largest."""
+    block = np.arange(values.size) // BLOCK
+    low = np.minimum.reduceat(values, range(0, values.size, BLOCK))
+    width = np.maximum.reduceat(values, range(0, values.size, BLOCK)) - low
+    per_unit = np.divide(np.float32(255), width, out=np.zeros_like(width), where=width > 0)
+    codes = np.rint((values - low[block]) * per_unit[block])
+    return low[block] + codes * (width / np.float32(255))[block]
+
+
+ROUNDED = {"bfloat16": as_bfloat16, "float16": as_float16, "int8": as_int8}

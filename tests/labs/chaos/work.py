@@ -19,6 +19,7 @@ SLOTS = 64  # elements at the head of an operation: a one at the slot of each co
 STOP = SLOTS  # element of the int64 operation that counts who has been asked to end
 DOUBLING = 8192  # float32 elements up to which recursive doubling runs; others above
 LARGEST = 700_000
+QUANTISED = ("bfloat16", "float16", "int8")  # by turns
 TIERS = ((1, SLOTS), (SLOTS + 1, DOUBLING), (DOUBLING + 1, 200_000), (DOUBLING + 1, LARGEST))
 
 
@@ -63,7 +64,7 @@ def plan(step: int) -> list[Op]:
         Op("float32", "avg", small),
         Op("float32", "avg", large),
         Op("float32", "sum", largest),
-        Op("float32", "sum", size(TIERS[2]), quantise="bfloat16"),
+        Op("float32", "sum", size(TIERS[2]), quantise=QUANTISED[step % len(QUANTISED)]),
     ]
     chance.shuffle(ops)
     return ops
@@ -128,10 +129,10 @@ def contribution(member: int, step: int, index: int, op: Op, *, stop: bool = Fal
 
 
 def slots_of(result: np.ndarray, op: Op) -> dict[int, float]:
-    """Slot -> what it holds, of those that are not zero. Sums of ones are exact."""
+    """Slot -> what it holds, of those that are not zero. Sums of ones are exact, or nearly so."""
     if not op.says_who:
         return {}
-    head = result[:SLOTS]
+    head = np.rint(result[:SLOTS]) if op.quantise else result[:SLOTS]
     return {int(slot): float(head[slot]) for slot in np.flatnonzero(head)}
 
 
