@@ -76,7 +76,10 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     p.add_argument("--meet", help=argparse.SUPPRESS)
-    return p.parse_args()
+    given = p.parse_args()
+    if given.per_host > 1 and (given.sites or any(n % given.per_host for n in given.world)):
+        p.error("--per-host divides --world, and goes without --sites")
+    return given
 
 
 def run_rank(a: argparse.Namespace) -> None:

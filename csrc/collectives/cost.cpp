@@ -160,22 +160,30 @@ bool direct_beats_ring(std::uint64_t bytes, std::uint32_t size, const Lines& lin
   return gains(direct_ns(byte_ns, size, lines), ring_ns(byte_ns, segment_ns, size, lines));
 }
 
+std::uint64_t crossing_bytes(const std::vector<std::uint64_t>& parts, const Sites& sites) {
+  const std::uint64_t bytes = std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
+  const auto ranks_of = ranks_by_site(sites);
+  std::uint64_t most = 0;
+  for (const auto& ranks : ranks_of) {
+    std::uint64_t of_site = 0;
+    for (const std::uint32_t rank : ranks) of_site += parts[rank];
+    most = std::max({most, of_site * (ranks_of.size() - 1), bytes - of_site});
+  }
+  return most;
+}
+
 bool two_levels_gather_first(const std::vector<std::uint64_t>& parts, const Lines& lines) {
   if (lines.sites.empty()) return false;
   PCCL_ASSERT(lines.sites.size() == parts.size(), lines.sites.size(), parts.size());
   const auto size = static_cast<std::uint32_t>(parts.size());
   const std::uint64_t mbit = mbit_of(lines);
   const std::uint64_t bytes = std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
-  const auto sites = ranks_by_site(lines.sites);
   std::uint64_t most = 1;
-  // What goes round within a site: near lines are taken to be twice as fast.
-  std::uint64_t busiest = bytes / 2;
-  for (const auto& ranks : sites) {
+  for (const auto& ranks : ranks_by_site(lines.sites)) {
     most = std::max<std::uint64_t>(most, ranks.size());
-    std::uint64_t of_site = 0;
-    for (const std::uint32_t rank : ranks) of_site += parts[rank];
-    busiest = std::max({busiest, of_site * (sites.size() - 1), bytes - of_site});
   }
+  // What goes round within a site: near lines are taken to be twice as fast.
+  const std::uint64_t busiest = std::max(bytes / 2, crossing_bytes(parts, lines.sites));
   const std::uint64_t far_ns = lines.farthest_us * kNsPerUs / 2;
   const std::uint64_t steps_ns = (most - 1) * lines.near_us * kNsPerUs / 2;
   const std::uint64_t ns = steps_ns + far_ns + time_of(busiest, mbit);

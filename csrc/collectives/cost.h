@@ -38,6 +38,10 @@ enum class AllReduceBy : std::uint8_t { exchange, doubling, direct, two_levels, 
 /// Broadcast and reduce: is it faster, by a tenth, if all data go between the root and each other
 /// rank than along a tree?
 [[nodiscard]] bool direct_beats_tree(std::uint64_t bytes, std::uint32_t size, const Lines& lines);
+/// All-gather and reduce-scatter in two levels: the most bytes that leave a site, or come to it.
+/// `parts`: their bytes, by rank.
+[[nodiscard]] std::uint64_t crossing_bytes(const std::vector<std::uint64_t>& parts,
+                                           const Sites& sites);
 /// All-gather and reduce-scatter: are two levels faster, by a tenth, than the direct way and than
 /// the ring? `parts`: their bytes, by rank. Without sites never.
 [[nodiscard]] bool two_levels_gather_first(const std::vector<std::uint64_t>& parts,

@@ -1,16 +1,16 @@
-// Which algorithm runs a collective: decided from kind, number of contributors, bytes and round
-// trips, and only from those that all ranks know, so that all decide alike. Another choice is
-// another protocol version: ranks that choose differently add the wrong values to each other. If
-// sizes may differ and only the two ends know them (gather, scatter, all_to_all), there is no
-// choice.
+// Which algorithm runs a collective: decided from kind, number of contributors, bytes and lines
+// (round trips, rates, sites), and only from those that all ranks know, so that all decide alike.
+// Another choice is another protocol version: ranks that choose differently add the wrong values to
+// each other. If sizes may differ and only the two ends know them (gather, scatter, all_to_all),
+// there is no choice.
 //
 // Over long lines cost.h decides. Elsewhere limits do: on one host and on a LAN recursive doubling
 // wins to 32 KiB, the direct way to 256 KiB, the ring above (measured on one host with 2 to 8
 // ranks); the limits grow with n, since a ring pays n - 1 latencies one by one. On one machine
-// large tensors go through areas. Of machines with several ranks each sends what leaves it once, in
-// two levels: of two of them half of what a ring sends over one of its ranks. Two ranks exchange up
-// to 1 MiB: one step in place of two, for as many bytes. A chain beats a tree when (pieces + n - 2)
-// pieces pass faster than ceil(log2 n) whole buffers.
+// large tensors go through areas. Machines with several ranks exchange large ones in two levels:
+// of two of them each sends half of what it sends in a ring, and from all its ranks. Two ranks
+// exchange up to 1 MiB: one step in place of two, for as many bytes. A chain beats a tree when
+// (pieces + n - 2) pieces pass faster than ceil(log2 n) whole buffers.
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -48,23 +48,13 @@ bool direct(std::uint64_t bytes, const CollectiveArgs& args) {
   return far(args) && direct_beats_ring(bytes, args.size, args.lines);
 }
 
-/// Machines on a LAN with several ranks each: no more crosses in two levels, in fewer steps.
-bool between_machines(std::uint64_t bytes, const CollectiveArgs& args) {
-  return !far(args) && !args.lines.sites.empty() && !is_middle(bytes, args);
-}
-
-/// `parts`: bytes by rank.
+/// `parts`: bytes by rank. Between machines of a LAN no more may cross than in a ring, as it would
+/// where one machine has most of them.
 bool two_levels(const std::vector<std::uint64_t>& parts, const CollectiveArgs& args) {
   const std::uint64_t bytes = sum_of(parts);
-  return between_machines(bytes, args) ||
-         (far(args) && !is_middle(bytes, args) && two_levels_gather_first(parts, args.lines));
-}
-
-/// Between machines on a LAN codes go straight to all: the sum of each machine would be quantised
-/// once more.
-Schedule quantised(CollectiveArgs args) {
-  if (!far(args)) args.lines.sites.clear();
-  return quantised_all_reduce(args);
+  if (args.lines.sites.empty() || is_middle(bytes, args)) return false;
+  if (far(args)) return two_levels_gather_first(parts, args.lines);
+  return crossing_bytes(parts, args.lines.sites) <= bytes - bytes / args.size;
 }
 
 bool direct_rooted(std::uint64_t bytes, const CollectiveArgs& args) {
@@ -170,7 +160,7 @@ Schedule in_segments(const std::vector<std::uint64_t>& parts, const CollectiveAr
 Schedule all_reduce(const CollectiveArgs& args) {
   const std::uint64_t bytes = args.input_bytes[0];
   if (bytes == 0) return {};
-  if (args.quantisation != Quantisation::none) return quantised(args);
+  if (args.quantisation != Quantisation::none) return quantised_all_reduce(args);
   if (!far(args)) {
     if (is_little(bytes, args.size)) return recursive_doubling_all_reduce(args);
     if (args.size == 2 && bytes <= kTwoExchangeBytesMax) return exchange_all_reduce(args);
@@ -190,7 +180,8 @@ Schedule all_reduce(const CollectiveArgs& args) {
   }
   if (direct(bytes, args)) return in_segments(bytes / args.size, args, direct_all_reduce(args));
   if (through_areas(bytes, args)) return area_all_reduce(args);
-  if (between_machines(bytes, args)) return two_level_all_reduce(args);
+  // Between machines: in two levels no more crosses than in a ring, however many ranks they have.
+  if (!far(args) && !args.lines.sites.empty()) return two_level_all_reduce(args);
   return in_segments(bytes / args.size, args, ring_all_reduce(args));
 }
 
@@ -213,7 +204,9 @@ Schedule build_schedule(const CollectiveArgs& args) {
     case OpKind::all_gather: {
       const std::uint64_t bytes = sum_of(args.output_bytes);
       if (bytes == 0) return {};
-      if (two_levels(args.output_bytes, args)) return two_level_all_gather(args);
+      if (two_levels(args.output_bytes, args)) {
+        return in_segments(args.output_bytes, args, two_level_all_gather(args));
+      }
       return in_segments(args.output_bytes, args,
                          direct(bytes, args) ? direct_all_gather(args) : ring_all_gather(args));
     }

@@ -127,7 +127,7 @@ void FixedGroup::all_may_be_connected() {
 
 std::string FixedGroup::text_of_sites() const {
   const Sites& sites = run_->lines.sites;
-  if (sites.empty()) return "";
+  if (sites.size() != handles_.size()) return "";  // none, or a rank has left before it said any
   std::vector<std::uint32_t> ranks(sites.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   return "; they stand at " + sites_text(sites, ranks);

@@ -171,7 +171,7 @@ void Group::start_now(Pending& pending) {
   ops_.started(pending);
   const bool runs = with_memory(key, [&] {
     const Lines lines = lines_among(pending.contributors);
-    op.ticket()->lines = lines;
+    op.ticket()->sites = lines.sites;
     op.start(*this, std::move(ranks), me, token, elastic_, lines);
   });
   if (!runs) return;

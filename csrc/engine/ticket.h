@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/ids.h"
-#include "base/lines.h"
+#include "base/sites.h"
 #include "wire/messages.h"
 
 namespace pccl {
@@ -37,7 +37,7 @@ class Ticket {
   OpKey op = kNoOp;                  // of a collective that the group has taken
   EpochId epoch;                     // in which a committed one was completed
   std::vector<PeerId> contributors;  // whose contributions a committed collective took
-  Lines lines;                       // and by which lines it chose its steps
+  Sites sites;                       // and at which sites it took them to stand
   std::int32_t source = -1;          // recv: the rank that sent it
   std::uint64_t amount = 0;   // pull: bytes; store: StoreReply::amount; boundary_adopt: 1: yes
   std::vector<Bytes> values;  // store replies

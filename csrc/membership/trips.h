@@ -34,7 +34,8 @@ struct Trip {
 /// none as longer than the farthest one. Where the farthest trip is short (below kFarUs), machines
 /// are the sites. Elsewhere neighbours are of two sites if an eighth of the farthest trip (kFarUs
 /// at least) lies between them; the first of the two says so. A member that lies is at another
-/// site, adds a border or takes one away, for all alike. The lines are local if all members say so.
+/// site or at that of others, adds a border or takes one away, for all alike. The lines are local
+/// if all members say so.
 [[nodiscard]] Lines lines_of_all(const std::vector<Trips>& said, std::uint32_t mbit);
 
 /// For the log: "2 sites: ranks 0, 1 | 2, 3". `ranks`: in the order of the ring.

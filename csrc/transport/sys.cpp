@@ -102,14 +102,32 @@ void set_short_line_congestion(int fd) {
   if (!set_congestion(fd, "cubic")) static_cast<void>(set_congestion(fd, "reno"));
 }
 
-std::atomic<bool> g_host_has_bbr{false};  // for all its connections
+std::string congestion_of(int fd) {
+  std::array<char, 16> name{};
+  auto size = static_cast<socklen_t>(name.size());
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) != 0) return "";
+  return {name.data(), ::strnlen(name.data(), name.size())};
+}
+
+/// The BBR, or one of its kind, that the host has for all connections, if this process may put it
+/// off and have it back; else nothing. Asked once.
+const std::string& bbr_of_host() {
+  static const std::string name = [] {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return std::string();
+    std::string its = congestion_of(fd);
+    set_short_line_congestion(fd);
+    if (!its.starts_with("bbr") || !set_congestion(fd, its)) its.clear();
+    ::close(fd);
+    return its;
+  }();
+  return name;
+}
 
 }  // namespace
 
 void put_off_bbr(int fd) {
-  if (!has_bbr(fd)) return;
-  g_host_has_bbr = true;
-  set_short_line_congestion(fd);
+  if (!bbr_of_host().empty() && has_bbr(fd)) set_short_line_congestion(fd);
 }
 
 void tune_congestion(int fd, bool bbr) {
@@ -121,7 +139,8 @@ void tune_congestion(int fd, bool bbr) {
     static std::atomic<bool> absent{false};
     if (bbr && !absent && !set_congestion(fd, "bbr")) absent = errno == ENOENT || errno == EPERM;
   }
-  if (g_host_has_bbr) static_cast<void>(set_congestion(fd, "bbr"));
+  const std::string& of_host = bbr_of_host();
+  if (!of_host.empty() && !has_bbr(fd)) static_cast<void>(set_congestion(fd, of_host));
 }
 
 Line line_of(int fd) {
@@ -145,12 +164,7 @@ Line line_of(int fd) {
   return line;
 }
 
-bool has_bbr(int fd) {
-  std::array<char, 16> name{};
-  auto size = static_cast<socklen_t>(name.size());
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0 &&
-         std::string_view(name.data(), 3) == "bbr";
-}
+bool has_bbr(int fd) { return congestion_of(fd).starts_with("bbr"); }
 
 void pace(int fd, std::uint64_t bytes_per_second) {
   const std::uint64_t rate = bytes_per_second == 0 ? ~std::uint64_t{0} : bytes_per_second;

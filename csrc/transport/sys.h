@@ -23,8 +23,8 @@ void set_option(int fd, int level, int option, int value);
 /// Nagle, keepalive, and an end if bytes are not acknowledged within `user_timeout_ms`.
 void tune_socket(int fd, std::uint64_t user_timeout_ms);
 /// Before a socket listens or connects: CUBIC or Reno in place of the BBR that the host has for
-/// all, until tune_congestion knows the line. A connection that began with BBR is paced by a timer
-/// for ever, whatever it has later.
+/// all, where this process may have that back, until tune_congestion knows the line. A connection
+/// that began with BBR is paced by a timer for ever, whatever it has later.
 void put_off_bbr(int fd);
 /// For an established connection within one machine CUBIC or Reno in place of BBR, which halves the
 /// rate there; otherwise what put_off_bbr put off. Over a long way no more is taken ahead than what

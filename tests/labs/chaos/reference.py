@@ -17,7 +17,6 @@ from pccl_backend import _core
 # neighbours of one site, whether all are on one machine, and the sites of the contributors.
 Lines = tuple[int, int, int, int, bool, tuple[int, ...]]
 NEAR: Lines = (0, 0, 0, 0, False, ())
-FAR_US = 2000
 BLOCK = 256  # values that int8 rounds together
 
 
@@ -120,7 +119,7 @@ def all_reduce(parts: list[np.ndarray], reduce: str, lines: Lines = NEAR) -> np.
 def all_reduce_quantised(parts: list[np.ndarray], quantise: str, lines: Lines = NEAR) -> np.ndarray:
     """The sum: each contribution is rounded once, added as float32, and the sum once.
 
-    Over long lines the sum of each site is rounded, and that of more than two sites once more; a
+    At sites the sum of each site is rounded, and that of more than two sites once more; a
     rank that is alone at its site rounds its contribution alone. Chunks leave no trace in these
     bits: they are whole blocks.
     """
@@ -130,7 +129,7 @@ def all_reduce_quantised(parts: list[np.ndarray], quantise: str, lines: Lines = 
         return functools.reduce(np.add, values)
 
     sent = [rounded(part) for part in parts]
-    sites = lines[5] if lines[0] >= FAR_US else ()
+    sites = lines[5]
     numbers = list(dict.fromkeys(sites))
     if len(sites) != len(parts) or not 1 < len(numbers) < len(parts):
         return rounded(added(sent))

@@ -81,12 +81,11 @@ Floats sum_as_sent(const std::vector<Floats>& all, Quantisation how) {
   return sum;
 }
 
-/// Each contribution is quantised once, and the sum once; or, where contributors stand at far
-/// sites, the sum of each site, and then that of all sites unless there are two. An average is
-/// divided before the first sum is quantised.
-Memory quantised_sum(const std::vector<Memory>& contributions, const Lines& lines,
+/// Each contribution is quantised once, and the sum once; or, where contributors stand at sites,
+/// the sum of each site, and then that of all sites unless there are two. An average is divided
+/// before the first sum is quantised.
+Memory quantised_sum(const std::vector<Memory>& contributions, const Sites& sites,
                      const OpDescriptor& d) {
-  const Sites sites = lines.farthest_us >= kFarUs ? lines.sites : Sites{};
   std::vector<Floats> all;
   for (const Memory& contribution : contributions) {
     Floats& values = all.emplace_back(contribution.size() / sizeof(float));
@@ -178,7 +177,7 @@ Memory Book::expected(const Call& call, std::size_t output,
       if (d.quantisation != Quantisation::none && contributors.size() > 1) {
         std::vector<Memory> parts;
         for (const PeerId contributor : contributors) parts.push_back(part_of(contributor));
-        return quantised_sum(parts, call.ticket->lines, d);
+        return quantised_sum(parts, call.ticket->sites, d);
       }
       Memory sum = part_of(contributors.front());
       for (std::size_t i = 1; i < contributors.size(); ++i) {
