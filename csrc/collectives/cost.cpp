@@ -12,10 +12,11 @@
 // cross its line; of an all-gather or a reduce-scatter half of that, in two levels what m ranks
 // send to k - 1 sites, or n - m ranks are sent. Two levels are taken where the sites are known
 // (base/sites.h). The last round of doubling, and of a tree, is a far one, and the others are as
-// far as neighbours are in the mean. In a ring parts follow each other, segment by segment: a step
-// takes the time of a part on the line, or that in which a segment comes to the next rank, if that
-// is longer; and at the end the shorter one of both is left. tests/labs/costs compares all this
-// with a simulation of the schedules.
+// far as neighbours are in the mean; where sites are known, those of doubling in which a pair
+// stands at two of them are far, and the others as neighbours of a site are. In a ring parts follow
+// each other, segment by segment: a step takes the time of a part on the line, or that in which a
+// segment comes to the next rank, if that is longer; and at the end the shorter one of both is
+// left. tests/labs/costs compares all this with a simulation of the schedules.
 #include "collectives/cost.h"
 
 #include <algorithm>
@@ -63,6 +64,37 @@ std::uint64_t doubling_rounds(std::uint32_t size) {
   return rounds + (std::has_single_bit(size) ? 0 : 2);  // to fold in, and out
 }
 
+/// Rounds of doubling in which some pair stands at two sites (recursive_doubling.cpp has the
+/// pairs).
+std::uint64_t far_doubling_rounds(const Sites& sites) {
+  const auto size = static_cast<std::uint32_t>(sites.size());
+  const std::uint32_t p = std::bit_floor(size);
+  const std::uint32_t extra = size - p;
+  const auto site_at = [&](std::uint32_t place) {
+    return sites[place < extra ? 2 * place : place + extra];
+  };
+  std::uint64_t rounds = 0;
+  for (std::uint32_t distance = 1; distance < p; distance *= 2) {
+    bool far = false;
+    for (std::uint32_t place = 0; place < p; ++place) {
+      far = far || site_at(place) != site_at(place ^ distance);
+    }
+    rounds += far ? 1 : 0;
+  }
+  for (std::uint32_t rank = 0; rank < 2 * extra; rank += 2) {
+    if (sites[rank] != sites[rank + 1]) return rounds + 2;  // to fold in, and out
+  }
+  return rounds;
+}
+
+/// `far_ns`: of a round that is far.
+std::uint64_t doubling_ns(std::uint64_t far_ns, std::uint32_t size, const Lines& lines) {
+  const std::uint64_t rounds = doubling_rounds(size);
+  if (lines.sites.empty()) return rounds_ns(far_ns, rounds, lines);
+  const std::uint64_t far = far_doubling_rounds(lines.sites);
+  return far * far_ns + (rounds - far) * lines.near_us * kNsPerUs / 2;
+}
+
 /// Ranks of a site.
 std::uint64_t at_a_site(std::uint32_t size, const Lines& lines) {
   const std::uint64_t most = (size + 1) / 2;
@@ -87,6 +119,13 @@ std::uint64_t direct_ns(std::uint64_t byte_ns, std::uint32_t size, const Lines& 
   const std::uint64_t n = size;
   const std::uint64_t m = at_a_site(size, lines);
   return lines.farthest_us * kNsPerUs + 2 * m * (n - m) * byte_ns / n;
+}
+
+/// Of an all-reduce over lines of their own: the sums of the first segments go out while the last
+/// ones of a part still come, so the line waits for less than half of a trip.
+std::uint64_t overlap_ns(std::uint64_t part_ns, std::uint64_t mbit, const Lines& lines) {
+  const std::uint64_t first_ns = std::min(part_ns, time_of(kSegmentBytesMax, mbit));
+  return std::min(part_ns - first_ns, lines.farthest_us * kNsPerUs / 2);
 }
 
 std::uint64_t two_levels_ns(std::uint64_t byte_ns, const Lines& lines) {
@@ -137,11 +176,10 @@ std::uint64_t all_reduce_ns(AllReduceBy by, std::uint64_t bytes, std::uint32_t s
       return farthest_ns / 2 + m * (n - m) * byte_ns;
     case AllReduceBy::doubling:
       if (!is_little(bytes, size)) return kNever;
-      return rounds_ns(farthest_ns / 2 + std::min(m, n / 2) * byte_ns, doubling_rounds(size),
-                       lines);
+      return doubling_ns(farthest_ns / 2 + std::min(m, n / 2) * byte_ns, size, lines);
     case AllReduceBy::direct:
       if (bytes > kFarDirectBytesMax) return kNever;
-      return direct_ns(byte_ns, size, lines);
+      return direct_ns(byte_ns, size, lines) - (m == 1 ? overlap_ns(byte_ns / n, mbit, lines) : 0);
     case AllReduceBy::two_levels:
       return lines.sites.empty() ? kNever : two_levels_ns(byte_ns, lines);
     case AllReduceBy::ring:

@@ -100,6 +100,35 @@ Lines with_sites(Lines lines, Sites sites) {
   return lines;
 }
 
+TEST(Cost, WhereSitesAreKnownDoublingIsFarWhereItCrosses) {
+  constexpr std::uint64_t kFar = 40 * kMs + 80;  // a byte on the line, from one rank
+  const auto doubling = [](std::uint64_t bytes, Sites sites) {
+    Lines lines = with_sites({80'000, 40'000}, std::move(sites));
+    lines.near_us = 200;
+    const auto size = static_cast<std::uint32_t>(lines.sites.size());
+    return all_reduce_ns(By::doubling, bytes, size, lines);
+  };
+  EXPECT_EQ(doubling(0, {0, 0, 0, 0, 1, 1, 1, 1}), 40 * kMs + 2 * 100'000);
+  EXPECT_EQ(doubling(0, {0, 1, 0, 1, 0, 1, 0, 1}), 40 * kMs + 2 * 100'000) << "the first round";
+  EXPECT_EQ(doubling(0, {0, 0, 1, 1, 2, 2, 3, 3}), 2 * 40 * kMs + 100'000);
+  EXPECT_EQ(doubling(0, {0, 0, 0, 1}), 2 * 40 * kMs);
+  EXPECT_EQ(doubling(0, {0, 0, 0, 1, 1, 1}), 3 * 40 * kMs + 100'000) << "ranks 2 and 3 fold";
+  EXPECT_EQ(doubling(0, {0, 0, 1, 1, 1, 1}), 2 * 40 * kMs + 2 * 100'000);
+  EXPECT_EQ(doubling(1, {0, 0, 1, 1}), kFar + 80 + 100'000) << "two pairs cross";
+}
+
+TEST(Cost, SumsGoOutWhileTheLastPartOfADirectAllReduceStillComes) {
+  const auto direct = [](std::uint64_t part_mib, const Lines& lines) {
+    return all_reduce_ns(By::direct, 4 * part_mib * kMiB, 4, lines) - 2 * 3 * part_mib * kMiB * 80;
+  };
+  const Lines own{80'000, 80'000};
+  EXPECT_EQ(direct(1, own), 80 * kMs) << "of one segment";
+  EXPECT_EQ(direct(1, {20'000, 20'000}), 20 * kMs);
+  EXPECT_EQ(direct(2, {400'000, 400'000}), 400 * kMs - kMiB * 80);
+  EXPECT_EQ(direct(2, own), 40 * kMs) << "half of a trip at most";
+  EXPECT_EQ(direct(16, own), 40 * kMs);
+}
+
 TEST(Cost, TwoLevelsCrossTheLineOnce) {
   const Lines halves = with_sites(two_sites(8), {0, 0, 0, 0, 1, 1, 1, 1});
   EXPECT_EQ(all_reduce_ns(By::two_levels, 1000, 8, two_sites(8)), ~0ULL) << "sites not known";

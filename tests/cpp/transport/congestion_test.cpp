@@ -1,7 +1,7 @@
 // Which congestion control a connection begins with, and which it has once its line is known.
 #include <gtest/gtest.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
