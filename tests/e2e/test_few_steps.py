@@ -37,9 +37,12 @@ def test_hosts_with_several_ranks_cross_the_line_between_them_once(
     row, _ = last_row("few_steps", *line, "--sizes", str(4 << 20), "--calls", "9", *what)
     tensors = 10 * (4 << 20) / 1e6
     nothing, sent_far, sent_near = sorted(float(megabytes) for megabytes in row[4].split())
-    assert nothing < 0.05, row
-    assert 0.98 * far < sent_far / tensors < 1.08 * far, row
-    assert 0.98 * near < sent_near / tensors < 1.08 * near, row
+    assert 0.98 * far < sent_far / tensors, row
+    assert 0.98 * near < sent_near / tensors, row
+    if kind == "fixed":  # members of a run also measure their links
+        assert nothing < 0.05, row
+        assert sent_far / tensors < 1.08 * far, row
+        assert sent_near / tensors < 1.08 * near, row
 
 
 @pytest.mark.long
