@@ -33,6 +33,7 @@ have one line, in each direction, which all their ranks share.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -154,8 +155,9 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
         settings = {"PCCL_QUANTISE": a.quantise}
         options = ["--world", world, "--kinds", kind, "--sizes", a.sizes, "--calls", a.calls]
         options += ["--call", a.call]
+        run = functools.partial(run_ranks, wan, world, __file__, options, settings)
         if kind in FIXED:
-            said = run_ranks(wan, world, __file__, options, settings, per_host=a.per_host)
+            said = run(per_host=a.per_host)
         else:
             address = f"{wan.address(master)}:{PORT}"
             command = [sys.executable, "-m", "pccl_backend._cli", "--insecure", "--state", "none"]
@@ -166,8 +168,7 @@ def measure(a: argparse.Namespace, world: int, rtt_ms: float, kind: str) -> dict
                 wan.command(master, command), env=env, stdout=subprocess.DEVNULL
             )
             try:
-                meet = {"meet": f"pccl://{address}", "per_host": a.per_host}
-                said = run_ranks(wan, world, __file__, options, settings, **meet)
+                said = run(per_host=a.per_host, meet=f"pccl://{address}")
             finally:
                 process.kill()
                 process.wait()

@@ -19,7 +19,7 @@ struct Lines {
   std::uint32_t farthest_us = 0;   // there and back between the two that are the farthest apart
   std::uint32_t neighbour_us = 0;  // between two neighbours in the ring, in the mean
   std::uint32_t mbit_per_s = 0;    // of the slowest link between two
-  Sites sites = {};                // of these ranks, in the order of the ring; if short: machines
+  Sites sites = {};                // in the order of the ring; machines, where all ranks are near
   std::uint32_t near_us = 0;       // between two neighbours of one site, in the mean
   bool local = false;              // all links stay on one machine, and need no network
   bool operator==(const Lines&) const = default;

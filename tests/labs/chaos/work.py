@@ -129,10 +129,10 @@ def contribution(member: int, step: int, index: int, op: Op, *, stop: bool = Fal
 
 
 def slots_of(result: np.ndarray, op: Op) -> dict[int, float]:
-    """Slot -> what it holds, of those that are not zero. Sums of ones are exact, or nearly so."""
+    """Slot -> what it holds, of those that are not zero. Sums of ones are exact; int8 is near."""
     if not op.says_who:
         return {}
-    head = np.rint(result[:SLOTS]) if op.quantise else result[:SLOTS]
+    head = np.rint(result[:SLOTS]) if op.quantise == "int8" else result[:SLOTS]
     return {int(slot): float(head[slot]) for slot in np.flatnonzero(head)}
 
 
