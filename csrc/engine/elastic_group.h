@@ -98,7 +98,7 @@ class ElasticGroup : public Group {
   void on(const peer::StopData& a);
   void on(const peer::Connect& a);
   void on(const peer::TryLinks& a);
-  void on(const peer::MeasureLink& a) { meter_.measure(a.peer); }
+  void on(const peer::MeasureLink& a) { meter_.measure(a.peer, a.known); }
   void on(const peer::HashState& a);
   void on(const peer::Fetch& a);
   void on(const peer::Adopt& a);

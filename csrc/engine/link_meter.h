@@ -1,5 +1,6 @@
-// Measures what links to other members carry: sends segments whose payload means nothing and that
-// the receiver drops, and watches how much arrives. What operations send over the same link
+// Measures what links to other members carry. Where something is known of a link, what operations
+// send over it is watched first, and may be enough. Else segments are sent whose payload means
+// nothing and that the receiver drops, and how much arrives is the answer; what operations send
 // meanwhile counts too. One link at a time; engine's thread only.
 #pragma once
 
@@ -46,8 +47,9 @@ class LinkMeter : public SegmentOwner {
   LinkMeter& operator=(const LinkMeter&) = delete;
 
   /// Measures this link when those that were named before are done; `done` follows, later or from
-  /// inside this call.
-  void measure(PeerId peer);
+  /// inside this call. `known`, bytes a second: if operations show that the link carries at least
+  /// four fifths of it, the answer is the larger of the two, and nothing is sent; 0: not known.
+  void measure(PeerId peer, std::uint64_t known);
   /// The link has ended.
   void link_gone(PeerId peer);
   /// Ends without an answer.
@@ -57,8 +59,14 @@ class LinkMeter : public SegmentOwner {
   void segment_arrived(PeerId, const SegmentHeader&, const Placement&) override {}
 
  private:
+  struct Wanted {
+    PeerId peer;
+    std::uint64_t known = 0;
+  };
   struct Run {
     PeerId peer;
+    std::uint64_t known = 0;  // 0: it sends
+    std::uint64_t time_ms = 0;
     FastestStretch stretch{0};
     std::uint64_t until_ms = 0;
     std::uint64_t arrived_before = 0;
@@ -69,9 +77,11 @@ class LinkMeter : public SegmentOwner {
     MemoryToken token = 0;
     std::unique_ptr<Timer> timer;
   };
-  void begin(PeerId peer);
+  void begin(const Wanted& wanted);
+  void begin_to_send(const LinkView& link);
   void send_more();
   void look();
+  void look_at_operations(const LinkView& link);
   void end(std::uint64_t rate);
   void retire();
 
@@ -79,7 +89,7 @@ class LinkMeter : public SegmentOwner {
   GroupId group_;
   Done done_;
   std::unique_ptr<Run> run_;
-  std::deque<PeerId> waiting_;
+  std::deque<Wanted> waiting_;
 };
 
 }  // namespace pccl

@@ -238,7 +238,7 @@ void on_master(State& s, const Measure& m, Actions& out) {
   const bool mate = s.started && !s.stopped && s.here.contains(m.peer) && m.peer != s.self.peer() &&
                     group != s.group_of.end() && group->second == s.self.place.rank;
   if (mate) {
-    out.push_back(MeasureLink{m.peer});
+    out.push_back(MeasureLink{m.peer, m.known});
   } else {
     tell(s, Measured{m.peer, 0, 0}, out);
   }

@@ -167,6 +167,7 @@ struct Adopt {};
 /// Find out how much the link to this member of the own peer group carries; LinkMeasured answers.
 struct MeasureLink {
   PeerId peer;
+  std::uint64_t known = 0;  // bytes a second that it carried before; 0: not known
 };
 struct Configure {  // a new epoch has begun
   EpochId epoch;

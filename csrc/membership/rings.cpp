@@ -20,7 +20,9 @@ void begin_rings(State& s) {
 
 void ask_to_measure(State& s, Actions& out) {
   if (!s.config.measure_links || !s.running || s.proposal) return;
-  for (const auto& [from, to] : s.topology.next(s.now_s)) send(s, from, Measure{to}, out);
+  for (const auto& [from, to, known] : s.topology.next(s.now_s)) {
+    send(s, from, Measure{to, known}, out);
+  }
 }
 
 void hear_of_rate(State& s, PeerId p, const Measured& m) {

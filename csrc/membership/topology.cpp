@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kSilentLooks = 20;  // longer than a member measures
 constexpr std::uint64_t kAgainS = 30;       // from links that are measured again to the next ones
+constexpr std::uint64_t kByItself = 8;      // so many times a link is measured again
 constexpr std::size_t kAgainMembers = 6;    // so many have one link of the ring measured again
 constexpr std::uint64_t kPartS = 30;        // from a look at a part of a group to the next one
 constexpr std::uint64_t kVoteS = 600;       // from one vote for a ring to the next one
@@ -143,8 +144,8 @@ void Topology::begin(std::map<std::uint32_t, std::vector<PeerId>> rings, std::se
   apart_ = std::move(apart);
 }
 
-std::vector<Topology::Pair> Topology::next(std::uint64_t now_s) {
-  std::vector<Pair> out;
+std::vector<Topology::Question> Topology::next(std::uint64_t now_s) {
+  Questions out;
   ++looks_;
   std::set<PeerId> busy;
   for (auto asked = asked_.begin(); asked != asked_.end();) {
@@ -189,15 +190,15 @@ bool Topology::wants_vote() const {
   });
 }
 
-void Topology::ask(const Pair& pair, std::set<PeerId>& busy, std::vector<Pair>& out) {
+void Topology::ask(const Pair& pair, std::set<PeerId>& busy, Questions& out, std::uint64_t known) {
   if (busy.contains(pair.first) || busy.contains(pair.second)) return;
   busy.insert({pair.first, pair.second});
   asked_[pair] = looks_;
-  out.push_back(pair);
+  out.push_back({pair.first, pair.second, known});
 }
 
 /// In each round each member sends to another one.
-void Topology::ask_new(Group& group, std::set<PeerId>& busy, std::vector<Pair>& out) {
+void Topology::ask_new(Group& group, std::set<PeerId>& busy, Questions& out) {
   if (group.known) return;
   const auto is_idle = [&](PeerId p) { return !busy.contains(p); };
   if (std::count_if(group.ring.begin(), group.ring.end(), is_idle) < 2) return;
@@ -216,7 +217,7 @@ void Topology::ask_new(Group& group, std::set<PeerId>& busy, std::vector<Pair>& 
 
 /// Those whose measurements are the oldest: now some of the ring, now one of all.
 void Topology::ask_again(Group& group, std::set<PeerId>& busy, std::uint64_t now_s,
-                         std::vector<Pair>& out) {
+                         Questions& out) {
   if (!group.known || now_s < group.again_s) return;
   group.again_s = now_s + kAgainS;
   group.of_ring = !group.of_ring;
@@ -234,8 +235,16 @@ void Topology::ask_again(Group& group, std::set<PeerId>& busy, std::uint64_t now
   std::sort(pairs.begin(), pairs.end());
   for (const auto& [at_s, pair] : pairs) {
     if (out.size() == before + wanted) break;
-    ask(pair, busy, out);
+    ask(pair, busy, out, known_of(pair));
   }
+}
+
+/// Of a link that is measured again. Now and then by itself: operations do not show how much more
+/// it carries than they need.
+std::uint64_t Topology::known_of(const Pair& pair) {
+  Link& link = links_[pair];
+  const bool by_itself = link.failed || ++link.again % kByItself == 0;
+  return by_itself ? 0 : link.rate;
 }
 
 void Topology::measured(PeerId from, PeerId to, std::uint64_t rate, std::uint64_t trip_us,
@@ -244,12 +253,16 @@ void Topology::measured(PeerId from, PeerId to, std::uint64_t rate, std::uint64_
   if (asked_.erase(pair) == 0) return;
   Link& link = links_[pair];
   if (rate > 0) {
-    link = {std::clamp(rate, kRateMin, kRateMax), std::min(trip_us, kTripMaxUs), now_s, false,
-            link.rate};
+    link = {std::clamp(rate, kRateMin, kRateMax),
+            std::min(trip_us, kTripMaxUs),
+            now_s,
+            false,
+            link.rate,
+            link.again};
   } else if (!std::exchange(link.failed, true)) {
     link.at_s = 0;  // the next to be measured again
   } else {
-    link = {0, 0, now_s, true, 0};
+    link = {0, 0, now_s, true, 0, link.again};
   }
   for (auto& [number, group] : groups_) {
     if (!contains(group.ring, from)) continue;

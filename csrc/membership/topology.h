@@ -35,6 +35,14 @@ inline constexpr std::size_t kMeasuredPairsMax = 1U << 17;
 class Topology {
  public:
   using Pair = std::pair<PeerId, PeerId>;  // sender, receiver
+  /// Is to measure its link to `to`. If operations show within some seconds that the link carries
+  /// about as much as is `known`, in bytes a second, that is the answer, and nothing is sent to
+  /// measure; 0: it is measured in any case.
+  struct Question {
+    PeerId from;
+    PeerId to;
+    std::uint64_t known = 0;
+  };
 
   /// The epoch that runs from now on: each peer group's members in the order of its ring, and the
   /// pairs without a link of their own. What was measured of other peers is forgotten.
@@ -44,9 +52,9 @@ class Topology {
   /// runs: when another one is known, that is worth a vote, but for no other ring. True: they went
   /// by quite another one, or by none, before.
   bool told(std::uint32_t group, std::uint32_t mbit);
-  /// Called about once a second while the epoch runs: the pairs to measure now. Each is answered by
+  /// Called about once a second while the epoch runs: the links to measure now. Each is answered by
   /// `measured`; one without an answer after kSilentLooks calls could not be measured.
-  [[nodiscard]] std::vector<Pair> next(std::uint64_t now_s);
+  [[nodiscard]] std::vector<Question> next(std::uint64_t now_s);
   /// What `from` has measured of its link to `to`: bytes a second (0: the link could not be
   /// measured) and the time there and back. An answer that was not asked for changes nothing. What
   /// was known of a link that could not be measured holds until that happens a second time.
@@ -78,6 +86,7 @@ class Topology {
     std::uint64_t at_s = 0;
     bool failed = false;  // could not be measured the last time
     std::uint64_t rate_before = 0;
+    std::uint64_t again = 0;  // so often it was measured again
   };
   /// Of a ring.
   struct Worth {
@@ -117,9 +126,11 @@ class Topology {
   [[nodiscard]] bool is_known(const Pair& pair) const {
     return links_.contains(pair) || is_apart(pair);
   }
-  void ask(const Pair& pair, std::set<PeerId>& busy, std::vector<Pair>& out);
-  void ask_new(Group& group, std::set<PeerId>& busy, std::vector<Pair>& out);
-  void ask_again(Group& group, std::set<PeerId>& busy, std::uint64_t now_s, std::vector<Pair>& out);
+  using Questions = std::vector<Question>;
+  void ask(const Pair& pair, std::set<PeerId>& busy, Questions& out, std::uint64_t known = 0);
+  void ask_new(Group& group, std::set<PeerId>& busy, Questions& out);
+  void ask_again(Group& group, std::set<PeerId>& busy, std::uint64_t now_s, Questions& out);
+  [[nodiscard]] std::uint64_t known_of(const Pair& pair);
   [[nodiscard]] std::vector<PeerId> known_members(const Group& group) const;
   [[nodiscard]] bool look_is_due(const Group& group, std::uint64_t now_s) const;
   void look(Group& group, std::uint64_t now_s);

@@ -344,10 +344,15 @@ struct Try {
 /// Find out how much the link to `peer`, a member of the receiver's peer group, carries.
 struct Measure {
   static constexpr std::string_view kName = "measure";
+  static constexpr std::string_view kAddedFrom = "known";
   PeerId peer;
+  std::uint64_t known = 0;  // bytes a second; where operations show that much, send nothing
   bool operator==(const Measure&) const = default;
 
-  static void fields(auto& self, auto&& visit) { visit("peer", self.peer); }
+  static void fields(auto& self, auto&& visit) {
+    visit("peer", self.peer);
+    visit("known", self.known);
+  }
 };
 
 /// Ends the epoch that the receiver runs, and names the members of the next.

@@ -71,7 +71,7 @@ struct Meter {
 
 TEST(LinkMeter, sends_so_much_and_says_how_fast_it_arrived) {
   Meter test;
-  test.meter.measure(kOther);
+  test.meter.measure(kOther, 0);
   EXPECT_EQ(test.node.links.sent.size(), 4U) << "no more ahead";
   while (test.answers.empty()) test.carry();
   const auto& [peer, rate, trip_us] = test.answers.at(0);
@@ -85,7 +85,7 @@ TEST(LinkMeter, sends_so_much_and_says_how_fast_it_arrived) {
 TEST(LinkMeter, of_a_link_that_carries_nothing_it_says_so_after_its_time) {
   Meter test;
   const std::uint64_t begun = test.node.loop.now_ms();
-  test.meter.measure(kOther);
+  test.meter.measure(kOther, 0);
   while (test.answers.empty()) test.node.loop.run_once(true);
   EXPECT_EQ(std::get<1>(test.answers.at(0)), 0U);
   EXPECT_GE(test.node.loop.now_ms() - begun, 800U);
@@ -95,7 +95,7 @@ TEST(LinkMeter, of_a_link_that_carries_nothing_it_says_so_after_its_time) {
 TEST(LinkMeter, links_within_a_machine_are_not_measured) {
   Meter test;
   test.node.links.links[kOther].local = true;
-  test.meter.measure(kOther);
+  test.meter.measure(kOther, 0);
   ASSERT_EQ(test.answers.size(), 1U);
   EXPECT_EQ(std::get<1>(test.answers[0]), LinkMeter::kLocalRate);
   EXPECT_TRUE(test.node.links.sent.empty());
@@ -103,10 +103,10 @@ TEST(LinkMeter, links_within_a_machine_are_not_measured) {
 
 TEST(LinkMeter, a_link_that_is_not_there_or_ends_carries_nothing) {
   Meter test;
-  test.meter.measure(PeerId{3});
+  test.meter.measure(PeerId{3}, 0);
   ASSERT_EQ(test.answers.size(), 1U);
   EXPECT_EQ(std::get<1>(test.answers[0]), 0U);
-  test.meter.measure(kOther);
+  test.meter.measure(kOther, 0);
   test.meter.link_gone(PeerId{3});
   EXPECT_EQ(test.answers.size(), 1U) << "another one";
   test.meter.link_gone(kOther);
@@ -117,20 +117,81 @@ TEST(LinkMeter, a_link_that_is_not_there_or_ends_carries_nothing) {
 TEST(LinkMeter, one_after_the_other_and_a_stop_ends_all_without_a_word) {
   Meter test;
   test.node.links.links[PeerId{3}].local = true;
-  test.meter.measure(kOther);
-  test.meter.measure(PeerId{3});
-  test.meter.measure(PeerId{4});
+  test.meter.measure(kOther, 0);
+  test.meter.measure(PeerId{3}, 0);
+  test.meter.measure(PeerId{4}, 0);
   EXPECT_TRUE(test.answers.empty());
   while (test.answers.size() < 3) test.carry();
   EXPECT_EQ(std::get<0>(test.answers[1]), PeerId{3});
   EXPECT_EQ(std::get<0>(test.answers[2]), PeerId{4});
-  test.meter.measure(kOther);
-  for (int i = 0; i < 20; ++i) test.meter.measure(PeerId{3});
+  test.meter.measure(kOther, 0);
+  for (int i = 0; i < 20; ++i) test.meter.measure(PeerId{3}, 0);
   EXPECT_EQ(test.answers.size(), 7U) << "16 wait, no more";
   test.meter.stop();
   EXPECT_EQ(test.answers.size(), 7U);
   EXPECT_TRUE(test.node.links.sent.empty());
   EXPECT_TRUE(test.node.context.owners.empty());
+}
+
+/// Operations send so many bytes in each 10 ms, until the answer.
+void answer_beside(Meter& test, std::uint64_t bytes) {
+  std::uint64_t looked_ms = test.node.loop.now_ms();
+  while (test.answers.empty()) {
+    test.carry();
+    for (; looked_ms + 10 <= test.node.loop.now_ms(); looked_ms += 10) {
+      test.node.links.links[kOther].bytes_arrived += bytes;
+    }
+  }
+}
+
+constexpr std::uint64_t kKnown = 10'000'000;  // bytes a second
+
+TEST(LinkMeter, where_operations_show_what_is_known_nothing_is_sent) {
+  Meter test;
+  const std::uint64_t begun = test.node.loop.now_ms();
+  test.meter.measure(kOther, kKnown);
+  EXPECT_TRUE(test.node.links.sent.empty());
+  answer_beside(test, kKnown / 100 * 9 / 10);
+  EXPECT_EQ(test.answers.at(0), std::tuple(kOther, kKnown, std::uint64_t{3000}));
+  EXPECT_EQ(test.segments, 0U);
+  EXPECT_GE(test.node.loop.now_ms() - begun, 1600U);
+  EXPECT_TRUE(test.node.context.owners.empty());
+}
+
+TEST(LinkMeter, where_operations_show_more_that_is_the_answer) {
+  Meter test;
+  test.meter.measure(kOther, kKnown);
+  answer_beside(test, kKnown / 100 * 3);
+  EXPECT_NEAR(static_cast<double>(std::get<1>(test.answers.at(0))), 3.0 * kKnown, 0.5 * kKnown);
+  EXPECT_EQ(test.segments, 0U);
+}
+
+TEST(LinkMeter, where_operations_show_less_it_sends_after_all) {
+  Meter test;
+  test.meter.measure(kOther, kKnown);
+  answer_beside(test, kKnown / 100 / 2);
+  EXPECT_EQ(test.segments, 64U);
+  EXPECT_GT(std::get<1>(test.answers.at(0)), 64U << 20);
+}
+
+TEST(LinkMeter, a_link_that_ends_while_operations_are_watched_carries_nothing) {
+  Meter test;
+  test.meter.measure(kOther, kKnown);
+  test.node.links.links.erase(kOther);
+  test.meter.link_gone(kOther);
+  EXPECT_EQ(test.answers.at(0), std::tuple(kOther, std::uint64_t{0}, std::uint64_t{3000}));
+  EXPECT_TRUE(test.node.context.owners.empty());
+}
+
+TEST(LinkMeter, no_number_of_a_lying_master_overflows) {
+  Meter test;
+  test.meter.measure(kOther, ~std::uint64_t{0});
+  answer_beside(test, 0);
+  EXPECT_EQ(test.segments, 64U);
+  test.answers.clear();
+  test.meter.measure(kOther, 1);
+  answer_beside(test, 0);
+  EXPECT_EQ(std::get<1>(test.answers.at(0)), 1U) << "four fifths of it are nothing";
 }
 
 TEST(LinkMeter, what_is_sent_to_measure_is_dropped_by_the_other_end) {

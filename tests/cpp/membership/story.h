@@ -115,7 +115,10 @@ inline std::string line(const Try& m) {
   for (const Handle& handle : m.open) out += " " + text(handle.peer);
   return out + (m.drop.empty() ? "" : " no more " + text(m.drop));
 }
-inline std::string line(const Measure& m) { return "measure " + text(m.peer); }
+inline std::string line(const Measure& m) {
+  const std::string known = m.known > 0 ? ", known " + std::to_string(m.known) : "";
+  return "measure " + text(m.peer) + known;
+}
 inline std::string line(const Propose& m) {
   return "propose " + to_string(m.epoch.id) + " " + text(m.epoch.members) +
          (m.epoch.boundary ? " boundary" : "") + (m.sync ? " state " + text(m.sync->root) : "") +

@@ -26,7 +26,7 @@ using RateOf = std::function<std::uint64_t(PeerId from, PeerId to)>;
 void measure(Topology& topology, const RateOf& rate, std::uint64_t& now_s, std::uint64_t seconds,
              std::uint64_t trip_us = 1000) {
   for (const std::uint64_t end = now_s + seconds; now_s < end; ++now_s) {
-    for (const auto& [from, to] : topology.next(now_s)) {
+    for (const auto& [from, to, known] : topology.next(now_s)) {
       topology.measured(from, to, rate(from, to), trip_us, now_s);
     }
   }
@@ -49,12 +49,12 @@ TEST(Topology, no_member_measures_two_links_at_a_time_and_all_are_measured) {
       std::set<PeerId> busy;
       const auto asked = topology.next(now_s);
       if (!topology.lacks()) break;
-      for (const auto& [from, to] : asked) {
+      for (const auto& [from, to, known] : asked) {
         EXPECT_TRUE(busy.insert(from).second);
         EXPECT_TRUE(busy.insert(to).second);
         EXPECT_TRUE(seen.insert({from, to}).second) << "twice";
       }
-      for (const auto& [from, to] : asked) topology.measured(from, to, 1000, 0, now_s);
+      for (const auto& [from, to, known] : asked) topology.measured(from, to, 1000, 0, now_s);
     }
     EXPECT_EQ(seen.size(), size * (size - 1));
     EXPECT_LE(now_s, 3 * size + 3);
@@ -161,14 +161,14 @@ TEST(Topology, links_that_were_measured_at_once_over_one_line_are_measured_alone
     std::uint64_t votes = 0;
     for (std::uint64_t s = 0; s < kHour; ++s) {
       const auto asked = far.topology.next(++far.now_s);
-      const auto crosses = [](const Topology::Pair& pair) {
-        return pair.first.value % 2 != pair.second.value % 2;
+      const auto crosses = [](const Topology::Question& q) {
+        return q.from.value % 2 != q.to.value % 2;
       };
       const auto share = static_cast<std::uint64_t>(
           std::max<std::ptrdiff_t>(1, std::count_if(asked.begin(), asked.end(), crosses)));
-      for (const auto& pair : asked) {
-        far.topology.measured(pair.first, pair.second, crosses(pair) ? kLan / 10 / share : kLan,
-                              80'000, far.now_s);
+      for (const auto& q : asked) {
+        far.topology.measured(q.from, q.to, crosses(q) ? kLan / 10 / share : kLan, 80'000,
+                              far.now_s);
       }
       if (!far.topology.wants_vote()) continue;
       ++votes;
@@ -192,7 +192,9 @@ TEST(Topology, the_slowest_links_are_measured_beside_no_other_one_of_the_group) 
       far.topology.measured(pair.first, pair.second, kLan / shared.size(), 80'000, far.now_s);
       under_way.erase(pair);
     }
-    for (const auto& pair : far.topology.next(far.now_s)) under_way[pair] = far.now_s;
+    for (const auto& [from, to, known] : far.topology.next(far.now_s)) {
+      under_way[{from, to}] = far.now_s;
+    }
     if (!far.topology.wants_vote()) continue;
     ++votes;
     under_way.clear();
@@ -200,6 +202,56 @@ TEST(Topology, the_slowest_links_are_measured_beside_no_other_one_of_the_group) 
   }
   EXPECT_EQ(votes, 1U);
   EXPECT_EQ(far.told, kLanMbit);
+}
+
+TEST(Topology, links_that_are_measured_again_are_so_beside_operations_and_every_eighth_time_alone) {
+  const std::vector<PeerId> members = peers({1, 2, 3, 4});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t now_s = 0;
+  std::map<Topology::Pair, std::vector<std::uint64_t>> known_of;
+  for (; now_s < 8 * kHour; ++now_s) {
+    for (const auto& [from, to, known] : topology.next(now_s)) {
+      known_of[{from, to}].push_back(known);
+      topology.measured(from, to, kLan, 0, now_s);
+    }
+  }
+  ASSERT_EQ(known_of.size(), 12U);
+  for (const auto& [pair, known] : known_of) {
+    ASSERT_GT(known.size(), 17U);
+    for (std::size_t i = 0; i < known.size(); ++i) EXPECT_EQ(known[i], i % 8 == 0 ? 0 : kLan) << i;
+  }
+}
+
+TEST(Topology, of_a_link_that_failed_and_before_a_vote_nothing_is_known) {
+  std::vector<PeerId> members = peers({1, 2, 3, 4, 5, 6});
+  Topology topology;
+  topology.begin({{0, members}}, {}, 0);
+  std::uint64_t now_s = 0;
+  measure(topology, [](PeerId, PeerId) { return kLan; }, now_s, 30);
+  std::optional<Topology::Pair> failed;
+  for (; now_s < 300; ++now_s) {
+    for (const auto& [from, to, known] : topology.next(now_s)) {
+      if (failed && *failed == Topology::Pair{from, to}) {
+        EXPECT_EQ(known, 0U);
+        now_s = 300;
+      }
+      const bool fails = !failed && known > 0;
+      if (fails) failed = {from, to};
+      topology.measured(from, to, fails ? 0 : kLan, 0, now_s);
+    }
+  }
+  EXPECT_TRUE(failed);
+  for (; !topology.wants_vote() && now_s < 2 * kHour; ++now_s) {
+    std::vector<Topology::Question> asked = topology.next(now_s);
+    // More than one at a time: links in which two rings differ.
+    const bool confirms = asked.size() > 1;
+    for (const auto& [from, to, known] : asked) {
+      EXPECT_TRUE(!confirms || known == 0);
+      topology.measured(from, to, oceans(from, to), 0, now_s);
+    }
+  }
+  EXPECT_TRUE(topology.wants_vote());
 }
 
 TEST(Topology, a_link_that_fails_once_is_no_slow_one) {
@@ -297,7 +349,7 @@ TEST(Topology, of_links_as_fast_as_each_other_the_shorter_ones_are_taken) {
   topology.begin({{0, members}}, {}, 0);
   std::uint64_t now_s = 0;
   for (; now_s < 40; ++now_s) {
-    for (const auto& [from, to] : topology.next(now_s)) {
+    for (const auto& [from, to, known] : topology.next(now_s)) {
       const bool near = from.value % 2 == to.value % 2;
       topology.measured(from, to, kLan, near ? 500 : 80'000, now_s);
     }
@@ -405,7 +457,7 @@ TEST(Topology, one_answer_that_is_lost_changes_nothing_and_the_link_is_measured_
   std::uint64_t lost_s = 0;
   bool again = false;
   for (; now_s < 400 && !again; ++now_s) {
-    for (const auto& [from, to] : topology.next(now_s)) {
+    for (const auto& [from, to, known] : topology.next(now_s)) {
       again = again || (lost && *lost == Topology::Pair{from, to});
       if (!lost && from == PeerId{1} && to == PeerId{2}) {
         lost = {from, to};
@@ -427,7 +479,7 @@ TEST(Topology, a_member_that_measures_nothing_holds_up_nobody_and_rings_are_stil
   std::uint64_t asked_of_6 = 0;
   std::uint64_t now_s = 0;
   for (; now_s < 1200; ++now_s) {
-    for (const auto& [from, to] : topology.next(now_s)) {
+    for (const auto& [from, to, known] : topology.next(now_s)) {
       if (from == PeerId{6}) ++asked_of_6;
       topology.measured(from, to, from == PeerId{6} ? 0 : oceans(from, to), 0, now_s);
     }
@@ -446,7 +498,7 @@ TEST(Topology, a_member_that_does_not_answer_is_waited_for_20_s_at_a_time) {
   topology.begin({{0, members}}, {}, 0);
   std::uint64_t now_s = 0;
   for (; now_s < 120; ++now_s) {
-    for (const auto& [from, to] : topology.next(now_s)) {
+    for (const auto& [from, to, known] : topology.next(now_s)) {
       if (from != PeerId{1}) topology.measured(from, to, kLan, 0, now_s);
     }
   }
@@ -460,7 +512,7 @@ TEST(Topology, what_is_known_of_a_part_is_used_where_an_epoch_begins_anyway) {
   topology.begin({{0, members}}, {}, 0);
   std::uint64_t now_s = 0;
   for (; now_s < 65; ++now_s) {
-    for (const auto& [from, to] : topology.next(now_s)) {
+    for (const auto& [from, to, known] : topology.next(now_s)) {
       const bool silent = from == PeerId{7} || to == PeerId{7};
       if (!silent) topology.measured(from, to, oceans(from, to), 0, now_s);
     }
@@ -489,7 +541,7 @@ TEST(Topology, relayed_pairs_are_not_measured_and_not_neighbours) {
   std::uint64_t now_s = 0;
   bool asked = false;
   for (; now_s < 30; ++now_s) {
-    for (const auto& [from, to] : topology.next(now_s)) {
+    for (const auto& [from, to, known] : topology.next(now_s)) {
       asked = asked || (from.value + to.value == 3);
       topology.measured(from, to, kLan, 0, now_s);
     }
@@ -515,9 +567,9 @@ TEST(Topology, newcomers_stand_at_the_end_of_the_ring_and_who_is_lost_leaves_it)
   topology.begin({{0, expected}}, {}, now_s);
   std::set<Topology::Pair> asked;
   for (; topology.lacks(); ++now_s) {
-    for (const auto& pair : topology.next(now_s)) {
-      if (topology.lacks()) asked.insert(pair);
-      topology.measured(pair.first, pair.second, kLan, 0, now_s);
+    for (const auto& [from, to, known] : topology.next(now_s)) {
+      if (topology.lacks()) asked.insert({from, to});
+      topology.measured(from, to, kLan, 0, now_s);
     }
   }
   EXPECT_EQ(asked.size(), 10U) << "to and from the newcomer: the others are known";
