@@ -18,8 +18,9 @@
 // A round has as many chunks as the largest site has ranks; of more than two sites as many as there
 // are sites, if that is more. Of `under_way` chunks, with a scratch memory of twice as many, so
 // many rounds as fit are under way at once, but at least one; where a round needs more memory,
-// chunks are smaller instead. So memory is bounded, and so are the values that the start or one
-// arrival gives to code. Channels of chunk c: 4 c for contributions, 4 c + 1 for sums of sites on
+// chunks are smaller instead. So memory is bounded. A rank codes kCodedAhead chunks of its own
+// values, one round at least, before the kernel has taken its contributions: so lines are
+// never idle because a rank computes. Channels of chunk c: 4 c for contributions, 4 c + 1 for sums of sites on
 // the way to where they are added, 4 c + 2 for the sum of all, 4 c + 3 for what ranks make their
 // results of (of two sites 4 c + 2 and 4 c + 3). What is sent depends on receives of smaller
 // channels only. Steps: 2 for each chunk (two sites: 2 near, 1 far; more: 2 near, 2 far). With Q
@@ -42,6 +43,7 @@ constexpr std::uint64_t kValueBytes = sizeof(float);
 static_assert(kQuantisedChunkValues * kValueBytes <= kSegmentBytesMax);
 static_assert(kQuantisedChunkValues % kQuantisedBlock == 0);
 
+constexpr std::uint64_t kCodedAhead = 16;
 constexpr std::uint64_t kEvenRounds = 4;      // of sites of different sizes: so owners do alike
 constexpr std::uint64_t kEvenBlocksMin = 16;  // if chunks are no smaller then
 
@@ -69,11 +71,13 @@ class Quantised {
     window_ = std::clamp<std::uint64_t>(window_, 1, rounds);
     slot_bytes_ = quantised_bytes(std::min(chunk_, values_), args.quantisation);
     users_.resize(window_ * slots_);
+    leaving_.resize(std::max<std::uint64_t>(kCodedAhead / round_, 1));
   }
 
   Schedule build() {
     for (std::uint64_t begin = 0; begin < chunks_; begin += round_) {
       next_slot_ = begin / round_ % window_ * slots_;
+      left_ = std::exchange(leaving_[begin / round_ % leaving_.size()], {});
       std::vector<Chunk> round;
       for (std::uint64_t i = begin; i < std::min(begin + round_, chunks_); ++i) {
         round.push_back(chunk(i));
@@ -95,6 +99,7 @@ class Quantised {
 
  private:
   using Steps = std::vector<std::uint32_t>;
+  using Sent = std::vector<std::pair<std::uint32_t, std::uint32_t>>;  // to this rank, by this step
 
   /// Codes in scratch memory, and the step after which they are there.
   struct Codes {
@@ -171,8 +176,12 @@ class Quantised {
   }
 
   Codes code_input(const Chunk& c) {
-    return {c.own, builder_.code(StepKind::quantise, in(c), codes(c, c.own),
-                                 std::exchange(users_[c.own], {}))};
+    Steps before = std::exchange(users_[c.own], {});
+    for (const auto& [owner, sent] : left_) {
+      if (c.owner == args_.rank || c.owner == owner) before.push_back(sent);
+    }
+    return {c.own,
+            builder_.code(StepKind::quantise, in(c), codes(c, c.own), std::move(before))};
   }
   /// The output becomes the sum of all; `last`: their last one, so an average is divided. Returns
   /// the step that makes it.
@@ -198,7 +207,8 @@ class Quantised {
   void contribute(Chunk& c) {
     const Codes own = code_input(c);
     c.read = own.ready;
-    send(c.owner, channel(c, 0), c, own);
+    const std::uint32_t sent = send(c.owner, channel(c, 0), c, own);
+    leaving_[c.number / round_ % leaving_.size()].emplace_back(c.owner, sent);
   }
 
   void collect(Chunk& c) {
@@ -279,6 +289,8 @@ class Quantised {
   std::uint64_t window_ = 1;  // rounds under way at once
   std::uint64_t slot_bytes_ = 0;
   std::uint64_t next_slot_ = 0;  // of this round
+  std::vector<Sent> leaving_;    // contributions of the last rounds
+  Sent left_;                    // of the round before these
   std::vector<Steps> users_;     // by slot: the steps after which it may be written again
 };
 
