@@ -50,7 +50,8 @@ inline constexpr std::size_t kSliceBytes = 64U << 10;        // of a segment ove
 // Segments of one link of which some slices have arrived: as many as slow lanes can hold up.
 inline constexpr std::size_t kSlicedSegmentsMax = 16384;
 // The area of a process, which the other processes of its machine read: in slots of one segment
-// each. Pages are taken as slots are. An all-reduce has so many segments of each part under way.
+// each. Pages are taken as slots are. An all-reduce has so many segments of each part
+// under way, and so many slots for them; other operations have twice as many slots.
 inline constexpr std::size_t kAreaSlotBytes = 128U << 10;
 inline constexpr std::uint32_t kAreaSlots = 128;
 inline constexpr std::uint32_t kAreaDepth = 3;

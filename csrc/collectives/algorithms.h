@@ -21,6 +21,11 @@ namespace pccl {
 /// In segments of so many bytes, which fit into a slot.
 [[nodiscard]] Schedule area_all_reduce(const CollectiveArgs& args,
                                        std::uint64_t segment_bytes = kAreaSlotBytes);
+/// The same; of parts of one size.
+[[nodiscard]] Schedule area_all_gather(const CollectiveArgs& args,
+                                       std::uint64_t segment_bytes = kAreaSlotBytes);
+[[nodiscard]] Schedule area_reduce_scatter(const CollectiveArgs& args,
+                                           std::uint64_t segment_bytes = kAreaSlotBytes);
 /// Needs `lines.sites`.
 [[nodiscard]] Schedule two_level_all_reduce(const CollectiveArgs& args);
 [[nodiscard]] Schedule two_level_all_gather(const CollectiveArgs& args);

@@ -17,6 +17,7 @@
 // Steps: 2. Published: S (n - 1) / n + S / n. Memory moved, in units of S / n: 2 (n - 1) to
 // publish, n + 1 to add, 2 to keep, 2 (n - 1) to take the sums, where a ring moves about 9 (n - 1).
 #include "collectives/algorithms.h"
+#include "collectives/areas.h"
 #include "collectives/builder.h"
 
 namespace pccl {
@@ -72,16 +73,8 @@ Schedule area_all_reduce(const CollectiveArgs& args, std::uint64_t segment_bytes
     b.lag(published[d].copied, last.back(), kAreaDepth);
   }
 
-  const Range nothing = scratch(0, 0);
-  const auto turn = static_cast<std::uint32_t>(2 * divide_up(part(0).bytes, segment_bytes) + 1);
-  for (std::uint32_t d = 1; d < n; ++d) {
-    b.send(before(args.rank, d, n), 2, nothing, Order{last});
-    b.set_turn(b.recv(around(args.rank, d, n), 2, nothing), turn);
-  }
-  Schedule schedule = b.take();
-  schedule.area_rows = n;
-  schedule.segment_bytes = segment_bytes;
-  return schedule;
+  tell_all_read(b, args, 2, last, 2 * divide_up(part(0).bytes, segment_bytes) + 1);
+  return in_areas(b.take(), n, kAreaDepth, segment_bytes);
 }
 
 }  // namespace pccl

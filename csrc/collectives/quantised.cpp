@@ -20,13 +20,13 @@
 // many rounds as fit are under way at once, but at least one; where a round needs more memory,
 // chunks are smaller instead. So memory is bounded. A rank codes kCodedAhead chunks of its own
 // values, one round at least, before the kernel has taken its contributions: so lines are
-// never idle because a rank computes. Channels of chunk c: 4 c for contributions, 4 c + 1 for sums of sites on
-// the way to where they are added, 4 c + 2 for the sum of all, 4 c + 3 for what ranks make their
-// results of (of two sites 4 c + 2 and 4 c + 3). What is sent depends on receives of smaller
-// channels only. Steps: 2 for each chunk (two sites: 2 near, 1 far; more: 2 near, 2 far). With Q
-// the bytes of the codes of all values and m ranks at each site a rank sends 2 Q (n - 1) / n; at
-// two sites 3 Q (m - 1) / m near and Q / m far, at more 2 Q (m - 1) / m near and 2 Q (k - 1) / (k
-// m) far.
+// never idle because a rank computes. Channels of chunk c: 4 c for contributions, 4 c + 1 for sums
+// of sites on the way to where they are added, 4 c + 2 for the sum of all, 4 c + 3 for what ranks
+// make their results of (of two sites 4 c + 2 and 4 c + 3). What is sent depends on receives of
+// smaller channels only. Steps: 2 for each chunk (two sites: 2 near, 1 far; more: 2 near, 2 far).
+// With Q the bytes of the codes of all values and m ranks at each site a rank sends 2 Q (n - 1) /
+// n; at two sites 3 Q (m - 1) / m near and Q / m far, at more 2 Q (m - 1) / m near and 2 Q (k - 1)
+// / (k m) far.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -180,8 +180,7 @@ class Quantised {
     for (const auto& [owner, sent] : left_) {
       if (c.owner == args_.rank || c.owner == owner) before.push_back(sent);
     }
-    return {c.own,
-            builder_.code(StepKind::quantise, in(c), codes(c, c.own), std::move(before))};
+    return {c.own, builder_.code(StepKind::quantise, in(c), codes(c, c.own), std::move(before))};
   }
   /// The output becomes the sum of all; `last`: their last one, so an average is divided. Returns
   /// the step that makes it.

@@ -34,8 +34,8 @@ namespace pccl {
 enum class Space : std::uint8_t { input, output, scratch, area };
 
 /// Bytes [offset, offset + bytes) of a buffer: the index-th of the inputs or outputs, or the
-/// scratch. A range in the area begins at offset 0 of row `index`, which has kAreaDepth slots.
-/// Segment i lies in slot i mod kAreaDepth, so the range may be longer than the row.
+/// scratch. A range in the area begins at offset 0 of row `index`, which has `area_depth` slots.
+/// Segment i lies in slot i mod area_depth, so the range may be longer than the row.
 struct Range {
   Space space = Space::input;
   std::uint32_t index = 0;
@@ -101,7 +101,8 @@ struct Step {
 struct Schedule {
   std::vector<Step> steps;
   std::uint64_t scratch_bytes = 0;
-  std::uint32_t area_rows = 0;  // of kAreaDepth slots each
+  std::uint32_t area_rows = 0;
+  std::uint32_t area_depth = 0;  // slots of a row
   /// Of each segment of a step but the last one; the same at all ranks.
   std::uint64_t segment_bytes = kSegmentBytesMax;
 };

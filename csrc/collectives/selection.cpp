@@ -148,13 +148,15 @@ Schedule in_segments(std::uint64_t part_bytes, const CollectiveArgs& args, Sched
   return schedule;
 }
 
+bool are_equal(const std::vector<std::uint64_t>& parts) {
+  return std::adjacent_find(parts.begin(), parts.end(), std::not_equal_to<>()) == parts.end();
+}
+
 /// `parts`: bytes by rank. Where they differ, segments are as large as they can be: ranks that
 /// disagree about a size find out by the first one, which is the whole part if that is small.
 Schedule in_segments(const std::vector<std::uint64_t>& parts, const CollectiveArgs& args,
                      Schedule schedule) {
-  const bool equal =
-      std::adjacent_find(parts.begin(), parts.end(), std::not_equal_to<>()) == parts.end();
-  return equal ? in_segments(parts[0], args, std::move(schedule)) : schedule;
+  return are_equal(parts) ? in_segments(parts[0], args, std::move(schedule)) : schedule;
 }
 
 Schedule all_reduce(const CollectiveArgs& args) {
@@ -207,6 +209,7 @@ Schedule build_schedule(const CollectiveArgs& args) {
       if (two_levels(args.output_bytes, args)) {
         return in_segments(args.output_bytes, args, two_level_all_gather(args));
       }
+      if (through_areas(bytes, args) && are_equal(args.output_bytes)) return area_all_gather(args);
       return in_segments(args.output_bytes, args,
                          direct(bytes, args) ? direct_all_gather(args) : ring_all_gather(args));
     }
@@ -215,6 +218,9 @@ Schedule build_schedule(const CollectiveArgs& args) {
       if (bytes == 0) return {};
       if (two_levels(args.input_bytes, args)) {
         if (auto schedule = two_level_reduce_scatter(args)) return *std::move(schedule);
+      }
+      if (through_areas(bytes, args) && are_equal(args.input_bytes)) {
+        return area_reduce_scatter(args);
       }
       return in_segments(
           args.input_bytes, args,

@@ -46,7 +46,7 @@ void Operation::start(OperationPort& port, std::vector<std::uint32_t> contributo
   bytes_received_ = 0;
   schedule_ = build_schedule(arguments());
   if (schedule_.scratch_bytes > 0) scratch_ = pool_.take(schedule_.scratch_bytes);
-  if (const std::uint32_t slots = schedule_.area_rows * kAreaDepth; slots > 0) {
+  if (const std::uint32_t slots = schedule_.area_rows * schedule_.area_depth; slots > 0) {
     area_ = port.take_area(slots);
     if (!area_) no_area_ = pool_.take(std::size_t{slots} * kAreaSlotBytes);
   }
@@ -147,7 +147,7 @@ std::byte* Operation::memory(const Range& range) const {
     case Space::scratch:
       return scratch_.data() + range.offset;
     case Space::area: {
-      const std::uint64_t slot = std::uint64_t{range.index} * kAreaDepth;
+      const std::uint64_t slot = std::uint64_t{range.index} * schedule_.area_depth;
       return (area_ ? area_->data() : no_area_.data()) + slot * kAreaSlotBytes;
     }
   }
@@ -158,7 +158,8 @@ std::byte* Operation::memory(const Range& range) const {
 std::byte* Operation::at(const Range& range, std::uint64_t offset) const {
   if (range.space != Space::area) return memory(range) + offset;
   const std::uint64_t whole = schedule_.segment_bytes;
-  return memory(range) + offset / whole % kAreaDepth * kAreaSlotBytes + offset % whole;
+  const std::uint64_t slot = offset / whole % schedule_.area_depth;
+  return memory(range) + slot * kAreaSlotBytes + offset % whole;
 }
 
 std::uint64_t Operation::length(const Step& step) const {

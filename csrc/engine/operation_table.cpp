@@ -9,8 +9,16 @@ constexpr std::size_t kThroughAreasMax = 2;
 
 /// So large that it may go through areas, where three or more ranks of one machine call it.
 bool is_large(const Operation& op) {
-  return op.request().descriptor.kind == OpKind::all_reduce &&
-         op.output_bytes() >= 3 * kAreaBytesMinPerRank;
+  constexpr std::uint64_t kLeast = 3 * kAreaBytesMinPerRank;
+  switch (op.request().descriptor.kind) {
+    case OpKind::all_reduce:
+    case OpKind::all_gather:
+      return op.output_bytes() >= kLeast;
+    case OpKind::reduce_scatter:
+      return total_bytes(op.request().inputs) >= kLeast;
+    default:
+      return false;
+  }
 }
 
 }  // namespace

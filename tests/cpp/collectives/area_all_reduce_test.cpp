@@ -1,3 +1,4 @@
+#include "area_waits.h"
 #include "collectives/algorithms.h"
 #include "runner.h"
 
@@ -10,17 +11,6 @@ Schedule in_small_segments(const CollectiveArgs& args) {
 
 /// Parts of many more segments than are under way.
 Case large() { return {.kind = OpKind::all_reduce, .size = 4, .counts = {400}}; }
-
-Error check(const Case& c, const std::function<void(Schedule&)>& spoil) {
-  std::vector<CollectiveArgs> args;
-  std::vector<Schedule> schedules;
-  for (std::uint32_t r = 0; r < c.size; ++r) {
-    args.push_back(args_of(c, r));
-    schedules.push_back(in_small_segments(args.back()));
-    spoil(schedules.back());
-  }
-  return check_schedules(schedules, args, c.in_place);
-}
 
 TEST(AreaAllReduce, AddsInEveryInterleaving) {
   run_all({.kind = OpKind::all_reduce}, in_small_segments);
@@ -53,31 +43,11 @@ TEST(AreaAllReduce, HoldsAsManySlotsAsAreUnderWayWhateverTheSize) {
 }
 
 TEST(AreaAllReduce, EveryWaitForAFreeSlotIsNeeded) {
-  EXPECT_FALSE(check(large(), [](Schedule&) {}).failed());
-  const std::vector<Step> steps = in_small_segments(args_of(large(), 0)).steps;
-  std::size_t waits = 0;
-  for (std::size_t s = 0; s < steps.size(); ++s) {
-    const std::vector<Behind>& behind = steps[s].behind;
-    for (std::size_t i = 0; i < behind.size(); ++i) {
-      if (behind[i].segments == 0) continue;  // what add_borrowed adds
-      ++waits;
-      const Error error = check(large(), [&](Schedule& schedule) {
-        auto& spoilt = schedule.steps[s].behind;
-        spoilt.erase(spoilt.begin() + static_cast<std::ptrdiff_t>(i));
-      });
-      const bool sent = steps[behind[i].step].kind == StepKind::send;
-      // Of a send the matching receive tells as well, since the other rank goes on by it.
-      EXPECT_TRUE(sent || error.failed()) << "step " << s << " behind " << behind[i].step;
-    }
-  }
-  EXPECT_EQ(waits, 3 * 2U + 4U);
+  expect_every_wait_is_needed(large(), in_small_segments, 3 * 2 + 4);
 }
 
 TEST(AreaAllReduce, ARankThatDoesNotWaitForTheLastReadersIsSeen) {
-  const Error error = check(large(), [](Schedule& schedule) {
-    std::erase_if(schedule.steps, [](const Step& step) { return step.channel == 2; });
-  });
-  EXPECT_NE(error.text.find("before its area has been read"), std::string::npos) << error.text;
+  expect_the_last_readers_are_waited_for(large(), in_small_segments, 2);
 }
 
 }  // namespace

@@ -51,7 +51,8 @@ Schedule unrolled(const Schedule& schedule) {
       const std::uint64_t before = i * schedule.segment_bytes;
       if (range->bytes > 0) range->bytes = std::min(schedule.segment_bytes, range->bytes - before);
       if (range->space == Space::area) {
-        range->index = static_cast<std::uint32_t>(range->index * kAreaDepth + i % kAreaDepth);
+        range->index = static_cast<std::uint32_t>(range->index * schedule.area_depth +
+                                                  i % schedule.area_depth);
       } else {
         range->offset += before;
       }
@@ -142,7 +143,7 @@ class Checker {
       case Space::scratch:
         return range.index == 0 && fits(schedules_[rank].scratch_bytes);
       case Space::area:
-        return range.index < schedules_[rank].area_rows * kAreaDepth &&
+        return range.index < schedules_[rank].area_rows * schedules_[rank].area_depth &&
                fits(schedules_[rank].segment_bytes);
     }
     return false;

@@ -63,8 +63,8 @@ class Memory {
     }
     return scratch_.data() + range.offset / 8;
   }
-  [[nodiscard]] Element* slot(std::uint32_t row, std::size_t segment, std::size_t elements) {
-    Numbers& slot = area_[{row, segment % kAreaDepth}];
+  [[nodiscard]] Element* slot(std::uint32_t row, std::size_t place, std::size_t elements) {
+    Numbers& slot = area_[{row, place}];
     if (slot.empty()) slot.assign(elements, kPoison);
     return slot.data();
   }
@@ -215,8 +215,8 @@ class Runner {
     const std::uint64_t offset = segment * segment_bytes_;
     const std::size_t count = std::min(segment_bytes_, bytes_of(step) - offset) / 8;
     const auto place = [&](Range range) {
-      return range.space == Space::area ? memory_[r].slot(range.index, segment, segment_bytes_ / 8)
-                                        : memory_[r].at(range) + offset / 8;
+      if (range.space != Space::area) return memory_[r].at(range) + offset / 8;
+      return memory_[r].slot(range.index, segment % schedules_[r].area_depth, segment_bytes_ / 8);
     };
     const auto reduce = [&](const Element* other) {
       Element* to = place(step.to);

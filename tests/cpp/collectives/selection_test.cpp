@@ -121,7 +121,7 @@ TEST(Selection, AllReduceOfTheMiddleTakesTwoSteps) {
   }
 }
 
-TEST(Selection, LargeAllReducesOfThreeRanksOfAMachineAndMoreGoThroughAreas) {
+TEST(Selection, LargeOperationsOfThreeRanksOfAMachineAndMoreGoThroughAreas) {
   const auto areas = [](const Case& c) {
     const std::uint32_t rows = build_schedule(args_of(c, 0)).area_rows;
     for (std::uint32_t rank = 1; rank < c.size; ++rank) {
@@ -140,6 +140,18 @@ TEST(Selection, LargeAllReducesOfThreeRanksOfAMachineAndMoreGoThroughAreas) {
     Case elsewhere = c;
     elsewhere.lines = {};
     EXPECT_FALSE(areas(elsewhere)) << size;
+    for (const OpKind kind : {OpKind::all_gather, OpKind::reduce_scatter}) {
+      Case parts{.kind = kind, .size = size, .counts = {least / size}, .lines = local};
+      EXPECT_EQ(areas(parts), size > 2 && size <= kAreaRanksMax) << size;
+      parts.counts.assign(size, least / size);
+      parts.counts.back() += 1;
+      EXPECT_FALSE(areas(parts)) << size << ", parts that differ";
+      parts.counts = {least / size - 1};
+      EXPECT_FALSE(areas(parts)) << size;
+      parts.counts = {least / size};
+      parts.lines = {};
+      EXPECT_FALSE(areas(parts)) << size;
+    }
   }
 }
 
@@ -315,14 +327,17 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
   }
   for (const std::uint32_t size : {2U, 3U, 4U, 16U, 17U}) {
     for (const std::uint64_t mib : {4, 6, 8, 32, 64}) {
-      digest.add_sends({.kind = OpKind::all_reduce,
-                        .size = size,
-                        .counts = {mib << 17},
-                        .lines = {.local = true}});
+      for (const OpKind kind : {OpKind::all_reduce, OpKind::all_gather, OpKind::reduce_scatter}) {
+        const bool parts = kind != OpKind::all_reduce;
+        digest.add_sends({.kind = kind,
+                          .size = size,
+                          .counts = {(mib << 17) / (parts ? size : 1)},
+                          .lines = {.local = true}});
+      }
     }
   }
   EXPECT_EQ(std::pair(kProtocolVersion, digest.value()),
-            std::pair(11U, std::uint64_t{12246882529210708802ULL}))
+            std::pair(12U, std::uint64_t{16976301869131581318ULL}))
       << "ranks of two builds would choose differently: raise kProtocolVersion (base/protocol.h)";
 }
 

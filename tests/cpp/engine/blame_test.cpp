@@ -190,7 +190,8 @@ constexpr std::uint64_t kSmall = 64;
 constexpr std::uint64_t kParts = 256U << 10;  // one for each rank: too large to be sent directly
 constexpr std::uint64_t kLarge = 5U << 19;    // chains of more pieces than they have slots
 
-constexpr std::uint64_t kAreas = 12U << 20;  // through areas, of up to six ranks
+constexpr std::uint64_t kAreas = 12U << 20;           // through areas, of up to six ranks
+constexpr std::uint64_t kAreaParts = kAreas / 6 + 8;  // one for each rank
 
 const Lines kFar{80'000, 80'000};
 const Lines kLocal{.local = true};
@@ -222,8 +223,10 @@ TEST_P(BlameOf, the_member_whose_data_are_lost_is_blamed_by_the_one_that_misses_
       for (std::uint32_t from = 0; from < size; ++from) {
         for (std::uint32_t to = 0; to < size; ++to) {
           if (from == to) continue;
-          const std::size_t many =
-              what.bytes == kAreas ? 23 : 5;  // beyond what is under way at once
+          const std::size_t many = what.bytes == kAreas ? 23
+                                   : what.bytes == kAreaParts
+                                       ? 9
+                                       : 5;  // beyond what is under way at once
           for (const std::size_t passed : {std::size_t{0}, std::size_t{1}, many}) {
             for (const bool taken : {true, false}) {
               ASSERT_NO_FATAL_FAILURE(check(size, root, {from, to, passed, taken}));
@@ -241,6 +244,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Collective{OpKind::all_reduce, kSmall}, Collective{OpKind::all_reduce, kLarge},
         Collective{OpKind::all_reduce, kAreas, false, kLocal},
+        Collective{OpKind::all_gather, kAreaParts, false, kLocal},
+        Collective{OpKind::reduce_scatter, kAreaParts, false, kLocal},
         Collective{OpKind::reduce, kSmall, true}, Collective{OpKind::reduce, kLarge, true},
         Collective{OpKind::broadcast, kSmall, true}, Collective{OpKind::broadcast, kLarge, true},
         Collective{OpKind::all_gather, kSmall}, Collective{OpKind::all_gather, kParts},

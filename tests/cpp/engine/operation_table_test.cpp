@@ -34,10 +34,10 @@ class Table : public ::testing::Test, public OperationPort {
     return add(OpKind::all_reduce, begin, bytes);
   }
   /// Of so many bytes as go through areas where three ranks are on one machine.
-  Pending& large(std::size_t number) {
+  Pending& large(std::size_t number, OpKind kind = OpKind::all_reduce) {
     constexpr std::size_t kLarge = 3 * kAreaBytesMinPerRank;
     large_.resize(8 * kLarge);
-    return add(OpKind::all_reduce, Buffer{large_.data() + number * kLarge, kLarge});
+    return add(kind, Buffer{large_.data() + number * kLarge, kLarge});
   }
   /// It begins, among three ranks, and hears of no other one.
   void begin(Pending& pending, bool local) {
@@ -78,18 +78,24 @@ TEST_F(Table, what_touches_the_same_memory_runs_in_the_order_of_the_calls) {
   EXPECT_FALSE(table.must_wait(same));
 }
 
-TEST_F(Table, two_large_all_reduces_at_most_go_through_areas_at_once_and_small_ones_pass_them) {
+TEST_F(Table, two_large_operations_at_most_go_through_areas_at_once_and_small_ones_pass_them) {
   Pending& first = large(0);
   Pending& over_a_line = large(1);
   Pending& second = large(2);
   Pending& third = large(3);
   Pending& copied = add(OpKind::broadcast, third.op->request().outputs[0]);
+  Pending& gathers = large(4, OpKind::all_gather);
+  Pending& scatters = large(5, OpKind::reduce_scatter);
+  Pending& broadcasts = large(6, OpKind::broadcast);
   begin(first, /*local=*/true);
   begin(over_a_line, /*local=*/false);
   EXPECT_FALSE(table.must_wait(second));
   begin(second, /*local=*/true);
   EXPECT_TRUE(table.must_wait(third));
   EXPECT_TRUE(table.must_wait(copied)) << "it uses the memory of one that waits";
+  EXPECT_TRUE(table.must_wait(gathers));
+  EXPECT_TRUE(table.must_wait(scatters));
+  EXPECT_FALSE(table.must_wait(broadcasts)) << "these never go through areas";
   EXPECT_FALSE(table.must_wait(sum(0, 10)));
   first.op->stop();
   EXPECT_FALSE(table.must_wait(third));

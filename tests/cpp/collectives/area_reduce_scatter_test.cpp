@@ -1,0 +1,43 @@
+// Reduce-scatter of ranks that read each other's memory.
+#include "area_waits.h"
+#include "collectives/algorithms.h"
+#include "runner.h"
+
+namespace pccl::test {
+namespace {
+
+Schedule scatter_in_small_segments(const CollectiveArgs& args) {
+  return area_reduce_scatter(args, Case{}.segment_bytes);
+}
+
+TEST(AreaReduceScatter, GivesEachRankItsSumInEveryInterleaving) {
+  run_equal_parts({.kind = OpKind::reduce_scatter}, scatter_in_small_segments);
+  run_equal_parts({.kind = OpKind::reduce_scatter, .reduce = ReduceOp::avg},
+                  scatter_in_small_segments);
+}
+
+TEST(AreaReduceScatter, EveryWaitForAFreeSlotIsNeeded) {
+  expect_every_wait_is_needed(many_segments(OpKind::reduce_scatter), scatter_in_small_segments, 3);
+}
+
+TEST(AreaReduceScatter, ARankThatDoesNotWaitForTheLastReadersIsSeen) {
+  expect_the_last_readers_are_waited_for(many_segments(OpKind::reduce_scatter),
+                                         scatter_in_small_segments, 1);
+}
+
+TEST(AreaReduceScatter, ASlotLessIsTooFew) {
+  expect_a_slot_less_is_too_few(many_segments(OpKind::reduce_scatter), scatter_in_small_segments);
+}
+
+TEST(AreaReduceScatter, HoldsAsManySlotsAsAreUnderWayWhateverTheSize) {
+  for (const std::uint64_t count : {std::uint64_t{1000}, std::uint64_t{1} << 32}) {
+    const Schedule schedule = area_reduce_scatter(
+        args_of({.kind = OpKind::reduce_scatter, .size = kAreaRanksMax, .counts = {count}}, 1));
+    EXPECT_EQ(schedule.area_rows, kAreaRanksMax - 1);
+    EXPECT_EQ(schedule.scratch_bytes, 0U);
+    EXPECT_LE(schedule.area_rows * schedule.area_depth, kAreaSlots) << "an area holds one at least";
+  }
+}
+
+}  // namespace
+}  // namespace pccl::test
