@@ -55,9 +55,10 @@ inline constexpr std::size_t kSlicedSegmentsMax = 16384;
 inline constexpr std::size_t kAreaSlotBytes = 128U << 10;
 inline constexpr std::uint32_t kAreaSlots = 128;
 inline constexpr std::uint32_t kAreaDepth = 3;
-// More ranks than that do not go through areas: each of them holds kAreaDepth slots for each rank.
+// More ranks than that do not go through areas: in an all-reduce each of them holds kAreaDepth
+// slots for each rank.
 inline constexpr std::uint32_t kAreaRanksMax = 16;
-// Of an all-reduce that goes through areas, by rank. The parts of a smaller one stay in the caches,
+// Of an operation that goes through areas, by rank. The parts of a smaller one stay in the caches,
 // and take fewer messages in a ring.
 inline constexpr std::size_t kAreaBytesMinPerRank = 2U << 20;
 // A quantised all-reduce codes half a segment of float32 values at a time, and has this many under

@@ -19,14 +19,14 @@
 // are sites, if that is more. Of `under_way` chunks, with a scratch memory of twice as many, so
 // many rounds as fit are under way at once, but at least one; where a round needs more memory,
 // chunks are smaller instead. So memory is bounded. A rank codes kCodedAhead chunks of its own
-// values, one round at least, before the kernel has taken its contributions: so lines are
-// never idle because a rank computes. Channels of chunk c: 4 c for contributions, 4 c + 1 for sums
-// of sites on the way to where they are added, 4 c + 2 for the sum of all, 4 c + 3 for what ranks
-// make their results of (of two sites 4 c + 2 and 4 c + 3). What is sent depends on receives of
-// smaller channels only. Steps: 2 for each chunk (two sites: 2 near, 1 far; more: 2 near, 2 far).
-// With Q the bytes of the codes of all values and m ranks at each site a rank sends 2 Q (n - 1) /
-// n; at two sites 3 Q (m - 1) / m near and Q / m far, at more 2 Q (m - 1) / m near and 2 Q (k - 1)
-// / (k m) far.
+// values, one round at least, before the kernel has taken its contributions, or its sums if it is
+// alone at its site: so lines are never idle because a rank computes. Channels of chunk c: 4 c for
+// contributions, 4 c + 1 for sums of sites on the way to where they are added, 4 c + 2 for the sum
+// of all, 4 c + 3 for what ranks make their results of (of two sites 4 c + 2 and 4 c + 3). What is
+// sent depends on receives of smaller channels only. Steps: 2 for each chunk (two sites: 2 near, 1
+// far; more: 2 near, 2 far). With Q the bytes of the codes of all values and m ranks at each site a
+// rank sends 2 Q (n - 1) / n; at two sites 3 Q (m - 1) / m near and Q / m far, at more 2 Q (m - 1)
+// / m near and 2 Q (k - 1) / (k m) far.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -206,7 +206,11 @@ class Quantised {
   void contribute(Chunk& c) {
     const Codes own = code_input(c);
     c.read = own.ready;
-    const std::uint32_t sent = send(c.owner, channel(c, 0), c, own);
+    leaves(c, send(c.owner, channel(c, 0), c, own));
+  }
+
+  /// By this step the kernel takes what this rank has coded of its own values.
+  void leaves(const Chunk& c, std::uint32_t sent) {
     leaving_[c.number / round_ % leaving_.size()].emplace_back(c.owner, sent);
   }
 
@@ -232,6 +236,7 @@ class Quantised {
       const std::size_t other = 1 - site_.home;
       const std::uint32_t peer = owner(c.number, other);
       sent.push_back(send(peer, channel(c, 1), c, sum));
+      if (site_.size() == 1) leaves(c, sent.back());
       c.results[site_.home] = sum;
       c.results[other] = recv(peer, channel(c, 1), c, c.results[other].slot);
     } else {
@@ -262,7 +267,8 @@ class Quantised {
     const std::size_t adding = adding_site(c.number);
     if (adding != site_.home) {
       const std::uint32_t adder = owner(c.number, adding);
-      send(adder, channel(c, 1), c, sum);
+      const std::uint32_t left = send(adder, channel(c, 1), c, sum);
+      if (site_.size() == 1) leaves(c, left);
       return recv_over(adder, channel(c, 2), c, sum);
     }
     std::vector<Codes> all;

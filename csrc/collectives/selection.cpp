@@ -67,6 +67,11 @@ bool through_areas(std::uint64_t bytes, const CollectiveArgs& args) {
          bytes >= args.size * kAreaBytesMinPerRank;
 }
 
+/// Two operations may go through areas at once.
+bool two_scatters_fit(const CollectiveArgs& args) {
+  return 2 * (args.size - 1) * 2 * kAreaDepth <= kAreaSlots;
+}
+
 /// Of what comes out of order for a direct reduce.
 bool root_keeps_little(const CollectiveArgs& args) {
   return args.input_bytes[0] <= kMeasuredExchangedBytesMax / (args.size - 1);
@@ -209,9 +214,9 @@ Schedule build_schedule(const CollectiveArgs& args) {
       if (two_levels(args.output_bytes, args)) {
         return in_segments(args.output_bytes, args, two_level_all_gather(args));
       }
+      if (direct(bytes, args)) return in_segments(args.output_bytes, args, direct_all_gather(args));
       if (through_areas(bytes, args) && are_equal(args.output_bytes)) return area_all_gather(args);
-      return in_segments(args.output_bytes, args,
-                         direct(bytes, args) ? direct_all_gather(args) : ring_all_gather(args));
+      return in_segments(args.output_bytes, args, ring_all_gather(args));
     }
     case OpKind::reduce_scatter: {
       const std::uint64_t bytes = sum_of(args.input_bytes);
@@ -219,12 +224,13 @@ Schedule build_schedule(const CollectiveArgs& args) {
       if (two_levels(args.input_bytes, args)) {
         if (auto schedule = two_level_reduce_scatter(args)) return *std::move(schedule);
       }
-      if (through_areas(bytes, args) && are_equal(args.input_bytes)) {
+      if (direct(bytes, args)) {
+        return in_segments(args.input_bytes, args, direct_reduce_scatter(args));
+      }
+      if (through_areas(bytes, args) && are_equal(args.input_bytes) && two_scatters_fit(args)) {
         return area_reduce_scatter(args);
       }
-      return in_segments(
-          args.input_bytes, args,
-          direct(bytes, args) ? direct_reduce_scatter(args) : ring_reduce_scatter(args));
+      return in_segments(args.input_bytes, args, ring_reduce_scatter(args));
     }
     case OpKind::gather:
       return direct_gather(args);

@@ -1,21 +1,31 @@
 #include "engine/operation_table.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace pccl {
 namespace {
 
 constexpr std::size_t kThroughAreasMax = 2;
 
-/// So large that it may go through areas, where three or more ranks of one machine call it.
+bool are_equal(const std::vector<Buffer>& parts) {
+  return std::all_of(parts.begin(), parts.end(),
+                     [&](const Buffer& part) { return part.bytes == parts[0].bytes; });
+}
+
+/// Such that it may go through areas, where three or more ranks of one machine call it.
 bool is_large(const Operation& op) {
   constexpr std::uint64_t kLeast = 3 * kAreaBytesMinPerRank;
-  switch (op.request().descriptor.kind) {
+  const OpRequest& request = op.request();
+  const OpDescriptor& d = request.descriptor;
+  switch (d.kind) {
     case OpKind::all_reduce:
+      return d.quantisation == Quantisation::none && op.output_bytes() >= kLeast;
     case OpKind::all_gather:
-      return op.output_bytes() >= kLeast;
+      return op.output_bytes() >= kLeast && are_equal(request.outputs);
     case OpKind::reduce_scatter:
-      return total_bytes(op.request().inputs) >= kLeast;
+      return total_bytes(request.inputs) >= kLeast && are_equal(request.inputs);
     default:
       return false;
   }

@@ -58,9 +58,9 @@ class OperationTable {
 
   /// Has the operation to wait for an earlier one, or for memory? Operations on the same memory run
   /// one after the other. A barrier begins when all earlier operations are complete here. An
-  /// operation that does not fit in the memory for preimages waits for a commit. A large all_reduce
-  /// waits while kThroughAreasMax earlier operations go through areas: more of them would only take
-  /// the caches from each other. The oldest operation never waits.
+  /// operation that does not fit in the memory for preimages waits for a commit. One
+  /// that may go through areas waits while kThroughAreasMax earlier ones do: more of them would
+  /// only take the caches from each other. The oldest operation never waits.
   [[nodiscard]] bool must_wait(const Pending& pending) const;
   /// Notes that the operation waits for its turn.
   void defer(const Pending& pending);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kSilentLooks = 20;  // longer than a member measures
 constexpr std::uint64_t kAgainS = 30;       // from links that are measured again to the next ones
-constexpr std::uint64_t kByItself = 8;      // so many times a link is measured again
+constexpr std::uint64_t kByItself = 8;      // of so many times that a link of the ring is asked for
 constexpr std::size_t kAgainMembers = 6;    // so many have one link of the ring measured again
 constexpr std::uint64_t kPartS = 30;        // from a look at a part of a group to the next one
 constexpr std::uint64_t kVoteS = 600;       // from one vote for a ring to the next one
@@ -190,11 +190,13 @@ bool Topology::wants_vote() const {
   });
 }
 
-void Topology::ask(const Pair& pair, std::set<PeerId>& busy, Questions& out, std::uint64_t known) {
-  if (busy.contains(pair.first) || busy.contains(pair.second)) return;
+/// False: an end of the link measures another one.
+bool Topology::ask(const Pair& pair, std::set<PeerId>& busy, Questions& out, std::uint64_t known) {
+  if (busy.contains(pair.first) || busy.contains(pair.second)) return false;
   busy.insert({pair.first, pair.second});
   asked_[pair] = looks_;
   out.push_back({pair.first, pair.second, known});
+  return true;
 }
 
 /// In each round each member sends to another one.
@@ -215,7 +217,9 @@ void Topology::ask_new(Group& group, std::set<PeerId>& busy, Questions& out) {
   group.known = known;
 }
 
-/// Those whose measurements are the oldest: now some of the ring, now one of all.
+/// Those whose measurements are the oldest: now some of the ring, now one of all. Operations show
+/// what a link of the ring carries. They do not show how much more it would carry, so now and then
+/// it is measured by itself; and of a link beside the ring they show what they need alone.
 void Topology::ask_again(Group& group, std::set<PeerId>& busy, std::uint64_t now_s,
                          Questions& out) {
   if (!group.known || now_s < group.again_s) return;
@@ -235,16 +239,10 @@ void Topology::ask_again(Group& group, std::set<PeerId>& busy, std::uint64_t now
   std::sort(pairs.begin(), pairs.end());
   for (const auto& [at_s, pair] : pairs) {
     if (out.size() == before + wanted) break;
-    ask(pair, busy, out, known_of(pair));
+    Link& link = links_[pair];
+    const bool by_itself = !group.of_ring || link.failed || (link.again + 1) % kByItself == 0;
+    if (ask(pair, busy, out, by_itself ? 0 : link.rate) && group.of_ring) ++link.again;
   }
-}
-
-/// Of a link that is measured again. Now and then by itself: operations do not show how much more
-/// it carries than they need.
-std::uint64_t Topology::known_of(const Pair& pair) {
-  Link& link = links_[pair];
-  const bool by_itself = link.failed || ++link.again % kByItself == 0;
-  return by_itself ? 0 : link.rate;
 }
 
 void Topology::measured(PeerId from, PeerId to, std::uint64_t rate, std::uint64_t trip_us,

@@ -86,7 +86,7 @@ class Topology {
     std::uint64_t at_s = 0;
     bool failed = false;  // could not be measured the last time
     std::uint64_t rate_before = 0;
-    std::uint64_t again = 0;  // so often it was measured again
+    std::uint64_t again = 0;  // so often it was to be measured again as a link of the ring
   };
   /// Of a ring.
   struct Worth {
@@ -127,10 +127,9 @@ class Topology {
     return links_.contains(pair) || is_apart(pair);
   }
   using Questions = std::vector<Question>;
-  void ask(const Pair& pair, std::set<PeerId>& busy, Questions& out, std::uint64_t known = 0);
+  bool ask(const Pair& pair, std::set<PeerId>& busy, Questions& out, std::uint64_t known = 0);
   void ask_new(Group& group, std::set<PeerId>& busy, Questions& out);
   void ask_again(Group& group, std::set<PeerId>& busy, std::uint64_t now_s, Questions& out);
-  [[nodiscard]] std::uint64_t known_of(const Pair& pair);
   [[nodiscard]] std::vector<PeerId> known_members(const Group& group) const;
   [[nodiscard]] bool look_is_due(const Group& group, std::uint64_t now_s) const;
   void look(Group& group, std::uint64_t now_s);

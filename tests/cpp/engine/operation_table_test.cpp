@@ -26,6 +26,9 @@ class Table : public ::testing::Test, public OperationPort {
       request.outputs = {memory};
       request.inputs = request.outputs;
     }
+    return add(std::move(request));
+  }
+  Pending& add(OpRequest request) {
     return table.add(std::make_unique<Operation>(pool_, OpKey{0, issued_++}, std::move(request),
                                                  std::make_shared<Ticket>()),
                      nullptr);
@@ -35,9 +38,12 @@ class Table : public ::testing::Test, public OperationPort {
   }
   /// Of so many bytes as go through areas where three ranks are on one machine.
   Pending& large(std::size_t number, OpKind kind = OpKind::all_reduce) {
+    return add(kind, large_memory(number));
+  }
+  Buffer large_memory(std::size_t number) {
     constexpr std::size_t kLarge = 3 * kAreaBytesMinPerRank;
     large_.resize(8 * kLarge);
-    return add(kind, Buffer{large_.data() + number * kLarge, kLarge});
+    return {large_.data() + number * kLarge, kLarge};
   }
   /// It begins, among three ranks, and hears of no other one.
   void begin(Pending& pending, bool local) {
@@ -87,6 +93,10 @@ TEST_F(Table, two_large_operations_at_most_go_through_areas_at_once_and_small_on
   Pending& gathers = large(4, OpKind::all_gather);
   Pending& scatters = large(5, OpKind::reduce_scatter);
   Pending& broadcasts = large(6, OpKind::broadcast);
+  OpRequest uneven = gathers.op->request();
+  uneven.outputs = {at(500, 10), large_memory(7)};
+  uneven.inputs = {at(500, 10)};
+  Pending& of_a_ring = add(uneven);
   begin(first, /*local=*/true);
   begin(over_a_line, /*local=*/false);
   EXPECT_FALSE(table.must_wait(second));
@@ -96,6 +106,7 @@ TEST_F(Table, two_large_operations_at_most_go_through_areas_at_once_and_small_on
   EXPECT_TRUE(table.must_wait(gathers));
   EXPECT_TRUE(table.must_wait(scatters));
   EXPECT_FALSE(table.must_wait(broadcasts)) << "these never go through areas";
+  EXPECT_FALSE(table.must_wait(of_a_ring)) << "nor parts that differ";
   EXPECT_FALSE(table.must_wait(sum(0, 10)));
   first.op->stop();
   EXPECT_FALSE(table.must_wait(third));
