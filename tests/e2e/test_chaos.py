@@ -45,8 +45,22 @@ def chaos(
 
 @pytest.mark.parametrize(
     ("seed", "replica_size", "only", "carrier"),
-    [(1, 1, PROCESSES, "memory"), (2, 1, LINKS, "TLS"), (3, 2, PROCESSES, "TCP")],
-    ids=["processes", "links-encrypted", "replicas-no-memory"],
+    [
+        (1, 1, PROCESSES, "memory"),
+        (2, 1, LINKS, "TLS"),
+        (3, 2, PROCESSES, "TCP"),
+        (4, 2, LINKS, "memory"),
+        (5, 1, LINKS, "TCP"),
+        (6, 1, PROCESSES, "TLS"),
+    ],
+    ids=[
+        "processes",
+        "links-encrypted",
+        "processes-replicas-no-memory",
+        "links-replicas",
+        "links-no-memory",
+        "processes-encrypted",
+    ],
 )
 def test_all_bits_are_those_of_the_reference_whatever_is_done_to(
     seed: int, replica_size: int, only: list[str], carrier: str, tmp_path: Path
