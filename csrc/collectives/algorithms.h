@@ -1,7 +1,7 @@
 // The algorithms, one file for each or for a family of them; selection.cpp picks among them. Each
 // takes arguments that fit schedule.h, with size >= 2, and returns the schedule of one rank. All
-// are pure, and each is right for every size in bytes (also 0): selection is a matter of speed
-// only.
+// are pure, and each is right for every size in bytes (also 0) that its comment allows: selection
+// is a matter of speed only.
 //
 // n: number of contributors, S: bytes of the whole buffer. Costs are in the head of each file.
 #pragma once
@@ -21,7 +21,7 @@ namespace pccl {
 /// In segments of so many bytes, which fit into a slot.
 [[nodiscard]] Schedule area_all_reduce(const CollectiveArgs& args,
                                        std::uint64_t segment_bytes = kAreaSlotBytes);
-/// The same; of parts of one size.
+/// The same; for parts of one size only.
 [[nodiscard]] Schedule area_all_gather(const CollectiveArgs& args,
                                        std::uint64_t segment_bytes = kAreaSlotBytes);
 [[nodiscard]] Schedule area_reduce_scatter(const CollectiveArgs& args,

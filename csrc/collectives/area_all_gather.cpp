@@ -5,8 +5,8 @@
 //
 // A segment is published when those of all others that come kAreaDepth before it have been read. So
 // a segment of another rank says that its sender has read what this rank had published so many
-// segments before, and a slot of twice as many is free. After the last segments nothing follows:
-// there each rank sends an empty one.
+// segments before, and the slot of the segment 2 kAreaDepth before is free. After the last segments
+// nothing follows: there each rank sends an empty one.
 //
 // Without an area the same segments carry their bytes.
 //

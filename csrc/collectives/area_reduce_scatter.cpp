@@ -6,8 +6,8 @@
 //
 // A segment for other ranks is published when the one kAreaDepth before it is added up here. For
 // that those of all others had to come, each of which says that its sender has added what this rank
-// had published kAreaDepth before it. So a slot of twice as many is free. After the last segments
-// nothing follows: there each rank sends an empty one.
+// had published kAreaDepth before it. So the slot of the segment 2 kAreaDepth before is free. After
+// the last segments nothing follows: there each rank sends an empty one.
 //
 // Without an area the same segments carry their bytes.
 //

@@ -23,7 +23,8 @@ inline void tell_all_read(Builder& b, const CollectiveArgs& args, std::uint32_t 
   }
 }
 
-/// Of the last round, where all segments of `bytes`, one at least, have the turns before it.
+/// The turn of the last round, where all segments of `bytes`, one at least, have the turns before
+/// it.
 inline std::uint64_t last_turn(std::uint64_t bytes, std::uint64_t segment_bytes) {
   return std::max<std::uint64_t>(divide_up(bytes, segment_bytes), 1) + 1;
 }

@@ -18,9 +18,10 @@
 // A round has as many chunks as the largest site has ranks; of more than two sites as many as there
 // are sites, if that is more. Of `under_way` chunks, with a scratch memory of twice as many, so
 // many rounds as fit are under way at once, but at least one; where a round needs more memory,
-// chunks are smaller instead. So memory is bounded. A rank codes kCodedAhead chunks of its own
-// values, one round at least, before the kernel has taken its contributions, or its sums if it is
-// alone at its site: so lines are never idle because a rank computes. Channels of chunk c: 4 c for
+// chunks are smaller instead. So memory is bounded. At most kCodedAhead chunks (one round at
+// least) of a rank's own values are coded that the kernel has not taken: so a rank begins to send
+// early, and goes on while it codes. (A rank that is alone at its site sends these as sums.)
+// Channels of chunk c: 4 c for
 // contributions, 4 c + 1 for sums of sites on the way to where they are added, 4 c + 2 for the sum
 // of all, 4 c + 3 for what ranks make their results of (of two sites 4 c + 2 and 4 c + 3). What is
 // sent depends on receives of smaller channels only. Steps: 2 for each chunk (two sites: 2 near, 1
@@ -99,7 +100,7 @@ class Quantised {
 
  private:
   using Steps = std::vector<std::uint32_t>;
-  using Sent = std::vector<std::pair<std::uint32_t, std::uint32_t>>;  // to this rank, by this step
+  using Sent = std::vector<std::pair<std::uint32_t, std::uint32_t>>;  // to a rank, by a step
 
   /// Codes in scratch memory, and the step after which they are there.
   struct Codes {
@@ -294,7 +295,7 @@ class Quantised {
   std::uint64_t window_ = 1;  // rounds under way at once
   std::uint64_t slot_bytes_ = 0;
   std::uint64_t next_slot_ = 0;  // of this round
-  std::vector<Sent> leaving_;    // contributions of the last rounds
+  std::vector<Sent> leaving_;    // what was coded in the last rounds
   Sent left_;                    // of the round before these
   std::vector<Steps> users_;     // by slot: the steps after which it may be written again
 };

@@ -14,7 +14,8 @@ bool are_equal(const std::vector<Buffer>& parts) {
                      [&](const Buffer& part) { return part.bytes == parts[0].bytes; });
 }
 
-/// Such that it may go through areas, where three or more ranks of one machine call it.
+/// Such that it may go through areas, if the ranks that call it are on one machine, and no more and
+/// no fewer than that takes.
 bool is_large(const Operation& op) {
   constexpr std::uint64_t kLeast = 3 * kAreaBytesMinPerRank;
   const OpRequest& request = op.request();

@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::uint64_t kSilentLooks = 20;  // longer than a member measures
 constexpr std::uint64_t kAgainS = 30;       // from links that are measured again to the next ones
-constexpr std::uint64_t kByItself = 8;      // of so many times that a link of the ring is asked for
-constexpr std::size_t kAgainMembers = 6;    // so many have one link of the ring measured again
-constexpr std::uint64_t kPartS = 30;        // from a look at a part of a group to the next one
-constexpr std::uint64_t kVoteS = 600;       // from one vote for a ring to the next one
-constexpr std::uint64_t kUnsureS = 30;  // twice that, four times, ... kVoteS: rings not confirmed
+constexpr std::uint64_t kByItself = 8;    // of so many measurements of a link of the ring one sends
+constexpr std::size_t kAgainMembers = 6;  // so many have one link of the ring measured again
+constexpr std::uint64_t kPartS = 30;      // from a look at a part of a group to the next one
+constexpr std::uint64_t kVoteS = 600;     // from one vote for a ring to the next one
+constexpr std::uint64_t kUnsureS = 30;    // twice that, four times, ... kVoteS: rings not confirmed
 constexpr std::uint64_t kVotePercent = 25;  // a ring is so much better, or no boundary votes for it
 constexpr std::uint64_t kSurePercent = 100;  // as kVotePercent: one measurement more confirms it,
 constexpr std::size_t kConfirms = 2;         // else so many
@@ -219,7 +219,7 @@ void Topology::ask_new(Group& group, std::set<PeerId>& busy, Questions& out) {
 
 /// Those whose measurements are the oldest: now some of the ring, now one of all. Operations show
 /// what a link of the ring carries. They do not show how much more it would carry, so now and then
-/// it is measured by itself; and of a link beside the ring they show what they need alone.
+/// it is measured by itself; and of a link beside the ring operations show only what they need.
 void Topology::ask_again(Group& group, std::set<PeerId>& busy, std::uint64_t now_s,
                          Questions& out) {
   if (!group.known || now_s < group.again_s) return;

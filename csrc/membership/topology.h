@@ -35,9 +35,9 @@ inline constexpr std::size_t kMeasuredPairsMax = 1U << 17;
 class Topology {
  public:
   using Pair = std::pair<PeerId, PeerId>;  // sender, receiver
-  /// Is to measure its link to `to`. If operations show within some seconds that the link carries
-  /// about as much as is `known`, in bytes a second, that is the answer, and nothing is sent to
-  /// measure; 0: it is measured in any case.
+  /// `from` is to measure its link to `to`. If operations show within some seconds that the link
+  /// carries about as much as is `known`, in bytes a second, that is the answer, and nothing is
+  /// sent to measure; 0: it is measured in any case.
   struct Question {
     PeerId from;
     PeerId to;

@@ -346,7 +346,7 @@ struct Measure {
   static constexpr std::string_view kName = "measure";
   static constexpr std::string_view kAddedFrom = "known";
   PeerId peer;
-  std::uint64_t known = 0;  // bytes a second; where operations show that much, send nothing
+  std::uint64_t known = 0;  // bytes a second; where operations show most of it, send nothing
   bool operator==(const Measure&) const = default;
 
   static void fields(auto& self, auto&& visit) {

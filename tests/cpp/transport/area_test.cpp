@@ -4,16 +4,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "limited.h"
 #include "support.h"
 
 namespace pccl {
@@ -257,28 +256,15 @@ TEST(Area, a_memory_that_cannot_be_read_is_not_taken) {
   ::close(writing);
 }
 
-/// Runs `function` while this process may have so much of a resource.
-template <typename Function>
-void limited_to(decltype(RLIMIT_AS) resource, std::size_t limit, Function function) {
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(resource, &before), 0);
-  const rlimit little{limit, before.rlim_max};
-  ASSERT_EQ(::setrlimit(resource, &little), 0);
-  function();
-  ASSERT_EQ(::setrlimit(resource, &before), 0);
-}
-
 TEST(Area, what_cannot_be_mapped_is_an_error_at_both_ends_and_leaves_nothing) {
   const Lent lent;
-  std::size_t mapped = 0;
-  std::ifstream("/proc/self/statm") >> mapped;
-  mapped *= static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t mapped = test::mapped_bytes();
   const int next = ::dup(lent.own->descriptor());
   ::close(next);
   Error made;
   Error taken;
   // Half is left for a sanitizer's own needs.
-  limited_to(RLIMIT_AS, mapped + kAreaBytes / 2, [&] {
+  test::limited_to(RLIMIT_AS, mapped + kAreaBytes / 2, [&] {
     made = OwnArea::make().error();
     taken = PeerArea::take(lent.own->descriptor()).error();
   });
@@ -293,7 +279,7 @@ TEST(Area, what_cannot_be_mapped_is_an_error_at_both_ends_and_leaves_nothing) {
 
 TEST(Area, a_process_without_a_free_descriptor_has_no_area) {
   Error made;
-  limited_to(RLIMIT_NOFILE, 0, [&] { made = OwnArea::make().error(); });
+  test::limited_to(RLIMIT_NOFILE, 0, [&] { made = OwnArea::make().error(); });
   EXPECT_EQ(made, (Error{ErrorCode::unreachable, "no shared memory: too many open files"}));
 }
 

@@ -5,17 +5,16 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <deque>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/random.h"
+#include "limited.h"
 
 namespace pccl {
 namespace {
@@ -154,26 +153,17 @@ TEST(SharedMemory, only_a_sealed_memory_of_the_right_size_is_taken) {
 TEST(SharedMemory, what_cannot_be_mapped_is_an_error_at_both_ends_and_leaves_nothing) {
   constexpr std::size_t kRings = 8U << 20;
   const SharedMemory maker = std::move(SharedMemory::make(kRings)).value();
-  const auto pages = [] {
-    std::size_t pages_mapped = 0;
-    std::ifstream("/proc/self/statm") >> pages_mapped;
-    return pages_mapped;
-  };
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
-  const auto page_bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const std::size_t mapped = pages();
+  const std::size_t mapped = test::mapped_bytes();
+  Error made;
+  Error taken;
   // Some is left, for a sanitizer's own needs: half of one of the two rings.
-  const rlimit little{mapped * page_bytes + kRings / 2, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
-  const auto made = SharedMemory::make(kRings);
-  const auto taken = SharedMemory::take(maker.descriptor(), kRings);
-  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
-  ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().text, "shared memory cannot be mapped: cannot allocate memory");
-  ASSERT_FALSE(taken.ok());
-  EXPECT_EQ(taken.error().text, made.error().text);
-  EXPECT_LT(pages(), mapped + kRings / page_bytes);
+  test::limited_to(RLIMIT_AS, mapped + kRings / 2, [&] {
+    made = SharedMemory::make(kRings).error();
+    taken = SharedMemory::take(maker.descriptor(), kRings).error();
+  });
+  EXPECT_EQ(made.text, "shared memory cannot be mapped: cannot allocate memory");
+  EXPECT_EQ(taken.text, made.text);
+  EXPECT_LT(test::mapped_bytes(), mapped + kRings);
   EXPECT_TRUE(SharedMemory::take(maker.descriptor(), kRings).ok());
 }
 

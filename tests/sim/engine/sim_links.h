@@ -26,7 +26,7 @@ class Cables {
   bool slow = false;          // some wires have small windows and long delays
   std::uint64_t trip_us = 0;  // as links say, except those within one machine or site
   std::uint64_t sites = 1;    // of which processes stand at one by chance; 1: none is a site
-  bool one_machine = false;   // links say so, and large all_reduces go through areas
+  bool one_machine = false;   // links say so, and large calls go through areas
   Liar* liar = nullptr;       // null: nobody lies
 
   void cut(PeerId a, PeerId b) { cut_[std::minmax(a, b)] = true; }
