@@ -236,8 +236,7 @@ class Quantised {
     } else if (site_.count() == 2) {
       const std::size_t other = 1 - site_.home;
       const std::uint32_t peer = owner(c.number, other);
-      sent.push_back(send(peer, channel(c, 1), c, sum));
-      if (site_.size() == 1) leaves(c, sent.back());
+      sent.push_back(send_sum(peer, c, sum));
       c.results[site_.home] = sum;
       c.results[other] = recv(peer, channel(c, 1), c, c.results[other].slot);
     } else {
@@ -251,6 +250,13 @@ class Quantised {
         users_[result.slot].push_back(send(site_.mate(d), result_channel(c, i), c, result));
       }
     }
+  }
+
+  /// The sum of this site, to an owner at another one.
+  std::uint32_t send_sum(std::uint32_t peer, const Chunk& c, Codes sum) {
+    const std::uint32_t sent = send(peer, channel(c, 1), c, sum);
+    if (site_.size() == 1) leaves(c, sent);  // nothing else of this rank's values leaves
+    return sent;
   }
 
   Codes sum_of_site(Chunk& c) {
@@ -268,8 +274,7 @@ class Quantised {
     const std::size_t adding = adding_site(c.number);
     if (adding != site_.home) {
       const std::uint32_t adder = owner(c.number, adding);
-      const std::uint32_t left = send(adder, channel(c, 1), c, sum);
-      if (site_.size() == 1) leaves(c, left);
+      send_sum(adder, c, sum);
       return recv_over(adder, channel(c, 2), c, sum);
     }
     std::vector<Codes> all;

@@ -110,7 +110,7 @@ void LinkMeter::look() {
   if (run_->known > 0) return look_at_operations(*link);
   const std::uint64_t all = std::uint64_t{kSegments} * kSegmentBytesMax;
   if (now >= run_->until_ms || link->bytes_arrived >= run_->arrived_before + all) {
-    end(std::min(run_->stretch.rate(), kRateMost));
+    end(run_->stretch.rate());
   }
 }
 
@@ -118,7 +118,7 @@ void LinkMeter::look_at_operations(const LinkView& link) {
   if (context_.clock.now_ms() < run_->until_ms) return;
   const std::uint64_t seen = run_->stretch.rate();
   const bool enough = seen >= run_->known / kEnoughOf * kEnough;
-  if (enough) return end(std::min(std::max(seen, run_->known), kRateMost));
+  if (enough) return end(std::max(seen, run_->known));
   begin_to_send(link);
 }
 
@@ -126,7 +126,7 @@ void LinkMeter::end(std::uint64_t rate) {
   const PeerId peer = run_->peer;
   const std::uint64_t trip_us = run_->trip_us;
   const std::uint64_t cap = context_.options.links.max_rate;  // a burst is faster
-  if (cap > 0) rate = std::min(rate, cap);
+  rate = std::min(rate, cap > 0 ? std::min(cap, kRateMost) : kRateMost);
   retire();
   done_(peer, rate, trip_us);
   while (!run_ && !waiting_.empty()) {

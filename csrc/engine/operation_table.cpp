@@ -14,8 +14,8 @@ bool are_equal(const std::vector<Buffer>& parts) {
                      [&](const Buffer& part) { return part.bytes == parts[0].bytes; });
 }
 
-/// Such that it may go through areas, if the ranks that call it are on one machine, and no more and
-/// no fewer than that takes.
+/// May the operation go through areas? The rest depends on its ranks, of which the table knows
+/// nothing.
 bool is_large(const Operation& op) {
   constexpr std::uint64_t kLeast = 3 * kAreaBytesMinPerRank;
   const OpRequest& request = op.request();

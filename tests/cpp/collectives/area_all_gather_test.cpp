@@ -28,13 +28,8 @@ TEST(AreaAllGather, ASlotLessIsTooFew) {
 }
 
 TEST(AreaAllGather, HoldsAsManySlotsAsAreUnderWayWhateverTheSize) {
-  for (const std::uint64_t count : {std::uint64_t{1000}, std::uint64_t{1} << 32}) {
-    const Schedule schedule = area_all_gather(
-        args_of({.kind = OpKind::all_gather, .size = kAreaRanksMax, .counts = {count}}, 1));
-    EXPECT_EQ(schedule.area_rows, 1U);
-    EXPECT_EQ(schedule.scratch_bytes, 0U);
-    EXPECT_LE(schedule.area_rows * schedule.area_depth, kAreaSlots) << "an area holds one at least";
-  }
+  const auto in_real_segments = [](const CollectiveArgs& args) { return area_all_gather(args); };
+  expect_few_slots(OpKind::all_gather, in_real_segments, 1);
 }
 
 }  // namespace

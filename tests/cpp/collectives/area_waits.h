@@ -62,6 +62,17 @@ inline void expect_a_slot_less_is_too_few(const Case& c, const Algorithm& build)
   EXPECT_NE(error.text.find("that another rank may still read"), std::string::npos) << error.text;
 }
 
+/// Of kAreaRanksMax ranks, whatever the size of their parts. `rows`: of a rank.
+inline void expect_few_slots(OpKind kind, const Algorithm& build, std::uint32_t rows) {
+  for (const std::uint64_t count : {std::uint64_t{1000}, std::uint64_t{1} << 32}) {
+    const Schedule schedule =
+        build(args_of({.kind = kind, .size = kAreaRanksMax, .counts = {count}}, 1));
+    EXPECT_EQ(schedule.area_rows, rows);
+    EXPECT_EQ(schedule.scratch_bytes, 0U);
+    EXPECT_LE(schedule.area_rows * schedule.area_depth, kAreaSlots) << "an area holds one at least";
+  }
+}
+
 /// Of an all_gather or a reduce_scatter: 2 to 9 ranks, in and out of place, parts of one size, of
 /// none, a few and many segments.
 inline void run_equal_parts(Case c, const Algorithm& build) {

@@ -244,27 +244,31 @@ TEST(Topology, of_a_link_that_failed_and_before_a_vote_nothing_is_known) {
   std::uint64_t now_s = 0;
   measure(topology, [](PeerId, PeerId) { return kLan; }, now_s, 30);
   std::optional<Topology::Pair> failed;
-  for (; now_s < 300; ++now_s) {
+  bool asked_again = false;
+  for (; now_s < 300 && !asked_again; ++now_s) {
     for (const auto& [from, to, known] : topology.next(now_s)) {
       if (failed && *failed == Topology::Pair{from, to}) {
         EXPECT_EQ(known, 0U);
-        now_s = 300;
+        asked_again = true;
       }
       const bool fails = !failed && known > 0;
       if (fails) failed = {from, to};
       topology.measured(from, to, fails ? 0 : kLan, 0, now_s);
     }
   }
-  EXPECT_TRUE(failed);
+  EXPECT_TRUE(asked_again);
+  bool confirmed = false;
   for (; !topology.wants_vote() && now_s < 2 * kHour; ++now_s) {
     std::vector<Topology::Question> asked = topology.next(now_s);
     // More than one at a time: links in which two rings differ.
     const bool confirms = asked.size() > 1;
+    confirmed = confirmed || confirms;
     for (const auto& [from, to, known] : asked) {
       EXPECT_TRUE(!confirms || known == 0);
       topology.measured(from, to, oceans(from, to), 0, now_s);
     }
   }
+  EXPECT_TRUE(confirmed);
   EXPECT_TRUE(topology.wants_vote());
 }
 
