@@ -7,6 +7,6 @@
 
 namespace pccl {
 
-inline constexpr std::uint32_t kProtocolVersion = 12;
+inline constexpr std::uint32_t kProtocolVersion = 13;
 
 }  // namespace pccl

@@ -97,7 +97,6 @@ void FixedGroup::tell_others(const PeerToPeer& message) {
 void FixedGroup::links_may_be_up() {
   const PeerId self = context_.links.self();
   if (!connected_ || !awaited_.empty() || trips_.contains(self)) return;
-  if (of_run_) return now_connected();  // the others need not have called yet
   const std::optional<Trips> own = trips();
   trips_.emplace(self, own);
   said_waiting_ = false;
@@ -497,8 +496,9 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   for (const PeerId peer : members()) {
     if (peer == context_.links.self() || departed_.contains(peer)) continue;
     if (connected_ && trips_.contains(peer)) continue;
-    // Until its program asks for the link, a peer does not read what comes over it.
-    if (!connected_ || answered_.contains(peer)) silent_ms_.try_emplace(peer, 0);
+    // Until its program asks for the link, a peer does not read what comes over it. (A member of a
+    // run has asked.)
+    if (!connected_ || of_run_ || answered_.contains(peer)) silent_ms_.try_emplace(peer, 0);
     AskIssued probe{id_, kSignOfLife, 0, 0, 0, -1, 0, 0};
     context_.links.send_control(peer, encode(PeerToPeer{probe}));
   }

@@ -38,8 +38,8 @@ class FixedGroup : public Group {
   /// have not closed the group; none: nobody needs an answer.
   [[nodiscard]] ClosedGroup last_words();
 
-  /// Opens the links. `connected` is completed when all members have all their links up (of a run:
-  /// when this one has), or with an error that names the members that could not be reached.
+  /// Opens the links. `connected` is completed when all members have all their links up, or with an
+  /// error that names the members that could not be reached or did not make the group.
   void connect();
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;

@@ -338,7 +338,7 @@ TEST(Selection, AnotherChoiceIsAnotherProtocolVersion) {
     }
   }
   EXPECT_EQ(std::pair(kProtocolVersion, digest.value()),
-            std::pair(12U, std::uint64_t{10154396028737811078ULL}))
+            std::pair(13U, std::uint64_t{10154396028737811078ULL}))
       << "ranks of two builds would choose differently: raise kProtocolVersion (base/protocol.h)";
 }
 

@@ -147,6 +147,7 @@ TEST_F(OfRunLinks, a_link_that_the_run_makes_is_given_no_longer_than_the_run_giv
   group->link_down(kA, "nobody answers", Down::unopened);
   EXPECT_FALSE(connected->done()) << "the run has not said what becomes of it";
   group->link_up(kA);  // over a third member, perhaps
+  others_are_connected();
   expect_success(connected);
 }
 
@@ -179,8 +180,25 @@ TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run)
   make(true);
   group->link_up(kC);
   group->link_up(kA);
+  others_are_connected();
   group->run_over({ErrorCode::evicted, "this replica was evicted"});
   EXPECT_FALSE(group->view().failure.failed()) << "it has all that it needs";
+}
+
+TEST_F(OfRunLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_after_a_silence) {
+  make(true);
+  group->link_up(kA);
+  group->link_up(kC);
+  group->control(kC, Connected{kMade, Trips{}});
+  std::uint64_t waited_ms = 0;
+  while (!connected->done() && waited_ms < kTestMs) {
+    group->tick(1000);
+    waited_ms += 1000;
+  }
+  const Error lost = outcome(connected);
+  EXPECT_EQ(lost.code, ErrorCode::peer_lost) << lost.text;
+  EXPECT_NE(lost.text.find("rank 0"), std::string::npos) << lost.text;
+  EXPECT_LT(waited_ms, 3 * node.context.options.silence_timeout_ms);
 }
 
 TEST_F(FixedLinks, all_begin_together_and_choose_by_the_trips_that_all_have_said) {

@@ -24,8 +24,10 @@ TEST(OfRun, a_group_of_the_members_needs_no_master) {
   Founded run(3);
   run.master.stop();
   std::vector<std::vector<float>> values(3, std::vector<float>(1000, 1.0F));
-  for (std::size_t i = 0; i < 3; ++i) expect_success(make(run, i));
   std::vector<std::shared_ptr<Ticket>> tickets;
+  for (std::size_t i = 0; i < 3; ++i) tickets.push_back(make(run, i));
+  for (const auto& connected : tickets) expect_success(connected);
+  tickets.clear();
   for (std::size_t i = 0; i < 3; ++i) {
     tickets.push_back(run.peers[i].engine->post(kMade, all_reduce(values[i])));
   }
@@ -36,25 +38,33 @@ TEST(OfRun, a_group_of_the_members_needs_no_master) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(members[i].peer, numbering(run)[i]);
 }
 
+TEST(OfRun, the_members_choose_by_the_same_lines_as_ranks_of_a_torchrun_group) {
+  EngineOptions options;
+  options.links.shared_memory = true;
+  const Founded run(3, options);
+  std::vector<std::shared_ptr<Ticket>> made;
+  for (std::size_t i = 0; i < 3; ++i) made.push_back(make(run, i));
+  for (const auto& connected : made) expect_success(connected);
+  const Lines lines = run.peers[0].engine->view(kMade).lines;
+  EXPECT_TRUE(lines.local) << "they share memory";
+  for (const Peer& peer : run.peers) EXPECT_EQ(peer.engine->view(kMade).lines, lines);
+}
+
 TEST(OfRun, a_member_that_has_not_come_is_waited_for) {
   Founded run(3);
-  expect_success(make(run, 0));
-  expect_success(make(run, 1));
-  const auto first = run.peers[0].engine->post(kMade, barrier());
-  const auto second = run.peers[1].engine->post(kMade, barrier());
+  const auto first = make(run, 0);
+  const auto second = make(run, 1);
   EXPECT_FALSE(first->wait(300));
   expect_success(make(run, 2));
-  expect_success(run.peers[2].engine->post(kMade, barrier()));
   expect_success(first);
   expect_success(second);
 }
 
 TEST(OfRun, a_member_that_is_lost_while_the_others_wait_for_it_ends_the_making) {
   Founded run(3);
-  expect_success(make(run, 0));
-  expect_success(make(run, 1));
-  const auto first = run.peers[0].engine->post(kMade, barrier());
-  const auto second = run.peers[1].engine->post(kMade, barrier());
+  const auto first = make(run, 0);
+  const auto second = make(run, 1);
+  EXPECT_FALSE(first->wait(300));
   run.peers[2].engine->vanish();
   for (const auto& ticket : {first, second}) {
     const Error error = outcome(ticket);
@@ -75,10 +85,7 @@ TEST(OfRun, a_member_that_was_lost_before_ends_the_making_whether_the_run_knows_
       }));
     }
     for (std::size_t i = 0; i < 2; ++i) {
-      // The link may be seen to be gone only after the group was made over it.
-      const auto connected = make(run, i);
-      Error error = outcome(connected);
-      if (!error.failed()) error = outcome(run.peers[i].engine->post(kMade, barrier()));
+      const Error error = outcome(make(run, i));
       EXPECT_EQ(error.code, ErrorCode::peer_lost) << error.text;
       EXPECT_NE(error.text.find("rank " + std::to_string(3 - rank_of(run, 0) - rank_of(run, 1))),
                 std::string::npos)
