@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "wire/cbor.h"
 #include "wire/codec.h"
 
 namespace pccl {
@@ -12,6 +13,7 @@ namespace {
 constexpr std::uint64_t kTickMs = 50;
 constexpr std::size_t kPoolKeptBytes = 1ULL << 30;
 constexpr std::size_t kEndedMax = 65536;
+constexpr std::size_t kEndedTextMax = 512;
 constexpr std::size_t kReportBytesMax = 64U << 10;  // in the log, after a broken invariant
 
 /// The group that a message between peers belongs to.
@@ -91,7 +93,7 @@ void EngineCore::add(GroupId id, std::string name, Result<std::vector<Handle>> m
     return;
   }
   if (!members) {
-    ended(id);
+    ended(id, members.error());
     connected->complete({members.error().code, "group " + name + ": " + members.error().text});
     return;
   }
@@ -166,6 +168,7 @@ void EngineCore::close(GroupId id) {
   context_->note("group closed", {}, id);
   FixedGroup* fixed = find_fixed(id);
   if (fixed != nullptr) closed_.add(fixed->last_words());
+  const Error failure = it->second->view().failure;
   it->second->close();
   // Groups of the run may be the last that need the links of those who are not in it any more.
   if (fixed != nullptr && fixed->of_run()) {
@@ -177,13 +180,14 @@ void EngineCore::close(GroupId id) {
   // The group may be the caller's caller: it goes when the loop comes round.
   network_.clock().defer([group = std::shared_ptr<Group>(std::move(it->second))] {});
   groups_.erase(it);
-  ended(id);
+  ended(id, failure);
 }
 
 /// Nothing is made of this number any more: what others send for it is dropped.
-void EngineCore::ended(GroupId id) {
+void EngineCore::ended(GroupId id, Error why) {
   if (ended_.size() >= kEndedMax) ended_.clear();
-  ended_.insert(id);
+  why.text = std::string(cbor::cut_utf8(why.text, kEndedTextMax));
+  ended_.emplace(id, std::move(why));
   const auto node = strangers_.extract(id);
   if (node.empty()) return;
   for (const auto& early : node.mapped()) {
@@ -198,7 +202,8 @@ void EngineCore::answer_ended(PeerId peer, const PeerToPeer& message) {
   if (const auto* want = std::get_if<Want>(&message)) {
     links_->send_control(peer, encode(PeerToPeer{Grant{want->group, want->epoch, kGroupClosed}}));
   } else if (const auto* up = std::get_if<Connected>(&message)) {  // ours was not up before its end
-    const Error error{ErrorCode::closed, "the group has ended here"};
+    const Error& why = ended_.at(up->group);
+    const Error error = why.failed() ? why : Error{ErrorCode::closed, "the group has ended here"};
     links_->send_control(peer, encode(PeerToPeer{GroupFailed{up->group, error}}));
   }
 }

@@ -74,7 +74,8 @@ class EngineCore : public LinkEvents, public SegmentOwner {
            std::uint64_t timeout_ms, std::shared_ptr<Ticket> connected, bool of_run);
   /// Null: there is none of this number, or it is the elastic group.
   [[nodiscard]] FixedGroup* find_fixed(GroupId id);
-  void ended(GroupId id);
+  /// `why`: the failure of the group; none: it was closed in good order.
+  void ended(GroupId id, Error why = {});
   [[nodiscard]] bool is_at_door(PeerId peer) const;
   void answer_ended(PeerId peer, const PeerToPeer& message);
   void adopt(Group& group);
@@ -94,7 +95,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
   std::unique_ptr<EngineContext> context_;
   std::unique_ptr<Early> early_;  // of strangers
   std::map<GroupId, Stranger> strangers_;
-  std::set<GroupId> ended_;
+  std::map<GroupId, Error> ended_;
   ClosedGroups closed_;
   std::unordered_map<GroupId, std::unique_ptr<Group>> groups_;
   ElasticGroup* elastic_ = nullptr;

@@ -180,13 +180,19 @@ void FixedGroup::fail_short_of_data() {
 }
 
 void FixedGroup::lost_by_run(PeerId peer) {
-  if (of_run_ && connected_ && awaited_.contains(peer)) {
+  if (of_run_ && connected_ && member(peer) && !departed_.contains(peer)) {
     fail_group(lost(peer, "the run goes on without it"), true, peer);
   }
 }
 
 void FixedGroup::run_over(const Error& error) {
-  if (of_run_ && connected_) fail_group(error, true);
+  if (!of_run_ || !connected_) return;
+  if (error.code != ErrorCode::closed) return fail_group(error, true);
+  // That is this process's own will: the others lose it.
+  const std::string text = describe_peer(context_.links.self(), *numbering_) +
+                           " does not make this group any more: " + error.text;
+  tell_others(GroupFailed{id_, {ErrorCode::peer_lost, text}});
+  fail_group(error, false);
 }
 
 Error FixedGroup::departure(PeerId peer) const {
@@ -449,18 +455,18 @@ void FixedGroup::look_at_wait(std::uint64_t elapsed_ms) {
   if (!connected_) return;
   waited_ms_ += std::min(elapsed_ms, kProbeMs);  // a late tick is our own silence
   // A member whose links do not come up says why itself, before that.
-  const std::uint64_t margin_ms = of_run_ ? 0 : std::min(2 * kHandshakeMs, connect_timeout_ms_ / 8);
+  const bool linked = awaited_.empty();
+  const std::uint64_t margin_ms = linked ? std::min(2 * kHandshakeMs, connect_timeout_ms_ / 8) : 0;
   const std::uint64_t limit_ms = connect_timeout_ms_ + margin_ms;
-  const bool over = (of_run_ || awaited_.empty()) && waited_ms_ >= limit_ms;
+  const bool over = (of_run_ || linked) && waited_ms_ >= limit_ms;
   const bool long_wait = waited_ms_ >= kSayWaitingMs;
   if (!over && (!long_wait || std::exchange(said_waiting_, true))) return;
   std::string whom;
   for (const PeerId peer : members()) {
-    const bool late = awaited_.empty() ? !trips_.contains(peer) && !departed_.contains(peer)
-                                       : awaited_.contains(peer);
+    const bool late =
+        linked ? !trips_.contains(peer) && !departed_.contains(peer) : awaited_.contains(peer);
     if (late) add_to_list(whom, describe_peer(peer, *numbering_));
   }
-  const bool linked = awaited_.empty();
   if (!over) {
     return log_info(name_ + ": waiting for " +
                     (linked ? whom + " to make this group" : "a connection with " + whom));
@@ -495,10 +501,10 @@ void FixedGroup::look_for_life(std::uint64_t elapsed_ms) {
   since_probe_ms_ = 0;
   for (const PeerId peer : members()) {
     if (peer == context_.links.self() || departed_.contains(peer)) continue;
-    if (connected_ && trips_.contains(peer)) continue;
     // Until its program asks for the link, a peer does not read what comes over it. (A member of a
     // run has asked.)
-    if (!connected_ || of_run_ || answered_.contains(peer)) silent_ms_.try_emplace(peer, 0);
+    const bool reads = of_run_ || trips_.contains(peer) || answered_.contains(peer);
+    if (!connected_ || reads) silent_ms_.try_emplace(peer, 0);
     AskIssued probe{id_, kSignOfLife, 0, 0, 0, -1, 0, 0};
     context_.links.send_control(peer, encode(PeerToPeer{probe}));
   }

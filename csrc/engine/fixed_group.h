@@ -27,11 +27,11 @@ class FixedGroup : public Group {
 
   [[nodiscard]] const std::vector<Handle>& handles() const { return handles_; }
   [[nodiscard]] bool of_run() const { return of_run_; }
-  /// The run goes on without this peer: fails the group if it still waits for the link to this
-  /// peer. (If the links are up, a loss is noticed by the link, and a member that has left the run
-  /// may still finish its operations.)
+  /// The run goes on without this peer: fails the group if it is not made yet. (Later a loss is
+  /// noticed by the link, and a member that has left the run may still finish its operations.)
   void lost_by_run(PeerId peer);
-  /// Says that this process is no member of the run any more: missing links will not be made.
+  /// Says that this process is no member of the run any more: fails the group if it is not made
+  /// yet.
   void run_over(const Error& error);
 
   /// Just before `close`: what the other members may still ask about. Its members are those that

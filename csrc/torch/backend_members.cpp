@@ -104,7 +104,7 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
   const GroupId group = number_of(text);
   const Millis timeout = opts ? opts->timeout : Millis(timeout_ms_.load());
   open_group(context->engine, group, getGroupUid() + " shrunk to " + std::to_string(ranks.size()),
-             survivors, rank, timeout, /*together=*/true);
+             survivors, rank, timeout);
   auto rest = c10::make_intrusive<PcclBackend>(context->engine, group, survivors, rank,
                                                static_cast<int>(survivors.size()), timeout);
   rest->set_quantisation(quantisation_in(opts));
@@ -117,6 +117,16 @@ c10::intrusive_ptr<c10d::Backend> PcclBackend::shrink(
 namespace {
 
 constexpr const char* kHandlePrefix = "pccl1:";
+
+/// The first operation of a group: when it has succeeded, no member has given the group up.
+OpRequest barrier_until(std::chrono::steady_clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      deadline - std::chrono::steady_clock::now());
+  OpRequest barrier;
+  barrier.descriptor.kind = OpKind::barrier;
+  barrier.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 1));
+  return barrier;
+}
 
 /// "pccl1:", the handle in hexadecimal, ":", the number of the group in its process.
 struct Named {

@@ -243,7 +243,7 @@ c10::intrusive_ptr<c10d::Backend> create_fixed(const c10::intrusive_ptr<c10d::St
   const GroupId group = meeting.group();
   meeting.met();  // also if the connections fail: the number is used up
   check_evicted(*engine);
-  open_group(engine, group, name, members, rank, meeting.left(), /*together=*/false);
+  open_group(engine, group, name, members, rank, meeting.left());
   return c10::make_intrusive<PcclBackend>(engine, group, members, rank, size, timeout);
 }
 
@@ -254,14 +254,6 @@ c10::intrusive_ptr<c10d::Backend> create_unconfigured(const c10::intrusive_ptr<c
   return c10::make_intrusive<PcclBackend>(engine, kNotConfigured, members, rank, size, timeout);
 }
 
-OpRequest barrier_until(steady_clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
-  OpRequest barrier;
-  barrier.descriptor.kind = OpKind::barrier;
-  barrier.timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left.count(), 1));
-  return barrier;
-}
-
 GroupId number_of(const std::string& text) {
   const Digest digest = sha256(std::as_bytes(std::span(text)));
   std::uint64_t value = 0;
@@ -269,20 +261,12 @@ GroupId number_of(const std::string& text) {
   return GroupId{value | 1ULL << 31};  // never one of the small numbers, which are given by hand
 }
 
-/// Waits for the links of a group, and, if its members have not met in a store, until all have
-/// come.
+/// Waits until all members have made the group.
 void open(const std::shared_ptr<Engine>& engine, GroupId group,
-          const std::shared_ptr<Ticket>& connected, steady_clock::time_point deadline,
-          bool together) {
+          const std::shared_ptr<Ticket>& connected) {
   try {
     wait_interruptibly(*engine, *connected, std::nullopt);
     check(connected->error());
-    if (!together) return;
-    const auto met = engine->post(group, barrier_until(deadline));
-    wait_interruptibly(*engine, *met, std::nullopt);
-    Error error = met->error();
-    error.text = "not all members have come to make the group: " + error.text;
-    check(error);
   } catch (...) {
     engine->close(group);
     throw;
@@ -290,22 +274,20 @@ void open(const std::shared_ptr<Engine>& engine, GroupId group,
 }
 
 void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std::string& name,
-                const std::vector<Handle>& members, int rank, milliseconds timeout, bool together) {
-  const auto deadline = steady_clock::now() + timeout;
-  const auto connected = engine->configure_fixed(group, name, members, rank,
-                                                 static_cast<std::uint64_t>(timeout.count()));
-  open(engine, group, connected, deadline, together);
+                const std::vector<Handle>& members, int rank, milliseconds timeout) {
+  open(engine, group,
+       engine->configure_fixed(group, name, members, rank,
+                               static_cast<std::uint64_t>(timeout.count())));
 }
 
 c10::intrusive_ptr<c10d::Backend> create_of_run(const std::vector<PeerId>& peers, int rank,
                                                 milliseconds timeout, const std::string& name,
                                                 const std::string& number) {
-  const auto deadline = steady_clock::now() + timeout;
   const auto engine = joined_engine();
   const GroupId group = number_of(number);
-  const auto connected = engine->configure_of_run(group, name, peers, rank,
-                                                  static_cast<std::uint64_t>(timeout.count()));
-  open(engine, group, connected, deadline, /*together=*/true);
+  open(engine, group,
+       engine->configure_of_run(group, name, peers, rank,
+                                static_cast<std::uint64_t>(timeout.count())));
   Result<std::vector<Handle>> members = engine->members_of(group);
   if (members.ok() && members.value().empty()) {
     members = Error{ErrorCode::closed, "it was closed while it was made"};

@@ -57,18 +57,13 @@ class ElasticProcessGroup final : public c10d::ProcessGroup {
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     std::chrono::milliseconds timeout);
 
-/// Connects the members of a fixed group and waits for the connections; with `together` also until
-/// all members have called this function. Throws an error that names the missing members.
+/// Makes a fixed group, and waits until all members have made it. Throws an error that names the
+/// missing members.
 void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std::string& name,
-                const std::vector<Handle>& members, int rank, std::chrono::milliseconds timeout,
-                bool together);
+                const std::vector<Handle>& members, int rank, std::chrono::milliseconds timeout);
 
 /// A number for a group, derived from a text that all its members know.
 [[nodiscard]] GroupId number_of(const std::string& text);
-
-/// A barrier, the first operation of a group whose members have not met in a store: when it has
-/// succeeded, all members have come.
-[[nodiscard]] OpRequest barrier_until(std::chrono::steady_clock::time_point deadline);
 
 /// Joins the run of a master; returns when the run is founded, or, in a founded run, when the
 /// master has answered.

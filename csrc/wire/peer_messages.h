@@ -16,7 +16,7 @@
 
 namespace pccl {
 
-/// Fixed groups that are of no run: the sender has links to all other members. All say so before
+/// Fixed groups: the sender has links to all other members. All say so before
 /// they begin, since all have to choose how data go by the same trips.
 struct Connected {
   static constexpr std::string_view kName = "connected";

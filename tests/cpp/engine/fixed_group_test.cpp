@@ -380,7 +380,7 @@ TEST(FixedGroup, who_gave_up_before_a_link_was_up_tells_those_that_still_wait) {
   const auto made = engines[1]->configure_fixed(id, "world", handles, 1, kTestMs);
   const Error error = outcome(made);
   EXPECT_NE(error.text.find("rank 0"), std::string::npos) << error.text;
-  EXPECT_NE(error.text.find("has ended here"), std::string::npos) << error.text;
+  EXPECT_NE(error.text.find("has aborted the group: enough"), std::string::npos) << error.text;
 }
 
 TEST(FixedGroup, who_gives_up_while_the_group_connects_ends_the_waiting_of_the_others) {

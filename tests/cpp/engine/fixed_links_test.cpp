@@ -163,6 +163,15 @@ TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run)
   group->lost_by_run(kA);
   EXPECT_EQ(outcome(connected).code, ErrorCode::peer_lost);
 
+  for (const bool has_said : {false, true}) {
+    make(true);
+    group->link_up(kA);
+    group->link_up(kC);
+    if (has_said) group->control(kA, Connected{kMade, Trips{}});
+    group->lost_by_run(kA);
+    EXPECT_EQ(outcome(connected).code, ErrorCode::peer_lost);
+  }
+
   make(true);
   group->link_up(kC);
   group->link_down(kA, "nobody answers", Down::unopened);
@@ -182,17 +191,36 @@ TEST_F(OfRunLinks, the_making_ends_with_its_time_with_the_peer_and_with_the_run)
   group->link_up(kA);
   others_are_connected();
   group->run_over({ErrorCode::evicted, "this replica was evicted"});
+  group->lost_by_run(kA);
   EXPECT_FALSE(group->view().failure.failed()) << "it has all that it needs";
+}
+
+TEST_F(OfRunLinks, a_member_that_leaves_the_run_while_it_makes_a_group_is_lost_to_the_others) {
+  make(true);
+  group->link_up(kA);
+  group->link_up(kC);
+  node.links.sent.clear();
+  group->run_over({ErrorCode::closed, "this replica has left the run"});
+  EXPECT_EQ(outcome(connected).code, ErrorCode::closed);
+  ASSERT_EQ(node.links.sent.size(), 2U);
+  for (const FakeLinks::Sent& sent : node.links.sent) {
+    const auto message = decode_peer_to_peer(sent.control);
+    ASSERT_TRUE(message);
+    const Error& told = std::get<GroupFailed>(message.value()).error;
+    EXPECT_EQ(told.code, ErrorCode::peer_lost);
+    EXPECT_NE(told.text.find("rank 1"), std::string::npos) << told.text;
+    EXPECT_NE(told.text.find("has left the run"), std::string::npos) << told.text;
+  }
 }
 
 TEST_F(OfRunLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_after_a_silence) {
   make(true);
   group->link_up(kA);
   group->link_up(kC);
-  group->control(kC, Connected{kMade, Trips{}});
   std::uint64_t waited_ms = 0;
   while (!connected->done() && waited_ms < kTestMs) {
     group->tick(1000);
+    group->control(kC, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
     waited_ms += 1000;
   }
   const Error lost = outcome(connected);
@@ -310,6 +338,7 @@ TEST_F(FixedLinks, a_member_that_does_not_make_the_group_is_named_when_the_time_
   group->control(kA, Connected{kMade, Trips{}});
   for (std::uint64_t ms = 0; ms < kTestMs; ms += 1000) {
     group->tick(1000);
+    group->control(kA, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
     group->control(kC, TellIssued{kMade, kSignOfLife, OpKey{}, 0});  // its program is elsewhere
   }
   EXPECT_FALSE(connected->done()) << "it may not reach rank 0, and will say so";
@@ -321,20 +350,25 @@ TEST_F(FixedLinks, a_member_that_does_not_make_the_group_is_named_when_the_time_
 }
 
 TEST_F(FixedLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_after_a_silence) {
-  make_with_links();
-  group->control(kA, Connected{kMade, Trips{}});
-  for (int i = 0; i < 60; ++i) group->tick(1000);
-  EXPECT_FALSE(connected->done()) << "perhaps its program has not asked for the link yet";
-  group->control(kC, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
-  std::uint64_t waited_ms = 0;
-  while (!connected->done() && waited_ms < kTestMs) {
-    group->tick(1000);
-    waited_ms += 1000;
+  for (const bool has_said : {false, true}) {
+    make_with_links();
+    group->control(kA, Connected{kMade, Trips{}});
+    const auto second = [&] {
+      group->tick(1000);
+      group->control(kA, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
+    };
+    for (int i = 0; i < 60; ++i) second();
+    EXPECT_FALSE(connected->done()) << "perhaps its program has not asked for the link yet";
+    if (has_said) make_with_links();
+    if (has_said) group->control(kC, Connected{kMade, Trips{}});  // and rank 0 is late
+    if (!has_said) group->control(kC, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
+    std::uint64_t waited_ms = 0;
+    for (; !connected->done() && waited_ms < kTestMs; waited_ms += 1000) second();
+    const Error lost = outcome(connected);
+    EXPECT_EQ(lost.code, ErrorCode::peer_lost) << lost.text;
+    EXPECT_NE(lost.text.find("rank 2"), std::string::npos) << lost.text;
+    EXPECT_LT(waited_ms, 3 * node.context.options.silence_timeout_ms);
   }
-  const Error lost = outcome(connected);
-  EXPECT_EQ(lost.code, ErrorCode::peer_lost) << lost.text;
-  EXPECT_NE(lost.text.find("rank 2"), std::string::npos) << lost.text;
-  EXPECT_LT(waited_ms, 3 * node.context.options.silence_timeout_ms);
 }
 
 TEST_F(FixedLinks, a_sibling_that_is_lost_while_a_group_is_made_takes_this_process_with_it) {

@@ -94,6 +94,22 @@ TEST(OfRun, a_member_that_was_lost_before_ends_the_making_whether_the_run_knows_
   }
 }
 
+TEST(OfRun, a_member_that_comes_after_a_loss_tells_the_others_of_it) {
+  Founded run(3);
+  const std::vector<PeerId> all = numbering(run);
+  const std::int32_t lost = rank_of(run, 2);
+  const auto early = make(run, 0);
+  run.peers[2].engine->vanish();
+  EXPECT_TRUE(wait_until([&] { return run.peers[1].engine->view(run.group).ring->size() == 2; }));
+  const auto late =
+      run.peers[1].engine->configure_of_run(kMade, "made", all, rank_of(run, 1), kTestMs);
+  for (const auto& ticket : {early, late}) {
+    const Error error = outcome(ticket);
+    EXPECT_EQ(error.code, ErrorCode::peer_lost) << error.text;
+    EXPECT_NE(error.text.find("rank " + std::to_string(lost)), std::string::npos) << error.text;
+  }
+}
+
 TEST(OfRun, the_number_of_a_group_that_could_not_be_made_is_used_up) {
   Founded run(3);
   const std::vector<PeerId> all = numbering(run);

@@ -328,6 +328,13 @@ void Book::group_failed(GroupId group, const std::vector<PeerId>& members, std::
   throw Violation(what + " has failed, and nothing has happened to its members: " + error.text);
 }
 
+/// A member that is still in the run loses others, and goes on with the rest.
+void Book::not_made(const std::vector<PeerId>& members, const Error& error) {
+  if (error.code == ErrorCode::closed && !has_liar(members)) {
+    throw Violation("a member of the run makes no group because others close it: " + error.text);
+  }
+}
+
 void Book::entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what) {
   if (lies(who)) return;
   const auto [known, first] = states_.emplace(std::pair(runs_[who], step), std::pair(state, who));

@@ -88,6 +88,8 @@ class Book {
   /// collectives, or the group itself.
   void group_failed(GroupId group, const std::vector<PeerId>& members, std::uint64_t index,
                     const std::string& what, const Error& error);
+  /// A member of the run has not made a group of the run.
+  void not_made(const std::vector<PeerId>& members, const Error& error);
 
   /// All members that enter a step hold the same state.
   void entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what);

@@ -7,6 +7,11 @@
 #include "member.h"
 
 namespace pccl::sim {
+namespace {
+
+constexpr std::uint64_t kLateMost = 20'000;  // ms: some members come long after the others
+
+}  // namespace
 
 /// An operation of the run, which each calls once it has the group, or is not to be in it.
 Task Member::all_have_it(std::uint64_t salt) {
@@ -28,6 +33,8 @@ Task Member::in_group(std::uint64_t salt, GroupView of_run) {
   if (members.size() < 2) co_return;
   if (own == members.end()) co_return co_await all_have_it(mixed(salt, 2));
   const GroupId group_id{number | 1};
+  const std::uint64_t late = mixed(salt, 1000 + id_.value);
+  if (late % 8 == 0) co_await pause(late / 8 % kLateMost);
   doing_ = "makes a group";
   time_.say(&process_, "makes a group of " + std::to_string(members.size()));
   auto connected = std::make_shared<Ticket>();
@@ -37,6 +44,8 @@ Task Member::in_group(std::uint64_t salt, GroupView of_run) {
   if (const Error error = connected->error(); error.failed()) {
     time_.say(&process_, "has no group: " + error.text);
     book_.group_failed(group_id, members, 0, "a group that is made", error);
+    const bool in_run = !leaves_ && !core_->find(kElasticGroup)->view().failure.failed();
+    if (in_run) book_.not_made(members, error);
     core_->close(group_id);
     co_return co_await all_have_it(mixed(salt, 2));
   }
