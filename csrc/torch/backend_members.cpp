@@ -129,7 +129,7 @@ OpRequest barrier_until(std::chrono::steady_clock::time_point deadline) {
 }
 
 /// "pccl1:", the handle in hexadecimal, ":", the number of the group in its process.
-struct Named {
+struct NamedHandle {
   std::string text;
   Handle handle;
 };
@@ -144,7 +144,7 @@ std::string to_text(const Handle& handle, std::uint64_t instance) {
   return text + ":" + std::to_string(instance);
 }
 
-Named named(const std::string& text) {
+NamedHandle named(const std::string& text) {
   const auto wrong = [&](const std::string& why) {
     TORCH_CHECK_VALUE(false, "pccl reconfigure: not a handle of pccl (", why, "): '",
                       text.substr(0, 40), text.size() > 40 ? "...'" : "'",
@@ -170,7 +170,7 @@ Named named(const std::string& text) {
   return {text, std::move(handle).value()};
 }
 
-std::vector<Named> in_rank_order(const c10d::ReconfigureOptions& opts) {
+std::vector<NamedHandle> in_rank_order(const c10d::ReconfigureOptions& opts) {
   std::vector<std::string> texts;
   if (const auto* ordered = std::get_if<std::vector<std::string>>(&opts.handles)) {
     texts = *ordered;
@@ -179,7 +179,7 @@ std::vector<Named> in_rank_order(const c10d::ReconfigureOptions& opts) {
     texts.assign(set.begin(), set.end());
     std::sort(texts.begin(), texts.end());  // the choice is ours, the same at all
   }
-  std::vector<Named> members;
+  std::vector<NamedHandle> members;
   std::set<PeerId> seen;
   for (const std::string& text : texts) {
     members.push_back(named(text));
@@ -201,11 +201,11 @@ PcclBackend::WorkPtr PcclBackend::reconfigure(const c10d::ReconfigureOptions& op
   if (EngineOwner::instance().forked()) raise(forked_error());
   if (closed_) raise({ErrorCode::closed, "the group has been destroyed"});
   const std::string own = get_reconfigure_handle();
-  const std::vector<Named> named = in_rank_order(opts);
+  const std::vector<NamedHandle> named = in_rank_order(opts);
   std::vector<Handle> handles;
   std::string text = "configuration " + std::to_string(opts.uuid) + " of";
   int rank = -1;
-  for (const Named& member : named) {
+  for (const NamedHandle& member : named) {
     if (member.text == own) rank = static_cast<int>(handles.size());
     handles.push_back(member.handle);
     text += " " + member.text;

@@ -96,12 +96,12 @@ bool usable(const at::Tensor& tensor) {
 
 /// The objects that a request keeps alive. They are released on the engine's thread, unless that
 /// could take long or needs the GIL.
-struct Kept {
+struct KeptStorages {
   std::vector<c10::Storage> storages;
   std::shared_ptr<Completions> completions;
 };
 
-void release(Kept* kept) {
+void release(KeptStorages* kept) {
   const bool last =
       std::any_of(kept->storages.begin(), kept->storages.end(),
                   [](const c10::Storage& storage) { return storage.use_count() == 1; });
@@ -461,8 +461,8 @@ void Call::separate() {
 
 OpRequest Call::take(const std::shared_ptr<Completions>& completions) {
   request_.keep_alive =
-      std::shared_ptr<void>(new Kept{std::move(storages_), completions},
-                            [](void* kept) { release(static_cast<Kept*>(kept)); });
+      std::shared_ptr<void>(new KeptStorages{std::move(storages_), completions},
+                            [](void* kept) { release(static_cast<KeptStorages*>(kept)); });
   return std::move(request_);
 }
 

@@ -13,34 +13,36 @@ namespace {
 
 constexpr std::uint64_t kSweepMs = 200;
 
-enum class Seen { nothing, goodbye, data, cut_off };
+enum class FirstFrame { nothing, goodbye, data, cut_off };
 
 /// The kind of the first frame of an unread connection, after the `joined` frame of a lane that
 /// joins.
-Seen look(Stream& stream) {
+FirstFrame look(Stream& stream) {
   std::array<std::byte, 2 * kFrameHeaderBytes> first{};
   const Stream::Moved got = stream.peek(first);
-  if (got.outcome == Stream::Outcome::later) return Seen::nothing;
-  if (got.outcome != Stream::Outcome::moved) return Seen::cut_off;
+  if (got.outcome == Stream::Outcome::later) return FirstFrame::nothing;
+  if (got.outcome != Stream::Outcome::moved) return FirstFrame::cut_off;
   auto rest = std::span<const std::byte>(first).first(got.bytes);
   while (rest.size() >= kFrameHeaderBytes) {
     const auto frame = decode_frame_header(rest.first(kFrameHeaderBytes), kPeerMessageBytesMax);
-    if (frame.ok() && frame.value().type == FrameType::goodbye) return Seen::goodbye;
-    if (!frame.ok() || frame.value().type != FrameType::joined) return Seen::data;
+    if (frame.ok() && frame.value().type == FrameType::goodbye) return FirstFrame::goodbye;
+    if (!frame.ok() || frame.value().type != FrameType::joined) return FirstFrame::data;
     rest = rest.subspan(kFrameHeaderBytes);
   }
-  return rest.empty() ? Seen::nothing : Seen::data;
+  return rest.empty() ? FirstFrame::nothing : FirstFrame::data;
 }
 
 /// A lane that joins may vanish; the first one is the link.
-bool is_cut_off(const Parking::Parked& link) { return look(*link.lanes.front()) == Seen::cut_off; }
+bool is_cut_off(const Parking::Parked& link) {
+  return look(*link.lanes.front()) == FirstFrame::cut_off;
+}
 
 /// Nothing has come over it, and nothing will.
 bool is_over(const Parking::Parked& link) {
   return is_cut_off(link) ||
          std::all_of(link.lanes.begin(), link.lanes.end(), [](const auto& lane) {
-           const Seen seen = look(*lane);
-           return seen == Seen::goodbye || seen == Seen::cut_off;
+           const FirstFrame seen = look(*lane);
+           return seen == FirstFrame::goodbye || seen == FirstFrame::cut_off;
          });
 }
 
