@@ -522,7 +522,7 @@ Result<std::vector<Handle>> ElasticGroup::handles(const std::vector<PeerId>& pee
       if (m.peer() == peer) handles.push_back(m.handle);
     }
     if (handles.empty() || handles.back().peer != peer) {
-      return {ErrorCode::peer_lost, describe_peer(peer, *numbering_) +
+      return {ErrorCode::peer_lost, describe_peer(peer, peers) +
                                         " was lost, and the run goes on without this rank: make "
                                         "the group after the next boundary, which numbers the "
                                         "ranks anew"};

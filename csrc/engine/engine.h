@@ -41,8 +41,8 @@ class Engine {
   /// The address of this machine that is used to reach host:port ("" if there is none).
   [[nodiscard]] virtual std::string local_host_towards(const std::string& address) const = 0;
 
-  // Fixed groups. Connects to all members; the ticket completes when all have made the group, or
-  // its error names the members that could not be reached or have not made it.
+  // Fixed groups. Connects to all members; the ticket completes when all have their links for
+  // the group, or its error names the members that could not be reached or have not made it.
   [[nodiscard]] virtual std::shared_ptr<Ticket> configure_fixed(GroupId group, std::string name,
                                                                 std::vector<Handle> members,
                                                                 std::int32_t rank,

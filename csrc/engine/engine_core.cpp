@@ -167,7 +167,10 @@ void EngineCore::close(GroupId id) {
   if (it == groups_.end()) return;
   context_->note("group closed", {}, id);
   FixedGroup* fixed = find_fixed(id);
-  if (fixed != nullptr) closed_.add(fixed->last_words());
+  if (fixed != nullptr) {
+    fixed->give_up_making({ErrorCode::closed, "the group has been closed"});
+    closed_.add(fixed->last_words());
+  }
   const Error failure = it->second->view().failure;
   it->second->close();
   // Groups of the run may be the last that need the links of those who are not in it any more.

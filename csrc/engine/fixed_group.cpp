@@ -99,7 +99,7 @@ void FixedGroup::links_may_be_up() {
   if (!connected_ || !awaited_.empty() || trips_.contains(self)) return;
   const std::optional<Trips> own = trips();
   trips_.emplace(self, own);
-  said_waiting_ = false;
+  say_waiting_ms_ = waited_ms_ + kSayWaitingMs;
   tell_others(Connected{id_, own});
   all_may_be_connected();
 }
@@ -186,13 +186,18 @@ void FixedGroup::lost_by_run(PeerId peer) {
 }
 
 void FixedGroup::run_over(const Error& error) {
-  if (!of_run_ || !connected_) return;
-  if (error.code != ErrorCode::closed) return fail_group(error, true);
-  // That is this process's own will: the others lose it.
-  const std::string text = describe_peer(context_.links.self(), *numbering_) +
-                           " does not make this group any more: " + error.text;
-  tell_others(GroupFailed{id_, {ErrorCode::peer_lost, text}});
-  fail_group(error, false);
+  if (!of_run_) return;
+  if (connected_ && error.code == ErrorCode::evicted) return fail_group(error, true);
+  give_up_making(error);
+}
+
+/// Whatever ends it here, the others lose a member.
+void FixedGroup::give_up_making(const Error& error) {
+  if (!connected_ || failure_.failed()) return;
+  std::exchange(connected_, nullptr)->complete({error.code, name_ + ": " + error.text});
+  fail_group({ErrorCode::peer_lost, describe_peer(context_.links.self(), *numbering_) +
+                                        " does not make this group any more: " + error.text},
+             true);
 }
 
 Error FixedGroup::departure(PeerId peer) const {
@@ -459,8 +464,8 @@ void FixedGroup::look_at_wait(std::uint64_t elapsed_ms) {
   const std::uint64_t margin_ms = linked ? std::min(2 * kHandshakeMs, connect_timeout_ms_ / 8) : 0;
   const std::uint64_t limit_ms = connect_timeout_ms_ + margin_ms;
   const bool over = (of_run_ || linked) && waited_ms_ >= limit_ms;
-  const bool long_wait = waited_ms_ >= kSayWaitingMs;
-  if (!over && (!long_wait || std::exchange(said_waiting_, true))) return;
+  if (!over && waited_ms_ < say_waiting_ms_) return;
+  say_waiting_ms_ = 2 * waited_ms_;
   std::string whom;
   for (const PeerId peer : members()) {
     const bool late =

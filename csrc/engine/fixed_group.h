@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/limits.h"
 #include "engine/closed_groups.h"
 #include "engine/group.h"
 
@@ -34,12 +35,16 @@ class FixedGroup : public Group {
   /// yet.
   void run_over(const Error& error);
 
+  /// Ends the making of a group that is not made yet, for a reason of this process's own.
+  void give_up_making(const Error& error);
+
   /// Just before `close`: what the other members may still ask about. Its members are those that
   /// have not closed the group; none: nobody needs an answer.
   [[nodiscard]] ClosedGroup last_words();
 
-  /// Opens the links. `connected` is completed when all members have all their links up, or with an
-  /// error that names the members that could not be reached or did not make the group.
+  /// Opens the links. `connected` is completed when all members have said that all their links are
+  /// up (of those that have left, not), or with an error that names the members that could not be
+  /// reached or did not make the group.
   void connect();
   void link_up(PeerId peer) override;
   void link_down(PeerId peer, const std::string& reason, Down how) override;
@@ -99,7 +104,7 @@ class FixedGroup : public Group {
   /// Of the members that have all their links: what they have said.
   std::map<PeerId, std::optional<Trips>> trips_;
   std::uint64_t waited_ms_ = 0;  // while connecting
-  bool said_waiting_ = false;
+  std::uint64_t say_waiting_ms_ = kSayWaitingMs;
   /// Members that have left in good order -> the first operation that the member has not completed.
   std::map<PeerId, OpKey> departed_;
   std::map<PeerId, Error> gone_;       // departed members whose links have ended since

@@ -261,7 +261,7 @@ GroupId number_of(const std::string& text) {
   return GroupId{value | 1ULL << 31};  // never one of the small numbers, which are given by hand
 }
 
-/// Waits until all members have made the group.
+/// Waits until all members have their links for the group.
 void open(const std::shared_ptr<Engine>& engine, GroupId group,
           const std::shared_ptr<Ticket>& connected) {
   try {

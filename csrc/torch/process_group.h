@@ -57,8 +57,8 @@ class ElasticProcessGroup final : public c10d::ProcessGroup {
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     std::chrono::milliseconds timeout);
 
-/// Makes a fixed group, and waits until all members have made it. Throws an error that names the
-/// missing members.
+/// Makes a fixed group, and waits until all members have their links for it. Throws an error that
+/// names the missing members.
 void open_group(const std::shared_ptr<Engine>& engine, GroupId group, const std::string& name,
                 const std::vector<Handle>& members, int rank, std::chrono::milliseconds timeout);
 

@@ -211,6 +211,11 @@ TEST_F(OfRunLinks, a_member_that_leaves_the_run_while_it_makes_a_group_is_lost_t
     EXPECT_NE(told.text.find("rank 1"), std::string::npos) << told.text;
     EXPECT_NE(told.text.find("has left the run"), std::string::npos) << told.text;
   }
+  node.links.sent.clear();
+  group->control(kA, Connected{kMade, Trips{}});  // it had no link when this was told
+  ASSERT_EQ(node.links.sent.size(), 1U);
+  const auto again = decode_peer_to_peer(node.links.sent.front().control);
+  EXPECT_EQ(std::get<GroupFailed>(again.value()).error.code, ErrorCode::peer_lost);
 }
 
 TEST_F(OfRunLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_after_a_silence) {

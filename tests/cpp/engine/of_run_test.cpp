@@ -96,17 +96,30 @@ TEST(OfRun, a_member_that_was_lost_before_ends_the_making_whether_the_run_knows_
 
 TEST(OfRun, a_member_that_comes_after_a_loss_tells_the_others_of_it) {
   Founded run(3);
-  const std::vector<PeerId> all = numbering(run);
-  const std::int32_t lost = rank_of(run, 2);
   const auto early = make(run, 0);
-  run.peers[2].engine->vanish();
-  EXPECT_TRUE(wait_until([&] { return run.peers[1].engine->view(run.group).ring->size() == 2; }));
-  const auto late =
-      run.peers[1].engine->configure_of_run(kMade, "made", all, rank_of(run, 1), kTestMs);
+  std::vector<PeerId> with_a_lost_one = numbering(run);  // as if the run had lost it here already
+  with_a_lost_one.at(static_cast<std::size_t>(rank_of(run, 2))) = PeerId{77};
+  const auto late = run.peers[1].engine->configure_of_run(kMade, "made", with_a_lost_one,
+                                                          rank_of(run, 1), kTestMs);
   for (const auto& ticket : {early, late}) {
     const Error error = outcome(ticket);
     EXPECT_EQ(error.code, ErrorCode::peer_lost) << error.text;
-    EXPECT_NE(error.text.find("rank " + std::to_string(lost)), std::string::npos) << error.text;
+    const std::string lost = "rank " + std::to_string(rank_of(run, 2));
+    EXPECT_NE(error.text.find(lost), std::string::npos) << error.text;
+  }
+}
+
+TEST(OfRun, a_member_that_closes_the_group_while_it_is_made_is_lost_to_the_others) {
+  Founded run(3);
+  std::vector<std::shared_ptr<Ticket>> made{make(run, 0), make(run, 1)};
+  run.peers[1].engine->close(kMade);  // as after Ctrl-C
+  EXPECT_EQ(outcome(made[1]).code, ErrorCode::closed);
+  made.push_back(make(run, 2));
+  for (const std::size_t i : {0U, 2U}) {
+    const Error error = outcome(made[i]);
+    EXPECT_EQ(error.code, ErrorCode::peer_lost) << error.text;
+    const std::string gone = "rank " + std::to_string(rank_of(run, 1));
+    EXPECT_NE(error.text.find(gone), std::string::npos) << error.text;
   }
 }
 

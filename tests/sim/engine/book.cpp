@@ -330,9 +330,8 @@ void Book::group_failed(GroupId group, const std::vector<PeerId>& members, std::
 
 /// A member that is still in the run loses others, and goes on with the rest.
 void Book::not_made(const std::vector<PeerId>& members, const Error& error) {
-  if (error.code == ErrorCode::closed && !has_liar(members)) {
-    throw Violation("a member of the run makes no group because others close it: " + error.text);
-  }
+  if (error.code == ErrorCode::peer_lost || error.code == ErrorCode::timed_out) return;
+  if (!has_liar(members)) throw Violation("a member of the run makes no group: " + error.text);
 }
 
 void Book::entered(PeerId who, std::uint64_t step, std::uint64_t state, const std::string& what) {
