@@ -38,6 +38,9 @@ constexpr std::size_t kBytesSentOffset = 200;
 constexpr std::size_t kBytesResentOffset = 208;
 // What a long line's connection takes ahead: more would be waited for at the end of an operation.
 constexpr int kUnsentBytes = 64 << 10;
+// Within one machine a connection takes no more ahead than this (the kernel doubles it for its own
+// records): what is sent then still lies in the caches when the other side reads it.
+constexpr int kSentHereBytes = 384 << 10;
 
 }  // namespace
 
@@ -131,7 +134,10 @@ void put_off_bbr(int fd) {
 }
 
 void tune_congestion(int fd, bool bbr) {
-  if (is_same_machine(fd)) return set_short_line_congestion(fd);
+  if (is_same_machine(fd)) {
+    set_option(fd, SOL_SOCKET, SO_SNDBUF, kSentHereBytes);
+    return set_short_line_congestion(fd);
+  }
   if (line_of(fd).least_trip_us >= kLongLineUs) {
     set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
     // Where it is not allowed or not there the connection stays as it was. The question is not

@@ -27,7 +27,8 @@ void tune_socket(int fd, std::uint64_t user_timeout_ms);
 /// that began with BBR is paced by a timer for ever, whatever it has later.
 void put_off_bbr(int fd);
 /// For an established connection within one machine CUBIC or Reno in place of BBR, which halves the
-/// rate there; otherwise what put_off_bbr put off. Over a long way no more is taken ahead than what
+/// rate there, and a small buffer, from which the other side reads what is still in the caches;
+/// otherwise what put_off_bbr put off. Over a long way no more is taken ahead than what
 /// is sent soon, and with `bbr` BBR is chosen, where the system lets this process have it, since
 /// one lost packet halves the others' rate.
 void tune_congestion(int fd, bool bbr);

@@ -50,7 +50,7 @@ TEST_F(Congestion, what_stands_in_place_of_bbr_stays) {
   EXPECT_EQ(control_of(socket_.fd()), "reno");
 }
 
-TEST_F(Congestion, a_connection_within_the_machine_goes_on_without_bbr) {
+TEST_F(Congestion, a_connection_within_the_machine_goes_on_without_bbr_and_takes_little_ahead) {
   const Socket listening = std::move(listen_on(loop_, {"127.0.0.1"}, 0, 0).value().front());
   put_off_bbr(socket_.fd());
   sockaddr_in address{};
@@ -60,6 +60,11 @@ TEST_F(Congestion, a_connection_within_the_machine_goes_on_without_bbr) {
   static_cast<void>(::setsockopt(socket_.fd(), IPPROTO_TCP, TCP_CONGESTION, "bbr", 3));
   tune_congestion(socket_.fd(), /*bbr=*/true);
   EXPECT_FALSE(has_bbr(socket_.fd()));
+  int ahead = 0;
+  size = sizeof ahead;
+  ASSERT_EQ(::getsockopt(socket_.fd(), SOL_SOCKET, SO_SNDBUF, &ahead, &size), 0);
+  EXPECT_GE(ahead, 200 << 10) << "else each call takes less than a segment";
+  EXPECT_LE(ahead, 1 << 20) << "what is sent leaves the caches before it is read";
 }
 
 }  // namespace
