@@ -186,8 +186,8 @@ void FixedGroup::lost_by_run(PeerId peer) {
 }
 
 void FixedGroup::run_over(const Error& error) {
-  if (!of_run_) return;
-  if (connected_ && error.code == ErrorCode::evicted) return fail_group(error, true);
+  if (!of_run_ || !connected_) return;
+  if (error.code == ErrorCode::evicted) return fail_group(error, true);
   give_up_making(error);
 }
 
@@ -459,8 +459,8 @@ void FixedGroup::tick(std::uint64_t elapsed_ms) {
 void FixedGroup::look_at_wait(std::uint64_t elapsed_ms) {
   if (!connected_) return;
   waited_ms_ += std::min(elapsed_ms, kProbeMs);  // a late tick is our own silence
-  // A member whose links do not come up says why itself, before that.
   const bool linked = awaited_.empty();
+  // A member whose links do not come up says why itself, before that.
   const std::uint64_t margin_ms = linked ? std::min(2 * kHandshakeMs, connect_timeout_ms_ / 8) : 0;
   const std::uint64_t limit_ms = connect_timeout_ms_ + margin_ms;
   const bool over = (of_run_ || linked) && waited_ms_ >= limit_ms;

@@ -364,9 +364,12 @@ TEST_F(FixedLinks, a_member_that_stops_before_it_has_made_the_group_is_lost_afte
     };
     for (int i = 0; i < 60; ++i) second();
     EXPECT_FALSE(connected->done()) << "perhaps its program has not asked for the link yet";
-    if (has_said) make_with_links();
-    if (has_said) group->control(kC, Connected{kMade, Trips{}});  // and rank 0 is late
-    if (!has_said) group->control(kC, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
+    if (has_said) {
+      make_with_links();
+      group->control(kC, Connected{kMade, Trips{}});  // and rank 0 is late
+    } else {
+      group->control(kC, TellIssued{kMade, kSignOfLife, OpKey{}, 0});
+    }
     std::uint64_t waited_ms = 0;
     for (; !connected->done() && waited_ms < kTestMs; waited_ms += 1000) second();
     const Error lost = outcome(connected);
