@@ -358,6 +358,7 @@ void Operation::handle(std::uint32_t s, std::uint32_t segment) {
       break;
     case StepKind::copy:
       if (bytes > 0 && at(step.to, offset) != at(step.from, offset)) {
+        if (step.to.space == Space::area) about_to_publish(step.from, offset, bytes);
         write_range(step, offset, bytes, at(step.from, offset));
       }
       break;
@@ -503,6 +504,15 @@ void Operation::about_to_write(const Range& range, std::uint64_t offset, std::ui
   if (preimage_ && range.space == Space::output) {
     preimage_->save(output_index(range), range.offset + offset, bytes);
   }
+}
+
+/// What an all-reduce publishes is overwritten later where it works in place: it is saved now,
+/// since it is read now, and would have to be read once more then.
+void Operation::about_to_publish(const Range& range, std::uint64_t offset, std::uint64_t bytes) {
+  const bool in_place = request_.descriptor.kind == OpKind::all_reduce &&
+                        range.space == Space::input &&
+                        request_.inputs.front().data == request_.outputs.front().data;
+  if (preimage_ && in_place) preimage_->save(0, range.offset + offset, bytes);
 }
 
 void Operation::sent(std::uint32_t index) {

@@ -197,6 +197,7 @@ class Operation {
   [[nodiscard]] bool streams(const Range& to) const;
   void code(const Step& step);
   void about_to_write(const Range& range, std::uint64_t offset, std::uint64_t bytes);
+  void about_to_publish(const Range& range, std::uint64_t offset, std::uint64_t bytes);
   void mark_done(std::uint32_t step, std::uint32_t segment);
   void drain();
 

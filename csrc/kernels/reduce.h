@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "base/types.h"
+#include "kernels/dispatch.h"
 
 namespace pccl {
 
@@ -28,6 +29,7 @@ void finish_average(void* data, std::size_t count, DType dtype, std::uint64_t co
 
 /// Copies with non-temporal stores where the CPU has them: for what is not read again soon.
 /// `to` and `from` do not overlap.
-void copy_streaming(void* to, const void* from, std::size_t bytes);
+void copy_streaming(void* to, const void* from, std::size_t bytes,
+                    InstructionSet set = instruction_sets().back());
 
 }  // namespace pccl

@@ -26,9 +26,12 @@ Buffer bytes_of(Values& values) {
 
 class Ranks {
  public:
-  Ranks(OpKind kind, std::uint32_t size, std::uint64_t count, bool in_place)
+  enum class Output : std::uint8_t { apart, over_the_input };
+  Ranks(OpKind kind, std::uint32_t size, std::uint64_t count, bool in_place, bool local = false,
+        Output output = Output::apart)
       : kind_(kind), size_(size), count_(count), in_place_(in_place), ports_(size) {
-    for (std::uint32_t r = 0; r < size; ++r) add(r);
+    lines_.local = local;
+    for (std::uint32_t r = 0; r < size; ++r) add(r, output);
   }
 
   void run() {
@@ -50,12 +53,16 @@ class Ranks {
   void restore() {
     for (const auto& op : ops_) op->restore();
   }
+  [[nodiscard]] bool hold_their_inputs() const {
+    return std::equal(inputs_.begin(), inputs_.end(), outputs_.begin(), outputs_.end());
+  }
   [[nodiscard]] bool untouched() const {
     return std::all_of(outputs_.begin(), outputs_.end(), [](const Values& output) {
       return std::all_of(output.begin(), output.end(), [](float v) { return v == kBefore; });
     });
   }
-  [[nodiscard]] const std::vector<Values>& outputs() const { return outputs_; }
+  [[nodiscard]] const std::deque<Values>& outputs() const { return outputs_; }
+  [[nodiscard]] bool through_areas() const { return ops_.front()->through_areas(); }
   [[nodiscard]] std::size_t shown_in_parts() const { return shown_in_parts_; }
 
  private:
@@ -87,7 +94,7 @@ class Ranks {
     for (std::uint32_t r = 0; r < size_; ++r) {
       ports_[r].owner = this;
       ports_[r].rank = r;
-      ops_[r]->start(ports_[r], all, r, /*token=*/++token_, /*keep_preimage=*/true);
+      ops_[r]->start(ports_[r], all, r, /*token=*/++token_, /*keep_preimage=*/true, lines_);
     }
   }
   void arrive_next() {
@@ -96,17 +103,21 @@ class Ranks {
     arrive(segment);
   }
 
-  void add(std::uint32_t rank) {
+  void add(std::uint32_t rank, Output output) {
     Random random(rank + 1);
     Values in(count_);
     for (float& value : in) value = static_cast<float>(random.below(1000));
     inputs_.push_back(std::move(in));
     const bool gathers = kind_ == OpKind::all_gather;
-    outputs_.emplace_back(count_ * (gathers ? size_ : 1), kBefore);
+    if (output == Output::apart) {
+      outputs_.emplace_back(count_ * (gathers ? size_ : 1), kBefore);
+    } else {
+      outputs_.push_back(inputs_.back());
+    }
     OpRequest request;
     request.descriptor = {kind_, kind_ == OpKind::all_reduce ? ReduceOp::sum : ReduceOp::none,
                           DType::f32, kind_ == OpKind::broadcast ? 0 : -1, count_};
-    request.inputs = {bytes_of(inputs_.back())};
+    request.inputs = {bytes_of(output == Output::apart ? inputs_.back() : outputs_.back())};
     if (kind_ == OpKind::broadcast && rank > 0) request.inputs.clear();
     const Buffer whole = bytes_of(outputs_.back());
     request.outputs = {whole};
@@ -146,11 +157,12 @@ class Ranks {
   std::uint32_t size_;
   std::uint64_t count_;
   bool in_place_;
+  Lines lines_;
   BufferPool pool_{1U << 20};
   std::vector<Port> ports_;
   std::deque<Flying> flying_;
   std::deque<Values> inputs_;
-  std::vector<Values> outputs_;
+  std::deque<Values> outputs_;
   std::vector<std::unique_ptr<Operation>> ops_;
   MemoryToken token_ = 0;
   std::size_t shown_in_parts_ = 0;
@@ -186,6 +198,23 @@ TEST(Operation, that_stops_within_a_segment_undoes_its_parts_and_is_right_in_its
       lost.run();
       EXPECT_EQ(lost.outputs(), whole.outputs()) << kind_name(kind) << " " << parts;
     }
+  }
+}
+
+TEST(Operation, through_areas_gives_the_input_back_from_wherever_it_stops) {
+  constexpr std::uint64_t kCount = 3U << 20;
+  Ranks apart(OpKind::all_reduce, 3, kCount, /*in_place=*/true, /*local=*/true);
+  apart.run();
+  for (const std::size_t parts : {1U, 5U, 20U, 100U}) {
+    Ranks lost(OpKind::all_reduce, 3, kCount, /*in_place=*/true, /*local=*/true,
+               Ranks::Output::over_the_input);
+    lost.run_until(parts);
+    EXPECT_TRUE(lost.hold_their_inputs()) << parts;
+    lost.run();
+    EXPECT_TRUE(lost.through_areas());
+    EXPECT_EQ(lost.outputs(), apart.outputs()) << parts;
+    lost.restore();
+    EXPECT_TRUE(lost.hold_their_inputs()) << parts;
   }
 }
 
