@@ -55,7 +55,7 @@ def hsdp_mesh(
             "the elastic group is the default one; expected init_process_group('pccl') for the "
             "ranks of this replica, and then join(url, replica=...)"
         )
-    ranks = torch.tensor([dist.get_process_group_ranks(inner)])
+    ranks = torch.tensor([dist.get_process_group_ranks(inner)], device="cpu")
     return DeviceMesh.from_group(
         [elastic, inner], device_type, mesh=ranks, mesh_dim_names=mesh_dim_names
     )

@@ -67,7 +67,7 @@ def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
             signal.raise_signal(number)
 
     try:
-        for number in signals:
+        for number in dict.fromkeys(signals):
             before[number] = signal.signal(number, leave)
     except (ValueError, OSError) as error:
         for number, theirs in before.items():

@@ -181,9 +181,9 @@ class ElasticSampler:
             steps: Until so many steps are over in the whole run.
 
         Raises:
-            ValueError: The loader has another batch sampler, `elastic` does not know this sampler,
-                or a replica of several ranks without `steps`: a loss may be in the middle of the
-                last step of a pass for one of its ranks and after it for another.
+            ValueError: The loader has another batch sampler or `in_order=False`, `elastic` does not
+                know this sampler, or a replica of several ranks without `steps`: a loss may be in
+                the middle of the last step of a pass for one of its ranks and after it for another.
         """
         if self._run is None:
             raise ValueError(
@@ -194,6 +194,11 @@ class ElasticSampler:
             raise ValueError(
                 "the loader has another batch_sampler; expected "
                 "DataLoader(data, batch_sampler=sampler)"
+            )
+        if not getattr(loader, "in_order", True):
+            raise ValueError(
+                "the loader has in_order=False, and the sampler could not tell which samples a "
+                "batch has; expected a DataLoader without it"
             )
         if self._has_shares and steps is None:
             raise ValueError("steps is None for a share of a replica; expected a number of steps")
@@ -240,7 +245,8 @@ class ElasticSampler:
             self._drop()  # the workers of the old one end before those of the new one begin
             self._loader, self._expected = loader, iter(self)
             self._iterator = iter(loader)
-            assert next(self._expected) == wanted
+            first = next(self._expected)
+            assert first == wanted
         return next(self._iterator)
 
     def _drop(self) -> None:

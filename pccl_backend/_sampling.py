@@ -40,8 +40,10 @@ class Orders:
             while len(self._kept) >= ORDERS_KEPT:
                 del self._kept[min(self._kept, key=lambda k: k[1])]
             digest = hashlib.sha256(f"{seed} {pass_number}".encode()).digest()
-            random = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
-            self._kept[key] = torch.randperm(self._samples, generator=random)
+            random = torch.Generator("cpu").manual_seed(
+                int.from_bytes(digest[:8], "big", signed=True)
+            )
+            self._kept[key] = torch.randperm(self._samples, generator=random, device="cpu")
         return int(self._kept[key][place])
 
 

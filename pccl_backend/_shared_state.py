@@ -15,6 +15,7 @@ from torch import nn
 
 Wanted = tuple[str, tuple[int, ...]]
 """dtype by name, and shape."""
+TENSOR = "__tensor__"  # key of a tensor among plain values
 Take = Callable[[torch.Tensor], torch.Tensor]
 """What of a tensor is meant: the part that lies here, or the whole."""
 
@@ -117,7 +118,8 @@ class SharedState(State):
 
     The mapping holds the parameters, persistent buffers and extra state of a module; the groups of
     an optimizer, and its state by the number of the parameter; one plain value for each other
-    object that has `state_dict` and `load_state_dict`; and of a DTensor the local part (one shard
+    object that has `state_dict` and `load_state_dict` (tensors in it, or in an extra state, are
+    part of that value); and of a DTensor the local part (one shard
     for each rank of a replica). An optimizer that has not stepped yet receives the state of the
     run's optimizer. Names are like "model.layer.weight" and "optimizer.3.exp_avg"; a plain value
     has the name of its argument, and "step" is the revision. All members give the same objects with
@@ -152,7 +154,8 @@ class SharedState(State):
         head, _, tail = name.partition(".")
         part = self._parts.get(head)
         if isinstance(part, nn.Module) and tail:
-            part.get_submodule(tail.rpartition(".")[0]).set_extra_state(value)
+            inner = part.get_submodule(tail.rpartition(".")[0])
+            inner.set_extra_state(_as(inner.get_extra_state(), value))
         elif isinstance(part, torch.optim.Optimizer) and tail:
             _set_in_optimizer(part, tail, value)
         elif tail or isinstance(part, (nn.Module, torch.optim.Optimizer)):
@@ -266,7 +269,7 @@ class SharedState(State):
             elif isinstance(part, torch.Tensor):
                 flat[name] = take(part)
             elif isinstance(part, Stateful):
-                flat[name] = _numbers(part.state_dict())
+                flat[name] = _plain(part.state_dict(), numbers=True)
             else:
                 flat[name] = part
         return flat
@@ -286,7 +289,7 @@ def _of_module(module: nn.Module, take: Take) -> Iterator[tuple[str, Any]]:
                 seen.add(id(buffer))
                 yield lead + name, take(buffer)
         if type(inner).get_extra_state is not nn.Module.get_extra_state:
-            yield f"{lead}_extra_state", inner.get_extra_state()
+            yield f"{lead}_extra_state", _plain(inner.get_extra_state())
 
 
 # ------------------------------------------------------------------------------ optimizers
@@ -380,19 +383,50 @@ def _dtype_and_shape(tensor: torch.Tensor) -> Wanted:
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
 
 
-def _numbers(value: Any) -> Any:
-    """`value` with numbers for tensors of one element (learning rates of a scheduler)."""
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return value.item()
+def _plain(value: Any, *, numbers: bool = False) -> Any:
+    """`value` with plain values for tensors; `numbers`: with numbers for those of one element.
+
+    An object may make such tensors anew whenever it is asked, so they cannot be written to.
+    """
+    if isinstance(value, torch.Tensor):
+        if numbers and value.numel() == 1:
+            return value.item()
+        if value.layout != torch.strided or value.is_quantized or hasattr(value, "to_local"):
+            return value  # refused with its name
+        dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        dtype, shape = _dtype_and_shape(dense)
+        octets = dense.reshape(-1).view(torch.uint8).numpy().tobytes()
+        return {TENSOR: [dtype, list(shape), octets]}
     if isinstance(value, dict):
-        return {key: _numbers(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
+        return {key: _plain(item, numbers=numbers) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_plain(item, numbers=numbers) for item in value]
+        return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
     return value
 
 
+def _tensor_of(plain: Any) -> torch.Tensor:
+    """The tensor of which `_plain` has made this.
+
+    Raises:
+        ValueError: It has made nothing like it; or this torch lacks the dtype.
+    """
+    try:
+        name, shape, octets = plain
+        if octets:
+            flat = torch.frombuffer(bytearray(octets), dtype=torch.uint8)
+        else:
+            flat = torch.zeros(0, dtype=torch.uint8, device="cpu")
+        return flat.view(dtype_of(name)).reshape(shape)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"a tensor of the run's state cannot be made: {error}") from error
+
+
 def _as(template: Any, value: Any) -> Any:
-    """`value` of the types that `template` has: a Counter, a namedtuple, tensors of numbers."""
+    """`value` of the types that `template` has: a Counter, a namedtuple, tensors."""
+    if isinstance(value, dict) and value.keys() == {TENSOR}:
+        tensor = _tensor_of(value[TENSOR])
+        return tensor.to(template.device) if isinstance(template, torch.Tensor) else tensor
     if isinstance(template, torch.Tensor) and isinstance(value, (bool, int, float)):
         return torch.full_like(template, value)
     if isinstance(template, dict) and isinstance(value, dict):

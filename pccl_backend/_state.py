@@ -449,8 +449,8 @@ def _encode(value: Any, where: str, depth: int) -> Any:
         keys = sorted(value, key=lambda key: (isinstance(key, int), key))
         return ["d", *([k, _encode(value[k], f"{where}[{k!r}]", depth + 1)] for k in keys)]
     raise ValueError(
-        f"{where} is a {type(value).__name__}; expected a tensor, None, bool, int, float, str, "
-        "bytes, or lists and dicts of them"
+        f"{where} is a {type(value).__name__}; expected a dense tensor, None, bool, int, float, "
+        "str, bytes, or lists and dicts of them"
     )
 
 

@@ -1,6 +1,9 @@
 """ElasticRun over a group that only pretends: what it counts, when it settles, what it shares."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from pccl_backend import (
     _checkpoints,
     ddp_kwargs,
 )
+from pccl_backend._sampling import Deal
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -186,6 +190,48 @@ def test_what_was_fetched_ahead_is_dropped_when_members_or_samples_change() -> N
                 one.step()
     assert loader.iterators == 1 + len(changes)
     assert mine.state_dict() == plain.state_dict()
+
+
+def test_a_loader_is_begun_once_also_without_assertions() -> None:
+    code = (
+        "from test_elastic_run import Ahead, FakeGroup, Loop, sampler\n"
+        "mine = sampler()\n"
+        "loop = Loop(FakeGroup(size=2), sampler=mine)\n"
+        "loader = Ahead(mine)\n"
+        "for _ in mine.batches(loader, passes=4):\n"
+        "    if mine.is_last:\n"
+        "        loop.step()\n"
+        "print(loader.iterators)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    assert done.stdout == "1\n"
+
+
+def test_a_loader_that_hands_out_batches_in_another_order_is_refused() -> None:
+    mine = sampler()
+    Loop(FakeGroup(size=2), sampler=mine)
+    loader: Any = torch.utils.data.DataLoader(
+        list(range(20)), batch_sampler=mine, num_workers=1, in_order=False
+    )
+    with pytest.raises(ValueError, match="in_order=False"):
+        mine.batches(loader)
+
+
+def test_samples_are_the_same_whatever_the_default_device() -> None:
+    drawn = []
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            deal = Deal(20, batch=4)
+            deal.give(1)
+            drawn.append(deal.batch(0, 0))
+    assert drawn[0] == drawn[1]
 
 
 def test_a_loop_that_was_broken_off_goes_on_where_it_was() -> None:

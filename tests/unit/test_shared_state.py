@@ -11,6 +11,7 @@ from test_state import BreaksOff, Sources, agree, hasher
 from torch import nn
 
 from pccl_backend import PeerLostError, SharedState
+from pccl_backend._shared_state import TENSOR
 from pccl_backend._state import Exchange, SourceFailedError
 
 
@@ -273,3 +274,61 @@ def test_a_tensor_that_is_made_anew_when_a_value_is_set_holds_what_was_fetched()
     assert shared.fetch(offer.digest, ["a"], agree).digest == offer.digest
     assert mine.scale.tolist() == [7.0] * 4
     assert mine.bits == 4
+
+
+class Fp8(nn.Module):
+    """Its extra state is made of tensors, which are new ones each time, as FP8 libraries make."""
+
+    def __init__(self, amax: torch.Tensor) -> None:
+        super().__init__()
+        self.amax = amax
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"amax": self.amax.clone(), "of": (1, self.amax[:0].clone())}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.amax, (_, none) = state["amax"], state["of"]
+        assert none.dtype == self.amax.dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool])
+def test_extra_state_of_tensors_comes_to_the_module_that_made_them(dtype: torch.dtype) -> None:
+    def fp8(last: int) -> Fp8:
+        return Fp8(torch.tensor([[0, 1], [0, last]]).to(dtype).T)
+
+    mine, theirs = fp8(0), fp8(1)
+    offer = Exchange(SharedState(m=theirs, step=5), hasher).snapshot()
+    shared = Exchange(SharedState(m=mine, step=3), hasher, Sources(a=offer))
+    assert shared.fetch(offer.digest, ["a"], agree).digest == offer.digest
+    assert mine.amax.dtype == dtype
+    assert torch.equal(mine.amax, theirs.amax)
+
+
+class Metric:
+    def __init__(self, history: torch.Tensor) -> None:
+        self.history = history
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": self.history, "last": self.history[-1]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.history = state["history"]
+        assert state["last"].dtype == self.history.dtype
+
+
+def test_tensors_of_an_object_come_as_its_plain_value() -> None:
+    mine, theirs = Metric(torch.zeros(3).double()), Metric(torch.arange(3).double())
+    offer = Exchange(SharedState(metric=theirs, step=5), hasher).snapshot()
+    shared = Exchange(SharedState(metric=mine, step=3), hasher, Sources(a=offer))
+    assert shared.fetch(offer.digest, ["a"], agree).digest == offer.digest
+    assert torch.equal(mine.history, theirs.history)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [["float32", [2], b"123"], ["float3", [1], b"1234"], ["float32", [3], b"1234"], 1, [1, 2, 3]],
+)
+def test_a_tensor_that_no_member_can_have_made_is_refused(plain: Any) -> None:
+    state = SharedState(metric=Metric(torch.zeros(3)), step=0)
+    with pytest.raises(ValueError, match="of the run"):
+        state["metric"] = {"history": {TENSOR: plain}, "last": 1.0}
