@@ -203,6 +203,9 @@ def library_of(symbol: str) -> str:
 def break_invariant(what: str) -> None:
     """Breaks an invariant of the engine, with this text. For tests."""
 
+def leave_run(failure: str) -> None:
+    """Closes the elastic group, if there is one, for good; other groups stay."""
+
 def end(failure: str) -> None: ...
 def shutdown() -> None:
     """Ends the engine in good order: sends goodbyes and data that others need, then ends its thread.

@@ -15,7 +15,9 @@ Everything that is read here is checked: it may have been written by anybody.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
@@ -27,6 +29,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import (
     FileSystemReader,
@@ -56,6 +59,7 @@ from ._shared_state import Wanted
 INDEX = "index.json"
 FORMAT = "pccl checkpoint 1"
 FAILURE_CHARACTERS_MAX = 1000  # of a failure, that the other ranks are told
+FREE_BYTES_LITTLE = 16 << 20
 INDEX_BYTES_MAX = 256 << 20
 DIMENSIONS_MAX = 64
 _FILE = re.compile(r"__\d{1,9}_\d{1,9}\.distcp")
@@ -124,9 +128,7 @@ class Ranks:
         """That this rank has failed, in the round for which the others wait, if there is one."""
         if not self._is_over:
             self._is_over = True
-            said = f"{type(error).__name__}: {error}"
-            if len(said) > FAILURE_CHARACTERS_MAX:  # the cause of a traceback stands at its end
-                said = "…" + said[-FAILURE_CHARACTERS_MAX:]
+            said = _cause_of(error)[:FAILURE_CHARACTERS_MAX]
             self._gather(_text(["failed", said]))
 
     def _gather(self, text: bytes) -> list[bytes]:
@@ -267,6 +269,69 @@ def sync(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+# ----------------------------------------------------------------------------- signs of a writer
+
+
+def lock(mark: Path) -> int:
+    """Makes the file that shows that this process is writing; the lock ends with the process.
+
+    Returns:
+        The descriptor, for `unlock`.
+    """
+    descriptor = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def unlock(descriptor: int) -> None:
+    """Ends a lock, also where a forked process has inherited the descriptor."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def is_locked(mark: Path) -> bool:
+    """Is the process that has made this file still writing? Where nobody can say: yes."""
+    try:
+        descriptor = os.open(mark, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def why(error: BaseException, folder: Path) -> str:
+    """What has ended a write, in one line; and the room in the folder, if it is little."""
+    text = _cause_of(error)
+    try:
+        room = os.statvfs(folder)
+    except OSError:
+        return text
+    free = room.f_bavail * room.f_frsize
+    return text + (f"; {free} bytes are free in {folder}" if free < FREE_BYTES_LITTLE else "")
+
+
+def _cause_of(error: BaseException) -> str:
+    """The error of the file system, if there is one: DCP's own names a wrong place in a file."""
+    causes: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and found not in causes:
+        causes.append(found)
+        failures = found.failures if isinstance(found, CheckpointException) else {}
+        found = next((e for e, _ in failures.values()), found.__cause__ or found.__context__)
+    own = next((e for e in causes if not isinstance(e, CheckpointException)), error)
+    cause = next((e for e in causes if isinstance(e, OSError)), own)
+    return f"{type(cause).__name__}: {cause}".splitlines()[0]
 
 
 def _item_out(item: WriteItem) -> list[Any]:

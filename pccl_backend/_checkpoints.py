@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_with_dcp
 
-from . import _rank_tables
+from . import _extension, _rank_tables
 from ._background import Background
 from ._checkpoint_files import (
     Planner,
@@ -42,11 +42,15 @@ from ._checkpoint_files import (
     Writer,
     check_alike,
     from_rank_0,
+    is_locked,
     key_of,
     load_tensors,
+    lock,
     parse_key,
     sync,
+    unlock,
     wanted_at,
+    why,
 )
 from ._group import Boundary
 from ._shared_state import State, Wanted, state_of
@@ -148,11 +152,15 @@ class Checkpoints:
             and dist.get_world_size() > 1
         ):
             self._rank, self._size = dist.get_rank(), dist.get_world_size()
-            self._write_group, self._ask_group = dist.new_group(), dist.new_group()
+            # What the ranks say to each other lies in host memory, which NCCL does not serve.
+            other = None if "cpu:" in dist.get_backend_config() else "gloo"
+            self._write_group = dist.new_group(backend=other)
+            self._ask_group = dist.new_group(backend=other)
         self._found = self._found_by_rank_0(self._names)  # of other runs, if they are later
         self._stager: Any = StateDictStager()  # torch's DefaultStager serves once up to torch 2.12
         self._writing: Background | None = None
-        atexit.register(self._waited_for)  # the end of the program does not cut a write off
+        self._lock: int | None = None  # while this process writes, at rank 0
+        atexit.register(self._wait_at_exit)  # the end of the program does not cut a write off
 
     def save(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
         """Begins to write the state as it is after `boundary`, if this replica is the writer.
@@ -191,9 +199,10 @@ class Checkpoints:
 
         A writer may be lost before its write has begun, and if the boundary did not vote, there is
         no writer at that boundary. So the next writer saves an overdue checkpoint at once. A
-        checkpoint that is being written counts as written: its writer may have left the run and
-        still be writing. A write that failed is logged and not raised: otherwise a full disk would
-        end one replica after the other.
+        checkpoint that is being written counts as written while the process that writes it lives:
+        that process may have left the run. A write that failed, also for want of memory or of a
+        thread, is logged and not raised: otherwise a full disk would end one replica after the
+        other.
 
         Returns:
             Whether a write has begun.
@@ -209,17 +218,22 @@ class Checkpoints:
         if step != last_due:
             if not is_new:
                 return False
-            if self._found_by_rank_0(lambda: self._newest_begun(step)) >= last_due:
+            newest, is_whole = self._found_by_rank_0(lambda: self._newest_begun(step))
+            if newest >= last_due:
+                self._was_writer = is_whole  # else the next boundary looks again
                 return False
         word = self._agree(self._outcome()[0])
         while word == FAILED:  # at another rank it may still be going on, and fail later
             word = self._agree(self._outcome()[0])
         try:
             return self._begin_write(state, boundary, word)
-        except BaseException:  # Ctrl-C, or no memory: overdue at the next boundary
+        except BaseException as error:  # Ctrl-C, or no thread: overdue at the next boundary
             if self._size == 1:
                 self._was_writer = False
-            raise
+            if self._closed or not isinstance(error, RuntimeError):
+                raise
+            _log.error("checkpoint of step %d was not written: %s", step, error)
+            return False
 
     def save_end(
         self, state: MutableMapping[str, Any], boundary: Boundary, *, may_fail: bool = False
@@ -250,7 +264,12 @@ class Checkpoints:
         for attempt in range(2):  # a write that was under way may be the one of this step
             word, error = self._waited_for()
             word = self._agree(word)
-            is_there = self._found_by_rank_0(self._path(step).exists)
+            try:
+                is_there = self._found_by_rank_0(self._path(step).exists)
+            except OSError as unreadable:
+                error = unreadable
+                _log.error("the end of the run, step %d, may not be saved: %s", step, error)
+                break
             if is_there:
                 if attempt == 0:
                     self._say_there(step, self._knows(step, boundary))
@@ -286,9 +305,9 @@ class Checkpoints:
         try:
             snapshot = self._snapshot(state_of(state))
         except Exception as error:
-            if self._size == 1:
+            if self._size == 1 and isinstance(error, (TypeError, ValueError)):  # of the program
                 raise
-            snapshot = error  # the other ranks write already, and hear of it in the write
+            snapshot = error  # fails the write, of which the other ranks hear, too
         self._writing = Background(self._write, step, snapshot, is_known)
         self._writing.begin()  # known by now, so that Ctrl-C loses no write from sight
         self._last = step, boundary.step
@@ -356,7 +375,7 @@ class Checkpoints:
         """
         self._closed = True
         word, error = self._waited_for()
-        atexit.unregister(self._waited_for)
+        atexit.unregister(self._wait_at_exit)
         if word == LATE:  # the write may go on, from the memory of the stager
             raise _failed(self._late())
         self._stager.close()
@@ -381,6 +400,12 @@ class Checkpoints:
             self._writing.has_ended(self._timeout_s)
         word, error = self._outcome()
         return (LATE if word == BUSY else word), error
+
+    def _wait_at_exit(self) -> None:
+        """Waits for the write in flight; the other members do not wait for this one meanwhile."""
+        if self._writing is not None and not self._writing.has_ended():
+            _extension.leave_run()
+        self._waited_for()
 
     def _late(self) -> TimeoutError:
         return TimeoutError(
@@ -449,10 +474,16 @@ class Checkpoints:
                     self._path(step),
                 )
         except BaseException as error:  # DCP's own is no Exception
-            _log.error("checkpoint of step %d was not written: %s", step, error)
-            if name is not None and self._rank == 0:  # else it would count as begun
+            text = why(error, self._folder)
+            _log.error("checkpoint of step %d was not written: %s", step, text)
+            _log.debug("the failed write", exc_info=error)
+            if name is not None and self._rank == 0:
                 self._remove(self._folder / name)
-            raise RuntimeError(f"the checkpoint of step {step} was not written: {error}") from error
+            raise RuntimeError(f"the checkpoint of step {step} was not written: {text}") from error
+        finally:
+            if self._lock is not None:
+                unlock(self._lock)
+                self._lock = None
 
     def _write_files(self, path: Path, snapshot: dict[str, Any] | Exception) -> None:
         """Collective: each rank writes its files; DCP, for which each is alone, sees no group."""
@@ -486,7 +517,7 @@ class Checkpoints:
             return None
         path = self._folder / f"{WRITING}{step}-{secrets.token_hex(4)}"
         path.mkdir()
-        (path / MARK).touch()
+        self._lock = lock(path / MARK)
         return path.name
 
     def _path(self, step: int) -> Path:
@@ -549,17 +580,21 @@ class Checkpoints:
             key=_number,
         )
 
-    def _newest_begun(self, step: int) -> int:
-        """Highest step up to this one with a checkpoint, or one that is being written; 0: none."""
+    def _newest_begun(self, step: int) -> tuple[int, bool]:
+        """Highest step up to this one with a checkpoint, or one that is being written; 0: none.
+
+        And whether that checkpoint is whole.
+        """
+        begun = [(0, True)]
         try:
-            found = [path.name for path in self._folder.iterdir()]
+            for path in self._folder.iterdir():
+                match = re.fullmatch(rf"(?:step-(\d+)|{re.escape(WRITING)}(\d+)-\w+)", path.name)
+                if match and (match[1] or is_locked(path / MARK)):
+                    begun.append((int(match[1] or match[2]), match[1] is not None))
         except OSError as error:
             _log.error("the checkpoints in %s cannot be listed: %s", self._folder, error)
-            return REVISION_MAX  # the next one is written when it is due
-        pattern = rf"(?:step-(\d+)|{re.escape(WRITING)}(\d+)-\w+)"
-        matches = [match for name in found if (match := re.fullmatch(pattern, name))]
-        steps = [int(match[1] or match[2]) for match in matches]
-        return max((one for one in steps if one <= step), default=0)
+            return REVISION_MAX, True  # the next one is written when it is due
+        return max(one for one in begun if one[0] <= step)
 
     # -------------------------------------------------------------------------- reading
 

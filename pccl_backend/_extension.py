@@ -136,6 +136,12 @@ def failure_of_program() -> str:
     return text[:FAILURE_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
 
 
+def leave_run() -> None:
+    """Takes this process out of its run now that its program has ended; other groups stay."""
+    if _module is not None:
+        _module.leave_run(failure_of_program())
+
+
 def note_end_of_run() -> None:
     """Tells the `pccl-run` that has started this process to start it no more, if that is so."""
     note = os.environ.get(NOTE)

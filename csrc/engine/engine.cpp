@@ -159,8 +159,8 @@ class ThreadedEngine : public Engine {
     });
   }
 
-  void close(GroupId group) override {
-    calls_.carry_out([this, group] { core_->close(group); });
+  void close(GroupId group, const std::string& failure) override {
+    calls_.carry_out([this, group, failure] { core_->close(group, failure); });
     const std::lock_guard lock(views_mutex_);
     if (group != kElasticGroup) {
       views_.erase(group);

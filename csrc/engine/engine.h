@@ -79,8 +79,8 @@ class Engine {
   virtual void set_timeout(GroupId group, std::uint64_t timeout_ms) = 0;
 
   /// Ends a group in good order: sends the data that other ranks still need, then a goodbye.
-  /// Pending operations fail with `closed`.
-  virtual void close(GroupId group) = 0;
+  /// Pending operations fail with `closed`. `failure`: that of shutdown, for the elastic group.
+  virtual void close(GroupId group, const std::string& failure = {}) = 0;
   /// Fails all pending operations of the group, and tells the other members.
   virtual void abort(GroupId group, const std::string& why) = 0;
   /// Closes all groups, waits up to options.goodbye_timeout_ms, ends the thread. Idempotent.

@@ -162,16 +162,17 @@ Group* EngineCore::find(GroupId id) {
 
 FixedGroup* EngineCore::find_fixed(GroupId id) { return dynamic_cast<FixedGroup*>(find(id)); }
 
-void EngineCore::close(GroupId id) {
+void EngineCore::close(GroupId id, const std::string& failure) {
   const auto it = groups_.find(id);
   if (it == groups_.end()) return;
+  if (it->second.get() == elastic_) elastic_->program_fails(failure);
   context_->note("group closed", {}, id);
   FixedGroup* fixed = find_fixed(id);
   if (fixed != nullptr) {
     fixed->give_up_making({ErrorCode::closed, "the group has been closed"});
     closed_.add(fixed->last_words());
   }
-  const Error failure = it->second->view().failure;
+  const Error ended_by = it->second->view().failure;
   it->second->close();
   // Groups of the run may be the last that need the links of those who are not in it any more.
   if (fixed != nullptr && fixed->of_run()) {
@@ -183,7 +184,7 @@ void EngineCore::close(GroupId id) {
   // The group may be the caller's caller: it goes when the loop comes round.
   network_.clock().defer([group = std::shared_ptr<Group>(std::move(it->second))] {});
   groups_.erase(it);
-  ended(id, failure);
+  ended(id, ended_by);
 }
 
 /// Nothing is made of this number any more: what others send for it is dropped.
@@ -248,10 +249,9 @@ void EngineCore::link_gone(PeerId peer) {
 void EngineCore::shutdown(const std::string& failure, std::function<void()> done) {
   if (closing_) return;
   closing_ = true;
-  if (elastic_ != nullptr) elastic_->program_fails(failure);
   std::vector<GroupId> ids;
   for (const auto& [id, group] : groups_) ids.push_back(id);
-  for (const GroupId id : ids) close(id);
+  for (const GroupId id : ids) close(id, failure);
   links_->shutdown(options_.goodbye_timeout_ms, std::move(done));
 }
 

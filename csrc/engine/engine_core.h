@@ -37,7 +37,7 @@ class EngineCore : public LinkEvents, public SegmentOwner {
             std::function<void(const GroupEvent&)> hooks);
   [[nodiscard]] Group* find(GroupId id);
   [[nodiscard]] ElasticGroup* elastic() { return elastic_; }
-  void close(GroupId id);
+  void close(GroupId id, const std::string& failure = {});
   /// Says goodbye to all peers, then calls `done`.
   /// `failure`: the error that ends the program; empty: it ends in good order.
   void shutdown(const std::string& failure, std::function<void()> done);

@@ -464,6 +464,14 @@ void shut_down(const std::string& failure) {
   }
 }
 
+/// The program has ended, and a part of it goes on with the fixed groups.
+void leave_run(const std::string& failure) {
+  const GilRelease release;
+  if (EngineOwner::instance().forked()) return;
+  const auto engine = EngineOwner::instance().existing();
+  if (engine) engine->close(kElasticGroup, failure);
+}
+
 /// Before the interpreter ends: the engine ends in good order, and no thread of ours is in Python
 /// any more.
 void end(const std::string& failure) {
@@ -622,5 +630,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       },
       py::arg("what"));
   m.def("shutdown", [] { shut_down(""); });
+  m.def("leave_run", &leave_run, py::arg("failure"));
   m.def("end", &end, py::arg("failure"));
 }

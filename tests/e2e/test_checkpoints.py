@@ -310,6 +310,47 @@ def by_hand(index: int, url: str, folder: str, program: str, steps: int, trouble
     dist.destroy_process_group()
 
 
+def program_fails(index: int, url: str, folder: str) -> None:
+    """The writer's program fails while its checkpoint is being written, which goes on."""
+    import pccl_backend as pccl
+    from pccl_backend import _checkpoints
+
+    group = pccl.group(pccl.join(url, timeout_s=120.0))
+    state = {"step": 1, "w": torch.ones(3)}
+    checkpoints = pccl.Checkpoints(folder)
+    boundary = group.refresh(state)
+    go_on = Path(f"{folder}.goes-on")
+    writes = _checkpoints.Writer.finish
+
+    def finish(*arguments: Any, **options: Any) -> None:
+        wait_until(go_on.exists, what="the other member, which has gone on")
+        writes(*arguments, **options)
+
+    _checkpoints.Writer.finish = finish  # type: ignore[assignment, method-assign]
+    if checkpoints.save(state, boundary):
+        raise RuntimeError("out of memory, say")
+    dist.all_reduce(state["w"])
+    say(w=state["w"].tolist())
+    go_on.touch()
+    checkpoints.close()
+    dist.destroy_process_group()
+
+
+def of_devices(index: int, folder: str) -> None:
+    """Two ranks whose own group has no backend for host memory, as NCCL's has none."""
+    import pccl_backend as pccl
+
+    dist.init_process_group(
+        "cuda:gloo", init_method=f"file://{folder}/meet", rank=index, world_size=2
+    )
+    checkpoints = pccl.Checkpoints(f"{folder}/kept")
+    checkpoints.save_end({"step": 3, "own": torch.ones(2) * index}, WRITER)
+    back = {"step": 0, "own": torch.zeros(2)}
+    say(step=checkpoints.load(back), own=back["own"].tolist())
+    checkpoints.close()
+    dist.destroy_process_group()
+
+
 def at_signs(index: int, folder: str) -> None:
     """Two ranks of a replica write and read names with "@", and then one refuses to read."""
     import pccl_backend as pccl
@@ -534,6 +575,23 @@ def test_the_end_of_a_loop_by_hand_is_saved_where_a_write_is_slow_or_its_writer_
     ends = [line for peer in peers for line in peer.lines if line["did"] == "end"]
     assert len(ends) == (2 if trouble == "slow" else 1), peers[0].log() + peers[1].log()
     assert f"step-{steps}" in names(folder)
+
+
+def test_a_member_whose_program_has_failed_is_none_while_its_checkpoint_is_being_written(
+    run_peers: Run, start_master: Start, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    master = start_master("--min-peers", "2")
+    peers = run_peers(program_fails, 2, master.url, str(folder))
+    lines = [line for peer in peers for line in peer.finish(status=None)]
+    assert [line["w"] for line in lines] == [[1.0] * 3], peers[0].log() + peers[1].log()
+    assert names(folder) == ["step-1"]
+    assert "was ended by RuntimeError: out of memory, say" in master.log()
+
+
+def test_ranks_of_a_group_of_devices_alone_write_and_read(run_peers: Run, tmp_path: Path) -> None:
+    lines = [peer.finish()[0] for peer in run_peers(of_devices, 2, str(tmp_path))]
+    assert lines == [{"step": 3, "own": [float(rank)] * 2} for rank in range(2)]
 
 
 def test_ranks_whose_tensors_differ_in_name_and_shape_get_their_own_back(

@@ -16,6 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from conftest import ROOT
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 
 from pccl_backend import Boundary, Checkpoints, SharedState, _checkpoint_files, _checkpoints
 from pccl_backend._background import Background
@@ -449,14 +450,17 @@ def test_an_index_that_could_not_be_read_again_is_not_written(
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-1"]
 
 
-def test_who_fails_tells_the_end_of_a_long_text_where_the_cause_stands() -> None:
+def test_who_fails_tells_the_cause_in_one_line_that_is_not_too_long() -> None:
     told: list[Any] = []
     ranks = _checkpoint_files.Ranks(None)
     ranks._gather = lambda text: told.append(json.loads(text)) or []  # type: ignore[func-returns-value, method-assign]
-    ranks.tell(OSError("frame\n" * 1000 + "No space left on device"))
-    assert told[0][0] == "failed"
-    assert told[0][1].endswith("No space left on device")
-    assert len(told[0][1]) == 1001
+    full = OSError("No space left on device")
+    ranks.tell(CheckpointException("frame\n" * 1000, {0: (full, None)}))
+    assert told == [["failed", "OSError: No space left on device"]]
+    ranks = _checkpoint_files.Ranks(None)
+    ranks._gather = lambda text: told.append(json.loads(text)) or []  # type: ignore[func-returns-value, method-assign]
+    ranks.tell(ValueError("x" * 10_000 + "\nframe"))
+    assert told[1][1] == f"ValueError: {'x' * 10_000}"[: _checkpoint_files.FAILURE_CHARACTERS_MAX]
 
 
 def ctrl_c_in(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:

@@ -1,7 +1,10 @@
 """ElasticRun over a group that only pretends: what it counts, when it settles, what it shares."""
 
 import dataclasses
+import errno
+import fcntl
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ import pytest
 import torch
 from test_checkpoint_files import ctrl_c_in
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 
 import pccl_backend
 from pccl_backend import (
@@ -22,9 +26,11 @@ from pccl_backend import (
     GroupClosedError,
     LeftRun,
     PcclError,
+    _checkpoint_files,
     _checkpoints,
     ddp_kwargs,
 )
+from pccl_backend._checkpoint_files import is_locked, lock, unlock
 from pccl_backend._sampling import Deal
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -456,6 +462,7 @@ def test_a_new_writer_leaves_what_is_being_written_to_the_one_that_leaves(tmp_pa
     loop = Saving(tmp_path, FakeGroup(size=2, rank=1))
     loop.steps(3)
     (tmp_path / ".writing-3-0123abcd").mkdir()
+    writing = lock(tmp_path / ".writing-3-0123abcd" / "pccl")
     loop.group.rank = 0
     loop.steps(2)
     loop.written()
@@ -464,6 +471,98 @@ def test_a_new_writer_leaves_what_is_being_written_to_the_one_that_leaves(tmp_pa
     loop.written()
     assert names(tmp_path) == ["step-6"]
     loop.checkpoints.close()
+    unlock(writing)
+
+
+def test_a_new_writer_saves_what_a_killed_one_was_writing(tmp_path: Path) -> None:
+    loop = Saving(tmp_path, FakeGroup(size=2, rank=1), every=100)
+    loop.steps(100)
+    (tmp_path / ".writing-100-0123abcd").mkdir()
+    writing = lock(tmp_path / ".writing-100-0123abcd" / "pccl")
+    loop.group.rank = 0
+    loop.steps(3)
+    unlock(writing)  # as the end of its process does
+    loop.steps(1)
+    loop.written()
+    loop.steps(3)
+    loop.written()
+    assert names(tmp_path) == ["step-104"]
+    loop.checkpoints.close()
+
+
+def test_remains_without_a_lock_count_as_being_written_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    mark = tmp_path / "pccl"
+    assert not is_locked(mark)
+    unlock(lock(mark))
+    assert is_locked(mark)
+
+
+def test_no_memory_for_a_copy_of_the_state_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none(*_: Any) -> None:
+        raise RuntimeError("can't allocate memory: you tried to allocate 7 bytes")
+
+    loop = Saving(tmp_path, FakeGroup(size=1))
+    for where, what in ((Checkpoints, "_snapshot"), (_checkpoints, "Background")):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, what, none)
+            loop.steps(4)  # what is overdue is tried again, too
+            loop.written()
+        assert "was not written: " in caplog.text
+        assert "you tried to allocate 7 bytes" in caplog.text
+        caplog.clear()
+    loop.steps(3)
+    loop.written()
+    assert names(tmp_path)[-1] == "step-9"
+    loop.checkpoints.close()
+
+
+def test_a_folder_that_cannot_be_asked_at_the_end_does_not_keep_the_run_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Saving(tmp_path, FakeGroup(size=1))
+    loop.steps(1)
+
+    def stale(*_: Any) -> bool:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", stale)
+        with pytest.raises(RuntimeError, match="Stale file handle; the older ones are unchanged"):
+            loop.run.finish()
+    assert loop.group.finished == 1
+    assert loop.run.boundary.finished
+    loop.checkpoints.close()
+
+
+def test_a_full_disk_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:  # as DCP's writer, whose file ends by the second error
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError:
+            try:
+                raise RuntimeError("unexpected pos 704 vs 598")
+            except RuntimeError as wrong:
+                raise CheckpointException("", {0: (wrong, None)}) from None
+
+    loop = Saving(tmp_path, FakeGroup(size=1))
+    monkeypatch.setattr(_checkpoints, "save_with_dcp", fails)
+    monkeypatch.setattr(_checkpoint_files, "FREE_BYTES_LITTLE", 1 << 62)
+    loop.steps(3)
+    loop.written()
+    (line,) = [r.getMessage() for r in caplog.records if "not written" in r.getMessage()]
+    assert re.fullmatch(r".*\[Errno 28\] No space left on device; \d+ bytes are free in .*", line)
+    with pytest.raises(RuntimeError, match="No space left"):
+        loop.checkpoints.close()
 
 
 def test_a_write_that_fails_ends_no_training(
