@@ -93,6 +93,7 @@ class ElasticRun:
     ) -> None:
         """Takes objects that `elastic`, which programs call, has checked."""
         self.group = group
+        self._model = model
         self._checkpoints = checkpoints
         self._hook = hook or _averaged
         self.boundary: Boundary
@@ -158,8 +159,9 @@ class ElasticRun:
     def meet(self, *, timeout_s: float | None = None) -> Boundary:
         """Passes a boundary now: at the end of the data, or if no forward follows the step.
 
-        Counts a step if an optimizer has stepped since the last boundary. If that boundary had
-        `left` set, `meet` only returns it.
+        Counts a step if an optimizer has stepped since the last boundary. If a backward has failed
+        since then (`on_loss="raise"`), the step does not count, and the gradients are cleared. If
+        that boundary had `left` set, `meet` only returns it.
 
         Raises:
             ValueError: The program has taken some of the sampler's batches of this step and not
@@ -184,6 +186,10 @@ class ElasticRun:
                 self._passed = error.boundary
                 raise
         self.boundary = self._passed
+        if (
+            self.failed
+        ):  # its gradients, those of its micro-batches too, are of samples that go back
+            self._model.zero_grad()
         self._settle(() if self.failed else _contributors(self.boundary))
         self._count_samples()
         saves = self._step_counted
@@ -446,8 +452,8 @@ def elastic(
         The run: `boundary`, `state`, `left`, `samples`, `meet()`, `finish()`.
 
     Raises:
-        ValueError: An argument is wrong, or the checkpoint is of other things; the text says what
-            to do. No boundary was passed.
+        ValueError: An argument is wrong, another model of this group has a run that is not closed,
+            or the checkpoint is of other things; the text says what to do. No boundary was passed.
         RuntimeError: The newest checkpoint cannot be read. No boundary was passed.
         LeftRun: (a SystemExit with status 0) Raised by a forward after this peer has left the run,
             in a loop without sampler. A sampler's batches end instead.
@@ -460,6 +466,13 @@ def elastic(
         raise ValueError(
             "elastic was called for this model before; expected one call (after close() a DDP is "
             "wrapped anew)"
+        )
+    other = _runs_of_groups.get(elastic_group.process_group, lambda: None)()
+    if other is not None and other._undo:
+        raise ValueError(
+            "elastic was called for another model of this group, and each of the two would pass "
+            "boundaries that a newcomer does not; expected one nn.Module that holds both models, "
+            "with an optimizer for each, or close() of the other ElasticRun before"
         )
     _check_optimizers(model, several)
     if hook is not None and not isinstance(model, DistributedDataParallel):
@@ -486,12 +499,14 @@ def elastic(
     if checkpoints is not None and checkpoints.every is None:
         raise ValueError("checkpoints has no `every`; expected Checkpoints(folder, every=STEPS)")
     run = ElasticRun(model, several, elastic_group, extra, checkpoints, hook)
-    _runs[model] = weakref.ref(run)
+    _runs[model] = _runs_of_groups[elastic_group.process_group] = weakref.ref(run)
     return run
 
 
 _runs: weakref.WeakKeyDictionary[nn.Module, Callable[[], ElasticRun | None]]
 _runs = weakref.WeakKeyDictionary()
+_runs_of_groups: weakref.WeakKeyDictionary[Any, Callable[[], ElasticRun | None]]
+_runs_of_groups = weakref.WeakKeyDictionary()
 
 
 def _contributors(boundary: Boundary) -> tuple[int, ...] | None:

@@ -214,7 +214,7 @@ class ElasticGroup:
 
         Returns:
             A boundary with `finished`, and rank and size of the members that have finished the run;
-            `left`, if this peer has left before, by `leave`.
+            `left`, if this peer has left before, by `leave`: the one at which it left.
 
         Raises:
             MismatchError: Other members have called `refresh` at this boundary, or the master is of
@@ -223,6 +223,9 @@ class ElasticGroup:
             NotAdmittedError: This newcomer has not called `refresh`.
             EvictedError: The run goes on without this peer.
         """
+        if _talk.left is not None:
+            left: Boundary = _talk.left
+            return left
         boundary = self._alone(lambda: self._pass("finish", None, False, timeout_s))
         if not (boundary.finished or boundary.left):
             raise MismatchError(NOT_FINISHED)
@@ -294,6 +297,8 @@ class ElasticGroup:
                 module.boundary_begin(kind, verify, timeout_s, _talk)
         event = self._converse(kind, shared, _talk.before["step"], began, timeout_s)
         boundary = self._finished(event, shared, _talk.before, time.monotonic() - began)
+        if boundary.left:
+            _talk.left = boundary
         _talk.end()  # until here a call that Ctrl-C has ended is taken up by the next one
         try:
             module.raise_late_failure()

@@ -96,6 +96,7 @@ class ElasticSampler:
         self._run: Run | None = None
         self._handed = 0  # batches of this step that the program has
         self._current: tuple[int, bool] = (1, True)
+        self._fetches = False  # asks the loader, which asks this object
         self._loader: Any = None
         self._iterator: Iterator[Any] | None = None
         self._expected: Iterator[list[int]] = iter(())
@@ -230,7 +231,16 @@ class ElasticSampler:
             self._drop()
 
     def __iter__(self) -> Iterator[list[int]]:
-        """What a loader fetches ahead: this member's batches from now on, if nothing changes."""
+        """What a loader fetches ahead: this member's batches from now on, if nothing changes.
+
+        Raises:
+            ValueError: A program iterates by itself; it would pass no boundary, and find no end.
+        """
+        if not self._fetches:
+            raise ValueError(
+                "the loop takes its batches from the loader, or from the sampler; expected "
+                "`for batch in sampler.batches(loader)`, which passes the boundaries"
+            )
         boundary = None if self._run is None else self._run.boundary
         members, rank = (1, 0) if boundary is None else (boundary.size, boundary.rank)
         return self._deal.snapshot().forecast(members, rank, self._handed)
@@ -239,6 +249,13 @@ class ElasticSampler:
         """The batch of these samples; a new iterator where the loader is on another way."""
         if loader is None:
             return wanted
+        self._fetches = True
+        try:
+            return self._fetch_from(loader, wanted)
+        finally:
+            self._fetches = False
+
+    def _fetch_from(self, loader: Any, wanted: list[int]) -> Any:
         if self._iterator is None or self._loader is not loader or next(self._expected) != wanted:
             if self._iterator is not None:
                 _log.debug("batches that were fetched ahead are dropped")

@@ -28,6 +28,7 @@ class Talk:
             yet been told whether the state was replaced.
         fetched: Parts of the state that were fetched and checked, for the next call.
         revision: Revision of the state at the last `refresh`; None: there was no state.
+        left: The boundary at which this peer has left the run.
     """
 
     is_open: bool = False
@@ -36,6 +37,7 @@ class Talk:
     adopts: bool = False
     fetched: Any = None
     revision: int | None = None
+    left: Any = None
 
     def end(self) -> None:
         """The boundary is over."""
@@ -48,7 +50,7 @@ talk = Talk()
 def watch(module: Any) -> None:
     """A new elastic group: boundary and hooks of one that is gone are forgotten."""
     talk.end()
-    talk.revision = None
+    talk.revision = talk.left = None
     _events.forget()
     module.set_event_sink(on_event)
 

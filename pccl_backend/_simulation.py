@@ -47,7 +47,7 @@ class Run:
         """Takes the program that each member calls, the events, and what makes a member's group."""
         self.program = program
         self._group_of = group_of
-        self.events = list(events)
+        self._coming = list(events)
         self.everybody: list[Member] = []
         self.members: list[Member] = []  # of the epoch, in rank order
         self.numbering: list[Member] = []  # of the step: pinned between boundaries
@@ -80,6 +80,9 @@ class Run:
         for member in self.everybody:
             if member.thread is not None:
                 member.thread.join(timeout=5.0)
+        if self._broken is None and self._coming:
+            events = ", ".join(map(repr, self._coming))
+            self._broken = f"the run has ended before these events: {events}"
         if self._broken is not None:
             raise SimulationError(self._broken)
         return self.everybody
@@ -112,7 +115,7 @@ class Run:
             if member.outcome == "running":
                 clean = error is None or (isinstance(error, SystemExit) and not error.code)
                 member.error = None if clean else error
-                ended = "left" if member.told_left else "ended"
+                ended = "left" if member.told_left and not member.finished else "ended"
                 member.outcome = ended if clean else "failed"
                 self._gone(member)
             member.ready = None
@@ -279,7 +282,7 @@ class Run:
 
     def _lose_at(self, member: Member, operation: int | None) -> None:
         """Carries out a loss that is due before this operation, or at this boundary."""
-        if any(event.loses(member.number, self.step, operation) for event in self.events):
+        if self._happens(lambda event: event.loses(member.number, self.step, operation)):
             self.lose(member)
             self._check_alive(member)
 
@@ -359,7 +362,7 @@ class Run:
         if member.told_left:
             raise GroupClosedError("this replica has left the run")
         self._lose_at(member, None)
-        if any(event.lets_go(member.number, self.step) for event in self.events):
+        if self._happens(lambda event: event.lets_go(member.number, self.step)):
             member.wants_to_leave = True
         shared = None if state is None else exchange_of(state, self._offers)
         unfinished = [o for o in self.operations.values() if member in o.posts and not o.done]
@@ -380,19 +383,26 @@ class Run:
         if isinstance(answer, Exception):
             raise answer
         member.steps.append(answer.step)
+        member.left_at = answer if answer.left else None
         return answer
 
     def _bring_newcomers(self) -> None:
         """Starts the newcomers that the coming boundary admits."""
-        for event in [e for e in self.events if e.brings(self.step + 1)]:
-            self.events.remove(event)
+        while self._happens(lambda event: event.brings(self.step + 1)):
             self._add()
+
+    def _happens(self, is_it: Callable[[Any], bool]) -> bool:
+        """Does such an event come now? It comes once."""
+        event = next(filter(is_it, self._coming), None)
+        if event is not None:
+            self._coming.remove(event)
+        return event is not None
 
     def _finish(self, door: list[Member]) -> None:
         """All members say that the run is finished: it ends here, and nobody joins it any more."""
         self.numbering = list(self.members)
         for m in self.members:
-            m.at_boundary, m.told_left = False, True
+            m.at_boundary, m.told_left, m.finished = False, True, True
             m.answer = Boundary(
                 epoch=f"1.{self.epoch}",
                 rank=self.rank_of(m),

@@ -67,7 +67,7 @@ class Member:
 
     Attributes:
         number: 0 for the first founder; newcomers count on, in the order in which they join.
-        outcome: "running", "ended", "left", "lost" or "failed".
+        outcome: "running", "ended" (also after `finish`), "left", "lost" or "failed".
         result: What the program returned.
         error: What the program raised.
         steps: Number of the step at each boundary that the member has passed.
@@ -84,6 +84,8 @@ class Member:
     index: int = 0  # of the next operation of this step
     wants_to_leave: bool = False
     told_left: bool = False
+    finished: bool = False
+    left_at: Boundary | None = None
     shared: Exchange | None = None  # its state, at a boundary
     at_boundary: bool = False
     verify: bool = False

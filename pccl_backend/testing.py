@@ -115,7 +115,8 @@ def simulate(
 
     Raises:
         ValueError: `members` is below 1.
-        SimulationError: No member can go on, or the run has not ended in time.
+        SimulationError: No member can go on, the run has not ended in time, or it has ended before
+            one of the events could happen.
     """
     if members < 1:
         raise ValueError(f"members is {members!r}; expected 1 or more")

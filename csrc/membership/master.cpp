@@ -263,7 +263,7 @@ void on(State& s, const PeerConnected& e, Actions& out) {
     evict(s, p, "the register does not know its epoch, and the operator has said --refound", out);
   } else if (is_unknown(s, report)) {
     send(s, p, welcome(s, p), out);
-    hold_for_unknown(s, p, report, out);
+    hold_for_unknown(s, p, out);
     if (s.writing) return;  // adopted
   } else if (s.held->ended) {
     turn_away(s, p, out);

@@ -411,7 +411,9 @@ inline constexpr std::size_t kLostLatelyMax = 256;  // members of which that is 
 /// not started, or not proposed. The register knows all that were started, so this is a lie.
 [[nodiscard]] bool is_invented(const State& s, PeerId p, const Report& report);
 /// Nothing goes on by itself from what this peer reports: the operator is asked, or has answered.
-void hold_for_unknown(State& s, PeerId p, const Report& report, Actions& out);
+void hold_for_unknown(State& s, PeerId p, Actions& out);
+/// What the operator is asked, while such peers are connected.
+[[nodiscard]] std::string text_of_unknown(const State& s);
 /// While a member of the register's epoch is among `alive`, a peer that reports an unknown epoch
 /// belongs to another run.
 void evict_foreign(State& s, const std::vector<Member>& alive, Actions& out);

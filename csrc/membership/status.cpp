@@ -2,6 +2,7 @@
 #include "membership/status.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -132,6 +133,19 @@ void describe_waiting(const State& s, const PeerState& peer, const std::string& 
           : "waits for members to come back, of which none is there now");
 }
 
+/// Of those connected, if a replica has several ranks.
+std::string whole_replicas(const State& s) {
+  std::vector<Member> here;
+  bool several = false;
+  for (const auto& [p, peer] : s.peers) {
+    here.push_back(peer.member);
+    several = several || peer.member.place.size > 1;
+  }
+  std::set<std::pair<std::string, std::uint64_t>> replicas;
+  for (const Member& m : whole(std::move(here))) replicas.insert(replica_of(m));
+  return several ? ", of " + count_of(replicas.size(), "whole replica") : "";
+}
+
 }  // namespace
 
 OpKey came_to(const Report& report) {
@@ -217,8 +231,9 @@ std::string whom_a_run_waits_for(const State& s,
   }
   if (s.held->ended) return "";
   if (!s.held->epoch || s.held->over) {
+    if (!s.unknown.empty()) return text_of_unknown(s);
     return "waiting for " + count_of(s.config.min_peers, "replica") + " to found the run; " +
-           count_of(s.peers.size(), "peer") + " connected";
+           count_of(s.peers.size(), "peer") + " connected" + whole_replicas(s);
   }
   std::string text = "waiting for members of epoch " + to_string(s.held->epoch->id) + ":";
   const std::size_t nobody = text.size();

@@ -19,18 +19,26 @@ bool is_invented(const State& s, PeerId p, const Report& report) {
   return is_unknown(s, report) && newest.incarnation() <= s.held->incarnation;
 }
 
-void hold_for_unknown(State& s, PeerId p, const Report& report, Actions& out) {
+std::string text_of_unknown(const State& s) {
+  EpochId newest;
+  std::string names;
+  for (const PeerId p : s.unknown) {
+    const PeerState& peer = s.peers.at(p);
+    newest = std::max({newest, peer.report.accepted, peer.report.started.value_or(EpochId{})});
+    names += " " + name_of(peer.member.handle);
+  }
+  return cut_text("epoch " + to_string(newest) + " is not known to the register; here are:" +
+                  names + ". Nothing goes on by itself: bring back the register, or start this " +
+                  "master with --adopt, if no other one runs, or with --refound");
+}
+
+void hold_for_unknown(State& s, PeerId p, Actions& out) {
   s.unknown.insert(p);
-  const EpochId id = std::max(report.accepted, report.started.value_or(EpochId{}));
-  std::string text = "epoch " + to_string(id) + " is not known to the register; here are:";
-  for (const PeerId q : s.unknown) text += " " + name_of(s.peers.at(q).member.handle);
   if (s.config.adopt) {
     be_patient(s, out);
     return adopt(s, false, out);
   }
-  out.push_back(Say{true, cut_text(text + ". Nothing goes on by itself: bring back the register, "
-                                          "or start this master with --adopt, if no other one "
-                                          "runs, or with --refound")});
+  out.push_back(Say{true, text_of_unknown(s)});
 }
 
 void evict_foreign(State& s, const std::vector<Member>& alive, Actions& out) {

@@ -535,7 +535,6 @@ def gives_again(index: int, url: str, quantise: str | None) -> None:
             loss_of(ddp, batch(index, indices[0], 0)).backward()
         except pccl.PeerLostError as error:
             errors.append(str(error))
-            optimizer.zero_grad()
             given = []
             continue
         if sampler.is_last:

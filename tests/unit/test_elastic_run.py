@@ -269,6 +269,25 @@ def test_a_step_whose_reduction_failed_is_given_again() -> None:
     assert (loop.run.state["step"], mine.steps, loop.run.samples) == (0, 1, 0)
 
 
+def test_a_loop_over_the_loader_itself_is_refused() -> None:
+    mine = sampler()
+    loader = torch.utils.data.DataLoader(list(range(20)), batch_sampler=mine)
+    for _ in range(2):  # before and after `elastic`
+        with pytest.raises(ValueError, match=r"expected `for batch in sampler.batches\(loader\)`"):
+            next(iter(loader))
+        Loop(FakeGroup(size=2), sampler=mine)
+    assert len(loader) == 5
+
+
+def test_the_gradients_of_a_failed_step_are_not_in_the_next_one() -> None:
+    loop = Loop(FakeGroup())
+    loop.model(torch.ones(2)).backward()  # a micro-batch
+    loop.run._in_backward = True
+    loop.model(torch.ones(2)).backward()
+    assert loop.model.weight.grad is not None
+    assert loop.model.weight.grad.tolist() == [[1.0, 1.0]]
+
+
 def test_without_a_sampler_a_failed_reduction_makes_a_boundary_and_no_step() -> None:
     loop = Loop(FakeGroup())
     loop.run._in_backward = True

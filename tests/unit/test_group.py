@@ -105,6 +105,7 @@ def finished(**changes: Any) -> dict[str, Any]:
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeExtension]:
     module = FakeExtension()
     _session.talk.end()
+    _session.talk.left = None
     monkeypatch.setattr(_extension, "_module", module)
     monkeypatch.setattr(_extension, "_options", Options(step_timeout_s=9.0))
     monkeypatch.setattr(_rank_tables, "_of_run", _rank_tables._GroupsOfRun())
@@ -539,7 +540,9 @@ def test_finish_says_how_far_the_run_has_come(fake: FakeExtension) -> None:
     assert fake.calls == [("begin", "refresh", False, 3.0, 7)]
     with pytest.raises(MismatchError, match="other members called refresh"):
         group.finish()
-    assert group.finish().left
+    left = group.finish()
+    assert left.left
+    assert group.finish() is left, "it has left, and waits for nobody"
 
 
 def test_finish_among_members_that_refresh_a_shared_state_is_a_mismatch(

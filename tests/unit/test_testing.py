@@ -1,5 +1,6 @@
 """Simulated elastic runs: what a program sees of losses, joins, leaves, states and messages."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -299,3 +300,57 @@ def test_a_quantised_call_and_hook_reduce_exactly_in_a_simulated_run() -> None:
     for member in members:
         assert member.error is None, member.error
         assert member.result == pytest.approx([0.246912, 1.0, 0.3, 1.0], abs=1e-6)
+
+
+def test_finish_after_a_leave_is_the_boundary_of_the_leave_and_else_the_end() -> None:
+    def program() -> tuple[bool, bool]:
+        group = pccl.group(pccl.join(URL))
+        while not (boundary := group.refresh({"step": 0})).left and boundary.step < 3:
+            dist.barrier()
+        end = group.finish()
+        return end.left, end.finished
+
+    run = testing.simulate(program, members=3, events=[testing.Leave(member=1, step=1)])
+    assert [m.outcome for m in run] == ["ended", "left", "ended"]
+    assert [m.result for m in run] == [(False, True), (True, False), (False, True)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        testing.Lose(member=7, step=2),
+        testing.Lose(member=1, step=2, operation=50),
+        testing.Lose(member=1, step=200),
+        testing.Leave(member=9, step=1),
+        testing.Join(step=99),
+    ],
+)
+def test_an_event_that_does_not_happen_fails_the_test(event: testing.Event) -> None:
+    def program() -> None:
+        group = pccl.group(pccl.join(URL))
+        for step in range(4):
+            group.refresh({"step": step})
+            dist.barrier()
+
+    with pytest.raises(testing.SimulationError, match=re.escape(repr(event))):
+        testing.simulate(program, members=3, events=[event])
+
+
+def test_a_second_model_of_a_group_is_refused_until_the_first_run_is_closed() -> None:
+    def program() -> None:
+        pg = pccl.join(URL)
+
+        def run() -> pccl.ElasticRun:
+            model = DistributedDataParallel(nn.Linear(2, 1), process_group=pg, **pccl.ddp_kwargs)
+            models.append(model)
+            return pccl.elastic(model, torch.optim.SGD(model.parameters(), lr=1.0), pg)
+
+        models: list[nn.Module] = []
+        first = run()
+        with pytest.raises(ValueError, match="for another model of this group"):
+            run()
+        first.close()
+        run()
+
+    for member in testing.simulate(program):
+        assert member.error is None, member.error

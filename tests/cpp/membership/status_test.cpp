@@ -38,6 +38,20 @@ TEST(Status, names_each_member_with_what_it_does_and_how_late_it_is) {
   EXPECT_EQ(status.members[1].late_s, 7U);
 }
 
+TEST(Status, before_a_run_is_founded_whole_replicas_are_counted) {
+  State s;
+  s.config.min_peers = 2;
+  static_cast<void>(step(s, TakenOver{Register{}}));
+  static_cast<void>(step(s, RegisterWritten{*s.writing, true}));
+  const auto text = [&] { return whom_a_run_waits_for(s, [](PeerId) { return std::string(); }); };
+  cast::newcomer(s, member(1, "a", 0, 2));
+  EXPECT_EQ(text(),
+            "waiting for 2 replicas to found the run; 1 peer connected, of 0 whole replicas");
+  cast::newcomer(s, member(2, "a", 1, 2));
+  EXPECT_EQ(text(),
+            "waiting for 2 replicas to found the run; 2 peers connected, of 1 whole replica");
+}
+
 TEST(Status, who_has_not_come_to_the_boundary_where_others_stand_is_late) {
   State s = in_office({member(1), member(2)});
   at(s, 10);

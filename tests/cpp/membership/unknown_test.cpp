@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "cast.h"
+#include "membership/status.h"
 
 namespace pccl::master {
 namespace {
@@ -71,7 +72,10 @@ TEST(Unknown, without_the_operators_word_nothing_goes_on_from_an_unknown_epoch) 
   lost.hello(1, {1});
   EXPECT_FALSE(lost.s.writing.has_value());
   EXPECT_TRUE(sent<Propose>(lost.out).empty());
-  EXPECT_NE(cast::all<Say>(lost.out).at(0).text.find("--adopt"), std::string::npos);
+  const std::string asked = cast::all<Say>(lost.out).at(0).text;
+  EXPECT_NE(asked.find("--adopt"), std::string::npos);
+  const auto nowhere = [](PeerId) { return std::string(); };
+  EXPECT_EQ(whom_a_run_waits_for(lost.s, nowhere), asked) << "and not for replicas to found it";
 }
 
 TEST(Unknown, refound_gives_up_members_that_the_register_does_not_know) {
