@@ -1,9 +1,10 @@
-"""The files of a checkpoint, and what the ranks of a replica say to each other while they write.
+"""The files of a checkpoint.
 
-torch.distributed.checkpoint (DCP) makes pickles of both: of its index `.metadata`, and of the plans
-and results that ranks exchange. A pickle is a program of whoever wrote it. So pccl writes an index
-of its own beside `.metadata`, in JSON, reads that one alone, and exchanges plans and results as
-JSON. The data files are DCP's, read with `weights_only=True`; `.metadata` is there for DCP's tools.
+torch.distributed.checkpoint (DCP) makes pickles of its index `.metadata`, and of the plans and
+results that ranks exchange. A pickle is a program of whoever wrote it. So pccl writes an index of
+its own beside `.metadata`, in JSON, reads that one alone, and exchanges plans and results as JSON
+(`_replica.py`). The data files are DCP's, read with `weights_only=True`; `.metadata` is there for
+DCP's tools.
 
 The files know a tensor by its key. That of a DTensor, and of any tensor at rank 0, is the name in
 the state, with "@@" for each "@". Another tensor may differ among the ranks of the replica, and has
@@ -18,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import math
 import os
 import re
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import (
@@ -54,11 +53,11 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
 from torch.distributed.checkpoint.storage import WriteResult
 
 from ._checked import count_in, list_in, text_in
+from ._replica import Ranks, json_bytes, json_of
 from ._shared_state import Wanted
 
 INDEX = "index.json"
 FORMAT = "pccl checkpoint 1"
-FAILURE_CHARACTERS_MAX = 1000  # of a failure, that the other ranks are told
 FREE_BYTES_LITTLE = 16 << 20
 INDEX_BYTES_MAX = 256 << 20
 DIMENSIONS_MAX = 64
@@ -91,104 +90,6 @@ def parse_key(key: str) -> tuple[Name, int]:
     match = _AT_RANK.fullmatch(key)
     name, rank = (match[1], int(match[2])) if match else (key, 0)
     return None if name == _VALUES else name.replace("@@", "@"), rank
-
-
-# -------------------------------------------------------------------------------- between ranks
-
-
-class Ranks:
-    """Rounds in which all ranks of a replica say something, or that they have failed.
-
-    Each round is collective, and a round with a failure is the last one: so no rank waits for one
-    that has given up. Use from one thread.
-    """
-
-    def __init__(self, group: Any) -> None:
-        """`group` None: this rank is alone."""
-        self.rank = 0 if group is None else dist.get_rank(group)
-        self._group = group
-        self._is_over = False
-
-    def exchange(self, value: Any, *, last: bool = False) -> list[Any]:
-        """What each rank says in this round, in their order.
-
-        Raises:
-            RuntimeError: A rank has failed; the text says which and why.
-        """
-        self._is_over = True
-        said = [_parsed(text) for text in self._gather(_text(["ok", value]))]
-        failed = [(rank, one) for rank, one in enumerate(said) if one[0] != "ok"]
-        if failed:
-            rank, one = failed[0]
-            raise RuntimeError(f"rank {rank} of this replica: {one[1]}")
-        self._is_over = last
-        return [one[1] for one in said]
-
-    def tell(self, error: BaseException) -> None:
-        """That this rank has failed, in the round for which the others wait, if there is one."""
-        if not self._is_over:
-            self._is_over = True
-            said = _cause_of(error)[:FAILURE_CHARACTERS_MAX]
-            self._gather(_text(["failed", said]))
-
-    def _gather(self, text: bytes) -> list[bytes]:
-        if self._group is None:
-            return [text]
-        count = dist.get_world_size(self._group)
-        size = torch.tensor([len(text)], device="cpu")
-        sizes = [torch.zeros_like(size) for _ in range(count)]
-        dist.all_gather(sizes, size, group=self._group)
-        lengths = [int(one.item()) for one in sizes]
-        own = torch.zeros(_checked_length(max(lengths)), dtype=torch.uint8, device="cpu")
-        own[: len(text)] = _bytes_of(text)
-        parts = [torch.empty_like(own) for _ in range(count)]
-        dist.all_gather(parts, own, group=self._group)
-        return [
-            part[: max(0, length)].numpy().tobytes()
-            for part, length in zip(parts, lengths, strict=True)
-        ]
-
-
-def from_rank_0(what: list[Any], group: Any) -> list[Any]:
-    """`what` of rank 0, values of JSON; collective in `group`, None: this rank is alone."""
-    if group is None:
-        return what
-    text = _text(what) if dist.get_rank(group) == 0 else b""
-    size = torch.tensor([len(text)], device="cpu")
-    dist.broadcast(size, group=group, group_src=0)
-    data = torch.zeros(_checked_length(int(size.item())), dtype=torch.uint8, device="cpu")
-    if text:
-        data = _bytes_of(text)
-    dist.broadcast(data, group=group, group_src=0)
-    return list_in(_loads(data.numpy().tobytes()), len(what))
-
-
-def _bytes_of(text: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
-
-
-def _checked_length(length: int) -> int:
-    if not 0 < length <= INDEX_BYTES_MAX:
-        raise RuntimeError(f"a rank says {length} bytes; expected 1 to {INDEX_BYTES_MAX}")
-    return length
-
-
-def _text(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _loads(text: bytes) -> Any:
-    try:
-        return json.loads(text.decode())
-    except (ValueError, RecursionError):
-        raise ValueError("it is no JSON") from None
-
-
-def _parsed(text: bytes) -> list[Any]:
-    said = list_in(_loads(text), 2)
-    if said[0] not in ("ok", "failed"):
-        raise ValueError("a rank says neither that it goes on nor that it has failed")
-    return said
 
 
 # --------------------------------------------------------------------------------------- writing
@@ -247,7 +148,7 @@ def _write_index(path: Path, metadata: Metadata) -> None:
             place = [at.relative_path, at.offset, at.length]
             chunks.append([list(chunk.offsets), list(chunk.sizes), *place])
         tensors.append([name, _dtype_out(entry.properties.dtype), list(entry.size), chunks])
-    text = _text({"format": FORMAT, "tensors": tensors})
+    text = json_bytes({"format": FORMAT, "tensors": tensors})
     if len(text) > INDEX_BYTES_MAX:
         raise RuntimeError(
             f"the index of this checkpoint has {len(text)} bytes, more than the {INDEX_BYTES_MAX} "
@@ -312,7 +213,7 @@ def is_locked(mark: Path) -> bool:
 
 def why(error: BaseException, folder: Path) -> str:
     """What has ended a write, in one line; and the room in the folder, if it is little."""
-    text = _cause_of(error)
+    text = cause_of(error)
     try:
         room = os.statvfs(folder)
     except OSError:
@@ -321,7 +222,7 @@ def why(error: BaseException, folder: Path) -> str:
     return text + (f"; {free} bytes are free in {folder}" if free < FREE_BYTES_LITTLE else "")
 
 
-def _cause_of(error: BaseException) -> str:
+def cause_of(error: BaseException) -> str:
     """The error of the file system, if there is one: DCP's own names a wrong place in a file."""
     causes: list[BaseException] = []
     found: BaseException | None = error
@@ -418,7 +319,7 @@ class Reader(FileSystemReader):
         if len(text) > INDEX_BYTES_MAX:
             raise RuntimeError(f"{path} is larger than {INDEX_BYTES_MAX} bytes")
         try:
-            metadata = _metadata_in(_loads(text))
+            metadata = _metadata_in(json_of(text))
         except ValueError as error:
             raise RuntimeError(f"{path} is damaged: {error}") from None
         metadata.storage_meta = StorageMeta(load_id=self.load_id)

@@ -33,15 +33,14 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_with_dcp
 
-from . import _extension, _rank_tables
+from . import _extension
 from ._background import Background
 from ._checkpoint_files import (
     Planner,
-    Ranks,
     Reader,
     Writer,
+    cause_of,
     check_alike,
-    from_rank_0,
     is_locked,
     key_of,
     load_tensors,
@@ -53,6 +52,7 @@ from ._checkpoint_files import (
     why,
 )
 from ._group import Boundary
+from ._replica import Ranks, from_rank_0, group_of_ranks
 from ._shared_state import State, Wanted, state_of
 from ._state import (
     INTERRUPTS_MAX,
@@ -143,19 +143,10 @@ class Checkpoints:
         self._folder = Path(folder).absolute()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._keep = keep
-        self._rank, self._size = 0, 1
-        self._write_group: Any = None
-        self._ask_group: Any = None  # the writing thread never uses it
-        if (
-            dist.is_initialized()
-            and _rank_tables.elastic_default() is None
-            and dist.get_world_size() > 1
-        ):
-            self._rank, self._size = dist.get_rank(), dist.get_world_size()
-            # What the ranks say to each other lies in host memory, which NCCL does not serve.
-            other = None if "cpu:" in dist.get_backend_config() else "gloo"
-            self._write_group = dist.new_group(backend=other)
-            self._ask_group = dist.new_group(backend=other)
+        self._write_group = group_of_ranks()
+        self._ask_group = group_of_ranks()  # the writing thread never uses it
+        alone = self._ask_group is None
+        self._rank, self._size = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
         self._found = self._found_by_rank_0(self._names)  # of other runs, if they are later
         self._stager: Any = StateDictStager()  # torch's DefaultStager serves once up to torch 2.12
         self._writing: Background | None = None
@@ -498,7 +489,7 @@ class Checkpoints:
                 no_dist=True,
             )
         except BaseException as error:
-            ranks.tell(error)
+            ranks.tell(cause_of(error))
             raise
 
     def _begin(self, step: int, is_known: bool) -> str | None:

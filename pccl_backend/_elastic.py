@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ._errors import GroupClosedError, PcclError
 from ._group import Boundary, ElasticGroup
 from ._group import group as group_of
+from ._replica import group_of_ranks
 from ._sampler import ElasticSampler
 from ._shared_state import SharedState
 
@@ -116,7 +117,9 @@ class ElasticRun:
         if checkpoints is not None:
             checkpoints.load(self.state)
         if self._sampler is not None:
-            self._sampler.bind(self)
+            # Ranks that get different samples each settle their own.
+            replica = None if self._sampler.is_shared_out else group_of_ranks()
+            self._sampler.bind(self, replica)
             self._sampler.settle(None)  # of a checkpoint, which was written after its step
         self._install(model, state)
         try:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from torch.utils.data import DataLoader
 
 from ._group import Boundary
+from ._replica import from_rank_0
 from ._sampling import Deal
 
 _log = logging.getLogger("pccl")
@@ -71,8 +72,9 @@ class ElasticSampler:
         Args:
             data: The data set, or the number of its samples.
             batch: The most samples in one batch: what a member computes at a time.
-            global_batch: The most samples of a step, all members together. This and the number of
-                members decide how many batches a member accumulates. None: one batch each.
+            global_batch: The most samples of a step, all members together (with `share`: those of
+                this share). This and the number of members decide how many batches a member
+                accumulates. None: one batch each.
             shuffle: Whether each pass has another order.
             seed: Seed of the orders.
             share: (r, S): this process is rank r of a replica of S ranks that are given different
@@ -94,6 +96,7 @@ class ElasticSampler:
         )
         self._has_shares = share[1] > 1
         self._run: Run | None = None
+        self._replica: Any = None
         self._handed = 0  # batches of this step that the program has
         self._current: tuple[int, bool] = (1, True)
         self._fetches = False  # asks the loader, which asks this object
@@ -214,6 +217,7 @@ class ElasticSampler:
                 run.pass_between_batches()
                 continue
             if deal.given is None:
+                self._follow()
                 if one_pass and passes is None:  # now that what was given before is settled
                     passes = deal.pass_number + 1
                 if passes is not None and deal.pass_number >= passes:
@@ -270,11 +274,30 @@ class ElasticSampler:
         self._iterator = self._loader = None
         self._expected = iter(())
 
+    def _follow(self) -> None:
+        """Goes on where rank 0 of the replica is: all its ranks compute the same samples.
+
+        Where a member was lost in the middle of a step, its contribution may be in that step for
+        some ranks of this replica and not for others.
+        """
+        if self._replica is not None:
+            (state,) = from_rank_0([self._deal.state_dict()], self._replica)
+            self._deal.load_state_dict(state)
+
     # -------------------------------------------------------------------------- for `elastic`
 
-    def bind(self, run: Run) -> None:
-        """Belongs to this run from now on."""
+    @property
+    def is_shared_out(self) -> bool:
+        """Do the ranks of the replica get different samples?"""
+        return self._has_shares
+
+    def bind(self, run: Run, replica: Any = None) -> None:
+        """Belongs to this run from now on; the ranks of the group `replica` get the same samples.
+
+        Between two steps all of them ask for the next batch at the same place of their programs.
+        """
         self._run = run
+        self._replica = replica
         self._drop()
 
     @property

@@ -125,7 +125,7 @@ class Deal:
             if state.get(name) != mine:
                 raise ValueError(
                     f"the sampler of the run has {name}={state.get(name)!r} and this one {mine!r}; "
-                    "expected the same at all members"
+                    "expected the same at all members, and in a run that goes on from a checkpoint"
                 )
         self.seed = state["seed"]
         self.cursor = state["cursor"]

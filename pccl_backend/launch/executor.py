@@ -8,6 +8,7 @@ and carries out its actions. No call here waits without a limit.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import queue
 import secrets
@@ -286,4 +287,10 @@ class Executor:
 def run(plan: Plan) -> int:
     """Runs a launcher in this process, in its main thread; returns its status."""
     with tempfile.TemporaryDirectory(prefix="pccl-run-", ignore_cleanup_errors=True) as folder:
-        return Executor(plan, Path(folder)).run()
+        held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):  # else systemd takes it for forgotten in ten days
+                fcntl.flock(held, fcntl.LOCK_SH)
+            return Executor(plan, Path(folder)).run()
+        finally:
+            os.close(held)

@@ -89,6 +89,55 @@ def foreign_shard(index: int, name: str, url: str, folder: str) -> None:
     dist.all_reduce(torch.ones(1))
 
 
+def trains(index: int, name: str, url: str, folder: str) -> None:
+    """A rank that needs the data of the other rank of its replica, as with tensor parallelism."""
+    from torch.distributed.fsdp import fully_shard
+
+    import pccl_backend as pccl
+
+    rank = index % RANKS
+    fixed_group(rank, RANKS, f"{folder}/{name}", backend="gloo")
+    pg = pccl.join(url, replica=pccl.Replica(name, rank=rank, size=RANKS), timeout_s=60.0)
+    model = torch.nn.Linear(4, 4, bias=False)
+    fully_shard(model, mesh=pccl.hsdp_mesh(pg, device_type="cpu"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sampler = pccl.ElasticSampler(32, batch=4, shuffle=False)
+    pccl.elastic(model, optimizer, pg, state={"sampler": sampler})
+    reduces = dist.all_reduce
+
+    def dies(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        if options.get("group") is pg and sampler.steps == 1:
+            Path(f"{folder}/comes-last").touch()
+            wait_until(Path(f"{folder}/kill").exists, what="the kill")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reduces(tensor, *arguments, **options)
+
+    if name == "b" and rank == 1:
+        dist.all_reduce = dies
+    taken = []
+    for samples in sampler.batches(passes=1):
+        taken.append(samples)
+        model(torch.ones(1, 4)).sum().backward()
+        if name == "a" and rank == 0 and sampler.steps == 1:  # its peer group has reduced
+            wait_until(Path(f"{folder}/comes-last").exists, what="the other peer group")
+            Path(f"{folder}/kill").touch()
+        optimizer.step()
+        optimizer.zero_grad()
+    say(taken=taken)
+    dist.destroy_process_group()
+
+
+def test_ranks_of_a_replica_take_the_same_samples_after_a_loss_that_one_of_them_did_not_see(
+    run_peers: Run, start_master: Start, tmp_path: Path
+) -> None:
+    url = start_master("--min-peers", "2").url
+    a = run_peers(trains, RANKS, "a", url, str(tmp_path))
+    run_peers(trains, RANKS, "b", url, str(tmp_path), first=RANKS)
+    first, second = [peer.finish()[-1]["taken"] for peer in a]
+    assert first == second
+    assert sorted({sample for samples in first for sample in samples})[-1] == 31
+
+
 def test_a_replica_whose_own_group_is_not_pccls_hears_of_its_eviction_and_ends(
     run_peers: Run, start_master: Start, tmp_path: Path
 ) -> None:

@@ -18,7 +18,14 @@ from conftest import ROOT
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
-from pccl_backend import Boundary, Checkpoints, SharedState, _checkpoint_files, _checkpoints
+from pccl_backend import (
+    Boundary,
+    Checkpoints,
+    SharedState,
+    _checkpoint_files,
+    _checkpoints,
+    _replica,
+)
 from pccl_backend._background import Background
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -450,17 +457,19 @@ def test_an_index_that_could_not_be_read_again_is_not_written(
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-1"]
 
 
-def test_who_fails_tells_the_cause_in_one_line_that_is_not_too_long() -> None:
-    told: list[Any] = []
-    ranks = _checkpoint_files.Ranks(None)
-    ranks._gather = lambda text: told.append(json.loads(text)) or []  # type: ignore[func-returns-value, method-assign]
+def test_the_cause_of_a_failed_write_is_one_line() -> None:
     full = OSError("No space left on device")
-    ranks.tell(CheckpointException("frame\n" * 1000, {0: (full, None)}))
-    assert told == [["failed", "OSError: No space left on device"]]
-    ranks = _checkpoint_files.Ranks(None)
+    failed = CheckpointException("frame\n" * 1000, {0: (full, None)})
+    assert _checkpoint_files.cause_of(failed) == "OSError: No space left on device"
+    assert _checkpoint_files.cause_of(ValueError("x\nframe")) == "ValueError: x"
+
+
+def test_who_fails_tells_no_more_than_the_others_read() -> None:
+    told: list[Any] = []
+    ranks = _replica.Ranks(None)
     ranks._gather = lambda text: told.append(json.loads(text)) or []  # type: ignore[func-returns-value, method-assign]
-    ranks.tell(ValueError("x" * 10_000 + "\nframe"))
-    assert told[1][1] == f"ValueError: {'x' * 10_000}"[: _checkpoint_files.FAILURE_CHARACTERS_MAX]
+    ranks.tell("x" * 10_000)
+    assert told == [["failed", "x" * _replica.FAILURE_CHARACTERS_MAX]]
 
 
 def ctrl_c_in(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:

@@ -225,6 +225,22 @@ print(json.dumps({"torch": "torch" in sys.modules, "cpu_s": usage.ru_utime + usa
     assert seen["cpu_s"] < LOAD_CPU_S_MAX
 
 
+def test_the_folder_of_a_launcher_is_locked_while_it_runs(tmp_path: Path) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import fcntl, os, sys\n"
+        "folder = os.open(os.path.dirname(os.environ['PCCL_RUN_NOTE']), os.O_RDONLY)\n"
+        "try: fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except BlockingIOError: sys.exit(0)\n"
+        "sys.exit('nobody holds it')\n"
+    )
+    command = [sys.executable, "-m", "pccl_backend.launch", "--master", "pccl://127.0.0.1:1"]
+    done = subprocess.run(
+        [*command, "--max-failures", "1", str(worker)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_child_ends_with_the_thread_that_started_it_however_that_ends(tmp_path: Path) -> None:
     child = str(ROOT / "pccl_backend" / "launch" / "child.py")
     code = f"""
