@@ -92,6 +92,13 @@ def set_event_sink(function: Callable[[dict[str, Any]], None] | None) -> None:
     """
 
 def leave(at_once: bool) -> None: ...
+def abort_run(why: str) -> None:
+    """Fails the operations of the elastic group, with this text, and leaves the run.
+
+    Raises:
+        GroupClosedError: This process has not joined a run.
+    """
+
 def boundary_begin(
     kind: str, verify: bool, timeout_s: float | None, talk: object, finish: int | None = None
 ) -> None:

@@ -506,7 +506,8 @@ def _wrong(name: str, value: object, expected: str) -> ValueError:
 
 
 def _check_seconds(name: str, value: float) -> None:
-    if not 0.0 < value <= SECONDS_MAX:  # NaN fails too
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and 0.0 < value <= SECONDS_MAX):  # NaN fails too
         raise _wrong(name, value, "a number of seconds above 0, at most a year")
 
 

@@ -519,7 +519,10 @@ def join(
         group: dist.ProcessGroup = simulated.process_group
         return group
     if _rank_tables.elastic_group() is not None:
-        raise ValueError("this process has an elastic group already; expected one join")
+        how = "expected one join"
+        if _extension.config().master and _rank_tables.elastic_default() is not None:
+            how = "PCCL_MASTER has made the default group elastic; set PCCL_JOIN_URL in its place"
+        raise ValueError(f"this process has an elastic group already; {how}")
     if target is None:
         target = (options or Options()).with_environment().join_target()
     register()

@@ -69,7 +69,7 @@ def leave_on(*signals: int, grace_s: float = GRACE_S) -> None:
     try:
         for number in dict.fromkeys(signals):
             before[number] = signal.signal(number, leave)
-    except (ValueError, OSError) as error:
+    except (TypeError, ValueError, OSError) as error:
         for number, theirs in before.items():
             signal.signal(number, signal.SIG_DFL if theirs is None else theirs)
         raise ValueError(f"signals={signals!r}: {error}") from error
@@ -144,5 +144,9 @@ def _watch(group: weakref.ref[Any], name: str, grace_s: float) -> None:
             name,
         )
         if (process_group := group()) is not None:
+            with contextlib.suppress(GroupClosedError):  # just now
+                _extension.loaded().abort_run(
+                    f"no boundary within {grace_s:g} s of {name} (grace_s of leave_on)"
+                )
             process_group.abort()
         return

@@ -448,9 +448,10 @@ def _encode(value: Any, where: str, depth: int) -> Any:
                 raise ValueError(f"{where} has the key {key!r}; expected str or int")
         keys = sorted(value, key=lambda key: (isinstance(key, int), key))
         return ["d", *([k, _encode(value[k], f"{where}[{k!r}]", depth + 1)] for k in keys)]
+    object_ = "an object of SharedState(name=object), " if hasattr(value, "state_dict") else ""
     raise ValueError(
-        f"{where} is a {type(value).__name__}; expected a dense tensor, None, bool, int, float, "
-        "str, bytes, or lists and dicts of them"
+        f"{where} is a {type(value).__name__}; expected {object_}a dense tensor, None, bool, int, "
+        "float, str, bytes, or lists and dicts of them"
     )
 
 

@@ -311,6 +311,12 @@ void leave(bool at_once) {
   engine->run().leave(at_once);
 }
 
+void abort_run(const std::string& why) {
+  const auto engine = joined_engine();
+  const GilRelease release;
+  engine->abort(kElasticGroup, why);
+}
+
 // `talk` (_session.Talk) records the state of the conversation before Python can raise an exception
 // of a signal's handler: an interrupted call is continued by the next one.
 
@@ -602,6 +608,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("group_view", &group_view);
   m.def("set_event_sink", &set_event_sink, py::arg("function"));
   m.def("leave", &leave, py::arg("at_once"));
+  m.def("abort_run", &abort_run, py::arg("why"));
   m.def("boundary_begin", &boundary_begin, py::arg("kind"), py::arg("verify"), py::arg("timeout_s"),
         py::arg("talk"), py::arg("finish") = py::none());
   m.def("boundary_next", &boundary_next, py::arg("timeout_s"), py::arg("talk"));

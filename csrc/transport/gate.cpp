@@ -111,6 +111,12 @@ void Gate::opening_arrived(const std::shared_ptr<Talk>& talk, const std::string&
                            std::span<const std::byte> bytes) {
   const auto opening = decode_opening(bytes);
   if (!opening) return talk->fail(opening.error().text);
+  // A process of pccl's that dials, and ends or leaves meanwhile, is nobody to be warned of.
+  talk->on_failed([log = refusals_, remote_host, weak = std::weak_ptr(talk)](const auto& reason) {
+    const auto ended = weak.lock();
+    if (ended && ended->gone()) return log->gone(remote_host);
+    log->refused(remote_host, reason);
+  });
   talk->send(encode_opening({kProtocolVersion, purpose_}));
   const bool same_version = opening.value().version == kProtocolVersion;
   if (same_version && opening.value().purpose == purpose_) return opened_(talk);

@@ -8,12 +8,15 @@
 
 namespace pccl {
 
-void Refusals::refused(const std::string& remote_host, const std::string& reason) {
-  const std::string network = network_of(remote_host);
+void Refusals::gone(const std::string& remote_host) {
   next_second();
   ++refused_;
-  refused_networks_.insert(network);
-  if (const auto more = lines_.admit(network, reason, clock_.now_ms())) {
+  refused_networks_.insert(network_of(remote_host));
+}
+
+void Refusals::refused(const std::string& remote_host, const std::string& reason) {
+  gone(remote_host);
+  if (const auto more = lines_.admit(network_of(remote_host), reason, clock_.now_ms())) {
     log_warning("refused a connection from " + remote_host + ": " + reason + *more);
   }
 }

@@ -28,6 +28,8 @@ class Refusals {
  public:
   explicit Refusals(const Clock& clock) : clock_(clock) {}
   void refused(const std::string& remote_host, const std::string& reason);
+  /// A connection from there has ended before it was proven: it counts, and makes no line.
+  void gone(const std::string& remote_host);
   /// A connection from there has proven itself.
   void proven(const std::string& remote_host);
   /// Is this the time to turn away a connection from there unread?

@@ -29,6 +29,7 @@ void Talk::send(std::span<const std::byte> bytes) {
   if (over()) return;
   const Stream::Moved sent = stream_->write(bytes);
   if (sent.bytes != bytes.size()) {
+    gone_ = sent.outcome == Stream::Outcome::failed;
     fail(sent.outcome == Stream::Outcome::failed ? sent.error : "the connection takes no bytes");
   }
 }
@@ -129,6 +130,7 @@ void Talk::ready() {
     const std::size_t size = finishing_ ? buffer.size() : want_ - have_.size();
     const Stream::Moved got = stream_->read(std::span(buffer).first(std::min(size, buffer.size())));
     if (got.outcome == Stream::Outcome::later) return;
+    gone_ = got.outcome == Stream::Outcome::failed || got.outcome == Stream::Outcome::ended;
     if (got.outcome == Stream::Outcome::failed) return fail(got.error);
     if (got.outcome == Stream::Outcome::ended) {
       only_looked_ = silent_;

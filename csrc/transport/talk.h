@@ -63,6 +63,8 @@ class Talk : public std::enable_shared_from_this<Talk> {
   [[nodiscard]] bool silent() const { return silent_; }
   /// Has the other side closed the connection without having sent a byte?
   [[nodiscard]] bool only_looked() const { return only_looked_; }
+  /// Had the other side closed the connection, or its process ended, before this side gave it up?
+  [[nodiscard]] bool gone() const { return gone_; }
   [[nodiscard]] std::string remote_host() const { return stream_->remote_host(); }
   [[nodiscard]] std::uint64_t trip_us() const { return stream_->line().trip_us; }
   [[nodiscard]] std::size_t unacknowledged_bytes() const { return stream_->unacknowledged_bytes(); }
@@ -96,6 +98,7 @@ class Talk : public std::enable_shared_from_this<Talk> {
   bool finishing_ = false;
   bool silent_ = true;
   bool only_looked_ = false;
+  bool gone_ = false;
 };
 
 }  // namespace pccl

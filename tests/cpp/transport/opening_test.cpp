@@ -387,6 +387,25 @@ TEST(Open, strangers_and_half_handshakes_disturb_nobody) {
   EXPECT_TRUE(pair.high.events.down.empty());
 }
 
+TEST(Open, a_process_that_dials_and_ends_meanwhile_makes_no_line) {
+  test::LogLines log;
+  Pair pair;
+  for (const bool hears : {false, true}) {
+    auto leaves = std::make_unique<test::BareClient>(pair.loop, pair.high.links->port());
+    leaves->send(encode_opening({kProtocolVersion, Purpose::lane}));
+    if (hears) {
+      ASSERT_TRUE(
+          pair.until([&] { return leaves->closed() || leaves->received.size() >= kOpeningBytes; }));
+    }
+    leaves.reset();
+  }
+  test::BareClient last(pair.loop, pair.high.links->port());
+  last.send("GET /metrics HTTP/1.1\r\n\r\n");
+  ASSERT_TRUE(pair.until([&] { return last.closed(); }));
+  pair.open();
+  EXPECT_EQ(log.count("refused a connection from"), 1U) << log.all();
+}
+
 TEST(Open, a_stranger_that_never_stops_sending_disturbs_nobody) {
   Pair pair;
   test::BareClient bare(pair.loop, pair.high.links->port());

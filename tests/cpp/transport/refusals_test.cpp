@@ -68,6 +68,15 @@ TEST(Refusals, while_very_many_fail_the_networks_that_fail_are_turned_away_and_n
   EXPECT_FALSE(refusals.too_often("10.0.0.1")) << "a connection between strangers may be a peer's";
 }
 
+TEST(Refusals, connections_that_have_gone_count_and_make_no_line) {
+  test::LogLines log;
+  HandClock clock;
+  Refusals refusals(clock);
+  for (std::size_t i = 0; i <= kRefusedOfAllMax; ++i) refusals.gone("10.0.0.1");
+  EXPECT_TRUE(refusals.too_often("10.0.0.1"));
+  EXPECT_EQ(log.all(), "");
+}
+
 TEST(Refusals, who_shares_an_address_with_a_proven_process_is_not_turned_away) {
   const test::LogLines log;
   HandClock clock;
