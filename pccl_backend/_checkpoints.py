@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copy
 import errno
 import logging
 import os
@@ -30,40 +29,30 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load as load_with_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_with_dcp
 
 from . import _extension
 from ._background import Background
 from ._checkpoint_files import (
     Planner,
-    Reader,
     Writer,
     cause_of,
-    check_alike,
     is_locked,
     key_of,
-    load_tensors,
     lock,
-    parse_key,
     sync,
     unlock,
-    wanted_at,
     why,
 )
+from ._checkpoint_reading import read
 from ._group import Boundary
 from ._replica import Ranks, from_rank_0, group_of_ranks
-from ._shared_state import State, Wanted, state_of
+from ._shared_state import State, state_of
 from ._state import (
-    INTERRUPTS_MAX,
     REVISION_MAX,
-    decode_manifest,
-    describe,
-    dtype_name,
     encode_manifest,
     plain_of,
     revision_of,
-    steps_to_plain,
 )
 
 WRITING, GONE = ".writing-", ".gone-"  # prefixes of what is not, or no longer, a checkpoint
@@ -150,7 +139,8 @@ class Checkpoints:
         self._found = self._found_by_rank_0(self._names)  # of other runs, if they are later
         self._stager: Any = StateDictStager()  # torch's DefaultStager serves once up to torch 2.12
         self._writing: Background | None = None
-        self._lock: int | None = None  # while this process writes, at rank 0
+        self._begun: Path | None = None  # the folder in which this process writes, at rank 0
+        self._lock: int | None = None  # of that folder
         atexit.register(self._wait_at_exit)  # the end of the program does not cut a write off
 
     def save(self, state: MutableMapping[str, Any], boundary: Boundary) -> bool:
@@ -269,8 +259,15 @@ class Checkpoints:
                 error = self._late()
                 _log.error("the end of the run, step %d, is not saved: %s", step, error)
                 break
-            if attempt == 0:
+            if attempt > 0:
+                break
+            try:
                 self._begin_write(state, boundary, FREE)
+            except RuntimeError as no_thread:
+                if self._closed:
+                    raise
+                error = no_thread
+                break
         if not may_fail:
             raise _failed(error)
 
@@ -299,10 +296,22 @@ class Checkpoints:
             if self._size == 1 and isinstance(error, (TypeError, ValueError)):  # of the program
                 raise
             snapshot = error  # fails the write, of which the other ranks hear, too
-        self._writing = Background(self._write, step, snapshot, is_known)
+        writing = self._thread(step, snapshot, is_known)
+        if self._agree(FREE if writing is not None else FAILED) == FAILED:
+            raise RuntimeError(f"step {step} is not saved: a rank has no thread for the write")
+        self._writing = writing
+        assert self._writing is not None
         self._writing.begin()  # known by now, so that Ctrl-C loses no write from sight
         self._last = step, boundary.step
         return True
+
+    def _thread(self, *arguments: Any) -> Background | None:
+        """A thread that will write; None: the system gives no more threads."""
+        try:
+            return Background(self._write, *arguments)
+        except RuntimeError as error:
+            _log.error("no thread for the write of a checkpoint: %s", error)
+            return None
 
     def load(self, state: MutableMapping[str, Any]) -> int | None:
         """Takes the newest checkpoint into `state`, before the first `refresh`.
@@ -338,7 +347,13 @@ class Checkpoints:
                 raise RuntimeError(text) from failed[1]
             error: BaseException | None = None
             try:
-                self._read(self._folder / name, state_of(state))
+                read(
+                    self._folder / name,
+                    state_of(state),
+                    rank=self._rank,
+                    size=self._size,
+                    unpickle=self._unpickle,
+                )
             except (Exception, CheckpointException) as raised:
                 error = raised  # it may have been cleared away for a newer one
             is_refused = isinstance(error, ValueError)
@@ -393,8 +408,12 @@ class Checkpoints:
         return (LATE if word == BUSY else word), error
 
     def _wait_at_exit(self) -> None:
-        """Waits for the write in flight; the other members do not wait for this one meanwhile."""
-        if self._writing is not None and not self._writing.has_ended():
+        """Waits for the write in flight; the other members do not wait for this one meanwhile.
+
+        A replica of several ranks stays in the run until then: it leaves as a whole, and its ranks
+        write together.
+        """
+        if self._size == 1 and self._writing is not None and not self._writing.has_ended():
             _extension.leave_run()
         self._waited_for()
 
@@ -468,10 +487,11 @@ class Checkpoints:
             text = why(error, self._folder)
             _log.error("checkpoint of step %d was not written: %s", step, text)
             _log.debug("the failed write", exc_info=error)
-            if name is not None and self._rank == 0:
-                self._remove(self._folder / name)
+            if self._begun is not None:
+                self._remove(self._begun)
             raise RuntimeError(f"the checkpoint of step {step} was not written: {text}") from error
         finally:
+            self._begun = None
             if self._lock is not None:
                 unlock(self._lock)
                 self._lock = None
@@ -508,6 +528,7 @@ class Checkpoints:
             return None
         path = self._folder / f"{WRITING}{step}-{secrets.token_hex(4)}"
         path.mkdir()
+        self._begun = path
         self._lock = lock(path / MARK)
         return path.name
 
@@ -587,52 +608,6 @@ class Checkpoints:
             return REVISION_MAX, True  # the next one is written when it is due
         return max(one for one in begun if one[0] <= step)
 
-    # -------------------------------------------------------------------------- reading
-
-    def _read(self, path: Path, state: State) -> None:
-        """Reads at each rank by itself, without the other ranks."""
-        from ._C import or_back  # not before there is an engine
-
-        metadata = self._reader(path).read_metadata()
-        keys = {parse_key(key): key for key in metadata.state_dict_metadata}
-        writers = sum(name is None for name, _ in keys)
-        own = self._rank if writers == self._size else 0
-        if writers != self._size:
-            check_alike(self._reader(path), metadata, keys, writers, self._size)
-        key = keys[None, own]
-        text = load_tensors(self._reader(path), metadata, [key])[key]
-        values = decode_manifest(text.numpy().tobytes()).values
-        tensors = {n for n, v in state.items() if isinstance(v, torch.Tensor)}
-        wanted = wanted_at(own, metadata, keys, lambda name: name in tensors or state.adopts(name))
-        _compare(path, wanted, state, but_adopted=True)
-        if missing := sorted(state.objects() - values.keys()):
-            raise ValueError(
-                f"state[{missing[0]!r}] is not in {path}; expected the objects that it was "
-                "written with"
-            )
-
-        def replace() -> None:
-            state.adopt_wholes(wanted)
-            _compare(path, wanted, state)
-            drop_others, *sets = steps_to_plain(state, values, new)
-            drop_others()
-            for name, step in zip(values, sets, strict=True):
-                _set(path, name, step)
-
-        new = sorted(n for n in plain_of(state).keys() - values.keys() if not state.adopts(n))
-        if new:
-            _log.info("not in %s, and kept as it is: %s", path, ", ".join(map(repr, new)))
-        way_back = [state.keep(), *steps_to_plain(state, copy.deepcopy(plain_of(state)))]
-        or_back(replace, way_back, INTERRUPTS_MAX)
-        targets = {}
-        for name, tensor in state.wholes().items():
-            if isinstance(tensor, torch.Tensor):
-                targets[keys.get((name, own)) or keys[name, 0]] = tensor
-        load_with_dcp(targets, storage_reader=self._reader(path), no_dist=True)
-
-    def _reader(self, path: Path) -> Reader:
-        return Reader(path, unpickle=self._unpickle)
-
 
 def _failed(error: BaseException | None) -> RuntimeError:
     text = str(error) if error else "a checkpoint was not written: see the log of the other ranks"
@@ -658,32 +633,3 @@ def _step_of(state: MutableMapping[str, Any]) -> int:
             "'step' that grows: state['step'] += 1 in each step of the loop"
         )
     return revision_of(state)
-
-
-def _set(path: Path, name: str, step: Callable[[], None]) -> None:
-    """Sets a plain value; whatever its setter raises, the files are sound."""
-    try:
-        step()
-    except Exception as error:
-        raise ValueError(
-            f"state[{name!r}] does not take its value in {path}: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _compare(
-    path: Path, wanted: dict[str, Wanted], state: State, *, but_adopted: bool = False
-) -> None:
-    mine = {
-        name: (dtype_name(tensor), tuple(tensor.shape))
-        for name, tensor in state.wholes().items()
-        if isinstance(tensor, torch.Tensor)
-    }
-    for name in sorted(wanted.keys() | mine.keys()):
-        if but_adopted and state.adopts(name):
-            continue
-        if mine.get(name) != wanted.get(name):
-            raise ValueError(
-                f"state[{name!r}] is {describe(mine.get(name))} here and "
-                f"{describe(wanted.get(name))} in {path}; "
-                "expected the same names, dtypes and shapes"
-            )

@@ -10,6 +10,7 @@ be a sampler.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import inspect
 import logging
 import sys
@@ -26,8 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ._errors import GroupClosedError, PcclError
 from ._group import Boundary, ElasticGroup
 from ._group import group as group_of
-from ._replica import group_of_ranks
 from ._sampler import ElasticSampler
+from ._session import replica_size
 from ._shared_state import SharedState
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ class ElasticRun:
     ) -> None:
         """Takes objects that `elastic`, which programs call, has checked."""
         self.group = group
-        self._model = model
+        # Weak: the reducer of a DDP, in C++, holds the hook, which holds this.
+        self._model = weakref.ref(model)
         self._checkpoints = checkpoints
         self._hook = hook or _averaged
         self.boundary: Boundary
@@ -117,9 +119,7 @@ class ElasticRun:
         if checkpoints is not None:
             checkpoints.load(self.state)
         if self._sampler is not None:
-            # Ranks that get different samples each settle their own.
-            replica = None if self._sampler.is_shared_out else group_of_ranks()
-            self._sampler.bind(self, replica)
+            self._sampler.bind(self, ranks=replica_size())
             self._sampler.settle(None)  # of a checkpoint, which was written after its step
         self._install(model, state)
         try:
@@ -192,7 +192,7 @@ class ElasticRun:
         if (
             self.failed
         ):  # its gradients, those of its micro-batches too, are of samples that go back
-            self._model.zero_grad()
+            self._clear_gradients()
         self._settle(() if self.failed else _contributors(self.boundary))
         self._count_samples()
         saves = self._step_counted
@@ -380,6 +380,11 @@ class ElasticRun:
         scaler.step = step
         self._undo.append(lambda: setattr(scaler, "step", inner))
 
+    def _clear_gradients(self) -> None:
+        model = self._model()
+        if model is not None:
+            model.zero_grad()
+
     def _is_over(self) -> bool:
         return self.failed or len(self._stepped) == len(self._optimizers)
 
@@ -470,8 +475,9 @@ def elastic(
             "elastic was called for this model before; expected one call (after close() a DDP is "
             "wrapped anew)"
         )
-    other = _runs_of_groups.get(elastic_group.process_group, lambda: None)()
-    if other is not None and other._undo:
+    if _is_open(elastic_group):
+        gc.collect()  # a model that the program has dropped is no second one
+    if _is_open(elastic_group):
         raise ValueError(
             "elastic was called for another model of this group, and each of the two would pass "
             "boundaries that a newcomer does not; expected one nn.Module that holds both models, "
@@ -510,6 +516,12 @@ _runs: weakref.WeakKeyDictionary[nn.Module, Callable[[], ElasticRun | None]]
 _runs = weakref.WeakKeyDictionary()
 _runs_of_groups: weakref.WeakKeyDictionary[Any, Callable[[], ElasticRun | None]]
 _runs_of_groups = weakref.WeakKeyDictionary()
+
+
+def _is_open(group: ElasticGroup) -> bool:
+    """Is there a run of this group that is not closed?"""
+    run = _runs_of_groups.get(group.process_group, lambda: None)()
+    return run is not None and bool(run._undo)
 
 
 def _contributors(boundary: Boundary) -> tuple[int, ...] | None:

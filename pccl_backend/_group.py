@@ -542,6 +542,7 @@ def join(
     )
     if dist.is_initialized():
         pg: dist.ProcessGroup = _making.create_beside(joined, timeout_s)
+        _talk.replica_size = 1 if replica is None else replica.size
         if replica is not None and replica.size > 1:
             _eviction.guard(dist.group.WORLD)
         return pg
@@ -553,5 +554,6 @@ def join(
         world_size=joined.size,
         timeout=timedelta(seconds=timeout_s),
     )
+    _talk.replica_size = 1 if replica is None else replica.size
     assert dist.group.WORLD is not None
     return dist.group.WORLD

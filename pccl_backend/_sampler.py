@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch.utils.data import DataLoader
 
 from ._group import Boundary
-from ._replica import from_rank_0
+from ._replica import from_rank_0, group_of_ranks
 from ._sampling import Deal
 
 _log = logging.getLogger("pccl")
@@ -96,7 +96,8 @@ class ElasticSampler:
         )
         self._has_shares = share[1] > 1
         self._run: Run | None = None
-        self._replica: Any = None
+        self._ranks = 1  # of this replica
+        self._replica: Any = None  # their group, if they take the same batches together
         self._handed = 0  # batches of this step that the program has
         self._current: tuple[int, bool] = (1, True)
         self._fetches = False  # asks the loader, which asks this object
@@ -171,6 +172,7 @@ class ElasticSampler:
         *,
         passes: int | None = None,
         steps: int | None = None,
+        together: bool | None = None,
     ) -> Iterator[Any]:
         """The batches of this member; passes the boundary before each step but the first.
 
@@ -183,11 +185,16 @@ class ElasticSampler:
             passes: Until so many passes are over in the whole run. None: the pass in progress,
                 unless `steps` is given.
             steps: Until so many steps are over in the whole run.
+            together: In a replica of several ranks whose sampler has no `share`: True where all its
+                ranks take these batches, the same ones, at the same places of their programs
+                (tensor parallelism). Collective among them; before each step rank 0 says what has
+                counted, since after a loss the ranks may have seen different things. False where
+                one rank takes them, and gives the others what they need.
 
         Raises:
             ValueError: The loader has another batch sampler or `in_order=False`, `elastic` does not
-                know this sampler, or a replica of several ranks without `steps`: a loss may be in
-                the middle of the last step of a pass for one of its ranks and after it for another.
+                know this sampler, `together` is missing, or shares have no `steps`: a loss may be
+                in the middle of the last step of a pass for one rank and after it for another.
         """
         if self._run is None:
             raise ValueError(
@@ -206,7 +213,23 @@ class ElasticSampler:
             )
         if self._has_shares and steps is None:
             raise ValueError("steps is None for a share of a replica; expected a number of steps")
+        if self._ranks > 1 and not self._has_shares:
+            self._meet_ranks(together)
         return self._batches(self._run, loader, passes, steps)
+
+    def _meet_ranks(self, together: bool | None) -> None:
+        if together is None:
+            raise ValueError(
+                f"a sampler without share in a replica of {self._ranks} ranks; expected share=, or "
+                "batches(..., together=True) at all these ranks, or together=False at one of them"
+            )
+        if together and self._replica is None:
+            self._replica = group_of_ranks()
+        if together and (self._replica is None or self._replica.size() != self._ranks):
+            raise ValueError(
+                "together=True, and the default group is not that of this replica's ranks; "
+                f"expected init_process_group() for {self._ranks} ranks before join(replica=...)"
+            )
 
     def _batches(
         self, run: Run, loader: DataLoader[Any] | None, passes: int | None, steps: int | None
@@ -286,18 +309,10 @@ class ElasticSampler:
 
     # -------------------------------------------------------------------------- for `elastic`
 
-    @property
-    def is_shared_out(self) -> bool:
-        """Do the ranks of the replica get different samples?"""
-        return self._has_shares
-
-    def bind(self, run: Run, replica: Any = None) -> None:
-        """Belongs to this run from now on; the ranks of the group `replica` get the same samples.
-
-        Between two steps all of them ask for the next batch at the same place of their programs.
-        """
+    def bind(self, run: Run, ranks: int = 1) -> None:
+        """Belongs to this run from now on, in a replica of so many ranks."""
         self._run = run
-        self._replica = replica
+        self._ranks, self._replica = ranks, None
         self._drop()
 
     @property

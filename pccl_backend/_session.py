@@ -29,6 +29,7 @@ class Talk:
         fetched: Parts of the state that were fetched and checked, for the next call.
         revision: Revision of the state at the last `refresh`; None: there was no state.
         left: The boundary at which this peer has left the run.
+        replica_size: Ranks of this peer's replica.
     """
 
     is_open: bool = False
@@ -38,6 +39,7 @@ class Talk:
     fetched: Any = None
     revision: int | None = None
     left: Any = None
+    replica_size: int = 1
 
     def end(self) -> None:
         """The boundary is over."""
@@ -47,10 +49,16 @@ class Talk:
 talk = Talk()
 
 
+def replica_size() -> int:
+    """Ranks of the replica of which this process is one."""
+    return talk.replica_size
+
+
 def watch(module: Any) -> None:
     """A new elastic group: boundary and hooks of one that is gone are forgotten."""
     talk.end()
     talk.revision = talk.left = None
+    talk.replica_size = 1
     _events.forget()
     module.set_event_sink(on_event)
 

@@ -15,7 +15,7 @@ from torch import nn
 
 Wanted = tuple[str, tuple[int, ...]]
 """dtype by name, and shape."""
-TENSOR = "__tensor__"  # key of a tensor among plain values
+TENSOR = "pccl tensor"  # the key of a dict that stands for one among plain values
 Take = Callable[[torch.Tensor], torch.Tensor]
 """What of a tensor is meant: the part that lies here, or the whole."""
 
@@ -383,6 +383,19 @@ def _dtype_and_shape(tensor: torch.Tensor) -> Wanted:
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
 
 
+def plain_tensor(tensor: torch.Tensor) -> dict[str, Any]:
+    """The plain value that stands for a tensor."""
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    dtype, shape = _dtype_and_shape(dense)
+    octets = dense.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return {TENSOR: [dtype, list(shape), octets]}
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Does this plain value stand for a tensor?"""
+    return isinstance(value, dict) and value.keys() == {TENSOR}
+
+
 def _plain(value: Any, *, numbers: bool = False) -> Any:
     """`value` with plain values for tensors; `numbers`: with numbers for those of one element.
 
@@ -393,11 +406,10 @@ def _plain(value: Any, *, numbers: bool = False) -> Any:
             return value.item()
         if value.layout != torch.strided or value.is_quantized or hasattr(value, "to_local"):
             return value  # refused with its name
-        dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        dtype, shape = _dtype_and_shape(dense)
-        octets = dense.reshape(-1).view(torch.uint8).numpy().tobytes()
-        return {TENSOR: [dtype, list(shape), octets]}
+        return plain_tensor(value)
     if isinstance(value, dict):
+        if is_plain_tensor(value):
+            raise ValueError(f"a dict with the key {TENSOR!r} alone cannot be shared")
         return {key: _plain(item, numbers=numbers) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         items = [_plain(item, numbers=numbers) for item in value]
@@ -418,25 +430,42 @@ def _tensor_of(plain: Any) -> torch.Tensor:
         else:
             flat = torch.zeros(0, dtype=torch.uint8, device="cpu")
         return flat.view(dtype_of(name)).reshape(shape)
-    except (TypeError, RuntimeError) as error:
+    except (TypeError, RuntimeError, MemoryError, OverflowError) as error:
         raise ValueError(f"a tensor of the run's state cannot be made: {error}") from error
 
 
+def _with_tensors(value: Any) -> Any:
+    """`value` with the tensors of which `_plain` has made plain values."""
+    if isinstance(value, dict):
+        if is_plain_tensor(value):
+            return _tensor_of(value[TENSOR])
+        made = copy.copy(value)
+        made.clear()
+        made.update({key: _with_tensors(item) for key, item in value.items()})
+        return made
+    if isinstance(value, (list, tuple)):
+        return getattr(type(value), "_make", type(value))(map(_with_tensors, value))
+    return value
+
+
 def _as(template: Any, value: Any) -> Any:
-    """`value` of the types that `template` has: a Counter, a namedtuple, tensors."""
-    if isinstance(value, dict) and value.keys() == {TENSOR}:
-        tensor = _tensor_of(value[TENSOR])
-        return tensor.to(template.device) if isinstance(template, torch.Tensor) else tensor
+    """What `_plain` was given, with the types that `template` has: a Counter, a namedtuple."""
+    return _fitted(template, _with_tensors(value))
+
+
+def _fitted(template: Any, value: Any) -> Any:
+    if isinstance(template, torch.Tensor) and isinstance(value, torch.Tensor):
+        return value.to(template.device)
     if isinstance(template, torch.Tensor) and isinstance(value, (bool, int, float)):
         return torch.full_like(template, value)
     if isinstance(template, dict) and isinstance(value, dict):
         made = copy.copy(template)  # of the same class: a defaultdict keeps its factory
         made.clear()
-        made.update({key: _as(template.get(key), item) for key, item in value.items()})
+        made.update({key: _fitted(template.get(key), item) for key, item in value.items()})
         return made
     for kind in (list, tuple):
         alike = isinstance(template, kind) and isinstance(value, kind)
         if alike and len(template) == len(value):
-            items = [_as(mine, item) for mine, item in zip(template, value, strict=True)]
+            items = [_fitted(mine, item) for mine, item in zip(template, value, strict=True)]
             return getattr(type(template), "_make", kind)(items)  # a namedtuple has `_make`
     return value

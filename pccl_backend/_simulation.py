@@ -80,7 +80,8 @@ class Run:
         for member in self.everybody:
             if member.thread is not None:
                 member.thread.join(timeout=5.0)
-        if self._broken is None and self._coming:
+        failed = any(m.outcome == "failed" for m in self.everybody)
+        if self._broken is None and self._coming and not failed:
             events = ", ".join(map(repr, self._coming))
             self._broken = f"the run has ended before these events: {events}"
         if self._broken is not None:

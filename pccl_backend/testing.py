@@ -116,7 +116,7 @@ def simulate(
     Raises:
         ValueError: `members` is below 1.
         SimulationError: No member can go on, the run has not ended in time, or it has ended before
-            one of the events could happen.
+            one of the events could happen, although no program has failed.
     """
     if members < 1:
         raise ValueError(f"members is {members!r}; expected 1 or more")

@@ -76,7 +76,8 @@ void Talk::protection_ended() {
   std::byte nothing{};
   const Stream::Moved end = stream_->read(std::span(&nothing, 1));
   if (not_proven_) return fail(unproven_ + " (" + end.error + ")");
-  fail(end.error.empty() ? "the other side has closed the connection" : end.error);
+  gone_ = end.error.empty();
+  fail(gone_ ? "the other side has closed the connection" : end.error);
 }
 
 void Talk::tell_over(bool taken) {

@@ -279,6 +279,37 @@ def fails_once(index: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+def no_thread(index: int, folder: str) -> None:
+    """Two ranks of a replica, of which one has no thread for the write, and one then ends at once.
+
+    The end of their programs, which do not close the checkpoints, cuts no write off.
+    """
+    import pccl_backend as pccl
+    from pccl_backend import _checkpoints
+
+    fixed_group(index, 2, f"{folder}/meet")
+    checkpoints = pccl.Checkpoints(f"{folder}/kept", every=1)
+    state = make(0, sharded=True)
+    threads, writes = _checkpoints.Background, _checkpoints.Writer.finish
+
+    def none(*_: Any) -> None:
+        _checkpoints.Background = threads  # type: ignore[misc]
+        raise RuntimeError("can't start new thread")
+
+    def slow(*arguments: Any, **options: Any) -> None:
+        time.sleep(1.0)
+        writes(*arguments, **options)
+
+    if index == 1:
+        _checkpoints.Background = none  # type: ignore[assignment, misc]
+    train(state, 0)
+    begun = [checkpoints.save_when_due(state, WRITER)]
+    train(state, 0)
+    _checkpoints.Writer.finish = slow  # type: ignore[assignment, method-assign]
+    begun.append(checkpoints.save_when_due(state, WRITER))
+    say(begun=begun)
+
+
 def by_hand(index: int, url: str, folder: str, program: str, steps: int, trouble: str) -> None:
     """Runs the loop of the how-to page; all its writes are slow, or the first one has trouble."""
     import pccl_backend as pccl
@@ -553,6 +584,14 @@ def test_a_rank_that_cannot_write_its_file_ends_the_write_of_its_replica(
     for peer in peers:
         peer.finish()
     assert "step-1" in names(tmp_path / "kept")
+
+
+def test_a_rank_without_a_thread_leaves_one_checkpoint_out_and_the_next_is_written_to_its_end(
+    run_peers: Run, tmp_path: Path
+) -> None:
+    lines = [peer.finish()[0] for peer in run_peers(no_thread, 2, str(tmp_path))]
+    assert lines == [{"begun": [False, True]}] * 2
+    assert names(tmp_path / "kept") == ["step-2"]
 
 
 @pytest.mark.parametrize(("trouble", "steps"), [("slow", 101), ("fails", 1), ("held", 1)])

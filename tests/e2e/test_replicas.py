@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def trains(index: int, name: str, url: str, folder: str) -> None:
     if name == "b" and rank == 1:
         dist.all_reduce = dies
     taken = []
-    for samples in sampler.batches(passes=1):
+    for samples in sampler.batches(passes=1, together=True):
         taken.append(samples)
         model(torch.ones(1, 4)).sum().backward()
         if name == "a" and rank == 0 and sampler.steps == 1:  # its peer group has reduced
@@ -136,6 +137,38 @@ def test_ranks_of_a_replica_take_the_same_samples_after_a_loss_that_one_of_them_
     first, second = [peer.finish()[-1]["taken"] for peer in a]
     assert first == second
     assert sorted({sample for samples in first for sample in samples})[-1] == 31
+
+
+def ends_while_it_writes(index: int, name: str, url: str, folder: str) -> None:
+    import pccl_backend as pccl
+    from pccl_backend import _checkpoints
+
+    rank = index % RANKS
+    fixed_group(rank, RANKS, f"{folder}/{name}")
+    pg = pccl.join(url, replica=pccl.Replica(name, rank=rank, size=RANKS), timeout_s=60.0)
+    state = {"step": 1, "w": torch.ones(3) * rank}
+    checkpoints = pccl.Checkpoints(f"{folder}/kept")
+    boundary = pccl.group(pg).refresh(state)
+    writes = _checkpoints.Writer.finish
+
+    def slow(*arguments: Any, **options: Any) -> None:
+        time.sleep(2.0)
+        writes(*arguments, **options)
+
+    _checkpoints.Writer.finish = slow  # type: ignore[assignment, method-assign]
+    assert checkpoints.save(state, boundary) == boundary.writer
+    dist.barrier()
+    say(writer=boundary.writer)
+
+
+def test_a_replica_whose_programs_end_writes_its_checkpoint_to_the_end(
+    run_peers: Run, start_master: Start, tmp_path: Path
+) -> None:
+    url = start_master("--min-peers", "2").url
+    a = run_peers(ends_while_it_writes, RANKS, "a", url, str(tmp_path))
+    b = run_peers(ends_while_it_writes, RANKS, "b", url, str(tmp_path), first=RANKS)
+    assert sum(peer.finish()[0]["writer"] for peer in [*a, *b]) == RANKS
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["step-1"]
 
 
 def test_a_replica_whose_own_group_is_not_pccls_hears_of_its_eviction_and_ends(

@@ -289,6 +289,35 @@ def test_a_value_that_is_kept_is_not_set(tmp_path: Path) -> None:
     checkpoints.close()
 
 
+class Scaled(nn.Module):
+    """A module whose extra state is a tensor."""
+
+    def __init__(self, amax: float) -> None:
+        super().__init__()
+        self.amax = torch.full((2, 2), amax)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return self.amax.clone()
+
+    def set_extra_state(self, amax: torch.Tensor) -> None:
+        self.amax = amax
+
+
+def test_an_extra_state_that_is_a_tensor_comes_back_also_from_an_older_checkpoint(
+    tmp_path: Path,
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save_end(SharedState(step=3, model=Scaled(7.0)), boundary(step=1))
+    older = {"step": 4, "model._extra_state": torch.full((2, 2), 8.0)}  # as a tensor of its own
+    for step, amax in ((3, 7.0), (4, 8.0)):
+        if step == 4:
+            checkpoints.save_end(older, boundary(step=2))
+        model = Scaled(0.0)
+        assert checkpoints.load(SharedState(step=0, model=model)) == step
+        assert model.amax.tolist() == [[amax] * 2] * 2
+    checkpoints.close()
+
+
 def test_an_optimizer_that_is_not_in_the_checkpoint_is_refused_and_keeps_its_state(
     tmp_path: Path,
 ) -> None:

@@ -279,6 +279,17 @@ def test_a_loop_over_the_loader_itself_is_refused() -> None:
     assert len(loader) == 5
 
 
+def test_ranks_of_a_replica_say_whether_they_take_their_batches_together() -> None:
+    mine = sampler()
+    loop = Loop(FakeGroup(size=2), sampler=mine)
+    mine.bind(loop.run, ranks=2)
+    with pytest.raises(ValueError, match="in a replica of 2 ranks; expected share="):
+        mine.batches()
+    with pytest.raises(ValueError, match="the default group is not that of this replica's ranks"):
+        mine.batches(together=True)
+    assert next(mine.batches(together=False)) == [0, 1]
+
+
 def test_the_gradients_of_a_failed_step_are_not_in_the_next_one() -> None:
     loop = Loop(FakeGroup())
     loop.model(torch.ones(2)).backward()  # a micro-batch

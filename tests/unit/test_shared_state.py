@@ -1,6 +1,7 @@
 """Modules, optimizers and schedulers as shared state: what a newcomer gets, and that it goes on."""
 
 import collections
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -332,3 +333,27 @@ def test_a_tensor_that_no_member_can_have_made_is_refused(plain: Any) -> None:
     state = SharedState(metric=Metric(torch.zeros(3)), step=0)
     with pytest.raises(ValueError, match="of the run"):
         state["metric"] = {"history": {TENSOR: plain}, "last": 1.0}
+
+
+@pytest.mark.parametrize("mine", [None, [], [1], {"a": 0}])
+def test_tensors_come_as_tensors_wherever_they_stand_and_whatever_was_there(mine: Any) -> None:
+    def held(value: Any) -> Metric:
+        metric = Metric(torch.zeros(1))
+        metric.state_dict = lambda: {"held": value}  # type: ignore[method-assign]
+        metric.load_state_dict = loaded.append  # type: ignore[method-assign]
+        return metric
+
+    loaded: list[Any] = []
+    theirs = [torch.arange(3), {"b": (torch.ones(2, dtype=torch.bfloat16),)}]
+    offer = Exchange(SharedState(metric=held(theirs), step=5), hasher).snapshot()
+    shared = Exchange(SharedState(metric=held(mine), step=3), hasher, Sources(a=offer))
+    with contextlib.suppress(RuntimeError):  # the object has not taken it
+        shared.fetch(offer.digest, ["a"], agree)
+    assert repr(loaded[0]) == repr({"held": theirs})
+
+
+def test_a_dict_that_looks_like_a_tensor_is_refused() -> None:
+    metric = Metric(torch.zeros(1))
+    metric.state_dict = lambda: {"of": {TENSOR: 1}}  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="alone cannot be shared"):
+        SharedState(metric=metric, step=0).items()

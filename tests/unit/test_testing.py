@@ -1,8 +1,10 @@
 """Simulated elastic runs: what a program sees of losses, joins, leaves, states and messages."""
 
+import gc
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +356,32 @@ def test_a_second_model_of_a_group_is_refused_until_the_first_run_is_closed() ->
 
     for member in testing.simulate(program):
         assert member.error is None, member.error
+
+
+def test_a_model_that_was_dropped_or_closed_is_gone_and_another_may_follow() -> None:
+    def program() -> None:
+        pg = pccl.join(URL)
+        for closes in (True, False, False):
+            model = DistributedDataParallel(nn.Linear(2, 1), process_group=pg, **pccl.ddp_kwargs)
+            run = pccl.elastic(model, torch.optim.SGD(model.parameters(), lr=1.0), pg)
+            model(torch.ones(2)).sum().backward()
+            if closes:
+                run.close()
+            models.append(weakref.ref(model))
+            del model, run
+
+    models: list[weakref.ref[nn.Module]] = []
+    for member in testing.simulate(program):
+        assert member.error is None, member.error
+    gc.collect()
+    assert [model() for model in models] == [None] * 6
+
+
+def test_the_error_of_a_program_is_not_hidden_by_an_event_that_did_not_happen() -> None:
+    def program() -> None:
+        group = pccl.group(pccl.join(URL))
+        group.refresh({"step": 0})
+        raise AssertionError("of the program")
+
+    run = testing.simulate(program, events=[testing.Lose(member=1, step=6)])
+    assert [m.outcome for m in run] == ["failed", "failed"]
