@@ -358,6 +358,44 @@ def test_a_second_model_of_a_group_is_refused_until_the_first_run_is_closed() ->
         assert member.error is None, member.error
 
 
+class Both(nn.Module):
+    """A generator and its critic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator, self.critic = nn.Linear(2, 2), nn.Linear(2, 1)
+
+    def forward(self, x: torch.Tensor, *, learns: str) -> torch.Tensor:
+        made = self.generator(x)
+        scores: torch.Tensor = self.critic(made.detach() if learns == "critic" else made)
+        return scores
+
+
+def adversaries() -> list[Any]:
+    pg = pccl.join(URL)
+    model = DistributedDataParallel(Both(), process_group=pg, **pccl.ddp_kwargs)
+    both = model.module
+    critic = torch.optim.SGD(both.critic.parameters(), lr=0.1)
+    generator = torch.optim.SGD(both.generator.parameters(), lr=0.1)
+    run = pccl.elastic(model, [critic, generator], pg)
+    while run.state["step"] < 6:
+        x = torch.full((4, 2), float(run.state["step"] + run.boundary.rank))
+        for learns, optimizer, sign in (("critic", critic, 1.0), ("generator", generator, -1.0)):
+            optimizer.zero_grad()
+            (sign * model(x, learns=learns).mean()).backward()
+            optimizer.step()
+        run.meet()
+    run.finish()
+    return [p.tolist() for p in model.parameters()]
+
+
+def test_two_models_in_one_module_train_with_an_optimizer_each() -> None:
+    events = [testing.Lose(member=1, step=2, operation=2), testing.Join(step=4)]
+    run = testing.simulate(adversaries, members=2, events=events)
+    assert [m.outcome for m in run] == ["ended", "lost", "ended"], [m.error for m in run]
+    assert run[0].result == run[2].result
+
+
 def test_a_model_that_was_dropped_or_closed_is_gone_and_another_may_follow() -> None:
     def program() -> None:
         pg = pccl.join(URL)
