@@ -189,9 +189,13 @@ def is_elastic(rank: int, url: str) -> None:
     dist.all_reduce(t)
     assert slow.blocks_made() == 0  # without a boundary its return is where numbers may change
     pccl.group().refresh({"step": 0})
+    if rank == 1:
+        hear()  # so the operation of rank 0 is under way where that one waits
     before = dist.all_reduce(t, async_op=True)
     before.wait()
-    assert slow.blocks_made() > 0
+    if rank == 0:
+        assert slow.blocks_made() > 0
+        say(waited=True)
     assert set(t.cpu().tolist()) == {4.0}
     if rank == 1:
         say(ready=True)
@@ -218,6 +222,8 @@ def test_in_an_elastic_group_an_operation_is_replayed_and_copied_back_after_the_
 ) -> None:
     master = start_master("--min-peers", "2", "--evict-after", "2")
     survivor, victim = run_peers(is_elastic, 2, master.url, env=HOLD)
+    survivor.next(waited=True)
+    victim.tell("go on")
     victim.next(ready=True)
     survivor.next(ready=True)
     victim.kill()
