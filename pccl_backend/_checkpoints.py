@@ -297,10 +297,10 @@ class Checkpoints:
                 raise
             snapshot = error  # fails the write, of which the other ranks hear, too
         writing = self._thread(step, snapshot, is_known)
-        if self._agree(FREE if writing is not None else FAILED) == FAILED:
+        word = self._agree(FAILED if writing is None else FREE)
+        if word == FAILED or writing is None:
             raise RuntimeError(f"step {step} is not saved: a rank has no thread for the write")
         self._writing = writing
-        assert self._writing is not None
         self._writing.begin()  # known by now, so that Ctrl-C loses no write from sight
         self._last = step, boundary.step
         return True

@@ -28,7 +28,7 @@ from ._errors import GroupClosedError, PcclError
 from ._group import Boundary, ElasticGroup
 from ._group import group as group_of
 from ._sampler import ElasticSampler
-from ._session import replica_size
+from ._session import talk
 from ._shared_state import SharedState
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class ElasticRun:
         if checkpoints is not None:
             checkpoints.load(self.state)
         if self._sampler is not None:
-            self._sampler.bind(self, ranks=replica_size())
+            self._sampler.bind(self, ranks=talk.replica_size)
             self._sampler.settle(None)  # of a checkpoint, which was written after its step
         self._install(model, state)
         try:
@@ -189,10 +189,9 @@ class ElasticRun:
                 self._passed = error.boundary
                 raise
         self.boundary = self._passed
-        if (
-            self.failed
-        ):  # its gradients, those of its micro-batches too, are of samples that go back
-            self._clear_gradients()
+        model = self._model()
+        if self.failed and model is not None:
+            model.zero_grad()  # also of micro-batches before: the samples of all of them go back
         self._settle(() if self.failed else _contributors(self.boundary))
         self._count_samples()
         saves = self._step_counted
@@ -380,11 +379,6 @@ class ElasticRun:
         scaler.step = step
         self._undo.append(lambda: setattr(scaler, "step", inner))
 
-    def _clear_gradients(self) -> None:
-        model = self._model()
-        if model is not None:
-            model.zero_grad()
-
     def _is_over(self) -> bool:
         return self.failed or len(self._stepped) == len(self._optimizers)
 
@@ -469,15 +463,14 @@ def elastic(
     """
     several = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     elastic_group = group_of(group)
-    before = _runs.get(model, lambda: None)()
-    if before is not None and before._undo:
+    if _has_open_run(model):
         raise ValueError(
             "elastic was called for this model before; expected one call (after close() a DDP is "
             "wrapped anew)"
         )
-    if _is_open(elastic_group):
+    if _has_open_run(elastic_group.process_group):
         gc.collect()  # a model that the program has dropped is no second one
-    if _is_open(elastic_group):
+    if _has_open_run(elastic_group.process_group):
         raise ValueError(
             "elastic was called for another model of this group, and each of the two would pass "
             "boundaries that a newcomer does not; expected one nn.Module that holds both models, "
@@ -508,19 +501,18 @@ def elastic(
     if checkpoints is not None and checkpoints.every is None:
         raise ValueError("checkpoints has no `every`; expected Checkpoints(folder, every=STEPS)")
     run = ElasticRun(model, several, elastic_group, extra, checkpoints, hook)
-    _runs[model] = _runs_of_groups[elastic_group.process_group] = weakref.ref(run)
+    _runs[model] = _runs[elastic_group.process_group] = weakref.ref(run)
     return run
 
 
-_runs: weakref.WeakKeyDictionary[nn.Module, Callable[[], ElasticRun | None]]
+# The newest of each model, and of each process group.
+_runs: weakref.WeakKeyDictionary[Any, Callable[[], ElasticRun | None]]
 _runs = weakref.WeakKeyDictionary()
-_runs_of_groups: weakref.WeakKeyDictionary[Any, Callable[[], ElasticRun | None]]
-_runs_of_groups = weakref.WeakKeyDictionary()
 
 
-def _is_open(group: ElasticGroup) -> bool:
-    """Is there a run of this group that is not closed?"""
-    run = _runs_of_groups.get(group.process_group, lambda: None)()
+def _has_open_run(owner: nn.Module | dist.ProcessGroup) -> bool:
+    """Is there a run of this model, or of this process group, that is not closed?"""
+    run = _runs.get(owner, lambda: None)()
     return run is not None and bool(run._undo)
 
 

@@ -542,18 +542,18 @@ def join(
     )
     if dist.is_initialized():
         pg: dist.ProcessGroup = _making.create_beside(joined, timeout_s)
-        _talk.replica_size = 1 if replica is None else replica.size
         if replica is not None and replica.size > 1:
             _eviction.guard(dist.group.WORLD)
-        return pg
-    # The prefix is the one that init_process_group gives to the store of a URL.
-    dist.init_process_group(
-        NAME,
-        store=PrefixStore("default_pg", joined.store),
-        rank=joined.rank,
-        world_size=joined.size,
-        timeout=timedelta(seconds=timeout_s),
-    )
+    else:
+        # The prefix is the one that init_process_group gives to the store of a URL.
+        dist.init_process_group(
+            NAME,
+            store=PrefixStore("default_pg", joined.store),
+            rank=joined.rank,
+            world_size=joined.size,
+            timeout=timedelta(seconds=timeout_s),
+        )
+        assert dist.group.WORLD is not None
+        pg = dist.group.WORLD
     _talk.replica_size = 1 if replica is None else replica.size
-    assert dist.group.WORLD is not None
-    return dist.group.WORLD
+    return pg

@@ -49,11 +49,6 @@ class Talk:
 talk = Talk()
 
 
-def replica_size() -> int:
-    """Ranks of the replica of which this process is one."""
-    return talk.replica_size
-
-
 def watch(module: Any) -> None:
     """A new elastic group: boundary and hooks of one that is gone are forgotten."""
     talk.end()

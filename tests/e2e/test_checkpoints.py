@@ -280,9 +280,9 @@ def fails_once(index: int, folder: str) -> None:
 
 
 def no_thread(index: int, folder: str) -> None:
-    """Two ranks of a replica, of which one has no thread for the write, and one then ends at once.
+    """Two ranks of a replica, of which one has no thread for the first write.
 
-    The end of their programs, which do not close the checkpoints, cuts no write off.
+    Their programs end while the second one goes on, and do not close the checkpoints.
     """
     import pccl_backend as pccl
     from pccl_backend import _checkpoints
