@@ -137,6 +137,8 @@ class Lane {
     static_cast<void>(number);
     static_cast<void>(offset);
   }
+  /// Goes by a model from now on, where the system lets it, or by losses again.
+  virtual void go_by_model(bool by_model) { static_cast<void>(by_model); }
   /// Sends no faster than this from now on; 0: as fast as it can.
   virtual void pace(std::uint64_t bytes_per_second) { static_cast<void>(bytes_per_second); }
   /// Lets the other side read the area of this process, if the lane can pass it.

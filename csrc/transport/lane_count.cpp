@@ -37,7 +37,6 @@ constexpr double kOlderLosses = 0.9;  // a window counts so much less than the n
 }  // namespace
 
 std::size_t LaneCount::look(const Look& look) {
-  if (look.round_trip_us < kLongTripUs) return wanted_;
   most_ = std::clamp(look.most, least_, limit_);
   if (wanted_ > most_) settle(most_);
   busy_us_ += look.busy_us;

@@ -12,9 +12,6 @@
 
 namespace pccl {
 
-/// Round trips below are those of a short line, which one connection fills.
-inline constexpr std::uint64_t kLongTripUs = 2000;
-
 class LaneCount {
  public:
   LaneCount(std::size_t least, std::size_t most)

@@ -6,6 +6,8 @@
 
 namespace pccl {
 
+/// Round trips below are those of a short line, which one connection fills.
+inline constexpr std::uint64_t kLongTripUs = 2000;
 /// From here on BBR is worth its price, and connections that go by losses are held (LinePace).
 inline constexpr std::uint64_t kLongLineUs = 5000;
 

@@ -74,6 +74,7 @@ void Link::choose() {
     const bool there = !held->awaited && !held->over && !held->late;
     held->used = there && chosen < wanted_lanes_;
     if (held->used) ++chosen;
+    if (by_model_ && there) held->lane->go_by_model(true);
   }
   lanes_.front().used = chosen == 0;
   share_pace(true);
@@ -86,6 +87,15 @@ void Link::use(std::size_t bulk_lanes) {
             (bulk_lanes == 1 ? " bulk lane" : " bulk lanes"));
   choose();
   flush_bulk();
+}
+
+void Link::go_by_model(bool by_model) {
+  if (std::exchange(by_model_, by_model) == by_model) return;
+  log_debug("the link to peer " + name_of(handle) +
+            (by_model ? " loses packets, and goes by BBR" : " goes by losses, as its host does"));
+  for (const Held& held : lanes_) {
+    if (held.lane->open()) held.lane->go_by_model(by_model);
+  }
 }
 
 void Link::pace(std::uint64_t bytes_per_second) {
@@ -255,6 +265,7 @@ LinkLoad Link::load() const {
     const bool least = measured == 1 || line.least_trip_us < load.line.least_trip_us;
     if (least) load.line.least_trip_us = line.least_trip_us;
     load.line.trip_us += line.trip_us;
+    load.line.packet_bytes = line.packet_bytes;
     load.line.by_model = load.line.by_model && line.by_model;
   }
   load.full = (sending > 0 || bulk_waits()) && 2 * sending >= used;

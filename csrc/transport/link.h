@@ -80,6 +80,8 @@ class Link : public LaneOwner {
   /// Sends large segments over so many bulk lanes of those that are there, from now on: in slices
   /// if they are several, and over a long line always.
   void use(std::size_t bulk_lanes);
+  /// Lets its lanes go by a model from now on, where the system lets them, or by losses again.
+  void go_by_model(bool by_model);
   /// Holds those lanes together to so many bytes a second; 0: to none.
   void pace(std::uint64_t bytes_per_second);
   [[nodiscard]] LinkLoad load() const;
@@ -181,6 +183,7 @@ class Link : public LaneOwner {
   std::uint64_t nothing_waits_since_ms_ = 0;  // 0: bulk waits, or nobody has looked
   TimeNeeded time_needed_;
   std::size_t wanted_lanes_ = kLanesMax;
+  bool by_model_ = false;  // by go_by_model
   std::uint64_t pace_ = 0;
   std::size_t used_ = 1;         // lanes between which it was shared
   bool held_alike_ = false;      // they go by losses

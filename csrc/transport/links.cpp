@@ -629,11 +629,15 @@ void TcpLinks::tell_up(const LinkReport& report) {
   link->state = Link::State::up;
   if (first) {
     link->widening = std::make_unique<Widening>(
-        loop_, options_.bulk_lanes, link->dialled,
-        link->local() || turns_ ? 1 : loop_.helpers().threads(),
+        loop_,
+        Widening::Rules{.least_lanes = options_.bulk_lanes,
+                        .dials = link->dialled,
+                        .short_line_lanes = link->local() || turns_ ? 1 : loop_.helpers().threads(),
+                        .model = options_.bbr},
         Widening::Calls{[&at = *link] { return at.load(); },
                         [&at = *link](std::uint64_t now_ms) { at.mend(now_ms); },
                         [&at = *link](std::size_t lanes) { at.use(lanes); },
+                        [&at = *link](bool by_model) { at.go_by_model(by_model); },
                         [this, &at = *link](std::size_t more) { widen(at, more); },
                         [&at = *link](std::uint64_t rate) { at.pace(rate); }});
   }

@@ -72,6 +72,12 @@ void SocketStream::tune(bool bbr) {
   has_bbr_ = has_bbr(socket_.fd());
 }
 
+void SocketStream::go_by_model(bool by_model) {
+  if (carrier_ != Carrier::tcp || by_model == has_bbr_ || same_machine()) return;
+  pccl::go_by_model(socket_.fd(), by_model);
+  has_bbr_ = has_bbr(socket_.fd());
+}
+
 void SocketStream::pace(std::uint64_t bytes_per_second) {
   if (carrier_ == Carrier::tcp) pccl::pace(socket_.fd(), bytes_per_second);
 }

@@ -58,6 +58,8 @@ class Stream {
   [[nodiscard]] virtual Line line() const { return {}; }
   /// Suits the connection to its line, once its round trip is known: tune_congestion.
   virtual void tune(bool bbr) { static_cast<void>(bbr); }
+  /// Goes by a model from now on, where the system lets it, or by losses again.
+  virtual void go_by_model(bool by_model) { static_cast<void>(by_model); }
   /// Sends no faster than this from now on; 0: as fast as it can.
   virtual void pace(std::uint64_t bytes_per_second) { static_cast<void>(bytes_per_second); }
   /// Copies the first bytes that have arrived; `read` still returns them.
@@ -143,6 +145,7 @@ class SocketStream : public Stream {
   [[nodiscard]] std::size_t unacknowledged_bytes() const override;
   [[nodiscard]] Line line() const override;
   void tune(bool bbr) override;
+  void go_by_model(bool by_model) override;
   void pace(std::uint64_t bytes_per_second) override;
   [[nodiscard]] Moved peek(std::span<std::byte> into) override;
   void shut() override;
@@ -163,7 +166,7 @@ class SocketStream : public Stream {
   Socket socket_;
   const Carrier carrier_;
   const std::string remote_host_;
-  bool has_bbr_ = false;        // since `tune`
+  bool has_bbr_ = false;        // since `tune` or `go_by_model`
   std::unique_ptr<Poll> poll_;  // goes before the socket that it watches
 };
 

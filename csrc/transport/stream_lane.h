@@ -54,6 +54,7 @@ class StreamLane final : public Lane, private SendTurns::Sender, private Mover {
   void trim() override;
   [[nodiscard]] std::vector<Outgoing> share() override;
   void drop_slice(std::uint64_t number, std::uint32_t offset) override;
+  void go_by_model(bool by_model) override { stream_->go_by_model(by_model); }
   void pace(std::uint64_t bytes_per_second) override { stream_->pace(bytes_per_second); }
   void lend(std::shared_ptr<OwnArea> own) override { stream_->lend(std::move(own)); }
   [[nodiscard]] bool lends() const override { return stream_->lends(); }

@@ -127,6 +127,25 @@ const std::string& bbr_of_host() {
   return name;
 }
 
+/// What the host has for all connections. Asked once.
+const std::string& congestion_of_host() {
+  static const std::string name = [] {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return std::string();
+    std::string its = congestion_of(fd);
+    ::close(fd);
+    return its;
+  }();
+  return name;
+}
+
+/// Where BBR is not allowed or not there the connection stays as it was. The question is not asked
+/// again: each time the kernel might look for a module.
+void take_bbr(int fd) {
+  static std::atomic<bool> absent{false};
+  if (!absent && !set_congestion(fd, "bbr")) absent = errno == ENOENT || errno == EPERM;
+}
+
 }  // namespace
 
 void put_off_bbr(int fd) {
@@ -140,13 +159,15 @@ void tune_congestion(int fd, bool bbr) {
   }
   if (line_of(fd).least_trip_us >= kLongLineUs) {
     set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
-    // Where it is not allowed or not there the connection stays as it was. The question is not
-    // asked again: each time the kernel might look for a module.
-    static std::atomic<bool> absent{false};
-    if (bbr && !absent && !set_congestion(fd, "bbr")) absent = errno == ENOENT || errno == EPERM;
+    if (bbr) take_bbr(fd);
   }
   const std::string& of_host = bbr_of_host();
   if (!of_host.empty() && !has_bbr(fd)) static_cast<void>(set_congestion(fd, of_host));
+}
+
+void go_by_model(int fd, bool by_model) {
+  if (by_model) return take_bbr(fd);
+  static_cast<void>(set_congestion(fd, congestion_of_host()));
 }
 
 Line line_of(int fd) {

@@ -32,6 +32,9 @@ void put_off_bbr(int fd);
 /// is sent soon, and with `bbr` BBR is chosen, where the system lets this process have it, since
 /// one lost packet halves the others' rate.
 void tune_congestion(int fd, bool bbr);
+/// For an established connection between machines: BBR, where the system lets this process have it;
+/// or what the host has for all.
+void go_by_model(int fd, bool by_model);
 /// But for `by_model`, which has_bbr tells.
 [[nodiscard]] Line line_of(int fd);
 [[nodiscard]] bool has_bbr(int fd);

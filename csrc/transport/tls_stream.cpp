@@ -571,6 +571,7 @@ std::size_t TlsStream::undelivered_bytes() const {
 
 Line TlsStream::line() const { return state_->under->line(); }
 void TlsStream::tune(bool bbr) { state_->under->tune(bbr); }
+void TlsStream::go_by_model(bool by_model) { state_->under->go_by_model(by_model); }
 void TlsStream::pace(std::uint64_t bytes_per_second) { state_->under->pace(bytes_per_second); }
 
 void TlsStream::shut() {

@@ -64,6 +64,7 @@ class TlsStream final : public Stream {
   [[nodiscard]] std::size_t undelivered_bytes() const override;
   [[nodiscard]] Line line() const override;
   void tune(bool bbr) override;
+  void go_by_model(bool by_model) override;
   void pace(std::uint64_t bytes_per_second) override;
   [[nodiscard]] Moved peek(std::span<std::byte> into) override;
   void shut() override;

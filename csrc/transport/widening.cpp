@@ -41,7 +41,6 @@ void Widening::look() {
   const LinkLoad before = std::exchange(last_, load);
   const std::uint64_t since_ms = std::exchange(last_ms_, now);
   const Line& line = load.line;
-  const bool is_short = line.least_trip_us < kLongTripUs;
   // While the process sends under its rate, what arrives says nothing of the line, and more lanes
   // carry no more.
   const bool held = load.held || before.held || load.holds != before.holds;
@@ -49,22 +48,31 @@ void Widening::look() {
     return std::max(now_bytes, before_bytes) - before_bytes;  // a lane less is no news
   };
   carried_ += since(load.delivered, before.delivered);
-  if (is_short && !held && carried_ >= kWorthThreadsBytes) dial_lacking(load, short_line_lanes_);
+  if (is_short(line) && !held && carried_ >= kWorthThreadsBytes) {
+    dial_lacking(load, rules_.short_line_lanes);
+  }
   if (!load.sends) {
-    if (!is_short) lacks_since_ms_ = 0;
+    if (!is_short(line)) lacks_since_ms_ = 0;
     timer_.reset();
     return;
   }
   if (!load.full || !before.full) return;
-  if (is_short) return calls_.pace(0);  // and all lanes that are there, which cut no slices
-  if (held) return calls_.use(count_.wanted());
   const std::uint64_t since_us = (now - since_ms) * 1000;
+  const std::uint64_t arrived = since(line.arrived_bytes, before.line.arrived_bytes);
+  const std::uint64_t sent = since(line.sent_bytes, before.line.sent_bytes);
+  const std::uint64_t resent = since(line.resent_bytes, before.line.resent_bytes);
+  bool on_trial = false;
+  if (!held) {
+    losses_.look(
+        {since_us, arrived, sent, resent, line.least_trip_us, line.packet_bytes, load.lanes});
+    on_trial = tries_model(line, {since_us, arrived, losses_.limits()});
+    lossy_ = lossy_ || (losses_.limits() && !has_model());
+  }
+  if (is_short(line)) return calls_.pace(0);  // and all lanes that are there, which cut no slices
+  if (held || on_trial) return calls_.use(count_.wanted());
   const bool by_losses = !line.by_model && line.least_trip_us >= kLongLineUs;
   if (load.waits && before.waits) {  // else as much arrives as was sent
-    pace_.look({since_us, since(line.arrived_bytes, before.line.arrived_bytes),
-                since(line.sent_bytes, before.line.sent_bytes),
-                since(line.resent_bytes, before.line.resent_bytes), line.least_trip_us,
-                line.trip_us, by_losses});
+    pace_.look({since_us, arrived, sent, resent, line.least_trip_us, line.trip_us, by_losses});
   }
   const std::uint64_t pace = line.by_model || by_losses ? pace_.limit() : 0;
   calls_.pace(pace);
@@ -76,14 +84,30 @@ void Widening::look() {
   const bool crowded = pace_.crowded() || (by_losses ? pace_.crowded_lately() : pace > 0);
   const std::size_t wanted =
       count_.look({since_us, since(load.delivered, before.delivered), line.least_trip_us, crowded,
-                   most, full, by_losses, since(line.sent_bytes, before.line.sent_bytes),
-                   since(line.resent_bytes, before.line.resent_bytes)});
+                   most, full, by_losses, sent, resent});
   calls_.use(wanted);
   dial_lacking(load, wanted);
 }
 
+bool Widening::is_short(const Line& line) const {
+  return line.least_trip_us < kLongTripUs && !lossy_;
+}
+
+/// Over a long line BBR is chosen when a lane is made. Returns whether a trial is under way: no
+/// number of lanes is on trial then.
+bool Widening::tries_model(const Line& line, const ModelTrial::Look& carried) {
+  if (!has_model() || line.least_trip_us >= kLongLineUs) return false;
+  if (line.by_model != trial_.by_model()) {
+    model_refused_ = !line.by_model;  // otherwise the host has BBR for all connections
+    if (model_refused_) calls_.go_by_model(false);
+    return false;
+  }
+  calls_.go_by_model(trial_.look(carried));
+  return trial_.on_trial();
+}
+
 void Widening::dial_lacking(const LinkLoad& load, std::size_t lanes) {
-  if (lanes <= std::max<std::size_t>(1, least_) || load.lanes + load.joining >= lanes) {
+  if (lanes <= std::max<std::size_t>(1, rules_.least_lanes) || load.lanes + load.joining >= lanes) {
     lacks_since_ms_ = 0;
   } else {
     dial(load, lanes);
@@ -94,10 +118,11 @@ void Widening::dial(const LinkLoad& load, std::size_t wanted) {
   const std::uint64_t now = loop_.now_ms();
   if (lacks_since_ms_ == 0) lacks_since_ms_ = now;
   const std::uint64_t other_ms = std::max(kOtherDialsMs, 8 * load.line.least_trip_us / 1000);
-  if (now < not_before_ms_ || (!dials_ && now - lacks_since_ms_ < other_ms)) return;
+  if (now < not_before_ms_ || (!rules_.dials && now - lacks_since_ms_ < other_ms)) return;
   if (now < rests_until_ms_ || load.joining >= kJoiningMax) return;
   std::size_t more = std::min(wanted - load.lanes - load.joining, kJoiningMax - load.joining);
-  if (!dials_ && !reached_) {  // perhaps nobody can dial this peer (a NAT): one lane finds out
+  if (!rules_.dials &&
+      !reached_) {  // perhaps nobody can dial this peer (a NAT): one lane finds out
     if (load.joining > 0) return;
     more = 1;
   }

@@ -1,6 +1,7 @@
 // Looks at a link while it is busy. Over a long line it lets the link use as many bulk lanes as
 // LaneCount wants, dials those that it has not, and holds all of them to what LinePace allows. Over
-// a short one it dials one for each thread.
+// a short one it dials one for each thread; where losses are the limit there (LossLimit) it lets
+// all of them go by a model (ModelTrial), or, if there is none, goes on as over a long line.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,8 @@
 #include "transport/line.h"
 #include "transport/line_pace.h"
 #include "transport/loop.h"
+#include "transport/loss_limit.h"
+#include "transport/model_trial.h"
 
 namespace pccl {
 
@@ -43,20 +46,25 @@ class Widening {
     std::function<LinkLoad()> load;
     std::function<void(std::uint64_t now_ms)> mend;
     std::function<void(std::size_t bulk_lanes)> use;
+    std::function<void(bool by_model)> go_by_model;
     std::function<void(std::size_t more)> dial;
     std::function<void(std::uint64_t bytes_per_second)> pace;
   };
-  /// `least`: bulk lanes that a link has without this class. `dials`: this side has dialled the
-  /// link, so it dials more lanes at once. The other one waits a while: both ends may want more,
-  /// and a lane serves both. `short_line_lanes`: bulk lanes that a link with much to send
-  /// gets over a short line, on which one connection carries what one thread can move.
-  Widening(Loop& loop, std::size_t least, bool dials, std::size_t short_line_lanes, Calls calls)
+  struct Rules {
+    std::size_t least_lanes = 1;  // bulk lanes that the link has without this class
+    /// This side has dialled the link, so it dials more lanes at once. The other one waits a while:
+    /// both ends may want more, and a lane serves both.
+    bool dials = false;
+    /// Bulk lanes that a link with much to send gets over a short line, on which one connection
+    /// carries what one thread can move.
+    std::size_t short_line_lanes = 1;
+    bool model = true;  // BBR is to be taken, where it helps and can be had
+  };
+  Widening(Loop& loop, const Rules& rules, Calls calls)
       : loop_(loop),
-        least_(least),
-        dials_(dials),
-        short_line_lanes_(short_line_lanes),
+        rules_(rules),
         calls_(std::move(calls)),
-        count_(least, kWidestLossyLanes) {}
+        count_(rules.least_lanes, kWidestLossyLanes) {}
 
   /// The link has something to send.
   void wake();
@@ -68,16 +76,21 @@ class Widening {
 
  private:
   void look();
+  [[nodiscard]] bool is_short(const Line& line) const;
+  [[nodiscard]] bool has_model() const { return rules_.model && !model_refused_; }
+  [[nodiscard]] bool tries_model(const Line& line, const ModelTrial::Look& carried);
   void dial_lacking(const LinkLoad& load, std::size_t wanted);
   void dial(const LinkLoad& load, std::size_t wanted);
 
   Loop& loop_;
-  const std::size_t least_;
-  const bool dials_;
-  const std::size_t short_line_lanes_;
+  const Rules rules_;
   Calls calls_;
   LaneCount count_;
   LinePace pace_;
+  LossLimit losses_;
+  ModelTrial trial_;
+  bool model_refused_ = false;  // by the system
+  bool lossy_ = false;          // losses have been the limit, and no model is to be had
   LinkLoad last_;
   std::uint64_t last_ms_ = 0;
   std::uint64_t carried_ = 0;         // bytes, while somebody looked

@@ -67,5 +67,15 @@ TEST_F(Congestion, a_connection_within_the_machine_goes_on_without_bbr_and_takes
   EXPECT_LE(ahead, 1 << 20) << "what is sent leaves the caches before it is read";
 }
 
+TEST_F(Congestion, a_connection_that_goes_by_a_model_goes_back_to_what_its_host_has) {
+  const std::string before = control_of(socket_.fd());
+  const bool allowed = ::setsockopt(Socket(new_tcp_socket(loop_, AF_INET).value()).fd(),
+                                    IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) == 0;
+  go_by_model(socket_.fd(), true);
+  EXPECT_EQ(has_bbr(socket_.fd()), allowed || before.starts_with("bbr"));
+  go_by_model(socket_.fd(), false);
+  EXPECT_EQ(control_of(socket_.fd()), before);
+}
+
 }  // namespace
 }  // namespace pccl

@@ -67,12 +67,6 @@ TEST(LaneCount, a_peer_that_takes_nothing_changes_no_number) {
   EXPECT_EQ(walk.count.wanted(), before);
 }
 
-TEST(LaneCount, a_short_line_has_one_lane_whatever_it_carries) {
-  Walk walk;
-  walk.busy({.most = 1000, .each = 10, .round_trip_us = 500}, 100);
-  EXPECT_EQ(walk.count.wanted(), 1U);
-}
-
 TEST(LaneCount, a_line_that_one_connection_cannot_fill_gets_lanes_until_it_is_full) {
   for (const double each : {20.0, 100.0, 260.0, 600.0}) {
     Walk walk;

@@ -328,6 +328,22 @@ TEST(Link, goes_on_without_a_lane_that_carries_slices_or_nothing) {
   EXPECT_EQ(ends.b.link.bulk_lanes(), 1U);
 }
 
+TEST(Link, all_its_lanes_go_by_a_model_also_those_that_join_later) {
+  LinkEnds ends(3);
+  const auto by_model = [&] {
+    return std::count_if(ends.lanes.begin(), ends.lanes.end(),
+                         [](const MemoryLane* lane) { return lane->line.by_model; });
+  };
+  ends.a.link.go_by_model(true);
+  EXPECT_EQ(by_model(), 3) << "the small lane carries what the others do not";
+  auto [near, far] = MemoryLane::pair(ends.loop, ends.a.link, ends.b.link);
+  ends.lanes.push_back(near.get());
+  ends.a.link.join(std::move(near));
+  EXPECT_EQ(by_model(), 4);
+  ends.a.link.go_by_model(false);
+  EXPECT_EQ(by_model(), 0);
+}
+
 TEST(Link, shares_its_pace_alike_between_lanes_that_go_by_losses_and_all_of_it_where_few_send) {
   for (const bool by_model : {true, false}) {
     LinkEnds ends(9);

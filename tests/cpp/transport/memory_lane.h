@@ -89,6 +89,7 @@ class MemoryLane final : public Lane {
                   [](const Outgoing& frame) { return frame.frame.type == FrameType::slice; });
     return slices;
   }
+  void go_by_model(bool yes) override { line.by_model = yes; }
   void pace(std::uint64_t bytes_per_second) override { paces.push_back(bytes_per_second); }
   Line line;                         // as the lane tells it
   std::vector<std::uint64_t> paces;  // that it was given

@@ -9,10 +9,11 @@ namespace {
 
 /// A link over which each lane carries so much for each look.
 struct Played {
-  explicit Played(bool dials, std::size_t short_line_lanes = 1)
-      : widening(loop, 1, dials, short_line_lanes,
+  explicit Played(bool dials, std::size_t short_line_lanes = 1, bool model = true)
+      : widening(loop, {.dials = dials, .short_line_lanes = short_line_lanes, .model = model},
                  {[this] { return next(); }, [this](std::uint64_t) { ++mended; },
                   [this](std::size_t lanes) { used = lanes; },
+                  [this](bool by_model) { load.line.by_model = by_model && has_model; },
                   [this](std::size_t more) {
                     dialled += more;
                     largest = std::max(largest, more);
@@ -43,7 +44,8 @@ struct Played {
   std::uint64_t pace = 0;
   double resends = 0;  // of what is sent
   bool joins = true;
-  bool holds = false;  // a lane waits for its turn between two looks
+  bool has_model = false;  // the system lets the lanes go by one
+  bool holds = false;      // a lane waits for its turn between two looks
   Widening widening;
 };
 
@@ -205,6 +207,46 @@ TEST(Widening, leaves_a_short_link_alone) {
   link.widening.wake();
   ASSERT_TRUE(link.until([&] { return link.looks > 30; }));
   EXPECT_EQ(link.used, 5U);
+  EXPECT_EQ(link.dialled, 0U);
+}
+
+/// Of 1 ms; 160 Mbit/s arrive, and a packet of ten is lost.
+void be_short_and_lossy(Played& link) {
+  link.load.line.least_trip_us = 1000;
+  link.load.line.packet_bytes = 1448;
+  link.resends = 0.1;
+}
+
+TEST(Widening, goes_by_a_model_where_losses_are_the_limit_of_a_short_link) {
+  Played link(true);
+  be_short_and_lossy(link);
+  link.has_model = true;
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.load.line.by_model; }));
+  const std::size_t looks = link.looks;
+  ASSERT_TRUE(link.until([&] { return link.looks > looks + 50; }));
+  EXPECT_TRUE(link.load.line.by_model);
+  EXPECT_EQ(link.dialled, 0U) << "one connection fills a short line then";
+}
+
+TEST(Widening, dials_lanes_where_losses_are_the_limit_of_a_short_link_and_no_model_is_to_be_had) {
+  for (const bool allowed : {true, false}) {
+    Played link(true, 1, allowed);
+    be_short_and_lossy(link);
+    link.widening.wake();
+    ASSERT_TRUE(link.until([&] { return link.used == 4; }));
+    EXPECT_EQ(link.dialled, 3U);
+    EXPECT_FALSE(link.load.line.by_model);
+  }
+}
+
+TEST(Widening, leaves_a_short_link_alone_whose_connections_have_the_model_of_their_host) {
+  Played link(true);
+  be_short_and_lossy(link);
+  link.load.line.by_model = true;
+  link.widening.wake();
+  ASSERT_TRUE(link.until([&] { return link.looks > 80; }));
+  EXPECT_TRUE(link.load.line.by_model);
   EXPECT_EQ(link.dialled, 0U);
 }
 
